@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CPU, and the operating system on it, can run: RAPT_CPU_* bits of kernels/kernel.h. Decoding is pure and compiles
+ * everywhere, so that it can be tested on recorded tables; reading the registers is left to one file per architecture. */
+#ifndef RAPT_CPU_H
+#define RAPT_CPU_H
+
+#include "kernel.h"
+
+uint32_t rapt_cpu_features_detect(void);
+
+typedef struct rapt_x86_registers {
+    uint32_t max_leaf;  /* CPUID.0:EAX */
+    uint32_t leaf1_ecx; /* CPUID.1:ECX */
+    uint32_t leaf7_ebx; /* CPUID.(7,0):EBX */
+    uint64_t xcr0;      /* XGETBV(0); 0 where CPUID.1:ECX.OSXSAVE is 0 and it may not be executed */
+} rapt_x86_registers;
+
+#define RAPT_X86_OSXSAVE (1u << 27)
+
+/* Intel SDM volume 1, sections 14.3 and 15.2: a CPU's AVX is of use only when the operating system saves its registers. */
+static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
+    uint32_t ecx = r->max_leaf >= 1 ? r->leaf1_ecx : 0, ebx = r->max_leaf >= 7 ? r->leaf7_ebx : 0, features = 0;
+    uint64_t state = ecx & RAPT_X86_OSXSAVE ? r->xcr0 : 0;
+    if (ecx >> 19 & 1) features |= RAPT_CPU_SSE41;
+    if ((state & 0x6) != 0x6 || !(ecx >> 28 & 1)) return features; /* XMM and YMM */
+    features |= RAPT_CPU_AVX;
+    if (ecx >> 29 & 1) features |= RAPT_CPU_F16C;
+    if (ecx >> 12 & 1) features |= RAPT_CPU_FMA;
+    if (ebx >> 5 & 1) features |= RAPT_CPU_AVX2;
+    if ((state & 0xe6) != 0xe6 || !(ebx >> 16 & 1)) return features; /* and opmask, the upper halves and the upper 16 ZMM */
+    features |= RAPT_CPU_AVX512F;
+    if (ebx >> 17 & 1) features |= RAPT_CPU_AVX512DQ;
+    if (ebx >> 30 & 1) features |= RAPT_CPU_AVX512BW;
+    if (ebx >> 31 & 1) features |= RAPT_CPU_AVX512VL;
+    return features;
+}
+
+/* AT_HWCAP of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD. */
+static inline uint32_t rapt_aarch64_decode(uint64_t hwcap) { return (hwcap & 3) == 3 ? RAPT_CPU_NEON : 0; }
+
+#endif

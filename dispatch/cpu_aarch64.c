@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cpu.h"
+
+#if defined(__linux__)
+#include <sys/auxv.h>
+uint32_t rapt_cpu_features_detect(void) { return rapt_aarch64_decode(getauxval(AT_HWCAP)); }
+#else
+/* Apple and Windows require Advanced SIMD. */
+uint32_t rapt_cpu_features_detect(void) { return RAPT_CPU_NEON; }
+#endif

@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cpu.h"
+
+uint32_t rapt_cpu_features_detect(void) { return 0; }

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "rapt_pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* The lock guards everything but next, the first index that nobody has taken. While a call is open, body is not null; workers
+ * that wake up join it, and those that come too late to find work do not delay it: the caller takes indices itself until none is
+ * left, closes the call, and waits for the workers that joined. */
+struct rapt_pool {
+    pthread_mutex_t lock;
+    pthread_cond_t opened, left;
+    rapt_body body;
+    void *body_arg;
+    int64_t n;
+    _Atomic int64_t next;
+    uint64_t call;   /* counts the calls, so that no worker joins one twice */
+    int64_t joined;  /* workers inside the open call */
+    int64_t workers; /* those that were started */
+    int stop;
+    pthread_t threads[];
+};
+
+static void take_indices(rapt_pool *pool, int64_t n, rapt_body body, void *body_arg) {
+    int64_t i;
+    while ((i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < n) body(body_arg, i);
+}
+
+static void *worker(void *arg) {
+    rapt_pool *pool = arg;
+    uint64_t seen = 0;
+    pthread_mutex_lock(&pool->lock);
+    while (!pool->stop) {
+        if (!pool->body || pool->call == seen) {
+            pthread_cond_wait(&pool->opened, &pool->lock);
+            continue;
+        }
+        const int64_t n = pool->n;
+        const rapt_body body = pool->body;
+        void *body_arg = pool->body_arg;
+        seen = pool->call;
+        pool->joined++;
+        pthread_mutex_unlock(&pool->lock);
+        take_indices(pool, n, body, body_arg);
+        pthread_mutex_lock(&pool->lock);
+        if (--pool->joined == 0) pthread_cond_signal(&pool->left);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+rapt_pool *rapt_pool_create(int64_t threads) {
+    if (threads < 1 || (uint64_t)threads > (SIZE_MAX - sizeof(rapt_pool)) / sizeof(pthread_t)) return NULL;
+    rapt_pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof *pool->threads);
+    if (!pool) return NULL;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->opened, NULL);
+    pthread_cond_init(&pool->left, NULL);
+
+    /* The process's signals are for the threads it knows. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool->workers < threads - 1 && !pthread_create(&pool->threads[pool->workers], NULL, worker, pool)) pool->workers++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (pool->workers == threads - 1) return pool;
+    rapt_pool_destroy(pool);
+    return NULL;
+}
+
+void rapt_pool_destroy(rapt_pool *pool) {
+    if (!pool) return;
+    pthread_mutex_lock(&pool->lock);
+    pool->stop = 1;
+    pthread_cond_broadcast(&pool->opened);
+    pthread_mutex_unlock(&pool->lock);
+    for (int64_t i = 0; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);
+    pthread_cond_destroy(&pool->left);
+    pthread_cond_destroy(&pool->opened);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+int64_t rapt_pool_threads(const rapt_pool *pool) { return pool ? pool->workers + 1 : 1; }
+
+void rapt_pool_for(void *handle, int64_t n, rapt_body body, void *body_arg) {
+    rapt_pool *pool = handle;
+    if (!pool || pool->workers == 0 || n <= 1) {
+        for (int64_t i = 0; i < n; i++) body(body_arg, i);
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->body = body;
+    pool->body_arg = body_arg;
+    pool->n = n;
+    pool->call++;
+    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    pthread_cond_broadcast(&pool->opened);
+    pthread_mutex_unlock(&pool->lock);
+
+    take_indices(pool, n, body, body_arg);
+
+    pthread_mutex_lock(&pool->lock);
+    pool->body = NULL;
+    while (pool->joined > 0) pthread_cond_wait(&pool->left, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}

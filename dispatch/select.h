@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RAPT_SELECT_H
+#define RAPT_SELECT_H
+
+#include "kernel.h"
+
+/* The kernel of that name, or with null the process-wide choice. Errors: ISA_UNKNOWN, ISA_MISSING. */
+rapt_status rapt_select(const char *name, const rapt_kernel **kernel);
+
+#endif

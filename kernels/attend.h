@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The algorithm: fused attention with online softmax in the canonical order (docs/order.md), in words that name no ISA.
+ *
+ * An ISA file defines, then includes this file last:
+ *   RAPT_KERNEL_NAME, RAPT_KERNEL_NEEDS, RAPT_KERNEL_FUSED
+ *   RAPT_VL            lanes of a vector, a divisor of RAPT_PARTIAL_SUMS
+ *   RAPT_TILE_VECTORS  vectors of query rows in a full tile; RAPT_PANEL, RAPT_ROWS_*: see tile.h
+ *   RAPT_FEW_ROWS      up to this many rows of a key/value head, keys lie in lanes
+ *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
+ *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
+ *   v_max (NaN if the second operand is) v_lt v_select(m, yes, no) v_as_int v_as_float
+ *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
+ *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
+ *   v_transposed(load, rows, offset, to, ld)  to[i*ld + r] = channel i of the row at rows[r] + offset, i, r < RAPT_VL
+ *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
+ */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#define RAPT_INLINE   inline __attribute__((always_inline))
+#define RAPT_NOINLINE __attribute__((noinline))
+#if defined(__clang__)
+#define RAPT_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define RAPT_UNROLL _Pragma("GCC unroll 16")
+#endif
+#define RAPT_PASTE2(a, b) a##b
+#define RAPT_PASTE(a, b)  RAPT_PASTE2(a, b)
+#define RAPT_STRING2(a)   #a
+#define RAPT_STRING(a)    RAPT_STRING2(a)
+
+#include "exp.h"
+#include "stage.h"
+#include "tile.h"
+
+enum { LANES = RAPT_TILE_VECTORS * RAPT_VL };
+
+/* Query tiles that share a pass over K and V: what is staged, and what the caches hold, serves all of them. */
+#ifndef RAPT_PASS_TILES
+#define RAPT_PASS_TILES 4
+#endif
+
+static inline int smaller(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
+static inline int larger(int64_t a, int64_t b) { return (int)(a > b ? a : b); }
+static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
+
+/* The next floats of a scratch memory, of which used are taken; without memory only used moves on. */
+static float *take(float *memory, size_t *used, size_t floats) {
+    float *taken = memory ? memory + *used : NULL;
+    *used += padded(floats);
+    return taken;
+}
+
+static inline vf v_exp2_of(const rapt_problem *p, vf difference) {
+    return v_exp2(difference, v_set1(p->exponent), v_set1(p->least));
+}
+
+/* The maximum to subtract: a row without keys so far has -inf, and -inf - -inf would be NaN. */
+static inline vf finite_max(vf m) { return v_max(v_set1(-FLT_MAX), m); }
+
+/* The rows of a task, as addresses. */
+typedef struct row_cursor {
+    int64_t token, head;
+} row_cursor;
+
+static inline row_cursor row_at(const rapt_task *t, int64_t row) {
+    int64_t group = t->problem->group;
+    return (row_cursor){(t->row0 + row) / group, (t->row0 + row) % group};
+}
+
+static inline row_cursor row_next(const rapt_task *t, row_cursor at) {
+    return at.head + 1 < t->problem->group ? (row_cursor){at.token, at.head + 1} : (row_cursor){at.token + 1, 0};
+}
+
+static inline size_t row_offset(const rapt_layout *layout, row_cursor at) {
+    return (size_t)(at.token * layout->token_stride + at.head * layout->head_stride);
+}
+
+/* The keys of one block that somebody here attends to, as positions in the block. */
+typedef struct block {
+    int64_t position; /* of its key 0 */
+    int first, end;
+    const char *keys[RAPT_BLOCK], *values[RAPT_BLOCK]; /* rows first..end-1 */
+} block;
+
+static void find_rows(const rapt_task *t, block *b) {
+    size_t ks = (size_t)t->problem->k.token_stride, vs = (size_t)t->problem->v.token_stride;
+    for (int n = b->first; n < b->end; n++) {
+        b->keys[n] = t->k + (size_t)(b->position + n) * ks;
+        b->values[n] = t->v + (size_t)(b->position + n) * vs;
+    }
+}
+
+/* Leaves one row's state after a chunk for the merging task. o is readable up to a whole vector. */
+static void leave_state(const rapt_task *t, int64_t row, int64_t chunk, float m, float l, const float *o) {
+    float *state = t->states + (size_t)(chunk - t->chunk0) * t->chunk_floats + (size_t)row * rapt_state_floats(t->problem->d_v);
+    state[RAPT_STATE_M] = m;
+    state[RAPT_STATE_L] = l;
+    for (int c = 0; c < t->problem->d_v; c += RAPT_VL) v_store(state + RAPT_STATE_O + c, v_load(o + c));
+}
+
+/* Writes one finished row. o is readable up to a whole vector. */
+static void write_row(const rapt_problem *p, char *to, char *lse_to, float m, float l, const float *o) {
+    store_row(p->o.type, to, o, p->d_v);
+    if (lse_to) {
+        float lse = l == 0.0f ? -INFINITY : s_fma(m, p->natural, s_ln(l));
+        memcpy(lse_to, &lse, sizeof lse);
+    }
+}
+
+/* The factor that ends a row: an empty row has l = 0 and gives 0. */
+static inline vf reciprocal(vf l) { return v_select(v_lt(v_set1(0.0f), l), v_div(v_set1(1.0f), l), v_mul(l, v_set1(0.0f))); }
+
+/* o / l. Adding 0 makes -0 of +0's sign: which of the two o was may depend on masked keys that were visited. */
+static inline vf finished(vf o, vf reciprocal_l) { return v_fma(o, reciprocal_l, v_set1(0.0f)); }
+
+/* Is there a NaN among n floats? Masked values that are NaN or infinite leave one behind (0 * inf). */
+static bool any_nan(const float *x, size_t n) {
+    vf sum = v_set1(0.0f);
+    for (size_t i = 0; i < n; i += RAPT_VL) {
+        vf v = v_load(x + i);
+        sum = v_add(sum, v_sub(v, v)); /* 0, or NaN for NaN and infinities */
+    }
+    float lane[RAPT_VL], total = 0.0f;
+    v_store(lane, sum);
+    for (int j = 0; j < RAPT_VL; j++) total += lane[j];
+    return total != 0.0f;
+}
+
+/* Merging two states: m and l of both become those of the result; a and b are the factors of the two o. */
+static inline void fold_weights(const rapt_problem *p, float *m, float *l, const float *next_m, const float *next_l, vf *a,
+                                vf *b) {
+    vf old = v_load(m), other = v_load(next_m), both = v_max(old, other), at = finite_max(both);
+    *a = v_exp2_of(p, v_sub(old, at));
+    *b = v_exp2_of(p, v_sub(other, at));
+    v_store(m, both);
+    v_store(l, v_fma(v_load(l), *a, v_mul(v_load(next_l), *b)));
+}
+
+static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
+    v_store(o, v_fma(v_load(o), a, v_mul(v_load(next_o), b)));
+}
+
+#include "queries_in_lanes.h"
+#include "keys_in_lanes.h"
+
+static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool folds) {
+    lane_scratch lanes;
+    query_tile tiles[RAPT_PASS_TILES];
+    row_scratch few;
+    query_row few_rows[RAPT_FEW_ROWS];
+    return sizeof(float) * (p->keys_in_lanes ? lay_out_rows(p, NULL, &few, few_rows, (int)rows)
+                                             : lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), folds));
+}
+
+static void attend(const rapt_task *t) {
+    if (t->problem->keys_in_lanes) attend_rows(t);
+    else attend_queries(t);
+}
+
+/* The merged row is built in the scratch that a task of one row has at least. */
+static void merge(const rapt_merge_task *t) {
+    const rapt_problem *p = t->problem;
+    const float *next = t->states;
+    row_state all = {.m = -INFINITY, .l = 0.0f, .o = t->scratch};
+    memset(all.o, 0, padded((size_t)p->d_v) * sizeof(float));
+    for (int64_t i = 0; i < t->chunks; i++, next += t->chunk_floats)
+        fold_row(p, &all, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
+    finish_row(p, &all, t->o, t->lse);
+}
+
+const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
+    .name = RAPT_STRING(RAPT_KERNEL_NAME),
+    .needs = RAPT_KERNEL_NEEDS,
+    .fused = RAPT_KERNEL_FUSED,
+    .lanes = LANES,
+    .few_rows = RAPT_FEW_ROWS,
+    .pass_tiles = RAPT_PASS_TILES,
+    .scratch_bytes = scratch_bytes,
+    .attend = attend,
+    .merge = merge,
+};

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* avx2: 8 lanes, 16 registers; AVX2 + FMA + F16C. */
+#if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
+#error "compile with -mavx2 -mfma -mf16c"
+#endif
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernel.h"
+
+#define RAPT_KERNEL_NAME  avx2
+#define RAPT_KERNEL_NEEDS (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_F16C)
+#define RAPT_KERNEL_FUSED true
+
+#define RAPT_VL           8
+#define RAPT_TILE_VECTORS 3
+#define RAPT_PANEL        4
+#define RAPT_ROWS_1       8
+#define RAPT_ROWS_2       6
+#define RAPT_ROWS_3       4
+#define RAPT_ROWS_4       2
+#define RAPT_FEW_ROWS     8
+#define RAPT_NATIVE_F16
+
+typedef __m256 vf, vm;
+typedef __m256i vi;
+typedef vf load_word(const void *);
+
+static inline vf v_load(const void *from) { return _mm256_loadu_ps(from); }
+static inline void v_store(void *to, vf x) { _mm256_storeu_ps(to, x); }
+static inline vf v_set1(float x) { return _mm256_set1_ps(x); }
+static inline vf v_broadcast(const void *from) {
+    float x;
+    memcpy(&x, from, sizeof x);
+    return v_set1(x);
+}
+static inline vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+static inline vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+static inline vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
+static inline vi v_as_int(vf x) { return _mm256_castps_si256(x); }
+static inline vf v_as_float(vi x) { return _mm256_castsi256_ps(x); }
+static inline vf v_pow2(vf t) { return v_as_float(_mm256_slli_epi32(v_as_int(t), 23)); }
+
+static inline vi i_set1(int32_t x) { return _mm256_set1_epi32(x); }
+static inline vi i_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+static inline vi i_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+static inline vi i_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+#define i_shl(a, n) _mm256_slli_epi32(a, n)
+#define i_shr(a, n) _mm256_srli_epi32(a, n)
+static inline vm i_gt(vi a, vi b) { return v_as_float(_mm256_cmpgt_epi32(a, b)); }
+static inline vi i_select(vm m, vi yes, vi no) { return v_as_int(v_select(m, v_as_float(yes), v_as_float(no))); }
+static inline vi i_load_u16(const void *from) { return _mm256_cvtepu16_epi32(_mm_loadu_si128(from)); }
+static inline void i_store_u16(void *to, vi a) {
+    _mm_storeu_si128(to, _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
+}
+
+static inline vf v_load_f16(const void *from) { return _mm256_cvtph_ps(_mm_loadu_si128(from)); }
+static inline void v_store_f16(void *to, vf x) { _mm_storeu_si128(to, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
+
+/* 4x4 within the halves by unpacking twice, then the halves. */
+static inline __attribute__((always_inline)) void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to,
+                                                               size_t ld) {
+    vf a[8], b[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) a[i] = load(rows[i] + offset);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+        a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+        a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+        a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        v_store(to + (size_t)i * ld, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        v_store(to + (size_t)(i + 4) * ld, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+
+#include "attend.h"

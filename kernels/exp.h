@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exp2 and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
+ * Coefficients: minimax fits of the relative error by tools/fit_exp.py, each rounded to f32 before the next was fitted. */
+
+/* 1.5 * 2^23 rounds a small number to an integer when it is added; the 127 more leave the biased exponent in the low bits. */
+#define RAPT_ROUND_MAGIC 12583039.0f
+
+/* 2^(d * c) for d <= 0, c > 0. Below least = -127 / c the result is +0, so also for d = -inf; NaN gives NaN.
+ * p(0) is exactly 1, so d = 0 gives exactly 1. tests/exp.c measures and asserts the error. */
+static inline vf v_exp2(vf d, vf c, vf least) {
+    vf x = v_max(least, d); /* in this order: of NaN and a number, x86's max returns the second operand */
+    vf t = v_fma(x, c, v_set1(RAPT_ROUND_MAGIC));
+    vf n = v_sub(v_set1(RAPT_ROUND_MAGIC), t); /* minus the integer */
+    vf f = v_fma(x, c, n);
+    vf p = v_set1(0x1.416b5ep-13f);
+    p = v_fma(p, f, v_set1(0x1.5f082ep-10f));
+    p = v_fma(p, f, v_set1(0x1.3b2dep-7f));
+    p = v_fma(p, f, v_set1(0x1.c6af7cp-5f));
+    p = v_fma(p, f, v_set1(0x1.ebfbdcp-3f));
+    p = v_fma(p, f, v_set1(0x1.62e43p-1f));
+    p = v_fma(p, f, v_set1(1.0f));
+    return v_mul(p, v_pow2(t)); /* a product, not an addition to the exponent bits: NaN stays NaN, and n = -127 gives 0 */
+}
+
+/* ln(x) for normal x > 0: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), s = (y - 1) / (y + 1), ln y = 2 atanh s. */
+static inline float s_ln(float x) {
+    uint32_t bits, half_root = 0x3f3504f3u; /* sqrt(1/2) */
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t above = bits - half_root;
+    float e = (float)((int32_t)above >> 23), y;
+    bits = half_root + (above & 0x7fffffu);
+    memcpy(&y, &bits, sizeof y);
+    float s = (y - 1.0f) / (y + 1.0f);
+    float z = s * s;
+    float p = 0x1.f161d2p-3f;
+    p = s_fma(p, z, 0x1.23d312p-2f);
+    p = s_fma(p, z, 0x1.999c28p-2f);
+    p = s_fma(p, z, 0x1.555554p-1f);
+    float odd = s_fma(s * z, p, 2.0f * s);
+    return x == x ? s_fma(e, 0x1.62e43p-1f, odd) : x;
+}

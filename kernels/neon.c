@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* neon: 4 lanes, 32 registers; AArch64 Advanced SIMD. */
+#if !defined(__aarch64__) || defined(__AARCH64EB__)
+#error "compile for little-endian AArch64"
+#endif
+#include <arm_neon.h>
+#include <string.h>
+
+#include "kernel.h"
+
+#define RAPT_KERNEL_NAME  neon
+#define RAPT_KERNEL_NEEDS RAPT_CPU_NEON
+#define RAPT_KERNEL_FUSED true
+
+#define RAPT_VL           4
+#define RAPT_TILE_VECTORS 3
+#define RAPT_PANEL        4
+#define RAPT_ROWS_1       16
+#define RAPT_ROWS_2       12
+#define RAPT_ROWS_3       8
+#define RAPT_ROWS_4       6
+#define RAPT_FEW_ROWS     4
+#define RAPT_NATIVE_F16
+
+typedef float32x4_t vf;
+typedef uint32x4_t vi, vm;
+typedef vf load_word(const void *);
+
+static inline vf v_load(const void *from) { return vreinterpretq_f32_u8(vld1q_u8(from)); }
+static inline void v_store(void *to, vf x) { vst1q_u8(to, vreinterpretq_u8_f32(x)); }
+static inline vf v_set1(float x) { return vdupq_n_f32(x); }
+static inline vf v_broadcast(const void *from) {
+    float x;
+    memcpy(&x, from, sizeof x);
+    return v_set1(x);
+}
+static inline vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
+static inline vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
+static inline vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
+static inline vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
+static inline vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
+static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
+static inline vf v_select(vm m, vf yes, vf no) { return vbslq_f32(m, yes, no); }
+static inline vi v_as_int(vf x) { return vreinterpretq_u32_f32(x); }
+static inline vf v_as_float(vi x) { return vreinterpretq_f32_u32(x); }
+static inline vf v_pow2(vf t) { return v_as_float(vshlq_n_u32(v_as_int(t), 23)); }
+
+static inline vi i_set1(int32_t x) { return vdupq_n_u32((uint32_t)x); }
+static inline vi i_and(vi a, vi b) { return vandq_u32(a, b); }
+static inline vi i_or(vi a, vi b) { return vorrq_u32(a, b); }
+static inline vi i_add(vi a, vi b) { return vaddq_u32(a, b); }
+#define i_shl(a, n) vshlq_n_u32(a, n)
+#define i_shr(a, n) vshrq_n_u32(a, n)
+static inline vm i_gt(vi a, vi b) { return vcgtq_s32(vreinterpretq_s32_u32(a), vreinterpretq_s32_u32(b)); }
+static inline vi i_select(vm m, vi yes, vi no) { return vbslq_u32(m, yes, no); }
+static inline uint16x4_t load_u16(const void *from) { return vreinterpret_u16_u8(vld1_u8(from)); }
+static inline void store_u16(void *to, uint16x4_t h) { vst1_u8(to, vreinterpret_u8_u16(h)); }
+static inline vi i_load_u16(const void *from) { return vmovl_u16(load_u16(from)); }
+static inline void i_store_u16(void *to, vi a) { store_u16(to, vmovn_u32(a)); }
+
+static inline vf v_load_f16(const void *from) { return vcvt_f32_f16(vreinterpret_f16_u16(load_u16(from))); }
+static inline void v_store_f16(void *to, vf x) { store_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+
+static inline __attribute__((always_inline)) void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to,
+                                                               size_t ld) {
+    float32x4x2_t ab = vtrnq_f32(load(rows[0] + offset), load(rows[1] + offset));
+    float32x4x2_t cd = vtrnq_f32(load(rows[2] + offset), load(rows[3] + offset));
+    v_store(to, vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0])));
+    v_store(to + ld, vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1])));
+    v_store(to + 2 * ld, vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0])));
+    v_store(to + 3 * ld, vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1])));
+}
+
+#include "attend.h"

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many rows: one lane is one query row. Q is packed once, transposed; S^T = K Q^T and O^T += V^T P^T are the tile product with K
+ * and V read by broadcasts where they lie, and the softmax has no horizontal operation. Included by attend.h. */
+
+typedef struct lane_state {
+    float *m, *l; /* [LANES] running maximum, sum of weights */
+    float *o;     /* [d_v][LANES] weighted sum of values */
+} lane_state;
+
+typedef struct query_tile {
+    int64_t row0;
+    int rows, vectors;
+    float *q;                                       /* [d_k][LANES], times q_factor */
+    lane_state now, all;                            /* of the chunk, and of all chunks before it */
+    bool started, folded;                           /* does now, does all hold anything yet? */
+    int32_t *first, *end;                           /* [LANES] the keys each lane attends to */
+    int64_t first_min, first_max, end_min, end_max; /* over the lanes that attend to any */
+} query_tile;
+
+/* Scratch shared by the tiles of a pass. */
+typedef struct lane_scratch {
+    float *s;             /* [RAPT_BLOCK][LANES] scores, then weights */
+    float *alpha;         /* [LANES] */
+    float *first, *end;   /* [LANES] the attended range, as positions in the block */
+    float *keys, *values; /* [RAPT_BLOCK][padded d], where the tensor is not read in place */
+} lane_scratch;
+
+/* The one description of the scratch: without memory it only counts. */
+static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool folds) {
+    size_t used = 0, dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
+    *scratch = (lane_scratch){.s = take(memory, &used, RAPT_BLOCK * LANES),
+                              .alpha = take(memory, &used, LANES),
+                              .first = take(memory, &used, LANES),
+                              .end = take(memory, &used, LANES),
+                              .keys = take(memory, &used, RAPT_BLOCK * dk),
+                              .values = take(memory, &used, RAPT_BLOCK * dv)};
+    for (int i = 0; i < n; i++) {
+        query_tile t = {.q = take(memory, &used, (size_t)p->d_k * LANES)};
+        for (int both = 0; both <= folds; both++) {
+            lane_state *state = both ? &t.all : &t.now;
+            state->m = take(memory, &used, LANES);
+            state->l = take(memory, &used, LANES);
+            state->o = take(memory, &used, (size_t)p->d_v * LANES);
+        }
+        t.first = (int32_t *)take(memory, &used, LANES);
+        t.end = (int32_t *)take(memory, &used, LANES);
+        tiles[i] = t;
+    }
+    return used;
+}
+
+/* Packs the tile's queries and finds each lane's keys. Lanes beyond the last row repeat it: what they compute is never used. */
+static void pack_queries(const rapt_task *t, query_tile *tile) {
+    const rapt_problem *p = t->problem;
+    const char *rows[LANES];
+    row_cursor at = row_at(t, tile->row0);
+    tile->first_min = tile->end_min = INT64_MAX;
+    tile->first_max = tile->end_max = 0;
+    for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
+        int64_t first, end;
+        rapt_row_range(p, at.token, t->kv_length, &first, &end);
+        tile->first[r] = (int32_t)first;
+        tile->end[r] = (int32_t)end;
+        if (first < end) {
+            if (first < tile->first_min) tile->first_min = first;
+            if (end > tile->end_max) tile->end_max = end;
+        }
+        if (first > tile->first_max) tile->first_max = first;
+        if (end < tile->end_min) tile->end_min = end;
+        rows[r] = t->q + row_offset(&p->q, at);
+        if (r + 1 < tile->rows) at = row_next(t, at);
+    }
+    stage_columns(p->q.type, tile->q, LANES, rows, tile->vectors * RAPT_VL, 0, p->d_k);
+    if (p->q_factor != 1.0f)
+        for (size_t i = 0; i < (size_t)p->d_k * LANES; i += RAPT_VL)
+            v_store(tile->q + i, v_mul(v_load(tile->q + i), v_set1(p->q_factor)));
+}
+
+static void start_chunk(query_tile *tile) {
+    for (int i = 0; i < LANES; i += RAPT_VL) {
+        v_store(tile->now.m + i, v_set1(-INFINITY));
+        v_store(tile->now.l + i, v_set1(0.0f));
+    }
+    tile->started = false;
+}
+
+/* Sets the scores of keys that a lane does not attend to to -inf. */
+static void mask_scores(const query_tile *tile, const lane_scratch *s, int64_t position, int first, int end) {
+    for (int i = 0; i < tile->vectors * RAPT_VL; i++) {
+        s->first[i] = (float)smaller(larger(tile->first[i] - position, 0), RAPT_BLOCK);
+        s->end[i] = (float)smaller(larger(tile->end[i] - position, 0), RAPT_BLOCK);
+    }
+    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
+        vf lane_first = v_load(s->first + i), lane_end = v_load(s->end + i);
+        for (int n = first; n < end; n++) {
+            float *at = s->s + n * LANES + i;
+            vf key = v_set1((float)n);
+            v_store(at, v_select(v_lt(key, lane_end), v_select(v_lt(key, lane_first), v_set1(-INFINITY), v_load(at)),
+                                 v_set1(-INFINITY)));
+        }
+    }
+}
+
+/* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. */
+static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int first, int end) {
+    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
+        float *column = s->s + i;
+        vf old = v_load(tile->now.m + i), m = old;
+        for (int n = first; n < end; n++) m = v_max(m, v_load(column + n * LANES));
+        vf at = finite_max(m), alpha = v_exp2_of(p, v_sub(old, at)), sum = v_set1(0.0f);
+        for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) {
+            vf partial = v_set1(0.0f);
+            int n = first + ((j - first) & (RAPT_PARTIAL_SUMS - 1));
+            for (; n < end; n += RAPT_PARTIAL_SUMS) {
+                vf weight = v_exp2_of(p, v_sub(v_load(column + n * LANES), at));
+                v_store(column + n * LANES, weight);
+                partial = v_add(partial, weight);
+            }
+            sum = v_add(sum, partial);
+        }
+        v_store(tile->now.m + i, m);
+        v_store(tile->now.l + i, v_fma(v_load(tile->now.l + i), alpha, sum));
+        v_store(s->alpha + i, alpha);
+    }
+}
+
+/* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. */
+static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const uint64_t *attended,
+                         const char *values, size_t stride, int first, int end) {
+    for (int c = 0; c < p->d_v; c++)
+        for (int r = 0; r < tile->rows; r++) {
+            float o = tile->started ? tile->now.o[(size_t)c * LANES + r] * s->alpha[r] : 0.0f;
+            for (int n = first; n < end; n++) {
+                float value;
+                memcpy(&value, values + (size_t)(n - first) * stride + (size_t)c * sizeof value, sizeof value);
+                if (attended[r] >> n & 1) o = s_fma(s->s[n * LANES + r], value, o);
+            }
+            tile->now.o[(size_t)c * LANES + r] = o;
+        }
+}
+
+static void find_attended(const query_tile *tile, const lane_scratch *s, int first, int end, uint64_t *attended) {
+    for (int r = 0; r < tile->rows; r++) {
+        attended[r] = 0;
+        for (int n = first; n < end; n++) attended[r] |= (uint64_t)!(s->s[n * LANES + r] == -INFINITY) << n;
+    }
+}
+
+/* One chunk for some tiles, from the empty state. */
+static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk, bool careful) {
+    const rapt_problem *p = t->problem;
+    size_t dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
+    for (int i = 0; i < n_tiles; i++) start_chunk(&tiles[i]);
+    for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
+        block b = {.position = position, .first = RAPT_BLOCK, .end = 0};
+        for (int i = 0; i < n_tiles; i++) {
+            int first = larger(0, smaller(RAPT_BLOCK, tiles[i].first_min - position));
+            int end = smaller(RAPT_BLOCK, larger(0, tiles[i].end_max - position));
+            if (first >= end) continue;
+            if (first < b.first) b.first = first;
+            if (end > b.end) b.end = end;
+        }
+        if (b.first >= b.end) continue;
+        find_rows(t, &b);
+        const char *keys = b.keys[b.first], *values = b.values[b.first];
+        size_t key_stride = (size_t)p->k.token_stride, value_stride = (size_t)p->v.token_stride;
+        if (p->k.type != RAPT_F32) {
+            stage_rows(p->k.type, s->keys, dk, b.keys + b.first, b.end - b.first, 0, p->d_k);
+            keys = (const char *)s->keys, key_stride = dk * sizeof *s->keys;
+        }
+        if (p->v.type != RAPT_F32) {
+            stage_rows(p->v.type, s->values, dv, b.values + b.first, b.end - b.first, 0, p->d_v);
+            values = (const char *)s->values, value_stride = dv * sizeof *s->values;
+        }
+        for (int i = 0; i < n_tiles; i++) {
+            query_tile *tile = &tiles[i];
+            int first = larger(0, smaller(RAPT_BLOCK, tile->first_min - position));
+            int end = smaller(RAPT_BLOCK, larger(0, tile->end_max - position));
+            if (first >= end) continue;
+            const char *tile_values = values + (size_t)(first - b.first) * value_stride;
+            tile_product((operands){.c = (char *)(s->s + first * LANES),
+                                    .ldc = LANES * sizeof(float),
+                                    .a = keys + (size_t)(first - b.first) * key_stride,
+                                    .rs = key_stride,
+                                    .ks = sizeof(float),
+                                    .b = (const char *)tile->q,
+                                    .ldb = LANES * sizeof(float),
+                                    .depth = p->d_k,
+                                    .start = START_ZERO},
+                         end - first, tile->vectors);
+            if (position < tile->first_max || position + end > tile->end_min) mask_scores(tile, s, position, first, end);
+            uint64_t attended[LANES];
+            if (careful) find_attended(tile, s, first, end, attended);
+            weigh_lanes(p, tile, s, first, end);
+            if (careful) add_attended(p, tile, s, attended, tile_values, value_stride, first, end);
+            else
+                tile_product((operands){.c = (char *)tile->now.o,
+                                        .ldc = LANES * sizeof(float),
+                                        .a = tile_values,
+                                        .rs = sizeof(float),
+                                        .ks = value_stride,
+                                        .b = (const char *)(s->s + first * LANES),
+                                        .ldb = LANES * sizeof(float),
+                                        .depth = end - first,
+                                        .start = tile->started ? START_SCALE : START_ZERO,
+                                        .scale = s->alpha},
+                             p->d_v, tile->vectors);
+            tile->started = true;
+        }
+    }
+}
+
+/* Folds the chunk's state into that of the chunks before it. */
+static void fold_tile(const rapt_problem *p, query_tile *tile) {
+    if (!tile->folded) {
+        lane_state swapped = tile->all;
+        tile->all = tile->now;
+        tile->now = swapped;
+        tile->folded = true;
+        return;
+    }
+    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
+        vf a, b;
+        fold_weights(p, tile->all.m + i, tile->all.l + i, tile->now.m + i, tile->now.l + i, &a, &b);
+        for (int c = 0; c < p->d_v; c++)
+            fold_values(tile->all.o + (size_t)c * LANES + i, tile->now.o + (size_t)c * LANES + i, a, b);
+    }
+}
+
+static bool tile_has_nan(const rapt_problem *p, const query_tile *tile) {
+    for (int c = 0; c < p->d_v; c++)
+        if (any_nan(tile->now.o + (size_t)c * LANES, (size_t)tile->vectors * RAPT_VL)) return true;
+    return false;
+}
+
+/* Ends the rows of a tile: divides unless states are wanted, and turns lanes back into rows. */
+static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
+    const rapt_problem *p = t->problem;
+    size_t dv = padded((size_t)p->d_v);
+    row_cursor at = row_at(t, tile->row0);
+    for (int i = 0; i < tile->rows; i += RAPT_VL) {
+        vf factor = reciprocal(v_load(state->l + i));
+        for (int c = 0; c < p->d_v && !t->states; c++) {
+            float *o = state->o + (size_t)c * LANES + i;
+            v_store(o, finished(v_load(o), factor));
+        }
+        for (int c = 0; c < p->d_v; c += RAPT_VL) {
+            const char *channels[RAPT_VL];
+            for (int j = 0; j < RAPT_VL; j++)
+                channels[j] = (const char *)(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
+            v_transposed(v_load_f32, channels, 0, s->values + c, dv);
+        }
+        for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
+            if (t->states) leave_state(t, tile->row0 + r, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
+            else
+                write_row(p, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL, state->m[r],
+                          state->l[r], s->values + (size_t)(r - i) * dv);
+        }
+    }
+}
+
+static void attend_queries(const rapt_task *t) {
+    const rapt_problem *p = t->problem;
+    lane_scratch s;
+    query_tile tiles[RAPT_PASS_TILES];
+    int n = (int)((t->rows + LANES - 1) / LANES);
+    bool folds = !t->states && t->chunks > 1;
+    lay_out_lanes(p, t->scratch, &s, tiles, n, folds);
+    for (int i = 0; i < n; i++) {
+        tiles[i].row0 = (int64_t)i * LANES;
+        tiles[i].rows = smaller(LANES, t->rows - tiles[i].row0);
+        tiles[i].vectors = (tiles[i].rows + RAPT_VL - 1) / RAPT_VL;
+        pack_queries(t, &tiles[i]);
+        start_chunk(&tiles[i]);
+    }
+    for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
+        attend_chunk(t, &s, tiles, n, chunk, false);
+        for (int i = 0; i < n; i++) {
+            if (!tiles[i].started) continue;
+            if (tile_has_nan(p, &tiles[i])) attend_chunk(t, &s, &tiles[i], 1, chunk, true);
+            if (t->states) emit_tile(t, &s, &tiles[i], &tiles[i].now, chunk);
+            else if (folds) fold_tile(p, &tiles[i]);
+        }
+    }
+    for (int i = 0; i < n && !t->states; i++) {
+        const lane_state *state = folds && tiles[i].folded ? &tiles[i].all : &tiles[i].now;
+        if (state == &tiles[i].now && !tiles[i].started) memset(state->o, 0, (size_t)p->d_v * LANES * sizeof *state->o);
+        emit_tile(t, &s, &tiles[i], state, 0);
+    }
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words on one lane, in plain C: the kernel that runs everywhere, and the twin that every other kernel of its rounding class
+ * must equal bit for bit. The including file defines s_fma(a, b, c) of its class. */
+#include <stdint.h>
+#include <string.h>
+
+#include "kernel.h"
+
+#define RAPT_VL           1
+#define RAPT_TILE_VECTORS 4
+#define RAPT_PANEL        4
+#define RAPT_ROWS_1       8
+#define RAPT_ROWS_2       4
+#define RAPT_ROWS_3       4
+#define RAPT_ROWS_4       2
+#define RAPT_FEW_ROWS     1
+
+typedef float vf;
+typedef uint32_t vi;
+typedef int vm;
+typedef vf load_word(const void *);
+
+static inline vf v_load(const void *from) {
+    vf x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+static inline void v_store(void *to, vf x) { memcpy(to, &x, sizeof x); }
+static inline vf v_set1(float x) { return x; }
+static inline vf v_broadcast(const void *from) { return v_load(from); }
+static inline vf v_add(vf a, vf b) { return a + b; }
+static inline vf v_sub(vf a, vf b) { return a - b; }
+static inline vf v_mul(vf a, vf b) { return a * b; }
+static inline vf v_div(vf a, vf b) { return a / b; }
+static inline vf v_max(vf a, vf b) { return a > b ? a : b; }
+static inline vf v_fma(vf a, vf b, vf c) { return s_fma(a, b, c); }
+static inline vm v_lt(vf a, vf b) { return a < b; }
+static inline vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
+static inline vi v_as_int(vf x) {
+    vi bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+static inline vf v_as_float(vi bits) {
+    vf x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline vf v_pow2(vf t) { return v_as_float(v_as_int(t) << 23); }
+static inline void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to, size_t ld) {
+    (void)ld;
+    *to = load(rows[0] + offset);
+}
+
+static inline vi i_set1(int32_t x) { return (vi)x; }
+static inline vi i_and(vi a, vi b) { return a & b; }
+static inline vi i_or(vi a, vi b) { return a | b; }
+static inline vi i_add(vi a, vi b) { return a + b; }
+static inline vi i_sub(vi a, vi b) { return a - b; }
+static inline vi i_shl(vi a, int n) { return a << n; }
+static inline vi i_shr(vi a, int n) { return a >> n; }
+static inline vm i_gt(vi a, vi b) { return (int32_t)a > (int32_t)b; }
+static inline vi i_select(vm m, vi yes, vi no) { return m ? yes : no; }
+static inline vi i_load_u16(const void *from) {
+    uint16_t h;
+    memcpy(&h, from, sizeof h);
+    return h;
+}
+static inline void i_store_u16(void *to, vi a) {
+    uint16_t h = (uint16_t)a;
+    memcpy(to, &h, sizeof h);
+}

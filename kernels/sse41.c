@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sse41: 4 lanes, 16 registers; SSE4.1. Unfused class. */
+#if !defined(__SSE4_1__)
+#error "compile with -msse4.1"
+#endif
+#include <smmintrin.h>
+#include <string.h>
+
+#include "kernel.h"
+
+#define RAPT_KERNEL_NAME  sse41
+#define RAPT_KERNEL_NEEDS RAPT_CPU_SSE41
+#define RAPT_KERNEL_FUSED false
+
+#define RAPT_VL           4
+#define RAPT_TILE_VECTORS 2
+#define RAPT_PANEL        2
+#define RAPT_ROWS_1       8
+#define RAPT_ROWS_2       5
+#define RAPT_ROWS_3       3
+#define RAPT_ROWS_4       2
+#define RAPT_FEW_ROWS     4
+
+typedef __m128 vf, vm;
+typedef __m128i vi;
+typedef vf load_word(const void *);
+
+static inline vf v_load(const void *from) { return _mm_loadu_ps(from); }
+static inline void v_store(void *to, vf x) { _mm_storeu_ps(to, x); }
+static inline vf v_set1(float x) { return _mm_set1_ps(x); }
+static inline vf v_broadcast(const void *from) {
+    float x;
+    memcpy(&x, from, sizeof x);
+    return v_set1(x);
+}
+static inline vf v_add(vf a, vf b) { return _mm_add_ps(a, b); }
+static inline vf v_sub(vf a, vf b) { return _mm_sub_ps(a, b); }
+static inline vf v_mul(vf a, vf b) { return _mm_mul_ps(a, b); }
+static inline vf v_div(vf a, vf b) { return _mm_div_ps(a, b); }
+static inline vf v_max(vf a, vf b) { return _mm_max_ps(a, b); }
+static inline vf v_fma(vf a, vf b, vf c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
+static inline float s_fma(float a, float b, float c) { return a * b + c; }
+static inline vm v_lt(vf a, vf b) { return _mm_cmplt_ps(a, b); }
+static inline vf v_select(vm m, vf yes, vf no) { return _mm_blendv_ps(no, yes, m); }
+static inline vi v_as_int(vf x) { return _mm_castps_si128(x); }
+static inline vf v_as_float(vi x) { return _mm_castsi128_ps(x); }
+static inline vf v_pow2(vf t) { return v_as_float(_mm_slli_epi32(v_as_int(t), 23)); }
+
+static inline vi i_set1(int32_t x) { return _mm_set1_epi32(x); }
+static inline vi i_and(vi a, vi b) { return _mm_and_si128(a, b); }
+static inline vi i_or(vi a, vi b) { return _mm_or_si128(a, b); }
+static inline vi i_add(vi a, vi b) { return _mm_add_epi32(a, b); }
+static inline vi i_sub(vi a, vi b) { return _mm_sub_epi32(a, b); }
+#define i_shl(a, n) _mm_slli_epi32(a, n)
+#define i_shr(a, n) _mm_srli_epi32(a, n)
+static inline vm i_gt(vi a, vi b) { return v_as_float(_mm_cmpgt_epi32(a, b)); }
+static inline vi i_select(vm m, vi yes, vi no) { return v_as_int(v_select(m, v_as_float(yes), v_as_float(no))); }
+static inline vi i_load_u16(const void *from) { return _mm_cvtepu16_epi32(_mm_loadl_epi64(from)); }
+static inline void i_store_u16(void *to, vi a) { _mm_storel_epi64(to, _mm_packus_epi32(a, a)); }
+
+static inline __attribute__((always_inline)) void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to,
+                                                               size_t ld) {
+    vf a = load(rows[0] + offset), b = load(rows[1] + offset), c = load(rows[2] + offset), d = load(rows[3] + offset);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    v_store(to, a);
+    v_store(to + ld, b);
+    v_store(to + 2 * ld, c);
+    v_store(to + 3 * ld, d);
+}
+
+#include "attend.h"

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Staging: rows of a tensor of any storage type become f32 in scratch, and f32 in scratch becomes rows of the output. Written
+ * once over a type's words, instantiated for each type of the list. Nothing beyond a row's channels is read or written. */
+#include "types.h"
+#include "type_f32.h"
+#include "type_f16.h"
+#include "type_bf16.h"
+
+typedef void store_word(void *, vf);
+
+/* A vector whose first n channels are those at from, the others 0. */
+static RAPT_INLINE vf load_part(load_word *load, size_t bytes, const char *from, int n) {
+    char part[RAPT_VL * 4] = {0};
+    memcpy(part, from, (size_t)n * bytes);
+    return load(part);
+}
+
+static RAPT_INLINE void stage_rows_as(load_word *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
+                                      int first, int channels) {
+    int whole = channels - channels % RAPT_VL;
+    for (int r = 0; r < n; r++, to += ld) {
+        const char *from = rows[r] + (size_t)first * bytes;
+        for (int i = 0; i < whole; i += RAPT_VL) v_store(to + i, load(from + (size_t)i * bytes));
+        if (whole < channels) v_store(to + whole, load_part(load, bytes, from + (size_t)whole * bytes, channels - whole));
+    }
+}
+
+static RAPT_INLINE void stage_columns_as(load_word *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
+                                         int first, int channels) {
+    int whole = channels - channels % RAPT_VL;
+    for (int r = 0; r < n; r += RAPT_VL) {
+        for (int i = 0; i < whole; i += RAPT_VL)
+            v_transposed(load, rows + r, (size_t)(first + i) * bytes, to + (size_t)i * ld + r, ld);
+        for (int j = 0; j < RAPT_VL && whole < channels; j++) {
+            float part[RAPT_VL];
+            v_store(part, load_part(load, bytes, rows[r + j] + (size_t)(first + whole) * bytes, channels - whole));
+            for (int i = whole; i < channels; i++) to[(size_t)i * ld + r + j] = part[i - whole];
+        }
+    }
+}
+
+static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, const float *from, int channels) {
+    int whole = channels - channels % RAPT_VL;
+    for (int i = 0; i < whole; i += RAPT_VL) store(to + (size_t)i * bytes, v_load(from + i));
+    if (whole < channels) {
+        char part[RAPT_VL * 4];
+        store(part, v_load(from + whole));
+        memcpy(to + (size_t)whole * bytes, part, (size_t)(channels - whole) * bytes);
+    }
+}
+
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    static void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first, int channels) {             \
+        stage_rows_as(v_load_##suffix, bytes, to, ld, rows, n, first, channels);                                                 \
+    }                                                                                                                            \
+    static void stage_columns_##suffix(float *to, size_t ld, const char *const *rows, int n, int first, int channels) {          \
+        stage_columns_as(v_load_##suffix, bytes, to, ld, rows, n, first, channels);                                              \
+    }                                                                                                                            \
+    static void store_row_##suffix(char *to, const float *from, int channels) {                                                  \
+        store_row_as(v_store_##suffix, bytes, to, from, channels);                                                               \
+    }
+RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
+/* to[r][i] = rows[r][first + i] for r < n and i < channels, then 0 up to a whole vector; ld floats from row to row. */
+static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
+        break;
+        RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    }
+}
+
+/* to[i][r] = rows[r][first + i] for i < channels and r < n, n a multiple of the vector length; ld floats from channel to channel.
+ */
+static void stage_columns(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        stage_columns_##suffix(to, ld, rows, n, first, channels);                                                                \
+        break;
+        RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    }
+}
+
+/* to[i] = from[i] in the storage type, rounded to nearest even, for i < channels; from is readable up to a whole vector. */
+static void store_row(rapt_type type, char *to, const float *from, int channels) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        store_row_##suffix(to, from, channels);                                                                                  \
+        break;
+        RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    }
+}

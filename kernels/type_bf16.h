@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bf16 storage: the upper half of an f32, rounded to nearest even. */
+static inline vf v_load_bf16(const void *from) { return v_as_float(i_shl(i_load_u16(from), 16)); }
+
+static inline void v_store_bf16(void *to, vf x) {
+    vi bits = v_as_int(x);
+    vi odd = i_and(i_shr(bits, 16), i_set1(1));
+    vi rounded = i_shr(i_add(bits, i_add(odd, i_set1(0x7fff))), 16);
+    vi quiet = i_or(i_shr(bits, 16), i_set1(0x40)); /* rounding could carry a NaN into an infinity */
+    i_store_u16(to, i_select(i_gt(i_and(bits, i_set1(0x7fffffff)), i_set1(0x7f800000)), quiet, rounded));
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* f16 storage. An ISA that converts in hardware defines RAPT_NATIVE_F16 and the two words itself; elsewhere integers do it. */
+#ifndef RAPT_NATIVE_F16
+
+/* The exponent is rebiased by a product, which makes f16's denormals normal; infinities and NaNs are mended afterwards. */
+static inline vf v_load_f16(const void *from) {
+    vi h = i_load_u16(from);
+    vi magnitude = i_shl(i_and(h, i_set1(0x7fff)), 13);
+    vi finite = v_as_int(v_mul(v_as_float(magnitude), v_set1(0x1p112f)));
+    vi special = i_or(magnitude, i_set1(0x7f800000));
+    vi value = i_select(i_gt(magnitude, i_set1(0x0f7fffff)), special, finite);
+    return v_as_float(i_or(value, i_shl(i_and(h, i_set1(0x8000)), 16)));
+}
+
+/* Normal results round by the same addition as bf16's, in the integers. Those below 2^-14 have a fixed unit, 2^-24: adding 0.5,
+ * whose unit is 2^-24, lets the FPU round to it. */
+static inline void v_store_f16(void *to, vf x) {
+    vi bits = v_as_int(x);
+    vi magnitude = i_and(bits, i_set1(0x7fffffff));
+    vi odd = i_and(i_shr(magnitude, 13), i_set1(1));
+    vi normal = i_shr(i_add(magnitude, i_add(odd, i_set1(0xfff - (112 << 23)))), 13);
+    vi tiny = i_sub(v_as_int(v_add(v_as_float(magnitude), v_set1(0.5f))), v_as_int(v_set1(0.5f)));
+    vi h = i_select(i_gt(i_set1(0x38800000), magnitude), tiny, normal);
+    h = i_select(i_gt(magnitude, i_set1(0x477fefff)), i_set1(0x7c00), h); /* 65520 and above round to infinity */
+    h = i_select(i_gt(magnitude, i_set1(0x7f800000)), i_set1(0x7e00), h);
+    i_store_u16(to, i_or(h, i_and(i_shr(bits, 16), i_set1(0x8000))));
+}
+
+#endif
