@@ -6,12 +6,13 @@
  *   RAPT_VL            lanes of a vector, a divisor of RAPT_PARTIAL_SUMS
  *   RAPT_TILE_VECTORS  vectors of query rows in a full tile; RAPT_PANEL, RAPT_ROWS_*: see tile.h
  *   RAPT_FEW_ROWS      up to this many rows of a key/value head, keys lie in lanes
+ *   RAPT_KEY_CHAINS    accumulators of scores then, 4..8; with RAPT_VL transposed vectors of K they must fit into the registers
  *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
  *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
  *   v_max (NaN if the second operand is) v_lt v_select(m, yes, no) v_as_int v_as_float
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
- *   v_transposed(load, rows, offset, to, ld)  to[i*ld + r] = channel i of the row at rows[r] + offset, i, r < RAPT_VL
+ *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
  *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
  */
 #include <float.h>
@@ -77,18 +78,21 @@ static inline size_t row_offset(const rapt_layout *layout, row_cursor at) {
     return (size_t)(at.token * layout->token_stride + at.head * layout->head_stride);
 }
 
-/* The keys of one block that somebody here attends to, as positions in the block. */
+/* The keys of one block that somebody here attends to, as positions in the block: none if first >= end. */
 typedef struct block {
     int64_t position; /* of its key 0 */
     int first, end;
-    const char *keys[RAPT_BLOCK], *values[RAPT_BLOCK]; /* rows first..end-1 */
 } block;
 
-static void find_rows(const rapt_task *t, block *b) {
-    size_t ks = (size_t)t->problem->k.token_stride, vs = (size_t)t->problem->v.token_stride;
-    for (int n = b->first; n < b->end; n++) {
-        b->keys[n] = t->k + (size_t)(b->position + n) * ks;
-        b->values[n] = t->v + (size_t)(b->position + n) * vs;
+static inline block block_of(int64_t position, int64_t first, int64_t end) {
+    return (block){position, larger(0, smaller(RAPT_BLOCK, first - position)), smaller(RAPT_BLOCK, larger(0, end - position))};
+}
+
+/* rows[n], from <= n < to, is key or value n of the block, or the nearest one that is attended to. */
+static void find_rows(const char **rows, const char *tensor, const rapt_layout *layout, const block *b, int from, int to) {
+    for (int n = from; n < to; n++) {
+        int row = n < b->first ? b->first : n >= b->end ? b->end - 1 : n;
+        rows[n] = tensor + (size_t)(b->position + row) * (size_t)layout->token_stride;
     }
 }
 

@@ -19,6 +19,7 @@
 #define RAPT_ROWS_2       6
 #define RAPT_ROWS_3       4
 #define RAPT_ROWS_4       2
+#define RAPT_KEY_CHAINS   4
 #define RAPT_FEW_ROWS     8
 #define RAPT_NATIVE_F16
 
@@ -64,11 +65,8 @@ static inline vf v_load_f16(const void *from) { return _mm256_cvtph_ps(_mm_loadu
 static inline void v_store_f16(void *to, vf x) { _mm_storeu_si128(to, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 
 /* 4x4 within the halves by unpacking twice, then the halves. */
-static inline __attribute__((always_inline)) void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to,
-                                                               size_t ld) {
-    vf a[8], b[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) a[i] = load(rows[i] + offset);
+static inline __attribute__((always_inline)) void v_transpose(vf a[8]) {
+    vf b[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
         b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
@@ -83,8 +81,9 @@ static inline __attribute__((always_inline)) void v_transposed(load_word *load, 
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        v_store(to + (size_t)i * ld, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
-        v_store(to + (size_t)(i + 4) * ld, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+        vf low = _mm256_permute2f128_ps(a[i], a[i + 4], 0x20);
+        a[i + 4] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x31);
+        a[i] = low;
     }
 }
 

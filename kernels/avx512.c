@@ -20,6 +20,7 @@
 #define RAPT_ROWS_2       12
 #define RAPT_ROWS_3       8
 #define RAPT_ROWS_4       6
+#define RAPT_KEY_CHAINS   8
 #define RAPT_FEW_ROWS     15
 #define RAPT_NATIVE_F16
 
@@ -64,11 +65,8 @@ static inline vf v_load_f16(const void *from) { return _mm512_cvtph_ps(_mm256_lo
 static inline void v_store_f16(void *to, vf x) { _mm256_storeu_si256(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 
 /* 4x4 within the quarters by unpacking twice, then 4x4 of the quarters. */
-static inline __attribute__((always_inline)) void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to,
-                                                               size_t ld) {
-    vf a[16], b[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = load(rows[i] + offset);
+static inline __attribute__((always_inline)) void v_transpose(vf a[16]) {
+    vf b[16];
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
         b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
@@ -85,10 +83,10 @@ static inline __attribute__((always_inline)) void v_transposed(load_word *load, 
     for (int j = 0; j < 4; j++) {
         vf even = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), odd = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
         vf even2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88), odd2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
-        v_store(to + (size_t)j * ld, _mm512_shuffle_f32x4(even, even2, 0x88));
-        v_store(to + (size_t)(j + 4) * ld, _mm512_shuffle_f32x4(odd, odd2, 0x88));
-        v_store(to + (size_t)(j + 8) * ld, _mm512_shuffle_f32x4(even, even2, 0xdd));
-        v_store(to + (size_t)(j + 12) * ld, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
+        a[j] = _mm512_shuffle_f32x4(even, even2, 0x88);
+        a[j + 4] = _mm512_shuffle_f32x4(odd, odd2, 0x88);
+        a[j + 8] = _mm512_shuffle_f32x4(even, even2, 0xdd);
+        a[j + 12] = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
     }
 }
 

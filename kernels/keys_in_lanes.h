@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Few rows, as in decode: one lane is one key, and in P V one lane is one channel. K is staged transposed, a few channels of a
- * block at a time, so that each score is still one accumulator over ascending channels; V is streamed where it lies. The same
- * tile product, with the queries and the weights as its broadcast side. Included by attend.h. */
-
-enum { STAGE_CHANNELS = 16 }; /* of K, transposed at a time: 4 KiB of scratch that stay in L1 */
+/* Few rows, as in decode: one lane is one key, and in P V one lane is one channel. Vectors of K are transposed in registers, so
+ * that each score is still one accumulator over ascending channels; V is streamed where it lies, by the tile product with the
+ * weights as its broadcast side. A chunk goes in three sweeps, all its scores, all its weights, all its values, so that K and V
+ * each come from memory as one long stream. Included by attend.h. */
 
 static const float key_positions[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
@@ -22,47 +21,99 @@ typedef struct query_row {
 
 typedef struct row_scratch {
     float *q;      /* [rows][padded d_k], times q_factor */
-    float *s;      /* [rows][RAPT_BLOCK] scores, then weights */
-    float *keys;   /* [STAGE_CHANNELS][RAPT_BLOCK] */
-    float *values; /* [RAPT_BLOCK][padded d_v], or the last vector of each where only that is staged */
+    float *s;      /* [rows][RAPT_CHUNK] scores, then weights */
+    float *alpha;  /* [RAPT_CHUNK / RAPT_BLOCK][rows] */
+    float *values; /* [RAPT_BLOCK][padded d_v], where V is not read in place */
 } row_scratch;
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
     size_t used = 0, dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
     *scratch = (row_scratch){.q = take(memory, &used, (size_t)n * dk),
-                             .s = take(memory, &used, (size_t)n * RAPT_BLOCK),
-                             .keys = take(memory, &used, STAGE_CHANNELS * RAPT_BLOCK),
+                             .s = take(memory, &used, (size_t)n * RAPT_CHUNK),
+                             .alpha = take(memory, &used, (size_t)n * (RAPT_CHUNK / RAPT_BLOCK)),
                              .values = take(memory, &used, RAPT_BLOCK * dv)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
     return used;
 }
 
-/* S = Q K^T for the keys of the block, in whole groups of RAPT_PARTIAL_SUMS; a group's keys outside the block repeat its edge. */
-static void score_rows(const rapt_task *t, const row_scratch *s, int rows, block *b) {
+/* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * keys[key][i]. ng and nr
+ * are constants wherever this is called. */
+static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, const int nr, const char *const *keys,
+                                   int channels, const float *q, size_t ldq, float *s) {
+    vf acc[8];
+    int whole = channels - channels % RAPT_VL;
+    RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
+    for (int i = 0; i < whole; i += RAPT_VL) {
+        RAPT_UNROLL for (int g = 0; g < ng; g++) {
+            vf k[RAPT_VL];
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + (size_t)i * bytes);
+            v_transpose(k);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
+                v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
+        }
+    }
+    if (whole < channels) {
+        RAPT_UNROLL for (int g = 0; g < ng; g++) {
+            vf k[RAPT_VL];
+            float rest[RAPT_VL * RAPT_VL];
+            for (int j = 0; j < RAPT_VL; j++)
+                v_store(rest + j * RAPT_VL,
+                        load_part(load, bytes, keys[g * RAPT_VL + j] + (size_t)whole * bytes, channels - whole));
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = v_load(rest + j * RAPT_VL);
+            v_transpose(k);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(rest + j * RAPT_VL, k[j]);
+            for (int i = whole; i < channels; i++)
+                RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
+                    v_fma(v_broadcast(q + r * ldq + i), v_load(rest + (i - whole) * RAPT_VL), acc[g * nr + r]);
+        }
+    }
+    RAPT_UNROLL for (int g = 0; g < ng; g++) RAPT_UNROLL for (int r = 0; r < nr; r++)
+        v_store(s + (size_t)r * RAPT_CHUNK + g * RAPT_VL, acc[g * nr + r]);
+}
+
+/* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would
+ * not fill the time that an addition takes. */
+static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int nr, const char *const *keys, int n, int channels,
+                                      const float *q, size_t ldq, float *s) {
+    const int ng = RAPT_KEY_CHAINS / nr > 16 / RAPT_VL ? 16 / RAPT_VL : RAPT_KEY_CHAINS / nr;
+    int g = 0;
+    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, channels, q, ldq, s + g);
+    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, channels, q, ldq, s + g);
+}
+
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, int n, int channels, const float *q,        \
+                                                  size_t ldq, float *s) {                                                        \
+        for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
+            score_keys_as(v_load_##suffix, bytes, 4, keys, n, channels, q, ldq, s);                                              \
+        if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, n, channels, q, ldq, s);                                   \
+        if (rows == 2) score_keys_as(v_load_##suffix, bytes, 2, keys, n, channels, q, ldq, s);                                   \
+        if (rows == 1) score_keys_as(v_load_##suffix, bytes, 1, keys, n, channels, q, ldq, s);                                   \
+    }
+RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
+/* S = Q K^T for one block, in whole groups of RAPT_PARTIAL_SUMS keys; a group's keys outside the block repeat its edge. */
+static void score_rows(const rapt_task *t, const row_scratch *s, int rows, const block *b) {
     const rapt_problem *p = t->problem;
-    size_t dk = padded((size_t)p->d_k);
+    const char *keys[RAPT_BLOCK];
     int from = b->first & -RAPT_PARTIAL_SUMS, to = (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS;
-    for (int n = from; n < b->first; n++) b->keys[n] = b->keys[b->first];
-    for (int n = b->end; n < to; n++) b->keys[n] = b->keys[b->end - 1];
-    for (int i = 0; i < p->d_k; i += STAGE_CHANNELS) {
-        int channels = smaller(STAGE_CHANNELS, p->d_k - i);
-        stage_columns(p->k.type, s->keys + from, RAPT_BLOCK, b->keys + from, to - from, i, channels);
-        tile_product((operands){.c = (char *)(s->s + from),
-                                .ldc = RAPT_BLOCK * sizeof(float),
-                                .a = (const char *)(s->q + i),
-                                .rs = dk * sizeof(float),
-                                .ks = sizeof(float),
-                                .b = (const char *)(s->keys + from),
-                                .ldb = RAPT_BLOCK * sizeof(float),
-                                .depth = channels,
-                                .start = i ? START_KEEP : START_ZERO},
-                     rows, (to - from) / RAPT_VL);
+    find_rows(keys, t->k, &p->k, b, from, to);
+    float *scores = s->s + b->position % RAPT_CHUNK + from;
+    switch (p->k.type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        score_keys_##suffix(rows, keys + from, to - from, p->d_k, s->q, padded((size_t)p->d_k), scores);                         \
+        break;
+        RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
     }
 }
 
-/* One row's scores become weights, and its state moves on. Lanes that are not attended to become -inf, so weight 0. */
-static void weigh_row(const rapt_problem *p, query_row *row, float *scores, const block *b, uint64_t *attended) {
+/* One row's scores become weights, its maximum and sum move on, and its o is to be multiplied by the result. Lanes that are not
+ * attended to become -inf, so weight 0. */
+static float weigh_row(const rapt_problem *p, query_row *row, float *scores, const block *b, uint64_t *attended) {
     vf first = v_set1((float)smaller(larger(row->first - b->position, 0), RAPT_BLOCK));
     vf end = v_set1((float)smaller(larger(row->end - b->position, 0), RAPT_BLOCK));
     vf max = v_set1(-INFINITY);
@@ -94,27 +145,33 @@ static void weigh_row(const rapt_problem *p, query_row *row, float *scores, cons
     v_store(lane, alpha);
     row->now.m = m;
     row->now.l = s_fma(row->now.l, lane[0], sum);
-    for (int c = 0; c < p->d_v && lane[0] != 1.0f; c += RAPT_VL) v_store(row->now.o + c, v_mul(v_load(row->now.o + c), alpha));
+    return lane[0];
+}
+
+static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
+    for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
 /* O += P V: whole vectors of channels from where V lies if it is f32, the rest from a staged copy. */
 static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *b) {
     const rapt_problem *p = t->problem;
-    size_t dv = padded((size_t)p->d_v);
+    size_t dv = padded((size_t)p->d_v), stride = (size_t)p->v.token_stride;
     int in_place = p->v.type == RAPT_F32 ? p->d_v - p->d_v % RAPT_VL : 0;
     int vectors = (p->d_v + RAPT_VL - 1) / RAPT_VL, whole = in_place / RAPT_VL;
     operands o = {.c = (char *)rows[0].now.o,
                   .ldc = dv * 2 * sizeof(float),
-                  .a = (const char *)(s->s + b->first),
-                  .rs = RAPT_BLOCK * sizeof(float),
+                  .a = (const char *)(s->s + b->position % RAPT_CHUNK + b->first),
+                  .rs = RAPT_CHUNK * sizeof(float),
                   .ks = sizeof(float),
-                  .b = b->values[b->first],
-                  .ldb = (size_t)p->v.token_stride,
+                  .b = t->v + (size_t)(b->position + b->first) * stride,
+                  .ldb = stride,
                   .depth = b->end - b->first,
                   .start = START_KEEP};
     tile_product(o, n, whole);
     if (whole < vectors) {
-        stage_rows(p->v.type, s->values, dv, b->values + b->first, b->end - b->first, in_place, p->d_v - in_place);
+        const char *values[RAPT_BLOCK];
+        find_rows(values, t->v, &p->v, b, b->first, b->end);
+        stage_rows(p->v.type, s->values, dv, values + b->first, b->end - b->first, in_place, p->d_v - in_place);
         o.c += (size_t)in_place * sizeof(float);
         o.b = (const char *)s->values;
         o.ldb = dv * sizeof(float);
@@ -127,7 +184,9 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, query_
                                 uint64_t attended) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v);
-    stage_rows(p->v.type, s->values, dv, b->values + b->first, b->end - b->first, 0, p->d_v);
+    const char *values[RAPT_BLOCK];
+    find_rows(values, t->v, &p->v, b, b->first, b->end);
+    stage_rows(p->v.type, s->values, dv, values + b->first, b->end - b->first, 0, p->d_v);
     for (int n = b->first; n < b->end; n++)
         for (int c = 0; c < p->d_v && attended >> n & 1; c++)
             row->now.o[c] = s_fma(weights[n], s->values[(size_t)(n - b->first) * dv + c], row->now.o[c]);
@@ -143,19 +202,26 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
         if (rows[r].first < rows[r].end && rows[r].first < first_min) first_min = rows[r].first;
         if (rows[r].end > end_max) end_max = rows[r].end;
     }
+    block blocks[RAPT_CHUNK / RAPT_BLOCK];
+    int count = 0;
     for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
-        block b = {.position = position,
-                   .first = larger(0, smaller(RAPT_BLOCK, first_min - position)),
-                   .end = smaller(RAPT_BLOCK, larger(0, end_max - position))};
-        if (b.first >= b.end) continue;
-        find_rows(t, &b);
-        score_rows(t, s, n, &b);
+        block b = block_of(position, first_min, end_max);
+        if (b.first < b.end) blocks[count++] = b;
+    }
+    for (int i = 0; i < count; i++) score_rows(t, s, n, &blocks[i]);
+    for (int i = 0; i < count; i++)
         for (int r = 0; r < n; r++) {
+            float *scores = s->s + (size_t)r * RAPT_CHUNK + blocks[i].position % RAPT_CHUNK;
             uint64_t attended;
-            weigh_row(p, &rows[r], s->s + r * RAPT_BLOCK, &b, careful ? &attended : NULL);
-            if (careful) add_attended_values(t, s, &rows[r], s->s + r * RAPT_BLOCK, &b, attended);
+            s->alpha[i * n + r] = weigh_row(p, &rows[r], scores, &blocks[i], careful ? &attended : NULL);
+            if (careful) {
+                rescale_row(p, &rows[r].now, s->alpha[i * n + r]);
+                add_attended_values(t, s, &rows[r], scores, &blocks[i], attended);
+            }
         }
-        if (!careful) add_values(t, s, rows, n, &b);
+    for (int i = 0; i < count && !careful; i++) {
+        for (int r = 0; r < n; r++) rescale_row(p, &rows[r].now, s->alpha[i * n + r]);
+        add_values(t, s, rows, n, &blocks[i]);
     }
 }
 

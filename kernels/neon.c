@@ -19,6 +19,7 @@
 #define RAPT_ROWS_2       12
 #define RAPT_ROWS_3       8
 #define RAPT_ROWS_4       6
+#define RAPT_KEY_CHAINS   8
 #define RAPT_FEW_ROWS     4
 #define RAPT_NATIVE_F16
 
@@ -63,14 +64,12 @@ static inline void i_store_u16(void *to, vi a) { store_u16(to, vmovn_u32(a)); }
 static inline vf v_load_f16(const void *from) { return vcvt_f32_f16(vreinterpret_f16_u16(load_u16(from))); }
 static inline void v_store_f16(void *to, vf x) { store_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 
-static inline __attribute__((always_inline)) void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to,
-                                                               size_t ld) {
-    float32x4x2_t ab = vtrnq_f32(load(rows[0] + offset), load(rows[1] + offset));
-    float32x4x2_t cd = vtrnq_f32(load(rows[2] + offset), load(rows[3] + offset));
-    v_store(to, vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0])));
-    v_store(to + ld, vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1])));
-    v_store(to + 2 * ld, vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0])));
-    v_store(to + 3 * ld, vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1])));
+static inline __attribute__((always_inline)) void v_transpose(vf a[4]) {
+    float32x4x2_t ab = vtrnq_f32(a[0], a[1]), cd = vtrnq_f32(a[2], a[3]);
+    a[0] = vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0]));
+    a[1] = vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1]));
+    a[2] = vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0]));
+    a[3] = vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1]));
 }
 
 #include "attend.h"

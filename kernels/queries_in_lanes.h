@@ -152,35 +152,37 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
     size_t dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
     for (int i = 0; i < n_tiles; i++) start_chunk(&tiles[i]);
     for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
-        block b = {.position = position, .first = RAPT_BLOCK, .end = 0};
+        block all = {position, RAPT_BLOCK, 0}; /* what any tile needs */
         for (int i = 0; i < n_tiles; i++) {
-            int first = larger(0, smaller(RAPT_BLOCK, tiles[i].first_min - position));
-            int end = smaller(RAPT_BLOCK, larger(0, tiles[i].end_max - position));
-            if (first >= end) continue;
-            if (first < b.first) b.first = first;
-            if (end > b.end) b.end = end;
+            block b = block_of(position, tiles[i].first_min, tiles[i].end_max);
+            if (b.first >= b.end) continue;
+            if (b.first < all.first) all.first = b.first;
+            if (b.end > all.end) all.end = b.end;
         }
-        if (b.first >= b.end) continue;
-        find_rows(t, &b);
-        const char *keys = b.keys[b.first], *values = b.values[b.first];
+        if (all.first >= all.end) continue;
         size_t key_stride = (size_t)p->k.token_stride, value_stride = (size_t)p->v.token_stride;
+        const char *keys = t->k + (size_t)(position + all.first) * key_stride;
+        const char *values = t->v + (size_t)(position + all.first) * value_stride;
+        const char *rows[RAPT_BLOCK];
         if (p->k.type != RAPT_F32) {
-            stage_rows(p->k.type, s->keys, dk, b.keys + b.first, b.end - b.first, 0, p->d_k);
+            find_rows(rows, t->k, &p->k, &all, all.first, all.end);
+            stage_rows(p->k.type, s->keys, dk, rows + all.first, all.end - all.first, 0, p->d_k);
             keys = (const char *)s->keys, key_stride = dk * sizeof *s->keys;
         }
         if (p->v.type != RAPT_F32) {
-            stage_rows(p->v.type, s->values, dv, b.values + b.first, b.end - b.first, 0, p->d_v);
+            find_rows(rows, t->v, &p->v, &all, all.first, all.end);
+            stage_rows(p->v.type, s->values, dv, rows + all.first, all.end - all.first, 0, p->d_v);
             values = (const char *)s->values, value_stride = dv * sizeof *s->values;
         }
         for (int i = 0; i < n_tiles; i++) {
             query_tile *tile = &tiles[i];
-            int first = larger(0, smaller(RAPT_BLOCK, tile->first_min - position));
-            int end = smaller(RAPT_BLOCK, larger(0, tile->end_max - position));
-            if (first >= end) continue;
-            const char *tile_values = values + (size_t)(first - b.first) * value_stride;
+            block b = block_of(position, tile->first_min, tile->end_max);
+            if (b.first >= b.end) continue;
+            int first = b.first, end = b.end;
+            const char *tile_values = values + (size_t)(first - all.first) * value_stride;
             tile_product((operands){.c = (char *)(s->s + first * LANES),
                                     .ldc = LANES * sizeof(float),
-                                    .a = keys + (size_t)(first - b.first) * key_stride,
+                                    .a = keys + (size_t)(first - all.first) * key_stride,
                                     .rs = key_stride,
                                     .ks = sizeof(float),
                                     .b = (const char *)tile->q,
@@ -248,7 +250,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
             const char *channels[RAPT_VL];
             for (int j = 0; j < RAPT_VL; j++)
                 channels[j] = (const char *)(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
-            v_transposed(v_load_f32, channels, 0, s->values + c, dv);
+            store_transposed(v_load_f32, channels, 0, s->values + c, dv);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
             if (t->states) leave_state(t, tile->row0 + r, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);

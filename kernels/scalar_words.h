@@ -13,6 +13,7 @@
 #define RAPT_ROWS_2       4
 #define RAPT_ROWS_3       4
 #define RAPT_ROWS_4       2
+#define RAPT_KEY_CHAINS   4
 #define RAPT_FEW_ROWS     1
 
 typedef float vf;
@@ -47,10 +48,7 @@ static inline vf v_as_float(vi bits) {
     return x;
 }
 static inline vf v_pow2(vf t) { return v_as_float(v_as_int(t) << 23); }
-static inline void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to, size_t ld) {
-    (void)ld;
-    *to = load(rows[0] + offset);
-}
+static inline void v_transpose(vf a[1]) { (void)a; }
 
 static inline vi i_set1(int32_t x) { return (vi)x; }
 static inline vi i_and(vi a, vi b) { return a & b; }

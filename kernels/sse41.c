@@ -19,6 +19,7 @@
 #define RAPT_ROWS_2       5
 #define RAPT_ROWS_3       3
 #define RAPT_ROWS_4       2
+#define RAPT_KEY_CHAINS   4
 #define RAPT_FEW_ROWS     4
 
 typedef __m128 vf, vm;
@@ -58,14 +59,6 @@ static inline vi i_select(vm m, vi yes, vi no) { return v_as_int(v_select(m, v_a
 static inline vi i_load_u16(const void *from) { return _mm_cvtepu16_epi32(_mm_loadl_epi64(from)); }
 static inline void i_store_u16(void *to, vi a) { _mm_storel_epi64(to, _mm_packus_epi32(a, a)); }
 
-static inline __attribute__((always_inline)) void v_transposed(load_word *load, const char *const *rows, size_t offset, float *to,
-                                                               size_t ld) {
-    vf a = load(rows[0] + offset), b = load(rows[1] + offset), c = load(rows[2] + offset), d = load(rows[3] + offset);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    v_store(to, a);
-    v_store(to + ld, b);
-    v_store(to + 2 * ld, c);
-    v_store(to + 3 * ld, d);
-}
+static inline __attribute__((always_inline)) void v_transpose(vf a[4]) { _MM_TRANSPOSE4_PS(a[0], a[1], a[2], a[3]); }
 
 #include "attend.h"

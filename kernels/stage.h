@@ -15,6 +15,14 @@ static RAPT_INLINE vf load_part(load_word *load, size_t bytes, const char *from,
     return load(part);
 }
 
+/* to[i][r] = channel i of the row at rows[r] + offset, for i and r below the vector length. */
+static RAPT_INLINE void store_transposed(load_word *load, const char *const *rows, size_t offset, float *to, size_t ld) {
+    vf block[RAPT_VL];
+    RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) block[r] = load(rows[r] + offset);
+    v_transpose(block);
+    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(to + (size_t)i * ld, block[i]);
+}
+
 static RAPT_INLINE void stage_rows_as(load_word *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
                                       int first, int channels) {
     int whole = channels - channels % RAPT_VL;
@@ -30,7 +38,7 @@ static RAPT_INLINE void stage_columns_as(load_word *load, size_t bytes, float *t
     int whole = channels - channels % RAPT_VL;
     for (int r = 0; r < n; r += RAPT_VL) {
         for (int i = 0; i < whole; i += RAPT_VL)
-            v_transposed(load, rows + r, (size_t)(first + i) * bytes, to + (size_t)i * ld + r, ld);
+            store_transposed(load, rows + r, (size_t)(first + i) * bytes, to + (size_t)i * ld + r, ld);
         for (int j = 0; j < RAPT_VL && whole < channels; j++) {
             float part[RAPT_VL];
             v_store(part, load_part(load, bytes, rows[r + j] + (size_t)(first + whole) * bytes, channels - whole));
