@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory between guard pages. Sanitizers miss masked vector accesses; an unmapped page does not. */
+#ifndef RAPT_CHECK_FENCE_H
+#define RAPT_CHECK_FENCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct fence {
+    unsigned char *map; /* [guard][body][guard]: the body is whole pages, data lies in it */
+    size_t map_bytes;
+    unsigned char *body;
+    size_t body_bytes;
+    unsigned char *data;
+    size_t bytes;
+} fence;
+
+enum { FENCE_CANARY = 0xc5 };
+
+/* offset < 0: data ends where the guard begins. Otherwise it begins offset bytes behind the other guard. beyond: how many more
+ * bytes than one page to guard at the end. The body is filled with canaries. Out of memory ends the program. */
+fence fence_create(size_t bytes, int offset, size_t beyond);
+void fence_destroy(fence *f);
+
+void fence_fill(fence *f, int byte);     /* the whole body */
+bool fence_intact(const fence *f);       /* the whole body is canaries */
+bool fence_slack_intact(const fence *f); /* all but data is */
+void fence_protect(fence *f, bool read_only);
+
+#endif

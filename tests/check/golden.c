@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct golden {
+    const char *name;
+    uint64_t hash[CLASSES];
+} golden;
+#include "golden.h"
+
+enum { F32 = RAPT_F32, F16 = RAPT_F16, BF16 = RAPT_BF16 };
+
+static const struct fixed {
+    const char *name;
+    int batch, heads, kv_heads, q_len, kv_len, d_k, d_v;
+    int q, k, v, o;
+    int causal, left, right;
+    data data;
+    float scale;
+} fixed[] = {
+    {"decode", 1, 8, 2, 1, 150, 64, 64, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0},
+    {"decode-chunks", 1, 2, 1, 1, 1300, 16, 24, F32, F16, F16, F32, 1, -1, -1, DATA_NORMAL, 0},
+    {"prefill", 1, 2, 2, 40, 40, 32, 32, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0},
+    {"prefill-chunks", 1, 1, 1, 20, 1100, 7, 5, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0},
+    {"f16", 1, 3, 1, 9, 70, 24, 40, F16, F16, F16, F16, 2, -1, -1, DATA_NORMAL, 0.25f},
+    {"bf16", 2, 2, 1, 9, 70, 33, 17, BF16, BF16, BF16, BF16, 1, -1, -1, DATA_NORMAL, 0},
+    {"window", 1, 2, 1, 30, 90, 12, 12, F32, F32, F32, F32, 0, 20, 3, DATA_NORMAL, -0.5f},
+    {"large", 1, 2, 1, 20, 130, 20, 20, F32, F32, F32, F32, 0, -1, -1, DATA_LARGE, 0},
+    {"rising", 1, 1, 1, 3, 600, 8, 8, F32, F32, F32, F32, 0, -1, -1, DATA_RISING, 0},
+    {"ties", 1, 2, 1, 17, 65, 3, 63, F32, F32, F32, F16, 0, -1, -1, DATA_TIES, 0},
+    {"denormals", 1, 2, 1, 5, 100, 9, 9, F32, F32, F32, F32, 0, -1, -1, DATA_DENORMAL, 0},
+    {"scale-tiny", 1, 2, 1, 5, 100, 15, 16, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 1e-30f},
+};
+
+/* FNV-1a over the elements' bytes, lowest first. */
+static uint64_t hash_of(const subject *s, const unsigned char *dense) {
+    const int64_t rows = s->desc.batch * s->desc.heads * s->desc.q_len, elements = rows * s->desc.d_v;
+    const int64_t bytes = reference_type_bytes(s->desc.o.type);
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int64_t e = 0; e < elements + rows; e++) {
+        const int64_t size = e < elements ? bytes : 4;
+        uint32_t value = 0;
+        uint16_t half;
+        if (size == 4) {
+            memcpy(&value, dense, sizeof value);
+        } else {
+            memcpy(&half, dense, sizeof half);
+            value = half;
+        }
+        for (int64_t b = 0; b < size; b++, value >>= 8) hash = (hash ^ (value & 0xff)) * 0x100000001b3u;
+        dense += size;
+    }
+    return hash;
+}
+
+static problem fixed_problem(check *c, const struct fixed *f) {
+    problem p = problem_of(c, f->batch, f->heads, f->kv_heads, f->q_len, f->kv_len, f->d_k, f->d_v);
+    problem_types(&p, (rapt_type)f->q, (rapt_type)f->k, (rapt_type)f->v, (rapt_type)f->o);
+    p.desc.causal = (rapt_causal)f->causal;
+    p.desc.window_left = f->left;
+    p.desc.window_right = f->right;
+    p.desc.scale = f->scale;
+    p.data = f->data;
+    p.data_seed = hash_text(1, f->name);
+    return p;
+}
+
+static uint64_t golden_hash(const char *name, int rounding) {
+    for (int64_t g = 0; g < LENGTH_OF(golden_hashes); g++)
+        if (strcmp(golden_hashes[g].name, name) == 0) return golden_hashes[g].hash[rounding];
+    return 0;
+}
+
+void case_golden(check *c) {
+    if (c->print_golden)
+        puts("/* SPDX-License-Identifier: Apache-2.0 */\n"
+             "/* Hashes of outputs: {name, {unfused, fused}}. Made by check --print-golden. They change only with the order of "
+             "operations\n"
+             " * (docs/order.md). */\n"
+             "/* clang-format off */\n"
+             "static const golden golden_hashes[] = {");
+    for (int64_t n = 0; n < LENGTH_OF(fixed); n++) {
+        const problem p = fixed_problem(c, &fixed[n]);
+        subject s = subject_create(c, &p);
+        uint64_t hashes[CLASSES] = {0};
+        FOR_EACH_KERNEL(c, k) {
+            const int rounding = strcmp(k->rounding, class_names[FUSED]) == 0;
+            const how plainly = {WAY_RUN, 1, 1, 1};
+            unsigned char *dense = subject_run(c, &s, k, &plainly);
+            if (!dense) continue;
+            hashes[rounding] = hash_of(&s, dense);
+            free(dense);
+            k->compared++;
+            const uint64_t want = golden_hash(fixed[n].name, rounding);
+            if (!c->print_golden && want != hashes[rounding])
+                check_fail(c, k, "%s: hash %016" PRIx64 ", not %016" PRIx64, fixed[n].name, hashes[rounding], want);
+        }
+        subject_destroy(&s);
+        if (c->print_golden)
+            printf("    {\"%s\", {0x%016" PRIx64 ", 0x%016" PRIx64 "}},\n", fixed[n].name, hashes[UNFUSED], hashes[FUSED]);
+    }
+    if (c->print_golden) puts("};");
+}

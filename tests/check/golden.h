@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hashes of outputs: {name, {unfused, fused}}. Made by check --print-golden. They change only with the order of operations
+ * (docs/order.md). */
+/* clang-format off */
+static const golden golden_hashes[] = {
+    {"decode", {0x8eac828a8151fa0c, 0x0258b110fde9e7dc}},
+    {"decode-chunks", {0xb857894320dc048a, 0x0bfd2154de66b3f3}},
+    {"prefill", {0x1f7639b1fc0a9752, 0x51cf64720bfbb16b}},
+    {"prefill-chunks", {0xde8e37ede5e8d118, 0x8382504e2d98d8e5}},
+    {"f16", {0x5ad03e6bc11bdfe7, 0xb5f8a8f34f63f123}},
+    {"bf16", {0xb9b33be7320b8374, 0x2b8e001b79781af9}},
+    {"window", {0xfbfba5f69fab9a87, 0x80f0b531255599a7}},
+    {"large", {0x3b665eebb2d81c6a, 0x341a6643507eef3b}},
+    {"rising", {0x9f965dc842baa52e, 0x75a1a7d2b7ecb2dc}},
+    {"ties", {0x2bb046335930582e, 0x2bb046335930582e}},
+    {"denormals", {0x117da2a2d72c5fba, 0x117da2a2d72c5fba}},
+    {"scale-tiny", {0x44a4f86c5407a305, 0x44a4f86c5407a305}},
+};

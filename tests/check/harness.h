@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of check share: kernels seen, problems, subjects (a problem laid out between guard pages), runs, verdicts. */
+#ifndef RAPT_CHECK_HARNESS_H
+#define RAPT_CHECK_HARNESS_H
+
+#include "../reference.h"
+#include "fence.h"
+#include "rapt.h"
+
+/* ---- Randomness: integers only, so that every machine draws the same data ---------------------------------------------- */
+
+uint64_t draw(uint64_t *random); /* splitmix64 */
+int64_t draw_below(uint64_t *random, int64_t n);
+float draw_normal(uint64_t *random); /* nearly: a sum of four uniforms, within +-4, standard deviation 1.15 */
+uint64_t hash_text(uint64_t start, const char *text);
+
+#define LENGTH_OF(array)    ((int64_t)(sizeof(array) / sizeof *(array)))
+#define DRAW_OF(random, of) ((of)[draw_below((random), LENGTH_OF(of))])
+
+/* ---- The run as a whole ------------------------------------------------------------------------------------------------- */
+
+enum { PATHS = 2, MAX_KERNELS = 16 };
+
+typedef struct kernel {
+    const char *name, *rounding;
+    rapt_status usable;
+    char missing[128];
+    bool chosen, required, active; /* asked for; must run; runs here (chosen, or the twin of one that is) */
+    int64_t runs, compared, failures, path_runs[PATHS];
+} kernel;
+
+typedef struct accuracy { /* of a rounding class, against the double reference, in units of the bound */
+    double worst, squares, naive_squares, floor_squares;
+    int64_t elements;
+} accuracy;
+
+enum { UNFUSED, FUSED, CLASSES };
+extern const char *const class_names[CLASSES];
+
+typedef struct check {
+    const char *program;
+    kernel kernels[MAX_KERNELS];
+    int kernel_count;
+    bool quick, summary, print_golden;
+
+    uint64_t seed;
+    const char *case_name;
+    uint64_t random;    /* the case's; never drawn from inside a loop over kernels, so that --isa changes no data */
+    int64_t problems;   /* of the case so far */
+    int64_t thin;       /* with --quick, one of so many is run */
+    int64_t failures;   /* of the case */
+    const char *failed; /* the first kernel that failed it, or null */
+    accuracy accuracy[CLASSES];
+    double worst[CLASSES]; /* over all cases */
+} check;
+
+/* One line about what went wrong; k is null where no kernel is to blame. */
+void check_fail(check *c, kernel *k, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Called before every run of a kernel: shows progress, and names the run in case it dies. */
+void check_step(check *c, const kernel *k);
+
+/* The class's twin: the kernel that the others of the class must equal. */
+kernel *check_twin(check *c, int rounding);
+
+#define FOR_EACH_KERNEL(c, k)                                                                                                    \
+    for (kernel *k = (c)->kernels; k < (c)->kernels + (c)->kernel_count; k++)                                                    \
+        if (k->active)
+
+/* ---- Problems ----------------------------------------------------------------------------------------------------------- */
+
+typedef enum place {
+    PLACE_BHSD,
+    PLACE_BSHD,
+    PLACE_PADDED,    /* gaps of whole elements after each row, head and batch entry */
+    PLACE_ODD,       /* gaps of odd bytes */
+    PLACE_ONE_BATCH, /* stride 0: inputs only */
+    PLACE_ONE_HEAD,
+    PLACE_PACKED /* [batch, token, {q, k, v}, head, channel]: q, k, v together */
+} place;
+
+typedef enum data {
+    DATA_NORMAL,
+    DATA_LARGE, /* logits about 1e4 */
+    DATA_TIES,
+    DATA_ONE_HOT,
+    DATA_RISING, /* every block has a new maximum */
+    DATA_FALLING,
+    DATA_INF_FIRST, /* scores of -inf: the first third of the keys */
+    DATA_INF_MIDDLE,
+    DATA_INF_LAST,
+    DATA_INF_ALL,
+    DATA_DENORMAL,
+    DATA_ZEROS,    /* of both signs in keys and values, and values that a weight makes one */
+    DATA_INFINITE, /* some keys and values of both signs */
+    DATA_KINDS
+} data;
+
+typedef struct problem {
+    rapt_desc desc; /* sizes, types, mask, scale; the strides come from the places */
+    place q, k, v, o;
+    data data;
+    float q_factor, k_factor; /* powers of two */
+    bool lse;
+    enum { LENGTHS_NONE, LENGTHS_DRAWN, LENGTHS_GIVEN } lengths;
+    int32_t given[4];
+    int offset;         /* of every tensor, as in fence_create */
+    bool unmapped;      /* keys and values beyond the length are not even mapped (batch 1) */
+    uint64_t data_seed; /* the data are a function of it and of the sizes, not of the places */
+} problem;
+
+/* Sizes that problem_of draws itself, in the order of its parameters (that of a call's arguments differs between compilers). */
+#define UP_TO(n) (-(int64_t)(n)) /* 1..n */
+#define ANY_DIM  INT64_MIN       /* one of the usual head dimensions up to 128 */
+
+problem problem_of(check *c, int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len, int64_t kv_len, int64_t d_k,
+                   int64_t d_v);
+void problem_types(problem *p, rapt_type q, rapt_type k, rapt_type v, rapt_type o);
+void problem_draw_mask(problem *p, uint64_t *random);
+void problem_draw_data(problem *p, uint64_t *random);
+void problem_draw_types(problem *p, uint64_t *random);
+
+/* False if --quick leaves this one out. Called once for each problem of a case. */
+bool problem_wanted(check *c, const problem *p);
+
+/* ---- Subjects ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct subject {
+    rapt_desc desc;
+    rapt_args args;
+    fence q, k, v, lengths, o, lse;
+} subject;
+
+subject subject_create(check *c, const problem *p);
+void subject_destroy(subject *s);
+
+/* A part of a subject, reading the same memory: batch entry b, heads from h, tokens from i, as many as desc says, with as many
+ * keys as length says. Outputs are its own. */
+subject subject_view(const subject *of, rapt_desc desc, int64_t b, int64_t h, int64_t i, int32_t length);
+
+int64_t subject_length(const subject *s, int64_t b);
+void subject_text(const subject *s, char *text, size_t bytes);
+
+/* Writes one element of an input, which is read-only between calls. */
+enum { TENSOR_K, TENSOR_V };
+void subject_poison(subject *s, int tensor, int64_t b, int64_t h, int64_t j, int64_t c, float value);
+
+/* ---- Runs --------------------------------------------------------------------------------------------------------------- */
+
+typedef enum way { WAY_RUN, WAY_TASKS, WAY_PHASES, WAY_SERIAL, WAY_PARALLEL, WAY_SHARE, WAYS } way;
+
+typedef struct how {
+    way way;
+    int64_t threads; /* desc.threads */
+    int64_t nth;
+    uint64_t random; /* order of tasks, garbage in the workspace */
+} how;
+
+how how_drawn(uint64_t *random); /* without real threads */
+
+/* The outputs, dense: O's elements in [batch, head, token, channel], then LSE's if there is one. Free it. Null, after check_fail,
+ * if the library refused, wrote where it may not, or did not do what it said. */
+unsigned char *subject_run(check *c, subject *s, kernel *k, const how *how);
+int64_t subject_output_bytes(const subject *s);
+
+/* ---- Verdicts ----------------------------------------------------------------------------------------------------------- */
+
+/* Whether all rows of got, the output of s, equal those of want, the output of t, from (b, h, i) on; NaN equals NaN. */
+bool same_rows(check *c, kernel *k, const char *against, const subject *s, const unsigned char *got, const subject *t,
+               const unsigned char *want, int64_t b, int64_t h, int64_t i);
+
+/* The whole comparison: every active kernel, in drawn ways, against the twin, and that against the reference. */
+void examine(check *c, const problem *p);
+
+/* ---- Cases -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct check_case {
+    const char *name, *what;
+    void (*run)(check *c);
+    int thin;
+} check_case;
+
+extern const check_case agreement_cases[], invariance_cases[], contract_cases[]; /* each ends with a null name */
+
+void case_golden(check *c);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One run of one kernel, by any of the library's ways, with every promise that can be checked around it. */
+#define _DEFAULT_SOURCE
+#include "harness.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *allocate(size_t bytes) {
+    void *memory = malloc(bytes ? bytes : 1);
+    if (!memory) {
+        perror("check");
+        exit(1);
+    }
+    return memory;
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct thread {
+    pthread_t id;
+    rapt_body body;
+    void *arg;
+    int64_t i;
+} thread;
+
+static void *thread_main(void *arg) {
+    thread *t = arg;
+    t->body(t->arg, t->i);
+    return NULL;
+}
+
+/* A rapt_parallel_for with a thread for each body. */
+static void for_threads(void *pool, int64_t n, rapt_body body, void *arg) {
+    (void)pool;
+    thread *threads = allocate((size_t)n * sizeof *threads);
+    for (int64_t i = 0; i < n; i++) {
+        threads[i] = (thread){.body = body, .arg = arg, .i = i};
+        if (pthread_create(&threads[i].id, NULL, thread_main, &threads[i]) != 0) {
+            fprintf(stderr, "check: cannot start %d threads\n", (int)n);
+            exit(1);
+        }
+    }
+    for (int64_t i = 0; i < n; i++) pthread_join(threads[i].id, NULL);
+    free(threads);
+}
+
+/* Another, which has none and goes backwards. */
+static void for_serial(void *pool, int64_t n, rapt_body body, void *arg) {
+    (void)pool;
+    while (n-- > 0) body(arg, n);
+}
+
+typedef struct barrier {
+    pthread_mutex_t lock;
+    pthread_cond_t all_here;
+    int64_t waiting, size, generation;
+} barrier;
+
+static void barrier_wait(void *arg) {
+    barrier *b = arg;
+    pthread_mutex_lock(&b->lock);
+    const int64_t generation = b->generation;
+    if (++b->waiting == b->size) {
+        b->waiting = 0;
+        b->generation++;
+        pthread_cond_broadcast(&b->all_here);
+    }
+    while (b->generation == generation) pthread_cond_wait(&b->all_here, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+typedef struct share {
+    const rapt_plan *plan;
+    const rapt_args *args;
+    int64_t nth;
+    barrier barrier;
+    rapt_status status[64];
+} share;
+
+static void share_body(void *arg, int64_t i) {
+    share *s = arg;
+    s->status[i] = rapt_run_share(s->plan, s->args, i, s->nth, barrier_wait, &s->barrier);
+}
+
+static rapt_status run_share(const rapt_plan *plan, const rapt_args *args, int64_t nth) {
+    share s = {.plan = plan, .args = args, .nth = nth, .barrier = {.size = nth}};
+    pthread_mutex_init(&s.barrier.lock, NULL);
+    pthread_cond_init(&s.barrier.all_here, NULL);
+    for_threads(NULL, nth, share_body, &s);
+    pthread_cond_destroy(&s.barrier.all_here);
+    pthread_mutex_destroy(&s.barrier.lock);
+    for (int64_t i = 0; i < nth; i++)
+        if (s.status[i] != RAPT_OK) return s.status[i];
+    return RAPT_OK;
+}
+
+/* ---- Ways --------------------------------------------------------------------------------------------------------------- */
+
+static int64_t *shuffled(int64_t n, uint64_t *random) {
+    int64_t *order = allocate((size_t)n * sizeof *order);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t j = draw_below(random, i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    return order;
+}
+
+static rapt_status run_phases(const rapt_plan *plan, const rapt_plan_info *info, const rapt_args *args, how h) {
+    rapt_status status = RAPT_OK;
+    for (int phase = 0; phase < info->phases; phase++) {
+        const int64_t n = h.way == WAY_TASKS ? info->tasks[phase] : h.nth;
+        int64_t *order = shuffled(n, &h.random);
+        for (int64_t i = 0; i < n && status == RAPT_OK; i++)
+            status = h.way == WAY_TASKS ? rapt_run_task(plan, args, phase, order[i], draw_below(&h.random, h.nth))
+                                        : rapt_run_phase(plan, args, phase, order[i], h.nth);
+        free(order);
+    }
+    return status;
+}
+
+static rapt_status run_way(const rapt_plan *plan, const rapt_plan_info *info, const rapt_args *args, how h) {
+    switch (h.way) {
+    case WAY_TASKS:
+    case WAY_PHASES:
+        return run_phases(plan, info, args, h);
+    case WAY_SERIAL:
+        return rapt_run_parallel(plan, args, h.nth, for_serial, NULL);
+    case WAY_PARALLEL:
+        return rapt_run_parallel(plan, args, h.nth, for_threads, NULL);
+    case WAY_SHARE:
+        return run_share(plan, args, h.nth);
+    default:
+        return rapt_run(plan, args);
+    }
+}
+
+how how_drawn(uint64_t *random) {
+    static const int64_t counts[] = {1, 2, 3, 7, 64};
+    how h = {.way = (way)draw_below(random, WAY_PARALLEL)};
+    h.threads = DRAW_OF(random, counts);
+    h.nth = DRAW_OF(random, counts);
+    h.random = draw(random);
+    return h;
+}
+
+/* ---- The run ------------------------------------------------------------------------------------------------------------ */
+
+/* Exactly as much as the plan asks for, aligned as it must be, against one guard or the other where the size permits. */
+static fence workspace_create(size_t bytes, uint64_t *random) {
+    const size_t unit = RAPT_WORKSPACE_ALIGNMENT, aligned = (bytes + unit - 1) / unit * unit;
+    fence f = fence_create(aligned, (int)draw_below(random, 2) - 1, 0);
+    f.bytes = bytes;
+    if (draw_below(random, 2)) {
+        memset(f.data, 0xff, bytes);
+    } else {
+        for (size_t i = 0; i < bytes; i++) f.data[i] = (unsigned char)draw(random);
+    }
+    return f;
+}
+
+int64_t subject_output_bytes(const subject *s) {
+    const rapt_desc *d = &s->desc;
+    const int64_t rows = d->batch * d->heads * d->q_len;
+    return rows * d->d_v * reference_type_bytes(d->o.type) + (d->lse.type ? rows * 4 : 0);
+}
+
+/* Moves the elements out and leaves canaries, so that what remains must be canaries. */
+static unsigned char *gather(unsigned char *to, const rapt_desc *d, const rapt_layout *l, unsigned char *base, int64_t channels) {
+    const size_t bytes = (size_t)(channels * reference_type_bytes(l->type));
+    for (int64_t b = 0; b < d->batch; b++) {
+        for (int64_t h = 0; h < d->heads; h++) {
+            for (int64_t i = 0; i < d->q_len; i++) {
+                unsigned char *row = base + b * l->batch_stride + h * l->head_stride + i * l->token_stride;
+                memcpy(to, row, bytes);
+                memset(row, FENCE_CANARY, bytes);
+                to += bytes;
+            }
+        }
+    }
+    return to;
+}
+
+static bool plan_made(check *c, const subject *s, kernel *k, const how *h, rapt_plan *plan, rapt_plan_info *info) {
+    rapt_desc desc = s->desc;
+    desc.isa = k->name;
+    desc.threads = h->threads;
+    rapt_status status = rapt_plan_init(plan, &desc);
+    if (status == RAPT_OK) status = rapt_plan_query(plan, info);
+    if (status != RAPT_OK) {
+        check_fail(c, k, "no plan: %s", rapt_status_string(status));
+        return false;
+    }
+    if (strcmp(info->isa, k->name) != 0 || strcmp(info->rounding, k->rounding) != 0) {
+        check_fail(c, k, "the plan says %s (%s)", info->isa, info->rounding);
+        return false;
+    }
+    k->path_runs[strcmp(info->path, "keys-in-lanes") == 0]++;
+    return true;
+}
+
+unsigned char *subject_run(check *c, subject *s, kernel *k, const how *h) {
+    check_step(c, k);
+    rapt_plan plan;
+    rapt_plan_info info = {.size = sizeof info};
+    if (!plan_made(c, s, k, h, &plan, &info)) return NULL;
+    size_t bytes = 0;
+    rapt_status status = rapt_workspace_size(&plan, h->way == WAY_RUN ? 1 : h->nth, &bytes);
+    if (status != RAPT_OK || bytes != info.shared_bytes + (size_t)(h->way == WAY_RUN ? 1 : h->nth) * info.thread_bytes) {
+        check_fail(c, k, "workspace of %zu bytes: %s", bytes, rapt_status_string(status));
+        return NULL;
+    }
+    uint64_t random = h->random;
+    fence workspace = workspace_create(bytes, &random);
+    s->args.workspace = workspace.data;
+    s->args.workspace_bytes = bytes;
+    k->runs++;
+    status = run_way(&plan, &info, &s->args, *h);
+    const bool workspace_intact = fence_slack_intact(&workspace);
+    fence_destroy(&workspace);
+
+    unsigned char *dense = allocate((size_t)subject_output_bytes(s));
+    unsigned char *end = gather(dense, &s->desc, &s->desc.o, s->o.data, s->desc.d_v);
+    if (s->desc.lse.type) gather(end, &s->desc, &s->desc.lse, s->lse.data, 1);
+    const bool outputs_intact = fence_intact(&s->o) && (!s->desc.lse.type || fence_intact(&s->lse));
+    if (status == RAPT_OK && outputs_intact && workspace_intact) return dense;
+
+    char text[256];
+    subject_text(s, text, sizeof text);
+    check_fail(c, k, "%s: %s",
+               status != RAPT_OK ? rapt_status_string(status)
+               : !outputs_intact ? "wrote between the elements of an output"
+                                 : "wrote beyond the workspace",
+               text);
+    if (!outputs_intact) {
+        fence_fill(&s->o, FENCE_CANARY);
+        if (s->desc.lse.type) fence_fill(&s->lse, FENCE_CANARY);
+    }
+    free(dense);
+    return NULL;
+}

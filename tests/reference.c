@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 64, CHUNK = 512 };
+
+static const double u = 0x1p-24;
+
+static double gamma_n(double n) { return n * u / (1 - n * u); }
+
+int64_t reference_type_bytes(rapt_type type) { return type == RAPT_F32 ? 4 : 2; }
+
+float reference_load(rapt_type type, const void *at) {
+    if (type == RAPT_F32) {
+        float value;
+        memcpy(&value, at, sizeof value);
+        return value;
+    }
+    uint16_t half;
+    memcpy(&half, at, sizeof half);
+    if (type == RAPT_BF16) {
+        const uint32_t bits = (uint32_t)half << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    const int exponent = half >> 10 & 31, fraction = half & 1023;
+    const float size = exponent == 31  ? (fraction ? NAN : INFINITY)
+                       : exponent == 0 ? ldexpf((float)fraction, -24)
+                                       : ldexpf((float)(1024 + fraction), exponent - 25);
+    return half & 0x8000 ? -size : size;
+}
+
+void reference_store(rapt_type type, void *at, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (type == RAPT_F32) {
+        memcpy(at, &bits, sizeof bits);
+        return;
+    }
+    uint16_t half = (uint16_t)(bits >> 16);
+    if (type == RAPT_BF16) {
+        half = isnan(value) ? half | 0x40 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    } else {
+        const double size = fabs((double)value);
+        half &= 0x8000;
+        if (isnan(value)) {
+            half |= 0x7e00;
+        } else if (size >= 65520) {
+            half |= 0x7c00;
+        } else {
+            int exponent;
+            frexp(size, &exponent);
+            if (size < 0x1p-14) exponent = -13; /* subnormal, or zero */
+            half |= (uint16_t)((exponent + 13) * 1024 + (int)rint(ldexp(size, 11 - exponent)));
+        }
+    }
+    memcpy(at, &half, sizeof half);
+}
+
+double reference_half_ulp(rapt_type type, double magnitude) {
+    if (type == RAPT_F16) return fmax(magnitude * 0x1p-11, 0x1p-25);
+    if (type == RAPT_BF16) return fmax(magnitude * 0x1p-8, 0x1p-134);
+    return 0;
+}
+
+bool reference_attends(const rapt_desc *desc, int64_t length, int64_t i, int64_t j) {
+    const int64_t at = i + (desc->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : length - desc->q_len);
+    return j >= 0 && j < length && (desc->causal == RAPT_CAUSAL_NONE || j <= at) &&
+           (desc->window_left < 0 || j >= at - desc->window_left) && (desc->window_right < 0 || j <= at + desc->window_right);
+}
+
+static const unsigned char *row_at(const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token) {
+    return (const unsigned char *)base + b * layout->batch_stride + h * layout->head_stride + token * layout->token_stride;
+}
+
+static void load_row(float *to, const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token,
+                     int64_t channels) {
+    const unsigned char *from = row_at(base, layout, b, h, token);
+    for (int64_t c = 0; c < channels; c++) to[c] = reference_load(layout->type, from + c * reference_type_bytes(layout->type));
+}
+
+/* One row: its query, the keys and values of its head as f32, and room for a number per key. */
+typedef struct row {
+    const rapt_desc *desc;
+    int64_t length, i;
+    const float *q, *k, *v;
+    double *logit, *slack;
+    float *weight;
+} row;
+
+static void naive_row(const row *r, float *o) {
+    const int64_t d_k = r->desc->d_k, d_v = r->desc->d_v;
+    const float scale = r->desc->scale == 0 ? 1 / sqrtf((float)d_k) : r->desc->scale;
+    float max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < r->length; j++) {
+        float score = 0;
+        for (int64_t c = 0; c < d_k; c++) score += r->q[c] * r->k[j * d_k + c];
+        r->weight[j] = reference_attends(r->desc, r->length, r->i, j) ? score * scale : -INFINITY;
+        if (r->weight[j] > max) max = r->weight[j];
+    }
+    for (int64_t j = 0; j < r->length; j++) sum += r->weight[j] = r->weight[j] == -INFINITY ? 0 : expf(r->weight[j] - max);
+    memset(o, 0, (size_t)d_v * sizeof *o);
+    for (int64_t j = 0; j < r->length; j++) {
+        if (r->weight[j] == 0) continue;
+        for (int64_t c = 0; c < d_v; c++) o[c] += r->weight[j] / sum * r->v[j * d_v + c];
+    }
+}
+
+static void double_row(const row *r, double *o, double *bound, double *size, double *lse, double *lse_bound) {
+    const int64_t d_k = r->desc->d_k, d_v = r->desc->d_v;
+    const double scale = r->desc->scale == 0 ? 1 / sqrt((double)d_k) : (double)r->desc->scale;
+    const bool extreme = fabs(scale) < 0x1p-64 || fabs(scale) > 0x1p64;
+
+    double max = -INFINITY, slack = 0;
+    int64_t keys = 0, first = 0, last = 0;
+    for (int64_t j = 0; j < r->length; j++) {
+        double score = 0, absolute = 0, key = 0;
+        r->logit[j] = -INFINITY;
+        if (!reference_attends(r->desc, r->length, r->i, j)) continue;
+        for (int64_t c = 0; c < d_k; c++) {
+            const double q = r->q[c], k = r->k[j * d_k + c];
+            score += q * k;
+            absolute += fabs(q * k);
+            key += fabs(k);
+        }
+        r->logit[j] = score * scale;
+        if (r->logit[j] == -INFINITY) continue;
+        r->slack[j] = gamma_n((double)d_k + 1) * absolute * fabs(scale) +
+                      0x1p-149 * ((double)d_k * fmax(1, fabs(scale)) + (extreme ? key : 0));
+        max = fmax(max, r->logit[j]);
+        slack = fmax(slack, r->slack[j]);
+        if (keys++ == 0) first = j;
+        last = j;
+    }
+
+    memset(o, 0, (size_t)d_v * sizeof *o);
+    memset(bound, 0, (size_t)d_v * sizeof *bound);
+    memset(size, 0, (size_t)d_v * sizeof *size);
+    *lse = -INFINITY;
+    *lse_bound = 0;
+    if (keys == 0) return;
+
+    const double blocks = fmin((double)(last / BLOCK - first / BLOCK + 1), CHUNK / BLOCK);
+    const double merges = (double)(last / CHUNK - first / CHUNK);
+    const double rises = blocks - 1 + merges;
+    const double n_l = 20 + blocks + merges + rises, n_o = fmin((double)keys, CHUNK) + 1 + merges + rises;
+
+    double sum = 0, low = 0, high = 0;
+    for (int64_t j = 0; j < r->length; j++) {
+        if (r->logit[j] == -INFINITY) continue;
+        const double weight = exp(r->logit[j] - max);
+        sum += weight;
+        for (int64_t c = 0; c < d_v; c++) o[c] += weight * r->v[j * d_v + c];
+    }
+    for (int64_t c = 0; c < d_v; c++) o[c] /= sum;
+
+    for (int64_t j = 0; j < r->length; j++) {
+        if (r->logit[j] == -INFINITY) continue;
+        const double t = r->logit[j] - max, delta = r->slack[j] + 4 * u * (r->slack[j] + slack - t) + 4 * u * (1 + rises);
+        const double weight = exp(t), most = exp(t + delta);
+        low += exp(t - delta);
+        high += most;
+        for (int64_t c = 0; c < d_v; c++) {
+            const double v = r->v[j * d_v + c];
+            size[c] += weight * fabs(v);
+            bound[c] += (most - weight) * fabs(v - o[c]) + (gamma_n(n_l + n_o + 2) * most + 0x1p-126) * fabs(v);
+        }
+    }
+    for (int64_t c = 0; c < d_v; c++) {
+        size[c] /= sum;
+        bound[c] = bound[c] / low + 0x1p-149 * (n_o + 2);
+    }
+    *lse = max + log(sum);
+    *lse_bound = fmax(log(high / sum), log(sum / low)) + gamma_n(n_l) + (double)keys * 0x1p-126 + 4 * u * log(sum) +
+                 2 * u * (fabs(max) + slack) + u * fabs(*lse);
+}
+
+static void head(reference *result, const rapt_desc *desc, const rapt_args *args, row *r, float *q, float *k, float *v, int64_t b,
+                 int64_t h) {
+    for (int64_t j = 0; j < r->length; j++) {
+        load_row(k + j * desc->d_k, args->k, &desc->k, b, h, j, desc->d_k);
+        load_row(v + j * desc->d_v, args->v, &desc->v, b, h, j, desc->d_v);
+    }
+    const int64_t group = desc->heads / desc->kv_heads;
+    for (int64_t head_q = h * group; head_q < (h + 1) * group; head_q++) {
+        for (r->i = 0; r->i < desc->q_len; r->i++) {
+            const int64_t at = (b * desc->heads + head_q) * desc->q_len + r->i, o = at * desc->d_v;
+            load_row(q, args->q, &desc->q, b, head_q, r->i, desc->d_k);
+            naive_row(r, result->naive + o);
+            double_row(r, result->o + o, result->o_bound + o, result->o_size + o, result->lse + at, result->lse_bound + at);
+        }
+    }
+}
+
+bool reference_attention(reference *result, const rapt_desc *desc, const rapt_args *args) {
+    const size_t rows = (size_t)(desc->batch * desc->heads * desc->q_len), outputs = rows * (size_t)desc->d_v;
+    const size_t keys = (size_t)desc->kv_len, d_k = (size_t)desc->d_k, d_v = (size_t)desc->d_v;
+    double *doubles = malloc((3 * outputs + 2 * rows + 2 * keys + 1) * sizeof *doubles);
+    float *floats = malloc((outputs + d_k + keys * (d_k + d_v + 1)) * sizeof *floats);
+    *result = (reference){.o = doubles, .naive = floats};
+    if (!doubles || !floats) {
+        reference_free(result);
+        return false;
+    }
+    result->o_bound = result->o + outputs;
+    result->o_size = result->o_bound + outputs;
+    result->lse = result->o_size + outputs;
+    result->lse_bound = result->lse + rows;
+    float *q = result->naive + outputs, *k = q + d_k, *v = k + keys * d_k;
+    row r = {.desc = desc, .q = q, .k = k, .v = v, .weight = v + keys * d_v};
+    r.logit = result->lse_bound + rows;
+    r.slack = r.logit + keys;
+    for (int64_t b = 0; b < desc->batch; b++) {
+        r.length = args->kv_lengths ? args->kv_lengths[b] : desc->kv_len;
+        for (int64_t h = 0; h < desc->kv_heads; h++) head(result, desc, args, &r, q, k, v, b, h);
+    }
+    return true;
+}
+
+void reference_free(reference *result) {
+    free(result->o);
+    free(result->naive);
+    *result = (reference){0};
+}
