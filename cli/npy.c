@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "npy.h"
+#include "convert.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- The header: a Python dictionary in ASCII -------------------------------------------------------------------------- */
+
+typedef struct cursor {
+    const char *at, *end;
+} cursor;
+
+static void skip_space(cursor *c) {
+    while (c->at < c->end && memchr(" \t\r\n", *c->at, 4)) c->at++;
+}
+
+static bool take(cursor *c, const char *word) {
+    const size_t length = strlen(word);
+    skip_space(c);
+    if ((size_t)(c->end - c->at) < length || memcmp(c->at, word, length)) return false;
+    c->at += length;
+    return true;
+}
+
+/* The text between quotes. No text of interest holds an escape. */
+static bool take_string(cursor *c, cursor *text) {
+    if (!take(c, "'") && !take(c, "\"")) return false;
+    const char *close = memchr(c->at, c->at[-1], (size_t)(c->end - c->at));
+    if (!close || memchr(c->at, '\\', (size_t)(close - c->at))) return false;
+    *text = (cursor){c->at, close};
+    c->at = close + 1;
+    return true;
+}
+
+static bool is_text(cursor text, const char *wanted) {
+    return (size_t)(text.end - text.at) == strlen(wanted) && !memcmp(text.at, wanted, strlen(wanted));
+}
+
+/* A tuple of lengths; those beyond the last that can be kept are only counted. */
+static bool take_shape(cursor *c, npy_array *array) {
+    if (!take(c, "(")) return false;
+    array->dims = 0;
+    for (bool more = true; !take(c, ")"); more = take(c, ",")) { /* take has skipped the space before a digit */
+        int64_t length = 0;
+        const char *first = c->at;
+        for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++)
+            if (__builtin_mul_overflow(length, 10, &length) || __builtin_add_overflow(length, *c->at - '0', &length))
+                return false;
+        if (!more || c->at == first) return false;
+        if (c->at < c->end && *c->at == 'L') c->at++; /* Python 2 wrote its long integers so */
+        if (array->dims < NPY_MAX_DIMS) array->shape[array->dims] = length;
+        array->dims++;
+    }
+    return true;
+}
+
+static bool parse_type(npy_array *array, cursor descr) {
+    if (descr.end - descr.at != 3 || !memchr("<>=|", *descr.at, 4)) return false;
+    const char order = *descr.at++;
+    array->big_endian = order == '<' ? false : order == '>' ? true : __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+    array->type = is_text(descr, "f4") ? RAPT_F32 : RAPT_F16;
+    return array->type == RAPT_F32 || is_text(descr, "f2");
+}
+
+static bool parse_header(npy_array *array, cursor c, bool *fortran, char fault[NPY_FAULT_BYTES]) {
+    static const char *const keys[3] = {"descr", "fortran_order", "shape"};
+    const char *const start = c.at;
+    cursor descr = {NULL, NULL}, key;
+    unsigned seen = 0;
+    bool more = true, good = take(&c, "{");
+    while (good && !take(&c, "}")) {
+        int k = 0;
+        good = more && take_string(&c, &key) && take(&c, ":");
+        while (good && k < 3 && !is_text(key, keys[k])) k++;
+        good = good && k < 3 && !(seen & 1u << k);
+        if (!good) break;
+        seen |= 1u << k;
+        if (k == 0) {
+            cursor list = c;
+            if (take(&list, "[")) {
+                snprintf(fault, NPY_FAULT_BYTES, "its dtype is a structure, float16 or float32 is needed");
+                return false;
+            }
+            good = take_string(&c, &descr);
+        } else if (k == 1) {
+            *fortran = take(&c, "True");
+            good = *fortran || take(&c, "False");
+        } else {
+            good = take_shape(&c, array);
+        }
+        more = take(&c, ",");
+    }
+    skip_space(&c);
+    if (!good || c.at != c.end) {
+        snprintf(fault, NPY_FAULT_BYTES, "malformed header, at its byte %td", c.at - start);
+        return false;
+    }
+    for (int k = 0; k < 3; k++) {
+        if (seen & 1u << k) continue;
+        snprintf(fault, NPY_FAULT_BYTES, "its header has no '%s'", keys[k]);
+        return false;
+    }
+    if (!parse_type(array, descr)) {
+        const int shown = descr.end - descr.at < 40 ? (int)(descr.end - descr.at) : 40;
+        snprintf(fault, NPY_FAULT_BYTES, "its dtype is '%.*s', float16 or float32 is needed", shown, descr.at);
+        return false;
+    }
+    if (array->dims < 2 || array->dims > NPY_MAX_DIMS) {
+        snprintf(fault, NPY_FAULT_BYTES, "it has %d dimension%s, 2, 3 or 4 are needed", array->dims, array->dims == 1 ? "" : "s");
+        return false;
+    }
+    return true;
+}
+
+/* ---- The file ---------------------------------------------------------------------------------------------------------- */
+
+/* Sets the strides and *bytes. False if a stride or the size of the array is no int64_t. */
+static bool lay_out(npy_array *array, bool fortran, int64_t *bytes) {
+    *bytes = (int64_t)convert_size(array->type);
+    for (int n = 0; n < array->dims; n++) {
+        const int i = fortran ? n : array->dims - 1 - n;
+        array->stride[i] = *bytes;
+        if (__builtin_mul_overflow(*bytes, array->shape[i], bytes)) return false;
+    }
+    return true;
+}
+
+static bool parse_file(npy_array *array, char fault[NPY_FAULT_BYTES]) {
+    const unsigned char *file = array->map;
+    const size_t bytes = array->map_bytes;
+    if (bytes < 6 || memcmp(file, "\x93NUMPY", 6)) {
+        snprintf(fault, NPY_FAULT_BYTES, "not a NumPy file");
+        return false;
+    }
+    const size_t start = bytes > 6 && file[6] > 1 ? 12 : 10;
+    if (bytes >= 8 && (file[6] < 1 || file[6] > 3 || file[7])) {
+        snprintf(fault, NPY_FAULT_BYTES, "NumPy format %d.%d is unknown, 1.0, 2.0 or 3.0 is needed", file[6], file[7]);
+        return false;
+    }
+    size_t header = 0;
+    for (size_t i = start; i-- > 8 && bytes >= start;) header = header << 8 | file[i];
+    if (bytes < start || header > bytes - start) {
+        snprintf(fault, NPY_FAULT_BYTES, "the file ends within its header");
+        return false;
+    }
+    if (header > UINT16_MAX) {
+        snprintf(fault, NPY_FAULT_BYTES, "its header is too long: %zu bytes", header);
+        return false;
+    }
+    const char *text = (const char *)file + start;
+    bool fortran = false;
+    if (!parse_header(array, (cursor){text, text + header}, &fortran, fault)) return false;
+    int64_t data_bytes;
+    if (!lay_out(array, fortran, &data_bytes)) {
+        snprintf(fault, NPY_FAULT_BYTES, "its shape is too large");
+        return false;
+    }
+    array->data = file + start + header;
+    if ((uint64_t)data_bytes > bytes - start - header) {
+        snprintf(fault, NPY_FAULT_BYTES, "the file ends early: %zu bytes of data, its shape needs %" PRId64,
+                 bytes - start - header, data_bytes);
+        return false;
+    }
+    return true;
+}
+
+bool npy_open(npy_array *array, const char *path, char fault[NPY_FAULT_BYTES]) {
+    struct stat st;
+    memset(array, 0, sizeof *array);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
+    if (fd < 0 || fstat(fd, &st)) {
+        snprintf(fault, NPY_FAULT_BYTES, "%s", strerror(errno));
+        if (fd >= 0) close(fd);
+        return false;
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size == 0) {
+        snprintf(fault, NPY_FAULT_BYTES, "%s", !S_ISREG(st.st_mode) ? "not a regular file" : "not a NumPy file");
+        close(fd);
+        return false;
+    }
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int error = errno;
+    close(fd);
+    if (map == MAP_FAILED) {
+        snprintf(fault, NPY_FAULT_BYTES, "%s", strerror(error));
+        return false;
+    }
+    array->map = map;
+    array->map_bytes = (size_t)st.st_size;
+    if (parse_file(array, fault)) return true;
+    npy_close(array);
+    return false;
+}
+
+void npy_close(npy_array *array) {
+    if (array->map) munmap(array->map, array->map_bytes);
+    array->map = NULL;
+}
+
+bool npy_native(const npy_array *array) { return array->big_endian == (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__); }
+
+float npy_element(const npy_array *array, int64_t offset) {
+    const unsigned char *byte = array->data + offset;
+    const int size = (int)convert_size(array->type);
+    uint32_t bits = 0;
+    for (int i = 0; i < size; i++) bits |= (uint32_t)byte[i] << 8 * (array->big_endian ? size - 1 - i : i);
+    return convert_to_float(array->type, bits);
+}
+
+bool npy_write(FILE *file, rapt_type type, int dims, const int64_t *shape, const void *data) {
+    /* As numpy.save: format 1.0, the data aligned to 64 bytes. */
+    const rapt_type written = type == RAPT_BF16 ? RAPT_F32 : type;
+    char header[192];
+    int length = 10 + snprintf(header + 10, sizeof header - 10, "{'descr': '<f%zu', 'fortran_order': False, 'shape': (",
+                               convert_size(written));
+    int64_t elements = 1;
+    for (int i = 0; i < dims; i++) {
+        const char *after = dims == 1 ? "," : i + 1 < dims ? ", " : "";
+        length += snprintf(header + length, sizeof header - (size_t)length, "%" PRId64 "%s", shape[i], after);
+        elements *= shape[i];
+    }
+    length += snprintf(header + length, sizeof header - (size_t)length, "), }");
+    while ((length + 1) % 64) header[length++] = ' ';
+    header[length++] = '\n';
+    memcpy(header, "\x93NUMPY\1\0", 8);
+    header[8] = (char)(length - 10);
+    header[9] = (char)((length - 10) >> 8);
+    if (fwrite(header, 1, (size_t)length, file) != (size_t)length) return false;
+
+    const unsigned char *element = data;
+    while (elements > 0) {
+        unsigned char buffer[4096];
+        size_t used = 0;
+        for (; elements > 0 && used < sizeof buffer; elements--, element += convert_size(type)) {
+            uint32_t bits;
+            uint16_t half;
+            memcpy(&half, element, 2);
+            if (type == RAPT_F32) memcpy(&bits, element, 4);
+            else bits = type == RAPT_F16 ? half : convert_from_float(RAPT_F32, convert_to_float(RAPT_BF16, half));
+            for (size_t i = 0; i < convert_size(written); i++) buffer[used++] = (unsigned char)(bits >> 8 * i);
+        }
+        if (fwrite(buffer, 1, used, file) != used) return false;
+    }
+    return true;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int cli_fail(const char *program, const char *format, ...) {
+    char line[8192];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    fprintf(stderr, "%s: %s\n", program, line);
+    return CLI_ERROR;
+}
+
+int cli_parse(const char *program, const cli_option *options, int count, int argc, char **argv, const char **values) {
+    for (int i = 0; i < count; i++) values[i] = NULL;
+    for (int a = 0; a < argc; a++) {
+        if (strncmp(argv[a], "--", 2)) return cli_fail(program, "unexpected argument '%s'", argv[a]);
+        const char *name = argv[a] + 2, *equals = strchr(name, '=');
+        const size_t length = equals ? (size_t)(equals - name) : strlen(name);
+        int i = 0;
+        while (i < count && (strlen(options[i].name) != length || memcmp(options[i].name, name, length))) i++;
+        if (i == count) return cli_fail(program, "unknown option '--%.*s'", (int)length, name);
+        if (values[i]) return cli_fail(program, "--%s is given twice", options[i].name);
+        if (equals) {
+            if (options[i].kind == CLI_FLAG) return cli_fail(program, "--%s takes no value", options[i].name);
+            if (!equals[1]) return cli_fail(program, "--%s: its value is missing", options[i].name);
+            values[i] = equals + 1;
+        } else if (options[i].kind == CLI_VALUE) {
+            /* What looks like an option is one: `--q --k K.npy` lacks Q. Odd file names can be given with '='. */
+            if (a + 1 == argc || !argv[a + 1][0] || !strncmp(argv[a + 1], "--", 2))
+                return cli_fail(program, "--%s: its value is missing", options[i].name);
+            values[i] = argv[++a];
+        } else {
+            values[i] = "";
+        }
+    }
+    return 0;
+}

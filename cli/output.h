@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A file that appears under its name only when it is complete: it is written beside, then renamed. */
+#ifndef RAPT_CLI_OUTPUT_H
+#define RAPT_CLI_OUTPUT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+typedef struct output {
+    char *target;    /* the file's own path, links followed; owned */
+    char *temporary; /* owned; null while there is none */
+    FILE *file;
+} output;
+
+/* Finds out where the file would be, and touches nothing. False, with errno, if it could not be put there. */
+bool output_locate(output *out, const char *path);
+
+/* Opens file, to be written. False, with errno. */
+bool output_open(output *out);
+
+/* Closes file. False, with errno, if it is not complete. */
+bool output_close(output *out);
+
+/* Gives the closed file its name. False, with errno. */
+bool output_publish(output *out);
+
+/* Removes what was not published, and frees. A struct of zeros will do. */
+void output_discard(output *out);
+
+#endif
