@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A kernel of 4 lanes in GCC's vector extensions, for every architecture, of the unfused class: the sound basis of the broken
+ * ones, and the control that is to pass where they fail. */
+#include <stdint.h>
+#include <string.h>
+
+#include "kernel.h"
+
+#define RAPT_KERNEL_NEEDS 0
+#define RAPT_KERNEL_FUSED false
+
+#define RAPT_VL           4
+#define RAPT_TILE_VECTORS 2
+#define RAPT_PANEL        2
+#define RAPT_ROWS_1       8
+#define RAPT_ROWS_2       5
+#define RAPT_ROWS_3       3
+#define RAPT_ROWS_4       2
+#define RAPT_KEY_CHAINS   4
+#define RAPT_FEW_ROWS     4
+
+typedef float vf __attribute__((vector_size(16)));
+typedef uint32_t vi __attribute__((vector_size(16)));
+typedef int32_t vm __attribute__((vector_size(16)));
+typedef vf load_word(const void *);
+
+static inline vf v_load(const void *from) {
+    vf x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+static inline void v_store(void *to, vf x) { memcpy(to, &x, sizeof x); }
+static inline vf v_set1(float x) { return (vf){x, x, x, x}; }
+static inline vf v_broadcast(const void *from) {
+    float x;
+    memcpy(&x, from, sizeof x);
+    return v_set1(x);
+}
+static inline vf v_add(vf a, vf b) { return a + b; }
+static inline vf v_sub(vf a, vf b) { return a - b; }
+static inline vf v_mul(vf a, vf b) { return a * b; }
+static inline vf v_div(vf a, vf b) { return a / b; }
+static inline vf v_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline float s_fma(float a, float b, float c) { return a * b + c; }
+static inline vi v_as_int(vf x) { return (vi)x; }
+static inline vf v_as_float(vi x) { return (vf)x; }
+static inline vf v_pow2(vf t) { return (vf)((vi)t << 23); }
+static inline vm v_lt(vf a, vf b) { return a < b; }
+
+static inline vi i_set1(int32_t x) { return (vi){(uint32_t)x, (uint32_t)x, (uint32_t)x, (uint32_t)x}; }
+static inline vi i_and(vi a, vi b) { return a & b; }
+static inline vi i_or(vi a, vi b) { return a | b; }
+static inline vi i_add(vi a, vi b) { return a + b; }
+static inline vi i_sub(vi a, vi b) { return a - b; }
+static inline vi i_shl(vi a, int n) { return a << n; }
+static inline vi i_shr(vi a, int n) { return a >> n; }
+static inline vm i_gt(vi a, vi b) { return (vm)a > (vm)b; }
+static inline vi i_select(vm m, vi yes, vi no) { return ((vi)m & yes) | (~(vi)m & no); }
+static inline vf v_select(vm m, vf yes, vf no) { return (vf)i_select(m, (vi)yes, (vi)no); }
+static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
+static inline vi i_load_u16(const void *from) {
+    uint16_t h[4];
+    memcpy(h, from, sizeof h);
+    return (vi){h[0], h[1], h[2], h[3]};
+}
+static inline void i_store_u16(void *to, vi a) {
+    uint16_t h[4] = {(uint16_t)a[0], (uint16_t)a[1], (uint16_t)a[2], (uint16_t)a[3]};
+    memcpy(to, h, sizeof h);
+}
+
+static inline void v_transpose(vf a[4]) {
+    vf b[4] = {a[0], a[1], a[2], a[3]};
+    for (int i = 0; i < 4; i++) a[i] = (vf){b[0][i], b[1][i], b[2][i], b[3][i]};
+}

@@ -1,0 +1,633 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The CLI from end to end, in TAP. Usage: cli.py [emulator and its options ...] path/to/rapt
+
+In a cross build Meson's MESON_EXE_WRAPPER comes before the command. Needs nothing but Python; NumPy's own reader and
+writer are tried too where it is installed."""
+import itertools
+import json
+import math
+import os
+import random
+import re
+import resource
+import shlex
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+
+COMMAND = shlex.split(os.environ.pop("MESON_EXE_WRAPPER", ""))
+COMMAND += [os.path.abspath(a) if os.path.exists(a) else a for a in sys.argv[1:]]
+tests = failures = 0
+
+
+def ok(good, what, why=""):
+    global tests, failures
+    tests += 1
+    failures += not good
+    print(f"{'' if good else 'not '}ok {tests} - {what}", flush=True)
+    if not good and why:
+        print("# " + str(why).replace("\n", "\n# "), flush=True)
+
+
+def rapt(*args, env=None, **kw):
+    kw = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "timeout": 120, **kw}
+    p = subprocess.run(COMMAND + list(args), env={**os.environ, **(env or {})}, **kw)
+    err = p.stderr.decode(errors="replace")
+    if len(COMMAND) > 1:  # an emulator has remarks of its own
+        err = re.sub(r"^qemu-\w+: warning: .*\n", "", err, flags=re.MULTILINE)
+    return p.returncode, (p.stdout or b"").decode(), err
+
+
+# ---- .npy files, by hand ---------------------------------------------------------------------------------------------------
+
+
+def header(shape, descr="<f4", fortran=False):
+    lengths = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
+    return f"{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': ({lengths}), }}"
+
+
+def frame(text, version=1):
+    """The bytes before the data."""
+    text = text.encode()
+    size = 10 if version == 1 else 12
+    text += b" " * (-(size + len(text) + 1) % 64) + b"\n"
+    return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(text)) + text
+
+
+def code(descr):
+    return {"=": "=", "|": "="}.get(descr[0], descr[0]), {"f2": "e", "f4": "f"}[descr[1:]]
+
+
+def pack(values, descr="<f4"):
+    order, letter = code(descr)
+    return struct.pack(f"{order}{len(values)}{letter}", *values)
+
+
+def save(path, shape, values, descr="<f4", fortran=False, version=1):
+    """values in C order."""
+    assert len(values) == math.prod(shape)
+    if fortran:
+        strides = [math.prod(shape[i + 1:]) for i in range(len(shape))]
+        indices = itertools.product(*map(range, shape[::-1]))
+        values = [values[sum(i * s for i, s in zip(index[::-1], strides))] for index in indices]
+    with open(path, "wb") as f:
+        f.write(frame(header(shape, descr, fortran), version) + pack(values, descr))
+
+
+def load(path):
+    """descr, shape, values"""
+    with open(path, "rb") as f:
+        data = f.read()
+    size = struct.unpack("<H", data[8:10])[0]
+    h = eval(data[10:10 + size].decode())
+    assert data[:8] == b"\x93NUMPY\1\0" and not h["fortran_order"] and (10 + size) % 64 == 0 and data[9 + size] == 10
+    order, letter = code(h["descr"])
+    values = struct.unpack(f"{order}{math.prod(h['shape'])}{letter}", data[10 + size:])
+    return h["descr"], h["shape"], values
+
+
+def contents(path):
+    try:
+        with open(path, "rb") as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
+
+
+rng = random.Random(20170612)
+
+
+def normals(count):
+    return [struct.unpack("<f", struct.pack("<f", rng.gauss(0, 1)))[0] for _ in range(count)]
+
+
+# ---- Attention, by hand ----------------------------------------------------------------------------------------------------
+
+
+def allowed(i, j, q_len, keys, causal=None, window=(-1, -1)):
+    a = 0 if causal == "top-left" else keys - q_len
+    return (j < keys and (not causal or j <= i + a) and (window[0] < 0 or j >= i + a - window[0]) and
+            (window[1] < 0 or j <= i + a + window[1]))
+
+
+def attention(q, k, v, B, H, Hkv, S, Skv, D, Dv, causal=None, window=(-1, -1), scale=None, lens=None):
+    """q, k, v as [B,H,S,D] in C order; returns o and lse likewise."""
+    o, lse = [], []
+    scale = scale or 1 / math.sqrt(D)
+    for b, h, i in itertools.product(range(B), range(H), range(S)):
+        base = (b * Hkv + h // (H // Hkv)) * Skv
+        row = q[((b * H + h) * S + i) * D:][:D]
+        js = [j for j in range(Skv) if allowed(i, j, S, lens[b] if lens else Skv, causal, window)]
+        s = [scale * sum(x * y for x, y in zip(row, k[(base + j) * D:][:D])) for j in js]
+        m = max(s, default=0)
+        p = [math.exp(x - m) for x in s]
+        total = sum(p)
+        o += [sum(x * v[(base + j) * Dv + c] for x, j in zip(p, js)) / total if js else 0.0 for c in range(Dv)]
+        lse.append(m + math.log(total) if js else -math.inf)
+    return o, lse
+
+
+def close(a, b, tolerance):
+    return len(a) == len(b) and all(x == y or abs(x - y) <= tolerance * (1 + abs(y)) for x, y in zip(a, b))
+
+
+def same(a, b):
+    return len(a) == len(b) and all(x == y or (x != x and y != y) for x, y in zip(a, b))
+
+
+def transposed(values, B, H, S, D):
+    """[B,H,S,D] to [B,S,H,D]."""
+    return [values[((b * H + h) * S + i) * D + c] for b, i, h, c in itertools.product(range(B), range(S), range(H), range(D))]
+
+
+# ---- Tests -----------------------------------------------------------------------------------------------------------------
+
+
+QKV = ["--q", "Q.npy", "--k", "K.npy", "--v", "V.npy"]
+RUN = ["run", *QKV, "--out", "O.npy"]
+
+
+def refused(what, args, *words, program="rapt run", env=None, **kw):
+    """Exit 2, one line, and no file touched, whether the output was there before (every other time) or not."""
+    if tests % 2:
+        with open("O.npy", "wb") as f:
+            f.write(b"untouched")
+    elif os.path.exists("O.npy"):
+        os.unlink("O.npy")
+    before = sorted(os.listdir(".")), contents("O.npy")
+    status, out, err = rapt(*args, env=env, **kw)
+    good = (status == 2 and not out and err.startswith(program + ": ") and err.count("\n") == 1 and err.endswith("\n") and
+            all(w in err for w in words) and before == (sorted(os.listdir(".")), contents("O.npy")))
+    ok(good, f"refused: {what}", f"{shlex.join(args)}\nexit {status}\n{out}{err}")
+    if os.path.exists("O.npy"):
+        os.unlink("O.npy")
+
+
+def test_help():
+    for args, start in (["--help"], "usage: rapt run"), (["run", "--help"], "usage: rapt run --q"), \
+            (["info", "--help"], "usage: rapt info"), (["check", "--help"], ""):
+        status, out, err = rapt(*args)
+        ok(status == 0 and out.startswith(start) and out and not err, "help: " + " ".join(args), (status, out, err))
+    status, out, err = rapt("--version")
+    ok(status == 0 and re.fullmatch(r"rapt \d+\.\d+\.\d+\n", out) and not err, "--version", (status, out, err))
+    status, out, err = rapt()
+    ok(status == 2 and not out and err.startswith("usage: rapt"), "no command", (status, out, err))
+    refused("unknown command", ["walk"], "walk", program="rapt")
+    refused("--version with more", ["--version", "x"], "'x'", program="rapt")
+    refused("an option of check that is none", ["check", "--nonsense"], "nonsense", program="rapt check")
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "wb") as full:
+            status, _, err = rapt("info", stdout=full)
+        ok(status == 2 and err.startswith("rapt: standard output: "), "a full standard output", (status, err))
+
+
+def test_info():
+    """Returns the kernels that can run, as {rounding: [names]}."""
+    status, text, err = rapt("info")
+    status_json, out, err_json = rapt("info", "--json")
+    ok(status == status_json == 0 and not err and not err_json, "info and info --json", err + err_json)
+    info = json.loads(out)
+    ok(set(info) == {"version", "cpu", "features", "kernels", "chosen"} and
+       all(set(k) == {"name", "rounding", "usable", "missing"} for k in info["kernels"]), "info --json is complete", out)
+    kernels = {k["name"]: k for k in info["kernels"]}
+    ok(all(k["usable"] == (not k["missing"]) and k["rounding"] in ("fused", "unfused") for k in kernels.values()) and
+       "scalar" in kernels, "info --json: usable, or what is missing", out)
+    ok(all(word in text for word in (info["version"], info["cpu"], info["chosen"], *info["features"], *kernels)),
+       "info tells the same as info --json", text)
+    for name, k in kernels.items():
+        if k["usable"]:
+            ok(json.loads(rapt("info", "--json", env={"RAPT_ISA": name})[1])["chosen"] == name, f"RAPT_ISA={name} is chosen")
+        else:
+            status, out, err = rapt("info", "--json", env={"RAPT_ISA": name})
+            ok(status == 2 and err.count("\n") == 1 and all(m in err for m in k["missing"]) and json.loads(out)["chosen"] is None,
+               f"RAPT_ISA={name} cannot run", err)
+            refused(f"--isa {name}", [*RUN, "--isa", name], name, *k["missing"])
+    status, out, err = rapt("info", env={"RAPT_ISA": "abacus"})
+    ok(status == 2 and err.startswith("rapt info: RAPT_ISA=abacus: ") and err.count("\n") == 1 and "scalar" in err,
+       "RAPT_ISA=abacus is none", err)
+    refused("RAPT_ISA=abacus", RUN, "RAPT_ISA=abacus", env={"RAPT_ISA": "abacus"})
+    refused("--isa abacus", [*RUN, "--isa", "abacus"], "--isa abacus", "scalar")
+    refused("info with an argument", ["info", "json"], "json", program="rapt info")
+    refused("info --json=x", ["info", "--json=x"], "--json", program="rapt info")
+    return {r: [n for n, k in kernels.items() if k["usable"] and k["rounding"] == r] for r in ("fused", "unfused")}
+
+
+def test_attention():
+    cases = [
+        # B, H, Hkv, S, Skv, D, Dv, options, arguments of attention()
+        (1, 1, 1, 5, 7, 3, 4, [], {}),
+        (1, 1, 1, 5, 7, 3, 4, ["--scale", "-0x1p-1"], {"scale": -0.5}),
+        (1, 6, 2, 5, 9, 4, 3, ["--causal"], {"causal": "bottom-right"}),
+        (1, 6, 3, 5, 9, 4, 3, ["--causal=top-left"], {"causal": "top-left"}),
+        (1, 2, 2, 9, 5, 4, 3, ["--causal=bottom-right"], {"causal": "bottom-right"}),
+        (2, 3, 1, 6, 8, 5, 5, ["--window", "2,1"], {"window": (2, 1)}),
+        (2, 3, 1, 6, 8, 5, 5, ["--window=-1,0", "--threads", "3"], {"window": (-1, 0)}),
+        (2, 4, 2, 6, 8, 5, 5, ["--kv-lens", "3,8", "--causal", "--window", "3,-1"],
+         {"lens": [3, 8], "causal": "bottom-right", "window": (3, -1)}),
+        (3, 2, 1, 1, 20, 8, 2, ["--kv-lens", "0,20,7"], {"lens": [0, 20, 7]}),
+        (1, 2, 1, 3, 0, 4, 2, [], {}),
+    ]
+    for B, H, Hkv, S, Skv, D, Dv, options, kw in cases:
+        shapes = [(B, H, S, D), (B, Hkv, Skv, D), (B, Hkv, Skv, Dv)]
+        data = [normals(math.prod(s)) for s in shapes]
+        o, lse = attention(*data, B, H, Hkv, S, Skv, D, Dv, **kw)
+        for layout in "bhsd", "bshd":
+            for dims in range(4 if B > 1 else 3 if H > 1 else 2, 5):
+                for name, s, values in zip("QKV", shapes, data):
+                    if layout == "bshd":
+                        values, s = transposed(values, *s), (s[0], s[2], s[1], s[3])
+                    s = (s[0], s[1] * s[2], s[3]) if dims == 2 else s
+                    save(f"{name}.npy", s[4 - dims:] if dims > 2 else s[1:], values)
+                status, out, err = rapt(*RUN, "--lse", "L.npy", "--layout", layout, *options)
+                good = status == 0 and not out and not err
+                if good:
+                    descr, shape, got = load("O.npy")
+                    want = transposed(o, B, H, S, Dv) if layout == "bshd" else o
+                    full = (B, S, H, Dv) if layout == "bshd" else (B, H, S, Dv)
+                    good = (descr, shape) == ("<f4", full[4 - dims:] if dims > 2 else (S, Dv)) and close(got, want, 1e-5)
+                    descr, shape, got = load("L.npy")
+                    good = good and (descr, shape) == ("<f4", (B, H, S)[4 - dims:]) and close(got, lse, 1e-5)
+                ok(good, f"run {layout} {dims}-d B{B} H{H}/{Hkv} S{S}/{Skv} D{D}/{Dv} {' '.join(options)}", err)
+    # Dimensions that are missing in one array alone.
+    save("Q.npy", (2, 3, 4), normals(24))
+    save("K.npy", (5, 4), normals(20))
+    save("V.npy", (1, 1, 5, 4), normals(20))
+    ok(rapt(*RUN)[0] == 0 and load("O.npy")[1] == (2, 3, 4), "run with 3-d Q, 2-d K, 4-d V")
+    for shape, kv in ((2, 0, 4), (2, 5, 4)), ((0, 2, 3, 4), (0, 2, 5, 4)), ((2, 0, 4), (2, 0, 4)):
+        for name in "QKV":
+            s = shape if name == "Q" else kv
+            save(f"{name}.npy", s, normals(math.prod(s)))
+        status, _, err = rapt(*RUN, "--lse", "L.npy", "--threads", "2")
+        ok(status == 0 and load("O.npy")[1] == shape and load("L.npy")[1] == shape[:-1], f"run with nothing to do, {shape}", err)
+
+
+def test_formats():
+    """However the same array is written down, the same output."""
+    shapes = {"Q": (2, 4, 3, 8), "K": (2, 2, 5, 8), "V": (2, 2, 5, 6)}
+    data = {n: [x / 4 for x in (rng.randrange(-9, 9) for _ in range(math.prod(s)))] for n, s in shapes.items()}
+
+    def outputs(**kw):
+        for n in "QKV":
+            save(f"{n}.npy", shapes[n], data[n], **kw)
+        status, _, err = rapt(*RUN, "--out-type", "f32", "--lse", "L.npy")
+        return contents("O.npy") + contents("L.npy") if status == 0 else err
+
+    want = outputs()
+    ok(isinstance(want, bytes), "the plain array", want)
+    for kw in ({"version": 2}, {"version": 3}, {"fortran": True}, {"descr": "=f4"}, {"descr": "|f4"}, {"descr": ">f4"},
+               {"descr": "<f2"}, {"descr": ">f2", "fortran": True}, {"descr": "<f2", "fortran": True, "version": 2}):
+        got = outputs(**kw)
+        ok(got == want, f"the same from {kw}", got)
+    if os.path.exists("O.npy"):
+        os.unlink("O.npy")
+    outputs()
+    body = contents("Q.npy")[128:]
+    for text in ("{'shape': (2, 4, 3, 8), 'fortran_order': False, 'descr': '<f4'}",
+                 '{"descr":"<f4","fortran_order":False,"shape":(2,4,3,8)}',
+                 "{'fortran_order' : False , 'descr' :\t'<f4' ,\n 'shape' : ( 2L , 4L , 3L , 8L , ) , } \n \n",
+                 "{'descr': '<f4', 'fortran_order': False, 'shape': (02, 4, 3, 8), }"):
+        with open("Q.npy", "wb") as f:
+            f.write(frame(text) + body)
+        status, _, err = rapt(*RUN, "--lse", "L.npy")
+        ok(status == 0 and contents("O.npy") + contents("L.npy") == want, f"the same from header {text!r}", err)
+    with open("Q.npy", "wb") as f:
+        f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text.encode() + body + b"more")
+    status, _, err = rapt(*RUN, "--lse", "L.npy")
+    ok(status == 0 and contents("O.npy") + contents("L.npy") == want, "the same unaligned, with more after it", err)
+    # Where channels lie together in Fortran order too: one token.
+    for n in "QKV":
+        save(f"{n}.npy", (1, 8), data[n][:8], fortran=True)
+    ok(rapt(*RUN)[0] == 0 and load("O.npy")[2] == tuple(data["V"][:8]), "one key: its value")
+
+
+def nearest_bf16(x):
+    if x != x or abs(x) == math.inf:
+        return x
+    bits = struct.unpack("<I", struct.pack("<f", x))[0]
+    below = bits & 0xffff0000
+    low, high = struct.unpack("<2f", struct.pack("<2I", below, below + 0x10000))
+    if abs(high) == math.inf:  # as if the exponent went on
+        high = math.copysign(2.0**128, x)
+    nearer = low if abs(x - low) < abs(x - high) else high
+    if abs(x - low) == abs(x - high):
+        nearer = high if bits & 0x10000 else low
+    return math.copysign(math.inf, x) if abs(nearer) == 2.0**128 else nearer
+
+
+def nearest_f16(x):
+    if x != x or abs(x) == math.inf:
+        return x
+    return struct.unpack("<e", struct.pack("<e", x))[0] if abs(x) < 65520 else math.copysign(math.inf, x)
+
+
+def test_types():
+    """One key has weight 1, so the output is the value: every conversion can be seen."""
+    def values_through(values, descr, *options):
+        heads = -(-len(values) // 1024)
+        values = list(values) + [0.0] * (heads * 1024 - len(values))
+        save("Q.npy", (heads, 1, 1), [1.0] * heads)
+        save("K.npy", (heads, 1, 1), [1.0] * heads)
+        save("V.npy", (heads, 1, 1024), values, descr)
+        status, _, err = rapt(*RUN, *options)
+        return load("O.npy") + (values, ) if status == 0 else ("", err, (), ())
+
+    halves = struct.unpack("<65536e", struct.pack("<65536H", *range(65536)))
+    descr, _, got, values = values_through(halves, "<f2")
+    ok(descr == "<f4" and same(got, values), "every f16 as f32")
+    descr, _, got, values = values_through(halves, "<f2", "--kv-type", "f32", "--out-type", "f16")
+    ok(descr == "<f2" and same(got, values), "every f16 to f32 on loading, and back")
+    descr, _, got, values = values_through(halves, "<f2", "--kv-type", "bf16")
+    ok(descr == "<f4" and same(got, [nearest_bf16(x) for x in values]), "every f16 to bf16")
+
+    finite = sorted({abs(x) for x in halves if abs(x) < math.inf})
+    picked = finite[:40] + finite[1000:1060] + finite[-40:] + rng.sample(finite, 400)
+    singles = set()
+    largest = 3.4028234663852886e38  # and the largest bf16, and halfway from it to infinity:
+    for x in picked + [2.0**-149, 2.0**-126, 2.0**-25, 65520.0, 65536.0, 3.3895313892515355e38, 3.3961775292304957e38, math.inf]:
+        after = finite[min(finite.index(x) + 1, len(finite) - 1)] if x in finite else x
+        halfway = x if x == math.inf else (x + after) / 2
+        for y in x, halfway, x * (1 + 2.0**-8), x * (1 + 3 * 2.0**-8):  # the latter: between two bf16
+            bits = struct.unpack("<I", struct.pack("<f", min(y, largest) if y < math.inf else y))[0]
+            singles |= {struct.unpack("<f", struct.pack("<I", min(max(bits + d, 0), 0x7f800000)))[0] for d in (-1, 0, 1)}
+    singles = sorted(singles) + [math.nan] + [-x for x in sorted(singles)]
+    for options in ("--kv-type", "f16"), ("--kv-type", "f32", "--out-type", "f16"):
+        _, _, got, values = values_through(singles, "<f4", *options)
+        ok(same(got, [nearest_f16(x) for x in values]), f"{len(singles)} floats to f16 by {options[-2]}")
+    for options in ("--kv-type", "bf16"), ("--kv-type", "f32", "--out-type", "bf16"):
+        descr, _, got, values = values_through(singles, "<f4", *options)
+        ok(descr == "<f4" and same(got, [nearest_bf16(x) for x in values]), f"{len(singles)} floats to bf16 by {options[-2]}")
+
+    save("Q.npy", (1, 1), [1.0])
+    save("K.npy", (1, 1), [1.0])
+    with open("V.npy", "wb") as f:
+        f.write(frame(header((1, 4))) + struct.pack("<4I", 0x7f800001, 0xff800001, 0x7f801fff, 0xffffffff))
+    for kv_type in "f16", "bf16":
+        status, _, err = rapt(*RUN, "--kv-type", kv_type)
+        ok(status == 0 and all(x != x for x in load("O.npy")[2]), f"NaNs of any payload to {kv_type}", err)
+
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32), "<f2" if n == "Q" else "<f4")
+    for options, want in (([], "<f2"), (["--q-type", "f32"], "<f4"), (["--q-type", "bf16"], "<f4"),
+                          (["--q-type", "f32", "--out-type", "f16"], "<f2"), (["--out-type", "f32"], "<f4")):
+        status, _, err = rapt(*RUN, *options)
+        ok(status == 0 and load("O.npy")[0] == want, f"type of the output, Q of f16, {' '.join(options)}", err)
+
+
+def test_options():
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    for name in "q", "k", "v", "out":
+        args = list(RUN)
+        i = args.index(f"--{name}")
+        refused(f"no --{name}", args[:i] + args[i + 2:], f"--{name} is missing")
+        refused(f"--{name} without value", args[:i + 1] + args[i + 2:], f"--{name}", "missing")
+        refused(f"--{name} twice", args + [f"--{name}", args[i + 1]], f"--{name} is given twice")
+    huge = "18446744073709551617"
+    for extra in (["--what"], ["--caus"], ["--"], ["x"], ["-q"], ["--time=1"], ["--time", "--time"], ["--causal="],
+                  ["--causal=left"], ["--causal", "top-left"], ["--layout", "sbhd"], ["--layout"], ["--q-type", "f64"],
+                  ["--kv-type", "F16"], ["--out-type", "int8"], ["--isa", "AVX2"],
+                  *(["--window", x] for x in ("1", "1,", "1,2,3", "-2,0", "0,-2", "1, 2", huge + ",0", "0x1,0")),
+                  *(["--scale", x] for x in ("1x", "", " 1", "nan", "inf", "1e99", "0", "1e-60")), ["--scale="],
+                  *(["--kv-lens", x] for x in ("5", "-1", "1,2", "1,", "a", "4294967297")),
+                  *(["--threads", x] for x in ("0", "1025", "-1", "2.0", "+2", huge))):
+        refused(shlex.join(extra), [*RUN, *extra], extra[-1] if extra[0] == "--causal" else extra[0].split("=")[0])
+    for good in (["--window", "2147483647,-1"], ["--kv-lens", "4"], ["--kv-lens", "0"], ["--scale", "1e-40"], ["--threads=1024"],
+                 ["--causal=top-left", "--window", "0,0"]):
+        status, _, err = rapt(*RUN, *good)
+        ok(status == 0 and not err, f"accepted: {shlex.join(good)}", err)
+    shutil.copy("Q.npy", "--odd.npy")
+    args = [a for a in RUN if a not in ("--q", "Q.npy")]
+    ok(rapt(*args, "--q=--odd.npy")[0] == 0, "a file whose name looks like an option")
+    os.unlink("--odd.npy")
+    os.unlink("O.npy")
+
+
+def test_shapes():
+    def shapes(q, k, v):
+        for n, s in zip("QKV", (q, k, v)):
+            save(f"{n}.npy", s, [0.0] * math.prod(s))
+
+    for what, q, k, v, words in (
+        ("channels of Q and K", (4, 8), (4, 7), (4, 8), ("K.npy", "7", "Q.npy", "8")),
+        ("tokens of K and V", (4, 8), (4, 8), (5, 8), ("V.npy", "5", "K.npy", "4")),
+        ("heads of K and V", (4, 4, 8), (2, 4, 8), (4, 4, 8), ("V.npy", "4", "K.npy", "2")),
+        ("heads that do not divide", (4, 4, 8), (3, 4, 8), (3, 4, 8), ("K.npy", "3", "4", "Q.npy")),
+        ("more heads in K than in Q", (2, 4, 8), (4, 4, 8), (4, 4, 8), ("K.npy", "4", "2", "Q.npy")),
+        ("batch of K", (2, 1, 4, 8), (3, 1, 4, 8), (2, 1, 4, 8), ("K.npy", "3", "Q.npy", "2")),
+        ("batch of V", (2, 1, 4, 8), (2, 1, 4, 8), (1, 4, 8), ("V.npy", "1", "Q.npy", "2")),
+        ("no channels", (4, 0), (4, 0), (4, 8), ("Q.npy", "0 channels")),
+        ("no channels in V", (4, 8), (4, 8), (4, 0), ("V.npy", "0 channels")),
+        ("too many channels", (1, 1025), (1, 1025), (1, 8), ("Q.npy", "1025 channels")),
+        ("no heads", (0, 4, 8), (0, 4, 8), (0, 4, 8), ("Q.npy", "0 heads")),
+        ("one dimension", (8, ), (4, 8), (4, 8), ("Q.npy", "1 dimension")),
+        ("no dimension", (), (4, 8), (4, 8), ("Q.npy", "0 dimensions")),
+        ("five dimensions", (4, 8), (1, 1, 1, 4, 8), (4, 8), ("K.npy", "5 dimensions")),
+    ):
+        shapes(q, k, v)
+        refused(what, RUN, *words)
+    shapes((0, 1, 4, 8), (0, 1, 4, 8), (0, 1, 4, 8))
+    refused("key lengths of an empty batch", [*RUN, "--kv-lens", "4"], "--kv-lens 4", "empty")
+
+
+def test_files():
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    good = contents("K.npy")
+    plain = header((4, 8))
+    long = b"\x93NUMPY\2\0" + struct.pack("<I", 10**5 + len(plain)) + plain.encode() + b" " * 10**5
+    data = good[128:]
+    big = "1" + "0" * 30
+    for what, bytes_, words in (
+        ("an empty file", b"", ("not a NumPy file", )),
+        ("another file", b"PK\3\4" + good, ("not a NumPy file", )),
+        ("the magic alone", good[:6], ("ends within its header", )),
+        ("half a version", good[:7], ("ends within its header", )),
+        ("no header length", good[:9], ("ends within its header", )),
+        ("half a header", good[:60], ("ends within its header", )),
+        ("a version 2 without its length", b"\x93NUMPY\2\0\x46\0", ("ends within its header", )),
+        ("version 0", good[:6] + b"\0" + good[7:], ("0.0", )),
+        ("version 4", good[:6] + b"\4" + good[7:], ("4.0", )),
+        ("version 1.1", good[:7] + b"\1" + good[8:], ("1.1", )),
+        ("a header longer than the file", good[:8] + b"\xff\xff" + good[10:], ("ends within its header", )),
+        ("a header of 4 GiB", b"\x93NUMPY\2\0\xff\xff\xff\xff" + data, ("ends within its header", )),
+        ("a header of 100 kB", long + data, ("header is too long", )),
+        ("no data", good[:128], ("0 bytes", "128")),
+        ("data one byte short", good[:-1], ("127 bytes", "128")),
+        ("a shape that overflows", frame(header((2**32, 2**32))) + data, ("too large", )),
+        ("a shape that overflows beside a 0", frame(header((2**40, 2**40, 0, 8))) + data, ("", )),
+        ("a length that overflows", frame(header((big, 8))) + data, ("malformed header", )),
+        ("a dimension above 2^31", frame(header((2**31, 0, 8))) + data, ("", )),
+        ("a negative length", frame(header((-4, 8))) + data, ("malformed header", )),
+        ("a length that is no number", frame(header(("n", 8))) + data, ("malformed header", )),
+        ("a shape without an end", frame(plain.split(")")[0]) + data, ("malformed header", )),
+        ("a shape without a comma", frame(plain.replace("4, 8", "4 8")) + data, ("malformed header", )),
+        ("a shape that is a list", frame(plain.replace("(4, 8)", "[4, 8]")) + data, ("malformed header", )),
+        ("no brace", frame(plain[1:]) + data, ("malformed header", )),
+        ("no closing brace", frame(plain[:-1]) + data, ("malformed header", )),
+        ("something after the dictionary", frame(plain + "x") + data, ("malformed header", )),
+        ("nothing in the dictionary", frame("{}") + data, ("no 'descr'", )),
+        ("no shape", frame("{'descr': '<f4', 'fortran_order': False}") + data, ("no 'shape'", )),
+        ("no order", frame("{'descr': '<f4', 'shape': (4, 8)}") + data, ("no 'fortran_order'", )),
+        ("a key twice", frame(plain[:-1] + "'descr': '<f4'}") + data, ("malformed header", )),
+        ("another key", frame(plain[:-1] + "'what': 1}") + data, ("malformed header", )),
+        ("an order that is no bool", frame(plain.replace("False", "0")) + data, ("malformed header", )),
+        ("a key without quotes", frame(plain.replace("'shape'", "shape")) + data, ("malformed header", )),
+        ("a quote without end", frame(plain.replace("shape'", "shape")) + data, ("malformed header", )),
+        ("two commas", frame(plain.replace("False,", "False,,")) + data, ("malformed header", )),
+        ("zeros for a header", good[:10] + b"\0" * 118 + data, ("malformed header", )),
+        ("float64", frame(header((4, 8), "<f8")) + data * 2, ("'<f8'", )),
+        ("int16", frame(header((4, 8), "<i2")) + data, ("'<i2'", )),
+        ("no byte order", frame(header((4, 8), "f4")) + data, ("'f4'", )),
+        ("no dtype", frame(header((4, 8), "")) + data, ("''", )),
+        ("a dtype with a line end in it", frame(header((4, 8), "<f4\n")) + data, ("<f4?", )),
+        ("a dtype of 1000 letters", frame(header((4, 8), "<f4" * 333)) + data, ("<f4<f4", )),
+        ("a structure", frame(plain.replace("'<f4'", "[('x', '<f4')]")) + data, ("structure", )),
+    ):
+        with open("K.npy", "wb") as f:
+            f.write(bytes_)
+        refused(what, RUN, "K.npy: ", *words)
+    seen = set()
+    for i in range(0, 128, 16 if COMMAND[1:] else 1):  # refused or run, never a crash
+        for byte in (0, 0x27, 0x28, 0x39, 0xff):
+            with open("K.npy", "wb") as f:
+                f.write(good[:i] + bytes([byte]) + good[i + 1:])
+            status, _, err = rapt(*RUN)
+            seen.add((status, err.count("\n")))
+    ok(seen <= {(0, 0), (2, 1)}, "any byte of the header changed", seen)
+    save("K.npy", (4, 8), normals(32))
+
+    refused("no such file", ["run", "--q", "no.npy", *QKV[2:], "--out", "O.npy"], "no.npy: No such file")
+    refused("a name with a line end", ["run", "--q", "n\no.npy", *QKV[2:], "--out", "O.npy"], "n?o.npy")
+    refused("a folder", ["run", "--q", ".", *QKV[2:], "--out", "O.npy"], ".: not a regular file")
+    os.mkfifo("fifo")
+    refused("a FIFO", ["run", "--q", "fifo", *QKV[2:], "--out", "O.npy"], "fifo: not a regular file")
+    os.unlink("fifo")
+    if os.geteuid():
+        os.chmod("K.npy", 0)
+        refused("a file that may not be read", RUN, "K.npy: Permission denied")
+        os.chmod("K.npy", 0o644)
+
+
+def test_outputs():
+    save("Q.npy", (4, 1024), normals(4096))
+    save("K.npy", (4, 1024), normals(4096))
+    save("V.npy", (4, 1024), normals(4096))
+    refused("an output in no folder", ["run", *QKV, "--out", "no/O.npy"], "no/O.npy: it cannot be written")
+    refused("an output that is a folder", ["run", *QKV, "--out", "."], ".: it cannot be written")
+    refused("an output without a name", ["run", *QKV, "--out", "no/"], "no/: it cannot be written")
+    os.mkfifo("fifo")
+    refused("an output that is no regular file", ["run", *QKV, "--out", "fifo"], "fifo: it cannot be written")
+    ok(stat.S_ISFIFO(os.stat("fifo").st_mode), "which is still there")
+    os.unlink("fifo")
+    refused("a log-sum-exp in no folder", [*RUN, "--lse", "no/L.npy"], "no/L.npy: it cannot be written")
+    for lse in "O.npy", "./O.npy", os.path.abspath("O.npy"):
+        refused(f"both outputs in one file, {lse}", [*RUN, "--lse", lse], "same file")
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    refused("a full disk", [*RUN, "--lse", "L.npy"], "O.npy: it cannot be written", preexec_fn=small_files, restore_signals=False)
+
+    ok(rapt(*RUN)[0] == 0, "the output")
+    want = contents("O.npy")
+    mask = os.umask(0o027)
+    ok(rapt("run", *QKV, "--out", "new.npy")[0] == 0 and contents("new.npy") == want and
+       stat.S_IMODE(os.stat("new.npy").st_mode) == 0o640, "a new file's mode follows the umask")
+    os.umask(mask)
+    os.mkdir("sub")
+    os.symlink("../new.npy", "sub/link.npy")
+    with open("new.npy", "wb") as f:
+        f.write(b"old")
+    ok(rapt("run", *QKV, "--out", "sub/link.npy")[0] == 0 and os.path.islink("sub/link.npy") and contents("new.npy") == want,
+       "an output that is a link")
+    ok(rapt("run", *QKV, "--out", "sub/O.npy")[0] == 0 and contents("sub/O.npy") == want and
+       sorted(os.listdir("sub")) == ["O.npy", "link.npy"], "an output in a folder, and nothing beside it")
+    ok(rapt("run", *QKV, "--out", "Q.npy")[0] == 0 and contents("Q.npy") == want, "an output that replaces an input")
+    shutil.rmtree("sub")
+    os.unlink("new.npy")
+    os.unlink("O.npy")
+
+
+def test_same_bits(kernels):
+    """O and L from every kernel of a rounding class and from any number of threads."""
+    for what, (q, kv, dv), options in (
+        ("prefill", ((2, 4, 40, 24), (2, 2, 1100, 24), 17), ["--causal", "--kv-lens", "1090,700"]),
+        ("decode", ((1, 4, 1, 40), (1, 1, 2100, 40), 33), ["--kv-type", "f16"]),
+        ("bf16", ((3, 33, 16), (3, 65, 16), 16), ["--q-type", "bf16", "--kv-type", "bf16", "--window", "20,3"]),
+    ):
+        save("Q.npy", q, normals(math.prod(q)))
+        save("K.npy", kv, normals(math.prod(kv)))
+        save("V.npy", kv[:-1] + (dv, ), normals(math.prod(kv[:-1]) * dv))
+        for rounding, names in kernels.items():
+            got = {}
+            for name in names:
+                for threads in "1", "7":
+                    status, _, err = rapt(*RUN, "--lse", "L.npy", "--isa", name, "--threads", threads, *options)
+                    got[name, threads] = contents("O.npy") + contents("L.npy") if status == 0 else err
+            if got:
+                first = next(iter(got.values()))
+                ok(isinstance(first, bytes) and all(x == first for x in got.values()),
+                   f"{what}, {rounding}: the same bytes from {', '.join(names)}, 1 and 7 threads",
+                   {k: hash(v) for k, v in got.items()})
+
+
+def test_time():
+    S, Skv, D, Dv, H = 30, 50, 8, 24, 4
+    save("Q.npy", (2, H, S, D), normals(2 * H * S * D))
+    save("K.npy", (2, 2, Skv, D), normals(4 * Skv * D))
+    save("V.npy", (2, 2, Skv, Dv), normals(4 * Skv * Dv))
+    for options, kw in (([], {}), (["--window", "3,30", "--kv-lens=20,50"], {"window": (3, 30)}),
+                        (["--causal=top-left", "--window", "9,5", "--kv-lens", "20,50"],
+                         {"causal": "top-left", "window": (9, 5)})):
+        lens = (20, 50) if kw else (50, 50)
+        status, out, err = rapt(*RUN, "--time", "--threads", "2", *options)
+        m = re.fullmatch(r"time (\S+) ms \(median of (\d+) runs\), (\S+) GFLOP/s, kernel (\S+), path (\S+), threads 2\n", out)
+        pairs = sum(allowed(i, j, S, n, **kw) for n in lens for i in range(S) for j in range(n))
+        flops = float(m[1]) * float(m[3]) * 1e6 if m else 0
+        ok(status == 0 and not err and m and int(m[2]) >= 5 and abs(flops / (pairs * H * 2 * (D + Dv)) - 1) < 2e-3,
+           f"--time {' '.join(options)}", (status, out, err, pairs, flops))
+
+
+def test_numpy():
+    try:
+        import numpy as np
+    except ImportError:
+        ok(True, "NumPy's reader and writer # SKIP NumPy is not installed")
+        return
+    q = np.random.default_rng(1).standard_normal((3, 7, 5)).astype(np.float16)
+    np.save("Q.npy", np.asfortranarray(q))
+    np.save("K.npy", q.astype(np.float32))
+    np.save("V.npy", q.astype(">f4"))
+    status, _, err = rapt(*RUN, "--lse", "L.npy", "--out-type", "f32")
+    x = q.astype(np.float64)
+    s = x @ x.swapaxes(1, 2) / math.sqrt(5)
+    p = np.exp(s)
+    ok(status == 0 and np.abs(np.load("O.npy") - p @ x / p.sum(-1, keepdims=True)).max() < 1e-5 and
+       np.abs(np.load("L.npy") - np.log(p.sum(-1))).max() < 1e-5, "NumPy's reader and writer", err)
+
+
+def main():
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        test_help()
+        kernels = test_info()
+        for test in test_attention, test_formats, test_types, test_options, test_shapes, test_files, test_outputs:
+            test()
+        test_same_bits(kernels)
+        test_time()
+        test_numpy()
+        left = [n for n in os.listdir(".") if ".tmp" in n]
+        ok(not left, "no temporary file is left", left)
+        os.chdir("/")
+    print(f"1..{tests}")
+    sys.exit(failures > 0)
+
+
+main()

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CPU-feature decoding, as a pure function, on recorded registers. */
+#include <string.h>
+
+#include "cpu.h"
+#include "tap.h"
+
+enum {
+    SSE = RAPT_CPU_SSE41,
+    HASWELL = SSE | RAPT_CPU_AVX | RAPT_CPU_F16C | RAPT_CPU_FMA | RAPT_CPU_AVX2,
+    SKYLAKE_X = HASWELL | RAPT_CPU_AVX512F | RAPT_CPU_AVX512DQ | RAPT_CPU_AVX512BW | RAPT_CPU_AVX512VL,
+};
+
+/* Leaf 1 ECX, leaf 7 EBX and XCR0 as the machines, or QEMU's models of them, report them. */
+static const struct {
+    const char *name;
+    rapt_x86_registers registers;
+    uint32_t features;
+} x86[] = {
+    {"Core 2 (Conroe): no SSE4.1", {0xa, 0x0000e3bd, 0, 0}, 0},
+    {"Nehalem", {0xb, 0x009ce3bd, 0, 0}, SSE},
+    {"Sandy Bridge: AVX, no AVX2, no FMA", {0xd, 0x1fbae3ff, 0x00000000, 0x7}, SSE | RAPT_CPU_AVX},
+    {"Ivy Bridge: F16C too", {0xd, 0x7fbae3ff, 0x00000281, 0x7}, SSE | RAPT_CPU_AVX | RAPT_CPU_F16C},
+    {"Haswell", {0xd, 0x7ffafbff, 0x000027ab, 0x7}, HASWELL},
+    {"Haswell, the OS has not set OSXSAVE: XCR0 may not even be read", {0xd, 0x77fafbff, 0x000027ab, 0x7}, SSE},
+    {"Haswell, the OS saves XMM only", {0xd, 0x7ffafbff, 0x000027ab, 0x3}, SSE},
+    {"Haswell, the OS saves YMM without XMM (not allowed, but seen in bad emulators)", {0xd, 0x7ffafbff, 0x000027ab, 0x5}, SSE},
+    {"Haswell, leaf 7 hidden by the hypervisor", {0x6, 0x7ffafbff, 0x000027ab, 0x7}, HASWELL & ~RAPT_CPU_AVX2},
+    {"Pentium Gold: no AVX at all", {0x16, 0x4ffaebbf, 0x009c67ab, 0x1f}, SSE},
+    {"Skylake-X", {0x16, 0x7ffefbff, 0xd39ffffb, 0xe7}, SKYLAKE_X},
+    {"Skylake-X, the OS saves no AVX-512 state", {0x16, 0x7ffefbff, 0xd39ffffb, 0x7}, HASWELL},
+    {"Skylake-X, opmask state alone", {0x16, 0x7ffefbff, 0xd39ffffb, 0x27}, HASWELL},
+    {"Skylake-X, AVX512F hidden: its extensions do not count", {0x16, 0x7ffefbff, 0xd39efffb, 0xe7}, HASWELL},
+    {"Knights Landing: F without VL, BW, DQ", {0xd, 0x7ff8f3bf, 0x1c0d23ab, 0xe7}, HASWELL | RAPT_CPU_AVX512F},
+    {"Zen 2", {0x10, 0x7ed8320b, 0x219c91a9, 0x207}, HASWELL},
+    {"Zen 4", {0x10, 0x7efa320b, 0xf1bf97a9, 0x2e7}, SKYLAKE_X},
+    {"nothing", {0, 0xffffffff, 0xffffffff, ~UINT64_C(0)}, 0},
+};
+
+static const struct {
+    const char *name;
+    uint64_t hwcap;
+    uint32_t features;
+} aarch64[] = {
+    {"Cortex-A53", 0x8ff, RAPT_CPU_NEON},
+    {"Neoverse N1", 0x119fff, RAPT_CPU_NEON},
+    {"floating point without Advanced SIMD", 0x1, 0},
+    {"none (a kernel without FPSIMD)", 0x0, 0},
+};
+
+int main(void) {
+    for (size_t i = 0; i < sizeof x86 / sizeof *x86; i++) {
+        uint32_t got = rapt_x86_decode(&x86[i].registers);
+        tap_ok(got == x86[i].features, "%s: %#x, want %#x", x86[i].name, (unsigned)got, (unsigned)x86[i].features);
+    }
+    for (size_t i = 0; i < sizeof aarch64 / sizeof *aarch64; i++) {
+        uint32_t got = rapt_aarch64_decode(aarch64[i].hwcap);
+        tap_ok(got == aarch64[i].features, "%s: %#x, want %#x", aarch64[i].name, (unsigned)got, (unsigned)aarch64[i].features);
+    }
+    /* Forcing: unknown names, and that what cannot run is refused with its reason rather than replaced. */
+    tap_ok(rapt_isa_force("avx1024") == RAPT_ERR_ISA_UNKNOWN, "an unknown kernel cannot be forced");
+    tap_ok(rapt_isa_usable(NULL, NULL, 0) == RAPT_ERR_NULL, "a null name is refused");
+    const char *name, *current;
+    for (int i = 0; (name = rapt_isa_name(i)); i++) {
+        char missing[200] = "unset";
+        rapt_status status = rapt_isa_usable(name, missing, sizeof missing);
+        tap_ok((status == RAPT_OK) == (missing[0] == '\0'), "%s: missing \"%s\"", name, missing);
+        tap_ok(rapt_isa_force(name) == status, "%s: forcing says %s", name, rapt_status_string(status));
+        rapt_isa_current(&current);
+        tap_ok((strcmp(current, name) == 0) == (status == RAPT_OK), "%s: the choice is %s", name, current);
+        char cut[4] = "xxx";
+        rapt_isa_usable(name, cut, sizeof cut);
+        tap_ok(strncmp(cut, missing, 3) == 0 && strlen(cut) <= 3, "%s: a short buffer cuts the reason", name);
+    }
+    tap_ok(rapt_isa_name(-1) == NULL, "no kernel before the first");
+    return tap_done();
+}

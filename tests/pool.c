@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thread pool: every index once, on as many threads as asked for, call after call. Ends with TAP. */
+#define _POSIX_C_SOURCE 200809L
+#include "rapt_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int tests, failures;
+
+static void ok(int good, const char *what, long long detail) {
+    failures += !good;
+    printf("%sok %d - %s, %lld\n", good ? "" : "not ", ++tests, what, detail);
+}
+
+enum { MOST = 1000 };
+
+/* Plain ints: two threads on one index would be a race, and the caller must see the counts without any synchronisation but
+ * the pool's own. */
+typedef struct counts {
+    int at[MOST];
+} counts;
+
+static void count(void *arg, int64_t i) { ((counts *)arg)->at[i]++; }
+
+static int each_once(rapt_pool *pool, int64_t n) {
+    counts c = {{0}};
+    rapt_pool_for(pool, n, count, &c);
+    for (int64_t i = 0; i < MOST; i++)
+        if (c.at[i] != (i < n)) return 0;
+    return 1;
+}
+
+/* Returns only when as many threads have come, and notes which of them block the process's signals. */
+typedef struct meeting {
+    pthread_barrier_t barrier;
+    _Atomic int64_t deaf;
+} meeting;
+
+static void meet(void *arg, int64_t i) {
+    meeting *m = arg;
+    sigset_t mask;
+    (void)i;
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    atomic_fetch_add(&m->deaf, sigismember(&mask, SIGINT));
+    pthread_barrier_wait(&m->barrier);
+}
+
+/* Index 0 does not end before all the others have, so they must be handed out one by one. */
+typedef struct uneven {
+    _Atomic int64_t ended;
+    int64_t n;
+} uneven;
+
+static void hold_first(void *arg, int64_t i) {
+    uneven *u = arg;
+    if (i == 0)
+        while (atomic_load(&u->ended) < u->n - 1) sched_yield();
+    atomic_fetch_add(&u->ended, 1);
+}
+
+typedef struct nest {
+    rapt_pool *inner;
+    counts c[4];
+} nest;
+
+static void nested(void *arg, int64_t i) {
+    nest *n = arg;
+    rapt_pool_for(i == 0 ? n->inner : NULL, 10, count, &n->c[i]);
+}
+
+int main(void) {
+    static const int64_t threads[] = {1, 2, 3, 7, 64};
+    static const int64_t lengths[] = {0, 1, 2, 3, 8, 63, 64, 65, MOST};
+    alarm(240); /* a pool that hangs is to fail soon */
+    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+        rapt_pool *pool = rapt_pool_create(threads[t]);
+        if (!pool) {
+            ok(0, "a pool of threads", (long long)threads[t]);
+            continue;
+        }
+        ok(rapt_pool_threads(pool) == threads[t], "its number of threads", (long long)threads[t]);
+        int good = 1;
+        for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) good &= each_once(pool, lengths[n]);
+        ok(good, "every index once", (long long)threads[t]);
+        good = 1;
+        for (int call = 0; call < 200; call++) good &= each_once(pool, call % 9);
+        ok(good, "many short calls", (long long)threads[t]);
+        meeting m = {.deaf = 0};
+        pthread_barrier_init(&m.barrier, NULL, (unsigned)threads[t]);
+        rapt_pool_for(pool, threads[t], meet, &m);
+        pthread_barrier_destroy(&m.barrier);
+        ok(m.deaf == threads[t] - 1, "all threads at once, signals left to the caller", (long long)threads[t]);
+        if (threads[t] > 1) {
+            uneven u = {0, 100};
+            rapt_pool_for(pool, u.n, hold_first, &u);
+            ok(u.ended == u.n, "a long index does not hold up the others", (long long)threads[t]);
+        }
+        rapt_pool_destroy(pool);
+    }
+
+    int good = 1;
+    for (int i = 0; i < 50; i++) {
+        rapt_pool *pool = rapt_pool_create(1 + i % 5);
+        good &= pool && (i % 2 || each_once(pool, 3));
+        rapt_pool_destroy(pool);
+    }
+    ok(good, "created and destroyed, used or not", 50);
+
+    ok(each_once(NULL, 20) && rapt_pool_threads(NULL) == 1, "no pool is the calling thread", 1);
+    rapt_pool_destroy(NULL);
+    ok(!rapt_pool_create(0) && !rapt_pool_create(-1) && !rapt_pool_create(INT64_MIN), "no threads", 0);
+    ok(!rapt_pool_create(INT64_MAX), "too many threads", INT64_MAX);
+
+    rapt_pool *outer = rapt_pool_create(3);
+    nest n = {rapt_pool_create(2), {{{0}}}};
+    good = outer && n.inner;
+    rapt_pool_for(outer, 4, nested, &n);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < MOST; k++) good &= n.c[i].at[k] == (k < 10);
+    ok(good, "a body may use another pool", 2);
+    rapt_pool_destroy(n.inner);
+    rapt_pool_destroy(outer);
+
+    printf("1..%d\n", tests);
+    return failures != 0;
+}

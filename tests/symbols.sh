@@ -1,0 +1,34 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# symbols.sh NM LIBRARY ARCHIVE...: what the shared library and the kernels' archives show to a linker.
+nm=$1 library=$2
+shift 2
+count=0 failed=0
+check() { # check DESCRIPTION UNEXPECTED
+    count=$((count + 1))
+    if [ -z "$2" ]; then
+        echo "ok $count - $1"
+    else
+        failed=1
+        echo "not ok $count - $1"
+        printf '%s\n' "$2" | sed 's/^/# unexpected: /'
+    fi
+}
+names() { sed 's/.* //; s/@.*//' | sort -u; }
+
+check 'the shared library exports rapt_* only' "$("$nm" -D --defined-only "$library" | names | grep -v '^rapt_')"
+# What a freestanding C environment has anyway, the environment variable and the CPU features; no libm, no allocator, no threads.
+allowed='^(memcpy|memset|memmove|strcmp|getenv|getauxval|__stack_chk_fail|__stack_chk_guard|__cxa_finalize|__gmon_start__|_ITM_.*)$'
+check 'the shared library needs nothing outside the allow-list' \
+    "$("$nm" -D --undefined-only "$library" | names | grep -Ev "$allowed")"
+for archive; do
+    name=$(basename "$archive" .a)
+    name=${name#librapt-}
+    check "$name exports its descriptor only" \
+        "$("$nm" -g --defined-only "$archive" | grep ' ' | names | grep -vx "rapt_kernel_$name")"
+    check "$name exports its descriptor" "$("$nm" -g --defined-only "$archive" | grep -q " rapt_kernel_$name\$" || echo missing)"
+    check "$name needs memory functions only" \
+        "$("$nm" -g --undefined-only "$archive" | grep ' ' | names | grep -Ev '^(memcpy|memset|memmove|__stack_chk_fail)$')"
+done
+echo "1..$count"
+exit "$failed"

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words that results are made of, measured one by one: exp2 and ln against double precision, the storage types against
+ * exact arithmetic, the transpose against its definition. Compiled once for each ISA with RAPT_ISA_FILE naming its file, whose
+ * static functions this includes. A sample of the floats by default; every float of the range with --all (minutes). */
+#include RAPT_ISA_FILE
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tap.h"
+
+static uint64_t hash_start(void) { return UINT64_C(0xcbf29ce484222325); }
+static uint64_t hash(uint64_t h, uint32_t x) { return (h ^ x) * UINT64_C(0x100000001b3); }
+
+static float as_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static uint32_t as_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Distance from the true value in units of the last place that an f32 of that size has. */
+static double ulps(float got, double want) {
+    int exponent;
+    frexp(want, &exponent);
+    return fabs((double)got - want) / ldexp(1.0, (exponent < -125 ? -125 : exponent) - 24);
+}
+
+/* The promises of docs/numerics.md, and hashes of the sampled results, which are the same on every ISA of a class. */
+static const double exp2_ulps = RAPT_KERNEL_FUSED ? 0.80 : 1.08, ln_ulps = 1.97;
+static const uint64_t exp2_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xa3f7c3b1fd0d868e) : UINT64_C(0xd1dd436cb88445d8);
+static const uint64_t ln_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xd6c4cc8322a8b5f8) : UINT64_C(0x1951f83759e4143e);
+enum { SAMPLED = 1021 }; /* every so manieth float, by default */
+
+static void exp2_of_every_float(uint32_t step) {
+    uint64_t h = hash_start();
+    double worst = 0.0, below = 0.0;
+    float worst_at = 0.0f;
+    uint32_t first = as_bits(-0.0f), last = as_bits(-150.0f);
+    for (uint32_t from = first; from <= last; from += step * RAPT_VL) {
+        float d[RAPT_VL], got[RAPT_VL];
+        for (int j = 0; j < RAPT_VL; j++) {
+            uint32_t bits = from + (uint32_t)j * step;
+            d[j] = as_float(bits < last ? bits : last);
+        }
+        v_store(got, v_exp2(v_load(d), v_set1(1.0f), v_set1(-127.0f)));
+        for (int j = 0; j < RAPT_VL; j++) {
+            double want = exp2((double)d[j]);
+            h = as_bits(d[j]) < last ? hash(h, as_bits(got[j])) : h;
+            if (d[j] < -126.0f) {
+                if (fabs(got[j] - want) > below) below = fabs(got[j] - want);
+            } else if (!(ulps(got[j], want) <= worst)) worst = ulps(got[j], want), worst_at = d[j];
+        }
+    }
+    tap_ok(worst <= exp2_ulps, "exp2: worst %.4f ulp at %a, promised %.2f", worst, (double)worst_at, exp2_ulps);
+    tap_ok(below <= 0x1p-126, "exp2 below -126: worst absolute error %.2e", below);
+    if (step == SAMPLED) tap_ok(h == exp2_hash, "exp2: hash %016" PRIx64 " is the one of every ISA", h);
+}
+
+static void exp2_special(void) {
+    const float nan = as_float(0x7fc12345u);
+    const struct {
+        float d, want;
+    } table[] = {{0.0f, 1.0f},    {-0.0f, 1.0f},  {-1.0f, 0.5f},    {-126.0f, 0x1p-126f},
+                 {-127.0f, 0.0f}, {-1e30f, 0.0f}, {-INFINITY, 0.0f}};
+    float got[RAPT_VL];
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        v_store(got, v_exp2(v_set1(table[i].d), v_set1(1.0f), v_set1(-127.0f)));
+        tap_ok(as_bits(got[0]) == as_bits(table[i].want), "exp2(%g) is exactly %g", (double)table[i].d, (double)table[i].want);
+    }
+    v_store(got, v_exp2(v_set1(nan), v_set1(1.0f), v_set1(-127.0f)));
+    tap_ok(got[0] != got[0], "exp2(NaN) is NaN, whatever its payload");
+    for (float c = 0x1p-64f; c <= 0x1p65f; c *= 2.0f) {
+        v_store(got, v_exp2(v_set1(-INFINITY), v_set1(c), v_set1(-127.0f / c)));
+        if (as_bits(got[0]) != 0) break;
+    }
+    tap_ok(as_bits(got[0]) == 0, "exp2(-inf * c) is +0 for every c of a plan");
+}
+
+static void ln_of_every_float(uint32_t step) {
+    uint64_t h = hash_start();
+    double worst = 0.0;
+    float worst_at = 0.0f;
+    for (uint32_t bits = as_bits(0x1p-126f); bits <= as_bits(FLT_MAX); bits += step) {
+        float x = as_float(bits), got = s_ln(x);
+        h = hash(h, as_bits(got));
+        if (x == 1.0f) continue; /* exactly 0, below */
+        double error = ulps(got, log((double)x));
+        if (!(error <= worst)) worst = error, worst_at = x;
+    }
+    tap_ok(worst <= ln_ulps, "ln: worst %.4f ulp at %a, promised %.2f", worst, (double)worst_at, ln_ulps);
+    tap_ok(as_bits(s_ln(1.0f)) == 0, "ln(1) is exactly +0");
+    tap_ok(s_ln(as_float(0x7fc00001u)) != s_ln(1.0f) && s_ln(as_float(0x7fc00001u)) != s_ln(as_float(0x7fc00001u)),
+           "ln(NaN) is NaN");
+    if (step == SAMPLED) tap_ok(h == ln_hash, "ln: hash %016" PRIx64 " is the one of every ISA", h);
+}
+
+/* A 16-bit format with that many exponent and stored mantissa bits: its value in double, exactly. */
+static double value_of_16(uint16_t h, int exponent_bits, int mantissa_bits) {
+    int e = h >> mantissa_bits & ((1 << exponent_bits) - 1), bias = (1 << (exponent_bits - 1)) - 1;
+    double m = h & ((1 << mantissa_bits) - 1), sign = h >> 15 ? -1.0 : 1.0;
+    if (e == (1 << exponent_bits) - 1) return m != 0.0 ? NAN : sign * INFINITY;
+    return sign * (e ? ldexp(m + ldexp(1.0, mantissa_bits), e - bias - mantissa_bits) : ldexp(m, 1 - bias - mantissa_bits));
+}
+
+/* Rounded to nearest even by definition: the two neighbours, their distances, the even one in a tie. */
+static uint16_t nearest_16(float x, int exponent_bits, int mantissa_bits) {
+    uint16_t sign = signbit(x) ? 0x8000 : 0, infinity = (uint16_t)(((1 << exponent_bits) - 1) << mantissa_bits);
+    double magnitude = fabs((double)x);
+    uint16_t low = 0, high = infinity;
+    double largest = value_of_16((uint16_t)(infinity - 1), exponent_bits, mantissa_bits);
+    double beyond = largest + (largest - value_of_16((uint16_t)(infinity - 2), exponent_bits, mantissa_bits));
+    while (high - low > 1) {
+        uint16_t middle = (uint16_t)(low + (high - low) / 2);
+        if (value_of_16(middle, exponent_bits, mantissa_bits) <= magnitude) low = middle;
+        else high = middle;
+    }
+    double below = value_of_16(low, exponent_bits, mantissa_bits);
+    double above = high == infinity ? beyond : value_of_16(high, exponent_bits, mantissa_bits);
+    bool up = magnitude - below > above - magnitude || (magnitude - below == above - magnitude && (low & 1));
+    return sign | (up ? high : low);
+}
+
+static void storage(const char *name, load_word *load, store_word *store, int exponent_bits, int mantissa_bits, uint32_t step) {
+    int wrong = 0;
+    for (uint32_t h = 0; h < 65536; h += RAPT_VL) {
+        uint16_t from[RAPT_VL];
+        float got[RAPT_VL];
+        for (int j = 0; j < RAPT_VL; j++) from[j] = (uint16_t)(h + (uint32_t)j);
+        v_store(got, load(from));
+        for (int j = 0; j < RAPT_VL; j++) {
+            double want = value_of_16(from[j], exponent_bits, mantissa_bits);
+            wrong += want != want ? got[j] == got[j] : as_bits(got[j]) != as_bits((float)want);
+        }
+    }
+    tap_ok(wrong == 0, "%s to f32: all 65536 values, %d wrong", name, wrong);
+    wrong = 0;
+    uint32_t wrong_at = 0;
+    for (uint64_t bits = 0; bits <= UINT32_MAX; bits += (uint64_t)step * RAPT_VL) {
+        float from[RAPT_VL];
+        uint16_t got[RAPT_VL];
+        for (int j = 0; j < RAPT_VL; j++) from[j] = as_float((uint32_t)(bits + (uint64_t)j * step));
+        store(got, v_load(from));
+        for (int j = 0; j < RAPT_VL; j++) {
+            bool is_wrong = from[j] != from[j] ? !isnan(value_of_16(got[j], exponent_bits, mantissa_bits))
+                                               : got[j] != nearest_16(from[j], exponent_bits, mantissa_bits);
+            if (is_wrong) wrong++, wrong_at = as_bits(from[j]);
+        }
+    }
+    tap_ok(wrong == 0, "f32 to %s: %d wrong, the last at %08" PRIx32, name, wrong, wrong_at);
+    wrong = 0; /* each value, each midpoint between two, and their neighbours */
+    for (uint32_t h = 0; h < 0x7fff; h++) {
+        double a = value_of_16((uint16_t)h, exponent_bits, mantissa_bits),
+               b = value_of_16((uint16_t)(h + 1), exponent_bits, mantissa_bits);
+        if (!isfinite(a)) break;
+        uint32_t middle = as_bits(
+            (float)(isfinite(b) ? (a + b) / 2 : a + (a - value_of_16((uint16_t)(h - 1), exponent_bits, mantissa_bits)) / 2));
+        for (int j = -1; j <= 1; j++) {
+            float from[RAPT_VL], x = as_float(middle + (uint32_t)j);
+            uint16_t got[RAPT_VL];
+            v_store(from, v_set1(x));
+            store(got, v_load(from));
+            wrong += got[0] != nearest_16(x, exponent_bits, mantissa_bits);
+        }
+    }
+    tap_ok(wrong == 0, "f32 to %s: ties and their neighbours, %d wrong", name, wrong);
+}
+
+static void transpose(void) {
+    float from[RAPT_VL][RAPT_VL + 1], to[RAPT_VL][RAPT_VL + 2];
+    const char *rows[RAPT_VL];
+    int wrong = 0;
+    for (int r = 0; r < RAPT_VL; r++) {
+        rows[r] = (const char *)from[r];
+        for (int i = 0; i <= RAPT_VL; i++) from[r][i] = (float)(r * 100 + i);
+    }
+    store_transposed(v_load_f32, rows, sizeof(float), to[0], RAPT_VL + 2);
+    for (int r = 0; r < RAPT_VL; r++)
+        for (int i = 0; i < RAPT_VL; i++) wrong += to[i][r] != from[r][i + 1];
+    tap_ok(wrong == 0, "transpose: %d wrong", wrong);
+}
+
+int main(int argc, char **argv) {
+    bool all = argc > 1 && strcmp(argv[1], "--all") == 0;
+    if (argc > 1 && !all) return fprintf(stderr, "%s: unknown option %s\n", argv[0], argv[1]), 2;
+    rapt_status status = rapt_isa_usable(RAPT_STRING(RAPT_KERNEL_NAME), NULL, 0);
+    if (status != RAPT_OK) return tap_skip_all("%s: %s", RAPT_STRING(RAPT_KERNEL_NAME), rapt_status_string(status));
+    uint32_t step = all ? 1 : SAMPLED;
+    exp2_of_every_float(step);
+    exp2_special();
+    ln_of_every_float(step);
+    storage("f16", v_load_f16, v_store_f16, 5, 10, all ? 509 : 65521);
+    storage("bf16", v_load_bf16, v_store_bf16, 8, 7, all ? 509 : 65521);
+    transpose();
+    return tap_done();
+}
