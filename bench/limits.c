@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _DEFAULT_SOURCE
+#include "limits.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define RAPT_KERNEL(isa) extern const bench_isa bench_isa_##isa;
+#include "kernels.inc"
+#undef RAPT_KERNEL
+#define RAPT_KERNEL(isa) &bench_isa_##isa,
+static const bench_isa *const isas[] = {
+#include "kernels.inc"
+};
+
+/* The best of several short windows is what the machine can do when nothing else runs on it. */
+static const double window = 3e-3, span = 40e-3;
+enum { MIN_WINDOWS = 5, CALIBRATION_WINDOWS = 3 };
+
+void *bench_alloc(size_t bytes) {
+    void *p;
+    if (posix_memalign(&p, (size_t)2 << 20, bytes)) return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+double bench_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static const bench_isa *find(const char *name) {
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
+        if (!strcmp(isas[i]->name, name)) return isas[i];
+    return NULL;
+}
+
+static double timed(rapt_pool *pool, rapt_body body, void *arg) {
+    double start = bench_now();
+    rapt_pool_for(pool, rapt_pool_threads(pool), body, arg);
+    return bench_now() - start;
+}
+
+static double best_time(rapt_pool *pool, rapt_body body, void *arg, int times, double seconds) {
+    double end = bench_now() + seconds, best = timed(pool, body, arg);
+    for (int i = 1; i < times || bench_now() < end; i++) {
+        double t = timed(pool, body, arg);
+        if (t < best) best = t;
+    }
+    return best;
+}
+
+typedef struct peak_arg {
+    const bench_isa *isa;
+    int64_t rounds;
+} peak_arg;
+
+static void peak_body(void *body_arg, int64_t i) {
+    const peak_arg *p = body_arg;
+    volatile float keep = p->isa->peak(p->rounds, 1, (float)(i + 1));
+    (void)keep;
+}
+
+double bench_peak(const char *name, rapt_pool *pool) {
+    peak_arg arg = {find(name), 1};
+    if (!arg.isa) return 0;
+    while (best_time(pool, peak_body, &arg, CALIBRATION_WINDOWS, 0) < window) arg.rounds *= 2;
+    return (double)(arg.isa->flops * arg.rounds * rapt_pool_threads(pool)) / best_time(pool, peak_body, &arg, MIN_WINDOWS, span);
+}
+
+typedef struct read_arg {
+    const bench_isa *isa;
+    const char *from;
+    size_t part;
+} read_arg;
+
+static void read_body(void *body_arg, int64_t i) {
+    const read_arg *r = body_arg;
+    volatile uint32_t keep = r->isa->read(r->from + (size_t)i * r->part, r->part);
+    (void)keep;
+}
+
+double bench_bandwidth(size_t bytes, rapt_pool *pool) {
+    static char *buffer;
+    if (!buffer) {
+        buffer = bench_alloc(BENCH_COLD_BYTES);
+        if (!buffer) return 0;
+        memset(buffer, 1, BENCH_COLD_BYTES); /* pages never written are all the same page of zeros */
+    }
+    const bench_isa *widest = NULL;
+    for (int i = 0; !widest && rapt_isa_name(i); i++)
+        if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) == RAPT_OK) widest = find(rapt_isa_name(i));
+    if (!widest) return 0;
+    int64_t threads = rapt_pool_threads(pool);
+    if (bytes > BENCH_COLD_BYTES) bytes = BENCH_COLD_BYTES;
+    read_arg arg = {widest, buffer, bytes / (size_t)threads / 4096 * 4096};
+    return (double)(arg.part * (size_t)threads) / best_time(pool, read_body, &arg, MIN_WINDOWS, span);
+}

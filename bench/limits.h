@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this machine can do, measured: the yardstick of every benchmark. */
+#ifndef BENCH_LIMITS_H
+#define BENCH_LIMITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rapt_pool.h"
+
+/* One instruction set's loops, for one thread. What they return serves to keep them from being optimised away. */
+typedef struct bench_isa {
+    const char *name;
+    int64_t flops; /* of a round */
+    float (*peak)(int64_t rounds, float a, float b);
+    uint32_t (*read)(const void *from, size_t bytes); /* from is aligned to 64, bytes a multiple of 4 KiB */
+} bench_isa;
+
+/* More than any cache holds: the bytes over which a case that shall come from memory rotates, and over which its limit is
+ * measured. */
+#define BENCH_COLD_BYTES ((size_t)256 << 20)
+
+/* Page-aligned memory in huge pages where the system has them, so that tensors and limits see the same TLB. Null if there is
+ * none. Freed by free(). */
+void *bench_alloc(size_t bytes);
+
+/* Seconds of a clock that only goes forward. */
+double bench_now(void);
+
+/* Multiplications and additions per second of all the pool's threads together, in the registers of one instruction set. Fused
+ * ones count two. 0 if there is no loop for isa. */
+double bench_peak(const char *isa, rapt_pool *pool);
+
+/* Bytes per second that the pool's threads together read from a buffer of that size (at most BENCH_COLD_BYTES), again and again,
+ * with the widest vectors that this machine has. 0 if there is no memory. */
+double bench_bandwidth(size_t bytes, rapt_pool *pool);
+
+#endif

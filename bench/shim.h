@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Google Benchmark for C: shim.cc holds all the C++ there is. */
+#ifndef BENCH_SHIM_H
+#define BENCH_SHIM_H
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bench_state bench_state; /* a benchmark::State */
+typedef void (*bench_function)(bench_state *state, const void *arg);
+
+/* arg has to live until the program ends. */
+void bench_register(const char *name, bench_function function, const void *arg);
+
+bool bench_keep_running(bench_state *state);
+void bench_counter(bench_state *state, const char *name, double value);
+void bench_label(bench_state *state, const char *label);
+/* Reports the benchmark as failed, and makes the program end with status 1. */
+void bench_fail(bench_state *state, const char *why);
+
+/* Ours, called once by main: registers every case. False, with a line on stderr, if it cannot. */
+bool bench_register_cases(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
