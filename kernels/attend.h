@@ -7,9 +7,10 @@
  *   RAPT_TILE_VECTORS  vectors of query rows in a full tile; RAPT_PANEL, RAPT_ROWS_*: see tile.h
  *   RAPT_FEW_ROWS      up to this many rows of a key/value head, keys lie in lanes
  *   RAPT_KEY_CHAINS    accumulators of scores then, 4..8; with RAPT_VL transposed vectors of K they must fit into the registers
+ *   RAPT_AHEAD         keys by which K and V are prefetched then, since few rows are bound by memory
  *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
  *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
- *   v_max (NaN if the second operand is) v_lt v_select(m, yes, no) v_as_int v_as_float
+ *   h_max (of a vector's lanes) v_max (NaN if the second operand is) v_lt v_select(m, yes, no) v_as_int v_as_float
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
@@ -30,6 +31,11 @@
 #define RAPT_PASTE(a, b)  RAPT_PASTE2(a, b)
 #define RAPT_STRING2(a)   #a
 #define RAPT_STRING(a)    RAPT_STRING2(a)
+
+/* Only a hint, so the address need not exist; hence no pointer arithmetic, which would be undefined beyond the tensor's end. */
+static RAPT_INLINE void prefetch(const char *from, size_t offset) {
+    __builtin_prefetch((const void *)((uintptr_t)from + offset), 0, 2);
+}
 
 #include "exp.h"
 #include "stage.h"

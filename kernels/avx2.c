@@ -20,6 +20,7 @@
 #define RAPT_ROWS_3       4
 #define RAPT_ROWS_4       2
 #define RAPT_KEY_CHAINS   4
+#define RAPT_AHEAD        32
 #define RAPT_FEW_ROWS     8
 #define RAPT_NATIVE_F16
 
@@ -40,6 +41,11 @@ static inline vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 static inline vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 static inline vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline float h_max(vf a) {
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
 static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }

@@ -21,6 +21,7 @@
 #define RAPT_ROWS_3       8
 #define RAPT_ROWS_4       6
 #define RAPT_KEY_CHAINS   8
+#define RAPT_AHEAD        32
 #define RAPT_FEW_ROWS     15
 #define RAPT_NATIVE_F16
 
@@ -42,6 +43,7 @@ static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 static inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 static inline vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline float h_max(vf a) { return _mm512_reduce_max_ps(a); }
 static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }

@@ -37,17 +37,20 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
-/* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * keys[key][i]. ng and nr
- * are constants wherever this is called. */
+/* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * keys[key][i]. What lies
+ * ahead bytes behind each key is prefetched. ng and nr are constants wherever this is called. */
 static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, const int nr, const char *const *keys,
-                                   int channels, const float *q, size_t ldq, float *s) {
+                                   int channels, size_t ahead, const float *q, size_t ldq, float *s) {
     vf acc[8];
     int whole = channels - channels % RAPT_VL;
     RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
     for (int i = 0; i < whole; i += RAPT_VL) {
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
             vf k[RAPT_VL];
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + (size_t)i * bytes);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+                k[j] = load(keys[g * RAPT_VL + j] + (size_t)i * bytes);
+                prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead);
+            }
             v_transpose(k);
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                 v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
@@ -55,14 +58,8 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
     }
     if (whole < channels) {
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
-            vf k[RAPT_VL];
             float rest[RAPT_VL * RAPT_VL];
-            for (int j = 0; j < RAPT_VL; j++)
-                v_store(rest + j * RAPT_VL,
-                        load_part(load, bytes, keys[g * RAPT_VL + j] + (size_t)whole * bytes, channels - whole));
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = v_load(rest + j * RAPT_VL);
-            v_transpose(k);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(rest + j * RAPT_VL, k[j]);
+            stage_columns_as(load, bytes, rest, RAPT_VL, keys + g * RAPT_VL, RAPT_VL, whole, channels - whole);
             for (int i = whole; i < channels; i++)
                 RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                     v_fma(v_broadcast(q + r * ldq + i), v_load(rest + (i - whole) * RAPT_VL), acc[g * nr + r]);
@@ -75,21 +72,21 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
 /* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would
  * not fill the time that an addition takes. */
 static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int nr, const char *const *keys, int n, int channels,
-                                      const float *q, size_t ldq, float *s) {
+                                      size_t ahead, const float *q, size_t ldq, float *s) {
     const int ng = RAPT_KEY_CHAINS / nr > 16 / RAPT_VL ? 16 / RAPT_VL : RAPT_KEY_CHAINS / nr;
     int g = 0;
-    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, channels, q, ldq, s + g);
-    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, channels, q, ldq, s + g);
+    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, channels, ahead, q, ldq, s + g);
+    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, channels, ahead, q, ldq, s + g);
 }
 
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, int n, int channels, const float *q,        \
-                                                  size_t ldq, float *s) {                                                        \
+    static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, int n, int channels, size_t ahead,          \
+                                                  const float *q, size_t ldq, float *s) {                                        \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
-            score_keys_as(v_load_##suffix, bytes, 4, keys, n, channels, q, ldq, s);                                              \
-        if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, n, channels, q, ldq, s);                                   \
-        if (rows == 2) score_keys_as(v_load_##suffix, bytes, 2, keys, n, channels, q, ldq, s);                                   \
-        if (rows == 1) score_keys_as(v_load_##suffix, bytes, 1, keys, n, channels, q, ldq, s);                                   \
+            score_keys_as(v_load_##suffix, bytes, 4, keys, n, channels, ahead, q, ldq, s);                                       \
+        if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, n, channels, ahead, q, ldq, s);                            \
+        if (rows == 2) score_keys_as(v_load_##suffix, bytes, 2, keys, n, channels, ahead, q, ldq, s);                            \
+        if (rows == 1) score_keys_as(v_load_##suffix, bytes, 1, keys, n, channels, ahead, q, ldq, s);                            \
     }
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
@@ -101,10 +98,11 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int rows, const
     int from = b->first & -RAPT_PARTIAL_SUMS, to = (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS;
     find_rows(keys, t->k, &p->k, b, from, to);
     float *scores = s->s + b->position % RAPT_CHUNK + from;
+    size_t ahead = RAPT_AHEAD * (size_t)p->k.token_stride;
     switch (p->k.type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        score_keys_##suffix(rows, keys + from, to - from, p->d_k, s->q, padded((size_t)p->d_k), scores);                         \
+        score_keys_##suffix(rows, keys + from, to - from, p->d_k, ahead, s->q, padded((size_t)p->d_k), scores);                  \
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
@@ -123,9 +121,7 @@ static float weigh_row(const rapt_problem *p, query_row *row, float *scores, con
         v_store(scores + n, score);
         max = v_max(max, score);
     }
-    float lane[RAPT_VL], m = row->now.m;
-    v_store(lane, max);
-    for (int j = 0; j < RAPT_VL; j++) m = lane[j] > m ? lane[j] : m; /* a NaN may get lost here: its weight is NaN all the same */
+    float block_max = h_max(max), m = block_max > row->now.m ? block_max : row->now.m; /* a NaN may get lost: its weight is NaN */
     if (attended) {
         *attended = 0;
         for (int n = 0; n < RAPT_BLOCK; n++) *attended |= (uint64_t)!(scores[n] == -INFINITY) << n;
@@ -142,6 +138,7 @@ static float weigh_row(const rapt_problem *p, query_row *row, float *scores, con
         v_store(partial + j, sums);
     }
     for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) sum += partial[j];
+    float lane[RAPT_VL];
     v_store(lane, alpha);
     row->now.m = m;
     row->now.l = s_fma(row->now.l, lane[0], sum);
@@ -166,7 +163,8 @@ static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows
                   .b = t->v + (size_t)(b->position + b->first) * stride,
                   .ldb = stride,
                   .depth = b->end - b->first,
-                  .start = START_KEEP};
+                  .start = START_KEEP,
+                  .ahead = RAPT_AHEAD * stride};
     tile_product(o, n, whole);
     if (whole < vectors) {
         const char *values[RAPT_BLOCK];
@@ -175,6 +173,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows
         o.c += (size_t)in_place * sizeof(float);
         o.b = (const char *)s->values;
         o.ldb = dv * sizeof(float);
+        o.ahead = 0;
         tile_product(o, n, vectors - whole);
     }
 }

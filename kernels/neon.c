@@ -20,6 +20,7 @@
 #define RAPT_ROWS_3       8
 #define RAPT_ROWS_4       6
 #define RAPT_KEY_CHAINS   8
+#define RAPT_AHEAD        32
 #define RAPT_FEW_ROWS     4
 #define RAPT_NATIVE_F16
 
@@ -40,6 +41,7 @@ static inline vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
 static inline vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
 static inline vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
 static inline vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
+static inline float h_max(vf a) { return vmaxvq_f32(a); }
 static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }

@@ -14,6 +14,7 @@
 #define RAPT_ROWS_3       4
 #define RAPT_ROWS_4       2
 #define RAPT_KEY_CHAINS   4
+#define RAPT_AHEAD        0
 #define RAPT_FEW_ROWS     1
 
 typedef float vf;
@@ -34,6 +35,7 @@ static inline vf v_sub(vf a, vf b) { return a - b; }
 static inline vf v_mul(vf a, vf b) { return a * b; }
 static inline vf v_div(vf a, vf b) { return a / b; }
 static inline vf v_max(vf a, vf b) { return a > b ? a : b; }
+static inline float h_max(vf a) { return a; }
 static inline vf v_fma(vf a, vf b, vf c) { return s_fma(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return a < b; }
 static inline vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }

@@ -20,6 +20,7 @@
 #define RAPT_ROWS_3       3
 #define RAPT_ROWS_4       2
 #define RAPT_KEY_CHAINS   4
+#define RAPT_AHEAD        32
 #define RAPT_FEW_ROWS     4
 
 typedef __m128 vf, vm;
@@ -39,6 +40,10 @@ static inline vf v_sub(vf a, vf b) { return _mm_sub_ps(a, b); }
 static inline vf v_mul(vf a, vf b) { return _mm_mul_ps(a, b); }
 static inline vf v_div(vf a, vf b) { return _mm_div_ps(a, b); }
 static inline vf v_max(vf a, vf b) { return _mm_max_ps(a, b); }
+static inline float h_max(vf a) {
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
+}
 static inline vf v_fma(vf a, vf b, vf c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
 static inline float s_fma(float a, float b, float c) { return a * b + c; }
 static inline vm v_lt(vf a, vf b) { return _mm_cmplt_ps(a, b); }

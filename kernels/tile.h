@@ -19,6 +19,7 @@ typedef struct operands {
     int depth;
     start start;
     const float *scale; /* for START_SCALE, one for each lane of the panel */
+    size_t ahead;       /* prefetch what lies so many bytes behind each row of B; 0: nothing */
 } operands;
 
 /* nv and nr are constants wherever this is called: the loops over them unroll, and acc lives in registers. */
@@ -33,6 +34,7 @@ static RAPT_INLINE void tile(const int nv, const int nr, operands o) {
     for (int k = 0; k < o.depth; k++) {
         vf b[4];
         RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_load(o.b + k * o.ldb + v * sizeof(vf));
+        if (o.ahead) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * sizeof(vf), k * o.ldb + o.ahead);
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
             vf a = v_broadcast(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);

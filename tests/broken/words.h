@@ -17,6 +17,7 @@
 #define RAPT_ROWS_3       3
 #define RAPT_ROWS_4       2
 #define RAPT_KEY_CHAINS   4
+#define RAPT_AHEAD        0
 #define RAPT_FEW_ROWS     4
 
 typedef float vf __attribute__((vector_size(16)));
@@ -58,6 +59,11 @@ static inline vm i_gt(vi a, vi b) { return (vm)a > (vm)b; }
 static inline vi i_select(vm m, vi yes, vi no) { return ((vi)m & yes) | (~(vi)m & no); }
 static inline vf v_select(vm m, vf yes, vf no) { return (vf)i_select(m, (vi)yes, (vi)no); }
 static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
+static inline float h_max(vf a) {
+    float m = a[0];
+    for (int i = 1; i < 4; i++) m = a[i] > m ? a[i] : m;
+    return m;
+}
 static inline vi i_load_u16(const void *from) {
     uint16_t h[4];
     memcpy(h, from, sizeof h);
