@@ -172,7 +172,7 @@ typedef struct rapt_args {
     size_t size;           /* sizeof(rapt_args) of the caller's header, as in rapt_desc */
     const void *q, *k, *v; /* null only where the tensor has no element */
     void *o;
-    float *lse;                /* required if, and only if used when, the plan has an lse layout */
+    float *lse;                /* required when the plan has an lse layout, otherwise ignored */
     const int32_t *kv_lengths; /* [batch], each 0..kv_len: the keys that exist for each batch entry; null: kv_len for all.
                                   Keys and values beyond the length are never read */
     void *workspace;           /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
@@ -185,8 +185,8 @@ RAPT_API void rapt_args_init_sized(rapt_args *args, size_t size);
 /* All four ways give the same bits. Errors of each: NULL, STRUCT, PLAN, KV_LENGTH, OVERLAP (byte ranges from a tensor's first
  * to its last byte must not meet), STRIDE (a tensor would wrap around the address space), WORKSPACE, ALIGNMENT, and RANGE where
  * numbers are given. What is attended reaches the row: a NaN in an attended key makes the row NaN, one in an attended value
- * makes that channel NaN. What is masked never does. An attended key of score -inf has weight 0 and counts as masked; a row
- * without attended keys gives o = 0 and lse = -inf. */
+ * makes that channel NaN. What is masked never does. A key of score -inf has weight 0; a row without attended keys, or whose
+ * scores are all -inf, gives o = 0 (unless an attended value is not finite) and lse = -inf. */
 
 /* 1. On the calling thread. */
 RAPT_API rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args);

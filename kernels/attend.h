@@ -125,13 +125,14 @@ static inline vf reciprocal(vf l) { return v_select(v_lt(v_set1(0.0f), l), v_div
 /* o / l. Adding 0 makes -0 of +0's sign: which of the two o was may depend on masked keys that were visited. */
 static inline vf finished(vf o, vf reciprocal_l) { return v_fma(o, reciprocal_l, v_set1(0.0f)); }
 
-/* Is there a NaN among n floats? Masked values that are NaN or infinite leave one behind (0 * inf). */
-static bool any_nan(const float *x, size_t n) {
+/* Is any of rows x n floats not finite? Masked values that are NaN or infinite leave a NaN behind (0 * inf). */
+static bool any_nonfinite(const float *x, int rows, size_t ld, int n) {
     vf sum = v_set1(0.0f);
-    for (size_t i = 0; i < n; i += RAPT_VL) {
-        vf v = v_load(x + i);
-        sum = v_add(sum, v_sub(v, v)); /* 0, or NaN for NaN and infinities */
-    }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < n; i += RAPT_VL) {
+            vf v = v_load(x + (size_t)r * ld + i);
+            sum = v_add(sum, v_sub(v, v)); /* 0, or NaN for NaN and infinities */
+        }
     float lane[RAPT_VL], total = 0.0f;
     v_store(lane, sum);
     for (int j = 0; j < RAPT_VL; j++) total += lane[j];

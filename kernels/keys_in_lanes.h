@@ -111,7 +111,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int rows, const
 
 /* One row's scores become weights, its maximum and sum move on, and its o is to be multiplied by the result. Lanes that are not
  * attended to become -inf, so weight 0. */
-static float weigh_row(const rapt_problem *p, query_row *row, float *scores, const block *b, uint64_t *attended) {
+static float weigh_row(const rapt_problem *p, query_row *row, float *scores, const block *b) {
     vf first = v_set1((float)smaller(larger(row->first - b->position, 0), RAPT_BLOCK));
     vf end = v_set1((float)smaller(larger(row->end - b->position, 0), RAPT_BLOCK));
     vf max = v_set1(-INFINITY);
@@ -122,10 +122,6 @@ static float weigh_row(const rapt_problem *p, query_row *row, float *scores, con
         max = v_max(max, score);
     }
     float block_max = h_max(max), m = block_max > row->now.m ? block_max : row->now.m; /* a NaN may get lost: its weight is NaN */
-    if (attended) {
-        *attended = 0;
-        for (int n = 0; n < RAPT_BLOCK; n++) *attended |= (uint64_t)!(scores[n] == -INFINITY) << n;
-    }
     vf at = finite_max(v_set1(m)), alpha = v_exp2_of(p, v_sub(v_set1(row->now.m), at));
     float partial[RAPT_PARTIAL_SUMS], sum = 0.0f;
     for (int j = 0; j < RAPT_PARTIAL_SUMS; j += RAPT_VL) {
@@ -178,17 +174,19 @@ static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows
     }
 }
 
-/* The same without the keys that are masked, as add_attended in queries_in_lanes.h. */
-static void add_attended_values(const rapt_task *t, const row_scratch *s, query_row *row, const float *weights, const block *b,
-                                uint64_t attended) {
+/* The same for one row without the keys that are masked, as add_attended in queries_in_lanes.h. */
+static void add_attended_values(const rapt_task *t, const row_scratch *s, query_row *row, const float *weights,
+                                const block *all) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v);
     const char *values[RAPT_BLOCK];
-    find_rows(values, t->v, &p->v, b, b->first, b->end);
-    stage_rows(p->v.type, s->values, dv, values + b->first, b->end - b->first, 0, p->d_v);
-    for (int n = b->first; n < b->end; n++)
-        for (int c = 0; c < p->d_v && attended >> n & 1; c++)
-            row->now.o[c] = s_fma(weights[n], s->values[(size_t)(n - b->first) * dv + c], row->now.o[c]);
+    block b = block_of(all->position, row->first, row->end);
+    if (b.first >= b.end) return;
+    find_rows(values, t->v, &p->v, &b, b.first, b.end);
+    stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
+    for (int n = b.first; n < b.end; n++)
+        for (int c = 0; c < p->d_v; c++)
+            row->now.o[c] = s_fma(weights[n], s->values[(size_t)(n - b.first) * dv + c], row->now.o[c]);
 }
 
 static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk, bool careful) {
@@ -211,11 +209,10 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     for (int i = 0; i < count; i++)
         for (int r = 0; r < n; r++) {
             float *scores = s->s + (size_t)r * RAPT_CHUNK + blocks[i].position % RAPT_CHUNK;
-            uint64_t attended;
-            s->alpha[i * n + r] = weigh_row(p, &rows[r], scores, &blocks[i], careful ? &attended : NULL);
+            s->alpha[i * n + r] = weigh_row(p, &rows[r], scores, &blocks[i]);
             if (careful) {
                 rescale_row(p, &rows[r].now, s->alpha[i * n + r]);
-                add_attended_values(t, s, &rows[r], scores, &blocks[i], attended);
+                add_attended_values(t, s, &rows[r], scores, &blocks[i]);
             }
         }
     for (int i = 0; i < count && !careful; i++) {
@@ -259,14 +256,14 @@ static void attend_rows(const rapt_task *t) {
         rows[r].all.l = 0.0f;
         memset(rows[r].all.o, 0, dv * sizeof(float));
     }
+    bool masked = false; /* are keys visited that are masked for some row? */
+    for (int r = 1; r < n; r++) masked |= rows[r].first != rows[0].first || rows[r].end != rows[0].end;
     stage_rows(p->q.type, s.q, dk, queries, n, 0, p->d_k);
     for (size_t i = 0; i < (size_t)n * dk; i += RAPT_VL) v_store(s.q + i, v_mul(v_load(s.q + i), v_set1(p->q_factor)));
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
         attend_rows_chunk(t, &s, rows, n, chunk, false);
-        bool nan = false;
-        for (int r = 0; r < n; r++) nan |= any_nan(rows[r].now.o, (size_t)p->d_v);
-        if (nan) attend_rows_chunk(t, &s, rows, n, chunk, true);
+        if (masked && any_nonfinite(rows[0].now.o, n, 2 * dv, p->d_v)) attend_rows_chunk(t, &s, rows, n, chunk, true);
         for (int r = 0; r < n; r++) {
             if (t->states) leave_state(t, r, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
             else fold_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);

@@ -13,6 +13,7 @@ typedef struct query_tile {
     float *q;                                       /* [d_k][LANES], times q_factor */
     lane_state now, all;                            /* of the chunk, and of all chunks before it */
     bool started, folded;                           /* does now, does all hold anything yet? */
+    bool masked;                                    /* has the chunk keys that were visited, but are masked in some lane? */
     int32_t *first, *end;                           /* [LANES] the keys each lane attends to */
     int64_t first_min, first_max, end_min, end_max; /* over the lanes that attend to any */
 } query_tile;
@@ -81,11 +82,12 @@ static void start_chunk(query_tile *tile) {
         v_store(tile->now.m + i, v_set1(-INFINITY));
         v_store(tile->now.l + i, v_set1(0.0f));
     }
-    tile->started = false;
+    tile->started = tile->masked = false;
 }
 
 /* Sets the scores of keys that a lane does not attend to to -inf. */
-static void mask_scores(const query_tile *tile, const lane_scratch *s, int64_t position, int first, int end) {
+static void mask_scores(query_tile *tile, const lane_scratch *s, int64_t position, int first, int end) {
+    tile->masked = true;
     for (int i = 0; i < tile->vectors * RAPT_VL; i++) {
         s->first[i] = (float)smaller(larger(tile->first[i] - position, 0), RAPT_BLOCK);
         s->end[i] = (float)smaller(larger(tile->end[i] - position, 0), RAPT_BLOCK);
@@ -125,24 +127,19 @@ static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lan
 }
 
 /* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. */
-static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const uint64_t *attended,
-                         const char *values, size_t stride, int first, int end) {
-    for (int c = 0; c < p->d_v; c++)
-        for (int r = 0; r < tile->rows; r++) {
-            float o = tile->started ? tile->now.o[(size_t)c * LANES + r] * s->alpha[r] : 0.0f;
-            for (int n = first; n < end; n++) {
+static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int64_t position,
+                         const char *values, size_t stride, int first) {
+    for (int r = 0; r < tile->rows; r++) {
+        block b = block_of(position, tile->first[r], tile->end[r]);
+        for (int c = 0; c < p->d_v; c++) {
+            float *o = tile->now.o + (size_t)c * LANES + r;
+            *o = tile->started ? *o * s->alpha[r] : 0.0f;
+            for (int n = b.first; n < b.end; n++) {
                 float value;
                 memcpy(&value, values + (size_t)(n - first) * stride + (size_t)c * sizeof value, sizeof value);
-                if (attended[r] >> n & 1) o = s_fma(s->s[n * LANES + r], value, o);
+                *o = s_fma(s->s[n * LANES + r], value, *o);
             }
-            tile->now.o[(size_t)c * LANES + r] = o;
         }
-}
-
-static void find_attended(const query_tile *tile, const lane_scratch *s, int first, int end, uint64_t *attended) {
-    for (int r = 0; r < tile->rows; r++) {
-        attended[r] = 0;
-        for (int n = first; n < end; n++) attended[r] |= (uint64_t)!(s->s[n * LANES + r] == -INFINITY) << n;
     }
 }
 
@@ -191,10 +188,8 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
                                     .start = START_ZERO},
                          end - first, tile->vectors);
             if (position < tile->first_max || position + end > tile->end_min) mask_scores(tile, s, position, first, end);
-            uint64_t attended[LANES];
-            if (careful) find_attended(tile, s, first, end, attended);
             weigh_lanes(p, tile, s, first, end);
-            if (careful) add_attended(p, tile, s, attended, tile_values, value_stride, first, end);
+            if (careful) add_attended(p, tile, s, position, tile_values, value_stride, first);
             else
                 tile_product((operands){.c = (char *)tile->now.o,
                                         .ldc = LANES * sizeof(float),
@@ -229,12 +224,6 @@ static void fold_tile(const rapt_problem *p, query_tile *tile) {
     }
 }
 
-static bool tile_has_nan(const rapt_problem *p, const query_tile *tile) {
-    for (int c = 0; c < p->d_v; c++)
-        if (any_nan(tile->now.o + (size_t)c * LANES, (size_t)tile->vectors * RAPT_VL)) return true;
-    return false;
-}
-
 /* Ends the rows of a tile: divides unless states are wanted, and turns lanes back into rows. */
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
@@ -242,15 +231,14 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
     row_cursor at = row_at(t, tile->row0);
     for (int i = 0; i < tile->rows; i += RAPT_VL) {
         vf factor = reciprocal(v_load(state->l + i));
-        for (int c = 0; c < p->d_v && !t->states; c++) {
-            float *o = state->o + (size_t)c * LANES + i;
-            v_store(o, finished(v_load(o), factor));
-        }
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
-            const char *channels[RAPT_VL];
-            for (int j = 0; j < RAPT_VL; j++)
-                channels[j] = (const char *)(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
-            store_transposed(v_load_f32, channels, 0, s->values + c, dv);
+            vf channels[RAPT_VL];
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+                vf o = v_load(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
+                channels[j] = t->states ? o : finished(o, factor);
+            }
+            v_transpose(channels);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->values + (size_t)j * dv + c, channels[j]);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
             if (t->states) leave_state(t, tile->row0 + r, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
@@ -279,7 +267,8 @@ static void attend_queries(const rapt_task *t) {
         attend_chunk(t, &s, tiles, n, chunk, false);
         for (int i = 0; i < n; i++) {
             if (!tiles[i].started) continue;
-            if (tile_has_nan(p, &tiles[i])) attend_chunk(t, &s, &tiles[i], 1, chunk, true);
+            if (tiles[i].masked && any_nonfinite(tiles[i].now.o, p->d_v, LANES, tiles[i].vectors * RAPT_VL))
+                attend_chunk(t, &s, &tiles[i], 1, chunk, true);
             if (t->states) emit_tile(t, &s, &tiles[i], &tiles[i].now, chunk);
             else if (folds) fold_tile(p, &tiles[i]);
         }

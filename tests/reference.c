@@ -140,6 +140,9 @@ static void double_row(const row *r, double *o, double *bound, double *size, dou
     memset(o, 0, (size_t)d_v * sizeof *o);
     memset(bound, 0, (size_t)d_v * sizeof *bound);
     memset(size, 0, (size_t)d_v * sizeof *size);
+    for (int64_t j = 0; j < r->length; j++) /* weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are */
+        for (int64_t c = 0; c < d_v && r->logit[j] == -INFINITY && reference_attends(r->desc, r->length, r->i, j); c++)
+            o[c] += 0 * r->v[j * d_v + c];
     *lse = -INFINITY;
     *lse_bound = 0;
     if (keys == 0) return;

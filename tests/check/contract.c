@@ -386,11 +386,66 @@ static void case_names(check *c) {
         check_fail(c, NULL, "a layout that overflows has a good stride");
 }
 
+/* ---- Storage types ------------------------------------------------------------------------------------------------------ */
+
+/* With one key the output is the value itself. So every pattern of a 16-bit type can be sent through a load, and through a store
+ * f32 of few bits, which often lie halfway between two neighbours. */
+static float halfway(rapt_type type, uint64_t *random) {
+    const int64_t exponent = type == RAPT_F16 ? draw_below(random, 34) - 30 : draw_below(random, 255) - 140;
+    const float value = ldexpf((float)draw_below(random, 1 << 14), (int)exponent);
+    static const uint32_t specials[] = {0x7f800000, 0xff800000, 0x7fc00000, 0x7fffffff, 0xffffffff}; /* infinities and NaNs */
+    if (draw_below(random, 50)) return draw_below(random, 2) ? value : -value;
+    const uint32_t special = DRAW_OF(random, specials);
+    return reference_load(RAPT_F32, &special);
+}
+
+static void conversions(check *c, rapt_type type, bool load, int64_t q_len) {
+    problem p = problem_of(c, 1, 64, 64, q_len, 1, 1, 1024);
+    if (load) p.desc.v.type = type;
+    else p.desc.o.type = type;
+    p.lse = false;
+    subject s = subject_create(c, &p);
+    unsigned char *want = malloc((size_t)subject_output_bytes(&s)), *to = want;
+    if (!want) exit(1);
+    fence_protect(&s.v, false);
+    for (int64_t h = 0; h < p.desc.heads; h++) {
+        for (int64_t i = 0; i < q_len; i++) {
+            for (int64_t ch = 0; ch < p.desc.d_v; ch++, to += reference_type_bytes(p.desc.o.type)) {
+                unsigned char *const v = s.v.data + (h * p.desc.d_v + ch) * reference_type_bytes(p.desc.v.type);
+                const uint16_t pattern = (uint16_t)(h * p.desc.d_v + ch);
+                if (i == 0 && load) memcpy(v, &pattern, sizeof pattern);
+                if (i == 0 && !load) reference_store(RAPT_F32, v, halfway(type, &c->random));
+                reference_store(p.desc.o.type, to, reference_load(p.desc.v.type, v) + 0.0f); /* outputs have no -0 */
+            }
+        }
+    }
+    fence_protect(&s.v, true);
+    FOR_EACH_KERNEL(c, k) {
+        const how plainly = {WAY_RUN, 1, 1, 1};
+        unsigned char *got = subject_run(c, &s, k, &plainly);
+        if (got) same_rows(c, k, load ? "the loaded value" : "the rounded value", &s, got, &s, want, 0, 0, 0);
+        free(got);
+    }
+    free(want);
+    subject_destroy(&s);
+}
+
+static void case_conversions(check *c) {
+    static const int64_t few_and_many[] = {1, 20};
+    for (int64_t n = 0; n < LENGTH_OF(few_and_many); n++) {
+        for (rapt_type type = RAPT_F16; type <= RAPT_BF16; type++) {
+            conversions(c, type, true, few_and_many[n]);
+            conversions(c, type, false, few_and_many[n]);
+        }
+    }
+}
+
 const check_case contract_cases[] = {
     {"errors", "every status of rapt.h provoked, and nothing written", case_errors, 1},
     {"empty", "no batch, no queries: nothing to do, null pointers allowed", case_empty, 1},
     {"workspace", "exactly the size asked for works, one byte less is refused", case_workspace, 2},
     {"names", "kernels, status strings, forcing", case_names, 1},
+    {"conversions", "f16 and bf16: every pattern loaded, and stores to nearest even", case_conversions, 1},
     {"golden", "hashes of outputs, the same on every machine", case_golden, 1},
     {0},
 };
