@@ -117,6 +117,11 @@ static void activate(check *c) {
         if (k->chosen && k->usable == RAPT_OK) k->active = twin_of(c, k->rounding)->active = true;
 }
 
+static bool any_active(check *c) {
+    FOR_EACH_KERNEL(c, k) return true;
+    return false;
+}
+
 /* ---- Options ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct options {
@@ -165,18 +170,20 @@ static bool number_of(const char *text, uint64_t *number) {
     return text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0;
 }
 
-/* Calls apply for each name of a comma-separated list; returns the first that is no kernel, or null. */
+/* Calls apply for each kernel of a comma-separated list; returns the first name that is no kernel, or null. */
 static const char *each_name(check *c, const char *names, void (*apply)(kernel *)) {
-    static char name[64];
+    static char unknown[64];
+    unknown[0] = 0;
     while (*names) {
+        char name[sizeof unknown];
         const size_t n = strcspn(names, ",");
         snprintf(name, sizeof name, "%.*s", (int)n, names);
         kernel *k = kernel_named(c, name);
-        if (!k) return name;
-        apply(k);
+        if (k) apply(k);
+        else if (!unknown[0]) memcpy(unknown, name, sizeof name);
         names += n + (names[n] == ',');
     }
-    return NULL;
+    return unknown[0] ? unknown : NULL;
 }
 
 static void choose(kernel *k) { k->chosen = true; }
@@ -259,6 +266,15 @@ static void compare_with_naive(check *c, int rounding) {
     c->worst[rounding] = fmax(c->worst[rounding], a->worst);
 }
 
+static double naive_ratio(const check *c) {
+    double worst = 0;
+    for (int rounding = 0; rounding < CLASSES; rounding++) {
+        const accuracy *a = &c->accuracy[rounding];
+        if (a->naive_squares > 0) worst = fmax(worst, sqrt(a->squares / a->naive_squares));
+    }
+    return worst;
+}
+
 static bool run_case(check *c, const check_case *e) {
     c->case_name = e->name;
     c->random = hash_text(c->seed, e->name);
@@ -287,7 +303,8 @@ static int64_t run_all(check *c, const selection *cases, const options *o) {
             if (!c->summary) {
                 printf("%sok %" PRId64 " - %s", passed ? "" : "not ", number, c->case_name);
                 const double worst = fmax(c->accuracy[UNFUSED].worst, c->accuracy[FUSED].worst);
-                if (worst > 0) printf(" # error/bound %.3f", worst);
+                if (!any_active(c)) printf(" # SKIP none of these kernels can run here");
+                else if (worst > 0) printf(" # error/bound %.3f, error/naive %.2f", worst, naive_ratio(c));
                 printf("\n");
             }
             if (passed) continue;

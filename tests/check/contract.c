@@ -373,6 +373,12 @@ static void case_names(check *c) {
     if (rapt_isa_force("no such kernel") != RAPT_ERR_ISA_UNKNOWN) check_fail(c, NULL, "an unknown kernel was forced");
     if (rapt_isa_rounding("no such kernel")) check_fail(c, NULL, "an unknown kernel has a rounding class");
     if (rapt_isa_force(NULL) != RAPT_OK) check_fail(c, NULL, "rapt_isa_force(NULL) failed");
+    const kernel *best = c->kernels;
+    while (best->usable != RAPT_OK) best++; /* ends: scalar code always can */
+    const char *now = NULL;
+    const bool forced = getenv("RAPT_ISA") && *getenv("RAPT_ISA");
+    if (!forced && (rapt_isa_current(&now) != RAPT_OK || !now || strcmp(now, best->name) != 0))
+        check_fail(c, NULL, "%s is current, not the first that can run, %s", now ? now : "none", best->name);
     for (int status = 2; status > -40; status--) {
         const char *text = rapt_status_string((rapt_status)status);
         if (!text || !*text || strchr(text, '\n')) check_fail(c, NULL, "status %d has no line of text", status);

@@ -31,7 +31,6 @@ typedef struct kernel {
 
 typedef struct accuracy { /* of a rounding class, against the double reference, in units of the bound */
     double worst, squares, naive_squares, floor_squares;
-    int64_t elements;
 } accuracy;
 
 enum { UNFUSED, FUSED, CLASSES };

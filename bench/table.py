@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""table.py RESULT.json [README.md]: a Markdown table of a run of rapt-bench (--benchmark_format=json, any number of repetitions, of
+which the medians count), printed, or put between the README's two result marks."""
+import collections
+import datetime
+import json
+import re
+import statistics
+import sys
+
+WHAT = {
+    "P1": "H 12, S 128, d 64", "P2": "H 12, S 512, d 64", "P3": "H 32/8, S 1024, d 128, causal", "P4": "H 8, S 4096, d 64, causal",
+    "P5": "H 8, S 4096, d 128", "P6": "H 32/8, 256 queries on 4096 keys, d 128, causal", "D1": "decode, H 32/8, 4096 keys, d 128",
+    "D2": "decode, H 32/8, 32768 keys, d 128", "D3": "decode, H 32, 4096 keys, d 128", "D4": "decode, H 8/1, 8192 keys, d 256",
+    "D5": "8 queries, H 32/8, 4096 keys, d 128, causal",
+}
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as f:
+        found = re.search(r"model name\s*:\s*(.*)", f.read())
+    return found[1] if found else "unknown CPU"
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    with open(sys.argv[1]) as f:
+        runs = json.load(f)["benchmarks"]
+    shares, rates = collections.defaultdict(list), collections.defaultdict(list)
+    for run in runs:
+        if run.get("run_type") == "aggregate" or "share" not in run:
+            continue
+        case, kind, isa, threads = run["name"].split("/")[:4]
+        key = case, f"{kind} {isa} {threads}"
+        shares[key].append(run["share"])
+        rates[key].append((run["GFLOPS"], "GFLOP/s") if "GFLOPS" in run else (run["GBs"], "GB/s"))
+    cases = sorted({case for case, _ in shares}, key=lambda c: (c[0] != "P", c))
+    columns = list(dict.fromkeys(column for _, column in shares))
+    lines = [f"Share of what the same machine reached in the same run (FMA peak for P and D5, read bandwidth for D1 to D4): {cpu_name()}, "
+             f"{datetime.date.today()}.", "", "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
+    for case in cases:
+        cells = []
+        for column in columns:
+            if not shares[case, column]:
+                cells.append("")
+                continue
+            rate = statistics.median(r for r, _ in rates[case, column])
+            cells.append(f"{100 * statistics.median(shares[case, column]):.0f} % ({rate:.0f} {rates[case, column][0][1]})")
+        lines.append(f"| {case} | {WHAT.get(case, '')} | " + " | ".join(cells) + " |")
+    table = "\n".join(lines) + "\n"
+    if len(sys.argv) == 2:
+        print(table, end="")
+        return
+    with open(sys.argv[2]) as f:
+        text = f.read()
+    new, count = re.subn(r"(<!-- results:[^\n]*-->\n).*?(<!-- /results -->)", lambda m: m[1] + table + m[2], text, flags=re.S)
+    if count != 1:
+        sys.exit(f"table.py: {sys.argv[2]}: no result marks")
+    with open(sys.argv[2], "w") as f:
+        f.write(new)
+
+
+main()
