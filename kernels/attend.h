@@ -7,7 +7,8 @@
  *   RAPT_TILE_VECTORS  vectors of query rows in a full tile; RAPT_PANEL, RAPT_ROWS_*: see tile.h
  *   RAPT_FEW_ROWS      up to this many rows of a key/value head, keys lie in lanes
  *   RAPT_KEY_CHAINS    accumulators of scores then, 4..8; with RAPT_VL transposed vectors of K they must fit into the registers
- *   RAPT_AHEAD         keys by which K and V are prefetched then, since few rows are bound by memory
+ *   RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD   rows by which K and V are prefetched then, since few rows are bound by memory
+ *   RAPT_VALUES_DEPTH  rows of V at a time then, where a panel does not take them whole
  *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
  *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
  *   h_max (of a vector's lanes) v_max (NaN if the second operand is) v_lt v_select(m, yes, no) v_as_int v_as_float

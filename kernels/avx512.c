@@ -15,13 +15,16 @@
 
 #define RAPT_VL           16
 #define RAPT_TILE_VECTORS 3
-#define RAPT_PANEL        4
+#define RAPT_PANEL        8
 #define RAPT_ROWS_1       16
 #define RAPT_ROWS_2       12
 #define RAPT_ROWS_3       8
 #define RAPT_ROWS_4       6
+#define RAPT_ROWS_8       3
 #define RAPT_KEY_CHAINS   8
-#define RAPT_AHEAD        32
+#define RAPT_KEYS_AHEAD   32
+#define RAPT_VALUES_AHEAD 16
+#define RAPT_VALUES_DEPTH 8
 #define RAPT_FEW_ROWS     15
 #define RAPT_NATIVE_F16
 

@@ -47,13 +47,13 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
     for (int i = 0; i < whole; i += RAPT_VL) {
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
             vf k[RAPT_VL];
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                k[j] = load(keys[g * RAPT_VL + j] + (size_t)i * bytes);
-                prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead);
-            }
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + (size_t)i * bytes);
             v_transpose(k);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
-                v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+                prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead); /* here: a burst at the loads holds them up */
+                RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
+                    v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
+            }
         }
     }
     if (whole < channels) {
@@ -98,7 +98,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int rows, const
     int from = b->first & -RAPT_PARTIAL_SUMS, to = (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS;
     find_rows(keys, t->k, &p->k, b, from, to);
     float *scores = s->s + b->position % RAPT_CHUNK + from;
-    size_t ahead = RAPT_AHEAD * (size_t)p->k.token_stride;
+    size_t ahead = RAPT_KEYS_AHEAD * (size_t)p->k.token_stride;
     switch (p->k.type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
@@ -158,16 +158,24 @@ static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows
                   .ks = sizeof(float),
                   .b = t->v + (size_t)(b->position + b->first) * stride,
                   .ldb = stride,
-                  .depth = b->end - b->first,
                   .start = START_KEEP,
-                  .ahead = RAPT_AHEAD * stride};
-    tile_product(o, n, whole);
+                  .ahead = RAPT_VALUES_AHEAD * stride};
+    /* Memory shall see whole rows of V, one after the other. If that takes several passes, they go over a few rows at a time. */
+    int depth = whole <= RAPT_PANEL && n <= RAPT_PANEL_ROWS ? RAPT_BLOCK : RAPT_VALUES_DEPTH;
+    for (int first = b->first; first < b->end && whole > 0; first += depth) {
+        o.depth = smaller(depth, b->end - first);
+        tile_product(o, n, whole);
+        o.a += (size_t)depth * sizeof(float);
+        o.b += (size_t)depth * stride;
+    }
     if (whole < vectors) {
         const char *values[RAPT_BLOCK];
         find_rows(values, t->v, &p->v, b, b->first, b->end);
         stage_rows(p->v.type, s->values, dv, values + b->first, b->end - b->first, in_place, p->d_v - in_place);
         o.c += (size_t)in_place * sizeof(float);
+        o.a = (const char *)(s->s + b->position % RAPT_CHUNK + b->first);
         o.b = (const char *)s->values;
+        o.depth = b->end - b->first;
         o.ldb = dv * sizeof(float);
         o.ahead = 0;
         tile_product(o, n, vectors - whole);

@@ -19,8 +19,11 @@
 #define RAPT_ROWS_2       12
 #define RAPT_ROWS_3       8
 #define RAPT_ROWS_4       6
+#define RAPT_ROWS_8       2
 #define RAPT_KEY_CHAINS   8
-#define RAPT_AHEAD        32
+#define RAPT_KEYS_AHEAD   32
+#define RAPT_VALUES_AHEAD 32
+#define RAPT_VALUES_DEPTH 16
 #define RAPT_FEW_ROWS     4
 #define RAPT_NATIVE_F16
 

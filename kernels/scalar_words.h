@@ -13,8 +13,11 @@
 #define RAPT_ROWS_2       4
 #define RAPT_ROWS_3       4
 #define RAPT_ROWS_4       2
+#define RAPT_ROWS_8       1
 #define RAPT_KEY_CHAINS   4
-#define RAPT_AHEAD        0
+#define RAPT_KEYS_AHEAD   0
+#define RAPT_VALUES_AHEAD 0
+#define RAPT_VALUES_DEPTH RAPT_BLOCK
 #define RAPT_FEW_ROWS     1
 
 typedef float vf;

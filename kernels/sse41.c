@@ -19,8 +19,11 @@
 #define RAPT_ROWS_2       5
 #define RAPT_ROWS_3       3
 #define RAPT_ROWS_4       2
+#define RAPT_ROWS_8       1
 #define RAPT_KEY_CHAINS   4
-#define RAPT_AHEAD        32
+#define RAPT_KEYS_AHEAD   32
+#define RAPT_VALUES_AHEAD 32
+#define RAPT_VALUES_DEPTH 16
 #define RAPT_FEW_ROWS     4
 
 typedef __m128 vf, vm;

@@ -3,8 +3,8 @@
  * one accumulator for each element. It serves Q*K^T and P*V in both paths. Strides are in bytes, A and B are f32 at any address.
  *
  * The ISA file defines, on top:
- *   RAPT_PANEL                   vectors of the widest panel, 1..4
- *   RAPT_ROWS_1 .. RAPT_ROWS_4   rows of a register tile for panels of 1..4 vectors, at most 32 accumulators each; the
+ *   RAPT_PANEL                   vectors of the widest panel, 2, 4 or 8
+ *   RAPT_ROWS_1, _2, _3, _4, _8  rows of a register tile for panels of so many vectors, at most 32 accumulators each; the
  * accumulators, a vector of B for each panel vector and one of A must fit into the registers */
 
 typedef enum start { START_ZERO, START_KEEP, START_SCALE } start; /* C = AB, C = C + AB, C = C * scale[m] + AB */
@@ -32,7 +32,7 @@ static RAPT_INLINE void tile(const int nv, const int nr, operands o) {
         else acc[r * nv + v] = v_mul(v_load(c), v_load(o.scale + v * RAPT_VL));
     }
     for (int k = 0; k < o.depth; k++) {
-        vf b[4];
+        vf b[8];
         RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_load(o.b + k * o.ldb + v * sizeof(vf));
         if (o.ahead) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * sizeof(vf), k * o.ldb + o.ahead);
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
@@ -64,11 +64,15 @@ RAPT_DEFINE_PANEL(1, RAPT_ROWS_1)
 RAPT_DEFINE_PANEL(2, RAPT_ROWS_2)
 RAPT_DEFINE_PANEL(3, RAPT_ROWS_3)
 RAPT_DEFINE_PANEL(4, RAPT_ROWS_4)
+RAPT_DEFINE_PANEL(8, RAPT_ROWS_8)
+
+#define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL) /* of the widest panel */
 
 static void tile_product(operands o, int rows, int vectors) {
     while (vectors > 0) {
-        int nv = vectors < RAPT_PANEL ? vectors : RAPT_PANEL;
-        if (nv == 4) panel_4(o, rows);
+        int nv = vectors >= RAPT_PANEL ? RAPT_PANEL : vectors < 4 ? vectors : 4;
+        if (nv == 8) panel_8(o, rows);
+        else if (nv == 4) panel_4(o, rows);
         else if (nv == 3) panel_3(o, rows);
         else if (nv == 2) panel_2(o, rows);
         else panel_1(o, rows);

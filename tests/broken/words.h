@@ -16,8 +16,11 @@
 #define RAPT_ROWS_2       5
 #define RAPT_ROWS_3       3
 #define RAPT_ROWS_4       2
+#define RAPT_ROWS_8       1
 #define RAPT_KEY_CHAINS   4
-#define RAPT_AHEAD        0
+#define RAPT_KEYS_AHEAD   0
+#define RAPT_VALUES_AHEAD 0
+#define RAPT_VALUES_DEPTH RAPT_BLOCK
 #define RAPT_FEW_ROWS     4
 
 typedef float vf __attribute__((vector_size(16)));
