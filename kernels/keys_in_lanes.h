@@ -145,12 +145,11 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* O += P V: whole vectors of channels from where V lies if it is f32, the rest from a staged copy. */
+/* O += P V: whole vectors of channels from where V lies, the rest from a staged copy. */
 static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *b) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v), stride = (size_t)p->v.token_stride;
-    int in_place = p->v.type == RAPT_F32 ? p->d_v - p->d_v % RAPT_VL : 0;
-    int vectors = (p->d_v + RAPT_VL - 1) / RAPT_VL, whole = in_place / RAPT_VL;
+    int rest = p->d_v % RAPT_VL, whole = p->d_v / RAPT_VL;
     operands o = {.c = (char *)rows[0].now.o,
                   .ldc = dv * 2 * sizeof(float),
                   .a = (const char *)(s->s + b->position % RAPT_CHUNK + b->first),
@@ -158,27 +157,27 @@ static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows
                   .ks = sizeof(float),
                   .b = t->v + (size_t)(b->position + b->first) * stride,
                   .ldb = stride,
+                  .depth = b->end - b->first,
                   .start = START_KEEP,
                   .ahead = RAPT_VALUES_AHEAD * stride};
-    /* Memory shall see whole rows of V, one after the other. If that takes several passes, they go over a few rows at a time. */
-    int depth = whole <= RAPT_PANEL && n <= RAPT_PANEL_ROWS ? RAPT_BLOCK : RAPT_VALUES_DEPTH;
-    for (int first = b->first; first < b->end && whole > 0; first += depth) {
-        o.depth = smaller(depth, b->end - first);
-        tile_product(o, n, whole);
-        o.a += (size_t)depth * sizeof(float);
-        o.b += (size_t)depth * stride;
-    }
-    if (whole < vectors) {
+    if (rest) {
+        operands last = o;
         const char *values[RAPT_BLOCK];
         find_rows(values, t->v, &p->v, b, b->first, b->end);
-        stage_rows(p->v.type, s->values, dv, values + b->first, b->end - b->first, in_place, p->d_v - in_place);
-        o.c += (size_t)in_place * sizeof(float);
-        o.a = (const char *)(s->s + b->position % RAPT_CHUNK + b->first);
-        o.b = (const char *)s->values;
-        o.depth = b->end - b->first;
-        o.ldb = dv * sizeof(float);
-        o.ahead = 0;
-        tile_product(o, n, vectors - whole);
+        stage_rows(p->v.type, s->values, RAPT_VL, values + b->first, o.depth, whole * RAPT_VL, rest);
+        last.c += (size_t)whole * sizeof(vf);
+        last.b = (const char *)s->values;
+        last.ldb = sizeof(vf);
+        last.ahead = 0;
+        tile_product(RAPT_F32, last, n, 1);
+    }
+    /* Memory shall see whole rows of V, one after the other. If that takes several passes, they go over a few rows at a time. */
+    int depth = whole <= RAPT_PANEL && n <= RAPT_PANEL_ROWS ? RAPT_BLOCK : RAPT_VALUES_DEPTH;
+    for (int left = o.depth; left > 0; left -= depth) {
+        o.depth = smaller(depth, left);
+        tile_product(p->v.type, o, n, whole);
+        o.a += (size_t)depth * sizeof(float);
+        o.b += (size_t)depth * stride;
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one tile product, in words: C[r][m] (+)= sum over k of A[r*rs + k*ks] * B[k][m], m in lanes, A broadcast, k ascending in
- * one accumulator for each element. It serves Q*K^T and P*V in both paths. Strides are in bytes, A and B are f32 at any address.
+ * one accumulator for each element. It serves Q*K^T and P*V in both paths. Strides are in bytes, A is f32 and B of any storage
+ * type, each at any address.
  *
  * The ISA file defines, on top:
  *   RAPT_PANEL                   vectors of the widest panel, 2, 4 or 8
@@ -23,7 +24,7 @@ typedef struct operands {
 } operands;
 
 /* nv and nr are constants wherever this is called: the loops over them unroll, and acc lives in registers. */
-static RAPT_INLINE void tile(const int nv, const int nr, operands o) {
+static RAPT_INLINE void tile(load_word *load, size_t bytes, const int nv, const int nr, operands o) {
     vf acc[32];
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
         const char *c = o.c + r * o.ldc + v * sizeof(vf);
@@ -33,8 +34,8 @@ static RAPT_INLINE void tile(const int nv, const int nr, operands o) {
     }
     for (int k = 0; k < o.depth; k++) {
         vf b[8];
-        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_load(o.b + k * o.ldb + v * sizeof(vf));
-        if (o.ahead) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * sizeof(vf), k * o.ldb + o.ahead);
+        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb + v * RAPT_VL * bytes);
+        if (o.ahead) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * RAPT_VL * bytes, k * o.ldb + o.ahead);
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
             vf a = v_broadcast(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
@@ -51,34 +52,51 @@ static RAPT_INLINE operands below(operands o, int rows) {
 }
 
 /* Whole register tiles first, then what is left by halves. */
-#define RAPT_DEFINE_PANEL(NV, NR)                                                                                                \
-    static RAPT_NOINLINE void panel_##NV(operands o, int rows) {                                                                 \
-        for (; rows >= NR; rows -= NR, o = below(o, NR)) tile(NV, NR, o);                                                        \
-        if (NR > 8 && rows >= 8) tile(NV, 8, o), rows -= 8, o = below(o, 8);                                                     \
-        if (NR > 4 && rows >= 4) tile(NV, 4, o), rows -= 4, o = below(o, 4);                                                     \
-        if (NR > 2 && rows >= 2) tile(NV, 2, o), rows -= 2, o = below(o, 2);                                                     \
-        if (rows >= 1) tile(NV, 1, o);                                                                                           \
-    }
-
-RAPT_DEFINE_PANEL(1, RAPT_ROWS_1)
-RAPT_DEFINE_PANEL(2, RAPT_ROWS_2)
-RAPT_DEFINE_PANEL(3, RAPT_ROWS_3)
-RAPT_DEFINE_PANEL(4, RAPT_ROWS_4)
-RAPT_DEFINE_PANEL(8, RAPT_ROWS_8)
+static RAPT_INLINE void panel(load_word *load, size_t bytes, const int nv, const int nr, operands o, int rows) {
+    for (; rows >= nr; rows -= nr, o = below(o, nr)) tile(load, bytes, nv, nr, o);
+    if (nr > 8 && rows >= 8) tile(load, bytes, nv, 8, o), rows -= 8, o = below(o, 8);
+    if (nr > 4 && rows >= 4) tile(load, bytes, nv, 4, o), rows -= 4, o = below(o, 4);
+    if (nr > 2 && rows >= 2) tile(load, bytes, nv, 2, o), rows -= 2, o = below(o, 2);
+    if (nr > 1 && rows >= 1) tile(load, bytes, nv, 1, o);
+}
 
 #define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL) /* of the widest panel */
 
-static void tile_product(operands o, int rows, int vectors) {
-    while (vectors > 0) {
-        int nv = vectors >= RAPT_PANEL ? RAPT_PANEL : vectors < 4 ? vectors : 4;
-        if (nv == 8) panel_8(o, rows);
-        else if (nv == 4) panel_4(o, rows);
-        else if (nv == 3) panel_3(o, rows);
-        else if (nv == 2) panel_2(o, rows);
-        else panel_1(o, rows);
-        vectors -= nv;
-        o.c += nv * sizeof(vf);
-        o.b += nv * sizeof(vf);
-        if (o.start == START_SCALE) o.scale += nv * RAPT_VL;
+#define RAPT_DEFINE_PANEL(suffix, bytes, nv)                                                                                     \
+    static RAPT_NOINLINE void panel_##nv##_##suffix(operands o, int rows) {                                                      \
+        panel(v_load_##suffix, bytes, nv, RAPT_ROWS_##nv, o, rows);                                                              \
+    }
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    RAPT_DEFINE_PANEL(suffix, bytes, 1)                                                                                          \
+    RAPT_DEFINE_PANEL(suffix, bytes, 2)                                                                                          \
+    RAPT_DEFINE_PANEL(suffix, bytes, 3)                                                                                          \
+    RAPT_DEFINE_PANEL(suffix, bytes, 4)                                                                                          \
+    RAPT_DEFINE_PANEL(suffix, bytes, 8)                                                                                          \
+    static void tile_product_##suffix(operands o, int rows, int vectors) {                                                       \
+        while (vectors > 0) {                                                                                                    \
+            int nv = vectors >= RAPT_PANEL ? RAPT_PANEL : vectors < 4 ? vectors : 4;                                             \
+            if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
+            else if (nv == 4) panel_4_##suffix(o, rows);                                                                         \
+            else if (nv == 3) panel_3_##suffix(o, rows);                                                                         \
+            else if (nv == 2) panel_2_##suffix(o, rows);                                                                         \
+            else panel_1_##suffix(o, rows);                                                                                      \
+            vectors -= nv;                                                                                                       \
+            o.c += nv * sizeof(vf);                                                                                              \
+            o.b += nv * RAPT_VL * bytes;                                                                                         \
+            if (o.start == START_SCALE) o.scale += nv * RAPT_VL;                                                                 \
+        }                                                                                                                        \
+    }
+RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
+/* C (rows x vectors) from B of that storage type. */
+static void tile_product(rapt_type type, operands o, int rows, int vectors) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        tile_product_##suffix(o, rows, vectors);                                                                                 \
+        break;
+        RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
     }
 }
