@@ -13,7 +13,7 @@
 #define RAPT_KERNEL_FUSED true
 
 #define RAPT_VL           8
-#define RAPT_TILE_VECTORS 3
+#define RAPT_TILE_VECTORS 2
 #define RAPT_PANEL        4
 #define RAPT_ROWS_1       8
 #define RAPT_ROWS_2       6

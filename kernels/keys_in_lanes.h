@@ -168,14 +168,13 @@ static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows
         last.c += (size_t)whole * sizeof(vf);
         last.b = (const char *)s->values;
         last.ldb = sizeof(vf);
-        last.ahead = 0;
-        tile_product(RAPT_F32, last, n, 1);
+        tile_product(last, n, 1);
     }
     /* Memory shall see whole rows of V, one after the other. If that takes several passes, they go over a few rows at a time. */
     int depth = whole <= RAPT_PANEL && n <= RAPT_PANEL_ROWS ? RAPT_BLOCK : RAPT_VALUES_DEPTH;
     for (int left = o.depth; left > 0; left -= depth) {
         o.depth = smaller(depth, left);
-        tile_product(p->v.type, o, n, whole);
+        stream_product(p->v.type, o, n, whole);
         o.a += (size_t)depth * sizeof(float);
         o.b += (size_t)depth * stride;
     }

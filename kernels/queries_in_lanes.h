@@ -177,8 +177,7 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
             if (b.first >= b.end) continue;
             int first = b.first, end = b.end;
             const char *tile_values = values + (size_t)(first - all.first) * value_stride;
-            tile_product(RAPT_F32,
-                         (operands){.c = (char *)(s->s + first * LANES),
+            tile_product((operands){.c = (char *)(s->s + first * LANES),
                                     .ldc = LANES * sizeof(float),
                                     .a = keys + (size_t)(first - all.first) * key_stride,
                                     .rs = key_stride,
@@ -192,8 +191,7 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
             weigh_lanes(p, tile, s, first, end);
             if (careful) add_attended(p, tile, s, position, tile_values, value_stride, first);
             else
-                tile_product(RAPT_F32,
-                             (operands){.c = (char *)tile->now.o,
+                tile_product((operands){.c = (char *)tile->now.o,
                                         .ldc = LANES * sizeof(float),
                                         .a = tile_values,
                                         .rs = sizeof(float),

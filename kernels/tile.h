@@ -20,11 +20,11 @@ typedef struct operands {
     int depth;
     start start;
     const float *scale; /* for START_SCALE, one for each lane of the panel */
-    size_t ahead;       /* prefetch what lies so many bytes behind each row of B; 0: nothing */
+    size_t ahead;       /* for stream_product: what lies so many bytes behind each row of B is prefetched */
 } operands;
 
 /* nv and nr are constants wherever this is called: the loops over them unroll, and acc lives in registers. */
-static RAPT_INLINE void tile(load_word *load, size_t bytes, const int nv, const int nr, operands o) {
+static RAPT_INLINE void tile(load_word *load, size_t bytes, const bool stream, const int nv, const int nr, operands o) {
     vf acc[32];
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
         const char *c = o.c + r * o.ldc + v * sizeof(vf);
@@ -35,7 +35,7 @@ static RAPT_INLINE void tile(load_word *load, size_t bytes, const int nv, const 
     for (int k = 0; k < o.depth; k++) {
         vf b[8];
         RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb + v * RAPT_VL * bytes);
-        if (o.ahead) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * RAPT_VL * bytes, k * o.ldb + o.ahead);
+        if (stream) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * RAPT_VL * bytes, k * o.ldb + o.ahead);
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
             vf a = v_broadcast(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
@@ -52,27 +52,43 @@ static RAPT_INLINE operands below(operands o, int rows) {
 }
 
 /* Whole register tiles first, then what is left by halves. */
-static RAPT_INLINE void panel(load_word *load, size_t bytes, const int nv, const int nr, operands o, int rows) {
-    for (; rows >= nr; rows -= nr, o = below(o, nr)) tile(load, bytes, nv, nr, o);
-    if (nr > 8 && rows >= 8) tile(load, bytes, nv, 8, o), rows -= 8, o = below(o, 8);
-    if (nr > 4 && rows >= 4) tile(load, bytes, nv, 4, o), rows -= 4, o = below(o, 4);
-    if (nr > 2 && rows >= 2) tile(load, bytes, nv, 2, o), rows -= 2, o = below(o, 2);
-    if (nr > 1 && rows >= 1) tile(load, bytes, nv, 1, o);
+static RAPT_INLINE void panel(load_word *load, size_t bytes, const bool stream, const int nv, const int nr, operands o,
+                              int rows) {
+    for (; rows >= nr; rows -= nr, o = below(o, nr)) tile(load, bytes, stream, nv, nr, o);
+    if (nr > 8 && rows >= 8) tile(load, bytes, stream, nv, 8, o), rows -= 8, o = below(o, 8);
+    if (nr > 4 && rows >= 4) tile(load, bytes, stream, nv, 4, o), rows -= 4, o = below(o, 4);
+    if (nr > 2 && rows >= 2) tile(load, bytes, stream, nv, 2, o), rows -= 2, o = below(o, 2);
+    if (nr > 1 && rows >= 1) tile(load, bytes, stream, nv, 1, o);
 }
 
 #define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL) /* of the widest panel */
 
-#define RAPT_DEFINE_PANEL(suffix, bytes, nv)                                                                                     \
-    static RAPT_NOINLINE void panel_##nv##_##suffix(operands o, int rows) {                                                      \
-        panel(v_load_##suffix, bytes, nv, RAPT_ROWS_##nv, o, rows);                                                              \
+#define RAPT_DEFINE_PANEL(name, load, bytes, stream, nv)                                                                         \
+    static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) {                                                        \
+        panel(load, bytes, stream, nv, RAPT_ROWS_##nv, o, rows);                                                                 \
     }
+
+/* C = A B for B in scratch, f32, of at most RAPT_TILE_VECTORS vectors. */
+RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 1)
+RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 2)
+RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 3)
+RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 4)
+
+static void tile_product(operands o, int rows, int vectors) {
+    if (vectors == 4) panel_4_scratch(o, rows);
+    else if (vectors == 3) panel_3_scratch(o, rows);
+    else if (vectors == 2) panel_2_scratch(o, rows);
+    else panel_1_scratch(o, rows);
+}
+
+/* C = A B for B where it lies in memory, of any storage type and number of vectors, with what lies ahead prefetched. */
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    RAPT_DEFINE_PANEL(suffix, bytes, 1)                                                                                          \
-    RAPT_DEFINE_PANEL(suffix, bytes, 2)                                                                                          \
-    RAPT_DEFINE_PANEL(suffix, bytes, 3)                                                                                          \
-    RAPT_DEFINE_PANEL(suffix, bytes, 4)                                                                                          \
-    RAPT_DEFINE_PANEL(suffix, bytes, 8)                                                                                          \
-    static void tile_product_##suffix(operands o, int rows, int vectors) {                                                       \
+    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 1)                                                                   \
+    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 2)                                                                   \
+    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 3)                                                                   \
+    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 4)                                                                   \
+    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 8)                                                                   \
+    static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
         while (vectors > 0) {                                                                                                    \
             int nv = vectors >= RAPT_PANEL ? RAPT_PANEL : vectors < 4 ? vectors : 4;                                             \
             if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
@@ -83,18 +99,16 @@ static RAPT_INLINE void panel(load_word *load, size_t bytes, const int nv, const
             vectors -= nv;                                                                                                       \
             o.c += nv * sizeof(vf);                                                                                              \
             o.b += nv * RAPT_VL * bytes;                                                                                         \
-            if (o.start == START_SCALE) o.scale += nv * RAPT_VL;                                                                 \
         }                                                                                                                        \
     }
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* C (rows x vectors) from B of that storage type. */
-static void tile_product(rapt_type type, operands o, int rows, int vectors) {
+static void stream_product(rapt_type type, operands o, int rows, int vectors) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        tile_product_##suffix(o, rows, vectors);                                                                                 \
+        stream_product_##suffix(o, rows, vectors);                                                                               \
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE

