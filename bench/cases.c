@@ -1,11 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The benchmarks: a table of problems, each run as CASE/TYPE/ISA/tN on every kernel that this machine has. The counters say how
- * fast it was and what share that is of what the machine could do, measured just before and just after:
+/* The benchmarks: a table of problems, each run as CASE/TYPE/ISA/tN on every kernel that this machine has; --benchmark_filter
+ * picks some. CASE is
+ *
+ *     P1..P6           prefill
+ *     D1..D5           few rows, over caches that come from memory; D1-hot and so on over one and the same
+ *     O-dN, O-dKvV     prefill of H 8, S 1024, d 64 with other channels, O-qN with other queries, O-kvN with other keys. Odd ones
+ *                      stand behind the round one that they are to be compared with
+ *     G512..G32768     growth: the same head, twice as long each time
+ *     T1-run, -plan    a small call on a ready plan, and with its plan
+ *     T1-empty         T1-run with a key length of 0, which leaves all that a call does beside its keys: it validates, reads
+ *                      and scales the query, merges a chunk, divides and writes the row. So T1-run less T1-empty is the
+ *                      arithmetic, and T1-empty is what a call costs above it
+ *
+ * and then how the tensors lie:
+ *
+ *     (nothing)        [head, token, channel]
+ *     -bshd            [token, head, channel]
+ *     -kv              the same, K and V in one cache: [token, {K, V}, head, channel]
+ *     -4096            the same as -bshd, but the rows of K and V are as far apart as the next power of two, at least 4096 bytes.
+ *                      Between the rows of one cache are those of the others, if there are others
+ *
+ * The counters say how fast it was and what share that is of what the machine could do, measured just before and just after:
  *
  *     GFLOPS, limit, share   2 d_k + 2 d_v operations for each attended pair, and the ISA's peak
- *     GBs, limit, share      memory-bound cases: the bytes of attended K and V, read once, and the read bandwidth
- *     ns                     T1: the time of a call
- *     workspace              bytes of workspace */
+ *     GBs, limit, share      memory-bound cases: the bytes of attended K and V in their own type, read once, and the read
+ * bandwidth peak_share, bound      memory-bound cases: the share of the ISA's peak as well, which on a core with much bandwidth
+ * is the nearer limit, and the larger of both shares ps_per_pair            compute-bound cases: picoseconds for each attended
+ * pair ns                     T1: the time of a call workspace              bytes of workspace */
 #define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +48,10 @@ typedef enum bound {
     CALL, /* by what a call costs beside its arithmetic */
 } bound;
 
-typedef enum timed { RUN, PLAN_AND_RUN } timed;
+typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY } timed;
+
+typedef enum arrangement { HEAD_MAJOR, TOKEN_MAJOR, INTERLEAVED, POWER_OF_TWO, ARRANGEMENTS } arrangement;
+static const char *const arrangement_names[ARRANGEMENTS] = {"", "-bshd", "-kv", "-4096"};
 
 typedef struct bench_case {
     const char *name;
@@ -43,44 +67,95 @@ typedef struct bench_case {
 
 /* clang-format off */
 static const bench_case cases[] = {
-    /*               H Hkv   Sq    Skv  d_k  d_v */
-    {"P1",          12, 12,  128,   128,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"P2",          12, 12,  512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"P3",          32,  8, 1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
-    {"P4",           8,  8, 4096,  4096,  64,  64, CAUSAL, COMPUTE, ONE,      RUN},
-    {"P5",           8,  8, 4096,  4096, 128, 128, FULL,   COMPUTE, ONE,      RUN},
-    {"P6",          32,  8,  256,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
-    {"D1",          32,  8,    1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
-    {"D1-hot",      32,  8,    1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN},
-    {"D2",          32,  8,    1, 32768, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
-    {"D2-hot",      32,  8,    1, 32768, 128, 128, FULL,   MEMORY,  ONE,      RUN},
-    {"D3",          32, 32,    1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
-    {"D3-hot",      32, 32,    1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN},
-    {"D4",           8,  1,    1,  8192, 256, 256, FULL,   MEMORY,  ROTATING, RUN},
-    {"D4-hot",       8,  1,    1,  8192, 256, 256, FULL,   MEMORY,  ONE,      RUN},
-    {"D5",          32,  8,    8,  4096, 128, 128, CAUSAL, COMPUTE, ROTATING, RUN},
-    {"D5-hot",      32,  8,    8,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
-    {"T1-run",       1,  1,    1,    16,  64,  64, FULL,   CALL,    ONE,      RUN},
-    {"T1-plan+run",  1,  1,    1,    16,  64,  64, FULL,   CALL,    ONE,      PLAN_AND_RUN},
+    /*            H Hkv     Sq    Skv  d_k  d_v */
+    {"P1",         12, 12,   128,   128,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"P2",         12, 12,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"P3",         32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
+    {"P4",          8,  8,  4096,  4096,  64,  64, CAUSAL, COMPUTE, ONE,      RUN},
+    {"P5",          8,  8,  4096,  4096, 128, 128, FULL,   COMPUTE, ONE,      RUN},
+    {"P6",         32,  8,   256,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
+
+    {"D1",         32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
+    {"D1-hot",     32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN},
+    {"D2",         32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
+    {"D2-hot",     32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ONE,      RUN},
+    {"D3",         32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
+    {"D3-hot",     32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN},
+    {"D4",          8,  1,     1,  8192, 256, 256, FULL,   MEMORY,  ROTATING, RUN},
+    {"D4-hot",      8,  1,     1,  8192, 256, 256, FULL,   MEMORY,  ONE,      RUN},
+    {"D5",         32,  8,     8,  4096, 128, 128, CAUSAL, COMPUTE, ROTATING, RUN},
+    {"D5-hot",     32,  8,     8,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
+
+    {"O-d64",       8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d40",       8,  8,  1024,  1024,  40,  40, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d72",       8,  8,  1024,  1024,  72,  72, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d80",       8,  8,  1024,  1024,  80,  80, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d96",       8,  8,  1024,  1024,  96,  96, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d128",      8,  8,  1024,  1024, 128, 128, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d112",      8,  8,  1024,  1024, 112, 112, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d160",      8,  8,  1024,  1024, 160, 160, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d192",      8,  8,  1024,  1024, 192, 192, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d256",      8,  8,  1024,  1024, 256, 256, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d512",      8,  8,  1024,  1024, 512, 512, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d576v512",  8,  8,  1024,  1024, 576, 512, FULL,   COMPUTE, ONE,      RUN},
+    {"O-q32",       8,  8,    32,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-q33",       8,  8,    33,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-q128",      8,  8,   128,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-q100",      8,  8,   100,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-kv1024",    8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-kv1000",    8,  8,  1024,  1000,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+
+    {"G512",        1,  1,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"G1024",       1,  1,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"G2048",       1,  1,  2048,  2048,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"G4096",       1,  1,  4096,  4096,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"G8192",       1,  1,  8192,  8192,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"G16384",      1,  1, 16384, 16384,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"G32768",      1,  1, 32768, 32768,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+
+    {"T1-run",      1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      RUN},
+    {"T1-plan",     1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      PLAN_AND_RUN},
+    {"T1-empty",    1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      RUN_EMPTY},
 };
 /* clang-format on */
 
 typedef struct job {
     const bench_case *c;
+    arrangement arrangement;
     rapt_type type;
     const char *isa;
     int64_t threads;
 } job;
 
-/* What a case works on: one Q, O and workspace, and as many K and V as it rotates over. */
-typedef struct tensors {
+typedef struct cache {
+    char *k, *v;
+} cache;
+
+typedef struct limits {
+    double peak, bandwidth; /* the latter only of memory-bound cases */
+} limits;
+
+/* What a job works on. Google Benchmark calls it again with more iterations until they take long enough, and once for each
+ * repetition, so it stays open until another job comes, and what was measured after one call serves as measured before the next.
+ */
+typedef struct session {
+    const job *job; /* null: none is open */
+    rapt_desc desc;
+    rapt_plan plan;
+    rapt_plan_info info;
+    rapt_pool *pool;
     char *q, *o, *workspace;
-    char **kv; /* K and V of cache i at 2 * i and 2 * i + 1 */
-    int64_t kv_count;
-} tensors;
+    size_t workspace_bytes;
+    cache *caches;
+    int64_t cache_count, block_caches; /* every block_caches of them share an allocation, which the first one's K begins */
+    limits limits;
+} session;
+
+static session current;
 
 static int64_t attended_pairs(const bench_case *c) {
-    if (c->causal == RAPT_CAUSAL_NONE) return c->heads * c->q_len * c->kv_len;
+    if (c->timed == RUN_EMPTY) return 0;
+    if (c->causal == FULL) return c->heads * c->q_len * c->kv_len;
     int64_t pairs = 0;
     for (int64_t i = 0; i < c->q_len; i++) {
         int64_t keys = i + c->kv_len - c->q_len + 1;
@@ -89,30 +164,48 @@ static int64_t attended_pairs(const bench_case *c) {
     return c->heads * pairs;
 }
 
-static rapt_desc describe(const job *j) {
-    const bench_case *c = j->c;
-    rapt_desc d;
-    rapt_desc_init(&d);
-    d.batch = 1;
-    d.heads = c->heads;
-    d.kv_heads = c->kv_heads;
-    d.q_len = c->q_len;
-    d.kv_len = c->kv_len;
-    d.d_k = c->d_k;
-    d.d_v = c->d_v;
-    d.q = rapt_layout_bhsd(j->type, c->heads, c->q_len, c->d_k);
-    d.k = rapt_layout_bhsd(j->type, c->kv_heads, c->kv_len, c->d_k);
-    d.v = rapt_layout_bhsd(j->type, c->kv_heads, c->kv_len, c->d_v);
-    d.o = rapt_layout_bhsd(j->type, c->heads, c->q_len, c->d_v);
-    d.causal = c->causal;
-    d.threads = j->threads;
-    d.isa = j->isa;
-    return d;
+static double operations(const bench_case *c) { return (double)(attended_pairs(c) * 2 * (c->d_k + c->d_v)); }
+
+static double attended_bytes(const job *j) {
+    return (double)(j->c->kv_heads * j->c->kv_len * (j->c->d_k + j->c->d_v)) * (double)bench_type_bytes(j->type);
 }
 
-static void *filled(rapt_type type, int64_t count, uint32_t seed) {
-    void *p = bench_alloc((size_t)count * bench_type_bytes(type));
-    if (p) bench_fill(p, type, count, seed);
+static int64_t power_of_two(int64_t row) {
+    int64_t stride = 4096;
+    while (stride < row) stride *= 2;
+    return stride;
+}
+
+/* desc.isa stays null: naming a kernel there means to ask the CPU for its features in each plan, which costs microseconds under
+ * a hypervisor, so session_open makes it the process's choice instead. */
+static void describe(rapt_desc *d, const job *j) {
+    const bench_case *c = j->c;
+    rapt_layout (*dense)(rapt_type, int64_t, int64_t, int64_t) =
+        j->arrangement == HEAD_MAJOR ? rapt_layout_bhsd : rapt_layout_bshd;
+    rapt_desc_init(d);
+    d->batch = 1;
+    d->heads = c->heads;
+    d->kv_heads = c->kv_heads;
+    d->q_len = c->q_len;
+    d->kv_len = c->kv_len;
+    d->d_k = c->d_k;
+    d->d_v = c->d_v;
+    d->q = dense(j->type, c->heads, c->q_len, c->d_k);
+    d->k = dense(j->type, c->kv_heads, c->kv_len, c->d_k);
+    d->v = dense(j->type, c->kv_heads, c->kv_len, c->d_v);
+    d->o = dense(j->type, c->heads, c->q_len, c->d_v);
+    d->causal = c->causal;
+    d->threads = j->threads;
+    if (j->arrangement == INTERLEAVED) d->k.token_stride = d->v.token_stride = d->k.token_stride + d->v.token_stride;
+    if (j->arrangement == POWER_OF_TWO) {
+        d->k.token_stride = power_of_two(d->k.token_stride);
+        d->v.token_stride = power_of_two(d->v.token_stride);
+    }
+}
+
+static void *filled(rapt_type type, size_t bytes, uint32_t seed) {
+    void *p = bench_alloc(bytes);
+    if (p) bench_fill(p, type, (int64_t)(bytes / bench_type_bytes(type)), seed);
     return p;
 }
 
@@ -129,124 +222,141 @@ static void *copied(const void *from, size_t bytes) {
     return p;
 }
 
-static void tensors_free(tensors *t) {
-    for (int64_t i = 0; i < 2 * t->kv_count; i++) free(t->kv[i]);
-    free(t->kv);
-    free(t->q);
-    free(t->o);
-    free(t->workspace);
+/* As many caches as the case rotates over, of the same numbers. */
+static bool create_caches(session *s) {
+    const job *j = s->job;
+    const bench_case *c = j->c;
+    int64_t element = (int64_t)bench_type_bytes(j->type), k_row = c->kv_heads * c->d_k * element,
+            v_row = c->kv_heads * c->d_v * element, page = 4096;
+    int64_t heads = j->arrangement == HEAD_MAJOR ? c->kv_heads : 1;
+    int64_t k_bytes = heads * c->kv_len * s->desc.k.token_stride, v_bytes = heads * c->kv_len * s->desc.v.token_stride;
+    int64_t v_offset = (k_bytes + page - 1) / page * page, block_bytes = v_offset + v_bytes;
+    if (j->arrangement == INTERLEAVED) {
+        v_offset = k_row;
+        block_bytes = k_bytes;
+    }
+    s->block_caches = 1;
+    if (j->arrangement == POWER_OF_TWO) {
+        int64_t k_rows = s->desc.k.token_stride / k_row, v_rows = s->desc.v.token_stride / v_row;
+        s->block_caches = k_rows < v_rows ? k_rows : v_rows;
+    }
+    s->cache_count = c->caches == ONE ? 1 : (int64_t)((double)BENCH_COLD_BYTES / attended_bytes(j)) + 1;
+    s->caches = calloc((size_t)s->cache_count, sizeof *s->caches);
+    for (int64_t i = 0; s->caches && i < s->cache_count; i++) {
+        int64_t nth = i % s->block_caches;
+        char *block = nth      ? s->caches[i - nth].k
+                      : i == 0 ? filled(j->type, (size_t)block_bytes, 2)
+                               : copied(s->caches[0].k, (size_t)block_bytes);
+        if (!block) return false;
+        s->caches[i] = (cache){block + nth * k_row, block + v_offset + nth * v_row};
+    }
+    return s->caches;
 }
 
-static bool tensors_create(tensors *t, const job *j, size_t workspace_bytes) {
+static limits measure(const job *j, rapt_pool *pool) {
+    limits l = {.peak = bench_peak(j->isa, pool)};
+    if (j->c->bound == MEMORY)
+        l.bandwidth = bench_bandwidth(j->c->caches == ONE ? (size_t)attended_bytes(j) : BENCH_COLD_BYTES, pool);
+    return l;
+}
+
+static void session_close(void) {
+    for (int64_t i = 0; current.caches && i < current.cache_count; i += current.block_caches) free(current.caches[i].k);
+    free(current.caches);
+    free(current.q);
+    free(current.o);
+    free(current.workspace);
+    rapt_pool_destroy(current.pool);
+    memset(&current, 0, sizeof current);
+}
+
+/* Null, or why it could not be opened. */
+static const char *session_open(const job *j) {
+    session *s = &current;
     const bench_case *c = j->c;
     size_t element = bench_type_bytes(j->type);
-    size_t bytes[2] = {(size_t)(c->kv_heads * c->kv_len * c->d_k) * element,
-                       (size_t)(c->kv_heads * c->kv_len * c->d_v) * element};
-    size_t cache = bytes[0] + bytes[1];
-    memset(t, 0, sizeof *t);
-    t->kv_count = c->caches == ONE ? 1 : (int64_t)((BENCH_COLD_BYTES + cache - 1) / cache);
-    t->kv = calloc((size_t)t->kv_count * 2, sizeof *t->kv);
-    if (!t->kv) t->kv_count = 0;
-    t->q = filled(j->type, c->heads * c->q_len * c->d_k, 1);
-    t->o = touched((size_t)(c->heads * c->q_len * c->d_v) * element);
-    t->workspace = touched(workspace_bytes);
-    bool ok = t->kv && t->q && t->o && t->workspace;
-    for (int64_t i = 0; ok && i < 2 * t->kv_count; i++) {
-        t->kv[i] = i < 2 ? filled(j->type, (int64_t)(bytes[i] / element), 2 + (uint32_t)i) : copied(t->kv[i % 2], bytes[i % 2]);
-        ok = t->kv[i] != NULL;
-    }
-    return ok;
+    session_close();
+    s->job = j;
+    s->info.size = sizeof s->info;
+    describe(&s->desc, j);
+    rapt_status status = rapt_isa_force(j->isa);
+    if (!status) status = rapt_plan_init(&s->plan, &s->desc);
+    if (!status) status = rapt_plan_query(&s->plan, &s->info);
+    if (!status) status = rapt_workspace_size(&s->plan, j->threads, &s->workspace_bytes);
+    if (status) return rapt_status_string(status);
+    if (j->threads > 1 && !(s->pool = rapt_pool_create(j->threads))) return "no threads";
+    s->q = filled(j->type, (size_t)(c->heads * c->q_len * c->d_k) * element, 1);
+    s->o = touched((size_t)(c->heads * c->q_len * c->d_v) * element);
+    s->workspace = touched(s->workspace_bytes);
+    if (!s->q || !s->o || !s->workspace || !create_caches(s)) return "out of memory";
+    s->limits = measure(j, s->pool);
+    return s->limits.peak == 0 || (c->bound == MEMORY && s->limits.bandwidth == 0) ? "the limit could not be measured" : NULL;
 }
 
-typedef struct limit {
-    const char *unit; /* of the rate it limits */
-    double work;      /* of one call, in units of 1e9 */
-    double best;      /* units of 1e9 per second */
-} limit;
-
-static void measure(limit *l, const job *j, rapt_pool *pool) {
-    const bench_case *c = j->c;
-    double best;
-    if (c->bound == MEMORY) {
-        double bytes = (double)(c->kv_heads * c->kv_len * (c->d_k + c->d_v)) * (double)bench_type_bytes(j->type);
-        best = bench_bandwidth(c->caches == ONE ? (size_t)bytes : BENCH_COLD_BYTES, pool);
-        l->unit = "GBs";
-        l->work = 1e-9 * bytes;
-    } else {
-        best = bench_peak(j->isa, pool);
-        l->unit = "GFLOPS";
-        l->work = 1e-9 * (double)(attended_pairs(c) * 2 * (c->d_k + c->d_v));
-    }
-    if (1e-9 * best > l->best) l->best = 1e-9 * best;
-}
-
-static rapt_status run(const job *j, const rapt_desc *desc, rapt_plan *plan, const rapt_args *args, rapt_pool *pool) {
-    if (j->c->timed == PLAN_AND_RUN) {
-        rapt_status status = rapt_plan_init(plan, desc);
+static rapt_status run(session *s, const rapt_args *args) {
+    if (s->job->c->timed == PLAN_AND_RUN) {
+        rapt_status status = rapt_plan_init(&s->plan, &s->desc);
         if (status) return status;
     }
-    return pool ? rapt_run_parallel(plan, args, j->threads, rapt_pool_for, pool) : rapt_run(plan, args);
+    return s->pool ? rapt_run_parallel(&s->plan, args, s->job->threads, rapt_pool_for, s->pool) : rapt_run(&s->plan, args);
+}
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+static void report(bench_state *state, double seconds, limits best) {
+    const job *j = current.job;
+    double flops = operations(j->c) / seconds, peak_share = flops / best.peak;
+    if (j->c->bound == MEMORY) {
+        double bytes = attended_bytes(j) / seconds, share = bytes / best.bandwidth;
+        bench_counter(state, "GBs", 1e-9 * bytes);
+        bench_counter(state, "limit", 1e-9 * best.bandwidth);
+        bench_counter(state, "share", share);
+        bench_counter(state, "peak_share", peak_share);
+        bench_counter(state, "bound", larger(share, peak_share));
+    } else {
+        bench_counter(state, "GFLOPS", 1e-9 * flops);
+        bench_counter(state, "limit", 1e-9 * best.peak);
+        bench_counter(state, "share", peak_share);
+    }
+    if (j->c->bound == COMPUTE) bench_counter(state, "ps_per_pair", 1e12 * seconds / (double)attended_pairs(j->c));
+    if (j->c->bound == CALL) bench_counter(state, "ns", 1e9 * seconds);
+    bench_counter(state, "workspace", (double)current.workspace_bytes);
+    char label[96];
+    snprintf(label, sizeof label, "%s %s, %lld thread%s", current.info.isa, current.info.path, (long long)j->threads,
+             j->threads > 1 ? "s" : "");
+    bench_label(state, label);
 }
 
 static void run_case(bench_state *state, const void *arg) {
+    static const int32_t no_keys = 0;
     const job *j = arg;
-    rapt_desc desc = describe(j);
-    rapt_plan plan;
-    rapt_plan_info info = {.size = sizeof info};
-    size_t workspace_bytes;
-    rapt_status status = rapt_plan_init(&plan, &desc);
-    if (!status) status = rapt_plan_query(&plan, &info);
-    if (!status) status = rapt_workspace_size(&plan, j->threads, &workspace_bytes);
-    if (status) {
-        bench_fail(state, rapt_status_string(status));
-        return;
-    }
-    tensors t;
-    rapt_pool *pool = j->threads > 1 ? rapt_pool_create(j->threads) : NULL;
-    if (!tensors_create(&t, j, workspace_bytes) || (j->threads > 1 && !pool)) {
-        bench_fail(state, "out of memory or threads");
-        goto done;
-    }
+    const char *failure = current.job == j ? NULL : session_open(j);
     rapt_args args;
     rapt_args_init(&args);
-    args.q = t.q;
-    args.o = t.o;
-    args.workspace = t.workspace;
-    args.workspace_bytes = workspace_bytes;
+    args.q = current.q;
+    args.o = current.o;
+    args.workspace = current.workspace;
+    args.workspace_bytes = current.workspace_bytes;
+    if (j->c->timed == RUN_EMPTY) args.kv_lengths = &no_keys;
 
-    limit l = {0};
-    measure(&l, j, pool);
-    if (l.best == 0) {
-        bench_fail(state, "the limit could not be measured");
-        goto done;
-    }
-    int64_t calls = 0;
+    int64_t calls = 0, next = 0;
     double start = 0;
-    while (bench_keep_running(state)) {
-        if (!calls) start = bench_now();
-        int64_t cache = calls++ % t.kv_count;
-        args.k = t.kv[2 * cache];
-        args.v = t.kv[2 * cache + 1];
-        status = run(j, &desc, &plan, &args, pool);
-        if (status) {
-            bench_fail(state, rapt_status_string(status));
-            goto done;
-        }
+    while (!failure && bench_keep_running(state)) {
+        if (!calls++) start = bench_now();
+        args.k = current.caches[next].k;
+        args.v = current.caches[next].v;
+        if (++next == current.cache_count) next = 0;
+        rapt_status status = run(&current, &args);
+        if (status) failure = rapt_status_string(status);
     }
     double seconds = (bench_now() - start) / (double)calls;
-    measure(&l, j, pool);
-
-    bench_counter(state, l.unit, l.work / seconds);
-    bench_counter(state, "limit", l.best);
-    bench_counter(state, "share", l.work / seconds / l.best);
-    if (j->c->bound == CALL) bench_counter(state, "ns", 1e9 * seconds);
-    bench_counter(state, "workspace", (double)workspace_bytes);
-    char label[96];
-    snprintf(label, sizeof label, "%s %s, %lld thread%s", info.isa, info.path, (long long)j->threads, j->threads > 1 ? "s" : "");
-    bench_label(state, label);
-done:
-    rapt_pool_destroy(pool);
-    tensors_free(&t);
+    if (failure) {
+        bench_fail(state, failure);
+        session_close();
+        return;
+    }
+    limits before = current.limits, after = current.limits = measure(j, current.pool);
+    report(state, seconds, (limits){larger(before.peak, after.peak), larger(before.bandwidth, after.bandwidth)});
 }
 
 /* One thread, two, and all there are. */
@@ -266,24 +376,26 @@ bool bench_register_cases(void) {
     int64_t counts[3];
     int n_counts = thread_counts(counts), n_isas = 0;
     while (rapt_isa_name(n_isas)) n_isas++;
-    jobs = calloc((size_t)(CASES * TYPES * n_isas * n_counts), sizeof *jobs);
+    jobs = calloc((size_t)(CASES * ARRANGEMENTS * TYPES * n_isas * n_counts), sizeof *jobs);
     if (!jobs) {
         fputs("rapt-bench: out of memory\n", stderr);
         return false;
     }
+    atexit(session_close);
     job *j = jobs;
     for (int c = 0; c < CASES; c++)
-        for (int t = 0; t < TYPES; t++)
-            for (int i = 0; i < n_isas; i++) {
-                const char *isa = rapt_isa_name(i);
-                if (rapt_isa_usable(isa, NULL, 0)) continue;
-                for (int n = 0; n < n_counts; n++) {
-                    *j = (job){&cases[c], types[t], isa, counts[n]};
-                    char name[96];
-                    snprintf(name, sizeof name, "%s/%s/%s/t%lld", j->c->name, bench_type_name(j->type), isa,
-                             (long long)j->threads);
-                    bench_register(name, run_case, j++);
+        for (int a = 0; a < ARRANGEMENTS; a++)
+            for (int t = 0; t < TYPES; t++)
+                for (int i = 0; i < n_isas; i++) {
+                    const char *isa = rapt_isa_name(i);
+                    if (rapt_isa_usable(isa, NULL, 0)) continue;
+                    for (int n = 0; n < n_counts; n++) {
+                        *j = (job){&cases[c], (arrangement)a, types[t], isa, counts[n]};
+                        char name[96];
+                        snprintf(name, sizeof name, "%s%s/%s/%s/t%lld", j->c->name, arrangement_names[a],
+                                 bench_type_name(j->type), isa, (long long)j->threads);
+                        bench_register(name, run_case, j++);
+                    }
                 }
-            }
     return true;
 }

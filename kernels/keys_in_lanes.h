@@ -191,8 +191,9 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, query_
     find_rows(values, t->v, &p->v, &b, b.first, b.end);
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
     for (int n = b.first; n < b.end; n++)
-        for (int c = 0; c < p->d_v; c++)
-            row->now.o[c] = s_fma(weights[n], s->values[(size_t)(n - b.first) * dv + c], row->now.o[c]);
+        for (int c = 0; c < p->d_v; c += RAPT_VL)
+            v_store(row->now.o + c,
+                    v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c), v_load(row->now.o + c)));
 }
 
 static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk, bool careful) {

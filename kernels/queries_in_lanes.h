@@ -126,19 +126,21 @@ static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lan
     }
 }
 
-/* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. */
-static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int64_t position,
-                         const char *values, size_t stride, int first) {
-    for (int r = 0; r < tile->rows; r++) {
-        block b = block_of(position, tile->first[r], tile->end[r]);
+/* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. It wants the
+ * ranges that mask_scores leaves. */
+static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const char *values, size_t stride,
+                         int first, int end) {
+    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
+        vf lane_first = v_load(s->first + i), lane_end = v_load(s->end + i), alpha = v_load(s->alpha + i);
         for (int c = 0; c < p->d_v; c++) {
-            float *o = tile->now.o + (size_t)c * LANES + r;
-            *o = tile->started ? *o * s->alpha[r] : 0.0f;
-            for (int n = b.first; n < b.end; n++) {
-                float value;
-                memcpy(&value, values + (size_t)(n - first) * stride + (size_t)c * sizeof value, sizeof value);
-                *o = s_fma(s->s[n * LANES + r], value, *o);
+            float *to = tile->now.o + (size_t)c * LANES + i;
+            vf o = tile->started ? v_mul(v_load(to), alpha) : v_set1(0.0f);
+            for (int n = first; n < end; n++) {
+                vf key = v_set1((float)n), value = v_broadcast(values + (size_t)(n - first) * stride + (size_t)c * sizeof(float));
+                vf more = v_fma(v_load(s->s + n * LANES + i), value, o);
+                o = v_select(v_lt(key, lane_end), v_select(v_lt(key, lane_first), o, more), o);
             }
+            v_store(to, o);
         }
     }
 }
@@ -187,9 +189,10 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
                                     .depth = p->d_k,
                                     .start = START_ZERO},
                          end - first, tile->vectors);
-            if (position < tile->first_max || position + end > tile->end_min) mask_scores(tile, s, position, first, end);
+            if (careful || position < tile->first_max || position + end > tile->end_min)
+                mask_scores(tile, s, position, first, end);
             weigh_lanes(p, tile, s, first, end);
-            if (careful) add_attended(p, tile, s, position, tile_values, value_stride, first);
+            if (careful) add_attended(p, tile, s, tile_values, value_stride, first, end);
             else
                 tile_product((operands){.c = (char *)tile->now.o,
                                         .ldc = LANES * sizeof(float),

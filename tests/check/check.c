@@ -230,6 +230,11 @@ static int parse(check *c, options *o, int argc, char **argv) {
     }
     const char *unknown = o->isa ? each_name(c, o->isa, choose) : NULL;
     if (unknown) return usage_error(c, "no such kernel on this architecture:", unknown);
+    for (kernel *k = c->kernels; k < c->kernels + c->kernel_count; k++)
+        if (k->chosen && k->usable != RAPT_OK) {
+            fprintf(stderr, "%s: --isa %s cannot run here: cpu lacks %s\n", c->program, k->name, k->missing);
+            return 2;
+        }
     for (kernel *k = c->kernels; k < c->kernels + c->kernel_count && !o->isa; k++) k->chosen = true;
     return -1;
 }
