@@ -136,8 +136,7 @@ typedef struct limits {
 } limits;
 
 /* What a job works on. Google Benchmark calls it again with more iterations until they take long enough, and once for each
- * repetition, so it stays open until another job comes, and what was measured after one call serves as measured before the next.
- */
+ * repetition, so it stays open until another job comes, and what was measured after a call serves as measured before the next. */
 typedef struct session {
     const job *job; /* null: none is open */
     rapt_desc desc;
@@ -166,8 +165,8 @@ static int64_t attended_pairs(const bench_case *c) {
 
 static double operations(const bench_case *c) { return (double)(attended_pairs(c) * 2 * (c->d_k + c->d_v)); }
 
-static double attended_bytes(const job *j) {
-    return (double)(j->c->kv_heads * j->c->kv_len * (j->c->d_k + j->c->d_v)) * (double)bench_type_bytes(j->type);
+static int64_t attended_bytes(const job *j) {
+    return j->c->kv_heads * j->c->kv_len * (j->c->d_k + j->c->d_v) * (int64_t)bench_type_bytes(j->type);
 }
 
 static int64_t power_of_two(int64_t row) {
@@ -240,7 +239,8 @@ static bool create_caches(session *s) {
         int64_t k_rows = s->desc.k.token_stride / k_row, v_rows = s->desc.v.token_stride / v_row;
         s->block_caches = k_rows < v_rows ? k_rows : v_rows;
     }
-    s->cache_count = c->caches == ONE ? 1 : (int64_t)((double)BENCH_COLD_BYTES / attended_bytes(j)) + 1;
+    int64_t cold = (int64_t)BENCH_COLD_BYTES, attended = attended_bytes(j);
+    s->cache_count = c->caches == ONE ? 1 : (cold + attended - 1) / attended;
     s->caches = calloc((size_t)s->cache_count, sizeof *s->caches);
     for (int64_t i = 0; s->caches && i < s->cache_count; i++) {
         int64_t nth = i % s->block_caches;
@@ -307,7 +307,7 @@ static void report(bench_state *state, double seconds, limits best) {
     const job *j = current.job;
     double flops = operations(j->c) / seconds, peak_share = flops / best.peak;
     if (j->c->bound == MEMORY) {
-        double bytes = attended_bytes(j) / seconds, share = bytes / best.bandwidth;
+        double bytes = (double)attended_bytes(j) / seconds, share = bytes / best.bandwidth;
         bench_counter(state, "GBs", 1e-9 * bytes);
         bench_counter(state, "limit", 1e-9 * best.bandwidth);
         bench_counter(state, "share", share);
@@ -349,14 +349,15 @@ static void run_case(bench_state *state, const void *arg) {
         rapt_status status = run(&current, &args);
         if (status) failure = rapt_status_string(status);
     }
-    double seconds = (bench_now() - start) / (double)calls;
+    double end = bench_now();
     if (failure) {
         bench_fail(state, failure);
         session_close();
         return;
     }
     limits before = current.limits, after = current.limits = measure(j, current.pool);
-    report(state, seconds, (limits){larger(before.peak, after.peak), larger(before.bandwidth, after.bandwidth)});
+    report(state, (end - start) / (double)calls,
+           (limits){larger(before.peak, after.peak), larger(before.bandwidth, after.bandwidth)});
 }
 
 /* One thread, two, and all there are. */
@@ -374,28 +375,29 @@ bool bench_register_cases(void) {
     static job *jobs;
     enum { CASES = sizeof cases / sizeof *cases, TYPES = sizeof types / sizeof *types };
     int64_t counts[3];
-    int n_counts = thread_counts(counts), n_isas = 0;
+    int n_counts = thread_counts(counts), n_isas = 0, usable = 0;
     while (rapt_isa_name(n_isas)) n_isas++;
+    const char **isas = calloc((size_t)n_isas, sizeof *isas);
     jobs = calloc((size_t)(CASES * ARRANGEMENTS * TYPES * n_isas * n_counts), sizeof *jobs);
-    if (!jobs) {
+    if (!isas || !jobs) {
         fputs("rapt-bench: out of memory\n", stderr);
         return false;
     }
     atexit(session_close);
+    for (int i = 0; i < n_isas; i++)
+        if (!rapt_isa_usable(rapt_isa_name(i), NULL, 0)) isas[usable++] = rapt_isa_name(i);
     job *j = jobs;
     for (int c = 0; c < CASES; c++)
         for (int a = 0; a < ARRANGEMENTS; a++)
             for (int t = 0; t < TYPES; t++)
-                for (int i = 0; i < n_isas; i++) {
-                    const char *isa = rapt_isa_name(i);
-                    if (rapt_isa_usable(isa, NULL, 0)) continue;
+                for (int i = 0; i < usable; i++)
                     for (int n = 0; n < n_counts; n++) {
-                        *j = (job){&cases[c], (arrangement)a, types[t], isa, counts[n]};
+                        *j = (job){&cases[c], (arrangement)a, types[t], isas[i], counts[n]};
                         char name[96];
                         snprintf(name, sizeof name, "%s%s/%s/%s/t%lld", j->c->name, arrangement_names[a],
-                                 bench_type_name(j->type), isa, (long long)j->threads);
+                                 bench_type_name(j->type), j->isa, (long long)j->threads);
                         bench_register(name, run_case, j++);
                     }
-                }
+    free(isas);
     return true;
 }

@@ -234,14 +234,15 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
     row_cursor at = row_at(t, tile->row0);
     for (int i = 0; i < tile->rows; i += RAPT_VL) {
         vf factor = reciprocal(v_load(state->l + i));
+        for (int c = 0; c < p->d_v && !t->states; c++) {
+            float *o = state->o + (size_t)c * LANES + i;
+            v_store(o, finished(v_load(o), factor));
+        }
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
-            vf channels[RAPT_VL];
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                vf o = v_load(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
-                channels[j] = t->states ? o : finished(o, factor);
-            }
-            v_transpose(channels);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->values + (size_t)j * dv + c, channels[j]);
+            const char *channels[RAPT_VL];
+            for (int j = 0; j < RAPT_VL; j++)
+                channels[j] = (const char *)(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
+            store_transposed(v_load_f32, channels, 0, s->values + c, dv);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
             if (t->states) leave_state(t, tile->row0 + r, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
