@@ -18,18 +18,19 @@ typedef struct operands {
     const char *b;
     size_t ldb;
     int depth;
-    start start;
+    start start;        /* but for stream_product, which always keeps C */
     const float *scale; /* for START_SCALE, one for each lane of the panel */
     size_t ahead;       /* for stream_product: what lies so many bytes behind each row of B is prefetched */
 } operands;
 
 /* nv and nr are constants wherever this is called: the loops over them unroll, and acc lives in registers. */
 static RAPT_INLINE void tile(load_word *load, size_t bytes, const bool stream, const int nv, const int nr, operands o) {
+    const start from = stream ? START_KEEP : o.start;
     vf acc[32];
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
         const char *c = o.c + r * o.ldc + v * sizeof(vf);
-        if (o.start == START_ZERO) acc[r * nv + v] = v_set1(0.0f);
-        else if (o.start == START_KEEP) acc[r * nv + v] = v_load(c);
+        if (from == START_ZERO) acc[r * nv + v] = v_set1(0.0f);
+        else if (from == START_KEEP) acc[r * nv + v] = v_load(c);
         else acc[r * nv + v] = v_mul(v_load(c), v_load(o.scale + v * RAPT_VL));
     }
     for (int k = 0; k < o.depth; k++) {
