@@ -2,31 +2,33 @@
 /* The benchmarks: a table of problems, each run as CASE/TYPE/ISA/tN on every kernel that this machine has; --benchmark_filter
  * picks some. CASE is
  *
- *     P1..P6           prefill
- *     D1..D5           few rows, over caches that come from memory; D1-hot and so on over one and the same
- *     O-dN, O-dKvV     prefill of H 8, S 1024, d 64 with other channels, O-qN with other queries, O-kvN with other keys. Odd ones
- *                      stand behind the round one that they are to be compared with
- *     G512..G32768     growth: the same head, twice as long each time
- *     T1-run, -plan    a small call on a ready plan, and with its plan
- *     T1-empty         T1-run with a key length of 0, which leaves all that a call does beside its keys: it validates, reads
- *                      and scales the query, merges a chunk, divides and writes the row. So T1-run less T1-empty is the
- *                      arithmetic, and T1-empty is what a call costs above it
+ *     P1..P6            prefill
+ *     D1..D5            few rows, over caches that come from memory; D1-hot and so on over one and the same
+ *     O-dN, O-dKvV      prefill of H 8, S 1024, d 64 with other channels ...
+ *     O-sqN, O-skvN     ... or with another number of queries, of keys. Odd ones stand behind the round one they compare with
+ *     G512..G32768      growth: one head, twice as long each time
+ *     T1-run, T1-plan   a small call on a ready plan, and with its plan
+ *     T1-empty          T1-run with a key length of 0, which leaves all that a call does beside its keys: it validates, scales
+ *                       the query, folds a chunk, divides and writes the row. So T1-empty is what a call costs above the
+ *                       arithmetic, which is T1-run less T1-empty
  *
  * and then how the tensors lie:
  *
- *     (nothing)        [head, token, channel]
- *     -bshd            [token, head, channel]
- *     -kv              the same, K and V in one cache: [token, {K, V}, head, channel]
- *     -4096            the same as -bshd, but the rows of K and V are as far apart as the next power of two, at least 4096 bytes.
- *                      Between the rows of one cache are those of the others, if there are others
+ *     (nothing)         [head, token, channel]
+ *     -bshd             [token, head, channel]
+ *     -kv               the same, with K and V in one cache: [token, {K, V}, head, channel]
+ *     -4096             as -bshd, with the tokens of K and V as far apart as the next power of two, at least 4096 bytes. What
+ *                       this leaves free belongs to the other caches, as with several layers in one cache
  *
  * The counters say how fast it was and what share that is of what the machine could do, measured just before and just after:
  *
  *     GFLOPS, limit, share   2 d_k + 2 d_v operations for each attended pair, and the ISA's peak
- *     GBs, limit, share      memory-bound cases: the bytes of attended K and V in their own type, read once, and the read
- * bandwidth peak_share, bound      memory-bound cases: the share of the ISA's peak as well, which on a core with much bandwidth
- * is the nearer limit, and the larger of both shares ps_per_pair            compute-bound cases: picoseconds for each attended
- * pair ns                     T1: the time of a call workspace              bytes of workspace */
+ *     GBs, limit, share      memory-bound cases: the bytes of attended K and V in their own type, read once, and the bandwidth
+ *     peak_share, bound      memory-bound cases: the share of the ISA's peak as well, which is the nearer limit of a core with
+ *                            much bandwidth, and the larger of both shares
+ *     ps_per_pair            compute-bound cases: picoseconds for each attended pair
+ *     ns                     T1: the time of a call
+ *     workspace              bytes of workspace */
 #define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,12 +100,12 @@ static const bench_case cases[] = {
     {"O-d256",      8,  8,  1024,  1024, 256, 256, FULL,   COMPUTE, ONE,      RUN},
     {"O-d512",      8,  8,  1024,  1024, 512, 512, FULL,   COMPUTE, ONE,      RUN},
     {"O-d576v512",  8,  8,  1024,  1024, 576, 512, FULL,   COMPUTE, ONE,      RUN},
-    {"O-q32",       8,  8,    32,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-q33",       8,  8,    33,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-q128",      8,  8,   128,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-q100",      8,  8,   100,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-kv1024",    8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-kv1000",    8,  8,  1024,  1000,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-sq32",      8,  8,    32,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-sq33",      8,  8,    33,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-sq128",     8,  8,   128,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-sq100",     8,  8,   100,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-skv1024",   8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-skv1000",   8,  8,  1024,  1000,  64,  64, FULL,   COMPUTE, ONE,      RUN},
 
     {"G512",        1,  1,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN},
     {"G1024",       1,  1,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},

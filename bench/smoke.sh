@@ -2,8 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # smoke.sh RAPT-BENCH: small cases run on every kernel, and each reports its counters.
 set -eu
-out=$("$1" --benchmark_filter='^(T1-run/f32/.*/t1|T1-plan[+]run/f16/scalar/t1|P1/bf16/.*/t[12])$' --benchmark_min_time=0.01)
+cases='T1-run/f32/.*/t1|T1-(plan|empty-kv)/f16/scalar/t1|P1/bf16/.*/t[12]|P1-4096/f32/scalar/t1|D4-hot-kv/f16/scalar/t1'
+out=$("$1" --benchmark_min_time=0.01 --benchmark_filter="^($cases)$")
 printf '%s\n' "$out"
 printf '%s\n' "$out" | awk '
-    /^(T1|P1)/ { cases++; if (!/ GFLOPS=/ || !/ limit=/ || !/ share=/) { print "no counters: " $1; bad = 1 } }
+    /^[DPT][1-9]/ {
+        cases++
+        if (!/ (GFLOPS|GBs)=/ || !/ limit=/ || !/ share=/ || /^P/ && !/ ps_per_pair=/ || /^D/ && !/ bound=/ || /^T/ && !/ ns=/) {
+            print "counters are missing: " $1
+            bad = 1
+        }
+    }
     END { if (!cases) print "nothing ran"; exit bad || !cases }'
