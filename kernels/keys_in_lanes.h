@@ -73,7 +73,7 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
  * not fill the time that an addition takes. */
 static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int nr, const char *const *keys, int n, int channels,
                                       size_t ahead, const float *q, size_t ldq, float *s) {
-    const int ng = RAPT_KEY_CHAINS / nr > 16 / RAPT_VL ? 16 / RAPT_VL : RAPT_KEY_CHAINS / nr;
+    const int ng = RAPT_KEY_CHAINS / nr > 16 / RAPT_VL ? 16 / RAPT_VL : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
     for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, channels, ahead, q, ldq, s + g);
     for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, channels, ahead, q, ldq, s + g);
@@ -82,6 +82,8 @@ static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int n
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, int n, int channels, size_t ahead,          \
                                                   const float *q, size_t ldq, float *s) {                                        \
+        for (; RAPT_KEY_CHAINS >= 8 && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)                                  \
+            score_keys_as(v_load_##suffix, bytes, 8, keys, n, channels, ahead, q, ldq, s);                                       \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
             score_keys_as(v_load_##suffix, bytes, 4, keys, n, channels, ahead, q, ldq, s);                                       \
         if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, n, channels, ahead, q, ldq, s);                            \
