@@ -12,19 +12,22 @@
 #define RAPT_KERNEL_NEEDS RAPT_CPU_NEON
 #define RAPT_KERNEL_FUSED true
 
+/* The shapes of the tile product are what llvm-mca likes best for Neoverse N1 and V1 (tools/mca), and neither gcc 12 nor clang 19
+ * spills the widest. */
 #define RAPT_VL           4
-#define RAPT_TILE_VECTORS 3
+#define RAPT_TILE_VECTORS 4
 #define RAPT_PANEL        4
-#define RAPT_ROWS_1       16
-#define RAPT_ROWS_2       12
-#define RAPT_ROWS_3       8
-#define RAPT_ROWS_4       6
+#define RAPT_ROWS_1       12
+#define RAPT_ROWS_2       8
+#define RAPT_ROWS_3       4
+#define RAPT_ROWS_4       4
 #define RAPT_ROWS_8       2
 #define RAPT_KEY_CHAINS   8
 #define RAPT_KEYS_AHEAD   32
 #define RAPT_VALUES_AHEAD 32
 #define RAPT_VALUES_DEPTH 16
 #define RAPT_FEW_ROWS     4
+#define RAPT_FMA_BY_LANE
 #define RAPT_NATIVE_F16
 
 typedef float32x4_t vf;
@@ -47,6 +50,18 @@ static inline vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
 static inline float h_max(vf a) { return vmaxvq_f32(a); }
 static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+/* a[lane] * b + c; lane is a constant once this is inlined. gcc 12 moves sums that several steps add to from register to
+ * register, unless it may not look through them. */
+static inline __attribute__((always_inline)) vf v_fma_lane(vf a, int lane, vf b, vf c) {
+    c = lane == 0   ? vfmaq_laneq_f32(c, b, a, 0)
+        : lane == 1 ? vfmaq_laneq_f32(c, b, a, 1)
+        : lane == 2 ? vfmaq_laneq_f32(c, b, a, 2)
+                    : vfmaq_laneq_f32(c, b, a, 3);
+#if !defined(__clang__)
+    __asm__("" : "+w"(c));
+#endif
+    return c;
+}
 static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
 static inline vf v_select(vm m, vf yes, vf no) { return vbslq_f32(m, yes, no); }
 static inline vi v_as_int(vf x) { return vreinterpretq_u32_f32(x); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many rows: one lane is one query row. Q is packed once, transposed; S^T = K Q^T and O^T += V^T P^T are the tile product with K
- * and V read by broadcasts where they lie, and the softmax has no horizontal operation. Included by attend.h. */
+/* Many rows: one lane is one query row. Q is packed once, transposed; S^T = K Q^T and O^T += V^T P^T are the tile product with a
+ * staged block of K and V read by broadcasts, and the softmax has no horizontal operation. Included by attend.h. */
 
 typedef struct lane_state {
     float *m, *l; /* [LANES] running maximum, sum of weights */
@@ -23,7 +23,7 @@ typedef struct lane_scratch {
     float *s;             /* [RAPT_BLOCK][LANES] scores, then weights */
     float *alpha;         /* [LANES] */
     float *first, *end;   /* [LANES] the attended range, as positions in the block */
-    float *keys, *values; /* [RAPT_BLOCK][padded d], where the tensor is not read in place */
+    float *keys, *values; /* [RAPT_BLOCK][padded d] */
 } lane_scratch;
 
 /* The one description of the scratch: without memory it only counts. */
@@ -128,7 +128,7 @@ static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lan
 
 /* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. It wants the
  * ranges that mask_scores leaves. */
-static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const char *values, size_t stride,
+static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const float *values, size_t ld,
                          int first, int end) {
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
         vf lane_first = v_load(s->first + i), lane_end = v_load(s->end + i), alpha = v_load(s->alpha + i);
@@ -136,7 +136,7 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
             float *to = tile->now.o + (size_t)c * LANES + i;
             vf o = tile->started ? v_mul(v_load(to), alpha) : v_set1(0.0f);
             for (int n = first; n < end; n++) {
-                vf key = v_set1((float)n), value = v_broadcast(values + (size_t)(n - first) * stride + (size_t)c * sizeof(float));
+                vf key = v_set1((float)n), value = v_set1(values[(size_t)(n - first) * ld + (size_t)c]);
                 vf more = v_fma(v_load(s->s + n * LANES + i), value, o);
                 o = v_select(v_lt(key, lane_end), v_select(v_lt(key, lane_first), o, more), o);
             }
@@ -159,30 +159,24 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
             if (b.end > all.end) all.end = b.end;
         }
         if (all.first >= all.end) continue;
-        size_t key_stride = (size_t)p->k.token_stride, value_stride = (size_t)p->v.token_stride;
-        const char *keys = t->k + (size_t)(position + all.first) * key_stride;
-        const char *values = t->v + (size_t)(position + all.first) * value_stride;
+        /* f32 too, which could be read in place: as a copy, the block comes from memory row by row, once for all tiles, and no
+         * stride of the tensor's can make its rows compete for the same cache sets. */
         const char *rows[RAPT_BLOCK];
-        if (p->k.type != RAPT_F32) {
-            find_rows(rows, t->k, &p->k, &all, all.first, all.end);
-            stage_rows(p->k.type, s->keys, dk, rows + all.first, all.end - all.first, 0, p->d_k);
-            keys = (const char *)s->keys, key_stride = dk * sizeof *s->keys;
-        }
-        if (p->v.type != RAPT_F32) {
-            find_rows(rows, t->v, &p->v, &all, all.first, all.end);
-            stage_rows(p->v.type, s->values, dv, rows + all.first, all.end - all.first, 0, p->d_v);
-            values = (const char *)s->values, value_stride = dv * sizeof *s->values;
-        }
+        find_rows(rows, t->k, &p->k, &all, all.first, all.end);
+        stage_rows(p->k.type, s->keys, dk, rows + all.first, all.end - all.first, 0, p->d_k);
+        find_rows(rows, t->v, &p->v, &all, all.first, all.end);
+        stage_rows(p->v.type, s->values, dv, rows + all.first, all.end - all.first, 0, p->d_v);
         for (int i = 0; i < n_tiles; i++) {
             query_tile *tile = &tiles[i];
             block b = block_of(position, tile->first_min, tile->end_max);
             if (b.first >= b.end) continue;
             int first = b.first, end = b.end;
-            const char *tile_values = values + (size_t)(first - all.first) * value_stride;
+            const float *keys = s->keys + (size_t)(first - all.first) * dk;
+            const float *values = s->values + (size_t)(first - all.first) * dv;
             tile_product((operands){.c = (char *)(s->s + first * LANES),
                                     .ldc = LANES * sizeof(float),
-                                    .a = keys + (size_t)(first - all.first) * key_stride,
-                                    .rs = key_stride,
+                                    .a = (const char *)keys,
+                                    .rs = dk * sizeof(float),
                                     .ks = sizeof(float),
                                     .b = (const char *)tile->q,
                                     .ldb = LANES * sizeof(float),
@@ -192,13 +186,13 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
             if (careful || position < tile->first_max || position + end > tile->end_min)
                 mask_scores(tile, s, position, first, end);
             weigh_lanes(p, tile, s, first, end);
-            if (careful) add_attended(p, tile, s, tile_values, value_stride, first, end);
+            if (careful) add_attended(p, tile, s, values, dv, first, end);
             else
                 tile_product((operands){.c = (char *)tile->now.o,
                                         .ldc = LANES * sizeof(float),
-                                        .a = tile_values,
+                                        .a = (const char *)values,
                                         .rs = sizeof(float),
-                                        .ks = value_stride,
+                                        .ks = dv * sizeof(float),
                                         .b = (const char *)(s->s + first * LANES),
                                         .ldb = LANES * sizeof(float),
                                         .depth = end - first,

@@ -6,7 +6,9 @@
  * The ISA file defines, on top:
  *   RAPT_PANEL                   vectors of the widest panel, 2, 4 or 8
  *   RAPT_ROWS_1, _2, _3, _4, _8  rows of a register tile for panels of so many vectors, at most 32 accumulators each; the
- * accumulators, a vector of B for each panel vector and one of A must fit into the registers */
+ * accumulators, a vector of B for each panel vector and one of A must fit into the registers
+ *   RAPT_FMA_BY_LANE             optional, with the word v_fma_lane(a, lane, b, c) = a[lane]*b + c: A is read by whole vectors,
+ * of which one for each row must fit into the registers too */
 
 typedef enum start { START_ZERO, START_KEEP, START_SCALE } start; /* C = AB, C = C + AB, C = C * scale[m] + AB */
 
@@ -33,7 +35,29 @@ static RAPT_INLINE void tile(load_word *load, size_t bytes, const bool stream, c
         else if (from == START_KEEP) acc[r * nv + v] = v_load(c);
         else acc[r * nv + v] = v_mul(v_load(c), v_load(o.scale + v * RAPT_VL));
     }
-    for (int k = 0; k < o.depth; k++) {
+    int k = 0;
+#ifdef RAPT_FMA_BY_LANE
+    if (!stream && o.ks == sizeof(float)) /* a vector of A is RAPT_VL steps of a row */
+        for (; k + RAPT_VL <= o.depth; k += RAPT_VL) {
+            vf a[16];
+            RAPT_UNROLL for (int r = 0; r < nr; r++) a[r] = v_load(o.a + r * o.rs + k * o.ks);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+                vf b[8];
+                RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + (k + j) * o.ldb + v * RAPT_VL * bytes);
+                RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
+                    v_fma_lane(a[r], j, b[v], acc[r * nv + v]);
+            }
+        }
+    else if (!stream && o.rs == sizeof(float) && nr % RAPT_VL == 0) /* or RAPT_VL rows of a step */
+        for (; k < o.depth; k++) {
+            vf a[4], b[8];
+            RAPT_UNROLL for (int r = 0; r < nr; r += RAPT_VL) a[r / RAPT_VL] = v_load(o.a + r * o.rs + k * o.ks);
+            RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb + v * RAPT_VL * bytes);
+            RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
+                v_fma_lane(a[r / RAPT_VL], r % RAPT_VL, b[v], acc[r * nv + v]);
+        }
+#endif
+    for (; k < o.depth; k++) {
         vf b[8];
         RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb + v * RAPT_VL * bytes);
         if (stream) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * RAPT_VL * bytes, k * o.ldb + o.ahead);
