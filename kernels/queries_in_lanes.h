@@ -26,9 +26,13 @@ typedef struct lane_scratch {
     float *keys, *values; /* [RAPT_BLOCK][padded d] */
 } lane_scratch;
 
+/* Floats from row to row of a staged block: a cache line more than the channels need, or the rows of a d that is a power of two
+ * would compete for a few cache sets when the tile product walks down its columns. */
+static inline size_t staged(int d) { return padded((size_t)d) + 16; }
+
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool folds) {
-    size_t used = 0, dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
+    size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
     *scratch = (lane_scratch){.s = take(memory, &used, RAPT_BLOCK * LANES),
                               .alpha = take(memory, &used, LANES),
                               .first = take(memory, &used, LANES),
@@ -148,7 +152,7 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
 /* One chunk for some tiles, from the empty state. */
 static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk, bool careful) {
     const rapt_problem *p = t->problem;
-    size_t dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
+    size_t dk = staged(p->d_k), dv = staged(p->d_v);
     for (int i = 0; i < n_tiles; i++) start_chunk(&tiles[i]);
     for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
         block all = {position, RAPT_BLOCK, 0}; /* what any tile needs */
@@ -224,7 +228,7 @@ static void fold_tile(const rapt_problem *p, query_tile *tile) {
 /* Ends the rows of a tile: divides unless states are wanted, and turns lanes back into rows. */
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
-    size_t dv = padded((size_t)p->d_v);
+    size_t dv = staged(p->d_v);
     row_cursor at = row_at(t, tile->row0);
     for (int i = 0; i < tile->rows; i += RAPT_VL) {
         vf factor = reciprocal(v_load(state->l + i));
