@@ -21,9 +21,9 @@ check 'the shared library exports rapt_* only' "$("$nm" -D --defined-only "$libr
 allowed='^(memcpy|memset|memmove|__mem(cpy|set|move)_chk|strcmp|getenv|getauxval|__stack_chk_fail|__stack_chk_guard|__cxa_finalize|__gmon_start__|_ITM_.*)$'
 check 'the shared library needs nothing outside the allow-list' \
     "$("$nm" -D --undefined-only "$library" | names | grep -Ev "$allowed")"
-# Constant data with addresses in it (.data.rel.ro) is of nm's class d too, so those names are listed.
+# Constant data with addresses in it (.data.rel.ro) is of nm's class d too, so those names are listed; $d marks data on Arm.
 check 'the one thing that is ever written is the chosen kernel' \
-    "$("$nm" "$static" | sed -n 's/.* [bBdDcC] //p' | grep -vE '^(chosen(\.[0-9]+)?|kernels|feature_names|rapt_kernel_[a-z0-9_]+|\.LC[0-9]*)$')"
+    "$("$nm" "$static" | sed -n 's/.* [bBdDcC] //p' | grep -vE '^(chosen(\.[0-9]+)?|kernels|feature_names|rapt_kernel_[a-z0-9_]+|\.LC[0-9]*|\$[dx](\.[0-9]+)?)$')"
 for archive; do
     name=$(basename "$archive" .a)
     name=${name#librapt-}
