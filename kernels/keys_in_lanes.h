@@ -23,7 +23,7 @@ typedef struct row_scratch {
     float *q;      /* [rows][padded d_k], times q_factor */
     float *s;      /* [rows][RAPT_CHUNK] scores, then weights */
     float *alpha;  /* [RAPT_CHUNK / RAPT_BLOCK][rows] */
-    float *values; /* [RAPT_BLOCK][padded d_v], where V is not read in place */
+    float *values; /* [RAPT_BLOCK][padded d_v]: V's channels beyond a whole vector, or all where masked keys are left out */
 } row_scratch;
 
 /* The one description of the scratch: without memory it only counts. */
