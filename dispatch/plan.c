@@ -173,6 +173,17 @@ static rapt_status set_scale(const rapt_desc *d, rapt_problem *p) {
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Query tiles that a pass over K and V can take: its scratch, which grows by the same for each, has a bound. */
+static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *problem) {
+    size_t one = kernel->scratch_bytes(problem, kernel->lanes, false);
+    size_t each = kernel->scratch_bytes(problem, 2 * kernel->lanes, false) - one;
+    if (one >= kernel->pass_bytes) return 1;
+    int64_t tiles = 1 + (int64_t)((kernel->pass_bytes - one) / each);
+    return tiles < kernel->pass_tiles ? tiles : kernel->pass_tiles;
+}
+
 enum { MOST_THREADS = 4096 }; /* for which work is cut: keeps the sizes below far from overflow */
 
 /* Cuts the work into tasks. threads decides how finely; nothing here changes bits. */
@@ -185,8 +196,9 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
     p->chunks = divide_up(problem->kv_len, RAPT_CHUNK);
     p->pass_rows = rows;
     if (!problem->keys_in_lanes) {
-        int64_t tiles = kernel->pass_tiles;
-        while (tiles > 1 && units * divide_up(rows, tiles * kernel->lanes) < wanted) tiles--;
+        int64_t tiles = divide_up(rows, kernel->lanes), most = tiles_per_pass(kernel, problem);
+        int64_t passes = larger(divide_up(tiles, most), divide_up(wanted, larger(units, 1)));
+        tiles = passes < tiles ? divide_up(tiles, passes) : 1;
         p->pass_rows = rows < tiles * kernel->lanes ? rows : tiles * kernel->lanes;
     }
     p->passes = rows ? divide_up(rows, p->pass_rows) : 0;
@@ -197,7 +209,7 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
 
     /* Too few tasks: split the keys as well, unless the states that this leaves would be more than an eighth of K and V. */
     size_t state_bytes = rapt_state_floats(problem->d_v) * sizeof(float);
-    int64_t chunk_bytes = RAPT_CHUNK * (type_bytes(problem->k.type) * problem->d_k + type_bytes(problem->v.type) * problem->d_v);
+    int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
     if (p->tasks[0] > 0 && p->tasks[0] < wanted && p->chunks > 1 && rows <= chunk_bytes / 8 / (int64_t)state_bytes) {
         p->parts = divide_up(wanted, p->tasks[0]);
         p->part_chunks = divide_up(p->chunks, p->parts < p->chunks ? p->parts : p->chunks);
@@ -239,6 +251,10 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     problem->v = d.v;
     problem->o = d.o;
     problem->lse = d.lse;
+    problem->q_row = (size_t)(type_bytes(d.q.type) * d.d_k);
+    problem->k_row = (size_t)(type_bytes(d.k.type) * d.d_k);
+    problem->v_row = (size_t)(type_bytes(d.v.type) * d.d_v);
+    problem->o_row = (size_t)(type_bytes(d.o.type) * d.d_v);
     problem->causal = d.causal;
     problem->window_left = bounded_window(d.window_left);
     problem->window_right = bounded_window(d.window_right);

@@ -38,16 +38,18 @@ static RAPT_INLINE void prefetch(const char *from, size_t offset) {
     __builtin_prefetch((const void *)((uintptr_t)from + offset), 0, 2);
 }
 
+static RAPT_INLINE void prefetch_row(const char *row, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) prefetch(row, i);
+}
+
 #include "exp.h"
 #include "stage.h"
 #include "tile.h"
 
 enum { LANES = RAPT_TILE_VECTORS * RAPT_VL };
 
-/* Query tiles that share a pass over K and V: what is staged, and what the caches hold, serves all of them. */
-#ifndef RAPT_PASS_TILES
-#define RAPT_PASS_TILES 4
-#endif
+/* Query tiles that share a pass over K and V, which are staged once for all of them, while everything stays in the L2 cache. */
+enum { PASS_TILES = 32, PASS_BYTES = 512 << 10 };
 
 static inline int smaller(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 static inline int larger(int64_t a, int64_t b) { return (int)(a > b ? a : b); }
@@ -159,7 +161,7 @@ static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
 
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool folds) {
     lane_scratch lanes;
-    query_tile tiles[RAPT_PASS_TILES];
+    query_tile tiles[PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_FEW_ROWS];
     return sizeof(float) * (p->keys_in_lanes ? lay_out_rows(p, NULL, &few, few_rows, (int)rows)
@@ -188,7 +190,8 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .fused = RAPT_KERNEL_FUSED,
     .lanes = LANES,
     .few_rows = RAPT_FEW_ROWS,
-    .pass_tiles = RAPT_PASS_TILES,
+    .pass_tiles = PASS_TILES,
+    .pass_bytes = PASS_BYTES,
     .scratch_bytes = scratch_bytes,
     .attend = attend,
     .merge = merge,

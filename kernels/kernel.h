@@ -38,6 +38,7 @@ typedef struct rapt_problem {
     bool keys_in_lanes; /* the path: so few rows for each key/value head that lanes are keys */
     int32_t d_k, d_v;
     rapt_layout q, k, v, o, lse;
+    size_t q_row, k_row, v_row, o_row; /* bytes of one token's channels */
     rapt_causal causal;
     int64_t window_left, window_right;
     /* A logit is score * exponent in base 2 and score * natural in base e; score = <q * q_factor, k>. q_factor is the sign of
@@ -90,11 +91,12 @@ static inline void rapt_row_range(const rapt_problem *p, int64_t token, int64_t 
 /* A kernel: the only symbol that its object exports. */
 typedef struct rapt_kernel {
     const char *name;
-    uint32_t needs; /* CPU features */
-    bool fused;     /* its rounding class: fma() rounds once */
-    int lanes;      /* query rows of a full tile, when queries lie in lanes */
-    int pass_tiles; /* and at most this many tiles to a task */
-    int few_rows;   /* up to this many rows of a key/value head, keys lie in lanes */
+    uint32_t needs;    /* CPU features */
+    bool fused;        /* its rounding class: fma() rounds once */
+    int lanes;         /* query rows of a full tile, when queries lie in lanes */
+    int pass_tiles;    /* and at most this many tiles to a task, */
+    size_t pass_bytes; /* as long as its scratch is no larger */
+    int few_rows;      /* up to this many rows of a key/value head, keys lie in lanes */
     /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows; folds: if it merges chunks. */
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool folds);
     void (*attend)(const rapt_task *);

@@ -9,6 +9,9 @@ static const float key_positions[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  
                                                 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
                                                 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
+/* The blocks of a chunk, and the same in whole vectors. */
+enum { CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLOCK, ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
+
 typedef struct row_state {
     float m, l;
     float *o; /* [padded d_v] */
@@ -22,7 +25,7 @@ typedef struct query_row {
 typedef struct row_scratch {
     float *q;      /* [rows][padded d_k], times q_factor */
     float *s;      /* [rows][RAPT_CHUNK] scores, then weights */
-    float *alpha;  /* [RAPT_CHUNK / RAPT_BLOCK][rows] */
+    float *alpha;  /* [rows][ROW_ALPHAS] */
     float *values; /* [RAPT_BLOCK][padded d_v]: V's channels beyond a whole vector, or all where masked keys are left out */
 } row_scratch;
 
@@ -31,7 +34,7 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     size_t used = 0, dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
     *scratch = (row_scratch){.q = take(memory, &used, (size_t)n * dk),
                              .s = take(memory, &used, (size_t)n * RAPT_CHUNK),
-                             .alpha = take(memory, &used, (size_t)n * (RAPT_CHUNK / RAPT_BLOCK)),
+                             .alpha = take(memory, &used, (size_t)n * ROW_ALPHAS),
                              .values = take(memory, &used, RAPT_BLOCK * dv)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
     return used;
@@ -111,36 +114,51 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int rows, const
     }
 }
 
-/* One row's scores become weights, its maximum and sum move on, and its o is to be multiplied by the result. Lanes that are not
- * attended to become -inf, so weight 0. */
-static float weigh_row(const rapt_problem *p, query_row *row, float *scores, const block *b) {
-    vf first = v_set1((float)smaller(larger(row->first - b->position, 0), RAPT_BLOCK));
-    vf end = v_set1((float)smaller(larger(row->end - b->position, 0), RAPT_BLOCK));
-    vf max = v_set1(-INFINITY);
-    for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) {
-        vf key = v_load(key_positions + n), score = v_load(scores + n);
-        score = v_select(v_lt(key, end), v_select(v_lt(key, first), v_set1(-INFINITY), score), v_set1(-INFINITY));
-        v_store(scores + n, score);
-        max = v_max(max, score);
-    }
-    float block_max = h_max(max), m = block_max > row->now.m ? block_max : row->now.m; /* a NaN may get lost: its weight is NaN */
-    vf at = finite_max(v_set1(m)), alpha = v_exp2_of(p, v_sub(v_set1(row->now.m), at));
-    float partial[RAPT_PARTIAL_SUMS], sum = 0.0f;
-    for (int j = 0; j < RAPT_PARTIAL_SUMS; j += RAPT_VL) {
-        vf sums = v_set1(0.0f);
-        for (int n = j; n < RAPT_BLOCK; n += RAPT_PARTIAL_SUMS) {
-            vf weight = v_exp2_of(p, v_sub(v_load(scores + n), at));
-            v_store(scores + n, weight);
-            sums = v_add(sums, weight);
+/* One row's scores of a chunk become weights; its maximum and sum move on, and before the values of block i its o is to be
+ * multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is taken for all blocks before the
+ * next: block after block, the time would be that of one long chain of dependent operations. */
+static void weigh_row(const rapt_problem *p, query_row *row, float *scores, const block *blocks, int count, float *alpha) {
+    float before[ROW_ALPHAS] = {0}, after[ROW_ALPHAS] = {0}, sum[CHUNK_BLOCKS] = {0};
+    float partial[CHUNK_BLOCKS][RAPT_PARTIAL_SUMS];
+    float m = row->now.m;
+    for (int i = 0; i < count; i++) {
+        const block *b = &blocks[i];
+        float *at = scores + b->position % RAPT_CHUNK;
+        vf max = v_set1(-INFINITY);
+        if (row->first > b->position || row->end < b->position + RAPT_BLOCK) {
+            vf first = v_set1((float)smaller(larger(row->first - b->position, 0), RAPT_BLOCK));
+            vf end = v_set1((float)smaller(larger(row->end - b->position, 0), RAPT_BLOCK));
+            for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) {
+                vf key = v_load(key_positions + n), score = v_load(at + n);
+                score = v_select(v_lt(key, end), v_select(v_lt(key, first), v_set1(-INFINITY), score), v_set1(-INFINITY));
+                v_store(at + n, score);
+            }
         }
-        v_store(partial + j, sums);
+        for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
+        float block_max = h_max(max);
+        before[i] = m;
+        m = block_max > m ? block_max : m; /* a NaN may get lost: its weight is NaN */
+        after[i] = m;
     }
-    for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) sum += partial[j];
-    float lane[RAPT_VL];
-    v_store(lane, alpha);
+    for (int i = 0; i < count; i += RAPT_VL)
+        v_store(alpha + i, v_exp2_of(p, v_sub(v_load(before + i), finite_max(v_load(after + i)))));
+    for (int i = 0; i < count; i++) {
+        float *at = scores + blocks[i].position % RAPT_CHUNK;
+        vf max = finite_max(v_set1(after[i]));
+        for (int j = 0; j < RAPT_PARTIAL_SUMS; j += RAPT_VL) {
+            vf sums = v_set1(0.0f);
+            for (int n = j; n < RAPT_BLOCK; n += RAPT_PARTIAL_SUMS) {
+                vf weight = v_exp2_of(p, v_sub(v_load(at + n), max));
+                v_store(at + n, weight);
+                sums = v_add(sums, weight);
+            }
+            v_store(partial[i] + j, sums);
+        }
+    }
+    for (int j = 0; j < RAPT_PARTIAL_SUMS; j++)
+        for (int i = 0; i < count; i++) sum[i] += partial[i][j];
+    for (int i = 0; i < count; i++) row->now.l = s_fma(row->now.l, alpha[i], sum[i]);
     row->now.m = m;
-    row->now.l = s_fma(row->now.l, lane[0], sum);
-    return lane[0];
 }
 
 static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
@@ -190,6 +208,7 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, query_
     const char *values[RAPT_BLOCK];
     block b = block_of(all->position, row->first, row->end);
     if (b.first >= b.end) return;
+    weights += b.position % RAPT_CHUNK;
     find_rows(values, t->v, &p->v, &b, b.first, b.end);
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
     for (int n = b.first; n < b.end; n++)
@@ -208,25 +227,18 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
         if (rows[r].first < rows[r].end && rows[r].first < first_min) first_min = rows[r].first;
         if (rows[r].end > end_max) end_max = rows[r].end;
     }
-    block blocks[RAPT_CHUNK / RAPT_BLOCK];
+    block blocks[CHUNK_BLOCKS];
     int count = 0;
     for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
         block b = block_of(position, first_min, end_max);
         if (b.first < b.end) blocks[count++] = b;
     }
     for (int i = 0; i < count; i++) score_rows(t, s, n, &blocks[i]);
-    for (int i = 0; i < count; i++)
-        for (int r = 0; r < n; r++) {
-            float *scores = s->s + (size_t)r * RAPT_CHUNK + blocks[i].position % RAPT_CHUNK;
-            s->alpha[i * n + r] = weigh_row(p, &rows[r], scores, &blocks[i]);
-            if (careful) {
-                rescale_row(p, &rows[r].now, s->alpha[i * n + r]);
-                add_attended_values(t, s, &rows[r], scores, &blocks[i]);
-            }
-        }
-    for (int i = 0; i < count && !careful; i++) {
-        for (int r = 0; r < n; r++) rescale_row(p, &rows[r].now, s->alpha[i * n + r]);
-        add_values(t, s, rows, n, &blocks[i]);
+    for (int r = 0; r < n; r++) weigh_row(p, &rows[r], s->s + (size_t)r * RAPT_CHUNK, blocks, count, s->alpha + r * ROW_ALPHAS);
+    for (int i = 0; i < count; i++) {
+        for (int r = 0; r < n; r++) rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
+        if (!careful) add_values(t, s, rows, n, &blocks[i]);
+        for (int r = 0; r < n && careful; r++) add_attended_values(t, s, &rows[r], s->s + (size_t)r * RAPT_CHUNK, &blocks[i]);
     }
 }
 

@@ -73,6 +73,7 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
         if (first > tile->first_max) tile->first_max = first;
         if (end < tile->end_min) tile->end_min = end;
         rows[r] = t->q + row_offset(&p->q, at);
+        prefetch_row(rows[r], p->q_row);
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
     stage_columns(p->q.type, tile->q, LANES, rows, tile->vectors * RAPT_VL, 0, p->d_k);
@@ -107,27 +108,44 @@ static void mask_scores(query_tile *tile, const lane_scratch *s, int64_t positio
     }
 }
 
-/* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. */
-static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int first, int end) {
-    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
-        float *column = s->s + i;
-        vf old = v_load(tile->now.m + i), m = old;
-        for (int n = first; n < end; n++) m = v_max(m, v_load(column + n * LANES));
-        vf at = finite_max(m), alpha = v_exp2_of(p, v_sub(old, at)), sum = v_set1(0.0f);
-        for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) {
-            vf partial = v_set1(0.0f);
-            int n = first + ((j - first) & (RAPT_PARTIAL_SUMS - 1));
-            for (; n < end; n += RAPT_PARTIAL_SUMS) {
-                vf weight = v_exp2_of(p, v_sub(v_load(column + n * LANES), at));
-                v_store(column + n * LANES, weight);
-                partial = v_add(partial, weight);
-            }
-            sum = v_add(sum, partial);
-        }
-        v_store(tile->now.m + i, m);
-        v_store(tile->now.l + i, v_fma(v_load(tile->now.l + i), alpha, sum));
-        v_store(s->alpha + i, alpha);
+/* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. nv, the tile's
+ * vectors, is a constant wherever this is called: side by side, their chains of operations fill each other's waiting time. */
+static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const lane_state *state, const lane_scratch *s,
+                                      int first, int end) {
+    vf m[4], at[4], alpha[4], sum[4];
+    vf exponent = v_set1(p->exponent), least = v_set1(p->least);
+    RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_load(state->m + v * RAPT_VL);
+    for (int n = first; n < end; n++)
+        RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_max(m[v], v_load(s->s + n * LANES + v * RAPT_VL));
+    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        at[v] = finite_max(m[v]);
+        alpha[v] = v_exp2(v_sub(v_load(state->m + v * RAPT_VL), at[v]), exponent, least);
+        sum[v] = v_set1(0.0f);
     }
+    for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) {
+        vf partial[4];
+        RAPT_UNROLL for (int v = 0; v < nv; v++) partial[v] = v_set1(0.0f);
+        for (int n = first + ((j - first) & (RAPT_PARTIAL_SUMS - 1)); n < end; n += RAPT_PARTIAL_SUMS)
+            RAPT_UNROLL for (int v = 0; v < nv; v++) {
+                float *score = s->s + n * LANES + v * RAPT_VL;
+                vf weight = v_exp2(v_sub(v_load(score), at[v]), exponent, least);
+                v_store(score, weight);
+                partial[v] = v_add(partial[v], weight);
+            }
+        RAPT_UNROLL for (int v = 0; v < nv; v++) sum[v] = v_add(sum[v], partial[v]);
+    }
+    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        v_store(state->m + v * RAPT_VL, m[v]);
+        v_store(state->l + v * RAPT_VL, v_fma(v_load(state->l + v * RAPT_VL), alpha[v], sum[v]));
+        v_store(s->alpha + v * RAPT_VL, alpha[v]);
+    }
+}
+
+static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int first, int end) {
+    if (tile->vectors == 4) weigh_vectors(4, p, &tile->now, s, first, end);
+    else if (tile->vectors == 3) weigh_vectors(3, p, &tile->now, s, first, end);
+    else if (tile->vectors == 2) weigh_vectors(2, p, &tile->now, s, first, end);
+    else weigh_vectors(1, p, &tile->now, s, first, end);
 }
 
 /* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. It wants the
@@ -149,11 +167,30 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
     }
 }
 
+/* The keys or values of the block at position, as far as end, to be prefetched while so many register tiles are computed. */
+static coming coming_rows(const char *tensor, const rapt_layout *layout, size_t bytes, int64_t position, int64_t end, int tiles) {
+    int rows = smaller(RAPT_BLOCK, end - position);
+    if (rows <= 0 || tiles <= 0) return (coming){0};
+    size_t stride = (size_t)layout->token_stride, lines = (bytes + 63) / 64 * (size_t)rows;
+    return (coming){.row = tensor + (size_t)position * stride,
+                    .stride = stride,
+                    .bytes = bytes,
+                    .rows = rows,
+                    .lines = (int)(lines / (size_t)tiles) + 1};
+}
+
 /* One chunk for some tiles, from the empty state. */
 static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk, bool careful) {
     const rapt_problem *p = t->problem;
     size_t dk = staged(p->d_k), dv = staged(p->d_v);
-    for (int i = 0; i < n_tiles; i++) start_chunk(&tiles[i]);
+    int64_t end_max = 0;
+    int qk_tiles = 0, pv_tiles = 0;
+    for (int i = 0; i < n_tiles; i++) {
+        start_chunk(&tiles[i]);
+        if (tiles[i].end_max > end_max) end_max = tiles[i].end_max;
+        qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors);
+        pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
+    }
     for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
         block all = {position, RAPT_BLOCK, 0}; /* what any tile needs */
         for (int i = 0; i < n_tiles; i++) {
@@ -170,6 +207,8 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
         stage_rows(p->k.type, s->keys, dk, rows + all.first, all.end - all.first, 0, p->d_k);
         find_rows(rows, t->v, &p->v, &all, all.first, all.end);
         stage_rows(p->v.type, s->values, dv, rows + all.first, all.end - all.first, 0, p->d_v);
+        coming next_keys = coming_rows(t->k, &p->k, p->k_row, position + RAPT_BLOCK, end_max, qk_tiles);
+        coming next_values = coming_rows(t->v, &p->v, p->v_row, position + RAPT_BLOCK, end_max, pv_tiles);
         for (int i = 0; i < n_tiles; i++) {
             query_tile *tile = &tiles[i];
             block b = block_of(position, tile->first_min, tile->end_max);
@@ -185,7 +224,8 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
                                     .b = (const char *)tile->q,
                                     .ldb = LANES * sizeof(float),
                                     .depth = p->d_k,
-                                    .start = START_ZERO},
+                                    .start = START_ZERO,
+                                    .coming = &next_keys},
                          end - first, tile->vectors);
             if (careful || position < tile->first_max || position + end > tile->end_min)
                 mask_scores(tile, s, position, first, end);
@@ -201,7 +241,8 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
                                         .ldb = LANES * sizeof(float),
                                         .depth = end - first,
                                         .start = tile->started ? START_SCALE : START_ZERO,
-                                        .scale = s->alpha},
+                                        .scale = s->alpha,
+                                        .coming = &next_values},
                              p->d_v, tile->vectors);
             tile->started = true;
         }
@@ -225,6 +266,13 @@ static void fold_tile(const rapt_problem *p, query_tile *tile) {
     }
 }
 
+/* What emit_tile is to write. */
+static void prefetch_output(const rapt_task *t, const query_tile *tile) {
+    row_cursor at = row_at(t, tile->row0);
+    for (int r = 0; r < tile->rows; r++, at = row_next(t, at))
+        prefetch_row(t->o + row_offset(&t->problem->o, at), t->problem->o_row);
+}
+
 /* Ends the rows of a tile: divides unless states are wanted, and turns lanes back into rows. */
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
@@ -232,15 +280,14 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
     row_cursor at = row_at(t, tile->row0);
     for (int i = 0; i < tile->rows; i += RAPT_VL) {
         vf factor = reciprocal(v_load(state->l + i));
-        for (int c = 0; c < p->d_v && !t->states; c++) {
-            float *o = state->o + (size_t)c * LANES + i;
-            v_store(o, finished(v_load(o), factor));
-        }
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
-            const char *channels[RAPT_VL];
-            for (int j = 0; j < RAPT_VL; j++)
-                channels[j] = (const char *)(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
-            store_transposed(v_load_f32, channels, 0, s->values + c, dv);
+            vf square[RAPT_VL]; /* beyond the channels, the last one again: readable, and never written to the output */
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+                vf o = v_load(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
+                square[j] = t->states ? o : finished(o, factor);
+            }
+            v_transpose(square);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->values + (size_t)j * dv + c, square[j]);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
             if (t->states) leave_state(t, tile->row0 + r, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
@@ -254,7 +301,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 static void attend_queries(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     lane_scratch s;
-    query_tile tiles[RAPT_PASS_TILES];
+    query_tile tiles[PASS_TILES];
     int n = (int)((t->rows + LANES - 1) / LANES);
     bool folds = !t->states && t->chunks > 1;
     lay_out_lanes(p, t->scratch, &s, tiles, n, folds);
@@ -266,6 +313,7 @@ static void attend_queries(const rapt_task *t) {
         start_chunk(&tiles[i]);
     }
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
+        if (!t->states && chunk + 1 == t->chunk0 + t->chunks) prefetch_output(t, &tiles[0]);
         attend_chunk(t, &s, tiles, n, chunk, false);
         for (int i = 0; i < n; i++) {
             if (!tiles[i].started) continue;
@@ -278,6 +326,7 @@ static void attend_queries(const rapt_task *t) {
     for (int i = 0; i < n && !t->states; i++) {
         const lane_state *state = folds && tiles[i].folded ? &tiles[i].all : &tiles[i].now;
         if (state == &tiles[i].now && !tiles[i].started) memset(state->o, 0, (size_t)p->d_v * LANES * sizeof *state->o);
+        if (i + 1 < n) prefetch_output(t, &tiles[i + 1]);
         emit_tile(t, &s, &tiles[i], state, 0);
     }
 }

@@ -12,6 +12,13 @@
 
 typedef enum start { START_ZERO, START_KEEP, START_SCALE } start; /* C = AB, C = C + AB, C = C * scale[m] + AB */
 
+/* Rows of a tensor that are needed soon: some of their cache lines are prefetched before each register tile. */
+typedef struct coming {
+    const char *row;
+    size_t stride, bytes, at; /* from row to row, of a row, of the row so far */
+    int rows, lines;          /* left; for each register tile */
+} coming;
+
 typedef struct operands {
     char *c;
     size_t ldc; /* bytes from row to row */
@@ -23,7 +30,18 @@ typedef struct operands {
     start start;        /* but for stream_product, which always keeps C */
     const float *scale; /* for START_SCALE, one for each lane of the panel */
     size_t ahead;       /* for stream_product: what lies so many bytes behind each row of B is prefetched */
+    coming *coming;     /* for tile_product, may be null */
 } operands;
+
+static RAPT_INLINE void prefetch_coming(coming *c) {
+    for (int i = 0; i < c->lines && c->rows > 0; i++) {
+        prefetch(c->row, c->at);
+        c->at += 64;
+        if (c->at < c->bytes) continue;
+        c->at = 0;
+        if (--c->rows > 0) c->row += c->stride;
+    }
+}
 
 /* nv and nr are constants wherever this is called: the loops over them unroll, and acc lives in registers. */
 static RAPT_INLINE void tile(load_word *load, size_t bytes, const bool stream, const int nv, const int nr, operands o) {
@@ -79,7 +97,10 @@ static RAPT_INLINE operands below(operands o, int rows) {
 /* Whole register tiles first, then what is left by halves. */
 static RAPT_INLINE void panel(load_word *load, size_t bytes, const bool stream, const int nv, const int nr, operands o,
                               int rows) {
-    for (; rows >= nr; rows -= nr, o = below(o, nr)) tile(load, bytes, stream, nv, nr, o);
+    for (; rows >= nr; rows -= nr, o = below(o, nr)) {
+        if (!stream && o.coming) prefetch_coming(o.coming);
+        tile(load, bytes, stream, nv, nr, o);
+    }
     if (nr > 8 && rows >= 8) tile(load, bytes, stream, nv, 8, o), rows -= 8, o = below(o, 8);
     if (nr > 4 && rows >= 4) tile(load, bytes, stream, nv, 4, o), rows -= 4, o = below(o, 4);
     if (nr > 2 && rows >= 2) tile(load, bytes, stream, nv, 2, o), rows -= 2, o = below(o, 2);
@@ -98,6 +119,12 @@ RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 1)
 RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 2)
 RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 3)
 RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 4)
+
+/* Whole register tiles of so many rows. */
+static int register_tiles(int rows, int vectors) {
+    static const int tile_rows[] = {RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4};
+    return rows / tile_rows[vectors - 1];
+}
 
 static void tile_product(operands o, int rows, int vectors) {
     if (vectors == 4) panel_4_scratch(o, rows);
