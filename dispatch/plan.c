@@ -184,13 +184,27 @@ static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *pro
     return tiles < kernel->pass_tiles ? tiles : kernel->pass_tiles;
 }
 
+/* Where the heads of a token lie side by side, one head's rows are small pieces far apart, which memory reads at less than half
+ * of its speed (docs/performance.md): so many heads are taken together that the pieces are whole pages. */
+static int64_t heads_together(const rapt_problem *problem, int64_t rows) {
+    enum { PAGE = 4096 };
+    const rapt_layout *k = &problem->k, *v = &problem->v;
+    if (!problem->keys_in_lanes || k->head_stride >= k->token_stride || v->head_stride >= v->token_stride) return 1;
+    int64_t heads = 1;
+    while (heads < problem->kv_heads && (heads * k->head_stride < PAGE || problem->kv_heads % heads)) heads++;
+    while (problem->kv_heads % heads || heads * rows > RAPT_JOINED_ROWS) heads--;
+    return heads;
+}
+
 enum { MOST_THREADS = 4096 }; /* for which work is cut: keeps the sizes below far from overflow */
 
 /* Cuts the work into tasks. threads decides how finely; nothing here changes bits. */
 static rapt_status set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
     const rapt_kernel *kernel = p->kernel;
-    int64_t units = product(problem->batch, problem->kv_heads), rows = problem->q_len * problem->group;
+    int64_t rows = problem->q_len * problem->group;
+    p->joined_heads = rows ? heads_together(problem, rows) : 1;
+    int64_t units = product(problem->batch, problem->kv_heads / p->joined_heads);
     /* Several for each thread, since they are not equally long. */
     int64_t wanted = threads == 1 ? 1 : 4 * (threads < MOST_THREADS ? threads : MOST_THREADS);
     p->chunks = divide_up(problem->kv_len, RAPT_CHUNK);
@@ -215,10 +229,11 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
         p->part_chunks = divide_up(p->chunks, p->parts < p->chunks ? p->parts : p->chunks);
         p->parts = divide_up(p->chunks, p->part_chunks);
         p->tasks[0] *= p->parts;
-        p->tasks[1] = units;
-        p->shared_bytes = (size_t)(units * p->chunks * rows) * state_bytes; /* units < 2^14, chunks < 2^23, rows < 2^9 */
+        p->tasks[1] = units * p->joined_heads;
+        p->shared_bytes = (size_t)(p->tasks[1] * p->chunks * rows) * state_bytes; /* tasks < 2^20, chunks < 2^23, rows < 2^9 */
     }
-    p->thread_bytes = p->tasks[0] ? kernel->scratch_bytes(problem, p->pass_rows, p->parts == 1 && p->chunks > 1) : 0;
+    p->thread_bytes =
+        p->tasks[0] ? kernel->scratch_bytes(problem, p->joined_heads * p->pass_rows, p->parts == 1 && p->chunks > 1) : 0;
     return RAPT_OK;
 }
 

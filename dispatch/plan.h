@@ -10,14 +10,14 @@ typedef struct full_plan {
     const rapt_kernel *kernel;
     rapt_problem problem;
     uint64_t q_bytes, k_bytes, v_bytes, o_bytes, lse_bytes; /* from a tensor's first to its last byte */
-    /* Phase 0 has a task for each batch entry, key/value head, pass over its rows, and part of its chunks; phase 1, if there is
-     * more than one part, merges the rows of one batch entry and key/value head. */
-    int64_t pass_rows, passes, part_chunks, parts, chunks;
+    /* Phase 0 has a task for each batch entry, key/value head or so many joined ones, pass over its rows, and part of its chunks;
+     * phase 1, if there is more than one part, merges the rows of one batch entry and key/value head. */
+    int64_t joined_heads, pass_rows, passes, part_chunks, parts, chunks;
     int64_t tasks[2];
     size_t shared_bytes, thread_bytes;
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x31302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x32302e7470617200) /* changes with the layout of struct full_plan */
 
 _Static_assert(sizeof(full_plan) <= sizeof(rapt_plan), "rapt_plan is too small");
 

@@ -96,7 +96,8 @@ static void attend_task(const call *c, int64_t task, int64_t slot) {
     const rapt_problem *problem = &p->problem;
     int64_t rows = problem->q_len * problem->group;
     int64_t part = task % p->parts, pass = p->passes - 1 - task / p->parts % p->passes; /* causal: the longest pass first */
-    int64_t unit = task / p->parts / p->passes, batch = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
+    int64_t unit = task / p->parts / p->passes * p->joined_heads;                       /* a batch entry and key/value head */
+    int64_t batch = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
     int64_t head = kv_head * problem->group, row0 = pass * p->pass_rows, chunk0 = part * p->part_chunks;
     size_t state_floats = rapt_state_floats(problem->d_v);
     rapt_task t = {
@@ -106,12 +107,14 @@ static void attend_task(const call *c, int64_t task, int64_t slot) {
         .v = (const char *)c->args.v + batch * problem->v.batch_stride + kv_head * problem->v.head_stride,
         .o = (char *)c->args.o + batch * problem->o.batch_stride + head * problem->o.head_stride,
         .lse = lse_at(c, batch * problem->lse.batch_stride + head * problem->lse.head_stride),
+        .kv_heads = (int)p->joined_heads,
         .kv_length = kv_length(p, &c->args, batch),
         .row0 = row0,
         .rows = rows - row0 < p->pass_rows ? rows - row0 : p->pass_rows,
         .chunk0 = chunk0,
         .chunks = p->chunks - chunk0 < p->part_chunks ? p->chunks - chunk0 : p->part_chunks,
         .chunk_floats = (size_t)rows * state_floats,
+        .head_floats = (size_t)(p->chunks * rows) * state_floats,
         .scratch = scratch_of(c, slot),
     };
     if (p->parts > 1) t.states = (float *)c->args.workspace + (size_t)((unit * p->chunks + chunk0) * rows + row0) * state_floats;
@@ -218,7 +221,7 @@ rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phas
     if (status != RAPT_OK) return status;
     if (phase < 0 || phase >= phases(&c) || task < 0 || task >= c.plan->tasks[phase]) return RAPT_ERR_RANGE;
     const full_plan *p = c.plan;
-    int64_t unit = phase == 0 ? task / p->parts / p->passes : task;
+    int64_t unit = phase == 0 ? task / p->parts / p->passes * p->joined_heads : task;
     status = check_kv_length(p, &c.args, unit / p->problem.kv_heads);
     if (status == RAPT_OK) run_task(&c, phase, task, slot);
     return status;

@@ -15,6 +15,9 @@
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
+ *   RAPT_SQUARE_ROWS   optional: from so many rows on it is faster to transpose while loading than to load and v_transpose, by
+ *                      v_load_square(vf square[RAPT_VL], const char *const rows[RAPT_VL], size_t offset): element r of
+ *                      square[i] is f32 i of the row at rows[r] + offset
  *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
  */
 #include <float.h>
@@ -69,14 +72,14 @@ static inline vf v_exp2_of(const rapt_problem *p, vf difference) {
 /* The maximum to subtract: a row without keys so far has -inf, and -inf - -inf would be NaN. */
 static inline vf finite_max(vf m) { return v_max(v_set1(-FLT_MAX), m); }
 
-/* The rows of a task, as addresses. */
+/* The rows of a task, as addresses: head counts from the task's first. */
 typedef struct row_cursor {
     int64_t token, head;
 } row_cursor;
 
-static inline row_cursor row_at(const rapt_task *t, int64_t row) {
+static inline row_cursor row_at(const rapt_task *t, int kv_head, int64_t row) {
     int64_t group = t->problem->group;
-    return (row_cursor){(t->row0 + row) / group, (t->row0 + row) % group};
+    return (row_cursor){(t->row0 + row) / group, kv_head * group + (t->row0 + row) % group};
 }
 
 static inline row_cursor row_next(const rapt_task *t, row_cursor at) {
@@ -106,8 +109,9 @@ static void find_rows(const char **rows, const char *tensor, const rapt_layout *
 }
 
 /* Leaves one row's state after a chunk for the merging task. o is readable up to a whole vector. */
-static void leave_state(const rapt_task *t, int64_t row, int64_t chunk, float m, float l, const float *o) {
-    float *state = t->states + (size_t)(chunk - t->chunk0) * t->chunk_floats + (size_t)row * rapt_state_floats(t->problem->d_v);
+static void leave_state(const rapt_task *t, int kv_head, int64_t row, int64_t chunk, float m, float l, const float *o) {
+    float *state = t->states + (size_t)kv_head * t->head_floats + (size_t)(chunk - t->chunk0) * t->chunk_floats +
+                   (size_t)row * rapt_state_floats(t->problem->d_v);
     state[RAPT_STATE_M] = m;
     state[RAPT_STATE_L] = l;
     for (int c = 0; c < t->problem->d_v; c += RAPT_VL) v_store(state + RAPT_STATE_O + c, v_load(o + c));
@@ -163,7 +167,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool folds) {
     lane_scratch lanes;
     query_tile tiles[PASS_TILES];
     row_scratch few;
-    query_row few_rows[RAPT_FEW_ROWS];
+    query_row few_rows[RAPT_JOINED_ROWS];
     return sizeof(float) * (p->keys_in_lanes ? lay_out_rows(p, NULL, &few, few_rows, (int)rows)
                                              : lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), folds));
 }

@@ -53,16 +53,19 @@ enum { RAPT_STATE_M = 0, RAPT_STATE_L = 1, RAPT_STATE_O = 16 };
 static inline size_t rapt_state_floats(int32_t d_v) { return RAPT_STATE_O + ((size_t)d_v + 15) / 16 * 16; }
 
 /* One task: rows [row0, row0 + rows) of one key/value head of one batch entry over chunks [chunk0, chunk0 + chunks). A row is a
- * pair (token, head of the group), row = token * group + head, so that K and V are read once for the whole group. */
+ * pair (token, head of the group), row = token * group + head, so that K and V are read once for the whole group. With keys in
+ * lanes, a task may take several adjacent key/value heads, so that memory sees their tokens whole. */
 typedef struct rapt_task {
     const rapt_problem *problem;
-    const char *q, *k, *v; /* of this batch entry and key/value head; q, o and lse at the first head of the group */
+    const char *q, *k, *v; /* of this batch entry and the first key/value head; q, o and lse at the first head of its group */
     char *o, *lse;         /* lse: null if none is wanted */
+    int kv_heads;
     int64_t kv_length;
     int64_t row0, rows;
     int64_t chunk0, chunks;
     float *states;       /* null: write o and lse. Else the state of row row0 after chunk0 is to be left there, */
-    size_t chunk_floats; /* that after the next chunk so much further on, and that of the next row rapt_state_floats */
+    size_t chunk_floats; /* that after the next chunk so much further on, that of the next row rapt_state_floats, */
+    size_t head_floats;  /* and that of the next key/value head so much */
     float *scratch;
 } rapt_task;
 
@@ -88,6 +91,9 @@ static inline void rapt_row_range(const rapt_problem *p, int64_t token, int64_t 
     *end = lo < hi ? hi : 0;
 }
 
+/* Rows of all the key/value heads of a task with keys in lanes, if it has several. */
+enum { RAPT_JOINED_ROWS = 64 };
+
 /* A kernel: the only symbol that its object exports. */
 typedef struct rapt_kernel {
     const char *name;
@@ -97,7 +103,8 @@ typedef struct rapt_kernel {
     int pass_tiles;    /* and at most this many tiles to a task, */
     size_t pass_bytes; /* as long as its scratch is no larger */
     int few_rows;      /* up to this many rows of a key/value head, keys lie in lanes */
-    /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows; folds: if it merges chunks. */
+    /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows, with keys in lanes those of all
+     * its heads; folds: if it merges chunks. */
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool folds);
     void (*attend)(const rapt_task *);
     void (*merge)(const rapt_merge_task *);

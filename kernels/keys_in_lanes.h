@@ -50,8 +50,14 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
     for (int i = 0; i < whole; i += RAPT_VL) {
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
             vf k[RAPT_VL];
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + (size_t)i * bytes);
-            v_transpose(k);
+#ifdef RAPT_SQUARE_ROWS
+            if (bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) v_load_square(k, keys + g * RAPT_VL, (size_t)i * bytes);
+            else
+#endif
+            {
+                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + (size_t)i * bytes);
+                v_transpose(k);
+            }
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead); /* here: a burst at the loads holds them up */
                 RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
@@ -76,7 +82,8 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
  * not fill the time that an addition takes. */
 static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int nr, const char *const *keys, int n, int channels,
                                       size_t ahead, const float *q, size_t ldq, float *s) {
-    const int ng = RAPT_KEY_CHAINS / nr > 16 / RAPT_VL ? 16 / RAPT_VL : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
+    const int most = RAPT_PARTIAL_SUMS / RAPT_VL * (nr == 1 && bytes == sizeof(float) ? 2 : 1);
+    const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
     for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, channels, ahead, q, ldq, s + g);
     for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, channels, ahead, q, ldq, s + g);
@@ -96,18 +103,19 @@ static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int n
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* S = Q K^T for one block, in whole groups of RAPT_PARTIAL_SUMS keys; a group's keys outside the block repeat its edge. */
-static void score_rows(const rapt_task *t, const row_scratch *s, int rows, const block *b) {
+/* S = Q K^T of one head for keys [from, to) of a block, whole groups of RAPT_PARTIAL_SUMS; keys outside of what is attended to
+ * repeat its edge. */
+static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
     const char *keys[RAPT_BLOCK];
-    int from = b->first & -RAPT_PARTIAL_SUMS, to = (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS;
-    find_rows(keys, t->k, &p->k, b, from, to);
-    float *scores = s->s + b->position % RAPT_CHUNK + from;
-    size_t ahead = RAPT_KEYS_AHEAD * (size_t)p->k.token_stride;
+    find_rows(keys, t->k + (size_t)kv_head * (size_t)p->k.head_stride, &p->k, b, from, to);
+    size_t dk = padded((size_t)p->d_k), ahead = RAPT_KEYS_AHEAD * (size_t)p->k.token_stride;
+    const float *q = s->q + (size_t)(kv_head * rows) * dk;
+    float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->position % RAPT_CHUNK + from;
     switch (p->k.type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        score_keys_##suffix(rows, keys + from, to - from, p->d_k, ahead, s->q, padded((size_t)p->d_k), scores);                  \
+        score_keys_##suffix(rows, keys + from, to - from, p->d_k, ahead, q, dk, scores);                                         \
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
@@ -165,43 +173,40 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* O += P V: whole vectors of channels from where V lies, the rest from a staged copy. */
-static void add_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *b) {
+/* O += P V of one head for keys [from, to) of the block at position: whole vectors of channels from where V lies, the rest from a
+ * staged copy. */
+static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const block *b, int from,
+                       int to) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v), stride = (size_t)p->v.token_stride;
     int rest = p->d_v % RAPT_VL, whole = p->d_v / RAPT_VL;
+    const char *v = t->v + (size_t)kv_head * (size_t)p->v.head_stride;
     operands o = {.c = (char *)rows[0].now.o,
                   .ldc = dv * 2 * sizeof(float),
-                  .a = (const char *)(s->s + b->position % RAPT_CHUNK + b->first),
+                  .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK + from),
                   .rs = RAPT_CHUNK * sizeof(float),
                   .ks = sizeof(float),
-                  .b = t->v + (size_t)(b->position + b->first) * stride,
+                  .b = v + (size_t)(b->position + from) * stride,
                   .ldb = stride,
-                  .depth = b->end - b->first,
+                  .depth = to - from,
                   .start = START_KEEP,
-                  .ahead = RAPT_VALUES_AHEAD * stride};
+                  /* whole rows of one stream need no help */
+                  .ahead = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL ? 0 : RAPT_VALUES_AHEAD * stride};
     if (rest) {
         operands last = o;
         const char *values[RAPT_BLOCK];
-        find_rows(values, t->v, &p->v, b, b->first, b->end);
-        stage_rows(p->v.type, s->values, RAPT_VL, values + b->first, o.depth, whole * RAPT_VL, rest);
+        find_rows(values, v, &p->v, b, from, to);
+        stage_rows(p->v.type, s->values, RAPT_VL, values + from, o.depth, whole * RAPT_VL, rest);
         last.c += (size_t)whole * sizeof(vf);
         last.b = (const char *)s->values;
         last.ldb = sizeof(vf);
         tile_product(last, n, 1);
     }
-    /* Memory shall see whole rows of V, one after the other. If that takes several passes, they go over a few rows at a time. */
-    int depth = whole <= RAPT_PANEL && n <= RAPT_PANEL_ROWS ? RAPT_BLOCK : RAPT_VALUES_DEPTH;
-    for (int left = o.depth; left > 0; left -= depth) {
-        o.depth = smaller(depth, left);
-        stream_product(p->v.type, o, n, whole);
-        o.a += (size_t)depth * sizeof(float);
-        o.b += (size_t)depth * stride;
-    }
+    stream_product(p->v.type, o, n, whole);
 }
 
 /* The same for one row without the keys that are masked, as add_attended in queries_in_lanes.h. */
-static void add_attended_values(const rapt_task *t, const row_scratch *s, query_row *row, const float *weights,
+static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
                                 const block *all) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v);
@@ -209,7 +214,7 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, query_
     block b = block_of(all->position, row->first, row->end);
     if (b.first >= b.end) return;
     weights += b.position % RAPT_CHUNK;
-    find_rows(values, t->v, &p->v, &b, b.first, b.end);
+    find_rows(values, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
     for (int n = b.first; n < b.end; n++)
         for (int c = 0; c < p->d_v; c += RAPT_VL)
@@ -217,10 +222,11 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, query_
                     v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c), v_load(row->now.o + c)));
 }
 
+/* One chunk for the n rows of each head. */
 static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk, bool careful) {
     const rapt_problem *p = t->problem;
     int64_t first_min = INT64_MAX, end_max = 0;
-    for (int r = 0; r < n; r++) {
+    for (int r = 0; r < t->kv_heads * n; r++) {
         rows[r].now.m = -INFINITY;
         rows[r].now.l = 0.0f;
         memset(rows[r].now.o, 0, padded((size_t)p->d_v) * sizeof(float));
@@ -233,12 +239,27 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
         block b = block_of(position, first_min, end_max);
         if (b.first < b.end) blocks[count++] = b;
     }
-    for (int i = 0; i < count; i++) score_rows(t, s, n, &blocks[i]);
-    for (int r = 0; r < n; r++) weigh_row(p, &rows[r], s->s + (size_t)r * RAPT_CHUNK, blocks, count, s->alpha + r * ROW_ALPHAS);
+    /* Memory shall see whole tokens of K and V, one after the other: where one head has not all of a token, the heads take turns
+     * after a few; and where V's rows take several passes, so do these. */
+    bool joined = t->kv_heads > 1;
+    int keys = joined ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
+    int values = joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
     for (int i = 0; i < count; i++) {
-        for (int r = 0; r < n; r++) rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
-        if (!careful) add_values(t, s, rows, n, &blocks[i]);
-        for (int r = 0; r < n && careful; r++) add_attended_values(t, s, &rows[r], s->s + (size_t)r * RAPT_CHUNK, &blocks[i]);
+        const block *b = &blocks[i];
+        int end = (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS;
+        for (int from = b->first & -RAPT_PARTIAL_SUMS; from < end; from += keys)
+            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, b, from, smaller(from + keys, end));
+    }
+    for (int r = 0; r < t->kv_heads * n; r++)
+        weigh_row(p, &rows[r], s->s + (size_t)r * RAPT_CHUNK, blocks, count, s->alpha + r * ROW_ALPHAS);
+    for (int i = 0; i < count; i++) {
+        const block *b = &blocks[i];
+        for (int r = 0; r < t->kv_heads * n; r++) {
+            rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
+            if (careful) add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
+        }
+        for (int from = b->first; from < b->end && !careful; from += values)
+            for (int h = 0; h < t->kv_heads; h++) add_values(t, s, h, rows + h * n, n, b, from, smaller(from + values, b->end));
     }
 }
 
@@ -264,34 +285,37 @@ static void finish_row(const rapt_problem *p, const row_state *state, char *o, c
 static void attend_rows(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     row_scratch s;
-    query_row rows[RAPT_FEW_ROWS];
-    const char *queries[RAPT_FEW_ROWS];
-    int n = (int)t->rows;
+    query_row rows[RAPT_JOINED_ROWS];
+    int n = (int)t->rows, all = n * t->kv_heads;
     size_t dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
-    lay_out_rows(p, t->scratch, &s, rows, n);
-    for (int r = 0; r < n; r++) {
-        row_cursor at = row_at(t, r);
-        rapt_row_range(p, at.token, t->kv_length, &rows[r].first, &rows[r].end);
-        queries[r] = t->q + row_offset(&p->q, at);
-        rows[r].all.m = -INFINITY;
-        rows[r].all.l = 0.0f;
-        memset(rows[r].all.o, 0, dv * sizeof(float));
-    }
+    lay_out_rows(p, t->scratch, &s, rows, all);
     bool masked = false; /* are keys visited that are masked for some row? */
-    for (int r = 1; r < n; r++) masked |= rows[r].first != rows[0].first || rows[r].end != rows[0].end;
-    stage_rows(p->q.type, s.q, dk, queries, n, 0, p->d_k);
-    for (size_t i = 0; i < (size_t)n * dk; i += RAPT_VL) v_store(s.q + i, v_mul(v_load(s.q + i), v_set1(p->q_factor)));
+    for (int h = 0; h < t->kv_heads; h++) {
+        const char *queries[RAPT_FEW_ROWS];
+        for (int r = 0; r < n; r++) {
+            query_row *row = &rows[h * n + r];
+            row_cursor at = row_at(t, h, r);
+            rapt_row_range(p, at.token, t->kv_length, &row->first, &row->end);
+            queries[r] = t->q + row_offset(&p->q, at);
+            row->all.m = -INFINITY;
+            row->all.l = 0.0f;
+            memset(row->all.o, 0, dv * sizeof(float));
+            masked |= row->first != rows[0].first || row->end != rows[0].end;
+        }
+        stage_rows(p->q.type, s.q + (size_t)(h * n) * dk, dk, queries, n, 0, p->d_k);
+    }
+    for (size_t i = 0; i < (size_t)all * dk; i += RAPT_VL) v_store(s.q + i, v_mul(v_load(s.q + i), v_set1(p->q_factor)));
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
         attend_rows_chunk(t, &s, rows, n, chunk, false);
-        if (masked && any_nonfinite(rows[0].now.o, n, 2 * dv, p->d_v)) attend_rows_chunk(t, &s, rows, n, chunk, true);
-        for (int r = 0; r < n; r++) {
-            if (t->states) leave_state(t, r, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
+        if (masked && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v)) attend_rows_chunk(t, &s, rows, n, chunk, true);
+        for (int r = 0; r < all; r++) {
+            if (t->states) leave_state(t, r / n, r % n, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
             else fold_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);
         }
     }
-    for (int r = 0; r < n && !t->states; r++) {
-        row_cursor at = row_at(t, r);
+    for (int r = 0; r < all && !t->states; r++) {
+        row_cursor at = row_at(t, r / n, r % n);
         finish_row(p, &rows[r].all, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL);
     }
 }

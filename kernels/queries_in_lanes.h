@@ -58,7 +58,7 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
 static void pack_queries(const rapt_task *t, query_tile *tile) {
     const rapt_problem *p = t->problem;
     const char *rows[LANES];
-    row_cursor at = row_at(t, tile->row0);
+    row_cursor at = row_at(t, 0, tile->row0);
     tile->first_min = tile->end_min = INT64_MAX;
     tile->first_max = tile->end_max = 0;
     for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
@@ -268,7 +268,7 @@ static void fold_tile(const rapt_problem *p, query_tile *tile) {
 
 /* What emit_tile is to write. */
 static void prefetch_output(const rapt_task *t, const query_tile *tile) {
-    row_cursor at = row_at(t, tile->row0);
+    row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->rows; r++, at = row_next(t, at))
         prefetch_row(t->o + row_offset(&t->problem->o, at), t->problem->o_row);
 }
@@ -277,7 +277,7 @@ static void prefetch_output(const rapt_task *t, const query_tile *tile) {
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
     size_t dv = staged(p->d_v);
-    row_cursor at = row_at(t, tile->row0);
+    row_cursor at = row_at(t, 0, tile->row0);
     for (int i = 0; i < tile->rows; i += RAPT_VL) {
         vf factor = reciprocal(v_load(state->l + i));
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
@@ -290,7 +290,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->values + (size_t)j * dv + c, square[j]);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
-            if (t->states) leave_state(t, tile->row0 + r, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
+            if (t->states) leave_state(t, 0, tile->row0 + r, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
             else
                 write_row(p, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL, state->m[r],
                           state->l[r], s->values + (size_t)(r - i) * dv);
