@@ -3,13 +3,19 @@
 #include "rapt_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* The lock guards everything but next, the first index that nobody has taken. While a call is open, body is not null; workers
- * that wake up join it, and those that come too late to find work do not delay it: the caller takes indices itself until none is
- * left, closes the call, and waits for the workers that joined. */
+/* A thread that waits looks on so often, giving way to others in between, before it sleeps: waking a sleeper takes longer (50 us
+ * on a virtual machine) than the calls of an engine lie apart. P1 on two threads: 1.75 times the speed of one without, TIMES
+ * with. */
+enum { LOOKS = 200 };
+
+/* The lock guards everything but next, the first index that nobody has taken; call, joined and stop are also looked at without.
+ * While a call is open, body is not null; workers that wake up join it, and those that come too late to find work do not delay
+ * it: the caller takes indices itself until none is left, closes the call, and waits for the workers that joined. */
 struct rapt_pool {
     pthread_mutex_t lock;
     pthread_cond_t opened, left;
@@ -17,10 +23,10 @@ struct rapt_pool {
     void *body_arg;
     int64_t n;
     _Atomic int64_t next;
-    uint64_t call;   /* counts the calls, so that no worker joins one twice */
-    int64_t joined;  /* workers inside the open call */
-    int64_t workers; /* those that were started */
-    int stop;
+    _Atomic uint64_t call;  /* counts the calls, so that no worker joins one twice */
+    _Atomic int64_t joined; /* workers inside the open call */
+    int64_t workers;        /* those that were started */
+    _Atomic int stop;
     pthread_t threads[];
 };
 
@@ -47,6 +53,9 @@ static void *worker(void *arg) {
         take_indices(pool, n, body, body_arg);
         pthread_mutex_lock(&pool->lock);
         if (--pool->joined == 0) pthread_cond_signal(&pool->left);
+        pthread_mutex_unlock(&pool->lock);
+        for (int i = 0; i < LOOKS && pool->call == seen && !pool->stop; i++) sched_yield();
+        pthread_mutex_lock(&pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -105,6 +114,9 @@ void rapt_pool_for(void *handle, int64_t n, rapt_body body, void *body_arg) {
 
     pthread_mutex_lock(&pool->lock);
     pool->body = NULL;
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < LOOKS && pool->joined > 0; i++) sched_yield();
+    pthread_mutex_lock(&pool->lock);
     while (pool->joined > 0) pthread_cond_wait(&pool->left, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }

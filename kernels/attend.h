@@ -163,18 +163,38 @@ static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"
 
+/* Queries in lanes: rows that would fill only a small part of a last vector have keys in lanes instead, which gives the same
+ * bits. */
+static int left_over(int64_t rows) {
+    int rest = (int)(rows % RAPT_VL);
+    return rows > RAPT_VL && rest <= RAPT_FEW_ROWS / 2 ? rest : 0;
+}
+
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool folds) {
     lane_scratch lanes;
     query_tile tiles[PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_JOINED_ROWS];
-    return sizeof(float) * (p->keys_in_lanes ? lay_out_rows(p, NULL, &few, few_rows, (int)rows)
-                                             : lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), folds));
+    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, p->keys_in_lanes ? (int)rows : RAPT_FEW_ROWS / 2);
+    if (p->keys_in_lanes) return sizeof(float) * as_rows;
+    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), folds);
+    return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
 static void attend(const rapt_task *t) {
-    if (t->problem->keys_in_lanes) attend_rows(t);
-    else attend_queries(t);
+    if (t->problem->keys_in_lanes) {
+        attend_rows(t);
+        return;
+    }
+    int rest = left_over(t->rows);
+    rapt_task lanes = *t, few = *t;
+    lanes.rows -= rest;
+    attend_queries(&lanes);
+    if (rest == 0) return;
+    few.row0 += lanes.rows;
+    few.rows = rest;
+    if (t->states) few.states += (size_t)lanes.rows * rapt_state_floats(t->problem->d_v);
+    attend_rows(&few);
 }
 
 /* The merged row is built in the scratch that a task of one row has at least. */
