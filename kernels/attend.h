@@ -15,6 +15,7 @@
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
+ *   RAPT_STAGED_BROADCAST   optional: staged blocks of K and V are to hold each element RAPT_VL times
  *   RAPT_SQUARE_ROWS   optional: from so many rows on it is faster to transpose while loading than to load and v_transpose, by
  *                      v_load_square(vf square[RAPT_VL], const char *const rows[RAPT_VL], size_t offset): element r of
  *                      square[i] is f32 i of the row at rows[r] + offset
@@ -44,6 +45,15 @@ static RAPT_INLINE void prefetch(const char *from, size_t offset) {
 static RAPT_INLINE void prefetch_row(const char *row, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) prefetch(row, i);
 }
+
+/* Copies of each element of a staged block of K and V: a broadcast is then a load, where the ISA has no load that broadcasts. */
+#ifdef RAPT_STAGED_BROADCAST
+enum { COPIES = RAPT_VL };
+static inline vf v_staged(const void *from) { return v_load(from); }
+#else
+enum { COPIES = 1 };
+static inline vf v_staged(const void *from) { return v_broadcast(from); }
+#endif
 
 #include "exp.h"
 #include "stage.h"

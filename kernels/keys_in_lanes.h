@@ -200,7 +200,8 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
         last.c += (size_t)whole * sizeof(vf);
         last.b = (const char *)s->values;
         last.ldb = sizeof(vf);
-        tile_product(last, n, 1);
+        last.ahead = 0;
+        stream_product(RAPT_F32, last, n, 1);
     }
     stream_product(p->v.type, o, n, whole);
 }

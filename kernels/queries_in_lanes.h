@@ -23,12 +23,13 @@ typedef struct lane_scratch {
     float *s;             /* [RAPT_BLOCK][LANES] scores, then weights */
     float *alpha;         /* [LANES] */
     float *first, *end;   /* [LANES] the attended range, as positions in the block */
-    float *keys, *values; /* [RAPT_BLOCK][padded d] */
+    float *keys, *values; /* [RAPT_BLOCK][staged d] */
+    float *row;           /* [staged d], while a block is staged */
 } lane_scratch;
 
 /* Floats from row to row of a staged block: a cache line more than the channels need, or the rows of a d that is a power of two
  * would compete for a few cache sets when the tile product walks down its columns. */
-static inline size_t staged(int d) { return padded((size_t)d) + 16; }
+static inline size_t staged(int d) { return padded((size_t)d * COPIES) + 16; }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool folds) {
@@ -38,7 +39,8 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
                               .first = take(memory, &used, LANES),
                               .end = take(memory, &used, LANES),
                               .keys = take(memory, &used, RAPT_BLOCK * dk),
-                              .values = take(memory, &used, RAPT_BLOCK * dv)};
+                              .values = take(memory, &used, RAPT_BLOCK * dv),
+                              .row = take(memory, &used, dk > dv ? dk : dv)};
     for (int i = 0; i < n; i++) {
         query_tile t = {.q = take(memory, &used, (size_t)p->d_k * LANES)};
         for (int both = 0; both <= folds; both++) {
@@ -158,7 +160,7 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
             float *to = tile->now.o + (size_t)c * LANES + i;
             vf o = tile->started ? v_mul(v_load(to), alpha) : v_set1(0.0f);
             for (int n = first; n < end; n++) {
-                vf key = v_set1((float)n), value = v_set1(values[(size_t)(n - first) * ld + (size_t)c]);
+                vf key = v_set1((float)n), value = v_set1(values[(size_t)(n - first) * ld + (size_t)c * COPIES]);
                 vf more = v_fma(v_load(s->s + n * LANES + i), value, o);
                 o = v_select(v_lt(key, lane_end), v_select(v_lt(key, lane_first), o, more), o);
             }
@@ -204,9 +206,9 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
          * stride of the tensor's can make its rows compete for the same cache sets. */
         const char *rows[RAPT_BLOCK];
         find_rows(rows, t->k, &p->k, &all, all.first, all.end);
-        stage_rows(p->k.type, s->keys, dk, rows + all.first, all.end - all.first, 0, p->d_k);
+        stage_copies(p->k.type, s->keys, dk, rows + all.first, all.end - all.first, p->d_k, s->row);
         find_rows(rows, t->v, &p->v, &all, all.first, all.end);
-        stage_rows(p->v.type, s->values, dv, rows + all.first, all.end - all.first, 0, p->d_v);
+        stage_copies(p->v.type, s->values, dv, rows + all.first, all.end - all.first, p->d_v, s->row);
         coming next_keys = coming_rows(t->k, &p->k, p->k_row, position + RAPT_BLOCK, end_max, qk_tiles);
         coming next_values = coming_rows(t->v, &p->v, p->v_row, position + RAPT_BLOCK, end_max, pv_tiles);
         for (int i = 0; i < n_tiles; i++) {
@@ -220,7 +222,7 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
                                     .ldc = LANES * sizeof(float),
                                     .a = (const char *)keys,
                                     .rs = dk * sizeof(float),
-                                    .ks = sizeof(float),
+                                    .ks = COPIES * sizeof(float),
                                     .b = (const char *)tile->q,
                                     .ldb = LANES * sizeof(float),
                                     .depth = p->d_k,
@@ -235,7 +237,7 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
                 tile_product((operands){.c = (char *)tile->now.o,
                                         .ldc = LANES * sizeof(float),
                                         .a = (const char *)values,
-                                        .rs = sizeof(float),
+                                        .rs = COPIES * sizeof(float),
                                         .ks = dv * sizeof(float),
                                         .b = (const char *)(s->s + first * LANES),
                                         .ldb = LANES * sizeof(float),

@@ -106,3 +106,15 @@ static void store_row(rapt_type type, char *to, const float *from, int channels)
 #undef RAPT_TYPE
     }
 }
+
+/* stage_rows, each element COPIES times: to[r][i * COPIES + any] = rows[r][i]. row holds a row of so many channels. */
+static void stage_copies(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, float *row) {
+    if (COPIES == 1) {
+        stage_rows(type, to, ld, rows, n, 0, channels);
+        return;
+    }
+    for (int r = 0; r < n; r++, to += ld) {
+        stage_rows(type, row, 0, rows + r, 1, 0, channels);
+        for (int i = 0; i < channels; i++) v_store(to + i * COPIES, v_broadcast(row + i));
+    }
+}

@@ -80,7 +80,7 @@ static RAPT_INLINE void tile(load_word *load, size_t bytes, const bool stream, c
         RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb + v * RAPT_VL * bytes);
         if (stream) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * RAPT_VL * bytes, k * o.ldb + o.ahead);
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
-            vf a = v_broadcast(o.a + r * o.rs + k * o.ks);
+            vf a = stream ? v_broadcast(o.a + r * o.rs + k * o.ks) : v_staged(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
         }
     }
