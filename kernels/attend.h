@@ -177,7 +177,7 @@ static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
  * bits. */
 static int left_over(int64_t rows) {
     int rest = (int)(rows % RAPT_VL);
-    return rows > RAPT_VL && rest <= RAPT_FEW_ROWS / 2 ? rest : 0;
+    return rows > RAPT_VL && rest < RAPT_VL / 2 ? rest : 0;
 }
 
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool folds) {
@@ -185,7 +185,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool folds) {
     query_tile tiles[PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_JOINED_ROWS];
-    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, p->keys_in_lanes ? (int)rows : RAPT_FEW_ROWS / 2);
+    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, p->keys_in_lanes ? (int)rows : RAPT_VL / 2);
     if (p->keys_in_lanes) return sizeof(float) * as_rows;
     size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), folds);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);

@@ -26,7 +26,7 @@
 #define RAPT_VALUES_AHEAD 32
 #define RAPT_VALUES_DEPTH 16
 #define RAPT_STAGED_BROADCAST
-#define RAPT_FEW_ROWS 4
+#define RAPT_FEW_ROWS 8
 
 typedef __m128 vf, vm;
 typedef __m128i vi;
