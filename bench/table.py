@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""table.py RESULT.json [README.md]: a Markdown table of a run of rapt-bench (--benchmark_format=json, any number of repetitions, of
-which the medians count), printed, or put between the README's two result marks."""
+"""table.py RESULT.json [DOCUMENT.md]: a Markdown table, printed, or put between the document's two result marks, of a run of
+rapt-bench (--benchmark_format=json, any number of repetitions, of which the medians count) or of peers.py (its peers.json)."""
 import collections
 import datetime
 import json
@@ -23,11 +23,8 @@ def cpu_name():
     return found[1] if found else "unknown CPU"
 
 
-def main():
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    with open(sys.argv[1]) as f:
-        runs = json.load(f)["benchmarks"]
+def by_kernel(runs):
+    """rapt-bench: a row for each case, a column for each type, kernel and number of threads."""
     shares, rates = collections.defaultdict(list), collections.defaultdict(list)
     for run in runs:
         if run.get("run_type") == "aggregate" or "share" not in run:
@@ -49,7 +46,43 @@ def main():
             rate = statistics.median(r for r, _ in rates[case, column])
             cells.append(f"{100 * statistics.median(shares[case, column]):.0f} % ({rate:.0f} {rates[case, column][0][1]})")
         lines.append(f"| {case} | {WHAT.get(case, '')} | " + " | ".join(cells) + " |")
-    table = "\n".join(lines) + "\n"
+    return lines
+
+
+def beside_peers(report):
+    """peers.py: a row for each case, a column for each type and number of threads, with rapt and the fastest of the others."""
+    rates = collections.defaultdict(dict)
+    for row in report["results"]:
+        rates[row["case"], f"{row['type']}, {row['threads']} thread" + "s" * (row["threads"] > 1)][row["peer"]] = row
+    cases = list(dict.fromkeys(case for case, _ in rates))
+    columns = list(dict.fromkeys(column for _, column in rates))
+    lines = [f"{report['cpu']}, {report['date']}; " + ", ".join(f"{k} {v}" for k, v in report["versions"].items()) +
+             ". Each cell: rapt, its share of the limit (GFLOP/s: of the f32 FMA peak, GB/s: of the read bandwidth), and how many times as "
+             "fast it is as the fastest of the others.", "",
+             "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
+    for case in cases:
+        cells = []
+        for column in columns:
+            rows = dict(rates[case, column])
+            own = rows.pop("rapt", None)
+            if not own:
+                cells.append("")
+                continue
+            cell = f"{own['rate']:.3g} {own['unit']}" + (f", {100 * own['share']:.0f} %" if own["share"] else "")
+            if rows:
+                fastest = max(rows.values(), key=lambda row: row["rate"])
+                cell += f"; {own['rate'] / fastest['rate']:.2f} × {fastest['peer']}"
+            cells.append(cell)
+        lines.append(f"| {case} | {WHAT.get(case, '')} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    with open(sys.argv[1]) as f:
+        result = json.load(f)
+    table = "\n".join(by_kernel(result["benchmarks"]) if "benchmarks" in result else beside_peers(result)) + "\n"
     if len(sys.argv) == 2:
         print(table, end="")
         return

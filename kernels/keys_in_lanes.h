@@ -59,7 +59,9 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
                 v_transpose(k);
             }
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead); /* here: a burst at the loads holds them up */
+                /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way. */
+                prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead);
+                if (bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead + ahead / 2);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                     v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
             }
