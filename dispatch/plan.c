@@ -190,10 +190,13 @@ static int64_t heads_together(const rapt_problem *problem, int64_t rows) {
     enum { PAGE = 4096 };
     const rapt_layout *k = &problem->k, *v = &problem->v;
     if (!problem->keys_in_lanes || k->head_stride >= k->token_stride || v->head_stride >= v->token_stride) return 1;
-    int64_t heads = 1;
-    while (heads < problem->kv_heads && (heads * k->head_stride < PAGE || problem->kv_heads % heads)) heads++;
-    while (problem->kv_heads % heads || heads * rows > RAPT_JOINED_ROWS) heads--;
-    return heads;
+    int64_t joined = 1;
+    for (int64_t heads = 1; heads <= problem->kv_heads && heads <= RAPT_JOINED_ROWS / rows; heads++) {
+        if (problem->kv_heads % heads) continue;
+        joined = heads;
+        if (heads * k->head_stride >= PAGE) break;
+    }
+    return joined;
 }
 
 enum { MOST_THREADS = 4096 }; /* for which work is cut: keeps the sizes below far from overflow */
@@ -230,7 +233,7 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
         p->parts = divide_up(p->chunks, p->part_chunks);
         p->tasks[0] *= p->parts;
         p->tasks[1] = units * p->joined_heads;
-        p->shared_bytes = (size_t)(p->tasks[1] * p->chunks * rows) * state_bytes; /* tasks < 2^20, chunks < 2^23, rows < 2^9 */
+        p->shared_bytes = (size_t)(p->tasks[1] * p->chunks * rows) * state_bytes; /* tasks * rows < 2^23, chunks < 2^23 */
     }
     p->thread_bytes =
         p->tasks[0] ? kernel->scratch_bytes(problem, p->joined_heads * p->pass_rows, p->parts == 1 && p->chunks > 1) : 0;
