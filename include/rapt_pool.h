@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rapt_pool: a small pool of persistent POSIX threads, for whoever brings none. An optional companion, in a library of its own
- * (librapt_pool); librapt never uses it. Unlike librapt it allocates and locks. */
+ * (librapt_pool); librapt never uses it. Unlike librapt it allocates and locks. A worker without work looks on for a moment,
+ * giving way to other threads, before it sleeps. */
 #ifndef RAPT_POOL_H
 #define RAPT_POOL_H
 

@@ -15,11 +15,14 @@
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
- *   RAPT_STAGED_BROADCAST   optional: staged blocks of K and V are to hold each element RAPT_VL times
- *   RAPT_SQUARE_ROWS   optional: from so many rows on it is faster to transpose while loading than to load and v_transpose, by
- *                      v_load_square(vf square[RAPT_VL], const char *const rows[RAPT_VL], size_t offset): element r of
- *                      square[i] is f32 i of the row at rows[r] + offset
  *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
+ *
+ * and may define, where it is faster:
+ *   RAPT_STAGED_BROADCAST   staged blocks of K and V hold each element RAPT_VL times
+ *   RAPT_SQUARE_ROWS        from so many rows on, K is transposed while it is loaded, with these words:
+ *   v_load_quads(rows, offset)   lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset
+ *   v_zip_low v_zip_high    of each four lanes of a and b: a0 b0 a1 b1, a2 b2 a3 b3
+ *   v_pair_low v_pair_high  the same: a0 a1 b0 b1, a2 a3 b2 b3
  */
 #include <float.h>
 #include <math.h>
@@ -61,7 +64,8 @@ static inline vf v_staged(const void *from) { return v_broadcast(from); }
 
 enum { LANES = RAPT_TILE_VECTORS * RAPT_VL };
 
-/* Query tiles that share a pass over K and V, which are staged once for all of them, while everything stays in the L2 cache. */
+/* Query tiles that share a pass over K and V, which are staged once for all of them, while everything stays in the L2
+ * cache. Measured on an AMD EPYC with 1 MiB of it: 128 and 256 KiB are slower by up to 7 % (docs/performance.md). */
 enum { PASS_TILES = 32, PASS_BYTES = 512 << 10 };
 
 static inline int smaller(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
@@ -177,7 +181,7 @@ static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
  * bits. */
 static int left_over(int64_t rows) {
     int rest = (int)(rows % RAPT_VL);
-    return rows > RAPT_VL && rest < RAPT_VL / 2 ? rest : 0;
+    return rows > RAPT_VL && rest < RAPT_VL / 2 && rest <= RAPT_FEW_ROWS ? rest : 0;
 }
 
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool folds) {

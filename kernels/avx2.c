@@ -98,23 +98,13 @@ static inline __attribute__((always_inline)) void v_transpose(vf a[8]) {
     }
 }
 
-/* The same from memory: the halves of a vector come from two rows, so that unpacking within them is all that is left. */
-static inline __attribute__((always_inline)) __m256i halves(const char *const *rows, size_t offset) {
-    __m256i a = _mm256_castsi128_si256(_mm_loadu_si128((const void *)(rows[0] + offset)));
-    return _mm256_inserti128_si256(a, _mm_loadu_si128((const void *)(rows[4] + offset)), 1);
+static inline vf v_load_quads(const char *const *rows, size_t offset) {
+    vf a = _mm256_castps128_ps256(_mm_loadu_ps((const void *)(rows[0] + offset)));
+    return _mm256_insertf128_ps(a, _mm_loadu_ps((const void *)(rows[4] + offset)), 1);
 }
-static inline __attribute__((always_inline)) void v_load_square(vf square[8], const char *const *rows, size_t offset) {
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        __m256i a = halves(rows, offset + 4 * i), b = halves(rows + 1, offset + 4 * i);
-        __m256i c = halves(rows + 2, offset + 4 * i), d = halves(rows + 3, offset + 4 * i);
-        __m256i ab = _mm256_unpacklo_epi32(a, b), ab2 = _mm256_unpackhi_epi32(a, b);
-        __m256i cd = _mm256_unpacklo_epi32(c, d), cd2 = _mm256_unpackhi_epi32(c, d);
-        square[i] = v_as_float(_mm256_unpacklo_epi64(ab, cd));
-        square[i + 1] = v_as_float(_mm256_unpackhi_epi64(ab, cd));
-        square[i + 2] = v_as_float(_mm256_unpacklo_epi64(ab2, cd2));
-        square[i + 3] = v_as_float(_mm256_unpackhi_epi64(ab2, cd2));
-    }
-}
+static inline vf v_zip_low(vf a, vf b) { return _mm256_unpacklo_ps(a, b); }
+static inline vf v_zip_high(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
+static inline vf v_pair_low(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x44); }
+static inline vf v_pair_high(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0xee); }
 
 #include "attend.h"

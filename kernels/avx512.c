@@ -97,25 +97,15 @@ static inline __attribute__((always_inline)) void v_transpose(vf a[16]) {
     }
 }
 
-/* The same from memory: the quarters of a vector come from four rows, so that unpacking within them is all that is left. */
-static inline __attribute__((always_inline)) __m512i quarters(const char *const *rows, size_t offset) {
-    __m512i a = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(rows[0] + offset)));
-    a = _mm512_inserti32x4(a, _mm_loadu_si128((const void *)(rows[4] + offset)), 1);
-    a = _mm512_inserti32x4(a, _mm_loadu_si128((const void *)(rows[8] + offset)), 2);
-    return _mm512_inserti32x4(a, _mm_loadu_si128((const void *)(rows[12] + offset)), 3);
+static inline vf v_load_quads(const char *const *rows, size_t offset) {
+    vf a = _mm512_castps128_ps512(_mm_loadu_ps((const void *)(rows[0] + offset)));
+    a = _mm512_insertf32x4(a, _mm_loadu_ps((const void *)(rows[4] + offset)), 1);
+    a = _mm512_insertf32x4(a, _mm_loadu_ps((const void *)(rows[8] + offset)), 2);
+    return _mm512_insertf32x4(a, _mm_loadu_ps((const void *)(rows[12] + offset)), 3);
 }
-static inline __attribute__((always_inline)) void v_load_square(vf square[16], const char *const *rows, size_t offset) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-        __m512i a = quarters(rows, offset + 4 * i), b = quarters(rows + 1, offset + 4 * i);
-        __m512i c = quarters(rows + 2, offset + 4 * i), d = quarters(rows + 3, offset + 4 * i);
-        __m512i ab = _mm512_unpacklo_epi32(a, b), ab2 = _mm512_unpackhi_epi32(a, b);
-        __m512i cd = _mm512_unpacklo_epi32(c, d), cd2 = _mm512_unpackhi_epi32(c, d);
-        square[i] = v_as_float(_mm512_unpacklo_epi64(ab, cd));
-        square[i + 1] = v_as_float(_mm512_unpackhi_epi64(ab, cd));
-        square[i + 2] = v_as_float(_mm512_unpacklo_epi64(ab2, cd2));
-        square[i + 3] = v_as_float(_mm512_unpackhi_epi64(ab2, cd2));
-    }
-}
+static inline vf v_zip_low(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
+static inline vf v_zip_high(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
+static inline vf v_pair_low(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x44); }
+static inline vf v_pair_high(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0xee); }
 
 #include "attend.h"

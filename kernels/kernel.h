@@ -91,7 +91,8 @@ static inline void rapt_row_range(const rapt_problem *p, int64_t token, int64_t 
     *end = lo < hi ? hi : 0;
 }
 
-/* Rows of all the key/value heads of a task with keys in lanes, if it has several. */
+/* Rows of all the key/value heads of a task with keys in lanes, if it has several: their scores, 2 KiB each, shall stay in L2
+ * beside K and V. */
 enum { RAPT_JOINED_ROWS = 64 };
 
 /* A kernel: the only symbol that its object exports. */

@@ -51,7 +51,7 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
             vf k[RAPT_VL];
 #ifdef RAPT_SQUARE_ROWS
-            if (bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) v_load_square(k, keys + g * RAPT_VL, (size_t)i * bytes);
+            if (bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, (size_t)i * bytes);
             else
 #endif
             {

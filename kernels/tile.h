@@ -30,7 +30,7 @@ typedef struct operands {
     start start;        /* but for stream_product, which always keeps C */
     const float *scale; /* for START_SCALE, one for each lane of the panel */
     size_t ahead;       /* for stream_product: what lies so many bytes behind each row of B is prefetched */
-    coming *coming;     /* for tile_product, may be null */
+    coming *coming;     /* for tile_product */
 } operands;
 
 static RAPT_INLINE void prefetch_coming(coming *c) {
@@ -98,7 +98,7 @@ static RAPT_INLINE operands below(operands o, int rows) {
 static RAPT_INLINE void panel(load_word *load, size_t bytes, const bool stream, const int nv, const int nr, operands o,
                               int rows) {
     for (; rows >= nr; rows -= nr, o = below(o, nr)) {
-        if (!stream && o.coming) prefetch_coming(o.coming);
+        if (!stream) prefetch_coming(o.coming);
         tile(load, bytes, stream, nv, nr, o);
     }
     if (nr > 8 && rows >= 8) tile(load, bytes, stream, nv, 8, o), rows -= 8, o = below(o, 8);

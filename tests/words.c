@@ -182,6 +182,13 @@ static void transpose(void) {
     store_transposed(v_load_f32, rows, sizeof(float), to[0], RAPT_VL + 2);
     for (int r = 0; r < RAPT_VL; r++)
         for (int i = 0; i < RAPT_VL; i++) wrong += to[i][r] != from[r][i + 1];
+#ifdef RAPT_SQUARE_ROWS
+    vf square[RAPT_VL];
+    load_square(square, rows, sizeof(float));
+    for (int i = 0; i < RAPT_VL; i++) v_store(to[i], square[i]);
+    for (int r = 0; r < RAPT_VL; r++)
+        for (int i = 0; i < RAPT_VL; i++) wrong += to[i][r] != from[r][i + 1];
+#endif
     tap_ok(wrong == 0, "transpose: %d wrong", wrong);
 }
 

@@ -55,6 +55,11 @@ static void case_threads(check *c) {
     by_threads(c, &p);
     p = problem_of(c, 3, 6, 3, 17, 20, 8, 8); /* more threads than work */
     by_threads(c, &p);
+    /* Keys split into parts, with a row left over after whole vectors of 16, and of 8 or 4. */
+    p = problem_of(c, 1, 1, 1, 33, 1100, 16, 64);
+    by_threads(c, &p);
+    p = problem_of(c, 1, 1, 1, 9, 1100, 16, 64);
+    by_threads(c, &p);
 }
 
 /* ---- Rows --------------------------------------------------------------------------------------------------------------- */
