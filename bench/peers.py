@@ -38,7 +38,7 @@ except ImportError:
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COLD_BYTES = 256 << 20  # as BENCH_COLD_BYTES
 TURN_SECONDS = 0.02     # a peer's turn, unless one call takes longer
-PAUSE_SECONDS = 0.01    # before a turn: the threads of the peer before spin for a while and then sleep
+PAUSE_SECONDS = 0.01    # before a turn, as often as it takes for the threads of the peer before to sleep
 BITS = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}  # NumPy has no bf16, so those are carried by their bits
 TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1e-1}              # an output further off than this is wrong, whatever its speed
 
@@ -533,9 +533,9 @@ class Worker:
         while entrants and (len(entrants[0].turns) < self.options.rounds or time.perf_counter() < end):
             shuffle(entrants)
             for entrant in entrants:
-                time.sleep(PAUSE_SECONDS)
+                wait_for_quiet()
                 if entrant.calls > 1:
-                    entrant.time(caches, 1)  # its threads wake up, its code and tables come back to the caches
+                    entrant.time(caches, entrant.calls)  # its threads wake up and find CPUs of their own, which takes 10 ms or more
                 entrant.turns.append(entrant.time(caches, entrant.calls))
 
 
@@ -550,6 +550,16 @@ class Entrant:
         start = time.perf_counter()
         self.run(indices)
         return (time.perf_counter() - start) / calls
+
+
+def wait_for_quiet():
+    """Until no thread of this process spins any more: ONNX Runtime's do for 50 ms and longer, on a CPU that the next peer needs."""
+    end = time.perf_counter() + 1
+    spun = math.inf
+    while spun > 0.1 * PAUSE_SECONDS and time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(PAUSE_SECONDS)
+        spun = time.process_time() - before
 
 
 def start_worker(*arguments):
