@@ -179,22 +179,26 @@ class Problem:
 # the cache of each index and returns the last result, and heads_first(result) is that as NumPy's [head, token, channel].
 
 
-class Layout(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), *((f"{n}_stride", ctypes.c_int64) for n in ("batch", "head", "token"))]
+def structure(name, fields):
+    """A C struct of include/rapt.h: (type, names) for its fields in their order."""
+    return type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, names in fields for field in names.split()]})
 
 
-class Desc(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t),
-                *((n, ctypes.c_int64) for n in ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")),
-                *((n, Layout) for n in ("q", "k", "v", "o", "lse")),
-                ("scale", ctypes.c_float), ("causal", ctypes.c_int),
-                *((n, ctypes.c_int64) for n in ("window_left", "window_right", "threads")), ("isa", ctypes.c_char_p)]
-
-
-class Args(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t),
-                *((n, ctypes.c_void_p) for n in ("q", "k", "v", "o", "lse", "kv_lengths", "workspace")),
-                ("workspace_bytes", ctypes.c_size_t)]
+Layout = structure("Layout", [(ctypes.c_int, "type"), (ctypes.c_int64, "batch_stride head_stride token_stride")])
+Scales = structure("Scales", [(ctypes.c_int, "present"),
+                              (ctypes.c_int64, "batch_stride head_stride token_stride channel_stride")])
+Desc = structure("Desc", [
+    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch heads kv_heads q_len kv_len d_k d_v"), (Layout, "q k v o lse"),
+    (ctypes.c_float, "scale"), (ctypes.c_int, "causal"), (ctypes.c_int64, "window_left window_right prefix local_chunk"),
+    (Layout, "mask map"), (ctypes.c_int64, "map_queries map_keys"), (Layout, "bias"), (ctypes.c_float, "softcap"),
+    (ctypes.c_int, "alibi"), (Layout, "slopes sinks"), (ctypes.c_void_p, "logits_body"), (Scales, "k_scales v_scales"),
+    (ctypes.c_int, "arith"), (ctypes.c_void_p, "q_starts k_starts"), (ctypes.c_int64, "page_size pages"), (Layout, "table"),
+    (ctypes.c_int, "trust_table"), (ctypes.c_int64, "kv_first kv_total"), (ctypes.c_int, "unmerged"), (Layout, "states"),
+    (ctypes.c_int64, "state_stride threads"), (ctypes.c_char_p, "isa")])
+Args = structure("Args", [
+    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "q k v o lse kv_lengths mask map bias slopes sinks k_scales v_scales logits_arg "
+                                                 "prefixes table table_starts last_page ring_starts states workspace"),
+    (ctypes.c_size_t, "workspace_bytes")])
 
 
 class Rapt:
@@ -247,7 +251,7 @@ class Rapt:
         desc.k = desc.v = layout(case.kv_heads, case.kv_len, case.d)
         desc.causal = self.BOTTOM_RIGHT if case.causal else 0
         desc.threads = problem.threads
-        plan = (ctypes.c_uint64 * 64)()
+        plan = (ctypes.c_uint64 * 192)()
         self.check(library.rapt_plan_init(plan, ctypes.byref(desc)))
         bytes_ = ctypes.c_size_t()
         self.check(library.rapt_workspace_size(plan, ctypes.c_int64(problem.threads), ctypes.byref(bytes_)))

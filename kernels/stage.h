@@ -96,6 +96,8 @@ static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+    default:
+        break;
     }
 }
 
@@ -109,6 +111,8 @@ static void stage_columns(rapt_type type, float *to, size_t ld, const char *cons
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+    default:
+        break;
     }
 }
 
@@ -121,6 +125,8 @@ static void store_row(rapt_type type, char *to, const float *from, int channels)
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+    default:
+        break;
     }
 }
 
