@@ -82,6 +82,11 @@ int64_t rapt_row_bytes(rapt_type type, int64_t channels) {
         return channels * bytes;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    case name:                                                                                                                   \
+        return channels % group ? -1 : channels / group * bytes;
+        RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
     default:
         return -1;
     }
@@ -165,6 +170,7 @@ static int64_t row_of(rapt_type type, uint32_t allowed, int64_t elements) {
 enum {
     FLOATS = 1 << RAPT_F32 | 1 << RAPT_F16 | 1 << RAPT_BF16,
     MASKS = 1 << RAPT_BOOL | 1 << RAPT_BIT,
+    KV_TYPES = (1 << RAPT_BOOL) - (1 << RAPT_F32), /* all before */
 };
 
 static bool in_range(int64_t x, int64_t least, int64_t most) { return x >= least && x <= most; }
@@ -231,8 +237,8 @@ static rapt_status check_tensors(const rapt_desc *d, full_plan *p) {
 #define RAPT_MEASURE(tensor, batch, heads, tokens, row, output)                                                                  \
     if (status == RAPT_OK) status = measure(&d->tensor, batch, heads, tokens, row, output, &b->tensor)
     RAPT_MEASURE(q, q_batch, d->heads, d->q_len, row_of(d->q.type, FLOATS, d->d_k), false);
-    RAPT_MEASURE(k, k_batch, d->kv_heads, k_len, row_of(d->k.type, FLOATS, d->d_k), false);
-    RAPT_MEASURE(v, k_batch, d->kv_heads, k_len, row_of(d->v.type, FLOATS, d->d_v), false);
+    RAPT_MEASURE(k, k_batch, d->kv_heads, k_len, row_of(d->k.type, KV_TYPES, d->d_k), false);
+    RAPT_MEASURE(v, k_batch, d->kv_heads, k_len, row_of(d->v.type, KV_TYPES, d->d_v), false);
     RAPT_MEASURE(o, q_batch, d->heads, d->q_len, row_of(d->o.type, FLOATS, d->d_v), true);
     if (d->lse.type) RAPT_MEASURE(lse, q_batch, d->heads, d->q_len, row_of(d->lse.type, 1 << RAPT_F32, 1), true);
     if (d->mask.type) RAPT_MEASURE(mask, d->batch, d->heads, queries, row_of(d->mask.type, MASKS, keys), false);

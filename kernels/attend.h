@@ -16,6 +16,8 @@
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
  *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
+ *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
+ *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
  *
  * and may define, where it is faster:
  *   RAPT_STAGED_BROADCAST   staged blocks of K and V hold each element RAPT_VL times

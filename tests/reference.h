@@ -49,10 +49,16 @@ void reference_free(reference *result);
 /* Whether query i of an entry of that many keys attends key j. */
 bool reference_attends(const rapt_desc *desc, int64_t length, int64_t i, int64_t j);
 
-/* Storage types: bytes, load, store to nearest even, half the distance of neighbours at a magnitude (0 for f32). */
+/* Types of all tensors: bytes, load, store to nearest even, half the distance of neighbours at a magnitude (0 for f32). */
 int64_t reference_type_bytes(rapt_type type);
 float reference_load(rapt_type type, const void *at);
 void reference_store(rapt_type type, void *at, float value);
 double reference_half_ulp(rapt_type type, double magnitude);
+
+/* Rows of those of K and V too: bytes (-1 where a type's groups do not divide the channels), load an element, store a row as
+ * rapt_kv_append does without scales (false where there are no such rows). */
+int64_t reference_row_bytes(rapt_type type, int64_t channels);
+float reference_element(rapt_type type, const void *row, int64_t channel);
+bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels);
 
 #endif
