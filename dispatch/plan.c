@@ -351,14 +351,20 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     c.part_chunks = larger(c.chunks, 1);
     c.parts = 1;
     if (c.rows == 0) return c;
-    c.pass_rows = together;
+    c.pass_rows = c.tile_rows = together;
     if (c.keys_in_lanes) {
         c.joined_heads = heads_together(problem, together);
     } else if (!own_keys) {
-        int64_t tiles = divide_up(c.rows, kernel->lanes);
-        int64_t passes = larger(divide_up(tiles, p->pass_tiles), divide_up(pairs, p->task_pairs));
-        tiles = passes < tiles ? divide_up(tiles, passes) : 1;
-        c.pass_rows = c.rows < tiles * kernel->lanes ? c.rows : tiles * kernel->lanes;
+        /* A pass has tiles of rows, or, where there is a map, of whole periods of it. */
+        int64_t period = problem->map.type ? product(problem->map_queries, problem->group) : 0,
+                per_period = divide_up(period, kernel->lanes);
+        c.period = period > 0 && per_period <= p->pass_tiles ? period : 0;
+        int64_t unit = c.period ? c.period : kernel->lanes, unit_tiles = c.period ? per_period : 1;
+        int64_t units = divide_up(c.rows, unit);
+        int64_t passes = larger(divide_up(units, p->pass_tiles / unit_tiles), divide_up(pairs, p->task_pairs));
+        units = passes < units ? divide_up(units, passes) : 1;
+        c.pass_rows = c.rows < units * unit ? c.rows : units * unit;
+        c.tile_rows = units * unit_tiles * kernel->lanes;
     }
     c.passes = divide_up(c.rows, c.pass_rows);
     c.tasks = problem->kv_heads / c.joined_heads * c.passes;
@@ -390,7 +396,7 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     else if (strcmp(p->path, path) != 0) p->path = "mixed";
     if (c->tasks == 0 || n == 0) return true;
     bool folds = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
-    size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->pass_rows, c->keys_in_lanes, folds);
+    size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, folds);
     if (scratch > p->thread_bytes) p->thread_bytes = scratch;
     return true;
 }
@@ -470,6 +476,7 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     problem->k_scales = d.k_scales;
     problem->v_scales = d.v_scales;
     problem->page_size = d.page_size;
+    problem->page_shift = d.page_size > 0 && (d.page_size & (d.page_size - 1)) == 0 ? __builtin_ctzll((uint64_t)d.page_size) : -1;
     problem->kv_first = d.kv_first;
     problem->table = d.table;
     problem->states = d.states;

@@ -11,7 +11,7 @@
  *   RAPT_VALUES_DEPTH  rows of V at a time then, where a panel does not take them whole
  *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
  *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
- *   h_max (of a vector's lanes) v_max (NaN if the second operand is) v_lt v_select(m, yes, no) v_as_int v_as_float
+ *   h_max (of a vector's lanes) v_max (NaN if the second operand is) v_lt v_all(m) v_select(m, yes, no) v_as_int v_as_float
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i

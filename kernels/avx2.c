@@ -54,6 +54,7 @@ static inline float h_max(vf a) {
 static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline bool v_all(vm m) { return _mm256_movemask_ps(m) == 0xff; }
 static inline vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
 static inline vi v_as_int(vf x) { return _mm256_castps_si256(x); }
 static inline vf v_as_float(vi x) { return _mm256_castsi256_ps(x); }

@@ -48,6 +48,7 @@ static inline float h_max(vf a) { return _mm512_reduce_max_ps(a); }
 static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline bool v_all(vm m) { return m == 0xffff; }
 static inline vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
 static inline vi v_as_int(vf x) { return _mm512_castps_si512(x); }
 static inline vf v_as_float(vi x) { return _mm512_castsi512_ps(x); }

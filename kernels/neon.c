@@ -63,6 +63,7 @@ static inline __attribute__((always_inline)) vf v_fma_lane(vf a, int lane, vf b,
     return c;
 }
 static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
+static inline bool v_all(vm m) { return vminvq_u32(m) != 0; }
 static inline vf v_select(vm m, vf yes, vf no) { return vbslq_f32(m, yes, no); }
 static inline vi v_as_int(vf x) { return vreinterpretq_u32_f32(x); }
 static inline vf v_as_float(vi x) { return vreinterpretq_f32_u32(x); }

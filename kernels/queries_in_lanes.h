@@ -19,6 +19,8 @@ typedef struct query_tile {
     float *slope;                                    /* [LANES] of ALiBi */
     float *q_scale;                                  /* [LANES] what q's integers count, where it is quantised (dots.h) */
     uint32_t *marks;                                 /* [CHUNK_BLOCKS][2][LANES] where rows differ in more than ranges */
+    const char **map_rows;                           /* [LANES] of a map, or null */
+    bool one_map_row;                                /* are they the same? */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
@@ -58,6 +60,7 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
         t.end = (int32_t *)take(memory, &used, LANES);
         t.slope = take(memory, &used, LANES);
         if (p->integer) t.q_scale = take(memory, &used, LANES);
+        if (p->map.type) t.map_rows = (const char **)(void *)take(memory, &used, LANES * sizeof(char *) / sizeof(float));
         if (marked(p)) t.marks = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * LANES);
         tiles[i] = t;
     }
@@ -75,6 +78,10 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
         int64_t first, end;
         row_range(t, at.token, &first, &end);
         tile->slope[r] = slope_of(t, at.head);
+        if (p->map.type) {
+            tile->map_rows[r] = map_row(t, at);
+            tile->one_map_row = r == 0 || (tile->one_map_row && tile->map_rows[r] == tile->map_rows[0]);
+        }
         tile->first[r] = (int32_t)first;
         tile->end[r] = (int32_t)end;
         if (first < end) {
@@ -118,8 +125,11 @@ static void find_marks(const rapt_task *t, const query_tile *tile, int64_t posit
     row_cursor at = row_at(t, 0, tile->row0);
     *some = 0;
     *all = ~UINT64_C(0);
+    bool by_head = t->problem->mask.head_stride || t->problem->map.head_stride || t->problem->bias.head_stride;
+    uint64_t bits = 0;
     for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
-        uint64_t bits = attended_keys(t, at, tile->first[r], tile->end[r], position);
+        if (r == 0 || at.head == 0 || by_head)
+            bits = attended_keys(t, at, tile->map_rows ? tile->map_rows[r] : NULL, tile->first[r], tile->end[r], position);
         marks[r] = (uint32_t)bits;
         marks[LANES + r] = (uint32_t)(bits >> 32);
         *some |= bits;
@@ -133,6 +143,7 @@ static void find_chunk_marks(const rapt_task *t, query_tile *tile, int64_t chunk
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         tile->some[i] = tile->each[i] = 0;
+        if (tile->one_map_row && !tile->map_rows[0][position / t->problem->map_keys]) continue;
         if (position + RAPT_BLOCK > tile->first_min && position < tile->end_max)
             find_marks(t, tile, position, tile->marks + i * 2 * LANES, &tile->some[i], &tile->each[i]);
     }
@@ -283,7 +294,8 @@ static const uint32_t *mark_lanes(const rapt_task *t, query_tile *tile, const la
     if (marked(t->problem)) {
         int i = (int)(b->position % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t visited = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
-        if (!careful && !t->problem->bias.type && (visited & ~tile->each[i]) == 0) return NULL;
+        tile->masked |= t->problem->bias.type != 0; /* a bias of -inf masks, too */
+        if (!careful && (visited & ~tile->each[i]) == 0) return NULL;
         tile->masked = true;
         return tile->marks + i * 2 * LANES;
     }
@@ -412,18 +424,23 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
         qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors);
         pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
     }
+    block blocks[CHUNK_BLOCKS]; /* what any tile needs */
+    int count = 0;
     for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
-        staged_block staged;
-        staged.all = (block){position, RAPT_BLOCK, 0};
+        block all = {position, RAPT_BLOCK, 0};
         for (int i = 0; i < n_tiles; i++) {
             block b = tile_block(p, &tiles[i], position);
             if (b.first >= b.end) continue;
-            if (b.first < staged.all.first) staged.all.first = b.first;
-            if (b.end > staged.all.end) staged.all.end = b.end;
+            if (b.first < all.first) all.first = b.first;
+            if (b.end > all.end) all.end = b.end;
         }
-        if (staged.all.first >= staged.all.end) continue;
+        if (all.first < all.end) blocks[count++] = all;
+    }
+    for (int n = 0; n < count; n++) {
+        staged_block staged;
+        staged.all = blocks[n];
         stage_block(t, s, &staged);
-        int64_t next = position + RAPT_BLOCK;
+        int64_t position = blocks[n].position, next = n + 1 < count ? blocks[n + 1].position : (chunk + 1) * RAPT_CHUNK;
         staged.next_keys = coming_rows(t, t->k, &p->k, p->k_row, next, end_max, qk_tiles, staged.next_key_rows);
         staged.next_values =
             coming_rows(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, next, end_max, pv_tiles, staged.next_value_rows);
@@ -519,16 +536,25 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
     }
 }
 
+/* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
+static int rows_of_tile(const rapt_task *t, int64_t row0) {
+    if (t->period == 0) return smaller(LANES, t->rows - row0);
+    int64_t tiles = (t->period + LANES - 1) / LANES, even = (t->period + tiles - 1) / tiles;
+    int64_t left = t->period - row0 % t->period;
+    return smaller(smaller((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
+}
+
 static void attend_queries(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     lane_scratch s;
     query_tile tiles[PASS_TILES];
-    int n = (int)((t->rows + LANES - 1) / LANES);
+    int n = 0;
     bool folds = !t->states && t->chunks > 1;
+    for (int64_t row0 = 0; row0 < t->rows; row0 += rows_of_tile(t, row0)) n++;
     lay_out_lanes(p, t->scratch, &s, tiles, n, folds);
     for (int i = 0; i < n; i++) {
-        tiles[i].row0 = (int64_t)i * LANES;
-        tiles[i].rows = smaller(LANES, t->rows - tiles[i].row0);
+        tiles[i].row0 = i ? tiles[i - 1].row0 + tiles[i - 1].rows : 0;
+        tiles[i].rows = rows_of_tile(t, tiles[i].row0);
         tiles[i].vectors = (tiles[i].rows + RAPT_VL - 1) / RAPT_VL;
         pack_queries(t, &tiles[i]);
         start_chunk(&tiles[i]);

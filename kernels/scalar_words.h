@@ -41,6 +41,7 @@ static inline vf v_max(vf a, vf b) { return a > b ? a : b; }
 static inline float h_max(vf a) { return a; }
 static inline vf v_fma(vf a, vf b, vf c) { return s_fma(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return a < b; }
+static inline bool v_all(vm m) { return m; }
 static inline vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 static inline vi v_as_int(vf x) {
     vi bits;

@@ -52,6 +52,7 @@ static inline float h_max(vf a) {
 static inline vf v_fma(vf a, vf b, vf c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
 static inline float s_fma(float a, float b, float c) { return a * b + c; }
 static inline vm v_lt(vf a, vf b) { return _mm_cmplt_ps(a, b); }
+static inline bool v_all(vm m) { return _mm_movemask_ps(m) == 0xf; }
 static inline vf v_select(vm m, vf yes, vf no) { return _mm_blendv_ps(no, yes, m); }
 static inline vi v_as_int(vf x) { return _mm_castps_si128(x); }
 static inline vf v_as_float(vi x) { return _mm_castsi128_ps(x); }

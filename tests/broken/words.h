@@ -60,6 +60,7 @@ static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }
 static inline vm i_gt(vi a, vi b) { return (vm)a > (vm)b; }
 static inline vi i_select(vm m, vi yes, vi no) { return ((vi)m & yes) | (~(vi)m & no); }
+static inline bool v_all(vm m) { return m[0] && m[1] && m[2] && m[3]; }
 static inline vf v_select(vm m, vf yes, vf no) { return (vf)i_select(m, (vi)yes, (vi)no); }
 static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
 static inline float h_max(vf a) {
