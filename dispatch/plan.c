@@ -87,12 +87,12 @@ static int64_t product(int64_t a, int64_t b) {
 }
 
 rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
-    int64_t token = product(type_bytes(type), channels), head = product(token, tokens);
+    int64_t token = rapt_row_bytes(type, channels), head = product(token, tokens);
     return (rapt_layout){type, product(head, heads), head, token};
 }
 
 rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
-    int64_t head = product(type_bytes(type), channels), token = product(head, heads);
+    int64_t head = rapt_row_bytes(type, channels), token = product(head, heads);
     return (rapt_layout){type, product(token, tokens), head, token};
 }
 
