@@ -671,8 +671,8 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_OVERLAP, a->k_scales = (float *)a->v);
     ANSWERS(RAPT_ERR_OVERLAP, a->k_scales = (float *)(void *)p.new_rows[0].at);
     ANSWERS(RAPT_ERR_OVERLAP, a->table = a->k);
-    ANSWERS(RAPT_ERR_OVERLAP, a->starts = a->k; memset(a->k, 0, p.cache[0].bytes));
-    ANSWERS(RAPT_ERR_OVERLAP, d->rotary.frequencies = a->v; memset(a->v, 0, p.cache[1].bytes));
+    ANSWERS(RAPT_ERR_OVERLAP, memset(a->k, 0, 64); a->starts = (int32_t *)(void *)(p.cache[0].at + 3)); /* aligned */
+    ANSWERS(RAPT_ERR_OVERLAP, memset(a->v, 0, 256); d->rotary.frequencies = (double *)(void *)(p.cache[1].at + 7));
 
     rapt_append_desc desc = {.size = 5};
     rapt_append_args args = {.size = 5};
