@@ -435,6 +435,104 @@ static void interleaved(void) {
     }
 }
 
+/* K and V of the same strides, of rows of different lengths, at any distance: refused if and only if an element is shared. */
+static void meeting_tensors(void) {
+    enum { BYTES = 4000 };
+    static unsigned char owner[BYTES];
+    int wrong = 0, met = 0, turns = 20000;
+    random_state = 3;
+    for (int turn = 0; turn < turns; turn++) {
+        rapt_append_desc d;
+        rapt_append_args a;
+        rapt_append_desc_init(&d);
+        rapt_append_args_init(&a);
+        const int64_t length[3] = {1 + below(3), 1 + below(3), 1 + below(3)};
+        d.batch = length[0], d.kv_heads = length[1], d.kv_len = length[2], d.d_k = 1 + below(6), d.d_v = 1 + below(6);
+        int64_t stride[3], span = d.d_k > d.d_v ? d.d_k : d.d_v;
+        int order[3] = {0, 1, 2};
+        for (int i = 2; i > 0; i--) {
+            const int j = (int)below(i + 1), swapped = order[i];
+            order[i] = order[j], order[j] = swapped;
+        }
+        for (int i = 0; i < 3; i++) {
+            stride[order[i]] = span + below(span + 6);
+            span = (length[order[i]] - 1) * stride[order[i]] + span;
+        }
+        const int64_t distance = below(2 * span) - span + 1;
+        d.k = (rapt_layout){RAPT_INT8, stride[0], stride[1], stride[2]};
+        d.v = (rapt_layout){RAPT_F8_E4M3, stride[0], stride[1], stride[2]};
+        d.new_k.type = d.new_v.type = RAPT_F32; /* of no tokens */
+        unsigned char *const k = owner + (distance < 0 ? -distance : 0), *const v = k + distance;
+        memset(owner, 0, sizeof owner);
+        a.k = k, a.v = v;
+        bool meet = false;
+        for (int side = 0; side < 2; side++)
+            for (int64_t n = 0; n < length[0] * length[1] * length[2]; n++) {
+                unsigned char *const row = (side ? v : k) + n % length[0] * stride[0] + n / length[0] % length[1] * stride[1] +
+                                           n / length[0] / length[1] * stride[2];
+                for (int64_t c = 0; c < (side ? d.d_v : d.d_k); c++) meet = meet || row[c], row[c] = 1;
+            }
+        wrong += rapt_kv_append(&d, &a, 0, 1) != (meet ? RAPT_ERR_OVERLAP : RAPT_OK);
+        met += meet;
+    }
+    tap_ok(wrong == 0 && met > turns / 10 && met < turns * 9 / 10, "%d pairs of tensors, of which %d meet: %d wrong", turns, met,
+           wrong);
+}
+
+/* Random page tables, often bad ones, of pages near and far: refused if and only if a page is not there or a place comes twice.
+ */
+static void page_tables(void) {
+    enum { PAGES = 200000, MOST = 40 };
+    static const int32_t some[] = {0, 1, 2, 65535, 65536, 65537, 131071, 131072, 140000, 199998, 199999, 3, 4, 5, 70000, 140001};
+    static unsigned char cache[PAGES * 2];
+    static const float rows[3 * 2 * 8];
+    int wrong = 0, bad = 0, turns = 3000;
+    random_state = 5;
+    for (int turn = 0; turn < turns; turn++) {
+        rapt_append_desc d;
+        rapt_append_args a;
+        int32_t table[3 * MOST], starts[3], ring_starts[3];
+        rapt_append_desc_init(&d);
+        rapt_append_args_init(&a);
+        d.batch = 1 + below(3), d.kv_heads = 1 + below(2), d.tokens = below(8), d.kv_len = 8 + below(12), d.d_v = 1;
+        d.page_size = 1 + below(4), d.pages = PAGES / 4;
+        for (int64_t b = 0; b < 3; b++) {
+            starts[b] = (int32_t)below(d.kv_len - d.tokens + 1);
+            ring_starts[b] = (int32_t)below(d.kv_len);
+        }
+        if (d.page_size == 1) d.pages = PAGES;
+        int32_t shuffled[16];
+        memcpy(shuffled, some, sizeof some);
+        for (int i = 0; i < 3 * MOST; i++) {
+            if (i % 16 == 0) shuffle(shuffled, 16);
+            table[i] = one_in(40) ? (int32_t)d.pages : d.page_size == 1 ? shuffled[i % 16] : (int32_t)below(d.pages);
+            if (d.page_size > 1 && one_in(8)) table[i] = table[below(i + 1)];
+        }
+        d.new_v = rapt_layout_bhsd(RAPT_F32, d.kv_heads, d.tokens, 1);
+        d.v = rapt_layout_bhsd(RAPT_INT8, d.kv_heads, d.page_size, 1);
+        d.v.batch_stride = d.kv_heads * d.page_size;
+        d.table = (rapt_layout){RAPT_I32, MOST * 4, one_in(2) ? 20 * 4 : 0, 0};
+        a.new_v = rows, a.v = cache, a.table = table, a.starts = starts, a.ring_starts = one_in(2) ? ring_starts : NULL;
+        bool fine = true;
+        for (int64_t h = 0; h < d.kv_heads; h++) {
+            int64_t places[3 * 8], n = 0;
+            for (int64_t b = 0; b < d.batch; b++)
+                for (int64_t i = 0; i < d.tokens; i++) {
+                    const int64_t slot = (starts[b] + i + (a.ring_starts ? ring_starts[b] : 0)) % d.kv_len;
+                    const int64_t page = table[b * MOST + h * d.table.head_stride / 4 + slot / d.page_size];
+                    fine = fine && page < d.pages;
+                    places[n] = page * d.page_size + slot % d.page_size;
+                    for (int64_t j = 0; j < n; j++) fine = fine && places[j] != places[n];
+                    n++;
+                }
+        }
+        wrong += rapt_kv_append(&d, &a, 0, 1) != (fine ? RAPT_OK : RAPT_ERR_TABLE);
+        bad += !fine;
+    }
+    tap_ok(wrong == 0 && bad > turns / 10 && bad < turns * 9 / 10, "%d page tables, of which %d are bad: %d wrong", turns, bad,
+           wrong);
+}
+
 /* ---- Scale by scale -------------------------------------------------------------------------------------------------- */
 
 /* Rows that are zero, saturate, or are not finite, by hand. */
@@ -888,6 +986,8 @@ int main(void) {
     sizes();
     random_problems();
     interleaved();
+    meeting_tensors();
+    page_tables();
     special_rows();
     refused();
     rope_problems();
