@@ -19,7 +19,7 @@ static inline vi i_load_fifths(const char *from, int channel) {
 /* Groups are written on one lane, by dispatch/append.c. */
 #if RAPT_VL == 1
 
-static inline float magnitude_of(float x) { return x < 0.0f ? -x : x; }
+static inline float magnitude_of(float x) { return v_as_float(v_as_int(x) & 0x7fffffff); }
 static inline bool is_finite(float x) { return x - x == 0.0f; }
 
 /* x, or the nearest of least and most where it lies outside. */
@@ -40,7 +40,7 @@ static inline float largest(const float *x) {
         if (magnitude_of(x[i]) > magnitude_of(most)) most = x[i];
         none += x[i] - x[i];
     }
-    return most + none;
+    return none == 0.0f ? most : none;
 }
 
 /* The distance from the least to the largest element; NaN if one is not finite. */
@@ -52,7 +52,7 @@ static inline float range_of(const float *x, float *least) {
         none += x[i] - x[i];
     }
     *least = low;
-    return high - low + none;
+    return none == 0.0f ? high - low : none;
 }
 
 /* Empties a group. With an s that is not finite it stays so, and all of it is NaN. */

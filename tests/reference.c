@@ -146,8 +146,8 @@ static void store_group(rapt_type type, unsigned char *group, const float *x) {
     bool finite = true;
     for (int i = 0; i < 32; i++) {
         finite = finite && isfinite(x[i]);
-        low = fminf(low, x[i]);
-        high = fmaxf(high, x[i]);
+        low = x[i] < low ? x[i] : low; /* of 0 and -0, the first */
+        high = x[i] > high ? x[i] : high;
         if (fabsf(x[i]) > fabsf(largest)) largest = x[i];
     }
     memset(group, 0, (size_t)f.bytes);
