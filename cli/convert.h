@@ -9,6 +9,6 @@
 float convert_to_float(rapt_type type, uint32_t bits);
 uint32_t convert_from_float(rapt_type type, float value);
 
-static inline size_t convert_size(rapt_type type) { return type == RAPT_F32 ? 4 : 2; }
+static inline size_t convert_size(rapt_type type) { return type == RAPT_F32 ? 4 : type == RAPT_BOOL ? 1 : 2; }
 
 #endif

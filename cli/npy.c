@@ -61,16 +61,22 @@ static bool take_shape(cursor *c, npy_array *array) {
     return true;
 }
 
-static bool parse_type(npy_array *array, cursor descr) {
+static bool parse_type(npy_array *array, cursor descr, bool booleans) {
+    static const char *const names[3] = {"f4", "f2", "b1"};
+    static const rapt_type types[3] = {RAPT_F32, RAPT_F16, RAPT_BOOL};
     if (descr.end - descr.at != 3 || !memchr("<>=|", *descr.at, 4)) return false;
     const char order = *descr.at++;
     array->big_endian = order == '<' ? false : order == '>' ? true : __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
-    array->type = is_text(descr, "f4") ? RAPT_F32 : RAPT_F16;
-    return array->type == RAPT_F32 || is_text(descr, "f2");
+    for (int i = booleans ? 2 : 0; i < (booleans ? 3 : 2); i++) {
+        array->type = types[i];
+        if (is_text(descr, names[i])) return true;
+    }
+    return false;
 }
 
-static bool parse_header(npy_array *array, cursor c, bool *fortran, char fault[NPY_FAULT_BYTES]) {
+static bool parse_header(npy_array *array, cursor c, npy_wanted wanted, bool *fortran, char fault[NPY_FAULT_BYTES]) {
     static const char *const keys[3] = {"descr", "fortran_order", "shape"};
+    const char *const dtype = wanted.booleans ? "bool" : "float16 or float32";
     const char *const start = c.at;
     cursor descr = {NULL, NULL}, key;
     unsigned seen = 0;
@@ -85,7 +91,7 @@ static bool parse_header(npy_array *array, cursor c, bool *fortran, char fault[N
         if (k == 0) {
             cursor list = c;
             if (take(&list, "[")) {
-                snprintf(fault, NPY_FAULT_BYTES, "its dtype is a structure, float16 or float32 is needed");
+                snprintf(fault, NPY_FAULT_BYTES, "its dtype is a structure, %s is needed", dtype);
                 return false;
             }
             good = take_string(&c, &descr);
@@ -107,13 +113,17 @@ static bool parse_header(npy_array *array, cursor c, bool *fortran, char fault[N
         snprintf(fault, NPY_FAULT_BYTES, "its header has no '%s'", keys[k]);
         return false;
     }
-    if (!parse_type(array, descr)) {
+    if (!parse_type(array, descr, wanted.booleans)) {
         const int shown = descr.end - descr.at < 40 ? (int)(descr.end - descr.at) : 40;
-        snprintf(fault, NPY_FAULT_BYTES, "its dtype is '%.*s', float16 or float32 is needed", shown, descr.at);
+        snprintf(fault, NPY_FAULT_BYTES, "its dtype is '%.*s', %s is needed", shown, descr.at, dtype);
         return false;
     }
-    if (array->dims < 2 || array->dims > NPY_MAX_DIMS) {
-        snprintf(fault, NPY_FAULT_BYTES, "it has %d dimension%s, 2, 3 or 4 are needed", array->dims, array->dims == 1 ? "" : "s");
+    if (array->dims < wanted.least_dims || array->dims > wanted.most_dims) {
+        int used = snprintf(fault, NPY_FAULT_BYTES, "it has %d dimension%s, %d", array->dims, array->dims == 1 ? "" : "s",
+                            wanted.least_dims);
+        if (wanted.most_dims > wanted.least_dims)
+            used += snprintf(fault + used, NPY_FAULT_BYTES - (size_t)used, " to %d", wanted.most_dims);
+        snprintf(fault + used, NPY_FAULT_BYTES - (size_t)used, " are needed");
         return false;
     }
     return true;
@@ -132,7 +142,7 @@ static bool lay_out(npy_array *array, bool fortran, int64_t *bytes) {
     return true;
 }
 
-static bool parse_file(npy_array *array, char fault[NPY_FAULT_BYTES]) {
+static bool parse_file(npy_array *array, npy_wanted wanted, char fault[NPY_FAULT_BYTES]) {
     const unsigned char *file = array->map;
     const size_t bytes = array->map_bytes;
     if (bytes < 6 || memcmp(file, "\x93NUMPY", 6)) {
@@ -156,7 +166,7 @@ static bool parse_file(npy_array *array, char fault[NPY_FAULT_BYTES]) {
     }
     const char *text = (const char *)file + start;
     bool fortran = false;
-    if (!parse_header(array, (cursor){text, text + header}, &fortran, fault)) return false;
+    if (!parse_header(array, (cursor){text, text + header}, wanted, &fortran, fault)) return false;
     int64_t data_bytes;
     if (!lay_out(array, fortran, &data_bytes)) {
         snprintf(fault, NPY_FAULT_BYTES, "its shape is too large");
@@ -171,7 +181,7 @@ static bool parse_file(npy_array *array, char fault[NPY_FAULT_BYTES]) {
     return true;
 }
 
-bool npy_open(npy_array *array, const char *path, char fault[NPY_FAULT_BYTES]) {
+bool npy_open(npy_array *array, const char *path, npy_wanted wanted, char fault[NPY_FAULT_BYTES]) {
     struct stat st;
     memset(array, 0, sizeof *array);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
@@ -194,7 +204,7 @@ bool npy_open(npy_array *array, const char *path, char fault[NPY_FAULT_BYTES]) {
     }
     array->map = map;
     array->map_bytes = (size_t)st.st_size;
-    if (parse_file(array, fault)) return true;
+    if (parse_file(array, wanted, fault)) return true;
     npy_close(array);
     return false;
 }
@@ -204,14 +214,30 @@ void npy_close(npy_array *array) {
     array->map = NULL;
 }
 
-bool npy_native(const npy_array *array) { return array->big_endian == (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__); }
+bool npy_is_row(const npy_array *array, rapt_type type, int64_t n, int64_t stride) {
+    const bool native = array->big_endian == (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || type == RAPT_BOOL;
+    return type == array->type && native && (n <= 1 || stride == (int64_t)convert_size(type));
+}
 
-float npy_element(const npy_array *array, int64_t offset) {
-    const unsigned char *byte = array->data + offset;
+static float element(const npy_array *array, const unsigned char *byte) {
     const int size = (int)convert_size(array->type);
     uint32_t bits = 0;
     for (int i = 0; i < size; i++) bits |= (uint32_t)byte[i] << 8 * (array->big_endian ? size - 1 - i : i);
     return convert_to_float(array->type, bits);
+}
+
+void npy_copy_row(const npy_array *array, int64_t offset, rapt_type type, int64_t n, int64_t stride, void *to) {
+    const unsigned char *from = array->data + offset;
+    unsigned char *at = to;
+    for (int64_t i = 0; i < n; i++, from += stride, at += convert_size(type)) {
+        if (type == RAPT_BOOL) {
+            *at = *from;
+            continue;
+        }
+        const uint32_t bits = convert_from_float(type, element(array, from));
+        const uint16_t half = (uint16_t)bits;
+        memcpy(at, type == RAPT_F32 ? (const void *)&bits : (const void *)&half, convert_size(type));
+    }
 }
 
 bool npy_write(FILE *file, rapt_type type, int dims, const int64_t *shape, const void *data) {

@@ -3,9 +3,10 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cli.h"
 #include "convert.h"
-#include "npy.h"
 #include "output.h"
+#include "pages.h"
 #include "rapt_pool.h"
+#include "tensor.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-static const char program[] = "rapt run";
 
 static const char help[] =
     "usage: rapt run --q Q.npy --k K.npy --v V.npy --out O.npy [options]\n"
@@ -29,16 +28,59 @@ static const char help[] =
     "                        top-left: a = 0\n"
     "  --window L,R          query i sees keys i + a - L to i + a + R, both included; -1: unlimited\n"
     "  --scale X             factor of the scores (default 1/sqrt(D))\n"
+    "  --prefix N            keys before N are seen whatever --causal and a window's right side say\n"
+    "  --chunk N             query i sees only keys of its own chunk of N positions\n"
+    "  --mask FILE           bool, true where a key is seen: [B,H,queries,keys], or what NumPy broadcasts to it\n"
+    "  --bias FILE           float16 or float32, added to the scores: likewise; -inf: not seen\n"
+    "  --softcap X           scores become X * tanh(score / X), before --alibi, --bias and masks\n"
+    "  --alibi FILE          slopes [H] or [B,H]: scores are lowered by slope * |i + a - j|\n"
+    "  --sinks FILE          [H] or [B,H]: a score that joins the sum of each row, and has no value\n"
     "  --kv-lens N,N,...     how many keys exist for each batch entry (default: all)\n"
+    "  --cu-q N,N,...        Q and O are [T,H,D], LSE [H,T]: the tokens of all entries, entry b's from N(b) to N(b+1) - 1\n"
+    "  --cu-k N,N,...        the same for K and V\n"
+    "  --page-size N         cut K and V into pages of N keys, 1 to 65536, that lie in random order\n"
+    "  --seed N              the order of the pages (default 0)\n"
     "  --q-type T            compute on Q as f32, f16 or bf16 (default: the type in its file)\n"
     "  --kv-type T           the same for K and V\n"
     "  --out-type T          type of the output (default: Q's, after --q-type); bf16 is written as float32 of the same values\n"
+    "  --arith exact|int8    how to multiply: converted to f32, or as integers (default exact)\n"
     "  --isa NAME            the kernel to use; see rapt info (default: $RAPT_ISA, or the best one that can run here)\n"
     "  --threads N           1 to 1024 (default 1); the output does not depend on it\n"
     "  --time                repeat 5 times or more, for half a second or more; print the median time and the rate\n"
     "  --help                print this\n";
 
-enum { Q, K, V, OUT, LSE, LAYOUT, CAUSAL, WINDOW, SCALE, KV_LENS, Q_TYPE, KV_TYPE, OUT_TYPE, ISA, THREADS, TIME, HELP, OPTIONS };
+enum {
+    Q,
+    K,
+    V,
+    OUT,
+    LSE,
+    LAYOUT,
+    CAUSAL,
+    WINDOW,
+    SCALE,
+    PREFIX,
+    CHUNK,
+    MASK,
+    BIAS,
+    SOFTCAP,
+    ALIBI,
+    SINKS,
+    KV_LENS,
+    CU_Q,
+    CU_K,
+    PAGE_SIZE,
+    SEED,
+    Q_TYPE,
+    KV_TYPE,
+    OUT_TYPE,
+    ARITH,
+    ISA,
+    THREADS,
+    TIME,
+    HELP,
+    OPTIONS
+};
 
 static const cli_option options[OPTIONS] = {
     [Q] = {"q", CLI_VALUE},
@@ -50,10 +92,22 @@ static const cli_option options[OPTIONS] = {
     [CAUSAL] = {"causal", CLI_OPTIONAL_VALUE},
     [WINDOW] = {"window", CLI_VALUE},
     [SCALE] = {"scale", CLI_VALUE},
+    [PREFIX] = {"prefix", CLI_VALUE},
+    [CHUNK] = {"chunk", CLI_VALUE},
+    [MASK] = {"mask", CLI_VALUE},
+    [BIAS] = {"bias", CLI_VALUE},
+    [SOFTCAP] = {"softcap", CLI_VALUE},
+    [ALIBI] = {"alibi", CLI_VALUE},
+    [SINKS] = {"sinks", CLI_VALUE},
     [KV_LENS] = {"kv-lens", CLI_VALUE},
+    [CU_Q] = {"cu-q", CLI_VALUE},
+    [CU_K] = {"cu-k", CLI_VALUE},
+    [PAGE_SIZE] = {"page-size", CLI_VALUE},
+    [SEED] = {"seed", CLI_VALUE},
     [Q_TYPE] = {"q-type", CLI_VALUE},
     [KV_TYPE] = {"kv-type", CLI_VALUE},
     [OUT_TYPE] = {"out-type", CLI_VALUE},
+    [ARITH] = {"arith", CLI_VALUE},
     [ISA] = {"isa", CLI_VALUE},
     [THREADS] = {"threads", CLI_VALUE},
     [TIME] = {"time", CLI_FLAG},
@@ -73,11 +127,11 @@ static bool parse_integer(const char **text, char end, int64_t min, int64_t max,
     return true;
 }
 
-static bool parse_scale(const char *text, float *scale) {
+/* 0 cannot be asked for: in rapt_desc it stands for the default. */
+static bool parse_float(const char *text, float *value) {
     char *rest;
-    *scale = strtof(text, &rest);
-    /* 0 cannot be asked for: in rapt_desc it stands for the default. */
-    return *text > ' ' && rest != text && !*rest && isfinite(*scale) && *scale != 0;
+    *value = strtof(text, &rest);
+    return *text > ' ' && rest != text && !*rest && isfinite(*value) && *value != 0;
 }
 
 /* The name's place in names, or -1. */
@@ -97,84 +151,31 @@ static bool parse_type(const char *name, rapt_type *type) {
 
 /* ---- Inputs ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct tensor {
-    const char *path;
-    npy_array array;
-    int64_t batch, heads, tokens, channels;
-    int64_t channel_stride; /* in the file, as are layout's strides until tensor_load */
-    rapt_layout layout;
-    const void *data;
-    void *copy;
-} tensor;
-
-/* Gives the dimensions their meaning; a missing one is of length 1. 0, or CLI_ERROR after cli_fail. */
-static int tensor_open(tensor *t, const char *path, bool bshd) {
-    char fault[NPY_FAULT_BYTES];
-    t->path = path;
-    if (!npy_open(&t->array, path, fault)) return cli_fail(program, "%s: %s", path, fault);
-    const npy_array *a = &t->array;
-    const int last = a->dims - 1, token = last - (bshd && a->dims > 2 ? 2 : 1), head = bshd ? last - 1 : last - 2;
-    t->channels = a->shape[last];
-    t->tokens = a->shape[token];
-    t->heads = a->dims > 2 ? a->shape[head] : 1;
-    t->batch = a->dims > 3 ? a->shape[0] : 1;
-    t->channel_stride = a->stride[last];
-    t->layout = (rapt_layout){a->type, a->dims > 3 ? a->stride[0] : 0, a->dims > 2 ? a->stride[head] : 0, a->stride[token]};
-    if (t->channels < 1 || t->channels > RAPT_MAX_HEAD_DIM)
-        return cli_fail(program, "%s: %" PRId64 " channels, 1 to %d are possible", path, t->channels, RAPT_MAX_HEAD_DIM);
-    if (t->heads < 1 || t->heads > RAPT_MAX_LENGTH)
-        return cli_fail(program, "%s: %" PRId64 " heads, 1 to %" PRId32 " are possible", path, t->heads, RAPT_MAX_LENGTH);
-    if (t->tokens > RAPT_MAX_LENGTH || t->batch > RAPT_MAX_LENGTH)
-        return cli_fail(program, "%s: a dimension is longer than %" PRId32, path, RAPT_MAX_LENGTH);
-    return 0;
-}
-
-static void *buffer(int64_t elements, size_t size) { return calloc(elements ? (size_t)elements : 1, size); }
-
-/* Makes data readable by the library as the type: in the file's mapping where it lies right, else by one copy. */
-static int tensor_load(tensor *t, rapt_type type) {
-    const size_t size = convert_size(type);
-    t->data = t->array.data;
-    if (type == t->layout.type && npy_native(&t->array) && (t->channels == 1 || t->channel_stride == (int64_t)size)) return 0;
-    unsigned char *to = t->copy = buffer(t->batch * t->heads * t->tokens * t->channels, size);
-    if (!to) return cli_fail(program, "%s: no memory to convert it", t->path);
-    const rapt_layout in = t->layout;
-    for (int64_t b = 0; b < t->batch; b++)
-        for (int64_t h = 0; h < t->heads; h++)
-            for (int64_t s = 0; s < t->tokens; s++)
-                for (int64_t c = 0; c < t->channels; c++, to += size) {
-                    const int64_t from = b * in.batch_stride + h * in.head_stride + s * in.token_stride + c * t->channel_stride;
-                    const uint32_t bits = convert_from_float(type, npy_element(&t->array, from));
-                    const uint16_t half = (uint16_t)bits;
-                    if (size == 4) memcpy(to, &bits, 4);
-                    else memcpy(to, &half, 2);
-                }
-    t->data = t->copy;
-    t->layout = rapt_layout_bhsd(type, t->heads, t->tokens, t->channels);
-    return 0;
-}
-
-static void tensor_close(tensor *t) {
-    free(t->copy);
-    npy_close(&t->array);
-}
-
 static int match(const tensor *a, int64_t of_a, const tensor *b, int64_t of_b, const char *what) {
     if (of_a == of_b) return 0;
-    return cli_fail(program, "%s: %s %" PRId64 ", but %s has %" PRId64, a->path, what, of_a, b->path, of_b);
+    return cli_fail(CLI_RUN, "%s: %s %" PRId64 ", but %s has %" PRId64, a->path, what, of_a, b->path, of_b);
 }
 
 /* ---- The run ----------------------------------------------------------------------------------------------------------- */
 
+/* Where the entries of a ragged batch begin: entry b is at[b] .. at[b + 1] - 1. */
+typedef struct starts {
+    int32_t *at; /* null: the batch is not ragged */
+    int64_t entries;
+} starts;
+
 typedef struct job {
     const char *value[OPTIONS];
     bool bshd;
-    int64_t threads;
+    int64_t threads, page_size, seed;
+    starts q_starts, k_starts;
     tensor q, k, v;
+    broadcast mask, bias, slopes, sinks;
+    pages pages;
     rapt_desc desc;
     rapt_plan plan;
     rapt_args args;
-    int32_t *kv_lengths;
+    int32_t *lengths; /* keys of each entry */
     void *o;
     float *lse;
     void *workspace;
@@ -182,60 +183,188 @@ typedef struct job {
     output out, lse_out;
 } job;
 
+static int read_starts(const char *name, const char *text, starts *s) {
+    const char *rest = text;
+    int64_t least = 0, numbers = 1;
+    for (const char *c = text; *c; c++) numbers += *c == ',';
+    s->entries = numbers - 1;
+    s->at = tensor_buffer(numbers, sizeof *s->at);
+    if (!s->at) return cli_fail(CLI_RUN, "--%s: no memory", name);
+    for (int64_t i = 0; i < numbers; i++) {
+        if (numbers < 2 || !parse_integer(&rest, i + 1 < numbers ? ',' : '\0', least, i ? RAPT_MAX_LENGTH : 0, &least))
+            return cli_fail(CLI_RUN, "--%s %s: two integers or more are needed, the first 0, and none below the one before", name,
+                            text);
+        s->at[i] = (int32_t)least;
+    }
+    return 0;
+}
+
+/* What the options say of masks, batches and the cache, without the files. */
+static int read_features(job *j) {
+    static const char *const ariths[2] = {"exact", "int8"};
+    const char *const *value = j->value;
+    rapt_desc *d = &j->desc;
+    const struct {
+        int option;
+        int64_t min, max, *to;
+    } integers[] = {{PREFIX, 0, RAPT_MAX_LENGTH, &d->prefix},
+                    {CHUNK, 1, RAPT_MAX_LENGTH, &d->local_chunk},
+                    {PAGE_SIZE, 1, 65536, &j->page_size},
+                    {SEED, 0, INT64_MAX, &j->seed}};
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
+        const char *name = options[integers[i].option].name, *text = value[integers[i].option];
+        if (text && !parse_integer(&text, '\0', integers[i].min, integers[i].max, integers[i].to))
+            return cli_fail(CLI_RUN, "--%s %s: an integer from %" PRId64 " to %" PRId64 " is needed", name, text, integers[i].min,
+                            integers[i].max);
+    }
+    if (value[SEED] && !value[PAGE_SIZE]) return cli_fail(CLI_RUN, "--seed: it orders pages, --page-size is missing");
+    if (value[SOFTCAP] && !(parse_float(value[SOFTCAP], &d->softcap) && d->softcap > 0))
+        return cli_fail(CLI_RUN, "--softcap %s: a finite number above 0 is needed", value[SOFTCAP]);
+    if (value[ARITH]) {
+        const int arith = parse_name(value[ARITH], 2, ariths);
+        if (arith < 0) return cli_fail(CLI_RUN, "--arith %s: exact or int8 is needed", value[ARITH]);
+        d->arith = arith ? RAPT_INT8_DOT : RAPT_EXACT;
+    }
+    if (value[CU_Q] && read_starts("cu-q", value[CU_Q], &j->q_starts)) return CLI_ERROR;
+    if (value[CU_K] && read_starts("cu-k", value[CU_K], &j->k_starts)) return CLI_ERROR;
+    if (value[CU_Q] && value[CU_K] && j->q_starts.entries != j->k_starts.entries)
+        return cli_fail(CLI_RUN, "--cu-k %s: %" PRId64 " entries, but --cu-q has %" PRId64, value[CU_K], j->k_starts.entries,
+                        j->q_starts.entries);
+    return 0;
+}
+
 /* Everything that the options say without the files. */
 static int read_options(job *j, int argc, char **argv) {
     static const char *const layouts[2] = {"bhsd", "bshd"}, *const alignments[3] = {"", "bottom-right", "top-left"};
     const char *const *value = j->value;
-    if (cli_parse(program, options, OPTIONS, argc, argv, j->value)) return CLI_ERROR;
+    if (cli_parse(CLI_RUN, options, OPTIONS, argc, argv, j->value)) return CLI_ERROR;
     if (value[HELP]) return 0;
     for (int i = Q; i <= OUT; i++)
-        if (!value[i]) return cli_fail(program, "--%s is missing", options[i].name);
+        if (!value[i]) return cli_fail(CLI_RUN, "--%s is missing", options[i].name);
     rapt_desc *d = &j->desc;
     rapt_desc_init(d);
     if (value[LAYOUT]) {
         const int layout = parse_name(value[LAYOUT], 2, layouts);
-        if (layout < 0) return cli_fail(program, "--layout %s: bhsd or bshd is needed", value[LAYOUT]);
+        if (layout < 0) return cli_fail(CLI_RUN, "--layout %s: bhsd or bshd is needed", value[LAYOUT]);
         j->bshd = layout == 1;
     }
     if (value[CAUSAL]) {
         const int alignment = parse_name(value[CAUSAL], 3, alignments);
-        if (alignment < 0) return cli_fail(program, "--causal=%s: bottom-right or top-left is needed", value[CAUSAL]);
+        if (alignment < 0) return cli_fail(CLI_RUN, "--causal=%s: bottom-right or top-left is needed", value[CAUSAL]);
         d->causal = alignment == 2 ? RAPT_CAUSAL_TOP_LEFT : RAPT_CAUSAL_BOTTOM_RIGHT;
     }
     const char *text = value[WINDOW];
     if (text && !(parse_integer(&text, ',', -1, RAPT_MAX_LENGTH, &d->window_left) &&
                   parse_integer(&text, '\0', -1, RAPT_MAX_LENGTH, &d->window_right)))
-        return cli_fail(program, "--window %s: two integers L,R from -1 to %" PRId32 " are needed", value[WINDOW],
+        return cli_fail(CLI_RUN, "--window %s: two integers L,R from -1 to %" PRId32 " are needed", value[WINDOW],
                         RAPT_MAX_LENGTH);
-    if (value[SCALE] && !parse_scale(value[SCALE], &d->scale))
-        return cli_fail(program, "--scale %s: a finite number other than 0 is needed", value[SCALE]);
+    if (value[SCALE] && !parse_float(value[SCALE], &d->scale))
+        return cli_fail(CLI_RUN, "--scale %s: a finite number other than 0 is needed", value[SCALE]);
     for (int i = Q_TYPE; i <= OUT_TYPE; i++) {
         rapt_type *type = i == Q_TYPE ? &d->q.type : i == KV_TYPE ? &d->k.type : &d->o.type;
         if (value[i] && !parse_type(value[i], type))
-            return cli_fail(program, "--%s %s: f32, f16 or bf16 is needed", options[i].name, value[i]);
+            return cli_fail(CLI_RUN, "--%s %s: f32, f16 or bf16 is needed", options[i].name, value[i]);
     }
+    if (read_features(j)) return CLI_ERROR;
     j->threads = 1;
     text = value[THREADS];
     if (text && !parse_integer(&text, '\0', 1, 1024, &j->threads))
-        return cli_fail(program, "--threads %s: an integer from 1 to 1024 is needed", value[THREADS]);
+        return cli_fail(CLI_RUN, "--threads %s: an integer from 1 to 1024 is needed", value[THREADS]);
     d->threads = j->threads;
     d->isa = value[ISA];
-    return cli_check_isa(program, value[ISA]);
+    return cli_check_isa(CLI_RUN, value[ISA]);
 }
 
-static int read_kv_lengths(job *j) {
+/* Queries or keys of an entry, and of the longest. */
+static int64_t entry_tokens(const starts *s, int64_t tokens, int64_t b) { return s->at ? s->at[b + 1] - s->at[b] : tokens; }
+
+static int64_t longest(const starts *s, int64_t tokens) {
+    int64_t most = s->at ? 0 : tokens;
+    for (int64_t b = 0; b < s->entries; b++)
+        if (entry_tokens(s, tokens, b) > most) most = entry_tokens(s, tokens, b);
+    return most;
+}
+
+/* The batch is that of the files, or what the starts say. */
+static int match_batch(job *j) {
+    const starts *given = j->q_starts.at ? &j->q_starts : &j->k_starts;
+    const char *option = j->q_starts.at ? "--cu-q" : "--cu-k";
+    j->desc.batch = given->at ? given->entries : j->q.batch;
+    for (int i = Q; i <= V; i++) {
+        const tensor *t = i == Q ? &j->q : i == K ? &j->k : &j->v;
+        const starts *s = i == Q ? &j->q_starts : &j->k_starts;
+        if (!s->at && t->batch != j->desc.batch && given->at)
+            return cli_fail(CLI_RUN, "%s: batch %" PRId64 ", but %s has %" PRId64 " entries", t->path, t->batch, option,
+                            given->entries);
+        if (!s->at && match(t, t->batch, &j->q, j->desc.batch, "batch")) return CLI_ERROR;
+        if (s->at && s->at[s->entries] != t->tokens)
+            return cli_fail(CLI_RUN, "--cu-%c %s: it must end with the %" PRId64 " tokens of %s", i == Q ? 'q' : 'k',
+                            j->value[i == Q ? CU_Q : CU_K], t->tokens, t->path);
+    }
+    return 0;
+}
+
+static int read_lengths(job *j) {
     const char *text = j->value[KV_LENS];
     const int64_t batch = j->desc.batch;
-    if (batch == 0) return cli_fail(program, "--kv-lens %s: the batch is empty", text);
-    j->kv_lengths = malloc((size_t)batch * sizeof *j->kv_lengths);
-    if (!j->kv_lengths) return cli_fail(program, "--kv-lens: no memory");
-    for (int64_t b = 0, length; b < batch; b++) {
-        if (!parse_integer(&text, b + 1 < batch ? ',' : '\0', 0, j->desc.kv_len, &length))
-            return cli_fail(program,
+    if (text && batch == 0) return cli_fail(CLI_RUN, "--kv-lens %s: the batch is empty", text);
+    j->lengths = tensor_buffer(batch, sizeof *j->lengths);
+    if (!j->lengths) return cli_fail(CLI_RUN, "no memory for the key lengths");
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t keys = entry_tokens(&j->k_starts, j->k.tokens, b);
+        int64_t length = keys;
+        if (text && !parse_integer(&text, b + 1 < batch ? ',' : '\0', 0, keys, &length))
+            return cli_fail(CLI_RUN,
                             "--kv-lens %s: %" PRId64 " integer%s from 0 to %" PRId64 " are needed, one for each batch entry",
-                            j->value[KV_LENS], batch, batch == 1 ? "" : "s", j->desc.kv_len);
-        j->kv_lengths[b] = (int32_t)length;
+                            j->value[KV_LENS], batch, batch == 1 ? "" : "s", keys);
+        j->lengths[b] = (int32_t)length;
     }
+    return 0;
+}
+
+/* The arrays that are broadcast. */
+static int read_broadcasts(job *j) {
+    rapt_desc *d = &j->desc;
+    const int64_t to[4] = {d->batch, d->heads, longest(&j->q_starts, d->q_len), longest(&j->k_starts, d->kv_len)};
+    const struct {
+        int option;
+        broadcast *from;
+        rapt_layout *layout;
+    } all[] = {
+        {MASK, &j->mask, &d->mask}, {BIAS, &j->bias, &d->bias}, {ALIBI, &j->slopes, &d->slopes}, {SINKS, &j->sinks, &d->sinks}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const bool per_key = all[i].option == MASK || all[i].option == BIAS;
+        broadcast *b = all[i].from;
+        if (!j->value[all[i].option]) continue;
+        if (broadcast_open(b, j->value[all[i].option], all[i].option == MASK, per_key ? 4 : 2, to) ||
+            broadcast_load(b, per_key ? b->array.type : RAPT_F32, per_key ? to[3] : 1))
+            return CLI_ERROR;
+        *all[i].layout = b->layout;
+    }
+    if (j->value[ALIBI]) d->alibi = RAPT_ALIBI_DISTANCE;
+    return 0;
+}
+
+/* K and V as they are to be attended to. */
+static int read_cache(job *j, rapt_type type) {
+    tensor *k = &j->k, *v = &j->v;
+    rapt_desc *d = &j->desc;
+    if (tensor_load(k, type ? type : k->array.type) || tensor_load(v, type ? type : v->array.type)) return CLI_ERROR;
+    if (j->page_size) {
+        const bool tokens_first = j->bshd || j->k_starts.at;
+        if (pages_assign(&j->pages, j->page_size, d->batch, j->lengths, (uint64_t)j->seed) ||
+            pages_scatter(&j->pages, k, d->batch, j->lengths, j->k_starts.at, tokens_first) ||
+            pages_scatter(&j->pages, v, d->batch, j->lengths, j->k_starts.at, tokens_first))
+            return CLI_ERROR;
+        d->kv_len = longest(&j->k_starts, d->kv_len);
+        d->page_size = j->page_size;
+        d->pages = j->pages.count;
+        d->table.type = RAPT_I32;
+    } else {
+        d->k_starts = j->k_starts.at;
+    }
+    d->k = k->layout;
+    d->v = v->layout;
     return 0;
 }
 
@@ -244,41 +373,39 @@ static int read_inputs(job *j) {
     tensor *q = &j->q, *k = &j->k, *v = &j->v;
     rapt_desc *d = &j->desc;
     const rapt_type kv_type = d->k.type, q_type = d->q.type, o_type = d->o.type;
-    if (tensor_open(q, j->value[Q], j->bshd) || tensor_open(k, j->value[K], j->bshd) || tensor_open(v, j->value[V], j->bshd))
+    const tensor_order order = j->bshd ? TENSOR_BSHD : TENSOR_BHSD, kv_order = j->k_starts.at ? TENSOR_RAGGED : order;
+    if (tensor_open(q, j->value[Q], j->q_starts.at ? TENSOR_RAGGED : order) || tensor_open(k, j->value[K], kv_order) ||
+        tensor_open(v, j->value[V], kv_order))
         return CLI_ERROR;
-    if (match(k, k->batch, q, q->batch, "batch") || match(v, v->batch, q, q->batch, "batch") ||
-        match(k, k->channels, q, q->channels, "channels") || match(v, v->heads, k, k->heads, "heads") ||
+    if (match_batch(j) || match(k, k->channels, q, q->channels, "channels") || match(v, v->heads, k, k->heads, "heads") ||
         match(v, v->tokens, k, k->tokens, "tokens"))
         return CLI_ERROR;
     if (q->heads % k->heads)
-        return cli_fail(program, "%s: heads %" PRId64 ", which do not divide the %" PRId64 " of %s", k->path, k->heads, q->heads,
+        return cli_fail(CLI_RUN, "%s: heads %" PRId64 ", which do not divide the %" PRId64 " of %s", k->path, k->heads, q->heads,
                         q->path);
-    d->batch = q->batch;
     d->heads = q->heads;
     d->kv_heads = k->heads;
     d->q_len = q->tokens;
     d->kv_len = k->tokens;
     d->d_k = q->channels;
     d->d_v = v->channels;
-    if (j->value[KV_LENS] && read_kv_lengths(j)) return CLI_ERROR;
-    if (tensor_load(q, q_type ? q_type : q->array.type) || tensor_load(k, kv_type ? kv_type : k->array.type) ||
-        tensor_load(v, kv_type ? kv_type : v->array.type))
+    if (read_lengths(j) || read_broadcasts(j) || tensor_load(q, q_type ? q_type : q->array.type) || read_cache(j, kv_type))
         return CLI_ERROR;
     d->q = q->layout;
-    d->k = k->layout;
-    d->v = v->layout;
-    d->o = (j->bshd ? rapt_layout_bshd : rapt_layout_bhsd)(o_type ? o_type : d->q.type, d->heads, d->q_len, d->d_v);
+    d->q_starts = j->q_starts.at;
+    d->o = (j->bshd || j->q_starts.at ? rapt_layout_bshd : rapt_layout_bhsd)(o_type ? o_type : d->q.type, d->heads, d->q_len,
+                                                                             d->d_v);
     if (j->value[LSE]) d->lse = rapt_layout_bhsd(RAPT_F32, d->heads, d->q_len, 1);
     return 0;
 }
 
 static int locate(output *out, const char *path) {
-    return output_locate(out, path) ? 0 : cli_fail(program, "%s: it cannot be written: %s", path, strerror(errno));
+    return output_locate(out, path) ? 0 : cli_fail(CLI_RUN, "%s: it cannot be written: %s", path, strerror(errno));
 }
 
 static int attend(job *j) {
     const rapt_status status = rapt_run_parallel(&j->plan, &j->args, j->threads, rapt_pool_for, j->pool);
-    return status ? cli_fail(program, "%s", rapt_status_string(status)) : 0;
+    return status ? cli_fail(CLI_RUN, "%s", rapt_status_string(status)) : 0;
 }
 
 static int prepare_and_attend(job *j) {
@@ -286,23 +413,29 @@ static int prepare_and_attend(job *j) {
     size_t bytes = 0;
     rapt_status status = rapt_plan_init(&j->plan, d);
     if (!status) status = rapt_workspace_size(&j->plan, j->threads, &bytes);
-    if (status) return cli_fail(program, "%s", rapt_status_string(status));
-    const int64_t rows = d->batch * d->heads * d->q_len;
+    if (status) return cli_fail(CLI_RUN, "%s", rapt_status_string(status));
+    const int64_t rows = j->q.batch * d->heads * d->q_len;
     bytes += RAPT_WORKSPACE_ALIGNMENT - bytes % RAPT_WORKSPACE_ALIGNMENT;
-    j->o = buffer(rows * d->d_v, convert_size(d->o.type));
-    j->lse = j->value[LSE] ? buffer(rows, sizeof *j->lse) : NULL;
+    j->o = tensor_buffer(rows * d->d_v, convert_size(d->o.type));
+    j->lse = j->value[LSE] ? tensor_buffer(rows, sizeof *j->lse) : NULL;
     j->workspace = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, bytes);
     j->pool = rapt_pool_create(j->threads);
     if (!j->o || (j->value[LSE] && !j->lse) || !j->workspace)
-        return cli_fail(program, "no memory for the output and the workspace");
-    if (!j->pool) return cli_fail(program, "--threads %" PRId64 ": so many could not be started", j->threads);
+        return cli_fail(CLI_RUN, "no memory for the output and the workspace");
+    if (!j->pool) return cli_fail(CLI_RUN, "--threads %" PRId64 ": so many could not be started", j->threads);
     rapt_args_init(&j->args);
     j->args.q = j->q.data;
     j->args.k = j->k.data;
     j->args.v = j->v.data;
     j->args.o = j->o;
     j->args.lse = j->lse;
-    j->args.kv_lengths = j->kv_lengths;
+    j->args.kv_lengths = j->value[KV_LENS] || j->page_size ? j->lengths : NULL;
+    j->args.mask = j->mask.data;
+    j->args.bias = j->bias.data;
+    j->args.slopes = j->slopes.data;
+    j->args.sinks = j->sinks.data;
+    j->args.table = j->pages.table;
+    j->args.table_starts = j->pages.starts;
     j->args.workspace = j->workspace;
     j->args.workspace_bytes = bytes;
     return attend(j);
@@ -310,18 +443,24 @@ static int prepare_and_attend(job *j) {
 
 /* ---- The time ---------------------------------------------------------------------------------------------------------- */
 
-/* How many (query, key) pairs of a head are attended, over the batch. */
-static double attended_pairs(const rapt_desc *d, const int32_t *kv_lengths) {
-    const int64_t everything = 2 * (int64_t)RAPT_MAX_LENGTH;
-    const int64_t left = d->window_left < 0 ? everything : d->window_left;
-    const int64_t window = d->window_right < 0 ? everything : d->window_right, right = d->causal ? 0 : window;
+/* How many (query, key) pairs of a head are attended, over the batch, by their positions; masks and biases are not looked at. */
+static double attended_pairs(const job *j) {
+    const rapt_desc *d = &j->desc;
     double pairs = 0;
     for (int64_t b = 0; b < d->batch; b++) {
-        const int64_t keys = kv_lengths ? kv_lengths[b] : d->kv_len;
-        const int64_t offset = d->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : keys - d->q_len;
-        for (int64_t i = 0; i < d->q_len; i++) {
-            const int64_t first = i + offset - left > 0 ? i + offset - left : 0;
-            const int64_t end = i + offset + right < keys ? i + offset + right + 1 : keys;
+        const int64_t queries = entry_tokens(&j->q_starts, d->q_len, b), keys = j->lengths[b];
+        for (int64_t i = 0; i < queries; i++) {
+            const int64_t at = d->causal == RAPT_CAUSAL_TOP_LEFT ? i : i + keys - queries;
+            int64_t first = 0, end = keys;
+            if (d->causal && at + 1 < end) end = at + 1;
+            if (d->window_right >= 0 && at + d->window_right + 1 < end) end = at + d->window_right + 1;
+            if (d->prefix > end) end = d->prefix < keys ? d->prefix : keys;
+            if (d->window_left >= 0 && at - d->window_left > 0) first = at - d->window_left;
+            if (d->local_chunk) {
+                const int64_t chunk = at / d->local_chunk - (at % d->local_chunk < 0); /* rounded down */
+                if (chunk * d->local_chunk > first) first = chunk * d->local_chunk;
+                if ((chunk + 1) * d->local_chunk < end) end = (chunk + 1) * d->local_chunk;
+            }
             if (first < end) pairs += (double)(end - first);
         }
     }
@@ -352,7 +491,7 @@ static int measure(job *j) {
     qsort(seconds, (size_t)runs, sizeof *seconds, ascending);
     const double median = (seconds[(runs - 1) / 2] + seconds[runs / 2]) / 2;
     const rapt_desc *d = &j->desc;
-    const double flops = attended_pairs(d, j->kv_lengths) * (double)(d->heads * (2 * d->d_k + 2 * d->d_v));
+    const double flops = attended_pairs(j) * (double)(d->heads * (2 * d->d_k + 2 * d->d_v));
     rapt_plan_info info = {.size = sizeof info};
     rapt_plan_query(&j->plan, &info);
     printf("time %.6g ms (median of %d runs), %.4g GFLOP/s, kernel %s, path %s, threads %" PRId64 "\n", 1e3 * median, runs,
@@ -364,7 +503,7 @@ static int measure(job *j) {
 
 static int write_output(output *out, const char *path, rapt_type type, int dims, const int64_t *shape, const void *data) {
     if (output_open(out) && npy_write(out->file, type, dims, shape, data) && output_close(out)) return 0;
-    return cli_fail(program, "%s: it cannot be written: %s", path, strerror(errno));
+    return cli_fail(CLI_RUN, "%s: it cannot be written: %s", path, strerror(errno));
 }
 
 /* Both files are complete before either appears. */
@@ -378,9 +517,9 @@ static int write_outputs(job *j) {
     if (write_output(&j->out, j->value[OUT], d->o.type, dims, shape, j->o)) return CLI_ERROR;
     if (j->lse && write_output(&j->lse_out, j->value[LSE], RAPT_F32, dims - 1, &bhs[NPY_MAX_DIMS - dims], j->lse))
         return CLI_ERROR;
-    if (!output_publish(&j->out)) return cli_fail(program, "%s: it cannot be written: %s", j->value[OUT], strerror(errno));
+    if (!output_publish(&j->out)) return cli_fail(CLI_RUN, "%s: it cannot be written: %s", j->value[OUT], strerror(errno));
     if (j->lse && !output_publish(&j->lse_out))
-        return cli_fail(program, "%s: it cannot be written: %s", j->value[LSE], strerror(errno));
+        return cli_fail(CLI_RUN, "%s: it cannot be written: %s", j->value[LSE], strerror(errno));
     return 0;
 }
 
@@ -392,7 +531,7 @@ static int run(job *j, int argc, char **argv) {
     }
     if (locate(&j->out, j->value[OUT]) || (j->value[LSE] && locate(&j->lse_out, j->value[LSE]))) return CLI_ERROR;
     if (j->value[LSE] && !strcmp(j->out.target, j->lse_out.target))
-        return cli_fail(program, "%s: --out and --lse are the same file", j->value[LSE]);
+        return cli_fail(CLI_RUN, "%s: --out and --lse are the same file", j->value[LSE]);
     if (read_inputs(j) || prepare_and_attend(j)) return CLI_ERROR;
     if (j->value[TIME] && measure(j)) return CLI_ERROR;
     return write_outputs(j);
@@ -408,7 +547,14 @@ int cli_run(int argc, char **argv) {
     free(j.workspace);
     free(j.lse);
     free(j.o);
-    free(j.kv_lengths);
+    free(j.lengths);
+    free(j.q_starts.at);
+    free(j.k_starts.at);
+    pages_free(&j.pages);
+    broadcast_close(&j.mask);
+    broadcast_close(&j.bias);
+    broadcast_close(&j.slopes);
+    broadcast_close(&j.sinks);
     tensor_close(&j.q);
     tensor_close(&j.k);
     tensor_close(&j.v);

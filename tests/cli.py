@@ -60,7 +60,7 @@ def frame(text, version=1):
 
 
 def code(descr):
-    return {"=": "=", "|": "="}.get(descr[0], descr[0]), {"f2": "e", "f4": "f"}[descr[1:]]
+    return {"=": "=", "|": "="}.get(descr[0], descr[0]), {"f2": "e", "f4": "f", "b1": "?"}[descr[1:]]
 
 
 def pack(values, descr="<f4"):
@@ -109,26 +109,35 @@ def normals(count):
 # ---- Attention, by hand ----------------------------------------------------------------------------------------------------
 
 
-def allowed(i, j, q_len, keys, causal=None, window=(-1, -1)):
-    a = 0 if causal == "top-left" else keys - q_len
-    return (j < keys and (not causal or j <= i + a) and (window[0] < 0 or j >= i + a - window[0]) and
-            (window[1] < 0 or j <= i + a + window[1]))
+def allowed(i, j, q_len, keys, causal=None, window=(-1, -1), prefix=0, chunk=0):
+    at = i if causal == "top-left" else i + keys - q_len
+    seen = (not causal or j <= at) and (window[1] < 0 or j <= at + window[1]) or j < prefix
+    return j < keys and seen and (window[0] < 0 or j >= at - window[0]) and (not chunk or j // chunk == at // chunk)
 
 
-def attention(q, k, v, B, H, Hkv, S, Skv, D, Dv, causal=None, window=(-1, -1), scale=None, lens=None):
-    """q, k, v as [B,H,S,D] in C order; returns o and lse likewise."""
+def attention(q, k, v, B, H, Hkv, S, Skv, D, Dv, causal=None, window=(-1, -1), scale=None, lens=None, prefix=0, chunk=0,
+              mask=None, bias=None, softcap=None, slopes=None, sinks=None):
+    """q, k, v as [B,H,S,D] in C order; returns o and lse likewise. mask and bias are all [B,H,S,Skv], slopes and sinks [B,H]."""
     o, lse = [], []
     scale = scale or 1 / math.sqrt(D)
     for b, h, i in itertools.product(range(B), range(H), range(S)):
         base = (b * Hkv + h // (H // Hkv)) * Skv
-        row = q[((b * H + h) * S + i) * D:][:D]
-        js = [j for j in range(Skv) if allowed(i, j, S, lens[b] if lens else Skv, causal, window)]
-        s = [scale * sum(x * y for x, y in zip(row, k[(base + j) * D:][:D])) for j in js]
-        m = max(s, default=0)
+        row, keys = q[((b * H + h) * S + i) * D:][:D], lens[b] if lens else Skv
+        at, element = (i if causal == "top-left" else i + keys - S), ((b * H + h) * S + i) * Skv
+        js, s = [], []
+        for j in range(Skv):
+            x = scale * sum(x * y for x, y in zip(row, k[(base + j) * D:][:D]))
+            x = softcap * math.tanh(x / softcap) if softcap else x
+            x -= slopes[b * H + h] * abs(at - j) if slopes else 0
+            x += bias[element + j] if bias else 0
+            if allowed(i, j, S, keys, causal, window, prefix, chunk) and (not mask or mask[element + j]) and x > -math.inf:
+                js.append(j)
+                s.append(x)
+        m = max(s + ([sinks[b * H + h]] if sinks else []), default=0)
         p = [math.exp(x - m) for x in s]
-        total = sum(p)
+        total = sum(p) + (math.exp(sinks[b * H + h] - m) if sinks else 0)
         o += [sum(x * v[(base + j) * Dv + c] for x, j in zip(p, js)) / total if js else 0.0 for c in range(Dv)]
-        lse.append(m + math.log(total) if js else -math.inf)
+        lse.append(m + math.log(total) if total else -math.inf)
     return o, lse
 
 
@@ -143,6 +152,13 @@ def same(a, b):
 def transposed(values, B, H, S, D):
     """[B,H,S,D] to [B,S,H,D]."""
     return [values[((b * H + h) * S + i) * D + c] for b, i, h, c in itertools.product(range(B), range(S), range(H), range(D))]
+
+
+def expanded(values, shape, full):
+    """NumPy's broadcasting."""
+    shape = (1, ) * (len(full) - len(shape)) + tuple(shape)
+    strides = [0 if n == 1 else math.prod(shape[i + 1:]) for i, n in enumerate(shape)]
+    return [values[sum(x * s for x, s in zip(index, strides))] for index in itertools.product(*map(range, full))]
 
 
 # ---- Tests -----------------------------------------------------------------------------------------------------------------
@@ -264,6 +280,177 @@ def test_attention():
             save(f"{name}.npy", s, normals(math.prod(s)))
         status, _, err = rapt(*RUN, "--lse", "L.npy", "--threads", "2")
         ok(status == 0 and load("O.npy")[1] == shape and load("L.npy")[1] == shape[:-1], f"run with nothing to do, {shape}", err)
+
+
+def test_features():
+    B, H, Hkv, S, Skv, D, Dv = 2, 4, 2, 5, 70, 4, 3
+    shapes = {"Q": (B, H, S, D), "K": (B, Hkv, Skv, D), "V": (B, Hkv, Skv, Dv)}
+    data = [normals(math.prod(s)) for s in shapes.values()]
+    for n, values in zip("QKV", data):
+        save(f"{n}.npy", shapes[n], values)
+    full, heads = (B, H, S, Skv), (B, H)
+
+    def compare(what, options, **kw):
+        o, lse = attention(*data, B, H, Hkv, S, Skv, D, Dv, **kw)
+        status, out, err = rapt(*RUN, "--lse", "L.npy", *options)
+        good = status == 0 and not out + err and close(load("O.npy")[2], o, 1e-5) and close(load("L.npy")[2], lse, 1e-5)
+        ok(good, f"run {shlex.join(options)}{what}", err)
+
+    def noise(shape, descr):
+        values = [x / 16 for x in (rng.randrange(-60, 60) for _ in range(math.prod(shape)))]
+        return [x > -1 for x in values] if descr == "|b1" else [-math.inf if x < -2.5 else x for x in values]
+
+    for n, shape in enumerate((full, (B, 1, S, Skv), (1, H, S, Skv), (B, H, 1, Skv), (B, H, S, 1), (B, 1, 1, Skv), (1, 1, 1, 1),
+                               (H, S, Skv), (H, 1, Skv), (1, S, 1), (S, Skv), (1, Skv), (S, 1), (Skv, ), (1, ))):
+        for fortran in False, True:
+            for option, descr in ("mask", "|b1"), ("bias", "<f4"), ("bias", "<f2"), ("bias", ">f4"):
+                if (n + fortran) % 2 and descr == ">f4":
+                    continue
+                values = noise(shape, descr)
+                if shape == full:  # two rows without keys
+                    values[:Skv] = values[-Skv:] = [{"mask": False, "bias": -math.inf}[option]] * Skv
+                save("F.npy", shape, values, descr, fortran)
+                compare(f" {shape} {descr}{' in Fortran order' * fortran}", [f"--{option}", "F.npy"],
+                        **{option: expanded(values, shape, full)})
+    for option, name in ("alibi", "slopes"), ("sinks", "sinks"):
+        for shape, descr, fortran in (((H, ), "<f4", False), (heads, "<f4", False), (heads, "<f4", True), ((1, ), "<f4", False),
+                                      ((B, 1), "<f2", False), ((1, H), ">f4", False), (heads, ">f2", True)):
+            values = [x / 8 for x in (rng.randrange(-16, 16) for _ in range(math.prod(shape)))]
+            save("F.npy", shape, values, descr, fortran)
+            compare(f" {shape} {descr}{' in Fortran order' * fortran}", [f"--{option}", "F.npy"],
+                    **{name: expanded(values, shape, heads)})
+    with open("F.npy", "wb") as f:  # where the elements are not aligned
+        f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header((H, )))) + header((H, )).encode() + pack([-2, 0, 1, 9]))
+    assert os.path.getsize("F.npy") % 4
+    compare(" unaligned", ["--sinks", "F.npy"], sinks=[-2, 0, 1, 9] * B)
+    compare("", ["--softcap", "0.75"], softcap=0.75)
+    compare("", ["--softcap=30", "--scale", "-2"], softcap=30, scale=-2)
+    for options, kw in ((["--prefix", "9", "--causal=top-left"], {"prefix": 9, "causal": "top-left"}),
+                        (["--prefix", "68", "--causal"], {"prefix": 68, "causal": "bottom-right"}),
+                        (["--prefix=500", "--window", "65,0"], {"prefix": 500, "window": (65, 0)}),
+                        (["--prefix", "0", "--chunk", "3", "--causal"], {"chunk": 3, "causal": "bottom-right"}),
+                        (["--chunk", "64", "--prefix", "69", "--causal"], {"chunk": 64, "prefix": 69, "causal": "bottom-right"}),
+                        (["--chunk", "2", "--kv-lens", "3,70"], {"chunk": 2, "lens": [3, 70]}),
+                        (["--chunk", "7", "--window", "2,1", "--causal=top-left"],
+                         {"chunk": 7, "window": (2, 1), "causal": "top-left"})):
+        compare("", options, **kw)
+    # All of them together: their order can be seen.
+    slopes, sinks = [0.5, 0, -0.25, 0.125], [-1, 0, 3, 1]
+    mask, bias = noise(full, "|b1"), noise((S, Skv), "<f4")
+    save("M.npy", full, mask, "|b1")
+    save("B.npy", (S, Skv), bias)
+    save("A.npy", (H, ), slopes)
+    save("S.npy", (H, ), sinks)
+    compare("", ["--mask", "M.npy", "--bias", "B.npy", "--alibi", "A.npy", "--sinks", "S.npy", "--softcap", "1.5", "--causal",
+                 "--kv-lens", "70,50", "--prefix", "3", "--window", "60,-1", "--threads", "3"], mask=mask,
+            bias=expanded(bias, (S, Skv), full), slopes=slopes * B, sinks=sinks * B, softcap=1.5, causal="bottom-right",
+            lens=[70, 50], prefix=3, window=(60, -1))
+
+
+def test_ragged():
+    """Entries of a ragged batch: right, and the bits of each alone."""
+    H, Hkv, D, Dv = 4, 2, 8, 5
+    cu_q, cu_k = [0, 3, 3, 43, 44], [0, 700, 705, 760, 1600]
+    B, T, Tk = len(cu_q) - 1, cu_q[-1], cu_k[-1]
+    options = ["--cu-q", ",".join(map(str, cu_q)), "--cu-k", ",".join(map(str, cu_k))]
+    q, k, v = normals(T * H * D), normals(Tk * Hkv * D), normals(Tk * Hkv * Dv)
+    most_q, most_k = (max(b - a for a, b in zip(cu, cu[1:])) for cu in (cu_q, cu_k))
+    slopes = [x / 64 for x in range(B * H)]
+    mask = [rng.random() < 0.8 for _ in range(B * most_q * most_k)]
+
+    def entry(b, per_head):
+        """Q, K and V of an entry as [1,H,S,D], and its lengths."""
+        S, Skv = cu_q[b + 1] - cu_q[b], cu_k[b + 1] - cu_k[b]
+        parts = q[cu_q[b] * H * D:][:S * H * D], k[cu_k[b] * Hkv * D:][:Skv * Hkv * D], v[cu_k[b] * Hkv * Dv:][:Skv * Hkv * Dv]
+        if per_head:
+            parts = [transposed(x, 1, n, h, c) for x, n, h, c in zip(parts, (S, Skv, Skv), (H, Hkv, Hkv), (D, D, Dv))]
+        return parts, S, Skv
+
+    def save_ragged(descr="<f4", fortran=False):
+        for n, values, shape in ("Q", q, (T, H, D)), ("K", k, (Tk, Hkv, D)), ("V", v, (Tk, Hkv, Dv)):
+            save(f"{n}.npy", shape, values, descr, fortran)
+
+    for extra, kw in (([], {}), (["--causal", "--window", "650,-1", "--layout", "bshd"],
+                                 {"causal": "bottom-right", "window": (650, -1)}),
+                      (["--causal=top-left", "--threads", "3", "--alibi", "A.npy", "--mask", "M.npy"], {"causal": "top-left"})):
+        save("A.npy", (B, H), slopes)
+        save("M.npy", (B, 1, most_q, most_k), mask, "|b1")
+        save_ragged()
+        status, _, err = rapt(*RUN, "--lse", "L.npy", *options, *extra)
+        ok(status == 0 and load("O.npy")[1] == (T, H, Dv) and load("L.npy")[1] == (H, T), f"ragged {shlex.join(extra)}", err)
+        if status:
+            continue
+        o, lse = load("O.npy")[2], load("L.npy")[2]
+        for b in range(B):
+            (eq, ek, ev), S, Skv = entry(b, True)
+            rows = [mask[(b * most_q + i) * most_k:][:Skv] for i in range(S)]
+            extra_kw = {"slopes": slopes[b * H:][:H], "mask": sum(rows * H, [])} if "--alibi" in extra else {}
+            want_o, want_lse = attention(eq, ek, ev, 1, H, Hkv, S, Skv, D, Dv, **kw, **extra_kw)
+            got_o = o[cu_q[b] * H * Dv:cu_q[b + 1] * H * Dv]
+            got_lse = sum((lse[h * T + cu_q[b]:h * T + cu_q[b + 1]] for h in range(H)), ())
+            ok(close(got_o, transposed(want_o, 1, H, S, Dv), 1e-5) and close(got_lse, want_lse, 1e-5),
+               f"entry {b}, {S} queries and {Skv} keys")
+            for n, values, shape in zip("QKV", entry(b, False)[0], ((S, H, D), (Skv, Hkv, D), (Skv, Hkv, Dv))):
+                save(f"{n}.npy", shape, values)
+            if "--alibi" in extra:
+                save("A.npy", (H, ), slopes[b * H:][:H])
+                save("M.npy", (S, Skv), sum(rows, []), "|b1")
+            status, _, err = rapt(*RUN, "--lse", "L.npy", "--layout", "bshd", *[x for x in extra if x not in ("--layout", "bshd")])
+            ok(status == 0 and load("O.npy")[2] == got_o and load("L.npy")[2] == got_lse, "the same bits as the entry alone", err)
+    # Copied, or only one of the two ragged: the same.
+    lens = ["--kv-lens", "0,5,31,840"]
+
+    def outputs(*args):
+        status, _, err = rapt(*RUN, "--lse", "L.npy", *lens, *args)
+        return (contents("O.npy"), contents("L.npy")) if status == 0 else err
+
+    save_ragged()
+    want = outputs(*options)
+    for kw in {"fortran": True}, {"descr": ">f4"}:
+        save_ragged(**kw)
+        ok(outputs(*options) == want and len(want) == 2, f"ragged, {kw}", want)
+    padded = [], []
+    for b in range(B):
+        for x, part, c in zip(padded, entry(b, True)[0][1:], (D, Dv)):
+            n = cu_k[b + 1] - cu_k[b]
+            for h in range(Hkv):
+                x += list(part[h * n * c:][:n * c]) + [math.nan] * ((most_k - n) * c)
+    save_ragged()
+    save("K.npy", (B, Hkv, most_k, D), padded[0])
+    save("V.npy", (B, Hkv, most_k, Dv), padded[1])
+    got = outputs(*options[:2])
+    ok(got == want, "--cu-q alone", got)
+    one = normals(B * H * D)
+    save("Q.npy", (B, H, 1, D), one)
+    want = outputs()
+    save_ragged()
+    save("Q.npy", (B, H, 1, D), one)
+    got = outputs(*options[2:])
+    ok(got == want and len(want) == 2, "--cu-k alone", (got, want))
+
+
+def test_pages(kernels):
+    """The same bits however K and V are cut into pages."""
+    for what, q, kv, dv, layout, options in (
+        ("prefill", (2, 4, 20, 8), (2, 2, 600, 8), 5, "bhsd", ["--causal", "--kv-lens", "600,333"]),
+        ("decode", (3, 1, 4, 8), (3, 130, 2, 8), 8, "bshd", ["--kv-lens", "130,0,65", "--kv-type", "f16"]),
+        ("ragged", (30, 4, 8), (700, 1, 8), 3, "bhsd", ["--cu-q", "0,1,25,30", "--cu-k", "0,650,650,700", "--causal=top-left"]),
+        ("nothing", (1, 2, 3, 8), (1, 2, 0, 8), 8, "bhsd", []),
+    ):
+        save("Q.npy", q, normals(math.prod(q)))
+        save("K.npy", kv, normals(math.prod(kv)))
+        save("V.npy", kv[:-1] + (dv, ), normals(math.prod(kv[:-1]) * dv))
+        for rounding, names in kernels.items():
+            got = []
+            for name in names:
+                for extra in ([], ["--page-size", "1"], ["--page-size", "3", "--seed", "7"],
+                              ["--page-size", "16", "--threads", "3"], ["--page-size=64", "--seed=9223372036854775807"],
+                              ["--page-size", "1000"]):
+                    status, out, err = rapt(*RUN, "--lse", "L.npy", "--layout", layout, *options, "--isa", name, *extra)
+                    got.append(contents("O.npy") + contents("L.npy") if status == 0 and not out + err else err)
+            if got:
+                ok(isinstance(got[0], bytes) and all(x == got[0] for x in got),
+                   f"{what}, {rounding}: the same bytes from pages of any size, {', '.join(names)}", [x[:80] for x in got])
 
 
 def test_formats():
@@ -390,14 +577,20 @@ def test_options():
     huge = "18446744073709551617"
     for extra in (["--what"], ["--caus"], ["--"], ["x"], ["-q"], ["--time=1"], ["--time", "--time"], ["--causal="],
                   ["--causal=left"], ["--causal", "top-left"], ["--layout", "sbhd"], ["--layout"], ["--q-type", "f64"],
-                  ["--kv-type", "F16"], ["--out-type", "int8"], ["--isa", "AVX2"],
+                  ["--kv-type", "F16"], ["--out-type", "int8"], ["--isa", "AVX2"], ["--arith", "f32"], ["--arith=int8"],
+                  *([f"--{name}={x}"] for name in ("prefix", "chunk", "page-size", "seed")
+                    for x in ("-1", "1x", "1,2", "", " 1", huge)), ["--chunk", "0"], ["--page-size", "0"], ["--page-size", "65537"],
+                  ["--seed", "1"], *(["--softcap", x] for x in ("0", "-1", "nan", "inf", "1e60", "x")),
+                  *([f"--{name}"] for name in ("mask", "bias", "alibi", "sinks", "cu-q", "cu-k")),
                   *(["--window", x] for x in ("1", "1,", "1,2,3", "-2,0", "0,-2", "1, 2", huge + ",0", "0x1,0")),
                   *(["--scale", x] for x in ("1x", "", " 1", "nan", "inf", "1e99", "0", "1e-60")), ["--scale="],
                   *(["--kv-lens", x] for x in ("5", "-1", "1,2", "1,", "a", "4294967297")),
                   *(["--threads", x] for x in ("0", "1025", "-1", "2.0", "+2", huge))):
-        refused(shlex.join(extra), [*RUN, *extra], extra[-1] if extra[0] == "--causal" else extra[0].split("=")[0])
+        words = {"--causal": extra[-1], "--arith=int8": "arithmetic"}.get(extra[0], extra[0].split("=")[0])
+        refused(shlex.join(extra), [*RUN, *extra], words)
     for good in (["--window", "2147483647,-1"], ["--kv-lens", "4"], ["--kv-lens", "0"], ["--scale", "1e-40"], ["--threads=1024"],
-                 ["--causal=top-left", "--window", "0,0"]):
+                 ["--causal=top-left", "--window", "0,0"], ["--arith", "exact"], ["--prefix=2147483647"], ["--chunk=2147483647"],
+                 ["--page-size", "65536", "--seed", "0"], ["--softcap", "1e-40"]):
         status, _, err = rapt(*RUN, *good)
         ok(status == 0 and not err, f"accepted: {shlex.join(good)}", err)
     shutil.copy("Q.npy", "--odd.npy")
@@ -432,6 +625,55 @@ def test_shapes():
         refused(what, RUN, *words)
     shapes((0, 1, 4, 8), (0, 1, 4, 8), (0, 1, 4, 8))
     refused("key lengths of an empty batch", [*RUN, "--kv-lens", "4"], "--kv-lens 4", "empty")
+
+
+def test_broadcast_shapes():
+    for n, shape in ("Q", (2, 4, 3, 8)), ("K", (2, 2, 5, 8)), ("V", (2, 2, 5, 8)):
+        save(f"{n}.npy", shape, normals(math.prod(shape)))
+    for options in ("mask", "bias"), ("alibi", "sinks"):
+        shapes = (((), "0 dimensions, 1 to 4"), ((1, ) * 5, "5 dimensions, 1 to 4"), ((4, ), "keys 4, 1 or 5"),
+                  ((4, 5), "queries 4, 1 or 3"), ((2, 3, 5), "heads 2, 1 or 4"), ((3, 1, 1, 5), "batch 3, 1 or 2"),
+                  ((3, 3), "keys 3, 1 or 5"), ((0, ), "keys 0, 1 or 5"))
+        if options[0] == "alibi":
+            shapes = (((), "0 dimensions, 1 to 2"), ((1, ) * 3, "3 dimensions, 1 to 2"), ((3, ), "heads 3, 1 or 4"),
+                      ((2, 2), "heads 2, 1 or 4"), ((3, 4), "batch 3, 1 or 2"), ((2, 0), "heads 0, 1 or 4"))
+        for option, (shape, words) in itertools.product(options, shapes):
+            save("F.npy", shape, [1] * math.prod(shape), "|b1" if option == "mask" else "<f4")
+            refused(f"--{option} of {shape}", [*RUN, f"--{option}", "F.npy"], "F.npy: ", words)
+    for option, wrong in ("mask", ("<f4", "|u1", "b1")), ("bias", ("|b1", "<f8")), ("alibi", ("|b1", )), ("sinks", ("<i4", )):
+        for descr in wrong:
+            with open("F.npy", "wb") as f:
+                f.write(frame(header((1, ), descr)) + b"\0" * 8)
+            refused(f"--{option} of {descr}", [*RUN, f"--{option}", "F.npy"], "F.npy: ", f"'{descr}'",
+                    "bool is needed" if option == "mask" else "float16 or float32 is needed")
+        refused(f"--{option} that is not there", [*RUN, f"--{option}", "no.npy"], "no.npy: No such file")
+        with open("F.npy", "wb") as f:
+            f.write(frame(header((3, 5), "|b1" if option == "mask" else "<f4")) + b"\0" * 14)
+        refused(f"--{option} that ends early", [*RUN, f"--{option}", "F.npy"], "F.npy: ")
+    os.unlink("F.npy")
+
+    save("Q.npy", (9, 4, 8), normals(288))
+    for n in "KV":
+        save(f"{n}.npy", (7, 2, 8), normals(112))
+    both = ["--cu-q", "0,5,9", "--cu-k", "0,0,7"]
+    for option in "--cu-q", "--cu-k":
+        other = [x for i in range(0, 4, 2) if both[i] != option for x in both[i:i + 2]]
+        for text in ("0", "", "0,", "1,5,9", "-1,5,9", "0,5,4", "0,5,9x", "0, 5,9", "0,5,4294967305", "0,,9"):
+            refused(f"{option}={text}", [*RUN, *other, f"{option}={text}"], option)
+        for text in "0,5,8", "0,5,10":
+            refused(f"{option} {text}", [*RUN, *other, option, text], f"{option} {text}: it must end with the ",
+                    "9 tokens of Q.npy" if option == "--cu-q" else "7 tokens of K.npy")
+    refused("one entry more in --cu-k", [*RUN, *both[:2], "--cu-k", "0,1,2,7"], "--cu-k 0,1,2,7: 3 entries, but --cu-q has 2")
+    refused("--cu-q with K of another batch", [*RUN, *both[:2]], "K.npy: batch 1, but --cu-q has 2 entries")
+    refused("--cu-k with Q of another batch", [*RUN, *both[2:]], "Q.npy: batch 1, but --cu-k has 2 entries")
+    refused("key lengths above an entry's", [*RUN, *both, "--kv-lens", "1,7"], "--kv-lens 1,7: 2 integers from 0 to 0")
+    refused("too few key lengths", [*RUN, *both, "--kv-lens", "0"], "--kv-lens 0: 2 integers")
+    save("V.npy", (6, 2, 8), normals(96))
+    refused("V of other tokens", [*RUN, *both], "V.npy", "6", "7")
+    save("K.npy", (1, 7, 2, 8), normals(112))
+    refused("four dimensions with --cu-k", [*RUN, *both], "K.npy: it has 4 dimensions, 3 are needed")
+    save("Q.npy", (9, 8), normals(72))
+    refused("two dimensions with --cu-q", [*RUN, *both], "Q.npy: it has 2 dimensions, 3 are needed")
 
 
 def test_files():
@@ -583,14 +825,24 @@ def test_time():
     save("V.npy", (2, 2, Skv, Dv), normals(4 * Skv * Dv))
     for options, kw in (([], {}), (["--window", "3,30", "--kv-lens=20,50"], {"window": (3, 30)}),
                         (["--causal=top-left", "--window", "9,5", "--kv-lens", "20,50"],
-                         {"causal": "top-left", "window": (9, 5)})):
-        lens = (20, 50) if kw else (50, 50)
+                         {"causal": "top-left", "window": (9, 5)}),
+                        (["--chunk", "7", "--prefix", "9", "--window=5,3"], {"chunk": 7, "prefix": 9, "window": (5, 3)}),
+                        (["--chunk", "7", "--prefix=40", "--kv-lens=20,50"], {"chunk": 7, "prefix": 40})):
+        lens = (20, 50) if "--kv-lens" in " ".join(options) else (50, 50)
         status, out, err = rapt(*RUN, "--time", "--threads", "2", *options)
         m = re.fullmatch(r"time (\S+) ms \(median of (\d+) runs\), (\S+) GFLOP/s, kernel (\S+), path (\S+), threads 2\n", out)
         pairs = sum(allowed(i, j, S, n, **kw) for n in lens for i in range(S) for j in range(n))
         flops = float(m[1]) * float(m[3]) * 1e6 if m else 0
         ok(status == 0 and not err and m and int(m[2]) >= 5 and abs(flops / (pairs * H * 2 * (D + Dv)) - 1) < 2e-3,
            f"--time {' '.join(options)}", (status, out, err, pairs, flops))
+    save("Q.npy", (30, H, D), normals(30 * H * D))
+    save("K.npy", (60, 2, D), normals(120 * D))
+    save("V.npy", (60, 2, Dv), normals(120 * Dv))
+    status, out, err = rapt(*RUN, "--time", "--cu-q", "0,10,30", "--cu-k", "0,20,60", "--causal", "--page-size", "4")
+    m = re.fullmatch(r"time (\S+) ms .*, (\S+) GFLOP/s, .*\n", out)
+    pairs = sum(allowed(i, j, n, 2 * n, "bottom-right") for n in (10, 20) for i in range(n) for j in range(2 * n))
+    flops = float(m[1]) * float(m[2]) * 1e6 if m else 0
+    ok(status == 0 and not err and abs(flops / (pairs * H * 2 * (D + Dv)) - 1) < 2e-3, "--time of a ragged batch", (out, err))
 
 
 def test_numpy():
@@ -609,6 +861,18 @@ def test_numpy():
     p = np.exp(s)
     ok(status == 0 and np.abs(np.load("O.npy") - p @ x / p.sum(-1, keepdims=True)).max() < 1e-5 and
        np.abs(np.load("L.npy") - np.log(p.sum(-1))).max() < 1e-5, "NumPy's reader and writer", err)
+    mask = np.random.default_rng(2).random((3, 1, 7)) < 0.7
+    bias = np.random.default_rng(3).standard_normal((7, 7)).astype(np.float16)
+    np.save("M.npy", mask)
+    np.save("B.npy", np.asfortranarray(bias))
+    np.save("S.npy", np.arange(3).astype(np.float32))
+    status, _, err = rapt(*RUN, "--out-type", "f32", "--mask", "M.npy", "--bias", "B.npy", "--softcap", "2", "--alibi", "S.npy",
+                          "--sinks", "S.npy")
+    distance = abs(np.arange(7)[:, None] - np.arange(7))
+    head = np.arange(3.0)[:, None, None]
+    p = np.exp(2 * np.tanh(s / 2) - head * distance + bias) * mask
+    ok(status == 0 and np.abs(np.load("O.npy") - p @ x / (p.sum(-1, keepdims=True) + np.exp(head))).max() < 1e-5,
+       "NumPy's masks, biases, slopes and sinks", err)
 
 
 def main():
@@ -618,9 +882,11 @@ def main():
         os.chdir(folder)
         test_help()
         kernels = test_info()
-        for test in test_attention, test_formats, test_types, test_options, test_shapes, test_files, test_outputs:
+        for test in (test_attention, test_features, test_ragged, test_formats, test_types, test_options, test_shapes,
+                     test_broadcast_shapes, test_files, test_outputs):
             test()
         test_same_bits(kernels)
+        test_pages(kernels)
         test_time()
         test_numpy()
         left = [n for n in os.listdir(".") if ".tmp" in n]

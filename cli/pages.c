@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pages.h"
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* splitmix64 (Steele, Lea and Flood 2014). */
+static uint64_t next_random(uint64_t *state) {
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+int pages_assign(pages *p, int64_t size, int64_t batch, const int32_t *lengths, uint64_t seed) {
+    p->size = size;
+    p->starts = tensor_buffer(batch + 1, sizeof *p->starts);
+    for (int64_t b = 0; p->starts && b < batch; b++) {
+        p->count += (lengths[b] + size - 1) / size;
+        if (p->count > RAPT_MAX_LENGTH) return cli_fail(CLI_RUN, "--page-size: more pages than can be numbered");
+        p->starts[b + 1] = (int32_t)p->count;
+    }
+    p->table = p->starts ? tensor_buffer(p->count, sizeof *p->table) : NULL;
+    if (!p->table) return cli_fail(CLI_RUN, "--page-size: no memory for the page table");
+    for (int64_t i = 0; i < p->count; i++) { /* Fisher and Yates's shuffle, from the inside out */
+        const int64_t other = (int64_t)(next_random(&seed) % (uint64_t)(i + 1));
+        p->table[i] = p->table[other];
+        p->table[other] = (int32_t)i;
+    }
+    return 0;
+}
+
+int pages_scatter(const pages *p, tensor *t, int64_t batch, const int32_t *lengths, const int32_t *token_starts,
+                  bool tokens_first) {
+    const rapt_layout from = t->layout,
+                      to = (tokens_first ? rapt_layout_bshd : rapt_layout_bhsd)(from.type, t->heads, p->size, t->channels);
+    const size_t row = (size_t)rapt_row_bytes(from.type, t->channels);
+    unsigned char *pool = to.batch_stride >= 0 ? tensor_buffer(p->count, (size_t)to.batch_stride) : NULL;
+    if (!pool) return cli_fail(CLI_RUN, "%s: no memory for its pages", t->path);
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t entry = token_starts ? token_starts[b] * from.token_stride : b * from.batch_stride;
+        const int64_t slots = (p->starts[b + 1] - p->starts[b]) * p->size;
+        for (int64_t slot = 0; slot < slots; slot++)
+            for (int64_t h = 0; h < t->heads; h++) {
+                unsigned char *at = pool + p->table[p->starts[b] + slot / p->size] * to.batch_stride + h * to.head_stride +
+                                    slot % p->size * to.token_stride;
+                if (slot < lengths[b])
+                    memcpy(at, (const char *)t->data + entry + h * from.head_stride + slot * from.token_stride, row);
+                else memset(at, 0xff, row); /* behind the last key: NaNs in most types, for they must not be read */
+            }
+    }
+    free(t->copy);
+    t->data = t->copy = pool;
+    t->layout = to;
+    return 0;
+}
+
+void pages_free(pages *p) {
+    free(p->table);
+    free(p->starts);
+}

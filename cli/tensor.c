@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor.h"
+#include "cli.h"
+#include "convert.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+void *tensor_buffer(int64_t elements, size_t size) { return calloc(elements ? (size_t)elements : 1, size); }
+
+/* ---- Q, K and V --------------------------------------------------------------------------------------------------------- */
+
+int tensor_open(tensor *t, const char *path, tensor_order order) {
+    char fault[NPY_FAULT_BYTES];
+    const npy_wanted wanted = {.least_dims = order == TENSOR_RAGGED ? 3 : 2, .most_dims = order == TENSOR_RAGGED ? 3 : 4};
+    t->path = path;
+    if (!npy_open(&t->array, path, wanted, fault)) return cli_fail(CLI_RUN, "%s: %s", path, fault);
+    const npy_array *a = &t->array;
+    const bool heads_inside = order != TENSOR_BHSD;
+    const int last = a->dims - 1, token = last - (heads_inside && a->dims > 2 ? 2 : 1), head = heads_inside ? last - 1 : last - 2;
+    t->channels = a->shape[last];
+    t->tokens = a->shape[token];
+    t->heads = a->dims > 2 ? a->shape[head] : 1;
+    t->batch = a->dims > 3 ? a->shape[0] : 1;
+    t->channel_stride = a->stride[last];
+    t->layout = (rapt_layout){a->type, a->dims > 3 ? a->stride[0] : 0, a->dims > 2 ? a->stride[head] : 0, a->stride[token]};
+    if (t->channels < 1 || t->channels > RAPT_MAX_HEAD_DIM)
+        return cli_fail(CLI_RUN, "%s: %" PRId64 " channels, 1 to %d are possible", path, t->channels, RAPT_MAX_HEAD_DIM);
+    if (t->heads < 1 || t->heads > RAPT_MAX_LENGTH)
+        return cli_fail(CLI_RUN, "%s: %" PRId64 " heads, 1 to %" PRId32 " are possible", path, t->heads, RAPT_MAX_LENGTH);
+    if (t->tokens > RAPT_MAX_LENGTH || t->batch > RAPT_MAX_LENGTH)
+        return cli_fail(CLI_RUN, "%s: a dimension is longer than %" PRId32, path, RAPT_MAX_LENGTH);
+    return 0;
+}
+
+int tensor_load(tensor *t, rapt_type type) {
+    t->data = t->array.data;
+    if (npy_is_row(&t->array, type, t->channels, t->channel_stride)) return 0;
+    const rapt_layout in = t->layout;
+    const size_t row = (size_t)t->channels * convert_size(type);
+    unsigned char *to = t->copy = tensor_buffer(t->batch * t->heads * t->tokens, row);
+    if (!to) return cli_fail(CLI_RUN, "%s: no memory to convert it", t->path);
+    for (int64_t b = 0; b < t->batch; b++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t s = 0; s < t->tokens; s++, to += row)
+                npy_copy_row(&t->array, b * in.batch_stride + h * in.head_stride + s * in.token_stride, type, t->channels,
+                             t->channel_stride, to);
+    t->data = t->copy;
+    t->layout = rapt_layout_bhsd(type, t->heads, t->tokens, t->channels);
+    return 0;
+}
+
+void tensor_close(tensor *t) {
+    free(t->copy);
+    npy_close(&t->array);
+}
+
+/* ---- Masks, biases, slopes and sinks ------------------------------------------------------------------------------------ */
+
+int broadcast_open(broadcast *b, const char *path, bool booleans, int dims, const int64_t to[4]) {
+    static const char *const names[4] = {"batch", "heads", "queries", "keys"};
+    char fault[NPY_FAULT_BYTES];
+    b->path = path;
+    if (!npy_open(&b->array, path, (npy_wanted){booleans, 1, dims}, fault)) return cli_fail(CLI_RUN, "%s: %s", path, fault);
+    for (int i = 0; i < 4; i++) {
+        const int own = i - (dims - b->array.dims); /* missing dimensions come first */
+        b->shape[i] = i < dims && own >= 0 ? b->array.shape[own] : 1;
+        b->stride[i] = b->shape[i] == 1 ? 0 : b->array.stride[own];
+        if (b->shape[i] != 1 && b->shape[i] != to[i])
+            return cli_fail(CLI_RUN, "%s: %s %" PRId64 ", 1 or %" PRId64 " is needed", path, names[i], b->shape[i], to[i]);
+    }
+    return 0;
+}
+
+int broadcast_load(broadcast *b, rapt_type type, int64_t keys) {
+    const int64_t *shape = b->shape, *stride = b->stride;
+    b->data = b->array.data;
+    b->layout = (rapt_layout){type, stride[0], stride[1], stride[2]};
+    if (npy_is_row(&b->array, type, keys, stride[3])) return 0;
+    const size_t row = (size_t)keys * convert_size(type);
+    unsigned char *to = b->copy = tensor_buffer(shape[0] * shape[1] * shape[2], row);
+    if (!to) return cli_fail(CLI_RUN, "%s: no memory to convert it", b->path);
+    for (int64_t e = 0; e < shape[0]; e++)
+        for (int64_t h = 0; h < shape[1]; h++)
+            for (int64_t i = 0; i < shape[2]; i++, to += row)
+                npy_copy_row(&b->array, e * stride[0] + h * stride[1] + i * stride[2], type, keys, stride[3], to);
+    b->data = b->copy;
+    b->layout.token_stride = shape[2] == 1 ? 0 : (int64_t)row;
+    b->layout.head_stride = shape[1] == 1 ? 0 : shape[2] * (int64_t)row;
+    b->layout.batch_stride = shape[0] == 1 ? 0 : shape[1] * shape[2] * (int64_t)row;
+    return 0;
+}
+
+void broadcast_close(broadcast *b) {
+    free(b->copy);
+    npy_close(&b->array);
+}
