@@ -38,7 +38,7 @@ except ImportError:
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COLD_BYTES = 256 << 20  # as BENCH_COLD_BYTES
 TURN_SECONDS = 0.02     # a peer's turn, unless one call takes longer
-PAUSE_SECONDS = 0.01    # before a turn: the threads of the peer before spin for a while and then sleep
+PAUSE_SECONDS = 0.01    # before a turn, as often as it takes for the threads of the peer before to sleep
 BITS = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}  # NumPy has no bf16, so those are carried by their bits
 TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1e-1}              # an output further off than this is wrong, whatever its speed
 
@@ -179,22 +179,26 @@ class Problem:
 # the cache of each index and returns the last result, and heads_first(result) is that as NumPy's [head, token, channel].
 
 
-class Layout(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), *((f"{n}_stride", ctypes.c_int64) for n in ("batch", "head", "token"))]
+def structure(name, fields):
+    """A C struct of include/rapt.h: (type, names) for its fields in their order."""
+    return type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, names in fields for field in names.split()]})
 
 
-class Desc(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t),
-                *((n, ctypes.c_int64) for n in ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")),
-                *((n, Layout) for n in ("q", "k", "v", "o", "lse")),
-                ("scale", ctypes.c_float), ("causal", ctypes.c_int),
-                *((n, ctypes.c_int64) for n in ("window_left", "window_right", "threads")), ("isa", ctypes.c_char_p)]
-
-
-class Args(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t),
-                *((n, ctypes.c_void_p) for n in ("q", "k", "v", "o", "lse", "kv_lengths", "workspace")),
-                ("workspace_bytes", ctypes.c_size_t)]
+Layout = structure("Layout", [(ctypes.c_int, "type"), (ctypes.c_int64, "batch_stride head_stride token_stride")])
+Scales = structure("Scales", [(ctypes.c_int, "present"),
+                              (ctypes.c_int64, "batch_stride head_stride token_stride channel_stride")])
+Desc = structure("Desc", [
+    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch heads kv_heads q_len kv_len d_k d_v"), (Layout, "q k v o lse"),
+    (ctypes.c_float, "scale"), (ctypes.c_int, "causal"), (ctypes.c_int64, "window_left window_right prefix local_chunk"),
+    (Layout, "mask map"), (ctypes.c_int64, "map_queries map_keys"), (Layout, "bias"), (ctypes.c_float, "softcap"),
+    (ctypes.c_int, "alibi"), (Layout, "slopes sinks"), (ctypes.c_void_p, "logits_body"), (Scales, "k_scales v_scales"),
+    (ctypes.c_int, "arith"), (ctypes.c_void_p, "q_starts k_starts"), (ctypes.c_int64, "page_size pages"), (Layout, "table"),
+    (ctypes.c_int, "trust_table"), (ctypes.c_int64, "kv_first kv_total"), (ctypes.c_int, "unmerged"), (Layout, "states"),
+    (ctypes.c_int64, "state_stride threads"), (ctypes.c_char_p, "isa")])
+Args = structure("Args", [
+    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "q k v o lse kv_lengths mask map bias slopes sinks k_scales v_scales logits_arg "
+                                                 "prefixes table table_starts last_page ring_starts states workspace"),
+    (ctypes.c_size_t, "workspace_bytes")])
 
 
 class Rapt:
@@ -247,7 +251,7 @@ class Rapt:
         desc.k = desc.v = layout(case.kv_heads, case.kv_len, case.d)
         desc.causal = self.BOTTOM_RIGHT if case.causal else 0
         desc.threads = problem.threads
-        plan = (ctypes.c_uint64 * 64)()
+        plan = (ctypes.c_uint64 * 192)()
         self.check(library.rapt_plan_init(plan, ctypes.byref(desc)))
         bytes_ = ctypes.c_size_t()
         self.check(library.rapt_workspace_size(plan, ctypes.c_int64(problem.threads), ctypes.byref(bytes_)))
@@ -533,9 +537,9 @@ class Worker:
         while entrants and (len(entrants[0].turns) < self.options.rounds or time.perf_counter() < end):
             shuffle(entrants)
             for entrant in entrants:
-                time.sleep(PAUSE_SECONDS)
+                wait_for_quiet()
                 if entrant.calls > 1:
-                    entrant.time(caches, 1)  # its threads wake up, its code and tables come back to the caches
+                    entrant.time(caches, entrant.calls)  # its threads wake up and find CPUs of their own, which takes 10 ms or more
                 entrant.turns.append(entrant.time(caches, entrant.calls))
 
 
@@ -550,6 +554,16 @@ class Entrant:
         start = time.perf_counter()
         self.run(indices)
         return (time.perf_counter() - start) / calls
+
+
+def wait_for_quiet():
+    """Until no thread of this process spins any more: ONNX Runtime's do for 50 ms and longer, on a CPU that the next peer needs."""
+    end = time.perf_counter() + 1
+    spun = math.inf
+    while spun > 0.1 * PAUSE_SECONDS and time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(PAUSE_SECONDS)
+        spun = time.process_time() - before
 
 
 def start_worker(*arguments):

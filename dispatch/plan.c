@@ -46,6 +46,12 @@ const char *rapt_status_string(rapt_status status) {
         return "a phase, task, thread number or thread count is out of range";
     case RAPT_ERR_PLAN:
         return "the plan was not made by rapt_plan_init";
+    case RAPT_ERR_TABLE:
+        return "a page, a start or a length of a ragged, paged or ring batch is out of range";
+    case RAPT_ERR_FEATURE:
+        return "a feature's number is out of range, or something that it needs is not given";
+    case RAPT_ERR_ARITH:
+        return "the storage types or scales of K and V do not allow that arithmetic";
     }
     return "unknown status";
 }
@@ -69,15 +75,34 @@ void rapt_desc_init_sized(rapt_desc *desc, size_t size) {
     desc->threads = 1;
 }
 
-static int64_t type_bytes(rapt_type type) {
+int64_t rapt_row_bytes(rapt_type type, int64_t channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        return bytes;
+        return channels * bytes;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    case name:                                                                                                                   \
+        return channels % group ? -1 : channels / group * bytes;
+        RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        return -1;
     }
-    return 0;
+}
+
+int64_t rapt_bytes_of(rapt_type type, int64_t elements) {
+    switch (type) {
+    case RAPT_BOOL:
+        return elements;
+    case RAPT_BIT:
+        return elements / 8 + (elements % 8 != 0);
+    case RAPT_I32:
+        return elements * (int64_t)sizeof(int32_t);
+    default:
+        return rapt_row_bytes(type, elements);
+    }
 }
 
 /* a * b, or -1 when that overflows or a factor is negative. */
@@ -87,38 +112,40 @@ static int64_t product(int64_t a, int64_t b) {
 }
 
 rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
-    int64_t token = product(type_bytes(type), channels), head = product(token, tokens);
+    int64_t token = rapt_row_bytes(type, channels), head = product(token, tokens);
     return (rapt_layout){type, product(head, heads), head, token};
 }
 
 rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
-    int64_t head = product(type_bytes(type), channels), token = product(head, heads);
+    int64_t head = rapt_row_bytes(type, channels), token = product(head, heads);
     return (rapt_layout){type, product(token, tokens), head, token};
 }
+
+static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 typedef struct dimension {
     int64_t length, stride;
 } dimension;
 
-/* Checks a tensor's type and strides, and measures it from its first to its last byte. */
-static rapt_status measure(const rapt_layout *layout, int64_t batch, int64_t heads, int64_t tokens, int64_t channels, bool output,
-                           uint64_t *bytes) {
-    int64_t element = type_bytes(layout->type);
-    if (element == 0) return RAPT_ERR_TYPE;
-    dimension d[3] = {{batch, layout->batch_stride}, {heads, layout->head_stride}, {tokens, layout->token_stride}};
-    for (int i = 0; i < 3; i++)
-        if (d[i].stride < 0) return RAPT_ERR_STRIDE;
+/* Checks strides, and measures a tensor from its first to its last byte. row: bytes of its innermost dimension, -1 for a type
+ * that is not allowed. */
+static rapt_status measure_dimensions(dimension *d, int n, int64_t row, bool output, uint64_t *bytes) {
+    if (row < 0) return RAPT_ERR_TYPE;
     *bytes = 0;
-    if (batch == 0 || heads == 0 || tokens == 0) return RAPT_OK;
-    for (int i = 0; i < 2; i++) /* by stride, ascending */
-        for (int j = 0; j < 2 - i; j++)
-            if (d[j].stride > d[j + 1].stride) {
-                dimension swapped = d[j];
-                d[j] = d[j + 1];
-                d[j + 1] = swapped;
-            }
-    int64_t span = element * channels;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < n; i++)
+        if (d[i].stride < 0) return RAPT_ERR_STRIDE;
+    for (int i = 0; i < n; i++)
+        if (d[i].length == 0) return RAPT_OK;
+    for (int i = 1; i < n; i++) /* by stride, ascending */
+        for (int j = i; j > 0 && d[j - 1].stride > d[j].stride; j--) {
+            dimension swapped = d[j];
+            d[j] = d[j - 1];
+            d[j - 1] = swapped;
+        }
+    int64_t span = row;
+    for (int i = 0; i < n; i++) {
         if (d[i].length == 1) continue;
         if (output && d[i].stride < span) return RAPT_ERR_STRIDE;
         int64_t extent = product(d[i].length - 1, d[i].stride);
@@ -128,6 +155,23 @@ static rapt_status measure(const rapt_layout *layout, int64_t batch, int64_t hea
     *bytes = (uint64_t)span;
     return RAPT_OK;
 }
+
+static rapt_status measure(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t row, bool output,
+                           uint64_t *bytes) {
+    dimension d[] = {{batch, l->batch_stride}, {heads, l->head_stride}, {tokens, l->token_stride}};
+    return measure_dimensions(d, 3, row, output, bytes);
+}
+
+/* The row of a tensor that may be left out, as measure wants it: only these types are allowed. */
+static int64_t row_of(rapt_type type, uint32_t allowed, int64_t elements) {
+    return (int)type >= 1 && (int)type <= RAPT_I32 && allowed >> type & 1 ? rapt_bytes_of(type, elements) : -1;
+}
+
+enum {
+    FLOATS = 1 << RAPT_F32 | 1 << RAPT_F16 | 1 << RAPT_BF16,
+    MASKS = 1 << RAPT_BOOL | 1 << RAPT_BIT,
+    KV_TYPES = (1 << RAPT_BOOL) - (1 << RAPT_F32), /* all before */
+};
 
 static bool in_range(int64_t x, int64_t least, int64_t most) { return x >= least && x <= most; }
 
@@ -143,15 +187,98 @@ static rapt_status check_shape(const rapt_desc *d) {
     return in_range(d->threads, 1, RAPT_MAX_LENGTH) ? RAPT_OK : RAPT_ERR_RANGE;
 }
 
+/* What the features want of each other. */
+static rapt_status check_features(const rapt_desc *d) {
+    if (d->prefix < 0 || d->local_chunk < 0 || !(d->softcap >= 0.0f && d->softcap <= FLT_MAX)) return RAPT_ERR_FEATURE;
+    if (d->map.type && (d->map_queries < 1 || d->map_keys < 1 || d->map_keys % RAPT_BLOCK)) return RAPT_ERR_FEATURE;
+    if (!in_range((int64_t)d->alibi, RAPT_ALIBI_NONE, RAPT_ALIBI_BIAS) || (d->alibi && !d->slopes.type) ||
+        (d->alibi == RAPT_ALIBI_BIAS && !d->bias.type))
+        return RAPT_ERR_FEATURE;
+    if (!in_range(d->page_size, 0, RAPT_MAX_LENGTH) || !in_range(d->pages, 0, RAPT_MAX_LENGTH) ||
+        (d->page_size > 0) != (d->table.type != 0) || (d->page_size > 0 && d->k_starts))
+        return RAPT_ERR_FEATURE;
+    if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK || (d->kv_first && d->k_starts)) return RAPT_ERR_FEATURE;
+    if (!in_range(d->kv_first + d->kv_len, 0, RAPT_MAX_LENGTH) || !in_range(d->kv_total, 0, RAPT_MAX_LENGTH))
+        return RAPT_ERR_SHAPE;
+    return d->arith == RAPT_EXACT ? RAPT_OK : RAPT_ERR_ARITH;
+}
+
+/* starts[0..n] of a ragged batch, in a tensor of so many tokens. *most: of the longest entry. */
+static rapt_status check_starts(const int32_t *starts, int64_t n, int64_t tokens, int64_t *most) {
+    if (!starts) return RAPT_OK;
+    *most = 0;
+    if (starts[0] < 0 || starts[n] > tokens) return RAPT_ERR_TABLE;
+    for (int64_t b = 0; b < n; b++) {
+        if (starts[b] > starts[b + 1]) return RAPT_ERR_TABLE;
+        *most = larger(*most, (int64_t)starts[b + 1] - starts[b]);
+    }
+    return RAPT_OK;
+}
+
+static rapt_status measure_scales(const rapt_scales *s, int64_t batch, int64_t heads, int64_t tokens, int64_t channels,
+                                  uint64_t *bytes) {
+    if (!s->present) return RAPT_OK;
+    if (s->token_stride && s->channel_stride) return RAPT_ERR_STRIDE;
+    bool by_channel = s->channel_stride != 0;
+    dimension d[] = {{batch, s->batch_stride},
+                     {heads, s->head_stride},
+                     {by_channel ? channels : tokens, by_channel ? s->channel_stride : s->token_stride}};
+    return measure_dimensions(d, 3, sizeof(float), false, bytes);
+}
+
 static rapt_status check_tensors(const rapt_desc *d, full_plan *p) {
-    rapt_status status = RAPT_OK;
-    if (status == RAPT_OK) status = measure(&d->q, d->batch, d->heads, d->q_len, d->d_k, false, &p->q_bytes);
-    if (status == RAPT_OK) status = measure(&d->k, d->batch, d->kv_heads, d->kv_len, d->d_k, false, &p->k_bytes);
-    if (status == RAPT_OK) status = measure(&d->v, d->batch, d->kv_heads, d->kv_len, d->d_v, false, &p->v_bytes);
-    if (status == RAPT_OK) status = measure(&d->o, d->batch, d->heads, d->q_len, d->d_v, true, &p->o_bytes);
-    if (status == RAPT_OK && d->lse.type != 0)
-        status = d->lse.type != RAPT_F32 ? RAPT_ERR_TYPE : measure(&d->lse, d->batch, d->heads, d->q_len, 1, true, &p->lse_bytes);
+    int64_t queries = d->q_len, keys = p->kv_total; /* of the longest entry */
+    rapt_status status = check_starts(d->q_starts, d->batch, d->q_len, &queries);
+    if (status == RAPT_OK) status = check_starts(d->k_starts, d->batch, d->kv_len, &keys);
+    int64_t q_batch = d->q_starts ? d->batch > 0 : d->batch, k_batch = d->k_starts ? d->batch > 0 : d->batch, k_len = d->kv_len;
+    if (d->page_size) k_batch = d->pages, k_len = d->page_size;
+
+    tensor_bytes *b = &p->bytes;
+#define RAPT_MEASURE(tensor, batch, heads, tokens, row, output)                                                                  \
+    if (status == RAPT_OK) status = measure(&d->tensor, batch, heads, tokens, row, output, &b->tensor)
+    RAPT_MEASURE(q, q_batch, d->heads, d->q_len, row_of(d->q.type, FLOATS, d->d_k), false);
+    RAPT_MEASURE(k, k_batch, d->kv_heads, k_len, row_of(d->k.type, KV_TYPES, d->d_k), false);
+    RAPT_MEASURE(v, k_batch, d->kv_heads, k_len, row_of(d->v.type, KV_TYPES, d->d_v), false);
+    RAPT_MEASURE(o, q_batch, d->heads, d->q_len, row_of(d->o.type, FLOATS, d->d_v), true);
+    if (d->lse.type) RAPT_MEASURE(lse, q_batch, d->heads, d->q_len, row_of(d->lse.type, 1 << RAPT_F32, 1), true);
+    if (d->mask.type) RAPT_MEASURE(mask, d->batch, d->heads, queries, row_of(d->mask.type, MASKS, keys), false);
+    if (d->bias.type) RAPT_MEASURE(bias, d->batch, d->heads, queries, row_of(d->bias.type, FLOATS, keys), false);
+    if (d->map.type)
+        RAPT_MEASURE(map, d->batch, d->heads, divide_up(queries, d->map_queries),
+                     row_of(d->map.type, 1 << RAPT_BOOL, divide_up(keys, d->map_keys)), false);
+    if (d->slopes.type) RAPT_MEASURE(slopes, d->batch, d->heads, 1, row_of(d->slopes.type, 1 << RAPT_F32, 1), false);
+    if (d->sinks.type) RAPT_MEASURE(sinks, d->batch, d->heads, 1, row_of(d->sinks.type, 1 << RAPT_F32, 1), false);
+#undef RAPT_MEASURE
+    if (d->unmerged && status == RAPT_OK) {
+        int64_t state = d->states.type == RAPT_F32 ? (int64_t)(RAPT_STATE_FLOATS(d->d_v) * sizeof(float)) : -1;
+        dimension s[] = {{q_batch, d->states.batch_stride},
+                         {d->heads, d->states.head_stride},
+                         {d->q_len, d->states.token_stride},
+                         {divide_up(d->kv_len, RAPT_CHUNK), d->state_stride}};
+        status = measure_dimensions(s, 4, state, true, &b->states);
+    }
+    if (status == RAPT_OK && d->table.type) {
+        uint64_t bytes; /* is measured when it is known whether it is a matrix */
+        status = measure(&d->table, d->batch, d->kv_heads, queries,
+                         row_of(d->table.type, 1 << RAPT_I32, divide_up(d->kv_len, d->page_size)), false, &bytes);
+    }
+    if (status == RAPT_OK)
+        status =
+            measure_scales(&d->k_scales, d->k_scales.token_stride ? k_batch : d->batch, d->kv_heads, k_len, d->d_k, &b->k_scales);
+    if (status == RAPT_OK)
+        status =
+            measure_scales(&d->v_scales, d->v_scales.token_stride ? k_batch : d->batch, d->kv_heads, k_len, d->d_v, &b->v_scales);
     return status;
+}
+
+rapt_status rapt_measure_states(const full_plan *p, const rapt_states *s, uint64_t *bytes) {
+    const rapt_problem *problem = &p->problem;
+    if (s->chunks < 0) return RAPT_ERR_RANGE;
+    dimension d[] = {{p->q_starts ? problem->batch > 0 : problem->batch, s->batch_stride},
+                     {problem->heads, s->head_stride},
+                     {problem->q_len, s->token_stride},
+                     {s->chunks, s->state_stride}};
+    return measure_dimensions(d, 4, (int64_t)(RAPT_STATE_FLOATS(problem->d_v) * sizeof(float)), false, bytes);
 }
 
 /* The scale is applied as an exponent of 2 after the scores' maximum is subtracted; q takes only its sign, which is exact. Where
@@ -165,20 +292,20 @@ static rapt_status set_scale(const rapt_desc *d, rapt_problem *p) {
     const double log2_e = 1.4426950408889634;
     bool ordinary = magnitude >= 0x1p-64 && magnitude <= 0x1p64;
     p->q_factor = ordinary ? (scale < 0.0 ? -1.0f : 1.0f) : (float)scale;
-    p->natural = ordinary ? (float)magnitude : 1.0f;
-    p->exponent = (float)((ordinary ? magnitude : 1.0) * log2_e);
+    p->score_natural = ordinary ? (float)magnitude : 1.0f;
+    p->modified = d->softcap > 0.0f || d->alibi || d->bias.type || d->logits_body;
+    p->natural = p->modified ? 1.0f : p->score_natural;
+    p->exponent = (float)((ordinary && !p->modified ? magnitude : 1.0) * log2_e);
     p->least = -127.0f / p->exponent;
+    p->softcap = d->softcap;
+    p->inverse_softcap = d->softcap > 0.0f ? 1.0f / d->softcap : 0.0f;
     return RAPT_OK;
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* Query tiles that a pass over K and V can take: its scratch, which grows by the same for each, has a bound. */
 static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *problem) {
-    size_t one = kernel->scratch_bytes(problem, kernel->lanes, false);
-    size_t each = kernel->scratch_bytes(problem, 2 * kernel->lanes, false) - one;
+    size_t one = kernel->scratch_bytes(problem, kernel->lanes, false, false);
+    size_t each = kernel->scratch_bytes(problem, 2 * kernel->lanes, false, false) - one;
     if (one >= kernel->pass_bytes) return 1;
     int64_t tiles = 1 + (int64_t)((kernel->pass_bytes - one) / each);
     return tiles < kernel->pass_tiles ? tiles : kernel->pass_tiles;
@@ -189,7 +316,7 @@ static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *pro
 static int64_t heads_together(const rapt_problem *problem, int64_t rows) {
     enum { PAGE = 4096 };
     const rapt_layout *k = &problem->k, *v = &problem->v;
-    if (!problem->keys_in_lanes || k->head_stride >= k->token_stride || v->head_stride >= v->token_stride) return 1;
+    if (k->head_stride >= k->token_stride || v->head_stride >= v->token_stride || problem->table.head_stride) return 1;
     int64_t joined = 1;
     for (int64_t heads = 1; heads <= problem->kv_heads && heads <= RAPT_JOINED_ROWS / rows; heads++) {
         if (problem->kv_heads % heads) continue;
@@ -199,44 +326,97 @@ static int64_t heads_together(const rapt_problem *problem, int64_t rows) {
     return joined;
 }
 
+/* Pairs of query and key of one head of an entry: exact where the number of keys changes evenly with the query, else nearly. */
+static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
+    int64_t first, end, pairs = 0;
+    if (q_len == 0) return 0;
+    for (int i = 0; i <= 4; i++) { /* the trapezoidal rule */
+        int64_t length = p->kv_total && !p->k_starts ? p->kv_total : keys;
+        rapt_row_range(&p->problem, q_len, length, p->prefix, (q_len - 1) * i / 4, &first, &end);
+        pairs += (end - first < keys ? end - first : keys) * (i % 4 ? 2 : 1);
+    }
+    return pairs * q_len / 8 + q_len; /* a row without keys is work, too */
+}
+
+entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
+    const rapt_problem *problem = &p->problem;
+    const rapt_kernel *kernel = p->kernel;
+    entry_cut c = {.q_len = q_len, .rows = q_len * problem->group, .joined_heads = 1};
+    bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
+    int64_t together = own_keys ? problem->group : c.rows;
+    int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
+    c.keys_in_lanes = together <= kernel->few_rows;
+    c.chunks = divide_up(keys, RAPT_CHUNK);
+    c.part_chunks = larger(c.chunks, 1);
+    c.parts = 1;
+    if (c.rows == 0) return c;
+    c.pass_rows = together;
+    if (c.keys_in_lanes) {
+        c.joined_heads = heads_together(problem, together);
+    } else if (!own_keys) {
+        int64_t tiles = divide_up(c.rows, kernel->lanes);
+        int64_t passes = larger(divide_up(tiles, p->pass_tiles), divide_up(pairs, p->task_pairs));
+        tiles = passes < tiles ? divide_up(tiles, passes) : 1;
+        c.pass_rows = c.rows < tiles * kernel->lanes ? c.rows : tiles * kernel->lanes;
+    }
+    c.passes = divide_up(c.rows, c.pass_rows);
+    c.tasks = problem->kv_heads / c.joined_heads * c.passes;
+
+    /* Too few tasks: split the keys as well, unless the states that this leaves would be more than an eighth of K and V. */
+    size_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
+    int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
+    int64_t parts = divide_up(divide_up(pairs * c.joined_heads, c.passes), p->task_pairs);
+    if (parts > 1 && c.chunks > 1 && (problem->unmerged || c.pass_rows <= chunk_bytes / 8 / (int64_t)state_bytes)) {
+        c.part_chunks = divide_up(c.chunks, parts < c.chunks ? parts : c.chunks);
+        c.parts = divide_up(c.chunks, c.part_chunks);
+        c.tasks *= c.parts;
+        if (c.parts > 1 && !problem->unmerged) c.state_bytes = (size_t)(c.chunks * q_len * problem->heads) * state_bytes;
+    }
+    return c;
+}
+
 enum { MOST_THREADS = 4096 }; /* for which work is cut: keeps the sizes below far from overflow */
+
+/* Adds an entry, or as many equal ones. False when numbers overflow. */
+static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
+    int64_t tasks = product(n, c->tasks), states = product(n, (int64_t)c->state_bytes);
+    if (tasks < 0 || states < 0 || __builtin_add_overflow(p->tasks[0], tasks, &p->tasks[0]) ||
+        __builtin_add_overflow(p->shared_bytes, (size_t)states, &p->shared_bytes))
+        return false;
+    if (c->state_bytes && n > 0) p->phases = 2;
+    const char *path = c->keys_in_lanes ? "keys-in-lanes" : "queries-in-lanes";
+    if (!p->path) p->path = path;
+    else if (strcmp(p->path, path) != 0) p->path = "mixed";
+    if (c->tasks == 0 || n == 0) return true;
+    bool folds = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
+    size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->pass_rows, c->keys_in_lanes, folds);
+    if (scratch > p->thread_bytes) p->thread_bytes = scratch;
+    return true;
+}
 
 /* Cuts the work into tasks. threads decides how finely; nothing here changes bits. */
 static rapt_status set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
-    const rapt_kernel *kernel = p->kernel;
-    int64_t rows = problem->q_len * problem->group;
-    p->joined_heads = rows ? heads_together(problem, rows) : 1;
-    int64_t units = product(problem->batch, problem->kv_heads / p->joined_heads);
-    /* Several for each thread, since they are not equally long. */
-    int64_t wanted = threads == 1 ? 1 : 4 * (threads < MOST_THREADS ? threads : MOST_THREADS);
-    p->chunks = divide_up(problem->kv_len, RAPT_CHUNK);
-    p->pass_rows = rows;
-    if (!problem->keys_in_lanes) {
-        int64_t tiles = divide_up(rows, kernel->lanes), most = tiles_per_pass(kernel, problem);
-        int64_t passes = larger(divide_up(tiles, most), divide_up(wanted, larger(units, 1)));
-        tiles = passes < tiles ? divide_up(tiles, passes) : 1;
-        p->pass_rows = rows < tiles * kernel->lanes ? rows : tiles * kernel->lanes;
+    p->task_pairs = INT64_MAX;
+    if (threads > 1) { /* several tasks for each thread, since they are not equally long; more where entries differ */
+        int64_t wanted = (ragged(p) ? 8 : 4) * (threads < MOST_THREADS ? threads : MOST_THREADS), pairs = 0;
+        for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && pairs >= 0; b++)
+            if (__builtin_add_overflow(pairs, attended_pairs(p, entry_queries(p, b), entry_keys(p, b)), &pairs)) pairs = -1;
+        pairs = product(product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
+        p->task_pairs = pairs < 0 ? INT64_MAX : larger(divide_up(pairs, wanted), 1);
     }
-    p->passes = rows ? divide_up(rows, p->pass_rows) : 0;
-    p->part_chunks = p->chunks ? p->chunks : 1;
-    p->parts = 1;
-    p->tasks[0] = product(units, p->passes);
-    if (p->tasks[0] < 0) return RAPT_ERR_SHAPE;
-
-    /* Too few tasks: split the keys as well, unless the states that this leaves would be more than an eighth of K and V. */
-    size_t state_bytes = rapt_state_floats(problem->d_v) * sizeof(float);
-    int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
-    if (p->tasks[0] > 0 && p->tasks[0] < wanted && p->chunks > 1 && rows <= chunk_bytes / 8 / (int64_t)state_bytes) {
-        p->parts = divide_up(wanted, p->tasks[0]);
-        p->part_chunks = divide_up(p->chunks, p->parts < p->chunks ? p->parts : p->chunks);
-        p->parts = divide_up(p->chunks, p->part_chunks);
-        p->tasks[0] *= p->parts;
-        p->tasks[1] = units * p->joined_heads;
-        p->shared_bytes = (size_t)(p->tasks[1] * p->chunks * rows) * state_bytes; /* tasks * rows < 2^23, chunks < 2^23 */
+    if (ragged(p) || problem->q_len * problem->group > p->kernel->few_rows) p->pass_tiles = tiles_per_pass(p->kernel, problem);
+    p->phases = 1;
+    if (!ragged(p)) {
+        p->cut = rapt_cut_entry(p, problem->q_len, problem->kv_len);
+        if (!add_entries(p, &p->cut, problem->batch)) return RAPT_ERR_SHAPE;
+    } else {
+        for (int64_t b = 0; b < problem->batch; b++) {
+            entry_cut c = rapt_cut_entry(p, entry_queries(p, b), entry_keys(p, b));
+            if (!add_entries(p, &c, 1)) return RAPT_ERR_SHAPE;
+        }
     }
-    p->thread_bytes =
-        p->tasks[0] ? kernel->scratch_bytes(problem, p->joined_heads * p->pass_rows, p->parts == 1 && p->chunks > 1) : 0;
+    if (p->phases == 2 && (p->tasks[1] = product(problem->batch, problem->kv_heads)) < 0) return RAPT_ERR_SHAPE;
     return RAPT_OK;
 }
 
@@ -249,6 +429,8 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     if (!opaque) return RAPT_ERR_NULL;
     rapt_status status = rapt_read_struct(&d, sizeof d, desc);
     if (status == RAPT_OK) status = check_shape(&d);
+    if (status == RAPT_OK) status = check_features(&d);
+    p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
     if (status == RAPT_OK) status = check_tensors(&d, &p);
     if (status == RAPT_OK) status = set_scale(&d, &p.problem);
     if (status == RAPT_OK) status = rapt_select(d.isa, &p.kernel);
@@ -261,7 +443,6 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     problem->q_len = d.q_len;
     problem->kv_len = d.kv_len;
     problem->group = d.heads / d.kv_heads;
-    problem->keys_in_lanes = d.q_len * problem->group <= p.kernel->few_rows;
     problem->d_k = (int32_t)d.d_k;
     problem->d_v = (int32_t)d.d_v;
     problem->q = d.q;
@@ -269,13 +450,37 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     problem->v = d.v;
     problem->o = d.o;
     problem->lse = d.lse;
-    problem->q_row = (size_t)(type_bytes(d.q.type) * d.d_k);
-    problem->k_row = (size_t)(type_bytes(d.k.type) * d.d_k);
-    problem->v_row = (size_t)(type_bytes(d.v.type) * d.d_v);
-    problem->o_row = (size_t)(type_bytes(d.o.type) * d.d_v);
+    problem->q_row = (size_t)rapt_row_bytes(d.q.type, d.d_k);
+    problem->k_row = (size_t)rapt_row_bytes(d.k.type, d.d_k);
+    problem->v_row = (size_t)rapt_row_bytes(d.v.type, d.d_v);
+    problem->o_row = (size_t)rapt_row_bytes(d.o.type, d.d_v);
     problem->causal = d.causal;
     problem->window_left = bounded_window(d.window_left);
     problem->window_right = bounded_window(d.window_right);
+    problem->local_chunk = bounded_window(d.local_chunk);
+    problem->mask = d.mask;
+    problem->map = d.map;
+    problem->bias = d.bias;
+    problem->slopes = d.slopes;
+    problem->sinks = d.sinks;
+    problem->map_queries = d.map_queries;
+    problem->map_keys = d.map_keys;
+    problem->k_scales = d.k_scales;
+    problem->v_scales = d.v_scales;
+    problem->page_size = d.page_size;
+    problem->kv_first = d.kv_first;
+    problem->table = d.table;
+    problem->states = d.states;
+    problem->state_stride = d.state_stride;
+    problem->unmerged = d.unmerged != 0;
+    problem->alibi = d.alibi;
+    problem->logits_body = d.logits_body;
+    p.arith = d.arith;
+    p.q_starts = d.q_starts;
+    p.k_starts = d.k_starts;
+    p.prefix = d.prefix;
+    p.pages = d.pages;
+    p.trust_table = d.trust_table != 0;
     status = set_tasks(&p, d.threads);
     if (status != RAPT_OK) return status;
     memcpy(opaque, &p, sizeof p);
@@ -292,8 +497,9 @@ rapt_status rapt_plan_query(const rapt_plan *opaque, rapt_plan_info *info) {
         .size = info->size,
         .isa = p->kernel->name,
         .rounding = p->kernel->fused ? "fused" : "unfused",
-        .path = p->problem.keys_in_lanes ? "keys-in-lanes" : "queries-in-lanes",
-        .phases = p->parts > 1 ? 2 : 1,
+        .arith = p->arith == RAPT_EXACT ? "exact" : "int8",
+        .path = p->path,
+        .phases = p->phases,
         .tasks = {p->tasks[0], p->tasks[1]},
         .shared_bytes = p->shared_bytes,
         .thread_bytes = p->thread_bytes,

@@ -59,7 +59,10 @@ typedef enum rapt_status {
     RAPT_ERR_ISA_UNKNOWN = -13, /* no kernel of that name was built for this architecture */
     RAPT_ERR_ISA_MISSING = -14, /* that kernel exists, but this CPU or its operating system cannot run it */
     RAPT_ERR_RANGE = -15,       /* a phase, task, thread number or thread count is out of range */
-    RAPT_ERR_PLAN = -16         /* the plan was not made by rapt_plan_init */
+    RAPT_ERR_PLAN = -16,        /* the plan was not made by rapt_plan_init */
+    RAPT_ERR_TABLE = -17,       /* a page, a start or a length of a ragged, paged or ring batch is out of range */
+    RAPT_ERR_FEATURE = -18,     /* a feature's number is out of range, or two features exclude each other */
+    RAPT_ERR_ARITH = -19        /* the storage types or scales of K and V do not allow that arithmetic */
 } rapt_status;
 
 /* One line of English for each status; never null, also for a number that is no status. */
@@ -71,10 +74,33 @@ RAPT_API const char *rapt_version(void);
 /* ---- Tensors --------------------------------------------------------------------------------------------------------- */
 
 typedef enum rapt_type {
-    RAPT_F32 = 1, /* IEEE 754 binary32 */
-    RAPT_F16 = 2, /* IEEE 754 binary16 */
-    RAPT_BF16 = 3 /* the upper half of a binary32 */
+    RAPT_F32 = 1,  /* IEEE 754 binary32 */
+    RAPT_F16 = 2,  /* IEEE 754 binary16 */
+    RAPT_BF16 = 3, /* the upper half of a binary32 */
+
+    /* Of K and V only. Elements of a byte: */
+    RAPT_F8_E4M3 =
+        4, /* 4 bits of exponent, 3 of fraction, no infinities, largest 448 (Micikevicius et al. 2022, section 3: E4M3) */
+    RAPT_F8_E5M2 = 5, /* the upper half of a binary16 (section 3: E5M2) */
+    RAPT_INT8 = 6,    /* -128..127 */
+    /* Groups of 32 channels, so d_k or d_v must be a multiple of 32. s, m: f16, little-endian; n: a group's 32 numbers: */
+    RAPT_INT4 = 7,     /* 18 bytes: s, then channels 2i and 2i + 1 in the low and the high half of byte i: s * (n - 8) */
+    RAPT_INT4_MIN = 8, /* 20 bytes: s, m, the same 16 bytes: s * n + m */
+    /* ggml's, as they lie in its caches: */
+    RAPT_Q8_0 = 9,  /* 34 bytes: s, 32 int8: s * n */
+    RAPT_Q4_0 = 10, /* 18 bytes: s, channels i and i + 16 in the low and the high half of byte i: s * (n - 8) */
+    RAPT_Q4_1 = 11, /* 20 bytes: s, m, the same 16 bytes: s * n + m */
+    RAPT_Q5_0 = 12, /* 22 bytes: s, 32 fifth bits (bit i is channel i's), the same 16 bytes: s * (n - 16) */
+    RAPT_Q5_1 = 13, /* 24 bytes: s, m, fifth bits, the same 16 bytes: s * n + m */
+
+    /* Of masks, maps and tables only. */
+    RAPT_BOOL = 14, /* a byte: attended unless 0 */
+    RAPT_BIT = 15,  /* a bit, the first key in a byte's lowest: attended if 1 */
+    RAPT_I32 = 16
 } rapt_type;
+
+/* Bytes of one token's channels in a type of Q, K, V or O; -1 for other types, and where the type's groups do not divide them. */
+RAPT_API int64_t rapt_row_bytes(rapt_type type, int64_t channels);
 
 /* How a tensor [batch, head, token, channel] lies in memory. Strides are in bytes and not negative; channels are contiguous.
  * Any address will do: not even the alignment of an element is required. On inputs a stride may be 0 (broadcast) or make
@@ -101,8 +127,41 @@ typedef enum rapt_causal {
     RAPT_CAUSAL_TOP_LEFT = 2 /* a = 0: the first query sees the first key (PyTorch's is_causal) */
 } rapt_causal;
 
+/* Whose bias ALiBi is (Press et al. 2022, section 3). */
+typedef enum rapt_alibi {
+    RAPT_ALIBI_NONE = 0,
+    RAPT_ALIBI_DISTANCE = 1, /* logit - slope * |i + a - j| (FlashAttention; a as in rapt_desc.window_left) */
+    RAPT_ALIBI_BIAS = 2      /* logit + slope * bias[i, j] (ggml: its mask holds the distances) */
+} rapt_alibi;
+
+/* How Q K^T and P V are computed. */
+typedef enum rapt_arith {
+    RAPT_EXACT = 0,   /* in f32: K and V of any type are converted first */
+    RAPT_INT8_DOT = 1 /* Q quantised by row and P by block, integer products (K and V: RAPT_INT8, or RAPT_Q8_0 for K) */
+} rapt_arith;
+
+/* The logits of some rows for some adjacent keys, for a callback: that of row r and key first_key + n is
+ * logits[r * row_stride + n * key_stride]; after scale, softcap, ALiBi and bias, before masks. */
+typedef struct rapt_logits {
+    float *logits;
+    int64_t row_stride, key_stride;
+    int rows, keys;
+    int64_t batch, first_key;
+    const int32_t *heads, *tokens; /* of each row: query head, query token */
+} rapt_logits;
+typedef void (*rapt_logits_body)(void *arg, const rapt_logits *logits);
+
+/* Factors of K or V: element [b, h, token, channel] counts times the f32 at scales + b * batch_stride + h * head_stride +
+ * token * token_stride + channel * channel_stride (bytes, any may be 0). Not both of the last two: with a token_stride, the
+ * scores or the weights are multiplied; without, the query or the output. Pages: batch_stride is that of pages. */
+typedef struct rapt_scales {
+    int present; /* 0 (the default): no factors */
+    int64_t batch_stride, head_stride, token_stride, channel_stride;
+} rapt_scales;
+
 #define RAPT_MAX_HEAD_DIM 1024
 #define RAPT_MAX_LENGTH   INT32_MAX
+#define RAPT_CHUNK_KEYS   512 /* keys of a chunk of the order of operations (docs/order.md): the grain of splitting and merging */
 
 /* Set every field with rapt_desc_init before filling in your own. */
 typedef struct rapt_desc {
@@ -126,9 +185,48 @@ typedef struct rapt_desc {
     int64_t window_left;  /* ... and only if j >= i + a - window_left;  -1 (the default): unlimited */
     int64_t window_right; /* ... and only if j <= i + a + window_right; -1 (the default): unlimited.
                            a is that of causal, and that of RAPT_CAUSAL_BOTTOM_RIGHT where causal is RAPT_CAUSAL_NONE */
-    int64_t threads;      /* how many threads you expect to share a call, 1..RAPT_MAX_LENGTH (default 1): how finely the work is
-                             cut, and whether keys are split too. It changes neither the bits nor how many threads may run */
-    const char *isa;      /* a kernel's name to use for this plan, or null (the default) for the process-wide choice */
+    int64_t prefix;       /* keys before it are attended whatever causal and window_right say; 0 (the default). See prefixes */
+    int64_t local_chunk;  /* > 0: query i sees only keys j with j / local_chunk = (i + a) / local_chunk, rounded down */
+    rapt_layout mask;     /* [batch, heads, q_len] rows of kv_len RAPT_BOOL or RAPT_BIT; type 0 (the default): none. Strides of
+                             0 broadcast; token_stride is the distance of two queries, here and below */
+    rapt_layout map;      /* block-sparse: [batch, heads, q_len / map_queries, rounded up] rows of kv_len / map_keys, rounded up,
+                             RAPT_BOOL: which blocks are attended at all; type 0: none */
+    int64_t map_queries, map_keys; /* its blocks: 1.., and a multiple of 64 */
+    rapt_layout bias; /* [batch, heads, q_len] rows of kv_len RAPT_F32, RAPT_F16 or RAPT_BF16, added to the logits; type 0:
+                         none. -inf masks the key; finite minima are ordinary numbers */
+    float softcap;    /* > 0: logits become softcap * tanh(logit / softcap), before ALiBi, bias and masks; 0: none */
+    rapt_alibi alibi;
+    rapt_layout slopes; /* [batch, heads] f32, for alibi; type 0 without */
+    rapt_layout sinks;  /* [batch, heads] f32: a logit that joins each row's denominator (and lse), with no value; type 0: none */
+    rapt_logits_body logits_body; /* called for every row tile and block of keys: slow, for research; null: none */
+    rapt_scales k_scales, v_scales;
+    rapt_arith arith;
+
+    /* Ragged batches: entry b has the queries q_starts[b] .. q_starts[b + 1] - 1 of a Q, O and lse without batch dimension, whose
+     * q_len is that of all tokens (batch_stride is not used); likewise the keys k_starts[b] .. of K and V and kv_len. [batch +
+     * 1], ascending; null: none. Both are read here and while the plan is run, so they must stay as they are. */
+    const int32_t *q_starts, *k_starts;
+
+    /* Paged caches: K and V are [pages, kv_heads, page_size, channels], batch_stride being the distance of two pages, and key j
+     * of entry b lies in page table[b, j / page_size]. kv_len is the most keys that an entry can have. A table with its own row
+     * for each head or query, and pages of one key, gathers keys: everything below counts keys in the order of the table. */
+    int64_t page_size; /* 0 (the default): not paged; else 1..RAPT_MAX_LENGTH */
+    int64_t pages;     /* in the pool */
+    rapt_layout table; /* [batch, kv_heads, q_len] rows of RAPT_I32, strides as of mask; batch_stride is not used if
+                          rapt_args.table_starts is given */
+    int trust_table;   /* not 0: page numbers are not checked before each run */
+
+    /* A part of longer sequences: the keys given are those from position kv_first on, a multiple of RAPT_CHUNK_KEYS, and lengths
+     * (kv_total; rapt_args.kv_lengths) count from position 0. For unmerged, see rapt_merge_states. */
+    int64_t kv_first;
+    int64_t kv_total;     /* 0 (the default): kv_first + kv_len */
+    int unmerged;         /* not 0: leave a state for each row and chunk in rapt_args.states instead of o and lse */
+    rapt_layout states;   /* [batch, heads, q_len] states, RAPT_F32; o and lse are not used then */
+    int64_t state_stride; /* from a row's state to that of its next chunk */
+
+    int64_t threads; /* how many threads you expect to share a call, 1..RAPT_MAX_LENGTH (default 1): how finely the work is
+                        cut, and whether keys are split too. It changes neither the bits nor how many threads may run */
+    const char *isa; /* a kernel's name to use for this plan, or null (the default) for the process-wide choice */
 } rapt_desc;
 
 /* Sets the defaults above, and all sizes and layouts to 0. */
@@ -139,18 +237,19 @@ RAPT_API void rapt_desc_init_sized(rapt_desc *desc, size_t size);
 
 /* Plain memory of the caller's: copy it, keep it, throw it away. The contents are the library's, of this version. */
 typedef struct rapt_plan {
-    uint64_t opaque[64];
+    uint64_t opaque[192];
 } rapt_plan;
 
 /* Validates the problem and chooses kernel, path and tasks. Errors: NULL, STRUCT, SHAPE, HEADS, TYPE, STRIDE, SCALE, MASK,
- * ISA_UNKNOWN, ISA_MISSING, RANGE (threads). */
+ * ISA_UNKNOWN, ISA_MISSING, RANGE (threads), TABLE (q_starts, k_starts), FEATURE, ARITH. */
 RAPT_API rapt_status rapt_plan_init(rapt_plan *plan, const rapt_desc *desc);
 
 typedef struct rapt_plan_info {
     size_t size;          /* in: sizeof(rapt_plan_info) of the caller's header */
     const char *isa;      /* the kernel: "avx512", "avx2", "sse41", "neon", "scalar", "scalar_fma" */
     const char *rounding; /* its rounding class, "fused" or "unfused": kernels of one class give the same bits */
-    const char *path;     /* "queries-in-lanes" (many rows for each key/value head) or "keys-in-lanes" (few) */
+    const char *arith;    /* "exact" or "int8" */
+    const char *path;     /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (ragged) */
     int phases;           /* 1, or 2 when keys are split: all tasks of phase 0 come before any task of phase 1 */
     int64_t tasks[2];     /* tasks of each phase; tasks of one phase are independent of each other */
     size_t shared_bytes;  /* workspace that all threads share ... */
@@ -175,7 +274,21 @@ typedef struct rapt_args {
     float *lse;                /* required when the plan has an lse layout, otherwise ignored */
     const int32_t *kv_lengths; /* [batch], each 0..kv_len: the keys that exist for each batch entry; null: kv_len for all.
                                   Keys and values beyond the length are never read */
-    void *workspace;           /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
+    /* What the plan's features want, otherwise ignored. */
+    const void *mask, *map, *bias;
+    const float *slopes, *sinks, *k_scales, *v_scales;
+    void *logits_arg;            /* for logits_body */
+    const int32_t *prefixes;     /* [batch]: a prefix for each entry; null: desc.prefix */
+    const int32_t *table;        /* of pages */
+    const int32_t *table_starts; /* [batch + 1]: entry b's pages are table[table_starts[b]] .. table[table_starts[b + 1] - 1]
+                                    (CSR); null: a matrix by the table's strides */
+    const int32_t *last_page;    /* [batch], with table_starts: keys in each entry's last page, 1..page_size; the lengths are
+                                    then known. null: kv_lengths says it */
+    const int32_t *ring_starts;  /* [batch], each 0..kv_len - 1: key j lies where key (ring_starts[b] + j) mod kv_len would (with
+                                    k_starts: modulo the entry's own keys); null: 0 */
+    float *states;
+
+    void *workspace; /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
     size_t workspace_bytes;
 } rapt_args;
 
@@ -212,6 +325,34 @@ RAPT_API rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args
 /* 4. One task. Tasks running at the same time need different slots, 0..nth-1, of a workspace made for nth threads. Only what
  * the task itself uses is validated, so kv_lengths of other batch entries are not. */
 RAPT_API rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot);
+
+/* ---- Merging --------------------------------------------------------------------------------------------------------- */
+
+/* A state is what a row has after a chunk of keys: floats m (the largest score), l (the sum of weights exp2((score - m) * c)), 14
+ * unused, then the weighted sum of values o[d_v], not divided; padded to RAPT_STATE_FLOATS(d_v). A chunk without attended keys
+ * leaves the empty state, m = -inf and all else 0, which changes nothing. (m, l) rather than their logarithm, since that would
+ * round: so a merge has the same bits as attention over all keys at once. */
+#define RAPT_STATE_FLOATS(d_v) (16 + ((size_t)(d_v) + 15) / 16 * 16)
+
+typedef struct rapt_states {
+    const float *at;
+    int64_t batch_stride, head_stride, token_stride, state_stride; /* bytes, as in rapt_desc */
+    int64_t chunks;
+} rapt_states;
+
+/* Merges the states of sources 0..n-1 in this order, which must be that of the chunks, into o and lse of args, with its sinks and
+ * v_scales. The plan is one with unmerged set, made with the layouts of o and lse too; states of several such plans of equal
+ * batch, heads, q_len, d_v, types of O and scale may be merged. Thread ith of nth does its share of the rows. Errors: NULL,
+ * STRUCT, PLAN, RANGE, OVERLAP, STRIDE. */
+RAPT_API rapt_status rapt_merge_states(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
+                                       int64_t ith, int64_t nth);
+
+/* Merges results of attention over disjoint keys: o[s] is [rows, d_v] and lse[s] [rows], dense f32, for sources s = 0..n-1,
+ * folded in this order; a source whose lse is -inf changes nothing (its o is not looked at). o and lse may be null or one of the
+ * sources'. (FlashInfer's merge_states, with natural logarithms.) Errors: NULL, SHAPE, OVERLAP, ISA_MISSING and ISA_UNKNOWN (of
+ * RAPT_ISA). */
+RAPT_API rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const *o, const float *const *lse,
+                                float *o_out, float *lse_out);
 
 /* ---- Instruction sets ------------------------------------------------------------------------------------------------ */
 

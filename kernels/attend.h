@@ -16,6 +16,8 @@
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
  *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
+ *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
+ *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
  *
  * and may define, where it is faster:
  *   RAPT_STAGED_BROADCAST   staged blocks of K and V hold each element RAPT_VL times
@@ -62,7 +64,7 @@ static inline vf v_staged(const void *from) { return v_broadcast(from); }
 #include "stage.h"
 #include "tile.h"
 
-enum { LANES = RAPT_TILE_VECTORS * RAPT_VL };
+enum { LANES = RAPT_TILE_VECTORS * RAPT_VL, CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLOCK };
 
 /* Query tiles that share a pass over K and V, which are staged once for all of them, while everything stays in the L2
  * cache. Measured on an AMD EPYC with 1 MiB of it: 128 and 256 KiB are slower by up to 7 % (docs/performance.md). */
@@ -114,21 +116,35 @@ static inline block block_of(int64_t position, int64_t first, int64_t end) {
     return (block){position, larger(0, smaller(RAPT_BLOCK, first - position)), smaller(RAPT_BLOCK, larger(0, end - position))};
 }
 
-/* rows[n], from <= n < to, is key or value n of the block, or the nearest one that is attended to. */
-static void find_rows(const char **rows, const char *tensor, const rapt_layout *layout, const block *b, int from, int to) {
-    for (int n = from; n < to; n++) {
-        int row = n < b->first ? b->first : n >= b->end ? b->end - 1 : n;
-        rows[n] = tensor + (size_t)(b->position + row) * (size_t)layout->token_stride;
+/* rows[n], from <= n < to, is key or value n of the block, or the nearest one that is attended to. tensor is that of the head. */
+static void find_rows(const char **rows, const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *b,
+                      int from, int to) {
+    int first = smaller(larger(from, b->first), b->end - 1), end = larger(smaller(to, b->end), first + 1);
+    for (int n = first; n < end;) {
+        rapt_keys run = rapt_keys_at(t, b->position + n, end - n);
+        const char *row = tensor + rapt_keys_offset(layout, &run);
+        for (int i = 0; i < run.keys; i++, n++) rows[n] = row + (size_t)i * (size_t)layout->token_stride;
     }
+    for (int n = from; n < first; n++) rows[n] = rows[first];
+    for (int n = end; n < to; n++) rows[n] = rows[end - 1];
 }
 
-/* Leaves one row's state after a chunk for the merging task. o is readable up to a whole vector. */
-static void leave_state(const rapt_task *t, int kv_head, int64_t row, int64_t chunk, float m, float l, const float *o) {
-    float *state = t->states + (size_t)kv_head * t->head_floats + (size_t)(chunk - t->chunk0) * t->chunk_floats +
-                   (size_t)row * rapt_state_floats(t->problem->d_v);
-    state[RAPT_STATE_M] = m;
-    state[RAPT_STATE_L] = l;
-    for (int c = 0; c < t->problem->d_v; c += RAPT_VL) v_store(state + RAPT_STATE_O + c, v_load(o + c));
+#include "logits.h"
+
+/* Leaves one row's state after a chunk for a merge; o null: the empty state. */
+static void leave_state(const rapt_task *t, row_cursor at, int64_t chunk, float m, float l, const float *o) {
+    char *state = t->states + (size_t)at.token * t->state_token + (size_t)at.head * t->state_head +
+                  (size_t)(chunk - t->chunk0) * t->state_chunk;
+    float head[RAPT_STATE_O] = {[RAPT_STATE_M] = m, [RAPT_STATE_L] = l};
+    size_t d_v = (size_t)t->problem->d_v, values = o ? d_v : 0;
+    memcpy(state, head, sizeof head);
+    memcpy(state + sizeof head, o ? o : head, values * sizeof *o);
+    memset(state + sizeof head + values * sizeof *o, 0, (padded(d_v) - values) * sizeof *o);
+}
+
+static void leave_empty_states(const rapt_task *t, int kv_head, int64_t row, int64_t rows, int64_t chunk) {
+    row_cursor at = row_at(t, kv_head, row);
+    for (; rows > 0; rows--, at = row_next(t, at)) leave_state(t, at, chunk, -INFINITY, 0.0f, NULL);
 }
 
 /* Writes one finished row. o is readable up to a whole vector. */
@@ -174,6 +190,9 @@ static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
     v_store(o, v_fma(v_load(o), a, v_mul(v_load(next_o), b)));
 }
 
+/* The state that a sink is: its logit as a score, with weight 1 and no value. */
+static inline float sink_score(const rapt_problem *p, const char *sink) { return float_at(sink) / p->natural; }
+
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"
 
@@ -184,19 +203,19 @@ static int left_over(int64_t rows) {
     return rows > RAPT_VL && rest < RAPT_VL / 2 && rest <= RAPT_FEW_ROWS ? rest : 0;
 }
 
-static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool folds) {
+static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool folds) {
     lane_scratch lanes;
     query_tile tiles[PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_JOINED_ROWS];
-    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, p->keys_in_lanes ? (int)rows : RAPT_VL / 2);
-    if (p->keys_in_lanes) return sizeof(float) * as_rows;
+    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : RAPT_VL / 2);
+    if (keys_in_lanes) return sizeof(float) * as_rows;
     size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), folds);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
 static void attend(const rapt_task *t) {
-    if (t->problem->keys_in_lanes) {
+    if (t->keys_in_lanes) {
         attend_rows(t);
         return;
     }
@@ -207,19 +226,19 @@ static void attend(const rapt_task *t) {
     if (rest == 0) return;
     few.row0 += lanes.rows;
     few.rows = rest;
-    if (t->states) few.states += (size_t)lanes.rows * rapt_state_floats(t->problem->d_v);
     attend_rows(&few);
 }
 
-/* The merged row is built in the scratch that a task of one row has at least. */
-static void merge(const rapt_merge_task *t) {
-    const rapt_problem *p = t->problem;
-    const float *next = t->states;
-    row_state all = {.m = -INFINITY, .l = 0.0f, .o = t->scratch};
-    memset(all.o, 0, padded((size_t)p->d_v) * sizeof(float));
-    for (int64_t i = 0; i < t->chunks; i++, next += t->chunk_floats)
-        fold_row(p, &all, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
-    finish_row(p, &all, t->o, t->lse);
+static void fold(const rapt_problem *p, float *state, const float *next) {
+    row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
+    fold_row(p, &all, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
+    state[RAPT_STATE_M] = all.m;
+    state[RAPT_STATE_L] = all.l;
+}
+
+static void finish(const rapt_problem *p, const rapt_row_end *end, float *state) {
+    row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
+    finish_row(p, end, &all);
 }
 
 const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
@@ -232,5 +251,6 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .pass_bytes = PASS_BYTES,
     .scratch_bytes = scratch_bytes,
     .attend = attend,
-    .merge = merge,
+    .fold = fold,
+    .finish = finish,
 };

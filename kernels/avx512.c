@@ -65,10 +65,26 @@ static inline vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 #define i_shr(a, n) _mm512_srli_epi32(a, n)
 static inline vm i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
 static inline vi i_select(vm m, vi yes, vi no) { return _mm512_mask_blend_epi32(m, no, yes); }
+static inline vf v_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
+static inline vi i_load_u8(const void *from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(from)); }
+static inline vi i_load_s8(const void *from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(from)); }
+static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lanes: its upper half moves to the second */
+    vi x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const void *)((const char *)from + i / 2)));
+    return i_and(i_or(x, _mm512_slli_epi64(x, 28)), i_set1(15));
+}
+static inline vi i_bits(uint32_t x) { return _mm512_maskz_set1_epi32((__mmask16)x, 1); }
 static inline vi i_load_u16(const void *from) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256(from)); }
 static inline void i_store_u16(void *to, vi a) { _mm256_storeu_si256(to, _mm512_cvtepi32_epi16(a)); }
 
 static inline vf v_load_f16(const void *from) { return _mm512_cvtph_ps(_mm256_loadu_si256(from)); }
+static inline vf v_load_f16_high(const void *from) {
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(from)), 8));
+}
+static inline vf v_broadcast_f16(const void *from) {
+    int16_t h;
+    memcpy(&h, from, sizeof h);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+}
 static inline void v_store_f16(void *to, vf x) { _mm256_storeu_si256(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 
 /* 4x4 within the quarters by unpacking twice, then 4x4 of the quarters. */

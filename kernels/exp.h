@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exp2 and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
+/* exp2, tanh and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
  * Coefficients: minimax fits of the relative error by tools/fit_exp.py, each rounded to f32 before the next was fitted. */
 
 /* 1.5 * 2^23 rounds a small number to an integer when it is added; the 127 more leave the biased exponent in the low bits. */
@@ -20,6 +20,22 @@ static inline vf v_exp2(vf d, vf c, vf least) {
     p = v_fma(p, f, v_set1(0x1.62e43p-1f));
     p = v_fma(p, f, v_set1(1.0f));
     return v_mul(p, v_pow2(t)); /* a product, not an addition to the exponent bits: NaN stays NaN, and n = -127 gives 0 */
+}
+
+/* tanh(x): below 0.625 an odd polynomial, above (1 - e) / (1 + e) with e = exp(-2 |x|), which would cancel there. */
+static inline vf v_tanh(vf x) {
+    vi sign = i_and(v_as_int(x), i_set1(INT32_MIN));
+    vf a = v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX)));
+    vf e = v_exp2(v_sub(v_set1(0.0f), a), v_set1(0x1.715476p+1f), v_set1(-127.0f / 0x1.715476p+1f));
+    vf large = v_div(v_sub(v_set1(1.0f), e), v_add(v_set1(1.0f), e));
+    vf z = v_mul(a, a);
+    vf p = v_set1(-0x1.750ce4p-8f);
+    p = v_fma(p, z, v_set1(0x1.51f8cep-6f));
+    p = v_fma(p, z, v_set1(-0x1.b835a4p-5f));
+    p = v_fma(p, z, v_set1(0x1.1106f6p-3f));
+    p = v_fma(p, z, v_set1(-0x1.555532p-2f));
+    vf small = v_fma(v_mul(a, z), p, a);
+    return v_as_float(i_or(v_as_int(v_select(v_lt(a, v_set1(0.625f)), small, large)), sign));
 }
 
 /* ln(x) for normal x > 0: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), s = (y - 1) / (y + 1), ln y = 2 atanh s. */

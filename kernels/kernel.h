@@ -5,6 +5,7 @@
 #define RAPT_KERNEL_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "rapt.h"
 
@@ -33,62 +34,113 @@ enum {
 
 /* A validated problem: what is the same for all tasks of a plan. */
 typedef struct rapt_problem {
-    int64_t batch, heads, kv_heads, q_len, kv_len;
-    int64_t group;      /* query heads per key/value head */
-    bool keys_in_lanes; /* the path: so few rows for each key/value head that lanes are keys */
+    int64_t batch, heads, kv_heads, q_len, kv_len; /* q_len, kv_len: of the tensors, so of all entries of a ragged batch */
+    int64_t group;                                 /* query heads per key/value head */
     int32_t d_k, d_v;
     rapt_layout q, k, v, o, lse;
     size_t q_row, k_row, v_row, o_row; /* bytes of one token's channels */
     rapt_causal causal;
-    int64_t window_left, window_right;
+    int64_t window_left, window_right, local_chunk;
+    rapt_layout mask, map, bias, slopes, sinks; /* type 0: none */
+    int64_t map_queries, map_keys;
+    rapt_scales k_scales, v_scales;
+    int64_t page_size, kv_first;
+    rapt_layout table;
+    rapt_layout states; /* if they are left to the caller */
+    int64_t state_stride;
+    bool unmerged;
     /* A logit is score * exponent in base 2 and score * natural in base e; score = <q * q_factor, k>. q_factor is the sign of
-     * the scale, so exact, unless the scale is so extreme that score * exponent could leave the range of f32. */
-    float q_factor, exponent, natural;
-    float least; /* a difference of scores at which exp2(difference * exponent) is zero: -127 / exponent */
+     * the scale, so exact, unless the scale is so extreme that score * exponent could leave the range of f32. Where the logits
+     * are modified, scores become logits in base e first: score * score_natural, then softcap and what else there is, and
+     * exponent and natural are those of base e. */
+    bool modified;
+    float q_factor, score_natural, exponent, natural;
+    float least;                    /* a difference of scores at which exp2(difference * exponent) is zero: -127 / exponent */
+    float softcap, inverse_softcap; /* 0: none */
+    rapt_alibi alibi;
+    rapt_logits_body logits_body;
 } rapt_problem;
 
-/* The unmerged state of one row after one chunk, as split tasks leave it in the shared workspace: floats m, l, and o from
- * RAPT_STATE_O on, padded to whole cache lines. */
+/* The unmerged state of one row after one chunk: floats m, l, and o from RAPT_STATE_O on, padded to whole cache lines. */
 enum { RAPT_STATE_M = 0, RAPT_STATE_L = 1, RAPT_STATE_O = 16 };
-static inline size_t rapt_state_floats(int32_t d_v) { return RAPT_STATE_O + ((size_t)d_v + 15) / 16 * 16; }
 
 /* One task: rows [row0, row0 + rows) of one key/value head of one batch entry over chunks [chunk0, chunk0 + chunks). A row is a
  * pair (token, head of the group), row = token * group + head, so that K and V are read once for the whole group. With keys in
  * lanes, a task may take several adjacent key/value heads, so that memory sees their tokens whole. */
 typedef struct rapt_task {
     const rapt_problem *problem;
-    const char *q, *k, *v; /* of this batch entry and the first key/value head; q, o and lse at the first head of its group */
-    char *o, *lse;         /* lse: null if none is wanted */
+    const char *q, *k, *v; /* of this batch entry and the first key/value head; k and v of the pool's first page */
+    char *o, *lse;         /* at the first head of its group, as is q; lse: null if none is wanted */
+    const char *mask, *map, *bias, *slopes, *sinks; /* of the entry and that head */
+    const char *k_scales, *v_scales;                /* as k and v */
+    const char *table;                              /* of the entry, the key/value head, and the token if each has its own */
+    void *logits_arg;
+    int64_t batch;
+    int64_t head0; /* the first query head */
     int kv_heads;
-    int64_t kv_length;
+    bool keys_in_lanes;               /* the path: so few rows for each key/value head that lanes are keys */
+    int v_in_k;                       /* V's channels are those of K from this one on; -1: they are not */
+    int64_t q_len, kv_length, prefix; /* of the entry */
+    int64_t ring_start, ring_size;    /* slot of key kv_first, of so many */
     int64_t row0, rows;
     int64_t chunk0, chunks;
-    float *states;       /* null: write o and lse. Else the state of row row0 after chunk0 is to be left there, */
-    size_t chunk_floats; /* that after the next chunk so much further on, that of the next row rapt_state_floats, */
-    size_t head_floats;  /* and that of the next key/value head so much */
+    char *states; /* null: write o and lse. Else the state of token 0 and the first head after chunk0 is to be left there, */
+    size_t state_token, state_head, state_chunk; /* and those of the next ones so many bytes further on */
     float *scratch;
 } rapt_task;
 
-/* One merging task: the states of one row, rows apart, folded in ascending order of chunks. */
-typedef struct rapt_merge_task {
-    const rapt_problem *problem;
-    const float *states; /* of the row's first chunk */
-    size_t chunk_floats; /* from one chunk's state of the row to the next */
-    int64_t chunks;
+/* The end of a row: where it goes, and what joins its state there. */
+typedef struct rapt_row_end {
     char *o, *lse;
-    float *scratch;
-} rapt_merge_task;
+    const char *sink, *v_scales; /* null: none; of the row's head */
+} rapt_row_end;
 
-/* The keys [*first, *end) that a row's token attends to, an empty range being 0, 0: the one place where causal masks, windows and
- * key lengths are interpreted. */
-static inline void rapt_row_range(const rapt_problem *p, int64_t token, int64_t kv_length, int64_t *first, int64_t *end) {
-    int64_t at = token + (p->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : kv_length - p->q_len);
+/* The position, among the keys, of a query token. */
+static inline int64_t rapt_row_position(const rapt_problem *p, int64_t q_len, int64_t kv_length, int64_t token) {
+    return token + (p->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : kv_length - q_len);
+}
+
+/* The keys [*first, *end) that a row's token may attend to, an empty range being 0, 0: the one place where causal masks, windows,
+ * prefixes and key lengths are interpreted. */
+static inline void rapt_row_range(const rapt_problem *p, int64_t q_len, int64_t kv_length, int64_t prefix, int64_t token,
+                                  int64_t *first, int64_t *end) {
+    int64_t at = rapt_row_position(p, q_len, kv_length, token);
     int64_t lo = 0, hi = kv_length;
     if (p->causal != RAPT_CAUSAL_NONE && at + 1 < hi) hi = at + 1;
     if (p->window_right >= 0 && at + p->window_right + 1 < hi) hi = at + p->window_right + 1;
     if (p->window_left >= 0 && at - p->window_left > lo) lo = at - p->window_left;
+    if (prefix > hi) hi = prefix < kv_length ? prefix : kv_length;
+    if (p->local_chunk > 0) {
+        int64_t start = at - (at % p->local_chunk + p->local_chunk) % p->local_chunk;
+        if (start > lo) lo = start;
+        if (start + p->local_chunk < hi) hi = start + p->local_chunk;
+    }
     *first = lo < hi ? lo : 0;
     *end = lo < hi ? hi : 0;
+}
+
+/* Some adjacent keys that lie at one distance from each other: key 0 of them is so many pages and tokens from the tensor's first.
+ */
+typedef struct rapt_keys {
+    int64_t page, token;
+    int keys;
+} rapt_keys;
+
+/* Those from position on, at most n: the one place where rings and pages are interpreted. */
+static inline rapt_keys rapt_keys_at(const rapt_task *t, int64_t position, int n) {
+    int64_t slot = position - t->problem->kv_first + t->ring_start;
+    if (slot >= t->ring_size) slot -= t->ring_size;
+    int64_t keys = t->ring_size - slot < n ? t->ring_size - slot : n;
+    int64_t page_size = t->problem->page_size;
+    if (page_size == 0) return (rapt_keys){0, slot, (int)keys};
+    int64_t index = slot / page_size, token = slot % page_size;
+    int32_t page;
+    memcpy(&page, t->table + index * (int64_t)sizeof page, sizeof page);
+    return (rapt_keys){page, token, (int)(page_size - token < keys ? page_size - token : keys)};
+}
+
+static inline size_t rapt_keys_offset(const rapt_layout *layout, const rapt_keys *run) {
+    return (size_t)(run->page * layout->batch_stride + run->token * layout->token_stride);
 }
 
 /* Rows of all the key/value heads of a task with keys in lanes, if it has several: their scores, 2 KiB each, shall stay in L2
@@ -106,9 +158,10 @@ typedef struct rapt_kernel {
     int few_rows;      /* up to this many rows of a key/value head, keys lie in lanes */
     /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows, with keys in lanes those of all
      * its heads; folds: if it merges chunks. */
-    size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool folds);
+    size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool folds);
     void (*attend)(const rapt_task *);
-    void (*merge)(const rapt_merge_task *);
+    void (*fold)(const rapt_problem *, float *state, const float *next);      /* both as in RAPT_STATE_M */
+    void (*finish)(const rapt_problem *, const rapt_row_end *, float *state); /* which is lost */
 } rapt_kernel;
 
 #endif

@@ -9,8 +9,17 @@ static const float key_positions[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  
                                                 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
                                                 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
-/* The blocks of a chunk, and the same in whole vectors. */
-enum { CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLOCK, ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
+static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+                                     1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+
+/* The blocks of a chunk, in whole vectors. */
+enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
+
+/* Runs of fewer values than this are copied first. */
+enum { SMALL_PAGE = 8 };
+
+/* Rows further on whose lines are prefetched while a block's scores are computed. */
+enum { KEY_ROWS_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2 };
 
 typedef struct row_state {
     float m, l;
@@ -18,16 +27,22 @@ typedef struct row_state {
 } row_state;
 
 typedef struct query_row {
-    int64_t first, end; /* the keys it attends to */
-    row_state now, all; /* of the chunk, and of all chunks before it */
+    row_cursor at;
+    int64_t first, end;           /* the keys it attends to, as far as its position says */
+    uint64_t marks[CHUNK_BLOCKS]; /* bit n: does it attend to key n of the block? Where rows differ in more than ranges */
+    row_state now, all;           /* of the chunk, and of all chunks before it */
 } query_row;
 
 typedef struct row_scratch {
     float *q;      /* [rows][padded d_k], times q_factor */
     float *s;      /* [rows][RAPT_CHUNK] scores, then weights */
     float *alpha;  /* [rows][ROW_ALPHAS] */
-    float *values; /* [RAPT_BLOCK][padded d_v]: V's channels beyond a whole vector, or all where masked keys are left out */
+    float *values; /* [RAPT_BLOCK][padded d_v]: V's channels beyond a whole vector, or all where it cannot be read in place */
+    float *keys;   /* [RAPT_BLOCK][padded d_k]: K, where it cannot be read in place */
 } row_scratch;
+
+/* Types that are converted block by block, since their elements are no vectors of their own. */
+static inline bool converted(rapt_type type) { return type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16; }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
@@ -35,15 +50,16 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     *scratch = (row_scratch){.q = take(memory, &used, (size_t)n * dk),
                              .s = take(memory, &used, (size_t)n * RAPT_CHUNK),
                              .alpha = take(memory, &used, (size_t)n * ROW_ALPHAS),
-                             .values = take(memory, &used, RAPT_BLOCK * dv)};
+                             .values = take(memory, &used, RAPT_BLOCK * dv),
+                             .keys = take(memory, &used, converted(p->k.type) ? RAPT_BLOCK * dk : 0)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
     return used;
 }
 
-/* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * keys[key][i]. What lies
- * ahead bytes behind each key is prefetched. ng and nr are constants wherever this is called. */
+/* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * keys[key][i]. The keys
+ * RAPT_KEYS_AHEAD further on are prefetched. ng and nr are constants wherever this is called. */
 static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, const int nr, const char *const *keys,
-                                   int channels, size_t ahead, const float *q, size_t ldq, float *s) {
+                                   int channels, const float *q, size_t ldq, float *s) {
     vf acc[8];
     int whole = channels - channels % RAPT_VL;
     RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
@@ -60,8 +76,8 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
             }
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way. */
-                prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead);
-                if (bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j], (size_t)i * bytes + ahead + ahead / 2);
+                prefetch(keys[g * RAPT_VL + j + RAPT_KEYS_AHEAD], (size_t)i * bytes);
+                if (bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j + KEY_ROWS_AHEAD], (size_t)i * bytes);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                     v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
             }
@@ -83,51 +99,107 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
 /* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would
  * not fill the time that an addition takes. */
 static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int nr, const char *const *keys, int n, int channels,
-                                      size_t ahead, const float *q, size_t ldq, float *s) {
+                                      const float *q, size_t ldq, float *s) {
     const int most = RAPT_PARTIAL_SUMS / RAPT_VL * (nr == 1 && bytes == sizeof(float) ? 2 : 1);
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
-    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, channels, ahead, q, ldq, s + g);
-    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, channels, ahead, q, ldq, s + g);
+    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, channels, q, ldq, s + g);
+    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, channels, q, ldq, s + g);
 }
 
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, int n, int channels, size_t ahead,          \
-                                                  const float *q, size_t ldq, float *s) {                                        \
+    static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, int n, int channels, const float *q,        \
+                                                  size_t ldq, float *s) {                                                        \
         for (; RAPT_KEY_CHAINS >= 8 && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)                                  \
-            score_keys_as(v_load_##suffix, bytes, 8, keys, n, channels, ahead, q, ldq, s);                                       \
+            score_keys_as(v_load_##suffix, bytes, 8, keys, n, channels, q, ldq, s);                                              \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
-            score_keys_as(v_load_##suffix, bytes, 4, keys, n, channels, ahead, q, ldq, s);                                       \
-        if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, n, channels, ahead, q, ldq, s);                            \
-        if (rows == 2) score_keys_as(v_load_##suffix, bytes, 2, keys, n, channels, ahead, q, ldq, s);                            \
-        if (rows == 1) score_keys_as(v_load_##suffix, bytes, 1, keys, n, channels, ahead, q, ldq, s);                            \
+            score_keys_as(v_load_##suffix, bytes, 4, keys, n, channels, q, ldq, s);                                              \
+        if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, n, channels, q, ldq, s);                                   \
+        if (rows == 2) score_keys_as(v_load_##suffix, bytes, 2, keys, n, channels, q, ldq, s);                                   \
+        if (rows == 1) score_keys_as(v_load_##suffix, bytes, 1, keys, n, channels, q, ldq, s);                                   \
     }
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+
+/* The rows of K for keys [from, to) of a block, as in find_rows, and KEY_ROWS_AHEAD further on, as far as there are any. */
+static void find_key_rows(const char **rows, const rapt_task *t, const char *keys, const block *b, int from, int to) {
+    const rapt_layout *layout = &t->problem->k;
+    find_rows(rows, t, keys, layout, b, from, to);
+    int64_t last = t->problem->kv_first + t->ring_size, end = t->kv_length < last ? t->kv_length : last;
+    block next = {b->position + to, 0, smaller(KEY_ROWS_AHEAD, end - b->position - to)};
+    if (next.end > 0) find_rows(rows + to, t, keys, layout, &next, 0, KEY_ROWS_AHEAD);
+    for (int n = to; n < to + KEY_ROWS_AHEAD && next.end <= 0; n++) rows[n] = rows[to - 1];
+}
 
 /* S = Q K^T of one head for keys [from, to) of a block, whole groups of RAPT_PARTIAL_SUMS; keys outside of what is attended to
  * repeat its edge. */
 static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    const char *keys[RAPT_BLOCK];
-    find_rows(keys, t->k + (size_t)kv_head * (size_t)p->k.head_stride, &p->k, b, from, to);
-    size_t dk = padded((size_t)p->d_k), ahead = RAPT_KEYS_AHEAD * (size_t)p->k.token_stride;
+    const char *keys[RAPT_BLOCK + KEY_ROWS_AHEAD];
+    const char *k = t->k + (size_t)kv_head * (size_t)p->k.head_stride;
+    size_t dk = padded((size_t)p->d_k);
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->position % RAPT_CHUNK + from;
-    switch (p->k.type) {
+    rapt_type type = p->k.type;
+    if (converted(type)) {
+        find_rows(keys, t, k, &p->k, b, from, to);
+        stage_rows(type, s->keys, dk, keys + from, to - from, 0, p->d_k);
+        for (int n = from; n < to + KEY_ROWS_AHEAD; n++)
+            keys[n] = (const char *)(s->keys + (size_t)smaller(n - from, to - from - 1) * dk);
+        type = RAPT_F32;
+    } else find_key_rows(keys, t, k, b, from, to);
+    switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        score_keys_##suffix(rows, keys + from, to - from, p->d_k, ahead, q, dk, scores);                                         \
+        score_keys_##suffix(rows, keys + from, to - from, p->d_k, q, dk, scores);                                                \
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+    default:
+        break;
+    }
+}
+
+/* The scores of a row for the keys of a block become logits, where that is more than a factor, and -inf for those it does not
+ * attend to. key_scales: null, or of each key. */
+static void modify_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, int64_t position,
+                       uint64_t marks) {
+    const rapt_problem *p = t->problem;
+    if (key_scales)
+        for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) v_store(scores + n, v_mul(v_load(scores + n), v_load(key_scales + n)));
+    if (p->modified) {
+        float bias[RAPT_BLOCK] = {0};
+        const block b = block_of(position, row->first, row->end);
+        vf slope = v_set1(slope_of(t, row->at.head));
+        vf from = v_set1((float)(rapt_row_position(p, t->q_len, t->kv_length, row->at.token) - position));
+        if (p->bias.type && b.first < b.end) {
+            float whole[RAPT_BLOCK + RAPT_VL];
+            const char *at = bias_at(t, row->at, position + b.first);
+            stage_rows(p->bias.type, whole, RAPT_BLOCK, &at, 1, 0, b.end - b.first);
+            memcpy(bias + b.first, whole, (size_t)(b.end - b.first) * sizeof *bias);
+        }
+        for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL)
+            v_store(scores + n,
+                    logit_of(p, v_load(scores + n), slope, distance_of(from, v_load(key_positions + n)), v_load(bias + n)));
+        if (p->logits_body && b.first < b.end) {
+            int32_t head = (int32_t)(t->head0 + row->at.head), token = (int32_t)row->at.token;
+            rapt_logits logits = {scores + b.first, RAPT_BLOCK,         1,     1,     b.end - b.first,
+                                  t->batch,         position + b.first, &head, &token};
+            p->logits_body(t->logits_arg, &logits);
+        }
+    }
+    for (int n = 0; n < RAPT_BLOCK && ~marks; n += RAPT_VL) {
+        vi bit = i_and(i_set1((int32_t)(marks >> (n & ~15) & 0xffff)), v_as_int(v_load(key_bits + n % 16)));
+        v_store(scores + n, v_select(i_gt(bit, i_set1(0)), v_load(scores + n), v_set1(-INFINITY)));
     }
 }
 
 /* One row's scores of a chunk become weights; its maximum and sum move on, and before the values of block i its o is to be
  * multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is taken for all blocks before the
  * next: block after block, the time would be that of one long chain of dependent operations. */
-static void weigh_row(const rapt_problem *p, query_row *row, float *scores, const block *blocks, int count, float *alpha) {
+static void weigh_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const block *blocks, int count,
+                      float *alpha) {
+    const rapt_problem *p = t->problem;
     float before[ROW_ALPHAS] = {0}, after[ROW_ALPHAS] = {0}, sum[CHUNK_BLOCKS] = {0};
     float partial[CHUNK_BLOCKS][RAPT_PARTIAL_SUMS];
     float m = row->now.m;
@@ -135,15 +207,12 @@ static void weigh_row(const rapt_problem *p, query_row *row, float *scores, cons
         const block *b = &blocks[i];
         float *at = scores + b->position % RAPT_CHUNK;
         vf max = v_set1(-INFINITY);
-        if (row->first > b->position || row->end < b->position + RAPT_BLOCK) {
-            vf first = v_set1((float)smaller(larger(row->first - b->position, 0), RAPT_BLOCK));
-            vf end = v_set1((float)smaller(larger(row->end - b->position, 0), RAPT_BLOCK));
-            for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) {
-                vf key = v_load(key_positions + n), score = v_load(at + n);
-                score = v_select(v_lt(key, end), v_select(v_lt(key, first), v_set1(-INFINITY), score), v_set1(-INFINITY));
-                v_store(at + n, score);
-            }
-        }
+        uint64_t marks = ~UINT64_C(0);
+        if (marked(p)) marks = row->marks[b->position % RAPT_CHUNK / RAPT_BLOCK];
+        else if (row->first > b->position || row->end < b->position + RAPT_BLOCK)
+            marks = attended_keys(t, row->at, row->first, row->end, b->position);
+        if (key_scales || p->modified || ~marks)
+            modify_row(t, row, at, key_scales ? key_scales + b->position % RAPT_CHUNK : NULL, b->position, marks);
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
         float block_max = h_max(max);
         before[i] = m;
@@ -175,37 +244,46 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* O += P V of one head for keys [from, to) of the block at position: whole vectors of channels from where V lies, the rest from a
- * staged copy. */
+/* O += P V of one head for keys [from, to) of the block at position: whole vectors of channels from where V lies, the rest, and
+ * what is converted or lies in small pieces, from a staged copy. */
 static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const block *b, int from,
                        int to) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v), stride = (size_t)p->v.token_stride;
     int rest = p->d_v % RAPT_VL, whole = p->d_v / RAPT_VL;
+    bool copied = converted(p->v.type) || (p->page_size > 0 && p->page_size < SMALL_PAGE);
     const char *v = t->v + (size_t)kv_head * (size_t)p->v.head_stride;
     operands o = {.c = (char *)rows[0].now.o,
                   .ldc = dv * 2 * sizeof(float),
                   .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK + from),
                   .rs = RAPT_CHUNK * sizeof(float),
                   .ks = sizeof(float),
-                  .b = v + (size_t)(b->position + from) * stride,
-                  .ldb = stride,
                   .depth = to - from,
-                  .start = START_KEEP,
-                  /* whole rows of one stream need no help */
-                  .ahead = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL ? 0 : RAPT_VALUES_AHEAD * stride};
-    if (rest) {
+                  .start = START_KEEP};
+    if (rest || copied) {
         operands last = o;
         const char *values[RAPT_BLOCK];
-        find_rows(values, v, &p->v, b, from, to);
-        stage_rows(p->v.type, s->values, RAPT_VL, values + from, o.depth, whole * RAPT_VL, rest);
-        last.c += (size_t)whole * sizeof(vf);
+        int first = copied ? 0 : whole * RAPT_VL, vectors = copied ? whole + (rest > 0) : 1;
+        find_rows(values, t, v, &p->v, b, from, to);
+        stage_rows(p->v.type, s->values, (size_t)vectors * RAPT_VL, values + from, o.depth, first, p->d_v - first);
+        last.c += (size_t)first * sizeof(float);
         last.b = (const char *)s->values;
-        last.ldb = sizeof(vf);
-        last.ahead = 0;
-        stream_product(RAPT_F32, last, n, 1);
+        last.ldb = (size_t)vectors * sizeof(vf);
+        stream_product(RAPT_F32, last, n, vectors);
+        if (copied) return;
     }
-    stream_product(p->v.type, o, n, whole);
+    /* Whole rows of one stream need no help, and other pages do not lie ahead. */
+    bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL;
+    o.ahead = alone || p->page_size > 0 ? 0 : RAPT_VALUES_AHEAD * stride;
+    o.ldb = stride;
+    while (from < to) {
+        rapt_keys run = rapt_keys_at(t, b->position + from, to - from);
+        o.b = v + rapt_keys_offset(&p->v, &run);
+        o.depth = run.keys;
+        stream_product(p->v.type, o, n, whole);
+        o.a += (size_t)run.keys * sizeof(float);
+        from += run.keys;
+    }
 }
 
 /* The same for one row without the keys that are masked, as add_attended in queries_in_lanes.h. */
@@ -216,48 +294,95 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
     const char *values[RAPT_BLOCK];
     block b = block_of(all->position, row->first, row->end);
     if (b.first >= b.end) return;
+    uint64_t marks = attended_keys(t, row->at, row->first, row->end, b.position);
     weights += b.position % RAPT_CHUNK;
-    find_rows(values, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
+    find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
-    for (int n = b.first; n < b.end; n++)
+    for (int n = b.first; n < b.end; n++) {
+        if (!(marks >> n & 1)) continue;
+        if (p->bias.type && !any_above_minus_infinity(p->bias.type, bias_at(t, row->at, b.position + n), 1)) continue;
         for (int c = 0; c < p->d_v; c += RAPT_VL)
             v_store(row->now.o + c,
                     v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c), v_load(row->now.o + c)));
+    }
+}
+
+/* The factors of the keys or values of a chunk, of one head; 0 for those that no row attends to. */
+static void load_chunk_scales(const rapt_task *t, float *to, const char *scales, const rapt_scales *layout, const block *blocks,
+                              int count) {
+    memset(to, 0, RAPT_CHUNK * sizeof *to);
+    for (int i = 0; i < count; i++)
+        load_key_scales(t, to + blocks[i].position % RAPT_CHUNK, scales, layout, blocks[i].position, blocks[i].first,
+                        blocks[i].end);
+}
+
+/* The weights of all rows, as weigh_row has them, times the factors of values. */
+static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count) {
+    const rapt_problem *p = t->problem;
+    for (int h = 0; h < t->kv_heads; h++) {
+        float key_scales[RAPT_CHUNK], value_scales[RAPT_CHUNK];
+        bool keys = scaled_by_key(&p->k_scales), values = scaled_by_key(&p->v_scales);
+        if (keys) load_chunk_scales(t, key_scales, t->k_scales + h * p->k_scales.head_stride, &p->k_scales, blocks, count);
+        if (values) load_chunk_scales(t, value_scales, t->v_scales + h * p->v_scales.head_stride, &p->v_scales, blocks, count);
+        for (int r = h * n; r < (h + 1) * n; r++) {
+            float *scores = s->s + (size_t)r * RAPT_CHUNK;
+            weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, blocks, count, s->alpha + r * ROW_ALPHAS);
+            for (int i = 0; i < count && values; i++)
+                for (int m = (int)(blocks[i].position % RAPT_CHUNK), end = m + RAPT_BLOCK; m < end; m += RAPT_VL)
+                    v_store(scores + m, v_mul(v_load(scores + m), v_load(value_scales + m)));
+        }
+    }
+}
+
+/* The blocks of a chunk that some row attends to; with marks, before K is touched. */
+static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk, block *blocks) {
+    int64_t first_min = INT64_MAX, end_max = 0;
+    int count = 0;
+    for (int r = 0; r < n; r++) {
+        if (rows[r].first < rows[r].end && rows[r].first < first_min) first_min = rows[r].first;
+        if (rows[r].end > end_max) end_max = rows[r].end;
+    }
+    for (int i = 0; i < CHUNK_BLOCKS; i++) {
+        int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
+        block b = block_of(position, first_min, end_max);
+        if (marked(t->problem) && b.first < b.end) {
+            uint64_t some = 0;
+            for (int r = 0; r < n; r++)
+                some |= rows[r].marks[i] = attended_keys(t, rows[r].at, rows[r].first, rows[r].end, position);
+            b.first = some ? __builtin_ctzll(some) : 0;
+            b.end = some ? RAPT_BLOCK - __builtin_clzll(some) : 0;
+        }
+        if (b.first < b.end) blocks[count++] = b;
+    }
+    return count;
 }
 
 /* One chunk for the n rows of each head. */
 static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk, bool careful) {
     const rapt_problem *p = t->problem;
-    int64_t first_min = INT64_MAX, end_max = 0;
-    for (int r = 0; r < t->kv_heads * n; r++) {
+    block blocks[CHUNK_BLOCKS];
+    int all = t->kv_heads * n, count = find_blocks(t, rows, all, chunk, blocks);
+    for (int r = 0; r < all; r++) {
         rows[r].now.m = -INFINITY;
         rows[r].now.l = 0.0f;
         memset(rows[r].now.o, 0, padded((size_t)p->d_v) * sizeof(float));
-        if (rows[r].first < rows[r].end && rows[r].first < first_min) first_min = rows[r].first;
-        if (rows[r].end > end_max) end_max = rows[r].end;
-    }
-    block blocks[CHUNK_BLOCKS];
-    int count = 0;
-    for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
-        block b = block_of(position, first_min, end_max);
-        if (b.first < b.end) blocks[count++] = b;
     }
     /* Memory shall see whole tokens of K and V, one after the other: where one head has not all of a token, the heads take turns
-     * after a few; and where V's rows take several passes, so do these. */
+     * after a few; and where V's rows take several passes, so do these. What is converted on the way shall stay in L1. */
     bool joined = t->kv_heads > 1;
-    int keys = joined ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
-    int values = joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
+    int keys = joined || converted(p->k.type) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
+    int values =
+        joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || converted(p->v.type) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         int end = (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS;
         for (int from = b->first & -RAPT_PARTIAL_SUMS; from < end; from += keys)
             for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, b, from, smaller(from + keys, end));
     }
-    for (int r = 0; r < t->kv_heads * n; r++)
-        weigh_row(p, &rows[r], s->s + (size_t)r * RAPT_CHUNK, blocks, count, s->alpha + r * ROW_ALPHAS);
+    weigh_rows(t, s, rows, n, blocks, count);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        for (int r = 0; r < t->kv_heads * n; r++) {
+        for (int r = 0; r < all; r++) {
             rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
             if (careful) add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
         }
@@ -279,10 +404,19 @@ static void fold_row(const rapt_problem *p, row_state *all, const float *next_m,
     for (int c = 0; c < p->d_v; c += RAPT_VL) fold_values(all->o + c, next_o + c, a, b);
 }
 
-static void finish_row(const rapt_problem *p, const row_state *state, char *o, char *lse) {
+static void finish_row(const rapt_problem *p, const rapt_row_end *end, row_state *state) {
+    if (end->sink) {
+        float one = 1.0f, score = sink_score(p, end->sink), nothing[RAPT_MAX_HEAD_DIM] = {0};
+        fold_row(p, state, &score, &one, nothing);
+    }
+    float scales[RAPT_MAX_HEAD_DIM];
+    if (end->v_scales) load_channel_scales(scales, end->v_scales, &p->v_scales, p->d_v);
     vf factor = reciprocal(v_set1(state->l));
-    for (int c = 0; c < p->d_v; c += RAPT_VL) v_store(state->o + c, finished(v_load(state->o + c), factor));
-    write_row(p, o, lse, state->m, state->l, state->o);
+    for (int c = 0; c < p->d_v; c += RAPT_VL) {
+        vf all = end->v_scales ? v_mul(factor, v_load(scales + c)) : factor;
+        v_store(state->o + c, finished(v_load(state->o + c), all));
+    }
+    write_row(p, end->o, end->lse, state->m, state->l, state->o);
 }
 
 static void attend_rows(const rapt_task *t) {
@@ -292,14 +426,14 @@ static void attend_rows(const rapt_task *t) {
     int n = (int)t->rows, all = n * t->kv_heads;
     size_t dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
     lay_out_rows(p, t->scratch, &s, rows, all);
-    bool masked = false; /* are keys visited that are masked for some row? */
+    bool masked = marked(p); /* are keys visited that are masked for some row? */
     for (int h = 0; h < t->kv_heads; h++) {
         const char *queries[RAPT_FEW_ROWS];
         for (int r = 0; r < n; r++) {
             query_row *row = &rows[h * n + r];
-            row_cursor at = row_at(t, h, r);
-            rapt_row_range(p, at.token, t->kv_length, &row->first, &row->end);
-            queries[r] = t->q + row_offset(&p->q, at);
+            row->at = row_at(t, h, r);
+            row_range(t, row->at.token, &row->first, &row->end);
+            queries[r] = t->q + row_offset(&p->q, row->at);
             row->all.m = -INFINITY;
             row->all.l = 0.0f;
             memset(row->all.o, 0, dv * sizeof(float));
@@ -308,17 +442,25 @@ static void attend_rows(const rapt_task *t) {
         stage_rows(p->q.type, s.q + (size_t)(h * n) * dk, dk, queries, n, 0, p->d_k);
     }
     for (size_t i = 0; i < (size_t)all * dk; i += RAPT_VL) v_store(s.q + i, v_mul(v_load(s.q + i), v_set1(p->q_factor)));
+    for (int r = 0; r < all && scaled_by_channel(&p->k_scales); r++) {
+        float scales[RAPT_MAX_HEAD_DIM], *q = s.q + (size_t)r * dk;
+        load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
+        for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
+    }
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
         attend_rows_chunk(t, &s, rows, n, chunk, false);
         if (masked && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v)) attend_rows_chunk(t, &s, rows, n, chunk, true);
         for (int r = 0; r < all; r++) {
-            if (t->states) leave_state(t, r / n, r % n, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
+            if (t->states) leave_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
             else fold_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);
         }
     }
     for (int r = 0; r < all && !t->states; r++) {
-        row_cursor at = row_at(t, r / n, r % n);
-        finish_row(p, &rows[r].all, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL);
+        row_cursor at = rows[r].at;
+        rapt_row_end end = {.o = t->o + row_offset(&p->o, at), .lse = t->lse ? t->lse + row_offset(&p->lse, at) : NULL};
+        if (t->sinks) end.sink = t->sinks + at.head * p->sinks.head_stride;
+        if (scaled_by_channel(&p->v_scales)) end.v_scales = t->v_scales + r / n * p->v_scales.head_stride;
+        finish_row(p, &end, &rows[r].all);
     }
 }

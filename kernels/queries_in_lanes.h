@@ -10,19 +10,23 @@ typedef struct lane_state {
 typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
-    float *q;                                       /* [d_k][LANES], times q_factor */
-    lane_state now, all;                            /* of the chunk, and of all chunks before it */
-    bool started, folded;                           /* does now, does all hold anything yet? */
-    bool masked;                                    /* has the chunk keys that were visited, but are masked in some lane? */
-    int32_t *first, *end;                           /* [LANES] the keys each lane attends to */
-    int64_t first_min, first_max, end_min, end_max; /* over the lanes that attend to any */
+    float *q;                                        /* [d_k][LANES], times q_factor */
+    lane_state now, all;                             /* of the chunk, and of all chunks before it */
+    bool started, folded;                            /* does now, does all hold anything yet? */
+    bool masked;                                     /* has the chunk keys that were visited, but are masked in some lane? */
+    int32_t *first, *end;                            /* [LANES] the keys each lane attends to, as far as its position says */
+    int64_t first_min, first_max, end_min, end_max;  /* over the lanes that attend to any */
+    float *slope;                                    /* [LANES] of ALiBi */
+    uint32_t *marks;                                 /* [CHUNK_BLOCKS][2][LANES] where rows differ in more than ranges */
+    uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
 /* Scratch shared by the tiles of a pass. */
 typedef struct lane_scratch {
     float *s;             /* [RAPT_BLOCK][LANES] scores, then weights */
     float *alpha;         /* [LANES] */
-    float *first, *end;   /* [LANES] the attended range, as positions in the block */
+    float *bias;          /* [RAPT_BLOCK][LANES] the block's bias; then, if needed, -inf for keys that are masked */
+    uint32_t *marks;      /* [2][LANES] keys that a lane attends to, where only ranges differ */
     float *keys, *values; /* [RAPT_BLOCK][staged d] */
     float *row;           /* [staged d], while a block is staged */
 } lane_scratch;
@@ -36,8 +40,8 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
     size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
     *scratch = (lane_scratch){.s = take(memory, &used, RAPT_BLOCK * LANES),
                               .alpha = take(memory, &used, LANES),
-                              .first = take(memory, &used, LANES),
-                              .end = take(memory, &used, LANES),
+                              .bias = take(memory, &used, RAPT_BLOCK * LANES),
+                              .marks = (uint32_t *)take(memory, &used, 2 * LANES),
                               .keys = take(memory, &used, RAPT_BLOCK * dk),
                               .values = take(memory, &used, RAPT_BLOCK * dv),
                               .row = take(memory, &used, dk > dv ? dk : dv)};
@@ -51,6 +55,8 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
         }
         t.first = (int32_t *)take(memory, &used, LANES);
         t.end = (int32_t *)take(memory, &used, LANES);
+        t.slope = take(memory, &used, LANES);
+        if (marked(p)) t.marks = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * LANES);
         tiles[i] = t;
     }
     return used;
@@ -65,7 +71,8 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
     tile->first_max = tile->end_max = 0;
     for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
         int64_t first, end;
-        rapt_row_range(p, at.token, t->kv_length, &first, &end);
+        row_range(t, at.token, &first, &end);
+        tile->slope[r] = slope_of(t, at.head);
         tile->first[r] = (int32_t)first;
         tile->end[r] = (int32_t)end;
         if (first < end) {
@@ -82,6 +89,15 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
     if (p->q_factor != 1.0f)
         for (size_t i = 0; i < (size_t)p->d_k * LANES; i += RAPT_VL)
             v_store(tile->q + i, v_mul(v_load(tile->q + i), v_set1(p->q_factor)));
+    if (scaled_by_channel(&p->k_scales)) {
+        float scales[RAPT_MAX_HEAD_DIM];
+        load_channel_scales(scales, t->k_scales, &p->k_scales, p->d_k);
+        for (int c = 0; c < p->d_k; c++)
+            for (int i = 0; i < LANES; i += RAPT_VL) {
+                float *q = tile->q + (size_t)c * LANES + i;
+                v_store(q, v_mul(v_load(q), v_set1(scales[c])));
+            }
+    }
 }
 
 static void start_chunk(query_tile *tile) {
@@ -92,22 +108,102 @@ static void start_chunk(query_tile *tile) {
     tile->started = tile->masked = false;
 }
 
-/* Sets the scores of keys that a lane does not attend to to -inf. */
-static void mask_scores(query_tile *tile, const lane_scratch *s, int64_t position, int first, int end) {
-    tile->masked = true;
-    for (int i = 0; i < tile->vectors * RAPT_VL; i++) {
-        s->first[i] = (float)smaller(larger(tile->first[i] - position, 0), RAPT_BLOCK);
-        s->end[i] = (float)smaller(larger(tile->end[i] - position, 0), RAPT_BLOCK);
+/* Which keys of the block at position each lane attends to: of each half of the block, bit n. Bits of *some stand for keys that
+ * any lane attends to, those of *all for keys that all do. */
+static void find_marks(const rapt_task *t, const query_tile *tile, int64_t position, uint32_t *marks, uint64_t *some,
+                       uint64_t *all) {
+    row_cursor at = row_at(t, 0, tile->row0);
+    *some = 0;
+    *all = ~UINT64_C(0);
+    for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
+        uint64_t bits = attended_keys(t, at, tile->first[r], tile->end[r], position);
+        marks[r] = (uint32_t)bits;
+        marks[LANES + r] = (uint32_t)(bits >> 32);
+        *some |= bits;
+        *all &= bits;
+        if (r + 1 < tile->rows) at = row_next(t, at);
     }
-    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
-        vf lane_first = v_load(s->first + i), lane_end = v_load(s->end + i);
-        for (int n = first; n < end; n++) {
+}
+
+/* Where rows differ in more than ranges: for the blocks of a chunk, before K is touched. */
+static void find_chunk_marks(const rapt_task *t, query_tile *tile, int64_t chunk) {
+    for (int i = 0; i < CHUNK_BLOCKS; i++) {
+        int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
+        tile->some[i] = tile->each[i] = 0;
+        if (position + RAPT_BLOCK > tile->first_min && position < tile->end_max)
+            find_marks(t, tile, position, tile->marks + i * 2 * LANES, &tile->some[i], &tile->each[i]);
+    }
+}
+
+/* The keys of the block at position that some lane of the tile attends to. */
+static block tile_block(const rapt_problem *p, const query_tile *tile, int64_t position) {
+    if (!marked(p)) return block_of(position, tile->first_min, tile->end_max);
+    uint64_t some = tile->some[position % RAPT_CHUNK / RAPT_BLOCK];
+    if (some == 0) return (block){position, 0, 0};
+    return (block){position, __builtin_ctzll(some), RAPT_BLOCK - __builtin_clzll(some)};
+}
+
+/* Sets what is at keys that a lane does not attend to to -inf. */
+static void mask_lanes(const query_tile *tile, const uint32_t *marks, float *scores, int first, int end) {
+    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL)
+        for (int half = 0; half < RAPT_BLOCK; half += 32) {
+            vi left = v_as_int(v_load(marks + half / 32 * LANES + i)); /* the sign is the bit of key n */
+            for (int n = half + 31; n >= half; n--, left = i_shl(left, 1)) {
+                if (n < first || n >= end) continue;
+                float *at = scores + n * LANES + i;
+                v_store(at, v_select(i_gt(i_set1(0), left), v_load(at), v_set1(-INFINITY)));
+            }
+        }
+}
+
+/* The bias of keys [first, end) of the block at position, keys in rows. */
+static void stage_bias(const rapt_task *t, const query_tile *tile, float *to, int64_t position, int first, int end) {
+    const char *rows[LANES];
+    row_cursor at = row_at(t, 0, tile->row0);
+    for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
+        rows[r] = bias_at(t, at, position + first);
+        if (r + 1 < tile->rows) at = row_next(t, at);
+    }
+    stage_columns(t->problem->bias.type, to + first * LANES, LANES, rows, tile->vectors * RAPT_VL, 0, end - first);
+}
+
+static void call_logits_body(const rapt_task *t, const query_tile *tile, float *scores, int64_t position, int first, int end) {
+    int32_t heads[LANES], tokens[LANES];
+    row_cursor at = row_at(t, 0, tile->row0);
+    for (int r = 0; r < tile->rows; r++, at = row_next(t, at)) {
+        heads[r] = (int32_t)(t->head0 + at.head);
+        tokens[r] = (int32_t)at.token;
+    }
+    rapt_logits logits = {scores + first * LANES, 1, LANES, tile->rows, end - first, t->batch, position + first, heads, tokens};
+    t->problem->logits_body(t->logits_arg, &logits);
+}
+
+/* Scores become logits, where that is more than a factor. key_scales: null, or of each key. */
+static void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, const float *key_scales,
+                         int64_t position, int first, int end) {
+    const rapt_problem *p = t->problem;
+    for (int n = first; n < end && key_scales; n++)
+        for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
             float *at = s->s + n * LANES + i;
-            vf key = v_set1((float)n);
-            v_store(at, v_select(v_lt(key, lane_end), v_select(v_lt(key, lane_first), v_set1(-INFINITY), v_load(at)),
-                                 v_set1(-INFINITY)));
+            v_store(at, v_mul(v_load(at), v_set1(key_scales[n])));
+        }
+    if (!p->modified) return;
+    float query[LANES] = {0};
+    row_cursor at = row_at(t, 0, tile->row0);
+    for (int r = 0; r < tile->vectors * RAPT_VL && p->alibi; r++) {
+        query[r] = (float)(rapt_row_position(p, t->q_len, t->kv_length, at.token) - position);
+        if (r + 1 < tile->rows) at = row_next(t, at);
+    }
+    if (p->bias.type) stage_bias(t, tile, s->bias, position, first, end);
+    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
+        vf slope = v_load(tile->slope + i), from = v_load(query + i);
+        for (int n = first; n < end; n++) {
+            float *score = s->s + n * LANES + i;
+            vf bias = p->bias.type ? v_load(s->bias + n * LANES + i) : v_set1(0.0f);
+            v_store(score, logit_of(p, v_load(score), slope, distance_of(from, v_set1((float)n)), bias));
         }
     }
+    if (p->logits_body) call_logits_body(t, tile, s->s, position, first, end);
 }
 
 /* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. nv, the tile's
@@ -150,19 +246,19 @@ static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lan
     else weigh_vectors(1, p, &tile->now, s, first, end);
 }
 
-/* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. It wants the
- * ranges that mask_scores leaves. */
-static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const float *values, size_t ld,
-                         int first, int end) {
+/* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. masks: -inf for
+ * such keys. */
+static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const float *masks,
+                         const float *values, size_t ld, int first, int end) {
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
-        vf lane_first = v_load(s->first + i), lane_end = v_load(s->end + i), alpha = v_load(s->alpha + i);
+        vf alpha = v_load(s->alpha + i);
         for (int c = 0; c < p->d_v; c++) {
             float *to = tile->now.o + (size_t)c * LANES + i;
             vf o = tile->started ? v_mul(v_load(to), alpha) : v_set1(0.0f);
             for (int n = first; n < end; n++) {
-                vf key = v_set1((float)n), value = v_set1(values[(size_t)(n - first) * ld + (size_t)c * COPIES]);
+                vf value = v_set1(values[(size_t)(n - first) * ld + (size_t)c * COPIES]);
                 vf more = v_fma(v_load(s->s + n * LANES + i), value, o);
-                o = v_select(v_lt(key, lane_end), v_select(v_lt(key, lane_first), o, more), o);
+                o = v_select(v_lt(v_load(masks + n * LANES + i), v_set1(-FLT_MAX)), o, more);
             }
             v_store(to, o);
         }
@@ -170,15 +266,29 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
 }
 
 /* The keys or values of the block at position, as far as end, to be prefetched while so many register tiles are computed. */
-static coming coming_rows(const char *tensor, const rapt_layout *layout, size_t bytes, int64_t position, int64_t end, int tiles) {
-    int rows = smaller(RAPT_BLOCK, end - position);
-    if (rows <= 0 || tiles <= 0) return (coming){0};
-    size_t stride = (size_t)layout->token_stride, lines = (bytes + 63) / 64 * (size_t)rows;
-    return (coming){.row = tensor + (size_t)position * stride,
-                    .stride = stride,
-                    .bytes = bytes,
-                    .rows = rows,
-                    .lines = (int)(lines / (size_t)tiles) + 1};
+static coming coming_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t position,
+                          int64_t end, int tiles, const char **rows) {
+    int n = smaller(RAPT_BLOCK, end - position);
+    if (n <= 0 || tiles <= 0) return (coming){0};
+    find_rows(rows, t, tensor, layout, &(block){position, 0, n}, 0, n);
+    size_t lines = (bytes + 63) / 64 * (size_t)n;
+    return (coming){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
+}
+
+/* The marks of a block that a tile visits, or null where every lane attends to all its keys. */
+static const uint32_t *mark_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b, bool careful) {
+    if (marked(t->problem)) {
+        int i = (int)(b->position % RAPT_CHUNK / RAPT_BLOCK);
+        uint64_t visited = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
+        if (!careful && !t->problem->bias.type && (visited & ~tile->each[i]) == 0) return NULL;
+        tile->masked = true;
+        return tile->marks + i * 2 * LANES;
+    }
+    if (!careful && b->position >= tile->first_max && b->position + b->end <= tile->end_min) return NULL;
+    uint64_t some, all;
+    find_marks(t, tile, b->position, s->marks, &some, &all);
+    tile->masked = true;
+    return s->marks;
 }
 
 /* One chunk for some tiles, from the empty state. */
@@ -189,6 +299,7 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
     int qk_tiles = 0, pv_tiles = 0;
     for (int i = 0; i < n_tiles; i++) {
         start_chunk(&tiles[i]);
+        if (marked(p)) find_chunk_marks(t, &tiles[i], chunk);
         if (tiles[i].end_max > end_max) end_max = tiles[i].end_max;
         qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors);
         pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
@@ -196,7 +307,7 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
     for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
         block all = {position, RAPT_BLOCK, 0}; /* what any tile needs */
         for (int i = 0; i < n_tiles; i++) {
-            block b = block_of(position, tiles[i].first_min, tiles[i].end_max);
+            block b = tile_block(p, &tiles[i], position);
             if (b.first >= b.end) continue;
             if (b.first < all.first) all.first = b.first;
             if (b.end > all.end) all.end = b.end;
@@ -204,20 +315,33 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
         if (all.first >= all.end) continue;
         /* f32 too, which could be read in place: as a copy, the block comes from memory row by row, once for all tiles, and no
          * stride of the tensor's can make its rows compete for the same cache sets. */
-        const char *rows[RAPT_BLOCK];
-        find_rows(rows, t->k, &p->k, &all, all.first, all.end);
+        const char *rows[RAPT_BLOCK], *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
+        float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
+        find_rows(rows, t, t->k, &p->k, &all, all.first, all.end);
         stage_copies(p->k.type, s->keys, dk, rows + all.first, all.end - all.first, p->d_k, s->row);
-        find_rows(rows, t->v, &p->v, &all, all.first, all.end);
-        stage_copies(p->v.type, s->values, dv, rows + all.first, all.end - all.first, p->d_v, s->row);
-        coming next_keys = coming_rows(t->k, &p->k, p->k_row, position + RAPT_BLOCK, end_max, qk_tiles);
-        coming next_values = coming_rows(t->v, &p->v, p->v_row, position + RAPT_BLOCK, end_max, pv_tiles);
+        const float *all_values = s->values;
+        size_t ldv = dv;
+        if (t->v_in_k < 0) {
+            find_rows(rows, t, t->v, &p->v, &all, all.first, all.end);
+            stage_copies(p->v.type, s->values, dv, rows + all.first, all.end - all.first, p->d_v, s->row);
+        } else {
+            all_values = s->keys + (size_t)t->v_in_k * COPIES;
+            ldv = dk;
+        }
+        bool scaled_keys = scaled_by_key(&p->k_scales), scaled_values = scaled_by_key(&p->v_scales);
+        if (scaled_keys) load_key_scales(t, key_scales, t->k_scales, &p->k_scales, position, all.first, all.end);
+        if (scaled_values) load_key_scales(t, value_scales, t->v_scales, &p->v_scales, position, all.first, all.end);
+        coming next_keys = coming_rows(t, t->k, &p->k, p->k_row, position + RAPT_BLOCK, end_max, qk_tiles, next_key_rows);
+        coming next_values = {0};
+        if (t->v_in_k < 0)
+            next_values = coming_rows(t, t->v, &p->v, p->v_row, position + RAPT_BLOCK, end_max, pv_tiles, next_value_rows);
         for (int i = 0; i < n_tiles; i++) {
             query_tile *tile = &tiles[i];
-            block b = block_of(position, tile->first_min, tile->end_max);
+            block b = tile_block(p, tile, position);
             if (b.first >= b.end) continue;
             int first = b.first, end = b.end;
             const float *keys = s->keys + (size_t)(first - all.first) * dk;
-            const float *values = s->values + (size_t)(first - all.first) * dv;
+            const float *values = all_values + (size_t)(first - all.first) * ldv;
             tile_product((operands){.c = (char *)(s->s + first * LANES),
                                     .ldc = LANES * sizeof(float),
                                     .a = (const char *)keys,
@@ -229,16 +353,26 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
                                     .start = START_ZERO,
                                     .coming = &next_keys},
                          end - first, tile->vectors);
-            if (careful || position < tile->first_max || position + end > tile->end_min)
-                mask_scores(tile, s, position, first, end);
+            if (scaled_keys || p->modified) modify_lanes(t, tile, s, scaled_keys ? key_scales : NULL, position, first, end);
+            const uint32_t *marks = mark_lanes(t, tile, s, &b, careful);
+            if (marks) mask_lanes(tile, marks, s->s, first, end);
             weigh_lanes(p, tile, s, first, end);
-            if (careful) add_attended(p, tile, s, values, dv, first, end);
-            else
+            if (scaled_values)
+                for (int n = first; n < end; n++)
+                    for (int v = 0; v < tile->vectors * RAPT_VL; v += RAPT_VL) {
+                        float *weight = s->s + n * LANES + v;
+                        v_store(weight, v_mul(v_load(weight), v_set1(value_scales[n])));
+                    }
+            if (careful) {
+                if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * LANES * sizeof *s->bias);
+                mask_lanes(tile, marks, s->bias, first, end);
+                add_attended(p, tile, s, s->bias, values, ldv, first, end);
+            } else
                 tile_product((operands){.c = (char *)tile->now.o,
                                         .ldc = LANES * sizeof(float),
                                         .a = (const char *)values,
                                         .rs = COPIES * sizeof(float),
-                                        .ks = dv * sizeof(float),
+                                        .ks = ldv * sizeof(float),
                                         .b = (const char *)(s->s + first * LANES),
                                         .ldb = LANES * sizeof(float),
                                         .depth = end - first,
@@ -275,24 +409,47 @@ static void prefetch_output(const rapt_task *t, const query_tile *tile) {
         prefetch_row(t->o + row_offset(&t->problem->o, at), t->problem->o_row);
 }
 
+/* The sinks of VL lanes join their denominators; returns what o is to be multiplied by. */
+static vf absorb_sinks(const rapt_task *t, const query_tile *tile, const lane_state *state, int lane) {
+    float m[RAPT_VL], one[RAPT_VL];
+    row_cursor at = row_at(t, 0, tile->row0 + lane);
+    for (int r = 0; r < RAPT_VL; r++) {
+        m[r] = sink_score(t->problem, t->sinks + at.head * t->problem->sinks.head_stride);
+        one[r] = 1.0f;
+        if (lane + r + 1 < tile->rows) at = row_next(t, at);
+    }
+    vf a, b;
+    fold_weights(t->problem, state->m + lane, state->l + lane, m, one, &a, &b);
+    return a;
+}
+
 /* Ends the rows of a tile: divides unless states are wanted, and turns lanes back into rows. */
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
     size_t dv = staged(p->d_v);
     row_cursor at = row_at(t, 0, tile->row0);
+    bool scaled = scaled_by_channel(&p->v_scales) && !t->states;
+    float scales[RAPT_MAX_HEAD_DIM];
+    if (scaled) load_channel_scales(scales, t->v_scales, &p->v_scales, p->d_v);
     for (int i = 0; i < tile->rows; i += RAPT_VL) {
+        vf alpha = v_set1(1.0f);
+        if (t->sinks && !t->states) alpha = absorb_sinks(t, tile, state, i);
         vf factor = reciprocal(v_load(state->l + i));
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
             vf square[RAPT_VL]; /* beyond the channels, the last one again: readable, and never written to the output */
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 vf o = v_load(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
-                square[j] = t->states ? o : finished(o, factor);
+                if (t->states) square[j] = o;
+                else if (!t->sinks && !scaled) square[j] = finished(o, factor);
+                else
+                    square[j] =
+                        finished(v_mul(o, alpha), scaled ? v_mul(factor, v_set1(scales[smaller(c + j, p->d_v - 1)])) : factor);
             }
             v_transpose(square);
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->values + (size_t)j * dv + c, square[j]);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
-            if (t->states) leave_state(t, 0, tile->row0 + r, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
+            if (t->states) leave_state(t, at, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
             else
                 write_row(p, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL, state->m[r],
                           state->l[r], s->values + (size_t)(r - i) * dv);
@@ -318,7 +475,10 @@ static void attend_queries(const rapt_task *t) {
         if (!t->states && chunk + 1 == t->chunk0 + t->chunks) prefetch_output(t, &tiles[0]);
         attend_chunk(t, &s, tiles, n, chunk, false);
         for (int i = 0; i < n; i++) {
-            if (!tiles[i].started) continue;
+            if (!tiles[i].started) {
+                if (t->states) leave_empty_states(t, 0, tiles[i].row0, tiles[i].rows, chunk);
+                continue;
+            }
             if (tiles[i].masked && any_nonfinite(tiles[i].now.o, p->d_v, LANES, tiles[i].vectors * RAPT_VL))
                 attend_chunk(t, &s, &tiles[i], 1, chunk, true);
             if (t->states) emit_tile(t, &s, &tiles[i], &tiles[i].now, chunk);

@@ -64,6 +64,11 @@ static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }
 static inline vm i_gt(vi a, vi b) { return (int32_t)a > (int32_t)b; }
 static inline vi i_select(vm m, vi yes, vi no) { return m ? yes : no; }
+static inline vf v_from_int(vi a) { return (vf)(int32_t)a; }
+static inline vi i_load_u8(const void *from) { return *(const uint8_t *)from; }
+static inline vi i_load_s8(const void *from) { return (vi) * (const int8_t *)from; }
+static inline vi i_load_u4(const void *from, int i) { return ((const uint8_t *)from)[i / 2] >> i % 2 * 4 & 15; }
+static inline vi i_bits(uint32_t x) { return x & 1; }
 static inline vi i_load_u16(const void *from) {
     uint16_t h;
     memcpy(&h, from, sizeof h);

@@ -14,9 +14,9 @@ typedef enum start { START_ZERO, START_KEEP, START_SCALE } start; /* C = AB, C =
 
 /* Rows of a tensor that are needed soon: some of their cache lines are prefetched before each register tile. */
 typedef struct coming {
-    const char *row;
-    size_t stride, bytes, at; /* from row to row, of a row, of the row so far */
-    int rows, lines;          /* left; for each register tile */
+    const char *const *rows;
+    size_t bytes, at; /* of a row; of the row so far */
+    int left, lines;  /* rows; lines for each register tile */
 } coming;
 
 typedef struct operands {
@@ -34,12 +34,13 @@ typedef struct operands {
 } operands;
 
 static RAPT_INLINE void prefetch_coming(coming *c) {
-    for (int i = 0; i < c->lines && c->rows > 0; i++) {
-        prefetch(c->row, c->at);
+    for (int i = 0; i < c->lines && c->left > 0; i++) {
+        prefetch(*c->rows, c->at);
         c->at += 64;
         if (c->at < c->bytes) continue;
         c->at = 0;
-        if (--c->rows > 0) c->row += c->stride;
+        c->left--;
+        c->rows++;
     }
 }
 
@@ -164,5 +165,7 @@ static void stream_product(rapt_type type, operands o, int rows, int vectors) {
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+    default:
+        break;
     }
 }

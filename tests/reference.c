@@ -13,26 +13,89 @@ static double gamma_n(double n) { return n * u / (1 - n * u); }
 
 int64_t reference_type_bytes(rapt_type type) { return type == RAPT_F32 ? 4 : 2; }
 
-float reference_load(rapt_type type, const void *at) {
-    if (type == RAPT_F32) {
-        float value;
-        memcpy(&value, at, sizeof value);
-        return value;
-    }
-    uint16_t half;
-    memcpy(&half, at, sizeof half);
-    if (type == RAPT_BF16) {
-        const uint32_t bits = (uint32_t)half << 16;
-        float value;
-        memcpy(&value, &bits, sizeof value);
-        return value;
-    }
-    const int exponent = half >> 10 & 31, fraction = half & 1023;
-    const float size = exponent == 31  ? (fraction ? NAN : INFINITY)
-                       : exponent == 0 ? ldexpf((float)fraction, -24)
-                                       : ldexpf((float)(1024 + fraction), exponent - 25);
-    return half & 0x8000 ? -size : size;
+/* sign, exponent bits, fraction bits: the value, where the largest exponent is for infinities and NaNs. */
+static double small_float(unsigned bits, int exponent_bits, int fraction_bits) {
+    const int exponent = bits >> fraction_bits & ((1u << exponent_bits) - 1), top = (1 << exponent_bits) - 1, bias = top >> 1;
+    const double fraction = bits & ((1u << fraction_bits) - 1), one = ldexp(1, fraction_bits);
+    const double size = exponent == top ? (fraction != 0 ? NAN : INFINITY)
+                        : exponent == 0 ? ldexp(fraction, 1 - bias - fraction_bits)
+                                        : ldexp(one + fraction, exponent - bias - fraction_bits);
+    return bits >> (exponent_bits + fraction_bits) & 1 ? -size : size;
 }
+
+static double half_at(const unsigned char *at) { return small_float(at[0] | (unsigned)at[1] << 8, 5, 10); }
+
+static double byte_value(rapt_type type, unsigned char byte) {
+    if (type == RAPT_INT8) return byte < 128 ? byte : byte - 256;
+    if (type == RAPT_F8_E5M2) return small_float(byte, 5, 2);
+    if ((byte & 127) == 127) return NAN;
+    return small_float((byte & 128u) << 1 | (byte & 127u), 5, 3) * 0x1p8; /* a wider exponent, whose top is never reached */
+}
+
+/* Where a group of 32 has what: bytes in all, of the minimum, of the fifth bits and of the numbers, -1 for none; the number that
+ * stands for 0, the largest one, and whether two adjacent channels share a byte. */
+typedef struct group_format {
+    int bytes, minimum, fifths, numbers, zero, most;
+    bool adjacent;
+} group_format;
+
+static group_format format_of(rapt_type type) {
+    switch ((int)type) {
+    case RAPT_INT4:
+        return (group_format){18, -1, -1, 2, 8, 15, true};
+    case RAPT_INT4_MIN:
+        return (group_format){20, 2, -1, 4, 0, 15, true};
+    case RAPT_Q8_0:
+        return (group_format){34, -1, -1, 2, 0, 127, false};
+    case RAPT_Q4_0:
+        return (group_format){18, -1, -1, 2, 8, 15, false};
+    case RAPT_Q4_1:
+        return (group_format){20, 2, -1, 4, 0, 15, false};
+    case RAPT_Q5_0:
+        return (group_format){22, -1, 2, 6, 16, 31, false};
+    case RAPT_Q5_1:
+        return (group_format){24, 2, 4, 8, 0, 31, false};
+    default:
+        return (group_format){0};
+    }
+}
+
+int64_t reference_row_bytes(rapt_type type, int64_t channels) {
+    const int group = format_of(type).bytes;
+    if (group) return channels % 32 ? -1 : channels / 32 * group;
+    return channels * (type == RAPT_F32 ? 4 : type == RAPT_F16 || type == RAPT_BF16 ? 2 : 1);
+}
+
+/* The byte of channel i's number in a group, and by how much it is shifted there. */
+static int number_at(const group_format *f, int i, int *shift) {
+    *shift = f->most == 127 ? 0 : f->adjacent ? i % 2 * 4 : i / 16 * 4;
+    return f->numbers + (f->most == 127 ? i : f->adjacent ? i / 2 : i % 16);
+}
+
+static float group_element(rapt_type type, const unsigned char *group, int i) {
+    const group_format f = format_of(type);
+    int shift, at = number_at(&f, i, &shift);
+    double number = type == RAPT_Q8_0 ? byte_value(RAPT_INT8, group[at]) : group[at] >> shift & 15;
+    if (f.fifths >= 0) number += (group[f.fifths + i / 8] >> i % 8 & 1) * 16;
+    const double product = half_at(group) * (number - f.zero);
+    return (float)(f.minimum < 0 ? product : product + half_at(group + f.minimum));
+}
+
+float reference_element(rapt_type type, const void *row, int64_t channel) {
+    const unsigned char *const at = row;
+    const group_format f = format_of(type);
+    if (f.bytes) return group_element(type, at + channel / 32 * f.bytes, (int)(channel % 32));
+    if (type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16) return (float)byte_value(type, at[channel]);
+    uint32_t bits = 0;
+    if (type == RAPT_F16) return (float)half_at(at + 2 * channel);
+    memcpy(&bits, at + channel * reference_type_bytes(type), (size_t)reference_type_bytes(type));
+    if (type == RAPT_BF16) bits <<= 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+float reference_load(rapt_type type, const void *at) { return reference_element(type, at, 0); }
 
 void reference_store(rapt_type type, void *at, float value) {
     uint32_t bits;
@@ -61,21 +124,76 @@ void reference_store(rapt_type type, void *at, float value) {
     memcpy(at, &half, sizeof half);
 }
 
+/* The nearest of all finite values of that sign; of two as near, the even byte. */
+static unsigned char nearest_byte(rapt_type type, float value) {
+    if (type == RAPT_INT8) return isnan(value) ? 0 : (unsigned char)(int)fmax(-127, fmin(127, rint(value)));
+    const unsigned char sign = signbit(value) ? 128 : 0, least = sign, top = sign | (type == RAPT_F8_E4M3 ? 126 : 123);
+    if (isnan(value)) return sign | 127;
+    const double size = fmin(fabs((double)value), fabs(byte_value(type, top)));
+    unsigned char best = least;
+    for (unsigned char byte = least; byte <= top; byte++) {
+        const double distance = fabs(fabs(byte_value(type, byte)) - size), before = fabs(fabs(byte_value(type, best)) - size);
+        if (distance < before || (distance == before && !(byte & 1))) best = byte;
+    }
+    return best;
+}
+
+/* One group, by the definitions in rapt.h; those of ggml's types are the f32 operations of its reference, one after the other. */
+static void store_group(rapt_type type, unsigned char *group, const float *x) {
+    const group_format f = format_of(type);
+    const bool ours = f.adjacent;
+    float low = x[0], high = x[0], largest = x[0];
+    bool finite = true;
+    for (int i = 0; i < 32; i++) {
+        finite = finite && isfinite(x[i]);
+        low = fminf(low, x[i]);
+        high = fmaxf(high, x[i]);
+        if (fabsf(x[i]) > fabsf(largest)) largest = x[i];
+    }
+    memset(group, 0, (size_t)f.bytes);
+    float scale = f.minimum >= 0      ? (high - low) / (float)f.most
+                  : type == RAPT_Q8_0 ? fabsf(largest) / 127
+                                      : largest / -(float)f.zero;
+    if (!finite || !isfinite(scale)) {
+        reference_store(RAPT_F16, group, NAN);
+        return;
+    }
+    const float inverse = isfinite(1 / scale) ? 1 / scale : 0;
+    reference_store(RAPT_F16, group, ours ? fmaxf(-65504, fminf(65504, scale)) : scale);
+    if (f.minimum >= 0) reference_store(RAPT_F16, group + f.minimum, ours ? fmaxf(-65504, fminf(65504, low)) : low);
+    if (ours) scale = (float)half_at(group);
+    if (ours) low = f.minimum >= 0 ? (float)half_at(group + f.minimum) : 0;
+    for (int i = 0; i < 32; i++) {
+        float number;
+        if (type == RAPT_Q8_0) number = roundf(x[i] * inverse);
+        else if (ours) number = scale == 0 ? (float)f.zero : rintf(fmaxf(-8, fminf(15, (x[i] - low) / scale))) + (float)f.zero;
+        else if (f.minimum >= 0) number = truncf((x[i] - low) * inverse + 0.5f);
+        else number = truncf(x[i] * inverse + ((float)f.zero + 0.5f));
+        if (type != RAPT_Q8_0) number = fmaxf(0, fminf((float)f.most, number));
+        int shift, at = number_at(&f, i, &shift);
+        const unsigned n = (unsigned)(int)number;
+        group[at] |= (unsigned char)(type == RAPT_Q8_0 ? n : (n & 15) << shift);
+        if (f.fifths >= 0) group[f.fifths + i / 8] |= (unsigned char)((n >> 4) << i % 8);
+    }
+}
+
+bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels) {
+    const int group = format_of(type).bytes;
+    unsigned char *const to = row;
+    if (reference_row_bytes(type, channels) < 0) return false;
+    for (int64_t c = 0; c < channels; c += group ? 32 : 1) {
+        if (group) store_group(type, to + c / 32 * group, values + c);
+        else if (type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16)
+            reference_store(type, to + reference_row_bytes(type, c), values[c]);
+        else to[c] = nearest_byte(type, values[c]);
+    }
+    return true;
+}
+
 double reference_half_ulp(rapt_type type, double magnitude) {
     if (type == RAPT_F16) return fmax(magnitude * 0x1p-11, 0x1p-25);
     if (type == RAPT_BF16) return fmax(magnitude * 0x1p-8, 0x1p-134);
     return 0;
-}
-
-/* The minimum of what h1 brings: floats only. */
-float reference_element(rapt_type type, const void *row, int64_t channel) {
-    return reference_load(type, (const unsigned char *)row + channel * reference_type_bytes(type));
-}
-
-bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels) {
-    for (int64_t c = 0; c < channels; c++)
-        reference_store(type, (unsigned char *)row + c * reference_type_bytes(type), values[c]);
-    return true;
 }
 
 /* ---- Rows and keys ------------------------------------------------------------------------------------------------------ */

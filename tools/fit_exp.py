@@ -46,3 +46,7 @@ y = np.linspace(np.sqrt(0.5), np.sqrt(2), 4000)
 s = (y - 1) / (y + 1)
 c, error = fit(s, [lambda s, k=k: s ** (2 * k + 3) for k in range(4)], np.log(y) - 2 * s, np.log(y), {})
 print("ln, ascending:", [v.hex() for v in c], f"error {error * 2**24:.3f} * 2^-24")
+
+x = np.linspace(1e-3, 0.625, 4000)
+c, error = fit(x, [lambda x, k=k: x ** (2 * k + 3) for k in range(5)], np.tanh(x) - x, np.tanh(x), {})
+print("tanh, ascending:", [v.hex() for v in c], f"error {error * 2**24:.3f} * 2^-24")

@@ -67,6 +67,19 @@ static inline float h_max(vf a) {
     for (int i = 1; i < 4; i++) m = a[i] > m ? a[i] : m;
     return m;
 }
+static inline vf v_from_int(vi a) { return __builtin_convertvector((vm)a, vf); }
+static inline vi i_load_u8(const void *from) {
+    uint8_t b[4];
+    memcpy(b, from, sizeof b);
+    return (vi){b[0], b[1], b[2], b[3]};
+}
+static inline vi i_load_s8(const void *from) { return (vi)((vm)(i_load_u8(from) << 24) >> 24); }
+static inline vi i_load_u4(const void *from, int i) {
+    uint16_t x;
+    memcpy(&x, (const char *)from + i / 2, sizeof x);
+    return (vi){x & 15u, x >> 4 & 15u, x >> 8 & 15u, x >> 12};
+}
+static inline vi i_bits(uint32_t x) { return (vi){x & 1, x >> 1 & 1, x >> 2 & 1, x >> 3 & 1}; }
 static inline vi i_load_u16(const void *from) {
     uint16_t h[4];
     memcpy(h, from, sizeof h);

@@ -112,7 +112,7 @@ static void plan_errors(table *t) {
     PLAN(RAPT_ERR_HEADS, d.kv_heads = 3);
     PLAN(RAPT_ERR_HEADS, d.kv_heads = 8);
 
-    static const rapt_type types[] = {(rapt_type)0, (rapt_type)4, (rapt_type)-1, (rapt_type)INT_MAX};
+    static const rapt_type types[] = {(rapt_type)0, RAPT_BOOL, (rapt_type)-1, (rapt_type)INT_MAX};
     for (int64_t n = 0; n < LENGTH_OF(types); n++) {
         PLAN(RAPT_ERR_TYPE, d.q.type = types[n]);
         PLAN(RAPT_ERR_TYPE, d.k.type = types[n]);

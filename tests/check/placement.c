@@ -97,7 +97,7 @@ static void case_ragged(check *c) {
 static void copy_keys(subject *view, const subject *s, int64_t b, int64_t h, int64_t i, fence copies[4]) {
     rapt_desc *d = &view->desc;
     const int64_t head = h / (s->desc.heads / s->desc.kv_heads);
-    const size_t k_row = (size_t)rapt_row_bytes(d->k.type, d->d_k), v_row = (size_t)rapt_row_bytes(d->v.type, d->d_v);
+    const size_t k_row = (size_t)reference_row_bytes(d->k.type, d->d_k), v_row = (size_t)reference_row_bytes(d->v.type, d->d_v);
     const bool k_token = d->k_scales.token_stride != 0, v_token = d->v_scales.token_stride != 0;
     int64_t first, end;
     reference_keys(&s->desc, &s->args, b, &first, &end);

@@ -174,7 +174,7 @@ static int64_t row_bytes(rapt_type type, int64_t elements) {
     return type == RAPT_BOOL  ? elements
            : type == RAPT_BIT ? (elements + 7) / 8
            : type == RAPT_I32 ? 4 * elements
-                              : rapt_row_bytes(type, elements);
+                              : reference_row_bytes(type, elements);
 }
 
 #define NOT_USED (INT64_C(1) << 60) /* a stride of a dimension that is not there */
@@ -638,7 +638,7 @@ static void poison_masked(subject *s) {
                     d->v_scales.token_stride ? (void *)reference_scale(&d->v_scales, a->v_scales, b, h / group, at, 0) : NULL,
                     d->bias.type ? (unsigned char *)reference_at(a->bias, &d->bias, b, h, i) + (j - d->kv_first) * bias_bytes
                                  : NULL};
-                const int64_t bytes[MARKS] = {rapt_row_bytes(d->k.type, d->d_k), rapt_row_bytes(d->v.type, d->d_v), 4, 4,
+                const int64_t bytes[MARKS] = {reference_row_bytes(d->k.type, d->d_k), reference_row_bytes(d->v.type, d->d_v), 4, 4,
                                               bias_bytes};
                 const bool attended = !poison && reference_attends(d, a, b, h, i, j);
                 for (int e = 0; e < MARKS; e++) {

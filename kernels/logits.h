@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of scores before the softmax, lane by lane: factors of keys, softcap, ALiBi, bias, and which keys count at all.
+ * Included by attend.h. */
+
+/* The keys that exist here and that the row may attend to by its position. */
+static void row_range(const rapt_task *t, int64_t token, int64_t *first, int64_t *end) {
+    const rapt_problem *p = t->problem;
+    rapt_row_range(p, t->q_len, t->kv_length, t->prefix, token, first, end);
+    int64_t most = p->kv_first + t->ring_size;
+    if (*first < p->kv_first) *first = p->kv_first;
+    if (*end > most) *end = most;
+    if (*first >= *end) *first = *end = 0;
+}
+
+/* Do rows differ in more than the range of their keys? */
+static inline bool marked(const rapt_problem *p) { return p->mask.type || p->map.type || p->bias.type; }
+
+/* Bit i: is byte i not 0? */
+static uint64_t bits_of_bytes(const char *from, int n) {
+    char bytes[RAPT_BLOCK] = {0};
+    uint64_t bits = 0;
+    memcpy(bytes, from, (size_t)n);
+    for (int i = 0; i < RAPT_BLOCK; i += 8) {
+        uint64_t x;
+        memcpy(&x, bytes + i, sizeof x);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+        x = __builtin_bswap64(x);
+#endif
+        const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
+        x = (((x & low) + low) | x) & ~low;                           /* the high bit of each byte that is not 0 */
+        bits |= ((x >> 7) * UINT64_C(0x0102040810204080) >> 56) << i; /* one beside the other */
+    }
+    return bits;
+}
+
+static uint64_t bits_of_bits(const char *from, int n) {
+    unsigned char bytes[8] = {0};
+    uint64_t bits = 0;
+    memcpy(bytes, from, (size_t)(n + 7) / 8);
+    for (int i = 0; i < 8; i++) bits |= (uint64_t)bytes[i] << 8 * i;
+    return bits;
+}
+
+/* Is there anything but -inf among n elements of a bias? */
+static bool any_above_minus_infinity(rapt_type type, const char *from, int n) {
+    uint32_t any = 0, x;
+    uint16_t half, infinity = type == RAPT_F16 ? 0xfc00 : 0xff80;
+    if (type == RAPT_F32)
+        for (int i = 0; i < n; i++) memcpy(&x, from + (size_t)i * sizeof x, sizeof x), any |= x ^ 0xff800000u;
+    else
+        for (int i = 0; i < n; i++) memcpy(&half, from + (size_t)i * sizeof half, sizeof half), any |= half ^ infinity;
+    return any != 0;
+}
+
+/* Bit n: may the row attend to key position + n, as far as range, map and mask say? No bit where the bias rules all out. */
+static uint64_t attended_keys(const rapt_task *t, row_cursor at, int64_t first, int64_t end, int64_t position) {
+    const rapt_problem *p = t->problem;
+    int from = larger(0, smaller(RAPT_BLOCK, first - position)), to = smaller(RAPT_BLOCK, larger(0, end - position));
+    if (from >= to) return 0;
+    if (p->map.type) {
+        row_cursor tile = {at.token / p->map_queries, at.head};
+        if (!t->map[row_offset(&p->map, tile) + (size_t)(position / p->map_keys)]) return 0;
+    }
+    uint64_t bits = (~UINT64_C(0) >> (RAPT_BLOCK - (to - from))) << from;
+    if (p->mask.type == RAPT_BOOL) bits &= bits_of_bytes(t->mask + row_offset(&p->mask, at) + position + from, to - from) << from;
+    if (p->mask.type == RAPT_BIT) bits &= bits_of_bits(t->mask + row_offset(&p->mask, at) + position / 8, to);
+    if (bits && p->bias.type) {
+        size_t element = p->bias.type == RAPT_F32 ? 4 : 2;
+        const char *bias = t->bias + row_offset(&p->bias, at) + (size_t)(position + from) * element;
+        if (!any_above_minus_infinity(p->bias.type, bias, to - from)) return 0;
+    }
+    return bits;
+}
+
+/* Keys [from, to) of a bias' block at position, as an address. */
+static inline const char *bias_at(const rapt_task *t, row_cursor at, int64_t position) {
+    const rapt_problem *p = t->problem;
+    return t->bias + row_offset(&p->bias, at) + (size_t)position * (p->bias.type == RAPT_F32 ? 4 : 2);
+}
+
+/* A score becomes a logit. distance is that of query and key; a bias of -inf masks the key, whatever the slope. */
+static RAPT_INLINE vf logit_of(const rapt_problem *p, vf score, vf slope, vf distance, vf bias) {
+    vf x = v_mul(score, v_set1(p->score_natural));
+    if (p->softcap > 0.0f) x = v_mul(v_set1(p->softcap), v_tanh(v_mul(x, v_set1(p->inverse_softcap))));
+    if (p->alibi == RAPT_ALIBI_DISTANCE) x = v_fma(v_sub(v_set1(0.0f), slope), distance, x);
+    if (p->bias.type)
+        x = v_select(v_lt(bias, v_set1(-FLT_MAX)), v_set1(-INFINITY),
+                     p->alibi == RAPT_ALIBI_BIAS ? v_fma(slope, bias, x) : v_add(x, bias));
+    return x;
+}
+
+/* |position of the query - that of key n of a block|, the query counted from the block's first key. */
+static RAPT_INLINE vf distance_of(vf query, vf n) {
+    vf d = v_sub(query, n);
+    return v_max(d, v_sub(n, query));
+}
+
+static float float_at(const char *from) {
+    float x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+/* The slope of a head, if there is ALiBi. */
+static float slope_of(const rapt_task *t, int64_t head) {
+    return t->problem->alibi ? float_at(t->slopes + head * t->problem->slopes.head_stride) : 0.0f;
+}
+
+/* The factors of keys or values [from, to) of the block at position, for scales that have a token_stride. */
+static void load_key_scales(const rapt_task *t, float *to_scales, const char *scales, const rapt_scales *layout, int64_t position,
+                            int from, int to) {
+    for (int n = from; n < to;) {
+        rapt_keys run = rapt_keys_at(t, position + n, to - n);
+        const char *at = scales + run.page * layout->batch_stride + run.token * layout->token_stride;
+        for (int i = 0; i < run.keys; i++, n++) to_scales[n] = float_at(at + i * layout->token_stride);
+    }
+}
+
+static inline bool scaled_by_key(const rapt_scales *layout) { return layout->present && layout->token_stride; }
+static inline bool scaled_by_channel(const rapt_scales *layout) { return layout->present && !layout->token_stride; }
+
+/* The factors of channels, padded with 0 to whole vectors. */
+static void load_channel_scales(float *to, const char *scales, const rapt_scales *layout, int channels) {
+    memset(to, 0, padded((size_t)channels) * sizeof *to);
+    for (int c = 0; c < channels; c++) to[c] = float_at(scales + c * layout->channel_stride);
+}
