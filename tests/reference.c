@@ -215,11 +215,11 @@ int64_t reference_rows(const rapt_desc *d) { return reference_row(d, d->batch, 0
 static int64_t capacity(const rapt_desc *d, int64_t b) { return d->k_starts ? d->k_starts[b + 1] - d->k_starts[b] : d->kv_len; }
 
 int64_t reference_length(const rapt_desc *d, const rapt_args *a, int64_t b) {
+    if (a->kv_lengths) return a->kv_lengths[b];
     if (d->page_size && a->table_starts && a->last_page) {
         const int64_t pages = a->table_starts[b + 1] - a->table_starts[b];
         return d->kv_first + (pages ? (pages - 1) * d->page_size + a->last_page[b] : 0);
     }
-    if (a->kv_lengths) return a->kv_lengths[b];
     return d->kv_total ? d->kv_total : d->kv_first + capacity(d, b);
 }
 
@@ -258,7 +258,7 @@ const void *reference_scale(const rapt_scales *s, const void *base, int64_t b, i
 }
 
 static float bias_of(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
-    return reference_element(d->bias.type, reference_at(a->bias, &d->bias, b, h, i), j - d->kv_first);
+    return reference_element(d->bias.type, reference_at(a->bias, &d->bias, b, h, i), j);
 }
 
 /* The position that query i of entry b stands at. */
@@ -277,14 +277,13 @@ bool reference_attends(const rapt_desc *d, const rapt_args *a, int64_t b, int64_
     if (!right && j >= prefix) return false;
     if (d->window_left >= 0 && j < at - d->window_left) return false;
     if (d->local_chunk && j / d->local_chunk != divide_down(at, d->local_chunk)) return false;
-    const int64_t n = j - d->kv_first; /* the column */
     if (d->map.type) {
         const unsigned char *row = reference_at(a->map, &d->map, b, h, i / d->map_queries);
-        if (row[n / d->map_keys] == 0) return false;
+        if (row[j / d->map_keys] == 0) return false;
     }
     if (d->mask.type) {
         const unsigned char *row = reference_at(a->mask, &d->mask, b, h, i);
-        if (d->mask.type == RAPT_BIT ? !(row[n / 8] >> n % 8 & 1) : row[n] == 0) return false;
+        if (d->mask.type == RAPT_BIT ? !(row[j / 8] >> j % 8 & 1) : row[j] == 0) return false;
     }
     return !d->bias.type || bias_of(d, a, b, h, i, j) != -INFINITY;
 }
@@ -439,6 +438,8 @@ static void double_row(const row *r, double *o, double *bound, double *size, dou
     const double n_l = 20 + blocks + merges + rises, n_o = fmin((double)keys, CHUNK) + 1 + merges + rises + scaled;
 
     double sum = 0, low = 0, high = 0;
+    bool uncertain[RAPT_MAX_HEAD_DIM] = {false}; /* an infinite value's weight may underflow to 0, and 0 * inf is NaN */
+    const double least = -126 * log(2);
     if (sink != -INFINITY) {
         const double t = sink - max, delta = sink_slack + 4 * u * (sink_slack + top - t) + 4 * u * (1 + rises);
         sum = exp(t);
@@ -463,6 +464,7 @@ static void double_row(const row *r, double *o, double *bound, double *size, dou
         for (int64_t c = 0; c < d_v; c++) {
             const double stored = (double)r->v[n * d_v + c] * r->v_channel[c], v = stored * r->v_token[n];
             size[c] += weight * fabs(v);
+            if (isinf(v) && t - delta < least) uncertain[c] = true;
             bound[c] += (most - weight) * fabs(v - o[c]) + (gamma_n(n_l + n_o + 2) * most + 0x1p-126) * fabs(v);
             if (by_token) bound[c] += 0x1p-149 * fabs(stored);
         }
@@ -470,6 +472,7 @@ static void double_row(const row *r, double *o, double *bound, double *size, dou
     for (int64_t c = 0; c < d_v; c++) {
         size[c] /= sum;
         bound[c] = bound[c] / low + 0x1p-149 * (n_o + 2) * fmax(1, fabs((double)r->v_channel[c]));
+        if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
     }
     *lse = max + log(sum);
     *lse_bound = fmax(log(high / sum), log(sum / low)) + gamma_n(n_l) + (double)keys * 0x1p-126 + 4 * u * log(sum) +

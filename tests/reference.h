@@ -46,7 +46,8 @@
 #include "rapt.h"
 
 typedef struct reference {
-    double *o, *o_bound, *o_size; /* by row (reference_row) and channel: the output, E, and sum_j P_j |v_j| */
+    double *o, *o_bound, *o_size; /* by row (reference_row) and channel: the output, E, and sum_j P_j |v_j|. E is NaN for an
+                                     infinite output that may also be NaN, since the weight of an infinite value may be 0 */
     double *lse, *lse_bound;      /* by row */
     float *naive;                 /* as o: the output in plain f32, with libm */
 } reference;
@@ -57,6 +58,37 @@ void reference_free(reference *result);
 
 /* ---- Rows and keys ------------------------------------------------------------------------------------------------------ */
 
+/* Queries of entry b; the batch index and the token of its query i in Q, O and LSE; rows of the problem, counted by entry, head
+ * and query. */
+int64_t reference_queries(const rapt_desc *desc, int64_t b);
+int64_t reference_query_batch(const rapt_desc *desc, int64_t b);
+int64_t reference_query_token(const rapt_desc *desc, int64_t b, int64_t i);
+int64_t reference_row(const rapt_desc *desc, int64_t b, int64_t h, int64_t i);
+int64_t reference_rows(const rapt_desc *desc);
+
+/* The length of entry b, counted from position 0, and the positions first..end - 1 of the keys that are given and exist. */
+int64_t reference_length(const rapt_desc *desc, const rapt_args *args, int64_t b);
+void reference_keys(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t *first, int64_t *end);
+
+/* Where the key of head h (of K and V) at position j lies for query i of entry b: its batch index, or page, and its token. */
+typedef struct reference_place {
+    int64_t batch, token;
+} reference_place;
+reference_place reference_key(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* The address of the element of the page table that says so, any alignment. */
+const void *reference_table(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t page);
+
+/* Whether query i of head h (of Q) attends the key at position j. */
+bool reference_attends(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* Addresses: of a token's channels of a tensor; of the f32 factor of an element of K or V, null without factors. */
+void *reference_at(const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token);
+const void *reference_scale(const rapt_scales *scales, const void *base, int64_t b, int64_t h, reference_place place,
+                            int64_t channel);
+
+/* ---- Storage types ------------------------------------------------------------------------------------------------------ */
+
 /* Types of all tensors: bytes, load, store to nearest even, half the distance of neighbours at a magnitude (0 for f32). */
 int64_t reference_type_bytes(rapt_type type);
 float reference_load(rapt_type type, const void *at);
@@ -66,20 +98,6 @@ double reference_half_ulp(rapt_type type, double magnitude);
 /* Rows of those of K and V too: bytes (-1 where a type's groups do not divide the channels), load an element, store a row as
  * rapt_kv_append does without scales (false where there are no such rows). */
 int64_t reference_row_bytes(rapt_type type, int64_t channels);
-float reference_element(rapt_type type, const void *row, int64_t channel);
-bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels);
-int64_t reference_type_bytes(rapt_type type);
-float reference_load(rapt_type type, const void *at);
-void reference_store(rapt_type type, void *at, float value);
-double reference_half_ulp(rapt_type type, double magnitude);
-
-<<<<<<< HEAD
-/* All types of K and V: a token's channel, exactly; a token's channels, rounded somehow, false if the type cannot hold them. */
-=======
-/* Rows of those of K and V too: bytes (-1 where a type's groups do not divide the channels), load an element, store a row as
- * rapt_kv_append does without scales (false where there are no such rows). */
-int64_t reference_row_bytes(rapt_type type, int64_t channels);
->>>>>>> 71b26a7a4c2a61b9ea362ae11d0c27cf926318fe
 float reference_element(rapt_type type, const void *row, int64_t channel);
 bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels);
 

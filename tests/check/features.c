@@ -194,6 +194,27 @@ static void case_k_scales(check *c) { each(c, add_k_scales); }
 static void case_v_scales(check *c) { each(c, add_v_scales); }
 static void case_scales(check *c) { each(c, add_scales); }
 
+/* ---- Types of caches ---------------------------------------------------------------------------------------------------- */
+
+static void case_kv_types(check *c) {
+    for (int type = RAPT_F8_E4M3; type <= RAPT_Q5_1; type++) {
+        for (int n = 0; n < 12; n++) {
+            static const int64_t queries[] = {1, 3, 40};
+            problem p = problem_of(c, 2, 4, 2, queries[n % 3], UP_TO(n < 3 ? 600 : 150), UP_TO(80), UP_TO(80));
+            problem_draw_types(&p, &c->random);
+            problem_kv_types(&p, n % 4 == 3 ? p.desc.k.type : (rapt_type)type, n % 4 == 2 ? p.desc.v.type : (rapt_type)type);
+            problem_draw_mask(&p, &c->random);
+            if (draw_below(&c->random, 2)) problem_draw_places(&p, &c->random);
+            if (draw_below(&c->random, 2)) p.k_grain = (grain)draw_below(&c->random, GRAINS);
+            if (draw_below(&c->random, 2)) p.v_grain = (grain)draw_below(&c->random, GRAINS);
+            if (type == RAPT_INT8) p.desc.scale = 0.05f;
+            p.k = (place)draw_below(&c->random, PLACE_PACKED);
+            p.v = (place)draw_below(&c->random, PLACE_PACKED);
+            examine(c, &p);
+        }
+    }
+}
+
 /* ---- Where queries and keys lie ----------------------------------------------------------------------------------------- */
 
 static void add_places(problem *p, uint64_t *random) {
@@ -261,14 +282,14 @@ static void add_ring(problem *p, uint64_t *random, int64_t n) {
 }
 
 static void add_first(problem *p, uint64_t *random, int64_t n) {
-    static const int64_t firsts[] = {512, 1024, 51200};
-    p->desc.kv_first = DRAW_OF(random, firsts);
+    static const int64_t firsts[] = {512, 1024, 2048};
+    p->desc.kv_first = n % 4 ? DRAW_OF(random, firsts) : 512000;
     if (n % 3) p->desc.kv_total = p->desc.kv_first + draw_below(random, 2 * p->desc.kv_len + 1);
     if (n % 4 == 1) add_local_chunk(p, random, n), p->desc.local_chunk += 500;
     if (n % 4 == 2) add_mask(p, random, n % 8 == 2 ? RAPT_BOOL : RAPT_BIT);
     if (n % 4 == 3) add_alibi(p, random, n);
     if (n % 5 == 1) add_pages(p, random, n);
-    if (n % 5 == 2) add_ragged_keys(p, random, n);
+    if (n % 5 == 2) add_ragged_queries(p, random, n);
 }
 
 static void case_ragged_queries(check *c) { each(c, add_ragged_queries); }
@@ -328,7 +349,7 @@ static void case_features(check *c) {
         const int64_t q_len = draw_below(r, 2) ? draw_below(r, 5) : draw_below(r, 50);
         const int64_t kv_len = draw_below(r, 4) ? draw_below(r, 140) : draw_below(r, 1100);
         problem p = problem_of(c, draw_below(r, 4), kv_heads * ratio, kv_heads, q_len, kv_len, UP_TO(48), UP_TO(48));
-        problem_draw_types(&p, r);
+        problem_draw_types_of_caches(&p, r);
         problem_draw_features(&p, r);
         p.q = (place)draw_below(r, PLACE_PACKED);
         p.k = (place)draw_below(r, PLACE_PACKED);
@@ -362,6 +383,7 @@ const check_case feature_cases[] = {
     {"k-scales", "factors of keys: one, by head, token, channel", case_k_scales, 5},
     {"v-scales", "factors of values", case_v_scales, 5},
     {"kv-scales", "both", case_scales, 5},
+    {"kv-types", "fp8, int8, int4 and ggml's types, with factors, in pages", case_kv_types, 8},
     {"ragged-queries", "entries of any number of queries, 0 among them", case_ragged_queries, 5},
     {"ragged-keys", "and keys", case_ragged_keys, 5},
     {"ragged-masks", "with masks, maps, biases, ALiBi and windows", case_ragged_masks, 5},

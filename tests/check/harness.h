@@ -177,10 +177,12 @@ problem problem_of(check *c, int64_t batch, int64_t heads, int64_t kv_heads, int
 void problem_types(problem *p, rapt_type q, rapt_type k, rapt_type v, rapt_type o);
 void problem_draw_mask(problem *p, uint64_t *random);
 void problem_draw_data(problem *p, uint64_t *random);
+void problem_kv_types(problem *p, rapt_type k, rapt_type v); /* makes d_k and d_v whole groups */
 void problem_draw_types(problem *p, uint64_t *random);
-void problem_draw_features(problem *p, uint64_t *random); /* any of them, and masks; batch up to MOST_BATCH */
-void problem_draw_logits(problem *p, uint64_t *random);   /* of these only softcap, ALiBi, bias, sinks, logits_body, factors */
-void problem_draw_places(problem *p, uint64_t *random);   /* and only where keys and queries lie */
+void problem_draw_types_of_caches(problem *p, uint64_t *random); /* of K and V, any; d_k and d_v must not depend on each other */
+void problem_draw_features(problem *p, uint64_t *random);        /* any of them, and masks; batch up to MOST_BATCH */
+void problem_draw_logits(problem *p, uint64_t *random); /* of these only softcap, ALiBi, bias, sinks, logits_body, factors */
+void problem_draw_places(problem *p, uint64_t *random); /* and only where keys and queries lie */
 
 /* Pages of so many keys for the problem, each entry's in its own order. */
 void problem_paged(problem *p, int64_t page_size);

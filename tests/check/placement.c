@@ -14,7 +14,7 @@ static uint64_t random_of(const problem *p, const kernel *k) { return hash_text(
 
 /* Something of everything that does not say where keys lie. */
 static void draw_rest(problem *p, uint64_t *random) {
-    problem_draw_types(p, random);
+    problem_draw_types_of_caches(p, random);
     problem_draw_data(p, random);
     problem_draw_features(p, random);
     p->ragged_queries = p->ragged_keys = p->ring = false;
@@ -22,8 +22,6 @@ static void draw_rest(problem *p, uint64_t *random) {
     p->desc.table = (rapt_layout){0};
     p->table = TABLE_MATRIX;
     p->nan_masked = false;
-    if (p->k_grain == GRAIN_HEAD) p->k_grain = GRAIN_TOKEN; /* pages have no factors by entry */
-    if (p->v_grain == GRAIN_HEAD) p->v_grain = GRAIN_TOKEN;
 }
 
 static void case_pages(check *c) {
@@ -67,6 +65,7 @@ static void case_ragged(check *c) {
         draw_rest(&p, &c->random);
         p.ragged_queries = n % 3 != 1;
         p.ragged_keys = n % 3 != 2;
+        if (p.ragged_keys) p.desc.kv_first = p.desc.kv_total = 0;
         p.ring = n % 4 == 0;
         if (!p.ragged_keys && n % 2) problem_paged(&p, 1 + draw_below(&c->random, 100));
         if (!problem_wanted(c, &p)) continue;
@@ -174,6 +173,8 @@ static void case_values_in_keys(check *c) {
         problem p = problem_of(c, 2, 4, n % 4 ? 1 : 4, n % 2 ? 1 : 20, UP_TO(150), d[0], d[1]);
         draw_rest(&p, &c->random);
         problem_types(&p, type, type, type, type);
+        p.desc.d_k = d[0];
+        p.desc.d_v = d[1];
         p.k = p.v = (place)draw_below(&c->random, PLACE_ONE_BATCH);
         if (n % 3 == 0) problem_paged(&p, 16);
         if (!problem_wanted(c, &p)) continue;
@@ -230,7 +231,7 @@ static bool stands_alone(const subject *s, int64_t b, int64_t h, int64_t i, int6
 static void case_row_alone(check *c) {
     for (int n = 0; n < 24; n++) {
         problem p = problem_of(c, 3, 6, 2, UP_TO(40), UP_TO(n < 4 ? 1100 : 160), UP_TO(40), UP_TO(40));
-        problem_draw_types(&p, &c->random);
+        problem_draw_types_of_caches(&p, &c->random);
         problem_draw_data(&p, &c->random);
         problem_draw_features(&p, &c->random);
         if (p.desc.causal == RAPT_CAUSAL_NONE && n % 2) p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
@@ -265,7 +266,7 @@ static void case_row_alone(check *c) {
 static void case_entry_alone(check *c) {
     for (int n = 0; n < 16; n++) {
         problem p = problem_of(c, 3, 6, 2, n % 2 ? UP_TO(4) : UP_TO(40), UP_TO(n < 2 ? 1100 : 160), UP_TO(40), UP_TO(40));
-        problem_draw_types(&p, &c->random);
+        problem_draw_types_of_caches(&p, &c->random);
         problem_draw_data(&p, &c->random);
         problem_draw_features(&p, &c->random);
         if (!problem_wanted(c, &p)) continue;
@@ -332,7 +333,7 @@ static void case_threads(check *c) {
     for (int n = 0; n < 8; n++) {
         problem p =
             problem_of(c, 1 + n % 3, 4, 1 + n % 2, n % 2 ? UP_TO(3) : 40, n < 4 ? 1300 : UP_TO(600), UP_TO(32), UP_TO(32));
-        problem_draw_types(&p, &c->random);
+        problem_draw_types_of_caches(&p, &c->random);
         problem_draw_features(&p, &c->random);
         same_by_threads(c, &p);
     }

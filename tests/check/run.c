@@ -198,7 +198,15 @@ static bool plan_made(check *c, const subject *s, kernel *k, const how *h, rapt_
         check_fail(c, k, "the plan says %s (%s)", info->isa, info->rounding);
         return false;
     }
-    k->path_runs[strcmp(info->path, "keys-in-lanes") == 0]++;
+    const char *const paths[] = {"queries-in-lanes", "keys-in-lanes", "mixed"};
+    int path = 0;
+    while (path < LENGTH_OF(paths) && (!info->path || strcmp(info->path, paths[path]) != 0)) path++;
+    if (path == LENGTH_OF(paths)) {
+        check_fail(c, k, "the plan's path is %s", info->path ? info->path : "null");
+        return false;
+    }
+    if (path != 0) k->path_runs[1]++;
+    if (path != 1) k->path_runs[0]++;
     return true;
 }
 

@@ -79,6 +79,19 @@ void problem_draw_types(problem *p, uint64_t *random) {
     p->desc.o.type = DRAW_OF(random, types);
 }
 
+void problem_kv_types(problem *p, rapt_type k, rapt_type v) {
+    p->desc.k.type = k;
+    p->desc.v.type = v;
+    if (reference_row_bytes(k, p->desc.d_k) < 0) p->desc.d_k = (p->desc.d_k + 31) / 32 * 32;
+    if (reference_row_bytes(v, p->desc.d_v) < 0) p->desc.d_v = (p->desc.d_v + 31) / 32 * 32;
+}
+
+void problem_draw_types_of_caches(problem *p, uint64_t *random) {
+    problem_draw_types(p, random);
+    if (draw_below(random, 3) == 0)
+        problem_kv_types(p, (rapt_type)(1 + draw_below(random, RAPT_Q5_1)), (rapt_type)(1 + draw_below(random, RAPT_Q5_1)));
+}
+
 void problem_draw_mask(problem *p, uint64_t *random) {
     static const int64_t sides[] = {-1, -1, 0, 1, 2, 5, 31, 63, 64, 65, 100, 511, 600, 100000};
     p->desc.causal = (rapt_causal)draw_below(random, 3);
@@ -149,7 +162,7 @@ void problem_draw_features(problem *p, uint64_t *random) {
     if (draw_below(random, 2)) draw_row_mask(p, random);
     problem_draw_logits(p, random);
     problem_draw_places(p, random);
-    p->desc.kv_first = RAPT_CHUNK_KEYS * rarely(random, 3);
+    p->desc.kv_first = p->ragged_keys ? 0 : RAPT_CHUNK_KEYS * rarely(random, 3);
     if (p->desc.kv_first && p->table != TABLE_LAST_PAGE && draw_below(random, 2))
         p->desc.kv_total = p->desc.kv_first + draw_below(random, 2 * p->desc.kv_len + 1);
     p->nan_masked = draw_below(random, 4) == 0;
@@ -379,6 +392,11 @@ static void *create_rows(check *c, subject *s, const problem *p, extra e, rapt_l
     return create_extra(s, e, span(l, batch, heads, tokens, elements), p->offset);
 }
 
+/* Columns of masks, maps and biases: positions, so that the same rows serve all parts of a sequence. */
+static int64_t columns(const rapt_desc *d, const problem *p) {
+    return d->k_starts ? p->desc.kv_len : d->kv_total ? d->kv_total : d->kv_first + d->kv_len;
+}
+
 static bool keeps(const problem *p, extra e, key_pattern kind, int64_t b, int64_t h, int64_t i, int64_t n, int64_t block) {
     const uint64_t seed = p->data_seed + (uint64_t)e;
     const int same = p->same[e];
@@ -405,12 +423,12 @@ static bool keeps(const problem *p, extra e, key_pattern kind, int64_t b, int64_
 
 static void create_mask(check *c, subject *s, const problem *p, int64_t tokens) {
     rapt_desc *d = &s->desc;
-    unsigned char *const base = create_rows(c, s, p, EXTRA_MASK, &d->mask, d->batch, d->heads, tokens, d->kv_len);
+    unsigned char *const base = create_rows(c, s, p, EXTRA_MASK, &d->mask, d->batch, d->heads, tokens, columns(d, p));
     s->args.mask = base;
     for (int64_t row = 0; row < d->batch * d->heads * tokens; row++) {
         const int64_t b = row / tokens / d->heads, h = row / tokens % d->heads, i = row % tokens;
         unsigned char *const to = reference_at(base, &d->mask, b, h, i);
-        for (int64_t n = 0; n < d->kv_len; n++) {
+        for (int64_t n = 0; n < columns(d, p); n++) {
             const bool kept = keeps(p, EXTRA_MASK, p->mask, b, h, i, n, 64);
             if (d->mask.type == RAPT_BOOL) to[n] = kept ? (unsigned char)(1 + n % 255) : 0;
             else to[n / 8] = (unsigned char)(kept ? to[n / 8] | 1 << n % 8 : to[n / 8] & ~(1 << n % 8));
@@ -420,12 +438,12 @@ static void create_mask(check *c, subject *s, const problem *p, int64_t tokens) 
 
 static void create_map(check *c, subject *s, const problem *p, int64_t tokens) {
     rapt_desc *d = &s->desc;
-    const int64_t rows = (tokens + d->map_queries - 1) / d->map_queries, columns = (d->kv_len + d->map_keys - 1) / d->map_keys;
-    unsigned char *const base = create_rows(c, s, p, EXTRA_MAP, &d->map, d->batch, d->heads, rows, columns);
+    const int64_t rows = (tokens + d->map_queries - 1) / d->map_queries, blocks = (columns(d, p) + d->map_keys - 1) / d->map_keys;
+    unsigned char *const base = create_rows(c, s, p, EXTRA_MAP, &d->map, d->batch, d->heads, rows, blocks);
     s->args.map = base;
     for (int64_t row = 0; row < d->batch * d->heads * rows; row++) {
         const int64_t b = row / rows / d->heads, h = row / rows % d->heads, i = row % rows;
-        for (int64_t n = 0; n < columns; n++)
+        for (int64_t n = 0; n < blocks; n++)
             ((unsigned char *)reference_at(base, &d->map, b, h, i))[n] = keeps(p, EXTRA_MAP, p->map, b, h, i, n, 1) ? 7 : 0;
     }
 }
@@ -444,12 +462,12 @@ static float bias_value(const problem *p, int64_t b, int64_t h, int64_t i, int64
 static void create_bias(check *c, subject *s, const problem *p, int64_t tokens) {
     rapt_desc *d = &s->desc;
     const int64_t bytes = reference_type_bytes(d->bias.type);
-    unsigned char *const base = create_rows(c, s, p, EXTRA_BIAS, &d->bias, d->batch, d->heads, tokens, d->kv_len);
+    unsigned char *const base = create_rows(c, s, p, EXTRA_BIAS, &d->bias, d->batch, d->heads, tokens, columns(d, p));
     s->args.bias = base;
     for (int64_t row = 0; row < d->batch * d->heads * tokens; row++) {
         const int64_t b = row / tokens / d->heads, h = row / tokens % d->heads, i = row % tokens;
         unsigned char *const to = reference_at(base, &d->bias, b, h, i);
-        for (int64_t n = 0; n < d->kv_len; n++) reference_store(d->bias.type, to + n * bytes, bias_value(p, b, h, i, n));
+        for (int64_t n = 0; n < columns(d, p); n++) reference_store(d->bias.type, to + n * bytes, bias_value(p, b, h, i, n));
     }
 }
 
@@ -471,12 +489,13 @@ static const float *create_numbers(check *c, subject *s, const problem *p, extra
 /* Factors of K or V: only those of keys that exist. */
 static const float *create_scales(subject *s, const problem *p, extra e, grain of, rapt_scales *l, int64_t channels) {
     const rapt_desc *d = &s->desc;
-    const int64_t batch = d->page_size ? d->pages : p->ragged_keys ? 1 : d->batch, heads = d->kv_heads;
+    const bool by_token = of == GRAIN_TOKEN || of == GRAIN_TOKEN_OF_ALL_HEADS;
+    const int64_t batch = !by_token ? d->batch : d->page_size ? d->pages : p->ragged_keys ? 1 : d->batch, heads = d->kv_heads;
     const int64_t tokens = d->page_size ? d->page_size : d->kv_len, gap = p->rows == PLACE_PADDED || p->rows == PLACE_ODD ? 4 : 0;
     *l = (rapt_scales){.present = 1};
     if (of == GRAIN_HEAD) {
         l->head_stride = 4 + gap;
-        l->batch_stride = d->page_size || p->ragged_keys ? 0 : l->head_stride * heads;
+        l->batch_stride = l->head_stride * heads + gap;
     } else if (of == GRAIN_TOKEN && p->rows == PLACE_BSHD) {
         l->head_stride = 4;
         l->token_stride = 4 * heads;
@@ -583,7 +602,7 @@ static void create_table(check *c, subject *s, const problem *p, const int32_t *
     }
     s->args.table = create_rows(c, s, p, EXTRA_TABLE, &d->table, p->table == TABLE_MATRIX ? d->batch : 1, d->kv_heads, tokens,
                                 p->table == TABLE_MATRIX ? columns : starts[d->batch]);
-    if (p->table != TABLE_MATRIX) d->table.batch_stride = NOT_USED;
+    if (p->table != TABLE_MATRIX) d->table.batch_stride = INT64_C(1) << 40; /* not used, which the plan does not know */
     int64_t next = 0;
     for (int64_t b = 0; b < d->batch; b++) {
         const int64_t pages = p->table == TABLE_MATRIX ? columns : starts[b + 1] - starts[b];
@@ -636,10 +655,9 @@ static void poison_masked(subject *s) {
                     reference_at(a->v, &d->v, at.batch, h / group, at.token),
                     d->k_scales.token_stride ? (void *)reference_scale(&d->k_scales, a->k_scales, b, h / group, at, 0) : NULL,
                     d->v_scales.token_stride ? (void *)reference_scale(&d->v_scales, a->v_scales, b, h / group, at, 0) : NULL,
-                    d->bias.type ? (unsigned char *)reference_at(a->bias, &d->bias, b, h, i) + (j - d->kv_first) * bias_bytes
-                                 : NULL};
-                const int64_t bytes[MARKS] = {reference_row_bytes(d->k.type, d->d_k), reference_row_bytes(d->v.type, d->d_v), 4, 4,
-                                              bias_bytes};
+                    d->bias.type ? (unsigned char *)reference_at(a->bias, &d->bias, b, h, i) + j * bias_bytes : NULL};
+                const int64_t bytes[MARKS] = {reference_row_bytes(d->k.type, d->d_k), reference_row_bytes(d->v.type, d->d_v), 4,
+                                              4, bias_bytes};
                 const bool attended = !poison && reference_attends(d, a, b, h, i, j);
                 for (int e = 0; e < MARKS; e++) {
                     if (!part[e]) continue;
