@@ -200,7 +200,8 @@ static rapt_status check_features(const rapt_desc *d) {
     if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK || (d->kv_first && d->k_starts)) return RAPT_ERR_FEATURE;
     if (!in_range(d->kv_first + d->kv_len, 0, RAPT_MAX_LENGTH) || !in_range(d->kv_total, 0, RAPT_MAX_LENGTH))
         return RAPT_ERR_SHAPE;
-    return d->arith == RAPT_EXACT ? RAPT_OK : RAPT_ERR_ARITH;
+    if (d->arith == RAPT_INT8_DOT && (d->k.type != RAPT_INT8 || d->v.type != RAPT_INT8)) return RAPT_ERR_ARITH;
+    return in_range((int64_t)d->arith, RAPT_EXACT, RAPT_INT8_DOT) ? RAPT_OK : RAPT_ERR_ARITH;
 }
 
 /* starts[0..n] of a ragged batch, in a tensor of so many tokens. *most: of the longest entry. */
@@ -345,7 +346,7 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;
     int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
-    c.keys_in_lanes = together <= kernel->few_rows;
+    c.keys_in_lanes = together <= kernel->few_rows && !problem->integer;
     c.chunks = divide_up(keys, RAPT_CHUNK);
     c.part_chunks = larger(c.chunks, 1);
     c.parts = 1;
@@ -405,7 +406,8 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
         pairs = product(product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
         p->task_pairs = pairs < 0 ? INT64_MAX : larger(divide_up(pairs, wanted), 1);
     }
-    if (ragged(p) || problem->q_len * problem->group > p->kernel->few_rows) p->pass_tiles = tiles_per_pass(p->kernel, problem);
+    if (ragged(p) || problem->integer || problem->q_len * problem->group > p->kernel->few_rows)
+        p->pass_tiles = tiles_per_pass(p->kernel, problem);
     p->phases = 1;
     if (!ragged(p)) {
         p->cut = rapt_cut_entry(p, problem->q_len, problem->kv_len);
@@ -475,6 +477,7 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     problem->unmerged = d.unmerged != 0;
     problem->alibi = d.alibi;
     problem->logits_body = d.logits_body;
+    problem->integer = d.arith == RAPT_INT8_DOT;
     p.arith = d.arith;
     p.q_starts = d.q_starts;
     p.k_starts = d.k_starts;

@@ -19,6 +19,8 @@
  *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
  *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
  *
+ *   RAPT_DOT, i_dot    see dots.h
+ *
  * and may define, where it is faster:
  *   RAPT_STAGED_BROADCAST   staged blocks of K and V hold each element RAPT_VL times
  *   RAPT_SQUARE_ROWS        from so many rows on, K is transposed while it is loaded, with these words:
@@ -193,6 +195,7 @@ static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
 /* The state that a sink is: its logit as a score, with weight 1 and no value. */
 static inline float sink_score(const rapt_problem *p, const char *sink) { return float_at(sink) / p->natural; }
 
+#include "dots.h"
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"
 
@@ -219,7 +222,7 @@ static void attend(const rapt_task *t) {
         attend_rows(t);
         return;
     }
-    int rest = left_over(t->rows);
+    int rest = t->problem->integer ? 0 : left_over(t->rows);
     rapt_task lanes = *t, few = *t;
     lanes.rows -= rest;
     attend_queries(&lanes);

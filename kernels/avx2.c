@@ -126,4 +126,7 @@ static inline vf v_zip_high(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
 static inline vf v_pair_low(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x44); }
 static inline vf v_pair_high(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0xee); }
 
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) { return _mm256_add_epi32(acc, _mm256_madd_epi16(b, a)); }
+
 #include "attend.h"

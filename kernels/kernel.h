@@ -29,8 +29,9 @@ enum {
     RAPT_CPU_AVX512BW = 1 << 7,
     RAPT_CPU_AVX512VL = 1 << 8,
     RAPT_CPU_NEON = 1 << 9,
+    RAPT_CPU_AVX512VNNI = 1 << 10,
 };
-#define RAPT_CPU_NAMES "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon"
+#define RAPT_CPU_NAMES "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni"
 
 /* A validated problem: what is the same for all tasks of a plan. */
 typedef struct rapt_problem {
@@ -54,6 +55,7 @@ typedef struct rapt_problem {
      * are modified, scores become logits in base e first: score * score_natural, then softcap and what else there is, and
      * exponent and natural are those of base e. */
     bool modified;
+    bool integer; /* RAPT_INT8_DOT */
     float q_factor, score_natural, exponent, natural;
     float least;                    /* a difference of scores at which exp2(difference * exponent) is zero: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */

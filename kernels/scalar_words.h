@@ -78,3 +78,8 @@ static inline void i_store_u16(void *to, vi a) {
     uint16_t h = (uint16_t)a;
     memcpy(to, &h, sizeof h);
 }
+
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) {
+    return acc + (vi)((int16_t)b * (int16_t)a) + (vi)((int16_t)(b >> 16) * (int16_t)(a >> 16));
+}

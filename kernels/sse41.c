@@ -84,4 +84,7 @@ static inline void i_store_u16(void *to, vi a) { _mm_storel_epi64(to, _mm_packus
 
 static inline __attribute__((always_inline)) void v_transpose(vf a[4]) { _MM_TRANSPOSE4_PS(a[0], a[1], a[2], a[3]); }
 
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) { return _mm_add_epi32(acc, _mm_madd_epi16(b, a)); }
+
 #include "attend.h"

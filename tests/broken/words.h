@@ -94,3 +94,9 @@ static inline void v_transpose(vf a[4]) {
     vf b[4] = {a[0], a[1], a[2], a[3]};
     for (int i = 0; i < 4; i++) a[i] = (vf){b[0][i], b[1][i], b[2][i], b[3][i]};
 }
+
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) {
+    vm x = (vm)b, y = (vm)a;
+    return acc + (vi)((x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16));
+}
