@@ -473,6 +473,7 @@ static void double_row(const row *r, double *o, double *bound, double *size, dou
         size[c] /= sum;
         bound[c] = bound[c] / low + 0x1p-149 * (n_o + 2) * fmax(1, fabs((double)r->v_channel[c]));
         if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
+        else if (isnan(bound[c])) bound[c] = INFINITY; /* 0 * inf: an error of any size, of equal values */
     }
     *lse = max + log(sum);
     *lse_bound = fmax(log(high / sum), log(sum / low)) + gamma_n(n_l) + (double)keys * 0x1p-126 + 4 * u * log(sum) +
