@@ -264,7 +264,7 @@ typedef struct check_case {
 
 /* Each ends with a null name. */
 extern const check_case agreement_cases[], feature_cases[], invariance_cases[], placement_cases[], part_cases[],
-    complaint_cases[], contract_cases[];
+    complaint_cases[], contract_cases[], refusal_cases[];
 
 void case_golden(check *c);
 
