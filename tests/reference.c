@@ -196,132 +196,330 @@ double reference_half_ulp(rapt_type type, double magnitude) {
     return 0;
 }
 
-bool reference_attends(const rapt_desc *desc, int64_t length, int64_t i, int64_t j) {
-    const int64_t at = i + (desc->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : length - desc->q_len);
-    return j >= 0 && j < length && (desc->causal == RAPT_CAUSAL_NONE || j <= at) &&
-           (desc->window_left < 0 || j >= at - desc->window_left) && (desc->window_right < 0 || j <= at + desc->window_right);
+/* ---- Rows and keys ------------------------------------------------------------------------------------------------------ */
+
+int64_t reference_queries(const rapt_desc *d, int64_t b) { return d->q_starts ? d->q_starts[b + 1] - d->q_starts[b] : d->q_len; }
+
+int64_t reference_query_batch(const rapt_desc *d, int64_t b) { return d->q_starts ? 0 : b; }
+
+int64_t reference_query_token(const rapt_desc *d, int64_t b, int64_t i) { return d->q_starts ? d->q_starts[b] + i : i; }
+
+int64_t reference_row(const rapt_desc *d, int64_t b, int64_t h, int64_t i) {
+    const int64_t before = d->q_starts ? d->q_starts[b] - d->q_starts[0] : b * d->q_len;
+    return d->heads * before + (b < d->batch ? h * reference_queries(d, b) : 0) + i;
 }
 
-static const unsigned char *row_at(const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token) {
-    return (const unsigned char *)base + b * layout->batch_stride + h * layout->head_stride + token * layout->token_stride;
+int64_t reference_rows(const rapt_desc *d) { return reference_row(d, d->batch, 0, 0); }
+
+/* The keys that there is room for: entry b's own. */
+static int64_t capacity(const rapt_desc *d, int64_t b) { return d->k_starts ? d->k_starts[b + 1] - d->k_starts[b] : d->kv_len; }
+
+int64_t reference_length(const rapt_desc *d, const rapt_args *a, int64_t b) {
+    if (a->kv_lengths) return a->kv_lengths[b];
+    if (d->page_size && a->table_starts && a->last_page) {
+        const int64_t pages = a->table_starts[b + 1] - a->table_starts[b];
+        return d->kv_first + (pages ? (pages - 1) * d->page_size + a->last_page[b] : 0);
+    }
+    return d->kv_total ? d->kv_total : d->kv_first + capacity(d, b);
 }
 
-static void load_row(float *to, const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token,
-                     int64_t channels) {
-    const unsigned char *from = row_at(base, layout, b, h, token);
-    for (int64_t c = 0; c < channels; c++) to[c] = reference_load(layout->type, from + c * reference_type_bytes(layout->type));
+void reference_keys(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t *first, int64_t *end) {
+    const int64_t length = reference_length(d, a, b), given = d->kv_first + capacity(d, b);
+    *first = d->kv_first;
+    *end = length < given ? length : given;
+    if (*end < *first) *end = *first;
 }
 
-/* One row: its query, the keys and values of its head as f32, and room for a number per key. */
+void *reference_at(const void *base, const rapt_layout *l, int64_t b, int64_t h, int64_t token) {
+    return (unsigned char *)base + b * l->batch_stride + h * l->head_stride + token * l->token_stride;
+}
+
+const void *reference_table(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t page) {
+    const unsigned char *row = reference_at(a->table, &d->table, a->table_starts ? 0 : b, h, i);
+    return row + 4 * ((a->table_starts ? a->table_starts[b] : 0) + page);
+}
+
+reference_place reference_key(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    int64_t n = j - d->kv_first;
+    if (a->ring_starts) n = (a->ring_starts[b] + n) % capacity(d, b);
+    if (d->page_size) {
+        int32_t page;
+        memcpy(&page, reference_table(d, a, b, h, i, n / d->page_size), sizeof page);
+        return (reference_place){page, n % d->page_size};
+    }
+    return d->k_starts ? (reference_place){0, d->k_starts[b] + n} : (reference_place){b, n};
+}
+
+const void *reference_scale(const rapt_scales *s, const void *base, int64_t b, int64_t h, reference_place place,
+                            int64_t channel) {
+    if (!s->present) return NULL;
+    const int64_t batch = s->token_stride ? place.batch * s->batch_stride + place.token * s->token_stride : b * s->batch_stride;
+    return (const unsigned char *)base + batch + h * s->head_stride + channel * s->channel_stride;
+}
+
+static float bias_of(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return reference_element(d->bias.type, reference_at(a->bias, &d->bias, b, h, i), j);
+}
+
+/* The position that query i of entry b stands at. */
+static int64_t position(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t i) {
+    return i + (d->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : reference_length(d, a, b) - reference_queries(d, b));
+}
+
+static int64_t divide_down(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+bool reference_attends(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const int64_t at = position(d, a, b, i), prefix = a->prefixes ? a->prefixes[b] : d->prefix;
+    int64_t first, end;
+    reference_keys(d, a, b, &first, &end);
+    if (j < first || j >= end) return false;
+    const bool right = (d->causal == RAPT_CAUSAL_NONE || j <= at) && (d->window_right < 0 || j <= at + d->window_right);
+    if (!right && j >= prefix) return false;
+    if (d->window_left >= 0 && j < at - d->window_left) return false;
+    if (d->local_chunk && j / d->local_chunk != divide_down(at, d->local_chunk)) return false;
+    if (d->map.type) {
+        const unsigned char *row = reference_at(a->map, &d->map, b, h, i / d->map_queries);
+        if (row[j / d->map_keys] == 0) return false;
+    }
+    if (d->mask.type) {
+        const unsigned char *row = reference_at(a->mask, &d->mask, b, h, i);
+        if (d->mask.type == RAPT_BIT ? !(row[j / 8] >> j % 8 & 1) : row[j] == 0) return false;
+    }
+    return !d->bias.type || bias_of(d, a, b, h, i, j) != -INFINITY;
+}
+
+/* ---- One row ------------------------------------------------------------------------------------------------------------ */
+
+/* Its query, the keys and values of its head as f32 and their factors (1 where there are none), and room for numbers of each
+ * key. Key n is at position first + n. */
 typedef struct row {
     const rapt_desc *desc;
-    int64_t length, i;
-    const float *q, *k, *v;
+    const rapt_args *args;
+    int64_t b, h, i, first, keys;
+    float *q, *k, *v, *k_channel, *v_channel, *k_token, *v_token, *weight;
     double *logit, *slack;
-    float *weight;
+    bool *attended;
 } row;
 
+static float element_of(const row *r, const void *base, const rapt_layout *layout) {
+    return reference_load(RAPT_F32, reference_at(base, layout, r->b, r->h, 0));
+}
+
+static bool modified(const rapt_desc *d) { return d->softcap > 0 || d->alibi || d->bias.type || d->logits_body; }
+
+static float through_body(const row *r, int64_t n, float logit) {
+    const int32_t head = (int32_t)r->h, token = (int32_t)r->i;
+    const rapt_logits one = {&logit, 1, 1, 1, 1, r->b, r->first + n, &head, &token};
+    r->desc->logits_body(r->args->logits_arg, &one);
+    return logit;
+}
+
+/* The term that ALiBi adds to the logit of key n. */
+static double alibi_term(const row *r, int64_t n) {
+    const rapt_desc *d = r->desc;
+    const double slope = element_of(r, r->args->slopes, &d->slopes);
+    if (d->alibi == RAPT_ALIBI_BIAS) return slope * bias_of(d, r->args, r->b, r->h, r->i, r->first + n);
+    return -slope * fabs((double)(position(d, r->args, r->b, r->i) - (r->first + n)));
+}
+
+static float naive_logit(const row *r, int64_t n, float x) {
+    const rapt_desc *d = r->desc;
+    if (d->softcap > 0) x = d->softcap * tanhf(x / d->softcap);
+    if (d->alibi) x += (float)alibi_term(r, n);
+    if (d->bias.type && d->alibi != RAPT_ALIBI_BIAS) x += bias_of(d, r->args, r->b, r->h, r->i, r->first + n);
+    return d->logits_body ? through_body(r, n, x) : x;
+}
+
 static void naive_row(const row *r, float *o) {
-    const int64_t d_k = r->desc->d_k, d_v = r->desc->d_v;
-    const float scale = r->desc->scale == 0 ? 1 / sqrtf((float)d_k) : r->desc->scale;
-    float max = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < r->length; j++) {
+    const rapt_desc *d = r->desc;
+    const float scale = d->scale == 0 ? 1 / sqrtf((float)d->d_k) : d->scale;
+    const float sink = d->sinks.type ? element_of(r, r->args->sinks, &d->sinks) : -INFINITY;
+    float max = sink, sum = 0;
+    for (int64_t n = 0; n < r->keys; n++) {
         float score = 0;
-        for (int64_t c = 0; c < d_k; c++) score += r->q[c] * r->k[j * d_k + c];
-        r->weight[j] = reference_attends(r->desc, r->length, r->i, j) ? score * scale : -INFINITY;
-        if (r->weight[j] > max) max = r->weight[j];
+        for (int64_t c = 0; c < d->d_k; c++) score += r->q[c] * r->k_channel[c] * r->k[n * d->d_k + c];
+        r->weight[n] = r->attended[n] ? naive_logit(r, n, score * r->k_token[n] * scale) : -INFINITY;
+        if (r->weight[n] > max) max = r->weight[n];
     }
-    for (int64_t j = 0; j < r->length; j++) sum += r->weight[j] = r->weight[j] == -INFINITY ? 0 : expf(r->weight[j] - max);
-    memset(o, 0, (size_t)d_v * sizeof *o);
-    for (int64_t j = 0; j < r->length; j++) {
-        if (r->weight[j] == 0) continue;
-        for (int64_t c = 0; c < d_v; c++) o[c] += r->weight[j] / sum * r->v[j * d_v + c];
+    for (int64_t n = 0; n < r->keys; n++) sum += r->weight[n] = r->weight[n] == -INFINITY ? 0 : expf(r->weight[n] - max);
+    if (sink != -INFINITY) sum += expf(sink - max);
+    memset(o, 0, (size_t)d->d_v * sizeof *o);
+    for (int64_t n = 0; n < r->keys; n++) {
+        if (r->weight[n] == 0) continue;
+        for (int64_t c = 0; c < d->d_v; c++) o[c] += r->weight[n] / sum * r->v_token[n] * r->v[n * d->d_v + c];
     }
+    for (int64_t c = 0; c < d->d_v; c++) o[c] *= r->v_channel[c];
+}
+
+/* The logit of key n with all that modifies it, from that without; slack is the error so far. */
+static double modified_logit(const row *r, int64_t n, double x, double *slack) {
+    const rapt_desc *d = r->desc;
+    double e = isinf(x) ? 0 : *slack + 2.01 * u * (fabs(x) + *slack) + 0x1p-149;
+    if (d->softcap > 0) {
+        const double cap = d->softcap, z = x / cap, within = e + 3 * u * fabs(x);
+        const double slope = isinf(x) ? 0 : 1 / pow(cosh(fmin(fmax(0, fabs(z) - within / cap), 700)), 2);
+        x = cap * tanh(z);
+        e = (slope > 0 ? slope * within : 0) + 10 * u * fabs(x) + 0x1p-149 * (1 + cap);
+    }
+    if (d->alibi) {
+        const double term = alibi_term(r, n);
+        x += term;
+        e += 1.01 * u * (fabs(term) + fabs(x) + e);
+    }
+    if (d->bias.type && d->alibi != RAPT_ALIBI_BIAS) {
+        x += bias_of(d, r->args, r->b, r->h, r->i, r->first + n);
+        e += 1.01 * u * (fabs(x) + e);
+    }
+    if (d->logits_body) {
+        e += u * fabs(x);
+        x = through_body(r, n, (float)x);
+        e += 2.01 * u * fabs(x);
+    }
+    *slack = e;
+    return x;
+}
+
+/* The exact logit of key n, and the most that the library's may be off. */
+static double logit_of(const row *r, int64_t n, double *slack) {
+    const rapt_desc *d = r->desc;
+    const double scale = d->scale == 0 ? 1 / sqrt((double)d->d_k) : (double)d->scale, most = fmax(1, fabs(scale));
+    const bool extreme = fabs(scale) < 0x1p-64 || fabs(scale) > 0x1p64;
+    const bool by_token = d->k_scales.present && d->k_scales.token_stride, by_channel = d->k_scales.present && !by_token;
+    const double factor = r->k_token[n];
+    double score = 0, absolute = 0, underflow = (double)d->d_k * most;
+    for (int64_t c = 0; c < d->d_k; c++) {
+        const double q = (double)r->q[c] * r->k_channel[c], k = r->k[n * d->d_k + c];
+        score += q * k;
+        absolute += fabs(q * k);
+        underflow += extreme ? fabs(k) * fmax(1, fabs((double)r->k_channel[c])) : 0;
+        underflow += by_channel ? fabs(k) * most : 0;
+    }
+    underflow = underflow * fabs(factor) + (by_token ? most : 0);
+    *slack = gamma_n((double)d->d_k + 1 + by_token + by_channel) * absolute * fabs(scale * factor) + 0x1p-149 * underflow;
+    const double logit = score * factor * scale;
+    return modified(d) ? modified_logit(r, n, logit, slack) : logit;
 }
 
 static void double_row(const row *r, double *o, double *bound, double *size, double *lse, double *lse_bound) {
-    const int64_t d_k = r->desc->d_k, d_v = r->desc->d_v;
-    const double scale = r->desc->scale == 0 ? 1 / sqrt((double)d_k) : (double)r->desc->scale;
-    const bool extreme = fabs(scale) < 0x1p-64 || fabs(scale) > 0x1p64;
+    const rapt_desc *d = r->desc;
+    const int64_t d_v = d->d_v;
+    const bool scaled = d->v_scales.present, by_token = scaled && d->v_scales.token_stride;
+    const double sink = d->sinks.type ? element_of(r, r->args->sinks, &d->sinks) : -INFINITY, sink_slack = 3 * u * fabs(sink);
 
-    double max = -INFINITY, slack = 0;
+    double max = -INFINITY, top = -INFINITY;
     int64_t keys = 0, first = 0, last = 0;
-    for (int64_t j = 0; j < r->length; j++) {
-        double score = 0, absolute = 0, key = 0;
-        r->logit[j] = -INFINITY;
-        if (!reference_attends(r->desc, r->length, r->i, j)) continue;
-        for (int64_t c = 0; c < d_k; c++) {
-            const double q = r->q[c], k = r->k[j * d_k + c];
-            score += q * k;
-            absolute += fabs(q * k);
-            key += fabs(k);
-        }
-        r->logit[j] = score * scale;
-        if (r->logit[j] == -INFINITY) continue;
-        r->slack[j] = gamma_n((double)d_k + 1) * absolute * fabs(scale) +
-                      0x1p-149 * ((double)d_k * fmax(1, fabs(scale)) + (extreme ? key : 0));
-        max = fmax(max, r->logit[j]);
-        slack = fmax(slack, r->slack[j]);
-        if (keys++ == 0) first = j;
-        last = j;
+    for (int64_t n = 0; n < r->keys; n++) {
+        r->logit[n] = r->attended[n] ? logit_of(r, n, &r->slack[n]) : -INFINITY;
+        if (r->logit[n] == -INFINITY) continue;
+        max = fmax(max, r->logit[n]);
+        top = fmax(top, r->logit[n] + r->slack[n]);
+        if (keys++ == 0) first = r->first + n;
+        last = r->first + n;
     }
+    if (sink != -INFINITY) {
+        max = fmax(max, sink);
+        top = fmax(top, sink + sink_slack);
+    }
+    top -= max; /* T */
 
     memset(o, 0, (size_t)d_v * sizeof *o);
     memset(bound, 0, (size_t)d_v * sizeof *bound);
     memset(size, 0, (size_t)d_v * sizeof *size);
-    for (int64_t j = 0; j < r->length; j++) /* weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are */
-        for (int64_t c = 0; c < d_v && r->logit[j] == -INFINITY && reference_attends(r->desc, r->length, r->i, j); c++)
-            o[c] += 0 * r->v[j * d_v + c];
-    *lse = -INFINITY;
-    *lse_bound = 0;
-    if (keys == 0) return;
+    for (int64_t n = 0; n < r->keys; n++) /* weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are */
+        for (int64_t c = 0; c < d_v && r->attended[n] && r->logit[n] == -INFINITY; c++)
+            o[c] += 0 * r->v_token[n] * r->v[n * d_v + c];
+    *lse = isnan(sink) ? sink : max;
+    *lse_bound = keys ? 0 : isfinite(sink) ? sink_slack + u * fabs(sink) + 0x1p-149 : 0;
+    if (keys == 0 && !isnan(sink)) return;
 
     const double blocks = fmin((double)(last / BLOCK - first / BLOCK + 1), CHUNK / BLOCK);
-    const double merges = (double)(last / CHUNK - first / CHUNK);
+    const double merges = (double)(last / CHUNK - first / CHUNK) + (d->sinks.type != 0);
     const double rises = blocks - 1 + merges;
-    const double n_l = 20 + blocks + merges + rises, n_o = fmin((double)keys, CHUNK) + 1 + merges + rises;
+    const double n_l = 20 + blocks + merges + rises, n_o = fmin((double)keys, CHUNK) + 1 + merges + rises + scaled;
 
     double sum = 0, low = 0, high = 0;
-    for (int64_t j = 0; j < r->length; j++) {
-        if (r->logit[j] == -INFINITY) continue;
-        const double weight = exp(r->logit[j] - max);
-        sum += weight;
-        for (int64_t c = 0; c < d_v; c++) o[c] += weight * r->v[j * d_v + c];
+    bool uncertain[RAPT_MAX_HEAD_DIM] = {false}; /* an infinite value's weight may underflow to 0, and 0 * inf is NaN */
+    const double least = -126 * log(2);
+    if (sink != -INFINITY) {
+        const double t = sink - max, delta = sink_slack + 4 * u * (sink_slack + top - t) + 4 * u * (1 + rises);
+        sum = exp(t);
+        low = exp(t - delta);
+        high = exp(t + delta);
     }
-    for (int64_t c = 0; c < d_v; c++) o[c] /= sum;
+    for (int64_t n = 0; n < r->keys; n++) {
+        if (r->logit[n] == -INFINITY) continue;
+        const double weight = exp(r->logit[n] - max);
+        sum += weight;
+        for (int64_t c = 0; c < d_v; c++) o[c] += weight * r->v_token[n] * r->v[n * d_v + c];
+    }
+    for (int64_t c = 0; c < d_v; c++) o[c] = o[c] / sum * r->v_channel[c];
 
-    for (int64_t j = 0; j < r->length; j++) {
-        if (r->logit[j] == -INFINITY) continue;
-        const double t = r->logit[j] - max, delta = r->slack[j] + 4 * u * (r->slack[j] + slack - t) + 4 * u * (1 + rises);
+    for (int64_t n = 0; n < r->keys; n++) {
+        if (r->logit[n] == -INFINITY) continue;
+        const double t = r->logit[n] - max, slack = r->slack[n];
+        const double delta = slack + 4 * u * (slack + top - t) + 4 * u * (1 + rises);
         const double weight = exp(t), most = exp(t + delta);
         low += exp(t - delta);
         high += most;
         for (int64_t c = 0; c < d_v; c++) {
-            const double v = r->v[j * d_v + c];
+            const double stored = (double)r->v[n * d_v + c] * r->v_channel[c], v = stored * r->v_token[n];
             size[c] += weight * fabs(v);
+            if (isinf(v) && t - delta < least) uncertain[c] = true;
             bound[c] += (most - weight) * fabs(v - o[c]) + (gamma_n(n_l + n_o + 2) * most + 0x1p-126) * fabs(v);
+            if (by_token) bound[c] += 0x1p-149 * fabs(stored);
         }
     }
     for (int64_t c = 0; c < d_v; c++) {
         size[c] /= sum;
-        bound[c] = bound[c] / low + 0x1p-149 * (n_o + 2);
+        bound[c] = bound[c] / low + 0x1p-149 * (n_o + 2) * fmax(1, fabs((double)r->v_channel[c]));
+        if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
+        else if (isnan(bound[c])) bound[c] = INFINITY; /* 0 * inf: an error of any size, of equal values */
     }
     *lse = max + log(sum);
     *lse_bound = fmax(log(high / sum), log(sum / low)) + gamma_n(n_l) + (double)keys * 0x1p-126 + 4 * u * log(sum) +
-                 2 * u * (fabs(max) + slack) + u * fabs(*lse);
+                 2 * u * (fabs(max) + top) + u * fabs(*lse);
 }
 
-static void head(reference *result, const rapt_desc *desc, const rapt_args *args, row *r, float *q, float *k, float *v, int64_t b,
-                 int64_t h) {
-    for (int64_t j = 0; j < r->length; j++) {
-        load_row(k + j * desc->d_k, args->k, &desc->k, b, h, j, desc->d_k);
-        load_row(v + j * desc->d_v, args->v, &desc->v, b, h, j, desc->d_v);
+/* ---- All rows ----------------------------------------------------------------------------------------------------------- */
+
+static void load_row(float *to, const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token,
+                     int64_t channels) {
+    const void *from = reference_at(base, layout, b, h, token);
+    for (int64_t c = 0; c < channels; c++) to[c] = reference_element(layout->type, from, c);
+}
+
+static float factor_of(const rapt_scales *s, const float *base, int64_t b, int64_t h, reference_place place, int64_t channel) {
+    const void *at = reference_scale(s, base, b, h, place, channel);
+    return at ? reference_load(RAPT_F32, at) : 1;
+}
+
+/* The keys of head h (of K and V) for query i. */
+static void load_keys(row *r, int64_t h, int64_t i) {
+    const rapt_desc *d = r->desc;
+    const rapt_args *a = r->args;
+    const reference_place none = {0, 0};
+    const bool k_token = d->k_scales.token_stride != 0, v_token = d->v_scales.token_stride != 0;
+    for (int64_t n = 0; n < r->keys; n++) {
+        const reference_place at = reference_key(d, a, r->b, h, i, r->first + n);
+        load_row(r->k + n * d->d_k, a->k, &d->k, at.batch, h, at.token, d->d_k);
+        load_row(r->v + n * d->d_v, a->v, &d->v, at.batch, h, at.token, d->d_v);
+        r->k_token[n] = k_token ? factor_of(&d->k_scales, a->k_scales, r->b, h, at, 0) : 1;
+        r->v_token[n] = v_token ? factor_of(&d->v_scales, a->v_scales, r->b, h, at, 0) : 1;
     }
-    const int64_t group = desc->heads / desc->kv_heads;
-    for (int64_t head_q = h * group; head_q < (h + 1) * group; head_q++) {
-        for (r->i = 0; r->i < desc->q_len; r->i++) {
-            const int64_t at = (b * desc->heads + head_q) * desc->q_len + r->i, o = at * desc->d_v;
-            load_row(q, args->q, &desc->q, b, head_q, r->i, desc->d_k);
+    for (int64_t c = 0; c < d->d_k; c++) r->k_channel[c] = k_token ? 1 : factor_of(&d->k_scales, a->k_scales, r->b, h, none, c);
+    for (int64_t c = 0; c < d->d_v; c++) r->v_channel[c] = v_token ? 1 : factor_of(&d->v_scales, a->v_scales, r->b, h, none, c);
+}
+
+static void head(reference *result, row *r, int64_t h) {
+    const rapt_desc *d = r->desc;
+    const int64_t group = d->heads / d->kv_heads, queries = reference_queries(d, r->b);
+    const bool gathered = d->page_size && d->table.token_stride;
+    for (r->i = 0; r->i < queries; r->i++) {
+        if (r->i == 0 || gathered) load_keys(r, h, r->i);
+        for (r->h = h * group; r->h < (h + 1) * group; r->h++) {
+            const int64_t at = reference_row(d, r->b, r->h, r->i), o = at * d->d_v;
+            load_row(r->q, r->args->q, &d->q, reference_query_batch(d, r->b), r->h, reference_query_token(d, r->b, r->i), d->d_k);
+            for (int64_t n = 0; n < r->keys; n++) r->attended[n] = reference_attends(d, r->args, r->b, r->h, r->i, r->first + n);
             naive_row(r, result->naive + o);
             double_row(r, result->o + o, result->o_bound + o, result->o_size + o, result->lse + at, result->lse_bound + at);
         }
@@ -329,12 +527,14 @@ static void head(reference *result, const rapt_desc *desc, const rapt_args *args
 }
 
 bool reference_attention(reference *result, const rapt_desc *desc, const rapt_args *args) {
-    const size_t rows = (size_t)(desc->batch * desc->heads * desc->q_len), outputs = rows * (size_t)desc->d_v;
+    const size_t rows = (size_t)reference_rows(desc), outputs = rows * (size_t)desc->d_v;
     const size_t keys = (size_t)desc->kv_len, d_k = (size_t)desc->d_k, d_v = (size_t)desc->d_v;
     double *doubles = malloc((3 * outputs + 2 * rows + 2 * keys + 1) * sizeof *doubles);
-    float *floats = malloc((outputs + d_k + keys * (d_k + d_v + 1)) * sizeof *floats);
+    float *floats = malloc((outputs + 2 * d_k + d_v + keys * (d_k + d_v + 3)) * sizeof *floats);
+    bool *attended = malloc(keys + 1);
     *result = (reference){.o = doubles, .naive = floats};
-    if (!doubles || !floats) {
+    if (!doubles || !floats || !attended) {
+        free(attended);
         reference_free(result);
         return false;
     }
@@ -342,14 +542,22 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     result->o_size = result->o_bound + outputs;
     result->lse = result->o_size + outputs;
     result->lse_bound = result->lse + rows;
-    float *q = result->naive + outputs, *k = q + d_k, *v = k + keys * d_k;
-    row r = {.desc = desc, .q = q, .k = k, .v = v, .weight = v + keys * d_v};
-    r.logit = result->lse_bound + rows;
+    row r = {.desc = desc, .args = args, .attended = attended, .logit = result->lse_bound + rows, .q = result->naive + outputs};
     r.slack = r.logit + keys;
-    for (int64_t b = 0; b < desc->batch; b++) {
-        r.length = args->kv_lengths ? args->kv_lengths[b] : desc->kv_len;
-        for (int64_t h = 0; h < desc->kv_heads; h++) head(result, desc, args, &r, q, k, v, b, h);
+    r.k_channel = r.q + d_k;
+    r.v_channel = r.k_channel + d_k;
+    r.k_token = r.v_channel + d_v;
+    r.v_token = r.k_token + keys;
+    r.weight = r.v_token + keys;
+    r.k = r.weight + keys;
+    r.v = r.k + keys * d_k;
+    for (r.b = 0; r.b < desc->batch; r.b++) {
+        int64_t end;
+        reference_keys(desc, args, r.b, &r.first, &end);
+        r.keys = end - r.first;
+        for (int64_t h = 0; h < desc->kv_heads; h++) head(result, &r, h);
     }
+    free(attended);
     return true;
 }
 
