@@ -22,6 +22,7 @@ static void case_empty(check *c) {
     static const int64_t sizes[][2] = {{0, 5}, {5, 0}, {0, 0}}; /* batch, q_len */
     static const int32_t no_tokens[6] = {0};
     FOR_EACH_KERNEL(c, k) {
+        check_step(c, k);
         for (int64_t n = 0; n < KINDS * LENGTH_OF(sizes); n++) {
             rapt_desc d;
             rapt_args a;
