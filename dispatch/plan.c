@@ -295,11 +295,14 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     size_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
     int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
     int64_t parts = divide_up(divide_up(pairs * c.joined_heads, c.passes), p->task_pairs);
-    if (parts > 1 && c.chunks > 1 && (problem->unmerged || c.pass_rows <= chunk_bytes / 8 / (int64_t)state_bytes)) {
+    int64_t states =
+        problem->unmerged ? 0 : rapt_product(rapt_product(c.chunks, q_len), rapt_product(problem->heads, (int64_t)state_bytes));
+    if (parts > 1 && c.chunks > 1 && states >= 0 &&
+        (problem->unmerged || c.pass_rows <= chunk_bytes / 8 / (int64_t)state_bytes)) {
         c.part_chunks = divide_up(c.chunks, parts < c.chunks ? parts : c.chunks);
         c.parts = divide_up(c.chunks, c.part_chunks);
         c.tasks *= c.parts;
-        if (c.parts > 1 && !problem->unmerged) c.state_bytes = (size_t)(c.chunks * q_len * problem->heads) * state_bytes;
+        if (c.parts > 1) c.state_bytes = (size_t)states;
     }
     return c;
 }
