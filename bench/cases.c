@@ -7,12 +7,16 @@
  *     O-dN, O-dKvV      prefill of H 8, S 1024, d 64 with other channels ...
  *     O-sqN, O-skvN     ... or with another number of queries, of keys. Odd ones stand behind the round one they compare with
  *     G512..G32768      growth: one head, twice as long each time
+ *     F-...             features, each beside the plain case that it is to be compared with: see the table
  *     T1-run, T1-plan   a small call on a ready plan, and with its plan
  *     T1-empty          T1-run with a key length of 0, which leaves all that a call does beside its keys: it validates, scales
  *                       the query, folds a chunk, divides and writes the row. So T1-empty is what a call costs above the
  *                       arithmetic, which is T1-run less T1-empty
  *
- * and then how the tensors lie:
+ * TYPE is that of all tensors, or, where it is one of caches only, that of K and V, Q and O being f32; int8 has a scale for each
+ * token and head, and int8-dot is the same in integer arithmetic.
+ *
+ * And then how the tensors lie:
  *
  *     (nothing)         [head, token, channel]
  *     -bshd             [token, head, channel]
@@ -23,7 +27,8 @@
  * The counters say how fast it was and what share that is of what the machine could do, measured just before and just after:
  *
  *     GFLOPS, limit, share   2 d_k + 2 d_v operations for each attended pair, and the ISA's peak
- *     GBs, limit, share      memory-bound cases: the bytes of attended K and V in their own type, read once, and the bandwidth
+ *     GBs, limit, share      memory-bound cases: the bytes of attended K and V in their own type, read once (a V that lies in K
+ *                            is no further bytes), and the bandwidth
  *     peak_share, bound      memory-bound cases: the share of the ISA's peak as well, which is the nearer limit of a core with
  *                            much bandwidth, and the larger of both shares
  *     ps_per_pair            compute-bound cases: picoseconds for each attended pair
@@ -55,6 +60,25 @@ typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY } timed;
 typedef enum arrangement { HEAD_MAJOR, TOKEN_MAJOR, INTERLEAVED, POWER_OF_TWO, ARRANGEMENTS } arrangement;
 static const char *const arrangement_names[ARRANGEMENTS] = {"", "-bshd", "-kv", "-4096"};
 
+/* The features' numbers; of the map's blocks one of so many is kept. */
+enum { ENTRIES = 32, SHORT = 128, WINDOW_KEYS = 1024, PAGE_KEYS = 16, MAP_BLOCK = 64, MAP_KEPT = 16 };
+
+/* What a case has beside what its row of the table says. */
+typedef enum feature {
+    PLAIN,
+    SCORES, /* softcap, sinks, and a bias of [heads, queries, keys] in f16 */
+    ALIBI,
+    BYTES,
+    BITS,    /* a mask that says what causal would, of [queries, keys] */
+    WINDOW,  /* of 1024 keys */
+    SPARSE,  /* blocks of 64 x 64: the diagonal, and of the others one of 16 */
+    PAGED,   /* pages of 16 keys, in a drawn order */
+    BATCH,   /* 32 entries of so many queries and keys */
+    RAGGED,  /* the same as one ragged batch */
+    UNEVEN,  /* ragged: one entry of so many queries and keys, and 31 of 128 */
+    ALIASED, /* V is the first channels of K */
+} feature;
+
 typedef struct bench_case {
     const char *name;
     int64_t heads, kv_heads, q_len, kv_len, d_k, d_v;
@@ -62,6 +86,7 @@ typedef struct bench_case {
     bound bound;
     caches caches;
     timed timed;
+    feature feature;
 } bench_case;
 
 #define FULL   RAPT_CAUSAL_NONE
@@ -70,61 +95,80 @@ typedef struct bench_case {
 /* clang-format off */
 static const bench_case cases[] = {
     /*            H Hkv     Sq    Skv  d_k  d_v */
-    {"P1",         12, 12,   128,   128,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"P2",         12, 12,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"P3",         32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
-    {"P4",          8,  8,  4096,  4096,  64,  64, CAUSAL, COMPUTE, ONE,      RUN},
-    {"P5",          8,  8,  4096,  4096, 128, 128, FULL,   COMPUTE, ONE,      RUN},
-    {"P6",         32,  8,   256,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
+    {"P1",         12, 12,   128,   128,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"P2",         12, 12,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"P3",         32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
+    {"P4",          8,  8,  4096,  4096,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
+    {"P5",          8,  8,  4096,  4096, 128, 128, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"P6",         32,  8,   256,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
 
-    {"D1",         32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
-    {"D1-hot",     32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN},
-    {"D2",         32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
-    {"D2-hot",     32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ONE,      RUN},
-    {"D3",         32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN},
-    {"D3-hot",     32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN},
-    {"D4",          8,  1,     1,  8192, 256, 256, FULL,   MEMORY,  ROTATING, RUN},
-    {"D4-hot",      8,  1,     1,  8192, 256, 256, FULL,   MEMORY,  ONE,      RUN},
-    {"D5",         32,  8,     8,  4096, 128, 128, CAUSAL, COMPUTE, ROTATING, RUN},
-    {"D5-hot",     32,  8,     8,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN},
+    {"D1",         32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
+    {"D1-hot",     32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN, PLAIN},
+    {"D2",         32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
+    {"D2-hot",     32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ONE,      RUN, PLAIN},
+    {"D3",         32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
+    {"D3-hot",     32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN, PLAIN},
+    {"D4",          8,  1,     1,  8192, 256, 256, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
+    {"D4-hot",      8,  1,     1,  8192, 256, 256, FULL,   MEMORY,  ONE,      RUN, PLAIN},
+    {"D5",         32,  8,     8,  4096, 128, 128, CAUSAL, COMPUTE, ROTATING, RUN, PLAIN},
+    {"D5-hot",     32,  8,     8,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
 
-    {"O-d64",       8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d40",       8,  8,  1024,  1024,  40,  40, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d72",       8,  8,  1024,  1024,  72,  72, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d80",       8,  8,  1024,  1024,  80,  80, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d96",       8,  8,  1024,  1024,  96,  96, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d128",      8,  8,  1024,  1024, 128, 128, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d112",      8,  8,  1024,  1024, 112, 112, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d160",      8,  8,  1024,  1024, 160, 160, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d192",      8,  8,  1024,  1024, 192, 192, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d256",      8,  8,  1024,  1024, 256, 256, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d512",      8,  8,  1024,  1024, 512, 512, FULL,   COMPUTE, ONE,      RUN},
-    {"O-d576v512",  8,  8,  1024,  1024, 576, 512, FULL,   COMPUTE, ONE,      RUN},
-    {"O-sq32",      8,  8,    32,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-sq33",      8,  8,    33,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-sq128",     8,  8,   128,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-sq100",     8,  8,   100,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-skv1024",   8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"O-skv1000",   8,  8,  1024,  1000,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"O-d64",       8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d40",       8,  8,  1024,  1024,  40,  40, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d72",       8,  8,  1024,  1024,  72,  72, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d80",       8,  8,  1024,  1024,  80,  80, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d96",       8,  8,  1024,  1024,  96,  96, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d128",      8,  8,  1024,  1024, 128, 128, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d112",      8,  8,  1024,  1024, 112, 112, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d160",      8,  8,  1024,  1024, 160, 160, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d192",      8,  8,  1024,  1024, 192, 192, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d256",      8,  8,  1024,  1024, 256, 256, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d512",      8,  8,  1024,  1024, 512, 512, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d576v512",  8,  8,  1024,  1024, 576, 512, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-sq32",      8,  8,    32,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-sq33",      8,  8,    33,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-sq128",     8,  8,   128,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-sq100",     8,  8,   100,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-skv1024",   8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-skv1000",   8,  8,  1024,  1000,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
 
-    {"G512",        1,  1,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"G1024",       1,  1,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"G2048",       1,  1,  2048,  2048,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"G4096",       1,  1,  4096,  4096,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"G8192",       1,  1,  8192,  8192,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"G16384",      1,  1, 16384, 16384,  64,  64, FULL,   COMPUTE, ONE,      RUN},
-    {"G32768",      1,  1, 32768, 32768,  64,  64, FULL,   COMPUTE, ONE,      RUN},
+    {"G512",        1,  1,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"G1024",       1,  1,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"G2048",       1,  1,  2048,  2048,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"G4096",       1,  1,  4096,  4096,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"G8192",       1,  1,  8192,  8192,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"G16384",      1,  1, 16384, 16384,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"G32768",      1,  1, 32768, 32768,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
 
-    {"T1-run",      1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      RUN},
-    {"T1-plan",     1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      PLAN_AND_RUN},
-    {"T1-empty",    1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      RUN_EMPTY},
+    {"F-plain",    32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
+    {"F-scores",   32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, SCORES},
+    {"F-alibi",    32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, ALIBI},
+    {"F-bytes",    32,  8,  1024,  1024, 128, 128, FULL,   COMPUTE, ONE,      RUN, BYTES},
+    {"F-bits",     32,  8,  1024,  1024, 128, 128, FULL,   COMPUTE, ONE,      RUN, BITS},
+    {"F-paged",    32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PAGED},
+    {"F-causal",    4,  4, 16384, 16384,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
+    {"F-window",    4,  4, 16384, 16384,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, WINDOW},
+    {"F-sparse",    4,  4, 16384, 16384,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, SPARSE},
+    {"F-batch",     8,  8,   128,   128, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, BATCH},
+    {"F-ragged",    8,  8,   128,   128, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, RAGGED},
+    {"F-uneven",    8,  8, 16384, 16384,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, UNEVEN},
+    {"F-D1",       32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
+    {"F-D1-paged", 32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PAGED},
+    {"F-D3",       32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
+    {"F-D3-paged", 32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PAGED},
+    {"F-mla16",    16,  1,     1,  8192, 576, 512, FULL,   MEMORY,  ROTATING, RUN, ALIASED},
+    {"F-mla128",  128,  1,     1,  8192, 576, 512, FULL,   MEMORY,  ROTATING, RUN, ALIASED},
+
+    {"T1-run",      1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      RUN, PLAIN},
+    {"T1-plan",     1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      PLAN_AND_RUN, PLAIN},
+    {"T1-empty",    1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      RUN_EMPTY, PLAIN},
 };
 /* clang-format on */
 
 typedef struct job {
     const bench_case *c;
     arrangement arrangement;
-    rapt_type type;
+    const bench_type *type;
     const char *isa;
     int64_t threads;
 } job;
@@ -147,6 +191,12 @@ typedef struct session {
     rapt_pool *pool;
     char *q, *o, *workspace;
     size_t workspace_bytes;
+    /* What the case's feature and type want. */
+    char *tensor;        /* mask, map or bias */
+    float per_head[128]; /* slopes, sinks */
+    float *scales;       /* of K's tokens, and V's */
+    int32_t *table;
+    int32_t starts[ENTRIES + 1];
     cache *caches;
     int64_t cache_count, block_caches; /* every block_caches of them share an allocation, which the first one's K begins */
     limits limits;
@@ -154,21 +204,53 @@ typedef struct session {
 
 static session current;
 
+static int64_t entries(const bench_case *c) {
+    return c->feature == BATCH || c->feature == RAGGED || c->feature == UNEVEN ? ENTRIES : 1;
+}
+static int64_t entry_len(const bench_case *c, int64_t entry, int64_t len) { return c->feature == UNEVEN && entry ? SHORT : len; }
+
+/* Of all entries together, where they lie one after the other. */
+static int64_t all_len(const bench_case *c, int64_t len) {
+    int64_t sum = 0;
+    for (int64_t b = 0; b < entries(c); b++) sum += entry_len(c, b, len);
+    return sum;
+}
+
+/* Is the block of the map attended to? */
+static bool map_keeps(int64_t query_block, int64_t key_block) {
+    return query_block == key_block || bench_mix((uint32_t)(query_block << 16 | key_block)) % MAP_KEPT == 0;
+}
+
+/* Keys that query i of an entry sees. */
+static int64_t keys_of(const bench_case *c, int64_t i, int64_t q_len, int64_t kv_len) {
+    int64_t end = c->causal == FULL && c->feature != BYTES && c->feature != BITS ? kv_len : i + kv_len - q_len + 1, keys = 0;
+    if (c->feature == WINDOW) return end < WINDOW_KEYS + 1 ? end : WINDOW_KEYS + 1;
+    if (c->feature != SPARSE) return end > 0 ? end : 0;
+    for (int64_t n = 0; n * MAP_BLOCK < end; n++)
+        if (map_keeps(i / MAP_BLOCK, n)) keys += end - n * MAP_BLOCK < MAP_BLOCK ? end - n * MAP_BLOCK : MAP_BLOCK;
+    return keys;
+}
+
 static int64_t attended_pairs(const bench_case *c) {
-    if (c->timed == RUN_EMPTY) return 0;
-    if (c->causal == FULL) return c->heads * c->q_len * c->kv_len;
-    int64_t pairs = 0;
-    for (int64_t i = 0; i < c->q_len; i++) {
-        int64_t keys = i + c->kv_len - c->q_len + 1;
-        pairs += keys > 0 ? keys : 0;
+    static const bench_case *last; /* it takes long for some */
+    static int64_t pairs;
+    if (c == last) return pairs;
+    last = c;
+    pairs = 0;
+    for (int64_t b = 0; b < entries(c) && c->timed != RUN_EMPTY; b++) {
+        int64_t q_len = entry_len(c, b, c->q_len), kv_len = entry_len(c, b, c->kv_len);
+        for (int64_t i = 0; i < q_len; i++) pairs += keys_of(c, i, q_len, kv_len);
     }
-    return c->heads * pairs;
+    return pairs *= c->heads;
 }
 
 static double operations(const bench_case *c) { return (double)(attended_pairs(c) * 2 * (c->d_k + c->d_v)); }
 
 static int64_t attended_bytes(const job *j) {
-    return j->c->kv_heads * j->c->kv_len * (j->c->d_k + j->c->d_v) * (int64_t)bench_type_bytes(j->type);
+    const bench_case *c = j->c;
+    int64_t row = rapt_row_bytes(j->type->kv, c->d_k) + (c->feature == ALIASED ? 0 : rapt_row_bytes(j->type->kv, c->d_v));
+    if (j->type->scaled) row += 2 * (int64_t)sizeof(float);
+    return c->kv_heads * all_len(c, c->kv_len) * row;
 }
 
 static int64_t power_of_two(int64_t row) {
@@ -184,19 +266,24 @@ static void describe(rapt_desc *d, const job *j) {
     rapt_layout (*dense)(rapt_type, int64_t, int64_t, int64_t) =
         j->arrangement == HEAD_MAJOR ? rapt_layout_bhsd : rapt_layout_bshd;
     rapt_desc_init(d);
-    d->batch = 1;
+    bool packed = c->feature == RAGGED || c->feature == UNEVEN;
+    int64_t q_len = packed ? all_len(c, c->q_len) : c->q_len, kv_len = packed ? all_len(c, c->kv_len) : c->kv_len;
+    d->batch = entries(c);
     d->heads = c->heads;
     d->kv_heads = c->kv_heads;
-    d->q_len = c->q_len;
-    d->kv_len = c->kv_len;
+    d->q_len = q_len;
+    d->kv_len = kv_len;
     d->d_k = c->d_k;
     d->d_v = c->d_v;
-    d->q = dense(j->type, c->heads, c->q_len, c->d_k);
-    d->k = dense(j->type, c->kv_heads, c->kv_len, c->d_k);
-    d->v = dense(j->type, c->kv_heads, c->kv_len, c->d_v);
-    d->o = dense(j->type, c->heads, c->q_len, c->d_v);
+    d->q = dense(j->type->q, c->heads, q_len, c->d_k);
+    d->k = dense(j->type->kv, c->kv_heads, kv_len, c->d_k);
+    d->v = dense(j->type->kv, c->kv_heads, kv_len, c->d_v);
+    d->o = dense(j->type->q, c->heads, q_len, c->d_v);
     d->causal = c->causal;
     d->threads = j->threads;
+    d->arith = j->type->arith;
+    if (c->feature == ALIASED) d->v = d->k;
+    if (j->type->scaled) d->k_scales = d->v_scales = (rapt_scales){1, c->kv_heads * kv_len * 4, kv_len * 4, 4, 0};
     if (j->arrangement == INTERLEAVED) d->k.token_stride = d->v.token_stride = d->k.token_stride + d->v.token_stride;
     if (j->arrangement == POWER_OF_TWO) {
         d->k.token_stride = power_of_two(d->k.token_stride);
@@ -206,7 +293,7 @@ static void describe(rapt_desc *d, const job *j) {
 
 static void *filled(rapt_type type, size_t bytes, uint32_t seed) {
     void *p = bench_alloc(bytes);
-    if (p) bench_fill(p, type, (int64_t)(bytes / bench_type_bytes(type)), seed);
+    if (p) bench_fill(p, type, bytes, seed);
     return p;
 }
 
@@ -223,17 +310,109 @@ static void *copied(const void *from, size_t bytes) {
     return p;
 }
 
+static void create_mask(session *s) {
+    const bench_case *c = s->job->c;
+    rapt_desc *d = &s->desc;
+    bool bits = c->feature == BITS;
+    int64_t row = bits ? (c->kv_len + 7) / 8 : c->kv_len;
+    d->mask = (rapt_layout){bits ? RAPT_BIT : RAPT_BOOL, 0, 0, row};
+    if (!(s->tensor = touched((size_t)(c->q_len * row)))) return;
+    for (int64_t i = 0; i < c->q_len; i++)
+        for (int64_t n = 0; n < keys_of(c, i, c->q_len, c->kv_len); n++)
+            s->tensor[i * row + (bits ? n / 8 : n)] |= (char)(bits ? 1 << n % 8 : 1);
+}
+
+static void create_map(session *s) {
+    const bench_case *c = s->job->c;
+    int64_t rows = (c->q_len + MAP_BLOCK - 1) / MAP_BLOCK, row = (c->kv_len + MAP_BLOCK - 1) / MAP_BLOCK;
+    s->desc.map = (rapt_layout){RAPT_BOOL, 0, 0, row};
+    s->desc.map_queries = s->desc.map_keys = MAP_BLOCK;
+    if (!(s->tensor = touched((size_t)(rows * row)))) return;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t n = 0; n < row; n++) s->tensor[i * row + n] = map_keeps(i, n);
+}
+
+/* Pages of 16 keys in one pool, in an order that has no order. */
+static void create_pages(session *s) {
+    const job *j = s->job;
+    rapt_desc *d = &s->desc;
+    rapt_layout (*dense)(rapt_type, int64_t, int64_t, int64_t) =
+        j->arrangement == HEAD_MAJOR ? rapt_layout_bhsd : rapt_layout_bshd;
+    d->page_size = PAGE_KEYS;
+    d->pages = d->kv_len / PAGE_KEYS;
+    d->k = dense(j->type->kv, d->kv_heads, PAGE_KEYS, d->d_k);
+    d->v = dense(j->type->kv, d->kv_heads, PAGE_KEYS, d->d_v);
+    d->table = (rapt_layout){RAPT_I32, d->pages * (int64_t)sizeof *s->table, 0, 0};
+    if (!(s->table = touched((size_t)d->pages * sizeof *s->table))) return;
+    for (int32_t n = 0; n < d->pages; n++) {
+        int64_t at = bench_mix((uint32_t)n) % (uint32_t)(n + 1);
+        s->table[n] = s->table[at];
+        s->table[at] = n;
+    }
+}
+
+/* False when memory is out. */
+static bool create_feature(session *s) {
+    const job *j = s->job;
+    const bench_case *c = j->c;
+    rapt_desc *d = &s->desc;
+    const rapt_layout heads = {RAPT_F32, 0, sizeof *s->per_head, 0};
+    for (int64_t h = 0; h < (int64_t)(sizeof s->per_head / sizeof *s->per_head); h++) s->per_head[h] = 0.01f * (float)(h % 16);
+    for (int64_t b = 0; b < entries(c); b++) s->starts[b + 1] = s->starts[b] + (int32_t)entry_len(c, b, c->kv_len);
+    if (j->type->scaled) {
+        int64_t n = c->kv_heads * all_len(c, c->kv_len);
+        if (!(s->scales = touched((size_t)n * sizeof *s->scales))) return false;
+        for (int64_t i = 0; i < n; i++) s->scales[i] = 0.01f + 0.0001f * (float)(i % 128);
+    }
+    switch (c->feature) {
+    case SCORES:
+        d->softcap = 30;
+        d->sinks = heads;
+        d->bias = rapt_layout_bhsd(RAPT_F16, c->heads, c->q_len, c->kv_len);
+        return (s->tensor = filled(RAPT_F16, (size_t)(c->heads * c->q_len * c->kv_len * 2), 3));
+    case ALIBI:
+        d->alibi = RAPT_ALIBI_DISTANCE;
+        d->slopes = heads;
+        return true;
+    case BYTES:
+    case BITS:
+        create_mask(s);
+        return s->tensor;
+    case SPARSE:
+        create_map(s);
+        return s->tensor;
+    case PAGED:
+        create_pages(s);
+        return s->table;
+    case WINDOW:
+        d->window_left = WINDOW_KEYS;
+        return true;
+    case RAGGED:
+    case UNEVEN:
+        d->q_starts = d->k_starts = s->starts;
+        return true;
+    case PLAIN:
+    case BATCH:
+    case ALIASED:
+        break;
+    }
+    return true;
+}
+
 /* As many caches as the case rotates over, of the same numbers. */
 static bool create_caches(session *s) {
     const job *j = s->job;
     const bench_case *c = j->c;
-    int64_t element = (int64_t)bench_type_bytes(j->type), k_row = c->kv_heads * c->d_k * element,
-            v_row = c->kv_heads * c->d_v * element, page = 4096;
-    int64_t heads = j->arrangement == HEAD_MAJOR ? c->kv_heads : 1;
-    int64_t k_bytes = heads * c->kv_len * s->desc.k.token_stride, v_bytes = heads * c->kv_len * s->desc.v.token_stride;
+    int64_t k_row = c->kv_heads * rapt_row_bytes(j->type->kv, c->d_k), v_row = c->kv_heads * rapt_row_bytes(j->type->kv, c->d_v);
+    int64_t heads = j->arrangement == HEAD_MAJOR ? c->kv_heads : 1, tokens = all_len(c, c->kv_len), page = 4096;
+    int64_t k_bytes = heads * tokens * s->desc.k.token_stride, v_bytes = heads * tokens * s->desc.v.token_stride;
     int64_t v_offset = (k_bytes + page - 1) / page * page, block_bytes = v_offset + v_bytes;
     if (j->arrangement == INTERLEAVED) {
         v_offset = k_row;
+        block_bytes = k_bytes;
+    }
+    if (c->feature == ALIASED) {
+        v_offset = 0;
         block_bytes = k_bytes;
     }
     s->block_caches = 1;
@@ -247,7 +426,7 @@ static bool create_caches(session *s) {
     for (int64_t i = 0; s->caches && i < s->cache_count; i++) {
         int64_t nth = i % s->block_caches;
         char *block = nth      ? s->caches[i - nth].k
-                      : i == 0 ? filled(j->type, (size_t)block_bytes, 2)
+                      : i == 0 ? filled(j->type->kv, (size_t)block_bytes, 2)
                                : copied(s->caches[0].k, (size_t)block_bytes);
         if (!block) return false;
         s->caches[i] = (cache){block + nth * k_row, block + v_offset + nth * v_row};
@@ -268,6 +447,9 @@ static void session_close(void) {
     free(current.q);
     free(current.o);
     free(current.workspace);
+    free(current.tensor);
+    free(current.scales);
+    free(current.table);
     rapt_pool_destroy(current.pool);
     memset(&current, 0, sizeof current);
 }
@@ -276,19 +458,20 @@ static void session_close(void) {
 static const char *session_open(const job *j) {
     session *s = &current;
     const bench_case *c = j->c;
-    size_t element = bench_type_bytes(j->type);
     session_close();
     s->job = j;
     s->info.size = sizeof s->info;
     describe(&s->desc, j);
+    if (!create_feature(s)) return "out of memory";
     rapt_status status = rapt_isa_force(j->isa);
     if (!status) status = rapt_plan_init(&s->plan, &s->desc);
     if (!status) status = rapt_plan_query(&s->plan, &s->info);
     if (!status) status = rapt_workspace_size(&s->plan, j->threads, &s->workspace_bytes);
     if (status) return rapt_status_string(status);
     if (j->threads > 1 && !(s->pool = rapt_pool_create(j->threads))) return "no threads";
-    s->q = filled(j->type, (size_t)(c->heads * c->q_len * c->d_k) * element, 1);
-    s->o = touched((size_t)(c->heads * c->q_len * c->d_v) * element);
+    int64_t rows = c->heads * all_len(c, c->q_len);
+    s->q = filled(j->type->q, (size_t)(rows * rapt_row_bytes(j->type->q, c->d_k)), 1);
+    s->o = touched((size_t)(rows * rapt_row_bytes(j->type->q, c->d_v)));
     s->workspace = touched(s->workspace_bytes);
     if (!s->q || !s->o || !s->workspace || !create_caches(s)) return "out of memory";
     s->limits = measure(j, s->pool);
@@ -339,6 +522,10 @@ static void run_case(bench_state *state, const void *arg) {
     args.o = current.o;
     args.workspace = current.workspace;
     args.workspace_bytes = current.workspace_bytes;
+    args.bias = args.mask = args.map = current.tensor;
+    args.slopes = args.sinks = current.per_head;
+    args.k_scales = args.v_scales = current.scales;
+    args.table = current.table;
     if (j->c->timed == RUN_EMPTY) args.kv_lengths = &no_keys;
 
     int64_t calls = 0, next = 0;
@@ -372,15 +559,23 @@ static int thread_counts(int64_t counts[3]) {
     return n;
 }
 
+/* Of the types of caches, prefill and decode; of the features, the usual layouts; V in K only where nothing is converted. */
+static bool makes_sense(const bench_case *c, arrangement a, const bench_type *type) {
+    bool cache_type = type->kv != type->q;
+    if (cache_type && (c->name[0] == 'O' || c->name[0] == 'G' || c->name[0] == 'T')) return false;
+    if ((cache_type || c->feature) && a > TOKEN_MAJOR) return false;
+    if ((c->feature == ALIASED || c->feature == PAGED || entries(c) > 1) && type->scaled) return false;
+    return true;
+}
+
 bool bench_register_cases(void) {
-    static const rapt_type types[] = {RAPT_F32, RAPT_F16, RAPT_BF16};
     static job *jobs;
-    enum { CASES = sizeof cases / sizeof *cases, TYPES = sizeof types / sizeof *types };
+    enum { CASES = sizeof cases / sizeof *cases };
     int64_t counts[3];
     int n_counts = thread_counts(counts), n_isas = 0, usable = 0;
     while (rapt_isa_name(n_isas)) n_isas++;
     const char **isas = calloc((size_t)n_isas, sizeof *isas);
-    jobs = calloc((size_t)(CASES * ARRANGEMENTS * TYPES * n_isas * n_counts), sizeof *jobs);
+    jobs = calloc((size_t)(CASES * ARRANGEMENTS * BENCH_TYPES * n_isas * n_counts), sizeof *jobs);
     if (!isas || !jobs) {
         fputs("rapt-bench: out of memory\n", stderr);
         return false;
@@ -391,15 +586,17 @@ bool bench_register_cases(void) {
     job *j = jobs;
     for (int c = 0; c < CASES; c++)
         for (int a = 0; a < ARRANGEMENTS; a++)
-            for (int t = 0; t < TYPES; t++)
+            for (int t = 0; t < BENCH_TYPES; t++) {
+                if (!makes_sense(&cases[c], (arrangement)a, &bench_types[t])) continue;
                 for (int i = 0; i < usable; i++)
                     for (int n = 0; n < n_counts; n++) {
-                        *j = (job){&cases[c], (arrangement)a, types[t], isas[i], counts[n]};
+                        *j = (job){&cases[c], (arrangement)a, &bench_types[t], isas[i], counts[n]};
                         char name[96];
-                        snprintf(name, sizeof name, "%s%s/%s/%s/t%lld", j->c->name, arrangement_names[a],
-                                 bench_type_name(j->type), j->isa, (long long)j->threads);
+                        snprintf(name, sizeof name, "%s%s/%s/%s/t%lld", j->c->name, arrangement_names[a], j->type->name, j->isa,
+                                 (long long)j->threads);
                         bench_register(name, run_case, j++);
                     }
+            }
     free(isas);
     return true;
 }

@@ -3,16 +3,29 @@
 #ifndef BENCH_DATA_H
 #define BENCH_DATA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "rapt.h"
 
-size_t bench_type_bytes(rapt_type type);
-const char *bench_type_name(rapt_type type);
+/* The types that cases come in: of Q and O, of K and V. */
+typedef struct bench_type {
+    const char *name;
+    rapt_type q, kv;
+    rapt_arith arith;
+    bool scaled; /* K and V have a scale for each token and head */
+} bench_type;
 
-/* Fills count elements with bell-shaped values of standard deviation 1.15, the same on every machine. They are multiples of 1/64
- * below 4, exact in each type, so a case computes on the same numbers in all of them. */
-void bench_fill(void *to, rapt_type type, int64_t count, uint32_t seed);
+enum { BENCH_TYPES = 14 };
+extern const bench_type bench_types[BENCH_TYPES];
+
+/* A hash. */
+uint32_t bench_mix(uint32_t x);
+
+/* Fills a tensor of so many bytes, the same on every machine: of f32, f16 and bf16, with bell-shaped values of standard deviation
+ * 1.15, multiples of 1/64 below 4, exact in each type, so that a case computes on the same numbers in all of them; of types of
+ * caches only, with any numbers that are finite and not large. */
+void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed);
 
 #endif

@@ -12,6 +12,7 @@ typedef struct rapt_x86_registers {
     uint32_t max_leaf;  /* CPUID.0:EAX */
     uint32_t leaf1_ecx; /* CPUID.1:ECX */
     uint32_t leaf7_ebx; /* CPUID.(7,0):EBX */
+    uint32_t leaf7_ecx; /* CPUID.(7,0):ECX */
     uint64_t xcr0;      /* XGETBV(0); 0 where CPUID.1:ECX.OSXSAVE is 0 and it may not be executed */
 } rapt_x86_registers;
 
@@ -32,6 +33,7 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     if (ebx >> 17 & 1) features |= RAPT_CPU_AVX512DQ;
     if (ebx >> 30 & 1) features |= RAPT_CPU_AVX512BW;
     if (ebx >> 31 & 1) features |= RAPT_CPU_AVX512VL;
+    if (r->leaf7_ecx >> 11 & 1) features |= RAPT_CPU_AVX512VNNI;
     return features;
 }
 

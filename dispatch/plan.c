@@ -82,6 +82,11 @@ int64_t rapt_row_bytes(rapt_type type, int64_t channels) {
         return channels * bytes;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    case name:                                                                                                                   \
+        return channels % group ? -1 : channels / group * bytes;
+        RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
     default:
         return -1;
     }
@@ -165,6 +170,7 @@ static int64_t row_of(rapt_type type, uint32_t allowed, int64_t elements) {
 enum {
     FLOATS = 1 << RAPT_F32 | 1 << RAPT_F16 | 1 << RAPT_BF16,
     MASKS = 1 << RAPT_BOOL | 1 << RAPT_BIT,
+    KV_TYPES = (1 << RAPT_BOOL) - (1 << RAPT_F32), /* all before */
 };
 
 static bool in_range(int64_t x, int64_t least, int64_t most) { return x >= least && x <= most; }
@@ -194,7 +200,8 @@ static rapt_status check_features(const rapt_desc *d) {
     if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK || (d->kv_first && d->k_starts)) return RAPT_ERR_FEATURE;
     if (!in_range(d->kv_first + d->kv_len, 0, RAPT_MAX_LENGTH) || !in_range(d->kv_total, 0, RAPT_MAX_LENGTH))
         return RAPT_ERR_SHAPE;
-    return d->arith == RAPT_EXACT ? RAPT_OK : RAPT_ERR_ARITH;
+    if (d->arith == RAPT_INT8_DOT && (d->k.type != RAPT_INT8 || d->v.type != RAPT_INT8)) return RAPT_ERR_ARITH;
+    return in_range((int64_t)d->arith, RAPT_EXACT, RAPT_INT8_DOT) ? RAPT_OK : RAPT_ERR_ARITH;
 }
 
 /* starts[0..n] of a ragged batch, in a tensor of so many tokens. *most: of the longest entry. */
@@ -231,8 +238,8 @@ static rapt_status check_tensors(const rapt_desc *d, full_plan *p) {
 #define RAPT_MEASURE(tensor, batch, heads, tokens, row, output)                                                                  \
     if (status == RAPT_OK) status = measure(&d->tensor, batch, heads, tokens, row, output, &b->tensor)
     RAPT_MEASURE(q, q_batch, d->heads, d->q_len, row_of(d->q.type, FLOATS, d->d_k), false);
-    RAPT_MEASURE(k, k_batch, d->kv_heads, k_len, row_of(d->k.type, FLOATS, d->d_k), false);
-    RAPT_MEASURE(v, k_batch, d->kv_heads, k_len, row_of(d->v.type, FLOATS, d->d_v), false);
+    RAPT_MEASURE(k, k_batch, d->kv_heads, k_len, row_of(d->k.type, KV_TYPES, d->d_k), false);
+    RAPT_MEASURE(v, k_batch, d->kv_heads, k_len, row_of(d->v.type, KV_TYPES, d->d_v), false);
     RAPT_MEASURE(o, q_batch, d->heads, d->q_len, row_of(d->o.type, FLOATS, d->d_v), true);
     if (d->lse.type) RAPT_MEASURE(lse, q_batch, d->heads, d->q_len, row_of(d->lse.type, 1 << RAPT_F32, 1), true);
     if (d->mask.type) RAPT_MEASURE(mask, d->batch, d->heads, queries, row_of(d->mask.type, MASKS, keys), false);
@@ -339,19 +346,25 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;
     int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
-    c.keys_in_lanes = together <= kernel->few_rows;
+    c.keys_in_lanes = together <= kernel->few_rows && !problem->integer;
     c.chunks = divide_up(keys, RAPT_CHUNK);
     c.part_chunks = larger(c.chunks, 1);
     c.parts = 1;
     if (c.rows == 0) return c;
-    c.pass_rows = together;
+    c.pass_rows = c.tile_rows = together;
     if (c.keys_in_lanes) {
         c.joined_heads = heads_together(problem, together);
     } else if (!own_keys) {
-        int64_t tiles = divide_up(c.rows, kernel->lanes);
-        int64_t passes = larger(divide_up(tiles, p->pass_tiles), divide_up(pairs, p->task_pairs));
-        tiles = passes < tiles ? divide_up(tiles, passes) : 1;
-        c.pass_rows = c.rows < tiles * kernel->lanes ? c.rows : tiles * kernel->lanes;
+        /* A pass has tiles of rows, or, where there is a map, of whole periods of it. */
+        int64_t period = problem->map.type ? product(problem->map_queries, problem->group) : 0,
+                per_period = divide_up(period, kernel->lanes);
+        c.period = period > 0 && per_period <= p->pass_tiles ? period : 0;
+        int64_t unit = c.period ? c.period : kernel->lanes, unit_tiles = c.period ? per_period : 1;
+        int64_t units = divide_up(c.rows, unit);
+        int64_t passes = larger(divide_up(units, p->pass_tiles / unit_tiles), divide_up(pairs, p->task_pairs));
+        units = passes < units ? divide_up(units, passes) : 1;
+        c.pass_rows = c.rows < units * unit ? c.rows : units * unit;
+        c.tile_rows = units * unit_tiles * kernel->lanes;
     }
     c.passes = divide_up(c.rows, c.pass_rows);
     c.tasks = problem->kv_heads / c.joined_heads * c.passes;
@@ -383,7 +396,7 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     else if (strcmp(p->path, path) != 0) p->path = "mixed";
     if (c->tasks == 0 || n == 0) return true;
     bool folds = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
-    size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->pass_rows, c->keys_in_lanes, folds);
+    size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, folds);
     if (scratch > p->thread_bytes) p->thread_bytes = scratch;
     return true;
 }
@@ -399,7 +412,8 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
         pairs = product(product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
         p->task_pairs = pairs < 0 ? INT64_MAX : larger(divide_up(pairs, wanted), 1);
     }
-    if (ragged(p) || problem->q_len * problem->group > p->kernel->few_rows) p->pass_tiles = tiles_per_pass(p->kernel, problem);
+    if (ragged(p) || problem->integer || problem->q_len * problem->group > p->kernel->few_rows)
+        p->pass_tiles = tiles_per_pass(p->kernel, problem);
     p->phases = 1;
     if (!ragged(p)) {
         p->cut = rapt_cut_entry(p, problem->q_len, problem->kv_len);
@@ -462,6 +476,7 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     problem->k_scales = d.k_scales;
     problem->v_scales = d.v_scales;
     problem->page_size = d.page_size;
+    problem->page_shift = d.page_size > 0 && (d.page_size & (d.page_size - 1)) == 0 ? __builtin_ctzll((uint64_t)d.page_size) : -1;
     problem->kv_first = d.kv_first;
     problem->table = d.table;
     problem->states = d.states;
@@ -469,6 +484,7 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     problem->unmerged = d.unmerged != 0;
     problem->alibi = d.alibi;
     problem->logits_body = d.logits_body;
+    problem->integer = d.arith == RAPT_INT8_DOT;
     p.arith = d.arith;
     p.q_starts = d.q_starts;
     p.k_starts = d.k_starts;

@@ -11,6 +11,7 @@ typedef struct entry_cut {
     bool keys_in_lanes;
     int64_t q_len, rows; /* rows of a key/value head */
     int64_t joined_heads, pass_rows, passes, chunks, part_chunks, parts;
+    int64_t period, tile_rows; /* of a map, in rows; rows for which a pass needs room */
     int64_t tasks;
     size_t state_bytes; /* of shared workspace, if parts > 1 */
 } entry_cut;

@@ -302,6 +302,7 @@ static void attend_task(const call *c, place *at, int64_t task, int64_t slot) {
         .ring_size = entry_keys(p, entry),
         .row0 = row0,
         .rows = cut->rows - row0 < cut->pass_rows ? cut->rows - row0 : cut->pass_rows,
+        .period = cut->period,
         .chunk0 = problem->kv_first / RAPT_CHUNK + chunk0,
         .chunks = cut->chunks - chunk0 < cut->part_chunks ? cut->chunks - chunk0 : cut->part_chunks,
         .scratch = scratch_of(c, slot),

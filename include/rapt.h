@@ -137,7 +137,7 @@ typedef enum rapt_alibi {
 /* How Q K^T and P V are computed. */
 typedef enum rapt_arith {
     RAPT_EXACT = 0,   /* in f32: K and V of any type are converted first */
-    RAPT_INT8_DOT = 1 /* Q quantised by row and P by block, integer products (K and V: RAPT_INT8, or RAPT_Q8_0 for K) */
+    RAPT_INT8_DOT = 1 /* in integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised to 8 bits */
 } rapt_arith;
 
 /* The logits of some rows for some adjacent keys, for a callback: that of row r and key first_key + n is
@@ -325,6 +325,110 @@ RAPT_API rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args
 /* 4. One task. Tasks running at the same time need different slots, 0..nth-1, of a workspace made for nth threads. Only what
  * the task itself uses is validated, so kv_lengths of other batch entries are not. */
 RAPT_API rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot);
+
+/* ---- Writing caches -------------------------------------------------------------------------------------------------- */
+
+/* Rotary position embedding (Su et al. 2021, RoFormer, section 3.2.2): of a token at position p, pair i of channels becomes
+ *
+ *     (x * c - y * s, y * c + x * s)        c, s = amplitude * (cos, sin)((p + offset) * frequencies[i]), each rounded to f32
+ *
+ * as two products and a sum of f32, each rounded. The angle is reduced exactly enough that c and s are off by less than 1e-11
+ * before they are rounded, for positions up to 2^31 and frequencies up to 1. Position 0 changes nothing, amplitude aside. */
+typedef struct rapt_rotary {
+    int64_t channels;          /* so many are rotated, from channel 0 on; even, 0 (the default): none. The others stay as they are */
+    int interleaved;           /* 0 (the default): pair i is channels i and i + channels / 2 (GPT-NeoX, Llama); else 2i and 2i + 1 (GPT-J) */
+    const double *frequencies; /* [channels / 2], radians for each position, -16..16: those of rapt_rope_frequencies, scaled as the
+                                  model wants it (linear, NTK, YaRN, Llama 3) */
+    double amplitude;          /* finite; 1 (the default) */
+    int64_t offset;            /* added to every position, -RAPT_MAX_LENGTH..RAPT_MAX_LENGTH; 0 (the default) */
+} rapt_rotary;
+
+/* frequencies[i] = base^(-2i / channels) for i < channels / 2, within 2 ulp; base: 1 or more, finite. Errors: NULL, SHAPE
+ * (channels: even, 2..RAPT_MAX_HEAD_DIM), FEATURE (base). */
+RAPT_API rapt_status rapt_rope_frequencies(double base, int64_t channels, double *frequencies);
+
+/* Where new tokens go. The cache is that of a rapt_desc, and the fields it has in common mean what they mean there. Set every
+ * field with rapt_append_desc_init before filling in your own. */
+typedef struct rapt_append_desc {
+    size_t size;       /* sizeof(rapt_append_desc) of the caller's header, as in rapt_desc */
+    int64_t batch;     /* 0..RAPT_MAX_LENGTH */
+    int64_t kv_heads;  /* 1..RAPT_MAX_LENGTH */
+    int64_t tokens;    /* new tokens per batch entry, 0..RAPT_MAX_LENGTH; the most, when rapt_append_args gives lengths */
+    int64_t kv_len;    /* key tokens that the cache has room for, per batch entry, 0..RAPT_MAX_LENGTH */
+    int64_t d_k, d_v;  /* 1..RAPT_MAX_HEAD_DIM */
+    rapt_layout new_k; /* [batch, kv_heads, tokens, d_k]: RAPT_F32, RAPT_F16 or RAPT_BF16 */
+    rapt_layout new_v; /* [batch, kv_heads, tokens, d_v]: likewise */
+    rapt_layout k;     /* the cache: [batch, kv_heads, kv_len, d_k], or pages. type 0: K is not written */
+    rapt_layout v;     /* [batch, kv_heads, kv_len, d_v], or pages. type 0: V is not written */
+    rapt_scales k_scales, v_scales; /* without a token_stride: factors that are given. With one: factors that are found and written */
+    int64_t page_size;  /* 0 (the default): not paged */
+    int64_t pages;
+    rapt_layout table;  /* [batch, kv_heads] rows of RAPT_I32; token_stride is not used */
+    int trust_table;    /* not 0: neither that page numbers are below pages nor that no place is given twice is checked */
+    rapt_rotary rotary; /* of K, before it is stored */
+} rapt_append_desc;
+
+#define rapt_append_desc_init(desc) rapt_append_desc_init_sized((desc), sizeof *(desc))
+RAPT_API void rapt_append_desc_init_sized(rapt_append_desc *desc, size_t size);
+
+typedef struct rapt_append_args {
+    size_t size;
+    const void *new_k, *new_v;
+    void *k, *v;
+    float *k_scales, *v_scales;
+    const int32_t *starts;       /* [batch]: the key that each entry's first new token becomes; null: 0. Later ones follow; all of them
+                                    must lie before kv_len */
+    const int32_t *lengths;      /* [batch], each 0..tokens: new tokens of each entry; null: tokens for all */
+    const int32_t *token_starts; /* [batch + 1], ascending: entry b's new tokens are token_starts[b] .. token_starts[b + 1] - 1 of a
+                                    new_k and new_v without batch dimension, where tokens is that of all; lengths is null then */
+    const int32_t *positions;    /* [batch, tokens] ([tokens] with token_starts): what is rotated by; null: the key's number */
+    const int32_t *table, *table_starts, *ring_starts;
+} rapt_append_args;
+
+#define rapt_append_args_init(args) rapt_append_args_init_sized((args), sizeof *(args))
+RAPT_API void rapt_append_args_init_sized(rapt_append_args *args, size_t size);
+
+/* Writes the new tokens' keys and values into a cache, thread ith of nth its share of them. The threads need not wait for each
+ * other, and their number does not change the bits, which are the same on every machine. Nothing but the tokens' channels (and
+ * factors) is written.
+ *
+ * An element x (of K: rotated) is stored as x / factor where there is a factor: an f32 division, and 0 where the factor is 0. How
+ * it is stored:
+ *   F32, F16, BF16     rounded to nearest even; beyond the range, infinite
+ *   F8_E4M3, F8_E5M2   rounded to nearest even; beyond the range, infinities too, the largest finite value; NaN stays NaN
+ *   INT8               the nearest integer, ties to even, of -127..127; NaN becomes 0
+ *   INT4               s = x / -8 for the first of the group's elements of largest magnitude, rounded to f16; n = x / s + 8
+ *   INT4_MIN           s = (largest - least) / 15, m = least, both rounded to f16; n = (x - m) / s
+ *                      In both, s and m at most +-65504 and n the nearest integer, ties to even, of those that there are
+ *                      (s = 0: n = 8, or 0)
+ *   Q8_0 .. Q5_1       as ggml's reference does it (quantize_row_*_ref), each f32 operation rounded
+ * A group with an element that is not finite, or an s that is not, gets an s of NaN, so all of it is NaN. Factors that are found
+ * (of types of a byte only) are, for each token and head, the largest magnitude / 127, / 448 (E4M3) or / 57344 (E5M2); NaN, with
+ * elements of 0, if an element is not finite.
+ *
+ * Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, KV_LENGTH (a token beyond kv_len), TABLE (starts, lengths, token_starts, ring_starts, a
+ * page; a place that two tokens are given), FEATURE (rotary, scales, lengths beside token_starts), RANGE (ith, nth), OVERLAP: what
+ * is written may not meet what is read, from first to last byte, and the written tensors may not meet each other, unless they have
+ * the same strides and their rows lie in each other's gaps (K and V of a page side by side, factors behind their row). */
+RAPT_API rapt_status rapt_kv_append(const rapt_append_desc *desc, const rapt_append_args *args, int64_t ith, int64_t nth);
+
+/* Rotary embedding of a tensor of its own, as of Q. */
+typedef struct rapt_rope_args {
+    size_t size;
+    int64_t batch, heads, tokens; /* 0.., 1.., 0..RAPT_MAX_LENGTH */
+    int64_t d;                    /* 1..RAPT_MAX_HEAD_DIM */
+    rapt_layout in, out;          /* [batch, heads, tokens, d]: RAPT_F32, RAPT_F16 or RAPT_BF16; out is rounded to nearest even */
+    const void *from;
+    void *to; /* from itself, where in and out are the same, or memory that does not meet it */
+    rapt_rotary rotary;
+    const int32_t *starts, *lengths, *token_starts, *positions; /* as in rapt_append_args; starts: each entry's first position */
+} rapt_rope_args;
+
+#define rapt_rope_args_init(args) rapt_rope_args_init_sized((args), sizeof *(args))
+RAPT_API void rapt_rope_args_init_sized(rapt_rope_args *args, size_t size);
+
+/* Thread ith of nth does its share of the tokens. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, TABLE, FEATURE, RANGE, OVERLAP. */
+RAPT_API rapt_status rapt_rope(const rapt_rope_args *args, int64_t ith, int64_t nth);
 
 /* ---- Merging --------------------------------------------------------------------------------------------------------- */
 

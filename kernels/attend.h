@@ -11,11 +11,15 @@
  *   RAPT_VALUES_DEPTH  rows of V at a time then, where a panel does not take them whole
  *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
  *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
- *   h_max (of a vector's lanes) v_max (NaN if the second operand is) v_lt v_select(m, yes, no) v_as_int v_as_float
+ *   h_max (of a vector's lanes) v_max (NaN if the second operand is) v_lt v_all(m) v_select(m, yes, no) v_as_int v_as_float
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
  *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
  *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
+ *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
+ *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
+ *
+ *   RAPT_DOT, i_dot    see dots.h
  *
  * and may define, where it is faster:
  *   RAPT_STAGED_BROADCAST   staged blocks of K and V hold each element RAPT_VL times
@@ -191,6 +195,7 @@ static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
 /* The state that a sink is: its logit as a score, with weight 1 and no value. */
 static inline float sink_score(const rapt_problem *p, const char *sink) { return float_at(sink) / p->natural; }
 
+#include "dots.h"
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"
 
@@ -217,7 +222,7 @@ static void attend(const rapt_task *t) {
         attend_rows(t);
         return;
     }
-    int rest = left_over(t->rows);
+    int rest = t->problem->integer ? 0 : left_over(t->rows);
     rapt_task lanes = *t, few = *t;
     lanes.rows -= rest;
     attend_queries(&lanes);

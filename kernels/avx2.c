@@ -54,6 +54,7 @@ static inline float h_max(vf a) {
 static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline bool v_all(vm m) { return _mm256_movemask_ps(m) == 0xff; }
 static inline vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
 static inline vi v_as_int(vf x) { return _mm256_castps_si256(x); }
 static inline vf v_as_float(vi x) { return _mm256_castsi256_ps(x); }
@@ -67,12 +68,31 @@ static inline vi i_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 #define i_shr(a, n) _mm256_srli_epi32(a, n)
 static inline vm i_gt(vi a, vi b) { return v_as_float(_mm256_cmpgt_epi32(a, b)); }
 static inline vi i_select(vm m, vi yes, vi no) { return v_as_int(v_select(m, v_as_float(yes), v_as_float(no))); }
+static inline vf v_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
+static inline vi i_load_u8(const void *from) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(from)); }
+static inline vi i_load_s8(const void *from) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64(from)); }
+static inline vi i_load_u4(const void *from, int i) {
+    int32_t x;
+    memcpy(&x, (const char *)from + i / 2, sizeof x);
+    return i_and(_mm256_srlv_epi32(i_set1(x), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28)), i_set1(15));
+}
+static inline vi i_bits(uint32_t x) {
+    return i_and(_mm256_srlv_epi32(i_set1((int32_t)x), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)), i_set1(1));
+}
 static inline vi i_load_u16(const void *from) { return _mm256_cvtepu16_epi32(_mm_loadu_si128(from)); }
 static inline void i_store_u16(void *to, vi a) {
     _mm_storeu_si128(to, _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
 }
 
 static inline vf v_load_f16(const void *from) { return _mm256_cvtph_ps(_mm_loadu_si128(from)); }
+static inline vf v_load_f16_high(const void *from) {
+    return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(from)));
+}
+static inline vf v_broadcast_f16(const void *from) {
+    int16_t h;
+    memcpy(&h, from, sizeof h);
+    return _mm256_cvtph_ps(_mm_set1_epi16(h));
+}
 static inline void v_store_f16(void *to, vf x) { _mm_storeu_si128(to, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 
 /* 4x4 within the halves by unpacking twice, then the halves. */
@@ -106,5 +126,8 @@ static inline vf v_zip_low(vf a, vf b) { return _mm256_unpacklo_ps(a, b); }
 static inline vf v_zip_high(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
 static inline vf v_pair_low(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x44); }
 static inline vf v_pair_high(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0xee); }
+
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) { return _mm256_add_epi32(acc, _mm256_madd_epi16(b, a)); }
 
 #include "attend.h"

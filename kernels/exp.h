@@ -26,16 +26,19 @@ static inline vf v_exp2(vf d, vf c, vf least) {
 static inline vf v_tanh(vf x) {
     vi sign = i_and(v_as_int(x), i_set1(INT32_MIN));
     vf a = v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX)));
-    vf e = v_exp2(v_sub(v_set1(0.0f), a), v_set1(0x1.715476p+1f), v_set1(-127.0f / 0x1.715476p+1f));
-    vf large = v_div(v_sub(v_set1(1.0f), e), v_add(v_set1(1.0f), e));
+    vm below = v_lt(a, v_set1(0.625f));
     vf z = v_mul(a, a);
     vf p = v_set1(-0x1.750ce4p-8f);
     p = v_fma(p, z, v_set1(0x1.51f8cep-6f));
     p = v_fma(p, z, v_set1(-0x1.b835a4p-5f));
     p = v_fma(p, z, v_set1(0x1.1106f6p-3f));
     p = v_fma(p, z, v_set1(-0x1.555532p-2f));
-    vf small = v_fma(v_mul(a, z), p, a);
-    return v_as_float(i_or(v_as_int(v_select(v_lt(a, v_set1(0.625f)), small, large)), sign));
+    vf t = v_fma(v_mul(a, z), p, a);
+    if (!v_all(below)) { /* softcaps are so large that it seldom is */
+        vf e = v_exp2(v_sub(v_set1(0.0f), a), v_set1(0x1.715476p+1f), v_set1(-127.0f / 0x1.715476p+1f));
+        t = v_select(below, t, v_div(v_sub(v_set1(1.0f), e), v_add(v_set1(1.0f), e)));
+    }
+    return v_as_float(i_or(v_as_int(t), sign));
 }
 
 /* ln(x) for normal x > 0: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), s = (y - 1) / (y + 1), ln y = 2 atanh s. */

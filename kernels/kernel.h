@@ -29,8 +29,9 @@ enum {
     RAPT_CPU_AVX512BW = 1 << 7,
     RAPT_CPU_AVX512VL = 1 << 8,
     RAPT_CPU_NEON = 1 << 9,
+    RAPT_CPU_AVX512VNNI = 1 << 10,
 };
-#define RAPT_CPU_NAMES "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon"
+#define RAPT_CPU_NAMES "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni"
 
 /* A validated problem: what is the same for all tasks of a plan. */
 typedef struct rapt_problem {
@@ -45,6 +46,7 @@ typedef struct rapt_problem {
     int64_t map_queries, map_keys;
     rapt_scales k_scales, v_scales;
     int64_t page_size, kv_first;
+    int page_shift; /* page_size = 1 << page_shift; -1: it is no power of two */
     rapt_layout table;
     rapt_layout states; /* if they are left to the caller */
     int64_t state_stride;
@@ -54,6 +56,7 @@ typedef struct rapt_problem {
      * are modified, scores become logits in base e first: score * score_natural, then softcap and what else there is, and
      * exponent and natural are those of base e. */
     bool modified;
+    bool integer; /* RAPT_INT8_DOT */
     float q_factor, score_natural, exponent, natural;
     float least;                    /* a difference of scores at which exp2(difference * exponent) is zero: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */
@@ -83,6 +86,7 @@ typedef struct rapt_task {
     int64_t q_len, kv_length, prefix; /* of the entry */
     int64_t ring_start, ring_size;    /* slot of key kv_first, of so many */
     int64_t row0, rows;
+    int64_t period; /* no tile has rows of two such periods, since these see other blocks of keys; 0: none */
     int64_t chunk0, chunks;
     char *states; /* null: write o and lse. Else the state of token 0 and the first head after chunk0 is to be left there, */
     size_t state_token, state_head, state_chunk; /* and those of the next ones so many bytes further on */
@@ -133,7 +137,8 @@ static inline rapt_keys rapt_keys_at(const rapt_task *t, int64_t position, int n
     int64_t keys = t->ring_size - slot < n ? t->ring_size - slot : n;
     int64_t page_size = t->problem->page_size;
     if (page_size == 0) return (rapt_keys){0, slot, (int)keys};
-    int64_t index = slot / page_size, token = slot % page_size;
+    int shift = t->problem->page_shift;
+    int64_t index = shift < 0 ? slot / page_size : slot >> shift, token = slot - index * page_size;
     int32_t page;
     memcpy(&page, t->table + index * (int64_t)sizeof page, sizeof page);
     return (rapt_keys){page, token, (int)(page_size - token < keys ? page_size - token : keys)};

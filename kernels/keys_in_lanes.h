@@ -28,6 +28,7 @@ typedef struct row_state {
 
 typedef struct query_row {
     row_cursor at;
+    const char *map;              /* its row of the map, or null */
     int64_t first, end;           /* the keys it attends to, as far as its position says */
     uint64_t marks[CHUNK_BLOCKS]; /* bit n: does it attend to key n of the block? Where rows differ in more than ranges */
     row_state now, all;           /* of the chunk, and of all chunks before it */
@@ -56,28 +57,30 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
-/* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * keys[key][i]. The keys
- * RAPT_KEYS_AHEAD further on are prefetched. ng and nr are constants wherever this is called. */
+/* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * k[key][i], the channels
+ * of a key lying offset bytes behind its address. The keys RAPT_KEYS_AHEAD further on are prefetched. ng and nr are constants
+ * wherever this is called. */
 static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, const int nr, const char *const *keys,
-                                   int channels, const float *q, size_t ldq, float *s) {
+                                   size_t offset, int channels, const float *q, size_t ldq, float *s) {
     vf acc[8];
     int whole = channels - channels % RAPT_VL;
     RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
     for (int i = 0; i < whole; i += RAPT_VL) {
+        const size_t at = offset + (size_t)i * bytes;
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
             vf k[RAPT_VL];
 #ifdef RAPT_SQUARE_ROWS
-            if (bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, (size_t)i * bytes);
+            if (bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, at);
             else
 #endif
             {
-                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + (size_t)i * bytes);
+                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + at);
                 v_transpose(k);
             }
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way. */
-                prefetch(keys[g * RAPT_VL + j + RAPT_KEYS_AHEAD], (size_t)i * bytes);
-                if (bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j + KEY_ROWS_AHEAD], (size_t)i * bytes);
+                prefetch(keys[g * RAPT_VL + j + RAPT_KEYS_AHEAD], at);
+                if (bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j + KEY_ROWS_AHEAD], at);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                     v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
             }
@@ -86,7 +89,9 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
     if (whole < channels) {
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
             float rest[RAPT_VL * RAPT_VL];
-            stage_columns_as(load, bytes, rest, RAPT_VL, keys + g * RAPT_VL, RAPT_VL, whole, channels - whole);
+            const char *rows[RAPT_VL];
+            for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[g * RAPT_VL + j] + offset;
+            stage_columns_as(load, bytes, rest, RAPT_VL, rows, RAPT_VL, whole, channels - whole);
             for (int i = whole; i < channels; i++)
                 RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                     v_fma(v_broadcast(q + r * ldq + i), v_load(rest + (i - whole) * RAPT_VL), acc[g * nr + r]);
@@ -98,65 +103,83 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
 
 /* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would
  * not fill the time that an addition takes. */
-static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int nr, const char *const *keys, int n, int channels,
-                                      const float *q, size_t ldq, float *s) {
+static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int nr, const char *const *keys, size_t offset, int n,
+                                      int channels, const float *q, size_t ldq, float *s) {
     const int most = RAPT_PARTIAL_SUMS / RAPT_VL * (nr == 1 && bytes == sizeof(float) ? 2 : 1);
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
-    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, channels, q, ldq, s + g);
-    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, channels, q, ldq, s + g);
+    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, offset, channels, q, ldq, s + g);
+    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, int n, int channels, const float *q,        \
-                                                  size_t ldq, float *s) {                                                        \
+    static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
+                                                  const float *q, size_t ldq, float *s) {                                        \
         for (; RAPT_KEY_CHAINS >= 8 && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)                                  \
-            score_keys_as(v_load_##suffix, bytes, 8, keys, n, channels, q, ldq, s);                                              \
+            score_keys_as(v_load_##suffix, bytes, 8, keys, offset, n, channels, q, ldq, s);                                      \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
-            score_keys_as(v_load_##suffix, bytes, 4, keys, n, channels, q, ldq, s);                                              \
-        if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, n, channels, q, ldq, s);                                   \
-        if (rows == 2) score_keys_as(v_load_##suffix, bytes, 2, keys, n, channels, q, ldq, s);                                   \
-        if (rows == 1) score_keys_as(v_load_##suffix, bytes, 1, keys, n, channels, q, ldq, s);                                   \
+            score_keys_as(v_load_##suffix, bytes, 4, keys, offset, n, channels, q, ldq, s);                                      \
+        if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, offset, n, channels, q, ldq, s);                           \
+        if (rows == 2) score_keys_as(v_load_##suffix, bytes, 2, keys, offset, n, channels, q, ldq, s);                           \
+        if (rows == 1) score_keys_as(v_load_##suffix, bytes, 1, keys, offset, n, channels, q, ldq, s);                           \
     }
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* The rows of K for keys [from, to) of a block, as in find_rows, and KEY_ROWS_AHEAD further on, as far as there are any. */
-static void find_key_rows(const char **rows, const rapt_task *t, const char *keys, const block *b, int from, int to) {
+/* Keys of a block that are visited, in whole groups of RAPT_PARTIAL_SUMS. */
+static inline int visited_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
+static inline int visited_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
+
+/* The rows of K of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for the next
+ * KEY_ROWS_AHEAD ones. Others are some row that there is. */
+static void find_key_rows(const rapt_task *t, const block *blocks, int count, const char **rows) {
     const rapt_layout *layout = &t->problem->k;
-    find_rows(rows, t, keys, layout, b, from, to);
+    int known = 0; /* rows up to this are found */
+    for (int i = 0; i < count; i++) {
+        int at = (int)(blocks[i].position % RAPT_CHUNK), from = visited_from(&blocks[i]), to = visited_to(&blocks[i]);
+        find_rows(rows + at, t, t->k, layout, &blocks[i], from, to);
+        for (; known < at + from; known++) rows[known] = rows[at + from];
+        known = at + to;
+    }
+    int64_t next = count ? blocks[0].position - blocks[0].position % RAPT_CHUNK + RAPT_CHUNK : 0;
     int64_t last = t->problem->kv_first + t->ring_size, end = t->kv_length < last ? t->kv_length : last;
-    block next = {b->position + to, 0, smaller(KEY_ROWS_AHEAD, end - b->position - to)};
-    if (next.end > 0) find_rows(rows + to, t, keys, layout, &next, 0, KEY_ROWS_AHEAD);
-    for (int n = to; n < to + KEY_ROWS_AHEAD && next.end <= 0; n++) rows[n] = rows[to - 1];
+    for (int n = known; n < RAPT_CHUNK; n++) rows[n] = count ? rows[known - 1] : t->k;
+    for (int n = RAPT_CHUNK; n < RAPT_CHUNK + KEY_ROWS_AHEAD; n++) rows[n] = rows[RAPT_CHUNK - 1];
+    if (count && next < end) {
+        block ahead = {next, 0, smaller(KEY_ROWS_AHEAD, end - next)};
+        find_rows(rows + RAPT_CHUNK, t, t->k, layout, &ahead, 0, KEY_ROWS_AHEAD);
+    }
 }
 
-/* S = Q K^T of one head for keys [from, to) of a block, whole groups of RAPT_PARTIAL_SUMS; keys outside of what is attended to
- * repeat its edge. */
-static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const block *b, int from, int to) {
+/* score_keys of one head for n rows of K that are converted first. */
+static void score_converted_rows(const rapt_task *t, const row_scratch *s, int rows, const char *const *keys, size_t offset,
+                                 int n, const float *q, float *scores) {
     const rapt_problem *p = t->problem;
-    const char *keys[RAPT_BLOCK + KEY_ROWS_AHEAD];
-    const char *k = t->k + (size_t)kv_head * (size_t)p->k.head_stride;
     size_t dk = padded((size_t)p->d_k);
+    const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + KEY_ROWS_AHEAD];
+    for (int i = 0; i < RAPT_BLOCK; i++) from[i] = keys[smaller(i, n - 1)] + offset;
+    stage_rows(p->k.type, s->keys, dk, from, n, 0, p->d_k);
+    for (int i = 0; i < RAPT_BLOCK + KEY_ROWS_AHEAD; i++) copies[i] = (const char *)(s->keys + (size_t)smaller(i, n - 1) * dk);
+    score_keys_f32(rows, copies, 0, n, p->d_k, q, dk, scores);
+}
+
+/* S = Q K^T of one head for keys [from, to) of a block, whole groups of RAPT_PARTIAL_SUMS. key_rows: of the chunk. */
+static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *key_rows,
+                       const block *b, int from, int to) {
+    const rapt_problem *p = t->problem;
+    const char *const *keys = key_rows + b->position % RAPT_CHUNK + from;
+    size_t dk = padded((size_t)p->d_k), offset = (size_t)kv_head * (size_t)p->k.head_stride;
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->position % RAPT_CHUNK + from;
-    rapt_type type = p->k.type;
-    if (converted(type)) {
-        find_rows(keys, t, k, &p->k, b, from, to);
-        stage_rows(type, s->keys, dk, keys + from, to - from, 0, p->d_k);
-        for (int n = from; n < to + KEY_ROWS_AHEAD; n++)
-            keys[n] = (const char *)(s->keys + (size_t)smaller(n - from, to - from - 1) * dk);
-        type = RAPT_F32;
-    } else find_key_rows(keys, t, k, b, from, to);
-    switch (type) {
+    switch (p->k.type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        score_keys_##suffix(rows, keys + from, to - from, p->d_k, q, dk, scores);                                                \
+        score_keys_##suffix(rows, keys, offset, to - from, p->d_k, q, dk, scores);                                               \
         break;
         RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
-        break;
+        score_converted_rows(t, s, rows, keys, offset, to - from, q, scores);
     }
 }
 
@@ -210,7 +233,7 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
         uint64_t marks = ~UINT64_C(0);
         if (marked(p)) marks = row->marks[b->position % RAPT_CHUNK / RAPT_BLOCK];
         else if (row->first > b->position || row->end < b->position + RAPT_BLOCK)
-            marks = attended_keys(t, row->at, row->first, row->end, b->position);
+            marks = attended_keys(t, row->at, row->map, row->first, row->end, b->position);
         if (key_scales || p->modified || ~marks)
             modify_row(t, row, at, key_scales ? key_scales + b->position % RAPT_CHUNK : NULL, b->position, marks);
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
@@ -272,14 +295,19 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
         stream_product(RAPT_F32, last, n, vectors);
         if (copied) return;
     }
-    /* Whole rows of one stream need no help, and other pages do not lie ahead. */
-    bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL;
-    o.ahead = alone || p->page_size > 0 ? 0 : RAPT_VALUES_AHEAD * stride;
+    /* Whole rows of one stream need no help. */
+    bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL && p->page_size == 0;
+    o.ahead = alone ? 0 : RAPT_VALUES_AHEAD * stride;
     o.ldb = stride;
     while (from < to) {
         rapt_keys run = rapt_keys_at(t, b->position + from, to - from);
         o.b = v + rapt_keys_offset(&p->v, &run);
         o.depth = run.keys;
+        if (p->page_size) { /* what lies ahead is another page's */
+            int64_t ahead = b->position + from + RAPT_VALUES_AHEAD;
+            rapt_keys next = ahead < t->kv_length ? rapt_keys_at(t, ahead, 1) : run;
+            o.ahead = rapt_keys_offset(&p->v, &next) - rapt_keys_offset(&p->v, &run);
+        }
         stream_product(p->v.type, o, n, whole);
         o.a += (size_t)run.keys * sizeof(float);
         from += run.keys;
@@ -294,7 +322,7 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
     const char *values[RAPT_BLOCK];
     block b = block_of(all->position, row->first, row->end);
     if (b.first >= b.end) return;
-    uint64_t marks = attended_keys(t, row->at, row->first, row->end, b.position);
+    uint64_t marks = attended_keys(t, row->at, row->map, row->first, row->end, b.position);
     weights += b.position % RAPT_CHUNK;
     find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
@@ -348,7 +376,7 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
         if (marked(t->problem) && b.first < b.end) {
             uint64_t some = 0;
             for (int r = 0; r < n; r++)
-                some |= rows[r].marks[i] = attended_keys(t, rows[r].at, rows[r].first, rows[r].end, position);
+                some |= rows[r].marks[i] = attended_keys(t, rows[r].at, rows[r].map, rows[r].first, rows[r].end, position);
             b.first = some ? __builtin_ctzll(some) : 0;
             b.end = some ? RAPT_BLOCK - __builtin_clzll(some) : 0;
         }
@@ -373,11 +401,13 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     int keys = joined || converted(p->k.type) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
     int values =
         joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || converted(p->v.type) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
+    const char *key_rows[RAPT_CHUNK + KEY_ROWS_AHEAD];
+    find_key_rows(t, blocks, count, key_rows);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        int end = (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS;
-        for (int from = b->first & -RAPT_PARTIAL_SUMS; from < end; from += keys)
-            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, b, from, smaller(from + keys, end));
+        int end = visited_to(b);
+        for (int from = visited_from(b); from < end; from += keys)
+            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, key_rows, b, from, smaller(from + keys, end));
     }
     weigh_rows(t, s, rows, n, blocks, count);
     for (int i = 0; i < count; i++) {
@@ -432,6 +462,7 @@ static void attend_rows(const rapt_task *t) {
         for (int r = 0; r < n; r++) {
             query_row *row = &rows[h * n + r];
             row->at = row_at(t, h, r);
+            row->map = p->map.type ? map_row(t, row->at) : NULL;
             row_range(t, row->at.token, &row->first, &row->end);
             queries[r] = t->q + row_offset(&p->q, row->at);
             row->all.m = -INFINITY;

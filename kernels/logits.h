@@ -52,15 +52,18 @@ static bool any_above_minus_infinity(rapt_type type, const char *from, int n) {
     return any != 0;
 }
 
-/* Bit n: may the row attend to key position + n, as far as range, map and mask say? No bit where the bias rules all out. */
-static uint64_t attended_keys(const rapt_task *t, row_cursor at, int64_t first, int64_t end, int64_t position) {
+/* The row of the map that is a query's. */
+static inline const char *map_row(const rapt_task *t, row_cursor at) {
+    return t->map + row_offset(&t->problem->map, (row_cursor){at.token / t->problem->map_queries, at.head});
+}
+
+/* Bit n: may the row attend to key position + n, as far as range, map and mask say? No bit where the bias rules all out.
+ * map: the row of the map, or null. */
+static uint64_t attended_keys(const rapt_task *t, row_cursor at, const char *map, int64_t first, int64_t end, int64_t position) {
     const rapt_problem *p = t->problem;
     int from = larger(0, smaller(RAPT_BLOCK, first - position)), to = smaller(RAPT_BLOCK, larger(0, end - position));
     if (from >= to) return 0;
-    if (p->map.type) {
-        row_cursor tile = {at.token / p->map_queries, at.head};
-        if (!t->map[row_offset(&p->map, tile) + (size_t)(position / p->map_keys)]) return 0;
-    }
+    if (map && !map[position / p->map_keys]) return 0;
     uint64_t bits = (~UINT64_C(0) >> (RAPT_BLOCK - (to - from))) << from;
     if (p->mask.type == RAPT_BOOL) bits &= bits_of_bytes(t->mask + row_offset(&p->mask, at) + position + from, to - from) << from;
     if (p->mask.type == RAPT_BIT) bits &= bits_of_bits(t->mask + row_offset(&p->mask, at) + position / 8, to);

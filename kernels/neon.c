@@ -63,6 +63,7 @@ static inline __attribute__((always_inline)) vf v_fma_lane(vf a, int lane, vf b,
     return c;
 }
 static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
+static inline bool v_all(vm m) { return vminvq_u32(m) != 0; }
 static inline vf v_select(vm m, vf yes, vf no) { return vbslq_f32(m, yes, no); }
 static inline vi v_as_int(vf x) { return vreinterpretq_u32_f32(x); }
 static inline vf v_as_float(vi x) { return vreinterpretq_f32_u32(x); }
@@ -76,12 +77,41 @@ static inline vi i_add(vi a, vi b) { return vaddq_u32(a, b); }
 #define i_shr(a, n) vshrq_n_u32(a, n)
 static inline vm i_gt(vi a, vi b) { return vcgtq_s32(vreinterpretq_s32_u32(a), vreinterpretq_s32_u32(b)); }
 static inline vi i_select(vm m, vi yes, vi no) { return vbslq_u32(m, yes, no); }
+static inline vf v_from_int(vi a) { return vcvtq_f32_s32(vreinterpretq_s32_u32(a)); }
+static inline uint8x8_t load_4_bytes(const void *from) {
+    uint32_t x;
+    memcpy(&x, from, sizeof x);
+    return vreinterpret_u8_u32(vdup_n_u32(x));
+}
+static inline vi i_load_u8(const void *from) { return vmovl_u16(vget_low_u16(vmovl_u8(load_4_bytes(from)))); }
+static inline vi i_load_s8(const void *from) {
+    int16x8_t h = vmovl_s8(vreinterpret_s8_u8(load_4_bytes(from)));
+    return vreinterpretq_u32_s32(vmovl_s16(vget_low_s16(h)));
+}
+static inline vi i_load_u4(const void *from, int i) {
+    static const int32_t right[4] = {0, -4, -8, -12};
+    uint16_t x;
+    memcpy(&x, (const char *)from + i / 2, sizeof x);
+    return vandq_u32(vshlq_u32(vdupq_n_u32(x), vld1q_s32(right)), vdupq_n_u32(15));
+}
+static inline vi i_bits(uint32_t x) {
+    static const int32_t right[4] = {0, -1, -2, -3};
+    return vandq_u32(vshlq_u32(vdupq_n_u32(x), vld1q_s32(right)), vdupq_n_u32(1));
+}
 static inline uint16x4_t load_u16(const void *from) { return vreinterpret_u16_u8(vld1_u8(from)); }
 static inline void store_u16(void *to, uint16x4_t h) { vst1_u8(to, vreinterpret_u8_u16(h)); }
 static inline vi i_load_u16(const void *from) { return vmovl_u16(load_u16(from)); }
 static inline void i_store_u16(void *to, vi a) { store_u16(to, vmovn_u32(a)); }
 
 static inline vf v_load_f16(const void *from) { return vcvt_f32_f16(vreinterpret_f16_u16(load_u16(from))); }
+static inline vf v_load_f16_high(const void *from) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(vshll_n_u8(load_4_bytes(from), 8))));
+}
+static inline vf v_broadcast_f16(const void *from) {
+    uint16_t h;
+    memcpy(&h, from, sizeof h);
+    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h)));
+}
 static inline void v_store_f16(void *to, vf x) { store_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 
 static inline __attribute__((always_inline)) void v_transpose(vf a[4]) {
@@ -90,6 +120,13 @@ static inline __attribute__((always_inline)) void v_transpose(vf a[4]) {
     a[1] = vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1]));
     a[2] = vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0]));
     a[3] = vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1]));
+}
+
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) {
+    int16x8_t x = vreinterpretq_s16_u32(b), y = vreinterpretq_s16_u32(a);
+    int32x4_t pairs = vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+    return vaddq_u32(acc, vreinterpretq_u32_s32(pairs));
 }
 
 #include "attend.h"

@@ -17,7 +17,10 @@ typedef struct query_tile {
     int32_t *first, *end;                            /* [LANES] the keys each lane attends to, as far as its position says */
     int64_t first_min, first_max, end_min, end_max;  /* over the lanes that attend to any */
     float *slope;                                    /* [LANES] of ALiBi */
+    float *q_scale;                                  /* [LANES] what q's integers count, where it is quantised (dots.h) */
     uint32_t *marks;                                 /* [CHUNK_BLOCKS][2][LANES] where rows differ in more than ranges */
+    const char **map_rows;                           /* [LANES] of a map, or null */
+    bool one_map_row;                                /* are they the same? */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
@@ -27,7 +30,7 @@ typedef struct lane_scratch {
     float *alpha;         /* [LANES] */
     float *bias;          /* [RAPT_BLOCK][LANES] the block's bias; then, if needed, -inf for keys that are masked */
     uint32_t *marks;      /* [2][LANES] keys that a lane attends to, where only ranges differ */
-    float *keys, *values; /* [RAPT_BLOCK][staged d] */
+    float *keys, *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (dots.h) */
     float *row;           /* [staged d], while a block is staged */
 } lane_scratch;
 
@@ -56,6 +59,8 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
         t.first = (int32_t *)take(memory, &used, LANES);
         t.end = (int32_t *)take(memory, &used, LANES);
         t.slope = take(memory, &used, LANES);
+        if (p->integer) t.q_scale = take(memory, &used, LANES);
+        if (p->map.type) t.map_rows = (const char **)(void *)take(memory, &used, LANES * sizeof(char *) / sizeof(float));
         if (marked(p)) t.marks = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * LANES);
         tiles[i] = t;
     }
@@ -73,6 +78,10 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
         int64_t first, end;
         row_range(t, at.token, &first, &end);
         tile->slope[r] = slope_of(t, at.head);
+        if (p->map.type) {
+            tile->map_rows[r] = map_row(t, at);
+            tile->one_map_row = r == 0 || (tile->one_map_row && tile->map_rows[r] == tile->map_rows[0]);
+        }
         tile->first[r] = (int32_t)first;
         tile->end[r] = (int32_t)end;
         if (first < end) {
@@ -98,6 +107,7 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
                 v_store(q, v_mul(v_load(q), v_set1(scales[c])));
             }
     }
+    if (p->integer) quantise_queries(tile->q, p->d_k, tile->vectors, tile->q, tile->q_scale);
 }
 
 static void start_chunk(query_tile *tile) {
@@ -115,8 +125,11 @@ static void find_marks(const rapt_task *t, const query_tile *tile, int64_t posit
     row_cursor at = row_at(t, 0, tile->row0);
     *some = 0;
     *all = ~UINT64_C(0);
+    bool by_head = t->problem->mask.head_stride || t->problem->map.head_stride || t->problem->bias.head_stride;
+    uint64_t bits = 0;
     for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
-        uint64_t bits = attended_keys(t, at, tile->first[r], tile->end[r], position);
+        if (r == 0 || at.head == 0 || by_head)
+            bits = attended_keys(t, at, tile->map_rows ? tile->map_rows[r] : NULL, tile->first[r], tile->end[r], position);
         marks[r] = (uint32_t)bits;
         marks[LANES + r] = (uint32_t)(bits >> 32);
         *some |= bits;
@@ -130,6 +143,7 @@ static void find_chunk_marks(const rapt_task *t, query_tile *tile, int64_t chunk
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         tile->some[i] = tile->each[i] = 0;
+        if (tile->one_map_row && !tile->map_rows[0][position / t->problem->map_keys]) continue;
         if (position + RAPT_BLOCK > tile->first_min && position < tile->end_max)
             find_marks(t, tile, position, tile->marks + i * 2 * LANES, &tile->some[i], &tile->each[i]);
     }
@@ -269,7 +283,7 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
 static coming coming_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t position,
                           int64_t end, int tiles, const char **rows) {
     int n = smaller(RAPT_BLOCK, end - position);
-    if (n <= 0 || tiles <= 0) return (coming){0};
+    if (n <= 0 || tiles <= 0 || bytes == 0) return (coming){0};
     find_rows(rows, t, tensor, layout, &(block){position, 0, n}, 0, n);
     size_t lines = (bytes + 63) / 64 * (size_t)n;
     return (coming){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
@@ -280,7 +294,8 @@ static const uint32_t *mark_lanes(const rapt_task *t, query_tile *tile, const la
     if (marked(t->problem)) {
         int i = (int)(b->position % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t visited = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
-        if (!careful && !t->problem->bias.type && (visited & ~tile->each[i]) == 0) return NULL;
+        tile->masked |= t->problem->bias.type != 0; /* a bias of -inf masks, too */
+        if (!careful && (visited & ~tile->each[i]) == 0) return NULL;
         tile->masked = true;
         return tile->marks + i * 2 * LANES;
     }
@@ -291,10 +306,115 @@ static const uint32_t *mark_lanes(const rapt_task *t, query_tile *tile, const la
     return s->marks;
 }
 
+/* A block of K and V in scratch, for all tiles of a pass, and the one that comes after it. */
+typedef struct staged_block {
+    block all;                  /* its keys that some tile attends to */
+    const float *keys, *values; /* of the first of them */
+    size_t ldk, ldv;
+    bool scaled_keys, scaled_values;
+    float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
+    int32_t correction[RAPT_BLOCK]; /* of the sums of integers */
+    coming next_keys, next_values;
+    const char *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
+} staged_block;
+
+/* f32 too, which could be read in place: as a copy, the block comes from memory row by row, once for all tiles, and no stride of
+ * the tensor's can make its rows compete for the same cache sets. */
+static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block *b) {
+    const rapt_problem *p = t->problem;
+    const char *rows[RAPT_BLOCK];
+    int first = b->all.first, end = b->all.end;
+    size_t dk = staged(p->d_k), dv = staged(p->d_v);
+    find_rows(rows, t, t->k, &p->k, &b->all, first, end);
+    if (p->integer) stage_dots(s->keys, dk, rows + first, end - first, p->d_k, b->correction);
+    else stage_copies(p->k.type, s->keys, dk, rows + first, end - first, p->d_k, s->row);
+    b->keys = s->keys;
+    b->ldk = dk;
+    if (t->v_in_k >= 0 && !p->integer) {
+        b->values = s->keys + (size_t)t->v_in_k * COPIES;
+        b->ldv = dk;
+    } else {
+        find_rows(rows, t, t->v, &p->v, &b->all, first, end);
+        if (p->integer) stage_dots_transposed(s->values, rows, first, end, p->d_v);
+        else stage_copies(p->v.type, s->values, dv, rows + first, end - first, p->d_v, s->row);
+        b->values = s->values;
+        b->ldv = dv;
+    }
+    b->scaled_keys = scaled_by_key(&p->k_scales);
+    b->scaled_values = scaled_by_key(&p->v_scales);
+    if (b->scaled_keys) load_key_scales(t, b->key_scales, t->k_scales, &p->k_scales, b->all.position, first, end);
+    if (b->scaled_values) load_key_scales(t, b->value_scales, t->v_scales, &p->v_scales, b->all.position, first, end);
+}
+
+/* S = K Q^T of a tile, for keys [first, end) of the block. */
+static void score_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
+                        int end) {
+    int skipped = first - b->all.first;
+    const float *keys = b->keys + (size_t)skipped * b->ldk;
+    if (p->integer)
+        dot_product((dots){.c = s->s + first * LANES,
+                           .a = (const char *)keys,
+                           .lda = b->ldk * sizeof(float),
+                           .first = b->correction + skipped,
+                           .b = tile->q,
+                           .depth = dot_lanes(p->d_k),
+                           .scale = tile->q_scale},
+                    end - first, tile->vectors);
+    else
+        tile_product((operands){.c = (char *)(s->s + first * LANES),
+                                .ldc = LANES * sizeof(float),
+                                .a = (const char *)keys,
+                                .rs = b->ldk * sizeof(float),
+                                .ks = COPIES * sizeof(float),
+                                .b = (const char *)tile->q,
+                                .ldb = LANES * sizeof(float),
+                                .depth = p->d_k,
+                                .start = START_ZERO,
+                                .coming = &b->next_keys},
+                     end - first, tile->vectors);
+}
+
+/* O^T = alpha O^T + V^T P^T of a tile, for values [first, end) of the block. masks: null, or -inf for keys to be left out. */
+static void add_values_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
+                             int end, const float *masks) {
+    const float *values = b->values + (size_t)(first - b->all.first) * b->ldv;
+    if (p->integer) {
+        float scale[LANES];
+        quantise_weights(s->s, b->scaled_values ? b->value_scales : NULL, first, end, tile->vectors, s->bias, scale);
+        dot_product((dots){.c = tile->now.o,
+                           .a = (const char *)b->values,
+                           .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
+                           .b = s->bias,
+                           .depth = RAPT_BLOCK / RAPT_DOT,
+                           .scale = scale,
+                           .alpha = tile->started ? s->alpha : NULL},
+                    p->d_v, tile->vectors);
+        return;
+    }
+    for (int n = first; n < end && b->scaled_values; n++)
+        for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
+            float *weight = s->s + n * LANES + i;
+            v_store(weight, v_mul(v_load(weight), v_set1(b->value_scales[n])));
+        }
+    if (masks) add_attended(p, tile, s, masks, values, b->ldv, first, end);
+    else
+        tile_product((operands){.c = (char *)tile->now.o,
+                                .ldc = LANES * sizeof(float),
+                                .a = (const char *)values,
+                                .rs = COPIES * sizeof(float),
+                                .ks = b->ldv * sizeof(float),
+                                .b = (const char *)(s->s + first * LANES),
+                                .ldb = LANES * sizeof(float),
+                                .depth = end - first,
+                                .start = tile->started ? START_SCALE : START_ZERO,
+                                .scale = s->alpha,
+                                .coming = &b->next_values},
+                     p->d_v, tile->vectors);
+}
+
 /* One chunk for some tiles, from the empty state. */
 static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk, bool careful) {
     const rapt_problem *p = t->problem;
-    size_t dk = staged(p->d_k), dv = staged(p->d_v);
     int64_t end_max = 0;
     int qk_tiles = 0, pv_tiles = 0;
     for (int i = 0; i < n_tiles; i++) {
@@ -304,82 +424,41 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
         qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors);
         pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
     }
+    block blocks[CHUNK_BLOCKS]; /* what any tile needs */
+    int count = 0;
     for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
-        block all = {position, RAPT_BLOCK, 0}; /* what any tile needs */
+        block all = {position, RAPT_BLOCK, 0};
         for (int i = 0; i < n_tiles; i++) {
             block b = tile_block(p, &tiles[i], position);
             if (b.first >= b.end) continue;
             if (b.first < all.first) all.first = b.first;
             if (b.end > all.end) all.end = b.end;
         }
-        if (all.first >= all.end) continue;
-        /* f32 too, which could be read in place: as a copy, the block comes from memory row by row, once for all tiles, and no
-         * stride of the tensor's can make its rows compete for the same cache sets. */
-        const char *rows[RAPT_BLOCK], *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
-        float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
-        find_rows(rows, t, t->k, &p->k, &all, all.first, all.end);
-        stage_copies(p->k.type, s->keys, dk, rows + all.first, all.end - all.first, p->d_k, s->row);
-        const float *all_values = s->values;
-        size_t ldv = dv;
-        if (t->v_in_k < 0) {
-            find_rows(rows, t, t->v, &p->v, &all, all.first, all.end);
-            stage_copies(p->v.type, s->values, dv, rows + all.first, all.end - all.first, p->d_v, s->row);
-        } else {
-            all_values = s->keys + (size_t)t->v_in_k * COPIES;
-            ldv = dk;
-        }
-        bool scaled_keys = scaled_by_key(&p->k_scales), scaled_values = scaled_by_key(&p->v_scales);
-        if (scaled_keys) load_key_scales(t, key_scales, t->k_scales, &p->k_scales, position, all.first, all.end);
-        if (scaled_values) load_key_scales(t, value_scales, t->v_scales, &p->v_scales, position, all.first, all.end);
-        coming next_keys = coming_rows(t, t->k, &p->k, p->k_row, position + RAPT_BLOCK, end_max, qk_tiles, next_key_rows);
-        coming next_values = {0};
-        if (t->v_in_k < 0)
-            next_values = coming_rows(t, t->v, &p->v, p->v_row, position + RAPT_BLOCK, end_max, pv_tiles, next_value_rows);
+        if (all.first < all.end) blocks[count++] = all;
+    }
+    for (int n = 0; n < count; n++) {
+        staged_block staged;
+        staged.all = blocks[n];
+        stage_block(t, s, &staged);
+        int64_t position = blocks[n].position, next = n + 1 < count ? blocks[n + 1].position : (chunk + 1) * RAPT_CHUNK;
+        staged.next_keys = coming_rows(t, t->k, &p->k, p->k_row, next, end_max, qk_tiles, staged.next_key_rows);
+        staged.next_values =
+            coming_rows(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, next, end_max, pv_tiles, staged.next_value_rows);
         for (int i = 0; i < n_tiles; i++) {
             query_tile *tile = &tiles[i];
             block b = tile_block(p, tile, position);
             if (b.first >= b.end) continue;
-            int first = b.first, end = b.end;
-            const float *keys = s->keys + (size_t)(first - all.first) * dk;
-            const float *values = all_values + (size_t)(first - all.first) * ldv;
-            tile_product((operands){.c = (char *)(s->s + first * LANES),
-                                    .ldc = LANES * sizeof(float),
-                                    .a = (const char *)keys,
-                                    .rs = dk * sizeof(float),
-                                    .ks = COPIES * sizeof(float),
-                                    .b = (const char *)tile->q,
-                                    .ldb = LANES * sizeof(float),
-                                    .depth = p->d_k,
-                                    .start = START_ZERO,
-                                    .coming = &next_keys},
-                         end - first, tile->vectors);
-            if (scaled_keys || p->modified) modify_lanes(t, tile, s, scaled_keys ? key_scales : NULL, position, first, end);
+            score_lanes(p, tile, s, &staged, b.first, b.end);
+            if (staged.scaled_keys || p->modified)
+                modify_lanes(t, tile, s, staged.scaled_keys ? staged.key_scales : NULL, position, b.first, b.end);
             const uint32_t *marks = mark_lanes(t, tile, s, &b, careful);
-            if (marks) mask_lanes(tile, marks, s->s, first, end);
-            weigh_lanes(p, tile, s, first, end);
-            if (scaled_values)
-                for (int n = first; n < end; n++)
-                    for (int v = 0; v < tile->vectors * RAPT_VL; v += RAPT_VL) {
-                        float *weight = s->s + n * LANES + v;
-                        v_store(weight, v_mul(v_load(weight), v_set1(value_scales[n])));
-                    }
+            if (marks) mask_lanes(tile, marks, s->s, b.first, b.end);
+            weigh_lanes(p, tile, s, b.first, b.end);
             if (careful) {
                 if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * LANES * sizeof *s->bias);
-                mask_lanes(tile, marks, s->bias, first, end);
-                add_attended(p, tile, s, s->bias, values, ldv, first, end);
-            } else
-                tile_product((operands){.c = (char *)tile->now.o,
-                                        .ldc = LANES * sizeof(float),
-                                        .a = (const char *)values,
-                                        .rs = COPIES * sizeof(float),
-                                        .ks = ldv * sizeof(float),
-                                        .b = (const char *)(s->s + first * LANES),
-                                        .ldb = LANES * sizeof(float),
-                                        .depth = end - first,
-                                        .start = tile->started ? START_SCALE : START_ZERO,
-                                        .scale = s->alpha,
-                                        .coming = &next_values},
-                             p->d_v, tile->vectors);
+                mask_lanes(tile, marks, s->bias, b.first, b.end);
+            }
+            add_values_lanes(p, tile, s, &staged, b.first, b.end, careful ? s->bias : NULL);
             tile->started = true;
         }
     }
@@ -457,16 +536,25 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
     }
 }
 
+/* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
+static int rows_of_tile(const rapt_task *t, int64_t row0) {
+    if (t->period == 0) return smaller(LANES, t->rows - row0);
+    int64_t tiles = (t->period + LANES - 1) / LANES, even = (t->period + tiles - 1) / tiles;
+    int64_t left = t->period - row0 % t->period;
+    return smaller(smaller((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
+}
+
 static void attend_queries(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     lane_scratch s;
     query_tile tiles[PASS_TILES];
-    int n = (int)((t->rows + LANES - 1) / LANES);
+    int n = 0;
     bool folds = !t->states && t->chunks > 1;
+    for (int64_t row0 = 0; row0 < t->rows; row0 += rows_of_tile(t, row0)) n++;
     lay_out_lanes(p, t->scratch, &s, tiles, n, folds);
     for (int i = 0; i < n; i++) {
-        tiles[i].row0 = (int64_t)i * LANES;
-        tiles[i].rows = smaller(LANES, t->rows - tiles[i].row0);
+        tiles[i].row0 = i ? tiles[i - 1].row0 + tiles[i - 1].rows : 0;
+        tiles[i].rows = rows_of_tile(t, tiles[i].row0);
         tiles[i].vectors = (tiles[i].rows + RAPT_VL - 1) / RAPT_VL;
         pack_queries(t, &tiles[i]);
         start_chunk(&tiles[i]);
@@ -479,7 +567,7 @@ static void attend_queries(const rapt_task *t) {
                 if (t->states) leave_empty_states(t, 0, tiles[i].row0, tiles[i].rows, chunk);
                 continue;
             }
-            if (tiles[i].masked && any_nonfinite(tiles[i].now.o, p->d_v, LANES, tiles[i].vectors * RAPT_VL))
+            if (tiles[i].masked && !p->integer && any_nonfinite(tiles[i].now.o, p->d_v, LANES, tiles[i].vectors * RAPT_VL))
                 attend_chunk(t, &s, &tiles[i], 1, chunk, true);
             if (t->states) emit_tile(t, &s, &tiles[i], &tiles[i].now, chunk);
             else if (folds) fold_tile(p, &tiles[i]);

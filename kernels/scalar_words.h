@@ -41,6 +41,7 @@ static inline vf v_max(vf a, vf b) { return a > b ? a : b; }
 static inline float h_max(vf a) { return a; }
 static inline vf v_fma(vf a, vf b, vf c) { return s_fma(a, b, c); }
 static inline vm v_lt(vf a, vf b) { return a < b; }
+static inline bool v_all(vm m) { return m; }
 static inline vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 static inline vi v_as_int(vf x) {
     vi bits;
@@ -64,6 +65,11 @@ static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }
 static inline vm i_gt(vi a, vi b) { return (int32_t)a > (int32_t)b; }
 static inline vi i_select(vm m, vi yes, vi no) { return m ? yes : no; }
+static inline vf v_from_int(vi a) { return (vf)(int32_t)a; }
+static inline vi i_load_u8(const void *from) { return *(const uint8_t *)from; }
+static inline vi i_load_s8(const void *from) { return (vi) * (const int8_t *)from; }
+static inline vi i_load_u4(const void *from, int i) { return ((const uint8_t *)from)[i / 2] >> i % 2 * 4 & 15; }
+static inline vi i_bits(uint32_t x) { return x & 1; }
 static inline vi i_load_u16(const void *from) {
     uint16_t h;
     memcpy(&h, from, sizeof h);
@@ -72,4 +78,9 @@ static inline vi i_load_u16(const void *from) {
 static inline void i_store_u16(void *to, vi a) {
     uint16_t h = (uint16_t)a;
     memcpy(to, &h, sizeof h);
+}
+
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) {
+    return acc + (vi)((int16_t)b * (int16_t)a) + (vi)((int16_t)(b >> 16) * (int16_t)(a >> 16));
 }

@@ -52,6 +52,7 @@ static inline float h_max(vf a) {
 static inline vf v_fma(vf a, vf b, vf c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
 static inline float s_fma(float a, float b, float c) { return a * b + c; }
 static inline vm v_lt(vf a, vf b) { return _mm_cmplt_ps(a, b); }
+static inline bool v_all(vm m) { return _mm_movemask_ps(m) == 0xf; }
 static inline vf v_select(vm m, vf yes, vf no) { return _mm_blendv_ps(no, yes, m); }
 static inline vi v_as_int(vf x) { return _mm_castps_si128(x); }
 static inline vf v_as_float(vi x) { return _mm_castsi128_ps(x); }
@@ -66,9 +67,25 @@ static inline vi i_sub(vi a, vi b) { return _mm_sub_epi32(a, b); }
 #define i_shr(a, n) _mm_srli_epi32(a, n)
 static inline vm i_gt(vi a, vi b) { return v_as_float(_mm_cmpgt_epi32(a, b)); }
 static inline vi i_select(vm m, vi yes, vi no) { return v_as_int(v_select(m, v_as_float(yes), v_as_float(no))); }
+static inline vf v_from_int(vi a) { return _mm_cvtepi32_ps(a); }
+static inline vi load_low(const void *from, size_t bytes) {
+    int32_t x = 0;
+    memcpy(&x, from, bytes);
+    return _mm_cvtsi32_si128(x);
+}
+static inline vi i_load_u8(const void *from) { return _mm_cvtepu8_epi32(load_low(from, 4)); }
+static inline vi i_load_s8(const void *from) { return _mm_cvtepi8_epi32(load_low(from, 4)); }
+static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lanes: its upper half moves to the second */
+    vi x = _mm_cvtepu8_epi64(load_low((const char *)from + i / 2, 2));
+    return i_and(i_or(x, _mm_slli_epi64(x, 28)), i_set1(15));
+}
+static inline vi i_bits(uint32_t x) { return _mm_min_epu32(i_and(i_set1((int32_t)x), _mm_setr_epi32(1, 2, 4, 8)), i_set1(1)); }
 static inline vi i_load_u16(const void *from) { return _mm_cvtepu16_epi32(_mm_loadl_epi64(from)); }
 static inline void i_store_u16(void *to, vi a) { _mm_storel_epi64(to, _mm_packus_epi32(a, a)); }
 
 static inline __attribute__((always_inline)) void v_transpose(vf a[4]) { _MM_TRANSPOSE4_PS(a[0], a[1], a[2], a[3]); }
+
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) { return _mm_add_epi32(acc, _mm_madd_epi16(b, a)); }
 
 #include "attend.h"

@@ -5,8 +5,20 @@
 #include "type_f32.h"
 #include "type_f16.h"
 #include "type_bf16.h"
+#include "groups.h"
+#include "type_f8_e4m3.h"
+#include "type_f8_e5m2.h"
+#include "type_int8.h"
+#include "type_int4.h"
+#include "type_int4_min.h"
+#include "type_q8_0.h"
+#include "type_q4_0.h"
+#include "type_q4_1.h"
+#include "type_q5_0.h"
+#include "type_q5_1.h"
 
 typedef void store_word(void *, vf);
+typedef vf load_channels(const char *row, int channel);
 
 /* A vector whose first n channels are those at from, the others 0. */
 static RAPT_INLINE vf load_part(load_word *load, size_t bytes, const char *from, int n) {
@@ -50,6 +62,29 @@ static RAPT_INLINE void stage_rows_as(load_word *load, size_t bytes, float *to, 
     }
 }
 
+/* The types of groups: of one channel, with a last part, or of 32, whole groups of which read what all channels share once. Its
+ * instances stay out of line: inlined, gcc 12 may give values the stack of a caller's array that is still in use. */
+static RAPT_INLINE void stage_group_rows_as(load_channels *load, int group, size_t bytes, float *to, size_t ld,
+                                            const char *const *rows, int n, int first, int channels) {
+    int whole = channels - channels % RAPT_VL;
+    for (int r = 0; r < n; r++, to += ld) {
+        int i = 0;
+        if (RAPT_VL > 1 && group > 1 && first % group == 0)
+            for (; i + 32 <= channels; i += 32) {
+                const char *from = rows[r] + (size_t)((first + i) / group) * bytes;
+                vf values[32 / RAPT_VL];
+                RAPT_UNROLL for (int j = 0; j < 32 / RAPT_VL; j++) values[j] = load(from, j * RAPT_VL);
+                RAPT_UNROLL for (int j = 0; j < 32 / RAPT_VL; j++) v_store(to + i + j * RAPT_VL, values[j]);
+            }
+        for (; i < whole; i += RAPT_VL) v_store(to + i, load(rows[r], first + i));
+        if (group == 1 && whole < channels) {
+            char part[RAPT_VL] = {0};
+            memcpy(part, rows[r] + first + whole, (size_t)(channels - whole));
+            v_store(to + whole, load(part, 0));
+        }
+    }
+}
+
 static RAPT_INLINE void stage_columns_as(load_word *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
                                          int first, int channels) {
     int whole = channels - channels % RAPT_VL;
@@ -87,14 +122,24 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* to[r][i] = rows[r][first + i] for r < n and i < channels, then 0 up to a whole vector; ld floats from row to row. */
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    static RAPT_NOINLINE void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first,               \
+                                                  int channels) {                                                                \
+        stage_group_rows_as(v_load_##suffix, group, bytes, to, ld, rows, n, first, channels);                                    \
+    }
+RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
+/* to[r][i] = rows[r][first + i] for r < n and i < channels, then 0 up to a whole vector; ld floats from row to row. Of types of K
+ * and V only, first is a multiple of RAPT_VL, and so is channels where groups are of 32. */
 static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
     case name:                                                                                                                   \
         stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
         break;
         RAPT_TYPES(RAPT_TYPE)
+        RAPT_KV_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         break;

@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* f16 storage. An ISA that converts in hardware defines RAPT_NATIVE_F16 and the two words itself; elsewhere integers do it. */
+/* f16 storage. An ISA that converts in hardware defines RAPT_NATIVE_F16 and these words itself; elsewhere integers do it. */
 #ifndef RAPT_NATIVE_F16
 
 /* The exponent is rebiased by a product, which makes f16's denormals normal; infinities and NaNs are mended afterwards. */
-static inline vf v_load_f16(const void *from) {
-    vi h = i_load_u16(from);
+static inline vf v_from_f16(vi h) {
     vi magnitude = i_shl(i_and(h, i_set1(0x7fff)), 13);
     vi finite = v_as_int(v_mul(v_as_float(magnitude), v_set1(0x1p112f)));
     vi special = i_or(magnitude, i_set1(0x7f800000));
     vi value = i_select(i_gt(magnitude, i_set1(0x0f7fffff)), special, finite);
     return v_as_float(i_or(value, i_shl(i_and(h, i_set1(0x8000)), 16)));
+}
+
+static inline vf v_load_f16(const void *from) { return v_from_f16(i_load_u16(from)); }
+static inline vf v_load_f16_high(const void *from) { return v_from_f16(i_shl(i_load_u8(from), 8)); }
+static inline vf v_broadcast_f16(const void *from) {
+    uint16_t h;
+    memcpy(&h, from, sizeof h);
+    return v_from_f16(i_set1(h));
 }
 
 /* Normal results round by the same addition as bf16's, in the integers. Those below 2^-14 have a fixed unit, 2^-24: adding 0.5,

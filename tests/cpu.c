@@ -11,30 +11,34 @@ enum {
     SKYLAKE_X = HASWELL | RAPT_CPU_AVX512F | RAPT_CPU_AVX512DQ | RAPT_CPU_AVX512BW | RAPT_CPU_AVX512VL,
 };
 
-/* Leaf 1 ECX, leaf 7 EBX and XCR0 as the machines, or QEMU's models of them, report them. */
+/* The highest leaf, leaf 1 ECX, leaf 7 EBX and ECX, and XCR0 as the machines, or QEMU's models of them, report them. */
 static const struct {
     const char *name;
     rapt_x86_registers registers;
     uint32_t features;
 } x86[] = {
-    {"Core 2 (Conroe): no SSE4.1", {0xa, 0x0000e3bd, 0, 0}, 0},
-    {"Nehalem", {0xb, 0x009ce3bd, 0, 0}, SSE},
-    {"Sandy Bridge: AVX, no AVX2, no FMA", {0xd, 0x1fbae3ff, 0x00000000, 0x7}, SSE | RAPT_CPU_AVX},
-    {"Ivy Bridge: F16C too", {0xd, 0x7fbae3ff, 0x00000281, 0x7}, SSE | RAPT_CPU_AVX | RAPT_CPU_F16C},
-    {"Haswell", {0xd, 0x7ffafbff, 0x000027ab, 0x7}, HASWELL},
-    {"Haswell, the OS has not set OSXSAVE: XCR0 may not even be read", {0xd, 0x77fafbff, 0x000027ab, 0x7}, SSE},
-    {"Haswell, the OS saves XMM only", {0xd, 0x7ffafbff, 0x000027ab, 0x3}, SSE},
-    {"Haswell, the OS saves YMM without XMM (not allowed, but seen in bad emulators)", {0xd, 0x7ffafbff, 0x000027ab, 0x5}, SSE},
-    {"Haswell, leaf 7 hidden by the hypervisor", {0x6, 0x7ffafbff, 0x000027ab, 0x7}, HASWELL & ~RAPT_CPU_AVX2},
-    {"Pentium Gold: no AVX at all", {0x16, 0x4ffaebbf, 0x009c67ab, 0x1f}, SSE},
-    {"Skylake-X", {0x16, 0x7ffefbff, 0xd39ffffb, 0xe7}, SKYLAKE_X},
-    {"Skylake-X, the OS saves no AVX-512 state", {0x16, 0x7ffefbff, 0xd39ffffb, 0x7}, HASWELL},
-    {"Skylake-X, opmask state alone", {0x16, 0x7ffefbff, 0xd39ffffb, 0x27}, HASWELL},
-    {"Skylake-X, AVX512F hidden: its extensions do not count", {0x16, 0x7ffefbff, 0xd39efffb, 0xe7}, HASWELL},
-    {"Knights Landing: F without VL, BW, DQ", {0xd, 0x7ff8f3bf, 0x1c0d23ab, 0xe7}, HASWELL | RAPT_CPU_AVX512F},
-    {"Zen 2", {0x10, 0x7ed8320b, 0x219c91a9, 0x207}, HASWELL},
-    {"Zen 4", {0x10, 0x7efa320b, 0xf1bf97a9, 0x2e7}, SKYLAKE_X},
-    {"nothing", {0, 0xffffffff, 0xffffffff, ~UINT64_C(0)}, 0},
+    {"Core 2 (Conroe): no SSE4.1", {0xa, 0x0000e3bd, 0, 0, 0}, 0},
+    {"Nehalem", {0xb, 0x009ce3bd, 0, 0, 0}, SSE},
+    {"Sandy Bridge: AVX, no AVX2, no FMA", {0xd, 0x1fbae3ff, 0x00000000, 0, 0x7}, SSE | RAPT_CPU_AVX},
+    {"Ivy Bridge: F16C too", {0xd, 0x7fbae3ff, 0x00000281, 0, 0x7}, SSE | RAPT_CPU_AVX | RAPT_CPU_F16C},
+    {"Haswell", {0xd, 0x7ffafbff, 0x000027ab, 0, 0x7}, HASWELL},
+    {"Haswell, the OS has not set OSXSAVE: XCR0 may not even be read", {0xd, 0x77fafbff, 0x000027ab, 0, 0x7}, SSE},
+    {"Haswell, the OS saves XMM only", {0xd, 0x7ffafbff, 0x000027ab, 0, 0x3}, SSE},
+    {"Haswell, the OS saves YMM without XMM (not allowed, but seen in bad emulators)",
+     {0xd, 0x7ffafbff, 0x000027ab, 0, 0x5},
+     SSE},
+    {"Haswell, leaf 7 hidden by the hypervisor", {0x6, 0x7ffafbff, 0x000027ab, 0, 0x7}, HASWELL & ~RAPT_CPU_AVX2},
+    {"Pentium Gold: no AVX at all", {0x16, 0x4ffaebbf, 0x009c67ab, 0, 0x1f}, SSE},
+    {"Skylake-X", {0x16, 0x7ffefbff, 0xd39ffffb, 0, 0xe7}, SKYLAKE_X},
+    {"Skylake-X, the OS saves no AVX-512 state", {0x16, 0x7ffefbff, 0xd39ffffb, 0, 0x7}, HASWELL},
+    {"Skylake-X, opmask state alone", {0x16, 0x7ffefbff, 0xd39ffffb, 0, 0x27}, HASWELL},
+    {"Skylake-X, AVX512F hidden: its extensions do not count", {0x16, 0x7ffefbff, 0xd39efffb, 0, 0xe7}, HASWELL},
+    {"Knights Landing: F without VL, BW, DQ", {0xd, 0x7ff8f3bf, 0x1c0d23ab, 0, 0xe7}, HASWELL | RAPT_CPU_AVX512F},
+    {"Zen 2", {0x10, 0x7ed8320b, 0x219c91a9, 0, 0x207}, HASWELL},
+    {"Zen 4", {0x10, 0x7efa320b, 0xf1bf97a9, 0x00415fde, 0x2e7}, SKYLAKE_X | RAPT_CPU_AVX512VNNI},
+    {"Cascade Lake", {0x16, 0x7ffefbff, 0xd19ffffb, 0x00000818, 0xe7}, SKYLAKE_X | RAPT_CPU_AVX512VNNI},
+    {"Cascade Lake, AVX512F hidden: VNNI does not count", {0x16, 0x7ffefbff, 0xd19efffb, 0x00000818, 0xe7}, HASWELL},
+    {"nothing", {0, 0xffffffff, 0xffffffff, 0xffffffff, ~UINT64_C(0)}, 0},
 };
 
 static const struct {

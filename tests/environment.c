@@ -83,9 +83,44 @@ static rapt_status call_everything(const char *isa, int64_t q_len) {
     return status;
 }
 
+/* Writing caches: every type, with factors that are found where they can be, in pages, rotated. */
+static rapt_status write_caches(void) {
+    enum { TOKENS = 5, CHANNELS = 64 };
+    static float rows[TOKENS * CHANNELS], factors[8];
+    static double frequencies[CHANNELS / 2];
+    static char cache[8 * CHANNELS * 4];
+    static const int32_t table[2] = {1, 0};
+    for (int i = 0; i < TOKENS * CHANNELS; i++) rows[i] = (float)(i % 17) / 16.0f;
+    rapt_status status = rapt_rope_frequencies(10000.0, CHANNELS, frequencies);
+    for (int type = RAPT_F32; type <= RAPT_Q5_1 && status == RAPT_OK; type++) {
+        rapt_append_desc desc;
+        rapt_append_args args;
+        rapt_append_desc_init(&desc);
+        rapt_append_args_init(&args);
+        desc.batch = desc.kv_heads = 1, desc.tokens = TOKENS, desc.kv_len = 8, desc.d_k = CHANNELS;
+        desc.new_k = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS), desc.k = rapt_layout_bshd((rapt_type)type, 1, 4, CHANNELS);
+        desc.page_size = 4, desc.pages = 2, desc.table.type = RAPT_I32;
+        desc.rotary.channels = CHANNELS, desc.rotary.frequencies = frequencies;
+        if (type >= RAPT_F8_E4M3 && type <= RAPT_INT8) desc.k_scales = (rapt_scales){1, 16, 16, 4, 0};
+        args.new_k = rows, args.k = cache, args.k_scales = factors, args.table = table;
+        status = rapt_kv_append(&desc, &args, 0, 1);
+    }
+    rapt_rope_args rope;
+    rapt_rope_args_init(&rope);
+    rope.batch = rope.heads = 1, rope.tokens = TOKENS, rope.d = CHANNELS;
+    rope.in = rope.out = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS);
+    rope.from = rope.to = rows, rope.rotary.channels = CHANNELS, rope.rotary.frequencies = frequencies;
+    return status == RAPT_OK ? rapt_rope(&rope, 0, 1) : status;
+}
+
 int main(void) {
     const char *name;
     uint64_t before = float_control();
+    in_library = 1;
+    rapt_status written = write_caches();
+    in_library = 0;
+    tap_ok(written == RAPT_OK && float_control() == before, "writing caches: %s, without allocating",
+           rapt_status_string(written));
     for (int i = 0; (name = rapt_isa_name(i)); i++) {
         if (rapt_isa_usable(name, NULL, 0) != RAPT_OK) continue;
         for (int64_t q_len = 1; q_len <= 40; q_len += 39) {

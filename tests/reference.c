@@ -13,26 +13,89 @@ static double gamma_n(double n) { return n * u / (1 - n * u); }
 
 int64_t reference_type_bytes(rapt_type type) { return type == RAPT_F32 ? 4 : 2; }
 
-float reference_load(rapt_type type, const void *at) {
-    if (type == RAPT_F32) {
-        float value;
-        memcpy(&value, at, sizeof value);
-        return value;
-    }
-    uint16_t half;
-    memcpy(&half, at, sizeof half);
-    if (type == RAPT_BF16) {
-        const uint32_t bits = (uint32_t)half << 16;
-        float value;
-        memcpy(&value, &bits, sizeof value);
-        return value;
-    }
-    const int exponent = half >> 10 & 31, fraction = half & 1023;
-    const float size = exponent == 31  ? (fraction ? NAN : INFINITY)
-                       : exponent == 0 ? ldexpf((float)fraction, -24)
-                                       : ldexpf((float)(1024 + fraction), exponent - 25);
-    return half & 0x8000 ? -size : size;
+/* sign, exponent bits, fraction bits: the value, where the largest exponent is for infinities and NaNs. */
+static double small_float(unsigned bits, int exponent_bits, int fraction_bits) {
+    const int exponent = bits >> fraction_bits & ((1u << exponent_bits) - 1), top = (1 << exponent_bits) - 1, bias = top >> 1;
+    const double fraction = bits & ((1u << fraction_bits) - 1), one = ldexp(1, fraction_bits);
+    const double size = exponent == top ? (fraction != 0 ? NAN : INFINITY)
+                        : exponent == 0 ? ldexp(fraction, 1 - bias - fraction_bits)
+                                        : ldexp(one + fraction, exponent - bias - fraction_bits);
+    return bits >> (exponent_bits + fraction_bits) & 1 ? -size : size;
 }
+
+static double half_at(const unsigned char *at) { return small_float(at[0] | (unsigned)at[1] << 8, 5, 10); }
+
+static double byte_value(rapt_type type, unsigned char byte) {
+    if (type == RAPT_INT8) return byte < 128 ? byte : byte - 256;
+    if (type == RAPT_F8_E5M2) return small_float(byte, 5, 2);
+    if ((byte & 127) == 127) return NAN;
+    return small_float((byte & 128u) << 1 | (byte & 127u), 5, 3) * 0x1p8; /* a wider exponent, whose top is never reached */
+}
+
+/* Where a group of 32 has what: bytes in all, of the minimum, of the fifth bits and of the numbers, -1 for none; the number that
+ * stands for 0, the largest one, and whether two adjacent channels share a byte. */
+typedef struct group_format {
+    int bytes, minimum, fifths, numbers, zero, most;
+    bool adjacent;
+} group_format;
+
+static group_format format_of(rapt_type type) {
+    switch ((int)type) {
+    case RAPT_INT4:
+        return (group_format){18, -1, -1, 2, 8, 15, true};
+    case RAPT_INT4_MIN:
+        return (group_format){20, 2, -1, 4, 0, 15, true};
+    case RAPT_Q8_0:
+        return (group_format){34, -1, -1, 2, 0, 127, false};
+    case RAPT_Q4_0:
+        return (group_format){18, -1, -1, 2, 8, 15, false};
+    case RAPT_Q4_1:
+        return (group_format){20, 2, -1, 4, 0, 15, false};
+    case RAPT_Q5_0:
+        return (group_format){22, -1, 2, 6, 16, 31, false};
+    case RAPT_Q5_1:
+        return (group_format){24, 2, 4, 8, 0, 31, false};
+    default:
+        return (group_format){0};
+    }
+}
+
+int64_t reference_row_bytes(rapt_type type, int64_t channels) {
+    const int group = format_of(type).bytes;
+    if (group) return channels % 32 ? -1 : channels / 32 * group;
+    return channels * (type == RAPT_F32 ? 4 : type == RAPT_F16 || type == RAPT_BF16 ? 2 : 1);
+}
+
+/* The byte of channel i's number in a group, and by how much it is shifted there. */
+static int number_at(const group_format *f, int i, int *shift) {
+    *shift = f->most == 127 ? 0 : f->adjacent ? i % 2 * 4 : i / 16 * 4;
+    return f->numbers + (f->most == 127 ? i : f->adjacent ? i / 2 : i % 16);
+}
+
+static float group_element(rapt_type type, const unsigned char *group, int i) {
+    const group_format f = format_of(type);
+    int shift, at = number_at(&f, i, &shift);
+    double number = type == RAPT_Q8_0 ? byte_value(RAPT_INT8, group[at]) : group[at] >> shift & 15;
+    if (f.fifths >= 0) number += (group[f.fifths + i / 8] >> i % 8 & 1) * 16;
+    const double product = half_at(group) * (number - f.zero);
+    return (float)(f.minimum < 0 ? product : product + half_at(group + f.minimum));
+}
+
+float reference_element(rapt_type type, const void *row, int64_t channel) {
+    const unsigned char *const at = row;
+    const group_format f = format_of(type);
+    if (f.bytes) return group_element(type, at + channel / 32 * f.bytes, (int)(channel % 32));
+    if (type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16) return (float)byte_value(type, at[channel]);
+    uint32_t bits = 0;
+    if (type == RAPT_F16) return (float)half_at(at + 2 * channel);
+    memcpy(&bits, at + channel * reference_type_bytes(type), (size_t)reference_type_bytes(type));
+    if (type == RAPT_BF16) bits <<= 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+float reference_load(rapt_type type, const void *at) { return reference_element(type, at, 0); }
 
 void reference_store(rapt_type type, void *at, float value) {
     uint32_t bits;
@@ -61,138 +124,402 @@ void reference_store(rapt_type type, void *at, float value) {
     memcpy(at, &half, sizeof half);
 }
 
+/* The nearest of all finite values of that sign; of two as near, the even byte. */
+static unsigned char nearest_byte(rapt_type type, float value) {
+    if (type == RAPT_INT8) return isnan(value) ? 0 : (unsigned char)(int)fmax(-127, fmin(127, rint(value)));
+    const unsigned char sign = signbit(value) ? 128 : 0, least = sign, top = sign | (type == RAPT_F8_E4M3 ? 126 : 123);
+    if (isnan(value)) return sign | 127;
+    const double size = fmin(fabs((double)value), fabs(byte_value(type, top)));
+    unsigned char best = least;
+    for (unsigned char byte = least; byte <= top; byte++) {
+        const double distance = fabs(fabs(byte_value(type, byte)) - size), before = fabs(fabs(byte_value(type, best)) - size);
+        if (distance < before || (distance == before && !(byte & 1))) best = byte;
+    }
+    return best;
+}
+
+/* One group, by the definitions in rapt.h; those of ggml's types are the f32 operations of its reference, one after the other. */
+static void store_group(rapt_type type, unsigned char *group, const float *x) {
+    const group_format f = format_of(type);
+    const bool ours = f.adjacent;
+    float low = x[0], high = x[0], largest = x[0];
+    bool finite = true;
+    for (int i = 0; i < 32; i++) {
+        finite = finite && isfinite(x[i]);
+        low = x[i] < low ? x[i] : low; /* of 0 and -0, the first */
+        high = x[i] > high ? x[i] : high;
+        if (fabsf(x[i]) > fabsf(largest)) largest = x[i];
+    }
+    memset(group, 0, (size_t)f.bytes);
+    float scale = f.minimum >= 0      ? (high - low) / (float)f.most
+                  : type == RAPT_Q8_0 ? fabsf(largest) / 127
+                                      : largest / -(float)f.zero;
+    if (!finite || !isfinite(scale)) {
+        reference_store(RAPT_F16, group, NAN);
+        return;
+    }
+    const float inverse = isfinite(1 / scale) ? 1 / scale : 0;
+    reference_store(RAPT_F16, group, ours ? fmaxf(-65504, fminf(65504, scale)) : scale);
+    if (f.minimum >= 0) reference_store(RAPT_F16, group + f.minimum, ours ? fmaxf(-65504, fminf(65504, low)) : low);
+    if (ours) scale = (float)half_at(group);
+    if (ours) low = f.minimum >= 0 ? (float)half_at(group + f.minimum) : 0;
+    for (int i = 0; i < 32; i++) {
+        float number;
+        if (type == RAPT_Q8_0) number = roundf(x[i] * inverse);
+        else if (ours) number = scale == 0 ? (float)f.zero : rintf(fmaxf(-8, fminf(15, (x[i] - low) / scale))) + (float)f.zero;
+        else if (f.minimum >= 0) number = truncf((x[i] - low) * inverse + 0.5f);
+        else number = truncf(x[i] * inverse + ((float)f.zero + 0.5f));
+        if (type != RAPT_Q8_0) number = fmaxf(0, fminf((float)f.most, number));
+        int shift, at = number_at(&f, i, &shift);
+        const unsigned n = (unsigned)(int)number;
+        group[at] |= (unsigned char)(type == RAPT_Q8_0 ? n : (n & 15) << shift);
+        if (f.fifths >= 0) group[f.fifths + i / 8] |= (unsigned char)((n >> 4) << i % 8);
+    }
+}
+
+bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels) {
+    const int group = format_of(type).bytes;
+    unsigned char *const to = row;
+    if (reference_row_bytes(type, channels) < 0) return false;
+    for (int64_t c = 0; c < channels; c += group ? 32 : 1) {
+        if (group) store_group(type, to + c / 32 * group, values + c);
+        else if (type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16)
+            reference_store(type, to + reference_row_bytes(type, c), values[c]);
+        else to[c] = nearest_byte(type, values[c]);
+    }
+    return true;
+}
+
 double reference_half_ulp(rapt_type type, double magnitude) {
     if (type == RAPT_F16) return fmax(magnitude * 0x1p-11, 0x1p-25);
     if (type == RAPT_BF16) return fmax(magnitude * 0x1p-8, 0x1p-134);
     return 0;
 }
 
-bool reference_attends(const rapt_desc *desc, int64_t length, int64_t i, int64_t j) {
-    const int64_t at = i + (desc->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : length - desc->q_len);
-    return j >= 0 && j < length && (desc->causal == RAPT_CAUSAL_NONE || j <= at) &&
-           (desc->window_left < 0 || j >= at - desc->window_left) && (desc->window_right < 0 || j <= at + desc->window_right);
+/* ---- Rows and keys ------------------------------------------------------------------------------------------------------ */
+
+int64_t reference_queries(const rapt_desc *d, int64_t b) { return d->q_starts ? d->q_starts[b + 1] - d->q_starts[b] : d->q_len; }
+
+int64_t reference_query_batch(const rapt_desc *d, int64_t b) { return d->q_starts ? 0 : b; }
+
+int64_t reference_query_token(const rapt_desc *d, int64_t b, int64_t i) { return d->q_starts ? d->q_starts[b] + i : i; }
+
+int64_t reference_row(const rapt_desc *d, int64_t b, int64_t h, int64_t i) {
+    const int64_t before = d->q_starts ? d->q_starts[b] - d->q_starts[0] : b * d->q_len;
+    return d->heads * before + (b < d->batch ? h * reference_queries(d, b) : 0) + i;
 }
 
-static const unsigned char *row_at(const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token) {
-    return (const unsigned char *)base + b * layout->batch_stride + h * layout->head_stride + token * layout->token_stride;
+int64_t reference_rows(const rapt_desc *d) { return reference_row(d, d->batch, 0, 0); }
+
+/* The keys that there is room for: entry b's own. */
+static int64_t capacity(const rapt_desc *d, int64_t b) { return d->k_starts ? d->k_starts[b + 1] - d->k_starts[b] : d->kv_len; }
+
+int64_t reference_length(const rapt_desc *d, const rapt_args *a, int64_t b) {
+    if (a->kv_lengths) return a->kv_lengths[b];
+    if (d->page_size && a->table_starts && a->last_page) {
+        const int64_t pages = a->table_starts[b + 1] - a->table_starts[b];
+        return d->kv_first + (pages ? (pages - 1) * d->page_size + a->last_page[b] : 0);
+    }
+    return d->kv_total ? d->kv_total : d->kv_first + capacity(d, b);
 }
 
-static void load_row(float *to, const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token,
-                     int64_t channels) {
-    const unsigned char *from = row_at(base, layout, b, h, token);
-    for (int64_t c = 0; c < channels; c++) to[c] = reference_load(layout->type, from + c * reference_type_bytes(layout->type));
+void reference_keys(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t *first, int64_t *end) {
+    const int64_t length = reference_length(d, a, b), given = d->kv_first + capacity(d, b);
+    *first = d->kv_first;
+    *end = length < given ? length : given;
+    if (*end < *first) *end = *first;
 }
 
-/* One row: its query, the keys and values of its head as f32, and room for a number per key. */
+void *reference_at(const void *base, const rapt_layout *l, int64_t b, int64_t h, int64_t token) {
+    return (unsigned char *)base + b * l->batch_stride + h * l->head_stride + token * l->token_stride;
+}
+
+const void *reference_table(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t page) {
+    const unsigned char *row = reference_at(a->table, &d->table, a->table_starts ? 0 : b, h, i);
+    return row + 4 * ((a->table_starts ? a->table_starts[b] : 0) + page);
+}
+
+reference_place reference_key(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    int64_t n = j - d->kv_first;
+    if (a->ring_starts) n = (a->ring_starts[b] + n) % capacity(d, b);
+    if (d->page_size) {
+        int32_t page;
+        memcpy(&page, reference_table(d, a, b, h, i, n / d->page_size), sizeof page);
+        return (reference_place){page, n % d->page_size};
+    }
+    return d->k_starts ? (reference_place){0, d->k_starts[b] + n} : (reference_place){b, n};
+}
+
+const void *reference_scale(const rapt_scales *s, const void *base, int64_t b, int64_t h, reference_place place,
+                            int64_t channel) {
+    if (!s->present) return NULL;
+    const int64_t batch = s->token_stride ? place.batch * s->batch_stride + place.token * s->token_stride : b * s->batch_stride;
+    return (const unsigned char *)base + batch + h * s->head_stride + channel * s->channel_stride;
+}
+
+static float bias_of(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return reference_element(d->bias.type, reference_at(a->bias, &d->bias, b, h, i), j);
+}
+
+/* The position that query i of entry b stands at. */
+static int64_t position(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t i) {
+    return i + (d->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : reference_length(d, a, b) - reference_queries(d, b));
+}
+
+static int64_t divide_down(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+bool reference_attends(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const int64_t at = position(d, a, b, i), prefix = a->prefixes ? a->prefixes[b] : d->prefix;
+    int64_t first, end;
+    reference_keys(d, a, b, &first, &end);
+    if (j < first || j >= end) return false;
+    const bool right = (d->causal == RAPT_CAUSAL_NONE || j <= at) && (d->window_right < 0 || j <= at + d->window_right);
+    if (!right && j >= prefix) return false;
+    if (d->window_left >= 0 && j < at - d->window_left) return false;
+    if (d->local_chunk && j / d->local_chunk != divide_down(at, d->local_chunk)) return false;
+    if (d->map.type) {
+        const unsigned char *row = reference_at(a->map, &d->map, b, h, i / d->map_queries);
+        if (row[j / d->map_keys] == 0) return false;
+    }
+    if (d->mask.type) {
+        const unsigned char *row = reference_at(a->mask, &d->mask, b, h, i);
+        if (d->mask.type == RAPT_BIT ? !(row[j / 8] >> j % 8 & 1) : row[j] == 0) return false;
+    }
+    return !d->bias.type || bias_of(d, a, b, h, i, j) != -INFINITY;
+}
+
+/* ---- One row ------------------------------------------------------------------------------------------------------------ */
+
+/* Its query, the keys and values of its head as f32 and their factors (1 where there are none), and room for numbers of each
+ * key. Key n is at position first + n. */
 typedef struct row {
     const rapt_desc *desc;
-    int64_t length, i;
-    const float *q, *k, *v;
+    const rapt_args *args;
+    int64_t b, h, i, first, keys;
+    float *q, *k, *v, *k_channel, *v_channel, *k_token, *v_token, *weight;
     double *logit, *slack;
-    float *weight;
+    bool *attended;
 } row;
 
+static float element_of(const row *r, const void *base, const rapt_layout *layout) {
+    return reference_load(RAPT_F32, reference_at(base, layout, r->b, r->h, 0));
+}
+
+static bool modified(const rapt_desc *d) { return d->softcap > 0 || d->alibi || d->bias.type || d->logits_body; }
+
+static float through_body(const row *r, int64_t n, float logit) {
+    const int32_t head = (int32_t)r->h, token = (int32_t)r->i;
+    const rapt_logits one = {&logit, 1, 1, 1, 1, r->b, r->first + n, &head, &token};
+    r->desc->logits_body(r->args->logits_arg, &one);
+    return logit;
+}
+
+/* The term that ALiBi adds to the logit of key n. */
+static double alibi_term(const row *r, int64_t n) {
+    const rapt_desc *d = r->desc;
+    const double slope = element_of(r, r->args->slopes, &d->slopes);
+    if (d->alibi == RAPT_ALIBI_BIAS) return slope * bias_of(d, r->args, r->b, r->h, r->i, r->first + n);
+    return -slope * fabs((double)(position(d, r->args, r->b, r->i) - (r->first + n)));
+}
+
+static float naive_logit(const row *r, int64_t n, float x) {
+    const rapt_desc *d = r->desc;
+    if (d->softcap > 0) x = d->softcap * tanhf(x / d->softcap);
+    if (d->alibi) x += (float)alibi_term(r, n);
+    if (d->bias.type && d->alibi != RAPT_ALIBI_BIAS) x += bias_of(d, r->args, r->b, r->h, r->i, r->first + n);
+    return d->logits_body ? through_body(r, n, x) : x;
+}
+
 static void naive_row(const row *r, float *o) {
-    const int64_t d_k = r->desc->d_k, d_v = r->desc->d_v;
-    const float scale = r->desc->scale == 0 ? 1 / sqrtf((float)d_k) : r->desc->scale;
-    float max = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < r->length; j++) {
+    const rapt_desc *d = r->desc;
+    const float scale = d->scale == 0 ? 1 / sqrtf((float)d->d_k) : d->scale;
+    const float sink = d->sinks.type ? element_of(r, r->args->sinks, &d->sinks) : -INFINITY;
+    float max = sink, sum = 0;
+    for (int64_t n = 0; n < r->keys; n++) {
         float score = 0;
-        for (int64_t c = 0; c < d_k; c++) score += r->q[c] * r->k[j * d_k + c];
-        r->weight[j] = reference_attends(r->desc, r->length, r->i, j) ? score * scale : -INFINITY;
-        if (r->weight[j] > max) max = r->weight[j];
+        for (int64_t c = 0; c < d->d_k; c++) score += r->q[c] * r->k_channel[c] * r->k[n * d->d_k + c];
+        r->weight[n] = r->attended[n] ? naive_logit(r, n, score * r->k_token[n] * scale) : -INFINITY;
+        if (r->weight[n] > max) max = r->weight[n];
     }
-    for (int64_t j = 0; j < r->length; j++) sum += r->weight[j] = r->weight[j] == -INFINITY ? 0 : expf(r->weight[j] - max);
-    memset(o, 0, (size_t)d_v * sizeof *o);
-    for (int64_t j = 0; j < r->length; j++) {
-        if (r->weight[j] == 0) continue;
-        for (int64_t c = 0; c < d_v; c++) o[c] += r->weight[j] / sum * r->v[j * d_v + c];
+    for (int64_t n = 0; n < r->keys; n++) sum += r->weight[n] = r->weight[n] == -INFINITY ? 0 : expf(r->weight[n] - max);
+    if (sink != -INFINITY) sum += expf(sink - max);
+    memset(o, 0, (size_t)d->d_v * sizeof *o);
+    for (int64_t n = 0; n < r->keys; n++) {
+        if (r->weight[n] == 0) continue;
+        for (int64_t c = 0; c < d->d_v; c++) o[c] += r->weight[n] / sum * r->v_token[n] * r->v[n * d->d_v + c];
     }
+    for (int64_t c = 0; c < d->d_v; c++) o[c] *= r->v_channel[c];
+}
+
+/* The logit of key n with all that modifies it, from that without; slack is the error so far. */
+static double modified_logit(const row *r, int64_t n, double x, double *slack) {
+    const rapt_desc *d = r->desc;
+    double e = isinf(x) ? 0 : *slack + 2.01 * u * (fabs(x) + *slack) + 0x1p-149;
+    if (d->softcap > 0) {
+        const double cap = d->softcap, z = x / cap, within = e + 3 * u * fabs(x);
+        const double slope = isinf(x) ? 0 : 1 / pow(cosh(fmin(fmax(0, fabs(z) - within / cap), 700)), 2);
+        x = cap * tanh(z);
+        e = (slope > 0 ? slope * within : 0) + 10 * u * fabs(x) + 0x1p-149 * (1 + cap);
+    }
+    if (d->alibi) {
+        const double term = alibi_term(r, n);
+        x += term;
+        e += 1.01 * u * (fabs(term) + fabs(x) + e);
+    }
+    if (d->bias.type && d->alibi != RAPT_ALIBI_BIAS) {
+        x += bias_of(d, r->args, r->b, r->h, r->i, r->first + n);
+        e += 1.01 * u * (fabs(x) + e);
+    }
+    if (d->logits_body) {
+        e += u * fabs(x);
+        x = through_body(r, n, (float)x);
+        e += 2.01 * u * fabs(x);
+    }
+    *slack = e;
+    return x;
+}
+
+/* The exact logit of key n, and the most that the library's may be off. */
+static double logit_of(const row *r, int64_t n, double *slack) {
+    const rapt_desc *d = r->desc;
+    const double scale = d->scale == 0 ? 1 / sqrt((double)d->d_k) : (double)d->scale, most = fmax(1, fabs(scale));
+    const bool extreme = fabs(scale) < 0x1p-64 || fabs(scale) > 0x1p64;
+    const bool by_token = d->k_scales.present && d->k_scales.token_stride, by_channel = d->k_scales.present && !by_token;
+    const double factor = r->k_token[n];
+    double score = 0, absolute = 0, underflow = (double)d->d_k * most;
+    for (int64_t c = 0; c < d->d_k; c++) {
+        const double q = (double)r->q[c] * r->k_channel[c], k = r->k[n * d->d_k + c];
+        score += q * k;
+        absolute += fabs(q * k);
+        underflow += extreme ? fabs(k) * fmax(1, fabs((double)r->k_channel[c])) : 0;
+        underflow += by_channel ? fabs(k) * most : 0;
+    }
+    underflow = underflow * fabs(factor) + (by_token ? most : 0);
+    *slack = gamma_n((double)d->d_k + 1 + by_token + by_channel) * absolute * fabs(scale * factor) + 0x1p-149 * underflow;
+    const double logit = score * factor * scale;
+    return modified(d) ? modified_logit(r, n, logit, slack) : logit;
 }
 
 static void double_row(const row *r, double *o, double *bound, double *size, double *lse, double *lse_bound) {
-    const int64_t d_k = r->desc->d_k, d_v = r->desc->d_v;
-    const double scale = r->desc->scale == 0 ? 1 / sqrt((double)d_k) : (double)r->desc->scale;
-    const bool extreme = fabs(scale) < 0x1p-64 || fabs(scale) > 0x1p64;
+    const rapt_desc *d = r->desc;
+    const int64_t d_v = d->d_v;
+    const bool scaled = d->v_scales.present, by_token = scaled && d->v_scales.token_stride;
+    const double sink = d->sinks.type ? element_of(r, r->args->sinks, &d->sinks) : -INFINITY, sink_slack = 3 * u * fabs(sink);
 
-    double max = -INFINITY, slack = 0;
+    double max = -INFINITY, top = -INFINITY;
     int64_t keys = 0, first = 0, last = 0;
-    for (int64_t j = 0; j < r->length; j++) {
-        double score = 0, absolute = 0, key = 0;
-        r->logit[j] = -INFINITY;
-        if (!reference_attends(r->desc, r->length, r->i, j)) continue;
-        for (int64_t c = 0; c < d_k; c++) {
-            const double q = r->q[c], k = r->k[j * d_k + c];
-            score += q * k;
-            absolute += fabs(q * k);
-            key += fabs(k);
-        }
-        r->logit[j] = score * scale;
-        if (r->logit[j] == -INFINITY) continue;
-        r->slack[j] = gamma_n((double)d_k + 1) * absolute * fabs(scale) +
-                      0x1p-149 * ((double)d_k * fmax(1, fabs(scale)) + (extreme ? key : 0));
-        max = fmax(max, r->logit[j]);
-        slack = fmax(slack, r->slack[j]);
-        if (keys++ == 0) first = j;
-        last = j;
+    for (int64_t n = 0; n < r->keys; n++) {
+        r->logit[n] = r->attended[n] ? logit_of(r, n, &r->slack[n]) : -INFINITY;
+        if (r->logit[n] == -INFINITY) continue;
+        max = fmax(max, r->logit[n]);
+        top = fmax(top, r->logit[n] + r->slack[n]);
+        if (keys++ == 0) first = r->first + n;
+        last = r->first + n;
     }
+    if (sink != -INFINITY) {
+        max = fmax(max, sink);
+        top = fmax(top, sink + sink_slack);
+    }
+    top -= max; /* T */
 
     memset(o, 0, (size_t)d_v * sizeof *o);
     memset(bound, 0, (size_t)d_v * sizeof *bound);
     memset(size, 0, (size_t)d_v * sizeof *size);
-    for (int64_t j = 0; j < r->length; j++) /* weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are */
-        for (int64_t c = 0; c < d_v && r->logit[j] == -INFINITY && reference_attends(r->desc, r->length, r->i, j); c++)
-            o[c] += 0 * r->v[j * d_v + c];
-    *lse = -INFINITY;
-    *lse_bound = 0;
-    if (keys == 0) return;
+    for (int64_t n = 0; n < r->keys; n++) /* weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are */
+        for (int64_t c = 0; c < d_v && r->attended[n] && r->logit[n] == -INFINITY; c++)
+            o[c] += 0 * r->v_token[n] * r->v[n * d_v + c];
+    *lse = isnan(sink) ? sink : max;
+    *lse_bound = keys ? 0 : isfinite(sink) ? sink_slack + u * fabs(sink) + 0x1p-149 : 0;
+    if (keys == 0 && !isnan(sink)) return;
 
     const double blocks = fmin((double)(last / BLOCK - first / BLOCK + 1), CHUNK / BLOCK);
-    const double merges = (double)(last / CHUNK - first / CHUNK);
+    const double merges = (double)(last / CHUNK - first / CHUNK) + (d->sinks.type != 0);
     const double rises = blocks - 1 + merges;
-    const double n_l = 20 + blocks + merges + rises, n_o = fmin((double)keys, CHUNK) + 1 + merges + rises;
+    const double n_l = 20 + blocks + merges + rises, n_o = fmin((double)keys, CHUNK) + 1 + merges + rises + scaled;
 
     double sum = 0, low = 0, high = 0;
-    for (int64_t j = 0; j < r->length; j++) {
-        if (r->logit[j] == -INFINITY) continue;
-        const double weight = exp(r->logit[j] - max);
-        sum += weight;
-        for (int64_t c = 0; c < d_v; c++) o[c] += weight * r->v[j * d_v + c];
+    bool uncertain[RAPT_MAX_HEAD_DIM] = {false}; /* an infinite value's weight may underflow to 0, and 0 * inf is NaN */
+    const double least = -126 * log(2);
+    if (sink != -INFINITY) {
+        const double t = sink - max, delta = sink_slack + 4 * u * (sink_slack + top - t) + 4 * u * (1 + rises);
+        sum = exp(t);
+        low = exp(t - delta);
+        high = exp(t + delta);
     }
-    for (int64_t c = 0; c < d_v; c++) o[c] /= sum;
+    for (int64_t n = 0; n < r->keys; n++) {
+        if (r->logit[n] == -INFINITY) continue;
+        const double weight = exp(r->logit[n] - max);
+        sum += weight;
+        for (int64_t c = 0; c < d_v; c++) o[c] += weight * r->v_token[n] * r->v[n * d_v + c];
+    }
+    for (int64_t c = 0; c < d_v; c++) o[c] = o[c] / sum * r->v_channel[c];
 
-    for (int64_t j = 0; j < r->length; j++) {
-        if (r->logit[j] == -INFINITY) continue;
-        const double t = r->logit[j] - max, delta = r->slack[j] + 4 * u * (r->slack[j] + slack - t) + 4 * u * (1 + rises);
+    for (int64_t n = 0; n < r->keys; n++) {
+        if (r->logit[n] == -INFINITY) continue;
+        const double t = r->logit[n] - max, slack = r->slack[n];
+        const double delta = slack + 4 * u * (slack + top - t) + 4 * u * (1 + rises);
         const double weight = exp(t), most = exp(t + delta);
         low += exp(t - delta);
         high += most;
         for (int64_t c = 0; c < d_v; c++) {
-            const double v = r->v[j * d_v + c];
+            const double stored = (double)r->v[n * d_v + c] * r->v_channel[c], v = stored * r->v_token[n];
             size[c] += weight * fabs(v);
+            if (isinf(v) && t - delta < least) uncertain[c] = true;
             bound[c] += (most - weight) * fabs(v - o[c]) + (gamma_n(n_l + n_o + 2) * most + 0x1p-126) * fabs(v);
+            if (by_token) bound[c] += 0x1p-149 * fabs(stored);
         }
     }
     for (int64_t c = 0; c < d_v; c++) {
         size[c] /= sum;
-        bound[c] = bound[c] / low + 0x1p-149 * (n_o + 2);
+        bound[c] = bound[c] / low + 0x1p-149 * (n_o + 2) * fmax(1, fabs((double)r->v_channel[c]));
+        if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
+        else if (isnan(bound[c])) bound[c] = INFINITY; /* 0 * inf: an error of any size, of equal values */
     }
     *lse = max + log(sum);
     *lse_bound = fmax(log(high / sum), log(sum / low)) + gamma_n(n_l) + (double)keys * 0x1p-126 + 4 * u * log(sum) +
-                 2 * u * (fabs(max) + slack) + u * fabs(*lse);
+                 2 * u * (fabs(max) + top) + u * fabs(*lse);
 }
 
-static void head(reference *result, const rapt_desc *desc, const rapt_args *args, row *r, float *q, float *k, float *v, int64_t b,
-                 int64_t h) {
-    for (int64_t j = 0; j < r->length; j++) {
-        load_row(k + j * desc->d_k, args->k, &desc->k, b, h, j, desc->d_k);
-        load_row(v + j * desc->d_v, args->v, &desc->v, b, h, j, desc->d_v);
+/* ---- All rows ----------------------------------------------------------------------------------------------------------- */
+
+static void load_row(float *to, const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token,
+                     int64_t channels) {
+    const void *from = reference_at(base, layout, b, h, token);
+    for (int64_t c = 0; c < channels; c++) to[c] = reference_element(layout->type, from, c);
+}
+
+static float factor_of(const rapt_scales *s, const float *base, int64_t b, int64_t h, reference_place place, int64_t channel) {
+    const void *at = reference_scale(s, base, b, h, place, channel);
+    return at ? reference_load(RAPT_F32, at) : 1;
+}
+
+/* The keys of head h (of K and V) for query i. */
+static void load_keys(row *r, int64_t h, int64_t i) {
+    const rapt_desc *d = r->desc;
+    const rapt_args *a = r->args;
+    const reference_place none = {0, 0};
+    const bool k_token = d->k_scales.token_stride != 0, v_token = d->v_scales.token_stride != 0;
+    for (int64_t n = 0; n < r->keys; n++) {
+        const reference_place at = reference_key(d, a, r->b, h, i, r->first + n);
+        load_row(r->k + n * d->d_k, a->k, &d->k, at.batch, h, at.token, d->d_k);
+        load_row(r->v + n * d->d_v, a->v, &d->v, at.batch, h, at.token, d->d_v);
+        r->k_token[n] = k_token ? factor_of(&d->k_scales, a->k_scales, r->b, h, at, 0) : 1;
+        r->v_token[n] = v_token ? factor_of(&d->v_scales, a->v_scales, r->b, h, at, 0) : 1;
     }
-    const int64_t group = desc->heads / desc->kv_heads;
-    for (int64_t head_q = h * group; head_q < (h + 1) * group; head_q++) {
-        for (r->i = 0; r->i < desc->q_len; r->i++) {
-            const int64_t at = (b * desc->heads + head_q) * desc->q_len + r->i, o = at * desc->d_v;
-            load_row(q, args->q, &desc->q, b, head_q, r->i, desc->d_k);
+    for (int64_t c = 0; c < d->d_k; c++) r->k_channel[c] = k_token ? 1 : factor_of(&d->k_scales, a->k_scales, r->b, h, none, c);
+    for (int64_t c = 0; c < d->d_v; c++) r->v_channel[c] = v_token ? 1 : factor_of(&d->v_scales, a->v_scales, r->b, h, none, c);
+}
+
+static void head(reference *result, row *r, int64_t h) {
+    const rapt_desc *d = r->desc;
+    const int64_t group = d->heads / d->kv_heads, queries = reference_queries(d, r->b);
+    const bool gathered = d->page_size && d->table.token_stride;
+    for (r->i = 0; r->i < queries; r->i++) {
+        if (r->i == 0 || gathered) load_keys(r, h, r->i);
+        for (r->h = h * group; r->h < (h + 1) * group; r->h++) {
+            const int64_t at = reference_row(d, r->b, r->h, r->i), o = at * d->d_v;
+            load_row(r->q, r->args->q, &d->q, reference_query_batch(d, r->b), r->h, reference_query_token(d, r->b, r->i), d->d_k);
+            for (int64_t n = 0; n < r->keys; n++) r->attended[n] = reference_attends(d, r->args, r->b, r->h, r->i, r->first + n);
             naive_row(r, result->naive + o);
             double_row(r, result->o + o, result->o_bound + o, result->o_size + o, result->lse + at, result->lse_bound + at);
         }
@@ -200,12 +527,14 @@ static void head(reference *result, const rapt_desc *desc, const rapt_args *args
 }
 
 bool reference_attention(reference *result, const rapt_desc *desc, const rapt_args *args) {
-    const size_t rows = (size_t)(desc->batch * desc->heads * desc->q_len), outputs = rows * (size_t)desc->d_v;
+    const size_t rows = (size_t)reference_rows(desc), outputs = rows * (size_t)desc->d_v;
     const size_t keys = (size_t)desc->kv_len, d_k = (size_t)desc->d_k, d_v = (size_t)desc->d_v;
     double *doubles = malloc((3 * outputs + 2 * rows + 2 * keys + 1) * sizeof *doubles);
-    float *floats = malloc((outputs + d_k + keys * (d_k + d_v + 1)) * sizeof *floats);
+    float *floats = malloc((outputs + 2 * d_k + d_v + keys * (d_k + d_v + 3)) * sizeof *floats);
+    bool *attended = malloc(keys + 1);
     *result = (reference){.o = doubles, .naive = floats};
-    if (!doubles || !floats) {
+    if (!doubles || !floats || !attended) {
+        free(attended);
         reference_free(result);
         return false;
     }
@@ -213,14 +542,22 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     result->o_size = result->o_bound + outputs;
     result->lse = result->o_size + outputs;
     result->lse_bound = result->lse + rows;
-    float *q = result->naive + outputs, *k = q + d_k, *v = k + keys * d_k;
-    row r = {.desc = desc, .q = q, .k = k, .v = v, .weight = v + keys * d_v};
-    r.logit = result->lse_bound + rows;
+    row r = {.desc = desc, .args = args, .attended = attended, .logit = result->lse_bound + rows, .q = result->naive + outputs};
     r.slack = r.logit + keys;
-    for (int64_t b = 0; b < desc->batch; b++) {
-        r.length = args->kv_lengths ? args->kv_lengths[b] : desc->kv_len;
-        for (int64_t h = 0; h < desc->kv_heads; h++) head(result, desc, args, &r, q, k, v, b, h);
+    r.k_channel = r.q + d_k;
+    r.v_channel = r.k_channel + d_k;
+    r.k_token = r.v_channel + d_v;
+    r.v_token = r.k_token + keys;
+    r.weight = r.v_token + keys;
+    r.k = r.weight + keys;
+    r.v = r.k + keys * d_k;
+    for (r.b = 0; r.b < desc->batch; r.b++) {
+        int64_t end;
+        reference_keys(desc, args, r.b, &r.first, &end);
+        r.keys = end - r.first;
+        for (int64_t h = 0; h < desc->kv_heads; h++) head(result, &r, h);
     }
+    free(attended);
     return true;
 }
 

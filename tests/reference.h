@@ -1,35 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention as the formula says it, in double and in plain f32, three loops each (scores, softmax, weighted sum), and for every
- * output the error that the library may make at most.
+/* Attention as the formula says it, in double and in plain f32, three loops each (logits, softmax, weighted sum), and for every
+ * output the error that the library may make at most. It shares no code with the library: where keys lie and which of them are
+ * attended is written down here a second time, from rapt.h.
  *
- * The bound. u = 2^-24, gamma_n = n u / (1 - n u). One row; j runs over its n attended keys of score above -inf, which span B
- * blocks of 64 and C chunks of 512 (docs/order.md). x_j = scale <q, k_j> is the exact logit, M = max x_j, w_j = exp(x_j - M),
- * A_j = |scale| sum_c |q_c k_jc|.
+ * The bound. u = 2^-24, gamma_n = n u / (1 - n u). One row; j runs over its n attended keys of logit above -inf, which span B
+ * blocks of 64 and C chunks of 512 (docs/order.md). x_j is the exact logit, M = max x_j, w_j = exp(x_j - M). q, k and v are the
+ * elements times their factors (k_scales, v_scales), A_j = |scale| sum_c |q_c k_jc|.
  *
  * 1. Scores. d_k multiply-adds, fused or not, give |s'_j - s_j| <= gamma_{d_k} sum |q k|; where the scale is multiplied into q
- *    first, that rounds once more. So the logit is off by
- *        D_j = gamma_{d_k + 1} A_j + tiny_j        tiny_j = 2^-149 d_k max(1, |scale|) + [scale outside 2^+-64] 2^-149 sum_c
- * |k_jc| where tiny_j is for underflow: of products, and of q times a tiny scale.
- * 2. Weights. A key's weight is exp2 of (s'_j - m_1) c, times exp2 of (m_1 - m_2) c for each later rise of the running maximum,
+ *    first, that rounds once more, and so does a factor of k, by channel or by token. So the logit is off by
+ *        D_j = gamma_{d_k + 1 + f} A_j + tiny_j    f = 1 with k_scales, else 0
+ *    where tiny_j, some 2^-149, is for underflow: of products, of q times a tiny scale or factor, of a score times a factor.
+ * 2. Modified logits. Each step from x to y turns an error D into
+ *        x natural           D + 2.01 u (|x| + D) + 2^-149      (the product; the default scale 1/sqrt(d_k))
+ *        softcap s           (D + 3 u |x|) / cosh^2(z) + 10 u |y| + 2^-149 (1 + s), where z is the least |x / s| within that
+ * error: 1/s, the quotient, tanh within 4 ulp <= 8 u, the product ALiBi's term a      D + 1.01 u (|a| + |y| + D)         (slope
+ * times distance or bias, added: one rounding or two) bias                D + 1.01 u (|y| + D) logits_body         D + u |x|
+ * + 2.01 u |y|             (assumed of it: no steeper than 1, and rounds once)
+ * 3. Weights. A key's weight is exp2 of (s'_j - m_1) c, times exp2 of (m_1 - m_2) c for each later rise of the running maximum,
  *    where the m are themselves computed scores: the arguments add up to (s'_j - m) c, and the error of m divides out of the
- *    quotient. Relative errors of an argument: the subtraction u, the product with c u (unfused; fused it is exact), c u, the
- *    default scale 1/sqrt(d_k) u. There are at most R = min(B, 8) - 1 + C - 1 rises, and each exp2 is within 2 ulp <= 4 u.
- *    So the computed weight is w_j exp(e_j) with
- *        |e_j| <= delta_j = D_j + 4 u (M - x_j + D_j + max D) + 4 u (1 + R)
+ *    quotient. The last m is at most M + T with T = max_j (x_j + D_j) - M. Relative errors of an argument: the subtraction u, the
+ *    product with c u (unfused; fused it is exact), c u, the default scale 1/sqrt(d_k) u. There are at most R = min(B, 8) - 1 +
+ *    C - 1 rises, and each exp2 is within 2 ulp <= 4 u. So the computed weight is w_j exp(e_j) with
+ *        |e_j| <= delta_j = D_j + 4 u (M - x_j + D_j + T) + 4 u (1 + R)
  *    or, where an argument lies below -126.5, zero instead of less than 2^-126.
- * 3. Sums. All terms of l are positive: four adds and sixteen within a block, one for each block and each chunk, one product
+ * 4. Sums. All terms of l are positive: four adds and sixteen within a block, one for each block and each chunk, one product
  *    for each rise; o: a product and at most 512 adds within a chunk, one for each further chunk, one product for each rise.
  *        n_l = 20 + min(B, 8) + C - 1 + R          n_o = min(n, 512) + 1 + C - 1 + R
- *    Then one reciprocal and one product: 2.
- * 4. The quotient. With sum_j w_j (v_j - o) = 0,
+ *    Then one reciprocal and one product: 2. Factors of v round once more, the weight or the reciprocal: n_o is one more.
+ *    A sink is a key of logit x = sink, D = 3 u |sink| and value 0 in a chunk of its own: C is one more.
+ * 5. The quotient. With sum_j w_j (v_j - o) = 0,
  *        |sum_j w_j exp(e_j) v_j / sum_j w_j exp(e_j) - o|  <=  sum_j w_j (exp(delta_j) - 1) |v_j - o| / sum_j w_j exp(-delta_j)
- *    exactly, not only to the first order. Altogether, for channel c,
+ *    exactly, not only to the first order. Altogether, for channel c, with F the largest of 1 and the channel's factor of v,
  *        E_c = [ sum_j w_j (exp(delta_j) - 1) |v_jc - o_c|  +  gamma_{n_l + n_o + 2} sum_j w_j exp(delta_j) |v_jc|
- *                +  2^-126 sum_j |v_jc| ] / sum_j w_j exp(-delta_j)   +   2^-149 (n_o + 2)
+ *                +  2^-126 sum_j |v_jc|  +  2^-149 sum_j F |v_jc without factor of the token|, if it has one ]
+ *              / sum_j w_j exp(-delta_j)   +   2^-149 F (n_o + 2)
  *    and for a 16-bit output half an ulp of its type besides (reference_half_ulp of |o_c| + E_c).
- * 5. lse = m |scale| + ln l: again the error of m divides out of l, and with a logarithm within 2 ulp
+ * 6. lse = m natural + ln l: again the error of m divides out of l, and with a logarithm within 2 ulp
  *        E_lse = max(ln(sum w exp(delta) / sum w), ln(sum w / sum w exp(-delta))) + gamma_{n_l} + n 2^-126
- *                + 4 u ln(sum w) + 2 u (|M| + max D) + u |lse| */
+ *                + 4 u ln(sum w) + 2 u (|M| + T) + u |lse| */
 #ifndef RAPT_REFERENCE_H
 #define RAPT_REFERENCE_H
 
@@ -37,22 +46,59 @@
 #include "rapt.h"
 
 typedef struct reference {
-    double *o, *o_bound, *o_size; /* [batch, heads, q_len, d_v]: the output, E, and sum_j P_j |v_j| */
-    double *lse, *lse_bound;      /* [batch, heads, q_len] */
-    float *naive;                 /* [batch, heads, q_len, d_v]: the output in plain f32, with libm's expf */
+    double *o, *o_bound, *o_size; /* by row (reference_row) and channel: the output, E, and sum_j P_j |v_j|. E is NaN for an
+                                     infinite output that may also be NaN, since the weight of an infinite value may be 0 */
+    double *lse, *lse_bound;      /* by row */
+    float *naive;                 /* as o: the output in plain f32, with libm */
 } reference;
 
-/* All rows of the problem. Free with reference_free; false when memory is out. */
+/* All rows of the problem, computed exactly (RAPT_EXACT). Free with reference_free; false when memory is out. */
 bool reference_attention(reference *result, const rapt_desc *desc, const rapt_args *args);
 void reference_free(reference *result);
 
-/* Whether query i of an entry of that many keys attends key j. */
-bool reference_attends(const rapt_desc *desc, int64_t length, int64_t i, int64_t j);
+/* ---- Rows and keys ------------------------------------------------------------------------------------------------------ */
 
-/* Storage types: bytes, load, store to nearest even, half the distance of neighbours at a magnitude (0 for f32). */
+/* Queries of entry b; the batch index and the token of its query i in Q, O and LSE; rows of the problem, counted by entry, head
+ * and query. */
+int64_t reference_queries(const rapt_desc *desc, int64_t b);
+int64_t reference_query_batch(const rapt_desc *desc, int64_t b);
+int64_t reference_query_token(const rapt_desc *desc, int64_t b, int64_t i);
+int64_t reference_row(const rapt_desc *desc, int64_t b, int64_t h, int64_t i);
+int64_t reference_rows(const rapt_desc *desc);
+
+/* The length of entry b, counted from position 0, and the positions first..end - 1 of the keys that are given and exist. */
+int64_t reference_length(const rapt_desc *desc, const rapt_args *args, int64_t b);
+void reference_keys(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t *first, int64_t *end);
+
+/* Where the key of head h (of K and V) at position j lies for query i of entry b: its batch index, or page, and its token. */
+typedef struct reference_place {
+    int64_t batch, token;
+} reference_place;
+reference_place reference_key(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* The address of the element of the page table that says so, any alignment. */
+const void *reference_table(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t page);
+
+/* Whether query i of head h (of Q) attends the key at position j. */
+bool reference_attends(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* Addresses: of a token's channels of a tensor; of the f32 factor of an element of K or V, null without factors. */
+void *reference_at(const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token);
+const void *reference_scale(const rapt_scales *scales, const void *base, int64_t b, int64_t h, reference_place place,
+                            int64_t channel);
+
+/* ---- Storage types ------------------------------------------------------------------------------------------------------ */
+
+/* Types of all tensors: bytes, load, store to nearest even, half the distance of neighbours at a magnitude (0 for f32). */
 int64_t reference_type_bytes(rapt_type type);
 float reference_load(rapt_type type, const void *at);
 void reference_store(rapt_type type, void *at, float value);
 double reference_half_ulp(rapt_type type, double magnitude);
+
+/* Rows of those of K and V too: bytes (-1 where a type's groups do not divide the channels), load an element, store a row as
+ * rapt_kv_append does without scales (false where there are no such rows). */
+int64_t reference_row_bytes(rapt_type type, int64_t channels);
+float reference_element(rapt_type type, const void *row, int64_t channel);
+bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels);
 
 #endif

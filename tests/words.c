@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The words that results are made of, measured one by one: exp2 and ln against double precision, the storage types against
- * exact arithmetic, the transpose against its definition. Compiled once for each ISA with RAPT_ISA_FILE naming its file, whose
- * static functions this includes. A sample of the floats by default; every float of the range with --all (minutes). */
+ * exact arithmetic (those of K and V only against tests/reference.c), staged rows, the transpose against its definition. Compiled
+ * once for each ISA with RAPT_ISA_FILE naming its file, whose static functions this includes. A sample of the floats by default;
+ * every float of the range with --all (minutes). */
 #include RAPT_ISA_FILE
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "check/fence.h"
+#include "reference.h"
 #include "tap.h"
 
 static uint64_t hash_start(void) { return UINT64_C(0xcbf29ce484222325); }
@@ -171,6 +174,74 @@ static void storage(const char *name, load_word *load, store_word *store, int ex
     tap_ok(wrong == 0, "f32 to %s: ties and their neighbours, %d wrong", name, wrong);
 }
 
+static uint64_t random_state = 1;
+static uint32_t random_bits(void) {
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(random_state >> 32);
+}
+
+/* Random bytes; every other group has a scale, and a minimum or what lies in its place, that is out of the ordinary. */
+static void random_row(unsigned char *row, size_t bytes, size_t group_bytes) {
+    static const uint16_t odd[] = {0,      0x8000, 1,      0x8001, 0x3ff,  0x83ff, 0x400,
+                                   0x8400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0xbc00};
+    for (size_t i = 0; i < bytes; i++) row[i] = (unsigned char)random_bits();
+    for (size_t at = 0; group_bytes > 1 && at < bytes; at += 2 * group_bytes)
+        for (int i = 0; i < 4; i += 2) memcpy(row + at + i, &odd[random_bits() % (sizeof odd / sizeof *odd)], 2);
+}
+
+static bool same_float(float got, float want) { return want != want ? got != got : as_bits(got) == as_bits(want); }
+
+/* Every byte, or random groups, from rows that no byte may be read before or behind. */
+static void kv_storage(const char *name, rapt_type type, load_channels *load, int group, int bytes) {
+    enum { CHANNELS = 256 };
+    int wrong = 0;
+    size_t row_bytes = (size_t)(CHANNELS / group * bytes);
+    for (int turn = 0; turn < (group == 1 ? 2 : 1000); turn++) {
+        fence row = fence_create(row_bytes, turn % 2 ? 0 : -1, 0);
+        random_row(row.data, row_bytes, (size_t)bytes);
+        for (int i = 0; i < CHANNELS && group == 1; i++) row.data[i] = (unsigned char)i;
+        for (int i = 0; i < CHANNELS; i += RAPT_VL) {
+            float got[RAPT_VL];
+            v_store(got, load((const char *)row.data, i));
+            for (int j = 0; j < RAPT_VL; j++) wrong += !same_float(got[j], reference_element(type, row.data, i + j));
+        }
+        fence_destroy(&row);
+    }
+    tap_ok(wrong == 0, "%s to f32: %s, %d wrong", name, group == 1 ? "all 256 values" : "1000 rows of 8 groups", wrong);
+}
+
+/* stage_rows: parts of rows, of which nothing else may be read, between floats that must stay as they are. */
+static void staged_rows(const char *name, rapt_type type, int group, int bytes) {
+    enum { ROWS = 3, MOST = 96, LD = MOST + 2 * RAPT_VL };
+    const float guard = 12345.0f;
+    int wrong = 0, parts = 0;
+    for (int first = 0; first <= MOST / 2; first += RAPT_VL)
+        for (int channels = group == 1 ? 1 : RAPT_VL; first + channels <= MOST; channels += group == 1 ? 1 : RAPT_VL) {
+            int last = (first + channels + group - 1) / group; /* groups up to there */
+            int before = group == 1 ? first : 0;               /* channels that are not even there */
+            fence row[ROWS];
+            const char *rows[ROWS];
+            float to[ROWS * LD];
+            for (int i = 0; i < ROWS * LD; i++) to[i] = guard;
+            for (int r = 0; r < ROWS; r++) {
+                row[r] = fence_create((size_t)((last - before) * bytes), r == 1 ? 0 : -1, 0);
+                random_row(row[r].data, row[r].bytes, group == 1 ? 1 : (size_t)bytes);
+                rows[r] = (const char *)row[r].data - before * bytes;
+            }
+            stage_rows(type, to, LD, rows, ROWS, first, channels);
+            for (int r = 0; r < ROWS; r++)
+                for (int i = 0; i < LD; i++) {
+                    float want = i < channels                                       ? reference_element(type, rows[r], first + i)
+                                 : i < (channels + RAPT_VL - 1) / RAPT_VL * RAPT_VL ? 0.0f
+                                                                                    : guard;
+                    wrong += !same_float(to[r * LD + i], want);
+                }
+            for (int r = 0; r < ROWS; r++) fence_destroy(&row[r]);
+            parts++;
+        }
+    tap_ok(wrong == 0, "%s: %d parts of rows staged, %d wrong", name, parts, wrong);
+}
+
 static void transpose(void) {
     float from[RAPT_VL][RAPT_VL + 1], to[RAPT_VL][RAPT_VL + 2];
     const char *rows[RAPT_VL];
@@ -203,6 +274,14 @@ int main(int argc, char **argv) {
     ln_of_every_float(step);
     storage("f16", v_load_f16, v_store_f16, 5, 10, all ? 509 : 65521);
     storage("bf16", v_load_bf16, v_store_bf16, 8, 7, all ? 509 : 65521);
+#define RAPT_TYPE(name, suffix, bytes) staged_rows(#suffix, name, 1, bytes);
+    RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    kv_storage(#suffix, name, v_load_##suffix, group, bytes);                                                                    \
+    staged_rows(#suffix, name, group, bytes);
+    RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
     transpose();
     return tap_done();
 }

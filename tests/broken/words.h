@@ -60,6 +60,7 @@ static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }
 static inline vm i_gt(vi a, vi b) { return (vm)a > (vm)b; }
 static inline vi i_select(vm m, vi yes, vi no) { return ((vi)m & yes) | (~(vi)m & no); }
+static inline bool v_all(vm m) { return m[0] && m[1] && m[2] && m[3]; }
 static inline vf v_select(vm m, vf yes, vf no) { return (vf)i_select(m, (vi)yes, (vi)no); }
 static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
 static inline float h_max(vf a) {
@@ -67,6 +68,19 @@ static inline float h_max(vf a) {
     for (int i = 1; i < 4; i++) m = a[i] > m ? a[i] : m;
     return m;
 }
+static inline vf v_from_int(vi a) { return __builtin_convertvector((vm)a, vf); }
+static inline vi i_load_u8(const void *from) {
+    uint8_t b[4];
+    memcpy(b, from, sizeof b);
+    return (vi){b[0], b[1], b[2], b[3]};
+}
+static inline vi i_load_s8(const void *from) { return (vi)((vm)(i_load_u8(from) << 24) >> 24); }
+static inline vi i_load_u4(const void *from, int i) {
+    uint16_t x;
+    memcpy(&x, (const char *)from + i / 2, sizeof x);
+    return (vi){x & 15u, x >> 4 & 15u, x >> 8 & 15u, x >> 12};
+}
+static inline vi i_bits(uint32_t x) { return (vi){x & 1, x >> 1 & 1, x >> 2 & 1, x >> 3 & 1}; }
 static inline vi i_load_u16(const void *from) {
     uint16_t h[4];
     memcpy(h, from, sizeof h);
@@ -80,4 +94,10 @@ static inline void i_store_u16(void *to, vi a) {
 static inline void v_transpose(vf a[4]) {
     vf b[4] = {a[0], a[1], a[2], a[3]};
     for (int i = 0; i < 4; i++) a[i] = (vf){b[0][i], b[1][i], b[2][i], b[3][i]};
+}
+
+#define RAPT_DOT 2
+static inline vi i_dot(vi acc, vi b, vi a) {
+    vm x = (vm)b, y = (vm)a;
+    return acc + (vi)((x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16));
 }

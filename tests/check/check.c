@@ -241,10 +241,11 @@ static int parse(check *c, options *o, int argc, char **argv) {
 
 /* ---- Cases -------------------------------------------------------------------------------------------------------------- */
 
-static const check_case *const case_lists[] = {contract_cases, agreement_cases, invariance_cases};
+static const check_case *const case_lists[] = {contract_cases,   refusal_cases,   agreement_cases, feature_cases,
+                                               invariance_cases, placement_cases, part_cases,      complaint_cases};
 
 typedef struct selection {
-    const check_case *cases[128];
+    const check_case *cases[256];
     int64_t n;
 } selection;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases about the contract itself: every error of rapt.h is provoked, and nothing is written; names; the golden hashes. */
+/* Cases about the contract itself, but for its errors (refusals.c): nothing to do, workspaces, names, conversions, the golden
+ * hashes. */
 #include "harness.h"
 
 #include <limits.h>
@@ -8,274 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Refusals ----------------------------------------------------------------------------------------------------------- */
-
-typedef struct table {
-    check *c;
-    kernel *k;
-    subject s;
-    rapt_desc desc; /* good ones, and a plan of them */
-    rapt_args args;
-    rapt_plan plan;
-    rapt_plan_info info;
-    fence workspace;
-} table;
-
-static void expect(table *t, const char *call, const char *change, rapt_status got, rapt_status want) {
-    t->k->compared++;
-    if (got != want)
-        check_fail(t->c, t->k, "%s with %s: \"%s\", not \"%s\"", call, change, rapt_status_string(got), rapt_status_string(want));
-    if (fence_intact(&t->s.o) && fence_intact(&t->s.lse)) return;
-    if (want != RAPT_OK) check_fail(t->c, t->k, "%s with %s was refused, but an output was written", call, change);
-    fence_fill(&t->s.o, FENCE_CANARY);
-    fence_fill(&t->s.lse, FENCE_CANARY);
-}
-
-static void expect_plan(table *t, const char *change, const rapt_desc *desc, rapt_status want) {
-    rapt_plan plan, before;
-    memset(&plan, FENCE_CANARY, sizeof plan);
-    before = plan;
-    const rapt_status status = rapt_plan_init(&plan, desc);
-    expect(t, "rapt_plan_init", change, status, want);
-    if (status != RAPT_OK && memcmp(&plan, &before, sizeof plan) != 0)
-        check_fail(t->c, t->k, "rapt_plan_init with %s wrote a plan", change);
-}
+/* ---- Sizes ------------------------------------------------------------------------------------------------------------ */
 
 static void serial(void *pool, int64_t n, rapt_body body, void *arg) {
     (void)pool;
     for (int64_t i = 0; i < n; i++) body(arg, i);
-}
-
-static void no_wait(void *arg) { (void)arg; }
-
-static void expect_run(table *t, const char *change, const rapt_args *args, rapt_status want) {
-    expect(t, "rapt_run", change, rapt_run(&t->plan, args), want);
-    expect(t, "rapt_run_parallel", change, rapt_run_parallel(&t->plan, args, 1, serial, NULL), want);
-    expect(t, "rapt_run_share", change, rapt_run_share(&t->plan, args, 0, 1, no_wait, NULL), want);
-    expect(t, "rapt_run_phase", change, rapt_run_phase(&t->plan, args, 0, 0, 1), want);
-    expect(t, "rapt_run_task", change, rapt_run_task(&t->plan, args, 0, 0, 0), want);
-}
-
-#define PLAN(want, change)                                                                                                       \
-    do {                                                                                                                         \
-        rapt_desc d = t->desc;                                                                                                   \
-        change;                                                                                                                  \
-        expect_plan(t, #change, &d, want);                                                                                       \
-    } while (0)
-
-#define RUN(want, change)                                                                                                        \
-    do {                                                                                                                         \
-        rapt_args a = t->args;                                                                                                   \
-        change;                                                                                                                  \
-        expect_run(t, #change, &a, want);                                                                                        \
-    } while (0)
-
-#define CALL(want, call) expect(t, "a call", #call, call, want)
-
-static void plan_errors(table *t) {
-    PLAN(RAPT_OK, (void)d);
-    CALL(RAPT_ERR_NULL, rapt_plan_init(NULL, &t->desc));
-    CALL(RAPT_ERR_NULL, rapt_plan_init(&(rapt_plan){{0}}, NULL));
-
-    PLAN(RAPT_ERR_STRUCT, d.size = 0);
-    PLAN(RAPT_ERR_STRUCT, d.size = sizeof d - 1);
-    struct {
-        rapt_desc desc;
-        unsigned char tail[24];
-    } newer;
-    memset(&newer, 0, sizeof newer);
-    newer.desc = t->desc;
-    newer.desc.size = sizeof newer;
-    expect_plan(t, "a newer struct whose tail is zero", &newer.desc, RAPT_OK);
-    newer.tail[23] = 1;
-    expect_plan(t, "a newer struct whose tail is not zero", &newer.desc, RAPT_ERR_STRUCT);
-
-    static const int64_t bad[] = {-1, INT64_MIN, (int64_t)RAPT_MAX_LENGTH + 1, INT64_MAX};
-    for (int64_t n = 0; n < LENGTH_OF(bad); n++) {
-        PLAN(RAPT_ERR_SHAPE, d.batch = bad[n]);
-        PLAN(RAPT_ERR_SHAPE, d.heads = bad[n]);
-        PLAN(RAPT_ERR_SHAPE, d.kv_heads = bad[n]);
-        PLAN(RAPT_ERR_SHAPE, d.q_len = bad[n]);
-        PLAN(RAPT_ERR_SHAPE, d.kv_len = bad[n]);
-        PLAN(RAPT_ERR_SHAPE, d.d_k = bad[n]);
-        PLAN(RAPT_ERR_SHAPE, d.d_v = bad[n]);
-        PLAN(RAPT_ERR_RANGE, d.threads = bad[n]);
-    }
-    PLAN(RAPT_ERR_SHAPE, d.heads = 0);
-    PLAN(RAPT_ERR_SHAPE, d.kv_heads = 0);
-    PLAN(RAPT_ERR_SHAPE, d.d_k = 0);
-    PLAN(RAPT_ERR_SHAPE, d.d_v = 0);
-    PLAN(RAPT_ERR_SHAPE, d.d_k = RAPT_MAX_HEAD_DIM + 1);
-    PLAN(RAPT_ERR_SHAPE, d.d_v = RAPT_MAX_HEAD_DIM + 1);
-    PLAN(RAPT_ERR_RANGE, d.threads = 0);
-    PLAN(RAPT_ERR_HEADS, d.heads = 5);
-    PLAN(RAPT_ERR_HEADS, d.kv_heads = 3);
-    PLAN(RAPT_ERR_HEADS, d.kv_heads = 8);
-
-    static const rapt_type types[] = {(rapt_type)0, (rapt_type)4, (rapt_type)-1, (rapt_type)INT_MAX};
-    for (int64_t n = 0; n < LENGTH_OF(types); n++) {
-        PLAN(RAPT_ERR_TYPE, d.q.type = types[n]);
-        PLAN(RAPT_ERR_TYPE, d.k.type = types[n]);
-        PLAN(RAPT_ERR_TYPE, d.v.type = types[n]);
-        PLAN(RAPT_ERR_TYPE, d.o.type = types[n]);
-        if (n) PLAN(RAPT_ERR_TYPE, d.lse.type = types[n]);
-    }
-    PLAN(RAPT_ERR_TYPE, d.lse.type = RAPT_F16);
-
-    static const int64_t strides[] = {-1, INT64_MIN, INT64_MAX, INT64_MAX - 1};
-    for (int64_t n = 0; n < LENGTH_OF(strides); n++) {
-        PLAN(RAPT_ERR_STRIDE, d.q.batch_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.q.head_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.q.token_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.k.batch_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.k.token_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.v.head_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.v.token_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.o.batch_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.o.token_stride = strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.lse.head_stride = strides[n]);
-    }
-    PLAN(RAPT_ERR_STRIDE, d.q.head_stride = INT64_MAX / 2);
-    PLAN(RAPT_ERR_STRIDE, d.k.token_stride = INT64_MAX / 2);
-    PLAN(RAPT_ERR_STRIDE, d.o.token_stride = 0);
-    PLAN(RAPT_ERR_STRIDE, d.o.head_stride = 0);
-    PLAN(RAPT_ERR_STRIDE, d.o.batch_stride = 0);
-    PLAN(RAPT_ERR_STRIDE, d.o.token_stride -= 1);
-    PLAN(RAPT_ERR_STRIDE, d.o.head_stride -= 1);
-    PLAN(RAPT_ERR_STRIDE, d.o.batch_stride -= 1);
-    PLAN(RAPT_ERR_STRIDE, d.lse.token_stride = 2);
-    PLAN(RAPT_ERR_STRIDE, d.lse.head_stride = 4);
-    PLAN(RAPT_OK, d.q.batch_stride = d.k.head_stride = d.v.token_stride = 0);
-    PLAN(RAPT_OK, d.batch = 1; d.o.batch_stride = 0);
-
-    PLAN(RAPT_ERR_SCALE, d.scale = NAN);
-    PLAN(RAPT_ERR_SCALE, d.scale = INFINITY);
-    PLAN(RAPT_ERR_SCALE, d.scale = -INFINITY);
-    PLAN(RAPT_ERR_MASK, d.causal = (rapt_causal)3);
-    PLAN(RAPT_ERR_MASK, d.causal = (rapt_causal)-1);
-    PLAN(RAPT_ERR_MASK, d.window_left = -2);
-    PLAN(RAPT_ERR_MASK, d.window_right = -2);
-    PLAN(RAPT_ERR_MASK, d.window_left = INT64_MIN);
-    PLAN(RAPT_OK, d.window_left = d.window_right = INT64_MAX);
-    PLAN(RAPT_ERR_ISA_UNKNOWN, d.isa = "no such kernel");
-    PLAN(RAPT_ERR_ISA_UNKNOWN, d.isa = "");
-    for (kernel *k = t->c->kernels; k < t->c->kernels + t->c->kernel_count; k++) PLAN(k->usable, d.isa = k->name);
-}
-
-static void run_errors(table *t) {
-    rapt_plan_info info = {.size = sizeof info};
-    size_t bytes = 12345;
-    CALL(RAPT_ERR_NULL, rapt_plan_query(NULL, &info));
-    CALL(RAPT_ERR_NULL, rapt_plan_query(&t->plan, NULL));
-    info.size = 8;
-    CALL(RAPT_ERR_STRUCT, rapt_plan_query(&t->plan, &info));
-    CALL(RAPT_ERR_NULL, rapt_workspace_size(NULL, 1, &bytes));
-    CALL(RAPT_ERR_NULL, rapt_workspace_size(&t->plan, 1, NULL));
-    CALL(RAPT_ERR_RANGE, rapt_workspace_size(&t->plan, 0, &bytes));
-    CALL(RAPT_ERR_RANGE, rapt_workspace_size(&t->plan, -1, &bytes));
-    if (t->info.thread_bytes > 2) CALL(RAPT_ERR_SHAPE, rapt_workspace_size(&t->plan, INT64_MAX, &bytes));
-    if (bytes != 12345) check_fail(t->c, t->k, "rapt_workspace_size was refused, but wrote");
-
-    CALL(RAPT_ERR_NULL, rapt_run(NULL, &t->args));
-    CALL(RAPT_ERR_NULL, rapt_run(&t->plan, NULL));
-    CALL(RAPT_ERR_NULL, rapt_run_task(&t->plan, NULL, 0, 0, 0));
-    CALL(RAPT_ERR_NULL, rapt_run_parallel(&t->plan, &t->args, 1, NULL, NULL));
-    static const rapt_plan none;
-    CALL(RAPT_ERR_PLAN, rapt_run(&none, &t->args));
-    CALL(RAPT_ERR_PLAN, rapt_run_task(&none, &t->args, 0, 0, 0));
-    CALL(RAPT_ERR_PLAN, rapt_workspace_size(&none, 1, &bytes));
-    info.size = sizeof info;
-    CALL(RAPT_ERR_PLAN, rapt_plan_query(&none, &info));
-
-    RUN(RAPT_ERR_NULL, a.q = NULL);
-    RUN(RAPT_ERR_NULL, a.k = NULL);
-    RUN(RAPT_ERR_NULL, a.v = NULL);
-    RUN(RAPT_ERR_NULL, a.o = NULL);
-    RUN(RAPT_ERR_NULL, a.lse = NULL);
-    RUN(RAPT_ERR_STRUCT, a.size = 0);
-    RUN(RAPT_ERR_STRUCT, a.size = sizeof a - 1);
-    struct {
-        rapt_args args;
-        unsigned char tail[24];
-    } newer;
-    memset(&newer, 0, sizeof newer);
-    newer.args = t->args;
-    newer.args.size = sizeof newer;
-    newer.tail[0] = 1;
-    expect_run(t, "a newer struct whose tail is not zero", &newer.args, RAPT_ERR_STRUCT);
-    newer.tail[0] = 0;
-    expect_run(t, "a newer struct whose tail is zero", &newer.args, RAPT_OK);
-
-    RUN(RAPT_ERR_WORKSPACE, a.workspace = NULL);
-    RUN(RAPT_ERR_WORKSPACE, a.workspace_bytes = 0);
-    RUN(RAPT_ERR_WORKSPACE, a.workspace_bytes--);
-    RUN(RAPT_ERR_ALIGNMENT, a.workspace = (char *)a.workspace + 4; a.workspace_bytes += 4);
-    RUN(RAPT_ERR_ALIGNMENT, a.workspace = (char *)a.workspace + 32; a.workspace_bytes += 32);
-
-    static const int32_t lengths[][2] = {{-1, -1}, {INT32_MIN, INT32_MIN}, {601, 601}, {INT32_MAX, INT32_MAX}};
-    for (int64_t n = 0; n < LENGTH_OF(lengths); n++) RUN(RAPT_ERR_KV_LENGTH, a.kv_lengths = lengths[n]);
-
-    /* Inputs may lie on each other; an output on nothing. One byte is enough. */
-    char *const q = (char *)t->args.q, *const o = t->args.o, *const lse = (void *)t->args.lse;
-    const size_t q_bytes = t->s.q.bytes, o_bytes = t->s.o.bytes, lse_bytes = t->s.lse.bytes;
-    RUN(RAPT_ERR_OVERLAP, a.o = q);
-    RUN(RAPT_ERR_OVERLAP, a.o = q + q_bytes - 1);
-    RUN(RAPT_ERR_OVERLAP, a.o = q - o_bytes + 1);
-    RUN(RAPT_ERR_OVERLAP, a.o = (char *)a.k + 100);
-    RUN(RAPT_ERR_OVERLAP, a.o = (char *)a.v + 100);
-    RUN(RAPT_ERR_OVERLAP, a.o = lse + lse_bytes - 1);
-    RUN(RAPT_ERR_OVERLAP, a.lse = (void *)(o + o_bytes - 4));
-    RUN(RAPT_ERR_OVERLAP, a.lse = (void *)(q + 4));
-    RUN(RAPT_ERR_OVERLAP, a.o = (char *)a.workspace + a.workspace_bytes - 1);
-    RUN(RAPT_ERR_OVERLAP, a.lse = a.workspace);
-    RUN(RAPT_OK, a.v = a.k);
-    RUN(RAPT_ERR_STRIDE, a.o = (void *)(UINTPTR_MAX - 8));
-    RUN(RAPT_ERR_STRIDE, a.q = (void *)(UINTPTR_MAX - 8));
-
-    CALL(RAPT_ERR_RANGE, rapt_run_parallel(&t->plan, &t->args, 0, serial, NULL));
-    CALL(RAPT_ERR_RANGE, rapt_run_parallel(&t->plan, &t->args, -1, serial, NULL));
-    CALL(RAPT_ERR_RANGE, rapt_run_share(&t->plan, &t->args, 1, 1, no_wait, NULL));
-    CALL(RAPT_ERR_RANGE, rapt_run_share(&t->plan, &t->args, -1, 1, no_wait, NULL));
-    CALL(RAPT_ERR_RANGE, rapt_run_share(&t->plan, &t->args, 0, 0, no_wait, NULL));
-    CALL(RAPT_ERR_RANGE, rapt_run_phase(&t->plan, &t->args, -1, 0, 1));
-    CALL(RAPT_ERR_RANGE, rapt_run_phase(&t->plan, &t->args, t->info.phases, 0, 1));
-    CALL(RAPT_ERR_RANGE, rapt_run_phase(&t->plan, &t->args, 0, 1, 1));
-    CALL(RAPT_ERR_RANGE, rapt_run_phase(&t->plan, &t->args, 0, 0, 0));
-    CALL(RAPT_ERR_RANGE, rapt_run_task(&t->plan, &t->args, t->info.phases, 0, 0));
-    CALL(RAPT_ERR_RANGE, rapt_run_task(&t->plan, &t->args, 0, -1, 0));
-    CALL(RAPT_ERR_RANGE, rapt_run_task(&t->plan, &t->args, 0, t->info.tasks[0], 0));
-    CALL(RAPT_ERR_RANGE, rapt_run_task(&t->plan, &t->args, 0, 0, -1));
-    if (t->info.thread_bytes) CALL(RAPT_ERR_WORKSPACE, rapt_run_parallel(&t->plan, &t->args, 2, serial, NULL));
-    RUN(RAPT_OK, (void)a);
-}
-
-static void case_errors(check *c) {
-    FOR_EACH_KERNEL(c, k) {
-        check_step(c, k);
-        problem p = problem_of(c, 2, 4, 2, 3, 600, 9, 7);
-        p.lengths = LENGTHS_GIVEN;
-        p.given[0] = 600;
-        p.given[1] = 77;
-        p.offset = -1;
-        table t = {.c = c, .k = k, .s = subject_create(c, &p), .info = {.size = sizeof t.info}};
-        t.desc = t.s.desc;
-        t.desc.isa = k->name;
-        size_t bytes = 0;
-        if (rapt_plan_init(&t.plan, &t.desc) != RAPT_OK || rapt_plan_query(&t.plan, &t.info) != RAPT_OK ||
-            rapt_workspace_size(&t.plan, 1, &bytes) != RAPT_OK) {
-            check_fail(c, k, "no plan for a good problem");
-        } else {
-            t.workspace = fence_create((bytes + 127) / 64 * 64, 0, 0);
-            t.args = t.s.args;
-            t.args.workspace = t.workspace.data;
-            t.args.workspace_bytes = bytes;
-            k->runs++;
-            plan_errors(&t);
-            run_errors(&t);
-            fence_destroy(&t.workspace);
-        }
-        subject_destroy(&t.s);
-    }
 }
 
 /* Nothing to do is no error, and needs no pointers. */
@@ -383,6 +121,10 @@ static void case_names(check *c) {
         const char *text = rapt_status_string((rapt_status)status);
         if (!text || !*text || strchr(text, '\n')) check_fail(c, NULL, "status %d has no line of text", status);
     }
+    for (int status = RAPT_ERR_ARITH; status < RAPT_OK; status++)
+        for (int other = RAPT_ERR_ARITH - 1; other < status; other++)
+            if (strcmp(rapt_status_string((rapt_status)status), rapt_status_string((rapt_status)other)) == 0)
+                check_fail(c, NULL, "statuses %d and %d have the same text", status, other);
     if (!rapt_version() || !*rapt_version()) check_fail(c, NULL, "no version");
     char features[4] = {1, 1, 1, 1};
     if (rapt_cpu_features(NULL, 10) != RAPT_ERR_NULL) check_fail(c, NULL, "rapt_cpu_features(NULL) was accepted");
@@ -446,11 +188,27 @@ static void case_conversions(check *c) {
     }
 }
 
+/* The bytes of rows are those of the reference, and nothing else has rows. */
+static void case_row_bytes(check *c) {
+    for (int type = -1; type <= RAPT_I32 + 1; type++) {
+        const bool has_rows = type >= RAPT_F32 && type <= RAPT_Q5_1;
+        for (int64_t channels = 0; channels <= RAPT_MAX_HEAD_DIM; channels++) {
+            const int64_t want = has_rows ? reference_row_bytes((rapt_type)type, channels) : -1;
+            if (rapt_row_bytes((rapt_type)type, channels) != want)
+                check_fail(c, NULL, "a row of %d channels of type %d has not %d bytes", (int)channels, type, (int)want);
+        }
+        const int64_t bad[] = {-1, INT64_MIN, -32};
+        for (int64_t n = 0; n < LENGTH_OF(bad); n++)
+            if (rapt_row_bytes((rapt_type)type, bad[n]) >= 0) check_fail(c, NULL, "type %d has rows of negative size", type);
+        if (type == RAPT_F32 && rapt_row_bytes(RAPT_F32, INT64_MAX) >= 0) check_fail(c, NULL, "a row's bytes overflow");
+    }
+}
+
 const check_case contract_cases[] = {
-    {"errors", "every status of rapt.h provoked, and nothing written", case_errors, 1},
     {"empty", "no batch, no queries: nothing to do, null pointers allowed", case_empty, 1},
     {"workspace", "exactly the size asked for works, one byte less is refused", case_workspace, 2},
     {"names", "kernels, status strings, forcing", case_names, 1},
+    {"row-bytes", "of every type and number of channels", case_row_bytes, 1},
     {"conversions", "f16 and bf16: every pattern loaded, and stores to nearest even", case_conversions, 1},
     {"golden", "hashes of outputs, the same on every machine", case_golden, 1},
     {0},

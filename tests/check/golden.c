@@ -38,7 +38,7 @@ static const struct fixed {
 
 /* FNV-1a over the elements' bytes, lowest first. */
 static uint64_t hash_of(const subject *s, const unsigned char *dense) {
-    const int64_t rows = s->desc.batch * s->desc.heads * s->desc.q_len, elements = rows * s->desc.d_v;
+    const int64_t rows = reference_rows(&s->desc), elements = rows * s->desc.d_v;
     const int64_t bytes = reference_type_bytes(s->desc.o.type);
     uint64_t hash = 0xcbf29ce484222325u;
     for (int64_t e = 0; e < elements + rows; e++) {

@@ -13,6 +13,7 @@ uint64_t draw(uint64_t *random); /* splitmix64 */
 int64_t draw_below(uint64_t *random, int64_t n);
 float draw_normal(uint64_t *random); /* nearly: a sum of four uniforms, within +-4, standard deviation 1.15 */
 uint64_t hash_text(uint64_t start, const char *text);
+uint64_t hash_index(uint64_t seed, int64_t a, int64_t b, int64_t c, int64_t d); /* of an index, whatever the order of drawing */
 
 #define LENGTH_OF(array)    ((int64_t)(sizeof(array) / sizeof *(array)))
 #define DRAW_OF(random, of) ((of)[draw_below((random), LENGTH_OF(of))])
@@ -95,17 +96,76 @@ typedef enum data {
     DATA_KINDS
 } data;
 
+/* Tensors with a row of keys (or one number) for each entry, head and query; those of inputs that not every problem has. */
+typedef enum extra {
+    EXTRA_MASK,
+    EXTRA_MAP,
+    EXTRA_BIAS,
+    EXTRA_SLOPES,
+    EXTRA_SINKS,
+    EXTRA_TABLE,
+    EXTRA_ROWS, /* how many have rows */
+    EXTRA_K_SCALES = EXTRA_ROWS,
+    EXTRA_V_SCALES,
+    EXTRA_PREFIXES,
+    EXTRA_TABLE_STARTS,
+    EXTRA_LAST_PAGE,
+    EXTRA_RING_STARTS,
+    EXTRA_Q_STARTS,
+    EXTRA_K_STARTS,
+    EXTRA_BODY,
+    EXTRAS
+} extra;
+
+enum { SAME_BATCH = 1, SAME_HEADS = 2, SAME_QUERIES = 4 }; /* dimensions along which such a tensor has stride 0 */
+
+typedef enum key_pattern { /* which keys a mask or a map attends, or a bias does not mask */
+                           PATTERN_ALL,
+                           PATTERN_HALF,
+                           PATTERN_FEW,
+                           PATTERN_MOST,
+                           PATTERN_BLOCKS, /* whole blocks of 64 are masked */
+                           PATTERN_ROWS,   /* rows of all keys, of none, of half */
+                           PATTERNS
+} key_pattern;
+
+typedef enum grain { /* of factors */
+                     GRAIN_NONE,
+                     GRAIN_TENSOR,
+                     GRAIN_HEAD, /* of an entry */
+                     GRAIN_TOKEN,
+                     GRAIN_TOKEN_OF_ALL_HEADS,
+                     GRAIN_CHANNEL,
+                     GRAIN_CHANNEL_OF_ALL_HEADS,
+                     GRAINS
+} grain;
+
+enum { MOST_BATCH = 8 }; /* with lengths, ragged, paged */
+
 typedef struct problem {
-    rapt_desc desc; /* sizes, types, mask, scale; the strides come from the places */
+    rapt_desc desc; /* sizes, types, features, scale; the strides come from the places */
     place q, k, v, o;
     data data;
     float q_factor, k_factor; /* powers of two */
     bool lse;
-    enum { LENGTHS_NONE, LENGTHS_DRAWN, LENGTHS_GIVEN } lengths;
-    int32_t given[4];
+    enum { LENGTHS_NONE, LENGTHS_DRAWN, LENGTHS_GIVEN } lengths; /* from position 0, as in rapt_args */
+    int32_t given[MOST_BATCH];
     int offset;         /* of every tensor, as in fence_create */
     bool unmapped;      /* keys and values beyond the length are not even mapped (batch 1) */
     uint64_t data_seed; /* the data are a function of it and of the sizes, not of the places */
+
+    /* Features: their numbers and types are those of desc. */
+    place rows;           /* of tensors with rows */
+    int same[EXTRA_ROWS]; /* SAME_ */
+    key_pattern mask, map, bias;
+    bool bias_finite; /* a masked bias is the type's finite minimum, an ordinary number, rather than -inf */
+    grain k_grain, v_grain;
+    bool prefixes; /* one for each entry, rather than desc.prefix */
+    bool body;
+    bool ragged_queries, ragged_keys; /* desc.q_len and kv_len are then the most that an entry has */
+    bool ring;
+    enum { TABLE_MATRIX, TABLE_CSR, TABLE_LAST_PAGE } table; /* if desc.page_size is set */
+    bool nan_masked; /* what no query attends is NaN: keys, values, their factors, biases */
 } problem;
 
 /* Sizes that problem_of draws itself, in the order of its parameters (that of a call's arguments differs between compilers). */
@@ -117,7 +177,15 @@ problem problem_of(check *c, int64_t batch, int64_t heads, int64_t kv_heads, int
 void problem_types(problem *p, rapt_type q, rapt_type k, rapt_type v, rapt_type o);
 void problem_draw_mask(problem *p, uint64_t *random);
 void problem_draw_data(problem *p, uint64_t *random);
+void problem_kv_types(problem *p, rapt_type k, rapt_type v); /* makes d_k and d_v whole groups */
 void problem_draw_types(problem *p, uint64_t *random);
+void problem_draw_types_of_caches(problem *p, uint64_t *random); /* of K and V, any; d_k and d_v must not depend on each other */
+void problem_draw_features(problem *p, uint64_t *random);        /* any of them, and masks; batch up to MOST_BATCH */
+void problem_draw_logits(problem *p, uint64_t *random); /* of these only softcap, ALiBi, bias, sinks, logits_body, factors */
+void problem_draw_places(problem *p, uint64_t *random); /* and only where keys and queries lie */
+
+/* Pages of so many keys for the problem, each entry's in its own order. */
+void problem_paged(problem *p, int64_t page_size);
 
 /* False if --quick leaves this one out. Called once for each problem of a case. */
 bool problem_wanted(check *c, const problem *p);
@@ -127,17 +195,20 @@ bool problem_wanted(check *c, const problem *p);
 typedef struct subject {
     rapt_desc desc;
     rapt_args args;
-    fence q, k, v, lengths, o, lse;
+    fence q, k, v, lengths, o, lse, extra[EXTRAS];
 } subject;
 
 subject subject_create(check *c, const problem *p);
 void subject_destroy(subject *s);
 
-/* A part of a subject, reading the same memory: batch entry b, heads from h, tokens from i, as many as desc says, with as many
- * keys as length says. Outputs are its own. */
+/* A part of a subject, reading the same memory: batch entries from b, heads from h, tokens from i, as many as desc says; its
+ * only entry has as many keys as length says, or (ALL_LENGTHS) all have those of the subject. Ragged queries or keys become one
+ * entry of a tensor that is not ragged. Outputs are its own. i must be a multiple of map_queries if desc has more than one
+ * query. */
+enum { ALL_LENGTHS = -1 };
 subject subject_view(const subject *of, rapt_desc desc, int64_t b, int64_t h, int64_t i, int32_t length);
 
-int64_t subject_length(const subject *s, int64_t b);
+enum { SUBJECT_TEXT = 640 };
 void subject_text(const subject *s, char *text, size_t bytes);
 
 /* Writes one element of an input, which is read-only between calls. */
@@ -162,6 +233,13 @@ how how_drawn(uint64_t *random); /* without real threads */
 unsigned char *subject_run(check *c, subject *s, kernel *k, const how *how);
 int64_t subject_output_bytes(const subject *s);
 
+/* Its two halves: the run, false if that went wrong, which leaves the plan; and what it left in the outputs. */
+bool subject_start(check *c, subject *s, kernel *k, const how *how, rapt_plan *plan);
+unsigned char *subject_finish(check *c, subject *s, kernel *k);
+
+void *allocate(size_t bytes);                   /* or the program ends */
+int64_t *shuffled(int64_t n, uint64_t *random); /* 0..n - 1 in any order; free it */
+
 /* ---- Verdicts ----------------------------------------------------------------------------------------------------------- */
 
 /* Whether all rows of got, the output of s, equal those of want, the output of t, from (b, h, i) on; NaN equals NaN. */
@@ -170,6 +248,11 @@ bool same_rows(check *c, kernel *k, const char *against, const subject *s, const
 
 /* The whole comparison: every active kernel, in drawn ways, against the twin, and that against the reference. */
 void examine(check *c, const problem *p);
+void examine_subject(check *c, subject *s, uint64_t seed);
+
+/* One kernel by itself: all ways and numbers of threads give the same bits; and all variants of a problem do. */
+void same_by_threads(check *c, const problem *p);
+void same_as_variants(check *c, const problem *p, problem *variants, int n);
 
 /* ---- Cases -------------------------------------------------------------------------------------------------------------- */
 
@@ -179,7 +262,9 @@ typedef struct check_case {
     int thin;
 } check_case;
 
-extern const check_case agreement_cases[], invariance_cases[], contract_cases[]; /* each ends with a null name */
+/* Each ends with a null name. */
+extern const check_case agreement_cases[], feature_cases[], invariance_cases[], placement_cases[], part_cases[],
+    complaint_cases[], contract_cases[], refusal_cases[];
 
 void case_golden(check *c);
 

@@ -16,7 +16,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- Threads ------------------------------------------------------------------------------------------------------------ */
 
-static void by_threads(check *c, const problem *p) {
+void same_by_threads(check *c, const problem *p) {
     static const int64_t counts[] = {1, 2, 3, 7, 64};
     if (!problem_wanted(c, p)) return;
     subject s = subject_create(c, p);
@@ -42,24 +42,24 @@ static void by_threads(check *c, const problem *p) {
 
 static void case_threads(check *c) {
     problem p = problem_of(c, 1, 4, 1, 1, 1300, 40, 33); /* decode: keys are split */
-    by_threads(c, &p);
+    same_by_threads(c, &p);
     p.desc.window_left = 300; /* the first chunks are skipped */
-    by_threads(c, &p);
+    same_by_threads(c, &p);
     p = problem_of(c, 2, 6, 2, 3, 1100, 16, 24);
     p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
     p.lengths = LENGTHS_DRAWN;
-    by_threads(c, &p);
+    same_by_threads(c, &p);
     p = problem_of(c, 1, 2, 1, 90, 600, 24, 16); /* prefill */
     p.desc.causal = RAPT_CAUSAL_TOP_LEFT;
     problem_types(&p, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_F16);
-    by_threads(c, &p);
+    same_by_threads(c, &p);
     p = problem_of(c, 3, 6, 3, 17, 20, 8, 8); /* more threads than work */
-    by_threads(c, &p);
+    same_by_threads(c, &p);
     /* Keys split into parts, with a row left over after whole vectors of 16, and of 8 or 4. */
     p = problem_of(c, 1, 1, 1, 33, 1100, 16, 64);
-    by_threads(c, &p);
+    same_by_threads(c, &p);
     p = problem_of(c, 1, 1, 1, 9, 1100, 16, 64);
-    by_threads(c, &p);
+    same_by_threads(c, &p);
 }
 
 /* ---- Rows --------------------------------------------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static void alone(check *c, const problem *p) {
         if (!all) continue;
         for (int n = 0; n < 12; n++) {
             const int64_t b = draw_below(&random, s.desc.batch), h = draw_below(&random, s.desc.heads);
-            const int64_t i = draw_below(&random, s.desc.q_len), length = subject_length(&s, b);
+            const int64_t i = draw_below(&random, s.desc.q_len), length = reference_length(&s.desc, &s.args, b);
             const int64_t at = i + (s.desc.causal == RAPT_CAUSAL_TOP_LEFT ? 0 : length - s.desc.q_len);
             if (at >= length && s.desc.window_left >= 0) continue; /* no cache ends where this row stands */
             rapt_desc desc = s.desc;
@@ -119,7 +119,7 @@ static void apart(check *c, const problem *p) {
             rapt_desc desc = s.desc;
             desc.batch = 1;
             const how drawn = how_drawn(&random);
-            subject entry = subject_view(&s, desc, b, 0, 0, (int32_t)subject_length(&s, b));
+            subject entry = subject_view(&s, desc, b, 0, 0, (int32_t)reference_length(&s.desc, &s.args, b));
             unsigned char *got = subject_run(c, &entry, k, &drawn);
             if (got) same_rows(c, k, "the entry among others", &entry, got, &s, all, b, 0, 0);
             free(got);
@@ -128,7 +128,7 @@ static void apart(check *c, const problem *p) {
             const int64_t h = draw_below(&random, s.desc.kv_heads) * group;
             desc.heads = desc.kv_heads = group;
             desc.k.head_stride = desc.v.head_stride = 0;
-            subject repeated = subject_view(&s, desc, b, h, 0, (int32_t)subject_length(&s, b));
+            subject repeated = subject_view(&s, desc, b, h, 0, (int32_t)reference_length(&s.desc, &s.args, b));
             got = subject_run(c, &repeated, k, &drawn);
             if (got) same_rows(c, k, "heads that share", &repeated, got, &s, all, b, h, 0);
             free(got);
@@ -153,7 +153,7 @@ static void case_batch_and_groups(check *c) {
 
 /* ---- Layouts ------------------------------------------------------------------------------------------------------------ */
 
-static void relaid(check *c, const problem *p, problem *variants, int n) {
+void same_as_variants(check *c, const problem *p, problem *variants, int n) {
     if (!problem_wanted(c, p)) return;
     subject s = subject_create(c, p), *others = calloc((size_t)n, sizeof *others);
     if (!others) exit(1);
@@ -165,7 +165,7 @@ static void relaid(check *c, const problem *p, problem *variants, int n) {
             const how drawn = how_drawn(&random);
             unsigned char *got = subject_run(c, &others[v], k, &drawn);
             char against[64];
-            snprintf(against, sizeof against, "the dense layout (variant %d)", v);
+            snprintf(against, sizeof against, "variant %d with the plain layout", v);
             if (got) same_rows(c, k, against, &others[v], got, &s, want, 0, 0, 0);
             free(got);
         }
@@ -190,7 +190,7 @@ static void case_layouts(check *c) {
             variants[v].v = (place)draw_below(&c->random, PLACE_ONE_BATCH);
             variants[v].o = (place)draw_below(&c->random, PLACE_ONE_BATCH);
         }
-        relaid(c, &p, variants, 8);
+        same_as_variants(c, &p, variants, 8);
     }
 }
 
@@ -204,7 +204,7 @@ static void case_offsets(check *c) {
             variants[offset - 1] = p;
             variants[offset - 1].offset = offset;
         }
-        relaid(c, &p, variants, c->quick ? 3 : 63);
+        same_as_variants(c, &p, variants, c->quick ? 3 : 63);
     }
 }
 
@@ -307,7 +307,7 @@ static void case_longer_cache(check *c) {
             variants[v].v = variants[v].k;
             if (v == 2) variants[v].offset = -1;
         }
-        relaid(c, &p, variants, 3);
+        same_as_variants(c, &p, variants, 3);
     }
 }
 
@@ -318,20 +318,20 @@ static bool poisoned_as_promised(check *c, kernel *k, const subject *s, const un
     const rapt_desc *d = &s->desc;
     const int64_t bytes = reference_type_bytes(d->o.type), rows = d->batch * d->heads * d->q_len;
     for (int64_t row = 0; row < rows; row++) {
-        const int64_t b = row / d->q_len / d->heads, i = row % d->q_len;
+        const int64_t b = row / d->q_len / d->heads, h = row / d->q_len % d->heads, i = row % d->q_len;
         bool any = false;
-        for (int64_t e = 0; e < n; e++) any |= reference_attends(d, subject_length(s, b), i, bad[e]);
+        for (int64_t e = 0; e < n; e++) any |= reference_attends(d, &s->args, b, h, i, bad[e]);
         for (int64_t ch = 0; ch <= d->d_v; ch++) { /* the last stands for the lse */
             if (ch == d->d_v && !d->lse.type) continue;
             bool want_nan = tensor == TENSOR_K && any;
             for (int64_t e = 0; e < n && tensor == TENSOR_V; e++)
-                want_nan |= channel[e] == ch && reference_attends(d, subject_length(s, b), i, bad[e]);
+                want_nan |= channel[e] == ch && reference_attends(d, &s->args, b, h, i, bad[e]);
             const int64_t at = ch < d->d_v ? (row * d->d_v + ch) * bytes : rows * d->d_v * bytes + row * 4;
             const rapt_type type = ch < d->d_v ? d->o.type : RAPT_F32;
             const bool is_nan = isnan(reference_load(type, got + at));
             k->compared++;
             if (want_nan ? is_nan : memcmp(clean + at, got + at, (size_t)reference_type_bytes(type)) == 0) continue;
-            char text[256];
+            char text[SUBJECT_TEXT];
             subject_text(s, text, sizeof text);
             check_fail(c, k, "NaN in %s: row %d channel %d %s; %s", tensor == TENSOR_K ? "keys" : "values", (int)row, (int)ch,
                        want_nan ? "did not become NaN"
@@ -389,7 +389,7 @@ static void case_masked_garbage(check *c) {
         subject clean = subject_create(c, &p), s = subject_create(c, &p);
         for (int64_t j = 0; j < keys; j++) {
             bool seen = false;
-            for (int64_t i = 0; i < queries; i++) seen |= reference_attends(&p.desc, keys, i, j);
+            for (int64_t i = 0; i < queries; i++) seen |= reference_attends(&s.desc, &s.args, 0, 0, i, j);
             for (int64_t h = 0; h < 2 && !seen; h++) {
                 const float bad = DRAW_OF(&c->random, garbage);
                 subject_poison(&s, TENSOR_K, 0, h, j, draw_below(&c->random, p.desc.d_k), bad);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *allocate(size_t bytes) {
+void *allocate(size_t bytes) {
     void *memory = malloc(bytes ? bytes : 1);
     if (!memory) {
         perror("check");
@@ -99,7 +99,7 @@ static rapt_status run_share(const rapt_plan *plan, const rapt_args *args, int64
 
 /* ---- Ways --------------------------------------------------------------------------------------------------------------- */
 
-static int64_t *shuffled(int64_t n, uint64_t *random) {
+int64_t *shuffled(int64_t n, uint64_t *random) {
     int64_t *order = allocate((size_t)n * sizeof *order);
     for (int64_t i = 0; i < n; i++) {
         const int64_t j = draw_below(random, i + 1);
@@ -164,7 +164,7 @@ static fence workspace_create(size_t bytes, uint64_t *random) {
 
 int64_t subject_output_bytes(const subject *s) {
     const rapt_desc *d = &s->desc;
-    const int64_t rows = d->batch * d->heads * d->q_len;
+    const int64_t rows = reference_rows(d);
     return rows * d->d_v * reference_type_bytes(d->o.type) + (d->lse.type ? rows * 4 : 0);
 }
 
@@ -173,8 +173,8 @@ static unsigned char *gather(unsigned char *to, const rapt_desc *d, const rapt_l
     const size_t bytes = (size_t)(channels * reference_type_bytes(l->type));
     for (int64_t b = 0; b < d->batch; b++) {
         for (int64_t h = 0; h < d->heads; h++) {
-            for (int64_t i = 0; i < d->q_len; i++) {
-                unsigned char *row = base + b * l->batch_stride + h * l->head_stride + i * l->token_stride;
+            for (int64_t i = 0; i < reference_queries(d, b); i++) {
+                unsigned char *row = reference_at(base, l, reference_query_batch(d, b), h, reference_query_token(d, b, i));
                 memcpy(to, row, bytes);
                 memset(row, FENCE_CANARY, bytes);
                 to += bytes;
@@ -198,47 +198,62 @@ static bool plan_made(check *c, const subject *s, kernel *k, const how *h, rapt_
         check_fail(c, k, "the plan says %s (%s)", info->isa, info->rounding);
         return false;
     }
-    k->path_runs[strcmp(info->path, "keys-in-lanes") == 0]++;
+    const char *const paths[] = {"queries-in-lanes", "keys-in-lanes", "mixed"};
+    int path = 0;
+    while (path < LENGTH_OF(paths) && (!info->path || strcmp(info->path, paths[path]) != 0)) path++;
+    if (path == LENGTH_OF(paths)) {
+        check_fail(c, k, "the plan's path is %s", info->path ? info->path : "null");
+        return false;
+    }
+    if (path != 0) k->path_runs[1]++;
+    if (path != 1) k->path_runs[0]++;
     return true;
 }
 
-unsigned char *subject_run(check *c, subject *s, kernel *k, const how *h) {
+bool subject_start(check *c, subject *s, kernel *k, const how *h, rapt_plan *plan) {
     check_step(c, k);
-    rapt_plan plan;
     rapt_plan_info info = {.size = sizeof info};
-    if (!plan_made(c, s, k, h, &plan, &info)) return NULL;
+    if (!plan_made(c, s, k, h, plan, &info)) return false;
     size_t bytes = 0;
-    rapt_status status = rapt_workspace_size(&plan, h->way == WAY_RUN ? 1 : h->nth, &bytes);
+    rapt_status status = rapt_workspace_size(plan, h->way == WAY_RUN ? 1 : h->nth, &bytes);
     if (status != RAPT_OK || bytes != info.shared_bytes + (size_t)(h->way == WAY_RUN ? 1 : h->nth) * info.thread_bytes) {
         check_fail(c, k, "workspace of %zu bytes: %s", bytes, rapt_status_string(status));
-        return NULL;
+        return false;
     }
     uint64_t random = h->random;
     fence workspace = workspace_create(bytes, &random);
     s->args.workspace = workspace.data;
     s->args.workspace_bytes = bytes;
     k->runs++;
-    status = run_way(&plan, &info, &s->args, *h);
+    status = run_way(plan, &info, &s->args, *h);
     const bool workspace_intact = fence_slack_intact(&workspace);
     fence_destroy(&workspace);
+    if (status == RAPT_OK && workspace_intact) return true;
+    char text[SUBJECT_TEXT];
+    subject_text(s, text, sizeof text);
+    check_fail(c, k, "%s: %s", status != RAPT_OK ? rapt_status_string(status) : "wrote beyond the workspace", text);
+    return false;
+}
 
+unsigned char *subject_finish(check *c, subject *s, kernel *k) {
     unsigned char *dense = allocate((size_t)subject_output_bytes(s));
     unsigned char *end = gather(dense, &s->desc, &s->desc.o, s->o.data, s->desc.d_v);
     if (s->desc.lse.type) gather(end, &s->desc, &s->desc.lse, s->lse.data, 1);
-    const bool outputs_intact = fence_intact(&s->o) && (!s->desc.lse.type || fence_intact(&s->lse));
-    if (status == RAPT_OK && outputs_intact && workspace_intact) return dense;
-
-    char text[256];
+    if (fence_intact(&s->o) && (!s->desc.lse.type || fence_intact(&s->lse))) return dense;
+    char text[SUBJECT_TEXT];
     subject_text(s, text, sizeof text);
-    check_fail(c, k, "%s: %s",
-               status != RAPT_OK ? rapt_status_string(status)
-               : !outputs_intact ? "wrote between the elements of an output"
-                                 : "wrote beyond the workspace",
-               text);
-    if (!outputs_intact) {
-        fence_fill(&s->o, FENCE_CANARY);
-        if (s->desc.lse.type) fence_fill(&s->lse, FENCE_CANARY);
-    }
+    check_fail(c, k, "wrote between the elements of an output: %s", text);
+    fence_fill(&s->o, FENCE_CANARY);
+    if (s->desc.lse.type) fence_fill(&s->lse, FENCE_CANARY);
+    free(dense);
+    return NULL;
+}
+
+unsigned char *subject_run(check *c, subject *s, kernel *k, const how *h) {
+    rapt_plan plan;
+    const bool done = subject_start(c, s, k, h, &plan);
+    unsigned char *const dense = subject_finish(c, s, k);
+    if (done) return dense;
     free(dense);
     return NULL;
 }

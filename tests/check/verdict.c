@@ -8,8 +8,6 @@
 
 /* ---- Bits --------------------------------------------------------------------------------------------------------------- */
 
-static int64_t row_of(const rapt_desc *d, int64_t b, int64_t h, int64_t i) { return (b * d->heads + h) * d->q_len + i; }
-
 /* The first element that differs, or n. */
 static int64_t first_difference(rapt_type type, const unsigned char *a, const unsigned char *b, int64_t n) {
     const int64_t bytes = reference_type_bytes(type);
@@ -25,7 +23,7 @@ static bool same(check *c, kernel *k, const char *against, const subject *s, con
                  const unsigned char *got, const unsigned char *want, int64_t n, int64_t b, int64_t h, int64_t i) {
     const int64_t channel = first_difference(type, got, want, n), at = channel * reference_type_bytes(type);
     if (channel == n) return true;
-    char text[256];
+    char text[SUBJECT_TEXT];
     subject_text(s, text, sizeof text);
     check_fail(c, k, "differs from %s: %s[%d,%d,%d,%d] = %a, not %a; %s", against, output, (int)b, (int)h, (int)i, (int)channel,
                (double)reference_load(type, got + at), (double)reference_load(type, want + at), text);
@@ -36,13 +34,13 @@ bool same_rows(check *c, kernel *k, const char *against, const subject *s, const
                const unsigned char *want, int64_t b0, int64_t h0, int64_t i0) {
     const rapt_desc *d = &s->desc, *e = &t->desc;
     const int64_t bytes = d->d_v * reference_type_bytes(d->o.type);
-    const unsigned char *lse = got + row_of(d, d->batch, 0, 0) * bytes, *lse_want = want + row_of(e, e->batch, 0, 0) * bytes;
+    const unsigned char *lse = got + reference_rows(d) * bytes, *lse_want = want + reference_rows(e) * bytes;
     const bool both = d->lse.type && e->lse.type;
-    k->compared += row_of(d, d->batch, 0, 0) * (d->d_v + both);
+    k->compared += reference_rows(d) * (d->d_v + both);
     for (int64_t b = 0; b < d->batch; b++) {
         for (int64_t h = 0; h < d->heads; h++) {
-            for (int64_t i = 0; i < d->q_len; i++) {
-                const int64_t row = row_of(d, b, h, i), from = row_of(e, b0 + b, h0 + h, i0 + i);
+            for (int64_t i = 0; i < reference_queries(d, b); i++) {
+                const int64_t row = reference_row(d, b, h, i), from = reference_row(e, b0 + b, h0 + h, i0 + i);
                 if (!same(c, k, against, s, "o", d->o.type, got + row * bytes, want + from * bytes, d->d_v, b, h, i))
                     return false;
                 if (both && !same(c, k, against, s, "lse", RAPT_F32, lse + row * 4, lse_want + from * 4, 1, b, h, i))
@@ -57,7 +55,7 @@ bool same_rows(check *c, kernel *k, const char *against, const subject *s, const
 
 /* What of the error is not the output type's rounding, in units of the bound; above 1 is too much. */
 static double ratio_of(double got, double want, double bound, double half_ulp, double overflow) {
-    if (isnan(want)) return isnan(got) ? 0 : INFINITY;
+    if (isnan(want) || isnan(bound)) return isnan(got) || got == want ? 0 : INFINITY;
     const double beyond = fabs(got - want) - half_ulp;
     if (isinf(got) && signbit(got) == signbit(want) && fabs(want) + bound >= overflow) return 0;
     if (got == want || beyond <= 0) return 0;
@@ -70,14 +68,14 @@ static double overflow_of(rapt_type type) { return type == RAPT_F16 ? 65520 : 0x
 static void judge(check *c, kernel *k, int rounding, const subject *s, const unsigned char *dense, const reference *r) {
     const rapt_desc *d = &s->desc;
     accuracy *a = &c->accuracy[rounding];
-    const int64_t rows = d->batch * d->heads * d->q_len, n = rows * d->d_v, bytes = reference_type_bytes(d->o.type);
+    const int64_t rows = reference_rows(d), n = rows * d->d_v, bytes = reference_type_bytes(d->o.type);
     for (int64_t e = 0; e < n; e++) {
         const double want = r->o[e], bound = r->o_bound[e], got = reference_load(d->o.type, dense + e * bytes);
         const double half_ulp = reference_half_ulp(d->o.type, fabs(want) + bound);
         const double ratio = ratio_of(got, want, bound, half_ulp, overflow_of(d->o.type));
         a->worst = fmax(a->worst, ratio);
         if (!(ratio <= 1)) {
-            char text[256];
+            char text[SUBJECT_TEXT];
             subject_text(s, text, sizeof text);
             check_fail(c, k, "error above the bound: o[row %d, %d] = %a, reference %a, bound %g; %s", (int)(e / d->d_v),
                        (int)(e % d->d_v), got, want, bound + half_ulp, text);
@@ -99,7 +97,7 @@ static void judge(check *c, kernel *k, int rounding, const subject *s, const uns
         const double ratio = ratio_of(got, r->lse[row], r->lse_bound[row], 0, overflow_of(RAPT_F32));
         a->worst = fmax(a->worst, ratio);
         if (!(ratio <= 1)) {
-            char text[256];
+            char text[SUBJECT_TEXT];
             subject_text(s, text, sizeof text);
             check_fail(c, k, "error above the bound: lse[row %d] = %a, reference %a, bound %g; %s", (int)row, got, r->lse[row],
                        r->lse_bound[row], text);
@@ -110,32 +108,36 @@ static void judge(check *c, kernel *k, int rounding, const subject *s, const uns
 
 /* ---- Both --------------------------------------------------------------------------------------------------------------- */
 
-void examine(check *c, const problem *p) {
-    if (!problem_wanted(c, p)) return;
-    subject s = subject_create(c, p);
+void examine_subject(check *c, subject *s, uint64_t seed) {
     reference r;
-    if (!reference_attention(&r, &s.desc, &s.args)) {
+    if (!reference_attention(&r, &s->desc, &s->args)) {
         perror("check");
         exit(1);
     }
     for (int rounding = 0; rounding < CLASSES; rounding++) {
         kernel *twin = check_twin(c, rounding);
         if (!twin) continue;
-        const how plainly = {WAY_RUN, 1, 1, p->data_seed};
-        unsigned char *want = subject_run(c, &s, twin, &plainly);
+        const how plainly = {WAY_RUN, 1, 1, seed};
+        unsigned char *want = subject_run(c, s, twin, &plainly);
         if (!want) continue;
-        twin->compared += subject_output_bytes(&s) / reference_type_bytes(s.desc.o.type);
-        judge(c, twin, rounding, &s, want, &r);
+        twin->compared += subject_output_bytes(s) / reference_type_bytes(s->desc.o.type);
+        judge(c, twin, rounding, s, want, &r);
         FOR_EACH_KERNEL(c, k) {
             if (k == twin || strcmp(k->rounding, twin->rounding) != 0) continue;
-            uint64_t random = hash_text(p->data_seed, k->name);
+            uint64_t random = hash_text(seed, k->name);
             const how drawn = how_drawn(&random);
-            unsigned char *got = subject_run(c, &s, k, &drawn);
-            if (got) same_rows(c, k, twin->name, &s, got, &s, want, 0, 0, 0);
+            unsigned char *got = subject_run(c, s, k, &drawn);
+            if (got) same_rows(c, k, twin->name, s, got, s, want, 0, 0, 0);
             free(got);
         }
         free(want);
     }
     reference_free(&r);
+}
+
+void examine(check *c, const problem *p) {
+    if (!problem_wanted(c, p)) return;
+    subject s = subject_create(c, p);
+    examine_subject(c, &s, p->data_seed);
     subject_destroy(&s);
 }

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* avx512_vnni: avx512 with products of four bytes in a lane. */
+#if !defined(__AVX512F__) || !defined(__AVX512VL__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) ||                       \
+    !defined(__AVX512VNNI__)
+#error "compile with -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx512vnni -mfma"
+#endif
+#include "avx512_words.h"
+
+#define RAPT_KERNEL_NAME  avx512_vnni
+#define RAPT_KERNEL_NEEDS (RAPT_NEEDS_AVX512 | RAPT_CPU_AVX512VNNI)
+
+#define RAPT_DOT 4
+static inline vi i_dot(vi acc, vi b, vi a) { return _mm512_dpbusd_epi32(acc, b, a); }
+
+#include "attend.h"

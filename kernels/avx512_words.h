@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words of AVX-512 F + VL + BW + DQ: 16 lanes, 32 registers. Integer products are left to the file that includes this. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernel.h"
+
+#define RAPT_KERNEL_FUSED true
+#define RAPT_NEEDS_AVX512                                                                                                        \
+    (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_AVX512F | RAPT_CPU_AVX512VL | RAPT_CPU_AVX512BW | RAPT_CPU_AVX512DQ)
+
+/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md: tiles, distances and depths. */
+#define RAPT_VL           16
+#define RAPT_TILE_VECTORS 3
+#define RAPT_PANEL        8
+#define RAPT_ROWS_1       16
+#define RAPT_ROWS_2       12
+#define RAPT_ROWS_3       8
+#define RAPT_ROWS_4       6
+#define RAPT_ROWS_8       3
+#define RAPT_KEY_CHAINS   8
+#define RAPT_KEYS_AHEAD   32
+#define RAPT_VALUES_AHEAD 16
+#define RAPT_VALUES_DEPTH 8
+#define RAPT_SQUARE_ROWS  8
+#define RAPT_FEW_ROWS     15
+#define RAPT_NATIVE_F16
+
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+typedef vf load_word(const void *);
+
+static inline vf v_load(const void *from) { return _mm512_loadu_ps(from); }
+static inline void v_store(void *to, vf x) { _mm512_storeu_ps(to, x); }
+static inline vf v_set1(float x) { return _mm512_set1_ps(x); }
+static inline vf v_broadcast(const void *from) {
+    float x;
+    memcpy(&x, from, sizeof x);
+    return v_set1(x);
+}
+static inline vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+static inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+static inline vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline float h_max(vf a) { return _mm512_reduce_max_ps(a); }
+static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline bool v_all(vm m) { return m == 0xffff; }
+static inline vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
+static inline vi v_as_int(vf x) { return _mm512_castps_si512(x); }
+static inline vf v_as_float(vi x) { return _mm512_castsi512_ps(x); }
+static inline vf v_pow2(vf t) { return v_as_float(_mm512_slli_epi32(v_as_int(t), 23)); }
+
+static inline vi i_set1(int32_t x) { return _mm512_set1_epi32(x); }
+static inline vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+static inline vi i_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+static inline vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+#define i_shl(a, n) _mm512_slli_epi32(a, n)
+#define i_shr(a, n) _mm512_srli_epi32(a, n)
+static inline vm i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
+static inline vi i_select(vm m, vi yes, vi no) { return _mm512_mask_blend_epi32(m, no, yes); }
+static inline vf v_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
+static inline vi i_load_u8(const void *from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(from)); }
+static inline vi i_load_s8(const void *from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(from)); }
+static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lanes: its upper half moves to the second */
+    vi x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const void *)((const char *)from + i / 2)));
+    return i_and(i_or(x, _mm512_slli_epi64(x, 28)), i_set1(15));
+}
+static inline vi i_bits(uint32_t x) { return _mm512_maskz_set1_epi32((__mmask16)x, 1); }
+static inline vi i_load_u16(const void *from) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256(from)); }
+static inline void i_store_u16(void *to, vi a) { _mm256_storeu_si256(to, _mm512_cvtepi32_epi16(a)); }
+
+static inline vf v_load_f16(const void *from) { return _mm512_cvtph_ps(_mm256_loadu_si256(from)); }
+static inline vf v_load_f16_high(const void *from) {
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(from)), 8));
+}
+static inline vf v_broadcast_f16(const void *from) {
+    int16_t h;
+    memcpy(&h, from, sizeof h);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+}
+static inline void v_store_f16(void *to, vf x) { _mm256_storeu_si256(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
+
+/* 4x4 within the quarters by unpacking twice, then 4x4 of the quarters. */
+static inline __attribute__((always_inline)) void v_transpose(vf a[16]) {
+    vf b[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) { /* a[i + j], quarter q: channel 4q + j of rows i..i+3 */
+        a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+        a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+        a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+        a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        vf even = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), odd = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
+        vf even2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88), odd2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+        a[j] = _mm512_shuffle_f32x4(even, even2, 0x88);
+        a[j + 4] = _mm512_shuffle_f32x4(odd, odd2, 0x88);
+        a[j + 8] = _mm512_shuffle_f32x4(even, even2, 0xdd);
+        a[j + 12] = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
+    }
+}
+
+static inline vf v_load_quads(const char *const *rows, size_t offset) {
+    vf a = _mm512_castps128_ps512(_mm_loadu_ps((const void *)(rows[0] + offset)));
+    a = _mm512_insertf32x4(a, _mm_loadu_ps((const void *)(rows[4] + offset)), 1);
+    a = _mm512_insertf32x4(a, _mm_loadu_ps((const void *)(rows[8] + offset)), 2);
+    return _mm512_insertf32x4(a, _mm_loadu_ps((const void *)(rows[12] + offset)), 3);
+}
+static inline vf v_zip_low(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
+static inline vf v_zip_high(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
+static inline vf v_pair_low(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x44); }
+static inline vf v_pair_high(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0xee); }

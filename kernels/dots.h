@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Integer arithmetic: Q and P quantised to 8 bits, K and V as they are stored. Sums of integers are exact, so the order in which
+ * they are taken is free, and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT elements, and i_dot(acc, b, a)
+ * adds the products of those of b and a: RAPT_DOT is 4 where b's are unsigned bytes and a's signed ones, 2 where both are 16 bits
+ * wide. Included by attend.h. */
+
+#if RAPT_DOT == 4
+typedef int8_t dot_element;
+#else
+typedef int16_t dot_element;
+#endif
+
+enum {
+    DOT_BITS = 32 / RAPT_DOT,
+    DOT_BIAS = RAPT_DOT == 4 ? 128 : 0, /* makes signed queries unsigned; the sums are corrected for it */
+    DOT_MOST = 255,                     /* the largest weight of a block becomes this */
+};
+
+/* 32-bit lanes of so many elements. */
+static inline int dot_lanes(int elements) { return (elements + RAPT_DOT - 1) / RAPT_DOT; }
+
+/* Integers nearest to x, ties to even, |x| < 2^22; 0 for what is not below most, as NaN. */
+static RAPT_INLINE vi nearest_int(vf x, vf most) {
+    vf bounded = v_select(v_lt(x, most), x, v_set1(0.0f));
+    return i_add(v_as_int(v_add(bounded, v_set1(0x1.8p23f))), i_set1(-0x4b400000)); /* the bits of 1.5 * 2^23 */
+}
+
+/* Element e of the lanes. */
+static RAPT_INLINE vi placed(vi lanes, vi x, int e) {
+    vi low = i_and(x, i_set1(RAPT_DOT == 4 ? 0xff : 0xffff));
+    switch (e * DOT_BITS) {
+    case 0:
+        return low;
+    case 8:
+        return i_or(lanes, i_shl(low, 8));
+    case 16:
+        return i_or(lanes, i_shl(low, 16));
+    default:
+        return i_or(lanes, i_shl(low, 24));
+    }
+}
+
+/* Quantises vectors of rows: q [channels][LANES] becomes lanes to [dot_lanes][LANES], and scale[lane] what each counts. A row
+ * with a NaN or an infinity has scale NaN. */
+static void quantise_queries(const float *q, int channels, int vectors, float *to, float *scale) {
+    for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
+        vf most = v_set1(0.0f), wrong = v_set1(0.0f);
+        for (int c = 0; c < channels; c++) {
+            vf x = v_load(q + (size_t)c * LANES + i);
+            most = v_max(most, v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX))));
+            wrong = v_add(wrong, v_sub(x, x)); /* 0, or NaN */
+        }
+        vf factor = v_div(v_set1(127.0f), most);
+        v_store(scale + i, v_add(v_div(most, v_set1(127.0f)), wrong));
+        for (int n = 0; n < dot_lanes(channels); n++) {
+            vi lanes = i_set1(0);
+            for (int e = 0; e < RAPT_DOT; e++) {
+                int c = n * RAPT_DOT + e;
+                vi x = i_set1(0);
+                if (c < channels) x = nearest_int(v_mul(v_load(q + (size_t)c * LANES + i), factor), v_set1(128.0f));
+                lanes = placed(lanes, i_add(x, i_set1(DOT_BIAS)), e);
+            }
+            v_store(to + (size_t)n * LANES + i, v_as_float(lanes));
+        }
+    }
+}
+
+/* Stages rows of int8 for broadcasts: lanes [n][ld], then 0; and what the bias of the queries adds to each row's sums. */
+static void stage_dots(float *to, size_t ld, const char *const *rows, int n, int channels, int32_t *correction) {
+    for (int r = 0; r < n; r++, to += ld) {
+        const signed char *row = (const signed char *)rows[r];
+        dot_element wide[RAPT_MAX_HEAD_DIM + RAPT_DOT];
+        int32_t sum = 0;
+        for (int c = 0; c < channels; c++) wide[c] = row[c], sum += row[c];
+        for (int c = channels; c < channels + RAPT_DOT; c++) wide[c] = 0;
+        memcpy(to, wide, (size_t)dot_lanes(channels) * sizeof *to);
+        correction[r] = -DOT_BIAS * sum;
+    }
+}
+
+/* The same transposed: to[c] has the elements of keys [first, end) of a block for channel c, 0 for the other keys. */
+static void stage_dots_transposed(float *to, const char *const *rows, int first, int end, int channels) {
+    enum { LD = RAPT_BLOCK / RAPT_DOT };
+    static const signed char none[RAPT_MAX_HEAD_DIM];
+    for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
+        const signed char *row[RAPT_DOT];
+        for (int e = 0; e < RAPT_DOT; e++) row[e] = n + e >= first && n + e < end ? (const signed char *)rows[n + e] : none;
+        for (int c = 0; c < channels; c++) {
+            uint32_t lanes = 0;
+            for (int e = 0; e < RAPT_DOT; e++) lanes |= ((uint32_t)row[e][c] & (RAPT_DOT == 4 ? 0xffu : 0xffffu)) << e * DOT_BITS;
+            memcpy(to + (size_t)c * LD + n / RAPT_DOT, &lanes, sizeof lanes);
+        }
+    }
+}
+
+/* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][LANES], and what each counts.
+ * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked. */
+static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
+                             float *scale) {
+    for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
+        vf zero = v_set1(0.0f), most = zero, scaled[RAPT_BLOCK];
+        for (int n = 0; n < RAPT_BLOCK; n++) {
+            scaled[n] = zero;
+            if (n < first || n >= end) continue;
+            vf weight = v_load(weights + n * LANES + i);
+            scaled[n] = value_scales ? v_select(v_lt(zero, weight), v_mul(weight, v_set1(value_scales[n])), weight) : weight;
+            most = v_max(scaled[n], most);
+        }
+        vf factor = v_div(v_set1(DOT_MOST), most);
+        v_store(scale + i, v_div(most, v_set1(DOT_MOST)));
+        for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
+            vi lanes = i_set1(0);
+            RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =
+                placed(lanes, nearest_int(v_mul(scaled[n + e], factor), v_set1(DOT_MOST + 1)), e);
+            v_store(to + n / RAPT_DOT * LANES + i, v_as_float(lanes));
+        }
+    }
+}
+
+/* C[r][m] = scale[m] * (first[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], the last term not if alpha is null. */
+typedef struct dots {
+    float *c;      /* [rows][LANES] */
+    const char *a; /* [rows], lda bytes apart, broadcast */
+    size_t lda;
+    const int32_t *first; /* [rows], or null: 0 */
+    const float *b;       /* [depth][LANES] */
+    int depth;
+    const float *scale, *alpha; /* [LANES] */
+} dots;
+
+/* nv and nr are constants wherever this is called, as in tile. */
+static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
+    vi acc[32];
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
+        i_set1(d.first ? d.first[r] : 0);
+    for (int k = 0; k < d.depth; k++) {
+        vi b[4];
+        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_as_int(v_load(d.b + (size_t)k * LANES + v * RAPT_VL));
+        RAPT_UNROLL for (int r = 0; r < nr; r++) {
+            vi a = v_as_int(v_broadcast(d.a + r * d.lda + (size_t)k * sizeof(float)));
+            RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_dot(acc[r * nv + v], b[v], a);
+        }
+    }
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        float *c = d.c + (size_t)r * LANES + v * RAPT_VL;
+        vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
+        v_store(c, v_fma(v_from_int(acc[r * nv + v]), v_load(d.scale + v * RAPT_VL), before));
+    }
+}
+
+static RAPT_INLINE dots dots_below(dots d, int rows) {
+    d.c += (size_t)rows * LANES;
+    d.a += (size_t)rows * d.lda;
+    if (d.first) d.first += rows;
+    return d;
+}
+
+static RAPT_INLINE void dot_panel(const int nv, const int nr, dots d, int rows) {
+    for (; rows >= nr; rows -= nr, d = dots_below(d, nr)) dot_tile(nv, nr, d);
+    for (; rows > 0; rows--, d = dots_below(d, 1)) dot_tile(nv, 1, d);
+}
+
+static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
+    if (vectors == 4) dot_panel(4, RAPT_ROWS_4, d, rows);
+    else if (vectors == 3) dot_panel(3, RAPT_ROWS_3, d, rows);
+    else if (vectors == 2) dot_panel(2, RAPT_ROWS_2, d, rows);
+    else dot_panel(1, RAPT_ROWS_1, d, rows);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the storage types of groups of 32 channels share. Included before their files. */
+
+static inline const char *group_of(const char *row, int channel, size_t bytes) { return row + (size_t)channel / 32 * bytes; }
+
+/* From a channel on, the numbers of a group whose channels i and i + 16 are the lower and the upper half of byte i. */
+static inline vi i_load_halves(const char *from, int channel) {
+    vi n = i_load_u8(from + (channel & 15));
+    return channel & 16 ? i_shr(n, 4) : i_and(n, i_set1(15));
+}
+
+/* The same with a fifth bit each: four bytes of them come first. */
+static inline vi i_load_fifths(const char *from, int channel) {
+    uint32_t bits;
+    memcpy(&bits, from, sizeof bits);
+    return i_or(i_load_halves(from + sizeof bits, channel), i_shl(i_bits(bits >> (channel & 31)), 4));
+}
+
+/* Groups are written on one lane, by dispatch/append.c. */
+#if RAPT_VL == 1
+
+static inline float magnitude_of(float x) { return v_as_float(v_as_int(x) & 0x7fffffff); }
+static inline bool is_finite(float x) { return x - x == 0.0f; }
+
+/* x, or the nearest of least and most where it lies outside. */
+static inline float clamped(float x, float least, float most) { return x < least ? least : x > most ? most : x; }
+
+/* The integer nearest to x, ties to even, of those from least to most; 0 for NaN. */
+static inline int nearest(float x, int least, int most) {
+    return x == x ? (int)((clamped(x, (float)least, (float)most) + 0x1.8p23f) - 0x1.8p23f) : 0;
+}
+
+/* Its integer part, of x >= 0. */
+static inline uint8_t truncated(float x, int most) { return (uint8_t)clamped(x, 0.0f, (float)most); }
+
+/* The first of the elements of largest magnitude; NaN if one is not finite. */
+static inline float largest(const float *x) {
+    float most = x[0], none = 0.0f;
+    for (int i = 0; i < 32; i++) {
+        if (magnitude_of(x[i]) > magnitude_of(most)) most = x[i];
+        none += x[i] - x[i];
+    }
+    return none == 0.0f ? most : none;
+}
+
+/* The distance from the least to the largest element; NaN if one is not finite. */
+static inline float range_of(const float *x, float *least) {
+    float low = x[0], high = x[0], none = 0.0f;
+    for (int i = 0; i < 32; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+        none += x[i] - x[i];
+    }
+    *least = low;
+    return none == 0.0f ? high - low : none;
+}
+
+/* Empties a group. With an s that is not finite it stays so, and all of it is NaN. */
+static inline bool start_group(uint8_t *group, size_t bytes, float s) {
+    memset(group, 0, bytes);
+    if (!is_finite(s)) group[1] = 0x7e;
+    return is_finite(s);
+}
+
+/* x as f16 within its finite range, and what that became. */
+static inline float store_finite_f16(void *to, float x) {
+    v_store_f16(to, clamped(x, -65504.0f, 65504.0f));
+    return v_load_f16(to);
+}
+
+/* 1 / s, and 0 where that is not finite: then s is 0 as f16, and the numbers do not matter. */
+static inline float inverse(float s) { return is_finite(1.0f / s) ? 1.0f / s : 0.0f; }
+
+static inline void store_halves(uint8_t *to, const uint8_t *n) {
+    for (int i = 0; i < 16; i++) to[i] = (uint8_t)((n[i] & 15) | n[i + 16] << 4);
+}
+
+static inline void store_fifths(uint8_t *to, const uint8_t *n) {
+    for (int i = 0; i < 32; i++) to[i / 8] = (uint8_t)(to[i / 8] | n[i] >> 4 << i % 8);
+    store_halves(to + 4, n);
+}
+
+#endif

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* int4 storage: s, and 4-bit numbers two to a byte. */
+static inline vf v_load_int4(const char *row, int channel) {
+    const char *group = group_of(row, channel, 18);
+    vi n = i_add(i_load_u4(group + 2, channel & 31), i_set1(-8));
+    return v_mul(v_broadcast_f16(group), v_from_int(n));
+}
+
+#if RAPT_VL == 1
+/* The element of largest magnitude becomes -8, so that the wider side of the numbers is used. */
+static inline void store_group_int4(uint8_t *group, const float *x) {
+    float s = largest(x) / -8.0f;
+    if (!start_group(group, 18, s)) return;
+    s = store_finite_f16(group, s);
+    for (int i = 0; i < 32; i++) group[2 + i / 2] |= (uint8_t)((s == 0.0f ? 8 : nearest(x[i] / s, -8, 7) + 8) << i % 2 * 4);
+}
+#endif

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* int4 storage with a minimum: s, m, and 4-bit numbers two to a byte. The product is exact, so that v_fma rounds once in both
+ * classes. */
+static inline vf v_load_int4_min(const char *row, int channel) {
+    const char *group = group_of(row, channel, 20);
+    return v_fma(v_broadcast_f16(group), v_from_int(i_load_u4(group + 4, channel & 31)), v_broadcast_f16(group + 2));
+}
+
+#if RAPT_VL == 1
+static inline void store_group_int4_min(uint8_t *group, const float *x) {
+    float m, s = range_of(x, &m) / 15.0f;
+    if (!start_group(group, 20, s)) return;
+    s = store_finite_f16(group, s);
+    m = store_finite_f16(group + 2, m);
+    for (int i = 0; i < 32; i++) group[4 + i / 2] |= (uint8_t)((s == 0.0f ? 0 : nearest((x[i] - m) / s, 0, 15)) << i % 2 * 4);
+}
+#endif

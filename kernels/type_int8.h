@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* int8 storage. */
+static inline vf v_load_int8(const char *row, int channel) { return v_from_int(i_load_s8(row + channel)); }
+
+#if RAPT_VL == 1
+static inline void store_group_int8(uint8_t *to, const float *x) { *to = (uint8_t)nearest(*x, -127, 127); }
+#endif

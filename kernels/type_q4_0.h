@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ggml's q4_0: s, and 4-bit numbers, those of channels i and i + 16 in byte i. */
+static inline vf v_load_q4_0(const char *row, int channel) {
+    const char *group = group_of(row, channel, 18);
+    vi n = i_add(i_load_halves(group + 2, channel), i_set1(-8));
+    return v_mul(v_broadcast_f16(group), v_from_int(n));
+}
+
+#if RAPT_VL == 1
+static inline void store_group_q4_0(uint8_t *group, const float *x) {
+    float s = largest(x) / -8.0f, r = inverse(s);
+    uint8_t n[32];
+    if (!start_group(group, 18, s)) return;
+    v_store_f16(group, s);
+    for (int i = 0; i < 32; i++) n[i] = truncated(x[i] * r + 8.5f, 15);
+    store_halves(group + 2, n);
+}
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ggml's q5_0: s, 32 fifth bits, and 4-bit numbers as q4_0's. */
+static inline vf v_load_q5_0(const char *row, int channel) {
+    const char *group = group_of(row, channel, 22);
+    vi n = i_add(i_load_fifths(group + 2, channel), i_set1(-16));
+    return v_mul(v_broadcast_f16(group), v_from_int(n));
+}
+
+#if RAPT_VL == 1
+static inline void store_group_q5_0(uint8_t *group, const float *x) {
+    float s = largest(x) / -16.0f, r = inverse(s);
+    uint8_t n[32];
+    if (!start_group(group, 22, s)) return;
+    v_store_f16(group, s);
+    for (int i = 0; i < 32; i++) n[i] = truncated(x[i] * r + 16.5f, 31);
+    store_fifths(group + 2, n);
+}
+#endif

@@ -1,0 +1,997 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing caches. Random problems of every type and kind of cache are compared with a model that is written down as plainly as
+ * possible, all memory around what is written included, and hashed; the hash is the same on every machine. Then what is
+ * refused, and that it touches nothing. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rapt.h"
+#include "reference.h"
+#include "tap.h"
+
+static const uint64_t golden_caches = UINT64_C(0xcb48e8dde902f2fc), golden_rope = UINT64_C(0x23cce56c91ac8d5d);
+
+static uint64_t random_state;
+static uint32_t random_bits(void) {
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(random_state >> 32);
+}
+static int64_t below(int64_t n) { return (int64_t)(random_bits() % (uint64_t)n); }
+static bool one_in(int64_t n) { return below(n) == 0; }
+
+static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
+
+/* About normally distributed, without libm; now and then of another size. */
+static float random_value(void) {
+    int64_t sum = 0;
+    for (int i = 0; i < 4; i++) sum += below(1 << 20) - (1 << 19);
+    float value = (float)sum / (1 << 20);
+    return one_in(64) ? 0.0f : one_in(64) ? value * 0x1p10f : one_in(64) ? value * 0x1p-12f : value;
+}
+
+static bool is_float(rapt_type type) { return type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16; }
+static bool is_byte(rapt_type type) { return type == RAPT_F8_E4M3 || type == RAPT_F8_E5M2 || type == RAPT_INT8; }
+
+static const char *const type_names[] = {"",     "f32",      "f16",  "bf16", "f8_e4m3", "f8_e5m2", "int8",
+                                         "int4", "int4_min", "q8_0", "q4_0", "q4_1",    "q5_0",    "q5_1"};
+
+/* ---- Tensors with memory --------------------------------------------------------------------------------------------- */
+
+typedef struct tensor {
+    rapt_layout layout;
+    int64_t length[3], row;
+    size_t bytes;
+    unsigned char *memory; /* exactly as large as the tensor, at an odd address */
+    unsigned char *at;
+} tensor;
+
+/* Dense with heads or tokens outside, or with odd gaps. */
+static tensor new_tensor(rapt_type type, int64_t batch, int64_t heads, int64_t tokens, int64_t channels) {
+    const int64_t row = reference_row_bytes(type, channels), gap = one_in(3);
+    tensor t = {.layout.type = type, .length = {batch, heads, tokens}, .row = row};
+    rapt_layout *l = &t.layout;
+    if (one_in(2)) {
+        l->token_stride = row + 3 * gap;
+        l->head_stride = tokens * l->token_stride + 5 * gap;
+        l->batch_stride = heads * l->head_stride + 7 * gap;
+    } else {
+        l->head_stride = row + 3 * gap;
+        l->token_stride = heads * l->head_stride + 5 * gap;
+        l->batch_stride = tokens * l->token_stride + 7 * gap;
+    }
+    t.bytes = batch && heads && tokens
+                  ? (size_t)((batch - 1) * l->batch_stride + (heads - 1) * l->head_stride + (tokens - 1) * l->token_stride + row)
+                  : 0;
+    t.memory = malloc(t.bytes + 1);
+    t.at = t.memory + 1;
+    for (size_t i = 0; i < t.bytes; i++) t.at[i] = (unsigned char)random_bits();
+    return t;
+}
+
+static tensor copy_of(const tensor *t) {
+    tensor copy = *t;
+    if (!t->memory) return copy;
+    copy.memory = malloc(t->bytes + 1);
+    copy.at = copy.memory + 1;
+    memcpy(copy.at, t->at, t->bytes);
+    return copy;
+}
+
+static unsigned char *row_of(const tensor *t, int64_t b, int64_t h, int64_t i) {
+    return t->at + b * t->layout.batch_stride + h * t->layout.head_stride + i * t->layout.token_stride;
+}
+
+static void fill(tensor *t, int64_t channels, bool special) {
+    for (int64_t b = 0; b < t->length[0]; b++)
+        for (int64_t h = 0; h < t->length[1]; h++)
+            for (int64_t i = 0; i < t->length[2]; i++) {
+                float values[RAPT_MAX_HEAD_DIM];
+                bool zeros = one_in(20);
+                for (int64_t c = 0; c < channels; c++) {
+                    values[c] = zeros ? 0.0f : random_value();
+                    if (special && one_in(200)) values[c] = one_in(2) ? INFINITY : one_in(2) ? 3e38f : -1e-40f;
+                    if (special && one_in(400) && t->layout.type == RAPT_F32) values[c] = NAN;
+                }
+                reference_store_row(t->layout.type, row_of(t, b, h, i), values, channels);
+            }
+}
+
+/* ---- The model ------------------------------------------------------------------------------------------------------- */
+
+static void rotate(float *x, const rapt_rotary *r, int64_t position) {
+    for (int64_t i = 0; i < r->channels / 2; i++) {
+        const long double angle = (long double)(position + r->offset) * (long double)r->frequencies[i];
+        const float c = (float)((double)cosl(angle) * r->amplitude), s = (float)((double)sinl(angle) * r->amplitude);
+        float *const a = &x[r->interleaved ? 2 * i : i], *const b = &x[r->interleaved ? 2 * i + 1 : i + r->channels / 2];
+        const float was = *a;
+        *a = was * c - *b * s;
+        *b = *b * c + was * s;
+    }
+}
+
+enum { MOST_ENTRIES = 3, MOST_HEADS = 3, MOST_TOKENS = 12, MOST_KEYS = 70 };
+
+typedef struct problem {
+    rapt_append_desc desc;
+    rapt_append_args args;
+    tensor new_rows[2], cache[2], factors[2]; /* of K and V */
+    int32_t starts[MOST_ENTRIES], lengths[MOST_ENTRIES], token_starts[MOST_ENTRIES + 1], ring_starts[MOST_ENTRIES];
+    int32_t positions[MOST_ENTRIES * MOST_TOKENS], table[MOST_ENTRIES * MOST_HEADS * MOST_KEYS], table_starts[MOST_ENTRIES + 1];
+    double frequencies[RAPT_MAX_HEAD_DIM / 2];
+} problem;
+
+static int64_t tokens_of(const problem *p, int64_t b) {
+    if (p->args.token_starts) return p->token_starts[b + 1] - p->token_starts[b];
+    return p->args.lengths ? p->lengths[b] : p->desc.tokens;
+}
+
+static int64_t start_of(const problem *p, int64_t b) { return p->args.starts ? p->starts[b] : 0; }
+
+/* What cache and factors must be afterwards. */
+static void model(const problem *p, tensor *cache, tensor *factors) {
+    const rapt_append_desc *d = &p->desc;
+    for (int side = 0; side < 2; side++)
+        for (int64_t b = 0; b < d->batch && cache[side].memory; b++)
+            for (int64_t i = 0; i < tokens_of(p, b); i++)
+                for (int64_t h = 0; h < d->kv_heads; h++) {
+                    const int64_t channels = side ? d->d_v : d->d_k, token = p->args.token_starts ? p->token_starts[b] + i : i;
+                    const rapt_type type = cache[side].layout.type;
+                    const rapt_scales *s = side ? &d->v_scales : &d->k_scales;
+                    float x[RAPT_MAX_HEAD_DIM], most = 0;
+                    const unsigned char *from = row_of(&p->new_rows[side], p->args.token_starts ? 0 : b, h, token);
+                    for (int64_t c = 0; c < channels; c++) x[c] = reference_element(p->new_rows[side].layout.type, from, c);
+                    int64_t position = start_of(p, b) + i;
+                    if (p->args.positions) position = p->positions[p->args.token_starts ? token : b * d->tokens + i];
+                    if (side == 0) rotate(x, &d->rotary, position);
+
+                    int64_t slot = start_of(p, b) + i, place = b;
+                    if (p->args.ring_starts) slot = (slot + p->ring_starts[b]) % d->kv_len;
+                    if (d->page_size) {
+                        int64_t entry = p->args.table_starts ? p->table_starts[b] : b * d->table.batch_stride / 4;
+                        place = p->table[entry + h * d->table.head_stride / 4 + slot / d->page_size];
+                        slot %= d->page_size;
+                    }
+                    if (s->present && s->token_stride) {
+                        const float largest = type == RAPT_INT8 ? 127 : type == RAPT_F8_E4M3 ? 448 : 57344;
+                        bool finite = true;
+                        for (int64_t c = 0; c < channels; c++) finite = finite && isfinite(x[c]), most = fmaxf(most, fabsf(x[c]));
+                        const float factor = finite ? most / largest : NAN;
+                        memcpy(row_of(&factors[side], place, h, slot), &factor, sizeof factor);
+                        for (int64_t c = 0; c < channels; c++) x[c] = !finite || factor == 0 ? 0 : x[c] / factor;
+                    } else if (s->present) {
+                        for (int64_t c = 0; c < channels; c++) {
+                            float factor;
+                            memcpy(&factor,
+                                   factors[side].at + place * s->batch_stride + h * s->head_stride + c * s->channel_stride,
+                                   sizeof factor);
+                            x[c] = factor == 0 ? 0 : x[c] / factor;
+                        }
+                    }
+                    reference_store_row(type, row_of(&cache[side], place, h, slot), x, channels);
+                }
+}
+
+/* ---- Random problems ------------------------------------------------------------------------------------------------- */
+
+static const rapt_type float_types[] = {RAPT_F32, RAPT_F16, RAPT_BF16};
+
+static void shuffle(int32_t *x, int64_t n) {
+    for (int64_t i = n - 1; i > 0; i--) {
+        const int64_t j = below(i + 1);
+        const int32_t swapped = x[i];
+        x[i] = x[j];
+        x[j] = swapped;
+    }
+}
+
+/* Pages for each entry, and for each head if heads have their own; all of one head's differ. */
+static void make_table(problem *p) {
+    rapt_append_desc *d = &p->desc;
+    const int64_t most = (d->kv_len + d->page_size - 1) / d->page_size, heads = one_in(3) ? d->kv_heads : 1;
+    d->pages = d->batch * most + below(3) + 1;
+    d->table = (rapt_layout){RAPT_I32, heads * most * 4, heads > 1 ? most * 4 : 0, 0};
+    const bool rows = one_in(3) && heads == 1;
+    for (int64_t h = 0; h < heads; h++) {
+        int32_t pages[MOST_ENTRIES * MOST_KEYS + 4], taken = 0;
+        for (int32_t i = 0; i < d->pages; i++) pages[i] = i;
+        shuffle(pages, d->pages);
+        for (int64_t b = 0; b < d->batch; b++)
+            for (int64_t i = 0; i < most; i++) p->table[(b * heads + h) * most + i] = pages[taken++];
+    }
+    if (rows) { /* those rows again, one behind the other, each as long as it must be */
+        int32_t end = 1;
+        p->table[0] = -1;
+        for (int64_t b = 0; b < d->batch; b++) {
+            p->table_starts[b] = end;
+            for (int64_t i = 0; i < most; i++) p->table[end++] = (int32_t)(b * most + i);
+        }
+        p->table_starts[d->batch] = end;
+        shuffle(p->table + 1, end - 1);
+        p->args.table_starts = p->table_starts;
+    }
+    p->args.table = p->table;
+}
+
+static void make_scales(problem *p, int side, const int64_t *length) {
+    rapt_append_desc *d = &p->desc;
+    rapt_scales *s = side ? &d->v_scales : &d->k_scales;
+    const rapt_type type = p->cache[side].layout.type;
+    const int64_t channels = side ? d->d_v : d->d_k;
+    const int kind = (int)below(is_byte(type) ? 4 : 8);
+    if (kind > 2) return;
+    s->present = 1;
+    if (kind == 0 && is_byte(type)) { /* found: for each token */
+        p->factors[side] = new_tensor(RAPT_F32, length[0], length[1], length[2], 1);
+        const rapt_layout *l = &p->factors[side].layout;
+        s->batch_stride = l->batch_stride, s->head_stride = l->head_stride, s->token_stride = l->token_stride;
+    } else { /* given: for each head, or for each head and channel, or one */
+        p->factors[side] = new_tensor(RAPT_F32, length[0], length[1], channels, 1);
+        rapt_layout *l = &p->factors[side].layout;
+        for (int64_t b = 0; b < length[0]; b++)
+            for (int64_t h = 0; h < length[1]; h++)
+                for (int64_t c = 0; c < channels; c++) {
+                    const float factor = one_in(20) ? 0.0f : (float)(1 + below(1000)) / 256.0f;
+                    memcpy(row_of(&p->factors[side], b, h, c), &factor, sizeof factor);
+                }
+        if (kind == 1) s->batch_stride = l->batch_stride, s->channel_stride = l->token_stride;
+        if (kind != 0) s->head_stride = l->head_stride;
+    }
+    if (side) p->args.v_scales = (float *)(void *)p->factors[side].at;
+    else p->args.k_scales = (float *)(void *)p->factors[side].at;
+}
+
+static void make_problem(problem *p, rapt_type k, rapt_type v) {
+    static const int64_t some_channels[] = {1, 2, 5, 16, 40, 64, 67};
+    *p = (problem){.desc.size = 0};
+    rapt_append_desc *d = &p->desc;
+    rapt_append_desc_init(d);
+    rapt_append_args_init(&p->args);
+    d->batch = 1 + below(MOST_ENTRIES);
+    d->kv_heads = 1 + below(MOST_HEADS);
+    d->d_k = is_float(k) || is_byte(k) ? some_channels[below(7)] : 32 * (1 + below(3));
+    d->d_v = is_float(v) || is_byte(v) ? some_channels[below(7)] : 32 * (1 + below(3));
+    d->kv_len = MOST_TOKENS + below(MOST_KEYS - MOST_TOKENS);
+    d->tokens = below(MOST_TOKENS + 1);
+    d->page_size = one_in(2) ? 0 : one_in(3) ? 1 : one_in(2) ? 16 : 1 + below(20);
+    if (d->page_size) make_table(p);
+
+    if (one_in(3)) { /* ragged, or of different lengths, or all the same */
+        for (int64_t b = 0; b <= d->batch; b++) p->token_starts[b] = (int32_t)below(d->tokens + 1);
+        for (int64_t i = 0; i <= d->batch; i++)
+            for (int64_t j = 0; j < d->batch; j++)
+                if (p->token_starts[j] > p->token_starts[j + 1]) {
+                    const int32_t swapped = p->token_starts[j];
+                    p->token_starts[j] = p->token_starts[j + 1];
+                    p->token_starts[j + 1] = swapped;
+                }
+        p->args.token_starts = p->token_starts;
+    } else if (one_in(2)) {
+        for (int64_t b = 0; b < d->batch; b++) p->lengths[b] = (int32_t)below(d->tokens + 1);
+        p->args.lengths = p->lengths;
+    }
+    for (int64_t b = 0; b < d->batch; b++) {
+        p->starts[b] = (int32_t)below(d->kv_len - d->tokens + 1);
+        p->ring_starts[b] = (int32_t)below(d->kv_len);
+    }
+    if (!one_in(4)) p->args.starts = p->starts;
+    if (one_in(2)) p->args.ring_starts = p->ring_starts;
+    for (int i = 0; i < MOST_ENTRIES * MOST_TOKENS; i++) p->positions[i] = (int32_t)below(100000);
+    if (one_in(3)) p->args.positions = p->positions;
+
+    rapt_rotary *r = &d->rotary;
+    if (d->d_k > 1 && one_in(2)) {
+        r->channels = one_in(2) ? d->d_k / 2 * 2 : 2 * (1 + below(d->d_k / 2));
+        r->interleaved = one_in(2);
+        r->amplitude = one_in(3) ? 1.25 : 1.0;
+        r->offset = one_in(3) ? below(2000) - 1000 : 0;
+        rapt_rope_frequencies(one_in(2) ? 10000.0 : 500000.0, r->channels, p->frequencies);
+        r->frequencies = p->frequencies;
+    }
+    const int64_t entries = p->args.token_starts ? 1 : d->batch;
+    const int64_t length[3] = {d->page_size ? d->pages : d->batch, d->kv_heads, d->page_size ? d->page_size : d->kv_len};
+    for (int side = 0; side < 2; side++) {
+        const rapt_type type = side ? v : k;
+        const int64_t channels = side ? d->d_v : d->d_k;
+        p->new_rows[side] = new_tensor(float_types[below(3)], entries, d->kv_heads, d->tokens, channels);
+        fill(&p->new_rows[side], channels, side == 1 || r->channels == 0);
+        if (one_in(12)) continue; /* not written */
+        p->cache[side] = new_tensor(type, length[0], length[1], length[2], channels);
+        make_scales(p, side, length);
+    }
+    if (!p->cache[0].memory && !p->cache[1].memory) p->cache[0] = new_tensor(k, length[0], length[1], length[2], d->d_k);
+    if (!p->cache[0].memory) r->channels = 0;
+    d->new_k = p->new_rows[0].layout, d->new_v = p->new_rows[1].layout;
+    d->k = p->cache[0].layout, d->v = p->cache[1].layout;
+    p->args.new_k = p->new_rows[0].at, p->args.new_v = p->new_rows[1].at;
+    p->args.k = p->cache[0].at, p->args.v = p->cache[1].at;
+}
+
+static void free_tensors(tensor *t, int n) {
+    for (int i = 0; i < n; i++) free(t[i].memory);
+}
+
+static void free_problem(problem *p) {
+    free_tensors(p->new_rows, 2);
+    free_tensors(p->cache, 2);
+    free_tensors(p->factors, 2);
+}
+
+/* The byte ranges in which two tensors of the same size differ: nothing, or where first. */
+static bool same_tensor(const tensor *a, const tensor *b) {
+    return a->bytes == b->bytes && (a->bytes == 0 || memcmp(a->at, b->at, a->bytes) == 0);
+}
+
+static void random_problems(void) {
+    uint64_t h = hash_start;
+    for (int type = RAPT_F32; type <= RAPT_Q5_1; type++) {
+        int wrong = 0, refused = 0, turns = 150;
+        uint64_t of_type = hash_start;
+        for (int turn = 0; turn < turns; turn++) {
+            problem p;
+            random_state = (uint64_t)(type * 1000 + turn);
+            const rapt_type other = (rapt_type)(1 + below(RAPT_Q5_1));
+            make_problem(&p, turn % 2 ? (rapt_type)type : other, turn % 2 ? other : (rapt_type)type);
+            tensor cache[2], factors[2], before[4];
+            for (int side = 0; side < 2; side++) {
+                cache[side] = copy_of(&p.cache[side]);
+                factors[side] = copy_of(&p.factors[side]);
+                before[side] = copy_of(&p.cache[side]);
+                before[2 + side] = copy_of(&p.factors[side]);
+            }
+            model(&p, cache, factors);
+            const int64_t threads[] = {1, 2, 5, 64};
+            bool same = true;
+            for (int n = 0; n < 4; n++) {
+                for (int side = 0; side < 2 && n > 0; side++) {
+                    if (before[side].bytes) memcpy(p.cache[side].at, before[side].at, before[side].bytes);
+                    if (before[2 + side].bytes) memcpy(p.factors[side].at, before[2 + side].at, before[2 + side].bytes);
+                }
+                for (int64_t ith = threads[n] - 1; ith >= 0; ith--) {
+                    const rapt_status status = rapt_kv_append(&p.desc, &p.args, ith, threads[n]);
+                    refused += status != RAPT_OK;
+                    if (status != RAPT_OK) printf("# %s %d: %s\n", type_names[type], turn, rapt_status_string(status));
+                }
+                for (int side = 0; side < 2; side++)
+                    same = same && same_tensor(&p.cache[side], &cache[side]) && same_tensor(&p.factors[side], &factors[side]);
+            }
+            if (!same) printf("# %s: problem %d differs\n", type_names[type], turn);
+            wrong += !same;
+            for (int side = 0; side < 2; side++) {
+                if (p.cache[side].bytes) of_type = hash_bytes(of_type, p.cache[side].at, p.cache[side].bytes);
+                if (p.factors[side].bytes) of_type = hash_bytes(of_type, p.factors[side].at, p.factors[side].bytes);
+            }
+            free_tensors(cache, 2);
+            free_tensors(factors, 2);
+            free_tensors(before, 4);
+            free_problem(&p);
+        }
+        tap_ok(wrong == 0 && refused == 0, "%s: %d random caches by 1, 2, 5 and 64 threads, %d wrong, %d calls refused",
+               type_names[type], turns, wrong, refused);
+        h = hash_bytes(h, &of_type, sizeof of_type);
+    }
+    tap_ok(h == golden_caches, "the hash of all caches is %016" PRIx64, h);
+}
+
+/* ---- Caches that lie in each other's gaps ---------------------------------------------------------------------------- */
+
+/* Two entries on pages of [K or V, token, head]: int8 rows, each with its factor behind it. Twice: apart and side by side. */
+static void interleaved(void) {
+    enum { PAGES = 5, PAGE = 4, HEADS = 2, D = 24, DV = 40, TOKENS = 6 };
+    static float new_k[2 * TOKENS * HEADS * D], new_v[2 * TOKENS * HEADS * DV];
+    static const int32_t table[] = {4, 1, 0, 3};
+    random_state = 7;
+    for (size_t i = 0; i < sizeof new_k / 4; i++) new_k[i] = random_value();
+    for (size_t i = 0; i < sizeof new_v / 4; i++) new_v[i] = random_value();
+    rapt_append_desc d;
+    rapt_append_args a;
+    rapt_append_desc_init(&d);
+    rapt_append_args_init(&a);
+    d.batch = 2, d.kv_heads = HEADS, d.tokens = TOKENS, d.kv_len = 2 * PAGE, d.d_k = D, d.d_v = DV;
+    d.new_k = rapt_layout_bshd(RAPT_F32, HEADS, TOKENS, D);
+    d.new_v = rapt_layout_bshd(RAPT_F32, HEADS, TOKENS, DV);
+    d.page_size = PAGE, d.pages = PAGES;
+    d.table = (rapt_layout){RAPT_I32, 2 * sizeof(int32_t), 0, 0};
+    a.new_k = new_k, a.new_v = new_v, a.table = table;
+
+    unsigned char k[PAGES * PAGE * HEADS * D], v[PAGES * PAGE * HEADS * DV];
+    float k_factors[PAGES * PAGE * HEADS], v_factors[PAGES * PAGE * HEADS];
+    memset(k, 0, sizeof k), memset(v, 0, sizeof v), memset(k_factors, 0, sizeof k_factors),
+        memset(v_factors, 0, sizeof v_factors);
+    const rapt_layout f = rapt_layout_bshd(RAPT_F32, HEADS, PAGE, 1);
+    d.k = rapt_layout_bshd(RAPT_INT8, HEADS, PAGE, D);
+    d.v = rapt_layout_bshd(RAPT_INT8, HEADS, PAGE, DV);
+    d.k_scales = d.v_scales = (rapt_scales){1, f.batch_stride, f.head_stride, f.token_stride, 0};
+    a.k = k, a.v = v, a.k_scales = k_factors, a.v_scales = v_factors;
+    tap_ok(rapt_kv_append(&d, &a, 0, 1) == RAPT_OK, "pages: K, V and factors apart");
+
+    enum { ROW = D + 4 + DV + 4, HALF = PAGE * HEADS * (DV + 4) };
+    static unsigned char both[2][2 * PAGES * PAGE * HEADS * ROW];
+    for (int within = 0; within < 2; within++) { /* K and V of each token together; of each page one after the other */
+        const int64_t row = within ? ROW : DV + 4, page = within ? PAGE * HEADS * ROW : 2 * HALF, value = within ? D + 4 : HALF;
+        unsigned char *const at = both[within];
+        d.k = d.v = (rapt_layout){RAPT_INT8, page, row, HEADS * row};
+        d.k_scales = d.v_scales = (rapt_scales){1, page, row, HEADS * row, 0};
+        a.k = at, a.k_scales = (float *)(void *)(at + D);
+        a.v = at + value, a.v_scales = (float *)(void *)(at + value + DV);
+        int wrong = rapt_kv_append(&d, &a, 0, 1) != RAPT_OK;
+        for (int n = 0; n < PAGES * PAGE * HEADS; n++) { /* rows of pages, tokens, heads */
+            const unsigned char *const both_k = at + n / (PAGE * HEADS) * page + n % (PAGE * HEADS) * row;
+            wrong += memcmp(both_k, k + n * D, D) != 0 || memcmp(both_k + D, k_factors + n, 4) != 0;
+            wrong += memcmp(both_k + value, v + n * DV, DV) != 0 || memcmp(both_k + value + DV, v_factors + n, 4) != 0;
+        }
+        tap_ok(wrong == 0, "pages: %s, the same: %d wrong", within ? "K, factor, V, factor of each token" : "K before V", wrong);
+        a.v = at + value - 1;
+        tap_ok(rapt_kv_append(&d, &a, 0, 1) == RAPT_ERR_OVERLAP, "... a byte less far apart is refused");
+        a.v = at + value, a.v_scales = (float *)(void *)(at + value + DV + 1);
+        tap_ok(rapt_kv_append(&d, &a, 0, 1) == RAPT_ERR_OVERLAP, "... and so are factors a byte further");
+        a.v_scales = (float *)(void *)(at + value + DV), a.k_scales = (float *)(void *)(at + D - 1);
+        tap_ok(rapt_kv_append(&d, &a, 0, 1) == RAPT_ERR_OVERLAP, "... and in the row before them");
+    }
+}
+
+/* K and V of the same strides, of rows of different lengths, at any distance: refused if and only if an element is shared. */
+static void meeting_tensors(void) {
+    enum { BYTES = 4000 };
+    static unsigned char owner[BYTES];
+    int wrong = 0, met = 0, turns = 20000;
+    random_state = 3;
+    for (int turn = 0; turn < turns; turn++) {
+        rapt_append_desc d;
+        rapt_append_args a;
+        rapt_append_desc_init(&d);
+        rapt_append_args_init(&a);
+        const int64_t length[3] = {1 + below(3), 1 + below(3), 1 + below(3)};
+        d.batch = length[0], d.kv_heads = length[1], d.kv_len = length[2], d.d_k = 1 + below(6), d.d_v = 1 + below(6);
+        int64_t stride[3], span = d.d_k > d.d_v ? d.d_k : d.d_v;
+        int order[3] = {0, 1, 2};
+        for (int i = 2; i > 0; i--) {
+            const int j = (int)below(i + 1), swapped = order[i];
+            order[i] = order[j], order[j] = swapped;
+        }
+        for (int i = 0; i < 3; i++) {
+            stride[order[i]] = span + below(span + 6);
+            span = (length[order[i]] - 1) * stride[order[i]] + span;
+        }
+        const int64_t distance = below(2 * span) - span + 1;
+        d.k = (rapt_layout){RAPT_INT8, stride[0], stride[1], stride[2]};
+        d.v = (rapt_layout){RAPT_F8_E4M3, stride[0], stride[1], stride[2]};
+        d.new_k.type = d.new_v.type = RAPT_F32; /* of no tokens */
+        unsigned char *const k = owner + (distance < 0 ? -distance : 0), *const v = k + distance;
+        memset(owner, 0, sizeof owner);
+        a.k = k, a.v = v;
+        bool meet = false;
+        for (int side = 0; side < 2; side++)
+            for (int64_t n = 0; n < length[0] * length[1] * length[2]; n++) {
+                unsigned char *const row = (side ? v : k) + n % length[0] * stride[0] + n / length[0] % length[1] * stride[1] +
+                                           n / length[0] / length[1] * stride[2];
+                for (int64_t c = 0; c < (side ? d.d_v : d.d_k); c++) meet = meet || row[c], row[c] = 1;
+            }
+        wrong += rapt_kv_append(&d, &a, 0, 1) != (meet ? RAPT_ERR_OVERLAP : RAPT_OK);
+        met += meet;
+    }
+    tap_ok(wrong == 0 && met > turns / 10 && met < turns * 9 / 10, "%d pairs of tensors, of which %d meet: %d wrong", turns, met,
+           wrong);
+}
+
+/* Random page tables, often bad ones, of pages near and far: refused if and only if a page is not there or a place comes twice.
+ */
+static void page_tables(void) {
+    enum { PAGES = 200000, MOST = 40 };
+    static const int32_t some[] = {0, 1, 2, 65535, 65536, 65537, 131071, 131072, 140000, 199998, 199999, 3, 4, 5, 70000, 140001};
+    static unsigned char cache[PAGES * 2];
+    static const float rows[3 * 2 * 8];
+    int wrong = 0, bad = 0, turns = 3000;
+    random_state = 5;
+    for (int turn = 0; turn < turns; turn++) {
+        rapt_append_desc d;
+        rapt_append_args a;
+        int32_t table[3 * MOST], starts[3], ring_starts[3];
+        rapt_append_desc_init(&d);
+        rapt_append_args_init(&a);
+        d.batch = 1 + below(3), d.kv_heads = 1 + below(2), d.tokens = below(8), d.kv_len = 8 + below(12), d.d_v = 1;
+        d.page_size = 1 + below(4), d.pages = PAGES / 4;
+        for (int64_t b = 0; b < 3; b++) {
+            starts[b] = (int32_t)below(d.kv_len - d.tokens + 1);
+            ring_starts[b] = (int32_t)below(d.kv_len);
+        }
+        if (d.page_size == 1) d.pages = PAGES;
+        int32_t shuffled[16];
+        memcpy(shuffled, some, sizeof some);
+        for (int i = 0; i < 3 * MOST; i++) {
+            if (i % 16 == 0) shuffle(shuffled, 16);
+            table[i] = one_in(40) ? (int32_t)d.pages : d.page_size == 1 ? shuffled[i % 16] : (int32_t)below(d.pages);
+            if (d.page_size > 1 && one_in(8)) table[i] = table[below(i + 1)];
+        }
+        d.new_v = rapt_layout_bhsd(RAPT_F32, d.kv_heads, d.tokens, 1);
+        d.v = rapt_layout_bhsd(RAPT_INT8, d.kv_heads, d.page_size, 1);
+        d.v.batch_stride = d.kv_heads * d.page_size;
+        d.table = (rapt_layout){RAPT_I32, MOST * 4, one_in(2) ? 20 * 4 : 0, 0};
+        a.new_v = rows, a.v = cache, a.table = table, a.starts = starts, a.ring_starts = one_in(2) ? ring_starts : NULL;
+        bool fine = true;
+        for (int64_t h = 0; h < d.kv_heads; h++) {
+            int64_t places[3 * 8], n = 0;
+            for (int64_t b = 0; b < d.batch; b++)
+                for (int64_t i = 0; i < d.tokens; i++) {
+                    const int64_t slot = (starts[b] + i + (a.ring_starts ? ring_starts[b] : 0)) % d.kv_len;
+                    const int64_t page = table[b * MOST + h * d.table.head_stride / 4 + slot / d.page_size];
+                    fine = fine && page < d.pages;
+                    places[n] = page * d.page_size + slot % d.page_size;
+                    for (int64_t j = 0; j < n; j++) fine = fine && places[j] != places[n];
+                    n++;
+                }
+        }
+        wrong += rapt_kv_append(&d, &a, 0, 1) != (fine ? RAPT_OK : RAPT_ERR_TABLE);
+        bad += !fine;
+    }
+    tap_ok(wrong == 0 && bad > turns / 10 && bad < turns * 9 / 10, "%d page tables, of which %d are bad: %d wrong", turns, bad,
+           wrong);
+}
+
+/* ---- Scale by scale -------------------------------------------------------------------------------------------------- */
+
+/* Rows that are zero, saturate, or are not finite, by hand. */
+static void special_rows(void) {
+    const struct {
+        rapt_type type;
+        float x[4], factor;
+        unsigned char want[4];
+        int found;
+    } table[] = {
+        {RAPT_INT8, {0, -0.0f, 0, 0}, 0, {0, 0, 0, 0}, 1},
+        {RAPT_INT8, {127, -127, 63.5f, -0.5f}, 1, {127, 129, 64, 0}, 1},
+        {RAPT_INT8, {1, -2, 0.5f, 0}, 2.0f / 127, {64, 129, 32, 0}, 1},
+        {RAPT_INT8, {1, INFINITY, 0, 2}, NAN, {0, 0, 0, 0}, 1},
+        {RAPT_INT8, {1, NAN, 0, 2}, NAN, {0, 0, 0, 0}, 1},
+        {RAPT_INT8, {300, -300, NAN, INFINITY}, 1, {127, 129, 0, 127}, 0},
+        {RAPT_INT8, {2.5f, 3.5f, -2.5f, -3.5f}, 1, {2, 4, 254, 252}, 0},
+        {RAPT_INT8, {5, 6, -7, 0}, 2, {2, 3, 252, 0}, 0},
+        {RAPT_INT8, {5, NAN, -7, INFINITY}, 0, {0, 0, 0, 0}, 0},
+        {RAPT_F8_E4M3, {448, -1e9f, INFINITY, 464.1f}, 1, {0x7e, 0xfe, 0x7e, 0x7e}, 0},
+        {RAPT_F8_E4M3, {NAN, 0x1p-9f, 0x1p-10f, 0x1.8p-9f}, 1, {0x7f, 1, 0, 2}, 0},
+        {RAPT_F8_E4M3, {-0.0f, 0x1p-6f, 0x1.fp-7f, 1.0625f}, 1, {0x80, 8, 8, 0x38}, 0},
+        {RAPT_F8_E4M3, {896, 1, -448, 0}, 2, {0x7e, 0x30, 0xf6, 0}, 1},
+        {RAPT_F8_E5M2, {57344, -1e9f, INFINITY, 61441}, 1, {0x7b, 0xfb, 0x7b, 0x7b}, 0},
+        {RAPT_F8_E5M2, {NAN, 0x1p-16f, 0x1p-17f, 0x1.8p-16f}, 1, {0x7f, 1, 0, 2}, 0},
+        {RAPT_F8_E5M2, {114688, -28672, 2, 0}, 2, {0x7b, 0xf3, 0x3c, 0}, 1},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        rapt_append_desc d;
+        rapt_append_args a;
+        rapt_append_desc_init(&d);
+        rapt_append_args_init(&a);
+        float factor = table[i].found ? 77.0f : table[i].factor;
+        unsigned char row[4];
+        d.batch = d.kv_heads = d.tokens = d.kv_len = 1, d.d_v = 4;
+        d.new_v = rapt_layout_bhsd(RAPT_F32, 1, 1, 4);
+        d.v = rapt_layout_bhsd(table[i].type, 1, 1, 4);
+        d.v_scales = (rapt_scales){1, 4, 4, table[i].found ? 4 : 0, 0};
+        a.new_v = table[i].x, a.v = row, a.v_scales = &factor;
+        const rapt_status status = rapt_kv_append(&d, &a, 0, 1);
+        const bool as_found = isnan(table[i].factor) ? isnan(factor) : factor == table[i].factor;
+        tap_ok(status == RAPT_OK && memcmp(row, table[i].want, 4) == 0 && as_found,
+               "%s of %g %g %g %g: %02x %02x %02x %02x, factor %g", type_names[table[i].type], (double)table[i].x[0],
+               (double)table[i].x[1], (double)table[i].x[2], (double)table[i].x[3], row[0], row[1], row[2], row[3],
+               (double)factor);
+    }
+}
+
+/* ---- What is refused ------------------------------------------------------------------------------------------------- */
+
+/* int8 K with factors that are found, q4_0 V, pages of 4 keys, a ring, everything rotated. */
+static void plain_problem(problem *p) {
+    random_state = 11;
+    *p = (problem){.desc.size = 0};
+    rapt_append_desc *d = &p->desc;
+    rapt_append_desc_init(d);
+    rapt_append_args_init(&p->args);
+    d->batch = 2, d->kv_heads = 2, d->tokens = 3, d->kv_len = 20, d->d_k = 24, d->d_v = 64, d->page_size = 4, d->pages = 12;
+    p->new_rows[0] = new_tensor(RAPT_F32, 2, 2, 3, 24), p->new_rows[1] = new_tensor(RAPT_F16, 2, 2, 3, 64);
+    fill(&p->new_rows[0], 24, false);
+    fill(&p->new_rows[1], 64, false);
+    p->cache[0] = new_tensor(RAPT_INT8, 12, 2, 4, 24), p->cache[1] = new_tensor(RAPT_Q4_0, 12, 2, 4, 64);
+    p->factors[0] = new_tensor(RAPT_F32, 12, 2, 4, 1);
+    const rapt_layout *f = &p->factors[0].layout;
+    d->k_scales = (rapt_scales){1, f->batch_stride, f->head_stride, f->token_stride, 0};
+    d->new_k = p->new_rows[0].layout, d->new_v = p->new_rows[1].layout, d->k = p->cache[0].layout, d->v = p->cache[1].layout;
+    p->args.new_k = p->new_rows[0].at, p->args.new_v = p->new_rows[1].at;
+    p->args.k = p->cache[0].at, p->args.v = p->cache[1].at, p->args.k_scales = (float *)(void *)p->factors[0].at;
+    d->table = (rapt_layout){RAPT_I32, 20, 0, 0};
+    for (int32_t i = 0; i < 10; i++) p->table[i] = 11 - i, p->table_starts[i / 5] = i / 5 * 5;
+    p->table_starts[2] = 10;
+    p->args.table = p->table;
+    d->rotary.channels = 24, d->rotary.frequencies = p->frequencies;
+    rapt_rope_frequencies(10000, 24, p->frequencies);
+    p->starts[0] = 5, p->starts[1] = 17;
+    p->lengths[0] = 3, p->lengths[1] = 2;
+    p->token_starts[1] = 1, p->token_starts[2] = 3;
+    p->ring_starts[0] = 14;
+    p->args.starts = p->starts, p->args.ring_starts = p->ring_starts;
+}
+
+static void answers(problem *p, const rapt_append_desc *d, const rapt_append_args *a, int64_t ith, int64_t nth, rapt_status want,
+                    const char *what) {
+    tensor before[3] = {copy_of(&p->cache[0]), copy_of(&p->cache[1]), copy_of(&p->factors[0])};
+    const rapt_status got = rapt_kv_append(d, a, ith, nth);
+    const bool same =
+        same_tensor(&p->cache[0], &before[0]) && same_tensor(&p->cache[1], &before[1]) && same_tensor(&p->factors[0], &before[2]);
+    tap_ok(got == want && same == (want != RAPT_OK), "%s: %s%s", what, rapt_status_string(got),
+           same ? ", nothing written" : ", written");
+    free_tensors(before, 3);
+    free_problem(p);
+}
+
+#define ANSWERS(want, change)                                                                                                    \
+    do {                                                                                                                         \
+        problem p;                                                                                                               \
+        int64_t ith = 0, nth = 1;                                                                                                \
+        plain_problem(&p);                                                                                                       \
+        const rapt_append_desc *desc = &p.desc;                                                                                  \
+        const rapt_append_args *args = &p.args;                                                                                  \
+        rapt_append_desc *const d = &p.desc;                                                                                     \
+        rapt_append_args *const a = &p.args;                                                                                     \
+        change;                                                                                                                  \
+        (void)d, (void)a;                                                                                                        \
+        answers(&p, desc, args, ith, nth, want, #change);                                                                        \
+    } while (0)
+
+static void refused(void) {
+    ANSWERS(RAPT_OK, );
+    ANSWERS(RAPT_OK, ith = 1; nth = 4);
+    ANSWERS(RAPT_OK, a->lengths = p.lengths);
+    ANSWERS(RAPT_OK, a->table_starts = p.table_starts);
+    ANSWERS(RAPT_OK, a->token_starts = p.token_starts; d->new_k.batch_stride = 0);
+    ANSWERS(RAPT_OK, d->k.type = (rapt_type)0; d->rotary.channels = 0; a->k = NULL; a->new_k = NULL);
+    ANSWERS(RAPT_OK, d->v.type = (rapt_type)0; d->d_v = 0; a->v = NULL; a->new_v = NULL);
+
+    ANSWERS(RAPT_ERR_NULL, desc = NULL);
+    ANSWERS(RAPT_ERR_NULL, args = NULL);
+    ANSWERS(RAPT_ERR_NULL, a->new_k = NULL);
+    ANSWERS(RAPT_ERR_NULL, a->new_v = NULL);
+    ANSWERS(RAPT_ERR_NULL, a->k = NULL);
+    ANSWERS(RAPT_ERR_NULL, a->v = NULL);
+    ANSWERS(RAPT_ERR_NULL, a->k_scales = NULL);
+    ANSWERS(RAPT_ERR_NULL, a->table = NULL);
+    ANSWERS(RAPT_ERR_NULL, d->rotary.frequencies = NULL);
+
+    ANSWERS(RAPT_ERR_STRUCT, d->size--);
+    ANSWERS(RAPT_ERR_STRUCT, a->size--);
+    struct {
+        rapt_append_desc known;
+        int64_t more;
+    } newer;
+    struct {
+        rapt_append_args known;
+        int64_t more;
+    } newer_args;
+    ANSWERS(RAPT_OK, memset(&newer, 0, sizeof newer); newer.known = *d; newer.known.size = sizeof newer; desc = &newer.known);
+    ANSWERS(RAPT_ERR_STRUCT, memset(&newer, 0, sizeof newer); newer.known = *d; newer.known.size = sizeof newer; newer.more = 1;
+            desc = &newer.known);
+    ANSWERS(RAPT_ERR_STRUCT, memset(&newer_args, 0, sizeof newer_args); newer_args.known = *a;
+            newer_args.known.size = sizeof newer_args; newer_args.more = 1; args = &newer_args.known);
+
+    const int64_t too_long = (int64_t)RAPT_MAX_LENGTH + 1;
+    ANSWERS(RAPT_ERR_SHAPE, d->batch = -1);
+    ANSWERS(RAPT_ERR_SHAPE, d->batch = too_long);
+    ANSWERS(RAPT_ERR_SHAPE, d->kv_heads = 0);
+    ANSWERS(RAPT_ERR_SHAPE, d->kv_heads = too_long);
+    ANSWERS(RAPT_ERR_SHAPE, d->tokens = -1);
+    ANSWERS(RAPT_ERR_SHAPE, d->tokens = too_long);
+    ANSWERS(RAPT_ERR_SHAPE, d->kv_len = -1);
+    ANSWERS(RAPT_ERR_SHAPE, d->kv_len = too_long);
+    ANSWERS(RAPT_ERR_SHAPE, d->d_k = 0; d->rotary.channels = 0);
+    ANSWERS(RAPT_ERR_SHAPE, d->d_k = RAPT_MAX_HEAD_DIM + 1);
+    ANSWERS(RAPT_ERR_SHAPE, d->d_v = 0);
+    ANSWERS(RAPT_ERR_SHAPE, d->d_v = RAPT_MAX_HEAD_DIM + 1);
+    ANSWERS(RAPT_ERR_SHAPE, d->d_v = 33);
+    ANSWERS(RAPT_ERR_SHAPE, d->page_size = -1);
+    ANSWERS(RAPT_ERR_SHAPE, d->page_size = too_long);
+    ANSWERS(RAPT_ERR_SHAPE, d->pages = -1);
+    ANSWERS(RAPT_ERR_SHAPE, d->pages = too_long);
+
+    ANSWERS(RAPT_ERR_TYPE, d->k.type = d->v.type = (rapt_type)0);
+    ANSWERS(RAPT_ERR_TYPE, d->new_k.type = RAPT_INT8);
+    ANSWERS(RAPT_ERR_TYPE, d->new_v.type = RAPT_Q8_0);
+    ANSWERS(RAPT_ERR_TYPE, d->new_v.type = (rapt_type)0);
+    ANSWERS(RAPT_ERR_TYPE, d->k.type = RAPT_BOOL);
+    ANSWERS(RAPT_ERR_TYPE, d->v.type = (rapt_type)-1);
+    ANSWERS(RAPT_ERR_TYPE, d->table.type = RAPT_F32);
+
+    ANSWERS(RAPT_ERR_STRIDE, d->new_k.batch_stride = -4);
+    ANSWERS(RAPT_ERR_STRIDE, d->new_k.batch_stride = -4; a->token_starts = p.token_starts);
+    ANSWERS(RAPT_ERR_STRIDE, d->new_v.token_stride = -4);
+    ANSWERS(RAPT_ERR_STRIDE, d->new_v.batch_stride = INT64_MAX);
+    ANSWERS(RAPT_ERR_STRIDE, d->new_v.batch_stride = (int64_t)(UINTPTR_MAX - (uintptr_t)a->new_v) / 2;
+            d->new_v.head_stride = d->new_v.batch_stride);
+    ANSWERS(RAPT_ERR_STRIDE, d->k.head_stride = -24);
+    ANSWERS(RAPT_ERR_STRIDE, d->k.token_stride = 23);
+    ANSWERS(RAPT_ERR_STRIDE, d->v.head_stride = d->v.token_stride);
+    ANSWERS(RAPT_ERR_STRIDE, d->v.batch_stride = 0);
+    ANSWERS(RAPT_ERR_STRIDE, d->table.batch_stride = -20);
+    ANSWERS(RAPT_ERR_STRIDE, d->table.head_stride = -20);
+    ANSWERS(RAPT_ERR_STRIDE, d->k_scales.token_stride = 3);
+    ANSWERS(RAPT_ERR_STRIDE, d->k_scales.channel_stride = -1);
+    ANSWERS(RAPT_ERR_STRIDE, d->k_scales.batch_stride = -1);
+
+    ANSWERS(RAPT_ERR_KV_LENGTH, p.starts[1] = 18);
+    ANSWERS(RAPT_ERR_KV_LENGTH, p.starts[0] = INT32_MAX);
+    ANSWERS(RAPT_ERR_KV_LENGTH, d->kv_len = 2; a->ring_starts = NULL; a->starts = NULL);
+
+    ANSWERS(RAPT_ERR_TABLE, p.starts[0] = -1);
+    ANSWERS(RAPT_ERR_TABLE, a->lengths = p.lengths; p.lengths[1] = 4);
+    ANSWERS(RAPT_ERR_TABLE, a->lengths = p.lengths; p.lengths[0] = -1);
+    ANSWERS(RAPT_ERR_TABLE, a->token_starts = p.token_starts; p.token_starts[2] = 4);
+    ANSWERS(RAPT_ERR_TABLE, a->token_starts = p.token_starts; p.token_starts[2] = 0);
+    ANSWERS(RAPT_ERR_TABLE, a->token_starts = p.token_starts; p.token_starts[0] = -1);
+    ANSWERS(RAPT_ERR_TABLE, p.ring_starts[1] = 20);
+    ANSWERS(RAPT_ERR_TABLE, p.ring_starts[0] = -1);
+    ANSWERS(RAPT_ERR_TABLE, p.table[4] = 12);
+    ANSWERS(RAPT_ERR_TABLE, p.table[4] = -1);
+    ANSWERS(RAPT_ERR_TABLE, p.table[9] = p.table[4]);
+    ANSWERS(RAPT_OK, p.table[8] = p.table[3]);                     /* neither is written */
+    ANSWERS(RAPT_OK, p.table[9] = p.table[4]; d->trust_table = 1); /* believed; both entries write one page, in turn */
+    ANSWERS(RAPT_OK, p.table[5] = p.table[0]; p.starts[1] = 1;
+            a->ring_starts = NULL); /* entry 1 has keys 1, 2, 3 of that page alone */
+    ANSWERS(RAPT_ERR_TABLE, a->table_starts = p.table_starts; p.table_starts[0] = -1);
+    ANSWERS(RAPT_ERR_TABLE, a->table_starts = p.table_starts; p.table_starts[1] = 11);
+    ANSWERS(RAPT_ERR_TABLE, a->table_starts = p.table_starts; p.table_starts[1] = 4);
+    ANSWERS(RAPT_ERR_TABLE, a->table_starts = p.table_starts; p.table_starts[2] = 9);
+    ANSWERS(RAPT_ERR_TABLE, d->pages = 0);
+    ANSWERS(RAPT_OK, d->table.head_stride = 4; d->table.batch_stride = 24; p.table[11] = p.table[4]); /* of another head */
+    ANSWERS(RAPT_ERR_TABLE, d->table.head_stride = 4; d->table.batch_stride = 24; p.table[11] = p.table[5]);
+    ANSWERS(RAPT_ERR_TABLE, d->table.head_stride = 4; d->table.batch_stride = 24; p.table[11] = 12);
+
+    ANSWERS(RAPT_ERR_FEATURE, d->rotary.channels = 23);
+    ANSWERS(RAPT_ERR_FEATURE, d->rotary.channels = 26);
+    ANSWERS(RAPT_ERR_FEATURE, d->rotary.channels = -2);
+    ANSWERS(RAPT_ERR_FEATURE, p.frequencies[11] = NAN);
+    ANSWERS(RAPT_ERR_FEATURE, p.frequencies[0] = 16.01);
+    ANSWERS(RAPT_ERR_FEATURE, d->rotary.amplitude = INFINITY);
+    ANSWERS(RAPT_ERR_FEATURE, d->rotary.offset = too_long);
+    ANSWERS(RAPT_ERR_FEATURE, d->rotary.offset = -too_long);
+    ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0);
+    ANSWERS(RAPT_ERR_FEATURE, d->k_scales.channel_stride = 4);
+    ANSWERS(RAPT_ERR_FEATURE, d->v_scales = d->k_scales; a->v_scales = a->k_scales);
+    ANSWERS(RAPT_ERR_FEATURE, a->lengths = p.lengths; a->token_starts = p.token_starts);
+
+    ANSWERS(RAPT_ERR_RANGE, nth = 0);
+    ANSWERS(RAPT_ERR_RANGE, ith = -1);
+    ANSWERS(RAPT_ERR_RANGE, ith = 3; nth = 3);
+
+    ANSWERS(RAPT_ERR_OVERLAP, a->new_k = a->k);
+    ANSWERS(RAPT_ERR_OVERLAP, a->new_k = (char *)a->v + p.cache[1].bytes - 1);
+    ANSWERS(RAPT_ERR_OVERLAP, a->v = a->k);
+    ANSWERS(RAPT_ERR_OVERLAP, a->k_scales = (float *)a->v);
+    ANSWERS(RAPT_ERR_OVERLAP, a->k_scales = (float *)(void *)p.new_rows[0].at);
+    ANSWERS(RAPT_ERR_OVERLAP, a->table = a->k);
+    ANSWERS(RAPT_ERR_OVERLAP, memset(a->k, 0, 64); a->starts = (int32_t *)(void *)(p.cache[0].at + 3)); /* aligned */
+    ANSWERS(RAPT_ERR_OVERLAP, memset(a->v, 0, 256); d->rotary.frequencies = (double *)(void *)(p.cache[1].at + 7));
+
+    rapt_append_desc desc = {.size = 5};
+    rapt_append_args args = {.size = 5};
+    rapt_rope_args rope = {.size = 5};
+    rapt_append_desc_init_sized(&desc, sizeof desc - 1);
+    rapt_append_args_init_sized(&args, sizeof args - 1);
+    rapt_rope_args_init_sized(&rope, sizeof rope - 1);
+    rapt_append_desc_init_sized(NULL, sizeof desc);
+    rapt_append_args_init_sized(NULL, sizeof args);
+    rapt_rope_args_init_sized(NULL, sizeof rope);
+    tap_ok(desc.size == 5 && args.size == 5 && rope.size == 5, "a struct that is too small is not initialised");
+}
+
+/* ---- Rotary embedding ------------------------------------------------------------------------------------------------ */
+
+static void rope_problems(void) {
+    uint64_t h = hash_start;
+    int wrong = 0, turns = 300;
+    for (int turn = 0; turn < turns; turn++) {
+        random_state = (uint64_t)(100000 + turn);
+        double frequencies[RAPT_MAX_HEAD_DIM / 2];
+        int32_t starts[3], lengths[3], token_starts[4] = {0}, positions[3 * MOST_TOKENS];
+        rapt_rope_args a;
+        rapt_rope_args_init(&a);
+        a.batch = 1 + below(3), a.heads = 1 + below(4), a.tokens = below(MOST_TOKENS), a.d = 1 + below(70);
+        const bool ragged = one_in(3), in_place = one_in(3);
+        tensor in = new_tensor(float_types[below(3)], ragged ? 1 : a.batch, a.heads, a.tokens, a.d);
+        fill(&in, a.d, false);
+        tensor out = in_place ? copy_of(&in) : new_tensor(float_types[below(3)], ragged ? 1 : a.batch, a.heads, a.tokens, a.d);
+        tensor want = copy_of(&out);
+        a.rotary.channels = 2 * below(a.d / 2 + 1);
+        a.rotary.interleaved = one_in(2);
+        a.rotary.offset = one_in(2) ? below(100) - 50 : 0;
+        a.rotary.amplitude = one_in(2) ? 1.0 : -0.75;
+        a.rotary.frequencies = frequencies;
+        if (a.rotary.channels) rapt_rope_frequencies(10000, a.rotary.channels, frequencies);
+        for (int64_t b = 0; b < 3; b++) {
+            starts[b] = (int32_t)below(100000);
+            lengths[b] = (int32_t)below(a.tokens + 1);
+            token_starts[b + 1] = (int32_t)(token_starts[b] + below(a.tokens - token_starts[b] + 1));
+        }
+        for (int i = 0; i < 3 * MOST_TOKENS; i++) positions[i] = (int32_t)below(200000) - 100000;
+        if (one_in(2)) a.starts = starts;
+        if (one_in(2)) a.positions = positions;
+        if (ragged) a.token_starts = token_starts;
+        else if (one_in(2)) a.lengths = lengths;
+        a.in = in.layout, a.out = out.layout;
+
+        for (int64_t b = 0; b < a.batch; b++) {
+            const int64_t n = ragged ? token_starts[b + 1] - token_starts[b] : a.lengths ? lengths[b] : a.tokens;
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t head = 0; head < a.heads; head++) {
+                    const int64_t token = ragged ? token_starts[b] + i : i, entry = ragged ? 0 : b;
+                    float x[RAPT_MAX_HEAD_DIM];
+                    for (int64_t c = 0; c < a.d; c++)
+                        x[c] = reference_element(in.layout.type, row_of(&in, entry, head, token), c);
+                    rotate(x, &a.rotary,
+                           a.positions ? positions[ragged ? token : b * a.tokens + i] : (a.starts ? starts[b] : 0) + i);
+                    reference_store_row(out.layout.type, row_of(&want, entry, head, token), x, a.d);
+                }
+        }
+        a.from = in_place ? out.at : in.at, a.to = out.at;
+        const int64_t nth = 1 + below(5);
+        for (int64_t ith = 0; ith < nth; ith++) wrong += rapt_rope(&a, ith, nth) != RAPT_OK;
+        wrong += !same_tensor(&out, &want);
+        if (out.bytes) h = hash_bytes(h, out.at, out.bytes);
+        free(in.memory);
+        free(out.memory);
+        free(want.memory);
+    }
+    tap_ok(wrong == 0, "rope: %d random tensors, %d wrong", turns, wrong);
+    tap_ok(h == golden_rope, "the hash of all rotated tensors is %016" PRIx64, h);
+}
+
+/* Far positions, with frequencies of 24 bits, so that the angle is exact in long double. */
+static void far_positions(void) {
+    enum { D = 64 };
+    double frequencies[D / 2], worst = 0;
+    rapt_rope_args a;
+    rapt_rope_args_init(&a);
+    rapt_rope_frequencies(10000, D, frequencies);
+    for (int i = 0; i < D / 2; i++) frequencies[i] = (double)(float)frequencies[i];
+    a.batch = a.heads = a.tokens = 1, a.d = D;
+    a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, 1, D);
+    a.rotary.channels = D, a.rotary.frequencies = frequencies;
+    for (int n = 0; n < 20000; n++) {
+        float x[D];
+        int32_t position = n < 40 ? n < 20 ? n : INT32_MAX - n : (int32_t)(random_bits() >> 1);
+        for (int i = 0; i < D; i++) x[i] = i < D / 2;
+        a.from = a.to = x, a.positions = &position;
+        if (rapt_rope(&a, 0, 1) != RAPT_OK) worst = INFINITY;
+        for (int i = 0; i < D; i++) { /* x is cos, then sin */
+            const long double angle = (long double)position * (long double)frequencies[i % (D / 2)];
+            const double want = (double)(i < D / 2 ? cosl(angle) : sinl(angle)),
+                         half_ulp = want == 0 ? 0 : ldexp(1, ilogb(want) - 24);
+            worst = fmax(worst, fabs((double)x[i] - want) - half_ulp);
+        }
+    }
+    tap_ok(worst < 1e-11, "rope: positions up to 2^31, at most %.1e beyond half an ulp", worst);
+}
+
+static void rope_refused(void) {
+    double frequencies[2] = {1, 0.5};
+    float memory[2][2 * 3 * 4];
+    const struct {
+        const char *what;
+        rapt_status want;
+    } cases[] = {{"a good call", RAPT_OK},
+                 {"in place", RAPT_OK},
+                 {"no args", RAPT_ERR_NULL},
+                 {"no input", RAPT_ERR_NULL},
+                 {"no output", RAPT_ERR_NULL},
+                 {"no frequencies", RAPT_ERR_NULL},
+                 {"too small a struct", RAPT_ERR_STRUCT},
+                 {"batch -1", RAPT_ERR_SHAPE},
+                 {"no heads", RAPT_ERR_SHAPE},
+                 {"tokens -1", RAPT_ERR_SHAPE},
+                 {"d 0", RAPT_ERR_SHAPE},
+                 {"int8 input", RAPT_ERR_TYPE},
+                 {"int8 output", RAPT_ERR_TYPE},
+                 {"a negative stride", RAPT_ERR_STRIDE},
+                 {"output elements that meet", RAPT_ERR_STRIDE},
+                 {"a negative start", RAPT_ERR_TABLE},
+                 {"a length above tokens", RAPT_ERR_TABLE},
+                 {"more channels than d", RAPT_ERR_FEATURE},
+                 {"lengths and token_starts", RAPT_ERR_FEATURE},
+                 {"ith = nth", RAPT_ERR_RANGE},
+                 {"nth 0", RAPT_ERR_RANGE},
+                 {"output one byte into the input", RAPT_ERR_OVERLAP},
+                 {"in place with another layout", RAPT_ERR_OVERLAP},
+                 {"frequencies in the output", RAPT_ERR_OVERLAP}};
+    for (int n = 0; n < (int)(sizeof cases / sizeof *cases); n++) {
+        int32_t starts[2] = {1, 2}, lengths[2] = {3, 3}, token_starts[3] = {0, 1, 3};
+        rapt_rope_args a;
+        rapt_rope_args_init(&a);
+        for (int i = 0; i < 2 * 3 * 4; i++) memory[0][i] = memory[1][i] = (float)(i + 1);
+        a.batch = 2, a.heads = 1, a.tokens = 3, a.d = 4, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, 3, 4);
+        a.from = memory[0], a.to = memory[1], a.rotary.channels = 4, a.rotary.frequencies = frequencies;
+        a.starts = starts, a.lengths = lengths;
+        int64_t ith = 0, nth = 1;
+        int at = 1;
+        if (n == at++) a.to = memory[0];
+        const bool no_args = n == at++;
+        if (n == at++) a.from = NULL;
+        if (n == at++) a.to = NULL;
+        if (n == at++) a.rotary.frequencies = NULL;
+        if (n == at++) a.size--;
+        if (n == at++) a.batch = -1;
+        if (n == at++) a.heads = 0;
+        if (n == at++) a.tokens = -1;
+        if (n == at++) a.d = 0, a.rotary.channels = 0;
+        if (n == at++) a.in.type = RAPT_INT8;
+        if (n == at++) a.out.type = RAPT_INT8;
+        if (n == at++) a.in.batch_stride = -1;
+        if (n == at++) a.out.token_stride = 15;
+        if (n == at++) starts[1] = -1;
+        if (n == at++) lengths[0] = 4;
+        if (n == at++) a.rotary.channels = 6;
+        if (n == at++) a.token_starts = token_starts;
+        if (n == at++) ith = 2, nth = 2;
+        if (n == at++) nth = 0;
+        if (n == at++) a.to = (char *)memory[0] + 1;
+        if (n == at++) a.to = memory[0], a.out.batch_stride += 4;
+        if (n == at++) a.rotary.frequencies = (double *)(void *)memory[1], memset(memory[1], 0, sizeof memory[1]);
+        unsigned char before[sizeof memory];
+        memcpy(before, memory, sizeof memory);
+        const rapt_status got = rapt_rope(no_args ? NULL : &a, ith, nth);
+        const bool same = memcmp(before, memory, sizeof memory) == 0;
+        tap_ok(got == cases[n].want && same == (got != RAPT_OK), "rope: %s: %s", cases[n].what, rapt_status_string(got));
+    }
+    double out[4] = {7, 7, 7, 7};
+    tap_ok(rapt_rope_frequencies(1e4, 8, NULL) == RAPT_ERR_NULL && rapt_rope_frequencies(1e4, 7, out) == RAPT_ERR_SHAPE &&
+               rapt_rope_frequencies(1e4, 0, out) == RAPT_ERR_SHAPE &&
+               rapt_rope_frequencies(1e4, RAPT_MAX_HEAD_DIM + 2, out) == RAPT_ERR_SHAPE &&
+               rapt_rope_frequencies(0.5, 8, out) == RAPT_ERR_FEATURE && rapt_rope_frequencies(NAN, 8, out) == RAPT_ERR_FEATURE &&
+               rapt_rope_frequencies(INFINITY, 8, out) == RAPT_ERR_FEATURE && out[0] == 7,
+           "frequencies: refused, nothing written");
+    double worst = 0;
+    static const double bases[] = {1, 1.5, 100, 1e4, 5e5, 1e6, 1.75e308};
+    for (size_t n = 0; n < sizeof bases / sizeof *bases; n++)
+        for (int64_t channels = 2; channels <= RAPT_MAX_HEAD_DIM; channels += channels < 200 ? 2 : 206) {
+            static double got[RAPT_MAX_HEAD_DIM / 2];
+            rapt_rope_frequencies(bases[n], channels, got);
+            for (int64_t i = 0; i < channels / 2; i++) {
+                const double want = (double)powl((long double)bases[n], -(long double)(2 * i) / (long double)channels);
+                worst = fmax(worst, fabs(got[i] - want) / ldexp(1, ilogb(want) - 52));
+            }
+        }
+    tap_ok(worst <= 2.5, "frequencies: at most %.2f ulp off", worst);
+}
+
+/* ---- Sizes ----------------------------------------------------------------------------------------------------------- */
+
+static void sizes(void) {
+    static const int64_t of_64[] = {-1, 256, 128, 128, 64, 64, 64, 36, 40, 68, 36, 40, 44, 48, -1, -1, -1, -1};
+    int wrong = rapt_row_bytes((rapt_type)-1, 64) != -1;
+    for (int type = 0; type < 18; type++) {
+        wrong += rapt_row_bytes((rapt_type)type, 64) != of_64[type];
+        wrong += rapt_row_bytes((rapt_type)type, -64) != -1 || rapt_row_bytes((rapt_type)type, 0) != (of_64[type] < 0 ? -1 : 0);
+        if (type >= RAPT_INT4 && type <= RAPT_Q5_1) wrong += rapt_row_bytes((rapt_type)type, 33) != -1;
+        else if (of_64[type] > 0) wrong += rapt_row_bytes((rapt_type)type, 33) != of_64[type] / 64 * 33;
+        const rapt_layout a = rapt_layout_bhsd((rapt_type)type, 3, 5, 64), b = rapt_layout_bshd((rapt_type)type, 3, 5, 64);
+        if (of_64[type] < 0) wrong += a.token_stride >= 0 || b.head_stride >= 0;
+        else
+            wrong += a.token_stride != of_64[type] || a.head_stride != 5 * of_64[type] || a.batch_stride != 15 * of_64[type] ||
+                     b.head_stride != of_64[type] || b.token_stride != 3 * of_64[type] || b.batch_stride != 15 * of_64[type];
+    }
+    wrong += rapt_row_bytes(RAPT_F32, INT64_MAX) != -1;
+    tap_ok(wrong == 0, "rapt_row_bytes and the dense layouts: %d wrong", wrong);
+}
+
+int main(void) {
+    sizes();
+    random_problems();
+    interleaved();
+    meeting_tensors();
+    page_tables();
+    special_rows();
+    refused();
+    rope_problems();
+    far_positions();
+    rope_refused();
+    return tap_done();
+}

@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Written caches and rotary embedding against other people's definitions, in TAP. Usage: append.py path/to/librapt.so
+
+ggml's types against the package gguf, fp8 against ml_dtypes (or torch), int8 and rotary embedding against NumPy. What is not
+installed (requirements.txt) is skipped, with a line that says so."""
+import ctypes
+import sys
+from fractions import Fraction
+
+try:
+    import numpy as np
+except ImportError:
+    print("1..0 # SKIP NumPy is not installed")
+    sys.exit(0)
+
+tests = failures = 0
+F32, F16, BF16, E4M3, E5M2, INT8, INT4, INT4_MIN, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 = range(1, 14)
+
+
+def ok(good, what):
+    global tests, failures
+    tests += 1
+    failures += not good
+    print(f"{'' if good else 'not '}ok {tests} - {what}", flush=True)
+
+
+def skip(what, why):
+    global tests
+    tests += 1
+    print(f"ok {tests} - {what} # SKIP {why}", flush=True)
+
+
+# ---- The library -----------------------------------------------------------------------------------------------------------
+
+
+KINDS = {"i": ctypes.c_int, "l": ctypes.c_int64, "z": ctypes.c_size_t, "p": ctypes.c_void_p, "d": ctypes.c_double}
+
+
+def struct(name, *fields):
+    """A struct of fields, each several names of one type."""
+    fields = [(field, KINDS.get(kind, kind)) for kind, names in fields for field in names.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+Layout = struct("Layout", ("i", "type"), ("l", "batch_stride head_stride token_stride"))
+Scales = struct("Scales", ("i", "present"), ("l", "batch_stride head_stride token_stride channel_stride"))
+Rotary = struct("Rotary", ("l", "channels"), ("i", "interleaved"), ("p", "frequencies"), ("d", "amplitude"), ("l", "offset"))
+AppendDesc = struct("AppendDesc", ("z", "size"), ("l", "batch kv_heads tokens kv_len d_k d_v"), (Layout, "new_k new_v k v"),
+                    (Scales, "k_scales v_scales"), ("l", "page_size pages"), (Layout, "table"), ("i", "trust_table"),
+                    (Rotary, "rotary"))
+AppendArgs = struct("AppendArgs", ("z", "size"), ("p", "new_k new_v k v k_scales v_scales starts lengths token_starts positions"),
+                    ("p", "table table_starts ring_starts"))
+RopeArgs = struct("RopeArgs", ("z", "size"), ("l", "batch heads tokens d"), (Layout, "in_ out"), ("p", "from_ to"),
+                  (Rotary, "rotary"), ("p", "starts lengths token_starts positions"))
+
+rapt = ctypes.CDLL(sys.argv[1])
+rapt.rapt_row_bytes.restype = ctypes.c_int64
+rapt.rapt_row_bytes.argtypes = [ctypes.c_int, ctypes.c_int64]
+rapt.rapt_kv_append.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+rapt.rapt_rope.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+rapt.rapt_rope_frequencies.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p]
+
+
+def initialised(cls, init):
+    struct = cls()
+    getattr(rapt, init)(ctypes.byref(struct), ctypes.c_size_t(ctypes.sizeof(struct)))
+    assert struct.size == ctypes.sizeof(struct), f"{cls.__name__} is not what the library takes"
+    return struct
+
+
+def append(x, kind, scales=None, channel_stride=0):
+    """x [tokens, channels], f32, as the V of one head; returns its bytes. scales: an array given (for all channels or each), or
+    "token": then the factors found are returned too."""
+    tokens, channels = x.shape
+    d = initialised(AppendDesc, "rapt_append_desc_init_sized")
+    a = initialised(AppendArgs, "rapt_append_args_init_sized")
+    row = rapt.rapt_row_bytes(kind, channels)
+    out = np.zeros((tokens, row), np.uint8)
+    x = np.ascontiguousarray(x, np.float32)
+    d.batch = d.kv_heads = 1
+    d.tokens = d.kv_len = tokens
+    d.d_v = channels
+    d.new_v = Layout(F32, 0, 0, 4 * channels)
+    d.v = Layout(kind, 0, 0, row)
+    a.new_v, a.v = x.ctypes.data, out.ctypes.data
+    if isinstance(scales, str):
+        scales = np.zeros(tokens, np.float32)
+        d.v_scales = Scales(1, 0, 0, 4, 0)
+        a.v_scales = scales.ctypes.data
+        assert rapt.rapt_kv_append(ctypes.byref(d), ctypes.byref(a), 0, 1) == 0
+        return out, scales
+    if scales is not None:
+        d.v_scales = Scales(1, 0, 0, 0, channel_stride)
+        a.v_scales = scales.ctypes.data
+    assert rapt.rapt_kv_append(ctypes.byref(d), ctypes.byref(a), 0, 1) == 0
+    return out
+
+
+def frequencies(base, channels):
+    out = np.zeros(channels // 2)
+    assert rapt.rapt_rope_frequencies(base, channels, out.ctypes.data) == 0
+    return out
+
+
+def rope(x, positions, frequencies, interleaved, amplitude=1.0):
+    """x [heads, tokens, d], f32; positions [tokens]."""
+    heads, tokens, d = x.shape
+    a = initialised(RopeArgs, "rapt_rope_args_init_sized")
+    x, out = np.ascontiguousarray(x, np.float32), np.zeros(x.shape, np.float32)
+    positions, frequencies = positions.astype(np.int32), np.ascontiguousarray(frequencies, np.float64)
+    a.batch, a.heads, a.tokens, a.d = 1, heads, tokens, d
+    a.in_ = a.out = Layout(F32, 0, 4 * tokens * d, 4 * d)
+    a.from_, a.to, a.positions = x.ctypes.data, out.ctypes.data, positions.ctypes.data
+    a.rotary = Rotary(2 * len(frequencies), interleaved, frequencies.ctypes.data, amplitude, 0)
+    assert rapt.rapt_rope(ctypes.byref(a), 0, 1) == 0
+    return out
+
+
+rng = np.random.default_rng(20210420)
+
+
+def rows(tokens, channels):
+    """Normally distributed, of sizes from 2^-20 to 2^12; some with outliers, some all of one sign, some zero, some of few values
+    (which is where rounding meets ties)."""
+    x = rng.standard_normal((tokens, channels)) * np.exp2(rng.integers(-20, 13, (tokens, 1)))
+    x[::7] *= np.where(rng.random(x[::7].shape) < 0.02, 30, 1)
+    x[::11] = np.abs(x[::11])
+    x[::13] = np.round(x[::13] / np.abs(x[::13]).max(axis=1, keepdims=True) * 16)
+    x[::17] = 0
+    return x.astype(np.float32)
+
+
+# ---- Types -----------------------------------------------------------------------------------------------------------------
+
+
+def test_ggml():
+    names = {Q8_0: "Q8_0", Q4_0: "Q4_0", Q4_1: "Q4_1", Q5_0: "Q5_0", Q5_1: "Q5_1"}
+    try:
+        from gguf import GGMLQuantizationType, quants
+    except ImportError:
+        for name in names.values():
+            skip(f"{name} = gguf's", "gguf is not installed")
+        return
+    x = rows(20000, 96) + np.float32(0)  # without -0: of that and 0, NumPy's minimum is either
+    size = np.abs(x).reshape(-1, 32).max(axis=1)
+    ordinary = (size > 2.0**-6) & (size < 2.0**14)  # where f16 has a good scale for them
+    for kind, name in names.items():
+        with np.errstate(over="ignore"):
+            want = quants.quantize(x, GGMLQuantizationType[name])
+        got = append(x, kind)
+        wrong = np.argwhere((got != want).any(axis=1))
+        ok(got.shape == want.shape and len(wrong) == 0, f"{name} = gguf's: {len(wrong)} of {len(x)} rows differ")
+        back = quants.dequantize(got, GGMLQuantizationType[name])
+        step = size[ordinary] / {Q8_0: 127, Q4_0: 8, Q4_1: 7.5, Q5_0: 16, Q5_1: 15.5}[kind]
+        worst = (np.abs(back - x).reshape(-1, 32).max(axis=1)[ordinary] / step).max()
+        ok(worst < 1.05, f"{name}: read back within {worst:.3f} steps")
+
+
+def test_floats():
+    """f16, bf16 and fp8: random bits, and every value with all that lies around the middle between it and the next."""
+    for kind, name, numpy_name, largest in ((F16, "f16", "float16", None), (BF16, "bf16", "bfloat16", None),
+                                            (E4M3, "e4m3", "float8_e4m3fn", 448.0), (E5M2, "e5m2", "float8_e5m2", 57344.0)):
+        x = rng.integers(0, 2**32, 1 << 20, np.uint32).view(np.float32)
+        near = np.concatenate([np.arange(0, 2**15), np.arange(-2**15, 0)]).astype(np.int16).view(np.float16).astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            middle = (near[1:].astype(np.float64) + near[:-1].astype(np.float64)).astype(np.float32) / 2
+        x = np.concatenate([x, near, middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)]).astype(np.float32)
+        if kind in (E4M3, E5M2):
+            mids = x[np.abs(x) < largest]
+            x = np.concatenate([x, (mids.view(np.uint32) & 0xfff00000).view(np.float32),
+                                ((mids.view(np.uint32) & 0xfff00000) | 0x80000).view(np.float32)])
+        x = x[:len(x) // 64 * 64].reshape(-1, 64)
+        nan = np.isnan(x)
+        bounded = x if largest is None else np.clip(x, -largest, largest)
+        width = np.uint16 if largest is None else np.uint8
+        if kind == F16:
+            with np.errstate(over="ignore"):
+                want = bounded.astype(np.float16).view(width)
+        else:
+            try:
+                import ml_dtypes
+                with np.errstate(all="ignore"):
+                    want = bounded.astype(getattr(ml_dtypes, numpy_name)).view(width)
+            except ImportError:
+                try:
+                    import torch
+                    kept = torch.from_numpy(bounded.copy()).to(getattr(torch, numpy_name))
+                    want = kept.view(torch.uint8 if largest else torch.int16).numpy().view(width)
+                except (ImportError, AttributeError):
+                    skip(f"{name} = {numpy_name}", "neither ml_dtypes nor torch is installed")
+                    continue
+        got = append(x, kind).view(width)
+        wrong = int(((got != want) & ~nan).sum())
+        exponent = {F16: 0x7c00, BF16: 0x7f80, E4M3: 0x7e, E5M2: 0x7c}[kind]
+        is_nan = (got & {F16: 0x7fff, BF16: 0x7fff, E4M3: 0x7f, E5M2: 0x7f}[kind]) > exponent
+        ok(wrong == 0 and (is_nan == nan).all(), f"{name} = {numpy_name}: {wrong} of {x.size} differ")
+
+
+def test_bytes():
+    x = rows(20000, 100)
+    got, factors = append(x, INT8, "token")
+    want = np.abs(x).max(axis=1) / np.float32(127)
+    with np.errstate(invalid="ignore"):
+        numbers = np.where(want[:, None] == 0, 0, np.rint(x / want[:, None])).clip(-127, 127).astype(np.int8)
+    ok((factors == want).all() and (got.view(np.int8) == numbers).all(), "int8 with a factor for each token = NumPy's")
+    worst = (np.abs(got.view(np.int8) * factors[:, None].astype(np.float64) - x).max(axis=1) / np.maximum(factors, 1e-30)).max()
+    ok(worst <= 0.5001, f"int8: read back within {worst:.4f} steps")
+    for kind, name, largest in ((E4M3, "float8_e4m3fn", 448), (E5M2, "float8_e5m2", 57344)):
+        try:
+            import ml_dtypes
+        except ImportError:
+            skip(f"{name} with a factor for each token", "ml_dtypes is not installed")
+            continue
+        got, factors = append(x, kind, "token")
+        want = np.abs(x).max(axis=1) / np.float32(largest)
+        with np.errstate(invalid="ignore"):
+            scaled = np.where(want[:, None] == 0, np.float32(0), x / want[:, None])
+        want_bytes = scaled.clip(-largest, largest).astype(getattr(ml_dtypes, name)).view(np.uint8)
+        ok((factors == want).all() and (got == want_bytes).all(), f"{name} with a factor for each token")
+    given = np.exp2(rng.uniform(-6, 2, 100)).astype(np.float32)
+    want = np.rint(x / given).clip(-127, 127).astype(np.int8)
+    ok((append(x, INT8, given, 4).view(np.int8) == want).all(), "int8 with given factors for each channel = NumPy's")
+    want = np.rint(x / given[0]).clip(-127, 127).astype(np.int8)
+    ok((append(x, INT8, given).view(np.int8) == want).all(), "int8 with one given factor = NumPy's")
+
+
+def test_int4():
+    """By their layout: the error is below that of the plain definition, and of half a step or little more."""
+    x = rows(20000, 64)
+    group = x.reshape(-1, 32).astype(np.float64)
+    size = np.abs(group).max(axis=1)
+    ordinary = (size > 2.0**-6) & (size < 2.0**14)  # where f16 has a good scale for them
+    x, group = x.reshape(-1, 32)[ordinary], group[ordinary]
+    b = append(x, INT4).reshape(-1, 18)
+    n = np.stack([b[:, 2:] & 15, b[:, 2:] >> 4], axis=2).reshape(-1, 32)
+    back = b[:, :2].copy().view(np.float16).astype(np.float64) * (n - 8.0)
+    plain = np.maximum(np.abs(group).max(axis=1, keepdims=True) / 7, 1e-30)
+    plain_back = plain * np.rint(group / plain)
+    square = np.square(group).sum(axis=1)
+    error, bound = (np.mean(np.square(y - group).sum(axis=1) / square) for y in (back, plain_back))
+    ok(error < bound, f"int4: relative square error {error:.5f}, with max|x| / 7 it would be {bound:.5f}")
+    b = append(x, INT4_MIN).reshape(-1, 20)
+    n = np.stack([b[:, 4:] & 15, b[:, 4:] >> 4], axis=2).reshape(-1, 32)
+    head = b[:, :4].copy().view(np.float16).astype(np.float64)
+    back = head[:, :1] * n + head[:, 1:]
+    step = (group.max(axis=1) - group.min(axis=1)) / 15
+    worst = (np.abs(back - group).max(axis=1) / np.maximum(step, np.abs(group).max(axis=1) * 2.0**-9)).max()
+    ok(worst < 0.75, f"int4 with a minimum: read back within {worst:.3f} steps")
+
+
+# ---- Rotary embedding ------------------------------------------------------------------------------------------------------
+
+
+def llama3(inverse, factor=8.0, low=1.0, high=4.0, old=8192):
+    """Llama 3.1's scaling of frequencies, as Hugging Face's modeling_rope_utils has it."""
+    length = 2 * np.pi / inverse
+    scaled = np.where(length > old / low, inverse / factor, inverse)
+    smooth = (old / length - low) / (high - low)
+    smoothed = (1 - smooth) * scaled / factor + smooth * scaled
+    return np.where((length >= old / high) & (length <= old / low), smoothed, scaled)
+
+
+def rotated(x, positions, inverse, interleaved, amplitude):
+    """Hugging Face's apply_rotary_pos_emb, for GPT-NeoX and Llama or for GPT-J, in float64; channels beyond stay."""
+    angles = positions[:, None] * inverse[None, :]
+    angles = np.repeat(angles, 2, axis=1) if interleaved else np.concatenate([angles, angles], axis=1)
+    cos, sin, n = np.cos(angles) * amplitude, np.sin(angles) * amplitude, 2 * len(inverse)
+    part = x[..., :n].astype(np.float64)
+    if interleaved:
+        half = np.stack([-part[..., 1::2], part[..., ::2]], axis=-1).reshape(part.shape)
+    else:
+        half = np.concatenate([-part[..., n // 2:], part[..., :n // 2]], axis=-1)
+    return np.concatenate([part * cos + half * sin, x[..., n:]], axis=-1)
+
+
+def test_rope():
+    for base, channels in (10000.0, 64), (10000.0, 128), (500000.0, 128), (1000000.0, 80), (1.0, 6):
+        want = 1.0 / base**(np.arange(0, channels, 2) / channels)
+        worst = np.abs(frequencies(base, channels) / want - 1).max()
+        ok(worst < 1e-15, f"frequencies of base {base:g} and {channels} channels: {worst:.1e}")
+    x = rng.standard_normal((3, 500, 128)).astype(np.float32)
+    positions = np.concatenate([np.arange(100), rng.integers(0, 131072, 400)])
+    for what, inverse, amplitude in (("all channels", frequencies(10000, 128), 1.0), ("a part", frequencies(10000, 32), 1.0),
+                                     ("Llama 3.1's frequencies", llama3(frequencies(500000, 128)), 1.0),
+                                     ("linear scaling and an amplitude", frequencies(10000, 128) / 4, 1.1386294361119891)):
+        for interleaved in 0, 1:
+            got, want = rope(x, positions, inverse, interleaved, amplitude), rotated(x, positions, inverse, interleaved, amplitude)
+            worst = np.abs(got - want).max() / np.abs(x).max()
+            ok(worst < 3e-7, f"rope, {'pairs' if interleaved else 'halves'}, {what}: {worst:.1e}")
+            ok((got[..., 2 * len(inverse):] == x[..., 2 * len(inverse):]).all(), "... the other channels as they were")
+    # Positions up to 2^31 and frequencies of 53 bits: the angle exactly, by whole turns of a pi of 60 digits.
+    turn = 2 * Fraction(314159265358979323846264338327950288419716939937510582097494, 10**59)
+    inverse = frequencies(10000, 128)
+    positions = rng.integers(0, 2**31, 200)
+    x = np.zeros((1, 200, 128), np.float32)
+    x[..., :64] = 1
+    got, worst = rope(x, positions, inverse, 0)[0].astype(np.float64), 0.0
+    for row, position in zip(got, positions):
+        angle = np.array([float(Fraction(int(position)) * Fraction(float(f)) % turn) for f in inverse])
+        want = np.concatenate([np.cos(angle), np.sin(angle)])
+        worst = max(worst, (np.abs(row - want) - np.spacing(np.abs(want).astype(np.float32)) / 2).max())
+    ok(worst < 1e-11, f"rope, positions up to 2^31: at most {worst:.1e} beyond half an ulp")
+
+
+test_ggml()
+test_floats()
+test_bytes()
+test_int4()
+test_rope()
+print(f"1..{tests}")
+sys.exit(failures != 0)
