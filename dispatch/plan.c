@@ -198,7 +198,7 @@ static rapt_status check_features(const rapt_desc *d) {
         (d->page_size > 0) != (d->table.type != 0) || (d->page_size > 0 && d->k_starts))
         return RAPT_ERR_FEATURE;
     if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK || (d->kv_first && d->k_starts)) return RAPT_ERR_FEATURE;
-    if (!in_range(d->kv_first + d->kv_len, 0, RAPT_MAX_LENGTH) || !in_range(d->kv_total, 0, RAPT_MAX_LENGTH))
+    if (!in_range(d->kv_first, 0, RAPT_MAX_LENGTH - d->kv_len) || !in_range(d->kv_total, 0, RAPT_MAX_LENGTH))
         return RAPT_ERR_SHAPE;
     if (d->arith == RAPT_INT8_DOT && (d->k.type != RAPT_INT8 || d->v.type != RAPT_INT8)) return RAPT_ERR_ARITH;
     return in_range((int64_t)d->arith, RAPT_EXACT, RAPT_INT8_DOT) ? RAPT_OK : RAPT_ERR_ARITH;
@@ -438,8 +438,10 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     rapt_status status = rapt_read_struct(&d, sizeof d, desc);
     if (status == RAPT_OK) status = check_shape(&d);
     if (status == RAPT_OK) status = check_features(&d);
-    p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
-    if (status == RAPT_OK) status = check_tensors(&d, &p);
+    if (status == RAPT_OK) {
+        p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
+        status = check_tensors(&d, &p);
+    }
     if (status == RAPT_OK) status = set_scale(&d, &p.problem);
     if (status == RAPT_OK) status = rapt_select(d.isa, &p.kernel);
     if (status != RAPT_OK) return status;
