@@ -2,7 +2,7 @@
 """include/rapt.h for ctypes, as far as Python here needs it."""
 import ctypes
 
-F32, F16, BF16, BOOL, BIT, I32 = 1, 2, 3, 14, 15, 16
+(F32, F16, BF16, F8_E4M3, F8_E5M2, INT8, INT4, INT4_MIN, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, BOOL, BIT, I32) = range(1, 17)
 CAUSAL_NONE, CAUSAL_BOTTOM_RIGHT, CAUSAL_TOP_LEFT = range(3)
 ALIBI_DISTANCE = 1
 PLAN_WORDS = 192
@@ -35,6 +35,20 @@ Logits = structure("Logits", [
 LogitsBody = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Logits))
 
 
+Rotary = structure("Rotary", [(ctypes.c_int64, "channels"), (ctypes.c_int, "interleaved"), (ctypes.c_void_p, "frequencies"),
+                              (ctypes.c_double, "amplitude"), (ctypes.c_int64, "offset")])
+AppendDesc = structure("AppendDesc", [
+    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch kv_heads tokens kv_len d_k d_v"), (Layout, "new_k new_v k v"),
+    (Scales, "k_scales v_scales"), (ctypes.c_int64, "page_size pages"), (Layout, "table"), (ctypes.c_int, "trust_table"),
+    (Rotary, "rotary")])
+AppendArgs = structure("AppendArgs", [
+    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "new_k new_v k v k_scales v_scales starts lengths token_starts positions table "
+                                                 "table_starts ring_starts")])
+RopeArgs = structure("RopeArgs", [
+    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch heads tokens d"), (Layout, "in_ out"), (ctypes.c_void_p, "from_ to"),
+    (Rotary, "rotary"), (ctypes.c_void_p, "starts lengths token_starts positions")])
+
+
 class Error(Exception):
     """A status that is not RAPT_OK, in words."""
 
@@ -52,15 +66,17 @@ class Library:
         if status:
             raise self.error(self.c.rapt_status_string(status).decode())
 
+    def initialised(self, kind, init):
+        struct = kind()
+        init(ctypes.byref(struct), ctypes.c_size_t(ctypes.sizeof(struct)))
+        assert struct.size == ctypes.sizeof(struct), f"{kind.__name__} is not what the library takes"
+        return struct
+
     def desc(self):
-        desc = Desc()
-        self.c.rapt_desc_init_sized(ctypes.byref(desc), ctypes.c_size_t(ctypes.sizeof(desc)))
-        return desc
+        return self.initialised(Desc, self.c.rapt_desc_init_sized)
 
     def args(self):
-        args = Args()
-        self.c.rapt_args_init_sized(ctypes.byref(args), ctypes.c_size_t(ctypes.sizeof(args)))
-        return args
+        return self.initialised(Args, self.c.rapt_args_init_sized)
 
     def plan(self, desc):
         plan = (ctypes.c_uint64 * PLAN_WORDS)()
