@@ -37,27 +37,44 @@ int64_t rapt_row_bytes(rapt_type type, int64_t channels) {
     return group == 0 || channels % group ? -1 : rapt_product(channels / group, bytes);
 }
 
-typedef struct dimension {
-    int64_t length, stride;
-} dimension;
+int64_t rapt_bytes_of(rapt_type type, int64_t elements) {
+    switch (type) {
+    case RAPT_BOOL:
+        return elements;
+    case RAPT_BIT:
+        return elements / 8 + (elements % 8 != 0);
+    case RAPT_I32:
+        return elements * (int64_t)sizeof(int32_t);
+    default:
+        return rapt_row_bytes(type, elements);
+    }
+}
 
-rapt_status rapt_measure(const rapt_layout *layout, int64_t batch, int64_t heads, int64_t tokens, int64_t channels, bool output,
-                         uint64_t *bytes) {
-    int64_t unused, span = rapt_row_bytes(layout->type, channels);
-    if (span < 0) return group_of(layout->type, &unused) ? RAPT_ERR_SHAPE : RAPT_ERR_TYPE;
-    dimension d[3] = {{batch, layout->batch_stride}, {heads, layout->head_stride}, {tokens, layout->token_stride}};
-    for (int i = 0; i < 3; i++)
-        if (d[i].stride < 0) return RAPT_ERR_STRIDE;
+rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
+    int64_t token = rapt_row_bytes(type, channels), head = rapt_product(token, tokens);
+    return (rapt_layout){type, rapt_product(head, heads), head, token};
+}
+
+rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
+    int64_t head = rapt_row_bytes(type, channels), token = rapt_product(head, heads);
+    return (rapt_layout){type, rapt_product(token, tokens), head, token};
+}
+
+rapt_status rapt_measure_dimensions(rapt_dimension *d, int n, int64_t row, bool output, uint64_t *bytes) {
+    if (row < 0) return RAPT_ERR_TYPE;
     *bytes = 0;
-    if (batch == 0 || heads == 0 || tokens == 0) return RAPT_OK;
-    for (int i = 0; i < 2; i++) /* by stride, ascending */
-        for (int j = 0; j < 2 - i; j++)
-            if (d[j].stride > d[j + 1].stride) {
-                dimension swapped = d[j];
-                d[j] = d[j + 1];
-                d[j + 1] = swapped;
-            }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < n; i++)
+        if (d[i].stride < 0) return RAPT_ERR_STRIDE;
+    for (int i = 0; i < n; i++)
+        if (d[i].length == 0) return RAPT_OK;
+    for (int i = 1; i < n; i++) /* by stride, ascending */
+        for (int j = i; j > 0 && d[j - 1].stride > d[j].stride; j--) {
+            rapt_dimension swapped = d[j];
+            d[j] = d[j - 1];
+            d[j - 1] = swapped;
+        }
+    int64_t span = row;
+    for (int i = 0; i < n; i++) {
         if (d[i].length == 1) continue;
         if (output && d[i].stride < span) return RAPT_ERR_STRIDE;
         int64_t extent = rapt_product(d[i].length - 1, d[i].stride);
@@ -66,4 +83,15 @@ rapt_status rapt_measure(const rapt_layout *layout, int64_t batch, int64_t heads
     if ((uint64_t)span > PTRDIFF_MAX) return RAPT_ERR_STRIDE;
     *bytes = (uint64_t)span;
     return RAPT_OK;
+}
+
+rapt_status rapt_measure_rows(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t row, bool output,
+                              uint64_t *bytes) {
+    rapt_dimension d[] = {{batch, l->batch_stride}, {heads, l->head_stride}, {tokens, l->token_stride}};
+    return rapt_measure_dimensions(d, 3, row, output, bytes);
+}
+
+rapt_status rapt_measure(const rapt_layout *layout, int64_t batch, int64_t heads, int64_t tokens, int64_t channels, bool output,
+                         uint64_t *bytes) {
+    return rapt_measure_rows(layout, batch, heads, tokens, rapt_row_bytes(layout->type, channels), output, bytes);
 }

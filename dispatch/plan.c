@@ -5,8 +5,8 @@
 #include <float.h>
 #include <string.h>
 
+#include "layout.h"
 #include "select.h"
-#include "types.h"
 
 const char *rapt_version(void) { return RAPT_VERSION; }
 
@@ -75,92 +75,9 @@ void rapt_desc_init_sized(rapt_desc *desc, size_t size) {
     desc->threads = 1;
 }
 
-int64_t rapt_row_bytes(rapt_type type, int64_t channels) {
-    switch (type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    case name:                                                                                                                   \
-        return channels * bytes;
-        RAPT_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    case name:                                                                                                                   \
-        return channels % group ? -1 : channels / group * bytes;
-        RAPT_KV_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-    default:
-        return -1;
-    }
-}
-
-int64_t rapt_bytes_of(rapt_type type, int64_t elements) {
-    switch (type) {
-    case RAPT_BOOL:
-        return elements;
-    case RAPT_BIT:
-        return elements / 8 + (elements % 8 != 0);
-    case RAPT_I32:
-        return elements * (int64_t)sizeof(int32_t);
-    default:
-        return rapt_row_bytes(type, elements);
-    }
-}
-
-/* a * b, or -1 when that overflows or a factor is negative. */
-static int64_t product(int64_t a, int64_t b) {
-    int64_t ab;
-    return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &ab) ? -1 : ab;
-}
-
-rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
-    int64_t token = rapt_row_bytes(type, channels), head = product(token, tokens);
-    return (rapt_layout){type, product(head, heads), head, token};
-}
-
-rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
-    int64_t head = rapt_row_bytes(type, channels), token = product(head, heads);
-    return (rapt_layout){type, product(token, tokens), head, token};
-}
-
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-typedef struct dimension {
-    int64_t length, stride;
-} dimension;
-
-/* Checks strides, and measures a tensor from its first to its last byte. row: bytes of its innermost dimension, -1 for a type
- * that is not allowed. */
-static rapt_status measure_dimensions(dimension *d, int n, int64_t row, bool output, uint64_t *bytes) {
-    if (row < 0) return RAPT_ERR_TYPE;
-    *bytes = 0;
-    for (int i = 0; i < n; i++)
-        if (d[i].stride < 0) return RAPT_ERR_STRIDE;
-    for (int i = 0; i < n; i++)
-        if (d[i].length == 0) return RAPT_OK;
-    for (int i = 1; i < n; i++) /* by stride, ascending */
-        for (int j = i; j > 0 && d[j - 1].stride > d[j].stride; j--) {
-            dimension swapped = d[j];
-            d[j] = d[j - 1];
-            d[j - 1] = swapped;
-        }
-    int64_t span = row;
-    for (int i = 0; i < n; i++) {
-        if (d[i].length == 1) continue;
-        if (output && d[i].stride < span) return RAPT_ERR_STRIDE;
-        int64_t extent = product(d[i].length - 1, d[i].stride);
-        if (extent < 0 || __builtin_add_overflow(span, extent, &span)) return RAPT_ERR_STRIDE;
-    }
-    if ((uint64_t)span > PTRDIFF_MAX) return RAPT_ERR_STRIDE;
-    *bytes = (uint64_t)span;
-    return RAPT_OK;
-}
-
-static rapt_status measure(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t row, bool output,
-                           uint64_t *bytes) {
-    dimension d[] = {{batch, l->batch_stride}, {heads, l->head_stride}, {tokens, l->token_stride}};
-    return measure_dimensions(d, 3, row, output, bytes);
-}
 
 /* The row of a tensor that may be left out, as measure wants it: only these types are allowed. */
 static int64_t row_of(rapt_type type, uint32_t allowed, int64_t elements) {
@@ -198,8 +115,7 @@ static rapt_status check_features(const rapt_desc *d) {
         (d->page_size > 0) != (d->table.type != 0) || (d->page_size > 0 && d->k_starts))
         return RAPT_ERR_FEATURE;
     if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK || (d->kv_first && d->k_starts)) return RAPT_ERR_FEATURE;
-    if (!in_range(d->kv_first, 0, RAPT_MAX_LENGTH - d->kv_len) || !in_range(d->kv_total, 0, RAPT_MAX_LENGTH))
-        return RAPT_ERR_SHAPE;
+    if (d->kv_first > RAPT_MAX_LENGTH - d->kv_len || !in_range(d->kv_total, 0, RAPT_MAX_LENGTH)) return RAPT_ERR_SHAPE;
     if (d->arith == RAPT_INT8_DOT && (d->k.type != RAPT_INT8 || d->v.type != RAPT_INT8)) return RAPT_ERR_ARITH;
     return in_range((int64_t)d->arith, RAPT_EXACT, RAPT_INT8_DOT) ? RAPT_OK : RAPT_ERR_ARITH;
 }
@@ -221,10 +137,10 @@ static rapt_status measure_scales(const rapt_scales *s, int64_t batch, int64_t h
     if (!s->present) return RAPT_OK;
     if (s->token_stride && s->channel_stride) return RAPT_ERR_STRIDE;
     bool by_channel = s->channel_stride != 0;
-    dimension d[] = {{batch, s->batch_stride},
-                     {heads, s->head_stride},
-                     {by_channel ? channels : tokens, by_channel ? s->channel_stride : s->token_stride}};
-    return measure_dimensions(d, 3, sizeof(float), false, bytes);
+    rapt_dimension d[] = {{batch, s->batch_stride},
+                          {heads, s->head_stride},
+                          {by_channel ? channels : tokens, by_channel ? s->channel_stride : s->token_stride}};
+    return rapt_measure_dimensions(d, 3, sizeof(float), false, bytes);
 }
 
 static rapt_status check_tensors(const rapt_desc *d, full_plan *p) {
@@ -236,7 +152,7 @@ static rapt_status check_tensors(const rapt_desc *d, full_plan *p) {
 
     tensor_bytes *b = &p->bytes;
 #define RAPT_MEASURE(tensor, batch, heads, tokens, row, output)                                                                  \
-    if (status == RAPT_OK) status = measure(&d->tensor, batch, heads, tokens, row, output, &b->tensor)
+    if (status == RAPT_OK) status = rapt_measure_rows(&d->tensor, batch, heads, tokens, row, output, &b->tensor)
     RAPT_MEASURE(q, q_batch, d->heads, d->q_len, row_of(d->q.type, FLOATS, d->d_k), false);
     RAPT_MEASURE(k, k_batch, d->kv_heads, k_len, row_of(d->k.type, KV_TYPES, d->d_k), false);
     RAPT_MEASURE(v, k_batch, d->kv_heads, k_len, row_of(d->v.type, KV_TYPES, d->d_v), false);
@@ -252,16 +168,16 @@ static rapt_status check_tensors(const rapt_desc *d, full_plan *p) {
 #undef RAPT_MEASURE
     if (d->unmerged && status == RAPT_OK) {
         int64_t state = d->states.type == RAPT_F32 ? (int64_t)(RAPT_STATE_FLOATS(d->d_v) * sizeof(float)) : -1;
-        dimension s[] = {{q_batch, d->states.batch_stride},
-                         {d->heads, d->states.head_stride},
-                         {d->q_len, d->states.token_stride},
-                         {divide_up(d->kv_len, RAPT_CHUNK), d->state_stride}};
-        status = measure_dimensions(s, 4, state, true, &b->states);
+        rapt_dimension s[] = {{q_batch, d->states.batch_stride},
+                              {d->heads, d->states.head_stride},
+                              {d->q_len, d->states.token_stride},
+                              {divide_up(d->kv_len, RAPT_CHUNK), d->state_stride}};
+        status = rapt_measure_dimensions(s, 4, state, true, &b->states);
     }
     if (status == RAPT_OK && d->table.type) {
         uint64_t bytes; /* is measured when it is known whether it is a matrix */
-        status = measure(&d->table, d->batch, d->kv_heads, queries,
-                         row_of(d->table.type, 1 << RAPT_I32, divide_up(d->kv_len, d->page_size)), false, &bytes);
+        status = rapt_measure_rows(&d->table, d->batch, d->kv_heads, queries,
+                                   row_of(d->table.type, 1 << RAPT_I32, divide_up(d->kv_len, d->page_size)), false, &bytes);
     }
     if (status == RAPT_OK)
         status =
@@ -275,11 +191,11 @@ static rapt_status check_tensors(const rapt_desc *d, full_plan *p) {
 rapt_status rapt_measure_states(const full_plan *p, const rapt_states *s, uint64_t *bytes) {
     const rapt_problem *problem = &p->problem;
     if (s->chunks < 0) return RAPT_ERR_RANGE;
-    dimension d[] = {{p->q_starts ? problem->batch > 0 : problem->batch, s->batch_stride},
-                     {problem->heads, s->head_stride},
-                     {problem->q_len, s->token_stride},
-                     {s->chunks, s->state_stride}};
-    return measure_dimensions(d, 4, (int64_t)(RAPT_STATE_FLOATS(problem->d_v) * sizeof(float)), false, bytes);
+    rapt_dimension d[] = {{p->q_starts ? problem->batch > 0 : problem->batch, s->batch_stride},
+                          {problem->heads, s->head_stride},
+                          {problem->q_len, s->token_stride},
+                          {s->chunks, s->state_stride}};
+    return rapt_measure_dimensions(d, 4, (int64_t)(RAPT_STATE_FLOATS(problem->d_v) * sizeof(float)), false, bytes);
 }
 
 /* The scale is applied as an exponent of 2 after the scores' maximum is subtracted; q takes only its sign, which is exact. Where
@@ -356,7 +272,7 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
         c.joined_heads = heads_together(problem, together);
     } else if (!own_keys) {
         /* A pass has tiles of rows, or, where there is a map, of whole periods of it. */
-        int64_t period = problem->map.type ? product(problem->map_queries, problem->group) : 0,
+        int64_t period = problem->map.type ? rapt_product(problem->map_queries, problem->group) : 0,
                 per_period = divide_up(period, kernel->lanes);
         c.period = period > 0 && per_period <= p->pass_tiles ? period : 0;
         int64_t unit = c.period ? c.period : kernel->lanes, unit_tiles = c.period ? per_period : 1;
@@ -386,7 +302,7 @@ enum { MOST_THREADS = 4096 }; /* for which work is cut: keeps the sizes below fa
 
 /* Adds an entry, or as many equal ones. False when numbers overflow. */
 static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
-    int64_t tasks = product(n, c->tasks), states = product(n, (int64_t)c->state_bytes);
+    int64_t tasks = rapt_product(n, c->tasks), states = rapt_product(n, (int64_t)c->state_bytes);
     if (tasks < 0 || states < 0 || __builtin_add_overflow(p->tasks[0], tasks, &p->tasks[0]) ||
         __builtin_add_overflow(p->shared_bytes, (size_t)states, &p->shared_bytes))
         return false;
@@ -409,7 +325,7 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
         int64_t wanted = (ragged(p) ? 8 : 4) * (threads < MOST_THREADS ? threads : MOST_THREADS), pairs = 0;
         for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && pairs >= 0; b++)
             if (__builtin_add_overflow(pairs, attended_pairs(p, entry_queries(p, b), entry_keys(p, b)), &pairs)) pairs = -1;
-        pairs = product(product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
+        pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
         p->task_pairs = pairs < 0 ? INT64_MAX : larger(divide_up(pairs, wanted), 1);
     }
     if (ragged(p) || problem->integer || problem->q_len * problem->group > p->kernel->few_rows)
@@ -424,7 +340,8 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
             if (!add_entries(p, &c, 1)) return RAPT_ERR_SHAPE;
         }
     }
-    if (p->phases == 2 && (p->tasks[1] = product(problem->batch, problem->kv_heads)) < 0) return RAPT_ERR_SHAPE;
+    if (!p->path) p->path = "keys-in-lanes"; /* no entries */
+    if (p->phases == 2 && (p->tasks[1] = rapt_product(problem->batch, problem->kv_heads)) < 0) return RAPT_ERR_SHAPE;
     return RAPT_OK;
 }
 

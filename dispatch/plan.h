@@ -61,9 +61,6 @@ static inline int64_t entry_keys(const full_plan *p, int64_t entry) {
 /* How an entry of so many queries and stored keys is cut. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys);
 
-/* Bytes of a row of any type; -1 if there is no such row. */
-int64_t rapt_bytes_of(rapt_type type, int64_t elements);
-
 /* Checks the strides of states that are to be merged, and measures them. */
 rapt_status rapt_measure_states(const full_plan *p, const rapt_states *states, uint64_t *bytes);
 

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "layout.h"
 #include "plan.h"
 #include "select.h"
 
@@ -13,18 +14,9 @@ void rapt_args_init_sized(rapt_args *args, size_t size) {
     args->size = size;
 }
 
-typedef struct range {
-    uintptr_t first;
-    uint64_t bytes;
-} range;
-
-static bool overlap(range a, range b) {
-    return a.bytes && b.bytes && (a.first < b.first ? b.first - a.first < a.bytes : a.first - b.first < b.bytes);
-}
-
 /* The ranges of memory that a call uses, as far as the plan has them. */
 typedef struct ranges {
-    range at[16];
+    rapt_range at[16];
     int n;
 } ranges;
 
@@ -32,7 +24,7 @@ static rapt_status add_range(ranges *r, const void *from, uint64_t bytes) {
     if (bytes == 0) return RAPT_OK;
     if (!from) return RAPT_ERR_NULL;
     if (bytes > UINTPTR_MAX - (uintptr_t)from) return RAPT_ERR_STRIDE;
-    r->at[r->n++] = (range){(uintptr_t)from, bytes};
+    r->at[r->n++] = (rapt_range){(uintptr_t)from, bytes};
     return RAPT_OK;
 }
 
@@ -98,13 +90,13 @@ static rapt_status check_args(const full_plan *p, const rapt_args *args, int64_t
     if (workspace) {
         if (!args->workspace || args->workspace_bytes < workspace) return RAPT_ERR_WORKSPACE;
         if ((uintptr_t)args->workspace % RAPT_WORKSPACE_ALIGNMENT) return RAPT_ERR_ALIGNMENT;
-        out.at[out.n++] = (range){(uintptr_t)args->workspace, workspace};
+        out.at[out.n++] = (rapt_range){(uintptr_t)args->workspace, workspace};
     }
     for (int i = 0; i < out.n; i++) {
         for (int j = 0; j < in.n; j++)
-            if (overlap(out.at[i], in.at[j])) return RAPT_ERR_OVERLAP;
+            if (rapt_ranges_meet(out.at[i], in.at[j])) return RAPT_ERR_OVERLAP;
         for (int j = 0; j < i; j++)
-            if (overlap(out.at[i], out.at[j])) return RAPT_ERR_OVERLAP;
+            if (rapt_ranges_meet(out.at[i], out.at[j])) return RAPT_ERR_OVERLAP;
     }
     return RAPT_OK;
 }
@@ -481,7 +473,7 @@ rapt_status rapt_merge_states(const rapt_plan *plan, const rapt_args *args, cons
     if (status == RAPT_OK) status = add_range(&out, a.lse, b->lse);
     if (status == RAPT_OK) status = add_range(&in, a.sinks, b->sinks);
     if (status == RAPT_OK && by_channel) status = add_range(&in, a.v_scales, b->v_scales);
-    if (status == RAPT_OK && out.n == 2 && overlap(out.at[0], out.at[1])) status = RAPT_ERR_OVERLAP;
+    if (status == RAPT_OK && out.n == 2 && rapt_ranges_meet(out.at[0], out.at[1])) status = RAPT_ERR_OVERLAP;
     for (int64_t i = -1; status == RAPT_OK && i < n; i++) {
         if (i >= 0) {
             in.n = 0;
@@ -490,7 +482,7 @@ rapt_status rapt_merge_states(const rapt_plan *plan, const rapt_args *args, cons
             if (status == RAPT_OK) status = add_range(&in, sources[i].at, bytes);
         }
         for (int j = 0; j < in.n * out.n && status == RAPT_OK; j++)
-            if (overlap(in.at[j / out.n], out.at[j % out.n])) status = RAPT_ERR_OVERLAP;
+            if (rapt_ranges_meet(in.at[j / out.n], out.at[j % out.n])) status = RAPT_ERR_OVERLAP;
     }
     if (status != RAPT_OK) return status;
 
@@ -519,17 +511,17 @@ rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const 
     if (n < 0 || rows < 0 || d_v < 1 || d_v > RAPT_MAX_HEAD_DIM || rows > PTRDIFF_MAX / (int64_t)sizeof(float) / d_v)
         return RAPT_ERR_SHAPE;
     if (n > 0 && (!o || !lse)) return RAPT_ERR_NULL;
-    range out[] = {{(uintptr_t)o_out, (uint64_t)(rows * d_v) * sizeof(float)},
-                   {(uintptr_t)lse_out, (uint64_t)rows * sizeof(float)}};
+    rapt_range out[] = {{(uintptr_t)o_out, (uint64_t)(rows * d_v) * sizeof(float)},
+                        {(uintptr_t)lse_out, (uint64_t)rows * sizeof(float)}};
     if (!o_out) out[0].bytes = 0;
     if (!lse_out) out[1].bytes = 0;
-    if (overlap(out[0], out[1])) return RAPT_ERR_OVERLAP;
+    if (rapt_ranges_meet(out[0], out[1])) return RAPT_ERR_OVERLAP;
     for (int64_t i = 0; i < n && rows > 0; i++) {
         if (!o[i] || !lse[i]) return RAPT_ERR_NULL;
-        const range in[] = {{(uintptr_t)o[i], (uint64_t)(rows * d_v) * sizeof(float)},
-                            {(uintptr_t)lse[i], (uint64_t)rows * sizeof(float)}};
+        const rapt_range in[] = {{(uintptr_t)o[i], (uint64_t)(rows * d_v) * sizeof(float)},
+                                 {(uintptr_t)lse[i], (uint64_t)rows * sizeof(float)}};
         for (int j = 0; j < 4; j++) /* in place row by row, but not across */
-            if (overlap(in[j / 2], out[j % 2]) && (j / 2 != j % 2 || in[j / 2].first != out[j % 2].first))
+            if (rapt_ranges_meet(in[j / 2], out[j % 2]) && (j / 2 != j % 2 || in[j / 2].first != out[j % 2].first))
                 return RAPT_ERR_OVERLAP;
     }
     rapt_status status = rapt_select(NULL, &kernel);

@@ -335,10 +335,11 @@ RAPT_API rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args,
  * as two products and a sum of f32, each rounded. The angle is reduced exactly enough that c and s are off by less than 1e-11
  * before they are rounded, for positions up to 2^31 and frequencies up to 1. Position 0 changes nothing, amplitude aside. */
 typedef struct rapt_rotary {
-    int64_t channels;          /* so many are rotated, from channel 0 on; even, 0 (the default): none. The others stay as they are */
-    int interleaved;           /* 0 (the default): pair i is channels i and i + channels / 2 (GPT-NeoX, Llama); else 2i and 2i + 1 (GPT-J) */
-    const double *frequencies; /* [channels / 2], radians for each position, -16..16: those of rapt_rope_frequencies, scaled as the
-                                  model wants it (linear, NTK, YaRN, Llama 3) */
+    int64_t channels; /* so many are rotated, from channel 0 on; even, 0 (the default): none. The others stay as they are */
+    int interleaved;  /* 0 (the default): pair i is channels i and i + channels / 2 (GPT-NeoX, Llama); else 2i and 2i + 1 (GPT-J)
+                       */
+    const double *frequencies; /* [channels / 2], radians for each position, -16..16: those of rapt_rope_frequencies, scaled as
+                                  the model wants it (linear, NTK, YaRN, Llama 3) */
     double amplitude;          /* finite; 1 (the default) */
     int64_t offset;            /* added to every position, -RAPT_MAX_LENGTH..RAPT_MAX_LENGTH; 0 (the default) */
 } rapt_rotary;
@@ -360,8 +361,9 @@ typedef struct rapt_append_desc {
     rapt_layout new_v; /* [batch, kv_heads, tokens, d_v]: likewise */
     rapt_layout k;     /* the cache: [batch, kv_heads, kv_len, d_k], or pages. type 0: K is not written */
     rapt_layout v;     /* [batch, kv_heads, kv_len, d_v], or pages. type 0: V is not written */
-    rapt_scales k_scales, v_scales; /* without a token_stride: factors that are given. With one: factors that are found and written */
-    int64_t page_size;  /* 0 (the default): not paged */
+    rapt_scales k_scales,
+        v_scales;      /* without a token_stride: factors that are given. With one: factors that are found and written */
+    int64_t page_size; /* 0 (the default): not paged */
     int64_t pages;
     rapt_layout table;  /* [batch, kv_heads] rows of RAPT_I32; token_stride is not used */
     int trust_table;    /* not 0: neither that page numbers are below pages nor that no place is given twice is checked */
@@ -376,12 +378,13 @@ typedef struct rapt_append_args {
     const void *new_k, *new_v;
     void *k, *v;
     float *k_scales, *v_scales;
-    const int32_t *starts;       /* [batch]: the key that each entry's first new token becomes; null: 0. Later ones follow; all of them
-                                    must lie before kv_len */
-    const int32_t *lengths;      /* [batch], each 0..tokens: new tokens of each entry; null: tokens for all */
-    const int32_t *token_starts; /* [batch + 1], ascending: entry b's new tokens are token_starts[b] .. token_starts[b + 1] - 1 of a
-                                    new_k and new_v without batch dimension, where tokens is that of all; lengths is null then */
-    const int32_t *positions;    /* [batch, tokens] ([tokens] with token_starts): what is rotated by; null: the key's number */
+    const int32_t *starts;  /* [batch]: the key that each entry's first new token becomes; null: 0. Later ones follow; all of them
+                               must lie before kv_len */
+    const int32_t *lengths; /* [batch], each 0..tokens: new tokens of each entry; null: tokens for all */
+    const int32_t
+        *token_starts;        /* [batch + 1], ascending: entry b's new tokens are token_starts[b] .. token_starts[b + 1] - 1 of a
+                                 new_k and new_v without batch dimension, where tokens is that of all; lengths is null then */
+    const int32_t *positions; /* [batch, tokens] ([tokens] with token_starts): what is rotated by; null: the key's number */
     const int32_t *table, *table_starts, *ring_starts;
 } rapt_append_args;
 
@@ -406,10 +409,11 @@ RAPT_API void rapt_append_args_init_sized(rapt_append_args *args, size_t size);
  * (of types of a byte only) are, for each token and head, the largest magnitude / 127, / 448 (E4M3) or / 57344 (E5M2); NaN, with
  * elements of 0, if an element is not finite.
  *
- * Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, KV_LENGTH (a token beyond kv_len), TABLE (starts, lengths, token_starts, ring_starts, a
- * page; a place that two tokens are given), FEATURE (rotary, scales, lengths beside token_starts), RANGE (ith, nth), OVERLAP: what
- * is written may not meet what is read, from first to last byte, and the written tensors may not meet each other, unless they have
- * the same strides and their rows lie in each other's gaps (K and V of a page side by side, factors behind their row). */
+ * Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, KV_LENGTH (a token beyond kv_len), TABLE (starts, lengths, token_starts,
+ * ring_starts, a page; a place that two tokens are given), FEATURE (rotary, scales, lengths beside token_starts), RANGE (ith,
+ * nth), OVERLAP: what is written may not meet what is read, from first to last byte, and the written tensors may not meet each
+ * other, unless they have the same strides and their rows lie in each other's gaps (K and V of a page side by side, factors
+ * behind their row). */
 RAPT_API rapt_status rapt_kv_append(const rapt_append_desc *desc, const rapt_append_args *args, int64_t ith, int64_t nth);
 
 /* Rotary embedding of a tensor of its own, as of Q. */

@@ -143,9 +143,9 @@ static void find_chunk_marks(const rapt_task *t, query_tile *tile, int64_t chunk
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         tile->some[i] = tile->each[i] = 0;
+        if (position + RAPT_BLOCK <= tile->first_min || position >= tile->end_max) continue;
         if (tile->one_map_row && !tile->map_rows[0][position / t->problem->map_keys]) continue;
-        if (position + RAPT_BLOCK > tile->first_min && position < tile->end_max)
-            find_marks(t, tile, position, tile->marks + i * 2 * LANES, &tile->some[i], &tile->each[i]);
+        find_marks(t, tile, position, tile->marks + i * 2 * LANES, &tile->some[i], &tile->each[i]);
     }
 }
 

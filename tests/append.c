@@ -688,7 +688,7 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_SHAPE, d->d_k = RAPT_MAX_HEAD_DIM + 1);
     ANSWERS(RAPT_ERR_SHAPE, d->d_v = 0);
     ANSWERS(RAPT_ERR_SHAPE, d->d_v = RAPT_MAX_HEAD_DIM + 1);
-    ANSWERS(RAPT_ERR_SHAPE, d->d_v = 33);
+    ANSWERS(RAPT_ERR_TYPE, d->d_v = 33);
     ANSWERS(RAPT_ERR_SHAPE, d->page_size = -1);
     ANSWERS(RAPT_ERR_SHAPE, d->page_size = too_long);
     ANSWERS(RAPT_ERR_SHAPE, d->pages = -1);
