@@ -78,6 +78,7 @@ void rapt_desc_init_sized(rapt_desc *desc, size_t size) {
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The row of a tensor that may be left out, as measure wants it: only these types are allowed. */
 static int64_t row_of(rapt_type type, uint32_t allowed, int64_t elements) {
@@ -252,7 +253,8 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
         rapt_row_range(&p->problem, q_len, length, p->prefix, (q_len - 1) * i / 4, &first, &end);
         pairs += (end - first < keys ? end - first : keys) * (i % 4 ? 2 : 1);
     }
-    return pairs * q_len / 8 + q_len; /* a row without keys is work, too */
+    /* A row without keys is work, too. Up to 2^34 pairs of up to 2^31 queries. */
+    return q_len < INT64_C(1) << 28 ? pairs * q_len / 8 + q_len : (pairs / 8 + 1) * q_len;
 }
 
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
@@ -270,7 +272,11 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     c.pass_rows = c.tile_rows = together;
     if (c.keys_in_lanes) {
         c.joined_heads = heads_together(problem, together);
-    } else if (!own_keys) {
+    } else if (own_keys) { /* equal parts of a token's heads, as many as a pass has room for */
+        c.pass_rows = smaller(together, p->pass_tiles * kernel->lanes);
+        while (together % c.pass_rows) c.pass_rows--;
+        c.tile_rows = c.pass_rows;
+    } else {
         /* A pass has tiles of rows, or, where there is a map, of whole periods of it. */
         int64_t period = problem->map.type ? rapt_product(problem->map_queries, problem->group) : 0,
                 per_period = divide_up(period, kernel->lanes);
@@ -355,10 +361,8 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     rapt_status status = rapt_read_struct(&d, sizeof d, desc);
     if (status == RAPT_OK) status = check_shape(&d);
     if (status == RAPT_OK) status = check_features(&d);
-    if (status == RAPT_OK) {
-        p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
-        status = check_tensors(&d, &p);
-    }
+    if (status == RAPT_OK) p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
+    if (status == RAPT_OK) status = check_tensors(&d, &p);
     if (status == RAPT_OK) status = set_scale(&d, &p.problem);
     if (status == RAPT_OK) status = rapt_select(d.isa, &p.kernel);
     if (status != RAPT_OK) return status;

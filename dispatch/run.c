@@ -125,7 +125,7 @@ static rapt_status check_table(const full_plan *p, const rapt_args *args, int64_
         ring_start + keys < problem->kv_len ? ring_start + keys : problem->kv_len; /* slots that are used: to its end, */
     int64_t wrapped = ring_start + keys - end;                                     /* and from 0 on */
     int64_t pages = (end + problem->page_size - 1) / problem->page_size;
-    if (keys == 0) return RAPT_OK;
+    if (keys == 0 || entry_queries(p, entry) == 0) return RAPT_OK;
     if (args->table_starts && pages > (int64_t)args->table_starts[entry + 1] - args->table_starts[entry]) return RAPT_ERR_TABLE;
     if (p->trust_table) return RAPT_OK;
     int64_t heads = problem->table.head_stride ? problem->kv_heads : 1;

@@ -18,32 +18,44 @@ static void serial(void *pool, int64_t n, rapt_body body, void *arg) {
 
 /* Nothing to do is no error, and needs no pointers. */
 static void case_empty(check *c) {
+    enum { PLAIN, RAGGED, PAGED, MASKED, UNMERGED, KINDS };
     static const int64_t sizes[][2] = {{0, 5}, {5, 0}, {0, 0}}; /* batch, q_len */
+    static const int32_t no_tokens[6] = {0};
     FOR_EACH_KERNEL(c, k) {
-        for (int64_t n = 0; n < LENGTH_OF(sizes); n++) {
+        check_step(c, k);
+        for (int64_t n = 0; n < KINDS * LENGTH_OF(sizes); n++) {
             rapt_desc d;
             rapt_args a;
             rapt_plan plan;
-            size_t bytes;
+            rapt_plan_info info = {.size = sizeof info};
+            size_t bytes = 0;
             rapt_desc_init(&d);
             rapt_args_init(&a);
             d.isa = k->name;
-            d.batch = sizes[n][0];
-            d.q_len = sizes[n][1];
+            d.batch = sizes[n / KINDS][0];
+            d.q_len = sizes[n / KINDS][1];
+            d.kv_len = 7;
             d.heads = d.kv_heads = d.d_k = d.d_v = 1;
-            d.q = d.k = d.v = d.o = d.lse = rapt_layout_bhsd(RAPT_F32, 1, 5, 1);
+            d.q = d.o = d.lse = rapt_layout_bhsd(RAPT_F32, 1, 5, 1);
+            d.k = d.v = rapt_layout_bhsd(RAPT_F32, 1, 7, 1);
+            float keys[5 * 7] = {0};
+            a.k = a.v = keys; /* there are keys, where there is a batch */
+            if (n % KINDS == RAGGED) d.q_starts = no_tokens, d.q_len = 0;
+            if (n % KINDS == PAGED) d.page_size = d.pages = 5, d.table = (rapt_layout){RAPT_I32, 8, 0, 0};
+            if (n % KINDS == MASKED) d.mask = (rapt_layout){RAPT_BOOL, 35, 0, 7}, d.bias = (rapt_layout){RAPT_F16, 70, 0, 14};
+            if (n % KINDS == UNMERGED) d.unmerged = 1, d.state_stride = 128, d.states = (rapt_layout){RAPT_F32, 640, 640, 128};
             rapt_status status = rapt_plan_init(&plan, &d);
+            if (status == RAPT_OK) status = rapt_plan_query(&plan, &info);
             if (status == RAPT_OK) status = rapt_workspace_size(&plan, 1, &bytes);
-            if (status != RAPT_OK) {
-                check_fail(c, k, "batch %d, q_len %d: %s", (int)d.batch, (int)d.q_len, rapt_status_string(status));
-                continue;
-            }
             fence workspace = fence_create((bytes + 63) / 64 * 64, 0, 0);
             a.workspace = workspace.data;
             a.workspace_bytes = bytes;
-            status = rapt_run(&plan, &a);
+            if (status == RAPT_OK && (!info.path || !info.arith))
+                check_fail(c, k, "batch %d: a plan without a path", (int)d.batch);
+            if (status == RAPT_OK) status = rapt_run(&plan, &a);
             if (status != RAPT_OK)
-                check_fail(c, k, "batch %d, q_len %d: %s", (int)d.batch, (int)d.q_len, rapt_status_string(status));
+                check_fail(c, k, "kind %d, batch %d, q_len %d: %s", (int)(n % KINDS), (int)d.batch, (int)d.q_len,
+                           rapt_status_string(status));
             fence_destroy(&workspace);
             k->runs++;
             k->compared++;

@@ -273,6 +273,17 @@ static void add_gathered(problem *p, uint64_t *random, int64_t n) {
     if (n % 2) add_mask(p, random, RAPT_BOOL);
 }
 
+/* More heads on one than a pass has room for, where each token finds keys of its own. */
+static void case_gathered_heads(check *c) {
+    static const int64_t heads[] = {65, 400, 1600, 5000};
+    for (int64_t n = 0; n < LENGTH_OF(heads); n++) {
+        problem p = problem_of(c, 1, heads[n], 1, 2, 5, 4, 4);
+        problem_paged(&p, 1);
+        p.same[EXTRA_TABLE] = SAME_HEADS;
+        examine(c, &p);
+    }
+}
+
 static void add_ring(problem *p, uint64_t *random, int64_t n) {
     add_places(p, random);
     p->ring = true;
@@ -391,6 +402,7 @@ const check_case feature_cases[] = {
     {"pages-csr", "by starts, with and without the last page's length", case_pages_csr, 5},
     {"pages-shared", "one table for all, one for each head", case_pages_shared, 5},
     {"gathered", "other keys for each query", case_gathered, 5},
+    {"gathered-heads", "other keys for each query, of up to 5000 heads", case_gathered_heads, 1},
     {"ring", "keys that wrap around: plain, ragged, in pages", case_ring, 5},
     {"kv-first", "a part of longer sequences", case_first, 5},
     {"nan-masked", "what no query attends is NaN", case_nan_masked, 5},

@@ -147,6 +147,8 @@ static void plan_errors(table *t) {
     PLAN(RAPT_ERR_STRIDE, d.lse.head_stride = 4);
     PLAN(RAPT_OK, d.q.batch_stride = d.k.head_stride = d.v.token_stride = 0);
     PLAN(RAPT_OK, d.batch = 1; d.o.batch_stride = 0);
+    static const rapt_layout many = {RAPT_F32, INT64_C(1) << 60, INT64_C(1) << 58, 64}; /* products of lengths overflow */
+    PLAN(RAPT_OK, d.q_len = d.kv_len = RAPT_MAX_LENGTH; d.threads = 100; d.q = d.k = d.v = d.o = many; d.lse.type = 0);
 
     PLAN(RAPT_ERR_SCALE, d.scale = NAN);
     PLAN(RAPT_ERR_SCALE, d.scale = INFINITY);

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Any bytes as a small problem with any features: two kernels of a class must give the same bits, within the bound of the double
+ * reference, and touch nothing else. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+typedef struct input {
+    const uint8_t *bytes;
+    size_t size;
+} input;
+
+static int64_t take(input *in, int64_t n) {
+    if (in->size == 0) return 0;
+    in->size--;
+    return *in->bytes++ % n;
+}
+
+/* Rarely, so that most features are absent from most problems. */
+static int64_t maybe(input *in, int64_t n) {
+    const int64_t value = take(in, 256);
+    return value < 160 ? 0 : value % n;
+}
+
+static int64_t length(input *in) {
+    const int64_t kind = take(in, 4), value = take(in, 256);
+    return kind == 0 ? value % 4 : kind == 1 ? 62 + value % 5 : kind == 2 ? value : 510 + value % 5 + value / 64 * 64;
+}
+
+static void take_sizes(problem *p, input *in) {
+    rapt_desc *d = &p->desc;
+    d->batch = 1 + maybe(in, 3);
+    d->kv_heads = 1 + maybe(in, 3);
+    d->heads = d->kv_heads * (1 + maybe(in, 4));
+    d->q_len = take(in, 4) ? take(in, 4) : take(in, 40);
+    d->kv_len = length(in);
+    d->d_k = 1 + take(in, 40);
+    d->d_v = 1 + take(in, 40);
+    problem_types(p, (rapt_type)(1 + maybe(in, 3)), (rapt_type)(1 + maybe(in, 3)), (rapt_type)(1 + maybe(in, 3)),
+                  (rapt_type)(1 + maybe(in, 3)));
+    const rapt_type k = (rapt_type)maybe(in, RAPT_Q5_1 + 1), v = (rapt_type)maybe(in, RAPT_Q5_1 + 1);
+    problem_kv_types(p, k ? k : d->k.type, v ? v : d->v.type);
+    p->data = (data)maybe(in, DATA_KINDS);
+}
+
+static void take_masks(problem *p, input *in) {
+    rapt_desc *d = &p->desc;
+    d->causal = (rapt_causal)take(in, 3);
+    d->window_left = maybe(in, 80) - 1;
+    d->window_right = maybe(in, 80) - 1;
+    d->prefix = maybe(in, 200);
+    p->prefixes = maybe(in, 2);
+    d->local_chunk = maybe(in, 130);
+    d->mask.type = (rapt_type[]){0, RAPT_BOOL, RAPT_BIT}[maybe(in, 3)];
+    p->mask = (key_pattern)take(in, PATTERNS);
+    d->map.type = maybe(in, 2) ? RAPT_BOOL : 0;
+    d->map_queries = 1 + take(in, 20);
+    d->map_keys = 64 * (1 + take(in, 4));
+    p->map = (key_pattern)take(in, PATTERNS);
+    p->lengths = maybe(in, 2) ? LENGTHS_DRAWN : LENGTHS_NONE;
+    p->nan_masked = maybe(in, 2);
+}
+
+static void take_logits(problem *p, input *in) {
+    static const float caps[] = {0, 0.5f, 5, 50}, scales[] = {0, 1, -0.125f, 1e-30f};
+    rapt_desc *d = &p->desc;
+    d->scale = scales[maybe(in, 4)];
+    d->softcap = caps[maybe(in, 4)];
+    d->bias.type = (rapt_type)maybe(in, 4);
+    p->bias = (key_pattern)take(in, PATTERNS);
+    p->bias_finite = maybe(in, 2);
+    d->alibi = (rapt_alibi)maybe(in, d->bias.type ? 3 : 2);
+    d->slopes.type = d->alibi ? RAPT_F32 : 0;
+    d->sinks.type = maybe(in, 2) ? RAPT_F32 : 0;
+    p->body = maybe(in, 2);
+    p->k_grain = (grain)maybe(in, GRAINS);
+    p->v_grain = (grain)maybe(in, GRAINS);
+}
+
+static void take_places(problem *p, input *in) {
+    rapt_desc *d = &p->desc;
+    p->q = (place)maybe(in, PLACE_PACKED);
+    p->k = (place)maybe(in, PLACE_PACKED);
+    p->v = (place)maybe(in, PLACE_PACKED);
+    p->o = (place)maybe(in, PLACE_ONE_BATCH);
+    p->rows = (place)maybe(in, PLACE_ONE_BATCH);
+    p->lse = take(in, 2);
+    p->offset = maybe(in, 64) - 1;
+    p->ragged_queries = maybe(in, 2);
+    p->ragged_keys = maybe(in, 2);
+    const int64_t page_size = maybe(in, 200);
+    if (page_size && !p->ragged_keys) {
+        problem_paged(p, page_size);
+        p->table = maybe(in, 3);
+        p->same[EXTRA_TABLE] = (int)maybe(in, 8) ^ (SAME_HEADS | SAME_QUERIES);
+    }
+    p->ring = maybe(in, 2) && p->table != TABLE_LAST_PAGE;
+    if (!p->ragged_keys) d->kv_first = RAPT_CHUNK_KEYS * maybe(in, 3);
+    if (d->kv_first && p->table != TABLE_LAST_PAGE && take(in, 2)) d->kv_total = d->kv_first + length(in);
+    for (int e = 0; e < EXTRA_TABLE; e++) p->same[e] = (int)maybe(in, 8);
+}
+
+/* A twin and one other kernel of its class, if there is one. */
+static void choose_kernels(check *c, input *in) {
+    static const check none;
+    *c = none;
+    c->program = "problem";
+    c->case_name = "fuzz";
+    for (const char *name; c->kernel_count < MAX_KERNELS && (name = rapt_isa_name(c->kernel_count)); c->kernel_count++) {
+        kernel *k = &c->kernels[c->kernel_count];
+        k->name = name;
+        k->rounding = rapt_isa_rounding(name);
+        k->usable = rapt_isa_usable(name, k->missing, sizeof k->missing);
+        k->active = k->usable == RAPT_OK && strncmp(name, "scalar", 6) == 0;
+    }
+    const int64_t first = take(in, c->kernel_count);
+    for (int64_t n = 0; n < c->kernel_count; n++) {
+        kernel *k = &c->kernels[(first + n) % c->kernel_count];
+        if (k->usable != RAPT_OK || k->active) continue;
+        k->active = true;
+        break;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    static check c;
+    input in = {bytes, size};
+    choose_kernels(&c, &in);
+    problem p = {.q_factor = 1, .k_factor = 1};
+    rapt_desc_init(&p.desc);
+    p.data_seed = c.random = (uint64_t)take(&in, 256);
+    take_sizes(&p, &in);
+    take_masks(&p, &in);
+    take_logits(&p, &in);
+    take_places(&p, &in);
+    examine(&c, &p);
+    if (c.failures == 0) return 0;
+    fflush(stdout);
+    abort();
+}
