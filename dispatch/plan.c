@@ -355,8 +355,10 @@ rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
     rapt_status status = rapt_read_struct(&d, sizeof d, desc);
     if (status == RAPT_OK) status = check_shape(&d);
     if (status == RAPT_OK) status = check_features(&d);
-    p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
-    if (status == RAPT_OK) status = check_tensors(&d, &p);
+    if (status == RAPT_OK) {
+        p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
+        status = check_tensors(&d, &p);
+    }
     if (status == RAPT_OK) status = set_scale(&d, &p.problem);
     if (status == RAPT_OK) status = rapt_select(d.isa, &p.kernel);
     if (status != RAPT_OK) return status;
