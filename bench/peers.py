@@ -36,6 +36,9 @@ except ImportError:
     sys.exit("peers.py: NumPy is needed: pip install numpy")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+import rapt_ctypes
+
 COLD_BYTES = 256 << 20  # as BENCH_COLD_BYTES
 TURN_SECONDS = 0.02     # a peer's turn, unless one call takes longer
 PAUSE_SECONDS = 0.01    # before a turn, as often as it takes for the threads of the peer before to sleep
@@ -179,49 +182,20 @@ class Problem:
 # the cache of each index and returns the last result, and heads_first(result) is that as NumPy's [head, token, channel].
 
 
-def structure(name, fields):
-    """A C struct of include/rapt.h: (type, names) for its fields in their order."""
-    return type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, names in fields for field in names.split()]})
-
-
-Layout = structure("Layout", [(ctypes.c_int, "type"), (ctypes.c_int64, "batch_stride head_stride token_stride")])
-Scales = structure("Scales", [(ctypes.c_int, "present"),
-                              (ctypes.c_int64, "batch_stride head_stride token_stride channel_stride")])
-Desc = structure("Desc", [
-    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch heads kv_heads q_len kv_len d_k d_v"), (Layout, "q k v o lse"),
-    (ctypes.c_float, "scale"), (ctypes.c_int, "causal"), (ctypes.c_int64, "window_left window_right prefix local_chunk"),
-    (Layout, "mask map"), (ctypes.c_int64, "map_queries map_keys"), (Layout, "bias"), (ctypes.c_float, "softcap"),
-    (ctypes.c_int, "alibi"), (Layout, "slopes sinks"), (ctypes.c_void_p, "logits_body"), (Scales, "k_scales v_scales"),
-    (ctypes.c_int, "arith"), (ctypes.c_void_p, "q_starts k_starts"), (ctypes.c_int64, "page_size pages"), (Layout, "table"),
-    (ctypes.c_int, "trust_table"), (ctypes.c_int64, "kv_first kv_total"), (ctypes.c_int, "unmerged"), (Layout, "states"),
-    (ctypes.c_int64, "state_stride threads"), (ctypes.c_char_p, "isa")])
-Args = structure("Args", [
-    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "q k v o lse kv_lengths mask map bias slopes sinks k_scales v_scales logits_arg "
-                                                 "prefixes table table_starts last_page ring_starts states workspace"),
-    (ctypes.c_size_t, "workspace_bytes")])
-
-
 class Rapt:
     """The shared library, and the repository's own pool for more than one thread."""
     packages = ()
-    TYPES = {"f32": 1, "f16": 2, "bf16": 3}
-    BOTTOM_RIGHT = 1
+    TYPES = {"f32": rapt_ctypes.F32, "f16": rapt_ctypes.F16, "bf16": rapt_ctypes.BF16}
 
     def __init__(self, options, threads):
-        self.library = ctypes.CDLL(os.path.abspath(options.library))
-        self.library.rapt_layout_bhsd.restype = Layout
-        self.library.rapt_layout_bhsd.argtypes = [ctypes.c_int] + [ctypes.c_int64] * 3
-        self.library.rapt_version.restype = self.library.rapt_status_string.restype = ctypes.c_char_p
-        self.version = self.library.rapt_version().decode()
-
-    def check(self, status):
-        if status:
-            raise Unsupported(self.library.rapt_status_string(status).decode())
+        self.library = rapt_ctypes.Library(os.path.abspath(options.library), Unsupported)
+        self.check = self.library.check
+        self.version = self.library.c.rapt_version().decode()
 
     @functools.cached_property
     def isa(self):
         name = ctypes.c_char_p()
-        self.check(self.library.rapt_isa_current(ctypes.byref(name)))
+        self.check(self.library.c.rapt_isa_current(ctypes.byref(name)))
         return name.value.decode()
 
     @functools.cached_property
@@ -242,34 +216,30 @@ class Rapt:
 
     def setup(self, problem):
         case, library = problem.case, self.library
-        desc = Desc()
-        library.rapt_desc_init_sized(ctypes.byref(desc), ctypes.c_size_t(ctypes.sizeof(desc)))
+        desc = library.desc()
         desc.batch, desc.heads, desc.kv_heads, desc.q_len, desc.kv_len = 1, case.heads, case.kv_heads, case.q_len, case.kv_len
         desc.d_k = desc.d_v = case.d
-        layout = functools.partial(library.rapt_layout_bhsd, self.TYPES[problem.kind])
+        layout = functools.partial(library.c.rapt_layout_bhsd, self.TYPES[problem.kind])
         desc.q = desc.o = layout(case.heads, case.q_len, case.d)
         desc.k = desc.v = layout(case.kv_heads, case.kv_len, case.d)
-        desc.causal = self.BOTTOM_RIGHT if case.causal else 0
+        desc.causal = rapt_ctypes.CAUSAL_BOTTOM_RIGHT if case.causal else 0
         desc.threads = problem.threads
-        plan = (ctypes.c_uint64 * 192)()
-        self.check(library.rapt_plan_init(plan, ctypes.byref(desc)))
-        bytes_ = ctypes.c_size_t()
-        self.check(library.rapt_workspace_size(plan, ctypes.c_int64(problem.threads), ctypes.byref(bytes_)))
-        out, workspace = aligned(problem.q.shape, problem.q.dtype), aligned((bytes_.value,), np.uint8)
+        plan = library.plan(desc)
+        out = aligned(problem.q.shape, problem.q.dtype)
+        workspace = aligned((library.workspace_bytes(plan, problem.threads),), np.uint8)
 
         def args(*arrays):
-            a = Args()
-            library.rapt_args_init_sized(ctypes.byref(a), ctypes.c_size_t(ctypes.sizeof(a)))
+            a = library.args()
             a.q, a.k, a.v, a.o, a.workspace = (x.ctypes.data for x in arrays)
             a.workspace_bytes = workspace.nbytes
             a.arrays = arrays  # they live as long as their addresses
             return a
         calls = [args(problem.q, k, v, out, workspace) for k, v in problem.caches]
         if problem.threads == 1:
-            rest, function = (), library.rapt_run
+            rest, function = (), library.c.rapt_run
         else:
             rest = ctypes.c_int64(problem.threads), self.pool_library.rapt_pool_for, self.pool(problem.threads)
-            function = library.rapt_run_parallel
+            function = library.c.rapt_run_parallel
 
         def run(indices):
             for i in indices:

@@ -13,11 +13,11 @@ static uint64_t next_random(uint64_t *state) {
     return z ^ z >> 31;
 }
 
-int pages_assign(pages *p, int64_t size, int64_t batch, const int32_t *lengths, uint64_t seed) {
+int pages_assign(pages *p, int64_t size, const pages_entries *entries, uint64_t seed) {
     p->size = size;
-    p->starts = tensor_buffer(batch + 1, sizeof *p->starts);
-    for (int64_t b = 0; p->starts && b < batch; b++) {
-        p->count += (lengths[b] + size - 1) / size;
+    p->starts = tensor_buffer(entries->batch + 1, sizeof *p->starts);
+    for (int64_t b = 0; p->starts && b < entries->batch; b++) {
+        p->count += (entries->lengths[b] + size - 1) / size;
         if (p->count > RAPT_MAX_LENGTH) return cli_fail(CLI_RUN, "--page-size: more pages than can be numbered");
         p->starts[b + 1] = (int32_t)p->count;
     }
@@ -31,29 +31,38 @@ int pages_assign(pages *p, int64_t size, int64_t batch, const int32_t *lengths, 
     return 0;
 }
 
-int pages_scatter(const pages *p, tensor *t, int64_t batch, const int32_t *lengths, const int32_t *token_starts,
-                  bool tokens_first) {
-    const rapt_layout from = t->layout,
-                      to = (tokens_first ? rapt_layout_bshd : rapt_layout_bhsd)(from.type, t->heads, p->size, t->channels);
-    const size_t row = (size_t)rapt_row_bytes(from.type, t->channels);
+/* A pool with the rows from data, whose layout becomes that of the pool. Null if there is no memory. */
+static void *scatter(const pages *p, const void *data, rapt_layout *layout, int64_t heads, int64_t channels,
+                     const pages_entries *entries, bool tokens_first) {
+    const rapt_layout from = *layout,
+                      to = (tokens_first ? rapt_layout_bshd : rapt_layout_bhsd)(from.type, heads, p->size, channels);
+    const size_t row = (size_t)rapt_row_bytes(from.type, channels);
     unsigned char *pool = to.batch_stride >= 0 ? tensor_buffer(p->count, (size_t)to.batch_stride) : NULL;
-    if (!pool) return cli_fail(CLI_RUN, "%s: no memory for its pages", t->path);
-    for (int64_t b = 0; b < batch; b++) {
-        const int64_t entry = token_starts ? token_starts[b] * from.token_stride : b * from.batch_stride;
+    for (int64_t b = 0; pool && b < entries->batch; b++) {
+        const int64_t first = entries->token_starts ? entries->token_starts[b] * from.token_stride : b * from.batch_stride;
         const int64_t slots = (p->starts[b + 1] - p->starts[b]) * p->size;
         for (int64_t slot = 0; slot < slots; slot++)
-            for (int64_t h = 0; h < t->heads; h++) {
+            for (int64_t h = 0; h < heads; h++) {
                 unsigned char *at = pool + p->table[p->starts[b] + slot / p->size] * to.batch_stride + h * to.head_stride +
                                     slot % p->size * to.token_stride;
-                if (slot < lengths[b])
-                    memcpy(at, (const char *)t->data + entry + h * from.head_stride + slot * from.token_stride, row);
+                if (slot < entries->lengths[b])
+                    memcpy(at, (const char *)data + first + h * from.head_stride + slot * from.token_stride, row);
                 else memset(at, 0xff, row); /* behind the last key: NaNs in most types, for they must not be read */
             }
     }
+    *layout = to;
+    return pool;
+}
+
+int pages_scatter(const pages *p, tensor *t, const pages_entries *entries, bool tokens_first) {
+    void *pool = scatter(p, t->data, &t->layout, t->heads, t->channels, entries, tokens_first), *factors = NULL;
+    if (t->factors) factors = scatter(p, t->factors, &t->factors_layout, t->heads, 1, entries, tokens_first);
+    const bool memory = pool && (factors || !t->factors);
     free(t->copy);
+    free(t->factors);
     t->data = t->copy = pool;
-    t->layout = to;
-    return 0;
+    t->factors = factors;
+    return memory ? 0 : cli_fail(CLI_RUN, "%s: no memory for its pages", t->path);
 }
 
 void pages_free(pages *p) {

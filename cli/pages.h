@@ -10,13 +10,17 @@ typedef struct pages {
     int32_t *table, *starts; /* entry b's pages are table[starts[b]] .. table[starts[b + 1] - 1] */
 } pages;
 
-/* Gives each entry pages for its keys. 0, or CLI_ERROR after cli_fail. */
-int pages_assign(pages *p, int64_t size, int64_t batch, const int32_t *lengths, uint64_t seed);
+/* The batch entries that pages hold: their keys, and where these begin if the tensors have no batch dimension. */
+typedef struct pages_entries {
+    int64_t batch;
+    const int32_t *lengths, *token_starts;
+} pages_entries;
 
-/* Moves the loaded K or V there; an entry's keys are tensor->tokens of its own, or begin at token_starts[b]. A page is [head,
- * token] or, if tokens_first, [token, head]. */
-int pages_scatter(const pages *p, tensor *t, int64_t batch, const int32_t *lengths, const int32_t *token_starts,
-                  bool tokens_first);
+/* Gives each entry pages for its keys. 0, or CLI_ERROR after cli_fail. */
+int pages_assign(pages *p, int64_t size, const pages_entries *entries, uint64_t seed);
+
+/* Moves a loaded tensor, and its factors, there. A page is [head, token] or, if tokens_first, [token, head]. */
+int pages_scatter(const pages *p, tensor *t, const pages_entries *entries, bool tokens_first);
 
 void pages_free(pages *p);
 

@@ -41,9 +41,10 @@ static const char help[] =
     "  --page-size N         cut K and V into pages of N keys, 1 to 65536, that lie in random order\n"
     "  --seed N              the order of the pages (default 0)\n"
     "  --q-type T            compute on Q as f32, f16 or bf16 (default: the type in its file)\n"
-    "  --kv-type T           the same for K and V\n"
+    "  --kv-type T           the same for K and V, or convert them to fp8e4m3, fp8e5m2, int8 (with a factor for each token and\n"
+    "                        head), int4, int4_min, q8_0, q4_0, q4_1, q5_0 or q5_1\n"
     "  --out-type T          type of the output (default: Q's, after --q-type); bf16 is written as float32 of the same values\n"
-    "  --arith exact|int8    how to multiply: converted to f32, or as integers (default exact)\n"
+    "  --arith exact|int8    how to multiply: converted to f32, or, K and V of int8, as integers (default exact)\n"
     "  --isa NAME            the kernel to use; see rapt info (default: $RAPT_ISA, or the best one that can run here)\n"
     "  --threads N           1 to 1024 (default 1); the output does not depend on it\n"
     "  --time                repeat 5 times or more, for half a second or more; print the median time and the rate\n"
@@ -141,12 +142,26 @@ static int parse_name(const char *name, int count, const char *const *names) {
     return count;
 }
 
-static bool parse_type(const char *name, rapt_type *type) {
-    static const char *const names[3] = {"f32", "f16", "bf16"};
-    static const rapt_type types[3] = {RAPT_F32, RAPT_F16, RAPT_BF16};
-    const int i = parse_name(name, 3, names);
-    if (i >= 0) *type = types[i];
-    return i >= 0;
+/* The first three can be of any tensor, the others only of K and V. */
+static const char *const type_names[] = {"f32",      "f16",  "bf16", "fp8e4m3", "fp8e5m2", "int8", "int4",
+                                         "int4_min", "q8_0", "q4_0", "q4_1",    "q5_0",    "q5_1"};
+static const rapt_type types[] = {RAPT_F32,      RAPT_F16,  RAPT_BF16, RAPT_F8_E4M3, RAPT_F8_E5M2, RAPT_INT8, RAPT_INT4,
+                                  RAPT_INT4_MIN, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_1,    RAPT_Q5_0,    RAPT_Q5_1};
+enum { FLOAT_TYPES = 3, KV_TYPES = sizeof types / sizeof *types };
+
+static int read_type(const char *option, const char *name, int count, rapt_type *type) {
+    const int i = parse_name(name, count, type_names);
+    if (i >= 0) {
+        *type = types[i];
+        return 0;
+    }
+    char known[160];
+    size_t used = 0;
+    for (int t = 0; t < count; t++) {
+        const char *after = t + 2 < count ? ", " : " or ";
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", type_names[t], t + 1 < count ? after : "");
+    }
+    return cli_fail(CLI_RUN, "--%s %s: %s is needed", option, name, known);
 }
 
 /* ---- Inputs ------------------------------------------------------------------------------------------------------------ */
@@ -262,8 +277,7 @@ static int read_options(job *j, int argc, char **argv) {
         return cli_fail(CLI_RUN, "--scale %s: a finite number other than 0 is needed", value[SCALE]);
     for (int i = Q_TYPE; i <= OUT_TYPE; i++) {
         rapt_type *type = i == Q_TYPE ? &d->q.type : i == KV_TYPE ? &d->k.type : &d->o.type;
-        if (value[i] && !parse_type(value[i], type))
-            return cli_fail(CLI_RUN, "--%s %s: f32, f16 or bf16 is needed", options[i].name, value[i]);
+        if (value[i] && read_type(options[i].name, value[i], i == KV_TYPE ? KV_TYPES : FLOAT_TYPES, type)) return CLI_ERROR;
     }
     if (read_features(j)) return CLI_ERROR;
     j->threads = 1;
@@ -345,17 +359,24 @@ static int read_broadcasts(job *j) {
     return 0;
 }
 
-/* K and V as they are to be attended to. */
+/* K or V as it is to be attended to: of a type (0: that of its file), and in pages if there are any. */
+static int load_cache(const job *j, tensor *t, rapt_type type, const pages_entries *entries) {
+    const bool quantized = type > RAPT_BF16;
+    if (tensor_load(t, type && !quantized ? type : t->array.type) || (quantized && tensor_quantize(t, type))) return CLI_ERROR;
+    return j->page_size ? pages_scatter(&j->pages, t, entries, j->bshd || j->k_starts.at) : 0;
+}
+
+static rapt_scales scales_of(const tensor *t) {
+    const rapt_layout *l = &t->factors_layout;
+    return (rapt_scales){t->factors != NULL, l->batch_stride, l->head_stride, l->token_stride, 0};
+}
+
 static int read_cache(job *j, rapt_type type) {
-    tensor *k = &j->k, *v = &j->v;
     rapt_desc *d = &j->desc;
-    if (tensor_load(k, type ? type : k->array.type) || tensor_load(v, type ? type : v->array.type)) return CLI_ERROR;
+    const pages_entries entries = {d->batch, j->lengths, j->k_starts.at};
+    if (j->page_size && pages_assign(&j->pages, j->page_size, &entries, (uint64_t)j->seed)) return CLI_ERROR;
+    if (load_cache(j, &j->k, type, &entries) || load_cache(j, &j->v, type, &entries)) return CLI_ERROR;
     if (j->page_size) {
-        const bool tokens_first = j->bshd || j->k_starts.at;
-        if (pages_assign(&j->pages, j->page_size, d->batch, j->lengths, (uint64_t)j->seed) ||
-            pages_scatter(&j->pages, k, d->batch, j->lengths, j->k_starts.at, tokens_first) ||
-            pages_scatter(&j->pages, v, d->batch, j->lengths, j->k_starts.at, tokens_first))
-            return CLI_ERROR;
         d->kv_len = longest(&j->k_starts, d->kv_len);
         d->page_size = j->page_size;
         d->pages = j->pages.count;
@@ -363,8 +384,10 @@ static int read_cache(job *j, rapt_type type) {
     } else {
         d->k_starts = j->k_starts.at;
     }
-    d->k = k->layout;
-    d->v = v->layout;
+    d->k = j->k.layout;
+    d->v = j->v.layout;
+    d->k_scales = scales_of(&j->k);
+    d->v_scales = scales_of(&j->v);
     return 0;
 }
 
@@ -430,6 +453,8 @@ static int prepare_and_attend(job *j) {
     j->args.o = j->o;
     j->args.lse = j->lse;
     j->args.kv_lengths = j->value[KV_LENS] || j->page_size ? j->lengths : NULL;
+    j->args.k_scales = j->k.factors;
+    j->args.v_scales = j->v.factors;
     j->args.mask = j->mask.data;
     j->args.bias = j->bias.data;
     j->args.slopes = j->slopes.data;

@@ -50,7 +50,37 @@ int tensor_load(tensor *t, rapt_type type) {
     return 0;
 }
 
+int tensor_quantize(tensor *t, rapt_type type) {
+    const int64_t row = rapt_row_bytes(type, t->channels), tokens = t->batch * t->heads * t->tokens;
+    if (row < 0) return cli_fail(CLI_RUN, "%s: %" PRId64 " channels, this type needs a multiple of 32", t->path, t->channels);
+    rapt_append_desc desc;
+    rapt_append_args args;
+    rapt_append_desc_init(&desc);
+    rapt_append_args_init(&args);
+    desc.batch = t->batch;
+    desc.kv_heads = t->heads;
+    desc.tokens = desc.kv_len = t->tokens;
+    desc.d_v = t->channels;
+    desc.new_v = t->layout;
+    desc.v = rapt_layout_bhsd(type, t->heads, t->tokens, t->channels);
+    args.new_v = t->data;
+    void *const copy = args.v = tensor_buffer(tokens, (size_t)row);
+    if (type == RAPT_INT8) {
+        t->factors = args.v_scales = tensor_buffer(tokens, sizeof(float));
+        const rapt_layout f = t->factors_layout = rapt_layout_bhsd(RAPT_F32, t->heads, t->tokens, 1);
+        desc.v_scales = (rapt_scales){1, f.batch_stride, f.head_stride, f.token_stride, 0};
+    }
+    const bool memory = copy && (type != RAPT_INT8 || t->factors);
+    const rapt_status status = memory ? rapt_kv_append(&desc, &args, 0, 1) : RAPT_OK;
+    free(t->copy);
+    t->data = t->copy = copy;
+    t->layout = desc.v;
+    if (!memory) return cli_fail(CLI_RUN, "%s: no memory to convert it", t->path);
+    return status ? cli_fail(CLI_RUN, "%s: %s", t->path, rapt_status_string(status)) : 0;
+}
+
 void tensor_close(tensor *t) {
+    free(t->factors);
     free(t->copy);
     npy_close(&t->array);
 }

@@ -264,7 +264,7 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;
     int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
-    c.keys_in_lanes = together <= kernel->few_rows && !problem->integer;
+    c.keys_in_lanes = together <= (problem->integer ? kernel->few_integer_rows : kernel->few_rows);
     c.chunks = divide_up(keys, RAPT_CHUNK);
     c.part_chunks = larger(c.chunks, 1);
     c.parts = 1;

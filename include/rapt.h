@@ -336,8 +336,7 @@ RAPT_API rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args,
  * before they are rounded, for positions up to 2^31 and frequencies up to 1. Position 0 changes nothing, amplitude aside. */
 typedef struct rapt_rotary {
     int64_t channels; /* so many are rotated, from channel 0 on; even, 0 (the default): none. The others stay as they are */
-    int interleaved;  /* 0 (the default): pair i is channels i and i + channels / 2 (GPT-NeoX, Llama); else 2i and 2i + 1 (GPT-J)
-                       */
+    int interleaved;  /* 0 (the default): pair i is channels i and i + channels / 2 (NeoX, Llama); else 2i and 2i + 1 (GPT-J) */
     const double *frequencies; /* [channels / 2], radians for each position, -16..16: those of rapt_rope_frequencies, scaled as
                                   the model wants it (linear, NTK, YaRN, Llama 3) */
     double amplitude;          /* finite; 1 (the default) */
@@ -361,8 +360,8 @@ typedef struct rapt_append_desc {
     rapt_layout new_v; /* [batch, kv_heads, tokens, d_v]: likewise */
     rapt_layout k;     /* the cache: [batch, kv_heads, kv_len, d_k], or pages. type 0: K is not written */
     rapt_layout v;     /* [batch, kv_heads, kv_len, d_v], or pages. type 0: V is not written */
-    rapt_scales k_scales,
-        v_scales;      /* without a token_stride: factors that are given. With one: factors that are found and written */
+    /* Without a token_stride: factors that are given. With one: factors that are found and written. */
+    rapt_scales k_scales, v_scales;
     int64_t page_size; /* 0 (the default): not paged */
     int64_t pages;
     rapt_layout table;  /* [batch, kv_heads] rows of RAPT_I32; token_stride is not used */
@@ -381,9 +380,9 @@ typedef struct rapt_append_args {
     const int32_t *starts;  /* [batch]: the key that each entry's first new token becomes; null: 0. Later ones follow; all of them
                                must lie before kv_len */
     const int32_t *lengths; /* [batch], each 0..tokens: new tokens of each entry; null: tokens for all */
-    const int32_t
-        *token_starts;        /* [batch + 1], ascending: entry b's new tokens are token_starts[b] .. token_starts[b + 1] - 1 of a
-                                 new_k and new_v without batch dimension, where tokens is that of all; lengths is null then */
+    /* Ragged: [batch + 1], ascending; entry b's new tokens are token_starts[b] .. token_starts[b + 1] - 1 of a new_k and new_v
+     * without batch dimension, where tokens is that of all entries; lengths is null then. null: not ragged. */
+    const int32_t *token_starts;
     const int32_t *positions; /* [batch, tokens] ([tokens] with token_starts): what is rotated by; null: the key's number */
     const int32_t *table, *table_starts, *ring_starts;
 } rapt_append_args;

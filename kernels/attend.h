@@ -222,7 +222,7 @@ static void attend(const rapt_task *t) {
         attend_rows(t);
         return;
     }
-    int rest = t->problem->integer ? 0 : left_over(t->rows);
+    int rest = t->problem->integer && !FEW_INTEGER_ROWS ? 0 : left_over(t->rows);
     rapt_task lanes = *t, few = *t;
     lanes.rows -= rest;
     attend_queries(&lanes);
@@ -250,6 +250,7 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .fused = RAPT_KERNEL_FUSED,
     .lanes = LANES,
     .few_rows = RAPT_FEW_ROWS,
+    .few_integer_rows = FEW_INTEGER_ROWS,
     .pass_tiles = PASS_TILES,
     .pass_bytes = PASS_BYTES,
     .scratch_bytes = scratch_bytes,

@@ -58,6 +58,7 @@ static inline vi i_set1(int32_t x) { return _mm512_set1_epi32(x); }
 static inline vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 static inline vi i_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 static inline vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+static inline vi i_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 #define i_shl(a, n) _mm512_slli_epi32(a, n)
 #define i_shr(a, n) _mm512_srli_epi32(a, n)
 static inline vm i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }

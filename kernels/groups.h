@@ -33,14 +33,22 @@ static inline int nearest(float x, int least, int most) {
 /* Its integer part, of x >= 0. */
 static inline uint8_t truncated(float x, int most) { return (uint8_t)clamped(x, 0.0f, (float)most); }
 
-/* The first of the elements of largest magnitude; NaN if one is not finite. */
-static inline float largest(const float *x) {
-    float most = x[0], none = 0.0f;
+/* The largest magnitude of the elements; NaN if one is not finite. */
+static inline float largest_magnitude(const float *x) {
+    uint32_t most = 0; /* magnitudes are in the order of their bits */
     for (int i = 0; i < 32; i++) {
-        if (magnitude_of(x[i]) > magnitude_of(most)) most = x[i];
-        none += x[i] - x[i];
+        uint32_t size = v_as_int(magnitude_of(x[i]));
+        most = size > most ? size : most;
     }
-    return none == 0.0f ? most : none;
+    return v_as_float(most > 0x7f7fffff ? 0x7fc00000 : most);
+}
+
+/* The first of the elements that have it. */
+static inline float largest(const float *x) {
+    float most = largest_magnitude(x);
+    for (int i = 0; i < 32; i++)
+        if (magnitude_of(x[i]) == most) return x[i];
+    return most;
 }
 
 /* The distance from the least to the largest element; NaN if one is not finite. */
@@ -70,6 +78,11 @@ static inline float store_finite_f16(void *to, float x) {
 
 /* 1 / s, and 0 where that is not finite: then s is 0 as f16, and the numbers do not matter. */
 static inline float inverse(float s) { return is_finite(1.0f / s) ? 1.0f / s : 0.0f; }
+
+/* Numbers two to a byte: adjacent ones, those 16 apart, and those with the fifth bits before them. */
+static inline void store_pairs(uint8_t *to, const uint8_t *n) {
+    for (int i = 0; i < 16; i++) to[i] = (uint8_t)(n[2 * i] | n[2 * i + 1] << 4);
+}
 
 static inline void store_halves(uint8_t *to, const uint8_t *n) {
     for (int i = 0; i < 16; i++) to[i] = (uint8_t)((n[i] & 15) | n[i + 16] << 4);

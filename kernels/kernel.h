@@ -155,12 +155,13 @@ enum { RAPT_JOINED_ROWS = 64 };
 /* A kernel: the only symbol that its object exports. */
 typedef struct rapt_kernel {
     const char *name;
-    uint32_t needs;    /* CPU features */
-    bool fused;        /* its rounding class: fma() rounds once */
-    int lanes;         /* query rows of a full tile, when queries lie in lanes */
-    int pass_tiles;    /* and at most this many tiles to a task, */
-    size_t pass_bytes; /* as long as its scratch is no larger */
-    int few_rows;      /* up to this many rows of a key/value head, keys lie in lanes */
+    uint32_t needs;       /* CPU features */
+    bool fused;           /* its rounding class: fma() rounds once */
+    int lanes;            /* query rows of a full tile, when queries lie in lanes */
+    int pass_tiles;       /* and at most this many tiles to a task, */
+    size_t pass_bytes;    /* as long as its scratch is no larger */
+    int few_rows;         /* up to this many rows of a key/value head, keys lie in lanes; */
+    int few_integer_rows; /* in integer arithmetic, up to this many */
     /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows, with keys in lanes those of all
      * its heads; folds: if it merges chunks. */
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool folds);

@@ -31,6 +31,7 @@ typedef struct query_row {
     const char *map;              /* its row of the map, or null */
     int64_t first, end;           /* the keys it attends to, as far as its position says */
     uint64_t marks[CHUNK_BLOCKS]; /* bit n: does it attend to key n of the block? Where rows differ in more than ranges */
+    float q_scale;                /* what its integers count, where Q is quantised */
     row_state now, all;           /* of the chunk, and of all chunks before it */
 } query_row;
 
@@ -126,6 +127,13 @@ static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int n
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
+#if RAPT_DOT == 4
+#include "few_dots.h"
+enum { FEW_INTEGER_ROWS = RAPT_FEW_ROWS };
+#else
+enum { FEW_INTEGER_ROWS = 0 };
+#endif
+
 /* Keys of a block that are visited, in whole groups of RAPT_PARTIAL_SUMS. */
 static inline int visited_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
 static inline int visited_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
@@ -164,13 +172,23 @@ static void score_converted_rows(const rapt_task *t, const row_scratch *s, int r
 }
 
 /* S = Q K^T of one head for keys [from, to) of a block, whole groups of RAPT_PARTIAL_SUMS. key_rows: of the chunk. */
-static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *key_rows,
-                       const block *b, int from, int to) {
+static void score_rows(const rapt_task *t, const row_scratch *s, const query_row *query_rows, int kv_head, int rows,
+                       const char *const *key_rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
     const char *const *keys = key_rows + b->position % RAPT_CHUNK + from;
     size_t dk = padded((size_t)p->d_k), offset = (size_t)kv_head * (size_t)p->k.head_stride;
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->position % RAPT_CHUNK + from;
+#if RAPT_DOT == 4
+    if (p->integer) {
+        float scale[RAPT_FEW_ROWS];
+        for (int r = 0; r < rows; r++) scale[r] = query_rows[kv_head * rows + r].q_scale;
+        score_rows_dots(rows, keys, offset, to - from, p->d_k, q, dk, scale, scores);
+        return;
+    }
+#else
+    (void)query_rows;
+#endif
     switch (p->k.type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
@@ -314,6 +332,25 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     }
 }
 
+#if RAPT_DOT == 4
+/* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V. */
+static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const block *b,
+                               int nth) {
+    const rapt_problem *p = t->problem;
+    int from = b->first & -RAPT_DOT, to = (b->end + RAPT_DOT - 1) & -RAPT_DOT;
+    const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK;
+    const char *values[RAPT_BLOCK];
+    float scale[RAPT_FEW_ROWS], alpha[RAPT_FEW_ROWS];
+    for (int r = 0; r < n; r++) {
+        scale[r] = weights[(size_t)r * RAPT_CHUNK + RAPT_BLOCK / RAPT_DOT];
+        alpha[r] = s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
+    }
+    find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, b, from, to);
+    add_rows_dots(n, values + from, (to - from) / RAPT_DOT, p->d_v, (const char *)weights + from, RAPT_CHUNK * sizeof(float),
+                  scale, alpha, rows[0].now.o, padded((size_t)p->d_v) * 2);
+}
+#endif
+
 /* The same for one row without the keys that are masked, as add_attended in queries_in_lanes.h. */
 static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
                                 const block *all) {
@@ -355,7 +392,13 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
         for (int r = h * n; r < (h + 1) * n; r++) {
             float *scores = s->s + (size_t)r * RAPT_CHUNK;
             weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, blocks, count, s->alpha + r * ROW_ALPHAS);
-            for (int i = 0; i < count && values; i++)
+#if RAPT_DOT == 4
+            for (int i = 0; i < count && p->integer; i++) {
+                int64_t at = blocks[i].position % RAPT_CHUNK;
+                quantise_row_weights(scores + at, values ? value_scales + at : NULL);
+            }
+#endif
+            for (int i = 0; i < count && values && !p->integer; i++)
                 for (int m = (int)(blocks[i].position % RAPT_CHUNK), end = m + RAPT_BLOCK; m < end; m += RAPT_VL)
                     v_store(scores + m, v_mul(v_load(scores + m), v_load(value_scales + m)));
         }
@@ -407,16 +450,19 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
         const block *b = &blocks[i];
         int end = visited_to(b);
         for (int from = visited_from(b); from < end; from += keys)
-            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, key_rows, b, from, smaller(from + keys, end));
+            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, rows, h, n, key_rows, b, from, smaller(from + keys, end));
     }
     weigh_rows(t, s, rows, n, blocks, count);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        for (int r = 0; r < all; r++) {
+#if RAPT_DOT == 4
+        for (int h = 0; h < t->kv_heads && p->integer; h++) add_integer_values(t, s, h, rows + h * n, n, b, i);
+#endif
+        for (int r = 0; r < all && !p->integer; r++) {
             rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
             if (careful) add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
         }
-        for (int from = b->first; from < b->end && !careful; from += values)
+        for (int from = b->first; from < b->end && !careful && !p->integer; from += values)
             for (int h = 0; h < t->kv_heads; h++) add_values(t, s, h, rows + h * n, n, b, from, smaller(from + values, b->end));
     }
 }
@@ -478,10 +524,14 @@ static void attend_rows(const rapt_task *t) {
         load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
+#if RAPT_DOT == 4
+    for (int r = 0; r < all && p->integer; r++) rows[r].q_scale = quantise_query(s.q + (size_t)r * dk, p->d_k);
+#endif
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
         attend_rows_chunk(t, &s, rows, n, chunk, false);
-        if (masked && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v)) attend_rows_chunk(t, &s, rows, n, chunk, true);
+        if (masked && !p->integer && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v))
+            attend_rows_chunk(t, &s, rows, n, chunk, true);
         for (int r = 0; r < all; r++) {
             if (t->states) leave_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
             else fold_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);

@@ -71,7 +71,7 @@ static RAPT_INLINE void stage_group_rows_as(load_channels *load, int group, size
         int i = 0;
         if (RAPT_VL > 1 && group > 1 && first % group == 0)
             for (; i + 32 <= channels; i += 32) {
-                const char *from = rows[r] + (size_t)((first + i) / group) * bytes;
+                const char *from = rows[r] + (size_t)(first + i) / (size_t)group * bytes;
                 vf values[32 / RAPT_VL];
                 RAPT_UNROLL for (int j = 0; j < 32 / RAPT_VL; j++) values[j] = load(from, j * RAPT_VL);
                 RAPT_UNROLL for (int j = 0; j < 32 / RAPT_VL; j++) v_store(to + i + j * RAPT_VL, values[j]);

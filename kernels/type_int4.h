@@ -10,8 +10,10 @@ static inline vf v_load_int4(const char *row, int channel) {
 /* The element of largest magnitude becomes -8, so that the wider side of the numbers is used. */
 static inline void store_group_int4(uint8_t *group, const float *x) {
     float s = largest(x) / -8.0f;
+    uint8_t n[32];
     if (!start_group(group, 18, s)) return;
     s = store_finite_f16(group, s);
-    for (int i = 0; i < 32; i++) group[2 + i / 2] |= (uint8_t)((s == 0.0f ? 8 : nearest(x[i] / s, -8, 7) + 8) << i % 2 * 4);
+    for (int i = 0; i < 32; i++) n[i] = (uint8_t)(s == 0.0f ? 8 : nearest(x[i] / s, -8, 7) + 8);
+    store_pairs(group + 2, n);
 }
 #endif

@@ -9,9 +9,11 @@ static inline vf v_load_int4_min(const char *row, int channel) {
 #if RAPT_VL == 1
 static inline void store_group_int4_min(uint8_t *group, const float *x) {
     float m, s = range_of(x, &m) / 15.0f;
+    uint8_t n[32];
     if (!start_group(group, 20, s)) return;
     s = store_finite_f16(group, s);
     m = store_finite_f16(group + 2, m);
-    for (int i = 0; i < 32; i++) group[4 + i / 2] |= (uint8_t)((s == 0.0f ? 0 : nearest((x[i] - m) / s, 0, 15)) << i % 2 * 4);
+    for (int i = 0; i < 32; i++) n[i] = (uint8_t)(s == 0.0f ? 0 : nearest((x[i] - m) / s, 0, 15));
+    store_pairs(group + 4, n);
 }
 #endif

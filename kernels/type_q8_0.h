@@ -7,7 +7,7 @@ static inline vf v_load_q8_0(const char *row, int channel) {
 
 #if RAPT_VL == 1
 static inline void store_group_q8_0(uint8_t *group, const float *x) {
-    float s = magnitude_of(largest(x)) / 127.0f, r = inverse(s);
+    float s = largest_magnitude(x) / 127.0f, r = inverse(s);
     if (!start_group(group, 34, s)) return;
     v_store_f16(group, s);
     for (int i = 0; i < 32; i++) { /* ties away from 0 */

@@ -461,6 +461,8 @@ static void meeting_tensors(void) {
         const int64_t distance = below(2 * span) - span + 1;
         d.k = (rapt_layout){RAPT_INT8, stride[0], stride[1], stride[2]};
         d.v = (rapt_layout){RAPT_F8_E4M3, stride[0], stride[1], stride[2]};
+        if (length[0] == 1) d.v.batch_stride = below(5000); /* not used */
+        if (length[2] == 1) d.k.token_stride = below(5000);
         d.new_k.type = d.new_v.type = RAPT_F32; /* of no tokens */
         unsigned char *const k = owner + (distance < 0 ? -distance : 0), *const v = k + distance;
         memset(owner, 0, sizeof owner);
@@ -579,6 +581,27 @@ static void special_rows(void) {
                (double)table[i].x[1], (double)table[i].x[2], (double)table[i].x[3], row[0], row[1], row[2], row[3],
                (double)factor);
     }
+}
+
+/* Given factors reach from the first to the last channel. */
+static void given_factors(void) {
+    enum { D = 64 };
+    static float x[D], memory[2 * D];
+    rapt_append_desc d;
+    rapt_append_args a;
+    rapt_append_desc_init(&d);
+    rapt_append_args_init(&a);
+    d.batch = d.kv_heads = d.tokens = d.kv_len = 1, d.d_v = D;
+    d.new_v = rapt_layout_bhsd(RAPT_F32, 1, 1, D), d.v = rapt_layout_bhsd(RAPT_INT8, 1, 1, D);
+    d.v_scales = (rapt_scales){1, 0, 0, 0, sizeof(float)};
+    for (int i = 0; i < D; i++) x[i] = (float)(i + 1), memory[i] = (float)(i + 1) / 3;
+    a.new_v = x, a.v_scales = memory, a.v = memory + D - 1;
+    const rapt_status meets = rapt_kv_append(&d, &a, 0, 1);
+    a.v = memory + D;
+    const rapt_status apart = rapt_kv_append(&d, &a, 0, 1);
+    int wrong = 0;
+    for (int i = 0; i < D; i++) wrong += ((const signed char *)(memory + D))[i] != 3;
+    tap_ok(meets == RAPT_ERR_OVERLAP && apart == RAPT_OK && wrong == 0, "a factor for each channel: %d wrong", wrong);
 }
 
 /* ---- What is refused ------------------------------------------------------------------------------------------------- */
@@ -742,6 +765,7 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_TABLE, a->table_starts = p.table_starts; p.table_starts[1] = 4);
     ANSWERS(RAPT_ERR_TABLE, a->table_starts = p.table_starts; p.table_starts[2] = 9);
     ANSWERS(RAPT_ERR_TABLE, d->pages = 0);
+    ANSWERS(RAPT_ERR_TABLE, d->pages = 0; d->trust_table = 1);
     ANSWERS(RAPT_OK, d->table.head_stride = 4; d->table.batch_stride = 24; p.table[11] = p.table[4]); /* of another head */
     ANSWERS(RAPT_ERR_TABLE, d->table.head_stride = 4; d->table.batch_stride = 24; p.table[11] = p.table[5]);
     ANSWERS(RAPT_ERR_TABLE, d->table.head_stride = 4; d->table.batch_stride = 24; p.table[11] = 12);
@@ -989,6 +1013,7 @@ int main(void) {
     meeting_tensors();
     page_tables();
     special_rows();
+    given_factors();
     refused();
     rope_problems();
     far_positions();

@@ -14,8 +14,11 @@ except ImportError:
     print("1..0 # SKIP NumPy is not installed")
     sys.exit(0)
 
+from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, AppendArgs, AppendDesc, Layout,
+                         Library, RopeArgs, Rotary, Scales)
+from rapt_ctypes import F8_E4M3 as E4M3, F8_E5M2 as E5M2
+
 tests = failures = 0
-F32, F16, BF16, E4M3, E5M2, INT8, INT4, INT4_MIN, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 = range(1, 14)
 
 
 def ok(good, what):
@@ -34,27 +37,8 @@ def skip(what, why):
 # ---- The library -----------------------------------------------------------------------------------------------------------
 
 
-KINDS = {"i": ctypes.c_int, "l": ctypes.c_int64, "z": ctypes.c_size_t, "p": ctypes.c_void_p, "d": ctypes.c_double}
-
-
-def struct(name, *fields):
-    """A struct of fields, each several names of one type."""
-    fields = [(field, KINDS.get(kind, kind)) for kind, names in fields for field in names.split()]
-    return type(name, (ctypes.Structure,), {"_fields_": fields})
-
-
-Layout = struct("Layout", ("i", "type"), ("l", "batch_stride head_stride token_stride"))
-Scales = struct("Scales", ("i", "present"), ("l", "batch_stride head_stride token_stride channel_stride"))
-Rotary = struct("Rotary", ("l", "channels"), ("i", "interleaved"), ("p", "frequencies"), ("d", "amplitude"), ("l", "offset"))
-AppendDesc = struct("AppendDesc", ("z", "size"), ("l", "batch kv_heads tokens kv_len d_k d_v"), (Layout, "new_k new_v k v"),
-                    (Scales, "k_scales v_scales"), ("l", "page_size pages"), (Layout, "table"), ("i", "trust_table"),
-                    (Rotary, "rotary"))
-AppendArgs = struct("AppendArgs", ("z", "size"), ("p", "new_k new_v k v k_scales v_scales starts lengths token_starts positions"),
-                    ("p", "table table_starts ring_starts"))
-RopeArgs = struct("RopeArgs", ("z", "size"), ("l", "batch heads tokens d"), (Layout, "in_ out"), ("p", "from_ to"),
-                  (Rotary, "rotary"), ("p", "starts lengths token_starts positions"))
-
-rapt = ctypes.CDLL(sys.argv[1])
+library = Library(sys.argv[1])
+rapt = library.c
 rapt.rapt_row_bytes.restype = ctypes.c_int64
 rapt.rapt_row_bytes.argtypes = [ctypes.c_int, ctypes.c_int64]
 rapt.rapt_kv_append.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
@@ -62,19 +46,12 @@ rapt.rapt_rope.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
 rapt.rapt_rope_frequencies.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p]
 
 
-def initialised(cls, init):
-    struct = cls()
-    getattr(rapt, init)(ctypes.byref(struct), ctypes.c_size_t(ctypes.sizeof(struct)))
-    assert struct.size == ctypes.sizeof(struct), f"{cls.__name__} is not what the library takes"
-    return struct
-
-
 def append(x, kind, scales=None, channel_stride=0):
     """x [tokens, channels], f32, as the V of one head; returns its bytes. scales: an array given (for all channels or each), or
     "token": then the factors found are returned too."""
     tokens, channels = x.shape
-    d = initialised(AppendDesc, "rapt_append_desc_init_sized")
-    a = initialised(AppendArgs, "rapt_append_args_init_sized")
+    d = library.initialised(AppendDesc, rapt.rapt_append_desc_init_sized)
+    a = library.initialised(AppendArgs, rapt.rapt_append_args_init_sized)
     row = rapt.rapt_row_bytes(kind, channels)
     out = np.zeros((tokens, row), np.uint8)
     x = np.ascontiguousarray(x, np.float32)
@@ -106,7 +83,7 @@ def frequencies(base, channels):
 def rope(x, positions, frequencies, interleaved, amplitude=1.0):
     """x [heads, tokens, d], f32; positions [tokens]."""
     heads, tokens, d = x.shape
-    a = initialised(RopeArgs, "rapt_rope_args_init_sized")
+    a = library.initialised(RopeArgs, rapt.rapt_rope_args_init_sized)
     x, out = np.ascontiguousarray(x, np.float32), np.zeros(x.shape, np.float32)
     positions, frequencies = positions.astype(np.int32), np.ascontiguousarray(frequencies, np.float64)
     a.batch, a.heads, a.tokens, a.d = 1, heads, tokens, d

@@ -161,6 +161,66 @@ def expanded(values, shape, full):
     return [values[sum(x * s for x, s in zip(index, strides))] for index in itertools.product(*map(range, full))]
 
 
+# ---- Types of caches, by hand ----------------------------------------------------------------------------------------------
+
+
+def f32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def f16(x):
+    return struct.unpack("<e", struct.pack("<e", x))[0]
+
+
+def half_away(x):
+    """C's roundf()."""
+    return math.copysign(math.floor(abs(x) + 0.5), x)
+
+
+def fp8_values(exponent_bits, fraction_bits, largest):
+    bias, ones = (1 << exponent_bits - 1) - 1, 1 << fraction_bits
+    return [x for e in range(1 << exponent_bits) for f in range(ones)
+            if (x := (f / ones * 2.0**(1 - bias) if e == 0 else (1 + f / ones) * 2.0**(e - bias))) <= largest]
+
+
+FP8 = {"fp8e4m3": fp8_values(4, 3, 448), "fp8e5m2": fp8_values(5, 2, 57344)}
+
+
+def quantized(kv_type, x):
+    """What the numbers of a head's token become, read back; all steps in f32, as include/rapt.h has them."""
+    if kv_type in FP8:
+        table = FP8[kv_type]
+        nearest = [min(range(len(table)), key=lambda i: (abs(table[i] - abs(y)), i % 2)) for y in x]
+        return [math.copysign(table[i], y) for i, y in zip(nearest, x)]
+    if kv_type == "int8":
+        factor = f32(max(map(abs, x)) / 127)
+        return [f32(round(f32(y / factor)) * factor) if factor else 0.0 for y in x]
+    out = []
+    for start in range(0, len(x), 32):
+        g = x[start:start + 32]
+        extreme, least, most = max(g, key=abs), min(g), max(g)
+        if kv_type == "int4":
+            s = f16(extreme / -8)
+            out += [s * (min(max(round(f32(y / s) + 8), 0), 15) - 8) for y in g]
+        elif kv_type == "int4_min":
+            s, m = f16(f32(f32(most - least) / 15)), f16(least)
+            out += [f32(s * min(max(round(f32(f32(y - m) / s)), 0), 15) + m) for y in g]
+        elif kv_type == "q8_0":
+            s = f32(abs(extreme) / 127)
+            out += [f16(s) * half_away(f32(y * f32(1 / s))) for y in g]
+        elif kv_type in ("q4_0", "q5_0"):
+            half = 8 if kv_type == "q4_0" else 16
+            s = f32(extreme / -half)
+            out += [f16(s) * (min(int(f32(f32(y * f32(1 / s)) + (half + 0.5))), 2 * half - 1) - half) for y in g]
+        else:
+            top = {"q4_1": 15, "q5_1": 31}[kv_type]
+            s = f32(f32(most - least) / top)
+            out += [f32(f16(s) * min(int(f32(f32(f32(y - least) * f32(1 / s)) + 0.5)), top) + f16(least)) for y in g]
+    return out
+
+
+KV_TYPES = *FP8, "int8", "int4", "int4_min", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"
+
 # ---- Tests -----------------------------------------------------------------------------------------------------------------
 
 
@@ -565,6 +625,73 @@ def test_types():
         ok(status == 0 and load("O.npy")[0] == want, f"type of the output, Q of f16, {' '.join(options)}", err)
 
 
+def test_kv_types(kernels):
+    B, H, Hkv, S, Skv, D, Dv = 2, 4, 2, 3, 90, 64, 32
+    shapes = {"Q": (B, H, S, D), "K": (B, Hkv, Skv, D), "V": (B, Hkv, Skv, Dv)}
+    data = [[f16(x) for x in normals(math.prod(s))] for s in shapes.values()]
+    data[2][:32] = [0.0] * 31 + [-3.0]
+    ragged = ["--cu-q", "0,2,6", "--cu-k", "0,100,180"]
+
+    def outputs(*args):
+        status, out, err = rapt(*RUN, "--lse", "L.npy", "--out-type", "f32", *args)
+        return contents("O.npy") + contents("L.npy") if status == 0 and not out + err else err
+
+    for kv_type in KV_TYPES:
+        kv = [[y for i in range(0, len(x), d) for y in quantized(kv_type, x[i:i + d])] for x, d in zip(data[1:], (D, Dv))]
+        # One key has weight 1, so the output is the value.
+        heads = len(data[2]) // Dv
+        save("Q.npy", (heads, 1, 1), [0.0] * heads)
+        save("K.npy", (heads, 1, 1), [0.0] * heads)
+        save("V.npy", (heads, 1, Dv), data[2])
+        if kv_type in FP8 or kv_type == "int8":
+            status, _, err = rapt(*RUN, "--kv-type", kv_type)
+        else:  # K has 32 channels too
+            save("Q.npy", (heads, 1, 32), [0.0] * heads * 32)
+            save("K.npy", (heads, 1, 32), data[2])
+            status, _, err = rapt(*RUN, "--kv-type", kv_type)
+        got = load("O.npy")[2] if status == 0 else ()
+        ok(same(got, kv[1]), f"every value as {kv_type}", err or [(x, y) for x, y in zip(got, kv[1]) if x != y][:9])
+
+        for n, s, x in zip("QKV", shapes.values(), data):
+            save(f"{n}.npy", s, x)
+        got = outputs("--kv-type", kv_type)
+        o, lse = attention(data[0], *kv, B, H, Hkv, S, Skv, D, Dv)
+        ok(isinstance(got, bytes) and close(load("O.npy")[2], o, 1e-5) and close(load("L.npy")[2], lse, 1e-5),
+           f"run --kv-type {kv_type}", got)
+        for n, s, x in zip("QKV", shapes.values(), data):
+            save(f"{n}.npy", s, x, ">f2" if n == "Q" else "<f2", fortran=True)
+        again = outputs("--kv-type", kv_type, "--q-type", "f32", "--page-size", "7", "--threads", "2")
+        ok(again == got, f"{kv_type} from float16, in Fortran order, in pages: the same bits", again)
+        for n, s, x in zip("QKV", shapes.values(), data):
+            save(f"{n}.npy", (s[0] * s[2], s[1], s[3]), x)
+        for rounding, names in kernels.items():
+            got = [outputs("--kv-type", kv_type, *ragged, *extra, "--isa", name)
+                   for name in names for extra in ([], ["--page-size", "16"])]
+            ok(not got or isinstance(got[0], bytes) and all(x == got[0] for x in got),
+               f"ragged {kv_type}, {rounding}: the same bytes in pages", got)
+
+    # Integers: near what f32 gives, not the same, and the same bytes everywhere.
+    for n, s, x in zip("QKV", shapes.values(), data):
+        save(f"{n}.npy", s, x)
+    kv = [[y for i in range(0, len(x), d) for y in quantized("int8", x[i:i + d])] for x, d in zip(data[1:], (D, Dv))]
+    o, lse = attention(data[0], *kv, B, H, Hkv, S, Skv, D, Dv)
+    for rounding, names in kernels.items():
+        got = [outputs("--kv-type", "int8", "--arith", "int8", *extra, "--isa", name)
+               for name in names for extra in ([], ["--page-size", "16", "--threads", "3"])]
+        ok(not got or isinstance(got[0], bytes) and all(x == got[0] for x in got) and close(load("O.npy")[2], o, 2e-2) and
+           close(load("L.npy")[2], lse, 2e-2) and got[0] != outputs("--kv-type", "int8", "--isa", names[0]),
+           f"--arith int8, {rounding}: near, the same bytes in pages", got)
+    for kv_type in "f32", *KV_TYPES:
+        if kv_type != "int8":
+            refused(f"--arith int8 on {kv_type}", [*RUN, "--arith", "int8", "--kv-type", kv_type], "arithmetic")
+    for n in "QKV":
+        save(f"{n}.npy", (5, 48), normals(240))
+    for kv_type in KV_TYPES[3:]:
+        refused(f"48 channels of {kv_type}", [*RUN, "--kv-type", kv_type], "K.npy: 48 channels", "a multiple of 32")
+        refused(f"--q-type {kv_type}", [*RUN, "--q-type", kv_type], f"--q-type {kv_type}: f32, f16 or bf16 is needed")
+    refused("a type that is none", [*RUN, "--kv-type", "q6_0"], "--kv-type q6_0: f32, f16, bf16, ", " or q5_1 is needed")
+
+
 def test_options():
     for n in "QKV":
         save(f"{n}.npy", (4, 8), normals(32))
@@ -886,6 +1013,7 @@ def main():
                      test_broadcast_shapes, test_files, test_outputs):
             test()
         test_same_bits(kernels)
+        test_kv_types(kernels)
         test_pages(kernels)
         test_time()
         test_numpy()

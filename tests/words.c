@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words that results are made of, measured one by one: exp2 and ln against double precision, the storage types against
+/* The words that results are made of, measured one by one: exp2, tanh and ln against double precision, the storage types against
  * exact arithmetic (those of K and V only against tests/reference.c), staged rows, the transpose against its definition. Compiled
  * once for each ISA with RAPT_ISA_FILE naming its file, whose static functions this includes. A sample of the floats by default;
  * every float of the range with --all (minutes). */
@@ -35,8 +35,9 @@ static double ulps(float got, double want) {
 }
 
 /* The promises of docs/numerics.md, and hashes of the sampled results, which are the same on every ISA of a class. */
-static const double exp2_ulps = RAPT_KERNEL_FUSED ? 0.80 : 1.08, ln_ulps = 1.97;
+static const double exp2_ulps = RAPT_KERNEL_FUSED ? 0.80 : 1.08, tanh_ulps = RAPT_KERNEL_FUSED ? 1.60 : 1.95, ln_ulps = 1.97;
 static const uint64_t exp2_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xa3f7c3b1fd0d868e) : UINT64_C(0xd1dd436cb88445d8);
+static const uint64_t tanh_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xdc3bf1457c68bc9d) : UINT64_C(0xea735a26e76a4335);
 static const uint64_t ln_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xd6c4cc8322a8b5f8) : UINT64_C(0x1951f83759e4143e);
 enum { SAMPLED = 1021 }; /* every so manieth float, by default */
 
@@ -83,6 +84,66 @@ static void exp2_special(void) {
         if (as_bits(got[0]) != 0) break;
     }
     tap_ok(as_bits(got[0]) == 0, "exp2(-inf * c) is +0 for every c of a plan");
+}
+
+static void tanh_of(float *to, const float *x) { v_store(to, v_tanh(v_load(x))); }
+
+/* Every float of [0, 20], against double precision, alone and with its sign changed, and beside a lane of the other branch. */
+static void tanh_of_every_float(uint32_t step) {
+    uint64_t h = hash_start(), odd = 0, leaning = 0, beyond = 0;
+    double worst = 0.0;
+    float worst_at = 0.0f;
+    uint32_t last = as_bits(20.0f);
+    for (uint32_t from = 0; from <= last; from += step * RAPT_VL) {
+        float x[RAPT_VL], minus[RAPT_VL], mixed[RAPT_VL], got[RAPT_VL], of_minus[RAPT_VL], of_mixed[RAPT_VL];
+        int other = (int)(from / step / RAPT_VL % RAPT_VL);
+        for (int j = 0; j < RAPT_VL; j++) {
+            uint32_t bits = from + (uint32_t)j * step;
+            x[j] = mixed[j] = as_float(bits < last ? bits : last);
+            minus[j] = -x[j];
+        }
+        mixed[other] = x[other] < 0.625f ? 5.0f : 0.125f;
+        tanh_of(got, x), tanh_of(of_minus, minus), tanh_of(of_mixed, mixed);
+        for (int j = 0; j < RAPT_VL; j++) {
+            h = as_bits(x[j]) < last ? hash(h, as_bits(got[j])) : h;
+            double error = ulps(got[j], tanh((double)x[j]));
+            if (!(error <= worst)) worst = error, worst_at = x[j];
+            odd += as_bits(of_minus[j]) != (as_bits(got[j]) ^ 0x80000000u);
+            leaning += j != other && as_bits(of_mixed[j]) != as_bits(got[j]);
+            beyond += !(got[j] <= 1.0f);
+        }
+    }
+    tap_ok(worst <= tanh_ulps, "tanh: worst %.4f ulp at %a, promised %.2f", worst, (double)worst_at, tanh_ulps);
+    tap_ok(odd == 0, "tanh(-x) = -tanh(x): %" PRIu64 " wrong", odd);
+    if (RAPT_VL > 1) tap_ok(leaning == 0, "tanh beside a lane of the other branch: %" PRIu64 " differ", leaning);
+    tap_ok(beyond == 0, "tanh is at most 1: %" PRIu64 " wrong", beyond);
+    if (step == SAMPLED) tap_ok(h == tanh_hash, "tanh: hash %016" PRIx64 " is the one of every ISA", h);
+}
+
+static void tanh_special(uint32_t step) {
+    float x[RAPT_VL], got[RAPT_VL];
+    uint64_t wrong = 0;
+    for (float sign = -1.0f; sign <= 1.0f; sign += 2.0f)
+        for (uint32_t from = as_bits(20.0f), last = as_bits(INFINITY); from <= last; from += step * RAPT_VL) {
+            for (int j = 0; j < RAPT_VL; j++) {
+                uint32_t bits = from + (uint32_t)j * step;
+                x[j] = sign * as_float(bits < last ? bits : last);
+            }
+            tanh_of(got, x);
+            for (int j = 0; j < RAPT_VL; j++) wrong += got[j] != sign;
+        }
+    for (int j = 0; j < RAPT_VL; j++) x[j] = j % 2 ? INFINITY : -INFINITY;
+    tanh_of(got, x);
+    for (int j = 0; j < RAPT_VL; j++) wrong += got[j] != (j % 2 ? 1.0f : -1.0f);
+    tap_ok(wrong == 0, "tanh from 20 on, infinity too, is exactly 1: %" PRIu64 " wrong", wrong);
+    wrong = 0;
+    for (int i = 0; i < 4; i++) { /* among lanes that are numbers of either branch */
+        const uint32_t nans[] = {0x7fc12345u, 0xffc00000u, 0x7f800001u, 0xffbfffffu};
+        for (int j = 0; j < RAPT_VL; j++) x[j] = j == i % RAPT_VL ? as_float(nans[i]) : i < 2 ? 0.5f : 2.0f;
+        tanh_of(got, x);
+        for (int j = 0; j < RAPT_VL; j++) wrong += (got[j] != got[j]) != (j == i % RAPT_VL);
+    }
+    tap_ok(wrong == 0, "tanh(NaN) is NaN, whatever its payload, and its neighbours are not: %" PRIu64 " wrong", wrong);
 }
 
 static void ln_of_every_float(uint32_t step) {
@@ -271,6 +332,8 @@ int main(int argc, char **argv) {
     uint32_t step = all ? 1 : SAMPLED;
     exp2_of_every_float(step);
     exp2_special();
+    tanh_of_every_float(step);
+    tanh_special(step);
     ln_of_every_float(step);
     storage("f16", v_load_f16, v_store_f16, 5, 10, all ? 509 : 65521);
     storage("bf16", v_load_bf16, v_store_bf16, 8, 7, all ? 509 : 65521);
