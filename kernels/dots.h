@@ -93,21 +93,30 @@ static void stage_dots_transposed(float *to, const char *const *rows, int first,
     }
 }
 
+/* A weight times the factor of its value, unless it is 0. wrong becomes NaN where the product is negative or not finite. */
+static RAPT_INLINE vf scaled_weight(vf weight, vf factor, vf *wrong) {
+    vf zero = v_set1(0.0f), product = v_select(v_lt(zero, weight), v_mul(weight, factor), weight);
+    *wrong = v_add(*wrong, v_sub(product, product)); /* 0, or NaN */
+    *wrong = v_select(v_lt(product, zero), v_set1(NAN), *wrong);
+    return product;
+}
+
 /* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][LANES], and what each counts.
- * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked. */
+ * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked, but where one
+ * is negative or not finite, all count NaN. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
-        vf zero = v_set1(0.0f), most = zero, scaled[RAPT_BLOCK];
+        vf most = v_set1(0.0f), wrong = most, scaled[RAPT_BLOCK];
         for (int n = 0; n < RAPT_BLOCK; n++) {
-            scaled[n] = zero;
+            scaled[n] = v_set1(0.0f);
             if (n < first || n >= end) continue;
-            vf weight = v_load(weights + n * LANES + i);
-            scaled[n] = value_scales ? v_select(v_lt(zero, weight), v_mul(weight, v_set1(value_scales[n])), weight) : weight;
+            scaled[n] =
+                scaled_weight(v_load(weights + n * LANES + i), value_scales ? v_set1(value_scales[n]) : v_set1(1.0f), &wrong);
             most = v_max(scaled[n], most);
         }
         vf factor = v_div(v_set1(DOT_MOST), most);
-        v_store(scale + i, v_div(most, v_set1(DOT_MOST)));
+        v_store(scale + i, v_add(v_div(most, v_set1(DOT_MOST)), wrong));
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
             RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =

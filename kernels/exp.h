@@ -6,7 +6,7 @@
 #define RAPT_ROUND_MAGIC 12583039.0f
 
 /* 2^(d * c) for d <= 0, c > 0. Below least = -127 / c the result is +0, so also for d = -inf; NaN gives NaN.
- * p(0) is exactly 1, so d = 0 gives exactly 1. tests/exp.c measures and asserts the error. */
+ * p(0) is exactly 1, so d = 0 gives exactly 1. tests/words.c measures and asserts the error. */
 static inline vf v_exp2(vf d, vf c, vf least) {
     vf x = v_max(least, d); /* in this order: of NaN and a number, x86's max returns the second operand */
     vf t = v_fma(x, c, v_set1(RAPT_ROUND_MAGIC));

@@ -4,6 +4,14 @@
 
 enum { STEP = RAPT_VL * RAPT_DOT, DOT_ROWS = 4 }; /* bytes of a vector; rows at a time */
 
+/* Of lanes that are 0 or NaN: NaN if one is. */
+static float sum_of(vf x) {
+    float lane[RAPT_VL], sum = 0.0f;
+    v_store(lane, x);
+    for (int j = 0; j < RAPT_VL; j++) sum += lane[j];
+    return sum;
+}
+
 /* A row of Q becomes bytes, then 0 up to whole vectors; returns what they count, NaN for a row with a NaN or an infinity. */
 static float quantise_query(float *q, int channels) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
@@ -12,9 +20,7 @@ static float quantise_query(float *q, int channels) {
         most = v_max(most, v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX))));
         wrong = v_add(wrong, v_sub(x, x));
     }
-    float largest = h_max(most), lane[RAPT_VL], none = 0.0f;
-    v_store(lane, wrong);
-    for (int j = 0; j < RAPT_VL; j++) none += lane[j];
+    float largest = h_max(most);
     uint8_t bytes[RAPT_MAX_HEAD_DIM + STEP];
     memset(bytes, DOT_BIAS, sizeof bytes);
     vf factor = v_div(v_set1(127.0f), v_set1(largest));
@@ -24,7 +30,7 @@ static float quantise_query(float *q, int channels) {
         for (int j = 0; j < RAPT_VL && c + j < channels; j++) bytes[c + j] = (uint8_t)(n[j] + DOT_BIAS);
     }
     memcpy(q, bytes, ((size_t)channels + RAPT_DOT - 1) / RAPT_DOT * RAPT_DOT);
-    return largest / 127.0f + none;
+    return largest / 127.0f + sum_of(wrong);
 }
 
 /* Adds the products of a vector of each of RAPT_VL keys, k, with so many lanes of the rows of Q; correction is what their bias
@@ -79,11 +85,10 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
 
 /* The weights of a row for a block become bytes, in their place, and behind them what these count. */
 static void quantise_row_weights(float *weights, const float *value_scales) {
-    vf zero = v_set1(0.0f), most = zero, scaled[RAPT_BLOCK / RAPT_VL];
+    vf most = v_set1(0.0f), wrong = most, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
-        vf weight = v_load(weights + i * RAPT_VL);
-        scaled[i] =
-            value_scales ? v_select(v_lt(zero, weight), v_mul(weight, v_load(value_scales + i * RAPT_VL)), weight) : weight;
+        vf factor = value_scales ? v_load(value_scales + i * RAPT_VL) : v_set1(1.0f);
+        scaled[i] = scaled_weight(v_load(weights + i * RAPT_VL), factor, &wrong);
         most = v_max(scaled[i], most);
     }
     float largest = h_max(most);
@@ -95,7 +100,7 @@ static void quantise_row_weights(float *weights, const float *value_scales) {
         for (int j = 0; j < RAPT_VL; j++) bytes[i * RAPT_VL + j] = (uint8_t)n[j];
     }
     memcpy(weights, bytes, sizeof bytes);
-    weights[RAPT_BLOCK / RAPT_DOT] = largest / DOT_MOST;
+    weights[RAPT_BLOCK / RAPT_DOT] = largest / DOT_MOST + sum_of(wrong);
 }
 
 /* o = alpha o + P V for nr rows and STEP channels, of which so many exist; values: the rows of quads of keys. */

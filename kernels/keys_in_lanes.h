@@ -149,14 +149,11 @@ static void find_key_rows(const rapt_task *t, const block *blocks, int count, co
         for (; known < at + from; known++) rows[known] = rows[at + from];
         known = at + to;
     }
-    int64_t next = count ? blocks[0].position - blocks[0].position % RAPT_CHUNK + RAPT_CHUNK : 0;
-    int64_t last = t->problem->kv_first + t->ring_size, end = t->kv_length < last ? t->kv_length : last;
-    for (int n = known; n < RAPT_CHUNK; n++) rows[n] = count ? rows[known - 1] : t->k;
-    for (int n = RAPT_CHUNK; n < RAPT_CHUNK + KEY_ROWS_AHEAD; n++) rows[n] = rows[RAPT_CHUNK - 1];
-    if (count && next < end) {
-        block ahead = {next, 0, smaller(KEY_ROWS_AHEAD, end - next)};
-        find_rows(rows + RAPT_CHUNK, t, t->k, layout, &ahead, 0, KEY_ROWS_AHEAD);
-    }
+    for (int n = 0; n < KEY_ROWS_AHEAD && count; n++) rows[known + n] = rows[known - 1];
+    if (known < RAPT_CHUNK) return;
+    int64_t next = blocks[0].position - blocks[0].position % RAPT_CHUNK + RAPT_CHUNK;
+    block ahead = {next, 0, smaller(KEY_ROWS_AHEAD, key_end(t) - next)};
+    if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, t->k, layout, &ahead, 0, KEY_ROWS_AHEAD);
 }
 
 /* score_keys of one head for n rows of K that are converted first. */
@@ -323,7 +320,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
         o.depth = run.keys;
         if (p->page_size) { /* what lies ahead is another page's */
             int64_t ahead = b->position + from + RAPT_VALUES_AHEAD;
-            rapt_keys next = ahead < t->kv_length ? rapt_keys_at(t, ahead, 1) : run;
+            rapt_keys next = ahead < key_end(t) ? rapt_keys_at(t, ahead, 1) : run;
             o.ahead = rapt_keys_offset(&p->v, &next) - rapt_keys_offset(&p->v, &run);
         }
         stream_product(p->v.type, o, n, whole);

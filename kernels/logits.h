@@ -2,13 +2,18 @@
 /* What becomes of scores before the softmax, lane by lane: factors of keys, softcap, ALiBi, bias, and which keys count at all.
  * Included by attend.h. */
 
-/* The keys that exist here and that the row may attend to by its position. */
+/* The end of the keys that exist here. */
+static inline int64_t key_end(const rapt_task *t) {
+    int64_t stored = t->problem->kv_first + t->ring_size;
+    return t->kv_length < stored ? t->kv_length : stored;
+}
+
+/* Those of them that the row may attend to by its position. */
 static void row_range(const rapt_task *t, int64_t token, int64_t *first, int64_t *end) {
     const rapt_problem *p = t->problem;
     rapt_row_range(p, t->q_len, t->kv_length, t->prefix, token, first, end);
-    int64_t most = p->kv_first + t->ring_size;
     if (*first < p->kv_first) *first = p->kv_first;
-    if (*end > most) *end = most;
+    if (*end > key_end(t)) *end = key_end(t);
     if (*first >= *end) *first = *end = 0;
 }
 
