@@ -418,8 +418,13 @@ static void ragged_plan_errors(table *t) {
 
 static void ragged_run_errors(table *t) {
     RUN(RAPT_OK, (void)a);
-    const int32_t own = t->desc.k_starts[1] - t->desc.k_starts[0];
-    const int32_t full[2] = {own, 0}, more[2] = {own + 1, 0}, ring[2] = {own, 0};
+    /* Task 0 is one of the first entry that has queries, and looks at no other entry. */
+    const int e = t->desc.q_starts[1] > t->desc.q_starts[0] ? 0 : 1;
+    const int32_t own = t->desc.k_starts[e + 1] - t->desc.k_starts[e];
+    int32_t full[2] = {0}, more[2] = {0}, ring[2] = {0};
+    full[e] = own;
+    ring[e] = own ? own : 1;
+    more[e] = own + 1;
     RUN(RAPT_OK, a.kv_lengths = full);
     RUN(RAPT_ERR_KV_LENGTH, a.kv_lengths = more);
     RUN(RAPT_ERR_TABLE, a.ring_starts = ring);
