@@ -359,7 +359,7 @@ static double modified_logit(const row *r, int64_t n, double x, double *slack) {
         const double cap = d->softcap, z = x / cap, within = e + 3 * u * fabs(x);
         const double slope = isinf(x) ? 0 : 1 / pow(cosh(fmin(fmax(0, fabs(z) - within / cap), 700)), 2);
         x = cap * tanh(z);
-        e = (slope > 0 ? slope * within : 0) + 10 * u * fabs(x) + 0x1p-149 * (1 + cap);
+        e = (slope > 0 ? slope * within : 0) + 5 * u * fabs(x) + 0x1p-149 * (1 + cap);
     }
     if (d->alibi) {
         const double term = alibi_term(r, n);

@@ -12,17 +12,17 @@
  *        D_j = gamma_{d_k + 1 + f} A_j + tiny_j    f = 1 with k_scales, else 0
  *    where tiny_j, some 2^-149, is for underflow: of products, of q times a tiny scale or factor, of a score times a factor.
  * 2. Modified logits. Each step from x to y turns an error D into
- *    - x natural: D + 2.01 u (|x| + D) + 2^-149, for the product and the default scale 1/sqrt(d_k)
- *    - softcap s: (D + 3 u |x|) / cosh^2(z) + 10 u |y| + 2^-149 (1 + s), where z is the least |x / s| within that error: 1/s, the
- *      quotient, tanh within 4 ulp <= 8 u, the product
- *    - ALiBi's term a: D + 1.01 u (|a| + |y| + D), slope times distance or bias, added: one rounding or two
- *    - bias: D + 1.01 u (|y| + D)
- *    - logits_body: D + u |x| + 2.01 u |y|, assumed of it: no steeper than 1, and rounds once
- * 3. Weights. A key's weight is exp2 of (s'_j - m_1) c, times exp2 of (m_1 - m_2) c for each later rise of the running maximum,
- *    where the m are themselves computed scores: the arguments add up to (s'_j - m) c, and the error of m divides out of the
- *    quotient. The last m is at most M + T with T = max_j (x_j + D_j) - M. Relative errors of an argument: the subtraction u, the
- *    product with c u (unfused; fused it is exact), c u, the default scale 1/sqrt(d_k) u. There are at most R = min(B, 8) - 1 +
- *    C - 1 rises, and each exp2 is within 2 ulp <= 4 u. So the computed weight is w_j exp(e_j) with
+ *        x natural        D + 2.01 u (|x| + D) + 2^-149     the product; the default scale 1/sqrt(d_k)
+ *        softcap s        (D + 3 u |x|) / cosh^2(z) + 5 u |y| + 2^-149 (1 + s), z being the least |x / s| within that error:
+ *                         1/s, the product with it, tanh within 2 ulp <= 4 u, the product with s
+ *        ALiBi's term a   D + 1.01 u (|a| + |y| + D)        slope times distance (up to 2^24) or bias, added
+ *        bias             D + 1.01 u (|y| + D)
+ *        logits_body      D + u |x| + 2.01 u |y|            assumed of it: no steeper than 1, and rounds once
+ * 3. Weights. A key's weight is exp2 of (s'_j - m_1) c, times exp2 of (m_1 - m_2) c for each later rise of the running
+ *    maximum, where the m are themselves computed scores: the arguments add up to (s'_j - m) c, and the error of m divides
+ *    out of the quotient. The last m is at most M + T with T = max_j (x_j + D_j) - M. Relative errors of an argument: the
+ *    subtraction u, the product with c u (unfused; fused it is exact), c u, the default scale 1/sqrt(d_k) u. There are at
+ *    most R = min(B, 8) - 1 + C - 1 rises, and each exp2 is within 2 ulp <= 4 u. So the computed weight is w_j exp(e_j) with
  *        |e_j| <= delta_j = D_j + 4 u (M - x_j + D_j + T) + 4 u (1 + R)
  *    or, where an argument lies below -126.5, zero instead of less than 2^-126.
  * 4. Sums. All terms of l are positive: four adds and sixteen within a block, one for each block and each chunk, one product
