@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""table.py RESULT.json [DOCUMENT.md]: a Markdown table, printed, or put between the document's two result marks, of a run of
-rapt-bench (--benchmark_format=json, any number of repetitions, of which the medians count) or of peers.py (its peers.json)."""
+"""table.py RESULT.json [DOCUMENT.md [NAME]]: a Markdown table, printed, or put between the document's result marks (those of
+that name, if it has several), of a run of rapt-bench (--benchmark_format=json, any number of repetitions, of which the medians count) or of peers.py (its peers.json)."""
 import collections
 import datetime
 import json
@@ -14,6 +14,12 @@ WHAT = {
     "P5": "H 8, S 4096, d 128", "P6": "H 32/8, 256 queries on 4096 keys, d 128, causal", "D1": "decode, H 32/8, 4096 keys, d 128",
     "D2": "decode, H 32/8, 32768 keys, d 128", "D3": "decode, H 32, 4096 keys, d 128", "D4": "decode, H 8/1, 8192 keys, d 256",
     "D5": "8 queries, H 32/8, 4096 keys, d 128, causal",
+    "F-plain": "P3, to compare with", "F-scores": "P3 with softcap, sinks, bias", "F-alibi": "P3 with ALiBi",
+    "F-bytes": "P3, causal by a mask of bytes", "F-bits": "P3, causal by a mask of bits", "F-paged": "P3 in pages of 16",
+    "F-causal": "H 4, S 16384, d 64, causal", "F-window": "the same, a window of 1024", "F-sparse": "the same, a block-sparse map",
+    "F-batch": "32 × (H 8, S 128, d 128, causal)", "F-ragged": "the same, ragged", "F-uneven": "H 8, d 64: S 16384 and 31 × 128, ragged",
+    "F-D1": "D1, to compare with", "F-D1-paged": "D1 in pages of 16", "F-D3": "D3, to compare with", "F-D3-paged": "D3 in pages of 16",
+    "F-mla16": "MLA decode, H 16, 8192 keys, d 576/512", "F-mla128": "MLA decode, H 128, 8192 keys, d 576/512",
 }
 
 
@@ -25,18 +31,19 @@ def cpu_name():
 
 def by_kernel(runs):
     """rapt-bench: a row for each case, a column for each type, kernel and number of threads."""
-    shares, rates = collections.defaultdict(list), collections.defaultdict(list)
+    shares, rates, peaks = (collections.defaultdict(list) for _ in range(3))
     for run in runs:
         if run.get("run_type") == "aggregate" or "share" not in run:
             continue
         case, kind, isa, threads = run["name"].split("/")[:4]
         key = case, f"{kind} {isa} {threads}"
         shares[key].append(run["share"])
+        peaks[key].append(run.get("peak_share", 0))
         rates[key].append((run["GFLOPS"], "GFLOP/s") if "GFLOPS" in run else (run["GBs"], "GB/s"))
     cases = sorted({case for case, _ in shares}, key=lambda c: (c[0] != "P", c))
     columns = list(dict.fromkeys(column for _, column in shares))
-    lines = [f"Share of what the same machine reached in the same run (FMA peak for P and D5, read bandwidth for D1 to D4): {cpu_name()}, "
-             f"{datetime.date.today()}.", "", "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
+    lines = ["Share of what the same machine reached in the same run (GFLOP/s: of the f32 FMA peak, GB/s: of the read bandwidth, and of the "
+             f"peak where that is nearer): {cpu_name()}, {datetime.date.today()}.", "", "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
     for case in cases:
         cells = []
         for column in columns:
@@ -44,7 +51,9 @@ def by_kernel(runs):
                 cells.append("")
                 continue
             rate = statistics.median(r for r, _ in rates[case, column])
-            cells.append(f"{100 * statistics.median(shares[case, column]):.0f} % ({rate:.0f} {rates[case, column][0][1]})")
+            share, peak = (statistics.median(x[case, column]) for x in (shares, peaks))
+            near = f", {100 * peak:.0f} % of peak" if peak > share else ""
+            cells.append(f"{100 * share:.0f} % ({rate:.3g} {rates[case, column][0][1]}{near})")
         lines.append(f"| {case} | {WHAT.get(case, '')} | " + " | ".join(cells) + " |")
     return lines
 
@@ -78,7 +87,7 @@ def beside_peers(report):
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) not in (2, 3, 4):
         sys.exit(__doc__)
     with open(sys.argv[1]) as f:
         result = json.load(f)
@@ -88,7 +97,8 @@ def main():
         return
     with open(sys.argv[2]) as f:
         text = f.read()
-    new, count = re.subn(r"(<!-- results:[^\n]*-->\n).*?(<!-- /results -->)", lambda m: m[1] + table + m[2], text, flags=re.S)
+    name = f" {re.escape(sys.argv[3])}" if len(sys.argv) == 4 else ""
+    new, count = re.subn(rf"(<!-- results{name}:[^\n]*-->\n).*?(<!-- /results -->)", lambda m: m[1] + table + m[2], text, flags=re.S)
     if count != 1:
         sys.exit(f"table.py: {sys.argv[2]}: no result marks")
     with open(sys.argv[2], "w") as f:
