@@ -94,20 +94,25 @@ static void stage_dots_transposed(float *to, const char *const *rows, int first,
 }
 
 /* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][LANES], and what each counts.
- * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked. */
+ * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked. Where a
+ * product is NaN or infinite, all of them count NaN. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
-        vf zero = v_set1(0.0f), most = zero, scaled[RAPT_BLOCK];
+        vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK];
         for (int n = 0; n < RAPT_BLOCK; n++) {
             scaled[n] = zero;
             if (n < first || n >= end) continue;
             vf weight = v_load(weights + n * LANES + i);
-            scaled[n] = value_scales ? v_select(v_lt(zero, weight), v_mul(weight, v_set1(value_scales[n])), weight) : weight;
+            scaled[n] = weight;
+            if (value_scales) {
+                scaled[n] = v_select(v_lt(zero, weight), v_mul(weight, v_set1(value_scales[n])), weight);
+                wrong = v_add(wrong, v_sub(scaled[n], scaled[n])); /* 0, or NaN */
+            }
             most = v_max(scaled[n], most);
         }
         vf factor = v_div(v_set1(DOT_MOST), most);
-        v_store(scale + i, v_div(most, v_set1(DOT_MOST)));
+        v_store(scale + i, v_add(v_div(most, v_set1(DOT_MOST)), wrong));
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
             RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =
