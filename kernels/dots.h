@@ -94,8 +94,8 @@ static void stage_dots_transposed(float *to, const char *const *rows, int first,
 }
 
 /* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][LANES], and what each counts.
- * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked. Where a
- * product is NaN or infinite, all of them count NaN. */
+ * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked. Negative
+ * products become 0 here; where one is NaN or infinite, all of them count NaN. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
@@ -106,7 +106,8 @@ static void quantise_weights(const float *weights, const float *value_scales, in
             vf weight = v_load(weights + n * LANES + i);
             scaled[n] = weight;
             if (value_scales) {
-                scaled[n] = v_select(v_lt(zero, weight), v_mul(weight, v_set1(value_scales[n])), weight);
+                vf product = v_max(zero, v_mul(weight, v_set1(value_scales[n])));
+                scaled[n] = v_select(v_lt(zero, weight), product, weight);
                 wrong = v_add(wrong, v_sub(scaled[n], scaled[n])); /* 0, or NaN */
             }
             most = v_max(scaled[n], most);
