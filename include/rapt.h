@@ -138,7 +138,7 @@ typedef enum rapt_alibi {
 typedef enum rapt_arith {
     RAPT_EXACT = 0,   /* in f32: K and V of any type are converted first */
     RAPT_INT8_DOT = 1 /* in integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised to 8
-                         bits. Factors of V by token must be finite and not negative: rows that attend others are NaN */
+                         bits */
 } rapt_arith;
 
 /* The logits of some rows for some adjacent keys, for a callback: that of row r and key first_key + n is

@@ -10,6 +10,7 @@
 #define RAPT_KERNEL_NEEDS (RAPT_NEEDS_AVX512 | RAPT_CPU_AVX512VNNI)
 
 #define RAPT_DOT 4
+#define RAPT_FEW_DOTS
 static inline vi i_dot(vi acc, vi b, vi a) { return _mm512_dpbusd_epi32(acc, b, a); }
 
 /* Lane i % 16 of out[i / 16] has byte i of each of the four rows: each fourth group of four bytes goes to a quarter of its own,

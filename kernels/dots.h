@@ -93,26 +93,23 @@ static void stage_dots_transposed(float *to, const char *const *rows, int first,
     }
 }
 
-/* A weight times the factor of its value, unless it is 0. wrong becomes NaN where the product is negative or not finite. */
-static RAPT_INLINE vf scaled_weight(vf weight, vf factor, vf *wrong) {
-    vf zero = v_set1(0.0f), product = v_select(v_lt(zero, weight), v_mul(weight, factor), weight);
-    *wrong = v_add(*wrong, v_sub(product, product)); /* 0, or NaN */
-    *wrong = v_select(v_lt(product, zero), v_set1(NAN), *wrong);
-    return product;
-}
-
 /* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][LANES], and what each counts.
- * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked, but where one
- * is negative or not finite, all count NaN. */
+ * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked. Negative
+ * products become 0 here; where one is NaN or infinite, all of them count NaN. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
-        vf most = v_set1(0.0f), wrong = most, scaled[RAPT_BLOCK];
+        vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK];
         for (int n = 0; n < RAPT_BLOCK; n++) {
-            scaled[n] = v_set1(0.0f);
+            scaled[n] = zero;
             if (n < first || n >= end) continue;
-            scaled[n] =
-                scaled_weight(v_load(weights + n * LANES + i), value_scales ? v_set1(value_scales[n]) : v_set1(1.0f), &wrong);
+            vf weight = v_load(weights + n * LANES + i);
+            scaled[n] = weight;
+            if (value_scales) {
+                vf product = v_max(zero, v_mul(weight, v_set1(value_scales[n])));
+                scaled[n] = v_select(v_lt(zero, weight), product, weight);
+                wrong = v_add(wrong, v_sub(scaled[n], scaled[n])); /* 0, or NaN */
+            }
             most = v_max(scaled[n], most);
         }
         vf factor = v_div(v_set1(DOT_MOST), most);

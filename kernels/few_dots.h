@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Few rows in integer arithmetic: lanes are keys, each with four channels, and in P V channels, each with four keys. The sums are
- * those of dots.h in another order, so the bits are the same. Included by keys_in_lanes.h where lanes hold four bytes. */
+ * those of dots.h in another order, so the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
 
 enum { STEP = RAPT_VL * RAPT_DOT, DOT_ROWS = 4 }; /* bytes of a vector; rows at a time */
 
@@ -83,12 +83,17 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
         }
 }
 
-/* The weights of a row for a block become bytes, in their place, and behind them what these count. */
-static void quantise_row_weights(float *weights, const float *value_scales) {
-    vf most = v_set1(0.0f), wrong = most, scaled[RAPT_BLOCK / RAPT_VL];
+/* The weights of a row for a block, times sign and the factors of their values, where that is positive, as bytes, and behind them
+ * what these count. */
+static void quantise_row_part(const vf *weights, const float *value_scales, float sign, float *to) {
+    vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
-        vf factor = value_scales ? v_load(value_scales + i * RAPT_VL) : v_set1(1.0f);
-        scaled[i] = scaled_weight(v_load(weights + i * RAPT_VL), factor, &wrong);
+        scaled[i] = weights[i];
+        if (value_scales) {
+            vf product = v_max(zero, v_mul(weights[i], v_mul(v_set1(sign), v_load(value_scales + i * RAPT_VL))));
+            scaled[i] = v_select(v_lt(zero, weights[i]), product, weights[i]);
+            wrong = v_add(wrong, v_sub(scaled[i], scaled[i])); /* 0, or NaN */
+        }
         most = v_max(scaled[i], most);
     }
     float largest = h_max(most);
@@ -99,8 +104,21 @@ static void quantise_row_weights(float *weights, const float *value_scales) {
         v_store(n, v_as_float(nearest_int(v_mul(scaled[i], factor), v_set1(DOT_MOST + 1))));
         for (int j = 0; j < RAPT_VL; j++) bytes[i * RAPT_VL + j] = (uint8_t)n[j];
     }
-    memcpy(weights, bytes, sizeof bytes);
-    weights[RAPT_BLOCK / RAPT_DOT] = largest / DOT_MOST + sum_of(wrong);
+    memcpy(to, bytes, sizeof bytes);
+    to[RAPT_BLOCK / RAPT_DOT] = sign * (largest / DOT_MOST) + sum_of(wrong);
+}
+
+/* Where the weights of a block were, those of positive products come first, and then those of negative ones. */
+enum { NEGATIVE_PART = RAPT_BLOCK / 2 };
+
+static void quantise_row_weights(float *weights, const float *value_scales) {
+    vf all[RAPT_BLOCK / RAPT_VL];
+    bool negative = false;
+    for (int n = 0; n < RAPT_BLOCK && value_scales; n++) negative |= value_scales[n] < 0.0f;
+    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) all[i] = v_load(weights + i * RAPT_VL);
+    quantise_row_part(all, value_scales, 1.0f, weights);
+    if (negative) quantise_row_part(all, value_scales, -1.0f, weights + NEGATIVE_PART);
+    else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
 /* o = alpha o + P V for nr rows and STEP channels, of which so many exist; values: the rows of quads of keys. */

@@ -127,7 +127,7 @@ static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int n
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-#if RAPT_DOT == 4
+#ifdef RAPT_FEW_DOTS
 #include "few_dots.h"
 enum { FEW_INTEGER_ROWS = RAPT_FEW_ROWS };
 #else
@@ -176,7 +176,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, const query_row
     size_t dk = padded((size_t)p->d_k), offset = (size_t)kv_head * (size_t)p->k.head_stride;
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->position % RAPT_CHUNK + from;
-#if RAPT_DOT == 4
+#ifdef RAPT_FEW_DOTS
     if (p->integer) {
         float scale[RAPT_FEW_ROWS];
         for (int r = 0; r < rows; r++) scale[r] = query_rows[kv_head * rows + r].q_scale;
@@ -329,22 +329,28 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     }
 }
 
-#if RAPT_DOT == 4
-/* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V. */
+#ifdef RAPT_FEW_DOTS
+/* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V, weights of negative factors by themselves.
+ */
 static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const block *b,
                                int nth) {
     const rapt_problem *p = t->problem;
     int from = b->first & -RAPT_DOT, to = (b->end + RAPT_DOT - 1) & -RAPT_DOT;
     const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK;
     const char *values[RAPT_BLOCK];
-    float scale[RAPT_FEW_ROWS], alpha[RAPT_FEW_ROWS];
-    for (int r = 0; r < n; r++) {
-        scale[r] = weights[(size_t)r * RAPT_CHUNK + RAPT_BLOCK / RAPT_DOT];
-        alpha[r] = s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
-    }
     find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, b, from, to);
-    add_rows_dots(n, values + from, (to - from) / RAPT_DOT, p->d_v, (const char *)weights + from, RAPT_CHUNK * sizeof(float),
-                  scale, alpha, rows[0].now.o, padded((size_t)p->d_v) * 2);
+    for (int part = 0; part <= NEGATIVE_PART; part += NEGATIVE_PART) {
+        float scale[RAPT_FEW_ROWS] = {0}, alpha[RAPT_FEW_ROWS] = {0};
+        bool any = part == 0;
+        for (int r = 0; r < n; r++) {
+            scale[r] = weights[(size_t)r * RAPT_CHUNK + part + RAPT_BLOCK / RAPT_DOT];
+            alpha[r] = part ? 1.0f : s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
+            any |= scale[r] != 0.0f;
+        }
+        if (any)
+            add_rows_dots(n, values + from, (to - from) / RAPT_DOT, p->d_v, (const char *)(weights + part) + from,
+                          RAPT_CHUNK * sizeof(float), scale, alpha, rows[0].now.o, padded((size_t)p->d_v) * 2);
+    }
 }
 #endif
 
@@ -389,7 +395,7 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
         for (int r = h * n; r < (h + 1) * n; r++) {
             float *scores = s->s + (size_t)r * RAPT_CHUNK;
             weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, blocks, count, s->alpha + r * ROW_ALPHAS);
-#if RAPT_DOT == 4
+#ifdef RAPT_FEW_DOTS
             for (int i = 0; i < count && p->integer; i++) {
                 int64_t at = blocks[i].position % RAPT_CHUNK;
                 quantise_row_weights(scores + at, values ? value_scales + at : NULL);
@@ -452,7 +458,7 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     weigh_rows(t, s, rows, n, blocks, count);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-#if RAPT_DOT == 4
+#ifdef RAPT_FEW_DOTS
         for (int h = 0; h < t->kv_heads && p->integer; h++) add_integer_values(t, s, h, rows + h * n, n, b, i);
 #endif
         for (int r = 0; r < all && !p->integer; r++) {
@@ -521,7 +527,7 @@ static void attend_rows(const rapt_task *t) {
         load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
-#if RAPT_DOT == 4
+#ifdef RAPT_FEW_DOTS
     for (int r = 0; r < all && p->integer; r++) rows[r].q_scale = quantise_query(s.q + (size_t)r * dk, p->d_k);
 #endif
 

@@ -311,7 +311,7 @@ typedef struct staged_block {
     block all;                  /* its keys that some tile attends to */
     const float *keys, *values; /* of the first of them */
     size_t ldk, ldv;
-    bool scaled_keys, scaled_values;
+    bool scaled_keys, scaled_values, negative_values; /* the last: has a value a negative factor? */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
     int32_t correction[RAPT_BLOCK]; /* of the sums of integers */
     coming next_keys, next_values;
@@ -344,6 +344,8 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     b->scaled_values = scaled_by_key(&p->v_scales);
     if (b->scaled_keys) load_key_scales(t, b->key_scales, t->k_scales, &p->k_scales, b->all.position, first, end);
     if (b->scaled_values) load_key_scales(t, b->value_scales, t->v_scales, &p->v_scales, b->all.position, first, end);
+    b->negative_values = false;
+    for (int n = first; n < end && b->scaled_values; n++) b->negative_values |= b->value_scales[n] < 0.0f;
 }
 
 /* S = K Q^T of a tile, for keys [first, end) of the block. */
@@ -379,16 +381,22 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
                              int end, const float *masks) {
     const float *values = b->values + (size_t)(first - b->all.first) * b->ldv;
     if (p->integer) {
-        float scale[LANES];
+        float scale[LANES], negated[RAPT_BLOCK], one[LANES];
+        dots product = {.c = tile->now.o,
+                        .a = (const char *)b->values,
+                        .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
+                        .b = s->bias,
+                        .depth = RAPT_BLOCK / RAPT_DOT,
+                        .scale = scale,
+                        .alpha = tile->started ? s->alpha : NULL};
         quantise_weights(s->s, b->scaled_values ? b->value_scales : NULL, first, end, tile->vectors, s->bias, scale);
-        dot_product((dots){.c = tile->now.o,
-                           .a = (const char *)b->values,
-                           .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
-                           .b = s->bias,
-                           .depth = RAPT_BLOCK / RAPT_DOT,
-                           .scale = scale,
-                           .alpha = tile->started ? s->alpha : NULL},
-                    p->d_v, tile->vectors);
+        dot_product(product, p->d_v, tile->vectors);
+        if (!b->negative_values) return;
+        for (int n = first; n < end; n++) negated[n] = -b->value_scales[n];
+        quantise_weights(s->s, negated, first, end, tile->vectors, s->bias, scale);
+        for (int i = 0; i < LANES; i++) scale[i] = -scale[i], one[i] = 1.0f;
+        product.alpha = one;
+        dot_product(product, p->d_v, tile->vectors);
         return;
     }
     for (int n = first; n < end && b->scaled_values; n++)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 64, CHUNK = 512 };
+enum { BLOCK = 64, CHUNK = 512, Q_MOST = 127, P_MOST = 255 };
 
 static const double u = 0x1p-24;
 
@@ -299,7 +299,17 @@ typedef struct row {
     float *q, *k, *v, *k_channel, *v_channel, *k_token, *v_token, *weight;
     double *logit, *slack;
     bool *attended;
+    /* RAPT_INT8_DOT: the query as integers, what each counts (NaN if the query is not finite), and by how much an element may be
+     * off; whether logits are those of the integers, else the exact ones. */
+    float *number;
+    double q_step, q_loss;
+    bool integers;
 } row;
+
+/* What is found out about a row, as in reference. */
+typedef struct row_results {
+    double *o, *bound, *size, *lse, *lse_bound;
+} row_results;
 
 static float element_of(const row *r, const void *base, const rapt_layout *layout) {
     return reference_load(RAPT_F32, reference_at(base, layout, r->b, r->h, 0));
@@ -379,29 +389,184 @@ static double modified_logit(const row *r, int64_t n, double x, double *slack) {
     return x;
 }
 
-/* The exact logit of key n, and the most that the library's may be off. */
-static double logit_of(const row *r, int64_t n, double *slack) {
+static double scale_of(const rapt_desc *d) { return d->scale == 0 ? 1 / sqrt((double)d->d_k) : (double)d->scale; }
+
+/* A scale that is multiplied into q, rather than into scores. */
+static bool extreme(double scale) { return fabs(scale) < 0x1p-64 || fabs(scale) > 0x1p64; }
+
+/* Step by step as docs/order.md says it: each is an operation of f32, so that the integers are those of the library. */
+static void quantise_query(row *r) {
     const rapt_desc *d = r->desc;
-    const double scale = d->scale == 0 ? 1 / sqrt((double)d->d_k) : (double)d->scale, most = fmax(1, fabs(scale));
-    const bool extreme = fabs(scale) < 0x1p-64 || fabs(scale) > 0x1p64;
+    const float by = extreme(scale_of(d)) ? d->scale : d->scale < 0 ? -1 : 1;
+    float most = 0;
+    bool finite = true;
+    for (int64_t c = 0; c < d->d_k; c++) {
+        r->number[c] = r->q[c] * by;
+        r->number[c] *= r->k_channel[c];
+        finite = finite && isfinite(r->number[c]);
+        most = fmaxf(most, fabsf(r->number[c]));
+    }
+    const float factor = Q_MOST / most;
+    for (int64_t c = 0; c < d->d_k; c++) {
+        const float x = r->number[c] * factor;
+        r->number[c] = isfinite(x) ? rintf(x) : 0;
+    }
+    r->q_step = finite ? most / Q_MOST : NAN;
+    r->q_loss = isinf(factor) ? most : most / Q_MOST * (0.5 + 400 * u) + 0x1p-142; /* half a step, and three roundings */
+}
+
+/* The logit of key n as integers give it. */
+static double integer_logit(const row *r, int64_t n, double *slack) {
+    const rapt_desc *d = r->desc;
+    const double natural = extreme(scale_of(d)) ? 1 : fabs(scale_of(d)), factor = r->k_token[n];
+    const bool by_token = d->k_scales.token_stride != 0;
+    double sum = 0;
+    for (int64_t c = 0; c < d->d_k; c++) sum += (double)r->number[c] * r->k[n * d->d_k + c];
+    const double logit = sum * r->q_step * factor * natural;
+    *slack = gamma_n(1.0 + by_token) * fabs(logit) + 0x1p-149 * natural * (fabs(factor) + by_token);
+    return modified(d) ? modified_logit(r, n, logit, slack) : logit;
+}
+
+/* The exact logit of key n, and the most that the library's may be off. */
+static double exact_logit(const row *r, int64_t n, double *slack) {
+    const rapt_desc *d = r->desc;
+    const double scale = scale_of(d), most = fmax(1, fabs(scale));
     const bool by_token = d->k_scales.present && d->k_scales.token_stride, by_channel = d->k_scales.present && !by_token;
     const double factor = r->k_token[n];
-    double score = 0, absolute = 0, underflow = (double)d->d_k * most;
+    double score = 0, absolute = 0, sizes = 0, underflow = (double)d->d_k * most;
     for (int64_t c = 0; c < d->d_k; c++) {
         const double q = (double)r->q[c] * r->k_channel[c], k = r->k[n * d->d_k + c];
         score += q * k;
         absolute += fabs(q * k);
-        underflow += extreme ? fabs(k) * fmax(1, fabs((double)r->k_channel[c])) : 0;
+        sizes += fabs(k);
+        underflow += extreme(scale) ? fabs(k) * fmax(1, fabs((double)r->k_channel[c])) : 0;
         underflow += by_channel ? fabs(k) * most : 0;
     }
     underflow = underflow * fabs(factor) + (by_token ? most : 0);
     *slack = gamma_n((double)d->d_k + 1 + by_token + by_channel) * absolute * fabs(scale * factor) + 0x1p-149 * underflow;
+    if (d->arith == RAPT_INT8_DOT) *slack += r->q_loss * sizes * fabs(factor) * (extreme(scale) ? 1 : fabs(scale));
     const double logit = score * factor * scale;
     return modified(d) ? modified_logit(r, n, logit, slack) : logit;
 }
 
-static void double_row(const row *r, double *o, double *bound, double *size, double *lse, double *lse_bound) {
+static double logit_of(const row *r, int64_t n, double *slack) {
+    return r->integers || isnan(r->q_step) ? integer_logit(r, n, slack) : exact_logit(r, n, slack);
+}
+
+/* The end of the block that key n is in. */
+static int64_t block_end(const row *r, int64_t n) {
+    const int64_t end = n + BLOCK - (r->first + n) % BLOCK;
+    return end < r->keys ? end : r->keys;
+}
+
+static bool counts(const row *r, int64_t n) { return r->logit[n] != -INFINITY; }
+
+/* Integer arithmetic: the weights of keys [first, end), a block, in units of the row's largest. */
+typedef struct weights {
+    double most, least, largest; /* W, and between which numbers the library's is */
+    double n[BLOCK], off[BLOCK]; /* the integer of each key, and how far the library's may be from it */
+} weights;
+
+/* r->slack: delta of each key. running: the chunk's largest logit so far; sign: of the factors of the keys that are meant. */
+static weights quantise_weights(const row *r, int64_t first, int64_t end, double max, double running, int sign) {
+    weights w = {.most = 0};
+    double weight[BLOCK], top = -INFINITY;
+    for (int64_t n = first; n < end; n++) top = fmax(top, r->logit[n]);
+    for (int64_t n = first; n < end; n++) {
+        const double x = counts(r, n) ? exp(r->logit[n] - top) * sign * r->v_token[n] : 0;
+        weight[n - first] = x < 0 ? 0 : x;
+        w.most = fmax(w.most, x);
+        w.least = fmax(w.least, x * exp(-r->slack[n]) * (1 - 2 * u));
+        w.largest = fmax(w.largest, x * exp(r->slack[n]) * (1 + 2 * u));
+    }
+    if (w.most == 0) return w;
+    const double unit = exp(top - running); /* so much the weights are in the block's own units */
+    for (int64_t n = first; n < end; n++) {
+        const double x = P_MOST * weight[n - first], delta = counts(r, n) ? r->slack[n] : 0;
+        const double underflow = x > 0 ? P_MOST * (0x1p-126 * fabs((double)r->v_token[n]) + 0x1p-149) / (unit * w.least) : 0;
+        const double low = x * exp(-delta) / w.largest * (1 - 8 * u) - underflow;
+        const double high = x * exp(delta) / w.least * (1 + 8 * u) + underflow;
+        const double from = unit * w.most < 0x1p-119 ? 0 : rint(fmax(0, low)); /* 255 / W may be infinite: then 0 */
+        w.n[n - first] = rint(x / w.most);
+        w.off[n - first] = fmax(w.n[n - first] - from, rint(fmin(P_MOST, high)) - w.n[n - first]);
+    }
+    const double scale = exp(top - max);
+    w.most *= scale;
+    w.least *= scale;
+    w.largest *= scale;
+    return w;
+}
+
+/* Adds to o and bound, neither of them divided by l yet, without the factors of channels. */
+static void add_integers(const row *r, int64_t first, int64_t end, const weights *w, int sign, double gamma,
+                         const row_results *to) {
+    const int64_t d_v = r->desc->d_v;
+    double factor = 1;
+    for (int64_t n = first; n < end; n++) factor = fmax(factor, fabs((double)r->v_token[n]));
+    for (int64_t c = 0; c < d_v; c++) {
+        double sum = 0, off = 0, size = 0, sizes = 0;
+        for (int64_t n = first; n < end; n++) {
+            const double v = r->v[n * d_v + c];
+            if (!counts(r, n)) continue;
+            sum += w->n[n - first] * v;
+            off += w->off[n - first] * fabs(v);
+            size += w->n[n - first] * fabs(v);
+            sizes += fabs(v);
+        }
+        const double spread = fmax(w->largest - w->most, w->most - w->least);
+        to->o[c] += sign * w->most * sum / P_MOST;
+        to->size[c] += w->most * size / P_MOST;
+        to->bound[c] +=
+            (spread * fabs(sum) + w->largest * (off + gamma * (fabs(sum) + off))) / P_MOST + 0x1p-125 * factor * sizes;
+    }
+}
+
+/* The same for all keys, and the rest of the bound. */
+static void integer_values(const row *r, double max, double sum, double low, double high, double gamma, const row_results *to) {
     const rapt_desc *d = r->desc;
+    double running = -INFINITY, wrong = 0;
+    for (int64_t first = 0, end; first < r->keys; first = end) {
+        end = block_end(r, first);
+        if ((r->first + first) % CHUNK == 0) running = -INFINITY;
+        bool any = false;
+        for (int64_t n = first; n < end; n++) {
+            if (!counts(r, n)) continue;
+            any = true;
+            running = fmax(running, r->logit[n]);
+            wrong += 0 * r->logit[n] * r->v_token[n];
+        }
+        for (int sign = 1; sign >= -1 && any; sign -= 2) {
+            const weights w = quantise_weights(r, first, end, max, running, sign);
+            if (w.most > 0) add_integers(r, first, end, &w, sign, gamma, to);
+        }
+    }
+    for (int64_t c = 0; c < d->d_v; c++) {
+        const double factor = r->v_channel[c];
+        to->o[c] = to->o[c] / sum + wrong;
+        to->bound[c] = (to->bound[c] + (high - sum) * fabs(to->o[c])) / low * fabs(factor);
+        to->size[c] = to->size[c] / sum * fabs(factor);
+        to->o[c] *= factor;
+    }
+}
+
+/* What weights that become integers add to the bound of exact ones, which is not divided by l yet: half a step for each key. */
+static void add_steps(const row *r, double max, double *bound) {
+    const int64_t d_v = r->desc->d_v;
+    for (int64_t first = 0, end; first < r->keys; first = end) {
+        double largest = 0;
+        end = block_end(r, first);
+        for (int64_t n = first; n < end; n++)
+            if (counts(r, n)) largest = fmax(largest, exp(r->logit[n] - max + r->slack[n]) * fabs((double)r->v_token[n]));
+        const double half = largest * (0.5 + 2048 * u) / P_MOST + 0x1p-118;
+        for (int64_t n = first; n < end; n++)
+            for (int64_t c = 0; c < d_v && counts(r, n); c++)
+                bound[c] += half * fabs((double)r->v[n * d_v + c] * r->v_channel[c]);
+    }
+}
+
+static void double_row(const row *r, const row_results *to) {
+    const rapt_desc *d = r->desc;
+    double *const o = to->o, *const bound = to->bound, *const size = to->size;
     const int64_t d_v = d->d_v;
     const bool scaled = d->v_scales.present, by_token = scaled && d->v_scales.token_stride;
     const double sink = d->sinks.type ? element_of(r, r->args->sinks, &d->sinks) : -INFINITY, sink_slack = 3 * u * fabs(sink);
@@ -425,17 +590,18 @@ static void double_row(const row *r, double *o, double *bound, double *size, dou
     memset(o, 0, (size_t)d_v * sizeof *o);
     memset(bound, 0, (size_t)d_v * sizeof *bound);
     memset(size, 0, (size_t)d_v * sizeof *size);
-    for (int64_t n = 0; n < r->keys; n++) /* weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are */
+    for (int64_t n = 0; n < r->keys && !r->integers; n++) /* weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are */
         for (int64_t c = 0; c < d_v && r->attended[n] && r->logit[n] == -INFINITY; c++)
             o[c] += 0 * r->v_token[n] * r->v[n * d_v + c];
-    *lse = isnan(sink) ? sink : max;
-    *lse_bound = keys ? 0 : isfinite(sink) ? sink_slack + u * fabs(sink) + 0x1p-149 : 0;
+    *to->lse = isnan(sink) ? sink : max;
+    *to->lse_bound = keys ? 0 : isfinite(sink) ? sink_slack + u * fabs(sink) + 0x1p-149 : 0;
     if (keys == 0 && !isnan(sink)) return;
 
     const double blocks = fmin((double)(last / BLOCK - first / BLOCK + 1), CHUNK / BLOCK);
     const double merges = (double)(last / CHUNK - first / CHUNK) + (d->sinks.type != 0);
     const double rises = blocks - 1 + merges;
-    const double n_l = 20 + blocks + merges + rises, n_o = fmin((double)keys, CHUNK) + 1 + merges + rises + scaled;
+    const double n_block = r->integers ? 2 + 2 * blocks : fmin((double)keys, CHUNK) + 1;
+    const double n_l = 20 + blocks + merges + rises, n_o = n_block + merges + rises + scaled, gamma = gamma_n(n_l + n_o + 2);
 
     double sum = 0, low = 0, high = 0;
     bool uncertain[RAPT_MAX_HEAD_DIM] = {false}; /* an infinite value's weight may underflow to 0, and 0 * inf is NaN */
@@ -450,9 +616,9 @@ static void double_row(const row *r, double *o, double *bound, double *size, dou
         if (r->logit[n] == -INFINITY) continue;
         const double weight = exp(r->logit[n] - max);
         sum += weight;
-        for (int64_t c = 0; c < d_v; c++) o[c] += weight * r->v_token[n] * r->v[n * d_v + c];
+        for (int64_t c = 0; c < d_v && !r->integers; c++) o[c] += weight * r->v_token[n] * r->v[n * d_v + c];
     }
-    for (int64_t c = 0; c < d_v; c++) o[c] = o[c] / sum * r->v_channel[c];
+    for (int64_t c = 0; c < d_v && !r->integers; c++) o[c] = o[c] / sum * r->v_channel[c];
 
     for (int64_t n = 0; n < r->keys; n++) {
         if (r->logit[n] == -INFINITY) continue;
@@ -461,23 +627,26 @@ static void double_row(const row *r, double *o, double *bound, double *size, dou
         const double weight = exp(t), most = exp(t + delta);
         low += exp(t - delta);
         high += most;
-        for (int64_t c = 0; c < d_v; c++) {
+        r->slack[n] = delta;
+        for (int64_t c = 0; c < d_v && !r->integers; c++) {
             const double stored = (double)r->v[n * d_v + c] * r->v_channel[c], v = stored * r->v_token[n];
             size[c] += weight * fabs(v);
             if (isinf(v) && t - delta < least) uncertain[c] = true;
-            bound[c] += (most - weight) * fabs(v - o[c]) + (gamma_n(n_l + n_o + 2) * most + 0x1p-126) * fabs(v);
+            bound[c] += (most - weight) * fabs(v - o[c]) + (gamma * most + 0x1p-126) * fabs(v);
             if (by_token) bound[c] += 0x1p-149 * fabs(stored);
         }
     }
+    if (r->integers) integer_values(r, max, sum, low, high, gamma, to);
+    else if (d->arith == RAPT_INT8_DOT) add_steps(r, max, bound);
     for (int64_t c = 0; c < d_v; c++) {
-        size[c] /= sum;
-        bound[c] = bound[c] / low + 0x1p-149 * (n_o + 2) * fmax(1, fabs((double)r->v_channel[c]));
+        if (!r->integers) size[c] /= sum, bound[c] /= low;
+        bound[c] += 0x1p-149 * (n_o + 2) * fmax(1, fabs((double)r->v_channel[c]));
         if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
         else if (isnan(bound[c])) bound[c] = INFINITY; /* 0 * inf: an error of any size, of equal values */
     }
-    *lse = max + log(sum);
-    *lse_bound = fmax(log(high / sum), log(sum / low)) + gamma_n(n_l) + (double)keys * 0x1p-126 + 4 * u * log(sum) +
-                 2 * u * (fabs(max) + top) + u * fabs(*lse);
+    *to->lse = max + log(sum);
+    *to->lse_bound = fmax(log(high / sum), log(sum / low)) + gamma_n(n_l) + (double)keys * 0x1p-126 + 4 * u * log(sum) +
+                     2 * u * (fabs(max) + top) + u * fabs(*to->lse);
 }
 
 /* ---- All rows ----------------------------------------------------------------------------------------------------------- */
@@ -520,8 +689,18 @@ static void head(reference *result, row *r, int64_t h) {
             const int64_t at = reference_row(d, r->b, r->h, r->i), o = at * d->d_v;
             load_row(r->q, r->args->q, &d->q, reference_query_batch(d, r->b), r->h, reference_query_token(d, r->b, r->i), d->d_k);
             for (int64_t n = 0; n < r->keys; n++) r->attended[n] = reference_attends(d, r->args, r->b, r->h, r->i, r->first + n);
-            naive_row(r, result->naive + o);
-            double_row(r, result->o + o, result->o_bound + o, result->o_size + o, result->lse + at, result->lse_bound + at);
+            const row_results of = {result->o + o, result->o_bound + o, result->o_size + o, result->lse + at,
+                                    result->lse_bound + at};
+            if (d->arith == RAPT_INT8_DOT) {
+                quantise_query(r);
+                r->integers = false;
+                double_row(r, &(row_results){result->exact + o, result->exact_bound + o, of.size, result->exact_lse + at,
+                                             result->exact_lse_bound + at});
+                r->integers = true;
+            } else {
+                naive_row(r, result->naive + o);
+            }
+            double_row(r, &of);
         }
     }
 }
@@ -529,8 +708,8 @@ static void head(reference *result, row *r, int64_t h) {
 bool reference_attention(reference *result, const rapt_desc *desc, const rapt_args *args) {
     const size_t rows = (size_t)reference_rows(desc), outputs = rows * (size_t)desc->d_v;
     const size_t keys = (size_t)desc->kv_len, d_k = (size_t)desc->d_k, d_v = (size_t)desc->d_v;
-    double *doubles = malloc((3 * outputs + 2 * rows + 2 * keys + 1) * sizeof *doubles);
-    float *floats = malloc((outputs + 2 * d_k + d_v + keys * (d_k + d_v + 3)) * sizeof *floats);
+    double *doubles = calloc(5 * outputs + 4 * rows + 2 * keys + 1, sizeof *doubles);
+    float *floats = calloc(outputs + 3 * d_k + d_v + keys * (d_k + d_v + 3), sizeof *floats);
     bool *attended = malloc(keys + 1);
     *result = (reference){.o = doubles, .naive = floats};
     if (!doubles || !floats || !attended) {
@@ -542,7 +721,13 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     result->o_size = result->o_bound + outputs;
     result->lse = result->o_size + outputs;
     result->lse_bound = result->lse + rows;
-    row r = {.desc = desc, .args = args, .attended = attended, .logit = result->lse_bound + rows, .q = result->naive + outputs};
+    result->exact = result->lse_bound + rows;
+    result->exact_bound = result->exact + outputs;
+    result->exact_lse = result->exact_bound + outputs;
+    result->exact_lse_bound = result->exact_lse + rows;
+    row r = {.desc = desc, .args = args, .attended = attended, .logit = result->exact_lse_bound + rows};
+    r.number = result->naive + outputs;
+    r.q = r.number + d_k;
     r.slack = r.logit + keys;
     r.k_channel = r.q + d_k;
     r.v_channel = r.k_channel + d_k;

@@ -39,7 +39,21 @@
  *    and for a 16-bit output half an ulp of its type besides (reference_half_ulp of |o_c| + E_c).
  * 6. lse = m natural + ln l: again the error of m divides out of l, and with a logarithm within 2 ulp
  *        E_lse = max(ln(sum w exp(delta) / sum w), ln(sum w / sum w exp(-delta))) + gamma_{n_l} + n 2^-126
- *                + 4 u ln(sum w) + 2 u (|M| + T) + u |lse| */
+ *                + 4 u ln(sum w) + 2 u (|M| + T) + u |lse|
+ *
+ * With RAPT_INT8_DOT the numbers are those of docs/order.md's definition ("Integer arithmetic"), but for roundings of f32:
+ *
+ * 7. The integers of a query are the library's, for each step to them is one operation of f32. Their products with keys are
+ *    summed exactly, so D_j = gamma_{1 + f} |x_j| + tiny_j, f = 1 with factors of the token.
+ * 8. Of a block b, W_b = max w_j (w_j with the factor of the token of v) is at least the largest w_j exp(-delta_j) and at most
+ *    the largest w_j exp(delta_j): off by spread_b. So it is known between which numbers w_j 255 / W_b lies; n_j is what it is
+ *    rounded to, and off_j how far that may be from what one of those numbers is rounded to: 0 unless a tie is between them. With
+ *    y_b = sum_j n_j v_j, and n_o = 2 + 2 min(B, 8) + C - 1 + R (three roundings of a block, and two more for each later one, or
+ *    three where factors have both signs)
+ *        E_c = [ sum_b (spread_b |y_bc| + (W_b + spread_b) (sum_j off_j |v_jc| + gamma (|y_bc| + sum_j off_j |v_jc|))) / 255
+ *                +  |o_c| sum_j w_j (exp(delta_j) - 1)  +  2^-125 F sum_j |v_jc| ] / sum_j w_j exp(-delta_j)  +  ...
+ * 9. How far that is from exact arithmetic: elements of a query are off by half a step, which adds as much times the sum of
+ *    |scale k_jc| to D_j of 1., and weights by half a step of their block, which adds sum_j W_b |v_jc| / 510 to the sums in 5. */
 #ifndef RAPT_REFERENCE_H
 #define RAPT_REFERENCE_H
 
@@ -50,10 +64,11 @@ typedef struct reference {
     double *o, *o_bound, *o_size; /* by row (reference_row) and channel: the output, E, and sum_j P_j |v_j|. E is NaN for an
                                      infinite output that may also be NaN, since the weight of an infinite value may be 0 */
     double *lse, *lse_bound;      /* by row */
-    float *naive;                 /* as o: the output in plain f32, with libm */
+    double *exact, *exact_bound, *exact_lse, *exact_lse_bound; /* RAPT_INT8_DOT: the same of exact arithmetic */
+    float *naive;                                              /* RAPT_EXACT: as o, the output in plain f32, with libm */
 } reference;
 
-/* All rows of the problem, computed exactly (RAPT_EXACT). Free with reference_free; false when memory is out. */
+/* All rows of the problem. Free with reference_free; false when memory is out. */
 bool reference_attention(reference *result, const rapt_desc *desc, const rapt_args *args);
 void reference_free(reference *result);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The words that results are made of, measured one by one: exp2, tanh and ln against double precision, the storage types against
- * exact arithmetic (those of K and V only against tests/reference.c), staged rows, the transpose against its definition. Compiled
+ * exact arithmetic (those of K and V only against tests/reference.c), staged rows, the transpose and the words of integer
+ * arithmetic against their definitions. Compiled
  * once for each ISA with RAPT_ISA_FILE naming its file, whose static functions this includes. A sample of the floats by default;
  * every float of the range with --all (minutes). */
 #include RAPT_ISA_FILE
@@ -324,6 +325,92 @@ static void transpose(void) {
     tap_ok(wrong == 0, "transpose: %d wrong", wrong);
 }
 
+/* Element e of a lane, as i_dot takes it: b's are unsigned where they are bytes. */
+static int64_t element(uint32_t lane, int e, bool is_b) {
+    const uint32_t bits = lane >> e * (32 / RAPT_DOT);
+    if (RAPT_DOT == 2) return (int16_t)(uint16_t)bits;
+    return is_b ? (int64_t)(uint8_t)bits : (int64_t)(int8_t)(uint8_t)bits;
+}
+
+/* One more call for lanes of acc, b and a; how many are wrong. Sums wrap around. */
+static int wrong_dots(const uint32_t *acc, const uint32_t *b, const uint32_t *a) {
+    uint32_t got[RAPT_VL];
+    int wrong = 0;
+    v_store(got, v_as_float(i_dot(v_as_int(v_load(acc)), v_as_int(v_load(b)), v_as_int(v_load(a)))));
+    for (int j = 0; j < RAPT_VL; j++) {
+        int64_t want = acc[j];
+        for (int e = 0; e < RAPT_DOT; e++) want += element(b[j], e, true) * element(a[j], e, false);
+        wrong += got[j] != (uint32_t)(uint64_t)want;
+    }
+    return wrong;
+}
+
+/* Every pair of these in every place, and random bits; the rest of a lane is random too. */
+static void dots_of_integers(void) {
+    static const uint32_t outermost[] = {0,   1,      2,      127,    128,    129,    254,    255,
+                                         256, 0x7ffe, 0x7fff, 0x8000, 0x8001, 0xff80, 0xff81, 0xffff};
+    static const uint32_t sums[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 12345};
+    enum { N = sizeof outermost / sizeof *outermost, BITS = 32 / RAPT_DOT };
+    const uint32_t mask = RAPT_DOT == 4 ? 0xff : 0xffff;
+    int wrong = 0, calls = 0;
+    uint32_t acc[RAPT_VL], b[RAPT_VL], a[RAPT_VL];
+    for (int turn = 0; turn < N * N * RAPT_DOT * 4; turn++, calls++) {
+        const int x = turn % N, y = turn / N % N, place = turn / N / N % RAPT_DOT * BITS, rest = turn / N / N / RAPT_DOT;
+        for (int j = 0; j < RAPT_VL; j++) {
+            acc[j] = rest < 2 ? sums[(turn + j) % 6] : random_bits();
+            b[j] = a[j] = 0;
+            for (int e = 0; e < RAPT_DOT; e++) { /* all the same, or one among zeros, outermost ones, any */
+                const uint32_t other_b = rest == 1 ? 0 : rest == 2 ? outermost[random_bits() % N] : random_bits();
+                const uint32_t other_a = rest == 1 ? 0 : rest == 2 ? outermost[random_bits() % N] : random_bits();
+                const bool here = rest == 0 || e * BITS == place;
+                b[j] |= ((here ? outermost[x] : other_b) & mask) << e * BITS;
+                a[j] |= ((here ? outermost[y] : other_a) & mask) << e * BITS;
+            }
+        }
+        wrong += wrong_dots(acc, b, a);
+    }
+    tap_ok(wrong == 0, "i_dot of %d: %d calls, %d lanes wrong", RAPT_DOT, calls, wrong);
+}
+
+/* Ties and their neighbours of every integer that is used and some beyond, random numbers, and what is not below the bound. */
+static void nearest_integers(void) {
+    int wrong = 0, beyond = 0;
+    for (int n = -1024; n <= 1024; n++)
+        for (int part = 0; part <= 8; part++)
+            for (int step = -1; step <= 1; step++) {
+                const float x = as_float(as_bits((float)n + (float)part * 0.125f) + (uint32_t)step);
+                int32_t got[RAPT_VL];
+                if (!(fabsf(x) <= 1024)) continue; /* the neighbour of 0 below */
+                v_store(got, v_as_float(nearest_int(v_set1(x), v_set1(2048.0f))));
+                for (int j = 0; j < RAPT_VL; j++) wrong += got[j] != (int32_t)rint((double)x);
+            }
+    for (int turn = 0; turn < 100000; turn += RAPT_VL) {
+        float x[RAPT_VL];
+        int32_t got[RAPT_VL];
+        for (int j = 0; j < RAPT_VL; j++)
+            x[j] = ((float)(int32_t)random_bits() * 0x1p-31f) * as_float(((turn + (uint32_t)j) % 44 + 106) << 23);
+        v_store(got, v_as_float(nearest_int(v_load(x), v_set1(0x1p23f))));
+        for (int j = 0; j < RAPT_VL; j++) wrong += got[j] != (int32_t)rint((double)x[j]);
+    }
+    static const float mosts[] = {128, 256}, none[] = {INFINITY, FLT_MAX, 1e10f};
+    for (int m = 0; m < 2; m++) {
+        int32_t got[RAPT_VL];
+        const float nan = as_float(0x7fc12345u), minus_nan = as_float(0xffc00001u);
+        const float at[] = {mosts[m], as_float(as_bits(mosts[m]) + 1), none[0], none[1], none[2], nan, minus_nan};
+        for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+            v_store(got, v_as_float(nearest_int(v_set1(at[i]), v_set1(mosts[m]))));
+            for (int j = 0; j < RAPT_VL; j++) beyond += got[j] != 0;
+        }
+        v_store(got, v_as_float(nearest_int(v_set1(as_float(as_bits(mosts[m]) - 1)), v_set1(mosts[m]))));
+        for (int j = 0; j < RAPT_VL; j++) beyond += got[j] != (int32_t)mosts[m];
+        /* An element times 127 / M where that overflows: 0 in the bits that placed takes. */
+        v_store(got, v_as_float(nearest_int(v_set1(-INFINITY), v_set1(mosts[m]))));
+        for (int j = 0; j < RAPT_VL; j++) beyond += (got[j] & 0xffff) != 0;
+    }
+    tap_ok(wrong == 0, "nearest_int: %d wrong", wrong);
+    tap_ok(beyond == 0, "nearest_int of what is not below the bound, infinite or NaN is 0: %d wrong", beyond);
+}
+
 int main(int argc, char **argv) {
     bool all = argc > 1 && strcmp(argv[1], "--all") == 0;
     if (argc > 1 && !all) return fprintf(stderr, "%s: unknown option %s\n", argv[0], argv[1]), 2;
@@ -346,5 +433,7 @@ int main(int argc, char **argv) {
     RAPT_KV_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     transpose();
+    dots_of_integers();
+    nearest_integers();
     return tap_done();
 }

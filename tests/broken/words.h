@@ -96,8 +96,17 @@ static inline void v_transpose(vf a[4]) {
     for (int i = 0; i < 4; i++) a[i] = (vf){b[0][i], b[1][i], b[2][i], b[3][i]};
 }
 
+#ifdef BYTES_IN_DOTS
+#define RAPT_DOT 4
+static inline vi i_dot(vi acc, vi b, vi a) {
+    vm y = (vm)a;
+    for (int left = 24; left >= 0; left -= 8) acc += (b << left >> 24) * (vi)(y << left >> 24);
+    return acc;
+}
+#else
 #define RAPT_DOT 2
 static inline vi i_dot(vi acc, vi b, vi a) {
     vm x = (vm)b, y = (vm)a;
     return acc + (vi)((x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16));
 }
+#endif

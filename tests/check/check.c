@@ -241,8 +241,8 @@ static int parse(check *c, options *o, int argc, char **argv) {
 
 /* ---- Cases -------------------------------------------------------------------------------------------------------------- */
 
-static const check_case *const case_lists[] = {contract_cases,   refusal_cases,   agreement_cases, feature_cases,
-                                               invariance_cases, placement_cases, part_cases,      complaint_cases};
+static const check_case *const case_lists[] = {contract_cases,  refusal_cases, agreement_cases, feature_cases, invariance_cases,
+                                               placement_cases, part_cases,    complaint_cases, integer_cases};
 
 typedef struct selection {
     const check_case *cases[256];

@@ -12,7 +12,7 @@ typedef struct golden {
 } golden;
 #include "golden.h"
 
-enum { F32 = RAPT_F32, F16 = RAPT_F16, BF16 = RAPT_BF16 };
+enum { F32 = RAPT_F32, F16 = RAPT_F16, BF16 = RAPT_BF16, INT8 = RAPT_INT8 };
 
 static const struct fixed {
     const char *name;
@@ -34,6 +34,7 @@ static const struct fixed {
     {"ties", 1, 2, 1, 17, 65, 3, 63, F32, F32, F32, F16, 0, -1, -1, DATA_TIES, 0},
     {"denormals", 1, 2, 1, 5, 100, 9, 9, F32, F32, F32, F32, 0, -1, -1, DATA_DENORMAL, 0},
     {"scale-tiny", 1, 2, 1, 5, 100, 15, 16, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 1e-30f},
+    {"int8", 1, 4, 2, 21, 600, 35, 29, F32, INT8, INT8, F32, 1, -1, -1, DATA_BYTES, 0},
 };
 
 /* FNV-1a over the elements' bytes, lowest first. */
@@ -66,6 +67,10 @@ static problem fixed_problem(check *c, const struct fixed *f) {
     p.desc.scale = f->scale;
     p.data = f->data;
     p.data_seed = hash_text(1, f->name);
+    if (f->k == INT8) {
+        problem_integer(&p);
+        p.k_grain = p.v_grain = GRAIN_TOKEN;
+    }
     return p;
 }
 

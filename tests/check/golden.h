@@ -15,4 +15,5 @@ static const golden golden_hashes[] = {
     {"ties", {0x2bb046335930582e, 0x2bb046335930582e}},
     {"denormals", {0x117da2a2d72c5fba, 0x117da2a2d72c5fba}},
     {"scale-tiny", {0x44a4f86c5407a305, 0x44a4f86c5407a305}},
+    {"int8", {0x335e3c4a87b54456, 0x538a8558189af990}},
 };

@@ -93,6 +93,7 @@ typedef enum data {
     DATA_DENORMAL,
     DATA_ZEROS,    /* of both signs in keys and values, and values that a weight makes one */
     DATA_INFINITE, /* some keys and values of both signs */
+    DATA_BYTES,    /* keys and values are integers from -128 to 127, often the outermost */
     DATA_KINDS
 } data;
 
@@ -178,9 +179,10 @@ void problem_types(problem *p, rapt_type q, rapt_type k, rapt_type v, rapt_type 
 void problem_draw_mask(problem *p, uint64_t *random);
 void problem_draw_data(problem *p, uint64_t *random);
 void problem_kv_types(problem *p, rapt_type k, rapt_type v); /* makes d_k and d_v whole groups */
+void problem_integer(problem *p);                            /* RAPT_INT8_DOT, with K and V to match */
 void problem_draw_types(problem *p, uint64_t *random);
 void problem_draw_types_of_caches(problem *p, uint64_t *random); /* of K and V, any; d_k and d_v must not depend on each other */
-void problem_draw_features(problem *p, uint64_t *random);        /* any of them, and masks; batch up to MOST_BATCH */
+void problem_draw_features(problem *p, uint64_t *random);        /* any of them, masks, arith; batch up to MOST_BATCH */
 void problem_draw_logits(problem *p, uint64_t *random); /* of these only softcap, ALiBi, bias, sinks, logits_body, factors */
 void problem_draw_places(problem *p, uint64_t *random); /* and only where keys and queries lie */
 
@@ -264,7 +266,7 @@ typedef struct check_case {
 
 /* Each ends with a null name. */
 extern const check_case agreement_cases[], feature_cases[], invariance_cases[], placement_cases[], part_cases[],
-    complaint_cases[], contract_cases[], refusal_cases[];
+    complaint_cases[], contract_cases[], refusal_cases[], integer_cases[];
 
 void case_golden(check *c);
 

@@ -98,6 +98,7 @@ static void case_row_alone(check *c) {
         problem p = problem_of(c, 3, 6, 2, UP_TO(60), UP_TO(n ? 160 : 1100), UP_TO(70), UP_TO(70));
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
+        if (n % 4 == 3) problem_integer(&p);
         p.desc.causal = (rapt_causal)(n % 3);
         if (p.desc.causal) p.desc.window_left = draw_below(&c->random, 2) ? -1 : draw_below(&c->random, 100);
         p.lengths = draw_below(&c->random, 2) ? LENGTHS_DRAWN : LENGTHS_NONE;
@@ -147,6 +148,7 @@ static void case_batch_and_groups(check *c) {
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
         problem_draw_mask(&p, &c->random);
+        if (n % 4 == 3) problem_integer(&p);
         apart(c, &p);
     }
 }
@@ -183,6 +185,7 @@ static void case_layouts(check *c) {
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
         problem_draw_mask(&p, &c->random);
+        if (n % 3 == 2) problem_integer(&p);
         for (int v = 0; v < 8; v++) {
             variants[v] = p;
             variants[v].q = (place)draw_below(&c->random, PLACE_ONE_BATCH);
@@ -195,11 +198,12 @@ static void case_layouts(check *c) {
 }
 
 static void case_offsets(check *c) {
-    for (int n = 0; n < 2; n++) {
-        problem p = problem_of(c, 1, 2, 1, n ? 2 : 25, 70, UP_TO(70), UP_TO(70));
+    for (int n = 0; n < 3; n++) {
+        problem p = problem_of(c, 1, 2, 1, n % 2 ? 2 : 25, 70, UP_TO(70), UP_TO(70));
         problem variants[63];
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
+        if (n == 2) problem_integer(&p);
         for (int offset = 1; offset < 64; offset++) {
             variants[offset - 1] = p;
             variants[offset - 1].offset = offset;
@@ -270,6 +274,7 @@ static void case_decode(check *c) {
         if (n % 3 == 1) p.desc.window_left = draw_below(&c->random, 40);
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
+        if (n >= 4) problem_integer(&p);
         if (!problem_wanted(c, &p)) continue;
         subject s = subject_create(c, &p);
         FOR_EACH_KERNEL(c, k) {
@@ -295,6 +300,7 @@ static void case_longer_cache(check *c) {
         problem p = problem_of(c, 1, 4, 2, n % 2 ? 2 : 30, keys, UP_TO(40), UP_TO(40));
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
+        if (n % 4 == 1) problem_integer(&p);
         p.desc.causal = (rapt_causal)draw_below(&c->random, 3);
         problem variants[3];
         for (int v = 0; v < 3; v++) {

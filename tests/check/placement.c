@@ -172,7 +172,8 @@ static void case_values_in_keys(check *c) {
         const rapt_type type = DRAW_OF(&c->random, types);
         problem p = problem_of(c, 2, 4, n % 4 ? 1 : 4, n % 2 ? 1 : 20, UP_TO(150), d[0], d[1]);
         draw_rest(&p, &c->random);
-        problem_types(&p, type, type, type, type);
+        const rapt_type kv = p.desc.arith ? RAPT_INT8 : type;
+        problem_types(&p, type, kv, kv, type);
         p.desc.d_k = d[0];
         p.desc.d_v = d[1];
         p.k = p.v = (place)draw_below(&c->random, PLACE_ONE_BATCH);
@@ -180,7 +181,7 @@ static void case_values_in_keys(check *c) {
         if (!problem_wanted(c, &p)) continue;
         subject s = subject_create(c, &p);
         fence_protect(&s.v, false);
-        const size_t element = (size_t)reference_type_bytes(type);
+        const size_t element = (size_t)reference_row_bytes(kv, 1);
         for (int64_t b = 0; b < s.desc.batch; b++) {
             int64_t first, end;
             reference_keys(&s.desc, &s.args, b, &first, &end);

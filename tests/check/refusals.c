@@ -343,11 +343,18 @@ static void feature_plan_errors(table *t) {
          d.mask.batch_stride = d.bias.head_stride = d.map.token_stride = d.slopes.head_stride = d.k_scales.token_stride = 0);
 
     PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT);
-    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = RAPT_INT8);
-    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.v.type = RAPT_INT8);
-    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = RAPT_F8_E4M3);
-    PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)2);
-    PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)-1);
+    for (int type = RAPT_F32; type <= RAPT_F8_E5M2; type++) {
+        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = RAPT_INT8; d.v.type = (rapt_type)type);
+        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = (rapt_type)type; d.v.type = RAPT_INT8);
+        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = (rapt_type)type);
+    }
+    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = RAPT_Q8_0; d.d_k = d.d_v = 32;
+         d.q = rapt_layout_bhsd(RAPT_F32, d.heads, d.q_len, 32); d.o = d.q);
+    static const int ariths[] = {2, 3, -1, 256, INT_MAX, INT_MIN};
+    for (int64_t n = 0; n < LENGTH_OF(ariths); n++) {
+        PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)ariths[n]);
+        PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)ariths[n]; d.k.type = d.v.type = RAPT_INT8);
+    }
     PLAN(RAPT_OK, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = RAPT_INT8);
 }
 

@@ -198,6 +198,10 @@ static bool plan_made(check *c, const subject *s, kernel *k, const how *h, rapt_
         check_fail(c, k, "the plan says %s (%s)", info->isa, info->rounding);
         return false;
     }
+    if (!info->arith || strcmp(info->arith, desc.arith == RAPT_INT8_DOT ? "int8" : "exact") != 0) {
+        check_fail(c, k, "the plan's arithmetic is %s", info->arith ? info->arith : "null");
+        return false;
+    }
     const char *const paths[] = {"queries-in-lanes", "keys-in-lanes", "mixed"};
     int path = 0;
     while (path < LENGTH_OF(paths) && (!info->path || strcmp(info->path, paths[path]) != 0)) path++;

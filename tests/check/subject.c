@@ -86,6 +86,12 @@ void problem_kv_types(problem *p, rapt_type k, rapt_type v) {
     if (reference_row_bytes(v, p->desc.d_v) < 0) p->desc.d_v = (p->desc.d_v + 31) / 32 * 32;
 }
 
+void problem_integer(problem *p) {
+    problem_kv_types(p, RAPT_INT8, RAPT_INT8);
+    p->desc.arith = RAPT_INT8_DOT;
+    if (p->data == DATA_NORMAL) p->data = DATA_BYTES;
+}
+
 void problem_draw_types_of_caches(problem *p, uint64_t *random) {
     problem_draw_types(p, random);
     if (draw_below(random, 3) == 0)
@@ -102,6 +108,7 @@ void problem_draw_mask(problem *p, uint64_t *random) {
 
 void problem_draw_data(problem *p, uint64_t *random) {
     p->data = draw_below(random, 2) ? DATA_NORMAL : (data)draw_below(random, DATA_KINDS);
+    if (p->desc.arith && p->data == DATA_NORMAL) p->data = DATA_BYTES;
 }
 
 /* One of n, or 0 (what the default stands for) three times in four. */
@@ -166,6 +173,7 @@ void problem_draw_features(problem *p, uint64_t *random) {
     if (p->desc.kv_first && p->table != TABLE_LAST_PAGE && draw_below(random, 2))
         p->desc.kv_total = p->desc.kv_first + draw_below(random, 2 * p->desc.kv_len + 1);
     p->nan_masked = draw_below(random, 4) == 0;
+    if (draw_below(random, 5) == 0) problem_integer(p);
 }
 
 void problem_paged(problem *p, int64_t page_size) {
@@ -238,6 +246,11 @@ static float signed_zero(uint64_t *random) {
     return DRAW_OF(random, values);
 }
 
+static float any_byte(uint64_t *random) {
+    static const float outermost[] = {-128, -127, 127};
+    return draw_below(random, 8) ? (float)(draw_below(random, 256) - 128) : DRAW_OF(random, outermost);
+}
+
 static float q_value(const problem *p, int64_t c, uint64_t *random) {
     const float normal = draw_normal(random);
     switch (p->data) {
@@ -257,6 +270,8 @@ static float q_value(const problem *p, int64_t c, uint64_t *random) {
         return c == 0 ? 1 : normal;
     case DATA_DENORMAL:
         return normal * pick(p->desc.q.type, 0x1p-20f, 0x1p-132f);
+    case DATA_BYTES:
+        return normal * 0x1p-6f * p->q_factor;
     default:
         return normal * p->q_factor;
     }
@@ -288,6 +303,8 @@ static float k_value(const problem *p, int64_t length, int64_t j, int64_t c, uin
         return signed_zero(random);
     case DATA_INFINITE:
         return draw_below(random, 40 * p->desc.d_k) ? normal : normal < 0 ? -INFINITY : INFINITY;
+    case DATA_BYTES:
+        return any_byte(random);
     default:
         return normal * p->k_factor;
     }
@@ -302,6 +319,8 @@ static float v_value(const problem *p, uint64_t *random) {
         return signed_zero(random) * pick(p->desc.v.type, 0x1p-24f, p->desc.v.type == RAPT_F32 ? 0x1p-149f : 0x1p-133f);
     case DATA_INFINITE:
         return draw_below(random, 100) ? normal : normal < 0 ? -INFINITY : INFINITY;
+    case DATA_BYTES:
+        return any_byte(random);
     default:
         return normal;
     }
@@ -309,9 +328,14 @@ static float v_value(const problem *p, uint64_t *random) {
 
 /* ---- Queries, keys, values ---------------------------------------------------------------------------------------------- */
 
+/* Of int8, -128 too, which rapt_kv_append never writes. */
 static void store(const rapt_layout *l, const void *base, int64_t b, int64_t h, int64_t token, const float *values,
                   int64_t channels) {
-    if (reference_store_row(l->type, reference_at(base, l, b, h, token), values, channels)) return;
+    unsigned char *const row = reference_at(base, l, b, h, token);
+    const bool stored = reference_store_row(l->type, row, values, channels);
+    for (int64_t c = 0; c < channels && l->type == RAPT_INT8; c++)
+        if (values[c] == -128) row[c] = 128;
+    if (stored) return;
     fprintf(stderr, "check: type %d does not hold %d channels\n", (int)l->type, (int)channels);
     exit(1);
 }
@@ -946,6 +970,7 @@ void subject_text(const subject *s, char *text, size_t bytes) {
     say_rows(&l, "sinks", &d->sinks);
     say_scales(&l, "k-scales", &d->k_scales);
     say_scales(&l, "v-scales", &d->v_scales);
+    if (d->arith) say(&l, " int8-dot");
     if (d->q_starts) say(&l, " ragged-q");
     if (d->k_starts) say(&l, " ragged-k");
     if (d->page_size) say(&l, " pages of %d", (int)d->page_size);

@@ -65,6 +65,25 @@ static double ratio_of(double got, double want, double bound, double half_ulp, d
 
 static double overflow_of(rapt_type type) { return type == RAPT_F16 ? 65520 : 0x1.fffffep127; }
 
+/* Integer arithmetic is no further from exact arithmetic than its steps are wide. */
+static void judge_steps(check *c, kernel *k, const subject *s, const unsigned char *dense, const reference *r) {
+    const rapt_desc *d = &s->desc;
+    const int64_t rows = reference_rows(d), n = rows * d->d_v, bytes = reference_type_bytes(d->o.type);
+    for (int64_t e = 0; e < n + (d->lse.type ? rows : 0); e++) {
+        const bool lse = e >= n;
+        const double want = lse ? r->exact_lse[e - n] : r->exact[e], bound = lse ? r->exact_lse_bound[e - n] : r->exact_bound[e];
+        const double got =
+            lse ? reference_load(RAPT_F32, dense + n * bytes + (e - n) * 4) : reference_load(d->o.type, dense + e * bytes);
+        const double half_ulp = lse ? 0 : reference_half_ulp(d->o.type, fabs(want) + bound);
+        if (ratio_of(got, want, bound, half_ulp, overflow_of(lse ? RAPT_F32 : d->o.type)) <= 1) continue;
+        char text[SUBJECT_TEXT];
+        subject_text(s, text, sizeof text);
+        check_fail(c, k, "too far from exact arithmetic: %s[%d] = %a, exact %a, bound %g; %s", lse ? "lse" : "o",
+                   (int)(lse ? e - n : e), got, want, bound + half_ulp, text);
+        return;
+    }
+}
+
 static void judge(check *c, kernel *k, int rounding, const subject *s, const unsigned char *dense, const reference *r) {
     const rapt_desc *d = &s->desc;
     accuracy *a = &c->accuracy[rounding];
@@ -81,6 +100,7 @@ static void judge(check *c, kernel *k, int rounding, const subject *s, const uns
                        (int)(e % d->d_v), got, want, bound + half_ulp, text);
             break;
         }
+        if (d->arith == RAPT_INT8_DOT) continue; /* naive code has no such arithmetic */
         unsigned char stored[4];
         reference_store(d->o.type, stored, r->naive[e]);
         const double naive = fabs(reference_load(d->o.type, stored) - want) / (bound + half_ulp);
@@ -122,6 +142,7 @@ void examine_subject(check *c, subject *s, uint64_t seed) {
         if (!want) continue;
         twin->compared += subject_output_bytes(s) / reference_type_bytes(s->desc.o.type);
         judge(c, twin, rounding, s, want, &r);
+        if (s->desc.arith == RAPT_INT8_DOT) judge_steps(c, twin, s, want, &r);
         FOR_EACH_KERNEL(c, k) {
             if (k == twin || strcmp(k->rounding, twin->rounding) != 0) continue;
             uint64_t random = hash_text(seed, k->name);
