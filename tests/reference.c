@@ -501,8 +501,9 @@ static weights quantise_weights(const row *r, int64_t first, int64_t end, double
 static void add_integers(const row *r, int64_t first, int64_t end, const weights *w, int sign, double gamma,
                          const row_results *to) {
     const int64_t d_v = r->desc->d_v;
-    double factor = 1;
-    for (int64_t n = first; n < end; n++) factor = fmax(factor, fabs((double)r->v_token[n]));
+    float factor = 1; /* the largest; fmaxf here, and gcc 12 for AArch64 crashes */
+    for (int64_t n = first; n < end; n++)
+        if (fabsf(r->v_token[n]) > factor) factor = fabsf(r->v_token[n]);
     for (int64_t c = 0; c < d_v; c++) {
         double sum = 0, off = 0, size = 0, sizes = 0;
         for (int64_t n = first; n < end; n++) {
@@ -524,7 +525,8 @@ static void add_integers(const row *r, int64_t first, int64_t end, const weights
 /* The same for all keys, and the rest of the bound. */
 static void integer_values(const row *r, double max, double sum, double low, double high, double gamma, const row_results *to) {
     const rapt_desc *d = r->desc;
-    double running = -INFINITY, wrong = 0;
+    double running = -INFINITY;
+    bool finite = true;
     for (int64_t first = 0, end; first < r->keys; first = end) {
         end = block_end(r, first);
         if ((r->first + first) % CHUNK == 0) running = -INFINITY;
@@ -533,7 +535,7 @@ static void integer_values(const row *r, double max, double sum, double low, dou
             if (!counts(r, n)) continue;
             any = true;
             running = fmax(running, r->logit[n]);
-            wrong += 0 * r->logit[n] * r->v_token[n];
+            finite = finite && isfinite(r->logit[n]) && isfinite(r->v_token[n]);
         }
         for (int sign = 1; sign >= -1 && any; sign -= 2) {
             const weights w = quantise_weights(r, first, end, max, running, sign);
@@ -542,7 +544,7 @@ static void integer_values(const row *r, double max, double sum, double low, dou
     }
     for (int64_t c = 0; c < d->d_v; c++) {
         const double factor = r->v_channel[c];
-        to->o[c] = to->o[c] / sum + wrong;
+        to->o[c] = finite ? to->o[c] / sum : NAN;
         to->bound[c] = (to->bound[c] + (high - sum) * fabs(to->o[c])) / low * fabs(factor);
         to->size[c] = to->size[c] / sum * fabs(factor);
         to->o[c] *= factor;
