@@ -12,7 +12,62 @@ typedef struct golden {
 } golden;
 #include "golden.h"
 
-enum { F32 = RAPT_F32, F16 = RAPT_F16, BF16 = RAPT_BF16, INT8 = RAPT_INT8 };
+enum { F32 = RAPT_F32, F16 = RAPT_F16, BF16 = RAPT_BF16 };
+
+static void add_masks(problem *p) {
+    p->desc.prefix = 7;
+    p->desc.local_chunk = 50;
+    p->desc.mask.type = RAPT_BIT;
+    p->mask = PATTERN_MOST;
+    p->desc.map.type = RAPT_BOOL;
+    p->desc.map_queries = 5;
+    p->desc.map_keys = 64;
+    p->map = PATTERN_HALF;
+}
+
+static void add_softcap(problem *p) {
+    p->desc.softcap = 3;
+    p->desc.sinks.type = RAPT_F32;
+}
+
+static void add_alibi(problem *p) {
+    p->desc.alibi = RAPT_ALIBI_DISTANCE;
+    p->desc.slopes.type = RAPT_F32;
+    p->desc.bias.type = RAPT_BF16;
+    p->bias = PATTERN_MOST;
+}
+
+static void add_alibi_bias(problem *p) {
+    add_alibi(p);
+    p->desc.alibi = RAPT_ALIBI_BIAS;
+    p->body = true;
+}
+
+static void add_factors(problem *p) {
+    p->k_grain = GRAIN_TOKEN;
+    p->v_grain = GRAIN_CHANNEL;
+}
+
+static void add_more_factors(problem *p) {
+    p->k_grain = GRAIN_CHANNEL;
+    p->v_grain = GRAIN_TOKEN;
+    p->desc.sinks.type = RAPT_F32;
+}
+
+static void add_position(problem *p) {
+    p->desc.kv_first = 1024;
+    p->desc.kv_total = 1800;
+    p->desc.window_left = 900;
+}
+
+static void add_bytes(problem *p) { problem_kv_types(p, RAPT_F8_E4M3, RAPT_F8_E5M2); }
+static void add_groups(problem *p) { problem_kv_types(p, RAPT_Q5_1, RAPT_INT4); }
+
+static void add_integers(problem *p) {
+    problem_kv_types(p, RAPT_INT8, RAPT_INT8);
+    p->desc.arith = RAPT_INT8_DOT;
+    p->k_grain = GRAIN_TOKEN;
+}
 
 static const struct fixed {
     const char *name;
@@ -21,20 +76,30 @@ static const struct fixed {
     int causal, left, right;
     data data;
     float scale;
+    void (*add)(problem *p);
 } fixed[] = {
-    {"decode", 1, 8, 2, 1, 150, 64, 64, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0},
-    {"decode-chunks", 1, 2, 1, 1, 1300, 16, 24, F32, F16, F16, F32, 1, -1, -1, DATA_NORMAL, 0},
-    {"prefill", 1, 2, 2, 40, 40, 32, 32, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0},
-    {"prefill-chunks", 1, 1, 1, 20, 1100, 7, 5, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0},
-    {"f16", 1, 3, 1, 9, 70, 24, 40, F16, F16, F16, F16, 2, -1, -1, DATA_NORMAL, 0.25f},
-    {"bf16", 2, 2, 1, 9, 70, 33, 17, BF16, BF16, BF16, BF16, 1, -1, -1, DATA_NORMAL, 0},
-    {"window", 1, 2, 1, 30, 90, 12, 12, F32, F32, F32, F32, 0, 20, 3, DATA_NORMAL, -0.5f},
-    {"large", 1, 2, 1, 20, 130, 20, 20, F32, F32, F32, F32, 0, -1, -1, DATA_LARGE, 0},
-    {"rising", 1, 1, 1, 3, 600, 8, 8, F32, F32, F32, F32, 0, -1, -1, DATA_RISING, 0},
-    {"ties", 1, 2, 1, 17, 65, 3, 63, F32, F32, F32, F16, 0, -1, -1, DATA_TIES, 0},
-    {"denormals", 1, 2, 1, 5, 100, 9, 9, F32, F32, F32, F32, 0, -1, -1, DATA_DENORMAL, 0},
-    {"scale-tiny", 1, 2, 1, 5, 100, 15, 16, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 1e-30f},
-    {"int8", 1, 4, 2, 21, 600, 35, 29, F32, INT8, INT8, F32, 1, -1, -1, DATA_BYTES, 0},
+    {"decode", 1, 8, 2, 1, 150, 64, 64, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, NULL},
+    {"decode-chunks", 1, 2, 1, 1, 1300, 16, 24, F32, F16, F16, F32, 1, -1, -1, DATA_NORMAL, 0, NULL},
+    {"prefill", 1, 2, 2, 40, 40, 32, 32, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, NULL},
+    {"prefill-chunks", 1, 1, 1, 20, 1100, 7, 5, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, NULL},
+    {"f16", 1, 3, 1, 9, 70, 24, 40, F16, F16, F16, F16, 2, -1, -1, DATA_NORMAL, 0.25f, NULL},
+    {"bf16", 2, 2, 1, 9, 70, 33, 17, BF16, BF16, BF16, BF16, 1, -1, -1, DATA_NORMAL, 0, NULL},
+    {"window", 1, 2, 1, 30, 90, 12, 12, F32, F32, F32, F32, 0, 20, 3, DATA_NORMAL, -0.5f, NULL},
+    {"large", 1, 2, 1, 20, 130, 20, 20, F32, F32, F32, F32, 0, -1, -1, DATA_LARGE, 0, NULL},
+    {"rising", 1, 1, 1, 3, 600, 8, 8, F32, F32, F32, F32, 0, -1, -1, DATA_RISING, 0, NULL},
+    {"ties", 1, 2, 1, 17, 65, 3, 63, F32, F32, F32, F16, 0, -1, -1, DATA_TIES, 0, NULL},
+    {"denormals", 1, 2, 1, 5, 100, 9, 9, F32, F32, F32, F32, 0, -1, -1, DATA_DENORMAL, 0, NULL},
+    {"scale-tiny", 1, 2, 1, 5, 100, 15, 16, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 1e-30f, NULL},
+    {"masks", 1, 4, 2, 20, 150, 12, 20, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_masks},
+    {"softcap", 2, 3, 1, 20, 700, 8, 8, F32, F16, F32, F32, 0, -1, -1, DATA_NORMAL, 1, add_softcap},
+    {"alibi", 2, 4, 2, 3, 600, 10, 8, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_alibi},
+    {"alibi-bias", 1, 2, 1, 20, 130, 7, 9, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_alibi_bias},
+    {"factors", 2, 4, 2, 3, 150, 24, 16, F32, BF16, BF16, BF16, 0, -1, -1, DATA_NORMAL, 0, add_factors},
+    {"more-factors", 2, 4, 2, 20, 600, 9, 17, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, -0.25f, add_more_factors},
+    {"position", 1, 2, 1, 3, 700, 16, 16, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_position},
+    {"bytes", 1, 4, 2, 20, 150, 20, 24, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_bytes},
+    {"groups", 1, 4, 2, 3, 150, 64, 32, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_groups},
+    {"integers", 1, 4, 2, 20, 600, 40, 24, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0.05f, add_integers},
 };
 
 /* FNV-1a over the elements' bytes, lowest first. */
@@ -67,10 +132,7 @@ static problem fixed_problem(check *c, const struct fixed *f) {
     p.desc.scale = f->scale;
     p.data = f->data;
     p.data_seed = hash_text(1, f->name);
-    if (f->k == INT8) {
-        problem_integer(&p);
-        p.k_grain = p.v_grain = GRAIN_TOKEN;
-    }
+    if (f->add) f->add(&p);
     return p;
 }
 
