@@ -188,12 +188,12 @@ typedef struct rapt_desc {
                            a is that of causal, and that of RAPT_CAUSAL_BOTTOM_RIGHT where causal is RAPT_CAUSAL_NONE */
     int64_t prefix;       /* keys before it are attended whatever causal and window_right say; 0 (the default). See prefixes */
     int64_t local_chunk;  /* > 0: query i sees only keys j with j / local_chunk = (i + a) / local_chunk, rounded down */
-    rapt_layout mask;     /* [batch, heads, q_len] rows of kv_len RAPT_BOOL or RAPT_BIT; type 0 (the default): none. Strides of
+    rapt_layout mask;     /* [batch, heads, q_len] rows of kv_total RAPT_BOOL or RAPT_BIT; type 0 (the default): none. Strides of
                              0 broadcast; token_stride is the distance of two queries, here and below */
     rapt_layout map;      /* block-sparse: [batch, heads, q_len / map_queries, rounded up] rows of kv_len / map_keys, rounded up,
                              RAPT_BOOL: which blocks are attended at all; type 0: none */
     int64_t map_queries, map_keys; /* its blocks: 1.., and a multiple of 64 */
-    rapt_layout bias; /* [batch, heads, q_len] rows of kv_len RAPT_F32, RAPT_F16 or RAPT_BF16, added to the logits; type 0:
+    rapt_layout bias; /* [batch, heads, q_len] rows of kv_total RAPT_F32, RAPT_F16 or RAPT_BF16, added to the logits; type 0:
                          none. -inf masks the key; finite minima are ordinary numbers */
     float softcap;    /* > 0: logits become softcap * tanh(logit / softcap), before ALiBi, bias and masks; 0: none */
     rapt_alibi alibi;
