@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
-#define ISA    avx512
+#ifndef ISA
+#define ISA avx512
+#endif
 #define CHAINS 24
 #define OPS    2
 typedef __m512 vec;

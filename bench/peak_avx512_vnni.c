@@ -1,14 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <immintrin.h>
-
-#define ISA    avx512_vnni
-#define CHAINS 24
-#define OPS    2
-typedef __m512 vec;
-static inline vec v_set1(float x) { return _mm512_set1_ps(x); }
-static inline vec v_step(int chain, vec acc, vec a, vec b) {
-    (void)chain;
-    return _mm512_fmadd_ps(a, b, acc);
-}
-
-#include "peak.h"
+/* The f32 peak is avx512's. */
+#define ISA avx512_vnni
+#include "peak_avx512.c"

@@ -40,12 +40,15 @@ static int64_t table_pages(const full_plan *p) {
 /* Bytes of the page table, which has numbers for entries [0, batch). */
 static uint64_t table_bytes(const full_plan *p, const rapt_args *args) {
     const rapt_problem *problem = &p->problem;
+    const rapt_layout *table = &problem->table;
+    const int64_t number = sizeof *args->table;
     if (!problem->page_size || problem->batch == 0 || problem->q_len == 0) return 0;
-    int64_t last = args->table_starts
-                       ? args->table_starts[problem->batch]
-                       : (problem->batch - 1) * (problem->table.batch_stride / (int64_t)sizeof(int32_t)) + table_pages(p);
-    return (uint64_t)(last * (int64_t)sizeof(int32_t) + (problem->kv_heads - 1) * problem->table.head_stride +
-                      (problem->q_len - 1) * problem->table.token_stride);
+    int64_t queries = 1; /* of the longest entry, where each has a row */
+    for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && table->token_stride; b++)
+        if (entry_queries(p, b) > queries) queries = entry_queries(p, b);
+    int64_t last = args->table_starts ? args->table_starts[problem->batch] * number
+                                      : (problem->batch - 1) * table->batch_stride + table_pages(p) * number;
+    return (uint64_t)(last + (problem->kv_heads - 1) * table->head_stride + (queries - 1) * table->token_stride);
 }
 
 /* Where the pages of each entry begin. */

@@ -15,7 +15,8 @@ static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  
 /* The blocks of a chunk, in whole vectors. */
 enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
 
-/* Runs of fewer values than this are copied first. */
+/* Runs of fewer values than this are copied first: a run loads and stores the sums once, as much as so many products. Reckoned,
+ * not measured. */
 enum { SMALL_PAGE = 8 };
 
 /* Rows further on whose lines are prefetched while a block's scores are computed. */

@@ -260,13 +260,8 @@ static void case_random(check *c) {
         problem p = problem_of(c, draw_below(r, 4), kv_heads * ratio, kv_heads, q_len, kv_len, ANY_DIM, ANY_DIM);
         problem_draw_types(&p, r);
         problem_draw_mask(&p, r);
-        p.q = (place)draw_below(r, PLACE_PACKED);
-        p.k = (place)draw_below(r, PLACE_PACKED);
-        p.v = (place)draw_below(r, PLACE_PACKED);
-        p.o = (place)draw_below(r, PLACE_ONE_BATCH);
+        problem_draw_places(&p, r);
         problem_draw_data(&p, r);
-        p.lse = draw_below(r, 3) > 0;
-        if (draw_below(r, 4) == 0) p.offset = 1 + (int)draw_below(r, 63);
         examine(c, &p);
     }
 }

@@ -362,13 +362,8 @@ static void case_features(check *c) {
         problem p = problem_of(c, draw_below(r, 4), kv_heads * ratio, kv_heads, q_len, kv_len, UP_TO(48), UP_TO(48));
         problem_draw_types_of_caches(&p, r);
         problem_draw_features(&p, r);
-        p.q = (place)draw_below(r, PLACE_PACKED);
-        p.k = (place)draw_below(r, PLACE_PACKED);
-        p.v = (place)draw_below(r, PLACE_PACKED);
-        p.o = (place)draw_below(r, PLACE_ONE_BATCH);
+        problem_draw_places(&p, r);
         problem_draw_data(&p, r);
-        p.lse = draw_below(r, 3) > 0;
-        if (draw_below(r, 4) == 0) p.offset = 1 + (int)draw_below(r, 63);
         examine(c, &p);
     }
 }

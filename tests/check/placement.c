@@ -51,8 +51,7 @@ static void case_ring(check *c) {
         for (int v = 0; v < 3; v++) {
             variants[v] = p;
             variants[v].ring = true;
-            variants[v].k = variants[v].v = v ? PLACE_BSHD : PLACE_BHSD;
-            if (v == 2) variants[v].lengths = p.lengths; /* the same again, by another order of tasks */
+            variants[v].k = variants[v].v = v == 0 ? PLACE_BHSD : v == 1 ? PLACE_BSHD : PLACE_ODD;
         }
         same_as_variants(c, &p, variants, 3);
     }

@@ -106,6 +106,15 @@ void problem_draw_mask(problem *p, uint64_t *random) {
     p->lengths = draw_below(random, 2) ? LENGTHS_DRAWN : LENGTHS_NONE;
 }
 
+void problem_draw_places(problem *p, uint64_t *random) {
+    p->q = (place)draw_below(random, PLACE_PACKED);
+    p->k = (place)draw_below(random, PLACE_PACKED);
+    p->v = (place)draw_below(random, PLACE_PACKED);
+    p->o = (place)draw_below(random, PLACE_ONE_BATCH);
+    p->lse = draw_below(random, 3) > 0;
+    if (draw_below(random, 4) == 0) p->offset = 1 + (int)draw_below(random, 63);
+}
+
 void problem_draw_data(problem *p, uint64_t *random) {
     p->data = draw_below(random, 2) ? DATA_NORMAL : (data)draw_below(random, DATA_KINDS);
     if (p->desc.arith && p->data == DATA_NORMAL) p->data = DATA_BYTES;
