@@ -260,7 +260,7 @@ static void case_random(check *c) {
         problem p = problem_of(c, draw_below(r, 4), kv_heads * ratio, kv_heads, q_len, kv_len, ANY_DIM, ANY_DIM);
         problem_draw_types(&p, r);
         problem_draw_mask(&p, r);
-        problem_draw_places(&p, r);
+        problem_draw_layouts(&p, r);
         problem_draw_data(&p, r);
         examine(c, &p);
     }

@@ -362,7 +362,7 @@ static void case_features(check *c) {
         problem p = problem_of(c, draw_below(r, 4), kv_heads * ratio, kv_heads, q_len, kv_len, UP_TO(48), UP_TO(48));
         problem_draw_types_of_caches(&p, r);
         problem_draw_features(&p, r);
-        problem_draw_places(&p, r);
+        problem_draw_layouts(&p, r);
         problem_draw_data(&p, r);
         examine(c, &p);
     }

@@ -106,7 +106,7 @@ void problem_draw_mask(problem *p, uint64_t *random) {
     p->lengths = draw_below(random, 2) ? LENGTHS_DRAWN : LENGTHS_NONE;
 }
 
-void problem_draw_places(problem *p, uint64_t *random) {
+void problem_draw_layouts(problem *p, uint64_t *random) {
     p->q = (place)draw_below(random, PLACE_PACKED);
     p->k = (place)draw_below(random, PLACE_PACKED);
     p->v = (place)draw_below(random, PLACE_PACKED);
