@@ -23,8 +23,9 @@
  *
  * and may define, where it is faster:
  *   RAPT_STAGED_BROADCAST   staged blocks of K and V hold each element RAPT_VL times
- *   RAPT_FEW_DOTS           few rows have integer arithmetic of their own (few_dots.h); RAPT_DOT is 4, and there is a word
- *   i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane i % RAPT_VL of out[i / RAPT_VL] has byte i of all four
+ *   RAPT_FEW_DOTS           few rows have integer arithmetic of their own (few_dots.h); RAPT_DOT is 4, and there are the
+ *   words i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane i % RAPT_VL of out[i / RAPT_VL] has
+ *   byte i of all four
  *   RAPT_SQUARE_ROWS        from so many rows on, K is transposed while it is loaded, with these words:
  *   v_load_quads(rows, offset)   lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset
  *   v_zip_low v_zip_high    of each four lanes of a and b: a0 b0 a1 b1, a2 b2 a3 b3

@@ -9,6 +9,6 @@
 #define RAPT_KERNEL_NEEDS RAPT_NEEDS_AVX512
 
 #define RAPT_DOT 2
-static inline vi i_dot(vi acc, vi b, vi a) { return _mm512_add_epi32(acc, _mm512_madd_epi16(b, a)); }
+static inline vi i_dot(vi acc, vi b, vi a) { return i_add(acc, (vi)_mm512_madd_epi16((__m512i)b, (__m512i)a)); }
 
 #include "attend.h"

@@ -27,7 +27,7 @@
 #define RAPT_NATIVE_F16
 
 typedef __m512 vf;
-typedef __m512i vi;
+typedef int32_t vi __attribute__((vector_size(64))); /* not __m512i: gcc 12 copies accumulators that change their type */
 typedef __mmask16 vm;
 typedef vf load_word(const void *);
 
@@ -50,29 +50,29 @@ static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, 
 static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 static inline bool v_all(vm m) { return m == 0xffff; }
 static inline vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
-static inline vi v_as_int(vf x) { return _mm512_castps_si512(x); }
-static inline vf v_as_float(vi x) { return _mm512_castsi512_ps(x); }
-static inline vf v_pow2(vf t) { return v_as_float(_mm512_slli_epi32(v_as_int(t), 23)); }
+static inline vi v_as_int(vf x) { return (vi)x; }
+static inline vf v_as_float(vi x) { return (vf)x; }
+static inline vf v_pow2(vf t) { return v_as_float((vi)_mm512_slli_epi32((__m512i)t, 23)); }
 
-static inline vi i_set1(int32_t x) { return _mm512_set1_epi32(x); }
-static inline vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
-static inline vi i_or(vi a, vi b) { return _mm512_or_si512(a, b); }
-static inline vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
-static inline vi i_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-#define i_shl(a, n) _mm512_slli_epi32(a, n)
-#define i_shr(a, n) _mm512_srli_epi32(a, n)
-static inline vm i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
-static inline vi i_select(vm m, vi yes, vi no) { return _mm512_mask_blend_epi32(m, no, yes); }
-static inline vf v_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
-static inline vi i_load_u8(const void *from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(from)); }
-static inline vi i_load_s8(const void *from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(from)); }
+static inline vi i_set1(int32_t x) { return (vi)_mm512_set1_epi32(x); }
+static inline vi i_and(vi a, vi b) { return a & b; }
+static inline vi i_or(vi a, vi b) { return a | b; }
+static inline vi i_add(vi a, vi b) { return (vi)_mm512_add_epi32((__m512i)a, (__m512i)b); }
+static inline vi i_sub(vi a, vi b) { return (vi)_mm512_sub_epi32((__m512i)a, (__m512i)b); }
+#define i_shl(a, n) ((vi)_mm512_slli_epi32((__m512i)(a), n))
+#define i_shr(a, n) ((vi)_mm512_srli_epi32((__m512i)(a), n))
+static inline vm i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b); }
+static inline vi i_select(vm m, vi yes, vi no) { return (vi)_mm512_mask_blend_epi32(m, (__m512i)no, (__m512i)yes); }
+static inline vf v_from_int(vi a) { return _mm512_cvtepi32_ps((__m512i)a); }
+static inline vi i_load_u8(const void *from) { return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128(from)); }
+static inline vi i_load_s8(const void *from) { return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128(from)); }
 static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lanes: its upper half moves to the second */
-    vi x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const void *)((const char *)from + i / 2)));
-    return i_and(i_or(x, _mm512_slli_epi64(x, 28)), i_set1(15));
+    __m512i x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const void *)((const char *)from + i / 2)));
+    return i_and((vi)_mm512_or_si512(x, _mm512_slli_epi64(x, 28)), i_set1(15));
 }
-static inline vi i_bits(uint32_t x) { return _mm512_maskz_set1_epi32((__mmask16)x, 1); }
-static inline vi i_load_u16(const void *from) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256(from)); }
-static inline void i_store_u16(void *to, vi a) { _mm256_storeu_si256(to, _mm512_cvtepi32_epi16(a)); }
+static inline vi i_bits(uint32_t x) { return (vi)_mm512_maskz_set1_epi32((__mmask16)x, 1); }
+static inline vi i_load_u16(const void *from) { return (vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)); }
+static inline void i_store_u16(void *to, vi a) { _mm256_storeu_si256(to, _mm512_cvtepi32_epi16((__m512i)a)); }
 
 static inline vf v_load_f16(const void *from) { return _mm512_cvtph_ps(_mm256_loadu_si256(from)); }
 static inline vf v_load_f16_high(const void *from) {

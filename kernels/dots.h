@@ -19,15 +19,19 @@ enum {
 /* 32-bit lanes of so many elements. */
 static inline int dot_lanes(int elements) { return (elements + RAPT_DOT - 1) / RAPT_DOT; }
 
-/* Integers nearest to x, ties to even, |x| < 2^22; 0 for what is not below most, as NaN. */
+/* The integers nearest to x, ties to even, |x| < 2^22, in the low bits of each lane; 0 there for what is not finite, as infinity and
+ * NaN that comes from no other. */
+static RAPT_INLINE vi rounded(vf x) { return v_as_int(v_add(x, v_set1(0x1.8p23f))); }
+
+/* The same as whole lanes; 0 for what is not below most, as NaN. */
 static RAPT_INLINE vi nearest_int(vf x, vf most) {
     vf bounded = v_select(v_lt(x, most), x, v_set1(0.0f));
-    return i_add(v_as_int(v_add(bounded, v_set1(0x1.8p23f))), i_set1(-0x4b400000)); /* the bits of 1.5 * 2^23 */
+    return i_add(rounded(bounded), i_set1(-0x4b400000)); /* the bits of 1.5 * 2^23 */
 }
 
-/* Element e of the lanes. */
+/* The lanes with the low bits of x as element e, those after it 0. */
 static RAPT_INLINE vi placed(vi lanes, vi x, int e) {
-    vi low = i_and(x, i_set1(RAPT_DOT == 4 ? 0xff : 0xffff));
+    vi low = e < RAPT_DOT - 1 ? i_and(x, i_set1(RAPT_DOT == 4 ? 0xff : 0xffff)) : x;
     switch (e * DOT_BITS) {
     case 0:
         return low;
@@ -117,7 +121,7 @@ static void quantise_weights(const float *weights, const float *value_scales, in
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
             RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =
-                placed(lanes, nearest_int(v_mul(scaled[n + e], factor), v_set1(DOT_MOST + 1)), e);
+                placed(lanes, rounded(v_mul(scaled[n + e], factor)), e);
             v_store(to + n / RAPT_DOT * LANES + i, v_as_float(lanes));
         }
     }

@@ -2,18 +2,20 @@
 /* Few rows in integer arithmetic: lanes are keys, each with four channels, and in P V channels, each with four keys. The sums are
  * those of dots.h in another order, so the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
 
-enum { STEP = RAPT_VL * RAPT_DOT, DOT_ROWS = 4 }; /* bytes of a vector; rows at a time */
+enum { STEP = RAPT_VL * RAPT_DOT, DOT_ROWS = 4, DOT_KEYS = 4 }; /* bytes of a vector; rows and keys at a time */
 
 /* Of lanes that are 0 or NaN: NaN if one is. */
-static float sum_of(vf x) {
-    float lane[RAPT_VL], sum = 0.0f;
-    v_store(lane, x);
-    for (int j = 0; j < RAPT_VL; j++) sum += lane[j];
-    return sum;
-}
+static float sum_of(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : NAN; }
 
-/* A row of Q becomes bytes, then 0 up to whole vectors; returns what they count, NaN for a row with a NaN or an infinity. */
-static float quantise_query(float *q, int channels) {
+/* What stands behind the bytes of a row of Q: what they count, NaN for a row with a NaN or an infinity, and what the sums start
+ * from. Here it is K whose bytes are made unsigned, by adding DOT_BIAS: that adds the same to all sums of a row. */
+typedef struct query_end {
+    float scale;
+    int32_t first;
+} query_end;
+
+/* A row of Q becomes bytes, then 0 up to a whole lane, and its query_end. */
+static void quantise_query(float *q, int channels) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_VL) { /* padded with 0 */
         vf x = v_load(q + c);
@@ -21,65 +23,72 @@ static float quantise_query(float *q, int channels) {
         wrong = v_add(wrong, v_sub(x, x));
     }
     float largest = h_max(most);
-    uint8_t bytes[RAPT_MAX_HEAD_DIM + STEP];
-    memset(bytes, DOT_BIAS, sizeof bytes);
+    query_end end = {largest / 127.0f + sum_of(wrong), 0};
+    int8_t bytes[RAPT_MAX_HEAD_DIM + RAPT_VL] = {0};
     vf factor = v_div(v_set1(127.0f), v_set1(largest));
     for (int c = 0; c < channels; c += RAPT_VL) {
         int32_t n[RAPT_VL];
         v_store(n, v_as_float(nearest_int(v_mul(v_load(q + c), factor), v_set1(128.0f))));
-        for (int j = 0; j < RAPT_VL && c + j < channels; j++) bytes[c + j] = (uint8_t)(n[j] + DOT_BIAS);
+        for (int j = 0; j < RAPT_VL && c + j < channels; j++) bytes[c + j] = (int8_t)n[j];
     }
-    memcpy(q, bytes, ((size_t)channels + RAPT_DOT - 1) / RAPT_DOT * RAPT_DOT);
-    return largest / 127.0f + sum_of(wrong);
+    for (int c = 0; c < channels; c++) end.first -= DOT_BIAS * bytes[c];
+    memcpy(q, bytes, (size_t)dot_lanes(channels) * sizeof *q);
+    memcpy(q + dot_lanes(channels), &end, sizeof end);
 }
 
-/* Adds the products of a vector of each of RAPT_VL keys, k, with so many lanes of the rows of Q; correction is what their bias
- * adds. */
-static RAPT_INLINE void add_key_dots(const int nr, vf k[RAPT_VL], int lanes, const char *q, size_t ldq, vi *acc, vi *correction) {
-    v_transpose(k);
-    RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-        if (j >= lanes) break;
-        *correction = i_dot(*correction, i_set1((int32_t)0x80808080), v_as_int(k[j]));
-        RAPT_UNROLL for (int r = 0; r < nr; r++) acc[r] =
-            i_dot(acc[r], v_as_int(v_broadcast(q + r * ldq + j * RAPT_DOT)), v_as_int(k[j]));
+/* Adds the products of STEP channels of four keys with those of the rows of Q. */
+static RAPT_INLINE void add_key_dots(const int nr, const char *const *keys, size_t offset, const float *q, size_t ldq,
+                                     vi acc[][DOT_KEYS]) {
+    vi k[DOT_KEYS];
+    RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++)
+        k[j] = i_xor(v_as_int(v_load(keys[j] + offset)), i_set1((int32_t)0x80808080));
+    RAPT_UNROLL for (int r = 0; r < nr; r++) {
+        vi row = v_as_int(v_load(q + r * ldq));
+        RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++) acc[r][j] = i_dot(acc[r][j], k[j], row);
     }
 }
 
-/* The scores of RAPT_VL keys for nr rows. */
-static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t offset, int channels, const char *q, size_t ldq,
-                                   const float *scale, float *s) {
-    vi acc[DOT_ROWS], correction = i_set1(0);
-    vf k[RAPT_VL];
+/* The scores of RAPT_VL keys for nr rows: the keys are read one after the other. */
+static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t offset, int channels, const float *q, size_t ldq,
+                                   float *s) {
+    vi sums[DOT_ROWS][RAPT_VL / DOT_KEYS];
     int whole = channels - channels % STEP, rest = channels - whole;
-    RAPT_UNROLL for (int r = 0; r < nr; r++) acc[r] = i_set1(0);
-    for (int i = 0; i < whole; i += STEP) {
-        RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-            k[j] = v_load(keys[j] + offset + i);
-            prefetch(keys[j + RAPT_KEYS_AHEAD], offset + (size_t)i);
+    RAPT_UNROLL for (int g = 0; g < RAPT_VL / DOT_KEYS; g++, keys += DOT_KEYS) {
+        vi acc[DOT_ROWS][DOT_KEYS];
+        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++) acc[r][j] = i_set1(0);
+        for (int i = 0; i < whole; i += STEP) {
+            add_key_dots(nr, keys, offset + (size_t)i, q + i / RAPT_DOT, ldq, acc);
+            for (int j = 0; j < DOT_KEYS; j++) {
+                prefetch(keys[j + KEY_ROWS_AHEAD / 2], offset + (size_t)i); /* twice: the first may get lost */
+                prefetch(keys[j + KEY_ROWS_AHEAD], offset + (size_t)i);
+            }
         }
-        add_key_dots(nr, k, RAPT_VL, q + i, ldq, acc, &correction);
+        if (rest) {
+            char part[DOT_KEYS][STEP];
+            const char *parts[DOT_KEYS];
+            memset(part, DOT_BIAS, sizeof part); /* 0 when the bias is added */
+            for (int j = 0; j < DOT_KEYS; j++) parts[j] = memcpy(part[j], keys[j] + offset + whole, (size_t)rest);
+            add_key_dots(nr, parts, 0, q + whole / RAPT_DOT, ldq, acc);
+        }
+        RAPT_UNROLL for (int r = 0; r < nr; r++) sums[r][g] = i_sum_within(acc[r]);
     }
-    if (rest) {
-        char part[RAPT_VL][STEP] = {{0}};
-        for (int j = 0; j < RAPT_VL; j++) memcpy(part[j], keys[j] + offset + whole, (size_t)rest);
-        for (int j = 0; j < RAPT_VL; j++) k[j] = v_load(part[j]);
-        add_key_dots(nr, k, (rest + RAPT_DOT - 1) / RAPT_DOT, q + whole, ldq, acc, &correction);
+    RAPT_UNROLL for (int r = 0; r < nr; r++) {
+        query_end end;
+        memcpy(&end, q + r * ldq + dot_lanes(channels), sizeof end);
+        vi sum = i_add(i_sum_across(sums[r]), i_set1(end.first));
+        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(v_from_int(sum), v_set1(end.scale), v_set1(0.0f)));
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++)
-        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(v_from_int(i_sub(acc[r], correction)), v_set1(scale[r]), v_set1(0.0f)));
 }
 
-/* As score_rows. scale: what each row's integers count. */
+/* As score_rows. */
 static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q,
-                                          size_t ldq, const float *scale, float *s) {
-    for (; rows > 0; rows -= DOT_ROWS, q += DOT_ROWS * ldq, scale += DOT_ROWS, s += DOT_ROWS * RAPT_CHUNK)
+                                          size_t ldq, float *s) {
+    for (; rows > 0; rows -= DOT_ROWS, q += DOT_ROWS * ldq, s += DOT_ROWS * RAPT_CHUNK)
         for (int g = 0; g < n; g += RAPT_VL) {
-            const char *row = (const char *)q;
-            size_t ld = ldq * sizeof *q;
-            if (rows >= 4) score_dots(4, keys + g, offset, channels, row, ld, scale, s + g);
-            else if (rows == 3) score_dots(3, keys + g, offset, channels, row, ld, scale, s + g);
-            else if (rows == 2) score_dots(2, keys + g, offset, channels, row, ld, scale, s + g);
-            else score_dots(1, keys + g, offset, channels, row, ld, scale, s + g);
+            if (rows >= 4) score_dots(4, keys + g, offset, channels, q, ldq, s + g);
+            else if (rows == 3) score_dots(3, keys + g, offset, channels, q, ldq, s + g);
+            else if (rows == 2) score_dots(2, keys + g, offset, channels, q, ldq, s + g);
+            else score_dots(1, keys + g, offset, channels, q, ldq, s + g);
         }
 }
 
@@ -98,55 +107,65 @@ static void quantise_row_part(const vf *weights, const float *value_scales, floa
     }
     float largest = h_max(most);
     vf factor = v_div(v_set1(DOT_MOST), v_set1(largest));
-    uint8_t bytes[RAPT_BLOCK];
-    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
-        int32_t n[RAPT_VL];
-        v_store(n, v_as_float(nearest_int(v_mul(scaled[i], factor), v_set1(DOT_MOST + 1))));
-        for (int j = 0; j < RAPT_VL; j++) bytes[i * RAPT_VL + j] = (uint8_t)n[j];
-    }
-    memcpy(to, bytes, sizeof bytes);
+    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++)
+        i_store_u8(to + i * RAPT_VL / RAPT_DOT, rounded(v_mul(scaled[i], factor)));
     to[RAPT_BLOCK / RAPT_DOT] = sign * (largest / DOT_MOST) + sum_of(wrong);
+}
+
+/* Is any of the factors of a block negative? */
+static bool any_negative(const float *scales) {
+    vf zero = v_set1(0.0f), any = zero;
+    for (int i = 0; i < RAPT_BLOCK; i += RAPT_VL) any = v_select(v_lt(v_load(scales + i), zero), v_set1(1.0f), any);
+    return h_max(any) > 0.0f;
 }
 
 /* Where the weights of a block were, those of positive products come first, and then those of negative ones. */
 enum { NEGATIVE_PART = RAPT_BLOCK / 2 };
 
-static void quantise_row_weights(float *weights, const float *value_scales) {
+static void quantise_row_weights(float *weights, const float *value_scales, bool negative) {
     vf all[RAPT_BLOCK / RAPT_VL];
-    bool negative = false;
-    for (int n = 0; n < RAPT_BLOCK && value_scales; n++) negative |= value_scales[n] < 0.0f;
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) all[i] = v_load(weights + i * RAPT_VL);
     quantise_row_part(all, value_scales, 1.0f, weights);
     if (negative) quantise_row_part(all, value_scales, -1.0f, weights + NEGATIVE_PART);
     else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
-/* o = alpha o + P V for nr rows and STEP channels, of which so many exist; values: the rows of quads of keys. */
-static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
-                                 size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
+/* o = alpha o + P V for nr rows and ns times STEP channels, of the last of which only so many exist; values: the rows of quads of
+ * keys, and RAPT_BLOCK further on those of the next block. */
+static RAPT_INLINE void add_dots(const int nr, const int ns, const char *const *values, size_t offset, int quads, int channels,
+                                 const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
+    const bool whole = channels == ns * STEP; /* if not, ns is 1 */
     vi acc[DOT_ROWS * RAPT_DOT];
-    RAPT_UNROLL for (int a = 0; a < nr * RAPT_DOT; a++) acc[a] = i_set1(0);
+    RAPT_UNROLL for (int a = 0; a < nr * ns * RAPT_DOT; a++) acc[a] = i_set1(0);
     for (int n = 0; n < quads; n++) {
-        const char *rows[RAPT_DOT];
-        char part[RAPT_DOT][STEP];
-        for (int e = 0; e < RAPT_DOT; e++) {
-            rows[e] = values[n * RAPT_DOT + e] + offset;
-            if (channels == STEP) continue;
-            memset(part[e], 0, STEP);
-            memcpy(part[e], rows[e], (size_t)channels);
-            rows[e] = part[e];
-        }
-        vi v[RAPT_DOT];
-        i_load_quads(v, rows);
-        RAPT_UNROLL for (int r = 0; r < nr; r++) {
-            vi weights = v_as_int(v_broadcast(p + r * ldp + n * RAPT_DOT));
-            RAPT_UNROLL for (int i = 0; i < RAPT_DOT; i++) acc[r * RAPT_DOT + i] = i_dot(acc[r * RAPT_DOT + i], weights, v[i]);
+        RAPT_UNROLL for (int s = 0; s < ns; s++) {
+            const char *rows[RAPT_DOT];
+            char part[RAPT_DOT][STEP];
+            RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) {
+                size_t at = offset + (size_t)s * STEP;
+                rows[e] = values[n * RAPT_DOT + e] + at;
+                prefetch(values[n * RAPT_DOT + e + RAPT_BLOCK / 2], at); /* twice: the first may get lost */
+                prefetch(values[n * RAPT_DOT + e + RAPT_BLOCK], at);
+                if (whole) continue;
+                memset(part[e], 0, STEP);
+                memcpy(part[e], rows[e], (size_t)channels);
+                rows[e] = part[e];
+            }
+            vi v[RAPT_DOT];
+            i_load_quads(v, rows);
+            RAPT_UNROLL for (int r = 0; r < nr; r++) {
+                vi weights = v_as_int(v_broadcast(p + r * ldp + n * RAPT_DOT));
+                RAPT_UNROLL for (int i = 0; i < RAPT_DOT; i++) {
+                    vi *to = &acc[(r * ns + s) * RAPT_DOT + i];
+                    *to = i_dot(*to, weights, v[i]);
+                }
+            }
         }
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < RAPT_DOT; i++) {
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < ns * RAPT_DOT; i++) {
         float *to = o + r * ldo + i * RAPT_VL;
         if (i * RAPT_VL >= channels) break;
-        v_store(to, v_fma(v_from_int(acc[r * RAPT_DOT + i]), v_set1(scale[r]), v_mul(v_load(to), v_set1(alpha[r]))));
+        v_store(to, v_fma(v_from_int(acc[r * ns * RAPT_DOT + i]), v_set1(scale[r]), v_mul(v_load(to), v_set1(alpha[r]))));
     }
 }
 
@@ -154,12 +173,16 @@ static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t
  * quantise_row_weights leaves them, ldp bytes apart. */
 static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, int quads, int channels, const char *p, size_t ldp,
                                         const float *scale, const float *alpha, float *o, size_t ldo) {
-    for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo)
-        for (int c = 0; c < channels; c += STEP) {
+    for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo) {
+        int c = 0;
+        for (; rows == 1 && c + 2 * STEP <= channels; c += 2 * STEP)
+            add_dots(1, 2, values, (size_t)c, quads, 2 * STEP, p, ldp, scale, alpha, o + c, ldo);
+        for (; c < channels; c += STEP) {
             int some = smaller(STEP, channels - c);
-            if (rows >= 4) add_dots(4, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else if (rows == 3) add_dots(3, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else if (rows == 2) add_dots(2, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else add_dots(1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            if (rows >= 4) add_dots(4, 1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else if (rows == 3) add_dots(3, 1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else if (rows == 2) add_dots(2, 1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else add_dots(1, 1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
         }
+    }
 }

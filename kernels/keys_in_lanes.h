@@ -19,8 +19,9 @@ enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
  * not measured. */
 enum { SMALL_PAGE = 8 };
 
-/* Rows further on whose lines are prefetched while a block's scores are computed. */
-enum { KEY_ROWS_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2 };
+/* Rows further on whose lines are prefetched while a block's scores are computed: for those of four bytes an element twice, for
+ * those of one byte or less the last. */
+enum { KEYS_FURTHER_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2, KEY_ROWS_AHEAD = 4 * RAPT_KEYS_AHEAD };
 
 typedef struct row_state {
     float m, l;
@@ -32,7 +33,6 @@ typedef struct query_row {
     const char *map;              /* its row of the map, or null */
     int64_t first, end;           /* the keys it attends to, as far as its position says */
     uint64_t marks[CHUNK_BLOCKS]; /* bit n: does it attend to key n of the block? Where rows differ in more than ranges */
-    float q_scale;                /* what its integers count, where Q is quantised */
     row_state now, all;           /* of the chunk, and of all chunks before it */
 } query_row;
 
@@ -82,7 +82,7 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way. */
                 prefetch(keys[g * RAPT_VL + j + RAPT_KEYS_AHEAD], at);
-                if (bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j + KEY_ROWS_AHEAD], at);
+                if (bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j + KEYS_FURTHER_AHEAD], at);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                     v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
             }
@@ -170,8 +170,8 @@ static void score_converted_rows(const rapt_task *t, const row_scratch *s, int r
 }
 
 /* S = Q K^T of one head for keys [from, to) of a block, whole groups of RAPT_PARTIAL_SUMS. key_rows: of the chunk. */
-static void score_rows(const rapt_task *t, const row_scratch *s, const query_row *query_rows, int kv_head, int rows,
-                       const char *const *key_rows, const block *b, int from, int to) {
+static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *key_rows,
+                       const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
     const char *const *keys = key_rows + b->position % RAPT_CHUNK + from;
     size_t dk = padded((size_t)p->d_k), offset = (size_t)kv_head * (size_t)p->k.head_stride;
@@ -179,13 +179,9 @@ static void score_rows(const rapt_task *t, const row_scratch *s, const query_row
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->position % RAPT_CHUNK + from;
 #ifdef RAPT_FEW_DOTS
     if (p->integer) {
-        float scale[RAPT_FEW_ROWS];
-        for (int r = 0; r < rows; r++) scale[r] = query_rows[kv_head * rows + r].q_scale;
-        score_rows_dots(rows, keys, offset, to - from, p->d_k, q, dk, scale, scores);
+        score_rows_dots(rows, keys, offset, to - from, p->d_k, q, dk, scores);
         return;
     }
-#else
-    (void)query_rows;
 #endif
     switch (p->k.type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
@@ -200,12 +196,9 @@ static void score_rows(const rapt_task *t, const row_scratch *s, const query_row
 }
 
 /* The scores of a row for the keys of a block become logits, where that is more than a factor, and -inf for those it does not
- * attend to. key_scales: null, or of each key. */
-static void modify_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, int64_t position,
-                       uint64_t marks) {
+ * attend to. */
+static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t position, uint64_t marks) {
     const rapt_problem *p = t->problem;
-    if (key_scales)
-        for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) v_store(scores + n, v_mul(v_load(scores + n), v_load(key_scales + n)));
     if (p->modified) {
         float bias[RAPT_BLOCK] = {0};
         const block b = block_of(position, row->first, row->end);
@@ -233,14 +226,14 @@ static void modify_row(const rapt_task *t, query_row *row, float *scores, const 
     }
 }
 
-/* One row's scores of a chunk become weights; its maximum and sum move on, and before the values of block i its o is to be
- * multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is taken for all blocks before the
+/* One row's scores of a chunk become weights, times the factors of their values; its maximum and sum move on, and before the
+ * values of block i its o is to be multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is taken for all blocks before the
  * next: block after block, the time would be that of one long chain of dependent operations. */
-static void weigh_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const block *blocks, int count,
-                      float *alpha) {
+static void weigh_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const float *value_scales,
+                      const block *blocks, int count, float *alpha) {
     const rapt_problem *p = t->problem;
     float before[ROW_ALPHAS] = {0}, after[ROW_ALPHAS] = {0}, sum[CHUNK_BLOCKS] = {0};
-    float partial[CHUNK_BLOCKS][RAPT_PARTIAL_SUMS];
+    float partial[CHUNK_BLOCKS][RAPT_PARTIAL_SUMS] = {{0}};
     float m = row->now.m;
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
@@ -250,8 +243,11 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
         if (marked(p)) marks = row->marks[b->position % RAPT_CHUNK / RAPT_BLOCK];
         else if (row->first > b->position || row->end < b->position + RAPT_BLOCK)
             marks = attended_keys(t, row->at, row->map, row->first, row->end, b->position);
-        if (key_scales || p->modified || ~marks)
-            modify_row(t, row, at, key_scales ? key_scales + b->position % RAPT_CHUNK : NULL, b->position, marks);
+        if (key_scales) {
+            const float *scales = key_scales + b->position % RAPT_CHUNK;
+            for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) v_store(at + n, v_mul(v_load(at + n), v_load(scales + n)));
+        }
+        if (p->modified || ~marks) modify_row(t, row, at, b->position, marks);
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
         float block_max = h_max(max);
         before[i] = m;
@@ -261,20 +257,20 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
     for (int i = 0; i < count; i += RAPT_VL)
         v_store(alpha + i, v_exp2_of(p, v_sub(v_load(before + i), finite_max(v_load(after + i)))));
     for (int i = 0; i < count; i++) {
-        float *at = scores + blocks[i].position % RAPT_CHUNK;
+        int64_t first = blocks[i].position % RAPT_CHUNK;
+        float *at = scores + first;
         vf max = finite_max(v_set1(after[i]));
         for (int j = 0; j < RAPT_PARTIAL_SUMS; j += RAPT_VL) {
             vf sums = v_set1(0.0f);
             for (int n = j; n < RAPT_BLOCK; n += RAPT_PARTIAL_SUMS) {
                 vf weight = v_exp2_of(p, v_sub(v_load(at + n), max));
-                v_store(at + n, weight);
+                v_store(at + n, value_scales ? v_mul(weight, v_load(value_scales + first + n)) : weight);
                 sums = v_add(sums, weight);
             }
             v_store(partial[i] + j, sums);
         }
     }
-    for (int j = 0; j < RAPT_PARTIAL_SUMS; j++)
-        for (int i = 0; i < count; i++) sum[i] += partial[i][j];
+    for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) RAPT_UNROLL for (int i = 0; i < CHUNK_BLOCKS; i++) sum[i] += partial[i][j];
     for (int i = 0; i < count; i++) row->now.l = s_fma(row->now.l, alpha[i], sum[i]);
     row->now.m = m;
 }
@@ -338,8 +334,12 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
     const rapt_problem *p = t->problem;
     int from = b->first & -RAPT_DOT, to = (b->end + RAPT_DOT - 1) & -RAPT_DOT;
     const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK;
-    const char *values[RAPT_BLOCK];
-    find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, b, from, to);
+    const char *values[2 * RAPT_BLOCK];
+    const block next = {b->position + RAPT_BLOCK, 0, smaller(RAPT_BLOCK, key_end(t) - b->position - RAPT_BLOCK)};
+    const char *v = t->v + (size_t)kv_head * (size_t)p->v.head_stride;
+    find_rows(values, t, v, &p->v, b, from, to);
+    if (next.end > 0) find_rows(values + RAPT_BLOCK, t, v, &p->v, &next, from, to);
+    else memcpy(values + RAPT_BLOCK + from, values + from, (size_t)(to - from) * sizeof *values);
     for (int part = 0; part <= NEGATIVE_PART; part += NEGATIVE_PART) {
         float scale[RAPT_FEW_ROWS] = {0}, alpha[RAPT_FEW_ROWS] = {0};
         bool any = part == 0;
@@ -376,13 +376,14 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
     }
 }
 
-/* The factors of the keys or values of a chunk, of one head; 0 for those that no row attends to. */
+/* The factors of the keys or values of some blocks of a chunk, of one head; 0 for those that no row attends to. */
 static void load_chunk_scales(const rapt_task *t, float *to, const char *scales, const rapt_scales *layout, const block *blocks,
                               int count) {
-    memset(to, 0, RAPT_CHUNK * sizeof *to);
-    for (int i = 0; i < count; i++)
-        load_key_scales(t, to + blocks[i].position % RAPT_CHUNK, scales, layout, blocks[i].position, blocks[i].first,
-                        blocks[i].end);
+    for (int i = 0; i < count; i++) {
+        float *of_block = to + blocks[i].position % RAPT_CHUNK;
+        if (blocks[i].end - blocks[i].first < RAPT_BLOCK) memset(of_block, 0, RAPT_BLOCK * sizeof *to);
+        load_key_scales(t, of_block, scales, layout, blocks[i].position, blocks[i].first, blocks[i].end);
+    }
 }
 
 /* The weights of all rows, as weigh_row has them, times the factors of values. */
@@ -393,18 +394,21 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
         bool keys = scaled_by_key(&p->k_scales), values = scaled_by_key(&p->v_scales);
         if (keys) load_chunk_scales(t, key_scales, t->k_scales + h * p->k_scales.head_stride, &p->k_scales, blocks, count);
         if (values) load_chunk_scales(t, value_scales, t->v_scales + h * p->v_scales.head_stride, &p->v_scales, blocks, count);
+#ifdef RAPT_FEW_DOTS
+        bool negative[CHUNK_BLOCKS] = {false};
+        for (int i = 0; i < count && p->integer && values; i++)
+            negative[i] = any_negative(value_scales + blocks[i].position % RAPT_CHUNK);
+#endif
         for (int r = h * n; r < (h + 1) * n; r++) {
             float *scores = s->s + (size_t)r * RAPT_CHUNK;
-            weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, blocks, count, s->alpha + r * ROW_ALPHAS);
+            weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, values && !p->integer ? value_scales : NULL, blocks, count,
+                      s->alpha + r * ROW_ALPHAS);
 #ifdef RAPT_FEW_DOTS
             for (int i = 0; i < count && p->integer; i++) {
                 int64_t at = blocks[i].position % RAPT_CHUNK;
-                quantise_row_weights(scores + at, values ? value_scales + at : NULL);
+                quantise_row_weights(scores + at, values ? value_scales + at : NULL, negative[i]);
             }
 #endif
-            for (int i = 0; i < count && values && !p->integer; i++)
-                for (int m = (int)(blocks[i].position % RAPT_CHUNK), end = m + RAPT_BLOCK; m < end; m += RAPT_VL)
-                    v_store(scores + m, v_mul(v_load(scores + m), v_load(value_scales + m)));
         }
     }
 }
@@ -454,7 +458,7 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
         const block *b = &blocks[i];
         int end = visited_to(b);
         for (int from = visited_from(b); from < end; from += keys)
-            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, rows, h, n, key_rows, b, from, smaller(from + keys, end));
+            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, key_rows, b, from, smaller(from + keys, end));
     }
     weigh_rows(t, s, rows, n, blocks, count);
     for (int i = 0; i < count; i++) {
@@ -529,7 +533,7 @@ static void attend_rows(const rapt_task *t) {
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
 #ifdef RAPT_FEW_DOTS
-    for (int r = 0; r < all && p->integer; r++) rows[r].q_scale = quantise_query(s.q + (size_t)r * dk, p->d_k);
+    for (int r = 0; r < all && p->integer; r++) quantise_query(s.q + (size_t)r * dk, p->d_k);
 #endif
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {

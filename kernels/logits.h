@@ -120,7 +120,10 @@ static void load_key_scales(const rapt_task *t, float *to_scales, const char *sc
     for (int n = from; n < to;) {
         rapt_keys run = rapt_keys_at(t, position + n, to - n);
         const char *at = scales + run.page * layout->batch_stride + run.token * layout->token_stride;
-        for (int i = 0; i < run.keys; i++, n++) to_scales[n] = float_at(at + i * layout->token_stride);
+        if (run.keys == RAPT_BLOCK && layout->token_stride == sizeof(float)) memcpy(to_scales, at, RAPT_BLOCK * sizeof(float));
+        else
+            for (int i = 0; i < run.keys; i++) to_scales[n + i] = float_at(at + i * layout->token_stride);
+        n += run.keys;
     }
 }
 
