@@ -24,8 +24,10 @@
  * and may define, where it is faster:
  *   RAPT_STAGED_BROADCAST   staged blocks of K and V hold each element RAPT_VL times
  *   RAPT_FEW_DOTS           few rows have integer arithmetic of their own (few_dots.h); RAPT_DOT is 4, and there are the
- *   words i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane i % RAPT_VL of out[i / RAPT_VL] has
- *   byte i of all four
+ *   words i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane i % RAPT_VL of
+ *   out[i / RAPT_VL] has byte i of all four, i_sum_within(x) of four: lane 4q + j is the sum of quarter q of x[j], and
+ *   i_sum_across(x) of four: lane 4q + j is the sum of lane j of each quarter of x[q]
+ *   RAPT_CONVERTED_ROWS     up to so many rows, 2..4, types of K and V only are converted on the way into registers
  *   RAPT_SQUARE_ROWS        from so many rows on, K is transposed while it is loaded, with these words:
  *   v_load_quads(rows, offset)   lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset
  *   v_zip_low v_zip_high    of each four lanes of a and b: a0 b0 a1 b1, a2 b2 a3 b3

@@ -13,20 +13,21 @@
 #define RAPT_KERNEL_FUSED true
 
 /* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. clang cannot fit tiles of 3 x 4. */
-#define RAPT_VL           8
-#define RAPT_TILE_VECTORS 2
-#define RAPT_PANEL        4
-#define RAPT_ROWS_1       8
-#define RAPT_ROWS_2       6
-#define RAPT_ROWS_3       4
-#define RAPT_ROWS_4       2
-#define RAPT_ROWS_8       1
-#define RAPT_KEY_CHAINS   4
-#define RAPT_KEYS_AHEAD   32
-#define RAPT_VALUES_AHEAD 32
-#define RAPT_VALUES_DEPTH 16
-#define RAPT_SQUARE_ROWS  1
-#define RAPT_FEW_ROWS     8
+#define RAPT_VL             8
+#define RAPT_TILE_VECTORS   2
+#define RAPT_PANEL          4
+#define RAPT_ROWS_1         8
+#define RAPT_ROWS_2         6
+#define RAPT_ROWS_3         4
+#define RAPT_ROWS_4         2
+#define RAPT_ROWS_8         1
+#define RAPT_KEY_CHAINS     4
+#define RAPT_KEYS_AHEAD     32
+#define RAPT_VALUES_AHEAD   32
+#define RAPT_VALUES_DEPTH   16
+#define RAPT_SQUARE_ROWS    1
+#define RAPT_FEW_ROWS       8
+#define RAPT_CONVERTED_ROWS 4
 #define RAPT_NATIVE_F16
 
 typedef __m256 vf, vm;

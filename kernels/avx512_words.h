@@ -10,20 +10,21 @@
     (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_AVX512F | RAPT_CPU_AVX512VL | RAPT_CPU_AVX512BW | RAPT_CPU_AVX512DQ)
 
 /* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md: tiles, distances and depths. */
-#define RAPT_VL           16
-#define RAPT_TILE_VECTORS 3
-#define RAPT_PANEL        8
-#define RAPT_ROWS_1       16
-#define RAPT_ROWS_2       12
-#define RAPT_ROWS_3       8
-#define RAPT_ROWS_4       6
-#define RAPT_ROWS_8       3
-#define RAPT_KEY_CHAINS   8
-#define RAPT_KEYS_AHEAD   32
-#define RAPT_VALUES_AHEAD 16
-#define RAPT_VALUES_DEPTH 8
-#define RAPT_SQUARE_ROWS  8
-#define RAPT_FEW_ROWS     15
+#define RAPT_VL             16
+#define RAPT_TILE_VECTORS   3
+#define RAPT_PANEL          8
+#define RAPT_ROWS_1         16
+#define RAPT_ROWS_2         12
+#define RAPT_ROWS_3         8
+#define RAPT_ROWS_4         6
+#define RAPT_ROWS_8         3
+#define RAPT_KEY_CHAINS     8
+#define RAPT_KEYS_AHEAD     32
+#define RAPT_VALUES_AHEAD   16
+#define RAPT_VALUES_DEPTH   8
+#define RAPT_SQUARE_ROWS    8
+#define RAPT_FEW_ROWS       15
+#define RAPT_CONVERTED_ROWS 4
 #define RAPT_NATIVE_F16
 
 typedef __m512 vf;

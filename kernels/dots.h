@@ -19,8 +19,8 @@ enum {
 /* 32-bit lanes of so many elements. */
 static inline int dot_lanes(int elements) { return (elements + RAPT_DOT - 1) / RAPT_DOT; }
 
-/* The integers nearest to x, ties to even, |x| < 2^22, in the low bits of each lane; 0 there for what is not finite, as infinity and
- * NaN that comes from no other. */
+/* The integers nearest to x, ties to even, |x| < 2^22, in the low bits of each lane; 0 there for what is not finite, as infinity
+ * and NaN that comes from no other. */
 static RAPT_INLINE vi rounded(vf x) { return v_as_int(v_add(x, v_set1(0x1.8p23f))); }
 
 /* The same as whole lanes; 0 for what is not below most, as NaN. */
@@ -120,8 +120,7 @@ static void quantise_weights(const float *weights, const float *value_scales, in
         v_store(scale + i, v_add(v_div(most, v_set1(DOT_MOST)), wrong));
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
-            RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =
-                placed(lanes, rounded(v_mul(scaled[n + e], factor)), e);
+            RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes = placed(lanes, rounded(v_mul(scaled[n + e], factor)), e);
             v_store(to + n / RAPT_DOT * LANES + i, v_as_float(lanes));
         }
     }

@@ -40,8 +40,7 @@ static void quantise_query(float *q, int channels) {
 static RAPT_INLINE void add_key_dots(const int nr, const char *const *keys, size_t offset, const float *q, size_t ldq,
                                      vi acc[][DOT_KEYS]) {
     vi k[DOT_KEYS];
-    RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++)
-        k[j] = i_xor(v_as_int(v_load(keys[j] + offset)), i_set1((int32_t)0x80808080));
+    RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++) k[j] = i_xor(v_as_int(v_load(keys[j] + offset)), i_set1((int32_t)0x80808080));
     RAPT_UNROLL for (int r = 0; r < nr; r++) {
         vi row = v_as_int(v_load(q + r * ldq));
         RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++) acc[r][j] = i_dot(acc[r][j], k[j], row);
@@ -107,8 +106,7 @@ static void quantise_row_part(const vf *weights, const float *value_scales, floa
     }
     float largest = h_max(most);
     vf factor = v_div(v_set1(DOT_MOST), v_set1(largest));
-    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++)
-        i_store_u8(to + i * RAPT_VL / RAPT_DOT, rounded(v_mul(scaled[i], factor)));
+    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) i_store_u8(to + i * RAPT_VL / RAPT_DOT, rounded(v_mul(scaled[i], factor)));
     to[RAPT_BLOCK / RAPT_DOT] = sign * (largest / DOT_MOST) + sum_of(wrong);
 }
 

@@ -44,8 +44,16 @@ typedef struct row_scratch {
     float *keys;   /* [RAPT_BLOCK][padded d_k]: K, where it cannot be read in place */
 } row_scratch;
 
-/* Types that are converted block by block, since their elements are no vectors of their own. */
-static inline bool converted(rapt_type type) { return type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16; }
+/* Is K or V of this type converted to a copy in scratch first, instead of on the way into registers? Types of K and V only are,
+ * for more rows than RAPT_CONVERTED_ROWS, since each pass converts again. */
+static inline bool copied(rapt_type type, int rows) {
+    bool element = type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16;
+#ifdef RAPT_CONVERTED_ROWS
+    return !element && rows > RAPT_CONVERTED_ROWS;
+#else
+    return !element && rows > 0;
+#endif
+}
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
@@ -54,41 +62,47 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
                              .s = take(memory, &used, (size_t)n * RAPT_CHUNK),
                              .alpha = take(memory, &used, (size_t)n * ROW_ALPHAS),
                              .values = take(memory, &used, RAPT_BLOCK * dv),
-                             .keys = take(memory, &used, converted(p->k.type) ? RAPT_BLOCK * dk : 0)};
+                             .keys = take(memory, &used, copied(p->k.type, n) ? RAPT_BLOCK * dk : 0)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
     return used;
 }
 
 /* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * k[key][i], the channels
- * of a key lying offset bytes behind its address. The keys RAPT_KEYS_AHEAD further on are prefetched. ng and nr are constants
+ * of a key lying offset bytes behind its address, bytes for each group. Keys further on are prefetched. ng and nr are constants
  * wherever this is called. */
-static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, const int nr, const char *const *keys,
-                                   size_t offset, int channels, const float *q, size_t ldq, float *s) {
+static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t bytes, const int ng, const int nr,
+                                   const char *const *keys, size_t offset, int channels, const float *q, size_t ldq, float *s) {
+    const bool wide = group == 1 && bytes >= 2; /* a line or half of one is a vector */
+    const int line = group == 1 ? 64 : 32;      /* else: channels that at most fill one */
     vf acc[8];
     int whole = channels - channels % RAPT_VL;
     RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
     for (int i = 0; i < whole; i += RAPT_VL) {
-        const size_t at = offset + (size_t)i * bytes;
+        const size_t at = offset + (size_t)i / (size_t)group * bytes;
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
             vf k[RAPT_VL];
+            for (int j = 0; j < RAPT_VL && !wide && i % line == 0; j++) {
+                prefetch(keys[g * RAPT_VL + j + KEY_ROWS_AHEAD / 2], at);
+                prefetch(keys[g * RAPT_VL + j + KEY_ROWS_AHEAD], at);
+            }
 #ifdef RAPT_SQUARE_ROWS
-            if (bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, at);
+            if (group == 1 && bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, at);
             else
 #endif
             {
-                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + at);
+                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + offset, i);
                 v_transpose(k);
             }
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way. */
-                prefetch(keys[g * RAPT_VL + j + RAPT_KEYS_AHEAD], at);
-                if (bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j + KEYS_FURTHER_AHEAD], at);
+                if (wide) prefetch(keys[g * RAPT_VL + j + RAPT_KEYS_AHEAD], at);
+                if (wide && bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j + KEYS_FURTHER_AHEAD], at);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                     v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
             }
         }
     }
-    if (whole < channels) {
+    if (group == 1 && whole < channels) {
         RAPT_UNROLL for (int g = 0; g < ng; g++) {
             float rest[RAPT_VL * RAPT_VL];
             const char *rows[RAPT_VL];
@@ -105,27 +119,33 @@ static RAPT_INLINE void score_tile(load_word *load, size_t bytes, const int ng, 
 
 /* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would
  * not fill the time that an addition takes. */
-static RAPT_INLINE void score_keys_as(load_word *load, size_t bytes, const int nr, const char *const *keys, size_t offset, int n,
-                                      int channels, const float *q, size_t ldq, float *s) {
-    const int most = RAPT_PARTIAL_SUMS / RAPT_VL * (nr == 1 && bytes == sizeof(float) ? 2 : 1);
+static RAPT_INLINE void score_keys_as(load_channels *load, const int group, size_t bytes, const int nr, const char *const *keys,
+                                      size_t offset, int n, int channels, const float *q, size_t ldq, float *s) {
+    const int most = RAPT_PARTIAL_SUMS / RAPT_VL * (nr == 1 && group == 1 && bytes == sizeof(float) ? 2 : 1);
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
-    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(load, bytes, ng, nr, keys + g, offset, channels, q, ldq, s + g);
-    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, bytes, 1, nr, keys + g, offset, channels, q, ldq, s + g);
+    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL)
+        score_tile(load, group, bytes, ng, nr, keys + g, offset, channels, q, ldq, s + g);
+    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, group, bytes, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
-        for (; RAPT_KEY_CHAINS >= 8 && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)                                  \
-            score_keys_as(v_load_##suffix, bytes, 8, keys, offset, n, channels, q, ldq, s);                                      \
+        for (; RAPT_KEY_CHAINS >= 8 && group == 1 && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)                    \
+            score_keys_as(load_##suffix, group, bytes, 8, keys, offset, n, channels, q, ldq, s);                                 \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
-            score_keys_as(v_load_##suffix, bytes, 4, keys, offset, n, channels, q, ldq, s);                                      \
-        if (rows == 3) score_keys_as(v_load_##suffix, bytes, 3, keys, offset, n, channels, q, ldq, s);                           \
-        if (rows == 2) score_keys_as(v_load_##suffix, bytes, 2, keys, offset, n, channels, q, ldq, s);                           \
-        if (rows == 1) score_keys_as(v_load_##suffix, bytes, 1, keys, offset, n, channels, q, ldq, s);                           \
+            score_keys_as(load_##suffix, group, bytes, 4, keys, offset, n, channels, q, ldq, s);                                 \
+        if (rows == 3) score_keys_as(load_##suffix, group, bytes, 3, keys, offset, n, channels, q, ldq, s);                      \
+        if (rows == 2) score_keys_as(load_##suffix, group, bytes, 2, keys, offset, n, channels, q, ldq, s);                      \
+        if (rows == 1) score_keys_as(load_##suffix, group, bytes, 1, keys, offset, n, channels, q, ldq, s);                      \
     }
-RAPT_TYPES(RAPT_TYPE)
+#define RAPT_ELEMENT(name, suffix, bytes) RAPT_TYPE(name, suffix, 1, bytes)
+RAPT_TYPES(RAPT_ELEMENT)
+#ifdef RAPT_CONVERTED_ROWS
+RAPT_KV_TYPES(RAPT_TYPE)
+#endif
+#undef RAPT_ELEMENT
 #undef RAPT_TYPE
 
 #ifdef RAPT_FEW_DOTS
@@ -158,8 +178,8 @@ static void find_key_rows(const rapt_task *t, const block *blocks, int count, co
 }
 
 /* score_keys of one head for n rows of K that are converted first. */
-static void score_converted_rows(const rapt_task *t, const row_scratch *s, int rows, const char *const *keys, size_t offset,
-                                 int n, const float *q, float *scores) {
+static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows, const char *const *keys, size_t offset, int n,
+                              const float *q, float *scores) {
     const rapt_problem *p = t->problem;
     size_t dk = padded((size_t)p->d_k);
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + KEY_ROWS_AHEAD];
@@ -183,15 +203,22 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
         return;
     }
 #endif
+    if (copied(p->k.type, rows)) {
+        score_copied_rows(t, s, rows, keys, offset, to - from, q, scores);
+        return;
+    }
     switch (p->k.type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
     case name:                                                                                                                   \
         score_keys_##suffix(rows, keys, offset, to - from, p->d_k, q, dk, scores);                                               \
         break;
         RAPT_TYPES(RAPT_TYPE)
+#ifdef RAPT_CONVERTED_ROWS
+        RAPT_KV_TYPES(RAPT_TYPE)
+#endif
 #undef RAPT_TYPE
     default:
-        score_converted_rows(t, s, rows, keys, offset, to - from, q, scores);
+        break;
     }
 }
 
@@ -227,8 +254,8 @@ static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_
 }
 
 /* One row's scores of a chunk become weights, times the factors of their values; its maximum and sum move on, and before the
- * values of block i its o is to be multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is taken for all blocks before the
- * next: block after block, the time would be that of one long chain of dependent operations. */
+ * values of block i its o is to be multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is
+ * taken for all blocks before the next: block after block, the time would be that of one long chain of dependent operations. */
 static void weigh_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const float *value_scales,
                       const block *blocks, int count, float *alpha) {
     const rapt_problem *p = t->problem;
@@ -286,7 +313,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v), stride = (size_t)p->v.token_stride;
     int rest = p->d_v % RAPT_VL, whole = p->d_v / RAPT_VL;
-    bool copied = converted(p->v.type) || (p->page_size > 0 && p->page_size < SMALL_PAGE);
+    bool copy = copied(p->v.type, n) || (p->page_size > 0 && p->page_size < SMALL_PAGE);
     const char *v = t->v + (size_t)kv_head * (size_t)p->v.head_stride;
     operands o = {.c = (char *)rows[0].now.o,
                   .ldc = dv * 2 * sizeof(float),
@@ -295,17 +322,17 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
                   .ks = sizeof(float),
                   .depth = to - from,
                   .start = START_KEEP};
-    if (rest || copied) {
+    if (rest || copy) {
         operands last = o;
         const char *values[RAPT_BLOCK];
-        int first = copied ? 0 : whole * RAPT_VL, vectors = copied ? whole + (rest > 0) : 1;
+        int first = copy ? 0 : whole * RAPT_VL, vectors = copy ? whole + (rest > 0) : 1;
         find_rows(values, t, v, &p->v, b, from, to);
         stage_rows(p->v.type, s->values, (size_t)vectors * RAPT_VL, values + from, o.depth, first, p->d_v - first);
         last.c += (size_t)first * sizeof(float);
         last.b = (const char *)s->values;
         last.ldb = (size_t)vectors * sizeof(vf);
         stream_product(RAPT_F32, last, n, vectors);
-        if (copied) return;
+        if (copy) return;
     }
     /* Whole rows of one stream need no help. */
     bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL && p->page_size == 0;
@@ -449,9 +476,9 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     /* Memory shall see whole tokens of K and V, one after the other: where one head has not all of a token, the heads take turns
      * after a few; and where V's rows take several passes, so do these. What is converted on the way shall stay in L1. */
     bool joined = t->kv_heads > 1;
-    int keys = joined || converted(p->k.type) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
+    int keys = joined || copied(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
     int values =
-        joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || converted(p->v.type) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
+        joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
     const char *key_rows[RAPT_CHUNK + KEY_ROWS_AHEAD];
     find_key_rows(t, blocks, count, key_rows);
     for (int i = 0; i < count; i++) {

@@ -20,17 +20,27 @@
 typedef void store_word(void *, vf);
 typedef vf load_channels(const char *row, int channel);
 
+/* RAPT_VL channels of a row, of any type. */
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    static RAPT_INLINE vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row + (size_t)channel * bytes); }
+RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    static RAPT_INLINE vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row, channel); }
+RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
 /* A vector whose first n channels are those at from, the others 0. */
-static RAPT_INLINE vf load_part(load_word *load, size_t bytes, const char *from, int n) {
+static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *from, int n) {
     char part[RAPT_VL * 4] = {0};
     memcpy(part, from, (size_t)n * bytes);
-    return load(part);
+    return load(part, 0);
 }
 
-/* to[i][r] = channel i of the row at rows[r] + offset, for i and r below the vector length. */
-static RAPT_INLINE void store_transposed(load_word *load, const char *const *rows, size_t offset, float *to, size_t ld) {
+/* to[i][r] = rows[r][channel + i], for i and r below the vector length. */
+static RAPT_INLINE void store_transposed(load_channels *load, const char *const *rows, int channel, float *to, size_t ld) {
     vf block[RAPT_VL];
-    RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) block[r] = load(rows[r] + offset);
+    RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) block[r] = load(rows[r], channel);
     v_transpose(block);
     RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(to + (size_t)i * ld, block[i]);
 }
@@ -52,20 +62,10 @@ static RAPT_INLINE void load_square(vf square[RAPT_VL], const char *const *rows,
 }
 #endif
 
-static RAPT_INLINE void stage_rows_as(load_word *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
-                                      int first, int channels) {
-    int whole = channels - channels % RAPT_VL;
-    for (int r = 0; r < n; r++, to += ld) {
-        const char *from = rows[r] + (size_t)first * bytes;
-        for (int i = 0; i < whole; i += RAPT_VL) v_store(to + i, load(from + (size_t)i * bytes));
-        if (whole < channels) v_store(to + whole, load_part(load, bytes, from + (size_t)whole * bytes, channels - whole));
-    }
-}
-
-/* The types of groups: of one channel, with a last part, or of 32, whole groups of which read what all channels share once. Its
- * instances stay out of line: inlined, gcc 12 may give values the stack of a caller's array that is still in use. */
-static RAPT_INLINE void stage_group_rows_as(load_channels *load, int group, size_t bytes, float *to, size_t ld,
-                                            const char *const *rows, int n, int first, int channels) {
+/* Of types of one channel, with a last part, or of groups of 32, of which whole ones read what all channels share once. The
+ * instances of groups stay out of line: inlined, gcc 12 may give values the stack of a caller's array that is still in use. */
+static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,
+                                      const char *const *rows, int n, int first, int channels) {
     int whole = channels - channels % RAPT_VL;
     for (int r = 0; r < n; r++, to += ld) {
         int i = 0;
@@ -77,20 +77,16 @@ static RAPT_INLINE void stage_group_rows_as(load_channels *load, int group, size
                 RAPT_UNROLL for (int j = 0; j < 32 / RAPT_VL; j++) v_store(to + i + j * RAPT_VL, values[j]);
             }
         for (; i < whole; i += RAPT_VL) v_store(to + i, load(rows[r], first + i));
-        if (group == 1 && whole < channels) {
-            char part[RAPT_VL] = {0};
-            memcpy(part, rows[r] + first + whole, (size_t)(channels - whole));
-            v_store(to + whole, load(part, 0));
-        }
+        if (group == 1 && whole < channels)
+            v_store(to + whole, load_part(load, bytes, rows[r] + (size_t)(first + whole) * bytes, channels - whole));
     }
 }
 
-static RAPT_INLINE void stage_columns_as(load_word *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
+static RAPT_INLINE void stage_columns_as(load_channels *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
                                          int first, int channels) {
     int whole = channels - channels % RAPT_VL;
     for (int r = 0; r < n; r += RAPT_VL) {
-        for (int i = 0; i < whole; i += RAPT_VL)
-            store_transposed(load, rows + r, (size_t)(first + i) * bytes, to + (size_t)i * ld + r, ld);
+        for (int i = 0; i < whole; i += RAPT_VL) store_transposed(load, rows + r, first + i, to + (size_t)i * ld + r, ld);
         for (int j = 0; j < RAPT_VL && whole < channels; j++) {
             float part[RAPT_VL];
             v_store(part, load_part(load, bytes, rows[r + j] + (size_t)(first + whole) * bytes, channels - whole));
@@ -111,10 +107,10 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
 
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     static void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first, int channels) {             \
-        stage_rows_as(v_load_##suffix, bytes, to, ld, rows, n, first, channels);                                                 \
+        stage_rows_as(load_##suffix, 1, bytes, to, ld, rows, n, first, channels);                                                \
     }                                                                                                                            \
     static void stage_columns_##suffix(float *to, size_t ld, const char *const *rows, int n, int first, int channels) {          \
-        stage_columns_as(v_load_##suffix, bytes, to, ld, rows, n, first, channels);                                              \
+        stage_columns_as(load_##suffix, bytes, to, ld, rows, n, first, channels);                                                \
     }                                                                                                                            \
     static void store_row_##suffix(char *to, const float *from, int channels) {                                                  \
         store_row_as(v_store_##suffix, bytes, to, from, channels);                                                               \
@@ -125,7 +121,7 @@ RAPT_TYPES(RAPT_TYPE)
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first,               \
                                                   int channels) {                                                                \
-        stage_group_rows_as(v_load_##suffix, group, bytes, to, ld, rows, n, first, channels);                                    \
+        stage_rows_as(load_##suffix, group, bytes, to, ld, rows, n, first, channels);                                            \
     }
 RAPT_KV_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE

@@ -26,6 +26,7 @@ typedef struct operands {
     size_t rs, ks;
     const char *b;
     size_t ldb;
+    int channel; /* of B's rows: the first lane */
     int depth;
     start start;        /* but for stream_product, which always keeps C */
     const float *scale; /* for START_SCALE, one for each lane of the panel */
@@ -44,8 +45,10 @@ static RAPT_INLINE void prefetch_coming(coming *c) {
     }
 }
 
-/* nv and nr are constants wherever this is called: the loops over them unroll, and acc lives in registers. */
-static RAPT_INLINE void tile(load_word *load, size_t bytes, const bool stream, const int nv, const int nr, operands o) {
+/* vector: bytes of B for each. nv and nr are constants wherever this is called: the loops over them unroll, and acc lives in
+ * registers. */
+static RAPT_INLINE void tile(load_channels *load, const size_t vector, const bool stream, const int nv, const int nr,
+                             operands o) {
     const start from = stream ? START_KEEP : o.start;
     vf acc[32];
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
@@ -62,7 +65,7 @@ static RAPT_INLINE void tile(load_word *load, size_t bytes, const bool stream, c
             RAPT_UNROLL for (int r = 0; r < nr; r++) a[r] = v_load(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 vf b[8];
-                RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + (k + j) * o.ldb + v * RAPT_VL * bytes);
+                RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + (k + j) * o.ldb, o.channel + v * RAPT_VL);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
                     v_fma_lane(a[r], j, b[v], acc[r * nv + v]);
             }
@@ -71,15 +74,17 @@ static RAPT_INLINE void tile(load_word *load, size_t bytes, const bool stream, c
         for (; k < o.depth; k++) {
             vf a[4], b[8];
             RAPT_UNROLL for (int r = 0; r < nr; r += RAPT_VL) a[r / RAPT_VL] = v_load(o.a + r * o.rs + k * o.ks);
-            RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb + v * RAPT_VL * bytes);
+            RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb, o.channel + v * RAPT_VL);
             RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
                 v_fma_lane(a[r / RAPT_VL], r % RAPT_VL, b[v], acc[r * nv + v]);
         }
 #endif
     for (; k < o.depth; k++) {
         vf b[8];
-        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb + v * RAPT_VL * bytes);
-        if (stream) RAPT_UNROLL for (int v = 0; v < nv; v++) prefetch(o.b + v * RAPT_VL * bytes, k * o.ldb + o.ahead);
+        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb, o.channel + v * RAPT_VL);
+        if (stream)
+            RAPT_UNROLL for (int v = 0; v < nv; v++) if (v == 0 || v * vector / 64 > (v - 1) * vector / 64)
+                prefetch(o.b, k * o.ldb + o.ahead + (size_t)o.channel / RAPT_VL * vector + v * vector);
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
             vf a = stream ? v_broadcast(o.a + r * o.rs + k * o.ks) : v_staged(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
@@ -96,30 +101,28 @@ static RAPT_INLINE operands below(operands o, int rows) {
 }
 
 /* Whole register tiles first, then what is left by halves. */
-static RAPT_INLINE void panel(load_word *load, size_t bytes, const bool stream, const int nv, const int nr, operands o,
+static RAPT_INLINE void panel(load_channels *load, const size_t vector, const bool stream, const int nv, const int nr, operands o,
                               int rows) {
     for (; rows >= nr; rows -= nr, o = below(o, nr)) {
         if (!stream) prefetch_coming(o.coming);
-        tile(load, bytes, stream, nv, nr, o);
+        tile(load, vector, stream, nv, nr, o);
     }
-    if (nr > 8 && rows >= 8) tile(load, bytes, stream, nv, 8, o), rows -= 8, o = below(o, 8);
-    if (nr > 4 && rows >= 4) tile(load, bytes, stream, nv, 4, o), rows -= 4, o = below(o, 4);
-    if (nr > 2 && rows >= 2) tile(load, bytes, stream, nv, 2, o), rows -= 2, o = below(o, 2);
-    if (nr > 1 && rows >= 1) tile(load, bytes, stream, nv, 1, o);
+    if (nr > 8 && rows >= 8) tile(load, vector, stream, nv, 8, o), rows -= 8, o = below(o, 8);
+    if (nr > 4 && rows >= 4) tile(load, vector, stream, nv, 4, o), rows -= 4, o = below(o, 4);
+    if (nr > 2 && rows >= 2) tile(load, vector, stream, nv, 2, o), rows -= 2, o = below(o, 2);
+    if (nr > 1 && rows >= 1) tile(load, vector, stream, nv, 1, o);
 }
 
 #define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL) /* of the widest panel */
 
-#define RAPT_DEFINE_PANEL(name, load, bytes, stream, nv)                                                                         \
-    static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) {                                                        \
-        panel(load, bytes, stream, nv, RAPT_ROWS_##nv, o, rows);                                                                 \
-    }
+#define RAPT_DEFINE_PANEL(name, load, vector, stream, nv, nr)                                                                    \
+    static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) { panel(load, vector, stream, nv, nr, o, rows); }
 
 /* C = A B for B in scratch, f32, of at most RAPT_TILE_VECTORS vectors. */
-RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 1)
-RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 2)
-RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 3)
-RAPT_DEFINE_PANEL(scratch, v_load, sizeof(float), false, 4)
+RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 1, RAPT_ROWS_1)
+RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 2, RAPT_ROWS_2)
+RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 3, RAPT_ROWS_3)
+RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 4, RAPT_ROWS_4)
 
 /* Whole register tiles of so many rows. */
 static int register_tiles(int rows, int vectors) {
@@ -136,11 +139,11 @@ static void tile_product(operands o, int rows, int vectors) {
 
 /* C = A B for B where it lies in memory, of any storage type and number of vectors, with what lies ahead prefetched. */
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 1)                                                                   \
-    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 2)                                                                   \
-    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 3)                                                                   \
-    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 4)                                                                   \
-    RAPT_DEFINE_PANEL(suffix, v_load_##suffix, bytes, true, 8)                                                                   \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 1, RAPT_ROWS_1)                                               \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 2, RAPT_ROWS_2)                                               \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 3, RAPT_ROWS_3)                                               \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 4, RAPT_ROWS_4)                                               \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 8, RAPT_ROWS_8)                                               \
     static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
         while (vectors > 0) {                                                                                                    \
             int nv = vectors >= RAPT_PANEL ? RAPT_PANEL : vectors < 4 ? vectors : 4;                                             \
@@ -151,19 +154,45 @@ static void tile_product(operands o, int rows, int vectors) {
             else panel_1_##suffix(o, rows);                                                                                      \
             vectors -= nv;                                                                                                       \
             o.c += nv * sizeof(vf);                                                                                              \
-            o.b += nv * RAPT_VL * bytes;                                                                                         \
+            o.channel += nv * RAPT_VL;                                                                                           \
         }                                                                                                                        \
     }
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
+#ifdef RAPT_CONVERTED_ROWS
+/* The same for types of K and V only, and at most RAPT_CONVERTED_ROWS rows: all at a time, for each pass converts. */
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes / group, true, 1, RAPT_CONVERTED_ROWS)                               \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes / group, true, 2, RAPT_CONVERTED_ROWS)                               \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes / group, true, 4, RAPT_CONVERTED_ROWS)                               \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes / group, true, 8, RAPT_ROWS_8)                                       \
+    static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
+        while (vectors > 0) {                                                                                                    \
+            int nv = rows <= RAPT_PANEL_ROWS && vectors >= RAPT_PANEL ? RAPT_PANEL : vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;    \
+            if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
+            else if (nv == 4) panel_4_##suffix(o, rows);                                                                         \
+            else if (nv == 2) panel_2_##suffix(o, rows);                                                                         \
+            else panel_1_##suffix(o, rows);                                                                                      \
+            vectors -= nv;                                                                                                       \
+            o.c += nv * sizeof(vf);                                                                                              \
+            o.channel += nv * RAPT_VL;                                                                                           \
+        }                                                                                                                        \
+    }
+RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+#endif
+
 static void stream_product(rapt_type type, operands o, int rows, int vectors) {
     switch (type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
     case name:                                                                                                                   \
         stream_product_##suffix(o, rows, vectors);                                                                               \
         break;
         RAPT_TYPES(RAPT_TYPE)
+#ifdef RAPT_CONVERTED_ROWS
+        RAPT_KV_TYPES(RAPT_TYPE)
+#endif
 #undef RAPT_TYPE
     default:
         break;

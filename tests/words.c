@@ -312,7 +312,7 @@ static void transpose(void) {
         rows[r] = (const char *)from[r];
         for (int i = 0; i <= RAPT_VL; i++) from[r][i] = (float)(r * 100 + i);
     }
-    store_transposed(v_load_f32, rows, sizeof(float), to[0], RAPT_VL + 2);
+    store_transposed(load_f32, rows, 1, to[0], RAPT_VL + 2);
     for (int r = 0; r < RAPT_VL; r++)
         for (int i = 0; i < RAPT_VL; i++) wrong += to[i][r] != from[r][i + 1];
 #ifdef RAPT_SQUARE_ROWS

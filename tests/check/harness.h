@@ -178,7 +178,7 @@ problem problem_of(check *c, int64_t batch, int64_t heads, int64_t kv_heads, int
 void problem_types(problem *p, rapt_type q, rapt_type k, rapt_type v, rapt_type o);
 void problem_draw_mask(problem *p, uint64_t *random);
 void problem_draw_data(problem *p, uint64_t *random);
-void problem_draw_layouts(problem *p, uint64_t *random); /* layouts, offset, and whether there is an lse */
+void problem_draw_layouts(problem *p, uint64_t *random);     /* layouts, offset, and whether there is an lse */
 void problem_kv_types(problem *p, rapt_type k, rapt_type v); /* makes d_k and d_v whole groups */
 void problem_integer(problem *p);                            /* RAPT_INT8_DOT, with K and V to match */
 void problem_draw_types(problem *p, uint64_t *random);
