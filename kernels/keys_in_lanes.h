@@ -44,14 +44,16 @@ typedef struct row_scratch {
     float *keys;   /* [RAPT_BLOCK][padded d_k]: K, where it cannot be read in place */
 } row_scratch;
 
+/* Can any tensor have this type, not K and V only? */
+static inline bool of_elements(rapt_type type) { return type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16; }
+
 /* Is K or V of this type converted to a copy in scratch first, instead of on the way into registers? Types of K and V only are,
  * for more rows than RAPT_CONVERTED_ROWS, since each pass converts again. */
 static inline bool copied(rapt_type type, int rows) {
-    bool element = type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16;
 #ifdef RAPT_CONVERTED_ROWS
-    return !element && rows > RAPT_CONVERTED_ROWS;
+    return !of_elements(type) && rows > RAPT_CONVERTED_ROWS;
 #else
-    return !element && rows > 0;
+    return !of_elements(type) && rows > 0;
 #endif
 }
 
@@ -159,10 +161,11 @@ enum { FEW_INTEGER_ROWS = 0 };
 static inline int visited_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
 static inline int visited_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
-/* The rows of K of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for the next
- * KEY_ROWS_AHEAD ones. Others are some row that there is. */
+/* The rows of K of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for those that are
+ * prefetched. Others are some row that there is. */
 static void find_key_rows(const rapt_task *t, const block *blocks, int count, const char **rows) {
     const rapt_layout *layout = &t->problem->k;
+    const int further = of_elements(layout->type) ? KEYS_FURTHER_AHEAD : KEY_ROWS_AHEAD;
     int known = 0; /* rows up to this are found */
     for (int i = 0; i < count; i++) {
         int at = (int)(blocks[i].position % RAPT_CHUNK), from = visited_from(&blocks[i]), to = visited_to(&blocks[i]);
@@ -170,11 +173,11 @@ static void find_key_rows(const rapt_task *t, const block *blocks, int count, co
         for (; known < at + from; known++) rows[known] = rows[at + from];
         known = at + to;
     }
-    for (int n = 0; n < KEY_ROWS_AHEAD && count; n++) rows[known + n] = rows[known - 1];
+    for (int n = 0; n < further; n++) rows[known + n] = rows[known - 1];
     if (known < RAPT_CHUNK) return;
     int64_t next = blocks[0].position - blocks[0].position % RAPT_CHUNK + RAPT_CHUNK;
-    block ahead = {next, 0, smaller(KEY_ROWS_AHEAD, key_end(t) - next)};
-    if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, t->k, layout, &ahead, 0, KEY_ROWS_AHEAD);
+    block ahead = {next, 0, smaller(further, key_end(t) - next)};
+    if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, t->k, layout, &ahead, 0, further);
 }
 
 /* score_keys of one head for n rows of K that are converted first. */
@@ -260,7 +263,7 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
                       const block *blocks, int count, float *alpha) {
     const rapt_problem *p = t->problem;
     float before[ROW_ALPHAS] = {0}, after[ROW_ALPHAS] = {0}, sum[CHUNK_BLOCKS] = {0};
-    float partial[CHUNK_BLOCKS][RAPT_PARTIAL_SUMS] = {{0}};
+    float partial[CHUNK_BLOCKS][RAPT_PARTIAL_SUMS];
     float m = row->now.m;
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
@@ -297,7 +300,10 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
             v_store(partial[i] + j, sums);
         }
     }
-    for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) RAPT_UNROLL for (int i = 0; i < CHUNK_BLOCKS; i++) sum[i] += partial[i][j];
+    for (int j = 0; j < RAPT_PARTIAL_SUMS; j++)
+        if (count < CHUNK_BLOCKS)
+            for (int i = 0; i < count; i++) sum[i] += partial[i][j];
+        else RAPT_UNROLL for (int i = 0; i < CHUNK_BLOCKS; i++) sum[i] += partial[i][j]; /* in registers */
     for (int i = 0; i < count; i++) row->now.l = s_fma(row->now.l, alpha[i], sum[i]);
     row->now.m = m;
 }
@@ -480,6 +486,7 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     int values =
         joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
     const char *key_rows[RAPT_CHUNK + KEY_ROWS_AHEAD];
+    if (count == 0) return; /* the empty state */
     find_key_rows(t, blocks, count, key_rows);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
