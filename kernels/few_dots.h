@@ -128,59 +128,50 @@ static void quantise_row_weights(float *weights, const float *value_scales, bool
     else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
-/* o = alpha o + P V for nr rows and ns times STEP channels, of the last of which only so many exist; values: the rows of quads of
- * keys, and RAPT_BLOCK further on those of the next block. */
-static RAPT_INLINE void add_dots(const int nr, const int ns, const char *const *values, size_t offset, int quads, int channels,
-                                 const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
-    const bool whole = channels == ns * STEP; /* if not, ns is 1 */
+/* o = alpha o + P V for nr rows and STEP channels, of which so many exist; values: the rows of quads of keys, offset bytes before
+ * their channels, and further on those that are prefetched. */
+static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
+                                 size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     vi acc[DOT_ROWS * RAPT_DOT];
-    RAPT_UNROLL for (int a = 0; a < nr * ns * RAPT_DOT; a++) acc[a] = i_set1(0);
+    RAPT_UNROLL for (int a = 0; a < nr * RAPT_DOT; a++) acc[a] = i_set1(0);
     for (int n = 0; n < quads; n++) {
-        RAPT_UNROLL for (int s = 0; s < ns; s++) {
-            const char *rows[RAPT_DOT];
-            char part[RAPT_DOT][STEP];
-            RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) {
-                size_t at = offset + (size_t)s * STEP;
-                rows[e] = values[n * RAPT_DOT + e] + at;
-                prefetch(values[n * RAPT_DOT + e + RAPT_BLOCK / 2], at); /* twice: the first may get lost */
-                prefetch(values[n * RAPT_DOT + e + RAPT_BLOCK], at);
-                if (whole) continue;
-                memset(part[e], 0, STEP);
-                memcpy(part[e], rows[e], (size_t)channels);
-                rows[e] = part[e];
-            }
-            vi v[RAPT_DOT];
-            i_load_quads(v, rows);
-            RAPT_UNROLL for (int r = 0; r < nr; r++) {
-                vi weights = v_as_int(v_broadcast(p + r * ldp + n * RAPT_DOT));
-                RAPT_UNROLL for (int i = 0; i < RAPT_DOT; i++) {
-                    vi *to = &acc[(r * ns + s) * RAPT_DOT + i];
-                    *to = i_dot(*to, weights, v[i]);
-                }
-            }
+        const char *rows[RAPT_DOT];
+        char part[RAPT_DOT][STEP];
+        RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) {
+            const char *const *at = values + n * RAPT_DOT + e;
+            rows[e] = *at + offset;
+            prefetch(at[RAPT_BLOCK / 2], offset); /* twice: the first may get lost */
+            prefetch(at[RAPT_BLOCK], offset);
+            if (channels == STEP) continue;
+            memset(part[e], 0, STEP);
+            memcpy(part[e], rows[e], (size_t)channels);
+            rows[e] = part[e];
+        }
+        vi v[RAPT_DOT];
+        i_load_quads(v, rows);
+        RAPT_UNROLL for (int r = 0; r < nr; r++) {
+            vi weights = v_as_int(v_broadcast(p + r * ldp + n * RAPT_DOT));
+            RAPT_UNROLL for (int i = 0; i < RAPT_DOT; i++) acc[r * RAPT_DOT + i] = i_dot(acc[r * RAPT_DOT + i], weights, v[i]);
         }
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < ns * RAPT_DOT; i++) {
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < RAPT_DOT; i++) {
         float *to = o + r * ldo + i * RAPT_VL;
         if (i * RAPT_VL >= channels) break;
-        v_store(to, v_fma(v_from_int(acc[r * ns * RAPT_DOT + i]), v_set1(scale[r]), v_mul(v_load(to), v_set1(alpha[r]))));
+        v_store(to, v_fma(v_from_int(acc[r * RAPT_DOT + i]), v_set1(scale[r]), v_mul(v_load(to), v_set1(alpha[r]))));
     }
 }
 
-/* The same for all channels of a block. values: of keys from a multiple of RAPT_DOT on; p: the rows' weights for them, as
- * quantise_row_weights leaves them, ldp bytes apart. */
-static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, int quads, int channels, const char *p, size_t ldp,
-                                        const float *scale, const float *alpha, float *o, size_t ldo) {
-    for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo) {
-        int c = 0;
-        for (; rows == 1 && c + 2 * STEP <= channels; c += 2 * STEP)
-            add_dots(1, 2, values, (size_t)c, quads, 2 * STEP, p, ldp, scale, alpha, o + c, ldo);
-        for (; c < channels; c += STEP) {
+/* The same for all channels of a block, which lie offset bytes behind the rows in values, of keys from a multiple of RAPT_DOT on;
+ * p: the rows' weights for them, as quantise_row_weights leaves them, ldp bytes apart. */
+static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, size_t offset, int quads, int channels,
+                                        const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
+    for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo)
+        for (int c = 0; c < channels; c += STEP) {
             int some = smaller(STEP, channels - c);
-            if (rows >= 4) add_dots(4, 1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else if (rows == 3) add_dots(3, 1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else if (rows == 2) add_dots(2, 1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else add_dots(1, 1, values, (size_t)c, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            size_t at = offset + (size_t)c;
+            if (rows >= 4) add_dots(4, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else if (rows == 3) add_dots(3, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else if (rows == 2) add_dots(2, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else add_dots(1, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
         }
-    }
 }

@@ -15,10 +15,6 @@ static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  
 /* The blocks of a chunk, in whole vectors. */
 enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
 
-/* Runs of fewer values than this are copied first: a run loads and stores the sums once, as much as so many products. Reckoned,
- * not measured. */
-enum { SMALL_PAGE = 8 };
-
 /* Rows further on whose lines are prefetched while a block's scores are computed: for those of four bytes an element twice, for
  * those of one byte or less the last. */
 enum { KEYS_FURTHER_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2, KEY_ROWS_AHEAD = 4 * RAPT_KEYS_AHEAD };
@@ -46,6 +42,9 @@ typedef struct row_scratch {
 
 /* Can any tensor have this type, not K and V only? */
 static inline bool of_elements(rapt_type type) { return type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16; }
+
+/* Rows of V by which it is prefetched. */
+static inline int values_ahead(rapt_type type) { return of_elements(type) ? RAPT_VALUES_AHEAD : RAPT_BLOCK; }
 
 /* Is K or V of this type converted to a copy in scratch first, instead of on the way into registers? Types of K and V only are,
  * for more rows than RAPT_CONVERTED_ROWS, since each pass converts again. */
@@ -161,15 +160,14 @@ enum { FEW_INTEGER_ROWS = 0 };
 static inline int visited_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
 static inline int visited_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
-/* The rows of K of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for those that are
- * prefetched. Others are some row that there is. */
-static void find_key_rows(const rapt_task *t, const block *blocks, int count, const char **rows) {
-    const rapt_layout *layout = &t->problem->k;
-    const int further = of_elements(layout->type) ? KEYS_FURTHER_AHEAD : KEY_ROWS_AHEAD;
+/* The rows of K or V of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for so many further
+ * ones, which are prefetched. Others are some row that there is. */
+static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *blocks, int count,
+                            int further, const char **rows) {
     int known = 0; /* rows up to this are found */
     for (int i = 0; i < count; i++) {
         int at = (int)(blocks[i].position % RAPT_CHUNK), from = visited_from(&blocks[i]), to = visited_to(&blocks[i]);
-        find_rows(rows + at, t, t->k, layout, &blocks[i], from, to);
+        find_rows(rows + at, t, tensor, layout, &blocks[i], from, to);
         for (; known < at + from; known++) rows[known] = rows[at + from];
         known = at + to;
     }
@@ -177,7 +175,7 @@ static void find_key_rows(const rapt_task *t, const block *blocks, int count, co
     if (known < RAPT_CHUNK) return;
     int64_t next = blocks[0].position - blocks[0].position % RAPT_CHUNK + RAPT_CHUNK;
     block ahead = {next, 0, smaller(further, key_end(t) - next)};
-    if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, t->k, layout, &ahead, 0, further);
+    if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, tensor, layout, &ahead, 0, further);
 }
 
 /* score_keys of one head for n rows of K that are converted first. */
@@ -313,66 +311,51 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
 }
 
 /* O += P V of one head for keys [from, to) of the block at position: whole vectors of channels from where V lies, the rest, and
- * what is converted or lies in small pieces, from a staged copy. */
-static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const block *b, int from,
-                       int to) {
+ * what is converted first, from a staged copy. value_rows: of the chunk. */
+static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
+                       const char *const *value_rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    size_t dv = padded((size_t)p->d_v), stride = (size_t)p->v.token_stride;
+    size_t dv = padded((size_t)p->d_v);
     int rest = p->d_v % RAPT_VL, whole = p->d_v / RAPT_VL;
-    bool copy = copied(p->v.type, n) || (p->page_size > 0 && p->page_size < SMALL_PAGE);
-    const char *v = t->v + (size_t)kv_head * (size_t)p->v.head_stride;
+    bool copy = copied(p->v.type, n);
     operands o = {.c = (char *)rows[0].now.o,
                   .ldc = dv * 2 * sizeof(float),
                   .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK + from),
                   .rs = RAPT_CHUNK * sizeof(float),
                   .ks = sizeof(float),
                   .depth = to - from,
-                  .start = START_KEEP};
+                  .rows = value_rows + b->position % RAPT_CHUNK + from,
+                  .offset = (size_t)kv_head * (size_t)p->v.head_stride};
     if (rest || copy) {
         operands last = o;
-        const char *values[RAPT_BLOCK];
+        const char *values[RAPT_BLOCK] = {NULL}, *copies[RAPT_BLOCK] = {NULL}; /* gcc 12 warns otherwise */
         int first = copy ? 0 : whole * RAPT_VL, vectors = copy ? whole + (rest > 0) : 1;
-        find_rows(values, t, v, &p->v, b, from, to);
-        stage_rows(p->v.type, s->values, (size_t)vectors * RAPT_VL, values + from, o.depth, first, p->d_v - first);
+        for (int i = 0; i < o.depth; i++) {
+            values[i] = o.rows[i] + o.offset;
+            copies[i] = (const char *)(s->values + i * vectors * RAPT_VL);
+        }
+        stage_rows(p->v.type, s->values, (size_t)vectors * RAPT_VL, values, o.depth, first, p->d_v - first);
         last.c += (size_t)first * sizeof(float);
-        last.b = (const char *)s->values;
-        last.ldb = (size_t)vectors * sizeof(vf);
+        last.rows = copies;
+        last.offset = 0;
         stream_product(RAPT_F32, last, n, vectors);
         if (copy) return;
     }
     /* Whole rows of one stream need no help. */
-    bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL && p->page_size == 0;
-    o.ahead = alone ? 0 : RAPT_VALUES_AHEAD * stride;
-    o.ldb = stride;
-    while (from < to) {
-        rapt_keys run = rapt_keys_at(t, b->position + from, to - from);
-        o.b = v + rapt_keys_offset(&p->v, &run);
-        o.depth = run.keys;
-        if (p->page_size) { /* what lies ahead is another page's */
-            int64_t ahead = b->position + from + RAPT_VALUES_AHEAD;
-            rapt_keys next = ahead < key_end(t) ? rapt_keys_at(t, ahead, 1) : run;
-            o.ahead = rapt_keys_offset(&p->v, &next) - rapt_keys_offset(&p->v, &run);
-        }
-        stream_product(p->v.type, o, n, whole);
-        o.a += (size_t)run.keys * sizeof(float);
-        from += run.keys;
-    }
+    bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL && p->page_size == 0 && of_elements(p->v.type);
+    if (!alone) o.ahead = values_ahead(p->v.type);
+    stream_product(p->v.type, o, n, whole);
 }
 
 #ifdef RAPT_FEW_DOTS
 /* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V, weights of negative factors by themselves.
  */
-static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const block *b,
-                               int nth) {
+static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
+                               const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
     int from = b->first & -RAPT_DOT, to = (b->end + RAPT_DOT - 1) & -RAPT_DOT;
     const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK;
-    const char *values[2 * RAPT_BLOCK];
-    const block next = {b->position + RAPT_BLOCK, 0, smaller(RAPT_BLOCK, key_end(t) - b->position - RAPT_BLOCK)};
-    const char *v = t->v + (size_t)kv_head * (size_t)p->v.head_stride;
-    find_rows(values, t, v, &p->v, b, from, to);
-    if (next.end > 0) find_rows(values + RAPT_BLOCK, t, v, &p->v, &next, from, to);
-    else memcpy(values + RAPT_BLOCK + from, values + from, (size_t)(to - from) * sizeof *values);
+    const char *const *values = value_rows + b->position % RAPT_CHUNK + from;
     for (int part = 0; part <= NEGATIVE_PART; part += NEGATIVE_PART) {
         float scale[RAPT_FEW_ROWS] = {0}, alpha[RAPT_FEW_ROWS] = {0};
         bool any = part == 0;
@@ -382,8 +365,9 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
             any |= scale[r] != 0.0f;
         }
         if (any)
-            add_rows_dots(n, values + from, (to - from) / RAPT_DOT, p->d_v, (const char *)(weights + part) + from,
-                          RAPT_CHUNK * sizeof(float), scale, alpha, rows[0].now.o, padded((size_t)p->d_v) * 2);
+            add_rows_dots(n, values, (size_t)kv_head * (size_t)p->v.head_stride, (to - from) / RAPT_DOT, p->d_v,
+                          (const char *)(weights + part) + from, RAPT_CHUNK * sizeof(float), scale, alpha, rows[0].now.o,
+                          padded((size_t)p->d_v) * 2);
     }
 }
 #endif
@@ -485,9 +469,10 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     int keys = joined || copied(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
     int values =
         joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
-    const char *key_rows[RAPT_CHUNK + KEY_ROWS_AHEAD];
+    const char *key_rows[RAPT_CHUNK + KEY_ROWS_AHEAD], *value_rows[RAPT_CHUNK + KEY_ROWS_AHEAD];
     if (count == 0) return; /* the empty state */
-    find_key_rows(t, blocks, count, key_rows);
+    find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? KEYS_FURTHER_AHEAD : KEY_ROWS_AHEAD, key_rows);
+    find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p->v.type), value_rows);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         int end = visited_to(b);
@@ -498,14 +483,15 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
 #ifdef RAPT_FEW_DOTS
-        for (int h = 0; h < t->kv_heads && p->integer; h++) add_integer_values(t, s, h, rows + h * n, n, b, i);
+        for (int h = 0; h < t->kv_heads && p->integer; h++) add_integer_values(t, s, h, rows + h * n, n, value_rows, b, i);
 #endif
         for (int r = 0; r < all && !p->integer; r++) {
             rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
             if (careful) add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
         }
         for (int from = b->first; from < b->end && !careful && !p->integer; from += values)
-            for (int h = 0; h < t->kv_heads; h++) add_values(t, s, h, rows + h * n, n, b, from, smaller(from + values, b->end));
+            for (int h = 0; h < t->kv_heads; h++)
+                add_values(t, s, h, rows + h * n, n, value_rows, b, from, smaller(from + values, b->end));
     }
 }
 

@@ -26,12 +26,14 @@ typedef struct operands {
     size_t rs, ks;
     const char *b;
     size_t ldb;
-    int channel; /* of B's rows: the first lane */
     int depth;
     start start;        /* but for stream_product, which always keeps C */
     const float *scale; /* for START_SCALE, one for each lane of the panel */
-    size_t ahead;       /* for stream_product: what lies so many bytes behind each row of B is prefetched */
-    coming *coming;     /* for tile_product */
+    const char *const
+        *rows;     /* for stream_product, instead of b and ldb: the rows of B lie offset bytes behind these, and lane 0 */
+    size_t offset; /* is this channel; the row so many further on is prefetched */
+    int channel, ahead;
+    coming *coming; /* for tile_product */
 } operands;
 
 static RAPT_INLINE void prefetch_coming(coming *c) {
@@ -65,7 +67,7 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
             RAPT_UNROLL for (int r = 0; r < nr; r++) a[r] = v_load(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 vf b[8];
-                RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + (k + j) * o.ldb, o.channel + v * RAPT_VL);
+                RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + (k + j) * o.ldb, v * RAPT_VL);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
                     v_fma_lane(a[r], j, b[v], acc[r * nv + v]);
             }
@@ -74,17 +76,19 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
         for (; k < o.depth; k++) {
             vf a[4], b[8];
             RAPT_UNROLL for (int r = 0; r < nr; r += RAPT_VL) a[r / RAPT_VL] = v_load(o.a + r * o.rs + k * o.ks);
-            RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb, o.channel + v * RAPT_VL);
+            RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb, v * RAPT_VL);
             RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
                 v_fma_lane(a[r / RAPT_VL], r % RAPT_VL, b[v], acc[r * nv + v]);
         }
 #endif
     for (; k < o.depth; k++) {
         vf b[8];
-        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb, o.channel + v * RAPT_VL);
+        const char *row = stream ? o.rows[k] + o.offset : o.b + k * o.ldb;
+        const int channel = stream ? o.channel : 0;
+        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(row, channel + v * RAPT_VL);
         if (stream)
             RAPT_UNROLL for (int v = 0; v < nv; v++) if (v == 0 || v * vector / 64 > (v - 1) * vector / 64)
-                prefetch(o.b, k * o.ldb + o.ahead + (size_t)o.channel / RAPT_VL * vector + v * vector);
+                prefetch(o.rows[k + o.ahead], o.offset + (size_t)channel / RAPT_VL * vector + v * vector);
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
             vf a = stream ? v_broadcast(o.a + r * o.rs + k * o.ks) : v_staged(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
@@ -137,7 +141,7 @@ static void tile_product(operands o, int rows, int vectors) {
     else panel_1_scratch(o, rows);
 }
 
-/* C = A B for B where it lies in memory, of any storage type and number of vectors, with what lies ahead prefetched. */
+/* C = A B for rows of B anywhere in memory, of any storage type and number of vectors, with what lies ahead prefetched. */
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 1, RAPT_ROWS_1)                                               \
     RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 2, RAPT_ROWS_2)                                               \
