@@ -138,6 +138,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     take_masks(&p, &in);
     take_logits(&p, &in);
     take_places(&p, &in);
+    if (maybe(&in, 2)) problem_integer(&p);
     examine(&c, &p);
     if (c.failures == 0) return 0;
     fflush(stdout);
