@@ -19,6 +19,10 @@ enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
  * those of one byte or less the last. */
 enum { KEYS_FURTHER_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2, KEY_ROWS_AHEAD = 4 * RAPT_KEYS_AHEAD };
 
+/* Rows of a chunk, and of K or V as many further on as may be prefetched. */
+enum { CHUNK_ROWS = RAPT_CHUNK + (KEY_ROWS_AHEAD > RAPT_BLOCK ? KEY_ROWS_AHEAD : RAPT_BLOCK) };
+_Static_assert(RAPT_VALUES_AHEAD <= RAPT_BLOCK, "rows beyond CHUNK_ROWS");
+
 typedef struct row_state {
     float m, l;
     float *o; /* [padded d_v] */
@@ -469,7 +473,7 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     int keys = joined || copied(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
     int values =
         joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
-    const char *key_rows[RAPT_CHUNK + KEY_ROWS_AHEAD], *value_rows[RAPT_CHUNK + KEY_ROWS_AHEAD];
+    const char *key_rows[CHUNK_ROWS], *value_rows[CHUNK_ROWS];
     if (count == 0) return; /* the empty state */
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? KEYS_FURTHER_AHEAD : KEY_ROWS_AHEAD, key_rows);
     find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p->v.type), value_rows);
