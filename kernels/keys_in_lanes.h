@@ -20,7 +20,7 @@ enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
 enum { KEYS_FURTHER_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2, KEY_ROWS_AHEAD = 4 * RAPT_KEYS_AHEAD };
 
 /* Rows of a chunk, and of K or V as many further on as may be prefetched. */
-enum { CHUNK_ROWS = RAPT_CHUNK + (KEY_ROWS_AHEAD > RAPT_BLOCK ? KEY_ROWS_AHEAD : RAPT_BLOCK) };
+enum { CHUNK_ROWS = RAPT_CHUNK + ((int)KEY_ROWS_AHEAD > (int)RAPT_BLOCK ? (int)KEY_ROWS_AHEAD : (int)RAPT_BLOCK) };
 _Static_assert(RAPT_VALUES_AHEAD <= RAPT_BLOCK, "rows beyond CHUNK_ROWS");
 
 typedef struct row_state {
