@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <arm_neon.h>
 
-#define ISA    neon
+#ifndef ISA
+#define ISA neon
+#endif
 #define CHAINS 24
 #define OPS    2
 typedef float32x4_t vec;

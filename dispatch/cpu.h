@@ -37,7 +37,10 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     return features;
 }
 
-/* AT_HWCAP of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD. */
-static inline uint32_t rapt_aarch64_decode(uint64_t hwcap) { return (hwcap & 3) == 3 ? RAPT_CPU_NEON : 0; }
+/* AT_HWCAP of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD, bit 20 its products of four bytes. */
+static inline uint32_t rapt_aarch64_decode(uint64_t hwcap) {
+    if ((hwcap & 3) != 3) return 0;
+    return RAPT_CPU_NEON | (hwcap >> 20 & 1 ? RAPT_CPU_DOTPROD : 0);
+}
 
 #endif

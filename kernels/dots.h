@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Integer arithmetic: Q and P quantised to 8 bits, K and V as they are stored. Sums of integers are exact, so the order in which
  * they are taken is free, and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT elements, and i_dot(acc, b, a)
- * adds the products of those of b and a: RAPT_DOT is 4 where b's are unsigned bytes and a's signed ones, 2 where both are 16 bits
- * wide. Included by attend.h. */
+ * adds the products of those of b and a: RAPT_DOT is 4 where b's are unsigned bytes, or with RAPT_DOT_SIGNED signed ones, and a's
+ * signed ones, 2 where both are 16 bits wide. Included by attend.h. */
 
 #if RAPT_DOT == 4
 typedef int8_t dot_element;
@@ -12,8 +12,14 @@ typedef int16_t dot_element;
 
 enum {
     DOT_BITS = 32 / RAPT_DOT,
+#if RAPT_DOT == 4 && defined(RAPT_DOT_SIGNED)
+    DOT_BIAS = 0,
+    WEIGHT_BIAS = -128, /* makes unsigned weights signed; the sums are corrected for it */
+#else
     DOT_BIAS = RAPT_DOT == 4 ? 128 : 0, /* makes signed queries unsigned; the sums are corrected for it */
-    DOT_MOST = 255,                     /* the largest weight of a block becomes this */
+    WEIGHT_BIAS = 0,
+#endif
+    DOT_MOST = 255, /* the largest weight of a block becomes this */
 };
 
 /* 32-bit lanes of so many elements. */
@@ -82,16 +88,21 @@ static void stage_dots(float *to, size_t ld, const char *const *rows, int n, int
     }
 }
 
-/* The same transposed: to[c] has the elements of keys [first, end) of a block for channel c, 0 for the other keys. */
-static void stage_dots_transposed(float *to, const char *const *rows, int first, int end, int channels) {
+/* The same transposed: to[c] has the elements of keys [first, end) of a block for channel c, 0 for the other keys. correction:
+ * what the bias of the weights adds. */
+static void stage_dots_transposed(float *to, const char *const *rows, int first, int end, int channels, int32_t *correction) {
     enum { LD = RAPT_BLOCK / RAPT_DOT };
     static const signed char none[RAPT_MAX_HEAD_DIM];
+    memset(correction, 0, (size_t)channels * sizeof *correction);
     for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
         const signed char *row[RAPT_DOT];
         for (int e = 0; e < RAPT_DOT; e++) row[e] = n + e >= first && n + e < end ? (const signed char *)rows[n + e] : none;
         for (int c = 0; c < channels; c++) {
             uint32_t lanes = 0;
-            for (int e = 0; e < RAPT_DOT; e++) lanes |= ((uint32_t)row[e][c] & (RAPT_DOT == 4 ? 0xffu : 0xffffu)) << e * DOT_BITS;
+            for (int e = 0; e < RAPT_DOT; e++) {
+                lanes |= ((uint32_t)row[e][c] & (RAPT_DOT == 4 ? 0xffu : 0xffffu)) << e * DOT_BITS;
+                correction[c] -= WEIGHT_BIAS * row[e][c];
+            }
             memcpy(to + (size_t)c * LD + n / RAPT_DOT, &lanes, sizeof lanes);
         }
     }
@@ -120,7 +131,8 @@ static void quantise_weights(const float *weights, const float *value_scales, in
         v_store(scale + i, v_add(v_div(most, v_set1(DOT_MOST)), wrong));
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
-            RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes = placed(lanes, rounded(v_mul(scaled[n + e], factor)), e);
+            RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =
+                placed(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(WEIGHT_BIAS)), e);
             v_store(to + n / RAPT_DOT * LANES + i, v_as_float(lanes));
         }
     }
@@ -131,7 +143,7 @@ typedef struct dots {
     float *c;      /* [rows][LANES] */
     const char *a; /* [rows], lda bytes apart, broadcast */
     size_t lda;
-    const int32_t *first; /* [rows], or null: 0 */
+    const int32_t *first; /* [rows] */
     const float *b;       /* [depth][LANES] */
     int depth;
     const float *scale, *alpha; /* [LANES] */
@@ -140,8 +152,7 @@ typedef struct dots {
 /* nv and nr are constants wherever this is called, as in tile. */
 static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     vi acc[32];
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
-        i_set1(d.first ? d.first[r] : 0);
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_set1(d.first[r]);
     for (int k = 0; k < d.depth; k++) {
         vi b[4];
         RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_as_int(v_load(d.b + (size_t)k * LANES + v * RAPT_VL));
@@ -160,7 +171,7 @@ static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
 static RAPT_INLINE dots dots_below(dots d, int rows) {
     d.c += (size_t)rows * LANES;
     d.a += (size_t)rows * d.lda;
-    if (d.first) d.first += rows;
+    d.first += rows;
     return d;
 }
 

@@ -30,8 +30,10 @@ enum {
     RAPT_CPU_AVX512VL = 1 << 8,
     RAPT_CPU_NEON = 1 << 9,
     RAPT_CPU_AVX512VNNI = 1 << 10,
+    RAPT_CPU_DOTPROD = 1 << 11,
 };
-#define RAPT_CPU_NAMES "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni"
+#define RAPT_CPU_NAMES                                                                                                           \
+    "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni", "dotprod"
 
 /* A validated problem: what is the same for all tasks of a plan. */
 typedef struct rapt_problem {

@@ -313,7 +313,7 @@ typedef struct staged_block {
     size_t ldk, ldv;
     bool scaled_keys, scaled_values, negative_values; /* the last: has a value a negative factor? */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
-    int32_t correction[RAPT_BLOCK]; /* of the sums of integers */
+    int32_t correction[RAPT_BLOCK], value_correction[RAPT_MAX_HEAD_DIM]; /* of the sums of integers, of keys and of channels */
     coming next_keys, next_values;
     const char *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
 } staged_block;
@@ -335,7 +335,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
         b->ldv = dk;
     } else {
         find_rows(rows, t, t->v, &p->v, &b->all, first, end);
-        if (p->integer) stage_dots_transposed(s->values, rows, first, end, p->d_v);
+        if (p->integer) stage_dots_transposed(s->values, rows, first, end, p->d_v, b->value_correction);
         else stage_copies(p->v.type, s->values, dv, rows + first, end - first, p->d_v, s->row);
         b->values = s->values;
         b->ldv = dv;
@@ -385,6 +385,7 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
         dots product = {.c = tile->now.o,
                         .a = (const char *)b->values,
                         .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
+                        .first = b->value_correction,
                         .b = s->bias,
                         .depth = RAPT_BLOCK / RAPT_DOT,
                         .scale = scale,

@@ -47,7 +47,7 @@ static const struct {
     uint32_t features;
 } aarch64[] = {
     {"Cortex-A53", 0x8ff, RAPT_CPU_NEON},
-    {"Neoverse N1", 0x119fff, RAPT_CPU_NEON},
+    {"Neoverse N1", 0x119fff, RAPT_CPU_NEON | RAPT_CPU_DOTPROD},
     {"floating point without Advanced SIMD", 0x1, 0},
     {"none (a kernel without FPSIMD)", 0x0, 0},
 };

@@ -325,11 +325,17 @@ static void transpose(void) {
     tap_ok(wrong == 0, "transpose: %d wrong", wrong);
 }
 
-/* Element e of a lane, as i_dot takes it: b's are unsigned where they are bytes. */
+#ifdef RAPT_DOT_SIGNED
+enum { UNSIGNED_B = 0 };
+#else
+enum { UNSIGNED_B = 1 };
+#endif
+
+/* Element e of a lane, as i_dot takes it: b's are unsigned where they are bytes, or all are signed. */
 static int64_t element(uint32_t lane, int e, bool is_b) {
     const uint32_t bits = lane >> e * (32 / RAPT_DOT);
     if (RAPT_DOT == 2) return (int16_t)(uint16_t)bits;
-    return is_b ? (int64_t)(uint8_t)bits : (int64_t)(int8_t)(uint8_t)bits;
+    return is_b && UNSIGNED_B ? (int64_t)(uint8_t)bits : (int64_t)(int8_t)(uint8_t)bits;
 }
 
 /* One more call for lanes of acc, b and a; how many are wrong. Sums wrap around. */
