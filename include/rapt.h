@@ -247,7 +247,7 @@ RAPT_API rapt_status rapt_plan_init(rapt_plan *plan, const rapt_desc *desc);
 
 typedef struct rapt_plan_info {
     size_t size;          /* in: sizeof(rapt_plan_info) of the caller's header */
-    const char *isa;      /* the kernel: "avx512", "avx2", "sse41", "neon", "scalar", "scalar_fma" */
+    const char *isa;      /* the kernel, one of rapt_isa_name's: "avx2", "neon", "scalar", ... */
     const char *rounding; /* its rounding class, "fused" or "unfused": kernels of one class give the same bits */
     const char *arith;    /* "exact" or "int8" */
     const char *path;     /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (ragged) */
