@@ -141,16 +141,17 @@ static void tile_product(operands o, int rows, int vectors) {
     else panel_1_scratch(o, rows);
 }
 
-/* C = A B for rows of B anywhere in memory, of any storage type and number of vectors, with what lies ahead prefetched. */
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 1, RAPT_ROWS_1)                                               \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 2, RAPT_ROWS_2)                                               \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 3, RAPT_ROWS_3)                                               \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 4, RAPT_ROWS_4)                                               \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes, true, 8, RAPT_ROWS_8)                                               \
+/* C = A B for rows of B anywhere in memory, of any storage type and number of vectors, with what lies ahead prefetched. vector:
+ * bytes of one; widest: vectors of a panel, if there are so many; then the rows of register tiles. */
+#define RAPT_STREAM_PRODUCT(suffix, vector, widest, rows_1, rows_2, rows_3, rows_4)                                              \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 1, rows_1)                                                            \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 2, rows_2)                                                            \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 3, rows_3)                                                            \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 4, rows_4)                                                            \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 8, RAPT_ROWS_8)                                                       \
     static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
         while (vectors > 0) {                                                                                                    \
-            int nv = vectors >= RAPT_PANEL ? RAPT_PANEL : vectors < 4 ? vectors : 4;                                             \
+            int nv = vectors >= (widest) ? (widest) : vectors < 4 ? vectors : 4;                                                 \
             if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
             else if (nv == 4) panel_4_##suffix(o, rows);                                                                         \
             else if (nv == 3) panel_3_##suffix(o, rows);                                                                         \
@@ -161,28 +162,17 @@ static void tile_product(operands o, int rows, int vectors) {
             o.channel += nv * RAPT_VL;                                                                                           \
         }                                                                                                                        \
     }
+
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    RAPT_STREAM_PRODUCT(suffix, bytes *(size_t)RAPT_VL, RAPT_PANEL, RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4)
 RAPT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #ifdef RAPT_CONVERTED_ROWS
-/* The same for types of K and V only, and at most RAPT_CONVERTED_ROWS rows: all at a time, for each pass converts. */
+/* Types of K and V only: at most RAPT_CONVERTED_ROWS rows, all at a time, for each pass converts. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes / group, true, 1, RAPT_CONVERTED_ROWS)                               \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes / group, true, 2, RAPT_CONVERTED_ROWS)                               \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes / group, true, 4, RAPT_CONVERTED_ROWS)                               \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, RAPT_VL *bytes / group, true, 8, RAPT_ROWS_8)                                       \
-    static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
-        while (vectors > 0) {                                                                                                    \
-            int nv = rows <= RAPT_PANEL_ROWS && vectors >= RAPT_PANEL ? RAPT_PANEL : vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;    \
-            if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
-            else if (nv == 4) panel_4_##suffix(o, rows);                                                                         \
-            else if (nv == 2) panel_2_##suffix(o, rows);                                                                         \
-            else panel_1_##suffix(o, rows);                                                                                      \
-            vectors -= nv;                                                                                                       \
-            o.c += nv * sizeof(vf);                                                                                              \
-            o.channel += nv * RAPT_VL;                                                                                           \
-        }                                                                                                                        \
-    }
+    RAPT_STREAM_PRODUCT(suffix, bytes *(size_t)RAPT_VL / group, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,   \
+                        RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS)
 RAPT_KV_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #endif
