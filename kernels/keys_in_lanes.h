@@ -16,7 +16,7 @@ static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  
 enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
 
 /* Rows further on whose lines are prefetched while a block's scores are computed: for those of four bytes an element twice, for
- * those of one byte or less the last. */
+ * those of one byte or less the last and half of it. Measured, see docs/performance.md. */
 enum { KEYS_FURTHER_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2, KEY_ROWS_AHEAD = 4 * RAPT_KEYS_AHEAD };
 
 /* Rows of a chunk, and of K or V as many further on as may be prefetched. */
@@ -187,10 +187,10 @@ static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows
                               const float *q, float *scores) {
     const rapt_problem *p = t->problem;
     size_t dk = padded((size_t)p->d_k);
-    const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + KEY_ROWS_AHEAD];
+    const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + KEYS_FURTHER_AHEAD];
     for (int i = 0; i < RAPT_BLOCK; i++) from[i] = keys[smaller(i, n - 1)] + offset;
     stage_rows(p->k.type, s->keys, dk, from, n, 0, p->d_k);
-    for (int i = 0; i < RAPT_BLOCK + KEY_ROWS_AHEAD; i++) copies[i] = (const char *)(s->keys + (size_t)smaller(i, n - 1) * dk);
+    for (int i = 0; i < n + KEYS_FURTHER_AHEAD; i++) copies[i] = (const char *)(s->keys + (size_t)smaller(i, n - 1) * dk);
     score_keys_f32(rows, copies, 0, n, p->d_k, q, dk, scores);
 }
 
