@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing caches: new tokens' keys and values, rotated and quantised on one lane, and rotary embedding by itself. */
+/* Writing caches: new tokens' keys and values, rotated and quantised on one lane; rotary embedding and weights by themselves. */
 #include "layout.h"
 #include "plan.h"
+#include "rapt_layer.h"
 #include "rotary.h"
 
 /* The words on one lane, without a product and sum together, which rounding classes differ in. */
@@ -69,16 +70,33 @@ static void divide_row(float *row, int64_t channels, const char *factors, int64_
     for (int64_t i = 0; i < channels; i++) row[i] = quotient(row[i], v_load(factors + i * stride));
 }
 
-/* Divides a row by the factor that takes its largest magnitude to the type's largest number, and returns that. */
-static float find_factor(rapt_type type, float *row, int64_t channels) {
-    float most = 0.0f, none = 0.0f;
+/* What a factor is found from: the largest magnitude, and 0, or NaN if an element is not finite. */
+typedef struct extent {
+    float most, none;
+} extent;
+
+static void extend(extent *e, const float *row, int64_t channels) {
     for (int64_t i = 0; i < channels; i++) {
         float size = magnitude_of(row[i]);
-        most = size > most ? size : most;
-        none += row[i] - row[i]; /* 0, or NaN for NaN and infinities */
+        e->most = size > e->most ? size : e->most;
+        e->none += row[i] - row[i];
     }
-    float factor = none == 0.0f ? most / largest_of(type) : v_as_float(0x7fc00000);
-    for (int64_t i = 0; i < channels; i++) row[i] = none == 0.0f ? quotient(row[i], factor) : 0.0f;
+}
+
+static float factor_of(rapt_type type, const extent *e) {
+    return e->none == 0.0f ? e->most / largest_of(type) : v_as_float(0x7fc00000);
+}
+
+static void divide_by(float *row, int64_t channels, const extent *e, float factor) {
+    for (int64_t i = 0; i < channels; i++) row[i] = e->none == 0.0f ? quotient(row[i], factor) : 0.0f;
+}
+
+/* Divides a row by the factor that takes its largest magnitude to the type's largest number, and returns that. */
+static float find_factor(rapt_type type, float *row, int64_t channels) {
+    extent e = {0};
+    extend(&e, row, channels);
+    float factor = factor_of(type, &e);
+    divide_by(row, channels, &e, factor);
     return factor;
 }
 
@@ -557,6 +575,40 @@ rapt_status rapt_rope(const rapt_rope_args *args, int64_t ith, int64_t nth) {
         load_row(a.in.type, row, (const char *)a.from + offset_of(&t, &a.in, at), a.d);
         if (a.rotary.channels) rapt_rotate(&a.rotary, &angles, row);
         store_row(a.out.type, (char *)a.to + offset_of(&t, &a.out, at), row, a.d);
+    }
+    return RAPT_OK;
+}
+
+/* ---- Weights --------------------------------------------------------------------------------------------------------- */
+
+rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from, int8_t *to,
+                                  float *scales) {
+    if (out < 1 || out > RAPT_MAX_WIDTH || in < 1 || in > RAPT_MAX_WIDTH) return RAPT_ERR_SHAPE;
+    if (type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16) return RAPT_ERR_TYPE;
+    const rapt_layout rows = {.type = type, .token_stride = row_stride};
+    rapt_range r[3] = {{(uintptr_t)from, 0}, {(uintptr_t)to, (uint64_t)(out * in)}, {(uintptr_t)scales, (uint64_t)out * sizeof *scales}};
+    rapt_status status = rapt_measure(&rows, 1, 1, out, in, false, &r[0].bytes);
+    for (int i = 0; i < 3 && status == RAPT_OK; i++) status = check_range(r[i]);
+    if (status != RAPT_OK) return status;
+    if (rapt_ranges_meet(r[0], r[1]) || rapt_ranges_meet(r[0], r[2]) || rapt_ranges_meet(r[1], r[2])) return RAPT_ERR_OVERLAP;
+    enum { PART = RAPT_MAX_HEAD_DIM };
+    int64_t bytes = rapt_row_bytes(type, 1);
+    for (int64_t n = 0; n < out; n++) {
+        const char *row = (const char *)from + n * row_stride;
+        float part[PART];
+        extent e = {0};
+        for (int64_t i = 0; i < in; i += PART) {
+            int64_t channels = in - i < PART ? in - i : PART;
+            load_row(type, part, row + i * bytes, channels);
+            extend(&e, part, channels);
+        }
+        scales[n] = factor_of(RAPT_INT8, &e);
+        for (int64_t i = 0; i < in; i += PART) {
+            int64_t channels = in - i < PART ? in - i : PART;
+            load_row(type, part, row + i * bytes, channels);
+            divide_by(part, channels, &e, scales[n]);
+            store_row(RAPT_INT8, (char *)to + n * in + i, part, channels);
+        }
     }
     return RAPT_OK;
 }

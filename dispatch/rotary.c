@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "rapt_layer.h"
+
 #define ROUND_MAGIC 0x1.8p52 /* rounds to an integer when it is added: the integer then lies in the lowest bits */
 
 static uint64_t bits_of(double x) {
@@ -98,20 +100,59 @@ static double exp2_near_one(double x) {
     return p * double_of((bits_of(rounded) + 1023) << 52);
 }
 
+/* base^(-i / n) for i < n: base = 2^e * m, so it is 2^-(i * e / n) * 2^-(i / n * log2 m), where the first exponent's integer part
+ * is exact. */
+typedef struct powers {
+    int64_t e;
+    double log2_m;
+} powers;
+
+static powers powers_of(double base) {
+    int64_t e = (int64_t)(bits_of(base) >> 52) - 1023;
+    double m = double_of((bits_of(base) & (UINT64_MAX >> 12)) | UINT64_C(1023) << 52);
+    if (m > 0x1.6a09e667f3bcdp+0) m *= 0.5, e++;
+    return (powers){e, log2_near_one(m)};
+}
+
+static double inverse_power(const powers *p, int64_t i, int64_t n) {
+    int64_t whole = i * p->e / n, rest = i * p->e % n;
+    double x = (double)rest / (double)n + (double)i / (double)n * p->log2_m;
+    return exp2_near_one(-x) * double_of((uint64_t)(1023 - whole) << 52);
+}
+
 rapt_status rapt_rope_frequencies(double base, int64_t channels, double *frequencies) {
     if (!frequencies) return RAPT_ERR_NULL;
     if (channels < 2 || channels > RAPT_MAX_HEAD_DIM || channels % 2) return RAPT_ERR_SHAPE;
     if (!(base >= 1.0 && is_finite(base))) return RAPT_ERR_FEATURE;
-    /* base = 2^e * m, so base^(-2i / channels) = 2^-(2i * e / channels) * 2^-(2i / channels * log2 m), where the first exponent's
-     * integer part is exact. */
-    int64_t e = (int64_t)(bits_of(base) >> 52) - 1023;
-    double m = double_of((bits_of(base) & (UINT64_MAX >> 12)) | UINT64_C(1023) << 52);
-    if (m > 0x1.6a09e667f3bcdp+0) m *= 0.5, e++;
-    double log2_m = log2_near_one(m), n = (double)channels;
-    for (int64_t i = 0; i < channels; i += 2) {
-        int64_t whole = i * e / channels, rest = i * e % channels;
-        double x = (double)rest / n + (double)i / n * log2_m;
-        frequencies[i / 2] = exp2_near_one(-x) * double_of((uint64_t)(1023 - whole) << 52);
+    powers p = powers_of(base);
+    for (int64_t i = 0; i < channels; i += 2) frequencies[i / 2] = inverse_power(&p, i, channels);
+    return RAPT_OK;
+}
+
+rapt_status rapt_sinusoidal(int64_t first, int64_t positions, int64_t width, float *table) {
+    if (width < 2 || width > RAPT_MAX_WIDTH || width % 2 || first < 0 || positions < 0 || first > RAPT_MAX_LENGTH ||
+        positions > RAPT_MAX_LENGTH - first)
+        return RAPT_ERR_SHAPE;
+    if (positions > 0 && !table) return RAPT_ERR_NULL;
+    powers p = powers_of(10000.0);
+    for (int64_t i = 0; i < width; i += 2) {
+        double frequency = inverse_power(&p, i, width), c, s;
+        for (int64_t at = 0; at < positions; at++) {
+            find_angle((double)(first + at), frequency, &c, &s);
+            table[at * width + i] = (float)s;
+            table[at * width + i + 1] = (float)c;
+        }
     }
+    return RAPT_OK;
+}
+
+rapt_status rapt_alibi_slopes(int64_t heads, float *slopes) {
+    if (!slopes) return RAPT_ERR_NULL;
+    if (heads < 1 || heads > RAPT_MAX_LENGTH) return RAPT_ERR_SHAPE;
+    const powers p = {.e = 8}; /* of 2^8 */
+    int64_t power = 1;
+    while (power <= heads / 2) power *= 2;
+    for (int64_t h = 0; h < heads; h++)
+        slopes[h] = (float)(h < power ? inverse_power(&p, h + 1, power) : inverse_power(&p, 2 * (h - power) + 1, 2 * power));
     return RAPT_OK;
 }

@@ -28,7 +28,7 @@ typedef enum rapt_activation {
     RAPT_GELU_TANH = 3 /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), ibid. */
 } rapt_activation;
 
-#define RAPT_MAX_WIDTH (1 << 24)
+#define RAPT_MAX_WIDTH (1 << 20)
 
 /* Y = activation(X W^T * scales + bias) + residual. Set every field with rapt_linear_desc_init before filling in your own. */
 typedef struct rapt_linear_desc {
@@ -122,32 +122,36 @@ RAPT_API rapt_status rapt_alibi_slopes(int64_t heads, float *slopes);
 /* Set every field with rapt_layer_desc_init before filling in your own. */
 typedef struct rapt_layer_desc {
     size_t size;
-    /* Heads, lengths, head dimensions, masks and everything else that rapt_run knows. Of its layouts the layer sets q and o, and
-     * without a cache k and v, whose kv_len is then keys. With a cache (k.type or v.type not 0) k, v, kv_len, k_scales, v_scales,
-     * page_size, pages and table describe it. Not with unmerged or kv_first. Ragged (q_starts, k_starts): X is [1, q_len], Y
-     * [1, keys]. isa and threads are those of the whole layer. */
-    rapt_desc attention;
+    /* Heads, lengths, head dimensions, masks and everything else that rapt_run knows; read by rapt_layer_plan_init only. Of its
+     * layouts the layer sets q and o, and without a cache k and v, whose kv_len is then keys. With a cache (k.type and v.type are
+     * not 0) k, v, kv_len, k_scales, v_scales, page_size, pages and table describe it. Not with unmerged or kv_first. Ragged
+     * (q_starts, k_starts): X is [1, q_len], Y [1, keys]; where Y is X, q_starts holds for both. isa is that of the whole layer.
+     */
+    const rapt_desc *attention;
 
-    int64_t x_width, y_width, z_width; /* channels of X, Y and Z, 1..RAPT_MAX_WIDTH; 0 (the default): y_width = x_width, z_width =
-                                          y_width */
-    int64_t out_width;                 /* of the output, 0 (the default): x_width */
-    int64_t keys;         /* tokens of Y and Z per batch entry: new keys. Without y, it is q_len and need not be set; 0
-                             with a cache and y.type: no new keys, only those in the cache (cross-attention's decode) */
+    int64_t x_width, y_width,
+        z_width;          /* channels of X, Y and Z, 1..RAPT_MAX_WIDTH; y_width 0 (the default): x_width, z_width 0: y_width */
+    int64_t out_width;    /* of the output; 0 (the default): x_width */
+    int64_t keys;         /* tokens of Y and Z per batch entry: new keys. Where Y is X, q_len, and not used; with a cache and
+                             y.type it may be 0: no new keys, only those in the cache (cross-attention's decode) */
     rapt_layout x;        /* [batch, q_len] rows: RAPT_F32, RAPT_F16, RAPT_BF16; head_stride is not used, here and below */
     rapt_layout y;        /* [batch, keys], of K; type 0 (the default): Y is X (self-attention) */
     rapt_layout z;        /* [batch, keys], of V; type 0 (the default): Z is Y */
     rapt_layout out;      /* [batch, q_len] rows of out_width channels */
     rapt_layout residual; /* [batch, q_len] rows of out_width channels, added to the output; type 0 (the default): none */
     /* [heads * d_k, x_width], [kv_heads * d_k, y_width], [kv_heads * d_v, z_width], [out_width, heads * d_v], as in
-     * rapt_linear_desc.weight. Without wo (type 0) the output is the concatenated heads, and out_width is heads * d_v. */
+     * rapt_linear_desc.weight. Without wo (type 0) the output is the concatenated heads: out_width is heads * d_v, and there is
+     * no residual. */
     rapt_layout wq, wk, wv, wo;
-    int packed; /* not 0: the rows of Wk and Wv follow those of Wq (torch's in_proj_weight), so do their biases and scales;
-                   wk and wv are not used. The widths are equal */
-    rapt_rotary rotary;  /* of Q and K, by their positions; channels 0 (the default): none */
-    int position_table;  /* not 0: rows of rapt_layer_args.position_table are added to the tokens of X, Y and Z, in f32 */
-    rapt_layout weights; /* [batch, heads, q_len] rows of kv_len f32: softmax's result itself, O(S^2) memory and O(S^3) time, for
-                            teaching and debugging; what attention with V = identity gives, so from the same scores and bits.
-                            type 0 (the default): not wanted. Not with pages, rings or RAPT_INT8_DOT */
+    int packed; /* not 0: the rows of Wk and Wv follow those of Wq (torch's in_proj_weight), and so do their biases and scales;
+                   wk and wv are not used, and the widths of X, Y and Z are equal */
+    rapt_rotary rotary; /* of Q and K, by their positions; channels 0 (the default): none */
+    int position_table; /* not 0: rows of rapt_layer_args.position_table are added to the tokens of X, Y and Z, in f32; their
+                           widths are equal then */
+    rapt_layout
+        weights; /* [batch, heads, q_len] rows of kv_len f32: softmax's result itself, for teaching and debugging: O(S^2)
+                    memory, O(S^3) time. It is what attention gives for V = identity, so has its scores and bits. With k_starts,
+                    rows have all entries' keys. type 0 (the default): none. Not with pages, ring_starts or RAPT_INT8_DOT */
 } rapt_layer_desc;
 
 #define rapt_layer_desc_init(desc) rapt_layer_desc_init_sized((desc), sizeof *(desc))
@@ -157,15 +161,15 @@ typedef struct rapt_layer_plan {
     uint64_t opaque[1280];
 } rapt_layer_plan;
 
-/* Errors: those of rapt_plan_init, rapt_linear_plan_init and rapt_kv_append that concern shapes; FEATURE also for what is not
- * possible together. */
+/* Errors: those of rapt_plan_init, rapt_linear_plan_init and, of shapes, rapt_kv_append; FEATURE also for what is not possible
+ * together. */
 RAPT_API rapt_status rapt_layer_plan_init(rapt_layer_plan *plan, const rapt_layer_desc *desc);
 
 typedef struct rapt_layer_plan_info {
-    size_t size;     /* in: sizeof(rapt_layer_plan_info) of the caller's header */
-    const char *isa; /* the kernel */
-    int phases;      /* all of a phase comes before any of the next */
-    rapt_plan_info attention;
+    size_t size;          /* in: sizeof(rapt_layer_plan_info) of the caller's header */
+    const char *isa;      /* as in rapt_plan_info */
+    const char *rounding; /* likewise */
+    int phases;           /* all of a phase comes before any of the next */
 } rapt_layer_plan_info;
 
 /* Errors: NULL, STRUCT, PLAN. */
@@ -177,23 +181,22 @@ RAPT_API rapt_status rapt_layer_workspace_size(const rapt_layer_plan *plan, int6
 typedef struct rapt_layer_args {
     size_t size;
     const void *x, *y, *z; /* y, z: where the plan has them */
-    const void *residual;  /* may be out itself, where their layouts are the same */
-    void *out;             /* must not meet anything else */
+    const void *residual;
+    void *out; /* may be x, y, z, or residual where their layouts are the same; must not meet anything else */
     const void *wq, *wk, *wv, *wo;
     const float *bq, *bk, *bv, *bo;                             /* null: none */
     const float *wq_scales, *wk_scales, *wv_scales, *wo_scales; /* as in rapt_linear_args.scales */
-    const float *position_table; /* [positions, x_width] dense: that of rapt_sinusoidal from position 0 on, or any other;
-                                    x_width, y_width and z_width are equal then */
-    int64_t table_positions;     /* rows of position_table: all positions must be below it */
-    void *k_cache, *v_cache;     /* where the plan has a cache; new keys and values are appended here first ... */
-    float *k_scales, *v_scales;  /* (factors of the cache, where the plan has them: rapt_append_desc) */
-    const int32_t *starts;       /* [batch] ... from this key on; null: from 0. Also the position of an entry's first token,
-                                    in X, Y and Z, for rotary and position_table; with a cache kv_lengths says how many keys
-                                    there are then, which is starts + keys where the new ones are the last */
-    float *weights;              /* where the plan has them */
-    rapt_args attention;         /* lse, kv_lengths, masks, tables, ...; q, k, v, o, k_scales, v_scales and workspace are not
-                                    used */
-    void *workspace;             /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
+    const float *position_table; /* [table_positions, x_width] dense: that of rapt_sinusoidal, or any other */
+    int64_t table_positions;     /* all positions must be below it */
+    void *k_cache, *v_cache;     /* where the plan has a cache: new keys and values are appended here first ... */
+    float *k_scales, *v_scales;  /* (with factors, where it has them: rapt_append_desc) */
+    const int32_t *starts; /* [batch] ... from this key on; null: 0. It is also the position of an entry's first token in X, Y and
+                              Z for rotary and position_table. attention.kv_lengths says how many keys there are then: starts +
+                              keys, where the new ones are the last */
+    float *weights;        /* where the plan has them */
+    const rapt_args *attention; /* lse, kv_lengths, masks, tables, ...; its q, k, v, o, k_scales, v_scales and workspace are not
+                                   used. null: nothing of it is needed */
+    void *workspace;            /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
     size_t workspace_bytes;
 } rapt_layer_args;
 

@@ -203,6 +203,7 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 #include "dots.h"
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"
+#include "linear.h"
 
 /* Queries in lanes: rows that would fill only a small part of a last vector have keys in lanes instead, which gives the same
  * bits. */
@@ -262,4 +263,8 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .attend = attend,
     .fold = fold,
     .finish = finish,
+    .few_tokens = FEW_TOKENS,
+    .linear_scratch_bytes = linear_scratch_bytes,
+    .map_tokens = map_tokens,
+    .normalise = normalise,
 };

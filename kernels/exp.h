@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exp2, tanh and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
+/* exp2, tanh, GELU and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
  * Coefficients: minimax fits of the relative error by tools/fit_exp.py, each rounded to f32 before the next was fitted. */
 
 /* 1.5 * 2^23 rounds a small number to an integer when it is added; the 127 more leave the biased exponent in the low bits. */
@@ -39,6 +39,31 @@ static inline vf v_tanh(vf x) {
         t = v_select(below, t, v_div(v_sub(v_set1(1.0f), e), v_add(v_set1(1.0f), e)));
     }
     return v_as_float(i_or(v_as_int(t), sign));
+}
+
+/* x * Phi(x), Phi the normal distribution function. Phi(-a) = 2^-h(a), a polynomial without cancellation; of positive x it is what
+ * is missing to 1. Beyond a = 8, as far as h was fitted, it only grows, and 2^-h is below 1e-15. */
+static inline vf v_gelu(vf x) {
+    vf a = v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX)));
+    vf h = v_set1(0x1.60a846p-27f);
+    h = v_fma(h, a, v_set1(-0x1.9833cap-22f));
+    h = v_fma(h, a, v_set1(0x1.894d92p-18f));
+    h = v_fma(h, a, v_set1(-0x1.8c04ecp-15f));
+    h = v_fma(h, a, v_set1(0x1.7d4d4ep-13f));
+    h = v_fma(h, a, v_set1(0x1.99fcbap-13f));
+    h = v_fma(h, a, v_set1(-0x1.d649c8p-8f));
+    h = v_fma(h, a, v_set1(0x1.aecfcep-5f));
+    h = v_fma(h, a, v_set1(0x1.d631f4p-2f));
+    h = v_fma(h, a, v_set1(0x1.26af14p+0f));
+    h = v_fma(h, a, v_set1(1.0f));
+    vf below = v_exp2(v_sub(v_set1(0.0f), h), v_set1(1.0f), v_set1(-127.0f));
+    return v_mul(x, v_select(v_lt(x, v_set1(0.0f)), below, v_sub(v_set1(1.0f), below)));
+}
+
+/* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). */
+static inline vf v_gelu_tanh(vf x) {
+    vf y = v_mul(v_fma(v_mul(v_mul(x, x), x), v_set1(0.044715f), x), v_set1(0x1.988454p-1f));
+    return v_mul(v_mul(v_set1(0.5f), x), v_add(v_set1(1.0f), v_tanh(y)));
 }
 
 /* ln(x) for normal x > 0: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), s = (y - 1) / (y + 1), ln y = 2 atanh s. */

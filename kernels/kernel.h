@@ -7,14 +7,16 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "rapt.h"
+#include "rapt_layer.h"
 
 /* Constants of the canonical order (docs/order.md). Changing one changes bits: every kernel, the golden hashes and the document
  * go in the same commit. */
 enum {
     RAPT_BLOCK = 64,        /* keys of a block: one running maximum and one rescaling of the state for each */
     RAPT_CHUNK = 512,       /* keys of a chunk: each starts from the empty state, and chunks are merged in ascending order */
-    RAPT_PARTIAL_SUMS = 16, /* the weights of a block are summed as this many sums, by key position modulo it */
+    RAPT_PARTIAL_SUMS = 16, /* the weights of a block are summed as this many sums, by key position modulo it; so are the products
+                               of a linear map, by channel, */
+    RAPT_LINEAR_PART = 1024, /* in parts of so many channels */
 };
 
 /* CPU features, as dispatch/cpu.h decodes them. The words of the list are their names, in bit order. */
@@ -154,6 +156,26 @@ static inline size_t rapt_keys_offset(const rapt_layout *layout, const rapt_keys
  * beside K and V. */
 enum { RAPT_JOINED_ROWS = 64 };
 
+/* A validated linear map, and one task of it: outputs [out0, out0 + outs) of tokens [token0, token0 + tokens), which are counted
+ * through the batch. */
+typedef struct rapt_linear_problem {
+    int64_t tokens, in, out; /* tokens: of a batch entry */
+    rapt_layout x, y, residual, weight;
+    rapt_activation activation;
+} rapt_linear_problem;
+
+typedef struct rapt_linear_task {
+    const rapt_linear_problem *problem;
+    const char *x, *residual, *weight;
+    char *y;
+    const float *bias, *scales; /* null: none */
+    int64_t token0, tokens, out0, outs;
+    float *scratch;
+} rapt_linear_task;
+
+/* Bytes of an element of the types that have elements. */
+static inline int64_t rapt_element_bytes(rapt_type type) { return type == RAPT_F32 ? 4 : type == RAPT_INT8 ? 1 : 2; }
+
 /* A kernel: the only symbol that its object exports. */
 typedef struct rapt_kernel {
     const char *name;
@@ -170,6 +192,10 @@ typedef struct rapt_kernel {
     void (*attend)(const rapt_task *);
     void (*fold)(const rapt_problem *, float *state, const float *next);      /* both as in RAPT_STATE_M */
     void (*finish)(const rapt_problem *, const rapt_row_end *, float *state); /* which is lost */
+    int few_tokens; /* of a linear map: up to so many, weights are multiplied as they lie in memory */
+    size_t (*linear_scratch_bytes)(const rapt_linear_problem *, int64_t tokens, int64_t outs);
+    void (*map_tokens)(const rapt_linear_task *);
+    void (*normalise)(const rapt_norm_args *, const char *from, char *to); /* one token */
 } rapt_kernel;
 
 #endif

@@ -10,7 +10,8 @@
  *   RAPT_FMA_BY_LANE             optional, with the word v_fma_lane(a, lane, b, c) = a[lane]*b + c: A is read by whole vectors,
  * of which one for each row must fit into the registers too */
 
-typedef enum start { START_ZERO, START_KEEP, START_SCALE } start; /* C = AB, C = C + AB, C = C * scale[m] + AB */
+/* C = AB, C = C + AB, C = C * scale[m] + AB; and C = C + AB where AB is summed by itself first. */
+typedef enum start { START_ZERO, START_KEEP, START_SCALE, START_APART } start;
 
 /* Rows of a tensor that are needed soon: some of their cache lines are prefetched before each register tile. */
 typedef struct coming {
@@ -55,7 +56,7 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
     vf acc[32];
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
         const char *c = o.c + r * o.ldc + v * sizeof(vf);
-        if (from == START_ZERO) acc[r * nv + v] = v_set1(0.0f);
+        if (from == START_ZERO || from == START_APART) acc[r * nv + v] = v_set1(0.0f);
         else if (from == START_KEEP) acc[r * nv + v] = v_load(c);
         else acc[r * nv + v] = v_mul(v_load(c), v_load(o.scale + v * RAPT_VL));
     }
@@ -94,8 +95,10 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
         }
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++)
-        v_store(o.c + r * o.ldc + v * sizeof(vf), acc[r * nv + v]);
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        char *c = o.c + r * o.ldc + v * sizeof(vf);
+        v_store(c, from == START_APART ? v_add(v_load(c), acc[r * nv + v]) : acc[r * nv + v]);
+    }
 }
 
 static RAPT_INLINE operands below(operands o, int rows) {

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fits the polynomials of kernels/exp.h: minimax in the relative error, coefficients rounded to f32 one after the other."""
+import math
+
 import numpy as np
 
 
@@ -50,3 +52,10 @@ print("ln, ascending:", [v.hex() for v in c], f"error {error * 2**24:.3f} * 2^-2
 x = np.linspace(1e-3, 0.625, 4000)
 c, error = fit(x, [lambda x, k=k: x ** (2 * k + 3) for k in range(5)], np.tanh(x) - x, np.tanh(x), {})
 print("tanh, ascending:", [v.hex() for v in c], f"error {error * 2**24:.3f} * 2^-24")
+
+# GELU: -log2 of the normal distribution function of -a. Wanted are an error of a * Phi(-a) below 3e-8, and of Phi itself below 1e-4.
+a = np.concatenate([np.linspace(1e-3, 5, 3000), np.linspace(5, 8, 800)])
+phi = np.array([0.5 * math.erfc(x / math.sqrt(2)) for x in a])
+wanted = np.minimum(3e-8 / (phi * np.maximum(a, 0.3)), 1e-4) / math.log(2)
+c, error = fit(a, [power(k) for k in range(11)], -np.log2(phi), wanted, {0: 1.0})
+print("gelu, ascending:", [v.hex() for v in c], f"error {error:.3f} of what is wanted")

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear maps and layer normalisation, in the order of docs/order.md: the channels of a part are summed as RAPT_PARTIAL_SUMS
+ * sums, by channel modulo it. Many tokens lie in lanes, and the rows of the weights are the broadcast side of the tile product,
+ * one partial sum after the other; for few tokens a vector of weights is RAPT_VL partial sums as it lies in memory, so that
+ * weights are read row by row. Included by attend.h. */
+
+enum { SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL };
+
+/* Tokens up to which weights are multiplied as they lie in memory; rows and tokens of a register tile then, and rows for a single
+ * token of four bytes or less an element: one row is one stream for the hardware's prefetching, narrow ones need more
+ * chains of additions. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+enum {
+    FEW_TOKENS = RAPT_VL == 1 ? 1 : RAPT_VL * 3 / 4,
+    MAP_TOKENS = RAPT_VL == 16  ? 4
+                 : RAPT_VL == 1 ? 1
+                                : 2,
+    MAP_ROWS = RAPT_VL == 16  ? 4
+               : RAPT_VL == 8 ? 2
+                              : 1,
+};
+
+/* Weights, and tokens in lanes, that are staged at a time: L2 has room for them beside the products. Measured, ibid. */
+enum { STAGED_WEIGHTS = 96 << 10, STAGED_TOKENS = 256 << 10, LEAST_TILES = 4, MOST_TILES = 8 };
+
+typedef struct linear_scratch {
+    float *x;       /* few tokens: [MAP_TOKENS' multiple][padded in]; else for each tile [in, part by part in the order of
+                       sums][LANES] */
+    float *weights; /* [group of rows][ld_weights] */
+    float *row;     /* one of them before it is repeated, for COPIES */
+    float *c;       /* for each tile [group][LANES]; few: as in map_rows */
+    float *rows;    /* [RAPT_VL][padded group]: of the output, and of the residual */
+} linear_scratch;
+
+static inline int part_channels(const rapt_linear_problem *p, int64_t part) {
+    return smaller(RAPT_LINEAR_PART, p->in - part * RAPT_LINEAR_PART);
+}
+
+/* Vectors of RAPT_PARTIAL_SUMS channels of a part, the last one perhaps not whole. */
+static inline int part_runs(int channels) { return (channels + RAPT_PARTIAL_SUMS - 1) / RAPT_PARTIAL_SUMS; }
+
+/* Floats from row to row of staged weights: off a power of two, for those would compete for the same cache sets. */
+static inline size_t ld_weights(const rapt_linear_problem *p) {
+    return RAPT_PARTIAL_SUMS * padded((size_t)part_runs(part_channels(p, 0))) * COPIES + 16;
+}
+
+/* Rows of weights that are staged at a time, of so many in all. */
+static int group_rows(const rapt_linear_problem *p, int64_t outs) {
+    int64_t most = STAGED_WEIGHTS / COPIES / part_channels(p, 0) / 48 * 48;
+    most = most < 48 ? 48 : most > 240 ? 240 : most;
+    int64_t groups = (outs + most - 1) / most, rows = (outs + groups - 1) / groups;
+    return (int)((rows + RAPT_PARTIAL_SUMS - 1) / RAPT_PARTIAL_SUMS * RAPT_PARTIAL_SUMS);
+}
+
+/* Tiles of tokens that are multiplied with each group of weights, of so many in all. */
+static int64_t pass_tiles(const rapt_linear_problem *p, int64_t tiles) {
+    int64_t most = STAGED_TOKENS / (p->in * LANES);
+    most = most < LEAST_TILES ? LEAST_TILES : most > MOST_TILES ? MOST_TILES : most;
+    int64_t passes = (tiles + most - 1) / most;
+    return (tiles + passes - 1) / passes;
+}
+
+/* The one description of the scratch: without memory it only counts. */
+static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear_scratch *s, int64_t tokens, int64_t outs) {
+    size_t used = 0, in = padded((size_t)p->in);
+    if (tokens <= FEW_TOKENS) {
+        *s = (linear_scratch){
+            .x = take(memory, &used, (size_t)tokens * in),
+            .c = take(memory, &used,
+                      (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS * (size_t)tokens * RAPT_PARTIAL_SUMS),
+            .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
+        return used;
+    }
+    size_t tiles = (size_t)pass_tiles(p, (tokens + LANES - 1) / LANES), group = (size_t)group_rows(p, outs);
+    *s = (linear_scratch){.x = take(memory, &used, tiles * in * LANES),
+                          .weights = take(memory, &used, group * ld_weights(p)),
+                          .row = take(memory, &used, COPIES == 1 ? 0 : ld_weights(p)),
+                          .c = take(memory, &used, tiles * group * LANES),
+                          .rows = take(memory, &used, (RAPT_VL + 1) * (group + RAPT_VL))};
+    return used;
+}
+
+/* ---- The end of a sum ---------------------------------------------------------------------------------------------------- */
+
+/* sum * scale + bias, activated. Adding 0 first makes -0 of +0's sign: which of the two a sum was may depend on sums of no
+ * channel. */
+static RAPT_INLINE vf mapped(rapt_activation activation, vf sum, vf scale, vf bias) {
+    vf y = v_fma(v_add(sum, v_set1(0.0f)), scale, bias);
+    switch (activation) {
+    case RAPT_RELU:
+        return v_add(v_max(v_set1(0.0f), y), v_set1(0.0f)); /* of 0 and -0, machines take either */
+    case RAPT_GELU:
+        return v_gelu(y);
+    case RAPT_GELU_TANH:
+        return v_gelu_tanh(y);
+    default:
+        return y;
+    }
+}
+
+/* Where a token's row lies in x, y or the residual. */
+static inline size_t token_offset(const rapt_linear_problem *p, const rapt_layout *layout, int64_t token) {
+    return (size_t)(token / p->tokens * layout->batch_stride + token % p->tokens * layout->token_stride);
+}
+
+/* Adds the residual to so many outputs of a token, and writes them. row: readable up to a whole vector, as is other. */
+static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0, int outs, float *row, float *other) {
+    const rapt_linear_problem *p = t->problem;
+    if (p->residual.type) {
+        const char *from = t->residual + token_offset(p, &p->residual, token) + out0 * rapt_element_bytes(p->residual.type);
+        stage_rows(p->residual.type, other, 0, &from, 1, 0, outs);
+        for (int n = 0; n < outs; n += RAPT_VL) v_store(row + n, v_add(v_load(row + n), v_load(other + n)));
+    }
+    store_row(p->y.type, t->y + token_offset(p, &p->y, token) + out0 * rapt_element_bytes(p->y.type), row, outs);
+}
+
+/* ---- Few tokens: channels in lanes --------------------------------------------------------------------------------------- */
+
+/* sums[r][t] (+)= the partial sums of nr rows of weights and nt tokens over the channels of a part. nr and nt are constants
+ * wherever this is called. */
+static RAPT_INLINE void map_tile(load_channels *load, const size_t bytes, const int nr, const int nt, const char *weights,
+                                 size_t stride, const float *x, size_t ldx, int channels, float *sums, size_t ld) {
+    vf acc[16];
+    RAPT_UNROLL for (int a = 0; a < nr * nt * SUM_VECTORS; a++) acc[a] = v_set1(0.0f);
+    int i = 0;
+    for (; i + RAPT_PARTIAL_SUMS <= channels; i += RAPT_PARTIAL_SUMS)
+        RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) RAPT_UNROLL for (int r = 0; r < nr; r++) {
+            vf w = load(weights + (size_t)r * stride, i + v * RAPT_VL);
+            RAPT_UNROLL for (int j = 0; j < nt; j++) acc[(r * nt + j) * SUM_VECTORS + v] =
+                v_fma(w, v_load(x + (size_t)j * ldx + i + v * RAPT_VL), acc[(r * nt + j) * SUM_VECTORS + v]);
+        }
+    if (i < channels) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) RAPT_UNROLL for (int r = 0; r < nr; r++) {
+            int at = i + v * RAPT_VL, left = larger(0, smaller(RAPT_VL, channels - at));
+            vf w = load_part(load, bytes, weights + (size_t)r * stride + (size_t)smaller(at, channels) * bytes, left);
+            RAPT_UNROLL for (int j = 0; j < nt; j++) acc[(r * nt + j) * SUM_VECTORS + v] =
+                v_fma(w, v_load(x + (size_t)j * ldx + at), acc[(r * nt + j) * SUM_VECTORS + v]);
+        }
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int j = 0; j < nt; j++)
+        RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++)
+            v_store(sums + (size_t)r * ld + j * RAPT_PARTIAL_SUMS + v * RAPT_VL, acc[(r * nt + j) * SUM_VECTORS + v]);
+}
+
+/* Row by row, all parts of each, so that memory sees one stream. */
+static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, const int nr, const int nt, const char *weights,
+                                    size_t stride, int rows, const float *x, size_t ldx, int64_t in, float *sums, size_t ld) {
+    int whole = rows - rows % nr;
+    for (int r = 0; r < rows; r += r < whole ? nr : 1)
+        for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART) {
+            const char *from = weights + (size_t)r * stride + (size_t)first * bytes;
+            float *to = sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld;
+            int channels = smaller(RAPT_LINEAR_PART, in - first);
+            if (r < whole) map_tile(load, bytes, nr, nt, from, stride, x + first, ldx, channels, to, ld);
+            else map_tile(load, bytes, 1, nt, from, stride, x + first, ldx, channels, to, ld);
+        }
+}
+
+/* The weights' types. */
+#define RAPT_LINEAR_TYPES(RAPT_TYPE)                                                                                             \
+    RAPT_TYPES(RAPT_TYPE)                                                                                                        \
+    RAPT_TYPE(RAPT_INT8, int8, 1)
+
+/* sums[part][r][t][RAPT_PARTIAL_SUMS] of rows and tokens, which are few; there is room for RAPT_PARTIAL_SUMS rows. */
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    static RAPT_NOINLINE void map_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, size_t ldx,        \
+                                                int tokens, int64_t in, float *sums) {                                           \
+        size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;                                                                          \
+        int t = 0;                                                                                                               \
+        for (; MAP_TOKENS >= 4 && t + 4 <= tokens; t += 4)                                                                       \
+            map_rows_as(load_##suffix, bytes, MAP_ROWS, 4, weights, stride, rows, x + (size_t)t * ldx, ldx, in,                  \
+                        sums + t * RAPT_PARTIAL_SUMS, ld);                                                                       \
+        for (; MAP_TOKENS >= 2 && t + 2 <= tokens; t += 2)                                                                       \
+            map_rows_as(load_##suffix, bytes, MAP_ROWS, 2, weights, stride, rows, x + (size_t)t * ldx, ldx, in,                  \
+                        sums + t * RAPT_PARTIAL_SUMS, ld);                                                                       \
+        for (; t < tokens; t++)                                                                                                  \
+            map_rows_as(load_##suffix, bytes, bytes == sizeof(float) ? 1 : MAP_ROWS, 1, weights, stride, rows,                   \
+                        x + (size_t)t * ldx, ldx, in, sums + t * RAPT_PARTIAL_SUMS, ld);                                         \
+    }
+RAPT_LINEAR_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
+static void map_rows(rapt_type type, const char *weights, size_t stride, int rows, const float *x, size_t ldx, int tokens,
+                     int64_t in, float *sums) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        map_rows_##suffix(weights, stride, rows, x, ldx, tokens, in, sums);                                                      \
+        break;
+        RAPT_LINEAR_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        break;
+    }
+}
+
+/* total[v] += the sums of RAPT_PARTIAL_SUMS rows, from the first partial sum to the last; ld floats from row to row. */
+static void add_sums(vf total[SUM_VECTORS], const float *sums, size_t ld) {
+    for (int v = 0; v < SUM_VECTORS; v++)
+        for (int s = 0; s < RAPT_PARTIAL_SUMS; s += RAPT_VL) {
+            vf square[RAPT_VL];
+            RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) square[r] = v_load(sums + (size_t)(v * RAPT_VL + r) * ld + s);
+            v_transpose(square);
+            RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) total[v] = v_add(total[v], square[r]);
+        }
+}
+
+static void map_few_tokens(const rapt_linear_task *t) {
+    const rapt_linear_problem *p = t->problem;
+    linear_scratch s;
+    int tokens = (int)t->tokens;
+    lay_out_linear(p, t->scratch, &s, tokens, t->outs);
+    size_t ldx = padded((size_t)p->in), ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)p->weight.token_stride;
+    for (int i = 0; i < tokens; i++) {
+        const char *row = t->x + token_offset(p, &p->x, t->token0 + i);
+        float *x = s.x + (size_t)i * ldx;
+        memset(x + ldx - RAPT_PARTIAL_SUMS, 0, RAPT_PARTIAL_SUMS * sizeof *x);
+        stage_rows(p->x.type, x, 0, &row, 1, 0, (int)p->in);
+    }
+    for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS) {
+        int rows = smaller(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out);
+        vf total[FEW_TOKENS][SUM_VECTORS];
+        for (int i = 0; i < tokens; i++)
+            for (int v = 0; v < SUM_VECTORS; v++) total[i][v] = v_set1(0.0f);
+        map_rows(p->weight.type, t->weight + (size_t)out * stride, stride, rows, s.x, ldx, tokens, p->in, s.c);
+        for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
+            float *sums = s.c + (size_t)part * RAPT_PARTIAL_SUMS * ld;
+            memset(sums + (size_t)rows * ld, 0, (size_t)(RAPT_PARTIAL_SUMS - rows) * ld * sizeof *sums);
+            for (int i = 0; i < tokens; i++) add_sums(total[i], sums + i * RAPT_PARTIAL_SUMS, ld);
+        }
+        float scales[RAPT_PARTIAL_SUMS], biases[RAPT_PARTIAL_SUMS];
+        for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
+            int64_t n = out + smaller(r, rows - 1);
+            scales[r] = t->scales ? t->scales[n] : 1.0f;
+            biases[r] = t->bias ? t->bias[n] : 0.0f;
+        }
+        for (int i = 0; i < tokens; i++) {
+            for (int v = 0; v < SUM_VECTORS; v++)
+                v_store(s.rows + v * RAPT_VL,
+                        mapped(p->activation, total[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL)));
+            write_outputs(t, t->token0 + i, out, rows, s.rows, s.rows + RAPT_PARTIAL_SUMS);
+        }
+    }
+}
+
+/* ---- Many tokens: tokens in lanes ---------------------------------------------------------------------------------------- */
+
+/* A part of channels lies in scratch sum by sum: first those of partial sum 0, so many of them as part_runs, then those of 1.
+ */
+static void stage_tokens(const rapt_linear_task *t, int64_t token, int rows, float *to) {
+    const rapt_linear_problem *p = t->problem;
+    const char *from[LANES];
+    int whole = (rows + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
+    for (int r = 0; r < whole; r++) from[r] = t->x + token_offset(p, &p->x, token + smaller(r, rows - 1));
+    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
+        int channels = part_channels(p, part), runs = part_runs(channels);
+        int first = (int)(part * RAPT_LINEAR_PART);
+        for (int g = 0; g < runs; g++)
+            stage_columns(p->x.type, to + (size_t)g * LANES, (size_t)runs * LANES, from, whole, first + g * RAPT_PARTIAL_SUMS,
+                          smaller(RAPT_PARTIAL_SUMS, channels - g * RAPT_PARTIAL_SUMS));
+        to += (size_t)runs * RAPT_PARTIAL_SUMS * LANES;
+    }
+}
+
+/* to[i][g] = element i of group g, for RAPT_PARTIAL_SUMS elements of n groups, a multiple of the vector length. */
+static void stage_groups(rapt_type type, float *to, size_t ld, const char *const *groups, int n) {
+    if (type == RAPT_INT8) stage_columns_as(load_int8, 1, to, ld, groups, n, 0, RAPT_PARTIAL_SUMS);
+    else stage_columns(type, to, ld, groups, n, 0, RAPT_PARTIAL_SUMS);
+}
+
+/* A part of some rows of weights. */
+static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, int64_t out, int rows, int64_t part) {
+    const rapt_linear_problem *p = t->problem;
+    const int bytes = (int)rapt_element_bytes(p->weight.type);
+    int channels = part_channels(p, part), whole = channels / RAPT_PARTIAL_SUMS, rest = channels % RAPT_PARTIAL_SUMS;
+    size_t runs = padded((size_t)part_runs(channels)), ld = ld_weights(p);
+    for (int r = 0; r < rows; r++) {
+        const char *from = t->weight + (size_t)((out + r) * p->weight.token_stride + part * RAPT_LINEAR_PART * bytes);
+        const char *groups[RAPT_LINEAR_PART / RAPT_PARTIAL_SUMS + RAPT_VL];
+        float *row = s->weights + (size_t)r * ld, *to = COPIES == 1 ? row : s->row, left[2 * RAPT_PARTIAL_SUMS];
+        for (int g = 0; g < whole + RAPT_VL - 1; g++)
+            groups[g] = from + (size_t)smaller(g, larger(0, whole - 1)) * (size_t)(RAPT_PARTIAL_SUMS * bytes);
+        if (whole > 0) stage_groups(p->weight.type, to, runs, groups, (whole + RAPT_VL - 1) / RAPT_VL * RAPT_VL);
+        if (rest > 0) stage_rows(p->weight.type, left, 0, &from, 1, whole * RAPT_PARTIAL_SUMS, rest);
+        for (int i = 0; i < rest; i++) to[(size_t)i * runs + (size_t)whole] = left[i];
+        for (size_t i = 0; COPIES > 1 && i < runs * RAPT_PARTIAL_SUMS; i++) v_store(row + i * COPIES, v_broadcast(to + i));
+    }
+}
+
+/* C (+)= weights tokens^T for a part of channels: one product for each partial sum. */
+static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
+                          int rows, int vectors) {
+    int channels = part_channels(p, part), runs = part_runs(channels);
+    size_t ld = ld_weights(p);
+    coming none = {0};
+    for (int i = 0; i < smaller(RAPT_PARTIAL_SUMS, channels); i++)
+        tile_product((operands){.c = (char *)c,
+                                .ldc = LANES * sizeof(float),
+                                .a = (const char *)(s->weights + (size_t)i * padded((size_t)runs) * COPIES),
+                                .rs = ld * sizeof(float),
+                                .ks = COPIES * sizeof(float),
+                                .b = (const char *)(tokens + (size_t)i * (size_t)runs * LANES),
+                                .ldb = LANES * sizeof(float),
+                                .depth = channels / RAPT_PARTIAL_SUMS + (i < channels % RAPT_PARTIAL_SUMS),
+                                .start = part == 0 && i == 0 ? START_ZERO : START_APART,
+                                .coming = &none},
+                     rows, vectors);
+}
+
+/* The outputs of some rows of weights for the tokens of a tile. */
+static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_t token, int tokens, int64_t out, int outs,
+                      const float *c) {
+    const rapt_linear_problem *p = t->problem;
+    size_t ld = (size_t)(outs + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
+    for (int i = 0; i < tokens; i += RAPT_VL) {
+        for (int n = 0; n < outs; n += RAPT_VL) {
+            vf square[RAPT_VL]; /* beyond the outputs, the last one again */
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+                int at = smaller(n + j, outs - 1);
+                square[j] = mapped(p->activation, v_load(c + (size_t)at * LANES + i),
+                                   v_set1(t->scales ? t->scales[out + at] : 1.0f), v_set1(t->bias ? t->bias[out + at] : 0.0f));
+            }
+            v_transpose(square);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->rows + (size_t)j * ld + n, square[j]);
+        }
+        for (int j = 0; j < RAPT_VL && i + j < tokens; j++)
+            write_outputs(t, token + i + j, out, outs, s->rows + (size_t)j * ld, s->rows + RAPT_VL * ld);
+    }
+}
+
+static void map_tokens(const rapt_linear_task *t) {
+    if (t->tokens == 0 || t->outs == 0) return;
+    if (t->tokens <= FEW_TOKENS) {
+        map_few_tokens(t);
+        return;
+    }
+    const rapt_linear_problem *p = t->problem;
+    linear_scratch s;
+    lay_out_linear(p, t->scratch, &s, t->tokens, t->outs);
+    size_t tile_floats = padded((size_t)p->in) * LANES;
+    int group = group_rows(p, t->outs);
+    int64_t pass = pass_tiles(p, (t->tokens + LANES - 1) / LANES) * LANES;
+    for (int64_t done = 0; done < t->tokens; done += pass) {
+        int64_t first = t->token0 + done, end = t->token0 + (done + pass < t->tokens ? done + pass : t->tokens);
+        for (int64_t token = first; token < end; token += LANES)
+            stage_tokens(t, token, smaller(LANES, end - token), s.x + (size_t)((token - first) / LANES) * tile_floats);
+        for (int64_t out = t->out0; out < t->out0 + t->outs; out += group) {
+            int rows = smaller(group, t->out0 + t->outs - out);
+            for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
+                stage_weights(t, &s, out, rows, part);
+                for (int64_t token = first; token < end; token += LANES) {
+                    size_t tile = (size_t)((token - first) / LANES);
+                    multiply_part(p, &s, part, s.x + tile * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * LANES,
+                                  s.c + tile * (size_t)(group * LANES), rows,
+                                  (smaller(LANES, end - token) + RAPT_VL - 1) / RAPT_VL);
+                }
+            }
+            for (int64_t token = first; token < end; token += LANES)
+                end_lanes(t, &s, token, smaller(LANES, end - token), out, rows,
+                          s.c + (size_t)((token - first) / LANES) * (size_t)(group * LANES));
+        }
+    }
+}
+
+static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens, int64_t outs) {
+    linear_scratch s;
+    return tokens > 0 && outs > 0 ? sizeof(float) * lay_out_linear(p, NULL, &s, tokens, outs) : 0;
+}
+
+/* ---- Layer normalisation ------------------------------------------------------------------------------------------------- */
+
+/* The sum over a row of x - from, squared if squares; channels in lanes. */
+static RAPT_INLINE float sum_row(load_channels *load, const size_t bytes, const char *row, int channels, float from,
+                                 bool squares) {
+    float sums[RAPT_PARTIAL_SUMS], total = 0.0f;
+    vf acc[SUM_VECTORS], center = v_set1(from);
+    for (int v = 0; v < SUM_VECTORS; v++) acc[v] = v_set1(0.0f);
+    int i = 0;
+    for (; i + RAPT_PARTIAL_SUMS <= channels; i += RAPT_PARTIAL_SUMS) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
+            vf x = v_sub(load(row, i + v * RAPT_VL), center);
+            acc[v] = squares ? v_fma(x, x, acc[v]) : v_add(acc[v], x);
+        }
+    for (int v = 0; v < SUM_VECTORS; v++) v_store(sums + v * RAPT_VL, acc[v]);
+    for (int r = 0; i < channels; i++, r++) {
+        float part[RAPT_VL];
+        v_store(part, load_part(load, bytes, row + (size_t)i * bytes, 1));
+        float x = part[0] - from;
+        sums[r] = squares ? s_fma(x, x, sums[r]) : sums[r] + x;
+    }
+    for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) total += sums[r];
+    return total;
+}
+
+static RAPT_INLINE void normalise_row(load_channels *load, const size_t bytes, store_word *store, const size_t to_bytes,
+                                      const rapt_norm_args *a, const char *from, char *to) {
+    int channels = (int)a->channels;
+    float mean = sum_row(load, bytes, from, channels, 0.0f, false) / (float)channels;
+    float variance = sum_row(load, bytes, from, channels, mean, true) / (float)channels;
+    vf center = v_set1(mean), factor = v_set1(1.0f / __builtin_sqrtf(variance + a->epsilon));
+    for (int i = 0; i < channels; i += RAPT_VL) {
+        int left = smaller(RAPT_VL, channels - i);
+        bool whole = left == RAPT_VL;
+        vf x = whole ? load(from, i) : load_part(load, bytes, from + (size_t)i * bytes, left);
+        vf weight = v_set1(1.0f), bias = v_set1(0.0f);
+        if (a->weight) weight = whole ? v_load(a->weight + i) : load_part(load_f32, 4, (const char *)(a->weight + i), left);
+        if (a->bias) bias = whole ? v_load(a->bias + i) : load_part(load_f32, 4, (const char *)(a->bias + i), left);
+        vf y = v_fma(v_mul(v_sub(x, center), factor), weight, bias);
+        if (whole) {
+            store(to + (size_t)i * to_bytes, y);
+            continue;
+        }
+        char part[RAPT_VL * 4];
+        store(part, y);
+        memcpy(to + (size_t)i * to_bytes, part, (size_t)left * to_bytes);
+    }
+}
+
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    static void normalise_##suffix(const rapt_norm_args *a, const char *from, char *to) {                                        \
+        switch (a->y.type) {                                                                                                     \
+        case RAPT_F16:                                                                                                           \
+            normalise_row(load_##suffix, bytes, v_store_f16, 2, a, from, to);                                                    \
+            break;                                                                                                               \
+        case RAPT_BF16:                                                                                                          \
+            normalise_row(load_##suffix, bytes, v_store_bf16, 2, a, from, to);                                                   \
+            break;                                                                                                               \
+        default:                                                                                                                 \
+            normalise_row(load_##suffix, bytes, v_store_f32, 4, a, from, to);                                                    \
+            break;                                                                                                               \
+        }                                                                                                                        \
+    }
+RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
+static void normalise(const rapt_norm_args *a, const char *from, char *to) {
+    switch (a->x.type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        normalise_##suffix(a, from, to);                                                                                         \
+        break;
+        RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        break;
+    }
+}
