@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing caches: new tokens' keys and values, rotated and quantised on one lane; rotary embedding and weights by themselves. */
+#include "parts.h"
 #include "layout.h"
 #include "plan.h"
-#include "rapt_layer.h"
 #include "rotary.h"
 
 /* The words on one lane, without a product and sum together, which rounding classes differ in. */
@@ -27,7 +27,7 @@ static inline float s_fma(float a, float b, float c) { return a * b + c; }
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------------ */
 
-static void load_row(rapt_type type, float *to, const char *from, int64_t channels) {
+void rapt_load_row(rapt_type type, float *to, const char *from, int64_t channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
@@ -476,6 +476,11 @@ static rapt_status read_append(append_call *c, const rapt_append_desc *desc, con
     return status == RAPT_OK ? check_places(c) : status;
 }
 
+rapt_status rapt_check_append(const rapt_append_desc *desc, const rapt_append_args *args) {
+    append_call c;
+    return read_append(&c, desc, args);
+}
+
 /* One row, in scratch, goes to its place in the cache. */
 static void append_row(const append_call *c, const side *s, float *row, cursor at) {
     const rapt_append_desc *d = &c->desc;
@@ -510,7 +515,7 @@ rapt_status rapt_kv_append(const rapt_append_desc *desc, const rapt_append_args 
             side s = side_of(&c, value);
             float row[RAPT_MAX_HEAD_DIM];
             if (s.cache->type == 0) continue;
-            load_row(s.in->type, row, (const char *)s.new_rows + offset_of(&c.tokens, s.in, at), s.d);
+            rapt_load_row(s.in->type, row, (const char *)s.new_rows + offset_of(&c.tokens, s.in, at), s.d);
             if (!value && rotary->channels) rapt_rotate(rotary, &angles, row);
             append_row(&c, &s, row, at);
         }
@@ -572,7 +577,7 @@ rapt_status rapt_rope(const rapt_rope_args *args, int64_t ith, int64_t nth) {
     for (int64_t n = 0; n < rows; n++, at = next_row(&t, a.heads, at)) {
         if (a.rotary.channels && (n == 0 || at.head == 0)) rapt_find_angles(&a.rotary, position_of(&t, at.b, at.i), &angles);
         float row[RAPT_MAX_HEAD_DIM];
-        load_row(a.in.type, row, (const char *)a.from + offset_of(&t, &a.in, at), a.d);
+        rapt_load_row(a.in.type, row, (const char *)a.from + offset_of(&t, &a.in, at), a.d);
         if (a.rotary.channels) rapt_rotate(&a.rotary, &angles, row);
         store_row(a.out.type, (char *)a.to + offset_of(&t, &a.out, at), row, a.d);
     }
@@ -599,13 +604,13 @@ rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64
         extent e = {0};
         for (int64_t i = 0; i < in; i += PART) {
             int64_t channels = in - i < PART ? in - i : PART;
-            load_row(type, part, row + i * bytes, channels);
+            rapt_load_row(type, part, row + i * bytes, channels);
             extend(&e, part, channels);
         }
         scales[n] = factor_of(RAPT_INT8, &e);
         for (int64_t i = 0; i < in; i += PART) {
             int64_t channels = in - i < PART ? in - i : PART;
-            load_row(type, part, row + i * bytes, channels);
+            rapt_load_row(type, part, row + i * bytes, channels);
             divide_by(part, channels, &e, scales[n]);
             store_row(RAPT_INT8, (char *)to + n * in + i, part, channels);
         }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear maps and layer normalisation: validation, and each thread's share. */
-#include "linear.h"
-
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
+#include "parts.h"
 #include "layout.h"
 #include "plan.h"
 #include "select.h"
@@ -181,7 +180,7 @@ static rapt_status start_call(const rapt_linear_plan *opaque, const rapt_linear_
     return status == RAPT_OK ? check(p, a, nth) : status;
 }
 
-rapt_status rapt_linear_check(const rapt_linear_plan *opaque, const rapt_linear_args *args, int64_t nth) {
+rapt_status rapt_check_linear(const rapt_linear_plan *opaque, const rapt_linear_args *args, int64_t nth) {
     rapt_linear_args a;
     return start_call(opaque, args, nth, &a);
 }

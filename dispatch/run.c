@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "parts.h"
 #include "layout.h"
 #include "plan.h"
 #include "select.h"
@@ -61,8 +62,12 @@ static rapt_status check_table_starts(const full_plan *p, const rapt_args *args)
     return RAPT_OK;
 }
 
-/* Checks everything but what belongs to single batch entries. */
-static rapt_status check_args(const full_plan *p, const rapt_args *args, int64_t nth) {
+static bool within(rapt_range a, rapt_range b) {
+    return a.first >= b.first && a.bytes <= b.bytes && a.first - b.first <= b.bytes - a.bytes;
+}
+
+/* Checks everything but what belongs to single batch entries. own: in which q, k, v and o may lie, and nothing else. */
+static rapt_status check_args(const full_plan *p, const rapt_args *args, int64_t nth, rapt_range own) {
     const rapt_problem *problem = &p->problem;
     const tensor_bytes *b = &p->bytes;
     bool merged = !problem->unmerged, paged = problem->page_size > 0;
@@ -71,6 +76,7 @@ static rapt_status check_args(const full_plan *p, const rapt_args *args, int64_t
     rapt_status status = add_range(&in, args->q, b->q);
     if (status == RAPT_OK) status = add_range(&in, args->k, b->k);
     if (status == RAPT_OK) status = add_range(&in, args->v, b->v);
+    int tensors = in.n;
     if (status == RAPT_OK) status = add_range(&in, args->mask, b->mask);
     if (status == RAPT_OK) status = add_range(&in, args->map, b->map);
     if (status == RAPT_OK) status = add_range(&in, args->bias, b->bias);
@@ -95,7 +101,10 @@ static rapt_status check_args(const full_plan *p, const rapt_args *args, int64_t
         if ((uintptr_t)args->workspace % RAPT_WORKSPACE_ALIGNMENT) return RAPT_ERR_ALIGNMENT;
         out.at[out.n++] = (rapt_range){(uintptr_t)args->workspace, workspace};
     }
+    for (int j = 0; j < in.n; j++)
+        if (rapt_ranges_meet(own, in.at[j]) && !(j < tensors && within(in.at[j], own))) return RAPT_ERR_OVERLAP;
     for (int i = 0; i < out.n; i++) {
+        if (rapt_ranges_meet(own, out.at[i]) && !within(out.at[i], own)) return RAPT_ERR_OVERLAP;
         for (int j = 0; j < in.n; j++)
             if (rapt_ranges_meet(out.at[i], in.at[j])) return RAPT_ERR_OVERLAP;
         for (int j = 0; j < i; j++)
@@ -174,7 +183,7 @@ typedef struct call {
     rapt_args args;
 } call;
 
-static rapt_status read_call(call *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth) {
+static rapt_status read_call(call *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth, rapt_range own) {
     if (!opaque) return RAPT_ERR_NULL;
     c->plan = plan_of(opaque);
     if (!c->plan) return RAPT_ERR_PLAN;
@@ -182,15 +191,24 @@ static rapt_status read_call(call *c, const rapt_plan *opaque, const rapt_args *
     if (status != RAPT_OK) return status;
     size_t bytes;
     status = rapt_workspace_size(opaque, nth, &bytes); /* the range of nth, and overflow */
-    return status == RAPT_OK ? check_args(c->plan, &c->args, nth) : status;
+    return status == RAPT_OK ? check_args(c->plan, &c->args, nth, own) : status;
 }
 
 /* The same for calls that run all tasks. */
-static rapt_status start_call(call *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth) {
-    rapt_status status = read_call(c, opaque, args, nth);
+static rapt_status start_call_within(call *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth, rapt_range own) {
+    rapt_status status = read_call(c, opaque, args, nth, own);
     if (status != RAPT_OK || !has_entries(c->plan, &c->args)) return status;
     for (int64_t b = 0; status == RAPT_OK && b < c->plan->problem.batch; b++) status = check_entry(c->plan, &c->args, b);
     return status;
+}
+
+static rapt_status start_call(call *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth) {
+    return start_call_within(c, opaque, args, nth, (rapt_range){0});
+}
+
+rapt_status rapt_check_run(const rapt_plan *plan, const rapt_args *args, int64_t nth, rapt_range own) {
+    call c;
+    return start_call_within(&c, plan, args, nth, own);
 }
 
 static float *scratch_of(const call *c, int64_t slot) {
@@ -445,7 +463,7 @@ rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args, int pha
 rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot) {
     call c;
     if (slot < 0 || slot == INT64_MAX) return RAPT_ERR_RANGE;
-    rapt_status status = read_call(&c, plan, args, slot + 1);
+    rapt_status status = read_call(&c, plan, args, slot + 1, (rapt_range){0});
     if (status != RAPT_OK) return status;
     if (phase < 0 || phase >= phases(&c) || task < 0 || task >= c.plan->tasks[phase]) return RAPT_ERR_RANGE;
     place at = first_place(c.plan);
