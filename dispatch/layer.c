@@ -43,7 +43,7 @@ typedef struct full_layer {
     int64_t batch, q_len, kv_len, heads;
     int64_t projected[PROJECTIONS]; /* channels */
     int64_t wq_rows[PROJECTIONS];   /* of packed weights, where each begins */
-    int inputs, projections;        /* distinct X, Y, Z; 1 without new keys, else all */
+    int projections;                /* 1 without new keys, else all */
     bool self, values_as_keys, cached, packed, positions, has_output, paged;
     rapt_layout weights, out, residual, weight[PROJECTIONS + 1];
     int64_t out_width, columns, column_parts;
@@ -61,6 +61,9 @@ static const full_layer *layer_of(const rapt_layer_plan *opaque) {
     const full_layer *p = (const full_layer *)(const void *)opaque;
     return p && p->made == LAYER_MADE ? p : NULL;
 }
+
+/* Is this input the one before it? */
+static bool same_input(const full_layer *p, int i) { return (i == KEYS && p->self) || (i == VALUES && p->values_as_keys); }
 
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
@@ -191,10 +194,8 @@ static rapt_status plan_workspace(full_layer *p, const rapt_desc *a) {
     size_t used = 0;
     bool fits = true;
     for (int i = 0; i < p->projections && p->positions; i++) {
-        bool again = i > 0 && (p->self || (i == VALUES && p->values_as_keys));
-        if (again) p->x[i].summed = p->x[i - 1].summed;
+        if (same_input(p, i)) p->x[i].summed = p->x[i - 1].summed;
         else fits = fits && reserve(&used, &p->x[i].summed, p->x[i].batch * p->x[i].tokens, p->x[i].width);
-        if (!again) p->inputs = i + 1;
     }
     for (int i = 0; i < p->projections; i++)
         fits = fits && reserve(&used, &p->between[i], p->x[i].batch * p->x[i].tokens, p->projected[i]);
@@ -539,8 +540,8 @@ static rapt_status run_phase(const call *c, int phase, int64_t ith) {
     int part;
     switch (step_of(p, phase, &part)) {
     case ADD_POSITIONS:
-        for (int i = 0; i < p->inputs; i++)
-            if (i == 0 || p->x[i].summed != p->x[i - 1].summed) add_positions(c, i, ith);
+        for (int i = 0; i < p->projections; i++)
+            if (!same_input(p, i)) add_positions(c, i, ith);
         return RAPT_OK;
     case PROJECT:
         for (int i = 0; i < p->projections && status == RAPT_OK; i++)
