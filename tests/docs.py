@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The links and pictures of the documents, in TAP. Usage: docs.py [--fix]
+
+A link to a line says in its title what stands there: [text](../kernels/exp.h#L10 "static inline vf v_exp2"). The title must occur
+in that line of the file, and in no other. --fix writes the numbers of the lines that have the titles into the documents, draws
+the pictures anew, and then tests. Needs nothing but Python."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unicodedata
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "examples/*/*.md", "tests/data/*.md") for path in ROOT.glob(pattern))
+PICTURES, MOST_BYTES = ROOT / "docs" / "attention", 20_000
+LINK = re.compile(r'\[[^\[\]]*\]\((?P<to>[^()\s]+)(?:[ ]"(?P<title>[^"\n]*)")?\)')
+tests = failures = 0
+
+
+def ok(good, what, why=()):
+    global tests, failures
+    tests += 1
+    failures += not good
+    print(f"{'' if good else 'not '}ok {tests} - {what}")
+    for line in () if good else why:
+        print(f"# {line}")
+
+
+def prose(text):
+    """The text with all that stands in code blanked out, at the same places."""
+    return re.sub(r"^```.*?^```|(?<!`)`[^`\n]+`(?!`)", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.M | re.S)
+
+
+def anchors(document):
+    """Those that GitHub makes of headings."""
+    names = {}
+    for heading in re.findall(r"^#+ +(.*?) *$", prose_headings(document), flags=re.M):
+        kept = (c for c in heading.lower() if c in " -_" or unicodedata.category(c)[0] in "LN")
+        name = "".join(kept).replace(" ", "-")
+        names[name] = names.get(name, -1) + 1
+        if names[name]:
+            names[f"{name}-{names[name]}"] = 0
+    return names
+
+
+def prose_headings(document):
+    return re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def links(document):
+    """Of each link to this repository: its match, the file, what follows #, and the title."""
+    for match in LINK.finditer(prose(document.read_text(encoding="utf-8"))):
+        to, _, part = match["to"].partition("#")
+        if not re.match(r"[a-z]+:", to):
+            yield match, pathlib.Path(os.path.normpath(document.parent / to)) if to else document, part, match["title"]
+
+
+def lines_with(file, title):
+    return [n for n, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if title in line]
+
+
+def fix(document):
+    text, changed = document.read_text(encoding="utf-8"), 0
+    for match, file, part, title in reversed(list(links(document))):
+        found = lines_with(file, title) if re.fullmatch(r"L\d+", part) and title and file.is_file() else []
+        if len(found) == 1 and part != f"L{found[0]}":
+            start, end = match.span("to")
+            text, changed = f"{text[:start]}{match['to'].partition('#')[0]}#L{found[0]}{text[end:]}", changed + 1
+    if changed:
+        document.write_text(text, encoding="utf-8")
+        print(f"# {document.relative_to(ROOT)}: {changed} line numbers changed")
+
+
+def wrong_link(file, part):
+    if not file.is_relative_to(ROOT) or not file.exists():
+        return "does not exist"
+    if part and not re.fullmatch(r"L\d+", part) and (file.suffix != ".md" or part not in anchors(file)):
+        return "has no such part"
+    return ""
+
+
+def wrong_line(file, part, title):
+    if not title:
+        return "no title says what stands in the line"
+    found = lines_with(file, title)
+    if not found:
+        return f'"{title}" stands nowhere in it'
+    if len(found) > 1:
+        return f'"{title}" stands in lines {", ".join(map(str, found))}'
+    return "" if part == f"L{found[0]}" else f'"{title}" is in line {found[0]}: docs.py --fix'
+
+
+def test_document(document):
+    name, bad_links, bad_lines, count, lines = document.relative_to(ROOT), [], [], 0, 0
+    for match, file, part, title in links(document):
+        count += 1
+        wrong = wrong_link(file, part)
+        if wrong:
+            bad_links.append(f"{match['to']}: {wrong}")
+        elif re.fullmatch(r"L\d+", part):
+            lines += 1
+            wrong = wrong_line(file, part, title)
+            if wrong:
+                bad_lines.append(f"{match['to']}: {wrong}")
+    ok(not bad_links, f"{name}: {count} links", bad_links)
+    if lines:
+        ok(not bad_lines, f"{name}: {lines} links to lines", bad_lines)
+
+
+def draw(folder):
+    subprocess.run([sys.executable, str(PICTURES / "draw.py"), str(folder)], check=True)
+
+
+def test_pictures():
+    with tempfile.TemporaryDirectory() as folder:
+        draw(folder)
+        made = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+    there = {path.name: path.read_bytes() for path in PICTURES.glob("*.svg")}
+    differ = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
+    ok(not differ, f"{len(there)} pictures are what draw.py makes", [f"{name} is not: docs.py --fix" for name in differ])
+    large = [f"{name}: {len(data)} bytes" for name, data in sorted(there.items()) if len(data) >= MOST_BYTES]
+    ok(not large, f"none has {MOST_BYTES} bytes", large)
+    broken = []
+    for name, data in sorted(there.items()):
+        try:
+            xml.etree.ElementTree.fromstring(data)
+        except xml.etree.ElementTree.ParseError as error:
+            broken.append(f"{name}: {error}")
+    ok(not broken, "all are XML", broken)
+    shown = {file for document in DOCUMENTS for _, file, _, _ in links(document)}
+    unused = [name for name in sorted(there) if PICTURES / name not in shown]
+    ok(not unused, "all are shown", unused)
+
+
+def main():
+    if sys.argv[1:] not in ([], ["--fix"]):
+        sys.exit(__doc__)
+    if "--fix" in sys.argv:
+        draw(PICTURES)
+        for document in DOCUMENTS:
+            fix(document)
+    for document in DOCUMENTS:
+        test_document(document)
+    test_pictures()
+    print(f"1..{tests}")
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()
