@@ -289,11 +289,16 @@ static rapt_status scratch_bytes(const full_layer *p, int64_t nth, size_t *bytes
         status = rapt_workspace_size(&p->weighing, nth, &one);
         most = one > most ? one : most;
     }
-    for (int i = 0; i <= p->projections && status == RAPT_OK; i++) {
-        if (i == p->projections && !p->has_output) continue;
-        status = rapt_linear_workspace_size(i == p->projections ? &p->output : &p->project[i], nth, &one);
+    if (status == RAPT_OK && p->has_output) {
+        status = rapt_linear_workspace_size(&p->output, nth, &one);
         most = one > most ? one : most;
     }
+    size_t all = 0; /* projections share a phase, so each has its own */
+    for (int i = 0; i < p->projections && status == RAPT_OK; i++) {
+        status = rapt_linear_workspace_size(&p->project[i], nth, &one);
+        if (__builtin_add_overflow(all, one, &all)) status = RAPT_ERR_SHAPE;
+    }
+    most = all > most ? all : most;
     *bytes = most;
     return status;
 }
@@ -336,7 +341,7 @@ static void lay_out_call(call *c) {
     const void *weights[] = {a->wq, a->wk, a->wv};
     const float *biases[] = {a->bq, a->bk, a->bv}, *scales[] = {a->wq_scales, a->wk_scales, a->wv_scales};
     void *scratch = at(c, p->scratch);
-    size_t scratch_left = a->workspace_bytes - p->scratch;
+    size_t scratch_left = a->workspace_bytes - p->scratch, projecting = 0;
     for (int i = 0; i < p->projections; i++) {
         int64_t rows = p->wq_rows[i];
         rapt_linear_args *l = &c->project[i];
@@ -346,7 +351,9 @@ static void lay_out_call(call *c) {
         l->bias = p->packed ? behind(a->bq, rows) : biases[i];
         l->scales = p->packed ? behind(a->wq_scales, rows) : scales[i];
         l->y = at(c, p->between[i]);
-        l->workspace = scratch, l->workspace_bytes = scratch_left;
+        rapt_linear_workspace_size(&p->project[i], c->nth, &l->workspace_bytes);
+        l->workspace = (char *)scratch + projecting;
+        projecting += l->workspace_bytes;
     }
     rapt_linear_args_init(&c->output);
     c->output.x = at(c, p->o), c->output.weight = a->wo, c->output.bias = a->bo, c->output.scales = a->wo_scales;

@@ -43,20 +43,21 @@ static inline size_t ld_weights(const rapt_linear_problem *p) {
     return RAPT_PARTIAL_SUMS * padded((size_t)part_runs(part_channels(p, 0))) * COPIES + 16;
 }
 
-/* Rows of weights that are staged at a time, of so many in all. */
-static int group_rows(const rapt_linear_problem *p, int64_t outs) {
-    int64_t most = STAGED_WEIGHTS / COPIES / part_channels(p, 0) / 48 * 48;
-    most = most < 48 ? 48 : most > 240 ? 240 : most;
-    int64_t groups = (outs + most - 1) / most, rows = (outs + groups - 1) / groups;
-    return (int)((rows + RAPT_PARTIAL_SUMS - 1) / RAPT_PARTIAL_SUMS * RAPT_PARTIAL_SUMS);
+/* Things of which at most so many are taken at a time, in as few and as equal parts as that allows. */
+static inline int64_t even_part(int64_t n, int64_t most) {
+    int64_t parts = (n + most - 1) / most;
+    return (n + parts - 1) / parts;
 }
 
-/* Tiles of tokens that are multiplied with each group of weights, of so many in all. */
-static int64_t pass_tiles(const rapt_linear_problem *p, int64_t tiles) {
-    int64_t most = STAGED_TOKENS / (p->in * LANES);
-    most = most < LEAST_TILES ? LEAST_TILES : most > MOST_TILES ? MOST_TILES : most;
-    int64_t passes = (tiles + most - 1) / most;
-    return (tiles + passes - 1) / passes;
+/* Rows of weights that are staged at a time at most, */
+static int most_rows(const rapt_linear_problem *p) {
+    int rows = STAGED_WEIGHTS / COPIES / part_channels(p, 0) / 48 * 48;
+    return smaller(larger(rows, 48), 240);
+}
+
+/* and tiles of tokens that are multiplied with each such group. */
+static int most_tiles(const rapt_linear_problem *p) {
+    return larger(LEAST_TILES, smaller(MOST_TILES, STAGED_TOKENS / (p->in * LANES)));
 }
 
 /* The one description of the scratch: without memory it only counts. */
@@ -70,7 +71,8 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
             .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
         return used;
     }
-    size_t tiles = (size_t)pass_tiles(p, (tokens + LANES - 1) / LANES), group = (size_t)group_rows(p, outs);
+    size_t tiles = (size_t)smaller(most_tiles(p), (tokens + LANES - 1) / LANES),
+           group = padded((size_t)smaller(most_rows(p), outs));
     *s = (linear_scratch){.x = take(memory, &used, tiles * in * LANES),
                           .weights = take(memory, &used, group * ld_weights(p)),
                           .row = take(memory, &used, COPIES == 1 ? 0 : ld_weights(p)),
@@ -335,8 +337,8 @@ static void map_tokens(const rapt_linear_task *t) {
     linear_scratch s;
     lay_out_linear(p, t->scratch, &s, t->tokens, t->outs);
     size_t tile_floats = padded((size_t)p->in) * LANES;
-    int group = group_rows(p, t->outs);
-    int64_t pass = pass_tiles(p, (t->tokens + LANES - 1) / LANES) * LANES;
+    int group = (int)padded((size_t)even_part(t->outs, most_rows(p)));
+    int64_t pass = even_part((t->tokens + LANES - 1) / LANES, most_tiles(p)) * LANES;
     for (int64_t done = 0; done < t->tokens; done += pass) {
         int64_t first = t->token0 + done, end = t->token0 + (done + pass < t->tokens ? done + pass : t->tokens);
         for (int64_t token = first; token < end; token += LANES)

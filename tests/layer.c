@@ -38,8 +38,10 @@ static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) {
 static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
 
 /* By rounding class, fused first. */
-static const uint64_t golden_linear[2] = {UINT64_C(0x0dfad23958eee79d), UINT64_C(0xdbb38a7e1e1703d9)}, golden_norm[2] = {UINT64_C(0xd826d780e34a770c), UINT64_C(0x97b80dccc7916c28)},
-                      golden_layer[2] = {UINT64_C(0x71893697b8391ede), UINT64_C(0x8275e73cbe7539e6)}, golden_tables = UINT64_C(0x0e3565a39e5a07d5);
+static const uint64_t golden_linear[2] = {UINT64_C(0xd3a78b1d80a7c187), UINT64_C(0xb4ed1c27700b6a0b)},
+                      golden_norm[2] = {UINT64_C(0x09a5952c7fbb9d3a), UINT64_C(0x261f5c65bc126630)},
+                      golden_layer[2] = {UINT64_C(0xc9e8df9a4d379499), UINT64_C(0x63c1fbe60e0da5bd)},
+                      golden_tables = UINT64_C(0x236d502e8cf6269d);
 
 static void *allocate(size_t bytes) {
     void *memory;
@@ -193,6 +195,7 @@ static bool linear_problem(const char *isa, uint64_t *h) {
     int64_t batch = ONE_OF(1, 1, 2, 3), tokens = ONE_OF(0, 1, 1, 2, 3, 4, 5, 7, 12, 13, 16, 33, 50, 70) / batch;
     int64_t in = ONE_OF(1, 3, 15, 16, 17, 32, 47, 100, 1000, 1024, 1025, 2070), out = ONE_OF(1, 2, 15, 16, 17, 40, 100, 250);
     if (in >= 1000 && out > 40) out = 33;
+    if (in <= 17 && one_in(8)) tokens = ONE_OF(97, 400), out = ONE_OF(490, 600), batch = 1; /* several groups and passes */
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
     rapt_type weight_type = (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8);
     float size = weight_type == RAPT_INT8 ? 0.02f : 1.0f;
@@ -1037,11 +1040,11 @@ int main(void) {
         for (int n = 0; n < LINEAR; n++) failed += !linear_problem(isa, &h);
         tap_ok(failed == 0, "%s: %d linear maps have the bits of docs/order.md", isa, LINEAR);
         tap_ok(h == golden_linear[!fused], "%s: and those of every machine (%016" PRIx64 ")", isa, h);
-        h = hash_start, failed = 0;
+        h = hash_start, failed = 0, random_state = 2;
         for (int n = 0; n < NORM; n++) failed += !norm_problem(isa, &h);
         tap_ok(failed == 0, "%s: %d layer normalisations have the bits of docs/order.md", isa, NORM);
         tap_ok(h == golden_norm[!fused], "%s: and those of every machine (%016" PRIx64 ")", isa, h);
-        h = hash_start, failed = 0;
+        h = hash_start, failed = 0, random_state = 3;
         for (int n = 0; n < LAYERS; n++) failed += !layer_problem(isa, &h);
         tap_ok(failed == 0, "%s: %d layers have the bits of the calls they stand for", isa, LAYERS);
         tap_ok(h == golden_layer[!fused], "%s: and those of every machine (%016" PRIx64 ")", isa, h);
@@ -1049,7 +1052,7 @@ int main(void) {
         whole_layer(isa);
         wide_weights(isa);
     }
-    random_state = 2;
+    random_state = 4;
     tables();
     for (size_t i = 0; i < sizeof guard; i++) guard[i] = before[i] = (unsigned char)(i * 7);
     linear_refusals();
