@@ -426,6 +426,15 @@ class NumPy:
         return run, lambda result: result.reshape(case.heads, case.q_len, case.d)
 
 
+class Suite(typing.NamedTuple):
+    """What is compared: cases have a name and memory (whether reading is what bounds them); problem(case, type, threads) has work,
+    caches and error(output); a peer is a title, a class and its arguments."""
+    title: str
+    cases: list
+    problem: type
+    peers: dict
+
+
 PEERS = {
     "rapt": ("rapt", Rapt, {}),
     "torch-flash": ("PyTorch SDPA, flash", Torch, {"backend": "FLASH_ATTENTION"}),
@@ -435,6 +444,7 @@ PEERS = {
     "jax": ("JAX", Jax, {}),
     "numpy": ("NumPy, two GEMMs", NumPy, {}),
 }
+ATTENTION = Suite("Attention", CASES, Problem, PEERS)
 
 
 # ---- Measuring, in a process for each number of threads ------------------------------------------------------------------------
@@ -443,12 +453,12 @@ PEERS = {
 class Worker:
     """What a worker process keeps between cases."""
 
-    def __init__(self, options, threads):
-        self.options, self.threads = options, threads
+    def __init__(self, suite, options, threads):
+        self.suite, self.options, self.threads = suite, options, threads
 
     @functools.cache
     def peer(self, name):
-        _, peer, arguments = PEERS[name]
+        _, peer, arguments = self.suite.peers[name]
         return peer(self.options, self.threads, **arguments)
 
     def bench(self, name, *flags):
@@ -470,7 +480,7 @@ class Worker:
         return out["benchmarks"][0]["limit"]
 
     def measure(self, case, kind):
-        problem = Problem(case, kind, self.threads)
+        problem = self.suite.problem(case, kind, self.threads)
         entrants, left_out = {}, {}
         before = self.limit(case.memory)
         for name in self.options.peers:
@@ -563,13 +573,13 @@ def by(rows, *keys):
     return groups
 
 
-def markdown(report):
-    names = [name for name in PEERS if any(row["peer"] == name for row in report["results"])]
+def markdown(suite, report):
+    names = [name for name in suite.peers if any(row["peer"] == name for row in report["results"])]
     lines = [f"{report['cpu']}, {report['date']}. " + ", ".join(f"{k} {v}" for k, v in report["versions"].items()) + ".", "",
              "Each cell: rate, its share of the limit measured in the same run, largest absolute difference from float64. "
              "Limits: the f32 peak of the best instruction set (GFLOP/s), or the bandwidth of reading (GB/s). The fastest is in "
              "bold; the last column is rapt's rate over that of the fastest other.", "",
-             "| case | type | threads | limit | " + " | ".join(PEERS[name][0] for name in names) + " | rapt / fastest other |",
+             "| case | type | threads | limit | " + " | ".join(suite.peers[name][0] for name in names) + " | rapt / fastest other |",
              "|---|---|---|---|" + "---|" * (len(names) + 1)]
     for (case, kind, threads), rows in by(report["results"], "case", "type", "threads").items():
         rows = {row["peer"]: row for row in rows}
@@ -590,17 +600,17 @@ def markdown(report):
     lines.append("")
     for (name, why), rows in by(report["left_out"], "peer", "why").items():
         where = ", ".join(f"{case} {kind}" for case, kind in by(rows, "case", "type"))
-        lines.append(f"- {PEERS[name][0]}: {why} ({where})")
+        lines.append(f"- {suite.peers[name][0]}: {why} ({where})")
     return "\n".join(lines) + "\n"
 
 
-def plot(report, path):
+def plot(suite, report, path):
     """A panel for each type and number of threads: the cases side by side, a bar for each peer."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
     panels = by(report["results"], "type", "threads")
-    names = [name for name in PEERS if any(row["peer"] == name for row in report["results"])]
+    names = [name for name in suite.peers if any(row["peer"] == name for row in report["results"])]
     figure, axes = pyplot.subplots(len(panels), squeeze=False, figsize=(14, 0.6 + 3 * len(panels)), layout="constrained")
     for ax, ((kind, threads), rows) in zip(axes[:, 0], panels.items()):
         cases = list(dict.fromkeys(row["case"] for row in rows))
@@ -611,7 +621,7 @@ def plot(report, path):
                 continue
             at = [cases.index(row["case"]) + (n - (len(names) - 1) / 2) * 0.86 / len(names) for row in own]
             share = [100 * (row["share"] or row["rate"] / best[row["case"]]) for row in own]
-            ax.bar(at, share, 0.86 / len(names), color=f"C{n}", label=PEERS[name][0])
+            ax.bar(at, share, 0.86 / len(names), color=f"C{n}", label=suite.peers[name][0])
         ax.set_xticks(range(len(cases)), cases)
         ax.set_ylabel("% of the limit" if rows[0]["limit"] else "% of the fastest")
         ax.set_title(f"{kind}, {threads} thread" + "s" * (threads > 1))
@@ -619,30 +629,31 @@ def plot(report, path):
         ax.set_axisbelow(True)
     handles = {label: handle for ax in axes[:, 0] for handle, label in zip(*ax.get_legend_handles_labels())}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
-    figure.suptitle(f"Attention on {report['cpu']}, {report['date']}")
+    figure.suptitle(f"{suite.title} on {report['cpu']}, {report['date']}")
     figure.savefig(path, dpi=110)
 
 
-def place(row):
-    orders = ("case", [case.name for case in CASES]), ("type", list(BITS)), ("threads", range(1 << 20)), ("peer", list(PEERS))
+def place(suite, row):
+    orders = (("case", [case.name for case in suite.cases]), ("type", list(BITS)), ("threads", range(1 << 20)),
+              ("peer", list(suite.peers)))
     return [order.index(row[key]) for key, order in orders]
 
 
-def write(report, out):
+def write(suite, report, out):
     (out / "peers.json").write_text(json.dumps(report, indent=1) + "\n")
-    (out / "peers.md").write_text(markdown(report))
+    (out / "peers.md").write_text(markdown(suite, report))
 
 
 # ---- The command -------------------------------------------------------------------------------------------------------------
 
 
 def fail(why):
-    print(f"peers.py: {why}", file=sys.stderr)
+    print(f"{os.path.basename(sys.argv[0])}: {why}", file=sys.stderr)
     sys.exit(2)
 
 
 def note(why):
-    print(f"peers.py: {why}", file=sys.stderr, flush=True)
+    print(f"{os.path.basename(sys.argv[0])}: {why}", file=sys.stderr, flush=True)
 
 
 class Parser(argparse.ArgumentParser):
@@ -660,16 +671,17 @@ def names_of(allowed, convert=str):
     return parse
 
 
-def parse_options():
+def parse_options(suite, description):
     cpus = sorted(os.sched_getaffinity(0))
-    cases = {case.name: case for case in CASES}
-    parser = Parser(prog="peers.py", description=__doc__, allow_abbrev=False)
+    cases = {case.name: case for case in suite.cases}
+    parser = Parser(description=description, allow_abbrev=False)
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="DIR", help="folder for the results")
-    parser.add_argument("--cases", type=names_of(cases), default=list(cases), metavar="P1,...", help="default: all")
+    parser.add_argument("--cases", type=names_of(cases), default=list(cases), metavar="NAME,...", help=f"of {', '.join(cases)} (default: all)")
     parser.add_argument("--types", type=names_of(BITS), default=list(BITS), metavar="f32,...", help="default: f32,f16,bf16")
     parser.add_argument("--threads", type=names_of(range(1, len(cpus) + 1), int), default=[n for n in (1, 2) if n <= len(cpus)],
                         metavar="N,...", help="default: 1,2")
-    parser.add_argument("--peers", type=names_of(PEERS), default=list(PEERS), metavar="NAME,...", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--peers", type=names_of(suite.peers), default=list(suite.peers), metavar="NAME,...",
+                        help=f"of {', '.join(suite.peers)} (default: all)")
     parser.add_argument("--seconds", type=float, default=3, help="at least this long for a case, all peers together (default: 3)")
     parser.add_argument("--rounds", type=int, default=5, help="at least this many turns of each peer (default: 5)")
     parser.add_argument("--library", default=str(ROOT / "build/dispatch/librapt.so"), help="default: build/dispatch/librapt.so")
@@ -681,11 +693,11 @@ def parse_options():
     return options, cpus
 
 
-def present(options):
+def present(suite, options):
     """The versions of the peers that are here; the others are taken off the list."""
     versions = {"Python": platform.python_version()}
     for name in list(options.peers):
-        title, peer, _ = PEERS[name]
+        title, peer, _ = suite.peers[name]
         try:
             versions.update((package, importlib.metadata.version(package)) for package in peer.packages)
         except importlib.metadata.PackageNotFoundError as e:
@@ -707,32 +719,32 @@ def present(options):
     return versions
 
 
-def main():
-    options, cpus = parse_options()
-    report = {"cpu": cpu_name(), "system": platform.platform(), "date": str(datetime.date.today()), "versions": present(options),
+def main(suite, description):
+    options, cpus = parse_options(suite, description)
+    report = {"cpu": cpu_name(), "system": platform.platform(), "date": str(datetime.date.today()), "versions": present(suite, options),
               "results": [], "left_out": []}
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        write(report, options.out)
+        write(suite, report, options.out)
     except OSError as e:
         fail(f"--out: {e}")
     for threads in options.threads:
         os.sched_setaffinity(0, cpus[:threads])
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
         spawn = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, spawn, start_worker, (options, threads)) as pool:
+        with concurrent.futures.ProcessPoolExecutor(1, spawn, start_worker, (suite, options, threads)) as pool:
             for case, kind in itertools.product(options.cases, options.types):
                 try:
                     results, left_out = pool.submit(measure, case, kind).result()
                 except Exception as e:  # the worker died, or its limits could not be measured; what is done is written
                     fail(f"{case.name} {kind}, threads {threads}: {e}")
-                report["results"] = sorted(report["results"] + results, key=place)
-                report["left_out"] = sorted(report["left_out"] + left_out, key=place)
-                write(report, options.out)
+                report["results"] = sorted(report["results"] + results, key=functools.partial(place, suite))
+                report["left_out"] = sorted(report["left_out"] + left_out, key=functools.partial(place, suite))
+                write(suite, report, options.out)
                 print(f"{case.name} {kind} t{threads}:", *(f"{row['peer']} {row['rate']:.3g}" for row in results),
                       results[0]["unit"] if results else "nobody", flush=True)
     try:
-        plot(report, options.out / "peers.png")
+        plot(suite, report, options.out / "peers.png")
     except ImportError:
         note("peers.png is left out: the Python package matplotlib is not installed")
     lost = [row for row in report["left_out"] if row["peer"] == "rapt"]
@@ -742,4 +754,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(ATTENTION, __doc__))

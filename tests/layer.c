@@ -3,6 +3,7 @@
  * second time, in random problems of every type, layout and number of threads, all memory around what is written included. The
  * layer is compared with the calls it stands for, bit for bit, and with plain loops in double. Results are hashed: the hash is
  * that of every machine. Then what is refused, and that it touches nothing. */
+#define _DEFAULT_SOURCE
 #include "rapt_layer.h"
 
 #include <inttypes.h>

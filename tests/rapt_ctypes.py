@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""include/rapt.h for ctypes, as far as Python here needs it."""
+"""include/rapt.h and rapt_layer.h for ctypes, as far as Python here needs them."""
 import ctypes
 
 (F32, F16, BF16, F8_E4M3, F8_E5M2, INT8, INT4, INT4_MIN, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, BOOL, BIT, I32) = range(1, 17)
@@ -47,6 +47,22 @@ AppendArgs = structure("AppendArgs", [
 RopeArgs = structure("RopeArgs", [
     (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch heads tokens d"), (Layout, "in_ out"), (ctypes.c_void_p, "from_ to"),
     (Rotary, "rotary"), (ctypes.c_void_p, "starts lengths token_starts positions")])
+
+LinearDesc = structure("LinearDesc", [
+    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch tokens in_ out"), (Layout, "x y residual weight"), (ctypes.c_int, "activation"),
+    (ctypes.c_char_p, "isa")])
+LinearArgs = structure("LinearArgs", [
+    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "x weight bias scales residual y workspace"), (ctypes.c_size_t, "workspace_bytes")])
+LayerDesc = structure("LayerDesc", [
+    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "attention"), (ctypes.c_int64, "x_width y_width z_width out_width keys"),
+    (Layout, "x y z out residual wq wk wv wo"), (ctypes.c_int, "packed"), (Rotary, "rotary"), (ctypes.c_int, "position_table"),
+    (Layout, "weights")])
+LayerArgs = structure("LayerArgs", [
+    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "x y z residual out wq wk wv wo bq bk bv bo wq_scales wk_scales wv_scales wo_scales "
+                                                 "position_table"),
+    (ctypes.c_int64, "table_positions"), (ctypes.c_void_p, "k_cache v_cache k_scales v_scales starts weights attention workspace"),
+    (ctypes.c_size_t, "workspace_bytes")])
+LINEAR_PLAN_WORDS, LAYER_PLAN_WORDS = 64, 1280
 
 
 class Error(Exception):

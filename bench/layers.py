@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""rapt_linear and rapt_layer beside PyTorch's nn.Linear and nn.MultiheadAttention, ONNX Runtime and NumPy, in one run on one machine,
+as peers.py measures: the same values, turn by turn, medians, each output compared with float64. Writes peers.json, peers.md and
+peers.png; `pip install -r bench/requirements-peers.txt` brings what it can use."""
+import ctypes
+import functools
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import typing
+
+import numpy as np
+
+import peers
+import rapt_ctypes
+from peers import Unsupported, aligned, fill, widened
+
+
+class Case(typing.NamedTuple):
+    name: str
+    tokens: int
+    width: int
+    out: int       # channels of a linear map; of a layer its width again
+    heads: int     # 0: a linear map, else self-attention with so many heads, of one sequence
+    memory: bool   # bound by reading the weights, else by arithmetic
+
+    def work(self, element_bytes):
+        """Bytes of the weights, or two operations for each product."""
+        if self.memory:
+            return self.width * self.out * element_bytes
+        maps = self.tokens * self.width * self.out * (4 if self.heads else 1)
+        return 2 * maps + (4 * self.tokens * self.tokens * self.width if self.heads else 0)
+
+
+CASES = [
+    Case("L128-384", 128, 384, 384, 0, False),
+    Case("L128-768", 128, 768, 768, 0, False),
+    Case("L128-4096", 128, 4096, 4096, 0, False),
+    Case("L512-384", 512, 384, 1536, 0, False),
+    Case("L512-768", 512, 768, 3072, 0, False),
+    Case("L512-4096", 512, 4096, 4096, 0, False),
+    Case("L1-384", 1, 384, 384, 0, True),
+    Case("L1-768", 1, 768, 768, 0, True),
+    Case("L1-4096", 1, 4096, 4096, 0, True),
+    Case("L4-4096", 4, 4096, 4096, 0, True),
+    Case("MHA-768", 512, 768, 768, 12, False),
+    Case("MHA-384", 128, 384, 384, 12, False),
+]
+
+
+class Problem:
+    """X as [token, channel]; caches: as many copies of the weights as it takes for each call to find its own in memory, each the
+    weight [out, in] and the bias of the map, or those of the packed projections and of the output's."""
+
+    def __init__(self, case, kind, threads):
+        self.case, self.kind, self.threads = case, kind, threads
+        self.x = fill((case.tokens, case.width), kind, 1)
+        rows = [case.out] if not case.heads else [3 * case.width, case.width]
+        first = []
+        for i, out in enumerate(rows):
+            weight = self.scaled(fill((out, case.width), kind, 2 + i))
+            first += [weight, fill((out,), kind, 5 + i)]
+        count = math.ceil(peers.COLD_BYTES / first[0].nbytes) if case.memory else 1
+        self.caches = [first] + [[x.copy() for x in first] for _ in range(count - 1)]
+        self.work = case.work(self.x.itemsize)
+
+    def scaled(self, x):
+        """Weights of a trained model's size: a power of two of what fill gives, exact in each type."""
+        factor = 2.0 ** -round(math.log2(self.case.width) / 2)
+        if x.dtype == np.uint16:
+            return ((widened(x) * np.float32(factor)).view(np.uint32) >> 16).astype(np.uint16)
+        return (x * x.dtype.type(factor)).astype(x.dtype)
+
+    @functools.cached_property
+    def expected(self):
+        case = self.case
+        wide = [widened(x).astype(np.float64) for x in self.caches[0]]
+        x = widened(self.x).astype(np.float64)
+        y = x @ wide[0].T + wide[1]
+        if not case.heads:
+            return y
+        q, k, v = (part.reshape(case.tokens, case.heads, -1).transpose(1, 0, 2) for part in np.split(y, 3, axis=1))
+        logits = q @ k.transpose(0, 2, 1) / math.sqrt(case.width / case.heads)
+        weights = np.exp(logits - logits.max(2, keepdims=True))
+        o = weights @ v / weights.sum(2, keepdims=True)
+        return o.transpose(1, 0, 2).reshape(case.tokens, case.width) @ wide[2].T + wide[3]
+
+    def error(self, out):
+        """Largest absolute difference from float64; NaN counts as infinite."""
+        error = np.abs(widened(out).astype(np.float64) - self.expected).max()
+        return math.inf if np.isnan(error) else float(error)
+
+
+class Rapt(peers.Rapt):
+    def __init__(self, options, threads):
+        super().__init__(options, threads)
+        self.library.c.rapt_layout_bshd.restype = rapt_ctypes.Layout
+        self.library.c.rapt_layout_bshd.argtypes = [ctypes.c_int] + [ctypes.c_int64] * 3
+
+    def workspace(self, function, plan, threads):
+        size = ctypes.c_size_t()
+        self.check(function(plan, ctypes.c_int64(threads), ctypes.byref(size)))
+        return aligned((size.value,), np.uint8)
+
+    def setup(self, problem):
+        return (self.layer if problem.case.heads else self.linear)(problem)
+
+    def rows(self, problem, tokens, channels):
+        return self.library.c.rapt_layout_bshd(self.TYPES[problem.kind], 1, tokens, channels)
+
+    def linear(self, problem):
+        c, case, threads = self.library.c, problem.case, problem.threads
+        desc = self.library.initialised(rapt_ctypes.LinearDesc, c.rapt_linear_desc_init_sized)
+        desc.tokens, desc.in_, desc.out = case.tokens, case.width, case.out
+        desc.x, desc.y = self.rows(problem, case.tokens, case.width), self.rows(problem, case.tokens, case.out)
+        desc.weight = self.rows(problem, case.out, case.width)
+        plan = (ctypes.c_uint64 * rapt_ctypes.LINEAR_PLAN_WORDS)()
+        self.check(c.rapt_linear_plan_init(plan, ctypes.byref(desc)))
+        workspace = self.workspace(c.rapt_linear_workspace_size, plan, threads)
+        out = aligned((case.tokens, case.out), problem.x.dtype)
+        bias = widened(problem.caches[0][1]).astype(np.float32)
+
+        def args(weight):
+            a = self.library.initialised(rapt_ctypes.LinearArgs, c.rapt_linear_args_init_sized)
+            a.x, a.weight, a.bias, a.y, a.workspace = (x.ctypes.data for x in (problem.x, weight, bias, out, workspace))
+            a.workspace_bytes = workspace.nbytes
+            return a
+        calls = [args(weights[0]) for weights in problem.caches]
+        if threads == 1:
+            def run(indices):
+                for i in indices:
+                    self.check(c.rapt_linear_run(plan, ctypes.byref(calls[i]), ctypes.c_int64(0), ctypes.c_int64(1)))
+                return out
+        else:
+            parallel, pool = self.shares, self.pool(threads)
+
+            def run(indices):
+                for i in indices:
+                    self.check(parallel(plan, ctypes.byref(calls[i]), ctypes.c_int64(threads), pool))
+                return out
+        run.arrays = bias, workspace
+        return run, lambda out: out
+
+    @functools.cached_property
+    def shares(self):
+        """rapt_linear_run on all threads of the pool, in C: a callback of Python's would cost more than a small map."""
+        library = os.path.abspath(self.library.c._name)
+        source = """
+            #include "rapt_layer.h"
+            #include "rapt_pool.h"
+            typedef struct call { const rapt_linear_plan *plan; const rapt_linear_args *args; int64_t n; } call;
+            static void share(void *arg, int64_t i) { call *c = arg; rapt_linear_run(c->plan, c->args, i, c->n); }
+            int shares(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t n, void *pool) {
+                call c = {plan, args, n};
+                rapt_pool_for(pool, n, share, &c);
+                return 0;
+            }"""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "shares.so")
+            pathlib.Path(folder, "shares.c").write_text(source)
+            subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-shared", "-fPIC", "-pthread", f"-I{peers.ROOT}/include",
+                            f"{folder}/shares.c", f"{peers.ROOT}/dispatch/pool.c", library, "-o", path], check=True)
+            loaded = ctypes.CDLL(path)
+        self.pool_library = loaded
+        loaded.rapt_pool_create.restype = ctypes.c_void_p
+        loaded.rapt_pool_create.argtypes = [ctypes.c_int64]
+        return loaded.shares
+
+    def layer(self, problem):
+        c, case, threads = self.library.c, problem.case, problem.threads
+        attention = self.library.desc()
+        attention.batch, attention.heads, attention.kv_heads, attention.q_len = 1, case.heads, case.heads, case.tokens
+        attention.d_k = attention.d_v = case.width // case.heads
+        attention.threads = threads
+        desc = self.library.initialised(rapt_ctypes.LayerDesc, c.rapt_layer_desc_init_sized)
+        desc.attention = ctypes.addressof(attention)
+        desc.x_width, desc.packed = case.width, 1
+        desc.x = desc.out = self.rows(problem, case.tokens, case.width)
+        desc.wq, desc.wo = self.rows(problem, 3 * case.width, case.width), self.rows(problem, case.width, case.width)
+        plan = (ctypes.c_uint64 * rapt_ctypes.LAYER_PLAN_WORDS)()
+        self.check(c.rapt_layer_plan_init(plan, ctypes.byref(desc)))
+        workspace = self.workspace(c.rapt_layer_workspace_size, plan, threads)
+        out = aligned((case.tokens, case.width), problem.x.dtype)
+        packed, packed_bias, wo, bias = problem.caches[0]
+        packed_bias, bias = (widened(x).astype(np.float32) for x in (packed_bias, bias))
+        args = self.library.initialised(rapt_ctypes.LayerArgs, c.rapt_layer_args_init_sized)
+        args.x, args.out, args.wq, args.bq, args.wo, args.bo, args.workspace = (
+            x.ctypes.data for x in (problem.x, out, packed, packed_bias, wo, bias, workspace))
+        args.workspace_bytes = workspace.nbytes
+        rest = () if threads == 1 else (ctypes.c_int64(threads), self.pool_library.rapt_pool_for, self.pool(threads))
+        function = c.rapt_layer_run if threads == 1 else c.rapt_layer_run_parallel
+
+        def run(indices):
+            for _ in indices:
+                self.check(function(plan, ctypes.byref(args), *rest))
+            return out
+        run.arrays = packed_bias, bias, workspace
+        return run, lambda out: out
+
+
+class Torch:
+    """nn.Linear and nn.MultiheadAttention as they are used for inference: evaluation mode, inference mode, no weights wanted, which
+    lets the latter take its fast path."""
+    packages = "torch",
+
+    def __init__(self, options, threads):
+        import torch
+        torch.set_num_threads(threads)
+        self.torch = torch
+
+    def tensor(self, x):
+        from_numpy = self.torch.from_numpy
+        return from_numpy(x.view(np.int16)).view(self.torch.bfloat16) if x.dtype == np.uint16 else from_numpy(x)
+
+    def setup(self, problem):
+        torch, case = self.torch, problem.case
+        x, modules = self.tensor(problem.x), []
+        for weights in problem.caches:
+            tensors = [self.tensor(w) for w in weights]
+            if case.heads:
+                module = torch.nn.MultiheadAttention(case.width, case.heads, batch_first=True, dtype=x.dtype)
+                module.in_proj_weight.data, module.in_proj_bias.data = tensors[:2]
+                module.out_proj.weight.data, module.out_proj.bias.data = tensors[2:]
+            else:
+                module = torch.nn.Linear(case.width, case.out, dtype=x.dtype, device="meta").to_empty(device="cpu")
+                module.weight.data, module.bias.data = tensors
+            modules.append(module.eval())
+
+        def run(indices):
+            with torch.inference_mode():
+                for i in indices:
+                    out = modules[i](x[None], x[None], x[None], need_weights=False)[0][0] if case.heads else modules[i](x)
+            return out
+
+        def numpy(out):
+            return out.contiguous().view(torch.int16).numpy().view(np.uint16) if problem.kind == "bf16" else out.numpy()
+        return run, numpy
+
+
+class OnnxRuntime(peers.OnnxRuntime):
+    """Gemm with constant weights, which it packs beforehand."""
+
+    def setup(self, problem):
+        case = problem.case
+        if problem.kind != "f32":
+            raise Unsupported("f32 only")
+        if case.heads:
+            raise Unsupported("no operator of the whole layer for weights of this layout")
+        helper, types = self.onnx.helper, self.onnx.TensorProto
+        sessions = []
+        numpy_helper = self.onnx.numpy_helper
+        for weight, bias in problem.caches:
+            node = helper.make_node("Gemm", ["x", "w", "b"], ["o"], transB=1)
+            graph = helper.make_graph([node], "linear", [helper.make_tensor_value_info("x", types.FLOAT, None)],
+                                      [helper.make_tensor_value_info("o", types.FLOAT, None)],
+                                      [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")])
+            model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+            options = self.runtime.SessionOptions()
+            options.intra_op_num_threads, options.inter_op_num_threads = problem.threads, 1
+            sessions.append(self.runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]))
+        out = aligned((case.tokens, case.out), np.float32)
+        bindings = []
+        for session in sessions:
+            binding = session.io_binding()
+            values = self.runtime.OrtValue.ortvalue_from_numpy(problem.x), self.runtime.OrtValue.ortvalue_from_numpy(out)
+            binding.bind_ortvalue_input("x", values[0])
+            binding.bind_ortvalue_output("o", values[1])
+            bindings.append((session, binding, values))
+
+        def run(indices):
+            for i in indices:
+                session, binding, _ = bindings[i]
+                session.run_with_iobinding(binding)
+            return out
+        return run, lambda out: out
+
+
+class NumPy:
+    packages = "numpy",
+
+    def __init__(self, options, threads):
+        pass
+
+    def setup(self, problem):
+        if problem.kind != "f32":
+            raise Unsupported("matrix products in f32 only")
+        if problem.case.heads:
+            raise Unsupported("no attention")
+        out = aligned((problem.case.tokens, problem.case.out), np.float32)
+
+        def run(indices):
+            for i in indices:
+                weight, bias = problem.caches[i]
+                np.matmul(problem.x, weight.T, out=out)
+                np.add(out, bias, out=out)
+            return out
+        return run, lambda out: out
+
+
+LAYERS = peers.Suite("Linear maps and multi-head attention", CASES, Problem, {
+    "rapt": ("rapt", Rapt, {}),
+    "torch": ("PyTorch", Torch, {}),
+    "ort": ("ONNX Runtime", OnnxRuntime, {}),
+    "numpy": ("NumPy", NumPy, {}),
+})
+
+if __name__ == "__main__":
+    sys.exit(peers.main(LAYERS, __doc__))
