@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt: fused flash-style attention for CPUs. This header is the whole public API, and its comments are the contract.
+/* rapt: fused flash-style attention for CPUs. This header is the whole API of attention, and its comments are the
+ * contract; rapt_layer.h is that of the layer around it.
  *
  *     O[b,h,i,:] = sum_j P[i,j] V[b,hk,j,:]      P[i,:] = softmax over the attended keys j of scale * <Q[b,h,i,:], K[b,hk,j,:]>
  *

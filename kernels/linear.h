@@ -306,12 +306,16 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
                      rows, vectors);
 }
 
-/* The outputs of some rows of weights for the tokens of a tile. */
+/* The outputs of some rows of weights for the tokens of a tile; f32 without a residual goes where it belongs at once. */
 static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_t token, int tokens, int64_t out, int outs,
                       const float *c) {
     const rapt_linear_problem *p = t->problem;
     size_t ld = (size_t)(outs + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
     for (int i = 0; i < tokens; i += RAPT_VL) {
+        int rows = smaller(RAPT_VL, tokens - i);
+        int at_once = rows == RAPT_VL && p->y.type == RAPT_F32 && !p->residual.type ? outs - outs % RAPT_VL : 0;
+        char *y[RAPT_VL];
+        for (int j = 0; j < rows; j++) y[j] = t->y + token_offset(p, &p->y, token + i + j) + (size_t)out * sizeof(float);
         for (int n = 0; n < outs; n += RAPT_VL) {
             vf square[RAPT_VL]; /* beyond the outputs, the last one again */
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
@@ -320,10 +324,12 @@ static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_
                                    v_set1(t->scales ? t->scales[out + at] : 1.0f), v_set1(t->bias ? t->bias[out + at] : 0.0f));
             }
             v_transpose(square);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->rows + (size_t)j * ld + n, square[j]);
+            if (n < at_once) RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(y[j] + (size_t)n * sizeof(float), square[j]);
+            else RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->rows + (size_t)j * ld + n, square[j]);
         }
-        for (int j = 0; j < RAPT_VL && i + j < tokens; j++)
-            write_outputs(t, token + i + j, out, outs, s->rows + (size_t)j * ld, s->rows + RAPT_VL * ld);
+        for (int j = 0; j < rows && at_once < outs; j++)
+            write_outputs(t, token + i + j, out + at_once, outs - at_once, s->rows + (size_t)j * ld + at_once,
+                          s->rows + RAPT_VL * ld);
     }
 }
 
