@@ -598,5 +598,5 @@ bool bench_register_cases(void) {
                     }
             }
     free(isas);
-    return true;
+    return bench_register_layers(counts, n_counts);
 }
