@@ -117,8 +117,8 @@ def main():
             ("punctuation", "", ranges(c for c in characters if is_punctuation(c))),
             ("han", "Ideographs.", HAN)):
         print((f"/* {what} */\n" if what else "") + table(f"unicode_range unicode_{name}[]", [pair(*r) for r in members]) + "\n")
-    print("/* Characters that become another one: decomposed, without marks, in lower case. Every step-th from first to last; the\n"
-          " * n-th of them becomes to + n * growth. */\n"
+    print("/* Characters that become another one: decomposed, without marks, in lower case. Every step-th from first to last;\n"
+          " * the n-th of them becomes to + n * growth. */\n"
           "typedef struct unicode_run {\n    uint32_t first, last, to;\n    uint8_t step, growth;\n} unicode_run;")
     print(table("unicode_run unicode_runs[]", [f"{{0x{first:x}, 0x{last:x}, 0x{to:x}, {step}, {growth}}}"
                                                for first, last, step, to, growth in runs(single)]))

@@ -90,8 +90,8 @@ static const unicode_range unicode_han[] = {
     {0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xf900, 0xfaff}, {0x20000, 0x2a6df}, {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f},
     {0x2b920, 0x2ceaf}, {0x2f800, 0x2fa1f}};
 
-/* Characters that become another one: decomposed, without marks, in lower case. Every step-th from first to last; the
- * n-th of them becomes to + n * growth. */
+/* Characters that become another one: decomposed, without marks, in lower case. Every step-th from first to last;
+ * the n-th of them becomes to + n * growth. */
 typedef struct unicode_run {
     uint32_t first, last, to;
     uint8_t step, growth;
