@@ -129,7 +129,7 @@ static int parse(job *j, int argc, char **argv) {
     if (v[FILE_] && !v[OUT] && !v[TOKENS] && !v[TIME]) return cli_fail(PROGRAM, "--file needs --out, --tokens or --time");
     if (v[OUT] && !output_locate(&j->out, v[OUT]))
         return cli_fail(PROGRAM, "%s: it cannot be written: %s", v[OUT], strerror(errno));
-    return v[TOKENS] ? 0 : cli_check_isa(PROGRAM, v[ISA]);
+    return v[TOKENS] && !v[ISA] ? 0 : cli_check_isa(PROGRAM, v[ISA]);
 }
 
 /* ---- What is read -------------------------------------------------------------------------------------------------------- */
