@@ -255,7 +255,7 @@ def test_program():
     status, out, err = minilm("--file", "lines", "--out", "E.npy", "--progress", "--batch", "32")
     ok(status == 0 and not out and re.fullmatch(r"\r32 of 80 [^\r]*\r64 of 80 [^\r]*\r80 of 80 sentences, \d+ a second\n", err),
        "--progress", err)
-    status, out, err = minilm("--file", "lines", "--time", "3")
+    status, out, err = minilm("--time", "3", *pair)
     ok(status == 0 and re.fullmatch(r"(\d+\.\d{6}\n){3}", out), "--time", (out, err))
     os.unlink("lines")
     os.unlink("E.npy")
