@@ -6,17 +6,19 @@
 
 enum { SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL };
 
-/* Tokens up to which weights are multiplied as they lie in memory; rows and tokens of a register tile then, and rows for a single
- * token of four bytes or less an element: one row is one stream for the hardware's prefetching, narrow ones need more
- * chains of additions. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+/* Tokens up to which weights are multiplied as they lie in memory; tokens of a register tile then, and rows if it is full. Fewer
+ * tokens take one row, which is one stream for the hardware's prefetching; but for a single one, elements of less than four bytes
+ * need several chains of additions. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
 enum {
-    FEW_TOKENS = RAPT_VL == 1 ? 1 : RAPT_VL * 3 / 4,
-    MAP_TOKENS = RAPT_VL == 16  ? 4
-                 : RAPT_VL == 1 ? 1
-                                : 2,
-    MAP_ROWS = RAPT_VL == 16  ? 4
-               : RAPT_VL == 8 ? 2
-                              : 1,
+    FEW_TOKENS = RAPT_VL == 16 ? 24 : RAPT_VL,
+    MAP_TOKENS = RAPT_VL == 16  ? 8
+                 : RAPT_VL == 8 ? 4
+                 : RAPT_VL == 4 ? 2
+                                : 1,
+    MAP_ROWS = RAPT_VL == 16 ? 2 : 1,
+    NARROW_ROWS = RAPT_VL == 16  ? 4
+                  : RAPT_VL == 8 ? 2
+                                 : 1,
 };
 
 /* Weights, and tokens in lanes, that are staged at a time: L2 has room for them beside the products. Measured, ibid. */
@@ -141,18 +143,43 @@ static RAPT_INLINE void map_tile(load_channels *load, const size_t bytes, const 
             v_store(sums + (size_t)r * ld + j * RAPT_PARTIAL_SUMS + v * RAPT_VL, acc[(r * nt + j) * SUM_VECTORS + v]);
 }
 
-/* Row by row, all parts of each, so that memory sees one stream. */
-static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, const int nr, const int nt, const char *weights,
-                                    size_t stride, int rows, const float *x, size_t ldx, int64_t in, float *sums, size_t ld) {
-    int whole = rows - rows % nr;
-    for (int r = 0; r < rows; r += r < whole ? nr : 1)
+/* All parts of a row or some, and all tokens, so that weights come from memory once, as they lie there. */
+static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, const char *weights, size_t stride, int rows,
+                                    const float *x, size_t ldx, int tokens, int64_t in, float *sums) {
+    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
+    const bool narrow = bytes < sizeof(float) && tokens == 1;
+    for (int r = 0, nr; r < rows; r += nr) {
+        nr = tokens >= MAP_TOKENS ? MAP_ROWS : narrow ? NARROW_ROWS : 1;
+        if (nr > rows - r) nr = 1;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART) {
             const char *from = weights + (size_t)r * stride + (size_t)first * bytes;
             float *to = sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld;
-            int channels = smaller(RAPT_LINEAR_PART, in - first);
-            if (r < whole) map_tile(load, bytes, nr, nt, from, stride, x + first, ldx, channels, to, ld);
-            else map_tile(load, bytes, 1, nt, from, stride, x + first, ldx, channels, to, ld);
+            const float *token = x + first;
+            int channels = smaller(RAPT_LINEAR_PART, in - first), t = 0;
+            if (narrow && nr > 1) {
+                map_tile(load, bytes, NARROW_ROWS, 1, from, stride, token, ldx, channels, to, ld);
+                continue;
+            }
+            for (; t + MAP_TOKENS <= tokens; t += MAP_TOKENS, token += MAP_TOKENS * ldx, to += MAP_TOKENS * RAPT_PARTIAL_SUMS)
+                if (nr > 1) map_tile(load, bytes, MAP_ROWS, MAP_TOKENS, from, stride, token, ldx, channels, to, ld);
+                else map_tile(load, bytes, 1, MAP_TOKENS, from, stride, token, ldx, channels, to, ld);
+            for (int i = 0; i < nr; i++) {
+                const char *row = from + (size_t)i * stride;
+                const float *last = token;
+                float *into = to + (size_t)i * ld;
+                int left = tokens - t;
+                if (MAP_TOKENS > 4 && left >= 4) {
+                    map_tile(load, bytes, 1, 4, row, stride, last, ldx, channels, into, ld);
+                    left -= 4, last += 4 * ldx, into += 4 * RAPT_PARTIAL_SUMS;
+                }
+                if (MAP_TOKENS > 2 && left >= 2) {
+                    map_tile(load, bytes, 1, 2, row, stride, last, ldx, channels, into, ld);
+                    left -= 2, last += 2 * ldx, into += 2 * RAPT_PARTIAL_SUMS;
+                }
+                if (left) map_tile(load, bytes, 1, 1, row, stride, last, ldx, channels, into, ld);
+            }
         }
+    }
 }
 
 /* The weights' types. */
@@ -164,17 +191,7 @@ static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, con
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     static RAPT_NOINLINE void map_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, size_t ldx,        \
                                                 int tokens, int64_t in, float *sums) {                                           \
-        size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;                                                                          \
-        int t = 0;                                                                                                               \
-        for (; MAP_TOKENS >= 4 && t + 4 <= tokens; t += 4)                                                                       \
-            map_rows_as(load_##suffix, bytes, MAP_ROWS, 4, weights, stride, rows, x + (size_t)t * ldx, ldx, in,                  \
-                        sums + t * RAPT_PARTIAL_SUMS, ld);                                                                       \
-        for (; MAP_TOKENS >= 2 && t + 2 <= tokens; t += 2)                                                                       \
-            map_rows_as(load_##suffix, bytes, MAP_ROWS, 2, weights, stride, rows, x + (size_t)t * ldx, ldx, in,                  \
-                        sums + t * RAPT_PARTIAL_SUMS, ld);                                                                       \
-        for (; t < tokens; t++)                                                                                                  \
-            map_rows_as(load_##suffix, bytes, bytes == sizeof(float) ? 1 : MAP_ROWS, 1, weights, stride, rows,                   \
-                        x + (size_t)t * ldx, ldx, in, sums + t * RAPT_PARTIAL_SUMS, ld);                                         \
+        map_rows_as(load_##suffix, bytes, weights, stride, rows, x, ldx, tokens, in, sums);                                      \
     }
 RAPT_LINEAR_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
