@@ -25,10 +25,10 @@ enum {
 enum { STAGED_WEIGHTS = 96 << 10, STAGED_TOKENS = 256 << 10, LEAST_TILES = 4, MOST_TILES = 8 };
 
 typedef struct linear_scratch {
-    float *x;       /* few tokens: [MAP_TOKENS' multiple][padded in]; else for each tile [in, part by part in the order of
-                       sums][LANES] */
+    float *x;       /* few tokens: [groups of RAPT_PARTIAL_SUMS channels][tokens][those channels]; else for each tile [in, part by
+                       part in the order of sums][LANES] */
     float *weights; /* [group of rows][ld_weights] */
-    float *row;     /* one of them before it is repeated, for COPIES */
+    float *row;     /* one of them before it is repeated, for COPIES; few tokens: one of them */
     float *c;       /* for each tile [group][LANES]; few: as in map_rows */
     float *rows;    /* [RAPT_VL][padded group]: of the output, and of the residual */
 } linear_scratch;
@@ -68,6 +68,7 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
     if (tokens <= FEW_TOKENS) {
         *s = (linear_scratch){
             .x = take(memory, &used, (size_t)tokens * in),
+            .row = take(memory, &used, in),
             .c = take(memory, &used,
                       (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS * (size_t)tokens * RAPT_PARTIAL_SUMS),
             .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
@@ -119,24 +120,25 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* ---- Few tokens: channels in lanes --------------------------------------------------------------------------------------- */
 
-/* sums[r][t] (+)= the partial sums of nr rows of weights and nt tokens over the channels of a part. nr and nt are constants
- * wherever this is called. */
+/* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's channels lie in groups
+ * of RAPT_PARTIAL_SUMS, ldx floats from group to group, filled up with zeros. nr and nt are constants wherever this is called. */
 static RAPT_INLINE void map_tile(load_channels *load, const size_t bytes, const int nr, const int nt, const char *weights,
                                  size_t stride, const float *x, size_t ldx, int channels, float *sums, size_t ld) {
-    vf acc[16];
+    vf acc[16], w[4];
     RAPT_UNROLL for (int a = 0; a < nr * nt * SUM_VECTORS; a++) acc[a] = v_set1(0.0f);
-    int i = 0;
-    for (; i + RAPT_PARTIAL_SUMS <= channels; i += RAPT_PARTIAL_SUMS)
-        RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) RAPT_UNROLL for (int r = 0; r < nr; r++) {
-            vf w = load(weights + (size_t)r * stride, i + v * RAPT_VL);
-            RAPT_UNROLL for (int j = 0; j < nt; j++) acc[(r * nt + j) * SUM_VECTORS + v] =
-                v_fma(w, v_load(x + (size_t)j * ldx + i + v * RAPT_VL), acc[(r * nt + j) * SUM_VECTORS + v]);
-        }
-    if (i < channels) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) RAPT_UNROLL for (int r = 0; r < nr; r++) {
-            int at = i + v * RAPT_VL, left = larger(0, smaller(RAPT_VL, channels - at));
-            vf w = load_part(load, bytes, weights + (size_t)r * stride + (size_t)smaller(at, channels) * bytes, left);
-            RAPT_UNROLL for (int j = 0; j < nt; j++) acc[(r * nt + j) * SUM_VECTORS + v] =
-                v_fma(w, v_load(x + (size_t)j * ldx + at), acc[(r * nt + j) * SUM_VECTORS + v]);
+    for (int i = 0; i < channels; i += RAPT_PARTIAL_SUMS, x += ldx) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
+            if (i + RAPT_PARTIAL_SUMS <= channels)
+                RAPT_UNROLL for (int r = 0; r < nr; r++) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
+            else {
+                int at = smaller(i + v * RAPT_VL, channels), left = smaller(RAPT_VL, channels - at);
+                RAPT_UNROLL for (int r = 0; r < nr; r++) w[r] =
+                    load_part(load, bytes, weights + (size_t)r * stride + (size_t)at * bytes, left);
+            }
+            RAPT_UNROLL for (int j = 0; j < nt; j++) {
+                vf token = v_load(x + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
+                RAPT_UNROLL for (int r = 0; r < nr; r++) acc[(r * nt + j) * SUM_VECTORS + v] =
+                    v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
+            }
         }
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int j = 0; j < nt; j++)
         RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++)
@@ -145,7 +147,7 @@ static RAPT_INLINE void map_tile(load_channels *load, const size_t bytes, const 
 
 /* All parts of a row or some, and all tokens, so that weights come from memory once, as they lie there. */
 static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, const char *weights, size_t stride, int rows,
-                                    const float *x, size_t ldx, int tokens, int64_t in, float *sums) {
+                                    const float *x, int tokens, int64_t in, float *sums) {
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
     const bool narrow = bytes < sizeof(float) && tokens == 1;
     for (int r = 0, nr; r < rows; r += nr) {
@@ -154,29 +156,30 @@ static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, con
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART) {
             const char *from = weights + (size_t)r * stride + (size_t)first * bytes;
             float *to = sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld;
-            const float *token = x + first;
+            const float *token = x + first * tokens;
             int channels = smaller(RAPT_LINEAR_PART, in - first), t = 0;
             if (narrow && nr > 1) {
-                map_tile(load, bytes, NARROW_ROWS, 1, from, stride, token, ldx, channels, to, ld);
+                map_tile(load, bytes, NARROW_ROWS, 1, from, stride, token, ld, channels, to, ld);
                 continue;
             }
-            for (; t + MAP_TOKENS <= tokens; t += MAP_TOKENS, token += MAP_TOKENS * ldx, to += MAP_TOKENS * RAPT_PARTIAL_SUMS)
-                if (nr > 1) map_tile(load, bytes, MAP_ROWS, MAP_TOKENS, from, stride, token, ldx, channels, to, ld);
-                else map_tile(load, bytes, 1, MAP_TOKENS, from, stride, token, ldx, channels, to, ld);
+            for (; t + MAP_TOKENS <= tokens;
+                 t += MAP_TOKENS, token += MAP_TOKENS * RAPT_PARTIAL_SUMS, to += MAP_TOKENS * RAPT_PARTIAL_SUMS)
+                if (nr > 1) map_tile(load, bytes, MAP_ROWS, MAP_TOKENS, from, stride, token, ld, channels, to, ld);
+                else map_tile(load, bytes, 1, MAP_TOKENS, from, stride, token, ld, channels, to, ld);
             for (int i = 0; i < nr; i++) {
                 const char *row = from + (size_t)i * stride;
                 const float *last = token;
                 float *into = to + (size_t)i * ld;
                 int left = tokens - t;
                 if (MAP_TOKENS > 4 && left >= 4) {
-                    map_tile(load, bytes, 1, 4, row, stride, last, ldx, channels, into, ld);
-                    left -= 4, last += 4 * ldx, into += 4 * RAPT_PARTIAL_SUMS;
+                    map_tile(load, bytes, 1, 4, row, stride, last, ld, channels, into, ld);
+                    left -= 4, last += 4 * RAPT_PARTIAL_SUMS, into += 4 * RAPT_PARTIAL_SUMS;
                 }
                 if (MAP_TOKENS > 2 && left >= 2) {
-                    map_tile(load, bytes, 1, 2, row, stride, last, ldx, channels, into, ld);
-                    left -= 2, last += 2 * ldx, into += 2 * RAPT_PARTIAL_SUMS;
+                    map_tile(load, bytes, 1, 2, row, stride, last, ld, channels, into, ld);
+                    left -= 2, last += 2 * RAPT_PARTIAL_SUMS, into += 2 * RAPT_PARTIAL_SUMS;
                 }
-                if (left) map_tile(load, bytes, 1, 1, row, stride, last, ldx, channels, into, ld);
+                if (left) map_tile(load, bytes, 1, 1, row, stride, last, ld, channels, into, ld);
             }
         }
     }
@@ -189,19 +192,19 @@ static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, con
 
 /* sums[part][r][t][RAPT_PARTIAL_SUMS] of rows and tokens, which are few; there is room for RAPT_PARTIAL_SUMS rows. */
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    static RAPT_NOINLINE void map_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, size_t ldx,        \
-                                                int tokens, int64_t in, float *sums) {                                           \
-        map_rows_as(load_##suffix, bytes, weights, stride, rows, x, ldx, tokens, in, sums);                                      \
+    static RAPT_NOINLINE void map_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, int tokens,        \
+                                                int64_t in, float *sums) {                                                       \
+        map_rows_as(load_##suffix, bytes, weights, stride, rows, x, tokens, in, sums);                                           \
     }
 RAPT_LINEAR_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-static void map_rows(rapt_type type, const char *weights, size_t stride, int rows, const float *x, size_t ldx, int tokens,
-                     int64_t in, float *sums) {
+static void map_rows(rapt_type type, const char *weights, size_t stride, int rows, const float *x, int tokens, int64_t in,
+                     float *sums) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        map_rows_##suffix(weights, stride, rows, x, ldx, tokens, in, sums);                                                      \
+        map_rows_##suffix(weights, stride, rows, x, tokens, in, sums);                                                           \
         break;
         RAPT_LINEAR_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
@@ -226,19 +229,20 @@ static void map_few_tokens(const rapt_linear_task *t) {
     linear_scratch s;
     int tokens = (int)t->tokens;
     lay_out_linear(p, t->scratch, &s, tokens, t->outs);
-    size_t ldx = padded((size_t)p->in), ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)p->weight.token_stride;
+    size_t in = padded((size_t)p->in), ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)p->weight.token_stride;
     for (int i = 0; i < tokens; i++) {
         const char *row = t->x + token_offset(p, &p->x, t->token0 + i);
-        float *x = s.x + (size_t)i * ldx;
-        memset(x + ldx - RAPT_PARTIAL_SUMS, 0, RAPT_PARTIAL_SUMS * sizeof *x);
-        stage_rows(p->x.type, x, 0, &row, 1, 0, (int)p->in);
+        memset(s.row + in - RAPT_PARTIAL_SUMS, 0, RAPT_PARTIAL_SUMS * sizeof *s.row);
+        stage_rows(p->x.type, s.row, 0, &row, 1, 0, (int)p->in);
+        for (size_t c = 0; c < in; c += RAPT_PARTIAL_SUMS)
+            memcpy(s.x + c * (size_t)tokens + (size_t)(i * RAPT_PARTIAL_SUMS), s.row + c, RAPT_PARTIAL_SUMS * sizeof *s.row);
     }
     for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS) {
         int rows = smaller(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out);
         vf total[FEW_TOKENS][SUM_VECTORS];
         for (int i = 0; i < tokens; i++)
             for (int v = 0; v < SUM_VECTORS; v++) total[i][v] = v_set1(0.0f);
-        map_rows(p->weight.type, t->weight + (size_t)out * stride, stride, rows, s.x, ldx, tokens, p->in, s.c);
+        map_rows(p->weight.type, t->weight + (size_t)out * stride, stride, rows, s.x, tokens, p->in, s.c);
         for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
             float *sums = s.c + (size_t)part * RAPT_PARTIAL_SUMS * ld;
             memset(sums + (size_t)rows * ld, 0, (size_t)(RAPT_PARTIAL_SUMS - rows) * ld * sizeof *sums);
