@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file is the header's length (8 bytes), the header (JSON), and the tensors' bytes:
- *
- *     {"__metadata__": {"key": "value", ...}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
- *
- * Of JSON only this is understood; a key that is not known here is an error. */
 #define _POSIX_C_SOURCE 200809L
 #include "safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,298 +13,319 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct reader {
-    const char *at, *end;
-    char *strings; /* where the next string goes: never longer than in the header, its quotes being more than its terminator */
-    const char *path;
-    char *error;
-} reader;
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the tensors are used as they lie in the file, whose numbers are little-endian"
+#endif
 
-__attribute__((format(printf, 2, 3))) static int fail(const reader *r, const char *format, ...) {
-    const int length = snprintf(r->error, SAFETENSORS_ERROR_BYTES, "%.200s: ", r->path);
+enum { MOST_HEADER_BYTES = 100000000 }; /* that of the format's own library */
+
+__attribute__((format(printf, 2, 3))) static bool say(char *fault, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    vsnprintf(r->error + length, SAFETENSORS_ERROR_BYTES - (size_t)length, format, args);
+    vsnprintf(fault, SAFETENSORS_FAULT_BYTES, format, args);
     va_end(args);
-    return -1;
+    for (char *c = fault; *c; c++) /* a name may have a line end */
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    return false;
 }
 
-static int not_json(const reader *r) { return fail(r, "the header is not that of a safetensors file"); }
+/* ---- JSON, as far as a header has it: objects, lists of numbers, strings ------------------------------------------------- */
 
-/* The next character that is not white space; 0 at the end. */
-static char peek(reader *r) {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t')) r->at++;
-    return r->at < r->end ? *r->at : 0;
+typedef struct cursor {
+    const char *at, *end;
+    char *strings; /* where the next string goes: never longer than in the header, its quotes being more than its terminator */
+} cursor;
+
+static void skip_space(cursor *c) {
+    while (c->at < c->end && memchr(" \t\r\n", *c->at, 4)) c->at++;
 }
 
-static int take(reader *r, char wanted) {
-    if (peek(r) != wanted) return not_json(r);
-    r->at++;
-    return 0;
+static bool take(cursor *c, char wanted) {
+    skip_space(c);
+    if (c->at == c->end || *c->at != wanted) return false;
+    c->at++;
+    return true;
 }
 
-/* After an element: 1 if another follows, 0 after the last. */
-static int more(reader *r, char close) {
-    if (peek(r) != ',' && peek(r) != close) return not_json(r);
-    return *r->at++ == ',';
-}
-
-static int hex(reader *r, uint32_t *code) {
-    *code = 0;
-    for (int i = 0; i < 4; i++, r->at++) {
-        if (r->at == r->end) return not_json(r);
-        const char c = *r->at;
-        const int digit = c >= '0' && c <= '9'   ? c - '0'
-                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                 : -1;
-        if (digit < 0) return not_json(r);
-        *code = *code * 16 + (uint32_t)digit;
+/* \uXXXX, behind the backslash. */
+static bool take_unit(cursor *c, uint32_t *unit) {
+    *unit = 0;
+    if (c->end - c->at < 5 || *c->at != 'u') return false;
+    c->at++;
+    for (int i = 0; i < 4; i++, c->at++) {
+        static const char digits[] = "0123456789abcdefABCDEF";
+        const char *digit = memchr(digits, *c->at, sizeof digits - 1);
+        if (!digit) return false;
+        *unit = *unit * 16 + (uint32_t)(digit - digits - (digit - digits > 15 ? 6 : 0));
     }
-    return 0;
+    return true;
 }
 
-/* \uXXXX, behind the u, as UTF-8; two of them for what is beyond 16 bits. */
-static int escaped(reader *r, char **to) {
+/* What stands for a character, behind the backslash, as UTF-8: two units for what is beyond 16 bits. */
+static bool take_escape(cursor *c, char **to) {
+    static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    const char *letter = c->at < c->end ? memchr(letters, *c->at, sizeof letters - 1) : NULL;
+    if (letter) {
+        c->at++;
+        *(*to)++ = meant[letter - letters];
+        return true;
+    }
     uint32_t code, low;
-    if (hex(r, &code)) return -1;
+    if (!take_unit(c, &code) || !code || (code >= 0xdc00 && code < 0xe000)) return false;
     if (code >= 0xd800 && code < 0xdc00) {
-        if (r->end - r->at < 2 || r->at[0] != '\\' || r->at[1] != 'u') return not_json(r);
-        r->at += 2;
-        if (hex(r, &low)) return -1;
-        if (low < 0xdc00 || low > 0xdfff) return not_json(r);
+        if (c->at == c->end || *c->at++ != '\\' || !take_unit(c, &low) || low < 0xdc00 || low > 0xdfff) return false;
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-    } else if (code == 0 || (code >= 0xdc00 && code <= 0xdfff)) return not_json(r);
-    const int extra = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    }
     static const unsigned char first[] = {0, 0xc0, 0xe0, 0xf0};
+    const int extra = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
     *(*to)++ = (char)(first[extra] | code >> 6 * extra);
     for (int i = extra - 1; i >= 0; i--) *(*to)++ = (char)(0x80 | (code >> 6 * i & 0x3f));
-    return 0;
+    return true;
 }
 
-static int string(reader *r, const char **value) {
-    if (take(r, '"')) return -1;
-    char *to = r->strings;
-    *value = to;
-    for (;;) {
-        if (r->at == r->end || (unsigned char)*r->at < ' ') return not_json(r);
-        const char c = *r->at++;
-        if (c == '"') break;
-        if (c != '\\') {
-            *to++ = c;
-            continue;
-        }
-        if (r->at == r->end) return not_json(r);
-        static const char from[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
-        const char kind = *r->at++;
-        const char *known = kind ? strchr(from, kind) : NULL;
-        if (known) *to++ = meant[known - from];
-        else if (kind != 'u') return not_json(r);
-        else if (escaped(r, &to)) return -1;
+static bool take_string(cursor *c, const char **text) {
+    if (!take(c, '"')) return false;
+    char *to = c->strings;
+    for (*text = to; c->at < c->end && *c->at != '"';) {
+        if ((unsigned char)*c->at < ' ') return false;
+        const char next = *c->at++;
+        if (next != '\\') *to++ = next;
+        else if (!take_escape(c, &to)) return false;
     }
-    *to++ = 0;
-    r->strings = to;
-    return 0;
+    *to++ = '\0';
+    c->strings = to;
+    return take(c, '"');
 }
 
-static int number(reader *r, int64_t *value) {
-    *value = 0;
-    if (peek(r) < '0' || *r->at > '9') return not_json(r);
-    for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++) {
-        if (*value > (INT64_MAX - 9) / 10) return not_json(r);
-        *value = *value * 10 + (*r->at - '0');
-    }
-    return 0;
-}
-
-static int numbers(reader *r, int most, int64_t *values, int *count) {
+/* At most most numbers of 0 to INT64_MAX, in brackets. */
+static bool take_list(cursor *c, int64_t *numbers, int most, int *count) {
     *count = 0;
-    if (take(r, '[')) return -1;
-    if (peek(r) == ']') {
-        r->at++;
-        return 0;
-    }
-    int next;
+    if (!take(c, '[')) return false;
+    if (take(c, ']')) return true;
     do {
-        if (*count == most) return fail(r, "the header has a list of more than %d numbers", most);
-        if (number(r, &values[(*count)++])) return -1;
-        next = more(r, ']');
-        if (next < 0) return -1;
-    } while (next);
-    return 0;
+        skip_space(c);
+        const char *const first = c->at;
+        int64_t number = 0;
+        for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++)
+            if (__builtin_mul_overflow(number, 10, &number) || __builtin_add_overflow(number, *c->at - '0', &number))
+                return false;
+        if (c->at == first || *count == most) return false;
+        numbers[(*count)++] = number;
+    } while (take(c, ','));
+    return take(c, ']');
 }
 
-/* Room for one more element in list, which has count of them; it doubles at powers of two. Null without memory. */
-static void *grown(void *list, size_t count, size_t size) {
-    if (count & (count - 1)) return list;
-    return count > SIZE_MAX / 2 / size ? NULL : realloc(list, (count ? 2 * count : 1) * size);
+static bool take_metadata(cursor *c, safetensors_file *file) {
+    if (!take(c, '{')) return false;
+    if (take(c, '}')) return true;
+    do {
+        struct safetensors_metadata *entry = &file->metadata[file->metadata_count++];
+        if (!take_string(c, &entry->key) || !take(c, ':') || !take_string(c, &entry->value)) return false;
+    } while (take(c, ','));
+    return take(c, '}');
 }
 
-static int metadata(reader *r, safetensors_file *file) {
-    if (take(r, '{')) return -1;
-    if (peek(r) == '}') {
-        r->at++;
-        return 0;
-    }
-    int next;
+static bool take_tensor(cursor *c, safetensors_tensor *tensor) {
+    unsigned seen = 0;
+    if (!take(c, '{')) return false;
     do {
-        struct safetensors_metadata *list = grown(file->metadata, file->metadata_count, sizeof *list);
-        if (!list) return fail(r, "%s", strerror(ENOMEM));
-        file->metadata = list;
-        struct safetensors_metadata *entry = &list[file->metadata_count];
-        if (string(r, &entry->key) || take(r, ':') || string(r, &entry->value)) return -1;
-        file->metadata_count++;
-        next = more(r, '}');
-        if (next < 0) return -1;
-    } while (next);
-    return 0;
+        const char *key, *dtype;
+        int count;
+        int64_t offsets[2];
+        if (!take_string(c, &key) || !take(c, ':')) return false;
+        const unsigned which = !strcmp(key, "dtype") ? 1 : !strcmp(key, "shape") ? 2 : !strcmp(key, "data_offsets") ? 4 : 8;
+        if (which == 8 || seen & which) return false;
+        seen |= which;
+        if (which == 1) {
+            if (!take_string(c, &dtype) || strlen(dtype) >= sizeof tensor->dtype) return false;
+            strcpy(tensor->dtype, dtype);
+        } else if (which == 2) {
+            if (!take_list(c, tensor->dims, SAFETENSORS_MAX_RANK, &tensor->rank)) return false;
+        } else {
+            if (!take_list(c, offsets, 2, &count) || count != 2) return false;
+            tensor->begin = offsets[0], tensor->end = offsets[1];
+        }
+    } while (take(c, ','));
+    return take(c, '}') && seen == 7;
 }
+
+static bool take_header(cursor *c, safetensors_file *file) {
+    bool metadata = false;
+    if (!take(c, '{')) return false;
+    if (!take(c, '}')) {
+        do {
+            const char *name;
+            if (!take_string(c, &name) || !take(c, ':')) return false;
+            if (!strcmp(name, "__metadata__")) {
+                if (metadata || !take_metadata(c, file)) return false;
+                metadata = true;
+            } else {
+                safetensors_tensor *tensor = &file->tensors[file->tensor_count++];
+                *tensor = (safetensors_tensor){.name = name};
+                if (!take_tensor(c, tensor)) return false;
+            }
+        } while (take(c, ','));
+        if (!take(c, '}')) return false;
+    }
+    skip_space(c); /* it is padded with spaces */
+    return c->at == c->end;
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------------------------ */
 
 static const struct dtype {
-    const char *name;
+    char name[8];
     rapt_type type;
     int bytes;
-} dtypes[] = {
-    {"F32", RAPT_F32, 4},
-    {"F16", RAPT_F16, 2},
-    {"BF16", RAPT_BF16, 2},
-    {"F8_E4M3", RAPT_F8_E4M3, 1},
-    {"F8_E5M2", RAPT_F8_E5M2, 1},
-    {"I8", RAPT_INT8, 1},
-    {"I32", RAPT_I32, 4},
-    {"BOOL", RAPT_BOOL, 1},
-    {"U8", 0, 1},
-    {"I16", 0, 2},
-    {"U16", 0, 2},
-    {"U32", 0, 4},
-    {"F64", 0, 8},
-    {"I64", 0, 8},
-    {"U64", 0, 8},
-};
+} dtypes[] = {{"BOOL", RAPT_BOOL, 1},
+              {"U8", 0, 1},
+              {"I8", RAPT_INT8, 1},
+              {"F8_E5M2", RAPT_F8_E5M2, 1},
+              {"F8_E4M3", RAPT_F8_E4M3, 1},
+              {"I16", 0, 2},
+              {"U16", 0, 2},
+              {"F16", RAPT_F16, 2},
+              {"BF16", RAPT_BF16, 2},
+              {"I32", RAPT_I32, 4},
+              {"U32", 0, 4},
+              {"F32", RAPT_F32, 4},
+              {"F64", 0, 8},
+              {"I64", 0, 8},
+              {"U64", 0, 8}};
 
-/* The object behind a tensor's name. data: all tensors' bytes, of which there are bytes. */
-static int tensor(reader *r, const char *data, int64_t bytes, safetensors_tensor *t) {
-    const struct dtype *dtype = NULL;
-    int64_t offsets[2];
-    int have_shape = 0, offset_count = 0, next;
-    if (take(r, '{')) return -1;
-    do {
-        const char *key, *name;
-        if (string(r, &key) || take(r, ':')) return -1;
-        if (!strcmp(key, "dtype") && !dtype) {
-            if (string(r, &name)) return -1;
-            for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-                if (!strcmp(name, dtypes[i].name)) dtype = &dtypes[i];
-            if (!dtype) return fail(r, "tensor '%.80s': dtype '%.20s' is not known", t->name, name);
-        } else if (!strcmp(key, "shape") && !have_shape) {
-            if (numbers(r, SAFETENSORS_MAX_RANK, t->dims, &t->rank)) return -1;
-            have_shape = 1;
-        } else if (!strcmp(key, "data_offsets") && !offset_count) {
-            if (numbers(r, 2, offsets, &offset_count)) return -1;
-        } else return fail(r, "tensor '%.80s': '%.20s' is not known, or there twice", t->name, key);
-        next = more(r, '}');
-        if (next < 0) return -1;
-    } while (next);
-    if (!dtype || !have_shape || offset_count != 2)
-        return fail(r, "tensor '%.80s': dtype, shape or data_offsets is missing", t->name);
-    int64_t size = dtype->bytes;
-    for (int i = 0; i < t->rank; i++) {
-        if (t->dims[i] && size > INT64_MAX / t->dims[i]) return fail(r, "tensor '%.80s': the shape is too large", t->name);
-        size *= t->dims[i];
-    }
-    if (offsets[0] > offsets[1] || offsets[1] > bytes) return fail(r, "tensor '%.80s' is not within the file", t->name);
-    if (offsets[1] - offsets[0] != size) return fail(r, "tensor '%.80s': its bytes are not those of its shape", t->name);
-    t->type = dtype->type;
-    t->data = data + offsets[0];
-    return 0;
+static const struct dtype *find_dtype(const char *name) {
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(name, dtypes[i].name)) return &dtypes[i];
+    return NULL;
 }
 
-static int header(reader *r, safetensors_file *file) {
-    const char *data = r->end;
-    const int64_t bytes = (int64_t)file->bytes - (data - (const char *)file->map);
-    if (take(r, '{')) return -1;
-    int next = peek(r) != '}';
-    if (!next) r->at++;
-    while (next) {
-        const char *name;
-        if (string(r, &name) || take(r, ':')) return -1;
-        if (!strcmp(name, "__metadata__")) {
-            if (file->metadata) return fail(r, "there are two __metadata__");
-            if (metadata(r, file)) return -1;
-        } else {
-            safetensors_tensor *list = grown(file->tensors, file->tensor_count, sizeof *list), other;
-            if (!list) return fail(r, "%s", strerror(ENOMEM));
-            file->tensors = list;
-            if (!safetensors_find(file, name, &other)) return fail(r, "there are two tensors '%.80s'", name);
-            list[file->tensor_count] = (safetensors_tensor){.name = name};
-            if (tensor(r, data, bytes, &list[file->tensor_count])) return -1;
-            file->tensor_count++;
-        }
-        next = more(r, '}');
-        if (next < 0) return -1;
-    }
-    return peek(r) ? not_json(r) : 0;
+static int by_place(const void *a, const void *b) {
+    const safetensors_tensor *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return (x->end > y->end) - (x->end < y->end);
 }
 
-static int map(const reader *r, safetensors_file *file) {
-    const int descriptor = open(r->path, O_RDONLY | O_CLOEXEC);
-    struct stat status;
-    if (descriptor < 0) return fail(r, "%s", strerror(errno));
-    int result = 0;
-    if (fstat(descriptor, &status)) result = fail(r, "%s", strerror(errno));
-    else if (!S_ISREG(status.st_mode)) result = fail(r, "not a file");
-    else if (status.st_size < 8) result = fail(r, "too short for a safetensors file");
-    else {
-        file->bytes = (size_t)status.st_size;
-        file->map = mmap(NULL, file->bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-        if (file->map == MAP_FAILED) {
-            file->map = NULL;
-            result = fail(r, "%s", strerror(errno));
-        }
-    }
-    close(descriptor);
-    return result;
+static int by_name(const void *a, const void *b) {
+    const safetensors_tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
 }
 
-int safetensors_open(const char *path, safetensors_file *file, char error[SAFETENSORS_ERROR_BYTES]) {
-    reader r = {.path = path, .error = error};
+/* Names, types and places: the tensors cover the data without a gap, each as long as its shape says. */
+static bool check_tensors(safetensors_file *file, const char *data, int64_t data_bytes, char *fault) {
+    qsort(file->tensors, file->tensor_count, sizeof *file->tensors, by_name);
+    for (size_t i = 1; i < file->tensor_count; i++)
+        if (!by_name(&file->tensors[i - 1], &file->tensors[i]))
+            return say(fault, "tensor '%.80s' is there twice", file->tensors[i].name);
+    qsort(file->tensors, file->tensor_count, sizeof *file->tensors, by_place);
+    int64_t end = 0;
+    for (size_t i = 0; i < file->tensor_count; i++) {
+        safetensors_tensor *t = &file->tensors[i];
+        const struct dtype *dtype = find_dtype(t->dtype);
+        if (!dtype) return say(fault, "tensor '%.80s' is of the unknown type '%s'", t->name, t->dtype);
+        int64_t bytes = dtype->bytes;
+        for (int d = 0; d < t->rank; d++)
+            if (__builtin_mul_overflow(bytes, t->dims[d], &bytes)) return say(fault, "tensor '%.80s' is too large", t->name);
+        if (t->end < t->begin || t->end - t->begin != bytes)
+            return say(fault, "tensor '%.80s' is given other bytes than its shape needs, %" PRId64, t->name, bytes);
+        if (t->begin != end)
+            return say(fault, "tensor '%.80s' begins at byte %" PRId64 " of the data, the one before ends at %" PRId64, t->name,
+                       t->begin, end);
+        t->type = dtype->type;
+        end = t->end;
+    }
+    if (end != data_bytes) return say(fault, "it has %" PRId64 " bytes of data, its header describes %" PRId64, data_bytes, end);
+    for (size_t i = 0; i < file->tensor_count; i++) file->tensors[i].data = data + file->tensors[i].begin;
+    qsort(file->tensors, file->tensor_count, sizeof *file->tensors, by_name);
+    return true;
+}
+
+static bool parse_file(safetensors_file *file, char *fault) {
+    /* The least that a tensor takes in a header, and an entry of the metadata: one more may be cut short. */
+    static const char tensor[] = "'':{'dtype':'','shape':[],'data_offsets':[0,0]}", entry[] = "'':''";
+    const unsigned char *const bytes = file->map;
+    uint64_t header = 0;
+    if (file->map_bytes < 8) return say(fault, "not a safetensors file: it ends within its first 8 bytes");
+    for (int i = 7; i >= 0; i--) header = header << 8 | bytes[i];
+    if (header > MOST_HEADER_BYTES) return say(fault, "not a safetensors file: its header would have %" PRIu64 " bytes", header);
+    if (header > file->map_bytes - 8) return say(fault, "it ends within its header of %" PRIu64 " bytes", header);
+    file->strings = malloc((size_t)header + 1);
+    file->tensors = malloc((size_t)(header / (sizeof tensor - 1) + 1) * sizeof *file->tensors);
+    file->metadata = malloc((size_t)(header / (sizeof entry - 1) + 1) * sizeof *file->metadata);
+    if (!file->strings || !file->tensors || !file->metadata) return say(fault, "%s", strerror(ENOMEM));
+    const char *const text = (const char *)bytes + 8;
+    cursor c = {text, text + header, file->strings};
+    if (!take_header(&c, file)) return say(fault, "malformed header, at its byte %td", c.at - text);
+    return check_tensors(file, c.end, (int64_t)(file->map_bytes - 8 - header), fault);
+}
+
+bool safetensors_open(safetensors_file *file, const char *path, char fault[SAFETENSORS_FAULT_BYTES]) {
+    struct stat st;
     *file = (safetensors_file){0};
-    if (map(&r, file)) return -1;
-    const unsigned char *start = file->map;
-    uint64_t length = 0;
-    for (int i = 7; i >= 0; i--) length = length << 8 | start[i];
-    int result;
-    if (length > file->bytes - 8) result = fail(&r, "cut short, or not a safetensors file");
-    else if (!(file->strings = malloc(length + 1))) result = fail(&r, "%s", strerror(ENOMEM));
-    else {
-        r.at = (const char *)start + 8;
-        r.end = r.at + length;
-        r.strings = file->strings;
-        result = header(&r, file);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
+    if (fd < 0 || fstat(fd, &st)) {
+        say(fault, "%s", strerror(errno));
+        if (fd >= 0) close(fd);
+        return false;
     }
-    if (result) safetensors_close(file);
-    return result;
+    if (!S_ISREG(st.st_mode) || st.st_size == 0 || (uintmax_t)st.st_size > SIZE_MAX) {
+        close(fd);
+        return say(fault, "%s", !S_ISREG(st.st_mode) ? "not a regular file" : st.st_size ? strerror(EFBIG) : "it is empty");
+    }
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int error = errno;
+    close(fd);
+    if (map == MAP_FAILED) return say(fault, "%s", strerror(error));
+    file->map = map;
+    file->map_bytes = (size_t)st.st_size;
+    if (parse_file(file, fault)) return true;
+    safetensors_close(file);
+    return false;
 }
 
 void safetensors_close(safetensors_file *file) {
-    if (file->map) munmap(file->map, file->bytes);
+    if (file->map) munmap(file->map, file->map_bytes);
     free(file->strings);
     free(file->tensors);
     free(file->metadata);
     *file = (safetensors_file){0};
 }
 
-int safetensors_find(const safetensors_file *file, const char *name, safetensors_tensor *tensor) {
-    for (size_t i = 0; i < file->tensor_count; i++)
-        if (!strcmp(name, file->tensors[i].name)) {
-            *tensor = file->tensors[i];
-            return 0;
-        }
-    return -1;
-}
-
 const char *safetensors_metadata(const safetensors_file *file, const char *key) {
     for (size_t i = 0; i < file->metadata_count; i++)
         if (!strcmp(key, file->metadata[i].key)) return file->metadata[i].value;
     return NULL;
+}
+
+const safetensors_tensor *safetensors_find(const safetensors_file *file, const char *name) {
+    return bsearch(&(safetensors_tensor){.name = name}, file->tensors, file->tensor_count, sizeof *file->tensors, by_name);
+}
+
+const safetensors_tensor *safetensors_shaped(const safetensors_file *file, const char *name, int rank, const int64_t *dims,
+                                             char fault[SAFETENSORS_FAULT_BYTES]) {
+    const safetensors_tensor *found = safetensors_find(file, name);
+    if (!found) {
+        say(fault, "it has no tensor '%.80s'", name);
+        return NULL;
+    }
+    if (found->rank == rank && !memcmp(found->dims, dims, (size_t)rank * sizeof *dims)) return found;
+    char shape[SAFETENSORS_MAX_RANK * 21 + 1] = ""; /* 19 digits each, a comma and a space */
+    for (int d = 0, used = 0; d < rank; d++)
+        used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%" PRId64, d ? ", " : "", dims[d]);
+    say(fault, "tensor '%.80s' must have the shape [%s]", name, shape);
+    return NULL;
+}
+
+const float *safetensors_f32(const safetensors_file *file, const char *name, int rank, const int64_t *dims,
+                             char fault[SAFETENSORS_FAULT_BYTES]) {
+    const safetensors_tensor *found = safetensors_shaped(file, name, rank, dims, fault);
+    if (!found) return NULL;
+    if (found->type != RAPT_F32) {
+        say(fault, "tensor '%.80s' is of type %s, F32 is needed", name, found->dtype);
+        return NULL;
+    }
+    if ((uintptr_t)found->data % _Alignof(float)) {
+        say(fault, "tensor '%.80s' is not aligned to its elements, as current versions of the format's library write it", name);
+        return NULL;
+    }
+    return found->data;
 }

@@ -12,7 +12,7 @@
 /* ---- The weights --------------------------------------------------------------------------------------------------------- */
 
 typedef struct loader {
-    const safetensors *file;
+    const safetensors_file *file;
     char *fault; /* "" as long as all is well */
 } loader;
 

@@ -5,7 +5,7 @@
 #define MINILM_ENCODER_H
 
 #include "rapt_pool.h"
-#include "safetensors.h"
+#include "../safetensors.h"
 
 #include <stdbool.h>
 
@@ -23,7 +23,7 @@ typedef struct encoder_layer {
 } encoder_layer;
 
 typedef struct encoder {
-    safetensors file;
+    safetensors_file file;
     const float *words, *positions, *types;
     encoder_linear norm;
     encoder_layer layers[ENCODER_LAYERS];

@@ -399,19 +399,26 @@ def test_weights():
         ("offsets beyond all numbers", changed(last, data_offsets=[2**63, 2**63 + 1536]), {}, "malformed header"),
         ("a tensor twice", aligned(head.rstrip()[:-1] + b"," + json.dumps({bias: parsed[bias]}).encode()[1:]), {},
          f"'{bias}' is there twice"),
+        ("a tensor twice, once with an escape",
+         aligned(head.rstrip()[:-1] + b"," + json.dumps({bias: parsed[bias]}).replace("emb", "\\u0065\\u006Db").encode()[1:]), {},
+         f"'{bias}' is there twice"),
         ("no such tensor", aligned(head.replace(bias.encode(), b"bias")), {}, f"no tensor '{bias}'"),
         ("half a tensor at the end", head, {"bytes_": parsed[last]["data_offsets"][0] + 100}, "its header describes"),
         ("data one byte short", head, {"bytes_": data - 1}, f"{data - 1} bytes of data"),
         ("data one byte long", head, {"bytes_": data + 1}, f"{data + 1} bytes of data"),
         ("data at an odd place", head + b" ", {}, "is not aligned"),
         ("metadata that are no strings", head.replace(b'"pt"', b'1234', 1), {}, "malformed header"),
+        ("an unknown escape", aligned(head.replace(b'"pt"', b'"\\q"', 1)), {}, "malformed header"),
+        ("half a character", aligned(head.replace(b'"pt"', b'"\\ud83d"', 1)), {}, "malformed header"),
+        ("an escape of no character", aligned(head.replace(b'"pt"', b'"\\u0000"', 1)), {}, "malformed header"),
+        ("half an escape", aligned(head.replace(b'"pt"', b'"\\u00"', 1)), {}, "malformed header"),
         ("metadata twice", aligned(head.replace(b'{"__', b'{"__metadata__":{},"__', 1)), {}, "malformed header"),
     ):
         write(header, **kw)
         refused(what, ("--out", "E.npy", "a"), "bad/model.safetensors: ", *words, model="bad")
     os.truncate(path, 0)
     refused("an empty file", ("--out", "E.npy", "a"), "it is empty", model="bad")
-    write(aligned(head.replace(b'"pt"', b'"p\\"t\\u00e9", "x": "y"', 1)))
+    write(aligned(head.replace(b'"pt"', b'"p\\"t\\u00e9\\ud83d\\ude00", "x": "y"', 1)))
     ok(minilm("--out", "E.npy", "a", model="bad")[0] == 0, "escapes in metadata")
     os.unlink("E.npy")
     seen = set()
@@ -427,6 +434,9 @@ def test_weights():
     os.mkdir(path)
     refused("a folder for weights", ("--out", "E.npy", "a"), "not a regular file", model="bad")
     os.rmdir(path)
+    os.mkfifo(path)
+    refused("a FIFO for weights", ("--out", "E.npy", "a"), "not a regular file", model="bad")
+    os.unlink(path)
     os.unlink("bad/vocab.txt")
     os.rmdir("bad")
 

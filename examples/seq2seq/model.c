@@ -16,7 +16,6 @@
 /* Reads tensors: the first that is not as it should be fills error, and those after it change nothing. */
 typedef struct loader {
     const safetensors_file *file;
-    const char *path;
     char *error;
     int failed;
 } loader;
@@ -24,48 +23,43 @@ typedef struct loader {
 __attribute__((format(printf, 2, 3))) static int refuse(loader *l, const char *format, ...) {
     if (l->failed) return -1;
     l->failed = 1;
-    const int length = snprintf(l->error, SAFETENSORS_ERROR_BYTES, "%.200s: ", l->path);
     va_list args;
     va_start(args, format);
-    vsnprintf(l->error + length, SAFETENSORS_ERROR_BYTES - (size_t)length, format, args);
+    vsnprintf(l->error, SAFETENSORS_FAULT_BYTES, format, args);
     va_end(args);
     return -1;
 }
 
-/* The tensor prefix.name of shape [rows, columns], or [columns] where rows is 0. */
-static safetensors_tensor load(loader *l, const char *prefix, const char *name, int64_t rows, int64_t columns) {
+/* Of shape [rows, columns], or [rows] where rank is 1. */
+static const float *load_floats(loader *l, const char *prefix, const char *name, int rank, int64_t rows, int64_t columns) {
     char full[160];
-    safetensors_tensor t = {0};
+    const int64_t dims[2] = {rows, columns};
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    if (safetensors_find(l->file, full, &t)) refuse(l, "there is no tensor '%s'", full);
-    else if (rows ? t.rank != 2 || t.dims[0] != rows || t.dims[1] != columns : t.rank != 1 || t.dims[0] != columns)
-        refuse(l, "tensor '%s' has another shape than [%.0lld%s%lld]", full, (long long)rows, rows ? ", " : "",
-               (long long)columns);
-    return t;
-}
-
-static const float *load_floats(loader *l, const char *prefix, const char *name, int64_t rows, int64_t columns) {
-    const safetensors_tensor t = load(l, prefix, name, rows, columns);
-    if (!l->failed && t.type != RAPT_F32) refuse(l, "tensor '%s%s' is not of type F32", prefix, name);
-    else if (!l->failed && (uintptr_t)t.data % _Alignof(float)) refuse(l, "tensor '%s%s' is not aligned", prefix, name);
-    return t.data;
+    const float *floats = l->failed ? NULL : safetensors_f32(l->file, full, rank, dims, l->error);
+    l->failed = !floats;
+    return floats;
 }
 
 static matrix load_matrix(loader *l, const char *prefix, const char *weight, const char *bias, int64_t out, int64_t in) {
-    const safetensors_tensor t = load(l, prefix, weight, out, in);
-    if (!l->failed && t.type != RAPT_F32 && t.type != RAPT_F16 && t.type != RAPT_BF16)
-        refuse(l, "tensor '%s%s' is not of type F32, F16 or BF16", prefix, weight);
-    return (matrix){t.data, {t.type, 0, 0, rapt_row_bytes(t.type, in)}, load_floats(l, prefix, bias, 0, out)};
+    char full[160];
+    const int64_t dims[2] = {out, in};
+    snprintf(full, sizeof full, "%s%s", prefix, weight);
+    const safetensors_tensor *t = l->failed ? NULL : safetensors_shaped(l->file, full, 2, dims, l->error);
+    l->failed = !t;
+    if (!t) return (matrix){0};
+    if (t->type != RAPT_F32 && t->type != RAPT_F16 && t->type != RAPT_BF16)
+        refuse(l, "tensor '%s' is of type %s, F32, F16 or BF16 is needed", full, t->dtype);
+    return (matrix){t->data, {t->type, 0, 0, rapt_row_bytes(t->type, in)}, load_floats(l, prefix, bias, 1, out, 0)};
 }
 
 static norm load_norm(loader *l, const char *prefix, const char *name, int64_t width) {
-    char full[160];
+    char full[128];
     snprintf(full, sizeof full, "%s%s.", prefix, name);
-    return (norm){load_floats(l, full, "weight", 0, width), load_floats(l, full, "bias", 0, width)};
+    return (norm){load_floats(l, full, "weight", 1, width, 0), load_floats(l, full, "bias", 1, width, 0)};
 }
 
 static attention load_attention(loader *l, const char *prefix, const char *name, const char *its_norm, int64_t width) {
-    char full[160];
+    char full[128];
     snprintf(full, sizeof full, "%s%s.", prefix, name);
     return (attention){load_matrix(l, full, "in_proj_weight", "in_proj_bias", 3 * width, width),
                        load_matrix(l, full, "out_proj.weight", "out_proj.bias", width, width),
@@ -75,13 +69,12 @@ static attention load_attention(loader *l, const char *prefix, const char *name,
 /* The layers name.layers.0, 1, ..., as torch.nn.TransformerEncoder and TransformerDecoder call what is in them. */
 static layer *load_layers(loader *l, const model *m, const char *name, int *count) {
     char prefix[64];
-    safetensors_tensor t;
     const int decoder = !strcmp(name, "decoder");
     for (*count = 0; *count < MAX_LAYERS; ++*count) {
         snprintf(prefix, sizeof prefix, "%s.layers.%d.norm1.weight", name, *count);
-        if (safetensors_find(l->file, prefix, &t)) break;
+        if (!safetensors_find(l->file, prefix)) break;
     }
-    if (!*count) return refuse(l, "there is no tensor '%s'", prefix), NULL;
+    if (!*count) return refuse(l, "it has no tensor '%s'", prefix), NULL;
     layer *layers = calloc((size_t)*count, sizeof *layers);
     if (!layers) return refuse(l, "out of memory"), NULL;
     for (int i = 0; i < *count && !l->failed; i++) {
@@ -96,16 +89,15 @@ static layer *load_layers(loader *l, const model *m, const char *name, int *coun
 }
 
 static int load_all(loader *l, model *m) {
-    safetensors_tensor embedding, inner;
     const char *pieces = safetensors_metadata(l->file, "pieces"), *heads = safetensors_metadata(l->file, "heads");
     if (!pieces || !heads) return refuse(l, "its metadata has no 'pieces' or no 'heads'");
     if (vocabulary_init(&m->vocabulary, pieces)) return refuse(l, "out of memory");
     if (m->vocabulary.count <= CONTROL_TOKENS) return refuse(l, "its metadata has only %d pieces", m->vocabulary.count);
     for (int i = 0; i < m->vocabulary.count; i++)
         if (!*m->vocabulary.pieces[i]) return refuse(l, "piece %d is empty", i);
-    if (safetensors_find(l->file, "embedding.weight", &embedding) || embedding.rank != 2)
-        return refuse(l, "there is no matrix 'embedding.weight'");
-    m->width = embedding.dims[1];
+    const safetensors_tensor *embedding = safetensors_find(l->file, "embedding.weight");
+    if (!embedding || embedding->rank != 2) return refuse(l, "it has no matrix 'embedding.weight'");
+    m->width = embedding->dims[1];
     if (m->width < 2 || m->width % 2 || m->width > RAPT_MAX_WIDTH / 3)
         return refuse(l, "a width of %lld is not possible", (long long)m->width);
     char *end;
@@ -113,20 +105,20 @@ static int load_all(loader *l, model *m) {
     if (*end || end == heads || number < 1 || number > m->width || m->width % number || m->width / number > RAPT_MAX_HEAD_DIM)
         return refuse(l, "'%.20s' heads are not possible with a width of %lld", heads, (long long)m->width);
     m->heads = number;
-    if (safetensors_find(l->file, "encoder.layers.0.linear1.weight", &inner) || inner.rank != 2 || inner.dims[0] < 1 ||
-        inner.dims[0] > RAPT_MAX_WIDTH)
-        return refuse(l, "there is no matrix 'encoder.layers.0.linear1.weight'");
-    m->inner = inner.dims[0];
-    m->embedding = load_floats(l, "", "embedding.weight", m->vocabulary.count, m->width);
+    const safetensors_tensor *inner = safetensors_find(l->file, "encoder.layers.0.linear1.weight");
+    if (!inner || inner->rank != 2 || inner->dims[0] < 1 || inner->dims[0] > RAPT_MAX_WIDTH)
+        return refuse(l, "it has no matrix 'encoder.layers.0.linear1.weight'");
+    m->inner = inner->dims[0];
+    m->embedding = load_floats(l, "", "embedding.weight", 2, m->vocabulary.count, m->width);
     m->encoder = load_layers(l, m, "encoder", &m->encoder_layers);
     m->decoder = load_layers(l, m, "decoder", &m->decoder_layers);
     return -l->failed;
 }
 
-int model_open(model *m, const char *path, char error[SAFETENSORS_ERROR_BYTES]) {
+int model_open(model *m, const char *path, char error[SAFETENSORS_FAULT_BYTES]) {
     *m = (model){0};
-    if (safetensors_open(path, &m->file, error)) return -1;
-    loader l = {&m->file, path, error, 0};
+    if (!safetensors_open(&m->file, path, error)) return -1;
+    loader l = {&m->file, error, 0};
     if (load_all(&l, m)) model_close(m);
     return -l.failed;
 }

@@ -42,8 +42,8 @@ typedef struct model {
     layer *encoder, *decoder;
 } model;
 
-/* Checks all that is read later. 0, or -1 with a line in error. */
-int model_open(model *m, const char *path, char error[SAFETENSORS_ERROR_BYTES]);
+/* Checks all that is read later. 0, or -1 after writing to error what is wrong. */
+int model_open(model *m, const char *path, char error[SAFETENSORS_FAULT_BYTES]);
 void model_close(model *m);
 
 /* Memory that grows, aligned as a workspace must be. */

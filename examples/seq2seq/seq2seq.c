@@ -40,12 +40,14 @@ typedef struct options {
 } options;
 
 __attribute__((format(printf, 1, 2))) static int fail(const char *format, ...) {
+    char line[8192];
     va_list args;
     va_start(args, format);
-    fputs("seq2seq: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    for (char *c = line; *c; c++) /* what is told may have line ends */
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    fprintf(stderr, "seq2seq: %s\n", line);
     return 2;
 }
 
@@ -233,7 +235,7 @@ static int translate(const options *o, runner *r) {
 }
 
 static int run(options *o) {
-    char error[SAFETENSORS_ERROR_BYTES], *text = NULL;
+    char error[SAFETENSORS_FAULT_BYTES], *text = NULL;
     int32_t tokens[MAX_INPUT];
     model m;
     size_t bytes;
@@ -242,7 +244,7 @@ static int run(options *o) {
     const char *isa;
     const rapt_status chosen = rapt_isa_current(&isa);
     if (chosen != RAPT_OK) return fail("RAPT_ISA: %s", rapt_status_string(chosen));
-    if (model_open(&m, o->model, error)) return fail("%s", error);
+    if (model_open(&m, o->model, error)) return fail("%s: %s", o->model, error);
     runner r = {.model = &m};
     int status = 0;
     const char *path = o->test ? o->test : o->file;

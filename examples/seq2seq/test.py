@@ -36,10 +36,11 @@ def lines(*args):
     return out.splitlines()
 
 
-def refused(what, *args):
-    """One line on standard error, nothing on standard output, exit code 2."""
+def refused(what, *args, words=()):
+    """One line on standard error, with the words, nothing on standard output, exit code 2."""
     code, out, err = seq2seq(*args)
-    good = code == 2 and not out and err.startswith("seq2seq: ") and err.count("\n") == 1 and err.endswith("\n")
+    good = (code == 2 and not out and err.startswith("seq2seq: ") and err.count("\n") == 1 and err.endswith("\n") and
+            all(word in err for word in words))
     ok(good, f"refused: {what}" + (f": {err.strip()[9:]}".replace(folder + "/", "") if good else ""), f"{code} {out!r} {err!r}")
 
 
@@ -118,47 +119,59 @@ def models():
     size = struct.unpack("<Q", good[:8])[0]
     header, data = json.loads(good[8:8 + size]), good[8 + size:]
 
-    def refused_model(what, content):
+    def refused_model(what, content, *words):
         with open(path, "wb") as file: file.write(content)
-        refused(what, "--model", path, "five")
+        refused(what, "--model", path, "five", words=(path + ": ", *words))
 
-    def changed(change, data=data):
+    def changed(change, data=data, padding=8):
         other = json.loads(json.dumps(header))
         change(other)
         text = json.dumps(other).encode()
-        text += b" " * (-len(text) % 8)
+        text += b" " * (-len(text) % 8 + padding - 8)
         return struct.pack("<Q", len(text)) + text + data
 
     with open(path, "wb") as file: file.write(changed(lambda h: None))
     ok(lines("--model", path, "five") == lines("five"), "another way to write the same header, with \\u escapes")
-    refused("a model that is not there", "--model", folder + "/none", "five")
-    refused("a model that is a folder", "--model", folder, "five")
-    refused_model("an empty model", b"")
-    refused_model("a text as a model", b"five\n" * 100)
-    for length in (7, 8, 100, 8 + size - 1, 8 + size, len(good) - 1):
-        refused_model(f"a model cut to {length} bytes", good[:length])
-    refused_model("a header longer than any file", struct.pack("<Q", 2**64 - 1) + good[8:])
+    refused("a model that is not there", "--model", folder + "/none", "five", words=("No such file", ))
+    refused("a model that is a folder", "--model", folder, "five", words=("not a regular file", ))
+    os.mkfifo(folder + "/fifo")
+    refused("a model that is a FIFO", "--model", folder + "/fifo", "five", words=("not a regular file", ))
+    refused_model("an empty model", b"", "it is empty")
+    refused_model("a text as a model", b"five\n" * 100, "not a safetensors file")
+    for length, why in ((7, "first 8 bytes"), (8, "ends within its header"), (100, "ends within its header"),
+                        (8 + size - 1, "ends within its header"), (8 + size, "it has 0 bytes of data"),
+                        (len(good) - 1, f"it has {len(data) - 1} bytes of data")):
+        refused_model(f"a model cut to {length} bytes", good[:length], why)
+    refused_model("a header longer than any file", struct.pack("<Q", 2**64 - 1) + good[8:], "not a safetensors file")
     def update(name, **fields): return changed(lambda h: h[name].update(fields))
 
     def moved(name, by): return update(name, data_offsets=[offset + by for offset in header[name]["data_offsets"]])
 
+    def renamed(begin): return changed(lambda h: [h.update({"x" + k: h.pop(k)}) for k in list(h) if k.startswith(begin)])
+
     first, bias = "encoder.layers.0.self_attn.in_proj_weight", "encoder.layers.0.self_attn.in_proj_bias"
-    refused_model("a tensor that is missing", changed(lambda h: h.pop(bias)))
-    refused_model("a layer that is missing", changed(lambda h: [h.pop(k) for k in list(h) if k.startswith("decoder")]))
-    refused_model("another shape", update(first, shape=header[first]["shape"][::-1]))
-    refused_model("another number of bytes", changed(lambda h: h[first]["shape"].append(2)))
-    refused_model("a shape beyond 64 bits", update(first, shape=[2**62, 2**62]))
-    refused_model("another rank", changed(lambda h: h[bias]["shape"].append(1)))
-    refused_model("another type", update(bias, dtype="I32"))
-    refused_model("no type", update(bias, dtype="F31"))
-    refused_model("bytes outside of the file", moved(first, 10**9))
-    refused_model("bytes that end before they begin", changed(lambda h: h[first]["data_offsets"].reverse()))
-    refused_model("floats between floats", moved(bias, 2))
-    refused_model("no metadata", changed(lambda h: h.pop("__metadata__")))
-    for heads in ("0", "5", "-4", "four", "1000000", ""): refused_model("heads", update("__metadata__", heads=heads))
+    refused_model("a tensor that is missing", renamed(bias), f"no tensor '{bias}'")
+    refused_model("bytes of no tensor", changed(lambda h: h.pop(bias)), "begins at byte")
+    refused_model("a layer that is missing", renamed("decoder"), "no tensor 'decoder.layers.0.norm1.weight'")
+    refused_model("another shape", update(first, shape=header[first]["shape"][::-1]), f"'{first}' must have the shape [288, 96]")
+    refused_model("another number of bytes", changed(lambda h: h[first]["shape"].append(2)), f"'{first}'", "other bytes")
+    refused_model("a shape beyond 64 bits", update(first, shape=[2**62, 2**62]), f"'{first}' is too large")
+    refused_model("another rank", changed(lambda h: h[bias]["shape"].append(1)), f"'{bias}' must have the shape [288]")
+    refused_model("another type", update(bias, dtype="I32"), f"'{bias}' is of type I32, F32 is needed")
+    refused_model("a matrix of another type", update(first, dtype="I16"), f"'{first}' is of type I16, F32, F16 or BF16 is needed")
+    refused_model("no type", update(bias, dtype="F31"), f"'{bias}' is of the unknown type 'F31'")
+    refused_model("bytes outside of the file", moved(first, 10**9), "begins at byte")
+    refused_model("bytes that end before they begin", changed(lambda h: h[first]["data_offsets"].reverse()), "other bytes")
+    refused_model("bytes of two tensors", moved(bias, 2), "begins at byte")
+    refused_model("floats between floats", changed(lambda h: None, padding=10), "'embedding.weight' is not aligned")
+    odd = {"a\nb\u7f51": {**header[bias], "dtype": "F31"}}
+    refused_model("an odd name", changed(lambda h: h.update(odd)), "'a?b\u7f51' is of the unknown type")
+    refused_model("no metadata", changed(lambda h: h.pop("__metadata__")), "its metadata has no")
+    for heads in ("0", "5", "-4", "four", "1000000", "", "4\n"):
+        refused_model("heads", update("__metadata__", heads=heads), "heads are not possible")
     pieces = header["__metadata__"]["pieces"]
-    refused_model("a piece too many", update("__metadata__", pieces=pieces + "\nx"))
-    refused_model("a piece without letters", update("__metadata__", pieces=pieces + "\n"))
+    refused_model("a piece too many", update("__metadata__", pieces=pieces + "\nx"), "must have the shape [215, 96]")
+    refused_model("a piece without letters", update("__metadata__", pieces=pieces + "\n"), "piece 214 is empty")
 
     rng, strange = random.Random(3), []
     for _ in range(100):
