@@ -85,16 +85,10 @@ static const char *plan(session *s, const layer_job *j) {
     return NULL;
 }
 
-static void share(void *arg, int64_t i) {
-    session *s = arg;
-    rapt_linear_run(&s->linear, &s->linear_args, i, s->threads);
-}
-
 static rapt_status run(session *s, bool layer) {
     if (layer) return rapt_layer_run_parallel(&s->layer, &s->layer_args, s->threads, rapt_pool_for, s->pool);
     if (s->threads == 1) return rapt_linear_run(&s->linear, &s->linear_args, 0, 1);
-    rapt_pool_for(s->pool, s->threads, share, s);
-    return RAPT_OK;
+    return rapt_linear_run_parallel(&s->linear, &s->linear_args, s->threads, rapt_pool_for, s->pool);
 }
 
 static double larger(double a, double b) { return a > b ? a : b; }

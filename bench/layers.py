@@ -6,11 +6,7 @@ peers.png; `pip install -r bench/requirements-peers.txt` brings what it can use.
 import ctypes
 import functools
 import math
-import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 import typing
 
 import numpy as np
@@ -130,45 +126,18 @@ class Rapt(peers.Rapt):
             a.workspace_bytes = workspace.nbytes
             return a
         calls = [args(weights[0]) for weights in problem.caches]
-        if threads == 1:
-            def run(indices):
-                for i in indices:
-                    self.check(c.rapt_linear_run(plan, ctypes.byref(calls[i]), ctypes.c_int64(0), ctypes.c_int64(1)))
-                return out
-        else:
-            parallel, pool = self.shares, self.pool(threads)
+        rest = ctypes.c_int64(0), ctypes.c_int64(1)
+        function = c.rapt_linear_run
+        if threads > 1:
+            rest = ctypes.c_int64(threads), self.pool_library.rapt_pool_for, self.pool(threads)
+            function = c.rapt_linear_run_parallel
 
-            def run(indices):
-                for i in indices:
-                    self.check(parallel(plan, ctypes.byref(calls[i]), ctypes.c_int64(threads), pool))
-                return out
+        def run(indices):
+            for i in indices:
+                self.check(function(plan, ctypes.byref(calls[i]), *rest))
+            return out
         run.arrays = bias, workspace
         return run, lambda out: out
-
-    @functools.cached_property
-    def shares(self):
-        """rapt_linear_run on all threads of the pool, in C: a callback of Python's would cost more than a small map."""
-        library = os.path.abspath(self.library.c._name)
-        source = """
-            #include "rapt_layer.h"
-            #include "rapt_pool.h"
-            typedef struct call { const rapt_linear_plan *plan; const rapt_linear_args *args; int64_t n; } call;
-            static void share(void *arg, int64_t i) { call *c = arg; rapt_linear_run(c->plan, c->args, i, c->n); }
-            int shares(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t n, void *pool) {
-                call c = {plan, args, n};
-                rapt_pool_for(pool, n, share, &c);
-                return 0;
-            }"""
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "shares.so")
-            pathlib.Path(folder, "shares.c").write_text(source)
-            subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-shared", "-fPIC", "-pthread", f"-I{peers.ROOT}/include",
-                            f"{folder}/shares.c", f"{peers.ROOT}/dispatch/pool.c", library, "-o", path], check=True)
-            loaded = ctypes.CDLL(path)
-        self.pool_library = loaded
-        loaded.rapt_pool_create.restype = ctypes.c_void_p
-        loaded.rapt_pool_create.argtypes = [ctypes.c_int64]
-        return loaded.shares
 
     def layer(self, problem):
         c, case, threads = self.library.c, problem.case, problem.threads

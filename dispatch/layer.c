@@ -229,7 +229,7 @@ rapt_status rapt_layer_plan_init(rapt_layer_plan *opaque, const rapt_layer_desc 
                     .q_starts = a.q_starts,
                     .k_starts = a.k_starts};
     if (p.cached && !(a.k.type && a.v.type)) return RAPT_ERR_TYPE;
-    if (a.unmerged || a.kv_first || a.kv_total || (p.cached && p.k_starts) || (p.self && d.z.type)) return RAPT_ERR_FEATURE;
+    if (a.unmerged || a.kv_first || a.kv_total || (p.cached && p.k_starts && (p.self || d.keys != 0)) || (p.self && d.z.type)) return RAPT_ERR_FEATURE;
     if (a.heads < 1 || a.heads > RAPT_MAX_WIDTH || a.kv_heads < 1 || a.kv_heads > a.heads || a.d_k < 1 || a.d_v < 1 ||
         a.d_k > RAPT_MAX_HEAD_DIM || a.d_v > RAPT_MAX_HEAD_DIM || a.batch < 0 || a.batch > RAPT_MAX_LENGTH || a.q_len < 0 ||
         a.q_len > RAPT_MAX_LENGTH)

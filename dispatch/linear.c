@@ -185,61 +185,111 @@ rapt_status rapt_check_linear(const rapt_linear_plan *opaque, const rapt_linear_
     return start_call(opaque, args, nth, &a);
 }
 
-rapt_status rapt_linear_run(const rapt_linear_plan *opaque, const rapt_linear_args *args, int64_t ith, int64_t nth) {
-    rapt_linear_args a;
-    rapt_status status = start_call(opaque, args, nth, &a);
-    if (status != RAPT_OK) return status;
-    if (ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
-    const full_linear *p = linear_of(opaque);
+/* Thread ith's share of a checked call. */
+static void run_share(const full_linear *p, const rapt_linear_args *a, int64_t ith, int64_t nth) {
     int64_t parts = token_parts(p, nth), columns = nth / parts;
+    if (ith >= parts * columns) return;
     rapt_linear_task t = {.problem = &p->problem,
-                          .x = a.x,
-                          .residual = a.residual,
-                          .weight = a.weight,
-                          .y = a.y,
-                          .bias = a.bias,
-                          .scales = a.scales};
-    if (ith >= parts * columns) return RAPT_OK;
+                          .x = a->x,
+                          .residual = a->residual,
+                          .weight = a->weight,
+                          .y = a->y,
+                          .bias = a->bias,
+                          .scales = a->scales};
     cut(p->all_tokens, parts == 1 ? (p->all_tokens ? p->all_tokens : 1) : p->kernel->lanes, ith / columns, parts, &t.token0,
         &t.tokens);
     cut(p->problem.out, RAPT_PARTIAL_SUMS, ith % columns, columns, &t.out0, &t.outs);
-    t.scratch = (float *)(void *)((char *)a.workspace + (size_t)ith * thread_bytes(p));
+    t.scratch = (float *)(void *)((char *)a->workspace + (size_t)ith * thread_bytes(p));
     p->kernel->map_tokens(&t);
+}
+
+rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth) {
+    rapt_linear_args a;
+    rapt_status status = start_call(plan, args, nth, &a);
+    if (status != RAPT_OK) return status;
+    if (ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
+    run_share(linear_of(plan), &a, ith, nth);
+    return RAPT_OK;
+}
+
+typedef struct linear_call {
+    const full_linear *plan;
+    rapt_linear_args args;
+    int64_t nth;
+} linear_call;
+
+static void run_slot(void *arg, int64_t slot) {
+    const linear_call *c = arg;
+    run_share(c->plan, &c->args, slot, c->nth);
+}
+
+rapt_status rapt_linear_run_parallel(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth,
+                                     rapt_parallel_for parallel_for, void *pool) {
+    linear_call c = {.nth = nth};
+    rapt_status status = parallel_for ? start_call(plan, args, nth, &c.args) : RAPT_ERR_NULL;
+    if (status != RAPT_OK) return status;
+    c.plan = linear_of(plan);
+    parallel_for(pool, nth, run_slot, &c);
     return RAPT_OK;
 }
 
 /* ---- Layer normalisation ------------------------------------------------------------------------------------------------- */
 
-rapt_status rapt_layer_norm(const rapt_norm_args *args, int64_t ith, int64_t nth) {
-    rapt_norm_args a;
+typedef struct norm_call {
+    rapt_norm_args args;
     const rapt_kernel *kernel;
-    rapt_status status = rapt_read_struct(&a, sizeof a, args);
+    int64_t nth;
+} norm_call;
+
+static rapt_status start_norm(const rapt_norm_args *args, int64_t nth, norm_call *c) {
+    rapt_norm_args *a = &c->args;
+    rapt_status status = rapt_read_struct(a, sizeof *a, args);
     if (status != RAPT_OK) return status;
-    if (!in_range(a.batch, 0, RAPT_MAX_LENGTH) || !in_range(a.tokens, 0, RAPT_MAX_LENGTH) ||
-        !in_range(a.channels, 1, RAPT_MAX_WIDTH))
+    if (!in_range(a->batch, 0, RAPT_MAX_LENGTH) || !in_range(a->tokens, 0, RAPT_MAX_LENGTH) ||
+        !in_range(a->channels, 1, RAPT_MAX_WIDTH))
         return RAPT_ERR_SHAPE;
-    if (!(a.epsilon >= 0.0f && a.epsilon <= FLT_MAX)) return RAPT_ERR_FEATURE;
-    if (nth < 1 || ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
-    uint64_t x_bytes = 0, y_bytes = 0, channels = (uint64_t)a.channels * sizeof(float);
-    status = measure(&a.x, a.batch, a.tokens, a.channels, false, &x_bytes);
-    if (status == RAPT_OK) status = measure(&a.y, a.batch, a.tokens, a.channels, true, &y_bytes);
+    if (!(a->epsilon >= 0.0f && a->epsilon <= FLT_MAX)) return RAPT_ERR_FEATURE;
+    if (nth < 1) return RAPT_ERR_RANGE;
+    c->nth = nth;
+    uint64_t x_bytes = 0, y_bytes = 0, channels = (uint64_t)a->channels * sizeof(float);
+    status = measure(&a->x, a->batch, a->tokens, a->channels, false, &x_bytes);
+    if (status == RAPT_OK) status = measure(&a->y, a->batch, a->tokens, a->channels, true, &y_bytes);
     rapt_range x, y, weight, bias;
-    if (status == RAPT_OK) status = range_of(a.from, x_bytes, &x);
-    if (status == RAPT_OK) status = range_of(a.to, y_bytes, &y);
-    if (status == RAPT_OK) status = range_of(a.weight, a.weight ? channels : 0, &weight);
-    if (status == RAPT_OK) status = range_of(a.bias, a.bias ? channels : 0, &bias);
+    if (status == RAPT_OK) status = range_of(a->from, x_bytes, &x);
+    if (status == RAPT_OK) status = range_of(a->to, y_bytes, &y);
+    if (status == RAPT_OK) status = range_of(a->weight, a->weight ? channels : 0, &weight);
+    if (status == RAPT_OK) status = range_of(a->bias, a->bias ? channels : 0, &bias);
     if (status != RAPT_OK) return status;
-    bool same =
-        a.from == a.to && a.x.type == a.y.type && a.x.batch_stride == a.y.batch_stride && a.x.token_stride == a.y.token_stride;
+    bool same = a->from == a->to && a->x.type == a->y.type && a->x.batch_stride == a->y.batch_stride &&
+                a->x.token_stride == a->y.token_stride;
     if ((rapt_ranges_meet(x, y) && !same) || rapt_ranges_meet(weight, y) || rapt_ranges_meet(bias, y)) return RAPT_ERR_OVERLAP;
-    status = rapt_select(a.isa, &kernel);
-    if (status != RAPT_OK) return status;
+    return rapt_select(a->isa, &c->kernel);
+}
+
+static void norm_slot(void *arg, int64_t slot) {
+    const norm_call *c = arg;
+    const rapt_norm_args *a = &c->args;
     int64_t first, count;
-    cut(a.batch * a.tokens, 1, ith, nth, &first, &count);
+    cut(a->batch * a->tokens, 1, slot, c->nth, &first, &count);
     for (int64_t token = first; token < first + count; token++) {
-        int64_t entry = token / a.tokens, at = token % a.tokens;
-        kernel->normalise(&a, (const char *)a.from + entry * a.x.batch_stride + at * a.x.token_stride,
-                          (char *)a.to + entry * a.y.batch_stride + at * a.y.token_stride);
+        int64_t entry = token / a->tokens, at = token % a->tokens;
+        c->kernel->normalise(a, (const char *)a->from + entry * a->x.batch_stride + at * a->x.token_stride,
+                             (char *)a->to + entry * a->y.batch_stride + at * a->y.token_stride);
     }
+}
+
+rapt_status rapt_layer_norm(const rapt_norm_args *args, int64_t ith, int64_t nth) {
+    norm_call c;
+    rapt_status status = start_norm(args, nth, &c);
+    if (status != RAPT_OK) return status;
+    if (ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
+    norm_slot(&c, ith);
     return RAPT_OK;
+}
+
+rapt_status rapt_layer_norm_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
+    norm_call c;
+    rapt_status status = parallel_for ? start_norm(args, nth, &c) : RAPT_ERR_NULL;
+    if (status == RAPT_OK) parallel_for(pool, nth, norm_slot, &c);
+    return status;
 }

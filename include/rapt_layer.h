@@ -75,6 +75,10 @@ RAPT_API void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size);
  * 0, 1. Errors: NULL, STRUCT, PLAN, RANGE, STRIDE, OVERLAP, WORKSPACE, ALIGNMENT. */
 RAPT_API rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth);
 
+/* The same on the caller's parallel_for, as in rapt_run_parallel. */
+RAPT_API rapt_status rapt_linear_run_parallel(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth,
+                                              rapt_parallel_for parallel_for, void *pool);
+
 /* Rows of weights to int8, as rapt_kv_append stores them: scales[n] = the largest magnitude of row n / 127, and its elements the
  * nearest integers of x / scales[n], ties to even. from: [out, in] of type RAPT_F32, RAPT_F16 or RAPT_BF16, row_stride bytes from
  * row to row; to: [out, in], dense. A row that is not finite gets a NaN for its scale. Errors: NULL, SHAPE, TYPE, STRIDE,
@@ -104,6 +108,8 @@ RAPT_API void rapt_norm_args_init_sized(rapt_norm_args *args, size_t size);
 /* Thread ith of nth does its share of the tokens. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, FEATURE (epsilon), RANGE, OVERLAP,
  * ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_layer_norm(const rapt_norm_args *args, int64_t ith, int64_t nth);
+RAPT_API rapt_status rapt_layer_norm_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for,
+                                              void *pool);
 
 /* ---- Positions ------------------------------------------------------------------------------------------------------- */
 
@@ -123,10 +129,10 @@ RAPT_API rapt_status rapt_alibi_slopes(int64_t heads, float *slopes);
 typedef struct rapt_layer_desc {
     size_t size;
     /* Heads, lengths, head dimensions, masks and everything else that rapt_run knows; read by rapt_layer_plan_init only. Of its
-     * layouts the layer sets q and o, and without a cache k and v, whose kv_len is then keys. With a cache (k.type and v.type are
-     * not 0) k, v, kv_len, k_scales, v_scales, page_size, pages and table describe it. Not with unmerged or kv_first. Ragged
-     * (q_starts, k_starts): X is [1, q_len], Y [1, keys]; where Y is X, q_starts holds for both. isa is that of the whole layer.
-     */
+     * layouts the layer sets q and o. Where k.type and v.type are 0, it sets k and v too: there is no cache, and kv_len is keys.
+     * Else they are a cache, described by k, v, kv_len, k_scales, v_scales, page_size, pages and table. Not with unmerged or
+     * kv_first. Ragged (q_starts, k_starts): X is [1, q_len], Y [1, keys]; where Y is X, q_starts holds for both. A cache may
+     * have k_starts only where keys is 0. isa is that of the whole layer. */
     const rapt_desc *attention;
 
     int64_t x_width, y_width,

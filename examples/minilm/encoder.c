@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,30 +80,13 @@ void encoder_close(encoder *e) {
 
 /* ---- Running ------------------------------------------------------------------------------------------------------------- */
 
-/* A linear map or a layer normalisation on all threads. */
-typedef struct share {
-    const rapt_linear_plan *plan;
-    const rapt_linear_args *linear;
-    const rapt_norm_args *norm;
-    int64_t nth;
-    atomic_int status;
-} share;
-
-static void run_share(void *arg, int64_t ith) {
-    share *s = arg;
-    const rapt_status status = s->norm ? rapt_layer_norm(s->norm, ith, s->nth) : rapt_linear_run(s->plan, s->linear, ith, s->nth);
-    if (status != RAPT_OK) s->status = status;
-}
-
 static rapt_status run_linear(encoder *e, const rapt_linear_plan *plan, encoder_linear weights, const float *x,
                               const float *residual, float *y) {
     rapt_linear_args args;
     rapt_linear_args_init(&args);
     args.x = x, args.weight = weights.weight, args.bias = weights.bias, args.residual = residual, args.y = y;
     args.workspace = e->workspace, args.workspace_bytes = e->workspace_bytes;
-    share s = {.plan = plan, .linear = &args, .nth = e->threads, .status = RAPT_OK};
-    rapt_pool_for(e->pool, e->threads, run_share, &s);
-    return (rapt_status)s.status;
+    return rapt_linear_run_parallel(plan, &args, e->threads, rapt_pool_for, e->pool);
 }
 
 static rapt_status run_norm(encoder *e, int64_t tokens, encoder_linear weights, float *x) {
@@ -114,9 +96,7 @@ static rapt_status run_norm(encoder *e, int64_t tokens, encoder_linear weights, 
     args.x = args.y = rapt_layout_bshd(RAPT_F32, 1, tokens, ENCODER_WIDTH);
     args.from = args.to = x, args.weight = weights.weight, args.bias = weights.bias, args.epsilon = 1e-12f;
     args.isa = e->isa;
-    share s = {.norm = &args, .nth = e->threads, .status = RAPT_OK};
-    rapt_pool_for(e->pool, e->threads, run_share, &s);
-    return (rapt_status)s.status;
+    return rapt_layer_norm_parallel(&args, e->threads, rapt_pool_for, e->pool);
 }
 
 /* What all layers of a batch have in common. */

@@ -164,22 +164,6 @@ static rapt_layout rows_of(int64_t channels) {
     return (rapt_layout){RAPT_F32, bytes, 0, bytes};
 }
 
-typedef struct share {
-    const rapt_linear_plan *plan;
-    const void *args;
-    int64_t of;
-} share;
-
-static void linear_share(void *arg, int64_t i) {
-    const share *s = arg;
-    must(rapt_linear_run(s->plan, s->args, i, s->of), "rapt_linear_run");
-}
-
-static void norm_share(void *arg, int64_t i) {
-    const share *s = arg;
-    must(rapt_layer_norm(s->args, i, s->of), "rapt_layer_norm");
-}
-
 /* y = activation(x W^T + b) + residual */
 static void linear(runner *r, const matrix *w, int64_t rows, int64_t in, int64_t out, const float *x, rapt_activation activation,
                    const float *residual, float *y) {
@@ -198,17 +182,16 @@ static void linear(runner *r, const matrix *w, int64_t rows, int64_t in, int64_t
     rapt_linear_args_init(&args);
     args.x = x, args.weight = w->weight, args.bias = w->bias, args.residual = residual, args.y = y;
     args.workspace = reserve(&r->workspace, (int64_t)bytes), args.workspace_bytes = bytes;
-    rapt_pool_for(r->pool, threads, linear_share, &(share){&plan, &args, threads});
+    must(rapt_linear_run_parallel(&plan, &args, threads, rapt_pool_for, r->pool), "rapt_linear_run_parallel");
 }
 
 static void normalise(runner *r, const norm *n, int64_t rows, float *x) {
-    const int64_t threads = rapt_pool_threads(r->pool);
     rapt_norm_args args;
     rapt_norm_args_init(&args);
     args.tokens = rows, args.channels = r->model->width;
     args.x = args.y = rows_of(args.channels);
     args.from = args.to = x, args.weight = n->weight, args.bias = n->bias;
-    rapt_pool_for(r->pool, threads, norm_share, &(share){NULL, &args, threads});
+    must(rapt_layer_norm_parallel(&args, rapt_pool_threads(r->pool), rapt_pool_for, r->pool), "rapt_layer_norm_parallel");
 }
 
 /* x = LayerNorm(x + sublayer(x)), section 3.1, for both kinds of sublayer. */
@@ -309,10 +292,6 @@ void encode(runner *r, const int32_t *tokens, encoding *memory) {
         attend_ragged(r, &m->encoder[i].self, &a, memory->entries, memory->starts, memory->starts, RAPT_CAUSAL_NONE, x);
         feed(r, &m->encoder[i].feed_forward, rows, x);
     }
-    int32_t *pages = reserve(&memory->pages, rows * (int64_t)sizeof *pages);
-    int32_t *last_page = reserve(&memory->last_page, memory->entries * (int64_t)sizeof *last_page);
-    for (int64_t i = 0; i < rows; i++) pages[i] = (int32_t)i;
-    for (int64_t b = 0; b < memory->entries; b++) last_page[b] = 1;
     if (!memory->keys_values) memory->keys_values = rooms(m);
     for (int i = 0; i < m->decoder_layers; i++) {
         matrix keys_values = m->decoder[i].cross.in; /* without the rows of Wq */
@@ -341,14 +320,12 @@ void decode_step(runner *r, const encoding *memory, caches *c, const int32_t *ro
         attend(r, &l->self, &a, rows, x);
 
         attending_init(&a);
-        /* The memory as pages of one token each, an entry's one after the other. No keys are new. */
+        /* No keys are new: those of the memory, ragged as its tokens are. */
         a.desc.y = rows_of(m->width), a.desc.keys = 0;
-        a.shape.kv_len = a.shape.pages = memory->starts[memory->entries], a.shape.page_size = 1;
-        a.shape.k = a.shape.v = (rapt_layout){RAPT_F32, 2 * row_bytes, rapt_row_bytes(RAPT_F32, d), 0};
-        a.shape.table = (rapt_layout){RAPT_I32, 0, 0, 0};
-        a.args.table = memory->pages.at, a.args.table_starts = memory->starts, a.args.last_page = memory->last_page.at;
+        a.shape.kv_len = memory->starts[memory->entries];
+        a.shape.k = a.shape.v = (rapt_layout){RAPT_F32, 0, rapt_row_bytes(RAPT_F32, d), 2 * row_bytes};
         a.layer_args.k_cache = memory->keys_values[i].at, a.layer_args.v_cache = (char *)a.layer_args.k_cache + row_bytes;
-        attend_ragged(r, &l->cross, &a, memory->entries, row_starts, NULL, RAPT_CAUSAL_NONE, x);
+        attend_ragged(r, &l->cross, &a, memory->entries, row_starts, memory->starts, RAPT_CAUSAL_NONE, x);
 
         feed(r, &l->feed_forward, rows, x);
     }
@@ -417,10 +394,8 @@ void caches_free(const runner *r, caches *c) {
 
 void encoding_free(const runner *r, encoding *memory) {
     free(memory->output.at);
-    free(memory->pages.at);
-    free(memory->last_page.at);
     rooms_free(r, memory->keys_values);
-    memory->output = memory->pages = memory->last_page = (room){0}, memory->keys_values = NULL;
+    memory->output = (room){0}, memory->keys_values = NULL;
 }
 
 void runner_free(runner *r) {

@@ -68,9 +68,8 @@ void runner_free(runner *r);
 typedef struct encoding {
     int64_t entries;
     const int32_t *starts;
-    room output;           /* the encoder's, a row for each token */
-    room *keys_values;     /* of each decoder layer: a row for each token, its keys then its values: [heads, d_k], [heads, d_v] */
-    room pages, last_page; /* the same as pages of a cache: a token's page is its row, and an entry's last one has one token */
+    room output;       /* the encoder's, a row for each token */
+    room *keys_values; /* of each decoder layer: a row for each token, its keys then its values: [heads, d_k], [heads, d_v] */
 } encoding;
 void encoding_free(const runner *r, encoding *memory);
 
