@@ -6,23 +6,25 @@
 
 enum { SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL };
 
-/* Tokens up to which weights are multiplied as they lie in memory; tokens of a register tile then, and rows if it is full. Fewer
- * tokens take one row, which is one stream for the hardware's prefetching; but for a single one, elements of less than four bytes
- * need several chains of additions. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+/* Tokens up to which weights are multiplied as they lie in memory; of a register tile then, the tokens at most, and these times
+ * its rows. Several rows at once are as many streams for the hardware's prefetching, which it follows where a row is a page or
+ * more; shorter ones are one stream, row after row, unless the tile is full of tokens and bound by arithmetic. Measured on an AMD
+ * EPYC (Zen 4), see docs/performance.md, as are the bytes by which weights are prefetched. */
 enum {
     FEW_TOKENS = RAPT_VL == 16 ? 24 : RAPT_VL,
     MAP_TOKENS = RAPT_VL == 16  ? 8
                  : RAPT_VL == 8 ? 4
                  : RAPT_VL == 4 ? 2
                                 : 1,
-    MAP_ROWS = RAPT_VL == 16 ? 2 : 1,
-    NARROW_ROWS = RAPT_VL == 16  ? 4
-                  : RAPT_VL == 8 ? 2
-                                 : 1,
+    MAP_SUMS = RAPT_VL == 16 ? 16 : MAP_TOKENS,
+    LONG_ROW = 4096,
+    LONG_AHEAD = 1024,
+    SHORT_AHEAD = 512,
 };
 
-/* Weights, and tokens in lanes, that are staged at a time: L2 has room for them beside the products. Measured, ibid. */
-enum { STAGED_WEIGHTS = 96 << 10, STAGED_TOKENS = 256 << 10, LEAST_TILES = 4, MOST_TILES = 8 };
+/* Floats of weights that are staged at a time, for which L2 has room beside the products; of tokens in lanes, which may come from
+ * farther away; tiles of these, and rows of weights. Measured, ibid. */
+enum { STAGED_WEIGHTS = 96 << 10, STAGED_TOKENS = 1 << 20, MOST_TILES = 8, MOST_ROWS = 240 };
 
 typedef struct linear_scratch {
     float *x;       /* few tokens: [groups of RAPT_PARTIAL_SUMS channels][tokens][those channels]; else for each tile [in, part by
@@ -54,13 +56,11 @@ static inline int64_t even_part(int64_t n, int64_t most) {
 /* Rows of weights that are staged at a time at most, */
 static int most_rows(const rapt_linear_problem *p) {
     int rows = STAGED_WEIGHTS / COPIES / part_channels(p, 0) / 48 * 48;
-    return smaller(larger(rows, 48), 240);
+    return smaller(larger(rows, 48), MOST_ROWS);
 }
 
 /* and tiles of tokens that are multiplied with each such group. */
-static int most_tiles(const rapt_linear_problem *p) {
-    return larger(LEAST_TILES, smaller(MOST_TILES, STAGED_TOKENS / (p->in * LANES)));
-}
+static int most_tiles(const rapt_linear_problem *p) { return larger(1, smaller(MOST_TILES, STAGED_TOKENS / (p->in * LANES))); }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear_scratch *s, int64_t tokens, int64_t outs) {
@@ -123,10 +123,13 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 /* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's channels lie in groups
  * of RAPT_PARTIAL_SUMS, ldx floats from group to group, filled up with zeros. nr and nt are constants wherever this is called. */
 static RAPT_INLINE void map_tile(load_channels *load, const size_t bytes, const int nr, const int nt, const char *weights,
-                                 size_t stride, const float *x, size_t ldx, int channels, float *sums, size_t ld) {
-    vf acc[16], w[4];
+                                 size_t stride, size_t ahead, const float *x, size_t ldx, int channels, float *sums, size_t ld) {
+    vf acc[16], w[8];
     RAPT_UNROLL for (int a = 0; a < nr * nt * SUM_VECTORS; a++) acc[a] = v_set1(0.0f);
-    for (int i = 0; i < channels; i += RAPT_PARTIAL_SUMS, x += ldx) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
+    for (int i = 0; i < channels; i += RAPT_PARTIAL_SUMS, x += ldx) {
+        if (bytes == sizeof(float) || i * bytes % 64 == 0)
+            RAPT_UNROLL for (int r = 0; r < nr; r++) prefetch(weights, (size_t)r * stride + (size_t)i * bytes + ahead);
+        RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
             if (i + RAPT_PARTIAL_SUMS <= channels)
                 RAPT_UNROLL for (int r = 0; r < nr; r++) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
             else {
@@ -140,46 +143,52 @@ static RAPT_INLINE void map_tile(load_channels *load, const size_t bytes, const 
                     v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
             }
         }
+    }
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int j = 0; j < nt; j++)
         RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++)
             v_store(sums + (size_t)r * ld + j * RAPT_PARTIAL_SUMS + v * RAPT_VL, acc[(r * nt + j) * SUM_VECTORS + v]);
 }
 
+/* The largest power of two up to n and most. */
+static inline int power_below(int n, int most) {
+    int power = most;
+    while (power > n) power /= 2;
+    return power;
+}
+
+/* Rows of a tile of so many tokens. */
+static inline int map_rows_of(const int nt) { return MAP_SUMS / nt > 8 ? 8 : MAP_SUMS / nt; }
+
 /* All parts of a row or some, and all tokens, so that weights come from memory once, as they lie there. */
 static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, const char *weights, size_t stride, int rows,
                                     const float *x, int tokens, int64_t in, float *sums) {
-    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
-    const bool narrow = bytes < sizeof(float) && tokens == 1;
+    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, row = (size_t)in * bytes,
+                 ahead = row < LONG_ROW ? SHORT_AHEAD : LONG_AHEAD;
+    const int most = power_below(tokens, MAP_TOKENS), many = map_rows_of(most);
+    const bool several = most == MAP_TOKENS || row >= LONG_ROW;
     for (int r = 0, nr; r < rows; r += nr) {
-        nr = tokens >= MAP_TOKENS ? MAP_ROWS : narrow ? NARROW_ROWS : 1;
-        if (nr > rows - r) nr = 1;
+        nr = several && rows - r >= many ? many : 1;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART) {
             const char *from = weights + (size_t)r * stride + (size_t)first * bytes;
             float *to = sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld;
-            const float *token = x + first * tokens;
-            int channels = smaller(RAPT_LINEAR_PART, in - first), t = 0;
-            if (narrow && nr > 1) {
-                map_tile(load, bytes, NARROW_ROWS, 1, from, stride, token, ld, channels, to, ld);
-                continue;
-            }
-            for (; t + MAP_TOKENS <= tokens;
-                 t += MAP_TOKENS, token += MAP_TOKENS * RAPT_PARTIAL_SUMS, to += MAP_TOKENS * RAPT_PARTIAL_SUMS)
-                if (nr > 1) map_tile(load, bytes, MAP_ROWS, MAP_TOKENS, from, stride, token, ld, channels, to, ld);
-                else map_tile(load, bytes, 1, MAP_TOKENS, from, stride, token, ld, channels, to, ld);
-            for (int i = 0; i < nr; i++) {
-                const char *row = from + (size_t)i * stride;
-                const float *last = token;
-                float *into = to + (size_t)i * ld;
-                int left = tokens - t;
-                if (MAP_TOKENS > 4 && left >= 4) {
-                    map_tile(load, bytes, 1, 4, row, stride, last, ld, channels, into, ld);
-                    left -= 4, last += 4 * RAPT_PARTIAL_SUMS, into += 4 * RAPT_PARTIAL_SUMS;
+            int channels = smaller(RAPT_LINEAR_PART, in - first);
+            for (int t = 0, nt; t < tokens; t += nt) {
+                nt = power_below(tokens - t, most);
+                int step = nt == most ? nr : 1;
+                for (int i = 0; i < nr; i += step) {
+                    const char *w = from + (size_t)i * stride;
+                    const float *token = x + first * tokens + t * RAPT_PARTIAL_SUMS;
+                    float *into = to + (size_t)i * ld + t * RAPT_PARTIAL_SUMS;
+#define RAPT_MAP(n)                                                                                                              \
+    if (n > MAP_TOKENS || nt != n) {                                                                                             \
+    } else if (step > 1) map_tile(load, bytes, map_rows_of(n), n, w, stride, ahead, token, ld, channels, into, ld);              \
+    else map_tile(load, bytes, 1, n, w, stride, ahead, token, ld, channels, into, ld)
+                    RAPT_MAP(8);
+                    RAPT_MAP(4);
+                    RAPT_MAP(2);
+                    RAPT_MAP(1);
+#undef RAPT_MAP
                 }
-                if (MAP_TOKENS > 2 && left >= 2) {
-                    map_tile(load, bytes, 1, 2, row, stride, last, ld, channels, into, ld);
-                    left -= 2, last += 2 * RAPT_PARTIAL_SUMS, into += 2 * RAPT_PARTIAL_SUMS;
-                }
-                if (left) map_tile(load, bytes, 1, 1, row, stride, last, ld, channels, into, ld);
             }
         }
     }
@@ -307,12 +316,25 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, in
     }
 }
 
-/* C (+)= weights tokens^T for a part of channels: one product for each partial sum. */
+/* The weights that are staged after a part of those from out on, to be prefetched while so many register tiles are computed;
+ * there is room for MOST_ROWS rows. */
+static coming coming_weights(const rapt_linear_task *t, int64_t out, int group, int64_t part, int tiles, const char **rows) {
+    const rapt_linear_problem *p = t->problem;
+    const int64_t bytes = rapt_element_bytes(p->weight.type);
+    if (++part * RAPT_LINEAR_PART >= p->in) part = 0, out += group;
+    int n = smaller(group, t->out0 + t->outs - out);
+    if (n <= 0 || tiles <= 0) return (coming){0};
+    for (int i = 0; i < n; i++)
+        rows[i] = t->weight + (size_t)((out + i) * p->weight.token_stride + part * RAPT_LINEAR_PART * bytes);
+    size_t row = (size_t)(part_channels(p, part) * bytes), lines = (row + 63) / 64 * (size_t)n;
+    return (coming){.rows = rows, .left = n, .bytes = row, .lines = (int)(lines / (size_t)tiles) + 1};
+}
+
+/* C (+)= weights tokens^T for a part of the channels: one product for each partial sum. */
 static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
-                          int rows, int vectors) {
+                          int rows, int vectors, coming *ahead) {
     int channels = part_channels(p, part), runs = part_runs(channels);
     size_t ld = ld_weights(p);
-    coming none = {0};
     for (int i = 0; i < smaller(RAPT_PARTIAL_SUMS, channels); i++)
         tile_product((operands){.c = (char *)c,
                                 .ldc = LANES * sizeof(float),
@@ -323,7 +345,7 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
                                 .ldb = LANES * sizeof(float),
                                 .depth = channels / RAPT_PARTIAL_SUMS + (i < channels % RAPT_PARTIAL_SUMS),
                                 .start = part == 0 && i == 0 ? START_ZERO : START_APART,
-                                .coming = &none},
+                                .coming = ahead},
                      rows, vectors);
 }
 
@@ -367,23 +389,25 @@ static void map_tokens(const rapt_linear_task *t) {
     int group = (int)padded((size_t)even_part(t->outs, most_rows(p)));
     int64_t pass = even_part((t->tokens + LANES - 1) / LANES, most_tiles(p)) * LANES;
     for (int64_t done = 0; done < t->tokens; done += pass) {
-        int64_t first = t->token0 + done, end = t->token0 + (done + pass < t->tokens ? done + pass : t->tokens);
-        for (int64_t token = first; token < end; token += LANES)
-            stage_tokens(t, token, smaller(LANES, end - token), s.x + (size_t)((token - first) / LANES) * tile_floats);
+        int64_t first = t->token0 + done;
+        int tokens = smaller(pass, t->tokens - done), tiles = (tokens + LANES - 1) / LANES;
+        for (int i = 0; i < tiles; i++)
+            stage_tokens(t, first + i * LANES, smaller(LANES, tokens - i * LANES), s.x + (size_t)i * tile_floats);
         for (int64_t out = t->out0; out < t->out0 + t->outs; out += group) {
             int rows = smaller(group, t->out0 + t->outs - out);
             for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
+                const char *next[MOST_ROWS];
+                coming ahead = coming_weights(t, out, group, part,
+                                              tiles * RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS), next);
                 stage_weights(t, &s, out, rows, part);
-                for (int64_t token = first; token < end; token += LANES) {
-                    size_t tile = (size_t)((token - first) / LANES);
-                    multiply_part(p, &s, part, s.x + tile * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * LANES,
-                                  s.c + tile * (size_t)(group * LANES), rows,
-                                  (smaller(LANES, end - token) + RAPT_VL - 1) / RAPT_VL);
-                }
+                for (int i = 0; i < tiles; i++)
+                    multiply_part(p, &s, part, s.x + (size_t)i * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * LANES,
+                                  s.c + (size_t)(i * group * LANES), rows,
+                                  (smaller(LANES, tokens - i * LANES) + RAPT_VL - 1) / RAPT_VL, &ahead);
             }
-            for (int64_t token = first; token < end; token += LANES)
-                end_lanes(t, &s, token, smaller(LANES, end - token), out, rows,
-                          s.c + (size_t)((token - first) / LANES) * (size_t)(group * LANES));
+            for (int i = 0; i < tiles; i++)
+                end_lanes(t, &s, first + i * LANES, smaller(LANES, tokens - i * LANES), out, rows,
+                          s.c + (size_t)(i * group * LANES));
         }
     }
 }
