@@ -39,9 +39,9 @@ static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) {
 static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
 
 /* By rounding class, fused first. */
-static const uint64_t golden_linear[2] = {UINT64_C(0xbaea6f2a5d976809), UINT64_C(0xfa98d011bbcc7eb5)},
-                      golden_norm[2] = {UINT64_C(0x586dfd6f2ad44bc1), UINT64_C(0xf364c32fd48e27cd)},
-                      golden_layer[2] = {UINT64_C(0xc9e8df9a4d379499), UINT64_C(0x63c1fbe60e0da5bd)},
+static const uint64_t golden_linear[2] = {UINT64_C(0x2d297e404d3fdc90), UINT64_C(0x1fb48bf59b25aeef)},
+                      golden_norm[2] = {UINT64_C(0x606abdc134cc0e76), UINT64_C(0xa620789a682c59cf)},
+                      golden_layer[2] = {UINT64_C(0x0d59bfb6f88f7dbc), UINT64_C(0xed4a66632720b673)},
                       golden_tables = UINT64_C(0x236d502e8cf6269d);
 
 static void *allocate(size_t bytes) {
@@ -696,8 +696,7 @@ static double by_formula(const decoder *l, double *weights) {
 }
 
 /* The same tokens in steps of several, into a cache. */
-static bool steps_agree(decoder *l, const char *isa, const int64_t *steps, int n) {
-    (void)isa;
+static bool steps_agree(decoder *l, const int64_t *steps, int n) {
     rows want = copy_of(&l->out);
     rows k = new_rows(RAPT_F32, 1, S, KV_HEADS * D, 0), v = new_rows(RAPT_F32, 1, S, KV_HEADS * D, 0);
     decoder step = *l;
@@ -724,8 +723,8 @@ static void whole_layer(const char *isa) {
     rapt_status status = run_decoder(&l);
     double *weights = malloc(sizeof *weights * HEADS * S * S), worst = by_formula(&l, weights);
     tap_ok(status == RAPT_OK && worst < 2e-5, "%s: the layer is the formula in double within 2e-5 (%.1e)", isa, worst);
-    tap_ok(steps_agree(&l, isa, (const int64_t[]){1}, 1), "%s: step by step into a cache, the same bits", isa);
-    tap_ok(steps_agree(&l, isa, (const int64_t[]){13, 1, 2, 8}, 4), "%s: in chunks of 13, 1, 2 and 8, the same bits", isa);
+    tap_ok(steps_agree(&l, (const int64_t[]){1}, 1), "%s: step by step into a cache, the same bits", isa);
+    tap_ok(steps_agree(&l, (const int64_t[]){13, 1, 2, 8}, 4), "%s: in chunks of 13, 1, 2 and 8, the same bits", isa);
 
     float *p = allocate(sizeof *p * HEADS * S * S);
     rows before = copy_of(&l.out);
@@ -1046,8 +1045,19 @@ static void layer_refusals(void) {
     }
 }
 
-int main(void) {
-    enum { LINEAR = 150, NORM = 60, LAYERS = 80 };
+/* Random problems of a kind. The first ones make the hash; the others come without --quick. */
+static void draw(const char *isa, bool problem(const char *isa, uint64_t *h), uint64_t seed, int quick, int all, bool whole,
+                 uint64_t golden, const char *what) {
+    uint64_t h = hash_start, more = 0;
+    int failed = 0, n = 0;
+    random_state = seed;
+    for (; n < (whole ? all : quick); n++) failed += !problem(isa, n < quick ? &h : &more);
+    tap_ok(failed == 0, "%s: %d %s", isa, n, what);
+    tap_ok(h == golden, "%s: the first %d have the bits of every machine (%016" PRIx64 ")", isa, quick, h);
+}
+
+int main(int argc, char **argv) {
+    bool whole = argc < 2 || strcmp(argv[1], "--quick");
     for (int i = 0; rapt_isa_name(i); i++) {
         const char *isa = rapt_isa_name(i);
         if (rapt_isa_usable(isa, NULL, 0) != RAPT_OK) {
@@ -1055,21 +1065,10 @@ int main(void) {
             continue;
         }
         fused = !strcmp(rapt_isa_rounding(isa), "fused");
-        uint64_t h = hash_start;
-        int failed = 0;
-        random_state = 1;
-        for (int n = 0; n < LINEAR; n++) failed += !linear_problem(isa, &h);
-        tap_ok(failed == 0, "%s: %d linear maps have the bits of docs/order.md, within the bound of docs/numerics.md", isa,
-               LINEAR);
-        tap_ok(h == golden_linear[!fused], "%s: and those of every machine (%016" PRIx64 ")", isa, h);
-        h = hash_start, failed = 0, random_state = 2;
-        for (int n = 0; n < NORM; n++) failed += !norm_problem(isa, &h);
-        tap_ok(failed == 0, "%s: %d layer normalisations have the bits of docs/order.md", isa, NORM);
-        tap_ok(h == golden_norm[!fused], "%s: and those of every machine (%016" PRIx64 ")", isa, h);
-        h = hash_start, failed = 0, random_state = 3;
-        for (int n = 0; n < LAYERS; n++) failed += !layer_problem(isa, &h);
-        tap_ok(failed == 0, "%s: %d layers have the bits of the calls they stand for", isa, LAYERS);
-        tap_ok(h == golden_layer[!fused], "%s: and those of every machine (%016" PRIx64 ")", isa, h);
+        draw(isa, linear_problem, 1, 40, 150, whole, golden_linear[!fused],
+             "linear maps have the bits of docs/order.md, within the bound of docs/numerics.md");
+        draw(isa, norm_problem, 2, 20, 60, whole, golden_norm[!fused], "layer normalisations have the bits of docs/order.md");
+        draw(isa, layer_problem, 3, 25, 80, whole, golden_layer[!fused], "layers have the bits of the calls they stand for");
         activations(isa);
         whole_layer(isa);
         wide_weights(isa);
