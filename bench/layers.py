@@ -32,17 +32,18 @@ class Case(typing.NamedTuple):
         return 2 * maps + (4 * self.tokens * self.tokens * self.width if self.heads else 0)
 
 
+# As in layers.c.
 CASES = [
-    Case("L128-384", 128, 384, 384, 0, False),
-    Case("L128-768", 128, 768, 768, 0, False),
-    Case("L128-4096", 128, 4096, 4096, 0, False),
-    Case("L512-384", 512, 384, 1536, 0, False),
-    Case("L512-768", 512, 768, 3072, 0, False),
-    Case("L512-4096", 512, 4096, 4096, 0, False),
-    Case("L1-384", 1, 384, 384, 0, True),
-    Case("L1-768", 1, 768, 768, 0, True),
-    Case("L1-4096", 1, 4096, 4096, 0, True),
-    Case("L4-4096", 4, 4096, 4096, 0, True),
+    Case("L128-384x384", 128, 384, 384, 0, False),
+    Case("L128-768x768", 128, 768, 768, 0, False),
+    Case("L128-4096x4096", 128, 4096, 4096, 0, False),
+    Case("L512-384x1536", 512, 384, 1536, 0, False),
+    Case("L512-768x3072", 512, 768, 3072, 0, False),
+    Case("L512-4096x4096", 512, 4096, 4096, 0, False),
+    Case("L1-384x384", 1, 384, 384, 0, True),
+    Case("L1-768x768", 1, 768, 768, 0, True),
+    Case("L1-4096x4096", 1, 4096, 4096, 0, True),
+    Case("L4-4096x4096", 4, 4096, 4096, 0, True),
     Case("MHA-768", 512, 768, 768, 12, False),
     Case("MHA-384", 128, 384, 384, 12, False),
 ]

@@ -19,8 +19,14 @@ WHAT = {
     "F-causal": "H 4, S 16384, d 64, causal", "F-window": "the same, a window of 1024", "F-sparse": "the same, a block-sparse map",
     "F-batch": "32 × (H 8, S 128, d 128, causal)", "F-ragged": "the same, ragged", "F-uneven": "H 8, d 64: S 16384 and 31 × 128, ragged",
     "F-D1": "D1, to compare with", "F-D1-paged": "D1 in pages of 16", "F-D3": "D3, to compare with", "F-D3-paged": "D3 in pages of 16",
+    "MHA-768": "the layer: 512 tokens, 12 heads", "MHA-384": "the layer: 128 tokens, 12 heads",
     "F-mla16": "MLA decode, H 16, 8192 keys, d 576/512", "F-mla128": "MLA decode, H 128, 8192 keys, d 576/512",
 }
+
+
+def what(case):
+    linear = re.fullmatch(r"L(\d+)-(\d+)x(\d+)", case)
+    return "{} token{}, {} to {} channels".format(linear[1], "s" * (linear[1] != "1"), linear[2], linear[3]) if linear else WHAT.get(case, "")
 
 
 def cpu_name():
@@ -54,7 +60,7 @@ def by_kernel(runs):
             share, peak = (statistics.median(x[case, column]) for x in (shares, peaks))
             near = f", {100 * peak:.0f} % of peak" if peak > share else ""
             cells.append(f"{100 * share:.0f} % ({rate:.3g} {rates[case, column][0][1]}{near})")
-        lines.append(f"| {case} | {WHAT.get(case, '')} | " + " | ".join(cells) + " |")
+        lines.append(f"| {case} | {what(case)} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -82,7 +88,7 @@ def beside_peers(report):
                 fastest = max(rows.values(), key=lambda row: row["rate"])
                 cell += f"; {own['rate'] / fastest['rate']:.2f} × {fastest['peer']}"
             cells.append(cell)
-        lines.append(f"| {case} | {WHAT.get(case, '')} | " + " | ".join(cells) + " |")
+        lines.append(f"| {case} | {what(case)} | " + " | ".join(cells) + " |")
     return lines
 
 

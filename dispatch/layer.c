@@ -23,7 +23,7 @@ void rapt_layer_args_init_sized(rapt_layer_args *args, size_t size) {
 
 enum { QUERIES, KEYS, VALUES, PROJECTIONS };
 
-/* What a phase does. WEIGH and REVERSE come once for each of the columns' parts, of which there may be several. */
+/* What a phase does. Of ATTEND and WEIGH there may be several, WEIGH for each part of the columns. */
 typedef enum step { ADD_POSITIONS, PROJECT, PLACE, ATTEND, WEIGH, REVERSE, OUTPUT } step;
 
 /* Rows [batch, tokens] of channels of the caller's, and where their sum with positions lies. */
@@ -44,8 +44,8 @@ typedef struct full_layer {
     int64_t projected[PROJECTIONS]; /* channels */
     int64_t wq_rows[PROJECTIONS];   /* of packed weights, where each begins */
     int projections;                /* 1 without new keys, else all */
-    bool self, values_as_keys, cached, packed, positions, has_output, paged;
-    rapt_layout weights, out, residual, weight[PROJECTIONS + 1];
+    bool self, values_as_keys, cached, packed, positions, has_output;
+    rapt_layout weights, out, weight[PROJECTIONS + 1];
     int64_t out_width, columns, column_parts;
     int attend_phases, weigh_phases;
     const int32_t *q_starts, *k_starts;
@@ -220,12 +220,10 @@ rapt_status rapt_layer_plan_init(rapt_layer_plan *opaque, const rapt_layer_desc 
                     .packed = d.packed != 0,
                     .positions = d.position_table != 0,
                     .has_output = d.wo.type != 0,
-                    .paged = a.page_size != 0,
                     .batch = a.batch,
                     .q_len = a.q_len,
                     .heads = a.heads,
                     .out = d.out,
-                    .residual = d.residual,
                     .q_starts = a.q_starts,
                     .k_starts = a.k_starts};
     if (p.cached && !(a.k.type && a.v.type)) return RAPT_ERR_TYPE;

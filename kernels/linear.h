@@ -27,8 +27,8 @@ enum {
 enum { STAGED_WEIGHTS = 96 << 10, STAGED_TOKENS = 1 << 20, MOST_TILES = 8, MOST_ROWS = 240 };
 
 typedef struct linear_scratch {
-    float *x;       /* few tokens: [groups of RAPT_PARTIAL_SUMS channels][tokens][those channels]; else for each tile [in, part by
-                       part in the order of sums][LANES] */
+    float *x;       /* few tokens: [groups of RAPT_PARTIAL_SUMS channels][tokens][those channels]; else for each tile [in, in the
+                       order of sums][LANES] */
     float *weights; /* [group of rows][ld_weights] */
     float *row;     /* one of them before it is repeated, for COPIES; few tokens: one of them */
     float *c;       /* for each tile [group][LANES]; few: as in map_rows */
@@ -274,8 +274,7 @@ static void map_few_tokens(const rapt_linear_task *t) {
 
 /* ---- Many tokens: tokens in lanes ---------------------------------------------------------------------------------------- */
 
-/* A part of channels lies in scratch sum by sum: first those of partial sum 0, so many of them as part_runs, then those of 1.
- */
+/* A part of channels lies in scratch sum by sum: part_runs of partial sum 0, then those of 1. */
 static void stage_tokens(const rapt_linear_task *t, int64_t token, int rows, float *to) {
     const rapt_linear_problem *p = t->problem;
     const char *from[LANES];
