@@ -40,8 +40,8 @@ static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
 
 /* By rounding class, fused first. */
 static const uint64_t golden_linear[2] = {UINT64_C(0x2d297e404d3fdc90), UINT64_C(0x1fb48bf59b25aeef)},
-                      golden_norm[2] = {UINT64_C(0x606abdc134cc0e76), UINT64_C(0xa620789a682c59cf)},
-                      golden_layer[2] = {UINT64_C(0x0d59bfb6f88f7dbc), UINT64_C(0xed4a66632720b673)},
+                      golden_norm[2] = {UINT64_C(0x9b83176a3212c241), UINT64_C(0x84cb71ef638012fd)},
+                      golden_layer[2] = {UINT64_C(0xe044fbafc6483957), UINT64_C(0xdf65244719578b69)},
                       golden_tables = UINT64_C(0x236d502e8cf6269d);
 
 static void *allocate(size_t bytes) {
@@ -272,7 +272,8 @@ static bool linear_problem(const char *isa, uint64_t *h) {
 static bool norm_problem(const char *isa, uint64_t *h) {
     int64_t batch = ONE_OF(1, 2), tokens = ONE_OF(0, 1, 3, 9), channels = ONE_OF(1, 2, 15, 16, 17, 31, 48, 384, 1000);
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
-    rows x = random_rows(random_type(), batch, tokens, channels, gap, one_in(3) ? 100.0f : 1.0f), y = x, want;
+    rapt_type type = random_type();
+    rows x = random_rows(type, batch, tokens, channels, gap, one_in(3) ? 100.0f : 1.0f), y = x, want;
     bool in_place = one_in(2);
     if (!in_place) y = new_rows(random_type(), batch, tokens, channels, gap);
     want = copy_of(&y);
@@ -410,7 +411,8 @@ static void random_layer(layer *l, const char *isa) {
         entries = 1;
         if (l->self) keys = tokens;
     }
-    l->x = random_rows(random_type(), entries, tokens, l->widths[0], one_in(2) * 4, 1.0f);
+    int64_t gap = one_in(2) * 4; /* drawn before the call, whose arguments come in any order */
+    l->x = random_rows(random_type(), entries, tokens, l->widths[0], gap, 1.0f);
     if (!l->self) l->y = random_rows(random_type(), a->batch, keys, l->widths[1], 0, 1.0f);
     if (values) l->z = random_rows(random_type(), a->batch, keys, l->widths[2], 0, 1.0f);
     l->outs[0] = a->heads * a->d_k, l->outs[1] = a->kv_heads * a->d_k, l->outs[2] = a->kv_heads * a->d_v;
@@ -430,7 +432,7 @@ static void random_layer(layer *l, const char *isa) {
     }
     d->wq = l->weight[0].layout, d->wk = l->weight[1].layout, d->wv = l->weight[2].layout, d->wo = l->weight[3].layout;
     if (!has_output) out_width = a->heads * a->d_v;
-    l->out = new_rows(random_type(), entries, tokens, out_width, one_in(2) * 4);
+    l->out = new_rows(random_type(), entries, tokens, out_width, gap);
     if (has_output && one_in(2)) l->residual = random_rows(random_type(), entries, tokens, out_width, 0, 1.0f);
     if (l->cached) {
         a->kv_len = 40 + keys;
