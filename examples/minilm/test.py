@@ -480,7 +480,8 @@ def main():
         os.chdir(folder)
         for test in (test_reference, test_unicode, test_attention, test_same_bits, test_bytes, test_program, test_refusals,
                      test_vocabularies, test_weights, test_heatmap):
-            test()
+            if not (SHORT and test is test_same_bits):  # which takes long, and whose errors sanitizers do not see
+                test()
         left = os.listdir(".")
         ok(not left, "no file is left", left)
         os.chdir("/")
