@@ -591,7 +591,8 @@ rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64
     if (out < 1 || out > RAPT_MAX_WIDTH || in < 1 || in > RAPT_MAX_WIDTH) return RAPT_ERR_SHAPE;
     if (type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16) return RAPT_ERR_TYPE;
     const rapt_layout rows = {.type = type, .token_stride = row_stride};
-    rapt_range r[3] = {{(uintptr_t)from, 0}, {(uintptr_t)to, (uint64_t)(out * in)}, {(uintptr_t)scales, (uint64_t)out * sizeof *scales}};
+    rapt_range r[3] = {
+        {(uintptr_t)from, 0}, {(uintptr_t)to, (uint64_t)(out * in)}, {(uintptr_t)scales, (uint64_t)out * sizeof *scales}};
     rapt_status status = rapt_measure(&rows, 1, 1, out, in, false, &r[0].bytes);
     for (int i = 0; i < 3 && status == RAPT_OK; i++) status = check_range(r[i]);
     if (status != RAPT_OK) return status;

@@ -88,12 +88,20 @@ static rapt_status plan_inputs(full_layer *p, const rapt_layer_desc *d, const ra
                                : i == KEYS || p->values_as_keys ? d->y
                                                                 : d->z,
                                0};
-    if (!p->values_as_keys) p->x[VALUES].layout = d->z;
     if ((p->self && widths[KEYS] != widths[QUERIES]) || (p->values_as_keys && widths[VALUES] != widths[KEYS]) ||
         ((d->packed || d->position_table) && (widths[KEYS] != widths[QUERIES] || widths[VALUES] != widths[QUERIES])))
         return RAPT_ERR_SHAPE;
     p->projections = p->cached && !p->self && keys == 0 ? 1 : PROJECTIONS;
-    return RAPT_OK;
+    rapt_status status = RAPT_OK;
+    for (int i = 0; i < p->projections && status == RAPT_OK; i++) { /* with positions, no linear map reads them */
+        const token_rows *x = &p->x[i];
+        rapt_type type = x->layout.type;
+        uint64_t bytes;
+        if (x->width < 1 || x->width > RAPT_MAX_WIDTH) return RAPT_ERR_SHAPE;
+        if (type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16) return RAPT_ERR_TYPE;
+        status = rapt_measure(&x->layout, x->batch, 1, x->tokens, x->width, false, &bytes);
+    }
+    return status;
 }
 
 static rapt_status plan_projections(full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
@@ -227,7 +235,8 @@ rapt_status rapt_layer_plan_init(rapt_layer_plan *opaque, const rapt_layer_desc 
                     .q_starts = a.q_starts,
                     .k_starts = a.k_starts};
     if (p.cached && !(a.k.type && a.v.type)) return RAPT_ERR_TYPE;
-    if (a.unmerged || a.kv_first || a.kv_total || (p.cached && p.k_starts && (p.self || d.keys != 0)) || (p.self && d.z.type)) return RAPT_ERR_FEATURE;
+    if (a.unmerged || a.kv_first || a.kv_total || (p.cached && p.k_starts && (p.self || d.keys != 0)) || (p.self && d.z.type))
+        return RAPT_ERR_FEATURE;
     if (a.heads < 1 || a.heads > RAPT_MAX_WIDTH || a.kv_heads < 1 || a.kv_heads > a.heads || a.d_k < 1 || a.d_v < 1 ||
         a.d_k > RAPT_MAX_HEAD_DIM || a.d_v > RAPT_MAX_HEAD_DIM || a.batch < 0 || a.batch > RAPT_MAX_LENGTH || a.q_len < 0 ||
         a.q_len > RAPT_MAX_LENGTH)
@@ -382,7 +391,7 @@ static void lay_out_call(call *c) {
 /* Positions of the tokens of X, Y and Z against the table's. */
 static rapt_status check_positions(const call *c) {
     const full_layer *p = c->p;
-    if (c->args.table_positions < 0) return RAPT_ERR_SHAPE;
+    if (c->args.table_positions < 0 || c->args.table_positions > RAPT_MAX_LENGTH) return RAPT_ERR_SHAPE;
     for (int i = 0; i < p->projections; i++) {
         const int32_t *starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
         for (int64_t b = 0; b < p->batch; b++) {

@@ -87,7 +87,7 @@ rapt_status rapt_linear_plan_init(rapt_linear_plan *opaque, const rapt_linear_de
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
 /* Threads share tokens by whole tiles, and outputs by whole groups of RAPT_PARTIAL_SUMS. A thread's tokens are staged by itself,
- * which costs as much as so many outputs. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+ * which costs as much as so many outputs: on an AMD EPYC (Zen 4) 9 to 40 of them, see docs/performance.md. */
 enum { STAGING_OUTPUTS = 16 };
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }

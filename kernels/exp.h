@@ -41,8 +41,8 @@ static inline vf v_tanh(vf x) {
     return v_as_float(i_or(v_as_int(t), sign));
 }
 
-/* x * Phi(x), Phi the normal distribution function. Phi(-a) = 2^-h(a), a polynomial without cancellation; of positive x it is what
- * is missing to 1. Beyond a = 8, as far as h was fitted, it only grows, and 2^-h is below 1e-15. */
+/* x * Phi(x), Phi the normal distribution function. Phi(-a) = 2^-h(a), a polynomial without cancellation; of positive x it is
+ * what is missing to 1. Beyond a = 8, as far as h was fitted, it only grows, and 2^-h is below 1e-15. */
 static inline vf v_gelu(vf x) {
     vf a = v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX)));
     vf h = v_set1(0x1.60a846p-27f);

@@ -14,25 +14,11 @@ except ImportError:
     print("1..0 # SKIP NumPy is not installed")
     sys.exit(0)
 
+import tap
 from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, AppendArgs, AppendDesc, Layout,
                          Library, RopeArgs, Rotary, Scales)
 from rapt_ctypes import F8_E4M3 as E4M3, F8_E5M2 as E5M2
-
-tests = failures = 0
-
-
-def ok(good, what):
-    global tests, failures
-    tests += 1
-    failures += not good
-    print(f"{'' if good else 'not '}ok {tests} - {what}", flush=True)
-
-
-def skip(what, why):
-    global tests
-    tests += 1
-    print(f"ok {tests} - {what} # SKIP {why}", flush=True)
-
+from tap import ok, skip
 
 # ---- The library -----------------------------------------------------------------------------------------------------------
 
@@ -285,5 +271,4 @@ test_floats()
 test_bytes()
 test_int4()
 test_rope()
-print(f"1..{tests}")
-sys.exit(failures != 0)
+tap.done()

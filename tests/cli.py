@@ -20,18 +20,11 @@ import subprocess
 import sys
 import tempfile
 
+import tap
+from tap import ok
+
 COMMAND = shlex.split(os.environ.pop("MESON_EXE_WRAPPER", ""))
 COMMAND += [os.path.abspath(a) if os.path.exists(a) else a for a in sys.argv[1:]]
-tests = failures = 0
-
-
-def ok(good, what, why=""):
-    global tests, failures
-    tests += 1
-    failures += not good
-    print(f"{'' if good else 'not '}ok {tests} - {what}", flush=True)
-    if not good and why:
-        print("# " + str(why).replace("\n", "\n# "), flush=True)
 
 
 def rapt(*args, env=None, **kw):
@@ -230,7 +223,7 @@ RUN = ["run", *QKV, "--out", "O.npy"]
 
 def refused(what, args, *words, program="rapt run", env=None, **kw):
     """Exit 2, one line, and no file touched, whether the output was there before (every other time) or not."""
-    if tests % 2:
+    if tap.count % 2:
         with open("O.npy", "wb") as f:
             f.write(b"untouched")
     elif os.path.exists("O.npy"):
@@ -1020,8 +1013,7 @@ def main():
         left = [n for n in os.listdir(".") if ".tmp" in n]
         ok(not left, "no temporary file is left", left)
         os.chdir("/")
-    print(f"1..{tests}")
-    sys.exit(failures > 0)
+    tap.done()
 
 
 main()

@@ -14,20 +14,13 @@ import tempfile
 import unicodedata
 import xml.etree.ElementTree
 
+import tap
+from tap import ok
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "examples/*/*.md", "tests/data/*.md") for path in ROOT.glob(pattern))
 PICTURES, MOST_BYTES = ROOT / "docs" / "attention", 20_000
 LINK = re.compile(r'\[[^\[\]]*\]\((?P<to>[^()\s]+)(?:[ ]"(?P<title>[^"\n]*)")?\)')
-tests = failures = 0
-
-
-def ok(good, what, why=()):
-    global tests, failures
-    tests += 1
-    failures += not good
-    print(f"{'' if good else 'not '}ok {tests} - {what}")
-    for line in () if good else why:
-        print(f"# {line}")
 
 
 def prose(text):
@@ -106,9 +99,9 @@ def test_document(document):
             wrong = wrong_line(file, part, title)
             if wrong:
                 bad_lines.append(f"{match['to']}: {wrong}")
-    ok(not bad_links, f"{name}: {count} links", bad_links)
+    ok(not bad_links, f"{name}: {count} links", "\n".join(bad_links))
     if lines:
-        ok(not bad_lines, f"{name}: {lines} links to lines", bad_lines)
+        ok(not bad_lines, f"{name}: {lines} links to lines", "\n".join(bad_lines))
 
 
 def draw(folder):
@@ -121,19 +114,19 @@ def test_pictures():
         made = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
     there = {path.name: path.read_bytes() for path in PICTURES.glob("*.svg")}
     differ = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
-    ok(not differ, f"{len(there)} pictures are what draw.py makes", [f"{name} is not: docs.py --fix" for name in differ])
+    ok(not differ, f"{len(there)} pictures are what draw.py makes", "\n".join(f"{name} is not: docs.py --fix" for name in differ))
     large = [f"{name}: {len(data)} bytes" for name, data in sorted(there.items()) if len(data) >= MOST_BYTES]
-    ok(not large, f"none has {MOST_BYTES} bytes", large)
+    ok(not large, f"none has {MOST_BYTES} bytes", "\n".join(large))
     broken = []
     for name, data in sorted(there.items()):
         try:
             xml.etree.ElementTree.fromstring(data)
         except xml.etree.ElementTree.ParseError as error:
             broken.append(f"{name}: {error}")
-    ok(not broken, "all are XML", broken)
+    ok(not broken, "all are XML", "\n".join(broken))
     shown = {file for document in DOCUMENTS for _, file, _, _ in links(document)}
     unused = [name for name in sorted(there) if PICTURES / name not in shown]
-    ok(not unused, "all are shown", unused)
+    ok(not unused, "all are shown", "\n".join(unused))
 
 
 def main():
@@ -146,8 +139,7 @@ def main():
     for document in DOCUMENTS:
         test_document(document)
     test_pictures()
-    print(f"1..{tests}")
-    sys.exit(failures > 0)
+    tap.done()
 
 
 if __name__ == "__main__":

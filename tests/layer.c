@@ -979,6 +979,8 @@ static void layer_refusals(void) {
                  {RAPT_ERR_TYPE, "weights of f16"},
                  {RAPT_ERR_STRUCT, "a struct that is too small"},
                  {RAPT_ERR_MASK, "a window of -2"},
+                 {RAPT_ERR_TYPE, "X of int8, to which positions are added"},
+                 {RAPT_ERR_STRIDE, "X of a negative stride, to which positions are added"},
                  /* from here on when it is run */
                  {RAPT_ERR_NULL, "no W_Q"},
                  {RAPT_ERR_NULL, "no X"},
@@ -1003,7 +1005,7 @@ static void layer_refusals(void) {
         a.batch = 1, a.heads = 2, a.kv_heads = 2, a.q_len = 4, a.d_k = a.d_v = 4;
         d.attention = &a, d.x_width = 8, d.x = d.out = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d.packed = 1;
         d.wq = rapt_layout_bshd(RAPT_F32, 1, 24, 8), d.wo = rapt_layout_bshd(RAPT_F32, 1, 8, 8);
-        d.position_table = i >= 15 && i <= 17;
+        d.position_table = i == 12 || i == 13 || (i >= 17 && i <= 19);
         if (i == 0) d.attention = NULL;
         if (i == 1) a.heads = 3;
         if (i == 2) a.heads = 0;
@@ -1013,11 +1015,13 @@ static void layer_refusals(void) {
         if (i == 6) d.z = d.x;
         if (i == 7) d.wo.type = (rapt_type)0, d.residual = d.out;
         if (i == 8) d.rotary.channels = 3;
-        if (i == 9 || i == 24 || i == 25) d.weights = rapt_layout_bhsd(i == 9 ? RAPT_F16 : RAPT_F32, 2, 4, 4);
+        if (i == 9 || i == 26 || i == 27) d.weights = rapt_layout_bhsd(i == 9 ? RAPT_F16 : RAPT_F32, 2, 4, 4);
         if (i == 10) d.size = 16;
         if (i == 11) a.window_left = -2;
+        if (i == 12) d.x.type = RAPT_INT8;
+        if (i == 13) d.x.token_stride = -32;
         rapt_status status = rapt_layer_plan_init(&plan, &d);
-        if (i < 12) {
+        if (i < 14) {
             REFUSED(status, cases[i].status, cases[i].what);
             continue;
         }
@@ -1029,20 +1033,20 @@ static void layer_refusals(void) {
         args.x = x, args.out = guard, args.wq = w, args.wo = w, args.attention = &attention;
         args.workspace = workspace, args.workspace_bytes = sizeof workspace, args.position_table = table,
         args.table_positions = 4;
-        if (i == 12) args.wq = NULL;
-        if (i == 13) args.x = NULL;
-        if (i == 14) args.out = NULL;
-        if (i == 15) args.position_table = NULL;
-        if (i == 16) args.starts = late;
-        if (i == 17) args.starts = early;
-        if (i == 18) args.wq = guard + 100;
-        if (i == 19) args.out = workspace + 1000;
-        if (i == 20) args.x = (float *)(void *)(workspace + 1000);
-        if (i == 21) args.bq = (float *)(void *)(workspace + 1000);
-        if (i == 22) args.workspace_bytes = 1000;
-        if (i == 23) args.workspace = workspace + 4;
-        if (i == 25) args.weights = x, attention.ring_starts = &ring;
-        if (i == 26) attention.kv_lengths = &length;
+        if (i == 14) args.wq = NULL;
+        if (i == 15) args.x = NULL;
+        if (i == 16) args.out = NULL;
+        if (i == 17) args.position_table = NULL;
+        if (i == 18) args.starts = late;
+        if (i == 19) args.starts = early;
+        if (i == 20) args.wq = guard + 100;
+        if (i == 21) args.out = workspace + 1000;
+        if (i == 22) args.x = (float *)(void *)(workspace + 1000);
+        if (i == 23) args.bq = (float *)(void *)(workspace + 1000);
+        if (i == 24) args.workspace_bytes = 1000;
+        if (i == 25) args.workspace = workspace + 4;
+        if (i == 27) args.weights = x, attention.ring_starts = &ring;
+        if (i == 28) attention.kv_lengths = &length;
         REFUSED(rapt_layer_run(&plan, &args), cases[i].status, cases[i].what);
     }
 }

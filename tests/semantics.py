@@ -24,21 +24,12 @@ except ImportError as error:
     torch, no_torch = None, error
 
 import rapt_ctypes
+import tap
 from rapt_ctypes import CAUSAL_BOTTOM_RIGHT as BOTTOM_RIGHT, CAUSAL_TOP_LEFT as TOP_LEFT
+from tap import ok
 
 CAPTURED = pathlib.Path(__file__).resolve().parent / "data" / "semantics.npz"
 TOLERANCE = 4e-6  # of a number x: times 1 + |x|
-tests = failures = 0
-
-
-def ok(good, what, why=""):
-    global tests, failures
-    tests += 1
-    failures += not good
-    print(f"{'' if good else 'not '}ok {tests} - {what}", flush=True)
-    if not good and why:
-        print(f"# {why}", flush=True)
-
 
 # ---- Inputs ------------------------------------------------------------------------------------------------------------------
 
@@ -446,8 +437,7 @@ def main():
     ok(list(captured) == list(cases), "every case is captured", set(cases) - set(captured))
     counts(library, kernels)
     against_pytorch(captured, library, kernels)
-    print(f"1..{tests}")
-    sys.exit(failures > 0)
+    tap.done()
 
 
 main()

@@ -22,6 +22,10 @@ import zlib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "tests"))
+import tap
+from tap import ok
+
 HEATMAP = HERE.parent / "heatmap/heatmap"
 SHORT = "--short" in sys.argv[1:]
 WRAPPER = shlex.split(os.environ.pop("MESON_EXE_WRAPPER", "")) + [word for word in sys.argv[1:-2] if word != "--short"]
@@ -29,16 +33,6 @@ MINILM, RAPT = ([*WRAPPER, os.path.abspath(path)] for path in sys.argv[-2:])
 EMULATED = len(MINILM) > 1
 SHORT = SHORT or EMULATED
 WIDTH, HEADS = 384, 12
-tests = failures = 0
-
-
-def ok(good, what, why=""):
-    global tests, failures
-    tests += 1
-    failures += not good
-    print(f"{'' if good else 'not '}ok {tests} - {what}", flush=True)
-    if not good and why:
-        print("# " + str(why).replace("\n", "\n# ")[:2000], flush=True)
 
 
 def execute(*command, **kw):
@@ -485,8 +479,7 @@ def main():
         left = os.listdir(".")
         ok(not left, "no file is left", left)
         os.chdir("/")
-    print(f"1..{tests}")
-    sys.exit(failures > 0)
+    tap.done()
 
 
 main()

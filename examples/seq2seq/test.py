@@ -11,18 +11,13 @@ import subprocess
 import sys
 import tempfile
 
-SEQ2SEQ, RAPT = map(os.path.abspath, sys.argv[1:3])
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE + "/../../tests")
+import tap
+from tap import ok
+
+SEQ2SEQ, RAPT = map(os.path.abspath, sys.argv[1:3])
 MODEL, HELD_OUT = HERE + "/model.safetensors", HERE + "/held-out.tsv"
-tests = failures = 0
-
-
-def ok(good, what, why=""):
-    global tests, failures
-    tests += 1
-    failures += not good
-    print(f"{'' if good else 'not '}ok {tests} - {what}", flush=True)
-    if not good and why: print("# " + str(why).replace("\n", "\n# "), flush=True)
 
 
 def seq2seq(*args):
@@ -191,5 +186,4 @@ with tempfile.TemporaryDirectory() as folder:
     bits()
     words_of_the_command()
     models()
-print(f"1..{tests}")
-sys.exit(failures > 0)
+tap.done()
