@@ -14,6 +14,8 @@
 enum {
     RAPT_BLOCK = 64,        /* keys of a block: one running maximum and one rescaling of the state for each */
     RAPT_CHUNK = 512,       /* keys of a chunk: each starts from the empty state, and chunks are merged in ascending order */
+    RAPT_SCORE_WHOLE = 128, /* up to this many channels, a score is one sum; */
+    RAPT_SCORE_PART = 64,   /* with more of them, each part of this many is summed by itself, and the sums are added, ascending */
     RAPT_PARTIAL_SUMS = 16, /* the weights of a block are summed as this many sums, by key position modulo it; so are the products
                                of a linear map, by channel, */
     RAPT_LINEAR_PART = 1024, /* in parts of so many channels */
@@ -172,6 +174,9 @@ typedef struct rapt_linear_task {
     int64_t token0, tokens, out0, outs;
     float *scratch;
 } rapt_linear_task;
+
+/* Channels of the parts of a score. */
+static inline int rapt_score_part(int d_k) { return d_k <= RAPT_SCORE_WHOLE ? RAPT_SCORE_WHOLE : RAPT_SCORE_PART; }
 
 /* Bytes of an element of the types that have elements. */
 static inline int64_t rapt_element_bytes(rapt_type type) { return type == RAPT_F32 ? 4 : type == RAPT_INT8 ? 1 : 2; }

@@ -73,53 +73,62 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
 }
 
 /* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * k[key][i], the channels
- * of a key lying offset bytes behind its address, bytes for each group. Keys further on are prefetched. ng and nr are constants
- * wherever this is called. */
+ * of a key lying offset bytes behind its address, bytes for each group. Where the channels come in parts, the sum of each is
+ * added in memory. Keys further on are prefetched. ng and nr are constants wherever this is called. */
 static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t bytes, const int ng, const int nr,
                                    const char *const *keys, size_t offset, int channels, const float *q, size_t ldq, float *s) {
     const bool wide = group == 1 && bytes >= 2; /* a line or half of one is a vector */
     const int line = group == 1 ? 64 : 32;      /* else: channels that at most fill one */
-    vf acc[8];
-    int whole = channels - channels % RAPT_VL;
-    RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
-    for (int i = 0; i < whole; i += RAPT_VL) {
-        const size_t at = offset + (size_t)i / (size_t)group * bytes;
-        RAPT_UNROLL for (int g = 0; g < ng; g++) {
-            vf k[RAPT_VL];
-            for (int j = 0; j < RAPT_VL && !wide && i % line == 0; j++) {
-                prefetch(keys[g * RAPT_VL + j + KEY_ROWS_AHEAD / 2], at);
-                prefetch(keys[g * RAPT_VL + j + KEY_ROWS_AHEAD], at);
-            }
+    int whole = channels - channels % RAPT_VL, part = rapt_score_part(channels), i = 0;
+    for (int first = 0; first < channels; first += part) {
+        vf acc[8];
+        RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
+        for (int end = smaller(whole, first + part); i < end; i += RAPT_VL) {
+            const size_t at = offset + (size_t)i / (size_t)group * bytes;
+            /* The addresses that are prefetched from stay in their array: the compiler, which takes this pointer for a new one
+             * each time, would otherwise copy all of them to its stack before each part of the channels. */
+            const char *const *ahead = keys;
+            __asm__("" : "+r"(ahead));
+            RAPT_UNROLL for (int g = 0; g < ng; g++) {
+                vf k[RAPT_VL];
+                for (int j = 0; j < RAPT_VL && !wide && i % line == 0; j++) {
+                    prefetch(ahead[g * RAPT_VL + j + KEY_ROWS_AHEAD / 2], at);
+                    prefetch(ahead[g * RAPT_VL + j + KEY_ROWS_AHEAD], at);
+                }
 #ifdef RAPT_SQUARE_ROWS
-            if (group == 1 && bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, at);
-            else
+                if (group == 1 && bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, at);
+                else
 #endif
-            {
-                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + offset, i);
-                v_transpose(k);
-            }
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way. */
-                if (wide) prefetch(keys[g * RAPT_VL + j + RAPT_KEYS_AHEAD], at);
-                if (wide && bytes == sizeof(float)) prefetch(keys[g * RAPT_VL + j + KEYS_FURTHER_AHEAD], at);
-                RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
-                    v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
+                {
+                    RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + offset, i);
+                    v_transpose(k);
+                }
+                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+                    /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way.
+                     */
+                    if (wide) prefetch(ahead[g * RAPT_VL + j + RAPT_KEYS_AHEAD], at);
+                    if (wide && bytes == sizeof(float)) prefetch(ahead[g * RAPT_VL + j + KEYS_FURTHER_AHEAD], at);
+                    RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
+                        v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
+                }
             }
         }
-    }
-    if (group == 1 && whole < channels) {
-        RAPT_UNROLL for (int g = 0; g < ng; g++) {
-            float rest[RAPT_VL * RAPT_VL];
-            const char *rows[RAPT_VL];
-            for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[g * RAPT_VL + j] + offset;
-            stage_columns_as(load, bytes, rest, RAPT_VL, rows, RAPT_VL, whole, channels - whole);
-            for (int i = whole; i < channels; i++)
-                RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
-                    v_fma(v_broadcast(q + r * ldq + i), v_load(rest + (i - whole) * RAPT_VL), acc[g * nr + r]);
+        if (group == 1 && whole < channels && channels - first <= part) {
+            RAPT_UNROLL for (int g = 0; g < ng; g++) {
+                float rest[RAPT_VL * RAPT_VL];
+                const char *rows[RAPT_VL];
+                for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[g * RAPT_VL + j] + offset;
+                stage_columns_as(load, bytes, rest, RAPT_VL, rows, RAPT_VL, whole, channels - whole);
+                for (int c = whole; c < channels; c++)
+                    RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
+                        v_fma(v_broadcast(q + r * ldq + c), v_load(rest + (c - whole) * RAPT_VL), acc[g * nr + r]);
+            }
+        }
+        RAPT_UNROLL for (int g = 0; g < ng; g++) RAPT_UNROLL for (int r = 0; r < nr; r++) {
+            float *to = s + (size_t)r * RAPT_CHUNK + g * RAPT_VL;
+            v_store(to, first == 0 ? acc[g * nr + r] : v_add(v_load(to), acc[g * nr + r]));
         }
     }
-    RAPT_UNROLL for (int g = 0; g < ng; g++) RAPT_UNROLL for (int r = 0; r < nr; r++)
-        v_store(s + (size_t)r * RAPT_CHUNK + g * RAPT_VL, acc[g * nr + r]);
 }
 
 /* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would

@@ -418,22 +418,22 @@ static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens,
 
 /* ---- Layer normalisation ------------------------------------------------------------------------------------------------- */
 
-/* The sum over a row of x - from, squared if squares; channels in lanes. */
-static RAPT_INLINE float sum_row(load_channels *load, const size_t bytes, const char *row, int channels, float from,
+/* The sum over a row of (x - mean) - rest, squared if squares; channels in lanes. */
+static RAPT_INLINE float sum_row(load_channels *load, const size_t bytes, const char *row, int channels, float mean, float rest,
                                  bool squares) {
     float sums[RAPT_PARTIAL_SUMS], total = 0.0f;
-    vf acc[SUM_VECTORS], center = v_set1(from);
+    vf acc[SUM_VECTORS], center = v_set1(mean), correction = v_set1(rest);
     for (int v = 0; v < SUM_VECTORS; v++) acc[v] = v_set1(0.0f);
     int i = 0;
     for (; i + RAPT_PARTIAL_SUMS <= channels; i += RAPT_PARTIAL_SUMS) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
-            vf x = v_sub(load(row, i + v * RAPT_VL), center);
+            vf x = v_sub(v_sub(load(row, i + v * RAPT_VL), center), correction);
             acc[v] = squares ? v_fma(x, x, acc[v]) : v_add(acc[v], x);
         }
     for (int v = 0; v < SUM_VECTORS; v++) v_store(sums + v * RAPT_VL, acc[v]);
     for (int r = 0; i < channels; i++, r++) {
         float part[RAPT_VL];
         v_store(part, load_part(load, bytes, row + (size_t)i * bytes, 1));
-        float x = part[0] - from;
+        float x = (part[0] - mean) - rest;
         sums[r] = squares ? s_fma(x, x, sums[r]) : sums[r] + x;
     }
     for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) total += sums[r];
@@ -443,9 +443,11 @@ static RAPT_INLINE float sum_row(load_channels *load, const size_t bytes, const 
 static RAPT_INLINE void normalise_row(load_channels *load, const size_t bytes, store_word *store, const size_t to_bytes,
                                       const rapt_norm_args *a, const char *from, char *to) {
     int channels = (int)a->channels;
-    float mean = sum_row(load, bytes, from, channels, 0.0f, false) / (float)channels;
-    float variance = sum_row(load, bytes, from, channels, mean, true) / (float)channels;
-    vf center = v_set1(mean), factor = v_set1(1.0f / __builtin_sqrtf(variance + a->epsilon));
+    /* The mean in two parts: where it is large beside the deviations, an f32 alone is off by more than their own rounding. */
+    float mean = sum_row(load, bytes, from, channels, 0.0f, 0.0f, false) / (float)channels;
+    float rest = sum_row(load, bytes, from, channels, mean, 0.0f, false) / (float)channels;
+    float variance = sum_row(load, bytes, from, channels, mean, rest, true) / (float)channels;
+    vf center = v_set1(mean), correction = v_set1(rest), factor = v_set1(1.0f / __builtin_sqrtf(variance + a->epsilon));
     for (int i = 0; i < channels; i += RAPT_VL) {
         int left = smaller(RAPT_VL, channels - i);
         bool whole = left == RAPT_VL;
@@ -453,7 +455,7 @@ static RAPT_INLINE void normalise_row(load_channels *load, const size_t bytes, s
         vf weight = v_set1(1.0f), bias = v_set1(0.0f);
         if (a->weight) weight = whole ? v_load(a->weight + i) : load_part(load_f32, 4, (const char *)(a->weight + i), left);
         if (a->bias) bias = whole ? v_load(a->bias + i) : load_part(load_f32, 4, (const char *)(a->bias + i), left);
-        vf y = v_fma(v_mul(v_sub(x, center), factor), weight, bias);
+        vf y = v_fma(v_mul(v_sub(v_sub(x, center), correction), factor), weight, bias);
         if (whole) {
             store(to + (size_t)i * to_bytes, y);
             continue;

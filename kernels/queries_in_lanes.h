@@ -351,7 +351,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
 /* S = K Q^T of a tile, for keys [first, end) of the block. */
 static void score_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
                         int end) {
-    int skipped = first - b->all.first;
+    int skipped = first - b->all.first, part = rapt_score_part(p->d_k);
     const float *keys = b->keys + (size_t)skipped * b->ldk;
     if (p->integer)
         dot_product((dots){.c = s->s + first * LANES,
@@ -362,16 +362,16 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                            .depth = dot_lanes(p->d_k),
                            .scale = tile->q_scale},
                     end - first, tile->vectors);
-    else
+    for (int c = 0; c < p->d_k && !p->integer; c += part)
         tile_product((operands){.c = (char *)(s->s + first * LANES),
                                 .ldc = LANES * sizeof(float),
-                                .a = (const char *)keys,
+                                .a = (const char *)(keys + (size_t)c * COPIES),
                                 .rs = b->ldk * sizeof(float),
                                 .ks = COPIES * sizeof(float),
-                                .b = (const char *)tile->q,
+                                .b = (const char *)(tile->q + (size_t)c * LANES),
                                 .ldb = LANES * sizeof(float),
-                                .depth = p->d_k,
-                                .start = START_ZERO,
+                                .depth = smaller(part, p->d_k - c),
+                                .start = c == 0 ? START_ZERO : START_APART,
                                 .coming = &b->next_keys},
                      end - first, tile->vectors);
 }
@@ -425,12 +425,12 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
 static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk, bool careful) {
     const rapt_problem *p = t->problem;
     int64_t end_max = 0;
-    int qk_tiles = 0, pv_tiles = 0;
+    int qk_tiles = 0, pv_tiles = 0, score_parts = (p->d_k - 1) / rapt_score_part(p->d_k) + 1;
     for (int i = 0; i < n_tiles; i++) {
         start_chunk(&tiles[i]);
         if (marked(p)) find_chunk_marks(t, &tiles[i], chunk);
         if (tiles[i].end_max > end_max) end_max = tiles[i].end_max;
-        qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors);
+        qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors) * score_parts;
         pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
     }
     block blocks[CHUNK_BLOCKS]; /* what any tile needs */

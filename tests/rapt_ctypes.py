@@ -53,6 +53,9 @@ LinearDesc = structure("LinearDesc", [
     (ctypes.c_char_p, "isa")])
 LinearArgs = structure("LinearArgs", [
     (ctypes.c_size_t, "size"), (ctypes.c_void_p, "x weight bias scales residual y workspace"), (ctypes.c_size_t, "workspace_bytes")])
+NormArgs = structure("NormArgs", [
+    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch tokens channels"), (Layout, "x y"), (ctypes.c_void_p, "from_ to weight bias"),
+    (ctypes.c_float, "epsilon"), (ctypes.c_char_p, "isa")])
 LayerDesc = structure("LayerDesc", [
     (ctypes.c_size_t, "size"), (ctypes.c_void_p, "attention"), (ctypes.c_int64, "x_width y_width z_width out_width keys"),
     (Layout, "x y z out residual wq wk wv wo"), (ctypes.c_int, "packed"), (Rotary, "rotary"), (ctypes.c_int, "position_table"),

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 64, CHUNK = 512, Q_MOST = 127, P_MOST = 255 };
+enum { BLOCK = 64, CHUNK = 512, SCORE_WHOLE = 128, SCORE_PART = 64, Q_MOST = 127, P_MOST = 255 };
 
 static const double u = 0x1p-24;
 
@@ -443,7 +443,9 @@ static double exact_logit(const row *r, int64_t n, double *slack) {
         underflow += by_channel ? fabs(k) * most : 0;
     }
     underflow = underflow * fabs(factor) + (by_token ? most : 0);
-    *slack = gamma_n((double)d->d_k + 1 + by_token + by_channel) * absolute * fabs(scale * factor) + 0x1p-149 * underflow;
+    const int64_t longest = d->d_k <= SCORE_WHOLE ? d->d_k : SCORE_PART, parts = (d->d_k + longest - 1) / longest;
+    *slack = gamma_n((double)(longest + parts - 1) + 1 + by_token + by_channel) * absolute * fabs(scale * factor) +
+             0x1p-149 * underflow;
     if (d->arith == RAPT_INT8_DOT) *slack += r->q_loss * sizes * fabs(factor) * (extreme(scale) ? 1 : fabs(scale));
     const double logit = score * factor * scale;
     return modified(d) ? modified_logit(r, n, logit, slack) : logit;

@@ -7,9 +7,10 @@
  * blocks of 64 and C chunks of 512 (docs/order.md). x_j is the exact logit, M = max x_j, w_j = exp(x_j - M). q, k and v are the
  * elements times their factors (k_scales, v_scales), A_j = |scale| sum_c |q_c k_jc|.
  *
- * 1. Scores. d_k multiply-adds, fused or not, give |s'_j - s_j| <= gamma_{d_k} sum |q k|; where the scale is multiplied into q
- *    first, that rounds once more, and so does a factor of k, by channel or by token. So the logit is off by
- *        D_j = gamma_{d_k + 1 + f} A_j + tiny_j    f = 1 with k_scales, else 0
+ * 1. Scores. One chain of d_k multiply-adds, fused or not, or with more than 128 channels P chains of at most 64, whose results
+ *    are added: with t = d_k, or t = 64 + P - 1, |s'_j - s_j| <= gamma_t sum |q k|; where the scale is multiplied into q first, that rounds once more,
+ *    and so does a factor of k, by channel or by token. So the logit is off by
+ *        D_j = gamma_{t + 1 + f} A_j + tiny_j    f = 1 with k_scales, else 0
  *    where tiny_j, some 2^-149, is for underflow: of products, of q times a tiny scale or factor, of a score times a factor.
  * 2. Modified logits. Each step from x to y turns an error D into
  *        x natural        D + 2.01 u (|x| + D) + 2^-149     the product; the default scale 1/sqrt(d_k)

@@ -99,6 +99,8 @@ static const struct fixed {
     {"position", 1, 2, 1, 3, 700, 16, 16, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_position},
     {"bytes", 1, 4, 2, 20, 150, 20, 24, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_bytes},
     {"groups", 1, 4, 2, 3, 150, 64, 32, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_groups},
+    {"wide", 1, 4, 2, 20, 150, 200, 40, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, NULL},
+    {"wide-decode", 1, 4, 2, 1, 150, 576, 40, F32, F32, BF16, F32, 0, -1, -1, DATA_NORMAL, 0, NULL},
     {"integers", 1, 4, 2, 20, 600, 40, 24, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0.05f, add_integers},
 };
 
