@@ -4,6 +4,7 @@
  *
  *     P1..P6            prefill
  *     D1..D5            few rows, over caches that come from memory; D1-hot and so on over one and the same
+ *     D1-step           the same as the step of a decoder: the last key and value are new, the key and the queries are rotated
  *     O-dN, O-dKvV      prefill of H 8, S 1024, d 64 with other channels ...
  *     O-sqN, O-skvN     ... or with another number of queries, of keys. Odd ones stand behind the round one they compare with
  *     G512..G32768      growth: one head, twice as long each time
@@ -55,7 +56,7 @@ typedef enum bound {
     CALL, /* by what a call costs beside its arithmetic */
 } bound;
 
-typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY } timed;
+typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY, STEP } timed;
 
 typedef enum arrangement { HEAD_MAJOR, TOKEN_MAJOR, INTERLEAVED, POWER_OF_TWO, ARRANGEMENTS } arrangement;
 static const char *const arrangement_names[ARRANGEMENTS] = {"", "-bshd", "-kv", "-4096"};
@@ -104,6 +105,8 @@ static const bench_case cases[] = {
 
     {"D1",         32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
     {"D1-hot",     32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN, PLAIN},
+    {"D1-step",    32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, STEP, PLAIN},
+    {"D1-step-hot", 32, 8,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      STEP, PLAIN},
     {"D2",         32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
     {"D2-hot",     32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ONE,      RUN, PLAIN},
     {"D3",         32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
@@ -187,6 +190,8 @@ typedef struct session {
     const job *job; /* null: none is open */
     rapt_desc desc;
     rapt_plan plan;
+    rapt_decode_desc step;
+    rapt_decode_plan step_plan;
     rapt_plan_info info;
     rapt_pool *pool;
     char *q, *o, *workspace;
@@ -197,6 +202,8 @@ typedef struct session {
     float *scales;       /* of K's tokens, and V's */
     int32_t *table;
     int32_t starts[ENTRIES + 1];
+    char *new_token; /* key, then value */
+    double frequencies[RAPT_MAX_HEAD_DIM / 2];
     cache *caches;
     int64_t cache_count, block_caches; /* every block_caches of them share an allocation, which the first one's K begins */
     limits limits;
@@ -450,8 +457,35 @@ static void session_close(void) {
     free(current.tensor);
     free(current.scales);
     free(current.table);
+    free(current.new_token);
     rapt_pool_destroy(current.pool);
     memset(&current, 0, sizeof current);
+}
+
+/* A step: one new token, with all channels rotated. */
+static rapt_status create_step(session *s) {
+    const bench_case *c = s->job->c;
+    rapt_decode_desc *d = &s->step;
+    rapt_type type = s->job->type->q;
+    rapt_decode_desc_init(d);
+    d->attention = &s->desc;
+    d->tokens = 1;
+    d->new_k = rapt_layout_bshd(type, c->kv_heads, 1, c->d_k);
+    d->new_v = rapt_layout_bshd(type, c->kv_heads, 1, c->d_v);
+    d->rotary.channels = c->d_k;
+    d->rotary.frequencies = s->frequencies;
+    rapt_status status = rapt_rope_frequencies(10000, c->d_k, s->frequencies);
+    if (!status) status = rapt_decode_plan_init(&s->step_plan, d);
+    if (!status) status = rapt_decode_plan_query(&s->step_plan, &s->info);
+    if (!status) status = rapt_decode_workspace_size(&s->step_plan, s->job->threads, &s->workspace_bytes);
+    return status;
+}
+
+static rapt_status create_plan(session *s) {
+    rapt_status status = rapt_plan_init(&s->plan, &s->desc);
+    if (!status) status = rapt_plan_query(&s->plan, &s->info);
+    if (!status) status = rapt_workspace_size(&s->plan, s->job->threads, &s->workspace_bytes);
+    return status;
 }
 
 /* Null, or why it could not be opened. */
@@ -464,21 +498,40 @@ static const char *session_open(const job *j) {
     describe(&s->desc, j);
     if (!create_feature(s)) return "out of memory";
     rapt_status status = rapt_isa_force(j->isa);
-    if (!status) status = rapt_plan_init(&s->plan, &s->desc);
-    if (!status) status = rapt_plan_query(&s->plan, &s->info);
-    if (!status) status = rapt_workspace_size(&s->plan, j->threads, &s->workspace_bytes);
+    if (!status) status = c->timed == STEP ? create_step(s) : create_plan(s);
     if (status) return rapt_status_string(status);
     if (j->threads > 1 && !(s->pool = rapt_pool_create(j->threads))) return "no threads";
     int64_t rows = c->heads * all_len(c, c->q_len);
     s->q = filled(j->type->q, (size_t)(rows * rapt_row_bytes(j->type->q, c->d_k)), 1);
     s->o = touched((size_t)(rows * rapt_row_bytes(j->type->q, c->d_v)));
     s->workspace = touched(s->workspace_bytes);
-    if (!s->q || !s->o || !s->workspace || !create_caches(s)) return "out of memory";
+    s->new_token = filled(j->type->q, (size_t)(c->kv_heads * rapt_row_bytes(j->type->q, c->d_k + c->d_v)), 4);
+    if (!s->q || !s->o || !s->workspace || !s->new_token || !create_caches(s)) return "out of memory";
     s->limits = measure(j, s->pool);
     return s->limits.peak == 0 || (c->bound == MEMORY && s->limits.bandwidth == 0) ? "the limit could not be measured" : NULL;
 }
 
-static rapt_status run(session *s, const rapt_args *args) {
+static rapt_status run_step(session *s, const rapt_args *args, const cache *to) {
+    const bench_case *c = s->job->c;
+    const int32_t start = (int32_t)c->kv_len - 1;
+    rapt_decode_args a;
+    rapt_decode_args_init(&a);
+    a.attention = args;
+    a.starts = &start;
+    a.new_k = s->new_token;
+    a.new_v = s->new_token + c->kv_heads * rapt_row_bytes(s->job->type->q, c->d_k);
+    a.k = to->k;
+    a.v = to->v;
+    a.workspace = s->workspace;
+    a.workspace_bytes = s->workspace_bytes;
+    return s->pool ? rapt_decode_run_parallel(&s->step_plan, &a, s->job->threads, rapt_pool_for, s->pool)
+                   : rapt_decode_run(&s->step_plan, &a);
+}
+
+static rapt_status run(session *s, rapt_args *args, const cache *with) {
+    if (s->job->c->timed == STEP) return run_step(s, args, with);
+    args->k = with->k;
+    args->v = with->v;
     if (s->job->c->timed == PLAN_AND_RUN) {
         rapt_status status = rapt_plan_init(&s->plan, &s->desc);
         if (status) return status;
@@ -522,8 +575,11 @@ static void run_case(bench_state *state, const void *arg) {
     args.o = current.o;
     args.workspace = current.workspace;
     args.workspace_bytes = current.workspace_bytes;
-    args.bias = args.mask = args.map = current.tensor;
-    args.slopes = args.sinks = current.per_head;
+    args.bias = current.desc.bias.type ? current.tensor : NULL;
+    args.mask = current.desc.mask.type ? current.tensor : NULL;
+    args.map = current.desc.map.type ? current.tensor : NULL;
+    args.slopes = current.desc.slopes.type ? current.per_head : NULL;
+    args.sinks = current.desc.sinks.type ? current.per_head : NULL;
     args.k_scales = args.v_scales = current.scales;
     args.table = current.table;
     if (j->c->timed == RUN_EMPTY) args.kv_lengths = &no_keys;
@@ -532,10 +588,8 @@ static void run_case(bench_state *state, const void *arg) {
     double start = 0;
     while (!failure && bench_keep_running(state)) {
         if (!calls++) start = bench_now();
-        args.k = current.caches[next].k;
-        args.v = current.caches[next].v;
+        rapt_status status = run(&current, &args, &current.caches[next]);
         if (++next == current.cache_count) next = 0;
-        rapt_status status = run(&current, &args);
         if (status) failure = rapt_status_string(status);
     }
     double end = bench_now();
@@ -559,12 +613,13 @@ static int thread_counts(int64_t counts[3]) {
     return n;
 }
 
-/* Of the types of caches, prefill and decode; of the features, the usual layouts; V in K only where nothing is converted. */
+/* Of the types of caches, prefill and decode; of the features and the step, the usual layouts; V in K only where nothing is
+ * converted, and a step only where no scales are found. */
 static bool makes_sense(const bench_case *c, arrangement a, const bench_type *type) {
     bool cache_type = type->kv != type->q;
     if (cache_type && (c->name[0] == 'O' || c->name[0] == 'G' || c->name[0] == 'T')) return false;
-    if ((cache_type || c->feature) && a > TOKEN_MAJOR) return false;
-    if ((c->feature == ALIASED || c->feature == PAGED || entries(c) > 1) && type->scaled) return false;
+    if ((cache_type || c->feature || c->timed == STEP) && a > TOKEN_MAJOR) return false;
+    if ((c->feature == ALIASED || c->feature == PAGED || c->timed == STEP || entries(c) > 1) && type->scaled) return false;
     return true;
 }
 
@@ -598,5 +653,5 @@ bool bench_register_cases(void) {
                     }
             }
     free(isas);
-    return bench_register_layers(counts, n_counts);
+    return bench_register_layers(counts, n_counts) && bench_register_copies(counts, n_counts);
 }

@@ -1,34 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear maps and the layer, as LTOKENS-INxOUT/TYPE/ISA/tN and MHA-WIDTH/f32/ISA/tN (12 heads, so many tokens), TYPE being that
- * of the weights, X and Y f32. Few tokens have their weights from memory, over which they rotate, and the bandwidth as their
- * limit; others the ISA's peak. The counters are those of cases.c. */
+/* Linear maps, the layer and normalisation:
+ *
+ *     LTOKENS-INxOUT, -silu, -swiglu     maps, with SiLU behind them, with a gate of as many weights again; TYPE is that of the
+ *                                        weights, X and Y are f32
+ *     MHA-WIDTH                          the layer, of 12 heads, in f32
+ *     RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added before, with their sum as an output;
+ *                                        TYPE is that of all of them
+ *
+ * as CASE/TYPE/ISA/tN. Few tokens have their weights from memory, over which they rotate, and the bandwidth as their limit;
+ * normalisation the bandwidth of as many bytes as it reads and writes, others the ISA's peak. The counters are those of cases.c.
+ */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "data.h"
 #include "limits.h"
 #include "rapt_layer.h"
 #include "shim.h"
 
+typedef enum kind { MAP, GATED, LAYER, NORM, SUM_AND_NORM } kind;
+
 typedef struct layer_case {
     const char *name;
-    int64_t tokens, in, out, heads; /* heads: 0 for a linear map */
-    bool memory;
+    int64_t tokens, in, out;
+    kind kind;
+    rapt_activation activation;
+    bool memory; /* the weights come from there */
 } layer_case;
 
+enum { HEADS = 12 };
+
+/* clang-format off */
 static const layer_case cases[] = {
-    {"L128-384x384", 128, 384, 384, 0, false},     {"L128-768x768", 128, 768, 768, 0, false},
-    {"L128-4096x4096", 128, 4096, 4096, 0, false}, {"L512-384x1536", 512, 384, 1536, 0, false},
-    {"L512-768x3072", 512, 768, 3072, 0, false},   {"L512-4096x4096", 512, 4096, 4096, 0, false},
-    {"L1-384x384", 1, 384, 384, 0, true},          {"L1-768x768", 1, 768, 768, 0, true},
-    {"L1-4096x4096", 1, 4096, 4096, 0, true},      {"L4-4096x4096", 4, 4096, 4096, 0, true},
-    {"MHA-768", 512, 768, 768, 12, false},         {"MHA-384", 128, 384, 384, 12, false},
+    {"L128-384x384",         128,  384,  384, MAP,          RAPT_ACTIVATION_NONE, false},
+    {"L128-768x768",         128,  768,  768, MAP,          RAPT_ACTIVATION_NONE, false},
+    {"L128-4096x4096",       128, 4096, 4096, MAP,          RAPT_ACTIVATION_NONE, false},
+    {"L512-384x1536",        512,  384, 1536, MAP,          RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072",        512,  768, 3072, MAP,          RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072-silu",   512,  768, 3072, MAP,          RAPT_SILU,            false},
+    {"L512-768x3072-swiglu", 512,  768, 3072, GATED,        RAPT_SILU,            false},
+    {"L512-4096x4096",       512, 4096, 4096, MAP,          RAPT_ACTIVATION_NONE, false},
+    {"L1-384x384",             1,  384,  384, MAP,          RAPT_ACTIVATION_NONE, true},
+    {"L1-768x768",             1,  768,  768, MAP,          RAPT_ACTIVATION_NONE, true},
+    {"L1-4096x4096",           1, 4096, 4096, MAP,          RAPT_ACTIVATION_NONE, true},
+    {"L1-4096x4096-swiglu",    1, 4096, 4096, GATED,        RAPT_SILU,            true},
+    {"L4-4096x4096",           4, 4096, 4096, MAP,          RAPT_ACTIVATION_NONE, true},
+    {"MHA-768",              512,  768,  768, LAYER,        RAPT_ACTIVATION_NONE, false},
+    {"MHA-384",              128,  384,  384, LAYER,        RAPT_ACTIVATION_NONE, false},
+    {"RMS512-4096",          512, 4096, 4096, NORM,         RAPT_ACTIVATION_NONE, false},
+    {"RMS512-4096-residual", 512, 4096, 4096, SUM_AND_NORM, RAPT_ACTIVATION_NONE, false},
 };
+/* clang-format on */
 
 static const struct {
     const char *name;
     rapt_type type;
-} types[] = {{"f32", RAPT_F32}, {"f16", RAPT_F16}, {"bf16", RAPT_BF16}, {"int8", RAPT_INT8}};
+} types[] = {{"f32", RAPT_F32},   {"f16", RAPT_F16},   {"bf16", RAPT_BF16},
+             {"int8", RAPT_INT8}, {"q8_0", RAPT_Q8_0}, {"q4_0", RAPT_Q4_0}};
 
 enum { CASES = sizeof cases / sizeof *cases, TYPES = sizeof types / sizeof *types };
 
@@ -44,51 +73,98 @@ typedef struct session {
     rapt_layer_plan layer;
     rapt_linear_args linear_args;
     rapt_layer_args layer_args;
+    rapt_norm_args norm_args;
     rapt_pool *pool;
     int64_t threads;
     void *x, *y, *weights, *workspace;
-    float *scales;
+    float *scales; /* of rows of weights, and of the gate's; normalisation's weights */
 } session;
+
+static bool norm(const layer_case *c) { return c->kind >= NORM; }
 
 static rapt_layout rows(rapt_type type, int64_t tokens, int64_t channels) { return rapt_layout_bshd(type, 1, tokens, channels); }
 
-/* Rows of weights in all: of a layer those of the four projections. */
-static int64_t weight_rows(const layer_case *c) { return c->heads ? 4 * c->in : c->out; }
+/* Rows of weights in all: of a layer those of the four projections. Normalisation has its residual and its sum in their place. */
+static int64_t weight_rows(const layer_case *c) {
+    return norm(c) ? 2 * c->tokens : c->kind == LAYER ? 4 * c->in : c->kind == GATED ? 2 * c->out : c->out;
+}
 
-static const char *plan(session *s, const layer_job *j) {
+static rapt_status plan_layer(session *s, const layer_job *j, size_t *bytes) {
     const layer_case *c = j->c;
-    rapt_status status;
+    rapt_desc a;
+    rapt_layer_desc d;
+    rapt_desc_init(&a), rapt_layer_desc_init(&d), rapt_layer_args_init(&s->layer_args);
+    a.heads = a.kv_heads = HEADS, a.q_len = c->tokens, a.d_k = a.d_v = c->in / HEADS;
+    a.threads = j->threads, a.isa = j->isa;
+    d.attention = &a, d.x_width = c->in, d.packed = 1, d.x = d.out = rows(RAPT_F32, c->tokens, c->in);
+    d.wq = rows(RAPT_F32, 3 * c->in, c->in), d.wo = rows(RAPT_F32, c->in, c->in);
+    rapt_status status = rapt_layer_plan_init(&s->layer, &d);
+    return status ? status : rapt_layer_workspace_size(&s->layer, j->threads, bytes);
+}
+
+static rapt_status plan_map(session *s, const layer_job *j, size_t *bytes) {
+    const layer_case *c = j->c;
+    rapt_linear_desc d;
+    rapt_linear_desc_init(&d), rapt_linear_args_init(&s->linear_args);
+    d.tokens = c->tokens, d.in = c->in, d.out = c->out, d.isa = j->isa, d.activation = c->activation;
+    d.x = rows(RAPT_F32, c->tokens, c->in), d.y = rows(RAPT_F32, c->tokens, c->out);
+    d.weight = rows(types[j->type].type, c->out, c->in);
+    if (c->kind == GATED) d.gate = d.weight;
+    rapt_status status = rapt_linear_plan_init(&s->linear, &d);
+    return status ? status : rapt_linear_workspace_size(&s->linear, j->threads, bytes);
+}
+
+static void describe_norm(session *s, const layer_job *j) {
+    const layer_case *c = j->c;
+    rapt_norm_args *a = &s->norm_args;
+    rapt_norm_args_init(a);
+    a->tokens = c->tokens, a->channels = c->in, a->isa = j->isa;
+    a->x = a->y = rows(types[j->type].type, c->tokens, c->in);
+    a->from = s->x, a->to = s->y, a->weight = s->scales;
+    if (c->kind != SUM_AND_NORM) return;
+    a->residual = a->sum = a->x;
+    a->residual_from = s->weights, a->sum_to = (char *)s->weights + rapt_row_bytes(types[j->type].type, c->tokens * c->in);
+}
+
+static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
+    rapt_status status = RAPT_OK;
     size_t bytes = 0;
-    if (c->heads) {
-        rapt_desc a;
-        rapt_layer_desc d;
-        rapt_desc_init(&a), rapt_layer_desc_init(&d), rapt_layer_args_init(&s->layer_args);
-        a.batch = 1, a.heads = a.kv_heads = c->heads, a.q_len = c->tokens, a.d_k = a.d_v = c->in / c->heads;
-        a.threads = j->threads, a.isa = j->isa;
-        d.attention = &a, d.x_width = c->in, d.packed = 1, d.x = d.out = rows(RAPT_F32, c->tokens, c->in);
-        d.wq = rows(RAPT_F32, 3 * c->in, c->in), d.wo = rows(RAPT_F32, c->in, c->in);
-        status = rapt_layer_plan_init(&s->layer, &d);
-        if (status == RAPT_OK) status = rapt_layer_workspace_size(&s->layer, j->threads, &bytes);
-    } else {
-        rapt_linear_desc d;
-        rapt_linear_desc_init(&d), rapt_linear_args_init(&s->linear_args);
-        d.tokens = c->tokens, d.in = c->in, d.out = c->out, d.isa = j->isa;
-        d.x = rows(RAPT_F32, c->tokens, c->in), d.y = rows(RAPT_F32, c->tokens, c->out),
-        d.weight = rows(types[j->type].type, c->out, c->in);
-        status = rapt_linear_plan_init(&s->linear, &d);
-        if (status == RAPT_OK) status = rapt_linear_workspace_size(&s->linear, j->threads, &bytes);
-    }
+    if (norm(j->c)) describe_norm(s, j);
+    else status = j->c->kind == LAYER ? plan_layer(s, j, &bytes) : plan_map(s, j, &bytes);
     if (status != RAPT_OK) return rapt_status_string(status);
-    if (!(s->workspace = bench_alloc(bytes))) return "out of memory";
+    if (bytes && !(s->workspace = bench_alloc(bytes))) return "out of memory";
     s->linear_args.workspace = s->layer_args.workspace = s->workspace;
     s->linear_args.workspace_bytes = s->layer_args.workspace_bytes = bytes;
+    s->linear_args.x = s->layer_args.x = s->x, s->linear_args.y = s->layer_args.out = s->y;
+    s->linear_args.scales = types[j->type].type == RAPT_INT8 ? s->scales : NULL;
+    s->linear_args.gate_scales = j->c->kind == GATED ? s->linear_args.scales : NULL;
+    s->layer_args.wq = s->weights, s->layer_args.wo = (char *)s->weights + weight_bytes / 4 * 3;
     return NULL;
 }
 
-static rapt_status run(session *s, bool layer) {
-    if (layer) return rapt_layer_run_parallel(&s->layer, &s->layer_args, s->threads, rapt_pool_for, s->pool);
+static rapt_status run(session *s, const layer_case *c, const char *weights, size_t weight_bytes) {
+    if (norm(c)) {
+        if (s->threads == 1) return rapt_rms_norm(&s->norm_args, 0, 1);
+        return rapt_rms_norm_parallel(&s->norm_args, s->threads, rapt_pool_for, s->pool);
+    }
+    if (c->kind == LAYER) return rapt_layer_run_parallel(&s->layer, &s->layer_args, s->threads, rapt_pool_for, s->pool);
+    s->linear_args.weight = weights;
+    s->linear_args.gate = c->kind == GATED ? weights + weight_bytes / 2 : NULL;
     if (s->threads == 1) return rapt_linear_run(&s->linear, &s->linear_args, 0, 1);
     return rapt_linear_run_parallel(&s->linear, &s->linear_args, s->threads, rapt_pool_for, s->pool);
+}
+
+/* What a call does of what limits it: bytes, or operations. */
+static double work_of(const layer_case *c, rapt_type type, size_t weight_bytes) {
+    const double maps = 2.0 * (double)c->tokens * (double)weight_rows(c) * (double)c->in;
+    const double pairs = 4.0 * (double)c->tokens * (double)c->tokens * (double)c->in;
+    if (norm(c)) return (double)(rapt_row_bytes(type, c->tokens * c->in) * (c->kind == NORM ? 2 : 4));
+    return c->memory ? (double)weight_bytes : c->kind == LAYER ? maps + pairs : maps;
+}
+
+static double limit_of(const layer_job *j, double work, rapt_pool *pool) {
+    if (norm(j->c)) return bench_bandwidth((size_t)work, pool);
+    return j->c->memory ? bench_bandwidth(BENCH_COLD_BYTES, pool) : bench_peak(j->isa, pool);
 }
 
 static double larger(double a, double b) { return a > b ? a : b; }
@@ -96,42 +172,43 @@ static double larger(double a, double b) { return a > b ? a : b; }
 static void run_case(bench_state *state, const void *arg) {
     const layer_job *j = arg;
     const layer_case *c = j->c;
-    rapt_type type = types[j->type].type;
-    size_t one = (size_t)rapt_row_bytes(type, weight_rows(c) * c->in), copies = c->memory ? BENCH_COLD_BYTES / one + 1 : 1;
+    const rapt_type type = types[j->type].type;
+    const size_t one = (size_t)rapt_row_bytes(type, weight_rows(c) * c->in), copies = c->memory ? BENCH_COLD_BYTES / one + 1 : 1;
+    const size_t x_bytes = (size_t)(c->tokens * c->in) * 4, scales_bytes = (size_t)c->out * 4;
     session s = {.threads = j->threads};
-    s.x = bench_alloc((size_t)(c->tokens * c->in) * 4), s.y = bench_alloc((size_t)(c->tokens * c->out) * 4);
-    s.weights = bench_alloc(one * copies), s.scales = bench_alloc((size_t)c->out * 4), s.pool = rapt_pool_create(j->threads);
-    const char *failure = s.x && s.y && s.weights && s.scales && s.pool ? plan(&s, j) : "out of memory";
+    s.x = bench_alloc(x_bytes), s.y = bench_alloc((size_t)(c->tokens * c->out) * 4);
+    s.weights = bench_alloc(one * copies), s.scales = bench_alloc(scales_bytes), s.pool = rapt_pool_create(j->threads);
+    const char *failure = s.x && s.y && s.weights && s.scales && s.pool ? plan(&s, j, one) : "out of memory";
     double limit = 0.0, start = 0.0;
+    const double work = work_of(c, type, one);
     int64_t calls = 0;
     if (!failure) {
-        bench_fill(s.x, RAPT_F32, (size_t)(c->tokens * c->in) * 4, 1);
-        bench_fill(s.weights, type, one * copies, 2);
-        bench_fill(s.scales, RAPT_F32, (size_t)c->out * 4, 3);
-        s.linear_args.x = s.layer_args.x = s.x, s.linear_args.y = s.layer_args.out = s.y;
-        s.linear_args.scales = type == RAPT_INT8 ? s.scales : NULL;
-        s.layer_args.wq = s.weights, s.layer_args.wo = (char *)s.weights + one / 4 * 3;
-        limit = c->memory ? bench_bandwidth(BENCH_COLD_BYTES, s.pool) : bench_peak(j->isa, s.pool);
+        bench_fill(s.x, norm(c) ? type : RAPT_F32, x_bytes, 1);
+        bench_fill(s.weights, type, one, 2);
+        for (size_t i = 1; i < copies; i++) memcpy((char *)s.weights + i * one, s.weights, one);
+        bench_fill(s.scales, RAPT_F32, scales_bytes, 3);
+        limit = limit_of(j, work, s.pool);
     }
     while (!failure && bench_keep_running(state)) {
         if (calls == 0) start = bench_now();
-        s.linear_args.weight = (char *)s.weights + (size_t)calls++ % copies * one;
-        rapt_status status = run(&s, c->heads != 0);
+        rapt_status status = run(&s, c, (char *)s.weights + (size_t)calls++ % copies * one, one);
         if (status) failure = rapt_status_string(status);
     }
     double seconds = (bench_now() - start) / (double)calls;
     if (failure) bench_fail(state, failure);
     else {
-        limit = larger(limit, c->memory ? bench_bandwidth(BENCH_COLD_BYTES, s.pool) : bench_peak(j->isa, s.pool));
-        double maps = 2.0 * (double)c->tokens * (double)weight_rows(c) * (double)c->in;
-        double pairs = c->heads ? 4.0 * (double)c->tokens * (double)c->tokens * (double)c->in : 0.0;
-        double rate = (c->memory ? (double)one : maps + pairs) / seconds;
-        bench_counter(state, c->memory ? "GBs" : "GFLOPS", 1e-9 * rate);
+        limit = larger(limit, limit_of(j, work, s.pool));
+        bench_counter(state, norm(c) || c->memory ? "GBs" : "GFLOPS", 1e-9 * work / seconds);
         bench_counter(state, "limit", 1e-9 * limit);
-        bench_counter(state, "share", rate / limit);
+        bench_counter(state, "share", work / seconds / limit);
     }
     rapt_pool_destroy(s.pool);
     free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace);
+}
+
+/* The layer in f32 only, normalisation in what its tensors can be. */
+static bool makes_sense(const layer_case *c, rapt_type type) {
+    return c->kind == LAYER ? type == RAPT_F32 : !norm(c) || type <= RAPT_BF16;
 }
 
 bool bench_register_layers(const int64_t *threads, int thread_counts) {
@@ -144,7 +221,7 @@ bool bench_register_layers(const int64_t *threads, int thread_counts) {
         for (int t = 0; t < TYPES; t++)
             for (int i = 0; i < isas; i++)
                 for (int n = 0; n < thread_counts; n++) {
-                    if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) || (cases[c].heads && t)) continue;
+                    if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) || !makes_sense(&cases[c], types[t].type)) continue;
                     *j = (layer_job){&cases[c], t, rapt_isa_name(i), threads[n]};
                     char name[96];
                     snprintf(name, sizeof name, "%s/%s/%s/t%lld", cases[c].name, types[t].name, j->isa, (long long)j->threads);

@@ -93,16 +93,6 @@ class Problem:
 
 
 class Rapt(peers.Rapt):
-    def __init__(self, options, threads):
-        super().__init__(options, threads)
-        self.library.c.rapt_layout_bshd.restype = rapt_ctypes.Layout
-        self.library.c.rapt_layout_bshd.argtypes = [ctypes.c_int] + [ctypes.c_int64] * 3
-
-    def workspace(self, function, plan, threads):
-        size = ctypes.c_size_t()
-        self.check(function(plan, ctypes.c_int64(threads), ctypes.byref(size)))
-        return aligned((size.value,), np.uint8)
-
     def setup(self, problem):
         return (self.layer if problem.case.heads else self.linear)(problem)
 
@@ -110,65 +100,48 @@ class Rapt(peers.Rapt):
         return self.library.c.rapt_layout_bshd(self.TYPES[problem.kind], 1, tokens, channels)
 
     def linear(self, problem):
-        c, case, threads = self.library.c, problem.case, problem.threads
-        desc = self.library.initialised(rapt_ctypes.LinearDesc, c.rapt_linear_desc_init_sized)
-        desc.tokens, desc.in_, desc.out = case.tokens, case.width, case.out
-        desc.x, desc.y = self.rows(problem, case.tokens, case.width), self.rows(problem, case.tokens, case.out)
-        desc.weight = self.rows(problem, case.out, case.width)
-        plan = (ctypes.c_uint64 * rapt_ctypes.LINEAR_PLAN_WORDS)()
-        self.check(c.rapt_linear_plan_init(plan, ctypes.byref(desc)))
-        workspace = self.workspace(c.rapt_linear_workspace_size, plan, threads)
+        library, case, threads = self.library, problem.case, problem.threads
+        plan = library.plan(library.new(
+            rapt_ctypes.LinearDesc, tokens=case.tokens, in_=case.width, out=case.out,
+            x=self.rows(problem, case.tokens, case.width), y=self.rows(problem, case.tokens, case.out),
+            weight=self.rows(problem, case.out, case.width)))
+        workspace = library.workspace(plan, threads)
         out = aligned((case.tokens, case.out), problem.x.dtype)
         bias = widened(problem.caches[0][1]).astype(np.float32)
-
-        def args(weight):
-            a = self.library.initialised(rapt_ctypes.LinearArgs, c.rapt_linear_args_init_sized)
-            a.x, a.weight, a.bias, a.y, a.workspace = (x.ctypes.data for x in (problem.x, weight, bias, out, workspace))
-            a.workspace_bytes = workspace.nbytes
-            return a
-        calls = [args(weights[0]) for weights in problem.caches]
-        rest = ctypes.c_int64(0), ctypes.c_int64(1)
-        function = c.rapt_linear_run
+        calls = [library.new(rapt_ctypes.LinearArgs, x=problem.x, weight=weights[0], bias=bias, y=out, workspace=workspace,
+                             workspace_bytes=len(workspace)) for weights in problem.caches]
+        rest, function = (0, 1), library.c.rapt_linear_run
         if threads > 1:
-            rest = ctypes.c_int64(threads), self.pool_library.rapt_pool_for, self.pool(threads)
-            function = c.rapt_linear_run_parallel
+            rest = threads, self.pool_library.rapt_pool_for, self.pool(threads)
+            function = library.c.rapt_linear_run_parallel
 
         def run(indices):
             for i in indices:
-                self.check(function(plan, ctypes.byref(calls[i]), *rest))
+                function(plan, ctypes.byref(calls[i]), *rest)
             return out
-        run.arrays = bias, workspace
         return run, lambda out: out
 
     def layer(self, problem):
-        c, case, threads = self.library.c, problem.case, problem.threads
-        attention = self.library.desc()
-        attention.batch, attention.heads, attention.kv_heads, attention.q_len = 1, case.heads, case.heads, case.tokens
-        attention.d_k = attention.d_v = case.width // case.heads
-        attention.threads = threads
-        desc = self.library.initialised(rapt_ctypes.LayerDesc, c.rapt_layer_desc_init_sized)
-        desc.attention = ctypes.addressof(attention)
-        desc.x_width, desc.packed = case.width, 1
-        desc.x = desc.out = self.rows(problem, case.tokens, case.width)
-        desc.wq, desc.wo = self.rows(problem, 3 * case.width, case.width), self.rows(problem, case.width, case.width)
-        plan = (ctypes.c_uint64 * rapt_ctypes.LAYER_PLAN_WORDS)()
-        self.check(c.rapt_layer_plan_init(plan, ctypes.byref(desc)))
-        workspace = self.workspace(c.rapt_layer_workspace_size, plan, threads)
+        library, case, threads = self.library, problem.case, problem.threads
+        d, rows = case.width // case.heads, self.rows(problem, case.tokens, case.width)
+        attention = library.new(rapt_ctypes.Desc, heads=case.heads, kv_heads=case.heads, q_len=case.tokens, d_k=d, d_v=d,
+                                threads=threads)
+        plan = library.plan(library.new(
+            rapt_ctypes.LayerDesc, attention=attention, x_width=case.width, packed=1, x=rows, out=rows,
+            wq=self.rows(problem, 3 * case.width, case.width), wo=self.rows(problem, case.width, case.width)))
+        workspace = library.workspace(plan, threads)
         out = aligned((case.tokens, case.width), problem.x.dtype)
         packed, packed_bias, wo, bias = problem.caches[0]
         packed_bias, bias = (widened(x).astype(np.float32) for x in (packed_bias, bias))
-        args = self.library.initialised(rapt_ctypes.LayerArgs, c.rapt_layer_args_init_sized)
-        args.x, args.out, args.wq, args.bq, args.wo, args.bo, args.workspace = (
-            x.ctypes.data for x in (problem.x, out, packed, packed_bias, wo, bias, workspace))
-        args.workspace_bytes = workspace.nbytes
-        rest = () if threads == 1 else (ctypes.c_int64(threads), self.pool_library.rapt_pool_for, self.pool(threads))
-        function = c.rapt_layer_run if threads == 1 else c.rapt_layer_run_parallel
+        args = library.new(rapt_ctypes.LayerArgs, x=problem.x, out=out, wq=packed, bq=packed_bias, wo=wo, bo=bias,
+                           workspace=workspace, workspace_bytes=len(workspace))
+        rest = () if threads == 1 else (threads, self.pool_library.rapt_pool_for, self.pool(threads))
+        function = library.c.rapt_layer_run if threads == 1 else library.c.rapt_layer_run_parallel
 
         def run(indices):
             for _ in indices:
-                self.check(function(plan, ctypes.byref(args), *rest))
+                function(plan, ctypes.byref(args), *rest)
             return out
-        run.arrays = packed_bias, bias, workspace
         return run, lambda out: out
 
 

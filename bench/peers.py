@@ -189,13 +189,12 @@ class Rapt:
 
     def __init__(self, options, threads):
         self.library = rapt_ctypes.Library(os.path.abspath(options.library), Unsupported)
-        self.check = self.library.check
         self.version = self.library.c.rapt_version().decode()
 
     @functools.cached_property
     def isa(self):
         name = ctypes.c_char_p()
-        self.check(self.library.c.rapt_isa_current(ctypes.byref(name)))
+        self.library.c.rapt_isa_current(ctypes.byref(name))
         return name.value.decode()
 
     @functools.cached_property
@@ -204,7 +203,7 @@ class Rapt:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "pool.so")
             subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-shared", "-fPIC", "-pthread", f"-I{ROOT}/include",
-                            f"{ROOT}/dispatch/pool.c", "-o", path], check=True)
+                            f"{ROOT}/dispatch/pool.c", self.library.c._name, "-o", path], check=True)
             pool = ctypes.CDLL(path)
         pool.rapt_pool_create.restype = ctypes.c_void_p
         pool.rapt_pool_create.argtypes = [ctypes.c_int64]
@@ -216,9 +215,8 @@ class Rapt:
 
     def setup(self, problem):
         case, library = problem.case, self.library
-        desc = library.desc()
-        desc.batch, desc.heads, desc.kv_heads, desc.q_len, desc.kv_len = 1, case.heads, case.kv_heads, case.q_len, case.kv_len
-        desc.d_k = desc.d_v = case.d
+        desc = library.new(rapt_ctypes.Desc, heads=case.heads, kv_heads=case.kv_heads, q_len=case.q_len, kv_len=case.kv_len,
+                           d_k=case.d, d_v=case.d)
         layout = functools.partial(library.c.rapt_layout_bhsd, self.TYPES[problem.kind])
         desc.q = desc.o = layout(case.heads, case.q_len, case.d)
         desc.k = desc.v = layout(case.kv_heads, case.kv_len, case.d)
@@ -226,24 +224,18 @@ class Rapt:
         desc.threads = problem.threads
         plan = library.plan(desc)
         out = aligned(problem.q.shape, problem.q.dtype)
-        workspace = aligned((library.workspace_bytes(plan, problem.threads),), np.uint8)
-
-        def args(*arrays):
-            a = library.args()
-            a.q, a.k, a.v, a.o, a.workspace = (x.ctypes.data for x in arrays)
-            a.workspace_bytes = workspace.nbytes
-            a.arrays = arrays  # they live as long as their addresses
-            return a
-        calls = [args(problem.q, k, v, out, workspace) for k, v in problem.caches]
+        workspace = library.workspace(plan, problem.threads)
+        calls = [library.new(rapt_ctypes.Args, q=problem.q, k=k, v=v, o=out, workspace=workspace, workspace_bytes=len(workspace))
+                 for k, v in problem.caches]
         if problem.threads == 1:
             rest, function = (), library.c.rapt_run
         else:
-            rest = ctypes.c_int64(problem.threads), self.pool_library.rapt_pool_for, self.pool(problem.threads)
+            rest = problem.threads, self.pool_library.rapt_pool_for, self.pool(problem.threads)
             function = library.c.rapt_run_parallel
 
         def run(indices):
             for i in indices:
-                self.check(function(plan, ctypes.byref(calls[i]), *rest))
+                function(plan, ctypes.byref(calls[i]), *rest)
             return out
         return run, lambda out: out
 

@@ -25,8 +25,9 @@ void bench_fail(bench_state *state, const char *why);
 /* Ours, called once by main: registers every case. False, with a line on stderr, if it cannot. */
 bool bench_register_cases(void);
 
-/* Part of that: those of layers.c, for these numbers of threads. False when memory is out. */
+/* Parts of that: those of layers.c and copies.c, for these numbers of threads. False when memory is out. */
 bool bench_register_layers(const int64_t *threads, int thread_counts);
+bool bench_register_copies(const int64_t *threads, int thread_counts);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@ import sys
 WHAT = {
     "P1": "H 12, S 128, d 64", "P2": "H 12, S 512, d 64", "P3": "H 32/8, S 1024, d 128, causal", "P4": "H 8, S 4096, d 64, causal",
     "P5": "H 8, S 4096, d 128", "P6": "H 32/8, 256 queries on 4096 keys, d 128, causal", "D1": "decode, H 32/8, 4096 keys, d 128",
+    "D1-step": "D1 with rotary and the new key and value appended",
     "D2": "decode, H 32/8, 32768 keys, d 128", "D3": "decode, H 32, 4096 keys, d 128", "D4": "decode, H 8/1, 8192 keys, d 256",
     "D5": "8 queries, H 32/8, 4096 keys, d 128, causal",
     "F-plain": "P3, to compare with", "F-scores": "P3 with softcap, sinks, bias", "F-alibi": "P3 with ALiBi",
@@ -20,13 +21,18 @@ WHAT = {
     "F-batch": "32 × (H 8, S 128, d 128, causal)", "F-ragged": "the same, ragged", "F-uneven": "H 8, d 64: S 16384 and 31 × 128, ragged",
     "F-D1": "D1, to compare with", "F-D1-paged": "D1 in pages of 16", "F-D3": "D3, to compare with", "F-D3-paged": "D3 in pages of 16",
     "MHA-768": "the layer: 512 tokens, 12 heads", "MHA-384": "the layer: 128 tokens, 12 heads",
+    "C-pages": "128 pages of 16 tokens copied, H 8, d 128", "C-shift": "2048 tokens moved by 16, H 8, d 128",
+    "RMS512-4096": "RMS normalisation, 512 tokens of 4096 channels", "RMS512-4096-residual": "the same with a residual",
     "F-mla16": "MLA decode, H 16, 8192 keys, d 576/512", "F-mla128": "MLA decode, H 128, 8192 keys, d 576/512",
 }
 
 
 def what(case):
-    linear = re.fullmatch(r"L(\d+)-(\d+)x(\d+)", case)
-    return "{} token{}, {} to {} channels".format(linear[1], "s" * (linear[1] != "1"), linear[2], linear[3]) if linear else WHAT.get(case, "")
+    linear = re.fullmatch(r"L(\d+)-(\d+)x(\d+)(-silu|-swiglu)?", case)
+    behind = {None: "", "-silu": ", then SiLU", "-swiglu": ", gated (SwiGLU)"}
+    if not linear:
+        return WHAT.get(case, "")
+    return "{} token{}, {} to {} channels{}".format(linear[1], "s" * (linear[1] != "1"), linear[2], linear[3], behind[linear[4]])
 
 
 def cpu_name():

@@ -3,162 +3,221 @@
  * public functions do, with what lies between them in the workspace. */
 #include <string.h>
 
-#include "parts.h"
-#include "plan.h"
+#include "append.h"
+#include "attention.h"
+#include "linear_call.h"
 #include "rotary.h"
+#include "rows.h"
 #include "select.h"
+#include "structs.h"
+
+static const rapt_layer_desc default_desc = {.rotary.amplitude = 1.0};
+static const rapt_layer_args default_args = {0};
 
 void rapt_layer_desc_init_sized(rapt_layer_desc *desc, size_t size) {
-    if (!desc || size < sizeof *desc) return;
-    memset(desc, 0, size);
-    desc->size = size;
-    desc->rotary.amplitude = 1.0;
+    rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
 }
 
 void rapt_layer_args_init_sized(rapt_layer_args *args, size_t size) {
-    if (!args || size < sizeof *args) return;
-    memset(args, 0, size);
-    args->size = size;
+    rapt_init_struct(args, size, &default_args, sizeof default_args);
 }
 
 enum { QUERIES, KEYS, VALUES, PROJECTIONS };
 
-/* What a phase does. Of ATTEND and WEIGH there may be several, WEIGH for each part of the columns. */
-typedef enum step { ADD_POSITIONS, PROJECT, PLACE, ATTEND, WEIGH, REVERSE, OUTPUT } step;
+typedef enum step { ADD_POSITIONS, PROJECT, PLACE, ATTEND, OUTPUT } step;
 
-/* Rows [batch, tokens] of channels of the caller's, and where their sum with positions lies. */
+/* Rows [batch, tokens] of channels of the caller's. Of ragged ones only those from first on, count of them, belong to an entry.
+ */
 typedef struct token_rows {
-    int64_t batch, tokens, width;
+    int64_t batch, tokens, width, first, count;
     rapt_layout layout;
-    size_t summed;
+    uint64_t bytes;
+    size_t summed; /* where their sum with positions lies in the workspace */
 } token_rows;
 
 typedef struct full_layer {
     uint64_t made; /* LAYER_MADE, or this is no plan */
-    rapt_plan attention, weighing;
-    rapt_linear_plan project[PROJECTIONS], output;
-    rapt_append_desc append;
+    uint64_t attention[PLAN_WORDS];
+    full_linear project[PROJECTIONS], output;
+    rapt_append append;     /* args and tokens are those of a call */
     rapt_rope_args rope[2]; /* of Q, and of K where there is no cache */
     token_rows x[PROJECTIONS];
-    int64_t batch, q_len, kv_len, heads;
+    int64_t batch, q_len;
     int64_t projected[PROJECTIONS]; /* channels */
     int64_t wq_rows[PROJECTIONS];   /* of packed weights, where each begins */
     int projections;                /* 1 without new keys, else all */
-    bool self, values_as_keys, cached, packed, positions, has_output;
-    rapt_layout weights, out, weight[PROJECTIONS + 1];
-    int64_t out_width, columns, column_parts;
-    int attend_phases, weigh_phases;
+    bool self, values_as_keys, cached, packed, positions, has_output, has_weights;
+    rapt_layout out, residual;
+    int64_t out_width;
+    uint64_t out_bytes, residual_bytes;
     const int32_t *q_starts, *k_starts;
-    size_t between[PROJECTIONS], o, identity, scratch; /* offsets in the workspace */
-    rapt_plan_info info;
+    size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace */
 } full_layer;
 
-#define LAYER_MADE UINT64_C(0x33302e72656c0000) /* changes with the layout of struct full_layer */
+#define LAYER_MADE UINT64_C(0x34302e72656c0000) /* changes with the layout of struct full_layer */
 
 _Static_assert(sizeof(full_layer) <= sizeof(rapt_layer_plan), "rapt_layer_plan is too small");
 
-static const full_layer *layer_of(const rapt_layer_plan *opaque) {
-    const full_layer *p = (const full_layer *)(const void *)opaque;
-    return p && p->made == LAYER_MADE ? p : NULL;
-}
+static const full_plan *attention_of(const full_layer *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
 
 /* Is this input the one before it? */
 static bool same_input(const full_layer *p, int i) { return (i == KEYS && p->self) || (i == VALUES && p->values_as_keys); }
+
+static const char *const input_names[PROJECTIONS] = {"x", "y", "z"};
+static const char *const width_names[PROJECTIONS] = {"x_width", "y_width", "z_width"};
+
+static const rapt_linear_names names[PROJECTIONS + 1] = {
+    {"x_width", "heads * d_k", "x", "the workspace", "", "wq", "bq", "wq_scales"},
+    {"y_width", "kv_heads * d_k", "y", "the workspace", "", "wk", "bk", "wk_scales"},
+    {"z_width", "kv_heads * d_v", "z", "the workspace", "", "wv", "bv", "wv_scales"},
+    {"heads * d_v", "out_width", "the workspace", "out", "residual", "wo", "bo", "wo_scales"}};
 
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
 static rapt_layout dense(int64_t tokens, int64_t channels) { return rapt_layout_bshd(RAPT_F32, 1, tokens, channels); }
 
-/* Room in the workspace for so many rows. */
+/* Room in the workspace for as many rows. */
 static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
     *at = *used;
     int64_t floats = rapt_product(rows, channels), bytes = floats < 0 || floats > INT64_MAX / 8 ? -1 : floats * 4 + 63;
     return bytes >= 0 && !__builtin_add_overflow(*used, (size_t)bytes / 64 * 64, used);
 }
 
-/* Which inputs there are, and of what shape. */
-static rapt_status plan_inputs(full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
-    int64_t widths[] = {d->x_width, d->y_width ? d->y_width : d->x_width, 0};
-    widths[VALUES] = d->z_width ? d->z_width : widths[KEYS];
-    int64_t keys = p->self ? a->q_len : d->keys, key_batch = (p->self ? p->q_starts : p->k_starts) ? 1 : a->batch;
-    if (keys < 0 || keys > RAPT_MAX_LENGTH) return RAPT_ERR_SHAPE;
-    for (int i = 0; i < PROJECTIONS; i++)
-        p->x[i] = (token_rows){i == QUERIES ? (p->q_starts ? 1 : a->batch) : key_batch, i == QUERIES ? a->q_len : keys, widths[i],
-                               i == QUERIES || p->self          ? d->x
-                               : i == KEYS || p->values_as_keys ? d->y
-                                                                : d->z,
-                               0};
-    if ((p->self && widths[KEYS] != widths[QUERIES]) || (p->values_as_keys && widths[VALUES] != widths[KEYS]) ||
-        ((d->packed || d->position_table) && (widths[KEYS] != widths[QUERIES] || widths[VALUES] != widths[QUERIES])))
-        return RAPT_ERR_SHAPE;
-    p->projections = p->cached && !p->self && keys == 0 ? 1 : PROJECTIONS;
-    rapt_status status = RAPT_OK;
-    for (int i = 0; i < p->projections && status == RAPT_OK; i++) { /* with positions, no linear map reads them */
-        const token_rows *x = &p->x[i];
-        rapt_type type = x->layout.type;
-        uint64_t bytes;
-        if (x->width < 1 || x->width > RAPT_MAX_WIDTH) return RAPT_ERR_SHAPE;
-        if (type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16) return RAPT_ERR_TYPE;
-        status = rapt_measure(&x->layout, x->batch, 1, x->tokens, x->width, false, &bytes);
-    }
-    return status;
+static rapt_status check_features(rapt_report *r, const rapt_layer_desc *d, const rapt_desc *a, const full_layer *p) {
+    if (a->k.type && !a->v.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.v.type = 0: K has a cache, V has none");
+    if (a->v.type && !a->k.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.k.type = 0: V has a cache, K has none");
+    if (a->unmerged) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.unmerged", a->unmerged, "must be 0 in a layer");
+    if (a->kv_first) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.kv_first", a->kv_first, "must be 0 in a layer");
+    if (a->kv_total) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.kv_total", a->kv_total, "must be 0 in a layer");
+    if (!p->cached && a->page_size)
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.page_size", a->page_size, "there is no cache");
+    if (!p->cached && a->k_scales.present)
+        return rapt_refuse_member(r, RAPT_ERR_FEATURE, "attention.k_scales", "present", a->k_scales.present, "there is no cache");
+    if (!p->cached && a->v_scales.present)
+        return rapt_refuse_member(r, RAPT_ERR_FEATURE, "attention.v_scales", "present", a->v_scales.present, "there is no cache");
+    if (p->cached && p->k_starts && (p->self || d->keys != 0))
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "attention.k_starts = %p: a cache with ragged keys cannot be appended to",
+                           (const void *)p->k_starts);
+    if (p->self && d->z.type)
+        return rapt_refuse_member(r, RAPT_ERR_FEATURE, "z", "type", (int)d->z.type, "there is no Y, so Z is X");
+    if (d->weights.type && a->scores.type)
+        return rapt_refuse_member(r, RAPT_ERR_FEATURE, "weights", "type", (int)d->weights.type, "there are attention.scores");
+    return RAPT_OK;
 }
 
-static rapt_status plan_projections(full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
-    int64_t outs[] = {a->heads * a->d_k, a->kv_heads * a->d_k, a->kv_heads * a->d_v};
+/* What the products of sizes below want, before rapt_plan_init looks at them. */
+static rapt_status check_shape(rapt_report *r, const rapt_desc *a) {
+    const struct {
+        const char *name;
+        int64_t value, least, most;
+    } sizes[] = {{"attention.heads", a->heads, 1, RAPT_MAX_WIDTH},  {"attention.kv_heads", a->kv_heads, 1, RAPT_MAX_WIDTH},
+                 {"attention.d_k", a->d_k, 1, RAPT_MAX_HEAD_DIM},   {"attention.d_v", a->d_v, 1, RAPT_MAX_HEAD_DIM},
+                 {"attention.batch", a->batch, 0, RAPT_MAX_LENGTH}, {"attention.q_len", a->q_len, 0, RAPT_MAX_LENGTH}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (!rapt_within(sizes[i].value, sizes[i].least, sizes[i].most))
+            return rapt_refuse(r, RAPT_ERR_SHAPE, "%s = %" PRId64 ": must be %" PRId64 " to %" PRId64, sizes[i].name,
+                               sizes[i].value, sizes[i].least, sizes[i].most);
+    return RAPT_OK;
+}
+
+/* Which inputs there are, and of what shape. */
+static rapt_status plan_inputs(rapt_report *r, full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
+    int64_t widths[] = {d->x_width, d->y_width ? d->y_width : d->x_width, 0};
+    widths[VALUES] = d->z_width ? d->z_width : widths[KEYS];
+    int64_t keys = p->self ? a->q_len : d->keys;
+    if (!rapt_within(keys, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "keys", keys, "must be 0 to 2147483647");
+    if (p->self && widths[KEYS] != widths[QUERIES])
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "y_width", widths[KEYS], "Y is X, so it has x_width");
+    if (p->values_as_keys && widths[VALUES] != widths[KEYS])
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "z_width", widths[VALUES], "Z is Y, so it has y_width");
+    if ((d->packed || d->position_table) && (widths[KEYS] != widths[QUERIES] || widths[VALUES] != widths[QUERIES]))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "x_width", widths[QUERIES],
+                                  "with packed weights or a table of positions y_width and z_width are equal to it");
+    p->projections = p->cached && !p->self && keys == 0 ? 1 : PROJECTIONS;
+    for (int i = 0; i < p->projections; i++) {
+        const int32_t *starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
+        token_rows *x = &p->x[i];
+        *x = (token_rows){.batch = starts ? 1 : a->batch,
+                          .tokens = i == QUERIES ? a->q_len : keys,
+                          .width = widths[i],
+                          .layout = i == QUERIES || p->self          ? d->x
+                                    : i == KEYS || p->values_as_keys ? d->y
+                                                                     : d->z};
+        const char *name = input_names[same_input(p, i) ? (p->self ? QUERIES : KEYS) : i];
+        if (!rapt_within(x->width, 1, RAPT_MAX_WIDTH))
+            return rapt_refuse_number(r, RAPT_ERR_SHAPE, width_names[i], x->width, "must be 1 to 1048576");
+        int64_t most;
+        rapt_status status = rapt_check_starts(r, i == QUERIES || p->self ? "attention.q_starts" : "attention.k_starts", starts,
+                                               a->batch, x->tokens, &most);
+        if (status == RAPT_OK)
+            status = rapt_measure_tokens(r, name, &x->layout, RAPT_FLOATS, x->batch, x->tokens, x->width, false, &x->bytes);
+        if (status != RAPT_OK) return status;
+        x->first = starts ? starts[0] : 0;
+        x->count = starts ? starts[a->batch] - starts[0] : x->tokens;
+    }
+    return RAPT_OK;
+}
+
+static rapt_status plan_projections(rapt_report *r, full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
+    const int64_t outs[] = {a->heads * a->d_k, a->kv_heads * a->d_k, a->kv_heads * a->d_v};
     int64_t rows = 0;
     rapt_status status = RAPT_OK;
     for (int i = 0; i < PROJECTIONS; i++) {
         p->projected[i] = outs[i];
         p->wq_rows[i] = d->packed ? rows : 0;
-        p->weight[i] = d->packed || i == QUERIES ? d->wq : i == KEYS ? d->wk : d->wv;
         rows += outs[i];
-        if (i >= p->projections || status != RAPT_OK) continue;
-        rapt_linear_desc l;
-        rapt_linear_desc_init(&l);
-        l.batch = p->x[i].batch, l.tokens = p->x[i].tokens, l.in = p->x[i].width, l.out = outs[i];
-        l.x = p->positions ? dense(l.tokens, l.in) : p->x[i].layout;
-        l.y = dense(l.tokens, l.out);
-        l.weight = p->weight[i];
+    }
+    for (int i = 0; i < p->projections && status == RAPT_OK; i++) {
+        const token_rows *x = &p->x[i];
+        rapt_linear_desc l = rapt_default_linear_desc;
+        rapt_linear_names of = names[i];
+        of.x = input_names[same_input(p, i) ? (p->self ? QUERIES : KEYS) : i];
+        if (d->packed) of.weight = "wq", of.bias = "bq", of.scales = "wq_scales";
+        l.batch = x->batch, l.tokens = x->count, l.in = x->width, l.out = outs[i];
+        l.x = p->positions ? dense(x->tokens, l.in) : x->layout;
+        l.y = dense(x->tokens, l.out);
+        l.weight = d->packed || i == QUERIES ? d->wq : i == KEYS ? d->wk : d->wv;
         l.isa = a->isa;
-        status = rapt_linear_plan_init(&p->project[i], &l);
+        status = rapt_make_linear(r, &p->project[i], &l, &of);
+        if (status == RAPT_OK && d->packed) /* all of them */
+            status = rapt_measure_tokens(r, "wq", &l.weight, RAPT_WEIGHTS, 1, rows, l.in, false, &p->project[i].weight_bytes);
     }
     if (status != RAPT_OK || !p->has_output) return status;
-    rapt_linear_desc l;
-    rapt_linear_desc_init(&l);
-    l.batch = p->x[QUERIES].batch, l.tokens = a->q_len, l.in = a->heads * a->d_v, l.out = p->out_width;
-    l.x = dense(l.tokens, l.in);
+    const token_rows *x = &p->x[QUERIES];
+    rapt_linear_desc l = rapt_default_linear_desc;
+    l.batch = x->batch, l.tokens = x->count, l.in = a->heads * a->d_v, l.out = p->out_width;
+    l.x = dense(a->q_len, l.in);
     l.y = d->out, l.residual = d->residual, l.weight = d->wo, l.isa = a->isa;
-    return rapt_linear_plan_init(&p->output, &l);
+    return rapt_make_linear(r, &p->output, &l, &names[PROJECTIONS]);
 }
 
 /* Where the new keys and values go, and how they and the queries are rotated. */
-static rapt_status plan_places(full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
-    rapt_status status = rapt_check_rotary(&d->rotary, a->d_k);
-    if (status != RAPT_OK) return status;
-    int64_t keys = p->x[KEYS].tokens;
-    rapt_layout new_k = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k);
-    rapt_layout new_v = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v);
+static rapt_status plan_places(rapt_report *r, full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
+    rapt_status status = rapt_check_rotary(r, &d->rotary, a->d_k);
+    const int64_t keys = p->projections > 1 ? p->x[KEYS].tokens : 0;
     for (int i = 0; i < 2; i++) {
-        rapt_rope_args_init(&p->rope[i]);
-        p->rope[i].batch = a->batch;
-        p->rope[i].heads = i == QUERIES ? a->heads : a->kv_heads;
-        p->rope[i].tokens = p->x[i].tokens;
-        p->rope[i].d = a->d_k;
-        p->rope[i].in = p->rope[i].out = rapt_layout_bshd(RAPT_F32, p->rope[i].heads, p->x[i].tokens, a->d_k);
-        p->rope[i].rotary = d->rotary;
-        p->rope[i].token_starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
+        const int64_t heads = i == QUERIES ? a->heads : a->kv_heads, tokens = i == QUERIES ? a->q_len : keys;
+        const rapt_layout layout = rapt_layout_bshd(RAPT_F32, heads, tokens, a->d_k);
+        p->rope[i] = (rapt_rope_args){.batch = a->batch,
+                                      .heads = heads,
+                                      .tokens = tokens,
+                                      .d = a->d_k,
+                                      .in = layout,
+                                      .out = layout,
+                                      .rotary = d->rotary,
+                                      .token_starts = i == QUERIES || p->self ? p->q_starts : p->k_starts};
     }
-    rapt_append_desc_init(&p->append);
-    p->append.batch = a->batch, p->append.kv_heads = a->kv_heads, p->append.tokens = keys, p->append.kv_len = a->kv_len;
-    p->append.d_k = a->d_k, p->append.d_v = a->d_v, p->append.new_k = new_k, p->append.new_v = new_v;
-    p->append.k = a->k, p->append.v = a->v, p->append.k_scales = a->k_scales, p->append.v_scales = a->v_scales;
-    p->append.page_size = a->page_size, p->append.pages = a->pages, p->append.table = a->table;
-    p->append.trust_table = a->trust_table, p->append.rotary = d->rotary;
-    return RAPT_OK;
+    if (status != RAPT_OK || !p->cached || p->projections == 1) return status;
+    p->append.desc = rapt_append_desc_of(a, keys, rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k),
+                                         rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v), &d->rotary);
+    r->owner = "attention.";
+    status = rapt_check_append_desc(r, &p->append);
+    r->owner = "";
+    return status;
 }
 
-static rapt_status plan_attention(full_layer *p, const rapt_layer_desc *d, rapt_desc *a) {
+static rapt_status plan_attention(rapt_report *r, full_layer *p, const rapt_layer_desc *d, rapt_desc *a) {
     a->q = rapt_layout_bshd(RAPT_F32, a->heads, a->q_len, a->d_k);
     a->q_starts = p->q_starts, a->k_starts = p->k_starts;
     if (!p->cached) {
@@ -171,34 +230,33 @@ static rapt_status plan_attention(full_layer *p, const rapt_layer_desc *d, rapt_
         a->o = d->out;
         a->o.head_stride = rapt_row_bytes(d->out.type, a->d_v);
     }
-    p->kv_len = a->kv_len;
-    rapt_status status = rapt_plan_init(&p->attention, a);
-    p->info.size = sizeof p->info;
-    if (status == RAPT_OK) status = rapt_plan_query(&p->attention, &p->info);
-    p->attend_phases = p->info.phases;
-    p->weights = d->weights;
-    if (status != RAPT_OK || !d->weights.type) return status;
-    if (a->page_size || a->arith != RAPT_EXACT) return RAPT_ERR_FEATURE;
-    /* V = identity, its columns in reverse order: row j begins j elements further on in zeros with a single one. */
-    rapt_desc w = *a;
-    p->column_parts = (a->kv_len + RAPT_MAX_HEAD_DIM - 1) / RAPT_MAX_HEAD_DIM;
-    p->columns = p->column_parts ? (a->kv_len + p->column_parts - 1) / p->column_parts : 1;
-    w.d_v = p->columns;
-    w.v = (rapt_layout){.type = RAPT_F32, .token_stride = sizeof(float)};
-    w.o = d->weights;
-    memset(&w.lse, 0, sizeof w.lse);
-    memset(&w.v_scales, 0, sizeof w.v_scales);
-    if (w.o.type != RAPT_F32) return RAPT_ERR_TYPE;
-    uint64_t bytes;
-    status = rapt_measure(&w.o, w.q_starts ? 1 : w.batch, w.heads, w.q_len, a->kv_len, true, &bytes);
-    if (status == RAPT_OK) status = rapt_plan_init(&p->weighing, &w);
-    rapt_plan_info info = {.size = sizeof info};
-    if (status == RAPT_OK) status = rapt_plan_query(&p->weighing, &info);
-    p->weigh_phases = info.phases;
+    rapt_status status = RAPT_OK;
+    if (p->has_weights) { /* measured here too, for a report that calls them by their own name */
+        const int64_t batch = a->q_starts ? a->batch > 0 : a->batch;
+        int64_t keys = a->kv_len;
+        uint64_t bytes;
+        status = rapt_check_starts(r, "attention.k_starts", a->k_starts, a->batch, a->kv_len, &keys);
+        if (status == RAPT_OK)
+            status = rapt_measure(r, "weights", &d->weights, 1 << RAPT_F32, batch, a->heads, a->q_len, keys, true, &bytes);
+        a->scores = d->weights, a->scores_stage = RAPT_SCORES_WEIGHTS;
+    }
+    r->owner = "attention.";
+    if (status == RAPT_OK) status = rapt_make_plan(r, p->attention, sizeof p->attention, a);
+    r->owner = "";
     return status;
 }
 
-static rapt_status plan_workspace(full_layer *p, const rapt_desc *a) {
+static rapt_status plan_output(rapt_report *r, full_layer *p, const rapt_layer_desc *d) {
+    const token_rows *x = &p->x[QUERIES];
+    rapt_status status =
+        rapt_measure_tokens(r, "out", &d->out, RAPT_FLOATS, x->batch, x->tokens, p->out_width, true, &p->out_bytes);
+    if (status == RAPT_OK && d->residual.type)
+        status = rapt_measure_tokens(r, "residual", &d->residual, RAPT_FLOATS, x->batch, x->tokens, p->out_width, false,
+                                     &p->residual_bytes);
+    return status;
+}
+
+static bool plan_workspace(full_layer *p, const rapt_desc *a) {
     size_t used = 0;
     bool fits = true;
     for (int i = 0; i < p->projections && p->positions; i++) {
@@ -208,62 +266,94 @@ static rapt_status plan_workspace(full_layer *p, const rapt_desc *a) {
     for (int i = 0; i < p->projections; i++)
         fits = fits && reserve(&used, &p->between[i], p->x[i].batch * p->x[i].tokens, p->projected[i]);
     if (p->has_output) fits = fits && reserve(&used, &p->o, p->x[QUERIES].batch * a->q_len, a->heads * a->d_v);
-    if (p->weights.type) fits = fits && reserve(&used, &p->identity, 2, a->kv_len);
     p->scratch = used;
-    return fits ? RAPT_OK : RAPT_ERR_SHAPE;
+    return fits;
 }
 
-rapt_status rapt_layer_plan_init(rapt_layer_plan *opaque, const rapt_layer_desc *desc) {
+static rapt_status make_plan(rapt_report *r, full_layer *p, const rapt_layer_desc *desc) {
     rapt_layer_desc d;
     rapt_desc a;
-    if (!opaque) return RAPT_ERR_NULL;
-    rapt_status status = rapt_read_struct(&d, sizeof d, desc);
-    if (status == RAPT_OK) status = rapt_read_struct(&a, sizeof a, d.attention);
+    rapt_status status = rapt_read_struct(r, "desc", &d, &default_desc, sizeof d, sizeof d, desc);
+    if (status == RAPT_OK) status = rapt_read_desc(r, "attention", &a, d.attention);
     if (status != RAPT_OK) return status;
-    a.size = sizeof a;
-    full_layer p = {.made = LAYER_MADE,
-                    .self = !d.y.type,
-                    .values_as_keys = !d.z.type,
-                    .cached = a.k.type || a.v.type,
-                    .packed = d.packed != 0,
-                    .positions = d.position_table != 0,
-                    .has_output = d.wo.type != 0,
-                    .batch = a.batch,
-                    .q_len = a.q_len,
-                    .heads = a.heads,
-                    .out = d.out,
-                    .q_starts = a.q_starts,
-                    .k_starts = a.k_starts};
-    if (p.cached && !(a.k.type && a.v.type)) return RAPT_ERR_TYPE;
-    if (a.unmerged || a.kv_first || a.kv_total || (p.cached && p.k_starts && (p.self || d.keys != 0)) || (p.self && d.z.type))
-        return RAPT_ERR_FEATURE;
-    if (a.heads < 1 || a.heads > RAPT_MAX_WIDTH || a.kv_heads < 1 || a.kv_heads > a.heads || a.d_k < 1 || a.d_v < 1 ||
-        a.d_k > RAPT_MAX_HEAD_DIM || a.d_v > RAPT_MAX_HEAD_DIM || a.batch < 0 || a.batch > RAPT_MAX_LENGTH || a.q_len < 0 ||
-        a.q_len > RAPT_MAX_LENGTH)
-        return RAPT_ERR_SHAPE;
-    p.weight[PROJECTIONS] = d.wo;
-    p.out_width = p.has_output ? (d.out_width ? d.out_width : d.x_width) : a.heads * a.d_v;
-    if (!p.has_output && (d.residual.type || (d.out_width && d.out_width != p.out_width))) return RAPT_ERR_FEATURE;
-    if (p.self && !p.cached) p.k_starts = p.q_starts;
-    status = plan_inputs(&p, &d, &a);
-    if (status == RAPT_OK) status = plan_projections(&p, &d, &a);
-    if (status == RAPT_OK) status = plan_places(&p, &d, &a);
-    if (status == RAPT_OK) status = plan_attention(&p, &d, &a);
-    if (status == RAPT_OK) status = plan_workspace(&p, &a);
+    *p = (full_layer){.made = LAYER_MADE,
+                      .self = !d.y.type,
+                      .values_as_keys = !d.z.type,
+                      .cached = a.k.type || a.v.type,
+                      .packed = d.packed != 0,
+                      .positions = d.position_table != 0,
+                      .has_output = d.wo.type != 0,
+                      .has_weights = d.weights.type != 0,
+                      .batch = a.batch,
+                      .q_len = a.q_len,
+                      .out = d.out,
+                      .residual = d.residual,
+                      .q_starts = a.q_starts,
+                      .k_starts = a.k_starts};
+    status = check_features(r, &d, &a, p);
+    if (status == RAPT_OK) status = check_shape(r, &a);
+    const rapt_kernel *kernel;
+    r->owner = "attention.";
+    if (status == RAPT_OK) status = rapt_select(r, a.isa, &kernel); /* the parts would call it their own */
+    r->owner = "";
     if (status != RAPT_OK) return status;
-    memset(opaque, 0, sizeof *opaque);
-    memcpy(opaque, &p, sizeof p);
+    p->out_width = p->has_output ? (d.out_width ? d.out_width : d.x_width) : a.heads * a.d_v;
+    if (!p->has_output && d.residual.type)
+        return rapt_refuse_member(r, RAPT_ERR_FEATURE, "residual", "type", (int)d.residual.type,
+                                  "without wo there is no residual");
+    if (!p->has_output && d.out_width && d.out_width != p->out_width)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "out_width = %" PRId64 ": without wo it is heads * d_v = %" PRId64, d.out_width,
+                           p->out_width);
+    if (p->self && !p->cached) p->k_starts = p->q_starts;
+    status = plan_inputs(r, p, &d, &a);
+    if (status == RAPT_OK) status = plan_projections(r, p, &d, &a);
+    if (status == RAPT_OK) status = plan_output(r, p, &d);
+    if (status == RAPT_OK) status = plan_attention(r, p, &d, &a);
+    if (status == RAPT_OK) status = plan_places(r, p, &d, &a);
+    if (status == RAPT_OK && !plan_workspace(p, &a))
+        status =
+            rapt_refuse_number(r, RAPT_ERR_SHAPE, "attention.q_len", a.q_len, "the workspace would exceed the address space");
+    return status;
+}
+
+rapt_status rapt_layer_plan_init_sized(rapt_layer_plan *plan, size_t bytes, const rapt_layer_desc *desc) {
+    rapt_report r = rapt_report_of("rapt_layer_plan_init");
+    full_layer p;
+    rapt_status status = rapt_check_plan_memory(&r, plan, bytes, sizeof p);
+    if (status == RAPT_OK) status = make_plan(&r, &p, desc);
+    if (status == RAPT_OK)
+        status = rapt_check_kept(&r, plan, sizeof p, &p.rope[QUERIES].rotary, "attention.", p.batch, p.q_starts, p.k_starts);
+    if (status != RAPT_OK) return status;
+    memcpy(plan, &p, sizeof p);
+    rapt_trace_plan(&r, attention_of(&p));
     return RAPT_OK;
+}
+
+rapt_status(rapt_layer_plan_init)(rapt_layer_plan *plan, const rapt_layer_desc *desc) {
+    return rapt_layer_plan_init_sized(plan, 1280 * sizeof(uint64_t), desc);
+}
+
+rapt_status rapt_layer_explain(const rapt_layer_desc *desc, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_layer_plan_init", text, bytes);
+    full_layer p;
+    return make_plan(&r, &p, desc);
+}
+
+static const full_layer *read_plan(rapt_report *r, const rapt_layer_plan *opaque, rapt_status *status) {
+    const full_layer *p = (const full_layer *)(const void *)opaque;
+    if (!p) *status = rapt_refuse_null(r, "plan", "there is no plan");
+    else if (p->made != LAYER_MADE)
+        *status = rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was not made by rapt_layer_plan_init of this version",
+                              (const void *)opaque);
+    else *status = RAPT_OK;
+    return p;
 }
 
 /* ---- Phases -------------------------------------------------------------------------------------------------------------- */
 
 static bool places(const full_layer *p) { return p->rope[QUERIES].rotary.channels || (p->cached && p->projections > 1); }
 
-static int phase_count(const full_layer *p) {
-    int64_t weighing = p->weights.type ? p->column_parts * p->weigh_phases + 1 : 0;
-    return (int)(p->positions + 1 + places(p) + p->attend_phases + weighing + p->has_output);
-}
+static int phase_count(const full_layer *p) { return p->positions + 1 + places(p) + attention_of(p)->phases + p->has_output; }
 
 /* What a phase is; part: of a step that has several. */
 static step step_of(const full_layer *p, int phase, int *part) {
@@ -272,366 +362,386 @@ static step step_of(const full_layer *p, int phase, int *part) {
     if (phase-- == 0) return PROJECT;
     if (places(p) && phase-- == 0) return PLACE;
     *part = phase;
-    if (phase < p->attend_phases) return ATTEND;
-    *part = phase -= p->attend_phases;
-    if (!p->weights.type) return OUTPUT;
-    if (phase < p->column_parts * p->weigh_phases) return WEIGH;
-    return phase == p->column_parts * p->weigh_phases ? REVERSE : OUTPUT;
+    return phase < attention_of(p)->phases ? ATTEND : OUTPUT;
 }
 
 rapt_status rapt_layer_plan_query(const rapt_layer_plan *opaque, rapt_layer_plan_info *info) {
-    if (!opaque || !info) return RAPT_ERR_NULL;
-    const full_layer *p = layer_of(opaque);
-    if (!p) return RAPT_ERR_PLAN;
-    if (info->size < sizeof *info) return RAPT_ERR_STRUCT;
-    info->isa = p->info.isa, info->rounding = p->info.rounding, info->phases = phase_count(p);
+    rapt_report r = rapt_report_of("rapt_layer_plan_query");
+    rapt_status status;
+    const full_layer *p = read_plan(&r, opaque, &status);
+    if (status != RAPT_OK) return status;
+    const rapt_kernel *kernel = attention_of(p)->kernel;
+    const rapt_layer_plan_info known = {
+        .isa = kernel->name, .rounding = kernel->fused ? "fused" : "unfused", .phases = phase_count(p)};
+    return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
+}
+
+/* Scratch of nth threads, of whichever phase needs most, behind what lies between phases. */
+static rapt_status workspace_of(rapt_report *r, const full_layer *p, int64_t nth, size_t *bytes) {
+    size_t most, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
+    rapt_status status = rapt_plan_workspace(r, attention_of(p), nth, &most);
+    if (status != RAPT_OK) return status;
+    for (int i = 0; i < p->projections; i++) each += rapt_linear_scratch(&p->project[i]); /* these share a phase */
+    if (__builtin_mul_overflow(each > output ? each : output, (size_t)nth, &of_linear) ||
+        __builtin_add_overflow(p->scratch, of_linear > most ? of_linear : most, &total))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "nth", nth, "the workspace would exceed the address space");
+    *bytes = total;
     return RAPT_OK;
 }
 
-/* Scratch of nth threads, of whichever phase needs most. */
-static rapt_status scratch_bytes(const full_layer *p, int64_t nth, size_t *bytes) {
-    size_t most = 0, one;
-    rapt_status status = rapt_workspace_size(&p->attention, nth, &most);
-    if (status == RAPT_OK && p->weights.type) {
-        status = rapt_workspace_size(&p->weighing, nth, &one);
-        most = one > most ? one : most;
-    }
-    if (status == RAPT_OK && p->has_output) {
-        status = rapt_linear_workspace_size(&p->output, nth, &one);
-        most = one > most ? one : most;
-    }
-    size_t all = 0; /* projections share a phase, so each has its own */
-    for (int i = 0; i < p->projections && status == RAPT_OK; i++) {
-        status = rapt_linear_workspace_size(&p->project[i], nth, &one);
-        if (__builtin_add_overflow(all, one, &all)) status = RAPT_ERR_SHAPE;
-    }
-    most = all > most ? all : most;
-    *bytes = most;
-    return status;
-}
-
 rapt_status rapt_layer_workspace_size(const rapt_layer_plan *opaque, int64_t nth, size_t *bytes) {
-    if (!opaque || !bytes) return RAPT_ERR_NULL;
-    const full_layer *p = layer_of(opaque);
-    if (!p) return RAPT_ERR_PLAN;
-    size_t scratch;
-    rapt_status status = scratch_bytes(p, nth, &scratch);
-    if (status != RAPT_OK) return status;
-    return __builtin_add_overflow(p->scratch, scratch, bytes) ? RAPT_ERR_SHAPE : RAPT_OK;
+    rapt_report r = rapt_report_of("rapt_layer_workspace_size");
+    rapt_status status;
+    size_t needed = 0;
+    const full_layer *p = read_plan(&r, opaque, &status);
+    if (status == RAPT_OK && !bytes) status = rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
+    if (status == RAPT_OK) status = workspace_of(&r, p, nth, &needed);
+    if (status == RAPT_OK) *bytes = needed;
+    return status;
 }
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
 /* A call in progress: the arguments of each part. */
-typedef struct call {
+typedef struct layer_call {
     const full_layer *p;
     rapt_layer_args args;
-    rapt_args attention, weighing;
-    rapt_linear_args project[PROJECTIONS], output;
-    rapt_append_args append;
-    rapt_rope_args rope[2];
-    int64_t nth;
-} call;
+    rapt_attention attention;
+    rapt_linear_call project[PROJECTIONS], output;
+    rapt_append append;
+    rapt_rope_call rope[2];
+} layer_call;
 
-static void *at(const call *c, size_t offset) { return (char *)c->args.workspace + offset; }
+/* The arguments are laid out before they are checked, so addresses may be anything yet: they are computed as numbers. */
+static void *at(const layer_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
 
-static const void *input_of(const call *c, int i) {
+static const void *input_of(const layer_call *c, int i) {
     const full_layer *p = c->p;
     return i == QUERIES || p->self ? c->args.x : i == KEYS || p->values_as_keys ? c->args.y : c->args.z;
 }
 
-static const float *behind(const float *from, int64_t n) { return from ? from + n : NULL; }
+/* An address that is null if it is derived from none. */
+static void *behind(const void *from, int64_t bytes) { return from ? (void *)((uintptr_t)from + (uint64_t)bytes) : NULL; }
 
-static void lay_out_call(call *c) {
+/* The first row of those that belong to an entry. */
+static size_t first_row(const token_rows *x, const rapt_layout *layout) {
+    return x->first ? (size_t)(x->first * layout->token_stride) : 0;
+}
+
+static void lay_out_linear(layer_call *c, int64_t nth) {
     const full_layer *p = c->p;
     const rapt_layer_args *a = &c->args;
     const void *weights[] = {a->wq, a->wk, a->wv};
     const float *biases[] = {a->bq, a->bk, a->bv}, *scales[] = {a->wq_scales, a->wk_scales, a->wv_scales};
-    void *scratch = at(c, p->scratch);
-    size_t scratch_left = a->workspace_bytes - p->scratch, projecting = 0;
+    size_t projecting = p->scratch;
     for (int i = 0; i < p->projections; i++) {
-        int64_t rows = p->wq_rows[i];
-        rapt_linear_args *l = &c->project[i];
-        rapt_linear_args_init(l);
-        l->x = p->positions ? at(c, p->x[i].summed) : input_of(c, i);
-        l->weight = p->packed ? a->wq ? (const char *)a->wq + rows * p->weight[i].token_stride : NULL : weights[i];
-        l->bias = p->packed ? behind(a->bq, rows) : biases[i];
-        l->scales = p->packed ? behind(a->wq_scales, rows) : scales[i];
-        l->y = at(c, p->between[i]);
-        rapt_linear_workspace_size(&p->project[i], c->nth, &l->workspace_bytes);
-        l->workspace = (char *)scratch + projecting;
-        projecting += l->workspace_bytes;
+        const full_linear *plan = &p->project[i];
+        const token_rows *x = &p->x[i];
+        const int from = p->packed ? QUERIES : i;
+        const int64_t rows = p->wq_rows[i];
+        c->project[i].plan = plan;
+        c->project[i].args = (rapt_linear_args){
+            .x = behind(p->positions ? at(c, x->summed) : input_of(c, i), (int64_t)first_row(x, &plan->problem.x)),
+            .weight = behind(weights[from], rows ? rows * plan->problem.weight.token_stride : 0),
+            .bias = behind(biases[from], rows * (int64_t)sizeof(float)),
+            .scales = behind(scales[from], rows * (int64_t)sizeof(float)),
+            .y = at(c, p->between[i] + first_row(x, &plan->problem.y)),
+            .workspace = at(c, projecting),
+        };
+        projecting += rapt_linear_scratch(plan) * (size_t)nth;
     }
-    rapt_linear_args_init(&c->output);
-    c->output.x = at(c, p->o), c->output.weight = a->wo, c->output.bias = a->bo, c->output.scales = a->wo_scales;
-    c->output.residual = a->residual, c->output.y = a->out;
-    c->output.workspace = scratch, c->output.workspace_bytes = scratch_left;
+    if (!p->has_output) return;
+    const token_rows *x = &p->x[QUERIES];
+    const rapt_linear_problem *o = &p->output.problem;
+    c->output.plan = &p->output;
+    c->output.args = (rapt_linear_args){.x = at(c, p->o + first_row(x, &o->x)),
+                                        .weight = a->wo,
+                                        .bias = a->bo,
+                                        .scales = a->wo_scales,
+                                        .residual = behind(a->residual, (int64_t)first_row(x, &o->residual)),
+                                        .y = behind(a->out, (int64_t)first_row(x, &o->y)),
+                                        .workspace = at(c, p->scratch)};
+}
 
-    rapt_args *r = &c->attention;
-    r->q = at(c, p->between[QUERIES]);
-    r->k = p->cached ? a->k_cache : at(c, p->between[KEYS]);
-    r->v = p->cached ? a->v_cache : at(c, p->between[VALUES]);
-    r->o = p->has_output ? at(c, p->o) : a->out;
-    r->k_scales = a->k_scales, r->v_scales = a->v_scales;
-    r->workspace = scratch, r->workspace_bytes = scratch_left;
-    c->weighing = *r;
+static void lay_out_attention(layer_call *c) {
+    const full_layer *p = c->p;
+    const rapt_layer_args *a = &c->args;
+    rapt_args *to = &c->attention.args;
+    c->attention.plan = attention_of(p);
+    c->attention.appended = false;
+    to->q = at(c, p->between[QUERIES]);
+    to->k = p->cached ? a->k_cache : at(c, p->between[KEYS]);
+    to->v = p->cached ? a->v_cache : at(c, p->between[VALUES]);
+    to->o = p->has_output ? at(c, p->o) : a->out;
+    to->k_scales = a->k_scales, to->v_scales = a->v_scales;
+    to->workspace = at(c, p->scratch);
 
-    rapt_append_args_init(&c->append);
-    c->append.new_k = at(c, p->between[KEYS]), c->append.new_v = at(c, p->between[VALUES]);
-    c->append.k = a->k_cache, c->append.v = a->v_cache, c->append.k_scales = a->k_scales, c->append.v_scales = a->v_scales;
-    c->append.starts = a->starts, c->append.token_starts = p->self ? p->q_starts : NULL;
-    c->append.table = r->table, c->append.table_starts = r->table_starts, c->append.ring_starts = r->ring_starts;
+    c->append = p->append;
+    c->append.args = (rapt_append_args){.new_k = at(c, p->between[KEYS]),
+                                        .new_v = at(c, p->between[VALUES]),
+                                        .k = a->k_cache,
+                                        .v = a->v_cache,
+                                        .k_scales = a->k_scales,
+                                        .v_scales = a->v_scales,
+                                        .table = to->table,
+                                        .table_starts = to->table_starts,
+                                        .ring_starts = to->ring_starts,
+                                        .rotary_table = a->rotary_table};
+    c->append.tokens = (rapt_tokens){
+        .batch = p->batch, .tokens = p->append.desc.tokens, .starts = a->starts, .token_starts = p->self ? p->q_starts : NULL};
     for (int i = 0; i < 2; i++) {
-        c->rope[i] = p->rope[i];
-        c->rope[i].from = c->rope[i].to = at(c, p->between[i]);
-        c->rope[i].starts = a->starts;
+        c->rope[i].args = p->rope[i];
+        c->rope[i].args.from = c->rope[i].args.to = at(c, p->between[i]);
+        c->rope[i].args.rotary_table = a->rotary_table;
+        c->rope[i].tokens = (rapt_tokens){
+            .batch = p->batch, .tokens = p->rope[i].tokens, .starts = a->starts, .token_starts = p->rope[i].token_starts};
     }
 }
 
-/* Positions of the tokens of X, Y and Z against the table's. */
-static rapt_status check_positions(const call *c) {
+/* Weights, their biases and scales: those of each projection, or packed. */
+static void add_weights(rapt_memory *m, const layer_call *c) {
     const full_layer *p = c->p;
-    if (c->args.table_positions < 0 || c->args.table_positions > RAPT_MAX_LENGTH) return RAPT_ERR_SHAPE;
+    const rapt_layer_args *a = &c->args;
+    const rapt_linear_weights w[PROJECTIONS] = {
+        {a->wq, a->bq, a->wq_scales}, {a->wk, a->bk, a->wk_scales}, {a->wv, a->bv, a->wv_scales}};
+    const int64_t all = p->projected[QUERIES] + p->projected[KEYS] + p->projected[VALUES];
+    for (int i = 0; i < PROJECTIONS; i++) {
+        const full_linear *plan = &p->project[i];
+        if (p->packed && i > QUERIES) {
+            rapt_unused(m, names[i].weight, w[i].rows, "packed weights have all rows in wq");
+            rapt_unused(m, names[i].bias, w[i].bias, "packed weights have all biases in bq");
+            rapt_unused(m, names[i].scales, w[i].scales, "packed weights have all scales in wq_scales");
+        } else if (i < p->projections) {
+            rapt_add_weights(m, &plan->problem.weight, p->packed ? all : p->projected[i], plan->weight_bytes, &w[i], &names[i]);
+        }
+    }
+    const rapt_linear_weights wo = {a->wo, a->bo, a->wo_scales};
+    if (p->has_output) {
+        rapt_add_weights(m, &p->output.problem.weight, p->out_width, p->output.weight_bytes, &wo, &names[PROJECTIONS]);
+    } else {
+        rapt_unused(m, "wo", wo.rows, "the plan has no layout for it");
+        rapt_unused(m, "bo", wo.bias, "the plan has no wo");
+        rapt_unused(m, "wo_scales", wo.scales, "the plan has no wo");
+    }
+}
+
+/* X, Y, Z, the residual and the output, which may lie where one of them does. */
+static void add_rows(rapt_memory *m, const layer_call *c) {
+    const full_layer *p = c->p;
+    const rapt_layer_args *a = &c->args;
+    int out = rapt_writes(m, "out", a->out, p->out_bytes);
+    for (int i = 0; i < p->projections; i++) {
+        const token_rows *x = &p->x[i];
+        if (same_input(p, i)) continue;
+        int in = rapt_reads(m, input_names[i], input_of(c, i), x->bytes);
+        if (rapt_same_rows(&x->layout, &p->out) && x->width == p->out_width) rapt_may_be(m, in, out);
+    }
+    if (p->self) rapt_unused(m, "y", a->y, "Y is X");
+    if (p->values_as_keys) rapt_unused(m, "z", a->z, p->self ? "Z is X" : "Z is Y");
+    if (p->residual.type) {
+        int residual = rapt_reads(m, "residual", a->residual, p->residual_bytes);
+        if (rapt_same_rows(&p->residual, &p->out)) rapt_may_be(m, residual, out);
+    } else {
+        rapt_unused(m, "residual", a->residual, "the plan has no layout for it");
+    }
+}
+
+/* The cache is written where there are new keys, else it is read. */
+static void add_cache(rapt_memory *m, const layer_call *c) {
+    const full_layer *p = c->p;
+    const rapt_layer_args *a = &c->args;
+    const tensor_bytes *b = &attention_of(p)->bytes;
+    const rapt_problem *problem = &attention_of(p)->problem;
+    if (!p->cached) {
+        rapt_unused(m, "k_cache", a->k_cache, "the plan has no cache");
+        rapt_unused(m, "v_cache", a->v_cache, "the plan has no cache");
+        rapt_unused(m, "k_scales", a->k_scales, "the plan has no cache");
+        rapt_unused(m, "v_scales", a->v_scales, "the plan has no cache");
+    } else if (p->projections > 1) {
+        rapt_add_append(m, &c->append, "k_cache", "v_cache", false);
+    } else {
+        rapt_reads(m, "k_cache", a->k_cache, b->k);
+        rapt_reads(m, "v_cache", a->v_cache, b->v);
+        if (problem->k_scales.present) rapt_reads(m, "k_scales", a->k_scales, b->k_scales);
+        else rapt_unused(m, "k_scales", a->k_scales, "the plan has no factors");
+        if (problem->v_scales.present) rapt_reads(m, "v_scales", a->v_scales, b->v_scales);
+        else rapt_unused(m, "v_scales", a->v_scales, "the plan has no factors");
+    }
+}
+
+static rapt_status check_memory(rapt_report *r, const layer_call *c, size_t given, size_t needed) {
+    const full_layer *p = c->p;
+    const rapt_layer_args *a = &c->args;
+    rapt_memory m;
+    rapt_memory_begin(&m, r);
+    rapt_reads(&m, "plan", p, sizeof *p);
+    add_rows(&m, c);
+    add_weights(&m, c);
+    add_cache(&m, c);
+    rapt_reads_array(&m, "starts", a->starts, p->batch, sizeof(int32_t), true);
+    rapt_add_rotary(&m, &p->rope[QUERIES].rotary, &a->rotary_table);
+    if (p->positions) {
+        if (m.status == RAPT_OK && !rapt_within(a->table_positions, 0, RAPT_MAX_LENGTH))
+            m.status = rapt_refuse_number(r, RAPT_ERR_SHAPE, "table_positions", a->table_positions, "must be 0 to 2147483647");
+        rapt_reads_array(&m, "position_table", a->position_table,
+                         m.status == RAPT_OK ? a->table_positions * p->x[QUERIES].width : 0, sizeof(float), false);
+    } else {
+        rapt_unused(&m, "position_table", a->position_table, "the plan has no table of positions");
+    }
+    const full_plan *attention = attention_of(p);
+    if (p->has_weights) rapt_writes(&m, "weights", a->weights, attention->bytes.scores);
+    else rapt_unused(&m, "weights", a->weights, "the plan has no layout for it");
+    r->owner = "attention.";
+    const float *scores = c->attention.args.scores;
+    if (attention->scores_stage && !p->has_weights) rapt_writes(&m, "scores", scores, attention->bytes.scores);
+    else rapt_unused(&m, "scores", scores, p->has_weights ? "the layer leaves its weights" : "the plan has no layout for it");
+    rapt_add_attention(&m, &c->attention, false, -1);
+    r->owner = "";
+    rapt_writes_workspace(&m, a->workspace, given, needed);
+    return rapt_check_memory(&m);
+}
+
+/* Positions of the tokens of X, Y and Z against the table's. */
+static rapt_status check_positions(rapt_report *r, const layer_call *c) {
+    const full_layer *p = c->p;
     for (int i = 0; i < p->projections; i++) {
         const int32_t *starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
         for (int64_t b = 0; b < p->batch; b++) {
             int64_t first = c->args.starts ? c->args.starts[b] : 0;
             int64_t tokens = starts ? (int64_t)starts[b + 1] - starts[b] : p->x[i].tokens;
-            if (first < 0 || (tokens > 0 && first + tokens > c->args.table_positions)) return RAPT_ERR_TABLE;
+            if (tokens > 0 && first + tokens > c->args.table_positions)
+                return rapt_refuse(r, RAPT_ERR_TABLE,
+                                   "table_positions = %" PRId64 ": entry %" PRId64 " has tokens of positions up to %" PRId64,
+                                   c->args.table_positions, b, first + tokens - 1);
         }
     }
     return RAPT_OK;
 }
 
-typedef struct ranges {
-    rapt_range at[32];
-    int n;
+static rapt_status start_call(rapt_report *r, layer_call *c, const rapt_layer_plan *opaque, const rapt_layer_args *args,
+                              int64_t nth) {
     rapt_status status;
-} ranges;
-
-static void add_bytes(ranges *r, const void *from, uint64_t bytes) {
-    if (bytes && !from) r->status = RAPT_ERR_NULL;
-    else if (bytes > UINTPTR_MAX - (uintptr_t)from) r->status = RAPT_ERR_STRIDE;
-    else r->at[r->n++] = (rapt_range){(uintptr_t)from, bytes};
-}
-
-static void add_rows(ranges *r, const void *from, const rapt_layout *layout, int64_t batch, int64_t heads, int64_t rows,
-                     int64_t channels) {
-    uint64_t bytes;
-    if (rapt_measure(layout, batch, heads, rows, channels, false, &bytes) == RAPT_OK)
-        add_bytes(r, from, bytes); /* else: planned */
-}
-
-/* What the parts cannot know: the workspace as a whole, and the outputs, against all else. */
-static rapt_status check_memory(const call *c, rapt_range own) {
-    const full_layer *p = c->p;
-    const rapt_layer_args *a = &c->args;
-    ranges in = {.n = 0}, out = {.n = 0};
-    for (int i = 0; i < p->projections; i++) {
-        const rapt_linear_args *l = &c->project[i];
-        add_rows(&in, l->weight, &p->weight[i], 1, 1, p->projected[i], p->x[i].width);
-        add_bytes(&in, l->bias, l->bias ? (uint64_t)p->projected[i] * sizeof(float) : 0);
-        add_bytes(&in, l->scales, l->scales ? (uint64_t)p->projected[i] * sizeof(float) : 0);
-    }
-    if (p->has_output) {
-        add_rows(&in, a->wo, &p->weight[PROJECTIONS], 1, 1, p->out_width, p->x[QUERIES].tokens ? p->heads * p->append.d_v : 0);
-        add_bytes(&in, a->bo, a->bo ? (uint64_t)p->out_width * sizeof(float) : 0);
-        add_bytes(&in, a->wo_scales, a->wo_scales ? (uint64_t)p->out_width * sizeof(float) : 0);
-    }
-    if (p->positions) add_bytes(&in, a->position_table, (uint64_t)(a->table_positions * p->x[QUERIES].width) * sizeof(float));
-    add_bytes(&in, a->starts, a->starts ? (uint64_t)p->batch * sizeof *a->starts : 0);
-    add_rows(&out, a->out, &p->out, p->x[QUERIES].batch, 1, p->q_len, p->out_width);
-    if (p->weights.type) add_rows(&out, a->weights, &p->weights, p->x[QUERIES].batch, p->heads, p->q_len, p->kv_len);
-    int outs = out.n;
-    for (int i = 0; i < p->projections; i++) /* may be where out is, but not in the workspace, nor where the weights go */
-        add_rows(&out, input_of(c, i), &p->x[i].layout, p->x[i].batch, 1, p->x[i].tokens, p->x[i].width);
-    if (in.status != RAPT_OK || out.status != RAPT_OK) return in.status != RAPT_OK ? in.status : out.status;
-    for (int i = 0; i < in.n; i++) {
-        if (rapt_ranges_meet(in.at[i], own)) return RAPT_ERR_OVERLAP;
-        for (int j = 0; j < outs; j++)
-            if (rapt_ranges_meet(in.at[i], out.at[j])) return RAPT_ERR_OVERLAP;
-    }
-    for (int i = 0; i < out.n; i++) {
-        if (rapt_ranges_meet(out.at[i], own)) return RAPT_ERR_OVERLAP;
-        if (p->weights.type && i != 1 && rapt_ranges_meet(out.at[i], out.at[1])) return RAPT_ERR_OVERLAP;
-    }
-    return RAPT_OK;
-}
-
-/* Attention with a part of the identity's columns for V; the last part may repeat columns of the one before. */
-static rapt_args weigh_args(const call *c, int part) {
-    const full_layer *p = c->p;
-    int64_t column = part / p->weigh_phases * p->columns;
-    if (column > p->kv_len - p->columns) column = p->kv_len - p->columns;
-    rapt_args a = c->weighing;
-    a.v = (const float *)at(c, p->identity) + column;
-    a.o = c->args.weights + column;
-    return a;
-}
-
-static rapt_status start_call(call *c, const rapt_layer_plan *opaque, const rapt_layer_args *args, int64_t nth) {
-    if (!opaque) return RAPT_ERR_NULL;
-    const full_layer *p = c->p = layer_of(opaque);
-    if (!p) return RAPT_ERR_PLAN;
-    rapt_status status = rapt_read_struct(&c->args, sizeof c->args, args);
-    if (status != RAPT_OK) return status;
-    rapt_args_init(&c->attention);
-    if (c->args.attention) status = rapt_read_struct(&c->attention, sizeof c->attention, c->args.attention);
-    c->attention.size = sizeof c->attention;
-    c->nth = nth;
     size_t bytes = 0;
-    if (status == RAPT_OK) status = rapt_layer_workspace_size(opaque, nth, &bytes);
+    const full_layer *p = c->p = read_plan(r, opaque, &status);
+    if (status == RAPT_OK)
+        status = rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args, RAPT_BEFORE(rapt_layer_args, rotary_table),
+                                  args);
+    c->attention.args = rapt_default_args;
+    if (status == RAPT_OK && c->args.attention) status = rapt_read_args(r, "attention", &c->attention.args, c->args.attention);
+    if (status == RAPT_OK) status = workspace_of(r, p, nth, &bytes);
     if (status != RAPT_OK) return status;
-    if (bytes && (!c->args.workspace || c->args.workspace_bytes < bytes)) return RAPT_ERR_WORKSPACE;
-    if (bytes && (uintptr_t)c->args.workspace % RAPT_WORKSPACE_ALIGNMENT) return RAPT_ERR_ALIGNMENT;
-    const rapt_range own = {(uintptr_t)c->args.workspace, bytes};
-    c->args.workspace_bytes = bytes;
-    lay_out_call(c);
-    if (p->weights.type && c->attention.ring_starts) return RAPT_ERR_FEATURE;
-    for (int i = 0; i < p->projections && status == RAPT_OK; i++) status = rapt_check_linear(&p->project[i], &c->project[i], nth);
-    if (status == RAPT_OK && p->has_output) status = rapt_check_linear(&p->output, &c->output, nth);
-    if (status == RAPT_OK && p->positions) status = check_positions(c);
-    if (status == RAPT_OK) status = check_memory(c, own);
-    if (status == RAPT_OK && p->cached && p->projections > 1) status = rapt_check_append(&p->append, &c->append);
-    if (status == RAPT_OK) status = rapt_check_run(&p->attention, &c->attention, nth, own);
-    if (status == RAPT_OK && p->weights.type) {
-        rapt_args a = weigh_args(c, 0);
-        status = rapt_check_run(&p->weighing, &a, nth, own);
-    }
-    for (int64_t b = 0; status == RAPT_OK && c->args.starts && b < p->batch; b++)
-        if (c->args.starts[b] < 0) status = RAPT_ERR_TABLE;
+    size_t given = c->args.workspace_bytes;
+    lay_out_linear(c, nth);
+    lay_out_attention(c);
+    status = check_memory(r, c, given, bytes);
+    if (p->has_weights) c->attention.args.scores = c->args.weights;
+    bool appends = p->cached && p->projections > 1;
+    for (int i = 0; i < 2 && status == RAPT_OK; i++)
+        if (i == QUERIES || p->projections > 1) status = rapt_check_tokens(r, &c->rope[i].tokens);
+    if (status == RAPT_OK && p->positions) status = check_positions(r, c);
+    if (status == RAPT_OK && appends) status = rapt_check_room(r, &c->append);
+    for (int i = 0; i < 2 && status == RAPT_OK; i++)
+        if (i == QUERIES || p->projections > 1)
+            status = rapt_check_positions(r, &p->rope[i].rotary, &c->args.rotary_table, &c->rope[i].tokens);
+    r->owner = "attention.";
+    if (status == RAPT_OK && appends) status = rapt_check_places(r, &c->append);
+    if (status == RAPT_OK) status = rapt_check_entries(r, &c->attention);
+    r->owner = "";
     return status;
 }
 
-/* Thread ith's part of n things. */
-static void share(int64_t n, int64_t ith, int64_t nth, int64_t *first, int64_t *end) {
-    *first = n / nth * ith + (ith < n % nth ? ith : n % nth);
-    *end = *first + n / nth + (ith < n % nth);
+rapt_status rapt_layer_args_explain(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t nth, char *text,
+                                    size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_layer_run", text, bytes);
+    layer_call c;
+    return start_call(&r, &c, plan, args, nth);
 }
 
 /* X + positions, in f32. */
-static void add_positions(const call *c, int i, int64_t ith) {
+static void add_positions(const layer_call *c, int i, int64_t ith, int64_t nth) {
     const full_layer *p = c->p;
     const token_rows *x = &p->x[i];
     const int32_t *starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
-    int64_t first, end, entry = 0;
-    share(p->batch ? x->batch * x->tokens : 0, ith, c->nth, &first, &end);
-    for (int64_t n = first; n < end; n++) {
-        while (starts && entry + 1 < p->batch && n >= starts[entry + 1]) entry++;
+    int64_t first, count, entry = 0;
+    rapt_cut_range(p->batch ? x->batch * x->count : 0, 1, ith, nth, &first, &count);
+    for (int64_t n = first; n < first + count; n++) {
+        int64_t row = n + x->first; /* ragged: the token; else [batch, tokens] */
+        while (starts && row >= starts[entry + 1]) entry++;
         if (!starts) entry = n / x->tokens;
-        int64_t token = starts ? n - starts[entry] : n % x->tokens;
+        int64_t token = starts ? row - starts[entry] : n % x->tokens;
         int64_t position = token + (c->args.starts ? c->args.starts[entry] : 0);
-        if (position < 0 || position >= c->args.table_positions)
-            continue; /* a token before the first entry's, or behind the last's */
         const char *from =
-            (const char *)input_of(c, i) + n / x->tokens * x->layout.batch_stride + n % x->tokens * x->layout.token_stride;
-        float *to = (float *)at(c, x->summed) + n * x->width;
+            (const char *)input_of(c, i) + row / x->tokens * x->layout.batch_stride + row % x->tokens * x->layout.token_stride;
+        float *to = (float *)at(c, x->summed) + row * x->width;
         rapt_load_row(x->layout.type, to, from, x->width);
         for (int64_t k = 0; k < x->width; k++) to[k] += c->args.position_table[position * x->width + k];
     }
 }
 
-/* The identity's columns were in reverse order, so are the weights. */
-static void reverse_rows(const call *c, int64_t ith) {
+static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+    const layer_call *c = call;
     const full_layer *p = c->p;
-    int64_t first, end, batch = p->x[QUERIES].batch;
-    share(batch * p->heads * p->q_len, ith, c->nth, &first, &end);
-    for (int64_t n = first; n < end; n++) {
-        char *row = (char *)c->args.weights + n / p->q_len / p->heads * p->weights.batch_stride +
-                    n / p->q_len % p->heads * p->weights.head_stride + n % p->q_len * p->weights.token_stride;
-        for (int64_t i = 0, j = p->kv_len - 1; i < j; i++, j--) {
-            char swapped[sizeof(float)];
-            memcpy(swapped, row + i * 4, sizeof swapped);
-            memcpy(row + i * 4, row + j * 4, sizeof swapped);
-            memcpy(row + j * 4, swapped, sizeof swapped);
-        }
-    }
-}
-
-static rapt_status run_phase(const call *c, int phase, int64_t ith) {
-    const full_layer *p = c->p;
-    rapt_status status = RAPT_OK;
     int part;
     switch (step_of(p, phase, &part)) {
     case ADD_POSITIONS:
         for (int i = 0; i < p->projections; i++)
-            if (!same_input(p, i)) add_positions(c, i, ith);
-        return RAPT_OK;
+            if (!same_input(p, i)) add_positions(c, i, ith, nth);
+        break;
     case PROJECT:
-        for (int i = 0; i < p->projections && status == RAPT_OK; i++)
-            status = rapt_linear_run(&p->project[i], &c->project[i], ith, c->nth);
-        if (p->weights.type && ith == 0) {
-            memset(at(c, p->identity), 0, (size_t)p->kv_len * 2 * sizeof(float));
-            if (p->kv_len) ((float *)at(c, p->identity))[p->kv_len - 1] = 1.0f;
-        }
-        return status;
+        for (int i = 0; i < p->projections; i++) rapt_linear_share(&c->project[i], ith, nth);
+        break;
     case PLACE:
-        if (p->rope[QUERIES].rotary.channels) status = rapt_rope(&c->rope[QUERIES], ith, c->nth);
-        if (status != RAPT_OK || p->projections == 1) return status;
-        if (p->cached) return rapt_kv_append(&p->append, &c->append, ith, c->nth);
-        return rapt_rope(&c->rope[KEYS], ith, c->nth);
+        if (p->rope[QUERIES].rotary.channels) rapt_rope_share(&c->rope[QUERIES], ith, nth);
+        if (p->projections == 1) break;
+        if (p->cached) rapt_append_share(&c->append, ith, nth);
+        else rapt_rope_share(&c->rope[KEYS], ith, nth);
+        break;
     case ATTEND:
-        return rapt_run_phase(&p->attention, &c->attention, part, ith, c->nth);
-    case WEIGH: {
-        rapt_args a = weigh_args(c, part);
-        return rapt_run_phase(&p->weighing, &a, part % p->weigh_phases, ith, c->nth);
-    }
-    case REVERSE:
-        reverse_rows(c, ith);
-        return RAPT_OK;
+        rapt_attend_share(&c->attention, part, ith, nth, next);
+        break;
     case OUTPUT:
-        return rapt_linear_run(&p->output, &c->output, ith, c->nth);
+        rapt_linear_share(&c->output, ith, nth);
+        break;
     }
-    return RAPT_OK;
 }
 
-rapt_status rapt_layer_run_share(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t ith, int64_t nth,
-                                 rapt_barrier barrier, void *barrier_arg) {
-    call c;
-    rapt_status status = start_call(&c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    if (ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
-    if (nth > 1 && !barrier) return RAPT_ERR_NULL;
-    for (int phase = 0; phase < phase_count(c.p); phase++) {
-        if (phase > 0 && barrier) barrier(barrier_arg);
-        rapt_status done = run_phase(&c, phase, ith);
-        if (status == RAPT_OK) status = done;
-    }
-    return status;
-}
+static rapt_work work_of(const layer_call *c) { return (rapt_work){c, phase_count(c->p), share}; }
 
 rapt_status rapt_layer_run(const rapt_layer_plan *plan, const rapt_layer_args *args) {
-    return rapt_layer_run_share(plan, args, 0, 1, NULL, NULL);
-}
-
-rapt_status rapt_layer_run_phase(const rapt_layer_plan *plan, const rapt_layer_args *args, int phase, int64_t ith, int64_t nth) {
-    call c;
-    rapt_status status = start_call(&c, plan, args, nth);
+    rapt_report r = rapt_report_of("rapt_layer_run");
+    layer_call c;
+    rapt_status status = start_call(&r, &c, plan, args, 1);
     if (status != RAPT_OK) return status;
-    if (phase < 0 || phase >= phase_count(c.p) || ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
-    return run_phase(&c, phase, ith);
-}
-
-typedef struct parallel_phase {
-    const call *call;
-    int phase;
-} parallel_phase;
-
-static void run_slot(void *arg, int64_t slot) {
-    const parallel_phase *p = arg;
-    run_phase(p->call, p->phase, slot); /* checked before */
+    const rapt_work w = work_of(&c);
+    rapt_work_alone(&w);
+    return RAPT_OK;
 }
 
 rapt_status rapt_layer_run_parallel(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t nth,
                                     rapt_parallel_for parallel_for, void *pool) {
-    call c;
-    rapt_status status = parallel_for ? start_call(&c, plan, args, nth) : RAPT_ERR_NULL;
+    rapt_report r = rapt_report_of("rapt_layer_run_parallel");
+    layer_call c;
+    rapt_status status = start_call(&r, &c, plan, args, nth);
     if (status != RAPT_OK) return status;
-    for (int phase = 0, part; phase < phase_count(c.p) && status == RAPT_OK; phase++) {
-        parallel_phase p = {&c, phase};
-        if (step_of(c.p, phase, &part) != ATTEND) parallel_for(pool, nth, run_slot, &p);
-        else if (part == 0)
-            status = rapt_run_parallel(&c.p->attention, &c.attention, nth, parallel_for, pool); /* all its phases */
-    }
-    return status;
+    const rapt_work w = work_of(&c);
+    return rapt_work_parallel(&r, &w, nth, parallel_for, pool);
+}
+
+rapt_status rapt_layer_run_share(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t ith, int64_t nth,
+                                 rapt_barrier barrier, void *barrier_arg) {
+    rapt_report r = rapt_report_of("rapt_layer_run_share");
+    layer_call c;
+    rapt_status status = start_call(&r, &c, plan, args, nth);
+    if (status != RAPT_OK) return status;
+    const rapt_work w = work_of(&c);
+    return rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg);
+}
+
+rapt_status rapt_layer_run_phase(const rapt_layer_plan *plan, const rapt_layer_args *args, int phase, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_layer_run_phase");
+    layer_call c;
+    rapt_status status = start_call(&r, &c, plan, args, nth);
+    if (status != RAPT_OK) return status;
+    const rapt_work w = work_of(&c);
+    return rapt_work_phase(&r, &w, phase, ith, nth);
 }

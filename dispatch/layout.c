@@ -3,10 +3,6 @@
 
 #include "types.h"
 
-bool rapt_ranges_meet(rapt_range a, rapt_range b) {
-    return a.bytes && b.bytes && (a.first < b.first ? b.first - a.first < a.bytes : a.first - b.first < b.bytes);
-}
-
 int64_t rapt_product(int64_t a, int64_t b) {
     int64_t ab;
     return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &ab) ? -1 : ab;
@@ -44,7 +40,7 @@ int64_t rapt_bytes_of(rapt_type type, int64_t elements) {
     case RAPT_BIT:
         return elements / 8 + (elements % 8 != 0);
     case RAPT_I32:
-        return elements * (int64_t)sizeof(int32_t);
+        return rapt_product(elements, sizeof(int32_t));
     default:
         return rapt_row_bytes(type, elements);
     }
@@ -60,13 +56,26 @@ rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int6
     return (rapt_layout){type, rapt_product(token, tokens), head, token};
 }
 
-rapt_status rapt_measure_dimensions(rapt_dimension *d, int n, int64_t row, bool output, uint64_t *bytes) {
-    if (row < 0) return RAPT_ERR_TYPE;
+rapt_status rapt_check_row(rapt_report *r, const char *tensor, const char *member, rapt_type type, uint32_t allowed,
+                           int64_t elements, int64_t *row) {
+    if ((int)type < 1 || (int)type > RAPT_I32 || !(allowed >> type & 1))
+        return rapt_refuse_member(r, RAPT_ERR_TYPE, tensor, member, (int)type, "not a type that this tensor can have");
+    *row = rapt_bytes_of(type, elements);
+    if (*row < 0)
+        return rapt_refuse(r, RAPT_ERR_TYPE, "%s%s%s = %d: its groups of 32 channels do not divide %" PRId64, tensor,
+                           *tensor ? "." : "", member, (int)type, elements);
+    return RAPT_OK;
+}
+
+rapt_status rapt_measure_dimensions(rapt_report *r, const char *tensor, rapt_dimension *d, int n, int64_t row, bool output,
+                                    uint64_t *bytes) {
     *bytes = 0;
-    for (int i = 0; i < n; i++)
-        if (d[i].stride < 0) return RAPT_ERR_STRIDE;
+    if (row == 0) return RAPT_OK;
     for (int i = 0; i < n; i++)
         if (d[i].length == 0) return RAPT_OK;
+    for (int i = 0; i < n; i++)
+        if (d[i].length > 1 && d[i].stride < 0)
+            return rapt_refuse_member(r, RAPT_ERR_STRIDE, tensor, d[i].name, d[i].stride, "strides are not negative");
     for (int i = 1; i < n; i++) /* by stride, ascending */
         for (int j = i; j > 0 && d[j - 1].stride > d[j].stride; j--) {
             rapt_dimension swapped = d[j];
@@ -76,22 +85,41 @@ rapt_status rapt_measure_dimensions(rapt_dimension *d, int n, int64_t row, bool 
     int64_t span = row;
     for (int i = 0; i < n; i++) {
         if (d[i].length == 1) continue;
-        if (output && d[i].stride < span) return RAPT_ERR_STRIDE;
+        if (output && d[i].stride < span)
+            return rapt_refuse(r, RAPT_ERR_STRIDE,
+                               "%s%s%s = %" PRId64 ": below the %" PRId64 " bytes within it, so elements of an output meet",
+                               tensor, *tensor ? "." : "", d[i].name, d[i].stride, span);
         int64_t extent = rapt_product(d[i].length - 1, d[i].stride);
-        if (extent < 0 || __builtin_add_overflow(span, extent, &span)) return RAPT_ERR_STRIDE;
+        if (extent < 0 || __builtin_add_overflow(span, extent, &span) || (uint64_t)span > PTRDIFF_MAX)
+            return rapt_refuse(r, RAPT_ERR_STRIDE, "%s%s%s = %" PRId64 ": times %" PRId64 " it exceeds the address space", tensor,
+                               *tensor ? "." : "", d[i].name, d[i].stride, d[i].length);
     }
-    if ((uint64_t)span > PTRDIFF_MAX) return RAPT_ERR_STRIDE;
     *bytes = (uint64_t)span;
     return RAPT_OK;
 }
 
-rapt_status rapt_measure_rows(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t row, bool output,
-                              uint64_t *bytes) {
-    rapt_dimension d[] = {{batch, l->batch_stride}, {heads, l->head_stride}, {tokens, l->token_stride}};
-    return rapt_measure_dimensions(d, 3, row, output, bytes);
+rapt_status rapt_measure(rapt_report *r, const char *tensor, const rapt_layout *l, uint32_t allowed, int64_t batch, int64_t heads,
+                         int64_t tokens, int64_t elements, bool output, uint64_t *bytes) {
+    int64_t row = 0;
+    rapt_status status = rapt_check_row(r, tensor, "type", l->type, allowed, elements, &row);
+    if (status != RAPT_OK) return status;
+    rapt_dimension d[] = {{batch, l->batch_stride, "batch_stride"},
+                          {heads, l->head_stride, "head_stride"},
+                          {tokens, l->token_stride, "token_stride"}};
+    return rapt_measure_dimensions(r, tensor, d, 3, row, output, bytes);
 }
 
-rapt_status rapt_measure(const rapt_layout *layout, int64_t batch, int64_t heads, int64_t tokens, int64_t channels, bool output,
-                         uint64_t *bytes) {
-    return rapt_measure_rows(layout, batch, heads, tokens, rapt_row_bytes(layout->type, channels), output, bytes);
+rapt_status rapt_measure_scales(rapt_report *r, const char *name, const rapt_scales *s, int64_t batch, int64_t entries,
+                                int64_t heads, int64_t tokens, int64_t channels, bool output, uint64_t *bytes) {
+    *bytes = 0;
+    if (!s->present) return RAPT_OK;
+    if (s->token_stride && s->channel_stride)
+        return rapt_refuse_member(r, RAPT_ERR_STRIDE, name, "channel_stride", s->channel_stride,
+                                  "there is a token_stride, and factors are of tokens or of channels");
+    bool of_tokens = rapt_scales_of_tokens(s);
+    rapt_dimension d[] = {{of_tokens ? batch : entries, s->batch_stride, "batch_stride"},
+                          {heads, s->head_stride, "head_stride"},
+                          {of_tokens ? tokens : channels, of_tokens ? s->token_stride : s->channel_stride,
+                           of_tokens ? "token_stride" : "channel_stride"}};
+    return rapt_measure_dimensions(r, name, d, 3, sizeof(float), output, bytes);
 }

@@ -3,209 +3,236 @@
 #include "plan.h"
 
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "layout.h"
+#include "memory.h"
 #include "select.h"
+#include "structs.h"
 
-const char *rapt_version(void) { return RAPT_VERSION; }
-
-const char *rapt_status_string(rapt_status status) {
-    switch (status) {
-    case RAPT_OK:
-        return "success";
-    case RAPT_ERR_NULL:
-        return "a required pointer is null";
-    case RAPT_ERR_STRUCT:
-        return "a struct's size is too small, or it is newer than the library and uses a field unknown to it";
-    case RAPT_ERR_SHAPE:
-        return "a size is negative, zero where it may not be, or too large";
-    case RAPT_ERR_HEADS:
-        return "the number of query heads is not a multiple of that of key/value heads";
-    case RAPT_ERR_TYPE:
-        return "a tensor's type is unknown, or not allowed for that tensor";
-    case RAPT_ERR_STRIDE:
-        return "a stride is negative, a tensor exceeds the address space, or output elements overlap";
-    case RAPT_ERR_SCALE:
-        return "the scale is not finite";
-    case RAPT_ERR_MASK:
-        return "the causal mask is unknown, or a side of the window is below -1";
-    case RAPT_ERR_KV_LENGTH:
-        return "a key length is negative or above kv_len";
-    case RAPT_ERR_OVERLAP:
-        return "an output or the workspace overlaps another buffer";
-    case RAPT_ERR_WORKSPACE:
-        return "the workspace is null or too small";
-    case RAPT_ERR_ALIGNMENT:
-        return "the workspace is not aligned to 64 bytes";
-    case RAPT_ERR_ISA_UNKNOWN:
-        return "no kernel of that name was built for this architecture";
-    case RAPT_ERR_ISA_MISSING:
-        return "this CPU, or its operating system, cannot run that kernel";
-    case RAPT_ERR_RANGE:
-        return "a phase, task, thread number or thread count is out of range";
-    case RAPT_ERR_PLAN:
-        return "the plan was not made by rapt_plan_init";
-    case RAPT_ERR_TABLE:
-        return "a page, a start or a length of a ragged, paged or ring batch is out of range";
-    case RAPT_ERR_FEATURE:
-        return "a feature's number is out of range, or something that it needs is not given";
-    case RAPT_ERR_ARITH:
-        return "the storage types or scales of K and V do not allow that arithmetic";
-    }
-    return "unknown status";
-}
-
-rapt_status rapt_read_struct(void *to, size_t bytes, const void *from) {
-    size_t size;
-    if (!from) return RAPT_ERR_NULL;
-    memcpy(&size, from, sizeof size);
-    if (size < bytes) return RAPT_ERR_STRUCT;
-    for (size_t i = bytes; i < size; i++)
-        if (((const unsigned char *)from)[i]) return RAPT_ERR_STRUCT;
-    memcpy(to, from, bytes);
-    return RAPT_OK;
-}
+const rapt_desc rapt_default_desc = {
+    .batch = 1,
+    .scale = NAN,
+    .window_left = -1,
+    .window_right = -1,
+    .threads = 1,
+    .mask_key_stride = 1,
+    .bias_key_stride = 1,
+};
 
 void rapt_desc_init_sized(rapt_desc *desc, size_t size) {
-    if (!desc || size < sizeof *desc) return;
-    memset(desc, 0, size);
-    desc->size = size;
-    desc->window_left = desc->window_right = -1;
-    desc->threads = 1;
+    rapt_init_struct(desc, size, &rapt_default_desc, sizeof rapt_default_desc);
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+rapt_status rapt_read_desc(rapt_report *r, const char *what, rapt_desc *to, const rapt_desc *from) {
+    return rapt_read_struct(r, what, to, &rapt_default_desc, sizeof *to, RAPT_BEFORE(rapt_desc, mask_keys), from);
+}
+
+const full_plan *rapt_read_plan(rapt_report *r, const rapt_plan *opaque, rapt_status *status) {
+    const full_plan *p = plan_of(opaque);
+    if (!opaque) *status = rapt_refuse_null(r, "plan", "there is no plan");
+    else if (!p)
+        *status =
+            rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was not made by rapt_plan_init of this version", (const void *)opaque);
+    else *status = RAPT_OK;
+    return p;
+}
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The row of a tensor that may be left out, as measure wants it: only these types are allowed. */
-static int64_t row_of(rapt_type type, uint32_t allowed, int64_t elements) {
-    return (int)type >= 1 && (int)type <= RAPT_I32 && allowed >> type & 1 ? rapt_bytes_of(type, elements) : -1;
-}
+/* ---- Validation ---------------------------------------------------------------------------------------------------------- */
 
-enum {
-    FLOATS = 1 << RAPT_F32 | 1 << RAPT_F16 | 1 << RAPT_BF16,
-    MASKS = 1 << RAPT_BOOL | 1 << RAPT_BIT,
-    KV_TYPES = (1 << RAPT_BOOL) - (1 << RAPT_F32), /* all before */
-};
-
-static bool in_range(int64_t x, int64_t least, int64_t most) { return x >= least && x <= most; }
-
-static rapt_status check_shape(const rapt_desc *d) {
-    if (!in_range(d->batch, 0, RAPT_MAX_LENGTH) || !in_range(d->heads, 1, RAPT_MAX_LENGTH) ||
-        !in_range(d->kv_heads, 1, RAPT_MAX_LENGTH) || !in_range(d->q_len, 0, RAPT_MAX_LENGTH) ||
-        !in_range(d->kv_len, 0, RAPT_MAX_LENGTH) || !in_range(d->d_k, 1, RAPT_MAX_HEAD_DIM) ||
-        !in_range(d->d_v, 1, RAPT_MAX_HEAD_DIM))
-        return RAPT_ERR_SHAPE;
-    if (d->heads % d->kv_heads != 0) return RAPT_ERR_HEADS;
-    if (!in_range((int64_t)d->causal, RAPT_CAUSAL_NONE, RAPT_CAUSAL_TOP_LEFT) || d->window_left < -1 || d->window_right < -1)
-        return RAPT_ERR_MASK;
-    return in_range(d->threads, 1, RAPT_MAX_LENGTH) ? RAPT_OK : RAPT_ERR_RANGE;
-}
-
-/* What the features want of each other. */
-static rapt_status check_features(const rapt_desc *d) {
-    if (d->prefix < 0 || d->local_chunk < 0 || !(d->softcap >= 0.0f && d->softcap <= FLT_MAX)) return RAPT_ERR_FEATURE;
-    if (d->map.type && (d->map_queries < 1 || d->map_keys < 1 || d->map_keys % RAPT_BLOCK)) return RAPT_ERR_FEATURE;
-    if (!in_range((int64_t)d->alibi, RAPT_ALIBI_NONE, RAPT_ALIBI_BIAS) || (d->alibi && !d->slopes.type) ||
-        (d->alibi == RAPT_ALIBI_BIAS && !d->bias.type))
-        return RAPT_ERR_FEATURE;
-    if (!in_range(d->page_size, 0, RAPT_MAX_LENGTH) || !in_range(d->pages, 0, RAPT_MAX_LENGTH) ||
-        (d->page_size > 0) != (d->table.type != 0) || (d->page_size > 0 && d->k_starts))
-        return RAPT_ERR_FEATURE;
-    if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK || (d->kv_first && d->k_starts)) return RAPT_ERR_FEATURE;
-    if (d->kv_first > RAPT_MAX_LENGTH - d->kv_len || !in_range(d->kv_total, 0, RAPT_MAX_LENGTH)) return RAPT_ERR_SHAPE;
-    if (d->arith == RAPT_INT8_DOT && (d->k.type != RAPT_INT8 || d->v.type != RAPT_INT8)) return RAPT_ERR_ARITH;
-    return in_range((int64_t)d->arith, RAPT_EXACT, RAPT_INT8_DOT) ? RAPT_OK : RAPT_ERR_ARITH;
-}
-
-/* starts[0..n] of a ragged batch, in a tensor of so many tokens. *most: of the longest entry. */
-static rapt_status check_starts(const int32_t *starts, int64_t n, int64_t tokens, int64_t *most) {
-    if (!starts) return RAPT_OK;
-    *most = 0;
-    if (starts[0] < 0 || starts[n] > tokens) return RAPT_ERR_TABLE;
-    for (int64_t b = 0; b < n; b++) {
-        if (starts[b] > starts[b + 1]) return RAPT_ERR_TABLE;
-        *most = larger(*most, (int64_t)starts[b + 1] - starts[b]);
-    }
+static rapt_status check_shape(rapt_report *r, const rapt_desc *d) {
+    const struct {
+        const char *name;
+        int64_t value, least, most;
+        const char *what;
+    } sizes[] = {{"batch", d->batch, 0, RAPT_MAX_LENGTH, "must be 0 to 2147483647"},
+                 {"heads", d->heads, 1, RAPT_MAX_LENGTH, "must be 1 to 2147483647"},
+                 {"kv_heads", d->kv_heads, 1, RAPT_MAX_LENGTH, "must be 1 to 2147483647"},
+                 {"q_len", d->q_len, 0, RAPT_MAX_LENGTH, "must be 0 to 2147483647"},
+                 {"kv_len", d->kv_len, 0, RAPT_MAX_LENGTH, "must be 0 to 2147483647"},
+                 {"d_k", d->d_k, 1, RAPT_MAX_HEAD_DIM, "must be 1 to 1024"},
+                 {"d_v", d->d_v, 1, RAPT_MAX_HEAD_DIM, "must be 1 to 1024"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (!rapt_within(sizes[i].value, sizes[i].least, sizes[i].most))
+            return rapt_refuse_number(r, RAPT_ERR_SHAPE, sizes[i].name, sizes[i].value, sizes[i].what);
+    if (d->heads % d->kv_heads != 0)
+        return rapt_refuse(r, RAPT_ERR_HEADS, "heads = %" PRId64 ": not a multiple of kv_heads = %" PRId64, d->heads,
+                           d->kv_heads);
+    if (!rapt_within((int64_t)d->causal, RAPT_CAUSAL_NONE, RAPT_CAUSAL_TOP_LEFT))
+        return rapt_refuse_number(r, RAPT_ERR_MASK, "causal", (int)d->causal, "not a rapt_causal");
+    if (d->window_left < -1) return rapt_refuse_number(r, RAPT_ERR_MASK, "window_left", d->window_left, "must be -1 or more");
+    if (d->window_right < -1) return rapt_refuse_number(r, RAPT_ERR_MASK, "window_right", d->window_right, "must be -1 or more");
+    if (!rapt_within(d->threads, 1, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_RANGE, "threads", d->threads, "must be 1 to 2147483647");
     return RAPT_OK;
 }
 
-static rapt_status measure_scales(const rapt_scales *s, int64_t batch, int64_t heads, int64_t tokens, int64_t channels,
-                                  uint64_t *bytes) {
-    if (!s->present) return RAPT_OK;
-    if (s->token_stride && s->channel_stride) return RAPT_ERR_STRIDE;
-    bool by_channel = s->channel_stride != 0;
-    rapt_dimension d[] = {{batch, s->batch_stride},
-                          {heads, s->head_stride},
-                          {by_channel ? channels : tokens, by_channel ? s->channel_stride : s->token_stride}};
-    return rapt_measure_dimensions(d, 3, sizeof(float), false, bytes);
+static rapt_status check_pages(rapt_report *r, const rapt_desc *d) {
+    if (!rapt_within(d->page_size, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "page_size", d->page_size, "must be 0 to 2147483647");
+    if (!rapt_within(d->pages, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "pages", d->pages, "must be 0 to 2147483647");
+    if (d->page_size > 0 && d->table.type == 0)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "table.type = 0: page_size = %" PRId64 " wants a table", d->page_size);
+    if (d->page_size == 0 && d->table.type != 0)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "page_size = 0: there is a table, of type %d", (int)d->table.type);
+    if (d->page_size > 0 && d->k_starts)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "k_starts = %p: pages have no ragged keys", (const void *)d->k_starts);
+    return RAPT_OK;
 }
 
-static rapt_status check_tensors(const rapt_desc *d, full_plan *p) {
+static rapt_status check_part(rapt_report *r, const rapt_desc *d) {
+    if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK)
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "kv_first", d->kv_first, "must be a multiple of 512");
+    if (d->kv_first && d->k_starts)
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "kv_first", d->kv_first, "must be 0 where keys are ragged");
+    if (d->kv_first > RAPT_MAX_LENGTH - d->kv_len)
+        return rapt_refuse(r, RAPT_ERR_SHAPE, "kv_first = %" PRId64 ": with kv_len = %" PRId64 " above 2147483647", d->kv_first,
+                           d->kv_len);
+    if (!rapt_within(d->kv_total, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "kv_total", d->kv_total, "must be 0 to 2147483647");
+    return RAPT_OK;
+}
+
+/* The columns of masks and biases. */
+static rapt_status check_columns(rapt_report *r, const char *keys_name, int64_t keys, const char *rest_name, rapt_rest rest,
+                                 const char *stride_name, int stride) {
+    if (!rapt_within(keys, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, keys_name, keys, "must be 0 to 2147483647");
+    if (!rapt_within((int64_t)rest, RAPT_REST_REFUSED, RAPT_REST_ATTENDED))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, rest_name, (int)rest, "not a rapt_rest");
+    if (!rapt_within(stride, 0, 1)) return rapt_refuse_number(r, RAPT_ERR_FEATURE, stride_name, stride, "must be 0 or 1");
+    return RAPT_OK;
+}
+
+/* What the features want of each other. */
+static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
+    if (d->prefix < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "prefix", d->prefix, "must be 0 or more");
+    if (d->local_chunk < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "local_chunk", d->local_chunk, "must be 0 or more");
+    if (!(d->softcap >= 0.0f && d->softcap <= FLT_MAX))
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "softcap = %g: must be finite, 0 or more", (double)d->softcap);
+    if (d->map.type && d->map_queries < 1)
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "map_queries", d->map_queries, "must be 1 or more");
+    if (d->map.type && (d->map_keys < 1 || d->map_keys % RAPT_BLOCK))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "map_keys", d->map_keys, "must be a multiple of 64, and not 0");
+    if (!rapt_within((int64_t)d->alibi, RAPT_ALIBI_NONE, RAPT_ALIBI_BIAS))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "alibi", (int)d->alibi, "not a rapt_alibi");
+    if (d->alibi && !d->slopes.type)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "slopes.type = 0: alibi = %d wants slopes", (int)d->alibi);
+    if (d->alibi == RAPT_ALIBI_BIAS && !d->bias.type)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "bias.type = 0: alibi = RAPT_ALIBI_BIAS wants a bias");
+    if (!rapt_within((int64_t)d->scores_stage, RAPT_SCORES_NONE, RAPT_SCORES_WEIGHTS))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "scores_stage", (int)d->scores_stage, "not a rapt_scores_stage");
+    if (d->scores_stage && !d->scores.type)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "scores.type = 0: scores_stage = %d wants scores", (int)d->scores_stage);
+    if (!d->scores_stage && d->scores.type)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "scores_stage = 0: there are scores, of type %d", (int)d->scores.type);
+    if (d->scores_stage == RAPT_SCORES_WEIGHTS && d->unmerged)
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "unmerged", d->unmerged, "must be 0 where weights are wanted");
+    if (!rapt_within((int64_t)d->arith, RAPT_EXACT, RAPT_INT8_DOT))
+        return rapt_refuse_number(r, RAPT_ERR_ARITH, "arith", (int)d->arith, "not a rapt_arith");
+    if (d->arith == RAPT_INT8_DOT && d->k.type != RAPT_INT8)
+        return rapt_refuse_number(r, RAPT_ERR_ARITH, "k.type", (int)d->k.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
+    if (d->arith == RAPT_INT8_DOT && d->v.type != RAPT_INT8)
+        return rapt_refuse_number(r, RAPT_ERR_ARITH, "v.type", (int)d->v.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
+    rapt_status status =
+        check_columns(r, "mask_keys", d->mask_keys, "mask_rest", d->mask_rest, "mask_key_stride", d->mask_key_stride);
+    if (status == RAPT_OK)
+        status = check_columns(r, "bias_keys", d->bias_keys, "bias_rest", d->bias_rest, "bias_key_stride", d->bias_key_stride);
+    if (status == RAPT_OK) status = check_pages(r, d);
+    return status == RAPT_OK ? check_part(r, d) : status;
+}
+
+rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most) {
+    if (!starts) return RAPT_OK;
+    if ((uintptr_t)starts % sizeof *starts)
+        return rapt_refuse(r, RAPT_ERR_ALIGNMENT, "%s = %p: not aligned to its elements of 4 bytes", name, (const void *)starts);
+    *most = 0;
+    if (starts[0] < 0) return rapt_refuse_element(r, RAPT_ERR_TABLE, name, 0, starts[0], "must be 0 or more");
+    for (int64_t b = 0; b < n; b++) {
+        if (starts[b] > starts[b + 1])
+            return rapt_refuse_element(r, RAPT_ERR_TABLE, name, b + 1, starts[b + 1], "below the one before");
+        *most = larger(*most, (int64_t)starts[b + 1] - starts[b]);
+    }
+    if (starts[n] > tokens)
+        return rapt_refuse(r, RAPT_ERR_TABLE, "%s[%" PRId64 "] = %d: there are %" PRId64 " tokens", name, n, (int)starts[n],
+                           tokens);
+    return RAPT_OK;
+}
+
+/* A mask or bias: rows of columns, or of one element. */
+static rapt_status measure_columns(rapt_report *r, const char *name, const rapt_layout *layout, uint32_t allowed,
+                                   const rapt_desc *d, int64_t queries, int64_t columns, int key_stride, uint64_t *bytes) {
+    if (!layout->type) return RAPT_OK;
+    return rapt_measure(r, name, layout, allowed, d->batch, d->heads, queries, key_stride ? columns : 1, false, bytes);
+}
+
+static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *p) {
     int64_t queries = d->q_len, keys = p->kv_total; /* of the longest entry */
-    rapt_status status = check_starts(d->q_starts, d->batch, d->q_len, &queries);
-    if (status == RAPT_OK) status = check_starts(d->k_starts, d->batch, d->kv_len, &keys);
+    rapt_status status = rapt_check_starts(r, "q_starts", d->q_starts, d->batch, d->q_len, &queries);
+    if (status == RAPT_OK) status = rapt_check_starts(r, "k_starts", d->k_starts, d->batch, d->kv_len, &keys);
     int64_t q_batch = d->q_starts ? d->batch > 0 : d->batch, k_batch = d->k_starts ? d->batch > 0 : d->batch, k_len = d->kv_len;
     if (d->page_size) k_batch = d->pages, k_len = d->page_size;
+    p->most_queries = queries;
+    p->problem.mask_keys = d->mask_keys ? d->mask_keys : keys;
+    p->problem.bias_keys = d->bias_keys ? d->bias_keys : keys;
 
     tensor_bytes *b = &p->bytes;
-#define RAPT_MEASURE(tensor, batch, heads, tokens, row, output)                                                                  \
-    if (status == RAPT_OK) status = rapt_measure_rows(&d->tensor, batch, heads, tokens, row, output, &b->tensor)
-    RAPT_MEASURE(q, q_batch, d->heads, d->q_len, row_of(d->q.type, FLOATS, d->d_k), false);
-    RAPT_MEASURE(k, k_batch, d->kv_heads, k_len, row_of(d->k.type, KV_TYPES, d->d_k), false);
-    RAPT_MEASURE(v, k_batch, d->kv_heads, k_len, row_of(d->v.type, KV_TYPES, d->d_v), false);
-    RAPT_MEASURE(o, q_batch, d->heads, d->q_len, row_of(d->o.type, FLOATS, d->d_v), true);
-    if (d->lse.type) RAPT_MEASURE(lse, q_batch, d->heads, d->q_len, row_of(d->lse.type, 1 << RAPT_F32, 1), true);
-    if (d->mask.type) RAPT_MEASURE(mask, d->batch, d->heads, queries, row_of(d->mask.type, MASKS, keys), false);
-    if (d->bias.type) RAPT_MEASURE(bias, d->batch, d->heads, queries, row_of(d->bias.type, FLOATS, keys), false);
+#define RAPT_MEASURE(tensor, allowed, batch, heads, tokens, elements, output)                                                    \
+    if (status == RAPT_OK)                                                                                                       \
+    status = rapt_measure(r, #tensor, &d->tensor, allowed, batch, heads, tokens, elements, output, &b->tensor)
+    RAPT_MEASURE(q, RAPT_FLOATS, q_batch, d->heads, d->q_len, d->d_k, false);
+    RAPT_MEASURE(k, RAPT_KV, k_batch, d->kv_heads, k_len, d->d_k, false);
+    RAPT_MEASURE(v, RAPT_KV, k_batch, d->kv_heads, k_len, d->d_v, false);
+    RAPT_MEASURE(o, RAPT_FLOATS, q_batch, d->heads, d->q_len, d->d_v, true);
+    if (d->lse.type) RAPT_MEASURE(lse, 1 << RAPT_F32, q_batch, d->heads, d->q_len, 1, true);
+    if (status == RAPT_OK)
+        status = measure_columns(r, "mask", &d->mask, RAPT_MASKS, d, queries, p->problem.mask_keys, d->mask_key_stride, &b->mask);
+    if (status == RAPT_OK)
+        status =
+            measure_columns(r, "bias", &d->bias, RAPT_FLOATS, d, queries, p->problem.bias_keys, d->bias_key_stride, &b->bias);
     if (d->map.type)
-        RAPT_MEASURE(map, d->batch, d->heads, divide_up(queries, d->map_queries),
-                     row_of(d->map.type, 1 << RAPT_BOOL, divide_up(keys, d->map_keys)), false);
-    if (d->slopes.type) RAPT_MEASURE(slopes, d->batch, d->heads, 1, row_of(d->slopes.type, 1 << RAPT_F32, 1), false);
-    if (d->sinks.type) RAPT_MEASURE(sinks, d->batch, d->heads, 1, row_of(d->sinks.type, 1 << RAPT_F32, 1), false);
+        RAPT_MEASURE(map, 1 << RAPT_BOOL, d->batch, d->heads, rapt_divide_up(queries, d->map_queries),
+                     rapt_divide_up(keys, d->map_keys), false);
+    if (d->slopes.type) RAPT_MEASURE(slopes, RAPT_FLOATS, d->batch, d->heads, 1, 1, false);
+    if (d->sinks.type) RAPT_MEASURE(sinks, RAPT_FLOATS, d->batch, d->heads, 1, 1, false);
+    if (d->scores.type) RAPT_MEASURE(scores, 1 << RAPT_F32, q_batch, d->heads, d->q_len, keys, true);
 #undef RAPT_MEASURE
     if (d->unmerged && status == RAPT_OK) {
-        int64_t state = d->states.type == RAPT_F32 ? (int64_t)(RAPT_STATE_FLOATS(d->d_v) * sizeof(float)) : -1;
-        rapt_dimension s[] = {{q_batch, d->states.batch_stride},
-                              {d->heads, d->states.head_stride},
-                              {d->q_len, d->states.token_stride},
-                              {divide_up(d->kv_len, RAPT_CHUNK), d->state_stride}};
-        status = rapt_measure_dimensions(s, 4, state, true, &b->states);
+        int64_t float_bytes;
+        rapt_dimension s[] = {{q_batch, d->states.batch_stride, "batch_stride"},
+                              {d->heads, d->states.head_stride, "head_stride"},
+                              {d->q_len, d->states.token_stride, "token_stride"},
+                              {rapt_divide_up(d->kv_len, RAPT_CHUNK), d->state_stride, "state_stride"}};
+        status = rapt_check_row(r, "states", "type", d->states.type, 1 << RAPT_F32, 1, &float_bytes);
+        if (status == RAPT_OK)
+            status =
+                rapt_measure_dimensions(r, "states", s, 4, (int64_t)RAPT_STATE_FLOATS(d->d_v) * float_bytes, true, &b->states);
     }
-    if (status == RAPT_OK && d->table.type) {
-        uint64_t bytes; /* is measured when it is known whether it is a matrix */
-        status = rapt_measure_rows(&d->table, d->batch, d->kv_heads, queries,
-                                   row_of(d->table.type, 1 << RAPT_I32, divide_up(d->kv_len, d->page_size)), false, &bytes);
-    }
+    if (status == RAPT_OK && d->table.type) /* of one entry: whether it is a matrix is known when there are args */
+        status = rapt_measure(r, "table", &d->table, 1 << RAPT_I32, d->batch > 0, d->kv_heads, queries,
+                              rapt_divide_up(d->kv_len, d->page_size), false, &b->table);
     if (status == RAPT_OK)
         status =
-            measure_scales(&d->k_scales, d->k_scales.token_stride ? k_batch : d->batch, d->kv_heads, k_len, d->d_k, &b->k_scales);
+            rapt_measure_scales(r, "k_scales", &d->k_scales, k_batch, d->batch, d->kv_heads, k_len, d->d_k, false, &b->k_scales);
     if (status == RAPT_OK)
         status =
-            measure_scales(&d->v_scales, d->v_scales.token_stride ? k_batch : d->batch, d->kv_heads, k_len, d->d_v, &b->v_scales);
+            rapt_measure_scales(r, "v_scales", &d->v_scales, k_batch, d->batch, d->kv_heads, k_len, d->d_v, false, &b->v_scales);
     return status;
-}
-
-rapt_status rapt_measure_states(const full_plan *p, const rapt_states *s, uint64_t *bytes) {
-    const rapt_problem *problem = &p->problem;
-    if (s->chunks < 0) return RAPT_ERR_RANGE;
-    rapt_dimension d[] = {{p->q_starts ? problem->batch > 0 : problem->batch, s->batch_stride},
-                          {problem->heads, s->head_stride},
-                          {problem->q_len, s->token_stride},
-                          {s->chunks, s->state_stride}};
-    return rapt_measure_dimensions(d, 4, (int64_t)(RAPT_STATE_FLOATS(problem->d_v) * sizeof(float)), false, bytes);
 }
 
 /* The scale is applied as an exponent of 2 after the scores' maximum is subtracted; q takes only its sign, which is exact. Where
  * the scale is so small or so large that 127 / exponent or its product with a score could leave the range of f32, q takes it
  * whole. */
-static rapt_status set_scale(const rapt_desc *d, rapt_problem *p) {
+static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p) {
     double scale = d->scale;
-    if (!(scale >= -FLT_MAX && scale <= FLT_MAX)) return RAPT_ERR_SCALE;
-    if (scale == 0.0) scale = (double)(float)(1.0 / __builtin_sqrt((double)d->d_k));
+    if (scale != scale) scale = (double)(float)(1.0 / __builtin_sqrt((double)d->d_k));
+    if (!(scale >= -FLT_MAX && scale <= FLT_MAX))
+        return rapt_refuse(r, RAPT_ERR_SCALE, "scale = %g: must be finite, or NaN for 1/sqrt(d_k)", scale);
     double magnitude = scale < 0.0 ? -scale : scale;
     const double log2_e = 1.4426950408889634;
     bool ordinary = magnitude >= 0x1p-64 && magnitude <= 0x1p64;
@@ -246,11 +273,11 @@ static int64_t heads_together(const rapt_problem *problem, int64_t rows) {
 
 /* Pairs of query and key of one head of an entry: exact where the number of keys changes evenly with the query, else nearly. */
 static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
-    int64_t first, end, pairs = 0;
+    int64_t first, end, pairs = 0, length = p->kv_total && !p->k_starts ? p->kv_total : keys;
     if (q_len == 0) return 0;
     for (int i = 0; i <= 4; i++) { /* the trapezoidal rule */
-        int64_t length = p->kv_total && !p->k_starts ? p->kv_total : keys;
-        rapt_row_range(&p->problem, q_len, length, p->prefix, (q_len - 1) * i / 4, &first, &end);
+        rapt_row_range(&p->problem, (q_len - 1) * i / 4 + rapt_default_offset(&p->problem, q_len, length), 0, length, p->prefix,
+                       &first, &end);
         pairs += (end - first < keys ? end - first : keys) * (i % 4 ? 2 : 1);
     }
     /* A row without keys is work, too. Up to 2^34 pairs of up to 2^31 queries. */
@@ -265,7 +292,7 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     int64_t together = own_keys ? problem->group : c.rows;
     int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
     c.keys_in_lanes = together <= (problem->integer ? kernel->few_integer_rows : kernel->few_rows);
-    c.chunks = divide_up(keys, RAPT_CHUNK);
+    c.chunks = rapt_divide_up(keys, RAPT_CHUNK);
     c.part_chunks = larger(c.chunks, 1);
     c.parts = 1;
     if (c.rows == 0) return c;
@@ -279,28 +306,28 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     } else {
         /* A pass has tiles of rows, or, where there is a map, of whole periods of it. */
         int64_t period = problem->map.type ? rapt_product(problem->map_queries, problem->group) : 0,
-                per_period = divide_up(period, kernel->lanes);
+                per_period = rapt_divide_up(period, kernel->lanes);
         c.period = period > 0 && per_period <= p->pass_tiles ? period : 0;
         int64_t unit = c.period ? c.period : kernel->lanes, unit_tiles = c.period ? per_period : 1;
-        int64_t units = divide_up(c.rows, unit);
-        int64_t passes = larger(divide_up(units, p->pass_tiles / unit_tiles), divide_up(pairs, p->task_pairs));
-        units = passes < units ? divide_up(units, passes) : 1;
+        int64_t units = rapt_divide_up(c.rows, unit);
+        int64_t passes = larger(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
+        units = passes < units ? rapt_divide_up(units, passes) : 1;
         c.pass_rows = c.rows < units * unit ? c.rows : units * unit;
         c.tile_rows = units * unit_tiles * kernel->lanes;
     }
-    c.passes = divide_up(c.rows, c.pass_rows);
+    c.passes = rapt_divide_up(c.rows, c.pass_rows);
     c.tasks = problem->kv_heads / c.joined_heads * c.passes;
 
     /* Too few tasks: split the keys as well, unless the states that this leaves would be more than an eighth of K and V. */
     size_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
     int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
-    int64_t parts = divide_up(divide_up(pairs * c.joined_heads, c.passes), p->task_pairs);
+    int64_t parts = rapt_divide_up(rapt_divide_up(pairs * c.joined_heads, c.passes), p->task_pairs);
     int64_t states =
         problem->unmerged ? 0 : rapt_product(rapt_product(c.chunks, q_len), rapt_product(problem->heads, (int64_t)state_bytes));
     if (parts > 1 && c.chunks > 1 && states >= 0 &&
         (problem->unmerged || c.pass_rows <= chunk_bytes / 8 / (int64_t)state_bytes)) {
-        c.part_chunks = divide_up(c.chunks, parts < c.chunks ? parts : c.chunks);
-        c.parts = divide_up(c.chunks, c.part_chunks);
+        c.part_chunks = rapt_divide_up(c.chunks, parts < c.chunks ? parts : c.chunks);
+        c.parts = rapt_divide_up(c.chunks, c.part_chunks);
         c.tasks *= c.parts;
         if (c.parts > 1) c.state_bytes = (size_t)states;
     }
@@ -326,8 +353,8 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     return true;
 }
 
-/* Cuts the work into tasks. threads decides how finely; nothing here changes bits. */
-static rapt_status set_tasks(full_plan *p, int64_t threads) {
+/* Cuts the work into tasks. threads decides how finely; nothing here changes bits. False when numbers overflow. */
+static bool set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
     p->task_pairs = INT64_MAX;
     if (threads > 1) { /* several tasks for each thread, since they are not equally long; more where entries differ */
@@ -335,102 +362,171 @@ static rapt_status set_tasks(full_plan *p, int64_t threads) {
         for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && pairs >= 0; b++)
             if (__builtin_add_overflow(pairs, attended_pairs(p, entry_queries(p, b), entry_keys(p, b)), &pairs)) pairs = -1;
         pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
-        p->task_pairs = pairs < 0 ? INT64_MAX : larger(divide_up(pairs, wanted), 1);
+        p->task_pairs = pairs < 0 ? INT64_MAX : larger(rapt_divide_up(pairs, wanted), 1);
     }
     if (ragged(p) || problem->integer || problem->q_len * problem->group > p->kernel->few_rows)
         p->pass_tiles = tiles_per_pass(p->kernel, problem);
-    p->phases = 1;
+    p->phases = p->scores_stage == RAPT_SCORES_WEIGHTS ? 2 : 1;
     if (!ragged(p)) {
         p->cut = rapt_cut_entry(p, problem->q_len, problem->kv_len);
-        if (!add_entries(p, &p->cut, problem->batch)) return RAPT_ERR_SHAPE;
+        if (!add_entries(p, &p->cut, problem->batch)) return false;
     } else {
         for (int64_t b = 0; b < problem->batch; b++) {
             entry_cut c = rapt_cut_entry(p, entry_queries(p, b), entry_keys(p, b));
-            if (!add_entries(p, &c, 1)) return RAPT_ERR_SHAPE;
+            if (!add_entries(p, &c, 1)) return false;
         }
     }
     if (!p->path) p->path = "keys-in-lanes"; /* no entries */
-    if (p->phases == 2 && (p->tasks[1] = rapt_product(problem->batch, problem->kv_heads)) < 0) return RAPT_ERR_SHAPE;
-    return RAPT_OK;
+    return p->phases == 1 || (p->tasks[1] = rapt_product(problem->batch, problem->kv_heads)) >= 0;
+}
+
+/* Notes where the entries of a ragged batch begin, those that there is room for. */
+static void set_starts(full_plan *p, size_t bytes) {
+    int64_t batch = p->problem.batch, room = (int64_t)((bytes - sizeof *p) / sizeof(entry_start));
+    entry_start at = {0, 0};
+    if (!ragged(p) || batch == 0 || room == 0) return;
+    p->start_step = rapt_divide_up(batch, room);
+    for (int64_t b = 0; b < batch; b++) {
+        if (b % p->start_step == 0) p->starts[p->start_count++] = at;
+        entry_cut c = rapt_cut_entry(p, entry_queries(p, b), entry_keys(p, b));
+        at.first_task += c.tasks;
+        at.first_state += c.state_bytes;
+    }
 }
 
 /* A window side at which it can no longer exclude a key, so that positions and windows add without overflow. */
 static int64_t bounded_window(int64_t side) { return side < INT64_C(1) << 33 ? side : INT64_C(1) << 33; }
 
-rapt_status rapt_plan_init(rapt_plan *opaque, const rapt_desc *desc) {
-    rapt_desc d;
-    full_plan p = {.made = PLAN_MADE};
-    if (!opaque) return RAPT_ERR_NULL;
-    rapt_status status = rapt_read_struct(&d, sizeof d, desc);
-    if (status == RAPT_OK) status = check_shape(&d);
-    if (status == RAPT_OK) status = check_features(&d);
-    if (status == RAPT_OK) p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
-    if (status == RAPT_OK) status = check_tensors(&d, &p);
-    if (status == RAPT_OK) status = set_scale(&d, &p.problem);
-    if (status == RAPT_OK) status = rapt_select(d.isa, &p.kernel);
-    if (status != RAPT_OK) return status;
+/* A layout whose strides, where they are not used, may be anything: then they are 0, so that nothing overflows when offsets are
+ * computed. */
+static rapt_layout used(rapt_layout l, uint64_t bytes, int64_t batch, int64_t heads, int64_t tokens) {
+    if (l.type == 0 || bytes == 0) return (rapt_layout){.type = l.type};
+    return (rapt_layout){l.type, batch > 1 ? l.batch_stride : 0, heads > 1 ? l.head_stride : 0, tokens > 1 ? l.token_stride : 0};
+}
 
-    rapt_problem *problem = &p.problem;
-    problem->batch = d.batch;
-    problem->heads = d.heads;
-    problem->kv_heads = d.kv_heads;
-    problem->q_len = d.q_len;
-    problem->kv_len = d.kv_len;
-    problem->group = d.heads / d.kv_heads;
-    problem->d_k = (int32_t)d.d_k;
-    problem->d_v = (int32_t)d.d_v;
-    problem->q = d.q;
-    problem->k = d.k;
-    problem->v = d.v;
-    problem->o = d.o;
-    problem->lse = d.lse;
-    problem->q_row = (size_t)rapt_row_bytes(d.q.type, d.d_k);
-    problem->k_row = (size_t)rapt_row_bytes(d.k.type, d.d_k);
-    problem->v_row = (size_t)rapt_row_bytes(d.v.type, d.d_v);
-    problem->o_row = (size_t)rapt_row_bytes(d.o.type, d.d_v);
-    problem->causal = d.causal;
-    problem->window_left = bounded_window(d.window_left);
-    problem->window_right = bounded_window(d.window_right);
-    problem->local_chunk = bounded_window(d.local_chunk);
-    problem->mask = d.mask;
-    problem->map = d.map;
-    problem->bias = d.bias;
-    problem->slopes = d.slopes;
-    problem->sinks = d.sinks;
-    problem->map_queries = d.map_queries;
-    problem->map_keys = d.map_keys;
-    problem->k_scales = d.k_scales;
-    problem->v_scales = d.v_scales;
-    problem->page_size = d.page_size;
-    problem->page_shift = d.page_size > 0 && (d.page_size & (d.page_size - 1)) == 0 ? __builtin_ctzll((uint64_t)d.page_size) : -1;
-    problem->kv_first = d.kv_first;
-    problem->table = d.table;
-    problem->states = d.states;
-    problem->state_stride = d.state_stride;
-    problem->unmerged = d.unmerged != 0;
-    problem->alibi = d.alibi;
-    problem->logits_body = d.logits_body;
-    problem->integer = d.arith == RAPT_INT8_DOT;
-    p.arith = d.arith;
-    p.q_starts = d.q_starts;
-    p.k_starts = d.k_starts;
-    p.prefix = d.prefix;
-    p.pages = d.pages;
-    p.trust_table = d.trust_table != 0;
-    status = set_tasks(&p, d.threads);
+static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
+    rapt_scales none = {.present = s.present};
+    /* Factors of tokens stay such, though there are none. */
+    if (bytes == 0) none.token_stride = rapt_scales_of_tokens(&s) ? (int64_t)sizeof(float) : 0;
+    return bytes == 0 ? none : s;
+}
+
+static void set_problem(const rapt_desc *d, full_plan *p) {
+    rapt_problem *problem = &p->problem;
+    const tensor_bytes *b = &p->bytes;
+    int64_t q_batch = d->q_starts ? 1 : d->batch, k_batch = d->page_size ? d->pages : d->k_starts ? 1 : d->batch;
+    int64_t k_len = d->page_size ? d->page_size : d->kv_len;
+    problem->batch = d->batch;
+    problem->heads = d->heads;
+    problem->kv_heads = d->kv_heads;
+    problem->q_len = d->q_len;
+    problem->kv_len = d->kv_len;
+    problem->group = d->heads / d->kv_heads;
+    problem->d_k = (int32_t)d->d_k;
+    problem->d_v = (int32_t)d->d_v;
+    problem->q = used(d->q, b->q, q_batch, d->heads, d->q_len);
+    problem->k = used(d->k, b->k, k_batch, d->kv_heads, k_len);
+    problem->v = used(d->v, b->v, k_batch, d->kv_heads, k_len);
+    problem->o = used(d->o, b->o, q_batch, d->heads, d->q_len);
+    problem->lse = used(d->lse, b->lse, q_batch, d->heads, d->q_len);
+    problem->q_row = (size_t)rapt_row_bytes(d->q.type, d->d_k);
+    problem->k_row = (size_t)rapt_row_bytes(d->k.type, d->d_k);
+    problem->v_row = (size_t)rapt_row_bytes(d->v.type, d->d_v);
+    problem->o_row = (size_t)rapt_row_bytes(d->o.type, d->d_v);
+    problem->causal = d->causal;
+    problem->window_left = bounded_window(d->window_left);
+    problem->window_right = bounded_window(d->window_right);
+    problem->local_chunk = bounded_window(d->local_chunk);
+    problem->mask = used(d->mask, b->mask, d->batch, d->heads, d->q_len);
+    problem->map = used(d->map, b->map, d->batch, d->heads, d->q_len);
+    problem->bias = used(d->bias, b->bias, d->batch, d->heads, d->q_len);
+    problem->slopes = used(d->slopes, b->slopes, d->batch, d->heads, 1);
+    problem->sinks = used(d->sinks, b->sinks, d->batch, d->heads, 1);
+    problem->scores = used(d->scores, b->scores, q_batch, d->heads, d->q_len);
+    if (d->mask.type && d->mask_key_stride) problem->mask_rest = d->mask_rest;
+    if (d->bias.type && d->bias_key_stride) problem->bias_rest = d->bias_rest;
+    problem->mask_one_key = !d->mask_key_stride;
+    problem->bias_one_key = !d->bias_key_stride;
+    problem->map_queries = d->map_queries;
+    problem->map_keys = d->map_keys;
+    problem->k_scales = used_scales(d->k_scales, b->k_scales);
+    problem->v_scales = used_scales(d->v_scales, b->v_scales);
+    problem->page_size = d->page_size;
+    problem->page_shift =
+        d->page_size > 0 && (d->page_size & (d->page_size - 1)) == 0 ? __builtin_ctzll((uint64_t)d->page_size) : -1;
+    problem->kv_first = d->kv_first;
+    problem->table = used(d->table, b->table, d->batch, d->kv_heads, d->q_len);
+    problem->unmerged = d->unmerged != 0;
+    problem->states = used(d->states, b->states, q_batch, d->heads, d->q_len);
+    problem->state_stride = b->states ? d->state_stride : 0;
+    problem->alibi = d->alibi;
+    problem->logits_body = d->logits_body;
+    problem->integer = d->arith == RAPT_INT8_DOT;
+    p->arith = d->arith;
+    p->scores_stage = d->scores_stage;
+    p->q_starts = d->q_starts;
+    p->k_starts = d->k_starts;
+    p->prefix = d->prefix;
+    p->pages = d->pages;
+    p->trust_table = d->trust_table != 0;
+}
+
+void rapt_trace_plan(const rapt_report *r, const full_plan *p) {
+    static const char *const causal[] = {"", " causal bottom-right", " causal top-left"};
+    const rapt_problem *d = &p->problem;
+    if (!rapt_traced()) return;
+    rapt_trace_line(
+        "%s: %s, %s, %s; batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", %" PRId64 " queries, %" PRId64
+        " keys, d %d/%d, types %d %d %d to %d%s%s%s%s%s%s; %" PRId64 " + %" PRId64 " tasks, workspace %zu + %zu a thread",
+        r->call, p->kernel->name, p->arith == RAPT_EXACT ? "exact" : "int8", p->path, d->batch, d->heads, d->kv_heads, d->q_len,
+        d->kv_len, (int)d->d_k, (int)d->d_v, (int)d->q.type, (int)d->k.type, (int)d->v.type, (int)d->o.type, causal[d->causal],
+        d->mask.type ? " mask" : "", d->bias.type ? " bias" : "", d->page_size ? " pages" : "", ragged(p) ? " ragged" : "",
+        d->unmerged ? " unmerged" : "", p->tasks[0], p->tasks[1], p->shared_bytes, p->thread_bytes);
+}
+
+rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rapt_desc *desc) {
+    rapt_desc d;
+    full_plan p = {.made = 0};
+    rapt_status status = rapt_check_plan_memory(r, memory, bytes, sizeof p);
+    if (status == RAPT_OK) status = rapt_read_desc(r, "desc", &d, desc);
+    if (status == RAPT_OK) status = check_shape(r, &d);
+    if (status == RAPT_OK) status = check_features(r, &d);
+    if (status == RAPT_OK) p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
+    if (status == RAPT_OK) status = check_tensors(r, &d, &p);
+    const size_t most = RAPT_PLAN_BYTES(status == RAPT_OK ? d.batch : 0);
+    if (status == RAPT_OK)
+        status = rapt_check_kept(r, memory, bytes < most ? bytes : most, NULL, r->owner, d.batch, d.q_starts, d.k_starts);
+    if (status == RAPT_OK) status = set_scale(r, &d, &p.problem);
+    if (status == RAPT_OK) status = rapt_select(r, d.isa, &p.kernel);
     if (status != RAPT_OK) return status;
-    memcpy(opaque, &p, sizeof p);
+    set_problem(&d, &p);
+    if (!set_tasks(&p, d.threads))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "threads", d.threads, "tasks or workspace overflow");
+    p.made = PLAN_MADE;
+    memcpy(memory, &p, sizeof p);
+    set_starts(memory, bytes);
     return RAPT_OK;
 }
 
-rapt_status rapt_plan_query(const rapt_plan *opaque, rapt_plan_info *info) {
-    const full_plan *p = plan_of(opaque);
-    rapt_plan_info known;
-    if (!opaque || !info) return RAPT_ERR_NULL;
-    if (!p) return RAPT_ERR_PLAN;
-    if (info->size < sizeof known) return RAPT_ERR_STRUCT;
-    known = (rapt_plan_info){
-        .size = info->size,
+rapt_status rapt_plan_init_sized(void *plan, size_t bytes, const rapt_desc *desc) {
+    rapt_report r = rapt_report_of("rapt_plan_init");
+    rapt_status status = rapt_make_plan(&r, plan, bytes, desc);
+    if (status == RAPT_OK) rapt_trace_plan(&r, plan_of(plan));
+    return status;
+}
+
+rapt_status(rapt_plan_init)(rapt_plan *plan, const rapt_desc *desc) {
+    return rapt_plan_init_sized(plan, PLAN_WORDS * sizeof(uint64_t), desc);
+}
+
+rapt_status rapt_plan_explain(const rapt_desc *desc, char *text, size_t bytes) {
+    uint64_t memory[PLAN_WORDS];
+    rapt_report r = rapt_explanation_of("rapt_plan_init", text, bytes);
+    return rapt_make_plan(&r, memory, sizeof memory, desc);
+}
+
+rapt_plan_info rapt_plan_info_of(const full_plan *p) {
+    return (rapt_plan_info){
         .isa = p->kernel->name,
         .rounding = p->kernel->fused ? "fused" : "unfused",
         .arith = p->arith == RAPT_EXACT ? "exact" : "int8",
@@ -440,19 +536,31 @@ rapt_status rapt_plan_query(const rapt_plan *opaque, rapt_plan_info *info) {
         .shared_bytes = p->shared_bytes,
         .thread_bytes = p->thread_bytes,
     };
-    memcpy(info, &known, sizeof known);
+}
+
+rapt_status rapt_plan_query(const rapt_plan *opaque, rapt_plan_info *info) {
+    rapt_report r = rapt_report_of("rapt_plan_query");
+    rapt_status status;
+    const full_plan *p = rapt_read_plan(&r, opaque, &status);
+    if (status != RAPT_OK) return status;
+    const rapt_plan_info known = rapt_plan_info_of(p);
+    return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
+}
+
+rapt_status rapt_plan_workspace(rapt_report *r, const full_plan *p, int64_t nth, size_t *bytes) {
+    size_t total;
+    if (nth < 1) return rapt_refuse_number(r, RAPT_ERR_RANGE, "nth", nth, "there is no thread");
+    if ((uint64_t)nth > SIZE_MAX || __builtin_mul_overflow((size_t)nth, p->thread_bytes, &total) ||
+        __builtin_add_overflow(total, p->shared_bytes, &total))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "nth", nth, "the workspace would exceed the address space");
+    *bytes = total;
     return RAPT_OK;
 }
 
 rapt_status rapt_workspace_size(const rapt_plan *opaque, int64_t nth, size_t *bytes) {
-    const full_plan *p = plan_of(opaque);
-    size_t total;
-    if (!opaque || !bytes) return RAPT_ERR_NULL;
-    if (!p) return RAPT_ERR_PLAN;
-    if (nth < 1) return RAPT_ERR_RANGE;
-    if ((uint64_t)nth > SIZE_MAX || __builtin_mul_overflow((size_t)nth, p->thread_bytes, &total) ||
-        __builtin_add_overflow(total, p->shared_bytes, &total))
-        return RAPT_ERR_SHAPE;
-    *bytes = total;
-    return RAPT_OK;
+    rapt_report r = rapt_report_of("rapt_workspace_size");
+    rapt_status status;
+    const full_plan *p = rapt_read_plan(&r, opaque, &status);
+    if (status == RAPT_OK && !bytes) status = rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
+    return status == RAPT_OK ? rapt_plan_workspace(&r, p, nth, bytes) : status;
 }

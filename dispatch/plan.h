@@ -4,9 +4,11 @@
 #define RAPT_PLAN_H
 
 #include "kernel.h"
+#include "report.h"
 
 /* How the work of one batch entry is cut. Phase 0 has a task for each key/value head or so many joined ones, pass over its rows,
- * and part of its chunks; phase 1, if an entry has more than one part, merges the rows of one entry and key/value head. */
+ * and part of its chunks; phase 1, if an entry has more than one part or weights are wanted, ends the rows of one entry and
+ * key/value head. */
 typedef struct entry_cut {
     bool keys_in_lanes;
     int64_t q_len, rows; /* rows of a key/value head */
@@ -18,35 +20,67 @@ typedef struct entry_cut {
 
 /* Bytes from a tensor's first to its last. */
 typedef struct tensor_bytes {
-    uint64_t q, k, v, o, lse, mask, map, bias, slopes, sinks, k_scales, v_scales, states;
+    uint64_t q, k, v, o, lse, mask, map, bias, slopes, sinks, k_scales, v_scales, states, scores;
+    uint64_t table; /* of one entry: whether there is a matrix of all of them is known when there are args */
 } tensor_bytes;
+
+/* What comes before an entry of a ragged batch: tasks, and bytes of states in the shared workspace. */
+typedef struct entry_start {
+    int64_t first_task;
+    uint64_t first_state;
+} entry_start;
 
 typedef struct full_plan {
     uint64_t made; /* PLAN_MADE, or this is no plan */
     const rapt_kernel *kernel;
     rapt_problem problem;
     rapt_arith arith;
-    const int32_t *q_starts, *k_starts; /* the caller's, or null */
-    int64_t prefix, kv_total, pages;
+    rapt_scores_stage scores_stage;
+    const int32_t *q_starts, *k_starts;            /* the caller's, or null */
+    int64_t prefix, kv_total, pages, most_queries; /* the last: of the longest entry */
     bool trust_table;
     tensor_bytes bytes;
-    int64_t task_pairs; /* so many pairs of query and key make a task; INT64_MAX: any */
-    int64_t pass_tiles; /* and so many tiles of queries at most a pass */
+    int64_t task_pairs; /* as many pairs of query and key make a task; INT64_MAX: any */
+    int64_t pass_tiles; /* and as many tiles of queries at most a pass */
     entry_cut cut;      /* of every entry, unless the batch is ragged */
     int64_t tasks[2];
     int phases;
     const char *path;
     size_t shared_bytes, thread_bytes;
+    int64_t start_step,
+        start_count; /* of a ragged batch: starts[n] is that of entry n * start_step, where there is room for it */
+    entry_start starts[];
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x33302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x34302e7470617200) /* changes with the layout of struct full_plan */
 
-_Static_assert(sizeof(full_plan) <= sizeof(rapt_plan), "rapt_plan is too small");
+/* Clients of 0.1, and callers of the functions that have no size, bring memory of 192 words. */
+enum { PLAN_WORDS = 192 };
+_Static_assert(sizeof(full_plan) <= PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
+_Static_assert(sizeof(entry_start) == 16, "RAPT_PLAN_BYTES");
 
 static inline const full_plan *plan_of(const rapt_plan *opaque) {
     const full_plan *p = (const full_plan *)(const void *)opaque;
     return p && p->made == PLAN_MADE ? p : NULL;
 }
+
+/* The plan of a call, or null after a report. Errors: NULL, PLAN. */
+const full_plan *rapt_read_plan(rapt_report *r, const rapt_plan *opaque, rapt_status *status);
+
+/* A plan in memory of the caller's. */
+rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rapt_desc *desc);
+
+/* One line about a plan that was made by the call of the report. */
+void rapt_trace_plan(const rapt_report *r, const full_plan *p);
+
+/* What rapt_plan_query tells; size is not set. */
+rapt_plan_info rapt_plan_info_of(const full_plan *p);
+
+/* The bytes of workspace that nth threads need. Errors: RANGE, SHAPE. */
+rapt_status rapt_plan_workspace(rapt_report *r, const full_plan *p, int64_t nth, size_t *bytes);
+
+/* The bytes that it has, with the starts that there was room for. */
+static inline size_t plan_bytes(const full_plan *p) { return sizeof *p + (size_t)p->start_count * sizeof *p->starts; }
 
 static inline bool ragged(const full_plan *p) { return p->q_starts || p->k_starts; }
 
@@ -58,13 +92,17 @@ static inline int64_t entry_keys(const full_plan *p, int64_t entry) {
     return p->k_starts ? (int64_t)p->k_starts[entry + 1] - p->k_starts[entry] : p->problem.kv_len;
 }
 
-/* How an entry of so many queries and stored keys is cut. */
+/* How an entry of that many queries and stored keys is cut. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys);
 
-/* Checks the strides of states that are to be merged, and measures them. */
-rapt_status rapt_measure_states(const full_plan *p, const rapt_states *states, uint64_t *bytes);
+/* starts[0..n] of a ragged batch, in a tensor of that many tokens; null: none. *most: tokens of the longest entry. Errors: TABLE,
+ * ALIGNMENT. */
+rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most);
 
-/* Copies a caller's struct, whose first field is its size, into one of ours. Errors: NULL, STRUCT. */
-rapt_status rapt_read_struct(void *to, size_t bytes, const void *from);
+/* rapt_desc, rapt_args as they are after their init functions, and their bytes in version 0.1. */
+extern const rapt_desc rapt_default_desc;
+extern const rapt_args rapt_default_args;
+rapt_status rapt_read_desc(rapt_report *r, const char *what, rapt_desc *to, const rapt_desc *from);
+rapt_status rapt_read_args(rapt_report *r, const char *what, rapt_args *to, const rapt_args *from);
 
 #endif

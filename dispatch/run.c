@@ -1,123 +1,132 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running a plan: validation of the pointers, and the ways to hand out its tasks. */
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
-#include "parts.h"
+#include "attention.h"
 #include "layout.h"
-#include "plan.h"
-#include "select.h"
+#include "structs.h"
+
+const rapt_args rapt_default_args = {0};
 
 void rapt_args_init_sized(rapt_args *args, size_t size) {
-    if (!args || size < sizeof *args) return;
-    memset(args, 0, size);
-    args->size = size;
+    rapt_init_struct(args, size, &rapt_default_args, sizeof rapt_default_args);
 }
 
-/* The ranges of memory that a call uses, as far as the plan has them. */
-typedef struct ranges {
-    rapt_range at[16];
-    int n;
-} ranges;
-
-static rapt_status add_range(ranges *r, const void *from, uint64_t bytes) {
-    if (bytes == 0) return RAPT_OK;
-    if (!from) return RAPT_ERR_NULL;
-    if (bytes > UINTPTR_MAX - (uintptr_t)from) return RAPT_ERR_STRIDE;
-    r->at[r->n++] = (rapt_range){(uintptr_t)from, bytes};
-    return RAPT_OK;
+rapt_status rapt_read_args(rapt_report *r, const char *what, rapt_args *to, const rapt_args *from) {
+    return rapt_read_struct(r, what, to, &rapt_default_args, sizeof *to, RAPT_BEFORE(rapt_args, q_offsets), from);
 }
 
-/* Bytes of an array of one int32 for each batch entry and so many more, if it is given. */
-static uint64_t int32s(const full_plan *p, const int32_t *array, int64_t more) {
-    return array ? (uint64_t)(p->problem.batch + more) * sizeof *array : 0;
-}
+/* Null stays null, of what has no element. */
+static const char *offset_by(const void *from, int64_t bytes) { return from ? (const char *)from + bytes : NULL; }
+
+/* ---- The memory of a call ------------------------------------------------------------------------------------------------ */
 
 static int64_t table_pages(const full_plan *p) {
-    return p->problem.page_size ? (p->problem.kv_len + p->problem.page_size - 1) / p->problem.page_size : 0;
+    return p->problem.page_size ? rapt_divide_up(p->problem.kv_len, p->problem.page_size) : 0;
 }
 
-/* Bytes of the page table, which has numbers for entries [0, batch). */
-static uint64_t table_bytes(const full_plan *p, const rapt_args *args) {
-    const rapt_problem *problem = &p->problem;
-    const rapt_layout *table = &problem->table;
-    const int64_t number = sizeof *args->table;
-    if (!problem->page_size || problem->batch == 0 || problem->q_len == 0) return 0;
-    int64_t queries = 1; /* of the longest entry, where each has a row */
-    for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && table->token_stride; b++)
-        if (entry_queries(p, b) > queries) queries = entry_queries(p, b);
-    int64_t last = args->table_starts ? args->table_starts[problem->batch] * number
-                                      : (problem->batch - 1) * table->batch_stride + table_pages(p) * number;
-    return (uint64_t)(last + (problem->kv_heads - 1) * table->head_stride + (queries - 1) * table->token_stride);
-}
-
-/* Where the pages of each entry begin. */
-static rapt_status check_table_starts(const full_plan *p, const rapt_args *args) {
-    const int32_t *starts = args->table_starts;
+/* Where the pages of entries begin: of all, or of one. */
+static rapt_status check_table_starts(rapt_report *r, const full_plan *p, const int32_t *starts, int64_t only) {
+    int64_t batch = p->problem.batch, first = only < 0 ? 0 : only, end = only < 0 ? batch : only + 1;
     if (!starts) return RAPT_OK;
-    if (starts[0] < 0) return RAPT_ERR_TABLE;
-    for (int64_t b = 0; b < p->problem.batch; b++)
-        if (starts[b] > starts[b + 1] || (int64_t)starts[b + 1] - starts[b] > table_pages(p)) return RAPT_ERR_TABLE;
+    if (starts[first] < 0)
+        return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", first, starts[first], "must be 0 or more");
+    for (int64_t b = first; b < end; b++) {
+        if (starts[b] > starts[b + 1])
+            return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", b + 1, starts[b + 1], "below the one before");
+        if ((int64_t)starts[b + 1] - starts[b] > table_pages(p))
+            return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", b + 1, starts[b + 1],
+                                       "gives an entry more pages than its kv_len keys have");
+    }
+    if (starts[end] > starts[batch])
+        return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", batch, starts[batch], "below the one before");
     return RAPT_OK;
 }
 
-static bool within(rapt_range a, rapt_range b) {
-    return a.first >= b.first && a.bytes <= b.bytes && a.first - b.first <= b.bytes - a.bytes;
+/* The page table, which has numbers for entries [0, batch). */
+static void add_table(rapt_memory *m, const full_plan *p, const rapt_args *args) {
+    const rapt_problem *problem = &p->problem;
+    const int32_t *starts = args->table_starts;
+    const rapt_layout *l = &problem->table;
+    rapt_dimension d[] = {{starts ? 1 : problem->batch, l->batch_stride, "batch_stride"},
+                          {problem->kv_heads, l->head_stride, "head_stride"},
+                          {p->most_queries, l->token_stride, "token_stride"}};
+    uint64_t bytes = 0;
+    int64_t row = (starts ? starts[problem->batch] : table_pages(p)) * (int64_t)sizeof(int32_t);
+    if (m->status == RAPT_OK && problem->batch > 0 && row > 0)
+        m->status = rapt_measure_dimensions(m->report, "table", d, 3, row, false, &bytes);
+    rapt_reads(m, "table", args->table, bytes);
 }
 
-/* Checks everything but what belongs to single batch entries. own: in which q, k, v and o may lie, and nothing else. */
-static rapt_status check_args(const full_plan *p, const rapt_args *args, int64_t nth, rapt_range own) {
+/* Pages, or that there are none. */
+static void add_pages(rapt_memory *m, const full_plan *p, const rapt_args *args, int64_t only) {
+    int64_t batch = p->problem.batch;
+    if (!p->problem.page_size) {
+        rapt_unused(m, "table", args->table, "the plan has no pages");
+        rapt_unused(m, "table_starts", args->table_starts, "the plan has no pages");
+        rapt_unused(m, "last_page", args->last_page, "the plan has no pages");
+        return;
+    }
+    rapt_reads_array(m, "table_starts", args->table_starts, batch + 1, sizeof(int32_t), true);
+    if (args->table_starts) rapt_reads_array(m, "last_page", args->last_page, batch, sizeof(int32_t), true);
+    else rapt_unused(m, "last_page", args->last_page, "there are no table_starts");
+    if (m->status == RAPT_OK) m->status = check_table_starts(m->report, p, args->table_starts, only);
+    if (m->status == RAPT_OK) add_table(m, p, args);
+}
+
+/* A tensor that the plan may have: then it is read. */
+static void add_optional(rapt_memory *m, const char *name, const void *at, bool there, uint64_t bytes) {
+    if (there) rapt_reads(m, name, at, bytes);
+    else rapt_unused(m, name, at, "the plan has no layout for it");
+}
+
+void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only) {
+    const full_plan *p = c->plan;
+    const rapt_args *a = &c->args;
     const rapt_problem *problem = &p->problem;
     const tensor_bytes *b = &p->bytes;
-    bool merged = !problem->unmerged, paged = problem->page_size > 0;
-    ranges in, out;
-    in.n = out.n = 0;
-    rapt_status status = add_range(&in, args->q, b->q);
-    if (status == RAPT_OK) status = add_range(&in, args->k, b->k);
-    if (status == RAPT_OK) status = add_range(&in, args->v, b->v);
-    int tensors = in.n;
-    if (status == RAPT_OK) status = add_range(&in, args->mask, b->mask);
-    if (status == RAPT_OK) status = add_range(&in, args->map, b->map);
-    if (status == RAPT_OK) status = add_range(&in, args->bias, b->bias);
-    if (status == RAPT_OK && problem->alibi) status = add_range(&in, args->slopes, b->slopes);
-    if (status == RAPT_OK && merged) status = add_range(&in, args->sinks, b->sinks);
-    if (status == RAPT_OK) status = add_range(&in, args->k_scales, b->k_scales);
-    if (status == RAPT_OK) status = add_range(&in, args->v_scales, b->v_scales);
-    if (status == RAPT_OK) status = add_range(&in, args->kv_lengths, int32s(p, args->kv_lengths, 0));
-    if (status == RAPT_OK) status = add_range(&in, args->prefixes, int32s(p, args->prefixes, 0));
-    if (status == RAPT_OK) status = add_range(&in, args->ring_starts, int32s(p, args->ring_starts, 0));
-    if (status == RAPT_OK && paged) status = add_range(&in, args->table_starts, int32s(p, args->table_starts, 1));
-    if (status == RAPT_OK && paged && args->table_starts) status = add_range(&in, args->last_page, int32s(p, args->last_page, 0));
-    if (status == RAPT_OK && paged) status = check_table_starts(p, args);
-    if (status == RAPT_OK && paged) status = add_range(&in, args->table, table_bytes(p, args));
-    if (status == RAPT_OK && merged) status = add_range(&out, args->o, b->o);
-    if (status == RAPT_OK && merged) status = add_range(&out, args->lse, b->lse);
-    if (status == RAPT_OK && !merged) status = add_range(&out, args->states, b->states);
-    if (status != RAPT_OK) return status;
-    uint64_t workspace = p->shared_bytes + (uint64_t)nth * p->thread_bytes;
-    if (workspace) {
-        if (!args->workspace || args->workspace_bytes < workspace) return RAPT_ERR_WORKSPACE;
-        if ((uintptr_t)args->workspace % RAPT_WORKSPACE_ALIGNMENT) return RAPT_ERR_ALIGNMENT;
-        out.at[out.n++] = (rapt_range){(uintptr_t)args->workspace, workspace};
+    const int64_t batch = problem->batch;
+    if (tensors) {
+        rapt_reads(m, "q", a->q, b->q);
+        rapt_reads(m, "k", a->k, b->k);
+        rapt_reads(m, "v", a->v, b->v);
+        add_optional(m, "k_scales", a->k_scales, problem->k_scales.present, b->k_scales);
+        add_optional(m, "v_scales", a->v_scales, problem->v_scales.present, b->v_scales);
+        if (!problem->unmerged) rapt_writes(m, "o", a->o, b->o);
+        if (p->scores_stage) rapt_writes(m, "scores", a->scores, b->scores);
+        else rapt_unused(m, "scores", a->scores, "the plan has no layout for it");
     }
-    for (int j = 0; j < in.n; j++)
-        if (rapt_ranges_meet(own, in.at[j]) && !(j < tensors && within(in.at[j], own))) return RAPT_ERR_OVERLAP;
-    for (int i = 0; i < out.n; i++) {
-        if (rapt_ranges_meet(own, out.at[i]) && !within(out.at[i], own)) return RAPT_ERR_OVERLAP;
-        for (int j = 0; j < in.n; j++)
-            if (rapt_ranges_meet(out.at[i], in.at[j])) return RAPT_ERR_OVERLAP;
-        for (int j = 0; j < i; j++)
-            if (rapt_ranges_meet(out.at[i], out.at[j])) return RAPT_ERR_OVERLAP;
+    add_optional(m, "mask", a->mask, problem->mask.type, b->mask);
+    add_optional(m, "map", a->map, problem->map.type, b->map);
+    add_optional(m, "bias", a->bias, problem->bias.type, b->bias);
+    add_optional(m, "slopes", a->slopes, problem->alibi || problem->slopes.type, problem->alibi ? b->slopes : 0);
+    if (!problem->unmerged) {
+        add_optional(m, "sinks", a->sinks, problem->sinks.type, b->sinks);
+        if (problem->lse.type) rapt_writes(m, "lse", a->lse, b->lse);
+        else rapt_unused(m, "lse", a->lse, "the plan has no layout for it");
+        rapt_unused(m, "states", a->states, "the plan merges them itself");
+    } else {
+        rapt_writes(m, "states", a->states, b->states);
     }
-    return RAPT_OK;
+    if (!problem->logits_body) rapt_unused(m, "logits_arg", a->logits_arg, "the plan has no logits_body");
+    rapt_reads_array(m, "kv_lengths", a->kv_lengths, batch, sizeof(int32_t), true);
+    rapt_reads_array(m, "prefixes", a->prefixes, batch, sizeof(int32_t), true);
+    rapt_reads_array(m, "ring_starts", a->ring_starts, batch, sizeof(int32_t), true);
+    rapt_reads_array(m, "q_offsets", a->q_offsets, batch, sizeof(int32_t), true);
+    rapt_reads_array(m, "k_offsets", a->k_offsets, batch, sizeof(int32_t), true);
+    rapt_reads_array(m, "q_starts", p->q_starts, batch + 1, sizeof(int32_t), true);
+    rapt_reads_array(m, "k_starts", p->k_starts, batch + 1, sizeof(int32_t), true);
+    add_pages(m, p, a, only);
 }
 
 /* ---- Batch entries ------------------------------------------------------------------------------------------------------- */
 
-/* Keys of an entry, from position 0 on. */
-static int64_t key_length(const full_plan *p, const rapt_args *args, int64_t entry) {
+int64_t rapt_key_length(const rapt_attention *c, int64_t entry) {
+    const full_plan *p = c->plan;
+    const rapt_args *args = &c->args;
     if (args->kv_lengths) return args->kv_lengths[entry];
+    if (c->appended) return (c->starts ? c->starts[entry] : 0) + (p->q_starts ? entry_queries(p, entry) : c->new_keys);
     if (p->problem.page_size && args->table_starts && args->last_page) {
         int64_t pages = (int64_t)args->table_starts[entry + 1] - args->table_starts[entry];
         return p->problem.kv_first + (pages ? (pages - 1) * p->problem.page_size + args->last_page[entry] : 0);
@@ -127,18 +136,23 @@ static int64_t key_length(const full_plan *p, const rapt_args *args, int64_t ent
 
 /* The page table of an entry's first head and token. */
 static const char *table_of(const full_plan *p, const rapt_args *args, int64_t entry) {
-    return (const char *)args->table +
-           (args->table_starts ? (int64_t)sizeof(int32_t) * args->table_starts[entry] : entry * p->problem.table.batch_stride);
+    return offset_by(args->table, args->table_starts ? (int64_t)sizeof(int32_t) * args->table_starts[entry]
+                                                     : entry * p->problem.table.batch_stride);
 }
 
-static rapt_status check_table(const full_plan *p, const rapt_args *args, int64_t entry, int64_t keys, int64_t ring_start) {
+static rapt_status check_table(rapt_report *r, const full_plan *p, const rapt_args *args, int64_t entry, int64_t keys,
+                               int64_t ring_start) {
     const rapt_problem *problem = &p->problem;
     int64_t end =
         ring_start + keys < problem->kv_len ? ring_start + keys : problem->kv_len; /* slots that are used: to its end, */
     int64_t wrapped = ring_start + keys - end;                                     /* and from 0 on */
-    int64_t pages = (end + problem->page_size - 1) / problem->page_size;
+    int64_t pages = rapt_divide_up(end, problem->page_size);
     if (keys == 0 || entry_queries(p, entry) == 0) return RAPT_OK;
-    if (args->table_starts && pages > (int64_t)args->table_starts[entry + 1] - args->table_starts[entry]) return RAPT_ERR_TABLE;
+    if (args->table_starts && pages > (int64_t)args->table_starts[entry + 1] - args->table_starts[entry])
+        return rapt_refuse(r, RAPT_ERR_TABLE,
+                           "table_starts[%" PRId64 "] = %d: entry %" PRId64 " has %" PRId64 " keys, for which it needs %" PRId64
+                           " pages",
+                           entry + 1, (int)args->table_starts[entry + 1], entry, keys, pages);
     if (p->trust_table) return RAPT_OK;
     int64_t heads = problem->table.head_stride ? problem->kv_heads : 1;
     int64_t tokens = problem->table.token_stride ? entry_queries(p, entry) : 1;
@@ -149,103 +163,152 @@ static rapt_status check_table(const full_plan *p, const rapt_args *args, int64_
                 int32_t page;
                 memcpy(&page, table + n * (int64_t)sizeof page, sizeof page);
                 bool used = (n + 1) * problem->page_size > ring_start || n * problem->page_size < wrapped;
-                if (used && (page < 0 || page >= p->pages)) return RAPT_ERR_TABLE;
+                if (used && (page < 0 || page >= p->pages))
+                    return rapt_refuse(r, RAPT_ERR_TABLE,
+                                       "table[entry %" PRId64 ", head %" PRId64 ", query %" PRId64 "][%" PRId64
+                                       "] = %d: the pool has %" PRId64 " pages",
+                                       entry, h, i, n, (int)page, p->pages);
             }
         }
     return RAPT_OK;
 }
 
-static rapt_status check_entry(const full_plan *p, const rapt_args *args, int64_t entry) {
+/* Has a mask or bias a column for the entry's last key? */
+static rapt_status check_columns(rapt_report *r, const char *name, bool there, rapt_rest rest, bool one_key, int64_t columns,
+                                 int64_t entry, int64_t positions) {
+    if (!there || rest || one_key || positions <= columns) return RAPT_OK;
+    return rapt_refuse(r, RAPT_ERR_MASK,
+                       "%s = %" PRId64 ": entry %" PRId64 " has keys of positions up to %" PRId64
+                       ", and nothing is said of those beyond",
+                       name, columns, entry, positions - 1);
+}
+
+static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t entry) {
+    const full_plan *p = c->plan;
+    const rapt_args *args = &c->args;
     const rapt_problem *problem = &p->problem;
     int64_t stored = entry_keys(p, entry), most = p->k_starts ? stored : p->kv_total;
     if (problem->page_size && args->table_starts && args->last_page && !args->kv_lengths &&
         args->table_starts[entry + 1] > args->table_starts[entry] &&
         (args->last_page[entry] < 1 || args->last_page[entry] > problem->page_size))
-        return RAPT_ERR_TABLE;
-    int64_t length = key_length(p, args, entry);
-    if (length < 0 || length > most) return args->kv_lengths ? RAPT_ERR_KV_LENGTH : RAPT_ERR_TABLE;
+        return rapt_refuse(r, RAPT_ERR_TABLE, "last_page[%" PRId64 "] = %d: pages have %" PRId64 " keys", entry,
+                           (int)args->last_page[entry], problem->page_size);
+    int64_t length = rapt_key_length(c, entry);
+    if (length < 0 || length > most) {
+        if (args->kv_lengths)
+            return rapt_refuse(r, RAPT_ERR_KV_LENGTH, "kv_lengths[%" PRId64 "] = %" PRId64 ": there are %" PRId64 " keys", entry,
+                               length, most);
+        return rapt_refuse(r, RAPT_ERR_TABLE,
+                           "last_page[%" PRId64 "] = %d: entry %" PRId64 " has %" PRId64 " keys then, above %" PRId64, entry,
+                           (int)args->last_page[entry], entry, length, most);
+    }
     int64_t ring_start = args->ring_starts ? args->ring_starts[entry] : 0;
-    if (ring_start < 0 || (ring_start > 0 && ring_start >= stored)) return RAPT_ERR_TABLE;
+    if (ring_start < 0 || (ring_start > 0 && ring_start >= stored))
+        return rapt_refuse(r, RAPT_ERR_TABLE, "ring_starts[%" PRId64 "] = %" PRId64 ": the ring has %" PRId64 " keys", entry,
+                           ring_start, stored);
+    int64_t position = args->k_offsets ? args->k_offsets[entry] : 0;
+    if (position < 0) return rapt_refuse_element(r, RAPT_ERR_TABLE, "k_offsets", entry, position, "must be 0 or more");
     int64_t keys = length - problem->kv_first < stored ? length - problem->kv_first : stored;
-    return problem->page_size ? check_table(p, args, entry, keys > 0 ? keys : 0, ring_start) : RAPT_OK;
+    if (keys < 0) keys = 0;
+    int64_t positions = keys ? position + problem->kv_first + keys : 0;
+    rapt_status status = check_columns(r, "mask_keys", problem->mask.type, problem->mask_rest, problem->mask_one_key,
+                                       problem->mask_keys, entry, positions);
+    if (status == RAPT_OK)
+        status = check_columns(r, "bias_keys", problem->bias.type, problem->bias_rest, problem->bias_one_key, problem->bias_keys,
+                               entry, positions);
+    if (status != RAPT_OK || !problem->page_size) return status;
+    return check_table(r, p, args, entry, keys, ring_start);
 }
 
-/* Is there anything in args that belongs to single entries? */
-static bool has_entries(const full_plan *p, const rapt_args *args) {
-    return args->kv_lengths || args->ring_starts || p->problem.page_size;
+/* Without anything of their own, all entries are right if the first one is. */
+static bool entries_differ(const rapt_attention *c) {
+    const rapt_args *args = &c->args;
+    return args->kv_lengths || args->ring_starts || args->k_offsets || c->plan->problem.page_size || c->plan->k_starts ||
+           (c->appended && (c->starts || c->plan->q_starts));
+}
+
+rapt_status rapt_check_entries(rapt_report *r, const rapt_attention *c) {
+    const int64_t batch = c->plan->problem.batch, last = batch > 1 && !entries_differ(c) ? 1 : batch;
+    rapt_status status = RAPT_OK;
+    for (int64_t b = 0; status == RAPT_OK && b < last; b++) status = check_entry(r, c, b);
+    return status;
 }
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
-/* A call in progress: everything checked. */
-typedef struct call {
-    const full_plan *plan;
-    rapt_args args;
-} call;
-
-static rapt_status read_call(call *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth, rapt_range own) {
-    if (!opaque) return RAPT_ERR_NULL;
-    c->plan = plan_of(opaque);
-    if (!c->plan) return RAPT_ERR_PLAN;
-    rapt_status status = rapt_read_struct(&c->args, sizeof c->args, args);
+/* The arguments of a call that has a plan. only: the one entry that they are looked at for, or -1. */
+static rapt_status read_call(rapt_report *r, rapt_attention *c, const rapt_args *args, int64_t nth, int64_t only) {
+    size_t bytes = 0;
+    rapt_memory m;
+    c->appended = false;
+    rapt_status status = rapt_read_args(r, "args", &c->args, args);
+    if (status == RAPT_OK) status = rapt_plan_workspace(r, c->plan, nth, &bytes);
     if (status != RAPT_OK) return status;
-    size_t bytes;
-    status = rapt_workspace_size(opaque, nth, &bytes); /* the range of nth, and overflow */
-    return status == RAPT_OK ? check_args(c->plan, &c->args, nth, own) : status;
+    rapt_memory_begin(&m, r);
+    rapt_reads(&m, "plan", c->plan, plan_bytes(c->plan));
+    rapt_add_attention(&m, c, true, only);
+    rapt_writes_workspace(&m, c->args.workspace, c->args.workspace_bytes, bytes);
+    return rapt_check_memory(&m);
 }
 
-/* The same for calls that run all tasks. */
-static rapt_status start_call_within(call *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth, rapt_range own) {
-    rapt_status status = read_call(c, opaque, args, nth, own);
-    if (status != RAPT_OK || !has_entries(c->plan, &c->args)) return status;
-    for (int64_t b = 0; status == RAPT_OK && b < c->plan->problem.batch; b++) status = check_entry(c->plan, &c->args, b);
-    return status;
+static rapt_status start_call(rapt_report *r, rapt_attention *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth) {
+    rapt_status status;
+    c->plan = rapt_read_plan(r, opaque, &status);
+    if (status == RAPT_OK) status = read_call(r, c, args, nth, -1);
+    return status == RAPT_OK ? rapt_check_entries(r, c) : status;
 }
 
-static rapt_status start_call(call *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth) {
-    return start_call_within(c, opaque, args, nth, (rapt_range){0});
+rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int64_t nth, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_run", text, bytes);
+    rapt_attention c;
+    return start_call(&r, &c, plan, args, nth);
 }
 
-rapt_status rapt_check_run(const rapt_plan *plan, const rapt_args *args, int64_t nth, rapt_range own) {
-    call c;
-    return start_call_within(&c, plan, args, nth, own);
-}
+/* ---- Where a task finds things ------------------------------------------------------------------------------------------- */
 
-static float *scratch_of(const call *c, int64_t slot) {
+static float *scratch_of(const rapt_attention *c, int64_t slot) {
     return (float *)(void *)((char *)c->args.workspace + c->plan->shared_bytes + (size_t)slot * c->plan->thread_bytes);
 }
 
-/* An entry, and what comes before it: tasks, and bytes of states in the shared workspace. */
+/* An entry, and what comes before it. */
 typedef struct place {
-    int64_t entry, first_task;
-    size_t first_state;
+    int64_t entry;
+    entry_start start;
     entry_cut cut;
 } place;
 
-static place first_place(const full_plan *p) {
-    place at = {.cut = p->cut};
-    if (ragged(p) && p->problem.batch > 0) at.cut = rapt_cut_entry(p, entry_queries(p, 0), entry_keys(p, 0));
+static place place_of(const full_plan *p, int64_t entry, entry_start start) {
+    place at = {.entry = entry, .start = start, .cut = p->cut};
+    if (ragged(p) && entry < p->problem.batch) at.cut = rapt_cut_entry(p, entry_queries(p, entry), entry_keys(p, entry));
     return at;
 }
 
-static void next_place(const full_plan *p, place *at) {
-    at->first_task += at->cut.tasks;
-    at->first_state += at->cut.state_bytes;
-    at->entry++;
-    if (at->entry < p->problem.batch) at->cut = rapt_cut_entry(p, entry_queries(p, at->entry), entry_keys(p, at->entry));
+static place first_place(const full_plan *p) { return place_of(p, 0, (entry_start){0, 0}); }
+
+static bool comes_before(int phase, int64_t wanted, const entry_start *start, int64_t entry) {
+    return phase == 0 ? start->first_task <= wanted : entry <= wanted;
 }
 
-/* Moves on to the entry of a task, or to an entry; a ragged batch is gone through in order, so tasks best are, too. */
+/* Moves on to the entry of a task; a ragged batch is gone through in order from the nearest entry that the plan knows. */
 static void find_place(const full_plan *p, place *at, int phase, int64_t task) {
-    int64_t entry = phase == 0 ? 0 : task / p->problem.kv_heads;
+    int64_t wanted = phase == 0 ? task : task / p->problem.kv_heads;
     if (!ragged(p)) {
-        at->entry = phase == 0 ? task / at->cut.tasks : entry;
-        at->first_task = at->entry * at->cut.tasks;
-        at->first_state = (size_t)at->entry * at->cut.state_bytes;
+        at->entry = phase == 0 ? task / at->cut.tasks : wanted;
+        at->start = (entry_start){at->entry * at->cut.tasks, (uint64_t)at->entry * at->cut.state_bytes};
         return;
     }
-    if (phase == 0 ? task < at->first_task : entry < at->entry) *at = first_place(p);
-    while (phase == 0 ? task >= at->first_task + at->cut.tasks : at->entry < entry) next_place(p, at);
+    int64_t low = 0, high = p->start_count; /* the last known entry that does not come after it */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (comes_before(phase, wanted, &p->starts[middle], middle * p->start_step)) low = middle;
+        else high = middle;
+    }
+    bool behind = !comes_before(phase, wanted, &at->start, at->entry);
+    if (p->start_count > 0 && (behind || low * p->start_step > at->entry)) *at = place_of(p, low * p->start_step, p->starts[low]);
+    else if (behind) *at = first_place(p);
+    while (phase == 0 ? wanted >= at->start.first_task + at->cut.tasks : at->entry < wanted)
+        *at = place_of(p, at->entry + 1,
+                       (entry_start){at->start.first_task + at->cut.tasks, at->start.first_state + at->cut.state_bytes});
 }
 
 /* Of a tensor of queries, the entry's first token; of one of keys, its first page or token. */
@@ -257,21 +320,22 @@ static int64_t key_offset(const full_plan *p, int64_t batch_stride, int64_t toke
     return p->k_starts ? p->k_starts[entry] * token_stride : entry * batch_stride;
 }
 
-static const char *offset_by(const void *from, int64_t bytes) { return from ? (const char *)from + bytes : NULL; }
+/* Of a tensor with rows or numbers of its own for each entry and head. */
+static const char *of_head(const void *from, const rapt_layout *layout, int64_t entry, int64_t head) {
+    return offset_by(from, entry * layout->batch_stride + head * layout->head_stride);
+}
 
 /* Factors of K or V of an entry and head: those of tokens lie as the tokens do. */
 static const char *scales_of(const full_plan *p, const float *scales, const rapt_scales *s, int64_t entry, int64_t kv_head) {
     if (!s->present) return NULL;
     int64_t at = s->token_stride ? key_offset(p, s->batch_stride, s->token_stride, entry) : entry * s->batch_stride;
-    return (const char *)scales + at + kv_head * s->head_stride;
+    return offset_by(scales, at + kv_head * s->head_stride);
 }
 
 /* The channel of K at which V begins, if V is a part of K's memory; -1 if not. */
 static int v_in_k(const full_plan *p, const char *k, const char *v) {
     const rapt_layout *kl = &p->problem.k, *vl = &p->problem.v;
-    if (kl->type != vl->type || kl->token_stride != vl->token_stride || kl->head_stride != vl->head_stride ||
-        kl->batch_stride != vl->batch_stride || (uintptr_t)v < (uintptr_t)k)
-        return -1;
+    if (!rapt_same_layout(kl, vl) || (uintptr_t)v < (uintptr_t)k) return -1;
     uintptr_t from = (uintptr_t)v - (uintptr_t)k;
     int channels = p->problem.d_k - p->problem.d_v;
     for (int c = 0; c <= channels; c++)
@@ -279,27 +343,92 @@ static int v_in_k(const full_plan *p, const char *k, const char *v) {
     return -1;
 }
 
-static void attend_task(const call *c, place *at, int64_t task, int64_t slot) {
+rapt_row_end rapt_row_end_of(const full_plan *p, const rapt_args *args, int64_t entry, int64_t head, int64_t token) {
+    const rapt_problem *problem = &p->problem;
+    const rapt_layout *o = &problem->o, *lse = &problem->lse;
+    rapt_row_end end = {.o = (char *)args->o + query_offset(p, o, entry) + head * o->head_stride + token * o->token_stride};
+    if (p->bytes.lse)
+        end.lse = (char *)args->lse + query_offset(p, lse, entry) + head * lse->head_stride + token * lse->token_stride;
+    if (problem->sinks.type) end.sink = of_head(args->sinks, &problem->sinks, entry, head);
+    if (problem->v_scales.present && !problem->v_scales.token_stride)
+        end.v_scales = scales_of(p, args->v_scales, &problem->v_scales, entry, head / problem->group);
+    return end;
+}
+
+/* ---- Tasks --------------------------------------------------------------------------------------------------------------- */
+
+/* The number behind the last key of an entry that is given here and may exist. */
+static int64_t stored_end(const full_plan *p, int64_t entry) {
+    int64_t end = p->problem.kv_first + entry_keys(p, entry);
+    return p->k_starts || end < p->kv_total ? end : p->kv_total;
+}
+
+/* The scores of a task's rows and chunks: the same attention again, with what is not wanted in them taken out, whose own results
+ * go nowhere. */
+static void leave_scores(const rapt_attention *c, const place *at, const rapt_task *task, int64_t head, int64_t chunk0) {
+    const full_plan *p = c->plan;
+    rapt_problem problem = p->problem;
+    rapt_task t = *task;
+    float nowhere[RAPT_STATE_FLOATS(32)] __attribute__((aligned(RAPT_WORKSPACE_ALIGNMENT)));
+    const rapt_layout *scores = &problem.scores;
+    char *row = (char *)c->args.scores + query_offset(p, scores, at->entry) + head * scores->head_stride;
+    int64_t first = problem.kv_first + chunk0 * RAPT_CHUNK, end = first + t.chunks * RAPT_CHUNK;
+    if (end > stored_end(p, at->entry)) end = stored_end(p, at->entry);
+    const float none = -INFINITY;
+    for (int64_t n = 0; n < t.rows * t.kv_heads; n++) {
+        int64_t r = t.row0 + n % t.rows, h = n / t.rows * problem.group + r % problem.group;
+        char *to = row + h * scores->head_stride + r / problem.group * scores->token_stride;
+        for (int64_t j = first; j < end; j++) memcpy(to + j * (int64_t)sizeof none, &none, sizeof none);
+    }
+    problem.scores_factor = p->scores_stage == RAPT_SCORES_WEIGHTS ? 1.0f : problem.natural;
+    if (p->scores_stage == RAPT_SCORES_RAW || p->scores_stage == RAPT_SCORES_CAPPED) {
+        const rapt_layout no_layout = {.type = (rapt_type)0};
+        problem.causal = RAPT_CAUSAL_NONE;
+        problem.window_left = problem.window_right = -1;
+        problem.local_chunk = 0;
+        problem.mask = problem.map = problem.bias = no_layout;
+        problem.mask_rest = problem.bias_rest = RAPT_REST_REFUSED;
+        problem.alibi = RAPT_ALIBI_NONE;
+        problem.logits_body = NULL;
+        if (p->scores_stage == RAPT_SCORES_RAW) problem.softcap = 0.0f;
+        problem.modified = true; /* so that they are in base e, as they are everywhere else but in the weights */
+        problem.scores_factor = 1.0f;
+        t.period = 0;
+        t.prefix = 0;
+    }
+    problem.d_v = rapt_row_bytes(problem.v.type, 1) < 0 ? 32 : 1; /* the fewest channels */
+    t.problem = &problem;
+    t.v_in_k = -1;
+    t.scores = row;
+    t.sinks = t.lse = t.o = NULL;
+    t.states = (char *)nowhere;
+    t.state_token = t.state_head = t.state_chunk = 0;
+    p->kernel->attend(&t);
+}
+
+static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_t slot) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
     const rapt_problem *problem = &p->problem;
     find_place(p, at, 0, task);
     const entry_cut *cut = &at->cut;
-    int64_t entry = at->entry, own = task - at->first_task;
+    int64_t entry = at->entry, own = task - at->start.first_task;
     int64_t part = own % cut->parts, pass = cut->passes - 1 - own / cut->parts % cut->passes; /* causal: the longest pass first */
     int64_t kv_head = own / cut->parts / cut->passes * cut->joined_heads, head = kv_head * problem->group;
     int64_t row0 = pass * cut->pass_rows, token0 = row0 / problem->group, chunk0 = part * cut->part_chunks;
-    const char *k = (const char *)args->k + key_offset(p, problem->k.batch_stride, problem->k.token_stride, entry);
-    const char *v = (const char *)args->v + key_offset(p, problem->v.batch_stride, problem->v.token_stride, entry);
+    const char *k = offset_by(args->k, key_offset(p, problem->k.batch_stride, problem->k.token_stride, entry));
+    const char *v = offset_by(args->v, key_offset(p, problem->v.batch_stride, problem->v.token_stride, entry));
+    int64_t length = rapt_key_length(c, entry), position = args->k_offsets ? args->k_offsets[entry] : 0;
+    int64_t prefix = (args->prefixes ? args->prefixes[entry] : p->prefix) - position;
     rapt_task t = {
         .problem = problem,
         .q = (const char *)args->q + query_offset(p, &problem->q, entry) + head * problem->q.head_stride,
-        .k = k + kv_head * problem->k.head_stride,
-        .v = v + kv_head * problem->v.head_stride,
-        .mask = offset_by(args->mask, entry * problem->mask.batch_stride + head * problem->mask.head_stride),
-        .map = offset_by(args->map, entry * problem->map.batch_stride + head * problem->map.head_stride),
-        .bias = offset_by(args->bias, entry * problem->bias.batch_stride + head * problem->bias.head_stride),
-        .slopes = offset_by(args->slopes, entry * problem->slopes.batch_stride + head * problem->slopes.head_stride),
+        .k = offset_by(k, kv_head * problem->k.head_stride),
+        .v = offset_by(v, kv_head * problem->v.head_stride),
+        .mask = of_head(args->mask, &problem->mask, entry, head),
+        .map = of_head(args->map, &problem->map, entry, head),
+        .bias = of_head(args->bias, &problem->bias, entry, head),
+        .slopes = of_head(args->slopes, &problem->slopes, entry, head),
         .k_scales = scales_of(p, args->k_scales, &problem->k_scales, entry, kv_head),
         .v_scales = scales_of(p, args->v_scales, &problem->v_scales, entry, kv_head),
         .logits_arg = args->logits_arg,
@@ -308,9 +437,10 @@ static void attend_task(const call *c, place *at, int64_t task, int64_t slot) {
         .kv_heads = (int)cut->joined_heads,
         .keys_in_lanes = cut->keys_in_lanes,
         .v_in_k = v_in_k(p, (const char *)args->k, (const char *)args->v),
-        .q_len = cut->q_len,
-        .kv_length = key_length(p, args, entry),
-        .prefix = args->prefixes ? args->prefixes[entry] : p->prefix,
+        .kv_length = length,
+        .prefix = prefix > 0 ? prefix : 0,
+        .query_offset = args->q_offsets ? args->q_offsets[entry] - position : rapt_default_offset(problem, cut->q_len, length),
+        .key_position = position,
         .ring_start = args->ring_starts ? args->ring_starts[entry] : 0,
         .ring_size = entry_keys(p, entry),
         .row0 = row0,
@@ -321,7 +451,9 @@ static void attend_task(const call *c, place *at, int64_t task, int64_t slot) {
         .scratch = scratch_of(c, slot),
     };
     if (problem->page_size)
-        t.table = table_of(p, args, entry) + kv_head * problem->table.head_stride + token0 * problem->table.token_stride;
+        t.table =
+            offset_by(table_of(p, args, entry), kv_head * problem->table.head_stride + token0 * problem->table.token_stride);
+    if (p->bytes.scores) leave_scores(c, at, &t, head, chunk0);
     if (problem->unmerged) {
         t.states = (char *)args->states + query_offset(p, &problem->states, entry) + head * problem->states.head_stride +
                    chunk0 * problem->state_stride;
@@ -331,238 +463,133 @@ static void attend_task(const call *c, place *at, int64_t task, int64_t slot) {
     } else {
         t.o = (char *)args->o + query_offset(p, &problem->o, entry) + head * problem->o.head_stride;
         if (p->bytes.lse) t.lse = (char *)args->lse + query_offset(p, &problem->lse, entry) + head * problem->lse.head_stride;
-        if (problem->sinks.type)
-            t.sinks = (const char *)args->sinks + entry * problem->sinks.batch_stride + head * problem->sinks.head_stride;
+        if (problem->sinks.type) t.sinks = of_head(args->sinks, &problem->sinks, entry, head);
     }
     if (cut->state_bytes) { /* [chunk, token, head] */
         t.state_head = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
         t.state_token = t.state_head * (size_t)problem->heads;
         t.state_chunk = t.state_token * (size_t)cut->q_len;
-        t.states = (char *)args->workspace + at->first_state + (size_t)chunk0 * t.state_chunk + (size_t)head * t.state_head;
+        t.states = (char *)args->workspace + at->start.first_state + (size_t)chunk0 * t.state_chunk + (size_t)head * t.state_head;
     }
     p->kernel->attend(&t);
 }
 
-/* Where a merged row goes, and what joins it. */
-static rapt_row_end row_end(const full_plan *p, const rapt_args *args, int64_t entry, int64_t head, int64_t token) {
-    const rapt_problem *problem = &p->problem;
-    const rapt_layout *o = &problem->o, *lse = &problem->lse, *sinks = &problem->sinks;
-    rapt_row_end end = {.o = (char *)args->o + query_offset(p, o, entry) + head * o->head_stride + token * o->token_stride};
-    if (p->bytes.lse)
-        end.lse = (char *)args->lse + query_offset(p, lse, entry) + head * lse->head_stride + token * lse->token_stride;
-    if (sinks->type) end.sink = (const char *)args->sinks + entry * sinks->batch_stride + head * sinks->head_stride;
-    if (problem->v_scales.present && !problem->v_scales.token_stride)
-        end.v_scales = scales_of(p, args->v_scales, &problem->v_scales, entry, head / problem->group);
-    return end;
-}
-
-/* The state that changes nothing. */
-static void start_state(float *state, int32_t d_v) {
+void rapt_start_state(float *state, int32_t d_v) {
     memset(state, 0, RAPT_STATE_FLOATS(d_v) * sizeof *state);
     state[RAPT_STATE_M] = -INFINITY;
 }
 
-/* Folds the states of one row after so many chunks, stride bytes apart. */
-static void fold_states(const full_plan *p, float *state, const char *next, size_t stride, int64_t chunks) {
-    size_t bytes = RAPT_STATE_FLOATS(p->problem.d_v) * sizeof(float);
-    for (; chunks > 0; chunks--, next += stride) {
+void rapt_fold_states(const rapt_kernel *kernel, const rapt_problem *problem, float *state, const char *next, size_t stride,
+                      int64_t chunks) {
+    for (int64_t n = 0; n < chunks; n++) {
         float copy[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
-        memcpy(copy, next, bytes);
-        p->kernel->fold(&p->problem, state, copy);
+        memcpy(copy, next + (size_t)n * stride, RAPT_STATE_FLOATS(problem->d_v) * sizeof *copy);
+        kernel->fold(problem, state, copy);
     }
 }
 
-static void merge_task(const call *c, place *at, int64_t task) {
+/* Ends the rows of an entry and key/value head: states of parts are merged, scores become weights. */
+static void end_task(const rapt_attention *c, place *at, int64_t task) {
     const full_plan *p = c->plan;
     const rapt_problem *problem = &p->problem;
     find_place(p, at, 1, task);
-    if (at->cut.parts == 1) return;
     size_t one = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float), stride = one * (size_t)(problem->heads * at->cut.q_len);
     for (int64_t row = 0; row < at->cut.rows; row++) {
         int64_t token = row / problem->group, head = task % problem->kv_heads * problem->group + row % problem->group;
-        float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
-        rapt_row_end end = row_end(p, &c->args, at->entry, head, token);
-        start_state(state, problem->d_v);
-        fold_states(p, state, (const char *)c->args.workspace + at->first_state + (size_t)(token * problem->heads + head) * one,
-                    stride, at->cut.chunks);
-        p->kernel->finish(problem, &end, state);
+        if (at->cut.parts > 1) {
+            float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
+            rapt_row_end end = rapt_row_end_of(p, &c->args, at->entry, head, token);
+            rapt_start_state(state, problem->d_v);
+            rapt_fold_states(p->kernel, problem, state,
+                             (const char *)c->args.workspace + at->start.first_state +
+                                 (size_t)(token * problem->heads + head) * one,
+                             stride, at->cut.chunks);
+            p->kernel->finish(problem, &end, state);
+        }
+        if (p->scores_stage == RAPT_SCORES_WEIGHTS && p->bytes.scores) {
+            const rapt_layout *scores = &problem->scores;
+            char *weights = (char *)c->args.scores + query_offset(p, scores, at->entry) + head * scores->head_stride +
+                            token * scores->token_stride + problem->kv_first * (int64_t)sizeof(float);
+            p->kernel->weigh_scores(problem, weights, stored_end(p, at->entry) - problem->kv_first,
+                                    problem->sinks.type ? of_head(c->args.sinks, &problem->sinks, at->entry, head) : NULL);
+        }
     }
 }
 
-static void run_task(const call *c, place *at, int phase, int64_t task, int64_t slot) {
+static void run_task(const rapt_attention *c, place *at, int phase, int64_t task, int64_t slot) {
     if (phase == 0) attend_task(c, at, task, slot);
-    else merge_task(c, at, task);
+    else end_task(c, at, task);
 }
 
-/* Interleaved, since neighbouring tasks are of similar length. */
-static void run_phase(const call *c, int phase, int64_t ith, int64_t nth) {
+/* Without next interleaved, since neighbouring tasks are of similar length. */
+void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+    const rapt_attention *c = attention;
     place at = first_place(c->plan);
-    for (int64_t task = ith; task < c->plan->tasks[phase]; task += nth) run_task(c, &at, phase, task, ith);
+    int64_t task = next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : ith;
+    while (task < c->plan->tasks[phase]) {
+        run_task(c, &at, phase, task, ith);
+        task = next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : task + nth;
+    }
 }
 
-static int phases(const call *c) { return c->plan->phases; }
+/* ---- The ways to run ----------------------------------------------------------------------------------------------------- */
+
+static rapt_work work_of(const rapt_attention *c) { return (rapt_work){c, c->plan->phases, rapt_attend_share}; }
 
 rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args) {
-    call c;
-    rapt_status status = start_call(&c, plan, args, 1);
+    rapt_report r = rapt_report_of("rapt_run");
+    rapt_attention c;
+    rapt_status status = start_call(&r, &c, plan, args, 1);
     if (status != RAPT_OK) return status;
-    for (int phase = 0; phase < phases(&c); phase++) run_phase(&c, phase, 0, 1);
+    rapt_work w = work_of(&c);
+    rapt_work_alone(&w);
     return RAPT_OK;
-}
-
-typedef struct parallel_call {
-    const call *call;
-    int phase;
-    atomic_llong next;
-} parallel_call;
-
-static void run_slot(void *arg, int64_t slot) {
-    parallel_call *p = arg;
-    place at = first_place(p->call->plan);
-    int64_t task;
-    while ((task = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < p->call->plan->tasks[p->phase])
-        run_task(p->call, &at, p->phase, task, slot);
 }
 
 rapt_status rapt_run_parallel(const rapt_plan *plan, const rapt_args *args, int64_t nth, rapt_parallel_for parallel_for,
                               void *pool) {
-    call c;
-    rapt_status status = parallel_for ? start_call(&c, plan, args, nth) : RAPT_ERR_NULL;
+    rapt_report r = rapt_report_of("rapt_run_parallel");
+    rapt_attention c;
+    rapt_status status = start_call(&r, &c, plan, args, nth);
     if (status != RAPT_OK) return status;
-    for (int phase = 0; phase < phases(&c); phase++) {
-        parallel_call p = {.call = &c, .phase = phase};
-        atomic_init(&p.next, 0);
-        parallel_for(pool, nth, run_slot, &p);
-    }
-    return RAPT_OK;
+    rapt_work w = work_of(&c);
+    return rapt_work_parallel(&r, &w, nth, parallel_for, pool);
 }
 
 rapt_status rapt_run_share(const rapt_plan *plan, const rapt_args *args, int64_t ith, int64_t nth, rapt_barrier barrier,
                            void *barrier_arg) {
-    call c;
-    rapt_status status = start_call(&c, plan, args, nth);
+    rapt_report r = rapt_report_of("rapt_run_share");
+    rapt_attention c;
+    rapt_status status = start_call(&r, &c, plan, args, nth);
     if (status != RAPT_OK) return status;
-    if (ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
-    if (phases(&c) > 1 && !barrier) return RAPT_ERR_NULL;
-    for (int phase = 0; phase < phases(&c); phase++) {
-        if (phase > 0) barrier(barrier_arg);
-        run_phase(&c, phase, ith, nth);
-    }
-    return RAPT_OK;
+    rapt_work w = work_of(&c);
+    return rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg);
 }
 
 rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args, int phase, int64_t ith, int64_t nth) {
-    call c;
-    rapt_status status = start_call(&c, plan, args, nth);
+    rapt_report r = rapt_report_of("rapt_run_phase");
+    rapt_attention c;
+    rapt_status status = start_call(&r, &c, plan, args, nth);
     if (status != RAPT_OK) return status;
-    if (phase < 0 || phase >= phases(&c) || ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
-    run_phase(&c, phase, ith, nth);
-    return RAPT_OK;
+    rapt_work w = work_of(&c);
+    return rapt_work_phase(&r, &w, phase, ith, nth);
 }
 
 rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot) {
-    call c;
-    if (slot < 0 || slot == INT64_MAX) return RAPT_ERR_RANGE;
-    rapt_status status = read_call(&c, plan, args, slot + 1, (rapt_range){0});
+    rapt_report r = rapt_report_of("rapt_run_task");
+    rapt_attention c;
+    rapt_status status;
+    c.plan = rapt_read_plan(&r, plan, &status);
     if (status != RAPT_OK) return status;
-    if (phase < 0 || phase >= phases(&c) || task < 0 || task >= c.plan->tasks[phase]) return RAPT_ERR_RANGE;
+    if (slot < 0 || slot == INT64_MAX) return rapt_refuse_number(&r, RAPT_ERR_RANGE, "slot", slot, "not a thread's");
+    if (phase < 0 || phase >= c.plan->phases)
+        return rapt_refuse(&r, RAPT_ERR_RANGE, "phase = %d: there are %d", phase, c.plan->phases);
+    if (task < 0 || task >= c.plan->tasks[phase])
+        return rapt_refuse(&r, RAPT_ERR_RANGE, "task = %" PRId64 ": phase %d has %" PRId64, task, phase, c.plan->tasks[phase]);
     place at = first_place(c.plan);
     find_place(c.plan, &at, phase, task);
-    if (has_entries(c.plan, &c.args)) status = check_entry(c.plan, &c.args, at.entry);
+    status = read_call(&r, &c, args, slot + 1, at.entry);
+    if (status == RAPT_OK) status = check_entry(&r, &c, at.entry);
     if (status == RAPT_OK) run_task(&c, &at, phase, task, slot);
     return status;
-}
-
-/* ---- Merging ------------------------------------------------------------------------------------------------------------- */
-
-rapt_status rapt_merge_states(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n, int64_t ith,
-                              int64_t nth) {
-    const full_plan *p = plan_of(plan);
-    rapt_args a;
-    if (!plan) return RAPT_ERR_NULL;
-    if (!p) return RAPT_ERR_PLAN;
-    rapt_status status = rapt_read_struct(&a, sizeof a, args);
-    if (status != RAPT_OK) return status;
-    if (n < 0 || nth < 1 || ith < 0 || ith >= nth) return RAPT_ERR_RANGE;
-    if (n > 0 && !sources) return RAPT_ERR_NULL;
-    const rapt_problem *problem = &p->problem;
-    const tensor_bytes *b = &p->bytes;
-    bool by_channel = problem->v_scales.present && !problem->v_scales.token_stride;
-    ranges in, out;
-    in.n = out.n = 0;
-    status = add_range(&out, a.o, b->o);
-    if (status == RAPT_OK) status = add_range(&out, a.lse, b->lse);
-    if (status == RAPT_OK) status = add_range(&in, a.sinks, b->sinks);
-    if (status == RAPT_OK && by_channel) status = add_range(&in, a.v_scales, b->v_scales);
-    if (status == RAPT_OK && out.n == 2 && rapt_ranges_meet(out.at[0], out.at[1])) status = RAPT_ERR_OVERLAP;
-    for (int64_t i = -1; status == RAPT_OK && i < n; i++) {
-        if (i >= 0) {
-            in.n = 0;
-            uint64_t bytes;
-            status = rapt_measure_states(p, &sources[i], &bytes);
-            if (status == RAPT_OK) status = add_range(&in, sources[i].at, bytes);
-        }
-        for (int j = 0; j < in.n * out.n && status == RAPT_OK; j++)
-            if (rapt_ranges_meet(in.at[j / out.n], out.at[j % out.n])) status = RAPT_ERR_OVERLAP;
-    }
-    if (status != RAPT_OK) return status;
-
-    int64_t row = 0;
-    for (int64_t entry = 0; entry < problem->batch; entry++)
-        for (int64_t token = 0; token < entry_queries(p, entry); token++)
-            for (int64_t head = 0; head < problem->heads; head++, row++) {
-                if (row % nth != ith) continue;
-                float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
-                rapt_row_end end = row_end(p, &a, entry, head, token);
-                start_state(state, problem->d_v);
-                for (int64_t i = 0; i < n; i++) {
-                    const rapt_states *s = &sources[i];
-                    int64_t from = p->q_starts ? (p->q_starts[entry] + token) * s->token_stride
-                                               : entry * s->batch_stride + token * s->token_stride;
-                    fold_states(p, state, (const char *)s->at + from + head * s->head_stride, (size_t)s->state_stride, s->chunks);
-                }
-                p->kernel->finish(problem, &end, state);
-            }
-    return RAPT_OK;
-}
-
-rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const *o, const float *const *lse, float *o_out,
-                       float *lse_out) {
-    const rapt_kernel *kernel;
-    if (n < 0 || rows < 0 || d_v < 1 || d_v > RAPT_MAX_HEAD_DIM || rows > PTRDIFF_MAX / (int64_t)sizeof(float) / d_v)
-        return RAPT_ERR_SHAPE;
-    if (n > 0 && (!o || !lse)) return RAPT_ERR_NULL;
-    rapt_range out[] = {{(uintptr_t)o_out, (uint64_t)(rows * d_v) * sizeof(float)},
-                        {(uintptr_t)lse_out, (uint64_t)rows * sizeof(float)}};
-    if (!o_out) out[0].bytes = 0;
-    if (!lse_out) out[1].bytes = 0;
-    if (rapt_ranges_meet(out[0], out[1])) return RAPT_ERR_OVERLAP;
-    for (int64_t i = 0; i < n && rows > 0; i++) {
-        if (!o[i] || !lse[i]) return RAPT_ERR_NULL;
-        const rapt_range in[] = {{(uintptr_t)o[i], (uint64_t)(rows * d_v) * sizeof(float)},
-                                 {(uintptr_t)lse[i], (uint64_t)rows * sizeof(float)}};
-        for (int j = 0; j < 4; j++) /* in place row by row, but not across */
-            if (rapt_ranges_meet(in[j / 2], out[j % 2]) && (j / 2 != j % 2 || in[j / 2].first != out[j % 2].first))
-                return RAPT_ERR_OVERLAP;
-    }
-    rapt_status status = rapt_select(NULL, &kernel);
-    if (status != RAPT_OK) return status;
-    const float log2_e = 1.4426950408889634f;
-    rapt_problem problem = {
-        .d_v = (int32_t)d_v, .o = {.type = RAPT_F32}, .exponent = log2_e, .natural = 1.0f, .least = -127.0f / log2_e};
-    for (int64_t row = 0; row < rows; row++) {
-        float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)], next[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)], o_row[RAPT_MAX_HEAD_DIM];
-        start_state(state, problem.d_v);
-        for (int64_t i = 0; i < n; i++) {
-            if (lse[i][row] == -INFINITY) continue;
-            start_state(next, problem.d_v);
-            next[RAPT_STATE_M] = lse[i][row];
-            next[RAPT_STATE_L] = 1.0f;
-            memcpy(next + RAPT_STATE_O, o[i] + row * d_v, (size_t)d_v * sizeof *next);
-            kernel->fold(&problem, state, next);
-        }
-        rapt_row_end end = {.o = (char *)(o_out ? o_out + row * d_v : o_row), .lse = (char *)(lse_out ? lse_out + row : NULL)};
-        kernel->finish(&problem, &end, state);
-    }
-    return RAPT_OK;
 }

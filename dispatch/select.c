@@ -19,9 +19,13 @@ static const rapt_kernel *const kernels[] = {
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-/* The only thing this library ever writes outside the caller's memory. It points to constant data, so a relaxed access is enough,
- * and threads that come first at the same time all store the same pointer. Null: not chosen yet. */
+/* With the trace's (report.c) all that this library ever writes outside the caller's memory. The kernel is constant data, so a
+ * relaxed access is enough. Null: not chosen yet. */
 static _Atomic(const rapt_kernel *) chosen;
+
+/* The CPU's features, for to ask the CPU takes microseconds in a virtual machine; with a bit more once they are known. */
+static _Atomic(uint32_t) features_found;
+#define FEATURES_KNOWN (UINT32_C(1) << 31)
 
 static const char *const feature_names[] = {RAPT_CPU_NAMES};
 enum { FEATURES = sizeof feature_names / sizeof *feature_names };
@@ -32,27 +36,57 @@ static const rapt_kernel *find(const char *name) {
     return NULL;
 }
 
-static rapt_status usable(const rapt_kernel *kernel) {
-    if (!kernel) return RAPT_ERR_ISA_UNKNOWN;
-    if (kernel == atomic_load_explicit(&chosen, memory_order_relaxed)) return RAPT_OK; /* CPUID costs microseconds in a VM */
-    return kernel->needs & ~rapt_cpu_features_detect() ? RAPT_ERR_ISA_MISSING : RAPT_OK;
+static uint32_t features(void) {
+    uint32_t known = atomic_load_explicit(&features_found, memory_order_relaxed);
+    if (!(known & FEATURES_KNOWN)) { /* threads that come first at the same time all store the same */
+        known = FEATURES_KNOWN | rapt_cpu_features_detect();
+        atomic_store_explicit(&features_found, known, memory_order_relaxed);
+    }
+    return known;
 }
 
-rapt_status rapt_select(const char *name, const rapt_kernel **kernel) {
-    if (name) return usable(*kernel = find(name));
+/* The names of some features, space-separated, cut to bytes with the terminator. */
+static void name_features(uint32_t of, char *names, size_t bytes) {
+    size_t used = 0;
+    if (bytes == 0) return;
+    for (int i = 0; i < FEATURES; i++) {
+        if (!(of >> i & 1)) continue;
+        if (used && used + 1 < bytes) names[used++] = ' ';
+        for (const char *c = feature_names[i]; *c && used + 1 < bytes; c++) names[used++] = *c;
+    }
+    names[used] = '\0';
+}
+
+/* what: where the name comes from. */
+static rapt_status usable(rapt_report *r, const char *what, const char *name, const rapt_kernel *kernel) {
+    if (!kernel) return rapt_refuse(r, RAPT_ERR_ISA_UNKNOWN, "%s = %s: there is no kernel of that name", what, name);
+    uint32_t missing = kernel->needs & ~features();
+    if (!missing) return RAPT_OK;
+    char names[128];
+    name_features(missing, names, sizeof names);
+    return rapt_refuse(r, RAPT_ERR_ISA_MISSING, "%s = %s: this machine lacks %s", what, name, names);
+}
+
+rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **kernel) {
+    if (name) return usable(r, "isa", name, *kernel = find(name));
     *kernel = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (*kernel) return RAPT_OK;
     const char *forced = getenv("RAPT_ISA");
     if (forced && *forced) {
-        rapt_status status = usable(*kernel = find(forced));
+        const char *owner = r->owner;
+        r->owner = ""; /* it is nobody's field */
+        rapt_status status = usable(r, "RAPT_ISA", forced, *kernel = find(forced));
+        r->owner = owner;
         if (status != RAPT_OK) return status;
     } else {
-        uint32_t features = rapt_cpu_features_detect();
         int i = 0;
-        while (kernels[i]->needs & ~features) i++; /* ends: the scalar kernels need nothing */
+        while (kernels[i]->needs & ~features()) i++; /* ends: the scalar kernels need nothing */
         *kernel = kernels[i];
     }
-    atomic_store_explicit(&chosen, *kernel, memory_order_relaxed);
+    /* Unless somebody forced one meanwhile, which is not to be lost. */
+    const rapt_kernel *none = NULL;
+    if (!atomic_compare_exchange_strong_explicit(&chosen, &none, *kernel, memory_order_relaxed, memory_order_relaxed))
+        *kernel = none;
     return RAPT_OK;
 }
 
@@ -64,9 +98,10 @@ const char *rapt_isa_rounding(const char *name) {
 }
 
 rapt_status rapt_isa_force(const char *name) {
+    rapt_report r = rapt_report_of("rapt_isa_force");
     const rapt_kernel *kernel = NULL;
     if (name) {
-        rapt_status status = usable(kernel = find(name));
+        rapt_status status = usable(&r, "name", name, kernel = find(name));
         if (status != RAPT_OK) return status;
     }
     atomic_store_explicit(&chosen, kernel, memory_order_relaxed);
@@ -74,34 +109,25 @@ rapt_status rapt_isa_force(const char *name) {
 }
 
 rapt_status rapt_isa_current(const char **name) {
-    if (!name) return RAPT_ERR_NULL;
+    rapt_report r = rapt_report_of("rapt_isa_current");
+    if (!name) return rapt_refuse_null(&r, "name", "there is nowhere to write it");
     const rapt_kernel *kernel;
-    rapt_status status = rapt_select(NULL, &kernel);
+    rapt_status status = rapt_select(&r, NULL, &kernel);
     *name = status == RAPT_OK ? kernel->name : NULL;
     return status;
 }
 
-/* The names of some features, space-separated, cut to bytes with the terminator. */
-static void name_features(uint32_t features, char *names, size_t bytes) {
-    size_t used = 0;
-    if (bytes == 0) return;
-    for (int i = 0; i < FEATURES; i++) {
-        if (!(features >> i & 1)) continue;
-        if (used && used + 1 < bytes) names[used++] = ' ';
-        for (const char *c = feature_names[i]; *c && used + 1 < bytes; c++) names[used++] = *c;
-    }
-    names[used] = '\0';
-}
-
 rapt_status rapt_isa_usable(const char *name, char *missing, size_t missing_bytes) {
-    if (!name) return RAPT_ERR_NULL;
+    rapt_report r = rapt_report_of("rapt_isa_usable"), answer = rapt_explanation_of(r.call, NULL, 0);
+    if (!name) return rapt_refuse_null(&r, "name", "no kernel has that name");
     const rapt_kernel *kernel = find(name);
-    if (missing) name_features(kernel ? kernel->needs & ~rapt_cpu_features_detect() : 0, missing, missing_bytes);
-    return usable(kernel);
+    if (missing) name_features(kernel ? kernel->needs & ~features() : 0, missing, missing_bytes);
+    return usable(&answer, "name", name, kernel); /* a question, so no refusal that traces should tell of */
 }
 
 rapt_status rapt_cpu_features(char *names, size_t bytes) {
-    if (!names) return RAPT_ERR_NULL;
-    name_features(rapt_cpu_features_detect(), names, bytes);
+    rapt_report r = rapt_report_of("rapt_cpu_features");
+    if (!names) return rapt_refuse_null(&r, "names", "there is nowhere to write them");
+    name_features(features(), names, bytes);
     return RAPT_OK;
 }

@@ -3,8 +3,9 @@
 #define RAPT_SELECT_H
 
 #include "kernel.h"
+#include "report.h"
 
 /* The kernel of that name, or with null the process-wide choice. Errors: ISA_UNKNOWN, ISA_MISSING. */
-rapt_status rapt_select(const char *name, const rapt_kernel **kernel);
+rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **kernel);
 
 #endif

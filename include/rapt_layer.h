@@ -24,41 +24,53 @@ extern "C" {
 typedef enum rapt_activation {
     RAPT_ACTIVATION_NONE = 0,
     RAPT_RELU = 1,
-    RAPT_GELU = 2,     /* x * Phi(x), Phi the normal distribution function (Hendrycks & Gimpel 2016) */
-    RAPT_GELU_TANH = 3 /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), ibid. */
+    RAPT_GELU = 2,      /* x * Phi(x), Phi the normal distribution function (Hendrycks & Gimpel 2016) */
+    RAPT_GELU_TANH = 3, /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), ibid. */
+    RAPT_SILU = 4       /* x / (1 + exp(-x)) (Elfwing et al. 2018; "swish") */
 } rapt_activation;
 
 #define RAPT_MAX_WIDTH (1 << 20)
 
-/* Y = activation(X W^T * scales + bias) + residual. Set every field with rapt_linear_desc_init before filling in your own. */
+/* Y = activation(X W^T * scales + bias) + residual; or, with a gate (Shazeer 2020, "GLU Variants Improve Transformer": SwiGLU is
+ * the gate with RAPT_SILU, GeGLU that with RAPT_GELU), Y = activation(X G^T * gate_scales + gate_bias) * (X W^T * scales + bias)
+ * + residual. Set every field with rapt_linear_desc_init before filling in your own. */
 typedef struct rapt_linear_desc {
-    size_t size;           /* sizeof(rapt_linear_desc) of the caller's header, as in rapt_desc */
+    size_t size;           /* set by rapt_linear_desc_init, as in rapt_desc */
     int64_t batch, tokens; /* each 0..RAPT_MAX_LENGTH; batch: 1 is the default */
     int64_t in, out;       /* channels, 1..RAPT_MAX_WIDTH */
     rapt_layout x;         /* [batch, tokens] rows of in channels: RAPT_F32, RAPT_F16, RAPT_BF16. head_stride is not used, here
                               and below */
     rapt_layout y;         /* [batch, tokens] rows of out channels: likewise, rounded once, to nearest even, from f32 */
     rapt_layout residual;  /* [batch, tokens] rows of out channels: likewise; type 0 (the default): none */
-    rapt_layout weight;    /* [out] rows of in channels: those types, and RAPT_INT8; token_stride is the distance of two rows */
+    rapt_layout weight;    /* [out] rows of in channels: those types, RAPT_INT8, and RAPT_Q8_0 and RAPT_Q4_0, for which in is a
+                              multiple of 32; token_stride is the distance of two rows, batch_stride is not used */
     rapt_activation activation;
     const char *isa; /* as in rapt_desc */
+
+    /* Since 0.2. */
+    rapt_layout gate; /* G, as weight, of its own type and stride; type 0 (the default): none */
 } rapt_linear_desc;
 
 #define rapt_linear_desc_init(desc) rapt_linear_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_linear_desc_init_sized(rapt_linear_desc *desc, size_t size);
 
+/* As rapt_plan. It keeps no address. */
 typedef struct rapt_linear_plan {
     uint64_t opaque[64];
 } rapt_linear_plan;
 
-/* Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, FEATURE (activation), ISA_UNKNOWN, ISA_MISSING. */
+/* Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, ALIGNMENT (the plan), FEATURE (activation), ISA_UNKNOWN, ISA_MISSING. As a function,
+ * for callers in other languages and clients of 0.1, it takes a plan of 64 words. */
 RAPT_API rapt_status rapt_linear_plan_init(rapt_linear_plan *plan, const rapt_linear_desc *desc);
+#define rapt_linear_plan_init(plan, desc) rapt_linear_plan_init_sized((plan), sizeof *(plan), (desc))
+RAPT_API rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, const rapt_linear_desc *desc);
+RAPT_API rapt_status rapt_linear_explain(const rapt_linear_desc *desc, char *text, size_t bytes);
 
 /* The bytes of workspace for a call that nth threads share. Errors: NULL, PLAN, RANGE (nth < 1), SHAPE (overflow). */
 RAPT_API rapt_status rapt_linear_workspace_size(const rapt_linear_plan *plan, int64_t nth, size_t *bytes);
 
 typedef struct rapt_linear_args {
-    size_t size;
+    size_t size; /* set by rapt_linear_args_init */
     const void *x, *weight;
     const float *bias;    /* [out]; null: none */
     const float *scales;  /* [out]: factor of each row of weight; required for RAPT_INT8, else null: none */
@@ -66,73 +78,104 @@ typedef struct rapt_linear_args {
     void *y;
     void *workspace; /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until all nth threads are done */
     size_t workspace_bytes;
+
+    /* Since 0.2. */
+    const void *gate; /* where the plan has one, with its own bias and scales, as those of weight */
+    const float *gate_bias, *gate_scales;
 } rapt_linear_args;
 
 #define rapt_linear_args_init(args) rapt_linear_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size);
 
 /* Thread ith of nth does its share. The threads need not wait for each other; their number does not change the bits. One thread:
- * 0, 1. Errors: NULL, STRUCT, PLAN, RANGE, STRIDE, OVERLAP, WORKSPACE, ALIGNMENT. */
+ * 0, 1. Errors: NULL, STRUCT, PLAN, RANGE, SHAPE (nth, whose workspace overflows), STRIDE, OVERLAP, WORKSPACE, ALIGNMENT, UNUSED.
+ */
 RAPT_API rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth);
 
 /* The same on the caller's parallel_for, as in rapt_run_parallel. */
 RAPT_API rapt_status rapt_linear_run_parallel(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth,
                                               rapt_parallel_for parallel_for, void *pool);
+RAPT_API rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth, char *text,
+                                              size_t bytes);
 
 /* Rows of weights to int8, as rapt_kv_append stores them: scales[n] = the largest magnitude of row n / 127, and its elements the
  * nearest integers of x / scales[n], ties to even. from: [out, in] of type RAPT_F32, RAPT_F16 or RAPT_BF16, row_stride bytes from
  * row to row; to: [out, in], dense. A row that is not finite gets a NaN for its scale. Errors: NULL, SHAPE, TYPE, STRIDE,
- * OVERLAP. */
+ * ALIGNMENT (scales), OVERLAP. */
 RAPT_API rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                                            int8_t *to, float *scales);
+RAPT_API rapt_status rapt_quantise_weights_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                                                   int8_t *to, float *scales, char *text, size_t bytes);
 
-/* ---- Layer normalisation --------------------------------------------------------------------------------------------- */
+/* Rows of weights to a type of groups, RAPT_Q8_0 or RAPT_Q4_0, as rapt_kv_append stores them; in is a multiple of 32. to: [out]
+ * rows, dense. Errors: those of rapt_quantise_weights. */
+RAPT_API rapt_status rapt_quantise_groups(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                                          rapt_type to_type, void *to);
+RAPT_API rapt_status rapt_quantise_groups_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                                                  rapt_type to_type, void *to, char *text, size_t bytes);
 
-/* y = (x - mean) / sqrt(variance + epsilon) * weight + bias, over the channels of each token (Ba, Kiros & Hinton 2016). */
+/* ---- Normalisation --------------------------------------------------------------------------------------------------- */
+
+/* Of each token, over its channels, with z = x + residual, in f32:
+ *   rapt_layer_norm   y = (z - mean) / sqrt(variance + epsilon) * weight + bias (Ba, Kiros & Hinton 2016)
+ *   rapt_rms_norm     y = z / sqrt(mean of z^2 + epsilon) * weight + bias (Zhang & Sennrich 2019) */
 typedef struct rapt_norm_args {
-    size_t size;
+    size_t size;           /* set by rapt_norm_args_init */
     int64_t batch, tokens; /* each 0..RAPT_MAX_LENGTH; batch: 1 is the default */
     int64_t channels;      /* 1..RAPT_MAX_WIDTH */
-    rapt_layout x, y;      /* [batch, tokens] rows: RAPT_F32, RAPT_F16 or RAPT_BF16 */
+    rapt_layout x, y;      /* [batch, tokens] rows: RAPT_F32, RAPT_F16 or RAPT_BF16; head_stride is not used, here and below */
     const void *from;
     void *to;            /* from itself, where x and y are the same, or memory that does not meet it */
     const float *weight; /* [channels]; null: 1 */
     const float *bias;   /* [channels]; null: 0 */
     float epsilon;       /* finite, 0 or more; 1e-5 is the default */
     const char *isa;     /* as in rapt_desc */
+
+    /* Since 0.2. */
+    rapt_layout residual;      /* [batch, tokens] rows: likewise; type 0 (the default): none */
+    rapt_layout sum;           /* [batch, tokens] rows: where z goes, rounded once; type 0 (the default): nowhere */
+    const void *residual_from; /* where residual has a type */
+    void *sum_to; /* where sum has one. It may be from, to is not, or residual_from, where their layouts are the same */
+    float *mean;  /* [batch, tokens] dense: the mean of each z; null: not wanted, and of rapt_rms_norm refused */
+    float *inverse_deviation; /* [batch, tokens] dense: 1 / sqrt(... + epsilon); null: not wanted */
 } rapt_norm_args;
 
 #define rapt_norm_args_init(args) rapt_norm_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_norm_args_init_sized(rapt_norm_args *args, size_t size);
 
-/* Thread ith of nth does its share of the tokens. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, FEATURE (epsilon), RANGE, OVERLAP,
- * ISA_UNKNOWN, ISA_MISSING. */
+/* Thread ith of nth does its share of the tokens. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, FEATURE (epsilon), RANGE, ALIGNMENT,
+ * UNUSED, OVERLAP, ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_layer_norm(const rapt_norm_args *args, int64_t ith, int64_t nth);
 RAPT_API rapt_status rapt_layer_norm_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for,
                                               void *pool);
+RAPT_API rapt_status rapt_layer_norm_explain(const rapt_norm_args *args, char *text, size_t bytes);
+RAPT_API rapt_status rapt_rms_norm(const rapt_norm_args *args, int64_t ith, int64_t nth);
+RAPT_API rapt_status rapt_rms_norm_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool);
+RAPT_API rapt_status rapt_rms_norm_explain(const rapt_norm_args *args, char *text, size_t bytes);
 
 /* ---- Positions ------------------------------------------------------------------------------------------------------- */
 
 /* The sinusoidal table (Vaswani et al. 2017, section 3.5), [positions, width] dense: channel 2i of position first + p is
- * sin((first
- * + p) / 10000^(2i / width)), channel 2i + 1 the cosine of the same; within half an ulp and 1e-11. Errors: NULL, SHAPE (width:
- * even, 2..RAPT_MAX_WIDTH; positions 0.., first 0.., their sum at most RAPT_MAX_LENGTH). */
+ * sin((first + p) / 10000^(2i / width)), channel 2i + 1 the cosine of the same; within half an ulp and 1e-11. Errors: NULL,
+ * ALIGNMENT, SHAPE (width: even, 2..RAPT_MAX_WIDTH; positions 0.., first 0.., their sum at most RAPT_MAX_LENGTH). */
 RAPT_API rapt_status rapt_sinusoidal(int64_t first, int64_t positions, int64_t width, float *table);
 
 /* The slopes of ALiBi (Press et al. 2022, section 3): for a power of two of heads, 2^(-8 (h + 1) / heads); for other numbers
- * those of the next lower power of two, then every second one of twice that. Errors: NULL, SHAPE (heads: 1..RAPT_MAX_LENGTH). */
+ * those of the next lower power of two, then every second one of twice that. Errors: NULL, ALIGNMENT, SHAPE (heads:
+ * 1..RAPT_MAX_LENGTH). */
 RAPT_API rapt_status rapt_alibi_slopes(int64_t heads, float *slopes);
 
 /* ---- Multi-head attention -------------------------------------------------------------------------------------------- */
 
 /* Set every field with rapt_layer_desc_init before filling in your own. */
 typedef struct rapt_layer_desc {
-    size_t size;
+    size_t size; /* set by rapt_layer_desc_init, as in rapt_desc */
     /* Heads, lengths, head dimensions, masks and everything else that rapt_run knows; read by rapt_layer_plan_init only. Of its
      * layouts the layer sets q and o. Where k.type and v.type are 0, it sets k and v too: there is no cache, and kv_len is keys.
-     * Else they are a cache, described by k, v, kv_len, k_scales, v_scales, page_size, pages and table. Not with unmerged or
-     * kv_first. Ragged (q_starts, k_starts): X is [1, q_len], Y [1, keys]; where Y is X, q_starts holds for both. A cache may
-     * have k_starts only where keys is 0. isa is that of the whole layer. */
+     * Else they are a cache, described by k, v, kv_len, k_scales, v_scales, page_size, pages and table. Not with unmerged,
+     * kv_first or kv_total. Ragged (q_starts, k_starts): X is [1, q_len], Y [1, keys]; where Y is X, q_starts holds for both, and
+     * k_starts is not used without a cache; tokens that belong to no entry are neither read nor written. A cache may have
+     * k_starts only where keys is 0. isa is that of the whole layer. */
     const rapt_desc *attention;
 
     int64_t x_width, y_width,
@@ -151,25 +194,28 @@ typedef struct rapt_layer_desc {
     rapt_layout wq, wk, wv, wo;
     int packed; /* not 0: the rows of Wk and Wv follow those of Wq (torch's in_proj_weight), and so do their biases and scales;
                    wk and wv are not used, and the widths of X, Y and Z are equal */
-    rapt_rotary rotary; /* of Q and K, by their positions; channels 0 (the default): none */
-    int position_table; /* not 0: rows of rapt_layer_args.position_table are added to the tokens of X, Y and Z, in f32; their
-                           widths are equal then */
-    rapt_layout
-        weights; /* [batch, heads, q_len] rows of kv_len f32: softmax's result itself, for teaching and debugging: O(S^2)
-                    memory, O(S^3) time. It is what attention gives for V = identity, so has its scores and bits. With k_starts,
-                    rows have all entries' keys. type 0 (the default): none. Not with pages, ring_starts or RAPT_INT8_DOT */
+    rapt_rotary rotary;  /* of Q and K, by their positions; channels 0 (the default): none. Its frequencies must stay where and as
+                            they are */
+    int position_table;  /* not 0: rows of rapt_layer_args.position_table are added to the tokens of X, Y and Z, in f32; their
+                            widths are equal then */
+    rapt_layout weights; /* attention.scores with RAPT_SCORES_WEIGHTS, for rapt_layer_args.weights: softmax's result itself, for
+                            teaching and debugging. type 0 (the default): none. Not beside attention.scores */
 } rapt_layer_desc;
 
 #define rapt_layer_desc_init(desc) rapt_layer_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_layer_desc_init_sized(rapt_layer_desc *desc, size_t size);
 
+/* As rapt_plan. It keeps the addresses of q_starts, k_starts and rotary.frequencies, and logits_body. */
 typedef struct rapt_layer_plan {
     uint64_t opaque[1280];
 } rapt_layer_plan;
 
 /* Errors: those of rapt_plan_init, rapt_linear_plan_init and, of shapes, rapt_kv_append; FEATURE also for what is not possible
- * together. */
+ * together. As a function, for callers in other languages and clients of 0.1, it takes a plan of 1280 words. */
 RAPT_API rapt_status rapt_layer_plan_init(rapt_layer_plan *plan, const rapt_layer_desc *desc);
+#define rapt_layer_plan_init(plan, desc) rapt_layer_plan_init_sized((plan), sizeof *(plan), (desc))
+RAPT_API rapt_status rapt_layer_plan_init_sized(rapt_layer_plan *plan, size_t bytes, const rapt_layer_desc *desc);
+RAPT_API rapt_status rapt_layer_explain(const rapt_layer_desc *desc, char *text, size_t bytes);
 
 typedef struct rapt_layer_plan_info {
     size_t size;          /* in: sizeof(rapt_layer_plan_info) of the caller's header */
@@ -185,10 +231,10 @@ RAPT_API rapt_status rapt_layer_plan_query(const rapt_layer_plan *plan, rapt_lay
 RAPT_API rapt_status rapt_layer_workspace_size(const rapt_layer_plan *plan, int64_t nth, size_t *bytes);
 
 typedef struct rapt_layer_args {
-    size_t size;
+    size_t size;           /* set by rapt_layer_args_init */
     const void *x, *y, *z; /* y, z: where the plan has them */
     const void *residual;
-    void *out; /* may be x, y, z, or residual where their layouts are the same; must not meet anything else */
+    void *out; /* may be x, y, z or residual, where it has the same layout and width; must not meet anything else */
     const void *wq, *wk, *wv, *wo;
     const float *bq, *bk, *bv, *bo;                             /* null: none */
     const float *wq_scales, *wk_scales, *wv_scales, *wo_scales; /* as in rapt_linear_args.scales */
@@ -200,10 +246,13 @@ typedef struct rapt_layer_args {
                               Z for rotary and position_table. attention.kv_lengths says how many keys there are then: starts +
                               keys, where the new ones are the last */
     float *weights;        /* where the plan has them */
-    const rapt_args *attention; /* lse, kv_lengths, masks, tables, ...; its q, k, v, o, k_scales, v_scales and workspace are not
-                                   used. null: nothing of it is needed */
+    const rapt_args *attention; /* lse, kv_lengths, masks, tables, scores, ...; its q, k, v, o, k_scales, v_scales and workspace
+                                   are not used. null: nothing of it is needed */
     void *workspace;            /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
     size_t workspace_bytes;
+
+    /* Since 0.2. */
+    rapt_rotary_table rotary_table;
 } rapt_layer_args;
 
 #define rapt_layer_args_init(args) rapt_layer_args_init_sized((args), sizeof *(args))
@@ -218,6 +267,8 @@ RAPT_API rapt_status rapt_layer_run_share(const rapt_layer_plan *plan, const rap
                                           rapt_barrier barrier, void *barrier_arg);
 RAPT_API rapt_status rapt_layer_run_phase(const rapt_layer_plan *plan, const rapt_layer_args *args, int phase, int64_t ith,
                                           int64_t nth);
+RAPT_API rapt_status rapt_layer_args_explain(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t nth, char *text,
+                                             size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -198,7 +198,7 @@ static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
 }
 
 /* The state that a sink is: its logit as a score, with weight 1 and no value. */
-static inline float sink_score(const rapt_problem *p, const char *sink) { return float_at(sink) / p->natural; }
+static inline float sink_score(const rapt_problem *p, const char *sink) { return number_at(p->sinks.type, sink) / p->natural; }
 
 #include "dots.h"
 #include "queries_in_lanes.h"
@@ -250,6 +250,50 @@ static void finish(const rapt_problem *p, const rapt_row_end *end, float *state)
     finish_row(p, end, &all);
 }
 
+/* The softmax of a row of scores in memory, of keys from the start of a chunk on: as attention sums weights, but with the maximum
+ * of them all from the first. */
+static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const char *sink) {
+    float m = sink ? sink_score(p, sink) : -INFINITY, total = 0.0f, of_chunk = 0.0f;
+    float block_scores[RAPT_BLOCK];
+    for (int64_t i = 0; i < keys; i++) {
+        float score = float_at(row + i * (int64_t)sizeof score);
+        m = score > m ? score : m;
+    }
+    vf max = finite_max(v_set1(m));
+    for (int64_t i = 0; i < keys; i += RAPT_BLOCK) {
+        char *at = row + i * (int64_t)sizeof *block_scores;
+        int n = smaller(RAPT_BLOCK, keys - i);
+        float partial[RAPT_PARTIAL_SUMS], sum = 0.0f;
+        memcpy(block_scores, at, (size_t)n * sizeof *block_scores);
+        for (int j = n; j < RAPT_BLOCK; j++) block_scores[j] = -INFINITY;
+        for (int j = 0; j < RAPT_PARTIAL_SUMS; j += RAPT_VL) {
+            vf sums = v_set1(0.0f);
+            for (int k = j; k < RAPT_BLOCK; k += RAPT_PARTIAL_SUMS) {
+                vf weight = v_exp2_of(p, v_sub(v_load(block_scores + k), max));
+                v_store(block_scores + k, weight);
+                sums = v_add(sums, weight);
+            }
+            v_store(partial + j, sums);
+        }
+        for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) sum += partial[j];
+        memcpy(at, block_scores, (size_t)n * sizeof *block_scores);
+        of_chunk += sum;
+        if ((i + RAPT_BLOCK) % RAPT_CHUNK == 0 || i + RAPT_BLOCK >= keys) total += of_chunk, of_chunk = 0.0f;
+    }
+    float ends[RAPT_VL];
+    if (sink) {
+        v_store(ends, v_exp2_of(p, v_sub(v_set1(sink_score(p, sink)), max)));
+        total += ends[0];
+    }
+    v_store(ends, reciprocal(v_set1(total)));
+    for (int64_t i = 0; i < keys; i++) {
+        char *at = row + i * (int64_t)sizeof(float);
+        float weight = float_at(at);
+        if (weight != 0.0f) weight *= ends[0]; /* of what is masked it stays 0, also where the sum is a NaN */
+        memcpy(at, &weight, sizeof weight);
+    }
+}
+
 const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .name = RAPT_STRING(RAPT_KERNEL_NAME),
     .needs = RAPT_KERNEL_NEEDS,
@@ -263,6 +307,7 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .attend = attend,
     .fold = fold,
     .finish = finish,
+    .weigh_scores = weigh_scores,
     .few_tokens = FEW_TOKENS,
     .linear_scratch_bytes = linear_scratch_bytes,
     .map_tokens = map_tokens,

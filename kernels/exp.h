@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exp2, tanh, GELU and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
+/* exp2, tanh, GELU, SiLU and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
  * Coefficients: minimax fits of the relative error by tools/fit_exp.py, each rounded to f32 before the next was fitted. */
 
 /* 1.5 * 2^23 rounds a small number to an integer when it is added; the 127 more leave the biased exponent in the low bits. */
@@ -64,6 +64,13 @@ static inline vf v_gelu(vf x) {
 static inline vf v_gelu_tanh(vf x) {
     vf y = v_mul(v_fma(v_mul(v_mul(x, x), x), v_set1(0.044715f), x), v_set1(0x1.988454p-1f));
     return v_mul(v_mul(v_set1(0.5f), x), v_add(v_set1(1.0f), v_tanh(y)));
+}
+
+/* x / (1 + exp(-x)); with e = exp(-|x|), which does not overflow, of negative x that is x * e / (1 + e). */
+static inline vf v_silu(vf x) {
+    vf a = v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX)));
+    vf e = v_exp2(v_sub(v_set1(0.0f), a), v_set1(0x1.715476p+0f), v_set1(-127.0f / 0x1.715476p+0f));
+    return v_div(v_select(v_lt(x, v_set1(0.0f)), v_mul(x, e), x), v_add(v_set1(1.0f), e));
 }
 
 /* ln(x) for normal x > 0: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), s = (y - 1) / (y + 1), ln y = 2 atanh s. */

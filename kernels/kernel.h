@@ -4,10 +4,29 @@
 #ifndef RAPT_KERNEL_H
 #define RAPT_KERNEL_H
 
+#include <float.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "rapt_layer.h"
+
+/* The order of operations is the contract, so the compiler must take them as they are written: no option may let it reorder,
+ * approximate, or hold intermediate results more precisely. Contraction of a * b + c shows in no macro of gcc's; where
+ * -ffp-contract=off is missing, rapt_self_check says so. */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(__ASSOCIATIVE_MATH__) ||        \
+    defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || (defined(__GCC_IEC_559) && __GCC_IEC_559 == 0)
+#error "rapt: compile without -ffast-math, -Ofast and their parts; or put -fno-fast-math -ffp-contract=off last"
+#endif
+#if FLT_EVAL_METHOD != 0
+#error "rapt: f32 must be computed in f32; on 32-bit x86 that is -msse2 -mfpmath=sse"
+#endif
+#if FLT_RADIX != 2 || FLT_MANT_DIG != 24 || FLT_MAX_EXP != 128 || DBL_MANT_DIG != 53
+#error "rapt: float and double must be those of IEEE 754"
+#endif
+_Static_assert(sizeof 1.0 == sizeof(double), "rapt: compile without -fsingle-precision-constant");
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
 
 /* Constants of the canonical order (docs/order.md). Changing one changes bits: every kernel, the golden hashes and the document
  * go in the same commit. */
@@ -49,6 +68,9 @@ typedef struct rapt_problem {
     rapt_causal causal;
     int64_t window_left, window_right, local_chunk;
     rapt_layout mask, map, bias, slopes, sinks; /* type 0: none */
+    int64_t mask_keys, bias_keys;               /* columns of a row, and what holds for keys beyond them */
+    rapt_rest mask_rest, bias_rest;
+    bool mask_one_key, bias_one_key; /* does the only element of a row hold for all keys? */
     int64_t map_queries, map_keys;
     rapt_scales k_scales, v_scales;
     int64_t page_size, kv_first;
@@ -57,6 +79,8 @@ typedef struct rapt_problem {
     rapt_layout states; /* if they are left to the caller */
     int64_t state_stride;
     bool unmerged;
+    rapt_layout scores; /* where the scores of a task go that computes nothing else, each times this */
+    float scores_factor;
     /* A logit is score * exponent in base 2 and score * natural in base e; score = <q * q_factor, k>. q_factor is the sign of
      * the scale, so exact, unless the scale is so extreme that score * exponent could leave the range of f32. Where the logits
      * are modified, scores become logits in base e first: score * score_natural, then softcap and what else there is, and
@@ -83,14 +107,17 @@ typedef struct rapt_task {
     const char *mask, *map, *bias, *slopes, *sinks; /* of the entry and that head */
     const char *k_scales, *v_scales;                /* as k and v */
     const char *table;                              /* of the entry, the key/value head, and the token if each has its own */
+    char *scores;                                   /* null: not wanted; of the entry and that head, for key number 0 */
     void *logits_arg;
     int64_t batch;
     int64_t head0; /* the first query head */
     int kv_heads;
-    bool keys_in_lanes;               /* the path: so few rows for each key/value head that lanes are keys */
-    int v_in_k;                       /* V's channels are those of K from this one on; -1: they are not */
-    int64_t q_len, kv_length, prefix; /* of the entry */
-    int64_t ring_start, ring_size;    /* slot of key kv_first, of so many */
+    bool keys_in_lanes;            /* the path: so few rows for each key/value head that lanes are keys */
+    int v_in_k;                    /* V's channels are those of K from this one on; -1: they are not */
+    int64_t kv_length, prefix;     /* of the entry; the prefix in keys, so less the position of key 0 */
+    int64_t query_offset;          /* the position of query 0, counted from key 0 */
+    int64_t key_position;          /* that of key 0 */
+    int64_t ring_start, ring_size; /* slot of key kv_first, of so many */
     int64_t row0, rows;
     int64_t period; /* no tile has rows of two such periods, since these see other blocks of keys; 0: none */
     int64_t chunk0, chunks;
@@ -105,23 +132,22 @@ typedef struct rapt_row_end {
     const char *sink, *v_scales; /* null: none; of the row's head */
 } rapt_row_end;
 
-/* The position, among the keys, of a query token. */
-static inline int64_t rapt_row_position(const rapt_problem *p, int64_t q_len, int64_t kv_length, int64_t token) {
-    return token + (p->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : kv_length - q_len);
+/* Where query 0 stands among the keys of its entry, unless the caller says. */
+static inline int64_t rapt_default_offset(const rapt_problem *p, int64_t q_len, int64_t kv_length) {
+    return p->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : kv_length - q_len;
 }
 
-/* The keys [*first, *end) that a row's token may attend to, an empty range being 0, 0: the one place where causal masks, windows,
- * prefixes and key lengths are interpreted. */
-static inline void rapt_row_range(const rapt_problem *p, int64_t q_len, int64_t kv_length, int64_t prefix, int64_t token,
+/* The keys [*first, *end) that the query which stands at key number at may attend to, an empty range being 0, 0: the one place
+ * where causal masks, windows, prefixes and key lengths are interpreted. key_position: the position of key 0. */
+static inline void rapt_row_range(const rapt_problem *p, int64_t at, int64_t key_position, int64_t kv_length, int64_t prefix,
                                   int64_t *first, int64_t *end) {
-    int64_t at = rapt_row_position(p, q_len, kv_length, token);
     int64_t lo = 0, hi = kv_length;
     if (p->causal != RAPT_CAUSAL_NONE && at + 1 < hi) hi = at + 1;
     if (p->window_right >= 0 && at + p->window_right + 1 < hi) hi = at + p->window_right + 1;
     if (p->window_left >= 0 && at - p->window_left > lo) lo = at - p->window_left;
     if (prefix > hi) hi = prefix < kv_length ? prefix : kv_length;
     if (p->local_chunk > 0) {
-        int64_t start = at - (at % p->local_chunk + p->local_chunk) % p->local_chunk;
+        int64_t within = (at + key_position) % p->local_chunk, start = at - (within < 0 ? within + p->local_chunk : within);
         if (start > lo) lo = start;
         if (start + p->local_chunk < hi) hi = start + p->local_chunk;
     }
@@ -164,13 +190,20 @@ typedef struct rapt_linear_problem {
     int64_t tokens, in, out; /* tokens: of a batch entry */
     rapt_layout x, y, residual, weight;
     rapt_activation activation;
+    rapt_layout gate; /* type 0: none */
 } rapt_linear_problem;
+
+/* The rows that make outputs. */
+typedef struct rapt_linear_weights {
+    const char *rows;
+    const float *bias, *scales; /* null: none */
+} rapt_linear_weights;
 
 typedef struct rapt_linear_task {
     const rapt_linear_problem *problem;
-    const char *x, *residual, *weight;
+    const char *x, *residual;
     char *y;
-    const float *bias, *scales; /* null: none */
+    rapt_linear_weights weight, gate;
     int64_t token0, tokens, out0, outs;
     float *scratch;
 } rapt_linear_task;
@@ -180,6 +213,14 @@ static inline int rapt_score_part(int d_k) { return d_k <= RAPT_SCORE_WHOLE ? RA
 
 /* Bytes of an element of the types that have elements. */
 static inline int64_t rapt_element_bytes(rapt_type type) { return type == RAPT_F32 ? 4 : type == RAPT_INT8 ? 1 : 2; }
+
+/* A token to be normalised. */
+typedef struct rapt_norm_task {
+    const char *x, *residual; /* residual, sum, mean and inverse_deviation: null where there is none */
+    char *y, *sum;
+    float *mean, *inverse_deviation;
+    bool rms; /* by the root of the mean square, rather than by mean and deviation */
+} rapt_norm_task;
 
 /* A kernel: the only symbol that its object exports. */
 typedef struct rapt_kernel {
@@ -197,10 +238,12 @@ typedef struct rapt_kernel {
     void (*attend)(const rapt_task *);
     void (*fold)(const rapt_problem *, float *state, const float *next);      /* both as in RAPT_STATE_M */
     void (*finish)(const rapt_problem *, const rapt_row_end *, float *state); /* which is lost */
+    /* A row of scores of that many keys becomes weights; sink: null, or a logit that joins them. */
+    void (*weigh_scores)(const rapt_problem *, char *row, int64_t keys, const char *sink);
     int few_tokens; /* of a linear map: up to so many, weights are multiplied as they lie in memory */
     size_t (*linear_scratch_bytes)(const rapt_linear_problem *, int64_t tokens, int64_t outs);
     void (*map_tokens)(const rapt_linear_task *);
-    void (*normalise)(const rapt_norm_args *, const char *from, char *to); /* one token */
+    void (*normalise)(const rapt_norm_args *, const rapt_norm_task *);
 } rapt_kernel;
 
 #endif

@@ -244,12 +244,14 @@ static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_
         float bias[RAPT_BLOCK] = {0};
         const block b = block_of(position, row->first, row->end);
         vf slope = v_set1(slope_of(t, row->at.head));
-        vf from = v_set1((float)(rapt_row_position(p, t->q_len, t->kv_length, row->at.token) - position));
+        vf from = v_set1((float)(query_number(t, row->at.token) - position));
         if (p->bias.type && b.first < b.end) {
             float whole[RAPT_BLOCK + RAPT_VL];
-            const char *at = bias_at(t, row->at, position + b.first);
-            stage_rows(p->bias.type, whole, RAPT_BLOCK, &at, 1, 0, b.end - b.first);
-            memcpy(bias + b.first, whole, (size_t)(b.end - b.first) * sizeof *bias);
+            int count;
+            const char *at = bias_at(t, row->at, position, b.first, b.end, &count);
+            stage_rows(p->bias.type, whole, RAPT_BLOCK, &at, 1, 0, count);
+            memcpy(bias + b.first, whole, (size_t)count * sizeof *bias);
+            for (int n = b.first + count; n < b.end && p->bias_one_key; n++) bias[n] = whole[0];
         }
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL)
             v_store(scores + n,
@@ -289,6 +291,7 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
             for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) v_store(at + n, v_mul(v_load(at + n), v_load(scales + n)));
         }
         if (p->modified || ~marks) modify_row(t, row, at, b->position, marks);
+        if (t->scores) leave_scores(t, row->at, b->position, at, 1, b->first, b->end);
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
         float block_max = h_max(max);
         before[i] = m;
@@ -399,7 +402,7 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
     for (int n = b.first; n < b.end; n++) {
         if (!(marks >> n & 1)) continue;
-        if (p->bias.type && !any_above_minus_infinity(p->bias.type, bias_at(t, row->at, b.position + n), 1)) continue;
+        if (p->bias.type && !bias_leaves_any(t, row->at, b.position, n, n + 1)) continue;
         for (int c = 0; c < p->d_v; c += RAPT_VL)
             v_store(row->now.o + c,
                     v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c), v_load(row->now.o + c)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear maps and layer normalisation, in the order of docs/order.md: the channels of a part are summed as RAPT_PARTIAL_SUMS
+/* Linear maps and normalisation, in the order of docs/order.md: the channels of a part are summed as RAPT_PARTIAL_SUMS
  * sums, by channel modulo it. Many tokens lie in lanes, and the rows of the weights are the broadcast side of the tile product,
  * one partial sum after the other; for few tokens a vector of weights is RAPT_VL partial sums as it lies in memory, so that
  * weights are read row by row. Included by attend.h. */
@@ -31,9 +31,36 @@ typedef struct linear_scratch {
                        order of sums][LANES] */
     float *weights; /* [group of rows][ld_weights] */
     float *row;     /* one of them before it is repeated, for COPIES; few tokens: one of them */
-    float *c;       /* for each tile [group][LANES]; few: as in map_rows */
-    float *rows;    /* [RAPT_VL][padded group]: of the output, and of the residual */
+    float *c[2]; /* of the weights and of the gate, for each tile [group][LANES]; few, for one after the other: as in map_rows */
+    float *rows; /* [RAPT_VL][padded group]: of the output, and of the residual */
 } linear_scratch;
+
+/* The weights' types, as RAPT_KV_TYPES lists them. */
+#define RAPT_LINEAR_TYPES(RAPT_TYPE)                                                                                             \
+    RAPT_TYPE(RAPT_F32, f32, 1, 4)                                                                                               \
+    RAPT_TYPE(RAPT_F16, f16, 1, 2)                                                                                               \
+    RAPT_TYPE(RAPT_BF16, bf16, 1, 2)                                                                                             \
+    RAPT_TYPE(RAPT_INT8, int8, 1, 1)                                                                                             \
+    RAPT_TYPE(RAPT_Q8_0, q8_0, 32, 34)                                                                                           \
+    RAPT_TYPE(RAPT_Q4_0, q4_0, 32, 18)
+
+/* Bytes of so many channels of a row of weights. */
+static inline int64_t weight_bytes(rapt_type type, int64_t channels) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    case name:                                                                                                                   \
+        return channels / group * bytes;
+        RAPT_LINEAR_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        return 0;
+    }
+}
+
+/* The weights and the layout of the map itself, or of its gate. */
+static inline const rapt_linear_weights *weights_of(const rapt_linear_task *t, bool gate) { return gate ? &t->gate : &t->weight; }
+static inline const rapt_layout *layout_of(const rapt_linear_problem *p, bool gate) { return gate ? &p->gate : &p->weight; }
+static inline bool gated(const rapt_linear_problem *p) { return p->gate.type != 0; }
 
 static inline int part_channels(const rapt_linear_problem *p, int64_t part) {
     return smaller(RAPT_LINEAR_PART, p->in - part * RAPT_LINEAR_PART);
@@ -59,8 +86,10 @@ static int most_rows(const rapt_linear_problem *p) {
     return smaller(larger(rows, 48), MOST_ROWS);
 }
 
-/* and tiles of tokens that are multiplied with each such group. */
-static int most_tiles(const rapt_linear_problem *p) { return larger(1, smaller(MOST_TILES, STAGED_TOKENS / (p->in * LANES))); }
+/* and tiles of tokens that are multiplied with each such group; with a gate, each has twice the products. */
+static int most_tiles(const rapt_linear_problem *p) {
+    return larger(1, smaller(MOST_TILES >> gated(p), STAGED_TOKENS / (p->in * LANES)));
+}
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear_scratch *s, int64_t tokens, int64_t outs) {
@@ -69,18 +98,19 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
         *s = (linear_scratch){
             .x = take(memory, &used, (size_t)tokens * in),
             .row = take(memory, &used, in),
-            .c = take(memory, &used,
-                      (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS * (size_t)tokens * RAPT_PARTIAL_SUMS),
+            .c = {take(memory, &used,
+                       (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS * (size_t)tokens * RAPT_PARTIAL_SUMS)},
             .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
         return used;
     }
     size_t tiles = (size_t)smaller(most_tiles(p), (tokens + LANES - 1) / LANES),
            group = padded((size_t)smaller(most_rows(p), outs));
-    *s = (linear_scratch){.x = take(memory, &used, tiles * in * LANES),
-                          .weights = take(memory, &used, group * ld_weights(p)),
-                          .row = take(memory, &used, COPIES == 1 ? 0 : ld_weights(p)),
-                          .c = take(memory, &used, tiles * group * LANES),
-                          .rows = take(memory, &used, (RAPT_VL + 1) * (group + RAPT_VL))};
+    *s = (linear_scratch){
+        .x = take(memory, &used, tiles * in * LANES),
+        .weights = take(memory, &used, group * ld_weights(p)),
+        .row = take(memory, &used, COPIES == 1 ? 0 : ld_weights(p)),
+        .c = {take(memory, &used, tiles * group * LANES), take(memory, &used, gated(p) ? tiles * group * LANES : 0)},
+        .rows = take(memory, &used, (RAPT_VL + 1) * (group + RAPT_VL))};
     return used;
 }
 
@@ -97,6 +127,8 @@ static RAPT_INLINE vf mapped(rapt_activation activation, vf sum, vf scale, vf bi
         return v_gelu(y);
     case RAPT_GELU_TANH:
         return v_gelu_tanh(y);
+    case RAPT_SILU:
+        return v_silu(y);
     default:
         return y;
     }
@@ -122,15 +154,17 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's channels lie in groups
  * of RAPT_PARTIAL_SUMS, ldx floats from group to group, filled up with zeros. nr and nt are constants wherever this is called. */
-static RAPT_INLINE void map_tile(load_channels *load, const size_t bytes, const int nr, const int nt, const char *weights,
-                                 size_t stride, size_t ahead, const float *x, size_t ldx, int channels, float *sums, size_t ld) {
+static RAPT_INLINE void map_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
+                                 const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
+                                 float *sums, size_t ld) {
+    const int line = group == 1 ? 64 / (int)bytes : 64 / (int)bytes * group; /* channels that a cache line has at most */
     vf acc[16], w[8];
     RAPT_UNROLL for (int a = 0; a < nr * nt * SUM_VECTORS; a++) acc[a] = v_set1(0.0f);
     for (int i = 0; i < channels; i += RAPT_PARTIAL_SUMS, x += ldx) {
-        if (bytes == sizeof(float) || i * bytes % 64 == 0)
-            RAPT_UNROLL for (int r = 0; r < nr; r++) prefetch(weights, (size_t)r * stride + (size_t)i * bytes + ahead);
+        if (i % line == 0)
+            RAPT_UNROLL for (int r = 0; r < nr; r++) prefetch(weights, (size_t)r * stride + (size_t)(i / group) * bytes + ahead);
         RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
-            if (i + RAPT_PARTIAL_SUMS <= channels)
+            if (group > 1 || i + RAPT_PARTIAL_SUMS <= channels)
                 RAPT_UNROLL for (int r = 0; r < nr; r++) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
             else {
                 int at = smaller(i + v * RAPT_VL, channels), left = smaller(RAPT_VL, channels - at);
@@ -160,16 +194,16 @@ static inline int power_below(int n, int most) {
 static inline int map_rows_of(const int nt) { return MAP_SUMS / nt > 8 ? 8 : MAP_SUMS / nt; }
 
 /* All parts of a row or some, and all tokens, so that weights come from memory once, as they lie there. */
-static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, const char *weights, size_t stride, int rows,
-                                    const float *x, int tokens, int64_t in, float *sums) {
-    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, row = (size_t)in * bytes,
+static RAPT_INLINE void map_rows_as(load_channels *load, const int group, const size_t bytes, const char *weights, size_t stride,
+                                    int rows, const float *x, int tokens, int64_t in, float *sums) {
+    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, row = (size_t)(in / group) * bytes,
                  ahead = row < LONG_ROW ? SHORT_AHEAD : LONG_AHEAD;
     const int most = power_below(tokens, MAP_TOKENS), many = map_rows_of(most);
     const bool several = most == MAP_TOKENS || row >= LONG_ROW;
     for (int r = 0, nr; r < rows; r += nr) {
         nr = several && rows - r >= many ? many : 1;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART) {
-            const char *from = weights + (size_t)r * stride + (size_t)first * bytes;
+            const char *from = weights + (size_t)r * stride + (size_t)(first / group) * bytes;
             float *to = sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld;
             int channels = smaller(RAPT_LINEAR_PART, in - first);
             for (int t = 0, nt; t < tokens; t += nt) {
@@ -181,8 +215,8 @@ static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, con
                     float *into = to + (size_t)i * ld + t * RAPT_PARTIAL_SUMS;
 #define RAPT_MAP(n)                                                                                                              \
     if (n > MAP_TOKENS || nt != n) {                                                                                             \
-    } else if (step > 1) map_tile(load, bytes, map_rows_of(n), n, w, stride, ahead, token, ld, channels, into, ld);              \
-    else map_tile(load, bytes, 1, n, w, stride, ahead, token, ld, channels, into, ld)
+    } else if (step > 1) map_tile(load, group, bytes, map_rows_of(n), n, w, stride, ahead, token, ld, channels, into, ld);       \
+    else map_tile(load, group, bytes, 1, n, w, stride, ahead, token, ld, channels, into, ld)
                     RAPT_MAP(8);
                     RAPT_MAP(4);
                     RAPT_MAP(2);
@@ -194,16 +228,11 @@ static RAPT_INLINE void map_rows_as(load_channels *load, const size_t bytes, con
     }
 }
 
-/* The weights' types. */
-#define RAPT_LINEAR_TYPES(RAPT_TYPE)                                                                                             \
-    RAPT_TYPES(RAPT_TYPE)                                                                                                        \
-    RAPT_TYPE(RAPT_INT8, int8, 1)
-
 /* sums[part][r][t][RAPT_PARTIAL_SUMS] of rows and tokens, which are few; there is room for RAPT_PARTIAL_SUMS rows. */
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void map_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, int tokens,        \
                                                 int64_t in, float *sums) {                                                       \
-        map_rows_as(load_##suffix, bytes, weights, stride, rows, x, tokens, in, sums);                                           \
+        map_rows_as(load_##suffix, group, bytes, weights, stride, rows, x, tokens, in, sums);                                    \
     }
 RAPT_LINEAR_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
@@ -211,7 +240,7 @@ RAPT_LINEAR_TYPES(RAPT_TYPE)
 static void map_rows(rapt_type type, const char *weights, size_t stride, int rows, const float *x, int tokens, int64_t in,
                      float *sums) {
     switch (type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     case name:                                                                                                                   \
         map_rows_##suffix(weights, stride, rows, x, tokens, in, sums);                                                           \
         break;
@@ -233,12 +262,40 @@ static void add_sums(vf total[SUM_VECTORS], const float *sums, size_t ld) {
         }
 }
 
+/* ends[token][...] = the outputs of so many rows, up to RAPT_PARTIAL_SUMS, of the weights or the gate. */
+static void map_few_rows(const rapt_linear_task *t, const linear_scratch *s, bool gate, int64_t out, int rows,
+                         vf ends[][SUM_VECTORS]) {
+    const rapt_linear_problem *p = t->problem;
+    const rapt_linear_weights *w = weights_of(t, gate);
+    const rapt_layout *layout = layout_of(p, gate);
+    const rapt_activation activation = gate == gated(p) ? p->activation : RAPT_ACTIVATION_NONE; /* of the gate, if there is one */
+    int tokens = (int)t->tokens;
+    size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)layout->token_stride;
+    for (int i = 0; i < tokens; i++)
+        for (int v = 0; v < SUM_VECTORS; v++) ends[i][v] = v_set1(0.0f);
+    map_rows(layout->type, w->rows + (size_t)out * stride, stride, rows, s->x, tokens, p->in, s->c[0]);
+    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
+        float *sums = s->c[0] + (size_t)part * RAPT_PARTIAL_SUMS * ld;
+        memset(sums + (size_t)rows * ld, 0, (size_t)(RAPT_PARTIAL_SUMS - rows) * ld * sizeof *sums);
+        for (int i = 0; i < tokens; i++) add_sums(ends[i], sums + i * RAPT_PARTIAL_SUMS, ld);
+    }
+    float scales[RAPT_PARTIAL_SUMS], biases[RAPT_PARTIAL_SUMS];
+    for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
+        int64_t n = out + smaller(r, rows - 1);
+        scales[r] = w->scales ? w->scales[n] : 1.0f;
+        biases[r] = w->bias ? w->bias[n] : 0.0f;
+    }
+    for (int i = 0; i < tokens; i++)
+        for (int v = 0; v < SUM_VECTORS; v++)
+            ends[i][v] = mapped(activation, ends[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL));
+}
+
 static void map_few_tokens(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     linear_scratch s;
     int tokens = (int)t->tokens;
     lay_out_linear(p, t->scratch, &s, tokens, t->outs);
-    size_t in = padded((size_t)p->in), ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)p->weight.token_stride;
+    size_t in = padded((size_t)p->in);
     for (int i = 0; i < tokens; i++) {
         const char *row = t->x + token_offset(p, &p->x, t->token0 + i);
         memset(s.row + in - RAPT_PARTIAL_SUMS, 0, RAPT_PARTIAL_SUMS * sizeof *s.row);
@@ -248,25 +305,12 @@ static void map_few_tokens(const rapt_linear_task *t) {
     }
     for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS) {
         int rows = smaller(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out);
-        vf total[FEW_TOKENS][SUM_VECTORS];
-        for (int i = 0; i < tokens; i++)
-            for (int v = 0; v < SUM_VECTORS; v++) total[i][v] = v_set1(0.0f);
-        map_rows(p->weight.type, t->weight + (size_t)out * stride, stride, rows, s.x, tokens, p->in, s.c);
-        for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
-            float *sums = s.c + (size_t)part * RAPT_PARTIAL_SUMS * ld;
-            memset(sums + (size_t)rows * ld, 0, (size_t)(RAPT_PARTIAL_SUMS - rows) * ld * sizeof *sums);
-            for (int i = 0; i < tokens; i++) add_sums(total[i], sums + i * RAPT_PARTIAL_SUMS, ld);
-        }
-        float scales[RAPT_PARTIAL_SUMS], biases[RAPT_PARTIAL_SUMS];
-        for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
-            int64_t n = out + smaller(r, rows - 1);
-            scales[r] = t->scales ? t->scales[n] : 1.0f;
-            biases[r] = t->bias ? t->bias[n] : 0.0f;
-        }
+        vf ends[FEW_TOKENS][SUM_VECTORS], gates[FEW_TOKENS][SUM_VECTORS];
+        map_few_rows(t, &s, false, out, rows, ends);
+        if (gated(p)) map_few_rows(t, &s, true, out, rows, gates);
         for (int i = 0; i < tokens; i++) {
             for (int v = 0; v < SUM_VECTORS; v++)
-                v_store(s.rows + v * RAPT_VL,
-                        mapped(p->activation, total[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL)));
+                v_store(s.rows + v * RAPT_VL, gated(p) ? v_mul(gates[i][v], ends[i][v]) : ends[i][v]);
             write_outputs(t, t->token0 + i, out, rows, s.rows, s.rows + RAPT_PARTIAL_SUMS);
         }
     }
@@ -296,20 +340,29 @@ static void stage_groups(rapt_type type, float *to, size_t ld, const char *const
     else stage_columns(type, to, ld, groups, n, 0, RAPT_PARTIAL_SUMS);
 }
 
-/* A part of some rows of weights. */
-static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, int64_t out, int rows, int64_t part) {
+/* A part of some rows of the weights or the gate. */
+static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bool gate, int64_t out, int rows, int64_t part) {
     const rapt_linear_problem *p = t->problem;
-    const int bytes = (int)rapt_element_bytes(p->weight.type);
+    const rapt_layout *layout = layout_of(p, gate);
+    const bool in_groups = layout->type == RAPT_Q8_0 || layout->type == RAPT_Q4_0; /* then they are converted first */
+    const rapt_type type = in_groups ? RAPT_F32 : layout->type;
+    const int bytes = (int)rapt_element_bytes(type);
     int channels = part_channels(p, part), whole = channels / RAPT_PARTIAL_SUMS, rest = channels % RAPT_PARTIAL_SUMS;
     size_t runs = padded((size_t)part_runs(channels)), ld = ld_weights(p);
     for (int r = 0; r < rows; r++) {
-        const char *from = t->weight + (size_t)((out + r) * p->weight.token_stride + part * RAPT_LINEAR_PART * bytes);
+        const char *from = weights_of(t, gate)->rows + (size_t)((out + r) * layout->token_stride) +
+                           weight_bytes(layout->type, part * RAPT_LINEAR_PART);
         const char *groups[RAPT_LINEAR_PART / RAPT_PARTIAL_SUMS + RAPT_VL];
+        float converted[RAPT_LINEAR_PART];
         float *row = s->weights + (size_t)r * ld, *to = COPIES == 1 ? row : s->row, left[2 * RAPT_PARTIAL_SUMS];
+        if (in_groups) {
+            stage_rows(layout->type, converted, 0, &from, 1, 0, channels);
+            from = (const char *)converted;
+        }
         for (int g = 0; g < whole + RAPT_VL - 1; g++)
             groups[g] = from + (size_t)smaller(g, larger(0, whole - 1)) * (size_t)(RAPT_PARTIAL_SUMS * bytes);
-        if (whole > 0) stage_groups(p->weight.type, to, runs, groups, (whole + RAPT_VL - 1) / RAPT_VL * RAPT_VL);
-        if (rest > 0) stage_rows(p->weight.type, left, 0, &from, 1, whole * RAPT_PARTIAL_SUMS, rest);
+        if (whole > 0) stage_groups(type, to, runs, groups, (whole + RAPT_VL - 1) / RAPT_VL * RAPT_VL);
+        if (rest > 0) stage_rows(type, left, 0, &from, 1, whole * RAPT_PARTIAL_SUMS, rest);
         for (int i = 0; i < rest; i++) to[(size_t)i * runs + (size_t)whole] = left[i];
         for (size_t i = 0; COPIES > 1 && i < runs * RAPT_PARTIAL_SUMS; i++) v_store(row + i * COPIES, v_broadcast(to + i));
     }
@@ -317,15 +370,21 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, in
 
 /* The weights that are staged after a part of those from out on, to be prefetched while so many register tiles are computed;
  * there is room for MOST_ROWS rows. */
-static coming coming_weights(const rapt_linear_task *t, int64_t out, int group, int64_t part, int tiles, const char **rows) {
+static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, int group, int64_t part, int tiles,
+                             const char **rows) {
     const rapt_linear_problem *p = t->problem;
-    const int64_t bytes = rapt_element_bytes(p->weight.type);
-    if (++part * RAPT_LINEAR_PART >= p->in) part = 0, out += group;
+    if (++part * RAPT_LINEAR_PART >= p->in) {
+        part = 0;
+        if (gate == gated(p)) out += group;
+        gate = gate != gated(p);
+    }
+    const rapt_layout *layout = layout_of(p, gate);
     int n = smaller(group, t->out0 + t->outs - out);
     if (n <= 0 || tiles <= 0) return (coming){0};
     for (int i = 0; i < n; i++)
-        rows[i] = t->weight + (size_t)((out + i) * p->weight.token_stride + part * RAPT_LINEAR_PART * bytes);
-    size_t row = (size_t)(part_channels(p, part) * bytes), lines = (row + 63) / 64 * (size_t)n;
+        rows[i] = weights_of(t, gate)->rows + (size_t)((out + i) * layout->token_stride) +
+                  weight_bytes(layout->type, part * RAPT_LINEAR_PART);
+    size_t row = (size_t)weight_bytes(layout->type, part_channels(p, part)), lines = (row + 63) / 64 * (size_t)n;
     return (coming){.rows = rows, .left = n, .bytes = row, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
@@ -348,9 +407,15 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
                      rows, vectors);
 }
 
-/* The outputs of some rows of weights for the tokens of a tile; f32 without a residual goes where it belongs at once. */
+/* What output number out of RAPT_VL tokens is, their sums lying at from. */
+static RAPT_INLINE vf end_of(rapt_activation activation, const rapt_linear_weights *w, int64_t out, const float *from) {
+    return mapped(activation, v_load(from), v_set1(w->scales ? w->scales[out] : 1.0f), v_set1(w->bias ? w->bias[out] : 0.0f));
+}
+
+/* The outputs of some rows of weights for the tokens of a tile; f32 without a residual goes where it belongs at once. c, gate:
+ * the sums, of the gate if there is one. */
 static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_t token, int tokens, int64_t out, int outs,
-                      const float *c) {
+                      const float *c, const float *gate) {
     const rapt_linear_problem *p = t->problem;
     size_t ld = (size_t)(outs + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
     for (int i = 0; i < tokens; i += RAPT_VL) {
@@ -362,8 +427,10 @@ static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_
             vf square[RAPT_VL]; /* beyond the outputs, the last one again */
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 int at = smaller(n + j, outs - 1);
-                square[j] = mapped(p->activation, v_load(c + (size_t)at * LANES + i),
-                                   v_set1(t->scales ? t->scales[out + at] : 1.0f), v_set1(t->bias ? t->bias[out + at] : 0.0f));
+                if (!gate) square[j] = end_of(p->activation, &t->weight, out + at, c + (size_t)at * LANES + i);
+                else
+                    square[j] = v_mul(end_of(p->activation, &t->gate, out + at, gate + (size_t)at * LANES + i),
+                                      end_of(RAPT_ACTIVATION_NONE, &t->weight, out + at, c + (size_t)at * LANES + i));
             }
             v_transpose(square);
             if (n < at_once) RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(y[j] + (size_t)n * sizeof(float), square[j]);
@@ -394,19 +461,22 @@ static void map_tokens(const rapt_linear_task *t) {
             stage_tokens(t, first + i * LANES, smaller(LANES, tokens - i * LANES), s.x + (size_t)i * tile_floats);
         for (int64_t out = t->out0; out < t->out0 + t->outs; out += group) {
             int rows = smaller(group, t->out0 + t->outs - out);
-            for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
-                const char *next[MOST_ROWS];
-                coming ahead = coming_weights(t, out, group, part,
-                                              tiles * RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS), next);
-                stage_weights(t, &s, out, rows, part);
-                for (int i = 0; i < tiles; i++)
-                    multiply_part(p, &s, part, s.x + (size_t)i * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * LANES,
-                                  s.c + (size_t)(i * group * LANES), rows,
-                                  (smaller(LANES, tokens - i * LANES) + RAPT_VL - 1) / RAPT_VL, &ahead);
+            for (int gate = 0; gate <= gated(p); gate++)
+                for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
+                    const char *next[MOST_ROWS];
+                    coming ahead = coming_weights(t, gate, out, group, part,
+                                                  tiles * RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS), next);
+                    stage_weights(t, &s, gate, out, rows, part);
+                    for (int i = 0; i < tiles; i++)
+                        multiply_part(p, &s, part, s.x + (size_t)i * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * LANES,
+                                      s.c[gate] + (size_t)(i * group * LANES), rows,
+                                      (smaller(LANES, tokens - i * LANES) + RAPT_VL - 1) / RAPT_VL, &ahead);
+                }
+            for (int i = 0; i < tiles; i++) {
+                size_t at = (size_t)(i * group * LANES);
+                end_lanes(t, &s, first + i * LANES, smaller(LANES, tokens - i * LANES), out, rows, s.c[0] + at,
+                          gated(p) ? s.c[1] + at : NULL);
             }
-            for (int i = 0; i < tiles; i++)
-                end_lanes(t, &s, first + i * LANES, smaller(LANES, tokens - i * LANES), out, rows,
-                          s.c + (size_t)(i * group * LANES));
         }
     }
 }
@@ -416,82 +486,89 @@ static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens,
     return tokens > 0 && outs > 0 ? sizeof(float) * lay_out_linear(p, NULL, &s, tokens, outs) : 0;
 }
 
-/* ---- Layer normalisation ------------------------------------------------------------------------------------------------- */
+/* ---- Normalisation ------------------------------------------------------------------------------------------------------- */
 
-/* The sum over a row of (x - mean) - rest, squared if squares; channels in lanes. */
-static RAPT_INLINE float sum_row(load_channels *load, const size_t bytes, const char *row, int channels, float mean, float rest,
-                                 bool squares) {
+/* Channels of a token that are held as f32 at a time: a token of up to so many is converted once. */
+enum { NORM_PART = 2048 };
+
+/* A token with its residual, as f32: in place where it lies so and has none. */
+typedef struct norm_row {
+    const rapt_norm_args *args;
+    const rapt_norm_task *task;
+    int channels, staged; /* staged: the first channel of what z and other hold; -1: nothing yet */
+    float z[NORM_PART + RAPT_PARTIAL_SUMS], other[NORM_PART + RAPT_PARTIAL_SUMS];
+} norm_row;
+
+/* The n channels from first on, a multiple of NORM_PART. */
+static const char *norm_part(norm_row *row, int first, int n) {
+    const rapt_norm_args *a = row->args;
+    if (a->x.type == RAPT_F32 && !row->task->residual) return row->task->x + (size_t)first * sizeof(float);
+    if (row->staged == first) return (const char *)row->z;
+    stage_rows(a->x.type, row->z, 0, &row->task->x, 1, first, n);
+    if (row->task->residual) {
+        stage_rows(a->residual.type, row->other, 0, &row->task->residual, 1, first, n);
+        for (int i = 0; i < n; i += RAPT_VL) v_store(row->z + i, v_add(v_load(row->z + i), v_load(row->other + i)));
+    }
+    row->staged = first;
+    return (const char *)row->z;
+}
+
+/* The sum over a token of (z - mean) - rest, squared if squares; channels in lanes. */
+static RAPT_INLINE float sum_row(norm_row *row, float mean, float rest, const bool squares) {
     float sums[RAPT_PARTIAL_SUMS], total = 0.0f;
     vf acc[SUM_VECTORS], center = v_set1(mean), correction = v_set1(rest);
     for (int v = 0; v < SUM_VECTORS; v++) acc[v] = v_set1(0.0f);
-    int i = 0;
-    for (; i + RAPT_PARTIAL_SUMS <= channels; i += RAPT_PARTIAL_SUMS) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
-            vf x = v_sub(v_sub(load(row, i + v * RAPT_VL), center), correction);
-            acc[v] = squares ? v_fma(x, x, acc[v]) : v_add(acc[v], x);
+    for (int first = 0; first < row->channels; first += NORM_PART) {
+        int n = smaller(NORM_PART, row->channels - first), i = 0;
+        const char *z = norm_part(row, first, n);
+        for (; i + RAPT_PARTIAL_SUMS <= n; i += RAPT_PARTIAL_SUMS) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
+                vf x = v_sub(v_sub(load_f32(z, i + v * RAPT_VL), center), correction);
+                acc[v] = squares ? v_fma(x, x, acc[v]) : v_add(acc[v], x);
+            }
+        if (first + n < row->channels) continue;
+        for (int v = 0; v < SUM_VECTORS; v++) v_store(sums + v * RAPT_VL, acc[v]);
+        for (int r = 0; i < n; i++, r++) {
+            float x = (float_at(z + (size_t)i * sizeof x) - mean) - rest;
+            sums[r] = squares ? s_fma(x, x, sums[r]) : sums[r] + x;
         }
-    for (int v = 0; v < SUM_VECTORS; v++) v_store(sums + v * RAPT_VL, acc[v]);
-    for (int r = 0; i < channels; i++, r++) {
-        float part[RAPT_VL];
-        v_store(part, load_part(load, bytes, row + (size_t)i * bytes, 1));
-        float x = (part[0] - mean) - rest;
-        sums[r] = squares ? s_fma(x, x, sums[r]) : sums[r] + x;
     }
     for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) total += sums[r];
     return total;
 }
 
-static RAPT_INLINE void normalise_row(load_channels *load, const size_t bytes, store_word *store, const size_t to_bytes,
-                                      const rapt_norm_args *a, const char *from, char *to) {
-    int channels = (int)a->channels;
-    /* The mean in two parts: where it is large beside the deviations, an f32 alone is off by more than their own rounding. */
-    float mean = sum_row(load, bytes, from, channels, 0.0f, 0.0f, false) / (float)channels;
-    float rest = sum_row(load, bytes, from, channels, mean, 0.0f, false) / (float)channels;
-    float variance = sum_row(load, bytes, from, channels, mean, rest, true) / (float)channels;
-    vf center = v_set1(mean), correction = v_set1(rest), factor = v_set1(1.0f / __builtin_sqrtf(variance + a->epsilon));
-    for (int i = 0; i < channels; i += RAPT_VL) {
-        int left = smaller(RAPT_VL, channels - i);
-        bool whole = left == RAPT_VL;
-        vf x = whole ? load(from, i) : load_part(load, bytes, from + (size_t)i * bytes, left);
-        vf weight = v_set1(1.0f), bias = v_set1(0.0f);
-        if (a->weight) weight = whole ? v_load(a->weight + i) : load_part(load_f32, 4, (const char *)(a->weight + i), left);
-        if (a->bias) bias = whole ? v_load(a->bias + i) : load_part(load_f32, 4, (const char *)(a->bias + i), left);
-        vf y = v_fma(v_mul(v_sub(v_sub(x, center), correction), factor), weight, bias);
-        if (whole) {
-            store(to + (size_t)i * to_bytes, y);
-            continue;
-        }
-        char part[RAPT_VL * 4];
-        store(part, y);
-        memcpy(to + (size_t)i * to_bytes, part, (size_t)left * to_bytes);
-    }
+/* RAPT_VL of n floats at from, the others 0. */
+static RAPT_INLINE vf load_up_to(const void *from, int n) {
+    return n >= RAPT_VL ? v_load(from) : load_part(load_f32, sizeof(float), from, n);
 }
 
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    static void normalise_##suffix(const rapt_norm_args *a, const char *from, char *to) {                                        \
-        switch (a->y.type) {                                                                                                     \
-        case RAPT_F16:                                                                                                           \
-            normalise_row(load_##suffix, bytes, v_store_f16, 2, a, from, to);                                                    \
-            break;                                                                                                               \
-        case RAPT_BF16:                                                                                                          \
-            normalise_row(load_##suffix, bytes, v_store_bf16, 2, a, from, to);                                                   \
-            break;                                                                                                               \
-        default:                                                                                                                 \
-            normalise_row(load_##suffix, bytes, v_store_f32, 4, a, from, to);                                                    \
-            break;                                                                                                               \
-        }                                                                                                                        \
+static void normalise(const rapt_norm_args *a, const rapt_norm_task *t) {
+    norm_row row;
+    row.args = a, row.task = t, row.channels = (int)a->channels, row.staged = -1;
+    float mean = 0.0f, rest = 0.0f, channels = (float)row.channels;
+    if (!t->rms) {
+        /* In two parts: where the mean is large beside the deviations, an f32 alone is off by more than their own rounding. */
+        mean = sum_row(&row, 0.0f, 0.0f, false) / channels;
+        rest = sum_row(&row, mean, 0.0f, false) / channels;
     }
-RAPT_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-
-static void normalise(const rapt_norm_args *a, const char *from, char *to) {
-    switch (a->x.type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
-    case name:                                                                                                                   \
-        normalise_##suffix(a, from, to);                                                                                         \
-        break;
-        RAPT_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-    default:
-        break;
+    float inverse = 1.0f / __builtin_sqrtf(sum_row(&row, mean, rest, true) / channels + a->epsilon);
+    if (t->mean) *t->mean = mean + rest;
+    if (t->inverse_deviation) *t->inverse_deviation = inverse;
+    vf center = v_set1(mean), correction = v_set1(rest), factor = v_set1(inverse);
+    const size_t y_bytes = (size_t)rapt_element_bytes(a->y.type), sum_bytes = (size_t)rapt_element_bytes(a->sum.type);
+    for (int first = 0; first < row.channels; first += NORM_PART) {
+        int n = smaller(NORM_PART, row.channels - first);
+        const char *z = norm_part(&row, first, n);
+        if (t->sum) {
+            for (int i = 0; i < n; i += RAPT_VL) v_store(row.other + i, load_up_to(z + (size_t)i * sizeof(float), n - i));
+            store_row(a->sum.type, t->sum + (size_t)first * sum_bytes, row.other, n);
+        }
+        for (int i = 0; i < n; i += RAPT_VL) {
+            vf weight = v_set1(1.0f), bias = v_set1(0.0f);
+            if (a->weight) weight = load_up_to(a->weight + first + i, n - i);
+            if (a->bias) bias = load_up_to(a->bias + first + i, n - i);
+            vf x = v_sub(v_sub(load_up_to(z + (size_t)i * sizeof(float), n - i), center), correction);
+            v_store(row.other + i, v_fma(v_mul(x, factor), weight, bias));
+        }
+        store_row(a->y.type, t->y + (size_t)first * y_bytes, row.other, n);
     }
 }

@@ -2,16 +2,23 @@
 /* What becomes of scores before the softmax, lane by lane: factors of keys, softcap, ALiBi, bias, and which keys count at all.
  * Included by attend.h. */
 
-/* The end of the keys that exist here. */
+/* The end of the keys that exist here, and that no mask or bias excludes by having no column for them. */
 static inline int64_t key_end(const rapt_task *t) {
-    int64_t stored = t->problem->kv_first + t->ring_size;
-    return t->kv_length < stored ? t->kv_length : stored;
+    const rapt_problem *p = t->problem;
+    int64_t end = p->kv_first + t->ring_size;
+    if (t->kv_length < end) end = t->kv_length;
+    if (p->mask_rest == RAPT_REST_MASKED && p->mask_keys - t->key_position < end) end = p->mask_keys - t->key_position;
+    if (p->bias_rest == RAPT_REST_MASKED && p->bias_keys - t->key_position < end) end = p->bias_keys - t->key_position;
+    return end;
 }
 
-/* Those of them that the row may attend to by its position. */
+/* Where a query stands, as the number of a key. */
+static inline int64_t query_number(const rapt_task *t, int64_t token) { return t->query_offset + token; }
+
+/* The keys that the row may attend to by its position. */
 static void row_range(const rapt_task *t, int64_t token, int64_t *first, int64_t *end) {
     const rapt_problem *p = t->problem;
-    rapt_row_range(p, t->q_len, t->kv_length, t->prefix, token, first, end);
+    rapt_row_range(p, query_number(t, token), t->key_position, t->kv_length, t->prefix, first, end);
     if (*first < p->kv_first) *first = p->kv_first;
     if (*end > key_end(t)) *end = key_end(t);
     if (*first >= *end) *first = *end = 0;
@@ -38,12 +45,14 @@ static uint64_t bits_of_bytes(const char *from, int n) {
     return bits;
 }
 
-static uint64_t bits_of_bits(const char *from, int n) {
-    unsigned char bytes[8] = {0};
+/* Bit i: bit first + i of a row. */
+static uint64_t bits_of_bits(const char *row, int64_t first, int n) {
+    unsigned char bytes[9] = {0};
     uint64_t bits = 0;
-    memcpy(bytes, from, (size_t)(n + 7) / 8);
+    int skipped = (int)(first % 8);
+    memcpy(bytes, row + first / 8, (size_t)(skipped + n + 7) / 8);
     for (int i = 0; i < 8; i++) bits |= (uint64_t)bytes[i] << 8 * i;
-    return bits;
+    return skipped ? bits >> skipped | (uint64_t)bytes[8] << (64 - skipped) : bits;
 }
 
 /* Is there anything but -inf among n elements of a bias? */
@@ -59,7 +68,39 @@ static bool any_above_minus_infinity(rapt_type type, const char *from, int n) {
 
 /* The row of the map that is a query's. */
 static inline const char *map_row(const rapt_task *t, row_cursor at) {
-    return t->map + row_offset(&t->problem->map, (row_cursor){at.token / t->problem->map_queries, at.head});
+    return !t->map ? NULL : t->map + row_offset(&t->problem->map, (row_cursor){at.token / t->problem->map_queries, at.head});
+}
+
+static inline size_t bias_element(const rapt_problem *p) { return p->bias.type == RAPT_F32 ? sizeof(float) : sizeof(uint16_t); }
+
+/* The end of the keys of a block, counted from its first one and at most to, for which a row of so many columns has one; column
+ * is that of the block's key 0. */
+static inline int columns_end(int64_t columns, int64_t column, int to) {
+    int64_t left = columns - column;
+    return left >= to ? to : larger(0, left);
+}
+
+/* Bit n, from <= n < to: does the row's mask say that it attends to key n of the block at position? */
+static uint64_t unmasked_keys(const rapt_task *t, row_cursor at, int64_t position, int from, int to) {
+    const rapt_problem *p = t->problem;
+    const char *row = t->mask + row_offset(&p->mask, at);
+    int64_t column = position + t->key_position;
+    if (p->mask_one_key) return (p->mask.type == RAPT_BOOL ? *row != 0 : *row & 1) ? ~UINT64_C(0) : 0;
+    int end = columns_end(p->mask_keys, column, to);
+    uint64_t bits = end < to ? ~UINT64_C(0) << end : 0; /* what is beyond is attended to, or not in the row's range */
+    if (from >= end) return bits;
+    if (p->mask.type == RAPT_BOOL) return bits | bits_of_bytes(row + column + from, end - from) << from;
+    return bits | (bits_of_bits(row, column + from, end - from) & ~UINT64_C(0) >> (RAPT_BLOCK - (end - from))) << from;
+}
+
+/* Does the row's bias leave any of the keys [from, to) of the block at position? */
+static bool bias_leaves_any(const rapt_task *t, row_cursor at, int64_t position, int from, int to) {
+    const rapt_problem *p = t->problem;
+    const char *row = t->bias + row_offset(&p->bias, at);
+    int64_t column = position + t->key_position;
+    if (p->bias_one_key) return any_above_minus_infinity(p->bias.type, row, 1);
+    int end = columns_end(p->bias_keys, column, to);
+    return end < to || any_above_minus_infinity(p->bias.type, row + (size_t)(column + from) * bias_element(p), end - from);
 }
 
 /* Bit n: may the row attend to key position + n, as far as range, map and mask say? No bit where the bias rules all out.
@@ -70,20 +111,18 @@ static uint64_t attended_keys(const rapt_task *t, row_cursor at, const char *map
     if (from >= to) return 0;
     if (map && !map[position / p->map_keys]) return 0;
     uint64_t bits = (~UINT64_C(0) >> (RAPT_BLOCK - (to - from))) << from;
-    if (p->mask.type == RAPT_BOOL) bits &= bits_of_bytes(t->mask + row_offset(&p->mask, at) + position + from, to - from) << from;
-    if (p->mask.type == RAPT_BIT) bits &= bits_of_bits(t->mask + row_offset(&p->mask, at) + position / 8, to);
-    if (bits && p->bias.type) {
-        size_t element = p->bias.type == RAPT_F32 ? 4 : 2;
-        const char *bias = t->bias + row_offset(&p->bias, at) + (size_t)(position + from) * element;
-        if (!any_above_minus_infinity(p->bias.type, bias, to - from)) return 0;
-    }
-    return bits;
+    if (p->mask.type) bits &= unmasked_keys(t, at, position, from, to);
+    return bits && p->bias.type && !bias_leaves_any(t, at, position, from, to) ? 0 : bits;
 }
 
-/* Keys [from, to) of a bias' block at position, as an address. */
-static inline const char *bias_at(const rapt_task *t, row_cursor at, int64_t position) {
+/* Where a row's bias for key first of the block at position lies, and how many adjacent ones there are of keys [first, end);
+ * where one holds for all, that is 1. */
+static inline const char *bias_at(const rapt_task *t, row_cursor at, int64_t position, int first, int end, int *count) {
     const rapt_problem *p = t->problem;
-    return t->bias + row_offset(&p->bias, at) + (size_t)position * (p->bias.type == RAPT_F32 ? 4 : 2);
+    const char *row = t->bias + row_offset(&p->bias, at);
+    int64_t column = position + t->key_position;
+    *count = p->bias_one_key ? 1 : larger(0, columns_end(p->bias_keys, column, end) - first);
+    return *count == 0 || p->bias_one_key ? row : row + (size_t)(column + first) * bias_element(p);
 }
 
 /* A score becomes a logit. distance is that of query and key; a bias of -inf masks the key, whatever the slope. */
@@ -109,9 +148,29 @@ static float float_at(const char *from) {
     return x;
 }
 
+/* One number of a tensor. */
+static float number_at(rapt_type type, const char *from) {
+    if (type == RAPT_F32) return float_at(from);
+    float x[RAPT_VL];
+    stage_rows(type, x, 0, &from, 1, 0, 1);
+    return x[0];
+}
+
 /* The slope of a head, if there is ALiBi. */
 static float slope_of(const rapt_task *t, int64_t head) {
-    return t->problem->alibi ? float_at(t->slopes + head * t->problem->slopes.head_stride) : 0.0f;
+    const rapt_layout *slopes = &t->problem->slopes;
+    return t->problem->alibi ? number_at(slopes->type, t->slopes + head * slopes->head_stride) : 0.0f;
+}
+
+/* Leaves the scores of keys [first, end) of the block at position; those of the row lie stride floats apart. */
+static void leave_scores(const rapt_task *t, row_cursor at, int64_t position, const float *scores, size_t stride, int first,
+                         int end) {
+    const rapt_problem *p = t->problem;
+    char *to = t->scores + row_offset(&p->scores, at) + (size_t)position * sizeof(float);
+    for (int n = first; n < end; n++) {
+        float score = scores[(size_t)n * stride] * p->scores_factor;
+        memcpy(to + (size_t)n * sizeof score, &score, sizeof score);
+    }
 }
 
 /* The factors of keys or values [from, to) of the block at position, for scales that have a token_stride. */

@@ -172,13 +172,17 @@ static void mask_lanes(const query_tile *tile, const uint32_t *marks, float *sco
 
 /* The bias of keys [first, end) of the block at position, keys in rows. */
 static void stage_bias(const rapt_task *t, const query_tile *tile, float *to, int64_t position, int first, int end) {
-    const char *rows[LANES];
+    const char *rows[LANES] = {NULL}; /* gcc 12 warns otherwise */
+    const bool one = t->problem->bias_one_key;
+    int count = 0, width = tile->vectors * RAPT_VL;
     row_cursor at = row_at(t, 0, tile->row0);
-    for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
-        rows[r] = bias_at(t, at, position + first);
+    for (int r = 0; r < width; r++) {
+        rows[r] = bias_at(t, at, position, first, end, &count);
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
-    stage_columns(t->problem->bias.type, to + first * LANES, LANES, rows, tile->vectors * RAPT_VL, 0, end - first);
+    stage_columns(t->problem->bias.type, to + first * LANES, LANES, rows, width, 0, count);
+    for (int n = first + count; n < end; n++) /* the same again, or nothing is added beyond the last column */
+        for (int i = 0; i < width; i += RAPT_VL) v_store(to + n * LANES + i, one ? v_load(to + first * LANES + i) : v_set1(0.0f));
 }
 
 static void call_logits_body(const rapt_task *t, const query_tile *tile, float *scores, int64_t position, int first, int end) {
@@ -205,7 +209,7 @@ static void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_
     float query[LANES] = {0};
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->vectors * RAPT_VL && p->alibi; r++) {
-        query[r] = (float)(rapt_row_position(p, t->q_len, t->kv_length, at.token) - position);
+        query[r] = (float)(query_number(t, at.token) - position);
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
     if (p->bias.type) stage_bias(t, tile, s->bias, position, first, end);
@@ -218,6 +222,12 @@ static void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_
         }
     }
     if (p->logits_body) call_logits_body(t, tile, s->s, position, first, end);
+}
+
+static void leave_tile_scores(const rapt_task *t, const query_tile *tile, const float *scores, const block *b) {
+    row_cursor at = row_at(t, 0, tile->row0);
+    for (int r = 0; r < tile->rows; r++, at = row_next(t, at))
+        leave_scores(t, at, b->position, scores + r, LANES, b->first, b->end);
 }
 
 /* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. nv, the tile's
@@ -462,6 +472,7 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
                 modify_lanes(t, tile, s, staged.scaled_keys ? staged.key_scales : NULL, position, b.first, b.end);
             const uint32_t *marks = mark_lanes(t, tile, s, &b, careful);
             if (marks) mask_lanes(tile, marks, s->s, b.first, b.end);
+            if (t->scores) leave_tile_scores(t, tile, s->s, &b);
             weigh_lanes(p, tile, s, b.first, b.end);
             if (careful) {
                 if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * LANES * sizeof *s->bias);

@@ -4,6 +4,7 @@
  * refused, and that it touches nothing. */
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #include "reference.h"
 #include "tap.h"
 
-static const uint64_t golden_caches = UINT64_C(0xcb48e8dde902f2fc), golden_rope = UINT64_C(0x23cce56c91ac8d5d);
+static const uint64_t golden_caches = UINT64_C(0x28174ce0e1a7d065), golden_rope = UINT64_C(0x23cce56c91ac8d5d);
 
 static uint64_t random_state;
 static uint32_t random_bits(void) {
@@ -104,10 +105,21 @@ static void fill(tensor *t, int64_t channels, bool special) {
 
 /* ---- The model ------------------------------------------------------------------------------------------------------- */
 
-static void rotate(float *x, const rapt_rotary *r, int64_t position) {
+/* Of a table: c, or s. */
+static float angle_at(const rapt_rotary *r, const rapt_rotary_table *t, const void *numbers, int64_t position, int64_t i) {
+    const int64_t row = t->row_stride ? t->row_stride : r->channels / 2 * reference_type_bytes(t->type);
+    return reference_element(t->type, (const char *)numbers + (position + r->offset) * row, i);
+}
+
+static void rotate(float *x, const rapt_rotary *r, const rapt_rotary_table *t, int64_t position) {
     for (int64_t i = 0; i < r->channels / 2; i++) {
-        const long double angle = (long double)(position + r->offset) * (long double)r->frequencies[i];
-        const float c = (float)((double)cosl(angle) * r->amplitude), s = (float)((double)sinl(angle) * r->amplitude);
+        float c, s;
+        if (r->frequencies) {
+            const long double angle = (long double)(position + r->offset) * (long double)r->frequencies[i];
+            c = (float)((double)cosl(angle) * r->amplitude), s = (float)((double)sinl(angle) * r->amplitude);
+        } else {
+            c = angle_at(r, t, t->c, position, i), s = angle_at(r, t, t->s, position, i);
+        }
         float *const a = &x[r->interleaved ? 2 * i : i], *const b = &x[r->interleaved ? 2 * i + 1 : i + r->channels / 2];
         const float was = *a;
         *a = was * c - *b * s;
@@ -148,7 +160,7 @@ static void model(const problem *p, tensor *cache, tensor *factors) {
                     for (int64_t c = 0; c < channels; c++) x[c] = reference_element(p->new_rows[side].layout.type, from, c);
                     int64_t position = start_of(p, b) + i;
                     if (p->args.positions) position = p->positions[p->args.token_starts ? token : b * d->tokens + i];
-                    if (side == 0) rotate(x, &d->rotary, position);
+                    if (side == 0) rotate(x, &d->rotary, &p->args.rotary_table, position);
 
                     int64_t slot = start_of(p, b) + i, place = b;
                     if (p->args.ring_starts) slot = (slot + p->ring_starts[b]) % d->kv_len;
@@ -167,8 +179,7 @@ static void model(const problem *p, tensor *cache, tensor *factors) {
                     } else if (s->present) {
                         for (int64_t c = 0; c < channels; c++) {
                             float factor;
-                            memcpy(&factor,
-                                   factors[side].at + place * s->batch_stride + h * s->head_stride + c * s->channel_stride,
+                            memcpy(&factor, factors[side].at + b * s->batch_stride + h * s->head_stride + c * s->channel_stride,
                                    sizeof factor);
                             x[c] = factor == 0 ? 0 : x[c] / factor;
                         }
@@ -230,10 +241,10 @@ static void make_scales(problem *p, int side, const int64_t *length) {
         p->factors[side] = new_tensor(RAPT_F32, length[0], length[1], length[2], 1);
         const rapt_layout *l = &p->factors[side].layout;
         s->batch_stride = l->batch_stride, s->head_stride = l->head_stride, s->token_stride = l->token_stride;
-    } else { /* given: for each head, or for each head and channel, or one */
-        p->factors[side] = new_tensor(RAPT_F32, length[0], length[1], channels, 1);
+    } else { /* given, with pages too, of an entry: for each head, or for each head and channel, or one */
+        p->factors[side] = new_tensor(RAPT_F32, d->batch, length[1], channels, 1);
         rapt_layout *l = &p->factors[side].layout;
-        for (int64_t b = 0; b < length[0]; b++)
+        for (int64_t b = 0; b < d->batch; b++)
             for (int64_t h = 0; h < length[1]; h++)
                 for (int64_t c = 0; c < channels; c++) {
                     const float factor = one_in(20) ? 0.0f : (float)(1 + below(1000)) / 256.0f;
@@ -308,8 +319,9 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     if (!p->cache[0].memory) r->channels = 0;
     d->new_k = p->new_rows[0].layout, d->new_v = p->new_rows[1].layout;
     d->k = p->cache[0].layout, d->v = p->cache[1].layout;
-    p->args.new_k = p->new_rows[0].at, p->args.new_v = p->new_rows[1].at;
     p->args.k = p->cache[0].at, p->args.v = p->cache[1].at;
+    if (p->cache[0].memory) p->args.new_k = p->new_rows[0].at;
+    if (p->cache[1].memory) p->args.new_v = p->new_rows[1].at;
 }
 
 static void free_tensors(tensor *t, int n) {
@@ -669,7 +681,9 @@ static void refused(void) {
     ANSWERS(RAPT_OK, a->lengths = p.lengths);
     ANSWERS(RAPT_OK, a->table_starts = p.table_starts);
     ANSWERS(RAPT_OK, a->token_starts = p.token_starts; d->new_k.batch_stride = 0);
-    ANSWERS(RAPT_OK, d->k.type = (rapt_type)0; d->rotary.channels = 0; a->k = NULL; a->new_k = NULL);
+    ANSWERS(RAPT_OK, a->token_starts = p.token_starts; d->new_k.batch_stride = -4); /* not used */
+    ANSWERS(RAPT_OK, d->k.type = (rapt_type)0; d->rotary.channels = 0; d->k_scales.present = 0; a->k = NULL; a->new_k = NULL;
+            a->k_scales = NULL);
     ANSWERS(RAPT_OK, d->v.type = (rapt_type)0; d->d_v = 0; a->v = NULL; a->new_v = NULL);
 
     ANSWERS(RAPT_ERR_NULL, desc = NULL);
@@ -682,8 +696,13 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_NULL, a->table = NULL);
     ANSWERS(RAPT_ERR_NULL, d->rotary.frequencies = NULL);
 
+    enum { OLD_ARGS = offsetof(rapt_append_args, rotary_table) }; /* the bytes of version 0.1 */
     ANSWERS(RAPT_ERR_STRUCT, d->size--);
-    ANSWERS(RAPT_ERR_STRUCT, a->size--);
+    ANSWERS(RAPT_ERR_STRUCT, d->size = sizeof *d);
+    ANSWERS(RAPT_ERR_STRUCT, memset(d, 0, sizeof *d));
+    ANSWERS(RAPT_OK, a->size -= sizeof *a - OLD_ARGS; memset(&a->rotary_table, 0xff, sizeof a->rotary_table));
+    ANSWERS(RAPT_ERR_STRUCT, a->size -= sizeof *a - OLD_ARGS + 1);
+    ANSWERS(RAPT_ERR_STRUCT, a->size = sizeof *a);
     struct {
         rapt_append_desc known;
         int64_t more;
@@ -692,11 +711,12 @@ static void refused(void) {
         rapt_append_args known;
         int64_t more;
     } newer_args;
-    ANSWERS(RAPT_OK, memset(&newer, 0, sizeof newer); newer.known = *d; newer.known.size = sizeof newer; desc = &newer.known);
-    ANSWERS(RAPT_ERR_STRUCT, memset(&newer, 0, sizeof newer); newer.known = *d; newer.known.size = sizeof newer; newer.more = 1;
-            desc = &newer.known);
-    ANSWERS(RAPT_ERR_STRUCT, memset(&newer_args, 0, sizeof newer_args); newer_args.known = *a;
-            newer_args.known.size = sizeof newer_args; newer_args.more = 1; args = &newer_args.known);
+    ANSWERS(RAPT_OK, newer.known = *d; newer.known.size += sizeof newer.more; newer.more = 0; desc = &newer.known);
+    ANSWERS(RAPT_ERR_STRUCT, newer.known = *d; newer.known.size += sizeof newer.more; newer.more = 1; desc = &newer.known);
+    ANSWERS(RAPT_OK, newer_args.known = *a; newer_args.known.size += sizeof newer.more; newer_args.more = 0;
+            args = &newer_args.known);
+    ANSWERS(RAPT_ERR_STRUCT, newer_args.known = *a; newer_args.known.size += sizeof newer.more; newer_args.more = 1;
+            args = &newer_args.known);
 
     const int64_t too_long = (int64_t)RAPT_MAX_LENGTH + 1;
     ANSWERS(RAPT_ERR_SHAPE, d->batch = -1);
@@ -726,7 +746,6 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_TYPE, d->table.type = RAPT_F32);
 
     ANSWERS(RAPT_ERR_STRIDE, d->new_k.batch_stride = -4);
-    ANSWERS(RAPT_ERR_STRIDE, d->new_k.batch_stride = -4; a->token_starts = p.token_starts);
     ANSWERS(RAPT_ERR_STRIDE, d->new_v.token_stride = -4);
     ANSWERS(RAPT_ERR_STRIDE, d->new_v.batch_stride = INT64_MAX);
     ANSWERS(RAPT_ERR_STRIDE, d->new_v.batch_stride = (int64_t)(UINTPTR_MAX - (uintptr_t)a->new_v) / 2;
@@ -739,6 +758,7 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_STRIDE, d->table.head_stride = -20);
     ANSWERS(RAPT_ERR_STRIDE, d->k_scales.token_stride = 3);
     ANSWERS(RAPT_ERR_STRIDE, d->k_scales.channel_stride = -1);
+    ANSWERS(RAPT_ERR_STRIDE, d->k_scales.channel_stride = 4); /* has a token_stride */
     ANSWERS(RAPT_ERR_STRIDE, d->k_scales.batch_stride = -1);
 
     ANSWERS(RAPT_ERR_KV_LENGTH, p.starts[1] = 18);
@@ -779,7 +799,8 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_FEATURE, d->rotary.offset = too_long);
     ANSWERS(RAPT_ERR_FEATURE, d->rotary.offset = -too_long);
     ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0);
-    ANSWERS(RAPT_ERR_FEATURE, d->k_scales.channel_stride = 4);
+    ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0; d->rotary.channels = 0; a->k = NULL; a->new_k = NULL; a->k_scales = NULL);
+    ANSWERS(RAPT_ERR_FEATURE, d->page_size = 0; d->pages = 0; a->table = NULL);
     ANSWERS(RAPT_ERR_FEATURE, d->v_scales = d->k_scales; a->v_scales = a->k_scales);
     ANSWERS(RAPT_ERR_FEATURE, a->lengths = p.lengths; a->token_starts = p.token_starts);
 
@@ -796,16 +817,71 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_OVERLAP, memset(a->k, 0, 64); a->starts = (int32_t *)(void *)(p.cache[0].at + 3)); /* aligned */
     ANSWERS(RAPT_ERR_OVERLAP, memset(a->v, 0, 256); d->rotary.frequencies = (double *)(void *)(p.cache[1].at + 7));
 
-    rapt_append_desc desc = {.size = 5};
-    rapt_append_args args = {.size = 5};
-    rapt_rope_args rope = {.size = 5};
-    rapt_append_desc_init_sized(&desc, sizeof desc - 1);
-    rapt_append_args_init_sized(&args, sizeof args - 1);
-    rapt_rope_args_init_sized(&rope, sizeof rope - 1);
-    rapt_append_desc_init_sized(NULL, sizeof desc);
-    rapt_append_args_init_sized(NULL, sizeof args);
-    rapt_rope_args_init_sized(NULL, sizeof rope);
-    tap_ok(desc.size == 5 && args.size == 5 && rope.size == 5, "a struct that is too small is not initialised");
+    ANSWERS(RAPT_ERR_UNUSED, a->v_scales = a->k_scales);
+    ANSWERS(RAPT_ERR_UNUSED, d->v.type = (rapt_type)0; a->v = NULL);
+    ANSWERS(RAPT_ERR_UNUSED, d->v.type = (rapt_type)0; a->new_v = NULL);
+    ANSWERS(RAPT_ERR_UNUSED, a->rotary_table.type = RAPT_F32);
+
+    static float angles[20 * 12];
+#define BY_TABLE(rows)                                                                                                           \
+    d->rotary.frequencies = NULL;                                                                                                \
+    a->rotary_table = (rapt_rotary_table){RAPT_F32, angles, angles, rows, 0}
+    ANSWERS(RAPT_OK, BY_TABLE(20));
+    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(19)); /* the last token is at position 17 + 2 */
+    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); d->rotary.offset = 1);
+    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); d->rotary.offset = -6);
+    ANSWERS(RAPT_OK, BY_TABLE(15); d->rotary.offset = -5);
+    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); a->positions = p.positions; p.positions[4] = 20);
+    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); a->positions = p.positions; p.positions[4] = -1);
+    ANSWERS(RAPT_ERR_NULL, BY_TABLE(20); a->rotary_table.c = NULL);
+    ANSWERS(RAPT_ERR_NULL, BY_TABLE(20); a->rotary_table.s = NULL);
+    ANSWERS(RAPT_ERR_SHAPE, BY_TABLE(-1));
+    ANSWERS(RAPT_ERR_SHAPE, BY_TABLE(too_long));
+    ANSWERS(RAPT_ERR_TYPE, BY_TABLE(20); a->rotary_table.type = RAPT_INT8);
+    ANSWERS(RAPT_ERR_STRIDE, BY_TABLE(20); a->rotary_table.row_stride = -48);
+    ANSWERS(RAPT_ERR_OVERLAP, BY_TABLE(20); a->rotary_table.s = a->k);
+#undef BY_TABLE
+
+    ANSWERS(RAPT_ERR_UNUSED, d->page_size = 0; d->table.type = (rapt_type)0; d->kv_len = 4; a->starts = a->ring_starts = NULL);
+    ANSWERS(RAPT_OK, d->page_size = 0; d->table.type = (rapt_type)0; d->kv_len = 4; a->starts = a->ring_starts = NULL;
+            a->table = NULL);
+
+    ANSWERS(RAPT_ERR_ALIGNMENT, a->starts = (int32_t *)(void *)((char *)p.starts + 1));
+    ANSWERS(RAPT_ERR_ALIGNMENT, a->lengths = (int32_t *)(void *)((char *)p.lengths + 2));
+    ANSWERS(RAPT_ERR_ALIGNMENT, a->token_starts = (int32_t *)(void *)((char *)p.token_starts + 3));
+    ANSWERS(RAPT_ERR_ALIGNMENT, a->ring_starts = (int32_t *)(void *)((char *)p.ring_starts + 1));
+    ANSWERS(RAPT_ERR_ALIGNMENT, a->positions = (int32_t *)(void *)((char *)p.positions + 1));
+    ANSWERS(RAPT_ERR_ALIGNMENT, d->rotary.frequencies = (double *)(void *)((char *)p.frequencies + 4));
+}
+
+static void init_desc(void *to, size_t size) { rapt_append_desc_init_sized(to, size); }
+static void init_args(void *to, size_t size) { rapt_append_args_init_sized(to, size); }
+static void init_rope(void *to, size_t size) { rapt_rope_args_init_sized(to, size); }
+
+/* An older client's struct is smaller: it gets the defaults that it has room for, and nothing behind them changes. */
+static void initialised(void) {
+    const struct {
+        const char *name;
+        void (*init)(void *to, size_t size);
+        size_t bytes;
+    } structs[] = {{"rapt_append_desc", init_desc, sizeof(rapt_append_desc)},
+                   {"rapt_append_args", init_args, sizeof(rapt_append_args)},
+                   {"rapt_rope_args", init_rope, sizeof(rapt_rope_args)}};
+    for (size_t i = 0; i < sizeof structs / sizeof *structs; i++) {
+        _Alignas(16) unsigned char whole[1024], part[1024], untouched[1024];
+        int wrong = 0;
+        memset(untouched, 0x5a, sizeof untouched);
+        structs[i].init(whole, structs[i].bytes);
+        for (size_t bytes = 0; bytes < structs[i].bytes; bytes++) {
+            const size_t known = bytes < sizeof(size_t) ? 0 : bytes;
+            memcpy(part, untouched, sizeof part);
+            structs[i].init(part, bytes);
+            wrong += known && memcmp(part + sizeof(size_t), whole + sizeof(size_t), known - sizeof(size_t)) != 0;
+            wrong += memcmp(part + known, untouched, sizeof part - known) != 0;
+        }
+        structs[i].init(NULL, structs[i].bytes);
+        tap_ok(wrong == 0, "%s of any size gets the defaults that fit, and nothing else: %d wrong", structs[i].name, wrong);
+    }
 }
 
 /* ---- Rotary embedding ------------------------------------------------------------------------------------------------ */
@@ -851,7 +927,7 @@ static void rope_problems(void) {
                     float x[RAPT_MAX_HEAD_DIM];
                     for (int64_t c = 0; c < a.d; c++)
                         x[c] = reference_element(in.layout.type, row_of(&in, entry, head, token), c);
-                    rotate(x, &a.rotary,
+                    rotate(x, &a.rotary, &a.rotary_table,
                            a.positions ? positions[ragged ? token : b * a.tokens + i] : (a.starts ? starts[b] : 0) + i);
                     reference_store_row(out.layout.type, row_of(&want, entry, head, token), x, a.d);
                 }
@@ -894,6 +970,96 @@ static void far_positions(void) {
         }
     }
     tap_ok(worst < 1e-11, "rope: positions up to 2^31, at most %.1e beyond half an ulp", worst);
+}
+
+/* Numbers for rows of positions 0 .. POSITIONS - 1, dense or with gaps. */
+enum { POSITIONS = 300 };
+static rapt_rotary_table random_table(const rapt_rotary *r, tensor numbers[2]) {
+    const rapt_type type = float_types[below(3)];
+    const int64_t pairs = r->channels / 2;
+    numbers[0] = new_tensor(type, 1, 1, POSITIONS, pairs);
+    fill(&numbers[0], pairs, false);
+    numbers[1] = copy_of(&numbers[0]);
+    fill(&numbers[1], pairs, false);
+    const int64_t stride = numbers[0].layout.token_stride;
+    return (rapt_rotary_table){type, numbers[0].at, numbers[1].at, POSITIONS, stride == numbers[0].row ? 0 : stride};
+}
+
+/* Caches and queries that are rotated by tables, of every type. */
+static void rotary_tables(void) {
+    int wrong = 0, turns = 150, rotated = 0;
+    for (int turn = 0; turn < turns; turn++) {
+        problem p;
+        tensor numbers[2], cache[2], factors[2];
+        random_state = (uint64_t)(200000 + turn);
+        make_problem(&p, (rapt_type)(1 + below(RAPT_Q5_1)), (rapt_type)(1 + below(RAPT_Q5_1)));
+        rapt_rotary *r = &p.desc.rotary;
+        if (r->channels) {
+            r->frequencies = NULL, r->amplitude = one_in(2) ? 3.0 : 1.0; /* of no effect */
+            r->offset = p.args.positions ? below(20) - 10 : below(20);
+            for (int i = 0; i < MOST_ENTRIES * MOST_TOKENS; i++) p.positions[i] = 10 + p.positions[i] % 250;
+            p.args.rotary_table = random_table(r, numbers);
+            for (int side = 0; side < 2; side++) cache[side] = copy_of(&p.cache[side]), factors[side] = copy_of(&p.factors[side]);
+            model(&p, cache, factors);
+            for (int64_t ith = 0; ith < 3; ith++) wrong += rapt_kv_append(&p.desc, &p.args, ith, 3) != RAPT_OK;
+            for (int side = 0; side < 2; side++)
+                wrong += !same_tensor(&p.cache[side], &cache[side]) || !same_tensor(&p.factors[side], &factors[side]);
+
+            rapt_rope_args a; /* the same of the new keys, in place */
+            rapt_rope_args_init(&a);
+            a.batch = p.desc.batch, a.heads = p.desc.kv_heads, a.tokens = p.desc.tokens, a.d = p.desc.d_k, a.rotary = *r;
+            a.in = a.out = p.desc.new_k, a.from = a.to = p.new_rows[0].at, a.rotary_table = p.args.rotary_table;
+            a.starts = p.args.starts, a.lengths = p.args.lengths, a.token_starts = p.args.token_starts,
+            a.positions = p.args.positions;
+            tensor want = copy_of(&p.new_rows[0]);
+            for (int64_t b = 0; b < a.batch; b++)
+                for (int64_t i = 0; i < tokens_of(&p, b) * a.heads; i++) {
+                    const int64_t token = i / a.heads + (a.token_starts ? p.token_starts[b] : 0), entry = a.token_starts ? 0 : b;
+                    unsigned char *const row = row_of(&want, entry, i % a.heads, token);
+                    float x[RAPT_MAX_HEAD_DIM];
+                    for (int64_t c = 0; c < a.d; c++) x[c] = reference_element(a.in.type, row, c);
+                    rotate(x, r, &a.rotary_table,
+                           a.positions ? p.positions[a.token_starts ? token : b * a.tokens + token]
+                                       : start_of(&p, b) + i / a.heads);
+                    reference_store_row(a.out.type, row, x, a.d);
+                }
+            for (int64_t ith = 0; ith < 2; ith++) wrong += rapt_rope(&a, ith, 2) != RAPT_OK;
+            wrong += !same_tensor(&p.new_rows[0], &want);
+            free(want.memory), free_tensors(numbers, 2), free_tensors(cache, 2), free_tensors(factors, 2);
+            rotated++;
+        }
+        free_problem(&p);
+    }
+    tap_ok(wrong == 0 && rotated > turns / 5, "rotary tables of f32, f16 and bf16: %d caches and their keys, %d wrong", rotated,
+           wrong);
+}
+
+/* A table of what frequencies give: c and s are those of a pair (1, 0). */
+static void table_of_frequencies(void) {
+    enum { D = 24, AT = 40, N = 50 };
+    static float numbers[2][N][D / 2], pairs[N][D], x[2][AT][D];
+    double frequencies[D / 2];
+    rapt_rope_args a;
+    rapt_rope_args_init(&a);
+    rapt_rope_frequencies(10000, D, frequencies);
+    a.heads = 1, a.tokens = N, a.d = D, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, N, D), a.from = a.to = pairs;
+    a.rotary.channels = D, a.rotary.frequencies = frequencies, a.rotary.amplitude = 1.1;
+    for (int t = 0; t < N; t++)
+        for (int i = 0; i < D / 2; i++) pairs[t][i] = 1;
+    bool ok = rapt_rope(&a, 0, 1) == RAPT_OK;
+    for (int t = 0; t < N; t++)
+        memcpy(numbers[0][t], pairs[t], sizeof pairs / N / 2), memcpy(numbers[1][t], pairs[t] + D / 2, sizeof pairs / N / 2);
+    const int32_t start = 3;
+    random_state = 21;
+    for (int i = 0; i < AT * D; i++) x[0][i / D][i % D] = random_value();
+    memcpy(x[1], x[0], sizeof x[0]);
+    a.tokens = AT, a.starts = &start, a.rotary.offset = 4, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, AT, D);
+    for (int n = 0; n < 2; n++) {
+        a.from = a.to = x[n];
+        if (n) a.rotary.frequencies = NULL, a.rotary_table = (rapt_rotary_table){RAPT_F32, numbers[0], numbers[1], N, 0};
+        ok = ok && rapt_rope(&a, 0, 1) == RAPT_OK;
+    }
+    tap_ok(ok && !memcmp(x[0], x[1], sizeof x[0]), "a rotary table of what frequencies give has their bits");
 }
 
 static void rope_refused(void) {
@@ -941,7 +1107,7 @@ static void rope_refused(void) {
         if (n == at++) a.from = NULL;
         if (n == at++) a.to = NULL;
         if (n == at++) a.rotary.frequencies = NULL;
-        if (n == at++) a.size--;
+        if (n == at++) a.size -= sizeof a - offsetof(rapt_rope_args, rotary_table) + 1;
         if (n == at++) a.batch = -1;
         if (n == at++) a.heads = 0;
         if (n == at++) a.tokens = -1;
@@ -1015,7 +1181,10 @@ int main(void) {
     special_rows();
     given_factors();
     refused();
+    initialised();
     rope_problems();
+    rotary_tables();
+    table_of_frequencies();
     far_positions();
     rope_refused();
     return tap_done();

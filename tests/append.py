@@ -4,7 +4,6 @@
 
 ggml's types against the package gguf, fp8 against ml_dtypes (or torch), int8 and rotary embedding against NumPy. What is not
 installed (requirements.txt) is skipped, with a line that says so."""
-import ctypes
 import sys
 from fractions import Fraction
 
@@ -25,58 +24,43 @@ from tap import ok, skip
 
 library = Library(sys.argv[1])
 rapt = library.c
-rapt.rapt_row_bytes.restype = ctypes.c_int64
-rapt.rapt_row_bytes.argtypes = [ctypes.c_int, ctypes.c_int64]
-rapt.rapt_kv_append.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-rapt.rapt_rope.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-rapt.rapt_rope_frequencies.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p]
 
 
 def append(x, kind, scales=None, channel_stride=0):
     """x [tokens, channels], f32, as the V of one head; returns its bytes. scales: an array given (for all channels or each), or
     "token": then the factors found are returned too."""
     tokens, channels = x.shape
-    d = library.initialised(AppendDesc, rapt.rapt_append_desc_init_sized)
-    a = library.initialised(AppendArgs, rapt.rapt_append_args_init_sized)
     row = rapt.rapt_row_bytes(kind, channels)
     out = np.zeros((tokens, row), np.uint8)
-    x = np.ascontiguousarray(x, np.float32)
-    d.batch = d.kv_heads = 1
-    d.tokens = d.kv_len = tokens
-    d.d_v = channels
-    d.new_v = Layout(F32, 0, 0, 4 * channels)
-    d.v = Layout(kind, 0, 0, row)
-    a.new_v, a.v = x.ctypes.data, out.ctypes.data
+    d = library.new(AppendDesc, kv_heads=1, tokens=tokens, kv_len=tokens, d_v=channels, new_v=Layout(F32, 0, 0, 4 * channels),
+                    v=Layout(kind, 0, 0, row))
+    a = library.new(AppendArgs, new_v=np.ascontiguousarray(x, np.float32), v=out)
     if isinstance(scales, str):
         scales = np.zeros(tokens, np.float32)
-        d.v_scales = Scales(1, 0, 0, 4, 0)
-        a.v_scales = scales.ctypes.data
-        assert rapt.rapt_kv_append(ctypes.byref(d), ctypes.byref(a), 0, 1) == 0
+        d.v_scales, a.v_scales = Scales(1, 0, 0, 4, 0), scales
+        rapt.rapt_kv_append(d, a, 0, 1)
         return out, scales
     if scales is not None:
-        d.v_scales = Scales(1, 0, 0, 0, channel_stride)
-        a.v_scales = scales.ctypes.data
-    assert rapt.rapt_kv_append(ctypes.byref(d), ctypes.byref(a), 0, 1) == 0
+        d.v_scales, a.v_scales = Scales(1, 0, 0, 0, channel_stride), scales
+    rapt.rapt_kv_append(d, a, 0, 1)
     return out
 
 
 def frequencies(base, channels):
     out = np.zeros(channels // 2)
-    assert rapt.rapt_rope_frequencies(base, channels, out.ctypes.data) == 0
+    rapt.rapt_rope_frequencies(base, channels, out.ctypes)
     return out
 
 
 def rope(x, positions, frequencies, interleaved, amplitude=1.0):
     """x [heads, tokens, d], f32; positions [tokens]."""
     heads, tokens, d = x.shape
-    a = library.initialised(RopeArgs, rapt.rapt_rope_args_init_sized)
-    x, out = np.ascontiguousarray(x, np.float32), np.zeros(x.shape, np.float32)
-    positions, frequencies = positions.astype(np.int32), np.ascontiguousarray(frequencies, np.float64)
-    a.batch, a.heads, a.tokens, a.d = 1, heads, tokens, d
-    a.in_ = a.out = Layout(F32, 0, 4 * tokens * d, 4 * d)
-    a.from_, a.to, a.positions = x.ctypes.data, out.ctypes.data, positions.ctypes.data
-    a.rotary = Rotary(2 * len(frequencies), interleaved, frequencies.ctypes.data, amplitude, 0)
-    assert rapt.rapt_rope(ctypes.byref(a), 0, 1) == 0
+    layout, out = Layout(F32, 0, 4 * tokens * d, 4 * d), np.zeros(x.shape, np.float32)
+    frequencies = np.ascontiguousarray(frequencies, np.float64)
+    a = library.new(RopeArgs, heads=heads, tokens=tokens, d=d, in_=layout, out=layout, from_=np.ascontiguousarray(x, np.float32),
+                    to=out, positions=positions.astype(np.int32),
+                    rotary=Rotary(2 * len(frequencies), interleaved, frequencies, amplitude, 0))
+    rapt.rapt_rope(a, 0, 1)
     return out
 
 

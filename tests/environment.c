@@ -5,19 +5,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rapt.h"
+#include "rapt_layer.h"
 #include "tap.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 static uint64_t float_control(void) { return _mm_getcsr() & ~0x3fu; } /* without the sticky exception flags */
+static void set_float_control(uint64_t bits) { _mm_setcsr((unsigned)bits); }
+enum { UP = 2 << 13, DOWN = 1 << 13, TO_ZERO = 3 << 13, OUTPUTS_TO_ZERO = 1 << 15, INPUTS_TO_ZERO = 1 << 6 };
 #elif defined(__aarch64__)
 static uint64_t float_control(void) {
     uint64_t fpcr;
     __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
     return fpcr;
 }
+static void set_float_control(uint64_t bits) { __asm__ volatile("msr fpcr, %0" : : "r"(bits)); }
+enum { UP = 1 << 22, DOWN = 2 << 22, TO_ZERO = 3 << 22, OUTPUTS_TO_ZERO = 1 << 24, INPUTS_TO_ZERO = OUTPUTS_TO_ZERO };
 #else
+#define UNKNOWN_CONTROL
 static uint64_t float_control(void) { return 0; }
 #endif
 
@@ -46,16 +51,21 @@ static void at_once(void *pool, int64_t n, rapt_body body, void *arg) {
 }
 static void no_barrier(void *arg) { (void)arg; }
 
-/* Every entry point, on one kernel and one path; both phases. */
-static rapt_status call_everything(const char *isa, int64_t q_len) {
+/* Traces are lines of the library's own making. */
+static int64_t traced;
+static void trace(void *arg, const char *line) { (void)arg, traced += (int64_t)strlen(line); }
+
+static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 21];
+
+/* All ways to run a plan of attention; both phases. */
+static rapt_status attend(const char *isa, int64_t q_len) {
     enum { KEYS = 1100, CHANNELS = 70, QUERIES = 40 };
     static float q[2 * QUERIES * CHANNELS], k[KEYS * CHANNELS], v[KEYS * CHANNELS], o[2 * QUERIES * CHANNELS], lse[2 * QUERIES];
-    static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 21];
+    char text[200];
     for (int i = 0; i < KEYS * CHANNELS; i++) k[i] = (float)(i % 17) / 16.0f, v[i] = (float)(i % 19);
     rapt_desc desc;
     rapt_desc_init(&desc);
-    desc.batch = desc.kv_heads = 1;
-    desc.heads = 2;
+    desc.kv_heads = 1, desc.heads = 2;
     desc.q_len = q_len, desc.kv_len = KEYS, desc.d_k = desc.d_v = CHANNELS;
     desc.q = desc.o = rapt_layout_bshd(RAPT_F32, 2, q_len, CHANNELS);
     desc.k = desc.v = rapt_layout_bshd(RAPT_F32, 1, KEYS, CHANNELS);
@@ -80,57 +90,167 @@ static rapt_status call_everything(const char *isa, int64_t q_len) {
         for (int64_t task = 0; task < info.tasks[phase]; task++)
             if (status == RAPT_OK) status = rapt_run_task(&plan, &args, phase, task, 1);
     }
+    args.workspace = NULL;
+    if (status == RAPT_OK && rapt_args_explain(&plan, &args, 1, text, sizeof text) == RAPT_OK) status = RAPT_ERR_WORKSPACE;
     return status;
 }
 
-/* Writing caches: every type, with factors that are found where they can be, in pages, rotated. */
-static rapt_status write_caches(void) {
-    enum { TOKENS = 5, CHANNELS = 64 };
+static rapt_status attend_few_rows(const char *isa) { return attend(isa, 1); }
+static rapt_status attend_many_rows(const char *isa) { return attend(isa, 40); }
+
+/* Writing caches: every type, with factors that are found where they can be, in pages, rotated; and copying within them. */
+static rapt_status write_caches(const char *isa) {
+    enum { TOKENS = 5, CHANNELS = 64, PAGE = 4 };
     static float rows[TOKENS * CHANNELS], factors[8];
     static double frequencies[CHANNELS / 2];
     static char cache[8 * CHANNELS * 4];
     static const int32_t table[2] = {1, 0};
+    static const rapt_kv_range range = {.from = 1, .to = 0, .to_token = 1, .tokens = 2};
+    (void)isa;
     for (int i = 0; i < TOKENS * CHANNELS; i++) rows[i] = (float)(i % 17) / 16.0f;
     rapt_status status = rapt_rope_frequencies(10000.0, CHANNELS, frequencies);
     for (int type = RAPT_F32; type <= RAPT_Q5_1 && status == RAPT_OK; type++) {
         rapt_append_desc desc;
         rapt_append_args args;
-        rapt_append_desc_init(&desc);
-        rapt_append_args_init(&args);
-        desc.batch = desc.kv_heads = 1, desc.tokens = TOKENS, desc.kv_len = 8, desc.d_k = CHANNELS;
-        desc.new_k = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS), desc.k = rapt_layout_bshd((rapt_type)type, 1, 4, CHANNELS);
-        desc.page_size = 4, desc.pages = 2, desc.table.type = RAPT_I32;
+        rapt_copy_desc copy;
+        rapt_copy_args copy_args;
+        rapt_append_desc_init(&desc), rapt_append_args_init(&args), rapt_copy_desc_init(&copy), rapt_copy_args_init(&copy_args);
+        desc.kv_heads = 1, desc.tokens = TOKENS, desc.kv_len = 8, desc.d_k = CHANNELS;
+        desc.new_k = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS),
+        desc.k = rapt_layout_bshd((rapt_type)type, 1, PAGE, CHANNELS);
+        desc.page_size = PAGE, desc.pages = 2, desc.table.type = RAPT_I32;
         desc.rotary.channels = CHANNELS, desc.rotary.frequencies = frequencies;
-        if (type >= RAPT_F8_E4M3 && type <= RAPT_INT8) desc.k_scales = (rapt_scales){1, 16, 16, 4, 0};
-        args.new_k = rows, args.k = cache, args.k_scales = factors, args.table = table;
+        args.new_k = rows, args.k = cache, args.table = table;
+        copy.entries = 2, copy.kv_heads = 1, copy.tokens = PAGE, copy.d_k = CHANNELS, copy.k = desc.k;
+        copy_args.k = cache, copy_args.ranges = &range, copy_args.count = 1;
+        if (type >= RAPT_F8_E4M3 && type <= RAPT_INT8) {
+            desc.k_scales = copy.k_scales = (rapt_scales){1, 16, 16, 4, 0};
+            args.k_scales = copy_args.k_scales = factors;
+        }
         status = rapt_kv_append(&desc, &args, 0, 1);
+        if (status == RAPT_OK) status = rapt_kv_copy(&copy, &copy_args, 0, 1);
     }
     rapt_rope_args rope;
     rapt_rope_args_init(&rope);
-    rope.batch = rope.heads = 1, rope.tokens = TOKENS, rope.d = CHANNELS;
+    rope.heads = 1, rope.tokens = TOKENS, rope.d = CHANNELS;
     rope.in = rope.out = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS);
     rope.from = rope.to = rows, rope.rotary.channels = CHANNELS, rope.rotary.frequencies = frequencies;
     return status == RAPT_OK ? rapt_rope(&rope, 0, 1) : status;
 }
 
+/* A layer with a cache, and a decoder's step in the same cache. */
+static rapt_status step(const char *isa) {
+    enum { TOKENS = 3, CACHE = 2 * TOKENS, D = 16, WIDTH = 32 };
+    static float x[TOKENS * WIDTH], weights[4 * WIDTH * WIDTH], k[CACHE * D], v[CACHE * D], out[TOKENS * WIDTH];
+    static double frequencies[D / 2];
+    static const int32_t starts[1] = {TOKENS}, lengths[1] = {TOKENS};
+    for (int i = 0; i < TOKENS * WIDTH; i++) x[i] = (float)(i % 13) / 8.0f - 0.75f;
+    for (int i = 0; i < 4 * WIDTH * WIDTH; i++) weights[i] = (float)(i % 11) / 32.0f - 0.125f;
+    rapt_desc a;
+    rapt_args args;
+    rapt_desc_init(&a), rapt_args_init(&args);
+    a.heads = 2, a.kv_heads = 1, a.q_len = TOKENS, a.kv_len = CACHE, a.d_k = a.d_v = D;
+    a.k = a.v = rapt_layout_bshd(RAPT_F32, 1, CACHE, D);
+    a.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
+    a.isa = isa;
+    args.kv_lengths = lengths;
+
+    rapt_layer_desc layer;
+    rapt_layer_args layer_args;
+    rapt_layer_plan layer_plan;
+    rapt_layer_desc_init(&layer), rapt_layer_args_init(&layer_args);
+    layer.attention = &a, layer.x_width = WIDTH, layer.keys = TOKENS;
+    layer.x = layer.out = rapt_layout_bshd(RAPT_F32, 1, TOKENS, WIDTH);
+    layer.wq = layer.wk = layer.wv = layer.wo = rapt_layout_bshd(RAPT_F32, 1, WIDTH, WIDTH);
+    layer.rotary.channels = D, layer.rotary.frequencies = frequencies;
+    layer_args.x = x, layer_args.out = out, layer_args.k_cache = k, layer_args.v_cache = v, layer_args.attention = &args;
+    layer_args.wq = weights, layer_args.wk = weights + WIDTH * WIDTH, layer_args.wv = weights + 2 * WIDTH * WIDTH;
+    layer_args.wo = weights + 3 * WIDTH * WIDTH;
+    layer_args.workspace = workspace, layer_args.workspace_bytes = sizeof workspace;
+    rapt_status status = rapt_rope_frequencies(10000.0, D, frequencies);
+    if (status == RAPT_OK) status = rapt_layer_plan_init(&layer_plan, &layer);
+    if (status == RAPT_OK) status = rapt_layer_run(&layer_plan, &layer_args);
+    if (status == RAPT_OK) status = rapt_layer_run_parallel(&layer_plan, &layer_args, 2, at_once, NULL);
+
+    rapt_decode_desc decode;
+    rapt_decode_args decode_args;
+    rapt_decode_plan decode_plan;
+    rapt_decode_desc_init(&decode), rapt_decode_args_init(&decode_args);
+    a.q = a.o = rapt_layout_bshd(RAPT_F32, 2, TOKENS, D);
+    decode.attention = &a;
+    decode.new_k = decode.new_v = rapt_layout_bshd(RAPT_F32, 1, TOKENS, D);
+    decode.rotary = layer.rotary;
+    args.q = x, args.o = out, args.kv_lengths = NULL;
+    decode_args.new_k = decode_args.new_v = x, decode_args.k = k, decode_args.v = v, decode_args.starts = starts;
+    decode_args.attention = &args;
+    decode_args.workspace = workspace, decode_args.workspace_bytes = sizeof workspace;
+    if (status == RAPT_OK) status = rapt_decode_plan_init(&decode_plan, &decode);
+    if (status == RAPT_OK) status = rapt_decode_run(&decode_plan, &decode_args);
+    return status;
+}
+
+/* Linear maps and norms are among it. */
+static rapt_status check_self(const char *isa) { return rapt_self_check(isa, NULL, 0); }
+
+static const struct {
+    const char *what;
+    rapt_status (*call)(const char *isa);
+} calls[] = {
+    {"attention of few rows", attend_few_rows}, {"attention of many rows", attend_many_rows},
+    {"writing caches", write_caches},           {"a layer, a step", step},
+    {"the check of itself", check_self},
+};
+
+/* A thread's environment that is not the default one is what the library's check of itself finds, and leaves as it is. */
+static void test_float_control(void) {
+    char text[300] = "";
+    rapt_status status = rapt_self_check("none", text, sizeof text);
+    tap_ok(status == RAPT_ERR_ISA_UNKNOWN && strstr(text, "isa = none"), "no kernel of that name: %s", text);
+    status = rapt_self_check(NULL, text, sizeof text);
+    tap_ok(status == RAPT_OK && *text == '\0', "all kernels: %s", rapt_status_string(status));
+#ifndef UNKNOWN_CONTROL
+    static const struct {
+        const char *what;
+        uint64_t bits;
+        const char *words;
+    } controls[] = {
+        {"rounding up", UP, "does not round to nearest"},
+        {"rounding down", DOWN, "does not round to nearest"},
+        {"rounding to zero", TO_ZERO, "does not round to nearest"},
+        {"denormal results are 0", OUTPUTS_TO_ZERO, "treats denormal numbers as 0"},
+        {"denormal operands are 0", INPUTS_TO_ZERO, "treats denormal numbers as 0"},
+    };
+    const uint64_t usual = float_control();
+    for (size_t i = 0; i < sizeof controls / sizeof *controls; i++) {
+        set_float_control(usual | controls[i].bits);
+        const uint64_t before = float_control();
+        status = rapt_self_check(NULL, text, sizeof text);
+        const uint64_t after = float_control();
+        set_float_control(usual);
+        tap_ok(before == (usual | controls[i].bits) && after == before && status == RAPT_ERR_SELF_CHECK &&
+                   strstr(text, controls[i].words),
+               "%s: %s", controls[i].what, text);
+    }
+#endif
+}
+
 int main(void) {
+    static const rapt_trace tracer = {.body = trace};
     const char *name;
     uint64_t before = float_control();
-    in_library = 1;
-    rapt_status written = write_caches();
-    in_library = 0;
-    tap_ok(written == RAPT_OK && float_control() == before, "writing caches: %s, without allocating",
-           rapt_status_string(written));
+    rapt_trace_to(&tracer);
     for (int i = 0; (name = rapt_isa_name(i)); i++) {
         if (rapt_isa_usable(name, NULL, 0) != RAPT_OK) continue;
-        for (int64_t q_len = 1; q_len <= 40; q_len += 39) {
+        for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
             in_library = 1;
-            rapt_status status = call_everything(name, q_len);
+            rapt_status status = calls[c].call(name);
             in_library = 0;
-            tap_ok(status == RAPT_OK, "%s, %d queries: %s, without allocating", name, (int)q_len, rapt_status_string(status));
-            tap_ok(float_control() == before, "%s, %d queries: the floating-point control bits are what they were", name,
-                   (int)q_len);
+            tap_ok(status == RAPT_OK, "%s, %s: %s, without allocating", name, calls[c].what, rapt_status_string(status));
+            tap_ok(float_control() == before, "%s, %s: the floating-point control bits are what they were", name, calls[c].what);
         }
     }
+    tap_ok(traced > 0, "and traced");
+    rapt_trace_to(NULL);
+    test_float_control();
     return tap_done();
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first calls come from 64 threads at once, released by a barrier: dispatch is lock-free and idempotent. Meant for gcc's
- * ThreadSanitizer; each thread checks its own result. */
+ * ThreadSanitizer; each thread checks its own result. And a kernel that is forced while another thread is in the middle of its
+ * first choice stays forced: linked with --wrap=getenv, which is what a choice begins with. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "rapt.h"
@@ -38,6 +40,47 @@ static void *call(void *arg) {
     return NULL;
 }
 
+/* Unless null, whoever asks for RAPT_ISA waits twice: that he is there, and that he may go on. */
+static pthread_barrier_t *inside;
+
+char *__real_getenv(const char *);
+char *__wrap_getenv(const char *);
+char *__wrap_getenv(const char *name) {
+    if (inside && strcmp(name, "RAPT_ISA") == 0) {
+        pthread_barrier_wait(inside);
+        pthread_barrier_wait(inside);
+    }
+    return __real_getenv(name);
+}
+
+static void *choose(void *chosen) {
+    const char **name = chosen;
+    rapt_isa_current(name);
+    return NULL;
+}
+
+static void force_during_first_choice(void) {
+    const char *usual, *other = NULL, *name, *chosen = NULL;
+    pthread_barrier_t barrier;
+    pthread_t thread;
+    if (rapt_isa_current(&usual) != RAPT_OK) usual = NULL;
+    for (int i = 0; (name = rapt_isa_name(i)); i++)
+        if ((!usual || strcmp(name, usual) != 0) && rapt_isa_usable(name, NULL, 0) == RAPT_OK) other = name;
+    rapt_isa_force(NULL);
+    pthread_barrier_init(&barrier, NULL, 2);
+    inside = &barrier;
+    if (pthread_create(&thread, NULL, choose, &chosen)) abort();
+    pthread_barrier_wait(&barrier);
+    rapt_status forced = rapt_isa_force(other);
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, NULL);
+    inside = NULL;
+    rapt_status current = rapt_isa_current(&name);
+    tap_ok(forced == RAPT_OK && current == RAPT_OK && name == other, "%s, forced during the first choice, stays: %s", other,
+           name ? name : "none");
+    tap_ok(chosen == other, "and is what that choice gives: %s", chosen ? chosen : "none");
+}
+
 int main(void) {
     static caller callers[THREADS];
     for (int i = 0; i < LENGTH * CHANNELS; i++) q[i] = (float)(i % 7) - 3.0f, k[i] = (float)(i % 5) - 2.0f, v[i] = (float)i;
@@ -54,5 +97,6 @@ int main(void) {
     }
     tap_ok(failed == 0, "%d of %d first calls failed", failed, THREADS);
     tap_ok(different == 0, "%d of %d results differ", different, THREADS);
+    force_during_first_choice();
     return tap_done();
 }

@@ -1,108 +1,178 @@
 # SPDX-License-Identifier: Apache-2.0
-"""include/rapt.h and rapt_layer.h for ctypes, as far as Python here needs them."""
+"""include/rapt.h and rapt_layer.h for ctypes, read from them: rapt_append_desc is AppendDesc here, RAPT_F32 is F32, functions are
+those of Library.c, and a name that is a word of Python's has an underscore behind it (from_)."""
 import ctypes
+import keyword
+import pathlib
+import re
 
-(F32, F16, BF16, F8_E4M3, F8_E5M2, INT8, INT4, INT4_MIN, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, BOOL, BIT, I32) = range(1, 17)
-CAUSAL_NONE, CAUSAL_BOTTOM_RIGHT, CAUSAL_TOP_LEFT = range(3)
-ALIBI_DISTANCE = 1
-PLAN_WORDS = 192
-WORKSPACE_ALIGNMENT = 64
-
-
-def structure(name, fields):
-    """A C struct: (type, names) for its fields in their order."""
-    return type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, names in fields for field in names.split()]})
-
-
-Layout = structure("Layout", [(ctypes.c_int, "type"), (ctypes.c_int64, "batch_stride head_stride token_stride")])
-Scales = structure("Scales", [(ctypes.c_int, "present"),
-                              (ctypes.c_int64, "batch_stride head_stride token_stride channel_stride")])
-Desc = structure("Desc", [
-    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch heads kv_heads q_len kv_len d_k d_v"), (Layout, "q k v o lse"),
-    (ctypes.c_float, "scale"), (ctypes.c_int, "causal"), (ctypes.c_int64, "window_left window_right prefix local_chunk"),
-    (Layout, "mask map"), (ctypes.c_int64, "map_queries map_keys"), (Layout, "bias"), (ctypes.c_float, "softcap"),
-    (ctypes.c_int, "alibi"), (Layout, "slopes sinks"), (ctypes.c_void_p, "logits_body"), (Scales, "k_scales v_scales"),
-    (ctypes.c_int, "arith"), (ctypes.c_void_p, "q_starts k_starts"), (ctypes.c_int64, "page_size pages"), (Layout, "table"),
-    (ctypes.c_int, "trust_table"), (ctypes.c_int64, "kv_first kv_total"), (ctypes.c_int, "unmerged"), (Layout, "states"),
-    (ctypes.c_int64, "state_stride threads"), (ctypes.c_char_p, "isa")])
-Args = structure("Args", [
-    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "q k v o lse kv_lengths mask map bias slopes sinks k_scales v_scales logits_arg "
-                                                 "prefixes table table_starts last_page ring_starts states workspace"),
-    (ctypes.c_size_t, "workspace_bytes")])
-Logits = structure("Logits", [
-    (ctypes.POINTER(ctypes.c_float), "logits"), (ctypes.c_int64, "row_stride key_stride"), (ctypes.c_int, "rows keys"),
-    (ctypes.c_int64, "batch first_key"), (ctypes.POINTER(ctypes.c_int32), "heads tokens")])
-LogitsBody = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Logits))
-
-
-Rotary = structure("Rotary", [(ctypes.c_int64, "channels"), (ctypes.c_int, "interleaved"), (ctypes.c_void_p, "frequencies"),
-                              (ctypes.c_double, "amplitude"), (ctypes.c_int64, "offset")])
-AppendDesc = structure("AppendDesc", [
-    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch kv_heads tokens kv_len d_k d_v"), (Layout, "new_k new_v k v"),
-    (Scales, "k_scales v_scales"), (ctypes.c_int64, "page_size pages"), (Layout, "table"), (ctypes.c_int, "trust_table"),
-    (Rotary, "rotary")])
-AppendArgs = structure("AppendArgs", [
-    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "new_k new_v k v k_scales v_scales starts lengths token_starts positions table "
-                                                 "table_starts ring_starts")])
-RopeArgs = structure("RopeArgs", [
-    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch heads tokens d"), (Layout, "in_ out"), (ctypes.c_void_p, "from_ to"),
-    (Rotary, "rotary"), (ctypes.c_void_p, "starts lengths token_starts positions")])
-
-LinearDesc = structure("LinearDesc", [
-    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch tokens in_ out"), (Layout, "x y residual weight"), (ctypes.c_int, "activation"),
-    (ctypes.c_char_p, "isa")])
-LinearArgs = structure("LinearArgs", [
-    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "x weight bias scales residual y workspace"), (ctypes.c_size_t, "workspace_bytes")])
-NormArgs = structure("NormArgs", [
-    (ctypes.c_size_t, "size"), (ctypes.c_int64, "batch tokens channels"), (Layout, "x y"), (ctypes.c_void_p, "from_ to weight bias"),
-    (ctypes.c_float, "epsilon"), (ctypes.c_char_p, "isa")])
-LayerDesc = structure("LayerDesc", [
-    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "attention"), (ctypes.c_int64, "x_width y_width z_width out_width keys"),
-    (Layout, "x y z out residual wq wk wv wo"), (ctypes.c_int, "packed"), (Rotary, "rotary"), (ctypes.c_int, "position_table"),
-    (Layout, "weights")])
-LayerArgs = structure("LayerArgs", [
-    (ctypes.c_size_t, "size"), (ctypes.c_void_p, "x y z residual out wq wk wv wo bq bk bv bo wq_scales wk_scales wv_scales wo_scales "
-                                                 "position_table"),
-    (ctypes.c_int64, "table_positions"), (ctypes.c_void_p, "k_cache v_cache k_scales v_scales starts weights attention workspace"),
-    (ctypes.c_size_t, "workspace_bytes")])
-LINEAR_PLAN_WORDS, LAYER_PLAN_WORDS = 64, 1280
+INCLUDE = pathlib.Path(__file__).resolve().parent.parent / "include"
+NUMBERS = {"int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
+           "size_t": ctypes.c_size_t, "float": ctypes.c_float, "double": ctypes.c_double, "rapt_status": ctypes.c_int,
+           "void": None}
 
 
 class Error(Exception):
-    """A status that is not RAPT_OK, in words."""
+    """A status that is not RAPT_OK, with the line that explains it."""
+
+
+def pointer(value):
+    return ctypes.addressof(value) if isinstance(value, ctypes.Structure) else ctypes.cast(value, ctypes.c_void_p)
+
+
+class Struct(ctypes.Structure):
+    """A struct takes the fields that it has, and no others. A pointer may be given as a NumPy array, a struct, a function or a
+    block of memory; what is given lives as long as the struct."""
+
+    def __setattr__(self, name, value):
+        self.__dict__[name + " kept"] = value
+        if dict(self._fields_)[name] is ctypes.c_void_p and value is not None:
+            value = value.ctypes.data if hasattr(value, "ctypes") else pointer(value)
+        super().__setattr__(name, value)
+
+    @property
+    def _as_parameter_(self):
+        return ctypes.byref(self)
+
+
+# ---- The headers -------------------------------------------------------------------------------------------------------------
+
+
+def declarations():
+    """Their text without comments and preprocessor, and the constants: numbers that are defined, and those of enumerations."""
+    text = "".join((INCLUDE / name).read_text() for name in ("rapt.h", "rapt_layer.h"))
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+    constants = re.findall(r"^#define RAPT_(\w+)[ \t]+(\d+)[ \t]*$", text, re.M)
+    text = re.sub(r"^#.*$", " ", text, flags=re.M)
+    for enumeration in re.findall(r"typedef enum \w+ \{(.*?)\}", text, re.S):
+        constants += re.findall(r"RAPT_(\w+)\s*=\s*(-?\d+)", enumeration)
+    return text, {name: int(value) for name, value in constants}
+
+
+def kind_of(words, kinds):
+    """Of a field or a parameter, by the words before its name."""
+    if "*" in words:
+        return ctypes.c_char_p if words.replace(" ", "") == "constchar*" else ctypes.c_void_p
+    return kinds[words.removeprefix("const ").strip()]
+
+
+def fields(body, kinds):
+    for declaration in filter(str.strip, body.split(";")):
+        words, names = re.fullmatch(r"\s*((?:const )?\w+)\s+(.*)", declaration, re.S).groups()
+        for name in re.split(r",\s*", names.strip()):
+            star, name, count = re.fullmatch(r"(\*?)(\w+)(?:\[(\d+)\])?", name).groups()
+            kind = kind_of(words + star, kinds)
+            yield name + "_" * keyword.iskeyword(name), kind * int(count) if count else kind
+
+
+def kinds_of(text):
+    """Types by their names: numbers, enumerations, functions (which are pointers), and structs of what comes before them."""
+    kinds = dict(NUMBERS, **dict.fromkeys(re.findall(r"typedef enum (\w+)", text), ctypes.c_int),
+                 **dict.fromkeys(re.findall(r"typedef void \(\*(rapt_\w+)\)", text), ctypes.c_void_p))
+    for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\}", text, re.S):
+        python = "".join(word.capitalize() for word in name.split("_")[1:])
+        kinds[name] = type(python, (Struct,), {"_fields_": list(fields(body, kinds)), "c_name": name})
+    return kinds
+
+
+def functions_of(text, kinds):
+    """(name, type of the result, [(parameter, its type)])."""
+    for words, name, parameters in re.findall(r"RAPT_API ([\w \*]+?)(rapt_\w+)\(([^)]*)\);", text):
+        pairs = [re.fullmatch(r"(.*?)(\w+)", " ".join(parameter.split())).groups() for parameter in parameters.split(",")]
+        yield name, words.strip(), [(own, kind_of(before.strip(), kinds)) for before, own in pairs if before]
+
+
+TEXT, CONSTANTS = declarations()
+KINDS = kinds_of(TEXT)
+globals().update(CONSTANTS)
+globals().update({kind.__name__: kind for kind in KINDS.values() if hasattr(kind, "c_name")})
+FUNCTIONS = list(functions_of(TEXT, KINDS))
+PARAMETERS = {name: [parameter for parameter, _ in parameters] for name, _, parameters in FUNCTIONS}
+
+
+def explanation(name):
+    """The function that explains what this one refuses, if there is one."""
+    for ending, instead in (("$", "_explain"), ("_parallel$", "_explain"), (r"_plan_init(_sized)?$", "_explain"),
+                            (r"_init(_sized)?$", "_explain"), (r"_run(_parallel|_share|_phase)?$", "_args_explain"),
+                            ("_kv_(append|copy)$", r"_\1_explain")):
+        candidate, found = re.subn(ending, instead, name)
+        if found and candidate in PARAMETERS:
+            return candidate
+    return None
+
+
+# ---- The library -------------------------------------------------------------------------------------------------------------
 
 
 class Library:
-    """The shared library. Every other function is called as it is: library.c.rapt_...(). A bad status is raised as error."""
+    """The shared library. library.c.rapt_...() are its functions; a bad status is raised as error."""
 
     def __init__(self, path, error=Error):
         self.c, self.error = ctypes.CDLL(path), error
-        self.c.rapt_layout_bhsd.restype = Layout
-        self.c.rapt_layout_bhsd.argtypes = [ctypes.c_int] + [ctypes.c_int64] * 3
-        self.c.rapt_version.restype = self.c.rapt_status_string.restype = self.c.rapt_isa_name.restype = ctypes.c_char_p
+        for name, words, parameters in FUNCTIONS:
+            function = getattr(self.c, name)
+            function.argtypes = [kind for _, kind in parameters]
+            function.restype = kind_of(words, KINDS)
+            if words == "rapt_status":
+                function.errcheck = self.check
 
-    def check(self, status):
+    def check(self, status, function, arguments):
         if status:
-            raise self.error(self.c.rapt_status_string(status).decode())
+            raise self.error(self.explain(status, function.__name__, arguments))
 
-    def initialised(self, kind, init):
+    def explain(self, status, name, arguments):
+        """The status in words, and the library's line about it."""
+        words, line = self.c.rapt_status_string(status).decode(), ctypes.create_string_buffer(256)
+        explain = explanation(name)
+        if not explain:
+            return words
+        given = dict(zip(PARAMETERS[name], arguments), text=line, bytes=ctypes.sizeof(line))
+        function = self.c[explain]  # one that does not raise
+        function.argtypes = getattr(self.c, explain).argtypes
+        again = function(*(given.get(parameter, 1) for parameter in PARAMETERS[explain]))
+        assert again in (status, 0), f"{explain} gives another status, {again} for {status}"
+        return f"{words}: {line.value.decode()}" if line.value else words
+
+    def new(self, kind, **values):
+        """A struct as its init function leaves it, then these fields."""
         struct = kind()
-        init(ctypes.byref(struct), ctypes.c_size_t(ctypes.sizeof(struct)))
-        assert struct.size == ctypes.sizeof(struct), f"{kind.__name__} is not what the library takes"
+        getattr(self.c, kind.c_name + "_init_sized")(struct, ctypes.sizeof(struct))
+        for name, value in values.items():
+            setattr(struct, name, value)
         return struct
 
-    def desc(self):
-        return self.initialised(Desc, self.c.rapt_desc_init_sized)
-
-    def args(self):
-        return self.initialised(Args, self.c.rapt_args_init_sized)
-
     def plan(self, desc):
-        plan = (ctypes.c_uint64 * PLAN_WORDS)()
-        self.check(self.c.rapt_plan_init(plan, ctypes.byref(desc)))
+        """Of any desc that has plans."""
+        plan = KINDS[desc.c_name.replace("_desc", "_plan")]()
+        getattr(self.c, plan.c_name + "_init_sized")(plan, ctypes.sizeof(plan), desc)
         return plan
 
-    def workspace_bytes(self, plan, threads):
+    def workspace(self, plan, threads=1):
+        """Of any plan: aligned memory."""
         size = ctypes.c_size_t()
-        self.check(self.c.rapt_workspace_size(plan, ctypes.c_int64(threads), ctypes.byref(size)))
-        return size.value
+        getattr(self.c, plan.c_name.replace("_plan", "_workspace_size"))(plan, threads, ctypes.byref(size))
+        alignment = CONSTANTS["WORKSPACE_ALIGNMENT"]
+        memory = ctypes.create_string_buffer(size.value + alignment)
+        return (ctypes.c_char * size.value).from_buffer(memory, -ctypes.addressof(memory) % alignment)
+
+    def run(self, desc, args):
+        """Plan, workspace and call, on this thread."""
+        plan = self.plan(desc)
+        workspace = self.workspace(plan)
+        args.workspace, args.workspace_bytes = workspace, len(workspace)
+        run = plan.c_name.replace("_plan", "_run")
+        getattr(self.c, run)(plan, args, *(0, 1)[:2 * ("ith" in PARAMETERS[run])])
+
+    def kernels(self):
+        """Those that can run here, best first."""
+        names = []
+        while name := self.c.rapt_isa_name(len(names)):
+            names.append(name)
+
+        def usable(name):
+            try:
+                self.c.rapt_isa_usable(name, None, 0)
+            except self.error:
+                return False
+            return True
+        return [name.decode() for name in names if usable(name)]

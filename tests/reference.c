@@ -257,34 +257,73 @@ const void *reference_scale(const rapt_scales *s, const void *base, int64_t b, i
     return (const unsigned char *)base + batch + h * s->head_stride + channel * s->channel_stride;
 }
 
-static float bias_of(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
-    return reference_element(d->bias.type, reference_at(a->bias, &d->bias, b, h, i), j);
+int64_t reference_columns(const rapt_desc *d) {
+    int64_t longest = d->kv_total ? d->kv_total : d->kv_first + d->kv_len;
+    if (d->k_starts) longest = 0;
+    for (int64_t b = 0; b < d->batch && d->k_starts; b++)
+        if (capacity(d, b) > longest) longest = capacity(d, b);
+    return longest;
 }
 
-/* The position that query i of entry b stands at. */
-static int64_t position(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t i) {
-    return i + (d->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : reference_length(d, a, b) - reference_queries(d, b));
+void reference_scored(const rapt_desc *d, int64_t b, int64_t *first, int64_t *end) {
+    const int64_t given = d->kv_first + capacity(d, b), columns = reference_columns(d);
+    *first = d->kv_first;
+    *end = given < columns ? given : columns;
+    if (*end < *first) *end = *first;
+}
+
+/* The positions that key j and query i of entry b stand at. */
+static int64_t key_position(const rapt_args *a, int64_t b, int64_t j) { return j + (a->k_offsets ? a->k_offsets[b] : 0); }
+
+static int64_t query_position(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t i) {
+    if (a->q_offsets) return i + a->q_offsets[b];
+    return i + key_position(a, b, d->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : reference_length(d, a, b) - reference_queries(d, b));
+}
+
+/* The column of a mask or bias that speaks of the key at a position; -1: beyond the last. */
+static int64_t column_of(const rapt_desc *d, int64_t columns, int key_stride, int64_t position) {
+    if (key_stride == 0) return 0;
+    return position < (columns ? columns : reference_columns(d)) ? position : -1;
+}
+
+int64_t reference_mask_column(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t j) {
+    return column_of(d, d->mask_keys, d->mask_key_stride, key_position(a, b, j));
+}
+
+int64_t reference_bias_column(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t j) {
+    return column_of(d, d->bias_keys, d->bias_key_stride, key_position(a, b, j));
+}
+
+static float bias_of(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const int64_t column = reference_bias_column(d, a, b, j);
+    if (column < 0) return d->bias_rest == RAPT_REST_MASKED ? -INFINITY : 0;
+    return reference_element(d->bias.type, reference_at(a->bias, &d->bias, b, h, i), column);
+}
+
+static bool masked(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const int64_t column = reference_mask_column(d, a, b, j);
+    if (column < 0) return d->mask_rest == RAPT_REST_MASKED;
+    const unsigned char *row = reference_at(a->mask, &d->mask, b, h, i);
+    return d->mask.type == RAPT_BIT ? !(row[column / 8] >> column % 8 & 1) : row[column] == 0;
 }
 
 static int64_t divide_down(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
 bool reference_attends(const rapt_desc *d, const rapt_args *a, int64_t b, int64_t h, int64_t i, int64_t j) {
-    const int64_t at = position(d, a, b, i), prefix = a->prefixes ? a->prefixes[b] : d->prefix;
+    const int64_t at = query_position(d, a, b, i), key = key_position(a, b, j);
+    const int64_t prefix = a->prefixes ? a->prefixes[b] : d->prefix;
     int64_t first, end;
     reference_keys(d, a, b, &first, &end);
     if (j < first || j >= end) return false;
-    const bool right = (d->causal == RAPT_CAUSAL_NONE || j <= at) && (d->window_right < 0 || j <= at + d->window_right);
-    if (!right && j >= prefix) return false;
-    if (d->window_left >= 0 && j < at - d->window_left) return false;
-    if (d->local_chunk && j / d->local_chunk != divide_down(at, d->local_chunk)) return false;
+    const bool right = (d->causal == RAPT_CAUSAL_NONE || key <= at) && (d->window_right < 0 || key <= at + d->window_right);
+    if (!right && key >= prefix) return false;
+    if (d->window_left >= 0 && key < at - d->window_left) return false;
+    if (d->local_chunk && key / d->local_chunk != divide_down(at, d->local_chunk)) return false;
     if (d->map.type) {
         const unsigned char *row = reference_at(a->map, &d->map, b, h, i / d->map_queries);
         if (row[j / d->map_keys] == 0) return false;
     }
-    if (d->mask.type) {
-        const unsigned char *row = reference_at(a->mask, &d->mask, b, h, i);
-        if (d->mask.type == RAPT_BIT ? !(row[j / 8] >> j % 8 & 1) : row[j] == 0) return false;
-    }
+    if (d->mask.type && masked(d, a, b, h, i, j)) return false;
     return !d->bias.type || bias_of(d, a, b, h, i, j) != -INFINITY;
 }
 
@@ -312,7 +351,7 @@ typedef struct row_results {
 } row_results;
 
 static float element_of(const row *r, const void *base, const rapt_layout *layout) {
-    return reference_load(RAPT_F32, reference_at(base, layout, r->b, r->h, 0));
+    return reference_load(layout->type, reference_at(base, layout, r->b, r->h, 0));
 }
 
 static bool modified(const rapt_desc *d) { return d->softcap > 0 || d->alibi || d->bias.type || d->logits_body; }
@@ -329,7 +368,7 @@ static double alibi_term(const row *r, int64_t n) {
     const rapt_desc *d = r->desc;
     const double slope = element_of(r, r->args->slopes, &d->slopes);
     if (d->alibi == RAPT_ALIBI_BIAS) return slope * bias_of(d, r->args, r->b, r->h, r->i, r->first + n);
-    return -slope * fabs((double)(position(d, r->args, r->b, r->i) - (r->first + n)));
+    return -slope * fabs((double)(query_position(d, r->args, r->b, r->i) - key_position(r->args, r->b, r->first + n)));
 }
 
 static float naive_logit(const row *r, int64_t n, float x) {
@@ -342,7 +381,7 @@ static float naive_logit(const row *r, int64_t n, float x) {
 
 static void naive_row(const row *r, float *o) {
     const rapt_desc *d = r->desc;
-    const float scale = d->scale == 0 ? 1 / sqrtf((float)d->d_k) : d->scale;
+    const float scale = isnan(d->scale) ? 1 / sqrtf((float)d->d_k) : d->scale;
     const float sink = d->sinks.type ? element_of(r, r->args->sinks, &d->sinks) : -INFINITY;
     float max = sink, sum = 0;
     for (int64_t n = 0; n < r->keys; n++) {
@@ -361,26 +400,27 @@ static void naive_row(const row *r, float *o) {
     for (int64_t c = 0; c < d->d_v; c++) o[c] *= r->v_channel[c];
 }
 
-/* The logit of key n with all that modifies it, from that without; slack is the error so far. */
-static double modified_logit(const row *r, int64_t n, double x, double *slack) {
+/* The logit of key n with all that modifies it up to a stage, from that without; slack is the error so far. */
+static double modified_logit(const row *r, int64_t n, rapt_scores_stage stage, double x, double *slack) {
     const rapt_desc *d = r->desc;
     double e = isinf(x) ? 0 : *slack + 2.01 * u * (fabs(x) + *slack) + 0x1p-149;
-    if (d->softcap > 0) {
+    if (d->softcap > 0 && stage != RAPT_SCORES_RAW) {
         const double cap = d->softcap, z = x / cap, within = e + 3 * u * fabs(x);
         const double slope = isinf(x) ? 0 : 1 / pow(cosh(fmin(fmax(0, fabs(z) - within / cap), 700)), 2);
         x = cap * tanh(z);
         e = (slope > 0 ? slope * within : 0) + 5 * u * fabs(x) + 0x1p-149 * (1 + cap);
     }
-    if (d->alibi) {
+    const bool all = stage == RAPT_SCORES_LOGITS;
+    if (d->alibi && all) {
         const double term = alibi_term(r, n);
         x += term;
         e += 1.01 * u * (fabs(term) + fabs(x) + e);
     }
-    if (d->bias.type && d->alibi != RAPT_ALIBI_BIAS) {
+    if (d->bias.type && d->alibi != RAPT_ALIBI_BIAS && all) {
         x += bias_of(d, r->args, r->b, r->h, r->i, r->first + n);
         e += 1.01 * u * (fabs(x) + e);
     }
-    if (d->logits_body) {
+    if (d->logits_body && all) {
         e += u * fabs(x);
         x = through_body(r, n, (float)x);
         e += 2.01 * u * fabs(x);
@@ -389,7 +429,7 @@ static double modified_logit(const row *r, int64_t n, double x, double *slack) {
     return x;
 }
 
-static double scale_of(const rapt_desc *d) { return d->scale == 0 ? 1 / sqrt((double)d->d_k) : (double)d->scale; }
+static double scale_of(const rapt_desc *d) { return isnan(d->scale) ? 1 / sqrt((double)d->d_k) : (double)d->scale; }
 
 /* A scale that is multiplied into q, rather than into scores. */
 static bool extreme(double scale) { return fabs(scale) < 0x1p-64 || fabs(scale) > 0x1p64; }
@@ -415,7 +455,7 @@ static void quantise_query(row *r) {
     r->q_loss = isinf(factor) ? most : most / Q_MOST * (0.5 + 400 * u) + 0x1p-142; /* half a step, and three roundings */
 }
 
-/* The logit of key n as integers give it. */
+/* The logit of key n as integers give it, before anything modifies it. */
 static double integer_logit(const row *r, int64_t n, double *slack) {
     const rapt_desc *d = r->desc;
     const double natural = extreme(scale_of(d)) ? 1 : fabs(scale_of(d)), factor = r->k_token[n];
@@ -424,10 +464,10 @@ static double integer_logit(const row *r, int64_t n, double *slack) {
     for (int64_t c = 0; c < d->d_k; c++) sum += (double)r->number[c] * r->k[n * d->d_k + c];
     const double logit = sum * r->q_step * factor * natural;
     *slack = gamma_n(1.0 + by_token) * fabs(logit) + 0x1p-149 * natural * (fabs(factor) + by_token);
-    return modified(d) ? modified_logit(r, n, logit, slack) : logit;
+    return logit;
 }
 
-/* The exact logit of key n, and the most that the library's may be off. */
+/* The exact logit of key n, likewise, and the most that the library's may be off. */
 static double exact_logit(const row *r, int64_t n, double *slack) {
     const rapt_desc *d = r->desc;
     const double scale = scale_of(d), most = fmax(1, fabs(scale));
@@ -447,12 +487,16 @@ static double exact_logit(const row *r, int64_t n, double *slack) {
     *slack = gamma_n((double)(longest + parts - 1) + 1 + by_token + by_channel) * absolute * fabs(scale * factor) +
              0x1p-149 * underflow;
     if (d->arith == RAPT_INT8_DOT) *slack += r->q_loss * sizes * fabs(factor) * (extreme(scale) ? 1 : fabs(scale));
-    const double logit = score * factor * scale;
-    return modified(d) ? modified_logit(r, n, logit, slack) : logit;
+    return score * factor * scale;
+}
+
+static double plain_logit(const row *r, int64_t n, double *slack) {
+    return r->integers || isnan(r->q_step) ? integer_logit(r, n, slack) : exact_logit(r, n, slack);
 }
 
 static double logit_of(const row *r, int64_t n, double *slack) {
-    return r->integers || isnan(r->q_step) ? integer_logit(r, n, slack) : exact_logit(r, n, slack);
+    const double logit = plain_logit(r, n, slack);
+    return modified(r->desc) ? modified_logit(r, n, RAPT_SCORES_LOGITS, logit, slack) : logit;
 }
 
 /* The end of the block that key n is in. */
@@ -653,6 +697,30 @@ static void double_row(const row *r, const row_results *to) {
                      2 * u * (fabs(max) + top) + u * fabs(*to->lse);
 }
 
+/* What rapt_args.scores receives of the row: for each key that exists the score and its bound. double_row was called before, and
+ * left delta of each attended key in slack. */
+static void score_row(const row *r, const row_results *of, double *score, double *bound) {
+    const rapt_desc *d = r->desc;
+    const double total = exp(*of->lse_bound) - 1 + gamma_n(64 + (double)r->keys / BLOCK); /* of l, and of the last products */
+    for (int64_t n = 0; n < r->keys; n++) {
+        double *const x = &score[r->first + n], *const e = &bound[r->first + n];
+        const bool any = r->attended[n] && r->logit[n] != -INFINITY;
+        if (d->scores_stage != RAPT_SCORES_WEIGHTS) {
+            *x = plain_logit(r, n, e);
+            *x = modified_logit(r, n, d->scores_stage, *x, e);
+            if (d->scores_stage == RAPT_SCORES_LOGITS && !r->attended[n]) *x = -INFINITY;
+            if (isinf(*x)) *e = 0;
+        } else if (!any) {
+            *x = *e = 0;
+        } else {
+            *x = exp(r->logit[n] - *of->lse);
+            *e = *x * (exp(r->slack[n]) - 1 + total) * 1.001 + 0x1p-126;
+            if (isnan(*x) && r->logit[n] < INFINITY)
+                *x = 0, *e = NAN; /* one beside a NaN may have become 0 before the division */
+        }
+    }
+}
+
 /* ---- All rows ----------------------------------------------------------------------------------------------------------- */
 
 static void load_row(float *to, const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token,
@@ -687,6 +755,7 @@ static void head(reference *result, row *r, int64_t h) {
     const rapt_desc *d = r->desc;
     const int64_t group = d->heads / d->kv_heads, queries = reference_queries(d, r->b);
     const bool gathered = d->page_size && d->table.token_stride;
+    const int64_t columns = reference_columns(d);
     for (r->i = 0; r->i < queries; r->i++) {
         if (r->i == 0 || gathered) load_keys(r, h, r->i);
         for (r->h = h * group; r->h < (h + 1) * group; r->h++) {
@@ -705,6 +774,7 @@ static void head(reference *result, row *r, int64_t h) {
                 naive_row(r, result->naive + o);
             }
             double_row(r, &of);
+            if (d->scores_stage) score_row(r, &of, result->scores + at * columns, result->scores_bound + at * columns);
         }
     }
 }
@@ -712,7 +782,8 @@ static void head(reference *result, row *r, int64_t h) {
 bool reference_attention(reference *result, const rapt_desc *desc, const rapt_args *args) {
     const size_t rows = (size_t)reference_rows(desc), outputs = rows * (size_t)desc->d_v;
     const size_t keys = (size_t)desc->kv_len, d_k = (size_t)desc->d_k, d_v = (size_t)desc->d_v;
-    double *doubles = calloc(5 * outputs + 4 * rows + 2 * keys + 1, sizeof *doubles);
+    const size_t scores = desc->scores_stage ? rows * (size_t)reference_columns(desc) : 0;
+    double *doubles = calloc(5 * outputs + 4 * rows + 2 * keys + 2 * scores + 1, sizeof *doubles);
     float *floats = calloc(outputs + 3 * d_k + d_v + keys * (d_k + d_v + 3), sizeof *floats);
     bool *attended = malloc(keys + 1);
     *result = (reference){.o = doubles, .naive = floats};
@@ -733,6 +804,9 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     r.number = result->naive + outputs;
     r.q = r.number + d_k;
     r.slack = r.logit + keys;
+    result->scores = r.slack + keys;
+    result->scores_bound = result->scores + scores;
+    for (size_t n = 0; n < scores; n++) result->scores[n] = desc->scores_stage == RAPT_SCORES_WEIGHTS ? 0 : -INFINITY;
     r.k_channel = r.q + d_k;
     r.v_channel = r.k_channel + d_k;
     r.k_token = r.v_channel + d_v;
@@ -754,4 +828,169 @@ void reference_free(reference *result) {
     free(result->o);
     free(result->naive);
     *result = (reference){0};
+}
+
+/* ---- Linear maps and normalisation in f32 ------------------------------------------------------------------------------- */
+
+enum { PARTIAL_SUMS = 16, MAP_PART = 1024 };
+
+float reference_multiply_add(bool fused, float a, float b, float c) {
+    if (fused) return fmaf(a, b, c);
+    const volatile float product = a * b;
+    return product + c;
+}
+
+/* E(d), factor c. */
+static float power_of_two(bool fused, float d, float c, float least) {
+    static const float b[] = {0x1.5f082ep-10f, 0x1.3b2dep-7f, 0x1.c6af7cp-5f, 0x1.ebfbdcp-3f, 0x1.62e43p-1f, 1.0f};
+    const float x = d < least ? least : d, t = reference_multiply_add(fused, x, c, 12583039.0f), n = 12583039.0f - t,
+                f = reference_multiply_add(fused, x, c, n);
+    float p = 0x1.416b5ep-13f, power;
+    uint32_t bits;
+    for (int i = 0; i < 6; i++) p = reference_multiply_add(fused, p, f, b[i]);
+    memcpy(&bits, &t, sizeof bits);
+    bits <<= 23;
+    memcpy(&power, &bits, sizeof power);
+    return p * power;
+}
+
+static float hyperbolic_tangent(bool fused, float x) {
+    static const float b[] = {0x1.51f8cep-6f, -0x1.b835a4p-5f, 0x1.1106f6p-3f, -0x1.555532p-2f};
+    const float a = fabsf(x), z = a * a;
+    float p = -0x1.750ce4p-8f;
+    for (int i = 0; i < 4; i++) p = reference_multiply_add(fused, p, z, b[i]);
+    const float e = power_of_two(fused, -a, 0x1.715476p+1f, -127.0f / 0x1.715476p+1f);
+    return copysignf(a < 0.625f ? reference_multiply_add(fused, a * z, p, a) : (1.0f - e) / (1.0f + e), x);
+}
+
+static float gelu(bool fused, float x) {
+    static const float h[] = {-0x1.9833cap-22f, 0x1.894d92p-18f, -0x1.8c04ecp-15f, 0x1.7d4d4ep-13f, 0x1.99fcbap-13f,
+                              -0x1.d649c8p-8f,  0x1.aecfcep-5f,  0x1.d631f4p-2f,   0x1.26af14p+0f,  1.0f};
+    const float a = fabsf(x);
+    float p = 0x1.60a846p-27f;
+    for (int i = 0; i < 10; i++) p = reference_multiply_add(fused, p, a, h[i]);
+    const float below_zero = power_of_two(fused, -p, 1.0f, -127.0f);
+    return x * (x < 0.0f ? below_zero : 1.0f - below_zero);
+}
+
+float reference_activated(bool fused, rapt_activation activation, float x) {
+    switch (activation) {
+    case RAPT_RELU:
+        return x > 0.0f || x != x ? x : 0.0f;
+    case RAPT_GELU:
+        return gelu(fused, x);
+    case RAPT_GELU_TANH: {
+        const float inner = reference_multiply_add(fused, x * x * x, 0.044715f, x) * 0x1.988454p-1f;
+        return 0.5f * x * (1.0f + hyperbolic_tangent(fused, inner));
+    }
+    case RAPT_SILU: {
+        const float e = power_of_two(fused, -fabsf(x), 0x1.715476p+0f, -127.0f / 0x1.715476p+0f);
+        return (x < 0.0f ? x * e : x) / (1.0f + e);
+    }
+    default:
+        return x;
+    }
+}
+
+static float total_of(const float sums[PARTIAL_SUMS], float total) {
+    for (int i = 0; i < PARTIAL_SUMS; i++) total += sums[i];
+    return total;
+}
+
+float reference_map(bool fused, const float *x, const float *w, int64_t channels) {
+    float total = 0.0f;
+    for (int64_t part = 0; part < channels; part += MAP_PART) {
+        float sums[PARTIAL_SUMS] = {0};
+        for (int64_t i = part; i < part + MAP_PART && i < channels; i++)
+            sums[i % PARTIAL_SUMS] = reference_multiply_add(fused, w[i], x[i], sums[i % PARTIAL_SUMS]);
+        total = total_of(sums, total);
+    }
+    return total + 0.0f; /* of zeros, +0 */
+}
+
+static float sum_of(bool fused, const float *z, int64_t channels, float mean, float rest, bool squares) {
+    float sums[PARTIAL_SUMS] = {0};
+    for (int64_t i = 0; i < channels; i++) {
+        const float d = (z[i] - mean) - rest, sum = sums[i % PARTIAL_SUMS];
+        sums[i % PARTIAL_SUMS] = squares ? reference_multiply_add(fused, d, d, sum) : sum + d;
+    }
+    return total_of(sums, 0.0f);
+}
+
+void reference_normalise(bool fused, bool rms, const float *z, int64_t channels, float epsilon, const float *weight,
+                         const float *bias, float *y, float *mean, float *inverse_deviation) {
+    const float n = (float)channels, m = rms ? 0.0f : sum_of(fused, z, channels, 0.0f, 0.0f, false) / n,
+                rest = rms ? 0.0f : sum_of(fused, z, channels, m, 0.0f, false) / n,
+                factor = 1.0f / sqrtf(sum_of(fused, z, channels, m, rest, true) / n + epsilon);
+    for (int64_t i = 0; i < channels; i++)
+        y[i] = reference_multiply_add(fused, ((z[i] - m) - rest) * factor, weight ? weight[i] : 1.0f, bias ? bias[i] : 0.0f);
+    if (mean) *mean = m + rest;
+    *inverse_deviation = factor;
+}
+
+/* ---- ... and in double -------------------------------------------------------------------------------------------------- */
+
+static reference_value rounded(double value, double bound) {
+    return (reference_value){value, bound + u * (fabs(value) + bound) + 0x1p-149};
+}
+
+reference_value reference_sum(reference_value a, reference_value b) { return rounded(a.value + b.value, a.bound + b.bound); }
+
+reference_value reference_product(reference_value a, reference_value b) {
+    return rounded(a.value * b.value, fabs(a.value) * b.bound + (fabs(b.value) + b.bound) * a.bound);
+}
+
+reference_value reference_mapped(bool fused, const float *x, const float *w, int64_t channels) {
+    double sum = 0, sizes = 0;
+    for (int64_t i = 0; i < channels; i++) {
+        const double product = (double)w[i] * x[i];
+        sum += product;
+        sizes += fabs(product);
+    }
+    const double chain = ceil(fmin((double)channels, MAP_PART) / PARTIAL_SUMS), parts = ceil((double)channels / MAP_PART);
+    return (reference_value){sum, gamma_n(chain + PARTIAL_SUMS * parts + !fused) * sizes + ldexp((double)channels, -149)};
+}
+
+reference_value reference_activation(rapt_activation activation, reference_value x) {
+    const double v = x.value, scale = fmax(1, fabs(v)), slope = x.bound * 1.13;
+    switch (activation) {
+    case RAPT_RELU:
+        return (reference_value){fmax(v, 0), x.bound};
+    case RAPT_GELU:
+        return (reference_value){v * 0.5 * erfc(-v / sqrt(2)), slope + 1e-7 * scale};
+    case RAPT_GELU_TANH:
+        return (reference_value){0.5 * v * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (v + 0.044715 * v * v * v))),
+                                 slope + 2e-7 * scale};
+    case RAPT_SILU:
+        return (reference_value){v / (1 + exp(-v)), slope + 2e-7 * scale};
+    default:
+        return x;
+    }
+}
+
+void reference_normalised(bool rms, const float *z, int64_t channels, float epsilon, const float *weight, const float *bias,
+                          reference_value *y, reference_value *mean, reference_value *inverse_deviation) {
+    const double n = (double)channels, gamma = gamma_n(ceil(n / PARTIAL_SUMS) + PARTIAL_SUMS + 2);
+    double m = 0, size = 0, v = 0, wrong = 0;
+    for (int64_t i = 0; i < channels && !rms; i++) m += z[i] / n;
+    for (int64_t i = 0; i < channels && !rms; i++) size += fabs(z[i] - m) / n;
+    for (int64_t i = 0; i < channels; i++) {
+        const double d = z[i] - m, e = rms ? 0 : gamma * size + 2 * u * (fabs(d) + fabs(d));
+        y[i] = (reference_value){d, e};
+        v += d * d / n;
+        wrong += (2 * fabs(d) * e + e * e) / n;
+    }
+    wrong += gamma * (v + wrong);
+    const double factor = 1 / sqrt(v + epsilon), least = 1 / sqrt(v + wrong + epsilon),
+                 most = 1 / sqrt(fmax(v - wrong, 0) + epsilon);
+    *inverse_deviation = (reference_value){factor, fmax(factor - least, most - factor) + 3 * u * most};
+    if (mean) *mean = rounded(m, gamma * size);
+    for (int64_t i = 0; i < channels; i++) {
+        const reference_value w = {weight ? weight[i] : 1, 0}, b = {bias ? bias[i] : 0, 0};
+        y[i] = reference_sum(reference_product(reference_product(y[i], *inverse_deviation), w), b);
+    }
+}
+
+bool reference_near(rapt_type type, float got, reference_value want) {
+    return fabs(got - want.value) <= want.bound + reference_half_ulp(type, fabs(want.value) + want.bound);
 }

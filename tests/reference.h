@@ -8,10 +8,10 @@
  * elements times their factors (k_scales, v_scales), A_j = |scale| sum_c |q_c k_jc|.
  *
  * 1. Scores. One chain of d_k multiply-adds, fused or not, or with more than 128 channels P chains of at most 64, whose results
- *    are added: with t = d_k, or t = 64 + P - 1, |s'_j - s_j| <= gamma_t sum |q k|; where the scale is multiplied into q first, that rounds once more,
- *    and so does a factor of k, by channel or by token. So the logit is off by
- *        D_j = gamma_{t + 1 + f} A_j + tiny_j    f = 1 with k_scales, else 0
- *    where tiny_j, some 2^-149, is for underflow: of products, of q times a tiny scale or factor, of a score times a factor.
+ *    are added: with t = d_k, or t = 64 + P - 1, |s'_j - s_j| <= gamma_t sum |q k|; where the scale is multiplied into q first,
+ * that rounds once more, and so does a factor of k, by channel or by token. So the logit is off by D_j = gamma_{t + 1 + f} A_j +
+ * tiny_j    f = 1 with k_scales, else 0 where tiny_j, some 2^-149, is for underflow: of products, of q times a tiny scale or
+ * factor, of a score times a factor.
  * 2. Modified logits. Each step from x to y turns an error D into
  *        x natural        D + 2.01 u (|x| + D) + 2^-149     the product; the default scale 1/sqrt(d_k)
  *        softcap s        (D + 3 u |x|) / cosh^2(z) + 5 u |y| + 2^-149 (1 + s), z being the least |x / s| within that error:
@@ -42,24 +42,27 @@
  *        E_lse = max(ln(sum w exp(delta) / sum w), ln(sum w / sum w exp(-delta))) + gamma_{n_l} + n 2^-126
  *                + 4 u ln(sum w) + 2 u (|M| + T) + u |lse|
  *
+ * 7. A weight of rapt_args.scores, exp(x_j - lse), is off by delta_j with R = 0, by E_lse, and by the roundings of a sum and two
+ *    products; a score by D_j and, as if it were modified, the product with the default scale.
+ *
  * With RAPT_INT8_DOT the numbers are those of docs/order.md's definition ("Integer arithmetic"), but for roundings of f32:
  *
- * 7. The integers of a query are the library's, for each step to them is one operation of f32. Their products with keys are
+ * 8. The integers of a query are the library's, for each step to them is one operation of f32. Their products with keys are
  *    summed exactly, so D_j = gamma_{1 + f} |x_j| + tiny_j, f = 1 with factors of the token.
- * 8. Of a block b, W_b = max w_j (w_j with the factor of the token of v) is at least the largest w_j exp(-delta_j) and at most
+ * 9. Of a block b, W_b = max w_j (w_j with the factor of the token of v) is at least the largest w_j exp(-delta_j) and at most
  *    the largest w_j exp(delta_j): off by spread_b. So it is known between which numbers w_j 255 / W_b lies; n_j is what it is
  *    rounded to, and off_j how far that may be from what one of those numbers is rounded to: 0 unless a tie is between them. With
  *    y_b = sum_j n_j v_j, and n_o = 2 + 2 min(B, 8) + C - 1 + R (three roundings of a block, and two more for each later one, or
  *    three where factors have both signs)
  *        E_c = [ sum_b (spread_b |y_bc| + (W_b + spread_b) (sum_j off_j |v_jc| + gamma (|y_bc| + sum_j off_j |v_jc|))) / 255
  *                +  |o_c| sum_j w_j (exp(delta_j) - 1)  +  2^-125 F sum_j |v_jc| ] / sum_j w_j exp(-delta_j)  +  ...
- * 9. How far that is from exact arithmetic: elements of a query are off by half a step, which adds as much times the sum of
+ * 10. How far that is from exact arithmetic: elements of a query are off by half a step, which adds as much times the sum of
  *    |scale k_jc| to D_j of 1., and weights by half a step of their block, which adds sum_j W_b |v_jc| / 510 to the sums in 5. */
 #ifndef RAPT_REFERENCE_H
 #define RAPT_REFERENCE_H
 
 #include <stdbool.h>
-#include "rapt.h"
+#include "rapt_layer.h"
 
 typedef struct reference {
     double *o, *o_bound, *o_size; /* by row (reference_row) and channel: the output, E, and sum_j P_j |v_j|. E is NaN for an
@@ -67,6 +70,7 @@ typedef struct reference {
     double *lse, *lse_bound;      /* by row */
     double *exact, *exact_bound, *exact_lse, *exact_lse_bound; /* RAPT_INT8_DOT: the same of exact arithmetic */
     float *naive;                                              /* RAPT_EXACT: as o, the output in plain f32, with libm */
+    double *scores, *scores_bound; /* with desc.scores_stage: by row and column. The bound is NaN where a NaN or 0 is right */
 } reference;
 
 /* All rows of the problem. Free with reference_free; false when memory is out. */
@@ -96,6 +100,13 @@ reference_place reference_key(const rapt_desc *desc, const rapt_args *args, int6
 /* The address of the element of the page table that says so, any alignment. */
 const void *reference_table(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t page);
 
+/* Columns of a row of scores, and of a mask or a bias that does not say how many; those of scores that are written, first..end -
+ * 1, and the column of a mask or bias for key j, -1 if that is beyond the last. */
+int64_t reference_columns(const rapt_desc *desc);
+void reference_scored(const rapt_desc *desc, int64_t b, int64_t *first, int64_t *end);
+int64_t reference_mask_column(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t j);
+int64_t reference_bias_column(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t j);
+
 /* Whether query i of head h (of Q) attends the key at position j. */
 bool reference_attends(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t j);
 
@@ -117,5 +128,36 @@ double reference_half_ulp(rapt_type type, double magnitude);
 int64_t reference_row_bytes(rapt_type type, int64_t channels);
 float reference_element(rapt_type type, const void *row, int64_t channel);
 bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels);
+
+/* ---- Linear maps and normalisation -------------------------------------------------------------------------------------- */
+
+/* docs/order.md in f32, fused or not: a sum over channels of a linear map; an activation; a normalised row z, with what
+ * rapt_norm_args.mean and inverse_deviation receive (weight, bias, mean may be null). */
+float reference_multiply_add(bool fused, float a, float b, float c);
+float reference_map(bool fused, const float *x, const float *w, int64_t channels);
+float reference_activated(bool fused, rapt_activation activation, float x);
+void reference_normalise(bool fused, bool rms, const float *z, int64_t channels, float epsilon, const float *weight,
+                         const float *bias, float *y, float *mean, float *inverse_deviation);
+
+/* The same in double, and how far f32 may be from it. With u = 2^-24 and gamma_n as above:
+ *   a sum or product of f32   the errors of both, and u of the result
+ *   a map of n channels       gamma_k sum |x w| with k = min(n, 1024) / 16, rounded up, + 16 for each part, one more unfused
+ *   an activation             its own error (docs/numerics.md), and the argument's times its largest slope, 1.13
+ *   normalisation             with k = n / 16, rounded up, + 18: the mean's two parts are off by gamma_k of the mean of
+ *                             |z - mean|, so a deviation d by e = that + 2 u (|z - mean| + |d|); the variance v by r = the mean
+ *                             of 2 |d| e + e^2, and gamma_k (v + r); 1 / sqrt(v + epsilon) by the difference at these ends and
+ *                             3 u */
+typedef struct reference_value {
+    double value, bound;
+} reference_value;
+reference_value reference_sum(reference_value a, reference_value b);
+reference_value reference_product(reference_value a, reference_value b);
+reference_value reference_mapped(bool fused, const float *x, const float *w, int64_t channels);
+reference_value reference_activation(rapt_activation activation, reference_value x);
+void reference_normalised(bool rms, const float *z, int64_t channels, float epsilon, const float *weight, const float *bias,
+                          reference_value *y, reference_value *mean, reference_value *inverse_deviation);
+
+/* Is a number that was stored in that type within the bound? */
+bool reference_near(rapt_type type, float got, reference_value want);
 
 #endif

@@ -165,6 +165,60 @@ static void ln_of_every_float(uint32_t step) {
     if (step == SAMPLED) tap_ok(h == ln_hash, "ln: hash %016" PRIx64 " is the one of every ISA", h);
 }
 
+static double exact_gelu(double x) { return x * 0.5 * erfc(-x / sqrt(2.0)); }
+static double exact_gelu_tanh(double x) { return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x))); }
+static double exact_silu(double x) { return x / (1.0 + exp(-x)); }
+
+/* Every float of [-range, range] of an activation against double precision: its error is at most absolute * max(1, |x|), and from
+ * -relative_range on at most relative of the result. */
+static void activation_of_every_float(const char *name, vf (*word)(vf), double (*exact)(double), float range, double absolute,
+                                      float relative_range, double relative, uint64_t known, uint32_t step) {
+    uint64_t h = hash_start();
+    double worst = 0.0, worst_relative = 0.0;
+    for (int sign = 0; sign < 2; sign++)
+        for (uint32_t from = 0, last = as_bits(range); from <= last; from += step * RAPT_VL) {
+            float x[RAPT_VL], got[RAPT_VL];
+            for (int j = 0; j < RAPT_VL; j++) {
+                uint32_t bits = from + (uint32_t)j * step;
+                x[j] = as_float((bits < last ? bits : last) | (uint32_t)sign << 31);
+            }
+            v_store(got, word(v_load(x)));
+            for (int j = 0; j < RAPT_VL; j++) {
+                double want = exact((double)x[j]), error = fabs(got[j] - want), size = fabs((double)x[j]);
+                h = size < range ? hash(h, as_bits(got[j])) : h;
+                if (!(error / fmax(1.0, size) <= worst)) worst = error / fmax(1.0, size);
+                if (size < 0x1p-100 || x[j] < -relative_range) continue; /* denormal numbers and what becomes one */
+                if (!(error / fabs(want) <= worst_relative)) worst_relative = error / fabs(want);
+            }
+        }
+    tap_ok(worst <= absolute, "%s: worst error %.3g max(1, |x|) in [-%g, %g], promised %.3g", name, worst, (double)range,
+           (double)range, absolute);
+    tap_ok(worst_relative <= relative, "%s: worst error %.3g of the result from -%g on, promised %.3g", name, worst_relative,
+           (double)relative_range, relative);
+    if (step == SAMPLED) tap_ok(h == known, "%s: hash %016" PRIx64 " is the one of every ISA", name, h);
+}
+
+static void activations(uint32_t step) {
+    activation_of_every_float("GELU", v_gelu, exact_gelu, 10.0f, 1e-7, 8.0f, 1e-4,
+                              RAPT_KERNEL_FUSED ? UINT64_C(0x1dd71b409c3e0ef6) : UINT64_C(0x10ec83fc93ed79c6), step);
+    activation_of_every_float("GELU by tanh", v_gelu_tanh, exact_gelu_tanh, 10.0f, 2e-7, 1.0f, 1e-6,
+                              RAPT_KERNEL_FUSED ? UINT64_C(0x474164e5298756f2) : UINT64_C(0x5405a5eafd0c240f), step);
+    activation_of_every_float("SiLU", v_silu, exact_silu, 100.0f, 2e-7, 80.0f, RAPT_KERNEL_FUSED ? 1.2e-6 : 4e-6,
+                              RAPT_KERNEL_FUSED ? UINT64_C(0x22749b8009bd0a97) : UINT64_C(0x31bca33600c6151b), step);
+    float got[RAPT_VL];
+    vf (*const words[])(vf) = {v_gelu, v_gelu_tanh, v_silu};
+    int wrong = 0;
+    for (int i = 0; i < 3; i++) {
+        v_store(got, words[i](v_set1(as_float(0x7fc12345u))));
+        wrong += got[0] == got[0];
+        v_store(got, words[i](v_set1(INFINITY)));
+        wrong += got[0] != INFINITY;
+        v_store(got, words[i](v_set1(1e30f)));
+        wrong += got[0] != 1e30f;
+    }
+    tap_ok(wrong == 0, "activations of NaN are NaN, of large numbers and infinity themselves: %d wrong", wrong);
+}
+
 /* A 16-bit format with that many exponent and stored mantissa bits: its value in double, exactly. */
 static double value_of_16(uint16_t h, int exponent_bits, int mantissa_bits) {
     int e = h >> mantissa_bits & ((1 << exponent_bits) - 1), bias = (1 << (exponent_bits - 1)) - 1;
@@ -428,6 +482,7 @@ int main(int argc, char **argv) {
     tanh_of_every_float(step);
     tanh_special(step);
     ln_of_every_float(step);
+    activations(step);
     storage("f16", v_load_f16, v_store_f16, 5, 10, all ? 509 : 65521);
     storage("bf16", v_load_bf16, v_store_bf16, 8, 7, all ? 509 : 65521);
 #define RAPT_TYPE(name, suffix, bytes) staged_rows(#suffix, name, 1, bytes);

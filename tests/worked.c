@@ -132,7 +132,7 @@ static void test_three_tokens(void) {
     /* Scaled by 1 / sqrt(3). Row 1: scores 1.1547, 2.3094, 2.3094, so e^-1.1547 = 0.3152, 1, 1 of 2.3152. */
     static const float scaled_weights[] = {0.1361f, 0.4319f, 0.4319f, 0.0009f, 0.9088f, 0.0903f, 0.0074f, 0.7547f, 0.2378f};
     static const float scaled[] = {1.8639f, 6.3194f, 1.7042f, 1.9991f, 7.8141f, 0.2735f, 1.9926f, 7.4796f, 0.7359f};
-    desc.scale = 0;
+    desc.scale = NAN; /* the default again */
     ok = attend(&desc, q, k, identity, p) == RAPT_OK && attend(&desc, q, k, v, o) == RAPT_OK;
     tap_ok(ok && is(p, scaled_weights, 9) && rows_sum_to_one(p, 3, 3), "three tokens: softmax(Q K^T / sqrt(d_k))");
     tap_ok(ok && is(o, scaled, 9), "three tokens: softmax(Q K^T / sqrt(d_k)) V");

@@ -4,6 +4,8 @@
  * borders of blocks and chunks. */
 #include "harness.h"
 
+#include <math.h>
+
 static const int64_t sides[] = {-1, -1, 0, 1, 5, 63, 64, 100, 1000};
 
 /* Adds a feature to problem n of a case. */
@@ -122,7 +124,7 @@ static void add_softcap_infinite(problem *p, uint64_t *random, int64_t n) {
 
 static void add_alibi(problem *p, uint64_t *random, int64_t n) {
     p->desc.alibi = RAPT_ALIBI_DISTANCE;
-    p->desc.slopes.type = RAPT_F32;
+    p->desc.slopes.type = floats[n % 3];
     p->same[EXTRA_SLOPES] = (int)draw_below(random, 4);
     if (n % 3 == 0) p->desc.window_left = DRAW_OF(random, sides);
 }
@@ -130,13 +132,13 @@ static void add_alibi(problem *p, uint64_t *random, int64_t n) {
 static void add_alibi_bias(problem *p, uint64_t *random, int64_t n) {
     add_bias_mask(p, random, n);
     p->desc.alibi = RAPT_ALIBI_BIAS;
-    p->desc.slopes.type = RAPT_F32;
+    p->desc.slopes.type = floats[n / 3 % 3];
     p->same[EXTRA_SLOPES] = (int)draw_below(random, 4);
 }
 
 static void add_sinks(problem *p, uint64_t *random, int64_t n) {
-    static const float scales[] = {0, 0.125f, -3, 1e-30f, 0x1p70f};
-    p->desc.sinks.type = RAPT_F32;
+    static const float scales[] = {NAN, 0, 0.125f, -3, 1e-30f, 0x1p70f};
+    p->desc.sinks.type = floats[n % 3];
     p->same[EXTRA_SINKS] = (int)draw_below(random, 4);
     if (n % 2) p->desc.scale = DRAW_OF(random, scales);
     if (p->desc.scale > 1e20f) p->q_factor = p->k_factor = 0x1p-35f;
@@ -173,7 +175,7 @@ static void case_logits(check *c) { each(c, add_logits); }
 /* ---- Factors ------------------------------------------------------------------------------------------------------------ */
 
 static void add_k_scales(problem *p, uint64_t *random, int64_t n) {
-    static const float scales[] = {0, -0.5f, 1e-30f};
+    static const float scales[] = {NAN, -0.5f, 1e-30f};
     p->k_grain = (grain)(1 + n % (GRAINS - 1));
     p->desc.scale = DRAW_OF(random, scales);
     if (n % 4 == 0) p->desc.softcap = 5;
@@ -313,6 +315,84 @@ static void case_gathered(check *c) { each(c, add_gathered); }
 static void case_ring(check *c) { each(c, add_ring); }
 static void case_first(check *c) { each(c, add_first); }
 
+/* ---- Positions ---------------------------------------------------------------------------------------------------------- */
+
+/* Whatever goes by positions. */
+static void add_positions(problem *p, uint64_t *random, int64_t n) {
+    if (n % 2) p->desc.window_left = DRAW_OF(random, sides);
+    if (n % 3 == 0) p->desc.window_right = DRAW_OF(random, sides);
+    if (n % 4 == 1) add_local_chunk(p, random, n);
+    if (n % 4 == 2) add_alibi(p, random, n);
+    if (n % 4 == 3) add_prefix(p, random, n);
+    if (n % 5 == 1) add_ring(p, random, n);
+    if (n % 5 == 2) add_ragged_keys(p, random, n);
+    if (n % 5 == 3) add_first(p, random, n);
+}
+
+static void add_q_offsets(problem *p, uint64_t *random, int64_t n) {
+    add_positions(p, random, n);
+    p->q_offsets = true;
+}
+
+static void add_k_offsets(problem *p, uint64_t *random, int64_t n) {
+    add_positions(p, random, n);
+    p->k_offsets = true;
+    p->q_offsets = n % 2;
+    if (n % 3) add_mask(p, random, n % 4 < 2 ? RAPT_BOOL : RAPT_BIT);
+    if (n % 7 == 0) add_map(p, random, n); /* by number */
+    if (n % 4 == 0) add_bias_mask(p, random, n);
+    problem_draw_rest(p, random);
+}
+
+/* Columns that end before, in and behind blocks and keys. */
+static void add_rest(problem *p, uint64_t *random, int64_t n) {
+    static const int64_t ends[] = {1, 7, 8, 9, 63, 64, 65, 100, 512, 10000};
+    if (n % 3) add_mask(p, random, n % 2 ? RAPT_BOOL : RAPT_BIT);
+    if (n % 3 < 2) add_bias_mask(p, random, n);
+    if (n % 5 == 4) p->desc.alibi = RAPT_ALIBI_BIAS, add_alibi_bias(p, random, n);
+    p->desc.mask_keys = DRAW_OF(random, ends);
+    p->desc.bias_keys = DRAW_OF(random, ends);
+    p->desc.mask_rest = (rapt_rest)(1 + n % 2);
+    p->desc.bias_rest = (rapt_rest)(1 + n / 2 % 2);
+    p->k_offsets = n % 4 == 3;
+}
+
+static void add_one_column(problem *p, uint64_t *random, int64_t n) {
+    add_rest(p, random, n);
+    if (n % 2 == 0) p->desc.mask_key_stride = 0;
+    if (n % 4 != 2) p->desc.bias_key_stride = 0;
+}
+
+static void case_q_offsets(check *c) { each(c, add_q_offsets); }
+static void case_k_offsets(check *c) { each(c, add_k_offsets); }
+static void case_rest(check *c) { each(c, add_rest); }
+static void case_one_column(check *c) { each(c, add_one_column); }
+
+/* ---- Scores ------------------------------------------------------------------------------------------------------------- */
+
+static void add_scores(problem *p, uint64_t *random, int64_t n) {
+    static const float scales[] = {NAN, 0.125f, -3, 1e-30f};
+    p->desc.scores_stage = (rapt_scores_stage)(1 + n % RAPT_SCORES_WEIGHTS);
+    p->desc.scale = DRAW_OF(random, scales);
+    if (n % 3 == 0) add_logits(p, random, n);
+    if (n % 3 == 1) add_mask(p, random, n % 2 ? RAPT_BOOL : RAPT_BIT);
+    if (n % 5 == 1) add_pages(p, random, n);
+    if (n % 5 == 2) add_ragged_keys(p, random, n);
+    if (n % 5 == 3) add_first(p, random, n);
+    if (n % 5 == 4) p->k_grain = (grain)draw_below(random, GRAINS);
+    if (n % 6 == 5) problem_integer(p);
+    if (n % 7 == 3) p->data = (data)draw_below(random, DATA_KINDS);
+}
+
+static void add_scale_zero(problem *p, uint64_t *random, int64_t n) {
+    p->desc.scale = n % 4 == 3 ? -0.0f : 0;
+    if (n % 3 == 1) add_logits(p, random, n), p->desc.scale = 0;
+    if (n % 3 == 2) problem_integer(p);
+}
+
+static void case_scores(check *c) { each(c, add_scores); }
+static void case_scale_zero(check *c) { each(c, add_scale_zero); }
+
 /* ---- What is masked ----------------------------------------------------------------------------------------------------- */
 
 /* Whatever masks them: keys, values, factors and biases that no query attends are NaN. */
@@ -400,6 +480,12 @@ const check_case feature_cases[] = {
     {"gathered-heads", "other keys for each query, of up to 5000 heads", case_gathered_heads, 1},
     {"ring", "keys that wrap around: plain, ragged, in pages", case_ring, 5},
     {"kv-first", "a part of longer sequences", case_first, 5},
+    {"q-offsets", "positions of queries, before, among and behind the keys", case_q_offsets, 5},
+    {"k-offsets", "positions of keys, with columns for them and without", case_k_offsets, 5},
+    {"rest", "masks and biases with fewer or more columns than keys", case_rest, 5},
+    {"one-column", "and with one for all keys", case_one_column, 5},
+    {"scores", "all stages as an output", case_scores, 5},
+    {"scale-zero", "the mean of what is attended", case_scale_zero, 5},
     {"nan-masked", "what no query attends is NaN", case_nan_masked, 5},
     {"features", "everything drawn at once", case_features, 8},
     {0},

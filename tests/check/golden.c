@@ -69,13 +69,26 @@ static void add_integers(problem *p) {
     p->k_grain = GRAIN_TOKEN;
 }
 
+static void add_weights(problem *p) {
+    add_softcap(p);
+    p->desc.scores_stage = RAPT_SCORES_WEIGHTS;
+}
+
+static void add_offsets(problem *p) {
+    add_alibi(p);
+    p->desc.slopes.type = RAPT_F16;
+    p->q_offsets = p->k_offsets = true;
+    p->desc.bias_keys = 333;
+    p->desc.bias_rest = RAPT_REST_ATTENDED;
+}
+
 static const struct fixed {
     const char *name;
     int batch, heads, kv_heads, q_len, kv_len, d_k, d_v;
     int q, k, v, o;
     int causal, left, right;
     data data;
-    float scale;
+    float scale; /* 0: the default */
     void (*add)(problem *p);
 } fixed[] = {
     {"decode", 1, 8, 2, 1, 150, 64, 64, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, NULL},
@@ -101,15 +114,17 @@ static const struct fixed {
     {"groups", 1, 4, 2, 3, 150, 64, 32, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_groups},
     {"wide", 1, 4, 2, 20, 150, 200, 40, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, NULL},
     {"wide-decode", 1, 4, 2, 1, 150, 576, 40, F32, F32, BF16, F32, 0, -1, -1, DATA_NORMAL, 0, NULL},
+    {"weights", 1, 4, 2, 3, 700, 24, 8, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_weights},
+    {"offsets", 2, 4, 2, 20, 600, 16, 8, F32, F32, F32, F32, 1, 200, -1, DATA_NORMAL, 0, add_offsets},
     {"integers", 1, 4, 2, 20, 600, 40, 24, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0.05f, add_integers},
 };
 
 /* FNV-1a over the elements' bytes, lowest first. */
 static uint64_t hash_of(const subject *s, const unsigned char *dense) {
-    const int64_t rows = reference_rows(&s->desc), elements = rows * s->desc.d_v;
-    const int64_t bytes = reference_type_bytes(s->desc.o.type);
+    const int64_t elements = reference_rows(&s->desc) * s->desc.d_v, bytes = reference_type_bytes(s->desc.o.type);
+    const int64_t floats = (subject_output_bytes(s) - elements * bytes) / 4; /* of lse and scores */
     uint64_t hash = 0xcbf29ce484222325u;
-    for (int64_t e = 0; e < elements + rows; e++) {
+    for (int64_t e = 0; e < elements + floats; e++) {
         const int64_t size = e < elements ? bytes : 4;
         uint32_t value = 0;
         uint16_t half;
@@ -131,7 +146,7 @@ static problem fixed_problem(check *c, const struct fixed *f) {
     p.desc.causal = (rapt_causal)f->causal;
     p.desc.window_left = f->left;
     p.desc.window_right = f->right;
-    p.desc.scale = f->scale;
+    if (f->scale != 0) p.desc.scale = f->scale;
     p.data = f->data;
     p.data_seed = hash_text(1, f->name);
     if (f->add) f->add(&p);

@@ -26,5 +26,7 @@ static const golden golden_hashes[] = {
     {"groups", {0x80e7820dd25db806, 0xd73d97e7ca0d6fd3}},
     {"wide", {0x290111bcd085f27d, 0xc4b4d071a9fa2dd6}},
     {"wide-decode", {0xb5040f8ca709b3d4, 0x0f9523ef6b1e4ba7}},
+    {"weights", {0x09d763a485c06baa, 0x7f7c3b2e614ead41}},
+    {"offsets", {0xf1fa0626f21a83b6, 0x516900c73230a89d}},
     {"integers", {0xbfaadd1578be8b87, 0xa9a49d1f4022bb4b}},
 };

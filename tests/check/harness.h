@@ -112,6 +112,8 @@ typedef enum extra {
     EXTRA_TABLE_STARTS,
     EXTRA_LAST_PAGE,
     EXTRA_RING_STARTS,
+    EXTRA_Q_OFFSETS,
+    EXTRA_K_OFFSETS,
     EXTRA_Q_STARTS,
     EXTRA_K_STARTS,
     EXTRA_BODY,
@@ -161,7 +163,8 @@ typedef struct problem {
     key_pattern mask, map, bias;
     bool bias_finite; /* a masked bias is the type's finite minimum, an ordinary number, rather than -inf */
     grain k_grain, v_grain;
-    bool prefixes; /* one for each entry, rather than desc.prefix */
+    bool prefixes;             /* one for each entry, rather than desc.prefix */
+    bool q_offsets, k_offsets; /* positions of each entry's first query and key */
     bool body;
     bool ragged_queries, ragged_keys; /* desc.q_len and kv_len are then the most that an entry has */
     bool ring;
@@ -186,6 +189,7 @@ void problem_draw_types_of_caches(problem *p, uint64_t *random); /* of K and V, 
 void problem_draw_features(problem *p, uint64_t *random);        /* any of them, masks, arith; batch up to MOST_BATCH */
 void problem_draw_logits(problem *p, uint64_t *random); /* of these only softcap, ALiBi, bias, sinks, logits_body, factors */
 void problem_draw_places(problem *p, uint64_t *random); /* and only where keys and queries lie */
+void problem_draw_rest(problem *p, uint64_t *random);   /* columns of mask and bias: fewer or more than keys, or one for all */
 
 /* Pages of so many keys for the problem, each entry's in its own order. */
 void problem_paged(problem *p, int64_t page_size);
@@ -198,7 +202,7 @@ bool problem_wanted(check *c, const problem *p);
 typedef struct subject {
     rapt_desc desc;
     rapt_args args;
-    fence q, k, v, lengths, o, lse, extra[EXTRAS];
+    fence q, k, v, lengths, o, lse, scores, extra[EXTRAS];
 } subject;
 
 subject subject_create(check *c, const problem *p);
@@ -231,7 +235,8 @@ typedef struct how {
 
 how how_drawn(uint64_t *random); /* without real threads */
 
-/* The outputs, dense: O's elements in [batch, head, token, channel], then LSE's if there is one. Free it. Null, after check_fail,
+/* The outputs, dense: O's elements in [batch, head, token, channel], then LSE's if there is one, then rows of scores if they are
+ * wanted, with 0 in columns that are not written. Free it. Null, after check_fail,
  * if the library refused, wrote where it may not, or did not do what it said. */
 unsigned char *subject_run(check *c, subject *s, kernel *k, const how *how);
 int64_t subject_output_bytes(const subject *s);

@@ -151,13 +151,13 @@ static void case_factors(check *c) {
 /* ---- Logits ------------------------------------------------------------------------------------------------------------- */
 
 static void case_logits(check *c) {
-    static const float scales[] = {0, 0.05f, -0.1f, 1e-30f, -0x1p-70f, 0x1p70f};
+    static const float scales[] = {NAN, 0.05f, -0.1f, 1e-30f, -0x1p-70f, 0x1p70f};
     static const float caps[] = {0, 0.5f, 5, 50};
     for (int n = 0; n < 60; n++) {
         problem p = integers_of(c, UP_TO(2), 4, 2, few_and_many[n % 3], UP_TO(n % 8 ? 150 : 600), UP_TO(40), UP_TO(24));
         p.desc.scale = scales[n % LENGTH_OF(scales)];
         if (p.desc.scale > 1e20f) p.q_factor = 0x1p-72f;
-        if (p.desc.scale != 0 && fabsf(p.desc.scale) < 1e-19f && n % 4) p.q_factor = 0x1p64f;
+        if (fabsf(p.desc.scale) < 1e-19f && n % 4) p.q_factor = 0x1p64f;
         problem_draw_mask(&p, &c->random);
         problem_draw_logits(&p, &c->random);
         if (n % 2) p.desc.mask.type = n % 4 == 1 ? RAPT_BOOL : RAPT_BIT, p.mask = (key_pattern)draw_below(&c->random, PATTERNS);

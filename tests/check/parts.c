@@ -164,6 +164,8 @@ static void case_states(check *c) {
         p.desc.kv_first = p.desc.kv_total = 0;
         p.ragged_keys = p.ring = false; /* nothing to cut at the same place for all entries */
         p.table = TABLE_MATRIX;
+        if (p.desc.scores_stage == RAPT_SCORES_WEIGHTS)
+            p.desc.scores_stage = RAPT_SCORES_LOGITS; /* each part writes its columns */
         if (p.desc.page_size) p.desc.page_size = DRAW_OF(&c->random, page_sizes);
         if (p.desc.map.type && p.desc.map_keys == 192) p.desc.map_keys = 64;
         if (!problem_wanted(c, &p)) continue;

@@ -119,7 +119,7 @@ static void copy_keys(subject *view, const subject *s, int64_t b, int64_t h, int
     d->v.token_stride = (int64_t)v_row;
     view->args.k = copies[0].data;
     view->args.v = copies[1].data;
-    view->args.ring_starts = NULL;
+    view->args.ring_starts = view->args.table = view->args.table_starts = NULL;
     if (k_token) d->k_scales.token_stride = 4, view->args.k_scales = (const float *)(const void *)copies[2].data;
     if (v_token) d->v_scales.token_stride = 4, view->args.v_scales = (const float *)(const void *)copies[3].data;
 }
@@ -214,6 +214,7 @@ static void case_values_in_keys(check *c) {
 static bool stands_alone(const subject *s, int64_t b, int64_t h, int64_t i, int64_t *length) {
     const rapt_desc *d = &s->desc;
     *length = reference_length(d, &s->args, b);
+    if (s->args.q_offsets) return true; /* it stands where it is said to, however many keys there are */
     const int64_t at = i + (d->causal == RAPT_CAUSAL_TOP_LEFT ? 0 : *length - reference_queries(d, b));
     if (at + 1 == *length) return true;
     const bool anywhere = d->causal == RAPT_CAUSAL_NONE && d->window_left < 0 && d->window_right < 0 && !d->local_chunk &&
@@ -248,7 +249,7 @@ static void case_row_alone(check *c) {
                 if (queries == 0 || !stands_alone(&s, b, h, i, &length)) continue;
                 rapt_desc desc = s.desc;
                 desc.batch = desc.heads = desc.kv_heads = desc.q_len = 1;
-                desc.causal = RAPT_CAUSAL_NONE;
+                if (!s.args.q_offsets) desc.causal = RAPT_CAUSAL_NONE;
                 subject alone = subject_view(&s, desc, b, h, i, (int32_t)length);
                 const how drawn = how_drawn(&random);
                 unsigned char *got = subject_run(c, &alone, k, &drawn);
@@ -303,7 +304,7 @@ static void case_chunks(check *c) {
         p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
         p.desc.kv_first = p.desc.kv_total = 0;
         p.desc.prefix = past;
-        p.prefixes = false;
+        p.prefixes = p.q_offsets = false;
         if (p.desc.map.type) p.desc.map_queries = 1;
         if (n % 2) problem_paged(&p, 1 + draw_below(&c->random, 70));
         if (!problem_wanted(c, &p)) continue;

@@ -31,6 +31,12 @@ static void expect(table *t, const char *call, const char *change, rapt_status g
     fence_fill(&t->states, FENCE_CANARY);
 }
 
+/* An explanation has the same status, and a line if and only if something is wrong. */
+static void expect_line(table *t, const char *call, const char *change, rapt_status got, rapt_status want, const char *line) {
+    expect(t, call, change, got, want);
+    if (!*line != (want == RAPT_OK)) check_fail(t->c, t->k, "%s with %s gave the line \"%s\"", call, change, line);
+}
+
 static void expect_plan(table *t, const char *change, const rapt_desc *desc, rapt_status want) {
     rapt_plan plan, before;
     memset(&plan, FENCE_CANARY, sizeof plan);
@@ -39,6 +45,8 @@ static void expect_plan(table *t, const char *change, const rapt_desc *desc, rap
     expect(t, "rapt_plan_init", change, status, want);
     if (status != RAPT_OK && memcmp(&plan, &before, sizeof plan) != 0)
         check_fail(t->c, t->k, "rapt_plan_init with %s wrote a plan", change);
+    char line[256];
+    expect_line(t, "rapt_plan_explain", change, rapt_plan_explain(desc, line, sizeof line), want, line);
 }
 
 static void serial(void *pool, int64_t n, rapt_body body, void *arg) {
@@ -54,6 +62,8 @@ static void expect_run(table *t, const char *change, const rapt_args *args, rapt
     expect(t, "rapt_run_share", change, rapt_run_share(&t->plan, args, 0, 1, no_wait, NULL), want);
     expect(t, "rapt_run_phase", change, rapt_run_phase(&t->plan, args, 0, 0, 1), want);
     expect(t, "rapt_run_task", change, rapt_run_task(&t->plan, args, 0, 0, 0), want);
+    char line[256];
+    expect_line(t, "rapt_args_explain", change, rapt_args_explain(&t->plan, args, 1, line, sizeof line), want, line);
 }
 
 #define PLAN(want, change)                                                                                                       \
@@ -74,18 +84,20 @@ static void expect_run(table *t, const char *change, const rapt_args *args, rapt
 
 static void plan_errors(table *t) {
     PLAN(RAPT_OK, (void)d);
-    CALL(RAPT_ERR_NULL, rapt_plan_init(NULL, &t->desc));
+    CALL(RAPT_ERR_NULL, rapt_plan_init((rapt_plan *)NULL, &t->desc));
     CALL(RAPT_ERR_NULL, rapt_plan_init(&(rapt_plan){{0}}, NULL));
 
     PLAN(RAPT_ERR_STRUCT, d.size = 0);
-    PLAN(RAPT_ERR_STRUCT, d.size = sizeof d - 1);
+    PLAN(RAPT_ERR_STRUCT, d.size = sizeof d); /* by hand */
+    PLAN(RAPT_ERR_STRUCT, d.size = SIZE_MAX);
     struct {
         rapt_desc desc;
         unsigned char tail[24];
     } newer;
-    memset(&newer, 0, sizeof newer);
+    rapt_desc_init_sized(&newer.desc, sizeof newer);
+    const size_t size = newer.desc.size;
     newer.desc = t->desc;
-    newer.desc.size = sizeof newer;
+    newer.desc.size = size;
     expect_plan(t, "a newer struct whose tail is zero", &newer.desc, RAPT_OK);
     newer.tail[23] = 1;
     expect_plan(t, "a newer struct whose tail is not zero", &newer.desc, RAPT_ERR_STRUCT);
@@ -153,7 +165,8 @@ static void plan_errors(table *t) {
     PLAN(RAPT_OK, d.q_len = d.kv_len = RAPT_MAX_LENGTH; d.heads = d.kv_heads = 1 << 20; d.threads = 4096;
          d.q = d.k = d.v = d.o = heads; d.lse.type = 0);
 
-    PLAN(RAPT_ERR_SCALE, d.scale = NAN);
+    PLAN(RAPT_OK, d.scale = NAN); /* the default */
+    PLAN(RAPT_OK, d.scale = 0);
     PLAN(RAPT_ERR_SCALE, d.scale = INFINITY);
     PLAN(RAPT_ERR_SCALE, d.scale = -INFINITY);
     PLAN(RAPT_ERR_MASK, d.causal = (rapt_causal)3);
@@ -198,14 +211,16 @@ static void run_errors(table *t) {
     RUN(RAPT_ERR_NULL, a.o = NULL);
     RUN(RAPT_ERR_NULL, a.lse = NULL);
     RUN(RAPT_ERR_STRUCT, a.size = 0);
-    RUN(RAPT_ERR_STRUCT, a.size = sizeof a - 1);
+    RUN(RAPT_ERR_STRUCT, a.size = sizeof a);
+    RUN(RAPT_ERR_STRUCT, a.size = SIZE_MAX);
     struct {
         rapt_args args;
         unsigned char tail[24];
     } newer;
-    memset(&newer, 0, sizeof newer);
+    rapt_args_init_sized(&newer.args, sizeof newer);
+    const size_t size = newer.args.size;
     newer.args = t->args;
-    newer.args.size = sizeof newer;
+    newer.args.size = size;
     newer.tail[0] = 1;
     expect_run(t, "a newer struct whose tail is not zero", &newer.args, RAPT_ERR_STRUCT);
     newer.tail[0] = 0;
@@ -313,8 +328,8 @@ static void feature_plan_errors(table *t) {
         if (n > 2) PLAN(RAPT_ERR_TYPE, d.k.type = no_floats[n]);
         if (n > 2) PLAN(RAPT_ERR_TYPE, d.v.type = no_floats[n]);
     }
-    PLAN(RAPT_ERR_TYPE, d.slopes.type = RAPT_F16);
-    PLAN(RAPT_ERR_TYPE, d.sinks.type = RAPT_BF16);
+    PLAN(RAPT_OK, d.slopes.type = RAPT_F16);
+    PLAN(RAPT_OK, d.sinks.type = RAPT_BF16);
     for (int type = RAPT_INT4; type <= RAPT_Q5_1; type++) { /* groups of 32, of which 9 and 7 are none */
         PLAN(RAPT_ERR_TYPE, d.k.type = (rapt_type)type);
         PLAN(RAPT_ERR_TYPE, d.v.type = (rapt_type)type);
@@ -419,8 +434,8 @@ static void ragged_plan_errors(table *t) {
     PLAN(RAPT_OK, d.q_starts = all_q; d.k_starts = all_k);
     PLAN(RAPT_OK, d.batch = 0);
     PLAN(RAPT_ERR_FEATURE, d.page_size = 16; d.pages = 100; d.table.type = RAPT_I32);
-    PLAN(RAPT_ERR_STRIDE, d.q.batch_stride = -1);
-    PLAN(RAPT_OK, d.q.batch_stride = d.k.batch_stride = INT64_MAX); /* not used */
+    PLAN(RAPT_OK, d.q.batch_stride = d.o.batch_stride = -1; d.k.batch_stride = d.v.batch_stride = INT64_MAX); /* not used */
+    PLAN(RAPT_ERR_STRIDE, d.q.head_stride = -1);
 }
 
 static void ragged_run_errors(table *t) {
@@ -559,13 +574,14 @@ static void states_merge_errors(table *t) {
     MERGE(RAPT_ERR_RANGE, nth = 0);
     MERGE(RAPT_ERR_RANGE, ith = -1);
     MERGE(RAPT_ERR_RANGE, ith = 1);
-    MERGE(RAPT_ERR_RANGE, s[1].chunks = -1);
+    MERGE(RAPT_ERR_SHAPE, s[1].chunks = -1);
+    MERGE(RAPT_ERR_SHAPE, s[1].chunks = INT64_MAX; s[1].state_stride = 0);
     MERGE(RAPT_ERR_NULL, s[1].at = NULL);
     MERGE(RAPT_ERR_NULL, a.o = NULL);
     MERGE(RAPT_ERR_NULL, a.lse = NULL);
     MERGE(RAPT_ERR_NULL, a.sinks = NULL);
     MERGE(RAPT_ERR_STRUCT, a.size = 0);
-    MERGE(RAPT_ERR_STRUCT, a.size = sizeof a - 1);
+    MERGE(RAPT_ERR_STRUCT, a.size = sizeof a);
     for (int64_t i = 0; i < LENGTH_OF(bad_strides); i++) {
         MERGE(RAPT_ERR_STRIDE, s[0].batch_stride = bad_strides[i]);
         MERGE(RAPT_ERR_STRIDE, s[1].head_stride = bad_strides[i]);

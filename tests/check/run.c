@@ -165,19 +165,25 @@ static fence workspace_create(size_t bytes, uint64_t *random) {
 int64_t subject_output_bytes(const subject *s) {
     const rapt_desc *d = &s->desc;
     const int64_t rows = reference_rows(d);
-    return rows * d->d_v * reference_type_bytes(d->o.type) + (d->lse.type ? rows * 4 : 0);
+    const int64_t columns = d->scores_stage ? reference_columns(d) : 0;
+    return rows * d->d_v * reference_type_bytes(d->o.type) + (d->lse.type ? rows * 4 : 0) + rows * columns * 4;
 }
 
-/* Moves the elements out and leaves canaries, so that what remains must be canaries. */
+/* Moves the elements out and leaves canaries, so that what remains must be canaries. Of rows of scores, those that are written.
+ */
 static unsigned char *gather(unsigned char *to, const rapt_desc *d, const rapt_layout *l, unsigned char *base, int64_t channels) {
-    const size_t bytes = (size_t)(channels * reference_type_bytes(l->type));
+    const int64_t element = reference_type_bytes(l->type);
     for (int64_t b = 0; b < d->batch; b++) {
+        int64_t first = 0, end = channels;
+        if (l == &d->scores) reference_scored(d, b, &first, &end);
+        const size_t before = (size_t)(first * element), bytes = (size_t)((end - first) * element);
         for (int64_t h = 0; h < d->heads; h++) {
             for (int64_t i = 0; i < reference_queries(d, b); i++) {
                 unsigned char *row = reference_at(base, l, reference_query_batch(d, b), h, reference_query_token(d, b, i));
-                memcpy(to, row, bytes);
-                memset(row, FENCE_CANARY, bytes);
-                to += bytes;
+                memset(to, 0, (size_t)(channels * element));
+                memcpy(to + before, row + before, bytes);
+                memset(row + before, FENCE_CANARY, bytes);
+                to += channels * element;
             }
         }
     }
@@ -242,13 +248,17 @@ bool subject_start(check *c, subject *s, kernel *k, const how *h, rapt_plan *pla
 unsigned char *subject_finish(check *c, subject *s, kernel *k) {
     unsigned char *dense = allocate((size_t)subject_output_bytes(s));
     unsigned char *end = gather(dense, &s->desc, &s->desc.o, s->o.data, s->desc.d_v);
-    if (s->desc.lse.type) gather(end, &s->desc, &s->desc.lse, s->lse.data, 1);
-    if (fence_intact(&s->o) && (!s->desc.lse.type || fence_intact(&s->lse))) return dense;
+    if (s->desc.lse.type) end = gather(end, &s->desc, &s->desc.lse, s->lse.data, 1);
+    if (s->desc.scores_stage) gather(end, &s->desc, &s->desc.scores, s->scores.data, reference_columns(&s->desc));
+    if (fence_intact(&s->o) && (!s->desc.lse.type || fence_intact(&s->lse)) &&
+        (!s->desc.scores_stage || fence_intact(&s->scores)))
+        return dense;
     char text[SUBJECT_TEXT];
     subject_text(s, text, sizeof text);
     check_fail(c, k, "wrote between the elements of an output: %s", text);
     fence_fill(&s->o, FENCE_CANARY);
     if (s->desc.lse.type) fence_fill(&s->lse, FENCE_CANARY);
+    if (s->desc.scores_stage) fence_fill(&s->scores, FENCE_CANARY);
     free(dense);
     return NULL;
 }

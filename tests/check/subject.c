@@ -135,6 +135,17 @@ static void draw_row_mask(problem *p, uint64_t *random) {
     }
 }
 
+void problem_draw_rest(problem *p, uint64_t *random) {
+    const int64_t columns = p->desc.kv_total ? p->desc.kv_total : p->desc.kv_first + p->desc.kv_len;
+    const bool beyond = p->k_offsets; /* keys are at positions that a row with a column for each key has not */
+    p->desc.mask_rest = beyond || draw_below(random, 2) ? (rapt_rest)(1 + draw_below(random, 2)) : RAPT_REST_REFUSED;
+    p->desc.bias_rest = beyond || draw_below(random, 2) ? (rapt_rest)(1 + draw_below(random, 2)) : RAPT_REST_REFUSED;
+    p->desc.mask_keys = p->desc.mask_rest ? 1 + draw_below(random, columns + 10) : columns + draw_below(random, 10);
+    p->desc.bias_keys = p->desc.bias_rest ? 1 + draw_below(random, columns + 10) : columns + draw_below(random, 10);
+    if (draw_below(random, 8) == 0) p->desc.mask_key_stride = 0;
+    if (draw_below(random, 8) == 0) p->desc.bias_key_stride = 0;
+}
+
 void problem_draw_logits(problem *p, uint64_t *random) {
     static const rapt_type types[] = {RAPT_F32, RAPT_F16, RAPT_BF16};
     static const float caps[] = {0.5f, 5, 30, 50};
@@ -146,9 +157,9 @@ void problem_draw_logits(problem *p, uint64_t *random) {
     if (draw_below(random, 3) == 0) p->desc.softcap = DRAW_OF(random, caps);
     if (draw_below(random, 3) == 0) {
         p->desc.alibi = p->desc.bias.type && draw_below(random, 2) ? RAPT_ALIBI_BIAS : RAPT_ALIBI_DISTANCE;
-        p->desc.slopes.type = RAPT_F32;
+        p->desc.slopes.type = DRAW_OF(random, types);
     }
-    if (draw_below(random, 3) == 0) p->desc.sinks.type = RAPT_F32;
+    if (draw_below(random, 3) == 0) p->desc.sinks.type = DRAW_OF(random, types);
     p->body = draw_below(random, 8) == 0;
     p->k_grain = (grain)rarely(random, GRAINS);
     p->v_grain = (grain)rarely(random, GRAINS);
@@ -183,6 +194,11 @@ void problem_draw_features(problem *p, uint64_t *random) {
         p->desc.kv_total = p->desc.kv_first + draw_below(random, 2 * p->desc.kv_len + 1);
     p->nan_masked = draw_below(random, 4) == 0;
     if (draw_below(random, 5) == 0) problem_integer(p);
+    p->q_offsets = draw_below(random, 4) == 0;
+    p->k_offsets = draw_below(random, 4) == 0;
+    if (p->k_offsets || draw_below(random, 4) == 0) problem_draw_rest(p, random);
+    if (draw_below(random, 6) == 0) p->desc.scores_stage = (rapt_scores_stage)(1 + draw_below(random, RAPT_SCORES_WEIGHTS));
+    if (draw_below(random, 12) == 0) p->desc.scale = 0;
 }
 
 void problem_paged(problem *p, int64_t page_size) {
@@ -425,9 +441,9 @@ static void *create_rows(check *c, subject *s, const problem *p, extra e, rapt_l
     return create_extra(s, e, span(l, batch, heads, tokens, elements), p->offset);
 }
 
-/* Columns of masks, maps and biases: positions, so that the same rows serve all parts of a sequence. */
-static int64_t columns(const rapt_desc *d, const problem *p) {
-    return d->k_starts ? p->desc.kv_len : d->kv_total ? d->kv_total : d->kv_first + d->kv_len;
+/* Columns of masks and biases: positions, so that the same rows serve all parts of a sequence. */
+static int64_t columns(const rapt_desc *d, int64_t keys, int key_stride) {
+    return key_stride == 0 ? 1 : keys ? keys : reference_columns(d);
 }
 
 static bool keeps(const problem *p, extra e, key_pattern kind, int64_t b, int64_t h, int64_t i, int64_t n, int64_t block) {
@@ -456,12 +472,13 @@ static bool keeps(const problem *p, extra e, key_pattern kind, int64_t b, int64_
 
 static void create_mask(check *c, subject *s, const problem *p, int64_t tokens) {
     rapt_desc *d = &s->desc;
-    unsigned char *const base = create_rows(c, s, p, EXTRA_MASK, &d->mask, d->batch, d->heads, tokens, columns(d, p));
+    const int64_t keys = columns(d, d->mask_keys, d->mask_key_stride);
+    unsigned char *const base = create_rows(c, s, p, EXTRA_MASK, &d->mask, d->batch, d->heads, tokens, keys);
     s->args.mask = base;
     for (int64_t row = 0; row < d->batch * d->heads * tokens; row++) {
         const int64_t b = row / tokens / d->heads, h = row / tokens % d->heads, i = row % tokens;
         unsigned char *const to = reference_at(base, &d->mask, b, h, i);
-        for (int64_t n = 0; n < columns(d, p); n++) {
+        for (int64_t n = 0; n < keys; n++) {
             const bool kept = keeps(p, EXTRA_MASK, p->mask, b, h, i, n, 64);
             if (d->mask.type == RAPT_BOOL) to[n] = kept ? (unsigned char)(1 + n % 255) : 0;
             else to[n / 8] = (unsigned char)(kept ? to[n / 8] | 1 << n % 8 : to[n / 8] & ~(1 << n % 8));
@@ -471,7 +488,8 @@ static void create_mask(check *c, subject *s, const problem *p, int64_t tokens) 
 
 static void create_map(check *c, subject *s, const problem *p, int64_t tokens) {
     rapt_desc *d = &s->desc;
-    const int64_t rows = (tokens + d->map_queries - 1) / d->map_queries, blocks = (columns(d, p) + d->map_keys - 1) / d->map_keys;
+    const int64_t rows = (tokens + d->map_queries - 1) / d->map_queries;
+    const int64_t blocks = (reference_columns(d) + d->map_keys - 1) / d->map_keys;
     unsigned char *const base = create_rows(c, s, p, EXTRA_MAP, &d->map, d->batch, d->heads, rows, blocks);
     s->args.map = base;
     for (int64_t row = 0; row < d->batch * d->heads * rows; row++) {
@@ -494,18 +512,18 @@ static float bias_value(const problem *p, int64_t b, int64_t h, int64_t i, int64
 
 static void create_bias(check *c, subject *s, const problem *p, int64_t tokens) {
     rapt_desc *d = &s->desc;
-    const int64_t bytes = reference_type_bytes(d->bias.type);
-    unsigned char *const base = create_rows(c, s, p, EXTRA_BIAS, &d->bias, d->batch, d->heads, tokens, columns(d, p));
+    const int64_t bytes = reference_type_bytes(d->bias.type), keys = columns(d, d->bias_keys, d->bias_key_stride);
+    unsigned char *const base = create_rows(c, s, p, EXTRA_BIAS, &d->bias, d->batch, d->heads, tokens, keys);
     s->args.bias = base;
     for (int64_t row = 0; row < d->batch * d->heads * tokens; row++) {
         const int64_t b = row / tokens / d->heads, h = row / tokens % d->heads, i = row % tokens;
         unsigned char *const to = reference_at(base, &d->bias, b, h, i);
-        for (int64_t n = 0; n < columns(d, p); n++) reference_store(d->bias.type, to + n * bytes, bias_value(p, b, h, i, n));
+        for (int64_t n = 0; n < keys; n++) reference_store(d->bias.type, to + n * bytes, bias_value(p, b, h, i, n));
     }
 }
 
 /* A number for each head of each entry. */
-static const float *create_numbers(check *c, subject *s, const problem *p, extra e, rapt_layout *l) {
+static const void *create_numbers(check *c, subject *s, const problem *p, extra e, rapt_layout *l) {
     static const float slopes[] = {0.5f, 0.25f, 0.0625f, 0.00390625f, 0.7f, 0, -0.1f};
     unsigned char *const base = create_rows(c, s, p, e, l, s->desc.batch, s->desc.heads, 1, 1);
     for (int64_t b = 0; b < s->desc.batch; b++) {
@@ -513,10 +531,10 @@ static const float *create_numbers(check *c, subject *s, const problem *p, extra
             uint64_t random =
                 hash_index(p->data_seed ^ (uint64_t)e, p->same[e] & SAME_BATCH ? 0 : b, p->same[e] & SAME_HEADS ? 0 : h, 0, 0);
             const float sink = draw_below(&random, 6) ? 4 * draw_normal(&random) : -INFINITY;
-            reference_store(RAPT_F32, reference_at(base, l, b, h, 0), e == EXTRA_SLOPES ? DRAW_OF(&random, slopes) : sink);
+            reference_store(l->type, reference_at(base, l, b, h, 0), e == EXTRA_SLOPES ? DRAW_OF(&random, slopes) : sink);
         }
     }
-    return (const float *)(const void *)base;
+    return base;
 }
 
 /* Factors of K or V: only those of keys that exist. */
@@ -683,12 +701,13 @@ static void poison_masked(subject *s) {
             for (int64_t n = 0; n < d->heads * queries * keys; n++) {
                 const int64_t h = n / keys / queries, i = n / keys % queries, j = first + n % keys;
                 const reference_place at = reference_key(d, a, b, h / group, i, j);
+                const int64_t column = d->bias.type ? reference_bias_column(d, a, b, j) : -1;
                 unsigned char *const part[MARKS] = {
                     reference_at(a->k, &d->k, at.batch, h / group, at.token),
                     reference_at(a->v, &d->v, at.batch, h / group, at.token),
                     d->k_scales.token_stride ? (void *)reference_scale(&d->k_scales, a->k_scales, b, h / group, at, 0) : NULL,
                     d->v_scales.token_stride ? (void *)reference_scale(&d->v_scales, a->v_scales, b, h / group, at, 0) : NULL,
-                    d->bias.type ? (unsigned char *)reference_at(a->bias, &d->bias, b, h, i) + j * bias_bytes : NULL};
+                    column >= 0 ? (unsigned char *)reference_at(a->bias, &d->bias, b, h, i) + column * bias_bytes : NULL};
                 const int64_t bytes[MARKS] = {reference_row_bytes(d->k.type, d->d_k), reference_row_bytes(d->v.type, d->d_v), 4,
                                               4, bias_bytes};
                 const bool attended = !poison && reference_attends(d, a, b, h, i, j);
@@ -740,10 +759,16 @@ static void create_outputs(subject *s, int offset) {
     s->o = fence_create(span(&d->o, batch, d->heads, d->q_len, d->d_v), offset, 0);
     s->args.o = s->o.data;
     s->args.lse = NULL;
-    s->lse = (fence){0};
-    if (!d->lse.type) return;
-    s->lse = fence_create(span(&d->lse, batch, d->heads, d->q_len, 1), offset, 0);
-    s->args.lse = (void *)s->lse.data;
+    s->args.scores = NULL;
+    s->lse = s->scores = (fence){0};
+    if (d->lse.type) {
+        s->lse = fence_create(span(&d->lse, batch, d->heads, d->q_len, 1), offset, 0);
+        s->args.lse = (void *)s->lse.data;
+    }
+    if (d->scores_stage) {
+        s->scores = fence_create(span(&d->scores, batch, d->heads, d->q_len, reference_columns(d)), offset, 0);
+        s->args.scores = (void *)s->scores.data;
+    }
 }
 
 static void create_lengths(subject *s, const int32_t *lengths, int64_t n) {
@@ -778,6 +803,19 @@ static void draw_lengths(subject *s, const problem *p, int32_t *lengths) {
     if (p->lengths) create_lengths(s, lengths, d->batch);
 }
 
+/* Positions around the usual ones: before, among and behind the keys. */
+static void create_offsets(subject *s, const problem *p) {
+    static const int32_t firsts[] = {0, 0, 1, 5, 7, 8, 63, 64, 100, 700};
+    int32_t q[MOST_BATCH], k[MOST_BATCH];
+    uint64_t random = hash_index(p->data_seed, 7, 7, 7, 7);
+    for (int64_t b = 0; b < MOST_BATCH; b++) {
+        k[b] = p->k_offsets ? DRAW_OF(&random, firsts) : 0;
+        q[b] = k[b] + (int32_t)draw_below(&random, s->desc.kv_first + p->desc.kv_len + 30) - 15;
+    }
+    if (p->q_offsets) s->args.q_offsets = create_integers(s, EXTRA_Q_OFFSETS, q, s->desc.batch);
+    if (p->k_offsets) s->args.k_offsets = create_integers(s, EXTRA_K_OFFSETS, k, s->desc.batch);
+}
+
 subject subject_create(check *c, const problem *p) {
     subject s = {.desc = p->desc};
     rapt_desc *d = &s.desc;
@@ -794,6 +832,7 @@ subject subject_create(check *c, const problem *p) {
         }
         s.args.ring_starts = create_integers(&s, EXTRA_RING_STARTS, integers, d->batch);
     }
+    create_offsets(&s, p);
     if (p->prefixes) {
         uint64_t random = hash_index(p->data_seed, 4, 3, 2, 1);
         for (int64_t b = 0; b < MOST_BATCH; b++) integers[b] = (int32_t)draw_below(&random, d->kv_first + p->desc.kv_len + 10);
@@ -810,7 +849,8 @@ subject subject_create(check *c, const problem *p) {
     d->v = layout_of(v_place, d->v.type, d->kv_heads, tokens, d->d_v, &c->random);
     d->o = layout_of(p->o, d->o.type, d->heads, d->q_len, d->d_v, &c->random);
     if (p->lse) d->lse = layout_of(p->o, RAPT_F32, d->heads, d->q_len, 1, &c->random);
-    if (p->ragged_queries) d->q.batch_stride = d->o.batch_stride = d->lse.batch_stride = NOT_USED;
+    if (d->scores_stage) d->scores = layout_of(p->o, RAPT_F32, d->heads, d->q_len, reference_columns(d), &c->random);
+    if (p->ragged_queries) d->q.batch_stride = d->o.batch_stride = d->lse.batch_stride = d->scores.batch_stride = NOT_USED;
     if (p->ragged_keys) d->k.batch_stride = d->v.batch_stride = NOT_USED;
 
     if (p->q == PLACE_PACKED) {
@@ -852,7 +892,7 @@ subject subject_create(check *c, const problem *p) {
 }
 
 void subject_destroy(subject *s) {
-    fence *const fences[] = {&s->q, &s->k, &s->v, &s->lengths, &s->o, &s->lse};
+    fence *const fences[] = {&s->q, &s->k, &s->v, &s->lengths, &s->o, &s->lse, &s->scores};
     for (int64_t f = 0; f < LENGTH_OF(fences); f++) fence_destroy(fences[f]);
     for (int e = 0; e < EXTRAS; e++) fence_destroy(&s->extra[e]);
 }
@@ -873,6 +913,12 @@ subject subject_view(const subject *of, rapt_desc desc, int64_t b, int64_t h, in
     s.args.slopes = d->slopes.type ? reference_at(a->slopes, &d->slopes, b, h, 0) : NULL;
     s.args.sinks = d->sinks.type ? reference_at(a->sinks, &d->sinks, b, h, 0) : NULL;
     s.args.prefixes = from_entry(a->prefixes, b);
+    s.args.k_offsets = from_entry(a->k_offsets, b);
+    if (a->q_offsets) {
+        int32_t first[MOST_BATCH];
+        for (int64_t e = 0; e < desc.batch; e++) first[e] = a->q_offsets[b + e] + (int32_t)i;
+        s.args.q_offsets = create_integers(&s, EXTRA_Q_OFFSETS, first, desc.batch);
+    }
     s.args.ring_starts = from_entry(a->ring_starts, b);
     s.args.table_starts = from_entry(a->table_starts, b);
     s.args.last_page = length == ALL_LENGTHS ? from_entry(a->last_page, b) : NULL;
@@ -889,6 +935,10 @@ subject subject_view(const subject *of, rapt_desc desc, int64_t b, int64_t h, in
                                                   token * d->v_scales.token_stride);
     if (d->page_size) s.args.table = reference_at(a->table, &d->table, a->table_starts ? 0 : b, kv_head, i);
     s.desc.q_starts = NULL;
+    s.desc.scores_stage = RAPT_SCORES_NONE;
+    s.desc.scores = (rapt_layout){.type = (rapt_type)0};
+    if (!d->mask_keys) s.desc.mask_keys = reference_columns(d);
+    if (!d->bias_keys) s.desc.bias_keys = reference_columns(d);
     if (d->k_starts) {
         s.desc.kv_len = d->k_starts[b + 1] - d->k_starts[b];
         s.desc.k_starts = NULL;
@@ -953,6 +1003,13 @@ static void say_scales(line *l, const char *name, const rapt_scales *of) {
         of->channel_stride ? "c" : "");
 }
 
+static void say_columns(line *l, const char *name, const rapt_layout *of, int64_t keys, rapt_rest rest, int key_stride) {
+    static const char *const rests[] = {"", ", rest masked", ", rest attended"};
+    if (!of->type || (!keys && !rest && key_stride)) return;
+    if (key_stride) say(l, " %s of %d columns%s", name, (int)keys, rests[rest]);
+    else say(l, " %s of one column", name);
+}
+
 void subject_text(const subject *s, char *text, size_t bytes) {
     static const char *const alibi[] = {"", " alibi", " alibi-bias"};
     const rapt_desc *d = &s->desc;
@@ -985,4 +1042,9 @@ void subject_text(const subject *s, char *text, size_t bytes) {
     if (d->page_size) say(&l, " pages of %d", (int)d->page_size);
     if (d->page_size) say_rows(&l, a->last_page ? "last-page" : a->table_starts ? "csr" : "table", &d->table);
     if (a->ring_starts) say(&l, " ring");
+    if (a->q_offsets) say(&l, " q-offset %d", d->batch ? (int)a->q_offsets[0] : 0);
+    if (a->k_offsets) say(&l, " k-offset %d", d->batch ? (int)a->k_offsets[0] : 0);
+    say_columns(&l, "mask", &d->mask, d->mask_keys, d->mask_rest, d->mask_key_stride);
+    say_columns(&l, "bias", &d->bias, d->bias_keys, d->bias_rest, d->bias_key_stride);
+    if (d->scores_stage) say(&l, " scores %d", (int)d->scores_stage);
 }

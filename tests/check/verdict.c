@@ -35,8 +35,11 @@ bool same_rows(check *c, kernel *k, const char *against, const subject *s, const
     const rapt_desc *d = &s->desc, *e = &t->desc;
     const int64_t bytes = d->d_v * reference_type_bytes(d->o.type);
     const unsigned char *lse = got + reference_rows(d) * bytes, *lse_want = want + reference_rows(e) * bytes;
-    const bool both = d->lse.type && e->lse.type;
-    k->compared += reference_rows(d) * (d->d_v + both);
+    const bool both = d->lse.type && e->lse.type, scores = d->scores_stage && e->scores_stage;
+    const int64_t columns = scores ? reference_columns(d) : 0;
+    const unsigned char *score = lse + (d->lse.type ? reference_rows(d) * 4 : 0);
+    const unsigned char *score_want = lse_want + (e->lse.type ? reference_rows(e) * 4 : 0);
+    k->compared += reference_rows(d) * (d->d_v + both + columns);
     for (int64_t b = 0; b < d->batch; b++) {
         for (int64_t h = 0; h < d->heads; h++) {
             for (int64_t i = 0; i < reference_queries(d, b); i++) {
@@ -44,6 +47,9 @@ bool same_rows(check *c, kernel *k, const char *against, const subject *s, const
                 if (!same(c, k, against, s, "o", d->o.type, got + row * bytes, want + from * bytes, d->d_v, b, h, i))
                     return false;
                 if (both && !same(c, k, against, s, "lse", RAPT_F32, lse + row * 4, lse_want + from * 4, 1, b, h, i))
+                    return false;
+                if (!same(c, k, against, s, "scores", RAPT_F32, score + row * columns * 4, score_want + from * columns * 4,
+                          columns, b, h, i))
                     return false;
             }
         }
@@ -81,6 +87,29 @@ static void judge_steps(check *c, kernel *k, const subject *s, const unsigned ch
         check_fail(c, k, "too far from exact arithmetic: %s[%d] = %a, exact %a, bound %g; %s", lse ? "lse" : "o",
                    (int)(lse ? e - n : e), got, want, bound + half_ulp, text);
         return;
+    }
+}
+
+/* Scores, whose rows follow those of o and lse. */
+static void judge_scores(check *c, kernel *k, const subject *s, const unsigned char *scores, const reference *r) {
+    const rapt_desc *d = &s->desc;
+    const int64_t columns = reference_columns(d);
+    for (int64_t b = 0; b < d->batch; b++) {
+        int64_t first, end;
+        reference_scored(d, b, &first, &end);
+        for (int64_t n = 0; n < d->heads * reference_queries(d, b); n++) {
+            const int64_t row = reference_row(d, b, 0, 0) + n;
+            for (int64_t j = first; j < end; j++) {
+                const int64_t e = row * columns + j;
+                const double got = reference_load(RAPT_F32, scores + e * 4), want = r->scores[e];
+                if (ratio_of(got, want, r->scores_bound[e], 0, overflow_of(RAPT_F32)) <= 1) continue;
+                char text[SUBJECT_TEXT];
+                subject_text(s, text, sizeof text);
+                check_fail(c, k, "error above the bound: scores[row %d, %d] = %a, reference %a, bound %g; %s", (int)row, (int)j,
+                           got, want, r->scores_bound[e], text);
+                return;
+            }
+        }
     }
 }
 
@@ -126,6 +155,11 @@ static void judge(check *c, kernel *k, int rounding, const subject *s, const uns
     }
 }
 
+static int64_t scores_at(const subject *s) {
+    const int64_t rows = reference_rows(&s->desc);
+    return subject_output_bytes(s) - rows * reference_columns(&s->desc) * 4;
+}
+
 /* ---- Both --------------------------------------------------------------------------------------------------------------- */
 
 void examine_subject(check *c, subject *s, uint64_t seed) {
@@ -143,6 +177,7 @@ void examine_subject(check *c, subject *s, uint64_t seed) {
         twin->compared += subject_output_bytes(s) / reference_type_bytes(s->desc.o.type);
         judge(c, twin, rounding, s, want, &r);
         if (s->desc.arith == RAPT_INT8_DOT) judge_steps(c, twin, s, want, &r);
+        if (s->desc.scores_stage) judge_scores(c, twin, s, want + scores_at(s), &r);
         FOR_EACH_KERNEL(c, k) {
             if (k == twin || strcmp(k->rounding, twin->rounding) != 0) continue;
             uint64_t random = hash_text(seed, k->name);

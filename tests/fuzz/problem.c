@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a small problem with any features: two kernels of a class must give the same bits, within the bound of the double
  * reference, and touch nothing else. */
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +68,7 @@ static void take_masks(problem *p, input *in) {
 }
 
 static void take_logits(problem *p, input *in) {
-    static const float caps[] = {0, 0.5f, 5, 50}, scales[] = {0, 1, -0.125f, 1e-30f};
+    static const float caps[] = {0, 0.5f, 5, 50}, scales[] = {NAN, 1, -0.125f, 1e-30f};
     rapt_desc *d = &p->desc;
     d->scale = scales[maybe(in, 4)];
     d->softcap = caps[maybe(in, 4)];
@@ -105,6 +106,19 @@ static void take_places(problem *p, input *in) {
     for (int e = 0; e < EXTRA_TABLE; e++) p->same[e] = (int)maybe(in, 8);
 }
 
+/* Positions, and what goes with them; behind all else, so that older inputs are without. */
+static void take_positions(problem *p, input *in) {
+    rapt_desc *d = &p->desc;
+    p->q_offsets = maybe(in, 2);
+    p->k_offsets = maybe(in, 2);
+    uint64_t random = (uint64_t)maybe(in, 256);
+    if (p->k_offsets || random) problem_draw_rest(p, &random);
+    d->scores_stage = (rapt_scores_stage)maybe(in, RAPT_SCORES_WEIGHTS + 1);
+    if (d->alibi) d->slopes.type = (rapt_type)(RAPT_F32 + maybe(in, 3));
+    if (d->sinks.type) d->sinks.type = (rapt_type)(RAPT_F32 + maybe(in, 3));
+    if (maybe(in, 2)) d->scale = 0;
+}
+
 /* A twin and one other kernel of its class, if there is one. */
 static void choose_kernels(check *c, input *in) {
     static const check none;
@@ -139,6 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     take_logits(&p, &in);
     take_places(&p, &in);
     if (maybe(&in, 2)) problem_integer(&p);
+    take_positions(&p, &in);
     examine(&c, &p);
     if (c.failures == 0) return 0;
     fflush(stdout);

@@ -22,15 +22,19 @@ typedef struct field {
 #define SCALES(name)                                                                                                             \
     FIELD(name.present), FIELD(name.batch_stride), FIELD(name.head_stride), FIELD(name.token_stride), FIELD(name.channel_stride)
 
-static const field fields[] = {
-    FIELD(batch),     FIELD(heads),   FIELD(kv_heads),     FIELD(q_len),        FIELD(kv_len),    FIELD(d_k),
-    FIELD(d_v),       LAYOUT(q),      LAYOUT(k),           LAYOUT(v),           LAYOUT(o),        LAYOUT(lse),
-    FIELD(scale),     FIELD(causal),  FIELD(window_left),  FIELD(window_right), FIELD(prefix),    FIELD(local_chunk),
-    LAYOUT(mask),     LAYOUT(map),    FIELD(map_queries),  FIELD(map_keys),     LAYOUT(bias),     FIELD(softcap),
-    FIELD(alibi),     LAYOUT(slopes), LAYOUT(sinks),       SCALES(k_scales),    SCALES(v_scales), FIELD(arith),
-    FIELD(page_size), FIELD(pages),   LAYOUT(table),       FIELD(trust_table),  FIELD(kv_first),  FIELD(kv_total),
-    FIELD(unmerged),  LAYOUT(states), FIELD(state_stride), FIELD(threads),      FIELD(size),
-};
+static const field fields[] = {FIELD(batch),       FIELD(heads),       FIELD(kv_heads),     FIELD(q_len),
+                               FIELD(kv_len),      FIELD(d_k),         FIELD(d_v),          LAYOUT(q),
+                               LAYOUT(k),          LAYOUT(v),          LAYOUT(o),           LAYOUT(lse),
+                               FIELD(scale),       FIELD(causal),      FIELD(window_left),  FIELD(window_right),
+                               FIELD(prefix),      FIELD(local_chunk), LAYOUT(mask),        LAYOUT(map),
+                               FIELD(map_queries), FIELD(map_keys),    LAYOUT(bias),        FIELD(softcap),
+                               FIELD(alibi),       LAYOUT(slopes),     LAYOUT(sinks),       SCALES(k_scales),
+                               SCALES(v_scales),   FIELD(arith),       FIELD(page_size),    FIELD(pages),
+                               LAYOUT(table),      FIELD(trust_table), FIELD(kv_first),     FIELD(kv_total),
+                               FIELD(unmerged),    LAYOUT(states),     FIELD(state_stride), FIELD(threads),
+                               FIELD(size),        FIELD(mask_keys),   FIELD(bias_keys),    FIELD(bias_key_stride),
+                               FIELD(bias_rest),   FIELD(mask_rest),   LAYOUT(scores),      FIELD(mask_key_stride),
+                               FIELD(scores_stage)};
 enum { FIELDS = sizeof fields / sizeof *fields, Q_STARTS = FIELDS, K_STARTS, ISA, CHOICES };
 
 /* ---- What an input says ------------------------------------------------------------------------------------------------- */
@@ -161,9 +165,12 @@ static void require_sound(const rapt_plan *plan, const rapt_desc *d) {
     require_fits(&d->o, q_batch, d->heads, d->q_len, row_bytes(d->o.type, d->d_v));
     if (d->lse.type) require_fits(&d->lse, q_batch, d->heads, d->q_len, 4);
     if (!d->q_starts && !d->k_starts) {
-        const int64_t columns = d->kv_total ? d->kv_total : d->kv_first + d->kv_len;
-        if (d->mask.type) require_fits(&d->mask, d->batch, d->heads, d->q_len, row_bytes(d->mask.type, columns));
-        if (d->bias.type) require_fits(&d->bias, d->batch, d->heads, d->q_len, row_bytes(d->bias.type, columns));
+        const int64_t keys = d->kv_total ? d->kv_total : d->kv_first + d->kv_len;
+        const int64_t mask = d->mask_key_stride == 0 ? 1 : d->mask_keys ? d->mask_keys : keys;
+        const int64_t bias = d->bias_key_stride == 0 ? 1 : d->bias_keys ? d->bias_keys : keys;
+        if (d->mask.type) require_fits(&d->mask, d->batch, d->heads, d->q_len, row_bytes(d->mask.type, mask));
+        if (d->bias.type) require_fits(&d->bias, d->batch, d->heads, d->q_len, row_bytes(d->bias.type, bias));
+        if (d->scores_stage) require_fits(&d->scores, d->batch, d->heads, d->q_len, row_bytes(RAPT_F32, keys));
     }
     if (d->unmerged && d->kv_len)
         require_fits(&d->states, q_batch, d->heads, d->q_len, (int64_t)(RAPT_STATE_FLOATS(d->d_v) * sizeof(float)));
@@ -189,16 +196,28 @@ static void require_sound(const rapt_plan *plan, const rapt_desc *d) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input in = {data, size};
     int32_t q_starts[STARTS] = {0}, k_starts[STARTS] = {0};
-    rapt_desc d = good_desc(take(&in));
+    static struct {
+        rapt_desc known;
+        char unknown[1 << 16]; /* zeros, as a newer version's fields that are not used */
+    } newest;
+    rapt_desc *const d = &newest.known;
+    *d = good_desc(take(&in));
     while (in.size) {
         const int which = take(&in) % CHOICES;
-        change(&d, which == Q_STARTS ? q_starts : k_starts, which, &in);
+        change(d, which == Q_STARTS ? q_starts : k_starts, which, &in);
     }
-    if (d.batch >= STARTS) d.q_starts = d.k_starts = NULL;
-    if (d.size > sizeof d) d.size = sizeof d; /* what follows is not ours to read */
+    if (d->batch >= STARTS) d->q_starts = d->k_starts = NULL;
     rapt_plan plan;
-    const rapt_status status = rapt_plan_init(&plan, &d);
+    char text[300];
+    const rapt_status status = rapt_plan_init(&plan, d);
     require(rapt_status_string(status)[0] != 0, "a status without text");
-    if (status == RAPT_OK) require_sound(&plan, &d);
+    require(rapt_plan_explain(d, text, sizeof text) == status && (text[0] == 0) == (status == RAPT_OK),
+            "a refusal and its explanation differ");
+    if (status != RAPT_OK) return 0;
+    rapt_desc seen; /* what lies behind the struct's size has the defaults */
+    const size_t bytes = d->size & 0xffff;
+    rapt_desc_init(&seen);
+    memcpy(&seen, d, bytes < sizeof seen ? bytes : sizeof seen);
+    require_sound(&plan, &seen);
     return 0;
 }

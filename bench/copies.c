@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copying within caches, of 8 heads of 128 channels, TYPE as in cases.c:
+ *
+ *     C-pages     128 pages of 16 tokens become others, which lie in no order
+ *     C-shift     2048 tokens of an entry move by 16, as a gap is closed
+ *
+ * as CASE/TYPE/none/tN, for no kernel takes part. The counters are those of cases.c, the limit is the bandwidth of as many bytes
+ * as are read and written. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data.h"
+#include "limits.h"
+#include "shim.h"
+
+enum { HEADS = 8, CHANNELS = 128, PAGE = 16, PAGES = 128, TOKENS = PAGE * PAGES };
+
+typedef struct copy_case {
+    const char *name;
+    bool pages;
+} copy_case;
+
+static const copy_case cases[] = {{"C-pages", true}, {"C-shift", false}};
+
+enum { CASES = sizeof cases / sizeof *cases };
+
+typedef struct copy_job {
+    const copy_case *c;
+    const bench_type *type;
+    int64_t threads;
+} copy_job;
+
+typedef struct call {
+    rapt_copy_desc desc;
+    rapt_copy_args args;
+    int64_t threads;
+    _Atomic int status; /* a rapt_status: that of a thread which failed, if any did */
+    rapt_kv_range ranges[PAGES];
+} call;
+
+/* Twice as many pages as are copied, or one entry. */
+static void describe(call *c, const copy_job *j) {
+    rapt_copy_desc *d = &c->desc;
+    const bool pages = j->c->pages;
+    rapt_copy_desc_init(d), rapt_copy_args_init(&c->args);
+    d->entries = pages ? 2 * PAGES : 1, d->kv_heads = HEADS, d->tokens = pages ? PAGE : TOKENS + PAGE, d->d_k = d->d_v = CHANNELS;
+    d->k = d->v = rapt_layout_bshd(j->type->kv, HEADS, d->tokens, CHANNELS);
+    const rapt_layout factors = rapt_layout_bshd(RAPT_F32, HEADS, d->tokens, 1);
+    if (j->type->scaled)
+        d->k_scales = d->v_scales = (rapt_scales){1, factors.batch_stride, factors.head_stride, factors.token_stride, 0};
+    for (int32_t i = 0; i < PAGES && pages; i++) /* odd factors of a power of two give every page once */
+        c->ranges[i] = (rapt_kv_range){2 * (i * 37 % PAGES), 0, 2 * (i * 101 % PAGES) + 1, 0, PAGE};
+    if (!pages) c->ranges[0] = (rapt_kv_range){0, PAGE, 0, 0, TOKENS};
+    c->args.ranges = c->ranges, c->args.count = pages ? PAGES : 1;
+    c->threads = j->threads;
+    c->status = RAPT_OK;
+}
+
+static void copy_share(void *arg, int64_t ith) {
+    call *c = arg;
+    rapt_status status = rapt_kv_copy(&c->desc, &c->args, ith, c->threads);
+    if (status) c->status = (int)status;
+}
+
+static void run_case(bench_state *state, const void *arg) {
+    const copy_job *j = arg;
+    static call c;
+    describe(&c, j);
+    const size_t cache = (size_t)(c.desc.entries * c.desc.k.batch_stride),
+                 factors = (size_t)(c.desc.entries * c.desc.k_scales.batch_stride);
+    const double work = 2.0 * TOKENS * HEADS * 2.0 * (double)(rapt_row_bytes(j->type->kv, CHANNELS) + (j->type->scaled ? 4 : 0));
+    char *memory = bench_alloc(2 * (cache + factors));
+    rapt_pool *pool = rapt_pool_create(j->threads);
+    const char *failure = memory && pool ? NULL : "out of memory";
+    double limit = 0.0, start = 0.0;
+    int64_t calls = 0;
+    if (!failure) {
+        bench_fill(memory, j->type->kv, 2 * cache, 1);
+        c.args.k = memory, c.args.v = memory + cache;
+        if (j->type->scaled) {
+            bench_fill(memory + 2 * cache, RAPT_F32, 2 * factors, 2);
+            c.args.k_scales = (float *)(void *)(memory + 2 * cache),
+            c.args.v_scales = (float *)(void *)(memory + 2 * cache + factors);
+        }
+        limit = bench_bandwidth((size_t)work, pool);
+    }
+    while (!failure && bench_keep_running(state)) {
+        if (calls++ == 0) start = bench_now();
+        rapt_pool_for(pool, c.threads, copy_share, &c);
+        if (c.status) failure = rapt_status_string((rapt_status)c.status);
+    }
+    const double rate = work * (double)calls / (bench_now() - start), after = failure ? 0.0 : bench_bandwidth((size_t)work, pool);
+    if (after > limit) limit = after;
+    if (failure) bench_fail(state, failure);
+    else {
+        bench_counter(state, "GBs", 1e-9 * rate);
+        bench_counter(state, "limit", 1e-9 * limit);
+        bench_counter(state, "share", rate / limit);
+    }
+    rapt_pool_destroy(pool);
+    free(memory);
+}
+
+bool bench_register_copies(const int64_t *threads, int thread_counts) {
+    static copy_job *jobs;
+    copy_job *j = jobs = calloc((size_t)(CASES * BENCH_TYPES * thread_counts), sizeof *jobs);
+    if (!jobs) return false;
+    for (int c = 0; c < CASES; c++)
+        for (int t = 0; t < BENCH_TYPES; t++)
+            for (int n = 0; n < thread_counts; n++) {
+                if (bench_types[t].arith != RAPT_EXACT) continue;
+                *j = (copy_job){&cases[c], &bench_types[t], threads[n]};
+                char name[96];
+                snprintf(name, sizeof name, "%s/%s/none/t%lld", j->c->name, j->type->name, (long long)j->threads);
+                bench_register(name, run_case, j++);
+            }
+    return true;
+}

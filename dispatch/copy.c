@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copying tokens within a cache, or from another of the same kind. */
+#include <string.h>
+
+#include "layout.h"
+#include "memory.h"
+#include "structs.h"
+#include "work.h"
+
+static const rapt_copy_desc default_desc = {.entries = 1};
+static const rapt_copy_args default_args = {0};
+
+void rapt_copy_desc_init_sized(rapt_copy_desc *desc, size_t size) {
+    rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
+}
+
+void rapt_copy_args_init_sized(rapt_copy_args *args, size_t size) {
+    rapt_init_struct(args, size, &default_args, sizeof default_args);
+}
+
+/* A tensor whose rows are copied: K, V, or the factors of one. */
+typedef struct part {
+    const char *name, *from_name;
+    rapt_layout layout; /* type 0: there is none */
+    int64_t row;
+    char *to;
+    const char *from;
+} part;
+
+enum { K, V, K_SCALES, V_SCALES, PARTS };
+
+typedef struct copy_call {
+    rapt_copy_desc desc;
+    rapt_copy_args args;
+    part parts[PARTS];
+} copy_call;
+
+static rapt_layout layout_of_scales(const rapt_scales *s) {
+    rapt_layout none = {.type = (rapt_type)0};
+    return rapt_scales_of_tokens(s) ? (rapt_layout){RAPT_F32, s->batch_stride, s->head_stride, s->token_stride} : none;
+}
+
+static rapt_status check_scales(rapt_report *r, const char *name, const rapt_scales *s, const rapt_layout *of) {
+    if (s->present && of->type == 0)
+        return rapt_refuse_member(r, RAPT_ERR_FEATURE, name, "present", s->present, "their tensor is not copied");
+    if (s->present && s->token_stride && s->channel_stride)
+        return rapt_refuse_member(r, RAPT_ERR_STRIDE, name, "channel_stride", s->channel_stride,
+                                  "there is a token_stride, and factors are of tokens or of channels");
+    return RAPT_OK;
+}
+
+static rapt_status check_shape(rapt_report *r, const rapt_copy_desc *d) {
+    if (!rapt_within(d->entries, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "entries", d->entries, "must be 0 to 2147483647");
+    if (!rapt_within(d->kv_heads, 1, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "kv_heads", d->kv_heads, "must be 1 to 2147483647");
+    if (!rapt_within(d->tokens, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "tokens", d->tokens, "must be 0 to 2147483647");
+    if (d->k.type == 0 && d->v.type == 0) return rapt_refuse(r, RAPT_ERR_TYPE, "k.type = 0: nor has v one, so nothing is copied");
+    if (d->k.type != 0 && !rapt_within(d->d_k, 1, RAPT_MAX_HEAD_DIM))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_k", d->d_k, "must be 1 to 1024");
+    if (d->v.type != 0 && !rapt_within(d->d_v, 1, RAPT_MAX_HEAD_DIM))
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_v", d->d_v, "must be 1 to 1024");
+    rapt_status status = check_scales(r, "k_scales", &d->k_scales, &d->k);
+    return status == RAPT_OK ? check_scales(r, "v_scales", &d->v_scales, &d->v) : status;
+}
+
+static void add_part(rapt_memory *m, copy_call *c, int which, bool other) {
+    const rapt_copy_desc *d = &c->desc;
+    part *p = &c->parts[which];
+    const int64_t length[3] = {d->entries, d->kv_heads, d->tokens}, channels[PARTS] = {d->d_k, d->d_v, 1, 1};
+    uint64_t bytes = 0;
+    if (p->layout.type == 0) {
+        rapt_unused(m, p->name, p->to, "it is not copied");
+        rapt_unused(m, p->from_name, p->from, "it is not copied");
+        return;
+    }
+    if (m->status == RAPT_OK)
+        m->status =
+            rapt_measure(m->report, p->name, &p->layout, RAPT_KV, length[0], length[1], length[2], channels[which], true, &bytes);
+    p->row = m->status == RAPT_OK ? rapt_row_bytes(p->layout.type, channels[which]) : 0;
+    rapt_spread(m, rapt_writes(m, p->name, p->to, bytes), &p->layout, length, p->row);
+    if (other) rapt_reads(m, p->from_name, p->from, bytes);
+    else p->from = p->to;
+}
+
+static rapt_status check_range(rapt_report *r, const rapt_copy_desc *d, int64_t n, const rapt_kv_range *range) {
+    char name[RAPT_NAME_BYTES];
+    rapt_name_element(name, "ranges", n, "");
+    if (!rapt_within(range->from, 0, d->entries - 1))
+        return rapt_refuse_member(r, RAPT_ERR_TABLE, name, "from", range->from, "there is no such entry");
+    if (!rapt_within(range->to, 0, d->entries - 1))
+        return rapt_refuse_member(r, RAPT_ERR_TABLE, name, "to", range->to, "there is no such entry");
+    if (!rapt_within(range->tokens, 0, d->tokens))
+        return rapt_refuse_member(r, RAPT_ERR_TABLE, name, "tokens", range->tokens, "an entry has not as many");
+    if (!rapt_within(range->from_token, 0, d->tokens - range->tokens))
+        return rapt_refuse_member(r, RAPT_ERR_TABLE, name, "from_token", range->from_token,
+                                  "the tokens from there on exceed the entry");
+    if (!rapt_within(range->to_token, 0, d->tokens - range->tokens))
+        return rapt_refuse_member(r, RAPT_ERR_TABLE, name, "to_token", range->to_token,
+                                  "the tokens from there on exceed the entry");
+    return RAPT_OK;
+}
+
+static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_copy_desc *desc, const rapt_copy_args *args) {
+    rapt_copy_desc *d = &c->desc;
+    rapt_copy_args *a = &c->args;
+    rapt_status status = rapt_read_struct(r, "desc", d, &default_desc, sizeof *d, sizeof *d, desc);
+    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, sizeof *a, args);
+    if (status == RAPT_OK) status = check_shape(r, d);
+    if (status != RAPT_OK) return status;
+    const part parts[PARTS] = {[K] = {"k", "from_k", d->k, 0, a->k, a->from_k},
+                               [V] = {"v", "from_v", d->v, 0, a->v, a->from_v},
+                               [K_SCALES] = {"k_scales", "from_k_scales", layout_of_scales(&d->k_scales), 0, (char *)a->k_scales,
+                                             (const char *)a->from_k_scales},
+                               [V_SCALES] = {"v_scales", "from_v_scales", layout_of_scales(&d->v_scales), 0, (char *)a->v_scales,
+                                             (const char *)a->from_v_scales}};
+    memcpy(c->parts, parts, sizeof parts);
+    bool other = a->from_k || a->from_v || a->from_k_scales || a->from_v_scales;
+    rapt_memory m;
+    if (a->count < 0) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "count", a->count, "must be 0 or more");
+    rapt_memory_begin(&m, r);
+    for (int i = 0; i < PARTS; i++) add_part(&m, c, i, other);
+    rapt_reads_array(&m, "ranges", a->ranges, a->count, sizeof *a->ranges, a->count == 0);
+    status = rapt_check_memory(&m);
+    for (int64_t n = 0; n < a->count && status == RAPT_OK; n++) status = check_range(r, d, n, &a->ranges[n]);
+    return status;
+}
+
+rapt_status rapt_copy_explain(const rapt_copy_desc *desc, const rapt_copy_args *args, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_kv_copy", text, bytes);
+    copy_call c;
+    return read_copy(&r, &c, desc, args);
+}
+
+/* Thread ith's bytes of each row of a range. Each thread has the same bytes of all rows, so that what a range reads was written
+ * by none but the thread itself; the order of tokens is that of memmove. */
+static void copy_range(const rapt_copy_desc *d, const part *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
+    const rapt_layout *l = &p->layout;
+    int64_t first, bytes;
+    rapt_cut_range(p->row, 1, ith, nth, &first, &bytes);
+    bool up = p->from == p->to && range->from == range->to && range->to_token > range->from_token;
+    for (int64_t n = 0; n < range->tokens && bytes > 0; n++) {
+        int64_t token = up ? range->tokens - 1 - n : n;
+        const char *from = p->from + range->from * l->batch_stride + (range->from_token + token) * l->token_stride + first;
+        char *to = p->to + range->to * l->batch_stride + (range->to_token + token) * l->token_stride + first;
+        for (int64_t h = 0; h < d->kv_heads; h++) memmove(to + h * l->head_stride, from + h * l->head_stride, (size_t)bytes);
+    }
+}
+
+rapt_status rapt_kv_copy(const rapt_copy_desc *desc, const rapt_copy_args *args, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_kv_copy");
+    copy_call c;
+    rapt_status status = read_copy(&r, &c, desc, args);
+    if (status == RAPT_OK) status = rapt_check_thread(&r, ith, nth);
+    for (int64_t n = 0; status == RAPT_OK && n < c.args.count; n++)
+        for (int i = 0; i < PARTS; i++)
+            if (c.parts[i].layout.type) copy_range(&c.desc, &c.parts[i], &c.args.ranges[n], ith, nth);
+    return status;
+}

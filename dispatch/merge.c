@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Merging states, and results by their log-sum-exp. */
+#include <math.h>
+#include <string.h>
+
+#include "attention.h"
+#include "layout.h"
+#include "select.h"
+
+/* ---- States -------------------------------------------------------------------------------------------------------------- */
+
+enum { MOST_CHUNKS = RAPT_MAX_LENGTH / RAPT_CHUNK + 1 };
+
+/* Checks the strides of states that are to be merged, and measures them. */
+static rapt_status measure_states(rapt_report *r, const char *name, const full_plan *p, const rapt_states *s, uint64_t *bytes) {
+    const rapt_problem *problem = &p->problem;
+    const int64_t state = (int64_t)(RAPT_STATE_FLOATS(problem->d_v) * sizeof(float));
+    if (!rapt_within(s->chunks, 0, MOST_CHUNKS))
+        return rapt_refuse_member(r, RAPT_ERR_SHAPE, name, "chunks", s->chunks, "must be 0 to 4194304");
+    if (s->chunks > 1 && s->state_stride < state)
+        return rapt_refuse(r, RAPT_ERR_STRIDE, "%s.state_stride = %" PRId64 ": a state has %" PRId64 " bytes", name,
+                           s->state_stride, state);
+    rapt_dimension d[] = {{p->q_starts ? problem->batch > 0 : problem->batch, s->batch_stride, "batch_stride"},
+                          {problem->heads, s->head_stride, "head_stride"},
+                          {problem->q_len, s->token_stride, "token_stride"},
+                          {s->chunks, s->state_stride, "state_stride"}};
+    return rapt_measure_dimensions(r, name, d, 4, state, false, bytes);
+}
+
+/* Each source against what is written; there may be any number of them, so their regions are not kept. */
+static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_args *a, const rapt_states *sources, int64_t n) {
+    const rapt_problem *problem = &p->problem;
+    const tensor_bytes *b = &p->bytes;
+    bool by_channel = problem->v_scales.present && !problem->v_scales.token_stride;
+    if (n < 0) return rapt_refuse_number(r, RAPT_ERR_RANGE, "n", n, "must be 0 or more");
+    rapt_memory m;
+    rapt_memory_begin(&m, r);
+    rapt_reads(&m, "plan", p, plan_bytes(p));
+    rapt_reads_array(&m, "sources", sources, n, sizeof *sources, n == 0);
+    rapt_writes(&m, "o", a->o, b->o);
+    if (problem->lse.type) rapt_writes(&m, "lse", a->lse, b->lse);
+    else rapt_unused(&m, "lse", a->lse, "the plan has no layout for it");
+    if (problem->sinks.type) rapt_reads(&m, "sinks", a->sinks, b->sinks);
+    else rapt_unused(&m, "sinks", a->sinks, "the plan has no layout for it");
+    if (by_channel) rapt_reads(&m, "v_scales", a->v_scales, b->v_scales);
+    else if (!problem->v_scales.present) rapt_unused(&m, "v_scales", a->v_scales, "the plan has no layout for it");
+    rapt_reads_array(&m, "q_starts", p->q_starts, problem->batch + 1, sizeof(int32_t), true);
+    int others = m.n;
+    rapt_status status = rapt_check_memory(&m);
+    for (int64_t i = 0; i < n && status == RAPT_OK; i++) {
+        char name[RAPT_NAME_BYTES], at[RAPT_NAME_BYTES];
+        uint64_t bytes = 0;
+        status = measure_states(r, rapt_name_element(name, "sources", i, ""), p, &sources[i], &bytes);
+        m.n = others;
+        if (status == RAPT_OK) rapt_reads(&m, rapt_name_element(at, "sources", i, ".at"), sources[i].at, bytes);
+        if (status == RAPT_OK) status = rapt_check_memory(&m);
+    }
+    return status;
+}
+
+static rapt_status read_merge(rapt_report *r, const full_plan **p, rapt_args *a, const rapt_plan *plan, const rapt_args *args,
+                              const rapt_states *sources, int64_t n) {
+    rapt_status status;
+    *p = rapt_read_plan(r, plan, &status);
+    if (status == RAPT_OK && !(*p)->problem.unmerged)
+        return rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was made without unmerged", (const void *)plan);
+    if (status == RAPT_OK) status = rapt_read_args(r, "args", a, args);
+    return status == RAPT_OK ? check_states(r, *p, a, sources, n) : status;
+}
+
+rapt_status rapt_merge_states_explain(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
+                                      char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_merge_states", text, bytes);
+    const full_plan *p;
+    rapt_args a;
+    return read_merge(&r, &p, &a, plan, args, sources, n);
+}
+
+rapt_status rapt_merge_states(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n, int64_t ith,
+                              int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_merge_states");
+    const full_plan *p;
+    rapt_args a;
+    rapt_status status = read_merge(&r, &p, &a, plan, args, sources, n);
+    if (status == RAPT_OK) status = rapt_check_thread(&r, ith, nth);
+    if (status != RAPT_OK) return status;
+    const rapt_problem *problem = &p->problem;
+    int64_t row = 0;
+    for (int64_t entry = 0; entry < problem->batch; entry++)
+        for (int64_t token = 0; token < entry_queries(p, entry); token++)
+            for (int64_t head = 0; head < problem->heads; head++, row++) {
+                if (row % nth != ith) continue;
+                float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
+                rapt_row_end end = rapt_row_end_of(p, &a, entry, head, token);
+                rapt_start_state(state, problem->d_v);
+                for (int64_t i = 0; i < n; i++) {
+                    const rapt_states *s = &sources[i];
+                    if (s->chunks == 0) continue; /* its strides may be anything */
+                    int64_t from = p->q_starts ? (p->q_starts[entry] + token) * s->token_stride
+                                               : entry * s->batch_stride + token * s->token_stride;
+                    rapt_fold_states(p->kernel, problem, state, (const char *)s->at + from + head * s->head_stride,
+                                     (size_t)s->state_stride, s->chunks);
+                }
+                p->kernel->finish(problem, &end, state);
+            }
+    return RAPT_OK;
+}
+
+/* ---- Results ------------------------------------------------------------------------------------------------------------- */
+
+static rapt_status check_results(rapt_report *r, int64_t n, int64_t rows, int64_t d_v, const float *const *o,
+                                 const float *const *lse, const float *o_out, const float *lse_out) {
+    if (n < 0) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "n", n, "must be 0 or more");
+    if (!rapt_within(d_v, 1, RAPT_MAX_HEAD_DIM)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_v", d_v, "must be 1 to 1024");
+    if (rows < 0 || rows > PTRDIFF_MAX / (int64_t)sizeof(float) / d_v)
+        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "rows", rows, "negative, or more than the address space has room for");
+    rapt_memory m;
+    rapt_memory_begin(&m, r);
+    rapt_reads_array(&m, "o", o, n, sizeof *o, n == 0);
+    rapt_reads_array(&m, "lse", lse, n, sizeof *lse, n == 0);
+    int outs[2] = {rapt_writes_array(&m, "o_out", o_out, rows * d_v, sizeof(float), true),
+                   rapt_writes_array(&m, "lse_out", lse_out, rows, sizeof(float), true)};
+    int others = m.n;
+    rapt_status status = rapt_check_memory(&m);
+    for (int64_t i = 0; i < n && status == RAPT_OK; i++) { /* in place row by row, but not across */
+        char o_name[RAPT_NAME_BYTES], lse_name[RAPT_NAME_BYTES];
+        rapt_name_element(o_name, "o", i, ""), rapt_name_element(lse_name, "lse", i, "");
+        m.n = others;
+        rapt_may_be(&m, rapt_reads_array(&m, o_name, o[i], rows * d_v, sizeof(float), false), outs[0]);
+        rapt_may_be(&m, rapt_reads_array(&m, lse_name, lse[i], rows, sizeof(float), false), outs[1]);
+        status = rapt_check_memory(&m);
+    }
+    return status;
+}
+
+rapt_status rapt_merge_explain(int64_t n, int64_t rows, int64_t d_v, const float *const *o, const float *const *lse, float *o_out,
+                               float *lse_out, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_merge", text, bytes);
+    const rapt_kernel *kernel;
+    rapt_status status = check_results(&r, n, rows, d_v, o, lse, o_out, lse_out);
+    return status == RAPT_OK ? rapt_select(&r, NULL, &kernel) : status;
+}
+
+rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const *o, const float *const *lse, float *o_out,
+                       float *lse_out) {
+    rapt_report r = rapt_report_of("rapt_merge");
+    const rapt_kernel *kernel;
+    rapt_status status = check_results(&r, n, rows, d_v, o, lse, o_out, lse_out);
+    if (status == RAPT_OK) status = rapt_select(&r, NULL, &kernel);
+    if (status != RAPT_OK) return status;
+    const float log2_e = 1.4426950408889634f;
+    rapt_problem problem = {
+        .d_v = (int32_t)d_v, .o = {.type = RAPT_F32}, .exponent = log2_e, .natural = 1.0f, .least = -127.0f / log2_e};
+    for (int64_t row = 0; row < rows; row++) {
+        float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)], next[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)], o_row[RAPT_MAX_HEAD_DIM];
+        rapt_start_state(state, problem.d_v);
+        for (int64_t i = 0; i < n; i++) {
+            if (lse[i][row] == -INFINITY) continue;
+            rapt_start_state(next, problem.d_v);
+            next[RAPT_STATE_M] = lse[i][row];
+            next[RAPT_STATE_L] = 1.0f;
+            memcpy(next + RAPT_STATE_O, o[i] + row * d_v, (size_t)d_v * sizeof *next);
+            kernel->fold(&problem, state, next);
+        }
+        rapt_row_end end = {.o = (char *)(o_out ? o_out + row * d_v : o_row), .lse = (char *)(lse_out ? lse_out + row : NULL)};
+        kernel->finish(&problem, &end, state);
+    }
+    return RAPT_OK;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights in fewer bits. */
+#include "layout.h"
+#include "memory.h"
+#include "rows.h"
+
+/* Channels at a time, whole groups of any type. */
+enum { PART = RAPT_MAX_HEAD_DIM };
+
+static rapt_status check(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                         uint32_t to_types, rapt_type to_type, const void *to, const float *scales) {
+    if (!rapt_within(out, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "out", out, "must be 1 to 1048576");
+    if (!rapt_within(in, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "in", in, "must be 1 to 1048576");
+    int64_t from_row, to_row;
+    uint64_t bytes = 0;
+    rapt_status status = rapt_check_row(r, "", "type", type, RAPT_FLOATS, in, &from_row);
+    if (status == RAPT_OK) status = rapt_check_row(r, "", "to_type", to_type, to_types, in, &to_row);
+    if (status != RAPT_OK) return status;
+    rapt_dimension rows[] = {{out, row_stride, "row_stride"}};
+    rapt_memory m;
+    rapt_memory_begin(&m, r);
+    m.status = rapt_measure_dimensions(r, "", rows, 1, from_row, false, &bytes);
+    rapt_reads(&m, "from", from, bytes);
+    rapt_writes(&m, "to", to, (uint64_t)(out * to_row));
+    if (to_type == RAPT_INT8) rapt_writes_array(&m, "scales", scales, out, sizeof *scales, false);
+    return rapt_check_memory(&m);
+}
+
+static rapt_status check_int8(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                              const int8_t *to, const float *scales) {
+    return check(r, out, in, type, row_stride, from, 1 << RAPT_INT8, RAPT_INT8, to, scales);
+}
+
+rapt_status rapt_quantise_weights_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                                          int8_t *to, float *scales, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_quantise_weights", text, bytes);
+    return check_int8(&r, out, in, type, row_stride, from, to, scales);
+}
+
+rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from, int8_t *to,
+                                  float *scales) {
+    rapt_report r = rapt_report_of("rapt_quantise_weights");
+    rapt_status status = check_int8(&r, out, in, type, row_stride, from, to, scales);
+    int64_t bytes = rapt_row_bytes(type, 1);
+    for (int64_t n = 0; n < out && status == RAPT_OK; n++) {
+        const char *row = (const char *)from + n * row_stride;
+        float part[PART];
+        rapt_extent e = {0};
+        for (int64_t i = 0; i < in; i += PART) {
+            int64_t channels = in - i < PART ? in - i : PART;
+            rapt_load_row(type, part, row + i * bytes, channels);
+            rapt_extend(&e, part, channels);
+        }
+        scales[n] = rapt_factor_of(RAPT_INT8, &e);
+        for (int64_t i = 0; i < in; i += PART) {
+            int64_t channels = in - i < PART ? in - i : PART;
+            rapt_load_row(type, part, row + i * bytes, channels);
+            rapt_divide_by(part, channels, &e, scales[n]);
+            rapt_store_row(RAPT_INT8, (char *)to + n * in + i, part, channels);
+        }
+    }
+    return status;
+}
+
+static rapt_status check_groups(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                                rapt_type to_type, const void *to) {
+    return check(r, out, in, type, row_stride, from, RAPT_WEIGHTS & ~(RAPT_FLOATS | 1 << RAPT_INT8), to_type, to, NULL);
+}
+
+rapt_status rapt_quantise_groups_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                                         rapt_type to_type, void *to, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_quantise_groups", text, bytes);
+    return check_groups(&r, out, in, type, row_stride, from, to_type, to);
+}
+
+rapt_status rapt_quantise_groups(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from, rapt_type to_type,
+                                 void *to) {
+    rapt_report r = rapt_report_of("rapt_quantise_groups");
+    rapt_status status = check_groups(&r, out, in, type, row_stride, from, to_type, to);
+    int64_t bytes = rapt_row_bytes(type, 1);
+    for (int64_t n = 0; n < out && status == RAPT_OK; n++)
+        for (int64_t i = 0; i < in; i += PART) {
+            int64_t channels = in - i < PART ? in - i : PART;
+            float part[PART];
+            rapt_load_row(type, part, (const char *)from + n * row_stride + i * bytes, channels);
+            rapt_store_row(to_type, (char *)to + n * rapt_row_bytes(to_type, in) + rapt_row_bytes(to_type, i), part, channels);
+        }
+    return status;
+}

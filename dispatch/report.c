@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "report.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+
+enum { LINE_BYTES = 512 };
+
+static _Atomic(const rapt_trace *) tracer;
+
+void rapt_trace_to(const rapt_trace *trace) { atomic_store_explicit(&tracer, trace, memory_order_release); }
+
+/* ---- Text: the library has no printf ------------------------------------------------------------------------------------- */
+
+typedef struct line {
+    char *text;
+    size_t bytes, used; /* text has room for bytes, with the terminator */
+} line;
+
+static void add(line *l, const char *text) {
+    for (; *text && l->used + 1 < l->bytes; text++) l->text[l->used++] = *text;
+    if (l->bytes) l->text[l->used] = '\0';
+}
+
+static void add_unsigned(line *l, uint64_t x, unsigned base) {
+    char digits[24], *at = digits + sizeof digits;
+    *--at = '\0';
+    do *--at = "0123456789abcdef"[x % base];
+    while (x /= base);
+    add(l, at);
+}
+
+static void add_signed(line *l, int64_t x) {
+    if (x < 0) add(l, "-");
+    add_unsigned(l, x < 0 ? -(uint64_t)x : (uint64_t)x, 10);
+}
+
+/* At most six digits, of which the last ones that are 0 are left out, and an exponent where there is one to speak of. */
+static void add_float(line *l, double x) {
+    if (x != x || x - x != 0.0) {
+        add(l, x != x ? "nan" : x > 0 ? "inf" : "-inf");
+        return;
+    }
+    if (x < 0) add(l, "-"), x = -x;
+    int exponent = 0;
+    while (x >= 10.0) x /= 10.0, exponent++;
+    while (x > 0.0 && x < 1.0) x *= 10.0, exponent--;
+    uint64_t digits = (uint64_t)(x * 1e5 + 0.5); /* d.ddddd */
+    if (digits >= 1000000) digits /= 10, exponent++;
+    int places = 5; /* behind the first digit */
+    while (places > 0 && digits % 10 == 0) digits /= 10, places--;
+    bool small = exponent >= -4 && exponent < 0, plain = exponent >= 0 && exponent < 6;
+    if (small) add(l, "0.");
+    for (int i = -1; small && i > exponent; i--) add(l, "0");
+    char text[8];
+    int n = places + 1;
+    for (int i = n; i-- > 0; digits /= 10) text[i] = (char)('0' + digits % 10);
+    for (int i = 0; i < n; i++) {
+        if (!small && i == (plain ? exponent : 0) + 1) add(l, ".");
+        add(l, (char[]){text[i], '\0'});
+    }
+    for (int i = n; plain && i <= exponent; i++) add(l, "0");
+    if (!small && !plain) add(l, "e"), add_signed(l, exponent);
+}
+
+static void add_format(line *l, const char *format, va_list args) {
+    for (; *format; format++) {
+        if (*format != '%') {
+            add(l, (char[]){*format, '\0'});
+            continue;
+        }
+        int longs = 0;
+        bool size = *++format == 'z';
+        while (*format == 'l' || *format == 'z') longs += *format++ == 'l';
+        if (*format == 's') add(l, va_arg(args, const char *));
+        else if (*format == 'p') add(l, "0x"), add_unsigned(l, (uintptr_t)va_arg(args, const void *), 16);
+        else if (*format == 'g') add_float(l, va_arg(args, double));
+        else if (size) add_unsigned(l, va_arg(args, size_t), 10);
+        else if (*format == 'x') add_unsigned(l, longs == 2 ? va_arg(args, unsigned long long) : va_arg(args, unsigned long), 16);
+        else if (longs == 2) add_signed(l, va_arg(args, long long));
+        else add_signed(l, longs ? va_arg(args, long) : va_arg(args, int));
+    }
+}
+
+/* ---- Lines --------------------------------------------------------------------------------------------------------------- */
+
+rapt_report rapt_report_of(const char *call) { return (rapt_report){.call = call, .owner = ""}; }
+
+rapt_report rapt_explanation_of(const char *call, char *text, size_t bytes) {
+    if (text && bytes) *text = '\0';
+    return (rapt_report){
+        .call = call, .owner = "", .text = text ? text : "", .bytes = text ? bytes : 0}; /* "" has no bytes to write to */
+}
+
+const char *rapt_name_element(char name[RAPT_NAME_BYTES], const char *array, int64_t index, const char *after) {
+    line l = {name, RAPT_NAME_BYTES, 0};
+    add(&l, array), add(&l, "["), add_signed(&l, index), add(&l, "]"), add(&l, after);
+    return name;
+}
+
+bool rapt_traced(void) { return atomic_load_explicit(&tracer, memory_order_acquire) != NULL; }
+
+rapt_status rapt_refuse(rapt_report *r, rapt_status status, const char *format, ...) {
+    const rapt_trace *trace = r->text ? NULL : atomic_load_explicit(&tracer, memory_order_acquire);
+    if (!r->text && !trace) return status;
+    char text[LINE_BYTES];
+    line l = {text, sizeof text, 0};
+    if (trace) add(&l, r->call), add(&l, ": ");
+    else l.text = r->text, l.bytes = r->bytes;
+    add(&l, r->owner);
+    va_list args;
+    va_start(args, format);
+    add_format(&l, format, args);
+    va_end(args);
+    if (trace) trace->body(trace->arg, text);
+    return status;
+}
+
+void rapt_trace_line(const char *format, ...) {
+    const rapt_trace *trace = atomic_load_explicit(&tracer, memory_order_acquire);
+    if (!trace) return;
+    char text[LINE_BYTES];
+    line l = {text, sizeof text, 0};
+    va_list args;
+    va_start(args, format);
+    add_format(&l, format, args);
+    va_end(args);
+    trace->body(trace->arg, text);
+}
+
+rapt_status rapt_refuse_number(rapt_report *r, rapt_status status, const char *field, int64_t value, const char *what) {
+    return rapt_refuse(r, status, "%s = %" PRId64 ": %s", field, value, what);
+}
+
+rapt_status rapt_refuse_element(rapt_report *r, rapt_status status, const char *array, int64_t index, int64_t value,
+                                const char *what) {
+    return rapt_refuse(r, status, "%s[%" PRId64 "] = %" PRId64 ": %s", array, index, value, what);
+}
+
+rapt_status rapt_refuse_member(rapt_report *r, rapt_status status, const char *tensor, const char *member, int64_t value,
+                               const char *what) {
+    return rapt_refuse(r, status, "%s%s%s = %" PRId64 ": %s", tensor, *tensor ? "." : "", member, value, what);
+}
+
+rapt_status rapt_refuse_null(rapt_report *r, const char *field, const char *what) {
+    return rapt_refuse(r, RAPT_ERR_NULL, "%s = null: %s", field, what);
+}
+
+rapt_status rapt_check_thread(rapt_report *r, int64_t ith, int64_t nth) {
+    if (nth < 1) return rapt_refuse_number(r, RAPT_ERR_RANGE, "nth", nth, "there is no thread");
+    if (ith < 0 || ith >= nth)
+        return rapt_refuse(r, RAPT_ERR_RANGE, "ith = %" PRId64 ": not one of the nth = %" PRId64 " threads", ith, nth);
+    return RAPT_OK;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rows.h"
+
+#include "kernel.h"
+
+/* The words on one lane, without a product and sum together, which rounding classes differ in. */
+static inline float s_fma(float a, float b, float c) { return a * b + c; }
+
+#include "scalar_words.h"
+#include "types.h"
+#include "type_f32.h"
+#include "type_f16.h"
+#include "type_bf16.h"
+#include "groups.h"
+#include "type_f8_e4m3.h"
+#include "type_f8_e5m2.h"
+#include "type_int8.h"
+#include "type_int4.h"
+#include "type_int4_min.h"
+#include "type_q8_0.h"
+#include "type_q4_0.h"
+#include "type_q4_1.h"
+#include "type_q5_0.h"
+#include "type_q5_1.h"
+
+void rapt_load_row(rapt_type type, float *to, const char *from, int64_t channels) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        for (int64_t i = 0; i < channels; i++) to[i] = v_load_##suffix(from + i * bytes);                                        \
+        break;
+        RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        break;
+    }
+}
+
+void rapt_store_row(rapt_type type, char *to, const float *from, int64_t channels) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        for (int64_t i = 0; i < channels; i++) v_store_##suffix(to + i * bytes, from[i]);                                        \
+        break;
+        RAPT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    case name:                                                                                                                   \
+        for (int64_t i = 0; i < channels / group; i++) store_group_##suffix((uint8_t *)to + i * bytes, from + i * group);        \
+        break;
+        RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        break;
+    }
+}
+
+float rapt_largest_of(rapt_type type) {
+    return type == RAPT_INT8 ? 127.0f : type == RAPT_F8_E4M3 ? 448.0f : type == RAPT_F8_E5M2 ? 57344.0f : 0.0f;
+}
+
+static float quotient(float x, float factor) { return factor == 0.0f ? 0.0f : x / factor; }
+
+void rapt_divide_row(float *row, int64_t channels, const char *factors, int64_t stride) {
+    for (int64_t i = 0; i < channels; i++) row[i] = quotient(row[i], v_load(factors + i * stride));
+}
+
+void rapt_extend(rapt_extent *e, const float *row, int64_t channels) {
+    for (int64_t i = 0; i < channels; i++) {
+        float size = magnitude_of(row[i]);
+        e->most = size > e->most ? size : e->most;
+        e->none += row[i] - row[i];
+    }
+}
+
+float rapt_factor_of(rapt_type type, const rapt_extent *e) {
+    return e->none == 0.0f ? e->most / rapt_largest_of(type) : v_as_float(0x7fc00000);
+}
+
+void rapt_divide_by(float *row, int64_t channels, const rapt_extent *e, float factor) {
+    for (int64_t i = 0; i < channels; i++) row[i] = e->none == 0.0f ? quotient(row[i], factor) : 0.0f;
+}
+
+float rapt_find_factor(rapt_type type, float *row, int64_t channels) {
+    rapt_extent e = {0};
+    rapt_extend(&e, row, channels);
+    float factor = rapt_factor_of(type, &e);
+    rapt_divide_by(row, channels, &e, factor);
+    return factor;
+}

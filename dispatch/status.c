@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The version, and a line for each status. */
+#include "rapt.h"
+
+const char *rapt_version(void) { return RAPT_VERSION; }
+
+const char *rapt_status_string(rapt_status status) {
+    switch (status) {
+    case RAPT_OK:
+        return "success";
+    case RAPT_ERR_NULL:
+        return "a required pointer is null";
+    case RAPT_ERR_STRUCT:
+        return "a struct was not initialised, is too small, or uses a field unknown to this version";
+    case RAPT_ERR_SHAPE:
+        return "a size is negative, zero where it may not be, or too large";
+    case RAPT_ERR_HEADS:
+        return "the number of query heads is not a multiple of that of key/value heads";
+    case RAPT_ERR_TYPE:
+        return "a tensor's type is unknown, or not allowed for that tensor";
+    case RAPT_ERR_STRIDE:
+        return "a stride is negative, a tensor exceeds the address space, or output elements overlap";
+    case RAPT_ERR_SCALE:
+        return "the scale is infinite";
+    case RAPT_ERR_MASK:
+        return "the causal mask is unknown, a side of the window is below -1, or a mask or bias has too few columns";
+    case RAPT_ERR_KV_LENGTH:
+        return "a key length is negative, or above the keys that there are";
+    case RAPT_ERR_OVERLAP:
+        return "an output or the workspace overlaps another buffer";
+    case RAPT_ERR_WORKSPACE:
+        return "the workspace is null or too small";
+    case RAPT_ERR_ALIGNMENT:
+        return "the workspace is not aligned to 64 bytes, or an array not to its elements";
+    case RAPT_ERR_ISA_UNKNOWN:
+        return "no kernel of that name was built for this architecture";
+    case RAPT_ERR_ISA_MISSING:
+        return "this CPU, or its operating system, cannot run that kernel";
+    case RAPT_ERR_RANGE:
+        return "a phase, task, thread number or thread count is out of range";
+    case RAPT_ERR_PLAN:
+        return "the plan was not made by rapt_plan_init";
+    case RAPT_ERR_TABLE:
+        return "a page, a start, a position or a length of a ragged, paged or ring batch is out of range";
+    case RAPT_ERR_FEATURE:
+        return "a feature's number is out of range, or something that it needs is not given";
+    case RAPT_ERR_ARITH:
+        return "the arithmetic is unknown, or the types of K and V do not allow it";
+    case RAPT_ERR_UNUSED:
+        return "a pointer is given for which the plan has no use";
+    case RAPT_ERR_SELF_CHECK:
+        return "a kernel does not have the bits that it must have: the library was not compiled as it must be";
+    }
+    return "unknown status";
+}

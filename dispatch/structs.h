@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Structs of the caller's that begin with their size, of this version, an older or a newer one. */
+#ifndef RAPT_STRUCTS_H
+#define RAPT_STRUCTS_H
+
+#include "report.h"
+
+/* What size holds besides: the struct passed through its init function. Garbage and zeros do not have it. */
+#define RAPT_STRUCT_MARK UINT32_C(0x72610000)
+
+/* The bytes up to a field, which is the first that an older version has not. */
+#define RAPT_BEFORE(type, field) offsetof(type, field)
+
+/* Copies of the defaults as much as fits into the caller's struct, fills up a larger one with zeros, and marks it. */
+void rapt_init_struct(void *to, size_t size, const void *defaults, size_t bytes);
+
+/* Copies a caller's struct over the defaults in to, which is of this version: bytes long, first of which the first version had.
+ * what is its name, for the report. Errors: NULL, STRUCT. */
+rapt_status rapt_read_struct(rapt_report *r, const char *what, void *to, const void *defaults, size_t bytes, size_t first,
+                             const void *from);
+
+/* Copies to a caller's struct for results as much as it has room for; its size is not marked. Errors: NULL, STRUCT. */
+rapt_status rapt_write_struct(rapt_report *r, const char *what, void *to, const void *from, size_t bytes, size_t first);
+
+/* Memory of the caller's for a plan. Errors: NULL, STRUCT, ALIGNMENT. */
+rapt_status rapt_check_plan_memory(rapt_report *r, const void *plan, size_t bytes, size_t needed);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rapt_layer: what stands around attention in "Attention Is All You Need" (Vaswani et al. 2017): projections (section 3.2.2),
+ * the position-wise layers' linear maps (3.3), positional encodings (3.5), layer normalisation (Ba et al. 2016) - and multi-head
+ * attention as one call:
+ *
+ *     Q = X Wq^T + bq,  K = Y Wk^T + bk,  V = Z Wv^T + bv,   out = concat(softmax(scale Q_h K_h^T + mask) V_h) Wo^T + bo
+ *
+ * The same rules as in rapt.h: the caller's memory and threads, nothing allocated, everything checked before anything is written.
+ * The same promise, too: a token's output is a function of that token (in attention: of what it attends to), the weights, and
+ * nothing else; docs/order.md has the order of operations.
+ *
+ * Weights lie as torch.nn.Linear stores them: [out, in], so that row n holds what makes output channel n. */
+#ifndef RAPT_LAYER_H
+#define RAPT_LAYER_H
+
+#include "rapt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Linear ---------------------------------------------------------------------------------------------------------- */
+
+typedef enum rapt_activation {
+    RAPT_ACTIVATION_NONE = 0,
+    RAPT_RELU = 1,
+    RAPT_GELU = 2,     /* x * Phi(x), Phi the normal distribution function (Hendrycks & Gimpel 2016) */
+    RAPT_GELU_TANH = 3 /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), ibid. */
+} rapt_activation;
+
+#define RAPT_MAX_WIDTH (1 << 20)
+
+/* Y = activation(X W^T * scales + bias) + residual. Set every field with rapt_linear_desc_init before filling in your own. */
+typedef struct rapt_linear_desc {
+    size_t size;           /* sizeof(rapt_linear_desc) of the caller's header, as in rapt_desc */
+    int64_t batch, tokens; /* each 0..RAPT_MAX_LENGTH; batch: 1 is the default */
+    int64_t in, out;       /* channels, 1..RAPT_MAX_WIDTH */
+    rapt_layout x;         /* [batch, tokens] rows of in channels: RAPT_F32, RAPT_F16, RAPT_BF16. head_stride is not used, here
+                              and below */
+    rapt_layout y;         /* [batch, tokens] rows of out channels: likewise, rounded once, to nearest even, from f32 */
+    rapt_layout residual;  /* [batch, tokens] rows of out channels: likewise; type 0 (the default): none */
+    rapt_layout weight;    /* [out] rows of in channels: those types, and RAPT_INT8; token_stride is the distance of two rows */
+    rapt_activation activation;
+    const char *isa; /* as in rapt_desc */
+} rapt_linear_desc;
+
+#define rapt_linear_desc_init(desc) rapt_linear_desc_init_sized((desc), sizeof *(desc))
+RAPT_API void rapt_linear_desc_init_sized(rapt_linear_desc *desc, size_t size);
+
+typedef struct rapt_linear_plan {
+    uint64_t opaque[64];
+} rapt_linear_plan;
+
+/* Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, FEATURE (activation), ISA_UNKNOWN, ISA_MISSING. */
+RAPT_API rapt_status rapt_linear_plan_init(rapt_linear_plan *plan, const rapt_linear_desc *desc);
+
+/* The bytes of workspace for a call that nth threads share. Errors: NULL, PLAN, RANGE (nth < 1), SHAPE (overflow). */
+RAPT_API rapt_status rapt_linear_workspace_size(const rapt_linear_plan *plan, int64_t nth, size_t *bytes);
+
+typedef struct rapt_linear_args {
+    size_t size;
+    const void *x, *weight;
+    const float *bias;    /* [out]; null: none */
+    const float *scales;  /* [out]: factor of each row of weight; required for RAPT_INT8, else null: none */
+    const void *residual; /* may be y itself, where their layouts are the same; otherwise they must not meet */
+    void *y;
+    void *workspace; /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until all nth threads are done */
+    size_t workspace_bytes;
+} rapt_linear_args;
+
+#define rapt_linear_args_init(args) rapt_linear_args_init_sized((args), sizeof *(args))
+RAPT_API void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size);
+
+/* Thread ith of nth does its share. The threads need not wait for each other; their number does not change the bits. One thread:
+ * 0, 1. Errors: NULL, STRUCT, PLAN, RANGE, STRIDE, OVERLAP, WORKSPACE, ALIGNMENT. */
+RAPT_API rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth);
+
+/* The same on the caller's parallel_for, as in rapt_run_parallel. */
+RAPT_API rapt_status rapt_linear_run_parallel(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth,
+                                              rapt_parallel_for parallel_for, void *pool);
+
+/* Rows of weights to int8, as rapt_kv_append stores them: scales[n] = the largest magnitude of row n / 127, and its elements the
+ * nearest integers of x / scales[n], ties to even. from: [out, in] of type RAPT_F32, RAPT_F16 or RAPT_BF16, row_stride bytes from
+ * row to row; to: [out, in], dense. A row that is not finite gets a NaN for its scale. Errors: NULL, SHAPE, TYPE, STRIDE,
+ * OVERLAP. */
+RAPT_API rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                                           int8_t *to, float *scales);
+
+/* ---- Layer normalisation --------------------------------------------------------------------------------------------- */
+
+/* y = (x - mean) / sqrt(variance + epsilon) * weight + bias, over the channels of each token (Ba, Kiros & Hinton 2016). */
+typedef struct rapt_norm_args {
+    size_t size;
+    int64_t batch, tokens; /* each 0..RAPT_MAX_LENGTH; batch: 1 is the default */
+    int64_t channels;      /* 1..RAPT_MAX_WIDTH */
+    rapt_layout x, y;      /* [batch, tokens] rows: RAPT_F32, RAPT_F16 or RAPT_BF16 */
+    const void *from;
+    void *to;            /* from itself, where x and y are the same, or memory that does not meet it */
+    const float *weight; /* [channels]; null: 1 */
+    const float *bias;   /* [channels]; null: 0 */
+    float epsilon;       /* finite, 0 or more; 1e-5 is the default */
+    const char *isa;     /* as in rapt_desc */
+} rapt_norm_args;
+
+#define rapt_norm_args_init(args) rapt_norm_args_init_sized((args), sizeof *(args))
+RAPT_API void rapt_norm_args_init_sized(rapt_norm_args *args, size_t size);
+
+/* Thread ith of nth does its share of the tokens. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, FEATURE (epsilon), RANGE, OVERLAP,
+ * ISA_UNKNOWN, ISA_MISSING. */
+RAPT_API rapt_status rapt_layer_norm(const rapt_norm_args *args, int64_t ith, int64_t nth);
+RAPT_API rapt_status rapt_layer_norm_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for,
+                                              void *pool);
+
+/* ---- Positions ------------------------------------------------------------------------------------------------------- */
+
+/* The sinusoidal table (Vaswani et al. 2017, section 3.5), [positions, width] dense: channel 2i of position first + p is
+ * sin((first
+ * + p) / 10000^(2i / width)), channel 2i + 1 the cosine of the same; within half an ulp and 1e-11. Errors: NULL, SHAPE (width:
+ * even, 2..RAPT_MAX_WIDTH; positions 0.., first 0.., their sum at most RAPT_MAX_LENGTH). */
+RAPT_API rapt_status rapt_sinusoidal(int64_t first, int64_t positions, int64_t width, float *table);
+
+/* The slopes of ALiBi (Press et al. 2022, section 3): for a power of two of heads, 2^(-8 (h + 1) / heads); for other numbers
+ * those of the next lower power of two, then every second one of twice that. Errors: NULL, SHAPE (heads: 1..RAPT_MAX_LENGTH). */
+RAPT_API rapt_status rapt_alibi_slopes(int64_t heads, float *slopes);
+
+/* ---- Multi-head attention -------------------------------------------------------------------------------------------- */
+
+/* Set every field with rapt_layer_desc_init before filling in your own. */
+typedef struct rapt_layer_desc {
+    size_t size;
+    /* Heads, lengths, head dimensions, masks and everything else that rapt_run knows; read by rapt_layer_plan_init only. Of its
+     * layouts the layer sets q and o. Where k.type and v.type are 0, it sets k and v too: there is no cache, and kv_len is keys.
+     * Else they are a cache, described by k, v, kv_len, k_scales, v_scales, page_size, pages and table. Not with unmerged or
+     * kv_first. Ragged (q_starts, k_starts): X is [1, q_len], Y [1, keys]; where Y is X, q_starts holds for both. A cache may
+     * have k_starts only where keys is 0. isa is that of the whole layer. */
+    const rapt_desc *attention;
+
+    int64_t x_width, y_width,
+        z_width;          /* channels of X, Y and Z, 1..RAPT_MAX_WIDTH; y_width 0 (the default): x_width, z_width 0: y_width */
+    int64_t out_width;    /* of the output; 0 (the default): x_width */
+    int64_t keys;         /* tokens of Y and Z per batch entry: new keys. Where Y is X, q_len, and not used; with a cache and
+                             y.type it may be 0: no new keys, only those in the cache (cross-attention's decode) */
+    rapt_layout x;        /* [batch, q_len] rows: RAPT_F32, RAPT_F16, RAPT_BF16; head_stride is not used, here and below */
+    rapt_layout y;        /* [batch, keys], of K; type 0 (the default): Y is X (self-attention) */
+    rapt_layout z;        /* [batch, keys], of V; type 0 (the default): Z is Y */
+    rapt_layout out;      /* [batch, q_len] rows of out_width channels */
+    rapt_layout residual; /* [batch, q_len] rows of out_width channels, added to the output; type 0 (the default): none */
+    /* [heads * d_k, x_width], [kv_heads * d_k, y_width], [kv_heads * d_v, z_width], [out_width, heads * d_v], as in
+     * rapt_linear_desc.weight. Without wo (type 0) the output is the concatenated heads: out_width is heads * d_v, and there is
+     * no residual. */
+    rapt_layout wq, wk, wv, wo;
+    int packed; /* not 0: the rows of Wk and Wv follow those of Wq (torch's in_proj_weight), and so do their biases and scales;
+                   wk and wv are not used, and the widths of X, Y and Z are equal */
+    rapt_rotary rotary; /* of Q and K, by their positions; channels 0 (the default): none */
+    int position_table; /* not 0: rows of rapt_layer_args.position_table are added to the tokens of X, Y and Z, in f32; their
+                           widths are equal then */
+    rapt_layout
+        weights; /* [batch, heads, q_len] rows of kv_len f32: softmax's result itself, for teaching and debugging: O(S^2)
+                    memory, O(S^3) time. It is what attention gives for V = identity, so has its scores and bits. With k_starts,
+                    rows have all entries' keys. type 0 (the default): none. Not with pages, ring_starts or RAPT_INT8_DOT */
+} rapt_layer_desc;
+
+#define rapt_layer_desc_init(desc) rapt_layer_desc_init_sized((desc), sizeof *(desc))
+RAPT_API void rapt_layer_desc_init_sized(rapt_layer_desc *desc, size_t size);
+
+typedef struct rapt_layer_plan {
+    uint64_t opaque[1280];
+} rapt_layer_plan;
+
+/* Errors: those of rapt_plan_init, rapt_linear_plan_init and, of shapes, rapt_kv_append; FEATURE also for what is not possible
+ * together. */
+RAPT_API rapt_status rapt_layer_plan_init(rapt_layer_plan *plan, const rapt_layer_desc *desc);
+
+typedef struct rapt_layer_plan_info {
+    size_t size;          /* in: sizeof(rapt_layer_plan_info) of the caller's header */
+    const char *isa;      /* as in rapt_plan_info */
+    const char *rounding; /* likewise */
+    int phases;           /* all of a phase comes before any of the next */
+} rapt_layer_plan_info;
+
+/* Errors: NULL, STRUCT, PLAN. */
+RAPT_API rapt_status rapt_layer_plan_query(const rapt_layer_plan *plan, rapt_layer_plan_info *info);
+
+/* The bytes of workspace for a call that nth threads share. Errors: NULL, PLAN, RANGE (nth < 1), SHAPE (overflow). */
+RAPT_API rapt_status rapt_layer_workspace_size(const rapt_layer_plan *plan, int64_t nth, size_t *bytes);
+
+typedef struct rapt_layer_args {
+    size_t size;
+    const void *x, *y, *z; /* y, z: where the plan has them */
+    const void *residual;
+    void *out; /* may be x, y, z, or residual where their layouts are the same; must not meet anything else */
+    const void *wq, *wk, *wv, *wo;
+    const float *bq, *bk, *bv, *bo;                             /* null: none */
+    const float *wq_scales, *wk_scales, *wv_scales, *wo_scales; /* as in rapt_linear_args.scales */
+    const float *position_table; /* [table_positions, x_width] dense: that of rapt_sinusoidal, or any other */
+    int64_t table_positions;     /* all positions must be below it */
+    void *k_cache, *v_cache;     /* where the plan has a cache: new keys and values are appended here first ... */
+    float *k_scales, *v_scales;  /* (with factors, where it has them: rapt_append_desc) */
+    const int32_t *starts; /* [batch] ... from this key on; null: 0. It is also the position of an entry's first token in X, Y and
+                              Z for rotary and position_table. attention.kv_lengths says how many keys there are then: starts +
+                              keys, where the new ones are the last */
+    float *weights;        /* where the plan has them */
+    const rapt_args *attention; /* lse, kv_lengths, masks, tables, ...; its q, k, v, o, k_scales, v_scales and workspace are not
+                                   used. null: nothing of it is needed */
+    void *workspace;            /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
+    size_t workspace_bytes;
+} rapt_layer_args;
+
+#define rapt_layer_args_init(args) rapt_layer_args_init_sized((args), sizeof *(args))
+RAPT_API void rapt_layer_args_init_sized(rapt_layer_args *args, size_t size);
+
+/* As rapt_run, rapt_run_parallel, rapt_run_share and rapt_run_phase, with the same bits. rapt_layer_run_share calls the barrier
+ * between two phases. Errors: those of rapt_run, rapt_linear_run and rapt_kv_append. */
+RAPT_API rapt_status rapt_layer_run(const rapt_layer_plan *plan, const rapt_layer_args *args);
+RAPT_API rapt_status rapt_layer_run_parallel(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t nth,
+                                             rapt_parallel_for parallel_for, void *pool);
+RAPT_API rapt_status rapt_layer_run_share(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t ith, int64_t nth,
+                                          rapt_barrier barrier, void *barrier_arg);
+RAPT_API rapt_status rapt_layer_run_phase(const rapt_layer_plan *plan, const rapt_layer_args *args, int phase, int64_t ith,
+                                          int64_t nth);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

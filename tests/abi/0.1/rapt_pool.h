@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rapt_pool: a small pool of persistent POSIX threads, for whoever brings none. An optional companion, in a library of its own
+ * (librapt_pool); librapt never uses it. Unlike librapt it allocates and locks. A worker without work looks on for a moment,
+ * giving way to other threads, before it sleeps. */
+#ifndef RAPT_POOL_H
+#define RAPT_POOL_H
+
+#include "rapt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rapt_pool rapt_pool;
+
+/* A pool that runs on threads threads, the caller's of rapt_pool_for included (so 1 starts none). Null if threads < 1 or if
+ * memory or threads could not be had. */
+RAPT_API rapt_pool *rapt_pool_create(int64_t threads);
+
+/* Ends the workers. No rapt_pool_for may be running. Null is allowed. */
+RAPT_API void rapt_pool_destroy(rapt_pool *pool);
+
+/* The number of threads, the caller's included; 1 for null. */
+RAPT_API int64_t rapt_pool_threads(const rapt_pool *pool);
+
+/* A rapt_parallel_for: pass it with the pool to rapt_run_parallel. Calls body(body_arg, i) for i in 0..n-1 and returns when all
+ * are done. A null pool runs them on the calling thread. One call at a time per pool; body may not call it on the same pool. */
+RAPT_API void rapt_pool_for(void *pool, int64_t n, rapt_body body, void *body_arg);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small calls of every public function that writes through a pointer, each with a table of all memory that it reads and writes,
+ * so that tests can lay that memory out as they like: meeting, at odd addresses, between guard pages. Sizes are computed here
+ * from the words of the headers, not by the library. */
+#ifndef RAPT_TESTS_CALLS_H
+#define RAPT_TESTS_CALLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "rapt_layer.h"
+
+typedef struct pointer {
+    const char *owner, *field; /* where the headers have it: a struct's field, or a function's parameter */
+    const char *name;          /* what explanations call it */
+    void *slot;                /* the pointer itself */
+    unsigned char *content;    /* what lies there before the call */
+    size_t bytes, alignment;   /* alignment 1: a tensor, which may lie anywhere */
+    bool written;
+    bool plan; /* of which only the library knows how many bytes are in use, from the first on */
+    unsigned char *at;
+} pointer;
+
+/* A way to make the call, by nth threads, all of whose shares it does one after the other until one is refused. */
+typedef struct way {
+    const char *function;
+    int64_t nth;
+    rapt_status (*run)(int64_t nth);
+} way;
+
+typedef struct call {
+    const char *name;
+    const struct api *api;
+    int64_t batch, heads, kv_heads, queries, keys, d;
+    unsigned features;
+} call;
+
+/* What belongs together: the ways of a call, what describes it, what makes its plan, what explains it. */
+typedef struct api {
+    void (*describe)(const call *c);
+    rapt_status (*make_plan)(char *text, size_t bytes); /* null: there is none */
+    const char *explanation;                            /* the function's name; null: there is none */
+    rapt_status (*explain)(int64_t nth, char *text, size_t bytes);
+    way ways[6];
+} api;
+
+extern const call calls[];
+extern const int call_count;
+
+enum { MOST_POINTERS = 64 };
+
+/* The call that was described last. */
+typedef struct described {
+    pointer at[MOST_POINTERS];
+    int pointers;
+    struct twins {
+        const char *output, *input; /* may be the very same memory, */
+        bool part;                  /* of which the input is a part: what it holds is then another thing */
+    } twins[8];
+    int twin_count;
+    struct {
+        const char *name;
+        int64_t *number; /* a size or stride that is not used: it may be any number */
+    } unused[96];
+    int unused_count;
+    const void *structs; /* descriptions, arguments and plans, for snapshots */
+    size_t struct_bytes;
+} described;
+extern described now;
+
+/* Describes a call that nth threads share; each pointer's memory is of its own. Ends what was described before. */
+void describe_call(const call *c, int64_t nth);
+void forget_call(void);
+
+/* Sets each pointer to its at, and copies what lies there: first of what is written, then of all else, then of last (or -1). */
+void place_pointers(int last);
+
+/* Null if they are none. */
+const struct twins *twins_of(const pointer *a, const pointer *b);
+
+/* Goes through the fields and functions that the described calls have covered; both names are null at the end. */
+bool covers_field(const char *owner, const char *field);
+bool covers_function(const char *name);
+
+#endif

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear maps, their activations and gates. Drawn problems of every type, layout and number of threads are compared, bit for bit
+ * on every kernel, with docs/order.md written down a second time, and within its bound with plain loops in double, all memory
+ * around what is written included. Results are hashed: the hash is that of every machine. Then what is refused, and that it
+ * touches nothing. */
+#define _DEFAULT_SOURCE
+#include "rapt_pool.h"
+#include "rows.h"
+
+/* ---- Problems ------------------------------------------------------------------------------------------------------------ */
+
+enum { RESIDUAL_NONE, RESIDUAL_OWN, RESIDUAL_IN_PLACE, RESIDUALS };
+
+typedef struct weights {
+    rows rows;
+    float *values, *bias, *scales; /* values: [out, in], as f32 */
+} weights;
+
+typedef struct linear {
+    int64_t batch, tokens, in, out;
+    rows x, y, residual;
+    weights weight, gate; /* a gate without memory is none */
+    rapt_activation activation;
+    int with_residual;
+} linear;
+
+static weights draw_weights(rapt_type type, int64_t out, int64_t in) {
+    weights w = {.rows = random_rows(type, 1, out, in, one_in(3) ? 5 : 0, 1.0f / sqrtf((float)in))};
+    w.values = new_floats(out * in);
+    for (int64_t n = 0; n < out; n++) load_row(&w.rows, 0, n, w.values + n * in);
+    return w;
+}
+
+static void draw_ends(weights *w, int64_t out) {
+    bool int8 = w->rows.layout.type == RAPT_INT8;
+    w->bias = one_in(2) ? random_floats(out, 0.5f) : NULL;
+    w->scales = int8 || one_in(4) ? random_floats(out, int8 ? 0.02f : 1.0f) : NULL;
+}
+
+static void draw_sizes(linear *l) {
+    l->batch = ONE_OF(1, 1, 2, 3);
+    l->tokens = ONE_OF(0, 1, 1, 2, 3, 4, 5, 7, 12, 13, 16, 33, 50, 70) / l->batch;
+}
+
+static void draw_residual(linear *l, int64_t gap) {
+    if (l->with_residual == RESIDUAL_OWN) l->residual = random_rows(random_float_type(), l->batch, l->tokens, l->out, 3, 1.0f);
+    if (l->with_residual != RESIDUAL_IN_PLACE) return;
+    free(l->y.memory);
+    l->residual = l->y = random_rows(RAPT_F32, l->batch, l->tokens, l->out, gap, 1.0f);
+}
+
+static void free_weights(weights *w) { free(w->rows.memory), free(w->values), free(w->bias), free(w->scales); }
+
+static void free_linear(linear *l) {
+    free(l->x.memory), free(l->y.memory), free_weights(&l->weight), free_weights(&l->gate);
+    if (l->with_residual == RESIDUAL_OWN) free(l->residual.memory);
+}
+
+/* Output n of a token, before its residual and rounding. */
+static float output_of(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
+    float sum = reference_map(fused, x, w->values + n * l->in, l->in);
+    return reference_activated(fused, activation,
+                               reference_multiply_add(fused, sum, w->scales ? w->scales[n] : 1.0f, w->bias ? w->bias[n] : 0.0f));
+}
+
+static reference_value exact_output(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
+    reference_value sum = reference_mapped(fused, x, w->values + n * l->in, l->in);
+    sum = reference_product(sum, (reference_value){w->scales ? w->scales[n] : 1.0f, 0.0});
+    return reference_activation(activation, reference_sum(sum, (reference_value){w->bias ? w->bias[n] : 0.0f, 0.0}));
+}
+
+/* What y must be; false where that is not within the bound. */
+static bool model(const linear *l, rows *want) {
+    bool gated = l->gate.rows.memory != NULL, accurate = true;
+    float *x = new_floats(l->in);
+    for (int64_t b = 0; b < l->batch; b++)
+        for (int64_t t = 0; t < l->tokens; t++) {
+            load_row(&l->x, b, t, x);
+            for (int64_t n = 0; n < l->out; n++) {
+                rapt_activation own = gated ? RAPT_ACTIVATION_NONE : l->activation;
+                float got = output_of(l, &l->weight, own, x, n);
+                reference_value exact = exact_output(l, &l->weight, own, x, n);
+                if (gated) {
+                    got = output_of(l, &l->gate, l->activation, x, n) * got;
+                    exact = reference_product(exact_output(l, &l->gate, l->activation, x, n), exact);
+                }
+                if (l->with_residual) {
+                    float r = value_at(l->with_residual == RESIDUAL_OWN ? &l->residual : want, b, t, n);
+                    got += r;
+                    exact = reference_sum(exact, (reference_value){r, 0.0});
+                }
+                accurate = accurate && reference_near(RAPT_F32, got, exact);
+                set_value(want, b, t, n, got);
+            }
+        }
+    free(x);
+    return accurate;
+}
+
+/* By nth threads, on a pool or each on its own, the last one first. */
+static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, bool pool) {
+    rapt_linear_desc desc;
+    rapt_linear_plan plan;
+    rapt_linear_args args;
+    rapt_linear_desc_init(&desc), rapt_linear_args_init(&args);
+    desc.batch = l->batch, desc.tokens = l->tokens, desc.in = l->in, desc.out = l->out, desc.x = l->x.layout,
+    desc.y = l->y.layout;
+    desc.weight = l->weight.rows.layout, desc.gate = l->gate.rows.layout, desc.activation = l->activation, desc.isa = isa;
+    if (l->with_residual) desc.residual = l->residual.layout;
+    size_t bytes = 0;
+    rapt_status status = rapt_linear_plan_init(&plan, &desc);
+    if (status == RAPT_OK) status = rapt_linear_workspace_size(&plan, nth, &bytes);
+    args.x = l->x.at, args.y = l->y.at, args.residual = l->with_residual == RESIDUAL_IN_PLACE ? l->y.at : l->residual.at;
+    args.weight = l->weight.rows.at, args.bias = l->weight.bias, args.scales = l->weight.scales;
+    args.gate = l->gate.rows.at, args.gate_bias = l->gate.bias, args.gate_scales = l->gate.scales;
+    args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
+    if (pool) status = status == RAPT_OK ? rapt_linear_run_parallel(&plan, &args, nth, rapt_pool_for, NULL) : status;
+    else
+        for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--) status = rapt_linear_run(&plan, &args, ith, nth);
+    free(args.workspace);
+    return status;
+}
+
+static bool agrees(linear *l, const char *isa, uint64_t *h) {
+    rows want = copy_rows(&l->y);
+    bool accurate = model(l, &want);
+    int64_t nth = ONE_OF(1, 1, 2, 3, 7);
+    rapt_status status = run_linear(l, isa, nth, one_in(2));
+    bool ok = status == RAPT_OK && accurate && same_rows(&l->y, &want);
+    if (!ok)
+        printf("# %s: %s%s; batch %d, tokens %d, in %d, out %d, weights %d, gate %d, activation %d, residual %d, threads %d\n",
+               isa, rapt_status_string(status), accurate ? "" : ", inaccurate", (int)l->batch, (int)l->tokens, (int)l->in,
+               (int)l->out, l->weight.rows.layout.type, l->gate.rows.layout.type, l->activation, l->with_residual, (int)nth);
+    *h = hash_bytes(*h, l->y.at, l->y.bytes);
+    free(want.memory);
+    return ok;
+}
+
+static bool linear_problem(const char *isa, uint64_t *h) {
+    linear l = {0};
+    draw_sizes(&l);
+    l.in = ONE_OF(1, 3, 15, 16, 17, 32, 47, 100, 1000, 1024, 1025, 2070), l.out = ONE_OF(1, 2, 15, 16, 17, 40, 100, 250);
+    if (l.in >= 1000 && l.out > 40) l.out = 33;
+    if (l.in <= 17 && one_in(8))
+        l.tokens = ONE_OF(97, 400), l.out = ONE_OF(490, 600), l.batch = 1; /* several groups and passes */
+    int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
+    rapt_type weight_type = (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8);
+    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, 1.0f);
+    l.weight = draw_weights(weight_type, l.out, l.in);
+    l.y = new_rows(random_float_type(), l.batch, l.tokens, l.out, gap);
+    draw_ends(&l.weight, l.out);
+    l.with_residual = (int)below(RESIDUALS);
+    l.activation = (rapt_activation)below(4);
+    draw_residual(&l, gap);
+    bool ok = agrees(&l, isa, h);
+    free_linear(&l);
+    return ok;
+}
+
+static bool grouped_weights(rapt_type type) { return type == RAPT_Q8_0 || type == RAPT_Q4_0; }
+
+/* The same weights as f32. */
+static void widen(weights *w) {
+    rows wide = new_rows(RAPT_F32, 1, w->rows.tokens, w->rows.channels, 0);
+    memcpy(wide.at, w->values, wide.bytes);
+    free(w->rows.memory);
+    w->rows = wide;
+}
+
+/* Gates, and weights of groups: with those as f32, the same bits. */
+static bool gated_problem(const char *isa, uint64_t *h) {
+    static const int64_t types[] = {RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_0};
+    enum { TYPES = sizeof types / sizeof *types };
+    linear l = {0};
+    rapt_type type = (rapt_type)one_of(types, TYPES), gate_type = one_in(5) ? 0 : (rapt_type)one_of(types, TYPES);
+    bool grouped = grouped_weights(type) || grouped_weights(gate_type);
+    draw_sizes(&l);
+    l.in = grouped ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080) : ONE_OF(1, 17, 100, 1025);
+    l.out = l.in > 900 ? ONE_OF(1, 33) : ONE_OF(1, 15, 17, 100, 130);
+    if (l.in <= 64 && one_in(8)) l.tokens = ONE_OF(97, 300), l.out = ONE_OF(250, 490), l.batch = 1;
+    int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
+    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, 1.0f);
+    l.weight = draw_weights(type, l.out, l.in);
+    draw_ends(&l.weight, l.out);
+    if (gate_type) l.gate = draw_weights(gate_type, l.out, l.in), draw_ends(&l.gate, l.out);
+    l.y = new_rows(random_float_type(), l.batch, l.tokens, l.out, gap);
+    l.with_residual = (int)below(RESIDUALS);
+    l.activation = (rapt_activation)below(RAPT_SILU + 1);
+    draw_residual(&l, gap);
+    rows before = copy_rows(&l.y);
+    bool ok = agrees(&l, isa, h);
+    if (grouped) {
+        rows after = copy_rows(&l.y);
+        memcpy(l.y.memory, before.memory, l.y.bytes + 1);
+        if (grouped_weights(type)) widen(&l.weight);
+        if (grouped_weights(gate_type)) widen(&l.gate);
+        bool same = run_linear(&l, isa, 1, false) == RAPT_OK && same_rows(&l.y, &after);
+        if (!same) printf("# %s: types %d and %d: not the bits of the same weights in f32\n", isa, type, gate_type);
+        ok = ok && same;
+        free(after.memory);
+    }
+    free(before.memory);
+    free_linear(&l);
+    return ok;
+}
+
+/* ---- Activations --------------------------------------------------------------------------------------------------------- */
+
+/* A linear map with the unit as its weights is its activation. */
+static void apply(const char *isa, rapt_activation activation, const float *from, float *to, int64_t n) {
+    static const float one = 1.0f;
+    rapt_linear_desc desc;
+    rapt_linear_plan plan;
+    rapt_linear_args args;
+    rapt_linear_desc_init(&desc);
+    desc.tokens = n, desc.in = desc.out = 1, desc.activation = activation, desc.isa = isa;
+    desc.x = desc.y = rapt_layout_bshd(RAPT_F32, 1, n, 1), desc.weight = rapt_layout_bshd(RAPT_F32, 1, 1, 1);
+    size_t bytes = 0;
+    if (rapt_linear_plan_init(&plan, &desc) || rapt_linear_workspace_size(&plan, 1, &bytes)) abort();
+    rapt_linear_args_init(&args);
+    args.x = from, args.weight = &one, args.y = to, args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
+    if (rapt_linear_run(&plan, &args, 0, 1)) abort();
+    free(args.workspace);
+}
+
+static void activations(const char *isa) {
+    enum { N = 200001 };
+    static const struct {
+        const char *name;
+        rapt_activation activation;
+        double bound, least; /* bound: of the larger of 1 and |x|; from least on, 1e-4 of itself below 0 */
+    } kinds[] = {{"GELU", RAPT_GELU, 1e-7, -8.0}, {"GELU by tanh", RAPT_GELU_TANH, 2e-7, 0.0}, {"SiLU", RAPT_SILU, 2e-7, -10.0}};
+    static float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = (float)(i - N / 2) / (N / 20); /* -10 .. 10 */
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        double worst = 0.0, relative = 0.0;
+        apply(isa, kinds[k].activation, x, y, N);
+        for (int i = 0; i < N; i++) {
+            double v = x[i], want = reference_activation(kinds[k].activation, (reference_value){v, 0.0}).value;
+            worst = fmax(worst, fabs(y[i] - want) / fmax(1.0, fabs(v)));
+            if (v < -0.01 && v >= kinds[k].least) relative = fmax(relative, fabs(y[i] / want - 1.0));
+        }
+        tap_ok(worst <= kinds[k].bound, "%s: %s of -10 to 10 is off by at most %.0e of the larger of 1 and |x| (%.2e)", isa,
+               kinds[k].name, kinds[k].bound, worst);
+        if (kinds[k].least < 0.0)
+            tap_ok(relative <= 1e-4, "%s: %s of %g to 0 by at most 1e-4 of itself (%.2e)", isa, kinds[k].name, kinds[k].least,
+                   relative);
+    }
+    static const float odd[] = {NAN, INFINITY, -1e30f, 0.0f, -100.0f};
+    bool ok = true;
+    for (int kind = RAPT_ACTIVATION_NONE; kind <= RAPT_SILU; kind++) {
+        float got[5];
+        apply(isa, (rapt_activation)kind, odd, got, 5);
+        ok = ok && isnan(got[0]) && got[1] == INFINITY && got[3] == 0.0f && !signbit(got[3]);
+        if (kind != RAPT_ACTIVATION_NONE) ok = ok && got[2] == 0.0f && got[4] == 0.0f;
+    }
+    tap_ok(ok, "%s: activations of NaN, infinity, and far below 0", isa);
+}
+
+/* ---- Quantised weights --------------------------------------------------------------------------------------------------- */
+
+/* As a cache of so many tokens, whose heads are the groups of 32. */
+static bool append_groups(const rows *from, rapt_type to_type, unsigned char *to) {
+    rapt_append_desc d;
+    rapt_append_args a;
+    rapt_append_desc_init(&d), rapt_append_args_init(&a);
+    d.kv_heads = from->channels / 32, d.tokens = d.kv_len = from->tokens, d.d_v = 32;
+    d.new_v = from->layout, d.new_v.head_stride = reference_row_bytes(from->layout.type, 32);
+    d.v = rapt_layout_bshd(to_type, d.kv_heads, d.kv_len, 32);
+    a.new_v = from->at, a.v = to;
+    return rapt_kv_append(&d, &a, 0, 1) == RAPT_OK;
+}
+
+static void quantised_groups(void) {
+    static const rapt_type to_types[] = {RAPT_Q8_0, RAPT_Q4_0}, from_types[] = {RAPT_F32, RAPT_F16, RAPT_BF16};
+    static const int64_t widths[] = {32, 96, 1024, 1056, 2080};
+    random_state = 6;
+    for (size_t n = 0; n < 2; n++) {
+        int wrong = 0;
+        for (size_t i = 0; i < 15; i++) {
+            int64_t in = widths[i / 3], out = 1 + below(7);
+            rows from = random_rows(from_types[i % 3], 1, out, in, one_in(2) ? 0 : 7, 1.0f);
+            size_t bytes = (size_t)(out * reference_row_bytes(to_types[n], in));
+            if (in > 32) { /* a group that is not finite, and one of zeros */
+                set_value(&from, 0, out - 1, 5, one_in(2) ? NAN : INFINITY);
+                for (int64_t c = 32; c < 64; c++) set_value(&from, 0, 0, c, 0.0f);
+            }
+            unsigned char *got = malloc(bytes + 1), *want = malloc(bytes + 1);
+            if (!got || !want) abort();
+            memset(got, 0x5a, bytes + 1), memset(want, 0x5a, bytes + 1);
+            wrong +=
+                rapt_quantise_groups(out, in, from.layout.type, from.layout.token_stride, from.at, to_types[n], got) != RAPT_OK ||
+                !append_groups(&from, to_types[n], want) || memcmp(got, want, bytes + 1) != 0;
+            free(from.memory), free(got), free(want);
+        }
+        tap_ok(wrong == 0, "%s: rapt_quantise_groups stores what rapt_kv_append does: %d of 15 wrong",
+               to_types[n] == RAPT_Q8_0 ? "q8_0" : "q4_0", wrong);
+    }
+}
+
+/* ---- What is refused ----------------------------------------------------------------------------------------------------- */
+
+static void refused_descriptions(void) {
+    static const struct {
+        rapt_status status;
+        const char *what;
+    } cases[] = {{RAPT_OK, "nothing"},
+                 {RAPT_ERR_STRUCT, "a struct that is too small"},
+                 {RAPT_ERR_STRUCT, "a struct that was not initialised"},
+                 {RAPT_ERR_SHAPE, "no input channels"},
+                 {RAPT_ERR_SHAPE, "too many output channels"},
+                 {RAPT_ERR_SHAPE, "a negative number of tokens"},
+                 {RAPT_ERR_TYPE, "X of int8"},
+                 {RAPT_ERR_TYPE, "weights of q8_0 that groups of 32 do not divide"},
+                 {RAPT_ERR_TYPE, "a gate of q4_0 that groups of 32 do not divide"},
+                 {RAPT_ERR_TYPE, "a gate of q5_0"},
+                 {RAPT_ERR_TYPE, "Y of no type"},
+                 {RAPT_ERR_STRIDE, "rows of Y that overlap"},
+                 {RAPT_ERR_STRIDE, "a negative stride"},
+                 {RAPT_ERR_STRIDE, "a negative stride of the gate"},
+                 {RAPT_ERR_FEATURE, "an unknown activation"},
+                 {RAPT_ERR_ISA_UNKNOWN, "a kernel that there is not"}};
+    rapt_linear_plan plan, *const no_plan = NULL;
+    rapt_linear_desc d;
+    for (int n = 0; n < (int)(sizeof cases / sizeof *cases); n++) {
+        rapt_linear_desc_init(&d);
+        d.tokens = 4, d.in = 8, d.out = 6, d.x = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d.y = rapt_layout_bshd(RAPT_F32, 1, 4, 6);
+        d.weight = d.gate = rapt_layout_bshd(RAPT_F32, 1, 6, 8);
+        int at = 1;
+        if (n == at++) d.size -= sizeof d - offsetof(rapt_linear_desc, gate) + 1;
+        if (n == at++) d.size = sizeof d;
+        if (n == at++) d.in = 0;
+        if (n == at++) d.out = RAPT_MAX_WIDTH + 1;
+        if (n == at++) d.tokens = -1;
+        if (n == at++) d.x.type = RAPT_INT8;
+        if (n == at++) d.weight.type = RAPT_Q8_0;
+        if (n == at++) d.gate.type = RAPT_Q4_0;
+        if (n == at++) d.in = 32, d.x.token_stride = 128, d.weight.token_stride = 128, d.gate.type = RAPT_Q5_0;
+        if (n == at++) d.y.type = (rapt_type)0;
+        if (n == at++) d.y.token_stride = 20;
+        if (n == at++) d.x.token_stride = -32;
+        if (n == at++) d.gate.token_stride = -32;
+        if (n == at++) d.activation = (rapt_activation)(RAPT_SILU + 1);
+        if (n == at++) d.isa = "abacus";
+        refused(rapt_linear_plan_init(&plan, &d), cases[n].status, cases[n].what);
+    }
+    refused(rapt_linear_plan_init(no_plan, &d), RAPT_ERR_NULL, "no plan");
+}
+
+static void refused_calls(void) {
+    static const struct {
+        rapt_status status;
+        const char *what;
+    } cases[] = {{RAPT_ERR_NULL, "no X"},
+                 {RAPT_ERR_NULL, "int8 without scales"},
+                 {RAPT_ERR_NULL, "no residual"},
+                 {RAPT_ERR_NULL, "no gate"},
+                 {RAPT_ERR_OVERLAP, "Y over X"},
+                 {RAPT_ERR_OVERLAP, "Y over the gate's bias"},
+                 {RAPT_ERR_OVERLAP, "a residual that is shifted against Y"},
+                 {RAPT_ERR_OVERLAP, "Y in the workspace"},
+                 {RAPT_ERR_WORKSPACE, "too small a workspace"},
+                 {RAPT_ERR_ALIGNMENT, "a workspace at an odd address"},
+                 {RAPT_ERR_ALIGNMENT, "a bias at an odd address"},
+                 {RAPT_ERR_STRUCT, "arguments that were not initialised"},
+                 {RAPT_ERR_UNUSED, "a gate that the plan has not"},
+                 {RAPT_ERR_UNUSED, "a gate's bias without a gate"},
+                 {RAPT_ERR_UNUSED, "a gate's scales without a gate"},
+                 {RAPT_ERR_UNUSED, "a residual that the plan has not"},
+                 {RAPT_ERR_RANGE, "thread 2 of 2"},
+                 {RAPT_ERR_RANGE, "no threads"},
+                 {RAPT_ERR_PLAN, "something that is no plan"}};
+    static float x[4 * 8], w[6 * 8];
+    static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 16];
+    static rapt_linear_plan no_plan;
+    rapt_linear_plan plan, plain;
+    rapt_linear_desc d;
+    rapt_linear_desc_init(&d);
+    d.tokens = 4, d.in = 8, d.out = 6, d.x = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d.y = rapt_layout_bshd(RAPT_F32, 1, 4, 6);
+    d.weight = rapt_layout_bshd(RAPT_INT8, 1, 6, 8);
+    if (rapt_linear_plan_init(&plain, &d)) abort();
+    d.residual = d.y, d.gate = d.weight;
+    if (rapt_linear_plan_init(&plan, &d)) abort();
+    for (int n = 0; n < (int)(sizeof cases / sizeof *cases); n++) {
+        const rapt_linear_plan *p = &plan;
+        int64_t ith = 0, nth = 1;
+        rapt_linear_args a;
+        rapt_linear_args_init(&a);
+        a.x = x, a.weight = w, a.scales = x, a.y = guard, a.workspace = workspace, a.workspace_bytes = sizeof workspace;
+        if (cases[n].status == RAPT_ERR_UNUSED) p = &plain;
+        else a.residual = guard, a.gate = w, a.gate_scales = x, a.gate_bias = x;
+        int at = 0;
+        if (n == at++) a.x = NULL;
+        if (n == at++) a.scales = NULL;
+        if (n == at++) a.residual = NULL;
+        if (n == at++) a.gate = NULL;
+        if (n == at++) a.x = guard + 8;
+        if (n == at++) a.gate_bias = (float *)(void *)(guard + 64);
+        if (n == at++) a.residual = guard + 4;
+        if (n == at++) a.y = workspace + 256, a.residual = a.y;
+        if (n == at++) a.workspace_bytes = 64;
+        if (n == at++) a.workspace = workspace + 4, a.workspace_bytes -= 4;
+        if (n == at++) a.bias = (float *)(void *)((char *)x + 1);
+        if (n == at++) a.size = sizeof a;
+        if (n == at++) a.gate = w;
+        if (n == at++) a.gate_bias = x;
+        if (n == at++) a.gate_scales = x;
+        if (n == at++) a.residual = x;
+        if (n == at++) ith = 2, nth = 2;
+        if (n == at++) nth = 0;
+        if (n == at++) p = &no_plan;
+        refused(rapt_linear_run(p, &a, ith, nth), cases[n].status, cases[n].what);
+    }
+}
+
+static void refused_quantisations(void) {
+    static float x[4 * 64];
+    float scale;
+    int8_t *const to = (int8_t *)guard;
+    refused(rapt_quantise_weights(1, 8, RAPT_INT8, 8, x, to, &scale), RAPT_ERR_TYPE, "quantising int8");
+    refused(rapt_quantise_weights(1, 8, RAPT_F32, 32, guard, to, &scale), RAPT_ERR_OVERLAP, "quantising in place");
+    refused(rapt_quantise_weights(0, 8, RAPT_F32, 32, x, to, &scale), RAPT_ERR_SHAPE, "quantising no rows");
+    refused(rapt_quantise_weights(1, 8, RAPT_F32, 32, x, to, (float *)(void *)((char *)x + 1)), RAPT_ERR_ALIGNMENT,
+            "a scale at an odd address");
+    refused(rapt_quantise_groups(1, 40, RAPT_F32, 160, x, RAPT_Q8_0, to), RAPT_ERR_TYPE, "groups of 32 in 40 channels");
+    refused(rapt_quantise_groups(1, 64, RAPT_F32, 256, x, RAPT_Q5_0, to), RAPT_ERR_TYPE, "quantising to q5_0");
+    refused(rapt_quantise_groups(1, 64, RAPT_F32, 256, x, RAPT_INT8, to), RAPT_ERR_TYPE, "quantising to groups of int8");
+    refused(rapt_quantise_groups(1, 64, RAPT_Q8_0, 68, x, RAPT_Q4_0, to), RAPT_ERR_TYPE, "quantising q8_0");
+    refused(rapt_quantise_groups(2, 64, RAPT_F32, -256, x, RAPT_Q8_0, to), RAPT_ERR_STRIDE, "quantising backwards");
+    refused(rapt_quantise_groups(1, 64, RAPT_F32, 256, guard + 67, RAPT_Q8_0, to), RAPT_ERR_OVERLAP, "quantising in place");
+    refused(rapt_quantise_groups(1, 64, RAPT_F32, 256, NULL, RAPT_Q8_0, to), RAPT_ERR_NULL, "quantising nothing");
+}
+
+static void test_kernel(const char *isa, bool whole) {
+    static const drawn problems[] = {{"linear maps have the bits of docs/order.md, within the bound of docs/numerics.md",
+                                      linear_problem,
+                                      1,
+                                      {UINT64_C(0x2d297e404d3fdc90), UINT64_C(0x1fb48bf59b25aeef)},
+                                      40,
+                                      150},
+                                     {"gates and weights of q8_0 and q4_0 likewise, the latter as the same weights of f32",
+                                      gated_problem,
+                                      5,
+                                      {UINT64_C(0xe172e4b2f075f210), UINT64_C(0xacb5d0f172e862fe)},
+                                      40,
+                                      120}};
+    for (int i = 0; i < 2; i++) draw(isa, whole, &problems[i]);
+    activations(isa);
+}
+
+int main(int argc, char **argv) {
+    each_kernel(argc < 2 || strcmp(argv[1], "--quick"), test_kernel);
+    quantised_groups();
+    fill_guard();
+    refused_descriptions();
+    refused_calls();
+    refused_quantisations();
+    return tap_done();
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan, once made, spares. Tasks of ragged batches give the bits of rapt_run, in any order, and find their entry without
+ * going through the batch: shown by taking away the memory that they must not need, not by a clock, which depends on what else
+ * the machine does. Kernels are chosen by name without asking the CPU again. */
+#define _DEFAULT_SOURCE
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The library's detection of features, counted: this definition comes before that of the archive. */
+#define rapt_cpu_features_detect detect
+#include RAPT_CPU_FILE
+#undef rapt_cpu_features_detect
+
+#include "rows.h"
+
+uint32_t rapt_cpu_features_detect(void);
+static int asked;
+uint32_t rapt_cpu_features_detect(void) {
+    asked++;
+    return detect();
+}
+
+enum { HEADS = 2, D = 5 };
+
+/* Ragged queries and keys in one array of starts. */
+static void describe(rapt_desc *d, const char *isa, int64_t batch, const int32_t *starts, int64_t threads) {
+    const int64_t tokens = starts[batch] + 3; /* the last ones belong to no entry */
+    rapt_desc_init(d);
+    d->batch = batch, d->heads = HEADS, d->kv_heads = 1, d->q_len = d->kv_len = tokens, d->d_k = d->d_v = D, d->isa = isa;
+    d->q = d->o = rapt_layout_bshd(RAPT_F32, HEADS, tokens, D), d->k = d->v = rapt_layout_bshd(RAPT_F32, 1, tokens, D);
+    d->q_starts = d->k_starts = starts, d->threads = threads;
+}
+
+/* ---- Bits ---------------------------------------------------------------------------------------------------------------- */
+
+static bool tasks_agree(const char *isa, int64_t batch, size_t plan_bytes, int64_t threads) {
+    enum { LONGEST = 600, SLOTS = 2 };
+    static int32_t starts[200];
+    rapt_desc desc;
+    rapt_args args;
+    rapt_plan_info info = {.size = sizeof info};
+    rapt_plan *plan = malloc(plan_bytes);
+    size_t bytes = 0;
+    starts[0] = (int32_t)below(3);
+    for (int64_t b = 0; b < batch; b++)
+        starts[b + 1] = starts[b] + (one_in(4) ? 0 : one_in(20) ? LONGEST : 1 + (int32_t)below(7));
+    describe(&desc, isa, batch, starts, threads);
+    if (!plan || rapt_plan_init_sized(plan, plan_bytes, &desc) || rapt_plan_query(plan, &info) ||
+        rapt_workspace_size(plan, SLOTS, &bytes))
+        abort();
+    rows q = random_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0, 1.0f), k = random_rows(RAPT_F32, 1, desc.kv_len, D, 0, 1.0f);
+    rows v = random_rows(RAPT_F32, 1, desc.kv_len, D, 0, 1.0f), want = new_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0),
+         o = copy_rows(&want);
+    rapt_args_init(&args);
+    args.q = q.at, args.k = k.at, args.v = v.at, args.o = want.at, args.workspace = new_workspace(bytes),
+    args.workspace_bytes = bytes;
+    bool ok = rapt_run(plan, &args) == RAPT_OK;
+    args.o = o.at;
+    for (int phase = 0; phase < info.phases; phase++) {
+        const int64_t tasks = info.tasks[phase];
+        int32_t *order = malloc((size_t)(tasks + !tasks) * sizeof *order);
+        if (!order) abort();
+        for (int64_t n = 0; n < tasks; n++) order[n] = (int32_t)n;
+        shuffle(order, tasks);
+        for (int64_t n = 0; n < tasks; n++) ok = ok && rapt_run_task(plan, &args, phase, order[n], n % SLOTS) == RAPT_OK;
+        free(order);
+    }
+    ok = ok && same_rows(&o, &want);
+    free(args.workspace), free(plan), free(q.memory), free(k.memory), free(v.memory), free(want.memory), free(o.memory);
+    return ok;
+}
+
+/* ---- What a task reads --------------------------------------------------------------------------------------------------- */
+
+enum { ENTRIES = 40000 }; /* of one token */
+
+/* Takes away the pages of starts but for the first, and those of entries first .. last. */
+static void keep_starts(void *starts, int64_t first, int64_t last) {
+    const int64_t page = sysconf(_SC_PAGESIZE), each = page / (int64_t)sizeof(int32_t);
+    for (int64_t n = 1; n * each <= ENTRIES; n++)
+        if ((n + 1) * each <= first || n * each > last)
+            if (mprotect((char *)starts + n * page, (size_t)page, PROT_NONE)) abort();
+}
+
+static void far_starts(void) {
+    const size_t plans[] = {RAPT_PLAN_BYTES(ENTRIES), sizeof(rapt_plan)};
+    static const int64_t tasks[] = {0, 1, 3001, ENTRIES / 2, ENTRIES - 2, ENTRIES - 1};
+    enum { TASKS = sizeof tasks / sizeof *tasks };
+    int32_t *starts = mmap(NULL, (ENTRIES + 1) * sizeof *starts, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (starts == MAP_FAILED) abort();
+    for (int32_t b = 0; b <= ENTRIES; b++) starts[b] = b;
+    rapt_desc desc;
+    describe(&desc, NULL, ENTRIES, starts, 1);
+    const size_t bytes = (size_t)(desc.q_len * HEADS * D) * sizeof(float);
+    rows q = random_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0, 1.0f);
+    float *want = new_floats(desc.q_len * HEADS * D),
+          *o = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (o == MAP_FAILED) abort();
+    for (int p = 0; p < 2; p++) {
+        /* As many entries as there is room for are known; the others follow the last of these. */
+        const int64_t known = (int64_t)(plans[p] - RAPT_PLAN_BYTES(-1)) / 16, step = (ENTRIES + known - 1) / known;
+        int wrong = 0;
+        rapt_args args;
+        rapt_plan *plan = malloc(plans[p]);
+        rapt_plan_info info = {.size = sizeof info};
+        size_t workspace = 0;
+        if (!plan || rapt_plan_init_sized(plan, plans[p], &desc) || rapt_plan_query(plan, &info) ||
+            rapt_workspace_size(plan, 1, &workspace))
+            abort();
+        rapt_args_init(&args);
+        args.q = args.k = args.v = q.at, args.o = want;
+        args.workspace = new_workspace(workspace), args.workspace_bytes = workspace;
+        wrong += rapt_run(plan, &args) != RAPT_OK;
+        args.o = o;
+        memset(o, 0, bytes);
+        const int64_t each = info.tasks[0] / ENTRIES; /* tasks of an entry: all are alike */
+        for (int n = 0; n < TASKS; n++) {
+            int status = 0;
+            fflush(stdout);
+            const pid_t child = fork(); /* which a read of other starts ends */
+            if (child == 0) {
+                keep_starts(starts, tasks[n] - step, tasks[n] + 1);
+                int failed = 0;
+                for (int64_t i = 0; i < each; i++) failed += rapt_run_task(plan, &args, 0, tasks[n] * each + i, 0) != RAPT_OK;
+                _exit(failed);
+            }
+            const int64_t row = tasks[n] * HEADS * D;
+            const bool ok = child > 0 && waitpid(child, &status, 0) == child && status == 0 && info.phases == 1 &&
+                            info.tasks[0] == each * ENTRIES && !memcmp(o + row, want + row, HEADS * D * sizeof *o);
+            if (!ok) printf("# entry %d: %s\n", (int)tasks[n], WIFSIGNALED(status) ? "starts far away were read" : "wrong");
+            wrong += !ok;
+        }
+        tap_ok(wrong == 0, "rapt_run_task, a plan of %s: an entry of %d is found without reading far away: %d of %d wrong",
+               p ? "the usual size" : "RAPT_PLAN_BYTES", ENTRIES, wrong, TASKS);
+        free(args.workspace), free(plan);
+    }
+    munmap(o, bytes), munmap(starts, (ENTRIES + 1) * sizeof *starts), free(want), free(q.memory);
+}
+
+/* ---- The choice of a kernel ---------------------------------------------------------------------------------------------- */
+
+static void features(void) {
+    static const int32_t starts[] = {0, 4};
+    static char names[256];
+    rapt_desc desc;
+    rapt_plan plan;
+    int failed = 0;
+    for (int n = 0; n < 100; n++)
+        for (int i = 0; rapt_isa_name(i); i++) {
+            rapt_status usable = rapt_isa_usable(rapt_isa_name(i), NULL, 0);
+            describe(&desc, rapt_isa_name(i), 1, starts, 1);
+            failed += rapt_plan_init(&plan, &desc) != usable || rapt_cpu_features(names, sizeof names) != RAPT_OK;
+        }
+    tap_ok(failed == 0 && asked == 1, "hundreds of plans with a kernel's name ask the CPU for its features once (%d)", asked);
+}
+
+static void test_kernel(const char *isa, bool whole) {
+    int wrong = 0;
+    random_state = 10;
+    (void)whole;
+    for (int n = 0; n < 6; n++)
+        wrong += !tasks_agree(isa, n % 3 ? 150 : 1 + below(5), n % 2 ? RAPT_PLAN_BYTES(150) : sizeof(rapt_plan), n < 3 ? 1 : 8);
+    tap_ok(wrong == 0, "%s: all tasks of ragged batches, shuffled, give the bits of rapt_run: %d of 6 wrong", isa, wrong);
+}
+
+int main(void) {
+    features();
+    each_kernel(true, test_kernel);
+    far_starts();
+    return tap_done();
+}
