@@ -3,7 +3,8 @@
 #ifndef RAPT_CLI_H
 #define RAPT_CLI_H
 
-#define CLI_ERROR 2 /* the exit status of any error; `rapt check` returns 1 when a check failed */
+#define CLI_LINE_BYTES 512 /* of the library's explanations */
+#define CLI_ERROR      2   /* the exit status of any error; `rapt check` returns 1 when a check failed */
 
 int cli_run(int argc, char **argv);
 int cli_info(int argc, char **argv);
@@ -14,7 +15,7 @@ __attribute__((format(printf, 2, 3))) int cli_fail(const char *program, const ch
 typedef enum cli_kind {
     CLI_FLAG,          /* --name */
     CLI_VALUE,         /* --name value, --name=value */
-    CLI_OPTIONAL_VALUE /* --name, --name=value */
+    CLI_OPTIONAL_VALUE /* --name, --name value, --name=value: the next argument is the value unless it begins with a dash */
 } cli_kind;
 
 typedef struct cli_option {
@@ -22,8 +23,8 @@ typedef struct cli_option {
     cli_kind kind;
 } cli_option;
 
-/* Fills values[i] for options[i]: null if it was not given, "" if it was without a value. Each may be given once. 0, or
- * CLI_ERROR after cli_fail. */
+/* -h is --help. Fills values[i] for options[i]: null if it was not given, "" if it was without a value. Each may be given once.
+ * 0, or CLI_ERROR after cli_fail. */
 int cli_parse(const char *program, const cli_option *options, int count, int argc, char **argv, const char **values);
 
 /* Whether a kernel can run: the named one, or that of RAPT_ISA or the default if name is null. 0, or CLI_ERROR after cli_fail. */

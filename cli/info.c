@@ -84,7 +84,7 @@ static void json_words(const char *words) {
     putchar(']');
 }
 
-static void print_json(const char *cpu, const char *features, const char *chosen) {
+static void print_json(const char *cpu, const char *features, const char *chosen, const char *self_check) {
     const char *name;
     char missing[1024];
     printf("{\n  \"version\": ");
@@ -104,10 +104,12 @@ static void print_json(const char *cpu, const char *features, const char *chosen
     printf("\n  ],\n  \"chosen\": ");
     if (chosen) json_string(chosen, strlen(chosen));
     else printf("null");
+    printf(",\n  \"self_check\": ");
+    json_string(self_check, strlen(self_check));
     printf("\n}\n");
 }
 
-static void print_text(const char *cpu, const char *features, const char *chosen) {
+static void print_text(const char *cpu, const char *features, const char *chosen, const char *self_check) {
     const char *name;
     char missing[1024];
     printf("rapt      %s\ncpu       %s\nfeatures  %s\n\n%-11s %s\n", rapt_version(), cpu, features, "kernel", "rounding");
@@ -116,6 +118,7 @@ static void print_text(const char *cpu, const char *features, const char *chosen
         printf("%-11s %-9s %s%s\n", name, rapt_isa_rounding(name), usable ? "can run" : "cannot run, the machine lacks ",
                usable ? chosen && !strcmp(name, chosen) ? ", chosen" : "" : missing);
     }
+    printf("\nself check: %s\n", self_check);
 }
 
 int cli_info(int argc, char **argv) {
@@ -127,16 +130,18 @@ int cli_info(int argc, char **argv) {
         puts("usage: rapt info [--json]\n"
              "\n"
              "Prints the CPU, the features that were found, each kernel, its rounding class (kernels of one class give the same\n"
-             "bits) and whether it can run here, and the one chosen. The environment variable RAPT_ISA chooses another.\n"
+             "bits) and whether it can run here, and the one chosen. The environment variable RAPT_ISA chooses another. Then\n"
+             "whether all of them compute the bits that they must (as rapt check --self); exit status 1 if not.\n"
              "\n"
-             "  --json  the same as JSON\n"
-             "  --help  print this");
+             "  --json      the same as JSON\n"
+             "  -h, --help  print this");
         return 0;
     }
-    char cpu[64], features[1024];
+    char cpu[64], features[1024], self_check[CLI_LINE_BYTES];
     cpu_name(cpu);
     rapt_cpu_features(features, sizeof features);
     rapt_isa_current(&chosen);
-    (value[JSON] ? print_json : print_text)(cpu, features, chosen);
-    return cli_check_isa("rapt info", NULL);
+    const bool wrong = rapt_self_check(NULL, self_check, sizeof self_check);
+    (value[JSON] ? print_json : print_text)(cpu, features, chosen, wrong ? self_check : "ok");
+    return cli_check_isa("rapt info", NULL) ? CLI_ERROR : wrong;
 }

@@ -5,42 +5,72 @@
 #include "rapt.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char usage[] = "usage: rapt run --q Q.npy --k K.npy --v V.npy --out O.npy [options]\n"
                             "       rapt info [--json]\n"
                             "       rapt check [options]\n"
-                            "       rapt --help | --version\n";
+                            "       rapt help [run | info | check]\n"
+                            "       rapt --version\n";
 
-static const char help[] = "\n"
-                           "  run    scaled dot-product attention on NumPy files\n"
-                           "  info   the CPU, its features, the kernels that can run here, the one chosen\n"
-                           "  check  test every kernel that can run on this machine\n"
-                           "\n"
-                           "`rapt COMMAND --help` tells the options. The environment variable RAPT_ISA names the kernel to use.\n"
-                           "Exit status: 0 success, 1 a check failed, 2 an error, told in one line on standard error.\n";
+static const char help[] =
+    "\n"
+    "  run    scaled dot-product attention on NumPy files\n"
+    "  info   the CPU, its features, the kernels that can run here, the one chosen\n"
+    "  check  test every kernel that can run on this machine\n"
+    "\n"
+    "`rapt help COMMAND`, or `rapt COMMAND -h` or --help, tells the options.\n"
+    "In the environment, RAPT_ISA names the kernel to use; with RAPT_VERBOSE=1 each plan, and each refusal of the library,\n"
+    "is a line on standard error.\n"
+    "Exit status: 0 success, 1 a check failed, 2 an error, told in one line on standard error.\n";
+
+static int check(int argc, char **argv) { return rapt_check_main(argc + 1, argv - 1, "rapt check"); }
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv); /* with the arguments after the name */
+} commands[] = {{"run", cli_run}, {"info", cli_info}, {"check", check}};
+
+static bool is_help(const char *argument) {
+    return !strcmp(argument, "help") || !strcmp(argument, "--help") || !strcmp(argument, "-h");
+}
 
 static int command(int argc, char **argv) {
     if (argc < 2) {
         fputs(usage, stderr);
         return CLI_ERROR;
     }
-    if (!strcmp(argv[1], "run")) return cli_run(argc - 2, argv + 2);
-    if (!strcmp(argv[1], "info")) return cli_info(argc - 2, argv + 2);
-    if (!strcmp(argv[1], "check")) return rapt_check_main(argc - 1, argv + 1, "rapt check");
-    if (argc > 2 && argv[1][0] == '-') return cli_fail("rapt", "unexpected argument '%s'", argv[2]);
-    if (!strcmp(argv[1], "--help")) {
-        printf("%s%s", usage, help);
-    } else if (!strcmp(argv[1], "--version")) {
-        printf("rapt %s\n", rapt_version());
-    } else {
-        return cli_fail("rapt", "'%s' is not a command; see rapt --help", argv[1]);
+    char *name = argv[1], option[] = "--help";
+    if (is_help(name) && argc > 2) { /* rapt help COMMAND is rapt COMMAND --help */
+        name = argv[2];
+        argv[2] = option;
     }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(name, commands[i].name)) return commands[i].run(argc - 2, argv + 2);
+    const bool version = !strcmp(name, "--version");
+    if (!is_help(name) && !version) return cli_fail("rapt", "'%s' is not a command; see rapt help", name);
+    if (argc > 2) return cli_fail("rapt", "unexpected argument '%s'", argv[2] == option ? name : argv[2]);
+    if (version) printf("rapt %s\n", rapt_version());
+    else printf("%s%s", usage, help);
     return 0;
 }
 
+static void print_trace(void *arg, const char *line) {
+    (void)arg;
+    fprintf(stderr, "rapt: %s\n", line);
+}
+
+static void trace_if_verbose(void) {
+    static const rapt_trace trace = {print_trace, NULL};
+    const char *verbose = getenv("RAPT_VERBOSE");
+    if (verbose && *verbose && strcmp(verbose, "0")) rapt_trace_to(&trace);
+}
+
 int main(int argc, char **argv) {
+    trace_if_verbose();
     const int status = command(argc, argv);
     if (fflush(stdout) || ferror(stdout)) return cli_fail("rapt", "standard output: %s", strerror(errno));
     return status;

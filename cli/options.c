@@ -20,8 +20,9 @@ int cli_fail(const char *program, const char *format, ...) {
 int cli_parse(const char *program, const cli_option *options, int count, int argc, char **argv, const char **values) {
     for (int i = 0; i < count; i++) values[i] = NULL;
     for (int a = 0; a < argc; a++) {
-        if (strncmp(argv[a], "--", 2)) return cli_fail(program, "unexpected argument '%s'", argv[a]);
-        const char *name = argv[a] + 2, *equals = strchr(name, '=');
+        const char *option = strcmp(argv[a], "-h") ? argv[a] : "--help";
+        if (strncmp(option, "--", 2)) return cli_fail(program, "unexpected argument '%s'", option);
+        const char *name = option + 2, *equals = strchr(name, '=');
         const size_t length = equals ? (size_t)(equals - name) : strlen(name);
         int i = 0;
         while (i < count && (strlen(options[i].name) != length || memcmp(options[i].name, name, length))) i++;
@@ -31,13 +32,14 @@ int cli_parse(const char *program, const cli_option *options, int count, int arg
             if (options[i].kind == CLI_FLAG) return cli_fail(program, "--%s takes no value", options[i].name);
             if (!equals[1]) return cli_fail(program, "--%s: its value is missing", options[i].name);
             values[i] = equals + 1;
-        } else if (options[i].kind == CLI_VALUE) {
+        } else if (options[i].kind == CLI_FLAG ||
+                   (options[i].kind == CLI_OPTIONAL_VALUE && (a + 1 == argc || argv[a + 1][0] == '-'))) {
+            values[i] = "";
+        } else {
             /* What looks like an option is one: `--q --k K.npy` lacks Q. Odd file names can be given with '='. */
             if (a + 1 == argc || !argv[a + 1][0] || !strncmp(argv[a + 1], "--", 2))
                 return cli_fail(program, "--%s: its value is missing", options[i].name);
             values[i] = argv[++a];
-        } else {
-            values[i] = "";
         }
     }
     return 0;

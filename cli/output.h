@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file that appears under its name only when it is complete: it is written beside, then renamed. */
+/* A file that appears under its name only when it is complete: it is written beside, then renamed; a signal that ends the process
+ * removes what was not complete. What is no regular file, and standard output, is written straight into. */
 #ifndef RAPT_CLI_OUTPUT_H
 #define RAPT_CLI_OUTPUT_H
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 typedef struct output {
     char *target;    /* the file's own path, links followed; owned */
     char *temporary; /* owned; null while there is none */
     FILE *file;
+    mode_t mode;   /* that of the file which is replaced; of a new one, what the umask leaves */
+    bool straight; /* target is a device, a FIFO, ... */
+    bool standard; /* ... or what standard output goes to */
+    struct output *next;
 } output;
 
 /* Finds out where the file would be, and touches nothing. False, with errno, if it could not be put there. */
 bool output_locate(output *out, const char *path);
 
-/* Opens file, to be written. False, with errno. */
+/* Opens file, to be written; out must stay where it is until output_discard. False, with errno. */
 bool output_open(output *out);
 
 /* Closes file. False, with errno, if it is not complete. */

@@ -21,13 +21,13 @@ static const char help[] =
     "Scaled dot-product attention: O = softmax(scale * Q K^T + mask) V for each batch entry and head.\n"
     "\n"
     "  --q, --k, --v FILE    the inputs: float16 or float32, [S,D], [H,S,D] or [B,H,S,D]; K and V may have fewer heads\n"
-    "  --out FILE            the output, of Q's dimensions and V's channels\n"
+    "  --out FILE            the output, of Q's dimensions and V's channels; needed unless --time is given\n"
     "  --lse FILE            write the natural log-sum-exp of each row too: float32, [S], [H,S] or [B,H,S] in either layout\n"
     "  --layout bhsd|bshd    order of dimensions; bshd: [S,H,D] or [B,S,H,D] (default bhsd)\n"
-    "  --causal[=ALIGNMENT]  query i sees the keys up to i + a. bottom-right (default): a = key length - queries;\n"
-    "                        top-left: a = 0\n"
+    "  --causal [ALIGNMENT]  query i sees the keys up to i + a. bottom-right (default): a = key length - queries;\n"
+    "                        top-left: a = 0. The next argument is the alignment, unless it begins with a dash\n"
     "  --window L,R          query i sees keys i + a - L to i + a + R, both included; -1: unlimited\n"
-    "  --scale X             factor of the scores (default 1/sqrt(D))\n"
+    "  --scale X             factor of the scores; 0 gives the mean of the values (default 1/sqrt(D))\n"
     "  --prefix N            keys before N are seen whatever --causal and a window's right side say\n"
     "  --chunk N             query i sees only keys of its own chunk of N positions\n"
     "  --mask FILE           bool, true where a key is seen: [B,H,queries,keys], or what NumPy broadcasts to it\n"
@@ -47,8 +47,9 @@ static const char help[] =
     "  --arith exact|int8    how to multiply: converted to f32, or, K and V of int8, as integers (default exact)\n"
     "  --isa NAME            the kernel to use; see rapt info (default: $RAPT_ISA, or the best one that can run here)\n"
     "  --threads N           1 to 1024 (default 1); the output does not depend on it\n"
-    "  --time                repeat 5 times or more, for half a second or more; print the median time and the rate\n"
-    "  --help                print this\n";
+    "  --time                repeat 5 times or more, for half a second or more; print the median time and the rate.\n"
+    "                        Without --out, the output is not kept\n"
+    "  -h, --help            print this\n";
 
 enum {
     Q,
@@ -128,11 +129,12 @@ static bool parse_integer(const char **text, char end, int64_t min, int64_t max,
     return true;
 }
 
-/* 0 cannot be asked for: in rapt_desc it stands for the default. */
+/* What is so small that it would become 0 is refused: 0 means something else. */
 static bool parse_float(const char *text, float *value) {
     char *rest;
+    errno = 0;
     *value = strtof(text, &rest);
-    return *text > ' ' && rest != text && !*rest && isfinite(*value) && *value != 0;
+    return *text > ' ' && rest != text && !*rest && isfinite(*value) && (*value != 0 || !errno);
 }
 
 /* The name's place in names, or -1. */
@@ -190,7 +192,7 @@ typedef struct job {
     rapt_desc desc;
     rapt_plan plan;
     rapt_args args;
-    int32_t *lengths; /* keys of each entry */
+    int32_t *lengths; /* keys of each entry; null: all that there are */
     void *o;
     float *lse;
     void *workspace;
@@ -255,7 +257,7 @@ static int read_options(job *j, int argc, char **argv) {
     if (cli_parse(CLI_RUN, options, OPTIONS, argc, argv, j->value)) return CLI_ERROR;
     if (value[HELP]) return 0;
     for (int i = Q; i <= OUT; i++)
-        if (!value[i]) return cli_fail(CLI_RUN, "--%s is missing", options[i].name);
+        if (!value[i] && !(i == OUT && value[TIME])) return cli_fail(CLI_RUN, "--%s is missing", options[i].name);
     rapt_desc *d = &j->desc;
     rapt_desc_init(d);
     if (value[LAYOUT]) {
@@ -265,7 +267,7 @@ static int read_options(job *j, int argc, char **argv) {
     }
     if (value[CAUSAL]) {
         const int alignment = parse_name(value[CAUSAL], 3, alignments);
-        if (alignment < 0) return cli_fail(CLI_RUN, "--causal=%s: bottom-right or top-left is needed", value[CAUSAL]);
+        if (alignment < 0) return cli_fail(CLI_RUN, "--causal %s: bottom-right or top-left is needed", value[CAUSAL]);
         d->causal = alignment == 2 ? RAPT_CAUSAL_TOP_LEFT : RAPT_CAUSAL_BOTTOM_RIGHT;
     }
     const char *text = value[WINDOW];
@@ -274,7 +276,7 @@ static int read_options(job *j, int argc, char **argv) {
         return cli_fail(CLI_RUN, "--window %s: two integers L,R from -1 to %" PRId32 " are needed", value[WINDOW],
                         RAPT_MAX_LENGTH);
     if (value[SCALE] && !parse_float(value[SCALE], &d->scale))
-        return cli_fail(CLI_RUN, "--scale %s: a finite number other than 0 is needed", value[SCALE]);
+        return cli_fail(CLI_RUN, "--scale %s: a finite number in the range of f32 is needed", value[SCALE]);
     for (int i = Q_TYPE; i <= OUT_TYPE; i++) {
         rapt_type *type = i == Q_TYPE ? &d->q.type : i == KV_TYPE ? &d->k.type : &d->o.type;
         if (value[i] && read_type(options[i].name, value[i], i == KV_TYPE ? KV_TYPES : FLOAT_TYPES, type)) return CLI_ERROR;
@@ -322,6 +324,7 @@ static int read_lengths(job *j) {
     const char *text = j->value[KV_LENS];
     const int64_t batch = j->desc.batch;
     if (text && batch == 0) return cli_fail(CLI_RUN, "--kv-lens %s: the batch is empty", text);
+    if (!text && !j->page_size) return 0;
     j->lengths = tensor_buffer(batch, sizeof *j->lengths);
     if (!j->lengths) return cli_fail(CLI_RUN, "no memory for the key lengths");
     for (int64_t b = 0; b < batch; b++) {
@@ -412,6 +415,7 @@ static int read_inputs(job *j) {
     d->kv_len = k->tokens;
     d->d_k = q->channels;
     d->d_v = v->channels;
+    if (k->tokens == 0) j->page_size = 0; /* there is nothing to cut */
     if (read_lengths(j) || read_broadcasts(j) || tensor_load(q, q_type ? q_type : q->array.type) || read_cache(j, kv_type))
         return CLI_ERROR;
     d->q = q->layout;
@@ -422,21 +426,29 @@ static int read_inputs(job *j) {
     return 0;
 }
 
-static int locate(output *out, const char *path) {
-    return output_locate(out, path) ? 0 : cli_fail(CLI_RUN, "%s: it cannot be written: %s", path, strerror(errno));
-}
+static int unwritable(const char *path) { return cli_fail(CLI_RUN, "%s: it cannot be written: %s", path, strerror(errno)); }
+
+static int locate(output *out, const char *path) { return !path || output_locate(out, path) ? 0 : unwritable(path); }
 
 static int attend(job *j) {
     const rapt_status status = rapt_run_parallel(&j->plan, &j->args, j->threads, rapt_pool_for, j->pool);
-    return status ? cli_fail(CLI_RUN, "%s", rapt_status_string(status)) : 0;
+    if (!status) return 0;
+    char line[CLI_LINE_BYTES];
+    rapt_args_explain(&j->plan, &j->args, j->threads, line, sizeof line);
+    return cli_fail(CLI_RUN, "%s: %s", rapt_status_string(status), line);
 }
 
 static int prepare_and_attend(job *j) {
     const rapt_desc *d = &j->desc;
     size_t bytes = 0;
     rapt_status status = rapt_plan_init(&j->plan, d);
-    if (!status) status = rapt_workspace_size(&j->plan, j->threads, &bytes);
-    if (status) return cli_fail(CLI_RUN, "%s", rapt_status_string(status));
+    if (status) {
+        char line[CLI_LINE_BYTES];
+        rapt_plan_explain(d, line, sizeof line);
+        return cli_fail(CLI_RUN, "%s: %s", rapt_status_string(status), line);
+    }
+    status = rapt_workspace_size(&j->plan, j->threads, &bytes);
+    if (status) return cli_fail(CLI_RUN, "the workspace: %s", rapt_status_string(status));
     const int64_t rows = j->q.batch * d->heads * d->q_len;
     bytes += RAPT_WORKSPACE_ALIGNMENT - bytes % RAPT_WORKSPACE_ALIGNMENT;
     j->o = tensor_buffer(rows * d->d_v, convert_size(d->o.type));
@@ -452,7 +464,7 @@ static int prepare_and_attend(job *j) {
     j->args.v = j->v.data;
     j->args.o = j->o;
     j->args.lse = j->lse;
-    j->args.kv_lengths = j->value[KV_LENS] || j->page_size ? j->lengths : NULL;
+    j->args.kv_lengths = j->lengths;
     j->args.k_scales = j->k.factors;
     j->args.v_scales = j->v.factors;
     j->args.mask = j->mask.data;
@@ -472,8 +484,10 @@ static int prepare_and_attend(job *j) {
 static double attended_pairs(const job *j) {
     const rapt_desc *d = &j->desc;
     double pairs = 0;
+    if (!d->q_len || !d->kv_len) return 0; /* however many entries there are of that */
     for (int64_t b = 0; b < d->batch; b++) {
-        const int64_t queries = entry_tokens(&j->q_starts, d->q_len, b), keys = j->lengths[b];
+        const int64_t queries = entry_tokens(&j->q_starts, d->q_len, b);
+        const int64_t keys = j->lengths ? j->lengths[b] : entry_tokens(&j->k_starts, d->kv_len, b);
         for (int64_t i = 0; i < queries; i++) {
             const int64_t at = d->causal == RAPT_CAUSAL_TOP_LEFT ? i : i + keys - queries;
             int64_t first = 0, end = keys;
@@ -526,11 +540,6 @@ static int measure(job *j) {
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------------- */
 
-static int write_output(output *out, const char *path, rapt_type type, int dims, const int64_t *shape, const void *data) {
-    if (output_open(out) && npy_write(out->file, type, dims, shape, data) && output_close(out)) return 0;
-    return cli_fail(CLI_RUN, "%s: it cannot be written: %s", path, strerror(errno));
-}
-
 /* Both files are complete before either appears. */
 static int write_outputs(job *j) {
     const rapt_desc *d = &j->desc;
@@ -539,12 +548,22 @@ static int write_outputs(job *j) {
     int64_t shape[NPY_MAX_DIMS];
     memcpy(shape, j->q.array.shape, sizeof shape);
     shape[dims - 1] = d->d_v;
-    if (write_output(&j->out, j->value[OUT], d->o.type, dims, shape, j->o)) return CLI_ERROR;
-    if (j->lse && write_output(&j->lse_out, j->value[LSE], RAPT_F32, dims - 1, &bhs[NPY_MAX_DIMS - dims], j->lse))
-        return CLI_ERROR;
-    if (!output_publish(&j->out)) return cli_fail(CLI_RUN, "%s: it cannot be written: %s", j->value[OUT], strerror(errno));
-    if (j->lse && !output_publish(&j->lse_out))
-        return cli_fail(CLI_RUN, "%s: it cannot be written: %s", j->value[LSE], strerror(errno));
+    const struct {
+        const char *path;
+        output *to;
+        rapt_type type;
+        int dims;
+        const int64_t *shape;
+        const void *data;
+    } all[] = {{j->value[OUT], &j->out, d->o.type, dims, shape, j->o},
+               {j->value[LSE], &j->lse_out, RAPT_F32, dims - 1, &bhs[NPY_MAX_DIMS - dims], j->lse}};
+    for (int i = 0; i < 2; i++)
+        if (all[i].path &&
+            !(output_open(all[i].to) && npy_write(all[i].to->file, all[i].type, all[i].dims, all[i].shape, all[i].data) &&
+              output_close(all[i].to)))
+            return unwritable(all[i].path);
+    for (int i = 0; i < 2; i++)
+        if (all[i].path && !output_publish(all[i].to)) return unwritable(all[i].path);
     return 0;
 }
 
@@ -554,8 +573,8 @@ static int run(job *j, int argc, char **argv) {
         fputs(help, stdout);
         return 0;
     }
-    if (locate(&j->out, j->value[OUT]) || (j->value[LSE] && locate(&j->lse_out, j->value[LSE]))) return CLI_ERROR;
-    if (j->value[LSE] && !strcmp(j->out.target, j->lse_out.target))
+    if (locate(&j->out, j->value[OUT]) || locate(&j->lse_out, j->value[LSE])) return CLI_ERROR;
+    if (j->out.target && j->lse_out.target && !j->out.straight && !strcmp(j->out.target, j->lse_out.target))
         return cli_fail(CLI_RUN, "%s: --out and --lse are the same file", j->value[LSE]);
     if (read_inputs(j) || prepare_and_attend(j)) return CLI_ERROR;
     if (j->value[TIME] && measure(j)) return CLI_ERROR;

@@ -6,7 +6,21 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-void *tensor_buffer(int64_t elements, size_t size) { return calloc(elements ? (size_t)elements : 1, size); }
+void *tensor_buffer(int64_t elements, size_t size) { return elements ? calloc((size_t)elements, size) : calloc(1, 1); }
+
+/* The rows [shape[0], shape[1], shape[2]] of shape[3] elements of an array, one after the other; null if there is no memory.
+ * However many of them there are, rows without elements take no time. */
+static void *copy_rows(const npy_array *array, const int64_t shape[4], const int64_t stride[4], rapt_type type) {
+    const size_t row = (size_t)shape[3] * convert_size(type);
+    const bool empty = !shape[0] || !shape[1] || !shape[2] || !shape[3];
+    unsigned char *copy = tensor_buffer(empty ? 0 : shape[0] * shape[1] * shape[2], row), *to = copy;
+    if (!copy || empty) return copy;
+    for (int64_t b = 0; b < shape[0]; b++)
+        for (int64_t h = 0; h < shape[1]; h++)
+            for (int64_t i = 0; i < shape[2]; i++, to += row)
+                npy_copy_row(array, b * stride[0] + h * stride[1] + i * stride[2], type, shape[3], stride[3], to);
+    return copy;
+}
 
 /* ---- Q, K and V --------------------------------------------------------------------------------------------------------- */
 
@@ -37,15 +51,9 @@ int tensor_load(tensor *t, rapt_type type) {
     t->data = t->array.data;
     if (npy_is_row(&t->array, type, t->channels, t->channel_stride)) return 0;
     const rapt_layout in = t->layout;
-    const size_t row = (size_t)t->channels * convert_size(type);
-    unsigned char *to = t->copy = tensor_buffer(t->batch * t->heads * t->tokens, row);
-    if (!to) return cli_fail(CLI_RUN, "%s: no memory to convert it", t->path);
-    for (int64_t b = 0; b < t->batch; b++)
-        for (int64_t h = 0; h < t->heads; h++)
-            for (int64_t s = 0; s < t->tokens; s++, to += row)
-                npy_copy_row(&t->array, b * in.batch_stride + h * in.head_stride + s * in.token_stride, type, t->channels,
-                             t->channel_stride, to);
-    t->data = t->copy;
+    t->data = t->copy = copy_rows(&t->array, (int64_t[4]){t->batch, t->heads, t->tokens, t->channels},
+                                  (int64_t[4]){in.batch_stride, in.head_stride, in.token_stride, t->channel_stride}, type);
+    if (!t->copy) return cli_fail(CLI_RUN, "%s: no memory to convert it", t->path);
     t->layout = rapt_layout_bhsd(type, t->heads, t->tokens, t->channels);
     return 0;
 }
@@ -71,12 +79,15 @@ int tensor_quantize(tensor *t, rapt_type type) {
         desc.v_scales = (rapt_scales){1, f.batch_stride, f.head_stride, f.token_stride, 0};
     }
     const bool memory = copy && (type != RAPT_INT8 || t->factors);
-    const rapt_status status = memory ? rapt_kv_append(&desc, &args, 0, 1) : RAPT_OK;
+    const rapt_status status = memory && tokens ? rapt_kv_append(&desc, &args, 0, 1) : RAPT_OK;
     free(t->copy);
     t->data = t->copy = copy;
     t->layout = desc.v;
     if (!memory) return cli_fail(CLI_RUN, "%s: no memory to convert it", t->path);
-    return status ? cli_fail(CLI_RUN, "%s: %s", t->path, rapt_status_string(status)) : 0;
+    if (!status) return 0;
+    char line[CLI_LINE_BYTES];
+    rapt_append_explain(&desc, &args, line, sizeof line);
+    return cli_fail(CLI_RUN, "%s: %s: %s", t->path, rapt_status_string(status), line);
 }
 
 void tensor_close(tensor *t) {
@@ -107,17 +118,12 @@ int broadcast_load(broadcast *b, rapt_type type, int64_t keys) {
     b->data = b->array.data;
     b->layout = (rapt_layout){type, stride[0], stride[1], stride[2]};
     if (npy_is_row(&b->array, type, keys, stride[3])) return 0;
-    const size_t row = (size_t)keys * convert_size(type);
-    unsigned char *to = b->copy = tensor_buffer(shape[0] * shape[1] * shape[2], row);
-    if (!to) return cli_fail(CLI_RUN, "%s: no memory to convert it", b->path);
-    for (int64_t e = 0; e < shape[0]; e++)
-        for (int64_t h = 0; h < shape[1]; h++)
-            for (int64_t i = 0; i < shape[2]; i++, to += row)
-                npy_copy_row(&b->array, e * stride[0] + h * stride[1] + i * stride[2], type, keys, stride[3], to);
-    b->data = b->copy;
-    b->layout.token_stride = shape[2] == 1 ? 0 : (int64_t)row;
-    b->layout.head_stride = shape[1] == 1 ? 0 : shape[2] * (int64_t)row;
-    b->layout.batch_stride = shape[0] == 1 ? 0 : shape[1] * shape[2] * (int64_t)row;
+    const int64_t row = keys * (int64_t)convert_size(type);
+    b->data = b->copy = copy_rows(&b->array, (int64_t[4]){shape[0], shape[1], shape[2], keys}, stride, type);
+    if (!b->copy) return cli_fail(CLI_RUN, "%s: no memory to convert it", b->path);
+    b->layout.token_stride = shape[2] == 1 ? 0 : row;
+    b->layout.head_stride = shape[1] == 1 ? 0 : shape[2] * row;
+    b->layout.batch_stride = shape[0] == 1 ? 0 : shape[1] * shape[2] * row;
     return 0;
 }
 

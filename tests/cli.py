@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 import tap
 from tap import ok
@@ -34,6 +35,11 @@ def rapt(*args, env=None, **kw):
     if len(COMMAND) > 1:  # an emulator has remarks of its own
         err = re.sub(r"^qemu-\w+: warning: .*\n", "", err, flags=re.MULTILINE)
     return p.returncode, (p.stdout or b"").decode(), err
+
+
+def started(*args, **kw):
+    """The running command, which somebody else waits for."""
+    return subprocess.Popen(COMMAND + list(args), **{"stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL, **kw})
 
 
 # ---- .npy files, by hand ---------------------------------------------------------------------------------------------------
@@ -112,7 +118,7 @@ def attention(q, k, v, B, H, Hkv, S, Skv, D, Dv, causal=None, window=(-1, -1), s
               mask=None, bias=None, softcap=None, slopes=None, sinks=None):
     """q, k, v as [B,H,S,D] in C order; returns o and lse likewise. mask and bias are all [B,H,S,Skv], slopes and sinks [B,H]."""
     o, lse = [], []
-    scale = scale or 1 / math.sqrt(D)
+    scale = 1 / math.sqrt(D) if scale is None else scale
     for b, h, i in itertools.product(range(B), range(H), range(S)):
         base = (b * Hkv + h // (H // Hkv)) * Skv
         row, keys = q[((b * H + h) * S + i) * D:][:D], lens[b] if lens else Skv
@@ -242,11 +248,15 @@ def test_help():
             (["info", "--help"], "usage: rapt info"), (["check", "--help"], ""):
         status, out, err = rapt(*args)
         ok(status == 0 and out.startswith(start) and out and not err, "help: " + " ".join(args), (status, out, err))
+        for other in [["-h"], ["help"]] if args == ["--help"] else [[args[0], "-h"], ["help", args[0]], ["-h", args[0]]]:
+            ok(rapt(*other) == (status, out, err), f"help: {' '.join(other)}, the same", rapt(*other))
     status, out, err = rapt("--version")
     ok(status == 0 and re.fullmatch(r"rapt \d+\.\d+\.\d+\n", out) and not err, "--version", (status, out, err))
     status, out, err = rapt()
     ok(status == 2 and not out and err.startswith("usage: rapt"), "no command", (status, out, err))
     refused("unknown command", ["walk"], "walk", program="rapt")
+    refused("help for an unknown command", ["help", "walk"], "'walk'", program="rapt")
+    refused("help for two commands", ["help", "run", "info"], "'info'", program="rapt run")
     refused("--version with more", ["--version", "x"], "'x'", program="rapt")
     refused("an option of check that is none", ["check", "--nonsense"], "nonsense", program="rapt check")
     if os.path.exists("/dev/full"):
@@ -261,14 +271,22 @@ def test_info():
     status_json, out, err_json = rapt("info", "--json")
     ok(status == status_json == 0 and not err and not err_json, "info and info --json", err + err_json)
     info = json.loads(out)
-    ok(set(info) == {"version", "cpu", "features", "kernels", "chosen"} and
+    ok(set(info) == {"version", "cpu", "features", "kernels", "chosen", "self_check"} and
        all(set(k) == {"name", "rounding", "usable", "missing"} for k in info["kernels"]), "info --json is complete", out)
     kernels = {k["name"]: k for k in info["kernels"]}
     ok(all(k["usable"] == (not k["missing"]) and k["rounding"] in ("fused", "unfused") for k in kernels.values()) and
        "scalar" in kernels, "info --json: usable, or what is missing", out)
     ok(all(word in text for word in (info["version"], info["cpu"], info["chosen"], *info["features"], *kernels)),
        "info tells the same as info --json", text)
+    ok(info["self_check"] == "ok" and text.endswith("\nself check: ok\n"), "info checks the kernels itself", text)
+    usable = [name for name, k in kernels.items() if k["usable"]]
+    status, out, err = rapt("check", "--self")
+    ok(status == 0 and not err and [line.split() for line in out.splitlines()] == [[n, "self", "check:", "ok"] for n in usable],
+       "check --self: a line for each kernel that can run", (status, out, err))
     for name, k in kernels.items():
+        status, out, err = rapt("check", "--self", "--isa", name)
+        ok((status, len(out.splitlines())) == ((0, 1) if k["usable"] else (2, 0)) and out[:1 + len(name)].strip() in ("", name),
+           f"check --self --isa {name}", (status, out, err))
         if k["usable"]:
             ok(json.loads(rapt("info", "--json", env={"RAPT_ISA": name})[1])["chosen"] == name, f"RAPT_ISA={name} is chosen")
         else:
@@ -292,7 +310,11 @@ def test_attention():
         (1, 1, 1, 5, 7, 3, 4, [], {}),
         (1, 1, 1, 5, 7, 3, 4, ["--scale", "-0x1p-1"], {"scale": -0.5}),
         (1, 6, 2, 5, 9, 4, 3, ["--causal"], {"causal": "bottom-right"}),
+        (1, 1, 1, 5, 7, 3, 4, ["--scale", "0"], {"scale": 0}),
+        (1, 2, 1, 5, 7, 3, 4, ["--scale=-0.0", "--causal"], {"scale": 0, "causal": "bottom-right"}),
         (1, 6, 3, 5, 9, 4, 3, ["--causal=top-left"], {"causal": "top-left"}),
+        (1, 6, 3, 5, 9, 4, 3, ["--causal", "top-left"], {"causal": "top-left"}),
+        (1, 6, 3, 5, 9, 4, 3, ["--causal", "bottom-right", "--threads", "2"], {"causal": "bottom-right"}),
         (1, 2, 2, 9, 5, 4, 3, ["--causal=bottom-right"], {"causal": "bottom-right"}),
         (2, 3, 1, 6, 8, 5, 5, ["--window", "2,1"], {"window": (2, 1)}),
         (2, 3, 1, 6, 8, 5, 5, ["--window=-1,0", "--threads", "3"], {"window": (-1, 0)}),
@@ -676,7 +698,7 @@ def test_kv_types(kernels):
            f"--arith int8, {rounding}: near, the same bytes in pages", got)
     for kv_type in "f32", *KV_TYPES:
         if kv_type != "int8":
-            refused(f"--arith int8 on {kv_type}", [*RUN, "--arith", "int8", "--kv-type", kv_type], "arithmetic")
+            refused(f"--arith int8 on {kv_type}", [*RUN, "--arith", "int8", "--kv-type", kv_type], "arithmetic", "k.type = ")
     for n in "QKV":
         save(f"{n}.npy", (5, 48), normals(240))
     for kv_type in KV_TYPES[3:]:
@@ -696,21 +718,22 @@ def test_options():
         refused(f"--{name} twice", args + [f"--{name}", args[i + 1]], f"--{name} is given twice")
     huge = "18446744073709551617"
     for extra in (["--what"], ["--caus"], ["--"], ["x"], ["-q"], ["--time=1"], ["--time", "--time"], ["--causal="],
-                  ["--causal=left"], ["--causal", "top-left"], ["--layout", "sbhd"], ["--layout"], ["--q-type", "f64"],
-                  ["--kv-type", "F16"], ["--out-type", "int8"], ["--isa", "AVX2"], ["--arith", "f32"], ["--arith=int8"],
+                  ["--causal=left"], ["--causal", "left"], ["--causal", ""], ["--layout", "sbhd"], ["--layout"],
+                  ["--q-type", "f64"], ["--kv-type", "F16"], ["--out-type", "int8"], ["--isa", "AVX2"], ["--arith", "f32"],
+                  ["--arith=int8"],
                   *([f"--{name}={x}"] for name in ("prefix", "chunk", "page-size", "seed")
                     for x in ("-1", "1x", "1,2", "", " 1", huge)), ["--chunk", "0"], ["--page-size", "0"], ["--page-size", "65537"],
                   ["--seed", "1"], *(["--softcap", x] for x in ("0", "-1", "nan", "inf", "1e60", "x")),
                   *([f"--{name}"] for name in ("mask", "bias", "alibi", "sinks", "cu-q", "cu-k")),
                   *(["--window", x] for x in ("1", "1,", "1,2,3", "-2,0", "0,-2", "1, 2", huge + ",0", "0x1,0")),
-                  *(["--scale", x] for x in ("1x", "", " 1", "nan", "inf", "1e99", "0", "1e-60")), ["--scale="],
+                  *(["--scale", x] for x in ("1x", "", " 1", "nan", "inf", "1e99", "1e-60")), ["--scale="],
                   *(["--kv-lens", x] for x in ("5", "-1", "1,2", "1,", "a", "4294967297")),
                   *(["--threads", x] for x in ("0", "1025", "-1", "2.0", "+2", huge))):
-        words = {"--causal": extra[-1], "--arith=int8": "arithmetic"}.get(extra[0], extra[0].split("=")[0])
-        refused(shlex.join(extra), [*RUN, *extra], words)
+        words = ("arithmetic", "k.type = 1: ") if extra[0] == "--arith=int8" else (extra[0].split("=")[0], )
+        refused(shlex.join(extra), [*RUN, *extra], *words)
     for good in (["--window", "2147483647,-1"], ["--kv-lens", "4"], ["--kv-lens", "0"], ["--scale", "1e-40"], ["--threads=1024"],
                  ["--causal=top-left", "--window", "0,0"], ["--arith", "exact"], ["--prefix=2147483647"], ["--chunk=2147483647"],
-                 ["--page-size", "65536", "--seed", "0"], ["--softcap", "1e-40"]):
+                 ["--page-size", "65536", "--seed", "0"], ["--softcap", "1e-40"], ["--scale", "0"], ["--scale=-0x0p0"]):
         status, _, err = rapt(*RUN, *good)
         ok(status == 0 and not err, f"accepted: {shlex.join(good)}", err)
     shutil.copy("Q.npy", "--odd.npy")
@@ -882,10 +905,6 @@ def test_outputs():
     refused("an output in no folder", ["run", *QKV, "--out", "no/O.npy"], "no/O.npy: it cannot be written")
     refused("an output that is a folder", ["run", *QKV, "--out", "."], ".: it cannot be written")
     refused("an output without a name", ["run", *QKV, "--out", "no/"], "no/: it cannot be written")
-    os.mkfifo("fifo")
-    refused("an output that is no regular file", ["run", *QKV, "--out", "fifo"], "fifo: it cannot be written")
-    ok(stat.S_ISFIFO(os.stat("fifo").st_mode), "which is still there")
-    os.unlink("fifo")
     refused("a log-sum-exp in no folder", [*RUN, "--lse", "no/L.npy"], "no/L.npy: it cannot be written")
     for lse in "O.npy", "./O.npy", os.path.abspath("O.npy"):
         refused(f"both outputs in one file, {lse}", [*RUN, "--lse", lse], "same file")
@@ -901,6 +920,12 @@ def test_outputs():
     ok(rapt("run", *QKV, "--out", "new.npy")[0] == 0 and contents("new.npy") == want and
        stat.S_IMODE(os.stat("new.npy").st_mode) == 0o640, "a new file's mode follows the umask")
     os.umask(mask)
+    for mode in 0o600, 0o400, 0o666:
+        with open("new.npy", "wb") as f:
+            f.write(b"old")
+        os.chmod("new.npy", mode)
+        ok(rapt("run", *QKV, "--out", "new.npy")[0] == 0 and contents("new.npy") == want and
+           stat.S_IMODE(os.stat("new.npy").st_mode) == mode, f"a file of mode {mode:o} that is replaced keeps it")
     os.mkdir("sub")
     os.symlink("../new.npy", "sub/link.npy")
     with open("new.npy", "wb") as f:
@@ -912,6 +937,122 @@ def test_outputs():
     ok(rapt("run", *QKV, "--out", "Q.npy")[0] == 0 and contents("Q.npy") == want, "an output that replaces an input")
     shutil.rmtree("sub")
     os.unlink("new.npy")
+    os.unlink("O.npy")
+
+
+def test_outputs_that_are_no_files():
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    ok(rapt(*RUN, "--lse", "L.npy")[0] == 0, "the outputs")
+    want, lse = contents("O.npy"), contents("L.npy")
+    os.unlink("O.npy")
+    before = sorted(os.listdir("."))
+    got = rapt("run", *QKV, "--out", "/dev/null", "--lse", "/dev/null")
+    ok(got == (0, "", "") and stat.S_ISCHR(os.stat("/dev/null").st_mode), "both outputs to /dev/null", got)
+    if os.path.exists("/dev/full"):
+        refused("an output to /dev/full", ["run", *QKV, "--out", "/dev/full"], "/dev/full: it cannot be written: No space left")
+    with started("run", *QKV, "--out", "/dev/stdout", stdout=subprocess.PIPE) as p:
+        got = p.stdout.read()
+    ok(p.returncode == 0 and got == want, "an output to /dev/stdout, a pipe", (p.returncode, len(got)))
+    with open("all", "wb") as f:
+        f.write(b"before")
+        f.flush()
+        with started("run", *QKV, "--out", "/dev/stdout", stdout=f) as p:
+            pass
+        f.seek(0, os.SEEK_END)
+        f.write(b"after")
+    ok(p.returncode == 0 and contents("all") == b"before" + want + b"after", "an output to /dev/stdout, in the midst of a file")
+    os.unlink("all")
+    os.mkfifo("fifo")
+    os.mkfifo("fifo2")
+    with started("run", *QKV, "--out", "fifo", "--lse", "fifo2") as p:
+        got = contents("fifo"), contents("fifo2")
+    ok(p.returncode == 0 and got == (want, lse) and stat.S_ISFIFO(os.stat("fifo").st_mode), "both outputs to FIFOs", p.returncode)
+    os.unlink("fifo")
+    os.unlink("fifo2")
+    ok(sorted(os.listdir(".")) == before, "and nothing beside them", os.listdir("."))
+
+
+def test_signals():
+    """While the log-sum-exp waits for a reader, the output is complete under its temporary name."""
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    os.mkfifo("fifo")
+    with open("O.npy", "wb") as f:
+        f.write(b"old")
+
+    def temporaries():
+        return [n for n in os.listdir(".") if ".tmp" in n]
+
+    def waiting(**kw):
+        p = started(*RUN, "--lse", "fifo", **kw)
+        for _ in range(12000):
+            if p.poll() is not None or temporaries():
+                break
+            time.sleep(0.01)
+        return p, bool(temporaries())
+
+    for s in signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT:
+        p, was_there = waiting(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
+        p.send_signal(s)
+        p.wait()
+        ok(was_there and p.returncode == -s and not temporaries() and contents("O.npy") == b"old",
+           f"{s.name}: ends by it, and leaves no temporary file", (was_there, p.returncode, temporaries()))
+        for n in temporaries():
+            os.unlink(n)
+    p, was_there = waiting(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    p.send_signal(signal.SIGHUP)
+    with open("fifo", "rb") as f:
+        f.read()
+    ok(was_there and p.wait() == 0 and contents("O.npy") != b"old", "SIGHUP ignored, as by nohup, stays so", p.returncode)
+    os.unlink("fifo")
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    status = rapt(*RUN, preexec_fn=small_files)[0]
+    ok(status == -signal.SIGXFSZ and not temporaries(), "SIGXFSZ leaves no temporary file", (status, temporaries()))
+    os.unlink("O.npy")
+
+
+def test_empty():
+    """However many rows, without elements they cost nothing: CPU time is limited, so that the machine's load does not count."""
+    many = 2**31 - 1
+
+    def two_seconds():
+        resource.setrlimit(resource.RLIMIT_CPU, (2, 2))
+
+    for shape, descr, options in (
+        ((1, many, 0, 16), "<f4", []), ((1, many, 0, 16), "<f4", ["--time"]), ((1, many, 0, 16), ">f4", ["--kv-type", "f16"]),
+        ((1, many, 0, 16), "<f4", ["--kv-type", "int8"]), ((1, many, 0, 16), "<f4", ["--page-size", "4"]),
+        ((1, 0, many, 16), ">f2", ["--layout", "bshd", "--threads", "2"]), ((many, 1, 0, 16), "<f4", []),
+        ((many, 1, 0, 16), ">f4", ["--q-type", "bf16"]), ((many, 1, 0, 16), "<f4", ["--kv-type", "int8"]),
+        ((many, 1, 0, 16), "<f4", ["--time"]), ((many, 1, 0, 16), "<f4", ["--page-size", "4"]),
+        ((1, many, 0, 16), "<f4", ["--bias", "F.npy"]),
+    ):
+        for n in "QKV":
+            save(f"{n}.npy", shape, [], descr)
+        save("F.npy", shape[:3] + (1, ), [], ">f4")
+        status, _, err = rapt(*RUN, "--lse", "L.npy", *options, preexec_fn=two_seconds)
+        ok(status == 0 and load("O.npy")[1] == shape and load("L.npy")[1] in (shape[:3], (1, many, 0)),
+           f"no time for {shape} {descr} {shlex.join(options)}", (status, err))
+    os.unlink("F.npy")
+    os.unlink("O.npy")
+
+
+def test_verbose():
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    for value in None, "", "0":
+        got = rapt(*RUN, env={} if value is None else {"RAPT_VERBOSE": value})
+        ok(got == (0, "", ""), f"RAPT_VERBOSE={value}: silence", got)
+    status, out, err = rapt(*RUN, env={"RAPT_VERBOSE": "1"})
+    ok(status == 0 and not out and re.fullmatch(r"rapt: rapt_plan_init: .*\n(rapt: .*\n)*", err),
+       "RAPT_VERBOSE=1: a line for the plan", (status, out, err))
+    status, out, err = rapt(*RUN, "--arith", "int8", env={"RAPT_VERBOSE": "1"})
+    lines = err.splitlines()
+    ok(status == 2 and len(lines) == 2 and re.fullmatch("rapt: rapt_plan_init: k.type = 1: .+", lines[0]) and
+       lines[1].startswith("rapt run: "), "RAPT_VERBOSE=1: a line for what the library refuses", (status, out, err))
     os.unlink("O.npy")
 
 
@@ -955,6 +1096,10 @@ def test_time():
         flops = float(m[1]) * float(m[3]) * 1e6 if m else 0
         ok(status == 0 and not err and m and int(m[2]) >= 5 and abs(flops / (pairs * H * 2 * (D + Dv)) - 1) < 2e-3,
            f"--time {' '.join(options)}", (status, out, err, pairs, flops))
+    before = sorted(os.listdir("."))
+    status, out, err = rapt("run", *QKV, "--time")
+    ok(status == 0 and not err and re.fullmatch(r"time .*, threads 1\n", out) and sorted(os.listdir(".")) == before,
+       "--time without --out", (status, out, err))
     save("Q.npy", (30, H, D), normals(30 * H * D))
     save("K.npy", (60, 2, D), normals(120 * D))
     save("V.npy", (60, 2, Dv), normals(120 * Dv))
@@ -1003,7 +1148,8 @@ def main():
         test_help()
         kernels = test_info()
         for test in (test_attention, test_features, test_ragged, test_formats, test_types, test_options, test_shapes,
-                     test_broadcast_shapes, test_files, test_outputs):
+                     test_broadcast_shapes, test_files, test_outputs, test_outputs_that_are_no_files, test_signals, test_empty,
+                     test_verbose):
             test()
         test_same_bits(kernels)
         test_kv_types(kernels)

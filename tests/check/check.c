@@ -128,7 +128,7 @@ typedef struct options {
     const char *isa, *pattern, *require;
     uint64_t seed;
     int64_t repeat;
-    bool seeded, list;
+    bool seeded, list, self;
 } options;
 
 static const char help[] =
@@ -142,6 +142,7 @@ static const char help[] =
     "  --require NAME[,NAME...]  fail if one of these kernels did not run\n"
     "  --quick                   a small part of each case, for emulators\n"
     "  --list                    name the cases\n"
+    "  --self                    only the check that the library brings (rapt_self_check): a few milliseconds for each kernel\n"
     "  --tap, --summary          a line for each case in the Test Anything Protocol, or a table at the end (default on a "
     "terminal)\n"
     "  --print-golden            print the table of golden hashes\n"
@@ -215,13 +216,15 @@ static int parse(check *c, options *o, int argc, char **argv) {
             c->quick = true;
         } else if (strcmp(option, "--list") == 0) {
             o->list = true;
+        } else if (strcmp(option, "--self") == 0) {
+            o->self = true;
         } else if (strcmp(option, "--tap") == 0) {
             c->summary = false;
         } else if (strcmp(option, "--summary") == 0) {
             c->summary = true;
         } else if (strcmp(option, "--print-golden") == 0) {
             c->print_golden = true;
-        } else if (strcmp(option, "--help") == 0) {
+        } else if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0) {
             printf(help, c->program);
             return 0;
         } else {
@@ -237,6 +240,19 @@ static int parse(check *c, options *o, int argc, char **argv) {
         }
     for (kernel *k = c->kernels; k < c->kernels + c->kernel_count && !o->isa; k++) k->chosen = true;
     return -1;
+}
+
+/* What the library says of each kernel itself. */
+static int check_selves(const check *c) {
+    int failed = 0;
+    for (const kernel *k = c->kernels; k < c->kernels + c->kernel_count; k++) {
+        char text[512];
+        if (!k->chosen || k->usable != RAPT_OK) continue;
+        const bool wrong = rapt_self_check(k->name, text, sizeof text) != RAPT_OK;
+        printf("%-12s self check: %s\n", k->name, wrong ? text : "ok");
+        failed |= wrong;
+    }
+    return failed;
 }
 
 /* ---- Cases -------------------------------------------------------------------------------------------------------------- */
@@ -371,6 +387,7 @@ int rapt_check_main(int argc, char **argv, const char *program) {
     find_kernels(&c);
     const int code = parse(&c, &o, argc, argv);
     if (code >= 0) return code;
+    if (o.self) return check_selves(&c);
     const selection cases = select_cases(c.print_golden ? "golden" : o.pattern);
     if (cases.n == 0) return usage_error(&c, "no such case:", o.pattern);
     if (o.list) {
