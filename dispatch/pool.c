@@ -6,7 +6,9 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A thread that waits looks on so often, giving way to others in between, before it sleeps: waking a sleeper takes longer (50 us
  * on a virtual machine) than the calls of an engine lie apart. Measured on an AMD EPYC: P1 on two threads has 1.75 times the
@@ -26,9 +28,30 @@ struct rapt_pool {
     _Atomic uint64_t call;  /* counts the calls, so that no worker joins one twice */
     _Atomic int64_t joined; /* workers inside the open call */
     int64_t workers;        /* those that were started */
+    uint64_t forks;         /* of the process that they live in */
     _Atomic int stop;
     pthread_t threads[];
 };
+
+/* How often this process and those before it were forked until it came to be. A pool whose workers were started in an earlier one
+ * has none, and perhaps a lock that one of them held for ever. Not by getpid(), which asks the kernel, and may be given a second
+ * time. */
+static uint64_t forks;
+static void count_fork(void) { forks++; } /* in the child, which has one thread */
+static int lives_here(const rapt_pool *pool) { return pool->forks == forks; }
+static int has_workers(const rapt_pool *pool) { return pool && pool->workers > 0 && lives_here(pool); }
+
+static void print_trace(void *arg, const char *line) { (void)arg, fprintf(stderr, "rapt: %s\n", line); }
+
+/* Before the first pool of a process. */
+static pthread_once_t begun = PTHREAD_ONCE_INIT;
+static int forks_are_counted;
+static void begin(void) {
+    static const rapt_trace printer = {.body = print_trace};
+    const char *verbose = getenv("RAPT_VERBOSE");
+    if (verbose && strcmp(verbose, "1") == 0) rapt_trace_to(&printer);
+    forks_are_counted = pthread_atfork(NULL, NULL, count_fork) == 0;
+}
 
 static void take_indices(rapt_pool *pool, int64_t n, rapt_body body, void *body_arg) {
     int64_t i;
@@ -62,9 +85,11 @@ static void *worker(void *arg) {
 }
 
 rapt_pool *rapt_pool_create(int64_t threads) {
-    if (threads < 1 || (uint64_t)threads > (SIZE_MAX - sizeof(rapt_pool)) / sizeof(pthread_t)) return NULL;
+    pthread_once(&begun, begin);
+    if (!forks_are_counted || threads < 1 || (uint64_t)threads > (SIZE_MAX - sizeof(rapt_pool)) / sizeof(pthread_t)) return NULL;
     rapt_pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof *pool->threads);
     if (!pool) return NULL;
+    pool->forks = forks;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->opened, NULL);
     pthread_cond_init(&pool->left, NULL);
@@ -82,22 +107,24 @@ rapt_pool *rapt_pool_create(int64_t threads) {
 
 void rapt_pool_destroy(rapt_pool *pool) {
     if (!pool) return;
-    pthread_mutex_lock(&pool->lock);
-    pool->stop = 1;
-    pthread_cond_broadcast(&pool->opened);
-    pthread_mutex_unlock(&pool->lock);
-    for (int64_t i = 0; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);
-    pthread_cond_destroy(&pool->left);
-    pthread_cond_destroy(&pool->opened);
-    pthread_mutex_destroy(&pool->lock);
+    if (lives_here(pool)) {
+        pthread_mutex_lock(&pool->lock);
+        pool->stop = 1;
+        pthread_cond_broadcast(&pool->opened);
+        pthread_mutex_unlock(&pool->lock);
+        for (int64_t i = 0; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);
+        pthread_cond_destroy(&pool->left);
+        pthread_cond_destroy(&pool->opened);
+        pthread_mutex_destroy(&pool->lock);
+    }
     free(pool);
 }
 
-int64_t rapt_pool_threads(const rapt_pool *pool) { return pool ? pool->workers + 1 : 1; }
+int64_t rapt_pool_threads(const rapt_pool *pool) { return has_workers(pool) ? pool->workers + 1 : 1; }
 
 void rapt_pool_for(void *handle, int64_t n, rapt_body body, void *body_arg) {
     rapt_pool *pool = handle;
-    if (!pool || pool->workers == 0 || n <= 1) {
+    if (!has_workers(pool) || n <= 1) {
         for (int64_t i = 0; i < n; i++) body(body_arg, i);
         return;
     }

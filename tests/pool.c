@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread pool: every index once, on as many threads as asked for, call after call. Ends with TAP. */
+/* The thread pool: every index once, on as many threads as asked for, call after call; in forked children, on one; and where
+ * traces go. Linked with --wrap=pthread_mutex_unlock, to fork while the lock is held. Ends with TAP. */
 #define _POSIX_C_SOURCE 200809L
 #include "rapt_pool.h"
 
@@ -9,6 +10,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int tests, failures;
@@ -74,10 +77,127 @@ static void nested(void *arg, int64_t i) {
     rapt_pool_for(i == 0 ? n->inner : NULL, 10, count, &n->c[i]);
 }
 
+/* ---- Forked children ----------------------------------------------------------------------------------------------------- */
+
+/* Of a pool that a child creates; under ThreadSanitizer it cannot start any. */
+#if defined(__SANITIZE_THREAD__)
+enum { CHILDS_THREADS = 1 };
+#else
+enum { CHILDS_THREADS = 3 };
+#endif
+
+/* As fork(); a child that hangs is ended by a signal. */
+static pid_t fork_child(void) {
+    pid_t child = fork();
+    if (child == 0) alarm(20);
+    return child;
+}
+
+static int ended_well(pid_t child) {
+    int status = -1;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* In a child: what the header promises of a pool of the parent's. */
+_Noreturn static void use_parents_pool(rapt_pool *pool) {
+    int good = rapt_pool_threads(pool) == 1 && each_once(pool, 100);
+    rapt_pool_destroy(pool);
+    pool = rapt_pool_create(CHILDS_THREADS);
+    good &= rapt_pool_threads(pool) == CHILDS_THREADS && each_once(pool, 100);
+    rapt_pool_destroy(pool);
+    _exit(!good);
+}
+
+/* Where the lock is left for the n-th time from now on, the thread that holds it forks. */
+static rapt_pool *forking_pool;
+static _Atomic int unlocks_before_fork = -1;
+static _Atomic pid_t forked;
+
+int __real_pthread_mutex_unlock(pthread_mutex_t *);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
+    if (unlocks_before_fork >= 0 && unlocks_before_fork-- == 0) {
+        pid_t child = fork_child();
+        if (child == 0) use_parents_pool(forking_pool);
+        forked = child;
+    }
+    return __real_pthread_mutex_unlock(lock);
+}
+
+static void test_forks(void) {
+    rapt_pool *pool = rapt_pool_create(3);
+    ok(pool && each_once(pool, 100), "a pool whose process will fork", 3);
+    pid_t child = fork_child();
+    if (child == 0) {
+        child = fork_child();
+        if (child == 0) use_parents_pool(pool);
+        _exit(!ended_well(child));
+    }
+    ok(ended_well(child), "a child of a child has a pool of one thread", 1);
+    forking_pool = pool;
+    for (int unlocks = 0; unlocks < 6; unlocks++) { /* the caller's or a worker's, which of them being chance */
+        forked = 0;
+        unlocks_before_fork = unlocks;
+        int good = 1;
+        while (!forked) good &= each_once(pool, 100);
+        ok(ended_well(forked) && good, "a child that was forked while the lock was held", unlocks);
+    }
+    ok(each_once(pool, 100) && rapt_pool_threads(pool) == 3, "the parent's pool is as before", 3);
+    rapt_pool_destroy(pool);
+}
+
+/* ---- Traces -------------------------------------------------------------------------------------------------------------- */
+
+static void count_line(void *arg, const char *line) { (void)line, ++*(int *)arg; }
+
+/* A line for rapt_isa_force, which is refused. */
+static void refuse(void) { rapt_isa_force("none"); }
+
+/* What a process with that RAPT_VERBOSE prints to stderr, and whether the lines that it sends elsewhere go there. No pool was
+ * created before. */
+static int traces_are(const char *verbose, const char *expected) {
+    int ends[2], own = 0;
+    char text[1000];
+    if (pipe(ends)) return 0;
+    pid_t child = fork_child();
+    if (child == 0) {
+        const rapt_trace trace = {.body = count_line, .arg = &own};
+        dup2(ends[1], STDERR_FILENO);
+        if (verbose ? setenv("RAPT_VERBOSE", verbose, 1) : unsetenv("RAPT_VERBOSE")) _exit(1);
+        refuse();
+        rapt_pool *first = rapt_pool_create(1);
+        refuse();
+        rapt_trace_to(&trace);
+        rapt_pool *second = rapt_pool_create(2);
+        refuse();
+        rapt_trace_to(NULL);
+        rapt_pool_destroy(second);
+        rapt_pool_destroy(first);
+        _exit(own != 1);
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; n < sizeof text - 1 && (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0;) n += (size_t)got;
+    text[n] = '\0';
+    close(ends[0]);
+    return ended_well(child) && strcmp(text, expected) == 0;
+}
+
+static void test_traces(void) {
+    ok(traces_are("1", "rapt: rapt_isa_force: name = none: there is no kernel of that name\n"), "RAPT_VERBOSE=", 1);
+    ok(traces_are("0", ""), "RAPT_VERBOSE=", 0);
+    ok(traces_are(NULL, ""), "no RAPT_VERBOSE, lines", 0);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- */
+
 int main(void) {
     static const int64_t threads[] = {1, 2, 3, 7, 64};
     static const int64_t lengths[] = {0, 1, 2, 3, 8, 63, 64, 65, MOST};
-    alarm(240); /* a pool that hangs is to fail soon */
+    alarm(240);                       /* a pool that hangs is to fail soon */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* or a child could print a line once more */
+    test_traces();
+    test_forks();
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
         rapt_pool *pool = rapt_pool_create(threads[t]);
         if (!pool) {
