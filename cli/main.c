@@ -66,7 +66,7 @@ static void print_trace(void *arg, const char *line) {
 static void trace_if_verbose(void) {
     static const rapt_trace trace = {print_trace, NULL};
     const char *verbose = getenv("RAPT_VERBOSE");
-    if (verbose && *verbose && strcmp(verbose, "0")) rapt_trace_to(&trace);
+    if (verbose && strcmp(verbose, "1") == 0) rapt_trace_to(&trace);
 }
 
 int main(int argc, char **argv) {

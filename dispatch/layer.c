@@ -56,7 +56,9 @@ typedef struct full_layer {
 
 #define LAYER_MADE UINT64_C(0x34302e72656c0000) /* changes with the layout of struct full_layer */
 
-_Static_assert(sizeof(full_layer) <= sizeof(rapt_layer_plan), "rapt_layer_plan is too small");
+/* Clients of 0.1, and callers of the function that has no size, bring memory of so many words. */
+enum { LAYER_PLAN_WORDS = 1280 };
+_Static_assert(sizeof(full_layer) <= LAYER_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 
 static const full_plan *attention_of(const full_layer *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
 
@@ -330,7 +332,7 @@ rapt_status rapt_layer_plan_init_sized(rapt_layer_plan *plan, size_t bytes, cons
 }
 
 rapt_status(rapt_layer_plan_init)(rapt_layer_plan *plan, const rapt_layer_desc *desc) {
-    return rapt_layer_plan_init_sized(plan, 1280 * sizeof(uint64_t), desc);
+    return rapt_layer_plan_init_sized(plan, LAYER_PLAN_WORDS * sizeof(uint64_t), desc);
 }
 
 rapt_status rapt_layer_explain(const rapt_layer_desc *desc, char *text, size_t bytes) {

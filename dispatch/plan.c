@@ -475,13 +475,14 @@ void rapt_trace_plan(const rapt_report *r, const full_plan *p) {
     static const char *const causal[] = {"", " causal bottom-right", " causal top-left"};
     const rapt_problem *d = &p->problem;
     if (!rapt_traced()) return;
-    rapt_trace_line(
-        "%s: %s, %s, %s; batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", %" PRId64 " queries, %" PRId64
-        " keys, d %d/%d, types %d %d %d to %d%s%s%s%s%s%s; %" PRId64 " + %" PRId64 " tasks, workspace %zu + %zu a thread",
-        r->call, p->kernel->name, p->arith == RAPT_EXACT ? "exact" : "int8", p->path, d->batch, d->heads, d->kv_heads, d->q_len,
-        d->kv_len, (int)d->d_k, (int)d->d_v, (int)d->q.type, (int)d->k.type, (int)d->v.type, (int)d->o.type, causal[d->causal],
-        d->mask.type ? " mask" : "", d->bias.type ? " bias" : "", d->page_size ? " pages" : "", ragged(p) ? " ragged" : "",
-        d->unmerged ? " unmerged" : "", p->tasks[0], p->tasks[1], p->shared_bytes, p->thread_bytes);
+    rapt_trace_line("%s: %s, %s, %s; batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", %" PRId64 " queries, %" PRId64
+                    " keys, d %d/%d, types %d %d %d to %d%s%s%s%s%s%s; %" PRId64 " + %" PRId64
+                    " tasks of attention, workspace %zu + %zu a thread",
+                    r->call, p->kernel->name, p->arith == RAPT_EXACT ? "exact" : "int8", p->path, d->batch, d->heads, d->kv_heads,
+                    d->q_len, d->kv_len, (int)d->d_k, (int)d->d_v, (int)d->q.type, (int)d->k.type, (int)d->v.type, (int)d->o.type,
+                    causal[d->causal], d->mask.type ? " mask" : "", d->bias.type ? " bias" : "", d->page_size ? " pages" : "",
+                    ragged(p) ? " ragged" : "", d->unmerged ? " unmerged" : "", p->tasks[0], p->tasks[1], p->shared_bytes,
+                    p->thread_bytes);
 }
 
 rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rapt_desc *desc) {

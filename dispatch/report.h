@@ -40,7 +40,7 @@ rapt_status rapt_refuse_null(rapt_report *r, const char *field, const char *what
 enum { RAPT_NAME_BYTES = 48 };
 const char *rapt_name_element(char name[RAPT_NAME_BYTES], const char *array, int64_t index, const char *after);
 
-/* Is there somebody who wants lines? A line for him: of what was done, not of what was refused. */
+/* Are traces wanted? Then a line that tells what was done, rather than what was refused. */
 bool rapt_traced(void);
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2), cold))

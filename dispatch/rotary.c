@@ -82,8 +82,8 @@ rapt_status rapt_check_positions(rapt_report *r, const rapt_rotary *rotary, cons
 
 /* ---- Angles -------------------------------------------------------------------------------------------------------------- */
 
-/* The frequency in two parts, of which the first has 20 bits, so that its
- * product is exact; the quarter turns, less than 2^37, times pi/2 in three, of which two have 16 bits, so that theirs are. */
+/* The frequency comes in two parts, the first of 20 bits, so that its product is exact; the quarter turns, fewer than 2^37, are
+ * multiplied by pi/2 in three parts, two of them of 16 bits, so that these products are exact. */
 void rapt_find_angle(double position, double frequency, double *cosine, double *sine) {
     const double quarter_1 = 0x1.921ep+0, quarter_2 = 0x1.b544p-16, quarter_3 = 0x1.0b4611a626331p-34;
     double coarse = double_of(bits_of(frequency) & ~((UINT64_C(1) << 33) - 1));

@@ -122,12 +122,18 @@ void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, i
 
 /* ---- Batch entries ------------------------------------------------------------------------------------------------------- */
 
+/* Do the pages of an entry, and the keys in the last one, say how many keys it has? */
+static bool counted_by_pages(const rapt_attention *c) {
+    const rapt_args *args = &c->args;
+    return !args->kv_lengths && !c->appended && c->plan->problem.page_size && args->table_starts && args->last_page;
+}
+
 int64_t rapt_key_length(const rapt_attention *c, int64_t entry) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
     if (args->kv_lengths) return args->kv_lengths[entry];
     if (c->appended) return (c->starts ? c->starts[entry] : 0) + (p->q_starts ? entry_queries(p, entry) : c->new_keys);
-    if (p->problem.page_size && args->table_starts && args->last_page) {
+    if (counted_by_pages(c)) {
         int64_t pages = (int64_t)args->table_starts[entry + 1] - args->table_starts[entry];
         return p->problem.kv_first + (pages ? (pages - 1) * p->problem.page_size + args->last_page[entry] : 0);
     }
@@ -188,8 +194,7 @@ static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t 
     const rapt_args *args = &c->args;
     const rapt_problem *problem = &p->problem;
     int64_t stored = entry_keys(p, entry), most = p->k_starts ? stored : p->kv_total;
-    if (problem->page_size && args->table_starts && args->last_page && !args->kv_lengths &&
-        args->table_starts[entry + 1] > args->table_starts[entry] &&
+    if (counted_by_pages(c) && args->table_starts[entry + 1] > args->table_starts[entry] &&
         (args->last_page[entry] < 1 || args->last_page[entry] > problem->page_size))
         return rapt_refuse(r, RAPT_ERR_TABLE, "last_page[%" PRId64 "] = %d: pages have %" PRId64 " keys", entry,
                            (int)args->last_page[entry], problem->page_size);

@@ -19,11 +19,12 @@ static const rapt_kernel *const kernels[] = {
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-/* With the trace's (report.c) all that this library ever writes outside the caller's memory. The kernel is constant data, so a
- * relaxed access is enough. Null: not chosen yet. */
+/* With the CPU's features below and where traces go (report.c), this is all that the library ever writes outside the caller's
+ * memory. The kernel is constant data, so a relaxed access is enough. Null: not chosen yet. */
 static _Atomic(const rapt_kernel *) chosen;
 
-/* The CPU's features, for to ask the CPU takes microseconds in a virtual machine; with a bit more once they are known. */
+/* The CPU's features, kept because asking the CPU takes microseconds in a virtual machine; one more bit says that they are known.
+ */
 static _Atomic(uint32_t) features_found;
 #define FEATURES_KNOWN (UINT32_C(1) << 31)
 

@@ -84,6 +84,7 @@ static rapt_status attend(room *r, const rapt_desc *d, rapt_args *a, uint64_t *h
     a->q = r->q, a->k = r->k, a->v = r->v, a->o = r->out, a->lse = r->lse, a->workspace = r->workspace;
     a->workspace_bytes = sizeof r->workspace;
     if (status == RAPT_OK) status = rapt_run(&r->plan, a);
+    if (status != RAPT_OK) return status;
     *h = hash(hash(HASH_START, r->out, d->heads * d->q_len * d->d_v), r->lse, d->heads * d->q_len);
     return status;
 }
@@ -190,6 +191,7 @@ static rapt_status map(const char *isa, room *r, int64_t tokens, int64_t in, rap
     a.workspace_bytes = sizeof r->workspace;
     if (gated) a.gate = r->v;
     if (status == RAPT_OK) status = rapt_linear_run(&r->linear, &a, 0, 1);
+    if (status != RAPT_OK) return status;
     *h = hash(HASH_START, r->out, tokens * OUT);
     return status;
 }

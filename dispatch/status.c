@@ -11,7 +11,7 @@ const char *rapt_status_string(rapt_status status) {
     case RAPT_ERR_NULL:
         return "a required pointer is null";
     case RAPT_ERR_STRUCT:
-        return "a struct was not initialised, is too small, or uses a field unknown to this version";
+        return "a struct was not initialised, or is of an unknown version; or a plan has too little memory";
     case RAPT_ERR_SHAPE:
         return "a size is negative, zero where it may not be, or too large";
     case RAPT_ERR_HEADS:
@@ -31,7 +31,7 @@ const char *rapt_status_string(rapt_status status) {
     case RAPT_ERR_WORKSPACE:
         return "the workspace is null or too small";
     case RAPT_ERR_ALIGNMENT:
-        return "the workspace is not aligned to 64 bytes, or an array not to its elements";
+        return "the workspace is not aligned to 64 bytes, or an array, or memory for a plan, not to its elements";
     case RAPT_ERR_ISA_UNKNOWN:
         return "no kernel of that name was built for this architecture";
     case RAPT_ERR_ISA_MISSING:
@@ -39,11 +39,11 @@ const char *rapt_status_string(rapt_status status) {
     case RAPT_ERR_RANGE:
         return "a phase, task, thread number or thread count is out of range";
     case RAPT_ERR_PLAN:
-        return "the plan was not made by rapt_plan_init";
+        return "the plan was not made by its init function";
     case RAPT_ERR_TABLE:
         return "a page, a start, a position or a length of a ragged, paged or ring batch is out of range";
     case RAPT_ERR_FEATURE:
-        return "a feature's number is out of range, or something that it needs is not given";
+        return "a feature's number is out of range, it lacks what it needs, or two features exclude each other";
     case RAPT_ERR_ARITH:
         return "the arithmetic is unknown, or the types of K and V do not allow it";
     case RAPT_ERR_UNUSED:

@@ -78,12 +78,12 @@ typedef enum rapt_status {
     RAPT_ERR_ISA_UNKNOWN = -13, /* no kernel of that name was built for this architecture */
     RAPT_ERR_ISA_MISSING = -14, /* that kernel exists, but this CPU or its operating system cannot run it */
     RAPT_ERR_RANGE = -15,       /* a phase, task, thread number or thread count is out of range */
-    RAPT_ERR_PLAN = -16,        /* the plan was not made by rapt_plan_init */
-    RAPT_ERR_TABLE = -17,       /* a page, a start or a length of a ragged, paged or ring batch is out of range */
-    RAPT_ERR_FEATURE = -18,     /* a feature's number is out of range, or two features exclude each other */
-    RAPT_ERR_ARITH = -19,       /* arith is not a rapt_arith, or the types of K and V do not allow it */
-    RAPT_ERR_UNUSED = -20,      /* a pointer is given for which the plan has no use: what it is for was not described */
-    RAPT_ERR_SELF_CHECK = -21   /* a kernel's bits are not those of docs/order.md: the library was not compiled as it must be */
+    RAPT_ERR_PLAN = -16,        /* the plan was not made by its init function */
+    RAPT_ERR_TABLE = -17,       /* a page, a start, a position or a length of a ragged, paged or ring batch is out of range */
+    RAPT_ERR_FEATURE = -18,   /* a feature's number is out of range, it lacks what it needs, or two features exclude each other */
+    RAPT_ERR_ARITH = -19,     /* arith is not a rapt_arith, or the types of K and V do not allow it */
+    RAPT_ERR_UNUSED = -20,    /* a pointer is given for which the plan has no use: what it is for was not described */
+    RAPT_ERR_SELF_CHECK = -21 /* a kernel's bits are not those of docs/order.md: the library was not compiled as it must be */
 } rapt_status;
 
 /* One line of English for each status; never null, also for a number that is no status. */
@@ -103,7 +103,7 @@ typedef enum rapt_type {
     RAPT_F8_E4M3 =
         4, /* 4 bits of exponent, 3 of fraction, no infinities, largest 448 (Micikevicius et al. 2022, section 3: E4M3) */
     RAPT_F8_E5M2 = 5, /* the upper half of a binary16 (section 3: E5M2) */
-    RAPT_INT8 = 6,    /* -128..127 */
+    RAPT_INT8 = 6,    /* -128..127, which count as they are without k_scales or v_scales */
     /* Groups of 32 channels, so d_k or d_v must be a multiple of 32. s, m: f16, little-endian; n: a group's 32 numbers: */
     RAPT_INT4 = 7,     /* 18 bytes: s, then channels 2i and 2i + 1 in the low and the high half of byte i: s * (n - 8) */
     RAPT_INT4_MIN = 8, /* 20 bytes: s, m, the same 16 bytes: s * n + m */
@@ -133,8 +133,9 @@ typedef struct rapt_layout {
     int64_t batch_stride, head_stride, token_stride;
 } rapt_layout;
 
-/* The two usual dense layouts: [batch, head, token, channel] and [batch, token, head, channel]. Sizes that overflow give a
- * negative stride, which rapt_plan_init refuses. */
+/* The two usual dense layouts: [batch, head, token, channel] and [batch, token, head, channel]. Pages are the first one, of
+ * page_size tokens; rows of rapt_layer.h are the second one with a single head, (type, 1, tokens, channels), and weights (type,
+ * 1, out, in). Sizes that overflow give a negative stride, which rapt_plan_init refuses. */
 RAPT_API rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels);
 RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels);
 
@@ -170,9 +171,9 @@ typedef enum rapt_arith {
 
 /* Which keys are attended beyond the last column of a mask or bias that has fewer than there are positions. */
 typedef enum rapt_rest {
-    RAPT_REST_REFUSED = 0,  /* (the default) none may be beyond */
-    RAPT_REST_MASKED = 1,   /* they are masked */
-    RAPT_REST_ATTENDED = 2, /* they are attended; their bias is 0 */
+    RAPT_REST_REFUSED = 0, /* (the default) none may be beyond */
+    RAPT_REST_MASKED = 1,  /* they are masked */
+    RAPT_REST_ATTENDED = 2 /* they are attended; their bias is 0 */
 } rapt_rest;
 
 /* What rapt_args.scores receives: for debugging and teaching, since it takes memory of queries x keys, and computes all scores a
@@ -202,7 +203,8 @@ typedef void (*rapt_logits_body)(void *arg, const rapt_logits *logits);
  * token * token_stride + channel * channel_stride (bytes, any may be 0). Not both of the last two: with a token_stride, the
  * scores or the weights are multiplied; without, the query or the output. With a token_stride the factors lie as the tokens do:
  * in pages, batch_stride is the distance of two pages, and where keys are ragged it is not used. Without, b is the batch entry,
- * with pages and ragged keys, too. */
+ * with pages and ragged keys, too. Where a cache is written, factors with a token_stride are found and written, and those without
+ * must be there already. */
 typedef struct rapt_scales {
     int present; /* 0 (the default): no factors */
     int64_t batch_stride, head_stride, token_stride, channel_stride;
@@ -230,7 +232,8 @@ typedef struct rapt_desc {
     rapt_layout lse; /* [batch, heads, q_len], f32: natural log of the sum of exp(logit); -inf for a row without keys.
                         type 0 (the default): none wanted. token_stride is the distance of two queries */
     float scale;     /* factor of the scores, finite; 0 gives the mean of the attended values. NaN (the default): 1/sqrt(d_k) */
-    rapt_causal causal;   /* key j is attended by query i only if its position is at most that of the query */
+    rapt_causal causal; /* key j is attended by query i only if its position is at most that of the query. RAPT_CAUSAL_NONE is the
+                           default; a decoder wants RAPT_CAUSAL_BOTTOM_RIGHT */
     int64_t window_left;  /* ... and only if it is at most so much less; -1 (the default): unlimited */
     int64_t window_right; /* ... or at most so much more, whatever causal says; -1 (the default): unlimited */
     int64_t prefix;       /* keys of positions before it are attended whatever causal and window_right say; 0 (the default): none.
@@ -293,7 +296,8 @@ typedef struct rapt_desc {
                            0) where the key does not exist. Not with unmerged and RAPT_SCORES_WEIGHTS */
 } rapt_desc;
 
-/* Sets the defaults above, and all other sizes and layouts to 0. */
+/* Sets the defaults above, and everything else to 0. A size of 0 that was forgotten is no error where there may be none of
+ * something: then nothing is written. */
 #define rapt_desc_init(desc) rapt_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_desc_init_sized(rapt_desc *desc, size_t size);
 
@@ -382,7 +386,8 @@ typedef struct rapt_args {
 #define rapt_args_init(args) rapt_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_args_init_sized(rapt_args *args, size_t size);
 
-/* What a call with nth threads would return (rapt_run: 1); and why, as in rapt_plan_explain. */
+/* What a call with nth threads would return (rapt_run: 1); and why, as in rapt_plan_explain. Of ith, phases, tasks, barriers and
+ * the like, which are not asked for here, rapt_trace_to tells. */
 RAPT_API rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int64_t nth, char *text, size_t bytes);
 
 /* All four ways give the same bits. Errors of each: NULL, STRUCT, PLAN, SHAPE (nth, whose workspace overflows), KV_LENGTH, TABLE,
@@ -428,8 +433,9 @@ RAPT_API rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args,
 typedef struct rapt_rotary {
     int64_t channels; /* how many are rotated, from channel 0 on; even, 0 (the default): none. The others stay as they are */
     int interleaved;  /* 0 (the default): pair i is channels i and i + channels / 2 (NeoX, Llama); else 2i and 2i + 1 (GPT-J) */
-    const double *frequencies; /* [channels / 2], radians for each position, -16..16: those of rapt_rope_frequencies, scaled as
-                                  the model wants it (linear, NTK, YaRN, Llama 3). null: c and s come from a rapt_rotary_table */
+    const double *frequencies; /* [channels / 2], radians for each position, -16..16: those of rapt_rope_frequencies, which the
+                                  caller scales as the model wants it (linear, NTK, YaRN, Llama 3). null: c and s come from a
+                                  rapt_rotary_table */
     double amplitude;          /* finite; 1 (the default). Not for c and s of a table */
     int64_t offset;            /* added to every position, -RAPT_MAX_LENGTH..RAPT_MAX_LENGTH; 0 (the default) */
 } rapt_rotary;
@@ -594,15 +600,16 @@ RAPT_API rapt_status rapt_rope_explain(const rapt_rope_args *args, char *text, s
 /* ---- The step of a decoder ----------------------------------------------------------------------------------------------- */
 
 /* rapt_rope of the queries, rapt_kv_append of the new keys and values, and attention to all of them, as one call
- * (FlashAttention's flash_attn_with_kvcache): for one token, several, or a prompt. Its bits are those of the three. */
+ * (FlashAttention's flash_attn_with_kvcache): for one token, several, or a prompt. Its bits are those of the three. It is usually
+ * RAPT_CAUSAL_BOTTOM_RIGHT: with RAPT_CAUSAL_TOP_LEFT and no q_offsets, the queries of every step begin at position k_offset. */
 typedef struct rapt_decode_desc {
     size_t size; /* set by rapt_decode_desc_init, as in rapt_desc */
     /* Heads, lengths, masks, and the cache in k, v, kv_len, k_scales, v_scales, page_size, pages and table; read by
-     * rapt_decode_plan_init only. q_starts holds for the new tokens too; not with k_starts, kv_first or unmerged. */
+     * rapt_decode_plan_init only. q_starts holds for the new tokens too; not with k_starts, kv_first, kv_total or unmerged. */
     const rapt_desc *attention;
     int64_t tokens; /* new tokens of each entry, 0..RAPT_MAX_LENGTH; -1 (the default): attention.q_len. Not used with q_starts */
     rapt_layout new_k;  /* [batch, kv_heads, tokens, d_k]: RAPT_F32, RAPT_F16 or RAPT_BF16 */
-    rapt_layout new_v;  /* [batch, kv_heads, tokens, d_v]: likewise; type 0: V is not written, for it is a part of K (MLA) */
+    rapt_layout new_v;  /* [batch, kv_heads, tokens, d_v]: likewise; type 0: V is not written, as where it is a part of K (MLA) */
     rapt_rotary rotary; /* of Q, which stays in f32 then, and of the new K. Its frequencies must stay where and as they are */
 } rapt_decode_desc;
 
@@ -634,8 +641,9 @@ typedef struct rapt_decode_args {
      * their number + k_offset, and queries at q_offset and behind it (rapt_causal), as they do for masks. */
     const int32_t *positions;
     rapt_rotary_table rotary_table;
-    /* q, o, lse, masks, tables, ...; its k, v, k_scales, v_scales and workspace are not used. kv_lengths null: starts + new
-     * tokens */
+    /* q, o, lse, masks, tables, ...; its k, v, k_scales, v_scales and workspace are not used. kv_lengths are those after the step
+     * (FlashAttention's cache_seqlens are starts); null, which is the usual case: starts + new tokens. Shorter ones hide keys,
+     * and move queries whose positions are not given */
     const rapt_args *attention;
     void *workspace; /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
     size_t workspace_bytes;
@@ -699,8 +707,8 @@ RAPT_API rapt_status rapt_isa_usable(const char *name, char *missing, size_t mis
 /* "fused" or "unfused" for a kernel of that name, else null. */
 RAPT_API const char *rapt_isa_rounding(const char *name);
 
-/* Makes a kernel the process-wide choice for plans made from now on (null: back to the environment variable RAPT_ISA, or if that
- * is not set the best one that can run here). Errors: ISA_UNKNOWN, ISA_MISSING. */
+/* Makes a kernel the process-wide choice for plans made from now on (null: back to the environment variable RAPT_ISA, which is
+ * read when there is no choice yet, or if that is not set the best one that can run here). Errors: ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_isa_force(const char *name);
 
 /* The process-wide choice. If RAPT_ISA names a kernel that is unknown or cannot run, plans fail with that error, and name is

@@ -43,7 +43,8 @@ typedef struct rapt_linear_desc {
     rapt_layout y;         /* [batch, tokens] rows of out channels: likewise, rounded once, to nearest even, from f32 */
     rapt_layout residual;  /* [batch, tokens] rows of out channels: likewise; type 0 (the default): none */
     rapt_layout weight;    /* [out] rows of in channels: those types, RAPT_INT8, and RAPT_Q8_0 and RAPT_Q4_0, for which in is a
-                              multiple of 32; token_stride is the distance of two rows, batch_stride is not used */
+                              multiple of 32; they are converted to f32 as they are read, and X is never quantised. token_stride is
+                              the distance of two rows, batch_stride is not used */
     rapt_activation activation;
     const char *isa; /* as in rapt_desc */
 
@@ -243,7 +244,8 @@ typedef struct rapt_layer_args {
     void *k_cache, *v_cache;     /* where the plan has a cache: new keys and values are appended here first ... */
     float *k_scales, *v_scales;  /* (with factors, where it has them: rapt_append_desc) */
     const int32_t *starts; /* [batch] ... from this key on; null: 0. It is also the position of an entry's first token in X, Y and
-                              Z for rotary and position_table. attention.kv_lengths says how many keys there are then: starts +
+                              Z for rotary and position_table, which attention.q_offsets and k_offsets do not move: these hold
+                              for masks, biases and windows only. attention.kv_lengths says how many keys there are then: starts +
                               keys, where the new ones are the last */
     float *weights;        /* where the plan has them */
     const rapt_args *attention; /* lse, kv_lengths, masks, tables, scores, ...; its q, k, v, o, k_scales, v_scales and workspace

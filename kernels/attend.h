@@ -269,7 +269,8 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         for (int j = 0; j < RAPT_PARTIAL_SUMS; j += RAPT_VL) {
             vf sums = v_set1(0.0f);
             for (int k = j; k < RAPT_BLOCK; k += RAPT_PARTIAL_SUMS) {
-                vf weight = v_exp2_of(p, v_sub(v_load(block_scores + k), max));
+                vf score = v_load(block_scores + k); /* of -inf the weight is 0, also beside a sink that is NaN */
+                vf weight = v_select(v_lt(score, v_set1(-FLT_MAX)), v_set1(0.0f), v_exp2_of(p, v_sub(score, max)));
                 v_store(block_scores + k, weight);
                 sums = v_add(sums, weight);
             }

@@ -116,7 +116,7 @@ static rapt_status write_caches(const char *isa) {
         rapt_copy_args copy_args;
         rapt_append_desc_init(&desc), rapt_append_args_init(&args), rapt_copy_desc_init(&copy), rapt_copy_args_init(&copy_args);
         desc.kv_heads = 1, desc.tokens = TOKENS, desc.kv_len = 8, desc.d_k = CHANNELS;
-        desc.new_k = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS),
+        desc.new_k = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS);
         desc.k = rapt_layout_bshd((rapt_type)type, 1, PAGE, CHANNELS);
         desc.page_size = PAGE, desc.pages = 2, desc.table.type = RAPT_I32;
         desc.rotary.channels = CHANNELS, desc.rotary.frequencies = frequencies;

@@ -1579,7 +1579,7 @@ static void made_plans(void) {
     snprintf(want, sizeof want,
              "rapt_plan_init: scalar, exact, %s; batch 1, heads 4/2, 3 queries, 8 keys, d 8/16, types 1 1 1 to 1 causal top-left "
              "mask; "
-             "%" PRId64 " + %" PRId64 " tasks, workspace %zu + %zu a thread",
+             "%" PRId64 " + %" PRId64 " tasks of attention, workspace %zu + %zu a thread",
              info.path, info.tasks[0], info.tasks[1], info.shared_bytes, info.thread_bytes);
     tap_ok(t.lines == 1 && strcmp(t.first, want) == 0, "%s", t.first);
     t = (traces){.function = "rapt_linear_plan_init"};

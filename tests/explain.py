@@ -27,6 +27,6 @@ source, output = map(Path, sys.argv[1:])
 text = source.read_text()
 code = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
 names = {name for name in NAME.findall(code) if name not in WORDS and not name.startswith("rapt_")}
-output.write_text(f'#include "{Path(__file__).with_name("explain.h")}"\n#line 1 "{source}"\n' 
+output.write_text(f'#include "{Path(__file__).with_name("explain.h")}"\n#line 1 "{source}"\n'
                   + STATUS.sub(r"EXPLAIN_SITE(0, (rapt_status), \1)", CALL.sub(mark, text))
                   + "".join(f'EXPLAIN_NAME({number}, "{name}")\n' for number, name in enumerate(sorted(names))))

@@ -40,7 +40,7 @@ static void *call(void *arg) {
     return NULL;
 }
 
-/* Unless null, whoever asks for RAPT_ISA waits twice: that he is there, and that he may go on. */
+/* Unless null, a thread that asks for RAPT_ISA waits twice: to tell that it is there, and to be let go on. */
 static pthread_barrier_t *inside;
 
 char *__real_getenv(const char *);

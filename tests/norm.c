@@ -120,15 +120,21 @@ static bool plain_problem(const char *isa, uint64_t *h) {
 
 /* Both normalisations, with sums and statistics. Rows of more than 2048 channels are converted in parts. */
 static bool sum_problem(const char *isa, uint64_t *h) {
-    norm n = {.batch = ONE_OF(1, 2), .rms = one_in(2)};
-    n.tokens = ONE_OF(0, 1, 3, 7), n.channels = ONE_OF(1, 15, 16, 33, 384, 1000, 2047, 2048, 2049, 4100);
+    norm n = {.batch = ONE_OF(1, 2)}; /* compilers differ in the order in which they would draw in one expression */
+    n.rms = one_in(2), n.tokens = ONE_OF(0, 1, 3, 7), n.channels = ONE_OF(1, 15, 16, 33, 384, 1000, 2047, 2048, 2049, 4100);
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
     draw_rows(&n, gap);
-    if (!one_in(4)) n.residual = random_rows(random_float_type(), n.batch, n.tokens, n.channels, one_in(2) ? 0 : 3, 1.0f);
+    if (!one_in(4)) {
+        gap = one_in(2) ? 0 : 3;
+        n.residual = random_rows(random_float_type(), n.batch, n.tokens, n.channels, gap, 1.0f);
+    }
     n.sum_place = (sum_place)below(4);
     if (n.sum_place == SUM_AS_RESIDUAL && !n.residual.memory) n.sum_place = SUM_AS_X;
     if (n.sum_place == SUM_AS_X && n.in_place) n.sum_place = SUM_OWN;
-    if (n.sum_place == SUM_OWN) n.sum = new_rows(random_float_type(), n.batch, n.tokens, n.channels, one_in(2) ? 0 : 5);
+    if (n.sum_place == SUM_OWN) {
+        gap = one_in(2) ? 0 : 5;
+        n.sum = new_rows(random_float_type(), n.batch, n.tokens, n.channels, gap);
+    }
     if (!n.rms && one_in(2)) n.mean = new_floats(n.batch * n.tokens);
     if (one_in(2)) n.inverse = new_floats(n.batch * n.tokens);
     bool ok = agrees(&n, isa, h);

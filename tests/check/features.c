@@ -382,6 +382,7 @@ static void add_scores(problem *p, uint64_t *random, int64_t n) {
     if (n % 5 == 4) p->k_grain = (grain)draw_below(random, GRAINS);
     if (n % 6 == 5) problem_integer(p);
     if (n % 7 == 3) p->data = (data)draw_below(random, DATA_KINDS);
+    if (n % 8 == 7) p->desc.sinks.type = RAPT_F32, p->nan_sinks = true; /* what is masked has weight 0 even then */
 }
 
 static void add_scale_zero(problem *p, uint64_t *random, int64_t n) {

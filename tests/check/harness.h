@@ -169,6 +169,7 @@ typedef struct problem {
     bool ragged_queries, ragged_keys; /* desc.q_len and kv_len are then the most that an entry has */
     bool ring;
     enum { TABLE_MATRIX, TABLE_CSR, TABLE_LAST_PAGE } table; /* if desc.page_size is set */
+    bool nan_sinks;                                          /* about half of them */
     bool nan_masked; /* what no query attends is NaN: keys, values, their factors, biases */
 } problem;
 

@@ -530,7 +530,8 @@ static const void *create_numbers(check *c, subject *s, const problem *p, extra 
         for (int64_t h = 0; h < s->desc.heads; h++) {
             uint64_t random =
                 hash_index(p->data_seed ^ (uint64_t)e, p->same[e] & SAME_BATCH ? 0 : b, p->same[e] & SAME_HEADS ? 0 : h, 0, 0);
-            const float sink = draw_below(&random, 6) ? 4 * draw_normal(&random) : -INFINITY;
+            const float drawn = draw_below(&random, 6) ? 4 * draw_normal(&random) : -INFINITY;
+            const float sink = p->nan_sinks && draw_below(&random, 2) ? NAN : drawn;
             reference_store(l->type, reference_at(base, l, b, h, 0), e == EXTRA_SLOPES ? DRAW_OF(&random, slopes) : sink);
         }
     }
