@@ -142,14 +142,17 @@ static int64_t row_bytes(rapt_type type, int64_t elements) {
 
 __extension__ typedef __int128 int128;
 
-/* Strides are not negative, and the last byte can be addressed: in 128 bits, where nothing overflows. */
+/* Strides that are used are not negative, and the last byte can be addressed: in 128 bits, where nothing overflows. */
 static void require_fits(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t row) {
-    if (batch == 0 || heads == 0 || tokens == 0) return;
-    const int128 span = (int128)(batch - 1) * (batch > 1 ? l->batch_stride : 0) +
-                        (int128)(heads - 1) * (heads > 1 ? l->head_stride : 0) +
-                        (int128)(tokens - 1) * (tokens > 1 ? l->token_stride : 0) + row;
-    require(row >= 0 && l->batch_stride >= 0 && l->head_stride >= 0 && l->token_stride >= 0 && span <= PTRDIFF_MAX,
-            "a tensor that does not fit was accepted");
+    if (batch == 0 || heads == 0 || tokens == 0 || row == 0) return;
+    const int64_t lengths[] = {batch, heads, tokens}, strides[] = {l->batch_stride, l->head_stride, l->token_stride};
+    int128 span = row;
+    for (int i = 0; i < 3; i++) {
+        if (lengths[i] == 1) continue;
+        require(strides[i] >= 0, "a negative stride was accepted");
+        span += (int128)(lengths[i] - 1) * strides[i];
+    }
+    require(row >= 0 && span <= PTRDIFF_MAX, "a tensor that does not fit was accepted");
 }
 
 static void require_sound(const rapt_plan *plan, const rapt_desc *d) {
