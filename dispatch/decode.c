@@ -116,13 +116,8 @@ rapt_status rapt_decode_explain(const rapt_decode_desc *desc, char *text, size_t
 }
 
 static const full_decode *read_plan(rapt_report *r, const rapt_decode_plan *opaque, rapt_status *status) {
-    const full_decode *p = (const full_decode *)(const void *)opaque;
-    if (!p) *status = rapt_refuse_null(r, "plan", "there is no plan");
-    else if (p->made != DECODE_MADE)
-        *status = rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was not made by rapt_decode_plan_init of this version",
-                              (const void *)opaque);
-    else *status = RAPT_OK;
-    return p;
+    *status = rapt_check_plan(r, opaque, DECODE_MADE, "rapt_decode_plan_init");
+    return (const full_decode *)(const void *)opaque;
 }
 
 static rapt_status workspace_of(rapt_report *r, const full_decode *p, int64_t nth, size_t *bytes) {
@@ -299,44 +294,44 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     rapt_append_share(&c->append, ith, nth);
 }
 
-static rapt_work work_of(const decode_call *c) { return (rapt_work){c, 1 + c->attention.plan->phases, share}; }
+static rapt_status start_work(rapt_report *r, decode_call *c, const rapt_decode_plan *plan, const rapt_decode_args *args,
+                              int64_t nth, rapt_work *w) {
+    rapt_status status = start_call(r, c, plan, args, nth);
+    if (status == RAPT_OK) *w = (rapt_work){c, 1 + c->attention.plan->phases, share};
+    return status;
+}
 
 rapt_status rapt_decode_run(const rapt_decode_plan *plan, const rapt_decode_args *args) {
     rapt_report r = rapt_report_of("rapt_decode_run");
     decode_call c;
-    rapt_status status = start_call(&r, &c, plan, args, 1);
-    if (status != RAPT_OK) return status;
-    const rapt_work w = work_of(&c);
-    rapt_work_alone(&w);
-    return RAPT_OK;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, 1, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
 }
 
 rapt_status rapt_decode_run_parallel(const rapt_decode_plan *plan, const rapt_decode_args *args, int64_t nth,
                                      rapt_parallel_for parallel_for, void *pool) {
     rapt_report r = rapt_report_of("rapt_decode_run_parallel");
     decode_call c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    const rapt_work w = work_of(&c);
-    return rapt_work_parallel(&r, &w, nth, parallel_for, pool);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
 }
 
 rapt_status rapt_decode_run_share(const rapt_decode_plan *plan, const rapt_decode_args *args, int64_t ith, int64_t nth,
                                   rapt_barrier barrier, void *barrier_arg) {
     rapt_report r = rapt_report_of("rapt_decode_run_share");
     decode_call c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    const rapt_work w = work_of(&c);
-    return rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg) : status;
 }
 
 rapt_status rapt_decode_run_phase(const rapt_decode_plan *plan, const rapt_decode_args *args, int phase, int64_t ith,
                                   int64_t nth) {
     rapt_report r = rapt_report_of("rapt_decode_run_phase");
     decode_call c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    const rapt_work w = work_of(&c);
-    return rapt_work_phase(&r, &w, phase, ith, nth);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, phase, ith, nth) : status;
 }

@@ -342,13 +342,8 @@ rapt_status rapt_layer_explain(const rapt_layer_desc *desc, char *text, size_t b
 }
 
 static const full_layer *read_plan(rapt_report *r, const rapt_layer_plan *opaque, rapt_status *status) {
-    const full_layer *p = (const full_layer *)(const void *)opaque;
-    if (!p) *status = rapt_refuse_null(r, "plan", "there is no plan");
-    else if (p->made != LAYER_MADE)
-        *status = rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was not made by rapt_layer_plan_init of this version",
-                              (const void *)opaque);
-    else *status = RAPT_OK;
-    return p;
+    *status = rapt_check_plan(r, opaque, LAYER_MADE, "rapt_layer_plan_init");
+    return (const full_layer *)(const void *)opaque;
 }
 
 /* ---- Phases -------------------------------------------------------------------------------------------------------------- */
@@ -707,43 +702,43 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     }
 }
 
-static rapt_work work_of(const layer_call *c) { return (rapt_work){c, phase_count(c->p), share}; }
+static rapt_status start_work(rapt_report *r, layer_call *c, const rapt_layer_plan *plan, const rapt_layer_args *args,
+                              int64_t nth, rapt_work *w) {
+    rapt_status status = start_call(r, c, plan, args, nth);
+    if (status == RAPT_OK) *w = (rapt_work){c, phase_count(c->p), share};
+    return status;
+}
 
 rapt_status rapt_layer_run(const rapt_layer_plan *plan, const rapt_layer_args *args) {
     rapt_report r = rapt_report_of("rapt_layer_run");
     layer_call c;
-    rapt_status status = start_call(&r, &c, plan, args, 1);
-    if (status != RAPT_OK) return status;
-    const rapt_work w = work_of(&c);
-    rapt_work_alone(&w);
-    return RAPT_OK;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, 1, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
 }
 
 rapt_status rapt_layer_run_parallel(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t nth,
                                     rapt_parallel_for parallel_for, void *pool) {
     rapt_report r = rapt_report_of("rapt_layer_run_parallel");
     layer_call c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    const rapt_work w = work_of(&c);
-    return rapt_work_parallel(&r, &w, nth, parallel_for, pool);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
 }
 
 rapt_status rapt_layer_run_share(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t ith, int64_t nth,
                                  rapt_barrier barrier, void *barrier_arg) {
     rapt_report r = rapt_report_of("rapt_layer_run_share");
     layer_call c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    const rapt_work w = work_of(&c);
-    return rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg) : status;
 }
 
 rapt_status rapt_layer_run_phase(const rapt_layer_plan *plan, const rapt_layer_args *args, int phase, int64_t ith, int64_t nth) {
     rapt_report r = rapt_report_of("rapt_layer_run_phase");
     layer_call c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    const rapt_work w = work_of(&c);
-    return rapt_work_phase(&r, &w, phase, ith, nth);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, phase, ith, nth) : status;
 }

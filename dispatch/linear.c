@@ -86,13 +86,8 @@ rapt_status rapt_linear_explain(const rapt_linear_desc *desc, char *text, size_t
 }
 
 static const full_linear *read_plan(rapt_report *r, const rapt_linear_plan *opaque, rapt_status *status) {
-    const full_linear *p = (const full_linear *)(const void *)opaque;
-    if (!p) *status = rapt_refuse_null(r, "plan", "there is no plan");
-    else if (p->made != LINEAR_MADE)
-        *status = rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was not made by rapt_linear_plan_init of this version",
-                              (const void *)opaque);
-    else *status = RAPT_OK;
-    return p;
+    *status = rapt_check_plan(r, opaque, LINEAR_MADE, "rapt_linear_plan_init");
+    return (const full_linear *)(const void *)opaque;
 }
 
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */

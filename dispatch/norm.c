@@ -44,7 +44,7 @@ static rapt_status check_memory(rapt_report *r, const norm_call *c) {
     m.status = rapt_measure_tokens(r, "x", &a->x, RAPT_FLOATS, a->batch, a->tokens, a->channels, false, &x_bytes);
     if (m.status == RAPT_OK)
         m.status = rapt_measure_tokens(r, "y", &a->y, RAPT_FLOATS, a->batch, a->tokens, a->channels, true, &y_bytes);
-    int x = rapt_reads(&m, "from", a->from, x_bytes), y = rapt_writes(&m, "to", a->to, y_bytes), residual = -1;
+    int x = rapt_reads(&m, "from", a->from, x_bytes), y = rapt_writes(&m, "to", a->to, y_bytes), residual = RAPT_NO_REGION;
     if (rapt_same_rows(&a->x, &a->y)) rapt_may_be(&m, y, x);
     if (a->residual.type) {
         if (m.status == RAPT_OK)
@@ -116,7 +116,7 @@ static rapt_status run_parallel(const char *name, bool rms, const rapt_norm_args
     norm_call c;
     rapt_status status = start_norm(&r, &c, rms, args);
     const rapt_work w = {&c, 1, share};
-    if (status == RAPT_OK && nth < 1) status = rapt_check_thread(&r, 0, nth);
+    if (status == RAPT_OK) status = rapt_check_thread(&r, 0, nth);
     return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
 }
 

@@ -30,13 +30,8 @@ rapt_status rapt_read_desc(rapt_report *r, const char *what, rapt_desc *to, cons
 }
 
 const full_plan *rapt_read_plan(rapt_report *r, const rapt_plan *opaque, rapt_status *status) {
-    const full_plan *p = plan_of(opaque);
-    if (!opaque) *status = rapt_refuse_null(r, "plan", "there is no plan");
-    else if (!p)
-        *status =
-            rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was not made by rapt_plan_init of this version", (const void *)opaque);
-    else *status = RAPT_OK;
-    return p;
+    *status = rapt_check_plan(r, opaque, PLAN_MADE, "rapt_plan_init");
+    return plan_of(opaque);
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -59,12 +59,9 @@ enum { PLAN_WORDS = 192 };
 _Static_assert(sizeof(full_plan) <= PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 _Static_assert(sizeof(entry_start) == 16, "RAPT_PLAN_BYTES");
 
-static inline const full_plan *plan_of(const rapt_plan *opaque) {
-    const full_plan *p = (const full_plan *)(const void *)opaque;
-    return p && p->made == PLAN_MADE ? p : NULL;
-}
+static inline const full_plan *plan_of(const rapt_plan *opaque) { return (const full_plan *)(const void *)opaque; }
 
-/* The plan of a call, or null after a report. Errors: NULL, PLAN. */
+/* The plan of a call, which it is if status says so. Errors: NULL, PLAN. */
 const full_plan *rapt_read_plan(rapt_report *r, const rapt_plan *opaque, rapt_status *status);
 
 /* A plan in memory of the caller's. */

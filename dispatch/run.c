@@ -368,9 +368,9 @@ static int64_t stored_end(const full_plan *p, int64_t entry) {
     return p->k_starts || end < p->kv_total ? end : p->kv_total;
 }
 
-/* The scores of a task's rows and chunks: the same attention again, with what is not wanted in them taken out, whose own results
- * go nowhere. */
-static void leave_scores(const rapt_attention *c, const place *at, const rapt_task *task, int64_t head, int64_t chunk0) {
+/* Writes the scores of a task's rows and chunks: it attends a second time, without what the stage leaves out, and throws the
+ * other results away. */
+static void attend_for_scores(const rapt_attention *c, const place *at, const rapt_task *task, int64_t head, int64_t chunk0) {
     const full_plan *p = c->plan;
     rapt_problem problem = p->problem;
     rapt_task t = *task;
@@ -458,7 +458,7 @@ static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_
     if (problem->page_size)
         t.table =
             offset_by(table_of(p, args, entry), kv_head * problem->table.head_stride + token0 * problem->table.token_stride);
-    if (p->bytes.scores) leave_scores(c, at, &t, head, chunk0);
+    if (p->bytes.scores) attend_for_scores(c, at, &t, head, chunk0);
     if (problem->unmerged) {
         t.states = (char *)args->states + query_offset(p, &problem->states, entry) + head * problem->states.head_stride +
                    chunk0 * problem->state_stride;
@@ -539,45 +539,45 @@ void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nt
 
 /* ---- The ways to run ----------------------------------------------------------------------------------------------------- */
 
-static rapt_work work_of(const rapt_attention *c) { return (rapt_work){c, c->plan->phases, rapt_attend_share}; }
+static rapt_status start_work(rapt_report *r, rapt_attention *c, const rapt_plan *plan, const rapt_args *args, int64_t nth,
+                              rapt_work *w) {
+    rapt_status status = start_call(r, c, plan, args, nth);
+    if (status == RAPT_OK) *w = (rapt_work){c, c->plan->phases, rapt_attend_share};
+    return status;
+}
 
 rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args) {
     rapt_report r = rapt_report_of("rapt_run");
     rapt_attention c;
-    rapt_status status = start_call(&r, &c, plan, args, 1);
-    if (status != RAPT_OK) return status;
-    rapt_work w = work_of(&c);
-    rapt_work_alone(&w);
-    return RAPT_OK;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, 1, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
 }
 
 rapt_status rapt_run_parallel(const rapt_plan *plan, const rapt_args *args, int64_t nth, rapt_parallel_for parallel_for,
                               void *pool) {
     rapt_report r = rapt_report_of("rapt_run_parallel");
     rapt_attention c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    rapt_work w = work_of(&c);
-    return rapt_work_parallel(&r, &w, nth, parallel_for, pool);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
 }
 
 rapt_status rapt_run_share(const rapt_plan *plan, const rapt_args *args, int64_t ith, int64_t nth, rapt_barrier barrier,
                            void *barrier_arg) {
     rapt_report r = rapt_report_of("rapt_run_share");
     rapt_attention c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    rapt_work w = work_of(&c);
-    return rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg) : status;
 }
 
 rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args, int phase, int64_t ith, int64_t nth) {
     rapt_report r = rapt_report_of("rapt_run_phase");
     rapt_attention c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    if (status != RAPT_OK) return status;
-    rapt_work w = work_of(&c);
-    return rapt_work_phase(&r, &w, phase, ith, nth);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, phase, ith, nth) : status;
 }
 
 rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot) {

@@ -55,3 +55,10 @@ rapt_status rapt_check_plan_memory(rapt_report *r, const void *plan, size_t byte
         return rapt_refuse(r, RAPT_ERR_ALIGNMENT, "plan = %p: not aligned to %d bytes", plan, (int)_Alignof(uint64_t));
     return RAPT_OK;
 }
+
+rapt_status rapt_check_plan(rapt_report *r, const void *plan, uint64_t made, const char *maker) {
+    if (!plan) return rapt_refuse_null(r, "plan", "there is no plan");
+    if ((uintptr_t)plan % _Alignof(uint64_t) || *(const uint64_t *)plan != made)
+        return rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was not made by %s of this version", plan, maker);
+    return RAPT_OK;
+}

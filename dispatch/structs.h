@@ -25,4 +25,7 @@ rapt_status rapt_write_struct(rapt_report *r, const char *what, void *to, const 
 /* Memory of the caller's for a plan. Errors: NULL, STRUCT, ALIGNMENT. */
 rapt_status rapt_check_plan_memory(rapt_report *r, const void *plan, size_t bytes, size_t needed);
 
+/* A plan of the caller's, which begins with what its maker put there. Errors: NULL, PLAN. */
+rapt_status rapt_check_plan(rapt_report *r, const void *plan, uint64_t made, const char *maker);
+
 #endif

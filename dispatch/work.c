@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "work.h"
 
-void rapt_work_alone(const rapt_work *w) {
+rapt_status rapt_work_alone(const rapt_work *w) {
     for (int phase = 0; phase < w->phases; phase++) w->share(w->call, phase, 0, 1, NULL);
+    return RAPT_OK;
 }
 
 typedef struct parallel_phase {

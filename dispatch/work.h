@@ -15,7 +15,7 @@ typedef struct rapt_work {
     void (*share)(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next);
 } rapt_work;
 
-void rapt_work_alone(const rapt_work *w);
+rapt_status rapt_work_alone(const rapt_work *w); /* RAPT_OK */
 rapt_status rapt_work_parallel(rapt_report *r, const rapt_work *w, int64_t nth, rapt_parallel_for parallel_for, void *pool);
 rapt_status rapt_work_share(rapt_report *r, const rapt_work *w, int64_t ith, int64_t nth, rapt_barrier barrier,
                             void *barrier_arg);

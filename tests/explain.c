@@ -430,6 +430,8 @@ static size_t least_bytes(rapt_status (*init)(void)) {
         REFUSED(function, give.object = NULL, NULL, "plan = null: there is no plan");                                            \
         REFUSED(function, give.object = (void *)workspace, PLAN, "plan = %p: was not made by " maker " of this version",         \
                 (void *)workspace);                                                                                              \
+        REFUSED(function, give.object = (void *)(workspace + 4), PLAN, "plan = %p: was not made by " maker " of this version",   \
+                (void *)(workspace + 4));                                                                                        \
     } while (0)
 #define TRACED_PLANS(function, object, maker)                                                                                    \
     do {                                                                                                                         \
