@@ -4,6 +4,7 @@
  *     LTOKENS-INxOUT, -silu, -swiglu     maps, with SiLU behind them, with a gate of as many weights again; TYPE is that of the
  *                                        weights, X and Y are f32
  *     MHA-WIDTH                          the layer, of 12 heads, in f32
+ *     LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y
  *     RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added before, with their sum as an output;
  *                                        TYPE is that of all of them
  *
@@ -19,7 +20,7 @@
 #include "rapt_layer.h"
 #include "shim.h"
 
-typedef enum kind { MAP, GATED, LAYER, NORM, SUM_AND_NORM } kind;
+typedef enum kind { MAP, GATED, LAYER, LAYER_NORM, RMS_NORM, SUM_AND_RMS_NORM } kind;
 
 typedef struct layer_case {
     const char *name;
@@ -33,23 +34,24 @@ enum { HEADS = 12 };
 
 /* clang-format off */
 static const layer_case cases[] = {
-    {"L128-384x384",         128,  384,  384, MAP,          RAPT_ACTIVATION_NONE, false},
-    {"L128-768x768",         128,  768,  768, MAP,          RAPT_ACTIVATION_NONE, false},
-    {"L128-4096x4096",       128, 4096, 4096, MAP,          RAPT_ACTIVATION_NONE, false},
-    {"L512-384x1536",        512,  384, 1536, MAP,          RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072",        512,  768, 3072, MAP,          RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072-silu",   512,  768, 3072, MAP,          RAPT_SILU,            false},
-    {"L512-768x3072-swiglu", 512,  768, 3072, GATED,        RAPT_SILU,            false},
-    {"L512-4096x4096",       512, 4096, 4096, MAP,          RAPT_ACTIVATION_NONE, false},
-    {"L1-384x384",             1,  384,  384, MAP,          RAPT_ACTIVATION_NONE, true},
-    {"L1-768x768",             1,  768,  768, MAP,          RAPT_ACTIVATION_NONE, true},
-    {"L1-4096x4096",           1, 4096, 4096, MAP,          RAPT_ACTIVATION_NONE, true},
-    {"L1-4096x4096-swiglu",    1, 4096, 4096, GATED,        RAPT_SILU,            true},
-    {"L4-4096x4096",           4, 4096, 4096, MAP,          RAPT_ACTIVATION_NONE, true},
-    {"MHA-768",              512,  768,  768, LAYER,        RAPT_ACTIVATION_NONE, false},
-    {"MHA-384",              128,  384,  384, LAYER,        RAPT_ACTIVATION_NONE, false},
-    {"RMS512-4096",          512, 4096, 4096, NORM,         RAPT_ACTIVATION_NONE, false},
-    {"RMS512-4096-residual", 512, 4096, 4096, SUM_AND_NORM, RAPT_ACTIVATION_NONE, false},
+    {"L128-384x384",         128,  384,  384, MAP,              RAPT_ACTIVATION_NONE, false},
+    {"L128-768x768",         128,  768,  768, MAP,              RAPT_ACTIVATION_NONE, false},
+    {"L128-4096x4096",       128, 4096, 4096, MAP,              RAPT_ACTIVATION_NONE, false},
+    {"L512-384x1536",        512,  384, 1536, MAP,              RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072",        512,  768, 3072, MAP,              RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072-silu",   512,  768, 3072, MAP,              RAPT_SILU,            false},
+    {"L512-768x3072-swiglu", 512,  768, 3072, GATED,            RAPT_SILU,            false},
+    {"L512-4096x4096",       512, 4096, 4096, MAP,              RAPT_ACTIVATION_NONE, false},
+    {"L1-384x384",             1,  384,  384, MAP,              RAPT_ACTIVATION_NONE, true},
+    {"L1-768x768",             1,  768,  768, MAP,              RAPT_ACTIVATION_NONE, true},
+    {"L1-4096x4096",           1, 4096, 4096, MAP,              RAPT_ACTIVATION_NONE, true},
+    {"L1-4096x4096-swiglu",    1, 4096, 4096, GATED,            RAPT_SILU,            true},
+    {"L4-4096x4096",           4, 4096, 4096, MAP,              RAPT_ACTIVATION_NONE, true},
+    {"MHA-768",              512,  768,  768, LAYER,            RAPT_ACTIVATION_NONE, false},
+    {"MHA-384",              128,  384,  384, LAYER,            RAPT_ACTIVATION_NONE, false},
+    {"LN512-4096",           512, 4096, 4096, LAYER_NORM,       RAPT_ACTIVATION_NONE, false},
+    {"RMS512-4096",          512, 4096, 4096, RMS_NORM,         RAPT_ACTIVATION_NONE, false},
+    {"RMS512-4096-residual", 512, 4096, 4096, SUM_AND_RMS_NORM, RAPT_ACTIVATION_NONE, false},
 };
 /* clang-format on */
 
@@ -80,7 +82,7 @@ typedef struct session {
     float *scales; /* of rows of weights, and of the gate's; normalisation's weights */
 } session;
 
-static bool norm(const layer_case *c) { return c->kind >= NORM; }
+static bool norm(const layer_case *c) { return c->kind >= LAYER_NORM; }
 
 static rapt_layout rows(rapt_type type, int64_t tokens, int64_t channels) { return rapt_layout_bshd(type, 1, tokens, channels); }
 
@@ -121,7 +123,7 @@ static void describe_norm(session *s, const layer_job *j) {
     a->tokens = c->tokens, a->channels = c->in, a->isa = j->isa;
     a->x = a->y = rows(types[j->type].type, c->tokens, c->in);
     a->from = s->x, a->to = s->y, a->weight = s->scales;
-    if (c->kind != SUM_AND_NORM) return;
+    if (c->kind != SUM_AND_RMS_NORM) return;
     a->residual = a->sum = a->x;
     a->residual_from = s->weights, a->sum_to = (char *)s->weights + rapt_row_bytes(types[j->type].type, c->tokens * c->in);
 }
@@ -144,8 +146,9 @@ static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
 
 static rapt_status run(session *s, const layer_case *c, const char *weights, size_t weight_bytes) {
     if (norm(c)) {
-        if (s->threads == 1) return rapt_rms_norm(&s->norm_args, 0, 1);
-        return rapt_rms_norm_parallel(&s->norm_args, s->threads, rapt_pool_for, s->pool);
+        const bool rms = c->kind != LAYER_NORM;
+        if (s->threads == 1) return (rms ? rapt_rms_norm : rapt_layer_norm)(&s->norm_args, 0, 1);
+        return (rms ? rapt_rms_norm_parallel : rapt_layer_norm_parallel)(&s->norm_args, s->threads, rapt_pool_for, s->pool);
     }
     if (c->kind == LAYER) return rapt_layer_run_parallel(&s->layer, &s->layer_args, s->threads, rapt_pool_for, s->pool);
     s->linear_args.weight = weights;
@@ -158,7 +161,7 @@ static rapt_status run(session *s, const layer_case *c, const char *weights, siz
 static double work_of(const layer_case *c, rapt_type type, size_t weight_bytes) {
     const double maps = 2.0 * (double)c->tokens * (double)weight_rows(c) * (double)c->in;
     const double pairs = 4.0 * (double)c->tokens * (double)c->tokens * (double)c->in;
-    if (norm(c)) return (double)(rapt_row_bytes(type, c->tokens * c->in) * (c->kind == NORM ? 2 : 4));
+    if (norm(c)) return (double)(rapt_row_bytes(type, c->tokens * c->in) * (c->kind == SUM_AND_RMS_NORM ? 4 : 2));
     return c->memory ? (double)weight_bytes : c->kind == LAYER ? maps + pairs : maps;
 }
 

@@ -22,6 +22,7 @@ WHAT = {
     "F-D1": "D1, to compare with", "F-D1-paged": "D1 in pages of 16", "F-D3": "D3, to compare with", "F-D3-paged": "D3 in pages of 16",
     "MHA-768": "the layer: 512 tokens, 12 heads", "MHA-384": "the layer: 128 tokens, 12 heads",
     "C-pages": "128 pages of 16 tokens copied, H 8, d 128", "C-shift": "2048 tokens moved by 16, H 8, d 128",
+    "LN512-4096": "layer normalisation, 512 tokens of 4096 channels",
     "RMS512-4096": "RMS normalisation, 512 tokens of 4096 channels", "RMS512-4096-residual": "the same with a residual",
     "F-mla16": "MLA decode, H 16, 8192 keys, d 576/512", "F-mla128": "MLA decode, H 128, 8192 keys, d 576/512",
 }

@@ -908,23 +908,24 @@ float reference_map(bool fused, const float *x, const float *w, int64_t channels
     return total + 0.0f; /* of zeros, +0 */
 }
 
-static float sum_of(bool fused, const float *z, int64_t channels, float mean, float rest, bool squares) {
+static float mean_of(bool fused, const float *z, int64_t channels, float from, bool squares) {
     float sums[PARTIAL_SUMS] = {0};
     for (int64_t i = 0; i < channels; i++) {
-        const float d = (z[i] - mean) - rest, sum = sums[i % PARTIAL_SUMS];
-        sums[i % PARTIAL_SUMS] = squares ? reference_multiply_add(fused, d, d, sum) : sum + d;
+        const float x = z[i] - from, sum = sums[i % PARTIAL_SUMS];
+        sums[i % PARTIAL_SUMS] = squares ? reference_multiply_add(fused, x, x, sum) : sum + x;
     }
-    return total_of(sums, 0.0f);
+    return total_of(sums, 0.0f) / (float)channels;
 }
 
 void reference_normalise(bool fused, bool rms, const float *z, int64_t channels, float epsilon, const float *weight,
                          const float *bias, float *y, float *mean, float *inverse_deviation) {
-    const float n = (float)channels, m = rms ? 0.0f : sum_of(fused, z, channels, 0.0f, 0.0f, false) / n,
-                rest = rms ? 0.0f : sum_of(fused, z, channels, m, 0.0f, false) / n,
-                factor = 1.0f / sqrtf(sum_of(fused, z, channels, m, rest, true) / n + epsilon);
+    const float m = rms ? 0.0f : mean_of(fused, z, channels, 0.0f, false),
+                error = rms ? 0.0f : mean_of(fused, z, channels, m, false), squares = mean_of(fused, z, channels, m, true),
+                difference = rms ? squares : reference_multiply_add(fused, -error, error, squares),
+                factor = 1.0f / sqrtf((difference < 0.0f ? 0.0f : difference) + epsilon);
     for (int64_t i = 0; i < channels; i++)
-        y[i] = reference_multiply_add(fused, ((z[i] - m) - rest) * factor, weight ? weight[i] : 1.0f, bias ? bias[i] : 0.0f);
-    if (mean) *mean = m + rest;
+        y[i] = reference_multiply_add(fused, ((z[i] - m) - error) * factor, weight ? weight[i] : 1.0f, bias ? bias[i] : 0.0f);
+    if (mean) *mean = m + error;
     *inverse_deviation = factor;
 }
 
@@ -971,20 +972,19 @@ reference_value reference_activation(rapt_activation activation, reference_value
 void reference_normalised(bool rms, const float *z, int64_t channels, float epsilon, const float *weight, const float *bias,
                           reference_value *y, reference_value *mean, reference_value *inverse_deviation) {
     const double n = (double)channels, gamma = gamma_n(ceil(n / PARTIAL_SUMS) + PARTIAL_SUMS + 2);
-    double m = 0, size = 0, v = 0, wrong = 0;
-    for (int64_t i = 0; i < channels && !rms; i++) m += z[i] / n;
+    double m = 0, reach = 0, size = 0, v = 0;
+    for (int64_t i = 0; i < channels && !rms; i++) m += z[i] / n, reach += fabs(z[i]) / n;
     for (int64_t i = 0; i < channels && !rms; i++) size += fabs(z[i] - m) / n;
+    const double first = gamma * reach, both = gamma * (size + first);
     for (int64_t i = 0; i < channels; i++) {
-        const double d = z[i] - m, e = rms ? 0 : gamma * size + 2 * u * (fabs(d) + fabs(d));
-        y[i] = (reference_value){d, e};
+        const double d = z[i] - m;
+        y[i] = (reference_value){d, rms ? 0 : both + 2 * u * (fabs(d) + first)};
         v += d * d / n;
-        wrong += (2 * fabs(d) * e + e * e) / n;
     }
-    wrong += gamma * (v + wrong);
-    const double factor = 1 / sqrt(v + epsilon), least = 1 / sqrt(v + wrong + epsilon),
-                 most = 1 / sqrt(fmax(v - wrong, 0) + epsilon);
+    const double wrong = (gamma + 4 * u) * (v + first * first) + 2 * both * (first + both), factor = 1 / sqrt(v + epsilon),
+                 least = 1 / sqrt(v + wrong + epsilon), most = 1 / sqrt(fmax(v - wrong, 0) + epsilon);
     *inverse_deviation = (reference_value){factor, fmax(factor - least, most - factor) + 3 * u * most};
-    if (mean) *mean = rounded(m, gamma * size);
+    if (mean) *mean = rounded(m, both);
     for (int64_t i = 0; i < channels; i++) {
         const reference_value w = {weight ? weight[i] : 1, 0}, b = {bias ? bias[i] : 0, 0};
         y[i] = reference_sum(reference_product(reference_product(y[i], *inverse_deviation), w), b);

@@ -143,10 +143,11 @@ void reference_normalise(bool fused, bool rms, const float *z, int64_t channels,
  *   a sum or product of f32   the errors of both, and u of the result
  *   a map of n channels       gamma_k sum |x w| with k = min(n, 1024) / 16, rounded up, + 16 for each part, one more unfused
  *   an activation             its own error (docs/numerics.md), and the argument's times its largest slope, 1.13
- *   normalisation             with k = n / 16, rounded up, + 18: the mean's two parts are off by gamma_k of the mean of
- *                             |z - mean|, so a deviation d by e = that + 2 u (|z - mean| + |d|); the variance v by r = the mean
- *                             of 2 |d| e + e^2, and gamma_k (v + r); 1 / sqrt(v + epsilon) by the difference at these ends and
- *                             3 u */
+ *   normalisation             with k = n / 16, rounded up, + 18: the mean's first part is off by f = gamma_k of the mean of
+ *                             |z|, both are by b = gamma_k (the mean of |z - mean| + f), so a deviation d by b + 2 u (|d| + f);
+ *                             the variance v by (gamma_k + 4 u) (v + f^2) + 2 b (f + b), being a difference of the mean of
+ *                             (z - first part)^2 and the square of the second; 1 / sqrt(v + epsilon) by the difference at these
+ *                             ends and 3 u */
 typedef struct reference_value {
     double value, bound;
 } reference_value;
