@@ -11,7 +11,7 @@
  *     F-...             features, each beside the plain case that it is to be compared with: see the table
  *     T1-run, T1-plan   a small call on a ready plan, and with its plan
  *     T1-empty          T1-run with a key length of 0, which leaves all that a call does beside its keys: it validates, scales
- *                       the query, folds a chunk, divides and writes the row. So T1-empty is what a call costs above the
+ *                       the query, merges a chunk, divides and writes the row. So T1-empty is what a call costs above the
  *                       arithmetic, which is T1-run less T1-empty
  *
  * TYPE is that of all tensors, or, where it is one of caches only, that of K and V, Q and O being f32; int8 has a scale for each
@@ -61,8 +61,8 @@ typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY, STEP } timed;
 typedef enum arrangement { HEAD_MAJOR, TOKEN_MAJOR, INTERLEAVED, POWER_OF_TWO, ARRANGEMENTS } arrangement;
 static const char *const arrangement_names[ARRANGEMENTS] = {"", "-bshd", "-kv", "-4096"};
 
-/* The features' numbers; of the map's blocks one of so many is kept. */
-enum { ENTRIES = 32, SHORT = 128, WINDOW_KEYS = 1024, PAGE_KEYS = 16, MAP_BLOCK = 64, MAP_KEPT = 16 };
+/* The features' numbers; of the block mask's blocks one in MASK_KEPT is kept. */
+enum { ENTRIES = 32, SHORT = 128, WINDOW_KEYS = 1024, PAGE_KEYS = 16, MASK_BLOCK = 64, MASK_KEPT = 16 };
 
 /* What a case has beside what its row of the table says. */
 typedef enum feature {
@@ -74,9 +74,9 @@ typedef enum feature {
     WINDOW,  /* of 1024 keys */
     SPARSE,  /* blocks of 64 x 64: the diagonal, and of the others one of 16 */
     PAGED,   /* pages of 16 keys, in a drawn order */
-    BATCH,   /* 32 entries of so many queries and keys */
+    BATCH,   /* 32 entries, each of as many queries and keys as the case says */
     RAGGED,  /* the same as one ragged batch */
-    UNEVEN,  /* ragged: one entry of so many queries and keys, and 31 of 128 */
+    UNEVEN,  /* ragged: one entry of as many queries and keys as the case says, and 31 of 128 */
     ALIASED, /* V is the first channels of K */
 } feature;
 
@@ -197,7 +197,7 @@ typedef struct session {
     char *q, *o, *workspace;
     size_t workspace_bytes;
     /* What the case's feature and type want. */
-    char *tensor;        /* mask, map or bias */
+    char *tensor;        /* mask, block_mask or bias */
     float per_head[128]; /* slopes, sinks */
     float *scales;       /* of K's tokens, and V's */
     int32_t *table;
@@ -223,9 +223,9 @@ static int64_t all_len(const bench_case *c, int64_t len) {
     return sum;
 }
 
-/* Is the block of the map attended to? */
-static bool map_keeps(int64_t query_block, int64_t key_block) {
-    return query_block == key_block || bench_mix((uint32_t)(query_block << 16 | key_block)) % MAP_KEPT == 0;
+/* Is the block of the block mask attended to? */
+static bool block_mask_keeps(int64_t query_block, int64_t key_block) {
+    return query_block == key_block || bench_mix((uint32_t)(query_block << 16 | key_block)) % MASK_KEPT == 0;
 }
 
 /* Keys that query i of an entry sees. */
@@ -233,8 +233,8 @@ static int64_t keys_of(const bench_case *c, int64_t i, int64_t q_len, int64_t kv
     int64_t end = c->causal == FULL && c->feature != BYTES && c->feature != BITS ? kv_len : i + kv_len - q_len + 1, keys = 0;
     if (c->feature == WINDOW) return end < WINDOW_KEYS + 1 ? end : WINDOW_KEYS + 1;
     if (c->feature != SPARSE) return end > 0 ? end : 0;
-    for (int64_t n = 0; n * MAP_BLOCK < end; n++)
-        if (map_keeps(i / MAP_BLOCK, n)) keys += end - n * MAP_BLOCK < MAP_BLOCK ? end - n * MAP_BLOCK : MAP_BLOCK;
+    for (int64_t n = 0; n * MASK_BLOCK < end; n++)
+        if (block_mask_keeps(i / MASK_BLOCK, n)) keys += end - n * MASK_BLOCK < MASK_BLOCK ? end - n * MASK_BLOCK : MASK_BLOCK;
     return keys;
 }
 
@@ -329,14 +329,14 @@ static void create_mask(session *s) {
             s->tensor[i * row + (bits ? n / 8 : n)] |= (char)(bits ? 1 << n % 8 : 1);
 }
 
-static void create_map(session *s) {
+static void create_block_mask(session *s) {
     const bench_case *c = s->job->c;
-    int64_t rows = (c->q_len + MAP_BLOCK - 1) / MAP_BLOCK, row = (c->kv_len + MAP_BLOCK - 1) / MAP_BLOCK;
-    s->desc.map = (rapt_layout){RAPT_BOOL, 0, 0, row};
-    s->desc.map_queries = s->desc.map_keys = MAP_BLOCK;
+    int64_t rows = (c->q_len + MASK_BLOCK - 1) / MASK_BLOCK, row = (c->kv_len + MASK_BLOCK - 1) / MASK_BLOCK;
+    s->desc.block_mask = (rapt_layout){RAPT_BOOL, 0, 0, row};
+    s->desc.block_mask_queries = s->desc.block_mask_keys = MASK_BLOCK;
     if (!(s->tensor = touched((size_t)(rows * row)))) return;
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t n = 0; n < row; n++) s->tensor[i * row + n] = map_keeps(i, n);
+        for (int64_t n = 0; n < row; n++) s->tensor[i * row + n] = block_mask_keeps(i, n);
 }
 
 /* Pages of 16 keys in one pool, in an order that has no order. */
@@ -386,7 +386,7 @@ static bool create_feature(session *s) {
         create_mask(s);
         return s->tensor;
     case SPARSE:
-        create_map(s);
+        create_block_mask(s);
         return s->tensor;
     case PAGED:
         create_pages(s);
@@ -472,8 +472,8 @@ static rapt_status create_step(session *s) {
     d->tokens = 1;
     d->new_k = rapt_layout_bshd(type, c->kv_heads, 1, c->d_k);
     d->new_v = rapt_layout_bshd(type, c->kv_heads, 1, c->d_v);
-    d->rotary.channels = c->d_k;
-    d->rotary.frequencies = s->frequencies;
+    d->rope.channels = c->d_k;
+    d->rope.frequencies = s->frequencies;
     rapt_status status = rapt_rope_frequencies(10000, c->d_k, s->frequencies);
     if (!status) status = rapt_decode_plan_init(&s->step_plan, d);
     if (!status) status = rapt_decode_plan_query(&s->step_plan, &s->info);
@@ -577,7 +577,7 @@ static void run_case(bench_state *state, const void *arg) {
     args.workspace_bytes = current.workspace_bytes;
     args.bias = current.desc.bias.type ? current.tensor : NULL;
     args.mask = current.desc.mask.type ? current.tensor : NULL;
-    args.map = current.desc.map.type ? current.tensor : NULL;
+    args.block_mask = current.desc.block_mask.type ? current.tensor : NULL;
     args.slopes = current.desc.slopes.type ? current.per_head : NULL;
     args.sinks = current.desc.sinks.type ? current.per_head : NULL;
     args.k_scales = args.v_scales = current.scales;

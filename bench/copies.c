@@ -31,8 +31,8 @@ typedef struct copy_job {
 } copy_job;
 
 typedef struct call {
-    rapt_copy_desc desc;
-    rapt_copy_args args;
+    rapt_kv_copy_desc desc;
+    rapt_kv_copy_args args;
     int64_t threads;
     _Atomic int status; /* a rapt_status: that of a thread which failed, if any did */
     rapt_kv_range ranges[PAGES];
@@ -40,15 +40,15 @@ typedef struct call {
 
 /* Twice as many pages as are copied, or one entry. */
 static void describe(call *c, const copy_job *j) {
-    rapt_copy_desc *d = &c->desc;
+    rapt_kv_copy_desc *d = &c->desc;
     const bool pages = j->c->pages;
-    rapt_copy_desc_init(d), rapt_copy_args_init(&c->args);
+    rapt_kv_copy_desc_init(d), rapt_kv_copy_args_init(&c->args);
     d->entries = pages ? 2 * PAGES : 1, d->kv_heads = HEADS, d->tokens = pages ? PAGE : TOKENS + PAGE, d->d_k = d->d_v = CHANNELS;
     d->k = d->v = rapt_layout_bshd(j->type->kv, HEADS, d->tokens, CHANNELS);
-    const rapt_layout factors = rapt_layout_bshd(RAPT_F32, HEADS, d->tokens, 1);
+    const rapt_layout scales = rapt_layout_bshd(RAPT_F32, HEADS, d->tokens, 1);
     if (j->type->scaled)
-        d->k_scales = d->v_scales = (rapt_scales){1, factors.batch_stride, factors.head_stride, factors.token_stride, 0};
-    for (int32_t i = 0; i < PAGES && pages; i++) /* odd factors of a power of two give every page once */
+        d->k_scales = d->v_scales = (rapt_scales){1, scales.batch_stride, scales.head_stride, scales.token_stride, 0};
+    for (int32_t i = 0; i < PAGES && pages; i++) /* odd scales of a power of two give every page once */
         c->ranges[i] = (rapt_kv_range){2 * (i * 37 % PAGES), 0, 2 * (i * 101 % PAGES) + 1, 0, PAGE};
     if (!pages) c->ranges[0] = (rapt_kv_range){0, PAGE, 0, 0, TOKENS};
     c->args.ranges = c->ranges, c->args.count = pages ? PAGES : 1;
@@ -58,7 +58,7 @@ static void describe(call *c, const copy_job *j) {
 
 static void copy_share(void *arg, int64_t ith) {
     call *c = arg;
-    rapt_status status = rapt_kv_copy(&c->desc, &c->args, ith, c->threads);
+    rapt_status status = rapt_kv_copy_run_share(&c->desc, &c->args, ith, c->threads);
     if (status) c->status = (int)status;
 }
 
@@ -67,9 +67,9 @@ static void run_case(bench_state *state, const void *arg) {
     static call c;
     describe(&c, j);
     const size_t cache = (size_t)(c.desc.entries * c.desc.k.batch_stride),
-                 factors = (size_t)(c.desc.entries * c.desc.k_scales.batch_stride);
+                 scales = (size_t)(c.desc.entries * c.desc.k_scales.batch_stride);
     const double work = 2.0 * TOKENS * HEADS * 2.0 * (double)(rapt_row_bytes(j->type->kv, CHANNELS) + (j->type->scaled ? 4 : 0));
-    char *memory = bench_alloc(2 * (cache + factors));
+    char *memory = bench_alloc(2 * (cache + scales));
     rapt_pool *pool = rapt_pool_create(j->threads);
     const char *failure = memory && pool ? NULL : "out of memory";
     double limit = 0.0, start = 0.0;
@@ -78,9 +78,9 @@ static void run_case(bench_state *state, const void *arg) {
         bench_fill(memory, j->type->kv, 2 * cache, 1);
         c.args.k = memory, c.args.v = memory + cache;
         if (j->type->scaled) {
-            bench_fill(memory + 2 * cache, RAPT_F32, 2 * factors, 2);
+            bench_fill(memory + 2 * cache, RAPT_F32, 2 * scales, 2);
             c.args.k_scales = (float *)(void *)(memory + 2 * cache),
-            c.args.v_scales = (float *)(void *)(memory + 2 * cache + factors);
+            c.args.v_scales = (float *)(void *)(memory + 2 * cache + scales);
         }
         limit = bench_bandwidth((size_t)work, pool);
     }

@@ -23,7 +23,7 @@ extern const bench_type bench_types[BENCH_TYPES];
 /* A hash. */
 uint32_t bench_mix(uint32_t x);
 
-/* Fills a tensor of so many bytes, the same on every machine: of f32, f16 and bf16, with bell-shaped values of standard deviation
+/* Fills a tensor of `bytes` bytes, the same on every machine: of f32, f16 and bf16, with bell-shaped values of standard deviation
  * 1.15, multiples of 1/64 below 4, exact in each type, so that a case computes on the same numbers in all of them; of types of
  * caches only, with any numbers that are finite and not large. */
 void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed);

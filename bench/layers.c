@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear maps, the layer and normalisation:
+/* Linear layers, the layer and normalisation:
  *
- *     LTOKENS-INxOUT, -silu, -swiglu     maps, with SiLU behind them, with a gate of as many weights again; TYPE is that of the
- *                                        weights, X and Y are f32
- *     MHA-WIDTH                          the layer, of 12 heads, in f32
- *     LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y
- *     RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added before, with their sum as an output;
- *                                        TYPE is that of all of them
+ *     LTOKENS-INxOUT, -silu, -swiglu     linear layers, with SiLU behind them, with a gate of as many weights again; TYPE is that
+ * of the weights, X and Y are f32 MHA-WIDTH                          the layer, of 12 heads, in f32 LNTOKENS-WIDTH layer
+ * normalisation; TYPE is that of X and Y RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added
+ * before, with their sum as an output; TYPE is that of all of them
  *
  * as CASE/TYPE/ISA/tN. Few tokens have their weights from memory, over which they rotate, and the bandwidth as their limit;
  * normalisation the bandwidth of as many bytes as it reads and writes, others the ISA's peak. The counters are those of cases.c.
@@ -72,9 +70,9 @@ typedef struct layer_job {
 
 typedef struct session {
     rapt_linear_plan linear;
-    rapt_layer_plan layer;
+    rapt_mha_plan layer;
     rapt_linear_args linear_args;
-    rapt_layer_args layer_args;
+    rapt_mha_args layer_args;
     rapt_norm_args norm_args;
     rapt_pool *pool;
     int64_t threads;
@@ -94,17 +92,17 @@ static int64_t weight_rows(const layer_case *c) {
 static rapt_status plan_layer(session *s, const layer_job *j, size_t *bytes) {
     const layer_case *c = j->c;
     rapt_desc a;
-    rapt_layer_desc d;
-    rapt_desc_init(&a), rapt_layer_desc_init(&d), rapt_layer_args_init(&s->layer_args);
+    rapt_mha_desc d;
+    rapt_desc_init(&a), rapt_mha_desc_init(&d), rapt_mha_args_init(&s->layer_args);
     a.heads = a.kv_heads = HEADS, a.q_len = c->tokens, a.d_k = a.d_v = c->in / HEADS;
     a.threads = j->threads, a.isa = j->isa;
     d.attention = &a, d.x_width = c->in, d.packed = 1, d.x = d.out = rows(RAPT_F32, c->tokens, c->in);
     d.wq = rows(RAPT_F32, 3 * c->in, c->in), d.wo = rows(RAPT_F32, c->in, c->in);
-    rapt_status status = rapt_layer_plan_init(&s->layer, &d);
-    return status ? status : rapt_layer_workspace_size(&s->layer, j->threads, bytes);
+    rapt_status status = rapt_mha_plan_init(&s->layer, &d);
+    return status ? status : rapt_mha_workspace_size(&s->layer, j->threads, bytes);
 }
 
-static rapt_status plan_map(session *s, const layer_job *j, size_t *bytes) {
+static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
     const layer_case *c = j->c;
     rapt_linear_desc d;
     rapt_linear_desc_init(&d), rapt_linear_args_init(&s->linear_args);
@@ -132,7 +130,7 @@ static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
     rapt_status status = RAPT_OK;
     size_t bytes = 0;
     if (norm(j->c)) describe_norm(s, j);
-    else status = j->c->kind == LAYER ? plan_layer(s, j, &bytes) : plan_map(s, j, &bytes);
+    else status = j->c->kind == LAYER ? plan_layer(s, j, &bytes) : plan_linear(s, j, &bytes);
     if (status != RAPT_OK) return rapt_status_string(status);
     if (bytes && !(s->workspace = bench_alloc(bytes))) return "out of memory";
     s->linear_args.workspace = s->layer_args.workspace = s->workspace;
@@ -147,22 +145,23 @@ static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
 static rapt_status run(session *s, const layer_case *c, const char *weights, size_t weight_bytes) {
     if (norm(c)) {
         const bool rms = c->kind != LAYER_NORM;
-        if (s->threads == 1) return (rms ? rapt_rms_norm : rapt_layer_norm)(&s->norm_args, 0, 1);
-        return (rms ? rapt_rms_norm_parallel : rapt_layer_norm_parallel)(&s->norm_args, s->threads, rapt_pool_for, s->pool);
+        if (s->threads == 1) return (rms ? rapt_rms_norm_run_share : rapt_layer_norm_run_share)(&s->norm_args, 0, 1);
+        return (rms ? rapt_rms_norm_run_parallel : rapt_layer_norm_run_parallel)(&s->norm_args, s->threads, rapt_pool_for,
+                                                                                 s->pool);
     }
-    if (c->kind == LAYER) return rapt_layer_run_parallel(&s->layer, &s->layer_args, s->threads, rapt_pool_for, s->pool);
+    if (c->kind == LAYER) return rapt_mha_run_parallel(&s->layer, &s->layer_args, s->threads, rapt_pool_for, s->pool);
     s->linear_args.weight = weights;
     s->linear_args.gate = c->kind == GATED ? weights + weight_bytes / 2 : NULL;
-    if (s->threads == 1) return rapt_linear_run(&s->linear, &s->linear_args, 0, 1);
+    if (s->threads == 1) return rapt_linear_run(&s->linear, &s->linear_args);
     return rapt_linear_run_parallel(&s->linear, &s->linear_args, s->threads, rapt_pool_for, s->pool);
 }
 
 /* What a call does of what limits it: bytes, or operations. */
 static double work_of(const layer_case *c, rapt_type type, size_t weight_bytes) {
-    const double maps = 2.0 * (double)c->tokens * (double)weight_rows(c) * (double)c->in;
+    const double linear = 2.0 * (double)c->tokens * (double)weight_rows(c) * (double)c->in;
     const double pairs = 4.0 * (double)c->tokens * (double)c->tokens * (double)c->in;
     if (norm(c)) return (double)(rapt_row_bytes(type, c->tokens * c->in) * (c->kind == SUM_AND_RMS_NORM ? 4 : 2));
-    return c->memory ? (double)weight_bytes : c->kind == LAYER ? maps + pairs : maps;
+    return c->memory ? (double)weight_bytes : c->kind == LAYER ? linear + pairs : linear;
 }
 
 static double limit_of(const layer_job *j, double work, rapt_pool *pool) {

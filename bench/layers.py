@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""rapt_linear and rapt_layer beside PyTorch's nn.Linear and nn.MultiheadAttention, ONNX Runtime and NumPy, in one run on one machine,
+"""rapt_linear and rapt_mha beside PyTorch's nn.Linear and nn.MultiheadAttention, ONNX Runtime and NumPy, in one run on one machine,
 as peers.py measures: the same values, turn by turn, medians, each output compared with float64. Writes peers.json, peers.md and
 peers.png; `pip install -r bench/requirements-peers.txt` brings what it can use."""
 import ctypes
@@ -20,8 +20,8 @@ class Case(typing.NamedTuple):
     name: str
     tokens: int
     width: int
-    out: int       # channels of a linear map; of a layer its width again
-    heads: int     # 0: a linear map, else self-attention with so many heads, of one sequence
+    out: int       # channels of a linear layer; of a layer its width again
+    heads: int     # 0: a linear layer, else self-attention with this number of heads, of one sequence
     memory: bool   # bound by reading the weights, else by arithmetic
 
     def work(self, element_bytes):
@@ -110,7 +110,7 @@ class Rapt(peers.Rapt):
         bias = widened(problem.caches[0][1]).astype(np.float32)
         calls = [library.new(rapt_ctypes.LinearArgs, x=problem.x, weight=weights[0], bias=bias, y=out, workspace=workspace,
                              workspace_bytes=len(workspace)) for weights in problem.caches]
-        rest, function = (0, 1), library.c.rapt_linear_run
+        rest, function = (0, 1), library.c.rapt_linear_run_share
         if threads > 1:
             rest = threads, self.pool_library.rapt_pool_for, self.pool(threads)
             function = library.c.rapt_linear_run_parallel
@@ -136,7 +136,7 @@ class Rapt(peers.Rapt):
         args = library.new(rapt_ctypes.LayerArgs, x=problem.x, out=out, wq=packed, bq=packed_bias, wo=wo, bo=bias,
                            workspace=workspace, workspace_bytes=len(workspace))
         rest = () if threads == 1 else (threads, self.pool_library.rapt_pool_for, self.pool(threads))
-        function = library.c.rapt_layer_run if threads == 1 else library.c.rapt_layer_run_parallel
+        function = library.c.rapt_mha_run if threads == 1 else library.c.rapt_mha_run_parallel
 
         def run(indices):
             for _ in indices:
@@ -244,7 +244,7 @@ class NumPy:
         return run, lambda out: out
 
 
-LAYERS = peers.Suite("Linear maps and multi-head attention", CASES, Problem, {
+LAYERS = peers.Suite("Linear layers and multi-head attention", CASES, Problem, {
     "rapt": ("rapt", Rapt, {}),
     "torch": ("PyTorch", Torch, {}),
     "ort": ("ONNX Runtime", OnnxRuntime, {}),

@@ -55,13 +55,13 @@ static void *scatter(const pages *p, const void *data, rapt_layout *layout, int6
 }
 
 int pages_scatter(const pages *p, tensor *t, const pages_entries *entries, bool tokens_first) {
-    void *pool = scatter(p, t->data, &t->layout, t->heads, t->channels, entries, tokens_first), *factors = NULL;
-    if (t->factors) factors = scatter(p, t->factors, &t->factors_layout, t->heads, 1, entries, tokens_first);
-    const bool memory = pool && (factors || !t->factors);
+    void *pool = scatter(p, t->data, &t->layout, t->heads, t->channels, entries, tokens_first), *scales = NULL;
+    if (t->scales) scales = scatter(p, t->scales, &t->scales_layout, t->heads, 1, entries, tokens_first);
+    const bool memory = pool && (scales || !t->scales);
     free(t->copy);
-    free(t->factors);
+    free(t->scales);
     t->data = t->copy = pool;
-    t->factors = factors;
+    t->scales = scales;
     return memory ? 0 : cli_fail(CLI_RUN, "%s: no memory for its pages", t->path);
 }
 

@@ -19,7 +19,7 @@ typedef struct pages_entries {
 /* Gives each entry pages for its keys. 0, or CLI_ERROR after cli_fail. */
 int pages_assign(pages *p, int64_t size, const pages_entries *entries, uint64_t seed);
 
-/* Moves a loaded tensor, and its factors, there. A page is [head, token] or, if tokens_first, [token, head]. */
+/* Moves a loaded tensor, and its scales, there. A page is [head, token] or, if tokens_first, [token, head]. */
 int pages_scatter(const pages *p, tensor *t, const pages_entries *entries, bool tokens_first);
 
 void pages_free(pages *p);

@@ -27,7 +27,7 @@ static const char help[] =
     "  --causal [ALIGNMENT]  query i sees the keys up to i + a. bottom-right (default): a = key length - queries;\n"
     "                        top-left: a = 0. The next argument is the alignment, unless it begins with a dash\n"
     "  --window L,R          query i sees keys i + a - L to i + a + R, both included; -1: unlimited\n"
-    "  --scale X             factor of the scores; 0 gives the mean of the values (default 1/sqrt(D))\n"
+    "  --scale X             softmax scale; 0 gives the mean of the values (default 1/sqrt(D))\n"
     "  --prefix N            keys before N are seen whatever --causal and a window's right side say\n"
     "  --chunk N             query i sees only keys of its own chunk of N positions\n"
     "  --mask FILE           bool, true where a key is seen: [B,H,queries,keys], or what NumPy broadcasts to it\n"
@@ -41,7 +41,7 @@ static const char help[] =
     "  --page-size N         cut K and V into pages of N keys, 1 to 65536, that lie in random order\n"
     "  --seed N              the order of the pages (default 0)\n"
     "  --q-type T            compute on Q as f32, f16 or bf16 (default: the type in its file)\n"
-    "  --kv-type T           the same for K and V, or convert them to fp8e4m3, fp8e5m2, int8 (with a factor for each token and\n"
+    "  --kv-type T           the same for K and V, or convert them to fp8e4m3, fp8e5m2, int8 (with a scale for each token and\n"
     "                        head), int4, int4_min, q8_0, q4_0, q4_1, q5_0 or q5_1\n"
     "  --out-type T          type of the output (default: Q's, after --q-type); bf16 is written as float32 of the same values\n"
     "  --arith exact|int8    how to multiply: converted to f32, or, K and V of int8, as integers (default exact)\n"
@@ -370,8 +370,8 @@ static int load_cache(const job *j, tensor *t, rapt_type type, const pages_entri
 }
 
 static rapt_scales scales_of(const tensor *t) {
-    const rapt_layout *l = &t->factors_layout;
-    return (rapt_scales){t->factors != NULL, l->batch_stride, l->head_stride, l->token_stride, 0};
+    const rapt_layout *l = &t->scales_layout;
+    return (rapt_scales){t->scales != NULL, l->batch_stride, l->head_stride, l->token_stride, 0};
 }
 
 static int read_cache(job *j, rapt_type type) {
@@ -457,7 +457,7 @@ static int prepare_and_attend(job *j) {
     j->pool = rapt_pool_create(j->threads);
     if (!j->o || (j->value[LSE] && !j->lse) || !j->workspace)
         return cli_fail(CLI_RUN, "no memory for the output and the workspace");
-    if (!j->pool) return cli_fail(CLI_RUN, "--threads %" PRId64 ": so many could not be started", j->threads);
+    if (!j->pool) return cli_fail(CLI_RUN, "--threads %" PRId64 ": that many could not be started", j->threads);
     rapt_args_init(&j->args);
     j->args.q = j->q.data;
     j->args.k = j->k.data;
@@ -465,8 +465,8 @@ static int prepare_and_attend(job *j) {
     j->args.o = j->o;
     j->args.lse = j->lse;
     j->args.kv_lengths = j->lengths;
-    j->args.k_scales = j->k.factors;
-    j->args.v_scales = j->v.factors;
+    j->args.k_scales = j->k.scales;
+    j->args.v_scales = j->v.scales;
     j->args.mask = j->mask.data;
     j->args.bias = j->bias.data;
     j->args.slopes = j->slopes.data;

@@ -61,10 +61,10 @@ int tensor_load(tensor *t, rapt_type type) {
 int tensor_quantize(tensor *t, rapt_type type) {
     const int64_t row = rapt_row_bytes(type, t->channels), tokens = t->batch * t->heads * t->tokens;
     if (row < 0) return cli_fail(CLI_RUN, "%s: %" PRId64 " channels, this type needs a multiple of 32", t->path, t->channels);
-    rapt_append_desc desc;
-    rapt_append_args args;
-    rapt_append_desc_init(&desc);
-    rapt_append_args_init(&args);
+    rapt_kv_append_desc desc;
+    rapt_kv_append_args args;
+    rapt_kv_append_desc_init(&desc);
+    rapt_kv_append_args_init(&args);
     desc.batch = t->batch;
     desc.kv_heads = t->heads;
     desc.tokens = desc.kv_len = t->tokens;
@@ -74,24 +74,24 @@ int tensor_quantize(tensor *t, rapt_type type) {
     args.new_v = t->data;
     void *const copy = args.v = tensor_buffer(tokens, (size_t)row);
     if (type == RAPT_INT8) {
-        t->factors = args.v_scales = tensor_buffer(tokens, sizeof(float));
-        const rapt_layout f = t->factors_layout = rapt_layout_bhsd(RAPT_F32, t->heads, t->tokens, 1);
+        t->scales = args.v_scales = tensor_buffer(tokens, sizeof(float));
+        const rapt_layout f = t->scales_layout = rapt_layout_bhsd(RAPT_F32, t->heads, t->tokens, 1);
         desc.v_scales = (rapt_scales){1, f.batch_stride, f.head_stride, f.token_stride, 0};
     }
-    const bool memory = copy && (type != RAPT_INT8 || t->factors);
-    const rapt_status status = memory && tokens ? rapt_kv_append(&desc, &args, 0, 1) : RAPT_OK;
+    const bool memory = copy && (type != RAPT_INT8 || t->scales);
+    const rapt_status status = memory && tokens ? rapt_kv_append_run(&desc, &args) : RAPT_OK;
     free(t->copy);
     t->data = t->copy = copy;
     t->layout = desc.v;
     if (!memory) return cli_fail(CLI_RUN, "%s: no memory to convert it", t->path);
     if (!status) return 0;
     char line[CLI_LINE_BYTES];
-    rapt_append_explain(&desc, &args, line, sizeof line);
+    rapt_kv_append_explain(&desc, &args, line, sizeof line);
     return cli_fail(CLI_RUN, "%s: %s: %s", t->path, rapt_status_string(status), line);
 }
 
 void tensor_close(tensor *t) {
-    free(t->factors);
+    free(t->scales);
     free(t->copy);
     npy_close(&t->array);
 }

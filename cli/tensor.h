@@ -18,9 +18,9 @@ typedef struct tensor {
     int64_t channel_stride;                 /* in the file, as are layout's strides until tensor_load */
     rapt_layout layout;
     const void *data;
-    void *copy;                 /* owned; null while data is the file's mapping */
-    float *factors;             /* of each head and token, owned; null: none */
-    rapt_layout factors_layout; /* token_stride 0: none */
+    void *copy;                /* owned; null while data is the file's mapping */
+    float *scales;             /* of each head and token, owned; null: none */
+    rapt_layout scales_layout; /* token_stride 0: none */
 } tensor;
 
 typedef enum tensor_order {
@@ -35,7 +35,8 @@ int tensor_open(tensor *t, const char *path, tensor_order order);
 /* Makes data readable by the library as the type: in the file's mapping where it lies right, else by one copy. */
 int tensor_load(tensor *t, rapt_type type);
 
-/* Makes data of the loaded tensor a cache of the type, as rapt_kv_append writes it; int8 gets a factor for each head and token.
+/* Makes data of the loaded tensor a cache of the type, as rapt_kv_append_run writes it; int8 gets a factor for each head and
+ * token.
  */
 int tensor_quantize(tensor *t, rapt_type type);
 

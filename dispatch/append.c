@@ -4,18 +4,19 @@
 
 #include <string.h>
 
-#include "rotary.h"
+#include "rotate.h"
 #include "rows.h"
 #include "structs.h"
+#include "work.h"
 
-static const rapt_append_desc default_desc = {.batch = 1, .rotary.amplitude = 1.0};
-static const rapt_append_args default_args = {0};
+static const rapt_kv_append_desc default_desc = {.batch = 1, .rope.amplitude = 1.0};
+static const rapt_kv_append_args default_args = {0};
 
-void rapt_append_desc_init_sized(rapt_append_desc *desc, size_t size) {
+void rapt_kv_append_desc_init_sized(rapt_kv_append_desc *desc, size_t size) {
     rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
 }
 
-void rapt_append_args_init_sized(rapt_append_args *args, size_t size) {
+void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t size) {
     rapt_init_struct(args, size, &default_args, sizeof default_args);
 }
 
@@ -25,34 +26,34 @@ void rapt_append_args_init_sized(rapt_append_args *args, size_t size) {
 typedef struct side {
     const char *name, *new_name, *scales_name;
     const rapt_layout *in, *cache;
-    const rapt_scales *scales;
+    const rapt_scales *scales_layout;
     const void *new_rows;
     void *rows;
-    float *factors;
+    float *scales;
     int64_t d;
 } side;
 
 static side side_of(const rapt_append *c, int value) {
-    const rapt_append_desc *d = &c->desc;
-    const rapt_append_args *a = &c->args;
+    const rapt_kv_append_desc *d = &c->desc;
+    const rapt_kv_append_args *a = &c->args;
     return value ? (side){"v", "new_v", "v_scales", &d->new_v, &d->v, &d->v_scales, a->new_v, a->v, a->v_scales, d->d_v}
                  : (side){"k", "new_k", "k_scales", &d->new_k, &d->k, &d->k_scales, a->new_k, a->k, a->k_scales, d->d_k};
 }
 
-static bool finds_factors(const side *s) { return rapt_scales_of_tokens(s->scales); }
+static bool finds_scales(const side *s) { return rapt_scales_of_tokens(s->scales_layout); }
 
 static rapt_layout layout_of_scales(const rapt_scales *s) {
     return (rapt_layout){RAPT_F32, s->batch_stride, s->head_stride, s->token_stride};
 }
 
 /* Entries or pages of the cache, heads, and tokens of each. */
-static void lengths_of(const rapt_append_desc *d, int64_t length[3]) {
+static void lengths_of(const rapt_kv_append_desc *d, int64_t length[3]) {
     length[0] = d->page_size ? d->pages : d->batch;
     length[1] = d->kv_heads;
     length[2] = d->page_size ? d->page_size : d->kv_len;
 }
 
-/* The cache and the factors of one side. */
+/* The cache and the scales of one side. */
 static rapt_status measure_side(rapt_report *r, rapt_append *c, int value) {
     const side s = side_of(c, value);
     int64_t length[3];
@@ -60,38 +61,38 @@ static rapt_status measure_side(rapt_report *r, rapt_append *c, int value) {
     if (s.cache->type == 0) return RAPT_OK;
     rapt_status status =
         rapt_measure(r, s.name, s.cache, RAPT_KV, length[0], length[1], length[2], s.d, true, &c->cache_bytes[value]);
-    if (status == RAPT_OK && finds_factors(&s) && rapt_largest_of(s.cache->type) == 0.0f)
-        return rapt_refuse_member(r, RAPT_ERR_FEATURE, s.scales_name, "token_stride", s.scales->token_stride,
-                                  "factors of tokens are found for fp8 and int8 only");
+    if (status == RAPT_OK && finds_scales(&s) && rapt_largest_of(s.cache->type) == 0.0f)
+        return rapt_refuse_member(r, RAPT_ERR_FEATURE, s.scales_name, "token_stride", s.scales_layout->token_stride,
+                                  "scales of tokens are found for fp8 and int8 only");
     if (status == RAPT_OK)
-        status = rapt_measure_scales(r, s.scales_name, s.scales, length[0], c->desc.batch, length[1], length[2], s.d,
-                                     finds_factors(&s), &c->scales_bytes[value]);
+        status = rapt_measure_scales(r, s.scales_name, s.scales_layout, length[0], c->desc.batch, length[1], length[2], s.d,
+                                     finds_scales(&s), &c->scales_bytes[value]);
     return status;
 }
 
-rapt_append_desc rapt_append_desc_of(const rapt_desc *d, int64_t tokens, rapt_layout new_k, rapt_layout new_v,
-                                     const rapt_rotary *rotary) {
-    return (rapt_append_desc){.batch = d->batch,
-                              .kv_heads = d->kv_heads,
-                              .tokens = tokens,
-                              .kv_len = d->kv_len,
-                              .d_k = d->d_k,
-                              .d_v = d->d_v,
-                              .new_k = new_k,
-                              .new_v = new_v,
-                              .k = d->k,
-                              .v = d->v,
-                              .k_scales = d->k_scales,
-                              .v_scales = d->v_scales,
-                              .page_size = d->page_size,
-                              .pages = d->pages,
-                              .table = d->table,
-                              .trust_table = d->trust_table,
-                              .rotary = *rotary};
+rapt_kv_append_desc rapt_kv_append_desc_of(const rapt_desc *d, int64_t tokens, rapt_layout new_k, rapt_layout new_v,
+                                           const rapt_rope *rope) {
+    return (rapt_kv_append_desc){.batch = d->batch,
+                                 .kv_heads = d->kv_heads,
+                                 .tokens = tokens,
+                                 .kv_len = d->kv_len,
+                                 .d_k = d->d_k,
+                                 .d_v = d->d_v,
+                                 .new_k = new_k,
+                                 .new_v = new_v,
+                                 .k = d->k,
+                                 .v = d->v,
+                                 .k_scales = d->k_scales,
+                                 .v_scales = d->v_scales,
+                                 .page_size = d->page_size,
+                                 .pages = d->pages,
+                                 .table = d->table,
+                                 .trust_table = d->trust_table,
+                                 .rope = *rope};
 }
 
 rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c) {
-    const rapt_append_desc *d = &c->desc;
+    const rapt_kv_append_desc *d = &c->desc;
     const struct {
         const char *name;
         int64_t value, least;
@@ -115,20 +116,20 @@ rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c) {
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, "k_scales", "present", d->k_scales.present, "K is not written");
     if (d->v.type == 0 && d->v_scales.present)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, "v_scales", "present", d->v_scales.present, "V is not written");
-    rapt_status status = rapt_check_rotary(r, &d->rotary, d->k.type != 0 ? d->d_k : 0);
+    rapt_status status = rapt_check_rope(r, &d->rope, d->k.type != 0 ? d->d_k : 0);
     if (status == RAPT_OK) status = measure_side(r, c, 0);
     return status == RAPT_OK ? measure_side(r, c, 1) : status;
 }
 
 static void add_side(rapt_memory *m, const rapt_append *c, int value, const char *name, bool new_rows) {
-    const rapt_append_desc *d = &c->desc;
+    const rapt_kv_append_desc *d = &c->desc;
     const side of = side_of(c, value), *s = &of;
-    const rapt_scales *f = s->scales;
+    const rapt_scales *f = s->scales_layout;
     int64_t length[3];
     uint64_t bytes = 0;
     if (s->cache->type == 0) {
         rapt_unused(m, name, s->rows, "its layout has no type");
-        rapt_unused(m, s->scales_name, s->factors, "its tensor has no type");
+        rapt_unused(m, s->scales_name, s->scales, "its tensor has no type");
         if (new_rows) rapt_unused(m, s->new_name, s->new_rows, "its cache has no type");
         return;
     }
@@ -140,15 +141,15 @@ static void add_side(rapt_memory *m, const rapt_append *c, int value, const char
     }
     rapt_spread(m, rapt_writes(m, name, s->rows, c->cache_bytes[value]), s->cache, length, rapt_row_bytes(s->cache->type, s->d));
     if (!f->present) {
-        rapt_unused(m, s->scales_name, s->factors, "the plan has no factors");
+        rapt_unused(m, s->scales_name, s->scales, "the plan has no scales");
         return;
     }
-    if (!finds_factors(s)) {
-        rapt_reads(m, s->scales_name, s->factors, c->scales_bytes[value]);
+    if (!finds_scales(s)) {
+        rapt_reads(m, s->scales_name, s->scales, c->scales_bytes[value]);
         return;
     }
     rapt_layout layout = layout_of_scales(f);
-    rapt_spread(m, rapt_writes(m, s->scales_name, s->factors, c->scales_bytes[value]), &layout, length, sizeof(float));
+    rapt_spread(m, rapt_writes(m, s->scales_name, s->scales, c->scales_bytes[value]), &layout, length, sizeof(float));
 }
 
 static rapt_status check_table_starts(rapt_report *r, const rapt_append *c) {
@@ -163,8 +164,8 @@ static rapt_status check_table_starts(rapt_report *r, const rapt_append *c) {
 
 /* The page table; its rows are of int32_t. */
 static void add_table(rapt_memory *m, const rapt_append *c) {
-    const rapt_append_desc *d = &c->desc;
-    const rapt_append_args *a = &c->args;
+    const rapt_kv_append_desc *d = &c->desc;
+    const rapt_kv_append_args *a = &c->args;
     if (!d->page_size) {
         rapt_unused(m, "table", a->table, "there are no pages");
         rapt_unused(m, "table_starts", a->table_starts, "there are no pages");
@@ -187,7 +188,7 @@ void rapt_add_append(rapt_memory *m, const rapt_append *c, const char *k, const 
     add_side(m, c, 0, k, new_rows);
     add_side(m, c, 1, v, new_rows);
     if (!new_rows) return; /* all else is the larger call's */
-    rapt_add_rotary(m, &c->desc.rotary, &c->args.rotary_table);
+    rapt_add_rope(m, &c->desc.rope, &c->args.rope_table);
     rapt_reads_array(m, "ring_starts", c->args.ring_starts, c->desc.batch, sizeof(int32_t), true);
     add_table(m, c);
 }
@@ -210,17 +211,17 @@ static int64_t page_at(const rapt_append *c, int64_t b, int64_t head, int64_t n)
 }
 
 /* Adjacent keys of a page that one entry's new tokens become; the page is table[b, n]. */
-typedef struct piece {
+typedef struct page_range {
     int64_t b, n, page, first, end;
-} piece;
+} page_range;
 
 typedef struct walk {
     int64_t b, i;
 } walk;
 
-/* The next piece of all entries, in the table of a head; false at the end. */
-static bool next_piece(const rapt_append *c, int64_t head, walk *at, piece *p) {
-    const rapt_append_desc *d = &c->desc;
+/* The next range of all entries, in the table of a head; false at the end. */
+static bool next_page_range(const rapt_append *c, int64_t head, walk *at, page_range *p) {
+    const rapt_kv_append_desc *d = &c->desc;
     while (at->b < d->batch && at->i == rapt_count_of(&c->tokens, at->b)) *at = (walk){at->b + 1, 0};
     if (at->b == d->batch) return false;
     int64_t slot = slot_of(c, at->b, rapt_start_of(&c->tokens, at->b) + at->i), n = rapt_count_of(&c->tokens, at->b) - at->i;
@@ -234,15 +235,17 @@ static bool next_piece(const rapt_append *c, int64_t head, walk *at, piece *p) {
     return true;
 }
 
-static bool same_place(const piece *a, const piece *b) { return a->page == b->page && a->first < b->end && b->first < a->end; }
+static bool same_place(const page_range *a, const page_range *b) {
+    return a->page == b->page && a->first < b->end && b->first < a->end;
+}
 
 /* Are all pages there, and no place given twice? Pages are marked in a window of their numbers at a time; only one that comes
  * again is compared with all before it. */
 static rapt_status check_pages(rapt_report *r, const rapt_append *c, int64_t head) {
     enum { WINDOW = 1 << 16 };
     int64_t least = INT64_MAX, most = -1;
-    piece p, before;
-    for (walk at = {0, 0}; next_piece(c, head, &at, &p);) {
+    page_range p, before;
+    for (walk at = {0, 0}; next_page_range(c, head, &at, &p);) {
         if (p.page < 0 || p.page >= c->desc.pages)
             return rapt_refuse(r, RAPT_ERR_TABLE,
                                "table[entry %" PRId64 ", head %" PRId64 "][%" PRId64 "] = %" PRId64 ": the pool has %" PRId64
@@ -253,10 +256,10 @@ static rapt_status check_pages(rapt_report *r, const rapt_append *c, int64_t hea
     }
     for (int64_t window = least; window <= most; window += WINDOW) {
         uint64_t seen[WINDOW / 64] = {0};
-        for (walk at = {0, 0}; next_piece(c, head, &at, &p);) {
+        for (walk at = {0, 0}; next_page_range(c, head, &at, &p);) {
             if (p.page < window || p.page >= window + WINDOW) continue;
             uint64_t *word = &seen[(p.page - window) / 64], bit = UINT64_C(1) << (p.page - window) % 64;
-            for (walk old = {0, 0}; *word & bit && next_piece(c, head, &old, &before) && (old.b != at.b || old.i != at.i);)
+            for (walk old = {0, 0}; *word & bit && next_page_range(c, head, &old, &before) && (old.b != at.b || old.i != at.i);)
                 if (same_place(&p, &before))
                     return rapt_refuse(r, RAPT_ERR_TABLE,
                                        "table[entry %" PRId64 ", head %" PRId64 "][%" PRId64 "] = %" PRId64 ": key %" PRId64
@@ -278,8 +281,8 @@ rapt_status rapt_check_room(rapt_report *r, const rapt_append *c) {
 }
 
 rapt_status rapt_check_places(rapt_report *r, const rapt_append *c) {
-    const rapt_append_desc *d = &c->desc;
-    const rapt_append_args *a = &c->args;
+    const rapt_kv_append_desc *d = &c->desc;
+    const rapt_kv_append_args *a = &c->args;
     rapt_status status = RAPT_OK;
     bool any = false;
     for (int64_t b = 0; b < d->batch; b++) {
@@ -305,14 +308,14 @@ rapt_status rapt_check_places(rapt_report *r, const rapt_append *c) {
     return status;
 }
 
-static rapt_status read_append(rapt_report *r, rapt_append *c, const rapt_append_desc *desc, const rapt_append_args *args) {
+static rapt_status read_append(rapt_report *r, rapt_append *c, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
     rapt_status status = rapt_read_struct(r, "desc", &c->desc, &default_desc, sizeof c->desc, sizeof c->desc, desc);
     if (status == RAPT_OK)
-        status = rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args, RAPT_BEFORE(rapt_append_args, rotary_table),
-                                  args);
+        status = rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args,
+                                  RAPT_BEFORE(rapt_kv_append_args, rope_table), args);
     if (status == RAPT_OK) status = rapt_check_append_desc(r, c);
     if (status != RAPT_OK) return status;
-    const rapt_append_args *a = &c->args;
+    const rapt_kv_append_args *a = &c->args;
     c->tokens = (rapt_tokens){.batch = c->desc.batch,
                               .tokens = c->desc.tokens,
                               .starts = a->starts,
@@ -327,11 +330,11 @@ static rapt_status read_append(rapt_report *r, rapt_append *c, const rapt_append
     status = rapt_check_memory(&m);
     if (status == RAPT_OK) status = rapt_check_room(r, c);
     if (status == RAPT_OK) status = rapt_check_places(r, c);
-    return status == RAPT_OK ? rapt_check_positions(r, &c->desc.rotary, &a->rotary_table, &c->tokens) : status;
+    return status == RAPT_OK ? rapt_check_positions(r, &c->desc.rope, &a->rope_table, &c->tokens) : status;
 }
 
-rapt_status rapt_append_explain(const rapt_append_desc *desc, const rapt_append_args *args, char *text, size_t bytes) {
-    rapt_report r = rapt_explanation_of("rapt_kv_append", text, bytes);
+rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_kv_append_run", text, bytes);
     rapt_append c;
     return read_append(&r, &c, desc, args);
 }
@@ -340,19 +343,19 @@ rapt_status rapt_append_explain(const rapt_append_desc *desc, const rapt_append_
 
 /* One row, in scratch, goes to its place in the cache. */
 static void append_row(const rapt_append *c, const side *s, float *row, rapt_cursor at) {
-    const rapt_append_desc *d = &c->desc;
-    const rapt_scales *f = s->scales;
+    const rapt_kv_append_desc *d = &c->desc;
+    const rapt_scales *f = s->scales_layout;
     int64_t token = slot_of(c, at.b, rapt_start_of(&c->tokens, at.b) + at.i), entry = at.b;
     if (d->page_size) {
         entry = page_at(c, at.b, at.head, token / d->page_size);
         token %= d->page_size;
     }
-    if (finds_factors(s)) {
-        float factor = rapt_find_factor(s->cache->type, row, s->d);
-        char *to = (char *)s->factors + entry * f->batch_stride + at.head * f->head_stride + token * f->token_stride;
-        memcpy(to, &factor, sizeof factor);
+    if (finds_scales(s)) {
+        float scale = rapt_find_scale(s->cache->type, row, s->d);
+        char *to = (char *)s->scales + entry * f->batch_stride + at.head * f->head_stride + token * f->token_stride;
+        memcpy(to, &scale, sizeof scale);
     } else if (f->present) {
-        rapt_divide_row(row, s->d, (const char *)s->factors + at.b * f->batch_stride + at.head * f->head_stride,
+        rapt_divide_row(row, s->d, (const char *)s->scales + at.b * f->batch_stride + at.head * f->head_stride,
                         f->channel_stride);
     }
     rapt_store_row(s->cache->type,
@@ -362,30 +365,58 @@ static void append_row(const rapt_append *c, const side *s, float *row, rapt_cur
 }
 
 void rapt_append_share(const rapt_append *c, int64_t ith, int64_t nth) {
-    const rapt_rotary *rotary = &c->desc.rotary;
+    const rapt_rope *rope = &c->desc.rope;
     const int64_t heads = c->desc.kv_heads;
     rapt_angles angles;
     rapt_cursor at;
     int64_t rows = rapt_share_of_rows(&c->tokens, heads, ith, nth, &at);
     for (int64_t n = 0; n < rows; n++, at = rapt_next_row(&c->tokens, heads, at)) {
-        if (rotary->channels && (n == 0 || at.head == 0))
-            rapt_find_angles(rotary, &c->args.rotary_table, rapt_position_of(&c->tokens, at.b, at.i), &angles);
+        if (rope->channels && (n == 0 || at.head == 0))
+            rapt_find_angles(rope, &c->args.rope_table, rapt_position_of(&c->tokens, at.b, at.i), &angles);
         for (int value = 0; value < 2; value++) {
             side s = side_of(c, value);
             float row[RAPT_MAX_HEAD_DIM];
             if (s.cache->type == 0) continue;
             rapt_load_row(s.in->type, row, (const char *)s.new_rows + rapt_offset_of(&c->tokens, s.in, at), s.d);
-            if (!value && rotary->channels) rapt_rotate(rotary, &angles, row);
+            if (!value && rope->channels) rapt_rotate(rope, &angles, row);
             append_row(c, &s, row, at);
         }
     }
 }
 
-rapt_status rapt_kv_append(const rapt_append_desc *desc, const rapt_append_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_kv_append");
-    rapt_append c;
-    rapt_status status = read_append(&r, &c, desc, args);
-    if (status == RAPT_OK) status = rapt_check_thread(&r, ith, nth);
-    if (status == RAPT_OK) rapt_append_share(&c, ith, nth);
+static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+    (void)phase, (void)next;
+    rapt_append_share(call, ith, nth);
+}
+
+static rapt_status start_work(rapt_report *r, rapt_append *c, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args,
+                              rapt_work *w) {
+    rapt_status status = read_append(r, c, desc, args);
+    *w = (rapt_work){c, 1, share};
     return status;
+}
+
+rapt_status rapt_kv_append_run(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
+    rapt_report r = rapt_report_of("rapt_kv_append_run");
+    rapt_append c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, desc, args, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+}
+
+rapt_status rapt_kv_append_run_parallel(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t nth,
+                                        rapt_parallel_for parallel_for, void *pool) {
+    rapt_report r = rapt_report_of("rapt_kv_append_run_parallel");
+    rapt_append c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, desc, args, &w);
+    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+}
+
+rapt_status rapt_kv_append_run_share(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_kv_append_run_share");
+    rapt_append c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, desc, args, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
 }

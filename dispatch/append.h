@@ -7,8 +7,8 @@
 #include "tokens.h"
 
 typedef struct rapt_append {
-    rapt_append_desc desc;
-    rapt_append_args args;
+    rapt_kv_append_desc desc;
+    rapt_kv_append_args args;
     rapt_tokens tokens;
     uint64_t cache_bytes[2], scales_bytes[2]; /* of K and V */
 } rapt_append;
@@ -17,8 +17,8 @@ typedef struct rapt_append {
 rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c);
 
 /* The description that a rapt_desc gives of its cache, for new rows of these layouts. */
-rapt_append_desc rapt_append_desc_of(const rapt_desc *d, int64_t tokens, rapt_layout new_k, rapt_layout new_v,
-                                     const rapt_rotary *rotary);
+rapt_kv_append_desc rapt_kv_append_desc_of(const rapt_desc *d, int64_t tokens, rapt_layout new_k, rapt_layout new_v,
+                                           const rapt_rope *rope);
 
 /* Adds what the call writes, and reads if new_rows says so: where new rows and positions lie in a larger call's own memory, they
  * are not. k, v: what the cache is called. */

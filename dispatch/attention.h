@@ -11,7 +11,7 @@
 typedef struct rapt_attention {
     const full_plan *plan;
     rapt_args args;
-    /* Where new keys were appended and kv_lengths is null: each entry has starts (null: 0) and so many of its own more. */
+    /* Where new keys were appended and kv_lengths is null: each entry has starts (null: 0) keys and that many of its own more. */
     bool appended;
     const int32_t *starts;
     int64_t new_keys; /* of each entry; with q_starts as many as queries */
@@ -30,10 +30,10 @@ int64_t rapt_key_length(const rapt_attention *c, int64_t entry);
 /* Thread ith's share of a phase, as in rapt_work. */
 void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nth, atomic_llong *next);
 
-/* The row of a state that changes nothing; the states of one row after that many chunks, stride bytes apart, folded into it. */
+/* The row of a state that changes nothing; the states of one row after that many chunks, stride bytes apart, merged into it. */
 void rapt_start_state(float *state, int32_t d_v);
-void rapt_fold_states(const rapt_kernel *kernel, const rapt_problem *problem, float *state, const char *next, size_t stride,
-                      int64_t chunks);
+void rapt_merge_chunks(const rapt_kernel *kernel, const rapt_problem *problem, float *state, const char *next, size_t stride,
+                       int64_t chunks);
 
 /* Where the merged row of an entry, head and token goes, and what joins it. */
 rapt_row_end rapt_row_end_of(const full_plan *p, const rapt_args *args, int64_t entry, int64_t head, int64_t token);

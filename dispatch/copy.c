@@ -7,18 +7,18 @@
 #include "structs.h"
 #include "work.h"
 
-static const rapt_copy_desc default_desc = {.entries = 1};
-static const rapt_copy_args default_args = {0};
+static const rapt_kv_copy_desc default_desc = {.entries = 1};
+static const rapt_kv_copy_args default_args = {0};
 
-void rapt_copy_desc_init_sized(rapt_copy_desc *desc, size_t size) {
+void rapt_kv_copy_desc_init_sized(rapt_kv_copy_desc *desc, size_t size) {
     rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
 }
 
-void rapt_copy_args_init_sized(rapt_copy_args *args, size_t size) {
+void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size) {
     rapt_init_struct(args, size, &default_args, sizeof default_args);
 }
 
-/* A tensor whose rows are copied: K, V, or the factors of one. */
+/* A tensor whose rows are copied: K, V, or the scales of one. */
 typedef struct part {
     const char *name, *from_name;
     rapt_layout layout; /* type 0: there is none */
@@ -30,8 +30,8 @@ typedef struct part {
 enum { K, V, K_SCALES, V_SCALES, PARTS };
 
 typedef struct copy_call {
-    rapt_copy_desc desc;
-    rapt_copy_args args;
+    rapt_kv_copy_desc desc;
+    rapt_kv_copy_args args;
     part parts[PARTS];
 } copy_call;
 
@@ -45,11 +45,11 @@ static rapt_status check_scales(rapt_report *r, const char *name, const rapt_sca
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, name, "present", s->present, "their tensor is not copied");
     if (s->present && s->token_stride && s->channel_stride)
         return rapt_refuse_member(r, RAPT_ERR_STRIDE, name, "channel_stride", s->channel_stride,
-                                  "there is a token_stride, and factors are of tokens or of channels");
+                                  "there is a token_stride, and scales are of tokens or of channels");
     return RAPT_OK;
 }
 
-static rapt_status check_shape(rapt_report *r, const rapt_copy_desc *d) {
+static rapt_status check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
     if (!rapt_within(d->entries, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "entries", d->entries, "must be 0 to 2147483647");
     if (!rapt_within(d->kv_heads, 1, RAPT_MAX_LENGTH))
@@ -66,7 +66,7 @@ static rapt_status check_shape(rapt_report *r, const rapt_copy_desc *d) {
 }
 
 static void add_part(rapt_memory *m, copy_call *c, int which, bool other) {
-    const rapt_copy_desc *d = &c->desc;
+    const rapt_kv_copy_desc *d = &c->desc;
     part *p = &c->parts[which];
     const int64_t length[3] = {d->entries, d->kv_heads, d->tokens}, channels[PARTS] = {d->d_k, d->d_v, 1, 1};
     uint64_t bytes = 0;
@@ -84,7 +84,7 @@ static void add_part(rapt_memory *m, copy_call *c, int which, bool other) {
     else p->from = p->to;
 }
 
-static rapt_status check_range(rapt_report *r, const rapt_copy_desc *d, int64_t n, const rapt_kv_range *range) {
+static rapt_status check_range(rapt_report *r, const rapt_kv_copy_desc *d, int64_t n, const rapt_kv_range *range) {
     char name[RAPT_NAME_BYTES];
     rapt_name_element(name, "ranges", n, "");
     if (!rapt_within(range->from, 0, d->entries - 1))
@@ -102,9 +102,9 @@ static rapt_status check_range(rapt_report *r, const rapt_copy_desc *d, int64_t 
     return RAPT_OK;
 }
 
-static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_copy_desc *desc, const rapt_copy_args *args) {
-    rapt_copy_desc *d = &c->desc;
-    rapt_copy_args *a = &c->args;
+static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
+    rapt_kv_copy_desc *d = &c->desc;
+    rapt_kv_copy_args *a = &c->args;
     rapt_status status = rapt_read_struct(r, "desc", d, &default_desc, sizeof *d, sizeof *d, desc);
     if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, sizeof *a, args);
     if (status == RAPT_OK) status = check_shape(r, d);
@@ -127,15 +127,15 @@ static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_copy_desc 
     return status;
 }
 
-rapt_status rapt_copy_explain(const rapt_copy_desc *desc, const rapt_copy_args *args, char *text, size_t bytes) {
-    rapt_report r = rapt_explanation_of("rapt_kv_copy", text, bytes);
+rapt_status rapt_kv_copy_explain(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_kv_copy_run", text, bytes);
     copy_call c;
     return read_copy(&r, &c, desc, args);
 }
 
 /* Thread ith's bytes of each row of a range. Each thread has the same bytes of all rows, so that what a range reads was written
  * by none but the thread itself; the order of tokens is that of memmove. */
-static void copy_range(const rapt_copy_desc *d, const part *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
+static void copy_range(const rapt_kv_copy_desc *d, const part *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
     const rapt_layout *l = &p->layout;
     int64_t first, bytes;
     rapt_cut_range(p->row, 1, ith, nth, &first, &bytes);
@@ -148,13 +148,42 @@ static void copy_range(const rapt_copy_desc *d, const part *p, const rapt_kv_ran
     }
 }
 
-rapt_status rapt_kv_copy(const rapt_copy_desc *desc, const rapt_copy_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_kv_copy");
-    copy_call c;
-    rapt_status status = read_copy(&r, &c, desc, args);
-    if (status == RAPT_OK) status = rapt_check_thread(&r, ith, nth);
-    for (int64_t n = 0; status == RAPT_OK && n < c.args.count; n++)
+static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+    const copy_call *c = call;
+    (void)phase, (void)next;
+    for (int64_t n = 0; n < c->args.count; n++)
         for (int i = 0; i < PARTS; i++)
-            if (c.parts[i].layout.type) copy_range(&c.desc, &c.parts[i], &c.args.ranges[n], ith, nth);
+            if (c->parts[i].layout.type) copy_range(&c->desc, &c->parts[i], &c->args.ranges[n], ith, nth);
+}
+
+static rapt_status start_work(rapt_report *r, copy_call *c, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args,
+                              rapt_work *w) {
+    rapt_status status = read_copy(r, c, desc, args);
+    *w = (rapt_work){c, 1, share};
     return status;
+}
+
+rapt_status rapt_kv_copy_run(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
+    rapt_report r = rapt_report_of("rapt_kv_copy_run");
+    copy_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, desc, args, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+}
+
+rapt_status rapt_kv_copy_run_parallel(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t nth,
+                                      rapt_parallel_for parallel_for, void *pool) {
+    rapt_report r = rapt_report_of("rapt_kv_copy_run_parallel");
+    copy_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, desc, args, &w);
+    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+}
+
+rapt_status rapt_kv_copy_run_share(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_kv_copy_run_share");
+    copy_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, desc, args, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
 }

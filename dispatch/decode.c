@@ -5,10 +5,10 @@
 
 #include "append.h"
 #include "attention.h"
-#include "rotary.h"
+#include "rotate.h"
 #include "structs.h"
 
-static const rapt_decode_desc default_desc = {.tokens = -1, .rotary.amplitude = 1.0};
+static const rapt_decode_desc default_desc = {.tokens = -1, .rope.amplitude = 1.0};
 static const rapt_decode_args default_args = {0};
 
 void rapt_decode_desc_init_sized(rapt_decode_desc *desc, size_t size) {
@@ -58,7 +58,7 @@ static rapt_status make_plan(rapt_report *r, full_decode *p, const rapt_decode_d
     if (status != RAPT_OK) return status;
     const rapt_layout q = a.q;
     const int64_t tokens = a.q_starts || d.tokens == -1 ? a.q_len : d.tokens;
-    bool rotated = d.rotary.channels != 0;
+    bool rotated = d.rope.channels != 0;
     memset(p, 0, sizeof *p);
     if (rotated) a.q = rapt_layout_bshd(RAPT_F32, a.heads, a.q_len, a.d_k);
     r->owner = "attention.";
@@ -70,7 +70,7 @@ static rapt_status make_plan(rapt_report *r, full_decode *p, const rapt_decode_d
     if (status != RAPT_OK) return status;
     if (!rapt_within(tokens, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "tokens", tokens, "must be 0 to 2147483647, or -1 for attention.q_len");
-    p->append.desc = rapt_append_desc_of(&a, tokens, d.new_k, d.new_v, &d.rotary);
+    p->append.desc = rapt_kv_append_desc_of(&a, tokens, d.new_k, d.new_v, &d.rope);
     if (!d.new_v.type) { /* V is a part of K */
         p->append.desc.v.type = (rapt_type)0;
         p->append.desc.v_scales.present = 0;
@@ -81,9 +81,9 @@ static rapt_status make_plan(rapt_report *r, full_decode *p, const rapt_decode_d
                                .d = a.d_k,
                                .in = q,
                                .out = a.q,
-                               .rotary = d.rotary,
+                               .rope = d.rope,
                                .token_starts = a.q_starts};
-    status = rapt_check_rotary(r, &d.rotary, a.d_k);
+    status = rapt_check_rope(r, &d.rope, a.d_k);
     r->owner = "attention.";
     if (status == RAPT_OK) status = rapt_check_append_desc(r, &p->append);
     r->owner = "";
@@ -102,7 +102,7 @@ rapt_status rapt_decode_plan_init_sized(rapt_decode_plan *plan, size_t bytes, co
     rapt_status status = rapt_check_plan_memory(&r, plan, bytes, sizeof p);
     if (status == RAPT_OK) status = make_plan(&r, &p, desc);
     if (status == RAPT_OK)
-        status = rapt_check_kept(&r, plan, sizeof p, &p.rope.rotary, "attention.", p.rope.batch, p.rope.token_starts, NULL);
+        status = rapt_check_kept(&r, plan, sizeof p, &p.rope.rope, "attention.", p.rope.batch, p.rope.token_starts, NULL);
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
     rapt_trace_plan(&r, attention_of(&p));
@@ -174,19 +174,19 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
 
     bool values = p->append.desc.v.type != 0;
     c->append = p->append;
-    c->append.args = (rapt_append_args){.new_k = a->new_k,
-                                        .new_v = a->new_v,
-                                        .k = a->k,
-                                        .v = values ? a->v : NULL,
-                                        .k_scales = a->k_scales,
-                                        .v_scales = values ? a->v_scales : NULL,
-                                        .starts = a->starts,
-                                        .token_starts = p->rope.token_starts,
-                                        .positions = a->positions,
-                                        .table = to->table,
-                                        .table_starts = to->table_starts,
-                                        .ring_starts = to->ring_starts,
-                                        .rotary_table = a->rotary_table};
+    c->append.args = (rapt_kv_append_args){.new_k = a->new_k,
+                                           .new_v = a->new_v,
+                                           .k = a->k,
+                                           .v = values ? a->v : NULL,
+                                           .k_scales = a->k_scales,
+                                           .v_scales = values ? a->v_scales : NULL,
+                                           .starts = a->starts,
+                                           .token_starts = p->rope.token_starts,
+                                           .positions = a->positions,
+                                           .table = to->table,
+                                           .table_starts = to->table_starts,
+                                           .ring_starts = to->ring_starts,
+                                           .rope_table = a->rope_table};
     c->append.tokens = (rapt_tokens){.batch = p->append.desc.batch,
                                      .tokens = p->append.desc.tokens,
                                      .starts = a->starts,
@@ -194,7 +194,7 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
                                      .positions = a->positions,
                                      .first_position = to->k_offsets};
     c->rope.args = p->rope;
-    c->rope.args.from = q, c->rope.args.to = a->workspace, c->rope.args.rotary_table = a->rotary_table;
+    c->rope.args.from = q, c->rope.args.to = a->workspace, c->rope.args.rope_table = a->rope_table;
     /* Queries stand where the masks take them to stand. */
     rapt_tokens *queries = &c->rope.tokens;
     *queries = (rapt_tokens){.batch = p->rope.batch,
@@ -214,11 +214,11 @@ static bool lies_within(const void *at, uint64_t bytes, const void *of, uint64_t
     return (uintptr_t)at >= (uintptr_t)of && from <= of_bytes && bytes <= of_bytes - from;
 }
 
-/* V that is not written, and its factors: a part of K and of its, or memory of their own. */
+/* V that is not written, and its scales: a part of K and of its, or memory of their own. */
 static void add_values(rapt_memory *m, const decode_call *c, const rapt_decode_args *a) {
     const tensor_bytes *b = &attention_of(c->plan)->bytes;
     if (!lies_within(a->v, b->v, a->k, b->k)) rapt_reads(m, "v", a->v, b->v);
-    if (!attention_of(c->plan)->problem.v_scales.present) rapt_unused(m, "v_scales", a->v_scales, "the plan has no factors");
+    if (!attention_of(c->plan)->problem.v_scales.present) rapt_unused(m, "v_scales", a->v_scales, "the plan has no scales");
     else if (!lies_within(a->v_scales, b->v_scales, a->k_scales, b->k_scales))
         rapt_reads(m, "v_scales", a->v_scales, b->v_scales);
 }
@@ -232,7 +232,7 @@ static rapt_status check_memory(rapt_report *r, const decode_call *c, const rapt
     int64_t positions = p->rope.token_starts ? p->append.desc.tokens : p->append.desc.batch * p->append.desc.tokens;
     rapt_reads_array(&m, "positions", a->positions, positions, sizeof(int32_t), true);
     rapt_add_append(&m, &c->append, "k", "v", false);
-    rapt_add_rotary(&m, &p->rope.rotary, &a->rotary_table);
+    rapt_add_rope(&m, &p->rope.rope, &a->rope_table);
     rapt_reads(&m, "new_k", a->new_k, p->new_k_bytes);
     if (p->append.desc.v.type) {
         rapt_reads(&m, "new_v", a->new_v, p->new_v_bytes);
@@ -269,12 +269,12 @@ static rapt_status start_call(rapt_report *r, decode_call *c, const rapt_decode_
     status = check_memory(r, c, &a, q, bytes);
     if (status == RAPT_OK) status = rapt_check_tokens(r, &c->append.tokens);
     if (status == RAPT_OK) status = rapt_check_room(r, &c->append);
-    if (status == RAPT_OK) status = rapt_check_positions(r, &p->rope.rotary, &a.rotary_table, &c->append.tokens);
+    if (status == RAPT_OK) status = rapt_check_positions(r, &p->rope.rope, &a.rope_table, &c->append.tokens);
     r->owner = "attention.";
     if (status == RAPT_OK) status = rapt_check_places(r, &c->append);
     if (status == RAPT_OK) status = rapt_check_entries(r, &c->attention);
     r->owner = "";
-    return status == RAPT_OK ? rapt_check_positions(r, &p->rope.rotary, &a.rotary_table, &c->rope.tokens) : status;
+    return status == RAPT_OK ? rapt_check_positions(r, &p->rope.rope, &a.rope_table, &c->rope.tokens) : status;
 }
 
 rapt_status rapt_decode_args_explain(const rapt_decode_plan *plan, const rapt_decode_args *args, int64_t nth, char *text,

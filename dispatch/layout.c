@@ -115,7 +115,7 @@ rapt_status rapt_measure_scales(rapt_report *r, const char *name, const rapt_sca
     if (!s->present) return RAPT_OK;
     if (s->token_stride && s->channel_stride)
         return rapt_refuse_member(r, RAPT_ERR_STRIDE, name, "channel_stride", s->channel_stride,
-                                  "there is a token_stride, and factors are of tokens or of channels");
+                                  "there is a token_stride, and scales are of tokens or of channels");
     bool of_tokens = rapt_scales_of_tokens(s);
     rapt_dimension d[] = {{of_tokens ? batch : entries, s->batch_stride, "batch_stride"},
                           {heads, s->head_stride, "head_stride"},

@@ -57,10 +57,10 @@ static inline bool rapt_same_rows(const rapt_layout *a, const rapt_layout *b) {
     return a->type == b->type && a->batch_stride == b->batch_stride && a->token_stride == b->token_stride;
 }
 
-/* Factors of K or V (docs/order.md): of tokens, or of channels, heads and tensors. */
+/* Scales of K or V (docs/order.md): of tokens, or of channels, heads and tensors. */
 static inline bool rapt_scales_of_tokens(const rapt_scales *s) { return s->present && s->token_stride != 0; }
 
-/* Measures factors: batch and tokens are those of K or V where these are factors of tokens, entries is the batch. Errors: STRIDE.
+/* Measures scales: batch and tokens are those of K or V where these are scales of tokens, entries is the batch. Errors: STRIDE.
  */
 rapt_status rapt_measure_scales(rapt_report *r, const char *name, const rapt_scales *s, int64_t batch, int64_t entries,
                                 int64_t heads, int64_t tokens, int64_t channels, bool output, uint64_t *bytes);

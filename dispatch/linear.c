@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear maps: validation, and each thread's share. */
+/* Linear layers: validation, and each thread's share. */
 #include <math.h>
 #include <string.h>
 
@@ -93,10 +93,11 @@ static const full_linear *read_plan(rapt_report *r, const rapt_linear_plan *opaq
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
 /* Threads share tokens by whole tiles, and outputs by whole groups of RAPT_PARTIAL_SUMS. A thread's tokens are staged by itself,
- * which costs as much as so many outputs: on an AMD EPYC (Zen 4) 9 to 40 of them, see docs/performance.md. */
+ * which costs as much as this many outputs: on an AMD EPYC (Zen 4) 9 to 40 of them, see docs/performance.md. */
 enum { STAGING_OUTPUTS = 16 };
 
-/* The grid that nth threads form, so many parts of the tokens by the others of the outputs: where the slowest has the least. */
+/* The number of parts that nth threads cut the tokens into, and for each of them the outputs into nth / parts: that with which
+ * the slowest has the least. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
     int64_t lanes = p->kernel->lanes, tiles = rapt_divide_up(p->all_tokens, lanes),
             groups = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
@@ -204,7 +205,7 @@ void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
                    &t.token0, &t.tokens);
     rapt_cut_range(p->problem.out, RAPT_PARTIAL_SUMS, ith % columns, columns, &t.out0, &t.outs);
     t.scratch = (float *)(void *)((char *)a->workspace + (size_t)ith * rapt_linear_scratch(p));
-    p->kernel->map_tokens(&t);
+    p->kernel->linear_tokens(&t);
 }
 
 static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
@@ -212,19 +213,34 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     rapt_linear_share(call, ith, nth);
 }
 
-rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth) {
+static rapt_status start_work(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *plan, const rapt_linear_args *args,
+                              int64_t nth, rapt_work *w) {
+    rapt_status status = start_call(r, c, plan, args, nth);
+    *w = (rapt_work){c, 1, share};
+    return status;
+}
+
+rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args) {
     rapt_report r = rapt_report_of("rapt_linear_run");
     rapt_linear_call c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    const rapt_work w = {&c, 1, share};
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, 1, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
 }
 
 rapt_status rapt_linear_run_parallel(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth,
                                      rapt_parallel_for parallel_for, void *pool) {
     rapt_report r = rapt_report_of("rapt_linear_run_parallel");
     rapt_linear_call c;
-    rapt_status status = start_call(&r, &c, plan, args, nth);
-    const rapt_work w = {&c, 1, share};
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
     return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+}
+
+rapt_status rapt_linear_run_share(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_linear_run_share");
+    rapt_linear_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear maps as a part of larger calls: checked once with all else, then shared by threads. */
+/* Linear layers as a part of larger calls: checked once with all else, then shared by threads. */
 #ifndef RAPT_LINEAR_CALL_H
 #define RAPT_LINEAR_CALL_H
 

@@ -116,14 +116,14 @@ rapt_status rapt_check_memory(rapt_memory *m) {
     return m->status;
 }
 
-rapt_status rapt_check_kept(rapt_report *r, const void *plan, size_t bytes, const rapt_rotary *rotary, const char *owner,
+rapt_status rapt_check_kept(rapt_report *r, const void *plan, size_t bytes, const rapt_rope *rope, const char *owner,
                             int64_t batch, const int32_t *q_starts, const int32_t *k_starts) {
     const char *before = r->owner;
     rapt_memory m;
-    if (!q_starts && !k_starts && !(rotary && rotary->frequencies)) return RAPT_OK;
+    if (!q_starts && !k_starts && !(rope && rope->frequencies)) return RAPT_OK;
     rapt_memory_begin(&m, r);
     rapt_writes(&m, "plan", plan, bytes);
-    if (rotary) rapt_reads_array(&m, "rotary.frequencies", rotary->frequencies, rotary->channels / 2, sizeof(double), true);
+    if (rope) rapt_reads_array(&m, "rope.frequencies", rope->frequencies, rope->channels / 2, sizeof(double), true);
     r->owner = owner;
     rapt_reads_array(&m, "q_starts", q_starts, batch + 1, sizeof(int32_t), true);
     rapt_reads_array(&m, "k_starts", k_starts, batch + 1, sizeof(int32_t), true);

@@ -23,8 +23,8 @@ typedef struct rapt_region {
     rapt_rows_in_memory rows;
 } rapt_region;
 
-/* As many as the structs of the largest call have pointers, all of them and those of plans and rotary tables included. */
-enum { RAPT_MOST_REGIONS = (sizeof(rapt_layer_args) + sizeof(rapt_args) + sizeof(rapt_append_args)) / sizeof(void *) };
+/* As many as the structs of the largest call have pointers, all of them and those of plans and rope tables included. */
+enum { RAPT_MOST_REGIONS = (sizeof(rapt_mha_args) + sizeof(rapt_args) + sizeof(rapt_kv_append_args)) / sizeof(void *) };
 
 typedef struct rapt_memory {
     rapt_report *report;
@@ -35,8 +35,8 @@ typedef struct rapt_memory {
 
 static inline void rapt_memory_begin(rapt_memory *m, rapt_report *r) { m->report = r, m->status = RAPT_OK, m->n = 0; }
 
-/* A tensor of so many bytes, null only if that is 0. Returns its number, RAPT_NO_REGION if it has no bytes. Errors: NULL, STRIDE
- * (it would wrap around). */
+/* A tensor that spans `bytes` bytes, null only if that is 0. Returns its number, RAPT_NO_REGION if it has no bytes. Errors: NULL,
+ * STRIDE (it would wrap around). */
 int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes);
 int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes);
 
@@ -47,7 +47,7 @@ int rapt_writes_array(rapt_memory *m, const char *name, const void *at, int64_t 
 /* A pointer that must be null, since nobody described what it is for. Errors: UNUSED. */
 void rapt_unused(rapt_memory *m, const char *name, const void *at, const char *why);
 
-/* The workspace: so many bytes, of which given are there. Errors: WORKSPACE, ALIGNMENT. */
+/* The workspace: `bytes` bytes are needed, `given` are there. Errors: WORKSPACE, ALIGNMENT. */
 void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t needed);
 
 /* Region i may lie where region j lies, if both begin at the same byte. */
@@ -59,8 +59,8 @@ static inline void rapt_may_be(rapt_memory *m, int i, int j) {
 void rapt_spread(rapt_memory *m, int i, const rapt_layout *layout, const int64_t length[3], int64_t row);
 
 /* A plan of that many bytes must not be written over the arrays whose addresses it keeps: starts, whose names have that owner,
- * and of rotary, unless null, the frequencies. Errors: as above, OVERLAP. */
-rapt_status rapt_check_kept(rapt_report *r, const void *plan, size_t bytes, const rapt_rotary *rotary, const char *owner,
+ * and of rope, unless null, the frequencies. Errors: as above, OVERLAP. */
+rapt_status rapt_check_kept(rapt_report *r, const void *plan, size_t bytes, const rapt_rope *rope, const char *owner,
                             int64_t batch, const int32_t *q_starts, const int32_t *k_starts);
 
 /* The first thing that was wrong; else, whether what is written meets anything else. Errors: as above, OVERLAP. */

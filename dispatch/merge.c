@@ -6,6 +6,7 @@
 #include "attention.h"
 #include "layout.h"
 #include "select.h"
+#include "work.h"
 
 /* ---- States -------------------------------------------------------------------------------------------------------------- */
 
@@ -58,52 +59,89 @@ static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_a
     return status;
 }
 
-static rapt_status read_merge(rapt_report *r, const full_plan **p, rapt_args *a, const rapt_plan *plan, const rapt_args *args,
+typedef struct merge_call {
+    const full_plan *plan;
+    rapt_args args;
+    const rapt_states *sources;
+    int64_t n;
+} merge_call;
+
+static rapt_status read_merge(rapt_report *r, merge_call *c, const rapt_plan *plan, const rapt_args *args,
                               const rapt_states *sources, int64_t n) {
     rapt_status status;
-    *p = rapt_read_plan(r, plan, &status);
-    if (status == RAPT_OK && !(*p)->problem.unmerged)
+    c->plan = rapt_read_plan(r, plan, &status);
+    c->sources = sources, c->n = n;
+    if (status == RAPT_OK && !c->plan->problem.unmerged)
         return rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was made without unmerged", (const void *)plan);
-    if (status == RAPT_OK) status = rapt_read_args(r, "args", a, args);
-    return status == RAPT_OK ? check_states(r, *p, a, sources, n) : status;
+    if (status == RAPT_OK) status = rapt_read_args(r, "args", &c->args, args);
+    return status == RAPT_OK ? check_states(r, c->plan, &c->args, sources, n) : status;
 }
 
 rapt_status rapt_merge_states_explain(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
                                       char *text, size_t bytes) {
-    rapt_report r = rapt_explanation_of("rapt_merge_states", text, bytes);
-    const full_plan *p;
-    rapt_args a;
-    return read_merge(&r, &p, &a, plan, args, sources, n);
+    rapt_report r = rapt_explanation_of("rapt_merge_states_run", text, bytes);
+    merge_call c;
+    return read_merge(&r, &c, plan, args, sources, n);
 }
 
-rapt_status rapt_merge_states(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n, int64_t ith,
-                              int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_merge_states");
-    const full_plan *p;
-    rapt_args a;
-    rapt_status status = read_merge(&r, &p, &a, plan, args, sources, n);
-    if (status == RAPT_OK) status = rapt_check_thread(&r, ith, nth);
-    if (status != RAPT_OK) return status;
-    const rapt_problem *problem = &p->problem;
+static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t head) {
+    const full_plan *p = c->plan;
+    float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
+    rapt_row_end end = rapt_row_end_of(p, &c->args, entry, head, token);
+    rapt_start_state(state, p->problem.d_v);
+    for (int64_t i = 0; i < c->n; i++) {
+        const rapt_states *s = &c->sources[i];
+        if (s->chunks == 0) continue; /* its strides may be anything */
+        int64_t from =
+            p->q_starts ? (p->q_starts[entry] + token) * s->token_stride : entry * s->batch_stride + token * s->token_stride;
+        rapt_merge_chunks(p->kernel, &p->problem, state, (const char *)s->at + from + head * s->head_stride,
+                          (size_t)s->state_stride, s->chunks);
+    }
+    p->kernel->finish(&p->problem, &end, state);
+}
+
+static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+    const merge_call *c = call;
+    const rapt_problem *problem = &c->plan->problem;
     int64_t row = 0;
+    (void)phase, (void)next;
     for (int64_t entry = 0; entry < problem->batch; entry++)
-        for (int64_t token = 0; token < entry_queries(p, entry); token++)
-            for (int64_t head = 0; head < problem->heads; head++, row++) {
-                if (row % nth != ith) continue;
-                float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
-                rapt_row_end end = rapt_row_end_of(p, &a, entry, head, token);
-                rapt_start_state(state, problem->d_v);
-                for (int64_t i = 0; i < n; i++) {
-                    const rapt_states *s = &sources[i];
-                    if (s->chunks == 0) continue; /* its strides may be anything */
-                    int64_t from = p->q_starts ? (p->q_starts[entry] + token) * s->token_stride
-                                               : entry * s->batch_stride + token * s->token_stride;
-                    rapt_fold_states(p->kernel, problem, state, (const char *)s->at + from + head * s->head_stride,
-                                     (size_t)s->state_stride, s->chunks);
-                }
-                p->kernel->finish(problem, &end, state);
-            }
-    return RAPT_OK;
+        for (int64_t token = 0; token < entry_queries(c->plan, entry); token++)
+            for (int64_t head = 0; head < problem->heads; head++, row++)
+                if (row % nth == ith) merge_row(c, entry, token, head);
+}
+
+static rapt_status start_work(rapt_report *r, merge_call *c, const rapt_plan *plan, const rapt_args *args,
+                              const rapt_states *sources, int64_t n, rapt_work *w) {
+    rapt_status status = read_merge(r, c, plan, args, sources, n);
+    *w = (rapt_work){c, 1, share};
+    return status;
+}
+
+rapt_status rapt_merge_states_run(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n) {
+    rapt_report r = rapt_report_of("rapt_merge_states_run");
+    merge_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, sources, n, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+}
+
+rapt_status rapt_merge_states_run_parallel(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
+                                           int64_t nth, rapt_parallel_for parallel_for, void *pool) {
+    rapt_report r = rapt_report_of("rapt_merge_states_run_parallel");
+    merge_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, sources, n, &w);
+    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+}
+
+rapt_status rapt_merge_states_run_share(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
+                                        int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_merge_states_run_share");
+    merge_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, plan, args, sources, n, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
 }
 
 /* ---- Results ------------------------------------------------------------------------------------------------------------- */
@@ -160,7 +198,7 @@ rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const 
             next[RAPT_STATE_M] = lse[i][row];
             next[RAPT_STATE_L] = 1.0f;
             memcpy(next + RAPT_STATE_O, o[i] + row * d_v, (size_t)d_v * sizeof *next);
-            kernel->fold(&problem, state, next);
+            kernel->merge(&problem, state, next);
         }
         rapt_row_end end = {.o = (char *)(o_out ? o_out + row * d_v : o_row), .lse = (char *)(lse_out ? lse_out + row : NULL)};
         kernel->finish(&problem, &end, state);

@@ -57,7 +57,7 @@ static rapt_status check_memory(rapt_report *r, const norm_call *c) {
     add_sum(&m, a, x, residual);
     rapt_reads_array(&m, "weight", a->weight, a->channels, sizeof(float), true);
     rapt_reads_array(&m, "bias", a->bias, a->channels, sizeof(float), true);
-    if (c->rms) rapt_unused(&m, "mean", a->mean, "rapt_rms_norm takes none");
+    if (c->rms) rapt_unused(&m, "mean", a->mean, "RMS normalisation has none");
     else rapt_writes_array(&m, "mean", a->mean, tokens, sizeof(float), true);
     rapt_writes_array(&m, "inverse_deviation", a->inverse_deviation, tokens, sizeof(float), true);
     return rapt_check_memory(&m);
@@ -102,46 +102,68 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     }
 }
 
-static rapt_status run(const char *name, bool rms, const rapt_norm_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of(name);
-    norm_call c;
-    rapt_status status = start_norm(&r, &c, rms, args);
-    const rapt_work w = {&c, 1, share};
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+static rapt_status start_work(rapt_report *r, norm_call *c, bool rms, const rapt_norm_args *args, rapt_work *w) {
+    rapt_status status = start_norm(r, c, rms, args);
+    *w = (rapt_work){c, 1, share};
+    return status;
 }
 
-static rapt_status run_parallel(const char *name, bool rms, const rapt_norm_args *args, int64_t nth,
-                                rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of(name);
+rapt_status rapt_layer_norm_run(const rapt_norm_args *args) {
+    rapt_report r = rapt_report_of("rapt_layer_norm_run");
     norm_call c;
-    rapt_status status = start_norm(&r, &c, rms, args);
-    const rapt_work w = {&c, 1, share};
-    if (status == RAPT_OK) status = rapt_check_thread(&r, 0, nth);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, false, args, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+}
+
+rapt_status rapt_layer_norm_run_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
+    rapt_report r = rapt_report_of("rapt_layer_norm_run_parallel");
+    norm_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, false, args, &w);
     return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
 }
 
-static rapt_status explain(const char *name, bool rms, const rapt_norm_args *args, char *text, size_t bytes) {
-    rapt_report r = rapt_explanation_of(name, text, bytes);
+rapt_status rapt_layer_norm_run_share(const rapt_norm_args *args, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_layer_norm_run_share");
     norm_call c;
-    return start_norm(&r, &c, rms, args);
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, false, args, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
 }
 
-rapt_status rapt_layer_norm(const rapt_norm_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_layer_norm", false, args, ith, nth);
-}
-rapt_status rapt_layer_norm_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    return run_parallel("rapt_layer_norm_parallel", false, args, nth, parallel_for, pool);
-}
 rapt_status rapt_layer_norm_explain(const rapt_norm_args *args, char *text, size_t bytes) {
-    return explain("rapt_layer_norm", false, args, text, bytes);
+    rapt_report r = rapt_explanation_of("rapt_layer_norm_run", text, bytes);
+    norm_call c;
+    return start_norm(&r, &c, false, args);
 }
 
-rapt_status rapt_rms_norm(const rapt_norm_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_rms_norm", true, args, ith, nth);
+rapt_status rapt_rms_norm_run(const rapt_norm_args *args) {
+    rapt_report r = rapt_report_of("rapt_rms_norm_run");
+    norm_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, true, args, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
 }
-rapt_status rapt_rms_norm_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    return run_parallel("rapt_rms_norm_parallel", true, args, nth, parallel_for, pool);
+
+rapt_status rapt_rms_norm_run_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
+    rapt_report r = rapt_report_of("rapt_rms_norm_run_parallel");
+    norm_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, true, args, &w);
+    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
 }
+
+rapt_status rapt_rms_norm_run_share(const rapt_norm_args *args, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_rms_norm_run_share");
+    norm_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, true, args, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+}
+
 rapt_status rapt_rms_norm_explain(const rapt_norm_args *args, char *text, size_t bytes) {
-    return explain("rapt_rms_norm", true, args, text, bytes);
+    rapt_report r = rapt_explanation_of("rapt_rms_norm_run", text, bytes);
+    norm_call c;
+    return start_norm(&r, &c, true, args);
 }

@@ -34,9 +34,6 @@ const full_plan *rapt_read_plan(rapt_report *r, const rapt_plan *opaque, rapt_st
     return plan_of(opaque);
 }
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* ---- Validation ---------------------------------------------------------------------------------------------------------- */
 
 static rapt_status check_shape(rapt_report *r, const rapt_desc *d) {
@@ -110,10 +107,11 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
     if (d->local_chunk < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "local_chunk", d->local_chunk, "must be 0 or more");
     if (!(d->softcap >= 0.0f && d->softcap <= FLT_MAX))
         return rapt_refuse(r, RAPT_ERR_FEATURE, "softcap = %g: must be finite, 0 or more", (double)d->softcap);
-    if (d->map.type && d->map_queries < 1)
-        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "map_queries", d->map_queries, "must be 1 or more");
-    if (d->map.type && (d->map_keys < 1 || d->map_keys % RAPT_BLOCK))
-        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "map_keys", d->map_keys, "must be a multiple of 64, and not 0");
+    if (d->block_mask.type && d->block_mask_queries < 1)
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "block_mask_queries", d->block_mask_queries, "must be 1 or more");
+    if (d->block_mask.type && (d->block_mask_keys < 1 || d->block_mask_keys % RAPT_BLOCK))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "block_mask_keys", d->block_mask_keys,
+                                  "must be a multiple of 64, and not 0");
     if (!rapt_within((int64_t)d->alibi, RAPT_ALIBI_NONE, RAPT_ALIBI_BIAS))
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "alibi", (int)d->alibi, "not a rapt_alibi");
     if (d->alibi && !d->slopes.type)
@@ -151,7 +149,7 @@ rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *s
     for (int64_t b = 0; b < n; b++) {
         if (starts[b] > starts[b + 1])
             return rapt_refuse_element(r, RAPT_ERR_TABLE, name, b + 1, starts[b + 1], "below the one before");
-        *most = larger(*most, (int64_t)starts[b + 1] - starts[b]);
+        *most = rapt_max(*most, (int64_t)starts[b + 1] - starts[b]);
     }
     if (starts[n] > tokens)
         return rapt_refuse(r, RAPT_ERR_TABLE, "%s[%" PRId64 "] = %d: there are %" PRId64 " tokens", name, n, (int)starts[n],
@@ -190,9 +188,9 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
     if (status == RAPT_OK)
         status =
             measure_columns(r, "bias", &d->bias, RAPT_FLOATS, d, queries, p->problem.bias_keys, d->bias_key_stride, &b->bias);
-    if (d->map.type)
-        RAPT_MEASURE(map, 1 << RAPT_BOOL, d->batch, d->heads, rapt_divide_up(queries, d->map_queries),
-                     rapt_divide_up(keys, d->map_keys), false);
+    if (d->block_mask.type)
+        RAPT_MEASURE(block_mask, 1 << RAPT_BOOL, d->batch, d->heads, rapt_divide_up(queries, d->block_mask_queries),
+                     rapt_divide_up(keys, d->block_mask_keys), false);
     if (d->slopes.type) RAPT_MEASURE(slopes, RAPT_FLOATS, d->batch, d->heads, 1, 1, false);
     if (d->sinks.type) RAPT_MEASURE(sinks, RAPT_FLOATS, d->batch, d->heads, 1, 1, false);
     if (d->scores.type) RAPT_MEASURE(scores, 1 << RAPT_F32, q_batch, d->heads, d->q_len, keys, true);
@@ -252,7 +250,7 @@ static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *pro
 }
 
 /* Where the heads of a token lie side by side, one head's rows are small pieces far apart, which memory reads at less than half
- * of its speed (docs/performance.md): so many heads are taken together that the pieces are whole pages. */
+ * of its speed (docs/performance.md): as many heads are taken together as make the pieces whole pages. */
 static int64_t heads_together(const rapt_problem *problem, int64_t rows) {
     enum { PAGE = 4096 };
     const rapt_layout *k = &problem->k, *v = &problem->v;
@@ -288,24 +286,24 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
     c.keys_in_lanes = together <= (problem->integer ? kernel->few_integer_rows : kernel->few_rows);
     c.chunks = rapt_divide_up(keys, RAPT_CHUNK);
-    c.part_chunks = larger(c.chunks, 1);
+    c.part_chunks = rapt_max(c.chunks, 1);
     c.parts = 1;
     if (c.rows == 0) return c;
     c.pass_rows = c.tile_rows = together;
     if (c.keys_in_lanes) {
         c.joined_heads = heads_together(problem, together);
     } else if (own_keys) { /* equal parts of a token's heads, as many as a pass has room for */
-        c.pass_rows = smaller(together, p->pass_tiles * kernel->lanes);
+        c.pass_rows = rapt_min(together, p->pass_tiles * kernel->lanes);
         while (together % c.pass_rows) c.pass_rows--;
         c.tile_rows = c.pass_rows;
     } else {
-        /* A pass has tiles of rows, or, where there is a map, of whole periods of it. */
-        int64_t period = problem->map.type ? rapt_product(problem->map_queries, problem->group) : 0,
+        /* A pass has tiles of rows, or, where there is a block mask, of whole periods of it. */
+        int64_t period = problem->block_mask.type ? rapt_product(problem->block_mask_queries, problem->group) : 0,
                 per_period = rapt_divide_up(period, kernel->lanes);
         c.period = period > 0 && per_period <= p->pass_tiles ? period : 0;
         int64_t unit = c.period ? c.period : kernel->lanes, unit_tiles = c.period ? per_period : 1;
         int64_t units = rapt_divide_up(c.rows, unit);
-        int64_t passes = larger(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
+        int64_t passes = rapt_max(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
         units = passes < units ? rapt_divide_up(units, passes) : 1;
         c.pass_rows = c.rows < units * unit ? c.rows : units * unit;
         c.tile_rows = units * unit_tiles * kernel->lanes;
@@ -342,8 +340,8 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     if (!p->path) p->path = path;
     else if (strcmp(p->path, path) != 0) p->path = "mixed";
     if (c->tasks == 0 || n == 0) return true;
-    bool folds = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
-    size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, folds);
+    bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
+    size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, merges);
     if (scratch > p->thread_bytes) p->thread_bytes = scratch;
     return true;
 }
@@ -357,7 +355,7 @@ static bool set_tasks(full_plan *p, int64_t threads) {
         for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && pairs >= 0; b++)
             if (__builtin_add_overflow(pairs, attended_pairs(p, entry_queries(p, b), entry_keys(p, b)), &pairs)) pairs = -1;
         pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
-        p->task_pairs = pairs < 0 ? INT64_MAX : larger(rapt_divide_up(pairs, wanted), 1);
+        p->task_pairs = pairs < 0 ? INT64_MAX : rapt_max(rapt_divide_up(pairs, wanted), 1);
     }
     if (ragged(p) || problem->integer || problem->q_len * problem->group > p->kernel->few_rows)
         p->pass_tiles = tiles_per_pass(p->kernel, problem);
@@ -401,7 +399,7 @@ static rapt_layout used(rapt_layout l, uint64_t bytes, int64_t batch, int64_t he
 
 static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
     rapt_scales none = {.present = s.present};
-    /* Factors of tokens stay such, though there are none. */
+    /* Scales of tokens stay such, though there are none. */
     if (bytes == 0) none.token_stride = rapt_scales_of_tokens(&s) ? (int64_t)sizeof(float) : 0;
     return bytes == 0 ? none : s;
 }
@@ -433,7 +431,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->window_right = bounded_window(d->window_right);
     problem->local_chunk = bounded_window(d->local_chunk);
     problem->mask = used(d->mask, b->mask, d->batch, d->heads, d->q_len);
-    problem->map = used(d->map, b->map, d->batch, d->heads, d->q_len);
+    problem->block_mask = used(d->block_mask, b->block_mask, d->batch, d->heads, d->q_len);
     problem->bias = used(d->bias, b->bias, d->batch, d->heads, d->q_len);
     problem->slopes = used(d->slopes, b->slopes, d->batch, d->heads, 1);
     problem->sinks = used(d->sinks, b->sinks, d->batch, d->heads, 1);
@@ -442,8 +440,8 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     if (d->bias.type && d->bias_key_stride) problem->bias_rest = d->bias_rest;
     problem->mask_one_key = !d->mask_key_stride;
     problem->bias_one_key = !d->bias_key_stride;
-    problem->map_queries = d->map_queries;
-    problem->map_keys = d->map_keys;
+    problem->block_mask_queries = d->block_mask_queries;
+    problem->block_mask_keys = d->block_mask_keys;
     problem->k_scales = used_scales(d->k_scales, b->k_scales);
     problem->v_scales = used_scales(d->v_scales, b->v_scales);
     problem->page_size = d->page_size;

@@ -6,21 +6,21 @@
 #include "kernel.h"
 #include "report.h"
 
-/* How the work of one batch entry is cut. Phase 0 has a task for each key/value head or so many joined ones, pass over its rows,
+/* How the work of one batch entry is cut. Phase 0 has a task for each key/value head or joined_heads of them, pass over its rows,
  * and part of its chunks; phase 1, if an entry has more than one part or weights are wanted, ends the rows of one entry and
  * key/value head. */
 typedef struct entry_cut {
     bool keys_in_lanes;
     int64_t q_len, rows; /* rows of a key/value head */
     int64_t joined_heads, pass_rows, passes, chunks, part_chunks, parts;
-    int64_t period, tile_rows; /* of a map, in rows; rows for which a pass needs room */
+    int64_t period, tile_rows; /* of a block mask, in rows; rows for which a pass needs room */
     int64_t tasks;
     size_t state_bytes; /* of shared workspace, if parts > 1 */
 } entry_cut;
 
 /* Bytes from a tensor's first to its last. */
 typedef struct tensor_bytes {
-    uint64_t q, k, v, o, lse, mask, map, bias, slopes, sinks, k_scales, v_scales, states, scores;
+    uint64_t q, k, v, o, lse, mask, block_mask, bias, slopes, sinks, k_scales, v_scales, states, scores;
     uint64_t table; /* of one entry: whether there is a matrix of all of them is known when there are args */
 } tensor_bytes;
 

@@ -3,7 +3,7 @@
 #include "doubles.h"
 #include "memory.h"
 #include "rapt_layer.h"
-#include "rotary.h"
+#include "rotate.h"
 
 /* log2 of x in [sqrt(1/2), sqrt(2)]: with t = (x - 1) / (x + 1), 2 atanh(t) / ln 2; t^25 / 25 is below 1e-19. */
 static double log2_near_one(double x) {

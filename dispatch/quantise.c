@@ -51,7 +51,7 @@ rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64
             rapt_load_row(type, part, row + i * bytes, channels);
             rapt_extend(&e, part, channels);
         }
-        scales[n] = rapt_factor_of(RAPT_INT8, &e);
+        scales[n] = rapt_scale_of(RAPT_INT8, &e);
         for (int64_t i = 0; i < in; i += PART) {
             int64_t channels = in - i < PART ? in - i : PART;
             rapt_load_row(type, part, row + i * bytes, channels);

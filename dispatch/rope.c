@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary embedding of a tensor of its own. */
 #include "append.h"
-#include "rotary.h"
+#include "rotate.h"
 #include "rows.h"
 #include "structs.h"
+#include "work.h"
 
-static const rapt_rope_args default_args = {.batch = 1, .rotary.amplitude = 1.0};
+static const rapt_rope_args default_args = {.batch = 1, .rope.amplitude = 1.0};
 
 void rapt_rope_args_init_sized(rapt_rope_args *args, size_t size) {
     rapt_init_struct(args, size, &default_args, sizeof default_args);
@@ -19,13 +20,12 @@ static rapt_status check_shape(rapt_report *r, const rapt_rope_args *a) {
     if (!rapt_within(a->tokens, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "tokens", a->tokens, "must be 0 to 2147483647");
     if (!rapt_within(a->d, 1, RAPT_MAX_HEAD_DIM)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d", a->d, "must be 1 to 1024");
-    return rapt_check_rotary(r, &a->rotary, a->d);
+    return rapt_check_rope(r, &a->rope, a->d);
 }
 
 static rapt_status read_rope(rapt_report *r, rapt_rope_call *c, const rapt_rope_args *args) {
     rapt_rope_args *a = &c->args;
-    rapt_status status =
-        rapt_read_struct(r, "args", a, &default_args, sizeof *a, RAPT_BEFORE(rapt_rope_args, rotary_table), args);
+    rapt_status status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, RAPT_BEFORE(rapt_rope_args, rope_table), args);
     if (status == RAPT_OK) status = check_shape(r, a);
     if (status != RAPT_OK) return status;
     c->tokens = (rapt_tokens){.batch = a->batch,
@@ -43,13 +43,13 @@ static rapt_status read_rope(rapt_report *r, rapt_rope_call *c, const rapt_rope_
     if (m.status == RAPT_OK) m.status = rapt_measure_heads(r, "out", &c->tokens, &a->out, a->heads, a->d, true, &out_bytes);
     int in = rapt_reads(&m, "from", a->from, in_bytes), out = rapt_writes(&m, "to", a->to, out_bytes);
     if (rapt_same_layout(&a->in, &a->out)) rapt_may_be(&m, in, out);
-    rapt_add_rotary(&m, &a->rotary, &a->rotary_table);
+    rapt_add_rope(&m, &a->rope, &a->rope_table);
     status = rapt_check_memory(&m);
-    return status == RAPT_OK ? rapt_check_positions(r, &a->rotary, &a->rotary_table, &c->tokens) : status;
+    return status == RAPT_OK ? rapt_check_positions(r, &a->rope, &a->rope_table, &c->tokens) : status;
 }
 
 rapt_status rapt_rope_explain(const rapt_rope_args *args, char *text, size_t bytes) {
-    rapt_report r = rapt_explanation_of("rapt_rope", text, bytes);
+    rapt_report r = rapt_explanation_of("rapt_rope_run", text, bytes);
     rapt_rope_call c;
     return read_rope(&r, &c, args);
 }
@@ -60,20 +60,46 @@ void rapt_rope_share(const rapt_rope_call *c, int64_t ith, int64_t nth) {
     rapt_cursor at;
     int64_t rows = rapt_share_of_rows(&c->tokens, a->heads, ith, nth, &at);
     for (int64_t n = 0; n < rows; n++, at = rapt_next_row(&c->tokens, a->heads, at)) {
-        if (a->rotary.channels && (n == 0 || at.head == 0))
-            rapt_find_angles(&a->rotary, &a->rotary_table, rapt_position_of(&c->tokens, at.b, at.i), &angles);
+        if (a->rope.channels && (n == 0 || at.head == 0))
+            rapt_find_angles(&a->rope, &a->rope_table, rapt_position_of(&c->tokens, at.b, at.i), &angles);
         float row[RAPT_MAX_HEAD_DIM];
         rapt_load_row(a->in.type, row, (const char *)a->from + rapt_offset_of(&c->tokens, &a->in, at), a->d);
-        if (a->rotary.channels) rapt_rotate(&a->rotary, &angles, row);
+        if (a->rope.channels) rapt_rotate(&a->rope, &angles, row);
         rapt_store_row(a->out.type, (char *)a->to + rapt_offset_of(&c->tokens, &a->out, at), row, a->d);
     }
 }
 
-rapt_status rapt_rope(const rapt_rope_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_rope");
-    rapt_rope_call c;
-    rapt_status status = read_rope(&r, &c, args);
-    if (status == RAPT_OK) status = rapt_check_thread(&r, ith, nth);
-    if (status == RAPT_OK) rapt_rope_share(&c, ith, nth);
+static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+    (void)phase, (void)next;
+    rapt_rope_share(call, ith, nth);
+}
+
+static rapt_status start_work(rapt_report *r, rapt_rope_call *c, const rapt_rope_args *args, rapt_work *w) {
+    rapt_status status = read_rope(r, c, args);
+    *w = (rapt_work){c, 1, share};
     return status;
+}
+
+rapt_status rapt_rope_run(const rapt_rope_args *args) {
+    rapt_report r = rapt_report_of("rapt_rope_run");
+    rapt_rope_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, args, &w);
+    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+}
+
+rapt_status rapt_rope_run_parallel(const rapt_rope_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
+    rapt_report r = rapt_report_of("rapt_rope_run_parallel");
+    rapt_rope_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, args, &w);
+    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+}
+
+rapt_status rapt_rope_run_share(const rapt_rope_args *args, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_rope_run_share");
+    rapt_rope_call c;
+    rapt_work w;
+    rapt_status status = start_work(&r, &c, args, &w);
+    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
 }

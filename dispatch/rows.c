@@ -59,10 +59,10 @@ float rapt_largest_of(rapt_type type) {
     return type == RAPT_INT8 ? 127.0f : type == RAPT_F8_E4M3 ? 448.0f : type == RAPT_F8_E5M2 ? 57344.0f : 0.0f;
 }
 
-static float quotient(float x, float factor) { return factor == 0.0f ? 0.0f : x / factor; }
+static float quotient(float x, float scale) { return scale == 0.0f ? 0.0f : x / scale; }
 
-void rapt_divide_row(float *row, int64_t channels, const char *factors, int64_t stride) {
-    for (int64_t i = 0; i < channels; i++) row[i] = quotient(row[i], v_load(factors + i * stride));
+void rapt_divide_row(float *row, int64_t channels, const char *scales, int64_t stride) {
+    for (int64_t i = 0; i < channels; i++) row[i] = quotient(row[i], v_load(scales + i * stride));
 }
 
 void rapt_extend(rapt_extent *e, const float *row, int64_t channels) {
@@ -73,18 +73,18 @@ void rapt_extend(rapt_extent *e, const float *row, int64_t channels) {
     }
 }
 
-float rapt_factor_of(rapt_type type, const rapt_extent *e) {
+float rapt_scale_of(rapt_type type, const rapt_extent *e) {
     return e->none == 0.0f ? e->most / rapt_largest_of(type) : v_as_float(0x7fc00000);
 }
 
-void rapt_divide_by(float *row, int64_t channels, const rapt_extent *e, float factor) {
-    for (int64_t i = 0; i < channels; i++) row[i] = e->none == 0.0f ? quotient(row[i], factor) : 0.0f;
+void rapt_divide_by(float *row, int64_t channels, const rapt_extent *e, float scale) {
+    for (int64_t i = 0; i < channels; i++) row[i] = e->none == 0.0f ? quotient(row[i], scale) : 0.0f;
 }
 
-float rapt_find_factor(rapt_type type, float *row, int64_t channels) {
+float rapt_find_scale(rapt_type type, float *row, int64_t channels) {
     rapt_extent e = {0};
     rapt_extend(&e, row, channels);
-    float factor = rapt_factor_of(type, &e);
-    rapt_divide_by(row, channels, &e, factor);
-    return factor;
+    float scale = rapt_scale_of(type, &e);
+    rapt_divide_by(row, channels, &e, scale);
+    return scale;
 }

@@ -98,7 +98,7 @@ void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, i
         else rapt_unused(m, "scores", a->scores, "the plan has no layout for it");
     }
     add_optional(m, "mask", a->mask, problem->mask.type, b->mask);
-    add_optional(m, "map", a->map, problem->map.type, b->map);
+    add_optional(m, "block_mask", a->block_mask, problem->block_mask.type, b->block_mask);
     add_optional(m, "bias", a->bias, problem->bias.type, b->bias);
     add_optional(m, "slopes", a->slopes, problem->alibi || problem->slopes.type, problem->alibi ? b->slopes : 0);
     if (!problem->unmerged) {
@@ -330,7 +330,7 @@ static const char *of_head(const void *from, const rapt_layout *layout, int64_t 
     return offset_by(from, entry * layout->batch_stride + head * layout->head_stride);
 }
 
-/* Factors of K or V of an entry and head: those of tokens lie as the tokens do. */
+/* Scales of K or V of an entry and head: those of tokens lie as the tokens do. */
 static const char *scales_of(const full_plan *p, const float *scales, const rapt_scales *s, int64_t entry, int64_t kv_head) {
     if (!s->present) return NULL;
     int64_t at = s->token_stride ? key_offset(p, s->batch_stride, s->token_stride, entry) : entry * s->batch_stride;
@@ -391,7 +391,7 @@ static void attend_for_scores(const rapt_attention *c, const place *at, const ra
         problem.causal = RAPT_CAUSAL_NONE;
         problem.window_left = problem.window_right = -1;
         problem.local_chunk = 0;
-        problem.mask = problem.map = problem.bias = no_layout;
+        problem.mask = problem.block_mask = problem.bias = no_layout;
         problem.mask_rest = problem.bias_rest = RAPT_REST_REFUSED;
         problem.alibi = RAPT_ALIBI_NONE;
         problem.logits_body = NULL;
@@ -431,7 +431,7 @@ static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_
         .k = offset_by(k, kv_head * problem->k.head_stride),
         .v = offset_by(v, kv_head * problem->v.head_stride),
         .mask = of_head(args->mask, &problem->mask, entry, head),
-        .map = of_head(args->map, &problem->map, entry, head),
+        .block_mask = of_head(args->block_mask, &problem->block_mask, entry, head),
         .bias = of_head(args->bias, &problem->bias, entry, head),
         .slopes = of_head(args->slopes, &problem->slopes, entry, head),
         .k_scales = scales_of(p, args->k_scales, &problem->k_scales, entry, kv_head),
@@ -484,12 +484,12 @@ void rapt_start_state(float *state, int32_t d_v) {
     state[RAPT_STATE_M] = -INFINITY;
 }
 
-void rapt_fold_states(const rapt_kernel *kernel, const rapt_problem *problem, float *state, const char *next, size_t stride,
-                      int64_t chunks) {
+void rapt_merge_chunks(const rapt_kernel *kernel, const rapt_problem *problem, float *state, const char *next, size_t stride,
+                       int64_t chunks) {
     for (int64_t n = 0; n < chunks; n++) {
         float copy[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
         memcpy(copy, next + (size_t)n * stride, RAPT_STATE_FLOATS(problem->d_v) * sizeof *copy);
-        kernel->fold(problem, state, copy);
+        kernel->merge(problem, state, copy);
     }
 }
 
@@ -505,10 +505,10 @@ static void end_task(const rapt_attention *c, place *at, int64_t task) {
             float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
             rapt_row_end end = rapt_row_end_of(p, &c->args, at->entry, head, token);
             rapt_start_state(state, problem->d_v);
-            rapt_fold_states(p->kernel, problem, state,
-                             (const char *)c->args.workspace + at->start.first_state +
-                                 (size_t)(token * problem->heads + head) * one,
-                             stride, at->cut.chunks);
+            rapt_merge_chunks(p->kernel, problem, state,
+                              (const char *)c->args.workspace + at->start.first_state +
+                                  (size_t)(token * problem->heads + head) * one,
+                              stride, at->cut.chunks);
             p->kernel->finish(problem, &end, state);
         }
         if (p->scores_stage == RAPT_SCORES_WEIGHTS && p->bytes.scores) {

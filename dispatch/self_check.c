@@ -153,7 +153,7 @@ static rapt_status check_integers(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* All weights are 1, so that what is rounded to 8 bits is factors, and those lie where the product that they are rounded from
+/* All weights are 1, so that what is rounded to 8 bits is scales, and those lie where the product that they are rounded from
  * does: at ties, from which the exact product is off. The only place where AVX2 has a product and a sum of its own. */
 static rapt_status check_integer_ties(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
@@ -169,8 +169,8 @@ static rapt_status check_integer_ties(const char *isa, room *r, uint64_t *h) {
 }
 
 /* Rows of weights and of tokens each begin an element behind the one before, for that takes less memory. */
-static rapt_status map(const char *isa, room *r, int64_t tokens, int64_t in, rapt_activation activation, bool gated,
-                       uint64_t *h) {
+static rapt_status linear(const char *isa, room *r, int64_t tokens, int64_t in, rapt_activation activation, bool gated,
+                          uint64_t *h) {
     rapt_linear_desc d;
     rapt_linear_args a;
     rapt_linear_desc_init(&d);
@@ -190,15 +190,15 @@ static rapt_status map(const char *isa, room *r, int64_t tokens, int64_t in, rap
     a.x = r->q, a.weight = r->k, a.bias = r->bias, a.y = r->out, a.workspace = r->workspace;
     a.workspace_bytes = sizeof r->workspace;
     if (gated) a.gate = r->v;
-    if (status == RAPT_OK) status = rapt_linear_run(&r->linear, &a, 0, 1);
+    if (status == RAPT_OK) status = rapt_linear_run(&r->linear, &a);
     if (status != RAPT_OK) return status;
     *h = hash(HASH_START, r->out, tokens * OUT);
     return status;
 }
 
-static rapt_status check_few_tokens(const char *isa, room *r, uint64_t *h) { return map(isa, r, 1, IN, RAPT_SILU, true, h); }
+static rapt_status check_few_tokens(const char *isa, room *r, uint64_t *h) { return linear(isa, r, 1, IN, RAPT_SILU, true, h); }
 static rapt_status check_many_tokens(const char *isa, room *r, uint64_t *h) {
-    return map(isa, r, TOKENS, FEW_IN, RAPT_GELU, false, h);
+    return linear(isa, r, TOKENS, FEW_IN, RAPT_GELU, false, h);
 }
 
 static rapt_status check_norms(const char *isa, room *r, uint64_t *h) {
@@ -209,9 +209,9 @@ static rapt_status check_norms(const char *isa, room *r, uint64_t *h) {
     a.from = r->q, a.to = r->out, a.weight = r->bias, a.bias = r->bias + CHANNELS, a.isa = isa;
     fill(r->q, 2 * CHANNELS, 9);
     fill(r->bias, 2 * CHANNELS, 10);
-    rapt_status status = rapt_layer_norm(&a, 0, 1);
+    rapt_status status = rapt_layer_norm_run(&a);
     *h = hash(HASH_START, r->out, 2 * CHANNELS);
-    if (status == RAPT_OK) status = rapt_rms_norm(&a, 0, 1);
+    if (status == RAPT_OK) status = rapt_rms_norm_run(&a);
     *h = hash(*h, r->out, 2 * CHANNELS);
     return status;
 }
@@ -220,20 +220,20 @@ static rapt_status check_norms(const char *isa, room *r, uint64_t *h) {
 static rapt_status check_caches(const char *isa, room *r, uint64_t *h) {
     (void)isa;
     double frequencies[STORED / 2];
-    rapt_append_desc d;
-    rapt_append_args a;
+    rapt_kv_append_desc d;
+    rapt_kv_append_args a;
     rapt_status status = rapt_rope_frequencies(10000.0, STORED, frequencies);
-    rapt_append_desc_init(&d);
+    rapt_kv_append_desc_init(&d);
     d.kv_heads = 1, d.tokens = 2, d.kv_len = 2, d.d_k = d.d_v = STORED;
     d.new_k = d.new_v = rapt_layout_bhsd(RAPT_F32, 1, 2, STORED);
     d.k = rapt_layout_bhsd(RAPT_F32, 1, 2, STORED);
     d.v = rapt_layout_bhsd(RAPT_Q5_1, 1, 2, STORED);
-    d.rotary.channels = STORED, d.rotary.frequencies = frequencies, d.rotary.offset = 123456;
+    d.rope.channels = STORED, d.rope.frequencies = frequencies, d.rope.offset = 123456;
     fill(r->q, 2 * STORED, 11);
     memset(r->v, 0, sizeof r->v);
-    rapt_append_args_init(&a);
+    rapt_kv_append_args_init(&a);
     a.new_k = a.new_v = r->q, a.k = r->out, a.v = r->v;
-    if (status == RAPT_OK) status = rapt_kv_append(&d, &a, 0, 1);
+    if (status == RAPT_OK) status = rapt_kv_append_run(&d, &a);
     memcpy(r->out + 2 * STORED, r->v, (size_t)(2 * rapt_row_bytes(RAPT_Q5_1, STORED)));
     *h = hash(HASH_START, r->out, 2 * STORED + 2 * rapt_row_bytes(RAPT_Q5_1, STORED) / (int64_t)sizeof(float));
     return status;
@@ -249,8 +249,8 @@ static const struct {
     {"attention of wide heads", check_wide, {UINT64_C(0x312524f8cf9b52dd), UINT64_C(0xa6eca5404efea2c4)}},
     {"attention in integers", check_integers, {UINT64_C(0xfc007d0ceec57949), UINT64_C(0xc43c62763d0a5311)}},
     {"attention in integers, rounded", check_integer_ties, {UINT64_C(0x8ba9cb4f9624b2e5), UINT64_C(0x1721484cd49df685)}},
-    {"a linear map of few tokens", check_few_tokens, {UINT64_C(0xaa8d6b2163e08b1f), UINT64_C(0xf17e7b265f634222)}},
-    {"a linear map of many tokens", check_many_tokens, {UINT64_C(0x0849bcb35ccff73f), UINT64_C(0x7c93da6790ced9fc)}},
+    {"a linear layer of few tokens", check_few_tokens, {UINT64_C(0xaa8d6b2163e08b1f), UINT64_C(0xf17e7b265f634222)}},
+    {"a linear layer of many tokens", check_many_tokens, {UINT64_C(0x0849bcb35ccff73f), UINT64_C(0x7c93da6790ced9fc)}},
     {"normalisation", check_norms, {UINT64_C(0xffd165ac5a16d2b5), UINT64_C(0x112bd6a14c723ca6)}},
     {"rotation and quantisation", check_caches, {UINT64_C(0x3b08f467c5e9b57e), UINT64_C(0x3b08f467c5e9b57e)}},
 };

@@ -9,7 +9,7 @@
 
 typedef struct rapt_tokens {
     int64_t batch, tokens;
-    const int32_t *starts, *lengths, *token_starts, *positions; /* as in rapt_append_args; each may be null */
+    const int32_t *starts, *lengths, *token_starts, *positions; /* as in rapt_kv_append_args; each may be null */
     int64_t shift;                                              /* added to starts */
     bool starts_are_ends;                                       /* starts say where the tokens end, rather */
     const int32_t *first_position; /* [batch], added to starts too, but only for positions; null: 0 */

@@ -19,6 +19,8 @@ static void run_slot(void *arg, int64_t slot) {
 }
 
 rapt_status rapt_work_parallel(rapt_report *r, const rapt_work *w, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
+    rapt_status status = rapt_check_thread(r, 0, nth);
+    if (status != RAPT_OK) return status;
     if (!parallel_for) return rapt_refuse_null(r, "parallel_for", "there is nobody to run it");
     for (int phase = 0; phase < w->phases; phase++) {
         parallel_phase p = {.work = w, .phase = phase, .nth = nth};

@@ -17,6 +17,18 @@
  * How a call goes: describe the problem (rapt_desc), validate it once into a plan (rapt_plan_init), ask for the workspace
  * (rapt_workspace_size), then run the plan as often as you like with other pointers (rapt_run and its siblings).
  *
+ * The families of calls go alike, each with a prefix of its own: rapt_ (attention), rapt_kv_append_, rapt_kv_copy_, rapt_rope_,
+ * rapt_decode_ and rapt_merge_states_ here, rapt_linear_, rapt_layer_norm_, rapt_rms_norm_ and rapt_mha_ in rapt_layer.h. Those
+ * whose checks cost more than a small call have plans (attention, decode, linear, mha). Each has these ways to run, which give
+ * the same bits and the same errors:
+ *   X_run                      on the calling thread
+ *   X_run_parallel             by the caller's parallel_for, as nth slots; errors besides: RANGE (nth < 1), NULL (parallel_for)
+ *   X_run_share                as thread ith of nth, which all make this call. Where the work has phases, the threads wait for
+ *                              each other between them by a barrier of the caller's; where it takes none, they need not wait.
+ *                              Errors besides: RANGE (ith, nth), NULL (barrier)
+ *   X_run_phase                where there are phases: one of them, as thread ith of nth, waiting being the caller's business
+ *   X_explain, X_args_explain  what X_plan_init or X_run would return, and why
+ *
  * The library allocates nothing, starts no thread, takes no lock, and writes three globals only, all of them atomic: the CPU's
  * features, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called from any thread; a plan is never
  * written after rapt_plan_init. Every function that returns a status checks its arguments first: when the status is not RAPT_OK,
@@ -27,12 +39,13 @@
  * names the field and its value, such as "k.token_stride = -4: strides are not negative".
  *
  * Structs that begin with size are made by their *_init function (a macro, which passes the struct's size to *_init_sized), and
- * may grow at their end from version to version. A client built against an older header, from 0.1 on, works with this library:
- * what its structs lack has the default. One built against a newer header works as long as what this library does not know is
- * zero. (Until 1.0 the soname carries the minor version, so either has to be linked anew.)
+ * may grow at their end from version to version. A client compiled against an older header works with this library, from 0.1 on
+ * and with the names of 0.3 (tools/migrate): what its structs lack has the default. One compiled against a newer header works as
+ * long as what this library does not know is zero. (Until 1.0 the soname carries the minor version, so either has to be linked
+ * anew.)
  *
  * Memory: tensors, which have a layout, may lie at any address, not even aligned to their elements. Arrays that have none
- * (kv_lengths, starts, frequencies, bias of a linear map, ...) are aligned as their C type; others are refused with ALIGNMENT.
+ * (kv_lengths, starts, frequencies, bias of a linear layer, ...) are aligned as their C type; others are refused with ALIGNMENT.
  * What a call writes must not meet, by byte ranges from a tensor's first to its last byte, anything else that it reads or
  * writes, its plan included; else it is refused with OVERLAP. (Structs of descriptions and arguments are copied before anything
  * is written.) The few exceptions, where an output may be an input's very memory, are named where they are. */
@@ -47,7 +60,7 @@ extern "C" {
 #endif
 
 #define RAPT_VERSION_MAJOR 0
-#define RAPT_VERSION_MINOR 2
+#define RAPT_VERSION_MINOR 3
 #define RAPT_VERSION_PATCH 0
 
 #if defined(_WIN32)
@@ -95,6 +108,7 @@ RAPT_API const char *rapt_version(void);
 /* ---- Tensors --------------------------------------------------------------------------------------------------------- */
 
 typedef enum rapt_type {
+    RAPT_NONE = 0, /* there is no such tensor; the default where one need not be there */
     RAPT_F32 = 1,  /* IEEE 754 binary32 */
     RAPT_F16 = 2,  /* IEEE 754 binary16 */
     RAPT_BF16 = 3, /* the upper half of a binary32 */
@@ -114,7 +128,7 @@ typedef enum rapt_type {
     RAPT_Q5_0 = 12, /* 22 bytes: s, 32 fifth bits (bit i is channel i's), the same 16 bytes: s * (n - 16) */
     RAPT_Q5_1 = 13, /* 24 bytes: s, m, fifth bits, the same 16 bytes: s * n + m */
 
-    /* Of masks, maps and tables only. */
+    /* Of masks, block masks and tables only. */
     RAPT_BOOL = 14, /* a byte: attended unless 0 */
     RAPT_BIT = 15,  /* a bit, the first key in a byte's lowest: attended if 1 */
     RAPT_I32 = 16
@@ -123,14 +137,16 @@ typedef enum rapt_type {
 /* Bytes of one token's channels in a type of Q, K, V or O; -1 for other types, and where the type's groups do not divide them. */
 RAPT_API int64_t rapt_row_bytes(rapt_type type, int64_t channels);
 
-/* How a tensor [batch, head, token, channel] lies in memory. Strides are in bytes and not negative; channels are contiguous.
- * Any address will do: not even the alignment of an element is required. On inputs a stride may be 0 (broadcast) or make
- * elements share memory; on outputs no two elements may share memory: when the dimensions longer than 1 are sorted by stride,
- * each stride must be at least the bytes spanned by the dimensions before it. The stride of a dimension of length 0 or 1, and one
- * that is said not to be used, may be any number; so may all of them where the tensor has no element. */
+/* How a tensor [batch, head, token, channel] lies in memory. Channels are contiguous. Any address will do: not even the alignment
+ * of an element is required. Strides are in bytes and not negative. On inputs they may be 0 (broadcast) or make elements share
+ * memory; on outputs no two elements may share memory: when the dimensions longer than 1 are sorted by stride, each stride must
+ * be at least the bytes spanned by the dimensions before it. The stride of a dimension of length 0 or 1, and one that is said not
+ * to be used, may be any number; so may all of them where the tensor has no element. */
 typedef struct rapt_layout {
-    rapt_type type;
-    int64_t batch_stride, head_stride, token_stride;
+    rapt_type type;       /* What an element is; RAPT_NONE: there is no such tensor. */
+    int64_t batch_stride; /* Bytes from an entry to the next. */
+    int64_t head_stride;  /* Bytes from a head to the next. */
+    int64_t token_stride; /* Bytes from a token to the next. */
 } rapt_layout;
 
 /* The two usual dense layouts: [batch, head, token, channel] and [batch, token, head, channel]. Pages are the first one, of
@@ -144,8 +160,8 @@ RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tok
 /* Positions. Key j of a batch entry, counted from 0 through rings, pages and gathered lists, stands at position j + k_offset,
  * query i at position i + q_offset. rapt_args.k_offsets and q_offsets give both for each entry. Without k_offsets, k_offset is 0.
  * Without q_offsets, q_offset is k_offset + a, where a is what rapt_causal says. Masks, windows, chunks, prefixes, ALiBi, and the
- * columns of masks and biases go by positions; blocks and chunks of the order of operations, lengths, page tables, maps and
- * states by the keys' numbers j.
+ * columns of masks and biases go by positions; blocks and chunks of the order of operations, lengths, page tables, block masks
+ * and states by the keys' numbers j.
  *
  * ONNX's Attention puts query 0 behind the keys of the past: q_offset = past length, or nonpad_kv_seqlen - q_len where that is
  * given, else 0. Only where all keys are past or new ones is this the same as RAPT_CAUSAL_BOTTOM_RIGHT. */
@@ -188,112 +204,191 @@ typedef enum rapt_scores_stage {
 } rapt_scores_stage;
 
 /* The logits of some rows for some adjacent keys, for a callback: that of row r and key number first_key + n is
- * logits[r * row_stride + n * key_stride] - so these strides, unlike all others, are in floats; after scale, softcap, ALiBi and
- * bias, before masks. */
+ * logits[r * row_stride + n * key_stride]. They are what they are after scale, softcap, ALiBi and bias, before masks. */
 typedef struct rapt_logits {
-    float *logits;
-    int64_t row_stride, key_stride; /* in floats */
-    int rows, keys;
-    int64_t batch, first_key;
-    const int32_t *heads, *tokens; /* of each row: query head, query token of the entry */
+    float *logits;         /* To be read and changed. */
+    int64_t row_stride;    /* Floats, unlike all other strides, from a row to the next. */
+    int64_t key_stride;    /* Floats from a key to the next. */
+    int rows, keys;        /* How many there are of each. */
+    int64_t batch;         /* The entry. */
+    int64_t first_key;     /* The number of the first key. */
+    const int32_t *heads;  /* [rows]: the query head of each row. */
+    const int32_t *tokens; /* [rows]: the query of the entry that each row is. */
 } rapt_logits;
 typedef void (*rapt_logits_body)(void *arg, const rapt_logits *logits);
 
-/* Factors of K or V: element [b, h, token, channel] counts times the f32 at scales + b * batch_stride + h * head_stride +
- * token * token_stride + channel * channel_stride (bytes, any may be 0). Not both of the last two: with a token_stride, the
- * scores or the weights are multiplied; without, the query or the output. With a token_stride the factors lie as the tokens do:
- * in pages, batch_stride is the distance of two pages, and where keys are ragged it is not used. Without, b is the batch entry,
- * with pages and ragged keys, too. Where a cache is written, factors with a token_stride are found and written, and those without
- * must be there already. */
+/* Scales of K or V: element [b, h, token, channel] counts times the f32 at scales + b * batch_stride + h * head_stride +
+ * token * token_stride + channel * channel_stride. Of the last two strides one is 0: with a token_stride, the scores or the
+ * weights are multiplied; without, the query or the output. Scales with a token_stride lie as the tokens do: in pages,
+ * batch_stride is the distance of two pages, and where keys are ragged it is not used. Without, b is the entry, with pages and
+ * ragged keys, too. Where a cache is written, scales with a token_stride are found and written, and those without must be there
+ * already. */
 typedef struct rapt_scales {
-    int present; /* 0 (the default): no factors */
-    int64_t batch_stride, head_stride, token_stride, channel_stride;
+    int present;            /* Not 0: there are scales. The default is 0. */
+    int64_t batch_stride;   /* Bytes, 0 or more, from an entry, or a page, to the next. */
+    int64_t head_stride;    /* Bytes, 0 or more, from a head to the next. */
+    int64_t token_stride;   /* Bytes, 0 or more, from a token to the next; 0: they are not of tokens. */
+    int64_t channel_stride; /* Bytes, 0 or more, from a channel to the next; 0: they are not of channels. */
 } rapt_scales;
 
 #define RAPT_MAX_HEAD_DIM 1024
 #define RAPT_MAX_LENGTH   INT32_MAX
 #define RAPT_CHUNK_KEYS   512 /* keys of a chunk of the order of operations (docs/order.md): the grain of splitting and merging */
 
-/* Set every field with rapt_desc_init before filling in your own. */
+/* What a call computes: the shape of the problem, how its tensors lie in memory, and what modifies the scores. Call
+ * rapt_desc_init first, then set heads, kv_heads, q_len, kv_len, d_k, d_v, q, k, v and o; every other field has a default, with
+ * which its feature is absent. The fields are grouped; those that 0.2 added to a group stand at the end, for the struct only
+ * grows there. */
 typedef struct rapt_desc {
-    size_t size; /* set by rapt_desc_init, never by hand: the bytes of the caller's struct, and a mark that it was initialised */
-    int64_t batch; /* 0..RAPT_MAX_LENGTH; 1 is the default */
-    int64_t heads; /* query heads, 1..RAPT_MAX_LENGTH, a multiple of kv_heads */
-    int64_t
-        kv_heads;    /* key/value heads: = heads for MHA, 1 for MQA, between for GQA; query head h reads h / (heads / kv_heads) */
-    int64_t q_len;   /* query tokens per batch entry, 0..RAPT_MAX_LENGTH */
-    int64_t kv_len;  /* key tokens per batch entry, 0..RAPT_MAX_LENGTH; the capacity, when rapt_args gives lengths */
-    int64_t d_k;     /* channels of Q and K, 1..RAPT_MAX_HEAD_DIM */
-    int64_t d_v;     /* channels of V and O, 1..RAPT_MAX_HEAD_DIM */
-    rapt_layout q;   /* [batch, heads, q_len, d_k]: RAPT_F32, RAPT_F16 or RAPT_BF16 */
-    rapt_layout k;   /* [batch, kv_heads, kv_len, d_k] */
-    rapt_layout v;   /* [batch, kv_heads, kv_len, d_v] */
-    rapt_layout o;   /* [batch, heads, q_len, d_v]: RAPT_F32, RAPT_F16 or RAPT_BF16, rounded once, to nearest even, from f32 */
-    rapt_layout lse; /* [batch, heads, q_len], f32: natural log of the sum of exp(logit); -inf for a row without keys.
-                        type 0 (the default): none wanted. token_stride is the distance of two queries */
-    float scale;     /* factor of the scores, finite; 0 gives the mean of the attended values. NaN (the default): 1/sqrt(d_k) */
-    rapt_causal causal; /* key j is attended by query i only if its position is at most that of the query. RAPT_CAUSAL_NONE is the
-                           default; a decoder wants RAPT_CAUSAL_BOTTOM_RIGHT */
-    int64_t window_left;  /* ... and only if it is at most so much less; -1 (the default): unlimited */
-    int64_t window_right; /* ... or at most so much more, whatever causal says; -1 (the default): unlimited */
-    int64_t prefix;       /* keys of positions before it are attended whatever causal and window_right say; 0 (the default): none.
-                             rapt_args.prefixes gives one for each entry */
-    int64_t local_chunk;  /* > 0: a query sees only keys whose position divided by it, rounded down, is that of the query */
-    rapt_layout mask;     /* [batch, heads, q_len] rows of mask_keys RAPT_BOOL or RAPT_BIT: which keys are attended; type 0 (the
-                             default): none. Strides of 0 broadcast; token_stride is the distance of two queries, here and below.
-                             Where queries are ragged, each entry's rows begin anew: q_len is that of the longest */
-    rapt_layout map;      /* block-sparse: [batch, heads, q_len / map_queries, rounded up] rows of kv_total / map_keys elements,
-                             rounded up, RAPT_BOOL: which blocks are attended at all, by keys' numbers; type 0: none. (Of ragged
-                             queries and keys: q_len and kv_total are those of the longest entry.) */
-    int64_t map_queries, map_keys; /* its blocks: 1.., and a multiple of 64 */
-    rapt_layout bias; /* [batch, heads, q_len] rows of bias_keys RAPT_F32, RAPT_F16 or RAPT_BF16, added to the logits; type 0:
-                         none. -inf masks the key; finite minima are ordinary numbers */
-    float softcap;    /* > 0: logits become softcap * tanh(logit / softcap), before ALiBi, bias and masks; 0: none */
-    rapt_alibi alibi;
-    rapt_layout slopes; /* [batch, heads] RAPT_F32, RAPT_F16 or RAPT_BF16, for alibi; type 0 without. token_stride is not used */
-    rapt_layout sinks;  /* [batch, heads] likewise: a logit that joins each row's denominator (and lse), with no value; type 0:
-                           none.  token_stride is not used */
-    rapt_logits_body logits_body; /* called for every row tile and block of keys: slow, for research; null: none */
-    rapt_scales k_scales, v_scales;
-    rapt_arith arith;
+    /* The bytes of the caller's struct, and a mark that it was initialised: set by rapt_desc_init, never by hand. */
+    size_t size;
 
-    /* Ragged batches: entry b has the queries q_starts[b] .. q_starts[b + 1] - 1 of a Q, O and lse without batch dimension, whose
-     * q_len is that of all tokens (batch_stride is not used); likewise the keys k_starts[b] .. of K and V and kv_len. [batch +
-     * 1], ascending; null: none. Tokens before the first start and from the last on belong to no entry: they are neither read nor
-     * written. Both arrays are read here and while the plan is run, so they must stay where and as they are. */
+    /* ---- Shape. */
+
+    int64_t batch;    /* Entries, 0..RAPT_MAX_LENGTH. The default is 1. */
+    int64_t heads;    /* Query heads, 1..RAPT_MAX_LENGTH, a multiple of kv_heads. */
+    int64_t kv_heads; /* Key/value heads, 1..heads: heads for MHA, 1 for MQA. Query head h reads head h / (heads / kv_heads). */
+    int64_t q_len;    /* Query tokens of each entry, 0..RAPT_MAX_LENGTH. */
+    int64_t kv_len;   /* Key tokens of each entry, 0..RAPT_MAX_LENGTH; where rapt_args gives lengths, the capacity. */
+    int64_t d_k;      /* Channels of a row of Q and K, 1..RAPT_MAX_HEAD_DIM. */
+    int64_t d_v;      /* Channels of a row of V and O, 1..RAPT_MAX_HEAD_DIM. */
+
+    /* ---- Layouts. */
+
+    rapt_layout q; /* [batch, heads, q_len, d_k] of RAPT_F32, RAPT_F16 or RAPT_BF16. */
+    rapt_layout k; /* [batch, kv_heads, kv_len, d_k] of any type but those of masks. */
+    rapt_layout v; /* [batch, kv_heads, kv_len, d_v] of any type but those of masks; it need not be K's. */
+    rapt_layout o; /* [batch, heads, q_len, d_v] of RAPT_F32, RAPT_F16 or RAPT_BF16, rounded once from f32, to nearest even. */
+
+    /* [batch, heads, q_len] of RAPT_F32: the natural logarithm of a row's sum of exp(logit), -inf for a row without keys.
+     * token_stride is the distance of two queries. RAPT_NONE, the default: it is not wanted. */
+    rapt_layout lse;
+
+    /* The softmax scale, by which scores are multiplied: finite; 0 gives the mean of the attended values. NaN, the default,
+     * stands for 1 / sqrt(d_k). */
+    float scale;
+
+    /* ---- Masks. A key is attended if all of them say so. Positions are those of rapt_causal. */
+
+    /* Whether a key is attended only by queries at its position or behind it. The default is RAPT_CAUSAL_NONE; a decoder wants
+     * RAPT_CAUSAL_BOTTOM_RIGHT. */
+    rapt_causal causal;
+
+    int64_t window_left;  /* How far a key's position may lie before the query's. -1, the default: any distance. */
+    int64_t window_right; /* How far it may lie behind the query's, whatever causal says. -1, the default: any distance. */
+
+    /* Keys at positions below it are attended whatever causal and window_right say (prefix-LM); 0, the default, for none.
+     * rapt_args.prefixes gives one for each entry. */
+    int64_t prefix;
+
+    /* Above 0, a query attends only to keys whose position divided by it, rounded down, is the query's. 0, the default: to all.
+     */
+    int64_t local_chunk;
+
+    /* [batch, heads, q_len] rows of mask_keys elements, RAPT_BOOL or RAPT_BIT: which keys are attended. Strides of 0 broadcast,
+     * and token_stride is the distance of two queries, here and below. Where queries are ragged, each entry's rows begin anew,
+     * and q_len is that of the longest. RAPT_NONE, the default: there is no mask. */
+    rapt_layout mask;
+
+    /* A block-sparse mask, [batch, heads, q_len / block_mask_queries, rounded up] rows of kv_total / block_mask_keys elements,
+     * rounded up, RAPT_BOOL: which blocks are attended at all, by the keys' numbers. Of ragged queries and keys, q_len and
+     * kv_total are those of the longest entry. RAPT_NONE, the default: there is none. */
+    rapt_layout block_mask;
+    int64_t block_mask_queries; /* Queries of a block, 1 or more. Not used without block_mask. */
+    int64_t block_mask_keys;    /* Keys of a block, a multiple of 64. Not used without block_mask. */
+
+    /* ---- Logits, which are what becomes of the scores before the softmax. */
+
+    /* [batch, heads, q_len] rows of bias_keys elements, RAPT_F32, RAPT_F16 or RAPT_BF16, which are added to the logits. -inf
+     * masks the key; finite minima are ordinary numbers. RAPT_NONE, the default: there is no bias. */
+    rapt_layout bias;
+
+    /* Above 0, logits become softcap * tanh(logit / softcap), before ALiBi, bias and masks. 0, the default: they stay. */
+    float softcap;
+
+    rapt_alibi alibi; /* Whose bias by distance is added, if any. The default is RAPT_ALIBI_NONE. */
+
+    /* [batch, heads] of RAPT_F32, RAPT_F16 or RAPT_BF16: the slopes of alibi. token_stride is not used. RAPT_NONE, the default,
+     * without alibi. */
+    rapt_layout slopes;
+
+    /* [batch, heads] of the same types: a logit that joins each row's denominator, and its lse, with no value. token_stride is
+     * not used. RAPT_NONE, the default: there are none. */
+    rapt_layout sinks;
+
+    /* Called for every tile of rows and block of keys, which is slow, for research. Null, the default: nothing is called. */
+    rapt_logits_body logits_body;
+
+    /* ---- Storage of K and V. */
+
+    rapt_scales k_scales; /* Of K; the default is none. */
+    rapt_scales v_scales; /* Of V; the default is none. */
+    rapt_arith arith;     /* How products with K and V are computed. The default is RAPT_EXACT. */
+
+    /* ---- Ragged batches. */
+
+    /* [batch + 1], ascending: entry b has the queries q_starts[b] .. q_starts[b + 1] - 1 of a Q, O and lse without batch
+     * dimension, whose q_len is that of all tokens (batch_stride is not used); likewise the keys k_starts[b] .. of K and V, whose
+     * kv_len is that of all. Tokens before the first start and from the last one on belong to no entry: they are neither read nor
+     * written. Both arrays are read here and while the plan is run, so they must stay where and as they are. Null, the default:
+     * not ragged. */
     const int32_t *q_starts, *k_starts;
 
-    /* Paged caches: K and V are [pages, kv_heads, page_size, channels], batch_stride being the distance of two pages, and key j
-     * of entry b lies in page table[b, j / page_size]. kv_len is the most keys that an entry can have. A table with its own row
-     * for each head or query, and pages of one key, gathers keys: everything below counts keys in the order of the table. */
-    int64_t page_size; /* 0 (the default): not paged; else 1..RAPT_MAX_LENGTH */
-    int64_t pages;     /* in the pool, 0..RAPT_MAX_LENGTH */
-    rapt_layout table; /* [batch, kv_heads, q_len] rows of RAPT_I32, strides as of mask; batch_stride is not used if
-                          rapt_args.table_starts is given */
-    int trust_table;   /* not 0: page numbers are not checked before each run */
+    /* ---- Paged caches: K and V are [pages, kv_heads, page_size, channels], batch_stride being the distance of two pages, and
+     * key j of entry b lies in page table[b, j / page_size]. kv_len is the most keys that an entry can have. A table with its own
+     * row for each head or query, and pages of one key, gathers keys: everything counts keys in the order of the table then. */
 
-    /* A part of longer sequences: the keys given are those from number kv_first on, a multiple of RAPT_CHUNK_KEYS, and lengths
-     * (kv_total; rapt_args.kv_lengths) count from number 0. For unmerged, see rapt_merge_states. */
+    int64_t page_size; /* Keys of a page, 1..RAPT_MAX_LENGTH. 0, the default: not paged. */
+    int64_t pages;     /* Pages of the pool, 0..RAPT_MAX_LENGTH. */
+
+    /* The block table, [batch, kv_heads, q_len] rows of RAPT_I32, with strides as of mask. batch_stride is not used if
+     * rapt_args.table_starts is given. */
+    rapt_layout table;
+
+    int trust_table; /* Not 0: page numbers are not checked before each run. The default is 0. */
+
+    /* ---- Parts of longer sequences, whose states are merged elsewhere (rapt_merge_states_run). */
+
+    /* The number of the first key that is given, a multiple of RAPT_CHUNK_KEYS: lengths (kv_total, rapt_args.kv_lengths) count
+     * from number 0. The default is 0. */
     int64_t kv_first;
-    int64_t kv_total;     /* 0 (the default): kv_first + kv_len */
-    int unmerged;         /* not 0: leave a state for each row and chunk in rapt_args.states instead of o and lse */
-    rapt_layout states;   /* [batch, heads, q_len] states, RAPT_F32; o and lse are described for rapt_merge_states then */
-    int64_t state_stride; /* from a row's state to that of its next chunk */
 
-    int64_t threads; /* how many threads you expect to share a call, 1..RAPT_MAX_LENGTH (default 1): how finely the work is
-                        cut, and whether keys are split too. It changes neither the bits nor how many threads may run */
-    const char *isa; /* a kernel's name to use for this plan, or null (the default) for the process-wide choice */
+    int64_t kv_total; /* Keys of the whole sequence. 0, the default: kv_first + kv_len. */
+    int unmerged;     /* Not 0: a state for each row and chunk is left in rapt_args.states, in place of o and lse. */
 
-    /* Since 0.2. Columns of a mask's and a bias' rows, which are positions: 0 (the default) stands for kv_total (of ragged keys:
-     * those of the longest entry). What holds for positions beyond them: without a word about that, they are refused. */
+    /* [batch, heads, q_len] states, RAPT_F32. o and lse are described for rapt_merge_states_run then. Not used without unmerged.
+     */
+    rapt_layout states;
+    int64_t state_stride; /* Bytes from a row's state to that of its next chunk. Not used without unmerged. */
+
+    /* ---- Execution. */
+
+    /* How many threads are expected to share a call, 1..RAPT_MAX_LENGTH: it decides how finely the work is cut, and whether keys
+     * are split too, but neither the bits nor how many threads may run. The default is 1. */
+    int64_t threads;
+
+    const char *isa; /* The name of the kernel to use. Null, the default: the process-wide choice. */
+
+    /* ---- Since 0.2: more about masks. */
+
+    /* Columns of a row of mask, and of bias, which are positions. 0, the default, stands for kv_total (of ragged keys: that of
+     * the longest entry). */
     int64_t mask_keys, bias_keys;
-    rapt_rest mask_rest, bias_rest;
-    int mask_key_stride, bias_key_stride; /* 1 (the default), or 0: rows have one element, which holds for all keys */
 
-    rapt_scores_stage scores_stage; /* what rapt_args.scores receives; RAPT_SCORES_NONE (the default): nothing */
-    rapt_layout scores; /* [batch, heads, q_len] rows of kv_total f32 (of ragged keys: those of the longest entry), by the key's
-                           number. Written are the columns of keys that are given here and for which there is room: -inf (weights:
-                           0) where the key does not exist. Not with unmerged and RAPT_SCORES_WEIGHTS */
+    rapt_rest mask_rest, bias_rest; /* Whether keys at positions beyond these columns are attended. The default refuses them. */
+
+    /* Elements from a column of mask, and of bias, to the next: 1, the default, or 0, where a row has one element for all keys.
+     */
+    int mask_key_stride, bias_key_stride;
+
+    /* ---- Since 0.2: more about logits. */
+
+    rapt_scores_stage scores_stage; /* What rapt_args.scores receives. The default is RAPT_SCORES_NONE: nothing. */
+
+    /* [batch, heads, q_len] rows of kv_total f32 (of ragged keys: that of the longest entry), by the keys' numbers. The columns
+     * of keys that are given here, and for which there is room, are written: -inf, or 0 of weights, where the key does not exist.
+     * Not with unmerged and RAPT_SCORES_WEIGHTS. */
+    rapt_layout scores;
 } rapt_desc;
 
 /* Sets the defaults above, and everything else to 0. A size of 0 that was forgotten is no error where there may be none of
@@ -326,16 +421,17 @@ RAPT_API rapt_status rapt_plan_init_sized(void *plan, size_t bytes, const rapt_d
  */
 RAPT_API rapt_status rapt_plan_explain(const rapt_desc *desc, char *text, size_t bytes);
 
+/* What a plan has chosen. */
 typedef struct rapt_plan_info {
-    size_t size;          /* in: sizeof(rapt_plan_info) of the caller's header */
-    const char *isa;      /* the kernel, one of rapt_isa_name's: "avx2", "neon", "scalar", ... */
-    const char *rounding; /* its rounding class, "fused" or "unfused": kernels of one class give the same bits */
-    const char *arith;    /* "exact" or "int8" */
-    const char *path;     /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (ragged) */
-    int phases;           /* 1, or 2 when keys are split or weights wanted: all tasks of phase 0 come before any of phase 1 */
-    int64_t tasks[2];     /* tasks of each phase; tasks of one phase are independent of each other */
-    size_t shared_bytes;  /* workspace that all threads share ... */
-    size_t thread_bytes;  /* ... and that each thread needs besides */
+    size_t size;          /* In: sizeof(rapt_plan_info) of the caller's header. */
+    const char *isa;      /* The kernel, one of rapt_isa_name's: "avx2", "neon", "scalar", ... */
+    const char *rounding; /* Its rounding class, "fused" or "unfused": kernels of one class give the same bits. */
+    const char *arith;    /* "exact" or "int8". */
+    const char *path;    /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (ragged). */
+    int phases;          /* 1, or 2 when keys are split or weights wanted: all tasks of phase 0 come before any of phase 1. */
+    int64_t tasks[2];    /* Tasks of each phase, which are independent of each other. */
+    size_t shared_bytes; /* Bytes of workspace that all threads share. */
+    size_t thread_bytes; /* Bytes of workspace that each thread needs besides. */
 } rapt_plan_info;
 
 /* Errors: NULL, STRUCT, PLAN. */
@@ -349,38 +445,53 @@ RAPT_API rapt_status rapt_workspace_size(const rapt_plan *plan, int64_t nth, siz
 
 /* ---- Running --------------------------------------------------------------------------------------------------------- */
 
-/* Pointers for which the plan has no layout or other use are refused, but for o, lse and sinks of an unmerged plan, which are the
- * merge's. */
+/* The tensors and arrays of a call. Pointers for which the plan has no layout or other use are refused, but for o, lse and sinks
+ * of an unmerged plan, which are the merge's. Arrays of one number for each entry are [batch]. */
 typedef struct rapt_args {
-    size_t size;           /* set by rapt_args_init, as in rapt_desc */
-    const void *q, *k, *v; /* null only where the tensor has no element */
-    void *o;
-    float *lse;                /* where the plan has an lse layout */
-    const int32_t *kv_lengths; /* [batch], each 0..kv_total (of ragged keys: the entry's own): the keys that exist for each batch
-                                  entry, from number 0 on; null: all. Keys and values beyond the length are never read */
-    /* What the plan's features want. */
-    const void *mask, *map, *bias;
-    const void *slopes, *sinks;
-    const float *k_scales, *v_scales;
-    void *logits_arg;            /* for logits_body */
-    const int32_t *prefixes;     /* [batch]: a prefix for each entry; null: desc.prefix */
-    const int32_t *table;        /* of pages */
-    const int32_t *table_starts; /* [batch + 1]: entry b's pages are table[table_starts[b]] .. table[table_starts[b + 1] - 1]
-                                    (CSR); null: a matrix by the table's strides */
-    const int32_t *last_page;    /* [batch], with table_starts: keys in each entry's last page, 1..page_size; the lengths are
-                                    then known. null, or beside kv_lengths: these say it */
-    const int32_t *ring_starts;  /* [batch], each 0..kv_len - 1: key j lies where key (ring_starts[b] + j) mod kv_len would (with
-                                    k_starts: modulo the entry's own keys); null: 0 */
-    float *states;
+    size_t size; /* Set by rapt_args_init, as in rapt_desc. */
 
-    void *workspace; /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
-    size_t workspace_bytes;
+    const void *q, *k, *v; /* Null only where the tensor has no element. */
+    void *o;               /* Null only where it has no element, or the plan is unmerged. */
+    float *lse;            /* Where the plan has a layout for it. */
 
-    /* Since 0.2. The positions of each entry's query 0 and key 0 (rapt_causal): [batch], k_offsets 0 or more. null: the defaults
-     * there. With a ring or a trimmed cache, whose key 0 is not the sequence's first, k_offsets lets masks, biases and chunks
-     * speak of the sequence's positions. */
-    const int32_t *q_offsets, *k_offsets;
-    float *scores; /* where the plan has them */
+    /* The keys that exist for each entry, from number 0 on, each 0..kv_total (of ragged keys: the entry's own). Keys and values
+     * beyond are never read. Null: all exist. */
+    const int32_t *kv_lengths;
+
+    const void *mask, *block_mask, *bias; /* Each where the plan has a layout for it. */
+    const void *slopes, *sinks;           /* Likewise. */
+    const float *k_scales, *v_scales;     /* Where the plan has scales of K, of V. */
+    void *logits_arg;                     /* The first argument of logits_body. */
+    const int32_t *prefixes;              /* The prefix of each entry. Null: rapt_desc.prefix. */
+    const int32_t *table;                 /* The block table, where the plan is paged. */
+
+    /* [batch + 1]: the pages of entry b are table[table_starts[b]] .. table[table_starts[b + 1] - 1] (CSR). Null: the table is a
+     * matrix by its layout's strides. */
+    const int32_t *table_starts;
+
+    /* Keys in each entry's last page, 1..page_size, beside table_starts: they tell the lengths. Null: nothing is told; beside
+     * kv_lengths, these hold. */
+    const int32_t *last_page;
+
+    /* Where rings begin, each 0..kv_len - 1: key j lies where key (ring_starts[b] + j) mod kv_len would (with k_starts: modulo
+     * the entry's own keys). Null: 0. */
+    const int32_t *ring_starts;
+
+    float *states; /* Where the plan is unmerged. */
+
+    /* Memory for intermediate results, aligned to RAPT_WORKSPACE_ALIGNMENT, and private to the call until it is done. */
+    void *workspace;
+    size_t workspace_bytes; /* At least what rapt_workspace_size says. */
+
+    /* ---- Since 0.2. */
+
+    const int32_t *q_offsets; /* The position of each entry's query 0. Null: what rapt_causal says. */
+
+    /* The position of each entry's key 0, 0 or more: with a ring or a trimmed cache, whose key 0 is not the sequence's first,
+     * masks, biases and chunks speak of the sequence's positions. Null: 0. */
+    const int32_t *k_offsets;
+
+    float *scores; /* Where the plan has a layout for them. */
 } rapt_args;
 
 #define rapt_args_init(args) rapt_args_init_sized((args), sizeof *(args))
@@ -424,86 +535,98 @@ RAPT_API rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args,
 
 /* ---- Writing caches -------------------------------------------------------------------------------------------------- */
 
-/* Rotary position embedding (Su et al. 2021, RoFormer, section 3.2.2): of a token at position p, pair i of channels becomes
+/* Rotary position embedding (RoPE; Su et al. 2021, RoFormer, section 3.2.2): of a token at position p, pair i of channels becomes
  *
  *     (x * c - y * s, y * c + x * s)        c, s = amplitude * (cos, sin)((p + offset) * frequencies[i]), each rounded to f32
  *
  * as two products and a sum of f32, each rounded. The angle is reduced exactly enough that c and s are off by less than 1e-11
  * before they are rounded, for positions up to 2^31 and frequencies up to 1. The angle 0 changes nothing, amplitude aside. */
-typedef struct rapt_rotary {
-    int64_t channels; /* how many are rotated, from channel 0 on; even, 0 (the default): none. The others stay as they are */
-    int interleaved;  /* 0 (the default): pair i is channels i and i + channels / 2 (NeoX, Llama); else 2i and 2i + 1 (GPT-J) */
-    const double *frequencies; /* [channels / 2], radians for each position, -16..16: those of rapt_rope_frequencies, which the
-                                  caller scales as the model wants it (linear, NTK, YaRN, Llama 3). null: c and s come from a
-                                  rapt_rotary_table */
-    double amplitude;          /* finite; 1 (the default). Not for c and s of a table */
-    int64_t offset;            /* added to every position, -RAPT_MAX_LENGTH..RAPT_MAX_LENGTH; 0 (the default) */
-} rapt_rotary;
+typedef struct rapt_rope {
+    int64_t channels; /* How many are rotated, from channel 0 on: even. 0, the default: none. The others stay as they are. */
+    int interleaved;  /* 0, the default: pair i is channels i and i + channels / 2 (NeoX, Llama). Else 2i and 2i + 1 (GPT-J). */
+
+    /* [channels / 2], in radians for each position, -16..16: those of rapt_rope_frequencies, which the caller scales as the model
+     * wants it (linear, NTK, YaRN, Llama 3). Null: c and s come from a rapt_rope_table. */
+    const double *frequencies;
+
+    double amplitude; /* Finite; 1 is the default. Not for c and s of a table. */
+    int64_t offset;   /* Is added to every position, -RAPT_MAX_LENGTH..RAPT_MAX_LENGTH. The default is 0. */
+} rapt_rope;
 
 /* c and s of all positions, as many engines keep them: row p + offset of both, of which the first channels / 2 elements are those
- * of the pairs. Used where rapt_rotary has channels and no frequencies; given otherwise, it is refused. */
-typedef struct rapt_rotary_table {
-    rapt_type type;     /* RAPT_F32, RAPT_F16 or RAPT_BF16; 0 (the default): there is none */
-    const void *c, *s;  /* [positions] rows of channels / 2, any alignment */
-    int64_t positions;  /* 0..RAPT_MAX_LENGTH; all p + offset must be 0 or more and below it */
-    int64_t row_stride; /* bytes from row to row; 0 (the default): rows are dense */
-} rapt_rotary_table;
+ * of the pairs. Used where rapt_rope has channels and no frequencies; given otherwise, it is refused. */
+typedef struct rapt_rope_table {
+    rapt_type type;     /* RAPT_F32, RAPT_F16 or RAPT_BF16. RAPT_NONE, the default: there is none. */
+    const void *c, *s;  /* [positions] rows of channels / 2 elements, at any alignment. */
+    int64_t positions;  /* Rows, 0..RAPT_MAX_LENGTH; all p + offset must be 0 or more, and below it. */
+    int64_t row_stride; /* Bytes from a row to the next. 0, the default: rows are dense. */
+} rapt_rope_table;
 
 /* frequencies[i] = base^(-2i / channels) for i < channels / 2, within 2 ulp; base: 1 or more, finite. Errors: NULL, ALIGNMENT,
  * SHAPE (channels: even, 2..RAPT_MAX_HEAD_DIM), FEATURE (base). */
 RAPT_API rapt_status rapt_rope_frequencies(double base, int64_t channels, double *frequencies);
 
-/* Where new tokens go. The cache is that of a rapt_desc, and the fields it has in common mean what they mean there. Set every
- * field with rapt_append_desc_init before filling in your own. */
-typedef struct rapt_append_desc {
-    size_t size;       /* set by rapt_append_desc_init, as in rapt_desc */
-    int64_t batch;     /* 0..RAPT_MAX_LENGTH; 1 is the default */
-    int64_t kv_heads;  /* 1..RAPT_MAX_LENGTH */
-    int64_t tokens;    /* new tokens per batch entry, 0..RAPT_MAX_LENGTH; the most, when rapt_append_args gives lengths */
-    int64_t kv_len;    /* key tokens that the cache has room for, per batch entry, 0..RAPT_MAX_LENGTH */
-    int64_t d_k, d_v;  /* 1..RAPT_MAX_HEAD_DIM; that of a tensor which is not written is not used */
-    rapt_layout new_k; /* [batch, kv_heads, tokens, d_k]: RAPT_F32, RAPT_F16 or RAPT_BF16 */
-    rapt_layout new_v; /* [batch, kv_heads, tokens, d_v]: likewise */
-    rapt_layout k;     /* the cache: [batch, kv_heads, kv_len, d_k], or pages. type 0: K is not written */
-    rapt_layout v;     /* [batch, kv_heads, kv_len, d_v], or pages. type 0: V is not written */
-    /* Without a token_stride: factors that are given. With one: factors that are found and written. */
+/* Where new tokens go. The cache is that of a rapt_desc, and the fields it has in common mean what they mean there. Call
+ * rapt_kv_append_desc_init first, then set kv_heads, tokens, kv_len, and d, new_ and cache of K, V or both. */
+typedef struct rapt_kv_append_desc {
+    size_t size; /* Set by rapt_kv_append_desc_init, as in rapt_desc. */
+
+    int64_t batch;     /* Entries, 0..RAPT_MAX_LENGTH. The default is 1. */
+    int64_t kv_heads;  /* Key/value heads, 1..RAPT_MAX_LENGTH. */
+    int64_t tokens;    /* New tokens of each entry, 0..RAPT_MAX_LENGTH; the most, where rapt_kv_append_args gives lengths. */
+    int64_t kv_len;    /* Key tokens that the cache has room for, for each entry, 0..RAPT_MAX_LENGTH. */
+    int64_t d_k, d_v;  /* Channels, 1..RAPT_MAX_HEAD_DIM; not used of a tensor that is not written. */
+    rapt_layout new_k; /* [batch, kv_heads, tokens, d_k] of RAPT_F32, RAPT_F16 or RAPT_BF16. */
+    rapt_layout new_v; /* [batch, kv_heads, tokens, d_v] of the same types. */
+    rapt_layout k;     /* The cache, [batch, kv_heads, kv_len, d_k] or pages. RAPT_NONE: K is not written. */
+    rapt_layout v;     /* [batch, kv_heads, kv_len, d_v] or pages. RAPT_NONE: V is not written. */
+
+    /* Without a token_stride, scales that are given; with one, scales that are found and written. The default is none. */
     rapt_scales k_scales, v_scales;
-    int64_t page_size; /* 0 (the default): not paged */
-    int64_t pages;
-    rapt_layout table;  /* [batch, kv_heads] rows of RAPT_I32; token_stride is not used */
-    int trust_table;    /* not 0: neither that page numbers are below pages nor that no place is given twice is checked */
-    rapt_rotary rotary; /* of K, before it is stored; without K it is refused */
-} rapt_append_desc;
 
-#define rapt_append_desc_init(desc) rapt_append_desc_init_sized((desc), sizeof *(desc))
-RAPT_API void rapt_append_desc_init_sized(rapt_append_desc *desc, size_t size);
+    int64_t page_size; /* Keys of a page. 0, the default: not paged. */
+    int64_t pages;     /* Pages of the pool. */
+    rapt_layout table; /* [batch, kv_heads] rows of RAPT_I32; token_stride is not used. */
+    int trust_table;   /* Not 0: neither that page numbers are below pages nor that no place is given twice is checked. */
+    rapt_rope rope;    /* Of K, before it is stored; without K it is refused. The default is none. */
+} rapt_kv_append_desc;
 
-typedef struct rapt_append_args {
-    size_t size;               /* set by rapt_append_args_init */
-    const void *new_k, *new_v; /* null where K, V is not written, as are k, v and their scales */
-    void *k, *v;
-    float *k_scales, *v_scales;
-    const int32_t *starts;  /* [batch]: the key that each entry's first new token becomes; null: 0. Later ones follow; all of them
-                               must lie before kv_len */
-    const int32_t *lengths; /* [batch], each 0..tokens: new tokens of each entry; null: tokens for all */
-    /* Ragged: [batch + 1], ascending; entry b's new tokens are token_starts[b] .. token_starts[b + 1] - 1 of a new_k and new_v
-     * without batch dimension, where tokens is that of all entries; lengths is null then. null: not ragged. */
+#define rapt_kv_append_desc_init(desc) rapt_kv_append_desc_init_sized((desc), sizeof *(desc))
+RAPT_API void rapt_kv_append_desc_init_sized(rapt_kv_append_desc *desc, size_t size);
+
+/* The tensors and arrays of such a call. */
+typedef struct rapt_kv_append_args {
+    size_t size; /* Set by rapt_kv_append_args_init. */
+
+    const void *new_k, *new_v;  /* Null where K, V is not written. */
+    void *k, *v;                /* The cache. Null where K, V is not written. */
+    float *k_scales, *v_scales; /* Where the description has scales. */
+
+    /* [batch]: the key that each entry's first new token becomes; later ones follow, and all of them must lie before kv_len.
+     * Null: 0. */
+    const int32_t *starts;
+
+    const int32_t *lengths; /* [batch], each 0..tokens: new tokens of each entry. Null: tokens for all. */
+
+    /* [batch + 1], ascending, for ragged new tokens: those of entry b are token_starts[b] .. token_starts[b + 1] - 1 of a new_k
+     * and new_v without batch dimension, where tokens is that of all entries; lengths is null then. Null: not ragged. */
     const int32_t *token_starts;
-    const int32_t *positions; /* [batch, tokens] ([tokens] with token_starts): what is rotated by; null: the key's number */
-    const int32_t *table, *table_starts, *ring_starts; /* as in rapt_args */
 
-    /* Since 0.2. */
-    rapt_rotary_table rotary_table;
-} rapt_append_args;
+    const int32_t *positions; /* [batch, tokens], or [tokens] with token_starts: what is rotated by. Null: the key's number. */
+    const int32_t *table, *table_starts, *ring_starts; /* As in rapt_args. */
 
-#define rapt_append_args_init(args) rapt_append_args_init_sized((args), sizeof *(args))
-RAPT_API void rapt_append_args_init_sized(rapt_append_args *args, size_t size);
+    /* ---- Since 0.2. */
 
-/* Writes the new tokens' keys and values into a cache, thread ith of nth its share of them. The threads need not wait for each
- * other, and their number does not change the bits, which are the same on every machine. Nothing but the tokens' channels (and
- * factors) is written.
+    rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
+} rapt_kv_append_args;
+
+#define rapt_kv_append_args_init(args) rapt_kv_append_args_init_sized((args), sizeof *(args))
+RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t size);
+
+/* Writes the new tokens' keys and values into a cache. The bits are the same on every machine. Nothing but the tokens' channels
+ * (and scales) is written.
  *
- * An element x (of K: rotated) is stored as x / factor where there is a factor: an f32 division, and 0 where the factor is 0. How
+ * An element x (of K: rotated) is stored as x / scale where there is a scale: an f32 division, and 0 where the scale is 0. How
  * it is stored:
  *   F32, F16, BF16     rounded to nearest even; beyond the range, infinite
  *   F8_E4M3, F8_E5M2   rounded to nearest even; beyond the range, infinities too, the largest finite value; NaN stays NaN
@@ -518,110 +641,144 @@ RAPT_API void rapt_append_args_init_sized(rapt_append_args *args, size_t size);
  * elements of 0, if an element is not finite.
  *
  * Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, KV_LENGTH (a token beyond kv_len), TABLE (starts, lengths, token_starts,
- * ring_starts, a page; a place that two tokens are given; a position beyond the rotary table), ALIGNMENT, FEATURE (rotary,
- * scales, lengths beside token_starts), UNUSED, RANGE (ith, nth), OVERLAP: the written tensors may meet each other where they
- * have the same strides and their rows lie in each other's gaps (K and V of a page side by side, factors behind their row). */
-RAPT_API rapt_status rapt_kv_append(const rapt_append_desc *desc, const rapt_append_args *args, int64_t ith, int64_t nth);
+ * ring_starts, a page; a place that two tokens are given; a position beyond the rope table), ALIGNMENT, FEATURE (rope,
+ * scales, lengths beside token_starts), UNUSED, OVERLAP: the written tensors may meet each other where they
+ * have the same strides and their rows lie in each other's gaps (K and V of a page side by side, scales behind their row). */
+RAPT_API rapt_status rapt_kv_append_run(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args);
+RAPT_API rapt_status rapt_kv_append_run_parallel(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t nth,
+                                                 rapt_parallel_for parallel_for, void *pool);
+RAPT_API rapt_status rapt_kv_append_run_share(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t ith,
+                                              int64_t nth);
 
 /* What one thread's call would return; and why, as in rapt_plan_explain. */
-RAPT_API rapt_status rapt_append_explain(const rapt_append_desc *desc, const rapt_append_args *args, char *text, size_t bytes);
+RAPT_API rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, char *text,
+                                            size_t bytes);
 
 /* ---- Copying within caches ----------------------------------------------------------------------------------------------- */
 
-/* Tokens of a cache, or of another of the same kind, are copied as they are, factors included: to share a prefix, to close gaps
+/* Tokens of a cache, or of another of the same kind, are copied as they are, scales included: to share a prefix, to close gaps
  * between pages, to move an entry. The copies are done in the order given, so that a later one may read what an earlier one
- * wrote; what is copied may overlap where it goes to, as with memmove. Set every field with rapt_copy_desc_init before filling in
- * your own. */
-typedef struct rapt_copy_desc {
-    size_t size;                    /* set by rapt_copy_desc_init, as in rapt_desc */
-    int64_t entries;                /* of the cache: batch entries, or pages; 0..RAPT_MAX_LENGTH. 1 is the default */
-    int64_t kv_heads;               /* 1..RAPT_MAX_LENGTH */
-    int64_t tokens;                 /* that an entry has room for, or a page; 0..RAPT_MAX_LENGTH */
-    int64_t d_k, d_v;               /* 1..RAPT_MAX_HEAD_DIM; that of a tensor which is not copied is not used */
-    rapt_layout k;                  /* [entries, kv_heads, tokens, d_k]; type 0 (the default): K is not copied */
-    rapt_layout v;                  /* [entries, kv_heads, tokens, d_v]; likewise */
-    rapt_scales k_scales, v_scales; /* with a token_stride: factors of tokens, which go with them. Others are not copied */
-} rapt_copy_desc;
+ * wrote; what is copied may overlap where it goes to, as with memmove. Call rapt_kv_copy_desc_init first. */
+typedef struct rapt_kv_copy_desc {
+    size_t size; /* Set by rapt_kv_copy_desc_init, as in rapt_desc. */
 
-#define rapt_copy_desc_init(desc) rapt_copy_desc_init_sized((desc), sizeof *(desc))
-RAPT_API void rapt_copy_desc_init_sized(rapt_copy_desc *desc, size_t size);
+    int64_t entries;  /* Entries, or pages, of the cache, 0..RAPT_MAX_LENGTH. The default is 1. */
+    int64_t kv_heads; /* Key/value heads, 1..RAPT_MAX_LENGTH. */
+    int64_t tokens;   /* Tokens that an entry, or a page, has room for, 0..RAPT_MAX_LENGTH. */
+    int64_t d_k, d_v; /* Channels, 1..RAPT_MAX_HEAD_DIM; not used of a tensor that is not copied. */
+    rapt_layout k;    /* [entries, kv_heads, tokens, d_k]. RAPT_NONE, the default: K is not copied. */
+    rapt_layout v;    /* [entries, kv_heads, tokens, d_v]. RAPT_NONE, the default: V is not copied. */
 
-/* Tokens from_token .. from_token + tokens - 1 of an entry or page (as they lie: rings do not matter) become to_token .. of
- * another, or of the same. */
+    rapt_scales k_scales, v_scales; /* With a token_stride, scales of tokens, which go with them. Others are not copied. */
+} rapt_kv_copy_desc;
+
+#define rapt_kv_copy_desc_init(desc) rapt_kv_copy_desc_init_sized((desc), sizeof *(desc))
+RAPT_API void rapt_kv_copy_desc_init_sized(rapt_kv_copy_desc *desc, size_t size);
+
+/* Adjacent tokens of an entry or page, and where they go. Tokens are counted as they lie: rings do not matter. */
 typedef struct rapt_kv_range {
-    int32_t from, from_token, to, to_token, tokens;
+    int32_t from;       /* The entry or page that they come from. */
+    int32_t from_token; /* The first of them there. */
+    int32_t to;         /* The entry or page that they go to, which may be the same. */
+    int32_t to_token;   /* What the first of them becomes there. */
+    int32_t tokens;     /* How many they are. */
 } rapt_kv_range;
 
-typedef struct rapt_copy_args {
-    size_t size; /* set by rapt_copy_args_init */
-    void *k, *v; /* the cache that is written, */
-    float *k_scales, *v_scales;
-    const void *from_k, *from_v; /* and the one that tokens come from; all null: the same */
-    const float *from_k_scales, *from_v_scales;
-    const rapt_kv_range *ranges; /* [count] */
-    int64_t count;               /* 0 or more */
-} rapt_copy_args;
+/* The tensors and ranges of such a call. */
+typedef struct rapt_kv_copy_args {
+    size_t size; /* Set by rapt_kv_copy_args_init. */
 
-#define rapt_copy_args_init(args) rapt_copy_args_init_sized((args), sizeof *(args))
-RAPT_API void rapt_copy_args_init_sized(rapt_copy_args *args, size_t size);
+    void *k, *v;                /* The cache that is written. */
+    float *k_scales, *v_scales; /* Its scales of tokens. */
 
-/* Thread ith of nth copies its share of each token's bytes; the threads need not wait for each other. Errors: NULL, STRUCT,
- * SHAPE, TYPE, STRIDE, FEATURE (factors of a tensor that is not copied), TABLE (a range beyond the cache), ALIGNMENT, UNUSED,
- * RANGE, OVERLAP: K, V and factors of the written cache may meet each other as in rapt_kv_append, and nothing else may meet them.
+    const void *from_k, *from_v;                /* The cache that is read. All four null: the one that is written. */
+    const float *from_k_scales, *from_v_scales; /* Its scales of tokens. */
+
+    const rapt_kv_range *ranges; /* [count]. */
+    int64_t count;               /* 0 or more. */
+} rapt_kv_copy_args;
+
+#define rapt_kv_copy_args_init(args) rapt_kv_copy_args_init_sized((args), sizeof *(args))
+RAPT_API void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size);
+
+/* Copies. A thread's share is one of each token's bytes. Errors: NULL, STRUCT,
+ * SHAPE, TYPE, STRIDE, FEATURE (scales of a tensor that is not copied), TABLE (a range beyond the cache), ALIGNMENT, UNUSED,
+ * OVERLAP: K, V and scales of the written cache may meet each other as in rapt_kv_append_run, and nothing else may meet them.
  */
-RAPT_API rapt_status rapt_kv_copy(const rapt_copy_desc *desc, const rapt_copy_args *args, int64_t ith, int64_t nth);
-RAPT_API rapt_status rapt_copy_explain(const rapt_copy_desc *desc, const rapt_copy_args *args, char *text, size_t bytes);
+RAPT_API rapt_status rapt_kv_copy_run(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args);
+RAPT_API rapt_status rapt_kv_copy_run_parallel(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t nth,
+                                               rapt_parallel_for parallel_for, void *pool);
+RAPT_API rapt_status rapt_kv_copy_run_share(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t ith,
+                                            int64_t nth);
+RAPT_API rapt_status rapt_kv_copy_explain(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, char *text, size_t bytes);
 
 /* ---- Rotating queries ---------------------------------------------------------------------------------------------------- */
 
 /* Rotary embedding of a tensor of its own, as of Q. */
 typedef struct rapt_rope_args {
-    size_t size;                  /* set by rapt_rope_args_init */
-    int64_t batch, heads, tokens; /* 0.., 1.., 0..RAPT_MAX_LENGTH; batch: 1 is the default */
-    int64_t d;                    /* 1..RAPT_MAX_HEAD_DIM */
-    rapt_layout in, out;          /* [batch, heads, tokens, d]: RAPT_F32, RAPT_F16 or RAPT_BF16; out is rounded to nearest even */
-    const void *from;
-    void *to; /* from itself, where in and out are the same, or memory that does not meet it */
-    rapt_rotary rotary;
-    const int32_t *starts, *lengths, *token_starts, *positions; /* as in rapt_append_args; starts: each entry's first position */
+    size_t size; /* Set by rapt_rope_args_init. */
 
-    /* Since 0.2. */
-    rapt_rotary_table rotary_table;
+    int64_t batch;   /* Entries, 0..RAPT_MAX_LENGTH. The default is 1. */
+    int64_t heads;   /* Heads, 1..RAPT_MAX_LENGTH. */
+    int64_t tokens;  /* Tokens of each entry, 0..RAPT_MAX_LENGTH. */
+    int64_t d;       /* Channels, 1..RAPT_MAX_HEAD_DIM. */
+    rapt_layout in;  /* [batch, heads, tokens, d] of RAPT_F32, RAPT_F16 or RAPT_BF16. */
+    rapt_layout out; /* The same of its own type and strides, rounded to nearest even. */
+
+    const void *from; /* The tensor that is read. */
+    void *to;         /* The one that is written: from itself, where in and out are the same, or memory that does not meet it. */
+
+    rapt_rope rope;              /* By what. */
+    const int32_t *starts;       /* [batch]: the position of each entry's first token. Null: 0. */
+    const int32_t *lengths;      /* As in rapt_kv_append_args. */
+    const int32_t *token_starts; /* As in rapt_kv_append_args. */
+    const int32_t *positions;    /* As in rapt_kv_append_args. */
+
+    /* ---- Since 0.2. */
+
+    rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
 } rapt_rope_args;
 
 #define rapt_rope_args_init(args) rapt_rope_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_rope_args_init_sized(rapt_rope_args *args, size_t size);
 
-/* Thread ith of nth does its share of the tokens. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, TABLE, ALIGNMENT, FEATURE, UNUSED,
- * RANGE, OVERLAP. */
-RAPT_API rapt_status rapt_rope(const rapt_rope_args *args, int64_t ith, int64_t nth);
+/* Rotates. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, TABLE, ALIGNMENT, FEATURE, UNUSED, OVERLAP. */
+RAPT_API rapt_status rapt_rope_run(const rapt_rope_args *args);
+RAPT_API rapt_status rapt_rope_run_parallel(const rapt_rope_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool);
+RAPT_API rapt_status rapt_rope_run_share(const rapt_rope_args *args, int64_t ith, int64_t nth);
 RAPT_API rapt_status rapt_rope_explain(const rapt_rope_args *args, char *text, size_t bytes);
 
 /* ---- The step of a decoder ----------------------------------------------------------------------------------------------- */
 
-/* rapt_rope of the queries, rapt_kv_append of the new keys and values, and attention to all of them, as one call
+/* rapt_rope_run of the queries, rapt_kv_append_run of the new keys and values, and attention to all of them, as one call
  * (FlashAttention's flash_attn_with_kvcache): for one token, several, or a prompt. Its bits are those of the three. It is usually
  * RAPT_CAUSAL_BOTTOM_RIGHT: with RAPT_CAUSAL_TOP_LEFT and no q_offsets, the queries of every step begin at position k_offset. */
 typedef struct rapt_decode_desc {
-    size_t size; /* set by rapt_decode_desc_init, as in rapt_desc */
+    size_t size; /* Set by rapt_decode_desc_init, as in rapt_desc. */
+
     /* Heads, lengths, masks, and the cache in k, v, kv_len, k_scales, v_scales, page_size, pages and table; read by
-     * rapt_decode_plan_init only. q_starts holds for the new tokens too; not with k_starts, kv_first, kv_total or unmerged. */
+     * rapt_decode_plan_init only. q_starts holds for the new tokens too. Not with k_starts, kv_first, kv_total or unmerged. */
     const rapt_desc *attention;
-    int64_t tokens; /* new tokens of each entry, 0..RAPT_MAX_LENGTH; -1 (the default): attention.q_len. Not used with q_starts */
-    rapt_layout new_k;  /* [batch, kv_heads, tokens, d_k]: RAPT_F32, RAPT_F16 or RAPT_BF16 */
-    rapt_layout new_v;  /* [batch, kv_heads, tokens, d_v]: likewise; type 0: V is not written, as where it is a part of K (MLA) */
-    rapt_rotary rotary; /* of Q, which stays in f32 then, and of the new K. Its frequencies must stay where and as they are */
+
+    int64_t tokens; /* New tokens of each entry, 0..RAPT_MAX_LENGTH. -1, the default: attention.q_len. Not used with q_starts. */
+    rapt_layout new_k; /* [batch, kv_heads, tokens, d_k] of RAPT_F32, RAPT_F16 or RAPT_BF16. */
+
+    /* [batch, kv_heads, tokens, d_v] of the same types. RAPT_NONE: V is not written, as where it is a part of K (MLA). */
+    rapt_layout new_v;
+
+    /* Of Q, which stays in f32 then, and of the new K. Its frequencies must stay where and as they are. The default is none. */
+    rapt_rope rope;
 } rapt_decode_desc;
 
 #define rapt_decode_desc_init(desc) rapt_decode_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_decode_desc_init_sized(rapt_decode_desc *desc, size_t size);
 
-/* As rapt_plan. It keeps the addresses of q_starts and rotary.frequencies, and logits_body. */
+/* As rapt_plan. It keeps the addresses of q_starts and rope.frequencies, and logits_body. */
 typedef struct rapt_decode_plan {
     uint64_t opaque[384];
 } rapt_decode_plan;
 
-/* Errors: those of rapt_plan_init and, of shapes, of rapt_kv_append and rapt_rope. */
+/* Errors: those of rapt_plan_init and, of shapes, of rapt_kv_append_run and rapt_rope_run. */
 #define rapt_decode_plan_init(plan, desc) rapt_decode_plan_init_sized((plan), sizeof *(plan), (desc))
 RAPT_API rapt_status rapt_decode_plan_init_sized(rapt_decode_plan *plan, size_t bytes, const rapt_decode_desc *desc);
 RAPT_API rapt_status rapt_decode_explain(const rapt_decode_desc *desc, char *text, size_t bytes);
@@ -631,28 +788,35 @@ RAPT_API rapt_status rapt_decode_explain(const rapt_decode_desc *desc, char *tex
 RAPT_API rapt_status rapt_decode_plan_query(const rapt_decode_plan *plan, rapt_plan_info *info);
 RAPT_API rapt_status rapt_decode_workspace_size(const rapt_decode_plan *plan, int64_t nth, size_t *bytes);
 
+/* The tensors and arrays of a step. */
 typedef struct rapt_decode_args {
-    size_t size;               /* set by rapt_decode_args_init */
-    const void *new_k, *new_v; /* the new tokens */
-    void *k, *v;               /* the cache that they are appended to */
-    float *k_scales, *v_scales;
-    const int32_t *starts; /* [batch]: keys that each entry has before; null: 0 */
-    /* As in rapt_append_args, for the queries too, of which each entry then has as many as new tokens. null: new keys stand at
+    size_t size; /* Set by rapt_decode_args_init. */
+
+    const void *new_k, *new_v;  /* The new tokens. */
+    void *k, *v;                /* The cache that they are appended to. */
+    float *k_scales, *v_scales; /* Its scales, where it has them. */
+    const int32_t *starts;      /* [batch]: keys that each entry has before. Null: 0. */
+
+    /* As in rapt_kv_append_args, for the queries too, of which each entry has as many as new tokens then. Null: new keys stand at
      * their number + k_offset, and queries at q_offset and behind it (rapt_causal), as they do for masks. */
     const int32_t *positions;
-    rapt_rotary_table rotary_table;
-    /* q, o, lse, masks, tables, ...; its k, v, k_scales, v_scales and workspace are not used. kv_lengths are those after the step
-     * (FlashAttention's cache_seqlens are starts); null, which is the usual case: starts + new tokens. Shorter ones hide keys,
-     * and move queries whose positions are not given */
+
+    rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
+
+    /* q, o, lse, masks, tables and so on; its k, v, k_scales, v_scales and workspace are not used. kv_lengths are those after the
+     * step (FlashAttention's cache_seqlens are starts); null, which is the usual case: starts + new tokens. Shorter ones hide
+     * keys, and move queries whose positions are not given. */
     const rapt_args *attention;
-    void *workspace; /* aligned to RAPT_WORKSPACE_ALIGNMENT; private to the call until it is done */
-    size_t workspace_bytes;
+
+    void *workspace;        /* As in rapt_args. */
+    size_t workspace_bytes; /* At least what rapt_decode_workspace_size says. */
 } rapt_decode_args;
 
 #define rapt_decode_args_init(args) rapt_decode_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_decode_args_init_sized(rapt_decode_args *args, size_t size);
 
-/* As rapt_run, rapt_run_parallel, rapt_run_share and rapt_run_phase. Errors: those of rapt_run, rapt_rope and rapt_kv_append. */
+/* As rapt_run, rapt_run_parallel, rapt_run_share and rapt_run_phase. Errors: those of rapt_run, rapt_rope_run and
+ * rapt_kv_append_run. */
 RAPT_API rapt_status rapt_decode_run(const rapt_decode_plan *plan, const rapt_decode_args *args);
 RAPT_API rapt_status rapt_decode_run_parallel(const rapt_decode_plan *plan, const rapt_decode_args *args, int64_t nth,
                                               rapt_parallel_for parallel_for, void *pool);
@@ -672,22 +836,28 @@ RAPT_API rapt_status rapt_decode_args_explain(const rapt_decode_plan *plan, cons
 #define RAPT_STATE_FLOATS(d_v) (16 + ((size_t)(d_v) + 15) / 16 * 16)
 
 typedef struct rapt_states {
-    const float *at;                                               /* any alignment */
-    int64_t batch_stride, head_stride, token_stride, state_stride; /* bytes, as in rapt_desc; those of a row do not overlap */
-    int64_t chunks;                                                /* 0..RAPT_MAX_LENGTH / RAPT_CHUNK_KEYS + 1 */
+    const float *at;      /* The first state, at any alignment. */
+    int64_t batch_stride; /* Bytes from an entry to the next, as in rapt_desc. */
+    int64_t head_stride;  /* Bytes from a head to the next. */
+    int64_t token_stride; /* Bytes from a query to the next. */
+    int64_t state_stride; /* Bytes from a row's state to that of its next chunk; they do not overlap. */
+    int64_t chunks;       /* States of each row, 0..RAPT_MAX_LENGTH / RAPT_CHUNK_KEYS + 1. */
 } rapt_states;
 
 /* Merges the states of sources 0..n-1 in this order, which must be that of the chunks, into o and lse of args, with its sinks and
  * v_scales. The plan is one with unmerged set, made with the layouts of o and lse too; states of several such plans of equal
- * batch, heads, q_len, d_v, types of O and scale may be merged. Thread ith of nth does its share of the rows. Errors: NULL,
- * STRUCT, PLAN, RANGE, SHAPE (chunks), OVERLAP, STRIDE, ALIGNMENT, UNUSED. */
-RAPT_API rapt_status rapt_merge_states(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
-                                       int64_t ith, int64_t nth);
+ * batch, heads, q_len, d_v, types of O and scale may be merged. Errors: NULL,
+ * STRUCT, PLAN, RANGE (n), SHAPE (chunks), OVERLAP, STRIDE, ALIGNMENT, UNUSED. */
+RAPT_API rapt_status rapt_merge_states_run(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n);
+RAPT_API rapt_status rapt_merge_states_run_parallel(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources,
+                                                    int64_t n, int64_t nth, rapt_parallel_for parallel_for, void *pool);
+RAPT_API rapt_status rapt_merge_states_run_share(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources,
+                                                 int64_t n, int64_t ith, int64_t nth);
 RAPT_API rapt_status rapt_merge_states_explain(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources,
                                                int64_t n, char *text, size_t bytes);
 
 /* Merges results of attention over disjoint keys: o[s] is [rows, d_v] and lse[s] [rows], dense f32, for sources s = 0..n-1,
- * folded in this order; a source whose lse is -inf changes nothing (its o is not looked at). o_out and lse_out may be null, or
+ * merged in this order; a source whose lse is -inf changes nothing (its o is not looked at). o_out and lse_out may be null, or
  * the o and the lse of a source. (FlashInfer's merge_states, with natural logarithms.) Errors: NULL, SHAPE, STRIDE, ALIGNMENT,
  * OVERLAP, ISA_MISSING and ISA_UNKNOWN (of RAPT_ISA). */
 RAPT_API rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const *o, const float *const *lse,
@@ -732,8 +902,8 @@ RAPT_API rapt_status rapt_self_check(const char *isa, char *text, size_t bytes);
  * newline. The body may be called from any thread, by several at the same time, and must not call the library. */
 typedef void (*rapt_trace_body)(void *arg, const char *line);
 typedef struct rapt_trace {
-    rapt_trace_body body;
-    void *arg;
+    rapt_trace_body body; /* What is called for each line. */
+    void *arg;            /* Its first argument. */
 } rapt_trace;
 
 /* From now on, traces of the whole process go there (null, the default: nowhere). The struct must stay until another has taken

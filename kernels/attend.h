@@ -27,8 +27,8 @@
  *   words i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane i % RAPT_VL of
  *   out[i / RAPT_VL] has byte i of all four, i_sum_within(x) of four: lane 4q + j is the sum of quarter q of x[j], and
  *   i_sum_across(x) of four: lane 4q + j is the sum of lane j of each quarter of x[q]
- *   RAPT_CONVERTED_ROWS     up to so many rows, 2..4, types of K and V only are converted on the way into registers
- *   RAPT_SQUARE_ROWS        from so many rows on, K is transposed while it is loaded, with these words:
+ *   RAPT_CONVERTED_ROWS     up to this many rows, 2..4, types of K and V only are converted on the way into registers
+ *   RAPT_SQUARE_ROWS        from this many rows on, K is transposed while it is loaded, with these words:
  *   v_load_quads(rows, offset)   lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset
  *   v_zip_low v_zip_high    of each four lanes of a and b: a0 b0 a1 b1, a2 b2 a3 b3
  *   v_pair_low v_pair_high  the same: a0 a1 b0 b1, a2 a3 b2 b3
@@ -77,8 +77,6 @@ enum { LANES = RAPT_TILE_VECTORS * RAPT_VL, CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLO
  * cache. Measured on an AMD EPYC with 1 MiB of it: 128 and 256 KiB are slower by up to 7 % (docs/performance.md). */
 enum { PASS_TILES = 32, PASS_BYTES = 512 << 10 };
 
-static inline int smaller(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
-static inline int larger(int64_t a, int64_t b) { return (int)(a > b ? a : b); }
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
 
 /* The next floats of a scratch memory, of which used are taken; without memory only used moves on. */
@@ -120,13 +118,14 @@ typedef struct block {
 } block;
 
 static inline block block_of(int64_t position, int64_t first, int64_t end) {
-    return (block){position, larger(0, smaller(RAPT_BLOCK, first - position)), smaller(RAPT_BLOCK, larger(0, end - position))};
+    return (block){position, rapt_max(0, rapt_min(RAPT_BLOCK, first - position)),
+                   rapt_min(RAPT_BLOCK, rapt_max(0, end - position))};
 }
 
 /* rows[n], from <= n < to, is key or value n of the block, or the nearest one that is attended to. tensor is that of the head. */
 static void find_rows(const char **rows, const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *b,
                       int from, int to) {
-    int first = smaller(larger(from, b->first), b->end - 1), end = larger(smaller(to, b->end), first + 1);
+    int first = rapt_min(rapt_max(from, b->first), b->end - 1), end = rapt_max(rapt_min(to, b->end), first + 1);
     for (int n = first; n < end;) {
         rapt_keys run = rapt_keys_at(t, b->position + n, end - n);
         const char *row = tensor + rapt_keys_offset(layout, &run);
@@ -183,9 +182,9 @@ static bool any_nonfinite(const float *x, int rows, size_t ld, int n) {
     return total != 0.0f;
 }
 
-/* Merging two states: m and l of both become those of the result; a and b are the factors of the two o. */
-static inline void fold_weights(const rapt_problem *p, float *m, float *l, const float *next_m, const float *next_l, vf *a,
-                                vf *b) {
+/* Merging two states: m and l of both become those of the result; a and b are the scales of the two o. */
+static inline void merge_weights(const rapt_problem *p, float *m, float *l, const float *next_m, const float *next_l, vf *a,
+                                 vf *b) {
     vf old = v_load(m), other = v_load(next_m), both = v_max(old, other), at = finite_max(both);
     *a = v_exp2_of(p, v_sub(old, at));
     *b = v_exp2_of(p, v_sub(other, at));
@@ -193,7 +192,7 @@ static inline void fold_weights(const rapt_problem *p, float *m, float *l, const
     v_store(l, v_fma(v_load(l), *a, v_mul(v_load(next_l), *b)));
 }
 
-static inline void fold_values(float *o, const float *next_o, vf a, vf b) {
+static inline void merge_values(float *o, const float *next_o, vf a, vf b) {
     v_store(o, v_fma(v_load(o), a, v_mul(v_load(next_o), b)));
 }
 
@@ -212,14 +211,14 @@ static int left_over(int64_t rows) {
     return rows > RAPT_VL && rest < RAPT_VL / 2 && rest <= RAPT_FEW_ROWS ? rest : 0;
 }
 
-static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool folds) {
+static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
     lane_scratch lanes;
     query_tile tiles[PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_JOINED_ROWS];
     size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : RAPT_VL / 2);
     if (keys_in_lanes) return sizeof(float) * as_rows;
-    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), folds);
+    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), merges);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
@@ -238,9 +237,9 @@ static void attend(const rapt_task *t) {
     attend_rows(&few);
 }
 
-static void fold(const rapt_problem *p, float *state, const float *next) {
+static void merge(const rapt_problem *p, float *state, const float *next) {
     row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
-    fold_row(p, &all, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
+    merge_row(p, &all, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
     state[RAPT_STATE_M] = all.m;
     state[RAPT_STATE_L] = all.l;
 }
@@ -262,7 +261,7 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
     vf max = finite_max(v_set1(m));
     for (int64_t i = 0; i < keys; i += RAPT_BLOCK) {
         char *at = row + i * (int64_t)sizeof *block_scores;
-        int n = smaller(RAPT_BLOCK, keys - i);
+        int n = rapt_min(RAPT_BLOCK, keys - i);
         float partial[RAPT_PARTIAL_SUMS], sum = 0.0f;
         memcpy(block_scores, at, (size_t)n * sizeof *block_scores);
         for (int j = n; j < RAPT_BLOCK; j++) block_scores[j] = -INFINITY;
@@ -306,11 +305,11 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .pass_bytes = PASS_BYTES,
     .scratch_bytes = scratch_bytes,
     .attend = attend,
-    .fold = fold,
+    .merge = merge,
     .finish = finish,
     .weigh_scores = weigh_scores,
     .few_tokens = FEW_TOKENS,
     .linear_scratch_bytes = linear_scratch_bytes,
-    .map_tokens = map_tokens,
+    .linear_tokens = linear_tokens,
     .normalise = normalise,
 };

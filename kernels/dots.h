@@ -22,7 +22,7 @@ enum {
     DOT_MOST = 255, /* the largest weight of a block becomes this */
 };
 
-/* 32-bit lanes of so many elements. */
+/* 32-bit lanes that hold `elements` elements. */
 static inline int dot_lanes(int elements) { return (elements + RAPT_DOT - 1) / RAPT_DOT; }
 
 /* The integers nearest to x, ties to even, |x| < 2^22, in the low bits of each lane; 0 there for what is not finite, as infinity
@@ -109,7 +109,7 @@ static void stage_dots_transposed(float *to, const char *const *rows, int first,
 }
 
 /* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][LANES], and what each counts.
- * value_scales: null, or factors of the values; where a weight is 0 they do not matter, for the key may be masked. Negative
+ * value_scales: null, or scales of the values; where a weight is 0 they do not matter, for the key may be masked. Negative
  * products become 0 here; where one is NaN or infinite, all of them count NaN. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {

@@ -91,7 +91,7 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
         }
 }
 
-/* The weights of a row for a block, times sign and the factors of their values, where that is positive, as bytes, and behind them
+/* The weights of a row for a block, times sign and the scales of their values, where that is positive, as bytes, and behind them
  * what these count. */
 static void quantise_row_part(const vf *weights, const float *value_scales, float sign, float *to) {
     vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
@@ -110,7 +110,7 @@ static void quantise_row_part(const vf *weights, const float *value_scales, floa
     to[RAPT_BLOCK / RAPT_DOT] = sign * (largest / DOT_MOST) + sum_of(wrong);
 }
 
-/* Is any of the factors of a block negative? */
+/* Is any of the scales of a block negative? */
 static bool any_negative(const float *scales) {
     vf zero = v_set1(0.0f), any = zero;
     for (int i = 0; i < RAPT_BLOCK; i += RAPT_VL) any = v_select(v_lt(v_load(scales + i), zero), v_set1(1.0f), any);
@@ -128,8 +128,8 @@ static void quantise_row_weights(float *weights, const float *value_scales, bool
     else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
-/* o = alpha o + P V for nr rows and STEP channels, of which so many exist; values: the rows of quads of keys, offset bytes before
- * their channels, and further on those that are prefetched. */
+/* o = alpha o + P V for nr rows and STEP channels, of which the first `channels` exist; values: the rows of quads of keys, offset
+ * bytes before their channels, and further on those that are prefetched. */
 static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
                                  size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     vi acc[DOT_ROWS * RAPT_DOT];
@@ -167,7 +167,7 @@ static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, siz
                                         const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo)
         for (int c = 0; c < channels; c += STEP) {
-            int some = smaller(STEP, channels - c);
+            int some = rapt_min(STEP, channels - c);
             size_t at = offset + (size_t)c;
             if (rows >= 4) add_dots(4, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
             else if (rows == 3) add_dots(3, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);

@@ -28,6 +28,9 @@ _Static_assert(sizeof 1.0 == sizeof(double), "rapt: compile without -fsingle-pre
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+static inline int64_t rapt_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t rapt_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* Constants of the canonical order (docs/order.md). Changing one changes bits: every kernel, the golden hashes and the document
  * go in the same commit. */
 enum {
@@ -36,8 +39,8 @@ enum {
     RAPT_SCORE_WHOLE = 128, /* up to this many channels, a score is one sum; */
     RAPT_SCORE_PART = 64,   /* with more of them, each part of this many is summed by itself, and the sums are added, ascending */
     RAPT_PARTIAL_SUMS = 16, /* the weights of a block are summed as this many sums, by key position modulo it; so are the products
-                               of a linear map, by channel, */
-    RAPT_LINEAR_PART = 1024, /* in parts of so many channels */
+                               of a linear layer, by channel, */
+    RAPT_LINEAR_PART = 1024, /* channels of a part of a linear layer's sum */
 };
 
 /* CPU features, as dispatch/cpu.h decodes them. The words of the list are their names, in bit order. */
@@ -67,11 +70,11 @@ typedef struct rapt_problem {
     size_t q_row, k_row, v_row, o_row; /* bytes of one token's channels */
     rapt_causal causal;
     int64_t window_left, window_right, local_chunk;
-    rapt_layout mask, map, bias, slopes, sinks; /* type 0: none */
-    int64_t mask_keys, bias_keys;               /* columns of a row, and what holds for keys beyond them */
+    rapt_layout mask, block_mask, bias, slopes, sinks; /* type 0: none */
+    int64_t mask_keys, bias_keys;                      /* columns of a row, and what holds for keys beyond them */
     rapt_rest mask_rest, bias_rest;
     bool mask_one_key, bias_one_key; /* does the only element of a row hold for all keys? */
-    int64_t map_queries, map_keys;
+    int64_t block_mask_queries, block_mask_keys;
     rapt_scales k_scales, v_scales;
     int64_t page_size, kv_first;
     int page_shift; /* page_size = 1 << page_shift; -1: it is no power of two */
@@ -104,10 +107,10 @@ typedef struct rapt_task {
     const rapt_problem *problem;
     const char *q, *k, *v; /* of this batch entry and the first key/value head; k and v of the pool's first page */
     char *o, *lse;         /* at the first head of its group, as is q; lse: null if none is wanted */
-    const char *mask, *map, *bias, *slopes, *sinks; /* of the entry and that head */
-    const char *k_scales, *v_scales;                /* as k and v */
-    const char *table;                              /* of the entry, the key/value head, and the token if each has its own */
-    char *scores;                                   /* null: not wanted; of the entry and that head, for key number 0 */
+    const char *mask, *block_mask, *bias, *slopes, *sinks; /* of the entry and that head */
+    const char *k_scales, *v_scales;                       /* as k and v */
+    const char *table; /* of the entry, the key/value head, and the token if each has its own */
+    char *scores;      /* null: not wanted; of the entry and that head, for key number 0 */
     void *logits_arg;
     int64_t batch;
     int64_t head0; /* the first query head */
@@ -117,12 +120,12 @@ typedef struct rapt_task {
     int64_t kv_length, prefix;     /* of the entry; the prefix in keys, so less the position of key 0 */
     int64_t query_offset;          /* the position of query 0, counted from key 0 */
     int64_t key_position;          /* that of key 0 */
-    int64_t ring_start, ring_size; /* slot of key kv_first, of so many */
+    int64_t ring_start, ring_size; /* slot of key kv_first; slots of the ring */
     int64_t row0, rows;
     int64_t period; /* no tile has rows of two such periods, since these see other blocks of keys; 0: none */
     int64_t chunk0, chunks;
     char *states; /* null: write o and lse. Else the state of token 0 and the first head after chunk0 is to be left there, */
-    size_t state_token, state_head, state_chunk; /* and those of the next ones so many bytes further on */
+    size_t state_token, state_head, state_chunk; /* and bytes from there to those of the next token, head, chunk */
     float *scratch;
 } rapt_task;
 
@@ -155,7 +158,8 @@ static inline void rapt_row_range(const rapt_problem *p, int64_t at, int64_t key
     *end = lo < hi ? hi : 0;
 }
 
-/* Some adjacent keys that lie at one distance from each other: key 0 of them is so many pages and tokens from the tensor's first.
+/* Some adjacent keys that lie at one distance from each other: key 0 of them is `page` pages and `token` tokens from the tensor's
+ * first.
  */
 typedef struct rapt_keys {
     int64_t page, token;
@@ -184,8 +188,8 @@ static inline size_t rapt_keys_offset(const rapt_layout *layout, const rapt_keys
  * beside K and V. */
 enum { RAPT_JOINED_ROWS = 64 };
 
-/* A validated linear map, and one task of it: outputs [out0, out0 + outs) of tokens [token0, token0 + tokens), which are counted
- * through the batch. */
+/* A validated linear layer, and one task of it: outputs [out0, out0 + outs) of tokens [token0, token0 + tokens), which are
+ * counted through the batch. */
 typedef struct rapt_linear_problem {
     int64_t tokens, in, out; /* tokens: of a batch entry */
     rapt_layout x, y, residual, weight;
@@ -233,16 +237,16 @@ typedef struct rapt_kernel {
     int few_rows;         /* up to this many rows of a key/value head, keys lie in lanes; */
     int few_integer_rows; /* in integer arithmetic, up to this many */
     /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows, with keys in lanes those of all
-     * its heads; folds: if it merges chunks. */
-    size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool folds);
+     * its heads; merges: if it merges chunks. */
+    size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool merges);
     void (*attend)(const rapt_task *);
-    void (*fold)(const rapt_problem *, float *state, const float *next);      /* both as in RAPT_STATE_M */
+    void (*merge)(const rapt_problem *, float *state, const float *next);     /* both as in RAPT_STATE_M */
     void (*finish)(const rapt_problem *, const rapt_row_end *, float *state); /* which is lost */
     /* A row of scores of that many keys becomes weights; sink: null, or a logit that joins them. */
     void (*weigh_scores)(const rapt_problem *, char *row, int64_t keys, const char *sink);
-    int few_tokens; /* of a linear map: up to so many, weights are multiplied as they lie in memory */
+    int few_tokens; /* up to this many tokens, a linear layer's weights are multiplied as they lie in memory */
     size_t (*linear_scratch_bytes)(const rapt_linear_problem *, int64_t tokens, int64_t outs);
-    void (*map_tokens)(const rapt_linear_task *);
+    void (*linear_tokens)(const rapt_linear_task *);
     void (*normalise)(const rapt_norm_args *, const rapt_norm_task *);
 } rapt_kernel;
 

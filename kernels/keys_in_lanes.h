@@ -30,10 +30,10 @@ typedef struct row_state {
 
 typedef struct query_row {
     row_cursor at;
-    const char *map;              /* its row of the map, or null */
-    int64_t first, end;           /* the keys it attends to, as far as its position says */
-    uint64_t marks[CHUNK_BLOCKS]; /* bit n: does it attend to key n of the block? Where rows differ in more than ranges */
-    row_state now, all;           /* of the chunk, and of all chunks before it */
+    const char *block_mask;          /* its row of the block mask, or null */
+    int64_t first, end;              /* the keys it attends to, as far as its position says */
+    uint64_t attended[CHUNK_BLOCKS]; /* bit n: does it attend to key n of the block? Where rows differ in more than ranges */
+    row_state now, all;              /* of the chunk, and of all chunks before it */
 } query_row;
 
 typedef struct row_scratch {
@@ -83,7 +83,7 @@ static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t 
     for (int first = 0; first < channels; first += part) {
         vf acc[8];
         RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
-        for (int end = smaller(whole, first + part); i < end; i += RAPT_VL) {
+        for (int end = rapt_min(whole, first + part); i < end; i += RAPT_VL) {
             const size_t at = offset + (size_t)i / (size_t)group * bytes;
             /* The addresses that are prefetched from stay in their array: the compiler, which takes this pointer for a new one
              * each time, would otherwise copy all of them to its stack before each part of the channels. */
@@ -173,8 +173,8 @@ enum { FEW_INTEGER_ROWS = 0 };
 static inline int visited_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
 static inline int visited_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
-/* The rows of K or V of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for so many further
- * ones, which are prefetched. Others are some row that there is. */
+/* The rows of K or V of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for `further`
+ * more of them, which are prefetched. Others are some row that there is. */
 static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *blocks, int count,
                             int further, const char **rows) {
     int known = 0; /* rows up to this are found */
@@ -187,7 +187,7 @@ static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_l
     for (int n = 0; n < further; n++) rows[known + n] = rows[known - 1];
     if (known < RAPT_CHUNK) return;
     int64_t next = blocks[0].position - blocks[0].position % RAPT_CHUNK + RAPT_CHUNK;
-    block ahead = {next, 0, smaller(further, key_end(t) - next)};
+    block ahead = {next, 0, rapt_min(further, key_end(t) - next)};
     if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, tensor, layout, &ahead, 0, further);
 }
 
@@ -197,9 +197,9 @@ static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows
     const rapt_problem *p = t->problem;
     size_t dk = padded((size_t)p->d_k);
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + KEYS_FURTHER_AHEAD];
-    for (int i = 0; i < RAPT_BLOCK; i++) from[i] = keys[smaller(i, n - 1)] + offset;
+    for (int i = 0; i < RAPT_BLOCK; i++) from[i] = keys[rapt_min(i, n - 1)] + offset;
     stage_rows(p->k.type, s->keys, dk, from, n, 0, p->d_k);
-    for (int i = 0; i < n + KEYS_FURTHER_AHEAD; i++) copies[i] = (const char *)(s->keys + (size_t)smaller(i, n - 1) * dk);
+    for (int i = 0; i < n + KEYS_FURTHER_AHEAD; i++) copies[i] = (const char *)(s->keys + (size_t)rapt_min(i, n - 1) * dk);
     score_keys_f32(rows, copies, 0, n, p->d_k, q, dk, scores);
 }
 
@@ -238,7 +238,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
 
 /* The scores of a row for the keys of a block become logits, where that is more than a factor, and -inf for those it does not
  * attend to. */
-static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t position, uint64_t marks) {
+static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t position, uint64_t attended) {
     const rapt_problem *p = t->problem;
     if (p->modified) {
         float bias[RAPT_BLOCK] = {0};
@@ -263,13 +263,13 @@ static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_
             p->logits_body(t->logits_arg, &logits);
         }
     }
-    for (int n = 0; n < RAPT_BLOCK && ~marks; n += RAPT_VL) {
-        vi bit = i_and(i_set1((int32_t)(marks >> (n & ~15) & 0xffff)), v_as_int(v_load(key_bits + n % 16)));
+    for (int n = 0; n < RAPT_BLOCK && ~attended; n += RAPT_VL) {
+        vi bit = i_and(i_set1((int32_t)(attended >> (n & ~15) & 0xffff)), v_as_int(v_load(key_bits + n % 16)));
         v_store(scores + n, v_select(i_gt(bit, i_set1(0)), v_load(scores + n), v_set1(-INFINITY)));
     }
 }
 
-/* One row's scores of a chunk become weights, times the factors of their values; its maximum and sum move on, and before the
+/* One row's scores of a chunk become weights, times the scales of their values; its maximum and sum move on, and before the
  * values of block i its o is to be multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is
  * taken for all blocks before the next: block after block, the time would be that of one long chain of dependent operations. */
 static void weigh_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const float *value_scales,
@@ -282,15 +282,15 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
         const block *b = &blocks[i];
         float *at = scores + b->position % RAPT_CHUNK;
         vf max = v_set1(-INFINITY);
-        uint64_t marks = ~UINT64_C(0);
-        if (marked(p)) marks = row->marks[b->position % RAPT_CHUNK / RAPT_BLOCK];
+        uint64_t attended = ~UINT64_C(0);
+        if (has_masks(p)) attended = row->attended[b->position % RAPT_CHUNK / RAPT_BLOCK];
         else if (row->first > b->position || row->end < b->position + RAPT_BLOCK)
-            marks = attended_keys(t, row->at, row->map, row->first, row->end, b->position);
+            attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b->position);
         if (key_scales) {
             const float *scales = key_scales + b->position % RAPT_CHUNK;
             for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) v_store(at + n, v_mul(v_load(at + n), v_load(scales + n)));
         }
-        if (p->modified || ~marks) modify_row(t, row, at, b->position, marks);
+        if (p->modified || ~attended) modify_row(t, row, at, b->position, attended);
         if (t->scores) leave_scores(t, row->at, b->position, at, 1, b->first, b->end);
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
         float block_max = h_max(max);
@@ -364,7 +364,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
 }
 
 #ifdef RAPT_FEW_DOTS
-/* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V, weights of negative factors by themselves.
+/* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V, weights of negative scales by themselves.
  */
 static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                                const char *const *value_rows, const block *b, int nth) {
@@ -396,12 +396,12 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
     const char *values[RAPT_BLOCK];
     block b = block_of(all->position, row->first, row->end);
     if (b.first >= b.end) return;
-    uint64_t marks = attended_keys(t, row->at, row->map, row->first, row->end, b.position);
+    uint64_t attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b.position);
     weights += b.position % RAPT_CHUNK;
     find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
     for (int n = b.first; n < b.end; n++) {
-        if (!(marks >> n & 1)) continue;
+        if (!(attended >> n & 1)) continue;
         if (p->bias.type && !bias_leaves_any(t, row->at, b.position, n, n + 1)) continue;
         for (int c = 0; c < p->d_v; c += RAPT_VL)
             v_store(row->now.o + c,
@@ -409,7 +409,7 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
     }
 }
 
-/* The factors of the keys or values of some blocks of a chunk, of one head; 0 for those that no row attends to. */
+/* The scales of the keys or values of some blocks of a chunk, of one head; 0 for those that no row attends to. */
 static void load_chunk_scales(const rapt_task *t, float *to, const char *scales, const rapt_scales *layout, const block *blocks,
                               int count) {
     for (int i = 0; i < count; i++) {
@@ -419,7 +419,7 @@ static void load_chunk_scales(const rapt_task *t, float *to, const char *scales,
     }
 }
 
-/* The weights of all rows, as weigh_row has them, times the factors of values. */
+/* The weights of all rows, as weigh_row has them, times the scales of values. */
 static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count) {
     const rapt_problem *p = t->problem;
     for (int h = 0; h < t->kv_heads; h++) {
@@ -446,7 +446,7 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
     }
 }
 
-/* The blocks of a chunk that some row attends to; with marks, before K is touched. */
+/* The blocks of a chunk that some row attends to; with masks, before K is touched. */
 static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk, block *blocks) {
     int64_t first_min = INT64_MAX, end_max = 0;
     int count = 0;
@@ -457,10 +457,11 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         block b = block_of(position, first_min, end_max);
-        if (marked(t->problem) && b.first < b.end) {
+        if (has_masks(t->problem) && b.first < b.end) {
             uint64_t some = 0;
             for (int r = 0; r < n; r++)
-                some |= rows[r].marks[i] = attended_keys(t, rows[r].at, rows[r].map, rows[r].first, rows[r].end, position);
+                some |= rows[r].attended[i] =
+                    attended_keys(t, rows[r].at, rows[r].block_mask, rows[r].first, rows[r].end, position);
             b.first = some ? __builtin_ctzll(some) : 0;
             b.end = some ? RAPT_BLOCK - __builtin_clzll(some) : 0;
         }
@@ -493,7 +494,7 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
         const block *b = &blocks[i];
         int end = visited_to(b);
         for (int from = visited_from(b); from < end; from += keys)
-            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, key_rows, b, from, smaller(from + keys, end));
+            for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, key_rows, b, from, rapt_min(from + keys, end));
     }
     weigh_rows(t, s, rows, n, blocks, count);
     for (int i = 0; i < count; i++) {
@@ -507,27 +508,27 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
         }
         for (int from = b->first; from < b->end && !careful && !p->integer; from += values)
             for (int h = 0; h < t->kv_heads; h++)
-                add_values(t, s, h, rows + h * n, n, value_rows, b, from, smaller(from + values, b->end));
+                add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + values, b->end));
     }
 }
 
-static void fold_row(const rapt_problem *p, row_state *all, const float *next_m, const float *next_l, const float *next_o) {
+static void merge_row(const rapt_problem *p, row_state *all, const float *next_m, const float *next_l, const float *next_o) {
     float m[RAPT_VL], l[RAPT_VL], other_m[RAPT_VL], other_l[RAPT_VL];
     vf a, b;
     v_store(m, v_set1(all->m));
     v_store(l, v_set1(all->l));
     v_store(other_m, v_set1(*next_m));
     v_store(other_l, v_set1(*next_l));
-    fold_weights(p, m, l, other_m, other_l, &a, &b);
+    merge_weights(p, m, l, other_m, other_l, &a, &b);
     all->m = m[0];
     all->l = l[0];
-    for (int c = 0; c < p->d_v; c += RAPT_VL) fold_values(all->o + c, next_o + c, a, b);
+    for (int c = 0; c < p->d_v; c += RAPT_VL) merge_values(all->o + c, next_o + c, a, b);
 }
 
 static void finish_row(const rapt_problem *p, const rapt_row_end *end, row_state *state) {
     if (end->sink) {
         float one = 1.0f, score = sink_score(p, end->sink), nothing[RAPT_MAX_HEAD_DIM] = {0};
-        fold_row(p, state, &score, &one, nothing);
+        merge_row(p, state, &score, &one, nothing);
     }
     float scales[RAPT_MAX_HEAD_DIM];
     if (end->v_scales) load_channel_scales(scales, end->v_scales, &p->v_scales, p->d_v);
@@ -546,13 +547,13 @@ static void attend_rows(const rapt_task *t) {
     int n = (int)t->rows, all = n * t->kv_heads;
     size_t dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
     lay_out_rows(p, t->scratch, &s, rows, all);
-    bool masked = marked(p); /* are keys visited that are masked for some row? */
+    bool masked = has_masks(p); /* are keys visited that are masked for some row? */
     for (int h = 0; h < t->kv_heads; h++) {
         const char *queries[RAPT_FEW_ROWS];
         for (int r = 0; r < n; r++) {
             query_row *row = &rows[h * n + r];
             row->at = row_at(t, h, r);
-            row->map = p->map.type ? map_row(t, row->at) : NULL;
+            row->block_mask = p->block_mask.type ? block_mask_row(t, row->at) : NULL;
             row_range(t, row->at.token, &row->first, &row->end);
             queries[r] = t->q + row_offset(&p->q, row->at);
             row->all.m = -INFINITY;
@@ -578,7 +579,7 @@ static void attend_rows(const rapt_task *t) {
             attend_rows_chunk(t, &s, rows, n, chunk, true);
         for (int r = 0; r < all; r++) {
             if (t->states) leave_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
-            else fold_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);
+            else merge_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);
         }
     }
     for (int r = 0; r < all && !t->states; r++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear maps and normalisation, in the order of docs/order.md: the channels of a part are summed as RAPT_PARTIAL_SUMS
+/* Linear layers and normalisation, in the order of docs/order.md: the channels of a part are summed as RAPT_PARTIAL_SUMS
  * sums, by channel modulo it. Many tokens lie in lanes, and the rows of the weights are the broadcast side of the tile product,
  * one partial sum after the other; for few tokens a vector of weights is RAPT_VL partial sums as it lies in memory, so that
  * weights are read row by row. Included by attend.h. */
@@ -12,11 +12,11 @@ enum { SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL };
  * EPYC (Zen 4), see docs/performance.md, as are the bytes by which weights are prefetched. */
 enum {
     FEW_TOKENS = RAPT_VL == 16 ? 24 : RAPT_VL,
-    MAP_TOKENS = RAPT_VL == 16  ? 8
-                 : RAPT_VL == 8 ? 4
-                 : RAPT_VL == 4 ? 2
-                                : 1,
-    MAP_SUMS = RAPT_VL == 16 ? 16 : MAP_TOKENS,
+    LINEAR_TOKENS = RAPT_VL == 16  ? 8
+                    : RAPT_VL == 8 ? 4
+                    : RAPT_VL == 4 ? 2
+                                   : 1,
+    LINEAR_SUMS = RAPT_VL == 16 ? 16 : LINEAR_TOKENS,
     LONG_ROW = 4096,
     LONG_AHEAD = 1024,
     SHORT_AHEAD = 512,
@@ -31,7 +31,8 @@ typedef struct linear_scratch {
                        order of sums][LANES] */
     float *weights; /* [group of rows][ld_weights] */
     float *row;     /* one of them before it is repeated, for COPIES; few tokens: one of them */
-    float *c[2]; /* of the weights and of the gate, for each tile [group][LANES]; few, for one after the other: as in map_rows */
+    float
+        *c[2]; /* of the weights and of the gate, for each tile [group][LANES]; few, for one after the other: as in linear_rows */
     float *rows; /* [RAPT_VL][padded group]: of the output, and of the residual */
 } linear_scratch;
 
@@ -44,7 +45,7 @@ typedef struct linear_scratch {
     RAPT_TYPE(RAPT_Q8_0, q8_0, 32, 34)                                                                                           \
     RAPT_TYPE(RAPT_Q4_0, q4_0, 32, 18)
 
-/* Bytes of so many channels of a row of weights. */
+/* Bytes that `channels` channels of a row of weights take. */
 static inline int64_t weight_bytes(rapt_type type, int64_t channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
@@ -57,13 +58,13 @@ static inline int64_t weight_bytes(rapt_type type, int64_t channels) {
     }
 }
 
-/* The weights and the layout of the map itself, or of its gate. */
+/* The weights and the layout of the linear layer itself, or of its gate. */
 static inline const rapt_linear_weights *weights_of(const rapt_linear_task *t, bool gate) { return gate ? &t->gate : &t->weight; }
 static inline const rapt_layout *layout_of(const rapt_linear_problem *p, bool gate) { return gate ? &p->gate : &p->weight; }
 static inline bool gated(const rapt_linear_problem *p) { return p->gate.type != 0; }
 
 static inline int part_channels(const rapt_linear_problem *p, int64_t part) {
-    return smaller(RAPT_LINEAR_PART, p->in - part * RAPT_LINEAR_PART);
+    return rapt_min(RAPT_LINEAR_PART, p->in - part * RAPT_LINEAR_PART);
 }
 
 /* Vectors of RAPT_PARTIAL_SUMS channels of a part, the last one perhaps not whole. */
@@ -74,7 +75,7 @@ static inline size_t ld_weights(const rapt_linear_problem *p) {
     return RAPT_PARTIAL_SUMS * padded((size_t)part_runs(part_channels(p, 0))) * COPIES + 16;
 }
 
-/* Things of which at most so many are taken at a time, in as few and as equal parts as that allows. */
+/* The size of parts of n things, at most `most` in each, as few and as equal as that allows. */
 static inline int64_t even_part(int64_t n, int64_t most) {
     int64_t parts = (n + most - 1) / most;
     return (n + parts - 1) / parts;
@@ -83,12 +84,12 @@ static inline int64_t even_part(int64_t n, int64_t most) {
 /* Rows of weights that are staged at a time at most, */
 static int most_rows(const rapt_linear_problem *p) {
     int rows = STAGED_WEIGHTS / COPIES / part_channels(p, 0) / 48 * 48;
-    return smaller(larger(rows, 48), MOST_ROWS);
+    return rapt_min(rapt_max(rows, 48), MOST_ROWS);
 }
 
 /* and tiles of tokens that are multiplied with each such group; with a gate, each has twice the products. */
 static int most_tiles(const rapt_linear_problem *p) {
-    return larger(1, smaller(MOST_TILES >> gated(p), STAGED_TOKENS / (p->in * LANES)));
+    return rapt_max(1, rapt_min(MOST_TILES >> gated(p), STAGED_TOKENS / (p->in * LANES)));
 }
 
 /* The one description of the scratch: without memory it only counts. */
@@ -103,8 +104,8 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
             .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
         return used;
     }
-    size_t tiles = (size_t)smaller(most_tiles(p), (tokens + LANES - 1) / LANES),
-           group = padded((size_t)smaller(most_rows(p), outs));
+    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + LANES - 1) / LANES),
+           group = padded((size_t)rapt_min(most_rows(p), outs));
     *s = (linear_scratch){
         .x = take(memory, &used, tiles * in * LANES),
         .weights = take(memory, &used, group * ld_weights(p)),
@@ -118,7 +119,7 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
 
 /* sum * scale + bias, activated. Adding 0 first makes -0 of +0's sign: which of the two a sum was may depend on sums of no
  * channel. */
-static RAPT_INLINE vf mapped(rapt_activation activation, vf sum, vf scale, vf bias) {
+static RAPT_INLINE vf activated(rapt_activation activation, vf sum, vf scale, vf bias) {
     vf y = v_fma(v_add(sum, v_set1(0.0f)), scale, bias);
     switch (activation) {
     case RAPT_RELU:
@@ -139,7 +140,7 @@ static inline size_t token_offset(const rapt_linear_problem *p, const rapt_layou
     return (size_t)(token / p->tokens * layout->batch_stride + token % p->tokens * layout->token_stride);
 }
 
-/* Adds the residual to so many outputs of a token, and writes them. row: readable up to a whole vector, as is other. */
+/* Adds the residual to `outs` outputs of a token, and writes them. row: readable up to a whole vector, as is other. */
 static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0, int outs, float *row, float *other) {
     const rapt_linear_problem *p = t->problem;
     if (p->residual.type) {
@@ -154,9 +155,9 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's channels lie in groups
  * of RAPT_PARTIAL_SUMS, ldx floats from group to group, filled up with zeros. nr and nt are constants wherever this is called. */
-static RAPT_INLINE void map_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
-                                 const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
-                                 float *sums, size_t ld) {
+static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
+                                    const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
+                                    float *sums, size_t ld) {
     const int line = group == 1 ? 64 / (int)bytes : 64 / (int)bytes * group; /* channels that a cache line has at most */
     vf acc[16], w[8];
     RAPT_UNROLL for (int a = 0; a < nr * nt * SUM_VECTORS; a++) acc[a] = v_set1(0.0f);
@@ -167,7 +168,7 @@ static RAPT_INLINE void map_tile(load_channels *load, const int group, const siz
             if (group > 1 || i + RAPT_PARTIAL_SUMS <= channels)
                 RAPT_UNROLL for (int r = 0; r < nr; r++) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
             else {
-                int at = smaller(i + v * RAPT_VL, channels), left = smaller(RAPT_VL, channels - at);
+                int at = rapt_min(i + v * RAPT_VL, channels), left = rapt_min(RAPT_VL, channels - at);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) w[r] =
                     load_part(load, bytes, weights + (size_t)r * stride + (size_t)at * bytes, left);
             }
@@ -190,22 +191,22 @@ static inline int power_below(int n, int most) {
     return power;
 }
 
-/* Rows of a tile of so many tokens. */
-static inline int map_rows_of(const int nt) { return MAP_SUMS / nt > 8 ? 8 : MAP_SUMS / nt; }
+/* Rows of a tile of nt tokens. */
+static inline int linear_rows_of(const int nt) { return LINEAR_SUMS / nt > 8 ? 8 : LINEAR_SUMS / nt; }
 
 /* All parts of a row or some, and all tokens, so that weights come from memory once, as they lie there. */
-static RAPT_INLINE void map_rows_as(load_channels *load, const int group, const size_t bytes, const char *weights, size_t stride,
-                                    int rows, const float *x, int tokens, int64_t in, float *sums) {
+static RAPT_INLINE void linear_rows_as(load_channels *load, const int group, const size_t bytes, const char *weights,
+                                       size_t stride, int rows, const float *x, int tokens, int64_t in, float *sums) {
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, row = (size_t)(in / group) * bytes,
                  ahead = row < LONG_ROW ? SHORT_AHEAD : LONG_AHEAD;
-    const int most = power_below(tokens, MAP_TOKENS), many = map_rows_of(most);
-    const bool several = most == MAP_TOKENS || row >= LONG_ROW;
+    const int most = power_below(tokens, LINEAR_TOKENS), many = linear_rows_of(most);
+    const bool several = most == LINEAR_TOKENS || row >= LONG_ROW;
     for (int r = 0, nr; r < rows; r += nr) {
         nr = several && rows - r >= many ? many : 1;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART) {
             const char *from = weights + (size_t)r * stride + (size_t)(first / group) * bytes;
             float *to = sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld;
-            int channels = smaller(RAPT_LINEAR_PART, in - first);
+            int channels = rapt_min(RAPT_LINEAR_PART, in - first);
             for (int t = 0, nt; t < tokens; t += nt) {
                 nt = power_below(tokens - t, most);
                 int step = nt == most ? nr : 1;
@@ -214,9 +215,9 @@ static RAPT_INLINE void map_rows_as(load_channels *load, const int group, const 
                     const float *token = x + first * tokens + t * RAPT_PARTIAL_SUMS;
                     float *into = to + (size_t)i * ld + t * RAPT_PARTIAL_SUMS;
 #define RAPT_MAP(n)                                                                                                              \
-    if (n > MAP_TOKENS || nt != n) {                                                                                             \
-    } else if (step > 1) map_tile(load, group, bytes, map_rows_of(n), n, w, stride, ahead, token, ld, channels, into, ld);       \
-    else map_tile(load, group, bytes, 1, n, w, stride, ahead, token, ld, channels, into, ld)
+    if (n > LINEAR_TOKENS || nt != n) {                                                                                          \
+    } else if (step > 1) linear_tile(load, group, bytes, linear_rows_of(n), n, w, stride, ahead, token, ld, channels, into, ld); \
+    else linear_tile(load, group, bytes, 1, n, w, stride, ahead, token, ld, channels, into, ld)
                     RAPT_MAP(8);
                     RAPT_MAP(4);
                     RAPT_MAP(2);
@@ -230,19 +231,19 @@ static RAPT_INLINE void map_rows_as(load_channels *load, const int group, const 
 
 /* sums[part][r][t][RAPT_PARTIAL_SUMS] of rows and tokens, which are few; there is room for RAPT_PARTIAL_SUMS rows. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    static RAPT_NOINLINE void map_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, int tokens,        \
-                                                int64_t in, float *sums) {                                                       \
-        map_rows_as(load_##suffix, group, bytes, weights, stride, rows, x, tokens, in, sums);                                    \
+    static RAPT_NOINLINE void linear_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, int tokens,     \
+                                                   int64_t in, float *sums) {                                                    \
+        linear_rows_as(load_##suffix, group, bytes, weights, stride, rows, x, tokens, in, sums);                                 \
     }
 RAPT_LINEAR_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-static void map_rows(rapt_type type, const char *weights, size_t stride, int rows, const float *x, int tokens, int64_t in,
-                     float *sums) {
+static void linear_rows(rapt_type type, const char *weights, size_t stride, int rows, const float *x, int tokens, int64_t in,
+                        float *sums) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     case name:                                                                                                                   \
-        map_rows_##suffix(weights, stride, rows, x, tokens, in, sums);                                                           \
+        linear_rows_##suffix(weights, stride, rows, x, tokens, in, sums);                                                        \
         break;
         RAPT_LINEAR_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
@@ -262,9 +263,9 @@ static void add_sums(vf total[SUM_VECTORS], const float *sums, size_t ld) {
         }
 }
 
-/* ends[token][...] = the outputs of so many rows, up to RAPT_PARTIAL_SUMS, of the weights or the gate. */
-static void map_few_rows(const rapt_linear_task *t, const linear_scratch *s, bool gate, int64_t out, int rows,
-                         vf ends[][SUM_VECTORS]) {
+/* ends[token][...] = the outputs of `rows` rows, up to RAPT_PARTIAL_SUMS, of the weights or the gate. */
+static void linear_few_rows(const rapt_linear_task *t, const linear_scratch *s, bool gate, int64_t out, int rows,
+                            vf ends[][SUM_VECTORS]) {
     const rapt_linear_problem *p = t->problem;
     const rapt_linear_weights *w = weights_of(t, gate);
     const rapt_layout *layout = layout_of(p, gate);
@@ -273,7 +274,7 @@ static void map_few_rows(const rapt_linear_task *t, const linear_scratch *s, boo
     size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)layout->token_stride;
     for (int i = 0; i < tokens; i++)
         for (int v = 0; v < SUM_VECTORS; v++) ends[i][v] = v_set1(0.0f);
-    map_rows(layout->type, w->rows + (size_t)out * stride, stride, rows, s->x, tokens, p->in, s->c[0]);
+    linear_rows(layout->type, w->rows + (size_t)out * stride, stride, rows, s->x, tokens, p->in, s->c[0]);
     for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
         float *sums = s->c[0] + (size_t)part * RAPT_PARTIAL_SUMS * ld;
         memset(sums + (size_t)rows * ld, 0, (size_t)(RAPT_PARTIAL_SUMS - rows) * ld * sizeof *sums);
@@ -281,16 +282,16 @@ static void map_few_rows(const rapt_linear_task *t, const linear_scratch *s, boo
     }
     float scales[RAPT_PARTIAL_SUMS], biases[RAPT_PARTIAL_SUMS];
     for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
-        int64_t n = out + smaller(r, rows - 1);
+        int64_t n = out + rapt_min(r, rows - 1);
         scales[r] = w->scales ? w->scales[n] : 1.0f;
         biases[r] = w->bias ? w->bias[n] : 0.0f;
     }
     for (int i = 0; i < tokens; i++)
         for (int v = 0; v < SUM_VECTORS; v++)
-            ends[i][v] = mapped(activation, ends[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL));
+            ends[i][v] = activated(activation, ends[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL));
 }
 
-static void map_few_tokens(const rapt_linear_task *t) {
+static void linear_few_tokens(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     linear_scratch s;
     int tokens = (int)t->tokens;
@@ -304,10 +305,10 @@ static void map_few_tokens(const rapt_linear_task *t) {
             memcpy(s.x + c * (size_t)tokens + (size_t)(i * RAPT_PARTIAL_SUMS), s.row + c, RAPT_PARTIAL_SUMS * sizeof *s.row);
     }
     for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS) {
-        int rows = smaller(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out);
+        int rows = rapt_min(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out);
         vf ends[FEW_TOKENS][SUM_VECTORS], gates[FEW_TOKENS][SUM_VECTORS];
-        map_few_rows(t, &s, false, out, rows, ends);
-        if (gated(p)) map_few_rows(t, &s, true, out, rows, gates);
+        linear_few_rows(t, &s, false, out, rows, ends);
+        if (gated(p)) linear_few_rows(t, &s, true, out, rows, gates);
         for (int i = 0; i < tokens; i++) {
             for (int v = 0; v < SUM_VECTORS; v++)
                 v_store(s.rows + v * RAPT_VL, gated(p) ? v_mul(gates[i][v], ends[i][v]) : ends[i][v]);
@@ -323,13 +324,13 @@ static void stage_tokens(const rapt_linear_task *t, int64_t token, int rows, flo
     const rapt_linear_problem *p = t->problem;
     const char *from[LANES];
     int whole = (rows + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
-    for (int r = 0; r < whole; r++) from[r] = t->x + token_offset(p, &p->x, token + smaller(r, rows - 1));
+    for (int r = 0; r < whole; r++) from[r] = t->x + token_offset(p, &p->x, token + rapt_min(r, rows - 1));
     for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
         int channels = part_channels(p, part), runs = part_runs(channels);
         int first = (int)(part * RAPT_LINEAR_PART);
         for (int g = 0; g < runs; g++)
             stage_columns(p->x.type, to + (size_t)g * LANES, (size_t)runs * LANES, from, whole, first + g * RAPT_PARTIAL_SUMS,
-                          smaller(RAPT_PARTIAL_SUMS, channels - g * RAPT_PARTIAL_SUMS));
+                          rapt_min(RAPT_PARTIAL_SUMS, channels - g * RAPT_PARTIAL_SUMS));
         to += (size_t)runs * RAPT_PARTIAL_SUMS * LANES;
     }
 }
@@ -360,7 +361,7 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
             from = (const char *)converted;
         }
         for (int g = 0; g < whole + RAPT_VL - 1; g++)
-            groups[g] = from + (size_t)smaller(g, larger(0, whole - 1)) * (size_t)(RAPT_PARTIAL_SUMS * bytes);
+            groups[g] = from + (size_t)rapt_min(g, rapt_max(0, whole - 1)) * (size_t)(RAPT_PARTIAL_SUMS * bytes);
         if (whole > 0) stage_groups(type, to, runs, groups, (whole + RAPT_VL - 1) / RAPT_VL * RAPT_VL);
         if (rest > 0) stage_rows(type, left, 0, &from, 1, whole * RAPT_PARTIAL_SUMS, rest);
         for (int i = 0; i < rest; i++) to[(size_t)i * runs + (size_t)whole] = left[i];
@@ -368,7 +369,7 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
     }
 }
 
-/* The weights that are staged after a part of those from out on, to be prefetched while so many register tiles are computed;
+/* The weights that are staged after a part of those from out on, to be prefetched while `tiles` register tiles are computed;
  * there is room for MOST_ROWS rows. */
 static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, int group, int64_t part, int tiles,
                              const char **rows) {
@@ -379,7 +380,7 @@ static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, 
         gate = gate != gated(p);
     }
     const rapt_layout *layout = layout_of(p, gate);
-    int n = smaller(group, t->out0 + t->outs - out);
+    int n = rapt_min(group, t->out0 + t->outs - out);
     if (n <= 0 || tiles <= 0) return (coming){0};
     for (int i = 0; i < n; i++)
         rows[i] = weights_of(t, gate)->rows + (size_t)((out + i) * layout->token_stride) +
@@ -393,7 +394,7 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
                           int rows, int vectors, coming *ahead) {
     int channels = part_channels(p, part), runs = part_runs(channels);
     size_t ld = ld_weights(p);
-    for (int i = 0; i < smaller(RAPT_PARTIAL_SUMS, channels); i++)
+    for (int i = 0; i < rapt_min(RAPT_PARTIAL_SUMS, channels); i++)
         tile_product((operands){.c = (char *)c,
                                 .ldc = LANES * sizeof(float),
                                 .a = (const char *)(s->weights + (size_t)i * padded((size_t)runs) * COPIES),
@@ -409,7 +410,7 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
 
 /* What output number out of RAPT_VL tokens is, their sums lying at from. */
 static RAPT_INLINE vf end_of(rapt_activation activation, const rapt_linear_weights *w, int64_t out, const float *from) {
-    return mapped(activation, v_load(from), v_set1(w->scales ? w->scales[out] : 1.0f), v_set1(w->bias ? w->bias[out] : 0.0f));
+    return activated(activation, v_load(from), v_set1(w->scales ? w->scales[out] : 1.0f), v_set1(w->bias ? w->bias[out] : 0.0f));
 }
 
 /* The outputs of some rows of weights for the tokens of a tile; f32 without a residual goes where it belongs at once. c, gate:
@@ -419,14 +420,14 @@ static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_
     const rapt_linear_problem *p = t->problem;
     size_t ld = (size_t)(outs + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
     for (int i = 0; i < tokens; i += RAPT_VL) {
-        int rows = smaller(RAPT_VL, tokens - i);
+        int rows = rapt_min(RAPT_VL, tokens - i);
         int at_once = rows == RAPT_VL && p->y.type == RAPT_F32 && !p->residual.type ? outs - outs % RAPT_VL : 0;
         char *y[RAPT_VL];
         for (int j = 0; j < rows; j++) y[j] = t->y + token_offset(p, &p->y, token + i + j) + (size_t)out * sizeof(float);
         for (int n = 0; n < outs; n += RAPT_VL) {
             vf square[RAPT_VL]; /* beyond the outputs, the last one again */
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                int at = smaller(n + j, outs - 1);
+                int at = rapt_min(n + j, outs - 1);
                 if (!gate) square[j] = end_of(p->activation, &t->weight, out + at, c + (size_t)at * LANES + i);
                 else
                     square[j] = v_mul(end_of(p->activation, &t->gate, out + at, gate + (size_t)at * LANES + i),
@@ -442,10 +443,10 @@ static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_
     }
 }
 
-static void map_tokens(const rapt_linear_task *t) {
+static void linear_tokens(const rapt_linear_task *t) {
     if (t->tokens == 0 || t->outs == 0) return;
     if (t->tokens <= FEW_TOKENS) {
-        map_few_tokens(t);
+        linear_few_tokens(t);
         return;
     }
     const rapt_linear_problem *p = t->problem;
@@ -456,11 +457,11 @@ static void map_tokens(const rapt_linear_task *t) {
     int64_t pass = even_part((t->tokens + LANES - 1) / LANES, most_tiles(p)) * LANES;
     for (int64_t done = 0; done < t->tokens; done += pass) {
         int64_t first = t->token0 + done;
-        int tokens = smaller(pass, t->tokens - done), tiles = (tokens + LANES - 1) / LANES;
+        int tokens = rapt_min(pass, t->tokens - done), tiles = (tokens + LANES - 1) / LANES;
         for (int i = 0; i < tiles; i++)
-            stage_tokens(t, first + i * LANES, smaller(LANES, tokens - i * LANES), s.x + (size_t)i * tile_floats);
+            stage_tokens(t, first + i * LANES, rapt_min(LANES, tokens - i * LANES), s.x + (size_t)i * tile_floats);
         for (int64_t out = t->out0; out < t->out0 + t->outs; out += group) {
-            int rows = smaller(group, t->out0 + t->outs - out);
+            int rows = rapt_min(group, t->out0 + t->outs - out);
             for (int gate = 0; gate <= gated(p); gate++)
                 for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
                     const char *next[MOST_ROWS];
@@ -470,11 +471,11 @@ static void map_tokens(const rapt_linear_task *t) {
                     for (int i = 0; i < tiles; i++)
                         multiply_part(p, &s, part, s.x + (size_t)i * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * LANES,
                                       s.c[gate] + (size_t)(i * group * LANES), rows,
-                                      (smaller(LANES, tokens - i * LANES) + RAPT_VL - 1) / RAPT_VL, &ahead);
+                                      (rapt_min(LANES, tokens - i * LANES) + RAPT_VL - 1) / RAPT_VL, &ahead);
                 }
             for (int i = 0; i < tiles; i++) {
                 size_t at = (size_t)(i * group * LANES);
-                end_lanes(t, &s, first + i * LANES, smaller(LANES, tokens - i * LANES), out, rows, s.c[0] + at,
+                end_lanes(t, &s, first + i * LANES, rapt_min(LANES, tokens - i * LANES), out, rows, s.c[0] + at,
                           gated(p) ? s.c[1] + at : NULL);
             }
         }
@@ -488,8 +489,8 @@ static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens,
 
 /* ---- Normalisation ------------------------------------------------------------------------------------------------------- */
 
-/* Channels of a token that are held as f32: a token of up to so many is converted once, and not for each mean and for the result
- * again. They are gone through in steps, so that memory is waited for while sums are. */
+/* Channels of a token that are held as f32: a token of up to this many is converted once, and not for each mean and for the
+ * result again. They are gone through in steps, so that memory is waited for while sums are. */
 enum { NORM_HELD = 8192, NORM_STEP = 512 };
 
 /* A token with its residual, as f32: in place where it lies so and has none. */
@@ -528,7 +529,7 @@ static RAPT_INLINE row_means find_means(norm_row *row, float from, const bool pl
     vf acc[SUM_VECTORS], square_acc[SUM_VECTORS], center = v_set1(from);
     for (int v = 0; v < SUM_VECTORS; v++) acc[v] = square_acc[v] = v_set1(0.0f);
     for (int first = 0; first < row->channels; first += NORM_STEP) {
-        int n = smaller(NORM_STEP, row->channels - first), i = 0;
+        int n = rapt_min(NORM_STEP, row->channels - first), i = 0;
         const char *z = norm_step(row, first, n);
         for (; i + RAPT_PARTIAL_SUMS <= n; i += RAPT_PARTIAL_SUMS) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
                 vf x = v_sub(load_f32(z, i + v * RAPT_VL), center);
@@ -605,5 +606,5 @@ static void normalise(const rapt_norm_args *a, const rapt_norm_task *t) {
     if (t->inverse_deviation) *t->inverse_deviation = inverse;
     norm_end end = {v_set1(mean), v_set1(mean_error), v_set1(inverse)};
     for (int first = 0; first < row.channels; first += NORM_STEP)
-        end_norm(&row, &end, first, smaller(NORM_STEP, row.channels - first));
+        end_norm(&row, &end, first, rapt_min(NORM_STEP, row.channels - first));
 }

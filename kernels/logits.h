@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of scores before the softmax, lane by lane: factors of keys, softcap, ALiBi, bias, and which keys count at all.
+/* What becomes of scores before the softmax, lane by lane: scales of keys, softcap, ALiBi, bias, and which keys count at all.
  * Included by attend.h. */
 
 /* The end of the keys that exist here, and that no mask or bias excludes by having no column for them. */
@@ -25,7 +25,7 @@ static void row_range(const rapt_task *t, int64_t token, int64_t *first, int64_t
 }
 
 /* Do rows differ in more than the range of their keys? */
-static inline bool marked(const rapt_problem *p) { return p->mask.type || p->map.type || p->bias.type; }
+static inline bool has_masks(const rapt_problem *p) { return p->mask.type || p->block_mask.type || p->bias.type; }
 
 /* Bit i: is byte i not 0? */
 static uint64_t bits_of_bytes(const char *from, int n) {
@@ -66,18 +66,20 @@ static bool any_above_minus_infinity(rapt_type type, const char *from, int n) {
     return any != 0;
 }
 
-/* The row of the map that is a query's. */
-static inline const char *map_row(const rapt_task *t, row_cursor at) {
-    return !t->map ? NULL : t->map + row_offset(&t->problem->map, (row_cursor){at.token / t->problem->map_queries, at.head});
+/* The row of the block mask that is a query's. */
+static inline const char *block_mask_row(const rapt_task *t, row_cursor at) {
+    return !t->block_mask ? NULL
+                          : t->block_mask + row_offset(&t->problem->block_mask,
+                                                       (row_cursor){at.token / t->problem->block_mask_queries, at.head});
 }
 
 static inline size_t bias_element(const rapt_problem *p) { return p->bias.type == RAPT_F32 ? sizeof(float) : sizeof(uint16_t); }
 
-/* The end of the keys of a block, counted from its first one and at most to, for which a row of so many columns has one; column
+/* The end of the keys of a block, counted from its first one and at most to, for which a row of `columns` columns has one; column
  * is that of the block's key 0. */
 static inline int columns_end(int64_t columns, int64_t column, int to) {
     int64_t left = columns - column;
-    return left >= to ? to : larger(0, left);
+    return left >= to ? to : rapt_max(0, left);
 }
 
 /* Bit n, from <= n < to: does the row's mask say that it attends to key n of the block at position? */
@@ -103,13 +105,14 @@ static bool bias_leaves_any(const rapt_task *t, row_cursor at, int64_t position,
     return end < to || any_above_minus_infinity(p->bias.type, row + (size_t)(column + from) * bias_element(p), end - from);
 }
 
-/* Bit n: may the row attend to key position + n, as far as range, map and mask say? No bit where the bias rules all out.
- * map: the row of the map, or null. */
-static uint64_t attended_keys(const rapt_task *t, row_cursor at, const char *map, int64_t first, int64_t end, int64_t position) {
+/* Bit n: may the row attend to key position + n, as far as range, block_mask and mask say? No bit where the bias rules all out.
+ * block_mask: the row of the block mask, or null. */
+static uint64_t attended_keys(const rapt_task *t, row_cursor at, const char *block_mask, int64_t first, int64_t end,
+                              int64_t position) {
     const rapt_problem *p = t->problem;
-    int from = larger(0, smaller(RAPT_BLOCK, first - position)), to = smaller(RAPT_BLOCK, larger(0, end - position));
+    int from = rapt_max(0, rapt_min(RAPT_BLOCK, first - position)), to = rapt_min(RAPT_BLOCK, rapt_max(0, end - position));
     if (from >= to) return 0;
-    if (map && !map[position / p->map_keys]) return 0;
+    if (block_mask && !block_mask[position / p->block_mask_keys]) return 0;
     uint64_t bits = (~UINT64_C(0) >> (RAPT_BLOCK - (to - from))) << from;
     if (p->mask.type) bits &= unmasked_keys(t, at, position, from, to);
     return bits && p->bias.type && !bias_leaves_any(t, at, position, from, to) ? 0 : bits;
@@ -121,7 +124,7 @@ static inline const char *bias_at(const rapt_task *t, row_cursor at, int64_t pos
     const rapt_problem *p = t->problem;
     const char *row = t->bias + row_offset(&p->bias, at);
     int64_t column = position + t->key_position;
-    *count = p->bias_one_key ? 1 : larger(0, columns_end(p->bias_keys, column, end) - first);
+    *count = p->bias_one_key ? 1 : rapt_max(0, columns_end(p->bias_keys, column, end) - first);
     return *count == 0 || p->bias_one_key ? row : row + (size_t)(column + first) * bias_element(p);
 }
 
@@ -173,7 +176,7 @@ static void leave_scores(const rapt_task *t, row_cursor at, int64_t position, co
     }
 }
 
-/* The factors of keys or values [from, to) of the block at position, for scales that have a token_stride. */
+/* The scales of keys or values [from, to) of the block at position, for scales that have a token_stride. */
 static void load_key_scales(const rapt_task *t, float *to_scales, const char *scales, const rapt_scales *layout, int64_t position,
                             int from, int to) {
     for (int n = from; n < to;) {
@@ -189,7 +192,7 @@ static void load_key_scales(const rapt_task *t, float *to_scales, const char *sc
 static inline bool scaled_by_key(const rapt_scales *layout) { return layout->present && layout->token_stride; }
 static inline bool scaled_by_channel(const rapt_scales *layout) { return layout->present && !layout->token_stride; }
 
-/* The factors of channels, padded with 0 to whole vectors. */
+/* The scales of channels, padded with 0 to whole vectors. */
 static void load_channel_scales(float *to, const char *scales, const rapt_scales *layout, int channels) {
     memset(to, 0, padded((size_t)channels) * sizeof *to);
     for (int c = 0; c < channels; c++) to[c] = float_at(scales + c * layout->channel_stride);

@@ -12,15 +12,15 @@ typedef struct query_tile {
     int rows, vectors;
     float *q;                                        /* [d_k][LANES], times q_factor */
     lane_state now, all;                             /* of the chunk, and of all chunks before it */
-    bool started, folded;                            /* does now, does all hold anything yet? */
+    bool started, merged;                            /* does now, does all hold anything yet? */
     bool masked;                                     /* has the chunk keys that were visited, but are masked in some lane? */
     int32_t *first, *end;                            /* [LANES] the keys each lane attends to, as far as its position says */
     int64_t first_min, first_max, end_min, end_max;  /* over the lanes that attend to any */
     float *slope;                                    /* [LANES] of ALiBi */
     float *q_scale;                                  /* [LANES] what q's integers count, where it is quantised (dots.h) */
-    uint32_t *marks;                                 /* [CHUNK_BLOCKS][2][LANES] where rows differ in more than ranges */
-    const char **map_rows;                           /* [LANES] of a map, or null */
-    bool one_map_row;                                /* are they the same? */
+    uint32_t *attended;                              /* [CHUNK_BLOCKS][2][LANES] where rows differ in more than ranges */
+    const char **block_mask_rows;                    /* [LANES] of a block mask, or null */
+    bool one_block_mask_row;                         /* are they the same? */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
@@ -29,7 +29,7 @@ typedef struct lane_scratch {
     float *s;             /* [RAPT_BLOCK][LANES] scores, then weights */
     float *alpha;         /* [LANES] */
     float *bias;          /* [RAPT_BLOCK][LANES] the block's bias; then, if needed, -inf for keys that are masked */
-    uint32_t *marks;      /* [2][LANES] keys that a lane attends to, where only ranges differ */
+    uint32_t *attended;   /* [2][LANES] keys that a lane attends to, where only ranges differ */
     float *keys, *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (dots.h) */
     float *row;           /* [staged d], while a block is staged */
 } lane_scratch;
@@ -39,18 +39,18 @@ typedef struct lane_scratch {
 static inline size_t staged(int d) { return padded((size_t)d * COPIES) + 16; }
 
 /* The one description of the scratch: without memory it only counts. */
-static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool folds) {
+static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
     size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
     *scratch = (lane_scratch){.s = take(memory, &used, RAPT_BLOCK * LANES),
                               .alpha = take(memory, &used, LANES),
                               .bias = take(memory, &used, RAPT_BLOCK * LANES),
-                              .marks = (uint32_t *)take(memory, &used, 2 * LANES),
+                              .attended = (uint32_t *)take(memory, &used, 2 * LANES),
                               .keys = take(memory, &used, RAPT_BLOCK * dk),
                               .values = take(memory, &used, RAPT_BLOCK * dv),
                               .row = take(memory, &used, dk > dv ? dk : dv)};
     for (int i = 0; i < n; i++) {
         query_tile t = {.q = take(memory, &used, (size_t)p->d_k * LANES)};
-        for (int both = 0; both <= folds; both++) {
+        for (int both = 0; both <= merges; both++) {
             lane_state *state = both ? &t.all : &t.now;
             state->m = take(memory, &used, LANES);
             state->l = take(memory, &used, LANES);
@@ -60,8 +60,9 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
         t.end = (int32_t *)take(memory, &used, LANES);
         t.slope = take(memory, &used, LANES);
         if (p->integer) t.q_scale = take(memory, &used, LANES);
-        if (p->map.type) t.map_rows = (const char **)(void *)take(memory, &used, LANES * sizeof(char *) / sizeof(float));
-        if (marked(p)) t.marks = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * LANES);
+        if (p->block_mask.type)
+            t.block_mask_rows = (const char **)(void *)take(memory, &used, LANES * sizeof(char *) / sizeof(float));
+        if (has_masks(p)) t.attended = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * LANES);
         tiles[i] = t;
     }
     return used;
@@ -78,9 +79,10 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
         int64_t first, end;
         row_range(t, at.token, &first, &end);
         tile->slope[r] = slope_of(t, at.head);
-        if (p->map.type) {
-            tile->map_rows[r] = map_row(t, at);
-            tile->one_map_row = r == 0 || (tile->one_map_row && tile->map_rows[r] == tile->map_rows[0]);
+        if (p->block_mask.type) {
+            tile->block_mask_rows[r] = block_mask_row(t, at);
+            tile->one_block_mask_row =
+                r == 0 || (tile->one_block_mask_row && tile->block_mask_rows[r] == tile->block_mask_rows[0]);
         }
         tile->first[r] = (int32_t)first;
         tile->end[r] = (int32_t)end;
@@ -120,18 +122,19 @@ static void start_chunk(query_tile *tile) {
 
 /* Which keys of the block at position each lane attends to: of each half of the block, bit n. Bits of *some stand for keys that
  * any lane attends to, those of *all for keys that all do. */
-static void find_marks(const rapt_task *t, const query_tile *tile, int64_t position, uint32_t *marks, uint64_t *some,
-                       uint64_t *all) {
+static void find_attended(const rapt_task *t, const query_tile *tile, int64_t position, uint32_t *attended, uint64_t *some,
+                          uint64_t *all) {
     row_cursor at = row_at(t, 0, tile->row0);
     *some = 0;
     *all = ~UINT64_C(0);
-    bool by_head = t->problem->mask.head_stride || t->problem->map.head_stride || t->problem->bias.head_stride;
+    bool by_head = t->problem->mask.head_stride || t->problem->block_mask.head_stride || t->problem->bias.head_stride;
     uint64_t bits = 0;
     for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
         if (r == 0 || at.head == 0 || by_head)
-            bits = attended_keys(t, at, tile->map_rows ? tile->map_rows[r] : NULL, tile->first[r], tile->end[r], position);
-        marks[r] = (uint32_t)bits;
-        marks[LANES + r] = (uint32_t)(bits >> 32);
+            bits = attended_keys(t, at, tile->block_mask_rows ? tile->block_mask_rows[r] : NULL, tile->first[r], tile->end[r],
+                                 position);
+        attended[r] = (uint32_t)bits;
+        attended[LANES + r] = (uint32_t)(bits >> 32);
         *some |= bits;
         *all &= bits;
         if (r + 1 < tile->rows) at = row_next(t, at);
@@ -139,29 +142,29 @@ static void find_marks(const rapt_task *t, const query_tile *tile, int64_t posit
 }
 
 /* Where rows differ in more than ranges: for the blocks of a chunk, before K is touched. */
-static void find_chunk_marks(const rapt_task *t, query_tile *tile, int64_t chunk) {
+static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t chunk) {
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         tile->some[i] = tile->each[i] = 0;
         if (position + RAPT_BLOCK <= tile->first_min || position >= tile->end_max) continue;
-        if (tile->one_map_row && !tile->map_rows[0][position / t->problem->map_keys]) continue;
-        find_marks(t, tile, position, tile->marks + i * 2 * LANES, &tile->some[i], &tile->each[i]);
+        if (tile->one_block_mask_row && !tile->block_mask_rows[0][position / t->problem->block_mask_keys]) continue;
+        find_attended(t, tile, position, tile->attended + i * 2 * LANES, &tile->some[i], &tile->each[i]);
     }
 }
 
 /* The keys of the block at position that some lane of the tile attends to. */
 static block tile_block(const rapt_problem *p, const query_tile *tile, int64_t position) {
-    if (!marked(p)) return block_of(position, tile->first_min, tile->end_max);
+    if (!has_masks(p)) return block_of(position, tile->first_min, tile->end_max);
     uint64_t some = tile->some[position % RAPT_CHUNK / RAPT_BLOCK];
     if (some == 0) return (block){position, 0, 0};
     return (block){position, __builtin_ctzll(some), RAPT_BLOCK - __builtin_clzll(some)};
 }
 
 /* Sets what is at keys that a lane does not attend to to -inf. */
-static void mask_lanes(const query_tile *tile, const uint32_t *marks, float *scores, int first, int end) {
+static void mask_lanes(const query_tile *tile, const uint32_t *attended, float *scores, int first, int end) {
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL)
         for (int half = 0; half < RAPT_BLOCK; half += 32) {
-            vi left = v_as_int(v_load(marks + half / 32 * LANES + i)); /* the sign is the bit of key n */
+            vi left = v_as_int(v_load(attended + half / 32 * LANES + i)); /* the sign is the bit of key n */
             for (int n = half + 31; n >= half; n--, left = i_shl(left, 1)) {
                 if (n < first || n >= end) continue;
                 float *at = scores + n * LANES + i;
@@ -289,31 +292,31 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
     }
 }
 
-/* The keys or values of the block at position, as far as end, to be prefetched while so many register tiles are computed. */
+/* The keys or values of the block at position, as far as end, to be prefetched while `tiles` register tiles are computed. */
 static coming coming_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t position,
                           int64_t end, int tiles, const char **rows) {
-    int n = smaller(RAPT_BLOCK, end - position);
+    int n = rapt_min(RAPT_BLOCK, end - position);
     if (n <= 0 || tiles <= 0 || bytes == 0) return (coming){0};
     find_rows(rows, t, tensor, layout, &(block){position, 0, n}, 0, n);
     size_t lines = (bytes + 63) / 64 * (size_t)n;
     return (coming){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
-/* The marks of a block that a tile visits, or null where every lane attends to all its keys. */
-static const uint32_t *mark_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b, bool careful) {
-    if (marked(t->problem)) {
+/* The attended keys of a block that a tile visits, or null where every lane attends to all its keys. */
+static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b, bool careful) {
+    if (has_masks(t->problem)) {
         int i = (int)(b->position % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t visited = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
         tile->masked |= t->problem->bias.type != 0; /* a bias of -inf masks, too */
         if (!careful && (visited & ~tile->each[i]) == 0) return NULL;
         tile->masked = true;
-        return tile->marks + i * 2 * LANES;
+        return tile->attended + i * 2 * LANES;
     }
     if (!careful && b->position >= tile->first_max && b->position + b->end <= tile->end_min) return NULL;
     uint64_t some, all;
-    find_marks(t, tile, b->position, s->marks, &some, &all);
+    find_attended(t, tile, b->position, s->attended, &some, &all);
     tile->masked = true;
-    return s->marks;
+    return s->attended;
 }
 
 /* A block of K and V in scratch, for all tiles of a pass, and the one that comes after it. */
@@ -380,7 +383,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                                 .ks = COPIES * sizeof(float),
                                 .b = (const char *)(tile->q + (size_t)c * LANES),
                                 .ldb = LANES * sizeof(float),
-                                .depth = smaller(part, p->d_k - c),
+                                .depth = rapt_min(part, p->d_k - c),
                                 .start = c == 0 ? START_ZERO : START_APART,
                                 .coming = &b->next_keys},
                      end - first, tile->vectors);
@@ -438,7 +441,7 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
     int qk_tiles = 0, pv_tiles = 0, score_parts = (p->d_k - 1) / rapt_score_part(p->d_k) + 1;
     for (int i = 0; i < n_tiles; i++) {
         start_chunk(&tiles[i]);
-        if (marked(p)) find_chunk_marks(t, &tiles[i], chunk);
+        if (has_masks(p)) find_attended_in_chunk(t, &tiles[i], chunk);
         if (tiles[i].end_max > end_max) end_max = tiles[i].end_max;
         qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors) * score_parts;
         pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
@@ -470,13 +473,13 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
             score_lanes(p, tile, s, &staged, b.first, b.end);
             if (staged.scaled_keys || p->modified)
                 modify_lanes(t, tile, s, staged.scaled_keys ? staged.key_scales : NULL, position, b.first, b.end);
-            const uint32_t *marks = mark_lanes(t, tile, s, &b, careful);
-            if (marks) mask_lanes(tile, marks, s->s, b.first, b.end);
+            const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
+            if (attended) mask_lanes(tile, attended, s->s, b.first, b.end);
             if (t->scores) leave_tile_scores(t, tile, s->s, &b);
             weigh_lanes(p, tile, s, b.first, b.end);
             if (careful) {
                 if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * LANES * sizeof *s->bias);
-                mask_lanes(tile, marks, s->bias, b.first, b.end);
+                mask_lanes(tile, attended, s->bias, b.first, b.end);
             }
             add_values_lanes(p, tile, s, &staged, b.first, b.end, careful ? s->bias : NULL);
             tile->started = true;
@@ -485,19 +488,19 @@ static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *
 }
 
 /* Folds the chunk's state into that of the chunks before it. */
-static void fold_tile(const rapt_problem *p, query_tile *tile) {
-    if (!tile->folded) {
+static void merge_tile(const rapt_problem *p, query_tile *tile) {
+    if (!tile->merged) {
         lane_state swapped = tile->all;
         tile->all = tile->now;
         tile->now = swapped;
-        tile->folded = true;
+        tile->merged = true;
         return;
     }
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
         vf a, b;
-        fold_weights(p, tile->all.m + i, tile->all.l + i, tile->now.m + i, tile->now.l + i, &a, &b);
+        merge_weights(p, tile->all.m + i, tile->all.l + i, tile->now.m + i, tile->now.l + i, &a, &b);
         for (int c = 0; c < p->d_v; c++)
-            fold_values(tile->all.o + (size_t)c * LANES + i, tile->now.o + (size_t)c * LANES + i, a, b);
+            merge_values(tile->all.o + (size_t)c * LANES + i, tile->now.o + (size_t)c * LANES + i, a, b);
     }
 }
 
@@ -518,7 +521,7 @@ static vf absorb_sinks(const rapt_task *t, const query_tile *tile, const lane_st
         if (lane + r + 1 < tile->rows) at = row_next(t, at);
     }
     vf a, b;
-    fold_weights(t->problem, state->m + lane, state->l + lane, m, one, &a, &b);
+    merge_weights(t->problem, state->m + lane, state->l + lane, m, one, &a, &b);
     return a;
 }
 
@@ -537,12 +540,12 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
             vf square[RAPT_VL]; /* beyond the channels, the last one again: readable, and never written to the output */
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                vf o = v_load(state->o + (size_t)smaller(c + j, p->d_v - 1) * LANES + i);
+                vf o = v_load(state->o + (size_t)rapt_min(c + j, p->d_v - 1) * LANES + i);
                 if (t->states) square[j] = o;
                 else if (!t->sinks && !scaled) square[j] = finished(o, factor);
                 else
                     square[j] =
-                        finished(v_mul(o, alpha), scaled ? v_mul(factor, v_set1(scales[smaller(c + j, p->d_v - 1)])) : factor);
+                        finished(v_mul(o, alpha), scaled ? v_mul(factor, v_set1(scales[rapt_min(c + j, p->d_v - 1)])) : factor);
             }
             v_transpose(square);
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->values + (size_t)j * dv + c, square[j]);
@@ -558,10 +561,10 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 
 /* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
-    if (t->period == 0) return smaller(LANES, t->rows - row0);
+    if (t->period == 0) return rapt_min(LANES, t->rows - row0);
     int64_t tiles = (t->period + LANES - 1) / LANES, even = (t->period + tiles - 1) / tiles;
     int64_t left = t->period - row0 % t->period;
-    return smaller(smaller((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
+    return rapt_min(rapt_min((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
 }
 
 static void attend_queries(const rapt_task *t) {
@@ -569,9 +572,9 @@ static void attend_queries(const rapt_task *t) {
     lane_scratch s;
     query_tile tiles[PASS_TILES];
     int n = 0;
-    bool folds = !t->states && t->chunks > 1;
+    bool merges = !t->states && t->chunks > 1;
     for (int64_t row0 = 0; row0 < t->rows; row0 += rows_of_tile(t, row0)) n++;
-    lay_out_lanes(p, t->scratch, &s, tiles, n, folds);
+    lay_out_lanes(p, t->scratch, &s, tiles, n, merges);
     for (int i = 0; i < n; i++) {
         tiles[i].row0 = i ? tiles[i - 1].row0 + tiles[i - 1].rows : 0;
         tiles[i].rows = rows_of_tile(t, tiles[i].row0);
@@ -590,11 +593,11 @@ static void attend_queries(const rapt_task *t) {
             if (tiles[i].masked && !p->integer && any_nonfinite(tiles[i].now.o, p->d_v, LANES, tiles[i].vectors * RAPT_VL))
                 attend_chunk(t, &s, &tiles[i], 1, chunk, true);
             if (t->states) emit_tile(t, &s, &tiles[i], &tiles[i].now, chunk);
-            else if (folds) fold_tile(p, &tiles[i]);
+            else if (merges) merge_tile(p, &tiles[i]);
         }
     }
     for (int i = 0; i < n && !t->states; i++) {
-        const lane_state *state = folds && tiles[i].folded ? &tiles[i].all : &tiles[i].now;
+        const lane_state *state = merges && tiles[i].merged ? &tiles[i].all : &tiles[i].now;
         if (state == &tiles[i].now && !tiles[i].started) memset(state->o, 0, (size_t)p->d_v * LANES * sizeof *state->o);
         if (i + 1 < n) prefetch_output(t, &tiles[i + 1]);
         emit_tile(t, &s, &tiles[i], state, 0);

@@ -171,7 +171,7 @@ static void store_row(rapt_type type, char *to, const float *from, int channels)
     }
 }
 
-/* stage_rows, each element COPIES times: to[r][i * COPIES + any] = rows[r][i]. row holds a row of so many channels. */
+/* stage_rows, each element COPIES times: to[r][i * COPIES + any] = rows[r][i]. row holds a row of `channels` channels. */
 static void stage_copies(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, float *row) {
     if (COPIES == 1) {
         stage_rows(type, to, ld, rows, n, 0, channels);

@@ -5,7 +5,7 @@
  *
  * The ISA file defines, on top:
  *   RAPT_PANEL                   vectors of the widest panel, 2, 4 or 8
- *   RAPT_ROWS_1, _2, _3, _4, _8  rows of a register tile for panels of so many vectors, at most 32 accumulators each; the
+ *   RAPT_ROWS_1, _2, _3, _4, _8  rows of a register tile for panels of that number of vectors, at most 32 accumulators each; the
  * accumulators, a vector of B for each panel vector and one of A must fit into the registers
  *   RAPT_FMA_BY_LANE             optional, with the word v_fma_lane(a, lane, b, c) = a[lane]*b + c: A is read by whole vectors,
  * of which one for each row must fit into the registers too */
@@ -32,7 +32,7 @@ typedef struct operands {
     const float *scale; /* for START_SCALE, one for each lane of the panel */
     const char *const
         *rows;     /* for stream_product, instead of b and ldb: the rows of B lie offset bytes behind these, and lane 0 */
-    size_t offset; /* is this channel; the row so many further on is prefetched */
+    size_t offset; /* is this channel; the row `ahead` rows further on is prefetched */
     int channel, ahead;
     coming *coming; /* for tile_product */
 } operands;
@@ -131,7 +131,7 @@ RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 2, RAPT_ROWS_2)
 RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 3, RAPT_ROWS_3)
 RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 4, RAPT_ROWS_4)
 
-/* Whole register tiles of so many rows. */
+/* How many whole register tiles `rows` rows are, for panels of `vectors` vectors. */
 static int register_tiles(int rows, int vectors) {
     static const int tile_rows[] = {RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4};
     return rows / tile_rows[vectors - 1];
@@ -145,7 +145,7 @@ static void tile_product(operands o, int rows, int vectors) {
 }
 
 /* C = A B for rows of B anywhere in memory, of any storage type and number of vectors, with what lies ahead prefetched. vector:
- * bytes of one; widest: vectors of a panel, if there are so many; then the rows of register tiles. */
+ * bytes of one; widest: most vectors of a panel; then the rows of register tiles. */
 #define RAPT_STREAM_PRODUCT(suffix, vector, widest, rows_1, rows_2, rows_3, rows_4)                                              \
     RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 1, rows_1)                                                            \
     RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 2, rows_2)                                                            \

@@ -106,12 +106,12 @@ static void fill(tensor *t, int64_t channels, bool special) {
 /* ---- The model ------------------------------------------------------------------------------------------------------- */
 
 /* Of a table: c, or s. */
-static float angle_at(const rapt_rotary *r, const rapt_rotary_table *t, const void *numbers, int64_t position, int64_t i) {
+static float angle_at(const rapt_rope *r, const rapt_rope_table *t, const void *numbers, int64_t position, int64_t i) {
     const int64_t row = t->row_stride ? t->row_stride : r->channels / 2 * reference_type_bytes(t->type);
     return reference_element(t->type, (const char *)numbers + (position + r->offset) * row, i);
 }
 
-static void rotate(float *x, const rapt_rotary *r, const rapt_rotary_table *t, int64_t position) {
+static void rotate(float *x, const rapt_rope *r, const rapt_rope_table *t, int64_t position) {
     for (int64_t i = 0; i < r->channels / 2; i++) {
         float c, s;
         if (r->frequencies) {
@@ -130,9 +130,9 @@ static void rotate(float *x, const rapt_rotary *r, const rapt_rotary_table *t, i
 enum { MOST_ENTRIES = 3, MOST_HEADS = 3, MOST_TOKENS = 12, MOST_KEYS = 70 };
 
 typedef struct problem {
-    rapt_append_desc desc;
-    rapt_append_args args;
-    tensor new_rows[2], cache[2], factors[2]; /* of K and V */
+    rapt_kv_append_desc desc;
+    rapt_kv_append_args args;
+    tensor new_rows[2], cache[2], scales[2]; /* of K and V */
     int32_t starts[MOST_ENTRIES], lengths[MOST_ENTRIES], token_starts[MOST_ENTRIES + 1], ring_starts[MOST_ENTRIES];
     int32_t positions[MOST_ENTRIES * MOST_TOKENS], table[MOST_ENTRIES * MOST_HEADS * MOST_KEYS], table_starts[MOST_ENTRIES + 1];
     double frequencies[RAPT_MAX_HEAD_DIM / 2];
@@ -145,9 +145,9 @@ static int64_t tokens_of(const problem *p, int64_t b) {
 
 static int64_t start_of(const problem *p, int64_t b) { return p->args.starts ? p->starts[b] : 0; }
 
-/* What cache and factors must be afterwards. */
-static void model(const problem *p, tensor *cache, tensor *factors) {
-    const rapt_append_desc *d = &p->desc;
+/* What cache and scales must be afterwards. */
+static void model(const problem *p, tensor *cache, tensor *scales) {
+    const rapt_kv_append_desc *d = &p->desc;
     for (int side = 0; side < 2; side++)
         for (int64_t b = 0; b < d->batch && cache[side].memory; b++)
             for (int64_t i = 0; i < tokens_of(p, b); i++)
@@ -160,7 +160,7 @@ static void model(const problem *p, tensor *cache, tensor *factors) {
                     for (int64_t c = 0; c < channels; c++) x[c] = reference_element(p->new_rows[side].layout.type, from, c);
                     int64_t position = start_of(p, b) + i;
                     if (p->args.positions) position = p->positions[p->args.token_starts ? token : b * d->tokens + i];
-                    if (side == 0) rotate(x, &d->rotary, &p->args.rotary_table, position);
+                    if (side == 0) rotate(x, &d->rope, &p->args.rope_table, position);
 
                     int64_t slot = start_of(p, b) + i, place = b;
                     if (p->args.ring_starts) slot = (slot + p->ring_starts[b]) % d->kv_len;
@@ -174,12 +174,12 @@ static void model(const problem *p, tensor *cache, tensor *factors) {
                         bool finite = true;
                         for (int64_t c = 0; c < channels; c++) finite = finite && isfinite(x[c]), most = fmaxf(most, fabsf(x[c]));
                         const float factor = finite ? most / largest : NAN;
-                        memcpy(row_of(&factors[side], place, h, slot), &factor, sizeof factor);
+                        memcpy(row_of(&scales[side], place, h, slot), &factor, sizeof factor);
                         for (int64_t c = 0; c < channels; c++) x[c] = !finite || factor == 0 ? 0 : x[c] / factor;
                     } else if (s->present) {
                         for (int64_t c = 0; c < channels; c++) {
                             float factor;
-                            memcpy(&factor, factors[side].at + b * s->batch_stride + h * s->head_stride + c * s->channel_stride,
+                            memcpy(&factor, scales[side].at + b * s->batch_stride + h * s->head_stride + c * s->channel_stride,
                                    sizeof factor);
                             x[c] = factor == 0 ? 0 : x[c] / factor;
                         }
@@ -203,7 +203,7 @@ static void shuffle(int32_t *x, int64_t n) {
 
 /* Pages for each entry, and for each head if heads have their own; all of one head's differ. */
 static void make_table(problem *p) {
-    rapt_append_desc *d = &p->desc;
+    rapt_kv_append_desc *d = &p->desc;
     const int64_t most = (d->kv_len + d->page_size - 1) / d->page_size, heads = one_in(3) ? d->kv_heads : 1;
     d->pages = d->batch * most + below(3) + 1;
     d->table = (rapt_layout){RAPT_I32, heads * most * 4, heads > 1 ? most * 4 : 0, 0};
@@ -230,7 +230,7 @@ static void make_table(problem *p) {
 }
 
 static void make_scales(problem *p, int side, const int64_t *length) {
-    rapt_append_desc *d = &p->desc;
+    rapt_kv_append_desc *d = &p->desc;
     rapt_scales *s = side ? &d->v_scales : &d->k_scales;
     const rapt_type type = p->cache[side].layout.type;
     const int64_t channels = side ? d->d_v : d->d_k;
@@ -238,31 +238,31 @@ static void make_scales(problem *p, int side, const int64_t *length) {
     if (kind > 2) return;
     s->present = 1;
     if (kind == 0 && is_byte(type)) { /* found: for each token */
-        p->factors[side] = new_tensor(RAPT_F32, length[0], length[1], length[2], 1);
-        const rapt_layout *l = &p->factors[side].layout;
+        p->scales[side] = new_tensor(RAPT_F32, length[0], length[1], length[2], 1);
+        const rapt_layout *l = &p->scales[side].layout;
         s->batch_stride = l->batch_stride, s->head_stride = l->head_stride, s->token_stride = l->token_stride;
     } else { /* given, with pages too, of an entry: for each head, or for each head and channel, or one */
-        p->factors[side] = new_tensor(RAPT_F32, d->batch, length[1], channels, 1);
-        rapt_layout *l = &p->factors[side].layout;
+        p->scales[side] = new_tensor(RAPT_F32, d->batch, length[1], channels, 1);
+        rapt_layout *l = &p->scales[side].layout;
         for (int64_t b = 0; b < d->batch; b++)
             for (int64_t h = 0; h < length[1]; h++)
                 for (int64_t c = 0; c < channels; c++) {
                     const float factor = one_in(20) ? 0.0f : (float)(1 + below(1000)) / 256.0f;
-                    memcpy(row_of(&p->factors[side], b, h, c), &factor, sizeof factor);
+                    memcpy(row_of(&p->scales[side], b, h, c), &factor, sizeof factor);
                 }
         if (kind == 1) s->batch_stride = l->batch_stride, s->channel_stride = l->token_stride;
         if (kind != 0) s->head_stride = l->head_stride;
     }
-    if (side) p->args.v_scales = (float *)(void *)p->factors[side].at;
-    else p->args.k_scales = (float *)(void *)p->factors[side].at;
+    if (side) p->args.v_scales = (float *)(void *)p->scales[side].at;
+    else p->args.k_scales = (float *)(void *)p->scales[side].at;
 }
 
 static void make_problem(problem *p, rapt_type k, rapt_type v) {
     static const int64_t some_channels[] = {1, 2, 5, 16, 40, 64, 67};
     *p = (problem){.desc.size = 0};
-    rapt_append_desc *d = &p->desc;
-    rapt_append_desc_init(d);
-    rapt_append_args_init(&p->args);
+    rapt_kv_append_desc *d = &p->desc;
+    rapt_kv_append_desc_init(d);
+    rapt_kv_append_args_init(&p->args);
     d->batch = 1 + below(MOST_ENTRIES);
     d->kv_heads = 1 + below(MOST_HEADS);
     d->d_k = is_float(k) || is_byte(k) ? some_channels[below(7)] : 32 * (1 + below(3));
@@ -295,7 +295,7 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     for (int i = 0; i < MOST_ENTRIES * MOST_TOKENS; i++) p->positions[i] = (int32_t)below(100000);
     if (one_in(3)) p->args.positions = p->positions;
 
-    rapt_rotary *r = &d->rotary;
+    rapt_rope *r = &d->rope;
     if (d->d_k > 1 && one_in(2)) {
         r->channels = one_in(2) ? d->d_k / 2 * 2 : 2 * (1 + below(d->d_k / 2));
         r->interleaved = one_in(2);
@@ -331,7 +331,7 @@ static void free_tensors(tensor *t, int n) {
 static void free_problem(problem *p) {
     free_tensors(p->new_rows, 2);
     free_tensors(p->cache, 2);
-    free_tensors(p->factors, 2);
+    free_tensors(p->scales, 2);
 }
 
 /* The byte ranges in which two tensors of the same size differ: nothing, or where first. */
@@ -349,37 +349,37 @@ static void random_problems(void) {
             random_state = (uint64_t)(type * 1000 + turn);
             const rapt_type other = (rapt_type)(1 + below(RAPT_Q5_1));
             make_problem(&p, turn % 2 ? (rapt_type)type : other, turn % 2 ? other : (rapt_type)type);
-            tensor cache[2], factors[2], before[4];
+            tensor cache[2], scales[2], before[4];
             for (int side = 0; side < 2; side++) {
                 cache[side] = copy_of(&p.cache[side]);
-                factors[side] = copy_of(&p.factors[side]);
+                scales[side] = copy_of(&p.scales[side]);
                 before[side] = copy_of(&p.cache[side]);
-                before[2 + side] = copy_of(&p.factors[side]);
+                before[2 + side] = copy_of(&p.scales[side]);
             }
-            model(&p, cache, factors);
+            model(&p, cache, scales);
             const int64_t threads[] = {1, 2, 5, 64};
             bool same = true;
             for (int n = 0; n < 4; n++) {
                 for (int side = 0; side < 2 && n > 0; side++) {
                     if (before[side].bytes) memcpy(p.cache[side].at, before[side].at, before[side].bytes);
-                    if (before[2 + side].bytes) memcpy(p.factors[side].at, before[2 + side].at, before[2 + side].bytes);
+                    if (before[2 + side].bytes) memcpy(p.scales[side].at, before[2 + side].at, before[2 + side].bytes);
                 }
                 for (int64_t ith = threads[n] - 1; ith >= 0; ith--) {
-                    const rapt_status status = rapt_kv_append(&p.desc, &p.args, ith, threads[n]);
+                    const rapt_status status = rapt_kv_append_run_share(&p.desc, &p.args, ith, threads[n]);
                     refused += status != RAPT_OK;
                     if (status != RAPT_OK) printf("# %s %d: %s\n", type_names[type], turn, rapt_status_string(status));
                 }
                 for (int side = 0; side < 2; side++)
-                    same = same && same_tensor(&p.cache[side], &cache[side]) && same_tensor(&p.factors[side], &factors[side]);
+                    same = same && same_tensor(&p.cache[side], &cache[side]) && same_tensor(&p.scales[side], &scales[side]);
             }
             if (!same) printf("# %s: problem %d differs\n", type_names[type], turn);
             wrong += !same;
             for (int side = 0; side < 2; side++) {
                 if (p.cache[side].bytes) of_type = hash_bytes(of_type, p.cache[side].at, p.cache[side].bytes);
-                if (p.factors[side].bytes) of_type = hash_bytes(of_type, p.factors[side].at, p.factors[side].bytes);
+                if (p.scales[side].bytes) of_type = hash_bytes(of_type, p.scales[side].at, p.scales[side].bytes);
             }
             free_tensors(cache, 2);
-            free_tensors(factors, 2);
+            free_tensors(scales, 2);
             free_tensors(before, 4);
             free_problem(&p);
         }
@@ -400,10 +400,10 @@ static void interleaved(void) {
     random_state = 7;
     for (size_t i = 0; i < sizeof new_k / 4; i++) new_k[i] = random_value();
     for (size_t i = 0; i < sizeof new_v / 4; i++) new_v[i] = random_value();
-    rapt_append_desc d;
-    rapt_append_args a;
-    rapt_append_desc_init(&d);
-    rapt_append_args_init(&a);
+    rapt_kv_append_desc d;
+    rapt_kv_append_args a;
+    rapt_kv_append_desc_init(&d);
+    rapt_kv_append_args_init(&a);
     d.batch = 2, d.kv_heads = HEADS, d.tokens = TOKENS, d.kv_len = 2 * PAGE, d.d_k = D, d.d_v = DV;
     d.new_k = rapt_layout_bshd(RAPT_F32, HEADS, TOKENS, D);
     d.new_v = rapt_layout_bshd(RAPT_F32, HEADS, TOKENS, DV);
@@ -412,15 +412,14 @@ static void interleaved(void) {
     a.new_k = new_k, a.new_v = new_v, a.table = table;
 
     unsigned char k[PAGES * PAGE * HEADS * D], v[PAGES * PAGE * HEADS * DV];
-    float k_factors[PAGES * PAGE * HEADS], v_factors[PAGES * PAGE * HEADS];
-    memset(k, 0, sizeof k), memset(v, 0, sizeof v), memset(k_factors, 0, sizeof k_factors),
-        memset(v_factors, 0, sizeof v_factors);
+    float k_scales[PAGES * PAGE * HEADS], v_scales[PAGES * PAGE * HEADS];
+    memset(k, 0, sizeof k), memset(v, 0, sizeof v), memset(k_scales, 0, sizeof k_scales), memset(v_scales, 0, sizeof v_scales);
     const rapt_layout f = rapt_layout_bshd(RAPT_F32, HEADS, PAGE, 1);
     d.k = rapt_layout_bshd(RAPT_INT8, HEADS, PAGE, D);
     d.v = rapt_layout_bshd(RAPT_INT8, HEADS, PAGE, DV);
     d.k_scales = d.v_scales = (rapt_scales){1, f.batch_stride, f.head_stride, f.token_stride, 0};
-    a.k = k, a.v = v, a.k_scales = k_factors, a.v_scales = v_factors;
-    tap_ok(rapt_kv_append(&d, &a, 0, 1) == RAPT_OK, "pages: K, V and factors apart");
+    a.k = k, a.v = v, a.k_scales = k_scales, a.v_scales = v_scales;
+    tap_ok(rapt_kv_append_run(&d, &a) == RAPT_OK, "pages: K, V and scales apart");
 
     enum { ROW = D + 4 + DV + 4, HALF = PAGE * HEADS * (DV + 4) };
     static unsigned char both[2][2 * PAGES * PAGE * HEADS * ROW];
@@ -431,19 +430,19 @@ static void interleaved(void) {
         d.k_scales = d.v_scales = (rapt_scales){1, page, row, HEADS * row, 0};
         a.k = at, a.k_scales = (float *)(void *)(at + D);
         a.v = at + value, a.v_scales = (float *)(void *)(at + value + DV);
-        int wrong = rapt_kv_append(&d, &a, 0, 1) != RAPT_OK;
+        int wrong = rapt_kv_append_run(&d, &a) != RAPT_OK;
         for (int n = 0; n < PAGES * PAGE * HEADS; n++) { /* rows of pages, tokens, heads */
             const unsigned char *const both_k = at + n / (PAGE * HEADS) * page + n % (PAGE * HEADS) * row;
-            wrong += memcmp(both_k, k + n * D, D) != 0 || memcmp(both_k + D, k_factors + n, 4) != 0;
-            wrong += memcmp(both_k + value, v + n * DV, DV) != 0 || memcmp(both_k + value + DV, v_factors + n, 4) != 0;
+            wrong += memcmp(both_k, k + n * D, D) != 0 || memcmp(both_k + D, k_scales + n, 4) != 0;
+            wrong += memcmp(both_k + value, v + n * DV, DV) != 0 || memcmp(both_k + value + DV, v_scales + n, 4) != 0;
         }
         tap_ok(wrong == 0, "pages: %s, the same: %d wrong", within ? "K, factor, V, factor of each token" : "K before V", wrong);
         a.v = at + value - 1;
-        tap_ok(rapt_kv_append(&d, &a, 0, 1) == RAPT_ERR_OVERLAP, "... a byte less far apart is refused");
+        tap_ok(rapt_kv_append_run(&d, &a) == RAPT_ERR_OVERLAP, "... a byte less far apart is refused");
         a.v = at + value, a.v_scales = (float *)(void *)(at + value + DV + 1);
-        tap_ok(rapt_kv_append(&d, &a, 0, 1) == RAPT_ERR_OVERLAP, "... and so are factors a byte further");
+        tap_ok(rapt_kv_append_run(&d, &a) == RAPT_ERR_OVERLAP, "... and so are scales a byte further");
         a.v_scales = (float *)(void *)(at + value + DV), a.k_scales = (float *)(void *)(at + D - 1);
-        tap_ok(rapt_kv_append(&d, &a, 0, 1) == RAPT_ERR_OVERLAP, "... and in the row before them");
+        tap_ok(rapt_kv_append_run(&d, &a) == RAPT_ERR_OVERLAP, "... and in the row before them");
     }
 }
 
@@ -454,10 +453,10 @@ static void meeting_tensors(void) {
     int wrong = 0, met = 0, turns = 20000;
     random_state = 3;
     for (int turn = 0; turn < turns; turn++) {
-        rapt_append_desc d;
-        rapt_append_args a;
-        rapt_append_desc_init(&d);
-        rapt_append_args_init(&a);
+        rapt_kv_append_desc d;
+        rapt_kv_append_args a;
+        rapt_kv_append_desc_init(&d);
+        rapt_kv_append_args_init(&a);
         const int64_t length[3] = {1 + below(3), 1 + below(3), 1 + below(3)};
         d.batch = length[0], d.kv_heads = length[1], d.kv_len = length[2], d.d_k = 1 + below(6), d.d_v = 1 + below(6);
         int64_t stride[3], span = d.d_k > d.d_v ? d.d_k : d.d_v;
@@ -486,7 +485,7 @@ static void meeting_tensors(void) {
                                            n / length[0] / length[1] * stride[2];
                 for (int64_t c = 0; c < (side ? d.d_v : d.d_k); c++) meet = meet || row[c], row[c] = 1;
             }
-        wrong += rapt_kv_append(&d, &a, 0, 1) != (meet ? RAPT_ERR_OVERLAP : RAPT_OK);
+        wrong += rapt_kv_append_run(&d, &a) != (meet ? RAPT_ERR_OVERLAP : RAPT_OK);
         met += meet;
     }
     tap_ok(wrong == 0 && met > turns / 10 && met < turns * 9 / 10, "%d pairs of tensors, of which %d meet: %d wrong", turns, met,
@@ -503,11 +502,11 @@ static void page_tables(void) {
     int wrong = 0, bad = 0, turns = 3000;
     random_state = 5;
     for (int turn = 0; turn < turns; turn++) {
-        rapt_append_desc d;
-        rapt_append_args a;
+        rapt_kv_append_desc d;
+        rapt_kv_append_args a;
         int32_t table[3 * MOST], starts[3], ring_starts[3];
-        rapt_append_desc_init(&d);
-        rapt_append_args_init(&a);
+        rapt_kv_append_desc_init(&d);
+        rapt_kv_append_args_init(&a);
         d.batch = 1 + below(3), d.kv_heads = 1 + below(2), d.tokens = below(8), d.kv_len = 8 + below(12), d.d_v = 1;
         d.page_size = 1 + below(4), d.pages = PAGES / 4;
         for (int64_t b = 0; b < 3; b++) {
@@ -540,7 +539,7 @@ static void page_tables(void) {
                     n++;
                 }
         }
-        wrong += rapt_kv_append(&d, &a, 0, 1) != (fine ? RAPT_OK : RAPT_ERR_TABLE);
+        wrong += rapt_kv_append_run(&d, &a) != (fine ? RAPT_OK : RAPT_ERR_TABLE);
         bad += !fine;
     }
     tap_ok(wrong == 0 && bad > turns / 10 && bad < turns * 9 / 10, "%d page tables, of which %d are bad: %d wrong", turns, bad,
@@ -575,10 +574,10 @@ static void special_rows(void) {
         {RAPT_F8_E5M2, {114688, -28672, 2, 0}, 2, {0x7b, 0xf3, 0x3c, 0}, 1},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        rapt_append_desc d;
-        rapt_append_args a;
-        rapt_append_desc_init(&d);
-        rapt_append_args_init(&a);
+        rapt_kv_append_desc d;
+        rapt_kv_append_args a;
+        rapt_kv_append_desc_init(&d);
+        rapt_kv_append_args_init(&a);
         float factor = table[i].found ? 77.0f : table[i].factor;
         unsigned char row[4];
         d.batch = d.kv_heads = d.tokens = d.kv_len = 1, d.d_v = 4;
@@ -586,7 +585,7 @@ static void special_rows(void) {
         d.v = rapt_layout_bhsd(table[i].type, 1, 1, 4);
         d.v_scales = (rapt_scales){1, 4, 4, table[i].found ? 4 : 0, 0};
         a.new_v = table[i].x, a.v = row, a.v_scales = &factor;
-        const rapt_status status = rapt_kv_append(&d, &a, 0, 1);
+        const rapt_status status = rapt_kv_append_run(&d, &a);
         const bool as_found = isnan(table[i].factor) ? isnan(factor) : factor == table[i].factor;
         tap_ok(status == RAPT_OK && memcmp(row, table[i].want, 4) == 0 && as_found,
                "%s of %g %g %g %g: %02x %02x %02x %02x, factor %g", type_names[table[i].type], (double)table[i].x[0],
@@ -595,22 +594,22 @@ static void special_rows(void) {
     }
 }
 
-/* Given factors reach from the first to the last channel. */
-static void given_factors(void) {
+/* Given scales reach from the first to the last channel. */
+static void given_scales(void) {
     enum { D = 64 };
     static float x[D], memory[2 * D];
-    rapt_append_desc d;
-    rapt_append_args a;
-    rapt_append_desc_init(&d);
-    rapt_append_args_init(&a);
+    rapt_kv_append_desc d;
+    rapt_kv_append_args a;
+    rapt_kv_append_desc_init(&d);
+    rapt_kv_append_args_init(&a);
     d.batch = d.kv_heads = d.tokens = d.kv_len = 1, d.d_v = D;
     d.new_v = rapt_layout_bhsd(RAPT_F32, 1, 1, D), d.v = rapt_layout_bhsd(RAPT_INT8, 1, 1, D);
     d.v_scales = (rapt_scales){1, 0, 0, 0, sizeof(float)};
     for (int i = 0; i < D; i++) x[i] = (float)(i + 1), memory[i] = (float)(i + 1) / 3;
     a.new_v = x, a.v_scales = memory, a.v = memory + D - 1;
-    const rapt_status meets = rapt_kv_append(&d, &a, 0, 1);
+    const rapt_status meets = rapt_kv_append_run(&d, &a);
     a.v = memory + D;
-    const rapt_status apart = rapt_kv_append(&d, &a, 0, 1);
+    const rapt_status apart = rapt_kv_append_run(&d, &a);
     int wrong = 0;
     for (int i = 0; i < D; i++) wrong += ((const signed char *)(memory + D))[i] != 3;
     tap_ok(meets == RAPT_ERR_OVERLAP && apart == RAPT_OK && wrong == 0, "a factor for each channel: %d wrong", wrong);
@@ -618,29 +617,29 @@ static void given_factors(void) {
 
 /* ---- What is refused ------------------------------------------------------------------------------------------------- */
 
-/* int8 K with factors that are found, q4_0 V, pages of 4 keys, a ring, everything rotated. */
+/* int8 K with scales that are found, q4_0 V, pages of 4 keys, a ring, everything rotated. */
 static void plain_problem(problem *p) {
     random_state = 11;
     *p = (problem){.desc.size = 0};
-    rapt_append_desc *d = &p->desc;
-    rapt_append_desc_init(d);
-    rapt_append_args_init(&p->args);
+    rapt_kv_append_desc *d = &p->desc;
+    rapt_kv_append_desc_init(d);
+    rapt_kv_append_args_init(&p->args);
     d->batch = 2, d->kv_heads = 2, d->tokens = 3, d->kv_len = 20, d->d_k = 24, d->d_v = 64, d->page_size = 4, d->pages = 12;
     p->new_rows[0] = new_tensor(RAPT_F32, 2, 2, 3, 24), p->new_rows[1] = new_tensor(RAPT_F16, 2, 2, 3, 64);
     fill(&p->new_rows[0], 24, false);
     fill(&p->new_rows[1], 64, false);
     p->cache[0] = new_tensor(RAPT_INT8, 12, 2, 4, 24), p->cache[1] = new_tensor(RAPT_Q4_0, 12, 2, 4, 64);
-    p->factors[0] = new_tensor(RAPT_F32, 12, 2, 4, 1);
-    const rapt_layout *f = &p->factors[0].layout;
+    p->scales[0] = new_tensor(RAPT_F32, 12, 2, 4, 1);
+    const rapt_layout *f = &p->scales[0].layout;
     d->k_scales = (rapt_scales){1, f->batch_stride, f->head_stride, f->token_stride, 0};
     d->new_k = p->new_rows[0].layout, d->new_v = p->new_rows[1].layout, d->k = p->cache[0].layout, d->v = p->cache[1].layout;
     p->args.new_k = p->new_rows[0].at, p->args.new_v = p->new_rows[1].at;
-    p->args.k = p->cache[0].at, p->args.v = p->cache[1].at, p->args.k_scales = (float *)(void *)p->factors[0].at;
+    p->args.k = p->cache[0].at, p->args.v = p->cache[1].at, p->args.k_scales = (float *)(void *)p->scales[0].at;
     d->table = (rapt_layout){RAPT_I32, 20, 0, 0};
     for (int32_t i = 0; i < 10; i++) p->table[i] = 11 - i, p->table_starts[i / 5] = i / 5 * 5;
     p->table_starts[2] = 10;
     p->args.table = p->table;
-    d->rotary.channels = 24, d->rotary.frequencies = p->frequencies;
+    d->rope.channels = 24, d->rope.frequencies = p->frequencies;
     rapt_rope_frequencies(10000, 24, p->frequencies);
     p->starts[0] = 5, p->starts[1] = 17;
     p->lengths[0] = 3, p->lengths[1] = 2;
@@ -649,12 +648,12 @@ static void plain_problem(problem *p) {
     p->args.starts = p->starts, p->args.ring_starts = p->ring_starts;
 }
 
-static void answers(problem *p, const rapt_append_desc *d, const rapt_append_args *a, int64_t ith, int64_t nth, rapt_status want,
-                    const char *what) {
-    tensor before[3] = {copy_of(&p->cache[0]), copy_of(&p->cache[1]), copy_of(&p->factors[0])};
-    const rapt_status got = rapt_kv_append(d, a, ith, nth);
+static void answers(problem *p, const rapt_kv_append_desc *d, const rapt_kv_append_args *a, int64_t ith, int64_t nth,
+                    rapt_status want, const char *what) {
+    tensor before[3] = {copy_of(&p->cache[0]), copy_of(&p->cache[1]), copy_of(&p->scales[0])};
+    const rapt_status got = rapt_kv_append_run_share(d, a, ith, nth);
     const bool same =
-        same_tensor(&p->cache[0], &before[0]) && same_tensor(&p->cache[1], &before[1]) && same_tensor(&p->factors[0], &before[2]);
+        same_tensor(&p->cache[0], &before[0]) && same_tensor(&p->cache[1], &before[1]) && same_tensor(&p->scales[0], &before[2]);
     tap_ok(got == want && same == (want != RAPT_OK), "%s: %s%s", what, rapt_status_string(got),
            same ? ", nothing written" : ", written");
     free_tensors(before, 3);
@@ -666,10 +665,10 @@ static void answers(problem *p, const rapt_append_desc *d, const rapt_append_arg
         problem p;                                                                                                               \
         int64_t ith = 0, nth = 1;                                                                                                \
         plain_problem(&p);                                                                                                       \
-        const rapt_append_desc *desc = &p.desc;                                                                                  \
-        const rapt_append_args *args = &p.args;                                                                                  \
-        rapt_append_desc *const d = &p.desc;                                                                                     \
-        rapt_append_args *const a = &p.args;                                                                                     \
+        const rapt_kv_append_desc *desc = &p.desc;                                                                               \
+        const rapt_kv_append_args *args = &p.args;                                                                               \
+        rapt_kv_append_desc *const d = &p.desc;                                                                                  \
+        rapt_kv_append_args *const a = &p.args;                                                                                  \
         change;                                                                                                                  \
         (void)d, (void)a;                                                                                                        \
         answers(&p, desc, args, ith, nth, want, #change);                                                                        \
@@ -682,7 +681,7 @@ static void refused(void) {
     ANSWERS(RAPT_OK, a->table_starts = p.table_starts);
     ANSWERS(RAPT_OK, a->token_starts = p.token_starts; d->new_k.batch_stride = 0);
     ANSWERS(RAPT_OK, a->token_starts = p.token_starts; d->new_k.batch_stride = -4); /* not used */
-    ANSWERS(RAPT_OK, d->k.type = (rapt_type)0; d->rotary.channels = 0; d->k_scales.present = 0; a->k = NULL; a->new_k = NULL;
+    ANSWERS(RAPT_OK, d->k.type = (rapt_type)0; d->rope.channels = 0; d->k_scales.present = 0; a->k = NULL; a->new_k = NULL;
             a->k_scales = NULL);
     ANSWERS(RAPT_OK, d->v.type = (rapt_type)0; d->d_v = 0; a->v = NULL; a->new_v = NULL);
 
@@ -694,21 +693,21 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_NULL, a->v = NULL);
     ANSWERS(RAPT_ERR_NULL, a->k_scales = NULL);
     ANSWERS(RAPT_ERR_NULL, a->table = NULL);
-    ANSWERS(RAPT_ERR_NULL, d->rotary.frequencies = NULL);
+    ANSWERS(RAPT_ERR_NULL, d->rope.frequencies = NULL);
 
-    enum { OLD_ARGS = offsetof(rapt_append_args, rotary_table) }; /* the bytes of version 0.1 */
+    enum { OLD_ARGS = offsetof(rapt_kv_append_args, rope_table) }; /* the bytes of version 0.1 */
     ANSWERS(RAPT_ERR_STRUCT, d->size--);
     ANSWERS(RAPT_ERR_STRUCT, d->size = sizeof *d);
     ANSWERS(RAPT_ERR_STRUCT, memset(d, 0, sizeof *d));
-    ANSWERS(RAPT_OK, a->size -= sizeof *a - OLD_ARGS; memset(&a->rotary_table, 0xff, sizeof a->rotary_table));
+    ANSWERS(RAPT_OK, a->size -= sizeof *a - OLD_ARGS; memset(&a->rope_table, 0xff, sizeof a->rope_table));
     ANSWERS(RAPT_ERR_STRUCT, a->size -= sizeof *a - OLD_ARGS + 1);
     ANSWERS(RAPT_ERR_STRUCT, a->size = sizeof *a);
     struct {
-        rapt_append_desc known;
+        rapt_kv_append_desc known;
         int64_t more;
     } newer;
     struct {
-        rapt_append_args known;
+        rapt_kv_append_args known;
         int64_t more;
     } newer_args;
     ANSWERS(RAPT_OK, newer.known = *d; newer.known.size += sizeof newer.more; newer.more = 0; desc = &newer.known);
@@ -727,7 +726,7 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_SHAPE, d->tokens = too_long);
     ANSWERS(RAPT_ERR_SHAPE, d->kv_len = -1);
     ANSWERS(RAPT_ERR_SHAPE, d->kv_len = too_long);
-    ANSWERS(RAPT_ERR_SHAPE, d->d_k = 0; d->rotary.channels = 0);
+    ANSWERS(RAPT_ERR_SHAPE, d->d_k = 0; d->rope.channels = 0);
     ANSWERS(RAPT_ERR_SHAPE, d->d_k = RAPT_MAX_HEAD_DIM + 1);
     ANSWERS(RAPT_ERR_SHAPE, d->d_v = 0);
     ANSWERS(RAPT_ERR_SHAPE, d->d_v = RAPT_MAX_HEAD_DIM + 1);
@@ -790,16 +789,16 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_TABLE, d->table.head_stride = 4; d->table.batch_stride = 24; p.table[11] = p.table[5]);
     ANSWERS(RAPT_ERR_TABLE, d->table.head_stride = 4; d->table.batch_stride = 24; p.table[11] = 12);
 
-    ANSWERS(RAPT_ERR_FEATURE, d->rotary.channels = 23);
-    ANSWERS(RAPT_ERR_FEATURE, d->rotary.channels = 26);
-    ANSWERS(RAPT_ERR_FEATURE, d->rotary.channels = -2);
+    ANSWERS(RAPT_ERR_FEATURE, d->rope.channels = 23);
+    ANSWERS(RAPT_ERR_FEATURE, d->rope.channels = 26);
+    ANSWERS(RAPT_ERR_FEATURE, d->rope.channels = -2);
     ANSWERS(RAPT_ERR_FEATURE, p.frequencies[11] = NAN);
     ANSWERS(RAPT_ERR_FEATURE, p.frequencies[0] = 16.01);
-    ANSWERS(RAPT_ERR_FEATURE, d->rotary.amplitude = INFINITY);
-    ANSWERS(RAPT_ERR_FEATURE, d->rotary.offset = too_long);
-    ANSWERS(RAPT_ERR_FEATURE, d->rotary.offset = -too_long);
+    ANSWERS(RAPT_ERR_FEATURE, d->rope.amplitude = INFINITY);
+    ANSWERS(RAPT_ERR_FEATURE, d->rope.offset = too_long);
+    ANSWERS(RAPT_ERR_FEATURE, d->rope.offset = -too_long);
     ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0);
-    ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0; d->rotary.channels = 0; a->k = NULL; a->new_k = NULL; a->k_scales = NULL);
+    ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0; d->rope.channels = 0; a->k = NULL; a->new_k = NULL; a->k_scales = NULL);
     ANSWERS(RAPT_ERR_FEATURE, d->page_size = 0; d->pages = 0; a->table = NULL);
     ANSWERS(RAPT_ERR_FEATURE, d->v_scales = d->k_scales; a->v_scales = a->k_scales);
     ANSWERS(RAPT_ERR_FEATURE, a->lengths = p.lengths; a->token_starts = p.token_starts);
@@ -815,31 +814,31 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_OVERLAP, a->k_scales = (float *)(void *)p.new_rows[0].at);
     ANSWERS(RAPT_ERR_OVERLAP, a->table = a->k);
     ANSWERS(RAPT_ERR_OVERLAP, memset(a->k, 0, 64); a->starts = (int32_t *)(void *)(p.cache[0].at + 3)); /* aligned */
-    ANSWERS(RAPT_ERR_OVERLAP, memset(a->v, 0, 256); d->rotary.frequencies = (double *)(void *)(p.cache[1].at + 7));
+    ANSWERS(RAPT_ERR_OVERLAP, memset(a->v, 0, 256); d->rope.frequencies = (double *)(void *)(p.cache[1].at + 7));
 
     ANSWERS(RAPT_ERR_UNUSED, a->v_scales = a->k_scales);
     ANSWERS(RAPT_ERR_UNUSED, d->v.type = (rapt_type)0; a->v = NULL);
     ANSWERS(RAPT_ERR_UNUSED, d->v.type = (rapt_type)0; a->new_v = NULL);
-    ANSWERS(RAPT_ERR_UNUSED, a->rotary_table.type = RAPT_F32);
+    ANSWERS(RAPT_ERR_UNUSED, a->rope_table.type = RAPT_F32);
 
     static float angles[20 * 12];
 #define BY_TABLE(rows)                                                                                                           \
-    d->rotary.frequencies = NULL;                                                                                                \
-    a->rotary_table = (rapt_rotary_table){RAPT_F32, angles, angles, rows, 0}
+    d->rope.frequencies = NULL;                                                                                                  \
+    a->rope_table = (rapt_rope_table){RAPT_F32, angles, angles, rows, 0}
     ANSWERS(RAPT_OK, BY_TABLE(20));
     ANSWERS(RAPT_ERR_TABLE, BY_TABLE(19)); /* the last token is at position 17 + 2 */
-    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); d->rotary.offset = 1);
-    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); d->rotary.offset = -6);
-    ANSWERS(RAPT_OK, BY_TABLE(15); d->rotary.offset = -5);
+    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); d->rope.offset = 1);
+    ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); d->rope.offset = -6);
+    ANSWERS(RAPT_OK, BY_TABLE(15); d->rope.offset = -5);
     ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); a->positions = p.positions; p.positions[4] = 20);
     ANSWERS(RAPT_ERR_TABLE, BY_TABLE(20); a->positions = p.positions; p.positions[4] = -1);
-    ANSWERS(RAPT_ERR_NULL, BY_TABLE(20); a->rotary_table.c = NULL);
-    ANSWERS(RAPT_ERR_NULL, BY_TABLE(20); a->rotary_table.s = NULL);
+    ANSWERS(RAPT_ERR_NULL, BY_TABLE(20); a->rope_table.c = NULL);
+    ANSWERS(RAPT_ERR_NULL, BY_TABLE(20); a->rope_table.s = NULL);
     ANSWERS(RAPT_ERR_SHAPE, BY_TABLE(-1));
     ANSWERS(RAPT_ERR_SHAPE, BY_TABLE(too_long));
-    ANSWERS(RAPT_ERR_TYPE, BY_TABLE(20); a->rotary_table.type = RAPT_INT8);
-    ANSWERS(RAPT_ERR_STRIDE, BY_TABLE(20); a->rotary_table.row_stride = -48);
-    ANSWERS(RAPT_ERR_OVERLAP, BY_TABLE(20); a->rotary_table.s = a->k);
+    ANSWERS(RAPT_ERR_TYPE, BY_TABLE(20); a->rope_table.type = RAPT_INT8);
+    ANSWERS(RAPT_ERR_STRIDE, BY_TABLE(20); a->rope_table.row_stride = -48);
+    ANSWERS(RAPT_ERR_OVERLAP, BY_TABLE(20); a->rope_table.s = a->k);
 #undef BY_TABLE
 
     ANSWERS(RAPT_ERR_UNUSED, d->page_size = 0; d->table.type = (rapt_type)0; d->kv_len = 4; a->starts = a->ring_starts = NULL);
@@ -851,11 +850,11 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_ALIGNMENT, a->token_starts = (int32_t *)(void *)((char *)p.token_starts + 3));
     ANSWERS(RAPT_ERR_ALIGNMENT, a->ring_starts = (int32_t *)(void *)((char *)p.ring_starts + 1));
     ANSWERS(RAPT_ERR_ALIGNMENT, a->positions = (int32_t *)(void *)((char *)p.positions + 1));
-    ANSWERS(RAPT_ERR_ALIGNMENT, d->rotary.frequencies = (double *)(void *)((char *)p.frequencies + 4));
+    ANSWERS(RAPT_ERR_ALIGNMENT, d->rope.frequencies = (double *)(void *)((char *)p.frequencies + 4));
 }
 
-static void init_desc(void *to, size_t size) { rapt_append_desc_init_sized(to, size); }
-static void init_args(void *to, size_t size) { rapt_append_args_init_sized(to, size); }
+static void init_desc(void *to, size_t size) { rapt_kv_append_desc_init_sized(to, size); }
+static void init_args(void *to, size_t size) { rapt_kv_append_args_init_sized(to, size); }
 static void init_rope(void *to, size_t size) { rapt_rope_args_init_sized(to, size); }
 
 /* An older client's struct is smaller: it gets the defaults that it has room for, and nothing behind them changes. */
@@ -864,8 +863,8 @@ static void initialised(void) {
         const char *name;
         void (*init)(void *to, size_t size);
         size_t bytes;
-    } structs[] = {{"rapt_append_desc", init_desc, sizeof(rapt_append_desc)},
-                   {"rapt_append_args", init_args, sizeof(rapt_append_args)},
+    } structs[] = {{"rapt_kv_append_desc", init_desc, sizeof(rapt_kv_append_desc)},
+                   {"rapt_kv_append_args", init_args, sizeof(rapt_kv_append_args)},
                    {"rapt_rope_args", init_rope, sizeof(rapt_rope_args)}};
     for (size_t i = 0; i < sizeof structs / sizeof *structs; i++) {
         _Alignas(16) unsigned char whole[1024], part[1024], untouched[1024];
@@ -901,12 +900,12 @@ static void rope_problems(void) {
         fill(&in, a.d, false);
         tensor out = in_place ? copy_of(&in) : new_tensor(float_types[below(3)], ragged ? 1 : a.batch, a.heads, a.tokens, a.d);
         tensor want = copy_of(&out);
-        a.rotary.channels = 2 * below(a.d / 2 + 1);
-        a.rotary.interleaved = one_in(2);
-        a.rotary.offset = one_in(2) ? below(100) - 50 : 0;
-        a.rotary.amplitude = one_in(2) ? 1.0 : -0.75;
-        a.rotary.frequencies = frequencies;
-        if (a.rotary.channels) rapt_rope_frequencies(10000, a.rotary.channels, frequencies);
+        a.rope.channels = 2 * below(a.d / 2 + 1);
+        a.rope.interleaved = one_in(2);
+        a.rope.offset = one_in(2) ? below(100) - 50 : 0;
+        a.rope.amplitude = one_in(2) ? 1.0 : -0.75;
+        a.rope.frequencies = frequencies;
+        if (a.rope.channels) rapt_rope_frequencies(10000, a.rope.channels, frequencies);
         for (int64_t b = 0; b < 3; b++) {
             starts[b] = (int32_t)below(100000);
             lengths[b] = (int32_t)below(a.tokens + 1);
@@ -927,14 +926,14 @@ static void rope_problems(void) {
                     float x[RAPT_MAX_HEAD_DIM];
                     for (int64_t c = 0; c < a.d; c++)
                         x[c] = reference_element(in.layout.type, row_of(&in, entry, head, token), c);
-                    rotate(x, &a.rotary, &a.rotary_table,
+                    rotate(x, &a.rope, &a.rope_table,
                            a.positions ? positions[ragged ? token : b * a.tokens + i] : (a.starts ? starts[b] : 0) + i);
                     reference_store_row(out.layout.type, row_of(&want, entry, head, token), x, a.d);
                 }
         }
         a.from = in_place ? out.at : in.at, a.to = out.at;
         const int64_t nth = 1 + below(5);
-        for (int64_t ith = 0; ith < nth; ith++) wrong += rapt_rope(&a, ith, nth) != RAPT_OK;
+        for (int64_t ith = 0; ith < nth; ith++) wrong += rapt_rope_run_share(&a, ith, nth) != RAPT_OK;
         wrong += !same_tensor(&out, &want);
         if (out.bytes) h = hash_bytes(h, out.at, out.bytes);
         free(in.memory);
@@ -955,13 +954,13 @@ static void far_positions(void) {
     for (int i = 0; i < D / 2; i++) frequencies[i] = (double)(float)frequencies[i];
     a.batch = a.heads = a.tokens = 1, a.d = D;
     a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, 1, D);
-    a.rotary.channels = D, a.rotary.frequencies = frequencies;
+    a.rope.channels = D, a.rope.frequencies = frequencies;
     for (int n = 0; n < 20000; n++) {
         float x[D];
         int32_t position = n < 40 ? n < 20 ? n : INT32_MAX - n : (int32_t)(random_bits() >> 1);
         for (int i = 0; i < D; i++) x[i] = i < D / 2;
         a.from = a.to = x, a.positions = &position;
-        if (rapt_rope(&a, 0, 1) != RAPT_OK) worst = INFINITY;
+        if (rapt_rope_run(&a) != RAPT_OK) worst = INFINITY;
         for (int i = 0; i < D; i++) { /* x is cos, then sin */
             const long double angle = (long double)position * (long double)frequencies[i % (D / 2)];
             const double want = (double)(i < D / 2 ? cosl(angle) : sinl(angle)),
@@ -974,7 +973,7 @@ static void far_positions(void) {
 
 /* Numbers for rows of positions 0 .. POSITIONS - 1, dense or with gaps. */
 enum { POSITIONS = 300 };
-static rapt_rotary_table random_table(const rapt_rotary *r, tensor numbers[2]) {
+static rapt_rope_table random_table(const rapt_rope *r, tensor numbers[2]) {
     const rapt_type type = float_types[below(3)];
     const int64_t pairs = r->channels / 2;
     numbers[0] = new_tensor(type, 1, 1, POSITIONS, pairs);
@@ -982,7 +981,7 @@ static rapt_rotary_table random_table(const rapt_rotary *r, tensor numbers[2]) {
     numbers[1] = copy_of(&numbers[0]);
     fill(&numbers[1], pairs, false);
     const int64_t stride = numbers[0].layout.token_stride;
-    return (rapt_rotary_table){type, numbers[0].at, numbers[1].at, POSITIONS, stride == numbers[0].row ? 0 : stride};
+    return (rapt_rope_table){type, numbers[0].at, numbers[1].at, POSITIONS, stride == numbers[0].row ? 0 : stride};
 }
 
 /* Caches and queries that are rotated by tables, of every type. */
@@ -990,25 +989,25 @@ static void rotary_tables(void) {
     int wrong = 0, turns = 150, rotated = 0;
     for (int turn = 0; turn < turns; turn++) {
         problem p;
-        tensor numbers[2], cache[2], factors[2];
+        tensor numbers[2], cache[2], scales[2];
         random_state = (uint64_t)(200000 + turn);
         make_problem(&p, (rapt_type)(1 + below(RAPT_Q5_1)), (rapt_type)(1 + below(RAPT_Q5_1)));
-        rapt_rotary *r = &p.desc.rotary;
+        rapt_rope *r = &p.desc.rope;
         if (r->channels) {
             r->frequencies = NULL, r->amplitude = one_in(2) ? 3.0 : 1.0; /* of no effect */
             r->offset = p.args.positions ? below(20) - 10 : below(20);
             for (int i = 0; i < MOST_ENTRIES * MOST_TOKENS; i++) p.positions[i] = 10 + p.positions[i] % 250;
-            p.args.rotary_table = random_table(r, numbers);
-            for (int side = 0; side < 2; side++) cache[side] = copy_of(&p.cache[side]), factors[side] = copy_of(&p.factors[side]);
-            model(&p, cache, factors);
-            for (int64_t ith = 0; ith < 3; ith++) wrong += rapt_kv_append(&p.desc, &p.args, ith, 3) != RAPT_OK;
+            p.args.rope_table = random_table(r, numbers);
+            for (int side = 0; side < 2; side++) cache[side] = copy_of(&p.cache[side]), scales[side] = copy_of(&p.scales[side]);
+            model(&p, cache, scales);
+            for (int64_t ith = 0; ith < 3; ith++) wrong += rapt_kv_append_run_share(&p.desc, &p.args, ith, 3) != RAPT_OK;
             for (int side = 0; side < 2; side++)
-                wrong += !same_tensor(&p.cache[side], &cache[side]) || !same_tensor(&p.factors[side], &factors[side]);
+                wrong += !same_tensor(&p.cache[side], &cache[side]) || !same_tensor(&p.scales[side], &scales[side]);
 
             rapt_rope_args a; /* the same of the new keys, in place */
             rapt_rope_args_init(&a);
-            a.batch = p.desc.batch, a.heads = p.desc.kv_heads, a.tokens = p.desc.tokens, a.d = p.desc.d_k, a.rotary = *r;
-            a.in = a.out = p.desc.new_k, a.from = a.to = p.new_rows[0].at, a.rotary_table = p.args.rotary_table;
+            a.batch = p.desc.batch, a.heads = p.desc.kv_heads, a.tokens = p.desc.tokens, a.d = p.desc.d_k, a.rope = *r;
+            a.in = a.out = p.desc.new_k, a.from = a.to = p.new_rows[0].at, a.rope_table = p.args.rope_table;
             a.starts = p.args.starts, a.lengths = p.args.lengths, a.token_starts = p.args.token_starts,
             a.positions = p.args.positions;
             tensor want = copy_of(&p.new_rows[0]);
@@ -1018,19 +1017,19 @@ static void rotary_tables(void) {
                     unsigned char *const row = row_of(&want, entry, i % a.heads, token);
                     float x[RAPT_MAX_HEAD_DIM];
                     for (int64_t c = 0; c < a.d; c++) x[c] = reference_element(a.in.type, row, c);
-                    rotate(x, r, &a.rotary_table,
+                    rotate(x, r, &a.rope_table,
                            a.positions ? p.positions[a.token_starts ? token : b * a.tokens + token]
                                        : start_of(&p, b) + i / a.heads);
                     reference_store_row(a.out.type, row, x, a.d);
                 }
-            for (int64_t ith = 0; ith < 2; ith++) wrong += rapt_rope(&a, ith, 2) != RAPT_OK;
+            for (int64_t ith = 0; ith < 2; ith++) wrong += rapt_rope_run_share(&a, ith, 2) != RAPT_OK;
             wrong += !same_tensor(&p.new_rows[0], &want);
-            free(want.memory), free_tensors(numbers, 2), free_tensors(cache, 2), free_tensors(factors, 2);
+            free(want.memory), free_tensors(numbers, 2), free_tensors(cache, 2), free_tensors(scales, 2);
             rotated++;
         }
         free_problem(&p);
     }
-    tap_ok(wrong == 0 && rotated > turns / 5, "rotary tables of f32, f16 and bf16: %d caches and their keys, %d wrong", rotated,
+    tap_ok(wrong == 0 && rotated > turns / 5, "rope tables of f32, f16 and bf16: %d caches and their keys, %d wrong", rotated,
            wrong);
 }
 
@@ -1043,23 +1042,23 @@ static void table_of_frequencies(void) {
     rapt_rope_args_init(&a);
     rapt_rope_frequencies(10000, D, frequencies);
     a.heads = 1, a.tokens = N, a.d = D, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, N, D), a.from = a.to = pairs;
-    a.rotary.channels = D, a.rotary.frequencies = frequencies, a.rotary.amplitude = 1.1;
+    a.rope.channels = D, a.rope.frequencies = frequencies, a.rope.amplitude = 1.1;
     for (int t = 0; t < N; t++)
         for (int i = 0; i < D / 2; i++) pairs[t][i] = 1;
-    bool ok = rapt_rope(&a, 0, 1) == RAPT_OK;
+    bool ok = rapt_rope_run(&a) == RAPT_OK;
     for (int t = 0; t < N; t++)
         memcpy(numbers[0][t], pairs[t], sizeof pairs / N / 2), memcpy(numbers[1][t], pairs[t] + D / 2, sizeof pairs / N / 2);
     const int32_t start = 3;
     random_state = 21;
     for (int i = 0; i < AT * D; i++) x[0][i / D][i % D] = random_value();
     memcpy(x[1], x[0], sizeof x[0]);
-    a.tokens = AT, a.starts = &start, a.rotary.offset = 4, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, AT, D);
+    a.tokens = AT, a.starts = &start, a.rope.offset = 4, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, AT, D);
     for (int n = 0; n < 2; n++) {
         a.from = a.to = x[n];
-        if (n) a.rotary.frequencies = NULL, a.rotary_table = (rapt_rotary_table){RAPT_F32, numbers[0], numbers[1], N, 0};
-        ok = ok && rapt_rope(&a, 0, 1) == RAPT_OK;
+        if (n) a.rope.frequencies = NULL, a.rope_table = (rapt_rope_table){RAPT_F32, numbers[0], numbers[1], N, 0};
+        ok = ok && rapt_rope_run(&a) == RAPT_OK;
     }
-    tap_ok(ok && !memcmp(x[0], x[1], sizeof x[0]), "a rotary table of what frequencies give has their bits");
+    tap_ok(ok && !memcmp(x[0], x[1], sizeof x[0]), "a rope table of what frequencies give has their bits");
 }
 
 static void rope_refused(void) {
@@ -1098,7 +1097,7 @@ static void rope_refused(void) {
         rapt_rope_args_init(&a);
         for (int i = 0; i < 2 * 3 * 4; i++) memory[0][i] = memory[1][i] = (float)(i + 1);
         a.batch = 2, a.heads = 1, a.tokens = 3, a.d = 4, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, 3, 4);
-        a.from = memory[0], a.to = memory[1], a.rotary.channels = 4, a.rotary.frequencies = frequencies;
+        a.from = memory[0], a.to = memory[1], a.rope.channels = 4, a.rope.frequencies = frequencies;
         a.starts = starts, a.lengths = lengths;
         int64_t ith = 0, nth = 1;
         int at = 1;
@@ -1106,28 +1105,28 @@ static void rope_refused(void) {
         const bool no_args = n == at++;
         if (n == at++) a.from = NULL;
         if (n == at++) a.to = NULL;
-        if (n == at++) a.rotary.frequencies = NULL;
-        if (n == at++) a.size -= sizeof a - offsetof(rapt_rope_args, rotary_table) + 1;
+        if (n == at++) a.rope.frequencies = NULL;
+        if (n == at++) a.size -= sizeof a - offsetof(rapt_rope_args, rope_table) + 1;
         if (n == at++) a.batch = -1;
         if (n == at++) a.heads = 0;
         if (n == at++) a.tokens = -1;
-        if (n == at++) a.d = 0, a.rotary.channels = 0;
+        if (n == at++) a.d = 0, a.rope.channels = 0;
         if (n == at++) a.in.type = RAPT_INT8;
         if (n == at++) a.out.type = RAPT_INT8;
         if (n == at++) a.in.batch_stride = -1;
         if (n == at++) a.out.token_stride = 15;
         if (n == at++) starts[1] = -1;
         if (n == at++) lengths[0] = 4;
-        if (n == at++) a.rotary.channels = 6;
+        if (n == at++) a.rope.channels = 6;
         if (n == at++) a.token_starts = token_starts;
         if (n == at++) ith = 2, nth = 2;
         if (n == at++) nth = 0;
         if (n == at++) a.to = (char *)memory[0] + 1;
         if (n == at++) a.to = memory[0], a.out.batch_stride += 4;
-        if (n == at++) a.rotary.frequencies = (double *)(void *)memory[1], memset(memory[1], 0, sizeof memory[1]);
+        if (n == at++) a.rope.frequencies = (double *)(void *)memory[1], memset(memory[1], 0, sizeof memory[1]);
         unsigned char before[sizeof memory];
         memcpy(before, memory, sizeof memory);
-        const rapt_status got = rapt_rope(no_args ? NULL : &a, ith, nth);
+        const rapt_status got = rapt_rope_run_share(no_args ? NULL : &a, ith, nth);
         const bool same = memcmp(before, memory, sizeof memory) == 0;
         tap_ok(got == cases[n].want && same == (got != RAPT_OK), "rope: %s: %s", cases[n].what, rapt_status_string(got));
     }
@@ -1179,7 +1178,7 @@ int main(void) {
     meeting_tensors();
     page_tables();
     special_rows();
-    given_factors();
+    given_scales();
     refused();
     initialised();
     rope_problems();

@@ -14,8 +14,8 @@ except ImportError:
     sys.exit(0)
 
 import tap
-from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, AppendArgs, AppendDesc, Layout,
-                         Library, RopeArgs, Rotary, Scales)
+from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs, KvAppendDesc, Layout,
+                         Library, RopeArgs, Rope, Scales)
 from rapt_ctypes import F8_E4M3 as E4M3, F8_E5M2 as E5M2
 from tap import ok, skip
 
@@ -32,17 +32,17 @@ def append(x, kind, scales=None, channel_stride=0):
     tokens, channels = x.shape
     row = rapt.rapt_row_bytes(kind, channels)
     out = np.zeros((tokens, row), np.uint8)
-    d = library.new(AppendDesc, kv_heads=1, tokens=tokens, kv_len=tokens, d_v=channels, new_v=Layout(F32, 0, 0, 4 * channels),
+    d = library.new(KvAppendDesc, kv_heads=1, tokens=tokens, kv_len=tokens, d_v=channels, new_v=Layout(F32, 0, 0, 4 * channels),
                     v=Layout(kind, 0, 0, row))
-    a = library.new(AppendArgs, new_v=np.ascontiguousarray(x, np.float32), v=out)
+    a = library.new(KvAppendArgs, new_v=np.ascontiguousarray(x, np.float32), v=out)
     if isinstance(scales, str):
         scales = np.zeros(tokens, np.float32)
         d.v_scales, a.v_scales = Scales(1, 0, 0, 4, 0), scales
-        rapt.rapt_kv_append(d, a, 0, 1)
+        rapt.rapt_kv_append_run(d, a)
         return out, scales
     if scales is not None:
         d.v_scales, a.v_scales = Scales(1, 0, 0, 0, channel_stride), scales
-    rapt.rapt_kv_append(d, a, 0, 1)
+    rapt.rapt_kv_append_run(d, a)
     return out
 
 
@@ -59,8 +59,8 @@ def rope(x, positions, frequencies, interleaved, amplitude=1.0):
     frequencies = np.ascontiguousarray(frequencies, np.float64)
     a = library.new(RopeArgs, heads=heads, tokens=tokens, d=d, in_=layout, out=layout, from_=np.ascontiguousarray(x, np.float32),
                     to=out, positions=positions.astype(np.int32),
-                    rotary=Rotary(2 * len(frequencies), interleaved, frequencies, amplitude, 0))
-    rapt.rapt_rope(a, 0, 1)
+                    rope=Rope(2 * len(frequencies), interleaved, frequencies, amplitude, 0))
+    rapt.rapt_rope_run(a)
     return out
 
 

@@ -176,16 +176,16 @@ static const char *const kinds[] = {"few queries", "many queries", "integers", "
                                     "pages",       "unmerged",     "ragged"};
 static const char *const reasons[] = {"kv_len 0", "lengths of 0", "batch 0", "q_len 0"};
 
-/* Factors of no kind, of tokens, of channels, of the whole tensor. */
-static rapt_scales factors(int which, int64_t heads, int64_t tokens, int64_t channels) {
+/* Scales of no kind, of tokens, of channels, of the whole tensor. */
+static rapt_scales scales_of_kind(int which, int64_t heads, int64_t tokens, int64_t channels) {
     return which == 0   ? (rapt_scales){0}
            : which == 1 ? (rapt_scales){1, heads * tokens * 4, tokens * 4, 4, 0}
            : which == 2 ? (rapt_scales){1, heads * channels * 4, channels * 4, 0, 4}
                         : (rapt_scales){1, 0, 0, 0, 0};
 }
 
-/* All pointers of K, V and factors are null, or there: a status, and where it is OK, results of 0. */
-static void test_nothing(int kind, int reason, int k_factors, int v_factors, bool null) {
+/* All pointers of K, V and scales are null, or there: a status, and where it is OK, results of 0. */
+static void test_nothing(int kind, int reason, int k_scales, int v_scales, bool null) {
     enum { BATCH = 2, HEADS = 2, KEYS = 3, D = 4, MOST = 40 };
     static _Alignas(64) unsigned char workspace[1 << 20];
     static float q[BATCH * HEADS * MOST * D], o[BATCH * HEADS * MOST * D], lse[BATCH * HEADS * MOST],
@@ -203,7 +203,7 @@ static void test_nothing(int kind, int reason, int k_factors, int v_factors, boo
     d.q = d.o = rapt_layout_bhsd(RAPT_F32, HEADS, queries, D);
     d.k = d.v = rapt_layout_bhsd(integers ? RAPT_INT8 : RAPT_F32, HEADS, keys, D);
     d.lse = rapt_layout_bhsd(RAPT_F32, HEADS, queries, 1);
-    d.k_scales = factors(k_factors, HEADS, keys, D), d.v_scales = factors(v_factors, HEADS, keys, D);
+    d.k_scales = scales_of_kind(k_scales, HEADS, keys, D), d.v_scales = scales_of_kind(v_scales, HEADS, keys, D);
     d.arith = integers ? RAPT_INT8_DOT : RAPT_EXACT;
     if (kind == 4) d.page_size = KEYS, d.pages = BATCH, d.table = (rapt_layout){RAPT_I32, 4, 0, 0};
     if (kind == 5) d.unmerged = 1, d.states = rapt_layout_bhsd(RAPT_F32, HEADS, queries, (int64_t)RAPT_STATE_FLOATS(D));
@@ -216,7 +216,7 @@ static void test_nothing(int kind, int reason, int k_factors, int v_factors, boo
     a.kv_lengths = reason == 1 ? lengths : NULL, a.table = kind == 4 ? table : NULL;
     if (!null) {
         a.k = a.v = integers ? (const void *)bytes : rows;
-        a.k_scales = k_factors ? scales : NULL, a.v_scales = v_factors ? scales : NULL;
+        a.k_scales = k_scales ? scales : NULL, a.v_scales = v_scales ? scales : NULL;
     }
     for (int i = 0; i < BATCH * HEADS * MOST; i++) lse[i] = NAN;
     if (status == RAPT_OK) status = rapt_run(&plan, &a);
@@ -225,7 +225,7 @@ static void test_nothing(int kind, int reason, int k_factors, int v_factors, boo
     for (int64_t i = 0; i < d.batch * HEADS * queries && status == RAPT_OK && kind < 5; i++)
         right = right && lse[i] == -INFINITY && o[i * D] == 0.0f && o[i * D + D - 1] == 0.0f;
     if (needed > sizeof workspace || !right)
-        failures++, printf("# %s, %s, factors of K %d, of V %d, %s: %s\n", kinds[kind], reasons[reason], k_factors, v_factors,
+        failures++, printf("# %s, %s, scales of K %d, of V %d, %s: %s\n", kinds[kind], reasons[reason], k_scales, v_scales,
                            null ? "null" : "there", rapt_status_string(status));
 }
 
@@ -233,7 +233,7 @@ static void test_nothings(void) {
     for (int reason = 0; reason < 4; reason++) {
         failures = checks = 0;
         for (int i = 0; i < 7 * 4 * 4 * 2; i++) test_nothing(i / 32, reason, i / 8 % 4, i / 2 % 4, i % 2);
-        tap_ok(!failures, "%s: a status, and rows of 0, with any factors, null or there (%d calls)", reasons[reason], checks);
+        tap_ok(!failures, "%s: a status, and rows of 0, with any scales, null or there (%d calls)", reasons[reason], checks);
     }
 }
 
@@ -249,10 +249,10 @@ enum { LAYER_KEYS = 1100, LAYER_WIDTH = 2 };
 /* One query, keys from a Y of their own, weights and a mask. */
 static struct {
     rapt_desc of;
-    rapt_layer_desc d;
+    rapt_mha_desc d;
     rapt_args rest;
-    rapt_layer_args a;
-    rapt_layer_plan plan;
+    rapt_mha_args a;
+    rapt_mha_plan plan;
     float x[LAYER_WIDTH], y[LAYER_KEYS * LAYER_WIDTH], out[LAYER_WIDTH], w[LAYER_WIDTH * LAYER_WIDTH];
     float memory[LAYER_KEYS + LAYER_KEYS / 4 + 1], before[LAYER_KEYS + LAYER_KEYS / 4 + 1]; /* weights, then the mask */
     _Alignas(64) unsigned char workspace[1 << 20];
@@ -260,9 +260,9 @@ static struct {
 
 static rapt_status describe_layer(int64_t keys) {
     rapt_desc *of = &layer.of;
-    rapt_layer_desc *d = &layer.d;
-    rapt_layer_args *a = &layer.a;
-    rapt_desc_init(of), rapt_layer_desc_init(d), rapt_args_init(&layer.rest), rapt_layer_args_init(a);
+    rapt_mha_desc *d = &layer.d;
+    rapt_mha_args *a = &layer.a;
+    rapt_desc_init(of), rapt_mha_desc_init(d), rapt_args_init(&layer.rest), rapt_mha_args_init(a);
     of->heads = of->kv_heads = of->q_len = 1, of->d_k = of->d_v = LAYER_WIDTH;
     of->mask = rapt_layout_bhsd(RAPT_BOOL, 1, 1, keys);
     d->attention = of, d->x_width = LAYER_WIDTH, d->keys = keys;
@@ -270,7 +270,7 @@ static rapt_status describe_layer(int64_t keys) {
     d->weights = rapt_layout_bhsd(RAPT_F32, 1, 1, keys);
     a->attention = &layer.rest, a->x = layer.x, a->y = layer.y, a->out = layer.out, a->wq = a->wk = a->wv = a->wo = layer.w;
     a->workspace = layer.workspace, a->workspace_bytes = sizeof layer.workspace;
-    return rapt_layer_plan_init(&layer.plan, d);
+    return rapt_mha_plan_init(&layer.plan, d);
 }
 
 static void test_layer(void) {
@@ -279,8 +279,8 @@ static void test_layer(void) {
         memset(layer.memory, 1, sizeof layer.memory), memset(layer.out, 1, sizeof layer.out);
         memcpy(layer.before, layer.memory, sizeof layer.memory);
         layer.a.weights = layer.memory, layer.rest.mask = (char *)&layer.memory[LAYER_KEYS] - shared;
-        rapt_status run = rapt_layer_run(&layer.plan, &layer.a),
-                    parallel = rapt_layer_run_parallel(&layer.plan, &layer.a, 2, serial, NULL);
+        rapt_status run = rapt_mha_run(&layer.plan, &layer.a),
+                    parallel = rapt_mha_run_parallel(&layer.plan, &layer.a, 2, serial, NULL);
         bool untouched =
             !memcmp(layer.memory, layer.before, sizeof layer.memory) && !memcmp(layer.out, layer.before, sizeof layer.out);
         tap_ok(status == RAPT_OK && run == (shared ? RAPT_ERR_OVERLAP : RAPT_OK) && parallel == run && untouched == shared,
@@ -288,30 +288,30 @@ static void test_layer(void) {
                shared ? "meets the last part: nothing is written" : "lies behind them", rapt_status_string(run));
     }
     rapt_status status = describe_layer(0);
-    if (status == RAPT_OK) status = rapt_layer_run(&layer.plan, &layer.a);
+    if (status == RAPT_OK) status = rapt_mha_run(&layer.plan, &layer.a);
     tap_ok(status == RAPT_OK, "a layer's weights of no keys, dense: %s", rapt_status_string(status));
 
     /* What a cache alone can have. */
     describe_layer(2);
     layer.of.page_size = 1, layer.of.pages = RAPT_MAX_LENGTH, layer.of.table.type = RAPT_I32;
-    expect(rapt_layer_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but pages");
+    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but pages");
     describe_layer(2);
     layer.of.k_scales.present = 1;
-    expect(rapt_layer_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but factors of K");
+    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but scales of K");
     describe_layer(2);
     layer.of.v_scales.present = 1;
-    expect(rapt_layer_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but factors of V");
+    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but scales of V");
 
     /* A table of positions whose product with its width would not fit. */
     const int64_t positions[] = {INT64_MAX, INT64_MIN, -1, (int64_t)RAPT_MAX_LENGTH + 1, 0, 1};
     const rapt_status wanted[] = {RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_TABLE, RAPT_OK};
     describe_layer(1);
     layer.d.position_table = 1, layer.d.weights.type = (rapt_type)0, layer.of.mask.type = (rapt_type)0;
-    expect(rapt_layer_plan_init(&layer.plan, &layer.d), RAPT_OK, "a layer with a table of positions");
+    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_OK, "a layer with a table of positions");
     for (int i = 0; i < 6; i++) {
         snprintf(text, sizeof text, "a layer: table_positions = %lld", (long long)positions[i]);
         layer.a.position_table = layer.memory, layer.a.table_positions = positions[i];
-        expect(rapt_layer_run(&layer.plan, &layer.a), wanted[i], text);
+        expect(rapt_mha_run(&layer.plan, &layer.a), wanted[i], text);
     }
 
     /* Tokens of no entry alone, in a tensor of one: its strides may be any. */
@@ -319,8 +319,8 @@ static void test_layer(void) {
     describe_layer(1);
     layer.d.y.type = layer.d.weights.type = layer.of.mask.type = (rapt_type)0, layer.of.q_starts = starts;
     layer.d.x.token_stride = layer.d.out.token_stride = INT64_MAX, layer.a.y = NULL;
-    status = rapt_layer_plan_init(&layer.plan, &layer.d);
-    if (status == RAPT_OK) status = rapt_layer_run(&layer.plan, &layer.a);
+    status = rapt_mha_plan_init(&layer.plan, &layer.d);
+    if (status == RAPT_OK) status = rapt_mha_run(&layer.plan, &layer.a);
     expect(status, RAPT_OK, "a layer: a token that belongs to no entry, any strides");
 }
 
@@ -356,7 +356,7 @@ static void test_states(void) {
     a.o = o;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const rapt_states source = {memory, 0, 0, cases[i].token_stride, cases[i].state_stride, cases[i].chunks};
-        expect(rapt_merge_states(&plan, &a, &source, 1, 0, 1), cases[i].status, cases[i].what);
+        expect(rapt_merge_states_run(&plan, &a, &source, 1), cases[i].status, cases[i].what);
     }
 }
 
@@ -377,17 +377,17 @@ static void test_sizes(void) {
     expect(rapt_quantise_weights(3, 1, RAPT_F32, INT64_MAX, memory, (int8_t *)memory, memory), RAPT_ERR_STRIDE,
            "rapt_quantise_weights: row_stride = INT64_MAX");
 
-    rapt_copy_desc copy;
-    rapt_copy_args copied;
-    rapt_copy_desc_init(&copy), rapt_copy_args_init(&copied);
+    rapt_kv_copy_desc copy;
+    rapt_kv_copy_args copied;
+    rapt_kv_copy_desc_init(&copy), rapt_kv_copy_args_init(&copied);
     copy.kv_heads = copy.tokens = copy.d_k = 1, copy.k.type = RAPT_F32, copied.k = memory;
     copied.ranges = (const rapt_kv_range *)(const void *)doubles;
     copied.count = INT64_MAX;
-    rapt_status status = rapt_kv_copy(&copy, &copied, 0, 1);
-    tap_ok(status == RAPT_ERR_SHAPE || status == RAPT_ERR_STRIDE, "rapt_kv_copy: count = INT64_MAX: %s",
+    rapt_status status = rapt_kv_copy_run(&copy, &copied);
+    tap_ok(status == RAPT_ERR_SHAPE || status == RAPT_ERR_STRIDE, "rapt_kv_copy_run_share: count = INT64_MAX: %s",
            rapt_status_string(status));
     copied.count = -1;
-    expect(rapt_kv_copy(&copy, &copied, 0, 1), RAPT_ERR_SHAPE, "rapt_kv_copy: count = -1");
+    expect(rapt_kv_copy_run(&copy, &copied), RAPT_ERR_SHAPE, "rapt_kv_copy_run_share: count = -1");
 }
 
 /* ---- Rows in gaps -------------------------------------------------------------------------------------------------------- */
@@ -401,9 +401,9 @@ static void test_gaps(void) {
     int wrong = 0, beside = 0, meeting = 0;
 #define BELOW(n) ((int64_t)((random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407)) >> 33) % (n))
     for (int round = 0; round < ROUNDS; round++) {
-        rapt_copy_desc d;
-        rapt_copy_args a;
-        rapt_copy_desc_init(&d), rapt_copy_args_init(&a);
+        rapt_kv_copy_desc d;
+        rapt_kv_copy_args a;
+        rapt_kv_copy_desc_init(&d), rapt_kv_copy_args_init(&a);
         d.entries = 1 + BELOW(3), d.kv_heads = 1 + BELOW(3), d.tokens = 1 + BELOW(4), d.d_k = 1 + BELOW(6), d.d_v = 1 + BELOW(6);
         /* In any order of the dimensions, each stride as large as what lies within it, or a little larger. */
         const int64_t lengths[3] = {d.entries, d.kv_heads, d.tokens}, most = d.d_k > d.d_v ? d.d_k : d.d_v;
@@ -427,7 +427,7 @@ static void test_gaps(void) {
                     owner[at] = 1;
                 }
         a.k = cache + MIDDLE, a.v = cache + MIDDLE + distance, a.ranges = &range;
-        rapt_status status = rapt_copy_explain(&d, &a, text, sizeof text);
+        rapt_status status = rapt_kv_copy_explain(&d, &a, text, sizeof text);
         meeting += meet;
         beside += !meet && distance < span && -distance < span;
         wrong += status != (meet ? RAPT_ERR_OVERLAP : RAPT_OK);

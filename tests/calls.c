@@ -14,10 +14,10 @@ static struct {
     rapt_desc desc;
     rapt_args args;
     rapt_plan *plan;
-    rapt_append_desc append_desc;
-    rapt_append_args append_args;
-    rapt_copy_desc copy_desc;
-    rapt_copy_args copy_args;
+    rapt_kv_append_desc append_desc;
+    rapt_kv_append_args append_args;
+    rapt_kv_copy_desc copy_desc;
+    rapt_kv_copy_args copy_args;
     rapt_rope_args rope_args;
     rapt_decode_desc decode_desc;
     rapt_decode_args decode_args;
@@ -26,9 +26,9 @@ static struct {
     rapt_linear_args linear_args;
     rapt_linear_plan *linear_plan;
     rapt_norm_args norm_args;
-    rapt_layer_desc layer_desc;
-    rapt_layer_args layer_args;
-    rapt_layer_plan *layer_plan;
+    rapt_mha_desc layer_desc;
+    rapt_mha_args layer_args;
+    rapt_mha_plan *layer_plan;
     const rapt_states *sources;
     const float *const *o, *const *lse;
     float *o_out, *lse_out, *scales, *table;
@@ -97,15 +97,15 @@ static void add_unused(const char *name, int64_t *number) {
         OF(rapt_desc),                                                                                                           \
         OF(rapt_args),                                                                                                           \
         OF(rapt_states),                                                                                                         \
-        OF(rapt_rotary),                                                                                                         \
-        OF(rapt_rotary_table),                                                                                                   \
-        OF(rapt_append_args),                                                                                                    \
-        OF(rapt_copy_args),                                                                                                      \
+        OF(rapt_rope),                                                                                                           \
+        OF(rapt_rope_table),                                                                                                     \
+        OF(rapt_kv_append_args),                                                                                                 \
+        OF(rapt_kv_copy_args),                                                                                                   \
         OF(rapt_rope_args),                                                                                                      \
         OF(rapt_decode_args),                                                                                                    \
         OF(rapt_linear_args),                                                                                                    \
         OF(rapt_norm_args),                                                                                                      \
-        OF(rapt_layer_args))
+        OF(rapt_mha_args))
 #define FIELD(object, member) OWNER(object), #member, &(object)->member
 
 /* Strides of a tensor, dense but for odd gaps; the bytes from its first to its last. A length of -n: n times the same. Those of
@@ -156,9 +156,9 @@ static void *add_rows(const char *owner, const char *field, void *slot, rapt_lay
     return add_tensor(owner, field, slot, l, type, batch, 1, tokens, channels, written);
 }
 
-/* Factors of K or V: of tokens, or of channels. */
-static void add_factors(const char *owner, const char *field, void *slot, rapt_scales *l, int64_t batch, int64_t heads,
-                        int64_t tokens, int64_t channels, bool written) {
+/* Scales of K or V: of tokens, or of channels. */
+static void add_scales(const char *owner, const char *field, void *slot, rapt_scales *l, int64_t batch, int64_t heads,
+                       int64_t tokens, int64_t channels, bool written) {
     const int64_t lengths[] = {batch, heads, channels ? channels : tokens};
     int64_t *const strides[] = {&l->batch_stride, &l->head_stride, channels ? &l->channel_stride : &l->token_stride};
     l->present = 1;
@@ -178,20 +178,20 @@ static int32_t *add_integers(const char *owner, const char *field, void *slot, i
     return values;
 }
 
-static void add_frequencies(rapt_rotary *rotary, int64_t channels, bool table) {
+static void add_frequencies(rapt_rope *rope, int64_t channels, bool table) {
     const char *before = prefix;
-    rotary->channels = channels;
+    rope->channels = channels;
     if (table) return;
-    prefix = "rotary.";
-    double *f = (double *)(void *)add_pointer(FIELD(rotary, frequencies), (size_t)channels / 2 * 8, 8, false)->content;
+    prefix = "rope.";
+    double *f = (double *)(void *)add_pointer(FIELD(rope, frequencies), (size_t)channels / 2 * 8, 8, false)->content;
     for (int64_t i = 0; i < channels / 2; i++) f[i] = 1.0 / (double)(i + 1);
     prefix = before;
 }
 
-static void add_rotary_table(rapt_rotary_table *t, int64_t channels, int64_t positions) {
+static void add_rotary_table(rapt_rope_table *t, int64_t channels, int64_t positions) {
     const char *before = prefix;
-    prefix = "rotary_table.";
-    *t = (rapt_rotary_table){.type = RAPT_F16, .positions = positions, .row_stride = channels / 2 * 2 + 3};
+    prefix = "rope_table.";
+    *t = (rapt_rope_table){.type = RAPT_F16, .positions = positions, .row_stride = channels / 2 * 2 + 3};
     size_t bytes = (size_t)((positions - 1) * t->row_stride + channels / 2 * 2);
     fill(RAPT_F16, add_pointer(FIELD(t, c), bytes, 1, false)->content, bytes);
     fill(RAPT_F16, add_pointer(FIELD(t, s), bytes, 1, false)->content, bytes);
@@ -250,6 +250,15 @@ static rapt_status each_phase(rapt_status (*share)(int64_t ith, int64_t nth), in
         rapt_status status = query(plan, &info);                                                                                 \
         return status == RAPT_OK ? each_phase(name##_share, nth, info.phases) : status;                                          \
     }
+#define ONE_PHASE(name, prefix, ...)                                                                                             \
+    ALONE(name, prefix##_run(__VA_ARGS__))                                                                                       \
+    ALONE(name##_parallel, prefix##_run_parallel(__VA_ARGS__, nth, serial, NULL))                                                \
+    static rapt_status name##_of_thread(int64_t ith, int64_t nth) { return prefix##_run_share(__VA_ARGS__, ith, nth); }          \
+    ALONE(name##_share, each_thread(name##_of_thread, nth))
+#define WAYS(name, prefix)                                                                                                       \
+    {                                                                                                                            \
+        {prefix "_run", 1, name}, {prefix "_run_parallel", 2, name##_parallel}, { prefix "_run_share", 2, name##_share }         \
+    }
 #define EXPLAINED(name, ...)                                                                                                     \
     static rapt_status explain_##name(int64_t nth, char *text, size_t bytes) { return (void)nth, __VA_ARGS__; }
 #define PLANNED(name, explain, init, plan, desc)                                                                                 \
@@ -270,7 +279,7 @@ enum {
     ONE_KEY = 1 << 6, /* one column */
     ALIBI = 1 << 7,
     SINKS = 1 << 8,
-    BY_TOKEN = 1 << 9, /* factors */
+    BY_TOKEN = 1 << 9, /* scales */
     BY_CHANNEL = 1 << 10,
     LENGTHS = 1 << 11,
     PREFIXES = 1 << 12,
@@ -313,7 +322,7 @@ static int64_t key_tokens(const call *c) {
 static int64_t query_batch(const call *c) { return c->features & RAGGED ? c->batch > 0 : c->batch; }
 static int64_t query_tokens(const call *c) { return c->features & RAGGED ? 2 + c->batch * c->queries : c->queries; }
 
-/* Tensors of queries, and of keys; their factors. */
+/* Tensors of queries, and of keys; their scales. */
 static void add_queries(const call *c, const char *owner, const char *field, void *slot, rapt_layout *l, rapt_type type,
                         int64_t heads, int64_t channels, bool written) {
     add_tensor(owner, field, slot, l, type, query_batch(c), heads, query_tokens(c), channels, written);
@@ -322,11 +331,11 @@ static void add_keys(const call *c, const char *owner, const char *field, void *
                      int64_t channels, bool written) {
     add_tensor(owner, field, slot, l, type, key_batch(c), c->kv_heads, key_tokens(c), channels, written);
 }
-static void add_token_factors(const call *c, const char *owner, const char *field, void *slot, rapt_scales *l, bool written) {
-    add_factors(owner, field, slot, l, key_batch(c), c->kv_heads, key_tokens(c), 0, written);
+static void add_token_scales(const call *c, const char *owner, const char *field, void *slot, rapt_scales *l, bool written) {
+    add_scales(owner, field, slot, l, key_batch(c), c->kv_heads, key_tokens(c), 0, written);
 }
-static void add_channel_factors(const call *c, const char *owner, const char *field, void *slot, rapt_scales *l) {
-    add_factors(owner, field, slot, l, c->batch, c->kv_heads, 0, c->d, false);
+static void add_channel_scales(const call *c, const char *owner, const char *field, void *slot, rapt_scales *l) {
+    add_scales(owner, field, slot, l, c->batch, c->kv_heads, 0, c->d, false);
 }
 
 /* Pages in order of their numbers backwards, none of them twice. */
@@ -343,7 +352,7 @@ static void add_page_table(const call *c, const char *owner, const char *field, 
                 }
 }
 
-/* All that is neither Q, K, V, O nor factors nor workspace. */
+/* All that is neither Q, K, V, O nor scales nor workspace. */
 static void add_features(const call *c, rapt_desc *d, rapt_args *a) {
     const unsigned f = c->features;
     const int64_t first = f & PART ? RAPT_CHUNK_KEYS : 0, keys = first + c->keys, offset = f & OFFSETS ? 2 : 0;
@@ -355,8 +364,9 @@ static void add_features(const call *c, rapt_desc *d, rapt_args *a) {
         add_tensor(FIELD(a, mask), &d->mask, f & BITS ? RAPT_BIT : RAPT_BOOL, c->batch, f & BITS ? c->heads : -c->heads,
                    c->queries, columns, false);
     if (f & MAP) {
-        d->map_queries = 2, d->map_keys = 64;
-        add_tensor(FIELD(a, map), &d->map, RAPT_BOOL, -c->batch, c->heads, (c->queries + 1) / 2, (keys + 63) / 64, false);
+        d->block_mask_queries = 2, d->block_mask_keys = 64;
+        add_tensor(FIELD(a, block_mask), &d->block_mask, RAPT_BOOL, -c->batch, c->heads, (c->queries + 1) / 2, (keys + 63) / 64,
+                   false);
     }
     if (f & BIAS)
         add_tensor(FIELD(a, bias), &d->bias, f & BITS ? RAPT_F16 : RAPT_F32, c->batch, c->heads, c->queries, columns, false);
@@ -408,10 +418,10 @@ static void describe_attention(const call *c) {
     add_queries(c, FIELD(a, q), &d->q, f & BITS ? RAPT_F16 : RAPT_F32, c->heads, c->d, false);
     add_keys(c, FIELD(a, k), &d->k, type, c->d, false);
     add_keys(c, FIELD(a, v), &d->v, type, c->d, false);
-    if (f & BY_TOKEN) add_token_factors(c, FIELD(a, k_scales), &d->k_scales, false);
-    if (f & BY_CHANNEL) add_channel_factors(c, FIELD(a, k_scales), &d->k_scales);
-    if (f & BY_TOKEN) add_token_factors(c, FIELD(a, v_scales), &d->v_scales, false);
-    if (f & BY_CHANNEL) add_channel_factors(c, FIELD(a, v_scales), &d->v_scales);
+    if (f & BY_TOKEN) add_token_scales(c, FIELD(a, k_scales), &d->k_scales, false);
+    if (f & BY_CHANNEL) add_channel_scales(c, FIELD(a, k_scales), &d->k_scales);
+    if (f & BY_TOKEN) add_token_scales(c, FIELD(a, v_scales), &d->v_scales, false);
+    if (f & BY_CHANNEL) add_channel_scales(c, FIELD(a, v_scales), &d->v_scales);
     if (f & INTEGERS) d->arith = RAPT_INT8_DOT;
     if (f & PART) {
         const int64_t lengths[] = {query_batch(c), c->heads, query_tokens(c), (c->keys + RAPT_CHUNK_KEYS - 1) / RAPT_CHUNK_KEYS};
@@ -472,10 +482,11 @@ static void describe_merge_states(const call *c) {
     add_queries(c, FIELD(a, o), &d->o, RAPT_F16, c->heads, c->d, true);
     add_queries(c, FIELD(a, lse), &d->lse, RAPT_F32, c->heads, 1, true);
     add_tensor(FIELD(a, sinks), &d->sinks, RAPT_BF16, c->batch, c->heads, 1, 1, false);
-    add_channel_factors(c, FIELD(a, v_scales), &d->v_scales);
+    add_channel_scales(c, FIELD(a, v_scales), &d->v_scales);
     if (c->features & RAGGED) add_integers(FIELD(d, q_starts), c->batch + 1, 1, c->queries);
     rapt_states *sources =
-        (rapt_states *)(void *)add_pointer("rapt_merge_states", "sources", &s.sources, 2 * sizeof *sources, 8, false)->content;
+        (rapt_states *)(void *)add_pointer("rapt_merge_states_run_share", "sources", &s.sources, 2 * sizeof *sources, 8, false)
+            ->content;
     for (int i = 0; i < 2; i++) {
         rapt_states *of = &sources[i];
         const int64_t lengths[] = {query_batch(c), c->heads, query_tokens(c), of->chunks = 1 + i};
@@ -489,12 +500,9 @@ static void describe_merge_states(const call *c) {
 }
 
 EXPLAINED(merge_states, rapt_merge_states_explain(s.plan, &s.args, s.sources, 2, text, bytes))
-SHARED(merge_states, rapt_merge_states(s.plan, &s.args, s.sources, 2, ith, nth))
-static const api merging_states = {describe_merge_states,
-                                   make_plan,
-                                   "rapt_merge_states_explain",
-                                   explain_merge_states,
-                                   {{"rapt_merge_states", 2, merge_states}}};
+ONE_PHASE(merge_states, rapt_merge_states, s.plan, &s.args, s.sources, 2)
+static const api merging_states = {describe_merge_states, make_plan, "rapt_merge_states_explain", explain_merge_states,
+                                   WAYS(merge_states, "rapt_merge_states")};
 
 static void describe_merge(const call *c) {
     s.rows = c->queries, s.out = c->d;
@@ -516,17 +524,17 @@ static const api merging = {describe_merge, NULL, "rapt_merge_explain", explain_
 
 /* ---- Caches -------------------------------------------------------------------------------------------------------------- */
 
-/* K of f32 with factors of channels, V of int8 with factors that are found. */
+/* K of f32 with scales of channels, V of int8 with scales that are found. */
 static void describe_append(const call *c) {
-    rapt_append_desc *d = &s.append_desc;
-    rapt_append_args *a = &s.append_args;
+    rapt_kv_append_desc *d = &s.append_desc;
+    rapt_kv_append_args *a = &s.append_args;
     const unsigned f = c->features;
-    rapt_append_desc_init(d), rapt_append_args_init(a);
+    rapt_kv_append_desc_init(d), rapt_kv_append_args_init(a);
     d->batch = c->batch, d->kv_heads = c->kv_heads, d->tokens = query_tokens(c), d->kv_len = c->keys, d->d_k = d->d_v = c->d;
     add_keys(c, FIELD(a, k), &d->k, RAPT_F32, c->d, true);
     add_keys(c, FIELD(a, v), &d->v, RAPT_INT8, c->d, true);
-    add_channel_factors(c, FIELD(a, k_scales), &d->k_scales);
-    add_token_factors(c, FIELD(a, v_scales), &d->v_scales, true);
+    add_channel_scales(c, FIELD(a, k_scales), &d->k_scales);
+    add_token_scales(c, FIELD(a, v_scales), &d->v_scales, true);
     add_queries(c, FIELD(a, new_k), &d->new_k, RAPT_F32, c->kv_heads, c->d, false);
     add_queries(c, FIELD(a, new_v), &d->new_v, RAPT_F16, c->kv_heads, c->d, false);
     add_integers(FIELD(a, starts), c->batch, c->keys - c->queries, -1);
@@ -539,40 +547,40 @@ static void describe_append(const call *c) {
         add_page_table(c, FIELD(a, table), &d->table, -1);
     }
     if (f & CSR) add_integers(FIELD(a, table_starts), c->batch + 1, 1, entry_pages(c));
-    add_frequencies(&d->rotary, c->d, f & TABLE);
-    if (f & TABLE) add_rotary_table(&a->rotary_table, c->d, 3 + query_batch(c) * query_tokens(c));
+    add_frequencies(&d->rope, c->d, f & TABLE);
+    if (f & TABLE) add_rotary_table(&a->rope_table, c->d, 3 + query_batch(c) * query_tokens(c));
 }
 
-EXPLAINED(append, rapt_append_explain(&s.append_desc, &s.append_args, text, bytes))
-SHARED(append, rapt_kv_append(&s.append_desc, &s.append_args, ith, nth))
-static const api appending = {describe_append, NULL, "rapt_append_explain", explain_append, {{"rapt_kv_append", 2, append}}};
+EXPLAINED(append, rapt_kv_append_explain(&s.append_desc, &s.append_args, text, bytes))
+ONE_PHASE(append, rapt_kv_append, &s.append_desc, &s.append_args)
+static const api appending = {describe_append, NULL, "rapt_kv_append_explain", explain_append, WAYS(append, "rapt_kv_append")};
 
 /* CROSS: from another cache. */
 static void describe_copy(const call *c) {
-    rapt_copy_desc *d = &s.copy_desc;
-    rapt_copy_args *a = &s.copy_args;
-    rapt_copy_desc_init(d), rapt_copy_args_init(a);
+    rapt_kv_copy_desc *d = &s.copy_desc;
+    rapt_kv_copy_args *a = &s.copy_args;
+    rapt_kv_copy_desc_init(d), rapt_kv_copy_args_init(a);
     d->entries = c->batch, d->kv_heads = c->kv_heads, d->tokens = c->keys, d->d_k = c->d, d->d_v = c->d;
     const bool other = c->features & CROSS;
     for (int from = other; from >= 0; from--) { /* both have the same layout; its unused strides are noted once */
         now.unused_count = 0;
-        add_tensor("rapt_copy_args", from ? "from_k" : "k", from ? (void *)&a->from_k : &a->k, &d->k, RAPT_INT8, c->batch,
+        add_tensor("rapt_kv_copy_args", from ? "from_k" : "k", from ? (void *)&a->from_k : &a->k, &d->k, RAPT_INT8, c->batch,
                    c->kv_heads, c->keys, c->d, !from);
-        add_tensor("rapt_copy_args", from ? "from_v" : "v", from ? (void *)&a->from_v : &a->v, &d->v, RAPT_F16, c->batch,
+        add_tensor("rapt_kv_copy_args", from ? "from_v" : "v", from ? (void *)&a->from_v : &a->v, &d->v, RAPT_F16, c->batch,
                    c->kv_heads, c->keys, c->d, !from);
-        add_factors("rapt_copy_args", from ? "from_k_scales" : "k_scales", from ? (void *)&a->from_k_scales : &a->k_scales,
-                    &d->k_scales, c->batch, c->kv_heads, c->keys, 0, !from);
-        add_factors("rapt_copy_args", from ? "from_v_scales" : "v_scales", from ? (void *)&a->from_v_scales : &a->v_scales,
-                    &d->v_scales, c->batch, c->kv_heads, c->keys, 0, !from);
+        add_scales("rapt_kv_copy_args", from ? "from_k_scales" : "k_scales", from ? (void *)&a->from_k_scales : &a->k_scales,
+                   &d->k_scales, c->batch, c->kv_heads, c->keys, 0, !from);
+        add_scales("rapt_kv_copy_args", from ? "from_v_scales" : "v_scales", from ? (void *)&a->from_v_scales : &a->v_scales,
+                   &d->v_scales, c->batch, c->kv_heads, c->keys, 0, !from);
     }
     const rapt_kv_range ranges[] = {{0, 0, (int32_t)c->batch - 1, 1, (int32_t)c->keys - 1}, {0, 1, 0, 0, (int32_t)c->keys - 1}};
     memcpy(add_pointer(FIELD(a, ranges), sizeof ranges, 4, false)->content, ranges, sizeof ranges);
     a->count = 2;
 }
 
-EXPLAINED(copy, rapt_copy_explain(&s.copy_desc, &s.copy_args, text, bytes))
-SHARED(copy, rapt_kv_copy(&s.copy_desc, &s.copy_args, ith, nth))
-static const api copying = {describe_copy, NULL, "rapt_copy_explain", explain_copy, {{"rapt_kv_copy", 2, copy}}};
+EXPLAINED(copy, rapt_kv_copy_explain(&s.copy_desc, &s.copy_args, text, bytes))
+ONE_PHASE(copy, rapt_kv_copy, &s.copy_desc, &s.copy_args)
+static const api copying = {describe_copy, NULL, "rapt_kv_copy_explain", explain_copy, WAYS(copy, "rapt_kv_copy")};
 
 static void describe_rope(const call *c) {
     rapt_rope_args *a = &s.rope_args;
@@ -586,13 +594,13 @@ static void describe_rope(const call *c) {
     if (f & RAGGED) add_integers(FIELD(a, token_starts), c->batch + 1, 1, c->queries);
     else add_integers(FIELD(a, lengths), c->batch, c->queries, c->queries > 2 ? -1 : 0);
     if (!(f & PLAIN)) add_integers(FIELD(a, positions), query_batch(c) * query_tokens(c), 3, 1);
-    add_frequencies(&a->rotary, c->d, f & TABLE);
-    if (f & TABLE) add_rotary_table(&a->rotary_table, c->d, 3 + query_batch(c) * query_tokens(c));
+    add_frequencies(&a->rope, c->d, f & TABLE);
+    if (f & TABLE) add_rotary_table(&a->rope_table, c->d, 3 + query_batch(c) * query_tokens(c));
 }
 
 EXPLAINED(rope, rapt_rope_explain(&s.rope_args, text, bytes))
-SHARED(rope, rapt_rope(&s.rope_args, ith, nth))
-static const api rotating = {describe_rope, NULL, "rapt_rope_explain", explain_rope, {{"rapt_rope", 2, rope}}};
+ONE_PHASE(rope, rapt_rope, &s.rope_args)
+static const api rotating = {describe_rope, NULL, "rapt_rope_explain", explain_rope, WAYS(rope, "rapt_rope")};
 
 /* ---- The step of a decoder ----------------------------------------------------------------------------------------------- */
 
@@ -612,16 +620,16 @@ static void describe_decode(const call *c) {
     add_keys(c, FIELD(da, k), &d->k, type, c->d, true);
     add_keys(c, FIELD(da, v), &d->v, type, c->d, values);
     if (f & BY_TOKEN) {
-        add_token_factors(c, FIELD(da, k_scales), &d->k_scales, true);
-        add_token_factors(c, FIELD(da, v_scales), &d->v_scales, values);
+        add_token_scales(c, FIELD(da, k_scales), &d->k_scales, true);
+        add_token_scales(c, FIELD(da, v_scales), &d->v_scales, values);
     }
     add_queries(c, FIELD(da, new_k), &dd->new_k, RAPT_F32, c->kv_heads, c->d, false);
     if (!values) add_part("k", "v"), add_part("k_scales", "v_scales");
     if (values) add_queries(c, FIELD(da, new_v), &dd->new_v, RAPT_BF16, c->kv_heads, c->d, false);
     add_integers(FIELD(da, starts), c->batch, c->keys - c->queries, -1);
     if (f & OFFSETS) add_integers(FIELD(da, positions), query_batch(c) * query_tokens(c), 3, 1);
-    add_frequencies(&dd->rotary, c->d, f & TABLE);
-    if (f & TABLE) add_rotary_table(&da->rotary_table, c->d, c->keys + 3 + query_batch(c) * query_tokens(c));
+    add_frequencies(&dd->rope, c->d, f & TABLE);
+    if (f & TABLE) add_rotary_table(&da->rope_table, c->d, c->keys + 3 + query_batch(c) * query_tokens(c));
     prefix = "attention.";
     add_queries(c, FIELD(a, q), &d->q, RAPT_F16, c->heads, c->d, false);
     add_queries(c, FIELD(a, o), &d->o, RAPT_F32, c->heads, c->d, true);
@@ -648,7 +656,7 @@ static const api decoding = {describe_decode,
                               {"rapt_decode_run_share", 1, decode_share},
                               {"rapt_decode_run_phase", 2, decode_phase}}};
 
-/* ---- Linear maps, normalisation, quantisation ---------------------------------------------------------------------------- */
+/* ---- Linear layers, normalisation, quantisation ---------------------------------------------------------------------------- */
 
 /* heads: channels of the output. */
 static void describe_linear(const call *c) {
@@ -681,13 +689,9 @@ static void describe_linear(const call *c) {
 
 PLANNED(make_linear_plan, rapt_linear_explain, rapt_linear_plan_init, s.linear_plan, &s.linear_desc)
 EXPLAINED(linear, rapt_linear_args_explain(s.linear_plan, &s.linear_args, nth, text, bytes))
-SHARED(linear, rapt_linear_run(s.linear_plan, &s.linear_args, ith, nth))
-ALONE(linear_parallel, rapt_linear_run_parallel(s.linear_plan, &s.linear_args, nth, serial, NULL))
-static const api mapping = {describe_linear,
-                            make_linear_plan,
-                            "rapt_linear_args_explain",
-                            explain_linear,
-                            {{"rapt_linear_run", 2, linear}, {"rapt_linear_run_parallel", 2, linear_parallel}}};
+ONE_PHASE(linear, rapt_linear, s.linear_plan, &s.linear_args)
+static const api mapping = {describe_linear, make_linear_plan, "rapt_linear_args_explain", explain_linear,
+                            WAYS(linear, "rapt_linear")};
 
 static void describe_norm(const call *c, bool mean) {
     rapt_norm_args *a = &s.norm_args;
@@ -708,23 +712,15 @@ static void describe_norm(const call *c, bool mean) {
 
 static void describe_layer_norm(const call *c) { describe_norm(c, true); }
 EXPLAINED(layer_norm, rapt_layer_norm_explain(&s.norm_args, text, bytes))
-SHARED(layer_norm, rapt_layer_norm(&s.norm_args, ith, nth))
-ALONE(layer_norm_parallel, rapt_layer_norm_parallel(&s.norm_args, nth, serial, NULL))
-static const api normalising = {describe_layer_norm,
-                                NULL,
-                                "rapt_layer_norm_explain",
-                                explain_layer_norm,
-                                {{"rapt_layer_norm", 2, layer_norm}, {"rapt_layer_norm_parallel", 2, layer_norm_parallel}}};
+ONE_PHASE(layer_norm, rapt_layer_norm, &s.norm_args)
+static const api normalising = {describe_layer_norm, NULL, "rapt_layer_norm_explain", explain_layer_norm,
+                                WAYS(layer_norm, "rapt_layer_norm")};
 
 static void describe_rms_norm(const call *c) { describe_norm(c, false); }
 EXPLAINED(rms_norm, rapt_rms_norm_explain(&s.norm_args, text, bytes))
-SHARED(rms_norm, rapt_rms_norm(&s.norm_args, ith, nth))
-ALONE(rms_norm_parallel, rapt_rms_norm_parallel(&s.norm_args, nth, serial, NULL))
-static const api rms_normalising = {describe_rms_norm,
-                                    NULL,
-                                    "rapt_rms_norm_explain",
-                                    explain_rms_norm,
-                                    {{"rapt_rms_norm", 2, rms_norm}, {"rapt_rms_norm_parallel", 2, rms_norm_parallel}}};
+ONE_PHASE(rms_norm, rapt_rms_norm, &s.norm_args)
+static const api rms_normalising = {describe_rms_norm, NULL, "rapt_rms_norm_explain", explain_rms_norm,
+                                    WAYS(rms_norm, "rapt_rms_norm")};
 
 static void describe_quantised(const call *c, const char *function, rapt_type type) {
     int64_t *const strides[] = {&s.row_stride};
@@ -770,17 +766,17 @@ static const api finding_slopes = {describe_slopes, NULL, NULL, NULL, {{"rapt_al
 
 /* ---- The layer ----------------------------------------------------------------------------------------------------------- */
 
-/* Weights of a projection, with bias and factors. */
+/* Weights of a projection, with bias and scales. */
 static void add_weights(const char *const fields[3], void *const slots[3], rapt_layout *l, rapt_type type, int64_t out,
                         int64_t in) {
-    add_rows("rapt_layer_args", fields[0], slots[0], l, type, 1, out, in, false);
-    add_floats("rapt_layer_args", fields[1], slots[1], out, false);
-    add_floats("rapt_layer_args", fields[2], slots[2], out, false);
+    add_rows("rapt_mha_args", fields[0], slots[0], l, type, 1, out, in, false);
+    add_floats("rapt_mha_args", fields[1], slots[1], out, false);
+    add_floats("rapt_mha_args", fields[2], slots[2], out, false);
 }
 #define WEIGHTS_OF(of, bias_of)                                                                                                  \
     (const char *const[]){#of, #bias_of, #of "_scales"}, (void *const[]){&a->of, &a->bias_of, &a->of##_scales}, &d->of
 
-static void add_layer_weights(const call *c, rapt_layer_desc *d, rapt_layer_args *a, int64_t in, int64_t out) {
+static void add_layer_weights(const call *c, rapt_mha_desc *d, rapt_mha_args *a, int64_t in, int64_t out) {
     const unsigned f = c->features;
     const int64_t heads = c->heads * c->d, kv_heads = c->kv_heads * c->d;
     if (f & PACKED) {
@@ -797,32 +793,32 @@ static void add_layer_weights(const call *c, rapt_layer_desc *d, rapt_layer_args
     if (!(f & PLAIN)) add_weights(WEIGHTS_OF(wo, bo), RAPT_BF16, out, heads);
 }
 
-static void add_layer_cache(const call *c, rapt_desc *of, rapt_layer_args *a) {
+static void add_layer_cache(const call *c, rapt_desc *of, rapt_mha_args *a) {
     const unsigned f = c->features;
     const bool written = !(f & OLD_KEYS);
     add_keys(c, FIELD(a, k_cache), &of->k, f & BY_TOKEN ? RAPT_INT8 : RAPT_F32, c->d, written);
     add_keys(c, FIELD(a, v_cache), &of->v, f & BY_TOKEN ? RAPT_INT8 : RAPT_F32, c->d, written);
     if (f & BY_TOKEN) {
-        add_token_factors(c, FIELD(a, k_scales), &of->k_scales, written);
-        add_token_factors(c, FIELD(a, v_scales), &of->v_scales, written);
+        add_token_scales(c, FIELD(a, k_scales), &of->k_scales, written);
+        add_token_scales(c, FIELD(a, v_scales), &of->v_scales, written);
     }
     if (f & BY_CHANNEL) {
-        add_channel_factors(c, FIELD(a, k_scales), &of->k_scales);
-        add_channel_factors(c, FIELD(a, v_scales), &of->v_scales);
+        add_channel_scales(c, FIELD(a, k_scales), &of->k_scales);
+        add_channel_scales(c, FIELD(a, v_scales), &of->v_scales);
     }
 }
 
 /* CROSS: from Y and Z; PLAIN: without wo. */
 static void describe_layer(const call *c) {
     rapt_desc *of = &s.desc;
-    rapt_layer_desc *d = &s.layer_desc;
-    rapt_layer_args *a = &s.layer_args;
+    rapt_mha_desc *d = &s.layer_desc;
+    rapt_mha_args *a = &s.layer_args;
     const unsigned f = c->features;
     const int64_t in = 8, out = f & PLAIN ? c->heads * c->d : in, batch = query_batch(c), tokens = query_tokens(c);
     const int64_t new_keys = f & OLD_KEYS ? 0 : !(f & CROSS) ? c->queries : f & CACHE ? c->queries + 1 : c->keys;
     const int64_t start = f & CACHE ? c->keys - new_keys : 0;
     set_sizes(c, of);
-    rapt_args_init(&s.args), rapt_layer_desc_init(d), rapt_layer_args_init(a);
+    rapt_args_init(&s.args), rapt_mha_desc_init(d), rapt_mha_args_init(a);
     d->attention = of, a->attention = &s.args;
     s.args.q = s.args.k = s.args.v = s.args.o = s.args.workspace = nowhere, s.args.k_scales = s.args.v_scales = nowhere;
     d->x_width = in, d->out_width = f & PLAIN ? 0 : in, d->keys = f & RAGGED_KEYS ? key_tokens(c) : new_keys;
@@ -845,8 +841,8 @@ static void describe_layer(const call *c) {
         a->table_positions = start + (new_keys > c->queries ? new_keys : c->queries);
         add_floats(FIELD(a, position_table), a->table_positions * in, false);
     }
-    add_frequencies(&d->rotary, c->d, f & TABLE);
-    if (f & TABLE) add_rotary_table(&a->rotary_table, c->d, c->keys + c->queries + 1);
+    add_frequencies(&d->rope, c->d, f & TABLE);
+    if (f & TABLE) add_rotary_table(&a->rope_table, c->d, c->keys + c->queries + 1);
     if (f & WEIGHTS) add_tensor(FIELD(a, weights), &d->weights, RAPT_F32, batch, c->heads, tokens, c->keys, true);
     prefix = "attention.";
     call rest = *c;
@@ -854,25 +850,25 @@ static void describe_layer(const call *c) {
     add_features(&rest, of, &s.args);
     size_t bytes = 0;
     add_plan(&s.layer_plan, sizeof *s.layer_plan);
-    if (rapt_layer_plan_init(s.layer_plan, d) == RAPT_OK) rapt_layer_workspace_size(s.layer_plan, threads, &bytes);
-    add_workspace("rapt_layer_args", &a->workspace, &a->workspace_bytes, bytes);
+    if (rapt_mha_plan_init(s.layer_plan, d) == RAPT_OK) rapt_mha_workspace_size(s.layer_plan, threads, &bytes);
+    add_workspace("rapt_mha_args", &a->workspace, &a->workspace_bytes, bytes);
 }
 
-PLANNED(make_layer_plan, rapt_layer_explain, rapt_layer_plan_init, s.layer_plan, &s.layer_desc)
-EXPLAINED(layer, rapt_layer_args_explain(s.layer_plan, &s.layer_args, nth, text, bytes))
-ALONE(layer, rapt_layer_run(s.layer_plan, &s.layer_args))
-ALONE(layer_parallel, rapt_layer_run_parallel(s.layer_plan, &s.layer_args, nth, serial, NULL))
-ALONE(layer_share, rapt_layer_run_share(s.layer_plan, &s.layer_args, 0, nth, NULL, NULL))
-PHASED(layer_phase, rapt_layer_plan_query, s.layer_plan, rapt_layer_plan_info,
-       rapt_layer_run_phase(s.layer_plan, &s.layer_args, phase, ith, nth))
+PLANNED(make_layer_plan, rapt_mha_explain, rapt_mha_plan_init, s.layer_plan, &s.layer_desc)
+EXPLAINED(layer, rapt_mha_args_explain(s.layer_plan, &s.layer_args, nth, text, bytes))
+ALONE(layer, rapt_mha_run(s.layer_plan, &s.layer_args))
+ALONE(layer_parallel, rapt_mha_run_parallel(s.layer_plan, &s.layer_args, nth, serial, NULL))
+ALONE(layer_share, rapt_mha_run_share(s.layer_plan, &s.layer_args, 0, nth, NULL, NULL))
+PHASED(layer_phase, rapt_mha_plan_query, s.layer_plan, rapt_mha_plan_info,
+       rapt_mha_run_phase(s.layer_plan, &s.layer_args, phase, ith, nth))
 static const api layering = {describe_layer,
                              make_layer_plan,
-                             "rapt_layer_args_explain",
+                             "rapt_mha_args_explain",
                              explain_layer,
-                             {{"rapt_layer_run", 1, layer},
-                              {"rapt_layer_run_parallel", 2, layer_parallel},
-                              {"rapt_layer_run_share", 1, layer_share},
-                              {"rapt_layer_run_phase", 2, layer_phase}}};
+                             {{"rapt_mha_run", 1, layer},
+                              {"rapt_mha_run_parallel", 2, layer_parallel},
+                              {"rapt_mha_run_share", 1, layer_share},
+                              {"rapt_mha_run_phase", 2, layer_phase}}};
 
 /* ---- All calls ----------------------------------------------------------------------------------------------------------- */
 

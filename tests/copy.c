@@ -17,7 +17,7 @@ enum { K, V, K_SCALES, V_SCALES, PARTS, MOST_RANGES = 6 };
 
 /* Two caches of one kind, the tensors of each in one piece of memory. */
 typedef struct problem {
-    rapt_copy_desc desc;
+    rapt_kv_copy_desc desc;
     rapt_layout layout[PARTS]; /* type 0: not copied */
     int64_t row[PARTS], at[PARTS];
     size_t bytes;
@@ -26,7 +26,7 @@ typedef struct problem {
     int64_t count;
 } problem;
 
-/* Strides for rows of so many bytes, the dimensions in any order, dense or with gaps; returns the bytes of all. */
+/* Strides for rows of `row` bytes, the dimensions in any order, dense or with gaps; returns the bytes of all. */
 static int64_t draw_strides(rapt_layout *l, const int64_t length[3], int64_t row) {
     int64_t span = row, gap = one_in(2) ? 1 + below(9) : 0, *stride[3] = {&l->batch_stride, &l->head_stride, &l->token_stride};
     int32_t order[3] = {0, 1, 2};
@@ -64,8 +64,8 @@ static rapt_scales scales_of(const rapt_layout *l) {
 
 static void make_problem(problem *p, rapt_type k, rapt_type v) {
     *p = (problem){.desc.size = 0};
-    rapt_copy_desc *d = &p->desc;
-    rapt_copy_desc_init(d);
+    rapt_kv_copy_desc *d = &p->desc;
+    rapt_kv_copy_desc_init(d);
     d->entries = 1 + below(4), d->kv_heads = 1 + below(3), d->tokens = 1 + below(12);
     const int64_t length[3] = {d->entries, d->kv_heads, d->tokens};
     int only = (int)below(5); /* 0: K, as of latent attention; 1: V */
@@ -120,9 +120,9 @@ static void *part_of(const problem *p, unsigned char *memory, int part) {
     return p->layout[part].type ? memory + p->at[part] : NULL;
 }
 
-static rapt_copy_args args_of(const problem *p) {
-    rapt_copy_args a;
-    rapt_copy_args_init(&a);
+static rapt_kv_copy_args args_of(const problem *p) {
+    rapt_kv_copy_args a;
+    rapt_kv_copy_args_init(&a);
     a.k = part_of(p, p->to, K), a.v = part_of(p, p->to, V);
     a.k_scales = part_of(p, p->to, K_SCALES), a.v_scales = part_of(p, p->to, V_SCALES);
     a.ranges = p->ranges, a.count = p->count;
@@ -145,12 +145,12 @@ static void random_ranges(void) {
             if (!before || !want) abort();
             memcpy(before, p.to, p.bytes + 1), memcpy(want, p.to, p.bytes + 1);
             model(&p, want);
-            const rapt_copy_args a = args_of(&p);
+            const rapt_kv_copy_args a = args_of(&p);
             bool same = true;
             for (int n = 0; n < 4; n++) {
                 memcpy(p.to, before, p.bytes + 1);
                 for (int64_t ith = threads[n] - 1; ith >= 0; ith--) {
-                    rapt_status status = rapt_kv_copy(&p.desc, &a, ith, threads[n]);
+                    rapt_status status = rapt_kv_copy_run_share(&p.desc, &a, ith, threads[n]);
                     refused += status != RAPT_OK;
                     if (status != RAPT_OK) printf("# %s %d: %s\n", type_names[type], turn, rapt_status_string(status));
                 }
@@ -181,10 +181,10 @@ enum {
     STEPS = 30
 };
 
-/* A paged pool of one type, K and V with their factors of tokens where it is of bytes, and the sequences' page tables. */
+/* A paged pool of one type, K and V with their scales of tokens where it is of bytes, and the sequences' page tables. */
 typedef struct pool {
     rapt_type type;
-    rapt_rotary rotary;
+    rapt_rope rope;
     unsigned char k[PAGES * KV_HEADS * PAGE * D_K * 4], v[PAGES * KV_HEADS * PAGE * D_V * 4];
     float k_scales[PAGES * KV_HEADS * PAGE], v_scales[PAGES * KV_HEADS * PAGE];
     int32_t table[SEQUENCES * ROW_PAGES], starts[SEQUENCES];
@@ -200,12 +200,12 @@ static void draw_token(tokens *t) {
     for (int i = 0; i < KV_HEADS * D_V; i++) t->v[i] = random_value();
 }
 
-static rapt_scales factors(rapt_type type) {
+static rapt_scales scales(rapt_type type) {
     const rapt_layout l = rapt_layout_bhsd(RAPT_F32, KV_HEADS, PAGE, 1);
     return (rapt_scales){is_byte(type), l.batch_stride, l.head_stride, l.token_stride, 0};
 }
 
-/* One more token of each of so many sequences, from the first one on. */
+/* One more token of each of `sequences` sequences, from the first one on. */
 static rapt_status step(pool *c, const char *isa, const tokens *t, int64_t sequences, float *o) {
     rapt_desc d;
     rapt_decode_desc s;
@@ -217,9 +217,9 @@ static rapt_status step(pool *c, const char *isa, const tokens *t, int64_t seque
     d.d_v = D_V;
     d.q = (rapt_layout){RAPT_F32, sizeof *t, D_K * 4, 0}, d.o = rapt_layout_bhsd(RAPT_F32, HEADS, 1, D_V);
     d.k = rapt_layout_bhsd(c->type, KV_HEADS, PAGE, D_K), d.v = rapt_layout_bhsd(c->type, KV_HEADS, PAGE, D_V);
-    d.k_scales = d.v_scales = factors(c->type);
+    d.k_scales = d.v_scales = scales(c->type);
     d.page_size = PAGE, d.pages = PAGES, d.table = (rapt_layout){RAPT_I32, ROW_PAGES * 4, 0, 0}, d.isa = isa;
-    s.attention = &d, s.rotary = c->rotary;
+    s.attention = &d, s.rope = c->rope;
     s.new_k = (rapt_layout){RAPT_F32, sizeof *t, D_K * 4, 0}, s.new_v = (rapt_layout){RAPT_F32, sizeof *t, D_V * 4, 0};
     a.q = t->q, a.o = o, a.table = c->table;
     call.attention = &a, call.new_k = t->k, call.new_v = t->v, call.k = c->k, call.v = c->v, call.starts = c->starts;
@@ -235,23 +235,23 @@ static rapt_status step(pool *c, const char *isa, const tokens *t, int64_t seque
 }
 
 static rapt_status copy_pages(pool *c, const rapt_kv_range *ranges, int64_t count) {
-    rapt_copy_desc d;
-    rapt_copy_args a;
-    rapt_copy_desc_init(&d), rapt_copy_args_init(&a);
+    rapt_kv_copy_desc d;
+    rapt_kv_copy_args a;
+    rapt_kv_copy_desc_init(&d), rapt_kv_copy_args_init(&a);
     d.entries = PAGES, d.kv_heads = KV_HEADS, d.tokens = PAGE, d.d_k = D_K, d.d_v = D_V;
     d.k = rapt_layout_bhsd(c->type, KV_HEADS, PAGE, D_K), d.v = rapt_layout_bhsd(c->type, KV_HEADS, PAGE, D_V);
-    d.k_scales = d.v_scales = factors(c->type);
+    d.k_scales = d.v_scales = scales(c->type);
     a.k = c->k, a.v = c->v, a.ranges = ranges, a.count = count;
     if (is_byte(c->type)) a.k_scales = c->k_scales, a.v_scales = c->v_scales;
     rapt_status status = RAPT_OK;
-    for (int64_t ith = 0; ith < 3 && status == RAPT_OK; ith++) status = rapt_kv_copy(&d, &a, ith, 3);
+    for (int64_t ith = 0; ith < 3 && status == RAPT_OK; ith++) status = rapt_kv_copy_run_share(&d, &a, ith, 3);
     return status;
 }
 
-static pool *new_pool(rapt_type type, const rapt_rotary *rotary) {
+static pool *new_pool(rapt_type type, const rapt_rope *rope) {
     pool *c = calloc(1, sizeof *c);
     if (!c) abort();
-    c->type = type, c->rotary = *rotary;
+    c->type = type, c->rope = *rope;
     return c;
 }
 
@@ -268,10 +268,10 @@ static tokens prompt[PROMPT], later[STEPS][SEQUENCES];
 
 /* A prompt, which both sequences begin with, whose last page is not full: the first one has it alone, then the second one shares
  * its full pages and gets a copy of the last. Both go on, and give what each gives by itself. */
-static int fork_sequence(const char *isa, rapt_type type, const rapt_rotary *rotary) {
+static int fork_sequence(const char *isa, rapt_type type, const rapt_rope *rope) {
     static float o[STEPS][SEQUENCES * HEADS * D_V], alone[HEADS * D_V], ignored[HEADS * D_V];
     int wrong = 0;
-    pool *c = new_pool(type, rotary);
+    pool *c = new_pool(type, rope);
     draw_table(c, 5);
     for (int i = 0; i < PROMPT; i++) wrong += step(c, isa, &prompt[i], 1, ignored) != RAPT_OK;
     enum { FULL = PROMPT / PAGE };
@@ -282,7 +282,7 @@ static int fork_sequence(const char *isa, rapt_type type, const rapt_rotary *rot
     for (int i = 0; i < STEPS; i++) wrong += step(c, isa, later[i], SEQUENCES, o[i]) != RAPT_OK;
     free(c);
     for (int b = 0; b < SEQUENCES; b++) {
-        c = new_pool(type, rotary);
+        c = new_pool(type, rope);
         draw_table(c, (uint64_t)(6 + b));
         for (int i = 0; i < PROMPT; i++) wrong += step(c, isa, &prompt[i], 1, ignored) != RAPT_OK;
         for (int i = 0; i < STEPS; i++) {
@@ -295,11 +295,11 @@ static int fork_sequence(const char *isa, rapt_type type, const rapt_rotary *rot
 }
 
 /* Pages in use anywhere in the pool are moved to its beginning while two sequences are decoded, which changes nothing. */
-static int defragment(const char *isa, rapt_type type, const rapt_rotary *rotary) {
+static int defragment(const char *isa, rapt_type type, const rapt_rope *rope) {
     static float o[2][STEPS][SEQUENCES * HEADS * D_V];
     int wrong = 0, moved = 0;
     for (int way = 0; way < 2; way++) {
-        pool *c = new_pool(type, rotary);
+        pool *c = new_pool(type, rope);
         draw_table(c, 9);
         for (int i = 0; i < STEPS; i++) {
             if (way && i == 20) {
@@ -341,9 +341,9 @@ static void sequences(const char *isa) {
     static const rapt_type types[] = {RAPT_F32, RAPT_F16, RAPT_F8_E4M3, RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0};
     double frequencies[D_K / 2];
     rapt_rope_frequencies(10000, D_K, frequencies);
-    const rapt_rotary rotary = {.channels = D_K, .frequencies = frequencies, .amplitude = 1.0};
+    const rapt_rope rope = {.channels = D_K, .frequencies = frequencies, .amplitude = 1.0};
     for (size_t n = 0; n < sizeof types / sizeof *types; n++) {
-        int forked = fork_sequence(isa, types[n], &rotary), moved = defragment(isa, types[n], &rotary);
+        int forked = fork_sequence(isa, types[n], &rope), moved = defragment(isa, types[n], &rope);
         tap_ok(forked == 0, "%s: two sequences of %s share a prefix: %d wrong", isa, type_names[types[n]], forked);
         tap_ok(moved == 0, "%s: pages of %s are moved to the pool's beginning: %d wrong", isa, type_names[types[n]], moved);
     }
@@ -351,10 +351,10 @@ static void sequences(const char *isa) {
 
 /* ---- What is refused -------------------------------------------------------------------------------------------------- */
 
-/* Two caches of int8, of 3 entries, 2 heads and 5 tokens, with factors; two ranges. */
+/* Two caches of int8, of 3 entries, 2 heads and 5 tokens, with scales; two ranges. */
 typedef struct plain {
-    rapt_copy_desc desc;
-    rapt_copy_args args;
+    rapt_kv_copy_desc desc;
+    rapt_kv_copy_args args;
     signed char k[2][3 * 2 * 5 * 8], v[2][3 * 2 * 5 * 4];
     float k_scales[2][3 * 2 * 5], v_scales[2][3 * 2 * 5];
     rapt_kv_range ranges[2];
@@ -362,10 +362,10 @@ typedef struct plain {
 
 static void make_plain(plain *p) {
     memset(p, 0, sizeof *p);
-    rapt_copy_desc *d = &p->desc;
-    rapt_copy_args *a = &p->args;
+    rapt_kv_copy_desc *d = &p->desc;
+    rapt_kv_copy_args *a = &p->args;
     const rapt_layout f = rapt_layout_bhsd(RAPT_F32, 2, 5, 1);
-    rapt_copy_desc_init(d), rapt_copy_args_init(a);
+    rapt_kv_copy_desc_init(d), rapt_kv_copy_args_init(a);
     memset(p->k[0], 1, sizeof p->k[0]), memset(p->k[1], 2, sizeof p->k[1]);
     memset(p->v[0], 3, sizeof p->v[0]), memset(p->v[1], 4, sizeof p->v[1]);
     d->entries = 3, d->kv_heads = 2, d->tokens = 5, d->d_k = 8, d->d_v = 4;
@@ -385,9 +385,9 @@ static void answers(plain *p, int64_t ith, int64_t nth, rapt_status want, const 
     plain before;
     char text[256];
     memcpy(&before, p, sizeof before);
-    const rapt_copy_desc *d = p->desc.size ? &p->desc : NULL;
-    const rapt_copy_args *a = p->args.size ? &p->args : NULL;
-    const rapt_status said = rapt_copy_explain(d, a, text, sizeof text), got = rapt_kv_copy(d, a, ith, nth);
+    const rapt_kv_copy_desc *d = p->desc.size ? &p->desc : NULL;
+    const rapt_kv_copy_args *a = p->args.size ? &p->args : NULL;
+    const rapt_status said = rapt_kv_copy_explain(d, a, text, sizeof text), got = rapt_kv_copy_run_share(d, a, ith, nth);
     bool told = want == RAPT_ERR_RANGE || (said == got && !text[0] == !got);
     tap_ok(got == want && told && (got == RAPT_OK || memcmp(&before, p, sizeof before) == 0), "%s: %s", change,
            text[0] ? text : rapt_status_string(got));
@@ -397,8 +397,8 @@ static void answers(plain *p, int64_t ith, int64_t nth, rapt_status want, const 
     do {                                                                                                                         \
         int64_t ith = 0, nth = 1;                                                                                                \
         make_plain(&p);                                                                                                          \
-        rapt_copy_desc *const d = &p.desc;                                                                                       \
-        rapt_copy_args *const a = &p.args;                                                                                       \
+        rapt_kv_copy_desc *const d = &p.desc;                                                                                    \
+        rapt_kv_copy_args *const a = &p.args;                                                                                    \
         change;                                                                                                                  \
         (void)d, (void)a;                                                                                                        \
         answers(&p, ith, nth, want, #change);                                                                                    \
@@ -415,7 +415,7 @@ static void refused(void) {
     ANSWERS(RAPT_OK, d->v.type = (rapt_type)0; d->d_v = 0; d->v_scales.present = 0; a->v = a->v_scales = NULL);
     ANSWERS(RAPT_OK, d->k.type = (rapt_type)0; d->d_k = 0; d->k_scales.present = 0; a->k = a->k_scales = NULL);
     ANSWERS(RAPT_OK, d->entries = 0; a->count = 0; a->k = a->v = a->k_scales = a->v_scales = NULL);
-    ANSWERS(RAPT_OK, d->k_scales.token_stride = 0; a->k_scales = NULL); /* given factors stay where they are */
+    ANSWERS(RAPT_OK, d->k_scales.token_stride = 0; a->k_scales = NULL); /* given scales stay where they are */
 
     ANSWERS(RAPT_ERR_NULL, d->size = 0);
     ANSWERS(RAPT_ERR_NULL, a->size = 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The step of a decoder is compared, bit for bit on every kernel, with the three calls that it stands for: random problems of
  * every type and kind of cache, in every way of running, all memory around what is written included. Then a prompt at once
- * against a token at a time, rotary tables, and what is refused. */
+ * against a token at a time, rope tables, and what is refused. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static int isa_count;
 /* Rows of c and of s with a gap behind them, numbers of the unit interval. */
 typedef struct angle_table {
     tensor c, s;
-    rapt_rotary_table table;
+    rapt_rope_table table;
 } angle_table;
 
 static angle_table new_angles(rapt_type type, int64_t positions, int64_t pairs) {
@@ -37,7 +37,7 @@ static angle_table new_angles(rapt_type type, int64_t positions, int64_t pairs) 
             reference_store(type, row_of(&t.s, 0, 0, p) + at, (float)(below(2001) - 1000) / 1000);
         }
     bool dense = l.token_stride == t.c.row;
-    t.table = (rapt_rotary_table){type, t.c.at, t.s.at, positions, dense ? 0 : l.token_stride};
+    t.table = (rapt_rope_table){type, t.c.at, t.s.at, positions, dense ? 0 : l.token_stride};
     return t;
 }
 
@@ -48,7 +48,7 @@ static void free_angles(angle_table *t) {
 
 /* ---- Problems ------------------------------------------------------------------------------------------------------------ */
 
-/* What a step writes; factors that are given are only read, and must not change. */
+/* What a step writes; scales that are given are only read, and must not change. */
 enum { K, V, K_SCALES, V_SCALES, O, LSE, SCORES, WRITTEN };
 
 typedef struct problem {
@@ -114,7 +114,7 @@ static void make_scales(problem *p, int side, const int64_t length[3]) {
 }
 
 static void make_rotary(problem *p) {
-    rapt_rotary *r = &p->desc.rotary;
+    rapt_rope *r = &p->desc.rope;
     const rapt_desc *a = &p->attention;
     r->channels = one_in(2) ? a->d_k / 2 * 2 : 2 * (1 + below(a->d_k / 2));
     r->interleaved = one_in(2);
@@ -126,7 +126,7 @@ static void make_rotary(problem *p) {
     } else {
         r->offset = MOST_TOKENS; /* a length may be shorter than there are queries */
         p->angles = new_angles(random_float_type(), a->kv_len + 3 * MOST_TOKENS, r->channels / 2);
-        p->call.rotary_table = p->angles.table;
+        p->call.rope_table = p->angles.table;
     }
 }
 
@@ -308,21 +308,21 @@ static rapt_status append_by_hand(const problem *p) {
     for (int64_t b = 0; b < from->batch; b++)
         for (int64_t i = 0; i < new_tokens(p, b); i++)
             positions[from->q_starts ? p->q_starts[b] + i : b * tokens_of(p) + i] = key_position(p, b, i);
-    rapt_append_desc d;
-    rapt_append_args a;
-    rapt_append_desc_init(&d);
-    rapt_append_args_init(&a);
+    rapt_kv_append_desc d;
+    rapt_kv_append_args a;
+    rapt_kv_append_desc_init(&d);
+    rapt_kv_append_args_init(&a);
     d.batch = from->batch, d.kv_heads = from->kv_heads, d.tokens = tokens_of(p), d.kv_len = from->kv_len, d.d_k = from->d_k;
-    d.new_k = p->desc.new_k, d.k = from->k, d.k_scales = from->k_scales, d.rotary = p->desc.rotary;
+    d.new_k = p->desc.new_k, d.k = from->k, d.k_scales = from->k_scales, d.rope = p->desc.rope;
     d.page_size = from->page_size, d.pages = from->pages, d.table = from->table;
     a.new_k = p->call.new_k, a.k = p->call.k, a.k_scales = p->call.k_scales;
-    a.starts = p->call.starts, a.token_starts = from->q_starts, a.positions = positions, a.rotary_table = p->call.rotary_table;
+    a.starts = p->call.starts, a.token_starts = from->q_starts, a.positions = positions, a.rope_table = p->call.rope_table;
     a.table = p->args.table, a.table_starts = p->args.table_starts, a.ring_starts = p->args.ring_starts;
     if (p->desc.new_v.type) {
         d.d_v = from->d_v, d.new_v = p->desc.new_v, d.v = from->v, d.v_scales = from->v_scales;
         a.new_v = p->call.new_v, a.v = p->call.v, a.v_scales = p->call.v_scales;
     }
-    return rapt_kv_append(&d, &a, 0, 1);
+    return rapt_kv_append_run(&d, &a);
 }
 
 static rapt_status rotate_by_hand(const problem *p, tensor *to) {
@@ -335,8 +335,8 @@ static rapt_status rotate_by_hand(const problem *p, tensor *to) {
     rapt_rope_args_init(&a);
     a.batch = from->batch, a.heads = from->heads, a.tokens = from->q_len, a.d = from->d_k;
     a.in = from->q, a.out = to->layout, a.from = p->q.at, a.to = to->at;
-    a.rotary = p->desc.rotary, a.rotary_table = p->call.rotary_table, a.token_starts = from->q_starts, a.positions = positions;
-    return rapt_rope(&a, 0, 1);
+    a.rope = p->desc.rope, a.rope_table = p->call.rope_table, a.token_starts = from->q_starts, a.positions = positions;
+    return rapt_rope_run(&a);
 }
 
 static rapt_status attend_by_hand(const problem *p, const char *isa, const tensor *q) {
@@ -359,7 +359,7 @@ static rapt_status attend_by_hand(const problem *p, const char *isa, const tenso
 
 static rapt_status by_hand(const problem *p, const char *isa) {
     const rapt_desc *a = &p->attention;
-    bool rotated = p->desc.rotary.channels != 0;
+    bool rotated = p->desc.rope.channels != 0;
     tensor q = rotated ? random_tensor(RAPT_F32, a->q_starts ? 1 : a->batch, a->heads, a->q_len, a->d_k) : copy_of(&p->q);
     rapt_status status = append_by_hand(p);
     if (status == RAPT_OK && rotated) status = rotate_by_hand(p, &q);
@@ -529,10 +529,10 @@ typedef struct decoder {
 
 enum { HEADS = 4, KV_HEADS = 2, D_K = 64, D_V = 32, PAGE = 16 };
 
-/* All tokens of a sequence, so many at a time, into o; the cache is left in memory. */
+/* All tokens of a sequence, `at_a_time` at a time, into o; the cache is left in memory. */
 static rapt_status decode_in_steps(const decoder *c, const char *isa, int64_t at_a_time, const float *q, const float *k,
-                                   const float *v, const rapt_rotary *rotary, const rapt_rotary_table *table,
-                                   unsigned char *cache, float *factors, float *o) {
+                                   const float *v, const rapt_rope *rope, const rapt_rope_table *table, unsigned char *cache,
+                                   float *scales, float *o) {
     static int32_t pages[MOST_KEYS / PAGE + 1];
     int64_t capacity = (c->tokens + PAGE - 1) / PAGE * PAGE, length = c->paged ? PAGE : capacity;
     int32_t start = 0, ring_start = (int32_t)(c->ring ? capacity / 3 : 0);
@@ -547,8 +547,8 @@ static rapt_status decode_in_steps(const decoder *c, const char *isa, int64_t at
     d.k = rapt_layout_bhsd(c->type, KV_HEADS, length, D_K), d.v = rapt_layout_bhsd(c->type, KV_HEADS, length, D_V);
     s.new_k = rapt_layout_bshd(RAPT_F32, KV_HEADS, c->tokens, D_K),
     s.new_v = rapt_layout_bshd(RAPT_F32, KV_HEADS, c->tokens, D_V);
-    s.attention = &d, s.rotary = *rotary;
-    call.attention = &a, call.starts = &start, call.rotary_table = *table;
+    s.attention = &d, s.rope = *rope;
+    call.attention = &a, call.starts = &start, call.rope_table = *table;
     call.k = cache, call.v = cache + capacity * KV_HEADS * rapt_row_bytes(c->type, D_K);
     if (c->ring) a.ring_starts = &ring_start;
     if (c->paged) {
@@ -560,7 +560,7 @@ static rapt_status decode_in_steps(const decoder *c, const char *isa, int64_t at
     if (is_byte(c->type)) {
         const rapt_layout l = rapt_layout_bhsd(RAPT_F32, KV_HEADS, length, 1);
         d.k_scales = d.v_scales = (rapt_scales){1, l.batch_stride, l.head_stride, l.token_stride, 0};
-        call.k_scales = factors, call.v_scales = factors + capacity * KV_HEADS;
+        call.k_scales = scales, call.v_scales = scales + capacity * KV_HEADS;
     }
     rapt_status status = RAPT_OK;
     for (; start < c->tokens && status == RAPT_OK; start += (int32_t)d.q_len) {
@@ -583,7 +583,7 @@ static void decoding(const char *isa, bool quick) {
     };
     enum { MOST = 544, CACHE = MOST * KV_HEADS * (D_K + D_V) * 4 };
     static float q[MOST * HEADS * D_K], k[MOST * KV_HEADS * D_K], v[MOST * KV_HEADS * D_V], o[2][MOST * HEADS * D_V];
-    static float factors[2][2 * MOST * KV_HEADS];
+    static float scales[2][2 * MOST * KV_HEADS];
     static unsigned char cache[2][CACHE];
     double frequencies[D_K / 2];
     random_state = 17;
@@ -594,20 +594,20 @@ static void decoding(const char *isa, bool quick) {
     angle_table angles = new_angles(RAPT_BF16, MOST, D_K / 2);
     for (size_t n = 0; n < sizeof decoders / sizeof *decoders; n++) {
         const decoder *c = &decoders[n];
-        const rapt_rotary_table no_table = {.type = (rapt_type)0};
-        const rapt_rotary rotary = {.channels = D_K, .frequencies = c->table ? NULL : frequencies, .amplitude = 1.0};
+        const rapt_rope_table no_table = {.type = (rapt_type)0};
+        const rapt_rope rope = {.channels = D_K, .frequencies = c->table ? NULL : frequencies, .amplitude = 1.0};
         static const int64_t pieces[] = {75, 1, 7};
         int wrong = 0;
         if (quick && c->tokens > 75) continue;
         for (int i = 0; i < 3; i++) {
             int to = i > 0;
-            memset(cache[to], 0, CACHE), memset(factors[to], 0, sizeof factors[to]), memset(o[to], 0, sizeof o[to]);
-            rapt_status status = decode_in_steps(c, isa, i ? pieces[i] : c->tokens, q, k, v, &rotary,
-                                                 c->table ? &angles.table : &no_table, cache[to], factors[to], o[to]);
+            memset(cache[to], 0, CACHE), memset(scales[to], 0, sizeof scales[to]), memset(o[to], 0, sizeof o[to]);
+            rapt_status status = decode_in_steps(c, isa, i ? pieces[i] : c->tokens, q, k, v, &rope,
+                                                 c->table ? &angles.table : &no_table, cache[to], scales[to], o[to]);
             wrong += status != RAPT_OK;
             if (i > 0)
                 wrong += memcmp(o[0], o[1], sizeof o[0]) || memcmp(cache[0], cache[1], CACHE) ||
-                         memcmp(factors[0], factors[1], sizeof factors[0]);
+                         memcmp(scales[0], scales[1], sizeof scales[0]);
         }
         tap_ok(wrong == 0, "%s: %d tokens of a %s%scache of %s at once, one by one and by 7: %d wrong", isa, (int)c->tokens,
                c->paged ? "paged " : "", c->ring ? "ring " : "", type_names[c->type], wrong);
@@ -628,9 +628,9 @@ static void plan_query(void) {
         rapt_plan of_attention;
         rapt_plan_info step = {.size = sizeof step}, attention = {.size = sizeof attention};
         rapt_desc a = p.attention;
-        if (p.desc.rotary.channels) a.q = rapt_layout_bshd(RAPT_F32, a.heads, a.q_len, a.d_k);
+        if (p.desc.rope.channels) a.q = rapt_layout_bshd(RAPT_F32, a.heads, a.q_len, a.d_k);
         size_t bytes = 0,
-               rotated = p.desc.rotary.channels ? (size_t)((a.q_starts ? 1 : a.batch) * a.heads * a.q_len * a.d_k * 4) : 0;
+               rotated = p.desc.rope.channels ? (size_t)((a.q_starts ? 1 : a.batch) * a.heads * a.q_len * a.d_k * 4) : 0;
         wrong += rapt_decode_plan_init(&plan, &p.desc) || rapt_plan_init(&of_attention, &a);
         wrong += rapt_decode_plan_query(&plan, &step) || rapt_plan_query(&of_attention, &attention);
         wrong += rapt_decode_workspace_size(&plan, 3, &bytes) != RAPT_OK;
@@ -655,7 +655,7 @@ typedef struct rope {
 
 enum { TABLE_ROWS = 300 };
 
-/* Positions are those of a table of so many rows. */
+/* Positions are those of a table of ROWS rows. */
 static void make_rope(rope *r) {
     *r = (rope){.in_place = one_in(3)};
     rapt_rope_args *a = &r->args;
@@ -665,8 +665,8 @@ static void make_rope(rope *r) {
     r->in = random_tensor(random_float_type(), ragged ? 1 : a->batch, a->heads, a->tokens, a->d);
     fill(&r->in);
     r->out = r->in_place ? copy_of(&r->in) : random_tensor(random_float_type(), r->in.length[0], a->heads, a->tokens, a->d);
-    a->rotary.channels = 2 * (1 + below(a->d / 2)), a->rotary.interleaved = one_in(2),
-    a->rotary.offset = one_in(2) ? below(40) - 20 : 0;
+    a->rope.channels = 2 * (1 + below(a->d / 2)), a->rope.interleaved = one_in(2),
+    a->rope.offset = one_in(2) ? below(40) - 20 : 0;
     for (int64_t b = 0; b < 3; b++) {
         r->starts[b] = (int32_t)(20 + below(TABLE_ROWS - 60));
         r->lengths[b] = (int32_t)below(a->tokens + 1);
@@ -683,7 +683,7 @@ static void make_rope(rope *r) {
 static rapt_status run_rope(const rapt_rope_args *a) {
     rapt_status status = RAPT_OK;
     int64_t nth = 1 + below(5);
-    for (int64_t ith = 0; ith < nth && status == RAPT_OK; ith++) status = rapt_rope(a, ith, nth);
+    for (int64_t ith = 0; ith < nth && status == RAPT_OK; ith++) status = rapt_rope_run_share(a, ith, nth);
     return status;
 }
 
@@ -696,15 +696,15 @@ typedef struct rotated_element {
 } rotated_element;
 
 static rotated_element rotated(const rope *r, const angle_table *t, const unsigned char *row, int64_t position, int64_t c) {
-    const rapt_rotary *rotary = &r->args.rotary;
+    const rapt_rope *angles = &r->args.rope;
     const double u = 0x1p-24;
-    int64_t pairs = rotary->channels / 2, pair = rotary->interleaved ? c / 2 : c % pairs,
-            other = rotary->interleaved ? c ^ 1 : (c + pairs) % (2 * pairs);
+    int64_t pairs = angles->channels / 2, pair = angles->interleaved ? c / 2 : c % pairs,
+            other = angles->interleaved ? c ^ 1 : (c + pairs) % (2 * pairs);
     float x = reference_element(r->in.layout.type, row, c);
     rotated_element e = {x, (double)x, reference_half_ulp(r->out.layout.type, fabs((double)x))};
-    if (c >= rotary->channels) return e;
-    int64_t at = position + rotary->offset;
-    bool first = rotary->interleaved ? c % 2 == 0 : c < pairs;
+    if (c >= angles->channels) return e;
+    int64_t at = position + angles->offset;
+    bool first = angles->interleaved ? c % 2 == 0 : c < pairs;
     float y = reference_element(r->in.layout.type, row, other),
           cosine = reference_element(t->c.layout.type, row_of(&t->c, 0, 0, at), pair),
           sine = reference_element(t->s.layout.type, row_of(&t->s, 0, 0, at), pair);
@@ -749,9 +749,9 @@ static bool as_rotated(const rope *r, const angle_table *t, const tensor *before
 static bool append_agrees(const rope *r) {
     const rapt_rope_args *from = &r->args;
     if (from->out.type != RAPT_F32 || from->token_starts) return true;
-    rapt_append_desc d;
-    rapt_append_args a;
-    rapt_append_desc_init(&d), rapt_append_args_init(&a);
+    rapt_kv_append_desc d;
+    rapt_kv_append_args a;
+    rapt_kv_append_desc_init(&d), rapt_kv_append_args_init(&a);
     tensor cache = copy_of(&r->out);
     int32_t positions[3 * 12];
     for (int64_t n = 0; n < from->batch * from->tokens; n++)
@@ -761,9 +761,9 @@ static bool append_agrees(const rope *r) {
             for (int64_t i = 0; i < (from->lengths ? r->lengths[b] : from->tokens); i++)
                 memset(row_of(&cache, b, h, i), 0, (size_t)cache.row);
     d.batch = from->batch, d.kv_heads = from->heads, d.tokens = d.kv_len = from->tokens, d.d_k = from->d;
-    d.new_k = from->in, d.k = cache.layout, d.rotary = from->rotary;
-    a.new_k = r->in.at, a.k = cache.at, a.lengths = from->lengths, a.positions = positions, a.rotary_table = from->rotary_table;
-    bool same = rapt_kv_append(&d, &a, 0, 1) == RAPT_OK && same_bytes(&cache, &r->out);
+    d.new_k = from->in, d.k = cache.layout, d.rope = from->rope;
+    a.new_k = r->in.at, a.k = cache.at, a.lengths = from->lengths, a.positions = positions, a.rope_table = from->rope_table;
+    bool same = rapt_kv_append_run(&d, &a) == RAPT_OK && same_bytes(&cache, &r->out);
     free_tensor(&cache);
     return same;
 }
@@ -775,29 +775,29 @@ static void rope_by_tables(void) {
         random_state = (uint64_t)(50000 + turn);
         make_rope(&r);
         rapt_rope_args *a = &r.args;
-        const int64_t pairs = a->rotary.channels / 2;
+        const int64_t pairs = a->rope.channels / 2;
         tensor before = copy_of(&r.out), by_frequencies;
 
         /* c and s are found from frequencies, or read from a table that has them, correctly rounded. */
-        a->rotary.amplitude = one_in(2) ? 1.0 : -0.75;
-        a->rotary.frequencies = r.frequencies;
-        rapt_rope_frequencies(10000, a->rotary.channels, r.frequencies);
+        a->rope.amplitude = one_in(2) ? 1.0 : -0.75;
+        a->rope.frequencies = r.frequencies;
+        rapt_rope_frequencies(10000, a->rope.channels, r.frequencies);
         other += run_rope(a) != RAPT_OK;
         by_frequencies = copy_of(&r.out);
         angle_table t = new_angles(RAPT_F32, TABLE_ROWS, pairs);
         for (int64_t p = 0; p < TABLE_ROWS; p++)
             for (int64_t i = 0; i < pairs; i++) {
                 const long double angle = (long double)p * (long double)r.frequencies[i];
-                reference_store(RAPT_F32, row_of(&t.c, 0, 0, p) + 4 * i, (float)((double)cosl(angle) * a->rotary.amplitude));
-                reference_store(RAPT_F32, row_of(&t.s, 0, 0, p) + 4 * i, (float)((double)sinl(angle) * a->rotary.amplitude));
+                reference_store(RAPT_F32, row_of(&t.c, 0, 0, p) + 4 * i, (float)((double)cosl(angle) * a->rope.amplitude));
+                reference_store(RAPT_F32, row_of(&t.s, 0, 0, p) + 4 * i, (float)((double)sinl(angle) * a->rope.amplitude));
             }
         copy_bytes(&r.out, &before);
-        a->rotary.frequencies = NULL, a->rotary_table = t.table;
+        a->rope.frequencies = NULL, a->rope_table = t.table;
         other += run_rope(a) != RAPT_OK || !same_bytes(&r.out, &by_frequencies);
         free_angles(&t);
 
         t = new_angles(random_float_type(), TABLE_ROWS, pairs);
-        a->rotary_table = t.table;
+        a->rope_table = t.table;
         copy_bytes(&r.out, &before);
         wrong += run_rope(a) != RAPT_OK || !as_rotated(&r, &t, &before);
         appended += !append_agrees(&r);
@@ -846,21 +846,21 @@ static void table_refusals(void) {
         rapt_rope_args_init(&a);
         for (int i = 0; i < 2 * N; i++) memory[i] = (float)(i + 1);
         a.batch = 2, a.heads = 1, a.tokens = TOKENS, a.d = D, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, TOKENS, D);
-        a.from = memory, a.to = memory + N, a.starts = starts, a.rotary.channels = D;
-        a.rotary_table = (rapt_rotary_table){RAPT_F32, table[0], table[1], ROWS, 0};
-        rapt_rotary_table *t = &a.rotary_table;
+        a.from = memory, a.to = memory + N, a.starts = starts, a.rope.channels = D;
+        a.rope_table = (rapt_rope_table){RAPT_F32, table[0], table[1], ROWS, 0};
+        rapt_rope_table *t = &a.rope_table;
         int at = 1;
         if (n == at++) starts[1] = ROWS - TOKENS;
         if (n == at++) starts[1] = ROWS - TOKENS + 1;
-        if (n == at++) a.rotary.offset = -5;
-        if (n == at++) a.rotary.offset = -6;
+        if (n == at++) a.rope.offset = -5;
+        if (n == at++) a.rope.offset = -6;
         if (n == at++) a.positions = positions, positions[4] = ROWS;
         if (n == at++) a.positions = positions, positions[1] = -1;
         if (n == at++) t->positions = 0;
         if (n == at++) t->positions = 0, a.tokens = 0;
         if (n == at++) t->type = (rapt_type)0;
-        if (n == at++) a.rotary.frequencies = frequencies;
-        if (n == at++) a.rotary.channels = 0;
+        if (n == at++) a.rope.frequencies = frequencies;
+        if (n == at++) a.rope.channels = 0;
         if (n == at++) t->c = NULL;
         if (n == at++) t->s = NULL;
         if (n == at++) t->type = RAPT_INT8;
@@ -873,7 +873,7 @@ static void table_refusals(void) {
         float before[2 * N];
         char text[256];
         memcpy(before, memory, sizeof memory);
-        const rapt_status said = rapt_rope_explain(&a, text, sizeof text), got = rapt_rope(&a, 0, 1);
+        const rapt_status said = rapt_rope_explain(&a, text, sizeof text), got = rapt_rope_run(&a);
         const bool same = memcmp(before, memory, sizeof memory) == 0;
         tap_ok(got == cases[n].want && said == got && (got == RAPT_OK ? !text[0] : text[0] && same), "rope: %s: %s",
                cases[n].what, got == RAPT_OK ? rapt_status_string(got) : text);
@@ -908,7 +908,7 @@ static void make_plain(plain *p) {
     a->k = a->v = rapt_layout_bhsd(RAPT_F16, 2, 10, 16);
     p->desc.attention = a;
     p->desc.new_k = p->desc.new_v = rapt_layout_bhsd(RAPT_F32, 2, 2, 16);
-    p->desc.rotary.channels = 16, p->desc.rotary.frequencies = p->frequencies;
+    p->desc.rope.channels = 16, p->desc.rope.frequencies = p->frequencies;
     rapt_rope_frequencies(10000, 16, p->frequencies);
     p->starts[0] = 7, p->starts[1] = 3, p->kv_lengths[0] = 9, p->kv_lengths[1] = 5;
     p->args.q = p->q, p->args.o = p->o, p->args.kv_lengths = p->kv_lengths;
@@ -993,8 +993,8 @@ static void decode_refusals(void) {
     PLANS(RAPT_ERR_STRIDE, p.attention.k.token_stride = 0); /* readable, but not writable */
     PLANS(RAPT_ERR_STRIDE, p.attention.v.head_stride = 16);
     PLANS(RAPT_OK, p.attention.v.head_stride = 16; p.desc.new_v.type = (rapt_type)0);
-    PLANS(RAPT_ERR_FEATURE, p.desc.rotary.channels = 18);
-    PLANS(RAPT_ERR_FEATURE, p.desc.rotary.channels = 3);
+    PLANS(RAPT_ERR_FEATURE, p.desc.rope.channels = 18);
+    PLANS(RAPT_ERR_FEATURE, p.desc.rope.channels = 3);
     PLANS(RAPT_ERR_FEATURE, p.frequencies[1] = 17);
     PLANS(RAPT_ERR_FEATURE, p.attention.k_scales = ((rapt_scales){1, 4, 4, 4, 0})); /* of f16 there are none to be found */
     PLANS(RAPT_ERR_HEADS, p.attention.heads = 3);
@@ -1004,7 +1004,7 @@ static void decode_refusals(void) {
     RUNS(RAPT_OK, , p.call.starts = NULL);
     RUNS(RAPT_OK, , p.call.positions = p.positions);
     RUNS(RAPT_OK, , p.nth = 3);
-    RUNS(RAPT_OK, p.desc.rotary.channels = 0, );
+    RUNS(RAPT_OK, p.desc.rope.channels = 0, );
     RUNS(RAPT_ERR_PLAN, , memset(&p.plan, 0, sizeof p.plan));
     RUNS(RAPT_ERR_NULL, , p.plan_at = NULL);
     RUNS(RAPT_ERR_NULL, , p.call.size = 0);
@@ -1017,7 +1017,7 @@ static void decode_refusals(void) {
     RUNS(RAPT_ERR_NULL, , p.call.new_v = NULL);
     RUNS(RAPT_ERR_NULL, , p.call.k = NULL);
     RUNS(RAPT_ERR_NULL, , p.call.v = NULL);
-    RUNS(RAPT_ERR_NULL, p.desc.rotary.frequencies = NULL, );
+    RUNS(RAPT_ERR_NULL, p.desc.rope.frequencies = NULL, );
     RUNS(RAPT_ERR_NULL, , p.misses_body = true);
     RUNS(RAPT_ERR_KV_LENGTH, , p.starts[0] = 9);
     RUNS(RAPT_ERR_KV_LENGTH, , p.kv_lengths[1] = 11);
@@ -1031,7 +1031,7 @@ static void decode_refusals(void) {
     RUNS(RAPT_ERR_UNUSED, , p.call.v_scales = p.o);
     RUNS(RAPT_ERR_UNUSED, , p.args.table = some);
     RUNS(RAPT_ERR_UNUSED, , p.args.lse = p.o);
-    RUNS(RAPT_ERR_UNUSED, , p.call.rotary_table.type = RAPT_F32);
+    RUNS(RAPT_ERR_UNUSED, , p.call.rope_table.type = RAPT_F32);
     RUNS(RAPT_ERR_WORKSPACE, , p.call.workspace = NULL);
     RUNS(RAPT_ERR_WORKSPACE, , p.call.workspace_bytes = 2 * 4 * 2 * 16 * 4);
     RUNS(RAPT_ERR_ALIGNMENT, , p.call.workspace = p.workspace + 4; p.call.workspace_bytes -= 4);
@@ -1053,7 +1053,7 @@ static void decode_refusals(void) {
     RUNS(RAPT_ERR_OVERLAP, , p.call.starts = (int32_t *)(void *)p.cache[0]);
     RUNS(RAPT_ERR_OVERLAP, , p.call.positions = (int32_t *)(void *)p.o);
     RUNS(RAPT_ERR_OVERLAP, , p.args.kv_lengths = (int32_t *)(void *)p.workspace);
-    RUNS(RAPT_ERR_OVERLAP, p.desc.rotary.frequencies = (double *)(void *)p.workspace, );
+    RUNS(RAPT_ERR_OVERLAP, p.desc.rope.frequencies = (double *)(void *)p.workspace, );
 }
 
 int main(int argc, char **argv) {

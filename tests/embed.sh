@@ -32,7 +32,6 @@ cd "$scratch/app" || exit 1
 try 'meson install' env DESTDIR="$scratch/root" meson install -C "$build" --no-rebuild --quiet
 pc=$(find "$scratch/root" -name rapt.pc)
 lib=$(dirname "$(dirname "$pc")")
-prefix=$(sed -n 's/^prefix=//p' "$pc")
 
 by_pkg_config() {
     export PKG_CONFIG_PATH="$lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$scratch/root"
@@ -44,17 +43,26 @@ try 'pkg-config' by_pkg_config
 needs_minor_version() { readelf -d app | grep -F "(NEEDED)" | grep -F "[librapt.so.$major.$minor]"; }
 try 'a client needs the minor version that it was linked with' needs_minor_version
 
-by_cmake() {
-    # The files name the prefix, so the tree is moved there in their words only.
-    find "$scratch/root" -name '*.cmake' -exec sed -i "s#\"$prefix#\"$scratch/root$prefix#g" {} +
+by_cmake() { # from a prefix that is not the one it was made for: DESTDIR's
+    cat >pool.c <<END
+#include <rapt_pool.h>
+int main(void) {
+    rapt_pool *pool = rapt_pool_create(2);
+    int bad = rapt_pool_threads(pool) != 2 || rapt_version() == 0;
+    rapt_pool_destroy(pool);
+    return bad;
+}
+END
     cat >CMakeLists.txt <<END
 cmake_minimum_required(VERSION 3.16)
 project(app C)
 find_package(rapt $major.$minor REQUIRED)
 add_executable(app app.c)
 target_link_libraries(app rapt::rapt)
+add_executable(pool pool.c)
+target_link_libraries(pool rapt::rapt_pool)
 END
-    cmake -S . -B cmake-build -Drapt_DIR="$lib/cmake/rapt" && cmake --build cmake-build && cmake-build/app
+    cmake -S . -B cmake-build -Drapt_DIR="$lib/cmake/rapt" && cmake --build cmake-build && cmake-build/app && cmake-build/pool
 }
 # find_package(rapt VERSION), for each that fits, and for each that does not.
 cmake_versions() {
@@ -99,5 +107,18 @@ END
     meson setup meson-build && ninja -C meson-build && meson-build/app
 }
 try 'Meson subproject' by_subproject
+
+# The library alone is few steps, without a kernel that was left out.
+library_alone() {
+    meson setup "$scratch/alone" "$source" -Dcli=false -Dtests=false -Dbench=false -Dexamples=false -Disas_left_out=scalar_fma &&
+        steps=$(ninja -C "$scratch/alone" -n | sed -n 's#^\[1/\([0-9]*\)\].*#\1#p') && echo "$steps steps" && [ "$steps" -lt 50 ] &&
+        ! grep -q scalar_fma "$scratch/alone/dispatch/kernels.inc"
+}
+try 'the library alone: less than 50 steps' library_alone
+refuses_setup() { ! meson setup "$scratch/refused" "$source" "$@" && grep -q "$expected" "$scratch/refused/meson-logs/meson-log.txt"; }
+expected='isas_left_out: sse9 is none of those'
+try 'a kernel that there is not cannot be left out' refuses_setup -Disas_left_out=sse9
+expected='the tests need the command'
+try 'tests without the command are refused' refuses_setup -Dcli=false
 echo "1..$count"
 exit "$failed"

@@ -98,10 +98,10 @@ static rapt_status attend(const char *isa, int64_t q_len) {
 static rapt_status attend_few_rows(const char *isa) { return attend(isa, 1); }
 static rapt_status attend_many_rows(const char *isa) { return attend(isa, 40); }
 
-/* Writing caches: every type, with factors that are found where they can be, in pages, rotated; and copying within them. */
+/* Writing caches: every type, with scales that are found where they can be, in pages, rotated; and copying within them. */
 static rapt_status write_caches(const char *isa) {
     enum { TOKENS = 5, CHANNELS = 64, PAGE = 4 };
-    static float rows[TOKENS * CHANNELS], factors[8];
+    static float rows[TOKENS * CHANNELS], scales[8];
     static double frequencies[CHANNELS / 2];
     static char cache[8 * CHANNELS * 4];
     static const int32_t table[2] = {1, 0};
@@ -110,32 +110,33 @@ static rapt_status write_caches(const char *isa) {
     for (int i = 0; i < TOKENS * CHANNELS; i++) rows[i] = (float)(i % 17) / 16.0f;
     rapt_status status = rapt_rope_frequencies(10000.0, CHANNELS, frequencies);
     for (int type = RAPT_F32; type <= RAPT_Q5_1 && status == RAPT_OK; type++) {
-        rapt_append_desc desc;
-        rapt_append_args args;
-        rapt_copy_desc copy;
-        rapt_copy_args copy_args;
-        rapt_append_desc_init(&desc), rapt_append_args_init(&args), rapt_copy_desc_init(&copy), rapt_copy_args_init(&copy_args);
+        rapt_kv_append_desc desc;
+        rapt_kv_append_args args;
+        rapt_kv_copy_desc copy;
+        rapt_kv_copy_args copy_args;
+        rapt_kv_append_desc_init(&desc), rapt_kv_append_args_init(&args), rapt_kv_copy_desc_init(&copy),
+            rapt_kv_copy_args_init(&copy_args);
         desc.kv_heads = 1, desc.tokens = TOKENS, desc.kv_len = 8, desc.d_k = CHANNELS;
         desc.new_k = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS);
         desc.k = rapt_layout_bshd((rapt_type)type, 1, PAGE, CHANNELS);
         desc.page_size = PAGE, desc.pages = 2, desc.table.type = RAPT_I32;
-        desc.rotary.channels = CHANNELS, desc.rotary.frequencies = frequencies;
+        desc.rope.channels = CHANNELS, desc.rope.frequencies = frequencies;
         args.new_k = rows, args.k = cache, args.table = table;
         copy.entries = 2, copy.kv_heads = 1, copy.tokens = PAGE, copy.d_k = CHANNELS, copy.k = desc.k;
         copy_args.k = cache, copy_args.ranges = &range, copy_args.count = 1;
         if (type >= RAPT_F8_E4M3 && type <= RAPT_INT8) {
             desc.k_scales = copy.k_scales = (rapt_scales){1, 16, 16, 4, 0};
-            args.k_scales = copy_args.k_scales = factors;
+            args.k_scales = copy_args.k_scales = scales;
         }
-        status = rapt_kv_append(&desc, &args, 0, 1);
-        if (status == RAPT_OK) status = rapt_kv_copy(&copy, &copy_args, 0, 1);
+        status = rapt_kv_append_run(&desc, &args);
+        if (status == RAPT_OK) status = rapt_kv_copy_run(&copy, &copy_args);
     }
     rapt_rope_args rope;
     rapt_rope_args_init(&rope);
     rope.heads = 1, rope.tokens = TOKENS, rope.d = CHANNELS;
     rope.in = rope.out = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS);
-    rope.from = rope.to = rows, rope.rotary.channels = CHANNELS, rope.rotary.frequencies = frequencies;
-    return status == RAPT_OK ? rapt_rope(&rope, 0, 1) : status;
+    rope.from = rope.to = rows, rope.rope.channels = CHANNELS, rope.rope.frequencies = frequencies;
+    return status == RAPT_OK ? rapt_rope_run(&rope) : status;
 }
 
 /* A layer with a cache, and a decoder's step in the same cache. */
@@ -155,22 +156,22 @@ static rapt_status step(const char *isa) {
     a.isa = isa;
     args.kv_lengths = lengths;
 
-    rapt_layer_desc layer;
-    rapt_layer_args layer_args;
-    rapt_layer_plan layer_plan;
-    rapt_layer_desc_init(&layer), rapt_layer_args_init(&layer_args);
+    rapt_mha_desc layer;
+    rapt_mha_args layer_args;
+    rapt_mha_plan layer_plan;
+    rapt_mha_desc_init(&layer), rapt_mha_args_init(&layer_args);
     layer.attention = &a, layer.x_width = WIDTH, layer.keys = TOKENS;
     layer.x = layer.out = rapt_layout_bshd(RAPT_F32, 1, TOKENS, WIDTH);
     layer.wq = layer.wk = layer.wv = layer.wo = rapt_layout_bshd(RAPT_F32, 1, WIDTH, WIDTH);
-    layer.rotary.channels = D, layer.rotary.frequencies = frequencies;
+    layer.rope.channels = D, layer.rope.frequencies = frequencies;
     layer_args.x = x, layer_args.out = out, layer_args.k_cache = k, layer_args.v_cache = v, layer_args.attention = &args;
     layer_args.wq = weights, layer_args.wk = weights + WIDTH * WIDTH, layer_args.wv = weights + 2 * WIDTH * WIDTH;
     layer_args.wo = weights + 3 * WIDTH * WIDTH;
     layer_args.workspace = workspace, layer_args.workspace_bytes = sizeof workspace;
     rapt_status status = rapt_rope_frequencies(10000.0, D, frequencies);
-    if (status == RAPT_OK) status = rapt_layer_plan_init(&layer_plan, &layer);
-    if (status == RAPT_OK) status = rapt_layer_run(&layer_plan, &layer_args);
-    if (status == RAPT_OK) status = rapt_layer_run_parallel(&layer_plan, &layer_args, 2, at_once, NULL);
+    if (status == RAPT_OK) status = rapt_mha_plan_init(&layer_plan, &layer);
+    if (status == RAPT_OK) status = rapt_mha_run(&layer_plan, &layer_args);
+    if (status == RAPT_OK) status = rapt_mha_run_parallel(&layer_plan, &layer_args, 2, at_once, NULL);
 
     rapt_decode_desc decode;
     rapt_decode_args decode_args;
@@ -179,7 +180,7 @@ static rapt_status step(const char *isa) {
     a.q = a.o = rapt_layout_bshd(RAPT_F32, 2, TOKENS, D);
     decode.attention = &a;
     decode.new_k = decode.new_v = rapt_layout_bshd(RAPT_F32, 1, TOKENS, D);
-    decode.rotary = layer.rotary;
+    decode.rope = layer.rope;
     args.q = x, args.o = out, args.kv_lengths = NULL;
     decode_args.new_k = decode_args.new_v = x, decode_args.k = k, decode_args.v = v, decode_args.starts = starts;
     decode_args.attention = &args;
@@ -189,7 +190,7 @@ static rapt_status step(const char *isa) {
     return status;
 }
 
-/* Linear maps and norms are among it. */
+/* Linear layers and norms are among it. */
 static rapt_status check_self(const char *isa) { return rapt_self_check(isa, NULL, 0); }
 
 static const struct {

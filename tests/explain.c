@@ -30,18 +30,18 @@ static rapt_kv_range ranges[2];
 
 static rapt_desc d, u; /* attention, and such that leaves states */
 static rapt_args a, ua;
-static rapt_append_desc ad; /* writing caches */
-static rapt_append_args aa;
-static rapt_copy_desc cd; /* copying */
-static rapt_copy_args ca;
+static rapt_kv_append_desc ad; /* writing caches */
+static rapt_kv_append_args aa;
+static rapt_kv_copy_desc cd; /* copying */
+static rapt_kv_copy_args ca;
 static rapt_rope_args ra;   /* rotating */
 static rapt_decode_desc dd; /* the step of a decoder, of d and a */
 static rapt_decode_args da;
-static rapt_linear_desc ld; /* linear maps */
+static rapt_linear_desc ld; /* linear layers */
 static rapt_linear_args la;
-static rapt_norm_args na;  /* normalisation */
-static rapt_layer_desc yd; /* a layer, of e and, where it is given, ea */
-static rapt_layer_args ya;
+static rapt_norm_args na; /* normalisation */
+static rapt_mha_desc yd;  /* a layer, of e and, where it is given, ea */
+static rapt_mha_args ya;
 static rapt_desc e;
 static rapt_args ea;
 static rapt_states states[2]; /* merging */
@@ -50,9 +50,9 @@ static float *o_out, *lse_out;
 static rapt_plan plan, merging;
 static rapt_decode_plan decoding;
 static rapt_linear_plan linear;
-static rapt_layer_plan layer;
+static rapt_mha_plan layer;
 static rapt_plan_info info;
-static rapt_layer_plan_info layer_info;
+static rapt_mha_plan_info layer_info;
 
 /* Numbers and pointers that functions take as they are. */
 static int64_t ith, nth, task, slot, n, rows, channels, out, in, row_stride, first, count;
@@ -64,32 +64,32 @@ static rapt_barrier barrier;
 static const char *isa, *name;
 static float *scales, *table;
 static void *from, *to;
-static _Alignas(uint64_t) char trial[sizeof(rapt_layer_plan) + 8];
+static _Alignas(uint64_t) char trial[sizeof(rapt_mha_plan) + 8];
 
 /* And the structs' addresses, for calls that lack one. */
 static struct {
     const rapt_desc *d;
     const rapt_args *a, *ua;
-    const rapt_append_desc *ad;
-    const rapt_append_args *aa;
-    const rapt_copy_desc *cd;
-    const rapt_copy_args *ca;
+    const rapt_kv_append_desc *ad;
+    const rapt_kv_append_args *aa;
+    const rapt_kv_copy_desc *cd;
+    const rapt_kv_copy_args *ca;
     const rapt_rope_args *ra;
     const rapt_decode_desc *dd;
     const rapt_decode_args *da;
     const rapt_linear_desc *ld;
     const rapt_linear_args *la;
     const rapt_norm_args *na;
-    const rapt_layer_desc *yd;
-    const rapt_layer_args *ya;
+    const rapt_mha_desc *yd;
+    const rapt_mha_args *ya;
     const rapt_states *states;
     const float *const *o, *const *lse;
     const rapt_plan *plan, *merging;
     const rapt_decode_plan *decoding;
     const rapt_linear_plan *linear;
-    const rapt_layer_plan *layer;
+    const rapt_mha_plan *layer;
     rapt_plan_info *info;
-    rapt_layer_plan_info *layer_info;
+    rapt_mha_plan_info *layer_info;
     size_t *size;
     const char **name;
     char *names;
@@ -124,22 +124,22 @@ static void set_attention(void) {
 }
 
 static void set_caches(void) {
-    rapt_append_desc_init(&ad);
+    rapt_kv_append_desc_init(&ad);
     ad.kv_heads = 2, ad.tokens = 3, ad.kv_len = 8, ad.d_k = 8, ad.d_v = 16;
     ad.new_k = rapt_layout_bhsd(RAPT_F32, 2, 3, 8), ad.new_v = rapt_layout_bhsd(RAPT_F32, 2, 3, 16);
     ad.k = d.k, ad.v = d.v;
-    rapt_append_args_init(&aa);
+    rapt_kv_append_args_init(&aa);
     aa.new_k = memory[NEW_K], aa.new_v = memory[NEW_V], aa.k = memory[K], aa.v = memory[V];
-    rapt_copy_desc_init(&cd);
+    rapt_kv_copy_desc_init(&cd);
     cd.kv_heads = 2, cd.tokens = 8, cd.d_k = 8, cd.d_v = 16, cd.k = d.k, cd.v = d.v;
-    rapt_copy_args_init(&ca);
+    rapt_kv_copy_args_init(&ca);
     ca.k = memory[K], ca.v = memory[V], ca.ranges = ranges, ca.count = 2;
     ranges[0] = ranges[1] = (rapt_kv_range){.from_token = 1, .to_token = 5, .tokens = 3};
     rapt_rope_args_init(&ra);
     ra.heads = 4, ra.tokens = 3, ra.d = 8, ra.in = ra.out = d.q, ra.from = memory[Q], ra.to = memory[OUT];
-    ra.rotary.channels = 8, ra.rotary.frequencies = frequencies;
+    ra.rope.channels = 8, ra.rope.frequencies = frequencies;
     rapt_decode_desc_init(&dd);
-    dd.attention = &d, dd.new_k = ad.new_k, dd.new_v = ad.new_v, dd.rotary = ra.rotary;
+    dd.attention = &d, dd.new_k = ad.new_k, dd.new_v = ad.new_v, dd.rope = ra.rope;
     rapt_decode_args_init(&da);
     da.new_k = memory[NEW_K], da.new_v = memory[NEW_V], da.k = memory[K], da.v = memory[V], da.attention = &a;
     da.workspace = workspace, da.workspace_bytes = sizeof workspace;
@@ -158,10 +158,10 @@ static void set_layers(void) {
     rapt_desc_init(&e);
     e.heads = 4, e.kv_heads = 2, e.q_len = 3, e.d_k = 8, e.d_v = 16;
     rapt_args_init(&ea);
-    rapt_layer_desc_init(&yd);
+    rapt_mha_desc_init(&yd);
     yd.attention = &e, yd.x_width = 32;
     yd.x = yd.out = rows_of(RAPT_F32, 3, 32), yd.wq = yd.wk = yd.wv = yd.x, yd.wo = rows_of(RAPT_F32, 32, 64);
-    rapt_layer_args_init(&ya);
+    rapt_mha_args_init(&ya);
     ya.x = memory[X], ya.out = memory[OUT], ya.wq = memory[WQ], ya.wk = memory[WK], ya.wv = memory[WV], ya.wo = memory[WO];
     ya.workspace = workspace, ya.workspace_bytes = sizeof workspace;
 }
@@ -214,7 +214,7 @@ static void make_plans(void) {
     memset(&plan, 0, sizeof plan), memset(&merging, 0, sizeof merging), memset(&decoding, 0, sizeof decoding);
     memset(&linear, 0, sizeof linear), memset(&layer, 0, sizeof layer);
     rapt_plan_init(&plan, &d), rapt_plan_init(&merging, &u), rapt_decode_plan_init(&decoding, &dd);
-    rapt_linear_plan_init(&linear, &ld), rapt_layer_plan_init(&layer, &yd);
+    rapt_linear_plan_init(&linear, &ld), rapt_mha_plan_init(&layer, &yd);
 }
 
 /* ---- The functions --------------------------------------------------------------------------------------------------- */
@@ -233,16 +233,16 @@ static rapt_status by_trace(char *text, size_t bytes) {
 FUNCTION(rapt_plan_init, MADE(rapt_plan_init, d), rapt_plan_explain(give.d, text, bytes))
 FUNCTION(rapt_decode_plan_init, MADE(rapt_decode_plan_init, dd), rapt_decode_explain(give.dd, text, bytes))
 FUNCTION(rapt_linear_plan_init, MADE(rapt_linear_plan_init, ld), rapt_linear_explain(give.ld, text, bytes))
-FUNCTION(rapt_layer_plan_init, MADE(rapt_layer_plan_init, yd), rapt_layer_explain(give.yd, text, bytes))
+FUNCTION(rapt_mha_plan_init, MADE(rapt_mha_plan_init, yd), rapt_mha_explain(give.yd, text, bytes))
 #undef MADE
 
 FUNCTION(rapt_plan_query, rapt_plan_query(give.plan, give.info), by_trace(text, bytes))
 FUNCTION(rapt_decode_plan_query, rapt_decode_plan_query(give.decoding, give.info), by_trace(text, bytes))
-FUNCTION(rapt_layer_plan_query, rapt_layer_plan_query(give.layer, give.layer_info), by_trace(text, bytes))
+FUNCTION(rapt_mha_plan_query, rapt_mha_plan_query(give.layer, give.layer_info), by_trace(text, bytes))
 FUNCTION(rapt_workspace_size, rapt_workspace_size(give.plan, nth, give.size), by_trace(text, bytes))
 FUNCTION(rapt_decode_workspace_size, rapt_decode_workspace_size(give.decoding, nth, give.size), by_trace(text, bytes))
 FUNCTION(rapt_linear_workspace_size, rapt_linear_workspace_size(give.linear, nth, give.size), by_trace(text, bytes))
-FUNCTION(rapt_layer_workspace_size, rapt_layer_workspace_size(give.layer, nth, give.size), by_trace(text, bytes))
+FUNCTION(rapt_mha_workspace_size, rapt_mha_workspace_size(give.layer, nth, give.size), by_trace(text, bytes))
 
 #define RUNS(prefix, plan, args)                                                                                                 \
     FUNCTION(prefix##_run, prefix##_run(give.plan, give.args), prefix##_args_explain(give.plan, give.args, 1, text, bytes))      \
@@ -254,26 +254,24 @@ FUNCTION(rapt_layer_workspace_size, rapt_layer_workspace_size(give.layer, nth, g
              prefix##_args_explain(give.plan, give.args, nth, text, bytes))
 RUNS(rapt, plan, a)
 RUNS(rapt_decode, decoding, da)
-RUNS(rapt_layer, layer, ya)
+RUNS(rapt_mha, layer, ya)
 #undef RUNS
 FUNCTION(rapt_run_task, rapt_run_task(give.plan, give.a, phase, task, slot),
          rapt_args_explain(give.plan, give.a, slot >= 0 && slot < INT64_MAX ? slot + 1 : 1, text, bytes))
-FUNCTION(rapt_linear_run, rapt_linear_run(give.linear, give.la, ith, nth),
-         rapt_linear_args_explain(give.linear, give.la, nth, text, bytes))
-FUNCTION(rapt_linear_run_parallel, rapt_linear_run_parallel(give.linear, give.la, nth, parallel, NULL),
-         rapt_linear_args_explain(give.linear, give.la, nth, text, bytes))
 
-FUNCTION(rapt_kv_append, rapt_kv_append(give.ad, give.aa, ith, nth), rapt_append_explain(give.ad, give.aa, text, bytes))
-FUNCTION(rapt_kv_copy, rapt_kv_copy(give.cd, give.ca, ith, nth), rapt_copy_explain(give.cd, give.ca, text, bytes))
-FUNCTION(rapt_rope, rapt_rope(give.ra, ith, nth), rapt_rope_explain(give.ra, text, bytes))
-FUNCTION(rapt_layer_norm, rapt_layer_norm(give.na, ith, nth), rapt_layer_norm_explain(give.na, text, bytes))
-FUNCTION(rapt_layer_norm_parallel, rapt_layer_norm_parallel(give.na, nth, parallel, NULL),
-         rapt_layer_norm_explain(give.na, text, bytes))
-FUNCTION(rapt_rms_norm, rapt_rms_norm(give.na, ith, nth), rapt_rms_norm_explain(give.na, text, bytes))
-FUNCTION(rapt_rms_norm_parallel, rapt_rms_norm_parallel(give.na, nth, parallel, NULL),
-         rapt_rms_norm_explain(give.na, text, bytes))
-FUNCTION(rapt_merge_states, rapt_merge_states(give.merging, give.ua, give.states, n, ith, nth),
-         rapt_merge_states_explain(give.merging, give.ua, give.states, n, text, bytes))
+#define ONE_PHASE(prefix, explanation, ...)                                                                                      \
+    FUNCTION(prefix##_run, prefix##_run(__VA_ARGS__), explanation)                                                               \
+    FUNCTION(prefix##_run_parallel, prefix##_run_parallel(__VA_ARGS__, nth, parallel, NULL), explanation)                        \
+    FUNCTION(prefix##_run_share, prefix##_run_share(__VA_ARGS__, ith, nth), explanation)
+ONE_PHASE(rapt_linear, rapt_linear_args_explain(give.linear, give.la, nth, text, bytes), give.linear, give.la)
+ONE_PHASE(rapt_layer_norm, rapt_layer_norm_explain(give.na, text, bytes), give.na)
+ONE_PHASE(rapt_rms_norm, rapt_rms_norm_explain(give.na, text, bytes), give.na)
+ONE_PHASE(rapt_kv_append, rapt_kv_append_explain(give.ad, give.aa, text, bytes), give.ad, give.aa)
+ONE_PHASE(rapt_kv_copy, rapt_kv_copy_explain(give.cd, give.ca, text, bytes), give.cd, give.ca)
+ONE_PHASE(rapt_rope, rapt_rope_explain(give.ra, text, bytes), give.ra)
+ONE_PHASE(rapt_merge_states, rapt_merge_states_explain(give.merging, give.ua, give.states, n, text, bytes), give.merging, give.ua,
+          give.states, n)
+#undef ONE_PHASE
 FUNCTION(rapt_merge, rapt_merge(n, rows, channels, give.o, give.lse, o_out, lse_out),
          rapt_merge_explain(n, rows, channels, give.o, give.lse, o_out, lse_out, text, bytes))
 FUNCTION(rapt_quantise_weights, rapt_quantise_weights(out, in, type, row_stride, from, to, scales),
@@ -448,6 +446,26 @@ static size_t least_bytes(rapt_status (*init)(void)) {
         TRACED(function, (ith = 2, nth = 2), RANGE, "ith = 2: not one of the nth = 2 threads");                                  \
     } while (0)
 
+/* The ways to run what has one phase, where what explains it takes no threads, and where it does. */
+#define WAYS(prefix, args)                                                                                                       \
+    do {                                                                                                                         \
+        GOOD(prefix##_run_parallel, nth = 3);                                                                                    \
+        REFUSED(prefix##_run_parallel, give.args = NULL, NULL, "args = null: there is no such struct");                          \
+        REFUSED(prefix##_run_share, give.args = NULL, NULL, "args = null: there is no such struct");                             \
+        TRACED(prefix##_run_parallel, nth = 0, RANGE, "nth = 0: there is no thread");                                            \
+        TRACED(prefix##_run_parallel, parallel = NULL, NULL, "parallel_for = null: there is nobody to run it");                  \
+        TRACED(prefix##_run_share, nth = -1, RANGE, "nth = -1: there is no thread");                                             \
+        THREADS(prefix##_run_share);                                                                                             \
+    } while (0)
+#define EXPLAINED_WAYS(prefix)                                                                                                   \
+    do {                                                                                                                         \
+        GOOD(prefix##_run_parallel, nth = 3);                                                                                    \
+        REFUSED(prefix##_run_parallel, nth = 0, RANGE, "nth = 0: there is no thread");                                           \
+        TRACED(prefix##_run_parallel, parallel = NULL, NULL, "parallel_for = null: there is nobody to run it");                  \
+        REFUSED(prefix##_run_share, nth = -1, RANGE, "nth = -1: there is no thread");                                            \
+        THREADS(prefix##_run_share);                                                                                             \
+    } while (0)
+
 /* Pages of 4 keys, 3 of them in the pool: entry 0 has pages 0 and 1. */
 static void paged(rapt_desc *of) {
     of->page_size = 4, of->pages = 3, of->table = (rapt_layout){RAPT_I32, 8, 0, 0};
@@ -501,11 +519,11 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, d.window_right = -2, MASK, "window_right = -2: must be -1 or more");
     REFUSED(rapt_plan_init, d.prefix = -1, FEATURE, "prefix = -1: must be 0 or more");
     REFUSED(rapt_plan_init, d.local_chunk = -1, FEATURE, "local_chunk = -1: must be 0 or more");
-    REFUSED(rapt_plan_init, d.map = of_type(RAPT_BOOL), FEATURE, "map_queries = 0: must be 1 or more");
-    REFUSED(rapt_plan_init, (d.map = of_type(RAPT_BOOL), d.map_queries = 1, d.map_keys = 32), FEATURE,
-            "map_keys = 32: must be a multiple of 64, and not 0");
-    REFUSED(rapt_plan_init, (d.map = of_type(RAPT_BOOL), d.map_queries = 1), FEATURE,
-            "map_keys = 0: must be a multiple of 64, and not 0");
+    REFUSED(rapt_plan_init, d.block_mask = of_type(RAPT_BOOL), FEATURE, "block_mask_queries = 0: must be 1 or more");
+    REFUSED(rapt_plan_init, (d.block_mask = of_type(RAPT_BOOL), d.block_mask_queries = 1, d.block_mask_keys = 32), FEATURE,
+            "block_mask_keys = 32: must be a multiple of 64, and not 0");
+    REFUSED(rapt_plan_init, (d.block_mask = of_type(RAPT_BOOL), d.block_mask_queries = 1), FEATURE,
+            "block_mask_keys = 0: must be a multiple of 64, and not 0");
     REFUSED(rapt_plan_init, d.mask_keys = -1, SHAPE, "mask_keys = -1: must be 0 to 2147483647");
     REFUSED(rapt_plan_init, d.mask_rest = (rapt_rest)3, FEATURE, "mask_rest = 3: not a rapt_rest");
     REFUSED(rapt_plan_init, d.mask_key_stride = 4, FEATURE, "mask_key_stride = 4: must be 0 or 1");
@@ -565,8 +583,8 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, d.lse.type = RAPT_F16, TYPE, "lse.type = 2: not a type that this tensor can have");
     REFUSED(rapt_plan_init, d.mask.type = RAPT_F32, TYPE, "mask.type = 1: not a type that this tensor can have");
     REFUSED(rapt_plan_init, d.bias.type = RAPT_BOOL, TYPE, "bias.type = 14: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, (d.map.type = RAPT_BIT, d.map_queries = 1, d.map_keys = 64), TYPE,
-            "map.type = 15: not a type that this tensor can have");
+    REFUSED(rapt_plan_init, (d.block_mask.type = RAPT_BIT, d.block_mask_queries = 1, d.block_mask_keys = 64), TYPE,
+            "block_mask.type = 15: not a type that this tensor can have");
     REFUSED(rapt_plan_init, d.slopes.type = RAPT_I32, TYPE, "slopes.type = 16: not a type that this tensor can have");
     REFUSED(rapt_plan_init, d.sinks.type = (rapt_type)17, TYPE, "sinks.type = 17: not a type that this tensor can have");
     REFUSED(rapt_plan_init, (d.scores.type = RAPT_BF16, d.scores_stage = RAPT_SCORES_RAW), TYPE,
@@ -591,7 +609,7 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, d.q.head_stride = INT64_MAX, STRIDE,
             "q.head_stride = 9223372036854775807: times 4 it exceeds the address space");
     REFUSED(rapt_plan_init, d.k_scales = ((rapt_scales){1, 0, 0, 4, 4}), STRIDE,
-            "k_scales.channel_stride = 4: there is a token_stride, and factors are of tokens or of channels");
+            "k_scales.channel_stride = 4: there is a token_stride, and scales are of tokens or of channels");
     REFUSED(rapt_plan_init, d.k_scales = ((rapt_scales){1, 0, 0, -4, 0}), STRIDE,
             "k_scales.token_stride = -4: strides are not negative");
     REFUSED(rapt_plan_init, d.v_scales = ((rapt_scales){1, 0, 0, 0, -4}), STRIDE,
@@ -626,12 +644,12 @@ static void paged_append(void) {
     ad.k = rapt_layout_bhsd(RAPT_F32, 2, 4, 8), ad.v = rapt_layout_bhsd(RAPT_F32, 2, 4, 16);
 }
 
-static void rotate_append(void) { ad.rotary.channels = 8, ad.rotary.frequencies = frequencies; }
+static void rotate_append(void) { ad.rope.channels = 8, ad.rope.frequencies = frequencies; }
 
 /* A table of 7 positions for a rotation of 8 channels. */
-static void tabled(rapt_rotary *rotary, rapt_rotary_table *of) {
-    rotary->frequencies = NULL;
-    *of = (rapt_rotary_table){RAPT_F32, memory[TABLE], memory[FACTORS], 7, 0};
+static void tabled(rapt_rope *rope, rapt_rope_table *of) {
+    rope->frequencies = NULL;
+    *of = (rapt_rope_table){RAPT_F32, memory[TABLE], memory[FACTORS], 7, 0};
 }
 
 /* A step whose queries are ragged. */
@@ -661,7 +679,7 @@ static void huge(void) { e.heads = e.kv_heads = e.d_k = e.d_v = yd.x_width = 1; 
 NEEDED(rapt_workspace_size, plan)
 NEEDED(rapt_decode_workspace_size, decoding)
 NEEDED(rapt_linear_workspace_size, linear)
-NEEDED(rapt_layer_workspace_size, layer)
+NEEDED(rapt_mha_workspace_size, layer)
 #undef NEEDED
 
 /* So many threads that their own workspace just fits, and not that which they share besides. */
@@ -697,8 +715,8 @@ static void attention_calls(void) {
     REFUSED(rapt_run, d.mask = ((rapt_layout){RAPT_BOOL, 0, 0, 8}), NULL, "mask = null: 24 bytes are read from there");
     REFUSED(rapt_run, d.mask = ((rapt_layout){RAPT_BIT, 0, 0, 1}), NULL, "mask = null: 3 bytes are read from there");
     REFUSED(rapt_run, d.bias = of_type(RAPT_F16), NULL, "bias = null: 16 bytes are read from there");
-    REFUSED(rapt_run, (d.map = of_type(RAPT_BOOL), d.map_queries = 1, d.map_keys = 64), NULL,
-            "map = null: 1 bytes are read from there");
+    REFUSED(rapt_run, (d.block_mask = of_type(RAPT_BOOL), d.block_mask_queries = 1, d.block_mask_keys = 64), NULL,
+            "block_mask = null: 1 bytes are read from there");
     REFUSED(rapt_run, (d.alibi = RAPT_ALIBI_DISTANCE, d.slopes = (rapt_layout){RAPT_F32, 0, 4, 0}), NULL,
             "slopes = null: 16 bytes are read from there");
     REFUSED(rapt_run, d.sinks = ((rapt_layout){RAPT_F16, 0, 2, 0}), NULL, "sinks = null: 8 bytes are read from there");
@@ -710,7 +728,7 @@ static void attention_calls(void) {
     REFUSED(rapt_run, a.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no layout for it");
     REFUSED(rapt_run, a.v_scales = SOMEWHERE, UNUSED, "v_scales = 0x40: the plan has no layout for it");
     REFUSED(rapt_run, a.mask = SOMEWHERE, UNUSED, "mask = 0x40: the plan has no layout for it");
-    REFUSED(rapt_run, a.map = SOMEWHERE, UNUSED, "map = 0x40: the plan has no layout for it");
+    REFUSED(rapt_run, a.block_mask = SOMEWHERE, UNUSED, "block_mask = 0x40: the plan has no layout for it");
     REFUSED(rapt_run, a.bias = SOMEWHERE, UNUSED, "bias = 0x40: the plan has no layout for it");
     REFUSED(rapt_run, a.slopes = SOMEWHERE, UNUSED, "slopes = 0x40: the plan has no layout for it");
     REFUSED(rapt_run, a.sinks = SOMEWHERE, UNUSED, "sinks = 0x40: the plan has no layout for it");
@@ -795,203 +813,206 @@ static void attention_calls(void) {
 }
 
 static void appending(void) {
-    GOOD(rapt_kv_append, UNCHANGED);
-    GOOD(rapt_kv_append, paged_append());
-    STRUCTS(rapt_kv_append, ad, "desc", sizeof ad);
-    STRUCTS(rapt_kv_append, aa, "args", offsetof(rapt_append_args, rotary_table));
-    THREADS(rapt_kv_append);
-    TRACED(rapt_kv_append, nth = 0, RANGE, "nth = 0: there is no thread");
+    GOOD(rapt_kv_append_run, UNCHANGED);
+    GOOD(rapt_kv_append_run, paged_append());
+    STRUCTS(rapt_kv_append_run, ad, "desc", sizeof ad);
+    STRUCTS(rapt_kv_append_run, aa, "args", offsetof(rapt_kv_append_args, rope_table));
+    WAYS(rapt_kv_append, aa);
     /* The description. */
-    REFUSED(rapt_kv_append, ad.batch = -1, SHAPE, "batch = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append, ad.kv_heads = 0, SHAPE, "kv_heads = 0: must be 1 to 2147483647");
-    REFUSED(rapt_kv_append, ad.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append, ad.kv_len = -1, SHAPE, "kv_len = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append, ad.page_size = -1, SHAPE, "page_size = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append, ad.pages = -1, SHAPE, "pages = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append, ad.k.type = ad.v.type = (rapt_type)0, TYPE, "k.type = 0: nor has v one, so nothing is written");
-    REFUSED(rapt_kv_append, ad.d_k = 0, SHAPE, "d_k = 0: must be 1 to 1024");
-    REFUSED(rapt_kv_append, ad.d_v = 2000, SHAPE, "d_v = 2000: must be 1 to 1024");
-    REFUSED(rapt_kv_append, ad.page_size = 4, TYPE, "table.type = 0: pages want a table of RAPT_I32");
-    REFUSED(rapt_kv_append, ad.table.type = RAPT_I32, FEATURE, "page_size = 0: there is a table, of type 16");
-    REFUSED(rapt_kv_append, (ad.k.type = (rapt_type)0, ad.k_scales.present = 1), FEATURE,
+    REFUSED(rapt_kv_append_run, ad.batch = -1, SHAPE, "batch = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_append_run, ad.kv_heads = 0, SHAPE, "kv_heads = 0: must be 1 to 2147483647");
+    REFUSED(rapt_kv_append_run, ad.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_append_run, ad.kv_len = -1, SHAPE, "kv_len = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_append_run, ad.page_size = -1, SHAPE, "page_size = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_append_run, ad.pages = -1, SHAPE, "pages = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_append_run, ad.k.type = ad.v.type = (rapt_type)0, TYPE, "k.type = 0: nor has v one, so nothing is written");
+    REFUSED(rapt_kv_append_run, ad.d_k = 0, SHAPE, "d_k = 0: must be 1 to 1024");
+    REFUSED(rapt_kv_append_run, ad.d_v = 2000, SHAPE, "d_v = 2000: must be 1 to 1024");
+    REFUSED(rapt_kv_append_run, ad.page_size = 4, TYPE, "table.type = 0: pages want a table of RAPT_I32");
+    REFUSED(rapt_kv_append_run, ad.table.type = RAPT_I32, FEATURE, "page_size = 0: there is a table, of type 16");
+    REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, ad.k_scales.present = 1), FEATURE,
             "k_scales.present = 1: K is not written");
-    REFUSED(rapt_kv_append, (ad.v.type = (rapt_type)0, ad.v_scales.present = 1), FEATURE,
+    REFUSED(rapt_kv_append_run, (ad.v.type = (rapt_type)0, ad.v_scales.present = 1), FEATURE,
             "v_scales.present = 1: V is not written");
-    REFUSED(rapt_kv_append, ad.k_scales = ((rapt_scales){1, 64, 32, 4, 0}), FEATURE,
-            "k_scales.token_stride = 4: factors of tokens are found for fp8 and int8 only");
-    REFUSED(rapt_kv_append, (ad.v.type = RAPT_INT8, ad.v_scales = (rapt_scales){1, 64, 32, 2, 0}), STRIDE,
+    REFUSED(rapt_kv_append_run, ad.k_scales = ((rapt_scales){1, 64, 32, 4, 0}), FEATURE,
+            "k_scales.token_stride = 4: scales of tokens are found for fp8 and int8 only");
+    REFUSED(rapt_kv_append_run, (ad.v.type = RAPT_INT8, ad.v_scales = (rapt_scales){1, 64, 32, 2, 0}), STRIDE,
             "v_scales.token_stride = 2: below the 4 bytes within it, so elements of an output meet");
-    REFUSED(rapt_kv_append, ad.k.type = RAPT_I32, TYPE, "k.type = 16: not a type that this tensor can have");
-    REFUSED(rapt_kv_append, ad.v.head_stride = 0, STRIDE,
+    REFUSED(rapt_kv_append_run, ad.k.type = RAPT_I32, TYPE, "k.type = 16: not a type that this tensor can have");
+    REFUSED(rapt_kv_append_run, ad.v.head_stride = 0, STRIDE,
             "v.head_stride = 0: below the 64 bytes within it, so elements of an output meet");
-    REFUSED(rapt_kv_append, ad.new_k.type = RAPT_INT8, TYPE, "new_k.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_kv_append, ad.new_v.token_stride = -1, STRIDE, "new_v.token_stride = -1: strides are not negative");
-    REFUSED(rapt_kv_append, ad.rotary.channels = 3, FEATURE,
-            "rotary.channels = 3: must be even, 0 to the 8 channels that there are");
-    REFUSED(rapt_kv_append, (ad.k.type = (rapt_type)0, ad.rotary.channels = 2), FEATURE,
-            "rotary.channels = 2: must be even, 0 to the 0 channels that there are");
+    REFUSED(rapt_kv_append_run, ad.new_k.type = RAPT_INT8, TYPE, "new_k.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_kv_append_run, ad.new_v.token_stride = -1, STRIDE, "new_v.token_stride = -1: strides are not negative");
+    REFUSED(rapt_kv_append_run, ad.rope.channels = 3, FEATURE,
+            "rope.channels = 3: must be even, 0 to the 8 channels that there are");
+    REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, ad.rope.channels = 2), FEATURE,
+            "rope.channels = 2: must be even, 0 to the 0 channels that there are");
     /* Tensors, */
-    REFUSED(rapt_kv_append, aa.new_k = NULL, NULL, "new_k = null: 192 bytes are read from there");
-    REFUSED(rapt_kv_append, aa.new_v = NULL, NULL, "new_v = null: 384 bytes are read from there");
-    REFUSED(rapt_kv_append, aa.k = NULL, NULL, "k = null: 512 bytes are written there");
-    REFUSED(rapt_kv_append, aa.v = NULL, NULL, "v = null: 1024 bytes are written there");
-    REFUSED(rapt_kv_append, ad.k_scales.present = 1, NULL, "k_scales = null: 4 bytes are read from there");
-    REFUSED(rapt_kv_append, (ad.v.type = RAPT_INT8, ad.v_scales = (rapt_scales){1, 64, 32, 4, 0}), NULL,
+    REFUSED(rapt_kv_append_run, aa.new_k = NULL, NULL, "new_k = null: 192 bytes are read from there");
+    REFUSED(rapt_kv_append_run, aa.new_v = NULL, NULL, "new_v = null: 384 bytes are read from there");
+    REFUSED(rapt_kv_append_run, aa.k = NULL, NULL, "k = null: 512 bytes are written there");
+    REFUSED(rapt_kv_append_run, aa.v = NULL, NULL, "v = null: 1024 bytes are written there");
+    REFUSED(rapt_kv_append_run, ad.k_scales.present = 1, NULL, "k_scales = null: 4 bytes are read from there");
+    REFUSED(rapt_kv_append_run, (ad.v.type = RAPT_INT8, ad.v_scales = (rapt_scales){1, 64, 32, 4, 0}), NULL,
             "v_scales = null: 64 bytes are written there");
-    REFUSED(rapt_kv_append, aa.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no factors");
-    REFUSED(rapt_kv_append, ad.k.type = (rapt_type)0, UNUSED, "k = %p: its layout has no type", (void *)memory[K]);
-    REFUSED(rapt_kv_append, (ad.k.type = (rapt_type)0, aa.k = NULL, aa.k_scales = SOMEWHERE), UNUSED,
+    REFUSED(rapt_kv_append_run, aa.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no scales");
+    REFUSED(rapt_kv_append_run, ad.k.type = (rapt_type)0, UNUSED, "k = %p: its layout has no type", (void *)memory[K]);
+    REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, aa.k = NULL, aa.k_scales = SOMEWHERE), UNUSED,
             "k_scales = 0x40: its tensor has no type");
-    REFUSED(rapt_kv_append, (ad.k.type = (rapt_type)0, aa.k = NULL), UNUSED, "new_k = %p: its cache has no type",
+    REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, aa.k = NULL), UNUSED, "new_k = %p: its cache has no type",
             (void *)memory[NEW_K]);
-    REFUSED(rapt_kv_append, aa.v = memory[NEW_K], OVERLAP, "v = %p: its 1024 bytes meet the 192 of new_k = %p",
+    REFUSED(rapt_kv_append_run, aa.v = memory[NEW_K], OVERLAP, "v = %p: its 1024 bytes meet the 192 of new_k = %p",
             (void *)memory[NEW_K], (void *)memory[NEW_K]);
-    REFUSED(rapt_kv_append, aa.new_v = LAST, STRIDE, "new_v = %p: its 384 bytes exceed the address space", LAST);
+    REFUSED(rapt_kv_append_run, aa.new_v = LAST, STRIDE, "new_v = %p: its 384 bytes exceed the address space", LAST);
     /* which tokens there are, and where they go. */
-    REFUSED(rapt_kv_append, aa.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_kv_append, aa.lengths = ODD, ALIGNMENT, "lengths = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_kv_append, aa.token_starts = ODD, ALIGNMENT, "token_starts = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_kv_append, aa.positions = ODD, ALIGNMENT, "positions = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_kv_append, aa.ring_starts = ODD, ALIGNMENT, "ring_starts = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_kv_append, (ad.batch = ad.tokens = RAPT_MAX_LENGTH, aa.positions = SOMEWHERE), STRIDE,
+    REFUSED(rapt_kv_append_run, aa.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_kv_append_run, aa.lengths = ODD, ALIGNMENT, "lengths = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_kv_append_run, aa.token_starts = ODD, ALIGNMENT, "token_starts = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_kv_append_run, aa.positions = ODD, ALIGNMENT, "positions = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_kv_append_run, aa.ring_starts = ODD, ALIGNMENT, "ring_starts = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_kv_append_run, (ad.batch = ad.tokens = RAPT_MAX_LENGTH, aa.positions = SOMEWHERE), STRIDE,
             "positions = 0x40: its 4611686014132420609 elements exceed the address space");
-    REFUSED(rapt_kv_append, (aa.token_starts = token_starts, aa.lengths = lengths), FEATURE,
+    REFUSED(rapt_kv_append_run, (aa.token_starts = token_starts, aa.lengths = lengths), FEATURE,
             "lengths = %p: token_starts say them already", (void *)lengths);
-    REFUSED(rapt_kv_append, (aa.token_starts = token_starts, token_starts[0] = -1), TABLE,
+    REFUSED(rapt_kv_append_run, (aa.token_starts = token_starts, token_starts[0] = -1), TABLE,
             "token_starts[0] = -1: must be 0 or more");
-    REFUSED(rapt_kv_append, (aa.token_starts = token_starts, token_starts[0] = 1), TABLE,
+    REFUSED(rapt_kv_append_run, (aa.token_starts = token_starts, token_starts[0] = 1), TABLE,
             "token_starts[1] = 0: below the one before");
-    REFUSED(rapt_kv_append, (aa.token_starts = token_starts, token_starts[1] = 4), TABLE,
+    REFUSED(rapt_kv_append_run, (aa.token_starts = token_starts, token_starts[1] = 4), TABLE,
             "token_starts[1] = 4: there are 3 tokens");
-    REFUSED(rapt_kv_append, (aa.lengths = lengths, lengths[0] = 4), TABLE, "lengths[0] = 4: there are 3 tokens");
-    REFUSED(rapt_kv_append, (aa.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
-    REFUSED(rapt_kv_append, (aa.starts = starts, starts[0] = 6), KV_LENGTH,
+    REFUSED(rapt_kv_append_run, (aa.lengths = lengths, lengths[0] = 4), TABLE, "lengths[0] = 4: there are 3 tokens");
+    REFUSED(rapt_kv_append_run, (aa.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
+    REFUSED(rapt_kv_append_run, (aa.starts = starts, starts[0] = 6), KV_LENGTH,
             "starts[0] = 6: from there on, 3 tokens exceed kv_len = 8");
-    REFUSED(rapt_kv_append, (aa.ring_starts = offsets, offsets[0] = 8), TABLE, "ring_starts[0] = 8: the ring has 8 keys");
+    REFUSED(rapt_kv_append_run, (aa.ring_starts = offsets, offsets[0] = 8), TABLE, "ring_starts[0] = 8: the ring has 8 keys");
     /* Pages. */
-    REFUSED(rapt_kv_append, aa.table = SOMEWHERE, UNUSED, "table = 0x40: there are no pages");
-    REFUSED(rapt_kv_append, aa.table_starts = SOMEWHERE, UNUSED, "table_starts = 0x40: there are no pages");
-    REFUSED(rapt_kv_append, (paged_append(), aa.table = NULL), NULL, "table = null: 8 bytes are read from there");
-    REFUSED(rapt_kv_append, (paged_append(), ad.table.head_stride = -8), STRIDE,
+    REFUSED(rapt_kv_append_run, aa.table = SOMEWHERE, UNUSED, "table = 0x40: there are no pages");
+    REFUSED(rapt_kv_append_run, aa.table_starts = SOMEWHERE, UNUSED, "table_starts = 0x40: there are no pages");
+    REFUSED(rapt_kv_append_run, (paged_append(), aa.table = NULL), NULL, "table = null: 8 bytes are read from there");
+    REFUSED(rapt_kv_append_run, (paged_append(), ad.table.head_stride = -8), STRIDE,
             "table.head_stride = -8: strides are not negative");
-    REFUSED(rapt_kv_append, (paged_append(), ad.pages = 0), TABLE, "pages = 0: there are tokens to be written");
-    REFUSED(rapt_kv_append, (paged_append(), aa.table_starts = ODD), ALIGNMENT,
+    REFUSED(rapt_kv_append_run, (paged_append(), ad.pages = 0), TABLE, "pages = 0: there are tokens to be written");
+    REFUSED(rapt_kv_append_run, (paged_append(), aa.table_starts = ODD), ALIGNMENT,
             "table_starts = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_kv_append, (paged_append(), aa.table_starts = starts, starts[0] = -1), TABLE,
+    REFUSED(rapt_kv_append_run, (paged_append(), aa.table_starts = starts, starts[0] = -1), TABLE,
             "table_starts[0] = -1: must be 0 or more");
-    REFUSED(rapt_kv_append, (paged_append(), aa.table_starts = starts, starts[0] = 1), TABLE,
+    REFUSED(rapt_kv_append_run, (paged_append(), aa.table_starts = starts, starts[0] = 1), TABLE,
             "table_starts[1] = 0: below the one before");
-    REFUSED(rapt_kv_append, (paged_append(), aa.table_starts = starts, starts[1] = 1, aa.starts = lengths, lengths[0] = 2), TABLE,
-            "table_starts[1] = 1: the tokens of entry 0 need its page 1");
-    REFUSED(rapt_kv_append, (paged_append(), pages[0] = 3), TABLE, "table[entry 0, head 0][0] = 3: the pool has 3 pages");
-    REFUSED(rapt_kv_append, (paged_append(), pages[1] = 0, aa.starts = lengths, lengths[0] = 2, ad.tokens = 6), TABLE,
+    REFUSED(rapt_kv_append_run, (paged_append(), aa.table_starts = starts, starts[1] = 1, aa.starts = lengths, lengths[0] = 2),
+            TABLE, "table_starts[1] = 1: the tokens of entry 0 need its page 1");
+    REFUSED(rapt_kv_append_run, (paged_append(), pages[0] = 3), TABLE, "table[entry 0, head 0][0] = 3: the pool has 3 pages");
+    REFUSED(rapt_kv_append_run, (paged_append(), pages[1] = 0, aa.starts = lengths, lengths[0] = 2, ad.tokens = 6), TABLE,
             "table[entry 0, head 0][1] = 0: key 2 of that page is given to two tokens");
     /* Rotation. */
-    GOOD(rapt_kv_append, rotate_append());
-    GOOD(rapt_kv_append, (rotate_append(), tabled(&ad.rotary, &aa.rotary_table)));
-    REFUSED(rapt_kv_append, (rotate_append(), ad.rotary.amplitude = NAN), FEATURE, "rotary.amplitude = nan: must be finite");
-    REFUSED(rapt_kv_append, aa.rotary_table.type = RAPT_F32, UNUSED, "rotary_table.type = 1: nothing is rotated");
-    REFUSED(rapt_kv_append, (rotate_append(), ad.rotary.frequencies = NULL), NULL,
-            "rotary.frequencies = null: and there is no rotary_table");
-    REFUSED(rapt_kv_append, (rotate_append(), tabled(&ad.rotary, &aa.rotary_table), aa.starts = starts, starts[0] = 5), TABLE,
-            "rotary_table.positions = 7: token 2 of entry 0 is at position 7");
+    GOOD(rapt_kv_append_run, rotate_append());
+    GOOD(rapt_kv_append_run, (rotate_append(), tabled(&ad.rope, &aa.rope_table)));
+    REFUSED(rapt_kv_append_run, (rotate_append(), ad.rope.amplitude = NAN), FEATURE, "rope.amplitude = nan: must be finite");
+    REFUSED(rapt_kv_append_run, aa.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = 1: nothing is rotated");
+    REFUSED(rapt_kv_append_run, (rotate_append(), ad.rope.frequencies = NULL), NULL,
+            "rope.frequencies = null: and there is no rope_table");
+    REFUSED(rapt_kv_append_run, (rotate_append(), tabled(&ad.rope, &aa.rope_table), aa.starts = starts, starts[0] = 5), TABLE,
+            "rope_table.positions = 7: token 2 of entry 0 is at position 7");
 }
 
 static void copying(void) {
-    GOOD(rapt_kv_copy, UNCHANGED);
-    STRUCTS(rapt_kv_copy, cd, "desc", sizeof cd);
-    STRUCTS(rapt_kv_copy, ca, "args", sizeof ca);
-    THREADS(rapt_kv_copy);
-    REFUSED(rapt_kv_copy, cd.entries = -1, SHAPE, "entries = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_copy, cd.kv_heads = 0, SHAPE, "kv_heads = 0: must be 1 to 2147483647");
-    REFUSED(rapt_kv_copy, cd.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_copy, cd.k.type = cd.v.type = (rapt_type)0, TYPE, "k.type = 0: nor has v one, so nothing is copied");
-    REFUSED(rapt_kv_copy, cd.d_k = -8, SHAPE, "d_k = -8: must be 1 to 1024");
-    REFUSED(rapt_kv_copy, cd.d_v = 0, SHAPE, "d_v = 0: must be 1 to 1024");
-    REFUSED(rapt_kv_copy, (cd.k.type = (rapt_type)0, cd.k_scales.present = 1), FEATURE,
+    GOOD(rapt_kv_copy_run, UNCHANGED);
+    STRUCTS(rapt_kv_copy_run, cd, "desc", sizeof cd);
+    STRUCTS(rapt_kv_copy_run, ca, "args", sizeof ca);
+    WAYS(rapt_kv_copy, ca);
+    REFUSED(rapt_kv_copy_run, cd.entries = -1, SHAPE, "entries = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_copy_run, cd.kv_heads = 0, SHAPE, "kv_heads = 0: must be 1 to 2147483647");
+    REFUSED(rapt_kv_copy_run, cd.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_copy_run, cd.k.type = cd.v.type = (rapt_type)0, TYPE, "k.type = 0: nor has v one, so nothing is copied");
+    REFUSED(rapt_kv_copy_run, cd.d_k = -8, SHAPE, "d_k = -8: must be 1 to 1024");
+    REFUSED(rapt_kv_copy_run, cd.d_v = 0, SHAPE, "d_v = 0: must be 1 to 1024");
+    REFUSED(rapt_kv_copy_run, (cd.k.type = (rapt_type)0, cd.k_scales.present = 1), FEATURE,
             "k_scales.present = 1: their tensor is not copied");
-    REFUSED(rapt_kv_copy, (cd.v.type = (rapt_type)0, cd.v_scales.present = 1), FEATURE,
+    REFUSED(rapt_kv_copy_run, (cd.v.type = (rapt_type)0, cd.v_scales.present = 1), FEATURE,
             "v_scales.present = 1: their tensor is not copied");
-    REFUSED(rapt_kv_copy, cd.k_scales = ((rapt_scales){1, 64, 32, 4, 4}), STRIDE,
-            "k_scales.channel_stride = 4: there is a token_stride, and factors are of tokens or of channels");
-    REFUSED(rapt_kv_copy, ca.count = -1, SHAPE, "count = -1: must be 0 or more");
-    REFUSED(rapt_kv_copy, ca.count = INT64_MAX, STRIDE, "ranges = %p: its 9223372036854775807 elements exceed the address space",
-            (void *)ranges);
-    REFUSED(rapt_kv_copy, ca.ranges = ODD, ALIGNMENT, "ranges = 0x42: not aligned to its elements of 20 bytes");
-    REFUSED(rapt_kv_copy, ca.ranges = NULL, NULL, "ranges = null: 40 bytes are read from there");
-    REFUSED(rapt_kv_copy, cd.k.type = RAPT_BIT, TYPE, "k.type = 15: not a type that this tensor can have");
-    REFUSED(rapt_kv_copy, cd.v.token_stride = 60, STRIDE,
+    REFUSED(rapt_kv_copy_run, cd.k_scales = ((rapt_scales){1, 64, 32, 4, 4}), STRIDE,
+            "k_scales.channel_stride = 4: there is a token_stride, and scales are of tokens or of channels");
+    REFUSED(rapt_kv_copy_run, ca.count = -1, SHAPE, "count = -1: must be 0 or more");
+    REFUSED(rapt_kv_copy_run, ca.count = INT64_MAX, STRIDE,
+            "ranges = %p: its 9223372036854775807 elements exceed the address space", (void *)ranges);
+    REFUSED(rapt_kv_copy_run, ca.ranges = ODD, ALIGNMENT, "ranges = 0x42: not aligned to its elements of 20 bytes");
+    REFUSED(rapt_kv_copy_run, ca.ranges = NULL, NULL, "ranges = null: 40 bytes are read from there");
+    REFUSED(rapt_kv_copy_run, cd.k.type = RAPT_BIT, TYPE, "k.type = 15: not a type that this tensor can have");
+    REFUSED(rapt_kv_copy_run, cd.v.token_stride = 60, STRIDE,
             "v.token_stride = 60: below the 64 bytes within it, so elements of an output meet");
-    REFUSED(rapt_kv_copy, cd.k_scales = ((rapt_scales){1, 64, 32, 2, 0}), STRIDE,
+    REFUSED(rapt_kv_copy_run, cd.k_scales = ((rapt_scales){1, 64, 32, 2, 0}), STRIDE,
             "k_scales.token_stride = 2: below the 4 bytes within it, so elements of an output meet");
-    REFUSED(rapt_kv_copy, ca.k = NULL, NULL, "k = null: 512 bytes are written there");
-    REFUSED(rapt_kv_copy, ca.v = NULL, NULL, "v = null: 1024 bytes are written there");
-    REFUSED(rapt_kv_copy, cd.k_scales = ((rapt_scales){1, 64, 32, 4, 0}), NULL, "k_scales = null: 64 bytes are written there");
-    REFUSED(rapt_kv_copy, cd.v_scales = ((rapt_scales){1, 64, 32, 4, 0}), NULL, "v_scales = null: 64 bytes are written there");
-    REFUSED(rapt_kv_copy, ca.from_k = memory[FROM_K], NULL, "from_v = null: 1024 bytes are read from there");
-    REFUSED(rapt_kv_copy, ca.from_v = memory[FROM_V], NULL, "from_k = null: 512 bytes are read from there");
-    REFUSED(rapt_kv_copy, cd.k.type = (rapt_type)0, UNUSED, "k = %p: it is not copied", (void *)memory[K]);
-    REFUSED(rapt_kv_copy, (cd.v.type = (rapt_type)0, ca.v = NULL, ca.from_k = memory[FROM_K], ca.from_v = SOMEWHERE), UNUSED,
+    REFUSED(rapt_kv_copy_run, ca.k = NULL, NULL, "k = null: 512 bytes are written there");
+    REFUSED(rapt_kv_copy_run, ca.v = NULL, NULL, "v = null: 1024 bytes are written there");
+    REFUSED(rapt_kv_copy_run, cd.k_scales = ((rapt_scales){1, 64, 32, 4, 0}), NULL,
+            "k_scales = null: 64 bytes are written there");
+    REFUSED(rapt_kv_copy_run, cd.v_scales = ((rapt_scales){1, 64, 32, 4, 0}), NULL,
+            "v_scales = null: 64 bytes are written there");
+    REFUSED(rapt_kv_copy_run, ca.from_k = memory[FROM_K], NULL, "from_v = null: 1024 bytes are read from there");
+    REFUSED(rapt_kv_copy_run, ca.from_v = memory[FROM_V], NULL, "from_k = null: 512 bytes are read from there");
+    REFUSED(rapt_kv_copy_run, cd.k.type = (rapt_type)0, UNUSED, "k = %p: it is not copied", (void *)memory[K]);
+    REFUSED(rapt_kv_copy_run, (cd.v.type = (rapt_type)0, ca.v = NULL, ca.from_k = memory[FROM_K], ca.from_v = SOMEWHERE), UNUSED,
             "from_v = 0x40: it is not copied");
-    REFUSED(rapt_kv_copy, ca.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: it is not copied");
-    REFUSED(rapt_kv_copy, (ca.from_k = memory[FROM_K], ca.from_v = memory[FROM_V], ca.from_v_scales = SOMEWHERE), UNUSED,
+    REFUSED(rapt_kv_copy_run, ca.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: it is not copied");
+    REFUSED(rapt_kv_copy_run, (ca.from_k = memory[FROM_K], ca.from_v = memory[FROM_V], ca.from_v_scales = SOMEWHERE), UNUSED,
             "from_v_scales = 0x40: it is not copied");
-    REFUSED(rapt_kv_copy, ca.from_k_scales = SOMEWHERE, NULL, "from_k = null: 512 bytes are read from there");
-    REFUSED(rapt_kv_copy, (ca.from_k = ca.from_v = memory[FROM_K], ca.from_k_scales = SOMEWHERE), UNUSED,
+    REFUSED(rapt_kv_copy_run, ca.from_k_scales = SOMEWHERE, NULL, "from_k = null: 512 bytes are read from there");
+    REFUSED(rapt_kv_copy_run, (ca.from_k = ca.from_v = memory[FROM_K], ca.from_k_scales = SOMEWHERE), UNUSED,
             "from_k_scales = 0x40: it is not copied");
-    REFUSED(rapt_kv_copy, (ca.from_k = memory[K], ca.from_v = memory[FROM_V]), OVERLAP,
+    REFUSED(rapt_kv_copy_run, (ca.from_k = memory[K], ca.from_v = memory[FROM_V]), OVERLAP,
             "k = %p: its 512 bytes meet the 512 of from_k = %p", (void *)memory[K], (void *)memory[K]);
-    REFUSED(rapt_kv_copy, ranges[1].from = 1, TABLE, "ranges[1].from = 1: there is no such entry");
-    REFUSED(rapt_kv_copy, ranges[0].to = -1, TABLE, "ranges[0].to = -1: there is no such entry");
-    REFUSED(rapt_kv_copy, ranges[0].tokens = 9, TABLE, "ranges[0].tokens = 9: an entry has not as many");
-    REFUSED(rapt_kv_copy, ranges[0].from_token = 6, TABLE, "ranges[0].from_token = 6: the tokens from there on exceed the entry");
-    REFUSED(rapt_kv_copy, ranges[0].to_token = -1, TABLE, "ranges[0].to_token = -1: the tokens from there on exceed the entry");
+    REFUSED(rapt_kv_copy_run, ranges[1].from = 1, TABLE, "ranges[1].from = 1: there is no such entry");
+    REFUSED(rapt_kv_copy_run, ranges[0].to = -1, TABLE, "ranges[0].to = -1: there is no such entry");
+    REFUSED(rapt_kv_copy_run, ranges[0].tokens = 9, TABLE, "ranges[0].tokens = 9: an entry has not as many");
+    REFUSED(rapt_kv_copy_run, ranges[0].from_token = 6, TABLE,
+            "ranges[0].from_token = 6: the tokens from there on exceed the entry");
+    REFUSED(rapt_kv_copy_run, ranges[0].to_token = -1, TABLE,
+            "ranges[0].to_token = -1: the tokens from there on exceed the entry");
 }
 
 static void rotating(void) {
-    GOOD(rapt_rope, UNCHANGED);
-    GOOD(rapt_rope, tabled(&ra.rotary, &ra.rotary_table));
-    STRUCTS(rapt_rope, ra, "args", offsetof(rapt_rope_args, rotary_table));
-    THREADS(rapt_rope);
-    REFUSED(rapt_rope, ra.batch = -1, SHAPE, "batch = -1: must be 0 to 2147483647");
-    REFUSED(rapt_rope, ra.heads = 0, SHAPE, "heads = 0: must be 1 to 2147483647");
-    REFUSED(rapt_rope, ra.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
-    REFUSED(rapt_rope, ra.d = 0, SHAPE, "d = 0: must be 1 to 1024");
-    REFUSED(rapt_rope, ra.rotary.channels = 10, FEATURE,
-            "rotary.channels = 10: must be even, 0 to the 8 channels that there are");
-    REFUSED(rapt_rope, ra.rotary.amplitude = INFINITY, FEATURE, "rotary.amplitude = inf: must be finite");
-    REFUSED(rapt_rope, ra.rotary.offset = INT64_MIN, FEATURE,
-            "rotary.offset = -9223372036854775808: must be -2147483647 to 2147483647");
-    REFUSED(rapt_rope, ra.rotary.frequencies = ODD, ALIGNMENT,
-            "rotary.frequencies = 0x42: not aligned to its elements of 8 bytes");
-    REFUSED(rapt_rope, frequencies[2] = 17, FEATURE, "rotary.frequencies[2] = 17: must be -16 to 16");
-    REFUSED(rapt_rope, (ra.rotary.channels = 0, ra.rotary.frequencies = ODD), ALIGNMENT,
-            "rotary.frequencies = 0x42: not aligned to its elements of 8 bytes");
-    REFUSED(rapt_rope, frequencies[0] = NAN, FEATURE, "rotary.frequencies[0] = nan: must be -16 to 16");
-    REFUSED(rapt_rope, ra.in.type = RAPT_INT8, TYPE, "in.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_rope, ra.out.token_stride = 16, STRIDE,
+    GOOD(rapt_rope_run, UNCHANGED);
+    GOOD(rapt_rope_run, tabled(&ra.rope, &ra.rope_table));
+    STRUCTS(rapt_rope_run, ra, "args", offsetof(rapt_rope_args, rope_table));
+    WAYS(rapt_rope, ra);
+    REFUSED(rapt_rope_run, ra.batch = -1, SHAPE, "batch = -1: must be 0 to 2147483647");
+    REFUSED(rapt_rope_run, ra.heads = 0, SHAPE, "heads = 0: must be 1 to 2147483647");
+    REFUSED(rapt_rope_run, ra.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
+    REFUSED(rapt_rope_run, ra.d = 0, SHAPE, "d = 0: must be 1 to 1024");
+    REFUSED(rapt_rope_run, ra.rope.channels = 10, FEATURE,
+            "rope.channels = 10: must be even, 0 to the 8 channels that there are");
+    REFUSED(rapt_rope_run, ra.rope.amplitude = INFINITY, FEATURE, "rope.amplitude = inf: must be finite");
+    REFUSED(rapt_rope_run, ra.rope.offset = INT64_MIN, FEATURE,
+            "rope.offset = -9223372036854775808: must be -2147483647 to 2147483647");
+    REFUSED(rapt_rope_run, ra.rope.frequencies = ODD, ALIGNMENT,
+            "rope.frequencies = 0x42: not aligned to its elements of 8 bytes");
+    REFUSED(rapt_rope_run, frequencies[2] = 17, FEATURE, "rope.frequencies[2] = 17: must be -16 to 16");
+    REFUSED(rapt_rope_run, (ra.rope.channels = 0, ra.rope.frequencies = ODD), ALIGNMENT,
+            "rope.frequencies = 0x42: not aligned to its elements of 8 bytes");
+    REFUSED(rapt_rope_run, frequencies[0] = NAN, FEATURE, "rope.frequencies[0] = nan: must be -16 to 16");
+    REFUSED(rapt_rope_run, ra.in.type = RAPT_INT8, TYPE, "in.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_rope_run, ra.out.token_stride = 16, STRIDE,
             "out.token_stride = 16: below the 32 bytes within it, so elements of an output meet");
-    REFUSED(rapt_rope, ra.from = NULL, NULL, "from = null: 384 bytes are read from there");
-    REFUSED(rapt_rope, ra.to = NULL, NULL, "to = null: 384 bytes are written there");
-    REFUSED(rapt_rope, (ra.to = memory[Q], ra.out.head_stride = 128), OVERLAP, "to = %p: its 480 bytes meet the 384 of from = %p",
-            (void *)memory[Q], (void *)memory[Q]);
-    REFUSED(rapt_rope, ra.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_rope, (ra.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
-    REFUSED(rapt_rope, ra.rotary_table.type = RAPT_F32, UNUSED, "rotary_table.type = 1: there are rotary.frequencies");
-    REFUSED(rapt_rope, (tabled(&ra.rotary, &ra.rotary_table), ra.rotary_table.type = (rapt_type)0), NULL,
-            "rotary.frequencies = null: and there is no rotary_table");
-    REFUSED(rapt_rope, (tabled(&ra.rotary, &ra.rotary_table), ra.rotary_table.type = RAPT_INT8), TYPE,
-            "rotary_table.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_rope, (tabled(&ra.rotary, &ra.rotary_table), ra.rotary_table.positions = -1), SHAPE,
-            "rotary_table.positions = -1: must be 0 to 2147483647");
-    REFUSED(rapt_rope, (tabled(&ra.rotary, &ra.rotary_table), ra.rotary_table.row_stride = -4), STRIDE,
-            "rotary_table.row_stride = -4: strides are not negative");
-    REFUSED(rapt_rope, (tabled(&ra.rotary, &ra.rotary_table), ra.rotary_table.c = NULL), NULL,
-            "rotary_table.c = null: 112 bytes are read from there");
-    REFUSED(rapt_rope, (tabled(&ra.rotary, &ra.rotary_table), ra.rotary_table.s = NULL), NULL,
-            "rotary_table.s = null: 112 bytes are read from there");
-    REFUSED(rapt_rope, (tabled(&ra.rotary, &ra.rotary_table), ra.positions = positions, positions[1] = -1), TABLE,
-            "rotary_table.positions = 7: token 1 of entry 0 is at position -1");
+    REFUSED(rapt_rope_run, ra.from = NULL, NULL, "from = null: 384 bytes are read from there");
+    REFUSED(rapt_rope_run, ra.to = NULL, NULL, "to = null: 384 bytes are written there");
+    REFUSED(rapt_rope_run, (ra.to = memory[Q], ra.out.head_stride = 128), OVERLAP,
+            "to = %p: its 480 bytes meet the 384 of from = %p", (void *)memory[Q], (void *)memory[Q]);
+    REFUSED(rapt_rope_run, ra.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_rope_run, (ra.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
+    REFUSED(rapt_rope_run, ra.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = 1: there are rope.frequencies");
+    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.type = (rapt_type)0), NULL,
+            "rope.frequencies = null: and there is no rope_table");
+    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.type = RAPT_INT8), TYPE,
+            "rope_table.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.positions = -1), SHAPE,
+            "rope_table.positions = -1: must be 0 to 2147483647");
+    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.row_stride = -4), STRIDE,
+            "rope_table.row_stride = -4: strides are not negative");
+    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.c = NULL), NULL,
+            "rope_table.c = null: 112 bytes are read from there");
+    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.s = NULL), NULL,
+            "rope_table.s = null: 112 bytes are read from there");
+    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.positions = positions, positions[1] = -1), TABLE,
+            "rope_table.positions = 7: token 1 of entry 0 is at position -1");
 }
 
 static void decoding_plans(void) {
@@ -1014,8 +1035,8 @@ static void decoding_plans(void) {
     REFUSED(rapt_decode_plan_init, d.k.token_stride = -4, STRIDE, "attention.k.token_stride = -4: strides are not negative");
     REFUSED(rapt_decode_plan_init, d.q.type = RAPT_INT8, TYPE, "attention.q.type = 6: not a type that this tensor can have");
     REFUSED(rapt_decode_plan_init, dd.tokens = -2, SHAPE, "tokens = -2: must be 0 to 2147483647, or -1 for attention.q_len");
-    REFUSED(rapt_decode_plan_init, dd.rotary.channels = 10, FEATURE,
-            "rotary.channels = 10: must be even, 0 to the 8 channels that there are");
+    REFUSED(rapt_decode_plan_init, dd.rope.channels = 10, FEATURE,
+            "rope.channels = 10: must be even, 0 to the 8 channels that there are");
     REFUSED(rapt_decode_plan_init, d.k.head_stride = 0, STRIDE,
             "attention.k.head_stride = 0: below the 32 bytes within it, so elements of an output meet");
     REFUSED(rapt_decode_plan_init, dd.new_k.type = (rapt_type)0, TYPE, "new_k.type = 0: not a type that this tensor can have");
@@ -1053,12 +1074,12 @@ static void decoding_calls(void) {
     REFUSED(rapt_decode_run, da.new_v = NULL, NULL, "new_v = null: 384 bytes are read from there");
     REFUSED(rapt_decode_run, da.k = NULL, NULL, "k = null: 512 bytes are written there");
     REFUSED(rapt_decode_run, da.v = NULL, NULL, "v = null: 1024 bytes are written there");
-    REFUSED(rapt_decode_run, da.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no factors");
+    REFUSED(rapt_decode_run, da.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no scales");
     REFUSED(rapt_decode_run, dd.new_v.type = (rapt_type)0, UNUSED, "new_v = %p: its layout has no type", (void *)memory[NEW_V]);
     REFUSED(rapt_decode_run, (dd.new_v.type = (rapt_type)0, da.new_v = da.v = NULL), NULL,
             "v = null: 1024 bytes are read from there");
     REFUSED(rapt_decode_run, (dd.new_v.type = (rapt_type)0, da.new_v = NULL, da.v_scales = SOMEWHERE), UNUSED,
-            "v_scales = 0x40: the plan has no factors");
+            "v_scales = 0x40: the plan has no scales");
     REFUSED(rapt_decode_run, (dd.new_v.type = (rapt_type)0, da.new_v = NULL, d.v_scales.present = 1), NULL,
             "v_scales = null: 4 bytes are read from there");
     REFUSED(rapt_decode_run, a.q = NULL, NULL, "attention.q = null: 384 bytes are read from there");
@@ -1080,11 +1101,11 @@ static void decoding_calls(void) {
             "attention.ring_starts[0] = 8: the ring has 8 keys");
     REFUSED(rapt_decode_run, (a.kv_lengths = lengths, lengths[0] = 9), KV_LENGTH,
             "attention.kv_lengths[0] = 9: there are 8 keys");
-    REFUSED(rapt_decode_run, dd.rotary.frequencies = NULL, NULL, "rotary.frequencies = null: and there is no rotary_table");
-    REFUSED(rapt_decode_run, (tabled(&dd.rotary, &da.rotary_table), da.starts = starts, starts[0] = 5), TABLE,
-            "rotary_table.positions = 7: token 2 of entry 0 is at position 7");
-    REFUSED(rapt_decode_run, (tabled(&dd.rotary, &da.rotary_table), a.q_offsets = offsets, offsets[0] = 6), TABLE,
-            "rotary_table.positions = 7: token 2 of entry 0 is at position 8");
+    REFUSED(rapt_decode_run, dd.rope.frequencies = NULL, NULL, "rope.frequencies = null: and there is no rope_table");
+    REFUSED(rapt_decode_run, (tabled(&dd.rope, &da.rope_table), da.starts = starts, starts[0] = 5), TABLE,
+            "rope_table.positions = 7: token 2 of entry 0 is at position 7");
+    REFUSED(rapt_decode_run, (tabled(&dd.rope, &da.rope_table), a.q_offsets = offsets, offsets[0] = 6), TABLE,
+            "rope_table.positions = 7: token 2 of entry 0 is at position 8");
 
     GOOD(rapt_decode_run_parallel, nth = 3);
     REFUSED(rapt_decode_run_parallel, nth = 0, RANGE, "nth = 0: there is no thread");
@@ -1100,7 +1121,7 @@ static void decoding_calls(void) {
     TRACED(rapt_decode_run_phase, phase = 2, RANGE, "phase = 2: there are 2");
 }
 
-static void linear_maps(void) {
+static void linear_layers(void) {
     GOOD(rapt_linear_plan_init, UNCHANGED);
     GOOD(rapt_linear_plan_init, gated());
     PLAN_MEMORY(rapt_linear_plan_init);
@@ -1154,11 +1175,7 @@ static void linear_maps(void) {
     REFUSED(rapt_linear_run, la.workspace_bytes = 8, WORKSPACE, "workspace_bytes = 8: %zu are needed", needed_for_linear(1));
     REFUSED(rapt_linear_run, la.workspace = workspace + 4, ALIGNMENT, "workspace = %p: not aligned to 64 bytes",
             (void *)(workspace + 4));
-    REFUSED(rapt_linear_run, nth = 0, RANGE, "nth = 0: there is no thread");
-    THREADS(rapt_linear_run);
-    GOOD(rapt_linear_run_parallel, nth = 3);
-    REFUSED(rapt_linear_run_parallel, nth = 0, RANGE, "nth = 0: there is no thread");
-    TRACED(rapt_linear_run_parallel, parallel = NULL, NULL, "parallel_for = null: there is nobody to run it");
+    EXPLAINED_WAYS(rapt_linear);
 }
 
 static void quantising(void) {
@@ -1181,294 +1198,286 @@ static void quantising(void) {
 }
 
 static void normalising(void) {
-    GOOD(rapt_layer_norm, UNCHANGED);
-    GOOD(rapt_layer_norm, (na.sum = na.residual = na.x, na.residual_from = memory[RESIDUAL], na.sum_to = memory[SUM]));
-    STRUCTS(rapt_layer_norm, na, "args", offsetof(rapt_norm_args, residual));
-    REFUSED(rapt_layer_norm, na.batch = -1, SHAPE, "batch = -1: must be 0 to 2147483647");
-    REFUSED(rapt_layer_norm, na.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
-    REFUSED(rapt_layer_norm, na.channels = 0, SHAPE, "channels = 0: must be 1 to 1048576");
-    REFUSED(rapt_layer_norm, na.epsilon = -1e-5f, FEATURE, "epsilon = -1e-5: must be finite, 0 or more");
-    REFUSED(rapt_layer_norm, na.x.type = RAPT_INT8, TYPE, "x.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_layer_norm, na.y.token_stride = 0, STRIDE,
+    GOOD(rapt_layer_norm_run, UNCHANGED);
+    GOOD(rapt_layer_norm_run, (na.sum = na.residual = na.x, na.residual_from = memory[RESIDUAL], na.sum_to = memory[SUM]));
+    STRUCTS(rapt_layer_norm_run, na, "args", offsetof(rapt_norm_args, residual));
+    REFUSED(rapt_layer_norm_run, na.batch = -1, SHAPE, "batch = -1: must be 0 to 2147483647");
+    REFUSED(rapt_layer_norm_run, na.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
+    REFUSED(rapt_layer_norm_run, na.channels = 0, SHAPE, "channels = 0: must be 1 to 1048576");
+    REFUSED(rapt_layer_norm_run, na.epsilon = -1e-5f, FEATURE, "epsilon = -1e-5: must be finite, 0 or more");
+    REFUSED(rapt_layer_norm_run, na.x.type = RAPT_INT8, TYPE, "x.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_layer_norm_run, na.y.token_stride = 0, STRIDE,
             "y.token_stride = 0: below the 32 bytes within it, so elements of an output meet");
-    REFUSED(rapt_layer_norm, na.residual.type = RAPT_BOOL, TYPE, "residual.type = 14: not a type that this tensor can have");
-    REFUSED(rapt_layer_norm, na.sum.type = RAPT_I32, TYPE, "sum.type = 16: not a type that this tensor can have");
-    REFUSED(rapt_layer_norm, na.from = NULL, NULL, "from = null: 96 bytes are read from there");
-    REFUSED(rapt_layer_norm, na.to = NULL, NULL, "to = null: 96 bytes are written there");
-    REFUSED(rapt_layer_norm, na.residual = na.x, NULL, "residual_from = null: 96 bytes are read from there");
-    REFUSED(rapt_layer_norm, na.sum = na.x, NULL, "sum_to = null: 96 bytes are written there");
-    REFUSED(rapt_layer_norm, na.residual_from = SOMEWHERE, UNUSED, "residual_from = 0x40: residual has no type");
-    REFUSED(rapt_layer_norm, na.sum_to = SOMEWHERE, UNUSED, "sum_to = 0x40: sum has no type");
-    REFUSED(rapt_layer_norm, na.weight = ODD, ALIGNMENT, "weight = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_norm, na.bias = LAST, STRIDE, "bias = %p: its 32 bytes exceed the address space", LAST);
-    REFUSED(rapt_layer_norm, na.mean = ODD, ALIGNMENT, "mean = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_norm, na.inverse_deviation = ODD, ALIGNMENT,
+    REFUSED(rapt_layer_norm_run, na.residual.type = RAPT_BOOL, TYPE, "residual.type = 14: not a type that this tensor can have");
+    REFUSED(rapt_layer_norm_run, na.sum.type = RAPT_I32, TYPE, "sum.type = 16: not a type that this tensor can have");
+    REFUSED(rapt_layer_norm_run, na.from = NULL, NULL, "from = null: 96 bytes are read from there");
+    REFUSED(rapt_layer_norm_run, na.to = NULL, NULL, "to = null: 96 bytes are written there");
+    REFUSED(rapt_layer_norm_run, na.residual = na.x, NULL, "residual_from = null: 96 bytes are read from there");
+    REFUSED(rapt_layer_norm_run, na.sum = na.x, NULL, "sum_to = null: 96 bytes are written there");
+    REFUSED(rapt_layer_norm_run, na.residual_from = SOMEWHERE, UNUSED, "residual_from = 0x40: residual has no type");
+    REFUSED(rapt_layer_norm_run, na.sum_to = SOMEWHERE, UNUSED, "sum_to = 0x40: sum has no type");
+    REFUSED(rapt_layer_norm_run, na.weight = ODD, ALIGNMENT, "weight = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_layer_norm_run, na.bias = LAST, STRIDE, "bias = %p: its 32 bytes exceed the address space", LAST);
+    REFUSED(rapt_layer_norm_run, na.mean = ODD, ALIGNMENT, "mean = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_layer_norm_run, na.inverse_deviation = ODD, ALIGNMENT,
             "inverse_deviation = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_norm, na.mean = memory[X], OVERLAP, "mean = %p: its 12 bytes meet the 96 of from = %p", (void *)memory[X],
-            (void *)memory[X]);
-    REFUSED(rapt_layer_norm, na.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
-    TRACED(rapt_layer_norm, nth = 0, RANGE, "nth = 0: there is no thread");
-    THREADS(rapt_layer_norm);
-    GOOD(rapt_layer_norm_parallel, nth = 3);
-    REFUSED(rapt_layer_norm_parallel, na.from = NULL, NULL, "from = null: 96 bytes are read from there");
-    TRACED(rapt_layer_norm_parallel, nth = 0, RANGE, "nth = 0: there is no thread");
-    TRACED(rapt_layer_norm_parallel, parallel = NULL, NULL, "parallel_for = null: there is nobody to run it");
-    GOOD(rapt_rms_norm, UNCHANGED);
-    REFUSED(rapt_rms_norm, na.mean = SOMEWHERE, UNUSED, "mean = 0x40: rapt_rms_norm takes none");
-    REFUSED(rapt_rms_norm, na.channels = -8, SHAPE, "channels = -8: must be 1 to 1048576");
-    THREADS(rapt_rms_norm);
-    GOOD(rapt_rms_norm_parallel, nth = 2);
-    REFUSED(rapt_rms_norm_parallel, na.to = NULL, NULL, "to = null: 96 bytes are written there");
-    TRACED(rapt_rms_norm_parallel, nth = -1, RANGE, "nth = -1: there is no thread");
+    REFUSED(rapt_layer_norm_run, na.mean = memory[X], OVERLAP, "mean = %p: its 12 bytes meet the 96 of from = %p",
+            (void *)memory[X], (void *)memory[X]);
+    REFUSED(rapt_layer_norm_run, na.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
+    WAYS(rapt_layer_norm, na);
+    REFUSED(rapt_layer_norm_run_parallel, na.from = NULL, NULL, "from = null: 96 bytes are read from there");
+    GOOD(rapt_rms_norm_run, UNCHANGED);
+    REFUSED(rapt_rms_norm_run, na.mean = SOMEWHERE, UNUSED, "mean = 0x40: RMS normalisation has none");
+    REFUSED(rapt_rms_norm_run, na.channels = -8, SHAPE, "channels = -8: must be 1 to 1048576");
+    WAYS(rapt_rms_norm, na);
+    REFUSED(rapt_rms_norm_run_parallel, na.to = NULL, NULL, "to = null: 96 bytes are written there");
 }
 
 static void layer_plans(void) {
-    GOOD(rapt_layer_plan_init, UNCHANGED);
-    GOOD(rapt_layer_plan_init, crossed());
-    GOOD(rapt_layer_plan_init, cached());
-    GOOD(rapt_layer_plan_init, (cached(), crossed(), yd.keys = 0));
-    GOOD(rapt_layer_plan_init, packed());
-    GOOD(rapt_layer_plan_init, ragged(&e));
-    PLAN_MEMORY(rapt_layer_plan_init);
-    const size_t layer_bytes = least_bytes(call_rapt_layer_plan_init); /* before anything is changed */
-    TRACED(rapt_layer_plan_init, e.q_starts = kept(), OVERLAP, "plan = %p: its %zu bytes meet the 8 of attention.q_starts = %p",
+    GOOD(rapt_mha_plan_init, UNCHANGED);
+    GOOD(rapt_mha_plan_init, crossed());
+    GOOD(rapt_mha_plan_init, cached());
+    GOOD(rapt_mha_plan_init, (cached(), crossed(), yd.keys = 0));
+    GOOD(rapt_mha_plan_init, packed());
+    GOOD(rapt_mha_plan_init, ragged(&e));
+    PLAN_MEMORY(rapt_mha_plan_init);
+    const size_t layer_bytes = least_bytes(call_rapt_mha_plan_init); /* before anything is changed */
+    TRACED(rapt_mha_plan_init, e.q_starts = kept(), OVERLAP, "plan = %p: its %zu bytes meet the 8 of attention.q_starts = %p",
            (void *)trial, layer_bytes, (void *)trial);
-    STRUCTS(rapt_layer_plan_init, yd, "desc", sizeof yd);
-    REFUSED(rapt_layer_plan_init, yd.attention = NULL, NULL, "attention = null: there is no such struct");
-    MARKED(rapt_layer_plan_init, e, "attention", offsetof(rapt_desc, mask_keys));
+    STRUCTS(rapt_mha_plan_init, yd, "desc", sizeof yd);
+    REFUSED(rapt_mha_plan_init, yd.attention = NULL, NULL, "attention = null: there is no such struct");
+    MARKED(rapt_mha_plan_init, e, "attention", offsetof(rapt_desc, mask_keys));
     /* What is not possible together. */
-    REFUSED(rapt_layer_plan_init, (cached(), e.v.type = (rapt_type)0), TYPE, "attention.v.type = 0: K has a cache, V has none");
-    REFUSED(rapt_layer_plan_init, (cached(), e.k.type = (rapt_type)0), TYPE, "attention.k.type = 0: V has a cache, K has none");
-    REFUSED(rapt_layer_plan_init, e.unmerged = 1, FEATURE, "attention.unmerged = 1: must be 0 in a layer");
-    REFUSED(rapt_layer_plan_init, e.kv_first = 512, FEATURE, "attention.kv_first = 512: must be 0 in a layer");
-    REFUSED(rapt_layer_plan_init, e.kv_total = 8, FEATURE, "attention.kv_total = 8: must be 0 in a layer");
-    REFUSED(rapt_layer_plan_init, e.page_size = 16, FEATURE, "attention.page_size = 16: there is no cache");
-    REFUSED(rapt_layer_plan_init, e.k_scales.present = 1, FEATURE, "attention.k_scales.present = 1: there is no cache");
-    REFUSED(rapt_layer_plan_init, e.v_scales.present = 1, FEATURE, "attention.v_scales.present = 1: there is no cache");
-    REFUSED(rapt_layer_plan_init, (cached(), e.k_starts = starts), FEATURE,
+    REFUSED(rapt_mha_plan_init, (cached(), e.v.type = (rapt_type)0), TYPE, "attention.v.type = 0: K has a cache, V has none");
+    REFUSED(rapt_mha_plan_init, (cached(), e.k.type = (rapt_type)0), TYPE, "attention.k.type = 0: V has a cache, K has none");
+    REFUSED(rapt_mha_plan_init, e.unmerged = 1, FEATURE, "attention.unmerged = 1: must be 0 in a layer");
+    REFUSED(rapt_mha_plan_init, e.kv_first = 512, FEATURE, "attention.kv_first = 512: must be 0 in a layer");
+    REFUSED(rapt_mha_plan_init, e.kv_total = 8, FEATURE, "attention.kv_total = 8: must be 0 in a layer");
+    REFUSED(rapt_mha_plan_init, e.page_size = 16, FEATURE, "attention.page_size = 16: there is no cache");
+    REFUSED(rapt_mha_plan_init, e.k_scales.present = 1, FEATURE, "attention.k_scales.present = 1: there is no cache");
+    REFUSED(rapt_mha_plan_init, e.v_scales.present = 1, FEATURE, "attention.v_scales.present = 1: there is no cache");
+    REFUSED(rapt_mha_plan_init, (cached(), e.k_starts = starts), FEATURE,
             "attention.k_starts = %p: a cache with ragged keys cannot be appended to", (void *)starts);
-    REFUSED(rapt_layer_plan_init, yd.z = yd.x, FEATURE, "z.type = 1: there is no Y, so Z is X");
-    REFUSED(rapt_layer_plan_init, (yd.weights = of_type(RAPT_F32), e.scores = yd.weights), FEATURE,
+    REFUSED(rapt_mha_plan_init, yd.z = yd.x, FEATURE, "z.type = 1: there is no Y, so Z is X");
+    REFUSED(rapt_mha_plan_init, (yd.weights = of_type(RAPT_F32), e.scores = yd.weights), FEATURE,
             "weights.type = 1: there are attention.scores");
-    REFUSED(rapt_layer_plan_init, (yd.wo.type = (rapt_type)0, yd.residual = yd.out), FEATURE,
+    REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.residual = yd.out), FEATURE,
             "residual.type = 1: without wo there is no residual");
-    REFUSED(rapt_layer_plan_init, (yd.wo.type = (rapt_type)0, yd.out_width = 32), FEATURE,
+    REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.out_width = 32), FEATURE,
             "out_width = 32: without wo it is heads * d_v = 64");
     /* Sizes. */
-    REFUSED(rapt_layer_plan_init, e.heads = 0, SHAPE, "attention.heads = 0: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, e.kv_heads = -2, SHAPE, "attention.kv_heads = -2: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, e.d_k = 0, SHAPE, "attention.d_k = 0: must be 1 to 1024");
-    REFUSED(rapt_layer_plan_init, e.d_v = 4096, SHAPE, "attention.d_v = 4096: must be 1 to 1024");
-    REFUSED(rapt_layer_plan_init, e.batch = -1, SHAPE, "attention.batch = -1: must be 0 to 2147483647");
-    REFUSED(rapt_layer_plan_init, e.q_len = -1, SHAPE, "attention.q_len = -1: must be 0 to 2147483647");
-    REFUSED(rapt_layer_plan_init, (crossed(), yd.keys = -1), SHAPE, "keys = -1: must be 0 to 2147483647");
-    REFUSED(rapt_layer_plan_init, yd.x_width = 0, SHAPE, "x_width = 0: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, yd.y_width = 16, SHAPE, "y_width = 16: Y is X, so it has x_width");
-    REFUSED(rapt_layer_plan_init, (crossed(), yd.z.type = (rapt_type)0, yd.y_width = 8, yd.z_width = 4), SHAPE,
+    REFUSED(rapt_mha_plan_init, e.heads = 0, SHAPE, "attention.heads = 0: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, e.kv_heads = -2, SHAPE, "attention.kv_heads = -2: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, e.d_k = 0, SHAPE, "attention.d_k = 0: must be 1 to 1024");
+    REFUSED(rapt_mha_plan_init, e.d_v = 4096, SHAPE, "attention.d_v = 4096: must be 1 to 1024");
+    REFUSED(rapt_mha_plan_init, e.batch = -1, SHAPE, "attention.batch = -1: must be 0 to 2147483647");
+    REFUSED(rapt_mha_plan_init, e.q_len = -1, SHAPE, "attention.q_len = -1: must be 0 to 2147483647");
+    REFUSED(rapt_mha_plan_init, (crossed(), yd.keys = -1), SHAPE, "keys = -1: must be 0 to 2147483647");
+    REFUSED(rapt_mha_plan_init, yd.x_width = 0, SHAPE, "x_width = 0: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, yd.y_width = 16, SHAPE, "y_width = 16: Y is X, so it has x_width");
+    REFUSED(rapt_mha_plan_init, (crossed(), yd.z.type = (rapt_type)0, yd.y_width = 8, yd.z_width = 4), SHAPE,
             "z_width = 4: Z is Y, so it has y_width");
-    REFUSED(rapt_layer_plan_init, (crossed(), yd.z_width = RAPT_MAX_WIDTH + 1), SHAPE, "z_width = 1048577: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, (crossed(), yd.y_width = -1), SHAPE, "y_width = -1: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, (crossed(), packed(), yd.y_width = 16), SHAPE,
+    REFUSED(rapt_mha_plan_init, (crossed(), yd.z_width = RAPT_MAX_WIDTH + 1), SHAPE, "z_width = 1048577: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, (crossed(), yd.y_width = -1), SHAPE, "y_width = -1: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, (crossed(), packed(), yd.y_width = 16), SHAPE,
             "x_width = 32: with packed weights or a table of positions y_width and z_width are equal to it");
-    REFUSED(rapt_layer_plan_init, yd.out_width = -4, SHAPE, "out_width = -4: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, (e.heads = e.kv_heads = 1 << 20), SHAPE, "heads * d_k = 8388608: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, (e.heads = e.kv_heads = 1 << 17), SHAPE, "kv_heads * d_v = 2097152: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, (e.heads = 1, e.kv_heads = 1 << 20), SHAPE, "kv_heads * d_k = 8388608: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, (e.heads = 1 << 17, e.kv_heads = 1), SHAPE, "heads * d_v = 2097152: must be 1 to 1048576");
-    REFUSED(rapt_layer_plan_init, e.heads = 3, HEADS, "attention.heads = 3: not a multiple of kv_heads = 2");
-    REFUSED(rapt_layer_plan_init,
+    REFUSED(rapt_mha_plan_init, yd.out_width = -4, SHAPE, "out_width = -4: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, (e.heads = e.kv_heads = 1 << 20), SHAPE, "heads * d_k = 8388608: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, (e.heads = e.kv_heads = 1 << 17), SHAPE, "kv_heads * d_v = 2097152: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, (e.heads = 1, e.kv_heads = 1 << 20), SHAPE, "kv_heads * d_k = 8388608: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, (e.heads = 1 << 17, e.kv_heads = 1), SHAPE, "heads * d_v = 2097152: must be 1 to 1048576");
+    REFUSED(rapt_mha_plan_init, e.heads = 3, HEADS, "attention.heads = 3: not a multiple of kv_heads = 2");
+    REFUSED(rapt_mha_plan_init,
             (huge(), e.q_len = e.batch = 1 << 30, yd.x = yd.wq = yd.wk = yd.wv = of_type(RAPT_F32), yd.wo.type = (rapt_type)0,
              yd.out = rows_of(RAPT_F16, 1 << 30, 1)),
             SHAPE, "attention.q_len = 1073741824: the workspace would exceed the address space");
-    REFUSED(rapt_layer_plan_init, (ragged(&e), token_starts[2] = 4), TABLE, "attention.q_starts[2] = 4: there are 3 tokens");
-    REFUSED(rapt_layer_plan_init, (crossed(), e.batch = 2, e.k_starts = token_starts, token_starts[1] = 6), TABLE,
+    REFUSED(rapt_mha_plan_init, (ragged(&e), token_starts[2] = 4), TABLE, "attention.q_starts[2] = 4: there are 3 tokens");
+    REFUSED(rapt_mha_plan_init, (crossed(), e.batch = 2, e.k_starts = token_starts, token_starts[1] = 6), TABLE,
             "attention.k_starts[2] = 0: below the one before");
     /* Tensors. */
-    REFUSED(rapt_layer_plan_init, yd.x.type = RAPT_INT8, TYPE, "x.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_layer_plan_init, (crossed(), yd.y.token_stride = -1), STRIDE, "y.token_stride = -1: strides are not negative");
-    REFUSED(rapt_layer_plan_init, (crossed(), yd.z.token_stride = -1), STRIDE, "z.token_stride = -1: strides are not negative");
-    REFUSED(rapt_layer_plan_init, yd.wq.type = (rapt_type)0, TYPE, "wq.type = 0: not a type that this tensor can have");
-    REFUSED(rapt_layer_plan_init, yd.wk.type = RAPT_INT4, TYPE, "wk.type = 7: not a type that this tensor can have");
-    REFUSED(rapt_layer_plan_init, yd.wv.token_stride = -1, STRIDE, "wv.token_stride = -1: strides are not negative");
-    REFUSED(rapt_layer_plan_init, yd.wo.token_stride = -1, STRIDE, "wo.token_stride = -1: strides are not negative");
-    REFUSED(rapt_layer_plan_init, (packed(), yd.wq.token_stride = INT64_MAX / 60), STRIDE,
+    REFUSED(rapt_mha_plan_init, yd.x.type = RAPT_INT8, TYPE, "x.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, (crossed(), yd.y.token_stride = -1), STRIDE, "y.token_stride = -1: strides are not negative");
+    REFUSED(rapt_mha_plan_init, (crossed(), yd.z.token_stride = -1), STRIDE, "z.token_stride = -1: strides are not negative");
+    REFUSED(rapt_mha_plan_init, yd.wq.type = (rapt_type)0, TYPE, "wq.type = 0: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, yd.wk.type = RAPT_INT4, TYPE, "wk.type = 7: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, yd.wv.token_stride = -1, STRIDE, "wv.token_stride = -1: strides are not negative");
+    REFUSED(rapt_mha_plan_init, yd.wo.token_stride = -1, STRIDE, "wo.token_stride = -1: strides are not negative");
+    REFUSED(rapt_mha_plan_init, (packed(), yd.wq.token_stride = INT64_MAX / 60), STRIDE,
             "wq.token_stride = 153722867280912930: times 64 it exceeds the address space");
-    REFUSED(rapt_layer_plan_init, (packed(), yd.wq.token_stride = INT64_MAX / 20), STRIDE,
+    REFUSED(rapt_mha_plan_init, (packed(), yd.wq.token_stride = INT64_MAX / 20), STRIDE,
             "wq.token_stride = 461168601842738790: times 32 it exceeds the address space");
-    REFUSED(rapt_layer_plan_init, yd.out.token_stride = 4, STRIDE,
+    REFUSED(rapt_mha_plan_init, yd.out.token_stride = 4, STRIDE,
             "out.token_stride = 4: below the 128 bytes within it, so elements of an output meet");
-    REFUSED(rapt_layer_plan_init, (yd.wo.type = (rapt_type)0, yd.out.type = RAPT_INT8), TYPE,
+    REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.out.type = RAPT_INT8), TYPE,
             "out.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_layer_plan_init, yd.residual.type = RAPT_INT8, TYPE, "residual.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_layer_plan_init, (ragged(&e), token_starts[2] = 1, yd.residual = yd.out, yd.residual.token_stride = -4), STRIDE,
+    REFUSED(rapt_mha_plan_init, yd.residual.type = RAPT_INT8, TYPE, "residual.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, (ragged(&e), token_starts[2] = 1, yd.residual = yd.out, yd.residual.token_stride = -4), STRIDE,
             "residual.token_stride = -4: strides are not negative");
-    REFUSED(rapt_layer_plan_init, yd.weights.type = RAPT_F16, TYPE, "weights.type = 2: not a type that this tensor can have");
-    REFUSED(rapt_layer_plan_init, (yd.weights.type = RAPT_F32, yd.weights.token_stride = -1), STRIDE,
+    REFUSED(rapt_mha_plan_init, yd.weights.type = RAPT_F16, TYPE, "weights.type = 2: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, (yd.weights.type = RAPT_F32, yd.weights.token_stride = -1), STRIDE,
             "weights.token_stride = -1: strides are not negative");
-    REFUSED(rapt_layer_plan_init, (remembered(), yd.weights.type = RAPT_F32, e.k_starts = starts, starts[1] = 9), TABLE,
+    REFUSED(rapt_mha_plan_init, (remembered(), yd.weights.type = RAPT_F32, e.k_starts = starts, starts[1] = 9), TABLE,
             "attention.k_starts[1] = 9: there are 8 tokens");
-    REFUSED(rapt_layer_plan_init, e.mask.type = RAPT_F32, TYPE, "attention.mask.type = 1: not a type that this tensor can have");
-    REFUSED(rapt_layer_plan_init, (cached(), e.k.token_stride = 0), STRIDE,
+    REFUSED(rapt_mha_plan_init, e.mask.type = RAPT_F32, TYPE, "attention.mask.type = 1: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, (cached(), e.k.token_stride = 0), STRIDE,
             "attention.k.token_stride = 0: below the 32 bytes within it, so elements of an output meet");
-    REFUSED(rapt_layer_plan_init, (cached(), e.v.token_stride = -1), STRIDE,
+    REFUSED(rapt_mha_plan_init, (cached(), e.v.token_stride = -1), STRIDE,
             "attention.v.token_stride = -1: strides are not negative");
-    REFUSED(rapt_layer_plan_init, yd.rotary.channels = 10, FEATURE,
-            "rotary.channels = 10: must be even, 0 to the 8 channels that there are");
-    REFUSED(rapt_layer_plan_init, e.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name");
-    REFUSED(rapt_layer_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name");
+    REFUSED(rapt_mha_plan_init, yd.rope.channels = 10, FEATURE,
+            "rope.channels = 10: must be even, 0 to the 8 channels that there are");
+    REFUSED(rapt_mha_plan_init, e.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name");
+    REFUSED(rapt_mha_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name");
 
-    TRACED_PLANS(rapt_layer_plan_query, layer, "rapt_layer_plan_init");
-    GOOD(rapt_layer_plan_query, UNCHANGED);
-    TRACED(rapt_layer_plan_query, layer_info.size = 8, STRUCT, "info.size = 8: must be the sizeof of the struct, %zu to 65535",
+    TRACED_PLANS(rapt_mha_plan_query, layer, "rapt_mha_plan_init");
+    GOOD(rapt_mha_plan_query, UNCHANGED);
+    TRACED(rapt_mha_plan_query, layer_info.size = 8, STRUCT, "info.size = 8: must be the sizeof of the struct, %zu to 65535",
            sizeof layer_info);
-    TRACED_PLANS(rapt_layer_workspace_size, layer, "rapt_layer_plan_init");
-    GOOD(rapt_layer_workspace_size, UNCHANGED);
-    TRACED(rapt_layer_workspace_size, give.size = NULL, NULL, "bytes = null: there is nowhere to write it");
-    TRACED(rapt_layer_workspace_size, nth = 0, RANGE, "nth = 0: there is no thread");
-    TRACED(rapt_layer_workspace_size, nth = INT64_MAX, SHAPE,
+    TRACED_PLANS(rapt_mha_workspace_size, layer, "rapt_mha_plan_init");
+    GOOD(rapt_mha_workspace_size, UNCHANGED);
+    TRACED(rapt_mha_workspace_size, give.size = NULL, NULL, "bytes = null: there is nowhere to write it");
+    TRACED(rapt_mha_workspace_size, nth = 0, RANGE, "nth = 0: there is no thread");
+    TRACED(rapt_mha_workspace_size, nth = INT64_MAX, SHAPE,
            "nth = 9223372036854775807: the workspace would exceed the address space");
-    TRACED(rapt_layer_workspace_size, (e.batch = 1000, nth = most_threads(needed_for_layer)), SHAPE,
+    TRACED(rapt_mha_workspace_size, (e.batch = 1000, nth = most_threads(needed_for_layer)), SHAPE,
            "nth = %" PRId64 ": the workspace would exceed the address space", nth);
 }
 
 static void layer_calls(void) {
-    GOOD(rapt_layer_run, UNCHANGED);
-    GOOD(rapt_layer_run, (crossed(), ya.y = memory[Y], ya.z = memory[Z]));
-    GOOD(rapt_layer_run, cached());
-    GOOD(rapt_layer_run, packed());
-    GOOD(rapt_layer_run, ragged(&e));
-    PLANS(rapt_layer_run, layer, "rapt_layer_plan_init");
-    STRUCTS(rapt_layer_run, ya, "args", offsetof(rapt_layer_args, rotary_table));
-    GOOD(rapt_layer_run, ya.attention = &ea);
-    REFUSED(rapt_layer_run, (ya.attention = &ea, memset(&ea, 0, sizeof ea)), STRUCT,
+    GOOD(rapt_mha_run, UNCHANGED);
+    GOOD(rapt_mha_run, (crossed(), ya.y = memory[Y], ya.z = memory[Z]));
+    GOOD(rapt_mha_run, cached());
+    GOOD(rapt_mha_run, packed());
+    GOOD(rapt_mha_run, ragged(&e));
+    PLANS(rapt_mha_run, layer, "rapt_mha_plan_init");
+    STRUCTS(rapt_mha_run, ya, "args", offsetof(rapt_mha_args, rope_table));
+    GOOD(rapt_mha_run, ya.attention = &ea);
+    REFUSED(rapt_mha_run, (ya.attention = &ea, memset(&ea, 0, sizeof ea)), STRUCT,
             "attention.size = 0: was not set by its init function");
-    REFUSED(rapt_layer_run, ya.workspace = NULL, WORKSPACE, "workspace = null: %zu bytes are needed", needed_for_layer(1));
-    REFUSED(rapt_layer_run, ya.workspace_bytes = 64, WORKSPACE, "workspace_bytes = 64: %zu are needed", needed_for_layer(1));
-    REFUSED(rapt_layer_run, ya.workspace = workspace + 8, ALIGNMENT, "workspace = %p: not aligned to 64 bytes",
+    REFUSED(rapt_mha_run, ya.workspace = NULL, WORKSPACE, "workspace = null: %zu bytes are needed", needed_for_layer(1));
+    REFUSED(rapt_mha_run, ya.workspace_bytes = 64, WORKSPACE, "workspace_bytes = 64: %zu are needed", needed_for_layer(1));
+    REFUSED(rapt_mha_run, ya.workspace = workspace + 8, ALIGNMENT, "workspace = %p: not aligned to 64 bytes",
             (void *)(workspace + 8));
     /* Rows, */
-    REFUSED(rapt_layer_run, ya.out = NULL, NULL, "out = null: 384 bytes are written there");
-    REFUSED(rapt_layer_run, ya.x = NULL, NULL, "x = null: 384 bytes are read from there");
-    REFUSED(rapt_layer_run, crossed(), NULL, "y = null: 640 bytes are read from there");
-    REFUSED(rapt_layer_run, (crossed(), ya.y = memory[Y]), NULL, "z = null: 640 bytes are read from there");
-    REFUSED(rapt_layer_run, ya.y = SOMEWHERE, UNUSED, "y = 0x40: Y is X");
-    REFUSED(rapt_layer_run, ya.z = SOMEWHERE, UNUSED, "z = 0x40: Z is X");
-    REFUSED(rapt_layer_run, (crossed(), yd.z.type = (rapt_type)0, ya.y = memory[Y], ya.z = SOMEWHERE), UNUSED,
-            "z = 0x40: Z is Y");
-    REFUSED(rapt_layer_run, yd.residual = yd.out, NULL, "residual = null: 384 bytes are read from there");
-    REFUSED(rapt_layer_run, ya.residual = SOMEWHERE, UNUSED, "residual = 0x40: the plan has no layout for it");
-    REFUSED(rapt_layer_run, (ya.out = memory[X] + 1), OVERLAP, "out = %p: its 384 bytes meet the 384 of x = %p",
+    REFUSED(rapt_mha_run, ya.out = NULL, NULL, "out = null: 384 bytes are written there");
+    REFUSED(rapt_mha_run, ya.x = NULL, NULL, "x = null: 384 bytes are read from there");
+    REFUSED(rapt_mha_run, crossed(), NULL, "y = null: 640 bytes are read from there");
+    REFUSED(rapt_mha_run, (crossed(), ya.y = memory[Y]), NULL, "z = null: 640 bytes are read from there");
+    REFUSED(rapt_mha_run, ya.y = SOMEWHERE, UNUSED, "y = 0x40: Y is X");
+    REFUSED(rapt_mha_run, ya.z = SOMEWHERE, UNUSED, "z = 0x40: Z is X");
+    REFUSED(rapt_mha_run, (crossed(), yd.z.type = (rapt_type)0, ya.y = memory[Y], ya.z = SOMEWHERE), UNUSED, "z = 0x40: Z is Y");
+    REFUSED(rapt_mha_run, yd.residual = yd.out, NULL, "residual = null: 384 bytes are read from there");
+    REFUSED(rapt_mha_run, ya.residual = SOMEWHERE, UNUSED, "residual = 0x40: the plan has no layout for it");
+    REFUSED(rapt_mha_run, (ya.out = memory[X] + 1), OVERLAP, "out = %p: its 384 bytes meet the 384 of x = %p",
             (void *)(memory[X] + 1), (void *)memory[X]);
     /* weights, */
-    REFUSED(rapt_layer_run, ya.wq = NULL, NULL, "wq = null: 4096 bytes are read from there");
-    REFUSED(rapt_layer_run, ya.wk = NULL, NULL, "wk = null: 2048 bytes are read from there");
-    REFUSED(rapt_layer_run, ya.wv = NULL, NULL, "wv = null: 4096 bytes are read from there");
-    REFUSED(rapt_layer_run, ya.wo = NULL, NULL, "wo = null: 8192 bytes are read from there");
-    REFUSED(rapt_layer_run, ya.bq = ODD, ALIGNMENT, "bq = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_run, ya.bk = ODD, ALIGNMENT, "bk = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_run, ya.bv = ODD, ALIGNMENT, "bv = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_run, ya.bo = ODD, ALIGNMENT, "bo = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_run, yd.wq.type = RAPT_INT8, NULL, "wq_scales = null: 128 bytes are read from there");
-    REFUSED(rapt_layer_run, yd.wk.type = RAPT_INT8, NULL, "wk_scales = null: 64 bytes are read from there");
-    REFUSED(rapt_layer_run, yd.wv.type = RAPT_INT8, NULL, "wv_scales = null: 128 bytes are read from there");
-    REFUSED(rapt_layer_run, yd.wo.type = RAPT_INT8, NULL, "wo_scales = null: 128 bytes are read from there");
-    REFUSED(rapt_layer_run, (packed(), ya.wk = SOMEWHERE), UNUSED, "wk = 0x40: packed weights have all rows in wq");
-    REFUSED(rapt_layer_run, (packed(), ya.bv = SOMEWHERE), UNUSED, "bv = 0x40: packed weights have all biases in bq");
-    REFUSED(rapt_layer_run, (packed(), ya.wv_scales = SOMEWHERE), UNUSED,
+    REFUSED(rapt_mha_run, ya.wq = NULL, NULL, "wq = null: 4096 bytes are read from there");
+    REFUSED(rapt_mha_run, ya.wk = NULL, NULL, "wk = null: 2048 bytes are read from there");
+    REFUSED(rapt_mha_run, ya.wv = NULL, NULL, "wv = null: 4096 bytes are read from there");
+    REFUSED(rapt_mha_run, ya.wo = NULL, NULL, "wo = null: 8192 bytes are read from there");
+    REFUSED(rapt_mha_run, ya.bq = ODD, ALIGNMENT, "bq = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_mha_run, ya.bk = ODD, ALIGNMENT, "bk = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_mha_run, ya.bv = ODD, ALIGNMENT, "bv = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_mha_run, ya.bo = ODD, ALIGNMENT, "bo = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_mha_run, yd.wq.type = RAPT_INT8, NULL, "wq_scales = null: 128 bytes are read from there");
+    REFUSED(rapt_mha_run, yd.wk.type = RAPT_INT8, NULL, "wk_scales = null: 64 bytes are read from there");
+    REFUSED(rapt_mha_run, yd.wv.type = RAPT_INT8, NULL, "wv_scales = null: 128 bytes are read from there");
+    REFUSED(rapt_mha_run, yd.wo.type = RAPT_INT8, NULL, "wo_scales = null: 128 bytes are read from there");
+    REFUSED(rapt_mha_run, (packed(), ya.wk = SOMEWHERE), UNUSED, "wk = 0x40: packed weights have all rows in wq");
+    REFUSED(rapt_mha_run, (packed(), ya.bv = SOMEWHERE), UNUSED, "bv = 0x40: packed weights have all biases in bq");
+    REFUSED(rapt_mha_run, (packed(), ya.wv_scales = SOMEWHERE), UNUSED,
             "wv_scales = 0x40: packed weights have all scales in wq_scales");
-    REFUSED(rapt_layer_run, (packed(), ya.wq = NULL), NULL, "wq = null: 8192 bytes are read from there");
-    REFUSED(rapt_layer_run, bare(), UNUSED, "wo = %p: the plan has no layout for it", (void *)memory[WO]);
-    REFUSED(rapt_layer_run, (bare(), ya.wo = NULL, ya.bo = SOMEWHERE), UNUSED, "bo = 0x40: the plan has no wo");
-    REFUSED(rapt_layer_run, (bare(), ya.wo = NULL, ya.wo_scales = SOMEWHERE), UNUSED, "wo_scales = 0x40: the plan has no wo");
+    REFUSED(rapt_mha_run, (packed(), ya.wq = NULL), NULL, "wq = null: 8192 bytes are read from there");
+    REFUSED(rapt_mha_run, bare(), UNUSED, "wo = %p: the plan has no layout for it", (void *)memory[WO]);
+    REFUSED(rapt_mha_run, (bare(), ya.wo = NULL, ya.bo = SOMEWHERE), UNUSED, "bo = 0x40: the plan has no wo");
+    REFUSED(rapt_mha_run, (bare(), ya.wo = NULL, ya.wo_scales = SOMEWHERE), UNUSED, "wo_scales = 0x40: the plan has no wo");
     /* the cache, */
-    REFUSED(rapt_layer_run, ya.k_cache = SOMEWHERE, UNUSED, "k_cache = 0x40: the plan has no cache");
-    REFUSED(rapt_layer_run, ya.v_cache = SOMEWHERE, UNUSED, "v_cache = 0x40: the plan has no cache");
-    REFUSED(rapt_layer_run, ya.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no cache");
-    REFUSED(rapt_layer_run, ya.v_scales = SOMEWHERE, UNUSED, "v_scales = 0x40: the plan has no cache");
-    REFUSED(rapt_layer_run, (cached(), ya.k_cache = NULL), NULL, "k_cache = null: 512 bytes are written there");
-    REFUSED(rapt_layer_run, (cached(), ya.v_cache = NULL), NULL, "v_cache = null: 1024 bytes are written there");
-    REFUSED(rapt_layer_run, (cached(), ya.k_scales = SOMEWHERE), UNUSED, "k_scales = 0x40: the plan has no factors");
-    REFUSED(rapt_layer_run, (remembered(), ya.k_cache = NULL), NULL, "k_cache = null: 512 bytes are read from there");
-    REFUSED(rapt_layer_run, (remembered(), ya.v_cache = NULL), NULL, "v_cache = null: 1024 bytes are read from there");
-    REFUSED(rapt_layer_run, (remembered(), ya.k_scales = SOMEWHERE), UNUSED, "k_scales = 0x40: the plan has no factors");
-    REFUSED(rapt_layer_run, (remembered(), ya.v_scales = SOMEWHERE), UNUSED, "v_scales = 0x40: the plan has no factors");
-    REFUSED(rapt_layer_run, (remembered(), e.k_scales.present = 1), NULL, "k_scales = null: 4 bytes are read from there");
-    REFUSED(rapt_layer_run, (remembered(), e.v_scales.present = 1), NULL, "v_scales = null: 4 bytes are read from there");
-    REFUSED(rapt_layer_run, (cached(), ya.starts = starts, starts[0] = 6), KV_LENGTH,
+    REFUSED(rapt_mha_run, ya.k_cache = SOMEWHERE, UNUSED, "k_cache = 0x40: the plan has no cache");
+    REFUSED(rapt_mha_run, ya.v_cache = SOMEWHERE, UNUSED, "v_cache = 0x40: the plan has no cache");
+    REFUSED(rapt_mha_run, ya.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no cache");
+    REFUSED(rapt_mha_run, ya.v_scales = SOMEWHERE, UNUSED, "v_scales = 0x40: the plan has no cache");
+    REFUSED(rapt_mha_run, (cached(), ya.k_cache = NULL), NULL, "k_cache = null: 512 bytes are written there");
+    REFUSED(rapt_mha_run, (cached(), ya.v_cache = NULL), NULL, "v_cache = null: 1024 bytes are written there");
+    REFUSED(rapt_mha_run, (cached(), ya.k_scales = SOMEWHERE), UNUSED, "k_scales = 0x40: the plan has no scales");
+    REFUSED(rapt_mha_run, (remembered(), ya.k_cache = NULL), NULL, "k_cache = null: 512 bytes are read from there");
+    REFUSED(rapt_mha_run, (remembered(), ya.v_cache = NULL), NULL, "v_cache = null: 1024 bytes are read from there");
+    REFUSED(rapt_mha_run, (remembered(), ya.k_scales = SOMEWHERE), UNUSED, "k_scales = 0x40: the plan has no scales");
+    REFUSED(rapt_mha_run, (remembered(), ya.v_scales = SOMEWHERE), UNUSED, "v_scales = 0x40: the plan has no scales");
+    REFUSED(rapt_mha_run, (remembered(), e.k_scales.present = 1), NULL, "k_scales = null: 4 bytes are read from there");
+    REFUSED(rapt_mha_run, (remembered(), e.v_scales.present = 1), NULL, "v_scales = null: 4 bytes are read from there");
+    REFUSED(rapt_mha_run, (cached(), ya.starts = starts, starts[0] = 6), KV_LENGTH,
             "starts[0] = 6: from there on, 3 tokens exceed kv_len = 8");
-    REFUSED(rapt_layer_run, (cached(), ya.attention = &ea, ea.ring_starts = offsets, offsets[0] = 8), TABLE,
+    REFUSED(rapt_mha_run, (cached(), ya.attention = &ea, ea.ring_starts = offsets, offsets[0] = 8), TABLE,
             "attention.ring_starts[0] = 8: the ring has 8 keys");
     /* positions, and attention. */
-    GOOD(rapt_layer_run, placed());
-    REFUSED(rapt_layer_run, ya.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_run, (ya.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
-    REFUSED(rapt_layer_run, (placed(), ya.position_table = NULL), NULL, "position_table = null: 640 bytes are read from there");
-    REFUSED(rapt_layer_run, (placed(), ya.position_table = ODD), ALIGNMENT,
+    GOOD(rapt_mha_run, placed());
+    REFUSED(rapt_mha_run, ya.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_mha_run, (ya.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
+    REFUSED(rapt_mha_run, (placed(), ya.position_table = NULL), NULL, "position_table = null: 640 bytes are read from there");
+    REFUSED(rapt_mha_run, (placed(), ya.position_table = ODD), ALIGNMENT,
             "position_table = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_layer_run, (placed(), ya.table_positions = -1), SHAPE, "table_positions = -1: must be 0 to 2147483647");
-    REFUSED(rapt_layer_run, (placed(), ya.starts = starts, starts[0] = 3), TABLE,
+    REFUSED(rapt_mha_run, (placed(), ya.table_positions = -1), SHAPE, "table_positions = -1: must be 0 to 2147483647");
+    REFUSED(rapt_mha_run, (placed(), ya.starts = starts, starts[0] = 3), TABLE,
             "table_positions = 5: entry 0 has tokens of positions up to 5");
-    REFUSED(rapt_layer_run, ya.position_table = SOMEWHERE, UNUSED, "position_table = 0x40: the plan has no table of positions");
-    REFUSED(rapt_layer_run, ya.rotary_table.type = RAPT_F32, UNUSED, "rotary_table.type = 1: nothing is rotated");
-    REFUSED(rapt_layer_run, (yd.rotary.channels = 8, tabled(&yd.rotary, &ya.rotary_table), ya.starts = starts, starts[0] = 5),
-            TABLE, "rotary_table.positions = 7: token 2 of entry 0 is at position 7");
-    REFUSED(rapt_layer_run, ya.weights = SOMEWHERE, UNUSED, "weights = 0x40: the plan has no layout for it");
-    REFUSED(rapt_layer_run, yd.weights = rapt_layout_bhsd(RAPT_F32, 4, 3, 3), NULL,
-            "weights = null: 144 bytes are written there");
-    REFUSED(rapt_layer_run, (e.scores = rapt_layout_bhsd(RAPT_F32, 4, 3, 3), e.scores_stage = RAPT_SCORES_LOGITS), NULL,
+    REFUSED(rapt_mha_run, ya.position_table = SOMEWHERE, UNUSED, "position_table = 0x40: the plan has no table of positions");
+    REFUSED(rapt_mha_run, ya.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = 1: nothing is rotated");
+    REFUSED(rapt_mha_run, (yd.rope.channels = 8, tabled(&yd.rope, &ya.rope_table), ya.starts = starts, starts[0] = 5), TABLE,
+            "rope_table.positions = 7: token 2 of entry 0 is at position 7");
+    REFUSED(rapt_mha_run, ya.weights = SOMEWHERE, UNUSED, "weights = 0x40: the plan has no layout for it");
+    REFUSED(rapt_mha_run, yd.weights = rapt_layout_bhsd(RAPT_F32, 4, 3, 3), NULL, "weights = null: 144 bytes are written there");
+    REFUSED(rapt_mha_run, (e.scores = rapt_layout_bhsd(RAPT_F32, 4, 3, 3), e.scores_stage = RAPT_SCORES_LOGITS), NULL,
             "attention.scores = null: 144 bytes are written there");
-    REFUSED(rapt_layer_run, (ya.attention = &ea, ea.scores = SOMEWHERE), UNUSED,
+    REFUSED(rapt_mha_run, (ya.attention = &ea, ea.scores = SOMEWHERE), UNUSED,
             "attention.scores = 0x40: the plan has no layout for it");
     REFUSED(
-        rapt_layer_run,
+        rapt_mha_run,
         (yd.weights = rapt_layout_bhsd(RAPT_F32, 4, 3, 3), ya.weights = memory[SUM], ya.attention = &ea, ea.scores = SOMEWHERE),
         UNUSED, "attention.scores = 0x40: the layer leaves its weights");
-    REFUSED(rapt_layer_run, (ya.attention = &ea, ea.lse = SOMEWHERE), UNUSED,
+    REFUSED(rapt_mha_run, (ya.attention = &ea, ea.lse = SOMEWHERE), UNUSED,
             "attention.lse = 0x40: the plan has no layout for it");
-    REFUSED(rapt_layer_run, (ya.attention = &ea, ea.kv_lengths = lengths, lengths[0] = 4), KV_LENGTH,
+    REFUSED(rapt_mha_run, (ya.attention = &ea, ea.kv_lengths = lengths, lengths[0] = 4), KV_LENGTH,
             "attention.kv_lengths[0] = 4: there are 3 keys");
 
-    GOOD(rapt_layer_run_parallel, nth = 3);
-    REFUSED(rapt_layer_run_parallel, nth = 0, RANGE, "nth = 0: there is no thread");
-    TRACED(rapt_layer_run_parallel, parallel = NULL, NULL, "parallel_for = null: there is nobody to run it");
-    GOOD(rapt_layer_run_share, UNCHANGED);
-    REFUSED(rapt_layer_run_share, nth = 0, RANGE, "nth = 0: there is no thread");
-    TRACED(rapt_layer_run_share, ith = -1, RANGE, "ith = -1: not one of the nth = 1 threads");
-    TRACED(rapt_layer_run_share, (nth = 2, barrier = NULL), NULL,
+    GOOD(rapt_mha_run_parallel, nth = 3);
+    REFUSED(rapt_mha_run_parallel, nth = 0, RANGE, "nth = 0: there is no thread");
+    TRACED(rapt_mha_run_parallel, parallel = NULL, NULL, "parallel_for = null: there is nobody to run it");
+    GOOD(rapt_mha_run_share, UNCHANGED);
+    REFUSED(rapt_mha_run_share, nth = 0, RANGE, "nth = 0: there is no thread");
+    TRACED(rapt_mha_run_share, ith = -1, RANGE, "ith = -1: not one of the nth = 1 threads");
+    TRACED(rapt_mha_run_share, (nth = 2, barrier = NULL), NULL,
            "barrier = null: the phases of several threads need one between them");
-    REFUSED(rapt_layer_run_phase, nth = 0, RANGE, "nth = 0: there is no thread");
-    THREADS(rapt_layer_run_phase);
-    TRACED(rapt_layer_run_phase, phase = 3, RANGE, "phase = 3: there are 3");
+    REFUSED(rapt_mha_run_phase, nth = 0, RANGE, "nth = 0: there is no thread");
+    THREADS(rapt_mha_run_phase);
+    TRACED(rapt_mha_run_phase, phase = 3, RANGE, "phase = 3: there are 3");
 }
 
 static void merging_states(void) {
-    GOOD(rapt_merge_states, UNCHANGED);
-    PLANS(rapt_merge_states, merging, "rapt_plan_init");
-    STRUCTS(rapt_merge_states, ua, "args", offsetof(rapt_args, q_offsets));
-    THREADS(rapt_merge_states);
-    TRACED(rapt_merge_states, nth = 0, RANGE, "nth = 0: there is no thread");
-    REFUSED(rapt_merge_states, n = -1, RANGE, "n = -1: must be 0 or more");
-    REFUSED(rapt_merge_states, give.states = NULL, NULL, "sources = null: %zu bytes are read from there", sizeof states);
-    REFUSED(rapt_merge_states, ua.o = NULL, NULL, "o = null: 768 bytes are written there");
-    REFUSED(rapt_merge_states, ua.lse = NULL, NULL, "lse = null: 48 bytes are written there");
-    REFUSED(rapt_merge_states, u.lse.type = (rapt_type)0, UNUSED, "lse = %p: the plan has no layout for it", (void *)memory[LSE]);
-    REFUSED(rapt_merge_states, u.sinks.type = RAPT_F32, NULL, "sinks = null: 4 bytes are read from there");
-    REFUSED(rapt_merge_states, ua.sinks = SOMEWHERE, UNUSED, "sinks = 0x40: the plan has no layout for it");
-    REFUSED(rapt_merge_states, u.v_scales.present = 1, NULL, "v_scales = null: 4 bytes are read from there");
-    REFUSED(rapt_merge_states, ua.v_scales = SOMEWHERE, UNUSED, "v_scales = 0x40: the plan has no layout for it");
-    REFUSED(rapt_merge_states, give.merging = &plan, PLAN, "plan = %p: was made without unmerged", (void *)&plan);
-    REFUSED(rapt_merge_states, ua.lse = memory[O], OVERLAP, "lse = %p: its 48 bytes meet the 768 of o = %p", (void *)memory[O],
-            (void *)memory[O]);
-    REFUSED(rapt_merge_states, (ragged(&u), ua.o = token_starts), OVERLAP, "o = %p: its 768 bytes meet the 12 of q_starts = %p",
-            (void *)token_starts, (void *)token_starts);
-    REFUSED(rapt_merge_states, states[1].chunks = -1, SHAPE, "sources[1].chunks = -1: must be 0 to 4194304");
-    REFUSED(rapt_merge_states, states[0].chunks = INT64_MAX, SHAPE,
+    GOOD(rapt_merge_states_run, UNCHANGED);
+    PLANS(rapt_merge_states_run, merging, "rapt_plan_init");
+    STRUCTS(rapt_merge_states_run, ua, "args", offsetof(rapt_args, q_offsets));
+    WAYS(rapt_merge_states, ua);
+    REFUSED(rapt_merge_states_run, n = -1, RANGE, "n = -1: must be 0 or more");
+    REFUSED(rapt_merge_states_run, give.states = NULL, NULL, "sources = null: %zu bytes are read from there", sizeof states);
+    REFUSED(rapt_merge_states_run, ua.o = NULL, NULL, "o = null: 768 bytes are written there");
+    REFUSED(rapt_merge_states_run, ua.lse = NULL, NULL, "lse = null: 48 bytes are written there");
+    REFUSED(rapt_merge_states_run, u.lse.type = (rapt_type)0, UNUSED, "lse = %p: the plan has no layout for it",
+            (void *)memory[LSE]);
+    REFUSED(rapt_merge_states_run, u.sinks.type = RAPT_F32, NULL, "sinks = null: 4 bytes are read from there");
+    REFUSED(rapt_merge_states_run, ua.sinks = SOMEWHERE, UNUSED, "sinks = 0x40: the plan has no layout for it");
+    REFUSED(rapt_merge_states_run, u.v_scales.present = 1, NULL, "v_scales = null: 4 bytes are read from there");
+    REFUSED(rapt_merge_states_run, ua.v_scales = SOMEWHERE, UNUSED, "v_scales = 0x40: the plan has no layout for it");
+    REFUSED(rapt_merge_states_run, give.merging = &plan, PLAN, "plan = %p: was made without unmerged", (void *)&plan);
+    REFUSED(rapt_merge_states_run, ua.lse = memory[O], OVERLAP, "lse = %p: its 48 bytes meet the 768 of o = %p",
+            (void *)memory[O], (void *)memory[O]);
+    REFUSED(rapt_merge_states_run, (ragged(&u), ua.o = token_starts), OVERLAP,
+            "o = %p: its 768 bytes meet the 12 of q_starts = %p", (void *)token_starts, (void *)token_starts);
+    REFUSED(rapt_merge_states_run, states[1].chunks = -1, SHAPE, "sources[1].chunks = -1: must be 0 to 4194304");
+    REFUSED(rapt_merge_states_run, states[0].chunks = INT64_MAX, SHAPE,
             "sources[0].chunks = 9223372036854775807: must be 0 to 4194304");
-    REFUSED(rapt_merge_states, (states[0].chunks = 2, states[0].state_stride = 64), STRIDE,
+    REFUSED(rapt_merge_states_run, (states[0].chunks = 2, states[0].state_stride = 64), STRIDE,
             "sources[0].state_stride = 64: a state has 128 bytes");
-    REFUSED(rapt_merge_states, states[1].head_stride = -1, STRIDE, "sources[1].head_stride = -1: strides are not negative");
-    REFUSED(rapt_merge_states, states[1].at = NULL, NULL, "sources[1].at = null: 1536 bytes are read from there");
-    REFUSED(rapt_merge_states, states[1].at = memory[O], OVERLAP, "o = %p: its 768 bytes meet the 1536 of sources[1].at = %p",
+    REFUSED(rapt_merge_states_run, states[1].head_stride = -1, STRIDE, "sources[1].head_stride = -1: strides are not negative");
+    REFUSED(rapt_merge_states_run, states[1].at = NULL, NULL, "sources[1].at = null: 1536 bytes are read from there");
+    REFUSED(rapt_merge_states_run, states[1].at = memory[O], OVERLAP, "o = %p: its 768 bytes meet the 1536 of sources[1].at = %p",
             (void *)memory[O], (void *)memory[O]);
     GOOD(rapt_merge, UNCHANGED);
     REFUSED(rapt_merge, n = -1, SHAPE, "n = -1: must be 0 or more");
@@ -1609,13 +1618,13 @@ static const struct {
     {"run.c", "rapt_reads_array", "m, \"k_starts\"", "was read when it was planned"},
     {"merge.c", "rapt_reads_array", "&m, \"q_starts\"", "was read when it was planned"},
     {"memory.c", "rapt_writes", "&m, \"plan\"", "was looked at already"},
-    {"memory.c", "rapt_reads_array", "&m, \"rotary.frequencies\"", "was looked at already"},
+    {"memory.c", "rapt_reads_array", "&m, \"rope.frequencies\"", "was looked at already"},
     {"memory.c", "rapt_reads_array", "&m, \"q_starts\"", "was read already"},
     {"memory.c", "rapt_reads_array", "&m, \"k_starts\"", "was read already"},
     {"run.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"merge.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"decode.c", "rapt_reads", "&m, \"plan\"", "has been read"},
-    {"layer.c", "rapt_reads", "&m, \"plan\"", "has been read"},
+    {"mha.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"linear.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"self_check.c", "rapt_refuse", "r, RAPT_ERR_SELF_CHECK, \"%s: %s: %s\"", "its own problems are good calls"},
     {"self_check.c", "rapt_select", "&r, name, &kernel", "a kernel that was found usable"},
@@ -1684,7 +1693,7 @@ int main(void) {
     rotating();
     decoding_plans();
     decoding_calls();
-    linear_maps();
+    linear_layers();
     quantising();
     normalising();
     layer_plans();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear maps, their activations and gates. Drawn problems of every type, layout and number of threads are compared, bit for bit
- * on every kernel, with docs/order.md written down a second time, and within its bound with plain loops in double, all memory
+/* Linear layers, their activations and gates. Drawn problems of every type, layout and number of threads are compared, bit for
+ * bit on every kernel, with docs/order.md written down a second time, and within its bound with plain loops in double, all memory
  * around what is written included. Results are hashed: the hash is that of every machine. Then what is refused, and that it
  * touches nothing. */
 #define _DEFAULT_SOURCE
@@ -58,13 +58,13 @@ static void free_linear(linear *l) {
 
 /* Output n of a token, before its residual and rounding. */
 static float output_of(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
-    float sum = reference_map(fused, x, w->values + n * l->in, l->in);
+    float sum = reference_linear(fused, x, w->values + n * l->in, l->in);
     return reference_activated(fused, activation,
                                reference_multiply_add(fused, sum, w->scales ? w->scales[n] : 1.0f, w->bias ? w->bias[n] : 0.0f));
 }
 
 static reference_value exact_output(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
-    reference_value sum = reference_mapped(fused, x, w->values + n * l->in, l->in);
+    reference_value sum = reference_linearped(fused, x, w->values + n * l->in, l->in);
     sum = reference_product(sum, (reference_value){w->scales ? w->scales[n] : 1.0f, 0.0});
     return reference_activation(activation, reference_sum(sum, (reference_value){w->bias ? w->bias[n] : 0.0f, 0.0}));
 }
@@ -116,7 +116,7 @@ static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, boo
     args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
     if (pool) status = status == RAPT_OK ? rapt_linear_run_parallel(&plan, &args, nth, rapt_pool_for, NULL) : status;
     else
-        for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--) status = rapt_linear_run(&plan, &args, ith, nth);
+        for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--) status = rapt_linear_run_share(&plan, &args, ith, nth);
     free(args.workspace);
     return status;
 }
@@ -206,7 +206,7 @@ static bool gated_problem(const char *isa, uint64_t *h) {
 
 /* ---- Activations --------------------------------------------------------------------------------------------------------- */
 
-/* A linear map with the unit as its weights is its activation. */
+/* A linear layer with the unit as its weights is its activation. */
 static void apply(const char *isa, rapt_activation activation, const float *from, float *to, int64_t n) {
     static const float one = 1.0f;
     rapt_linear_desc desc;
@@ -219,7 +219,7 @@ static void apply(const char *isa, rapt_activation activation, const float *from
     if (rapt_linear_plan_init(&plan, &desc) || rapt_linear_workspace_size(&plan, 1, &bytes)) abort();
     rapt_linear_args_init(&args);
     args.x = from, args.weight = &one, args.y = to, args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
-    if (rapt_linear_run(&plan, &args, 0, 1)) abort();
+    if (rapt_linear_run(&plan, &args)) abort();
     free(args.workspace);
 }
 
@@ -259,16 +259,16 @@ static void activations(const char *isa) {
 
 /* ---- Quantised weights --------------------------------------------------------------------------------------------------- */
 
-/* As a cache of so many tokens, whose heads are the groups of 32. */
+/* The rows as tokens of a cache, whose heads are their groups of 32. */
 static bool append_groups(const rows *from, rapt_type to_type, unsigned char *to) {
-    rapt_append_desc d;
-    rapt_append_args a;
-    rapt_append_desc_init(&d), rapt_append_args_init(&a);
+    rapt_kv_append_desc d;
+    rapt_kv_append_args a;
+    rapt_kv_append_desc_init(&d), rapt_kv_append_args_init(&a);
     d.kv_heads = from->channels / 32, d.tokens = d.kv_len = from->tokens, d.d_v = 32;
     d.new_v = from->layout, d.new_v.head_stride = reference_row_bytes(from->layout.type, 32);
     d.v = rapt_layout_bshd(to_type, d.kv_heads, d.kv_len, 32);
     a.new_v = from->at, a.v = to;
-    return rapt_kv_append(&d, &a, 0, 1) == RAPT_OK;
+    return rapt_kv_append_run(&d, &a) == RAPT_OK;
 }
 
 static void quantised_groups(void) {
@@ -293,7 +293,7 @@ static void quantised_groups(void) {
                 !append_groups(&from, to_types[n], want) || memcmp(got, want, bytes + 1) != 0;
             free(from.memory), free(got), free(want);
         }
-        tap_ok(wrong == 0, "%s: rapt_quantise_groups stores what rapt_kv_append does: %d of 15 wrong",
+        tap_ok(wrong == 0, "%s: rapt_quantise_groups stores what rapt_kv_append_run_share does: %d of 15 wrong",
                to_types[n] == RAPT_Q8_0 ? "q8_0" : "q4_0", wrong);
     }
 }
@@ -409,7 +409,7 @@ static void refused_calls(void) {
         if (n == at++) ith = 2, nth = 2;
         if (n == at++) nth = 0;
         if (n == at++) p = &no_plan;
-        refused(rapt_linear_run(p, &a, ith, nth), cases[n].status, cases[n].what);
+        refused(rapt_linear_run_share(p, &a, ith, nth), cases[n].status, cases[n].what);
     }
 }
 
@@ -432,7 +432,7 @@ static void refused_quantisations(void) {
 }
 
 static void test_kernel(const char *isa, bool whole) {
-    static const drawn problems[] = {{"linear maps have the bits of docs/order.md, within the bound of docs/numerics.md",
+    static const drawn problems[] = {{"linear layers have the bits of docs/order.md, within the bound of docs/numerics.md",
                                       linear_problem,
                                       1,
                                       {UINT64_C(0x2d297e404d3fdc90), UINT64_C(0x1fb48bf59b25aeef)},

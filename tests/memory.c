@@ -235,10 +235,10 @@ static const struct {
     {"rapt_plan_info", "rounding", "the library's"},
     {"rapt_plan_info", "arith", "the library's"},
     {"rapt_plan_info", "path", "the library's"},
-    {"rapt_layer_plan_info", "isa", "the library's"},
-    {"rapt_layer_plan_info", "rounding", "the library's"},
-    {"rapt_layer_desc", "attention", "a struct, copied before anything is written"},
-    {"rapt_layer_args", "attention", "a struct, copied before anything is written"},
+    {"rapt_mha_plan_info", "isa", "the library's"},
+    {"rapt_mha_plan_info", "rounding", "the library's"},
+    {"rapt_mha_desc", "attention", "a struct, copied before anything is written"},
+    {"rapt_mha_args", "attention", "a struct, copied before anything is written"},
     {"rapt_decode_desc", "attention", "a struct, copied before anything is written"},
     {"rapt_decode_args", "attention", "a struct, copied before anything is written"},
 };
@@ -343,32 +343,32 @@ static void test_header(const char *path) {
 
 /* A plan is not written over the arrays whose addresses it keeps. */
 static void test_plans(void) {
-    enum { WORDS = sizeof(rapt_layer_plan) / 8 };
+    enum { WORDS = sizeof(rapt_mha_plan) / 8 };
     static uint64_t memory[WORDS + 8], before[WORDS + 8];
     const int32_t starts[] = {0, 1, 2};
     const double frequency = 1.0;
     rapt_desc a;
     rapt_decode_desc decode;
-    rapt_layer_desc layer;
+    rapt_mha_desc layer;
     for (int which = 0; which < 5; which++) { /* of the three functions, with starts and with frequencies */
-        rapt_desc_init(&a), rapt_decode_desc_init(&decode), rapt_layer_desc_init(&layer);
+        rapt_desc_init(&a), rapt_decode_desc_init(&decode), rapt_mha_desc_init(&layer);
         a.batch = a.heads = a.kv_heads = 1, a.q_len = 2, a.kv_len = 2, a.d_k = a.d_v = 2;
         a.batch = 2, a.q = a.k = a.v = a.o = rapt_layout_bhsd(RAPT_F32, 1, 2, 2);
         decode.attention = layer.attention = &a;
         decode.new_k = decode.new_v = a.k;
         layer.x_width = layer.out_width = 2, layer.x = layer.out = layer.wq = layer.wk = layer.wv = layer.wo = a.q;
         if (which > 1) a.k.type = a.v.type = which % 2 ? (rapt_type)0 : RAPT_F32;
-        decode.rotary.channels = layer.rotary.channels = which > 2 ? 2 : 0;
+        decode.rope.channels = layer.rope.channels = which > 2 ? 2 : 0;
         memset(memory, 0, sizeof memory);
         if (which > 2)
-            memcpy(memory, &frequency, sizeof frequency), decode.rotary.frequencies = layer.rotary.frequencies = (double *)memory;
+            memcpy(memory, &frequency, sizeof frequency), decode.rope.frequencies = layer.rope.frequencies = (double *)memory;
         else memcpy(memory, starts, sizeof starts), a.q_starts = (int32_t *)memory;
         memcpy(before, memory, sizeof memory);
         rapt_status status = which == 0       ? rapt_plan_init((rapt_plan *)memory, &a)
                              : which % 2 == 0 ? rapt_decode_plan_init((rapt_decode_plan *)memory, &decode)
-                                              : rapt_layer_plan_init((rapt_layer_plan *)memory, &layer);
-        static const char *const names[] = {"rapt_plan_init", "rapt_layer_plan_init", "rapt_decode_plan_init",
-                                            "rapt_layer_plan_init", "rapt_decode_plan_init"};
+                                              : rapt_mha_plan_init((rapt_mha_plan *)memory, &layer);
+        static const char *const names[] = {"rapt_plan_init", "rapt_mha_plan_init", "rapt_decode_plan_init", "rapt_mha_plan_init",
+                                            "rapt_decode_plan_init"};
         tap_ok(status == RAPT_ERR_OVERLAP && !memcmp(memory, before, sizeof memory), "%s: not over the %s that it keeps (%s)",
                names[which], which > 2 ? "frequencies" : "starts", rapt_status_string(status));
     }

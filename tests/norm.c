@@ -79,10 +79,10 @@ static bool agrees(norm *n, const char *isa, uint64_t *h) {
     rapt_norm_args a = arguments(n, isa);
     int64_t nth = ONE_OF(1, 2, 5);
     rapt_status status = RAPT_OK;
-    if (one_in(2)) status = (n->rms ? rapt_rms_norm_parallel : rapt_layer_norm_parallel)(&a, nth, rapt_pool_for, NULL);
+    if (one_in(2)) status = (n->rms ? rapt_rms_norm_run_parallel : rapt_layer_norm_run_parallel)(&a, nth, rapt_pool_for, NULL);
     else
         for (int64_t ith = 0; ith < nth && status == RAPT_OK; ith++)
-            status = (n->rms ? rapt_rms_norm : rapt_layer_norm)(&a, ith, nth);
+            status = (n->rms ? rapt_rms_norm_run_share : rapt_layer_norm_run_share)(&a, ith, nth);
     bool ok = status == RAPT_OK && accurate && same_rows(&n->y, &want.y);
     if (n->sum_place) ok = ok && same_rows(sum_of(n), &want.sum);
     if (n->mean) ok = ok && !memcmp(n->mean, want.mean, bytes);
@@ -171,7 +171,7 @@ static void far_means(const char *isa) {
         args.from = x, args.to = y, args.isa = isa;
         for (int t = 0; t < TOKENS; t++)
             for (int i = 0; i < CHANNELS; i++) x[t][i] = (float)(means[m] + random_value());
-        if (rapt_layer_norm(&args, 0, 1) != RAPT_OK) abort();
+        if (rapt_layer_norm_run(&args) != RAPT_OK) abort();
         for (int t = 0; t < TOKENS; t++) {
             double mean = 0.0, variance = 0.0;
             two_passes(x[t], plain);
@@ -255,11 +255,11 @@ static void refusals(void) {
         if (n == at++) a.isa = "abacus";
         if (n == at++) a.size -= sizeof a - offsetof(rapt_norm_args, residual) + 1;
         if (n == at++) a.size = sizeof a;
-        refused(rapt_layer_norm(&a, ith, 1), cases[n].status, cases[n].what);
+        refused(rapt_layer_norm_run_share(&a, ith, 1), cases[n].status, cases[n].what);
     }
     rapt_norm_args_init(&a);
     a.tokens = 4, a.channels = 8, a.x = a.y = rapt_layout_bshd(RAPT_F32, 1, 4, 8), a.from = x, a.to = guard, a.mean = other;
-    refused(rapt_rms_norm(&a, 0, 1), RAPT_ERR_UNUSED, "the mean of RMSNorm");
+    refused(rapt_rms_norm_run(&a), RAPT_ERR_UNUSED, "the mean of RMSNorm");
 }
 
 static void test_kernel(const char *isa, bool whole) {

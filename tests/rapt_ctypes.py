@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""include/rapt.h and rapt_layer.h for ctypes, read from them: rapt_append_desc is AppendDesc here, RAPT_F32 is F32, functions are
+"""include/rapt.h and rapt_layer.h for ctypes, read from them: rapt_kv_append_desc is KvAppendDesc here, RAPT_F32 is F32, functions are
 those of Library.c, and a name that is a word of Python's has an underscore behind it (from_)."""
 import ctypes
 import keyword
@@ -92,9 +92,8 @@ PARAMETERS = {name: [parameter for parameter, _ in parameters] for name, _, para
 
 def explanation(name):
     """The function that explains what this one refuses, if there is one."""
-    for ending, instead in (("$", "_explain"), ("_parallel$", "_explain"), (r"_plan_init(_sized)?$", "_explain"),
-                            (r"_init(_sized)?$", "_explain"), (r"_run(_parallel|_share|_phase)?$", "_args_explain"),
-                            ("_kv_(append|copy)$", r"_\1_explain")):
+    for ending, instead in (("$", "_explain"), (r"_plan_init(_sized)?$", "_explain"), (r"_init(_sized)?$", "_explain"),
+                            (r"_run(_parallel|_share|_phase)?$", "_args_explain"), (r"_run(_parallel|_share)?$", "_explain")):
         candidate, found = re.subn(ending, instead, name)
         if found and candidate in PARAMETERS:
             return candidate
@@ -160,8 +159,7 @@ class Library:
         plan = self.plan(desc)
         workspace = self.workspace(plan)
         args.workspace, args.workspace_bytes = workspace, len(workspace)
-        run = plan.c_name.replace("_plan", "_run")
-        getattr(self.c, run)(plan, args, *(0, 1)[:2 * ("ith" in PARAMETERS[run])])
+        getattr(self.c, plan.c_name.replace("_plan", "_run"))(plan, args)
 
     def kernels(self):
         """Those that can run here, best first."""

@@ -319,9 +319,9 @@ bool reference_attends(const rapt_desc *d, const rapt_args *a, int64_t b, int64_
     if (!right && key >= prefix) return false;
     if (d->window_left >= 0 && key < at - d->window_left) return false;
     if (d->local_chunk && key / d->local_chunk != divide_down(at, d->local_chunk)) return false;
-    if (d->map.type) {
-        const unsigned char *row = reference_at(a->map, &d->map, b, h, i / d->map_queries);
-        if (row[j / d->map_keys] == 0) return false;
+    if (d->block_mask.type) {
+        const unsigned char *row = reference_at(a->block_mask, &d->block_mask, b, h, i / d->block_mask_queries);
+        if (row[j / d->block_mask_keys] == 0) return false;
     }
     if (d->mask.type && masked(d, a, b, h, i, j)) return false;
     return !d->bias.type || bias_of(d, a, b, h, i, j) != -INFINITY;
@@ -329,7 +329,7 @@ bool reference_attends(const rapt_desc *d, const rapt_args *a, int64_t b, int64_
 
 /* ---- One row ------------------------------------------------------------------------------------------------------------ */
 
-/* Its query, the keys and values of its head as f32 and their factors (1 where there are none), and room for numbers of each
+/* Its query, the keys and values of its head as f32 and their scales (1 where there are none), and room for numbers of each
  * key. Key n is at position first + n. */
 typedef struct row {
     const rapt_desc *desc;
@@ -513,7 +513,7 @@ typedef struct weights {
     double n[BLOCK], off[BLOCK]; /* the integer of each key, and how far the library's may be from it */
 } weights;
 
-/* r->slack: delta of each key. running: the chunk's largest logit so far; sign: of the factors of the keys that are meant. */
+/* r->slack: delta of each key. running: the chunk's largest logit so far; sign: of the scales of the keys that are meant. */
 static weights quantise_weights(const row *r, int64_t first, int64_t end, double max, double running, int sign) {
     weights w = {.most = 0};
     double weight[BLOCK], top = -INFINITY;
@@ -526,7 +526,7 @@ static weights quantise_weights(const row *r, int64_t first, int64_t end, double
         w.largest = fmax(w.largest, x * exp(r->slack[n]) * (1 + 2 * u));
     }
     if (w.most == 0) return w;
-    const double unit = exp(top - running); /* so much the weights are in the block's own units */
+    const double unit = exp(top - running); /* what a weight in the running unit is in the block's own */
     for (int64_t n = first; n < end; n++) {
         const double x = P_MOST * weight[n - first], delta = counts(r, n) ? r->slack[n] : 0;
         const double underflow = x > 0 ? P_MOST * (0x1p-126 * fabs((double)r->v_token[n]) + 0x1p-149) / (unit * w.least) : 0;
@@ -543,7 +543,7 @@ static weights quantise_weights(const row *r, int64_t first, int64_t end, double
     return w;
 }
 
-/* Adds to o and bound, neither of them divided by l yet, without the factors of channels. */
+/* Adds to o and bound, neither of them divided by l yet, without the scales of channels. */
 static void add_integers(const row *r, int64_t first, int64_t end, const weights *w, int sign, double gamma,
                          const row_results *to) {
     const int64_t d_v = r->desc->d_v;
@@ -830,7 +830,7 @@ void reference_free(reference *result) {
     *result = (reference){0};
 }
 
-/* ---- Linear maps and normalisation in f32 ------------------------------------------------------------------------------- */
+/* ---- Linear layers and normalisation in f32 ------------------------------------------------------------------------------- */
 
 enum { PARTIAL_SUMS = 16, MAP_PART = 1024 };
 
@@ -897,7 +897,7 @@ static float total_of(const float sums[PARTIAL_SUMS], float total) {
     return total;
 }
 
-float reference_map(bool fused, const float *x, const float *w, int64_t channels) {
+float reference_linear(bool fused, const float *x, const float *w, int64_t channels) {
     float total = 0.0f;
     for (int64_t part = 0; part < channels; part += MAP_PART) {
         float sums[PARTIAL_SUMS] = {0};
@@ -941,7 +941,7 @@ reference_value reference_product(reference_value a, reference_value b) {
     return rounded(a.value * b.value, fabs(a.value) * b.bound + (fabs(b.value) + b.bound) * a.bound);
 }
 
-reference_value reference_mapped(bool fused, const float *x, const float *w, int64_t channels) {
+reference_value reference_linearped(bool fused, const float *x, const float *w, int64_t channels) {
     double sum = 0, sizes = 0;
     for (int64_t i = 0; i < channels; i++) {
         const double product = (double)w[i] * x[i];

@@ -5,7 +5,7 @@
  *
  * The bound. u = 2^-24, gamma_n = n u / (1 - n u). One row; j runs over its n attended keys of logit above -inf, which span B
  * blocks of 64 and C chunks of 512 (docs/order.md). x_j is the exact logit, M = max x_j, w_j = exp(x_j - M). q, k and v are the
- * elements times their factors (k_scales, v_scales), A_j = |scale| sum_c |q_c k_jc|.
+ * elements times their scales (k_scales, v_scales), A_j = |scale| sum_c |q_c k_jc|.
  *
  * 1. Scores. One chain of d_k multiply-adds, fused or not, or with more than 128 channels P chains of at most 64, whose results
  *    are added: with t = d_k, or t = 64 + P - 1, |s'_j - s_j| <= gamma_t sum |q k|; where the scale is multiplied into q first,
@@ -29,7 +29,7 @@
  * 4. Sums. All terms of l are positive: four adds and sixteen within a block, one for each block and each chunk, one product
  *    for each rise; o: a product and at most 512 adds within a chunk, one for each further chunk, one product for each rise.
  *        n_l = 20 + min(B, 8) + C - 1 + R          n_o = min(n, 512) + 1 + C - 1 + R
- *    Then one reciprocal and one product: 2. Factors of v round once more, the weight or the reciprocal: n_o is one more.
+ *    Then one reciprocal and one product: 2. Scales of v round once more, the weight or the reciprocal: n_o is one more.
  *    A sink is a key of logit x = sink, D = 3 u |sink| and value 0 in a chunk of its own: C is one more.
  * 5. The quotient. With sum_j w_j (v_j - o) = 0,
  *        |sum_j w_j exp(e_j) v_j / sum_j w_j exp(e_j) - o|  <=  sum_j w_j (exp(delta_j) - 1) |v_j - o| / sum_j w_j exp(-delta_j)
@@ -48,12 +48,12 @@
  * With RAPT_INT8_DOT the numbers are those of docs/order.md's definition ("Integer arithmetic"), but for roundings of f32:
  *
  * 8. The integers of a query are the library's, for each step to them is one operation of f32. Their products with keys are
- *    summed exactly, so D_j = gamma_{1 + f} |x_j| + tiny_j, f = 1 with factors of the token.
+ *    summed exactly, so D_j = gamma_{1 + f} |x_j| + tiny_j, f = 1 with scales of the token.
  * 9. Of a block b, W_b = max w_j (w_j with the factor of the token of v) is at least the largest w_j exp(-delta_j) and at most
  *    the largest w_j exp(delta_j): off by spread_b. So it is known between which numbers w_j 255 / W_b lies; n_j is what it is
  *    rounded to, and off_j how far that may be from what one of those numbers is rounded to: 0 unless a tie is between them. With
  *    y_b = sum_j n_j v_j, and n_o = 2 + 2 min(B, 8) + C - 1 + R (three roundings of a block, and two more for each later one, or
- *    three where factors have both signs)
+ *    three where scales have both signs)
  *        E_c = [ sum_b (spread_b |y_bc| + (W_b + spread_b) (sum_j off_j |v_jc| + gamma (|y_bc| + sum_j off_j |v_jc|))) / 255
  *                +  |o_c| sum_j w_j (exp(delta_j) - 1)  +  2^-125 F sum_j |v_jc| ] / sum_j w_j exp(-delta_j)  +  ...
  * 10. How far that is from exact arithmetic: elements of a query are off by half a step, which adds as much times the sum of
@@ -110,7 +110,7 @@ int64_t reference_bias_column(const rapt_desc *desc, const rapt_args *args, int6
 /* Whether query i of head h (of Q) attends the key at position j. */
 bool reference_attends(const rapt_desc *desc, const rapt_args *args, int64_t b, int64_t h, int64_t i, int64_t j);
 
-/* Addresses: of a token's channels of a tensor; of the f32 factor of an element of K or V, null without factors. */
+/* Addresses: of a token's channels of a tensor; of the f32 factor of an element of K or V, null without scales. */
 void *reference_at(const void *base, const rapt_layout *layout, int64_t b, int64_t h, int64_t token);
 const void *reference_scale(const rapt_scales *scales, const void *base, int64_t b, int64_t h, reference_place place,
                             int64_t channel);
@@ -124,24 +124,24 @@ void reference_store(rapt_type type, void *at, float value);
 double reference_half_ulp(rapt_type type, double magnitude);
 
 /* Rows of those of K and V too: bytes (-1 where a type's groups do not divide the channels), load an element, store a row as
- * rapt_kv_append does without scales (false where there are no such rows). */
+ * rapt_kv_append_run does without scales (false where there are no such rows). */
 int64_t reference_row_bytes(rapt_type type, int64_t channels);
 float reference_element(rapt_type type, const void *row, int64_t channel);
 bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels);
 
-/* ---- Linear maps and normalisation -------------------------------------------------------------------------------------- */
+/* ---- Linear layers and normalisation -------------------------------------------------------------------------------------- */
 
-/* docs/order.md in f32, fused or not: a sum over channels of a linear map; an activation; a normalised row z, with what
+/* docs/order.md in f32, fused or not: a sum over channels of a linear layer; an activation; a normalised row z, with what
  * rapt_norm_args.mean and inverse_deviation receive (weight, bias, mean may be null). */
 float reference_multiply_add(bool fused, float a, float b, float c);
-float reference_map(bool fused, const float *x, const float *w, int64_t channels);
+float reference_linear(bool fused, const float *x, const float *w, int64_t channels);
 float reference_activated(bool fused, rapt_activation activation, float x);
 void reference_normalise(bool fused, bool rms, const float *z, int64_t channels, float epsilon, const float *weight,
                          const float *bias, float *y, float *mean, float *inverse_deviation);
 
 /* The same in double, and how far f32 may be from it. With u = 2^-24 and gamma_n as above:
  *   a sum or product of f32   the errors of both, and u of the result
- *   a map of n channels       gamma_k sum |x w| with k = min(n, 1024) / 16, rounded up, + 16 for each part, one more unfused
+ *   a linear layer of n       gamma_k sum |x w| with k = min(n, 1024) / 16, rounded up, + 16 for each part, one more unfused
  *   an activation             its own error (docs/numerics.md), and the argument's times its largest slope, 1.13
  *   normalisation             with k = n / 16, rounded up, + 18: the mean's first part is off by f = gamma_k of the mean of
  *                             |z|, both are by b = gamma_k (the mean of |z - mean| + f), so a deviation d by b + 2 u (|d| + f);
@@ -153,7 +153,7 @@ typedef struct reference_value {
 } reference_value;
 reference_value reference_sum(reference_value a, reference_value b);
 reference_value reference_product(reference_value a, reference_value b);
-reference_value reference_mapped(bool fused, const float *x, const float *w, int64_t channels);
+reference_value reference_linearped(bool fused, const float *x, const float *w, int64_t channels);
 reference_value reference_activation(rapt_activation activation, reference_value x);
 void reference_normalised(bool rms, const float *z, int64_t channels, float epsilon, const float *weight, const float *bias,
                           reference_value *y, reference_value *mean, reference_value *inverse_deviation);

@@ -112,8 +112,8 @@ def attention(library, isa, q, k, v, **options):
             columns = value.shape[-1] if {f"{name}_keys", f"{name}_key_stride"} & options.keys() else full[3]
             value = np.ascontiguousarray(value) if value.shape[-1] == columns else value.repeat(columns, -1)
             tensor(name, np.broadcast_to(value, full[:3] + (columns,)))
-        elif name == "map":
-            desc.map_queries, desc.map_keys, value = value
+        elif name == "block_mask":
+            desc.block_mask_queries, desc.block_mask_keys, value = value
             tensor(name, np.broadcast_to(value, (desc.batch, desc.heads) + value.shape[-2:]))
         elif name in ("slopes", "sinks"):
             value = np.asarray(value)
@@ -344,7 +344,7 @@ def flex_cases():
         case(f"flex: {name}", x, options, lambda mask_mod=mask_mod: flex(*x, None, mask_mod), unlike)
 
     blocks = words(42, 4, 3, 2) % 2 == 0  # of 4 queries and 64 keys
-    case("block-sparse", x, {"map": (4, 64, blocks)},
+    case("block-sparse", x, {"block_mask": (4, 64, blocks)},
          lambda: flex(*x, None, lambda b, h, i, j: table(blocks)[h, i // 4, j // 64]), {})
 
     # gpt-oss: o * sigmoid(lse - sink) is what a logit that has no value makes of o.
@@ -759,20 +759,20 @@ def rotated(x, positions, frequencies, amplitude=1.0, interleaved=False):
     return out
 
 
-def rope(library, x, positions, rotary, table=None):
+def rope(library, x, positions, rope, table=None):
     """x [batch, head, token, channel], positions [batch, token]."""
     out = np.full(x.shape, 99, np.float32)
     args = library.new(rapt.RopeArgs, batch=x.shape[0], heads=x.shape[1], tokens=x.shape[2], d=x.shape[3], in_=layout(x),
-                       out=layout(out), from_=x, to=out, rotary=rotary, positions=np.asarray(positions, np.int32))
+                       out=layout(out), from_=x, to=out, rope=rope, positions=np.asarray(positions, np.int32))
     if table:
-        args.rotary_table = table
-    library.c.rapt_rope(args, 0, 1)
+        args.rope_table = table
+    library.c.rapt_rope_run(args)
     return out
 
 
-def rotary_table(c, s):
+def rope_table(c, s):
     """Of arrays [position, pair], whose rows may lie apart."""
-    return rapt.RotaryTable(TYPES[c.dtype], c, s, len(c), c.strides[0])
+    return rapt.RopeTable(TYPES[c.dtype], c, s, len(c), c.strides[0])
 
 
 def rotary_embedding(library):
@@ -784,31 +784,31 @@ def rotary_embedding(library):
         beside = np.concatenate(c_and_s, axis=1)  # vLLM's cos_sin_cache: a row has both
         for interleaved in 0, 1:
             want = rotated(x, positions[:, None], frequencies, amplitude, interleaved)
-            found = rope(library, x, positions, rapt.Rotary(2 * n, interleaved, frequencies, amplitude, 0))
-            by_table = rapt.Rotary(2 * n, interleaved, None, 1.0, 0)
+            found = rope(library, x, positions, rapt.Rope(2 * n, interleaved, frequencies, amplitude, 0))
+            by_table = rapt.Rope(2 * n, interleaved, None, 1.0, 0)
             pairs = "pairs" if interleaved else "halves"
             ok(error(found, want) <= TOLERANCE, f"{name}, {pairs}: as its formula", error(found, want))
             ok(error(found, rotated(x, positions[:, None], plain_frequencies(10000.0, 2 * n), 1.0, interleaved)) > 1e-3,
                f"{name}, {pairs}: told from frequencies that are not scaled")
             for what, table in ("a table", c_and_s), ("c beside s in a row", (beside[:, :n], beside[:, n:])):
-                ok(np.array_equal(rope(library, x, positions, by_table, rotary_table(*table)), found),
+                ok(np.array_equal(rope(library, x, positions, by_table, rope_table(*table)), found),
                    f"{name}, {pairs}, {what}: the bits of its frequencies")
         for kind, halves in (("f16", [a.astype(np.float16) for a in c_and_s]),
                              ("bf16", [(a.view(np.uint32) >> 16).astype(np.uint16) for a in c_and_s])):
-            tables = rotary_table(*halves), rotary_table(*(widened(a).astype(np.float32) for a in halves))
+            tables = rope_table(*halves), rope_table(*(widened(a).astype(np.float32) for a in halves))
             outputs = [rope(library, x, positions, by_table, table) for table in tables]
             ok(np.array_equal(*outputs), f"{name}, a table of {kind}: the bits of the same in f32")
 
-    behind = rapt.Rotary(2 * n, 0, None, 1.0, -7)
-    ok(np.array_equal(rope(library, x, positions + 7, behind, rotary_table(*c_and_s)),
-                      rope(library, x, positions, rapt.Rotary(2 * n, 0, None, 1.0, 0), rotary_table(*c_and_s))),
+    behind = rapt.Rope(2 * n, 0, None, 1.0, -7)
+    ok(np.array_equal(rope(library, x, positions + 7, behind, rope_table(*c_and_s)),
+                      rope(library, x, positions, rapt.Rope(2 * n, 0, None, 1.0, 0), rope_table(*c_and_s))),
        "an offset moves the row of a table")
-    short = rotary_table(*(a[:100] for a in c_and_s))
-    refused(library, "a position beyond the table", "rotary_table.positions = 100",
+    short = rope_table(*(a[:100] for a in c_and_s))
+    refused(library, "a position beyond the table", "rope_table.positions = 100",
             lambda: rope(library, x, positions, by_table, short))
 
 
-# ---- Linear maps and normalisation -------------------------------------------------------------------------------------------
+# ---- Linear layers and normalisation -------------------------------------------------------------------------------------------
 
 Groups = collections.namedtuple("Groups", "kind rows")  # weights of ggml's types: [row, bytes]
 
@@ -848,7 +848,7 @@ ACTIVATIONS = {"SiLU": (rapt.SILU, silu), "GELU": (rapt.GELU, gelu), "GELU by ta
                "ReLU": (rapt.RELU, lambda x: np.maximum(x, 0)), "no activation": (0, lambda x: x)}
 
 
-def linear_maps(library, kernels):
+def linear_layers(library, kernels):
     """Activations and gates: SwiGLU is the gate with SiLU, GeGLU that with GELU."""
     x, residual = values(110, 40, 96), values(111, 40, 50)
     weight, gate = (values(seed, 50, 96) / 16 for seed in (112, 113))
@@ -923,7 +923,7 @@ def norm(library, isa, rms, x, residual=None, sum_kind=None, **arrays):
     if sum_kind:
         total = np.full(x.shape, 99, sum_kind)
         args.sum, args.sum_to = layout(total), total
-    (library.c.rapt_rms_norm if rms else library.c.rapt_layer_norm)(args, 0, 1)
+    (library.c.rapt_rms_norm_run_share if rms else library.c.rapt_layer_norm_run_share)(args, 0, 1)
     return y, total, None if rms else mean, inverse
 
 
@@ -963,7 +963,7 @@ def normalisation(library, kernels):
 
 
 def copied(caches, sources, ranges):
-    """What rapt_kv_copy promises, by NumPy: [entry, head, token, channel], one range after the other."""
+    """What rapt_kv_copy_run promises, by NumPy: [entry, head, token, channel], one range after the other."""
     for start, start_token, to, to_token, tokens in ranges:
         for cache, source in zip(caches, sources):
             cache[to, :, to_token:to_token + tokens] = source[start, :, start_token:start_token + tokens].copy()
@@ -985,29 +985,29 @@ def kv_copy(library):
         for threads in 1, 3:
             to, want = cache(140), cache(140)
             copied(want, other or want, ranges)
-            desc = library.new(rapt.CopyDesc, entries=5, kv_heads=2, tokens=12, d_k=16, d_v=24, k=layout(to[0]),
+            desc = library.new(rapt.KvCopyDesc, entries=5, kv_heads=2, tokens=12, d_k=16, d_v=24, k=layout(to[0]),
                                v=layout(to[1]), k_scales=factors(to[2]), v_scales=factors(to[3]))
             fields = "k", "v", "k_scales", "v_scales"
             given = dict(zip(fields, to)) | ({f"from_{field}": x for field, x in zip(fields, other)} if other else {})
-            args = library.new(rapt.CopyArgs, ranges=ranges, count=len(ranges), **given)
+            args = library.new(rapt.KvCopyArgs, ranges=ranges, count=len(ranges), **given)
             for ith in range(threads):
-                library.c.rapt_kv_copy(desc, args, ith, threads)
-            ok(all(map(np.array_equal, to, want)), f"rapt_kv_copy from {name}, in {threads} parts: as NumPy's")
+                library.c.rapt_kv_copy_run_share(desc, args, ith, threads)
+            ok(all(map(np.array_equal, to, want)), f"rapt_kv_copy_run from {name}, in {threads} parts: as NumPy's")
 
 
 # ---- The step of a decoder ---------------------------------------------------------------------------------------------------
 
-Step = collections.namedtuple("Step", "queries tokens starts page_size kind options rotary table given", defaults=({},))
+Step = collections.namedtuple("Step", "queries tokens starts page_size kind options rope table given", defaults=({},))
 FREQUENCIES = plain_frequencies(10000.0, 12)
 
 
 def steps():
-    """name: the last queries of so many new tokens, which begin at starts, in a cache of that type and page size (0: dense),
+    """name: the last `queries` of `tokens` new tokens, which begin at starts, in a cache of that type and page size (0: dense),
     attention's options, and what else rapt_args say for each entry."""
     causal, top_left, starts = {"causal": BOTTOM_RIGHT}, {"causal": TOP_LEFT}, [5, 0, 31]
-    halves, pairs, by_table = (rapt.Rotary(12, interleaved, frequencies, 1.0, 0)
+    halves, pairs, by_table = (rapt.Rope(12, interleaved, frequencies, 1.0, 0)
                                for interleaved, frequencies in ((0, FREQUENCIES), (1, FREQUENCIES), (0, None)))
-    table, f32 = rotary_table(*correctly_rounded(60, FREQUENCIES, 1.0)), np.float32
+    table, f32 = rope_table(*correctly_rounded(60, FREQUENCIES, 1.0)), np.float32
     return {
         "one token": Step(1, 1, starts, 0, f32, causal, halves, None),
         "one token, in pages": Step(1, 1, starts, 8, f32, causal, halves, None),
@@ -1053,8 +1053,8 @@ def step_expected(step, new, caches, pages):
     """O, and the cache after the step, by NumPy."""
     q, new_k, new_v = map(widened, new)
     starts, lengths, first, queries = map(entries, places(step))
-    if step.rotary:
-        q, new_k = (rotated(x, at[..., 0] + np.arange(x.shape[2]), FREQUENCIES, 1.0, step.rotary.interleaved)
+    if step.rope:
+        q, new_k = (rotated(x, at[..., 0] + np.arange(x.shape[2]), FREQUENCIES, 1.0, step.rope.interleaved)
                     for x, at in ((q, queries), (new_k, first + starts)))
     k, v = (widened(x if pages is None else placed(x, pages)) for x in caches)
     for cache, new_tokens in (k, new_k), (v, new_v):
@@ -1092,27 +1092,27 @@ def decoded(library, isa, step, new, caches, pages):
 
 
 def rotate_by(step, desc, args):
-    if step.rotary:
-        desc.rotary = step.rotary
+    if step.rope:
+        desc.rope = step.rope
     if step.table:
-        args.rotary_table = step.table
+        args.rope_table = step.table
 
 
 def in_three_calls(library, isa, step, new, caches, pages):
-    """The same by rapt_rope, rapt_kv_append and rapt_run."""
+    """The same by rapt_rope_run, rapt_kv_append_run and rapt_run."""
     q, new_k, new_v = new
     starts, lengths, first, queries = places(step)
     o = np.full((*q.shape[:3], 24), 99, np.float32)
-    if step.rotary:
-        q = rope(library, q, queries[:, None] + np.arange(step.queries), step.rotary, step.table)
+    if step.rope:
+        q = rope(library, q, queries[:, None] + np.arange(step.queries), step.rope, step.table)
     attention_desc = cache_desc(library, step, q, caches, pages, isa)
     attention_desc.o = layout(o)
     same = {name: getattr(attention_desc, name) for name in "batch kv_heads kv_len d_k d_v k v page_size pages table".split()}
-    desc = library.new(rapt.AppendDesc, tokens=step.tokens, new_k=layout(new_k), new_v=layout(new_v), **same)
-    args = library.new(rapt.AppendArgs, new_k=new_k, new_v=new_v, k=caches[0], v=caches[1], starts=starts, table=pages,
+    desc = library.new(rapt.KvAppendDesc, tokens=step.tokens, new_k=layout(new_k), new_v=layout(new_v), **same)
+    args = library.new(rapt.KvAppendArgs, new_k=new_k, new_v=new_v, k=caches[0], v=caches[1], starts=starts, table=pages,
                        positions=(first + starts)[:, None] + np.arange(step.tokens, dtype=np.int32))
     rotate_by(step, desc, args)
-    library.c.rapt_kv_append(desc, args, 0, 1)
+    library.c.rapt_kv_append_run(desc, args)
     library.run(attention_desc, library.new(rapt.Args, q=q, k=caches[0], v=caches[1], o=o, table=pages, kv_lengths=lengths,
                                             q_offsets=queries, k_offsets=first))
     return o
@@ -1132,7 +1132,7 @@ def decoder_steps(library, kernels):
             bits.append(all(map(np.array_equal, *outputs)))
         tolerance = TOLERANCE if step.kind == np.float32 else 1e-3  # rounding to f16 may go the other way
         ok(max(errors.values()) <= tolerance, f"rapt_decode, {name}: as its formula, and so is the cache", errors)
-        ok(all(bits), f"rapt_decode, {name}: the bits of rapt_rope, rapt_kv_append and rapt_run")
+        ok(all(bits), f"rapt_decode, {name}: the bits of rapt_rope_run, rapt_kv_append_run and rapt_run")
 
 
 # ---- The program -------------------------------------------------------------------------------------------------------------
@@ -1168,7 +1168,7 @@ def main():
     refusals(library)
     same_bits(library, kernels)
     rotary_embedding(library)
-    linear_maps(library, kernels)
+    linear_layers(library, kernels)
     quantised_weights(library, kernels)
     normalisation(library, kernels)
     kv_copy(library)

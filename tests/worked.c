@@ -55,14 +55,14 @@ static rapt_status project(int64_t tokens, int64_t in, int64_t out, const float 
     rapt_linear_args_init(&args);
     args.x = x, args.weight = weight, args.y = y, args.workspace = workspace, args.workspace_bytes = sizeof workspace;
     const rapt_status status = rapt_linear_plan_init(&plan, &desc);
-    return status == RAPT_OK ? rapt_linear_run(&plan, &args, 0, 1) : status;
+    return status == RAPT_OK ? rapt_linear_run(&plan, &args) : status;
 }
 
-static rapt_status run_layer(const rapt_layer_desc *desc, rapt_layer_args *args) {
-    rapt_layer_plan plan;
+static rapt_status run_layer(const rapt_mha_desc *desc, rapt_mha_args *args) {
+    rapt_mha_plan plan;
     args->workspace = workspace, args->workspace_bytes = sizeof workspace;
-    const rapt_status status = rapt_layer_plan_init(&plan, desc);
-    return status == RAPT_OK ? rapt_layer_run(&plan, args) : status;
+    const rapt_status status = rapt_mha_plan_init(&plan, desc);
+    return status == RAPT_OK ? rapt_mha_run(&plan, args) : status;
 }
 
 static float distance(const float *a, const float *b, int n) {
@@ -139,10 +139,10 @@ static void test_three_tokens(void) {
 
     /* All of it as one layer. */
     float layer_o[9], layer_p[9];
-    rapt_layer_desc layer;
-    rapt_layer_args layer_args;
-    rapt_layer_desc_init(&layer);
-    rapt_layer_args_init(&layer_args);
+    rapt_mha_desc layer;
+    rapt_mha_args layer_args;
+    rapt_mha_desc_init(&layer);
+    rapt_mha_args_init(&layer_args);
     desc = shape(3, 3, 3, 3);
     layer.attention = &desc;
     layer.x_width = 4, layer.x = layer.wq = layer.wk = layer.wv = rows_of(4), layer.out = layer.weights = rows_of(3);
@@ -163,15 +163,15 @@ static const float identity4[WIDTH * WIDTH] = {1, 0, 0, 0, /**/ 0, 1, 0, 0, /**/
 
 /* Self-attention of the sentence in which queries, keys and values are the words themselves. attention: shape(WORDS, WORDS,
  * WIDTH, WIDTH), or more. */
-static rapt_layer_desc self_attention(const rapt_desc *attention) {
-    rapt_layer_desc desc;
-    rapt_layer_desc_init(&desc);
+static rapt_mha_desc self_attention(const rapt_desc *attention) {
+    rapt_mha_desc desc;
+    rapt_mha_desc_init(&desc);
     desc.attention = attention;
     desc.x_width = WIDTH, desc.x = desc.out = desc.wq = desc.wk = desc.wv = rows_of(WIDTH);
     return desc;
 }
 
-static rapt_status attend_self(const rapt_layer_desc *desc, rapt_layer_args args, const float *x, float *out, float *weights) {
+static rapt_status attend_self(const rapt_mha_desc *desc, rapt_mha_args args, const float *x, float *out, float *weights) {
     args.x = x, args.wq = args.wk = args.wv = identity4, args.out = out, args.weights = weights;
     return run_layer(desc, &args);
 }
@@ -182,10 +182,10 @@ static void test_sentence(void) {
                                                 0.1824f, /**/ 0.1445f, 0.1409f, 0.2347f,      0.2568f, 0.2232f,      /**/ 0.1625f,
                                                 0.1456f, 0.1658f,      0.2150f, 0.3112f};
     float out[WORDS * WIDTH], weights[WORDS * WORDS];
-    rapt_layer_args args;
-    rapt_layer_args_init(&args);
+    rapt_mha_args args;
+    rapt_mha_args_init(&args);
     rapt_desc words = shape(WORDS, WORDS, WIDTH, WIDTH);
-    rapt_layer_desc desc = self_attention(&words);
+    rapt_mha_desc desc = self_attention(&words);
     desc.weights = rows_of(WORDS);
     const int ok = attend_self(&desc, args, embeddings, out, weights) == RAPT_OK;
     for (int i = 0; i < WORDS; i++)
@@ -313,7 +313,7 @@ static void test_order_of_keys(void) {
 /* ---- The order of words ---------------------------------------------------------------------------------------------- */
 
 /* The sentence in another order: how far the result is from the old one in that order. Negative after an error. */
-static float change_by_order(const rapt_layer_desc *desc, rapt_layer_args args) {
+static float change_by_order(const rapt_mha_desc *desc, rapt_mha_args args) {
     static const int shuffled[WORDS] = {2, 4, 0, 1, 3};
     float x[WORDS * WIDTH], out[WORDS * WIDTH], out2[WORDS * WIDTH], wanted[WORDS * WIDTH];
     permute(embeddings, x, shuffled, WORDS, WIDTH);
@@ -323,10 +323,10 @@ static float change_by_order(const rapt_layer_desc *desc, rapt_layer_args args) 
 }
 
 static void test_positions(void) {
-    rapt_layer_args args;
-    rapt_layer_args_init(&args);
+    rapt_mha_args args;
+    rapt_mha_args_init(&args);
     rapt_desc words = shape(WORDS, WORDS, WIDTH, WIDTH);
-    rapt_layer_desc desc = self_attention(&words);
+    rapt_mha_desc desc = self_attention(&words);
     float change = change_by_order(&desc, args);
     tap_ok(change >= 0 && change <= 4e-7f, "positions: without them, permuted words give permuted results (%.1e apart)", change);
 
@@ -341,12 +341,12 @@ static void test_positions(void) {
     tap_ok(change >= 1e-2f, "positions: with sinusoids added, the order matters (%.1e)", change);
 
     double frequencies[WIDTH / 2];
-    rapt_layer_args_init(&args);
+    rapt_mha_args_init(&args);
     desc = self_attention(&words);
     tap_ok(rapt_rope_frequencies(10000, WIDTH, frequencies) == RAPT_OK && frequencies[0] == 1.0 &&
                fabs(frequencies[1] - 0.01) < 1e-15,
            "positions: rotary frequencies");
-    desc.rotary.channels = WIDTH, desc.rotary.frequencies = frequencies, desc.rotary.amplitude = 1;
+    desc.rope.channels = WIDTH, desc.rope.frequencies = frequencies, desc.rope.amplitude = 1;
     change = change_by_order(&desc, args);
     tap_ok(change >= 1e-2f, "positions: with rotated queries and keys, the order matters (%.1e)", change);
 
@@ -354,7 +354,7 @@ static void test_positions(void) {
     static const float halves[8] = {0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f, 0.0078125f, 0.00390625f};
     tap_ok(rapt_alibi_slopes(8, slopes) == RAPT_OK && !memcmp(slopes, halves, sizeof slopes),
            "positions: ALiBi's slopes for 8 heads");
-    rapt_layer_args_init(&args);
+    rapt_mha_args_init(&args);
     desc = self_attention(&words);
     words.alibi = RAPT_ALIBI_DISTANCE, words.slopes = (rapt_layout){RAPT_F32, 0, 0, 0};
     rapt_args more;
@@ -394,10 +394,10 @@ static void test_causal(void) {
                                                 0.2150f,
                                                 0.3112f};
     float out[WORDS * WIDTH], out2[WORDS * WIDTH], weights[WORDS * WORDS], x[WORDS * WIDTH];
-    rapt_layer_args args;
-    rapt_layer_args_init(&args);
+    rapt_mha_args args;
+    rapt_mha_args_init(&args);
     rapt_desc words = shape(WORDS, WORDS, WIDTH, WIDTH);
-    rapt_layer_desc desc = self_attention(&words);
+    rapt_mha_desc desc = self_attention(&words);
     words.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
     desc.weights = rows_of(WORDS);
     int ok = attend_self(&desc, args, embeddings, out, weights) == RAPT_OK;

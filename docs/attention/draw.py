@@ -573,7 +573,7 @@ def draw_online():
 
 
 def draw_chunks():
-    p = Picture(312, "Keys in blocks of 64 and chunks of 512, and the fold of the chunks' states")
+    p = Picture(312, "Keys in blocks of 64 and chunks of 512, and the merging of the chunks' states")
     keys, block, chunk, x0, scale = 1300, 64, 512, 30, 0.53
     chunks = -(-keys // chunk)
     p.text(x0, 32, f"{keys} keys", "b")
@@ -602,7 +602,7 @@ def draw_chunks():
             p.arrow([(mids[c] + 17, y), (mids[c + 1] - 17, y)], "o")
     p.arrow([(mids[-1], y + 17), (mids[-1], 262)], "o")
     p.box(mids[-1] - 58, 264, 116, 30, "o / l", "o", "c")
-    p.text(x0, 272, "always the same fold, from the left, whoever computed the states and when", "m s")
+    p.text(x0, 272, "always merged in the same order, from the left, whoever computed the states and when", "m s")
     p.text(x0, 290, "⊕: both states are rescaled to the larger of the two maxima, and added", "m s")
     return p
 
@@ -712,7 +712,7 @@ def draw_cache():
     p.text(tx, 142, "Its K and V join the cache, then its query reads", "m s")
     p.text(tx, 158, "all of it, once: bound by memory.", "m s")
     p.rect(tx, 176, 18, 18, "v", 0.8)
-    p.text(tx + 28, 190, "appended (rapt_kv_append), attended too", "s")
+    p.text(tx + 28, 190, "appended (rapt_kv_append_run), attended too", "s")
     p.rect(tx, 202, 18, 18, "p", 0.45)
     p.text(tx + 28, 216, "attended (rapt_run)", "s")
     for i, (name, element) in enumerate((("f32", 4), ("f16", 2), ("int8", 1))):
@@ -746,10 +746,10 @@ def draw_layer():
     p.text(x + 8, y - 42, "K and V of every", "k s")
     p.text(x + 8, y - 28, "decoder layer", "k s")
     tx = 540
-    for i, (name, colour, call) in enumerate((("attention", "p", "rapt_layer: projections too"),
+    for i, (name, colour, call) in enumerate((("attention", "p", "rapt_mha: projections too"),
                                               ("feed-forward", "o", "rapt_linear, with a ReLU or GELU;"),
                                               ("", "", "then rapt_linear again"),
-                                              ("add", "m", "the residual of either"), ("norm", "m", "rapt_layer_norm"))):
+                                              ("add", "m", "the residual of either"), ("norm", "m", "rapt_layer_norm_run"))):
         y = (70, 120, 138, 188, 238)[i]
         if name:
             p.text(tx, y, name, f"{colour} b")

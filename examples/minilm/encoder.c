@@ -96,12 +96,12 @@ static rapt_status run_norm(encoder *e, int64_t tokens, encoder_linear weights, 
     args.x = args.y = rapt_layout_bshd(RAPT_F32, 1, tokens, ENCODER_WIDTH);
     args.from = args.to = x, args.weight = weights.weight, args.bias = weights.bias, args.epsilon = 1e-12f;
     args.isa = e->isa;
-    return rapt_layer_norm_parallel(&args, e->threads, rapt_pool_for, e->pool);
+    return rapt_layer_norm_run_parallel(&args, e->threads, rapt_pool_for, e->pool);
 }
 
 /* What all layers of a batch have in common. */
 typedef struct plans {
-    rapt_layer_plan attention, watched; /* watched: with weights */
+    rapt_mha_plan attention, watched; /* watched: with weights */
     rapt_linear_plan inner, outer;
 } plans;
 
@@ -116,8 +116,8 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
     heads.batch = sentences, heads.heads = heads.kv_heads = ENCODER_HEADS, heads.q_len = tokens;
     heads.d_k = heads.d_v = ENCODER_WIDTH / ENCODER_HEADS;
     heads.q_starts = heads.k_starts = starts, heads.threads = e->threads, heads.isa = e->isa;
-    rapt_layer_desc layer;
-    rapt_layer_desc_init(&layer);
+    rapt_mha_desc layer;
+    rapt_mha_desc_init(&layer);
     layer.attention = &heads, layer.x_width = ENCODER_WIDTH;
     layer.x = layer.out = layer.residual = narrow;
     layer.wq = layer.wk = layer.wv = layer.wo = from_narrow;
@@ -130,9 +130,9 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
     outer.tokens = tokens, outer.in = ENCODER_INNER, outer.out = ENCODER_WIDTH, outer.isa = e->isa;
     outer.x = wide, outer.y = outer.residual = narrow, outer.weight = from_wide;
 
-    rapt_status status = rapt_layer_plan_init(&p->attention, &layer);
+    rapt_status status = rapt_mha_plan_init(&p->attention, &layer);
     layer.weights = rapt_layout_bhsd(RAPT_F32, ENCODER_HEADS, tokens, tokens);
-    if (status == RAPT_OK && watched) status = rapt_layer_plan_init(&p->watched, &layer);
+    if (status == RAPT_OK && watched) status = rapt_mha_plan_init(&p->watched, &layer);
     if (status == RAPT_OK) status = rapt_linear_plan_init(&p->inner, &inner);
     if (status == RAPT_OK) status = rapt_linear_plan_init(&p->outer, &outer);
     return status;
@@ -141,10 +141,10 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
 /* The workspace that all plans of a batch can do with. */
 static rapt_status workspace_size(const encoder *e, const plans *p, bool watched, size_t *bytes) {
     size_t needed[4] = {0};
-    rapt_status status = rapt_layer_workspace_size(&p->attention, e->threads, &needed[0]);
+    rapt_status status = rapt_mha_workspace_size(&p->attention, e->threads, &needed[0]);
     if (status == RAPT_OK) status = rapt_linear_workspace_size(&p->inner, e->threads, &needed[1]);
     if (status == RAPT_OK) status = rapt_linear_workspace_size(&p->outer, e->threads, &needed[2]);
-    if (status == RAPT_OK && watched) status = rapt_layer_workspace_size(&p->watched, e->threads, &needed[3]);
+    if (status == RAPT_OK && watched) status = rapt_mha_workspace_size(&p->watched, e->threads, &needed[3]);
     *bytes = 0;
     for (int i = 0; i < 4; i++)
         if (needed[i] > *bytes) *bytes = needed[i];
@@ -178,8 +178,8 @@ static void embed(const encoder *e, const int32_t *ids, const int32_t *starts, i
 /* All in place: x to x. */
 static rapt_status run_layers(encoder *e, const plans *p, int64_t tokens, float *x, float *wide,
                               const encoder_attention *attention) {
-    rapt_layer_args args;
-    rapt_layer_args_init(&args);
+    rapt_mha_args args;
+    rapt_mha_args_init(&args);
     args.x = args.residual = args.out = x;
     args.workspace = e->workspace, args.workspace_bytes = e->workspace_bytes;
     rapt_status status = run_norm(e, tokens, e->norm, x);
@@ -191,7 +191,7 @@ static rapt_status run_layers(encoder *e, const plans *p, int64_t tokens, float 
         args.wo = layer->attention.weight, args.bo = layer->attention.bias;
         const bool watched = attention && attention->layer == i;
         args.weights = watched ? attention->weights : NULL;
-        status = rapt_layer_run_parallel(watched ? &p->watched : &p->attention, &args, e->threads, rapt_pool_for, e->pool);
+        status = rapt_mha_run_parallel(watched ? &p->watched : &p->attention, &args, e->threads, rapt_pool_for, e->pool);
         if (status == RAPT_OK) status = run_norm(e, tokens, layer->attention_norm, x);
         if (status == RAPT_OK) status = run_linear(e, &p->inner, layer->inner, x, NULL, wide);
         if (status == RAPT_OK) status = run_linear(e, &p->outer, layer->outer, wide, x, x);

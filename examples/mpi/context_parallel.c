@@ -117,7 +117,7 @@ static void together(int rank, int ranks, result *out) {
                                 .state_stride = desc.state_stride,
                                 .chunks = CHUNKS};
     args.o = out->o, args.lse = out->lse;
-    check(rapt_merge_states(&plan, &args, &source, 1, 0, 1));
+    check(rapt_merge_states_run(&plan, &args, &source, 1));
     free(offsets);
     free(counts);
     free(all);

@@ -146,7 +146,7 @@ void *present(void *memory) {
     exit(2);
 }
 
-/* At least so many bytes; what was there is lost where it grows. */
+/* At least `bytes` bytes; what was there is lost where it grows. */
 static void *reserve(room *area, int64_t bytes) {
     if ((size_t)bytes > area->bytes) {
         free(area->at);
@@ -191,7 +191,7 @@ static void normalise(runner *r, const norm *n, int64_t rows, float *x) {
     args.tokens = rows, args.channels = r->model->width;
     args.x = args.y = rows_of(args.channels);
     args.from = args.to = x, args.weight = n->weight, args.bias = n->bias;
-    must(rapt_layer_norm_parallel(&args, rapt_pool_threads(r->pool), rapt_pool_for, r->pool), "rapt_layer_norm_parallel");
+    must(rapt_layer_norm_run_parallel(&args, rapt_pool_threads(r->pool), rapt_pool_for, r->pool), "rapt_layer_norm_run_parallel");
 }
 
 /* x = LayerNorm(x + sublayer(x)), section 3.1, for both kinds of sublayer. */
@@ -206,16 +206,16 @@ static void feed(runner *r, const feed_forward *f, int64_t rows, float *x) {
 /* What one attention has and others have not, for attend. */
 typedef struct attending {
     rapt_desc shape;
-    rapt_layer_desc desc;
+    rapt_mha_desc desc;
     rapt_args args;
-    rapt_layer_args layer_args;
+    rapt_mha_args layer_args;
 } attending;
 
 static void attending_init(attending *a) {
     rapt_desc_init(&a->shape);
-    rapt_layer_desc_init(&a->desc);
+    rapt_mha_desc_init(&a->desc);
     rapt_args_init(&a->args);
-    rapt_layer_args_init(&a->layer_args);
+    rapt_mha_args_init(&a->layer_args);
 }
 
 static void attend(runner *r, const attention *weights, attending *a, int64_t rows, float *x) {
@@ -229,17 +229,17 @@ static void attend(runner *r, const attention *weights, attending *a, int64_t ro
     a->desc.x = a->desc.out = a->desc.residual = rows_of(m->width);
     a->desc.wq = weights->in.layout, a->desc.packed = 1;
     a->desc.wo = weights->out.layout;
-    rapt_layer_plan plan;
+    rapt_mha_plan plan;
     size_t bytes;
-    must(rapt_layer_plan_init(&plan, &a->desc), "rapt_layer_plan_init");
-    must(rapt_layer_workspace_size(&plan, threads, &bytes), "rapt_layer_workspace_size");
-    rapt_layer_args *args = &a->layer_args;
+    must(rapt_mha_plan_init(&plan, &a->desc), "rapt_mha_plan_init");
+    must(rapt_mha_workspace_size(&plan, threads, &bytes), "rapt_mha_workspace_size");
+    rapt_mha_args *args = &a->layer_args;
     args->attention = &a->args;
     args->x = args->residual = args->out = x;
     args->wq = weights->in.weight, args->bq = weights->in.bias;
     args->wo = weights->out.weight, args->bo = weights->out.bias;
     args->workspace = reserve(&r->workspace, (int64_t)bytes), args->workspace_bytes = bytes;
-    must(rapt_layer_run_parallel(&plan, args, threads, rapt_pool_for, r->pool), "rapt_layer_run_parallel");
+    must(rapt_mha_run_parallel(&plan, args, threads, rapt_pool_for, r->pool), "rapt_mha_run_parallel");
     normalise(r, &weights->norm, rows, x);
 }
 

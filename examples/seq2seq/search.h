@@ -6,7 +6,7 @@
 #include "model.h"
 
 #define MAX_BEAM   64
-#define BEYOND     50 /* section 6.1: an output is at most so much longer than its input */
+#define BEYOND     50 /* section 6.1: an output has at most this many tokens more than its input */
 #define MAX_OUTPUT (MAX_INPUT + BEYOND)
 
 typedef struct sentence {

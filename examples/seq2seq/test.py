@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""test.py SEQ2SEQ RAPT [TEXTS]: the example from end to end, in TAP, with all of held-out.tsv or so many texts of it. Each line
+"""test.py SEQ2SEQ RAPT [TEXTS]: the example from end to end, in TAP, with all of held-out.tsv or the first TEXTS texts of it. Each line
 there is a text, what it should become, and what PyTorch made of it greedily and with a beam of 4."""
 
 import json

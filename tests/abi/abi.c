@@ -70,7 +70,7 @@ static char text[300]; /* the explanation of what was called last */
 static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 16];
 static rapt_plan plan;
 static rapt_linear_plan linear_plan;
-static rapt_layer_plan layer_plan;
+static rapt_mha_plan layer_plan;
 static rapt_decode_plan decode_plan;
 
 /* The smallest problems, which have no tokens. */
@@ -86,12 +86,12 @@ static void fill_args(void *at) {
     a->workspace = workspace, a->workspace_bytes = sizeof workspace;
 }
 static void fill_append_desc(void *at) {
-    rapt_append_desc *d = at;
+    rapt_kv_append_desc *d = at;
     d->kv_heads = d->d_k = d->d_v = 1;
     d->new_k = d->new_v = d->k = d->v = row;
 }
 static void fill_copy_desc(void *at) {
-    rapt_copy_desc *d = at;
+    rapt_kv_copy_desc *d = at;
     d->kv_heads = d->d_k = d->d_v = 1;
     d->k = d->v = row;
 }
@@ -117,13 +117,13 @@ static void fill_norm_args(void *at) {
 }
 static rapt_desc attention;
 static void fill_layer_desc(void *at) {
-    rapt_layer_desc *d = at;
+    rapt_mha_desc *d = at;
     d->attention = &attention;
     d->x_width = d->out_width = 1;
     d->x = d->out = d->wq = d->wk = d->wv = row;
 }
 static void fill_layer_args(void *at) {
-    rapt_layer_args *a = at;
+    rapt_mha_args *a = at;
     a->wq = a->wk = a->wv = &layer_plan;
     a->workspace = workspace, a->workspace_bytes = sizeof workspace;
 }
@@ -152,65 +152,65 @@ static rapt_status use_desc(const void *at) {
 static rapt_status use_args(const void *at) {
     return both(rapt_args_explain(&plan, at, 1, text, sizeof text), rapt_run(&plan, at));
 }
-static rapt_status use_append(const rapt_append_desc *desc, const rapt_append_args *args) {
-    return both(rapt_append_explain(desc, args, text, sizeof text), rapt_kv_append(desc, args, 0, 1));
+static rapt_status use_append(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
+    return both(rapt_kv_append_explain(desc, args, text, sizeof text), rapt_kv_append_run(desc, args));
 }
 static rapt_status use_append_desc(const void *at) {
-    rapt_append_args args;
-    rapt_append_args_init(&args);
+    rapt_kv_append_args args;
+    rapt_kv_append_args_init(&args);
     return use_append(at, &args);
 }
 static rapt_status use_append_args(const void *at) {
-    rapt_append_desc desc;
-    rapt_append_desc_init(&desc);
+    rapt_kv_append_desc desc;
+    rapt_kv_append_desc_init(&desc);
     fill_append_desc(&desc);
     return use_append(&desc, at);
 }
-static rapt_status use_copy(const rapt_copy_desc *desc, const rapt_copy_args *args) {
-    return both(rapt_copy_explain(desc, args, text, sizeof text), rapt_kv_copy(desc, args, 0, 1));
+static rapt_status use_copy(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
+    return both(rapt_kv_copy_explain(desc, args, text, sizeof text), rapt_kv_copy_run(desc, args));
 }
 static rapt_status use_copy_desc(const void *at) {
-    rapt_copy_args args;
-    rapt_copy_args_init(&args);
+    rapt_kv_copy_args args;
+    rapt_kv_copy_args_init(&args);
     return use_copy(at, &args);
 }
 static rapt_status use_copy_args(const void *at) {
-    rapt_copy_desc desc;
-    rapt_copy_desc_init(&desc);
+    rapt_kv_copy_desc desc;
+    rapt_kv_copy_desc_init(&desc);
     fill_copy_desc(&desc);
     return use_copy(&desc, at);
 }
-static rapt_status use_rope_args(const void *at) { return both(rapt_rope_explain(at, text, sizeof text), rapt_rope(at, 0, 1)); }
+static rapt_status use_rope_args(const void *at) { return both(rapt_rope_explain(at, text, sizeof text), rapt_rope_run(at)); }
 static rapt_status use_linear_desc(const void *at) {
     static rapt_linear_plan made;
     return both(rapt_linear_explain(at, text, sizeof text), rapt_linear_plan_init(&made, at));
 }
 static rapt_status use_linear_args(const void *at) {
-    return both(rapt_linear_args_explain(&linear_plan, at, 1, text, sizeof text), rapt_linear_run(&linear_plan, at, 0, 1));
+    return both(rapt_linear_args_explain(&linear_plan, at, 1, text, sizeof text), rapt_linear_run(&linear_plan, at));
 }
 static rapt_status use_layer_norm(const void *at) {
-    return both(rapt_layer_norm_explain(at, text, sizeof text), rapt_layer_norm(at, 0, 1));
+    return both(rapt_layer_norm_explain(at, text, sizeof text), rapt_layer_norm_run(at));
 }
 static rapt_status use_rms_norm(const void *at) {
-    return both(rapt_rms_norm_explain(at, text, sizeof text), rapt_rms_norm(at, 0, 1));
+    return both(rapt_rms_norm_explain(at, text, sizeof text), rapt_rms_norm_run(at));
 }
 static rapt_status use_layer_desc(const void *at) {
-    static rapt_layer_plan made;
-    return both(rapt_layer_explain(at, text, sizeof text), rapt_layer_plan_init(&made, at));
+    static rapt_mha_plan made;
+    return both(rapt_mha_explain(at, text, sizeof text), rapt_mha_plan_init(&made, at));
 }
 static rapt_status use_desc_of_layer(const void *at) {
-    rapt_layer_desc desc;
-    rapt_layer_desc_init(&desc);
+    rapt_mha_desc desc;
+    rapt_mha_desc_init(&desc);
     fill_layer_desc(&desc);
     desc.attention = at;
     return use_layer_desc(&desc);
 }
 static rapt_status use_layer_args(const void *at) {
-    return both(rapt_layer_args_explain(&layer_plan, at, 1, text, sizeof text), rapt_layer_run(&layer_plan, at));
+    return both(rapt_mha_args_explain(&layer_plan, at, 1, text, sizeof text), rapt_mha_run(&layer_plan, at));
 }
 static rapt_status use_args_of_layer(const void *at) {
-    rapt_layer_args args;
-    rapt_layer_args_init(&args);
+    rapt_mha_args args;
+    rapt_mha_args_init(&args);
     fill_layer_args(&args);
     args.attention = at;
     return use_layer_args(&args);
@@ -241,16 +241,16 @@ static rapt_status use_args_of_decode(const void *at) {
     static void init_##type(void *at, size_t size) { type##_init_sized(at, size); }
 INIT(rapt_desc)
 INIT(rapt_args)
-INIT(rapt_append_desc)
-INIT(rapt_append_args)
-INIT(rapt_copy_desc)
-INIT(rapt_copy_args)
+INIT(rapt_kv_append_desc)
+INIT(rapt_kv_append_args)
+INIT(rapt_kv_copy_desc)
+INIT(rapt_kv_copy_args)
 INIT(rapt_rope_args)
 INIT(rapt_linear_desc)
 INIT(rapt_linear_args)
 INIT(rapt_norm_args)
-INIT(rapt_layer_desc)
-INIT(rapt_layer_args)
+INIT(rapt_mha_desc)
+INIT(rapt_mha_args)
 INIT(rapt_decode_desc)
 INIT(rapt_decode_args)
 
@@ -266,22 +266,22 @@ typedef struct sized {
 #define SIZED(type, fill, use, reader) {#type, sizeof(type), init_##type, fill, use, reader}
 static const sized structs[] = {
     SIZED(rapt_desc, fill_desc, use_desc, "rapt_plan_init"),
-    SIZED(rapt_desc, fill_desc, use_desc_of_layer, "rapt_layer_plan_init"),
+    SIZED(rapt_desc, fill_desc, use_desc_of_layer, "rapt_mha_plan_init"),
     SIZED(rapt_desc, fill_desc, use_desc_of_decode, "rapt_decode_plan_init"),
     SIZED(rapt_args, fill_args, use_args, "rapt_run"),
-    SIZED(rapt_args, fill_nothing, use_args_of_layer, "rapt_layer_run"),
+    SIZED(rapt_args, fill_nothing, use_args_of_layer, "rapt_mha_run"),
     SIZED(rapt_args, fill_nothing, use_args_of_decode, "rapt_decode_run"),
-    SIZED(rapt_append_desc, fill_append_desc, use_append_desc, "rapt_kv_append"),
-    SIZED(rapt_append_args, fill_nothing, use_append_args, "rapt_kv_append"),
-    SIZED(rapt_copy_desc, fill_copy_desc, use_copy_desc, "rapt_kv_copy"),
-    SIZED(rapt_copy_args, fill_nothing, use_copy_args, "rapt_kv_copy"),
-    SIZED(rapt_rope_args, fill_rope_args, use_rope_args, "rapt_rope"),
+    SIZED(rapt_kv_append_desc, fill_append_desc, use_append_desc, "rapt_kv_append_run_share"),
+    SIZED(rapt_kv_append_args, fill_nothing, use_append_args, "rapt_kv_append_run_share"),
+    SIZED(rapt_kv_copy_desc, fill_copy_desc, use_copy_desc, "rapt_kv_copy_run_share"),
+    SIZED(rapt_kv_copy_args, fill_nothing, use_copy_args, "rapt_kv_copy_run_share"),
+    SIZED(rapt_rope_args, fill_rope_args, use_rope_args, "rapt_rope_run_share"),
     SIZED(rapt_linear_desc, fill_linear_desc, use_linear_desc, "rapt_linear_plan_init"),
-    SIZED(rapt_linear_args, fill_linear_args, use_linear_args, "rapt_linear_run"),
-    SIZED(rapt_norm_args, fill_norm_args, use_layer_norm, "rapt_layer_norm"),
-    SIZED(rapt_norm_args, fill_norm_args, use_rms_norm, "rapt_rms_norm"),
-    SIZED(rapt_layer_desc, fill_layer_desc, use_layer_desc, "rapt_layer_plan_init"),
-    SIZED(rapt_layer_args, fill_layer_args, use_layer_args, "rapt_layer_run"),
+    SIZED(rapt_linear_args, fill_linear_args, use_linear_args, "rapt_linear_run_share"),
+    SIZED(rapt_norm_args, fill_norm_args, use_layer_norm, "rapt_layer_norm_run_share"),
+    SIZED(rapt_norm_args, fill_norm_args, use_rms_norm, "rapt_rms_norm_run_share"),
+    SIZED(rapt_mha_desc, fill_layer_desc, use_layer_desc, "rapt_mha_plan_init"),
+    SIZED(rapt_mha_args, fill_layer_args, use_layer_args, "rapt_mha_run"),
     SIZED(rapt_decode_desc, fill_decode_desc, use_decode_desc, "rapt_decode_plan_init"),
     SIZED(rapt_decode_args, fill_decode_args, use_decode_args, "rapt_decode_run"),
 };
@@ -294,14 +294,14 @@ static size_t first_bytes(const sized *s) {
 
 static void make_plans(void) {
     rapt_linear_desc linear;
-    rapt_layer_desc layer;
+    rapt_mha_desc layer;
     rapt_decode_desc decode;
     rapt_desc_init(&attention), rapt_args_init(&attention_args), rapt_linear_desc_init(&linear);
-    rapt_layer_desc_init(&layer), rapt_decode_desc_init(&decode);
+    rapt_mha_desc_init(&layer), rapt_decode_desc_init(&decode);
     fill_desc(&attention), fill_linear_desc(&linear), fill_layer_desc(&layer), fill_decode_desc(&decode);
     rapt_status status = rapt_plan_init(&plan, &attention);
     if (status == RAPT_OK) status = rapt_linear_plan_init(&linear_plan, &linear);
-    if (status == RAPT_OK) status = rapt_layer_plan_init(&layer_plan, &layer);
+    if (status == RAPT_OK) status = rapt_mha_plan_init(&layer_plan, &layer);
     if (status == RAPT_OK) status = rapt_decode_plan_init(&decode_plan, &decode);
     tap_ok(status == RAPT_OK, "plans of the smallest problems: %s", rapt_status_string(status));
 }
@@ -370,7 +370,7 @@ static void test_struct(const sized *s) {
 /* ---- Structs for results, whose size the caller sets --------------------------------------------------------------------- */
 
 static rapt_status query_plan(void *info) { return rapt_plan_query(&plan, info); }
-static rapt_status query_layer(void *info) { return rapt_layer_plan_query(&layer_plan, info); }
+static rapt_status query_layer(void *info) { return rapt_mha_plan_query(&layer_plan, info); }
 static rapt_status query_decode(void *info) { return rapt_decode_plan_query(&decode_plan, info); }
 
 static const struct {
@@ -379,7 +379,7 @@ static const struct {
     rapt_status (*query)(void *info);
 } infos[] = {
     {"rapt_plan_info", sizeof(rapt_plan_info), query_plan},
-    {"rapt_layer_plan_info", sizeof(rapt_layer_plan_info), query_layer},
+    {"rapt_mha_plan_info", sizeof(rapt_mha_plan_info), query_layer},
     {"rapt_plan_info", sizeof(rapt_plan_info), query_decode},
 };
 
@@ -426,10 +426,10 @@ static rapt_status init_linear_plan(void *to, size_t bytes) {
     return rapt_linear_plan_init_sized(to, bytes, &d);
 }
 static rapt_status init_layer_plan(void *to, size_t bytes) {
-    rapt_layer_desc d;
-    rapt_layer_desc_init(&d);
+    rapt_mha_desc d;
+    rapt_mha_desc_init(&d);
     fill_layer_desc(&d);
-    return rapt_layer_plan_init_sized(to, bytes, &d);
+    return rapt_mha_plan_init_sized(to, bytes, &d);
 }
 static rapt_status init_decode_plan(void *to, size_t bytes) {
     rapt_decode_desc d;
@@ -446,7 +446,7 @@ static const struct {
     {"rapt_plan", 192 * sizeof(uint64_t), sizeof(rapt_plan), init_plan},
     {"rapt_plan of a ragged batch", 192 * sizeof(uint64_t), RAPT_PLAN_BYTES(110), init_ragged_plan},
     {"rapt_linear_plan", 64 * sizeof(uint64_t), sizeof(rapt_linear_plan), init_linear_plan},
-    {"rapt_layer_plan", 1280 * sizeof(uint64_t), sizeof(rapt_layer_plan), init_layer_plan},
+    {"rapt_mha_plan", 1280 * sizeof(uint64_t), sizeof(rapt_mha_plan), init_layer_plan},
     {"rapt_decode_plan", sizeof(rapt_decode_plan), sizeof(rapt_decode_plan), init_decode_plan},
 };
 

@@ -26,15 +26,15 @@ void CLIENT_layout(client_facts *facts) {
 #define F(name) (any_function)name,
         F(rapt_status_string) F(rapt_version) F(rapt_row_bytes) F(rapt_layout_bhsd) F(rapt_layout_bshd) F(rapt_desc_init_sized)
         F(rapt_plan_init) F(rapt_plan_query) F(rapt_workspace_size) F(rapt_args_init_sized) F(rapt_run) F(rapt_run_parallel)
-        F(rapt_run_share) F(rapt_run_phase) F(rapt_run_task) F(rapt_rope_frequencies) F(rapt_append_desc_init_sized)
-        F(rapt_append_args_init_sized) F(rapt_kv_append) F(rapt_rope_args_init_sized) F(rapt_rope) F(rapt_merge_states)
+        F(rapt_run_share) F(rapt_run_phase) F(rapt_run_task) F(rapt_rope_frequencies) F(rapt_kv_append_desc_init_sized)
+        F(rapt_kv_append_args_init_sized) F(rapt_kv_append_run_share) F(rapt_rope_args_init_sized) F(rapt_rope_run_share) F(rapt_merge_states_run_share)
         F(rapt_merge) F(rapt_isa_name) F(rapt_isa_usable) F(rapt_isa_rounding) F(rapt_isa_force) F(rapt_isa_current)
         F(rapt_cpu_features) F(rapt_linear_desc_init_sized) F(rapt_linear_plan_init) F(rapt_linear_workspace_size)
-        F(rapt_linear_args_init_sized) F(rapt_linear_run) F(rapt_linear_run_parallel) F(rapt_quantise_weights)
-        F(rapt_norm_args_init_sized) F(rapt_layer_norm) F(rapt_layer_norm_parallel) F(rapt_sinusoidal) F(rapt_alibi_slopes)
-        F(rapt_layer_desc_init_sized) F(rapt_layer_plan_init) F(rapt_layer_plan_query) F(rapt_layer_workspace_size)
-        F(rapt_layer_args_init_sized) F(rapt_layer_run) F(rapt_layer_run_parallel) F(rapt_layer_run_share)
-        F(rapt_layer_run_phase) F(rapt_pool_create) F(rapt_pool_destroy) F(rapt_pool_threads) F(rapt_pool_for)
+        F(rapt_linear_args_init_sized) F(rapt_linear_run_share) F(rapt_linear_run_parallel) F(rapt_quantise_weights)
+        F(rapt_norm_args_init_sized) F(rapt_layer_norm_run_share) F(rapt_layer_norm_run_parallel) F(rapt_sinusoidal) F(rapt_alibi_slopes)
+        F(rapt_mha_desc_init_sized) F(rapt_mha_plan_init) F(rapt_mha_plan_query) F(rapt_mha_workspace_size)
+        F(rapt_mha_args_init_sized) F(rapt_mha_run) F(rapt_mha_run_parallel) F(rapt_mha_run_share)
+        F(rapt_mha_run_phase) F(rapt_pool_create) F(rapt_pool_destroy) F(rapt_pool_threads) F(rapt_pool_for)
 #undef F
     };
     tell(facts, "all", "functions are there to be linked", sizeof functions / sizeof *functions);
@@ -64,32 +64,32 @@ void CLIENT_layout(client_facts *facts) {
         F(logits) F(row_stride) F(key_stride) F(rows) F(keys) F(batch) F(first_key) F(heads) F(tokens)
     END
     BEGIN(rapt_scales) F(present) F(batch_stride) F(head_stride) F(token_stride) F(channel_stride) END
-    BEGIN(rapt_rotary) F(channels) F(interleaved) F(frequencies) F(amplitude) F(offset) END
+    BEGIN(rapt_rope) F(channels) F(interleaved) F(frequencies) F(amplitude) F(offset) END
     BEGIN(rapt_states) F(at) F(batch_stride) F(head_stride) F(token_stride) F(state_stride) F(chunks) END
     BEGIN(rapt_plan_info)
         F(size) F(isa) F(rounding) F(arith) F(path) F(phases) F(tasks) F(shared_bytes) F(thread_bytes)
     END
-    BEGIN(rapt_layer_plan_info) F(size) F(isa) F(rounding) F(phases) END
+    BEGIN(rapt_mha_plan_info) F(size) F(isa) F(rounding) F(phases) END
     BEGIN(rapt_desc)
         F(size) F(batch) F(heads) F(kv_heads) F(q_len) F(kv_len) F(d_k) F(d_v) F(q) F(k) F(v) F(o) F(lse) F(scale) F(causal)
-        F(window_left) F(window_right) F(prefix) F(local_chunk) F(mask) F(map) F(map_queries) F(map_keys) F(bias) F(softcap)
+        F(window_left) F(window_right) F(prefix) F(local_chunk) F(mask) F(block_mask) F(block_mask_queries) F(block_mask_keys) F(bias) F(softcap)
         F(alibi) F(slopes) F(sinks) F(logits_body) F(k_scales) F(v_scales) F(arith) F(q_starts) F(k_starts) F(page_size) F(pages)
         F(table) F(trust_table) F(kv_first) F(kv_total) F(unmerged) F(states) F(state_stride) F(threads) F(isa)
     END
     BEGIN(rapt_args)
-        F(size) F(q) F(k) F(v) F(o) F(lse) F(kv_lengths) F(mask) F(map) F(bias) F(slopes) F(sinks) F(k_scales) F(v_scales)
+        F(size) F(q) F(k) F(v) F(o) F(lse) F(kv_lengths) F(mask) F(block_mask) F(bias) F(slopes) F(sinks) F(k_scales) F(v_scales)
         F(logits_arg) F(prefixes) F(table) F(table_starts) F(last_page) F(ring_starts) F(states) F(workspace) F(workspace_bytes)
     END
-    BEGIN(rapt_append_desc)
+    BEGIN(rapt_kv_append_desc)
         F(size) F(batch) F(kv_heads) F(tokens) F(kv_len) F(d_k) F(d_v) F(new_k) F(new_v) F(k) F(v) F(k_scales) F(v_scales)
-        F(page_size) F(pages) F(table) F(trust_table) F(rotary)
+        F(page_size) F(pages) F(table) F(trust_table) F(rope)
     END
-    BEGIN(rapt_append_args)
+    BEGIN(rapt_kv_append_args)
         F(size) F(new_k) F(new_v) F(k) F(v) F(k_scales) F(v_scales) F(starts) F(lengths) F(token_starts) F(positions) F(table)
         F(table_starts) F(ring_starts)
     END
     BEGIN(rapt_rope_args)
-        F(size) F(batch) F(heads) F(tokens) F(d) F(in) F(out) F(from) F(to) F(rotary) F(starts) F(lengths) F(token_starts)
+        F(size) F(batch) F(heads) F(tokens) F(d) F(in) F(out) F(from) F(to) F(rope) F(starts) F(lengths) F(token_starts)
         F(positions)
     END
     BEGIN(rapt_linear_desc)
@@ -99,11 +99,11 @@ void CLIENT_layout(client_facts *facts) {
     BEGIN(rapt_norm_args)
         F(size) F(batch) F(tokens) F(channels) F(x) F(y) F(from) F(to) F(weight) F(bias) F(epsilon) F(isa)
     END
-    BEGIN(rapt_layer_desc)
+    BEGIN(rapt_mha_desc)
         F(size) F(attention) F(x_width) F(y_width) F(z_width) F(out_width) F(keys) F(x) F(y) F(z) F(out) F(residual) F(wq) F(wk)
-        F(wv) F(wo) F(packed) F(rotary) F(position_table) F(weights)
+        F(wv) F(wo) F(packed) F(rope) F(position_table) F(weights)
     END
-    BEGIN(rapt_layer_args)
+    BEGIN(rapt_mha_args)
         F(size) F(x) F(y) F(z) F(residual) F(out) F(wq) F(wk) F(wv) F(wo) F(bq) F(bk) F(bv) F(bo) F(wq_scales) F(wk_scales)
         F(wv_scales) F(wo_scales) F(position_table) F(table_positions) F(k_cache) F(v_cache) F(k_scales) F(v_scales) F(starts)
         F(weights) F(attention) F(workspace) F(workspace_bytes)
@@ -281,20 +281,20 @@ static void add_row_and_key(void *arg, const rapt_logits *l) {
 }
 
 static rapt_status features(const char *isa, client_facts *facts, const char *of) {
-    static const unsigned char map[9] = {1, 1, 0, 0, 1, 1, 1, 0, 1};
+    static const unsigned char blocks[9] = {1, 1, 0, 0, 1, 1, 1, 0, 1};
     static float factor = 0x1p-8f;
     rapt_desc *d = new_desc(isa, 2, 2, 40, 130, 12, 20);
     rapt_args *a = new_args();
     d->scale = 0.75f;
     d->mask = (rapt_layout){.type = RAPT_BIT, .head_stride = 1, .token_stride = 17};
     d->bias = (rapt_layout){.type = RAPT_F16, .head_stride = 8, .token_stride = 260};
-    d->map = (rapt_layout){.type = RAPT_BOOL, .token_stride = 3};
-    d->map_queries = 16, d->map_keys = 64;
+    d->block_mask = (rapt_layout){.type = RAPT_BOOL, .token_stride = 3};
+    d->block_mask_queries = 16, d->block_mask_keys = 64;
     d->softcap = 3.0f;
     d->causal = RAPT_CAUSAL_BOTTOM_RIGHT, d->prefix = 10, d->window_right = 70;
     d->k_scales = (rapt_scales){.present = 1, .channel_stride = sizeof(float)};
     d->logits_body = add_row_and_key;
-    a->mask = int8, a->bias = f16 + 100, a->map = map, a->k_scales = numbers + 30, a->logits_arg = &factor;
+    a->mask = int8, a->bias = f16 + 100, a->block_mask = blocks, a->k_scales = numbers + 30, a->logits_arg = &factor;
     return run(facts, of, d, a);
 }
 
@@ -323,7 +323,7 @@ static rapt_status merge(const char *isa, client_facts *facts, const char *of) {
     }
     rapt_args *a = new_args();
     a->lse = out + 500;
-    if (status == RAPT_OK) status = rapt_merge_states(plan, a, sources, 2, 0, 1);
+    if (status == RAPT_OK) status = rapt_merge_states_run_share(plan, a, sources, 2, 0, 1);
     tell(facts, of, "hash of states", hash(states, sizeof states));
     return status == RAPT_OK ? rapt_merge(2, ROWS, D, o, lse, out + 1000, out + 2000) : status;
 }
@@ -334,27 +334,27 @@ static rapt_status append(const char *isa, client_facts *facts, const char *of) 
     enum { D = 32, TOKENS = 3 };
     static const int32_t starts[2] = {4, 0}, lengths[2] = {3, 2};
     static double frequencies[D / 2];
-    rapt_append_desc *d = NEW(rapt_append_desc);
-    rapt_append_args *a = NEW(rapt_append_args);
+    rapt_kv_append_desc *d = NEW(rapt_kv_append_desc);
+    rapt_kv_append_args *a = NEW(rapt_kv_append_args);
     rapt_rope_args *r = NEW(rapt_rope_args);
     (void)isa, (void)facts, (void)of;
-    rapt_append_desc_init(d), rapt_append_args_init(a), rapt_rope_args_init(r);
+    rapt_kv_append_desc_init(d), rapt_kv_append_args_init(a), rapt_rope_args_init(r);
     rapt_status status = rapt_rope_frequencies(10000.0, D, frequencies);
     d->batch = 2, d->kv_heads = 2, d->tokens = TOKENS, d->kv_len = 10, d->d_k = d->d_v = D;
     d->new_k = d->new_v = rapt_layout_bshd(RAPT_F32, 2, TOKENS, D);
     d->k = rapt_layout_bhsd(RAPT_Q8_0, 2, 10, D), d->v = rapt_layout_bhsd(RAPT_INT8, 2, 10, D);
     d->v_scales = (rapt_scales){1, 20 * sizeof(float), 10 * sizeof(float), sizeof(float), 0};
-    d->rotary.channels = D, d->rotary.frequencies = frequencies;
+    d->rope.channels = D, d->rope.frequencies = frequencies;
     a->new_k = numbers, a->new_v = numbers + 1000, a->k = cache[0], a->v = cache[1], a->v_scales = cache[1] + 1000;
     a->starts = starts, a->lengths = lengths;
     r->batch = 1, r->heads = 2, r->tokens = TOKENS, r->d = D, r->in = r->out = rapt_layout_bshd(RAPT_BF16, 2, TOKENS, D);
     r->from = bf16, r->to = out;
-    r->rotary.channels = D - 4, r->rotary.interleaved = 1, r->rotary.frequencies = frequencies, r->rotary.offset = 7;
-    if (status == RAPT_OK) status = rapt_kv_append(d, a, 0, 1);
-    return status == RAPT_OK ? rapt_rope(r, 0, 1) : status;
+    r->rope.channels = D - 4, r->rope.interleaved = 1, r->rope.frequencies = frequencies, r->rope.offset = 7;
+    if (status == RAPT_OK) status = rapt_kv_append_run_share(d, a, 0, 1);
+    return status == RAPT_OK ? rapt_rope_run_share(r, 0, 1) : status;
 }
 
-static rapt_status map(const char *isa, client_facts *facts, const char *of) {
+static rapt_status linear(const char *isa, client_facts *facts, const char *of) {
     enum { IN = 70, OUT = 40, TOKENS = 9 };
     static int8_t weight[OUT * IN];
     static float scales[OUT];
@@ -384,7 +384,7 @@ static rapt_status norm(const char *isa, client_facts *facts, const char *of) {
     a->batch = 2, a->tokens = 3, a->channels = 50, a->x = rapt_layout_bshd(RAPT_BF16, 1, 3, 50);
     a->y = rapt_layout_bshd(RAPT_F32, 1, 3, 50);
     a->from = bf16, a->to = out, a->weight = numbers, a->bias = numbers + 50, a->isa = isa;
-    return rapt_layer_norm(a, 0, 1);
+    return rapt_layer_norm_run_share(a, 0, 1);
 }
 
 /* Self-attention of new tokens behind those of a cache, with everything that a layer has. */
@@ -394,14 +394,14 @@ static rapt_status layer(const char *isa, client_facts *facts, const char *of) {
     static double frequencies[D / 2];
     static float positions[KEYS * WIDTH];
     rapt_desc *attention = NEW(rapt_desc);
-    rapt_layer_desc *d = NEW(rapt_layer_desc);
+    rapt_mha_desc *d = NEW(rapt_mha_desc);
     rapt_args *args = NEW(rapt_args);
-    rapt_layer_args *a = NEW(rapt_layer_args);
-    rapt_layer_plan *plan = NEW(rapt_layer_plan);
-    rapt_layer_plan_info *info = NEW(rapt_layer_plan_info);
+    rapt_mha_args *a = NEW(rapt_mha_args);
+    rapt_mha_plan *plan = NEW(rapt_mha_plan);
+    rapt_mha_plan_info *info = NEW(rapt_mha_plan_info);
     size_t *bytes = NEW(size_t);
     info->size = sizeof *info;
-    rapt_desc_init(attention), rapt_layer_desc_init(d), rapt_args_init(args), rapt_layer_args_init(a);
+    rapt_desc_init(attention), rapt_mha_desc_init(d), rapt_args_init(args), rapt_mha_args_init(a);
     attention->batch = 2, attention->heads = HEADS, attention->kv_heads = 2, attention->q_len = TOKENS, attention->kv_len = KEYS;
     attention->d_k = attention->d_v = D, attention->causal = RAPT_CAUSAL_BOTTOM_RIGHT, attention->isa = isa;
     attention->k = rapt_layout_bhsd(RAPT_F16, 2, KEYS, D), attention->v = rapt_layout_bhsd(RAPT_F32, 2, KEYS, D);
@@ -410,7 +410,7 @@ static rapt_status layer(const char *isa, client_facts *facts, const char *of) {
     d->x = d->out = d->residual = rapt_layout_bshd(RAPT_F32, 1, TOKENS, WIDTH);
     d->wq = d->wo = rapt_layout_bshd(RAPT_F32, 1, HEADS * D, WIDTH), d->wo.token_stride = HEADS * D * sizeof(float);
     d->packed = 1;
-    d->rotary.channels = D, d->rotary.frequencies = frequencies;
+    d->rope.channels = D, d->rope.frequencies = frequencies;
     d->position_table = 1;
     d->weights = rapt_layout_bhsd(RAPT_F32, HEADS, TOKENS, KEYS);
     args->lse = out + 3000, args->kv_lengths = lengths;
@@ -421,21 +421,21 @@ static rapt_status layer(const char *isa, client_facts *facts, const char *of) {
     a->workspace = workspace;
     rapt_status status = rapt_rope_frequencies(10000.0, D, frequencies);
     if (status == RAPT_OK) status = rapt_sinusoidal(0, KEYS, WIDTH, positions);
-    if (status == RAPT_OK) status = rapt_layer_plan_init(plan, d);
-    if (status == RAPT_OK) status = rapt_layer_plan_query(plan, info);
-    if (status == RAPT_OK) status = rapt_layer_workspace_size(plan, 2, bytes);
+    if (status == RAPT_OK) status = rapt_mha_plan_init(plan, d);
+    if (status == RAPT_OK) status = rapt_mha_plan_query(plan, info);
+    if (status == RAPT_OK) status = rapt_mha_workspace_size(plan, 2, bytes);
     if (status != RAPT_OK) return status;
     tell(facts, of, "phases", (uint64_t)info->phases);
     tell(facts, of, "workspace", a->workspace_bytes = *bytes);
-    return rapt_layer_run_parallel(plan, a, 2, at_once, NULL);
+    return rapt_mha_run_parallel(plan, a, 2, at_once, NULL);
 }
 
 static const struct {
     const char *what;
     rapt_status (*run)(const char *isa, client_facts *facts, const char *of);
 } cases[] = {
-    {"prefill", prefill}, {"decode", decode}, {"integers", integers}, {"ragged", ragged}, {"features", features},
-    {"merge", merge},     {"append", append}, {"linear map", map},    {"norm", norm},     {"layer", layer},
+    {"prefill", prefill}, {"decode", decode}, {"integers", integers},   {"ragged", ragged}, {"features", features},
+    {"merge", merge},     {"append", append}, {"linear layer", linear}, {"norm", norm},     {"layer", layer},
 };
 
 void CLIENT_results(const char *isa, client_facts *facts) {

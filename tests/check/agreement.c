@@ -186,7 +186,7 @@ static void case_rows_without_keys(check *c) {
 
 /* ---- Scales ------------------------------------------------------------------------------------------------------------- */
 
-/* The factors bring the logits back to about 1; without them they are nearly 0 or huge, but within the range of f32. */
+/* The scales bring the logits back to about 1; without them they are nearly 0 or huge, but within the range of f32. */
 static void scales(check *c, float scale, float q_factor, float k_factor) {
     for (int64_t n = 0; n < 2 * LENGTH_OF(few_and_many); n++) {
         problem p = problem_of(c, 1, 2, 1, few_and_many[n / 2], UP_TO(179), ANY_DIM, 20);

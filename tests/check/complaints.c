@@ -246,10 +246,10 @@ static void odd_prompt_lengths(check *c) {
 
 /* Logits so large that exp of them overflows, with and without softcap, stay numbers. */
 static void huge_logits(check *c) {
-    static const float factors[] = {0x1p20f, 0x1p40f, 0x1p60f};
-    for (int64_t n = 0; n < 4 * LENGTH_OF(factors); n++) {
+    static const float scales[] = {0x1p20f, 0x1p40f, 0x1p60f};
+    for (int64_t n = 0; n < 4 * LENGTH_OF(scales); n++) {
         problem p = problem_of(c, 1, 4, 2, n % 2 ? 1 : 30, 1 + draw_below(&c->random, 300), UP_TO(32), UP_TO(32));
-        p.q_factor = factors[n / 4];
+        p.q_factor = scales[n / 4];
         p.k_factor = 0x1p20f;
         if (n / 2 % 2) p.desc.softcap = 30;
         if (!problem_wanted(c, &p)) continue;
@@ -417,7 +417,8 @@ static void quadratic_memory(check *c) {
                 if (kind == 4) d.bias = (rapt_layout){RAPT_F16, 0, 0, 2 * tokens};
                 if (kind == 5) d.softcap = 50;
                 if (kind == 6) d.alibi = RAPT_ALIBI_DISTANCE, d.slopes = (rapt_layout){RAPT_F32, 0, 4, 0};
-                if (kind == 7) d.map = (rapt_layout){RAPT_BOOL, 0, 0, tokens / 64}, d.map_queries = d.map_keys = 64;
+                if (kind == 7)
+                    d.block_mask = (rapt_layout){RAPT_BOOL, 0, 0, tokens / 64}, d.block_mask_queries = d.block_mask_keys = 64;
                 rapt_plan plan;
                 rapt_status status = rapt_plan_init(&plan, &d);
                 if (status == RAPT_OK) status = rapt_workspace_size(&plan, 4, &bytes[n]);

@@ -71,13 +71,13 @@ static void add_mask_broadcast(problem *p, uint64_t *random, int64_t n) {
     p->rows = PLACE_BHSD;
 }
 
-static void add_map(problem *p, uint64_t *random, int64_t n) {
+static void add_block_mask(problem *p, uint64_t *random, int64_t n) {
     static const int64_t queries[] = {1, 2, 3, 16, 64, 1000}, keys[] = {64, 128, 192, 512, 1024};
-    p->desc.map.type = RAPT_BOOL;
-    p->desc.map_queries = DRAW_OF(random, queries);
-    p->desc.map_keys = DRAW_OF(random, keys);
-    p->map = n % 2 ? PATTERN_HALF : (key_pattern)(1 + draw_below(random, PATTERNS - 1));
-    p->same[EXTRA_MAP] = (int)draw_below(random, 8);
+    p->desc.block_mask.type = RAPT_BOOL;
+    p->desc.block_mask_queries = DRAW_OF(random, queries);
+    p->desc.block_mask_keys = DRAW_OF(random, keys);
+    p->block_mask = n % 2 ? PATTERN_HALF : (key_pattern)(1 + draw_below(random, PATTERNS - 1));
+    p->same[EXTRA_BLOCK_MASK] = (int)draw_below(random, 8);
     if (n % 3 == 0) add_mask(p, random, RAPT_BOOL);
 }
 
@@ -87,7 +87,7 @@ static void case_local_chunk(check *c) { each(c, add_local_chunk); }
 static void case_mask_bool(check *c) { each(c, add_mask_bool); }
 static void case_mask_bit(check *c) { each(c, add_mask_bit); }
 static void case_mask_broadcast(check *c) { each(c, add_mask_broadcast); }
-static void case_map(check *c) { each(c, add_map); }
+static void case_block_mask(check *c) { each(c, add_block_mask); }
 
 /* ---- Logits ------------------------------------------------------------------------------------------------------------- */
 
@@ -244,7 +244,7 @@ static void add_ragged_masks(problem *p, uint64_t *random, int64_t n) {
     p->ragged_queries = true;
     p->ragged_keys = n % 4 < 2;
     add_mask(p, random, n % 2 ? RAPT_BOOL : RAPT_BIT);
-    if (n % 3 == 0) add_map(p, random, n);
+    if (n % 3 == 0) add_block_mask(p, random, n);
     if (n % 3 == 1) add_bias_mask(p, random, n);
     if (n % 3 == 2) add_alibi(p, random, n), p->desc.window_left = DRAW_OF(random, sides);
 }
@@ -339,7 +339,7 @@ static void add_k_offsets(problem *p, uint64_t *random, int64_t n) {
     p->k_offsets = true;
     p->q_offsets = n % 2;
     if (n % 3) add_mask(p, random, n % 4 < 2 ? RAPT_BOOL : RAPT_BIT);
-    if (n % 7 == 0) add_map(p, random, n); /* by number */
+    if (n % 7 == 0) add_block_mask(p, random, n); /* by number */
     if (n % 4 == 0) add_bias_mask(p, random, n);
     problem_draw_rest(p, random);
 }
@@ -396,7 +396,7 @@ static void case_scale_zero(check *c) { each(c, add_scale_zero); }
 
 /* ---- What is masked ----------------------------------------------------------------------------------------------------- */
 
-/* Whatever masks them: keys, values, factors and biases that no query attends are NaN. */
+/* Whatever masks them: keys, values, scales and biases that no query attends are NaN. */
 static void add_nan_masked(problem *p, uint64_t *random, int64_t n) {
     p->nan_masked = true;
     switch (n % 6) {
@@ -408,8 +408,8 @@ static void add_nan_masked(problem *p, uint64_t *random, int64_t n) {
         p->same[EXTRA_MASK] = SAME_HEADS | SAME_QUERIES; /* the same for all, so that many keys are nobody's */
         break;
     case 2:
-        add_map(p, random, n);
-        p->same[EXTRA_MAP] = SAME_BATCH | SAME_HEADS | SAME_QUERIES;
+        add_block_mask(p, random, n);
+        p->same[EXTRA_BLOCK_MASK] = SAME_BATCH | SAME_HEADS | SAME_QUERIES;
         break;
     case 3:
         add_bias_mask(p, random, n);
@@ -456,7 +456,7 @@ const check_case feature_cases[] = {
     {"mask-bool", "a byte for each key, rows and blocks without keys among them", case_mask_bool, 5},
     {"mask-bit", "a bit for each key", case_mask_bit, 5},
     {"mask-broadcast", "every way to share a mask", case_mask_broadcast, 5},
-    {"map", "block-sparse: blocks of 1 to 1000 queries, 64 to 1024 keys", case_map, 5},
+    {"block-mask", "block-sparse: blocks of 1 to 1000 queries, 64 to 1024 keys", case_block_mask, 5},
     {"bias", "f32, f16, bf16, shared in every way", case_bias, 5},
     {"bias-mask", "-inf masks", case_bias_mask, 5},
     {"bias-minimum", "the least finite number does not", case_bias_minimum, 5},
@@ -467,13 +467,13 @@ const check_case feature_cases[] = {
     {"sinks", "a logit without a value, also for rows without keys", case_sinks, 5},
     {"logits-body", "a callback that changes logits", case_body, 5},
     {"logits", "all that changes a logit at once", case_logits, 5},
-    {"k-scales", "factors of keys: one, by head, token, channel", case_k_scales, 5},
-    {"v-scales", "factors of values", case_v_scales, 5},
+    {"k-scales", "scales of keys: one, by head, token, channel", case_k_scales, 5},
+    {"v-scales", "scales of values", case_v_scales, 5},
     {"kv-scales", "both", case_scales, 5},
-    {"kv-types", "fp8, int8, int4 and ggml's types, with factors, in pages", case_kv_types, 8},
+    {"kv-types", "fp8, int8, int4 and ggml's types, with scales, in pages", case_kv_types, 8},
     {"ragged-queries", "entries of any number of queries, 0 among them", case_ragged_queries, 5},
     {"ragged-keys", "and keys", case_ragged_keys, 5},
-    {"ragged-masks", "with masks, maps, biases, ALiBi and windows", case_ragged_masks, 5},
+    {"ragged-masks", "with masks, block masks, biases, ALiBi and windows", case_ragged_masks, 5},
     {"pages", "of 1 to 1000 keys, in any order, entries without keys out of range", case_pages, 5},
     {"pages-csr", "by starts, with and without the last page's length", case_pages_csr, 5},
     {"pages-shared", "one table for all, one for each head", case_pages_shared, 5},

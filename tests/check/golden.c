@@ -19,10 +19,10 @@ static void add_masks(problem *p) {
     p->desc.local_chunk = 50;
     p->desc.mask.type = RAPT_BIT;
     p->mask = PATTERN_MOST;
-    p->desc.map.type = RAPT_BOOL;
-    p->desc.map_queries = 5;
-    p->desc.map_keys = 64;
-    p->map = PATTERN_HALF;
+    p->desc.block_mask.type = RAPT_BOOL;
+    p->desc.block_mask_queries = 5;
+    p->desc.block_mask_keys = 64;
+    p->block_mask = PATTERN_HALF;
 }
 
 static void add_softcap(problem *p) {
@@ -43,12 +43,12 @@ static void add_alibi_bias(problem *p) {
     p->body = true;
 }
 
-static void add_factors(problem *p) {
+static void add_scales(problem *p) {
     p->k_grain = GRAIN_TOKEN;
     p->v_grain = GRAIN_CHANNEL;
 }
 
-static void add_more_factors(problem *p) {
+static void add_more_scales(problem *p) {
     p->k_grain = GRAIN_CHANNEL;
     p->v_grain = GRAIN_TOKEN;
     p->desc.sinks.type = RAPT_F32;
@@ -107,8 +107,8 @@ static const struct fixed {
     {"softcap", 2, 3, 1, 20, 700, 8, 8, F32, F16, F32, F32, 0, -1, -1, DATA_NORMAL, 1, add_softcap},
     {"alibi", 2, 4, 2, 3, 600, 10, 8, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_alibi},
     {"alibi-bias", 1, 2, 1, 20, 130, 7, 9, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_alibi_bias},
-    {"factors", 2, 4, 2, 3, 150, 24, 16, F32, BF16, BF16, BF16, 0, -1, -1, DATA_NORMAL, 0, add_factors},
-    {"more-factors", 2, 4, 2, 20, 600, 9, 17, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, -0.25f, add_more_factors},
+    {"factors", 2, 4, 2, 3, 150, 24, 16, F32, BF16, BF16, BF16, 0, -1, -1, DATA_NORMAL, 0, add_scales},
+    {"more-factors", 2, 4, 2, 20, 600, 9, 17, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, -0.25f, add_more_scales},
     {"position", 1, 2, 1, 3, 700, 16, 16, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_position},
     {"bytes", 1, 4, 2, 20, 150, 20, 24, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_bytes},
     {"groups", 1, 4, 2, 3, 150, 64, 32, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_groups},

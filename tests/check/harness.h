@@ -47,7 +47,7 @@ typedef struct check {
     const char *case_name;
     uint64_t random;    /* the case's; never drawn from inside a loop over kernels, so that --isa changes no data */
     int64_t problems;   /* of the case so far */
-    int64_t thin;       /* with --quick, one of so many is run */
+    int64_t thin;       /* with --quick, one in `thin` is run */
     int64_t failures;   /* of the case */
     const char *failed; /* the first kernel that failed it, or null */
     accuracy accuracy[CLASSES];
@@ -100,7 +100,7 @@ typedef enum data {
 /* Tensors with a row of keys (or one number) for each entry, head and query; those of inputs that not every problem has. */
 typedef enum extra {
     EXTRA_MASK,
-    EXTRA_MAP,
+    EXTRA_BLOCK_MASK,
     EXTRA_BIAS,
     EXTRA_SLOPES,
     EXTRA_SINKS,
@@ -122,7 +122,7 @@ typedef enum extra {
 
 enum { SAME_BATCH = 1, SAME_HEADS = 2, SAME_QUERIES = 4 }; /* dimensions along which such a tensor has stride 0 */
 
-typedef enum key_pattern { /* which keys a mask or a map attends, or a bias does not mask */
+typedef enum key_pattern { /* which keys a mask or a block mask attends, or a bias does not mask */
                            PATTERN_ALL,
                            PATTERN_HALF,
                            PATTERN_FEW,
@@ -132,7 +132,7 @@ typedef enum key_pattern { /* which keys a mask or a map attends, or a bias does
                            PATTERNS
 } key_pattern;
 
-typedef enum grain { /* of factors */
+typedef enum grain { /* of scales */
                      GRAIN_NONE,
                      GRAIN_TENSOR,
                      GRAIN_HEAD, /* of an entry */
@@ -160,7 +160,7 @@ typedef struct problem {
     /* Features: their numbers and types are those of desc. */
     place rows;           /* of tensors with rows */
     int same[EXTRA_ROWS]; /* SAME_ */
-    key_pattern mask, map, bias;
+    key_pattern mask, block_mask, bias;
     bool bias_finite; /* a masked bias is the type's finite minimum, an ordinary number, rather than -inf */
     grain k_grain, v_grain;
     bool prefixes;             /* one for each entry, rather than desc.prefix */
@@ -170,7 +170,7 @@ typedef struct problem {
     bool ring;
     enum { TABLE_MATRIX, TABLE_CSR, TABLE_LAST_PAGE } table; /* if desc.page_size is set */
     bool nan_sinks;                                          /* about half of them */
-    bool nan_masked; /* what no query attends is NaN: keys, values, their factors, biases */
+    bool nan_masked; /* what no query attends is NaN: keys, values, their scales, biases */
 } problem;
 
 /* Sizes that problem_of draws itself, in the order of its parameters (that of a call's arguments differs between compilers). */
@@ -188,11 +188,11 @@ void problem_integer(problem *p);                            /* RAPT_INT8_DOT, w
 void problem_draw_types(problem *p, uint64_t *random);
 void problem_draw_types_of_caches(problem *p, uint64_t *random); /* of K and V, any; d_k and d_v must not depend on each other */
 void problem_draw_features(problem *p, uint64_t *random);        /* any of them, masks, arith; batch up to MOST_BATCH */
-void problem_draw_logits(problem *p, uint64_t *random); /* of these only softcap, ALiBi, bias, sinks, logits_body, factors */
+void problem_draw_logits(problem *p, uint64_t *random); /* of these only softcap, ALiBi, bias, sinks, logits_body, scales */
 void problem_draw_places(problem *p, uint64_t *random); /* and only where keys and queries lie */
 void problem_draw_rest(problem *p, uint64_t *random);   /* columns of mask and bias: fewer or more than keys, or one for all */
 
-/* Pages of so many keys for the problem, each entry's in its own order. */
+/* Pages of page_size keys for the problem, each entry's in its own order. */
 void problem_paged(problem *p, int64_t page_size);
 
 /* False if --quick leaves this one out. Called once for each problem of a case. */
@@ -211,7 +211,7 @@ void subject_destroy(subject *s);
 
 /* A part of a subject, reading the same memory: batch entries from b, heads from h, tokens from i, as many as desc says; its
  * only entry has as many keys as length says, or (ALL_LENGTHS) all have those of the subject. Ragged queries or keys become one
- * entry of a tensor that is not ragged. Outputs are its own. i must be a multiple of map_queries if desc has more than one
+ * entry of a tensor that is not ragged. Outputs are its own. i must be a multiple of block_mask_queries if desc has more than one
  * query. */
 enum { ALL_LENGTHS = -1 };
 subject subject_view(const subject *of, rapt_desc desc, int64_t b, int64_t h, int64_t i, int32_t length);

@@ -98,11 +98,11 @@ static void case_extremes(check *c) {
 
 /* ---- Factors and zeros -------------------------------------------------------------------------------------------------- */
 
-/* Rows of Q that are zero, or so small that 127 divided by their largest element overflows, or nearly; factors that are zero, or
+/* Rows of Q that are zero, or so small that 127 divided by their largest element overflows, or nearly; scales that are zero, or
  * that leave the largest weight of a block far above all others. */
 static void make_odd(subject *s, uint64_t *random) {
     static const float sizes[] = {0, 0x1p-149f, 0x1p-126f, 0x1p-122f, 0x1.5p-121f, 0x1.8p-121f, 0x1p-100f, 0x1p20f};
-    static const float factors[] = {0, 0, 0x1p-20f, -0x1p-9f, 1000, -3};
+    static const float scales[] = {0, 0, 0x1p-20f, -0x1p-9f, 1000, -3};
     const rapt_desc *d = &s->desc;
     protect(s, false);
     for (int64_t b = 0; b < d->batch; b++) {
@@ -119,7 +119,7 @@ static void make_odd(subject *s, uint64_t *random) {
             const bool all_zero = draw_below(random, 4) == 0;
             for (int64_t n = 0; n < d->kv_heads * d->kv_len; n++) {
                 const int64_t h = n % d->kv_heads, j = n / d->kv_heads;
-                const float factor = DRAW_OF(random, factors) * (tensor == TENSOR_K ? 0x1p-4f : 1);
+                const float factor = DRAW_OF(random, scales) * (tensor == TENSOR_K ? 0x1p-4f : 1);
                 if (j < reference_length(d, &s->args, b) && (all_zero || draw_below(random, 3) == 0))
                     set_factor(s, tensor, b, h, j, all_zero ? 0 : factor);
             }
@@ -128,7 +128,7 @@ static void make_odd(subject *s, uint64_t *random) {
     protect(s, true);
 }
 
-static void case_factors(check *c) {
+static void case_scales(check *c) {
     for (int n = 0; n < GRAINS * GRAINS; n++) {
         for (int64_t rows = 0; rows < LENGTH_OF(few_and_many); rows++) {
             const int64_t kv_heads = 1 + draw_below(&c->random, 3);
@@ -200,8 +200,8 @@ static void check_not_finite(check *c, kernel *k, const subject *s, const unsign
             subject_text(s, text, sizeof text);
             check_fail(c, k, "not finite in %s: row %d, channel %d is %a; %s",
                        kind == IN_QUERY      ? "queries"
-                       : kind == IN_K_FACTOR ? "factors of keys"
-                                             : "factors of values",
+                       : kind == IN_K_FACTOR ? "scales of keys"
+                                             : "scales of values",
                        (int)row, (int)e, (double)reference_load(type, got + at), text);
             return;
         }
@@ -287,7 +287,7 @@ static void query_ties(check *c, int64_t d_k, int64_t q_len) {
     subject_destroy(&s);
 }
 
-/* Equal scores, so that weights are the factors of values: n + 1/2 beside a 255, of both signs. Value j of a block is 1 in
+/* Equal scores, so that weights are the scales of values: n + 1/2 beside a 255, of both signs. Value j of a block is 1 in
  * channel j and else 0, so o is the sum of the integers of the blocks' keys at this place, divided by the number of keys. */
 static void weight_ties(check *c, int64_t kv_len, int64_t q_len, bool both_signs) {
     problem p = problem_of(c, 1, 2, 1, q_len, kv_len, 3, 64);
@@ -332,9 +332,9 @@ const check_case integer_cases[] = {
     {"int8-head-dim", "d_k and d_v from 1 to 577, each on its own", case_dims, 4},
     {"int8-head-dim-large", "up to 1024", case_dims_large, 2},
     {"int8-extremes", "every product the largest there is", case_extremes, 1},
-    {"int8-factors", "every grain for keys with every grain for values; zero and tiny queries and factors", case_factors, 8},
+    {"int8-scales", "every grain for keys with every grain for values; zero and tiny queries and scales", case_scales, 8},
     {"int8-logits", "scales, masks, biases, ALiBi, sinks, softcap, a callback", case_logits, 4},
-    {"int8-not-finite", "NaN and infinities in queries, NaN in factors", case_not_finite, 3},
+    {"int8-not-finite", "NaN and infinities in queries, NaN in scales", case_not_finite, 3},
     {"int8-ties", "queries and weights halfway between two integers", case_ties, 3},
     {0},
 };

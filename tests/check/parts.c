@@ -114,11 +114,12 @@ static unsigned char *merge(check *c, subject *s, kernel *k, const rapt_plan *pl
     rapt_args args = s->args;
     args.workspace = NULL;
     args.workspace_bytes = 0;
-    for (int64_t i = 0; i < nth && status == RAPT_OK; i++) status = rapt_merge_states(plan, &args, sources, n, order[i], nth);
+    for (int64_t i = 0; i < nth && status == RAPT_OK; i++)
+        status = rapt_merge_states_run_share(plan, &args, sources, n, order[i], nth);
     free(order);
     unsigned char *const dense = subject_finish(c, s, k);
     if (status == RAPT_OK) return dense;
-    check_fail(c, k, "rapt_merge_states: %s", rapt_status_string(status));
+    check_fail(c, k, "rapt_merge_states_run_share: %s", rapt_status_string(status));
     free(dense);
     return NULL;
 }
@@ -167,7 +168,7 @@ static void case_states(check *c) {
         if (p.desc.scores_stage == RAPT_SCORES_WEIGHTS)
             p.desc.scores_stage = RAPT_SCORES_LOGITS; /* each part writes its columns */
         if (p.desc.page_size) p.desc.page_size = DRAW_OF(&c->random, page_sizes);
-        if (p.desc.map.type && p.desc.map_keys == 192) p.desc.map_keys = 64;
+        if (p.desc.block_mask.type && p.desc.block_mask_keys == 192) p.desc.block_mask_keys = 64;
         if (!problem_wanted(c, &p)) continue;
         subject s = subject_create(c, &p);
         FOR_EACH_KERNEL(c, k) {

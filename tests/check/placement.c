@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cases in which one kernel must give the same bits wherever queries and keys lie: in pages, in a ring, one entry behind the
- * other, gathered, V within K; and however a row with masks, biases and factors comes. */
+ * other, gathered, V within K; and however a row with masks, biases and scales comes. */
 #include "harness.h"
 
 #include <stdlib.h>
@@ -305,7 +305,7 @@ static void case_chunks(check *c) {
         p.desc.kv_first = p.desc.kv_total = 0;
         p.desc.prefix = past;
         p.prefixes = p.q_offsets = false;
-        if (p.desc.map.type) p.desc.map_queries = 1;
+        if (p.desc.block_mask.type) p.desc.block_mask_queries = 1;
         if (n % 2) problem_paged(&p, 1 + draw_below(&c->random, 70));
         if (!problem_wanted(c, &p)) continue;
         subject s = subject_create(c, &p);

@@ -292,12 +292,12 @@ static void feature_plan_errors(table *t) {
     PLAN(RAPT_OK, d.slopes.type = 0; d.alibi = RAPT_ALIBI_NONE);
     PLAN(RAPT_ERR_FEATURE, d.alibi = RAPT_ALIBI_BIAS; d.bias.type = 0);
     PLAN(RAPT_OK, d.alibi = RAPT_ALIBI_BIAS);
-    static const int64_t map_keys[] = {0, -64, 1, 63, 65, 100, INT64_MIN, INT64_MAX};
-    for (int64_t n = 0; n < LENGTH_OF(map_keys); n++) PLAN(RAPT_ERR_FEATURE, d.map_keys = map_keys[n]);
-    PLAN(RAPT_ERR_FEATURE, d.map_queries = 0);
-    PLAN(RAPT_ERR_FEATURE, d.map_queries = -1);
-    PLAN(RAPT_OK, d.map_queries = INT64_MAX; d.map_keys = (int64_t)1 << 62);
-    PLAN(RAPT_OK, d.map.type = 0; d.map_queries = d.map_keys = -1);
+    static const int64_t block_mask_keys[] = {0, -64, 1, 63, 65, 100, INT64_MIN, INT64_MAX};
+    for (int64_t n = 0; n < LENGTH_OF(block_mask_keys); n++) PLAN(RAPT_ERR_FEATURE, d.block_mask_keys = block_mask_keys[n]);
+    PLAN(RAPT_ERR_FEATURE, d.block_mask_queries = 0);
+    PLAN(RAPT_ERR_FEATURE, d.block_mask_queries = -1);
+    PLAN(RAPT_OK, d.block_mask_queries = INT64_MAX; d.block_mask_keys = (int64_t)1 << 62);
+    PLAN(RAPT_OK, d.block_mask.type = 0; d.block_mask_queries = d.block_mask_keys = -1);
     PLAN(RAPT_ERR_FEATURE, d.page_size = -1);
     PLAN(RAPT_ERR_FEATURE, d.page_size = 16);
     PLAN(RAPT_ERR_FEATURE, d.pages = -1);
@@ -315,9 +315,9 @@ static void feature_plan_errors(table *t) {
     static const rapt_type no_masks[] = {RAPT_F32, RAPT_INT8, RAPT_I32, (rapt_type)17, (rapt_type)-1, (rapt_type)INT_MAX};
     for (int64_t n = 0; n < LENGTH_OF(no_masks); n++) {
         PLAN(RAPT_ERR_TYPE, d.mask.type = no_masks[n]);
-        PLAN(RAPT_ERR_TYPE, d.map.type = no_masks[n]);
+        PLAN(RAPT_ERR_TYPE, d.block_mask.type = no_masks[n]);
     }
-    PLAN(RAPT_ERR_TYPE, d.map.type = RAPT_BIT);
+    PLAN(RAPT_ERR_TYPE, d.block_mask.type = RAPT_BIT);
     static const rapt_type no_floats[] = {RAPT_F8_E4M3, RAPT_INT8, RAPT_Q8_0, RAPT_BOOL, RAPT_BIT, RAPT_I32, (rapt_type)-1};
     for (int64_t n = 0; n < LENGTH_OF(no_floats); n++) {
         PLAN(RAPT_ERR_TYPE, d.bias.type = no_floats[n]);
@@ -339,8 +339,8 @@ static void feature_plan_errors(table *t) {
         PLAN(RAPT_ERR_STRIDE, d.mask.batch_stride = bad_strides[n]);
         PLAN(RAPT_ERR_STRIDE, d.mask.head_stride = bad_strides[n]);
         PLAN(RAPT_ERR_STRIDE, d.mask.token_stride = bad_strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.map.head_stride = bad_strides[n]);
-        PLAN(RAPT_ERR_STRIDE, d.map.token_stride = bad_strides[n]);
+        PLAN(RAPT_ERR_STRIDE, d.block_mask.head_stride = bad_strides[n]);
+        PLAN(RAPT_ERR_STRIDE, d.block_mask.token_stride = bad_strides[n]);
         PLAN(RAPT_ERR_STRIDE, d.bias.batch_stride = bad_strides[n]);
         PLAN(RAPT_ERR_STRIDE, d.bias.token_stride = bad_strides[n]);
         PLAN(RAPT_ERR_STRIDE, d.slopes.head_stride = bad_strides[n]);
@@ -354,8 +354,8 @@ static void feature_plan_errors(table *t) {
     }
     PLAN(RAPT_ERR_STRIDE, d.k_scales.channel_stride = 4); /* has a token_stride */
     PLAN(RAPT_ERR_STRIDE, d.v_scales.token_stride = 4);   /* has a channel_stride */
-    PLAN(RAPT_OK,
-         d.mask.batch_stride = d.bias.head_stride = d.map.token_stride = d.slopes.head_stride = d.k_scales.token_stride = 0);
+    PLAN(RAPT_OK, d.mask.batch_stride = d.bias.head_stride = d.block_mask.token_stride = d.slopes.head_stride =
+                      d.k_scales.token_stride = 0);
 
     PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT);
     for (int type = RAPT_F32; type <= RAPT_F8_E5M2; type++) {
@@ -387,7 +387,7 @@ static void overlaps(table *t, const fence *input) {
 static void feature_run_errors(table *t) {
     RUN(RAPT_OK, (void)a);
     RUN(RAPT_ERR_NULL, a.mask = NULL);
-    RUN(RAPT_ERR_NULL, a.map = NULL);
+    RUN(RAPT_ERR_NULL, a.block_mask = NULL);
     RUN(RAPT_ERR_NULL, a.bias = NULL);
     RUN(RAPT_ERR_NULL, a.slopes = NULL);
     RUN(RAPT_ERR_NULL, a.sinks = NULL);
@@ -400,8 +400,8 @@ static void feature_run_errors(table *t) {
     RUN(RAPT_ERR_STRIDE, a.sinks = (void *)(UINTPTR_MAX - 3));
     RUN(RAPT_ERR_STRIDE, a.k_scales = (void *)(UINTPTR_MAX - 3));
     RUN(RAPT_ERR_STRIDE, a.ring_starts = (void *)(UINTPTR_MAX - 3));
-    static const extra inputs[] = {EXTRA_MASK,     EXTRA_MAP,      EXTRA_BIAS,     EXTRA_SLOPES,     EXTRA_SINKS,
-                                   EXTRA_K_SCALES, EXTRA_V_SCALES, EXTRA_PREFIXES, EXTRA_RING_STARTS};
+    static const extra inputs[] = {EXTRA_MASK,     EXTRA_BLOCK_MASK, EXTRA_BIAS,     EXTRA_SLOPES,     EXTRA_SINKS,
+                                   EXTRA_K_SCALES, EXTRA_V_SCALES,   EXTRA_PREFIXES, EXTRA_RING_STARTS};
     for (int64_t n = 0; n < LENGTH_OF(inputs); n++) overlaps(t, &t->s.extra[inputs[n]]);
     static const int32_t rings[][2] = {{-1, -1}, {600, 600}, {INT32_MIN, INT32_MIN}, {INT32_MAX, INT32_MAX}};
     for (int64_t n = 0; n < LENGTH_OF(rings); n++) RUN(RAPT_ERR_TABLE, a.ring_starts = rings[n]);
@@ -553,7 +553,7 @@ static void states_run_errors(table *t) {
         rapt_states s[2] = {source, source};                                                                                     \
         int64_t n = 2, ith = 0, nth = 1;                                                                                         \
         change;                                                                                                                  \
-        expect(t, "rapt_merge_states", #change, rapt_merge_states(&t->plan, &a, s, n, ith, nth), want);                          \
+        expect(t, "rapt_merge_states_run_share", #change, rapt_merge_states_run_share(&t->plan, &a, s, n, ith, nth), want);      \
     } while (0)
 
 static void states_merge_errors(table *t) {
@@ -593,11 +593,11 @@ static void states_merge_errors(table *t) {
     MERGE(RAPT_ERR_OVERLAP, a.lse = (float *)(void *)memory.data);
     MERGE(RAPT_ERR_OVERLAP, a.o = (char *)a.lse + 1);
     MERGE(RAPT_ERR_OVERLAP, a.o = (char *)a.sinks - t->s.o.bytes + 1);
-    CALL(RAPT_ERR_NULL, rapt_merge_states(NULL, &t->args, &source, 1, 0, 1));
-    CALL(RAPT_ERR_NULL, rapt_merge_states(&t->plan, NULL, &source, 1, 0, 1));
-    CALL(RAPT_ERR_NULL, rapt_merge_states(&t->plan, &t->args, NULL, 1, 0, 1));
+    CALL(RAPT_ERR_NULL, rapt_merge_states_run(NULL, &t->args, &source, 1));
+    CALL(RAPT_ERR_NULL, rapt_merge_states_run(&t->plan, NULL, &source, 1));
+    CALL(RAPT_ERR_NULL, rapt_merge_states_run(&t->plan, &t->args, NULL, 1));
     static const rapt_plan none;
-    CALL(RAPT_ERR_PLAN, rapt_merge_states(&none, &t->args, &source, 1, 0, 1));
+    CALL(RAPT_ERR_PLAN, rapt_merge_states_run(&none, &t->args, &source, 1));
     fence_destroy(&memory);
 }
 
@@ -697,9 +697,9 @@ static void case_errors(check *c) {
 static void case_feature_errors(check *c) {
     problem p = problem_of(c, 2, 4, 2, 3, 600, 9, 7);
     p.offset = -1;
-    p.desc.mask.type = p.desc.map.type = RAPT_BOOL;
-    p.desc.map_queries = 2;
-    p.desc.map_keys = 64;
+    p.desc.mask.type = p.desc.block_mask.type = RAPT_BOOL;
+    p.desc.block_mask_queries = 2;
+    p.desc.block_mask_keys = 64;
     p.desc.bias.type = p.desc.slopes.type = p.desc.sinks.type = RAPT_F32;
     p.desc.alibi = RAPT_ALIBI_DISTANCE;
     p.desc.softcap = 5;
@@ -732,7 +732,7 @@ static void case_states_errors(check *c) {
 
 const check_case refusal_cases[] = {
     {"errors", "every status of rapt.h provoked, and nothing written", case_errors, 1},
-    {"errors-features", "of masks, biases, softcap, ALiBi, sinks, factors, rings, parts", case_feature_errors, 1},
+    {"errors-features", "of masks, biases, softcap, ALiBi, sinks, scales, rings, parts", case_feature_errors, 1},
     {"errors-places", "of ragged batches, page tables, starts", case_place_errors, 1},
     {"errors-states", "of states and their merging", case_states_errors, 1},
     {"errors-merge", "of merging by lse", case_merge_errors, 1},

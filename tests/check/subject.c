@@ -124,14 +124,14 @@ void problem_draw_data(problem *p, uint64_t *random) {
 static int64_t rarely(uint64_t *random, int64_t n) { return draw_below(random, 4) ? 0 : draw_below(random, n); }
 
 static void draw_row_mask(problem *p, uint64_t *random) {
-    static const int64_t map_queries[] = {1, 2, 3, 16, 64}, map_keys[] = {64, 128, 192, 512};
+    static const int64_t block_mask_queries[] = {1, 2, 3, 16, 64}, block_mask_keys[] = {64, 128, 192, 512};
     p->desc.mask.type = (rapt_type[]){0, RAPT_BOOL, RAPT_BIT}[draw_below(random, 3)];
     p->mask = (key_pattern)draw_below(random, PATTERNS);
     if (draw_below(random, 4) == 0) {
-        p->desc.map.type = RAPT_BOOL;
-        p->desc.map_queries = DRAW_OF(random, map_queries);
-        p->desc.map_keys = DRAW_OF(random, map_keys);
-        p->map = (key_pattern)draw_below(random, PATTERNS);
+        p->desc.block_mask.type = RAPT_BOOL;
+        p->desc.block_mask_queries = DRAW_OF(random, block_mask_queries);
+        p->desc.block_mask_keys = DRAW_OF(random, block_mask_keys);
+        p->block_mask = (key_pattern)draw_below(random, PATTERNS);
     }
 }
 
@@ -225,7 +225,7 @@ static int64_t row_bytes(rapt_type type, int64_t elements) {
 
 #define NOT_USED (INT64_C(1) << 60) /* a stride of a dimension that is not there */
 
-/* Of rows of so many elements for each token of each head. */
+/* Of rows of `elements` elements for each token of each head. */
 static rapt_layout layout_of(place where, rapt_type type, int64_t heads, int64_t tokens, int64_t elements, uint64_t *random) {
     const int64_t row = row_bytes(type, elements);
     rapt_layout l = {type, row * tokens * heads, row * tokens, row};
@@ -353,7 +353,7 @@ static float v_value(const problem *p, uint64_t *random) {
 
 /* ---- Queries, keys, values ---------------------------------------------------------------------------------------------- */
 
-/* Of int8, -128 too, which rapt_kv_append never writes. */
+/* Of int8, -128 too, which rapt_kv_append_run never writes. */
 static void store(const rapt_layout *l, const void *base, int64_t b, int64_t h, int64_t token, const float *values,
                   int64_t channels) {
     unsigned char *const row = reference_at(base, l, b, h, token);
@@ -486,16 +486,17 @@ static void create_mask(check *c, subject *s, const problem *p, int64_t tokens) 
     }
 }
 
-static void create_map(check *c, subject *s, const problem *p, int64_t tokens) {
+static void create_block_mask(check *c, subject *s, const problem *p, int64_t tokens) {
     rapt_desc *d = &s->desc;
-    const int64_t rows = (tokens + d->map_queries - 1) / d->map_queries;
-    const int64_t blocks = (reference_columns(d) + d->map_keys - 1) / d->map_keys;
-    unsigned char *const base = create_rows(c, s, p, EXTRA_MAP, &d->map, d->batch, d->heads, rows, blocks);
-    s->args.map = base;
+    const int64_t rows = (tokens + d->block_mask_queries - 1) / d->block_mask_queries;
+    const int64_t blocks = (reference_columns(d) + d->block_mask_keys - 1) / d->block_mask_keys;
+    unsigned char *const base = create_rows(c, s, p, EXTRA_BLOCK_MASK, &d->block_mask, d->batch, d->heads, rows, blocks);
+    s->args.block_mask = base;
     for (int64_t row = 0; row < d->batch * d->heads * rows; row++) {
         const int64_t b = row / rows / d->heads, h = row / rows % d->heads, i = row % rows;
         for (int64_t n = 0; n < blocks; n++)
-            ((unsigned char *)reference_at(base, &d->map, b, h, i))[n] = keeps(p, EXTRA_MAP, p->map, b, h, i, n, 1) ? 7 : 0;
+            ((unsigned char *)reference_at(base, &d->block_mask, b, h, i))[n] =
+                keeps(p, EXTRA_BLOCK_MASK, p->block_mask, b, h, i, n, 1) ? 7 : 0;
     }
 }
 
@@ -538,7 +539,7 @@ static const void *create_numbers(check *c, subject *s, const problem *p, extra 
     return base;
 }
 
-/* Factors of K or V: only those of keys that exist. */
+/* Scales of K or V: only those of keys that exist. */
 static const float *create_scales(subject *s, const problem *p, extra e, grain of, rapt_scales *l, int64_t channels) {
     const rapt_desc *d = &s->desc;
     const bool by_token = of == GRAIN_TOKEN || of == GRAIN_TOKEN_OF_ALL_HEADS;
@@ -611,7 +612,7 @@ static int64_t create_starts(subject *s, const problem *p, extra e, int64_t most
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* How many pages of the table hold keys of entry b, which has so many; with a ring they may be any. */
+/* Does a page of entry b's table hold keys that exist? With a ring any may. */
 static bool page_used(const subject *s, int64_t b, int64_t page) {
     const rapt_desc *d = &s->desc;
     int64_t first, end;
@@ -877,7 +878,7 @@ subject subject_create(check *c, const problem *p) {
 
     const int64_t queries = p->desc.q_len; /* of the longest entry */
     if (d->mask.type) create_mask(c, &s, p, queries);
-    if (d->map.type) create_map(c, &s, p, queries);
+    if (d->block_mask.type) create_block_mask(c, &s, p, queries);
     if (d->bias.type) create_bias(c, &s, p, queries);
     if (d->slopes.type) s.args.slopes = create_numbers(c, &s, p, EXTRA_SLOPES, &d->slopes);
     if (d->sinks.type) s.args.sinks = create_numbers(c, &s, p, EXTRA_SINKS, &d->sinks);
@@ -909,7 +910,7 @@ subject subject_view(const subject *of, rapt_desc desc, int64_t b, int64_t h, in
     const int64_t kv_head = h / (d->heads / d->kv_heads);
     s.args.q = reference_at(a->q, &d->q, reference_query_batch(d, b), h, reference_query_token(d, b, i));
     s.args.mask = d->mask.type ? reference_at(a->mask, &d->mask, b, h, i) : NULL;
-    s.args.map = d->map.type ? reference_at(a->map, &d->map, b, h, i / d->map_queries) : NULL;
+    s.args.block_mask = d->block_mask.type ? reference_at(a->block_mask, &d->block_mask, b, h, i / d->block_mask_queries) : NULL;
     s.args.bias = d->bias.type ? reference_at(a->bias, &d->bias, b, h, i) : NULL;
     s.args.slopes = d->slopes.type ? reference_at(a->slopes, &d->slopes, b, h, 0) : NULL;
     s.args.sinks = d->sinks.type ? reference_at(a->sinks, &d->sinks, b, h, 0) : NULL;
@@ -925,7 +926,7 @@ subject subject_view(const subject *of, rapt_desc desc, int64_t b, int64_t h, in
     s.args.last_page = length == ALL_LENGTHS ? from_entry(a->last_page, b) : NULL;
     s.args.kv_lengths = from_entry(a->kv_lengths, b);
 
-    /* Where the factors and the keys of the first entry begin. */
+    /* Where the scales and the keys of the first entry begin. */
     const int64_t entry = d->page_size || d->k_starts ? 0 : b, token = d->k_starts ? d->k_starts[b] : 0;
     s.args.k = reference_at(a->k, &d->k, entry, kv_head, token);
     s.args.v = reference_at(a->v, &d->v, entry, kv_head, token);
@@ -1028,8 +1029,8 @@ void subject_text(const subject *s, char *text, size_t bytes) {
     else if (d->prefix) say(&l, " prefix %d", (int)d->prefix);
     if (d->local_chunk) say(&l, " local %d", (int)d->local_chunk);
     say_rows(&l, "mask", &d->mask);
-    say_rows(&l, "map", &d->map);
-    if (d->map.type) say(&l, " of %dx%d", (int)d->map_queries, (int)d->map_keys);
+    say_rows(&l, "block_mask", &d->block_mask);
+    if (d->block_mask.type) say(&l, " of %dx%d", (int)d->block_mask_queries, (int)d->block_mask_keys);
     if (d->softcap > 0) say(&l, " softcap %g", (double)d->softcap);
     say(&l, "%s", alibi[d->alibi]);
     say_rows(&l, "bias", &d->bias);

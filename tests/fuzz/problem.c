@@ -59,10 +59,10 @@ static void take_masks(problem *p, input *in) {
     d->local_chunk = maybe(in, 130);
     d->mask.type = (rapt_type[]){0, RAPT_BOOL, RAPT_BIT}[maybe(in, 3)];
     p->mask = (key_pattern)take(in, PATTERNS);
-    d->map.type = maybe(in, 2) ? RAPT_BOOL : 0;
-    d->map_queries = 1 + take(in, 20);
-    d->map_keys = 64 * (1 + take(in, 4));
-    p->map = (key_pattern)take(in, PATTERNS);
+    d->block_mask.type = maybe(in, 2) ? RAPT_BOOL : 0;
+    d->block_mask_queries = 1 + take(in, 20);
+    d->block_mask_keys = 64 * (1 + take(in, 4));
+    p->block_mask = (key_pattern)take(in, PATTERNS);
     p->lengths = maybe(in, 2) ? LENGTHS_DRAWN : LENGTHS_NONE;
     p->nan_masked = maybe(in, 2);
 }

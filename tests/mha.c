@@ -16,13 +16,13 @@ static const uint64_t golden_tables = UINT64_C(0x236d502e8cf6269d);
 /* A problem of the layer: what describes it, all its tensors, and the layer's own calls one after the other. */
 typedef struct layer {
     rapt_desc attention;
-    rapt_layer_desc desc;
+    rapt_mha_desc desc;
     rapt_args attention_args;
-    rapt_layer_args args;
+    rapt_mha_args args;
     rows x, y, z, out, residual, weight[4];
     float *bias[4], *scales[4], *table;
     rows k_cache, v_cache; /* [batch, kv_len] rows of all heads */
-    rows c, s;             /* a rotary table */
+    rows c, s;             /* a rope table */
     rows weights;          /* [entry, head and query] rows of keys */
     int32_t starts[4], lengths[4], q_starts[5], ring_starts[4];
     double *frequencies;
@@ -33,7 +33,7 @@ typedef struct layer {
 /* What is not left to chance. */
 typedef struct kind {
     rapt_type cache; /* 0: any, or none */
-    bool rotary_table, weights;
+    bool rope_table, weights;
 } kind;
 
 static void free_layer(layer *l) {
@@ -54,10 +54,10 @@ static rapt_layout head_layout(const rows *r, int64_t head_channels) {
 static void draw_rotary_table(layer *l) {
     enum { POSITIONS = 120 }; /* more than there are tokens and keys before them */
     rapt_type type = random_float_type();
-    int64_t pairs = l->desc.rotary.channels / 2, gap = one_in(2) ? 0 : 6;
+    int64_t pairs = l->desc.rope.channels / 2, gap = one_in(2) ? 0 : 6;
     l->c = random_rows(type, 1, POSITIONS, pairs, gap, 1.0f), l->s = random_rows(type, 1, POSITIONS, pairs, gap, 1.0f);
-    l->desc.rotary.offset = below(4), l->desc.rotary.interleaved = one_in(2), l->desc.rotary.frequencies = NULL;
-    l->args.rotary_table = (rapt_rotary_table){type, l->c.at, l->s.at, POSITIONS, gap ? l->c.layout.token_stride : 0};
+    l->desc.rope.offset = below(4), l->desc.rope.interleaved = one_in(2), l->desc.rope.frequencies = NULL;
+    l->args.rope_table = (rapt_rope_table){type, l->c.at, l->s.at, POSITIONS, gap ? l->c.layout.token_stride : 0};
 }
 
 /* Rows of as many columns as there may be keys; a ring moves no column. */
@@ -75,8 +75,8 @@ static void draw_weights(layer *l, int64_t keys) {
 static void random_layer(layer *l, const char *isa, const kind *k) {
     *l = (layer){0};
     rapt_desc *a = &l->attention;
-    rapt_layer_desc *d = &l->desc;
-    rapt_desc_init(a), rapt_layer_desc_init(d), rapt_args_init(&l->attention_args), rapt_layer_args_init(&l->args);
+    rapt_mha_desc *d = &l->desc;
+    rapt_desc_init(a), rapt_mha_desc_init(d), rapt_args_init(&l->attention_args), rapt_mha_args_init(&l->args);
     a->kv_heads = ONE_OF(1, 2, 3), a->heads = a->kv_heads * ONE_OF(1, 2), a->d_k = ONE_OF(2, 8, 16, 24),
     a->d_v = one_in(2) ? a->d_k : ONE_OF(1, 8, 20);
     if (is_grouped(k->cache)) a->d_k = 32, a->d_v = 64;
@@ -135,11 +135,11 @@ static void random_layer(layer *l, const char *isa, const kind *k) {
     a->causal = (rapt_causal)below(3);
     if (one_in(3)) a->window_left = below(10);
     const int64_t all_keys = keys;
-    if (one_in(3) || k->rotary_table) {
-        d->rotary.channels = a->d_k;
+    if (one_in(3) || k->rope_table) {
+        d->rope.channels = a->d_k;
         l->frequencies = malloc((size_t)a->d_k * sizeof *l->frequencies);
         if (!l->frequencies || rapt_rope_frequencies(10000.0, a->d_k, l->frequencies)) abort();
-        d->rotary.frequencies = l->frequencies;
+        d->rope.frequencies = l->frequencies;
     }
     d->attention = a;
     d->x_width = l->widths[0], d->y_width = l->widths[1] == l->widths[0] ? 0 : l->widths[1],
@@ -149,7 +149,7 @@ static void random_layer(layer *l, const char *isa, const kind *k) {
     if (values) d->z = l->z.layout;
     if (l->residual.memory) d->residual = l->residual.layout;
     d->position_table = positions;
-    rapt_layer_args *args = &l->args;
+    rapt_mha_args *args = &l->args;
     args->x = l->x.at, args->y = l->y.at, args->z = l->z.at, args->residual = l->residual.at, args->out = l->out.at;
     args->wq = l->weight[0].at, args->wk = l->weight[1].at, args->wv = l->weight[2].at, args->wo = l->weight[3].at;
     args->bq = l->bias[0], args->bk = l->bias[1], args->bv = l->bias[2], args->bo = l->bias[3];
@@ -162,7 +162,7 @@ static void random_layer(layer *l, const char *isa, const kind *k) {
         l->table = random_floats(60 * l->widths[0], 0.5f);
         args->position_table = l->table;
     }
-    if (k->rotary_table) draw_rotary_table(l);
+    if (k->rope_table) draw_rotary_table(l);
     if (k->weights) draw_weights(l, all_keys);
 }
 
@@ -184,7 +184,7 @@ static float *map_rows(const layer *l, int i, const rows *x, const char *isa) {
     args.x = x->at, args.y = y, args.weight = weight->at + first * weight->layout.token_stride;
     args.bias = l->bias[from] ? l->bias[from] + first : NULL, args.scales = l->scales[from] ? l->scales[from] + first : NULL;
     args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
-    if (rapt_linear_run(&plan, &args, 0, 1)) abort();
+    if (rapt_linear_run(&plan, &args)) abort();
     free(args.workspace);
     return y;
 }
@@ -220,31 +220,31 @@ static rapt_status by_hand(layer *l, rows *k_cache, rows *v_cache, rows *out, ro
     rapt_rope_args_init(&rope);
     rope.batch = a->batch, rope.heads = a->heads, rope.tokens = tokens, rope.d = a->d_k, rope.from = rope.to = q;
     rope.in = rope.out = rapt_layout_bshd(RAPT_F32, a->heads, tokens, a->d_k);
-    rope.rotary = l->desc.rotary, rope.starts = l->starts, rope.token_starts = a->q_starts;
-    rope.rotary_table = l->args.rotary_table;
-    rapt_status status = rapt_rope(&rope, 0, 1);
+    rope.rope = l->desc.rope, rope.starts = l->starts, rope.token_starts = a->q_starts;
+    rope.rope_table = l->args.rope_table;
+    rapt_status status = rapt_rope_run(&rope);
     rapt_desc d = *a;
     rapt_args args = l->attention_args;
     d.q = rapt_layout_bshd(RAPT_F32, a->heads, tokens, a->d_k);
     if (new_keys) k = map_rows(l, 1, key_input, isa), v = map_rows(l, 2, value_input, isa);
     if (l->cached && new_keys && status == RAPT_OK) {
-        rapt_append_desc append;
-        rapt_append_args append_args;
-        rapt_append_desc_init(&append), rapt_append_args_init(&append_args);
+        rapt_kv_append_desc append;
+        rapt_kv_append_args append_args;
+        rapt_kv_append_desc_init(&append), rapt_kv_append_args_init(&append_args);
         append.batch = a->batch, append.kv_heads = a->kv_heads, append.tokens = keys, append.kv_len = a->kv_len;
-        append.d_k = a->d_k, append.d_v = a->d_v, append.k = a->k, append.v = a->v, append.rotary = l->desc.rotary;
+        append.d_k = a->d_k, append.d_v = a->d_v, append.k = a->k, append.v = a->v, append.rope = l->desc.rope;
         append.new_k = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k);
         append.new_v = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v);
         append_args.new_k = k, append_args.new_v = v, append_args.k = k_cache->at, append_args.v = v_cache->at;
-        append_args.starts = l->starts, append_args.token_starts = key_starts, append_args.rotary_table = l->args.rotary_table;
+        append_args.starts = l->starts, append_args.token_starts = key_starts, append_args.rope_table = l->args.rope_table;
         append_args.ring_starts = args.ring_starts;
-        status = rapt_kv_append(&append, &append_args, 0, 1);
+        status = rapt_kv_append_run(&append, &append_args);
     }
     if (l->cached) args.k = k_cache->at, args.v = v_cache->at;
     else {
         rope.heads = a->kv_heads, rope.tokens = keys, rope.from = rope.to = k, rope.token_starts = key_starts;
         rope.in = rope.out = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k);
-        if (status == RAPT_OK) status = rapt_rope(&rope, 0, 1);
+        if (status == RAPT_OK) status = rapt_rope_run(&rope);
         args.k = k, args.v = v, d.kv_len = keys, d.k_starts = key_starts;
         d.k = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k), d.v = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v);
     }
@@ -272,25 +272,25 @@ static rapt_status by_hand(layer *l, rows *k_cache, rows *v_cache, rows *out, ro
 
 /* Runs a layer in one of the ways that there are. */
 static rapt_status run_layer(const layer *l, int way) {
-    rapt_layer_plan plan;
-    rapt_layer_plan_info info = {.size = sizeof info};
-    rapt_layer_args args = l->args;
+    rapt_mha_plan plan;
+    rapt_mha_plan_info info = {.size = sizeof info};
+    rapt_mha_args args = l->args;
     int64_t nth = way == 0 ? 1 : way == 1 ? 3 : 5;
     size_t bytes = 0;
-    rapt_status status = rapt_layer_plan_init(&plan, &l->desc);
-    if (status == RAPT_OK) status = rapt_layer_plan_query(&plan, &info);
-    if (status == RAPT_OK) status = rapt_layer_workspace_size(&plan, nth, &bytes);
+    rapt_status status = rapt_mha_plan_init(&plan, &l->desc);
+    if (status == RAPT_OK) status = rapt_mha_plan_query(&plan, &info);
+    if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, nth, &bytes);
     if (status != RAPT_OK) return status;
     args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
-    if (way == 0) status = rapt_layer_run(&plan, &args);
+    if (way == 0) status = rapt_mha_run(&plan, &args);
     else if (way == 1) {
         rapt_pool *pool = rapt_pool_create(3);
-        status = rapt_layer_run_parallel(&plan, &args, nth, rapt_pool_for, pool);
+        status = rapt_mha_run_parallel(&plan, &args, nth, rapt_pool_for, pool);
         rapt_pool_destroy(pool);
     } else
         for (int phase = 0; phase < info.phases; phase++)
             for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--)
-                status = rapt_layer_run_phase(&plan, &args, phase, ith, nth);
+                status = rapt_mha_run_phase(&plan, &args, phase, ith, nth);
     free(args.workspace);
     return status;
 }
@@ -305,9 +305,9 @@ static bool layer_agrees(const char *isa, const kind *k, uint64_t *h) {
     bool ok = status == RAPT_OK && ran == RAPT_OK && same_rows(&l.out, &want) && same_rows(&l.weights, &weights) &&
               same_rows(&k_cache, &l.k_cache) && same_rows(&v_cache, &l.v_cache);
     if (!ok)
-        printf("# %s: %s, by hand %s; way %d, self %d, cache %d, ragged %d, positions %d, rotary %d, packed %d, keys %d\n", isa,
+        printf("# %s: %s, by hand %s; way %d, self %d, cache %d, ragged %d, positions %d, rope %d, packed %d, keys %d\n", isa,
                rapt_status_string(ran), rapt_status_string(status), way, l.self, l.k_cache.layout.type,
-               l.attention.q_starts != NULL, l.desc.position_table, l.desc.rotary.channels != 0, l.desc.packed, (int)l.desc.keys);
+               l.attention.q_starts != NULL, l.desc.position_table, l.desc.rope.channels != 0, l.desc.packed, (int)l.desc.keys);
     *h = hash_bytes(*h, l.out.at, l.out.bytes);
     free(k_cache.memory), free(v_cache.memory), free(want.memory), free(weights.memory);
     free_layer(&l);
@@ -324,10 +324,10 @@ static void kinds_of_layers(const char *isa) {
     random_state = 9;
     for (int type = RAPT_F32; type <= RAPT_Q5_1; type++)
         for (int n = 0; n < EACH; n++) caches += !layer_agrees(isa, &(kind){.cache = (rapt_type)type}, &h);
-    for (int n = 0; n < SOME; n++) tables += !layer_agrees(isa, &(kind){.rotary_table = true}, &h);
+    for (int n = 0; n < SOME; n++) tables += !layer_agrees(isa, &(kind){.rope_table = true}, &h);
     for (int n = 0; n < SOME; n++) weights += !layer_agrees(isa, &(kind){.weights = true}, &h);
     tap_ok(caches == 0, "%s: with caches of each type, the bits of the calls: %d of %d wrong", isa, caches, EACH * RAPT_Q5_1);
-    tap_ok(tables == 0, "%s: with rotary tables, the bits of the calls: %d of %d wrong", isa, tables, SOME);
+    tap_ok(tables == 0, "%s: with rope tables, the bits of the calls: %d of %d wrong", isa, tables, SOME);
     tap_ok(weights == 0, "%s: weights are the bits of attention.scores: %d of %d wrong", isa, weights, SOME);
 }
 
@@ -336,9 +336,9 @@ enum { S = 37, WIDTH = 48, HEADS = 4, KV_HEADS = 2, D = 12 };
 
 typedef struct decoder {
     rapt_desc attention;
-    rapt_layer_desc desc;
+    rapt_mha_desc desc;
     rapt_args attention_args;
-    rapt_layer_args args;
+    rapt_mha_args args;
     rows x, out, wq, wk, wv, wo;
 } decoder;
 
@@ -346,8 +346,7 @@ static void new_decoder(decoder *l, const char *isa) {
     *l = (decoder){.x = random_rows(RAPT_F32, 1, S, WIDTH, 0, 1.0f), .out = new_rows(RAPT_F32, 1, S, WIDTH, 0)};
     l->wq = random_rows(RAPT_F32, 1, HEADS * D, WIDTH, 0, 0.2f), l->wk = random_rows(RAPT_F32, 1, KV_HEADS * D, WIDTH, 0, 0.2f);
     l->wv = random_rows(RAPT_F32, 1, KV_HEADS * D, WIDTH, 0, 0.2f), l->wo = random_rows(RAPT_F32, 1, WIDTH, HEADS * D, 0, 0.2f);
-    rapt_desc_init(&l->attention), rapt_layer_desc_init(&l->desc), rapt_args_init(&l->attention_args),
-        rapt_layer_args_init(&l->args);
+    rapt_desc_init(&l->attention), rapt_mha_desc_init(&l->desc), rapt_args_init(&l->attention_args), rapt_mha_args_init(&l->args);
     rapt_desc *a = &l->attention;
     a->batch = 1, a->heads = HEADS, a->kv_heads = KV_HEADS, a->d_k = a->d_v = D, a->q_len = S, a->isa = isa;
     a->causal = RAPT_CAUSAL_BOTTOM_RIGHT;
@@ -362,12 +361,12 @@ static void free_decoder(decoder *l) {
 }
 
 static rapt_status run_decoder(decoder *l) {
-    rapt_layer_plan plan;
+    rapt_mha_plan plan;
     size_t bytes = 0;
-    rapt_status status = rapt_layer_plan_init(&plan, &l->desc);
-    if (status == RAPT_OK) status = rapt_layer_workspace_size(&plan, 1, &bytes);
+    rapt_status status = rapt_mha_plan_init(&plan, &l->desc);
+    if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, 1, &bytes);
     l->args.workspace = new_workspace(bytes), l->args.workspace_bytes = bytes;
-    if (status == RAPT_OK) status = rapt_layer_run(&plan, &l->args);
+    if (status == RAPT_OK) status = rapt_mha_run(&plan, &l->args);
     free(l->args.workspace);
     return status;
 }
@@ -465,10 +464,10 @@ static void wide_weights(const char *isa) {
          out = new_rows(RAPT_F32, 1, ROWS, 8, 0);
     rows w = random_rows(RAPT_F32, 1, 24, 8, 0, 0.5f);
     rapt_desc a;
-    rapt_layer_desc d;
-    rapt_layer_args args;
-    rapt_layer_plan plan;
-    rapt_desc_init(&a), rapt_layer_desc_init(&d), rapt_layer_args_init(&args);
+    rapt_mha_desc d;
+    rapt_mha_args args;
+    rapt_mha_plan plan;
+    rapt_desc_init(&a), rapt_mha_desc_init(&d), rapt_mha_args_init(&args);
     a.batch = 1, a.heads = a.kv_heads = 1, a.d_k = a.d_v = 8, a.q_len = ROWS, a.isa = isa, a.threads = 4;
     d.attention = &a, d.x_width = 8, d.keys = KEYS, d.x = x.layout, d.y = y.layout, d.out = out.layout, d.wq = w.layout,
     d.packed = 1;
@@ -476,11 +475,11 @@ static void wide_weights(const char *isa) {
     float *p = new_floats(ROWS * KEYS);
     args.x = x.at, args.y = y.at, args.out = out.at, args.wq = w.at, args.weights = p;
     size_t bytes = 0;
-    rapt_status status = rapt_layer_plan_init(&plan, &d);
-    if (status == RAPT_OK) status = rapt_layer_workspace_size(&plan, 2, &bytes);
+    rapt_status status = rapt_mha_plan_init(&plan, &d);
+    if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, 2, &bytes);
     args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
     rapt_pool *pool = rapt_pool_create(2);
-    if (status == RAPT_OK) status = rapt_layer_run_parallel(&plan, &args, 2, rapt_pool_for, pool);
+    if (status == RAPT_OK) status = rapt_mha_run_parallel(&plan, &args, 2, rapt_pool_for, pool);
     double worst = 0.0;
     for (int t = 0; t < ROWS && status == RAPT_OK; t++) { /* out = weights * V */
         double got[8] = {0}, sum = 0.0;
@@ -528,19 +527,19 @@ static void close_gaps(const pages *p) {
 
 typedef struct gapped {
     rapt_desc attention;
-    rapt_layer_desc desc;
+    rapt_mha_desc desc;
     rapt_args attention_args;
-    rapt_layer_args args;
+    rapt_mha_args args;
     pages x, y, out, residual, weights;
 } gapped;
 
 static rapt_status run_gapped(gapped *g) {
-    rapt_layer_plan plan;
+    rapt_mha_plan plan;
     size_t bytes = 0;
-    rapt_status status = rapt_layer_plan_init(&plan, &g->desc);
-    if (status == RAPT_OK) status = rapt_layer_workspace_size(&plan, 1, &bytes);
+    rapt_status status = rapt_mha_plan_init(&plan, &g->desc);
+    if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, 1, &bytes);
     g->args.workspace = new_workspace(bytes), g->args.workspace_bytes = bytes;
-    if (status == RAPT_OK) status = rapt_layer_run(&plan, &g->args);
+    if (status == RAPT_OK) status = rapt_mha_run(&plan, &g->args);
     free(g->args.workspace);
     return status;
 }
@@ -582,10 +581,10 @@ static bool gaps_agree(const char *isa, bool positions, bool output, bool cached
     gapped g = {.x = new_pages(GAP_TOKENS), .y = new_pages(GAP_TOKENS), .out = new_pages(GAP_TOKENS)};
     g.residual = new_pages(GAP_TOKENS), g.weights = new_pages(HEADS * GAP_TOKENS);
     const int64_t page = g.x.stride;
-    rapt_desc_init(&g.attention), rapt_layer_desc_init(&g.desc), rapt_args_init(&g.attention_args), rapt_layer_args_init(&g.args);
+    rapt_desc_init(&g.attention), rapt_mha_desc_init(&g.desc), rapt_args_init(&g.attention_args), rapt_mha_args_init(&g.args);
     rapt_desc *a = &g.attention;
-    rapt_layer_desc *d = &g.desc;
-    rapt_layer_args *args = &g.args;
+    rapt_mha_desc *d = &g.desc;
+    rapt_mha_args *args = &g.args;
     const pages *const inputs[] = {&g.x, &g.y, &g.residual};
     for (int64_t n = 0; n < 3 * GAP_TOKENS * WIDTH; n++) {
         const float value = random_value();
@@ -605,7 +604,7 @@ static bool gaps_agree(const char *isa, bool positions, bool output, bool cached
     a->causal = RAPT_CAUSAL_BOTTOM_RIGHT, a->q_starts = gap_starts;
     d->attention = a, d->x_width = WIDTH, d->x = d->out = (rapt_layout){RAPT_F32, 0, 0, page}, d->packed = 1, d->wq = wq.layout;
     d->weights = (rapt_layout){RAPT_F32, 0, GAP_TOKENS * page, page};
-    d->rotary.channels = D, d->rotary.frequencies = frequencies, d->position_table = positions;
+    d->rope.channels = D, d->rope.frequencies = frequencies, d->position_table = positions;
     args->x = g.x.at, args->out = g.out.at, args->wq = wq.at, args->attention = &g.attention_args, args->starts = starts;
     args->weights = (float *)(void *)g.weights.at;
     if (positions) args->position_table = (float *)(void *)table.at, args->table_positions = table.tokens;
@@ -649,21 +648,21 @@ static void no_keys(const char *isa) {
     int wrong = 0;
     for (int n = 0; n < 4; n++) { /* weights anywhere or null; by one thread or for several */
         rapt_desc a;
-        rapt_layer_desc d;
-        rapt_layer_args args;
-        rapt_layer_plan plan;
+        rapt_mha_desc d;
+        rapt_mha_args args;
+        rapt_mha_plan plan;
         size_t bytes = 0;
-        rapt_desc_init(&a), rapt_layer_desc_init(&d), rapt_layer_args_init(&args);
+        rapt_desc_init(&a), rapt_mha_desc_init(&d), rapt_mha_args_init(&args);
         a.heads = a.kv_heads = 2, a.d_k = a.d_v = 4, a.q_len = ROWS, a.isa = isa, a.threads = n & 2 ? 4 : 1;
         d.attention = &a, d.x_width = 8, d.keys = 0, d.x = x.layout, d.y = rapt_layout_bshd(RAPT_F32, 1, 0, 8),
         d.out = out.layout;
         d.wq = d.wk = d.wv = d.wo = w.layout, d.weights = rapt_layout_bhsd(RAPT_F32, 2, ROWS, 0);
         args.x = x.at, args.out = out.at, args.wq = args.wk = args.wv = args.wo = w.at, args.bo = bias;
         args.weights = n & 1 ? &untouched : NULL;
-        rapt_status status = rapt_layer_plan_init(&plan, &d);
-        if (status == RAPT_OK) status = rapt_layer_workspace_size(&plan, 1, &bytes);
+        rapt_status status = rapt_mha_plan_init(&plan, &d);
+        if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, 1, &bytes);
         args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
-        if (status == RAPT_OK) status = rapt_layer_run(&plan, &args);
+        if (status == RAPT_OK) status = rapt_mha_run(&plan, &args);
         wrong += status != RAPT_OK || untouched != 7.0f;
         for (int t = 0; t < ROWS; t++) wrong += memcmp(row_at(&out, 0, t), bias, 8 * sizeof *bias) != 0;
         memset(out.at, 0, out.bytes);
@@ -735,7 +734,7 @@ static void refusals(void) {
                  {RAPT_ERR_FEATURE, "unmerged states"},
                  {RAPT_ERR_FEATURE, "Z without Y"},
                  {RAPT_ERR_FEATURE, "a residual without W_O"},
-                 {RAPT_ERR_FEATURE, "odd rotary channels"},
+                 {RAPT_ERR_FEATURE, "odd rope channels"},
                  {RAPT_ERR_TYPE, "weights of f16"},
                  {RAPT_ERR_STRUCT, "a struct that is too small"},
                  {RAPT_ERR_MASK, "a window of -2"},
@@ -764,13 +763,13 @@ static void refusals(void) {
                  {RAPT_ERR_UNUSED, "a residual that the plan has not"},
                  {RAPT_ERR_UNUSED, "a cache that the plan has not"},
                  {RAPT_ERR_UNUSED, "a table of positions that the plan has not"},
-                 {RAPT_ERR_UNUSED, "a rotary table where nothing is rotated"},
+                 {RAPT_ERR_UNUSED, "a rope table where nothing is rotated"},
                  {RAPT_ERR_UNUSED, "a mask that attention has not"}};
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         rapt_desc a;
-        rapt_layer_desc d;
-        rapt_layer_plan plan;
-        rapt_desc_init(&a), rapt_layer_desc_init(&d);
+        rapt_mha_desc d;
+        rapt_mha_plan plan;
+        rapt_desc_init(&a), rapt_mha_desc_init(&d);
         a.batch = 1, a.heads = 2, a.kv_heads = 2, a.q_len = 4, a.d_k = a.d_v = 4;
         d.attention = &a, d.x_width = 8, d.x = d.out = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d.packed = 1;
         d.wq = rapt_layout_bshd(RAPT_F32, 1, 24, 8), d.wo = rapt_layout_bshd(RAPT_F32, 1, 8, 8);
@@ -783,21 +782,21 @@ static void refusals(void) {
         if (i == 5) a.unmerged = 1;
         if (i == 6) d.z = d.x;
         if (i == 7) d.wo.type = (rapt_type)0, d.residual = d.out;
-        if (i == 8) d.rotary.channels = 3;
+        if (i == 8) d.rope.channels = 3;
         if (i == 9 || i == 26 || i == 27) d.weights = rapt_layout_bhsd(i == 9 ? RAPT_F16 : RAPT_F32, 2, 4, 4);
         if (i == 10) d.size = 16;
         if (i == 11) a.window_left = -2;
         if (i == 12) d.x.type = RAPT_INT8;
         if (i == 13) d.x.token_stride = -32;
-        rapt_status status = rapt_layer_plan_init(&plan, &d);
+        rapt_status status = rapt_mha_plan_init(&plan, &d);
         if (i < 14) {
             refused(status, cases[i].status, cases[i].what);
             continue;
         }
         if (status != RAPT_OK) abort();
         rapt_args attention;
-        rapt_layer_args args;
-        rapt_args_init(&attention), rapt_layer_args_init(&args);
+        rapt_mha_args args;
+        rapt_args_init(&attention), rapt_mha_args_init(&args);
         const int32_t length = 5;
         args.x = x, args.out = guard, args.wq = w, args.wo = w, args.attention = &attention;
         args.workspace = workspace, args.workspace_bytes = sizeof workspace;
@@ -823,9 +822,9 @@ static void refusals(void) {
         if (i == 33) args.residual = table;
         if (i == 34) args.k_cache = table;
         if (i == 35) args.position_table = table;
-        if (i == 36) args.rotary_table.type = RAPT_F32;
+        if (i == 36) args.rope_table.type = RAPT_F32;
         if (i == 37) attention.mask = table;
-        refused(rapt_layer_run(&plan, &args), cases[i].status, cases[i].what);
+        refused(rapt_mha_run(&plan, &args), cases[i].status, cases[i].what);
     }
 }
 

@@ -6,19 +6,19 @@
 #include "append.h"
 #include "attention.h"
 #include "linear_call.h"
-#include "rotary.h"
+#include "rotate.h"
 #include "rows.h"
 #include "select.h"
 #include "structs.h"
 
-static const rapt_layer_desc default_desc = {.rotary.amplitude = 1.0};
-static const rapt_layer_args default_args = {0};
+static const rapt_mha_desc default_desc = {.rope.amplitude = 1.0};
+static const rapt_mha_args default_args = {0};
 
-void rapt_layer_desc_init_sized(rapt_layer_desc *desc, size_t size) {
+void rapt_mha_desc_init_sized(rapt_mha_desc *desc, size_t size) {
     rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
 }
 
-void rapt_layer_args_init_sized(rapt_layer_args *args, size_t size) {
+void rapt_mha_args_init_sized(rapt_mha_args *args, size_t size) {
     rapt_init_struct(args, size, &default_args, sizeof default_args);
 }
 
@@ -35,8 +35,8 @@ typedef struct token_rows {
     size_t summed; /* where their sum with positions lies in the workspace */
 } token_rows;
 
-typedef struct full_layer {
-    uint64_t made; /* LAYER_MADE, or this is no plan */
+typedef struct full_mha {
+    uint64_t made; /* MHA_MADE, or this is no plan */
     uint64_t attention[PLAN_WORDS];
     full_linear project[PROJECTIONS], output;
     rapt_append append;     /* args and tokens are those of a call */
@@ -52,18 +52,18 @@ typedef struct full_layer {
     uint64_t out_bytes, residual_bytes;
     const int32_t *q_starts, *k_starts;
     size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace */
-} full_layer;
+} full_mha;
 
-#define LAYER_MADE UINT64_C(0x34302e72656c0000) /* changes with the layout of struct full_layer */
+#define MHA_MADE UINT64_C(0x34302e72656c0000) /* changes with the layout of struct full_mha */
 
-/* Clients of 0.1, and callers of the function that has no size, bring memory of so many words. */
+/* Clients of 0.1, and callers of the function that has no size, bring memory of this many words. */
 enum { LAYER_PLAN_WORDS = 1280 };
-_Static_assert(sizeof(full_layer) <= LAYER_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
+_Static_assert(sizeof(full_mha) <= LAYER_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 
-static const full_plan *attention_of(const full_layer *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
+static const full_plan *attention_of(const full_mha *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
 
 /* Is this input the one before it? */
-static bool same_input(const full_layer *p, int i) { return (i == KEYS && p->self) || (i == VALUES && p->values_as_keys); }
+static bool same_input(const full_mha *p, int i) { return (i == KEYS && p->self) || (i == VALUES && p->values_as_keys); }
 
 static const char *const input_names[PROJECTIONS] = {"x", "y", "z"};
 static const char *const width_names[PROJECTIONS] = {"x_width", "y_width", "z_width"};
@@ -85,7 +85,7 @@ static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
     return bytes >= 0 && !__builtin_add_overflow(*used, (size_t)bytes / 64 * 64, used);
 }
 
-static rapt_status check_features(rapt_report *r, const rapt_layer_desc *d, const rapt_desc *a, const full_layer *p) {
+static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
     if (a->k.type && !a->v.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.v.type = 0: K has a cache, V has none");
     if (a->v.type && !a->k.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.k.type = 0: V has a cache, K has none");
     if (a->unmerged) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.unmerged", a->unmerged, "must be 0 in a layer");
@@ -123,7 +123,7 @@ static rapt_status check_shape(rapt_report *r, const rapt_desc *a) {
 }
 
 /* Which inputs there are, and of what shape. */
-static rapt_status plan_inputs(rapt_report *r, full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
+static rapt_status plan_inputs(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     int64_t widths[] = {d->x_width, d->y_width ? d->y_width : d->x_width, 0};
     widths[VALUES] = d->z_width ? d->z_width : widths[KEYS];
     int64_t keys = p->self ? a->q_len : d->keys;
@@ -161,7 +161,7 @@ static rapt_status plan_inputs(rapt_report *r, full_layer *p, const rapt_layer_d
     return RAPT_OK;
 }
 
-static rapt_status plan_projections(rapt_report *r, full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
+static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     const int64_t outs[] = {a->heads * a->d_k, a->kv_heads * a->d_k, a->kv_heads * a->d_v};
     int64_t rows = 0;
     rapt_status status = RAPT_OK;
@@ -195,8 +195,8 @@ static rapt_status plan_projections(rapt_report *r, full_layer *p, const rapt_la
 }
 
 /* Where the new keys and values go, and how they and the queries are rotated. */
-static rapt_status plan_places(rapt_report *r, full_layer *p, const rapt_layer_desc *d, const rapt_desc *a) {
-    rapt_status status = rapt_check_rotary(r, &d->rotary, a->d_k);
+static rapt_status plan_places(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
+    rapt_status status = rapt_check_rope(r, &d->rope, a->d_k);
     const int64_t keys = p->projections > 1 ? p->x[KEYS].tokens : 0;
     for (int i = 0; i < 2; i++) {
         const int64_t heads = i == QUERIES ? a->heads : a->kv_heads, tokens = i == QUERIES ? a->q_len : keys;
@@ -207,19 +207,19 @@ static rapt_status plan_places(rapt_report *r, full_layer *p, const rapt_layer_d
                                       .d = a->d_k,
                                       .in = layout,
                                       .out = layout,
-                                      .rotary = d->rotary,
+                                      .rope = d->rope,
                                       .token_starts = i == QUERIES || p->self ? p->q_starts : p->k_starts};
     }
     if (status != RAPT_OK || !p->cached || p->projections == 1) return status;
-    p->append.desc = rapt_append_desc_of(a, keys, rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k),
-                                         rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v), &d->rotary);
+    p->append.desc = rapt_kv_append_desc_of(a, keys, rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k),
+                                            rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v), &d->rope);
     r->owner = "attention.";
     status = rapt_check_append_desc(r, &p->append);
     r->owner = "";
     return status;
 }
 
-static rapt_status plan_attention(rapt_report *r, full_layer *p, const rapt_layer_desc *d, rapt_desc *a) {
+static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_desc *d, rapt_desc *a) {
     a->q = rapt_layout_bshd(RAPT_F32, a->heads, a->q_len, a->d_k);
     a->q_starts = p->q_starts, a->k_starts = p->k_starts;
     if (!p->cached) {
@@ -248,7 +248,7 @@ static rapt_status plan_attention(rapt_report *r, full_layer *p, const rapt_laye
     return status;
 }
 
-static rapt_status plan_output(rapt_report *r, full_layer *p, const rapt_layer_desc *d) {
+static rapt_status plan_output(rapt_report *r, full_mha *p, const rapt_mha_desc *d) {
     const token_rows *x = &p->x[QUERIES];
     rapt_status status =
         rapt_measure_tokens(r, "out", &d->out, RAPT_FLOATS, x->batch, x->tokens, p->out_width, true, &p->out_bytes);
@@ -258,7 +258,7 @@ static rapt_status plan_output(rapt_report *r, full_layer *p, const rapt_layer_d
     return status;
 }
 
-static bool plan_workspace(full_layer *p, const rapt_desc *a) {
+static bool plan_workspace(full_mha *p, const rapt_desc *a) {
     size_t used = 0;
     bool fits = true;
     for (int i = 0; i < p->projections && p->positions; i++) {
@@ -272,26 +272,26 @@ static bool plan_workspace(full_layer *p, const rapt_desc *a) {
     return fits;
 }
 
-static rapt_status make_plan(rapt_report *r, full_layer *p, const rapt_layer_desc *desc) {
-    rapt_layer_desc d;
+static rapt_status make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *desc) {
+    rapt_mha_desc d;
     rapt_desc a;
     rapt_status status = rapt_read_struct(r, "desc", &d, &default_desc, sizeof d, sizeof d, desc);
     if (status == RAPT_OK) status = rapt_read_desc(r, "attention", &a, d.attention);
     if (status != RAPT_OK) return status;
-    *p = (full_layer){.made = LAYER_MADE,
-                      .self = !d.y.type,
-                      .values_as_keys = !d.z.type,
-                      .cached = a.k.type || a.v.type,
-                      .packed = d.packed != 0,
-                      .positions = d.position_table != 0,
-                      .has_output = d.wo.type != 0,
-                      .has_weights = d.weights.type != 0,
-                      .batch = a.batch,
-                      .q_len = a.q_len,
-                      .out = d.out,
-                      .residual = d.residual,
-                      .q_starts = a.q_starts,
-                      .k_starts = a.k_starts};
+    *p = (full_mha){.made = MHA_MADE,
+                    .self = !d.y.type,
+                    .values_as_keys = !d.z.type,
+                    .cached = a.k.type || a.v.type,
+                    .packed = d.packed != 0,
+                    .positions = d.position_table != 0,
+                    .has_output = d.wo.type != 0,
+                    .has_weights = d.weights.type != 0,
+                    .batch = a.batch,
+                    .q_len = a.q_len,
+                    .out = d.out,
+                    .residual = d.residual,
+                    .q_starts = a.q_starts,
+                    .k_starts = a.k_starts};
     status = check_features(r, &d, &a, p);
     if (status == RAPT_OK) status = check_shape(r, &a);
     const rapt_kernel *kernel;
@@ -318,42 +318,42 @@ static rapt_status make_plan(rapt_report *r, full_layer *p, const rapt_layer_des
     return status;
 }
 
-rapt_status rapt_layer_plan_init_sized(rapt_layer_plan *plan, size_t bytes, const rapt_layer_desc *desc) {
-    rapt_report r = rapt_report_of("rapt_layer_plan_init");
-    full_layer p;
+rapt_status rapt_mha_plan_init_sized(rapt_mha_plan *plan, size_t bytes, const rapt_mha_desc *desc) {
+    rapt_report r = rapt_report_of("rapt_mha_plan_init");
+    full_mha p;
     rapt_status status = rapt_check_plan_memory(&r, plan, bytes, sizeof p);
     if (status == RAPT_OK) status = make_plan(&r, &p, desc);
     if (status == RAPT_OK)
-        status = rapt_check_kept(&r, plan, sizeof p, &p.rope[QUERIES].rotary, "attention.", p.batch, p.q_starts, p.k_starts);
+        status = rapt_check_kept(&r, plan, sizeof p, &p.rope[QUERIES].rope, "attention.", p.batch, p.q_starts, p.k_starts);
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
     rapt_trace_plan(&r, attention_of(&p));
     return RAPT_OK;
 }
 
-rapt_status(rapt_layer_plan_init)(rapt_layer_plan *plan, const rapt_layer_desc *desc) {
-    return rapt_layer_plan_init_sized(plan, LAYER_PLAN_WORDS * sizeof(uint64_t), desc);
+rapt_status(rapt_mha_plan_init)(rapt_mha_plan *plan, const rapt_mha_desc *desc) {
+    return rapt_mha_plan_init_sized(plan, LAYER_PLAN_WORDS * sizeof(uint64_t), desc);
 }
 
-rapt_status rapt_layer_explain(const rapt_layer_desc *desc, char *text, size_t bytes) {
-    rapt_report r = rapt_explanation_of("rapt_layer_plan_init", text, bytes);
-    full_layer p;
+rapt_status rapt_mha_explain(const rapt_mha_desc *desc, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_mha_plan_init", text, bytes);
+    full_mha p;
     return make_plan(&r, &p, desc);
 }
 
-static const full_layer *read_plan(rapt_report *r, const rapt_layer_plan *opaque, rapt_status *status) {
-    *status = rapt_check_plan(r, opaque, LAYER_MADE, "rapt_layer_plan_init");
-    return (const full_layer *)(const void *)opaque;
+static const full_mha *read_plan(rapt_report *r, const rapt_mha_plan *opaque, rapt_status *status) {
+    *status = rapt_check_plan(r, opaque, MHA_MADE, "rapt_mha_plan_init");
+    return (const full_mha *)(const void *)opaque;
 }
 
 /* ---- Phases -------------------------------------------------------------------------------------------------------------- */
 
-static bool places(const full_layer *p) { return p->rope[QUERIES].rotary.channels || (p->cached && p->projections > 1); }
+static bool places(const full_mha *p) { return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1); }
 
-static int phase_count(const full_layer *p) { return p->positions + 1 + places(p) + attention_of(p)->phases + p->has_output; }
+static int phase_count(const full_mha *p) { return p->positions + 1 + places(p) + attention_of(p)->phases + p->has_output; }
 
 /* What a phase is; part: of a step that has several. */
-static step step_of(const full_layer *p, int phase, int *part) {
+static step step_of(const full_mha *p, int phase, int *part) {
     *part = 0;
     if (p->positions && phase-- == 0) return ADD_POSITIONS;
     if (phase-- == 0) return PROJECT;
@@ -362,19 +362,19 @@ static step step_of(const full_layer *p, int phase, int *part) {
     return phase < attention_of(p)->phases ? ATTEND : OUTPUT;
 }
 
-rapt_status rapt_layer_plan_query(const rapt_layer_plan *opaque, rapt_layer_plan_info *info) {
-    rapt_report r = rapt_report_of("rapt_layer_plan_query");
+rapt_status rapt_mha_plan_query(const rapt_mha_plan *opaque, rapt_mha_plan_info *info) {
+    rapt_report r = rapt_report_of("rapt_mha_plan_query");
     rapt_status status;
-    const full_layer *p = read_plan(&r, opaque, &status);
+    const full_mha *p = read_plan(&r, opaque, &status);
     if (status != RAPT_OK) return status;
     const rapt_kernel *kernel = attention_of(p)->kernel;
-    const rapt_layer_plan_info known = {
+    const rapt_mha_plan_info known = {
         .isa = kernel->name, .rounding = kernel->fused ? "fused" : "unfused", .phases = phase_count(p)};
     return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
 }
 
 /* Scratch of nth threads, of whichever phase needs most, behind what lies between phases. */
-static rapt_status workspace_of(rapt_report *r, const full_layer *p, int64_t nth, size_t *bytes) {
+static rapt_status workspace_of(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
     size_t most, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
     rapt_status status = rapt_plan_workspace(r, attention_of(p), nth, &most);
     if (status != RAPT_OK) return status;
@@ -386,11 +386,11 @@ static rapt_status workspace_of(rapt_report *r, const full_layer *p, int64_t nth
     return RAPT_OK;
 }
 
-rapt_status rapt_layer_workspace_size(const rapt_layer_plan *opaque, int64_t nth, size_t *bytes) {
-    rapt_report r = rapt_report_of("rapt_layer_workspace_size");
+rapt_status rapt_mha_workspace_size(const rapt_mha_plan *opaque, int64_t nth, size_t *bytes) {
+    rapt_report r = rapt_report_of("rapt_mha_workspace_size");
     rapt_status status;
     size_t needed = 0;
-    const full_layer *p = read_plan(&r, opaque, &status);
+    const full_mha *p = read_plan(&r, opaque, &status);
     if (status == RAPT_OK && !bytes) status = rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
     if (status == RAPT_OK) status = workspace_of(&r, p, nth, &needed);
     if (status == RAPT_OK) *bytes = needed;
@@ -400,20 +400,20 @@ rapt_status rapt_layer_workspace_size(const rapt_layer_plan *opaque, int64_t nth
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
 /* A call in progress: the arguments of each part. */
-typedef struct layer_call {
-    const full_layer *p;
-    rapt_layer_args args;
+typedef struct mha_call {
+    const full_mha *p;
+    rapt_mha_args args;
     rapt_attention attention;
     rapt_linear_call project[PROJECTIONS], output;
     rapt_append append;
     rapt_rope_call rope[2];
-} layer_call;
+} mha_call;
 
 /* The arguments are laid out before they are checked, so addresses may be anything yet: they are computed as numbers. */
-static void *at(const layer_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
+static void *at(const mha_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
 
-static const void *input_of(const layer_call *c, int i) {
-    const full_layer *p = c->p;
+static const void *input_of(const mha_call *c, int i) {
+    const full_mha *p = c->p;
     return i == QUERIES || p->self ? c->args.x : i == KEYS || p->values_as_keys ? c->args.y : c->args.z;
 }
 
@@ -425,9 +425,9 @@ static size_t first_row(const token_rows *x, const rapt_layout *layout) {
     return x->first ? (size_t)(x->first * layout->token_stride) : 0;
 }
 
-static void lay_out_linear(layer_call *c, int64_t nth) {
-    const full_layer *p = c->p;
-    const rapt_layer_args *a = &c->args;
+static void lay_out_linear(mha_call *c, int64_t nth) {
+    const full_mha *p = c->p;
+    const rapt_mha_args *a = &c->args;
     const void *weights[] = {a->wq, a->wk, a->wv};
     const float *biases[] = {a->bq, a->bk, a->bv}, *scales[] = {a->wq_scales, a->wk_scales, a->wv_scales};
     size_t projecting = p->scratch;
@@ -460,9 +460,9 @@ static void lay_out_linear(layer_call *c, int64_t nth) {
                                         .workspace = at(c, p->scratch)};
 }
 
-static void lay_out_attention(layer_call *c) {
-    const full_layer *p = c->p;
-    const rapt_layer_args *a = &c->args;
+static void lay_out_attention(mha_call *c) {
+    const full_mha *p = c->p;
+    const rapt_mha_args *a = &c->args;
     rapt_args *to = &c->attention.args;
     c->attention.plan = attention_of(p);
     c->attention.appended = false;
@@ -474,31 +474,31 @@ static void lay_out_attention(layer_call *c) {
     to->workspace = at(c, p->scratch);
 
     c->append = p->append;
-    c->append.args = (rapt_append_args){.new_k = at(c, p->between[KEYS]),
-                                        .new_v = at(c, p->between[VALUES]),
-                                        .k = a->k_cache,
-                                        .v = a->v_cache,
-                                        .k_scales = a->k_scales,
-                                        .v_scales = a->v_scales,
-                                        .table = to->table,
-                                        .table_starts = to->table_starts,
-                                        .ring_starts = to->ring_starts,
-                                        .rotary_table = a->rotary_table};
+    c->append.args = (rapt_kv_append_args){.new_k = at(c, p->between[KEYS]),
+                                           .new_v = at(c, p->between[VALUES]),
+                                           .k = a->k_cache,
+                                           .v = a->v_cache,
+                                           .k_scales = a->k_scales,
+                                           .v_scales = a->v_scales,
+                                           .table = to->table,
+                                           .table_starts = to->table_starts,
+                                           .ring_starts = to->ring_starts,
+                                           .rope_table = a->rope_table};
     c->append.tokens = (rapt_tokens){
         .batch = p->batch, .tokens = p->append.desc.tokens, .starts = a->starts, .token_starts = p->self ? p->q_starts : NULL};
     for (int i = 0; i < 2; i++) {
         c->rope[i].args = p->rope[i];
         c->rope[i].args.from = c->rope[i].args.to = at(c, p->between[i]);
-        c->rope[i].args.rotary_table = a->rotary_table;
+        c->rope[i].args.rope_table = a->rope_table;
         c->rope[i].tokens = (rapt_tokens){
             .batch = p->batch, .tokens = p->rope[i].tokens, .starts = a->starts, .token_starts = p->rope[i].token_starts};
     }
 }
 
 /* Weights, their biases and scales: those of each projection, or packed. */
-static void add_weights(rapt_memory *m, const layer_call *c) {
-    const full_layer *p = c->p;
-    const rapt_layer_args *a = &c->args;
+static void add_weights(rapt_memory *m, const mha_call *c) {
+    const full_mha *p = c->p;
+    const rapt_mha_args *a = &c->args;
     const rapt_linear_weights w[PROJECTIONS] = {
         {a->wq, a->bq, a->wq_scales}, {a->wk, a->bk, a->wk_scales}, {a->wv, a->bv, a->wv_scales}};
     const int64_t all = p->projected[QUERIES] + p->projected[KEYS] + p->projected[VALUES];
@@ -523,9 +523,9 @@ static void add_weights(rapt_memory *m, const layer_call *c) {
 }
 
 /* X, Y, Z, the residual and the output, which may lie where one of them does. */
-static void add_rows(rapt_memory *m, const layer_call *c) {
-    const full_layer *p = c->p;
-    const rapt_layer_args *a = &c->args;
+static void add_rows(rapt_memory *m, const mha_call *c) {
+    const full_mha *p = c->p;
+    const rapt_mha_args *a = &c->args;
     int out = rapt_writes(m, "out", a->out, p->out_bytes);
     for (int i = 0; i < p->projections; i++) {
         const token_rows *x = &p->x[i];
@@ -544,9 +544,9 @@ static void add_rows(rapt_memory *m, const layer_call *c) {
 }
 
 /* The cache is written where there are new keys, else it is read. */
-static void add_cache(rapt_memory *m, const layer_call *c) {
-    const full_layer *p = c->p;
-    const rapt_layer_args *a = &c->args;
+static void add_cache(rapt_memory *m, const mha_call *c) {
+    const full_mha *p = c->p;
+    const rapt_mha_args *a = &c->args;
     const tensor_bytes *b = &attention_of(p)->bytes;
     const rapt_problem *problem = &attention_of(p)->problem;
     if (!p->cached) {
@@ -560,15 +560,15 @@ static void add_cache(rapt_memory *m, const layer_call *c) {
         rapt_reads(m, "k_cache", a->k_cache, b->k);
         rapt_reads(m, "v_cache", a->v_cache, b->v);
         if (problem->k_scales.present) rapt_reads(m, "k_scales", a->k_scales, b->k_scales);
-        else rapt_unused(m, "k_scales", a->k_scales, "the plan has no factors");
+        else rapt_unused(m, "k_scales", a->k_scales, "the plan has no scales");
         if (problem->v_scales.present) rapt_reads(m, "v_scales", a->v_scales, b->v_scales);
-        else rapt_unused(m, "v_scales", a->v_scales, "the plan has no factors");
+        else rapt_unused(m, "v_scales", a->v_scales, "the plan has no scales");
     }
 }
 
-static rapt_status check_memory(rapt_report *r, const layer_call *c, size_t given, size_t needed) {
-    const full_layer *p = c->p;
-    const rapt_layer_args *a = &c->args;
+static rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
+    const full_mha *p = c->p;
+    const rapt_mha_args *a = &c->args;
     rapt_memory m;
     rapt_memory_begin(&m, r);
     rapt_reads(&m, "plan", p, sizeof *p);
@@ -576,7 +576,7 @@ static rapt_status check_memory(rapt_report *r, const layer_call *c, size_t give
     add_weights(&m, c);
     add_cache(&m, c);
     rapt_reads_array(&m, "starts", a->starts, p->batch, sizeof(int32_t), true);
-    rapt_add_rotary(&m, &p->rope[QUERIES].rotary, &a->rotary_table);
+    rapt_add_rope(&m, &p->rope[QUERIES].rope, &a->rope_table);
     if (p->positions) {
         if (m.status == RAPT_OK && !rapt_within(a->table_positions, 0, RAPT_MAX_LENGTH))
             m.status = rapt_refuse_number(r, RAPT_ERR_SHAPE, "table_positions", a->table_positions, "must be 0 to 2147483647");
@@ -599,8 +599,8 @@ static rapt_status check_memory(rapt_report *r, const layer_call *c, size_t give
 }
 
 /* Positions of the tokens of X, Y and Z against the table's. */
-static rapt_status check_positions(rapt_report *r, const layer_call *c) {
-    const full_layer *p = c->p;
+static rapt_status check_positions(rapt_report *r, const mha_call *c) {
+    const full_mha *p = c->p;
     for (int i = 0; i < p->projections; i++) {
         const int32_t *starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
         for (int64_t b = 0; b < p->batch; b++) {
@@ -615,14 +615,13 @@ static rapt_status check_positions(rapt_report *r, const layer_call *c) {
     return RAPT_OK;
 }
 
-static rapt_status start_call(rapt_report *r, layer_call *c, const rapt_layer_plan *opaque, const rapt_layer_args *args,
-                              int64_t nth) {
+static rapt_status start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *opaque, const rapt_mha_args *args, int64_t nth) {
     rapt_status status;
     size_t bytes = 0;
-    const full_layer *p = c->p = read_plan(r, opaque, &status);
+    const full_mha *p = c->p = read_plan(r, opaque, &status);
     if (status == RAPT_OK)
-        status = rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args, RAPT_BEFORE(rapt_layer_args, rotary_table),
-                                  args);
+        status =
+            rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args, RAPT_BEFORE(rapt_mha_args, rope_table), args);
     c->attention.args = rapt_default_args;
     if (status == RAPT_OK && c->args.attention) status = rapt_read_args(r, "attention", &c->attention.args, c->args.attention);
     if (status == RAPT_OK) status = workspace_of(r, p, nth, &bytes);
@@ -639,7 +638,7 @@ static rapt_status start_call(rapt_report *r, layer_call *c, const rapt_layer_pl
     if (status == RAPT_OK && appends) status = rapt_check_room(r, &c->append);
     for (int i = 0; i < 2 && status == RAPT_OK; i++)
         if (i == QUERIES || p->projections > 1)
-            status = rapt_check_positions(r, &p->rope[i].rotary, &c->args.rotary_table, &c->rope[i].tokens);
+            status = rapt_check_positions(r, &p->rope[i].rope, &c->args.rope_table, &c->rope[i].tokens);
     r->owner = "attention.";
     if (status == RAPT_OK && appends) status = rapt_check_places(r, &c->append);
     if (status == RAPT_OK) status = rapt_check_entries(r, &c->attention);
@@ -647,16 +646,15 @@ static rapt_status start_call(rapt_report *r, layer_call *c, const rapt_layer_pl
     return status;
 }
 
-rapt_status rapt_layer_args_explain(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t nth, char *text,
-                                    size_t bytes) {
-    rapt_report r = rapt_explanation_of("rapt_layer_run", text, bytes);
-    layer_call c;
+rapt_status rapt_mha_args_explain(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of("rapt_mha_run", text, bytes);
+    mha_call c;
     return start_call(&r, &c, plan, args, nth);
 }
 
 /* X + positions, in f32. */
-static void add_positions(const layer_call *c, int i, int64_t ith, int64_t nth) {
-    const full_layer *p = c->p;
+static void add_positions(const mha_call *c, int i, int64_t ith, int64_t nth) {
+    const full_mha *p = c->p;
     const token_rows *x = &p->x[i];
     const int32_t *starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
     int64_t first, count, entry = 0;
@@ -676,8 +674,8 @@ static void add_positions(const layer_call *c, int i, int64_t ith, int64_t nth) 
 }
 
 static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
-    const layer_call *c = call;
-    const full_layer *p = c->p;
+    const mha_call *c = call;
+    const full_mha *p = c->p;
     int part;
     switch (step_of(p, phase, &part)) {
     case ADD_POSITIONS:
@@ -688,7 +686,7 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
         for (int i = 0; i < p->projections; i++) rapt_linear_share(&c->project[i], ith, nth);
         break;
     case PLACE:
-        if (p->rope[QUERIES].rotary.channels) rapt_rope_share(&c->rope[QUERIES], ith, nth);
+        if (p->rope[QUERIES].rope.channels) rapt_rope_share(&c->rope[QUERIES], ith, nth);
         if (p->projections == 1) break;
         if (p->cached) rapt_append_share(&c->append, ith, nth);
         else rapt_rope_share(&c->rope[KEYS], ith, nth);
@@ -702,42 +700,42 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     }
 }
 
-static rapt_status start_work(rapt_report *r, layer_call *c, const rapt_layer_plan *plan, const rapt_layer_args *args,
-                              int64_t nth, rapt_work *w) {
+static rapt_status start_work(rapt_report *r, mha_call *c, const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth,
+                              rapt_work *w) {
     rapt_status status = start_call(r, c, plan, args, nth);
     if (status == RAPT_OK) *w = (rapt_work){c, phase_count(c->p), share};
     return status;
 }
 
-rapt_status rapt_layer_run(const rapt_layer_plan *plan, const rapt_layer_args *args) {
-    rapt_report r = rapt_report_of("rapt_layer_run");
-    layer_call c;
+rapt_status rapt_mha_run(const rapt_mha_plan *plan, const rapt_mha_args *args) {
+    rapt_report r = rapt_report_of("rapt_mha_run");
+    mha_call c;
     rapt_work w;
     rapt_status status = start_work(&r, &c, plan, args, 1, &w);
     return status == RAPT_OK ? rapt_work_alone(&w) : status;
 }
 
-rapt_status rapt_layer_run_parallel(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t nth,
-                                    rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of("rapt_layer_run_parallel");
-    layer_call c;
+rapt_status rapt_mha_run_parallel(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth,
+                                  rapt_parallel_for parallel_for, void *pool) {
+    rapt_report r = rapt_report_of("rapt_mha_run_parallel");
+    mha_call c;
     rapt_work w;
     rapt_status status = start_work(&r, &c, plan, args, nth, &w);
     return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
 }
 
-rapt_status rapt_layer_run_share(const rapt_layer_plan *plan, const rapt_layer_args *args, int64_t ith, int64_t nth,
-                                 rapt_barrier barrier, void *barrier_arg) {
-    rapt_report r = rapt_report_of("rapt_layer_run_share");
-    layer_call c;
+rapt_status rapt_mha_run_share(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t ith, int64_t nth,
+                               rapt_barrier barrier, void *barrier_arg) {
+    rapt_report r = rapt_report_of("rapt_mha_run_share");
+    mha_call c;
     rapt_work w;
     rapt_status status = start_work(&r, &c, plan, args, nth, &w);
     return status == RAPT_OK ? rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg) : status;
 }
 
-rapt_status rapt_layer_run_phase(const rapt_layer_plan *plan, const rapt_layer_args *args, int phase, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_layer_run_phase");
-    layer_call c;
+rapt_status rapt_mha_run_phase(const rapt_mha_plan *plan, const rapt_mha_args *args, int phase, int64_t ith, int64_t nth) {
+    rapt_report r = rapt_report_of("rapt_mha_run_phase");
+    mha_call c;
     rapt_work w;
     rapt_status status = start_work(&r, &c, plan, args, nth, &w);
     return status == RAPT_OK ? rapt_work_phase(&r, &w, phase, ith, nth) : status;
