@@ -156,34 +156,21 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
             if (c->parts[i].layout.type) copy_range(&c->desc, &c->parts[i], &c->args.ranges[n], ith, nth);
 }
 
-static rapt_status start_work(rapt_report *r, copy_call *c, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args,
-                              rapt_work *w) {
-    rapt_status status = read_copy(r, c, desc, args);
-    *w = (rapt_work){c, 1, share};
-    return status;
+static rapt_status run(const char *name, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, rapt_way way) {
+    rapt_report r = rapt_report_of(name);
+    copy_call c;
+    rapt_status status = read_copy(&r, &c, desc, args);
+    const rapt_work w = {&c, 1, share};
+    return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_kv_copy_run(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
-    rapt_report r = rapt_report_of("rapt_kv_copy_run");
-    copy_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, desc, args, &w);
-    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+    return run("rapt_kv_copy_run", desc, args, rapt_alone());
 }
-
 rapt_status rapt_kv_copy_run_parallel(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t nth,
                                       rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of("rapt_kv_copy_run_parallel");
-    copy_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, desc, args, &w);
-    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+    return run("rapt_kv_copy_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
 }
-
 rapt_status rapt_kv_copy_run_share(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_kv_copy_run_share");
-    copy_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, desc, args, &w);
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+    return run("rapt_kv_copy_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
 }

@@ -213,34 +213,21 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     rapt_linear_share(call, ith, nth);
 }
 
-static rapt_status start_work(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *plan, const rapt_linear_args *args,
-                              int64_t nth, rapt_work *w) {
-    rapt_status status = start_call(r, c, plan, args, nth);
-    *w = (rapt_work){c, 1, share};
-    return status;
+static rapt_status run(const char *name, const rapt_linear_plan *plan, const rapt_linear_args *args, rapt_way way) {
+    rapt_report r = rapt_report_of(name);
+    rapt_linear_call c;
+    rapt_status status = start_call(&r, &c, plan, args, way.nth);
+    const rapt_work w = {&c, 1, share};
+    return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args) {
-    rapt_report r = rapt_report_of("rapt_linear_run");
-    rapt_linear_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, 1, &w);
-    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+    return run("rapt_linear_run", plan, args, rapt_alone());
 }
-
 rapt_status rapt_linear_run_parallel(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth,
                                      rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of("rapt_linear_run_parallel");
-    rapt_linear_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
-    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+    return run("rapt_linear_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
-
 rapt_status rapt_linear_run_share(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_linear_run_share");
-    rapt_linear_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+    return run("rapt_linear_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
 }

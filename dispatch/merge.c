@@ -111,37 +111,25 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
                 if (row % nth == ith) merge_row(c, entry, token, head);
 }
 
-static rapt_status start_work(rapt_report *r, merge_call *c, const rapt_plan *plan, const rapt_args *args,
-                              const rapt_states *sources, int64_t n, rapt_work *w) {
-    rapt_status status = read_merge(r, c, plan, args, sources, n);
-    *w = (rapt_work){c, 1, share};
-    return status;
+static rapt_status run(const char *name, const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
+                       rapt_way way) {
+    rapt_report r = rapt_report_of(name);
+    merge_call c;
+    rapt_status status = read_merge(&r, &c, plan, args, sources, n);
+    const rapt_work w = {&c, 1, share};
+    return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_merge_states_run(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n) {
-    rapt_report r = rapt_report_of("rapt_merge_states_run");
-    merge_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, sources, n, &w);
-    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+    return run("rapt_merge_states_run", plan, args, sources, n, rapt_alone());
 }
-
 rapt_status rapt_merge_states_run_parallel(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
                                            int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of("rapt_merge_states_run_parallel");
-    merge_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, sources, n, &w);
-    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+    return run("rapt_merge_states_run_parallel", plan, args, sources, n, rapt_parallel(nth, parallel_for, pool));
 }
-
 rapt_status rapt_merge_states_run_share(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
                                         int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_merge_states_run_share");
-    merge_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, sources, n, &w);
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+    return run("rapt_merge_states_run_share", plan, args, sources, n, rapt_share(ith, nth, NULL, NULL));
 }
 
 /* ---- Results ------------------------------------------------------------------------------------------------------------- */

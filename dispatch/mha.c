@@ -700,43 +700,26 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     }
 }
 
-static rapt_status start_work(rapt_report *r, mha_call *c, const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth,
-                              rapt_work *w) {
-    rapt_status status = start_call(r, c, plan, args, nth);
-    if (status == RAPT_OK) *w = (rapt_work){c, phase_count(c->p), share};
-    return status;
+static rapt_status run(const char *name, const rapt_mha_plan *plan, const rapt_mha_args *args, rapt_way way) {
+    rapt_report r = rapt_report_of(name);
+    mha_call c;
+    rapt_status status = start_call(&r, &c, plan, args, way.nth);
+    if (status != RAPT_OK) return status;
+    const rapt_work w = {&c, phase_count(c.p), share};
+    return rapt_work_run(&r, &w, &way);
 }
 
 rapt_status rapt_mha_run(const rapt_mha_plan *plan, const rapt_mha_args *args) {
-    rapt_report r = rapt_report_of("rapt_mha_run");
-    mha_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, 1, &w);
-    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+    return run("rapt_mha_run", plan, args, rapt_alone());
 }
-
 rapt_status rapt_mha_run_parallel(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth,
                                   rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of("rapt_mha_run_parallel");
-    mha_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
-    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+    return run("rapt_mha_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
-
 rapt_status rapt_mha_run_share(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t ith, int64_t nth,
                                rapt_barrier barrier, void *barrier_arg) {
-    rapt_report r = rapt_report_of("rapt_mha_run_share");
-    mha_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
-    return status == RAPT_OK ? rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg) : status;
+    return run("rapt_mha_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
 }
-
 rapt_status rapt_mha_run_phase(const rapt_mha_plan *plan, const rapt_mha_args *args, int phase, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_mha_run_phase");
-    mha_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, phase, ith, nth) : status;
+    return run("rapt_mha_run_phase", plan, args, rapt_phase(phase, ith, nth));
 }

@@ -102,68 +102,38 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     }
 }
 
-static rapt_status start_work(rapt_report *r, norm_call *c, bool rms, const rapt_norm_args *args, rapt_work *w) {
-    rapt_status status = start_norm(r, c, rms, args);
-    *w = (rapt_work){c, 1, share};
-    return status;
-}
-
-rapt_status rapt_layer_norm_run(const rapt_norm_args *args) {
-    rapt_report r = rapt_report_of("rapt_layer_norm_run");
+static rapt_status run(const char *name, bool rms, const rapt_norm_args *args, rapt_way way) {
+    rapt_report r = rapt_report_of(name);
     norm_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, false, args, &w);
-    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+    rapt_status status = start_norm(&r, &c, rms, args);
+    const rapt_work w = {&c, 1, share};
+    return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
+static rapt_status explain(const char *name, bool rms, const rapt_norm_args *args, char *text, size_t bytes) {
+    rapt_report r = rapt_explanation_of(name, text, bytes);
+    norm_call c;
+    return start_norm(&r, &c, rms, args);
+}
+
+rapt_status rapt_layer_norm_run(const rapt_norm_args *args) { return run("rapt_layer_norm_run", false, args, rapt_alone()); }
 rapt_status rapt_layer_norm_run_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of("rapt_layer_norm_run_parallel");
-    norm_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, false, args, &w);
-    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+    return run("rapt_layer_norm_run_parallel", false, args, rapt_parallel(nth, parallel_for, pool));
 }
-
 rapt_status rapt_layer_norm_run_share(const rapt_norm_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_layer_norm_run_share");
-    norm_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, false, args, &w);
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+    return run("rapt_layer_norm_run_share", false, args, rapt_share(ith, nth, NULL, NULL));
 }
-
 rapt_status rapt_layer_norm_explain(const rapt_norm_args *args, char *text, size_t bytes) {
-    rapt_report r = rapt_explanation_of("rapt_layer_norm_run", text, bytes);
-    norm_call c;
-    return start_norm(&r, &c, false, args);
+    return explain("rapt_layer_norm_run", false, args, text, bytes);
 }
 
-rapt_status rapt_rms_norm_run(const rapt_norm_args *args) {
-    rapt_report r = rapt_report_of("rapt_rms_norm_run");
-    norm_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, true, args, &w);
-    return status == RAPT_OK ? rapt_work_alone(&w) : status;
-}
-
+rapt_status rapt_rms_norm_run(const rapt_norm_args *args) { return run("rapt_rms_norm_run", true, args, rapt_alone()); }
 rapt_status rapt_rms_norm_run_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of("rapt_rms_norm_run_parallel");
-    norm_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, true, args, &w);
-    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+    return run("rapt_rms_norm_run_parallel", true, args, rapt_parallel(nth, parallel_for, pool));
 }
-
 rapt_status rapt_rms_norm_run_share(const rapt_norm_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_rms_norm_run_share");
-    norm_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, true, args, &w);
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+    return run("rapt_rms_norm_run_share", true, args, rapt_share(ith, nth, NULL, NULL));
 }
-
 rapt_status rapt_rms_norm_explain(const rapt_norm_args *args, char *text, size_t bytes) {
-    rapt_report r = rapt_explanation_of("rapt_rms_norm_run", text, bytes);
-    norm_call c;
-    return start_norm(&r, &c, true, args);
+    return explain("rapt_rms_norm_run", true, args, text, bytes);
 }

@@ -74,32 +74,18 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     rapt_rope_share(call, ith, nth);
 }
 
-static rapt_status start_work(rapt_report *r, rapt_rope_call *c, const rapt_rope_args *args, rapt_work *w) {
-    rapt_status status = read_rope(r, c, args);
-    *w = (rapt_work){c, 1, share};
-    return status;
-}
-
-rapt_status rapt_rope_run(const rapt_rope_args *args) {
-    rapt_report r = rapt_report_of("rapt_rope_run");
+static rapt_status run(const char *name, const rapt_rope_args *args, rapt_way way) {
+    rapt_report r = rapt_report_of(name);
     rapt_rope_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, args, &w);
-    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+    rapt_status status = read_rope(&r, &c, args);
+    const rapt_work w = {&c, 1, share};
+    return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
+rapt_status rapt_rope_run(const rapt_rope_args *args) { return run("rapt_rope_run", args, rapt_alone()); }
 rapt_status rapt_rope_run_parallel(const rapt_rope_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    rapt_report r = rapt_report_of("rapt_rope_run_parallel");
-    rapt_rope_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, args, &w);
-    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+    return run("rapt_rope_run_parallel", args, rapt_parallel(nth, parallel_for, pool));
 }
-
 rapt_status rapt_rope_run_share(const rapt_rope_args *args, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_rope_run_share");
-    rapt_rope_call c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, args, &w);
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, 0, ith, nth) : status;
+    return run("rapt_rope_run_share", args, rapt_share(ith, nth, NULL, NULL));
 }

@@ -539,45 +539,26 @@ void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nt
 
 /* ---- The ways to run ----------------------------------------------------------------------------------------------------- */
 
-static rapt_status start_work(rapt_report *r, rapt_attention *c, const rapt_plan *plan, const rapt_args *args, int64_t nth,
-                              rapt_work *w) {
-    rapt_status status = start_call(r, c, plan, args, nth);
-    if (status == RAPT_OK) *w = (rapt_work){c, c->plan->phases, rapt_attend_share};
-    return status;
-}
-
-rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args) {
-    rapt_report r = rapt_report_of("rapt_run");
+static rapt_status run(const char *name, const rapt_plan *plan, const rapt_args *args, rapt_way way) {
+    rapt_report r = rapt_report_of(name);
     rapt_attention c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, 1, &w);
-    return status == RAPT_OK ? rapt_work_alone(&w) : status;
+    rapt_status status = start_call(&r, &c, plan, args, way.nth);
+    if (status != RAPT_OK) return status;
+    const rapt_work w = {&c, c.plan->phases, rapt_attend_share};
+    return rapt_work_run(&r, &w, &way);
 }
 
+rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args) { return run("rapt_run", plan, args, rapt_alone()); }
 rapt_status rapt_run_parallel(const rapt_plan *plan, const rapt_args *args, int64_t nth, rapt_parallel_for parallel_for,
                               void *pool) {
-    rapt_report r = rapt_report_of("rapt_run_parallel");
-    rapt_attention c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
-    return status == RAPT_OK ? rapt_work_parallel(&r, &w, nth, parallel_for, pool) : status;
+    return run("rapt_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
-
 rapt_status rapt_run_share(const rapt_plan *plan, const rapt_args *args, int64_t ith, int64_t nth, rapt_barrier barrier,
                            void *barrier_arg) {
-    rapt_report r = rapt_report_of("rapt_run_share");
-    rapt_attention c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
-    return status == RAPT_OK ? rapt_work_share(&r, &w, ith, nth, barrier, barrier_arg) : status;
+    return run("rapt_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
 }
-
 rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args, int phase, int64_t ith, int64_t nth) {
-    rapt_report r = rapt_report_of("rapt_run_phase");
-    rapt_attention c;
-    rapt_work w;
-    rapt_status status = start_work(&r, &c, plan, args, nth, &w);
-    return status == RAPT_OK ? rapt_work_phase(&r, &w, phase, ith, nth) : status;
+    return run("rapt_run_phase", plan, args, rapt_phase(phase, ith, nth));
 }
 
 rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot) {
