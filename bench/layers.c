@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers, the layer and normalisation:
+/* Linear layers, multi-head attention and normalisation:
  *
- *     LTOKENS-INxOUT, -silu, -swiglu     linear layers, with SiLU behind them, with a gate of as many weights again; TYPE is that
- * of the weights, X and Y are f32 MHA-WIDTH                          the layer, of 12 heads, in f32 LNTOKENS-WIDTH layer
- * normalisation; TYPE is that of X and Y RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added
- * before, with their sum as an output; TYPE is that of all of them
+ *     LTOKENS-INxOUT, -silu, -swiglu     linear layers, with SiLU behind them, with a gate of as many weights again; TYPE is
+ *                                        that of the weights, X and Y are f32
+ *     MHA-WIDTH                          multi-head attention with its projections, of 12 heads, in f32
+ *     LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y
+ *     RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added before, with their sum as an output;
+ *                                        TYPE is that of all of them
  *
  * as CASE/TYPE/ISA/tN. Few tokens have their weights from memory, over which they rotate, and the bandwidth as their limit;
  * normalisation the bandwidth of as many bytes as it reads and writes, others the ISA's peak. The counters are those of cases.c.
@@ -18,7 +20,7 @@
 #include "rapt_layer.h"
 #include "shim.h"
 
-typedef enum kind { MAP, GATED, LAYER, LAYER_NORM, RMS_NORM, SUM_AND_RMS_NORM } kind;
+typedef enum kind { LINEAR, GATED, MHA, LAYER_NORM, RMS_NORM, SUM_AND_RMS_NORM } kind;
 
 typedef struct layer_case {
     const char *name;
@@ -32,21 +34,21 @@ enum { HEADS = 12 };
 
 /* clang-format off */
 static const layer_case cases[] = {
-    {"L128-384x384",         128,  384,  384, MAP,              RAPT_ACTIVATION_NONE, false},
-    {"L128-768x768",         128,  768,  768, MAP,              RAPT_ACTIVATION_NONE, false},
-    {"L128-4096x4096",       128, 4096, 4096, MAP,              RAPT_ACTIVATION_NONE, false},
-    {"L512-384x1536",        512,  384, 1536, MAP,              RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072",        512,  768, 3072, MAP,              RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072-silu",   512,  768, 3072, MAP,              RAPT_SILU,            false},
+    {"L128-384x384",         128,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L128-768x768",         128,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L128-4096x4096",       128, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L512-384x1536",        512,  384, 1536, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072",        512,  768, 3072, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072-silu",   512,  768, 3072, LINEAR,           RAPT_SILU,            false},
     {"L512-768x3072-swiglu", 512,  768, 3072, GATED,            RAPT_SILU,            false},
-    {"L512-4096x4096",       512, 4096, 4096, MAP,              RAPT_ACTIVATION_NONE, false},
-    {"L1-384x384",             1,  384,  384, MAP,              RAPT_ACTIVATION_NONE, true},
-    {"L1-768x768",             1,  768,  768, MAP,              RAPT_ACTIVATION_NONE, true},
-    {"L1-4096x4096",           1, 4096, 4096, MAP,              RAPT_ACTIVATION_NONE, true},
+    {"L512-4096x4096",       512, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L1-384x384",             1,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, true},
+    {"L1-768x768",             1,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, true},
+    {"L1-4096x4096",           1, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true},
     {"L1-4096x4096-swiglu",    1, 4096, 4096, GATED,            RAPT_SILU,            true},
-    {"L4-4096x4096",           4, 4096, 4096, MAP,              RAPT_ACTIVATION_NONE, true},
-    {"MHA-768",              512,  768,  768, LAYER,            RAPT_ACTIVATION_NONE, false},
-    {"MHA-384",              128,  384,  384, LAYER,            RAPT_ACTIVATION_NONE, false},
+    {"L4-4096x4096",           4, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true},
+    {"MHA-768",              512,  768,  768, MHA,              RAPT_ACTIVATION_NONE, false},
+    {"MHA-384",              128,  384,  384, MHA,              RAPT_ACTIVATION_NONE, false},
     {"LN512-4096",           512, 4096, 4096, LAYER_NORM,       RAPT_ACTIVATION_NONE, false},
     {"RMS512-4096",          512, 4096, 4096, RMS_NORM,         RAPT_ACTIVATION_NONE, false},
     {"RMS512-4096-residual", 512, 4096, 4096, SUM_AND_RMS_NORM, RAPT_ACTIVATION_NONE, false},
@@ -70,9 +72,9 @@ typedef struct layer_job {
 
 typedef struct session {
     rapt_linear_plan linear;
-    rapt_mha_plan layer;
+    rapt_mha_plan mha;
     rapt_linear_args linear_args;
-    rapt_mha_args layer_args;
+    rapt_mha_args mha_args;
     rapt_norm_args norm_args;
     rapt_pool *pool;
     int64_t threads;
@@ -84,22 +86,22 @@ static bool norm(const layer_case *c) { return c->kind >= LAYER_NORM; }
 
 static rapt_layout rows(rapt_type type, int64_t tokens, int64_t channels) { return rapt_layout_bshd(type, 1, tokens, channels); }
 
-/* Rows of weights in all: of a layer those of the four projections. Normalisation has its residual and its sum in their place. */
+/* Rows of weights in all: of MHA those of the four projections. Normalisation has its residual and its sum in their place. */
 static int64_t weight_rows(const layer_case *c) {
-    return norm(c) ? 2 * c->tokens : c->kind == LAYER ? 4 * c->in : c->kind == GATED ? 2 * c->out : c->out;
+    return norm(c) ? 2 * c->tokens : c->kind == MHA ? 4 * c->in : c->kind == GATED ? 2 * c->out : c->out;
 }
 
-static rapt_status plan_layer(session *s, const layer_job *j, size_t *bytes) {
+static rapt_status plan_mha(session *s, const layer_job *j, size_t *bytes) {
     const layer_case *c = j->c;
     rapt_desc a;
     rapt_mha_desc d;
-    rapt_desc_init(&a), rapt_mha_desc_init(&d), rapt_mha_args_init(&s->layer_args);
+    rapt_desc_init(&a), rapt_mha_desc_init(&d), rapt_mha_args_init(&s->mha_args);
     a.heads = a.kv_heads = HEADS, a.q_len = c->tokens, a.d_k = a.d_v = c->in / HEADS;
     a.threads = j->threads, a.isa = j->isa;
     d.attention = &a, d.x_width = c->in, d.packed = 1, d.x = d.out = rows(RAPT_F32, c->tokens, c->in);
     d.wq = rows(RAPT_F32, 3 * c->in, c->in), d.wo = rows(RAPT_F32, c->in, c->in);
-    rapt_status status = rapt_mha_plan_init(&s->layer, &d);
-    return status ? status : rapt_mha_workspace_size(&s->layer, j->threads, bytes);
+    rapt_status status = rapt_mha_plan_init(&s->mha, &d);
+    return status ? status : rapt_mha_workspace_size(&s->mha, j->threads, bytes);
 }
 
 static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
@@ -130,15 +132,15 @@ static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
     rapt_status status = RAPT_OK;
     size_t bytes = 0;
     if (norm(j->c)) describe_norm(s, j);
-    else status = j->c->kind == LAYER ? plan_layer(s, j, &bytes) : plan_linear(s, j, &bytes);
+    else status = j->c->kind == MHA ? plan_mha(s, j, &bytes) : plan_linear(s, j, &bytes);
     if (status != RAPT_OK) return rapt_status_string(status);
     if (bytes && !(s->workspace = bench_alloc(bytes))) return "out of memory";
-    s->linear_args.workspace = s->layer_args.workspace = s->workspace;
-    s->linear_args.workspace_bytes = s->layer_args.workspace_bytes = bytes;
-    s->linear_args.x = s->layer_args.x = s->x, s->linear_args.y = s->layer_args.out = s->y;
+    s->linear_args.workspace = s->mha_args.workspace = s->workspace;
+    s->linear_args.workspace_bytes = s->mha_args.workspace_bytes = bytes;
+    s->linear_args.x = s->mha_args.x = s->x, s->linear_args.y = s->mha_args.out = s->y;
     s->linear_args.scales = types[j->type].type == RAPT_INT8 ? s->scales : NULL;
     s->linear_args.gate_scales = j->c->kind == GATED ? s->linear_args.scales : NULL;
-    s->layer_args.wq = s->weights, s->layer_args.wo = (char *)s->weights + weight_bytes / 4 * 3;
+    s->mha_args.wq = s->weights, s->mha_args.wo = (char *)s->weights + weight_bytes / 4 * 3;
     return NULL;
 }
 
@@ -149,7 +151,7 @@ static rapt_status run(session *s, const layer_case *c, const char *weights, siz
         return (rms ? rapt_rms_norm_run_parallel : rapt_layer_norm_run_parallel)(&s->norm_args, s->threads, rapt_pool_for,
                                                                                  s->pool);
     }
-    if (c->kind == LAYER) return rapt_mha_run_parallel(&s->layer, &s->layer_args, s->threads, rapt_pool_for, s->pool);
+    if (c->kind == MHA) return rapt_mha_run_parallel(&s->mha, &s->mha_args, s->threads, rapt_pool_for, s->pool);
     s->linear_args.weight = weights;
     s->linear_args.gate = c->kind == GATED ? weights + weight_bytes / 2 : NULL;
     if (s->threads == 1) return rapt_linear_run(&s->linear, &s->linear_args);
@@ -161,7 +163,7 @@ static double work_of(const layer_case *c, rapt_type type, size_t weight_bytes) 
     const double linear = 2.0 * (double)c->tokens * (double)weight_rows(c) * (double)c->in;
     const double pairs = 4.0 * (double)c->tokens * (double)c->tokens * (double)c->in;
     if (norm(c)) return (double)(rapt_row_bytes(type, c->tokens * c->in) * (c->kind == SUM_AND_RMS_NORM ? 4 : 2));
-    return c->memory ? (double)weight_bytes : c->kind == LAYER ? linear + pairs : linear;
+    return c->memory ? (double)weight_bytes : c->kind == MHA ? linear + pairs : linear;
 }
 
 static double limit_of(const layer_job *j, double work, rapt_pool *pool) {
@@ -208,9 +210,9 @@ static void run_case(bench_state *state, const void *arg) {
     free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace);
 }
 
-/* The layer in f32 only, normalisation in what its tensors can be. */
+/* MHA in f32 only, normalisation in what its tensors can be. */
 static bool makes_sense(const layer_case *c, rapt_type type) {
-    return c->kind == LAYER ? type == RAPT_F32 : !norm(c) || type <= RAPT_BF16;
+    return c->kind == MHA ? type == RAPT_F32 : !norm(c) || type <= RAPT_BF16;
 }
 
 bool bench_register_layers(const int64_t *threads, int thread_counts) {

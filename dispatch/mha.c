@@ -88,9 +88,9 @@ static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
 static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
     if (a->k.type && !a->v.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.v.type = 0: K has a cache, V has none");
     if (a->v.type && !a->k.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.k.type = 0: V has a cache, K has none");
-    if (a->unmerged) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.unmerged", a->unmerged, "must be 0 in a layer");
-    if (a->kv_first) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.kv_first", a->kv_first, "must be 0 in a layer");
-    if (a->kv_total) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.kv_total", a->kv_total, "must be 0 in a layer");
+    if (a->unmerged) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.unmerged", a->unmerged, "must be 0 here");
+    if (a->kv_first) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.kv_first", a->kv_first, "must be 0 here");
+    if (a->kv_total) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.kv_total", a->kv_total, "must be 0 here");
     if (!p->cached && a->page_size)
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.page_size", a->page_size, "there is no cache");
     if (!p->cached && a->k_scales.present)
@@ -591,7 +591,7 @@ static rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given,
     r->owner = "attention.";
     const float *scores = c->attention.args.scores;
     if (attention->scores_stage && !p->has_weights) rapt_writes(&m, "scores", scores, attention->bytes.scores);
-    else rapt_unused(&m, "scores", scores, p->has_weights ? "the layer leaves its weights" : "the plan has no layout for it");
+    else rapt_unused(&m, "scores", scores, p->has_weights ? "weights is what these are" : "the plan has no layout for it");
     rapt_add_attention(&m, &c->attention, false, -1);
     r->owner = "";
     rapt_writes_workspace(&m, a->workspace, given, needed);

@@ -182,7 +182,7 @@ static bool any_nonfinite(const float *x, int rows, size_t ld, int n) {
     return total != 0.0f;
 }
 
-/* Merging two states: m and l of both become those of the result; a and b are the scales of the two o. */
+/* Merging two states: m and l of both become those of the result; a and b are the factors of the two o. */
 static inline void merge_weights(const rapt_problem *p, float *m, float *l, const float *next_m, const float *next_l, vf *a,
                                  vf *b) {
     vf old = v_load(m), other = v_load(next_m), both = v_max(old, other), at = finite_max(both);

@@ -1250,9 +1250,9 @@ static void layer_plans(void) {
     /* What is not possible together. */
     REFUSED(rapt_mha_plan_init, (cached(), e.v.type = (rapt_type)0), TYPE, "attention.v.type = 0: K has a cache, V has none");
     REFUSED(rapt_mha_plan_init, (cached(), e.k.type = (rapt_type)0), TYPE, "attention.k.type = 0: V has a cache, K has none");
-    REFUSED(rapt_mha_plan_init, e.unmerged = 1, FEATURE, "attention.unmerged = 1: must be 0 in a layer");
-    REFUSED(rapt_mha_plan_init, e.kv_first = 512, FEATURE, "attention.kv_first = 512: must be 0 in a layer");
-    REFUSED(rapt_mha_plan_init, e.kv_total = 8, FEATURE, "attention.kv_total = 8: must be 0 in a layer");
+    REFUSED(rapt_mha_plan_init, e.unmerged = 1, FEATURE, "attention.unmerged = 1: must be 0 here");
+    REFUSED(rapt_mha_plan_init, e.kv_first = 512, FEATURE, "attention.kv_first = 512: must be 0 here");
+    REFUSED(rapt_mha_plan_init, e.kv_total = 8, FEATURE, "attention.kv_total = 8: must be 0 here");
     REFUSED(rapt_mha_plan_init, e.page_size = 16, FEATURE, "attention.page_size = 16: there is no cache");
     REFUSED(rapt_mha_plan_init, e.k_scales.present = 1, FEATURE, "attention.k_scales.present = 1: there is no cache");
     REFUSED(rapt_mha_plan_init, e.v_scales.present = 1, FEATURE, "attention.v_scales.present = 1: there is no cache");
@@ -1431,7 +1431,7 @@ static void layer_calls(void) {
     REFUSED(
         rapt_mha_run,
         (yd.weights = rapt_layout_bhsd(RAPT_F32, 4, 3, 3), ya.weights = memory[SUM], ya.attention = &ea, ea.scores = SOMEWHERE),
-        UNUSED, "attention.scores = 0x40: the layer leaves its weights");
+        UNUSED, "attention.scores = 0x40: weights is what these are");
     REFUSED(rapt_mha_run, (ya.attention = &ea, ea.lse = SOMEWHERE), UNUSED,
             "attention.lse = 0x40: the plan has no layout for it");
     REFUSED(rapt_mha_run, (ya.attention = &ea, ea.kv_lengths = lengths, lengths[0] = 4), KV_LENGTH,
