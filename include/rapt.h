@@ -59,10 +59,12 @@
 extern "C" {
 #endif
 
+/* The version of this header; rapt_version() is the library's. */
 #define RAPT_VERSION_MAJOR 0
 #define RAPT_VERSION_MINOR 3
 #define RAPT_VERSION_PATCH 0
 
+/* What is exported. */
 #if defined(_WIN32)
 #define RAPT_API
 #else
@@ -71,8 +73,9 @@ extern "C" {
 
 /* ---- Status ---------------------------------------------------------------------------------------------------------- */
 
+/* What a call returns: RAPT_OK, or why it did nothing. */
 typedef enum rapt_status {
-    RAPT_OK = 0,
+    RAPT_OK = 0,              /* it is done */
     RAPT_ERR_NULL = -1,       /* a required pointer is null */
     RAPT_ERR_STRUCT = -2,     /* a struct did not pass through its init function, is smaller than any version's, or is newer than
                                  the library and uses a field unknown here; or memory for a plan is too small */
@@ -107,6 +110,7 @@ RAPT_API const char *rapt_version(void);
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------------- */
 
+/* What the elements of a tensor are. */
 typedef enum rapt_type {
     RAPT_NONE = 0, /* there is no such tensor; the default where one need not be there */
     RAPT_F32 = 1,  /* IEEE 754 binary32 */
@@ -131,7 +135,7 @@ typedef enum rapt_type {
     /* Of masks, block masks and tables only. */
     RAPT_BOOL = 14, /* a byte: attended unless 0 */
     RAPT_BIT = 15,  /* a bit, the first key in a byte's lowest: attended if 1 */
-    RAPT_I32 = 16
+    RAPT_I32 = 16   /* an integer of 32 bits */
 } rapt_type;
 
 /* Bytes of one token's channels in a type of Q, K, V or O; -1 for other types, and where the type's groups do not divide them. */
@@ -215,6 +219,8 @@ typedef struct rapt_logits {
     const int32_t *heads;  /* [rows]: the query head of each row. */
     const int32_t *tokens; /* [rows]: the query of the entry that each row is. */
 } rapt_logits;
+
+/* A callback on logits; arg is rapt_args.logits_arg. */
 typedef void (*rapt_logits_body)(void *arg, const rapt_logits *logits);
 
 /* Scales of K or V: element [b, h, token, channel] counts times the f32 at scales + b * batch_stride + h * head_stride +
@@ -231,9 +237,14 @@ typedef struct rapt_scales {
     int64_t channel_stride; /* Bytes, 0 or more, from a channel to the next; 0: they are not of channels. */
 } rapt_scales;
 
+/* The most channels of a head. */
 #define RAPT_MAX_HEAD_DIM 1024
-#define RAPT_MAX_LENGTH   INT32_MAX
-#define RAPT_CHUNK_KEYS   512 /* keys of a chunk of the order of operations (docs/order.md): the grain of splitting and merging */
+
+/* The most tokens, heads, entries and pages. */
+#define RAPT_MAX_LENGTH INT32_MAX
+
+/* Keys of a chunk of the order of operations (docs/order.md): the grain of splitting and merging. */
+#define RAPT_CHUNK_KEYS 512
 
 /* What a call computes: the shape of the problem, how its tensors lie in memory, and what modifies the scores. Call
  * rapt_desc_init first, then set heads, kv_heads, q_len, kv_len, d_k, d_v, q, k, v and o; every other field has a default, with
@@ -405,8 +416,10 @@ RAPT_API void rapt_desc_init_sized(rapt_desc *desc, size_t size);
  * many entries as it has room for are found at once, from the one before them on the others are gone through. Memory of
  * RAPT_PLAN_BYTES(batch) has room for all of them; pass its size to rapt_plan_init_sized. */
 typedef struct rapt_plan {
-    uint64_t opaque[320];
+    uint64_t opaque[320]; /* The library's. */
 } rapt_plan;
+
+/* Bytes of a plan with room for all entries of a ragged batch. */
 #define RAPT_PLAN_BYTES(batch) (192 * sizeof(uint64_t) + 16 * ((size_t)(batch) + 1))
 
 /* Validates the problem and chooses kernel, path and tasks. Errors: NULL, STRUCT, SHAPE, HEADS, TYPE, STRIDE, SCALE, MASK,
@@ -437,6 +450,7 @@ typedef struct rapt_plan_info {
 /* Errors: NULL, STRUCT, PLAN. */
 RAPT_API rapt_status rapt_plan_query(const rapt_plan *plan, rapt_plan_info *info);
 
+/* Bytes that the address of a workspace is a multiple of. */
 #define RAPT_WORKSPACE_ALIGNMENT 64
 
 /* The bytes of workspace for a call that nth threads share (1 for rapt_run): shared_bytes + nth * thread_bytes. Its contents
@@ -494,6 +508,7 @@ typedef struct rapt_args {
     float *scores; /* Where the plan has a layout for them. */
 } rapt_args;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_args_init(args) rapt_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_args_init_sized(rapt_args *args, size_t size);
 
@@ -591,6 +606,7 @@ typedef struct rapt_kv_append_desc {
     rapt_rope rope;    /* Of K, before it is stored; without K it is refused. The default is none. */
 } rapt_kv_append_desc;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_kv_append_desc_init(desc) rapt_kv_append_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_kv_append_desc_init_sized(rapt_kv_append_desc *desc, size_t size);
 
@@ -620,6 +636,7 @@ typedef struct rapt_kv_append_args {
     rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
 } rapt_kv_append_args;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_kv_append_args_init(args) rapt_kv_append_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t size);
 
@@ -672,6 +689,7 @@ typedef struct rapt_kv_copy_desc {
     rapt_scales k_scales, v_scales; /* With a token_stride, scales of tokens, which go with them. Others are not copied. */
 } rapt_kv_copy_desc;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_kv_copy_desc_init(desc) rapt_kv_copy_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_kv_copy_desc_init_sized(rapt_kv_copy_desc *desc, size_t size);
 
@@ -698,6 +716,7 @@ typedef struct rapt_kv_copy_args {
     int64_t count;               /* 0 or more. */
 } rapt_kv_copy_args;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_kv_copy_args_init(args) rapt_kv_copy_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size);
 
@@ -739,6 +758,7 @@ typedef struct rapt_rope_args {
     rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
 } rapt_rope_args;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_rope_args_init(args) rapt_rope_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_rope_args_init_sized(rapt_rope_args *args, size_t size);
 
@@ -770,12 +790,13 @@ typedef struct rapt_decode_desc {
     rapt_rope rope;
 } rapt_decode_desc;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_decode_desc_init(desc) rapt_decode_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_decode_desc_init_sized(rapt_decode_desc *desc, size_t size);
 
 /* As rapt_plan. It keeps the addresses of q_starts and rope.frequencies, and logits_body. */
 typedef struct rapt_decode_plan {
-    uint64_t opaque[384];
+    uint64_t opaque[384]; /* The library's. */
 } rapt_decode_plan;
 
 /* Errors: those of rapt_plan_init and, of shapes, of rapt_kv_append_run and rapt_rope_run. */
@@ -812,6 +833,7 @@ typedef struct rapt_decode_args {
     size_t workspace_bytes; /* At least what rapt_decode_workspace_size says. */
 } rapt_decode_args;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_decode_args_init(args) rapt_decode_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_decode_args_init_sized(rapt_decode_args *args, size_t size);
 
@@ -835,6 +857,7 @@ RAPT_API rapt_status rapt_decode_args_explain(const rapt_decode_plan *plan, cons
  * round: so a merge has the same bits as attention over all keys at once. */
 #define RAPT_STATE_FLOATS(d_v) (16 + ((size_t)(d_v) + 15) / 16 * 16)
 
+/* The states of one source: of one plan's rows, or of another machine's. */
 typedef struct rapt_states {
     const float *at;      /* The first state, at any alignment. */
     int64_t batch_stride; /* Bytes from an entry to the next, as in rapt_desc. */

@@ -21,14 +21,16 @@ extern "C" {
 
 /* ---- Linear ---------------------------------------------------------------------------------------------------------- */
 
+/* What is done to the sums of a linear layer. */
 typedef enum rapt_activation {
-    RAPT_ACTIVATION_NONE = 0,
-    RAPT_RELU = 1,
-    RAPT_GELU = 2,      /* x * Phi(x), Phi the normal distribution function (Hendrycks & Gimpel 2016) */
-    RAPT_GELU_TANH = 3, /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), ibid. */
-    RAPT_SILU = 4       /* x / (1 + exp(-x)) (Elfwing et al. 2018; "swish") */
+    RAPT_ACTIVATION_NONE = 0, /* nothing */
+    RAPT_RELU = 1,            /* max(x, 0) */
+    RAPT_GELU = 2,            /* x * Phi(x), Phi the normal distribution function (Hendrycks & Gimpel 2016) */
+    RAPT_GELU_TANH = 3,       /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), ibid. */
+    RAPT_SILU = 4             /* x / (1 + exp(-x)) (Elfwing et al. 2018; "swish") */
 } rapt_activation;
 
+/* The most channels of a token. */
 #define RAPT_MAX_WIDTH (1 << 20)
 
 /* A linear layer, Y = activation(X W^T * scales + bias) + residual; or, with a gate (Shazeer 2020, "GLU Variants Improve
@@ -59,12 +61,13 @@ typedef struct rapt_linear_desc {
     rapt_layout gate; /* G, as weight, of its own type and stride. RAPT_NONE, the default: there is none. */
 } rapt_linear_desc;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_linear_desc_init(desc) rapt_linear_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_linear_desc_init_sized(rapt_linear_desc *desc, size_t size);
 
 /* As rapt_plan. It keeps no address. */
 typedef struct rapt_linear_plan {
-    uint64_t opaque[64];
+    uint64_t opaque[64]; /* The library's. */
 } rapt_linear_plan;
 
 /* Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, ALIGNMENT (the plan), FEATURE (activation), ISA_UNKNOWN, ISA_MISSING. As a function,
@@ -81,11 +84,12 @@ RAPT_API rapt_status rapt_linear_workspace_size(const rapt_linear_plan *plan, in
 typedef struct rapt_linear_args {
     size_t size; /* Set by rapt_linear_args_init. */
 
-    const void *x, *weight;
-    const float *bias;    /* [out]. Null: none. */
-    const float *scales;  /* [out]: the scale of each row of weight. Required for RAPT_INT8; null otherwise: none. */
-    const void *residual; /* It may be y itself, where their layouts are the same; otherwise they must not meet. */
-    void *y;
+    const void *x;          /* The tokens. */
+    const void *weight;     /* The weights. */
+    const float *bias;      /* [out]. Null: none. */
+    const float *scales;    /* [out]: the scale of each row of weight. Required for RAPT_INT8; null otherwise: none. */
+    const void *residual;   /* It may be y itself, where their layouts are the same; otherwise they must not meet. */
+    void *y;                /* The result. */
     void *workspace;        /* As in rapt_args, until all threads are done. */
     size_t workspace_bytes; /* At least what rapt_linear_workspace_size says. */
 
@@ -95,6 +99,7 @@ typedef struct rapt_linear_args {
     const float *gate_bias, *gate_scales; /* As bias and scales, of the gate. */
 } rapt_linear_args;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_linear_args_init(args) rapt_linear_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size);
 
@@ -158,6 +163,7 @@ typedef struct rapt_norm_args {
     float *inverse_deviation; /* [batch, tokens] dense: 1 / sqrt(... + epsilon). Null: not wanted. */
 } rapt_norm_args;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_norm_args_init(args) rapt_norm_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_norm_args_init_sized(rapt_norm_args *args, size_t size);
 
@@ -237,12 +243,13 @@ typedef struct rapt_mha_desc {
     rapt_layout weights;
 } rapt_mha_desc;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_mha_desc_init(desc) rapt_mha_desc_init_sized((desc), sizeof *(desc))
 RAPT_API void rapt_mha_desc_init_sized(rapt_mha_desc *desc, size_t size);
 
 /* As rapt_plan. It keeps the addresses of q_starts, k_starts and rope.frequencies, and logits_body. */
 typedef struct rapt_mha_plan {
-    uint64_t opaque[1280];
+    uint64_t opaque[1280]; /* The library's. */
 } rapt_mha_plan;
 
 /* Errors: those of rapt_plan_init, rapt_linear_plan_init and, of shapes, rapt_kv_append_run; FEATURE also for what is not
@@ -252,6 +259,7 @@ RAPT_API rapt_status rapt_mha_plan_init(rapt_mha_plan *plan, const rapt_mha_desc
 RAPT_API rapt_status rapt_mha_plan_init_sized(rapt_mha_plan *plan, size_t bytes, const rapt_mha_desc *desc);
 RAPT_API rapt_status rapt_mha_explain(const rapt_mha_desc *desc, char *text, size_t bytes);
 
+/* What a plan has chosen. */
 typedef struct rapt_mha_plan_info {
     size_t size;          /* in: sizeof(rapt_mha_plan_info) of the caller's header */
     const char *isa;      /* as in rapt_plan_info */
@@ -300,6 +308,7 @@ typedef struct rapt_mha_args {
     rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
 } rapt_mha_args;
 
+/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
 #define rapt_mha_args_init(args) rapt_mha_args_init_sized((args), sizeof *(args))
 RAPT_API void rapt_mha_args_init_sized(rapt_mha_args *args, size_t size);
 

@@ -20,6 +20,7 @@
 extern "C" {
 #endif
 
+/* A pool of threads; its contents are the library's. */
 typedef struct rapt_pool rapt_pool;
 
 /* A pool that runs on threads threads, the caller's of rapt_pool_for included (so 1 starts none). Null if threads < 1 or if
