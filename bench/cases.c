@@ -627,10 +627,11 @@ bool bench_register_cases(void) {
     static job *jobs;
     enum { CASES = sizeof cases / sizeof *cases };
     int64_t counts[3];
-    int n_counts = thread_counts(counts), n_isas = 0, usable = 0;
+    int n_counts = thread_counts(counts), n_isas = 0, usable = 0, n_types;
+    const bench_type *types = bench_types(&n_types);
     while (rapt_isa_name(n_isas)) n_isas++;
     const char **isas = calloc((size_t)n_isas, sizeof *isas);
-    jobs = calloc((size_t)(CASES * ARRANGEMENTS * BENCH_TYPES * n_isas * n_counts), sizeof *jobs);
+    jobs = calloc((size_t)(CASES * ARRANGEMENTS * n_types * n_isas * n_counts), sizeof *jobs);
     if (!isas || !jobs) {
         fputs("rapt-bench: out of memory\n", stderr);
         return false;
@@ -641,11 +642,11 @@ bool bench_register_cases(void) {
     job *j = jobs;
     for (int c = 0; c < CASES; c++)
         for (int a = 0; a < ARRANGEMENTS; a++)
-            for (int t = 0; t < BENCH_TYPES; t++) {
-                if (!makes_sense(&cases[c], (arrangement)a, &bench_types[t])) continue;
+            for (int t = 0; t < n_types; t++) {
+                if (!makes_sense(&cases[c], (arrangement)a, &types[t])) continue;
                 for (int i = 0; i < usable; i++)
                     for (int n = 0; n < n_counts; n++) {
-                        *j = (job){&cases[c], (arrangement)a, &bench_types[t], isas[i], counts[n]};
+                        *j = (job){&cases[c], (arrangement)a, &types[t], isas[i], counts[n]};
                         char name[96];
                         snprintf(name, sizeof name, "%s%s/%s/%s/t%lld", j->c->name, arrangement_names[a], j->type->name, j->isa,
                                  (long long)j->threads);

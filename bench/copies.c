@@ -103,13 +103,15 @@ static void run_case(bench_state *state, const void *arg) {
 
 bool bench_register_copies(const int64_t *threads, int thread_counts) {
     static copy_job *jobs;
-    copy_job *j = jobs = calloc((size_t)(CASES * BENCH_TYPES * thread_counts), sizeof *jobs);
+    int n_types;
+    const bench_type *types = bench_types(&n_types);
+    copy_job *j = jobs = calloc((size_t)(CASES * n_types * thread_counts), sizeof *jobs);
     if (!jobs) return false;
     for (int c = 0; c < CASES; c++)
-        for (int t = 0; t < BENCH_TYPES; t++)
+        for (int t = 0; t < n_types; t++)
             for (int n = 0; n < thread_counts; n++) {
-                if (bench_types[t].arith != RAPT_EXACT) continue;
-                *j = (copy_job){&cases[c], &bench_types[t], threads[n]};
+                if (types[t].arith != RAPT_EXACT) continue;
+                *j = (copy_job){&cases[c], &types[t], threads[n]};
                 char name[96];
                 snprintf(name, sizeof name, "%s/%s/none/t%lld", j->c->name, j->type->name, (long long)j->threads);
                 bench_register(name, run_case, j++);

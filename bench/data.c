@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "data.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-const bench_type bench_types[BENCH_TYPES] = {
-    {"f32", RAPT_F32, RAPT_F32, RAPT_EXACT, false},           {"f16", RAPT_F16, RAPT_F16, RAPT_EXACT, false},
-    {"bf16", RAPT_BF16, RAPT_BF16, RAPT_EXACT, false},        {"f8_e4m3", RAPT_F32, RAPT_F8_E4M3, RAPT_EXACT, false},
-    {"f8_e5m2", RAPT_F32, RAPT_F8_E5M2, RAPT_EXACT, false},   {"int8", RAPT_F32, RAPT_INT8, RAPT_EXACT, true},
-    {"int8-dot", RAPT_F32, RAPT_INT8, RAPT_INT8_DOT, true},   {"int4", RAPT_F32, RAPT_INT4, RAPT_EXACT, false},
-    {"int4_min", RAPT_F32, RAPT_INT4_MIN, RAPT_EXACT, false}, {"q8_0", RAPT_F32, RAPT_Q8_0, RAPT_EXACT, false},
-    {"q4_0", RAPT_F32, RAPT_Q4_0, RAPT_EXACT, false},         {"q4_1", RAPT_F32, RAPT_Q4_1, RAPT_EXACT, false},
-    {"q5_0", RAPT_F32, RAPT_Q5_0, RAPT_EXACT, false},         {"q5_1", RAPT_F32, RAPT_Q5_1, RAPT_EXACT, false},
-};
+const bench_type *bench_types(int *count) {
+    static bench_type types[RAPT_TYPE_LIMIT + 1];
+    int n = 0;
+    for (int number = 0; number < RAPT_TYPE_LIMIT; number++) {
+        const rapt_type type = (rapt_type)number;
+        const rapt_type_class class_of = rapt_type_class_of(type);
+        if (class_of == RAPT_CLASS_NONE || class_of == RAPT_CLASS_MASK) continue;
+        const rapt_type q = class_of == RAPT_CLASS_ELEMENT ? type : RAPT_F32;
+        types[n++] = (bench_type){rapt_type_name(type), q, type, RAPT_EXACT, type == RAPT_INT8};
+        if (type == RAPT_INT8) types[n++] = (bench_type){"int8-dot", q, type, RAPT_INT8_DOT, true};
+    }
+    *count = n;
+    return types;
+}
 
 uint32_t bench_mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352du;
@@ -25,22 +31,29 @@ static float bell(uint32_t bits) {
     return (float)(sum - 254) / 64;
 }
 
-/* Bytes of a row of 32 channels: where groups begin, with their scale and perhaps their minimum. */
-static void fill_numbers(uint8_t *to, rapt_type type, size_t bytes, uint32_t seed) {
-    size_t group = (size_t)rapt_row_bytes(type, 32);
-    bool grouped = type >= RAPT_INT4, minimum = type == RAPT_INT4_MIN || type == RAPT_Q4_1 || type == RAPT_Q5_1;
-    for (size_t i = 0; i < bytes; i++) {
-        to[i] = (uint8_t)bench_mix(seed + (uint32_t)i);
-        if (type == RAPT_F8_E4M3 || type == RAPT_F8_E5M2) to[i] &= 0xbf; /* below 2 */
-        size_t at = i % group;
-        if (grouped && (at == 1 || (minimum && at == 3))) to[i] = (uint8_t)(0x20 | (to[i] & 0x83)); /* f16 of about 2^-7 */
+/* Whole rows of 32 channels of a type of caches; where a row is not whole, 0. */
+static void fill_cache(unsigned char *to, rapt_type type, size_t bytes, uint32_t seed) {
+    enum { CHANNELS = 32, ROWS = 64 };
+    const size_t row = (size_t)rapt_row_bytes(type, CHANNELS);
+    const float size = type == RAPT_INT8 ? 32 : 1; /* integers of one digit would be few */
+    memset(to, 0, bytes);
+    for (size_t rows = bytes / row, at = 0; at < rows; at += ROWS) {
+        float values[ROWS * CHANNELS];
+        rapt_kv_append_desc desc;
+        rapt_kv_append_args args;
+        rapt_kv_append_desc_init(&desc), rapt_kv_append_args_init(&args);
+        for (size_t i = 0; i < ROWS * CHANNELS; i++) values[i] = size * bell(bench_mix(seed + (uint32_t)(at * CHANNELS + i)));
+        desc.kv_heads = 1, desc.tokens = desc.kv_len = rows - at < ROWS ? (int64_t)(rows - at) : ROWS, desc.d_v = CHANNELS;
+        desc.new_v = rapt_layout_bhsd(RAPT_F32, 1, ROWS, CHANNELS), desc.v = rapt_layout_bhsd(type, 1, ROWS, CHANNELS);
+        args.new_v = values, args.v = to + at * row;
+        if (rapt_kv_append_run(&desc, &args) != RAPT_OK) abort();
     }
 }
 
 void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed) {
     seed = bench_mix(seed);
-    if (type > RAPT_BF16) {
-        fill_numbers(to, type, bytes, seed);
+    if (rapt_type_class_of(type) != RAPT_CLASS_ELEMENT) {
+        fill_cache(to, type, bytes, seed);
         return;
     }
     size_t count = bytes / (type == RAPT_F32 ? 4 : 2);

@@ -17,15 +17,15 @@ typedef struct bench_type {
     bool scaled; /* K and V have a scale for each token and head */
 } bench_type;
 
-enum { BENCH_TYPES = 14 };
-extern const bench_type bench_types[BENCH_TYPES];
+/* Those of any tensor for all of Q, K, V and O; the others of K and V, beside Q and O of f32; and int8 in integer arithmetic. */
+const bench_type *bench_types(int *count);
 
 /* A hash. */
 uint32_t bench_mix(uint32_t x);
 
 /* Fills a tensor of `bytes` bytes, the same on every machine: of f32, f16 and bf16, with bell-shaped values of standard deviation
  * 1.15, multiples of 1/64 below 4, exact in each type, so that a case computes on the same numbers in all of them; of types of
- * caches only, with any numbers that are finite and not large. */
+ * caches only, with what rapt_kv_append_run makes of such values, as dense rows of 32 channels. */
 void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed);
 
 #endif

@@ -84,6 +84,28 @@ static void json_words(const char *words) {
     putchar(']');
 }
 
+/* The tensors that may have a type; null for a number that is no type. */
+static const char *tensors_of(rapt_type type) {
+    switch (rapt_type_class_of(type)) {
+    case RAPT_CLASS_ELEMENT:
+        return "any tensor";
+    case RAPT_CLASS_WEIGHT:
+        return "K, V and weights";
+    case RAPT_CLASS_CACHE:
+        return "K and V";
+    case RAPT_CLASS_MASK:
+        return "masks and tables";
+    default:
+        return NULL;
+    }
+}
+
+/* Bits of an element, its share of what a group has in common included. */
+static double bits_of(rapt_type type) {
+    const double bytes = (double)rapt_row_bytes(type, 32);
+    return bytes > 0 ? bytes / 4 : type == RAPT_I32 ? 32 : type == RAPT_BIT ? 1 : 8;
+}
+
 static void print_json(const char *cpu, const char *features, const char *chosen, const char *self_check) {
     const char *name;
     char missing[1024];
@@ -101,6 +123,13 @@ static void print_json(const char *cpu, const char *features, const char *chosen
         json_words(missing);
         putchar('}');
     }
+    printf("\n  ],\n  \"types\": [");
+    for (int type = 0, listed = 0; type < RAPT_TYPE_LIMIT; type++)
+        if (tensors_of((rapt_type)type)) {
+            printf("%s\n    {\"name\": ", listed++ ? "," : "");
+            json_string(rapt_type_name((rapt_type)type), strlen(rapt_type_name((rapt_type)type)));
+            printf(", \"tensors\": \"%s\", \"bits\": %g}", tensors_of((rapt_type)type), bits_of((rapt_type)type));
+        }
     printf("\n  ],\n  \"chosen\": ");
     if (chosen) json_string(chosen, strlen(chosen));
     else printf("null");
@@ -118,6 +147,10 @@ static void print_text(const char *cpu, const char *features, const char *chosen
         printf("%-11s %-9s %s%s\n", name, rapt_isa_rounding(name), usable ? "can run" : "cannot run, the machine lacks ",
                usable ? chosen && !strcmp(name, chosen) ? ", chosen" : "" : missing);
     }
+    printf("\n%-11s %-9s %s\n", "type", "bits", "of");
+    for (int type = 0; type < RAPT_TYPE_LIMIT; type++)
+        if (tensors_of((rapt_type)type))
+            printf("%-11s %-9g %s\n", rapt_type_name((rapt_type)type), bits_of((rapt_type)type), tensors_of((rapt_type)type));
     printf("\nself check: %s\n", self_check);
 }
 
@@ -131,7 +164,8 @@ int cli_info(int argc, char **argv) {
              "\n"
              "Prints the CPU, the features that were found, each kernel, its rounding class (kernels of one class give the same\n"
              "bits) and whether it can run here, and the one chosen. The environment variable RAPT_ISA chooses another. Then\n"
-             "whether all of them compute the bits that they must (as rapt check --self); exit status 1 if not.\n"
+             "the storage types, and whether all kernels compute the bits that they must (as rapt check --self); exit status 1\n"
+             "if not.\n"
              "\n"
              "  --json      the same as JSON\n"
              "  -h, --help  print this");

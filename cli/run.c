@@ -41,8 +41,8 @@ static const char help[] =
     "  --page-size N         cut K and V into pages of N keys, 1 to 65536, that lie in random order\n"
     "  --seed N              the order of the pages (default 0)\n"
     "  --q-type T            compute on Q as f32, f16 or bf16 (default: the type in its file)\n"
-    "  --kv-type T           the same for K and V, or convert them to fp8e4m3, fp8e5m2, int8 (with a scale for each token and\n"
-    "                        head), int4, int4_min, q8_0, q4_0, q4_1, q5_0 or q5_1\n"
+    "  --kv-type T           the same for K and V, or convert them to a type of caches, which rapt info lists (int8 with a\n"
+    "                        scale for each token and head)\n"
     "  --out-type T          type of the output (default: Q's, after --q-type); bf16 is written as float32 of the same values\n"
     "  --arith exact|int8    how to multiply: converted to f32, or, K and V of int8, as integers (default exact)\n"
     "  --isa NAME            the kernel to use; see rapt info (default: $RAPT_ISA, or the best one that can run here)\n"
@@ -144,24 +144,23 @@ static int parse_name(const char *name, int count, const char *const *names) {
     return count;
 }
 
-/* The first three can be of any tensor, the others only of K and V. */
-static const char *const type_names[] = {"f32",      "f16",  "bf16", "fp8e4m3", "fp8e5m2", "int8", "int4",
-                                         "int4_min", "q8_0", "q4_0", "q4_1",    "q5_0",    "q5_1"};
-static const rapt_type types[] = {RAPT_F32,      RAPT_F16,  RAPT_BF16, RAPT_F8_E4M3, RAPT_F8_E5M2, RAPT_INT8, RAPT_INT4,
-                                  RAPT_INT4_MIN, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_1,    RAPT_Q5_0,    RAPT_Q5_1};
-enum { FLOAT_TYPES = 3, KV_TYPES = sizeof types / sizeof *types };
+/* Can Q and O have the type, or K and V? */
+static bool allowed_type(rapt_type type, bool kv) {
+    const rapt_type_class class_of = rapt_type_class_of(type);
+    return class_of == RAPT_CLASS_ELEMENT || (kv && (class_of == RAPT_CLASS_WEIGHT || class_of == RAPT_CLASS_CACHE));
+}
 
-static int read_type(const char *option, const char *name, int count, rapt_type *type) {
-    const int i = parse_name(name, count, type_names);
-    if (i >= 0) {
-        *type = types[i];
-        return 0;
-    }
-    char known[160];
+static int read_type(const char *option, const char *name, bool kv, rapt_type *type) {
+    *type = rapt_type_of_name(name);
+    if (allowed_type(*type, kv)) return 0;
+    char known[RAPT_TYPE_LIMIT * 12];
     size_t used = 0;
-    for (int t = 0; t < count; t++) {
-        const char *after = t + 2 < count ? ", " : " or ";
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", type_names[t], t + 1 < count ? after : "");
+    int left = 0;
+    for (int t = 0; t < RAPT_TYPE_LIMIT; t++) left += allowed_type((rapt_type)t, kv);
+    for (int t = 0; t < RAPT_TYPE_LIMIT; t++) {
+        if (!allowed_type((rapt_type)t, kv)) continue;
+        const char *after = --left > 1 ? ", " : left == 1 ? " or " : "";
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", rapt_type_name((rapt_type)t), after);
     }
     return cli_fail(CLI_RUN, "--%s %s: %s is needed", option, name, known);
 }
@@ -279,7 +278,7 @@ static int read_options(job *j, int argc, char **argv) {
         return cli_fail(CLI_RUN, "--scale %s: a finite number in the range of f32 is needed", value[SCALE]);
     for (int i = Q_TYPE; i <= OUT_TYPE; i++) {
         rapt_type *type = i == Q_TYPE ? &d->q.type : i == KV_TYPE ? &d->k.type : &d->o.type;
-        if (value[i] && read_type(options[i].name, value[i], i == KV_TYPE ? KV_TYPES : FLOAT_TYPES, type)) return CLI_ERROR;
+        if (value[i] && read_type(options[i].name, value[i], i == KV_TYPE, type)) return CLI_ERROR;
     }
     if (read_features(j)) return CLI_ERROR;
     j->threads = 1;

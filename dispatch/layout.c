@@ -1,49 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "layout.h"
 
-#include "types.h"
-
 int64_t rapt_product(int64_t a, int64_t b) {
     int64_t ab;
     return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &ab) ? -1 : ab;
-}
-
-/* The channels and the bytes of a type's group; 0 for a type that no tensor of numbers has. */
-static int64_t group_of(rapt_type type, int64_t *bytes) {
-    switch (type) {
-#define RAPT_TYPE(name, suffix, element)                                                                                         \
-    case name:                                                                                                                   \
-        *bytes = element;                                                                                                        \
-        return 1;
-        RAPT_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-#define RAPT_TYPE(name, suffix, group, group_bytes)                                                                              \
-    case name:                                                                                                                   \
-        *bytes = group_bytes;                                                                                                    \
-        return group;
-        RAPT_KV_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-    default:
-        return 0;
-    }
-}
-
-int64_t rapt_row_bytes(rapt_type type, int64_t channels) {
-    int64_t bytes, group = group_of(type, &bytes);
-    return group == 0 || channels % group ? -1 : rapt_product(channels / group, bytes);
-}
-
-int64_t rapt_bytes_of(rapt_type type, int64_t elements) {
-    switch (type) {
-    case RAPT_BOOL:
-        return elements;
-    case RAPT_BIT:
-        return elements / 8 + (elements % 8 != 0);
-    case RAPT_I32:
-        return rapt_product(elements, sizeof(int32_t));
-    default:
-        return rapt_row_bytes(type, elements);
-    }
 }
 
 rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
@@ -56,9 +16,9 @@ rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int6
     return (rapt_layout){type, rapt_product(token, tokens), head, token};
 }
 
-rapt_status rapt_check_row(rapt_report *r, const char *tensor, const char *member, rapt_type type, uint32_t allowed,
+rapt_status rapt_check_row(rapt_report *r, const char *tensor, const char *member, rapt_type type, uint64_t allowed,
                            int64_t elements, int64_t *row) {
-    if ((int)type < 1 || (int)type > RAPT_I32 || !(allowed >> type & 1))
+    if (rapt_type_class_of(type) == RAPT_CLASS_NONE || !(allowed >> type & 1))
         return rapt_refuse_member(r, RAPT_ERR_TYPE, tensor, member, (int)type, "not a type that this tensor can have");
     *row = rapt_bytes_of(type, elements);
     if (*row < 0)
@@ -98,7 +58,7 @@ rapt_status rapt_measure_dimensions(rapt_report *r, const char *tensor, rapt_dim
     return RAPT_OK;
 }
 
-rapt_status rapt_measure(rapt_report *r, const char *tensor, const rapt_layout *l, uint32_t allowed, int64_t batch, int64_t heads,
+rapt_status rapt_measure(rapt_report *r, const char *tensor, const rapt_layout *l, uint64_t allowed, int64_t batch, int64_t heads,
                          int64_t tokens, int64_t elements, bool output, uint64_t *bytes) {
     int64_t row = 0;
     rapt_status status = rapt_check_row(r, tensor, "type", l->type, allowed, elements, &row);

@@ -4,6 +4,7 @@
 #define RAPT_LAYOUT_H
 
 #include "report.h"
+#include "types.h"
 
 /* a * b, or -1 when that overflows or a factor is negative. */
 int64_t rapt_product(int64_t a, int64_t b);
@@ -13,17 +14,19 @@ static inline int64_t rapt_divide_up(int64_t a, int64_t b) { return a / b + (a %
 /* Bytes of a row of any type, those of masks and tables too; -1 if there is no such row. */
 int64_t rapt_bytes_of(rapt_type type, int64_t elements);
 
-/* Sets of types, as bits. */
-enum {
-    RAPT_FLOATS = 1 << RAPT_F32 | 1 << RAPT_F16 | 1 << RAPT_BF16,
-    RAPT_KV = (1 << RAPT_BOOL) - (1 << RAPT_F32), /* all before */
-    RAPT_WEIGHTS = RAPT_FLOATS | 1 << RAPT_INT8 | 1 << RAPT_Q8_0 | 1 << RAPT_Q4_0,
-    RAPT_MASKS = 1 << RAPT_BOOL | 1 << RAPT_BIT,
-};
+/* The name of a type in rapt.h, or null. */
+const char *rapt_type_enumerator(rapt_type type);
+
+/* Sets of types, as 64 bits: those that any tensor of numbers, K and V, weights, and masks may have. */
+#define RAPT_BIT_OF(type, ...) | UINT64_C(1) << type
+#define RAPT_FLOATS            (UINT64_C(0) RAPT_ELEMENT_TYPES(RAPT_BIT_OF))
+#define RAPT_KV                (UINT64_C(0) RAPT_KV_TYPES(RAPT_BIT_OF))
+#define RAPT_WEIGHTS           (UINT64_C(0) RAPT_WEIGHT_TYPES(RAPT_BIT_OF))
+#define RAPT_MASKS             (UINT64_C(1) << RAPT_BOOL | UINT64_C(1) << RAPT_BIT)
 
 /* The bytes of a row of that many elements of a tensor, whose type must be one of the set. member: what the type is called, in
  * the tensor, or by itself where that is "". Errors: TYPE. */
-rapt_status rapt_check_row(rapt_report *r, const char *tensor, const char *member, rapt_type type, uint32_t allowed,
+rapt_status rapt_check_row(rapt_report *r, const char *tensor, const char *member, rapt_type type, uint64_t allowed,
                            int64_t elements, int64_t *row);
 
 /* A dimension of a tensor, and what its stride is called. */
@@ -38,11 +41,11 @@ rapt_status rapt_measure_dimensions(rapt_report *r, const char *tensor, rapt_dim
                                     uint64_t *bytes);
 
 /* Both at once, of a layout. Errors: TYPE, STRIDE. */
-rapt_status rapt_measure(rapt_report *r, const char *tensor, const rapt_layout *layout, uint32_t allowed, int64_t batch,
+rapt_status rapt_measure(rapt_report *r, const char *tensor, const rapt_layout *layout, uint64_t allowed, int64_t batch,
                          int64_t heads, int64_t tokens, int64_t elements, bool output, uint64_t *bytes);
 
 /* Rows of which a tensor has as many as tokens in a batch: without heads. */
-static inline rapt_status rapt_measure_tokens(rapt_report *r, const char *tensor, const rapt_layout *layout, uint32_t allowed,
+static inline rapt_status rapt_measure_tokens(rapt_report *r, const char *tensor, const rapt_layout *layout, uint64_t allowed,
                                               int64_t batch, int64_t tokens, int64_t channels, bool output, uint64_t *bytes) {
     return rapt_measure(r, tensor, layout, allowed, batch, 1, tokens, channels, output, bytes);
 }

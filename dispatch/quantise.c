@@ -8,7 +8,7 @@
 enum { PART = RAPT_MAX_HEAD_DIM };
 
 static rapt_status check(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
-                         uint32_t to_types, rapt_type to_type, const void *to, const float *scales) {
+                         uint64_t to_types, rapt_type to_type, const void *to, const float *scales) {
     if (!rapt_within(out, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "out", out, "must be 1 to 1048576");
     if (!rapt_within(in, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "in", in, "must be 1 to 1048576");
     int64_t from_row, to_row;

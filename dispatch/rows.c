@@ -7,29 +7,15 @@
 static inline float s_fma(float a, float b, float c) { return a * b + c; }
 
 #include "scalar_words.h"
-#include "types.h"
-#include "type_f32.h"
-#include "type_f16.h"
-#include "type_bf16.h"
-#include "groups.h"
-#include "type_f8_e4m3.h"
-#include "type_f8_e5m2.h"
-#include "type_int8.h"
-#include "type_int4.h"
-#include "type_int4_min.h"
-#include "type_q8_0.h"
-#include "type_q4_0.h"
-#include "type_q4_1.h"
-#include "type_q5_0.h"
-#include "type_q5_1.h"
+#include "type_words.h"
 
 void rapt_load_row(rapt_type type, float *to, const char *from, int64_t channels) {
     switch (type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     case name:                                                                                                                   \
         for (int64_t i = 0; i < channels; i++) to[i] = v_load_##suffix(from + i * bytes);                                        \
         break;
-        RAPT_TYPES(RAPT_TYPE)
+        RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         break;
@@ -38,17 +24,17 @@ void rapt_load_row(rapt_type type, float *to, const char *from, int64_t channels
 
 void rapt_store_row(rapt_type type, char *to, const float *from, int64_t channels) {
     switch (type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     case name:                                                                                                                   \
         for (int64_t i = 0; i < channels; i++) v_store_##suffix(to + i * bytes, from[i]);                                        \
         break;
-        RAPT_TYPES(RAPT_TYPE)
+        RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     case name:                                                                                                                   \
         for (int64_t i = 0; i < channels / group; i++) store_group_##suffix((uint8_t *)to + i * bytes, from + i * group);        \
         break;
-        RAPT_KV_TYPES(RAPT_TYPE)
+        RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         break;

@@ -110,7 +110,8 @@ RAPT_API const char *rapt_version(void);
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------------- */
 
-/* What the elements of a tensor are. */
+/* What the elements of a tensor are. Numbers keep their meaning from version to version. 1 to 16 are the types of version 0.1; of
+ * later ones, 17 to 31 are types of any tensor, 32 to 47 of K and V, and 48 to 63 of masks and tables. */
 typedef enum rapt_type {
     RAPT_NONE = 0, /* there is no such tensor; the default where one need not be there */
     RAPT_F32 = 1,  /* IEEE 754 binary32 */
@@ -137,6 +138,28 @@ typedef enum rapt_type {
     RAPT_BIT = 15,  /* a bit, the first key in a byte's lowest: attended if 1 */
     RAPT_I32 = 16   /* an integer of 32 bits */
 } rapt_type;
+
+/* The numbers of all types, also of later versions, are below this: a loop over them finds those that there are. */
+#define RAPT_TYPE_LIMIT 64
+
+/* Which tensors may have a type. */
+typedef enum rapt_type_class {
+    RAPT_CLASS_NONE = 0,    /* None: the number is no type, or RAPT_NONE. */
+    RAPT_CLASS_ELEMENT = 1, /* Any tensor of numbers. */
+    RAPT_CLASS_WEIGHT = 2,  /* K, V and the weights of linear layers. */
+    RAPT_CLASS_CACHE = 3,   /* K and V only. */
+    RAPT_CLASS_MASK = 4     /* Masks, block masks and tables only, as rapt_desc says of each. */
+} rapt_type_class;
+
+/* The class of a type; RAPT_CLASS_NONE of a number that is no type. */
+RAPT_API rapt_type_class rapt_type_class_of(rapt_type type);
+
+/* The name of a type, as command lines and files may have it: its enumerator's in lower case, without RAPT_ ("f32", "q4_0",
+ * "none"). Null for a number that is no type. */
+RAPT_API const char *rapt_type_name(rapt_type type);
+
+/* The type of that name, exactly as rapt_type_name has it; RAPT_NONE if no other type has it, also for null. */
+RAPT_API rapt_type rapt_type_of_name(const char *name);
 
 /* Bytes of one token's channels in a type of Q, K, V or O; -1 for other types, and where the type's groups do not divide them. */
 RAPT_API int64_t rapt_row_bytes(rapt_type type, int64_t channels);

@@ -44,9 +44,6 @@ typedef struct row_scratch {
     float *keys;   /* [RAPT_BLOCK][padded d_k]: K, where it cannot be read in place */
 } row_scratch;
 
-/* Can any tensor have this type, not K and V only? */
-static inline bool of_elements(rapt_type type) { return type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16; }
-
 /* Rows of V by which it is prefetched. */
 static inline int values_ahead(rapt_type type) { return of_elements(type) ? RAPT_VALUES_AHEAD : RAPT_BLOCK; }
 
@@ -154,12 +151,10 @@ static RAPT_INLINE void score_keys_as(load_channels *load, const int group, size
         if (rows == 2) score_keys_as(load_##suffix, group, bytes, 2, keys, offset, n, channels, q, ldq, s);                      \
         if (rows == 1) score_keys_as(load_##suffix, group, bytes, 1, keys, offset, n, channels, q, ldq, s);                      \
     }
-#define RAPT_ELEMENT(name, suffix, bytes) RAPT_TYPE(name, suffix, 1, bytes)
-RAPT_TYPES(RAPT_ELEMENT)
+RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #ifdef RAPT_CONVERTED_ROWS
-RAPT_KV_TYPES(RAPT_TYPE)
+RAPT_CACHE_TYPES(RAPT_TYPE)
 #endif
-#undef RAPT_ELEMENT
 #undef RAPT_TYPE
 
 #ifdef RAPT_FEW_DOTS
@@ -226,9 +221,9 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
     case name:                                                                                                                   \
         score_keys_##suffix(rows, keys, offset, to - from, p->d_k, q, dk, scores);                                               \
         break;
-        RAPT_TYPES(RAPT_TYPE)
+        RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #ifdef RAPT_CONVERTED_ROWS
-        RAPT_KV_TYPES(RAPT_TYPE)
+        RAPT_CACHE_TYPES(RAPT_TYPE)
 #endif
 #undef RAPT_TYPE
     default:

@@ -36,22 +36,13 @@ typedef struct linear_scratch {
     float *rows; /* [RAPT_VL][padded group]: of the output, and of the residual */
 } linear_scratch;
 
-/* The weights' types, as RAPT_KV_TYPES lists them. */
-#define RAPT_LINEAR_TYPES(RAPT_TYPE)                                                                                             \
-    RAPT_TYPE(RAPT_F32, f32, 1, 4)                                                                                               \
-    RAPT_TYPE(RAPT_F16, f16, 1, 2)                                                                                               \
-    RAPT_TYPE(RAPT_BF16, bf16, 1, 2)                                                                                             \
-    RAPT_TYPE(RAPT_INT8, int8, 1, 1)                                                                                             \
-    RAPT_TYPE(RAPT_Q8_0, q8_0, 32, 34)                                                                                           \
-    RAPT_TYPE(RAPT_Q4_0, q4_0, 32, 18)
-
 /* Bytes that `channels` channels of a row of weights take. */
 static inline int64_t weight_bytes(rapt_type type, int64_t channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     case name:                                                                                                                   \
         return channels / group * bytes;
-        RAPT_LINEAR_TYPES(RAPT_TYPE)
+        RAPT_WEIGHT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         return 0;
@@ -235,7 +226,7 @@ static RAPT_INLINE void linear_rows_as(load_channels *load, const int group, con
                                                    int64_t in, float *sums) {                                                    \
         linear_rows_as(load_##suffix, group, bytes, weights, stride, rows, x, tokens, in, sums);                                 \
     }
-RAPT_LINEAR_TYPES(RAPT_TYPE)
+RAPT_WEIGHT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 static void linear_rows(rapt_type type, const char *weights, size_t stride, int rows, const float *x, int tokens, int64_t in,
@@ -245,7 +236,7 @@ static void linear_rows(rapt_type type, const char *weights, size_t stride, int 
     case name:                                                                                                                   \
         linear_rows_##suffix(weights, stride, rows, x, tokens, in, sums);                                                        \
         break;
-        RAPT_LINEAR_TYPES(RAPT_TYPE)
+        RAPT_WEIGHT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         break;
@@ -345,7 +336,7 @@ static void stage_groups(rapt_type type, float *to, size_t ld, const char *const
 static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bool gate, int64_t out, int rows, int64_t part) {
     const rapt_linear_problem *p = t->problem;
     const rapt_layout *layout = layout_of(p, gate);
-    const bool in_groups = layout->type == RAPT_Q8_0 || layout->type == RAPT_Q4_0; /* then they are converted first */
+    const bool in_groups = weight_bytes(layout->type, 1) == 0; /* of several channels: then they are converted first */
     const rapt_type type = in_groups ? RAPT_F32 : layout->type;
     const int bytes = (int)rapt_element_bytes(type);
     int channels = part_channels(p, part), whole = channels / RAPT_PARTIAL_SUMS, rest = channels % RAPT_PARTIAL_SUMS;

@@ -1,34 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Staging: rows of a tensor of any storage type become f32 in scratch, and f32 in scratch becomes rows of the output. Written
  * once over a type's words, instantiated for each type of the list. Nothing beyond a row's channels is read or written. */
-#include "types.h"
-#include "type_f32.h"
-#include "type_f16.h"
-#include "type_bf16.h"
-#include "groups.h"
-#include "type_f8_e4m3.h"
-#include "type_f8_e5m2.h"
-#include "type_int8.h"
-#include "type_int4.h"
-#include "type_int4_min.h"
-#include "type_q8_0.h"
-#include "type_q4_0.h"
-#include "type_q4_1.h"
-#include "type_q5_0.h"
-#include "type_q5_1.h"
+#include "type_words.h"
 
 typedef void store_word(void *, vf);
 typedef vf load_channels(const char *row, int channel);
 
-/* RAPT_VL channels of a row, of any type. */
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+/* RAPT_VL channels of a row, of any type: load_f32, load_f16, load_q4_0 and so on. */
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_INLINE vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row + (size_t)channel * bytes); }
-RAPT_TYPES(RAPT_TYPE)
+RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_INLINE vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row, channel); }
-RAPT_KV_TYPES(RAPT_TYPE)
+RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+
+/* Can any tensor have this type, not K, V and weights only? */
+static inline bool of_elements(rapt_type type) {
+    switch (type) {
+        RAPT_ELEMENT_TYPES(RAPT_TYPE_CASE)
+        return true;
+    default:
+        return false;
+    }
+}
 
 /* A vector whose first n channels are those at from, the others 0. */
 static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *from, int n) {
@@ -105,9 +101,10 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
     }
 }
 
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+/* stage_rows_f32, stage_columns_f32, store_row_f32 and so on: of each element type; of the others, stage_rows_SUFFIX only. */
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first, int channels) {             \
-        stage_rows_as(load_##suffix, 1, bytes, to, ld, rows, n, first, channels);                                                \
+        stage_rows_as(load_##suffix, group, bytes, to, ld, rows, n, first, channels);                                            \
     }                                                                                                                            \
     static void stage_columns_##suffix(float *to, size_t ld, const char *const *rows, int n, int first, int channels) {          \
         stage_columns_as(load_##suffix, bytes, to, ld, rows, n, first, channels);                                                \
@@ -115,7 +112,7 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
     static void store_row_##suffix(char *to, const float *from, int channels) {                                                  \
         store_row_as(v_store_##suffix, bytes, to, from, channels);                                                               \
     }
-RAPT_TYPES(RAPT_TYPE)
+RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
@@ -123,7 +120,7 @@ RAPT_TYPES(RAPT_TYPE)
                                                   int channels) {                                                                \
         stage_rows_as(load_##suffix, group, bytes, to, ld, rows, n, first, channels);                                            \
     }
-RAPT_KV_TYPES(RAPT_TYPE)
+RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* to[r][i] = rows[r][first + i] for r < n and i < channels, then 0 up to a whole vector; ld floats from row to row. Of types of K
@@ -134,7 +131,6 @@ static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *
     case name:                                                                                                                   \
         stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
         break;
-        RAPT_TYPES(RAPT_TYPE)
         RAPT_KV_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
@@ -146,11 +142,11 @@ static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *
  */
 static void stage_columns(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
     case name:                                                                                                                   \
         stage_columns_##suffix(to, ld, rows, n, first, channels);                                                                \
         break;
-        RAPT_TYPES(RAPT_TYPE)
+        RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         break;
@@ -160,11 +156,11 @@ static void stage_columns(rapt_type type, float *to, size_t ld, const char *cons
 /* to[i] = from[i] in the storage type, rounded to nearest even, for i < channels; from is readable up to a whole vector. */
 static void store_row(rapt_type type, char *to, const float *from, int channels) {
     switch (type) {
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
     case name:                                                                                                                   \
         store_row_##suffix(to, from, channels);                                                                                  \
         break;
-        RAPT_TYPES(RAPT_TYPE)
+        RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         break;

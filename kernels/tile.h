@@ -166,9 +166,9 @@ static void tile_product(operands o, int rows, int vectors) {
         }                                                                                                                        \
     }
 
-#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     RAPT_STREAM_PRODUCT(suffix, bytes *(size_t)RAPT_VL, RAPT_PANEL, RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4)
-RAPT_TYPES(RAPT_TYPE)
+RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #ifdef RAPT_CONVERTED_ROWS
@@ -176,7 +176,7 @@ RAPT_TYPES(RAPT_TYPE)
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     RAPT_STREAM_PRODUCT(suffix, bytes *(size_t)RAPT_VL / group, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,   \
                         RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS)
-RAPT_KV_TYPES(RAPT_TYPE)
+RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #endif
 
@@ -186,9 +186,9 @@ static void stream_product(rapt_type type, operands o, int rows, int vectors) {
     case name:                                                                                                                   \
         stream_product_##suffix(o, rows, vectors);                                                                               \
         break;
-        RAPT_TYPES(RAPT_TYPE)
+        RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #ifdef RAPT_CONVERTED_ROWS
-        RAPT_KV_TYPES(RAPT_TYPE)
+        RAPT_CACHE_TYPES(RAPT_TYPE)
 #endif
 #undef RAPT_TYPE
     default:

@@ -1,24 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lists of storage types, each of which has a file, type_SUFFIX.h. Those of any tensor: RAPT_TYPE(public name, suffix, bytes
- * of an element), with the words v_load_SUFFIX and v_store_SUFFIX. */
+/* The one list of storage types, in the order of rapt_type's numbers: CLASS(public name, name and suffix of its words, elements
+ * of a group, bytes of a group). The class says which tensors may have the type:
+ *
+ *   ELEMENT  any: type_SUFFIX.h has the words v_load_SUFFIX and v_store_SUFFIX, and a group is one element
+ *   WEIGHT   K, V and the weights of linear layers, and
+ *   CACHE    K and V only: v_load_SUFFIX(row, channel) loads RAPT_VL channels of a row from a multiple of RAPT_VL on, which lie
+ * in one group and nothing else of which is read; store_group_SUFFIX(group, x) writes a group. Groups have 1 or 32 channels MASK
+ * masks, block masks and tables, whose elements kernels read by themselves; a row's last group need not be whole
+ *
+ * type_words.h includes the files of all types that have words. */
 #ifndef RAPT_TYPES
-#define RAPT_TYPES(RAPT_TYPE)                                                                                                    \
-    RAPT_TYPE(RAPT_F32, f32, 4)                                                                                                  \
-    RAPT_TYPE(RAPT_F16, f16, 2)                                                                                                  \
-    RAPT_TYPE(RAPT_BF16, bf16, 2)
+#define RAPT_TYPES(ELEMENT, WEIGHT, CACHE, MASK)                                                                                 \
+    ELEMENT(RAPT_F32, f32, 1, 4)                                                                                                 \
+    ELEMENT(RAPT_F16, f16, 1, 2)                                                                                                 \
+    ELEMENT(RAPT_BF16, bf16, 1, 2)                                                                                               \
+    CACHE(RAPT_F8_E4M3, f8_e4m3, 1, 1)                                                                                           \
+    CACHE(RAPT_F8_E5M2, f8_e5m2, 1, 1)                                                                                           \
+    WEIGHT(RAPT_INT8, int8, 1, 1)                                                                                                \
+    CACHE(RAPT_INT4, int4, 32, 18)                                                                                               \
+    CACHE(RAPT_INT4_MIN, int4_min, 32, 20)                                                                                       \
+    WEIGHT(RAPT_Q8_0, q8_0, 32, 34)                                                                                              \
+    WEIGHT(RAPT_Q4_0, q4_0, 32, 18)                                                                                              \
+    CACHE(RAPT_Q4_1, q4_1, 32, 20)                                                                                               \
+    CACHE(RAPT_Q5_0, q5_0, 32, 22)                                                                                               \
+    CACHE(RAPT_Q5_1, q5_1, 32, 24)                                                                                               \
+    MASK(RAPT_BOOL, bool, 1, 1)                                                                                                  \
+    MASK(RAPT_BIT, bit, 8, 1)                                                                                                    \
+    MASK(RAPT_I32, i32, 1, 4)
 
-/* Those of K and V only: RAPT_TYPE(public name, suffix, channels of a group, bytes of a group). The word v_load_SUFFIX(row,
- * channel) loads RAPT_VL channels of a row from a multiple of RAPT_VL on, which lie in one group and nothing else of which is
- * read; store_group_SUFFIX(group, x) writes a group. */
-#define RAPT_KV_TYPES(RAPT_TYPE)                                                                                                 \
-    RAPT_TYPE(RAPT_F8_E4M3, f8_e4m3, 1, 1)                                                                                       \
-    RAPT_TYPE(RAPT_F8_E5M2, f8_e5m2, 1, 1)                                                                                       \
-    RAPT_TYPE(RAPT_INT8, int8, 1, 1)                                                                                             \
-    RAPT_TYPE(RAPT_INT4, int4, 32, 18)                                                                                           \
-    RAPT_TYPE(RAPT_INT4_MIN, int4_min, 32, 20)                                                                                   \
-    RAPT_TYPE(RAPT_Q8_0, q8_0, 32, 34)                                                                                           \
-    RAPT_TYPE(RAPT_Q4_0, q4_0, 32, 18)                                                                                           \
-    RAPT_TYPE(RAPT_Q4_1, q4_1, 32, 20)                                                                                           \
-    RAPT_TYPE(RAPT_Q5_0, q5_0, 32, 22)                                                                                           \
-    RAPT_TYPE(RAPT_Q5_1, q5_1, 32, 24)
+/* The parts of the list: TYPE(...) for each type that is an element, of a group class only, of K and V, of weights. */
+#define RAPT_NO_TYPE(...)
+#define RAPT_ELEMENT_TYPES(TYPE) RAPT_TYPES(TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
+#define RAPT_CACHE_TYPES(TYPE)   RAPT_TYPES(RAPT_NO_TYPE, TYPE, TYPE, RAPT_NO_TYPE)
+#define RAPT_KV_TYPES(TYPE)      RAPT_TYPES(TYPE, TYPE, TYPE, RAPT_NO_TYPE)
+#define RAPT_WEIGHT_TYPES(TYPE)  RAPT_TYPES(TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
+
+/* case labels of a switch over one of these parts. */
+#define RAPT_TYPE_CASE(name, ...) case name:
 #endif

@@ -6,10 +6,8 @@
 #include <stdio.h>
 
 #include "drawn.h"
+#include "kv_types.h"
 #include "tap.h"
-
-static const char *const type_names[] = {"",     "f32",      "f16",  "bf16", "f8_e4m3", "f8_e5m2", "int8",
-                                         "int4", "int4_min", "q8_0", "q4_0", "q4_1",    "q5_0",    "q5_1"};
 
 /* ---- Random ranges -------------------------------------------------------------------------------------------------------- */
 
@@ -133,14 +131,15 @@ static rapt_kv_copy_args args_of(const problem *p) {
 }
 
 static void random_ranges(void) {
-    for (int type = RAPT_F32; type <= RAPT_Q5_1; type++) {
+    for (int i = 0; i < KV_TYPES; i++) {
+        const rapt_type type = kv_types[i];
         int wrong = 0, refused = 0, turns = 400;
         for (int turn = 0; turn < turns; turn++) {
             static const int64_t threads[] = {1, 2, 5, 64};
             problem p;
-            random_state = (uint64_t)(type * 1000 + turn);
-            rapt_type other = (rapt_type)(1 + below(RAPT_Q5_1));
-            make_problem(&p, turn % 2 ? (rapt_type)type : other, turn % 2 ? other : (rapt_type)type);
+            random_state = (uint64_t)type * 1000 + (uint64_t)turn;
+            const rapt_type other = kv_types[below(KV_TYPES)];
+            make_problem(&p, turn % 2 ? type : other, turn % 2 ? other : type);
             unsigned char *before = malloc(p.bytes + 1), *want = malloc(p.bytes + 1);
             if (!before || !want) abort();
             memcpy(before, p.to, p.bytes + 1), memcpy(want, p.to, p.bytes + 1);
@@ -152,17 +151,17 @@ static void random_ranges(void) {
                 for (int64_t ith = threads[n] - 1; ith >= 0; ith--) {
                     rapt_status status = rapt_kv_copy_run_share(&p.desc, &a, ith, threads[n]);
                     refused += status != RAPT_OK;
-                    if (status != RAPT_OK) printf("# %s %d: %s\n", type_names[type], turn, rapt_status_string(status));
+                    if (status != RAPT_OK) printf("# %s %d: %s\n", rapt_type_name(type), turn, rapt_status_string(status));
                 }
                 same = same && memcmp(p.to, want, p.bytes + 1) == 0;
             }
-            if (!same) printf("# %s: problem %d differs\n", type_names[type], turn);
+            if (!same) printf("# %s: problem %d differs\n", rapt_type_name(type), turn);
             wrong += !same;
             free(before), free(want);
             free_problem(&p);
         }
         tap_ok(wrong == 0 && refused == 0, "%s: %d caches by 1, 2, 5 and 64 threads, %d wrong, %d calls refused",
-               type_names[type], turns, wrong, refused);
+               rapt_type_name(type), turns, wrong, refused);
     }
 }
 
@@ -344,8 +343,8 @@ static void sequences(const char *isa) {
     const rapt_rope rope = {.channels = D_K, .frequencies = frequencies, .amplitude = 1.0};
     for (size_t n = 0; n < sizeof types / sizeof *types; n++) {
         int forked = fork_sequence(isa, types[n], &rope), moved = defragment(isa, types[n], &rope);
-        tap_ok(forked == 0, "%s: two sequences of %s share a prefix: %d wrong", isa, type_names[types[n]], forked);
-        tap_ok(moved == 0, "%s: pages of %s are moved to the pool's beginning: %d wrong", isa, type_names[types[n]], moved);
+        tap_ok(forked == 0, "%s: two sequences of %s share a prefix: %d wrong", isa, rapt_type_name(types[n]), forked);
+        tap_ok(moved == 0, "%s: pages of %s are moved to the pool's beginning: %d wrong", isa, rapt_type_name(types[n]), moved);
     }
 }
 

@@ -7,11 +7,9 @@
 #include <stdio.h>
 
 #include "drawn.h"
+#include "kv_types.h"
 #include "rapt_pool.h"
 #include "tap.h"
-
-static const char *const type_names[] = {"",     "f32",      "f16",  "bf16", "f8_e4m3", "f8_e5m2", "int8",
-                                         "int4", "int4_min", "q8_0", "q4_0", "q4_1",    "q5_0",    "q5_1"};
 
 enum { MOST_ENTRIES = 3, MOST_HEADS = 2, MOST_TOKENS = 40, MOST_KEYS = 1200, MOST_ISAS = 16 };
 
@@ -493,16 +491,17 @@ static bool steps_are_the_calls(problem *p, const tensor *before, const char *is
 
 static void random_problems(int turns) {
     static problem p;
-    for (int type = RAPT_F32; type <= RAPT_Q5_1; type++) {
+    for (int t = 0; t < KV_TYPES; t++) {
+        const rapt_type type = kv_types[t];
         int wrong = 0, other_bits = 0;
         for (int turn = 0; turn < turns; turn++) {
-            random_state = (uint64_t)(type * 1000 + turn);
-            rapt_type other = one_in(3) ? (rapt_type)type : (rapt_type)(1 + below(RAPT_Q5_1));
-            make_problem(&p, turn % 2 ? (rapt_type)type : other, turn % 2 ? other : (rapt_type)type);
+            random_state = (uint64_t)type * 1000 + (uint64_t)turn;
+            const rapt_type other = one_in(3) ? type : kv_types[below(KV_TYPES)];
+            make_problem(&p, turn % 2 ? type : other, turn % 2 ? other : type);
             tensor before[WRITTEN], first[2][WRITTEN] = {{{.bytes = 0}}}; /* of each rounding class */
             copy_written(before, p.written);
             char name[64];
-            snprintf(name, sizeof name, "%s problem %d", type_names[type], turn);
+            snprintf(name, sizeof name, "%s problem %d", rapt_type_name(type), turn);
             for (int i = 0; i < isa_count; i++) {
                 tensor *of_class = first[strcmp(rapt_isa_rounding(isas[i]), "fused") == 0];
                 wrong += !steps_are_the_calls(&p, before, isas[i], name);
@@ -515,7 +514,7 @@ static void random_problems(int turns) {
         }
         tap_ok(wrong == 0 && other_bits == 0,
                "%s: %d random steps on %d kernels, %d not as the three calls, %d with other bits than their rounding class",
-               type_names[type], turns, isa_count, wrong, other_bits);
+               rapt_type_name(type), turns, isa_count, wrong, other_bits);
     }
 }
 
@@ -610,7 +609,7 @@ static void decoding(const char *isa, bool quick) {
                          memcmp(scales[0], scales[1], sizeof scales[0]);
         }
         tap_ok(wrong == 0, "%s: %d tokens of a %s%scache of %s at once, one by one and by 7: %d wrong", isa, (int)c->tokens,
-               c->paged ? "paged " : "", c->ring ? "ring " : "", type_names[c->type], wrong);
+               c->paged ? "paged " : "", c->ring ? "ring " : "", rapt_type_name(c->type), wrong);
     }
     free_angles(&angles);
 }

@@ -28,7 +28,7 @@ static inline float random_value(void) {
 
 static inline rapt_type random_float_type(void) { return (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16); }
 static inline bool is_byte(rapt_type type) { return type == RAPT_F8_E4M3 || type == RAPT_F8_E5M2 || type == RAPT_INT8; }
-static inline bool is_grouped(rapt_type type) { return type >= RAPT_INT4 && type <= RAPT_Q5_1; }
+static inline bool is_grouped(rapt_type type) { return reference_row_bytes(type, 1) < 0; }
 
 static inline void shuffle(int32_t *x, int64_t n) {
     for (int64_t i = n - 1; i > 0; i--) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kv_types.h"
 #include "rapt_layer.h"
 #include "tap.h"
 
@@ -109,7 +110,8 @@ static rapt_status write_caches(const char *isa) {
     (void)isa;
     for (int i = 0; i < TOKENS * CHANNELS; i++) rows[i] = (float)(i % 17) / 16.0f;
     rapt_status status = rapt_rope_frequencies(10000.0, CHANNELS, frequencies);
-    for (int type = RAPT_F32; type <= RAPT_Q5_1 && status == RAPT_OK; type++) {
+    for (int i = 0; i < KV_TYPES && status == RAPT_OK; i++) {
+        const rapt_type type = kv_types[i];
         rapt_kv_append_desc desc;
         rapt_kv_append_args args;
         rapt_kv_copy_desc copy;
@@ -118,13 +120,13 @@ static rapt_status write_caches(const char *isa) {
             rapt_kv_copy_args_init(&copy_args);
         desc.kv_heads = 1, desc.tokens = TOKENS, desc.kv_len = 8, desc.d_k = CHANNELS;
         desc.new_k = rapt_layout_bshd(RAPT_F32, 1, TOKENS, CHANNELS);
-        desc.k = rapt_layout_bshd((rapt_type)type, 1, PAGE, CHANNELS);
+        desc.k = rapt_layout_bshd(type, 1, PAGE, CHANNELS);
         desc.page_size = PAGE, desc.pages = 2, desc.table.type = RAPT_I32;
         desc.rope.channels = CHANNELS, desc.rope.frequencies = frequencies;
         args.new_k = rows, args.k = cache, args.table = table;
         copy.entries = 2, copy.kv_heads = 1, copy.tokens = PAGE, copy.d_k = CHANNELS, copy.k = desc.k;
         copy_args.k = cache, copy_args.ranges = &range, copy_args.count = 1;
-        if (type >= RAPT_F8_E4M3 && type <= RAPT_INT8) {
+        if (rapt_type_class_of(type) != RAPT_CLASS_ELEMENT && rapt_row_bytes(type, 1) > 0) {
             desc.k_scales = copy.k_scales = (rapt_scales){1, 16, 16, 4, 0};
             args.k_scales = copy_args.k_scales = scales;
         }

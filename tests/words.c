@@ -485,13 +485,13 @@ int main(int argc, char **argv) {
     activations(step);
     storage("f16", v_load_f16, v_store_f16, 5, 10, all ? 509 : 65521);
     storage("bf16", v_load_bf16, v_store_bf16, 8, 7, all ? 509 : 65521);
-#define RAPT_TYPE(name, suffix, bytes) staged_rows(#suffix, name, 1, bytes);
-    RAPT_TYPES(RAPT_TYPE)
+#define RAPT_TYPE(name, suffix, group, bytes) staged_rows(#suffix, name, group, bytes);
+    RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     kv_storage(#suffix, name, v_load_##suffix, group, bytes);                                                                    \
     staged_rows(#suffix, name, group, bytes);
-    RAPT_KV_TYPES(RAPT_TYPE)
+    RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     transpose();
     dots_of_integers();

@@ -200,10 +200,37 @@ static void case_conversions(check *c) {
     }
 }
 
+/* Each type's name is that of no other and finds it again; its class says where it may be. */
+static void case_type_names(check *c) {
+    static const rapt_type elements[] = {RAPT_F32, RAPT_F16, RAPT_BF16}, masks[] = {RAPT_BOOL, RAPT_BIT, RAPT_I32};
+    static const rapt_type weights[] = {RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0};
+    for (int number = -1; number <= RAPT_TYPE_LIMIT; number++) {
+        const rapt_type type = (rapt_type)number;
+        rapt_type_class want = RAPT_CLASS_NONE;
+        for (int i = 0; i < KV_TYPES; i++)
+            if (kv_types[i] == type) want = RAPT_CLASS_CACHE;
+        for (int i = 0; i < 3; i++) {
+            if (elements[i] == type) want = RAPT_CLASS_ELEMENT;
+            if (weights[i] == type) want = RAPT_CLASS_WEIGHT;
+            if (masks[i] == type) want = RAPT_CLASS_MASK;
+        }
+        const char *name = rapt_type_name(type);
+        if (rapt_type_class_of(type) != want) check_fail(c, NULL, "type %d is of class %d", number, rapt_type_class_of(type));
+        if ((want != RAPT_CLASS_NONE || type == RAPT_NONE) != (name != NULL)) check_fail(c, NULL, "the name of type %d", number);
+        if (name && rapt_type_of_name(name) != type) check_fail(c, NULL, "%s is not the name of type %d", name, number);
+    }
+    static const char *const no_names[] = {"", "F32", "f", "f32 ", "rapt_f32", "q6_0"};
+    for (int64_t i = 0; i < LENGTH_OF(no_names); i++)
+        if (rapt_type_of_name(no_names[i]) != RAPT_NONE) check_fail(c, NULL, "\"%s\" is the name of a type", no_names[i]);
+    if (rapt_type_of_name(NULL) != RAPT_NONE) check_fail(c, NULL, "null is the name of a type");
+    if (strcmp(rapt_type_name(RAPT_F8_E4M3), "f8_e4m3") != 0) check_fail(c, NULL, "a name is not its enumerator's");
+}
+
 /* The bytes of rows are those of the reference, and nothing else has rows. */
 static void case_row_bytes(check *c) {
-    for (int type = -1; type <= RAPT_I32 + 1; type++) {
-        const bool has_rows = type >= RAPT_F32 && type <= RAPT_Q5_1;
+    for (int type = -1; type <= RAPT_TYPE_LIMIT; type++) {
+        bool has_rows = false;
+        for (int i = 0; i < KV_TYPES; i++) has_rows |= (int)kv_types[i] == type;
         for (int64_t channels = 0; channels <= RAPT_MAX_HEAD_DIM; channels++) {
             const int64_t want = has_rows ? reference_row_bytes((rapt_type)type, channels) : -1;
             if (rapt_row_bytes((rapt_type)type, channels) != want)
@@ -220,6 +247,7 @@ const check_case contract_cases[] = {
     {"empty", "no batch, no queries: nothing to do, null pointers allowed", case_empty, 1},
     {"workspace", "exactly the size asked for works, one byte less is refused", case_workspace, 2},
     {"names", "kernels, status strings, forcing", case_names, 1},
+    {"type-names", "a name for each type, and its class", case_type_names, 1},
     {"row-bytes", "of every type and number of channels", case_row_bytes, 1},
     {"conversions", "f16 and bf16: every pattern loaded, and stores to nearest even", case_conversions, 1},
     {"golden", "hashes of outputs, the same on every machine", case_golden, 1},

@@ -3,6 +3,7 @@
 #ifndef RAPT_CHECK_HARNESS_H
 #define RAPT_CHECK_HARNESS_H
 
+#include "../kv_types.h"
 #include "../reference.h"
 #include "fence.h"
 #include "rapt.h"

@@ -330,9 +330,11 @@ static void feature_plan_errors(table *t) {
     }
     PLAN(RAPT_OK, d.slopes.type = RAPT_F16);
     PLAN(RAPT_OK, d.sinks.type = RAPT_BF16);
-    for (int type = RAPT_INT4; type <= RAPT_Q5_1; type++) { /* groups of 32, of which 9 and 7 are none */
-        PLAN(RAPT_ERR_TYPE, d.k.type = (rapt_type)type);
-        PLAN(RAPT_ERR_TYPE, d.v.type = (rapt_type)type);
+    for (int i = 0; i < KV_TYPES; i++) { /* of those of groups of 32, 9 and 7 channels are none */
+        const rapt_type type = kv_types[i];
+        if (reference_row_bytes(type, 1) > 0) continue;
+        PLAN(RAPT_ERR_TYPE, d.k.type = type);
+        PLAN(RAPT_ERR_TYPE, d.v.type = type);
     }
 
     for (int64_t n = 0; n < LENGTH_OF(bad_strides); n++) {
@@ -358,10 +360,12 @@ static void feature_plan_errors(table *t) {
                       d.k_scales.token_stride = 0);
 
     PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT);
-    for (int type = RAPT_F32; type <= RAPT_F8_E5M2; type++) {
-        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = RAPT_INT8; d.v.type = (rapt_type)type);
-        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = (rapt_type)type; d.v.type = RAPT_INT8);
-        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = (rapt_type)type);
+    for (int i = 0; i < KV_TYPES; i++) {
+        const rapt_type type = kv_types[i];
+        if (type == RAPT_INT8 || reference_row_bytes(type, 1) < 0) continue;
+        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = RAPT_INT8; d.v.type = type);
+        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = type; d.v.type = RAPT_INT8);
+        PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = type);
     }
     PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = RAPT_Q8_0; d.d_k = d.d_v = 32;
          d.q = rapt_layout_bhsd(RAPT_F32, d.heads, d.q_len, 32); d.o = d.q);

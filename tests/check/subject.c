@@ -95,7 +95,7 @@ void problem_integer(problem *p) {
 void problem_draw_types_of_caches(problem *p, uint64_t *random) {
     problem_draw_types(p, random);
     if (draw_below(random, 3) == 0)
-        problem_kv_types(p, (rapt_type)(1 + draw_below(random, RAPT_Q5_1)), (rapt_type)(1 + draw_below(random, RAPT_Q5_1)));
+        problem_kv_types(p, kv_types[draw_below(random, KV_TYPES)], kv_types[draw_below(random, KV_TYPES)]);
 }
 
 void problem_draw_mask(problem *p, uint64_t *random) {
@@ -986,11 +986,7 @@ static void __attribute__((format(printf, 2, 3))) say(line *l, const char *forma
     if (n > 0) l->used = (size_t)smaller((int64_t)l->used + n, (int64_t)l->bytes - 1);
 }
 
-static const char *type_name(rapt_type type) {
-    static const char *const names[] = {"none", "f32",  "f16",  "bf16", "e4m3", "e5m2", "int8", "int4", "int4min",
-                                        "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "bool", "bit",  "i32"};
-    return type < LENGTH_OF(names) ? names[type] : "?";
-}
+static const char *type_name(rapt_type type) { return rapt_type_name(type) ? rapt_type_name(type) : "?"; }
 
 static void say_rows(line *l, const char *name, const rapt_layout *of) {
     if (!of->type) return;

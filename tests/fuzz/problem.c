@@ -44,8 +44,8 @@ static void take_sizes(problem *p, input *in) {
     d->d_v = 1 + take(in, 40);
     problem_types(p, (rapt_type)(1 + maybe(in, 3)), (rapt_type)(1 + maybe(in, 3)), (rapt_type)(1 + maybe(in, 3)),
                   (rapt_type)(1 + maybe(in, 3)));
-    const rapt_type k = (rapt_type)maybe(in, RAPT_Q5_1 + 1), v = (rapt_type)maybe(in, RAPT_Q5_1 + 1);
-    problem_kv_types(p, k ? k : d->k.type, v ? v : d->v.type);
+    const int64_t k = maybe(in, KV_TYPES + 1), v = maybe(in, KV_TYPES + 1); /* 0: as it is */
+    problem_kv_types(p, k ? kv_types[k - 1] : d->k.type, v ? kv_types[v - 1] : d->v.type);
     p->data = (data)maybe(in, DATA_KINDS);
 }
 
