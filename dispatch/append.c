@@ -140,12 +140,8 @@ static void add_side(rapt_memory *m, const rapt_append *c, int value, const char
         rapt_reads(m, s->new_name, s->new_rows, bytes);
     }
     rapt_spread(m, rapt_writes(m, name, s->rows, c->cache_bytes[value]), s->cache, length, rapt_row_bytes(s->cache->type, s->d));
-    if (!f->present) {
-        rapt_unused(m, s->scales_name, s->scales, "the plan has no scales");
-        return;
-    }
     if (!finds_scales(s)) {
-        rapt_reads(m, s->scales_name, s->scales, c->scales_bytes[value]);
+        rapt_reads_if(m, f->present, s->scales_name, s->scales, c->scales_bytes[value], "the plan has no scales");
         return;
     }
     rapt_layout layout = layout_of_scales(f);

@@ -217,10 +217,10 @@ static bool lies_within(const void *at, uint64_t bytes, const void *of, uint64_t
 /* V that is not written, and its scales: a part of K and of its, or memory of their own. */
 static void add_values(rapt_memory *m, const decode_call *c, const rapt_decode_args *a) {
     const tensor_bytes *b = &attention_of(c->plan)->bytes;
+    const bool scaled = attention_of(c->plan)->problem.v_scales.present;
     if (!lies_within(a->v, b->v, a->k, b->k)) rapt_reads(m, "v", a->v, b->v);
-    if (!attention_of(c->plan)->problem.v_scales.present) rapt_unused(m, "v_scales", a->v_scales, "the plan has no scales");
-    else if (!lies_within(a->v_scales, b->v_scales, a->k_scales, b->k_scales))
-        rapt_reads(m, "v_scales", a->v_scales, b->v_scales);
+    if (!scaled || !lies_within(a->v_scales, b->v_scales, a->k_scales, b->k_scales))
+        rapt_reads_if(m, scaled, "v_scales", a->v_scales, b->v_scales, "the plan has no scales");
 }
 
 static rapt_status check_memory(rapt_report *r, const decode_call *c, const rapt_decode_args *a, const void *q, size_t bytes) {
@@ -243,8 +243,8 @@ static rapt_status check_memory(rapt_report *r, const decode_call *c, const rapt
     r->owner = "attention.";
     rapt_reads(&m, "q", q, p->q_bytes);
     rapt_writes(&m, "o", c->attention.args.o, attention_of(p)->bytes.o);
-    if (attention_of(p)->scores_stage) rapt_writes(&m, "scores", c->attention.args.scores, attention_of(p)->bytes.scores);
-    else rapt_unused(&m, "scores", c->attention.args.scores, "the plan has no layout for it");
+    rapt_writes_if(&m, attention_of(p)->scores_stage, "scores", c->attention.args.scores, attention_of(p)->bytes.scores,
+                   "the plan has no layout for it");
     rapt_add_attention(&m, &c->attention, false, -1);
     r->owner = "";
     rapt_writes_workspace(&m, a->workspace, a->workspace_bytes, bytes);

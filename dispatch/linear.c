@@ -177,12 +177,9 @@ static rapt_status start_call(rapt_report *r, rapt_linear_call *c, const rapt_li
         rapt_unused(&m, "gate_scales", a->gate_scales, "the plan has no gate");
     }
     int y = rapt_writes(&m, "y", a->y, p->y_bytes);
-    if (l->residual.type) {
-        int residual = rapt_reads(&m, "residual", a->residual, p->residual_bytes);
-        if (rapt_same_rows(&l->residual, &l->y)) rapt_may_be(&m, residual, y);
-    } else {
-        rapt_unused(&m, "residual", a->residual, "the plan has no layout for it");
-    }
+    int residual =
+        rapt_reads_if(&m, l->residual.type, "residual", a->residual, p->residual_bytes, "the plan has no layout for it");
+    if (rapt_same_rows(&l->residual, &l->y)) rapt_may_be(&m, residual, y);
     rapt_writes_workspace(&m, a->workspace, a->workspace_bytes, bytes);
     return rapt_check_memory(&m);
 }

@@ -52,6 +52,18 @@ void rapt_unused(rapt_memory *m, const char *name, const void *at, const char *w
     if (at && m->status == RAPT_OK) m->status = rapt_refuse(m->report, RAPT_ERR_UNUSED, "%s = %p: %s", name, at, why);
 }
 
+static int add_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why, bool written) {
+    if (!there) rapt_unused(m, name, at, why);
+    return there ? add(m, name, at, bytes, written) : RAPT_NO_REGION;
+}
+
+int rapt_reads_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why) {
+    return add_if(m, there, name, at, bytes, why, false);
+}
+int rapt_writes_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why) {
+    return add_if(m, there, name, at, bytes, why, true);
+}
+
 void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t needed) {
     if (m->status != RAPT_OK || needed == 0) return;
     const char *owner = m->report->owner;

@@ -40,6 +40,11 @@ static inline void rapt_memory_begin(rapt_memory *m, rapt_report *r) { m->report
 int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes);
 int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes);
 
+/* The same of a tensor that a call need not have: where it is not there, its pointer must be null, and why says why. Errors: as
+ * above, UNUSED. */
+int rapt_reads_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why);
+int rapt_writes_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why);
+
 /* An array of n elements of that many bytes; optional: it may be null. Errors: NULL, STRIDE, ALIGNMENT. */
 int rapt_reads_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional);
 int rapt_writes_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional);

@@ -32,19 +32,17 @@ static rapt_status measure_states(rapt_report *r, const char *name, const full_p
 static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_args *a, const rapt_states *sources, int64_t n) {
     const rapt_problem *problem = &p->problem;
     const tensor_bytes *b = &p->bytes;
-    bool by_channel = problem->v_scales.present && !problem->v_scales.token_stride;
+    const char *const why = "the plan has no layout for it";
     if (n < 0) return rapt_refuse_number(r, RAPT_ERR_RANGE, "n", n, "must be 0 or more");
     rapt_memory m;
     rapt_memory_begin(&m, r);
     rapt_reads(&m, "plan", p, plan_bytes(p));
     rapt_reads_array(&m, "sources", sources, n, sizeof *sources, n == 0);
     rapt_writes(&m, "o", a->o, b->o);
-    if (problem->lse.type) rapt_writes(&m, "lse", a->lse, b->lse);
-    else rapt_unused(&m, "lse", a->lse, "the plan has no layout for it");
-    if (problem->sinks.type) rapt_reads(&m, "sinks", a->sinks, b->sinks);
-    else rapt_unused(&m, "sinks", a->sinks, "the plan has no layout for it");
-    if (by_channel) rapt_reads(&m, "v_scales", a->v_scales, b->v_scales);
-    else if (!problem->v_scales.present) rapt_unused(&m, "v_scales", a->v_scales, "the plan has no layout for it");
+    rapt_writes_if(&m, problem->lse.type, "lse", a->lse, b->lse, why);
+    rapt_reads_if(&m, problem->sinks.type, "sinks", a->sinks, b->sinks, why);
+    if (!rapt_scales_of_tokens(&problem->v_scales)) /* which states have in them */
+        rapt_reads_if(&m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, why);
     rapt_reads_array(&m, "q_starts", p->q_starts, problem->batch + 1, sizeof(int32_t), true);
     int others = m.n;
     rapt_status status = rapt_check_memory(&m);

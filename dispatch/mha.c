@@ -535,12 +535,9 @@ static void add_rows(rapt_memory *m, const mha_call *c) {
     }
     if (p->self) rapt_unused(m, "y", a->y, "Y is X");
     if (p->values_as_keys) rapt_unused(m, "z", a->z, p->self ? "Z is X" : "Z is Y");
-    if (p->residual.type) {
-        int residual = rapt_reads(m, "residual", a->residual, p->residual_bytes);
-        if (rapt_same_rows(&p->residual, &p->out)) rapt_may_be(m, residual, out);
-    } else {
-        rapt_unused(m, "residual", a->residual, "the plan has no layout for it");
-    }
+    int residual =
+        rapt_reads_if(m, p->residual.type, "residual", a->residual, p->residual_bytes, "the plan has no layout for it");
+    if (rapt_same_rows(&p->residual, &p->out)) rapt_may_be(m, residual, out);
 }
 
 /* The cache is written where there are new keys, else it is read. */
@@ -549,21 +546,15 @@ static void add_cache(rapt_memory *m, const mha_call *c) {
     const rapt_mha_args *a = &c->args;
     const tensor_bytes *b = &attention_of(p)->bytes;
     const rapt_problem *problem = &attention_of(p)->problem;
-    if (!p->cached) {
-        rapt_unused(m, "k_cache", a->k_cache, "the plan has no cache");
-        rapt_unused(m, "v_cache", a->v_cache, "the plan has no cache");
-        rapt_unused(m, "k_scales", a->k_scales, "the plan has no cache");
-        rapt_unused(m, "v_scales", a->v_scales, "the plan has no cache");
-    } else if (p->projections > 1) {
+    const char *const no_cache = "the plan has no cache", *const no_scales = p->cached ? "the plan has no scales" : no_cache;
+    if (p->cached && p->projections > 1) {
         rapt_add_append(m, &c->append, "k_cache", "v_cache", false);
-    } else {
-        rapt_reads(m, "k_cache", a->k_cache, b->k);
-        rapt_reads(m, "v_cache", a->v_cache, b->v);
-        if (problem->k_scales.present) rapt_reads(m, "k_scales", a->k_scales, b->k_scales);
-        else rapt_unused(m, "k_scales", a->k_scales, "the plan has no scales");
-        if (problem->v_scales.present) rapt_reads(m, "v_scales", a->v_scales, b->v_scales);
-        else rapt_unused(m, "v_scales", a->v_scales, "the plan has no scales");
+        return;
     }
+    rapt_reads_if(m, p->cached, "k_cache", a->k_cache, b->k, no_cache);
+    rapt_reads_if(m, p->cached, "v_cache", a->v_cache, b->v, no_cache);
+    rapt_reads_if(m, problem->k_scales.present, "k_scales", a->k_scales, b->k_scales, no_scales);
+    rapt_reads_if(m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, no_scales);
 }
 
 static rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
@@ -586,12 +577,11 @@ static rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given,
         rapt_unused(&m, "position_table", a->position_table, "the plan has no table of positions");
     }
     const full_plan *attention = attention_of(p);
-    if (p->has_weights) rapt_writes(&m, "weights", a->weights, attention->bytes.scores);
-    else rapt_unused(&m, "weights", a->weights, "the plan has no layout for it");
+    const char *const no_layout = "the plan has no layout for it";
+    rapt_writes_if(&m, p->has_weights, "weights", a->weights, attention->bytes.scores, no_layout);
     r->owner = "attention.";
-    const float *scores = c->attention.args.scores;
-    if (attention->scores_stage && !p->has_weights) rapt_writes(&m, "scores", scores, attention->bytes.scores);
-    else rapt_unused(&m, "scores", scores, p->has_weights ? "weights is what these are" : "the plan has no layout for it");
+    rapt_writes_if(&m, attention->scores_stage && !p->has_weights, "scores", c->attention.args.scores, attention->bytes.scores,
+                   p->has_weights ? "weights is what these are" : no_layout);
     rapt_add_attention(&m, &c->attention, false, -1);
     r->owner = "";
     rapt_writes_workspace(&m, a->workspace, given, needed);

@@ -24,13 +24,9 @@ typedef struct norm_call {
 /* z, where it is wanted: it may lie where x lies, unless y does, or where the residual lies. */
 static void add_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual) {
     uint64_t bytes = 0;
-    if (!a->sum.type) {
-        rapt_unused(m, "sum_to", a->sum_to, "sum has no type");
-        return;
-    }
-    if (m->status == RAPT_OK)
+    if (a->sum.type && m->status == RAPT_OK)
         m->status = rapt_measure_tokens(m->report, "sum", &a->sum, RAPT_FLOATS, a->batch, a->tokens, a->channels, true, &bytes);
-    int sum = rapt_writes(m, "sum_to", a->sum_to, bytes);
+    int sum = rapt_writes_if(m, a->sum.type, "sum_to", a->sum_to, bytes, "sum has no type");
     if (a->sum_to == a->from && rapt_same_rows(&a->sum, &a->x)) rapt_may_be(m, sum, x);
     else if (a->residual.type && rapt_same_rows(&a->sum, &a->residual)) rapt_may_be(m, sum, residual);
 }
@@ -44,16 +40,11 @@ static rapt_status check_memory(rapt_report *r, const norm_call *c) {
     m.status = rapt_measure_tokens(r, "x", &a->x, RAPT_FLOATS, a->batch, a->tokens, a->channels, false, &x_bytes);
     if (m.status == RAPT_OK)
         m.status = rapt_measure_tokens(r, "y", &a->y, RAPT_FLOATS, a->batch, a->tokens, a->channels, true, &y_bytes);
-    int x = rapt_reads(&m, "from", a->from, x_bytes), y = rapt_writes(&m, "to", a->to, y_bytes), residual = RAPT_NO_REGION;
+    int x = rapt_reads(&m, "from", a->from, x_bytes), y = rapt_writes(&m, "to", a->to, y_bytes);
     if (rapt_same_rows(&a->x, &a->y)) rapt_may_be(&m, y, x);
-    if (a->residual.type) {
-        if (m.status == RAPT_OK)
-            m.status =
-                rapt_measure_tokens(r, "residual", &a->residual, RAPT_FLOATS, a->batch, a->tokens, a->channels, false, &bytes);
-        residual = rapt_reads(&m, "residual_from", a->residual_from, bytes);
-    } else {
-        rapt_unused(&m, "residual_from", a->residual_from, "residual has no type");
-    }
+    if (a->residual.type && m.status == RAPT_OK)
+        m.status = rapt_measure_tokens(r, "residual", &a->residual, RAPT_FLOATS, a->batch, a->tokens, a->channels, false, &bytes);
+    int residual = rapt_reads_if(&m, a->residual.type, "residual_from", a->residual_from, bytes, "residual has no type");
     add_sum(&m, a, x, residual);
     rapt_reads_array(&m, "weight", a->weight, a->channels, sizeof(float), true);
     rapt_reads_array(&m, "bias", a->bias, a->channels, sizeof(float), true);

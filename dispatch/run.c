@@ -75,40 +75,31 @@ static void add_pages(rapt_memory *m, const full_plan *p, const rapt_args *args,
     if (m->status == RAPT_OK) add_table(m, p, args);
 }
 
-/* A tensor that the plan may have: then it is read. */
-static void add_optional(rapt_memory *m, const char *name, const void *at, bool there, uint64_t bytes) {
-    if (there) rapt_reads(m, name, at, bytes);
-    else rapt_unused(m, name, at, "the plan has no layout for it");
-}
-
 void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only) {
     const full_plan *p = c->plan;
     const rapt_args *a = &c->args;
     const rapt_problem *problem = &p->problem;
     const tensor_bytes *b = &p->bytes;
     const int64_t batch = problem->batch;
+    const char *const why = "the plan has no layout for it";
     if (tensors) {
         rapt_reads(m, "q", a->q, b->q);
         rapt_reads(m, "k", a->k, b->k);
         rapt_reads(m, "v", a->v, b->v);
-        add_optional(m, "k_scales", a->k_scales, problem->k_scales.present, b->k_scales);
-        add_optional(m, "v_scales", a->v_scales, problem->v_scales.present, b->v_scales);
+        rapt_reads_if(m, problem->k_scales.present, "k_scales", a->k_scales, b->k_scales, why);
+        rapt_reads_if(m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, why);
         if (!problem->unmerged) rapt_writes(m, "o", a->o, b->o);
-        if (p->scores_stage) rapt_writes(m, "scores", a->scores, b->scores);
-        else rapt_unused(m, "scores", a->scores, "the plan has no layout for it");
+        rapt_writes_if(m, p->scores_stage, "scores", a->scores, b->scores, why);
     }
-    add_optional(m, "mask", a->mask, problem->mask.type, b->mask);
-    add_optional(m, "block_mask", a->block_mask, problem->block_mask.type, b->block_mask);
-    add_optional(m, "bias", a->bias, problem->bias.type, b->bias);
-    add_optional(m, "slopes", a->slopes, problem->alibi || problem->slopes.type, problem->alibi ? b->slopes : 0);
+    rapt_reads_if(m, problem->mask.type, "mask", a->mask, b->mask, why);
+    rapt_reads_if(m, problem->block_mask.type, "block_mask", a->block_mask, b->block_mask, why);
+    rapt_reads_if(m, problem->bias.type, "bias", a->bias, b->bias, why);
+    rapt_reads_if(m, problem->alibi || problem->slopes.type, "slopes", a->slopes, problem->alibi ? b->slopes : 0, why);
     if (!problem->unmerged) {
-        add_optional(m, "sinks", a->sinks, problem->sinks.type, b->sinks);
-        if (problem->lse.type) rapt_writes(m, "lse", a->lse, b->lse);
-        else rapt_unused(m, "lse", a->lse, "the plan has no layout for it");
-        rapt_unused(m, "states", a->states, "the plan merges them itself");
-    } else {
-        rapt_writes(m, "states", a->states, b->states);
+        rapt_reads_if(m, problem->sinks.type, "sinks", a->sinks, b->sinks, why);
+        rapt_writes_if(m, problem->lse.type, "lse", a->lse, b->lse, why);
     }
+    rapt_writes_if(m, problem->unmerged, "states", a->states, b->states, "the plan merges them itself");
     if (!problem->logits_body) rapt_unused(m, "logits_arg", a->logits_arg, "the plan has no logits_body");
     rapt_reads_array(m, "kv_lengths", a->kv_lengths, batch, sizeof(int32_t), true);
     rapt_reads_array(m, "prefixes", a->prefixes, batch, sizeof(int32_t), true);
