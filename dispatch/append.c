@@ -148,16 +148,6 @@ static void add_side(rapt_memory *m, const rapt_append *c, int value, const char
     rapt_spread(m, rapt_writes(m, s->scales_name, s->scales, c->scales_bytes[value]), &layout, length, sizeof(float));
 }
 
-static rapt_status check_table_starts(rapt_report *r, const rapt_append *c) {
-    const int32_t *starts = c->args.table_starts;
-    if (!starts) return RAPT_OK;
-    if (starts[0] < 0) return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", 0, starts[0], "must be 0 or more");
-    for (int64_t b = 0; b < c->desc.batch; b++)
-        if (starts[b + 1] < starts[b])
-            return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", b + 1, starts[b + 1], "below the one before");
-    return RAPT_OK;
-}
-
 /* The page table; its rows are of int32_t. */
 static void add_table(rapt_memory *m, const rapt_append *c) {
     const rapt_kv_append_desc *d = &c->desc;
@@ -168,7 +158,7 @@ static void add_table(rapt_memory *m, const rapt_append *c) {
         return;
     }
     rapt_reads_array(m, "table_starts", a->table_starts, d->batch + 1, sizeof(int32_t), true);
-    if (m->status == RAPT_OK) m->status = check_table_starts(m->report, c);
+    if (m->status == RAPT_OK) m->status = rapt_check_ascending(m->report, "table_starts", a->table_starts, 0, d->batch);
     if (m->status != RAPT_OK) return;
     const int32_t *starts = a->table_starts;
     int64_t pages = starts ? starts[d->batch] : rapt_divide_up(d->kv_len, d->page_size);

@@ -10,6 +10,7 @@
 #include "memory.h"
 #include "select.h"
 #include "structs.h"
+#include "tokens.h"
 
 const rapt_desc rapt_default_desc = {
     .batch = 1,
@@ -138,23 +139,6 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
         status = check_columns(r, "bias_keys", d->bias_keys, "bias_rest", d->bias_rest, "bias_key_stride", d->bias_key_stride);
     if (status == RAPT_OK) status = check_pages(r, d);
     return status == RAPT_OK ? check_part(r, d) : status;
-}
-
-rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most) {
-    if (!starts) return RAPT_OK;
-    if ((uintptr_t)starts % sizeof *starts)
-        return rapt_refuse(r, RAPT_ERR_ALIGNMENT, "%s = %p: not aligned to its elements of 4 bytes", name, (const void *)starts);
-    *most = 0;
-    if (starts[0] < 0) return rapt_refuse_element(r, RAPT_ERR_TABLE, name, 0, starts[0], "must be 0 or more");
-    for (int64_t b = 0; b < n; b++) {
-        if (starts[b] > starts[b + 1])
-            return rapt_refuse_element(r, RAPT_ERR_TABLE, name, b + 1, starts[b + 1], "below the one before");
-        *most = rapt_max(*most, (int64_t)starts[b + 1] - starts[b]);
-    }
-    if (starts[n] > tokens)
-        return rapt_refuse(r, RAPT_ERR_TABLE, "%s[%" PRId64 "] = %d: there are %" PRId64 " tokens", name, n, (int)starts[n],
-                           tokens);
-    return RAPT_OK;
 }
 
 /* A mask or bias: rows of columns, or of one element. */

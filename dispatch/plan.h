@@ -92,10 +92,6 @@ static inline int64_t entry_keys(const full_plan *p, int64_t entry) {
 /* How an entry of that many queries and stored keys is cut. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys);
 
-/* starts[0..n] of a ragged batch, in a tensor of that many tokens; null: none. *most: tokens of the longest entry. Errors: TABLE,
- * ALIGNMENT. */
-rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most);
-
 /* rapt_desc, rapt_args as they are after their init functions, and their bytes in version 0.1. */
 extern const rapt_desc rapt_default_desc;
 extern const rapt_args rapt_default_args;

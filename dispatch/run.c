@@ -6,6 +6,7 @@
 #include "attention.h"
 #include "layout.h"
 #include "structs.h"
+#include "tokens.h"
 
 const rapt_args rapt_default_args = {0};
 
@@ -29,16 +30,12 @@ static int64_t table_pages(const full_plan *p) {
 /* Where the pages of entries begin: of all, or of one. */
 static rapt_status check_table_starts(rapt_report *r, const full_plan *p, const int32_t *starts, int64_t only) {
     int64_t batch = p->problem.batch, first = only < 0 ? 0 : only, end = only < 0 ? batch : only + 1;
-    if (!starts) return RAPT_OK;
-    if (starts[first] < 0)
-        return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", first, starts[first], "must be 0 or more");
-    for (int64_t b = first; b < end; b++) {
-        if (starts[b] > starts[b + 1])
-            return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", b + 1, starts[b + 1], "below the one before");
-        if ((int64_t)starts[b + 1] - starts[b] > table_pages(p))
+    rapt_status status = rapt_check_ascending(r, "table_starts", starts, first, end);
+    if (status != RAPT_OK || !starts) return status;
+    for (int64_t b = first; b < end; b++)
+        if (starts[b + 1] - starts[b] > table_pages(p))
             return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", b + 1, starts[b + 1],
                                        "gives an entry more pages than its kv_len keys have");
-    }
     if (starts[end] > starts[batch])
         return rapt_refuse_element(r, RAPT_ERR_TABLE, "table_starts", batch, starts[batch], "below the one before");
     return RAPT_OK;

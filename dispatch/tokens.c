@@ -3,6 +3,29 @@
 
 #include "work.h"
 
+rapt_status rapt_check_ascending(rapt_report *r, const char *name, const int32_t *starts, int64_t first, int64_t end) {
+    if (!starts) return RAPT_OK;
+    if (starts[first] < 0) return rapt_refuse_element(r, RAPT_ERR_TABLE, name, first, starts[first], "must be 0 or more");
+    for (int64_t b = first; b < end; b++)
+        if (starts[b + 1] < starts[b])
+            return rapt_refuse_element(r, RAPT_ERR_TABLE, name, b + 1, starts[b + 1], "below the one before");
+    return RAPT_OK;
+}
+
+rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most) {
+    if (!starts) return RAPT_OK;
+    if ((uintptr_t)starts % sizeof *starts)
+        return rapt_refuse(r, RAPT_ERR_ALIGNMENT, "%s = %p: not aligned to its elements of 4 bytes", name, (const void *)starts);
+    rapt_status status = rapt_check_ascending(r, name, starts, 0, n);
+    if (status == RAPT_OK && starts[n] > tokens)
+        status =
+            rapt_refuse(r, RAPT_ERR_TABLE, "%s[%" PRId64 "] = %d: there are %" PRId64 " tokens", name, n, (int)starts[n], tokens);
+    *most = 0;
+    for (int64_t b = 0; b < n && status == RAPT_OK; b++)
+        if (starts[b + 1] - starts[b] > *most) *most = starts[b + 1] - starts[b];
+    return status;
+}
+
 void rapt_add_tokens(rapt_memory *m, const rapt_tokens *t) {
     rapt_reads_array(m, "starts", t->starts, t->batch, sizeof(int32_t), true);
     rapt_reads_array(m, "lengths", t->lengths, t->batch, sizeof(int32_t), true);
@@ -14,15 +37,10 @@ void rapt_add_tokens(rapt_memory *m, const rapt_tokens *t) {
 rapt_status rapt_check_tokens(rapt_report *r, const rapt_tokens *t) {
     if (t->token_starts && t->lengths)
         return rapt_refuse(r, RAPT_ERR_FEATURE, "lengths = %p: token_starts say them already", (const void *)t->lengths);
-    if (t->token_starts && t->token_starts[0] < 0)
-        return rapt_refuse_element(r, RAPT_ERR_TABLE, "token_starts", 0, t->token_starts[0], "must be 0 or more");
-    if (!t->token_starts && !t->lengths && !t->starts) return RAPT_OK; /* of up to 2^31 entries */
+    int64_t most;
+    rapt_status status = rapt_check_starts(r, "token_starts", t->token_starts, t->batch, t->tokens, &most);
+    if (status != RAPT_OK || (!t->lengths && !t->starts)) return status; /* of up to 2^31 entries */
     for (int64_t b = 0; b < t->batch; b++) {
-        if (t->token_starts && t->token_starts[b + 1] < t->token_starts[b])
-            return rapt_refuse_element(r, RAPT_ERR_TABLE, "token_starts", b + 1, t->token_starts[b + 1], "below the one before");
-        if (t->token_starts && t->token_starts[b + 1] > t->tokens)
-            return rapt_refuse(r, RAPT_ERR_TABLE, "token_starts[%" PRId64 "] = %d: there are %" PRId64 " tokens", b + 1,
-                               (int)t->token_starts[b + 1], t->tokens);
         if (t->lengths && !rapt_within(t->lengths[b], 0, t->tokens))
             return rapt_refuse(r, RAPT_ERR_TABLE, "lengths[%" PRId64 "] = %d: there are %" PRId64 " tokens", b,
                                (int)t->lengths[b], t->tokens);

@@ -40,6 +40,14 @@ static inline int64_t rapt_position_of(const rapt_tokens *t, int64_t b, int64_t 
     return t->positions[(t->token_starts ? t->token_starts[b] : b * t->tokens) + i];
 }
 
+/* starts[first..end], of entries whose tokens or pages lie one after the other: none is negative or below the one before. starts
+ * may be null. Errors: TABLE. */
+rapt_status rapt_check_ascending(rapt_report *r, const char *name, const int32_t *starts, int64_t first, int64_t end);
+
+/* starts[0..n] of a ragged batch, in a tensor of that many tokens; null: none. *most: tokens of the longest entry. Errors: TABLE,
+ * ALIGNMENT. */
+rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most);
+
 /* Adds the arrays; then checks them. */
 void rapt_add_tokens(rapt_memory *m, const rapt_tokens *t);
 rapt_status rapt_check_tokens(rapt_report *r, const rapt_tokens *t);
