@@ -358,15 +358,15 @@ static int64_t stored_end(const full_plan *p, int64_t entry) {
 
 /* Writes the scores of a task's rows and chunks: it attends a second time, without what the stage leaves out, and throws the
  * other results away. */
-static void attend_for_scores(const rapt_attention *c, const place *at, const rapt_task *task, int64_t head, int64_t chunk0) {
+static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     const full_plan *p = c->plan;
     rapt_problem problem = p->problem;
     rapt_task t = *task;
     float nowhere[RAPT_STATE_FLOATS(32)] __attribute__((aligned(RAPT_WORKSPACE_ALIGNMENT)));
     const rapt_layout *scores = &problem.scores;
-    char *row = (char *)c->args.scores + query_offset(p, scores, at->entry) + head * scores->head_stride;
-    int64_t first = problem.kv_first + chunk0 * RAPT_CHUNK, end = first + t.chunks * RAPT_CHUNK;
-    if (end > stored_end(p, at->entry)) end = stored_end(p, at->entry);
+    char *row = (char *)c->args.scores + query_offset(p, scores, t.batch) + t.head0 * scores->head_stride;
+    int64_t first = t.chunk0 * RAPT_CHUNK, end = first + t.chunks * RAPT_CHUNK;
+    if (end > stored_end(p, t.batch)) end = stored_end(p, t.batch);
     const float none = -INFINITY;
     for (int64_t n = 0; n < t.rows * t.kv_heads; n++) {
         int64_t r = t.row0 + n % t.rows, h = n / t.rows * problem.group + r % problem.group;
@@ -399,71 +399,101 @@ static void attend_for_scores(const rapt_attention *c, const place *at, const ra
     p->kernel->attend(&t);
 }
 
-static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_t slot) {
-    const full_plan *p = c->plan;
-    const rapt_args *args = &c->args;
+/* Which heads, rows and chunks of its entry a task has. */
+static rapt_task task_of(const full_plan *p, const place *at, int64_t task) {
     const rapt_problem *problem = &p->problem;
-    find_place(p, at, 0, task);
     const entry_cut *cut = &at->cut;
-    int64_t entry = at->entry, own = task - at->start.first_task;
-    int64_t part = own % cut->parts, pass = cut->passes - 1 - own / cut->parts % cut->passes; /* causal: the longest pass first */
-    int64_t kv_head = own / cut->parts / cut->passes * cut->joined_heads, head = kv_head * problem->group;
-    int64_t row0 = pass * cut->pass_rows, token0 = row0 / problem->group, chunk0 = part * cut->part_chunks;
-    const char *k = offset_by(args->k, key_offset(p, problem->k.batch_stride, problem->k.token_stride, entry));
-    const char *v = offset_by(args->v, key_offset(p, problem->v.batch_stride, problem->v.token_stride, entry));
-    int64_t length = rapt_key_length(c, entry), position = args->k_offsets ? args->k_offsets[entry] : 0;
-    int64_t prefix = (args->prefixes ? args->prefixes[entry] : p->prefix) - position;
-    rapt_task t = {
+    const int64_t own = task - at->start.first_task, heads = own / cut->parts / cut->passes, part = own % cut->parts;
+    const int64_t pass = cut->passes - 1 - own / cut->parts % cut->passes; /* causal: the longest pass first */
+    const int64_t row0 = pass * cut->pass_rows, chunk0 = part * cut->part_chunks;
+    return (rapt_task){
         .problem = problem,
-        .q = (const char *)args->q + query_offset(p, &problem->q, entry) + head * problem->q.head_stride,
-        .k = offset_by(k, kv_head * problem->k.head_stride),
-        .v = offset_by(v, kv_head * problem->v.head_stride),
-        .mask = of_head(args->mask, &problem->mask, entry, head),
-        .block_mask = of_head(args->block_mask, &problem->block_mask, entry, head),
-        .bias = of_head(args->bias, &problem->bias, entry, head),
-        .slopes = of_head(args->slopes, &problem->slopes, entry, head),
-        .k_scales = scales_of(p, args->k_scales, &problem->k_scales, entry, kv_head),
-        .v_scales = scales_of(p, args->v_scales, &problem->v_scales, entry, kv_head),
-        .logits_arg = args->logits_arg,
-        .batch = entry,
-        .head0 = head,
+        .batch = at->entry,
+        .head0 = heads * cut->joined_heads * problem->group,
         .kv_heads = (int)cut->joined_heads,
         .keys_in_lanes = cut->keys_in_lanes,
-        .v_in_k = v_in_k(p, (const char *)args->k, (const char *)args->v),
-        .kv_length = length,
-        .prefix = prefix > 0 ? prefix : 0,
-        .query_offset = args->q_offsets ? args->q_offsets[entry] - position : rapt_default_offset(problem, cut->q_len, length),
-        .key_position = position,
-        .ring_start = args->ring_starts ? args->ring_starts[entry] : 0,
-        .ring_size = entry_keys(p, entry),
         .row0 = row0,
         .rows = cut->rows - row0 < cut->pass_rows ? cut->rows - row0 : cut->pass_rows,
         .period = cut->period,
         .chunk0 = problem->kv_first / RAPT_CHUNK + chunk0,
         .chunks = cut->chunks - chunk0 < cut->part_chunks ? cut->chunks - chunk0 : cut->part_chunks,
-        .scratch = scratch_of(c, slot),
     };
+}
+
+/* What a task reads. */
+static void place_inputs(const rapt_attention *c, rapt_task *t) {
+    const full_plan *p = c->plan;
+    const rapt_args *args = &c->args;
+    const rapt_problem *problem = &p->problem;
+    const int64_t entry = t->batch, head = t->head0, kv_head = head / problem->group, token0 = t->row0 / problem->group;
+    const char *k = offset_by(args->k, key_offset(p, problem->k.batch_stride, problem->k.token_stride, entry));
+    const char *v = offset_by(args->v, key_offset(p, problem->v.batch_stride, problem->v.token_stride, entry));
+    t->q = (const char *)args->q + query_offset(p, &problem->q, entry) + head * problem->q.head_stride;
+    t->k = offset_by(k, kv_head * problem->k.head_stride);
+    t->v = offset_by(v, kv_head * problem->v.head_stride);
+    t->v_in_k = v_in_k(p, args->k, args->v);
+    t->k_scales = scales_of(p, args->k_scales, &problem->k_scales, entry, kv_head);
+    t->v_scales = scales_of(p, args->v_scales, &problem->v_scales, entry, kv_head);
+    t->mask = of_head(args->mask, &problem->mask, entry, head);
+    t->block_mask = of_head(args->block_mask, &problem->block_mask, entry, head);
+    t->bias = of_head(args->bias, &problem->bias, entry, head);
+    t->slopes = of_head(args->slopes, &problem->slopes, entry, head);
+    t->logits_arg = args->logits_arg;
     if (problem->page_size)
-        t.table =
+        t->table =
             offset_by(table_of(p, args, entry), kv_head * problem->table.head_stride + token0 * problem->table.token_stride);
-    if (p->bytes.scores) attend_for_scores(c, at, &t, head, chunk0);
+}
+
+/* Where the keys of a task's entry, and its queries among them, stand. */
+static void place_positions(const rapt_attention *c, int64_t q_len, rapt_task *t) {
+    const full_plan *p = c->plan;
+    const rapt_args *args = &c->args;
+    const int64_t entry = t->batch, position = args->k_offsets ? args->k_offsets[entry] : 0;
+    const int64_t prefix = (args->prefixes ? args->prefixes[entry] : p->prefix) - position;
+    t->kv_length = rapt_key_length(c, entry);
+    t->prefix = prefix > 0 ? prefix : 0;
+    t->query_offset = args->q_offsets ? args->q_offsets[entry] - position : rapt_default_offset(&p->problem, q_len, t->kv_length);
+    t->key_position = position;
+    t->ring_start = args->ring_starts ? args->ring_starts[entry] : 0;
+    t->ring_size = entry_keys(p, entry);
+}
+
+/* Where a task leaves its rows: as the caller's states; as o and lse; or, where it has a part of the keys only, as states in the
+ * workspace, for the next phase. */
+static void place_results(const rapt_attention *c, const place *at, rapt_task *t) {
+    const full_plan *p = c->plan;
+    const rapt_args *args = &c->args;
+    const rapt_problem *problem = &p->problem;
+    const int64_t entry = t->batch, head = t->head0, chunk0 = t->chunk0 - problem->kv_first / RAPT_CHUNK;
     if (problem->unmerged) {
-        t.states = (char *)args->states + query_offset(p, &problem->states, entry) + head * problem->states.head_stride +
-                   chunk0 * problem->state_stride;
-        t.state_token = (size_t)problem->states.token_stride;
-        t.state_head = (size_t)problem->states.head_stride;
-        t.state_chunk = (size_t)problem->state_stride;
+        t->states = (char *)args->states + query_offset(p, &problem->states, entry) + head * problem->states.head_stride +
+                    chunk0 * problem->state_stride;
+        t->state_token = (size_t)problem->states.token_stride;
+        t->state_head = (size_t)problem->states.head_stride;
+        t->state_chunk = (size_t)problem->state_stride;
     } else {
-        t.o = (char *)args->o + query_offset(p, &problem->o, entry) + head * problem->o.head_stride;
-        if (p->bytes.lse) t.lse = (char *)args->lse + query_offset(p, &problem->lse, entry) + head * problem->lse.head_stride;
-        if (problem->sinks.type) t.sinks = of_head(args->sinks, &problem->sinks, entry, head);
+        t->o = (char *)args->o + query_offset(p, &problem->o, entry) + head * problem->o.head_stride;
+        if (p->bytes.lse) t->lse = (char *)args->lse + query_offset(p, &problem->lse, entry) + head * problem->lse.head_stride;
+        if (problem->sinks.type) t->sinks = of_head(args->sinks, &problem->sinks, entry, head);
     }
-    if (cut->state_bytes) { /* [chunk, token, head] */
-        t.state_head = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
-        t.state_token = t.state_head * (size_t)problem->heads;
-        t.state_chunk = t.state_token * (size_t)cut->q_len;
-        t.states = (char *)args->workspace + at->start.first_state + (size_t)chunk0 * t.state_chunk + (size_t)head * t.state_head;
+    if (at->cut.state_bytes) { /* [chunk, token, head] */
+        t->state_head = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
+        t->state_token = t->state_head * (size_t)problem->heads;
+        t->state_chunk = t->state_token * (size_t)at->cut.q_len;
+        t->states =
+            (char *)args->workspace + at->start.first_state + (size_t)chunk0 * t->state_chunk + (size_t)head * t->state_head;
     }
+}
+
+static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_t slot) {
+    const full_plan *p = c->plan;
+    find_place(p, at, 0, task);
+    rapt_task t = task_of(p, at, task);
+    t.scratch = scratch_of(c, slot);
+    place_inputs(c, &t);
+    place_positions(c, at->cut.q_len, &t);
+    if (p->bytes.scores) attend_for_scores(c, &t);
+    place_results(c, at, &t);
     p->kernel->attend(&t);
 }
 
