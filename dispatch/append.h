@@ -32,12 +32,4 @@ rapt_status rapt_check_places(rapt_report *r, const rapt_append *c);
 /* Thread ith's share. */
 void rapt_append_share(const rapt_append *c, int64_t ith, int64_t nth);
 
-/* Rotary embedding likewise. */
-typedef struct rapt_rope_call {
-    rapt_rope_args args;
-    rapt_tokens tokens;
-} rapt_rope_call;
-
-void rapt_rope_share(const rapt_rope_call *c, int64_t ith, int64_t nth);
-
 #endif

@@ -5,6 +5,7 @@
 
 #include "append.h"
 #include "attention.h"
+#include "rope.h"
 #include "rotate.h"
 #include "structs.h"
 

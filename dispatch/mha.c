@@ -6,6 +6,7 @@
 #include "append.h"
 #include "attention.h"
 #include "linear_call.h"
+#include "rope.h"
 #include "rotate.h"
 #include "rows.h"
 #include "select.h"

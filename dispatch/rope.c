@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary embedding of a tensor of its own. */
-#include "append.h"
+#include "rope.h"
+
 #include "rotate.h"
 #include "rows.h"
 #include "structs.h"
