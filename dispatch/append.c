@@ -42,10 +42,6 @@ static side side_of(const rapt_append *c, int value) {
 
 static bool finds_scales(const side *s) { return rapt_scales_of_tokens(s->scales_layout); }
 
-static rapt_layout layout_of_scales(const rapt_scales *s) {
-    return (rapt_layout){RAPT_F32, s->batch_stride, s->head_stride, s->token_stride};
-}
-
 /* Entries or pages of the cache, heads, and tokens of each. */
 static void lengths_of(const rapt_kv_append_desc *d, int64_t length[3]) {
     length[0] = d->page_size ? d->pages : d->batch;
@@ -144,7 +140,7 @@ static void add_side(rapt_memory *m, const rapt_append *c, int value, const char
         rapt_reads_if(m, f->present, s->scales_name, s->scales, c->scales_bytes[value], "the plan has no scales");
         return;
     }
-    rapt_layout layout = layout_of_scales(f);
+    rapt_layout layout = rapt_layout_of_scales(f);
     rapt_spread(m, rapt_writes(m, s->scales_name, s->scales, c->scales_bytes[value]), &layout, length, sizeof(float));
 }
 

@@ -35,11 +35,6 @@ typedef struct copy_call {
     part parts[PARTS];
 } copy_call;
 
-static rapt_layout layout_of_scales(const rapt_scales *s) {
-    rapt_layout none = {.type = (rapt_type)0};
-    return rapt_scales_of_tokens(s) ? (rapt_layout){RAPT_F32, s->batch_stride, s->head_stride, s->token_stride} : none;
-}
-
 static rapt_status check_scales(rapt_report *r, const char *name, const rapt_scales *s, const rapt_layout *of) {
     if (s->present && of->type == 0)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, name, "present", s->present, "their tensor is not copied");
@@ -111,10 +106,10 @@ static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_kv_copy_de
     if (status != RAPT_OK) return status;
     const part parts[PARTS] = {[K] = {"k", "from_k", d->k, 0, a->k, a->from_k},
                                [V] = {"v", "from_v", d->v, 0, a->v, a->from_v},
-                               [K_SCALES] = {"k_scales", "from_k_scales", layout_of_scales(&d->k_scales), 0, (char *)a->k_scales,
-                                             (const char *)a->from_k_scales},
-                               [V_SCALES] = {"v_scales", "from_v_scales", layout_of_scales(&d->v_scales), 0, (char *)a->v_scales,
-                                             (const char *)a->from_v_scales}};
+                               [K_SCALES] = {"k_scales", "from_k_scales", rapt_layout_of_scales(&d->k_scales), 0,
+                                             (char *)a->k_scales, (const char *)a->from_k_scales},
+                               [V_SCALES] = {"v_scales", "from_v_scales", rapt_layout_of_scales(&d->v_scales), 0,
+                                             (char *)a->v_scales, (const char *)a->from_v_scales}};
     memcpy(c->parts, parts, sizeof parts);
     bool other = a->from_k || a->from_v || a->from_k_scales || a->from_v_scales;
     rapt_memory m;

@@ -69,6 +69,11 @@ rapt_status rapt_measure(rapt_report *r, const char *tensor, const rapt_layout *
     return rapt_measure_dimensions(r, tensor, d, 3, row, output, bytes);
 }
 
+rapt_layout rapt_layout_of_scales(const rapt_scales *s) {
+    const rapt_layout none = {.type = RAPT_NONE};
+    return rapt_scales_of_tokens(s) ? (rapt_layout){RAPT_F32, s->batch_stride, s->head_stride, s->token_stride} : none;
+}
+
 rapt_status rapt_measure_scales(rapt_report *r, const char *name, const rapt_scales *s, int64_t batch, int64_t entries,
                                 int64_t heads, int64_t tokens, int64_t channels, bool output, uint64_t *bytes) {
     *bytes = 0;

@@ -63,6 +63,9 @@ static inline bool rapt_same_rows(const rapt_layout *a, const rapt_layout *b) {
 /* Scales of K or V (docs/order.md): of tokens, or of channels, heads and tensors. */
 static inline bool rapt_scales_of_tokens(const rapt_scales *s) { return s->present && s->token_stride != 0; }
 
+/* The layout of scales of tokens, which have one channel; of others RAPT_NONE. */
+rapt_layout rapt_layout_of_scales(const rapt_scales *s);
+
 /* Measures scales: batch and tokens are those of K or V where these are scales of tokens, entries is the batch. Errors: STRIDE.
  */
 rapt_status rapt_measure_scales(rapt_report *r, const char *name, const rapt_scales *s, int64_t batch, int64_t entries,
