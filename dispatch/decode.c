@@ -66,7 +66,7 @@ static rapt_status make_plan(rapt_report *r, full_decode *p, const rapt_decode_d
     status = rapt_make_plan(r, p->attention, sizeof p->attention, &a);
     const rapt_tokens queries = {.batch = a.batch, .tokens = a.q_len, .token_starts = a.q_starts};
     if (status == RAPT_OK) status = rapt_measure_heads(r, "q", &queries, &q, a.heads, a.d_k, false, &p->q_bytes);
-    if (status == RAPT_OK && rotated) p->rotated_bytes = (attention_of(p)->bytes.q + 63) / 64 * 64;
+    if (status == RAPT_OK && rotated) p->rotated_bytes = rapt_aligned_bytes(attention_of(p)->bytes.q);
     r->owner = "";
     if (status != RAPT_OK) return status;
     if (!rapt_within(tokens, 0, RAPT_MAX_LENGTH))

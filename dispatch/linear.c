@@ -76,7 +76,7 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
 }
 
 rapt_status(rapt_linear_plan_init)(rapt_linear_plan *plan, const rapt_linear_desc *desc) {
-    return rapt_linear_plan_init_sized(plan, 64 * sizeof(uint64_t), desc);
+    return rapt_linear_plan_init_sized(plan, LINEAR_PLAN_WORDS * sizeof(uint64_t), desc);
 }
 
 rapt_status rapt_linear_explain(const rapt_linear_desc *desc, char *text, size_t bytes) {
@@ -117,7 +117,7 @@ size_t rapt_linear_scratch(const full_linear *p) {
     size_t few = p->kernel->linear_scratch_bytes(
         &p->problem, p->all_tokens < p->kernel->few_tokens ? p->all_tokens : p->kernel->few_tokens, p->problem.out);
     bytes = bytes > few ? bytes : few;
-    return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
+    return (size_t)rapt_aligned_bytes(bytes);
 }
 
 static rapt_status workspace_of(rapt_report *r, const full_linear *p, int64_t nth, size_t *bytes) {

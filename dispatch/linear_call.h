@@ -17,7 +17,9 @@ typedef struct full_linear {
 
 #define LINEAR_MADE UINT64_C(0x34302e6e696c0000) /* changes with the layout of struct full_linear */
 
-_Static_assert(sizeof(full_linear) <= 64 * sizeof(uint64_t), "a plan of 0.1 is too small");
+/* Clients of 0.1, and callers of the function that has no size, bring memory of this many words. */
+enum { LINEAR_PLAN_WORDS = 64 };
+_Static_assert(sizeof(full_linear) <= LINEAR_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 
 /* What the fields are called in reports. */
 typedef struct rapt_linear_names {

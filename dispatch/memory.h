@@ -52,6 +52,11 @@ int rapt_writes_array(rapt_memory *m, const char *name, const void *at, int64_t 
 /* A pointer that must be null, since nobody described what it is for. Errors: UNUSED. */
 void rapt_unused(rapt_memory *m, const char *name, const void *at, const char *why);
 
+/* Bytes that a part of the workspace takes, so that the part behind it is aligned, too. */
+static inline uint64_t rapt_aligned_bytes(uint64_t bytes) {
+    return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
+}
+
 /* The workspace: `bytes` bytes are needed, `given` are there. Errors: WORKSPACE, ALIGNMENT. */
 void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t needed);
 

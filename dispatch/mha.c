@@ -58,8 +58,8 @@ typedef struct full_mha {
 #define MHA_MADE UINT64_C(0x34302e72656c0000) /* changes with the layout of struct full_mha */
 
 /* Clients of 0.1, and callers of the function that has no size, bring memory of this many words. */
-enum { LAYER_PLAN_WORDS = 1280 };
-_Static_assert(sizeof(full_mha) <= LAYER_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
+enum { MHA_PLAN_WORDS = 1280 };
+_Static_assert(sizeof(full_mha) <= MHA_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 
 static const full_plan *attention_of(const full_mha *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
 
@@ -82,8 +82,9 @@ static rapt_layout dense(int64_t tokens, int64_t channels) { return rapt_layout_
 /* Room in the workspace for as many rows. */
 static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
     *at = *used;
-    int64_t floats = rapt_product(rows, channels), bytes = floats < 0 || floats > INT64_MAX / 8 ? -1 : floats * 4 + 63;
-    return bytes >= 0 && !__builtin_add_overflow(*used, (size_t)bytes / 64 * 64, used);
+    const int64_t floats = rapt_product(rows, channels);
+    return rapt_within(floats, 0, INT64_MAX / 8) &&
+           !__builtin_add_overflow(*used, rapt_aligned_bytes((uint64_t)floats * sizeof(float)), used);
 }
 
 static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
@@ -333,7 +334,7 @@ rapt_status rapt_mha_plan_init_sized(rapt_mha_plan *plan, size_t bytes, const ra
 }
 
 rapt_status(rapt_mha_plan_init)(rapt_mha_plan *plan, const rapt_mha_desc *desc) {
-    return rapt_mha_plan_init_sized(plan, LAYER_PLAN_WORDS * sizeof(uint64_t), desc);
+    return rapt_mha_plan_init_sized(plan, MHA_PLAN_WORDS * sizeof(uint64_t), desc);
 }
 
 rapt_status rapt_mha_explain(const rapt_mha_desc *desc, char *text, size_t bytes) {
