@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "plan.h"
 #include "rotate.h"
 #include "rows.h"
 #include "structs.h"
@@ -92,8 +93,7 @@ rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c) {
     const struct {
         const char *name;
         int64_t value, least;
-    } sizes[] = {{"batch", d->batch, 0},   {"kv_heads", d->kv_heads, 1},   {"tokens", d->tokens, 0},
-                 {"kv_len", d->kv_len, 0}, {"page_size", d->page_size, 0}, {"pages", d->pages, 0}};
+    } sizes[] = {{"batch", d->batch, 0}, {"kv_heads", d->kv_heads, 1}, {"tokens", d->tokens, 0}, {"kv_len", d->kv_len, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (!rapt_within(sizes[i].value, sizes[i].least, RAPT_MAX_LENGTH))
             return rapt_refuse_number(r, RAPT_ERR_SHAPE, sizes[i].name, sizes[i].value,
@@ -104,15 +104,16 @@ rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c) {
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_k", d->d_k, "must be 1 to 1024");
     if (d->v.type != 0 && !rapt_within(d->d_v, 1, RAPT_MAX_HEAD_DIM))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_v", d->d_v, "must be 1 to 1024");
-    if (d->page_size > 0 && d->table.type != RAPT_I32)
-        return rapt_refuse_member(r, RAPT_ERR_TYPE, "table", "type", (int)d->table.type, "pages want a table of RAPT_I32");
-    if (d->page_size == 0 && d->table.type != 0)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "page_size = 0: there is a table, of type %d", (int)d->table.type);
+    int64_t number_bytes;
+    rapt_status status = rapt_check_pages(r, d->page_size, d->pages, d->table.type);
+    if (status == RAPT_OK && d->page_size > 0)
+        status = rapt_check_row(r, "table", "type", d->table.type, 1 << RAPT_I32, 1, &number_bytes);
+    if (status != RAPT_OK) return status;
     if (d->k.type == 0 && d->k_scales.present)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, "k_scales", "present", d->k_scales.present, "K is not written");
     if (d->v.type == 0 && d->v_scales.present)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, "v_scales", "present", d->v_scales.present, "V is not written");
-    rapt_status status = rapt_check_rope(r, &d->rope, d->k.type != 0 ? d->d_k : 0);
+    status = rapt_check_rope(r, &d->rope, d->k.type != 0 ? d->d_k : 0);
     if (status == RAPT_OK) status = measure_side(r, c, 0);
     return status == RAPT_OK ? measure_side(r, c, 1) : status;
 }

@@ -64,17 +64,15 @@ static rapt_status check_shape(rapt_report *r, const rapt_desc *d) {
     return RAPT_OK;
 }
 
-static rapt_status check_pages(rapt_report *r, const rapt_desc *d) {
-    if (!rapt_within(d->page_size, 0, RAPT_MAX_LENGTH))
-        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "page_size", d->page_size, "must be 0 to 2147483647");
-    if (!rapt_within(d->pages, 0, RAPT_MAX_LENGTH))
-        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "pages", d->pages, "must be 0 to 2147483647");
-    if (d->page_size > 0 && d->table.type == 0)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "table.type = 0: page_size = %" PRId64 " wants a table", d->page_size);
-    if (d->page_size == 0 && d->table.type != 0)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "page_size = 0: there is a table, of type %d", (int)d->table.type);
-    if (d->page_size > 0 && d->k_starts)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "k_starts = %p: pages have no ragged keys", (const void *)d->k_starts);
+rapt_status rapt_check_pages(rapt_report *r, int64_t page_size, int64_t pages, rapt_type table) {
+    if (!rapt_within(page_size, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "page_size", page_size, "must be 0 to 2147483647");
+    if (!rapt_within(pages, 0, RAPT_MAX_LENGTH))
+        return rapt_refuse_number(r, RAPT_ERR_FEATURE, "pages", pages, "must be 0 to 2147483647");
+    if (page_size > 0 && table == RAPT_NONE)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "table.type = 0: page_size = %" PRId64 " wants a table", page_size);
+    if (page_size == 0 && table != RAPT_NONE)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "page_size = 0: there is a table, of type %d", (int)table);
     return RAPT_OK;
 }
 
@@ -137,7 +135,9 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
         check_columns(r, "mask_keys", d->mask_keys, "mask_rest", d->mask_rest, "mask_key_stride", d->mask_key_stride);
     if (status == RAPT_OK)
         status = check_columns(r, "bias_keys", d->bias_keys, "bias_rest", d->bias_rest, "bias_key_stride", d->bias_key_stride);
-    if (status == RAPT_OK) status = check_pages(r, d);
+    if (status == RAPT_OK) status = rapt_check_pages(r, d->page_size, d->pages, d->table.type);
+    if (status == RAPT_OK && d->page_size > 0 && d->k_starts)
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "k_starts = %p: pages have no ragged keys", (const void *)d->k_starts);
     return status == RAPT_OK ? check_part(r, d) : status;
 }
 

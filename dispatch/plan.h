@@ -92,6 +92,9 @@ static inline int64_t entry_keys(const full_plan *p, int64_t entry) {
 /* How an entry of that many queries and stored keys is cut. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys);
 
+/* The pages of a cache: their numbers are in range, and there is a table, of whatever type, if there are any. Errors: FEATURE. */
+rapt_status rapt_check_pages(rapt_report *r, int64_t page_size, int64_t pages, rapt_type table);
+
 /* rapt_desc, rapt_args as they are after their init functions, and their bytes in version 0.1. */
 extern const rapt_desc rapt_default_desc;
 extern const rapt_args rapt_default_args;

@@ -682,7 +682,7 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  *
  * Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, KV_LENGTH (a token beyond kv_len), TABLE (starts, lengths, token_starts,
  * ring_starts, a page; a place that two tokens are given; a position beyond the rope table), ALIGNMENT, FEATURE (rope,
- * scales, lengths beside token_starts), UNUSED, OVERLAP: the written tensors may meet each other where they
+ * pages, scales, lengths beside token_starts), UNUSED, OVERLAP: the written tensors may meet each other where they
  * have the same strides and their rows lie in each other's gaps (K and V of a page side by side, scales behind their row). */
 RAPT_API rapt_status rapt_kv_append_run(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args);
 RAPT_API rapt_status rapt_kv_append_run_parallel(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t nth,

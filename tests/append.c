@@ -731,10 +731,6 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_SHAPE, d->d_v = 0);
     ANSWERS(RAPT_ERR_SHAPE, d->d_v = RAPT_MAX_HEAD_DIM + 1);
     ANSWERS(RAPT_ERR_TYPE, d->d_v = 33);
-    ANSWERS(RAPT_ERR_SHAPE, d->page_size = -1);
-    ANSWERS(RAPT_ERR_SHAPE, d->page_size = too_long);
-    ANSWERS(RAPT_ERR_SHAPE, d->pages = -1);
-    ANSWERS(RAPT_ERR_SHAPE, d->pages = too_long);
 
     ANSWERS(RAPT_ERR_TYPE, d->k.type = d->v.type = (rapt_type)0);
     ANSWERS(RAPT_ERR_TYPE, d->new_k.type = RAPT_INT8);
@@ -799,6 +795,11 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_FEATURE, d->rope.offset = -too_long);
     ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0);
     ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0; d->rope.channels = 0; a->k = NULL; a->new_k = NULL; a->k_scales = NULL);
+    ANSWERS(RAPT_ERR_FEATURE, d->page_size = -1);
+    ANSWERS(RAPT_ERR_FEATURE, d->page_size = too_long);
+    ANSWERS(RAPT_ERR_FEATURE, d->pages = -1);
+    ANSWERS(RAPT_ERR_FEATURE, d->pages = too_long);
+    ANSWERS(RAPT_ERR_FEATURE, d->table.type = RAPT_NONE);
     ANSWERS(RAPT_ERR_FEATURE, d->page_size = 0; d->pages = 0; a->table = NULL);
     ANSWERS(RAPT_ERR_FEATURE, d->v_scales = d->k_scales; a->v_scales = a->k_scales);
     ANSWERS(RAPT_ERR_FEATURE, a->lengths = p.lengths; a->token_starts = p.token_starts);

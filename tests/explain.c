@@ -823,12 +823,14 @@ static void appending(void) {
     REFUSED(rapt_kv_append_run, ad.kv_heads = 0, SHAPE, "kv_heads = 0: must be 1 to 2147483647");
     REFUSED(rapt_kv_append_run, ad.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
     REFUSED(rapt_kv_append_run, ad.kv_len = -1, SHAPE, "kv_len = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append_run, ad.page_size = -1, SHAPE, "page_size = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append_run, ad.pages = -1, SHAPE, "pages = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_append_run, ad.page_size = -1, FEATURE, "page_size = -1: must be 0 to 2147483647");
+    REFUSED(rapt_kv_append_run, ad.pages = -1, FEATURE, "pages = -1: must be 0 to 2147483647");
     REFUSED(rapt_kv_append_run, ad.k.type = ad.v.type = (rapt_type)0, TYPE, "k.type = 0: nor has v one, so nothing is written");
     REFUSED(rapt_kv_append_run, ad.d_k = 0, SHAPE, "d_k = 0: must be 1 to 1024");
     REFUSED(rapt_kv_append_run, ad.d_v = 2000, SHAPE, "d_v = 2000: must be 1 to 1024");
-    REFUSED(rapt_kv_append_run, ad.page_size = 4, TYPE, "table.type = 0: pages want a table of RAPT_I32");
+    REFUSED(rapt_kv_append_run, ad.page_size = 4, FEATURE, "table.type = 0: page_size = 4 wants a table");
+    REFUSED(rapt_kv_append_run, (paged_append(), ad.table.type = RAPT_BIT), TYPE,
+            "table.type = 15: not a type that this tensor can have");
     REFUSED(rapt_kv_append_run, ad.table.type = RAPT_I32, FEATURE, "page_size = 0: there is a table, of type 16");
     REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, ad.k_scales.present = 1), FEATURE,
             "k_scales.present = 1: K is not written");
