@@ -99,7 +99,7 @@ rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c) {
             return rapt_refuse_number(r, RAPT_ERR_SHAPE, sizes[i].name, sizes[i].value,
                                       sizes[i].least ? "must be 1 to 2147483647" : "must be 0 to 2147483647");
     if (d->k.type == 0 && d->v.type == 0)
-        return rapt_refuse(r, RAPT_ERR_TYPE, "k.type = 0: nor has v one, so nothing is written");
+        return rapt_refuse(r, RAPT_ERR_TYPE, "k.type = RAPT_NONE: nor has v one, so nothing is written");
     if (d->k.type != 0 && !rapt_within(d->d_k, 1, RAPT_MAX_HEAD_DIM))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_k", d->d_k, "must be 1 to 1024");
     if (d->v.type != 0 && !rapt_within(d->d_v, 1, RAPT_MAX_HEAD_DIM))

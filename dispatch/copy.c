@@ -51,7 +51,8 @@ static rapt_status check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "kv_heads", d->kv_heads, "must be 1 to 2147483647");
     if (!rapt_within(d->tokens, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "tokens", d->tokens, "must be 0 to 2147483647");
-    if (d->k.type == 0 && d->v.type == 0) return rapt_refuse(r, RAPT_ERR_TYPE, "k.type = 0: nor has v one, so nothing is copied");
+    if (d->k.type == 0 && d->v.type == 0)
+        return rapt_refuse(r, RAPT_ERR_TYPE, "k.type = RAPT_NONE: nor has v one, so nothing is copied");
     if (d->k.type != 0 && !rapt_within(d->d_k, 1, RAPT_MAX_HEAD_DIM))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_k", d->d_k, "must be 1 to 1024");
     if (d->v.type != 0 && !rapt_within(d->d_v, 1, RAPT_MAX_HEAD_DIM))

@@ -19,11 +19,12 @@ rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int6
 rapt_status rapt_check_row(rapt_report *r, const char *tensor, const char *member, rapt_type type, uint64_t allowed,
                            int64_t elements, int64_t *row) {
     if (rapt_type_class_of(type) == RAPT_CLASS_NONE || !(allowed >> type & 1))
-        return rapt_refuse_member(r, RAPT_ERR_TYPE, tensor, member, (int)type, "not a type that this tensor can have");
+        return rapt_refuse_other_type(r, tensor, member, type, allowed);
     *row = rapt_bytes_of(type, elements);
+    char name[RAPT_NAME_BYTES];
     if (*row < 0)
-        return rapt_refuse(r, RAPT_ERR_TYPE, "%s%s%s = %d: its groups of 32 channels do not divide %" PRId64, tensor,
-                           *tensor ? "." : "", member, (int)type, elements);
+        return rapt_refuse(r, RAPT_ERR_TYPE, "%s%s%s = %s: its groups of 32 channels do not divide %" PRId64, tensor,
+                           *tensor ? "." : "", member, rapt_name_type(name, type), elements);
     return RAPT_OK;
 }
 

@@ -14,9 +14,6 @@ static inline int64_t rapt_divide_up(int64_t a, int64_t b) { return a / b + (a %
 /* Bytes of a row of any type, those of masks and tables too; -1 if there is no such row. */
 int64_t rapt_bytes_of(rapt_type type, int64_t elements);
 
-/* The name of a type in rapt.h, or null. */
-const char *rapt_type_enumerator(rapt_type type);
-
 /* Sets of types, as 64 bits: those that any tensor of numbers, K and V, weights, and masks may have. */
 #define RAPT_BIT_OF(type, ...) | UINT64_C(1) << type
 #define RAPT_FLOATS            (UINT64_C(0) RAPT_ELEMENT_TYPES(RAPT_BIT_OF))

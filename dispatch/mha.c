@@ -88,8 +88,8 @@ static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
 }
 
 static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
-    if (a->k.type && !a->v.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.v.type = 0: K has a cache, V has none");
-    if (a->v.type && !a->k.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.k.type = 0: V has a cache, K has none");
+    if (a->k.type && !a->v.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.v.type = RAPT_NONE: K has a cache, V has none");
+    if (a->v.type && !a->k.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.k.type = RAPT_NONE: V has a cache, K has none");
     if (a->unmerged) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.unmerged", a->unmerged, "must be 0 here");
     if (a->kv_first) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.kv_first", a->kv_first, "must be 0 here");
     if (a->kv_total) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.kv_total", a->kv_total, "must be 0 here");
@@ -102,10 +102,9 @@ static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const 
     if (p->cached && p->k_starts && (p->self || d->keys != 0))
         return rapt_refuse(r, RAPT_ERR_FEATURE, "attention.k_starts = %p: a cache with ragged keys cannot be appended to",
                            (const void *)p->k_starts);
-    if (p->self && d->z.type)
-        return rapt_refuse_member(r, RAPT_ERR_FEATURE, "z", "type", (int)d->z.type, "there is no Y, so Z is X");
+    if (p->self && d->z.type) return rapt_refuse_type(r, RAPT_ERR_FEATURE, "z", "type", d->z.type, "there is no Y, so Z is X");
     if (d->weights.type && a->scores.type)
-        return rapt_refuse_member(r, RAPT_ERR_FEATURE, "weights", "type", (int)d->weights.type, "there are attention.scores");
+        return rapt_refuse_type(r, RAPT_ERR_FEATURE, "weights", "type", d->weights.type, "there are attention.scores");
     return RAPT_OK;
 }
 
@@ -303,8 +302,7 @@ static rapt_status make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *d
     if (status != RAPT_OK) return status;
     p->out_width = p->has_output ? (d.out_width ? d.out_width : d.x_width) : a.heads * a.d_v;
     if (!p->has_output && d.residual.type)
-        return rapt_refuse_member(r, RAPT_ERR_FEATURE, "residual", "type", (int)d.residual.type,
-                                  "without wo there is no residual");
+        return rapt_refuse_type(r, RAPT_ERR_FEATURE, "residual", "type", d.residual.type, "without wo there is no residual");
     if (!p->has_output && d.out_width && d.out_width != p->out_width)
         return rapt_refuse(r, RAPT_ERR_FEATURE, "out_width = %" PRId64 ": without wo it is heads * d_v = %" PRId64, d.out_width,
                            p->out_width);

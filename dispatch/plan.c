@@ -65,14 +65,15 @@ static rapt_status check_shape(rapt_report *r, const rapt_desc *d) {
 }
 
 rapt_status rapt_check_pages(rapt_report *r, int64_t page_size, int64_t pages, rapt_type table) {
+    char name[RAPT_NAME_BYTES];
     if (!rapt_within(page_size, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "page_size", page_size, "must be 0 to 2147483647");
     if (!rapt_within(pages, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "pages", pages, "must be 0 to 2147483647");
     if (page_size > 0 && table == RAPT_NONE)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "table.type = 0: page_size = %" PRId64 " wants a table", page_size);
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "table.type = RAPT_NONE: page_size = %" PRId64 " wants a table", page_size);
     if (page_size == 0 && table != RAPT_NONE)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "page_size = 0: there is a table, of type %d", (int)table);
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "page_size = 0: there is a table, of type %s", rapt_name_type(name, table));
     return RAPT_OK;
 }
 
@@ -102,6 +103,7 @@ static rapt_status check_columns(rapt_report *r, const char *keys_name, int64_t 
 
 /* What the features want of each other. */
 static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
+    char name[RAPT_NAME_BYTES];
     if (d->prefix < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "prefix", d->prefix, "must be 0 or more");
     if (d->local_chunk < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "local_chunk", d->local_chunk, "must be 0 or more");
     if (!(d->softcap >= 0.0f && d->softcap <= FLT_MAX))
@@ -114,23 +116,24 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
     if (!rapt_within((int64_t)d->alibi, RAPT_ALIBI_NONE, RAPT_ALIBI_BIAS))
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "alibi", (int)d->alibi, "not a rapt_alibi");
     if (d->alibi && !d->slopes.type)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "slopes.type = 0: alibi = %d wants slopes", (int)d->alibi);
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "slopes.type = RAPT_NONE: alibi = %d wants slopes", (int)d->alibi);
     if (d->alibi == RAPT_ALIBI_BIAS && !d->bias.type)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "bias.type = 0: alibi = RAPT_ALIBI_BIAS wants a bias");
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "bias.type = RAPT_NONE: alibi = RAPT_ALIBI_BIAS wants a bias");
     if (!rapt_within((int64_t)d->scores_stage, RAPT_SCORES_NONE, RAPT_SCORES_WEIGHTS))
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "scores_stage", (int)d->scores_stage, "not a rapt_scores_stage");
     if (d->scores_stage && !d->scores.type)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "scores.type = 0: scores_stage = %d wants scores", (int)d->scores_stage);
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "scores.type = RAPT_NONE: scores_stage = %d wants scores", (int)d->scores_stage);
     if (!d->scores_stage && d->scores.type)
-        return rapt_refuse(r, RAPT_ERR_FEATURE, "scores_stage = 0: there are scores, of type %d", (int)d->scores.type);
+        return rapt_refuse(r, RAPT_ERR_FEATURE, "scores_stage = 0: there are scores, of type %s",
+                           rapt_name_type(name, d->scores.type));
     if (d->scores_stage == RAPT_SCORES_WEIGHTS && d->unmerged)
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "unmerged", d->unmerged, "must be 0 where weights are wanted");
     if (!rapt_within((int64_t)d->arith, RAPT_EXACT, RAPT_INT8_DOT))
         return rapt_refuse_number(r, RAPT_ERR_ARITH, "arith", (int)d->arith, "not a rapt_arith");
     if (d->arith == RAPT_INT8_DOT && d->k.type != RAPT_INT8)
-        return rapt_refuse_number(r, RAPT_ERR_ARITH, "k.type", (int)d->k.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
+        return rapt_refuse_type(r, RAPT_ERR_ARITH, "k", "type", d->k.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
     if (d->arith == RAPT_INT8_DOT && d->v.type != RAPT_INT8)
-        return rapt_refuse_number(r, RAPT_ERR_ARITH, "v.type", (int)d->v.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
+        return rapt_refuse_type(r, RAPT_ERR_ARITH, "v", "type", d->v.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
     rapt_status status =
         check_columns(r, "mask_keys", d->mask_keys, "mask_rest", d->mask_rest, "mask_key_stride", d->mask_key_stride);
     if (status == RAPT_OK)

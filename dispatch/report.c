@@ -98,6 +98,14 @@ const char *rapt_name_element(char name[RAPT_NAME_BYTES], const char *array, int
     return name;
 }
 
+const char *rapt_name_type(char name[RAPT_NAME_BYTES], rapt_type type) {
+    const char *known = rapt_type_enumerator(type);
+    line l = {name, RAPT_NAME_BYTES, 0};
+    if (known) add(&l, known);
+    else add_signed(&l, (int)type);
+    return name;
+}
+
 bool rapt_traced(void) { return atomic_load_explicit(&tracer, memory_order_acquire) != NULL; }
 
 rapt_status rapt_refuse(rapt_report *r, rapt_status status, const char *format, ...) {
@@ -140,6 +148,24 @@ rapt_status rapt_refuse_element(rapt_report *r, rapt_status status, const char *
 rapt_status rapt_refuse_member(rapt_report *r, rapt_status status, const char *tensor, const char *member, int64_t value,
                                const char *what) {
     return rapt_refuse(r, status, "%s%s%s = %" PRId64 ": %s", tensor, *tensor ? "." : "", member, value, what);
+}
+
+rapt_status rapt_refuse_type(rapt_report *r, rapt_status status, const char *tensor, const char *member, rapt_type type,
+                             const char *what) {
+    char name[RAPT_NAME_BYTES];
+    return rapt_refuse(r, status, "%s%s%s = %s: %s", tensor, *tensor ? "." : "", member, rapt_name_type(name, type), what);
+}
+
+rapt_status rapt_refuse_other_type(rapt_report *r, const char *tensor, const char *member, rapt_type type, uint64_t allowed) {
+    char text[LINE_BYTES], name[RAPT_NAME_BYTES];
+    line l = {text, sizeof text, 0};
+    for (int t = 0; t < RAPT_TYPE_LIMIT; t++) {
+        if (!(allowed >> t & 1)) continue;
+        if (l.used) add(&l, allowed >> t == 1 ? " or " : ", ");
+        add(&l, rapt_name_type(name, (rapt_type)t));
+    }
+    add(&l, " is needed");
+    return rapt_refuse_type(r, RAPT_ERR_TYPE, tensor, member, type, text);
 }
 
 rapt_status rapt_refuse_null(rapt_report *r, const char *field, const char *what) {

@@ -28,17 +28,26 @@ __attribute__((format(printf, 3, 4), cold))
 rapt_status
 rapt_refuse(rapt_report *r, rapt_status status, const char *format, ...);
 
-/* The usual forms: an integer, one of an array, a stride or the like of a tensor, a missing pointer. */
+/* The usual forms: an integer, one of an array, a stride or the like of a tensor, a missing pointer, a type. */
 rapt_status rapt_refuse_number(rapt_report *r, rapt_status status, const char *field, int64_t value, const char *what);
 rapt_status rapt_refuse_element(rapt_report *r, rapt_status status, const char *array, int64_t index, int64_t value,
                                 const char *what);
 rapt_status rapt_refuse_member(rapt_report *r, rapt_status status, const char *tensor, const char *member, int64_t value,
                                const char *what);
 rapt_status rapt_refuse_null(rapt_report *r, const char *field, const char *what);
+rapt_status rapt_refuse_type(rapt_report *r, rapt_status status, const char *tensor, const char *member, rapt_type type,
+                             const char *what);
+
+/* A type that is not of a set, as bits (layout.h), of which the line names all. Returns TYPE. */
+rapt_status rapt_refuse_other_type(rapt_report *r, const char *tensor, const char *member, rapt_type type, uint64_t allowed);
 
 /* "array[index]", followed by after, for names that a report makes on the way. */
 enum { RAPT_NAME_BYTES = 48 };
 const char *rapt_name_element(char name[RAPT_NAME_BYTES], const char *array, int64_t index, const char *after);
+
+/* The name of a type in rapt.h; null for a number that is no type. And the same, but such a number in figures. */
+const char *rapt_type_enumerator(rapt_type type);
+const char *rapt_name_type(char name[RAPT_NAME_BYTES], rapt_type type);
 
 /* Are traces wanted? Then a line that tells what was done, rather than what was refused. */
 bool rapt_traced(void);

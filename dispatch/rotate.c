@@ -57,8 +57,8 @@ void rapt_add_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table 
     if (by_table) {
         add_table(m, rope, t);
     } else if (t->type && m->status == RAPT_OK) {
-        m->status = rapt_refuse_member(m->report, RAPT_ERR_UNUSED, "rope_table", "type", (int)t->type,
-                                       rope->channels ? "there are rope.frequencies" : "nothing is rotated");
+        m->status = rapt_refuse_type(m->report, RAPT_ERR_UNUSED, "rope_table", "type", t->type,
+                                     rope->channels ? "there are rope.frequencies" : "nothing is rotated");
     }
 }
 

@@ -732,7 +732,7 @@ def test_options():
                   *(["--scale", x] for x in ("1x", "", " 1", "nan", "inf", "1e99", "1e-60")), ["--scale="],
                   *(["--kv-lens", x] for x in ("5", "-1", "1,2", "1,", "a", "4294967297")),
                   *(["--threads", x] for x in ("0", "1025", "-1", "2.0", "+2", huge))):
-        words = ("arithmetic", "k.type = 1: ") if extra[0] == "--arith=int8" else (extra[0].split("=")[0], )
+        words = ("arithmetic", "k.type = RAPT_F32: ") if extra[0] == "--arith=int8" else (extra[0].split("=")[0], )
         refused(shlex.join(extra), [*RUN, *extra], *words)
     for good in (["--window", "2147483647,-1"], ["--kv-lens", "4"], ["--kv-lens", "0"], ["--scale", "1e-40"], ["--threads=1024"],
                  ["--causal=top-left", "--window", "0,0"], ["--arith", "exact"], ["--prefix=2147483647"], ["--chunk=2147483647"],
@@ -1062,7 +1062,7 @@ def test_verbose():
        "RAPT_VERBOSE=1: a line for the plan", (status, out, err))
     status, out, err = rapt(*RUN, "--arith", "int8", env={"RAPT_VERBOSE": "1"})
     lines = err.splitlines()
-    ok(status == 2 and len(lines) == 2 and re.fullmatch("rapt: rapt_plan_init: k.type = 1: .+", lines[0]) and
+    ok(status == 2 and len(lines) == 2 and re.fullmatch("rapt: rapt_plan_init: k.type = RAPT_F32: .+", lines[0]) and
        lines[1].startswith("rapt run: "), "RAPT_VERBOSE=1: a line for what the library refuses", (status, out, err))
     os.unlink("O.npy")
 

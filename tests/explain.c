@@ -374,6 +374,16 @@ enum { UNCHANGED };
 #define ODD       ((void *)66)
 #define LAST      ((void *)(UINTPTR_MAX - 7))
 
+/* The types that are needed, where another one is given. */
+#define FLOATS     "RAPT_F32, RAPT_F16 or RAPT_BF16 is needed"
+#define WEIGHTS    "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0 or RAPT_Q4_0 is needed"
+#define GROUPS     "RAPT_Q8_0 or RAPT_Q4_0 is needed"
+#define MASKS      "RAPT_BOOL or RAPT_BIT is needed"
+#define ONLY(type) "RAPT_" type " is needed"
+#define KV                                                                                                                       \
+    "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_F8_E4M3, RAPT_F8_E5M2, RAPT_INT8, RAPT_INT4, RAPT_INT4_MIN, RAPT_Q8_0, RAPT_Q4_0, "     \
+    "RAPT_Q4_1, RAPT_Q5_0 or RAPT_Q5_1 is needed"
+
 static rapt_layout of_type(rapt_type of) { return (rapt_layout){.type = of}; }
 
 /* A struct of a newer version, with bytes behind what is known here. */
@@ -543,23 +553,23 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, d.bias_rest = (rapt_rest)-1, FEATURE, "bias_rest = -1: not a rapt_rest");
     REFUSED(rapt_plan_init, d.bias_key_stride = -1, FEATURE, "bias_key_stride = -1: must be 0 or 1");
     REFUSED(rapt_plan_init, d.alibi = (rapt_alibi)3, FEATURE, "alibi = 3: not a rapt_alibi");
-    REFUSED(rapt_plan_init, d.alibi = RAPT_ALIBI_DISTANCE, FEATURE, "slopes.type = 0: alibi = 1 wants slopes");
+    REFUSED(rapt_plan_init, d.alibi = RAPT_ALIBI_DISTANCE, FEATURE, "slopes.type = RAPT_NONE: alibi = 1 wants slopes");
     REFUSED(rapt_plan_init, (d.alibi = RAPT_ALIBI_BIAS, d.slopes = of_type(RAPT_F32)), FEATURE,
-            "bias.type = 0: alibi = RAPT_ALIBI_BIAS wants a bias");
+            "bias.type = RAPT_NONE: alibi = RAPT_ALIBI_BIAS wants a bias");
     REFUSED(rapt_plan_init, d.scores_stage = (rapt_scores_stage)5, FEATURE, "scores_stage = 5: not a rapt_scores_stage");
-    REFUSED(rapt_plan_init, d.scores_stage = RAPT_SCORES_RAW, FEATURE, "scores.type = 0: scores_stage = 1 wants scores");
-    REFUSED(rapt_plan_init, d.scores = of_type(RAPT_F32), FEATURE, "scores_stage = 0: there are scores, of type 1");
+    REFUSED(rapt_plan_init, d.scores_stage = RAPT_SCORES_RAW, FEATURE, "scores.type = RAPT_NONE: scores_stage = 1 wants scores");
+    REFUSED(rapt_plan_init, d.scores = of_type(RAPT_F32), FEATURE, "scores_stage = 0: there are scores, of type RAPT_F32");
     REFUSED(rapt_plan_init, (d = u, d.scores_stage = RAPT_SCORES_WEIGHTS, d.scores = of_type(RAPT_F32)), FEATURE,
             "unmerged = 1: must be 0 where weights are wanted");
     REFUSED(rapt_plan_init, d.arith = (rapt_arith)2, ARITH, "arith = 2: not a rapt_arith");
-    REFUSED(rapt_plan_init, d.arith = RAPT_INT8_DOT, ARITH, "k.type = 1: must be RAPT_INT8 for RAPT_INT8_DOT");
+    REFUSED(rapt_plan_init, d.arith = RAPT_INT8_DOT, ARITH, "k.type = RAPT_F32: must be RAPT_INT8 for RAPT_INT8_DOT");
     REFUSED(rapt_plan_init, (d.arith = RAPT_INT8_DOT, d.k.type = RAPT_INT8), ARITH,
-            "v.type = 1: must be RAPT_INT8 for RAPT_INT8_DOT");
+            "v.type = RAPT_F32: must be RAPT_INT8 for RAPT_INT8_DOT");
     /* Pages, and parts of sequences. */
     REFUSED(rapt_plan_init, d.page_size = -1, FEATURE, "page_size = -1: must be 0 to 2147483647");
     REFUSED(rapt_plan_init, (paged(&d), d.pages = -1), FEATURE, "pages = -1: must be 0 to 2147483647");
-    REFUSED(rapt_plan_init, d.page_size = 4, FEATURE, "table.type = 0: page_size = 4 wants a table");
-    REFUSED(rapt_plan_init, (paged(&d), d.page_size = 0), FEATURE, "page_size = 0: there is a table, of type 16");
+    REFUSED(rapt_plan_init, d.page_size = 4, FEATURE, "table.type = RAPT_NONE: page_size = 4 wants a table");
+    REFUSED(rapt_plan_init, (paged(&d), d.page_size = 0), FEATURE, "page_size = 0: there is a table, of type RAPT_I32");
     REFUSED(rapt_plan_init, (paged(&d), d.k_starts = starts), FEATURE, "k_starts = %p: pages have no ragged keys",
             (void *)starts);
     REFUSED(rapt_plan_init, d.kv_first = 100, FEATURE, "kv_first = 100: must be a multiple of 512");
@@ -575,23 +585,22 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, (ragged(&d), token_starts[2] = 4), TABLE, "q_starts[2] = 4: there are 3 tokens");
     REFUSED(rapt_plan_init, (d.k_starts = starts, starts[1] = 9), TABLE, "k_starts[1] = 9: there are 8 tokens");
     /* Tensors: types, */
-    REFUSED(rapt_plan_init, d.q.type = RAPT_INT8, TYPE, "q.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, d.k.type = (rapt_type)0, TYPE, "k.type = 0: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, d.v.type = RAPT_BOOL, TYPE, "v.type = 14: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, d.k.type = RAPT_Q8_0, TYPE, "k.type = 9: its groups of 32 channels do not divide 8");
-    REFUSED(rapt_plan_init, d.o.type = RAPT_F8_E4M3, TYPE, "o.type = 4: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, d.lse.type = RAPT_F16, TYPE, "lse.type = 2: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, d.mask.type = RAPT_F32, TYPE, "mask.type = 1: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, d.bias.type = RAPT_BOOL, TYPE, "bias.type = 14: not a type that this tensor can have");
+    REFUSED(rapt_plan_init, d.q.type = RAPT_INT8, TYPE, "q.type = RAPT_INT8: " FLOATS);
+    REFUSED(rapt_plan_init, d.k.type = (rapt_type)0, TYPE, "k.type = RAPT_NONE: " KV);
+    REFUSED(rapt_plan_init, d.v.type = RAPT_BOOL, TYPE, "v.type = RAPT_BOOL: " KV);
+    REFUSED(rapt_plan_init, d.k.type = RAPT_Q8_0, TYPE, "k.type = RAPT_Q8_0: its groups of 32 channels do not divide 8");
+    REFUSED(rapt_plan_init, d.o.type = RAPT_F8_E4M3, TYPE, "o.type = RAPT_F8_E4M3: " FLOATS);
+    REFUSED(rapt_plan_init, d.lse.type = RAPT_F16, TYPE, "lse.type = RAPT_F16: " ONLY("F32"));
+    REFUSED(rapt_plan_init, d.mask.type = RAPT_F32, TYPE, "mask.type = RAPT_F32: " MASKS);
+    REFUSED(rapt_plan_init, d.bias.type = RAPT_BOOL, TYPE, "bias.type = RAPT_BOOL: " FLOATS);
     REFUSED(rapt_plan_init, (d.block_mask.type = RAPT_BIT, d.block_mask_queries = 1, d.block_mask_keys = 64), TYPE,
-            "block_mask.type = 15: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, d.slopes.type = RAPT_I32, TYPE, "slopes.type = 16: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, d.sinks.type = (rapt_type)17, TYPE, "sinks.type = 17: not a type that this tensor can have");
+            "block_mask.type = RAPT_BIT: " ONLY("BOOL"));
+    REFUSED(rapt_plan_init, d.slopes.type = RAPT_I32, TYPE, "slopes.type = RAPT_I32: " FLOATS);
+    REFUSED(rapt_plan_init, d.sinks.type = (rapt_type)17, TYPE, "sinks.type = 17: " FLOATS);
     REFUSED(rapt_plan_init, (d.scores.type = RAPT_BF16, d.scores_stage = RAPT_SCORES_RAW), TYPE,
-            "scores.type = 3: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, (d = u, d.states.type = (rapt_type)-1), TYPE,
-            "states.type = -1: not a type that this tensor can have");
-    REFUSED(rapt_plan_init, (paged(&d), d.table.type = RAPT_F32), TYPE, "table.type = 1: not a type that this tensor can have");
+            "scores.type = RAPT_BF16: " ONLY("F32"));
+    REFUSED(rapt_plan_init, (d = u, d.states.type = (rapt_type)-1), TYPE, "states.type = -1: " ONLY("F32"));
+    REFUSED(rapt_plan_init, (paged(&d), d.table.type = RAPT_F32), TYPE, "table.type = RAPT_F32: " ONLY("I32"));
     /* and strides. */
     REFUSED(rapt_plan_init, d.k.token_stride = -4, STRIDE, "k.token_stride = -4: strides are not negative");
     REFUSED(rapt_plan_init, d.v.head_stride = -4, STRIDE, "v.head_stride = -4: strides are not negative");
@@ -825,13 +834,13 @@ static void appending(void) {
     REFUSED(rapt_kv_append_run, ad.kv_len = -1, SHAPE, "kv_len = -1: must be 0 to 2147483647");
     REFUSED(rapt_kv_append_run, ad.page_size = -1, FEATURE, "page_size = -1: must be 0 to 2147483647");
     REFUSED(rapt_kv_append_run, ad.pages = -1, FEATURE, "pages = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append_run, ad.k.type = ad.v.type = (rapt_type)0, TYPE, "k.type = 0: nor has v one, so nothing is written");
+    REFUSED(rapt_kv_append_run, ad.k.type = ad.v.type = (rapt_type)0, TYPE,
+            "k.type = RAPT_NONE: nor has v one, so nothing is written");
     REFUSED(rapt_kv_append_run, ad.d_k = 0, SHAPE, "d_k = 0: must be 1 to 1024");
     REFUSED(rapt_kv_append_run, ad.d_v = 2000, SHAPE, "d_v = 2000: must be 1 to 1024");
-    REFUSED(rapt_kv_append_run, ad.page_size = 4, FEATURE, "table.type = 0: page_size = 4 wants a table");
-    REFUSED(rapt_kv_append_run, (paged_append(), ad.table.type = RAPT_BIT), TYPE,
-            "table.type = 15: not a type that this tensor can have");
-    REFUSED(rapt_kv_append_run, ad.table.type = RAPT_I32, FEATURE, "page_size = 0: there is a table, of type 16");
+    REFUSED(rapt_kv_append_run, ad.page_size = 4, FEATURE, "table.type = RAPT_NONE: page_size = 4 wants a table");
+    REFUSED(rapt_kv_append_run, (paged_append(), ad.table.type = RAPT_BIT), TYPE, "table.type = RAPT_BIT: " ONLY("I32"));
+    REFUSED(rapt_kv_append_run, ad.table.type = RAPT_I32, FEATURE, "page_size = 0: there is a table, of type RAPT_I32");
     REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, ad.k_scales.present = 1), FEATURE,
             "k_scales.present = 1: K is not written");
     REFUSED(rapt_kv_append_run, (ad.v.type = (rapt_type)0, ad.v_scales.present = 1), FEATURE,
@@ -840,10 +849,10 @@ static void appending(void) {
             "k_scales.token_stride = 4: scales of tokens are found for fp8 and int8 only");
     REFUSED(rapt_kv_append_run, (ad.v.type = RAPT_INT8, ad.v_scales = (rapt_scales){1, 64, 32, 2, 0}), STRIDE,
             "v_scales.token_stride = 2: below the 4 bytes within it, so elements of an output meet");
-    REFUSED(rapt_kv_append_run, ad.k.type = RAPT_I32, TYPE, "k.type = 16: not a type that this tensor can have");
+    REFUSED(rapt_kv_append_run, ad.k.type = RAPT_I32, TYPE, "k.type = RAPT_I32: " KV);
     REFUSED(rapt_kv_append_run, ad.v.head_stride = 0, STRIDE,
             "v.head_stride = 0: below the 64 bytes within it, so elements of an output meet");
-    REFUSED(rapt_kv_append_run, ad.new_k.type = RAPT_INT8, TYPE, "new_k.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_kv_append_run, ad.new_k.type = RAPT_INT8, TYPE, "new_k.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_kv_append_run, ad.new_v.token_stride = -1, STRIDE, "new_v.token_stride = -1: strides are not negative");
     REFUSED(rapt_kv_append_run, ad.rope.channels = 3, FEATURE,
             "rope.channels = 3: must be even, 0 to the 8 channels that there are");
@@ -909,7 +918,7 @@ static void appending(void) {
     GOOD(rapt_kv_append_run, rotate_append());
     GOOD(rapt_kv_append_run, (rotate_append(), tabled(&ad.rope, &aa.rope_table)));
     REFUSED(rapt_kv_append_run, (rotate_append(), ad.rope.amplitude = NAN), FEATURE, "rope.amplitude = nan: must be finite");
-    REFUSED(rapt_kv_append_run, aa.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = 1: nothing is rotated");
+    REFUSED(rapt_kv_append_run, aa.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = RAPT_F32: nothing is rotated");
     REFUSED(rapt_kv_append_run, (rotate_append(), ad.rope.frequencies = NULL), NULL,
             "rope.frequencies = null: and there is no rope_table");
     REFUSED(rapt_kv_append_run, (rotate_append(), tabled(&ad.rope, &aa.rope_table), aa.starts = starts, starts[0] = 5), TABLE,
@@ -924,7 +933,8 @@ static void copying(void) {
     REFUSED(rapt_kv_copy_run, cd.entries = -1, SHAPE, "entries = -1: must be 0 to 2147483647");
     REFUSED(rapt_kv_copy_run, cd.kv_heads = 0, SHAPE, "kv_heads = 0: must be 1 to 2147483647");
     REFUSED(rapt_kv_copy_run, cd.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_copy_run, cd.k.type = cd.v.type = (rapt_type)0, TYPE, "k.type = 0: nor has v one, so nothing is copied");
+    REFUSED(rapt_kv_copy_run, cd.k.type = cd.v.type = (rapt_type)0, TYPE,
+            "k.type = RAPT_NONE: nor has v one, so nothing is copied");
     REFUSED(rapt_kv_copy_run, cd.d_k = -8, SHAPE, "d_k = -8: must be 1 to 1024");
     REFUSED(rapt_kv_copy_run, cd.d_v = 0, SHAPE, "d_v = 0: must be 1 to 1024");
     REFUSED(rapt_kv_copy_run, (cd.k.type = (rapt_type)0, cd.k_scales.present = 1), FEATURE,
@@ -938,7 +948,7 @@ static void copying(void) {
             "ranges = %p: its 9223372036854775807 elements exceed the address space", (void *)ranges);
     REFUSED(rapt_kv_copy_run, ca.ranges = ODD, ALIGNMENT, "ranges = 0x42: not aligned to its elements of 20 bytes");
     REFUSED(rapt_kv_copy_run, ca.ranges = NULL, NULL, "ranges = null: 40 bytes are read from there");
-    REFUSED(rapt_kv_copy_run, cd.k.type = RAPT_BIT, TYPE, "k.type = 15: not a type that this tensor can have");
+    REFUSED(rapt_kv_copy_run, cd.k.type = RAPT_BIT, TYPE, "k.type = RAPT_BIT: " KV);
     REFUSED(rapt_kv_copy_run, cd.v.token_stride = 60, STRIDE,
             "v.token_stride = 60: below the 64 bytes within it, so elements of an output meet");
     REFUSED(rapt_kv_copy_run, cd.k_scales = ((rapt_scales){1, 64, 32, 2, 0}), STRIDE,
@@ -991,7 +1001,7 @@ static void rotating(void) {
     REFUSED(rapt_rope_run, (ra.rope.channels = 0, ra.rope.frequencies = ODD), ALIGNMENT,
             "rope.frequencies = 0x42: not aligned to its elements of 8 bytes");
     REFUSED(rapt_rope_run, frequencies[0] = NAN, FEATURE, "rope.frequencies[0] = nan: must be -16 to 16");
-    REFUSED(rapt_rope_run, ra.in.type = RAPT_INT8, TYPE, "in.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_rope_run, ra.in.type = RAPT_INT8, TYPE, "in.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_rope_run, ra.out.token_stride = 16, STRIDE,
             "out.token_stride = 16: below the 32 bytes within it, so elements of an output meet");
     REFUSED(rapt_rope_run, ra.from = NULL, NULL, "from = null: 384 bytes are read from there");
@@ -1000,11 +1010,11 @@ static void rotating(void) {
             "to = %p: its 480 bytes meet the 384 of from = %p", (void *)memory[Q], (void *)memory[Q]);
     REFUSED(rapt_rope_run, ra.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_rope_run, (ra.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
-    REFUSED(rapt_rope_run, ra.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = 1: there are rope.frequencies");
+    REFUSED(rapt_rope_run, ra.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = RAPT_F32: there are rope.frequencies");
     REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.type = (rapt_type)0), NULL,
             "rope.frequencies = null: and there is no rope_table");
     REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.type = RAPT_INT8), TYPE,
-            "rope_table.type = 6: not a type that this tensor can have");
+            "rope_table.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.positions = -1), SHAPE,
             "rope_table.positions = -1: must be 0 to 2147483647");
     REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.row_stride = -4), STRIDE,
@@ -1035,13 +1045,13 @@ static void decoding_plans(void) {
             "attention.k_starts = %p: a cache with ragged keys cannot be appended to", (void *)starts);
     REFUSED(rapt_decode_plan_init, d.heads = 5, HEADS, "attention.heads = 5: not a multiple of kv_heads = 2");
     REFUSED(rapt_decode_plan_init, d.k.token_stride = -4, STRIDE, "attention.k.token_stride = -4: strides are not negative");
-    REFUSED(rapt_decode_plan_init, d.q.type = RAPT_INT8, TYPE, "attention.q.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_decode_plan_init, d.q.type = RAPT_INT8, TYPE, "attention.q.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_decode_plan_init, dd.tokens = -2, SHAPE, "tokens = -2: must be 0 to 2147483647, or -1 for attention.q_len");
     REFUSED(rapt_decode_plan_init, dd.rope.channels = 10, FEATURE,
             "rope.channels = 10: must be even, 0 to the 8 channels that there are");
     REFUSED(rapt_decode_plan_init, d.k.head_stride = 0, STRIDE,
             "attention.k.head_stride = 0: below the 32 bytes within it, so elements of an output meet");
-    REFUSED(rapt_decode_plan_init, dd.new_k.type = (rapt_type)0, TYPE, "new_k.type = 0: not a type that this tensor can have");
+    REFUSED(rapt_decode_plan_init, dd.new_k.type = (rapt_type)0, TYPE, "new_k.type = RAPT_NONE: " FLOATS);
     REFUSED(rapt_decode_plan_init, dd.new_v.head_stride = -1, STRIDE, "new_v.head_stride = -1: strides are not negative");
     REFUSED(rapt_decode_plan_init, d.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name");
     REFUSED(rapt_decode_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN,
@@ -1133,13 +1143,13 @@ static void linear_layers(void) {
     REFUSED(rapt_linear_plan_init, ld.in = 0, SHAPE, "in = 0: must be 1 to 1048576");
     REFUSED(rapt_linear_plan_init, ld.out = 1048577, SHAPE, "out = 1048577: must be 1 to 1048576");
     REFUSED(rapt_linear_plan_init, ld.activation = (rapt_activation)5, FEATURE, "activation = 5: not a rapt_activation");
-    REFUSED(rapt_linear_plan_init, ld.x.type = RAPT_INT8, TYPE, "x.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_linear_plan_init, ld.x.type = RAPT_INT8, TYPE, "x.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_linear_plan_init, ld.y.token_stride = 8, STRIDE,
             "y.token_stride = 8: below the 16 bytes within it, so elements of an output meet");
-    REFUSED(rapt_linear_plan_init, ld.residual.type = RAPT_Q8_0, TYPE, "residual.type = 9: not a type that this tensor can have");
-    REFUSED(rapt_linear_plan_init, ld.weight.type = RAPT_F8_E4M3, TYPE, "weight.type = 4: not a type that this tensor can have");
+    REFUSED(rapt_linear_plan_init, ld.residual.type = RAPT_Q8_0, TYPE, "residual.type = RAPT_Q8_0: " FLOATS);
+    REFUSED(rapt_linear_plan_init, ld.weight.type = RAPT_F8_E4M3, TYPE, "weight.type = RAPT_F8_E4M3: " WEIGHTS);
     REFUSED(rapt_linear_plan_init, (ld.in = 40, ld.weight.type = RAPT_Q4_0), TYPE,
-            "weight.type = 10: its groups of 32 channels do not divide 40");
+            "weight.type = RAPT_Q4_0: its groups of 32 channels do not divide 40");
     REFUSED(rapt_linear_plan_init, ld.weight.token_stride = -128, STRIDE, "weight.token_stride = -128: strides are not negative");
     REFUSED(rapt_linear_plan_init, (gated(), ld.gate.token_stride = -1), STRIDE,
             "gate.token_stride = -1: strides are not negative");
@@ -1184,7 +1194,7 @@ static void quantising(void) {
     GOOD(rapt_quantise_weights, UNCHANGED);
     REFUSED(rapt_quantise_weights, out = 0, SHAPE, "out = 0: must be 1 to 1048576");
     REFUSED(rapt_quantise_weights, in = 1048577, SHAPE, "in = 1048577: must be 1 to 1048576");
-    REFUSED(rapt_quantise_weights, type = RAPT_INT8, TYPE, "type = 6: not a type that this tensor can have");
+    REFUSED(rapt_quantise_weights, type = RAPT_INT8, TYPE, "type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_quantise_weights, row_stride = -128, STRIDE, "row_stride = -128: strides are not negative");
     REFUSED(rapt_quantise_weights, from = NULL, NULL, "from = null: 512 bytes are read from there");
     REFUSED(rapt_quantise_weights, to = NULL, NULL, "to = null: 128 bytes are written there");
@@ -1194,8 +1204,8 @@ static void quantising(void) {
             (void *)memory[WQ], (void *)memory[WQ]);
     GOOD(rapt_quantise_groups, UNCHANGED);
     REFUSED(rapt_quantise_groups, out = -1, SHAPE, "out = -1: must be 1 to 1048576");
-    REFUSED(rapt_quantise_groups, to_type = RAPT_INT8, TYPE, "to_type = 6: not a type that this tensor can have");
-    REFUSED(rapt_quantise_groups, in = 40, TYPE, "to_type = 9: its groups of 32 channels do not divide 40");
+    REFUSED(rapt_quantise_groups, to_type = RAPT_INT8, TYPE, "to_type = RAPT_INT8: " GROUPS);
+    REFUSED(rapt_quantise_groups, in = 40, TYPE, "to_type = RAPT_Q8_0: its groups of 32 channels do not divide 40");
     REFUSED(rapt_quantise_groups, to = NULL, NULL, "to = null: 136 bytes are written there");
 }
 
@@ -1207,11 +1217,11 @@ static void normalising(void) {
     REFUSED(rapt_layer_norm_run, na.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
     REFUSED(rapt_layer_norm_run, na.channels = 0, SHAPE, "channels = 0: must be 1 to 1048576");
     REFUSED(rapt_layer_norm_run, na.epsilon = -1e-5f, FEATURE, "epsilon = -1e-5: must be finite, 0 or more");
-    REFUSED(rapt_layer_norm_run, na.x.type = RAPT_INT8, TYPE, "x.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_layer_norm_run, na.x.type = RAPT_INT8, TYPE, "x.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_layer_norm_run, na.y.token_stride = 0, STRIDE,
             "y.token_stride = 0: below the 32 bytes within it, so elements of an output meet");
-    REFUSED(rapt_layer_norm_run, na.residual.type = RAPT_BOOL, TYPE, "residual.type = 14: not a type that this tensor can have");
-    REFUSED(rapt_layer_norm_run, na.sum.type = RAPT_I32, TYPE, "sum.type = 16: not a type that this tensor can have");
+    REFUSED(rapt_layer_norm_run, na.residual.type = RAPT_BOOL, TYPE, "residual.type = RAPT_BOOL: " FLOATS);
+    REFUSED(rapt_layer_norm_run, na.sum.type = RAPT_I32, TYPE, "sum.type = RAPT_I32: " FLOATS);
     REFUSED(rapt_layer_norm_run, na.from = NULL, NULL, "from = null: 96 bytes are read from there");
     REFUSED(rapt_layer_norm_run, na.to = NULL, NULL, "to = null: 96 bytes are written there");
     REFUSED(rapt_layer_norm_run, na.residual = na.x, NULL, "residual_from = null: 96 bytes are read from there");
@@ -1250,8 +1260,10 @@ static void layer_plans(void) {
     REFUSED(rapt_mha_plan_init, yd.attention = NULL, NULL, "attention = null: there is no such struct");
     MARKED(rapt_mha_plan_init, e, "attention", offsetof(rapt_desc, mask_keys));
     /* What is not possible together. */
-    REFUSED(rapt_mha_plan_init, (cached(), e.v.type = (rapt_type)0), TYPE, "attention.v.type = 0: K has a cache, V has none");
-    REFUSED(rapt_mha_plan_init, (cached(), e.k.type = (rapt_type)0), TYPE, "attention.k.type = 0: V has a cache, K has none");
+    REFUSED(rapt_mha_plan_init, (cached(), e.v.type = (rapt_type)0), TYPE,
+            "attention.v.type = RAPT_NONE: K has a cache, V has none");
+    REFUSED(rapt_mha_plan_init, (cached(), e.k.type = (rapt_type)0), TYPE,
+            "attention.k.type = RAPT_NONE: V has a cache, K has none");
     REFUSED(rapt_mha_plan_init, e.unmerged = 1, FEATURE, "attention.unmerged = 1: must be 0 here");
     REFUSED(rapt_mha_plan_init, e.kv_first = 512, FEATURE, "attention.kv_first = 512: must be 0 here");
     REFUSED(rapt_mha_plan_init, e.kv_total = 8, FEATURE, "attention.kv_total = 8: must be 0 here");
@@ -1260,11 +1272,11 @@ static void layer_plans(void) {
     REFUSED(rapt_mha_plan_init, e.v_scales.present = 1, FEATURE, "attention.v_scales.present = 1: there is no cache");
     REFUSED(rapt_mha_plan_init, (cached(), e.k_starts = starts), FEATURE,
             "attention.k_starts = %p: a cache with ragged keys cannot be appended to", (void *)starts);
-    REFUSED(rapt_mha_plan_init, yd.z = yd.x, FEATURE, "z.type = 1: there is no Y, so Z is X");
+    REFUSED(rapt_mha_plan_init, yd.z = yd.x, FEATURE, "z.type = RAPT_F32: there is no Y, so Z is X");
     REFUSED(rapt_mha_plan_init, (yd.weights = of_type(RAPT_F32), e.scores = yd.weights), FEATURE,
-            "weights.type = 1: there are attention.scores");
+            "weights.type = RAPT_F32: there are attention.scores");
     REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.residual = yd.out), FEATURE,
-            "residual.type = 1: without wo there is no residual");
+            "residual.type = RAPT_F32: without wo there is no residual");
     REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.out_width = 32), FEATURE,
             "out_width = 32: without wo it is heads * d_v = 64");
     /* Sizes. */
@@ -1297,11 +1309,11 @@ static void layer_plans(void) {
     REFUSED(rapt_mha_plan_init, (crossed(), e.batch = 2, e.k_starts = token_starts, token_starts[1] = 6), TABLE,
             "attention.k_starts[2] = 0: below the one before");
     /* Tensors. */
-    REFUSED(rapt_mha_plan_init, yd.x.type = RAPT_INT8, TYPE, "x.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, yd.x.type = RAPT_INT8, TYPE, "x.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_mha_plan_init, (crossed(), yd.y.token_stride = -1), STRIDE, "y.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, (crossed(), yd.z.token_stride = -1), STRIDE, "z.token_stride = -1: strides are not negative");
-    REFUSED(rapt_mha_plan_init, yd.wq.type = (rapt_type)0, TYPE, "wq.type = 0: not a type that this tensor can have");
-    REFUSED(rapt_mha_plan_init, yd.wk.type = RAPT_INT4, TYPE, "wk.type = 7: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, yd.wq.type = (rapt_type)0, TYPE, "wq.type = RAPT_NONE: " WEIGHTS);
+    REFUSED(rapt_mha_plan_init, yd.wk.type = RAPT_INT4, TYPE, "wk.type = RAPT_INT4: " WEIGHTS);
     REFUSED(rapt_mha_plan_init, yd.wv.token_stride = -1, STRIDE, "wv.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, yd.wo.token_stride = -1, STRIDE, "wo.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, (packed(), yd.wq.token_stride = INT64_MAX / 60), STRIDE,
@@ -1310,17 +1322,16 @@ static void layer_plans(void) {
             "wq.token_stride = 461168601842738790: times 32 it exceeds the address space");
     REFUSED(rapt_mha_plan_init, yd.out.token_stride = 4, STRIDE,
             "out.token_stride = 4: below the 128 bytes within it, so elements of an output meet");
-    REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.out.type = RAPT_INT8), TYPE,
-            "out.type = 6: not a type that this tensor can have");
-    REFUSED(rapt_mha_plan_init, yd.residual.type = RAPT_INT8, TYPE, "residual.type = 6: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.out.type = RAPT_INT8), TYPE, "out.type = RAPT_INT8: " FLOATS);
+    REFUSED(rapt_mha_plan_init, yd.residual.type = RAPT_INT8, TYPE, "residual.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_mha_plan_init, (ragged(&e), token_starts[2] = 1, yd.residual = yd.out, yd.residual.token_stride = -4), STRIDE,
             "residual.token_stride = -4: strides are not negative");
-    REFUSED(rapt_mha_plan_init, yd.weights.type = RAPT_F16, TYPE, "weights.type = 2: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, yd.weights.type = RAPT_F16, TYPE, "weights.type = RAPT_F16: " ONLY("F32"));
     REFUSED(rapt_mha_plan_init, (yd.weights.type = RAPT_F32, yd.weights.token_stride = -1), STRIDE,
             "weights.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, (remembered(), yd.weights.type = RAPT_F32, e.k_starts = starts, starts[1] = 9), TABLE,
             "attention.k_starts[1] = 9: there are 8 tokens");
-    REFUSED(rapt_mha_plan_init, e.mask.type = RAPT_F32, TYPE, "attention.mask.type = 1: not a type that this tensor can have");
+    REFUSED(rapt_mha_plan_init, e.mask.type = RAPT_F32, TYPE, "attention.mask.type = RAPT_F32: " MASKS);
     REFUSED(rapt_mha_plan_init, (cached(), e.k.token_stride = 0), STRIDE,
             "attention.k.token_stride = 0: below the 32 bytes within it, so elements of an output meet");
     REFUSED(rapt_mha_plan_init, (cached(), e.v.token_stride = -1), STRIDE,
@@ -1421,7 +1432,7 @@ static void layer_calls(void) {
     REFUSED(rapt_mha_run, (placed(), ya.starts = starts, starts[0] = 3), TABLE,
             "table_positions = 5: entry 0 has tokens of positions up to 5");
     REFUSED(rapt_mha_run, ya.position_table = SOMEWHERE, UNUSED, "position_table = 0x40: the plan has no table of positions");
-    REFUSED(rapt_mha_run, ya.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = 1: nothing is rotated");
+    REFUSED(rapt_mha_run, ya.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = RAPT_F32: nothing is rotated");
     REFUSED(rapt_mha_run, (yd.rope.channels = 8, tabled(&yd.rope, &ya.rope_table), ya.starts = starts, starts[0] = 5), TABLE,
             "rope_table.positions = 7: token 2 of entry 0 is at position 7");
     REFUSED(rapt_mha_run, ya.weights = SOMEWHERE, UNUSED, "weights = 0x40: the plan has no layout for it");
