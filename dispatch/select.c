@@ -8,6 +8,7 @@
 
 #include "cpu.h"
 
+/* rapt_kernel_avx512, rapt_kernel_scalar and so on, each defined by the file of kernels/ that has its name. */
 #define RAPT_KERNEL(name) extern const rapt_kernel rapt_kernel_##name;
 #include "kernels.inc"
 #undef RAPT_KERNEL
