@@ -145,7 +145,7 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
 }
 
 /* A mask or bias: rows of columns, or of one element. */
-static rapt_status measure_columns(rapt_report *r, const char *name, const rapt_layout *layout, uint32_t allowed,
+static rapt_status measure_columns(rapt_report *r, const char *name, const rapt_layout *layout, uint64_t allowed,
                                    const rapt_desc *d, int64_t queries, int64_t columns, int key_stride, uint64_t *bytes) {
     if (!layout->type) return RAPT_OK;
     return rapt_measure(r, name, layout, allowed, d->batch, d->heads, queries, key_stride ? columns : 1, false, bytes);

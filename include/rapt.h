@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rapt: fused flash-style attention for CPUs. This header is the whole API of attention, and its comments are the
- * contract; rapt_layer.h is that of the layer around it.
+ * contract; rapt_layer.h is that of what stands around it.
  *
  *     O[b,h,i,:] = sum_j P[i,j] V[b,hk,j,:]      P[i,:] = softmax over the attended keys j of scale * <Q[b,h,i,:], K[b,hk,j,:]>
  *
@@ -17,17 +17,23 @@
  * How a call goes: describe the problem (rapt_desc), validate it once into a plan (rapt_plan_init), ask for the workspace
  * (rapt_workspace_size), then run the plan as often as you like with other pointers (rapt_run and its siblings).
  *
+ * How comments say it: shapes are written outermost dimension first, as [batch, heads, tokens, channels]; a..b goes from a to b,
+ * both included; errors are named without their prefix RAPT_ERR_; strides and sizes of memory are in bytes.
+ *
  * The families of calls go alike, each with a prefix of its own: rapt_ (attention), rapt_kv_append_, rapt_kv_copy_, rapt_rope_,
  * rapt_decode_ and rapt_merge_states_ here, rapt_linear_, rapt_layer_norm_, rapt_rms_norm_ and rapt_mha_ in rapt_layer.h. Those
  * whose checks cost more than a small call have plans (attention, decode, linear, mha). Each has these ways to run, which give
  * the same bits and the same errors:
- *   X_run                      on the calling thread
- *   X_run_parallel             by the caller's parallel_for, as nth slots; errors besides: RANGE (nth < 1), NULL (parallel_for)
- *   X_run_share                as thread ith of nth, which all make this call. Where the work has phases, the threads wait for
- *                              each other between them by a barrier of the caller's; where it takes none, they need not wait.
- *                              Errors besides: RANGE (ith, nth), NULL (barrier)
- *   X_run_phase                where there are phases: one of them, as thread ith of nth, waiting being the caller's business
- *   X_explain, X_args_explain  what X_plan_init or X_run would return, and why
+ *
+ * - X_run does all the work on the calling thread.
+ * - X_run_parallel has it done by the caller's parallel_for, in nth slots. Errors besides: RANGE (nth < 1), NULL (parallel_for).
+ * - X_run_share does the share of thread ith of nth, which all make this call. Where the work has phases, the threads wait for
+ *   each other between them by a barrier of the caller's; where the call takes no barrier, they need not wait. Errors besides:
+ *   RANGE (ith, nth), NULL (barrier).
+ * - X_run_phase, where there are phases, does this share of one of them; waiting between phases is the caller's business. Errors
+ *   besides: RANGE (phase, ith, nth).
+ * - X_explain tells what the family's first function would return, and why: X_plan_init, or X_run where there are no plans.
+ *   X_args_explain tells it of X_run where there are plans. (Those of attention are rapt_plan_explain and rapt_args_explain.)
  *
  * The library allocates nothing, starts no thread, takes no lock, and writes three globals only, all of them atomic: the CPU's
  * features, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called from any thread; a plan is never
@@ -59,12 +65,12 @@
 extern "C" {
 #endif
 
-/* The version of this header; rapt_version() is the library's. */
+/* These three numbers are the version of this header; rapt_version() tells that of the library. */
 #define RAPT_VERSION_MAJOR 0
 #define RAPT_VERSION_MINOR 3
 #define RAPT_VERSION_PATCH 0
 
-/* What is exported. */
+/* RAPT_API marks the functions that the library exports. */
 #if defined(_WIN32)
 #define RAPT_API
 #else
@@ -75,37 +81,39 @@ extern "C" {
 
 /* What a call returns: RAPT_OK, or why it did nothing. */
 typedef enum rapt_status {
-    RAPT_OK = 0,              /* it is done */
-    RAPT_ERR_NULL = -1,       /* a required pointer is null */
-    RAPT_ERR_STRUCT = -2,     /* a struct did not pass through its init function, is smaller than any version's, or is newer than
-                                 the library and uses a field unknown here; or memory for a plan is too small */
-    RAPT_ERR_SHAPE = -3,      /* a size is negative, zero where it may not be, or above its limit */
-    RAPT_ERR_HEADS = -4,      /* heads is not a multiple of kv_heads */
-    RAPT_ERR_TYPE = -5,       /* a tensor's type is unknown, or not allowed for that tensor */
-    RAPT_ERR_STRIDE = -6,     /* a stride that is used is negative, a tensor exceeds the address space, or two output elements
-                                 overlap */
-    RAPT_ERR_SCALE = -7,      /* scale is infinite */
-    RAPT_ERR_MASK = -8,       /* causal is not a rapt_causal, a window side is below -1, or a mask or bias has too few columns */
-    RAPT_ERR_KV_LENGTH = -9,  /* a key length is negative or above kv_total */
-    RAPT_ERR_OVERLAP = -10,   /* an output or the workspace overlaps something else */
-    RAPT_ERR_WORKSPACE = -11, /* the workspace is null or too small */
-    RAPT_ERR_ALIGNMENT = -12, /* the workspace is not aligned to RAPT_WORKSPACE_ALIGNMENT, or an array, or memory for a plan, not
-                                 to its elements */
-    RAPT_ERR_ISA_UNKNOWN = -13, /* no kernel of that name was built for this architecture */
-    RAPT_ERR_ISA_MISSING = -14, /* that kernel exists, but this CPU or its operating system cannot run it */
-    RAPT_ERR_RANGE = -15,       /* a phase, task, thread number or thread count is out of range */
-    RAPT_ERR_PLAN = -16,        /* the plan was not made by its init function */
-    RAPT_ERR_TABLE = -17,       /* a page, a start, a position or a length of a ragged, paged or ring batch is out of range */
-    RAPT_ERR_FEATURE = -18,   /* a feature's number is out of range, it lacks what it needs, or two features exclude each other */
-    RAPT_ERR_ARITH = -19,     /* arith is not a rapt_arith, or the types of K and V do not allow it */
-    RAPT_ERR_UNUSED = -20,    /* a pointer is given for which the plan has no use: what it is for was not described */
-    RAPT_ERR_SELF_CHECK = -21 /* a kernel's bits are not those of docs/order.md: the library was not compiled as it must be */
+    RAPT_OK = 0,              /* The call has done what it was asked. */
+    RAPT_ERR_NULL = -1,       /* A required pointer is null. */
+    RAPT_ERR_STRUCT = -2,     /* A struct did not pass through its init function, is smaller than any version's, or is newer than
+                                 the library and uses a field unknown to it; or memory for a plan is too small. */
+    RAPT_ERR_SHAPE = -3,      /* A size is negative, zero where it may not be, or above its limit, or the workspace for it would
+                                 exceed the address space. */
+    RAPT_ERR_HEADS = -4,      /* heads is not a multiple of kv_heads. */
+    RAPT_ERR_TYPE = -5,       /* A tensor's type is unknown, not allowed for that tensor, or of groups that do not divide its
+                                 channels. */
+    RAPT_ERR_STRIDE = -6,     /* A stride that is used is negative, a tensor exceeds the address space, two elements of an output
+                                 overlap, or scales have both a token_stride and a channel_stride. */
+    RAPT_ERR_SCALE = -7,      /* scale is infinite. */
+    RAPT_ERR_MASK = -8,       /* causal is not a rapt_causal, a window side is below -1, or a mask or bias has too few columns. */
+    RAPT_ERR_KV_LENGTH = -9,  /* A key length is negative or above kv_total, or a cache has no room for a new token. */
+    RAPT_ERR_OVERLAP = -10,   /* An output or the workspace overlaps something else. */
+    RAPT_ERR_WORKSPACE = -11, /* The workspace is null or too small. */
+    RAPT_ERR_ALIGNMENT = -12, /* The workspace is not aligned to RAPT_WORKSPACE_ALIGNMENT, or an array, or memory for a plan, is
+                                 not aligned to its elements. */
+    RAPT_ERR_ISA_UNKNOWN = -13, /* No kernel of that name was built for this architecture. */
+    RAPT_ERR_ISA_MISSING = -14, /* A kernel of that name exists, but this CPU or its operating system cannot run it. */
+    RAPT_ERR_RANGE = -15,       /* A phase, a task, a thread's number, or a number of threads or sources is out of range. */
+    RAPT_ERR_PLAN = -16,        /* The plan was not made by its init function, or, for merging, not with unmerged set. */
+    RAPT_ERR_TABLE = -17,       /* A page, a start, a position or a length of a ragged, paged or ring batch is out of range. */
+    RAPT_ERR_FEATURE = -18, /* A feature's number is out of range, it lacks what it needs, or two features exclude each other. */
+    RAPT_ERR_ARITH = -19,   /* arith is not a rapt_arith, or the types of K and V do not allow it. */
+    RAPT_ERR_UNUSED = -20,  /* A pointer is given for which the plan has no use: what it is for was not described. */
+    RAPT_ERR_SELF_CHECK = -21 /* A kernel's bits are not those of docs/order.md: the library was not compiled as it must be. */
 } rapt_status;
 
-/* One line of English for each status; never null, also for a number that is no status. */
+/* Returns a line of English for a status; it is never null, also for a number that is no status. */
 RAPT_API const char *rapt_status_string(rapt_status status);
 
-/* "major.minor.patch" of the library that is linked, which need not be that of this header. */
+/* Returns "major.minor.patch" of the library that is linked, which need not be the version of this header. */
 RAPT_API const char *rapt_version(void);
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------------- */
@@ -151,17 +159,18 @@ typedef enum rapt_type_class {
     RAPT_CLASS_MASK = 4     /* Masks, block masks and tables only, as rapt_desc says of each. */
 } rapt_type_class;
 
-/* The class of a type; RAPT_CLASS_NONE of a number that is no type. */
+/* Returns the class of a type, or RAPT_CLASS_NONE for a number that is no type. */
 RAPT_API rapt_type_class rapt_type_class_of(rapt_type type);
 
-/* The name of a type, as command lines and files may have it: its enumerator's in lower case, without RAPT_ ("f32", "q4_0",
- * "none"). Null for a number that is no type. */
+/* Returns the name of a type, as command lines and files may have it: its enumerator's in lower case, without RAPT_ ("f32",
+ * "q4_0", "none"). For a number that is no type, that is null. */
 RAPT_API const char *rapt_type_name(rapt_type type);
 
-/* The type of that name, exactly as rapt_type_name has it; RAPT_NONE if no other type has it, also for null. */
+/* Returns the type that has exactly that name, as rapt_type_name gives it, or RAPT_NONE if there is none or name is null. */
 RAPT_API rapt_type rapt_type_of_name(const char *name);
 
-/* Bytes of one token's channels in a type of Q, K, V or O; -1 for other types, and where the type's groups do not divide them. */
+/* Returns the bytes of one token's channels in a type of Q, K, V or O, or -1 for other types, and where the type's groups do not
+ * divide the channels. */
 RAPT_API int64_t rapt_row_bytes(rapt_type type, int64_t channels);
 
 /* How a tensor [batch, head, token, channel] lies in memory. Channels are contiguous. Any address will do: not even the alignment
@@ -170,88 +179,91 @@ RAPT_API int64_t rapt_row_bytes(rapt_type type, int64_t channels);
  * be at least the bytes spanned by the dimensions before it. The stride of a dimension of length 0 or 1, and one that is said not
  * to be used, may be any number; so may all of them where the tensor has no element. */
 typedef struct rapt_layout {
-    rapt_type type;       /* What an element is; RAPT_NONE: there is no such tensor. */
+    rapt_type type;       /* What an element is, or RAPT_NONE where there is no such tensor. */
     int64_t batch_stride; /* Bytes from an entry to the next. */
     int64_t head_stride;  /* Bytes from a head to the next. */
     int64_t token_stride; /* Bytes from a token to the next. */
 } rapt_layout;
 
-/* The two usual dense layouts: [batch, head, token, channel] and [batch, token, head, channel]. Pages are the first one, of
- * page_size tokens; rows of rapt_layer.h are the second one with a single head, (type, 1, tokens, channels), and weights (type,
- * 1, out, in). Sizes that overflow give a negative stride, which rapt_plan_init refuses. */
+/* Returns the layout of a dense tensor [batch, head, token, channel]; a pool of pages is one of page_size tokens. Sizes that
+ * overflow give a negative stride, which rapt_plan_init refuses. */
 RAPT_API rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels);
+
+/* Returns the layout of a dense tensor [batch, token, head, channel]. Rows of rapt_layer.h are such a one with a single head,
+ * (type, 1, tokens, channels), and weights (type, 1, out, in). Sizes that overflow give a negative stride, as above. */
 RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels);
 
 /* ---- The problem ----------------------------------------------------------------------------------------------------- */
 
-/* Positions. Key j of a batch entry, counted from 0 through rings, pages and gathered lists, stands at position j + k_offset,
- * query i at position i + q_offset. rapt_args.k_offsets and q_offsets give both for each entry. Without k_offsets, k_offset is 0.
- * Without q_offsets, q_offset is k_offset + a, where a is what rapt_causal says. Masks, windows, chunks, prefixes, ALiBi, and the
- * columns of masks and biases go by positions; blocks and chunks of the order of operations, lengths, page tables, block masks
- * and states by the keys' numbers j.
+/* Whether a causal mask hides the keys behind a query, and where the queries stand among the keys unless rapt_args.q_offsets says
+ * it. Key j of a batch entry, j being its number, counted from 0 through rings, pages and gathered lists, stands at position j +
+ * k_offset, query i at position i + q_offset. rapt_args.k_offsets and q_offsets give both for each entry. Without k_offsets,
+ * k_offset is 0. Without q_offsets, q_offset is k_offset + a, where a is what rapt_causal says. Masks, windows, local chunks,
+ * prefixes, ALiBi, and the columns of masks and biases go by positions; blocks and chunks of the order of operations, lengths,
+ * page tables, block masks and states go by the keys' numbers j.
  *
  * ONNX's Attention puts query 0 behind the keys of the past: q_offset = past length, or nonpad_kv_seqlen - q_len where that is
  * given, else 0. Only where all keys are past or new ones is this the same as RAPT_CAUSAL_BOTTOM_RIGHT. */
 typedef enum rapt_causal {
-    RAPT_CAUSAL_NONE = 0,         /* no causal mask; a = key length - q_len, for windows, ALiBi and chunks */
-    RAPT_CAUSAL_BOTTOM_RIGHT = 1, /* a = key length - q_len: the last query sees the last key (FlashAttention, FlashInfer) */
-    RAPT_CAUSAL_TOP_LEFT = 2      /* a = 0: the first query sees the first key (PyTorch's is_causal) */
+    RAPT_CAUSAL_NONE = 0,         /* There is no causal mask; a = key length - q_len, for windows, ALiBi and local chunks. */
+    RAPT_CAUSAL_BOTTOM_RIGHT = 1, /* a = key length - q_len: the last query sees the last key (FlashAttention, FlashInfer). */
+    RAPT_CAUSAL_TOP_LEFT = 2      /* a = 0: the first query sees the first key only (PyTorch's is_causal). */
 } rapt_causal;
 
-/* Whose bias ALiBi is (Press et al. 2022, section 3). */
+/* Which bias by distance is added to the logits: attention with linear biases. (Press et al. 2022, ALiBi, section 3.) */
 typedef enum rapt_alibi {
-    RAPT_ALIBI_NONE = 0,
-    RAPT_ALIBI_DISTANCE = 1, /* logit - slope * |position of the query - position of the key| (FlashAttention) */
-    RAPT_ALIBI_BIAS = 2      /* logit + slope * bias[i, j] (ggml: its mask holds the distances) */
+    RAPT_ALIBI_NONE = 0,     /* There is none. */
+    RAPT_ALIBI_DISTANCE = 1, /* Logits become logit - slope * |position of the query - position of the key| (FlashAttention). */
+    RAPT_ALIBI_BIAS = 2      /* Logits become logit + slope * bias[i, j] (ggml, whose mask holds the distances). */
 } rapt_alibi;
 
-/* How Q K^T and P V are computed. */
+/* How the products Q K^T and P V are computed. */
 typedef enum rapt_arith {
-    RAPT_EXACT = 0,   /* in f32: K and V of any type are converted first */
-    RAPT_INT8_DOT = 1 /* in integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised to 8
-                         bits */
+    RAPT_EXACT = 0,   /* They are sums of f32, to which K and V of any type are converted first. */
+    RAPT_INT8_DOT = 1 /* They are sums of integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised to
+                         8 bits. */
 } rapt_arith;
 
-/* Which keys are attended beyond the last column of a mask or bias that has fewer than there are positions. */
+/* What holds for keys at positions beyond the last column of a mask or bias. */
 typedef enum rapt_rest {
-    RAPT_REST_REFUSED = 0, /* (the default) none may be beyond */
-    RAPT_REST_MASKED = 1,  /* they are masked */
-    RAPT_REST_ATTENDED = 2 /* they are attended; their bias is 0 */
+    RAPT_REST_REFUSED = 0, /* There may be none: such a call is refused with MASK. */
+    RAPT_REST_MASKED = 1,  /* They are masked. */
+    RAPT_REST_ATTENDED = 2 /* They are attended, and their bias is 0. */
 } rapt_rest;
 
 /* What rapt_args.scores receives: for debugging and teaching, since it takes memory of queries x keys, and computes all scores a
  * second time. (ONNX's qk_matmul_output_mode 0 is RAW, 3 is WEIGHTS. Of 1 and 2 one is after softcap and one after the mask, in
  * an order that has changed between its versions: here softcap comes first, CAPPED, then the mask, LOGITS.) */
 typedef enum rapt_scores_stage {
-    RAPT_SCORES_NONE = 0,
-    RAPT_SCORES_RAW = 1,    /* scale * <q, k>, of all keys that exist, masked or not */
-    RAPT_SCORES_CAPPED = 2, /* the same after softcap */
-    RAPT_SCORES_LOGITS = 3, /* after softcap, ALiBi, bias and logits_body; -inf where masked */
-    RAPT_SCORES_WEIGHTS = 4 /* the softmax of these, 0 where masked; a sink takes its share */
+    RAPT_SCORES_NONE = 0,   /* It receives nothing. */
+    RAPT_SCORES_RAW = 1,    /* It receives scale * <q, k>, of all keys that exist, masked or not. */
+    RAPT_SCORES_CAPPED = 2, /* It receives the same after softcap. */
+    RAPT_SCORES_LOGITS = 3, /* It receives the logits, after softcap, ALiBi, bias and logits_body, and -inf for masked keys. */
+    RAPT_SCORES_WEIGHTS = 4 /* It receives the softmax of these logits, 0 for masked keys; a sink takes its share. */
 } rapt_scores_stage;
 
-/* The logits of some rows for some adjacent keys, for a callback: that of row r and key number first_key + n is
- * logits[r * row_stride + n * key_stride]. They are what they are after scale, softcap, ALiBi and bias, before masks. */
+/* What a callback gets: the logits of some rows for some adjacent keys, after scale, softcap, ALiBi and bias, before masks. That
+ * of row r and key number first_key + n is logits[r * row_stride + n * key_stride]. */
 typedef struct rapt_logits {
-    float *logits;         /* To be read and changed. */
-    int64_t row_stride;    /* Floats, unlike all other strides, from a row to the next. */
+    float *logits;         /* The logits, to be read and changed. */
+    int64_t row_stride;    /* Floats, where all other strides are bytes, from a row to the next. */
     int64_t key_stride;    /* Floats from a key to the next. */
-    int rows, keys;        /* How many there are of each. */
-    int64_t batch;         /* The entry. */
+    int rows, keys;        /* How many rows, and how many keys, there are. */
+    int64_t batch;         /* The number of the batch entry, from 0 on. */
     int64_t first_key;     /* The number of the first key. */
     const int32_t *heads;  /* [rows]: the query head of each row. */
-    const int32_t *tokens; /* [rows]: the query of the entry that each row is. */
+    const int32_t *tokens; /* [rows]: which query of the entry each row is, from 0 on. */
 } rapt_logits;
 
-/* A callback on logits; arg is rapt_args.logits_arg. */
+/* A callback of the caller's that may change logits; arg is rapt_args.logits_arg. */
 typedef void (*rapt_logits_body)(void *arg, const rapt_logits *logits);
 
 /* Scales of K or V: element [b, h, token, channel] counts times the f32 at scales + b * batch_stride + h * head_stride +
- * token * token_stride + channel * channel_stride. Of the last two strides one is 0: with a token_stride, the scores or the
- * weights are multiplied; without, the query or the output. Scales with a token_stride lie as the tokens do: in pages,
- * batch_stride is the distance of two pages, and where keys are ragged it is not used. Without, b is the entry, with pages and
- * ragged keys, too. Where a cache is written, scales with a token_stride are found and written, and those without must be there
- * already. */
+ * token * token_stride + channel * channel_stride. At least one of the last two strides is 0. Scales with a token_stride are of
+ * tokens: they multiply the scores (K) or the weights (V), and lie as the tokens do, so that in pages batch_stride is the
+ * distance of two pages, and where keys are ragged it is not used. Scales without one are of channels, or with both 0 of whole
+ * heads: they multiply the query (K) or the output (V), and b is the entry, with pages and ragged keys, too. Where a cache is
+ * written, scales with a token_stride are found and written, and those without must be there already. */
 typedef struct rapt_scales {
     int present;            /* Not 0: there are scales. The default is 0. */
     int64_t batch_stride;   /* Bytes, 0 or more, from an entry, or a page, to the next. */
@@ -260,26 +272,26 @@ typedef struct rapt_scales {
     int64_t channel_stride; /* Bytes, 0 or more, from a channel to the next; 0: they are not of channels. */
 } rapt_scales;
 
-/* The most channels of a head. */
+/* A head has at most this many channels: d_k and d_v are not above it. */
 #define RAPT_MAX_HEAD_DIM 1024
 
-/* The most tokens, heads, entries and pages. */
+/* Numbers of tokens, heads, entries and pages are not above this. */
 #define RAPT_MAX_LENGTH INT32_MAX
 
-/* Keys of a chunk of the order of operations (docs/order.md): the grain of splitting and merging. */
+/* A chunk of the order of operations (docs/order.md), the grain of splitting and merging, has this many keys. */
 #define RAPT_CHUNK_KEYS 512
 
-/* What a call computes: the shape of the problem, how its tensors lie in memory, and what modifies the scores. Call
+/* What a call of attention computes: the shape of the problem, how its tensors lie in memory, and what modifies the scores. Call
  * rapt_desc_init first, then set heads, kv_heads, q_len, kv_len, d_k, d_v, q, k, v and o; every other field has a default, with
- * which its feature is absent. The fields are grouped; those that 0.2 added to a group stand at the end, for the struct only
- * grows there. */
+ * which its feature is absent. A key is attended if all masks say so: causal, windows, prefix, local_chunk, mask and block_mask.
+ * The fields are grouped; those that 0.2 added to a group stand at the end, for the struct only grows there. */
 typedef struct rapt_desc {
     /* The bytes of the caller's struct, and a mark that it was initialised: set by rapt_desc_init, never by hand. */
     size_t size;
 
     /* ---- Shape. */
 
-    int64_t batch;    /* Entries, 0..RAPT_MAX_LENGTH. The default is 1. */
+    int64_t batch;    /* Batch entries, 0..RAPT_MAX_LENGTH. The default is 1. */
     int64_t heads;    /* Query heads, 1..RAPT_MAX_LENGTH, a multiple of kv_heads. */
     int64_t kv_heads; /* Key/value heads, 1..heads: heads for MHA, 1 for MQA. Query head h reads head h / (heads / kv_heads). */
     int64_t q_len;    /* Query tokens of each entry, 0..RAPT_MAX_LENGTH. */
@@ -302,21 +314,21 @@ typedef struct rapt_desc {
      * stands for 1 / sqrt(d_k). */
     float scale;
 
-    /* ---- Masks. A key is attended if all of them say so. Positions are those of rapt_causal. */
+    /* ---- Masks. */
 
-    /* Whether a key is attended only by queries at its position or behind it. The default is RAPT_CAUSAL_NONE; a decoder wants
-     * RAPT_CAUSAL_BOTTOM_RIGHT. */
+    /* Whether a key is attended only by queries at its position (see rapt_causal) or behind it. The default is RAPT_CAUSAL_NONE;
+     * a decoder wants RAPT_CAUSAL_BOTTOM_RIGHT. */
     rapt_causal causal;
 
-    int64_t window_left;  /* How far a key's position may lie before the query's. -1, the default: any distance. */
-    int64_t window_right; /* How far it may lie behind the query's, whatever causal says. -1, the default: any distance. */
+    int64_t window_left;  /* How many positions a key may lie before the query. -1, the default: any number. */
+    int64_t window_right; /* How many positions a key may lie behind it, if causal lets it. -1, the default: any number. */
 
-    /* Keys at positions below it are attended whatever causal and window_right say (prefix-LM); 0, the default, for none.
+    /* Keys at positions below it are attended even where causal and window_right say no (prefix-LM); 0, the default, for none.
      * rapt_args.prefixes gives one for each entry. */
     int64_t prefix;
 
-    /* Above 0, a query attends only to keys whose position divided by it, rounded down, is the query's. 0, the default: to all.
-     */
+    /* Above 0, a query attends only to keys whose position divided by local_chunk, rounded down, is that of its own position. 0,
+     * the default: to all. */
     int64_t local_chunk;
 
     /* [batch, heads, q_len] rows of mask_keys elements, RAPT_BOOL or RAPT_BIT: which keys are attended. Strides of 0 broadcast,
@@ -331,10 +343,10 @@ typedef struct rapt_desc {
     int64_t block_mask_queries; /* Queries of a block, 1 or more. Not used without block_mask. */
     int64_t block_mask_keys;    /* Keys of a block, a multiple of 64. Not used without block_mask. */
 
-    /* ---- Logits, which are what becomes of the scores before the softmax. */
+    /* ---- Logits. */
 
     /* [batch, heads, q_len] rows of bias_keys elements, RAPT_F32, RAPT_F16 or RAPT_BF16, which are added to the logits. -inf
-     * masks the key; finite minima are ordinary numbers. RAPT_NONE, the default: there is no bias. */
+     * masks the key; the least finite number does not, but is added like any other. RAPT_NONE, the default: there is no bias. */
     rapt_layout bias;
 
     /* Above 0, logits become softcap * tanh(logit / softcap), before ALiBi, bias and masks. 0, the default: they stay. */
@@ -355,25 +367,27 @@ typedef struct rapt_desc {
 
     /* ---- Storage of K and V. */
 
-    rapt_scales k_scales; /* Of K; the default is none. */
-    rapt_scales v_scales; /* Of V; the default is none. */
+    rapt_scales k_scales; /* Scales of K; the default is none. */
+    rapt_scales v_scales; /* Scales of V; the default is none. */
     rapt_arith arith;     /* How products with K and V are computed. The default is RAPT_EXACT. */
 
     /* ---- Ragged batches. */
 
-    /* [batch + 1], ascending: entry b has the queries q_starts[b] .. q_starts[b + 1] - 1 of a Q, O and lse without batch
-     * dimension, whose q_len is that of all tokens (batch_stride is not used); likewise the keys k_starts[b] .. of K and V, whose
-     * kv_len is that of all. Tokens before the first start and from the last one on belong to no entry: they are neither read nor
-     * written. Both arrays are read here and while the plan is run, so they must stay where and as they are. Null, the default:
-     * not ragged. */
+    /* [batch + 1], ascending: entry b has the queries from q_starts[b] to q_starts[b + 1] - 1 of a Q, O and lse without batch
+     * dimension, whose q_len is that of all tokens (batch_stride is not used); likewise the keys from k_starts[b] to
+     * k_starts[b + 1] - 1 of K and V, whose kv_len is that of all. Tokens before the first start and from the last one on belong
+     * to no entry: they are neither read nor written. Both arrays are read here and while the plan is run, so they must stay
+     * where and as they are. Null, the default: not ragged. */
     const int32_t *q_starts, *k_starts;
 
-    /* ---- Paged caches: K and V are [pages, kv_heads, page_size, channels], batch_stride being the distance of two pages, and
-     * key j of entry b lies in page table[b, j / page_size]. kv_len is the most keys that an entry can have. A table with its own
-     * row for each head or query, and pages of one key, gathers keys: everything counts keys in the order of the table then. */
+    /* ---- Paged caches. */
 
-    int64_t page_size; /* Keys of a page, 1..RAPT_MAX_LENGTH. 0, the default: not paged. */
-    int64_t pages;     /* Pages of the pool, 0..RAPT_MAX_LENGTH. */
+    /* Keys of a page, 1..RAPT_MAX_LENGTH; 0, the default: not paged. With pages, K and V are [pages, kv_heads, page_size,
+     * channels], batch_stride being the distance of two pages, and key j of entry b lies in page table[b, j / page_size]; kv_len
+     * is the most keys that an entry can have. A table with its own row for each head or query, and pages of one key, gathers
+     * keys: everything counts keys in the order of the table then. */
+    int64_t page_size;
+    int64_t pages; /* Pages of the pool, 0..RAPT_MAX_LENGTH. */
 
     /* The block table, [batch, kv_heads, q_len] rows of RAPT_I32, with strides as of mask. batch_stride is not used if
      * rapt_args.table_starts is given. */
@@ -381,17 +395,18 @@ typedef struct rapt_desc {
 
     int trust_table; /* Not 0: page numbers are not checked before each run. The default is 0. */
 
-    /* ---- Parts of longer sequences, whose states are merged elsewhere (rapt_merge_states_run). */
+    /* ---- Parts of longer sequences. */
 
-    /* The number of the first key that is given, a multiple of RAPT_CHUNK_KEYS: lengths (kv_total, rapt_args.kv_lengths) count
-     * from number 0. The default is 0. */
+    /* The number of the first key that is given, a multiple of RAPT_CHUNK_KEYS, where K and V are a part of a longer sequence,
+     * and states are merged elsewhere (rapt_merge_states_run). Lengths (kv_total, rapt_args.kv_lengths) count from number 0. The
+     * default is 0. */
     int64_t kv_first;
 
     int64_t kv_total; /* Keys of the whole sequence. 0, the default: kv_first + kv_len. */
     int unmerged;     /* Not 0: a state for each row and chunk is left in rapt_args.states, in place of o and lse. */
 
-    /* [batch, heads, q_len] states, RAPT_F32. o and lse are described for rapt_merge_states_run then. Not used without unmerged.
-     */
+    /* [batch, heads, q_len] rows of states, RAPT_F32. o and lse are described for rapt_merge_states_run then. Not used without
+     * unmerged. */
     rapt_layout states;
     int64_t state_stride; /* Bytes from a row's state to that of its next chunk. Not used without unmerged. */
 
@@ -419,50 +434,54 @@ typedef struct rapt_desc {
 
     rapt_scores_stage scores_stage; /* What rapt_args.scores receives. The default is RAPT_SCORES_NONE: nothing. */
 
-    /* [batch, heads, q_len] rows of kv_total f32 (of ragged keys: that of the longest entry), by the keys' numbers. The columns
-     * of keys that are given here, and for which there is room, are written: -inf, or 0 of weights, where the key does not exist.
-     * Not with unmerged and RAPT_SCORES_WEIGHTS. */
+    /* [batch, heads, q_len] rows of kv_total f32 (of ragged keys: that of the longest entry), by the keys' numbers. Only columns
+     * of keys that are given here, from kv_first on, are written; where such a key does not exist, with -inf, or with 0 if these
+     * are weights. RAPT_SCORES_WEIGHTS is not possible with unmerged. */
     rapt_layout scores;
 } rapt_desc;
 
-/* Sets the defaults above, and everything else to 0. A size of 0 that was forgotten is no error where there may be none of
- * something: then nothing is written. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. A size that you forget is no error where it
+ * may be 0: then nothing is written. */
 #define rapt_desc_init(desc) rapt_desc_init_sized((desc), sizeof *(desc))
+
+/* What rapt_desc_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_desc_init_sized(rapt_desc *desc, size_t size);
 
 /* ---- The plan -------------------------------------------------------------------------------------------------------- */
 
-/* Plain memory of the caller's: copy it, keep it, throw it away. The contents are the library's, of this version. It keeps the
- * addresses of q_starts and k_starts, and logits_body; nothing else of the description is looked at again.
+/* A validated problem, in plain memory of the caller's: copy it, keep it, throw it away. The contents are the library's, of this
+ * version. It keeps the addresses of q_starts and k_starts, and logits_body; nothing else of the description is looked at again.
  *
- * What is left of it after the plan itself helps rapt_run_task to find the entry of a ragged batch that a task belongs to: as
- * many entries as it has room for are found at once, from the one before them on the others are gone through. Memory of
- * RAPT_PLAN_BYTES(batch) has room for all of them; pass its size to rapt_plan_init_sized. */
+ * Its memory behind the plan itself notes which tasks belong to which entry of a ragged batch, so that rapt_run_task need not go
+ * through all entries. A rapt_plan has room to note some of them, from the nearest of which it goes on; memory of
+ * RAPT_PLAN_BYTES(batch) has room for all, and its size is passed to rapt_plan_init_sized. */
 typedef struct rapt_plan {
-    uint64_t opaque[320]; /* The library's. */
+    uint64_t opaque[320]; /* Contents that only the library knows. */
 } rapt_plan;
 
-/* Bytes of a plan with room for all entries of a ragged batch. */
+/* A plan of this many bytes has room for all entries of a ragged batch. */
 #define RAPT_PLAN_BYTES(batch) (192 * sizeof(uint64_t) + 16 * ((size_t)(batch) + 1))
 
 /* Validates the problem and chooses kernel, path and tasks. Errors: NULL, STRUCT, SHAPE, HEADS, TYPE, STRIDE, SCALE, MASK,
  * ISA_UNKNOWN, ISA_MISSING, RANGE (threads), TABLE (q_starts, k_starts), ALIGNMENT (these, the plan), FEATURE, ARITH, OVERLAP
  * (the plan's memory with arrays whose addresses it keeps). As a function, for callers in other languages and clients of 0.1, it
- * takes a plan of 192 words. */
+ * takes a plan of 192 uint64_t. */
 RAPT_API rapt_status rapt_plan_init(rapt_plan *plan, const rapt_desc *desc);
 #define rapt_plan_init(plan, desc) rapt_plan_init_sized((plan), sizeof *(plan), (desc))
+
+/* What rapt_plan_init calls: the plan may lie in any memory of that many bytes, aligned as uint64_t; 192 uint64_t are enough. */
 RAPT_API rapt_status rapt_plan_init_sized(void *plan, size_t bytes, const rapt_desc *desc);
 
-/* What rapt_plan_init would return; and why, as a line in text, cut to bytes with its terminator ("" where nothing is refused).
- */
+/* Returns what rapt_plan_init would return, and writes why to text, if that is not null: a line, cut to bytes with its
+ * terminator, or "" where nothing is refused. */
 RAPT_API rapt_status rapt_plan_explain(const rapt_desc *desc, char *text, size_t bytes);
 
 /* What a plan has chosen. */
 typedef struct rapt_plan_info {
-    size_t size;          /* In: sizeof(rapt_plan_info) of the caller's header. */
+    size_t size;          /* Set by the caller, to sizeof(rapt_plan_info) of its header. */
     const char *isa;      /* The kernel, one of rapt_isa_name's: "avx2", "neon", "scalar", ... */
     const char *rounding; /* Its rounding class, "fused" or "unfused": kernels of one class give the same bits. */
-    const char *arith;    /* "exact" or "int8". */
+    const char *arith;    /* The arithmetic, "exact" or "int8". */
     const char *path;    /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (ragged). */
     int phases;          /* 1, or 2 when keys are split or weights wanted: all tasks of phase 0 come before any of phase 1. */
     int64_t tasks[2];    /* Tasks of each phase, which are independent of each other. */
@@ -470,51 +489,51 @@ typedef struct rapt_plan_info {
     size_t thread_bytes; /* Bytes of workspace that each thread needs besides. */
 } rapt_plan_info;
 
-/* Errors: NULL, STRUCT, PLAN. */
+/* Writes to info, whose size the caller has set, what the plan has chosen. Errors: NULL, STRUCT, PLAN. */
 RAPT_API rapt_status rapt_plan_query(const rapt_plan *plan, rapt_plan_info *info);
 
-/* Bytes that the address of a workspace is a multiple of. */
+/* The address of a workspace is a multiple of this many bytes. */
 #define RAPT_WORKSPACE_ALIGNMENT 64
 
-/* The bytes of workspace for a call that nth threads share (1 for rapt_run): shared_bytes + nth * thread_bytes. Its contents
- * need not be kept between calls. Errors: NULL, PLAN, RANGE (nth < 1), SHAPE (overflow). */
+/* Writes to bytes how many bytes of workspace a call that nth threads share needs (1 for rapt_run): shared_bytes + nth *
+ * thread_bytes. Its contents need not be kept between calls. Errors: NULL, PLAN, RANGE (nth < 1), SHAPE (overflow). */
 RAPT_API rapt_status rapt_workspace_size(const rapt_plan *plan, int64_t nth, size_t *bytes);
 
 /* ---- Running --------------------------------------------------------------------------------------------------------- */
 
-/* The tensors and arrays of a call. Pointers for which the plan has no layout or other use are refused, but for o, lse and sinks
- * of an unmerged plan, which are the merge's. Arrays of one number for each entry are [batch]. */
+/* The tensors and arrays of a call of attention. Pointers for which the plan has no layout or other use are refused, but for o,
+ * lse and sinks of an unmerged plan, which are the merge's. Arrays of one number for each entry are [batch]. */
 typedef struct rapt_args {
     size_t size; /* Set by rapt_args_init, as in rapt_desc. */
 
-    const void *q, *k, *v; /* Null only where the tensor has no element. */
-    void *o;               /* Null only where it has no element, or the plan is unmerged. */
-    float *lse;            /* Where the plan has a layout for it. */
+    const void *q, *k, *v; /* The tensors that are read; each is null only where it has no element. */
+    void *o;               /* The result; null only where it has no element, or the plan is unmerged. */
+    float *lse;            /* The log-sum-exp of each row, where the plan has a layout for it. */
 
-    /* The keys that exist for each entry, from number 0 on, each 0..kv_total (of ragged keys: the entry's own). Keys and values
+    /* How many keys of each entry exist, from number 0 on, each 0..kv_total (of ragged keys: the entry's own). Keys and values
      * beyond are never read. Null: all exist. */
     const int32_t *kv_lengths;
 
-    const void *mask, *block_mask, *bias; /* Each where the plan has a layout for it. */
-    const void *slopes, *sinks;           /* Likewise. */
-    const float *k_scales, *v_scales;     /* Where the plan has scales of K, of V. */
+    const void *mask, *block_mask, *bias; /* The mask, the block mask and the bias, each where the plan has a layout for it. */
+    const void *slopes, *sinks;           /* The slopes of ALiBi and the sinks, each where the plan has a layout for it. */
+    const float *k_scales, *v_scales;     /* The scales of K and of V, each where the plan has them. */
     void *logits_arg;                     /* The first argument of logits_body. */
     const int32_t *prefixes;              /* The prefix of each entry. Null: rapt_desc.prefix. */
     const int32_t *table;                 /* The block table, where the plan is paged. */
 
-    /* [batch + 1]: the pages of entry b are table[table_starts[b]] .. table[table_starts[b + 1] - 1] (CSR). Null: the table is a
-     * matrix by its layout's strides. */
+    /* [batch + 1], ascending: the pages of entry b are those from table[table_starts[b]] to table[table_starts[b + 1] - 1] (CSR).
+     * Null: the table is a matrix by its layout's strides. */
     const int32_t *table_starts;
 
-    /* Keys in each entry's last page, 1..page_size, beside table_starts: they tell the lengths. Null: nothing is told; beside
-     * kv_lengths, these hold. */
+    /* How many keys each entry's last page has, 1..page_size, which with table_starts tells its key length; without
+     * table_starts it is refused, and where kv_lengths are given they hold. Null: it is not told. */
     const int32_t *last_page;
 
     /* Where rings begin, each 0..kv_len - 1: key j lies where key (ring_starts[b] + j) mod kv_len would (with k_starts: modulo
      * the entry's own keys). Null: 0. */
     const int32_t *ring_starts;
 
-    float *states; /* Where the plan is unmerged. */
+    float *states; /* The states that are written, where the plan is unmerged. */
 
     /* Memory for intermediate results, aligned to RAPT_WORKSPACE_ALIGNMENT, and private to the call until it is done. */
     void *workspace;
@@ -528,84 +547,97 @@ typedef struct rapt_args {
      * masks, biases and chunks speak of the sequence's positions. Null: 0. */
     const int32_t *k_offsets;
 
-    float *scores; /* Where the plan has a layout for them. */
+    float *scores; /* What rapt_desc.scores_stage says, where the plan has a layout for it. */
 } rapt_args;
 
-/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_args_init(args) rapt_args_init_sized((args), sizeof *(args))
+
+/* What rapt_args_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_args_init_sized(rapt_args *args, size_t size);
 
-/* What a call with nth threads would return (rapt_run: 1); and why, as in rapt_plan_explain. Of ith, phases, tasks, barriers and
- * the like, which are not asked for here, rapt_trace_to tells. */
+/* Returns what a call with nth threads (1 for rapt_run) would return, and writes why to text, as rapt_plan_explain does. What is
+ * wrong with ith, a phase, a task or a barrier, which are not asked for here, rapt_trace_to tells. */
 RAPT_API rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int64_t nth, char *text, size_t bytes);
 
-/* All four ways give the same bits. Errors of each: NULL, STRUCT, PLAN, SHAPE (nth, whose workspace overflows), KV_LENGTH, TABLE,
- * MASK (a position beyond the columns of a mask or bias), OVERLAP, STRIDE (a tensor would wrap around the address space),
- * WORKSPACE, ALIGNMENT, UNUSED, and RANGE where numbers are given. What is attended reaches the row: a NaN in an attended key
- * makes the row NaN, one in an attended value makes that channel NaN. What is masked never does. A key of score -inf has weight
- * 0; a row without attended keys, or whose scores are all -inf, gives o = 0 (unless an attended value is not finite) and lse =
- * -inf. */
-
-/* 1. On the calling thread. */
+/* Computes attention on the calling thread. What is attended reaches the row: a NaN in an attended key makes the row NaN, one in
+ * an attended value makes that channel NaN. What is masked never does. A key of score -inf has weight 0; a row without attended
+ * keys, or whose scores are all -inf, gives o = 0 (unless an attended value is not finite) and lse = -inf.
+ *
+ * Errors, which are also those of the ways to run below: NULL, STRUCT, PLAN, SHAPE (nth, whose workspace overflows), KV_LENGTH,
+ * TABLE, MASK (a position beyond the columns of a mask or bias), OVERLAP, STRIDE (a tensor would wrap around the address space),
+ * WORKSPACE, ALIGNMENT, UNUSED, and RANGE where numbers are given. */
 RAPT_API rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args);
 
-/* 2. On the caller's parallel_for, which calls body(body_arg, i) for every i in 0..n-1, in any order, on any threads, and
- * returns when all are done. It may run them one after the other. It is called once per phase with n = nth, and tasks are
- * handed out as threads become free. */
+/* What a rapt_parallel_for calls for each i, with the body_arg that it was given. */
 typedef void (*rapt_body)(void *body_arg, int64_t i);
+
+/* A parallel loop of the caller's: it calls body(body_arg, i) for every i in 0..n-1, in any order, on any threads, or one after
+ * the other, and returns when all are done. pool is what the caller passed beside it. */
 typedef void (*rapt_parallel_for)(void *pool, int64_t n, rapt_body body, void *body_arg);
+
+/* Does what rapt_run does, by the caller's parallel_for, which is called once for each phase with n = nth; tasks are handed out
+ * as threads become free. */
 RAPT_API rapt_status rapt_run_parallel(const rapt_plan *plan, const rapt_args *args, int64_t nth, rapt_parallel_for parallel_for,
                                        void *pool);
 
-/* 3. As thread ith of nth, all of which make this call with the same plan and args. barrier(barrier_arg) returns when all nth
- * have called it; it is called once between two phases, and never when the plan has one. When it returns, this thread's part is
- * done; the caller waits for the others. An error is returned to all of them, before any calls the barrier. */
+/* A barrier of the caller's: it returns when all threads that share a call have called it. */
 typedef void (*rapt_barrier)(void *barrier_arg);
+
+/* Does thread ith's share, of nth, of what rapt_run does; all nth threads make this call with the same plan and args.
+ * barrier(barrier_arg) is called once between two phases, and may be null where the plan has one phase or nth is 1. When the call
+ * returns, this thread's share is done; the caller waits for the others. An error is returned to all of them, before any calls
+ * the barrier. */
 RAPT_API rapt_status rapt_run_share(const rapt_plan *plan, const rapt_args *args, int64_t ith, int64_t nth, rapt_barrier barrier,
                                     void *barrier_arg);
 
-/* The same for one phase, when waiting between the phases is the caller's business. */
+/* Does thread ith's share, of nth, of one phase of what rapt_run does, 0..rapt_plan_info.phases-1; that all threads are done with
+ * it before any begins the next is the caller's business. */
 RAPT_API rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args, int phase, int64_t ith, int64_t nth);
 
-/* 4. One task. Tasks running at the same time need different slots, 0..nth-1, of a workspace made for nth threads. Only what
- * the task itself uses is validated, so kv_lengths of other batch entries are not. */
+/* Does one task of a phase, 0..rapt_plan_info.tasks[phase]-1. Tasks running at the same time need different slots, 0..nth-1, of a
+ * workspace made for nth threads. Only what the task itself uses is validated, so kv_lengths of other batch entries are not. */
 RAPT_API rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot);
 
 /* ---- Writing caches -------------------------------------------------------------------------------------------------- */
 
-/* Rotary position embedding (RoPE; Su et al. 2021, RoFormer, section 3.2.2): of a token at position p, pair i of channels becomes
+/* Rotary position embedding (RoPE), which turns pairs of channels by angles that grow with the position. Of a token at position
+ * p, pair i of channels, (x, y), becomes
  *
  *     (x * c - y * s, y * c + x * s)        c, s = amplitude * (cos, sin)((p + offset) * frequencies[i]), each rounded to f32
  *
- * as two products and a sum of f32, each rounded. The angle is reduced exactly enough that c and s are off by less than 1e-11
- * before they are rounded, for positions up to 2^31 and frequencies up to 1. The angle 0 changes nothing, amplitude aside. */
+ * as two products and a sum of f32, each rounded (Su et al. 2021, RoFormer, section 3.2.2). The angle is reduced exactly enough
+ * that c and s are off by less than 1e-11 before they are rounded, for positions up to 2^31 and frequencies up to 1. The angle 0
+ * changes nothing, amplitude aside. */
 typedef struct rapt_rope {
-    int64_t channels; /* How many are rotated, from channel 0 on: even. 0, the default: none. The others stay as they are. */
+    int64_t channels; /* How many channels are rotated, from channel 0 on, even; the others stay. 0, the default: none. */
     int interleaved;  /* 0, the default: pair i is channels i and i + channels / 2 (NeoX, Llama). Else 2i and 2i + 1 (GPT-J). */
 
     /* [channels / 2], in radians for each position, -16..16: those of rapt_rope_frequencies, which the caller scales as the model
      * wants it (linear, NTK, YaRN, Llama 3). Null: c and s come from a rapt_rope_table. */
     const double *frequencies;
 
-    double amplitude; /* Finite; 1 is the default. Not for c and s of a table. */
-    int64_t offset;   /* Is added to every position, -RAPT_MAX_LENGTH..RAPT_MAX_LENGTH. The default is 0. */
+    double amplitude; /* A finite factor of c and s, but not of those of a table. The default is 1. */
+    int64_t offset;   /* What is added to every position, -RAPT_MAX_LENGTH..RAPT_MAX_LENGTH. The default is 0. */
 } rapt_rope;
 
-/* c and s of all positions, as many engines keep them: row p + offset of both, of which the first channels / 2 elements are those
- * of the pairs. Used where rapt_rope has channels and no frequencies; given otherwise, it is refused. */
+/* Tables of c and s, as many engines keep them: element i of row p + offset belongs to pair i at position p. They are used where
+ * rapt_rope has channels and no frequencies; given otherwise, they are refused with UNUSED. */
 typedef struct rapt_rope_table {
     rapt_type type;     /* RAPT_F32, RAPT_F16 or RAPT_BF16. RAPT_NONE, the default: there is none. */
-    const void *c, *s;  /* [positions] rows of channels / 2 elements, at any alignment. */
+    const void *c, *s;  /* The two tables, [positions] rows of channels / 2 elements, at any alignment. */
     int64_t positions;  /* Rows, 0..RAPT_MAX_LENGTH; all p + offset must be 0 or more, and below it. */
     int64_t row_stride; /* Bytes from a row to the next. 0, the default: rows are dense. */
 } rapt_rope_table;
 
-/* frequencies[i] = base^(-2i / channels) for i < channels / 2, within 2 ulp; base: 1 or more, finite. Errors: NULL, ALIGNMENT,
- * SHAPE (channels: even, 2..RAPT_MAX_HEAD_DIM), FEATURE (base). */
+/* Writes the usual frequencies of rapt_rope: frequencies[i] = base^(-2i / channels) for i < channels / 2, within 2 ulp. base is
+ * finite, 1 or more (RoFormer's is 10000). Errors: NULL, ALIGNMENT, SHAPE (channels: even, 2..RAPT_MAX_HEAD_DIM), FEATURE (base).
+ */
 RAPT_API rapt_status rapt_rope_frequencies(double base, int64_t channels, double *frequencies);
 
-/* Where new tokens go. The cache is that of a rapt_desc, and the fields it has in common mean what they mean there. Call
- * rapt_kv_append_desc_init first, then set kv_heads, tokens, kv_len, and d, new_ and cache of K, V or both. */
+/* What rapt_kv_append_run writes where: new tokens, and the cache that they go to. The cache is that of a rapt_desc, and the
+ * fields that both structs have mean the same. Call rapt_kv_append_desc_init first, then set kv_heads, tokens, kv_len, and d_k,
+ * new_k and k, or d_v, new_v and v, or all of these. */
 typedef struct rapt_kv_append_desc {
     size_t size; /* Set by rapt_kv_append_desc_init, as in rapt_desc. */
 
@@ -619,27 +651,29 @@ typedef struct rapt_kv_append_desc {
     rapt_layout k;     /* The cache, [batch, kv_heads, kv_len, d_k] or pages. RAPT_NONE: K is not written. */
     rapt_layout v;     /* [batch, kv_heads, kv_len, d_v] or pages. RAPT_NONE: V is not written. */
 
-    /* Without a token_stride, scales that are given; with one, scales that are found and written. The default is none. */
+    /* The scales of each: without a token_stride they are given, with one they are found and written. The default is none. */
     rapt_scales k_scales, v_scales;
 
     int64_t page_size; /* Keys of a page. 0, the default: not paged. */
     int64_t pages;     /* Pages of the pool. */
-    rapt_layout table; /* [batch, kv_heads] rows of RAPT_I32; token_stride is not used. */
+    rapt_layout table; /* The block table, [batch, kv_heads] rows of RAPT_I32; token_stride is not used. */
     int trust_table;   /* Not 0: neither that page numbers are below pages nor that no place is given twice is checked. */
-    rapt_rope rope;    /* Of K, before it is stored; without K it is refused. The default is none. */
+    rapt_rope rope;    /* How K is rotated before it is stored; refused without K. The default is not at all. */
 } rapt_kv_append_desc;
 
-/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_kv_append_desc_init(desc) rapt_kv_append_desc_init_sized((desc), sizeof *(desc))
+
+/* What rapt_kv_append_desc_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_kv_append_desc_init_sized(rapt_kv_append_desc *desc, size_t size);
 
-/* The tensors and arrays of such a call. */
+/* The tensors and arrays of a call of rapt_kv_append_run. */
 typedef struct rapt_kv_append_args {
     size_t size; /* Set by rapt_kv_append_args_init. */
 
-    const void *new_k, *new_v;  /* Null where K, V is not written. */
-    void *k, *v;                /* The cache. Null where K, V is not written. */
-    float *k_scales, *v_scales; /* Where the description has scales. */
+    const void *new_k, *new_v;  /* The new keys and values; null of K or V where it is not written. */
+    void *k, *v;                /* The cache's keys and values; null of K or V where it is not written. */
+    float *k_scales, *v_scales; /* The scales of K and of V, each where the description has them. */
 
     /* [batch]: the key that each entry's first new token becomes; later ones follow, and all of them must lie before kv_len.
      * Null: 0. */
@@ -647,20 +681,24 @@ typedef struct rapt_kv_append_args {
 
     const int32_t *lengths; /* [batch], each 0..tokens: new tokens of each entry. Null: tokens for all. */
 
-    /* [batch + 1], ascending, for ragged new tokens: those of entry b are token_starts[b] .. token_starts[b + 1] - 1 of a new_k
-     * and new_v without batch dimension, where tokens is that of all entries; lengths is null then. Null: not ragged. */
+    /* [batch + 1], ascending, for ragged new tokens: those of entry b are from token_starts[b] to token_starts[b + 1] - 1 of a
+     * new_k and new_v without batch dimension, where tokens is that of all entries; lengths is null then. Null: not ragged. */
     const int32_t *token_starts;
 
-    const int32_t *positions; /* [batch, tokens], or [tokens] with token_starts: what is rotated by. Null: the key's number. */
-    const int32_t *table, *table_starts, *ring_starts; /* As in rapt_args. */
+    /* [batch, tokens], or [tokens] with token_starts: the positions by which rope rotates. Null: the keys' numbers. */
+    const int32_t *positions;
+
+    const int32_t *table, *table_starts, *ring_starts; /* The block table and where rings begin, as in rapt_args. */
 
     /* ---- Since 0.2. */
 
     rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
 } rapt_kv_append_args;
 
-/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_kv_append_args_init(args) rapt_kv_append_args_init_sized((args), sizeof *(args))
+
+/* What rapt_kv_append_args_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t size);
 
 /* Writes the new tokens' keys and values into a cache. The bits are the same on every machine. Nothing but the tokens' channels
@@ -685,35 +723,40 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * pages, scales, lengths beside token_starts), UNUSED, OVERLAP: the written tensors may meet each other where they
  * have the same strides and their rows lie in each other's gaps (K and V of a page side by side, scales behind their row). */
 RAPT_API rapt_status rapt_kv_append_run(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args);
+
+/* Does what rapt_kv_append_run does, by the caller's parallel_for in nth slots (see rapt_run_parallel). */
 RAPT_API rapt_status rapt_kv_append_run_parallel(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t nth,
                                                  rapt_parallel_for parallel_for, void *pool);
+
+/* Does thread ith's share, of nth, of what rapt_kv_append_run does; the threads need not wait for each other. */
 RAPT_API rapt_status rapt_kv_append_run_share(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t ith,
                                               int64_t nth);
 
-/* What one thread's call would return; and why, as in rapt_plan_explain. */
+/* Returns what rapt_kv_append_run would return, and writes why to text, as rapt_plan_explain does. */
 RAPT_API rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, char *text,
                                             size_t bytes);
 
 /* ---- Copying within caches ----------------------------------------------------------------------------------------------- */
 
-/* Tokens of a cache, or of another of the same kind, are copied as they are, scales included: to share a prefix, to close gaps
- * between pages, to move an entry. The copies are done in the order given, so that a later one may read what an earlier one
- * wrote; what is copied may overlap where it goes to, as with memmove. Call rapt_kv_copy_desc_init first. */
+/* The cache to which rapt_kv_copy_run copies tokens, and the other of the same layouts, if any, from which it copies them. Call
+ * rapt_kv_copy_desc_init first, then set kv_heads, tokens, and d_k and k, or d_v and v, or all of these. */
 typedef struct rapt_kv_copy_desc {
     size_t size; /* Set by rapt_kv_copy_desc_init, as in rapt_desc. */
 
-    int64_t entries;  /* Entries, or pages, of the cache, 0..RAPT_MAX_LENGTH. The default is 1. */
+    int64_t entries;  /* Batch entries, or pages, of the cache, 0..RAPT_MAX_LENGTH. The default is 1. */
     int64_t kv_heads; /* Key/value heads, 1..RAPT_MAX_LENGTH. */
     int64_t tokens;   /* Tokens that an entry, or a page, has room for, 0..RAPT_MAX_LENGTH. */
     int64_t d_k, d_v; /* Channels, 1..RAPT_MAX_HEAD_DIM; not used of a tensor that is not copied. */
     rapt_layout k;    /* [entries, kv_heads, tokens, d_k]. RAPT_NONE, the default: K is not copied. */
     rapt_layout v;    /* [entries, kv_heads, tokens, d_v]. RAPT_NONE, the default: V is not copied. */
 
-    rapt_scales k_scales, v_scales; /* With a token_stride, scales of tokens, which go with them. Others are not copied. */
+    rapt_scales k_scales, v_scales; /* Scales with a token_stride are copied with their tokens, others are not. */
 } rapt_kv_copy_desc;
 
-/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_kv_copy_desc_init(desc) rapt_kv_copy_desc_init_sized((desc), sizeof *(desc))
+
+/* What rapt_kv_copy_desc_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_kv_copy_desc_init_sized(rapt_kv_copy_desc *desc, size_t size);
 
 /* Adjacent tokens of an entry or page, and where they go. Tokens are counted as they lie: rings do not matter. */
@@ -722,85 +765,108 @@ typedef struct rapt_kv_range {
     int32_t from_token; /* The first of them there. */
     int32_t to;         /* The entry or page that they go to, which may be the same. */
     int32_t to_token;   /* What the first of them becomes there. */
-    int32_t tokens;     /* How many they are. */
+    int32_t tokens;     /* How many tokens there are. */
 } rapt_kv_range;
 
-/* The tensors and ranges of such a call. */
+/* The tensors and ranges of a call of rapt_kv_copy_run. */
 typedef struct rapt_kv_copy_args {
     size_t size; /* Set by rapt_kv_copy_args_init. */
 
-    void *k, *v;                /* The cache that is written. */
+    void *k, *v;                /* The keys and values of the cache that is written. */
     float *k_scales, *v_scales; /* Its scales of tokens. */
 
-    const void *from_k, *from_v;                /* The cache that is read. All four null: the one that is written. */
+    const void *from_k, *from_v;                /* Those of the cache that is read. All four null: the one that is written. */
     const float *from_k_scales, *from_v_scales; /* Its scales of tokens. */
 
-    const rapt_kv_range *ranges; /* [count]. */
-    int64_t count;               /* 0 or more. */
+    const rapt_kv_range *ranges; /* [count]: what is copied, in this order. */
+    int64_t count;               /* How many ranges there are, 0 or more. */
 } rapt_kv_copy_args;
 
-/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_kv_copy_args_init(args) rapt_kv_copy_args_init_sized((args), sizeof *(args))
+
+/* What rapt_kv_copy_args_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size);
 
-/* Copies. A thread's share is one of each token's bytes. Errors: NULL, STRUCT,
- * SHAPE, TYPE, STRIDE, FEATURE (scales of a tensor that is not copied), TABLE (a range beyond the cache), ALIGNMENT, UNUSED,
- * OVERLAP: K, V and scales of the written cache may meet each other as in rapt_kv_append_run, and nothing else may meet them.
- */
+/* Copies tokens within a cache, or from another, as they are, scales included: to share a prefix, to close gaps between pages, to
+ * move an entry. The copies are done in the order of the ranges, so that a later one may read what an earlier one wrote; what is
+ * copied may overlap where it goes to, as with memmove. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, FEATURE (scales of a tensor
+ * that is not copied), TABLE (a range beyond the cache), ALIGNMENT, UNUSED, OVERLAP: K, V and scales of the written cache may
+ * meet each other as in rapt_kv_append_run, and nothing else may meet them. */
 RAPT_API rapt_status rapt_kv_copy_run(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args);
+
+/* Does what rapt_kv_copy_run does, by the caller's parallel_for in nth slots (see rapt_run_parallel). */
 RAPT_API rapt_status rapt_kv_copy_run_parallel(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t nth,
                                                rapt_parallel_for parallel_for, void *pool);
+
+/* Does thread ith's share, of nth, of what rapt_kv_copy_run does; the threads need not wait for each other: each copies a share
+ * of every token's bytes. */
 RAPT_API rapt_status rapt_kv_copy_run_share(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t ith,
                                             int64_t nth);
+
+/* Returns what rapt_kv_copy_run would return, and writes why to text, as rapt_plan_explain does. */
 RAPT_API rapt_status rapt_kv_copy_explain(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, char *text, size_t bytes);
 
 /* ---- Rotating queries ---------------------------------------------------------------------------------------------------- */
 
-/* Rotary embedding of a tensor of its own, as of Q. */
+/* What rapt_rope_run rotates, and by what: a tensor such as Q. (rapt_kv_append_run rotates K while it stores it.) Call
+ * rapt_rope_args_init first, then set heads, tokens, d, in, out, from, to and rope. */
 typedef struct rapt_rope_args {
     size_t size; /* Set by rapt_rope_args_init. */
 
-    int64_t batch;   /* Entries, 0..RAPT_MAX_LENGTH. The default is 1. */
+    int64_t batch;   /* Batch entries, 0..RAPT_MAX_LENGTH. The default is 1. */
     int64_t heads;   /* Heads, 1..RAPT_MAX_LENGTH. */
     int64_t tokens;  /* Tokens of each entry, 0..RAPT_MAX_LENGTH. */
-    int64_t d;       /* Channels, 1..RAPT_MAX_HEAD_DIM. */
+    int64_t d;       /* Channels of a head, 1..RAPT_MAX_HEAD_DIM. */
     rapt_layout in;  /* [batch, heads, tokens, d] of RAPT_F32, RAPT_F16 or RAPT_BF16. */
-    rapt_layout out; /* The same of its own type and strides, rounded to nearest even. */
+    rapt_layout out; /* The same shape, of a type and strides of its own, rounded to nearest even. */
 
     const void *from; /* The tensor that is read. */
     void *to;         /* The one that is written: from itself, where in and out are the same, or memory that does not meet it. */
 
-    rapt_rope rope;              /* By what. */
+    rapt_rope rope;              /* How it is rotated. Without channels it is only converted. */
     const int32_t *starts;       /* [batch]: the position of each entry's first token. Null: 0. */
-    const int32_t *lengths;      /* As in rapt_kv_append_args. */
-    const int32_t *token_starts; /* As in rapt_kv_append_args. */
-    const int32_t *positions;    /* As in rapt_kv_append_args. */
+    const int32_t *lengths;      /* [batch]: tokens of each entry, as in rapt_kv_append_args. Null: tokens for all. */
+    const int32_t *token_starts; /* [batch + 1]: ragged tokens, as in rapt_kv_append_args. Null: not ragged. */
+    const int32_t *positions;    /* Positions of the tokens, as in rapt_kv_append_args. Null: starts, and on from there. */
 
     /* ---- Since 0.2. */
 
     rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
 } rapt_rope_args;
 
-/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_rope_args_init(args) rapt_rope_args_init_sized((args), sizeof *(args))
+
+/* What rapt_rope_args_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_rope_args_init_sized(rapt_rope_args *args, size_t size);
 
-/* Rotates. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, TABLE, ALIGNMENT, FEATURE, UNUSED, OVERLAP. */
+/* Rotates each token by its position. The bits are the same on every machine. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, TABLE
+ * (starts, lengths, token_starts, a position beyond the rope table), ALIGNMENT, FEATURE (rope, lengths beside token_starts),
+ * UNUSED, OVERLAP. */
 RAPT_API rapt_status rapt_rope_run(const rapt_rope_args *args);
+
+/* Does what rapt_rope_run does, by the caller's parallel_for in nth slots (see rapt_run_parallel). */
 RAPT_API rapt_status rapt_rope_run_parallel(const rapt_rope_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool);
+
+/* Does thread ith's share, of nth, of what rapt_rope_run does; the threads need not wait for each other. */
 RAPT_API rapt_status rapt_rope_run_share(const rapt_rope_args *args, int64_t ith, int64_t nth);
+
+/* Returns what rapt_rope_run would return, and writes why to text, as rapt_plan_explain does. */
 RAPT_API rapt_status rapt_rope_explain(const rapt_rope_args *args, char *text, size_t bytes);
 
 /* ---- The step of a decoder ----------------------------------------------------------------------------------------------- */
 
-/* rapt_rope_run of the queries, rapt_kv_append_run of the new keys and values, and attention to all of them, as one call
- * (FlashAttention's flash_attn_with_kvcache): for one token, several, or a prompt. Its bits are those of the three. It is usually
- * RAPT_CAUSAL_BOTTOM_RIGHT: with RAPT_CAUSAL_TOP_LEFT and no q_offsets, the queries of every step begin at position k_offset. */
+/* A decoder's step: rapt_rope_run of the queries, rapt_kv_append_run of the new keys and values, and attention to all of them, as
+ * one call (FlashAttention's flash_attn_with_kvcache): for one token, several, or a prompt. Its bits are those of the three. It
+ * is usually RAPT_CAUSAL_BOTTOM_RIGHT: with RAPT_CAUSAL_TOP_LEFT and no q_offsets, the queries of every step begin at position
+ * k_offset. Call rapt_decode_desc_init first, then set attention, new_k and new_v. */
 typedef struct rapt_decode_desc {
     size_t size; /* Set by rapt_decode_desc_init, as in rapt_desc. */
 
-    /* Heads, lengths, masks, and the cache in k, v, kv_len, k_scales, v_scales, page_size, pages and table; read by
-     * rapt_decode_plan_init only. q_starts holds for the new tokens too. Not with k_starts, kv_first, kv_total or unmerged. */
+    /* The attention: heads, lengths, masks, Q and O, and the cache in k, v, kv_len, k_scales, v_scales, page_size, pages and
+     * table. It is read by rapt_decode_plan_init only. q_starts holds for the new tokens too; k_starts, kv_first, kv_total and
+     * unmerged are refused. */
     const rapt_desc *attention;
 
     int64_t tokens; /* New tokens of each entry, 0..RAPT_MAX_LENGTH. -1, the default: attention.q_len. Not used with q_starts. */
@@ -809,81 +875,107 @@ typedef struct rapt_decode_desc {
     /* [batch, kv_heads, tokens, d_v] of the same types. RAPT_NONE: V is not written, as where it is a part of K (MLA). */
     rapt_layout new_v;
 
-    /* Of Q, which stays in f32 then, and of the new K. Its frequencies must stay where and as they are. The default is none. */
+    /* How Q and the new K are rotated, Q staying in f32 then. Its frequencies must stay where and as they are. The default is not
+     * at all. */
     rapt_rope rope;
 } rapt_decode_desc;
 
-/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_decode_desc_init(desc) rapt_decode_desc_init_sized((desc), sizeof *(desc))
+
+/* What rapt_decode_desc_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_decode_desc_init_sized(rapt_decode_desc *desc, size_t size);
 
-/* As rapt_plan. It keeps the addresses of q_starts and rope.frequencies, and logits_body. */
+/* A validated step, in plain memory of the caller's, as rapt_plan. It keeps the addresses of q_starts and rope.frequencies, and
+ * logits_body. */
 typedef struct rapt_decode_plan {
-    uint64_t opaque[384]; /* The library's. */
+    uint64_t opaque[384]; /* Contents that only the library knows. */
 } rapt_decode_plan;
 
-/* Errors: those of rapt_plan_init and, of shapes, of rapt_kv_append_run and rapt_rope_run. */
+/* Validates a decoder's step and chooses kernel, path and tasks. Errors: those of rapt_plan_init and, of descriptions, of
+ * rapt_kv_append_run and rapt_rope_run. */
 #define rapt_decode_plan_init(plan, desc) rapt_decode_plan_init_sized((plan), sizeof *(plan), (desc))
+
+/* What rapt_decode_plan_init calls with the bytes of the caller's plan. */
 RAPT_API rapt_status rapt_decode_plan_init_sized(rapt_decode_plan *plan, size_t bytes, const rapt_decode_desc *desc);
+
+/* Returns what rapt_decode_plan_init would return, and writes why to text, as rapt_plan_explain does. */
 RAPT_API rapt_status rapt_decode_explain(const rapt_decode_desc *desc, char *text, size_t bytes);
 
-/* What the attention of the plan is, with the step's phases in all: the first one rotates and appends. Errors: NULL, STRUCT,
- * PLAN. */
+/* Writes to info, whose size the caller has set, what the plan's attention has chosen. Only phases and shared_bytes are those of
+ * the whole step, whose first phase rotates and appends; tasks are those of the attention's phases. Errors: NULL, STRUCT, PLAN.
+ */
 RAPT_API rapt_status rapt_decode_plan_query(const rapt_decode_plan *plan, rapt_plan_info *info);
+
+/* Writes to bytes how many bytes of workspace a call that nth threads share needs. Errors: NULL, PLAN, RANGE (nth < 1), SHAPE
+ * (overflow). */
 RAPT_API rapt_status rapt_decode_workspace_size(const rapt_decode_plan *plan, int64_t nth, size_t *bytes);
 
 /* The tensors and arrays of a step. */
 typedef struct rapt_decode_args {
     size_t size; /* Set by rapt_decode_args_init. */
 
-    const void *new_k, *new_v;  /* The new tokens. */
+    const void *new_k, *new_v;  /* The new keys and values; new_v is null where V is not written. */
     void *k, *v;                /* The cache that they are appended to. */
     float *k_scales, *v_scales; /* Its scales, where it has them. */
-    const int32_t *starts;      /* [batch]: keys that each entry has before. Null: 0. */
+    const int32_t *starts;      /* [batch]: how many keys each entry has before the step. Null: 0. */
 
-    /* As in rapt_kv_append_args, for the queries too, of which each entry has as many as new tokens then. Null: new keys stand at
-     * their number + k_offset, and queries at q_offset and behind it (rapt_causal), as they do for masks. */
+    /* The positions by which rope rotates, as in rapt_kv_append_args, for the queries too, of which each entry has as many as new
+     * tokens then. Null: new keys stand at their number + k_offset, and queries at q_offset and behind it (rapt_causal), as they
+     * do for masks. */
     const int32_t *positions;
 
     rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
 
-    /* q, o, lse, masks, tables and so on; its k, v, k_scales, v_scales and workspace are not used. kv_lengths are those after the
-     * step (FlashAttention's cache_seqlens are starts); null, which is the usual case: starts + new tokens. Shorter ones hide
-     * keys, and move queries whose positions are not given. */
+    /* What attention reads and writes: q, o, lse, masks, tables and so on; its k, v, k_scales, v_scales and workspace are not
+     * used. kv_lengths are those after the step (FlashAttention's cache_seqlens are starts); null, which is the usual case:
+     * starts + new tokens. Shorter ones hide keys, and move queries whose positions are not given. */
     const rapt_args *attention;
 
     void *workspace;        /* As in rapt_args. */
     size_t workspace_bytes; /* At least what rapt_decode_workspace_size says. */
 } rapt_decode_args;
 
-/* Sets the defaults of every field, and the others to 0. Call it before you fill in your own. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_decode_args_init(args) rapt_decode_args_init_sized((args), sizeof *(args))
+
+/* What rapt_decode_args_init calls with the bytes of the caller's struct. */
 RAPT_API void rapt_decode_args_init_sized(rapt_decode_args *args, size_t size);
 
-/* As rapt_run, rapt_run_parallel, rapt_run_share and rapt_run_phase. Errors: those of rapt_run, rapt_rope_run and
- * rapt_kv_append_run. */
+/* Does a decoder's step on the calling thread: rotates the queries and new keys, appends keys and values to the cache, and
+ * attends. Errors: those of rapt_run, rapt_rope_run and rapt_kv_append_run. */
 RAPT_API rapt_status rapt_decode_run(const rapt_decode_plan *plan, const rapt_decode_args *args);
+
+/* Does what rapt_decode_run does, by the caller's parallel_for in nth slots (see rapt_run_parallel). */
 RAPT_API rapt_status rapt_decode_run_parallel(const rapt_decode_plan *plan, const rapt_decode_args *args, int64_t nth,
                                               rapt_parallel_for parallel_for, void *pool);
+
+/* Does thread ith's share, of nth, of what rapt_decode_run does; the threads wait for each other by the barrier (see
+ * rapt_run_share). */
 RAPT_API rapt_status rapt_decode_run_share(const rapt_decode_plan *plan, const rapt_decode_args *args, int64_t ith, int64_t nth,
                                            rapt_barrier barrier, void *barrier_arg);
+
+/* Does thread ith's share, of nth, of one phase of what rapt_decode_run does (see rapt_run_phase). */
 RAPT_API rapt_status rapt_decode_run_phase(const rapt_decode_plan *plan, const rapt_decode_args *args, int phase, int64_t ith,
                                            int64_t nth);
+
+/* Returns what rapt_decode_run with nth threads would return, and writes why to text, as rapt_args_explain does. */
 RAPT_API rapt_status rapt_decode_args_explain(const rapt_decode_plan *plan, const rapt_decode_args *args, int64_t nth, char *text,
                                               size_t bytes);
 
 /* ---- Merging --------------------------------------------------------------------------------------------------------- */
 
-/* A state is what a row has after a chunk of keys: floats m (the largest score), l (the sum of weights exp2((score - m) * c)), 14
- * unused, then the weighted sum of values o[d_v], not divided; padded to RAPT_STATE_FLOATS(d_v). A chunk without attended keys
- * leaves the empty state, m = -inf and all else 0, which changes nothing. (m, l) rather than their logarithm, since that would
- * round: so a merge has the same bits as attention over all keys at once. */
+/* A state, which is what a row has after a chunk of keys, takes this many floats: m (the largest score), l (the sum of weights
+ * exp2((score - m) * c), c being log2(e) times the scale if that is not in the scores, see docs/order.md), 14 unused, then the
+ * weighted sum of values o[d_v], not divided, and what fills it up. A chunk without attended keys leaves the empty state, m =
+ * -inf and all else 0, which changes nothing. A state has m and l rather than their log-sum-exp, which would be rounded: so a
+ * merge has the same bits as attention over all keys at once. */
 #define RAPT_STATE_FLOATS(d_v) (16 + ((size_t)(d_v) + 15) / 16 * 16)
 
 /* The states of one source: of one plan's rows, or of another machine's. */
 typedef struct rapt_states {
     const float *at;      /* The first state, at any alignment. */
-    int64_t batch_stride; /* Bytes from an entry to the next, as in rapt_desc. */
+    int64_t batch_stride; /* Bytes from an entry to the next; not used of ragged queries. */
     int64_t head_stride;  /* Bytes from a head to the next. */
     int64_t token_stride; /* Bytes from a query to the next. */
     int64_t state_stride; /* Bytes from a row's state to that of its next chunk; they do not overlap. */
@@ -892,68 +984,80 @@ typedef struct rapt_states {
 
 /* Merges the states of sources 0..n-1 in this order, which must be that of the chunks, into o and lse of args, with its sinks and
  * v_scales. The plan is one with unmerged set, made with the layouts of o and lse too; states of several such plans of equal
- * batch, heads, q_len, d_v, types of O and scale may be merged. Errors: NULL,
- * STRUCT, PLAN, RANGE (n), SHAPE (chunks), OVERLAP, STRIDE, ALIGNMENT, UNUSED. */
+ * batch, heads, q_len, d_v, types of O and scale may be merged. Errors: NULL, STRUCT, PLAN, RANGE (n), SHAPE (chunks), OVERLAP,
+ * STRIDE, ALIGNMENT, UNUSED. */
 RAPT_API rapt_status rapt_merge_states_run(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n);
+
+/* Does what rapt_merge_states_run does, by the caller's parallel_for in nth slots (see rapt_run_parallel). */
 RAPT_API rapt_status rapt_merge_states_run_parallel(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources,
                                                     int64_t n, int64_t nth, rapt_parallel_for parallel_for, void *pool);
+
+/* Does thread ith's share, of nth, of what rapt_merge_states_run does; the threads need not wait for each other. */
 RAPT_API rapt_status rapt_merge_states_run_share(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources,
                                                  int64_t n, int64_t ith, int64_t nth);
+
+/* Returns what rapt_merge_states_run would return, and writes why to text, as rapt_plan_explain does. */
 RAPT_API rapt_status rapt_merge_states_explain(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources,
                                                int64_t n, char *text, size_t bytes);
 
-/* Merges results of attention over disjoint keys: o[s] is [rows, d_v] and lse[s] [rows], dense f32, for sources s = 0..n-1,
- * merged in this order; a source whose lse is -inf changes nothing (its o is not looked at). o_out and lse_out may be null, or
- * the o and the lse of a source. (FlashInfer's merge_states, with natural logarithms.) Errors: NULL, SHAPE, STRIDE, ALIGNMENT,
- * OVERLAP, ISA_MISSING and ISA_UNKNOWN (of RAPT_ISA). */
+/* Merges results of attention over disjoint keys, on the calling thread: o[s] is [rows, d_v] and lse[s] [rows], dense f32, for
+ * sources s = 0..n-1, merged in this order; a source whose lse is -inf changes nothing (its o is not looked at). o_out and
+ * lse_out may be null, or the o and the lse of a source. (FlashInfer's merge_states, with natural logarithms.) Since an lse is
+ * rounded, its bits need not be those of attention over all keys. Errors: NULL, SHAPE, STRIDE, ALIGNMENT, OVERLAP, ISA_MISSING
+ * and ISA_UNKNOWN (of RAPT_ISA). */
 RAPT_API rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const *o, const float *const *lse,
                                 float *o_out, float *lse_out);
+
+/* Returns what rapt_merge would return, and writes why to text, as rapt_plan_explain does. */
 RAPT_API rapt_status rapt_merge_explain(int64_t n, int64_t rows, int64_t d_v, const float *const *o, const float *const *lse,
                                         float *o_out, float *lse_out, char *text, size_t bytes);
 
 /* ---- Instruction sets ------------------------------------------------------------------------------------------------ */
 
-/* The kernels built for this architecture, best first: index 0..n-1. Null beyond. */
+/* Returns the name of a kernel built for this architecture, the best one for index 0, and null beyond the last. */
 RAPT_API const char *rapt_isa_name(int index);
 
-/* RAPT_OK if the kernel of that name can run here, else ISA_UNKNOWN, ISA_MISSING or NULL (name). missing, unless null, receives
- * the names of the CPU features that are lacking ("" if none), cut to missing_bytes with its terminator. */
+/* Returns RAPT_OK if the kernel of that name can run here, else ISA_UNKNOWN, ISA_MISSING or NULL (name). missing, unless null,
+ * receives the names of the CPU features that are lacking ("" if none), cut to missing_bytes with its terminator. */
 RAPT_API rapt_status rapt_isa_usable(const char *name, char *missing, size_t missing_bytes);
 
-/* "fused" or "unfused" for a kernel of that name, else null. */
+/* Returns the rounding class of the kernel of that name, "fused" or "unfused", or null if there is none. */
 RAPT_API const char *rapt_isa_rounding(const char *name);
 
-/* Makes a kernel the process-wide choice for plans made from now on (null: back to the environment variable RAPT_ISA, which is
- * read when there is no choice yet, or if that is not set the best one that can run here). Errors: ISA_UNKNOWN, ISA_MISSING. */
+/* Makes a kernel the process-wide choice for plans made from now on. Null goes back to what holds before any choice: the kernel
+ * that the environment variable RAPT_ISA names, or, if it is not set, the best one that can run here. Errors: ISA_UNKNOWN,
+ * ISA_MISSING. */
 RAPT_API rapt_status rapt_isa_force(const char *name);
 
-/* The process-wide choice. If RAPT_ISA names a kernel that is unknown or cannot run, plans fail with that error, and name is
- * null. */
+/* Writes the name of the process-wide choice to name. If RAPT_ISA names a kernel that is unknown or cannot run, that is the error
+ * here as it is of plans, and *name is null. Errors: NULL, ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_isa_current(const char **name);
 
-/* The CPU features found, space-separated, cut to bytes with its terminator. Errors: NULL. */
+/* Writes to names the CPU features found, space-separated, cut to bytes with its terminator. Errors: NULL. */
 RAPT_API rapt_status rapt_cpu_features(char *names, size_t bytes);
 
 /* ---- Looking in ------------------------------------------------------------------------------------------------------ */
 
-/* Whether this build keeps the promise: a few small problems on each kernel that can run here, or on the one of that name, whose
- * results must have the bits of docs/order.md, as hashes of them that the library brings. Whoever compiles the sources in a way
- * of their own learns here whether the compiler reordered, contracted or approximated anything, and whether the thread's rounding
- * mode and treatment of denormal numbers are the default ones. Takes about a millisecond for each vector kernel and a few for
- * scalar ones, and about 160 KiB of stack. text receives, cut to bytes, what is wrong, or "". Errors: SELF_CHECK, ISA_UNKNOWN,
- * ISA_MISSING. */
+/* Tells whether this build keeps the promise: it runs a few small problems on each kernel that can run here, or, unless isa is
+ * null, on the one of that name, and compares hashes of the results with those of the bits of docs/order.md. Whoever compiles the
+ * sources in a way of their own learns here whether the compiler reordered, contracted or approximated anything, and whether the
+ * thread's rounding mode and treatment of denormal numbers are the default ones. It takes about a millisecond for each vector
+ * kernel and a few for scalar ones, and about 160 KiB of stack. text, unless null, receives, cut to bytes, what is wrong, or "".
+ * Errors: SELF_CHECK, ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_self_check(const char *isa, char *text, size_t bytes);
 
-/* A line for each plan that is made, and for each refusal, with the name of the function, the field and its value; without a
- * newline. The body may be called from any thread, by several at the same time, and must not call the library. */
+/* What is called with a line, without a newline, for each plan that is made, and for each refusal, which names the function, the
+ * field and its value. It may be called from any thread, by several at the same time, and must not call the library. */
 typedef void (*rapt_trace_body)(void *arg, const char *line);
+
+/* Where traces go. */
 typedef struct rapt_trace {
     rapt_trace_body body; /* What is called for each line. */
     void *arg;            /* Its first argument. */
 } rapt_trace;
 
-/* From now on, traces of the whole process go there (null, the default: nowhere). The struct must stay until another has taken
- * its place and no call of before is left. */
+/* Sends the traces of the whole process to trace from now on (null, the default: nowhere). The struct must stay until another has
+ * taken its place and all calls that began before have returned. */
 RAPT_API void rapt_trace_to(const rapt_trace *trace);
 
 #ifdef __cplusplus
