@@ -20,8 +20,8 @@ class Case(typing.NamedTuple):
     name: str
     tokens: int
     width: int
-    out: int       # channels of a linear layer; of a layer its width again
-    heads: int     # 0: a linear layer, else self-attention with this number of heads, of one sequence
+    out: int       # channels of a linear layer's output; of multi-head attention its width again
+    heads: int     # 0: a linear layer, else multi-head self-attention with this number of heads, of one sequence
     memory: bool   # bound by reading the weights, else by arithmetic
 
     def work(self, element_bytes):
