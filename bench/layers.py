@@ -127,13 +127,13 @@ class Rapt(peers.Rapt):
         attention = library.new(rapt_ctypes.Desc, heads=case.heads, kv_heads=case.heads, q_len=case.tokens, d_k=d, d_v=d,
                                 threads=threads)
         plan = library.plan(library.new(
-            rapt_ctypes.LayerDesc, attention=attention, x_width=case.width, packed=1, x=rows, out=rows,
+            rapt_ctypes.MhaDesc, attention=attention, x_width=case.width, packed=1, x=rows, out=rows,
             wq=self.rows(problem, 3 * case.width, case.width), wo=self.rows(problem, case.width, case.width)))
         workspace = library.workspace(plan, threads)
         out = aligned((case.tokens, case.width), problem.x.dtype)
         packed, packed_bias, wo, bias = problem.caches[0]
         packed_bias, bias = (widened(x).astype(np.float32) for x in (packed_bias, bias))
-        args = library.new(rapt_ctypes.LayerArgs, x=problem.x, out=out, wq=packed, bq=packed_bias, wo=wo, bo=bias,
+        args = library.new(rapt_ctypes.MhaArgs, x=problem.x, out=out, wq=packed, bq=packed_bias, wo=wo, bo=bias,
                            workspace=workspace, workspace_bytes=len(workspace))
         rest = () if threads == 1 else (threads, self.pool_library.rapt_pool_for, self.pool(threads))
         function = library.c.rapt_mha_run if threads == 1 else library.c.rapt_mha_run_parallel
@@ -192,7 +192,7 @@ class OnnxRuntime(peers.OnnxRuntime):
         if problem.kind != "f32":
             raise Unsupported("f32 only")
         if case.heads:
-            raise Unsupported("no operator of the whole layer for weights of this layout")
+            raise Unsupported("no operator of all of multi-head attention for weights of this layout")
         helper, types = self.onnx.helper, self.onnx.TensorProto
         sessions = []
         numpy_helper = self.onnx.numpy_helper

@@ -118,33 +118,30 @@ RAPT_API const char *rapt_version(void);
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------------- */
 
-/* What the elements of a tensor are. Numbers keep their meaning from version to version. 1 to 16 are the types of version 0.1; of
- * later ones, 17 to 31 are types of any tensor, 32 to 47 of K and V, and 48 to 63 of masks and tables. */
+/* What the elements of a tensor are. Numbers keep their meaning from version to version: 1 to 16 are the types of version 0.1; of
+ * later ones, 17 to 31 are of any tensor, 32 to 47 of K and V, and 48 to 63 of masks and tables.
+ *
+ * Of types for K and V, some have an element of a byte, and some have groups of 32 channels, so that d_k or d_v must be a
+ * multiple of 32. A group begins with what all its channels share: s, or s and m, numbers of f16 (little-endian). Then come its
+ * 32 numbers n, of which each stands for the value in the formula below. */
 typedef enum rapt_type {
-    RAPT_NONE = 0, /* there is no such tensor; the default where one need not be there */
-    RAPT_F32 = 1,  /* IEEE 754 binary32 */
-    RAPT_F16 = 2,  /* IEEE 754 binary16 */
-    RAPT_BF16 = 3, /* the upper half of a binary32 */
-
-    /* Of K and V only. Elements of a byte: */
-    RAPT_F8_E4M3 =
-        4, /* 4 bits of exponent, 3 of fraction, no infinities, largest 448 (Micikevicius et al. 2022, section 3: E4M3) */
-    RAPT_F8_E5M2 = 5, /* the upper half of a binary16 (section 3: E5M2) */
-    RAPT_INT8 = 6,    /* -128..127, which count as they are without k_scales or v_scales */
-    /* Groups of 32 channels, so d_k or d_v must be a multiple of 32. s, m: f16, little-endian; n: a group's 32 numbers: */
-    RAPT_INT4 = 7,     /* 18 bytes: s, then channels 2i and 2i + 1 in the low and the high half of byte i: s * (n - 8) */
-    RAPT_INT4_MIN = 8, /* 20 bytes: s, m, the same 16 bytes: s * n + m */
-    /* ggml's, as they lie in its caches: */
-    RAPT_Q8_0 = 9,  /* 34 bytes: s, 32 int8: s * n */
-    RAPT_Q4_0 = 10, /* 18 bytes: s, channels i and i + 16 in the low and the high half of byte i: s * (n - 8) */
-    RAPT_Q4_1 = 11, /* 20 bytes: s, m, the same 16 bytes: s * n + m */
-    RAPT_Q5_0 = 12, /* 22 bytes: s, 32 fifth bits (bit i is channel i's), the same 16 bytes: s * (n - 16) */
-    RAPT_Q5_1 = 13, /* 24 bytes: s, m, fifth bits, the same 16 bytes: s * n + m */
-
-    /* Of masks, block masks and tables only. */
-    RAPT_BOOL = 14, /* a byte: attended unless 0 */
-    RAPT_BIT = 15,  /* a bit, the first key in a byte's lowest: attended if 1 */
-    RAPT_I32 = 16   /* an integer of 32 bits */
+    RAPT_NONE = 0,    /* There is no such tensor, which is the default where one need not be there. */
+    RAPT_F32 = 1,     /* An element is an IEEE 754 binary32. */
+    RAPT_F16 = 2,     /* An element is an IEEE 754 binary16. */
+    RAPT_BF16 = 3,    /* An element is the upper half of a binary32. */
+    RAPT_F8_E4M3 = 4, /* K, V: a byte of 4 exponent and 3 fraction bits, largest 448 (Micikevicius and others 2022, section 3). */
+    RAPT_F8_E5M2 = 5, /* K, V: a byte, the upper half of a binary16 (ibid.). */
+    RAPT_INT8 = 6,    /* K, V, weights: a byte, -128..127, which counts as it is unless there are scales. */
+    RAPT_INT4 = 7,    /* K, V: 18 bytes: s, then channels 2i and 2i + 1 in the low and the high half of byte i; s * (n - 8). */
+    RAPT_INT4_MIN = 8, /* K, V: 20 bytes: s, m, then 16 bytes as RAPT_INT4; s * n + m. */
+    RAPT_Q8_0 = 9,     /* K, V, weights: ggml's block_q8_0, 34 bytes: s, then 32 int8; s * n. */
+    RAPT_Q4_0 = 10,    /* K, V, weights: ggml's block_q4_0, 18 bytes: s, channels i and i + 16 in byte i; s * (n - 8). */
+    RAPT_Q4_1 = 11,    /* K, V: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
+    RAPT_Q5_0 = 12,    /* K, V: ggml's block_q5_0, 22 bytes: s, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * (n - 16). */
+    RAPT_Q5_1 = 13,    /* K, V: ggml's block_q5_1, 24 bytes: s, m, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * n + m. */
+    RAPT_BOOL = 14,    /* Masks: a byte, and the key is attended unless it is 0. */
+    RAPT_BIT = 15,     /* Masks: a bit, the first key in a byte's lowest, and the key is attended if it is 1. */
+    RAPT_I32 = 16      /* Tables: an integer of 32 bits. */
 } rapt_type;
 
 /* The numbers of all types, also of later versions, are below this: a loop over them finds those that there are. */
@@ -705,18 +702,20 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * (and scales) is written.
  *
  * An element x (of K: rotated) is stored as x / scale where there is a scale: an f32 division, and 0 where the scale is 0. How
- * it is stored:
- *   F32, F16, BF16     rounded to nearest even; beyond the range, infinite
- *   F8_E4M3, F8_E5M2   rounded to nearest even; beyond the range, infinities too, the largest finite value; NaN stays NaN
- *   INT8               the nearest integer, ties to even, of -127..127; NaN becomes 0
- *   INT4               s = x / -8 for the first of the group's elements of largest magnitude, rounded to f16; n = x / s + 8
- *   INT4_MIN           s = (largest - least) / 15, m = least, both rounded to f16; n = (x - m) / s
- *                      In both, s and m at most +-65504 and n the nearest integer, ties to even, of those that there are
- *                      (s = 0: n = 8, or 0)
- *   Q8_0 .. Q5_1       as ggml's reference does it (quantize_row_*_ref), each f32 operation rounded
- * A group with an element that is not finite, or an s that is not, gets an s of NaN, so all of it is NaN. Factors that are found
- * (of types of a byte only) are, for each token and head, the largest magnitude / 127, / 448 (E4M3) or / 57344 (E5M2); NaN, with
- * elements of 0, if an element is not finite.
+ * it is stored depends on the type:
+ *
+ * - F32, F16, BF16: x rounded to nearest even, and infinite beyond the range.
+ * - F8_E4M3, F8_E5M2: x rounded to nearest even, and the largest finite value beyond the range, also of infinities; NaN stays
+ * NaN.
+ * - INT8: the integer of -127..127 nearest to x, ties to even, and 0 of NaN.
+ * - INT4: s = x / -8 of the first of the group's elements of largest magnitude, and n = x / s + 8.
+ * - INT4_MIN: s = (largest - least) / 15, m = least, and n = (x - m) / s.
+ * - Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: as ggml's reference does it (quantize_row_*_ref), each f32 operation rounded.
+ *
+ * In INT4 and INT4_MIN, s and m are at most +-65504 and rounded to f16, and n is the nearest integer of those that there are,
+ * ties to even; where s is 0, n is 8 or 0. A group with an element that is not finite, or an s that is not, gets an s of NaN, so
+ * all of it is NaN. Scales that are found, of types of a byte only, are for each token and head the largest magnitude / 127, /
+ * 448 (E4M3) or / 57344 (E5M2); if an element is not finite, the scale is NaN and the elements are 0.
  *
  * Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, KV_LENGTH (a token beyond kv_len), TABLE (starts, lengths, token_starts,
  * ring_starts, a page; a place that two tokens are given; a position beyond the rope table), ALIGNMENT, FEATURE (rope,
