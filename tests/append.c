@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash.h"
+#include "random.h"
 #include "rapt.h"
 #include "kv_types.h"
 #include "reference.h"
@@ -15,25 +17,9 @@
 
 static const uint64_t golden_caches = UINT64_C(0x28174ce0e1a7d065), golden_rope = UINT64_C(0x23cce56c91ac8d5d);
 
-static uint64_t random_state;
-static uint32_t random_bits(void) {
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(random_state >> 32);
-}
-static int64_t below(int64_t n) { return (int64_t)(random_bits() % (uint64_t)n); }
-static bool one_in(int64_t n) { return below(n) == 0; }
-
-static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
-    return h;
-}
-static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
-
-/* About normally distributed, without libm; now and then of another size. */
-static float random_value(void) {
-    int64_t sum = 0;
-    for (int i = 0; i < 4; i++) sum += below(1 << 20) - (1 << 19);
-    float value = (float)sum / (1 << 20);
+/* Now and then zero, or of another size. */
+static float odd_value(void) {
+    float value = random_value() / 2;
     return one_in(64) ? 0.0f : one_in(64) ? value * 0x1p10f : one_in(64) ? value * 0x1p-12f : value;
 }
 
@@ -93,7 +79,7 @@ static void fill(tensor *t, int64_t channels, bool special) {
                 float values[RAPT_MAX_HEAD_DIM];
                 bool zeros = one_in(20);
                 for (int64_t c = 0; c < channels; c++) {
-                    values[c] = zeros ? 0.0f : random_value();
+                    values[c] = zeros ? 0.0f : odd_value();
                     if (special && one_in(200)) values[c] = one_in(2) ? INFINITY : one_in(2) ? 3e38f : -1e-40f;
                     if (special && one_in(400) && t->layout.type == RAPT_F32) values[c] = NAN;
                 }
@@ -189,15 +175,6 @@ static void model(const problem *p, tensor *cache, tensor *scales) {
 /* ---- Random problems ------------------------------------------------------------------------------------------------- */
 
 static const rapt_type float_types[] = {RAPT_F32, RAPT_F16, RAPT_BF16};
-
-static void shuffle(int32_t *x, int64_t n) {
-    for (int64_t i = n - 1; i > 0; i--) {
-        const int64_t j = below(i + 1);
-        const int32_t swapped = x[i];
-        x[i] = x[j];
-        x[j] = swapped;
-    }
-}
 
 /* Pages for each entry, and for each head if heads have their own; all of one head's differ. */
 static void make_table(problem *p) {
@@ -398,8 +375,8 @@ static void interleaved(void) {
     static float new_k[2 * TOKENS * HEADS * D], new_v[2 * TOKENS * HEADS * DV];
     static const int32_t table[] = {4, 1, 0, 3};
     random_state = 7;
-    for (size_t i = 0; i < sizeof new_k / 4; i++) new_k[i] = random_value();
-    for (size_t i = 0; i < sizeof new_v / 4; i++) new_v[i] = random_value();
+    for (size_t i = 0; i < sizeof new_k / 4; i++) new_k[i] = odd_value();
+    for (size_t i = 0; i < sizeof new_v / 4; i++) new_v[i] = odd_value();
     rapt_kv_append_desc d;
     rapt_kv_append_args a;
     rapt_kv_append_desc_init(&d);
@@ -460,11 +437,8 @@ static void meeting_tensors(void) {
         const int64_t length[3] = {1 + below(3), 1 + below(3), 1 + below(3)};
         d.batch = length[0], d.kv_heads = length[1], d.kv_len = length[2], d.d_k = 1 + below(6), d.d_v = 1 + below(6);
         int64_t stride[3], span = d.d_k > d.d_v ? d.d_k : d.d_v;
-        int order[3] = {0, 1, 2};
-        for (int i = 2; i > 0; i--) {
-            const int j = (int)below(i + 1), swapped = order[i];
-            order[i] = order[j], order[j] = swapped;
-        }
+        int32_t order[3] = {0, 1, 2};
+        shuffle(order, 3);
         for (int i = 0; i < 3; i++) {
             stride[order[i]] = span + below(span + 6);
             span = (length[order[i]] - 1) * stride[order[i]] + span;
@@ -1051,7 +1025,7 @@ static void table_of_frequencies(void) {
         memcpy(numbers[0][t], pairs[t], sizeof pairs / N / 2), memcpy(numbers[1][t], pairs[t] + D / 2, sizeof pairs / N / 2);
     const int32_t start = 3;
     random_state = 21;
-    for (int i = 0; i < AT * D; i++) x[0][i / D][i % D] = random_value();
+    for (int i = 0; i < AT * D; i++) x[0][i / D][i % D] = odd_value();
     memcpy(x[1], x[0], sizeof x[0]);
     a.tokens = AT, a.starts = &start, a.rope.offset = 4, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, AT, D);
     for (int n = 0; n < 2; n++) {

@@ -8,6 +8,8 @@
 
 #include "calls.h"
 #include "check/fence.h"
+#include "hash.h"
+#include "random.h"
 #include "tap.h"
 
 static int failures, checks;
@@ -111,9 +113,9 @@ static void lay_anywhere(unsigned char **memory) {
 }
 
 static uint64_t hash_results(void) {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    uint64_t h = hash_start;
     for (int i = 0; i < now.pointers; i++)
-        for (size_t n = 0; n < now.at[i].bytes && is_result(&now.at[i]); n++) h = (h ^ now.at[i].at[n]) * UINT64_C(0x100000001b3);
+        if (is_result(&now.at[i])) h = hash_bytes(h, now.at[i].at, now.at[i].bytes);
     return h;
 }
 
@@ -397,25 +399,24 @@ static void test_gaps(void) {
     enum { MEMORY = 4096, MIDDLE = 2048, ROUNDS = 20000 };
     static unsigned char owner[MEMORY], cache[MEMORY];
     static const rapt_kv_range range;
-    uint64_t random = 1;
     int wrong = 0, beside = 0, meeting = 0;
-#define BELOW(n) ((int64_t)((random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407)) >> 33) % (n))
+    random_state = 1;
     for (int round = 0; round < ROUNDS; round++) {
         rapt_kv_copy_desc d;
         rapt_kv_copy_args a;
         rapt_kv_copy_desc_init(&d), rapt_kv_copy_args_init(&a);
-        d.entries = 1 + BELOW(3), d.kv_heads = 1 + BELOW(3), d.tokens = 1 + BELOW(4), d.d_k = 1 + BELOW(6), d.d_v = 1 + BELOW(6);
+        d.entries = 1 + below(3), d.kv_heads = 1 + below(3), d.tokens = 1 + below(4), d.d_k = 1 + below(6), d.d_v = 1 + below(6);
         /* In any order of the dimensions, each stride as large as what lies within it, or a little larger. */
         const int64_t lengths[3] = {d.entries, d.kv_heads, d.tokens}, most = d.d_k > d.d_v ? d.d_k : d.d_v;
         int64_t strides[3], span = most;
-        const int first = (int)BELOW(3), step = 1 + (int)BELOW(2);
+        const int first = (int)below(3), step = 1 + (int)below(2);
         for (int i = 0; i < 3; i++) {
             const int dimension = (first + i * step) % 3;
-            strides[dimension] = span + BELOW(9);
+            strides[dimension] = span + below(9);
             span += (lengths[dimension] - 1) * strides[dimension];
         }
         d.k = d.v = (rapt_layout){RAPT_INT8, strides[0], strides[1], strides[2]};
-        const int64_t distance = BELOW(2 * span) - span;
+        const int64_t distance = below(2 * span) - span;
         bool meet = false;
         memset(owner, 0, sizeof owner);
         for (int v = 0; v < 2; v++)
@@ -432,7 +433,6 @@ static void test_gaps(void) {
         beside += !meet && distance < span && -distance < span;
         wrong += status != (meet ? RAPT_ERR_OVERLAP : RAPT_OK);
     }
-#undef BELOW
     tap_ok(!wrong && meeting > ROUNDS / 10 && beside > ROUNDS / 10,
            "rows in each other's gaps: %d meet, %d lie between, %d wrong", meeting, beside, wrong);
 }

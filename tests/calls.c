@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "random.h"
+#include "reference.h"
+
 /* ---- The table of a call's memory ---------------------------------------------------------------------------------------- */
 
 described now;
@@ -42,12 +45,6 @@ static struct {
 static void *const nowhere = (void *)(uintptr_t)1; /* of pointers that are not used */
 static const char *prefix = "";                    /* before the names of fields */
 static int64_t threads;
-static uint64_t random_state;
-
-static uint32_t random_bits(void) {
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(random_state >> 32);
-}
 
 /* Numbers of ordinary size in any type, wherever rows begin. */
 static void fill(rapt_type type, unsigned char *at, size_t bytes) {
@@ -122,24 +119,9 @@ static size_t set_strides(const char *name, int64_t *const strides[], const int6
     return empty ? 0 : (size_t)span;
 }
 
-static int64_t row_bytes(rapt_type type, int64_t elements) {
-    switch (type) {
-    case RAPT_BOOL:
-        return elements;
-    case RAPT_BIT:
-        return (elements + 7) / 8;
-    case RAPT_I32:
-        return 4 * elements;
-    case RAPT_Q8_0:
-        return elements / 32 * 34;
-    default:
-        return elements * (type == RAPT_F32 ? 4 : type == RAPT_INT8 ? 1 : 2);
-    }
-}
-
 static void *add_tensor(const char *owner, const char *field, void *slot, rapt_layout *l, rapt_type type, int64_t batch,
                         int64_t heads, int64_t tokens, int64_t elements, bool written) {
-    const int64_t lengths[] = {batch, heads, tokens}, row = row_bytes(type, elements);
+    const int64_t lengths[] = {batch, heads, tokens}, row = reference_row_bytes(type, elements);
     int64_t *const strides[] = {&l->batch_stride, &l->head_stride, &l->token_stride};
     l->type = type;
     pointer *p = add_pointer(owner, field, slot, set_strides(field, strides, lengths, 3, row), 1, written);
@@ -728,7 +710,7 @@ static void describe_quantised(const call *c, const char *function, rapt_type ty
     s.out = c->heads, s.in = c->d, s.type = RAPT_F16;
     pointer *from = add_pointer(function, "from", &s.from, set_strides("from", strides, lengths, 1, c->d * 2), 1, false);
     fill(RAPT_F16, from->content, from->bytes);
-    add_pointer(function, "to", &s.to, (size_t)(c->heads * row_bytes(type, c->d)), 1, true);
+    add_pointer(function, "to", &s.to, (size_t)(c->heads * reference_row_bytes(type, c->d)), 1, true);
     if (type == RAPT_INT8) add_floats(function, "scales", &s.scales, c->heads, true);
 }
 

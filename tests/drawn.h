@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests draw: numbers, the same on every machine, and tensors with memory of their own. */
+/* What tests draw: types, and tensors with memory of their own. */
 #ifndef RAPT_TESTS_DRAWN_H
 #define RAPT_TESTS_DRAWN_H
 
@@ -7,36 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "random.h"
 #include "reference.h"
-
-static uint64_t random_state;
-static inline uint32_t random_bits(void) {
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(random_state >> 32);
-}
-static inline int64_t below(int64_t n) { return (int64_t)(random_bits() % (uint64_t)n); }
-static inline bool one_in(int64_t n) { return below(n) == 0; }
-static inline int64_t one_of(const int64_t *values, int64_t n) { return values[below(n)]; }
-#define ONE_OF(...) one_of((const int64_t[]){__VA_ARGS__}, (int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
-
-/* About normally distributed, without libm. */
-static inline float random_value(void) {
-    int64_t sum = 0;
-    for (int i = 0; i < 4; i++) sum += below(1 << 20) - (1 << 19);
-    return (float)sum / (1 << 19);
-}
 
 static inline rapt_type random_float_type(void) { return (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16); }
 static inline bool is_byte(rapt_type type) { return type == RAPT_F8_E4M3 || type == RAPT_F8_E5M2 || type == RAPT_INT8; }
 static inline bool is_grouped(rapt_type type) { return reference_row_bytes(type, 1) < 0; }
-
-static inline void shuffle(int32_t *x, int64_t n) {
-    for (int64_t i = n - 1; i > 0; i--) {
-        int64_t j = below(i + 1);
-        int32_t swapped = x[i];
-        x[i] = x[j], x[j] = swapped;
-    }
-}
 
 /* [batch, head, token] rows of channels, exactly as large as they must be, at an odd address. */
 typedef struct tensor {

@@ -444,7 +444,7 @@ static void test_kernel(const char *isa, bool whole) {
                                       {UINT64_C(0xe172e4b2f075f210), UINT64_C(0xacb5d0f172e862fe)},
                                       40,
                                       120}};
-    for (int i = 0; i < 2; i++) draw(isa, whole, &problems[i]);
+    for (int i = 0; i < 2; i++) test_drawn(isa, whole, &problems[i]);
     activations(isa);
 }
 

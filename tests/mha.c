@@ -835,7 +835,7 @@ static void test_kernel(const char *isa, bool whole) {
                                  {UINT64_C(0xe044fbafc6483957), UINT64_C(0xdf65244719578b69)},
                                  25,
                                  80};
-    draw(isa, whole, &layers);
+    test_drawn(isa, whole, &layers);
     kinds_of_layers(isa);
     whole_layer(isa);
     wide_weights(isa);

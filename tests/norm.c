@@ -275,7 +275,7 @@ static void test_kernel(const char *isa, bool whole) {
                                       {UINT64_C(0xdea8f0d70687d3af), UINT64_C(0x85ed3de74451f45d)},
                                       40,
                                       100}};
-    for (int i = 0; i < 2; i++) draw(isa, whole, &problems[i]);
+    for (int i = 0; i < 2; i++) test_drawn(isa, whole, &problems[i]);
     far_means(isa);
 }
 

@@ -63,7 +63,8 @@ static group_format format_of(rapt_type type) {
 int64_t reference_row_bytes(rapt_type type, int64_t channels) {
     const int group = format_of(type).bytes;
     if (group) return channels % 32 ? -1 : channels / 32 * group;
-    return channels * (type == RAPT_F32 ? 4 : type == RAPT_F16 || type == RAPT_BF16 ? 2 : 1);
+    if (type == RAPT_BIT) return (channels + 7) / 8;
+    return channels * (type == RAPT_F32 || type == RAPT_I32 ? 4 : type == RAPT_F16 || type == RAPT_BF16 ? 2 : 1);
 }
 
 /* The byte of channel i's number in a group, and by how much it is shifted there. */

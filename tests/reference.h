@@ -123,9 +123,11 @@ float reference_load(rapt_type type, const void *at);
 void reference_store(rapt_type type, void *at, float value);
 double reference_half_ulp(rapt_type type, double magnitude);
 
-/* Rows of those of K and V too: bytes (-1 where a type's groups do not divide the channels), load an element, store a row as
- * rapt_kv_append_run does without scales (false where there are no such rows). */
+/* Bytes of a row of any type, those of masks and tables too; -1 where a type's groups do not divide the channels. */
 int64_t reference_row_bytes(rapt_type type, int64_t channels);
+
+/* Rows of those of K and V too: load an element, store a row as rapt_kv_append_run does without scales (false where there are no
+ * such rows). */
 float reference_element(rapt_type type, const void *row, int64_t channel);
 bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels);
 

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "drawn.h"
+#include "hash.h"
 #include "rapt_layer.h"
 #include "tap.h"
 
@@ -93,12 +94,6 @@ static inline float *random_floats(int64_t n, float size) {
 
 static bool fused; /* the class of the kernel that is tested */
 
-static inline uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
-    return h;
-}
-static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
-
 /* Drawn problems of a kind. The first ones make the hash, by rounding class, fused first; the others come without --quick. */
 typedef struct drawn {
     const char *what;
@@ -107,7 +102,7 @@ typedef struct drawn {
     int quick, all;
 } drawn;
 
-static inline void draw(const char *isa, bool whole, const drawn *d) {
+static inline void test_drawn(const char *isa, bool whole, const drawn *d) {
     uint64_t h = hash_start, more = 0;
     int failed = 0, n = 0;
     random_state = d->seed;

@@ -11,11 +11,10 @@
 #include <stdlib.h>
 
 #include "check/fence.h"
+#include "hash.h"
+#include "random_streams.h"
 #include "reference.h"
 #include "tap.h"
-
-static uint64_t hash_start(void) { return UINT64_C(0xcbf29ce484222325); }
-static uint64_t hash(uint64_t h, uint32_t x) { return (h ^ x) * UINT64_C(0x100000001b3); }
 
 static float as_float(uint32_t bits) {
     float x;
@@ -43,7 +42,7 @@ static const uint64_t ln_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xd6c4cc8322a8b5f8)
 enum { SAMPLED = 1021 }; /* every so manieth float, by default */
 
 static void exp2_of_every_float(uint32_t step) {
-    uint64_t h = hash_start();
+    uint64_t h = hash_start;
     double worst = 0.0, below = 0.0;
     float worst_at = 0.0f;
     uint32_t first = as_bits(-0.0f), last = as_bits(-150.0f);
@@ -56,7 +55,7 @@ static void exp2_of_every_float(uint32_t step) {
         v_store(got, v_exp2(v_load(d), v_set1(1.0f), v_set1(-127.0f)));
         for (int j = 0; j < RAPT_VL; j++) {
             double want = exp2((double)d[j]);
-            h = as_bits(d[j]) < last ? hash(h, as_bits(got[j])) : h;
+            h = as_bits(d[j]) < last ? hash_word(h, as_bits(got[j])) : h;
             if (d[j] < -126.0f) {
                 if (fabs(got[j] - want) > below) below = fabs(got[j] - want);
             } else if (!(ulps(got[j], want) <= worst)) worst = ulps(got[j], want), worst_at = d[j];
@@ -91,7 +90,7 @@ static void tanh_of(float *to, const float *x) { v_store(to, v_tanh(v_load(x)));
 
 /* Every float of [0, 20], against double precision, alone and with its sign changed, and beside a lane of the other branch. */
 static void tanh_of_every_float(uint32_t step) {
-    uint64_t h = hash_start(), odd = 0, leaning = 0, beyond = 0;
+    uint64_t h = hash_start, odd = 0, leaning = 0, beyond = 0;
     double worst = 0.0;
     float worst_at = 0.0f;
     uint32_t last = as_bits(20.0f);
@@ -106,7 +105,7 @@ static void tanh_of_every_float(uint32_t step) {
         mixed[other] = x[other] < 0.625f ? 5.0f : 0.125f;
         tanh_of(got, x), tanh_of(of_minus, minus), tanh_of(of_mixed, mixed);
         for (int j = 0; j < RAPT_VL; j++) {
-            h = as_bits(x[j]) < last ? hash(h, as_bits(got[j])) : h;
+            h = as_bits(x[j]) < last ? hash_word(h, as_bits(got[j])) : h;
             double error = ulps(got[j], tanh((double)x[j]));
             if (!(error <= worst)) worst = error, worst_at = x[j];
             odd += as_bits(of_minus[j]) != (as_bits(got[j]) ^ 0x80000000u);
@@ -148,12 +147,12 @@ static void tanh_special(uint32_t step) {
 }
 
 static void ln_of_every_float(uint32_t step) {
-    uint64_t h = hash_start();
+    uint64_t h = hash_start;
     double worst = 0.0;
     float worst_at = 0.0f;
     for (uint32_t bits = as_bits(0x1p-126f); bits <= as_bits(FLT_MAX); bits += step) {
         float x = as_float(bits), got = s_ln(x);
-        h = hash(h, as_bits(got));
+        h = hash_word(h, as_bits(got));
         if (x == 1.0f) continue; /* exactly 0, below */
         double error = ulps(got, log((double)x));
         if (!(error <= worst)) worst = error, worst_at = x;
@@ -173,7 +172,7 @@ static double exact_silu(double x) { return x / (1.0 + exp(-x)); }
  * -relative_range on at most relative of the result. */
 static void activation_of_every_float(const char *name, vf (*word)(vf), double (*exact)(double), float range, double absolute,
                                       float relative_range, double relative, uint64_t known, uint32_t step) {
-    uint64_t h = hash_start();
+    uint64_t h = hash_start;
     double worst = 0.0, worst_relative = 0.0;
     for (int sign = 0; sign < 2; sign++)
         for (uint32_t from = 0, last = as_bits(range); from <= last; from += step * RAPT_VL) {
@@ -185,7 +184,7 @@ static void activation_of_every_float(const char *name, vf (*word)(vf), double (
             v_store(got, word(v_load(x)));
             for (int j = 0; j < RAPT_VL; j++) {
                 double want = exact((double)x[j]), error = fabs(got[j] - want), size = fabs((double)x[j]);
-                h = size < range ? hash(h, as_bits(got[j])) : h;
+                h = size < range ? hash_word(h, as_bits(got[j])) : h;
                 if (!(error / fmax(1.0, size) <= worst)) worst = error / fmax(1.0, size);
                 if (size < 0x1p-100 || x[j] < -relative_range) continue; /* denormal numbers and what becomes one */
                 if (!(error / fabs(want) <= worst_relative)) worst_relative = error / fabs(want);
@@ -290,10 +289,9 @@ static void storage(const char *name, load_word *load, store_word *store, int ex
     tap_ok(wrong == 0, "f32 to %s: ties and their neighbours, %d wrong", name, wrong);
 }
 
-static uint64_t random_state = 1;
 static uint32_t random_bits(void) {
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(random_state >> 32);
+    static uint64_t stream = 1;
+    return (uint32_t)draw(&stream);
 }
 
 /* Random bytes; every other group has a scale, and a minimum or what lies in its place, that is out of the ordinary. */

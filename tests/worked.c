@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "random.h"
 #include "rapt_layer.h"
 #include "tap.h"
 
@@ -257,11 +258,8 @@ enum { KEYS = 7 };
 static const int order[KEYS] = {4, 0, 6, 2, 5, 1, 3};
 
 /* Numbers without a pattern, -1..1. */
-static void fill(float *x, int n, uint32_t seed) {
-    for (int i = 0; i < n; i++) {
-        seed = seed * 1664525 + 1013904223;
-        x[i] = (float)(int32_t)seed / 2147483648.0f;
-    }
+static void fill(float *x, int n) {
+    for (int i = 0; i < n; i++) x[i] = (float)(int32_t)random_bits() / 2147483648.0f;
 }
 
 static void permute(const float *from, float *to, const int *by, int rows, int channels) {
@@ -270,7 +268,7 @@ static void permute(const float *from, float *to, const int *by, int rows, int c
 
 static void test_order_of_keys(void) {
     float q[3 * 8], k[KEYS * 8], v[KEYS * 8], o[3 * 8], k2[KEYS * 8], v2[KEYS * 8], o2[3 * 8];
-    fill(q, 3 * 8, 1), fill(k, KEYS * 8, 2), fill(v, KEYS * 8, 3);
+    fill(q, 3 * 8), fill(k, KEYS * 8), fill(v, KEYS * 8);
     permute(k, k2, order, KEYS, 8), permute(v, v2, order, KEYS, 8);
     rapt_desc desc = problem(3, KEYS, 8, 8);
     int ok = attend(&desc, q, k, v, o) == RAPT_OK && attend(&desc, q, k2, v2, o2) == RAPT_OK;

@@ -10,6 +10,8 @@
 #include "rapt_pool.h"
 
 #include "../check/fence.h"
+#include "../hash.h"
+#include "../random.h"
 
 static void tell(client_facts *facts, const char *of, const char *what, uint64_t value) {
     if (facts->count < (int)(sizeof facts->at / sizeof *facts->at)) facts->at[facts->count] = (client_fact){of, what, value};
@@ -145,24 +147,18 @@ static float cache[2][NUMBERS]; /* of any type */
 static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 20];
 
 static void fill(void) {
-    uint32_t seed = 1;
+    random_state = 1;
     for (int i = 0; i < NUMBERS; i++) {
         uint32_t bits;
-        seed = seed * UINT32_C(1664525) + UINT32_C(1013904223);
-        numbers[i] = (float)((int32_t)(seed >> 8) - (1 << 23)) * 0x1p-22f; /* -2 to 2 */
+        const uint32_t drawn = random_bits();
+        numbers[i] = (float)((int32_t)(drawn >> 8) - (1 << 23)) * 0x1p-22f; /* -2 to 2 */
         memcpy(&bits, &numbers[i], sizeof bits);
         bf16[i] = (uint16_t)(bits >> 16);
-        f16[i] = (uint16_t)(0x3000 + (seed >> 16 & 0x8bff)); /* magnitudes from 1/8 to 1 */
-        int8[i] = (int8_t)(seed >> 24);
+        f16[i] = (uint16_t)(0x3000 + (drawn >> 16 & 0x8bff)); /* magnitudes from 1/8 to 1 */
+        int8[i] = (int8_t)(drawn >> 24);
     }
     memset(out, 0, sizeof out);
     memset(cache, 0, sizeof cache);
-}
-
-static uint64_t hash(const void *bytes, size_t n) {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
-    return h;
 }
 
 /* All that a case has written, and that it was not nothing. */
@@ -170,8 +166,8 @@ static void finish(client_facts *facts, const char *of, rapt_status status) {
     static const float untouched[NUMBERS];
     tell(facts, of, "status", (uint64_t)(int64_t)status);
     tell(facts, of, "is computed", memcmp(out, untouched, sizeof out) || memcmp(cache, untouched, sizeof *cache));
-    tell(facts, of, "hash of what is written", hash(out, sizeof out));
-    tell(facts, of, "hash of the caches", hash(cache, sizeof cache));
+    tell(facts, of, "hash of what is written", hash_bytes(hash_start, out, sizeof out));
+    tell(facts, of, "hash of the caches", hash_bytes(hash_start, cache, sizeof cache));
     tell(facts, of, "touches only its structs", release_all());
 }
 
@@ -212,13 +208,13 @@ static rapt_status run(client_facts *facts, const char *of, const rapt_desc *d, 
     if (status != RAPT_OK) return status;
     tell(facts, of, "tasks, phases", (uint64_t)(info->tasks[0] + info->tasks[1]) << 8 | (uint64_t)info->phases);
     tell(facts, of, "workspace", *bytes);
-    tell(facts, of, "names", hash(info->isa, strlen(info->isa)) ^ hash(info->path, strlen(info->path)));
+    tell(facts, of, "names", hash_bytes(hash_bytes(hash_start, info->isa, strlen(info->isa)), info->path, strlen(info->path)));
     if ((status = rapt_run_parallel(plan, a, 3, at_once, NULL)) != RAPT_OK) return status;
-    tell(facts, of, "hash of what is written by threads", hash(out, sizeof out));
+    tell(facts, of, "hash of what is written by threads", hash_bytes(hash_start, out, sizeof out));
     memset(out, 0, sizeof out);
     for (int phase = 0; phase < info->phases && status == RAPT_OK; phase++)
         for (int64_t i = 0; i < 2 && status == RAPT_OK; i++) status = rapt_run_phase(plan, a, phase, i, 2);
-    tell(facts, of, "hash of what is written by phases", hash(out, sizeof out));
+    tell(facts, of, "hash of what is written by phases", hash_bytes(hash_start, out, sizeof out));
     memset(out, 0, sizeof out);
     for (int phase = 0; phase < info->phases && status == RAPT_OK; phase++)
         for (int64_t t = 0; t < info->tasks[phase] && status == RAPT_OK; t++) status = rapt_run_task(plan, a, phase, t, 0);
@@ -324,7 +320,7 @@ static rapt_status merge(const char *isa, client_facts *facts, const char *of) {
     rapt_args *a = new_args();
     a->lse = out + 500;
     if (status == RAPT_OK) status = rapt_merge_states_run_share(plan, a, sources, 2, 0, 1);
-    tell(facts, of, "hash of states", hash(states, sizeof states));
+    tell(facts, of, "hash of states", hash_bytes(hash_start, states, sizeof states));
     return status == RAPT_OK ? rapt_merge(2, ROWS, D, o, lse, out + 1000, out + 2000) : status;
 }
 

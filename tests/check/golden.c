@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../hash.h"
+
 typedef struct golden {
     const char *name;
     uint64_t hash[CLASSES];
@@ -119,11 +121,11 @@ static const struct fixed {
     {"integers", 1, 4, 2, 20, 600, 40, 24, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0.05f, add_integers},
 };
 
-/* FNV-1a over the elements' bytes, lowest first. */
+/* Over the elements' bytes, lowest first. */
 static uint64_t hash_of(const subject *s, const unsigned char *dense) {
     const int64_t elements = reference_rows(&s->desc) * s->desc.d_v, bytes = reference_type_bytes(s->desc.o.type);
     const int64_t floats = (subject_output_bytes(s) - elements * bytes) / 4; /* of lse and scores */
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = hash_start;
     for (int64_t e = 0; e < elements + floats; e++) {
         const int64_t size = e < elements ? bytes : 4;
         uint32_t value = 0;
@@ -134,7 +136,7 @@ static uint64_t hash_of(const subject *s, const unsigned char *dense) {
             memcpy(&half, dense, sizeof half);
             value = half;
         }
-        for (int64_t b = 0; b < size; b++, value >>= 8) hash = (hash ^ (value & 0xff)) * 0x100000001b3u;
+        for (int64_t b = 0; b < size; b++, value >>= 8) hash = hash_word(hash, value & 0xff);
         dense += size;
     }
     return hash;

@@ -4,20 +4,12 @@
 #define RAPT_CHECK_HARNESS_H
 
 #include "../kv_types.h"
+#include "../random_streams.h"
 #include "../reference.h"
 #include "fence.h"
 #include "rapt.h"
 
-/* ---- Randomness: integers only, so that every machine draws the same data ---------------------------------------------- */
-
-uint64_t draw(uint64_t *random); /* splitmix64 */
-int64_t draw_below(uint64_t *random, int64_t n);
-float draw_normal(uint64_t *random); /* nearly: a sum of four uniforms, within +-4, standard deviation 1.15 */
-uint64_t hash_text(uint64_t start, const char *text);
-uint64_t hash_index(uint64_t seed, int64_t a, int64_t b, int64_t c, int64_t d); /* of an index, whatever the order of drawing */
-
-#define LENGTH_OF(array)    ((int64_t)(sizeof(array) / sizeof *(array)))
-#define DRAW_OF(random, of) ((of)[draw_below((random), LENGTH_OF(of))])
+#define LENGTH_OF(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
 /* ---- The run as a whole ------------------------------------------------------------------------------------------------- */
 

@@ -8,35 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t draw(uint64_t *random) {
-    uint64_t z = *random += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-int64_t draw_below(uint64_t *random, int64_t n) { return (int64_t)(draw(random) >> 1) % n; }
-
-float draw_normal(uint64_t *random) {
-    const uint64_t bits = draw(random);
-    const int32_t sum = (int32_t)((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48));
-    return (float)(sum - 131070) * 0x1p-15f;
-}
-
-uint64_t hash_text(uint64_t start, const char *text) {
-    uint64_t random = start;
-    for (; *text; text++) random = draw(&random) ^ (unsigned char)*text;
-    return draw(&random);
-}
-
-uint64_t hash_index(uint64_t seed, int64_t a, int64_t b, int64_t c, int64_t d) {
-    uint64_t random = seed ^ (uint64_t)a * 0x9fb21c651e98df25u;
-    random = draw(&random) ^ (uint64_t)b * 0xd6e8feb86659fd93u;
-    random = draw(&random) ^ (uint64_t)c * 0xa0761d6478bd642fu;
-    random = draw(&random) ^ (uint64_t)d;
-    return draw(&random);
-}
-
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -216,18 +187,11 @@ bool problem_wanted(check *c, const problem *p) {
 
 /* ---- Layouts ------------------------------------------------------------------------------------------------------------ */
 
-static int64_t row_bytes(rapt_type type, int64_t elements) {
-    return type == RAPT_BOOL  ? elements
-           : type == RAPT_BIT ? (elements + 7) / 8
-           : type == RAPT_I32 ? 4 * elements
-                              : reference_row_bytes(type, elements);
-}
-
 #define NOT_USED (INT64_C(1) << 60) /* a stride of a dimension that is not there */
 
 /* Of rows of `elements` elements for each token of each head. */
 static rapt_layout layout_of(place where, rapt_type type, int64_t heads, int64_t tokens, int64_t elements, uint64_t *random) {
-    const int64_t row = row_bytes(type, elements);
+    const int64_t row = reference_row_bytes(type, elements);
     rapt_layout l = {type, row * tokens * heads, row * tokens, row};
     switch (where) {
     case PLACE_BSHD:
@@ -258,7 +222,7 @@ static rapt_layout layout_of(place where, rapt_type type, int64_t heads, int64_t
 static size_t span(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t elements) {
     if (batch == 0 || heads == 0 || tokens == 0) return 0;
     return (size_t)((batch - 1) * l->batch_stride + (heads - 1) * l->head_stride + (tokens - 1) * l->token_stride +
-                    row_bytes(l->type, elements));
+                    reference_row_bytes(l->type, elements));
 }
 
 /* ---- Data --------------------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../reference.h"
 #include "rapt.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -169,13 +170,6 @@ static void require(int holds, const char *what) {
     abort();
 }
 
-static int64_t row_bytes(rapt_type type, int64_t elements) {
-    return type == RAPT_BOOL  ? elements
-           : type == RAPT_BIT ? (elements + 7) / 8
-           : type == RAPT_I32 ? 4 * elements
-                              : rapt_row_bytes(type, elements);
-}
-
 __extension__ typedef __int128 int128;
 
 /* Strides that are used are not negative, and the last byte can be addressed: in 128 bits, where nothing overflows. */
@@ -198,18 +192,18 @@ static void require_sound(const rapt_plan *plan, const rapt_desc *d) {
     const int64_t q_batch = d->q_starts ? d->batch > 0 : d->batch;
     const int64_t k_batch = d->page_size ? d->pages : d->k_starts ? d->batch > 0 : d->batch;
     const int64_t k_tokens = d->page_size ? d->page_size : d->kv_len;
-    require_fits(&d->q, q_batch, d->heads, d->q_len, row_bytes(d->q.type, d->d_k));
-    require_fits(&d->k, k_batch, d->kv_heads, k_tokens, row_bytes(d->k.type, d->d_k));
-    require_fits(&d->v, k_batch, d->kv_heads, k_tokens, row_bytes(d->v.type, d->d_v));
-    require_fits(&d->o, q_batch, d->heads, d->q_len, row_bytes(d->o.type, d->d_v));
+    require_fits(&d->q, q_batch, d->heads, d->q_len, reference_row_bytes(d->q.type, d->d_k));
+    require_fits(&d->k, k_batch, d->kv_heads, k_tokens, reference_row_bytes(d->k.type, d->d_k));
+    require_fits(&d->v, k_batch, d->kv_heads, k_tokens, reference_row_bytes(d->v.type, d->d_v));
+    require_fits(&d->o, q_batch, d->heads, d->q_len, reference_row_bytes(d->o.type, d->d_v));
     if (d->lse.type) require_fits(&d->lse, q_batch, d->heads, d->q_len, 4);
     if (!d->q_starts && !d->k_starts) {
         const int64_t keys = d->kv_total ? d->kv_total : d->kv_first + d->kv_len;
         const int64_t mask = d->mask_key_stride == 0 ? 1 : d->mask_keys ? d->mask_keys : keys;
         const int64_t bias = d->bias_key_stride == 0 ? 1 : d->bias_keys ? d->bias_keys : keys;
-        if (d->mask.type) require_fits(&d->mask, d->batch, d->heads, d->q_len, row_bytes(d->mask.type, mask));
-        if (d->bias.type) require_fits(&d->bias, d->batch, d->heads, d->q_len, row_bytes(d->bias.type, bias));
-        if (d->scores_stage) require_fits(&d->scores, d->batch, d->heads, d->q_len, row_bytes(RAPT_F32, keys));
+        if (d->mask.type) require_fits(&d->mask, d->batch, d->heads, d->q_len, reference_row_bytes(d->mask.type, mask));
+        if (d->bias.type) require_fits(&d->bias, d->batch, d->heads, d->q_len, reference_row_bytes(d->bias.type, bias));
+        if (d->scores_stage) require_fits(&d->scores, d->batch, d->heads, d->q_len, reference_row_bytes(RAPT_F32, keys));
     }
     if (d->unmerged && d->kv_len)
         require_fits(&d->states, q_batch, d->heads, d->q_len, (int64_t)(RAPT_STATE_FLOATS(d->d_v) * sizeof(float)));

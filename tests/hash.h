@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FNV-1a of 64 bits, of which the golden hashes of tests are made: hash = hash_start, then hash = hash_bytes(hash, ...). */
+#ifndef RAPT_TESTS_HASH_H
+#define RAPT_TESTS_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
+
+/* One step: a byte, or a whole word where that is faster. */
+static inline uint64_t hash_word(uint64_t hash, uint64_t word) { return (hash ^ word) * UINT64_C(0x100000001b3); }
+
+static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) hash = hash_word(hash, ((const unsigned char *)bytes)[i]);
+    return hash;
+}
+
+#endif
