@@ -2,18 +2,14 @@
 /* Writing caches. Random problems of every type and kind of cache are compared with a model that is written down as plainly as
  * possible, all memory around what is written included, and hashed; the hash is the same on every machine. Then what is
  * refused, and that it touches nothing. */
+#define _DEFAULT_SOURCE
 #include <inttypes.h>
-#include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "hash.h"
-#include "random.h"
-#include "rapt.h"
 #include "kv_types.h"
-#include "reference.h"
 #include "tap.h"
+#include "tensors.h"
 
 static const uint64_t golden_caches = UINT64_C(0x28174ce0e1a7d065), golden_rope = UINT64_C(0x23cce56c91ac8d5d);
 
@@ -23,67 +19,21 @@ static float odd_value(void) {
     return one_in(64) ? 0.0f : one_in(64) ? value * 0x1p10f : one_in(64) ? value * 0x1p-12f : value;
 }
 
-static bool is_grouped(rapt_type type) { return reference_row_bytes(type, 1) < 0; }
-static bool is_byte(rapt_type type) { return type == RAPT_F8_E4M3 || type == RAPT_F8_E5M2 || type == RAPT_INT8; }
+/* ---- Tensors ----------------------------------------------------------------------------------------------------------- */
 
-/* ---- Tensors with memory --------------------------------------------------------------------------------------------- */
-
-typedef struct tensor {
-    rapt_layout layout;
-    int64_t length[3], row;
-    size_t bytes;
-    unsigned char *memory; /* exactly as large as the tensor, at an odd address */
-    unsigned char *at;
-} tensor;
-
-/* Dense with heads or tokens outside, or with odd gaps. */
-static tensor new_tensor(rapt_type type, int64_t batch, int64_t heads, int64_t tokens, int64_t channels) {
-    const int64_t row = reference_row_bytes(type, channels), gap = one_in(3);
-    tensor t = {.layout.type = type, .length = {batch, heads, tokens}, .row = row};
-    rapt_layout *l = &t.layout;
-    if (one_in(2)) {
-        l->token_stride = row + 3 * gap;
-        l->head_stride = tokens * l->token_stride + 5 * gap;
-        l->batch_stride = heads * l->head_stride + 7 * gap;
-    } else {
-        l->head_stride = row + 3 * gap;
-        l->token_stride = heads * l->head_stride + 5 * gap;
-        l->batch_stride = tokens * l->token_stride + 7 * gap;
-    }
-    t.bytes = batch && heads && tokens
-                  ? (size_t)((batch - 1) * l->batch_stride + (heads - 1) * l->head_stride + (tokens - 1) * l->token_stride + row)
-                  : 0;
-    t.memory = malloc(t.bytes + 1);
-    t.at = t.memory + 1;
-    for (size_t i = 0; i < t.bytes; i++) t.at[i] = (unsigned char)random_bits();
-    return t;
-}
-
-static tensor copy_of(const tensor *t) {
-    tensor copy = *t;
-    if (!t->memory) return copy;
-    copy.memory = malloc(t->bytes + 1);
-    copy.at = copy.memory + 1;
-    memcpy(copy.at, t->at, t->bytes);
-    return copy;
-}
-
-static unsigned char *row_of(const tensor *t, int64_t b, int64_t h, int64_t i) {
-    return t->at + b * t->layout.batch_stride + h * t->layout.head_stride + i * t->layout.token_stride;
-}
-
-static void fill(tensor *t, int64_t channels, bool special) {
-    for (int64_t b = 0; b < t->length[0]; b++)
-        for (int64_t h = 0; h < t->length[1]; h++)
-            for (int64_t i = 0; i < t->length[2]; i++) {
+/* special: some are not finite, or as large or as small as that. */
+static void fill_oddly(tensor *t, bool special) {
+    for (int64_t b = 0; b < t->batch; b++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t i = 0; i < t->tokens; i++) {
                 float values[RAPT_MAX_HEAD_DIM];
                 bool zeros = one_in(20);
-                for (int64_t c = 0; c < channels; c++) {
+                for (int64_t c = 0; c < t->channels; c++) {
                     values[c] = zeros ? 0.0f : odd_value();
                     if (special && one_in(200)) values[c] = one_in(2) ? INFINITY : one_in(2) ? 3e38f : -1e-40f;
                     if (special && one_in(400) && t->layout.type == RAPT_F32) values[c] = NAN;
                 }
-                reference_store_row(t->layout.type, row_of(t, b, h, i), values, channels);
+                reference_store_row(t->layout.type, row_of(t, b, h, i), values, t->channels);
             }
 }
 
@@ -213,11 +163,11 @@ static void make_scales(problem *p, int side, const int64_t *length) {
     if (kind > 2) return;
     s->present = 1;
     if (kind == 0 && is_byte(type)) { /* found: for each token */
-        p->scales[side] = new_tensor(RAPT_F32, length[0], length[1], length[2], 1);
+        p->scales[side] = random_tensor(RAPT_F32, length[0], length[1], length[2], 1);
         const rapt_layout *l = &p->scales[side].layout;
         s->batch_stride = l->batch_stride, s->head_stride = l->head_stride, s->token_stride = l->token_stride;
     } else { /* given, with pages too, of an entry: for each head, or for each head and channel, or one */
-        p->scales[side] = new_tensor(RAPT_F32, d->batch, length[1], channels, 1);
+        p->scales[side] = random_tensor(RAPT_F32, d->batch, length[1], channels, 1);
         rapt_layout *l = &p->scales[side].layout;
         for (int64_t b = 0; b < d->batch; b++)
             for (int64_t h = 0; h < length[1]; h++)
@@ -284,13 +234,13 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     for (int side = 0; side < 2; side++) {
         const rapt_type type = side ? v : k;
         const int64_t channels = side ? d->d_v : d->d_k;
-        p->new_rows[side] = new_tensor(float_types[below(3)], entries, d->kv_heads, d->tokens, channels);
-        fill(&p->new_rows[side], channels, side == 1 || r->channels == 0);
+        p->new_rows[side] = random_tensor(float_types[below(3)], entries, d->kv_heads, d->tokens, channels);
+        fill_oddly(&p->new_rows[side], side == 1 || r->channels == 0);
         if (one_in(12)) continue; /* not written */
-        p->cache[side] = new_tensor(type, length[0], length[1], length[2], channels);
+        p->cache[side] = random_tensor(type, length[0], length[1], length[2], channels);
         make_scales(p, side, length);
     }
-    if (!p->cache[0].memory && !p->cache[1].memory) p->cache[0] = new_tensor(k, length[0], length[1], length[2], d->d_k);
+    if (!p->cache[0].memory && !p->cache[1].memory) p->cache[0] = random_tensor(k, length[0], length[1], length[2], d->d_k);
     if (!p->cache[0].memory) r->channels = 0;
     d->new_k = p->new_rows[0].layout, d->new_v = p->new_rows[1].layout;
     d->k = p->cache[0].layout, d->v = p->cache[1].layout;
@@ -300,18 +250,13 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
 }
 
 static void free_tensors(tensor *t, int n) {
-    for (int i = 0; i < n; i++) free(t[i].memory);
+    for (int i = 0; i < n; i++) free_tensor(&t[i]);
 }
 
 static void free_problem(problem *p) {
     free_tensors(p->new_rows, 2);
     free_tensors(p->cache, 2);
     free_tensors(p->scales, 2);
-}
-
-/* The byte ranges in which two tensors of the same size differ: nothing, or where first. */
-static bool same_tensor(const tensor *a, const tensor *b) {
-    return a->bytes == b->bytes && (a->bytes == 0 || memcmp(a->at, b->at, a->bytes) == 0);
 }
 
 static void random_problems(void) {
@@ -338,8 +283,8 @@ static void random_problems(void) {
             bool same = true;
             for (int n = 0; n < 4; n++) {
                 for (int side = 0; side < 2 && n > 0; side++) {
-                    if (before[side].bytes) memcpy(p.cache[side].at, before[side].at, before[side].bytes);
-                    if (before[2 + side].bytes) memcpy(p.scales[side].at, before[2 + side].at, before[2 + side].bytes);
+                    copy_bytes(&p.cache[side], &before[side]);
+                    copy_bytes(&p.scales[side], &before[2 + side]);
                 }
                 for (int64_t ith = threads[n] - 1; ith >= 0; ith--) {
                     const rapt_status status = rapt_kv_append_run_share(&p.desc, &p.args, ith, threads[n]);
@@ -352,8 +297,8 @@ static void random_problems(void) {
             if (!same) printf("# %s: problem %d differs\n", rapt_type_name(type), turn);
             wrong += !same;
             for (int side = 0; side < 2; side++) {
-                if (p.cache[side].bytes) of_type = hash_bytes(of_type, p.cache[side].at, p.cache[side].bytes);
-                if (p.scales[side].bytes) of_type = hash_bytes(of_type, p.scales[side].at, p.scales[side].bytes);
+                of_type = hash_bytes(of_type, p.cache[side].at, p.cache[side].bytes);
+                of_type = hash_bytes(of_type, p.scales[side].at, p.scales[side].bytes);
             }
             free_tensors(cache, 2);
             free_tensors(scales, 2);
@@ -599,11 +544,11 @@ static void plain_problem(problem *p) {
     rapt_kv_append_desc_init(d);
     rapt_kv_append_args_init(&p->args);
     d->batch = 2, d->kv_heads = 2, d->tokens = 3, d->kv_len = 20, d->d_k = 24, d->d_v = 64, d->page_size = 4, d->pages = 12;
-    p->new_rows[0] = new_tensor(RAPT_F32, 2, 2, 3, 24), p->new_rows[1] = new_tensor(RAPT_F16, 2, 2, 3, 64);
-    fill(&p->new_rows[0], 24, false);
-    fill(&p->new_rows[1], 64, false);
-    p->cache[0] = new_tensor(RAPT_INT8, 12, 2, 4, 24), p->cache[1] = new_tensor(RAPT_Q4_0, 12, 2, 4, 64);
-    p->scales[0] = new_tensor(RAPT_F32, 12, 2, 4, 1);
+    p->new_rows[0] = random_tensor(RAPT_F32, 2, 2, 3, 24), p->new_rows[1] = random_tensor(RAPT_F16, 2, 2, 3, 64);
+    fill_oddly(&p->new_rows[0], false);
+    fill_oddly(&p->new_rows[1], false);
+    p->cache[0] = random_tensor(RAPT_INT8, 12, 2, 4, 24), p->cache[1] = random_tensor(RAPT_Q4_0, 12, 2, 4, 64);
+    p->scales[0] = random_tensor(RAPT_F32, 12, 2, 4, 1);
     const rapt_layout *f = &p->scales[0].layout;
     d->k_scales = (rapt_scales){1, f->batch_stride, f->head_stride, f->token_stride, 0};
     d->new_k = p->new_rows[0].layout, d->new_v = p->new_rows[1].layout, d->k = p->cache[0].layout, d->v = p->cache[1].layout;
@@ -871,9 +816,9 @@ static void rope_problems(void) {
         rapt_rope_args_init(&a);
         a.batch = 1 + below(3), a.heads = 1 + below(4), a.tokens = below(MOST_TOKENS), a.d = 1 + below(70);
         const bool ragged = one_in(3), in_place = one_in(3);
-        tensor in = new_tensor(float_types[below(3)], ragged ? 1 : a.batch, a.heads, a.tokens, a.d);
-        fill(&in, a.d, false);
-        tensor out = in_place ? copy_of(&in) : new_tensor(float_types[below(3)], ragged ? 1 : a.batch, a.heads, a.tokens, a.d);
+        tensor in = random_tensor(float_types[below(3)], ragged ? 1 : a.batch, a.heads, a.tokens, a.d);
+        fill_oddly(&in, false);
+        tensor out = in_place ? copy_of(&in) : random_tensor(float_types[below(3)], ragged ? 1 : a.batch, a.heads, a.tokens, a.d);
         tensor want = copy_of(&out);
         a.rope.channels = 2 * below(a.d / 2 + 1);
         a.rope.interleaved = one_in(2);
@@ -910,10 +855,10 @@ static void rope_problems(void) {
         const int64_t nth = 1 + below(5);
         for (int64_t ith = 0; ith < nth; ith++) wrong += rapt_rope_run_share(&a, ith, nth) != RAPT_OK;
         wrong += !same_tensor(&out, &want);
-        if (out.bytes) h = hash_bytes(h, out.at, out.bytes);
-        free(in.memory);
-        free(out.memory);
-        free(want.memory);
+        h = hash_bytes(h, out.at, out.bytes);
+        free_tensor(&in);
+        free_tensor(&out);
+        free_tensor(&want);
     }
     tap_ok(wrong == 0, "rope: %d random tensors, %d wrong", turns, wrong);
     tap_ok(h == golden_rope, "the hash of all rotated tensors is %016" PRIx64, h);
@@ -951,10 +896,10 @@ enum { POSITIONS = 300 };
 static rapt_rope_table random_table(const rapt_rope *r, tensor numbers[2]) {
     const rapt_type type = float_types[below(3)];
     const int64_t pairs = r->channels / 2;
-    numbers[0] = new_tensor(type, 1, 1, POSITIONS, pairs);
-    fill(&numbers[0], pairs, false);
+    numbers[0] = random_tensor(type, 1, 1, POSITIONS, pairs);
+    fill_oddly(&numbers[0], false);
     numbers[1] = copy_of(&numbers[0]);
-    fill(&numbers[1], pairs, false);
+    fill_oddly(&numbers[1], false);
     const int64_t stride = numbers[0].layout.token_stride;
     return (rapt_rope_table){type, numbers[0].at, numbers[1].at, POSITIONS, stride == numbers[0].row ? 0 : stride};
 }
@@ -999,7 +944,7 @@ static void rotary_tables(void) {
                 }
             for (int64_t ith = 0; ith < 2; ith++) wrong += rapt_rope_run_share(&a, ith, 2) != RAPT_OK;
             wrong += !same_tensor(&p.new_rows[0], &want);
-            free(want.memory), free_tensors(numbers, 2), free_tensors(cache, 2), free_tensors(scales, 2);
+            free_tensor(&want), free_tensors(numbers, 2), free_tensors(cache, 2), free_tensors(scales, 2);
             rotated++;
         }
         free_problem(&p);

@@ -5,9 +5,9 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
-#include "drawn.h"
 #include "kv_types.h"
 #include "tap.h"
+#include "tensors.h"
 
 /* ---- Random ranges -------------------------------------------------------------------------------------------------------- */
 

@@ -6,10 +6,10 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "drawn.h"
 #include "kv_types.h"
 #include "rapt_pool.h"
 #include "tap.h"
+#include "tensors.h"
 
 enum { MOST_ENTRIES = 3, MOST_HEADS = 2, MOST_TOKENS = 40, MOST_KEYS = 1200, MOST_ISAS = 16 };
 
@@ -26,8 +26,8 @@ typedef struct angle_table {
 
 static angle_table new_angles(rapt_type type, int64_t positions, int64_t pairs) {
     rapt_layout l = {.type = type, .token_stride = reference_row_bytes(type, pairs) + 3 * below(2)};
-    const int64_t length[3] = {1, 1, positions};
-    angle_table t = {.c = new_tensor(&l, length, pairs), .s = new_tensor(&l, length, pairs)};
+    angle_table t = {.c = new_tensor(&l, 1, 1, positions, pairs, true), .s = new_tensor(&l, 1, 1, positions, pairs, true)};
+    draw_bytes(&t.c), draw_bytes(&t.s);
     for (int64_t p = 0; p < positions; p++)
         for (int64_t i = 0; i < pairs; i++) {
             int64_t at = reference_row_bytes(type, i);
@@ -275,7 +275,7 @@ static void free_written(tensor *t) {
 /* The first that differs, or -1. */
 static int differing(const tensor *a, const tensor *b) {
     for (int i = 0; i < WRITTEN; i++)
-        if (!same_bytes(&a[i], &b[i])) return i;
+        if (!same_tensor(&a[i], &b[i])) return i;
     return -1;
 }
 
@@ -663,7 +663,7 @@ static void make_rope(rope *r) {
     bool ragged = one_in(3);
     r->in = random_tensor(random_float_type(), ragged ? 1 : a->batch, a->heads, a->tokens, a->d);
     fill(&r->in);
-    r->out = r->in_place ? copy_of(&r->in) : random_tensor(random_float_type(), r->in.length[0], a->heads, a->tokens, a->d);
+    r->out = r->in_place ? copy_of(&r->in) : random_tensor(random_float_type(), r->in.batch, a->heads, a->tokens, a->d);
     a->rope.channels = 2 * (1 + below(a->d / 2)), a->rope.interleaved = one_in(2),
     a->rope.offset = one_in(2) ? below(40) - 20 : 0;
     for (int64_t b = 0; b < 3; b++) {
@@ -762,7 +762,7 @@ static bool append_agrees(const rope *r) {
     d.batch = from->batch, d.kv_heads = from->heads, d.tokens = d.kv_len = from->tokens, d.d_k = from->d;
     d.new_k = from->in, d.k = cache.layout, d.rope = from->rope;
     a.new_k = r->in.at, a.k = cache.at, a.lengths = from->lengths, a.positions = positions, a.rope_table = from->rope_table;
-    bool same = rapt_kv_append_run(&d, &a) == RAPT_OK && same_bytes(&cache, &r->out);
+    bool same = rapt_kv_append_run(&d, &a) == RAPT_OK && same_tensor(&cache, &r->out);
     free_tensor(&cache);
     return same;
 }
@@ -792,7 +792,7 @@ static void rope_by_tables(void) {
             }
         copy_bytes(&r.out, &before);
         a->rope.frequencies = NULL, a->rope_table = t.table;
-        other += run_rope(a) != RAPT_OK || !same_bytes(&r.out, &by_frequencies);
+        other += run_rope(a) != RAPT_OK || !same_tensor(&r.out, &by_frequencies);
         free_angles(&t);
 
         t = new_angles(random_float_type(), TABLE_ROWS, pairs);

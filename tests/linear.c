@@ -4,21 +4,23 @@
  * around what is written included. Results are hashed: the hash is that of every machine. Then what is refused, and that it
  * touches nothing. */
 #define _DEFAULT_SOURCE
+#include "each_kernel.h"
+#include "guard.h"
 #include "rapt_pool.h"
-#include "rows.h"
+#include "tensors.h"
 
 /* ---- Problems ------------------------------------------------------------------------------------------------------------ */
 
 enum { RESIDUAL_NONE, RESIDUAL_OWN, RESIDUAL_IN_PLACE, RESIDUALS };
 
 typedef struct weights {
-    rows rows;
+    tensor rows;
     float *values, *bias, *scales; /* values: [out, in], as f32 */
 } weights;
 
 typedef struct linear {
     int64_t batch, tokens, in, out;
-    rows x, y, residual;
+    tensor x, y, residual;
     weights weight, gate; /* a gate without memory is none */
     rapt_activation activation;
     int with_residual;
@@ -45,15 +47,15 @@ static void draw_sizes(linear *l) {
 static void draw_residual(linear *l, int64_t gap) {
     if (l->with_residual == RESIDUAL_OWN) l->residual = random_rows(random_float_type(), l->batch, l->tokens, l->out, 3, 1.0f);
     if (l->with_residual != RESIDUAL_IN_PLACE) return;
-    free(l->y.memory);
+    free_tensor(&l->y);
     l->residual = l->y = random_rows(RAPT_F32, l->batch, l->tokens, l->out, gap, 1.0f);
 }
 
-static void free_weights(weights *w) { free(w->rows.memory), free(w->values), free(w->bias), free(w->scales); }
+static void free_weights(weights *w) { free_tensor(&w->rows), free(w->values), free(w->bias), free(w->scales); }
 
 static void free_linear(linear *l) {
-    free(l->x.memory), free(l->y.memory), free_weights(&l->weight), free_weights(&l->gate);
-    if (l->with_residual == RESIDUAL_OWN) free(l->residual.memory);
+    free_tensor(&l->x), free_tensor(&l->y), free_weights(&l->weight), free_weights(&l->gate);
+    if (l->with_residual == RESIDUAL_OWN) free_tensor(&l->residual);
 }
 
 /* Output n of a token, before its residual and rounding. */
@@ -70,7 +72,7 @@ static reference_value exact_output(const linear *l, const weights *w, rapt_acti
 }
 
 /* What y must be; false where that is not within the bound. */
-static bool model(const linear *l, rows *want) {
+static bool model(const linear *l, tensor *want) {
     bool gated = l->gate.rows.memory != NULL, accurate = true;
     float *x = new_floats(l->in);
     for (int64_t b = 0; b < l->batch; b++)
@@ -122,17 +124,17 @@ static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, boo
 }
 
 static bool agrees(linear *l, const char *isa, uint64_t *h) {
-    rows want = copy_rows(&l->y);
+    tensor want = copy_of(&l->y);
     bool accurate = model(l, &want);
     int64_t nth = ONE_OF(1, 1, 2, 3, 7);
     rapt_status status = run_linear(l, isa, nth, one_in(2));
-    bool ok = status == RAPT_OK && accurate && same_rows(&l->y, &want);
+    bool ok = status == RAPT_OK && accurate && same_tensor(&l->y, &want);
     if (!ok)
         printf("# %s: %s%s; batch %d, tokens %d, in %d, out %d, weights %d, gate %d, activation %d, residual %d, threads %d\n",
                isa, rapt_status_string(status), accurate ? "" : ", inaccurate", (int)l->batch, (int)l->tokens, (int)l->in,
                (int)l->out, l->weight.rows.layout.type, l->gate.rows.layout.type, l->activation, l->with_residual, (int)nth);
     *h = hash_bytes(*h, l->y.at, l->y.bytes);
-    free(want.memory);
+    free_tensor(&want);
     return ok;
 }
 
@@ -161,9 +163,9 @@ static bool grouped_weights(rapt_type type) { return type == RAPT_Q8_0 || type =
 
 /* The same weights as f32. */
 static void widen(weights *w) {
-    rows wide = new_rows(RAPT_F32, 1, w->rows.tokens, w->rows.channels, 0);
+    tensor wide = new_rows(RAPT_F32, 1, w->rows.tokens, w->rows.channels, 0);
     memcpy(wide.at, w->values, wide.bytes);
-    free(w->rows.memory);
+    free_tensor(&w->rows);
     w->rows = wide;
 }
 
@@ -187,19 +189,19 @@ static bool gated_problem(const char *isa, uint64_t *h) {
     l.with_residual = (int)below(RESIDUALS);
     l.activation = (rapt_activation)below(RAPT_SILU + 1);
     draw_residual(&l, gap);
-    rows before = copy_rows(&l.y);
+    tensor before = copy_of(&l.y);
     bool ok = agrees(&l, isa, h);
     if (grouped) {
-        rows after = copy_rows(&l.y);
+        tensor after = copy_of(&l.y);
         memcpy(l.y.memory, before.memory, l.y.bytes + 1);
         if (grouped_weights(type)) widen(&l.weight);
         if (grouped_weights(gate_type)) widen(&l.gate);
-        bool same = run_linear(&l, isa, 1, false) == RAPT_OK && same_rows(&l.y, &after);
+        bool same = run_linear(&l, isa, 1, false) == RAPT_OK && same_tensor(&l.y, &after);
         if (!same) printf("# %s: types %d and %d: not the bits of the same weights in f32\n", isa, type, gate_type);
         ok = ok && same;
-        free(after.memory);
+        free_tensor(&after);
     }
-    free(before.memory);
+    free_tensor(&before);
     free_linear(&l);
     return ok;
 }
@@ -260,7 +262,7 @@ static void activations(const char *isa) {
 /* ---- Quantised weights --------------------------------------------------------------------------------------------------- */
 
 /* The rows as tokens of a cache, whose heads are their groups of 32. */
-static bool append_groups(const rows *from, rapt_type to_type, unsigned char *to) {
+static bool append_groups(const tensor *from, rapt_type to_type, unsigned char *to) {
     rapt_kv_append_desc d;
     rapt_kv_append_args a;
     rapt_kv_append_desc_init(&d), rapt_kv_append_args_init(&a);
@@ -279,7 +281,7 @@ static void quantised_groups(void) {
         int wrong = 0;
         for (size_t i = 0; i < 15; i++) {
             int64_t in = widths[i / 3], out = 1 + below(7);
-            rows from = random_rows(from_types[i % 3], 1, out, in, one_in(2) ? 0 : 7, 1.0f);
+            tensor from = random_rows(from_types[i % 3], 1, out, in, one_in(2) ? 0 : 7, 1.0f);
             size_t bytes = (size_t)(out * reference_row_bytes(to_types[n], in));
             if (in > 32) { /* a group that is not finite, and one of zeros */
                 set_value(&from, 0, out - 1, 5, one_in(2) ? NAN : INFINITY);
@@ -291,7 +293,7 @@ static void quantised_groups(void) {
             wrong +=
                 rapt_quantise_groups(out, in, from.layout.type, from.layout.token_stride, from.at, to_types[n], got) != RAPT_OK ||
                 !append_groups(&from, to_types[n], want) || memcmp(got, want, bytes + 1) != 0;
-            free(from.memory), free(got), free(want);
+            free_tensor(&from), free(got), free(want);
         }
         tap_ok(wrong == 0, "%s: rapt_quantise_groups stores what rapt_kv_append_run_share does: %d of 15 wrong",
                to_types[n] == RAPT_Q8_0 ? "q8_0" : "q4_0", wrong);

@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "rapt_pool.h"
+#include "each_kernel.h"
+#include "guard.h"
 #include "kv_types.h"
-#include "rows.h"
+#include "rapt_pool.h"
+#include "tensors.h"
 
 static const uint64_t golden_tables = UINT64_C(0x236d502e8cf6269d);
 
@@ -20,11 +22,11 @@ typedef struct layer {
     rapt_mha_desc desc;
     rapt_args attention_args;
     rapt_mha_args args;
-    rows x, y, z, out, residual, weight[4];
+    tensor x, y, z, out, residual, weight[4];
     float *bias[4], *scales[4], *table;
-    rows k_cache, v_cache; /* [batch, kv_len] rows of all heads */
-    rows c, s;             /* a rope table */
-    rows weights;          /* [entry, head and query] rows of keys */
+    tensor k_cache, v_cache; /* [batch, kv_len] rows of all heads */
+    tensor c, s;             /* a rope table */
+    tensor weights;          /* [entry, head and query] rows of keys */
     int32_t starts[4], lengths[4], q_starts[5], ring_starts[4];
     double *frequencies;
     int64_t widths[3], outs[4];
@@ -38,14 +40,14 @@ typedef struct kind {
 } kind;
 
 static void free_layer(layer *l) {
-    rows *all[] = {&l->x,         &l->y,         &l->z,       &l->out,     &l->residual, &l->weight[0], &l->weight[1],
-                   &l->weight[2], &l->weight[3], &l->k_cache, &l->v_cache, &l->c,        &l->s,         &l->weights};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->memory);
+    tensor *all[] = {&l->x,         &l->y,         &l->z,       &l->out,     &l->residual, &l->weight[0], &l->weight[1],
+                     &l->weight[2], &l->weight[3], &l->k_cache, &l->v_cache, &l->c,        &l->s,         &l->weights};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free_tensor(all[i]);
     for (int i = 0; i < 4; i++) free(l->bias[i]), free(l->scales[i]);
     free(l->table), free(l->frequencies);
 }
 
-static rapt_layout head_layout(const rows *r, int64_t head_channels) {
+static rapt_layout head_layout(const tensor *r, int64_t head_channels) {
     rapt_layout layout = r->layout;
     layout.head_stride = reference_row_bytes(layout.type, head_channels);
     return layout;
@@ -167,8 +169,8 @@ static void random_layer(layer *l, const char *isa, const kind *k) {
     if (k->weights) draw_weights(l, all_keys);
 }
 
-static float *map_rows(const layer *l, int i, const rows *x, const char *isa) {
-    const rows *weight = l->desc.packed && i < 3 ? &l->weight[0] : &l->weight[i];
+static float *map_rows(const layer *l, int i, const tensor *x, const char *isa) {
+    const tensor *weight = l->desc.packed && i < 3 ? &l->weight[0] : &l->weight[i];
     int64_t first = 0;
     for (int j = 0; j < i && i < 3 && l->desc.packed; j++) first += l->outs[j];
     int from = l->desc.packed && i < 3 ? 0 : i;
@@ -191,8 +193,8 @@ static float *map_rows(const layer *l, int i, const rows *x, const char *isa) {
 }
 
 /* X + positions. */
-static rows with_positions(const layer *l, const rows *x, const int32_t *token_starts) {
-    rows sum = new_rows(RAPT_F32, x->batch, x->tokens, x->channels, 0);
+static tensor with_positions(const layer *l, const tensor *x, const int32_t *token_starts) {
+    tensor sum = new_rows(RAPT_F32, x->batch, x->tokens, x->channels, 0);
     for (int64_t b = 0; b < l->attention.batch; b++) {
         int64_t first = token_starts ? token_starts[b] : 0, n = token_starts ? token_starts[b + 1] - first : x->tokens;
         for (int64_t t = 0; t < n; t++)
@@ -206,15 +208,15 @@ static rows with_positions(const layer *l, const rows *x, const int32_t *token_s
 }
 
 /* The same by the public functions that the layer is made of; the output in f32, before the residual if there is no wo. */
-static rapt_status by_hand(layer *l, rows *k_cache, rows *v_cache, rows *out, rows *weights) {
+static rapt_status by_hand(layer *l, tensor *k_cache, tensor *v_cache, tensor *out, tensor *weights) {
     const rapt_desc *a = &l->attention;
     const char *isa = a->isa;
     bool new_keys = !(l->cached && !l->self && l->desc.keys == 0);
     const int32_t *key_starts = l->self ? a->q_starts : NULL;
-    rows x = with_positions(l, &l->x, a->q_starts), y = {0}, z = {0};
+    tensor x = with_positions(l, &l->x, a->q_starts), y = {0}, z = {0};
     if (!l->self) y = with_positions(l, &l->y, NULL);
     if (l->z.memory) z = with_positions(l, &l->z, NULL);
-    const rows *key_input = l->self ? &x : &y, *value_input = l->z.memory ? &z : key_input;
+    const tensor *key_input = l->self ? &x : &y, *value_input = l->z.memory ? &z : key_input;
     float *q = map_rows(l, 0, &x, isa), *k = NULL, *v = NULL;
     int64_t tokens = l->x.tokens, keys = key_input->tokens;
     rapt_rope_args rope;
@@ -249,7 +251,7 @@ static rapt_status by_hand(layer *l, rows *k_cache, rows *v_cache, rows *out, ro
         args.k = k, args.v = v, d.kv_len = keys, d.k_starts = key_starts;
         d.k = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k), d.v = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v);
     }
-    rows o = new_rows(RAPT_F32, l->x.batch, tokens, a->heads * a->d_v, 0);
+    tensor o = new_rows(RAPT_F32, l->x.batch, tokens, a->heads * a->d_v, 0);
     d.o = head_layout(&o, a->d_v);
     if (weights->memory)
         d.scores_stage = RAPT_SCORES_WEIGHTS, d.scores = l->desc.weights, args.scores = (float *)(void *)weights->at;
@@ -267,7 +269,7 @@ static rapt_status by_hand(layer *l, rows *k_cache, rows *v_cache, rows *out, ro
                           mapped[(b * out->tokens + t) * out->channels + i] +
                               (l->residual.memory ? value_at(&l->residual, b, t, i) : 0.0f));
     if (l->weight[3].memory) free(mapped);
-    free(args.workspace), free(o.memory), free(q), free(k), free(v), free(x.memory), free(y.memory), free(z.memory);
+    free(args.workspace), free_tensor(&o), free(q), free(k), free(v), free_tensor(&x), free_tensor(&y), free_tensor(&z);
     return status;
 }
 
@@ -299,18 +301,17 @@ static rapt_status run_layer(const layer *l, int way) {
 static bool layer_agrees(const char *isa, const kind *k, uint64_t *h) {
     layer l;
     random_layer(&l, isa, k);
-    rows k_cache = copy_rows(&l.k_cache), v_cache = copy_rows(&l.v_cache), want = copy_rows(&l.out),
-         weights = copy_rows(&l.weights);
+    tensor k_cache = copy_of(&l.k_cache), v_cache = copy_of(&l.v_cache), want = copy_of(&l.out), weights = copy_of(&l.weights);
     int way = (int)below(3);
     rapt_status status = by_hand(&l, &k_cache, &v_cache, &want, &weights), ran = run_layer(&l, way);
-    bool ok = status == RAPT_OK && ran == RAPT_OK && same_rows(&l.out, &want) && same_rows(&l.weights, &weights) &&
-              same_rows(&k_cache, &l.k_cache) && same_rows(&v_cache, &l.v_cache);
+    bool ok = status == RAPT_OK && ran == RAPT_OK && same_tensor(&l.out, &want) && same_tensor(&l.weights, &weights) &&
+              same_tensor(&k_cache, &l.k_cache) && same_tensor(&v_cache, &l.v_cache);
     if (!ok)
         printf("# %s: %s, by hand %s; way %d, self %d, cache %d, ragged %d, positions %d, rope %d, packed %d, keys %d\n", isa,
                rapt_status_string(ran), rapt_status_string(status), way, l.self, l.k_cache.layout.type,
                l.attention.q_starts != NULL, l.desc.position_table, l.desc.rope.channels != 0, l.desc.packed, (int)l.desc.keys);
     *h = hash_bytes(*h, l.out.at, l.out.bytes);
-    free(k_cache.memory), free(v_cache.memory), free(want.memory), free(weights.memory);
+    free_tensor(&k_cache), free_tensor(&v_cache), free_tensor(&want), free_tensor(&weights);
     free_layer(&l);
     return ok;
 }
@@ -339,7 +340,7 @@ typedef struct decoder {
     rapt_mha_desc desc;
     rapt_args attention_args;
     rapt_mha_args args;
-    rows x, out, wq, wk, wv, wo;
+    tensor x, out, wq, wk, wv, wo;
 } decoder;
 
 static void new_decoder(decoder *l, const char *isa) {
@@ -357,7 +358,7 @@ static void new_decoder(decoder *l, const char *isa) {
 }
 
 static void free_decoder(decoder *l) {
-    free(l->x.memory), free(l->out.memory), free(l->wq.memory), free(l->wk.memory), free(l->wv.memory), free(l->wo.memory);
+    free_tensor(&l->x), free_tensor(&l->out), free_tensor(&l->wq), free_tensor(&l->wk), free_tensor(&l->wv), free_tensor(&l->wo);
 }
 
 static rapt_status run_decoder(decoder *l) {
@@ -409,8 +410,8 @@ static double by_formula(const decoder *l, double *weights) {
 
 /* The same tokens in steps of several, into a cache. */
 static bool steps_agree(decoder *l, const int64_t *steps, int n) {
-    rows want = copy_rows(&l->out);
-    rows k = new_rows(RAPT_F32, 1, S, KV_HEADS * D, 0), v = new_rows(RAPT_F32, 1, S, KV_HEADS * D, 0);
+    tensor want = copy_of(&l->out);
+    tensor k = new_rows(RAPT_F32, 1, S, KV_HEADS * D, 0), v = new_rows(RAPT_F32, 1, S, KV_HEADS * D, 0);
     decoder step = *l;
     int32_t start = 0, length = 0;
     step.desc.attention = &step.attention, step.args.attention = &step.attention_args;
@@ -424,8 +425,8 @@ static bool steps_agree(decoder *l, const int64_t *steps, int n) {
         step.args.x = row_at(&l->x, 0, start), step.args.out = row_at(&l->out, 0, start);
         ok = run_decoder(&step) == RAPT_OK;
     }
-    ok = ok && same_rows(&want, &l->out);
-    free(want.memory), free(k.memory), free(v.memory);
+    ok = ok && same_tensor(&want, &l->out);
+    free_tensor(&want), free_tensor(&k), free_tensor(&v);
     return ok;
 }
 
@@ -439,7 +440,7 @@ static void whole_layer(const char *isa) {
     tap_ok(steps_agree(&l, (const int64_t[]){13, 1, 2, 8}, 4), "%s: in chunks of 13, 1, 2 and 8, the same bits", isa);
 
     float *p = new_floats(HEADS * S * S);
-    rows before = copy_rows(&l.out);
+    tensor before = copy_of(&l.out);
     l.desc.weights = rapt_layout_bhsd(RAPT_F32, HEADS, S, S), l.args.weights = p;
     status = run_decoder(&l);
     double off = 0.0, sums = 0.0;
@@ -451,18 +452,18 @@ static void whole_layer(const char *isa) {
         }
         sums = fmax(sums, fabs(sum - 1.0));
     }
-    tap_ok(status == RAPT_OK && off < 2e-6 && sums < 2e-6 && same_rows(&before, &l.out),
+    tap_ok(status == RAPT_OK && off < 2e-6 && sums < 2e-6 && same_tensor(&before, &l.out),
            "%s: the weights are softmax's (%.1e), their rows sum to one (%.1e), and the output is the same", isa, off, sums);
-    free(before.memory), free(p), free(weights);
+    free_tensor(&before), free(p), free(weights);
     free_decoder(&l);
 }
 
 /* More keys than an attention call has channels for the identity. */
 static void wide_weights(const char *isa) {
     enum { KEYS = 1500, ROWS = 3 };
-    rows x = random_rows(RAPT_F32, 1, ROWS, 8, 0, 1.0f), y = random_rows(RAPT_F32, 1, KEYS, 8, 0, 1.0f),
-         out = new_rows(RAPT_F32, 1, ROWS, 8, 0);
-    rows w = random_rows(RAPT_F32, 1, 24, 8, 0, 0.5f);
+    tensor x = random_rows(RAPT_F32, 1, ROWS, 8, 0, 1.0f), y = random_rows(RAPT_F32, 1, KEYS, 8, 0, 1.0f),
+           out = new_rows(RAPT_F32, 1, ROWS, 8, 0);
+    tensor w = random_rows(RAPT_F32, 1, 24, 8, 0, 0.5f);
     rapt_desc a;
     rapt_mha_desc d;
     rapt_mha_args args;
@@ -493,7 +494,7 @@ static void wide_weights(const char *isa) {
     }
     tap_ok(status == RAPT_OK && worst < 1e-5, "%s: weights of 1500 keys, times V, are the output (%.1e)", isa, worst);
     rapt_pool_destroy(pool);
-    free(args.workspace), free(p), free(x.memory), free(y.memory), free(out.memory), free(w.memory);
+    free(args.workspace), free(p), free_tensor(&x), free_tensor(&y), free_tensor(&out), free_tensor(&w);
 }
 
 /* ---- Tokens that belong to no entry ------------------------------------------------------------------------------------- */
@@ -591,10 +592,10 @@ static bool gaps_agree(const char *isa, bool positions, bool output, bool cached
         const int64_t row = n / WIDTH % GAP_TOKENS * page + n % WIDTH * (int64_t)sizeof value;
         memcpy(inputs[n / WIDTH / GAP_TOKENS]->at + row, &value, sizeof value);
     }
-    rows wq = random_rows(RAPT_F32, 1, (HEADS + 2 * KV_HEADS) * D, WIDTH, 0, 0.2f);
-    rows wo = random_rows(RAPT_F32, 1, WIDTH, HEADS * D, 0, 0.2f), table = random_rows(RAPT_F32, 1, 20, WIDTH, 0, 0.2f);
-    rows cache[] = {new_rows(RAPT_F16, GAP_ENTRIES, GAP_KEYS, KV_HEADS * D, 0),
-                    new_rows(RAPT_F16, GAP_ENTRIES, GAP_KEYS, KV_HEADS * D, 0)};
+    tensor wq = random_rows(RAPT_F32, 1, (HEADS + 2 * KV_HEADS) * D, WIDTH, 0, 0.2f);
+    tensor wo = random_rows(RAPT_F32, 1, WIDTH, HEADS * D, 0, 0.2f), table = random_rows(RAPT_F32, 1, 20, WIDTH, 0, 0.2f);
+    tensor cache[] = {new_rows(RAPT_F16, GAP_ENTRIES, GAP_KEYS, KV_HEADS * D, 0),
+                      new_rows(RAPT_F16, GAP_ENTRIES, GAP_KEYS, KV_HEADS * D, 0)};
     double frequencies[D / 2];
     if (rapt_rope_frequencies(10000.0, D, frequencies)) abort();
     for (int b = 0; b < GAP_ENTRIES; b++) lengths[b] = starts[b] + gap_starts[b + 1] - gap_starts[b];
@@ -627,7 +628,7 @@ static bool gaps_agree(const char *isa, bool positions, bool output, bool cached
     for (int b = 0; b < GAP_ENTRIES && ok; b++)
         if (gap_starts[b] < gap_starts[b + 1]) ok = entry_agrees(&g, b, starts, lengths);
     free_pages(&g.x), free_pages(&g.y), free_pages(&g.out), free_pages(&g.residual), free_pages(&g.weights);
-    free(wq.memory), free(wo.memory), free(table.memory), free(cache[0].memory), free(cache[1].memory);
+    free_tensor(&wq), free_tensor(&wo), free_tensor(&table), free_tensor(&cache[0]), free_tensor(&cache[1]);
     return ok;
 }
 
@@ -642,8 +643,8 @@ static void gaps(const char *isa) {
 static void no_keys(const char *isa) {
     enum { ROWS = 3 };
     random_state = 13;
-    rows x = random_rows(RAPT_F32, 1, ROWS, 8, 0, 1.0f), w = random_rows(RAPT_F32, 1, 8, 8, 0, 0.5f),
-         out = new_rows(RAPT_F32, 1, ROWS, 8, 0);
+    tensor x = random_rows(RAPT_F32, 1, ROWS, 8, 0, 1.0f), w = random_rows(RAPT_F32, 1, 8, 8, 0, 0.5f),
+           out = new_rows(RAPT_F32, 1, ROWS, 8, 0);
     float *bias = random_floats(8, 1.0f), untouched = 7.0f;
     int wrong = 0;
     for (int n = 0; n < 4; n++) { /* weights anywhere or null; by one thread or for several */
@@ -669,7 +670,7 @@ static void no_keys(const char *isa) {
         free(args.workspace);
     }
     tap_ok(wrong == 0, "%s: weights of 0 keys: the output is the bias of W_O: %d wrong", isa, wrong);
-    free(x.memory), free(w.memory), free(out.memory), free(bias);
+    free_tensor(&x), free_tensor(&w), free_tensor(&out), free(bias);
 }
 
 /* ---- Tables -------------------------------------------------------------------------------------------------------------- */

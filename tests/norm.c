@@ -4,8 +4,10 @@
  * included. Results are hashed: the hash is that of every machine. Then means far from 0, what may lie where something else does,
  * and what is refused. */
 #define _DEFAULT_SOURCE
+#include "each_kernel.h"
+#include "guard.h"
 #include "rapt_pool.h"
-#include "rows.h"
+#include "tensors.h"
 
 /* ---- Problems ------------------------------------------------------------------------------------------------------------ */
 
@@ -13,25 +15,25 @@ typedef enum sum_place { SUM_NONE, SUM_OWN, SUM_AS_X, SUM_AS_RESIDUAL } sum_plac
 
 typedef struct norm {
     int64_t batch, tokens, channels;
-    rows x, y, residual, sum; /* one without memory is none */
-    bool in_place, rms;       /* in_place: y is x */
+    tensor x, y, residual, sum; /* one without memory is none */
+    bool in_place, rms;         /* in_place: y is x */
     sum_place sum_place;
     float *weight, *bias, *mean, *inverse, epsilon;
 } norm;
 
-static rows *sum_of(norm *n) {
+static tensor *sum_of(norm *n) {
     return n->sum_place == SUM_AS_X ? &n->x : n->sum_place == SUM_AS_RESIDUAL ? &n->residual : &n->sum;
 }
 
 static void free_norm(norm *n) {
-    free(n->x.memory), free(n->residual.memory), free(n->sum.memory);
-    if (!n->in_place) free(n->y.memory);
+    free_tensor(&n->x), free_tensor(&n->residual), free_tensor(&n->sum);
+    if (!n->in_place) free_tensor(&n->y);
     free(n->weight), free(n->bias), free(n->mean), free(n->inverse);
 }
 
 /* What is wanted. */
 typedef struct results {
-    rows y, sum;
+    tensor y, sum;
     float *mean, *inverse;
 } results;
 
@@ -74,7 +76,7 @@ static rapt_norm_args arguments(norm *n, const char *isa) {
 static bool agrees(norm *n, const char *isa, uint64_t *h) {
     const int64_t tokens = n->batch * n->tokens;
     const size_t bytes = (size_t)tokens * sizeof(float);
-    results want = {copy_rows(&n->y), copy_rows(sum_of(n)), new_floats(tokens), new_floats(tokens)};
+    results want = {copy_of(&n->y), copy_of(sum_of(n)), new_floats(tokens), new_floats(tokens)};
     bool accurate = model(n, &want);
     rapt_norm_args a = arguments(n, isa);
     int64_t nth = ONE_OF(1, 2, 5);
@@ -83,8 +85,8 @@ static bool agrees(norm *n, const char *isa, uint64_t *h) {
     else
         for (int64_t ith = 0; ith < nth && status == RAPT_OK; ith++)
             status = (n->rms ? rapt_rms_norm_run_share : rapt_layer_norm_run_share)(&a, ith, nth);
-    bool ok = status == RAPT_OK && accurate && same_rows(&n->y, &want.y);
-    if (n->sum_place) ok = ok && same_rows(sum_of(n), &want.sum);
+    bool ok = status == RAPT_OK && accurate && same_tensor(&n->y, &want.y);
+    if (n->sum_place) ok = ok && same_tensor(sum_of(n), &want.sum);
     if (n->mean) ok = ok && !memcmp(n->mean, want.mean, bytes);
     if (n->inverse) ok = ok && !memcmp(n->inverse, want.inverse, bytes);
     if (!ok)
@@ -95,7 +97,7 @@ static bool agrees(norm *n, const char *isa, uint64_t *h) {
     if (n->sum_place) *h = hash_bytes(*h, sum_of(n)->at, sum_of(n)->bytes);
     if (n->mean) *h = hash_bytes(*h, n->mean, bytes);
     if (n->inverse) *h = hash_bytes(*h, n->inverse, bytes);
-    free(want.y.memory), free(want.sum.memory), free(want.mean), free(want.inverse);
+    free_tensor(&want.y), free_tensor(&want.sum), free(want.mean), free(want.inverse);
     return ok;
 }
 

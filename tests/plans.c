@@ -12,7 +12,8 @@
 #include RAPT_CPU_FILE
 #undef rapt_cpu_features_detect
 
-#include "rows.h"
+#include "each_kernel.h"
+#include "tensors.h"
 
 uint32_t rapt_cpu_features_detect(void);
 static int asked;
@@ -49,9 +50,9 @@ static bool tasks_agree(const char *isa, int64_t batch, size_t plan_bytes, int64
     if (!plan || rapt_plan_init_sized(plan, plan_bytes, &desc) || rapt_plan_query(plan, &info) ||
         rapt_workspace_size(plan, SLOTS, &bytes))
         abort();
-    rows q = random_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0, 1.0f), k = random_rows(RAPT_F32, 1, desc.kv_len, D, 0, 1.0f);
-    rows v = random_rows(RAPT_F32, 1, desc.kv_len, D, 0, 1.0f), want = new_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0),
-         o = copy_rows(&want);
+    tensor q = random_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0, 1.0f), k = random_rows(RAPT_F32, 1, desc.kv_len, D, 0, 1.0f);
+    tensor v = random_rows(RAPT_F32, 1, desc.kv_len, D, 0, 1.0f), want = new_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0),
+           o = copy_of(&want);
     rapt_args_init(&args);
     args.q = q.at, args.k = k.at, args.v = v.at, args.o = want.at, args.workspace = new_workspace(bytes),
     args.workspace_bytes = bytes;
@@ -66,8 +67,8 @@ static bool tasks_agree(const char *isa, int64_t batch, size_t plan_bytes, int64
         for (int64_t n = 0; n < tasks; n++) ok = ok && rapt_run_task(plan, &args, phase, order[n], n % SLOTS) == RAPT_OK;
         free(order);
     }
-    ok = ok && same_rows(&o, &want);
-    free(args.workspace), free(plan), free(q.memory), free(k.memory), free(v.memory), free(want.memory), free(o.memory);
+    ok = ok && same_tensor(&o, &want);
+    free(args.workspace), free(plan), free_tensor(&q), free_tensor(&k), free_tensor(&v), free_tensor(&want), free_tensor(&o);
     return ok;
 }
 
@@ -93,7 +94,7 @@ static void far_starts(void) {
     rapt_desc desc;
     describe(&desc, NULL, ENTRIES, starts, 1);
     const size_t bytes = (size_t)(desc.q_len * HEADS * D) * sizeof(float);
-    rows q = random_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0, 1.0f);
+    tensor q = random_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0, 1.0f);
     float *want = new_floats(desc.q_len * HEADS * D),
           *o = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (o == MAP_FAILED) abort();
@@ -135,7 +136,7 @@ static void far_starts(void) {
                p ? "the usual size" : "RAPT_PLAN_BYTES", ENTRIES, wrong, TASKS);
         free(args.workspace), free(plan);
     }
-    munmap(o, bytes), munmap(starts, (ENTRIES + 1) * sizeof *starts), free(want), free(q.memory);
+    munmap(o, bytes), munmap(starts, (ENTRIES + 1) * sizeof *starts), free(want), free_tensor(&q);
 }
 
 /* ---- The choice of a kernel ---------------------------------------------------------------------------------------------- */

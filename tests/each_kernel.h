@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of every kernel that runs here, with problems that are drawn and results that are hashed. */
+#ifndef RAPT_TESTS_EACH_KERNEL_H
+#define RAPT_TESTS_EACH_KERNEL_H
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "hash.h"
+#include "random.h"
+#include "rapt.h"
+#include "tap.h"
+
+static bool fused; /* the class of the kernel that is tested */
+
+/* Drawn problems of a kind. The first ones make the hash, by rounding class, fused first; the others come without --quick. */
+typedef struct drawn {
+    const char *what;
+    bool (*problem)(const char *isa, uint64_t *h);
+    uint64_t seed, golden[2];
+    int quick, all;
+} drawn;
+
+static inline void test_drawn(const char *isa, bool whole, const drawn *d) {
+    uint64_t h = hash_start, more = 0;
+    int failed = 0, n = 0;
+    random_state = d->seed;
+    for (; n < (whole ? d->all : d->quick); n++) failed += !d->problem(isa, n < d->quick ? &h : &more);
+    tap_ok(failed == 0, "%s: %d %s", isa, n, d->what);
+    tap_ok(h == d->golden[!fused], "%s: the first %d have the bits of every machine (%016" PRIx64 ")", isa, d->quick, h);
+}
+
+static inline void each_kernel(bool whole, void test(const char *isa, bool whole)) {
+    for (int i = 0; rapt_isa_name(i); i++) {
+        const char *isa = rapt_isa_name(i);
+        if (rapt_isa_usable(isa, NULL, 0) != RAPT_OK) {
+            printf("# %s cannot run here\n", isa);
+            continue;
+        }
+        fused = !strcmp(rapt_isa_rounding(isa), "fused");
+        test(isa, whole);
+    }
+}
+
+#endif
