@@ -7,6 +7,7 @@
 #include "each_kernel.h"
 #include "guard.h"
 #include "rapt_pool.h"
+#include "refusals.h"
 #include "tensors.h"
 
 /* ---- Problems ------------------------------------------------------------------------------------------------------------ */
@@ -302,135 +303,106 @@ static void quantised_groups(void) {
 
 /* ---- What is refused ----------------------------------------------------------------------------------------------------- */
 
-static void refused_descriptions(void) {
-    static const struct {
-        rapt_status status;
-        const char *what;
-    } cases[] = {{RAPT_OK, "nothing"},
-                 {RAPT_ERR_STRUCT, "a struct that is too small"},
-                 {RAPT_ERR_STRUCT, "a struct that was not initialised"},
-                 {RAPT_ERR_SHAPE, "no input channels"},
-                 {RAPT_ERR_SHAPE, "too many output channels"},
-                 {RAPT_ERR_SHAPE, "a negative number of tokens"},
-                 {RAPT_ERR_TYPE, "X of int8"},
-                 {RAPT_ERR_TYPE, "weights of q8_0 that groups of 32 do not divide"},
-                 {RAPT_ERR_TYPE, "a gate of q4_0 that groups of 32 do not divide"},
-                 {RAPT_ERR_TYPE, "a gate of q5_0"},
-                 {RAPT_ERR_TYPE, "Y of no type"},
-                 {RAPT_ERR_STRIDE, "rows of Y that overlap"},
-                 {RAPT_ERR_STRIDE, "a negative stride"},
-                 {RAPT_ERR_STRIDE, "a negative stride of the gate"},
-                 {RAPT_ERR_FEATURE, "an unknown activation"},
-                 {RAPT_ERR_ISA_UNKNOWN, "a kernel that there is not"}};
-    rapt_linear_plan plan, *const no_plan = NULL;
-    rapt_linear_desc d;
-    for (int n = 0; n < (int)(sizeof cases / sizeof *cases); n++) {
-        rapt_linear_desc_init(&d);
-        d.tokens = 4, d.in = 8, d.out = 6, d.x = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d.y = rapt_layout_bshd(RAPT_F32, 1, 4, 6);
-        d.weight = d.gate = rapt_layout_bshd(RAPT_F32, 1, 6, 8);
-        int at = 1;
-        if (n == at++) d.size -= sizeof d - offsetof(rapt_linear_desc, gate) + 1;
-        if (n == at++) d.size = sizeof d;
-        if (n == at++) d.in = 0;
-        if (n == at++) d.out = RAPT_MAX_WIDTH + 1;
-        if (n == at++) d.tokens = -1;
-        if (n == at++) d.x.type = RAPT_INT8;
-        if (n == at++) d.weight.type = RAPT_Q8_0;
-        if (n == at++) d.gate.type = RAPT_Q4_0;
-        if (n == at++) d.in = 32, d.x.token_stride = 128, d.weight.token_stride = 128, d.gate.type = RAPT_Q5_0;
-        if (n == at++) d.y.type = (rapt_type)0;
-        if (n == at++) d.y.token_stride = 20;
-        if (n == at++) d.x.token_stride = -32;
-        if (n == at++) d.gate.token_stride = -32;
-        if (n == at++) d.activation = (rapt_activation)(RAPT_SILU + 1);
-        if (n == at++) d.isa = "abacus";
-        refused(rapt_linear_plan_init(&plan, &d), cases[n].status, cases[n].what);
-    }
-    refused(rapt_linear_plan_init(no_plan, &d), RAPT_ERR_NULL, "no plan");
+/* With int8 weights, and both with a gate and a residual, or neither. */
+typedef struct good {
+    rapt_linear_desc desc;
+    rapt_linear_args args;
+    rapt_linear_plan plan;
+} good;
+
+static float x[4 * 8], w[6 * 8];
+static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 16];
+
+static void make_good(good *t, bool gated) {
+    rapt_linear_desc *d = &t->desc;
+    rapt_linear_args *a = &t->args;
+    rapt_linear_desc_init(d), rapt_linear_args_init(a);
+    d->tokens = 4, d->in = 8, d->out = 6, d->x = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d->y = rapt_layout_bshd(RAPT_F32, 1, 4, 6);
+    d->weight = rapt_layout_bshd(RAPT_INT8, 1, 6, 8);
+    a->x = x, a->weight = w, a->scales = x, a->y = guard, a->workspace = workspace, a->workspace_bytes = sizeof workspace;
+    if (gated) d->residual = d->y, d->gate = d->weight;
+    if (gated) a->residual = guard, a->gate = w, a->gate_scales = x, a->gate_bias = x;
+    if (rapt_linear_plan_init(&t->plan, d)) abort();
 }
 
-static void refused_calls(void) {
-    static const struct {
-        rapt_status status;
-        const char *what;
-    } cases[] = {{RAPT_ERR_NULL, "no X"},
-                 {RAPT_ERR_NULL, "int8 without scales"},
-                 {RAPT_ERR_NULL, "no residual"},
-                 {RAPT_ERR_NULL, "no gate"},
-                 {RAPT_ERR_OVERLAP, "Y over X"},
-                 {RAPT_ERR_OVERLAP, "Y over the gate's bias"},
-                 {RAPT_ERR_OVERLAP, "a residual that is shifted against Y"},
-                 {RAPT_ERR_OVERLAP, "Y in the workspace"},
-                 {RAPT_ERR_WORKSPACE, "too small a workspace"},
-                 {RAPT_ERR_ALIGNMENT, "a workspace at an odd address"},
-                 {RAPT_ERR_ALIGNMENT, "a bias at an odd address"},
-                 {RAPT_ERR_STRUCT, "arguments that were not initialised"},
-                 {RAPT_ERR_UNUSED, "a gate that the plan has not"},
-                 {RAPT_ERR_UNUSED, "a gate's bias without a gate"},
-                 {RAPT_ERR_UNUSED, "a gate's scales without a gate"},
-                 {RAPT_ERR_UNUSED, "a residual that the plan has not"},
-                 {RAPT_ERR_RANGE, "thread 2 of 2"},
-                 {RAPT_ERR_RANGE, "no threads"},
-                 {RAPT_ERR_PLAN, "something that is no plan"}};
-    static float x[4 * 8], w[6 * 8];
-    static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 16];
-    static rapt_linear_plan no_plan;
-    rapt_linear_plan plan, plain;
-    rapt_linear_desc d;
-    rapt_linear_desc_init(&d);
-    d.tokens = 4, d.in = 8, d.out = 6, d.x = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d.y = rapt_layout_bshd(RAPT_F32, 1, 4, 6);
-    d.weight = rapt_layout_bshd(RAPT_INT8, 1, 6, 8);
-    if (rapt_linear_plan_init(&plain, &d)) abort();
-    d.residual = d.y, d.gate = d.weight;
-    if (rapt_linear_plan_init(&plan, &d)) abort();
-    for (int n = 0; n < (int)(sizeof cases / sizeof *cases); n++) {
-        const rapt_linear_plan *p = &plan;
-        int64_t ith = 0, nth = 1;
-        rapt_linear_args a;
-        rapt_linear_args_init(&a);
-        a.x = x, a.weight = w, a.scales = x, a.y = guard, a.workspace = workspace, a.workspace_bytes = sizeof workspace;
-        if (cases[n].status == RAPT_ERR_UNUSED) p = &plain;
-        else a.residual = guard, a.gate = w, a.gate_scales = x, a.gate_bias = x;
-        int at = 0;
-        if (n == at++) a.x = NULL;
-        if (n == at++) a.scales = NULL;
-        if (n == at++) a.residual = NULL;
-        if (n == at++) a.gate = NULL;
-        if (n == at++) a.x = guard + 8;
-        if (n == at++) a.gate_bias = (float *)(void *)(guard + 64);
-        if (n == at++) a.residual = guard + 4;
-        if (n == at++) a.y = workspace + 256, a.residual = a.y;
-        if (n == at++) a.workspace_bytes = 64;
-        if (n == at++) a.workspace = workspace + 4, a.workspace_bytes -= 4;
-        if (n == at++) a.bias = (float *)(void *)((char *)x + 1);
-        if (n == at++) a.size = sizeof a;
-        if (n == at++) a.gate = w;
-        if (n == at++) a.gate_bias = x;
-        if (n == at++) a.gate_scales = x;
-        if (n == at++) a.residual = x;
-        if (n == at++) ith = 2, nth = 2;
-        if (n == at++) nth = 0;
-        if (n == at++) p = &no_plan;
-        refused(rapt_linear_run_share(p, &a, ith, nth), cases[n].status, cases[n].what);
-    }
+static void expect_plan(good *t, const char *change, const rapt_linear_desc *d, rapt_status want) {
+    rapt_linear_plan plan;
+    expect(t, "rapt_linear_plan_init", change, rapt_linear_plan_init(&plan, d), want);
 }
 
-static void refused_quantisations(void) {
-    static float x[4 * 64];
+static void expect_run(good *t, const char *change, const rapt_linear_args *a, rapt_status want) {
+    expect(t, "rapt_linear_run", change, rapt_linear_run(&t->plan, a), want);
+}
+
+static void refused_descriptions(good *t) {
+    PLAN(RAPT_OK, (void)d);
+    PLAN(RAPT_ERR_STRUCT, d.size -= sizeof d - offsetof(rapt_linear_desc, gate) + 1);
+    PLAN(RAPT_ERR_STRUCT, d.size = sizeof d); /* by hand */
+    PLAN(RAPT_ERR_SHAPE, d.in = 0);
+    PLAN(RAPT_ERR_SHAPE, d.out = RAPT_MAX_WIDTH + 1);
+    PLAN(RAPT_ERR_SHAPE, d.tokens = -1);
+    PLAN(RAPT_ERR_TYPE, d.x.type = RAPT_INT8);
+    PLAN(RAPT_ERR_TYPE, d.weight.type = RAPT_Q8_0); /* groups of 32, of which 8 are none */
+    PLAN(RAPT_ERR_TYPE, d.gate.type = RAPT_Q4_0);
+    PLAN(RAPT_ERR_TYPE, d.in = 32; d.x.token_stride = d.weight.token_stride = 128; d.gate.type = RAPT_Q5_0);
+    PLAN(RAPT_ERR_TYPE, d.y.type = (rapt_type)0);
+    PLAN(RAPT_ERR_STRIDE, d.y.token_stride = 20);
+    PLAN(RAPT_ERR_STRIDE, d.x.token_stride = -32);
+    PLAN(RAPT_ERR_STRIDE, d.gate.token_stride = -32);
+    PLAN(RAPT_ERR_FEATURE, d.activation = (rapt_activation)(RAPT_SILU + 1));
+    PLAN(RAPT_ERR_ISA_UNKNOWN, d.isa = "abacus");
+    CALL(RAPT_ERR_NULL, rapt_linear_plan_init((rapt_linear_plan *)NULL, &t->desc));
+}
+
+static void refused_calls(good *t) {
+    static const rapt_linear_plan none;
+    RUN(RAPT_ERR_NULL, a.x = NULL);
+    RUN(RAPT_ERR_NULL, a.scales = NULL);
+    RUN(RAPT_ERR_NULL, a.residual = NULL);
+    RUN(RAPT_ERR_NULL, a.gate = NULL);
+    RUN(RAPT_ERR_OVERLAP, a.x = guard + 8);
+    RUN(RAPT_ERR_OVERLAP, a.gate_bias = (float *)(void *)(guard + 64));
+    RUN(RAPT_ERR_OVERLAP, a.residual = guard + 4); /* shifted against Y */
+    RUN(RAPT_ERR_OVERLAP, a.y = workspace + 256; a.residual = a.y);
+    RUN(RAPT_ERR_WORKSPACE, a.workspace_bytes = 64);
+    RUN(RAPT_ERR_ALIGNMENT, a.workspace = workspace + 4; a.workspace_bytes -= 4);
+    RUN(RAPT_ERR_ALIGNMENT, a.bias = (float *)(void *)((char *)x + 1));
+    RUN(RAPT_ERR_STRUCT, a.size = sizeof a); /* by hand */
+    CALL(RAPT_ERR_RANGE, rapt_linear_run_share(&t->plan, &t->args, 2, 2));
+    CALL(RAPT_ERR_RANGE, rapt_linear_run_share(&t->plan, &t->args, 0, 0));
+    CALL(RAPT_ERR_PLAN, rapt_linear_run(&none, &t->args));
+}
+
+static void refused_beside_plan(good *t) {
+    RUN(RAPT_ERR_UNUSED, a.gate = w);
+    RUN(RAPT_ERR_UNUSED, a.gate_bias = x);
+    RUN(RAPT_ERR_UNUSED, a.gate_scales = x);
+    RUN(RAPT_ERR_UNUSED, a.residual = x);
+}
+
+static void refused_quantisations(good *t) {
     float scale;
     int8_t *const to = (int8_t *)guard;
-    refused(rapt_quantise_weights(1, 8, RAPT_INT8, 8, x, to, &scale), RAPT_ERR_TYPE, "quantising int8");
-    refused(rapt_quantise_weights(1, 8, RAPT_F32, 32, guard, to, &scale), RAPT_ERR_OVERLAP, "quantising in place");
-    refused(rapt_quantise_weights(0, 8, RAPT_F32, 32, x, to, &scale), RAPT_ERR_SHAPE, "quantising no rows");
-    refused(rapt_quantise_weights(1, 8, RAPT_F32, 32, x, to, (float *)(void *)((char *)x + 1)), RAPT_ERR_ALIGNMENT,
-            "a scale at an odd address");
-    refused(rapt_quantise_groups(1, 40, RAPT_F32, 160, x, RAPT_Q8_0, to), RAPT_ERR_TYPE, "groups of 32 in 40 channels");
-    refused(rapt_quantise_groups(1, 64, RAPT_F32, 256, x, RAPT_Q5_0, to), RAPT_ERR_TYPE, "quantising to q5_0");
-    refused(rapt_quantise_groups(1, 64, RAPT_F32, 256, x, RAPT_INT8, to), RAPT_ERR_TYPE, "quantising to groups of int8");
-    refused(rapt_quantise_groups(1, 64, RAPT_Q8_0, 68, x, RAPT_Q4_0, to), RAPT_ERR_TYPE, "quantising q8_0");
-    refused(rapt_quantise_groups(2, 64, RAPT_F32, -256, x, RAPT_Q8_0, to), RAPT_ERR_STRIDE, "quantising backwards");
-    refused(rapt_quantise_groups(1, 64, RAPT_F32, 256, guard + 67, RAPT_Q8_0, to), RAPT_ERR_OVERLAP, "quantising in place");
-    refused(rapt_quantise_groups(1, 64, RAPT_F32, 256, NULL, RAPT_Q8_0, to), RAPT_ERR_NULL, "quantising nothing");
+    CALL(RAPT_ERR_TYPE, rapt_quantise_weights(1, 8, RAPT_INT8, 8, x, to, &scale));
+    CALL(RAPT_ERR_OVERLAP, rapt_quantise_weights(1, 8, RAPT_F32, 32, guard, to, &scale));
+    CALL(RAPT_ERR_SHAPE, rapt_quantise_weights(0, 8, RAPT_F32, 32, x, to, &scale));
+    CALL(RAPT_ERR_ALIGNMENT, rapt_quantise_weights(1, 8, RAPT_F32, 32, x, to, (float *)(void *)((char *)x + 1)));
+    CALL(RAPT_ERR_TYPE, rapt_quantise_groups(1, 40, RAPT_F32, 160, x, RAPT_Q8_0, to));
+    CALL(RAPT_ERR_TYPE, rapt_quantise_groups(1, 64, RAPT_F32, 256, x, RAPT_Q5_0, to));
+    CALL(RAPT_ERR_TYPE, rapt_quantise_groups(1, 64, RAPT_F32, 256, x, RAPT_INT8, to));
+    CALL(RAPT_ERR_TYPE, rapt_quantise_groups(1, 64, RAPT_Q8_0, 68, x, RAPT_Q4_0, to));
+    CALL(RAPT_ERR_STRIDE, rapt_quantise_groups(2, 64, RAPT_F32, -256, x, RAPT_Q8_0, to));
+    CALL(RAPT_ERR_OVERLAP, rapt_quantise_groups(1, 64, RAPT_F32, 256, guard + 67, RAPT_Q8_0, to));
+    CALL(RAPT_ERR_NULL, rapt_quantise_groups(1, 64, RAPT_F32, 256, NULL, RAPT_Q8_0, to));
+}
+
+static void refusals(void) {
+    good gated, plain;
+    make_good(&gated, true), make_good(&plain, false);
+    refused_descriptions(&gated);
+    refused_calls(&gated);
+    refused_beside_plan(&plain);
+    refused_quantisations(&plain);
 }
 
 static void test_kernel(const char *isa, bool whole) {
@@ -454,8 +426,6 @@ int main(int argc, char **argv) {
     each_kernel(argc < 2 || strcmp(argv[1], "--quick"), test_kernel);
     quantised_groups();
     fill_guard();
-    refused_descriptions();
-    refused_calls();
-    refused_quantisations();
+    refusals();
     return tap_done();
 }

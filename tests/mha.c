@@ -10,6 +10,7 @@
 #include "guard.h"
 #include "kv_types.h"
 #include "rapt_pool.h"
+#include "refusals.h"
 #include "tensors.h"
 
 static const uint64_t golden_tables = UINT64_C(0x236d502e8cf6269d);
@@ -720,113 +721,112 @@ static void tables(void) {
 
 /* ---- What is refused ----------------------------------------------------------------------------------------------------- */
 
-static void refusals(void) {
-    static float x[4 * 8], w[24 * 8], table[4 * 8];
-    static _Alignas(64) char workspace[1 << 18];
-    static const int32_t late[1] = {3}, early[1] = {-1};
-    const struct {
-        rapt_status status;
-        const char *what;
-    } cases[] = {{RAPT_ERR_NULL, "no attention"},
-                 {RAPT_ERR_HEADS, "heads that kv_heads do not divide"},
-                 {RAPT_ERR_SHAPE, "no heads"},
-                 {RAPT_ERR_SHAPE, "a Y of another width that is X"},
-                 {RAPT_ERR_TYPE, "half a cache"},
-                 {RAPT_ERR_FEATURE, "unmerged states"},
-                 {RAPT_ERR_FEATURE, "Z without Y"},
-                 {RAPT_ERR_FEATURE, "a residual without W_O"},
-                 {RAPT_ERR_FEATURE, "odd rope channels"},
-                 {RAPT_ERR_TYPE, "weights of f16"},
-                 {RAPT_ERR_STRUCT, "a struct that is too small"},
-                 {RAPT_ERR_MASK, "a window of -2"},
-                 {RAPT_ERR_TYPE, "X of int8, to which positions are added"},
-                 {RAPT_ERR_STRIDE, "X of a negative stride, to which positions are added"},
-                 /* from here on when it is run */
-                 {RAPT_ERR_NULL, "no W_Q"},
-                 {RAPT_ERR_NULL, "no X"},
-                 {RAPT_ERR_NULL, "no output"},
-                 {RAPT_ERR_NULL, "no table of positions"},
-                 {RAPT_ERR_TABLE, "a position behind the table"},
-                 {RAPT_ERR_TABLE, "a negative position"},
-                 {RAPT_ERR_OVERLAP, "the output over W_Q"},
-                 {RAPT_ERR_OVERLAP, "the output in the workspace"},
-                 {RAPT_ERR_OVERLAP, "X in the workspace"},
-                 {RAPT_ERR_OVERLAP, "a bias in the workspace"},
-                 {RAPT_ERR_WORKSPACE, "too small a workspace"},
-                 {RAPT_ERR_ALIGNMENT, "a workspace at an odd address"},
-                 {RAPT_ERR_NULL, "no weights output"},
-                 {RAPT_ERR_OVERLAP, "weights over X"},
-                 {RAPT_ERR_KV_LENGTH, "a key length beyond the keys"},
-                 {RAPT_ERR_UNUSED, "weights that the plan has not"},
-                 {RAPT_ERR_UNUSED, "a Y beside the X that it is"},
-                 {RAPT_ERR_UNUSED, "W_K beside packed weights"},
-                 {RAPT_ERR_UNUSED, "b_V beside packed ones"},
-                 {RAPT_ERR_UNUSED, "a residual that the plan has not"},
-                 {RAPT_ERR_UNUSED, "a cache that the plan has not"},
-                 {RAPT_ERR_UNUSED, "a table of positions that the plan has not"},
-                 {RAPT_ERR_UNUSED, "a rope table where nothing is rotated"},
-                 {RAPT_ERR_UNUSED, "a mask that attention has not"}};
-    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
-        rapt_desc a;
-        rapt_mha_desc d;
-        rapt_mha_plan plan;
-        rapt_desc_init(&a), rapt_mha_desc_init(&d);
-        a.batch = 1, a.heads = 2, a.kv_heads = 2, a.q_len = 4, a.d_k = a.d_v = 4;
-        d.attention = &a, d.x_width = 8, d.x = d.out = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d.packed = 1;
-        d.wq = rapt_layout_bshd(RAPT_F32, 1, 24, 8), d.wo = rapt_layout_bshd(RAPT_F32, 1, 8, 8);
-        d.position_table = i == 12 || i == 13 || (i >= 17 && i <= 19);
-        if (i == 0) d.attention = NULL;
-        if (i == 1) a.heads = 3;
-        if (i == 2) a.heads = 0;
-        if (i == 3) d.y_width = 7;
-        if (i == 4) a.k = rapt_layout_bshd(RAPT_F32, 2, 4, 4);
-        if (i == 5) a.unmerged = 1;
-        if (i == 6) d.z = d.x;
-        if (i == 7) d.wo.type = (rapt_type)0, d.residual = d.out;
-        if (i == 8) d.rope.channels = 3;
-        if (i == 9 || i == 26 || i == 27) d.weights = rapt_layout_bhsd(i == 9 ? RAPT_F16 : RAPT_F32, 2, 4, 4);
-        if (i == 10) d.size = 16;
-        if (i == 11) a.window_left = -2;
-        if (i == 12) d.x.type = RAPT_INT8;
-        if (i == 13) d.x.token_stride = -32;
-        rapt_status status = rapt_mha_plan_init(&plan, &d);
-        if (i < 14) {
-            refused(status, cases[i].status, cases[i].what);
-            continue;
-        }
-        if (status != RAPT_OK) abort();
+/* Self-attention of 4 tokens with packed weights and W_O; perhaps with positions added, perhaps with weights given out. */
+typedef struct good {
+    struct described {
+        rapt_desc attention;
+        rapt_mha_desc mha;
+    } desc;
+    struct given {
         rapt_args attention;
-        rapt_mha_args args;
-        rapt_args_init(&attention), rapt_mha_args_init(&args);
-        const int32_t length = 5;
-        args.x = x, args.out = guard, args.wq = w, args.wo = w, args.attention = &attention;
-        args.workspace = workspace, args.workspace_bytes = sizeof workspace;
-        if (d.position_table) args.position_table = table, args.table_positions = 4;
-        if (i == 14) args.wq = NULL;
-        if (i == 15) args.x = NULL;
-        if (i == 16) args.out = NULL;
-        if (i == 17) args.position_table = NULL;
-        if (i == 18) args.starts = late;
-        if (i == 19) args.starts = early;
-        if (i == 20) args.wq = guard + 100;
-        if (i == 21) args.out = workspace + 1000;
-        if (i == 22) args.x = (float *)(void *)(workspace + 1000);
-        if (i == 23) args.bq = (float *)(void *)(workspace + 1000);
-        if (i == 24) args.workspace_bytes = 1000;
-        if (i == 25) args.workspace = workspace + 4;
-        if (i == 27) args.weights = x;
-        if (i == 28) attention.kv_lengths = &length;
-        if (i == 29) args.weights = table;
-        if (i == 30) args.y = table;
-        if (i == 31) args.wk = table;
-        if (i == 32) args.bv = table;
-        if (i == 33) args.residual = table;
-        if (i == 34) args.k_cache = table;
-        if (i == 35) args.position_table = table;
-        if (i == 36) args.rope_table.type = RAPT_F32;
-        if (i == 37) attention.mask = table;
-        refused(rapt_mha_run(&plan, &args), cases[i].status, cases[i].what);
-    }
+        rapt_mha_args mha;
+    } args;
+    rapt_mha_plan plan;
+} good;
+
+static float some[4 * 8], numbers[24 * 8], other[4 * 8];
+static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 18];
+
+/* Copies of what is good have attention of their own. */
+static rapt_status make_plan(rapt_mha_plan *plan, struct described *d) {
+    if (d->mha.attention) d->mha.attention = &d->attention;
+    return rapt_mha_plan_init(plan, &d->mha);
+}
+
+static void expect_plan(good *t, const char *change, struct described *d, rapt_status want) {
+    rapt_mha_plan plan;
+    expect(t, "rapt_mha_plan_init", change, make_plan(&plan, d), want);
+}
+
+static void expect_run(good *t, const char *change, struct given *a, rapt_status want) {
+    a->mha.attention = &a->attention;
+    expect(t, "rapt_mha_run", change, rapt_mha_run(&t->plan, &a->mha), want);
+}
+
+static void make_good(good *t, bool positions, bool weights) {
+    rapt_desc *a = &t->desc.attention;
+    rapt_mha_desc *d = &t->desc.mha;
+    rapt_mha_args *args = &t->args.mha;
+    rapt_desc_init(a), rapt_mha_desc_init(d), rapt_args_init(&t->args.attention), rapt_mha_args_init(args);
+    a->batch = 1, a->heads = 2, a->kv_heads = 2, a->q_len = 4, a->d_k = a->d_v = 4;
+    d->attention = a, d->x_width = 8, d->x = d->out = rapt_layout_bshd(RAPT_F32, 1, 4, 8), d->packed = 1;
+    d->wq = rapt_layout_bshd(RAPT_F32, 1, 24, 8), d->wo = rapt_layout_bshd(RAPT_F32, 1, 8, 8);
+    args->x = some, args->out = guard, args->wq = args->wo = numbers;
+    args->workspace = workspace, args->workspace_bytes = sizeof workspace;
+    if (positions) d->position_table = 1, args->position_table = other, args->table_positions = 4;
+    if (weights) d->weights = rapt_layout_bhsd(RAPT_F32, 2, 4, 4), args->weights = (float *)(void *)(guard + 1024);
+    if (make_plan(&t->plan, &t->desc)) abort();
+}
+
+static void refused_descriptions(good *t) {
+    PLAN(RAPT_ERR_NULL, d.mha.attention = NULL);
+    PLAN(RAPT_ERR_HEADS, d.attention.heads = 3);
+    PLAN(RAPT_ERR_SHAPE, d.attention.heads = 0);
+    PLAN(RAPT_ERR_SHAPE, d.mha.y_width = 7);                                  /* of a Y that is X */
+    PLAN(RAPT_ERR_TYPE, d.attention.k = rapt_layout_bshd(RAPT_F32, 2, 4, 4)); /* half a cache */
+    PLAN(RAPT_ERR_FEATURE, d.attention.unmerged = 1);
+    PLAN(RAPT_ERR_FEATURE, d.mha.z = d.mha.x); /* without Y */
+    PLAN(RAPT_ERR_FEATURE, d.mha.wo.type = (rapt_type)0; d.mha.residual = d.mha.out);
+    PLAN(RAPT_ERR_FEATURE, d.mha.rope.channels = 3);
+    PLAN(RAPT_ERR_TYPE, d.mha.weights = rapt_layout_bhsd(RAPT_F16, 2, 4, 4));
+    PLAN(RAPT_ERR_STRUCT, d.mha.size = 16);
+    PLAN(RAPT_ERR_MASK, d.attention.window_left = -2);
+    PLAN(RAPT_ERR_TYPE, d.mha.position_table = 1; d.mha.x.type = RAPT_INT8);
+    PLAN(RAPT_ERR_STRIDE, d.mha.position_table = 1; d.mha.x.token_stride = -32);
+}
+
+static void refused_calls(good *t) {
+    static const int32_t length = 5;
+    RUN(RAPT_ERR_NULL, a.mha.wq = NULL);
+    RUN(RAPT_ERR_NULL, a.mha.x = NULL);
+    RUN(RAPT_ERR_NULL, a.mha.out = NULL);
+    RUN(RAPT_ERR_OVERLAP, a.mha.wq = guard + 100);
+    RUN(RAPT_ERR_OVERLAP, a.mha.out = workspace + 1000);
+    RUN(RAPT_ERR_OVERLAP, a.mha.x = workspace + 1000);
+    RUN(RAPT_ERR_OVERLAP, a.mha.bq = (float *)(void *)(workspace + 1000));
+    RUN(RAPT_ERR_WORKSPACE, a.mha.workspace_bytes = 1000);
+    RUN(RAPT_ERR_ALIGNMENT, a.mha.workspace = workspace + 4);
+    RUN(RAPT_ERR_KV_LENGTH, a.attention.kv_lengths = &length);
+    RUN(RAPT_ERR_UNUSED, a.mha.weights = other);
+    RUN(RAPT_ERR_UNUSED, a.mha.y = other);
+    RUN(RAPT_ERR_UNUSED, a.mha.wk = other);
+    RUN(RAPT_ERR_UNUSED, a.mha.bv = other);
+    RUN(RAPT_ERR_UNUSED, a.mha.residual = other);
+    RUN(RAPT_ERR_UNUSED, a.mha.k_cache = other);
+    RUN(RAPT_ERR_UNUSED, a.mha.position_table = other);
+    RUN(RAPT_ERR_UNUSED, a.mha.rope_table.type = RAPT_F32);
+    RUN(RAPT_ERR_UNUSED, a.attention.mask = other);
+}
+
+static void refused_positions(good *t) {
+    static const int32_t late = 3, early = -1;
+    RUN(RAPT_ERR_NULL, a.mha.position_table = NULL);
+    RUN(RAPT_ERR_TABLE, a.mha.starts = &late);
+    RUN(RAPT_ERR_TABLE, a.mha.starts = &early);
+}
+
+static void refused_weights(good *t) {
+    RUN(RAPT_ERR_NULL, a.mha.weights = NULL);
+    RUN(RAPT_ERR_OVERLAP, a.mha.weights = some);
+}
+
+static void refusals(void) {
+    static good plain, positions, weights;
+    make_good(&plain, false, false), make_good(&positions, true, false), make_good(&weights, false, true);
+    refused_descriptions(&plain);
+    refused_calls(&plain);
+    refused_positions(&positions);
+    refused_weights(&weights);
 }
 
 static void test_kernel(const char *isa, bool whole) {

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../refusals.h"
+
 /* ---- What is expected --------------------------------------------------------------------------------------------------- */
 
 typedef struct table {
@@ -65,22 +67,6 @@ static void expect_run(table *t, const char *change, const rapt_args *args, rapt
     char line[256];
     expect_line(t, "rapt_args_explain", change, rapt_args_explain(&t->plan, args, 1, line, sizeof line), want, line);
 }
-
-#define PLAN(want, change)                                                                                                       \
-    do {                                                                                                                         \
-        rapt_desc d = t->desc;                                                                                                   \
-        change;                                                                                                                  \
-        expect_plan(t, #change, &d, want);                                                                                       \
-    } while (0)
-
-#define RUN(want, change)                                                                                                        \
-    do {                                                                                                                         \
-        rapt_args a = t->args;                                                                                                   \
-        change;                                                                                                                  \
-        expect_run(t, #change, &a, want);                                                                                        \
-    } while (0)
-
-#define CALL(want, call) expect(t, "a call", #call, call, want)
 
 static void plan_errors(table *t) {
     PLAN(RAPT_OK, (void)d);
