@@ -239,7 +239,7 @@ static void test_nothings(void) {
     }
 }
 
-/* ---- The layer ----------------------------------------------------------------------------------------------------------- */
+/* ---- Multi-head attention ------------------------------------------------------------------------------------------------ */
 
 static void serial(void *pool, int64_t n, rapt_body body, void *arg) {
     (void)pool;
@@ -275,7 +275,7 @@ static rapt_status describe_layer(int64_t keys) {
     return rapt_mha_plan_init(&layer.plan, d);
 }
 
-static void test_layer(void) {
+static void test_mha(void) {
     for (int shared = 1; shared >= 0; shared--) { /* bytes of the weights' end that the mask has too */
         rapt_status status = describe_layer(LAYER_KEYS);
         memset(layer.memory, 1, sizeof layer.memory), memset(layer.out, 1, sizeof layer.out);
@@ -286,32 +286,32 @@ static void test_layer(void) {
         bool untouched =
             !memcmp(layer.memory, layer.before, sizeof layer.memory) && !memcmp(layer.out, layer.before, sizeof layer.out);
         tap_ok(status == RAPT_OK && run == (shared ? RAPT_ERR_OVERLAP : RAPT_OK) && parallel == run && untouched == shared,
-               "a layer's weights of %d keys, and a mask that %s: %s", LAYER_KEYS,
+               "multi-head attention: weights of %d keys, and a mask that %s: %s", LAYER_KEYS,
                shared ? "meets the last part: nothing is written" : "lies behind them", rapt_status_string(run));
     }
     rapt_status status = describe_layer(0);
     if (status == RAPT_OK) status = rapt_mha_run(&layer.plan, &layer.a);
-    tap_ok(status == RAPT_OK, "a layer's weights of no keys, dense: %s", rapt_status_string(status));
+    tap_ok(status == RAPT_OK, "multi-head attention: weights of no keys, dense: %s", rapt_status_string(status));
 
     /* What a cache alone can have. */
     describe_layer(2);
     layer.of.page_size = 1, layer.of.pages = RAPT_MAX_LENGTH, layer.of.table.type = RAPT_I32;
-    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but pages");
+    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but pages");
     describe_layer(2);
     layer.of.k_scales.present = 1;
-    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but scales of K");
+    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but scales of K");
     describe_layer(2);
     layer.of.v_scales.present = 1;
-    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "a layer without a cache, but scales of V");
+    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but scales of V");
 
     /* A table of positions whose product with its width would not fit. */
     const int64_t positions[] = {INT64_MAX, INT64_MIN, -1, (int64_t)RAPT_MAX_LENGTH + 1, 0, 1};
     const rapt_status wanted[] = {RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_TABLE, RAPT_OK};
     describe_layer(1);
     layer.d.position_table = 1, layer.d.weights.type = (rapt_type)0, layer.of.mask.type = (rapt_type)0;
-    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_OK, "a layer with a table of positions");
+    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_OK, "multi-head attention with a table of positions");
     for (int i = 0; i < 6; i++) {
-        snprintf(text, sizeof text, "a layer: table_positions = %lld", (long long)positions[i]);
+        snprintf(text, sizeof text, "multi-head attention: table_positions = %lld", (long long)positions[i]);
         layer.a.position_table = layer.memory, layer.a.table_positions = positions[i];
         expect(rapt_mha_run(&layer.plan, &layer.a), wanted[i], text);
     }
@@ -323,7 +323,7 @@ static void test_layer(void) {
     layer.d.x.token_stride = layer.d.out.token_stride = INT64_MAX, layer.a.y = NULL;
     status = rapt_mha_plan_init(&layer.plan, &layer.d);
     if (status == RAPT_OK) status = rapt_mha_run(&layer.plan, &layer.a);
-    expect(status, RAPT_OK, "a layer: a token that belongs to no entry, any strides");
+    expect(status, RAPT_OK, "multi-head attention: a token that belongs to no entry, any strides");
 }
 
 /* ---- Sizes that lie ------------------------------------------------------------------------------------------------------ */
@@ -443,7 +443,7 @@ int main(void) {
     test_each_call(test_nulls, "a tensor with elements may not be null");
     forget_call();
     test_nothings();
-    test_layer();
+    test_mha();
     test_states();
     test_sizes();
     test_gaps();

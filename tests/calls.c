@@ -281,11 +281,11 @@ enum {
 
     /* Of the others. */
     TABLE = 1 << 26, /* rotary embedding by cosines and sines */
-    CROSS = 1 << 27, /* of a layer: Y and Z are not X */
+    CROSS = 1 << 27, /* of multi-head attention: Y and Z are not X */
     CACHE = 1 << 28,
     PACKED = 1 << 29,
     PLAIN = 1 << 30, /* without what is optional */
-    OLD_KEYS = PART, /* of a layer: the cache has all keys, there are no new ones */
+    OLD_KEYS = PART, /* of multi-head attention: the cache has all keys, there are no new ones */
 };
 
 enum { PAGE_KEYS = 16 };
@@ -746,7 +746,7 @@ static void describe_slopes(const call *c) { add_floats("rapt_alibi_slopes", "sl
 ALONE(slopes, rapt_alibi_slopes(s.rows, s.table))
 static const api finding_slopes = {describe_slopes, NULL, NULL, NULL, {{"rapt_alibi_slopes", 1, slopes}}};
 
-/* ---- The layer ----------------------------------------------------------------------------------------------------------- */
+/* ---- Multi-head attention ------------------------------------------------------------------------------------------------ */
 
 /* Weights of a projection, with bias and scales. */
 static void add_weights(const char *const fields[3], void *const slots[3], rapt_layout *l, rapt_type type, int64_t out,

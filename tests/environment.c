@@ -141,7 +141,7 @@ static rapt_status write_caches(const char *isa) {
     return status == RAPT_OK ? rapt_rope_run(&rope) : status;
 }
 
-/* A layer with a cache, and a decoder's step in the same cache. */
+/* Multi-head attention with a cache, and a decoder's step in the same cache. */
 static rapt_status step(const char *isa) {
     enum { TOKENS = 3, CACHE = 2 * TOKENS, D = 16, WIDTH = 32 };
     static float x[TOKENS * WIDTH], weights[4 * WIDTH * WIDTH], k[CACHE * D], v[CACHE * D], out[TOKENS * WIDTH];
@@ -199,9 +199,8 @@ static const struct {
     const char *what;
     rapt_status (*call)(const char *isa);
 } calls[] = {
-    {"attention of few rows", attend_few_rows}, {"attention of many rows", attend_many_rows},
-    {"writing caches", write_caches},           {"a layer, a step", step},
-    {"the check of itself", check_self},
+    {"attention of few rows", attend_few_rows}, {"attention of many rows", attend_many_rows}, {"writing caches", write_caches},
+    {"multi-head attention, a step", step},     {"the check of itself", check_self},
 };
 
 /* A thread's environment that is not the default one is what the library's check of itself finds, and leaves as it is. */

@@ -40,7 +40,7 @@ static rapt_decode_args da;
 static rapt_linear_desc ld; /* linear layers */
 static rapt_linear_args la;
 static rapt_norm_args na; /* normalisation */
-static rapt_mha_desc yd;  /* a layer, of e and, where it is given, ea */
+static rapt_mha_desc yd;  /* multi-head attention, of e and, where it is given, ea */
 static rapt_mha_args ya;
 static rapt_desc e;
 static rapt_args ea;
@@ -145,8 +145,8 @@ static void set_caches(void) {
     da.workspace = workspace, da.workspace_bytes = sizeof workspace;
 }
 
-/* A layer whose Y is X, without a cache. */
-static void set_layers(void) {
+/* Multi-head attention whose Y is X, without a cache. */
+static void set_mha(void) {
     rapt_linear_desc_init(&ld);
     ld.tokens = 3, ld.in = 32, ld.out = 4;
     ld.x = rows_of(RAPT_F32, 3, 32), ld.y = rows_of(RAPT_F32, 3, 4), ld.weight = rows_of(RAPT_F32, 4, 32);
@@ -192,7 +192,7 @@ static void reset(void) {
     memset(token_starts, 0, sizeof token_starts), memset(positions, 0, sizeof positions);
     for (int i = 0; i < 16; i++) pages[i] = i % 3;
     for (int i = 0; i < 4; i++) frequencies[i] = 1.0 / (1 + i);
-    set_attention(), set_caches(), set_layers();
+    set_attention(), set_caches(), set_mha();
     info.size = sizeof info, layer_info.size = sizeof layer_info;
     ith = 0, nth = 1, phase = 0, task = 0, slot = 0, n = 2, rows = 3, channels = 16, first = 0, count = 4;
     out = 4, in = 32, row_stride = 128, type = RAPT_F32, to_type = RAPT_Q8_0;
@@ -666,8 +666,8 @@ static void ragged_step(void) { ragged(&d); }
 
 static void gated(void) { ld.gate = ld.weight; }
 
-/* Layers: with Y and Z of 5 tokens, with a cache of 8 keys, and with one only; of packed weights, without wo, and with a table of
- * 5 positions. */
+/* Multi-head attention: with Y and Z of 5 tokens, with a cache of 8 keys, and with one only; of packed weights, without wo, and
+ * with a table of 5 positions. */
 static void crossed(void) { yd.keys = 5, yd.y = yd.z = rows_of(RAPT_F32, 5, 32); }
 static void cached(void) {
     e.kv_len = 8, e.k = d.k, e.v = d.v;
@@ -1245,7 +1245,7 @@ static void normalising(void) {
     REFUSED(rapt_rms_norm_run_parallel, na.to = NULL, NULL, "to = null: 96 bytes are written there");
 }
 
-static void layer_plans(void) {
+static void mha_plans(void) {
     GOOD(rapt_mha_plan_init, UNCHANGED);
     GOOD(rapt_mha_plan_init, crossed());
     GOOD(rapt_mha_plan_init, cached());
@@ -1355,7 +1355,7 @@ static void layer_plans(void) {
            "nth = %" PRId64 ": the workspace would exceed the address space", nth);
 }
 
-static void layer_calls(void) {
+static void mha_calls(void) {
     GOOD(rapt_mha_run, UNCHANGED);
     GOOD(rapt_mha_run, (crossed(), ya.y = memory[Y], ya.z = memory[Z]));
     GOOD(rapt_mha_run, cached());
@@ -1709,8 +1709,8 @@ int main(void) {
     linear_layers();
     quantising();
     normalising();
-    layer_plans();
-    layer_calls();
+    mha_plans();
+    mha_calls();
     merging_states();
     tables_of_positions();
     kernels();

@@ -15,10 +15,10 @@
 
 static const uint64_t golden_tables = UINT64_C(0x236d502e8cf6269d);
 
-/* ---- The layer ----------------------------------------------------------------------------------------------------------- */
+/* ---- Problems ------------------------------------------------------------------------------------------------------------ */
 
-/* A problem of the layer: what describes it, all its tensors, and the layer's own calls one after the other. */
-typedef struct layer {
+/* What describes it, and all its tensors. */
+typedef struct problem {
     rapt_desc attention;
     rapt_mha_desc desc;
     rapt_args attention_args;
@@ -32,7 +32,7 @@ typedef struct layer {
     double *frequencies;
     int64_t widths[3], outs[4];
     bool self, cached;
-} layer;
+} problem;
 
 /* What is not left to chance. */
 typedef struct kind {
@@ -40,12 +40,12 @@ typedef struct kind {
     bool rope_table, weights;
 } kind;
 
-static void free_layer(layer *l) {
-    tensor *all[] = {&l->x,         &l->y,         &l->z,       &l->out,     &l->residual, &l->weight[0], &l->weight[1],
-                     &l->weight[2], &l->weight[3], &l->k_cache, &l->v_cache, &l->c,        &l->s,         &l->weights};
+static void free_problem(problem *p) {
+    tensor *all[] = {&p->x,         &p->y,         &p->z,       &p->out,     &p->residual, &p->weight[0], &p->weight[1],
+                     &p->weight[2], &p->weight[3], &p->k_cache, &p->v_cache, &p->c,        &p->s,         &p->weights};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free_tensor(all[i]);
-    for (int i = 0; i < 4; i++) free(l->bias[i]), free(l->scales[i]);
-    free(l->table), free(l->frequencies);
+    for (int i = 0; i < 4; i++) free(p->bias[i]), free(p->scales[i]);
+    free(p->table), free(p->frequencies);
 }
 
 static rapt_layout head_layout(const tensor *r, int64_t head_channels) {
@@ -55,138 +55,138 @@ static rapt_layout head_layout(const tensor *r, int64_t head_channels) {
 }
 
 /* c and s may be any numbers. */
-static void draw_rotary_table(layer *l) {
+static void draw_rotary_table(problem *p) {
     enum { POSITIONS = 120 }; /* more than there are tokens and keys before them */
     rapt_type type = random_float_type();
-    int64_t pairs = l->desc.rope.channels / 2, gap = one_in(2) ? 0 : 6;
-    l->c = random_rows(type, 1, POSITIONS, pairs, gap, 1.0f), l->s = random_rows(type, 1, POSITIONS, pairs, gap, 1.0f);
-    l->desc.rope.offset = below(4), l->desc.rope.interleaved = one_in(2), l->desc.rope.frequencies = NULL;
-    l->args.rope_table = (rapt_rope_table){type, l->c.at, l->s.at, POSITIONS, gap ? l->c.layout.token_stride : 0};
+    int64_t pairs = p->desc.rope.channels / 2, gap = one_in(2) ? 0 : 6;
+    p->c = random_rows(type, 1, POSITIONS, pairs, gap, 1.0f), p->s = random_rows(type, 1, POSITIONS, pairs, gap, 1.0f);
+    p->desc.rope.offset = below(4), p->desc.rope.interleaved = one_in(2), p->desc.rope.frequencies = NULL;
+    p->args.rope_table = (rapt_rope_table){type, p->c.at, p->s.at, POSITIONS, gap ? p->c.layout.token_stride : 0};
 }
 
 /* Rows of as many columns as there may be keys; a ring moves no column. */
-static void draw_weights(layer *l, int64_t keys) {
-    const rapt_desc *a = &l->attention;
-    const int64_t columns = l->cached ? a->kv_len : keys, row = columns * (int64_t)sizeof(float);
-    l->weights = new_rows(RAPT_F32, l->x.batch, a->heads * a->q_len, columns, 0);
-    l->desc.weights = (rapt_layout){RAPT_F32, l->weights.layout.batch_stride, a->q_len * row, row};
-    l->args.weights = (float *)(void *)l->weights.at;
-    if (!l->cached || one_in(2)) return;
-    for (int64_t b = 0; b < a->batch; b++) l->ring_starts[b] = (int32_t)below(columns);
-    l->attention_args.ring_starts = l->ring_starts;
+static void draw_weights(problem *p, int64_t keys) {
+    const rapt_desc *a = &p->attention;
+    const int64_t columns = p->cached ? a->kv_len : keys, row = columns * (int64_t)sizeof(float);
+    p->weights = new_rows(RAPT_F32, p->x.batch, a->heads * a->q_len, columns, 0);
+    p->desc.weights = (rapt_layout){RAPT_F32, p->weights.layout.batch_stride, a->q_len * row, row};
+    p->args.weights = (float *)(void *)p->weights.at;
+    if (!p->cached || one_in(2)) return;
+    for (int64_t b = 0; b < a->batch; b++) p->ring_starts[b] = (int32_t)below(columns);
+    p->attention_args.ring_starts = p->ring_starts;
 }
 
-static void random_layer(layer *l, const char *isa, const kind *k) {
-    *l = (layer){0};
-    rapt_desc *a = &l->attention;
-    rapt_mha_desc *d = &l->desc;
-    rapt_desc_init(a), rapt_mha_desc_init(d), rapt_args_init(&l->attention_args), rapt_mha_args_init(&l->args);
+static void random_problem(problem *p, const char *isa, const kind *k) {
+    *p = (problem){0};
+    rapt_desc *a = &p->attention;
+    rapt_mha_desc *d = &p->desc;
+    rapt_desc_init(a), rapt_mha_desc_init(d), rapt_args_init(&p->attention_args), rapt_mha_args_init(&p->args);
     a->kv_heads = ONE_OF(1, 2, 3), a->heads = a->kv_heads * ONE_OF(1, 2), a->d_k = ONE_OF(2, 8, 16, 24),
     a->d_v = one_in(2) ? a->d_k : ONE_OF(1, 8, 20);
     if (is_grouped(k->cache)) a->d_k = 32, a->d_v = 64;
     a->batch = ONE_OF(1, 2, 3), a->q_len = ONE_OF(1, 2, 5, 9, 20), a->threads = ONE_OF(1, 3), a->isa = isa;
-    l->self = one_in(2), l->cached = one_in(2) || k->cache;
+    p->self = one_in(2), p->cached = one_in(2) || k->cache;
     bool ragged = one_in(3), positions = one_in(3);
-    int64_t keys = l->self ? a->q_len : ONE_OF(1, 4, 21);
+    int64_t keys = p->self ? a->q_len : ONE_OF(1, 4, 21);
     int64_t tokens = a->q_len, entries = a->batch;
-    l->widths[0] = ONE_OF(8, 17, 40), l->widths[1] = l->self || positions || one_in(2) ? l->widths[0] : ONE_OF(8, 30);
-    l->widths[2] = l->self || positions || one_in(2) ? l->widths[1] : 19;
-    bool values = !l->self && l->widths[2] != l->widths[1];
+    p->widths[0] = ONE_OF(8, 17, 40), p->widths[1] = p->self || positions || one_in(2) ? p->widths[0] : ONE_OF(8, 30);
+    p->widths[2] = p->self || positions || one_in(2) ? p->widths[1] : 19;
+    bool values = !p->self && p->widths[2] != p->widths[1];
     for (int64_t b = 0; b < a->batch; b++) {
-        l->starts[b] = l->cached || positions ? (int32_t)below(7) : 0;
-        l->q_starts[b + 1] = l->q_starts[b] + (int32_t)below(tokens + 1);
+        p->starts[b] = p->cached || positions ? (int32_t)below(7) : 0;
+        p->q_starts[b + 1] = p->q_starts[b] + (int32_t)below(tokens + 1);
     }
     if (ragged) {
-        a->q_starts = l->q_starts;
-        a->q_len = tokens = l->q_starts[a->batch];
+        a->q_starts = p->q_starts;
+        a->q_len = tokens = p->q_starts[a->batch];
         entries = 1;
-        if (l->self) keys = tokens;
+        if (p->self) keys = tokens;
     }
     int64_t gap = one_in(2) * 4; /* drawn before the call, whose arguments come in any order */
-    l->x = random_rows(random_float_type(), entries, tokens, l->widths[0], gap, 1.0f);
-    if (!l->self) l->y = random_rows(random_float_type(), a->batch, keys, l->widths[1], 0, 1.0f);
-    if (values) l->z = random_rows(random_float_type(), a->batch, keys, l->widths[2], 0, 1.0f);
-    l->outs[0] = a->heads * a->d_k, l->outs[1] = a->kv_heads * a->d_k, l->outs[2] = a->kv_heads * a->d_v;
+    p->x = random_rows(random_float_type(), entries, tokens, p->widths[0], gap, 1.0f);
+    if (!p->self) p->y = random_rows(random_float_type(), a->batch, keys, p->widths[1], 0, 1.0f);
+    if (values) p->z = random_rows(random_float_type(), a->batch, keys, p->widths[2], 0, 1.0f);
+    p->outs[0] = a->heads * a->d_k, p->outs[1] = a->kv_heads * a->d_k, p->outs[2] = a->kv_heads * a->d_v;
     int64_t out_width = ONE_OF(8, 33);
-    l->outs[3] = out_width;
-    const int64_t ins[] = {l->widths[0], l->widths[1], l->widths[2], a->heads * a->d_v};
-    d->packed = l->widths[1] == l->widths[0] && l->widths[2] == l->widths[0] && one_in(2);
+    p->outs[3] = out_width;
+    const int64_t ins[] = {p->widths[0], p->widths[1], p->widths[2], a->heads * a->d_v};
+    d->packed = p->widths[1] == p->widths[0] && p->widths[2] == p->widths[0] && one_in(2);
     bool has_output = !one_in(4);
     for (int i = 0; i < 4; i++) {
         rapt_type type = (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8);
-        int64_t outs = i == 0 && d->packed ? l->outs[0] + l->outs[1] + l->outs[2] : l->outs[i];
+        int64_t outs = i == 0 && d->packed ? p->outs[0] + p->outs[1] + p->outs[2] : p->outs[i];
         if (i == 3 && !has_output) continue;
         if ((i == 1 || i == 2) && d->packed) continue;
-        l->weight[i] = random_rows(type, 1, outs, ins[i], 0, 1.0f / sqrtf((float)ins[i]));
-        if (one_in(2)) l->bias[i] = random_floats(outs, 0.3f);
-        if (type == RAPT_INT8) l->scales[i] = random_floats(outs, 0.01f);
+        p->weight[i] = random_rows(type, 1, outs, ins[i], 0, 1.0f / sqrtf((float)ins[i]));
+        if (one_in(2)) p->bias[i] = random_floats(outs, 0.3f);
+        if (type == RAPT_INT8) p->scales[i] = random_floats(outs, 0.01f);
     }
-    d->wq = l->weight[0].layout, d->wk = l->weight[1].layout, d->wv = l->weight[2].layout, d->wo = l->weight[3].layout;
+    d->wq = p->weight[0].layout, d->wk = p->weight[1].layout, d->wv = p->weight[2].layout, d->wo = p->weight[3].layout;
     if (!has_output) out_width = a->heads * a->d_v;
-    l->out = new_rows(random_float_type(), entries, tokens, out_width, gap);
-    if (has_output && one_in(2)) l->residual = random_rows(random_float_type(), entries, tokens, out_width, 0, 1.0f);
-    if (l->cached) {
+    p->out = new_rows(random_float_type(), entries, tokens, out_width, gap);
+    if (has_output && one_in(2)) p->residual = random_rows(random_float_type(), entries, tokens, out_width, 0, 1.0f);
+    if (p->cached) {
         a->kv_len = 40 + keys;
         rapt_type type = k->cache ? k->cache : (rapt_type)ONE_OF(RAPT_F32, RAPT_F16, RAPT_INT8);
-        l->k_cache = random_rows(type, a->batch, a->kv_len, l->outs[1], 0, 1.0f);
-        l->v_cache = random_rows(type, a->batch, a->kv_len, l->outs[2], 0, 1.0f);
-        a->k = head_layout(&l->k_cache, a->d_k), a->v = head_layout(&l->v_cache, a->d_v);
+        p->k_cache = random_rows(type, a->batch, a->kv_len, p->outs[1], 0, 1.0f);
+        p->v_cache = random_rows(type, a->batch, a->kv_len, p->outs[2], 0, 1.0f);
+        a->k = head_layout(&p->k_cache, a->d_k), a->v = head_layout(&p->v_cache, a->d_v);
         for (int64_t b = 0; b < a->batch; b++)
-            l->lengths[b] = l->starts[b] + (int32_t)(ragged && l->self ? l->q_starts[b + 1] - l->q_starts[b] : keys);
-        l->attention_args.kv_lengths = l->lengths;
-        if (!l->self && one_in(3)) keys = 0; /* only those that there are */
+            p->lengths[b] = p->starts[b] + (int32_t)(ragged && p->self ? p->q_starts[b + 1] - p->q_starts[b] : keys);
+        p->attention_args.kv_lengths = p->lengths;
+        if (!p->self && one_in(3)) keys = 0; /* only those that there are */
     }
     a->causal = (rapt_causal)below(3);
     if (one_in(3)) a->window_left = below(10);
     const int64_t all_keys = keys;
     if (one_in(3) || k->rope_table) {
         d->rope.channels = a->d_k;
-        l->frequencies = malloc((size_t)a->d_k * sizeof *l->frequencies);
-        if (!l->frequencies || rapt_rope_frequencies(10000.0, a->d_k, l->frequencies)) abort();
-        d->rope.frequencies = l->frequencies;
+        p->frequencies = malloc((size_t)a->d_k * sizeof *p->frequencies);
+        if (!p->frequencies || rapt_rope_frequencies(10000.0, a->d_k, p->frequencies)) abort();
+        d->rope.frequencies = p->frequencies;
     }
     d->attention = a;
-    d->x_width = l->widths[0], d->y_width = l->widths[1] == l->widths[0] ? 0 : l->widths[1],
-    d->z_width = values ? l->widths[2] : 0;
-    d->out_width = out_width == l->widths[0] ? 0 : out_width, d->keys = keys, d->x = l->x.layout, d->out = l->out.layout;
-    if (!l->self) d->y = l->y.layout;
-    if (values) d->z = l->z.layout;
-    if (l->residual.memory) d->residual = l->residual.layout;
+    d->x_width = p->widths[0], d->y_width = p->widths[1] == p->widths[0] ? 0 : p->widths[1],
+    d->z_width = values ? p->widths[2] : 0;
+    d->out_width = out_width == p->widths[0] ? 0 : out_width, d->keys = keys, d->x = p->x.layout, d->out = p->out.layout;
+    if (!p->self) d->y = p->y.layout;
+    if (values) d->z = p->z.layout;
+    if (p->residual.memory) d->residual = p->residual.layout;
     d->position_table = positions;
-    rapt_mha_args *args = &l->args;
-    args->x = l->x.at, args->y = l->y.at, args->z = l->z.at, args->residual = l->residual.at, args->out = l->out.at;
-    args->wq = l->weight[0].at, args->wk = l->weight[1].at, args->wv = l->weight[2].at, args->wo = l->weight[3].at;
-    args->bq = l->bias[0], args->bk = l->bias[1], args->bv = l->bias[2], args->bo = l->bias[3];
-    args->wq_scales = l->scales[0], args->wk_scales = l->scales[1], args->wv_scales = l->scales[2],
-    args->wo_scales = l->scales[3];
-    args->k_cache = l->k_cache.at, args->v_cache = l->v_cache.at, args->starts = l->starts;
-    args->attention = &l->attention_args;
+    rapt_mha_args *args = &p->args;
+    args->x = p->x.at, args->y = p->y.at, args->z = p->z.at, args->residual = p->residual.at, args->out = p->out.at;
+    args->wq = p->weight[0].at, args->wk = p->weight[1].at, args->wv = p->weight[2].at, args->wo = p->weight[3].at;
+    args->bq = p->bias[0], args->bk = p->bias[1], args->bv = p->bias[2], args->bo = p->bias[3];
+    args->wq_scales = p->scales[0], args->wk_scales = p->scales[1], args->wv_scales = p->scales[2],
+    args->wo_scales = p->scales[3];
+    args->k_cache = p->k_cache.at, args->v_cache = p->v_cache.at, args->starts = p->starts;
+    args->attention = &p->attention_args;
     if (positions) {
         args->table_positions = 60;
-        l->table = random_floats(60 * l->widths[0], 0.5f);
-        args->position_table = l->table;
+        p->table = random_floats(60 * p->widths[0], 0.5f);
+        args->position_table = p->table;
     }
-    if (k->rope_table) draw_rotary_table(l);
-    if (k->weights) draw_weights(l, all_keys);
+    if (k->rope_table) draw_rotary_table(p);
+    if (k->weights) draw_weights(p, all_keys);
 }
 
-static float *map_rows(const layer *l, int i, const tensor *x, const char *isa) {
-    const tensor *weight = l->desc.packed && i < 3 ? &l->weight[0] : &l->weight[i];
+static float *map_rows(const problem *p, int i, const tensor *x, const char *isa) {
+    const tensor *weight = p->desc.packed && i < 3 ? &p->weight[0] : &p->weight[i];
     int64_t first = 0;
-    for (int j = 0; j < i && i < 3 && l->desc.packed; j++) first += l->outs[j];
-    int from = l->desc.packed && i < 3 ? 0 : i;
-    float *y = new_floats(x->batch * x->tokens * l->outs[i]);
+    for (int j = 0; j < i && i < 3 && p->desc.packed; j++) first += p->outs[j];
+    int from = p->desc.packed && i < 3 ? 0 : i;
+    float *y = new_floats(x->batch * x->tokens * p->outs[i]);
     rapt_linear_desc desc;
     rapt_linear_plan plan;
     rapt_linear_args args;
     rapt_linear_desc_init(&desc), rapt_linear_args_init(&args);
-    desc.batch = x->batch, desc.tokens = x->tokens, desc.in = x->channels, desc.out = l->outs[i], desc.x = x->layout,
+    desc.batch = x->batch, desc.tokens = x->tokens, desc.in = x->channels, desc.out = p->outs[i], desc.x = x->layout,
     desc.isa = isa;
-    desc.y = rapt_layout_bshd(RAPT_F32, 1, x->tokens, l->outs[i]), desc.weight = weight->layout;
+    desc.y = rapt_layout_bshd(RAPT_F32, 1, x->tokens, p->outs[i]), desc.weight = weight->layout;
     size_t bytes = 0;
     if (rapt_linear_plan_init(&plan, &desc) || rapt_linear_workspace_size(&plan, 1, &bytes)) abort();
     args.x = x->at, args.y = y, args.weight = weight->at + first * weight->layout.token_stride;
-    args.bias = l->bias[from] ? l->bias[from] + first : NULL, args.scales = l->scales[from] ? l->scales[from] + first : NULL;
+    args.bias = p->bias[from] ? p->bias[from] + first : NULL, args.scales = p->scales[from] ? p->scales[from] + first : NULL;
     args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
     if (rapt_linear_run(&plan, &args)) abort();
     free(args.workspace);
@@ -194,57 +194,58 @@ static float *map_rows(const layer *l, int i, const tensor *x, const char *isa) 
 }
 
 /* X + positions. */
-static tensor with_positions(const layer *l, const tensor *x, const int32_t *token_starts) {
+static tensor with_positions(const problem *p, const tensor *x, const int32_t *token_starts) {
     tensor sum = new_rows(RAPT_F32, x->batch, x->tokens, x->channels, 0);
-    for (int64_t b = 0; b < l->attention.batch; b++) {
+    for (int64_t b = 0; b < p->attention.batch; b++) {
         int64_t first = token_starts ? token_starts[b] : 0, n = token_starts ? token_starts[b + 1] - first : x->tokens;
         for (int64_t t = 0; t < n; t++)
             for (int64_t i = 0; i < x->channels; i++) {
                 float *to = (float *)row_at(&sum, token_starts ? 0 : b, first + t) + i;
                 *to = value_at(x, token_starts ? 0 : b, first + t, i) +
-                      (l->table ? l->table[(l->starts[b] + t) * x->channels + i] : 0.0f);
+                      (p->table ? p->table[(p->starts[b] + t) * x->channels + i] : 0.0f);
             }
     }
     return sum;
 }
 
-/* The same by the public functions that the layer is made of; the output in f32, before the residual if there is no wo. */
-static rapt_status by_hand(layer *l, tensor *k_cache, tensor *v_cache, tensor *out, tensor *weights) {
-    const rapt_desc *a = &l->attention;
+/* The same by the public functions that multi-head attention is made of; the output in f32, before the residual if there is no
+ * wo. */
+static rapt_status by_hand(problem *p, tensor *k_cache, tensor *v_cache, tensor *out, tensor *weights) {
+    const rapt_desc *a = &p->attention;
     const char *isa = a->isa;
-    bool new_keys = !(l->cached && !l->self && l->desc.keys == 0);
-    const int32_t *key_starts = l->self ? a->q_starts : NULL;
-    tensor x = with_positions(l, &l->x, a->q_starts), y = {0}, z = {0};
-    if (!l->self) y = with_positions(l, &l->y, NULL);
-    if (l->z.memory) z = with_positions(l, &l->z, NULL);
-    const tensor *key_input = l->self ? &x : &y, *value_input = l->z.memory ? &z : key_input;
-    float *q = map_rows(l, 0, &x, isa), *k = NULL, *v = NULL;
-    int64_t tokens = l->x.tokens, keys = key_input->tokens;
+    bool new_keys = !(p->cached && !p->self && p->desc.keys == 0);
+    const int32_t *key_starts = p->self ? a->q_starts : NULL;
+    tensor x = with_positions(p, &p->x, a->q_starts), y = {0}, z = {0};
+    if (!p->self) y = with_positions(p, &p->y, NULL);
+    if (p->z.memory) z = with_positions(p, &p->z, NULL);
+    const tensor *key_input = p->self ? &x : &y, *value_input = p->z.memory ? &z : key_input;
+    float *q = map_rows(p, 0, &x, isa), *k = NULL, *v = NULL;
+    int64_t tokens = p->x.tokens, keys = key_input->tokens;
     rapt_rope_args rope;
     rapt_rope_args_init(&rope);
     rope.batch = a->batch, rope.heads = a->heads, rope.tokens = tokens, rope.d = a->d_k, rope.from = rope.to = q;
     rope.in = rope.out = rapt_layout_bshd(RAPT_F32, a->heads, tokens, a->d_k);
-    rope.rope = l->desc.rope, rope.starts = l->starts, rope.token_starts = a->q_starts;
-    rope.rope_table = l->args.rope_table;
+    rope.rope = p->desc.rope, rope.starts = p->starts, rope.token_starts = a->q_starts;
+    rope.rope_table = p->args.rope_table;
     rapt_status status = rapt_rope_run(&rope);
     rapt_desc d = *a;
-    rapt_args args = l->attention_args;
+    rapt_args args = p->attention_args;
     d.q = rapt_layout_bshd(RAPT_F32, a->heads, tokens, a->d_k);
-    if (new_keys) k = map_rows(l, 1, key_input, isa), v = map_rows(l, 2, value_input, isa);
-    if (l->cached && new_keys && status == RAPT_OK) {
+    if (new_keys) k = map_rows(p, 1, key_input, isa), v = map_rows(p, 2, value_input, isa);
+    if (p->cached && new_keys && status == RAPT_OK) {
         rapt_kv_append_desc append;
         rapt_kv_append_args append_args;
         rapt_kv_append_desc_init(&append), rapt_kv_append_args_init(&append_args);
         append.batch = a->batch, append.kv_heads = a->kv_heads, append.tokens = keys, append.kv_len = a->kv_len;
-        append.d_k = a->d_k, append.d_v = a->d_v, append.k = a->k, append.v = a->v, append.rope = l->desc.rope;
+        append.d_k = a->d_k, append.d_v = a->d_v, append.k = a->k, append.v = a->v, append.rope = p->desc.rope;
         append.new_k = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k);
         append.new_v = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v);
         append_args.new_k = k, append_args.new_v = v, append_args.k = k_cache->at, append_args.v = v_cache->at;
-        append_args.starts = l->starts, append_args.token_starts = key_starts, append_args.rope_table = l->args.rope_table;
+        append_args.starts = p->starts, append_args.token_starts = key_starts, append_args.rope_table = p->args.rope_table;
         append_args.ring_starts = args.ring_starts;
         status = rapt_kv_append_run(&append, &append_args);
     }
-    if (l->cached) args.k = k_cache->at, args.v = v_cache->at;
+    if (p->cached) args.k = k_cache->at, args.v = v_cache->at;
     else {
         rope.heads = a->kv_heads, rope.tokens = keys, rope.from = rope.to = k, rope.token_starts = key_starts;
         rope.in = rope.out = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k);
@@ -252,36 +253,36 @@ static rapt_status by_hand(layer *l, tensor *k_cache, tensor *v_cache, tensor *o
         args.k = k, args.v = v, d.kv_len = keys, d.k_starts = key_starts;
         d.k = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_k), d.v = rapt_layout_bshd(RAPT_F32, a->kv_heads, keys, a->d_v);
     }
-    tensor o = new_rows(RAPT_F32, l->x.batch, tokens, a->heads * a->d_v, 0);
+    tensor o = new_rows(RAPT_F32, p->x.batch, tokens, a->heads * a->d_v, 0);
     d.o = head_layout(&o, a->d_v);
     if (weights->memory)
-        d.scores_stage = RAPT_SCORES_WEIGHTS, d.scores = l->desc.weights, args.scores = (float *)(void *)weights->at;
+        d.scores_stage = RAPT_SCORES_WEIGHTS, d.scores = p->desc.weights, args.scores = (float *)(void *)weights->at;
     rapt_plan plan;
     size_t bytes = 0;
     if (status == RAPT_OK) status = rapt_plan_init(&plan, &d);
     if (status == RAPT_OK) status = rapt_workspace_size(&plan, 1, &bytes);
     args.q = q, args.o = o.at, args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
     if (status == RAPT_OK) status = rapt_run(&plan, &args);
-    float *mapped = l->weight[3].memory ? map_rows(l, 3, &o, isa) : (float *)(void *)o.at;
+    float *mapped = p->weight[3].memory ? map_rows(p, 3, &o, isa) : (float *)(void *)o.at;
     for (int64_t b = 0; b < out->batch; b++)
         for (int64_t t = 0; t < out->tokens; t++)
             for (int64_t i = 0; i < out->channels; i++)
                 set_value(out, b, t, i,
                           mapped[(b * out->tokens + t) * out->channels + i] +
-                              (l->residual.memory ? value_at(&l->residual, b, t, i) : 0.0f));
-    if (l->weight[3].memory) free(mapped);
+                              (p->residual.memory ? value_at(&p->residual, b, t, i) : 0.0f));
+    if (p->weight[3].memory) free(mapped);
     free(args.workspace), free_tensor(&o), free(q), free(k), free(v), free_tensor(&x), free_tensor(&y), free_tensor(&z);
     return status;
 }
 
-/* Runs a layer in one of the ways that there are. */
-static rapt_status run_layer(const layer *l, int way) {
+/* Runs a problem in one of the ways that there are. */
+static rapt_status run_problem(const problem *p, int way) {
     rapt_mha_plan plan;
     rapt_mha_plan_info info = {.size = sizeof info};
-    rapt_mha_args args = l->args;
+    rapt_mha_args args = p->args;
     int64_t nth = way == 0 ? 1 : way == 1 ? 3 : 5;
     size_t bytes = 0;
-    rapt_status status = rapt_mha_plan_init(&plan, &l->desc);
+    rapt_status status = rapt_mha_plan_init(&plan, &p->desc);
     if (status == RAPT_OK) status = rapt_mha_plan_query(&plan, &info);
     if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, nth, &bytes);
     if (status != RAPT_OK) return status;
@@ -299,41 +300,41 @@ static rapt_status run_layer(const layer *l, int way) {
     return status;
 }
 
-static bool layer_agrees(const char *isa, const kind *k, uint64_t *h) {
-    layer l;
-    random_layer(&l, isa, k);
-    tensor k_cache = copy_of(&l.k_cache), v_cache = copy_of(&l.v_cache), want = copy_of(&l.out), weights = copy_of(&l.weights);
+static bool problem_agrees(const char *isa, const kind *k, uint64_t *h) {
+    problem p;
+    random_problem(&p, isa, k);
+    tensor k_cache = copy_of(&p.k_cache), v_cache = copy_of(&p.v_cache), want = copy_of(&p.out), weights = copy_of(&p.weights);
     int way = (int)below(3);
-    rapt_status status = by_hand(&l, &k_cache, &v_cache, &want, &weights), ran = run_layer(&l, way);
-    bool ok = status == RAPT_OK && ran == RAPT_OK && same_tensor(&l.out, &want) && same_tensor(&l.weights, &weights) &&
-              same_tensor(&k_cache, &l.k_cache) && same_tensor(&v_cache, &l.v_cache);
+    rapt_status status = by_hand(&p, &k_cache, &v_cache, &want, &weights), ran = run_problem(&p, way);
+    bool ok = status == RAPT_OK && ran == RAPT_OK && same_tensor(&p.out, &want) && same_tensor(&p.weights, &weights) &&
+              same_tensor(&k_cache, &p.k_cache) && same_tensor(&v_cache, &p.v_cache);
     if (!ok)
         printf("# %s: %s, by hand %s; way %d, self %d, cache %d, ragged %d, positions %d, rope %d, packed %d, keys %d\n", isa,
-               rapt_status_string(ran), rapt_status_string(status), way, l.self, l.k_cache.layout.type,
-               l.attention.q_starts != NULL, l.desc.position_table, l.desc.rope.channels != 0, l.desc.packed, (int)l.desc.keys);
-    *h = hash_bytes(*h, l.out.at, l.out.bytes);
+               rapt_status_string(ran), rapt_status_string(status), way, p.self, p.k_cache.layout.type,
+               p.attention.q_starts != NULL, p.desc.position_table, p.desc.rope.channels != 0, p.desc.packed, (int)p.desc.keys);
+    *h = hash_bytes(*h, p.out.at, p.out.bytes);
     free_tensor(&k_cache), free_tensor(&v_cache), free_tensor(&want), free_tensor(&weights);
-    free_layer(&l);
+    free_problem(&p);
     return ok;
 }
 
-static bool layer_problem(const char *isa, uint64_t *h) { return layer_agrees(isa, &(kind){0}, h); }
+static bool any_problem(const char *isa, uint64_t *h) { return problem_agrees(isa, &(kind){0}, h); }
 
-/* Some layers of each kind that is rare among those. */
-static void kinds_of_layers(const char *isa) {
+/* Some problems of each kind that is rare among those. */
+static void kinds_of_problems(const char *isa) {
     enum { EACH = 6, SOME = 25 };
     int caches = 0, tables = 0, weights = 0;
     uint64_t h = hash_start;
     random_state = 9;
-    for (int i = 0; i < KV_TYPES * EACH; i++) caches += !layer_agrees(isa, &(kind){.cache = kv_types[i / EACH]}, &h);
-    for (int n = 0; n < SOME; n++) tables += !layer_agrees(isa, &(kind){.rope_table = true}, &h);
-    for (int n = 0; n < SOME; n++) weights += !layer_agrees(isa, &(kind){.weights = true}, &h);
+    for (int i = 0; i < KV_TYPES * EACH; i++) caches += !problem_agrees(isa, &(kind){.cache = kv_types[i / EACH]}, &h);
+    for (int n = 0; n < SOME; n++) tables += !problem_agrees(isa, &(kind){.rope_table = true}, &h);
+    for (int n = 0; n < SOME; n++) weights += !problem_agrees(isa, &(kind){.weights = true}, &h);
     tap_ok(caches == 0, "%s: with caches of each type, the bits of the calls: %d of %d wrong", isa, caches, EACH * KV_TYPES);
     tap_ok(tables == 0, "%s: with rope tables, the bits of the calls: %d of %d wrong", isa, tables, SOME);
     tap_ok(weights == 0, "%s: weights are the bits of attention.scores: %d of %d wrong", isa, weights, SOME);
 }
 
-/* Self-attention of a decoder's layer over S tokens at once, in f32, for the tests below. */
+/* Causal self-attention over S tokens at once, in f32, for the tests below. */
 enum { S = 37, WIDTH = 48, HEADS = 4, KV_HEADS = 2, D = 12 };
 
 typedef struct decoder {
@@ -431,12 +432,12 @@ static bool steps_agree(decoder *l, const int64_t *steps, int n) {
     return ok;
 }
 
-static void whole_layer(const char *isa) {
+static void formula(const char *isa) {
     decoder l;
     new_decoder(&l, isa);
     rapt_status status = run_decoder(&l);
     double *weights = malloc(sizeof *weights * HEADS * S * S), worst = by_formula(&l, weights);
-    tap_ok(status == RAPT_OK && worst < 2e-5, "%s: the layer is the formula in double within 2e-5 (%.1e)", isa, worst);
+    tap_ok(status == RAPT_OK && worst < 2e-5, "%s: multi-head attention is the formula in double within 2e-5 (%.1e)", isa, worst);
     tap_ok(steps_agree(&l, (const int64_t[]){1}, 1), "%s: step by step into a cache, the same bits", isa);
     tap_ok(steps_agree(&l, (const int64_t[]){13, 1, 2, 8}, 4), "%s: in chunks of 13, 1, 2 and 8, the same bits", isa);
 
@@ -830,15 +831,15 @@ static void refusals(void) {
 }
 
 static void test_kernel(const char *isa, bool whole) {
-    static const drawn layers = {"layers have the bits of the calls they stand for",
-                                 layer_problem,
-                                 3,
-                                 {UINT64_C(0xe044fbafc6483957), UINT64_C(0xdf65244719578b69)},
-                                 25,
-                                 80};
-    test_drawn(isa, whole, &layers);
-    kinds_of_layers(isa);
-    whole_layer(isa);
+    static const drawn problems = {"calls of multi-head attention have the bits of the calls they stand for",
+                                   any_problem,
+                                   3,
+                                   {UINT64_C(0xe044fbafc6483957), UINT64_C(0xdf65244719578b69)},
+                                   25,
+                                   80};
+    test_drawn(isa, whole, &problems);
+    kinds_of_problems(isa);
+    formula(isa);
     wide_weights(isa);
     gaps(isa);
     no_keys(isa);

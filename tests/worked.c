@@ -138,7 +138,7 @@ static void test_three_tokens(void) {
     tap_ok(ok && is(p, scaled_weights, 9) && rows_sum_to_one(p, 3, 3), "three tokens: softmax(Q K^T / sqrt(d_k))");
     tap_ok(ok && is(o, scaled, 9), "three tokens: softmax(Q K^T / sqrt(d_k)) V");
 
-    /* All of it as one layer. */
+    /* All of it as one call of multi-head attention. */
     float layer_o[9], layer_p[9];
     rapt_mha_desc layer;
     rapt_mha_args layer_args;
@@ -151,7 +151,8 @@ static void test_three_tokens(void) {
     layer_args.x = tokens3, layer_args.wq = weight_q, layer_args.wk = weight_k, layer_args.wv = weight_v;
     layer_args.out = layer_o, layer_args.weights = layer_p;
     ok = run_layer(&layer, &layer_args) == RAPT_OK;
-    tap_ok(ok && !memcmp(layer_o, o, sizeof o) && !memcmp(layer_p, p, sizeof p), "three tokens: the layer has the same bits");
+    tap_ok(ok && !memcmp(layer_o, o, sizeof o) && !memcmp(layer_p, p, sizeof p),
+           "three tokens: multi-head attention has the same bits");
 }
 
 /* ---- A sentence ------------------------------------------------------------------------------------------------------ */

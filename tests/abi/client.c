@@ -324,7 +324,7 @@ static rapt_status merge(const char *isa, client_facts *facts, const char *of) {
     return status == RAPT_OK ? rapt_merge(2, ROWS, D, o, lse, out + 1000, out + 2000) : status;
 }
 
-/* ---- Caches, and the layer ----------------------------------------------------------------------------------------------- */
+/* ---- Caches, and multi-head attention ------------------------------------------------------------------------------------ */
 
 static rapt_status append(const char *isa, client_facts *facts, const char *of) {
     enum { D = 32, TOKENS = 3 };
@@ -383,7 +383,7 @@ static rapt_status norm(const char *isa, client_facts *facts, const char *of) {
     return rapt_layer_norm_run_share(a, 0, 1);
 }
 
-/* Self-attention of new tokens behind those of a cache, with everything that a layer has. */
+/* Self-attention of new tokens behind those of a cache, with everything that multi-head attention has. */
 static rapt_status layer(const char *isa, client_facts *facts, const char *of) {
     enum { WIDTH = 24, HEADS = 4, D = 8, TOKENS = 3, KEYS = 9 };
     static const int32_t starts[2] = {5, 0}, lengths[2] = {5 + TOKENS, TOKENS};
