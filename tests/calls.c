@@ -219,12 +219,11 @@ static rapt_status each_phase(rapt_status (*share)(int64_t ith, int64_t nth), in
     return status;
 }
 
-/* Functions of an api, by the call that they make: alone, of all threads' shares one after the other, of all phases. */
+/* Functions of an api, named in the first place, by the call that they make. */
 #define ALONE(name, ...)                                                                                                         \
     static rapt_status name(int64_t nth) { return (void)nth, __VA_ARGS__; }
-#define SHARED(name, ...)                                                                                                        \
-    static rapt_status name##_share(int64_t ith, int64_t nth) { return __VA_ARGS__; }                                            \
-    ALONE(name, each_thread(name##_share, nth))
+
+/* All phases, one after the other: attend_phase, decode_phase, layer_phase; and attend_phase_share and so on, of one thread. */
 #define PHASED(name, query, plan, info_type, ...)                                                                                \
     static rapt_status name##_share(int64_t ith, int64_t nth) { return __VA_ARGS__; }                                            \
     static rapt_status name(int64_t nth) {                                                                                       \
@@ -232,6 +231,9 @@ static rapt_status each_phase(rapt_status (*share)(int64_t ith, int64_t nth), in
         rapt_status status = query(plan, &info);                                                                                 \
         return status == RAPT_OK ? each_phase(name##_share, nth, info.phases) : status;                                          \
     }
+
+/* Three functions of what has one phase, as of append: append, append_parallel, append_share, and append_of_thread for the
+ * latter. So of merge_states, copy, rope, linear, layer_norm, rms_norm. */
 #define ONE_PHASE(name, prefix, ...)                                                                                             \
     ALONE(name, prefix##_run(__VA_ARGS__))                                                                                       \
     ALONE(name##_parallel, prefix##_run_parallel(__VA_ARGS__, nth, serial, NULL))                                                \
@@ -241,8 +243,13 @@ static rapt_status each_phase(rapt_status (*share)(int64_t ith, int64_t nth), in
     {                                                                                                                            \
         {prefix "_run", 1, name}, {prefix "_run_parallel", 2, name##_parallel}, { prefix "_run_share", 2, name##_share }         \
     }
+
+/* explain_attention, explain_merge_states, explain_merge, explain_append, explain_copy, explain_rope, explain_decode,
+ * explain_linear, explain_layer_norm, explain_rms_norm, explain_weights, explain_groups, explain_layer. */
 #define EXPLAINED(name, ...)                                                                                                     \
     static rapt_status explain_##name(int64_t nth, char *text, size_t bytes) { return (void)nth, __VA_ARGS__; }
+
+/* Explains a plan, and makes it if that finds nothing wrong. */
 #define PLANNED(name, explain, init, plan, desc)                                                                                 \
     static rapt_status name(char *text, size_t bytes) {                                                                          \
         rapt_status status = explain(desc, text, bytes);                                                                         \
@@ -755,6 +762,7 @@ static void add_weights(const char *const fields[3], void *const slots[3], rapt_
     add_floats("rapt_mha_args", fields[1], slots[1], out, false);
     add_floats("rapt_mha_args", fields[2], slots[2], out, false);
 }
+/* Three fields for add_weights, as of wq and bq: wq, bq and wq_scales. */
 #define WEIGHTS_OF(of, bias_of)                                                                                                  \
     (const char *const[]){#of, #bias_of, #of "_scales"}, (void *const[]){&a->of, &a->bias_of, &a->of##_scales}, &d->of
 

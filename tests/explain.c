@@ -219,7 +219,8 @@ static void make_plans(void) {
 
 /* ---- The functions --------------------------------------------------------------------------------------------------- */
 
-/* The call, and what explains it; some are explained by their trace only. */
+/* The call, and what explains it; some are explained by their trace only. Of each function of the library that is named here, or
+ * made of a prefix below, it defines two: call_rapt_plan_init, explain_rapt_plan_init and so on. */
 #define FUNCTION(name, call, explanation)                                                                                        \
     static rapt_status call_##name(void) { return call; }                                                                        \
     static rapt_status explain_##name(char *text, size_t bytes) { return explanation; }
@@ -244,6 +245,8 @@ FUNCTION(rapt_decode_workspace_size, rapt_decode_workspace_size(give.decoding, n
 FUNCTION(rapt_linear_workspace_size, rapt_linear_workspace_size(give.linear, nth, give.size), by_trace(text, bytes))
 FUNCTION(rapt_mha_workspace_size, rapt_mha_workspace_size(give.layer, nth, give.size), by_trace(text, bytes))
 
+/* call_rapt_run, call_rapt_run_parallel, call_rapt_run_share, call_rapt_run_phase, and explain_rapt_run and so on; the same of
+ * rapt_decode and rapt_mha. */
 #define RUNS(prefix, plan, args)                                                                                                 \
     FUNCTION(prefix##_run, prefix##_run(give.plan, give.args), prefix##_args_explain(give.plan, give.args, 1, text, bytes))      \
     FUNCTION(prefix##_run_parallel, prefix##_run_parallel(give.plan, give.args, nth, parallel, NULL),                            \
@@ -259,6 +262,8 @@ RUNS(rapt_mha, layer, ya)
 FUNCTION(rapt_run_task, rapt_run_task(give.plan, give.a, phase, task, slot),
          rapt_args_explain(give.plan, give.a, slot >= 0 && slot < INT64_MAX ? slot + 1 : 1, text, bytes))
 
+/* call_rapt_linear_run, call_rapt_linear_run_parallel, call_rapt_linear_run_share, and explain_rapt_linear_run and so on; the
+ * same of rapt_layer_norm, rapt_rms_norm, rapt_kv_append, rapt_kv_copy, rapt_rope and rapt_merge_states. */
 #define ONE_PHASE(prefix, explanation, ...)                                                                                      \
     FUNCTION(prefix##_run, prefix##_run(__VA_ARGS__), explanation)                                                               \
     FUNCTION(prefix##_run_parallel, prefix##_run_parallel(__VA_ARGS__, nth, parallel, NULL), explanation)                        \
@@ -679,6 +684,7 @@ static void bare(void) { yd.wo.type = (rapt_type)0, yd.out = rows_of(RAPT_F32, 3
 static void placed(void) { yd.position_table = 1, ya.position_table = memory[TABLE], ya.table_positions = 5; }
 static void huge(void) { e.heads = e.kv_heads = e.d_k = e.d_v = yd.x_width = 1; }
 
+/* Bytes of workspace: needed_for_plan, needed_for_decoding, needed_for_linear, needed_for_layer. */
 #define NEEDED(function, plan)                                                                                                   \
     static size_t needed_for_##plan(int64_t threads) {                                                                           \
         size_t bytes = 0;                                                                                                        \

@@ -31,6 +31,7 @@ static inline void explain_leave(explain_visit *v) { v->site->refused |= explain
         name(__VA_ARGS__);                                                                                                       \
     })
 
+/* A name of a field: explain_name_0, explain_name_1 and so on, which explain.py numbers. */
 #define EXPLAIN_NAME(number, name)                                                                                               \
     static const char *const explain_name_##number __attribute__((section("explain_names"), used)) = name;
 

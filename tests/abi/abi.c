@@ -237,6 +237,7 @@ static rapt_status use_args_of_decode(const void *at) {
     return use_decode_args(&args);
 }
 
+/* init_rapt_desc, init_rapt_args and so on: rapt_desc_init_sized, rapt_args_init_sized, of any struct. */
 #define INIT(type)                                                                                                               \
     static void init_##type(void *at, size_t size) { type##_init_sized(at, size); }
 INIT(rapt_desc)
