@@ -8,6 +8,7 @@
 
 #include "kv_types.h"
 #include "rapt_pool.h"
+#include "refusals.h"
 #include "tap.h"
 #include "tensors.h"
 
@@ -811,72 +812,55 @@ static void rope_by_tables(void) {
 /* ---- What is refused -------------------------------------------------------------------------------------------------- */
 
 /* Two entries of three tokens at positions 5.. and 9.., by a table of 12 rows. */
+typedef struct good {
+    rapt_rope_args args;
+} good;
+
+enum { TOKENS = 3, D = 4, ROWS = 12, N = 2 * TOKENS * D };
+static float rope_from[2 * N], *const rope_to = rope_from + N, rope_table[2][ROWS * D / 2];
+
+static void expect_run(good *t, const char *change, const rapt_rope_args *a, rapt_status want) {
+    float before[2 * N];
+    char text[256];
+    (void)t;
+    for (int i = 0; i < 2 * N; i++) rope_from[i] = before[i] = (float)(i + 1);
+    const rapt_status said = rapt_rope_explain(a, text, sizeof text), got = rapt_rope_run(a);
+    const bool same = memcmp(before, rope_from, sizeof before) == 0;
+    tap_ok(got == want && said == got && (got == RAPT_OK ? !text[0] : text[0] && same), "rapt_rope_run with %s: %s", change,
+           got == RAPT_OK ? rapt_status_string(got) : text);
+}
+
 static void table_refusals(void) {
-    static const struct {
-        const char *what;
-        rapt_status want;
-    } cases[] = {{"a good call", RAPT_OK},
-                 {"the table's last row", RAPT_OK},
-                 {"behind the last row", RAPT_ERR_TABLE},
-                 {"the table's first row", RAPT_OK},
-                 {"before the first row", RAPT_ERR_TABLE},
-                 {"a given position behind the last row", RAPT_ERR_TABLE},
-                 {"a given position before the first row", RAPT_ERR_TABLE},
-                 {"a table without rows", RAPT_ERR_TABLE},
-                 {"a table without rows for no tokens", RAPT_OK},
-                 {"neither frequencies nor a table", RAPT_ERR_NULL},
-                 {"both frequencies and a table", RAPT_ERR_UNUSED},
-                 {"a table, and nothing is rotated", RAPT_ERR_UNUSED},
-                 {"no cosines", RAPT_ERR_NULL},
-                 {"no sines", RAPT_ERR_NULL},
-                 {"a table of int8", RAPT_ERR_TYPE},
-                 {"positions -1", RAPT_ERR_SHAPE},
-                 {"positions 2^31", RAPT_ERR_SHAPE},
-                 {"a negative stride", RAPT_ERR_STRIDE},
-                 {"a stride beyond memory", RAPT_ERR_STRIDE},
-                 {"cosines in the output", RAPT_ERR_OVERLAP},
-                 {"the last sine in the output", RAPT_ERR_OVERLAP}};
-    enum { TOKENS = 3, D = 4, ROWS = 12, N = 2 * TOKENS * D };
-    for (int n = 0; n < (int)(sizeof cases / sizeof *cases); n++) {
-        static float memory[2 * N], table[2][ROWS * D / 2];
-        static const double frequencies[D / 2] = {1, 0.5};
-        int32_t starts[2] = {5, 9}, positions[2 * TOKENS] = {5, 6, 7, 9, 10, 11};
-        rapt_rope_args a;
-        rapt_rope_args_init(&a);
-        for (int i = 0; i < 2 * N; i++) memory[i] = (float)(i + 1);
-        a.batch = 2, a.heads = 1, a.tokens = TOKENS, a.d = D, a.in = a.out = rapt_layout_bhsd(RAPT_F32, 1, TOKENS, D);
-        a.from = memory, a.to = memory + N, a.starts = starts, a.rope.channels = D;
-        a.rope_table = (rapt_rope_table){RAPT_F32, table[0], table[1], ROWS, 0};
-        rapt_rope_table *t = &a.rope_table;
-        int at = 1;
-        if (n == at++) starts[1] = ROWS - TOKENS;
-        if (n == at++) starts[1] = ROWS - TOKENS + 1;
-        if (n == at++) a.rope.offset = -5;
-        if (n == at++) a.rope.offset = -6;
-        if (n == at++) a.positions = positions, positions[4] = ROWS;
-        if (n == at++) a.positions = positions, positions[1] = -1;
-        if (n == at++) t->positions = 0;
-        if (n == at++) t->positions = 0, a.tokens = 0;
-        if (n == at++) t->type = (rapt_type)0;
-        if (n == at++) a.rope.frequencies = frequencies;
-        if (n == at++) a.rope.channels = 0;
-        if (n == at++) t->c = NULL;
-        if (n == at++) t->s = NULL;
-        if (n == at++) t->type = RAPT_INT8;
-        if (n == at++) t->positions = -1;
-        if (n == at++) t->positions = INT64_C(1) << 31;
-        if (n == at++) t->row_stride = -8;
-        if (n == at++) t->row_stride = INT64_MAX / 4;
-        if (n == at++) t->c = memory + N;
-        if (n == at++) t->s = (char *)(memory + N) - sizeof table[1] + 1;
-        float before[2 * N];
-        char text[256];
-        memcpy(before, memory, sizeof memory);
-        const rapt_status said = rapt_rope_explain(&a, text, sizeof text), got = rapt_rope_run(&a);
-        const bool same = memcmp(before, memory, sizeof memory) == 0;
-        tap_ok(got == cases[n].want && said == got && (got == RAPT_OK ? !text[0] : text[0] && same), "rope: %s: %s",
-               cases[n].what, got == RAPT_OK ? rapt_status_string(got) : text);
-    }
+    static const double frequencies[D / 2] = {1, 0.5};
+    static const int32_t starts[2] = {5, 9}, last[2] = {5, ROWS - TOKENS}, late[2] = {5, ROWS - TOKENS + 1};
+    static const int32_t far_positions[2 * TOKENS] = {5, 6, 7, 9, ROWS, 11}, early_positions[2 * TOKENS] = {5, -1, 7, 9, 10, 11};
+    good given, *const t = &given;
+    rapt_rope_args_init(&t->args);
+    t->args.batch = 2, t->args.heads = 1, t->args.tokens = TOKENS, t->args.d = D;
+    t->args.in = t->args.out = rapt_layout_bhsd(RAPT_F32, 1, TOKENS, D);
+    t->args.from = rope_from, t->args.to = rope_to, t->args.starts = starts, t->args.rope.channels = D;
+    t->args.rope_table = (rapt_rope_table){RAPT_F32, rope_table[0], rope_table[1], ROWS, 0};
+    RUN(RAPT_OK, (void)a);
+    RUN(RAPT_OK, a.starts = last);
+    RUN(RAPT_ERR_TABLE, a.starts = late);
+    RUN(RAPT_OK, a.rope.offset = -5);
+    RUN(RAPT_ERR_TABLE, a.rope.offset = -6);
+    RUN(RAPT_ERR_TABLE, a.positions = far_positions);
+    RUN(RAPT_ERR_TABLE, a.positions = early_positions);
+    RUN(RAPT_ERR_TABLE, a.rope_table.positions = 0);
+    RUN(RAPT_OK, a.rope_table.positions = 0; a.tokens = 0);
+    RUN(RAPT_ERR_NULL, a.rope_table.type = (rapt_type)0);
+    RUN(RAPT_ERR_UNUSED, a.rope.frequencies = frequencies);
+    RUN(RAPT_ERR_UNUSED, a.rope.channels = 0);
+    RUN(RAPT_ERR_NULL, a.rope_table.c = NULL);
+    RUN(RAPT_ERR_NULL, a.rope_table.s = NULL);
+    RUN(RAPT_ERR_TYPE, a.rope_table.type = RAPT_INT8);
+    RUN(RAPT_ERR_SHAPE, a.rope_table.positions = -1);
+    RUN(RAPT_ERR_SHAPE, a.rope_table.positions = INT64_C(1) << 31);
+    RUN(RAPT_ERR_STRIDE, a.rope_table.row_stride = -8);
+    RUN(RAPT_ERR_STRIDE, a.rope_table.row_stride = INT64_MAX / 4);
+    RUN(RAPT_ERR_OVERLAP, a.rope_table.c = rope_to);
+    RUN(RAPT_ERR_OVERLAP, a.rope_table.s = (char *)rope_to - sizeof rope_table[1] + 1); /* the last sine */
 }
 
 /* Two entries of two tokens behind 7 and 3, f16 caches of 10, everything rotated, a key length given. */
