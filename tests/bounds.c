@@ -10,6 +10,7 @@
 #include "check/fence.h"
 #include "hash.h"
 #include "random.h"
+#include "serial.h"
 #include "tap.h"
 
 static int failures, checks;
@@ -240,11 +241,6 @@ static void test_nothings(void) {
 }
 
 /* ---- Multi-head attention ------------------------------------------------------------------------------------------------ */
-
-static void serial(void *pool, int64_t n, rapt_body body, void *arg) {
-    (void)pool;
-    for (int64_t i = 0; i < n; i++) body(arg, i);
-}
 
 enum { LAYER_KEYS = 1100, LAYER_WIDTH = 2 };
 

@@ -7,6 +7,7 @@
 
 #include "random.h"
 #include "reference.h"
+#include "serial.h"
 
 /* ---- The table of a call's memory ---------------------------------------------------------------------------------------- */
 
@@ -200,11 +201,6 @@ void place_pointers(int last) {
 }
 
 /* ---- Ways to call -------------------------------------------------------------------------------------------------------- */
-
-static void serial(void *pool, int64_t n, rapt_body body, void *arg) {
-    (void)pool;
-    for (int64_t i = n - 1; i >= 0; i--) body(arg, i);
-}
 
 static rapt_status each_thread(rapt_status (*share)(int64_t ith, int64_t nth), int64_t nth) {
     rapt_status status = RAPT_OK;

@@ -9,6 +9,7 @@
 #include "kv_types.h"
 #include "rapt_pool.h"
 #include "refusals.h"
+#include "serial.h"
 #include "tap.h"
 #include "tensors.h"
 
@@ -392,11 +393,6 @@ static bool only_new_tokens(const problem *p, const tensor *before) {
 
 /* ---- The ways to run --------------------------------------------------------------------------------------------------- */
 
-static void one_after_the_other(void *pool, int64_t n, rapt_body body, void *arg) {
-    (void)pool;
-    for (int64_t i = n - 1; i >= 0; i--) body(arg, i);
-}
-
 typedef struct sharing {
     const rapt_decode_plan *plan;
     const rapt_decode_args *args;
@@ -427,7 +423,7 @@ static rapt_status run_way(const rapt_decode_plan *plan, const rapt_decode_args 
     case PARALLEL:
         return rapt_decode_run_parallel(plan, args, nth, rapt_pool_for, pools[nth]);
     case SERIAL:
-        return rapt_decode_run_parallel(plan, args, nth, one_after_the_other, NULL);
+        return rapt_decode_run_parallel(plan, args, nth, serial, NULL);
     case SHARE:
         pthread_barrier_init(&s.barrier, NULL, (unsigned)nth);
         rapt_pool_for(pools[nth], nth, share_one, &s);
@@ -915,7 +911,7 @@ static rapt_status plain_run(plain *p, char *text, size_t bytes) {
     const rapt_decode_args *args = p->call.size ? &p->call : NULL;
     if (p->phase >= 0) return rapt_decode_run_phase(&p->plan, args, p->phase, p->nth < 1 ? 0 : p->nth - 1, p->nth);
     if (p->misses_body) return rapt_decode_run_parallel(&p->plan, args, 2, NULL, NULL);
-    const rapt_status got = rapt_decode_run_parallel(p->plan_at, args, p->nth, one_after_the_other, NULL);
+    const rapt_status got = rapt_decode_run_parallel(p->plan_at, args, p->nth, serial, NULL);
     return said != got || !text[0] != !got ? (rapt_status)1 : got;
 }
 

@@ -7,6 +7,7 @@
 
 #include "kv_types.h"
 #include "rapt_layer.h"
+#include "serial.h"
 #include "tap.h"
 
 #if defined(__x86_64__)
@@ -46,10 +47,6 @@ void *__wrap_calloc(size_t n, size_t m) { return forbid(), __real_calloc(n, m); 
 void *__wrap_realloc(void *p, size_t n) { return forbid(), __real_realloc(p, n); }
 void __wrap_free(void *p) { forbid(), __real_free(p); }
 
-static void at_once(void *pool, int64_t n, rapt_body body, void *arg) {
-    (void)pool;
-    for (int64_t i = 0; i < n; i++) body(arg, i);
-}
 static void no_barrier(void *arg) { (void)arg; }
 
 /* Traces are lines of the library's own making. */
@@ -84,7 +81,7 @@ static rapt_status attend(const char *isa, int64_t q_len) {
     if (status == RAPT_OK) status = rapt_plan_query(&plan, &info);
     if (status == RAPT_OK) status = rapt_workspace_size(&plan, 2, &args.workspace_bytes);
     if (status == RAPT_OK) status = rapt_run(&plan, &args);
-    if (status == RAPT_OK) status = rapt_run_parallel(&plan, &args, 2, at_once, NULL);
+    if (status == RAPT_OK) status = rapt_run_parallel(&plan, &args, 2, serial, NULL);
     if (status == RAPT_OK && info.phases == 1) status = rapt_run_share(&plan, &args, 0, 1, no_barrier, NULL);
     for (int phase = 0; phase < info.phases; phase++) {
         if (status == RAPT_OK) status = rapt_run_phase(&plan, &args, phase, 0, 1);
@@ -173,7 +170,7 @@ static rapt_status step(const char *isa) {
     rapt_status status = rapt_rope_frequencies(10000.0, D, frequencies);
     if (status == RAPT_OK) status = rapt_mha_plan_init(&layer_plan, &layer);
     if (status == RAPT_OK) status = rapt_mha_run(&layer_plan, &layer_args);
-    if (status == RAPT_OK) status = rapt_mha_run_parallel(&layer_plan, &layer_args, 2, at_once, NULL);
+    if (status == RAPT_OK) status = rapt_mha_run_parallel(&layer_plan, &layer_args, 2, serial, NULL);
 
     rapt_decode_desc decode;
     rapt_decode_args decode_args;

@@ -16,6 +16,7 @@
 
 #include "explain.h"
 #include "rapt_layer.h"
+#include "serial.h"
 #include "tap.h"
 
 /* ---- Good calls ------------------------------------------------------------------------------------------------------ */
@@ -98,10 +99,6 @@ static struct {
     size_t trial_bytes;
 } give;
 
-static void run_all(void *pool, int64_t calls, rapt_body body, void *arg) {
-    (void)pool;
-    for (int64_t i = 0; i < calls; i++) body(arg, i);
-}
 static void wait(void *arg) { (void)arg; }
 
 static rapt_layout rows_of(rapt_type of, int64_t tokens, int64_t width) { return rapt_layout_bshd(of, 1, tokens, width); }
@@ -196,7 +193,7 @@ static void reset(void) {
     info.size = sizeof info, layer_info.size = sizeof layer_info;
     ith = 0, nth = 1, phase = 0, task = 0, slot = 0, n = 2, rows = 3, channels = 16, first = 0, count = 4;
     out = 4, in = 32, row_stride = 128, type = RAPT_F32, to_type = RAPT_Q8_0;
-    base = 10000.0, parallel = run_all, barrier = wait, isa = NULL, name = "scalar";
+    base = 10000.0, parallel = serial, barrier = wait, isa = NULL, name = "scalar";
     from = memory[WQ], to = memory[OUT], scales = memory[FACTORS], table = memory[TABLE];
     give.d = &d, give.a = &a, give.ua = &ua, give.ad = &ad, give.aa = &aa, give.cd = &cd, give.ca = &ca, give.ra = &ra;
     give.dd = &dd, give.da = &da, give.ld = &ld, give.la = &la, give.na = &na, give.yd = &yd, give.ya = &ya;

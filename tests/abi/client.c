@@ -12,6 +12,7 @@
 #include "../check/fence.h"
 #include "../hash.h"
 #include "../random.h"
+#include "../serial.h"
 
 static void tell(client_facts *facts, const char *of, const char *what, uint64_t value) {
     if (facts->count < (int)(sizeof facts->at / sizeof *facts->at)) facts->at[facts->count] = (client_fact){of, what, value};
@@ -173,11 +174,6 @@ static void finish(client_facts *facts, const char *of, rapt_status status) {
 
 /* ---- Attention ----------------------------------------------------------------------------------------------------------- */
 
-static void at_once(void *pool, int64_t n, rapt_body body, void *arg) {
-    (void)pool;
-    for (int64_t i = 0; i < n; i++) body(arg, i);
-}
-
 static rapt_desc *new_desc(const char *isa, int64_t heads, int64_t kv_heads, int64_t q_len, int64_t kv_len, int64_t d_k,
                            int64_t d_v) {
     rapt_desc *d = NEW(rapt_desc);
@@ -209,7 +205,7 @@ static rapt_status run(client_facts *facts, const char *of, const rapt_desc *d, 
     tell(facts, of, "tasks, phases", (uint64_t)(info->tasks[0] + info->tasks[1]) << 8 | (uint64_t)info->phases);
     tell(facts, of, "workspace", *bytes);
     tell(facts, of, "names", hash_bytes(hash_bytes(hash_start, info->isa, strlen(info->isa)), info->path, strlen(info->path)));
-    if ((status = rapt_run_parallel(plan, a, 3, at_once, NULL)) != RAPT_OK) return status;
+    if ((status = rapt_run_parallel(plan, a, 3, serial, NULL)) != RAPT_OK) return status;
     tell(facts, of, "hash of what is written by threads", hash_bytes(hash_start, out, sizeof out));
     memset(out, 0, sizeof out);
     for (int phase = 0; phase < info->phases && status == RAPT_OK; phase++)
@@ -370,7 +366,7 @@ static rapt_status linear(const char *isa, client_facts *facts, const char *of) 
     if (status == RAPT_OK) status = rapt_linear_plan_init(plan, d);
     if (status == RAPT_OK) status = rapt_linear_workspace_size(plan, 2, bytes);
     if (status == RAPT_OK) tell(facts, of, "workspace", a->workspace_bytes = *bytes);
-    return status == RAPT_OK ? rapt_linear_run_parallel(plan, a, 2, at_once, NULL) : status;
+    return status == RAPT_OK ? rapt_linear_run_parallel(plan, a, 2, serial, NULL) : status;
 }
 
 static rapt_status norm(const char *isa, client_facts *facts, const char *of) {
@@ -423,7 +419,7 @@ static rapt_status layer(const char *isa, client_facts *facts, const char *of) {
     if (status != RAPT_OK) return status;
     tell(facts, of, "phases", (uint64_t)info->phases);
     tell(facts, of, "workspace", a->workspace_bytes = *bytes);
-    return rapt_mha_run_parallel(plan, a, 2, at_once, NULL);
+    return rapt_mha_run_parallel(plan, a, 2, serial, NULL);
 }
 
 static const struct {

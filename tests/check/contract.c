@@ -9,12 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Sizes ------------------------------------------------------------------------------------------------------------ */
+#include "../serial.h"
 
-static void serial(void *pool, int64_t n, rapt_body body, void *arg) {
-    (void)pool;
-    for (int64_t i = 0; i < n; i++) body(arg, i);
-}
+/* ---- Sizes ------------------------------------------------------------------------------------------------------------ */
 
 /* Nothing to do is no error, and needs no pointers. */
 static void case_empty(check *c) {

@@ -191,6 +191,9 @@ void problem_paged(problem *p, int64_t page_size);
 /* False if --quick leaves this one out. Called once for each problem of a case. */
 bool problem_wanted(check *c, const problem *p);
 
+/* A stream for each kernel, so that the choice of kernels does not change what the others see. */
+static inline uint64_t random_of(const problem *p, const kernel *k) { return hash_text(p->data_seed, k->name); }
+
 /* ---- Subjects ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct subject {

@@ -9,9 +9,6 @@
 
 static const how plain = {WAY_RUN, 1, 1, 1};
 
-/* Per kernel, so that the choice of kernels does not change what the others see. */
-static uint64_t random_of(const problem *p, const kernel *k) { return hash_text(p->data_seed, k->name); }
-
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- Threads ------------------------------------------------------------------------------------------------------------ */

@@ -8,8 +8,6 @@
 
 static const how plain = {WAY_RUN, 1, 1, 1};
 
-static uint64_t random_of(const problem *p, const kernel *k) { return hash_text(p->data_seed, k->name); }
-
 /* ---- Keys elsewhere ----------------------------------------------------------------------------------------------------- */
 
 /* Something of everything that does not say where keys lie. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../refusals.h"
+#include "../serial.h"
 
 /* ---- What is expected --------------------------------------------------------------------------------------------------- */
 
@@ -49,11 +50,6 @@ static void expect_plan(table *t, const char *change, const rapt_desc *desc, rap
         check_fail(t->c, t->k, "rapt_plan_init with %s wrote a plan", change);
     char line[256];
     expect_line(t, "rapt_plan_explain", change, rapt_plan_explain(desc, line, sizeof line), want, line);
-}
-
-static void serial(void *pool, int64_t n, rapt_body body, void *arg) {
-    (void)pool;
-    for (int64_t i = 0; i < n; i++) body(arg, i);
 }
 
 static void no_wait(void *arg) { (void)arg; }

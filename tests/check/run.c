@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../serial.h"
+
 void *allocate(size_t bytes) {
     void *memory = malloc(bytes ? bytes : 1);
     if (!memory) {
@@ -45,12 +47,6 @@ static void for_threads(void *pool, int64_t n, rapt_body body, void *arg) {
     }
     for (int64_t i = 0; i < n; i++) pthread_join(threads[i].id, NULL);
     free(threads);
-}
-
-/* Another, which has none and goes backwards. */
-static void for_serial(void *pool, int64_t n, rapt_body body, void *arg) {
-    (void)pool;
-    while (n-- > 0) body(arg, n);
 }
 
 typedef struct barrier {
@@ -128,7 +124,7 @@ static rapt_status run_way(const rapt_plan *plan, const rapt_plan_info *info, co
     case WAY_PHASES:
         return run_phases(plan, info, args, h);
     case WAY_SERIAL:
-        return rapt_run_parallel(plan, args, h.nth, for_serial, NULL);
+        return rapt_run_parallel(plan, args, h.nth, serial, NULL);
     case WAY_PARALLEL:
         return rapt_run_parallel(plan, args, h.nth, for_threads, NULL);
     case WAY_SHARE:
