@@ -2,12 +2,11 @@
 /* rapt: attention on NumPy files, and what this machine can do. */
 #include "cli.h"
 #include "check.h"
-#include "rapt.h"
+#include "rapt_pool.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char usage[] = "usage: rapt run --q Q.npy --k K.npy --v V.npy --out O.npy [options]\n"
@@ -58,16 +57,8 @@ static int command(int argc, char **argv) {
     return 0;
 }
 
-static void print_trace(void *arg, const char *line) {
-    (void)arg;
-    fprintf(stderr, "rapt: %s\n", line);
-}
-
-static void trace_if_verbose(void) {
-    static const rapt_trace trace = {print_trace, NULL};
-    const char *verbose = getenv("RAPT_VERBOSE");
-    if (verbose && strcmp(verbose, "1") == 0) rapt_trace_to(&trace);
-}
+/* With RAPT_VERBOSE=1, the first pool of a process sends traces to stderr (rapt_pool.h): here it comes before any command. */
+static void trace_if_verbose(void) { rapt_pool_destroy(rapt_pool_create(1)); }
 
 int main(int argc, char **argv) {
     trace_if_verbose();
