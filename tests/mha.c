@@ -834,7 +834,7 @@ static void test_kernel(const char *isa, bool whole) {
     static const drawn problems = {"calls of multi-head attention have the bits of the calls they stand for",
                                    any_problem,
                                    3,
-                                   {UINT64_C(0xe044fbafc6483957), UINT64_C(0xdf65244719578b69)},
+                                   {UINT64_C(0xdf65244719578b69), UINT64_C(0xe044fbafc6483957)},
                                    25,
                                    80};
     test_drawn(isa, whole, &problems);
