@@ -94,7 +94,7 @@ class Problem:
 
 class Rapt(peers.Rapt):
     def setup(self, problem):
-        return (self.layer if problem.case.heads else self.linear)(problem)
+        return (self.mha if problem.case.heads else self.linear)(problem)
 
     def rows(self, problem, tokens, channels):
         return self.library.c.rapt_layout_bshd(self.TYPES[problem.kind], 1, tokens, channels)
@@ -121,7 +121,7 @@ class Rapt(peers.Rapt):
             return out
         return run, lambda out: out
 
-    def layer(self, problem):
+    def mha(self, problem):
         library, case, threads = self.library, problem.case, problem.threads
         d, rows = case.width // case.heads, self.rows(problem, case.tokens, case.width)
         attention = library.new(rapt_ctypes.Desc, heads=case.heads, kv_heads=case.heads, q_len=case.tokens, d_k=d, d_v=d,

@@ -242,7 +242,7 @@ static void test_nothings(void) {
 
 /* ---- Multi-head attention ------------------------------------------------------------------------------------------------ */
 
-enum { LAYER_KEYS = 1100, LAYER_WIDTH = 2 };
+enum { MHA_KEYS = 1100, MHA_WIDTH = 2 };
 
 /* One query, keys from a Y of their own, weights and a mask. */
 static struct {
@@ -251,74 +251,72 @@ static struct {
     rapt_args rest;
     rapt_mha_args a;
     rapt_mha_plan plan;
-    float x[LAYER_WIDTH], y[LAYER_KEYS * LAYER_WIDTH], out[LAYER_WIDTH], w[LAYER_WIDTH * LAYER_WIDTH];
-    float memory[LAYER_KEYS + LAYER_KEYS / 4 + 1], before[LAYER_KEYS + LAYER_KEYS / 4 + 1]; /* weights, then the mask */
+    float x[MHA_WIDTH], y[MHA_KEYS * MHA_WIDTH], out[MHA_WIDTH], w[MHA_WIDTH * MHA_WIDTH];
+    float memory[MHA_KEYS + MHA_KEYS / 4 + 1], before[MHA_KEYS + MHA_KEYS / 4 + 1]; /* weights, then the mask */
     _Alignas(64) unsigned char workspace[1 << 20];
-} layer;
+} mha;
 
-static rapt_status describe_layer(int64_t keys) {
-    rapt_desc *of = &layer.of;
-    rapt_mha_desc *d = &layer.d;
-    rapt_mha_args *a = &layer.a;
-    rapt_desc_init(of), rapt_mha_desc_init(d), rapt_args_init(&layer.rest), rapt_mha_args_init(a);
-    of->heads = of->kv_heads = of->q_len = 1, of->d_k = of->d_v = LAYER_WIDTH;
+static rapt_status describe_mha(int64_t keys) {
+    rapt_desc *of = &mha.of;
+    rapt_mha_desc *d = &mha.d;
+    rapt_mha_args *a = &mha.a;
+    rapt_desc_init(of), rapt_mha_desc_init(d), rapt_args_init(&mha.rest), rapt_mha_args_init(a);
+    of->heads = of->kv_heads = of->q_len = 1, of->d_k = of->d_v = MHA_WIDTH;
     of->mask = rapt_layout_bhsd(RAPT_BOOL, 1, 1, keys);
-    d->attention = of, d->x_width = LAYER_WIDTH, d->keys = keys;
-    d->x = d->y = d->out = d->wq = d->wk = d->wv = d->wo = rapt_layout_bhsd(RAPT_F32, 1, 1, LAYER_WIDTH);
+    d->attention = of, d->x_width = MHA_WIDTH, d->keys = keys;
+    d->x = d->y = d->out = d->wq = d->wk = d->wv = d->wo = rapt_layout_bhsd(RAPT_F32, 1, 1, MHA_WIDTH);
     d->weights = rapt_layout_bhsd(RAPT_F32, 1, 1, keys);
-    a->attention = &layer.rest, a->x = layer.x, a->y = layer.y, a->out = layer.out, a->wq = a->wk = a->wv = a->wo = layer.w;
-    a->workspace = layer.workspace, a->workspace_bytes = sizeof layer.workspace;
-    return rapt_mha_plan_init(&layer.plan, d);
+    a->attention = &mha.rest, a->x = mha.x, a->y = mha.y, a->out = mha.out, a->wq = a->wk = a->wv = a->wo = mha.w;
+    a->workspace = mha.workspace, a->workspace_bytes = sizeof mha.workspace;
+    return rapt_mha_plan_init(&mha.plan, d);
 }
 
 static void test_mha(void) {
     for (int shared = 1; shared >= 0; shared--) { /* bytes of the weights' end that the mask has too */
-        rapt_status status = describe_layer(LAYER_KEYS);
-        memset(layer.memory, 1, sizeof layer.memory), memset(layer.out, 1, sizeof layer.out);
-        memcpy(layer.before, layer.memory, sizeof layer.memory);
-        layer.a.weights = layer.memory, layer.rest.mask = (char *)&layer.memory[LAYER_KEYS] - shared;
-        rapt_status run = rapt_mha_run(&layer.plan, &layer.a),
-                    parallel = rapt_mha_run_parallel(&layer.plan, &layer.a, 2, serial, NULL);
-        bool untouched =
-            !memcmp(layer.memory, layer.before, sizeof layer.memory) && !memcmp(layer.out, layer.before, sizeof layer.out);
+        rapt_status status = describe_mha(MHA_KEYS);
+        memset(mha.memory, 1, sizeof mha.memory), memset(mha.out, 1, sizeof mha.out);
+        memcpy(mha.before, mha.memory, sizeof mha.memory);
+        mha.a.weights = mha.memory, mha.rest.mask = (char *)&mha.memory[MHA_KEYS] - shared;
+        rapt_status run = rapt_mha_run(&mha.plan, &mha.a), parallel = rapt_mha_run_parallel(&mha.plan, &mha.a, 2, serial, NULL);
+        bool untouched = !memcmp(mha.memory, mha.before, sizeof mha.memory) && !memcmp(mha.out, mha.before, sizeof mha.out);
         tap_ok(status == RAPT_OK && run == (shared ? RAPT_ERR_OVERLAP : RAPT_OK) && parallel == run && untouched == shared,
-               "multi-head attention: weights of %d keys, and a mask that %s: %s", LAYER_KEYS,
+               "multi-head attention: weights of %d keys, and a mask that %s: %s", MHA_KEYS,
                shared ? "meets the last part: nothing is written" : "lies behind them", rapt_status_string(run));
     }
-    rapt_status status = describe_layer(0);
-    if (status == RAPT_OK) status = rapt_mha_run(&layer.plan, &layer.a);
+    rapt_status status = describe_mha(0);
+    if (status == RAPT_OK) status = rapt_mha_run(&mha.plan, &mha.a);
     tap_ok(status == RAPT_OK, "multi-head attention: weights of no keys, dense: %s", rapt_status_string(status));
 
     /* What a cache alone can have. */
-    describe_layer(2);
-    layer.of.page_size = 1, layer.of.pages = RAPT_MAX_LENGTH, layer.of.table.type = RAPT_I32;
-    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but pages");
-    describe_layer(2);
-    layer.of.k_scales.present = 1;
-    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but scales of K");
-    describe_layer(2);
-    layer.of.v_scales.present = 1;
-    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but scales of V");
+    describe_mha(2);
+    mha.of.page_size = 1, mha.of.pages = RAPT_MAX_LENGTH, mha.of.table.type = RAPT_I32;
+    expect(rapt_mha_plan_init(&mha.plan, &mha.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but pages");
+    describe_mha(2);
+    mha.of.k_scales.present = 1;
+    expect(rapt_mha_plan_init(&mha.plan, &mha.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but scales of K");
+    describe_mha(2);
+    mha.of.v_scales.present = 1;
+    expect(rapt_mha_plan_init(&mha.plan, &mha.d), RAPT_ERR_FEATURE, "multi-head attention without a cache, but scales of V");
 
     /* A table of positions whose product with its width would not fit. */
     const int64_t positions[] = {INT64_MAX, INT64_MIN, -1, (int64_t)RAPT_MAX_LENGTH + 1, 0, 1};
     const rapt_status wanted[] = {RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_TABLE, RAPT_OK};
-    describe_layer(1);
-    layer.d.position_table = 1, layer.d.weights.type = (rapt_type)0, layer.of.mask.type = (rapt_type)0;
-    expect(rapt_mha_plan_init(&layer.plan, &layer.d), RAPT_OK, "multi-head attention with a table of positions");
+    describe_mha(1);
+    mha.d.position_table = 1, mha.d.weights.type = (rapt_type)0, mha.of.mask.type = (rapt_type)0;
+    expect(rapt_mha_plan_init(&mha.plan, &mha.d), RAPT_OK, "multi-head attention with a table of positions");
     for (int i = 0; i < 6; i++) {
         snprintf(text, sizeof text, "multi-head attention: table_positions = %lld", (long long)positions[i]);
-        layer.a.position_table = layer.memory, layer.a.table_positions = positions[i];
-        expect(rapt_mha_run(&layer.plan, &layer.a), wanted[i], text);
+        mha.a.position_table = mha.memory, mha.a.table_positions = positions[i];
+        expect(rapt_mha_run(&mha.plan, &mha.a), wanted[i], text);
     }
 
     /* Tokens of no entry alone, in a tensor of one: its strides may be any. */
     const int32_t starts[] = {1, 1};
-    describe_layer(1);
-    layer.d.y.type = layer.d.weights.type = layer.of.mask.type = (rapt_type)0, layer.of.q_starts = starts;
-    layer.d.x.token_stride = layer.d.out.token_stride = INT64_MAX, layer.a.y = NULL;
-    status = rapt_mha_plan_init(&layer.plan, &layer.d);
-    if (status == RAPT_OK) status = rapt_mha_run(&layer.plan, &layer.a);
+    describe_mha(1);
+    mha.d.y.type = mha.d.weights.type = mha.of.mask.type = (rapt_type)0, mha.of.q_starts = starts;
+    mha.d.x.token_stride = mha.d.out.token_stride = INT64_MAX, mha.a.y = NULL;
+    status = rapt_mha_plan_init(&mha.plan, &mha.d);
+    if (status == RAPT_OK) status = rapt_mha_run(&mha.plan, &mha.a);
     expect(status, RAPT_OK, "multi-head attention: a token that belongs to no entry, any strides");
 }
 

@@ -30,9 +30,9 @@ static struct {
     rapt_linear_args linear_args;
     rapt_linear_plan *linear_plan;
     rapt_norm_args norm_args;
-    rapt_mha_desc layer_desc;
-    rapt_mha_args layer_args;
-    rapt_mha_plan *layer_plan;
+    rapt_mha_desc mha_desc;
+    rapt_mha_args mha_args;
+    rapt_mha_plan *mha_plan;
     const rapt_states *sources;
     const float *const *o, *const *lse;
     float *o_out, *lse_out, *scales, *table;
@@ -219,7 +219,7 @@ static rapt_status each_phase(rapt_status (*share)(int64_t ith, int64_t nth), in
 #define ALONE(name, ...)                                                                                                         \
     static rapt_status name(int64_t nth) { return (void)nth, __VA_ARGS__; }
 
-/* All phases, one after the other: attend_phase, decode_phase, layer_phase; and attend_phase_share and so on, of one thread. */
+/* All phases, one after the other: attend_phase, decode_phase, mha_phase; and attend_phase_share and so on, of one thread. */
 #define PHASED(name, query, plan, info_type, ...)                                                                                \
     static rapt_status name##_share(int64_t ith, int64_t nth) { return __VA_ARGS__; }                                            \
     static rapt_status name(int64_t nth) {                                                                                       \
@@ -241,7 +241,7 @@ static rapt_status each_phase(rapt_status (*share)(int64_t ith, int64_t nth), in
     }
 
 /* explain_attention, explain_merge_states, explain_merge, explain_append, explain_copy, explain_rope, explain_decode,
- * explain_linear, explain_layer_norm, explain_rms_norm, explain_weights, explain_groups, explain_layer. */
+ * explain_linear, explain_layer_norm, explain_rms_norm, explain_weights, explain_groups, explain_mha. */
 #define EXPLAINED(name, ...)                                                                                                     \
     static rapt_status explain_##name(int64_t nth, char *text, size_t bytes) { return (void)nth, __VA_ARGS__; }
 
@@ -762,7 +762,7 @@ static void add_weights(const char *const fields[3], void *const slots[3], rapt_
 #define WEIGHTS_OF(of, bias_of)                                                                                                  \
     (const char *const[]){#of, #bias_of, #of "_scales"}, (void *const[]){&a->of, &a->bias_of, &a->of##_scales}, &d->of
 
-static void add_layer_weights(const call *c, rapt_mha_desc *d, rapt_mha_args *a, int64_t in, int64_t out) {
+static void add_mha_weights(const call *c, rapt_mha_desc *d, rapt_mha_args *a, int64_t in, int64_t out) {
     const unsigned f = c->features;
     const int64_t heads = c->heads * c->d, kv_heads = c->kv_heads * c->d;
     if (f & PACKED) {
@@ -779,7 +779,7 @@ static void add_layer_weights(const call *c, rapt_mha_desc *d, rapt_mha_args *a,
     if (!(f & PLAIN)) add_weights(WEIGHTS_OF(wo, bo), RAPT_BF16, out, heads);
 }
 
-static void add_layer_cache(const call *c, rapt_desc *of, rapt_mha_args *a) {
+static void add_mha_cache(const call *c, rapt_desc *of, rapt_mha_args *a) {
     const unsigned f = c->features;
     const bool written = !(f & OLD_KEYS);
     add_keys(c, FIELD(a, k_cache), &of->k, f & BY_TOKEN ? RAPT_INT8 : RAPT_F32, c->d, written);
@@ -795,10 +795,10 @@ static void add_layer_cache(const call *c, rapt_desc *of, rapt_mha_args *a) {
 }
 
 /* CROSS: from Y and Z; PLAIN: without wo. */
-static void describe_layer(const call *c) {
+static void describe_mha(const call *c) {
     rapt_desc *of = &s.desc;
-    rapt_mha_desc *d = &s.layer_desc;
-    rapt_mha_args *a = &s.layer_args;
+    rapt_mha_desc *d = &s.mha_desc;
+    rapt_mha_args *a = &s.mha_args;
     const unsigned f = c->features;
     const int64_t in = 8, out = f & PLAIN ? c->heads * c->d : in, batch = query_batch(c), tokens = query_tokens(c);
     const int64_t new_keys = f & OLD_KEYS ? 0 : !(f & CROSS) ? c->queries : f & CACHE ? c->queries + 1 : c->keys;
@@ -815,12 +815,12 @@ static void describe_layer(const call *c) {
         add_rows(FIELD(a, y), &d->y, RAPT_F16, f & RAGGED_KEYS ? 1 : c->batch, d->keys, in, false);
         add_rows(FIELD(a, z), &d->z, RAPT_BF16, f & RAGGED_KEYS ? 1 : c->batch, d->keys, in, false);
     }
-    add_layer_weights(c, d, a, in, out);
+    add_mha_weights(c, d, a, in, out);
     if (!(f & PLAIN)) {
         add_rows(FIELD(a, residual), &d->residual, RAPT_F32, batch, tokens, out, false);
         add_twins("out", "residual");
     }
-    if (f & CACHE) add_layer_cache(c, of, a);
+    if (f & CACHE) add_mha_cache(c, of, a);
     if (f & CACHE) add_integers(FIELD(a, starts), c->batch, start, -1);
     if (!(f & PACKED)) {
         d->position_table = 1;
@@ -835,26 +835,26 @@ static void describe_layer(const call *c) {
     rest.features &= f & WEIGHTS ? ~(unsigned)(SCORES | WEIGHTS | OLD_KEYS) : ~(unsigned)OLD_KEYS;
     add_features(&rest, of, &s.args);
     size_t bytes = 0;
-    add_plan(&s.layer_plan, sizeof *s.layer_plan);
-    if (rapt_mha_plan_init(s.layer_plan, d) == RAPT_OK) rapt_mha_workspace_size(s.layer_plan, threads, &bytes);
+    add_plan(&s.mha_plan, sizeof *s.mha_plan);
+    if (rapt_mha_plan_init(s.mha_plan, d) == RAPT_OK) rapt_mha_workspace_size(s.mha_plan, threads, &bytes);
     add_workspace("rapt_mha_args", &a->workspace, &a->workspace_bytes, bytes);
 }
 
-PLANNED(make_layer_plan, rapt_mha_explain, rapt_mha_plan_init, s.layer_plan, &s.layer_desc)
-EXPLAINED(layer, rapt_mha_args_explain(s.layer_plan, &s.layer_args, nth, text, bytes))
-ALONE(layer, rapt_mha_run(s.layer_plan, &s.layer_args))
-ALONE(layer_parallel, rapt_mha_run_parallel(s.layer_plan, &s.layer_args, nth, serial, NULL))
-ALONE(layer_share, rapt_mha_run_share(s.layer_plan, &s.layer_args, 0, nth, NULL, NULL))
-PHASED(layer_phase, rapt_mha_plan_query, s.layer_plan, rapt_mha_plan_info,
-       rapt_mha_run_phase(s.layer_plan, &s.layer_args, phase, ith, nth))
-static const api layering = {describe_layer,
-                             make_layer_plan,
-                             "rapt_mha_args_explain",
-                             explain_layer,
-                             {{"rapt_mha_run", 1, layer},
-                              {"rapt_mha_run_parallel", 2, layer_parallel},
-                              {"rapt_mha_run_share", 1, layer_share},
-                              {"rapt_mha_run_phase", 2, layer_phase}}};
+PLANNED(make_mha_plan, rapt_mha_explain, rapt_mha_plan_init, s.mha_plan, &s.mha_desc)
+EXPLAINED(mha, rapt_mha_args_explain(s.mha_plan, &s.mha_args, nth, text, bytes))
+ALONE(mha, rapt_mha_run(s.mha_plan, &s.mha_args))
+ALONE(mha_parallel, rapt_mha_run_parallel(s.mha_plan, &s.mha_args, nth, serial, NULL))
+ALONE(mha_share, rapt_mha_run_share(s.mha_plan, &s.mha_args, 0, nth, NULL, NULL))
+PHASED(mha_phase, rapt_mha_plan_query, s.mha_plan, rapt_mha_plan_info,
+       rapt_mha_run_phase(s.mha_plan, &s.mha_args, phase, ith, nth))
+static const api multi_head_attention = {describe_mha,
+                                         make_mha_plan,
+                                         "rapt_mha_args_explain",
+                                         explain_mha,
+                                         {{"rapt_mha_run", 1, mha},
+                                          {"rapt_mha_run_parallel", 2, mha_parallel},
+                                          {"rapt_mha_run_share", 1, mha_share},
+                                          {"rapt_mha_run_phase", 2, mha_phase}}};
 
 /* ---- All calls ----------------------------------------------------------------------------------------------------------- */
 
@@ -925,15 +925,16 @@ const call calls[] = {
     {"a table", &finding_sinusoids, 1, 1, 1, 3, 1, 6, 0},
     {"5 heads", &finding_slopes, 1, 5, 1, 1, 1, 1, 0},
 
-    {"self", &layering, 2, 4, 2, 3, 3, 4, LSE | ROWS | LENGTHS | OFFSETS | PREFIXES | WEIGHTS},
-    {"self, packed, ragged", &layering, 2, 4, 2, 3, 3, 4, LSE | RAGGED | PACKED | TABLE | SCORES},
-    {"cross", &layering, 2, 4, 2, 3, 9, 4, CROSS | PLAIN | RAGGED | RAGGED_KEYS | LSE},
-    {"a cache", &layering, 2, 4, 2, 3, 20, 4, CACHE | PACKED | BY_CHANNEL | RINGS | LSE},
-    {"cross, with a cache in pages", &layering, 2, 4, 2, 3, 40, 4, CACHE | CROSS | PAGES | BY_TOKEN | TABLE | WEIGHTS | LENGTHS},
-    {"a cache of pages in rows", &layering, 2, 4, 2, 3, 40, 4, CACHE | PLAIN | PAGES | CSR | LAST_PAGE | SCORES},
-    {"an old cache", &layering, 2, 4, 2, 3, 40, 4, CACHE | CROSS | OLD_KEYS | BY_TOKEN | PAGES | LSE},
-    {"one of everything", &layering, 1, 1, 1, 1, 1, 2, LSE | ROWS | WEIGHTS},
-    {"no keys", &layering, 2, 4, 2, 3, 0, 4, CROSS | WEIGHTS | LSE},
+    {"self", &multi_head_attention, 2, 4, 2, 3, 3, 4, LSE | ROWS | LENGTHS | OFFSETS | PREFIXES | WEIGHTS},
+    {"self, packed, ragged", &multi_head_attention, 2, 4, 2, 3, 3, 4, LSE | RAGGED | PACKED | TABLE | SCORES},
+    {"cross", &multi_head_attention, 2, 4, 2, 3, 9, 4, CROSS | PLAIN | RAGGED | RAGGED_KEYS | LSE},
+    {"a cache", &multi_head_attention, 2, 4, 2, 3, 20, 4, CACHE | PACKED | BY_CHANNEL | RINGS | LSE},
+    {"cross, with a cache in pages", &multi_head_attention, 2, 4, 2, 3, 40, 4,
+     CACHE | CROSS | PAGES | BY_TOKEN | TABLE | WEIGHTS | LENGTHS},
+    {"a cache of pages in rows", &multi_head_attention, 2, 4, 2, 3, 40, 4, CACHE | PLAIN | PAGES | CSR | LAST_PAGE | SCORES},
+    {"an old cache", &multi_head_attention, 2, 4, 2, 3, 40, 4, CACHE | CROSS | OLD_KEYS | BY_TOKEN | PAGES | LSE},
+    {"one of everything", &multi_head_attention, 1, 1, 1, 1, 1, 2, LSE | ROWS | WEIGHTS},
+    {"no keys", &multi_head_attention, 2, 4, 2, 3, 0, 4, CROSS | WEIGHTS | LSE},
 };
 const int call_count = (int)(sizeof calls / sizeof *calls);
 

@@ -155,22 +155,22 @@ static rapt_status step(const char *isa) {
     a.isa = isa;
     args.kv_lengths = lengths;
 
-    rapt_mha_desc layer;
-    rapt_mha_args layer_args;
-    rapt_mha_plan layer_plan;
-    rapt_mha_desc_init(&layer), rapt_mha_args_init(&layer_args);
-    layer.attention = &a, layer.x_width = WIDTH, layer.keys = TOKENS;
-    layer.x = layer.out = rapt_layout_bshd(RAPT_F32, 1, TOKENS, WIDTH);
-    layer.wq = layer.wk = layer.wv = layer.wo = rapt_layout_bshd(RAPT_F32, 1, WIDTH, WIDTH);
-    layer.rope.channels = D, layer.rope.frequencies = frequencies;
-    layer_args.x = x, layer_args.out = out, layer_args.k_cache = k, layer_args.v_cache = v, layer_args.attention = &args;
-    layer_args.wq = weights, layer_args.wk = weights + WIDTH * WIDTH, layer_args.wv = weights + 2 * WIDTH * WIDTH;
-    layer_args.wo = weights + 3 * WIDTH * WIDTH;
-    layer_args.workspace = workspace, layer_args.workspace_bytes = sizeof workspace;
+    rapt_mha_desc mha;
+    rapt_mha_args mha_args;
+    rapt_mha_plan mha_plan;
+    rapt_mha_desc_init(&mha), rapt_mha_args_init(&mha_args);
+    mha.attention = &a, mha.x_width = WIDTH, mha.keys = TOKENS;
+    mha.x = mha.out = rapt_layout_bshd(RAPT_F32, 1, TOKENS, WIDTH);
+    mha.wq = mha.wk = mha.wv = mha.wo = rapt_layout_bshd(RAPT_F32, 1, WIDTH, WIDTH);
+    mha.rope.channels = D, mha.rope.frequencies = frequencies;
+    mha_args.x = x, mha_args.out = out, mha_args.k_cache = k, mha_args.v_cache = v, mha_args.attention = &args;
+    mha_args.wq = weights, mha_args.wk = weights + WIDTH * WIDTH, mha_args.wv = weights + 2 * WIDTH * WIDTH;
+    mha_args.wo = weights + 3 * WIDTH * WIDTH;
+    mha_args.workspace = workspace, mha_args.workspace_bytes = sizeof workspace;
     rapt_status status = rapt_rope_frequencies(10000.0, D, frequencies);
-    if (status == RAPT_OK) status = rapt_mha_plan_init(&layer_plan, &layer);
-    if (status == RAPT_OK) status = rapt_mha_run(&layer_plan, &layer_args);
-    if (status == RAPT_OK) status = rapt_mha_run_parallel(&layer_plan, &layer_args, 2, serial, NULL);
+    if (status == RAPT_OK) status = rapt_mha_plan_init(&mha_plan, &mha);
+    if (status == RAPT_OK) status = rapt_mha_run(&mha_plan, &mha_args);
+    if (status == RAPT_OK) status = rapt_mha_run_parallel(&mha_plan, &mha_args, 2, serial, NULL);
 
     rapt_decode_desc decode;
     rapt_decode_args decode_args;
@@ -179,7 +179,7 @@ static rapt_status step(const char *isa) {
     a.q = a.o = rapt_layout_bshd(RAPT_F32, 2, TOKENS, D);
     decode.attention = &a;
     decode.new_k = decode.new_v = rapt_layout_bshd(RAPT_F32, 1, TOKENS, D);
-    decode.rope = layer.rope;
+    decode.rope = mha.rope;
     args.q = x, args.o = out, args.kv_lengths = NULL;
     decode_args.new_k = decode_args.new_v = x, decode_args.k = k, decode_args.v = v, decode_args.starts = starts;
     decode_args.attention = &args;

@@ -51,9 +51,9 @@ static float *o_out, *lse_out;
 static rapt_plan plan, merging;
 static rapt_decode_plan decoding;
 static rapt_linear_plan linear;
-static rapt_mha_plan layer;
+static rapt_mha_plan mha;
 static rapt_plan_info info;
-static rapt_mha_plan_info layer_info;
+static rapt_mha_plan_info mha_info;
 
 /* Numbers and pointers that functions take as they are. */
 static int64_t ith, nth, task, slot, n, rows, channels, out, in, row_stride, first, count;
@@ -88,9 +88,9 @@ static struct {
     const rapt_plan *plan, *merging;
     const rapt_decode_plan *decoding;
     const rapt_linear_plan *linear;
-    const rapt_mha_plan *layer;
+    const rapt_mha_plan *mha;
     rapt_plan_info *info;
-    rapt_mha_plan_info *layer_info;
+    rapt_mha_plan_info *mha_info;
     size_t *size;
     const char **name;
     char *names;
@@ -190,7 +190,7 @@ static void reset(void) {
     for (int i = 0; i < 16; i++) pages[i] = i % 3;
     for (int i = 0; i < 4; i++) frequencies[i] = 1.0 / (1 + i);
     set_attention(), set_caches(), set_mha();
-    info.size = sizeof info, layer_info.size = sizeof layer_info;
+    info.size = sizeof info, mha_info.size = sizeof mha_info;
     ith = 0, nth = 1, phase = 0, task = 0, slot = 0, n = 2, rows = 3, channels = 16, first = 0, count = 4;
     out = 4, in = 32, row_stride = 128, type = RAPT_F32, to_type = RAPT_Q8_0;
     base = 10000.0, parallel = serial, barrier = wait, isa = NULL, name = "scalar";
@@ -198,7 +198,7 @@ static void reset(void) {
     give.d = &d, give.a = &a, give.ua = &ua, give.ad = &ad, give.aa = &aa, give.cd = &cd, give.ca = &ca, give.ra = &ra;
     give.dd = &dd, give.da = &da, give.ld = &ld, give.la = &la, give.na = &na, give.yd = &yd, give.ya = &ya;
     give.states = states, give.o = sources_o, give.lse = sources_lse, give.plan = &plan, give.merging = &merging;
-    give.decoding = &decoding, give.linear = &linear, give.layer = &layer, give.info = &info, give.layer_info = &layer_info;
+    give.decoding = &decoding, give.linear = &linear, give.mha = &mha, give.info = &info, give.mha_info = &mha_info;
     give.size = &size, give.name = &found, give.names = names, give.frequencies = (double *)(void *)memory[TABLE];
     give.trial = trial, give.trial_bytes = sizeof trial - 8;
     fesetround(FE_TONEAREST), flush_denormals(false);
@@ -209,9 +209,9 @@ static void reset(void) {
 /* Plans of what a row has described. */
 static void make_plans(void) {
     memset(&plan, 0, sizeof plan), memset(&merging, 0, sizeof merging), memset(&decoding, 0, sizeof decoding);
-    memset(&linear, 0, sizeof linear), memset(&layer, 0, sizeof layer);
+    memset(&linear, 0, sizeof linear), memset(&mha, 0, sizeof mha);
     rapt_plan_init(&plan, &d), rapt_plan_init(&merging, &u), rapt_decode_plan_init(&decoding, &dd);
-    rapt_linear_plan_init(&linear, &ld), rapt_mha_plan_init(&layer, &yd);
+    rapt_linear_plan_init(&linear, &ld), rapt_mha_plan_init(&mha, &yd);
 }
 
 /* ---- The functions --------------------------------------------------------------------------------------------------- */
@@ -236,11 +236,11 @@ FUNCTION(rapt_mha_plan_init, MADE(rapt_mha_plan_init, yd), rapt_mha_explain(give
 
 FUNCTION(rapt_plan_query, rapt_plan_query(give.plan, give.info), by_trace(text, bytes))
 FUNCTION(rapt_decode_plan_query, rapt_decode_plan_query(give.decoding, give.info), by_trace(text, bytes))
-FUNCTION(rapt_mha_plan_query, rapt_mha_plan_query(give.layer, give.layer_info), by_trace(text, bytes))
+FUNCTION(rapt_mha_plan_query, rapt_mha_plan_query(give.mha, give.mha_info), by_trace(text, bytes))
 FUNCTION(rapt_workspace_size, rapt_workspace_size(give.plan, nth, give.size), by_trace(text, bytes))
 FUNCTION(rapt_decode_workspace_size, rapt_decode_workspace_size(give.decoding, nth, give.size), by_trace(text, bytes))
 FUNCTION(rapt_linear_workspace_size, rapt_linear_workspace_size(give.linear, nth, give.size), by_trace(text, bytes))
-FUNCTION(rapt_mha_workspace_size, rapt_mha_workspace_size(give.layer, nth, give.size), by_trace(text, bytes))
+FUNCTION(rapt_mha_workspace_size, rapt_mha_workspace_size(give.mha, nth, give.size), by_trace(text, bytes))
 
 /* call_rapt_run, call_rapt_run_parallel, call_rapt_run_share, call_rapt_run_phase, and explain_rapt_run and so on; the same of
  * rapt_decode and rapt_mha. */
@@ -254,7 +254,7 @@ FUNCTION(rapt_mha_workspace_size, rapt_mha_workspace_size(give.layer, nth, give.
              prefix##_args_explain(give.plan, give.args, nth, text, bytes))
 RUNS(rapt, plan, a)
 RUNS(rapt_decode, decoding, da)
-RUNS(rapt_mha, layer, ya)
+RUNS(rapt_mha, mha, ya)
 #undef RUNS
 FUNCTION(rapt_run_task, rapt_run_task(give.plan, give.a, phase, task, slot),
          rapt_args_explain(give.plan, give.a, slot >= 0 && slot < INT64_MAX ? slot + 1 : 1, text, bytes))
@@ -681,7 +681,7 @@ static void bare(void) { yd.wo.type = (rapt_type)0, yd.out = rows_of(RAPT_F32, 3
 static void placed(void) { yd.position_table = 1, ya.position_table = memory[TABLE], ya.table_positions = 5; }
 static void huge(void) { e.heads = e.kv_heads = e.d_k = e.d_v = yd.x_width = 1; }
 
-/* Bytes of workspace: needed_for_plan, needed_for_decoding, needed_for_linear, needed_for_layer. */
+/* Bytes of workspace: needed_for_plan, needed_for_decoding, needed_for_linear, needed_for_mha. */
 #define NEEDED(function, plan)                                                                                                   \
     static size_t needed_for_##plan(int64_t threads) {                                                                           \
         size_t bytes = 0;                                                                                                        \
@@ -691,7 +691,7 @@ static void huge(void) { e.heads = e.kv_heads = e.d_k = e.d_v = yd.x_width = 1; 
 NEEDED(rapt_workspace_size, plan)
 NEEDED(rapt_decode_workspace_size, decoding)
 NEEDED(rapt_linear_workspace_size, linear)
-NEEDED(rapt_mha_workspace_size, layer)
+NEEDED(rapt_mha_workspace_size, mha)
 #undef NEEDED
 
 /* So many threads that their own workspace just fits, and not that which they share besides. */
@@ -1256,9 +1256,9 @@ static void mha_plans(void) {
     GOOD(rapt_mha_plan_init, packed());
     GOOD(rapt_mha_plan_init, ragged(&e));
     PLAN_MEMORY(rapt_mha_plan_init);
-    const size_t layer_bytes = least_bytes(call_rapt_mha_plan_init); /* before anything is changed */
+    const size_t mha_bytes = least_bytes(call_rapt_mha_plan_init); /* before anything is changed */
     TRACED(rapt_mha_plan_init, e.q_starts = kept(), OVERLAP, "plan = %p: its %zu bytes meet the 8 of attention.q_starts = %p",
-           (void *)trial, layer_bytes, (void *)trial);
+           (void *)trial, mha_bytes, (void *)trial);
     STRUCTS(rapt_mha_plan_init, yd, "desc", sizeof yd);
     REFUSED(rapt_mha_plan_init, yd.attention = NULL, NULL, "attention = null: there is no such struct");
     MARKED(rapt_mha_plan_init, e, "attention", offsetof(rapt_desc, mask_keys));
@@ -1344,17 +1344,17 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, e.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name");
     REFUSED(rapt_mha_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name");
 
-    TRACED_PLANS(rapt_mha_plan_query, layer, "rapt_mha_plan_init");
+    TRACED_PLANS(rapt_mha_plan_query, mha, "rapt_mha_plan_init");
     GOOD(rapt_mha_plan_query, UNCHANGED);
-    TRACED(rapt_mha_plan_query, layer_info.size = 8, STRUCT, "info.size = 8: must be the sizeof of the struct, %zu to 65535",
-           sizeof layer_info);
-    TRACED_PLANS(rapt_mha_workspace_size, layer, "rapt_mha_plan_init");
+    TRACED(rapt_mha_plan_query, mha_info.size = 8, STRUCT, "info.size = 8: must be the sizeof of the struct, %zu to 65535",
+           sizeof mha_info);
+    TRACED_PLANS(rapt_mha_workspace_size, mha, "rapt_mha_plan_init");
     GOOD(rapt_mha_workspace_size, UNCHANGED);
     TRACED(rapt_mha_workspace_size, give.size = NULL, NULL, "bytes = null: there is nowhere to write it");
     TRACED(rapt_mha_workspace_size, nth = 0, RANGE, "nth = 0: there is no thread");
     TRACED(rapt_mha_workspace_size, nth = INT64_MAX, SHAPE,
            "nth = 9223372036854775807: the workspace would exceed the address space");
-    TRACED(rapt_mha_workspace_size, (e.batch = 1000, nth = most_threads(needed_for_layer)), SHAPE,
+    TRACED(rapt_mha_workspace_size, (e.batch = 1000, nth = most_threads(needed_for_mha)), SHAPE,
            "nth = %" PRId64 ": the workspace would exceed the address space", nth);
 }
 
@@ -1364,13 +1364,13 @@ static void mha_calls(void) {
     GOOD(rapt_mha_run, cached());
     GOOD(rapt_mha_run, packed());
     GOOD(rapt_mha_run, ragged(&e));
-    PLANS(rapt_mha_run, layer, "rapt_mha_plan_init");
+    PLANS(rapt_mha_run, mha, "rapt_mha_plan_init");
     STRUCTS(rapt_mha_run, ya, "args", offsetof(rapt_mha_args, rope_table));
     GOOD(rapt_mha_run, ya.attention = &ea);
     REFUSED(rapt_mha_run, (ya.attention = &ea, memset(&ea, 0, sizeof ea)), STRUCT,
             "attention.size = 0: was not set by its init function");
-    REFUSED(rapt_mha_run, ya.workspace = NULL, WORKSPACE, "workspace = null: %zu bytes are needed", needed_for_layer(1));
-    REFUSED(rapt_mha_run, ya.workspace_bytes = 64, WORKSPACE, "workspace_bytes = 64: %zu are needed", needed_for_layer(1));
+    REFUSED(rapt_mha_run, ya.workspace = NULL, WORKSPACE, "workspace = null: %zu bytes are needed", needed_for_mha(1));
+    REFUSED(rapt_mha_run, ya.workspace_bytes = 64, WORKSPACE, "workspace_bytes = 64: %zu are needed", needed_for_mha(1));
     REFUSED(rapt_mha_run, ya.workspace = workspace + 8, ALIGNMENT, "workspace = %p: not aligned to 64 bytes",
             (void *)(workspace + 8));
     /* Rows, */

@@ -352,24 +352,24 @@ static void test_plans(void) {
     const double frequency = 1.0;
     rapt_desc a;
     rapt_decode_desc decode;
-    rapt_mha_desc layer;
+    rapt_mha_desc mha;
     for (int which = 0; which < 5; which++) { /* of the three functions, with starts and with frequencies */
-        rapt_desc_init(&a), rapt_decode_desc_init(&decode), rapt_mha_desc_init(&layer);
+        rapt_desc_init(&a), rapt_decode_desc_init(&decode), rapt_mha_desc_init(&mha);
         a.batch = a.heads = a.kv_heads = 1, a.q_len = 2, a.kv_len = 2, a.d_k = a.d_v = 2;
         a.batch = 2, a.q = a.k = a.v = a.o = rapt_layout_bhsd(RAPT_F32, 1, 2, 2);
-        decode.attention = layer.attention = &a;
+        decode.attention = mha.attention = &a;
         decode.new_k = decode.new_v = a.k;
-        layer.x_width = layer.out_width = 2, layer.x = layer.out = layer.wq = layer.wk = layer.wv = layer.wo = a.q;
+        mha.x_width = mha.out_width = 2, mha.x = mha.out = mha.wq = mha.wk = mha.wv = mha.wo = a.q;
         if (which > 1) a.k.type = a.v.type = which % 2 ? (rapt_type)0 : RAPT_F32;
-        decode.rope.channels = layer.rope.channels = which > 2 ? 2 : 0;
+        decode.rope.channels = mha.rope.channels = which > 2 ? 2 : 0;
         memset(memory, 0, sizeof memory);
         if (which > 2)
-            memcpy(memory, &frequency, sizeof frequency), decode.rope.frequencies = layer.rope.frequencies = (double *)memory;
+            memcpy(memory, &frequency, sizeof frequency), decode.rope.frequencies = mha.rope.frequencies = (double *)memory;
         else memcpy(memory, starts, sizeof starts), a.q_starts = (int32_t *)memory;
         memcpy(before, memory, sizeof memory);
         rapt_status status = which == 0       ? rapt_plan_init((rapt_plan *)memory, &a)
                              : which % 2 == 0 ? rapt_decode_plan_init((rapt_decode_plan *)memory, &decode)
-                                              : rapt_mha_plan_init((rapt_mha_plan *)memory, &layer);
+                                              : rapt_mha_plan_init((rapt_mha_plan *)memory, &mha);
         static const char *const names[] = {"rapt_plan_init", "rapt_mha_plan_init", "rapt_decode_plan_init", "rapt_mha_plan_init",
                                             "rapt_decode_plan_init"};
         tap_ok(status == RAPT_ERR_OVERLAP && !memcmp(memory, before, sizeof memory), "%s: not over the %s that it keeps (%s)",

@@ -59,7 +59,7 @@ static rapt_status project(int64_t tokens, int64_t in, int64_t out, const float 
     return status == RAPT_OK ? rapt_linear_run(&plan, &args) : status;
 }
 
-static rapt_status run_layer(const rapt_mha_desc *desc, rapt_mha_args *args) {
+static rapt_status run_mha(const rapt_mha_desc *desc, rapt_mha_args *args) {
     rapt_mha_plan plan;
     args->workspace = workspace, args->workspace_bytes = sizeof workspace;
     const rapt_status status = rapt_mha_plan_init(&plan, desc);
@@ -139,19 +139,19 @@ static void test_three_tokens(void) {
     tap_ok(ok && is(o, scaled, 9), "three tokens: softmax(Q K^T / sqrt(d_k)) V");
 
     /* All of it as one call of multi-head attention. */
-    float layer_o[9], layer_p[9];
-    rapt_mha_desc layer;
-    rapt_mha_args layer_args;
-    rapt_mha_desc_init(&layer);
-    rapt_mha_args_init(&layer_args);
+    float mha_o[9], mha_p[9];
+    rapt_mha_desc mha;
+    rapt_mha_args mha_args;
+    rapt_mha_desc_init(&mha);
+    rapt_mha_args_init(&mha_args);
     desc = shape(3, 3, 3, 3);
-    layer.attention = &desc;
-    layer.x_width = 4, layer.x = layer.wq = layer.wk = layer.wv = rows_of(4), layer.out = layer.weights = rows_of(3);
-    layer.out_width = 3;
-    layer_args.x = tokens3, layer_args.wq = weight_q, layer_args.wk = weight_k, layer_args.wv = weight_v;
-    layer_args.out = layer_o, layer_args.weights = layer_p;
-    ok = run_layer(&layer, &layer_args) == RAPT_OK;
-    tap_ok(ok && !memcmp(layer_o, o, sizeof o) && !memcmp(layer_p, p, sizeof p),
+    mha.attention = &desc;
+    mha.x_width = 4, mha.x = mha.wq = mha.wk = mha.wv = rows_of(4), mha.out = mha.weights = rows_of(3);
+    mha.out_width = 3;
+    mha_args.x = tokens3, mha_args.wq = weight_q, mha_args.wk = weight_k, mha_args.wv = weight_v;
+    mha_args.out = mha_o, mha_args.weights = mha_p;
+    ok = run_mha(&mha, &mha_args) == RAPT_OK;
+    tap_ok(ok && !memcmp(mha_o, o, sizeof o) && !memcmp(mha_p, p, sizeof p),
            "three tokens: multi-head attention has the same bits");
 }
 
@@ -175,7 +175,7 @@ static rapt_mha_desc self_attention(const rapt_desc *attention) {
 
 static rapt_status attend_self(const rapt_mha_desc *desc, rapt_mha_args args, const float *x, float *out, float *weights) {
     args.x = x, args.wq = args.wk = args.wv = identity4, args.out = out, args.weights = weights;
-    return run_layer(desc, &args);
+    return run_mha(desc, &args);
 }
 
 static void test_sentence(void) {

@@ -116,11 +116,11 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
     heads.batch = sentences, heads.heads = heads.kv_heads = ENCODER_HEADS, heads.q_len = tokens;
     heads.d_k = heads.d_v = ENCODER_WIDTH / ENCODER_HEADS;
     heads.q_starts = heads.k_starts = starts, heads.threads = e->threads, heads.isa = e->isa;
-    rapt_mha_desc layer;
-    rapt_mha_desc_init(&layer);
-    layer.attention = &heads, layer.x_width = ENCODER_WIDTH;
-    layer.x = layer.out = layer.residual = narrow;
-    layer.wq = layer.wk = layer.wv = layer.wo = from_narrow;
+    rapt_mha_desc mha;
+    rapt_mha_desc_init(&mha);
+    mha.attention = &heads, mha.x_width = ENCODER_WIDTH;
+    mha.x = mha.out = mha.residual = narrow;
+    mha.wq = mha.wk = mha.wv = mha.wo = from_narrow;
 
     rapt_linear_desc inner, outer;
     rapt_linear_desc_init(&inner);
@@ -130,9 +130,9 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
     outer.tokens = tokens, outer.in = ENCODER_INNER, outer.out = ENCODER_WIDTH, outer.isa = e->isa;
     outer.x = wide, outer.y = outer.residual = narrow, outer.weight = from_wide;
 
-    rapt_status status = rapt_mha_plan_init(&p->attention, &layer);
-    layer.weights = rapt_layout_bhsd(RAPT_F32, ENCODER_HEADS, tokens, tokens);
-    if (status == RAPT_OK && watched) status = rapt_mha_plan_init(&p->watched, &layer);
+    rapt_status status = rapt_mha_plan_init(&p->attention, &mha);
+    mha.weights = rapt_layout_bhsd(RAPT_F32, ENCODER_HEADS, tokens, tokens);
+    if (status == RAPT_OK && watched) status = rapt_mha_plan_init(&p->watched, &mha);
     if (status == RAPT_OK) status = rapt_linear_plan_init(&p->inner, &inner);
     if (status == RAPT_OK) status = rapt_linear_plan_init(&p->outer, &outer);
     return status;

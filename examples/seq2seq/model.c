@@ -208,14 +208,14 @@ typedef struct attending {
     rapt_desc shape;
     rapt_mha_desc desc;
     rapt_args args;
-    rapt_mha_args layer_args;
+    rapt_mha_args mha_args;
 } attending;
 
 static void attending_init(attending *a) {
     rapt_desc_init(&a->shape);
     rapt_mha_desc_init(&a->desc);
     rapt_args_init(&a->args);
-    rapt_mha_args_init(&a->layer_args);
+    rapt_mha_args_init(&a->mha_args);
 }
 
 static void attend(runner *r, const attention *weights, attending *a, int64_t rows, float *x) {
@@ -233,7 +233,7 @@ static void attend(runner *r, const attention *weights, attending *a, int64_t ro
     size_t bytes;
     must(rapt_mha_plan_init(&plan, &a->desc), "rapt_mha_plan_init");
     must(rapt_mha_workspace_size(&plan, threads, &bytes), "rapt_mha_workspace_size");
-    rapt_mha_args *args = &a->layer_args;
+    rapt_mha_args *args = &a->mha_args;
     args->attention = &a->args;
     args->x = args->residual = args->out = x;
     args->wq = weights->in.weight, args->bq = weights->in.bias;
@@ -315,8 +315,8 @@ void decode_step(runner *r, const encoding *memory, caches *c, const int32_t *ro
         attending_init(&a);
         a.shape.batch = rows, a.shape.q_len = 1, a.shape.kv_len = c->room_for;
         a.shape.k = a.shape.v = (rapt_layout){RAPT_F32, c->room_for * 2 * row_bytes, rapt_row_bytes(RAPT_F32, d), 2 * row_bytes};
-        a.layer_args.k_cache = c->layers[i].at, a.layer_args.v_cache = (char *)a.layer_args.k_cache + row_bytes;
-        a.layer_args.starts = starts, a.args.kv_lengths = lengths;
+        a.mha_args.k_cache = c->layers[i].at, a.mha_args.v_cache = (char *)a.mha_args.k_cache + row_bytes;
+        a.mha_args.starts = starts, a.args.kv_lengths = lengths;
         attend(r, &l->self, &a, rows, x);
 
         attending_init(&a);
@@ -324,7 +324,7 @@ void decode_step(runner *r, const encoding *memory, caches *c, const int32_t *ro
         a.desc.y = rows_of(m->width), a.desc.keys = 0;
         a.shape.kv_len = memory->starts[memory->entries];
         a.shape.k = a.shape.v = (rapt_layout){RAPT_F32, 0, rapt_row_bytes(RAPT_F32, d), 2 * row_bytes};
-        a.layer_args.k_cache = memory->keys_values[i].at, a.layer_args.v_cache = (char *)a.layer_args.k_cache + row_bytes;
+        a.mha_args.k_cache = memory->keys_values[i].at, a.mha_args.v_cache = (char *)a.mha_args.k_cache + row_bytes;
         attend_ragged(r, &l->cross, &a, memory->entries, row_starts, memory->starts, RAPT_CAUSAL_NONE, x);
 
         feed(r, &l->feed_forward, rows, x);
@@ -346,7 +346,7 @@ void decode_all(runner *r, const encoding *memory, const int32_t *starts, const 
 
         attending_init(&a);
         a.desc.y = rows_of(m->width), a.desc.keys = memory->starts[memory->entries];
-        a.layer_args.y = memory->output.at;
+        a.mha_args.y = memory->output.at;
         attend_ragged(r, &l->cross, &a, memory->entries, starts, memory->starts, RAPT_CAUSAL_NONE, x);
 
         feed(r, &l->feed_forward, rows, x);
