@@ -308,6 +308,7 @@ static rapt_status read_append(rapt_report *r, rapt_append *c, const rapt_kv_app
     rapt_memory m;
     rapt_memory_begin(&m, r);
     rapt_add_tokens(&m, &c->tokens);
+    rapt_add_positions(&m, &c->desc.rope, &c->tokens);
     if (m.status == RAPT_OK) m.status = rapt_check_tokens(r, &c->tokens);
     rapt_add_append(&m, c, "k", "v", true);
     status = rapt_check_memory(&m);

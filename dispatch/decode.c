@@ -230,8 +230,7 @@ static rapt_status check_memory(rapt_report *r, const decode_call *c, const rapt
     rapt_memory_begin(&m, r);
     rapt_reads(&m, "plan", p, sizeof *p);
     rapt_reads_array(&m, "starts", a->starts, p->append.desc.batch, sizeof(int32_t), true);
-    int64_t positions = p->rope.token_starts ? p->append.desc.tokens : p->append.desc.batch * p->append.desc.tokens;
-    rapt_reads_array(&m, "positions", a->positions, positions, sizeof(int32_t), true);
+    rapt_add_positions(&m, &p->rope.rope, &c->append.tokens);
     rapt_add_append(&m, &c->append, "k", "v", false);
     rapt_add_rope(&m, &p->rope.rope, &a->rope_table);
     rapt_reads(&m, "new_k", a->new_k, p->new_k_bytes);

@@ -39,6 +39,7 @@ static rapt_status read_rope(rapt_report *r, rapt_rope_call *c, const rapt_rope_
     uint64_t in_bytes = 0, out_bytes = 0;
     rapt_memory_begin(&m, r);
     rapt_add_tokens(&m, &c->tokens);
+    rapt_add_positions(&m, &a->rope, &c->tokens);
     if (m.status == RAPT_OK) m.status = rapt_check_tokens(r, &c->tokens);
     if (m.status == RAPT_OK) m.status = rapt_measure_heads(r, "in", &c->tokens, &a->in, a->heads, a->d, false, &in_bytes);
     if (m.status == RAPT_OK) m.status = rapt_measure_heads(r, "out", &c->tokens, &a->out, a->heads, a->d, true, &out_bytes);

@@ -62,6 +62,12 @@ void rapt_add_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table 
     }
 }
 
+void rapt_add_positions(rapt_memory *m, const rapt_rope *rope, const rapt_tokens *tokens) {
+    int64_t n = tokens->token_starts ? tokens->tokens : tokens->batch * tokens->tokens; /* below 2^62 */
+    if (rope->channels) rapt_reads_array(m, "positions", tokens->positions, n, sizeof(int32_t), true);
+    else rapt_unused(m, "positions", tokens->positions, "nothing is rotated");
+}
+
 rapt_status rapt_check_positions(rapt_report *r, const rapt_rope *rope, const rapt_rope_table *t, const rapt_tokens *tokens) {
     if (!rope->channels || rope->frequencies) return RAPT_OK;
     for (int64_t b = 0; b < tokens->batch; b++) {

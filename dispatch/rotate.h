@@ -16,6 +16,9 @@ rapt_status rapt_check_rope(rapt_report *r, const rapt_rope *rope, int64_t chann
 /* Adds the frequencies, or the table in their place. Errors: NULL, TYPE, SHAPE, STRIDE, UNUSED. */
 void rapt_add_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *table);
 
+/* Adds the positions of tokens, which only rotation asks for. Errors: STRIDE, ALIGNMENT, UNUSED. */
+void rapt_add_positions(rapt_memory *m, const rapt_rope *rope, const rapt_tokens *tokens);
+
 /* Has the table, if it is used, a row for every token? Errors: TABLE. */
 rapt_status rapt_check_positions(rapt_report *r, const rapt_rope *rope, const rapt_rope_table *table, const rapt_tokens *tokens);
 

@@ -30,8 +30,6 @@ void rapt_add_tokens(rapt_memory *m, const rapt_tokens *t) {
     rapt_reads_array(m, "starts", t->starts, t->batch, sizeof(int32_t), true);
     rapt_reads_array(m, "lengths", t->lengths, t->batch, sizeof(int32_t), true);
     rapt_reads_array(m, "token_starts", t->token_starts, t->batch + 1, sizeof(int32_t), true);
-    int64_t positions = t->token_starts ? t->tokens : t->batch * t->tokens; /* below 2^62 */
-    rapt_reads_array(m, "positions", t->positions, positions, sizeof(int32_t), true);
 }
 
 rapt_status rapt_check_tokens(rapt_report *r, const rapt_tokens *t) {

@@ -48,7 +48,7 @@ rapt_status rapt_check_ascending(rapt_report *r, const char *name, const int32_t
  * ALIGNMENT. */
 rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most);
 
-/* Adds the arrays; then checks them. */
+/* Adds the arrays, but for positions (rotate.h); then checks them. */
 void rapt_add_tokens(rapt_memory *m, const rapt_tokens *t);
 rapt_status rapt_check_tokens(rapt_report *r, const rapt_tokens *t);
 

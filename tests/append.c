@@ -243,6 +243,7 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     }
     if (!p->cache[0].memory && !p->cache[1].memory) p->cache[0] = random_tensor(k, length[0], length[1], length[2], d->d_k);
     if (!p->cache[0].memory) r->channels = 0;
+    if (!r->channels) p->args.positions = NULL;
     d->new_k = p->new_rows[0].layout, d->new_v = p->new_rows[1].layout;
     d->k = p->cache[0].layout, d->v = p->cache[1].layout;
     p->args.k = p->cache[0].at, p->args.v = p->cache[1].at;
@@ -770,6 +771,7 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_ALIGNMENT, a->lengths = (int32_t *)(void *)((char *)p.lengths + 2));
     ANSWERS(RAPT_ERR_ALIGNMENT, a->token_starts = (int32_t *)(void *)((char *)p.token_starts + 3));
     ANSWERS(RAPT_ERR_ALIGNMENT, a->ring_starts = (int32_t *)(void *)((char *)p.ring_starts + 1));
+    ANSWERS(RAPT_ERR_UNUSED, d->rope.channels = 0; a->positions = p.positions);
     ANSWERS(RAPT_ERR_ALIGNMENT, a->positions = (int32_t *)(void *)((char *)p.positions + 1));
     ANSWERS(RAPT_ERR_ALIGNMENT, d->rope.frequencies = (double *)(void *)((char *)p.frequencies + 4));
 }
@@ -834,7 +836,7 @@ static void rope_problems(void) {
         }
         for (int i = 0; i < 3 * MOST_TOKENS; i++) positions[i] = (int32_t)below(200000) - 100000;
         if (one_in(2)) a.starts = starts;
-        if (one_in(2)) a.positions = positions;
+        if (one_in(2) && a.rope.channels) a.positions = positions;
         if (ragged) a.token_starts = token_starts;
         else if (one_in(2)) a.lengths = lengths;
         a.in = in.layout, a.out = out.layout;

@@ -263,6 +263,7 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     make_masks(p);
     make_outputs(p);
     if (!one_in(4)) make_rotary(p);
+    else p->call.positions = NULL;
 }
 
 static void copy_written(tensor *to, const tensor *from) {
@@ -316,7 +317,8 @@ static rapt_status append_by_hand(const problem *p) {
     d.new_k = p->desc.new_k, d.k = from->k, d.k_scales = from->k_scales, d.rope = p->desc.rope;
     d.page_size = from->page_size, d.pages = from->pages, d.table = from->table;
     a.new_k = p->call.new_k, a.k = p->call.k, a.k_scales = p->call.k_scales;
-    a.starts = p->call.starts, a.token_starts = from->q_starts, a.positions = positions, a.rope_table = p->call.rope_table;
+    a.starts = p->call.starts, a.token_starts = from->q_starts, a.rope_table = p->call.rope_table;
+    if (d.rope.channels) a.positions = positions;
     a.table = p->args.table, a.table_starts = p->args.table_starts, a.ring_starts = p->args.ring_starts;
     if (p->desc.new_v.type) {
         d.d_v = from->d_v, d.new_v = p->desc.new_v, d.v = from->v, d.v_scales = from->v_scales;
@@ -984,6 +986,7 @@ static void decode_refusals(void) {
     RUNS(RAPT_OK, , p.call.positions = p.positions);
     RUNS(RAPT_OK, , p.nth = 3);
     RUNS(RAPT_OK, p.desc.rope.channels = 0, );
+    RUNS(RAPT_ERR_UNUSED, p.desc.rope.channels = 0, p.call.positions = p.positions);
     RUNS(RAPT_ERR_PLAN, , memset(&p.plan, 0, sizeof p.plan));
     RUNS(RAPT_ERR_NULL, , p.plan_at = NULL);
     RUNS(RAPT_ERR_NULL, , p.call.size = 0);

@@ -882,9 +882,11 @@ static void appending(void) {
     REFUSED(rapt_kv_append_run, aa.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_kv_append_run, aa.lengths = ODD, ALIGNMENT, "lengths = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_kv_append_run, aa.token_starts = ODD, ALIGNMENT, "token_starts = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_kv_append_run, aa.positions = ODD, ALIGNMENT, "positions = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_kv_append_run, aa.positions = SOMEWHERE, UNUSED, "positions = 0x40: nothing is rotated");
+    REFUSED(rapt_kv_append_run, (rotate_append(), aa.positions = ODD), ALIGNMENT,
+            "positions = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_kv_append_run, aa.ring_starts = ODD, ALIGNMENT, "ring_starts = 0x42: not aligned to its elements of 4 bytes");
-    REFUSED(rapt_kv_append_run, (ad.batch = ad.tokens = RAPT_MAX_LENGTH, aa.positions = SOMEWHERE), STRIDE,
+    REFUSED(rapt_kv_append_run, (rotate_append(), ad.batch = ad.tokens = RAPT_MAX_LENGTH, aa.positions = SOMEWHERE), STRIDE,
             "positions = 0x40: its 4611686014132420609 elements exceed the address space");
     REFUSED(rapt_kv_append_run, (aa.token_starts = token_starts, aa.lengths = lengths), FEATURE,
             "lengths = %p: token_starts say them already", (void *)lengths);
@@ -1013,6 +1015,7 @@ static void rotating(void) {
             "to = %p: its 480 bytes meet the 384 of from = %p", (void *)memory[Q], (void *)memory[Q]);
     REFUSED(rapt_rope_run, ra.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_rope_run, (ra.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
+    REFUSED(rapt_rope_run, (ra.rope.channels = 0, ra.positions = SOMEWHERE), UNUSED, "positions = 0x40: nothing is rotated");
     REFUSED(rapt_rope_run, ra.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = RAPT_F32: there are rope.frequencies");
     REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.type = (rapt_type)0), NULL,
             "rope.frequencies = null: and there is no rope_table");
@@ -1084,6 +1087,7 @@ static void decoding_calls(void) {
     REFUSED(rapt_decode_run, (dd.tokens = 2, da.positions = positions), FEATURE,
             "positions = %p: there are 2 new tokens and 3 queries", (void *)positions);
     REFUSED(rapt_decode_run, da.starts = ODD, ALIGNMENT, "starts = 0x42: not aligned to its elements of 4 bytes");
+    REFUSED(rapt_decode_run, (dd.rope.channels = 0, da.positions = SOMEWHERE), UNUSED, "positions = 0x40: nothing is rotated");
     REFUSED(rapt_decode_run, da.positions = ODD, ALIGNMENT, "positions = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_decode_run, da.new_k = NULL, NULL, "new_k = null: 192 bytes are read from there");
     REFUSED(rapt_decode_run, da.new_v = NULL, NULL, "new_v = null: 384 bytes are read from there");

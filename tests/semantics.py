@@ -1110,7 +1110,7 @@ def in_three_calls(library, isa, step, new, caches, pages):
     same = {name: getattr(attention_desc, name) for name in "batch kv_heads kv_len d_k d_v k v page_size pages table".split()}
     desc = library.new(rapt.KvAppendDesc, tokens=step.tokens, new_k=layout(new_k), new_v=layout(new_v), **same)
     args = library.new(rapt.KvAppendArgs, new_k=new_k, new_v=new_v, k=caches[0], v=caches[1], starts=starts, table=pages,
-                       positions=(first + starts)[:, None] + np.arange(step.tokens, dtype=np.int32))
+                       positions=(first + starts)[:, None] + np.arange(step.tokens, dtype=np.int32) if step.rope else None)
     rotate_by(step, desc, args)
     library.c.rapt_kv_append_run(desc, args)
     library.run(attention_desc, library.new(rapt.Args, q=q, k=caches[0], v=caches[1], o=o, table=pages, kv_lengths=lengths,
