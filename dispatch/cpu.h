@@ -8,6 +8,9 @@
 
 uint32_t rapt_cpu_features_detect(void);
 
+/* Bytes of the L2 cache of the core that asks; 0 where that cannot be found out. */
+size_t rapt_cpu_l2_detect(void);
+
 typedef struct rapt_x86_registers {
     uint32_t max_leaf;  /* CPUID.0:EAX */
     uint32_t leaf1_ecx; /* CPUID.1:ECX */
@@ -36,6 +39,10 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     if (r->leaf7_ecx >> 11 & 1) features |= RAPT_CPU_AVX512VNNI;
     return features;
 }
+
+/* CPUID.80000006H:ECX: its upper half is the KiB of the L2 cache (AMD APM volume 3, appendix E.4.5; Intel SDM volume 2A, CPUID).
+ */
+static inline size_t rapt_x86_l2(uint32_t ecx) { return (size_t)(ecx >> 16) << 10; }
 
 /* AT_HWCAP of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD, bit 20 its products of four bytes. */
 static inline uint32_t rapt_aarch64_decode(uint64_t hwcap) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cpu.h"
 
+size_t rapt_cpu_l2_detect(void) { return 0; } /* its registers are the operating system's */
+
 #if defined(__linux__)
 #include <sys/auxv.h>
 uint32_t rapt_cpu_features_detect(void) { return rapt_aarch64_decode(getauxval(AT_HWCAP)); }

@@ -2,3 +2,5 @@
 #include "cpu.h"
 
 uint32_t rapt_cpu_features_detect(void) { return 0; }
+
+size_t rapt_cpu_l2_detect(void) { return 0; }

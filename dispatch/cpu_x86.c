@@ -16,3 +16,8 @@ uint32_t rapt_cpu_features_detect(void) {
     }
     return rapt_x86_decode(&r);
 }
+
+size_t rapt_cpu_l2_detect(void) {
+    uint32_t eax, ebx, ecx, edx;
+    return __get_cpuid(0x80000006, &eax, &ebx, &ecx, &edx) ? rapt_x86_l2(ecx) : 0;
+}

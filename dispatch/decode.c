@@ -148,7 +148,7 @@ rapt_status rapt_decode_plan_query(const rapt_decode_plan *opaque, rapt_plan_inf
     rapt_plan_info known = rapt_plan_info_of(attention_of(p));
     known.phases++;
     known.shared_bytes += p->rotated_bytes;
-    return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
+    return rapt_write_struct(&r, "info", info, &known, sizeof known, RAPT_BEFORE(rapt_plan_info, rows_keys_in_lanes));
 }
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */

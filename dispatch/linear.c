@@ -51,7 +51,10 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
         status = rapt_measure_tokens(r, names->weight, &d->weight, RAPT_WEIGHTS, 1, d->out, d->in, false, &p->weight_bytes);
     if (status == RAPT_OK && d->gate.type)
         status = rapt_measure_tokens(r, "gate", &d->gate, RAPT_WEIGHTS, 1, d->out, d->in, false, &p->gate_bytes);
-    return status == RAPT_OK ? rapt_select(r, d->isa, &p->kernel) : status;
+    if (status == RAPT_OK) status = rapt_select(r, d->isa, &p->kernel);
+    if (status != RAPT_OK) return status;
+    p->problem.staged_weights = (int64_t)(rapt_l2_bytes() / 16 / sizeof(float)) * p->kernel->tuning.weights_l2;
+    return RAPT_OK;
 }
 
 static rapt_status make_plan(rapt_report *r, full_linear *p, const rapt_linear_desc *desc) {
@@ -69,9 +72,10 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
     const rapt_linear_problem *l = &p.problem;
-    rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %d %d to %d, activation %d%s%s",
-                    r.call, p.kernel->name, p.all_tokens, l->in, l->out, (int)l->x.type, (int)l->weight.type, (int)l->y.type,
-                    (int)l->activation, l->gate.type ? ", gate" : "", l->residual.type ? ", residual" : "");
+    rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %s %s to %s, activation %d%s%s",
+                    r.call, p.kernel->name, p.all_tokens, l->in, l->out, rapt_type_name(l->x.type),
+                    rapt_type_name(l->weight.type), rapt_type_name(l->y.type), (int)l->activation, l->gate.type ? ", gate" : "",
+                    l->residual.type ? ", residual" : "");
     return RAPT_OK;
 }
 
@@ -99,9 +103,9 @@ enum { STAGING_OUTPUTS = 16 };
 /* The number of parts that nth threads cut the tokens into, and for each of them the outputs into nth / parts: that with which
  * the slowest has the least. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
-    int64_t lanes = p->kernel->lanes, tiles = rapt_divide_up(p->all_tokens, lanes),
+    int64_t lanes = p->kernel->tuning.lanes, tiles = rapt_divide_up(p->all_tokens, lanes),
             groups = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
-    if (p->all_tokens <= p->kernel->few_tokens) return 1;
+    if (p->all_tokens <= p->kernel->tuning.few_tokens) return 1;
     int64_t best = 1;
     double least = INFINITY;
     for (int64_t parts = 1; parts <= nth && parts <= tiles; parts++) {
@@ -115,7 +119,7 @@ static int64_t token_parts(const full_linear *p, int64_t nth) {
 size_t rapt_linear_scratch(const full_linear *p) {
     size_t bytes = p->kernel->linear_scratch_bytes(&p->problem, p->all_tokens, p->problem.out);
     size_t few = p->kernel->linear_scratch_bytes(
-        &p->problem, p->all_tokens < p->kernel->few_tokens ? p->all_tokens : p->kernel->few_tokens, p->problem.out);
+        &p->problem, p->all_tokens < p->kernel->tuning.few_tokens ? p->all_tokens : p->kernel->tuning.few_tokens, p->problem.out);
     bytes = bytes > few ? bytes : few;
     return (size_t)rapt_aligned_bytes(bytes);
 }
@@ -198,8 +202,8 @@ void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
     if (ith >= parts * columns) return;
     rapt_linear_task t = {
         .problem = &p->problem, .x = a->x, .residual = a->residual, .y = a->y, .weight = weights_of(a), .gate = gate_of(a)};
-    rapt_cut_range(p->all_tokens, parts == 1 ? (p->all_tokens ? p->all_tokens : 1) : p->kernel->lanes, ith / columns, parts,
-                   &t.token0, &t.tokens);
+    rapt_cut_range(p->all_tokens, parts == 1 ? (p->all_tokens ? p->all_tokens : 1) : p->kernel->tuning.lanes, ith / columns,
+                   parts, &t.token0, &t.tokens);
     rapt_cut_range(p->problem.out, RAPT_PARTIAL_SUMS, ith % columns, columns, &t.out0, &t.outs);
     t.scratch = (float *)(void *)((char *)a->workspace + (size_t)ith * rapt_linear_scratch(p));
     p->kernel->linear_tokens(&t);

@@ -8,6 +8,7 @@
 
 #include "layout.h"
 #include "memory.h"
+#include "path.h"
 #include "select.h"
 #include "structs.h"
 #include "tokens.h"
@@ -227,13 +228,15 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
     return RAPT_OK;
 }
 
-/* Query tiles that a pass over K and V can take: its scratch, which grows by the same for each, has a bound. */
+/* Query tiles that a pass over K and V can take: its scratch, which grows by the same for each, has its part of the L2 cache. */
 static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *problem) {
-    size_t one = kernel->scratch_bytes(problem, kernel->lanes, false, false);
-    size_t each = kernel->scratch_bytes(problem, 2 * kernel->lanes, false, false) - one;
-    if (one >= kernel->pass_bytes) return 1;
-    int64_t tiles = 1 + (int64_t)((kernel->pass_bytes - one) / each);
-    return tiles < kernel->pass_tiles ? tiles : kernel->pass_tiles;
+    const rapt_tuning *tuning = &kernel->tuning;
+    size_t bound = rapt_l2_bytes() / 16 * (size_t)tuning->pass_l2;
+    size_t one = kernel->scratch_bytes(problem, tuning->lanes, false, false);
+    size_t each = kernel->scratch_bytes(problem, 2 * tuning->lanes, false, false) - one;
+    if (one >= bound) return 1;
+    int64_t tiles = 1 + (int64_t)((bound - one) / each);
+    return tiles < tuning->pass_tiles ? tiles : tuning->pass_tiles;
 }
 
 /* Where the heads of a token lie side by side, one head's rows are small pieces far apart, which memory reads at less than half
@@ -267,11 +270,12 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     const rapt_kernel *kernel = p->kernel;
+    const int lanes = kernel->tuning.lanes;
     entry_cut c = {.q_len = q_len, .rows = q_len * problem->group, .joined_heads = 1};
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;
     int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
-    c.keys_in_lanes = together <= (problem->integer ? kernel->few_integer_rows : kernel->few_rows);
+    c.keys_in_lanes = rapt_keys_in_lanes(kernel, problem, together);
     c.chunks = rapt_divide_up(keys, RAPT_CHUNK);
     c.part_chunks = rapt_max(c.chunks, 1);
     c.parts = 1;
@@ -280,20 +284,20 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     if (c.keys_in_lanes) {
         c.joined_heads = heads_together(problem, together);
     } else if (own_keys) { /* equal parts of a token's heads, as many as a pass has room for */
-        c.pass_rows = rapt_min(together, p->pass_tiles * kernel->lanes);
+        c.pass_rows = rapt_min(together, p->pass_tiles * lanes);
         while (together % c.pass_rows) c.pass_rows--;
         c.tile_rows = c.pass_rows;
     } else {
         /* A pass has tiles of rows, or, where there is a block mask, of whole periods of it. */
         int64_t period = problem->block_mask.type ? rapt_product(problem->block_mask_queries, problem->group) : 0,
-                per_period = rapt_divide_up(period, kernel->lanes);
+                per_period = rapt_divide_up(period, lanes);
         c.period = period > 0 && per_period <= p->pass_tiles ? period : 0;
-        int64_t unit = c.period ? c.period : kernel->lanes, unit_tiles = c.period ? per_period : 1;
+        int64_t unit = c.period ? c.period : lanes, unit_tiles = c.period ? per_period : 1;
         int64_t units = rapt_divide_up(c.rows, unit);
         int64_t passes = rapt_max(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
         units = passes < units ? rapt_divide_up(units, passes) : 1;
         c.pass_rows = c.rows < units * unit ? c.rows : units * unit;
-        c.tile_rows = units * unit_tiles * kernel->lanes;
+        c.tile_rows = units * unit_tiles * lanes;
     }
     c.passes = rapt_divide_up(c.rows, c.pass_rows);
     c.tasks = problem->kv_heads / c.joined_heads * c.passes;
@@ -323,10 +327,13 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
         __builtin_add_overflow(p->shared_bytes, (size_t)states, &p->shared_bytes))
         return false;
     if (c->state_bytes && n > 0) p->phases = 2;
-    const char *path = c->keys_in_lanes ? "keys-in-lanes" : "queries-in-lanes";
-    if (!p->path) p->path = path;
-    else if (strcmp(p->path, path) != 0) p->path = "mixed";
     if (c->tasks == 0 || n == 0) return true;
+    const int64_t last = c->rows - (c->passes - 1) * c->pass_rows; /* the rows of the last pass */
+    const int64_t few = c->keys_in_lanes ? c->rows
+                                         : (c->passes - 1) * rapt_left_over(p->kernel, &p->problem, c->pass_rows) +
+                                               rapt_left_over(p->kernel, &p->problem, last);
+    p->rows += n * c->rows * p->problem.kv_heads;
+    p->rows_keys_in_lanes += n * few * p->problem.kv_heads;
     bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
     size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, merges);
     if (scratch > p->thread_bytes) p->thread_bytes = scratch;
@@ -344,7 +351,7 @@ static bool set_tasks(full_plan *p, int64_t threads) {
         pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
         p->task_pairs = pairs < 0 ? INT64_MAX : rapt_max(rapt_divide_up(pairs, wanted), 1);
     }
-    if (ragged(p) || problem->integer || problem->q_len * problem->group > p->kernel->few_rows)
+    if (ragged(p) || problem->integer || !rapt_keys_in_lanes(p->kernel, problem, problem->q_len * problem->group))
         p->pass_tiles = tiles_per_pass(p->kernel, problem);
     p->phases = p->scores_stage == RAPT_SCORES_WEIGHTS ? 2 : 1;
     if (!ragged(p)) {
@@ -356,7 +363,6 @@ static bool set_tasks(full_plan *p, int64_t threads) {
             if (!add_entries(p, &c, 1)) return false;
         }
     }
-    if (!p->path) p->path = "keys-in-lanes"; /* no entries */
     return p->phases == 1 || (p->tasks[1] = rapt_product(problem->batch, problem->kv_heads)) >= 0;
 }
 
@@ -451,16 +457,21 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     p->trust_table = d->trust_table != 0;
 }
 
+static const char *path_of(const full_plan *p) {
+    return p->rows_keys_in_lanes == p->rows ? "keys-in-lanes" : p->rows_keys_in_lanes == 0 ? "queries-in-lanes" : "mixed";
+}
+
 void rapt_trace_plan(const rapt_report *r, const full_plan *p) {
     static const char *const causal[] = {"", " causal bottom-right", " causal top-left"};
     const rapt_problem *d = &p->problem;
     if (!rapt_traced()) return;
     rapt_trace_line("%s: %s, %s, %s; batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", %" PRId64 " queries, %" PRId64
-                    " keys, d %d/%d, types %d %d %d to %d%s%s%s%s%s%s; %" PRId64 " + %" PRId64
+                    " keys, d %d/%d, types %s %s %s to %s%s%s%s%s%s%s; %" PRId64 " + %" PRId64
                     " tasks of attention, workspace %zu + %zu a thread",
-                    r->call, p->kernel->name, p->arith == RAPT_EXACT ? "exact" : "int8", p->path, d->batch, d->heads, d->kv_heads,
-                    d->q_len, d->kv_len, (int)d->d_k, (int)d->d_v, (int)d->q.type, (int)d->k.type, (int)d->v.type, (int)d->o.type,
-                    causal[d->causal], d->mask.type ? " mask" : "", d->bias.type ? " bias" : "", d->page_size ? " pages" : "",
+                    r->call, p->kernel->name, p->arith == RAPT_EXACT ? "exact" : "int8", path_of(p), d->batch, d->heads,
+                    d->kv_heads, d->q_len, d->kv_len, (int)d->d_k, (int)d->d_v, rapt_type_name(d->q.type),
+                    rapt_type_name(d->k.type), rapt_type_name(d->v.type), rapt_type_name(d->o.type), causal[d->causal],
+                    d->mask.type ? " mask" : "", d->bias.type ? " bias" : "", d->page_size ? " pages" : "",
                     ragged(p) ? " ragged" : "", d->unmerged ? " unmerged" : "", p->tasks[0], p->tasks[1], p->shared_bytes,
                     p->thread_bytes);
 }
@@ -511,11 +522,12 @@ rapt_plan_info rapt_plan_info_of(const full_plan *p) {
         .isa = p->kernel->name,
         .rounding = p->kernel->fused ? "fused" : "unfused",
         .arith = p->arith == RAPT_EXACT ? "exact" : "int8",
-        .path = p->path,
+        .path = path_of(p),
         .phases = p->phases,
         .tasks = {p->tasks[0], p->tasks[1]},
         .shared_bytes = p->shared_bytes,
         .thread_bytes = p->thread_bytes,
+        .rows_keys_in_lanes = p->rows_keys_in_lanes,
     };
 }
 
@@ -525,7 +537,7 @@ rapt_status rapt_plan_query(const rapt_plan *opaque, rapt_plan_info *info) {
     const full_plan *p = rapt_read_plan(&r, opaque, &status);
     if (status != RAPT_OK) return status;
     const rapt_plan_info known = rapt_plan_info_of(p);
-    return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
+    return rapt_write_struct(&r, "info", info, &known, sizeof known, RAPT_BEFORE(rapt_plan_info, rows_keys_in_lanes));
 }
 
 rapt_status rapt_plan_workspace(rapt_report *r, const full_plan *p, int64_t nth, size_t *bytes) {

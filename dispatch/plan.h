@@ -45,14 +45,14 @@ typedef struct full_plan {
     entry_cut cut;      /* of every entry, unless the batch is ragged */
     int64_t tasks[2];
     int phases;
-    const char *path;
+    int64_t rows, rows_keys_in_lanes; /* a query of one head each: all, and those that have keys in lanes (path.h) */
     size_t shared_bytes, thread_bytes;
     int64_t start_step,
         start_count; /* of a ragged batch: starts[n] is that of entry n * start_step, where there is room for it */
     entry_start starts[];
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x34302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x35302e7470617200) /* changes with the layout of struct full_plan */
 
 /* Clients of 0.1, and callers of the functions that have no size, bring memory of 192 words. */
 enum { PLAN_WORDS = 192 };

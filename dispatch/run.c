@@ -5,6 +5,7 @@
 
 #include "attention.h"
 #include "layout.h"
+#include "path.h"
 #include "structs.h"
 #include "tokens.h"
 
@@ -406,6 +407,7 @@ static rapt_task task_of(const full_plan *p, const place *at, int64_t task) {
     const int64_t own = task - at->start.first_task, heads = own / cut->parts / cut->passes, part = own % cut->parts;
     const int64_t pass = cut->passes - 1 - own / cut->parts % cut->passes; /* causal: the longest pass first */
     const int64_t row0 = pass * cut->pass_rows, chunk0 = part * cut->part_chunks;
+    const int64_t rows = cut->rows - row0 < cut->pass_rows ? cut->rows - row0 : cut->pass_rows;
     return (rapt_task){
         .problem = problem,
         .batch = at->entry,
@@ -413,7 +415,8 @@ static rapt_task task_of(const full_plan *p, const place *at, int64_t task) {
         .kv_heads = (int)cut->joined_heads,
         .keys_in_lanes = cut->keys_in_lanes,
         .row0 = row0,
-        .rows = cut->rows - row0 < cut->pass_rows ? cut->rows - row0 : cut->pass_rows,
+        .rows = rows,
+        .left_over = cut->keys_in_lanes ? 0 : rapt_left_over(p->kernel, problem, rows),
         .period = cut->period,
         .chunk0 = problem->kv_first / RAPT_CHUNK + chunk0,
         .chunks = cut->chunks - chunk0 < cut->part_chunks ? cut->chunks - chunk0 : cut->part_chunks,

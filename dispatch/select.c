@@ -20,14 +20,17 @@ static const rapt_kernel *const kernels[] = {
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-/* With the CPU's features below and where traces go (report.c), this is all that the library ever writes outside the caller's
- * memory. The kernel is constant data, so a relaxed access is enough. Null: not chosen yet. */
+/* With what is known of the CPU, below, and where traces go (report.c), this is all that the library ever writes outside the
+ * caller's memory. The kernel is constant data, so a relaxed access is enough. Null: not chosen yet. */
 static _Atomic(const rapt_kernel *) chosen;
 
 /* The CPU's features, kept because asking the CPU takes microseconds in a virtual machine; one more bit says that they are known.
  */
 static _Atomic(uint32_t) features_found;
 #define FEATURES_KNOWN (UINT32_C(1) << 31)
+
+/* Bytes of the L2 cache, kept likewise; 0: not asked yet. */
+static _Atomic(uint32_t) l2_found;
 
 static const char *const feature_names[] = {RAPT_CPU_NAMES};
 enum { FEATURES = sizeof feature_names / sizeof *feature_names };
@@ -43,6 +46,18 @@ static uint32_t features(void) {
     if (!(known & FEATURES_KNOWN)) { /* threads that come first at the same time all store the same */
         known = FEATURES_KNOWN | rapt_cpu_features_detect();
         atomic_store_explicit(&features_found, known, memory_order_relaxed);
+    }
+    return known;
+}
+
+/* More than 2 MiB is what several cores share, and less than 256 KiB, what an emulator makes up. */
+size_t rapt_l2_bytes(void) {
+    enum { LEAST = 256 << 10, USUAL = 1 << 20, MOST = 2 << 20 };
+    size_t known = atomic_load_explicit(&l2_found, memory_order_relaxed);
+    if (!known) {
+        known = rapt_cpu_l2_detect();
+        known = !known ? USUAL : known < LEAST ? LEAST : known > MOST ? MOST : known;
+        atomic_store_explicit(&l2_found, (uint32_t)known, memory_order_relaxed);
     }
     return known;
 }

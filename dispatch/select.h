@@ -8,4 +8,7 @@
 /* The kernel of that name, or with null the process-wide choice. Errors: ISA_UNKNOWN, ISA_MISSING. */
 rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **kernel);
 
+/* Bytes of the L2 cache, for cutting work: what the CPU says within bounds, or the usual size where it says nothing. */
+size_t rapt_l2_bytes(void);
+
 #endif

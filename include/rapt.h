@@ -479,11 +479,16 @@ typedef struct rapt_plan_info {
     const char *isa;      /* The kernel, one of rapt_isa_name's: "avx2", "neon", "scalar", ... */
     const char *rounding; /* Its rounding class, "fused" or "unfused": kernels of one class give the same bits. */
     const char *arith;    /* The arithmetic, "exact" or "int8". */
-    const char *path;    /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (ragged). */
-    int phases;          /* 1, or 2 when keys are split or weights wanted: all tasks of phase 0 come before any of phase 1. */
-    int64_t tasks[2];    /* Tasks of each phase, which are independent of each other. */
-    size_t shared_bytes; /* Bytes of workspace that all threads share. */
-    size_t thread_bytes; /* Bytes of workspace that each thread needs besides. */
+    const char *path;     /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (both). */
+    int phases;           /* 1, or 2 when keys are split or weights wanted: all tasks of phase 0 come before any of phase 1. */
+    int64_t tasks[2];     /* Tasks of each phase, which are independent of each other. */
+    size_t shared_bytes;  /* Bytes of workspace that all threads share. */
+    size_t thread_bytes;  /* Bytes of workspace that each thread needs besides. */
+
+    /* ---- Since 0.3. */
+
+    int64_t rows_keys_in_lanes; /* Rows (a query of one head) with keys in lanes: all, none, or with "mixed" those of short
+                                   entries, and those that are left over beside full vectors of others. */
 } rapt_plan_info;
 
 /* Writes to info, whose size the caller has set, what the plan has chosen. Errors: NULL, STRUCT, PLAN. */

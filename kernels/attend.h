@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The algorithm: fused attention with online softmax in the canonical order (docs/order.md), in words that name no ISA.
  *
- * An ISA file defines, then includes this file last:
- *   RAPT_KERNEL_NAME, RAPT_KERNEL_NEEDS, RAPT_KERNEL_FUSED
- *   RAPT_VL            lanes of a vector, a divisor of RAPT_PARTIAL_SUMS
- *   RAPT_TILE_VECTORS  vectors of query rows in a full tile; RAPT_PANEL, RAPT_ROWS_*: see tile.h
- *   RAPT_FEW_ROWS      up to this many rows of a key/value head, keys lie in lanes
- *   RAPT_KEY_CHAINS    accumulators of scores then, 4..8; with RAPT_VL transposed vectors of K they must fit into the registers
- *   RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD   rows by which K and V are prefetched then, since few rows are bound by memory
- *   RAPT_VALUES_DEPTH  rows of V at a time then, where a panel does not take them whole
+ * An ISA file defines words and constants, then includes this file. The constants are those of check_words.h, and
+ *   RAPT_KERNEL_NAME, RAPT_KERNEL_NEEDS (features, RAPT_CPU_*), RAPT_KERNEL_FUSED (bool: its rounding class)
+ *
+ * Words that each ISA has:
  *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
  *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
  *   h_max (of a vector's lanes) v_max (NaN if the second operand is) v_lt v_all(m) v_select(m, yes, no) v_as_int v_as_float
@@ -18,21 +14,29 @@
  *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
  *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
  *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
+ *   i_dot              see dots.h
  *
- *   RAPT_DOT, i_dot    see dots.h
+ * Words that a constant asks for:
+ *   RAPT_FEW_DOTS      i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane
+ *   i % RAPT_VL of out[i / RAPT_VL] has byte i of all four, i_sum_within(x) of four: lane 4q + j is the sum of quarter q of x[j],
+ *   and i_sum_across(x) of four: lane 4q + j is the sum of lane j of each quarter of x[q]
+ *   RAPT_SQUARE_ROWS   v_load_quads(rows, offset): lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset; v_zip_low,
+ *   v_zip_high: of each four lanes of a and b, a0 b0 a1 b1 and a2 b2 a3 b3; v_pair_low, v_pair_high: a0 a1 b0 b1 and a2 a3 b2 b3
+ *   RAPT_FMA_BY_LANE   v_fma_lane(a, lane, b, c) = a[lane] * b + c
+ *   RAPT_NATIVE_F16    v_load_f16, v_load_f16_high (bytes, the upper halves of f16), v_broadcast_f16, v_store_f16
  *
- * and may define, where it is faster:
- *   RAPT_STAGED_BROADCAST   staged blocks of K and V hold each element RAPT_VL times
- *   RAPT_FEW_DOTS           few rows have integer arithmetic of their own (few_dots.h); RAPT_DOT is 4, and there are the
- *   words i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane i % RAPT_VL of
- *   out[i / RAPT_VL] has byte i of all four, i_sum_within(x) of four: lane 4q + j is the sum of quarter q of x[j], and
- *   i_sum_across(x) of four: lane 4q + j is the sum of lane j of each quarter of x[q]
- *   RAPT_CONVERTED_ROWS     up to this many rows, 2..4, types of K and V only are converted on the way into registers
- *   RAPT_SQUARE_ROWS        from this many rows on, K is transposed while it is loaded, with these words:
- *   v_load_quads(rows, offset)   lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset
- *   v_zip_low v_zip_high    of each four lanes of a and b: a0 b0 a1 b1, a2 b2 a3 b3
- *   v_pair_low v_pair_high  the same: a0 a1 b0 b1, a2 a3 b2 b3
- */
+ * Functions that an ISA may have of its own, each by itself, with the same bits. It defines the name as itself before it includes
+ * this file (#define tile_product tile_product), and the function after that, where all types and the other functions are known.
+ *   tile_product       C = A B of f32 for Q K^T, P V and linear layers, in scratch; a matrix unit's place (tile.h)
+ *   tile               the register tile of all products of f32, in scratch and where V lies in memory (tile.h)
+ *   dot_product        C = A B of integers; a matrix unit's place, too (dots.h)
+ *   store_transposed   a square of rows, converted and transposed (stage.h)
+ *   weigh_vectors      scores of query tiles become weights (queries_in_lanes.h)
+ *   emit_tile          the end of query tiles: O, LSE or states (queries_in_lanes.h)
+ *   score_tile         scores of few rows, keys in lanes (keys_in_lanes.h)
+ *   linear_tile, multiply_part   products of few tokens, and of many (linear.h)
+ *   begin_task, end_task         around each task that computes products, for the state that a matrix unit wants
+ * Lines marked Replaceable declare them. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -49,6 +53,18 @@
 #define RAPT_STRING2(a)   #a
 #define RAPT_STRING(a)    RAPT_STRING2(a)
 
+#include "check_words.h"
+
+/* Around each task that computes products. Replaceable, both. */
+static RAPT_INLINE void begin_task(void);
+static RAPT_INLINE void end_task(void);
+#ifndef begin_task
+static RAPT_INLINE void begin_task(void) {}
+#endif
+#ifndef end_task
+static RAPT_INLINE void end_task(void) {}
+#endif
+
 /* Only a hint, so the address need not exist; hence no pointer arithmetic, which would be undefined beyond the tensor's end. */
 static RAPT_INLINE void prefetch(const char *from, size_t offset) {
     __builtin_prefetch((const void *)((uintptr_t)from + offset), 0, 2);
@@ -59,7 +75,7 @@ static RAPT_INLINE void prefetch_row(const char *row, size_t bytes) {
 }
 
 /* Copies of each element of a staged block of K and V: a broadcast is then a load, where the ISA has no load that broadcasts. */
-#ifdef RAPT_STAGED_BROADCAST
+#if RAPT_STAGED_BROADCAST
 enum { COPIES = RAPT_VL };
 static inline vf v_staged(const void *from) { return v_load(from); }
 #else
@@ -71,11 +87,11 @@ static inline vf v_staged(const void *from) { return v_broadcast(from); }
 #include "stage.h"
 #include "tile.h"
 
-enum { LANES = RAPT_TILE_VECTORS * RAPT_VL, CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLOCK };
-
-/* Query tiles that share a pass over K and V, which are staged once for all of them, while everything stays in the L2
- * cache. Measured on an AMD EPYC with 1 MiB of it: 128 and 256 KiB are slower by up to 7 % (docs/performance.md). */
-enum { PASS_TILES = 32, PASS_BYTES = 512 << 10 };
+enum {
+    LANES = RAPT_TILE_VECTORS * RAPT_VL,
+    CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLOCK,
+    SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL,
+};
 
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
 
@@ -203,17 +219,11 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"
 #include "linear.h"
-
-/* Queries in lanes: rows that would fill only a small part of a last vector have keys in lanes instead, which gives the same
- * bits. */
-static int left_over(int64_t rows) {
-    int rest = (int)(rows % RAPT_VL);
-    return rows > RAPT_VL && rest < RAPT_VL / 2 && rest <= RAPT_FEW_ROWS ? rest : 0;
-}
+#include "norm.h"
 
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
     lane_scratch lanes;
-    query_tile tiles[PASS_TILES];
+    query_tile tiles[RAPT_PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_JOINED_ROWS];
     size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : RAPT_VL / 2);
@@ -222,19 +232,19 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
+/* The last rows of a task with queries in lanes may have keys in lanes (rapt_task.left_over), which gives the same bits. */
 static void attend(const rapt_task *t) {
-    if (t->keys_in_lanes) {
-        attend_rows(t);
-        return;
+    begin_task();
+    if (t->keys_in_lanes) attend_keys_in_lanes(t);
+    else {
+        rapt_task queries = *t, few = *t;
+        queries.rows -= t->left_over;
+        attend_queries_in_lanes(&queries);
+        few.row0 += queries.rows;
+        few.rows = t->left_over;
+        if (few.rows > 0) attend_keys_in_lanes(&few);
     }
-    int rest = t->problem->integer && !FEW_INTEGER_ROWS ? 0 : left_over(t->rows);
-    rapt_task lanes = *t, few = *t;
-    lanes.rows -= rest;
-    attend_queries(&lanes);
-    if (rest == 0) return;
-    few.row0 += lanes.rows;
-    few.rows = rest;
-    attend_rows(&few);
+    end_task();
 }
 
 static void merge(const rapt_problem *p, float *state, const float *next) {
@@ -298,17 +308,19 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .name = RAPT_STRING(RAPT_KERNEL_NAME),
     .needs = RAPT_KERNEL_NEEDS,
     .fused = RAPT_KERNEL_FUSED,
-    .lanes = LANES,
-    .few_rows = RAPT_FEW_ROWS,
-    .few_integer_rows = FEW_INTEGER_ROWS,
-    .pass_tiles = PASS_TILES,
-    .pass_bytes = PASS_BYTES,
+    .tuning = {.vector = RAPT_VL,
+               .lanes = LANES,
+               .few_rows = RAPT_FEW_ROWS,
+               .few_integer_rows = FEW_INTEGER_ROWS,
+               .pass_tiles = RAPT_PASS_TILES,
+               .pass_l2 = RAPT_PASS_L2,
+               .few_tokens = RAPT_FEW_TOKENS,
+               .weights_l2 = RAPT_WEIGHTS_L2},
     .scratch_bytes = scratch_bytes,
     .attend = attend,
     .merge = merge,
     .finish = finish,
     .weigh_scores = weigh_scores,
-    .few_tokens = FEW_TOKENS,
     .linear_scratch_bytes = linear_scratch_bytes,
     .linear_tokens = linear_tokens,
     .normalise = normalise,

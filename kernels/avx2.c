@@ -27,8 +27,11 @@
 #define RAPT_VALUES_DEPTH   16
 #define RAPT_SQUARE_ROWS    1
 #define RAPT_FEW_ROWS       8
+#define RAPT_FEW_TOKENS     8
+#define RAPT_LINEAR_TOKENS  4
+#define RAPT_LINEAR_SUMS    4
 #define RAPT_CONVERTED_ROWS 4
-#define RAPT_NATIVE_F16
+#define RAPT_NATIVE_F16     1
 
 typedef __m256 vf, vm;
 typedef __m256i vi;

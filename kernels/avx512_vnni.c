@@ -9,8 +9,8 @@
 #define RAPT_KERNEL_NAME  avx512_vnni
 #define RAPT_KERNEL_NEEDS (RAPT_NEEDS_AVX512 | RAPT_CPU_AVX512VNNI)
 
-#define RAPT_DOT 4
-#define RAPT_FEW_DOTS
+#define RAPT_DOT      4
+#define RAPT_FEW_DOTS 1
 static inline vi i_dot(vi acc, vi b, vi a) { return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)b, (__m512i)a); }
 static inline void i_store_u8(void *to, vi a) { _mm_storeu_si128(to, _mm512_cvtepi32_epi8((__m512i)a)); }
 static inline vi i_xor(vi a, vi b) { return a ^ b; }

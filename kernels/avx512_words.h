@@ -24,8 +24,11 @@
 #define RAPT_VALUES_DEPTH   8
 #define RAPT_SQUARE_ROWS    8
 #define RAPT_FEW_ROWS       15
+#define RAPT_FEW_TOKENS     24
+#define RAPT_LINEAR_TOKENS  8
+#define RAPT_LINEAR_SUMS    16
 #define RAPT_CONVERTED_ROWS 4
-#define RAPT_NATIVE_F16
+#define RAPT_NATIVE_F16     1
 
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64))); /* not __m512i: gcc 12 copies accumulators that change their type */

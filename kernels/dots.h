@@ -12,7 +12,7 @@ typedef int16_t dot_element;
 
 enum {
     DOT_BITS = 32 / RAPT_DOT,
-#if RAPT_DOT == 4 && defined(RAPT_DOT_SIGNED)
+#if RAPT_DOT == 4 && RAPT_DOT_SIGNED
     DOT_BIAS = 0,
     WEIGHT_BIAS = -128, /* makes unsigned weights signed; the sums are corrected for it */
 #else
@@ -149,6 +149,9 @@ typedef struct dots {
     const float *scale, *alpha; /* [LANES] */
 } dots;
 
+/* The product for `rows` rows and `vectors` vectors of lanes, 1 to RAPT_TILE_VECTORS. Replaceable. */
+static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors);
+#ifndef dot_product
 /* nv and nr are constants wherever this is called, as in tile. */
 static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     vi acc[32];
@@ -186,3 +189,4 @@ static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
     else if (vectors == 2) dot_panel(2, RAPT_ROWS_2, d, rows);
     else dot_panel(1, RAPT_ROWS_1, d, rows);
 }
+#endif

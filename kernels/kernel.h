@@ -115,7 +115,8 @@ typedef struct rapt_task {
     int64_t batch;
     int64_t head0; /* the first query head */
     int kv_heads;
-    bool keys_in_lanes;            /* the path: so few rows for each key/value head that lanes are keys */
+    bool keys_in_lanes;            /* the path: so few rows for each key/value head that lanes are keys; else queries */
+    int left_over;                 /* with queries in lanes: as many of the last rows have keys in lanes nevertheless */
     int v_in_k;                    /* V's channels are those of K from this one on; -1: they are not */
     int64_t kv_length, prefix;     /* of the entry; the prefix in keys, so less the position of key 0 */
     int64_t query_offset;          /* the position of query 0, counted from key 0 */
@@ -194,7 +195,8 @@ typedef struct rapt_linear_problem {
     int64_t tokens, in, out; /* tokens: of a batch entry */
     rapt_layout x, y, residual, weight;
     rapt_activation activation;
-    rapt_layout gate; /* type 0: none */
+    rapt_layout gate;       /* RAPT_NONE: none */
+    int64_t staged_weights; /* floats of them that are staged at a time (rapt_tuning.weights_l2) */
 } rapt_linear_problem;
 
 /* The rows that make outputs. */
@@ -226,16 +228,24 @@ typedef struct rapt_norm_task {
     bool rms; /* by the root of the mean square, rather than by mean and deviation */
 } rapt_norm_task;
 
+/* What was tuned for a kernel (check_words.h), as far as others than itself go by it: dispatch/ cuts work accordingly. */
+typedef struct rapt_tuning {
+    int vector;           /* Lanes of a vector. */
+    int lanes;            /* Query rows of a full tile, when queries lie in lanes. */
+    int few_rows;         /* Up to this many rows of a key/value head, keys lie in lanes. */
+    int few_integer_rows; /* The same in integer arithmetic. */
+    int pass_tiles;       /* A task has at most this many tiles, */
+    int pass_l2;          /* as long as its scratch takes no more than this many sixteenths of the L2 cache. */
+    int few_tokens;       /* Up to this many tokens, a linear layer's weights are multiplied as they lie in memory. */
+    int weights_l2;       /* With more, they are staged in this many sixteenths of the L2 cache. */
+} rapt_tuning;
+
 /* A kernel: the only symbol that its object exports. */
 typedef struct rapt_kernel {
     const char *name;
-    uint32_t needs;       /* CPU features */
-    bool fused;           /* its rounding class: fma() rounds once */
-    int lanes;            /* query rows of a full tile, when queries lie in lanes */
-    int pass_tiles;       /* and at most this many tiles to a task, */
-    size_t pass_bytes;    /* as long as its scratch is no larger */
-    int few_rows;         /* up to this many rows of a key/value head, keys lie in lanes; */
-    int few_integer_rows; /* in integer arithmetic, up to this many */
+    uint32_t needs; /* CPU features */
+    bool fused;     /* its rounding class: fma() rounds once */
+    rapt_tuning tuning;
     /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows, with keys in lanes those of all
      * its heads; merges: if it merges chunks. */
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool merges);
@@ -244,7 +254,6 @@ typedef struct rapt_kernel {
     void (*finish)(const rapt_problem *, const rapt_row_end *, float *state); /* which is lost */
     /* A row of scores of that many keys becomes weights; sink: null, or a logit that joins them. */
     void (*weigh_scores)(const rapt_problem *, char *row, int64_t keys, const char *sink);
-    int few_tokens; /* up to this many tokens, a linear layer's weights are multiplied as they lie in memory */
     size_t (*linear_scratch_bytes)(const rapt_linear_problem *, int64_t tokens, int64_t outs);
     void (*linear_tokens)(const rapt_linear_task *);
     void (*normalise)(const rapt_norm_args *, const rapt_norm_task *);

@@ -21,7 +21,6 @@ enum { KEYS_FURTHER_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2, KEY_ROWS_AHEA
 
 /* Rows of a chunk, and of K or V as many further on as may be prefetched. */
 enum { CHUNK_ROWS = RAPT_CHUNK + ((int)KEY_ROWS_AHEAD > (int)RAPT_BLOCK ? (int)KEY_ROWS_AHEAD : (int)RAPT_BLOCK) };
-_Static_assert(RAPT_VALUES_AHEAD <= RAPT_BLOCK, "rows beyond CHUNK_ROWS");
 
 typedef struct row_state {
     float m, l;
@@ -49,13 +48,7 @@ static inline int values_ahead(rapt_type type) { return of_elements(type) ? RAPT
 
 /* Is K or V of this type converted to a copy in scratch first, instead of on the way into registers? Types of K and V only are,
  * for more rows than RAPT_CONVERTED_ROWS, since each pass converts again. */
-static inline bool copied(rapt_type type, int rows) {
-#ifdef RAPT_CONVERTED_ROWS
-    return !of_elements(type) && rows > RAPT_CONVERTED_ROWS;
-#else
-    return !of_elements(type) && rows > 0;
-#endif
-}
+static inline bool copied(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
@@ -71,7 +64,10 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
 
 /* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * k[key][i], the channels
  * of a key lying offset bytes behind its address, bytes for each group. Where the channels come in parts, the sum of each is
- * added in memory. Keys further on are prefetched. ng and nr are constants wherever this is called. */
+ * added in memory. Keys further on are prefetched. ng and nr are constants wherever this is called. Replaceable. */
+static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t bytes, const int ng, const int nr,
+                                   const char *const *keys, size_t offset, int channels, const float *q, size_t ldq, float *s);
+#ifndef score_tile
 static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t bytes, const int ng, const int nr,
                                    const char *const *keys, size_t offset, int channels, const float *q, size_t ldq, float *s) {
     const bool wide = group == 1 && bytes >= 2; /* a line or half of one is a vector */
@@ -92,7 +88,7 @@ static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t 
                     prefetch(ahead[g * RAPT_VL + j + KEY_ROWS_AHEAD / 2], at);
                     prefetch(ahead[g * RAPT_VL + j + KEY_ROWS_AHEAD], at);
                 }
-#ifdef RAPT_SQUARE_ROWS
+#if RAPT_SQUARE_ROWS
                 if (group == 1 && bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, at);
                 else
 #endif
@@ -127,6 +123,7 @@ static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t 
         }
     }
 }
+#endif
 
 /* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would
  * not fill the time that an addition takes. */
@@ -152,12 +149,12 @@ static RAPT_INLINE void score_keys_as(load_channels *load, const int group, size
         if (rows == 1) score_keys_as(load_##suffix, group, bytes, 1, keys, offset, n, channels, q, ldq, s);                      \
     }
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
-#ifdef RAPT_CONVERTED_ROWS
+#if RAPT_CONVERTED_ROWS
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #endif
 #undef RAPT_TYPE
 
-#ifdef RAPT_FEW_DOTS
+#if RAPT_FEW_DOTS
 #include "few_dots.h"
 enum { FEW_INTEGER_ROWS = RAPT_FEW_ROWS };
 #else
@@ -206,7 +203,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
     size_t dk = padded((size_t)p->d_k), offset = (size_t)kv_head * (size_t)p->k.head_stride;
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->position % RAPT_CHUNK + from;
-#ifdef RAPT_FEW_DOTS
+#if RAPT_FEW_DOTS
     if (p->integer) {
         score_rows_dots(rows, keys, offset, to - from, p->d_k, q, dk, scores);
         return;
@@ -222,7 +219,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
         score_keys_##suffix(rows, keys, offset, to - from, p->d_k, q, dk, scores);                                               \
         break;
         RAPT_ELEMENT_TYPES(RAPT_TYPE)
-#ifdef RAPT_CONVERTED_ROWS
+#if RAPT_CONVERTED_ROWS
         RAPT_CACHE_TYPES(RAPT_TYPE)
 #endif
 #undef RAPT_TYPE
@@ -358,7 +355,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     stream_product(p->v.type, o, n, whole);
 }
 
-#ifdef RAPT_FEW_DOTS
+#if RAPT_FEW_DOTS
 /* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V, weights of negative scales by themselves.
  */
 static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
@@ -422,7 +419,7 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
         bool keys = scaled_by_key(&p->k_scales), values = scaled_by_key(&p->v_scales);
         if (keys) load_chunk_scales(t, key_scales, t->k_scales + h * p->k_scales.head_stride, &p->k_scales, blocks, count);
         if (values) load_chunk_scales(t, value_scales, t->v_scales + h * p->v_scales.head_stride, &p->v_scales, blocks, count);
-#ifdef RAPT_FEW_DOTS
+#if RAPT_FEW_DOTS
         bool negative[CHUNK_BLOCKS] = {false};
         for (int i = 0; i < count && p->integer && values; i++)
             negative[i] = any_negative(value_scales + blocks[i].position % RAPT_CHUNK);
@@ -431,7 +428,7 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
             float *scores = s->s + (size_t)r * RAPT_CHUNK;
             weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, values && !p->integer ? value_scales : NULL, blocks, count,
                       s->alpha + r * ROW_ALPHAS);
-#ifdef RAPT_FEW_DOTS
+#if RAPT_FEW_DOTS
             for (int i = 0; i < count && p->integer; i++) {
                 int64_t at = blocks[i].position % RAPT_CHUNK;
                 quantise_row_weights(scores + at, values ? value_scales + at : NULL, negative[i]);
@@ -466,7 +463,8 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
 }
 
 /* One chunk for the n rows of each head. */
-static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk, bool careful) {
+static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk,
+                                       bool careful) {
     const rapt_problem *p = t->problem;
     block blocks[CHUNK_BLOCKS];
     int all = t->kv_heads * n, count = find_blocks(t, rows, all, chunk, blocks);
@@ -494,7 +492,7 @@ static void attend_rows_chunk(const rapt_task *t, const row_scratch *s, query_ro
     weigh_rows(t, s, rows, n, blocks, count);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-#ifdef RAPT_FEW_DOTS
+#if RAPT_FEW_DOTS
         for (int h = 0; h < t->kv_heads && p->integer; h++) add_integer_values(t, s, h, rows + h * n, n, value_rows, b, i);
 #endif
         for (int r = 0; r < all && !p->integer; r++) {
@@ -535,7 +533,7 @@ static void finish_row(const rapt_problem *p, const rapt_row_end *end, row_state
     write_row(p, end->o, end->lse, state->m, state->l, state->o);
 }
 
-static void attend_rows(const rapt_task *t) {
+static void attend_keys_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     row_scratch s;
     query_row rows[RAPT_JOINED_ROWS];
@@ -564,14 +562,14 @@ static void attend_rows(const rapt_task *t) {
         load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
-#ifdef RAPT_FEW_DOTS
+#if RAPT_FEW_DOTS
     for (int r = 0; r < all && p->integer; r++) quantise_query(s.q + (size_t)r * dk, p->d_k);
 #endif
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
-        attend_rows_chunk(t, &s, rows, n, chunk, false);
+        attend_chunk_keys_in_lanes(t, &s, rows, n, chunk, false);
         if (masked && !p->integer && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v))
-            attend_rows_chunk(t, &s, rows, n, chunk, true);
+            attend_chunk_keys_in_lanes(t, &s, rows, n, chunk, true);
         for (int r = 0; r < all; r++) {
             if (t->states) leave_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
             else merge_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);

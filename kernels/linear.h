@@ -1,30 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers and normalisation, in the order of docs/order.md: the channels of a part are summed as RAPT_PARTIAL_SUMS
- * sums, by channel modulo it. Many tokens lie in lanes, and the rows of the weights are the broadcast side of the tile product,
- * one partial sum after the other; for few tokens a vector of weights is RAPT_VL partial sums as it lies in memory, so that
- * weights are read row by row. Included by attend.h. */
-
-enum { SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL };
-
-/* Tokens up to which weights are multiplied as they lie in memory; of a register tile then, the tokens at most, and these times
- * its rows. Several rows at once are as many streams for the hardware's prefetching, which it follows where a row is a page or
- * more; shorter ones are one stream, row after row, unless the tile is full of tokens and bound by arithmetic. Measured on an AMD
- * EPYC (Zen 4), see docs/performance.md, as are the bytes by which weights are prefetched. */
-enum {
-    FEW_TOKENS = RAPT_VL == 16 ? 24 : RAPT_VL,
-    LINEAR_TOKENS = RAPT_VL == 16  ? 8
-                    : RAPT_VL == 8 ? 4
-                    : RAPT_VL == 4 ? 2
-                                   : 1,
-    LINEAR_SUMS = RAPT_VL == 16 ? 16 : LINEAR_TOKENS,
-    LONG_ROW = 4096,
-    LONG_AHEAD = 1024,
-    SHORT_AHEAD = 512,
-};
-
-/* Floats of weights that are staged at a time, for which L2 has room beside the products; of tokens in lanes, which may come from
- * farther away; tiles of these, and rows of weights. Measured, ibid. */
-enum { STAGED_WEIGHTS = 96 << 10, STAGED_TOKENS = 1 << 20, MOST_TILES = 8, MOST_ROWS = 240 };
+/* Linear layers, in the order of docs/order.md: the channels of a part are summed as RAPT_PARTIAL_SUMS sums, by channel modulo
+ * it. Many tokens lie in lanes, and the rows of the weights are the broadcast side of the tile product, one partial sum after the
+ * other; for few tokens a vector of weights is RAPT_VL partial sums as it lies in memory, so that weights are read row by row.
+ * Included by attend.h. */
 
 typedef struct linear_scratch {
     float *x;       /* few tokens: [groups of RAPT_PARTIAL_SUMS channels][tokens][those channels]; else for each tile [in, in the
@@ -74,19 +52,19 @@ static inline int64_t even_part(int64_t n, int64_t most) {
 
 /* Rows of weights that are staged at a time at most, */
 static int most_rows(const rapt_linear_problem *p) {
-    int rows = STAGED_WEIGHTS / COPIES / part_channels(p, 0) / 48 * 48;
-    return rapt_min(rapt_max(rows, 48), MOST_ROWS);
+    int rows = (int)p->staged_weights / COPIES / part_channels(p, 0) / 48 * 48;
+    return rapt_min(rapt_max(rows, 48), RAPT_STAGED_ROWS);
 }
 
 /* and tiles of tokens that are multiplied with each such group; with a gate, each has twice the products. */
 static int most_tiles(const rapt_linear_problem *p) {
-    return rapt_max(1, rapt_min(MOST_TILES >> gated(p), STAGED_TOKENS / (p->in * LANES)));
+    return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_TOKENS / (p->in * LANES)));
 }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear_scratch *s, int64_t tokens, int64_t outs) {
     size_t used = 0, in = padded((size_t)p->in);
-    if (tokens <= FEW_TOKENS) {
+    if (tokens <= RAPT_FEW_TOKENS) {
         *s = (linear_scratch){
             .x = take(memory, &used, (size_t)tokens * in),
             .row = take(memory, &used, in),
@@ -145,7 +123,12 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 /* ---- Few tokens: channels in lanes --------------------------------------------------------------------------------------- */
 
 /* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's channels lie in groups
- * of RAPT_PARTIAL_SUMS, ldx floats from group to group, filled up with zeros. nr and nt are constants wherever this is called. */
+ * of RAPT_PARTIAL_SUMS, ldx floats from group to group, filled up with zeros. nr and nt are constants wherever this is called.
+ * Replaceable. */
+static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
+                                    const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
+                                    float *sums, size_t ld);
+#ifndef linear_tile
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld) {
@@ -174,6 +157,7 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
         RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++)
             v_store(sums + (size_t)r * ld + j * RAPT_PARTIAL_SUMS + v * RAPT_VL, acc[(r * nt + j) * SUM_VECTORS + v]);
 }
+#endif
 
 /* The largest power of two up to n and most. */
 static inline int power_below(int n, int most) {
@@ -183,15 +167,15 @@ static inline int power_below(int n, int most) {
 }
 
 /* Rows of a tile of nt tokens. */
-static inline int linear_rows_of(const int nt) { return LINEAR_SUMS / nt > 8 ? 8 : LINEAR_SUMS / nt; }
+static inline int linear_rows_of(const int nt) { return RAPT_LINEAR_SUMS / nt > 8 ? 8 : RAPT_LINEAR_SUMS / nt; }
 
 /* All parts of a row or some, and all tokens, so that weights come from memory once, as they lie there. */
 static RAPT_INLINE void linear_rows_as(load_channels *load, const int group, const size_t bytes, const char *weights,
                                        size_t stride, int rows, const float *x, int tokens, int64_t in, float *sums) {
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, row = (size_t)(in / group) * bytes,
-                 ahead = row < LONG_ROW ? SHORT_AHEAD : LONG_AHEAD;
-    const int most = power_below(tokens, LINEAR_TOKENS), many = linear_rows_of(most);
-    const bool several = most == LINEAR_TOKENS || row >= LONG_ROW;
+                 ahead = row < RAPT_LONG_ROW ? RAPT_SHORT_AHEAD : RAPT_LONG_AHEAD;
+    const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
+    const bool several = most == RAPT_LINEAR_TOKENS || row >= RAPT_LONG_ROW;
     for (int r = 0, nr; r < rows; r += nr) {
         nr = several && rows - r >= many ? many : 1;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART) {
@@ -206,7 +190,7 @@ static RAPT_INLINE void linear_rows_as(load_channels *load, const int group, con
                     const float *token = x + first * tokens + t * RAPT_PARTIAL_SUMS;
                     float *into = to + (size_t)i * ld + t * RAPT_PARTIAL_SUMS;
 #define RAPT_MAP(n)                                                                                                              \
-    if (n > LINEAR_TOKENS || nt != n) {                                                                                          \
+    if (n > RAPT_LINEAR_TOKENS || nt != n) {                                                                                     \
     } else if (step > 1) linear_tile(load, group, bytes, linear_rows_of(n), n, w, stride, ahead, token, ld, channels, into, ld); \
     else linear_tile(load, group, bytes, 1, n, w, stride, ahead, token, ld, channels, into, ld)
                     RAPT_MAP(8);
@@ -297,7 +281,7 @@ static void linear_few_tokens(const rapt_linear_task *t) {
     }
     for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS) {
         int rows = rapt_min(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out);
-        vf ends[FEW_TOKENS][SUM_VECTORS], gates[FEW_TOKENS][SUM_VECTORS];
+        vf ends[RAPT_FEW_TOKENS][SUM_VECTORS], gates[RAPT_FEW_TOKENS][SUM_VECTORS];
         linear_few_rows(t, &s, false, out, rows, ends);
         if (gated(p)) linear_few_rows(t, &s, true, out, rows, gates);
         for (int i = 0; i < tokens; i++) {
@@ -361,7 +345,7 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
 }
 
 /* The weights that are staged after a part of those from out on, to be prefetched while `tiles` register tiles are computed;
- * there is room for MOST_ROWS rows. */
+ * there is room for RAPT_STAGED_ROWS rows. */
 static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, int group, int64_t part, int tiles,
                              const char **rows) {
     const rapt_linear_problem *p = t->problem;
@@ -380,7 +364,10 @@ static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, 
     return (coming){.rows = rows, .left = n, .bytes = row, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
-/* C (+)= weights tokens^T for a part of the channels: one product for each partial sum. */
+/* C (+)= weights tokens^T for a part of the channels: one product for each partial sum. Replaceable. */
+static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
+                          int rows, int vectors, coming *ahead);
+#ifndef multiply_part
 static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
                           int rows, int vectors, coming *ahead) {
     int channels = part_channels(p, part), runs = part_runs(channels);
@@ -398,6 +385,7 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
                                 .coming = ahead},
                      rows, vectors);
 }
+#endif
 
 /* What output number out of RAPT_VL tokens is, their sums lying at from. */
 static RAPT_INLINE vf end_of(rapt_activation activation, const rapt_linear_weights *w, int64_t out, const float *from) {
@@ -434,12 +422,7 @@ static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_
     }
 }
 
-static void linear_tokens(const rapt_linear_task *t) {
-    if (t->tokens == 0 || t->outs == 0) return;
-    if (t->tokens <= FEW_TOKENS) {
-        linear_few_tokens(t);
-        return;
-    }
+static void linear_many_tokens(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     linear_scratch s;
     lay_out_linear(p, t->scratch, &s, t->tokens, t->outs);
@@ -455,7 +438,7 @@ static void linear_tokens(const rapt_linear_task *t) {
             int rows = rapt_min(group, t->out0 + t->outs - out);
             for (int gate = 0; gate <= gated(p); gate++)
                 for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
-                    const char *next[MOST_ROWS];
+                    const char *next[RAPT_STAGED_ROWS];
                     coming ahead = coming_weights(t, gate, out, group, part,
                                                   tiles * RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS), next);
                     stage_weights(t, &s, gate, out, rows, part);
@@ -473,129 +456,15 @@ static void linear_tokens(const rapt_linear_task *t) {
     }
 }
 
+static void linear_tokens(const rapt_linear_task *t) {
+    if (t->tokens == 0 || t->outs == 0) return;
+    begin_task();
+    if (t->tokens <= RAPT_FEW_TOKENS) linear_few_tokens(t);
+    else linear_many_tokens(t);
+    end_task();
+}
+
 static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens, int64_t outs) {
     linear_scratch s;
     return tokens > 0 && outs > 0 ? sizeof(float) * lay_out_linear(p, NULL, &s, tokens, outs) : 0;
-}
-
-/* ---- Normalisation ------------------------------------------------------------------------------------------------------- */
-
-/* Channels of a token that are held as f32: a token of up to this many is converted once, and not for each mean and for the
- * result again. They are gone through in steps, so that memory is waited for while sums are. */
-enum { NORM_HELD = 8192, NORM_STEP = 512 };
-
-/* A token with its residual, as f32: in place where it lies so and has none. */
-typedef struct norm_row {
-    const rapt_norm_args *args;
-    const rapt_norm_task *task;
-    int channels, first, held;                           /* z holds that many channels from first on, a multiple of NORM_HELD */
-    _Alignas(64) float z[NORM_HELD + RAPT_PARTIAL_SUMS]; /* aligned: no vector crosses a cache line */
-    _Alignas(64) float step[NORM_STEP + RAPT_PARTIAL_SUMS]; /* of the residual, or of what is rounded to another type */
-} norm_row;
-
-/* The n channels from first on, a step. */
-static const char *norm_step(norm_row *row, int first, int n) {
-    const rapt_norm_args *a = row->args;
-    const rapt_norm_task *t = row->task;
-    if (a->x.type == RAPT_F32 && !t->residual) return t->x + (size_t)first * sizeof(float);
-    if (row->first != first - first % NORM_HELD) row->first = first - first % NORM_HELD, row->held = 0;
-    float *z = row->z + (first - row->first);
-    if (row->held > first - row->first) return (const char *)z;
-    stage_rows(a->x.type, z, 0, &t->x, 1, first, n);
-    if (t->residual) {
-        stage_rows(a->residual.type, row->step, 0, &t->residual, 1, first, n);
-        for (int i = 0; i < n; i += RAPT_VL) v_store(z + i, v_add(v_load(z + i), v_load(row->step + i)));
-    }
-    row->held += n;
-    return (const char *)z;
-}
-
-/* The means over a token of x = z - from and of x^2, each if it is wanted; channels in lanes. */
-typedef struct row_means {
-    float x, squares;
-} row_means;
-
-static RAPT_INLINE row_means find_means(norm_row *row, float from, const bool plain, const bool squared) {
-    float sums[RAPT_PARTIAL_SUMS] = {0}, squares[RAPT_PARTIAL_SUMS] = {0};
-    vf acc[SUM_VECTORS], square_acc[SUM_VECTORS], center = v_set1(from);
-    for (int v = 0; v < SUM_VECTORS; v++) acc[v] = square_acc[v] = v_set1(0.0f);
-    for (int first = 0; first < row->channels; first += NORM_STEP) {
-        int n = rapt_min(NORM_STEP, row->channels - first), i = 0;
-        const char *z = norm_step(row, first, n);
-        for (; i + RAPT_PARTIAL_SUMS <= n; i += RAPT_PARTIAL_SUMS) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
-                vf x = v_sub(load_f32(z, i + v * RAPT_VL), center);
-                if (plain) acc[v] = v_add(acc[v], x);
-                if (squared) square_acc[v] = v_fma(x, x, square_acc[v]);
-            }
-        if (first + n < row->channels) continue;
-        for (int v = 0; v < SUM_VECTORS; v++) {
-            v_store(sums + v * RAPT_VL, acc[v]);
-            v_store(squares + v * RAPT_VL, square_acc[v]);
-        }
-        for (int r = 0; i < n; i++, r++) {
-            float x = float_at(z + (size_t)i * sizeof x) - from;
-            sums[r] += x;
-            squares[r] = s_fma(x, x, squares[r]);
-        }
-    }
-    row_means total = {0.0f, 0.0f};
-    for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) total.x += sums[r], total.squares += squares[r];
-    return (row_means){total.x / (float)row->channels, total.squares / (float)row->channels};
-}
-
-/* RAPT_VL of n floats at from, the others 0. */
-static RAPT_INLINE vf load_up_to(const void *from, int n) {
-    return n >= RAPT_VL ? v_load(from) : load_part(load_f32, sizeof(float), from, n);
-}
-
-typedef struct norm_end {
-    vf mean, mean_error, inverse;
-} norm_end;
-
-/* The results of a step: whole vectors of f32 go where they belong, others by way of memory of ours. */
-static RAPT_INLINE void end_norm(norm_row *row, const norm_end *end, int first, int n) {
-    const char *z = norm_step(row, first, n);
-    const rapt_norm_args *a = row->args;
-    const float *weight = a->weight ? a->weight + first : NULL, *bias = a->bias ? a->bias + first : NULL;
-    const size_t y_bytes = (size_t)rapt_element_bytes(a->y.type), sum_bytes = (size_t)rapt_element_bytes(a->sum.type);
-    const vf one = v_set1(1.0f), zero = v_set1(0.0f);
-    if (row->task->sum) {
-        for (int i = 0; i < n; i += RAPT_VL) v_store(row->step + i, load_up_to(z + (size_t)i * sizeof(float), n - i));
-        store_row(a->sum.type, row->task->sum + (size_t)first * sum_bytes, row->step, n);
-    }
-    char *y = row->task->y + (size_t)first * y_bytes;
-    int i = 0, direct = a->y.type == RAPT_F32 ? n - n % RAPT_VL : 0;
-    float *to = direct ? (float *)(void *)y : row->step;
-    for (; i + RAPT_VL <= n; i += RAPT_VL) {
-        vf d = v_sub(v_sub(load_f32(z, i), end->mean), end->mean_error);
-        v_store(to + i, v_fma(v_mul(d, end->inverse), weight ? v_load(weight + i) : one, bias ? v_load(bias + i) : zero));
-    }
-    if (i < n) {
-        vf d = v_sub(v_sub(load_up_to(z + (size_t)i * sizeof(float), n - i), end->mean), end->mean_error);
-        v_store(row->step + i, v_fma(v_mul(d, end->inverse), weight ? load_up_to(weight + i, n - i) : one,
-                                     bias ? load_up_to(bias + i, n - i) : zero));
-    }
-    store_row(a->y.type, y + (size_t)direct * y_bytes, row->step + direct, n - direct);
-}
-
-static void normalise(const rapt_norm_args *a, const rapt_norm_task *t) {
-    norm_row row;
-    row.args = a, row.task = t, row.channels = (int)a->channels, row.first = row.held = 0;
-    float mean = 0.0f, mean_error = 0.0f, variance;
-    if (t->rms) variance = find_means(&row, 0.0f, false, true).squares;
-    else {
-        /* The mean is in two parts: where it is large beside the deviations, an f32 alone is off by more than their own rounding.
-         * What its error adds to the squares is taken out of them, which costs no third pass. */
-        mean = find_means(&row, 0.0f, true, false).x;
-        row_means about = find_means(&row, mean, true, true);
-        mean_error = about.x;
-        variance = s_fma(-mean_error, mean_error, about.squares);
-        if (variance < 0.0f) variance = 0.0f;
-    }
-    float inverse = 1.0f / __builtin_sqrtf(variance + a->epsilon);
-    if (t->mean) *t->mean = mean + mean_error;
-    if (t->inverse_deviation) *t->inverse_deviation = inverse;
-    norm_end end = {v_set1(mean), v_set1(mean_error), v_set1(inverse)};
-    for (int first = 0; first < row.channels; first += NORM_STEP)
-        end_norm(&row, &end, first, rapt_min(NORM_STEP, row.channels - first));
 }

@@ -12,21 +12,24 @@
 
 /* The shapes of the tile product are what llvm-mca likes best for Neoverse N1 and V1 (tools/mca), and neither gcc 12 nor clang 19
  * spills the widest. The distances and depths are those of avx2 on x86, not measured on Arm. */
-#define RAPT_VL           4
-#define RAPT_TILE_VECTORS 4
-#define RAPT_PANEL        4
-#define RAPT_ROWS_1       12
-#define RAPT_ROWS_2       8
-#define RAPT_ROWS_3       4
-#define RAPT_ROWS_4       4
-#define RAPT_ROWS_8       2
-#define RAPT_KEY_CHAINS   8
-#define RAPT_KEYS_AHEAD   32
-#define RAPT_VALUES_AHEAD 32
-#define RAPT_VALUES_DEPTH 16
-#define RAPT_FEW_ROWS     4
-#define RAPT_FMA_BY_LANE
-#define RAPT_NATIVE_F16
+#define RAPT_VL            4
+#define RAPT_TILE_VECTORS  4
+#define RAPT_PANEL         4
+#define RAPT_ROWS_1        12
+#define RAPT_ROWS_2        8
+#define RAPT_ROWS_3        4
+#define RAPT_ROWS_4        4
+#define RAPT_ROWS_8        2
+#define RAPT_KEY_CHAINS    8
+#define RAPT_KEYS_AHEAD    32
+#define RAPT_VALUES_AHEAD  32
+#define RAPT_VALUES_DEPTH  16
+#define RAPT_FEW_ROWS      4
+#define RAPT_FEW_TOKENS    4
+#define RAPT_LINEAR_TOKENS 2
+#define RAPT_LINEAR_SUMS   2
+#define RAPT_FMA_BY_LANE   1
+#define RAPT_NATIVE_F16    1
 
 typedef float32x4_t vf;
 typedef uint32x4_t vi, vm;

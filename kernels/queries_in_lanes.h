@@ -234,7 +234,11 @@ static void leave_tile_scores(const rapt_task *t, const query_tile *tile, const 
 }
 
 /* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. nv, the tile's
- * vectors, is a constant wherever this is called: side by side, their chains of operations fill each other's waiting time. */
+ * vectors, is a constant wherever this is called: side by side, their chains of operations fill each other's waiting time.
+ * Replaceable. */
+static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const lane_state *state, const lane_scratch *s,
+                                      int first, int end);
+#ifndef weigh_vectors
 static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const lane_state *state, const lane_scratch *s,
                                       int first, int end) {
     vf m[4], at[4], alpha[4], sum[4];
@@ -265,6 +269,7 @@ static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const
         v_store(s->alpha + v * RAPT_VL, alpha[v]);
     }
 }
+#endif
 
 static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int first, int end) {
     if (tile->vectors == 4) weigh_vectors(4, p, &tile->now, s, first, end);
@@ -435,7 +440,8 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
 }
 
 /* One chunk for some tiles, from the empty state. */
-static void attend_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk, bool careful) {
+static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles,
+                                          int64_t chunk, bool careful) {
     const rapt_problem *p = t->problem;
     int64_t end_max = 0;
     int qk_tiles = 0, pv_tiles = 0, score_parts = (p->d_k - 1) / rapt_score_part(p->d_k) + 1;
@@ -525,7 +531,9 @@ static vf absorb_sinks(const rapt_task *t, const query_tile *tile, const lane_st
     return a;
 }
 
-/* Ends the rows of a tile: divides unless states are wanted, and turns lanes back into rows. */
+/* Ends the rows of a tile: divides unless states are wanted, and turns lanes back into rows. Replaceable. */
+static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk);
+#ifndef emit_tile
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
     size_t dv = staged(p->d_v);
@@ -558,6 +566,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
         }
     }
 }
+#endif
 
 /* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
@@ -567,10 +576,10 @@ static int rows_of_tile(const rapt_task *t, int64_t row0) {
     return rapt_min(rapt_min((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
 }
 
-static void attend_queries(const rapt_task *t) {
+static void attend_queries_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     lane_scratch s;
-    query_tile tiles[PASS_TILES];
+    query_tile tiles[RAPT_PASS_TILES];
     int n = 0;
     bool merges = !t->states && t->chunks > 1;
     for (int64_t row0 = 0; row0 < t->rows; row0 += rows_of_tile(t, row0)) n++;
@@ -584,14 +593,14 @@ static void attend_queries(const rapt_task *t) {
     }
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
         if (!t->states && chunk + 1 == t->chunk0 + t->chunks) prefetch_output(t, &tiles[0]);
-        attend_chunk(t, &s, tiles, n, chunk, false);
+        attend_chunk_queries_in_lanes(t, &s, tiles, n, chunk, false);
         for (int i = 0; i < n; i++) {
             if (!tiles[i].started) {
                 if (t->states) leave_empty_states(t, 0, tiles[i].row0, tiles[i].rows, chunk);
                 continue;
             }
             if (tiles[i].masked && !p->integer && any_nonfinite(tiles[i].now.o, p->d_v, LANES, tiles[i].vectors * RAPT_VL))
-                attend_chunk(t, &s, &tiles[i], 1, chunk, true);
+                attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
             if (t->states) emit_tile(t, &s, &tiles[i], &tiles[i].now, chunk);
             else if (merges) merge_tile(p, &tiles[i]);
         }

@@ -6,19 +6,22 @@
 
 #include "kernel.h"
 
-#define RAPT_VL           1
-#define RAPT_TILE_VECTORS 4
-#define RAPT_PANEL        4
-#define RAPT_ROWS_1       8
-#define RAPT_ROWS_2       4
-#define RAPT_ROWS_3       4
-#define RAPT_ROWS_4       2
-#define RAPT_ROWS_8       1
-#define RAPT_KEY_CHAINS   4
-#define RAPT_KEYS_AHEAD   0
-#define RAPT_VALUES_AHEAD 0
-#define RAPT_VALUES_DEPTH RAPT_BLOCK
-#define RAPT_FEW_ROWS     1
+#define RAPT_VL            1
+#define RAPT_TILE_VECTORS  4
+#define RAPT_PANEL         4
+#define RAPT_ROWS_1        8
+#define RAPT_ROWS_2        4
+#define RAPT_ROWS_3        4
+#define RAPT_ROWS_4        2
+#define RAPT_ROWS_8        1
+#define RAPT_KEY_CHAINS    4
+#define RAPT_KEYS_AHEAD    0
+#define RAPT_VALUES_AHEAD  0
+#define RAPT_VALUES_DEPTH  RAPT_BLOCK
+#define RAPT_FEW_ROWS      1
+#define RAPT_FEW_TOKENS    1
+#define RAPT_LINEAR_TOKENS 1
+#define RAPT_LINEAR_SUMS   1
 
 typedef float vf;
 typedef uint32_t vi;

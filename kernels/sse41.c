@@ -13,20 +13,23 @@
 #define RAPT_KERNEL_FUSED false
 
 /* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. Distances and depths are those of avx2. */
-#define RAPT_VL           4
-#define RAPT_TILE_VECTORS 4
-#define RAPT_PANEL        2
-#define RAPT_ROWS_1       8
-#define RAPT_ROWS_2       6
-#define RAPT_ROWS_3       3
-#define RAPT_ROWS_4       3
-#define RAPT_ROWS_8       1
-#define RAPT_KEY_CHAINS   4
-#define RAPT_KEYS_AHEAD   32
-#define RAPT_VALUES_AHEAD 32
-#define RAPT_VALUES_DEPTH 16
-#define RAPT_STAGED_BROADCAST
-#define RAPT_FEW_ROWS 8
+#define RAPT_VL               4
+#define RAPT_TILE_VECTORS     4
+#define RAPT_PANEL            2
+#define RAPT_ROWS_1           8
+#define RAPT_ROWS_2           6
+#define RAPT_ROWS_3           3
+#define RAPT_ROWS_4           3
+#define RAPT_ROWS_8           1
+#define RAPT_KEY_CHAINS       4
+#define RAPT_KEYS_AHEAD       32
+#define RAPT_VALUES_AHEAD     32
+#define RAPT_VALUES_DEPTH     16
+#define RAPT_STAGED_BROADCAST 1
+#define RAPT_FEW_ROWS         8
+#define RAPT_FEW_TOKENS       4
+#define RAPT_LINEAR_TOKENS    2
+#define RAPT_LINEAR_SUMS      2
 
 typedef __m128 vf, vm;
 typedef __m128i vi;

@@ -33,15 +33,18 @@ static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *f
     return load(part, 0);
 }
 
-/* to[i][r] = rows[r][channel + i], for i and r below the vector length. */
+/* to[i][r] = rows[r][channel + i], for i and r below the vector length. Replaceable. */
+static RAPT_INLINE void store_transposed(load_channels *load, const char *const *rows, int channel, float *to, size_t ld);
+#ifndef store_transposed
 static RAPT_INLINE void store_transposed(load_channels *load, const char *const *rows, int channel, float *to, size_t ld) {
     vf block[RAPT_VL];
     RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) block[r] = load(rows[r], channel);
     v_transpose(block);
     RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(to + (size_t)i * ld, block[i]);
 }
+#endif
 
-#ifdef RAPT_SQUARE_ROWS
+#if RAPT_SQUARE_ROWS
 /* square[i][r] = f32 i of the row at rows[r] + offset: with each four lanes from a row of their own, transposing 4 x 4 within
  * them is all that is left. */
 static RAPT_INLINE void load_square(vf square[RAPT_VL], const char *const *rows, size_t offset) {

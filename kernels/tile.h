@@ -2,13 +2,8 @@
 /* The one tile product, in words: C[r][m] (+)= sum over k of A[r*rs + k*ks] * B[k][m], m in lanes, A broadcast, k ascending in
  * one accumulator for each element. It serves Q*K^T and P*V in both paths. Strides are in bytes, A is f32 and B of any storage
  * type, each at any address.
- *
- * The ISA file defines, on top:
- *   RAPT_PANEL                   vectors of the widest panel, 2, 4 or 8
- *   RAPT_ROWS_1, _2, _3, _4, _8  rows of a register tile for panels of that number of vectors, at most 32 accumulators each; the
- * accumulators, a vector of B for each panel vector and one of A must fit into the registers
- *   RAPT_FMA_BY_LANE             optional, with the word v_fma_lane(a, lane, b, c) = a[lane]*b + c: A is read by whole vectors,
- * of which one for each row must fit into the registers too */
+ RAPT_PANEL and RAPT_ROWS_1 to _8, the sizes of its register tiles, are an ISA
+ * file's constants. */
 
 /* C = AB, C = C + AB, C = C * scale[m] + AB; and C = C + AB where AB is summed by itself first. */
 typedef enum start { START_ZERO, START_KEEP, START_SCALE, START_APART } start;
@@ -48,8 +43,10 @@ static RAPT_INLINE void prefetch_coming(coming *c) {
     }
 }
 
-/* vector: bytes of B for each. nv and nr are constants wherever this is called: the loops over them unroll, and acc lives in
- * registers. */
+/* A register tile of nr rows and nv vectors. vector: bytes of B for each. nv and nr are constants wherever this is called: the
+ * loops over them unroll, and acc lives in registers. Replaceable. */
+static RAPT_INLINE void tile(load_channels *load, const size_t vector, const bool stream, const int nv, const int nr, operands o);
+#ifndef tile
 static RAPT_INLINE void tile(load_channels *load, const size_t vector, const bool stream, const int nv, const int nr,
                              operands o) {
     const start from = stream ? START_KEEP : o.start;
@@ -61,7 +58,7 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
         else acc[r * nv + v] = v_mul(v_load(c), v_load(o.scale + v * RAPT_VL));
     }
     int k = 0;
-#ifdef RAPT_FMA_BY_LANE
+#if RAPT_FMA_BY_LANE
     if (!stream && o.ks == sizeof(float)) /* a vector of A is RAPT_VL steps of a row */
         for (; k + RAPT_VL <= o.depth; k += RAPT_VL) {
             vf a[16];
@@ -100,6 +97,7 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
         v_store(c, from == START_APART ? v_add(v_load(c), acc[r * nv + v]) : acc[r * nv + v]);
     }
 }
+#endif
 
 static RAPT_INLINE operands below(operands o, int rows) {
     o.c += (size_t)rows * o.ldc;
@@ -122,14 +120,9 @@ static RAPT_INLINE void panel(load_channels *load, const size_t vector, const bo
 
 #define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL) /* of the widest panel */
 
+/* Defines panel_1_scratch, panel_4_f16 and so on: a panel of nv vectors for a suffix of a type, or of scratch. */
 #define RAPT_DEFINE_PANEL(name, load, vector, stream, nv, nr)                                                                    \
     static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) { panel(load, vector, stream, nv, nr, o, rows); }
-
-/* C = A B for B in scratch, f32, of at most RAPT_TILE_VECTORS vectors. */
-RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 1, RAPT_ROWS_1)
-RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 2, RAPT_ROWS_2)
-RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 3, RAPT_ROWS_3)
-RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 4, RAPT_ROWS_4)
 
 /* How many whole register tiles `rows` rows are, for panels of `vectors` vectors. */
 static int register_tiles(int rows, int vectors) {
@@ -137,12 +130,21 @@ static int register_tiles(int rows, int vectors) {
     return rows / tile_rows[vectors - 1];
 }
 
+/* C = A B for B in scratch, f32, of at most RAPT_TILE_VECTORS vectors. Replaceable. */
+static void tile_product(operands o, int rows, int vectors);
+#ifndef tile_product
+RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 1, RAPT_ROWS_1)
+RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 2, RAPT_ROWS_2)
+RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 3, RAPT_ROWS_3)
+RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 4, RAPT_ROWS_4)
+
 static void tile_product(operands o, int rows, int vectors) {
     if (vectors == 4) panel_4_scratch(o, rows);
     else if (vectors == 3) panel_3_scratch(o, rows);
     else if (vectors == 2) panel_2_scratch(o, rows);
     else panel_1_scratch(o, rows);
 }
+#endif
 
 /* C = A B for rows of B anywhere in memory, of any storage type and number of vectors, with what lies ahead prefetched. vector:
  * bytes of one; widest: most vectors of a panel; then the rows of register tiles. */
@@ -171,7 +173,7 @@ static void tile_product(operands o, int rows, int vectors) {
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-#ifdef RAPT_CONVERTED_ROWS
+#if RAPT_CONVERTED_ROWS
 /* Types of K and V only: at most RAPT_CONVERTED_ROWS rows, all at a time, for each pass converts. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     RAPT_STREAM_PRODUCT(suffix, bytes *(size_t)RAPT_VL / group, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,   \
@@ -187,7 +189,7 @@ static void stream_product(rapt_type type, operands o, int rows, int vectors) {
         stream_product_##suffix(o, rows, vectors);                                                                               \
         break;
         RAPT_ELEMENT_TYPES(RAPT_TYPE)
-#ifdef RAPT_CONVERTED_ROWS
+#if RAPT_CONVERTED_ROWS
         RAPT_CACHE_TYPES(RAPT_TYPE)
 #endif
 #undef RAPT_TYPE

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* f16 storage. An ISA that converts in hardware defines RAPT_NATIVE_F16 and these words itself; elsewhere integers do it. */
-#ifndef RAPT_NATIVE_F16
+#if !RAPT_NATIVE_F16
 
 /* The exponent is rebiased by a product, which makes f16's denormals normal; infinities and NaNs are mended afterwards. */
 static inline vf v_from_f16(vi h) {

@@ -61,6 +61,16 @@ int main(void) {
         uint32_t got = rapt_aarch64_decode(aarch64[i].hwcap);
         tap_ok(got == aarch64[i].features, "%s: %#x, want %#x", aarch64[i].name, (unsigned)got, (unsigned)aarch64[i].features);
     }
+    static const struct {
+        const char *name;
+        uint32_t ecx;
+        size_t bytes;
+    } l2[] = {{"AMD Zen 2, by its manual", 0x02006140, 512 << 10},
+              {"Xeon (Emerald Rapids)", 0x08007040, 2 << 20},
+              {"Core i7-6700 (Skylake)", 0x01006040, 256 << 10},
+              {"a CPU that does not say", 0, 0}};
+    for (size_t i = 0; i < sizeof l2 / sizeof *l2; i++)
+        tap_ok(rapt_x86_l2(l2[i].ecx) == l2[i].bytes, "%s: %zu bytes of L2", l2[i].name, rapt_x86_l2(l2[i].ecx));
     /* Forcing: unknown names, and that what cannot run is refused with its reason rather than replaced. */
     tap_ok(rapt_isa_force("avx1024") == RAPT_ERR_ISA_UNKNOWN, "an unknown kernel cannot be forced");
     tap_ok(rapt_isa_usable(NULL, NULL, 0) == RAPT_ERR_NULL, "a null name is refused");

@@ -1608,7 +1608,8 @@ static void made_plans(void) {
     rapt_plan_init(&plan, &d);
     rapt_plan_query(&plan, &info);
     snprintf(want, sizeof want,
-             "rapt_plan_init: scalar, exact, %s; batch 1, heads 4/2, 3 queries, 8 keys, d 8/16, types 1 1 1 to 1 causal top-left "
+             "rapt_plan_init: scalar, exact, %s; batch 1, heads 4/2, 3 queries, 8 keys, d 8/16, types f32 f32 f32 to f32 causal "
+             "top-left "
              "mask; "
              "%" PRId64 " + %" PRId64 " tasks of attention, workspace %zu + %zu a thread",
              info.path, info.tasks[0], info.tasks[1], info.shared_bytes, info.thread_bytes);
@@ -1618,7 +1619,8 @@ static void made_plans(void) {
     rapt_linear_plan_init(&linear, &ld);
     rapt_trace_to(NULL);
     tap_ok(t.lines == 1 &&
-               strcmp(t.first, "rapt_linear_plan_init: scalar; 3 tokens, 32 to 4 channels, types 1 1 to 1, activation 2") == 0,
+               strcmp(t.first, "rapt_linear_plan_init: scalar; 3 tokens, 32 to 4 channels, types f32 f32 to f32, activation 2") ==
+                   0,
            "%s", t.first);
 }
 

@@ -367,7 +367,7 @@ static void transpose(void) {
     store_transposed(load_f32, rows, 1, to[0], RAPT_VL + 2);
     for (int r = 0; r < RAPT_VL; r++)
         for (int i = 0; i < RAPT_VL; i++) wrong += to[i][r] != from[r][i + 1];
-#ifdef RAPT_SQUARE_ROWS
+#if RAPT_SQUARE_ROWS
     vf square[RAPT_VL];
     load_square(square, rows, sizeof(float));
     for (int i = 0; i < RAPT_VL; i++) v_store(to[i], square[i]);
@@ -377,7 +377,7 @@ static void transpose(void) {
     tap_ok(wrong == 0, "transpose: %d wrong", wrong);
 }
 
-#ifdef RAPT_DOT_SIGNED
+#if RAPT_DOT_SIGNED
 enum { UNSIGNED_B = 0 };
 #else
 enum { UNSIGNED_B = 1 };

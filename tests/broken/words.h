@@ -9,19 +9,22 @@
 #define RAPT_KERNEL_NEEDS 0
 #define RAPT_KERNEL_FUSED false
 
-#define RAPT_VL           4
-#define RAPT_TILE_VECTORS 2
-#define RAPT_PANEL        2
-#define RAPT_ROWS_1       8
-#define RAPT_ROWS_2       5
-#define RAPT_ROWS_3       3
-#define RAPT_ROWS_4       2
-#define RAPT_ROWS_8       1
-#define RAPT_KEY_CHAINS   4
-#define RAPT_KEYS_AHEAD   0
-#define RAPT_VALUES_AHEAD 0
-#define RAPT_VALUES_DEPTH RAPT_BLOCK
-#define RAPT_FEW_ROWS     4
+#define RAPT_VL            4
+#define RAPT_TILE_VECTORS  2
+#define RAPT_PANEL         2
+#define RAPT_ROWS_1        8
+#define RAPT_ROWS_2        5
+#define RAPT_ROWS_3        3
+#define RAPT_ROWS_4        2
+#define RAPT_ROWS_8        1
+#define RAPT_KEY_CHAINS    4
+#define RAPT_KEYS_AHEAD    0
+#define RAPT_VALUES_AHEAD  0
+#define RAPT_VALUES_DEPTH  RAPT_BLOCK
+#define RAPT_FEW_ROWS      4
+#define RAPT_FEW_TOKENS    4
+#define RAPT_LINEAR_TOKENS 2
+#define RAPT_LINEAR_SUMS   2
 
 typedef float vf __attribute__((vector_size(16)));
 typedef uint32_t vi __attribute__((vector_size(16)));

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The constants that an ISA file defines: what each means, its bounds, which are checked here, and a default for each that may be
+ * left out. No other file has constants that were tuned. Included by attend.h, after the ISA file's own. */
+
+/* ---- The vector ----------------------------------------------------------------------------------------------------------- */
+
+/* RAPT_VL: lanes of a vector. The partial sums of the canonical order are whole vectors. */
+_Static_assert(RAPT_VL >= 1 && RAPT_VL <= RAPT_PARTIAL_SUMS && RAPT_PARTIAL_SUMS % RAPT_VL == 0, "RAPT_VL divides 16");
+_Static_assert(sizeof(vf) == RAPT_VL * sizeof(float) && sizeof(vi) == RAPT_VL * sizeof(int32_t), "vf and vi have RAPT_VL lanes");
+
+/* RAPT_DOT: elements of a lane in integer arithmetic, see dots.h. RAPT_DOT_SIGNED is 1 where those of both operands of i_dot are
+ * signed. */
+#ifndef RAPT_DOT_SIGNED
+#define RAPT_DOT_SIGNED 0
+#endif
+_Static_assert(RAPT_DOT == 2 || RAPT_DOT == 4, "a lane has 2 elements of 16 bits or 4 of 8");
+_Static_assert(!RAPT_DOT_SIGNED || RAPT_DOT == 4, "elements of 16 bits are always signed");
+
+/* RAPT_NATIVE_F16 is 1 where the ISA file has the words of type_f16.h, because the CPU converts f16. */
+#ifndef RAPT_NATIVE_F16
+#define RAPT_NATIVE_F16 0
+#endif
+
+/* ---- Register tiles (tile.h) ---------------------------------------------------------------------------------------------- */
+
+/* RAPT_TILE_VECTORS: vectors of query rows in a full tile. RAPT_PANEL: vectors of the widest panel of V that is read in place.
+ * RAPT_ROWS_1, _2, _3, _4, _8: rows of a register tile for panels of that number of vectors. The accumulators, a vector of B for
+ * each vector of the panel and one of A must fit into the registers. */
+_Static_assert(RAPT_TILE_VECTORS >= 1 && RAPT_TILE_VECTORS <= 4, "tiles have 1 to 4 vectors");
+_Static_assert(RAPT_PANEL == 2 || RAPT_PANEL == 4 || RAPT_PANEL == 8, "panels have 2, 4 or 8 vectors at most");
+_Static_assert(RAPT_ROWS_1 >= 1 && RAPT_ROWS_1 <= 16 && RAPT_ROWS_2 >= 1 && RAPT_ROWS_2 <= 16 && RAPT_ROWS_3 >= 1 &&
+                   RAPT_ROWS_3 * 3 <= 32 && RAPT_ROWS_4 >= 1 && RAPT_ROWS_4 * 4 <= 32 && RAPT_ROWS_8 >= 1 &&
+                   RAPT_ROWS_8 * 8 <= 32,
+               "a register tile has at most 16 rows and 32 accumulators");
+
+/* RAPT_STAGED_BROADCAST is 1 where staged blocks of K and V hold each element RAPT_VL times, since no load broadcasts. */
+#ifndef RAPT_STAGED_BROADCAST
+#define RAPT_STAGED_BROADCAST 0
+#endif
+
+/* RAPT_FMA_BY_LANE is 1 where there is the word v_fma_lane(a, lane, b, c) = a[lane] * b + c: the product reads A by whole
+ * vectors, of which one for each row of a register tile must fit into the registers, too. */
+#ifndef RAPT_FMA_BY_LANE
+#define RAPT_FMA_BY_LANE 0
+#endif
+_Static_assert(!RAPT_FMA_BY_LANE || !RAPT_STAGED_BROADCAST, "either a lane is broadcast by the product, or it is staged so");
+
+/* ---- Few rows: keys in lanes (keys_in_lanes.h) ---------------------------------------------------------------------------- */
+
+/* RAPT_FEW_ROWS: up to this many rows of a key/value head, keys lie in lanes. */
+_Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= RAPT_JOINED_ROWS, "the rows of a head fit into a task");
+
+/* RAPT_KEY_CHAINS: accumulators of scores; with RAPT_VL transposed vectors of K they must fit into the registers. */
+_Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 chains: up to 4 rows are taken at a time");
+
+/* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory. */
+_Static_assert(RAPT_KEYS_AHEAD >= 0 && RAPT_KEYS_AHEAD <= RAPT_CHUNK / 4, "no row beyond the next chunk is prefetched");
+_Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK, "no value beyond the next block is prefetched");
+
+/* RAPT_VALUES_DEPTH: rows of V at a time, where a panel does not take them whole. */
+_Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows of V come from one block");
+
+/* RAPT_SQUARE_ROWS: from this many rows on, K is transposed while it is loaded, with the words v_load_quads, v_zip_low,
+ * v_zip_high, v_pair_low and v_pair_high; 0: never. */
+#ifndef RAPT_SQUARE_ROWS
+#define RAPT_SQUARE_ROWS 0
+#endif
+_Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 == 0), "squares are of 4 x 4 lanes");
+
+/* RAPT_CONVERTED_ROWS: up to this many rows, types of K and V only are converted on the way into registers; 0: always to a copy.
+ */
+#ifndef RAPT_CONVERTED_ROWS
+#define RAPT_CONVERTED_ROWS 0
+#endif
+_Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CONVERTED_ROWS <= 4),
+               "0, or the 2 to 4 rows of a register tile");
+
+/* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (few_dots.h), with the words i_xor, i_store_u8,
+ * i_load_quads, i_sum_within and i_sum_across. */
+#ifndef RAPT_FEW_DOTS
+#define RAPT_FEW_DOTS 0
+#endif
+_Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL == 16), "few_dots.h is for 16 lanes of 4 bytes");
+
+/* ---- Caches --------------------------------------------------------------------------------------------------------------- */
+
+/* RAPT_PASS_TILES: query tiles that share a pass over K and V, which are staged once for all of them, as long as the pass's
+ * scratch takes no more than RAPT_PASS_L2 sixteenths of the L2 cache. With 1 MiB of it on an AMD EPYC (Zen 4), a quarter of it is
+ * slower by up to 7 %; with 2 MiB on an Intel Xeon (Emerald Rapids), see docs/performance.md. */
+#ifndef RAPT_PASS_TILES
+#define RAPT_PASS_TILES 32
+#endif
+#ifndef RAPT_PASS_L2
+#define RAPT_PASS_L2 8
+#endif
+_Static_assert(RAPT_PASS_TILES >= 1 && RAPT_PASS_TILES <= 64, "tiles of a pass are described on the stack");
+_Static_assert(RAPT_PASS_L2 >= 1 && RAPT_PASS_L2 <= 16, "a part of the L2 cache, in sixteenths");
+
+/* ---- Linear layers (linear.h) --------------------------------------------------------------------------------------------- */
+
+/* RAPT_FEW_TOKENS: up to this many tokens, weights are multiplied as they lie in memory. RAPT_LINEAR_TOKENS: of a register tile
+ * then, the tokens at most, and RAPT_LINEAR_SUMS: these times its rows. */
+_Static_assert(RAPT_FEW_TOKENS >= 1 && RAPT_FEW_TOKENS <= 32, "the ends of all few tokens are on the stack");
+_Static_assert(RAPT_LINEAR_TOKENS == 1 || RAPT_LINEAR_TOKENS == 2 || RAPT_LINEAR_TOKENS == 4 || RAPT_LINEAR_TOKENS == 8,
+               "tokens of a register tile are halved until they are none");
+_Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAPT_PARTIAL_SUMS / RAPT_VL) <= 16,
+               "a register tile has at most 16 accumulators");
+
+/* RAPT_LONG_ROW: bytes of a row of weights from which on several at once are read. They are as many streams for the hardware's
+ * prefetching, which it follows where a row is a page or more; shorter ones are one stream, row after row, unless the tile is
+ * full of tokens and bound by arithmetic. RAPT_LONG_AHEAD, RAPT_SHORT_AHEAD: bytes by which the weights of such rows, and of
+ * shorter ones, are prefetched. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+#ifndef RAPT_LONG_ROW
+#define RAPT_LONG_ROW 4096
+#endif
+#ifndef RAPT_LONG_AHEAD
+#define RAPT_LONG_AHEAD 1024
+#endif
+#ifndef RAPT_SHORT_AHEAD
+#define RAPT_SHORT_AHEAD 512
+#endif
+_Static_assert(RAPT_LONG_ROW >= 1 && RAPT_LONG_AHEAD >= 0 && RAPT_SHORT_AHEAD >= 0, "sizes are not negative");
+
+/* RAPT_WEIGHTS_L2: sixteenths of the L2 cache that weights are staged in at a time, beside the products; at most RAPT_STAGED_ROWS
+ * rows of them. RAPT_STAGED_TOKENS: floats of tokens in lanes, which may come from farther away; at most RAPT_LINEAR_TILES tiles.
+ * Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+#ifndef RAPT_WEIGHTS_L2
+#define RAPT_WEIGHTS_L2 6
+#endif
+#ifndef RAPT_STAGED_ROWS
+#define RAPT_STAGED_ROWS 240
+#endif
+#ifndef RAPT_STAGED_TOKENS
+#define RAPT_STAGED_TOKENS (1 << 20)
+#endif
+#ifndef RAPT_LINEAR_TILES
+#define RAPT_LINEAR_TILES 8
+#endif
+_Static_assert(RAPT_WEIGHTS_L2 >= 1 && RAPT_WEIGHTS_L2 <= 16, "a part of the L2 cache, in sixteenths");
+_Static_assert(RAPT_STAGED_ROWS >= 48 && RAPT_STAGED_ROWS % 48 == 0, "whole register tiles of every panel: multiples of 48 rows");
+_Static_assert(RAPT_STAGED_TOKENS >= 1 && RAPT_LINEAR_TILES >= 2, "a pass has a tile, also beside a gate");
+
+/* ---- Normalisation (norm.h) ----------------------------------------------------------------------------------------------- */
+
+/* RAPT_NORM_HELD: channels of a token that are held as f32. A token of up to this many is converted once, and not for each mean
+ * and for the result again. RAPT_NORM_STEP: channels that are gone through at a time, so that memory is waited for while sums
+ * are. */
+#ifndef RAPT_NORM_HELD
+#define RAPT_NORM_HELD 8192
+#endif
+#ifndef RAPT_NORM_STEP
+#define RAPT_NORM_STEP 512
+#endif
+_Static_assert(RAPT_NORM_STEP % RAPT_PARTIAL_SUMS == 0 && RAPT_NORM_HELD % RAPT_NORM_STEP == 0, "whole steps of whole sums");
