@@ -16,7 +16,16 @@ static inline vi i_load_fifths(const char *from, int channel) {
     return i_or(i_load_halves(from + sizeof bits, channel), i_shl(i_bits(bits >> (channel & 31)), 4));
 }
 
-/* Groups are written on one lane, by dispatch/append.c. */
+/* A float of few bits: magnitude has its exponent and fraction where an f32's are, and bias is that of the exponent. With exponents
+ * rebiased, x, a normal number is right. A denormal one, m units of 2^(1 - bias), has become 2^(-bias) + m / 2 units, and is
+ * 2 * x - 2^(1 - bias). No product with a denormal factor, which many CPUs are slow at. */
+static inline vf v_small_float(vi magnitude, const int bias) {
+    vf x = v_as_float(i_add(magnitude, i_set1((127 - bias) << 23)));
+    vf least = v_as_float(i_set1((128 - bias) << 23)); /* normal: 2^(1 - bias) */
+    return v_sub(x, v_max(v_sub(least, x), v_set1(0.0f)));
+}
+
+/* Groups are written on one lane, by dispatch/rows.c. */
 #if RAPT_VL == 1
 
 static inline float magnitude_of(float x) { return v_as_float(v_as_int(x) & 0x7fffffff); }
@@ -24,6 +33,19 @@ static inline bool is_finite(float x) { return x - x == 0.0f; }
 
 /* x, or the nearest of least and most where it lies outside. */
 static inline float clamped(float x, float least, float most) { return x < least ? least : x > most ? most : x; }
+
+/* The exponent and fraction of |x| as a float of few bits, to nearest even, at most `most`, of which that is the largest. In the
+ * integers, normal results round by adding; denormal ones have a fixed unit, 2^(1 - bias - fraction): adding a number whose unit
+ * is the same lets the FPU round to it. */
+static inline uint32_t small_float_of(float x, int fraction, int bias, float most) {
+    const int shift = 23 - fraction;
+    float size = clamped(magnitude_of(x), 0.0f, most), unit = v_as_float((uint32_t)(127 + shift + 1 - bias) << 23);
+    uint32_t bits = v_as_int(size);
+    if (bits >> 23 < (uint32_t)(128 - bias)) return v_as_int(size + unit) - v_as_int(unit);
+    return ((bits + (1u << (shift - 1)) - 1 + (bits >> shift & 1)) >> shift) - ((uint32_t)(127 - bias) << fraction);
+}
+
+static inline uint8_t sign_of(float x, int bit) { return (uint8_t)(v_as_int(x) >> 31 << bit); }
 
 /* The integer nearest to x, ties to even, of those from least to most; 0 for NaN. */
 static inline int nearest(float x, int least, int most) {
