@@ -141,7 +141,8 @@ typedef enum rapt_type {
     RAPT_Q5_1 = 13,    /* K, V: ggml's block_q5_1, 24 bytes: s, m, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * n + m. */
     RAPT_BOOL = 14,    /* Masks: a byte, and the key is attended unless it is 0. */
     RAPT_BIT = 15,     /* Masks: a bit, the first key in a byte's lowest, and the key is attended if it is 1. */
-    RAPT_I32 = 16      /* Tables: an integer of 32 bits. */
+    RAPT_I32 = 16,     /* Tables: an integer of 32 bits. */
+    RAPT_MXFP4 = 32    /* K, V: ggml's block_mxfp4 (OCP MX), 17 bytes: e, then n of E2M1 as RAPT_Q4_0; 2^(e - 127) * n. */
 } rapt_type;
 
 /* The numbers of all types, also of later versions, are below this: a loop over them finds those that there are. */
@@ -716,6 +717,9 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * - INT4: s = x / -8 of the first of the group's elements of largest magnitude, and n = x / s + 8.
  * - INT4_MIN: s = (largest - least) / 15, m = least, and n = (x - m) / s.
  * - Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: as ggml's reference does it (quantize_row_*_ref), each f32 operation rounded.
+ * - MXFP4: as OCP MX 1.0 does it (section 6.3): 2^(e - 127) is a quarter of the largest power of two up to the group's largest
+ *   magnitude, and n = x / 2^(e - 127), rounded to nearest even and at most +-6. e is at least 0, and 255, which is NaN, if an
+ *   element is not finite.
  *
  * In INT4 and INT4_MIN, s and m are at most +-65504 and rounded to f16, and n is the nearest integer of those that there are,
  * ties to even; where s is 0, n is 8 or 0. A group with an element that is not finite, or an s that is not, gets an s of NaN, so

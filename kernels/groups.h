@@ -16,9 +16,16 @@ static inline vi i_load_fifths(const char *from, int channel) {
     return i_or(i_load_halves(from + sizeof bits, channel), i_shl(i_bits(bits >> (channel & 31)), 4));
 }
 
-/* A float of few bits: magnitude has its exponent and fraction where an f32's are, and bias is that of the exponent. With exponents
- * rebiased, x, a normal number is right. A denormal one, m units of 2^(1 - bias), has become 2^(-bias) + m / 2 units, and is
- * 2 * x - 2^(1 - bias). No product with a denormal factor, which many CPUs are slow at. */
+/* OCP MX's scale E8M0 of a byte (version 1.0 of its specification, section 5.4.1): 2^(e - 127), the least a denormal f32; NaN of
+ * 255. */
+static inline vf v_broadcast_e8m0(const char *from) {
+    uint32_t e = (uint8_t)*from;
+    return v_as_float(i_set1((int32_t)(e == 255 ? 0x7fc00000 : e == 0 ? 0x00400000 : e << 23)));
+}
+
+/* A float of few bits: magnitude has its exponent and fraction where an f32's are, and bias is that of the exponent. With
+ * exponents rebiased, x, a normal number is right. A denormal one, m units of 2^(1 - bias), has become 2^(-bias) + m / 2 units,
+ * and is 2 * x - 2^(1 - bias). No product with a denormal factor, which many CPUs are slow at. */
 static inline vf v_small_float(vi magnitude, const int bias) {
     vf x = v_as_float(i_add(magnitude, i_set1((127 - bias) << 23)));
     vf least = v_as_float(i_set1((128 - bias) << 23)); /* normal: 2^(1 - bias) */
@@ -90,6 +97,16 @@ static inline bool start_group(uint8_t *group, size_t bytes, float s) {
     memset(group, 0, bytes);
     if (!is_finite(s)) group[1] = 0x7e;
     return is_finite(s);
+}
+
+/* Begins a group of OCP MX: its scale has the exponent of the largest magnitude, less that of the largest element that there is
+ * (section 6.3). Returns what elements are multiplied by; 0 if one is not finite: the scale is NaN, and the elements stay 0. */
+static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x, int most_exponent) {
+    uint32_t most = v_as_int(largest_magnitude(x));
+    int e = (int)(most >> 23) - most_exponent;
+    memset(group, 0, bytes);
+    group[0] = (uint8_t)(most > 0x7f800000 ? 255 : e > 0 ? e : 0);
+    return most > 0x7f800000 ? 0.0f : v_as_float((uint32_t)(254 - group[0]) << 23);
 }
 
 /* x as f16 within its finite range, and what that became. */

@@ -16,3 +16,4 @@
 #include "type_q4_1.h"
 #include "type_q5_0.h"
 #include "type_q5_1.h"
+#include "type_mxfp4.h"

@@ -26,7 +26,8 @@
     CACHE(RAPT_Q5_1, q5_1, 32, 24)                                                                                               \
     MASK(RAPT_BOOL, bool, 1, 1)                                                                                                  \
     MASK(RAPT_BIT, bit, 8, 1)                                                                                                    \
-    MASK(RAPT_I32, i32, 1, 4)
+    MASK(RAPT_I32, i32, 1, 4)                                                                                                    \
+    CACHE(RAPT_MXFP4, mxfp4, 32, 17)
 
 /* The parts of the list: TYPE(...) for each type that is an element, of a group class only, of K and V, of weights. */
 #define RAPT_NO_TYPE(...)

@@ -14,8 +14,8 @@ except ImportError:
     sys.exit(0)
 
 import tap
-from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs, KvAppendDesc, Layout,
-                         Library, RopeArgs, Rope, Scales)
+from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, MXFP4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs, KvAppendDesc,
+                         Layout, Library, RopeArgs, Rope, Scales)
 from rapt_ctypes import F8_E4M3 as E4M3, F8_E5M2 as E5M2
 from tap import ok, skip
 
@@ -196,6 +196,41 @@ def test_int4():
     ok(worst < 0.75, f"int4 with a minimum: read back within {worst:.3f} steps")
 
 
+def test_mx():
+    """OCP MX 1.0, section 6.3, in ml_dtypes' formats; and how ggml reads its block_mxfp4."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        skip("OCP MX = ml_dtypes'", "ml_dtypes is not installed")
+        return
+    x = rows(20000, 96)
+    groups = x.reshape(-1, 32)
+    groups[1::50, 3], groups[2::50, 5], groups[3::50] = np.nan, np.inf, groups[3::50] * np.float32(1e-38)
+    finite = np.isfinite(groups).all(axis=1)
+    for kind, name, elements, largest, exponent, halves in ((MXFP4, "mxfp4", "float4_e2m1fn", 6, 2, True),):
+        with np.errstate(all="ignore"):
+            most = np.abs(groups).max(axis=1).astype(np.float64)
+            scale = np.exp2(np.maximum(np.where(most > 0, np.floor(np.log2(most)) - exponent, -127), -127))
+            numbers = (groups / scale[:, None]).clip(-largest, largest).astype(getattr(ml_dtypes, elements)).view(np.uint8)
+            scales = scale.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)
+        if halves:
+            numbers = (numbers[:, :16] & 15) | (numbers[:, 16:] << 4)
+        scales, numbers = np.where(finite, scales, 255), np.where(finite[:, None], numbers, 0)
+        got = append(x, kind).reshape(len(groups), -1)
+        wrong = int((got != np.column_stack([scales, numbers])).any(axis=1).sum())
+        ok(wrong == 0, f"{name} = ml_dtypes' {elements} and float8_e8m0fnu: {wrong} of {len(groups)} groups differ")
+        if not halves:
+            continue
+        try:
+            from gguf import GGMLQuantizationType, quants
+            back = quants.dequantize(got[finite], GGMLQuantizationType.MXFP4)
+        except (ImportError, AttributeError, NotImplementedError):
+            skip(f"{name} read by gguf", "gguf is not installed, or older than this type")
+            continue
+        error = np.abs(back - groups[finite]).max(axis=1) / np.maximum(scale[finite], 1e-45)
+        ok(error.max() <= 2, f"{name} read by gguf: within {error.max():.3f} of the scale")
+
+
 # ---- Rotary embedding ------------------------------------------------------------------------------------------------------
 
 
@@ -254,5 +289,6 @@ test_ggml()
 test_floats()
 test_bytes()
 test_int4()
+test_mx()
 test_rope()
 tap.done()

@@ -185,6 +185,9 @@ def fp8_values(exponent_bits, fraction_bits, largest):
 FP8 = {"f8_e4m3": fp8_values(4, 3, 448), "f8_e5m2": fp8_values(5, 2, 57344)}
 
 
+MX = {"mxfp4": ([0, 0.5, 1, 1.5, 2, 3, 4, 6], 2)}  # the elements' magnitudes, and the exponent of the largest
+
+
 def quantized(kv_type, x):
     """What the numbers of a head's token become, read back; all steps in f32, as include/rapt.h has them."""
     if kv_type in FP8:
@@ -198,6 +201,12 @@ def quantized(kv_type, x):
     for start in range(0, len(x), 32):
         g = x[start:start + 32]
         extreme, least, most = max(g, key=abs), min(g), max(g)
+        if kv_type in MX:
+            table, exponent = MX[kv_type]
+            s = 2.0 ** max(math.frexp(extreme)[1] - 1 - exponent, -127) if extreme else 0.0
+            nearest = [min(range(len(table)), key=lambda i: (abs(table[i] * s - abs(y)), i % 2)) for y in g]
+            out += [math.copysign(table[i] * s, y) for i, y in zip(nearest, g)]
+            continue
         if kv_type == "int4":
             s = f16(extreme / -8)
             out += [s * (min(max(round(f32(y / s) + 8), 0), 15) - 8) for y in g]
@@ -218,7 +227,7 @@ def quantized(kv_type, x):
     return out
 
 
-KV_TYPES = *FP8, "int8", "int4", "int4_min", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"
+KV_TYPES = *FP8, "int8", "int4", "int4_min", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", *MX
 
 # ---- Tests -----------------------------------------------------------------------------------------------------------------
 

@@ -55,9 +55,21 @@ static group_format format_of(rapt_type type) {
         return (group_format){22, -1, 2, 6, 16, 31, false};
     case RAPT_Q5_1:
         return (group_format){24, 2, 4, 8, 0, 31, false};
+    case RAPT_MXFP4:
+        return (group_format){.bytes = 17};
     default:
         return (group_format){0};
     }
+}
+
+/* OCP MX: a byte with the scale's exponent comes first. */
+static double mx_scale(const unsigned char *group) { return *group == 255 ? NAN : ldexp(1, *group - 127); }
+
+static const double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+
+static float mx_element(const unsigned char *group, int i) {
+    const unsigned code = group[1 + i % 16] >> i / 16 * 4 & 15;
+    return (float)(mx_scale(group) * (code & 8 ? -e2m1[code & 7] : e2m1[code & 7]));
 }
 
 int64_t reference_row_bytes(rapt_type type, int64_t channels) {
@@ -74,6 +86,7 @@ static int number_at(const group_format *f, int i, int *shift) {
 }
 
 static float group_element(rapt_type type, const unsigned char *group, int i) {
+    if (type == RAPT_MXFP4) return mx_element(group, i);
     const group_format f = format_of(type);
     int shift, at = number_at(&f, i, &shift);
     double number = type == RAPT_Q8_0 ? byte_value(RAPT_INT8, group[at]) : group[at] >> shift & 15;
@@ -139,8 +152,32 @@ static unsigned char nearest_byte(rapt_type type, float value) {
     return best;
 }
 
+/* One group of OCP MX; of two codes as near, the even one. */
+static void store_mx_group(unsigned char *group, const float *x) {
+    double most = 0;
+    bool finite = true;
+    int exponent;
+    memset(group, 0, 17);
+    for (int i = 0; i < 32; i++) finite = finite && isfinite(x[i]), most = fmax(most, fabs((double)x[i]));
+    frexp(most, &exponent);
+    *group = (unsigned char)(!finite ? 255 : most == 0 ? 0 : fmax(0, exponent - 1 - 2 + 127));
+    for (int i = 0; i < 32 && finite; i++) {
+        const double size = fabs((double)x[i]) / mx_scale(group);
+        unsigned best = 0;
+        for (unsigned code = 1; code < 8; code++) {
+            const double distance = fabs(e2m1[code] - size), before = fabs(e2m1[best] - size);
+            if (distance < before || (distance == before && code % 2 == 0)) best = code;
+        }
+        group[1 + i % 16] |= (unsigned char)((best | (signbit(x[i]) ? 8u : 0u)) << i / 16 * 4);
+    }
+}
+
 /* One group, by the definitions in rapt.h; those of ggml's types are the f32 operations of its reference, one after the other. */
 static void store_group(rapt_type type, unsigned char *group, const float *x) {
+    if (type == RAPT_MXFP4) {
+        store_mx_group(group, x);
+        return;
+    }
     const group_format f = format_of(type);
     const bool ours = f.adjacent;
     float low = x[0], high = x[0], largest = x[0];

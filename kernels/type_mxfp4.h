@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* OCP MX's MXFP4, as ggml's block_mxfp4 has it: a scale E8M0, and floats E2M1 (no infinities, no NaN), those of channels i and
+ * i + 16 in byte i. */
+static inline vf v_load_mxfp4(const char *row, int channel) {
+    const char *group = group_of(row, channel, 17);
+    vi n = i_load_halves(group + 1, channel);
+    vi size = v_as_int(v_small_float(i_shl(i_and(n, i_set1(7)), 22), 1));
+    return v_mul(v_broadcast_e8m0(group), v_as_float(i_or(size, i_shl(i_and(n, i_set1(8)), 28))));
+}
+
+#if RAPT_VL == 1
+/* Saturating at 6. */
+static inline void store_group_mxfp4(uint8_t *group, const float *x) {
+    float factor = start_mx_group(group, 17, x, 2);
+    uint8_t n[32];
+    if (factor == 0.0f) return;
+    for (int i = 0; i < 32; i++) n[i] = (uint8_t)(small_float_of(x[i] * factor, 1, 1, 6.0f) | sign_of(x[i], 3));
+    store_halves(group + 1, n);
+}
+#endif
