@@ -133,16 +133,17 @@ typedef enum rapt_type {
     RAPT_F8_E5M2 = 5, /* K, V: a byte, the upper half of a binary16 (ibid.). */
     RAPT_INT8 = 6,    /* K, V, weights: a byte, -128..127, which counts as it is unless there are scales. */
     RAPT_INT4 = 7,    /* K, V: 18 bytes: s, then channels 2i and 2i + 1 in the low and the high half of byte i; s * (n - 8). */
-    RAPT_INT4_MIN = 8, /* K, V: 20 bytes: s, m, then 16 bytes as RAPT_INT4; s * n + m. */
-    RAPT_Q8_0 = 9,     /* K, V, weights: ggml's block_q8_0, 34 bytes: s, then 32 int8; s * n. */
-    RAPT_Q4_0 = 10,    /* K, V, weights: ggml's block_q4_0, 18 bytes: s, channels i and i + 16 in byte i; s * (n - 8). */
-    RAPT_Q4_1 = 11,    /* K, V: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
-    RAPT_Q5_0 = 12,    /* K, V: ggml's block_q5_0, 22 bytes: s, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * (n - 16). */
-    RAPT_Q5_1 = 13,    /* K, V: ggml's block_q5_1, 24 bytes: s, m, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * n + m. */
-    RAPT_BOOL = 14,    /* Masks: a byte, and the key is attended unless it is 0. */
-    RAPT_BIT = 15,     /* Masks: a bit, the first key in a byte's lowest, and the key is attended if it is 1. */
-    RAPT_I32 = 16,     /* Tables: an integer of 32 bits. */
-    RAPT_MXFP4 = 32    /* K, V: ggml's block_mxfp4 (OCP MX), 17 bytes: e, then n of E2M1 as RAPT_Q4_0; 2^(e - 127) * n. */
+    RAPT_INT4_MIN = 8,   /* K, V: 20 bytes: s, m, then 16 bytes as RAPT_INT4; s * n + m. */
+    RAPT_Q8_0 = 9,       /* K, V, weights: ggml's block_q8_0, 34 bytes: s, then 32 int8; s * n. */
+    RAPT_Q4_0 = 10,      /* K, V, weights: ggml's block_q4_0, 18 bytes: s, channels i and i + 16 in byte i; s * (n - 8). */
+    RAPT_Q4_1 = 11,      /* K, V: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
+    RAPT_Q5_0 = 12,      /* K, V: ggml's block_q5_0, 22 bytes: s, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * (n - 16). */
+    RAPT_Q5_1 = 13,      /* K, V: ggml's block_q5_1, 24 bytes: s, m, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * n + m. */
+    RAPT_BOOL = 14,      /* Masks: a byte, and the key is attended unless it is 0. */
+    RAPT_BIT = 15,       /* Masks: a bit, the first key in a byte's lowest, and the key is attended if it is 1. */
+    RAPT_I32 = 16,       /* Tables: an integer of 32 bits. */
+    RAPT_MXFP4 = 32,     /* K, V: ggml's block_mxfp4 (OCP MX), 17 bytes: e, then n of E2M1 as RAPT_Q4_0; 2^(e - 127) * n. */
+    RAPT_MXFP8_E4M3 = 33 /* K, V: OCP MX, 33 bytes: e, then n, each a RAPT_F8_E4M3; 2^(e - 127) * n. */
 } rapt_type;
 
 /* The numbers of all types, also of later versions, are below this: a loop over them finds those that there are. */
@@ -717,9 +718,10 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * - INT4: s = x / -8 of the first of the group's elements of largest magnitude, and n = x / s + 8.
  * - INT4_MIN: s = (largest - least) / 15, m = least, and n = (x - m) / s.
  * - Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: as ggml's reference does it (quantize_row_*_ref), each f32 operation rounded.
- * - MXFP4: as OCP MX 1.0 does it (section 6.3): 2^(e - 127) is a quarter of the largest power of two up to the group's largest
- *   magnitude, and n = x / 2^(e - 127), rounded to nearest even and at most +-6. e is at least 0, and 255, which is NaN, if an
- *   element is not finite.
+ * - MXFP4, MXFP8_E4M3: as OCP MX 1.0 does it (section 6.3): 2^(e - 127) is the largest power of two up to the group's largest
+ *   magnitude, divided by 4 or 256, the largest one that n can be. n = x / 2^(e - 127), rounded to nearest even and at most +-6
+ * or
+ *   +-448. e is at least 0, and 255, which is NaN, if an element is not finite.
  *
  * In INT4 and INT4_MIN, s and m are at most +-65504 and rounded to f16, and n is the nearest integer of those that there are,
  * ties to even; where s is 0, n is 8 or 0. A group with an element that is not finite, or an s that is not, gets an s of NaN, so

@@ -17,3 +17,4 @@
 #include "type_q5_0.h"
 #include "type_q5_1.h"
 #include "type_mxfp4.h"
+#include "type_mxfp8_e4m3.h"

@@ -27,7 +27,8 @@
     MASK(RAPT_BOOL, bool, 1, 1)                                                                                                  \
     MASK(RAPT_BIT, bit, 8, 1)                                                                                                    \
     MASK(RAPT_I32, i32, 1, 4)                                                                                                    \
-    CACHE(RAPT_MXFP4, mxfp4, 32, 17)
+    CACHE(RAPT_MXFP4, mxfp4, 32, 17)                                                                                             \
+    CACHE(RAPT_MXFP8_E4M3, mxfp8_e4m3, 32, 33)
 
 /* The parts of the list: TYPE(...) for each type that is an element, of a group class only, of K and V, of weights. */
 #define RAPT_NO_TYPE(...)

@@ -14,8 +14,8 @@ except ImportError:
     sys.exit(0)
 
 import tap
-from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, MXFP4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs, KvAppendDesc,
-                         Layout, Library, RopeArgs, Rope, Scales)
+from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, MXFP4, MXFP8_E4M3, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs,
+                         KvAppendDesc, Layout, Library, RopeArgs, Rope, Scales)
 from rapt_ctypes import F8_E4M3 as E4M3, F8_E5M2 as E5M2
 from tap import ok, skip
 
@@ -207,7 +207,8 @@ def test_mx():
     groups = x.reshape(-1, 32)
     groups[1::50, 3], groups[2::50, 5], groups[3::50] = np.nan, np.inf, groups[3::50] * np.float32(1e-38)
     finite = np.isfinite(groups).all(axis=1)
-    for kind, name, elements, largest, exponent, halves in ((MXFP4, "mxfp4", "float4_e2m1fn", 6, 2, True),):
+    for kind, name, elements, largest, exponent, halves in ((MXFP4, "mxfp4", "float4_e2m1fn", 6, 2, True),
+                                                           (MXFP8_E4M3, "mxfp8_e4m3", "float8_e4m3fn", 448, 8, False)):
         with np.errstate(all="ignore"):
             most = np.abs(groups).max(axis=1).astype(np.float64)
             scale = np.exp2(np.maximum(np.where(most > 0, np.floor(np.log2(most)) - exponent, -127), -127))

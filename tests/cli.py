@@ -185,7 +185,7 @@ def fp8_values(exponent_bits, fraction_bits, largest):
 FP8 = {"f8_e4m3": fp8_values(4, 3, 448), "f8_e5m2": fp8_values(5, 2, 57344)}
 
 
-MX = {"mxfp4": ([0, 0.5, 1, 1.5, 2, 3, 4, 6], 2)}  # the elements' magnitudes, and the exponent of the largest
+MX = {"mxfp4": ([0, 0.5, 1, 1.5, 2, 3, 4, 6], 2), "mxfp8_e4m3": (FP8["f8_e4m3"], 8)}  # the elements' magnitudes, and the exponent of the largest
 
 
 def quantized(kv_type, x):

@@ -57,6 +57,8 @@ static group_format format_of(rapt_type type) {
         return (group_format){24, 2, 4, 8, 0, 31, false};
     case RAPT_MXFP4:
         return (group_format){.bytes = 17};
+    case RAPT_MXFP8_E4M3:
+        return (group_format){.bytes = 33};
     default:
         return (group_format){0};
     }
@@ -67,7 +69,8 @@ static double mx_scale(const unsigned char *group) { return *group == 255 ? NAN 
 
 static const double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-static float mx_element(const unsigned char *group, int i) {
+static float mx_element(rapt_type type, const unsigned char *group, int i) {
+    if (type == RAPT_MXFP8_E4M3) return (float)(mx_scale(group) * byte_value(RAPT_F8_E4M3, group[1 + i]));
     const unsigned code = group[1 + i % 16] >> i / 16 * 4 & 15;
     return (float)(mx_scale(group) * (code & 8 ? -e2m1[code & 7] : e2m1[code & 7]));
 }
@@ -86,7 +89,7 @@ static int number_at(const group_format *f, int i, int *shift) {
 }
 
 static float group_element(rapt_type type, const unsigned char *group, int i) {
-    if (type == RAPT_MXFP4) return mx_element(group, i);
+    if (type == RAPT_MXFP4 || type == RAPT_MXFP8_E4M3) return mx_element(type, group, i);
     const group_format f = format_of(type);
     int shift, at = number_at(&f, i, &shift);
     double number = type == RAPT_Q8_0 ? byte_value(RAPT_INT8, group[at]) : group[at] >> shift & 15;
@@ -153,15 +156,20 @@ static unsigned char nearest_byte(rapt_type type, float value) {
 }
 
 /* One group of OCP MX; of two codes as near, the even one. */
-static void store_mx_group(unsigned char *group, const float *x) {
+static void store_mx_group(rapt_type type, unsigned char *group, const float *x) {
+    const int most_exponent = type == RAPT_MXFP4 ? 2 : 8;
     double most = 0;
     bool finite = true;
     int exponent;
-    memset(group, 0, 17);
+    memset(group, 0, (size_t)format_of(type).bytes);
     for (int i = 0; i < 32; i++) finite = finite && isfinite(x[i]), most = fmax(most, fabs((double)x[i]));
     frexp(most, &exponent);
-    *group = (unsigned char)(!finite ? 255 : most == 0 ? 0 : fmax(0, exponent - 1 - 2 + 127));
+    *group = (unsigned char)(!finite ? 255 : most == 0 ? 0 : fmax(0, exponent - 1 - most_exponent + 127));
     for (int i = 0; i < 32 && finite; i++) {
+        if (type == RAPT_MXFP8_E4M3) { /* the quotient is an f32, but where that is far below the least element */
+            group[1 + i] = nearest_byte(RAPT_F8_E4M3, (float)(x[i] / mx_scale(group)));
+            continue;
+        }
         const double size = fabs((double)x[i]) / mx_scale(group);
         unsigned best = 0;
         for (unsigned code = 1; code < 8; code++) {
@@ -174,8 +182,8 @@ static void store_mx_group(unsigned char *group, const float *x) {
 
 /* One group, by the definitions in rapt.h; those of ggml's types are the f32 operations of its reference, one after the other. */
 static void store_group(rapt_type type, unsigned char *group, const float *x) {
-    if (type == RAPT_MXFP4) {
-        store_mx_group(group, x);
+    if (type == RAPT_MXFP4 || type == RAPT_MXFP8_E4M3) {
+        store_mx_group(type, group, x);
         return;
     }
     const group_format f = format_of(type);
