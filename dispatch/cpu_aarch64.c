@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cpu.h"
 
-size_t rapt_cpu_l2_detect(void) { return 0; } /* its registers are the operating system's */
+size_t rapt_cpu_l2_detect(void) { return 0; } /* only the operating system may read CCSIDR_EL1 */
 
 #if defined(__linux__)
 #include <sys/auxv.h>

@@ -96,21 +96,17 @@ static const full_linear *read_plan(rapt_report *r, const rapt_linear_plan *opaq
 
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
-/* Threads share tokens by whole tiles, and outputs by whole groups of RAPT_PARTIAL_SUMS. A thread's tokens are staged by itself,
- * which costs as much as this many outputs: on an AMD EPYC (Zen 4) 9 to 40 of them, see docs/performance.md. */
-enum { STAGING_OUTPUTS = 16 };
-
-/* The number of parts that nth threads cut the tokens into, and for each of them the outputs into nth / parts: that with which
- * the slowest has the least. */
+/* Threads share tokens by whole tiles, and outputs by whole groups of RAPT_PARTIAL_SUMS. The number of parts that nth threads cut
+ * the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
-    int64_t lanes = p->kernel->tuning.lanes, tiles = rapt_divide_up(p->all_tokens, lanes),
+    int64_t tiles = rapt_divide_up(p->all_tokens, p->kernel->tuning.tile_rows),
             groups = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
     if (p->all_tokens <= p->kernel->tuning.few_tokens) return 1;
     int64_t best = 1;
     double least = INFINITY;
     for (int64_t parts = 1; parts <= nth && parts <= tiles; parts++) {
         double cost = (double)rapt_divide_up(tiles, parts) *
-                      (double)(rapt_divide_up(groups, nth / parts) * RAPT_PARTIAL_SUMS + STAGING_OUTPUTS);
+                      (double)(rapt_divide_up(groups, nth / parts) * RAPT_PARTIAL_SUMS + p->kernel->tuning.staging_outputs);
         if (cost < least) best = parts, least = cost;
     }
     return best;
@@ -202,7 +198,7 @@ void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
     if (ith >= parts * columns) return;
     rapt_linear_task t = {
         .problem = &p->problem, .x = a->x, .residual = a->residual, .y = a->y, .weight = weights_of(a), .gate = gate_of(a)};
-    rapt_cut_range(p->all_tokens, parts == 1 ? (p->all_tokens ? p->all_tokens : 1) : p->kernel->tuning.lanes, ith / columns,
+    rapt_cut_range(p->all_tokens, parts == 1 ? (p->all_tokens ? p->all_tokens : 1) : p->kernel->tuning.tile_rows, ith / columns,
                    parts, &t.token0, &t.tokens);
     rapt_cut_range(p->problem.out, RAPT_PARTIAL_SUMS, ith % columns, columns, &t.out0, &t.outs);
     t.scratch = (float *)(void *)((char *)a->workspace + (size_t)ith * rapt_linear_scratch(p));

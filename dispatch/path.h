@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which path rows take, with keys or with queries in lanes: all that decides it. The bits are the same (docs/order.md), so it is
- * about speed alone. */
+/* Which path rows take, with keys or with queries in lanes. rapt_cut_entry (plan.c) says of which rows that is asked. The bits
+ * are the same (docs/order.md), so it is about speed alone. A caller sees the answer in rapt_plan_info. */
 #ifndef RAPT_PATH_H
 #define RAPT_PATH_H
 
 #include "kernel.h"
 
-/* Are that many rows of a key/value head, or of a token that has a block table of its own, so few that keys lie in lanes? */
+/* Are that many rows of a key/value head, or of a token that has a block table of its own, so few that keys lie in lanes? In
+ * integer arithmetic that is only so for kernels that have few_dots.h. */
 static inline bool rapt_keys_in_lanes(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {
     return rows <= (problem->integer ? kernel->tuning.few_integer_rows : kernel->tuning.few_rows);
 }
 
-/* As many of the last rows of a task with queries in lanes have keys in lanes nevertheless: those that would fill less than half
- * of a last vector. */
+/* How many of the last rows of a task with queries in lanes have keys in lanes nevertheless: those that would fill less than half
+ * of a last vector, where there is a full one before them. */
 static inline int rapt_left_over(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {
     int vector = kernel->tuning.vector, rest = (int)(rows % vector);
     return rows > vector && rest < vector / 2 && rapt_keys_in_lanes(kernel, problem, rest) ? rest : 0;

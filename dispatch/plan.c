@@ -232,24 +232,22 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
 static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *problem) {
     const rapt_tuning *tuning = &kernel->tuning;
     size_t bound = rapt_l2_bytes() / 16 * (size_t)tuning->pass_l2;
-    size_t one = kernel->scratch_bytes(problem, tuning->lanes, false, false);
-    size_t each = kernel->scratch_bytes(problem, 2 * tuning->lanes, false, false) - one;
+    size_t one = kernel->scratch_bytes(problem, tuning->tile_rows, false, false);
+    size_t each = kernel->scratch_bytes(problem, 2 * tuning->tile_rows, false, false) - one;
     if (one >= bound) return 1;
     int64_t tiles = 1 + (int64_t)((bound - one) / each);
     return tiles < tuning->pass_tiles ? tiles : tuning->pass_tiles;
 }
 
-/* Where the heads of a token lie side by side, one head's rows are small pieces far apart, which memory reads at less than half
- * of its speed (docs/performance.md): as many heads are taken together as make the pieces whole pages. */
-static int64_t heads_together(const rapt_problem *problem, int64_t rows) {
-    enum { PAGE = 4096 };
+/* The heads that a task with keys in lanes takes together (RAPT_JOINED_BYTES in kernels/check_words.h). */
+static int64_t heads_together(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {
     const rapt_layout *k = &problem->k, *v = &problem->v;
     if (k->head_stride >= k->token_stride || v->head_stride >= v->token_stride || problem->table.head_stride) return 1;
     int64_t joined = 1;
-    for (int64_t heads = 1; heads <= problem->kv_heads && heads <= RAPT_JOINED_ROWS / rows; heads++) {
+    for (int64_t heads = 1; heads <= problem->kv_heads && heads <= kernel->tuning.joined_rows / rows; heads++) {
         if (problem->kv_heads % heads) continue;
         joined = heads;
-        if (heads * k->head_stride >= PAGE) break;
+        if (heads * k->head_stride >= kernel->tuning.joined_bytes) break;
     }
     return joined;
 }
@@ -270,7 +268,7 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     const rapt_kernel *kernel = p->kernel;
-    const int lanes = kernel->tuning.lanes;
+    const int tile_rows = kernel->tuning.tile_rows;
     entry_cut c = {.q_len = q_len, .rows = q_len * problem->group, .joined_heads = 1};
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;
@@ -282,22 +280,22 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     if (c.rows == 0) return c;
     c.pass_rows = c.tile_rows = together;
     if (c.keys_in_lanes) {
-        c.joined_heads = heads_together(problem, together);
+        c.joined_heads = heads_together(kernel, problem, together);
     } else if (own_keys) { /* equal parts of a token's heads, as many as a pass has room for */
-        c.pass_rows = rapt_min(together, p->pass_tiles * lanes);
+        c.pass_rows = rapt_min(together, p->pass_tiles * tile_rows);
         while (together % c.pass_rows) c.pass_rows--;
         c.tile_rows = c.pass_rows;
     } else {
         /* A pass has tiles of rows, or, where there is a block mask, of whole periods of it. */
         int64_t period = problem->block_mask.type ? rapt_product(problem->block_mask_queries, problem->group) : 0,
-                per_period = rapt_divide_up(period, lanes);
+                per_period = rapt_divide_up(period, tile_rows);
         c.period = period > 0 && per_period <= p->pass_tiles ? period : 0;
-        int64_t unit = c.period ? c.period : lanes, unit_tiles = c.period ? per_period : 1;
+        int64_t unit = c.period ? c.period : tile_rows, unit_tiles = c.period ? per_period : 1;
         int64_t units = rapt_divide_up(c.rows, unit);
         int64_t passes = rapt_max(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
         units = passes < units ? rapt_divide_up(units, passes) : 1;
         c.pass_rows = c.rows < units * unit ? c.rows : units * unit;
-        c.tile_rows = units * unit_tiles * lanes;
+        c.tile_rows = units * unit_tiles * tile_rows;
     }
     c.passes = rapt_divide_up(c.rows, c.pass_rows);
     c.tasks = problem->kv_heads / c.joined_heads * c.passes;

@@ -515,7 +515,7 @@ void rapt_merge_chunks(const rapt_kernel *kernel, const rapt_problem *problem, f
 }
 
 /* Ends the rows of an entry and key/value head: states of parts are merged, scores become weights. */
-static void end_task(const rapt_attention *c, place *at, int64_t task) {
+static void finish_task(const rapt_attention *c, place *at, int64_t task) {
     const full_plan *p = c->plan;
     const rapt_problem *problem = &p->problem;
     find_place(p, at, 1, task);
@@ -544,7 +544,7 @@ static void end_task(const rapt_attention *c, place *at, int64_t task) {
 
 static void run_task(const rapt_attention *c, place *at, int phase, int64_t task, int64_t slot) {
     if (phase == 0) attend_task(c, at, task, slot);
-    else end_task(c, at, task);
+    else finish_task(c, at, task);
 }
 
 /* Without next interleaved, since neighbouring tasks are of similar length. */

@@ -6,21 +6,27 @@
 
 #include "layout.h"
 
-/* A line of the list. */
+/* What the list says of a type. */
 typedef struct type_info {
     const char *name, *enumerator;
     rapt_type_class class_of;
     int64_t group, bytes; /* elements of a group, and its bytes */
 } type_info;
 
-#define RAPT_INFO(class_of, type, suffix, group, bytes) [type] = {#suffix, #type, class_of, group, bytes},
-#define RAPT_ELEMENT(...)                               RAPT_INFO(RAPT_CLASS_ELEMENT, __VA_ARGS__)
-#define RAPT_WEIGHT(...)                                RAPT_INFO(RAPT_CLASS_WEIGHT, __VA_ARGS__)
-#define RAPT_CACHE(...)                                 RAPT_INFO(RAPT_CLASS_CACHE, __VA_ARGS__)
-#define RAPT_MASK(...)                                  RAPT_INFO(RAPT_CLASS_MASK, __VA_ARGS__)
+/* Names are made strings where they are first parameters, for stdbool.h has a macro bool. */
+#define RAPT_INFO(class_of, type, name, enumerator, group, bytes) [type] = {name, enumerator, class_of, group, bytes},
+#define RAPT_ELEMENT(type, suffix, group, bytes)                  RAPT_INFO(RAPT_CLASS_ELEMENT, type, #suffix, #type, group, bytes)
+#define RAPT_WEIGHT(type, suffix, group, bytes)                   RAPT_INFO(RAPT_CLASS_WEIGHT, type, #suffix, #type, group, bytes)
+#define RAPT_CACHE(type, suffix, group, bytes)                    RAPT_INFO(RAPT_CLASS_CACHE, type, #suffix, #type, group, bytes)
+#define RAPT_MASK(type, suffix, group, bytes)                     RAPT_INFO(RAPT_CLASS_MASK, type, #suffix, #type, group, bytes)
 static const type_info infos[RAPT_TYPE_LIMIT] = {RAPT_TYPES(RAPT_ELEMENT, RAPT_WEIGHT, RAPT_CACHE, RAPT_MASK)};
+#undef RAPT_INFO
+#undef RAPT_ELEMENT
+#undef RAPT_WEIGHT
+#undef RAPT_CACHE
+#undef RAPT_MASK
 
-/* That of a number, also of one that is no type: then its class is RAPT_CLASS_NONE, and all else 0. */
+/* The line of a type; one of class RAPT_CLASS_NONE, and all else 0, for a number that is no type. */
 static const type_info *info_of(rapt_type type) { return &infos[(unsigned)type < RAPT_TYPE_LIMIT ? (unsigned)type : RAPT_NONE]; }
 
 const char *rapt_type_name(rapt_type type) { return type == RAPT_NONE ? "none" : info_of(type)->name; }

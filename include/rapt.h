@@ -35,8 +35,8 @@
  * - X_explain tells what the family's first function would return, and why: X_plan_init, or X_run where there are no plans.
  *   X_args_explain tells it of X_run where there are plans. (Those of attention are rapt_plan_explain and rapt_args_explain.)
  *
- * The library allocates nothing, starts no thread, takes no lock, and writes three globals only, all of them atomic: the CPU's
- * features, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called from any thread; a plan is never
+ * The library allocates nothing, starts no thread, takes no lock, and writes four globals only, all of them atomic: the CPU's
+ * features and the size of its L2 cache, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called from any thread; a plan is never
  * written after rapt_plan_init. Every function that returns a status checks its arguments first: when the status is not RAPT_OK,
  * nothing was written. The floating-point environment is assumed to be the default one (round to nearest, no flush to zero) and
  * its control bits are never written.

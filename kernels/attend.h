@@ -7,11 +7,12 @@
  * Words that each ISA has:
  *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
  *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
- *   h_max (of a vector's lanes) v_max (NaN if the second operand is) v_lt v_all(m) v_select(m, yes, no) v_as_int v_as_float
+ *   h_max (of a vector's lanes, none of which is NaN, or any result) v_max (NaN if the second operand is; of a first one that is,
+ *   either) v_lt v_all(m) v_select(m, yes, no) v_as_int v_as_float
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
- *   v_pow2             the low 8 bits of the f32's pattern become the biased exponent of the result
+ *   v_pow2             the low 8 bits of the f32's pattern, of which bit 8 is 0, become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
- *   i_set1 i_and i_or i_add i_sub i_shl i_shr (logical) i_gt (signed) i_select i_load_u16 i_store_u16
+ *   i_set1 i_and i_or i_add i_shl i_shr (logical; both by a constant) i_gt (signed) i_select i_load_u16 i_store_u16
  *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
  *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
  *   i_dot              see dots.h
@@ -23,20 +24,20 @@
  *   RAPT_SQUARE_ROWS   v_load_quads(rows, offset): lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset; v_zip_low,
  *   v_zip_high: of each four lanes of a and b, a0 b0 a1 b1 and a2 b2 a3 b3; v_pair_low, v_pair_high: a0 a1 b0 b1 and a2 a3 b2 b3
  *   RAPT_FMA_BY_LANE   v_fma_lane(a, lane, b, c) = a[lane] * b + c
- *   RAPT_NATIVE_F16    v_load_f16, v_load_f16_high (bytes, the upper halves of f16), v_broadcast_f16, v_store_f16
+ *   RAPT_NATIVE_F16    v_load_f16, v_load_f16_high (bytes, the upper halves of f16), v_broadcast_f16, v_store_f16; where it is 0,
+ *   i_sub instead, for type_f16.h
  *
  * Functions that an ISA may have of its own, each by itself, with the same bits. It defines the name as itself before it includes
  * this file (#define tile_product tile_product), and the function after that, where all types and the other functions are known.
- *   tile_product       C = A B of f32 for Q K^T, P V and linear layers, in scratch; a matrix unit's place (tile.h)
- *   tile               the register tile of all products of f32, in scratch and where V lies in memory (tile.h)
- *   dot_product        C = A B of integers; a matrix unit's place, too (dots.h)
- *   store_transposed   a square of rows, converted and transposed (stage.h)
- *   weigh_vectors      scores of query tiles become weights (queries_in_lanes.h)
- *   emit_tile          the end of query tiles: O, LSE or states (queries_in_lanes.h)
- *   score_tile         scores of few rows, keys in lanes (keys_in_lanes.h)
- *   linear_tile, multiply_part   products of few tokens, and of many (linear.h)
- *   begin_task, end_task         around each task that computes products, for the state that a matrix unit wants
- * Lines marked Replaceable declare them. */
+ *   tile_product       C = A B of f32 with queries or tokens in lanes, in scratch; the place of a matrix unit that has f32
+ * (tile.h) tile               the register tile of tile_product, and of V where it lies in memory (tile.h) dot_product        C =
+ * A B of integers with queries in lanes; a matrix unit's place, too (dots.h) store_transposed   a square of Q, biases, tokens or
+ * weights, converted and transposed; elsewhere it is the word v_transpose (stage.h) weigh_vectors      scores of query tiles
+ * become weights (queries_in_lanes.h) emit_tile          the end of query tiles: O, LSE or states (queries_in_lanes.h) score_tile
+ * scores of few rows, keys in lanes (keys_in_lanes.h) linear_tile, multiply_part   products of few tokens, and of many (linear.h)
+ *   begin_task, end_task         around each task that computes products, for the state that a matrix unit wants; the caller's
+ *                                function of logits is called outside of them
+ * Each is declared, with what it does, where a comment says Replaceable. What only the replaced one used is not there then. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -88,14 +89,14 @@ static inline vf v_staged(const void *from) { return v_broadcast(from); }
 #include "tile.h"
 
 enum {
-    LANES = RAPT_TILE_VECTORS * RAPT_VL,
+    TILE_ROWS = RAPT_TILE_VECTORS * RAPT_VL,
     CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLOCK,
     SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL,
 };
 
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
 
-/* The next floats of a scratch memory, of which used are taken; without memory only used moves on. */
+/* The next floats of a scratch memory, of which used are taken; without memory they are only counted, in used. */
 static float *take(float *memory, size_t *used, size_t floats) {
     float *taken = memory ? memory + *used : NULL;
     *used += padded(floats);
@@ -109,7 +110,7 @@ static inline vf v_exp2_of(const rapt_problem *p, vf difference) {
 /* The maximum to subtract: a row without keys so far has -inf, and -inf - -inf would be NaN. */
 static inline vf finite_max(vf m) { return v_max(v_set1(-FLT_MAX), m); }
 
-/* The rows of a task, as addresses: head counts from the task's first. */
+/* A row of a task, as its token and its query head, which counts from the task's first. */
 typedef struct row_cursor {
     int64_t token, head;
 } row_cursor;
@@ -129,21 +130,21 @@ static inline size_t row_offset(const rapt_layout *layout, row_cursor at) {
 
 /* The keys of one block that somebody here attends to, as positions in the block: none if first >= end. */
 typedef struct block {
-    int64_t position; /* of its key 0 */
+    int64_t number; /* of the block's first key */
     int first, end;
 } block;
 
-static inline block block_of(int64_t position, int64_t first, int64_t end) {
-    return (block){position, rapt_max(0, rapt_min(RAPT_BLOCK, first - position)),
-                   rapt_min(RAPT_BLOCK, rapt_max(0, end - position))};
+static inline block block_of(int64_t number, int64_t first, int64_t end) {
+    return (block){number, rapt_max(0, rapt_min(RAPT_BLOCK, first - number)), rapt_min(RAPT_BLOCK, rapt_max(0, end - number))};
 }
 
-/* rows[n], from <= n < to, is key or value n of the block, or the nearest one that is attended to. tensor is that of the head. */
+/* rows[n], from <= n < to, is the address of key or value n of the block, or beyond [first, end) of the nearest one within.
+ * tensor is that of the head. */
 static void find_rows(const char **rows, const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *b,
                       int from, int to) {
     int first = rapt_min(rapt_max(from, b->first), b->end - 1), end = rapt_max(rapt_min(to, b->end), first + 1);
     for (int n = first; n < end;) {
-        rapt_keys run = rapt_keys_at(t, b->position + n, end - n);
+        rapt_keys run = rapt_keys_at(t, b->number + n, end - n);
         const char *row = tensor + rapt_keys_offset(layout, &run);
         for (int i = 0; i < run.keys; i++, n++) rows[n] = row + (size_t)i * (size_t)layout->token_stride;
     }
@@ -153,7 +154,7 @@ static void find_rows(const char **rows, const rapt_task *t, const char *tensor,
 
 #include "logits.h"
 
-/* Leaves one row's state after a chunk for a merge; o null: the empty state. */
+/* Leaves one row's state after a chunk for a merge; null for an o of zeros, as the empty state has. */
 static void leave_state(const rapt_task *t, row_cursor at, int64_t chunk, float m, float l, const float *o) {
     char *state = t->states + (size_t)at.token * t->state_token + (size_t)at.head * t->state_head +
                   (size_t)(chunk - t->chunk0) * t->state_chunk;
@@ -178,7 +179,7 @@ static void write_row(const rapt_problem *p, char *to, char *lse_to, float m, fl
     }
 }
 
-/* The factor that ends a row: an empty row has l = 0 and gives 0. */
+/* 1 / l, by which a row ends; 0 for an empty row, whose l is 0, and NaN for NaN. */
 static inline vf reciprocal(vf l) { return v_select(v_lt(v_set1(0.0f), l), v_div(v_set1(1.0f), l), v_mul(l, v_set1(0.0f))); }
 
 /* o / l. Adding 0 makes -0 of +0's sign: which of the two o was may depend on masked keys that were visited. */
@@ -198,7 +199,7 @@ static bool any_nonfinite(const float *x, int rows, size_t ld, int n) {
     return total != 0.0f;
 }
 
-/* Merging two states: m and l of both become those of the result; a and b are the factors of the two o. */
+/* Merges the state of next_m and next_l into that of m and l; a and b are what the two o are to be multiplied by. */
 static inline void merge_weights(const rapt_problem *p, float *m, float *l, const float *next_m, const float *next_l, vf *a,
                                  vf *b) {
     vf old = v_load(m), other = v_load(next_m), both = v_max(old, other), at = finite_max(both);
@@ -212,8 +213,8 @@ static inline void merge_values(float *o, const float *next_o, vf a, vf b) {
     v_store(o, v_fma(v_load(o), a, v_mul(v_load(next_o), b)));
 }
 
-/* The state that a sink is: its logit as a score, with weight 1 and no value. */
-static inline float sink_score(const rapt_problem *p, const char *sink) { return number_at(p->sinks.type, sink) / p->natural; }
+/* A sink's logit as a score. As a state it has l = 1 and an o of zeros. */
+static inline float sink_score(const rapt_problem *p, const char *sink) { return element_at(p->sinks.type, sink) / p->natural; }
 
 #include "dots.h"
 #include "queries_in_lanes.h"
@@ -226,9 +227,10 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
     query_tile tiles[RAPT_PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_JOINED_ROWS];
-    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : RAPT_VL / 2);
+    size_t as_rows =
+        lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : RAPT_VL / 2 /* the most that are left over */);
     if (keys_in_lanes) return sizeof(float) * as_rows;
-    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + LANES - 1) / LANES), merges);
+    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + TILE_ROWS - 1) / TILE_ROWS), merges);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
@@ -309,13 +311,16 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .needs = RAPT_KERNEL_NEEDS,
     .fused = RAPT_KERNEL_FUSED,
     .tuning = {.vector = RAPT_VL,
-               .lanes = LANES,
+               .tile_rows = TILE_ROWS,
                .few_rows = RAPT_FEW_ROWS,
                .few_integer_rows = FEW_INTEGER_ROWS,
                .pass_tiles = RAPT_PASS_TILES,
                .pass_l2 = RAPT_PASS_L2,
+               .joined_rows = RAPT_JOINED_ROWS,
+               .joined_bytes = RAPT_JOINED_BYTES,
                .few_tokens = RAPT_FEW_TOKENS,
-               .weights_l2 = RAPT_WEIGHTS_L2},
+               .weights_l2 = RAPT_WEIGHTS_L2,
+               .staging_outputs = RAPT_STAGING_OUTPUTS},
     .scratch_bytes = scratch_bytes,
     .attend = attend,
     .merge = merge,

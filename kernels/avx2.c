@@ -35,7 +35,6 @@
 
 typedef __m256 vf, vm;
 typedef __m256i vi;
-typedef vf load_word(const void *);
 
 static inline vf v_load(const void *from) { return _mm256_loadu_ps(from); }
 static inline void v_store(void *to, vf x) { _mm256_storeu_ps(to, x); }

@@ -33,7 +33,6 @@
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64))); /* not __m512i: gcc 12 copies accumulators that change their type */
 typedef __mmask16 vm;
-typedef vf load_word(const void *);
 
 static inline vf v_load(const void *from) { return _mm512_loadu_ps(from); }
 static inline void v_store(void *to, vf x) { _mm512_storeu_ps(to, x); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The constants that an ISA file defines: what each means, its bounds, which are checked here, and a default for each that may be
- * left out. No other file has constants that were tuned. Included by attend.h, after the ISA file's own. */
+/* The constants that an ISA file may tune: what each means, its bounds, which are checked here, and a default for each that may
+ * be left out. Included by attend.h, after the ISA file's own. */
 
 /* ---- The vector ----------------------------------------------------------------------------------------------------------- */
 
@@ -48,12 +48,26 @@ _Static_assert(!RAPT_FMA_BY_LANE || !RAPT_STAGED_BROADCAST, "either a lane is br
 /* ---- Few rows: keys in lanes (keys_in_lanes.h) ---------------------------------------------------------------------------- */
 
 /* RAPT_FEW_ROWS: up to this many rows of a key/value head, keys lie in lanes. */
-_Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= RAPT_JOINED_ROWS, "the rows of a head fit into a task");
+_Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= 64, "the rows of a head are described on the stack");
 
-/* RAPT_KEY_CHAINS: accumulators of scores; with RAPT_VL transposed vectors of K they must fit into the registers. */
-_Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 chains: up to 4 rows are taken at a time");
+/* RAPT_JOINED_BYTES: where the heads of a token lie side by side, one head's rows are small pieces far apart, which memory reads
+ * at less than half of its speed: as many heads are taken together as make pieces of this many bytes, a page. RAPT_JOINED_ROWS:
+ * rows of all these heads at most, whose scores, 2 KiB each, shall stay in the L2 cache beside K and V. Measured on an AMD EPYC
+ * (Zen 4), see docs/performance.md. */
+#ifndef RAPT_JOINED_BYTES
+#define RAPT_JOINED_BYTES 4096
+#endif
+#ifndef RAPT_JOINED_ROWS
+#define RAPT_JOINED_ROWS 64
+#endif
+_Static_assert(RAPT_JOINED_BYTES >= 1 && RAPT_JOINED_ROWS >= RAPT_FEW_ROWS && RAPT_JOINED_ROWS <= 64, "a head fits into a task");
 
-/* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory. */
+/* RAPT_KEY_CHAINS: accumulators of a tile of scores, which so has at most that many rows; with RAPT_VL transposed vectors of K
+ * they must fit into the registers. */
+_Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 accumulators");
+
+/* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory. Types of a byte
+ * or less are prefetched by four times as many keys, for which addresses are known up to the end of the next chunk. */
 _Static_assert(RAPT_KEYS_AHEAD >= 0 && RAPT_KEYS_AHEAD <= RAPT_CHUNK / 4, "no row beyond the next chunk is prefetched");
 _Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK, "no value beyond the next block is prefetched");
 
@@ -67,8 +81,8 @@ _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows 
 #endif
 _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 == 0), "squares are of 4 x 4 lanes");
 
-/* RAPT_CONVERTED_ROWS: up to this many rows, types of K and V only are converted on the way into registers; 0: always to a copy.
- */
+/* RAPT_CONVERTED_ROWS: up to this many rows, K and V of types that not any tensor can have are converted on the way into
+ * registers; for more rows, and always where it is 0, to a copy first. */
 #ifndef RAPT_CONVERTED_ROWS
 #define RAPT_CONVERTED_ROWS 0
 #endif
@@ -84,9 +98,11 @@ _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL =
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------------- */
 
-/* RAPT_PASS_TILES: query tiles that share a pass over K and V, which are staged once for all of them, as long as the pass's
- * scratch takes no more than RAPT_PASS_L2 sixteenths of the L2 cache. With 1 MiB of it on an AMD EPYC (Zen 4), a quarter of it is
- * slower by up to 7 %; with 2 MiB on an Intel Xeon (Emerald Rapids), see docs/performance.md. */
+/* The size of the L2 cache is rapt_l2_bytes' (dispatch/select.c): the CPU's, or 1 MiB where it does not tell, as on AArch64. */
+
+/* RAPT_PASS_TILES: query tiles that share a pass over K and V, which are staged once for all of them, as long as the scratch of
+ * the pass takes no more than RAPT_PASS_L2 sixteenths of the L2 cache. Half of 1 MiB is best on an AMD EPYC (Zen 4), where a
+ * quarter is slower by up to 7 %; see docs/performance.md. */
 #ifndef RAPT_PASS_TILES
 #define RAPT_PASS_TILES 32
 #endif
@@ -98,11 +114,11 @@ _Static_assert(RAPT_PASS_L2 >= 1 && RAPT_PASS_L2 <= 16, "a part of the L2 cache,
 
 /* ---- Linear layers (linear.h) --------------------------------------------------------------------------------------------- */
 
-/* RAPT_FEW_TOKENS: up to this many tokens, weights are multiplied as they lie in memory. RAPT_LINEAR_TOKENS: of a register tile
- * then, the tokens at most, and RAPT_LINEAR_SUMS: these times its rows. */
+/* RAPT_FEW_TOKENS: up to this many tokens, weights are multiplied as they lie in memory. RAPT_LINEAR_TOKENS: the most tokens of a
+ * register tile then. RAPT_LINEAR_SUMS: its tokens times its rows. */
 _Static_assert(RAPT_FEW_TOKENS >= 1 && RAPT_FEW_TOKENS <= 32, "the ends of all few tokens are on the stack");
 _Static_assert(RAPT_LINEAR_TOKENS == 1 || RAPT_LINEAR_TOKENS == 2 || RAPT_LINEAR_TOKENS == 4 || RAPT_LINEAR_TOKENS == 8,
-               "tokens of a register tile are halved until they are none");
+               "a power of two up to 8");
 _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAPT_PARTIAL_SUMS / RAPT_VL) <= 16,
                "a register tile has at most 16 accumulators");
 
@@ -121,24 +137,31 @@ _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAP
 #endif
 _Static_assert(RAPT_LONG_ROW >= 1 && RAPT_LONG_AHEAD >= 0 && RAPT_SHORT_AHEAD >= 0, "sizes are not negative");
 
+/* RAPT_STAGING_OUTPUTS: threads share tokens by whole tiles, and each stages its own, which takes the time of this many outputs:
+ * on an AMD EPYC (Zen 4) 9 to 40, see docs/performance.md. */
+#ifndef RAPT_STAGING_OUTPUTS
+#define RAPT_STAGING_OUTPUTS 16
+#endif
+_Static_assert(RAPT_STAGING_OUTPUTS >= 0, "a time is not negative");
+
 /* RAPT_WEIGHTS_L2: sixteenths of the L2 cache that weights are staged in at a time, beside the products; at most RAPT_STAGED_ROWS
- * rows of them. RAPT_STAGED_TOKENS: floats of tokens in lanes, which may come from farther away; at most RAPT_LINEAR_TILES tiles.
- * Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+ * rows of them. RAPT_STAGED_FLOATS: floats of tokens that are staged at a time, which the L3 cache may hold, in at most
+ * RAPT_LINEAR_TILES tiles. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
 #ifndef RAPT_WEIGHTS_L2
 #define RAPT_WEIGHTS_L2 6
 #endif
 #ifndef RAPT_STAGED_ROWS
 #define RAPT_STAGED_ROWS 240
 #endif
-#ifndef RAPT_STAGED_TOKENS
-#define RAPT_STAGED_TOKENS (1 << 20)
+#ifndef RAPT_STAGED_FLOATS
+#define RAPT_STAGED_FLOATS (1 << 20)
 #endif
 #ifndef RAPT_LINEAR_TILES
 #define RAPT_LINEAR_TILES 8
 #endif
 _Static_assert(RAPT_WEIGHTS_L2 >= 1 && RAPT_WEIGHTS_L2 <= 16, "a part of the L2 cache, in sixteenths");
 _Static_assert(RAPT_STAGED_ROWS >= 48 && RAPT_STAGED_ROWS % 48 == 0, "whole register tiles of every panel: multiples of 48 rows");
-_Static_assert(RAPT_STAGED_TOKENS >= 1 && RAPT_LINEAR_TILES >= 2, "a pass has a tile, also beside a gate");
+_Static_assert(RAPT_STAGED_FLOATS >= 1 && RAPT_LINEAR_TILES >= 2, "a pass has a tile, also beside a gate");
 
 /* ---- Normalisation (norm.h) ----------------------------------------------------------------------------------------------- */
 

@@ -50,13 +50,13 @@ static RAPT_INLINE vi placed(vi lanes, vi x, int e) {
     }
 }
 
-/* Quantises vectors of rows: q [channels][LANES] becomes lanes to [dot_lanes][LANES], and scale[lane] what each counts. A row
- * with a NaN or an infinity has scale NaN. */
+/* Quantises vectors of rows: q [channels][TILE_ROWS] becomes lanes to [dot_lanes][TILE_ROWS], and scale[lane] what each counts. A
+ * row with a NaN or an infinity has scale NaN. */
 static void quantise_queries(const float *q, int channels, int vectors, float *to, float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
         vf most = v_set1(0.0f), wrong = v_set1(0.0f);
         for (int c = 0; c < channels; c++) {
-            vf x = v_load(q + (size_t)c * LANES + i);
+            vf x = v_load(q + (size_t)c * TILE_ROWS + i);
             most = v_max(most, v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX))));
             wrong = v_add(wrong, v_sub(x, x)); /* 0, or NaN */
         }
@@ -67,10 +67,10 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
             for (int e = 0; e < RAPT_DOT; e++) {
                 int c = n * RAPT_DOT + e;
                 vi x = i_set1(0);
-                if (c < channels) x = nearest_int(v_mul(v_load(q + (size_t)c * LANES + i), factor), v_set1(128.0f));
+                if (c < channels) x = nearest_int(v_mul(v_load(q + (size_t)c * TILE_ROWS + i), factor), v_set1(128.0f));
                 lanes = placed(lanes, i_add(x, i_set1(DOT_BIAS)), e);
             }
-            v_store(to + (size_t)n * LANES + i, v_as_float(lanes));
+            v_store(to + (size_t)n * TILE_ROWS + i, v_as_float(lanes));
         }
     }
 }
@@ -108,9 +108,9 @@ static void stage_dots_transposed(float *to, const char *const *rows, int first,
     }
 }
 
-/* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][LANES], and what each counts.
- * value_scales: null, or scales of the values; where a weight is 0 they do not matter, for the key may be masked. Negative
- * products become 0 here; where one is NaN or infinite, all of them count NaN. */
+/* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][TILE_ROWS], and what each
+ * counts. value_scales: null, or scales of the values; where a weight is 0 they do not matter, for the key may be masked.
+ * Negative products become 0 here; where one is NaN or infinite, all of them count NaN. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
@@ -118,7 +118,7 @@ static void quantise_weights(const float *weights, const float *value_scales, in
         for (int n = 0; n < RAPT_BLOCK; n++) {
             scaled[n] = zero;
             if (n < first || n >= end) continue;
-            vf weight = v_load(weights + n * LANES + i);
+            vf weight = v_load(weights + n * TILE_ROWS + i);
             scaled[n] = weight;
             if (value_scales) {
                 vf product = v_max(zero, v_mul(weight, v_set1(value_scales[n])));
@@ -133,20 +133,20 @@ static void quantise_weights(const float *weights, const float *value_scales, in
             vi lanes = i_set1(0);
             RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =
                 placed(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(WEIGHT_BIAS)), e);
-            v_store(to + n / RAPT_DOT * LANES + i, v_as_float(lanes));
+            v_store(to + n / RAPT_DOT * TILE_ROWS + i, v_as_float(lanes));
         }
     }
 }
 
 /* C[r][m] = scale[m] * (first[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], the last term not if alpha is null. */
 typedef struct dots {
-    float *c;      /* [rows][LANES] */
+    float *c;      /* [rows][TILE_ROWS] */
     const char *a; /* [rows], lda bytes apart, broadcast */
     size_t lda;
     const int32_t *first; /* [rows] */
-    const float *b;       /* [depth][LANES] */
+    const float *b;       /* [depth][TILE_ROWS] */
     int depth;
-    const float *scale, *alpha; /* [LANES] */
+    const float *scale, *alpha; /* [TILE_ROWS] */
 } dots;
 
 /* The product for `rows` rows and `vectors` vectors of lanes, 1 to RAPT_TILE_VECTORS. Replaceable. */
@@ -158,21 +158,21 @@ static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_set1(d.first[r]);
     for (int k = 0; k < d.depth; k++) {
         vi b[4];
-        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_as_int(v_load(d.b + (size_t)k * LANES + v * RAPT_VL));
+        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_as_int(v_load(d.b + (size_t)k * TILE_ROWS + v * RAPT_VL));
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
             vi a = v_as_int(v_broadcast(d.a + r * d.lda + (size_t)k * sizeof(float)));
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_dot(acc[r * nv + v], b[v], a);
         }
     }
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
-        float *c = d.c + (size_t)r * LANES + v * RAPT_VL;
+        float *c = d.c + (size_t)r * TILE_ROWS + v * RAPT_VL;
         vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
         v_store(c, v_fma(v_from_int(acc[r * nv + v]), v_load(d.scale + v * RAPT_VL), before));
     }
 }
 
 static RAPT_INLINE dots dots_below(dots d, int rows) {
-    d.c += (size_t)rows * LANES;
+    d.c += (size_t)rows * TILE_ROWS;
     d.a += (size_t)rows * d.lda;
     d.first += rows;
     return d;

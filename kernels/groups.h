@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the storage types of groups of 32 channels share. Included before their files. */
+/* What storage types share: groups of 32 channels, floats of few bits, and on one lane how they are written. Included before
+ * their files. */
 
 static inline const char *group_of(const char *row, int channel, size_t bytes) { return row + (size_t)channel / 32 * bytes; }
 
@@ -23,16 +24,17 @@ static inline vf v_broadcast_e8m0(const char *from) {
     return v_as_float(i_set1((int32_t)(e == 255 ? 0x7fc00000 : e == 0 ? 0x00400000 : e << 23)));
 }
 
-/* A float of few bits: magnitude has its exponent and fraction where an f32's are, and bias is that of the exponent. With
- * exponents rebiased, x, a normal number is right. A denormal one, m units of 2^(1 - bias), has become 2^(-bias) + m / 2 units,
- * and is 2 * x - 2^(1 - bias). No product with a denormal factor, which many CPUs are slow at. */
+/* The f32 that a float of few bits is. magnitude has its exponent and fraction where an f32's are, and bias is that of its
+ * exponent. x, which has an f32's bias, is right for normal numbers. A denormal one, of exponent 0, means 2^(1 - bias) *
+ * fraction, but x is 2^(-bias) * (1 + fraction): 2 * x - 2^(1 - bias) mends it. A product would, too, but many CPUs are slow at
+ * denormal factors. */
 static inline vf v_small_float(vi magnitude, const int bias) {
     vf x = v_as_float(i_add(magnitude, i_set1((127 - bias) << 23)));
     vf least = v_as_float(i_set1((128 - bias) << 23)); /* normal: 2^(1 - bias) */
     return v_sub(x, v_max(v_sub(least, x), v_set1(0.0f)));
 }
 
-/* Groups are written on one lane, by dispatch/rows.c. */
+/* Groups are written on one lane, by dispatch/rows.c alone. */
 #if RAPT_VL == 1
 
 static inline float magnitude_of(float x) { return v_as_float(v_as_int(x) & 0x7fffffff); }
@@ -41,14 +43,14 @@ static inline bool is_finite(float x) { return x - x == 0.0f; }
 /* x, or the nearest of least and most where it lies outside. */
 static inline float clamped(float x, float least, float most) { return x < least ? least : x > most ? most : x; }
 
-/* The exponent and fraction of |x| as a float of few bits, to nearest even, at most `most`, of which that is the largest. In the
- * integers, normal results round by adding; denormal ones have a fixed unit, 2^(1 - bias - fraction): adding a number whose unit
- * is the same lets the FPU round to it. */
+/* The exponent and fraction of |x| as a float of few bits, rounded to nearest even; `most` is the largest that there is. Normal
+ * results round in the integers, by adding half of a unit. Denormal ones have a fixed unit, 2^(1 - bias - fraction): adding an
+ * f32 whose last place is that unit lets the FPU round to it. */
 static inline uint32_t small_float_of(float x, int fraction, int bias, float most) {
     const int shift = 23 - fraction;
-    float size = clamped(magnitude_of(x), 0.0f, most), unit = v_as_float((uint32_t)(127 + shift + 1 - bias) << 23);
+    float size = clamped(magnitude_of(x), 0.0f, most), addend = v_as_float((uint32_t)(127 + shift + 1 - bias) << 23);
     uint32_t bits = v_as_int(size);
-    if (bits >> 23 < (uint32_t)(128 - bias)) return v_as_int(size + unit) - v_as_int(unit);
+    if (bits >> 23 < (uint32_t)(128 - bias)) return v_as_int(size + addend) - v_as_int(addend);
     return ((bits + (1u << (shift - 1)) - 1 + (bits >> shift & 1)) >> shift) - ((uint32_t)(127 - bias) << fraction);
 }
 
@@ -59,7 +61,7 @@ static inline int nearest(float x, int least, int most) {
     return x == x ? (int)((clamped(x, (float)least, (float)most) + 0x1.8p23f) - 0x1.8p23f) : 0;
 }
 
-/* Its integer part, of x >= 0. */
+/* The integer part of x, which is not NaN, of those from 0 to most. */
 static inline uint8_t truncated(float x, int most) { return (uint8_t)clamped(x, 0.0f, (float)most); }
 
 /* The largest magnitude of the elements; NaN if one is not finite. */
@@ -72,7 +74,7 @@ static inline float largest_magnitude(const float *x) {
     return v_as_float(most > 0x7f7fffff ? 0x7fc00000 : most);
 }
 
-/* The first of the elements that have it. */
+/* The first element of largest magnitude, with its sign; NaN if one is not finite. */
 static inline float largest(const float *x) {
     float most = largest_magnitude(x);
     for (int i = 0; i < 32; i++)
@@ -92,7 +94,7 @@ static inline float range_of(const float *x, float *least) {
     return none == 0.0f ? high - low : none;
 }
 
-/* Empties a group. With an s that is not finite it stays so, and all of it is NaN. */
+/* Empties a group. Returns false for an s that is not finite, with a NaN of f16 in its place: then all of the group is NaN. */
 static inline bool start_group(uint8_t *group, size_t bytes, float s) {
     memset(group, 0, bytes);
     if (!is_finite(s)) group[1] = 0x7e;

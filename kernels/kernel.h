@@ -38,7 +38,7 @@ enum {
     RAPT_CHUNK = 512,       /* keys of a chunk: each starts from the empty state, and chunks are merged in ascending order */
     RAPT_SCORE_WHOLE = 128, /* up to this many channels, a score is one sum; */
     RAPT_SCORE_PART = 64,   /* with more of them, each part of this many is summed by itself, and the sums are added, ascending */
-    RAPT_PARTIAL_SUMS = 16, /* the weights of a block are summed as this many sums, by key position modulo it; so are the products
+    RAPT_PARTIAL_SUMS = 16, /* the weights of a block are summed as this many sums, by key number modulo it; so are the products
                                of a linear layer, by channel, */
     RAPT_LINEAR_PART = 1024, /* channels of a part of a linear layer's sum */
 };
@@ -115,8 +115,8 @@ typedef struct rapt_task {
     int64_t batch;
     int64_t head0; /* the first query head */
     int kv_heads;
-    bool keys_in_lanes;            /* the path: so few rows for each key/value head that lanes are keys; else queries */
-    int left_over;                 /* with queries in lanes: as many of the last rows have keys in lanes nevertheless */
+    bool keys_in_lanes;            /* the path, else queries in lanes; and how many of the last rows take it then nevertheless, */
+    int left_over;                 /* as dispatch/path.h decides */
     int v_in_k;                    /* V's channels are those of K from this one on; -1: they are not */
     int64_t kv_length, prefix;     /* of the entry; the prefix in keys, so less the position of key 0 */
     int64_t query_offset;          /* the position of query 0, counted from key 0 */
@@ -167,9 +167,9 @@ typedef struct rapt_keys {
     int keys;
 } rapt_keys;
 
-/* Those from position on, at most n: the one place where rings and pages are interpreted. */
-static inline rapt_keys rapt_keys_at(const rapt_task *t, int64_t position, int n) {
-    int64_t slot = position - t->problem->kv_first + t->ring_start;
+/* Those from key number `number` on, at most n: the one place where rings and pages are interpreted. */
+static inline rapt_keys rapt_keys_at(const rapt_task *t, int64_t number, int n) {
+    int64_t slot = number - t->problem->kv_first + t->ring_start;
     if (slot >= t->ring_size) slot -= t->ring_size;
     int64_t keys = t->ring_size - slot < n ? t->ring_size - slot : n;
     int64_t page_size = t->problem->page_size;
@@ -184,10 +184,6 @@ static inline rapt_keys rapt_keys_at(const rapt_task *t, int64_t position, int n
 static inline size_t rapt_keys_offset(const rapt_layout *layout, const rapt_keys *run) {
     return (size_t)(run->page * layout->batch_stride + run->token * layout->token_stride);
 }
-
-/* Rows of all the key/value heads of a task with keys in lanes, if it has several: their scores, 2 KiB each, shall stay in L2
- * beside K and V. */
-enum { RAPT_JOINED_ROWS = 64 };
 
 /* A validated linear layer, and one task of it: outputs [out0, out0 + outs) of tokens [token0, token0 + tokens), which are
  * counted through the batch. */
@@ -217,7 +213,7 @@ typedef struct rapt_linear_task {
 /* Channels of the parts of a score. */
 static inline int rapt_score_part(int d_k) { return d_k <= RAPT_SCORE_WHOLE ? RAPT_SCORE_WHOLE : RAPT_SCORE_PART; }
 
-/* Bytes of an element of the types that have elements. */
+/* Bytes of an element of the types of any tensor, and of RAPT_INT8. */
 static inline int64_t rapt_element_bytes(rapt_type type) { return type == RAPT_F32 ? 4 : type == RAPT_INT8 ? 1 : 2; }
 
 /* A token to be normalised. */
@@ -231,13 +227,16 @@ typedef struct rapt_norm_task {
 /* What was tuned for a kernel (check_words.h), as far as others than itself go by it: dispatch/ cuts work accordingly. */
 typedef struct rapt_tuning {
     int vector;           /* Lanes of a vector. */
-    int lanes;            /* Query rows of a full tile, when queries lie in lanes. */
-    int few_rows;         /* Up to this many rows of a key/value head, keys lie in lanes. */
-    int few_integer_rows; /* The same in integer arithmetic. */
-    int pass_tiles;       /* A task has at most this many tiles, */
+    int tile_rows;        /* Query rows of a full tile, when queries lie in lanes. */
+    int few_rows;         /* Up to this many rows of a key/value head, keys lie in lanes (dispatch/path.h). */
+    int few_integer_rows; /* The same in integer arithmetic; 0 without RAPT_FEW_DOTS. */
+    int joined_rows;      /* A task with keys in lanes has at most this many rows, of several heads, */
+    int joined_bytes;     /* as many heads as make this many bytes of a token of K or V. */
+    int pass_tiles;       /* A task with queries in lanes has at most this many tiles, */
     int pass_l2;          /* as long as its scratch takes no more than this many sixteenths of the L2 cache. */
     int few_tokens;       /* Up to this many tokens, a linear layer's weights are multiplied as they lie in memory. */
     int weights_l2;       /* With more, they are staged in this many sixteenths of the L2 cache. */
+    int staging_outputs;  /* Staging a thread's tokens then takes the time of this many outputs. */
 } rapt_tuning;
 
 /* A kernel: the only symbol that its object exports. */

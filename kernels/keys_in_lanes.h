@@ -137,6 +137,8 @@ static RAPT_INLINE void score_keys_as(load_channels *load, const int group, size
     for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, group, bytes, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
+/* score_keys_f32, score_keys_f16, score_keys_q4_0 and so on: the scores of n keys, a multiple of the vector length, for any rows.
+ */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
@@ -171,14 +173,14 @@ static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_l
                             int further, const char **rows) {
     int known = 0; /* rows up to this are found */
     for (int i = 0; i < count; i++) {
-        int at = (int)(blocks[i].position % RAPT_CHUNK), from = visited_from(&blocks[i]), to = visited_to(&blocks[i]);
+        int at = (int)(blocks[i].number % RAPT_CHUNK), from = visited_from(&blocks[i]), to = visited_to(&blocks[i]);
         find_rows(rows + at, t, tensor, layout, &blocks[i], from, to);
         for (; known < at + from; known++) rows[known] = rows[at + from];
         known = at + to;
     }
     for (int n = 0; n < further; n++) rows[known + n] = rows[known - 1];
     if (known < RAPT_CHUNK) return;
-    int64_t next = blocks[0].position - blocks[0].position % RAPT_CHUNK + RAPT_CHUNK;
+    int64_t next = blocks[0].number - blocks[0].number % RAPT_CHUNK + RAPT_CHUNK;
     block ahead = {next, 0, rapt_min(further, key_end(t) - next)};
     if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, tensor, layout, &ahead, 0, further);
 }
@@ -199,10 +201,10 @@ static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows
 static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *key_rows,
                        const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    const char *const *keys = key_rows + b->position % RAPT_CHUNK + from;
+    const char *const *keys = key_rows + b->number % RAPT_CHUNK + from;
     size_t dk = padded((size_t)p->d_k), offset = (size_t)kv_head * (size_t)p->k.head_stride;
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
-    float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->position % RAPT_CHUNK + from;
+    float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->number % RAPT_CHUNK + from;
 #if RAPT_FEW_DOTS
     if (p->integer) {
         score_rows_dots(rows, keys, offset, to - from, p->d_k, q, dk, scores);
@@ -230,17 +232,17 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
 
 /* The scores of a row for the keys of a block become logits, where that is more than a factor, and -inf for those it does not
  * attend to. */
-static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t position, uint64_t attended) {
+static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t number, uint64_t attended) {
     const rapt_problem *p = t->problem;
     if (p->modified) {
         float bias[RAPT_BLOCK] = {0};
-        const block b = block_of(position, row->first, row->end);
+        const block b = block_of(number, row->first, row->end);
         vf slope = v_set1(slope_of(t, row->at.head));
-        vf from = v_set1((float)(query_number(t, row->at.token) - position));
+        vf from = v_set1((float)(query_number(t, row->at.token) - number));
         if (p->bias.type && b.first < b.end) {
             float whole[RAPT_BLOCK + RAPT_VL];
             int count;
-            const char *at = bias_at(t, row->at, position, b.first, b.end, &count);
+            const char *at = bias_at(t, row->at, number, b.first, b.end, &count);
             stage_rows(p->bias.type, whole, RAPT_BLOCK, &at, 1, 0, count);
             memcpy(bias + b.first, whole, (size_t)count * sizeof *bias);
             for (int n = b.first + count; n < b.end && p->bias_one_key; n++) bias[n] = whole[0];
@@ -250,9 +252,8 @@ static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_
                     logit_of(p, v_load(scores + n), slope, distance_of(from, v_load(key_positions + n)), v_load(bias + n)));
         if (p->logits_body && b.first < b.end) {
             int32_t head = (int32_t)(t->head0 + row->at.head), token = (int32_t)row->at.token;
-            rapt_logits logits = {scores + b.first, RAPT_BLOCK,         1,     1,     b.end - b.first,
-                                  t->batch,         position + b.first, &head, &token};
-            p->logits_body(t->logits_arg, &logits);
+            rapt_logits logits = {scores + b.first, RAPT_BLOCK, 1, 1, b.end - b.first, t->batch, number + b.first, &head, &token};
+            call_logits_body(t, &logits);
         }
     }
     for (int n = 0; n < RAPT_BLOCK && ~attended; n += RAPT_VL) {
@@ -272,18 +273,18 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
     float m = row->now.m;
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        float *at = scores + b->position % RAPT_CHUNK;
+        float *at = scores + b->number % RAPT_CHUNK;
         vf max = v_set1(-INFINITY);
         uint64_t attended = ~UINT64_C(0);
-        if (has_masks(p)) attended = row->attended[b->position % RAPT_CHUNK / RAPT_BLOCK];
-        else if (row->first > b->position || row->end < b->position + RAPT_BLOCK)
-            attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b->position);
+        if (has_masks(p)) attended = row->attended[b->number % RAPT_CHUNK / RAPT_BLOCK];
+        else if (row->first > b->number || row->end < b->number + RAPT_BLOCK)
+            attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b->number);
         if (key_scales) {
-            const float *scales = key_scales + b->position % RAPT_CHUNK;
+            const float *scales = key_scales + b->number % RAPT_CHUNK;
             for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) v_store(at + n, v_mul(v_load(at + n), v_load(scales + n)));
         }
-        if (p->modified || ~attended) modify_row(t, row, at, b->position, attended);
-        if (t->scores) leave_scores(t, row->at, b->position, at, 1, b->first, b->end);
+        if (p->modified || ~attended) modify_row(t, row, at, b->number, attended);
+        if (t->scores) leave_scores(t, row->at, b->number, at, 1, b->first, b->end);
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
         float block_max = h_max(max);
         before[i] = m;
@@ -293,7 +294,7 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
     for (int i = 0; i < count; i += RAPT_VL)
         v_store(alpha + i, v_exp2_of(p, v_sub(v_load(before + i), finite_max(v_load(after + i)))));
     for (int i = 0; i < count; i++) {
-        int64_t first = blocks[i].position % RAPT_CHUNK;
+        int64_t first = blocks[i].number % RAPT_CHUNK;
         float *at = scores + first;
         vf max = finite_max(v_set1(after[i]));
         for (int j = 0; j < RAPT_PARTIAL_SUMS; j += RAPT_VL) {
@@ -318,7 +319,7 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* O += P V of one head for keys [from, to) of the block at position: whole vectors of channels from where V lies, the rest, and
+/* O += P V of one head for keys [from, to) of the block at key number: whole vectors of channels from where V lies, the rest, and
  * what is converted first, from a staged copy. value_rows: of the chunk. */
 static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                        const char *const *value_rows, const block *b, int from, int to) {
@@ -328,11 +329,11 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     bool copy = copied(p->v.type, n);
     operands o = {.c = (char *)rows[0].now.o,
                   .ldc = dv * 2 * sizeof(float),
-                  .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK + from),
+                  .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->number % RAPT_CHUNK + from),
                   .rs = RAPT_CHUNK * sizeof(float),
                   .ks = sizeof(float),
                   .depth = to - from,
-                  .rows = value_rows + b->position % RAPT_CHUNK + from,
+                  .rows = value_rows + b->number % RAPT_CHUNK + from,
                   .offset = (size_t)kv_head * (size_t)p->v.head_stride};
     if (rest || copy) {
         operands last = o;
@@ -362,8 +363,8 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
                                const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
     int from = b->first & -RAPT_DOT, to = (b->end + RAPT_DOT - 1) & -RAPT_DOT;
-    const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->position % RAPT_CHUNK;
-    const char *const *values = value_rows + b->position % RAPT_CHUNK + from;
+    const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->number % RAPT_CHUNK;
+    const char *const *values = value_rows + b->number % RAPT_CHUNK + from;
     for (int part = 0; part <= NEGATIVE_PART; part += NEGATIVE_PART) {
         float scale[RAPT_FEW_ROWS] = {0}, alpha[RAPT_FEW_ROWS] = {0};
         bool any = part == 0;
@@ -386,15 +387,15 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v);
     const char *values[RAPT_BLOCK];
-    block b = block_of(all->position, row->first, row->end);
+    block b = block_of(all->number, row->first, row->end);
     if (b.first >= b.end) return;
-    uint64_t attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b.position);
-    weights += b.position % RAPT_CHUNK;
+    uint64_t attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b.number);
+    weights += b.number % RAPT_CHUNK;
     find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
     for (int n = b.first; n < b.end; n++) {
         if (!(attended >> n & 1)) continue;
-        if (p->bias.type && !bias_leaves_any(t, row->at, b.position, n, n + 1)) continue;
+        if (p->bias.type && !bias_leaves_any(t, row->at, b.number, n, n + 1)) continue;
         for (int c = 0; c < p->d_v; c += RAPT_VL)
             v_store(row->now.o + c,
                     v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c), v_load(row->now.o + c)));
@@ -405,9 +406,9 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
 static void load_chunk_scales(const rapt_task *t, float *to, const char *scales, const rapt_scales *layout, const block *blocks,
                               int count) {
     for (int i = 0; i < count; i++) {
-        float *of_block = to + blocks[i].position % RAPT_CHUNK;
+        float *of_block = to + blocks[i].number % RAPT_CHUNK;
         if (blocks[i].end - blocks[i].first < RAPT_BLOCK) memset(of_block, 0, RAPT_BLOCK * sizeof *to);
-        load_key_scales(t, of_block, scales, layout, blocks[i].position, blocks[i].first, blocks[i].end);
+        load_key_scales(t, of_block, scales, layout, blocks[i].number, blocks[i].first, blocks[i].end);
     }
 }
 
@@ -422,7 +423,7 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
 #if RAPT_FEW_DOTS
         bool negative[CHUNK_BLOCKS] = {false};
         for (int i = 0; i < count && p->integer && values; i++)
-            negative[i] = any_negative(value_scales + blocks[i].position % RAPT_CHUNK);
+            negative[i] = any_negative(value_scales + blocks[i].number % RAPT_CHUNK);
 #endif
         for (int r = h * n; r < (h + 1) * n; r++) {
             float *scores = s->s + (size_t)r * RAPT_CHUNK;
@@ -430,7 +431,7 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
                       s->alpha + r * ROW_ALPHAS);
 #if RAPT_FEW_DOTS
             for (int i = 0; i < count && p->integer; i++) {
-                int64_t at = blocks[i].position % RAPT_CHUNK;
+                int64_t at = blocks[i].number % RAPT_CHUNK;
                 quantise_row_weights(scores + at, values ? value_scales + at : NULL, negative[i]);
             }
 #endif
@@ -447,13 +448,13 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
         if (rows[r].end > end_max) end_max = rows[r].end;
     }
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
-        int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
-        block b = block_of(position, first_min, end_max);
+        int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
+        block b = block_of(number, first_min, end_max);
         if (has_masks(t->problem) && b.first < b.end) {
             uint64_t some = 0;
             for (int r = 0; r < n; r++)
                 some |= rows[r].attended[i] =
-                    attended_keys(t, rows[r].at, rows[r].block_mask, rows[r].first, rows[r].end, position);
+                    attended_keys(t, rows[r].at, rows[r].block_mask, rows[r].first, rows[r].end, number);
             b.first = some ? __builtin_ctzll(some) : 0;
             b.end = some ? RAPT_BLOCK - __builtin_clzll(some) : 0;
         }

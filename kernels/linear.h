@@ -6,12 +6,12 @@
 
 typedef struct linear_scratch {
     float *x;       /* few tokens: [groups of RAPT_PARTIAL_SUMS channels][tokens][those channels]; else for each tile [in, in the
-                       order of sums][LANES] */
+                       order of sums][TILE_ROWS] */
     float *weights; /* [group of rows][ld_weights] */
     float *row;     /* one of them before it is repeated, for COPIES; few tokens: one of them */
-    float
-        *c[2]; /* of the weights and of the gate, for each tile [group][LANES]; few, for one after the other: as in linear_rows */
-    float *rows; /* [RAPT_VL][padded group]: of the output, and of the residual */
+    float *c[2];    /* of the weights and of the gate, for each tile [group][TILE_ROWS]; few, for one after the other: as in
+                       linear_rows */
+    float *rows;    /* [RAPT_VL][padded group]: of the output, and of the residual */
 } linear_scratch;
 
 /* Bytes that `channels` channels of a row of weights take. */
@@ -58,7 +58,7 @@ static int most_rows(const rapt_linear_problem *p) {
 
 /* and tiles of tokens that are multiplied with each such group; with a gate, each has twice the products. */
 static int most_tiles(const rapt_linear_problem *p) {
-    return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_TOKENS / (p->in * LANES)));
+    return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (p->in * TILE_ROWS)));
 }
 
 /* The one description of the scratch: without memory it only counts. */
@@ -73,13 +73,13 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
             .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
         return used;
     }
-    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + LANES - 1) / LANES),
+    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + TILE_ROWS - 1) / TILE_ROWS),
            group = padded((size_t)rapt_min(most_rows(p), outs));
     *s = (linear_scratch){
-        .x = take(memory, &used, tiles * in * LANES),
+        .x = take(memory, &used, tiles * in * TILE_ROWS),
         .weights = take(memory, &used, group * ld_weights(p)),
         .row = take(memory, &used, COPIES == 1 ? 0 : ld_weights(p)),
-        .c = {take(memory, &used, tiles * group * LANES), take(memory, &used, gated(p) ? tiles * group * LANES : 0)},
+        .c = {take(memory, &used, tiles * group * TILE_ROWS), take(memory, &used, gated(p) ? tiles * group * TILE_ROWS : 0)},
         .rows = take(memory, &used, (RAPT_VL + 1) * (group + RAPT_VL))};
     return used;
 }
@@ -204,7 +204,8 @@ static RAPT_INLINE void linear_rows_as(load_channels *load, const int group, con
     }
 }
 
-/* sums[part][r][t][RAPT_PARTIAL_SUMS] of rows and tokens, which are few; there is room for RAPT_PARTIAL_SUMS rows. */
+/* linear_rows_f32, linear_rows_q8_0 and so on: sums[part][r][t][RAPT_PARTIAL_SUMS] of rows and tokens, which are few; there is
+ * room for RAPT_PARTIAL_SUMS rows. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void linear_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, int tokens,     \
                                                    int64_t in, float *sums) {                                                    \
@@ -297,16 +298,16 @@ static void linear_few_tokens(const rapt_linear_task *t) {
 /* A part of channels lies in scratch sum by sum: part_runs of partial sum 0, then those of 1. */
 static void stage_tokens(const rapt_linear_task *t, int64_t token, int rows, float *to) {
     const rapt_linear_problem *p = t->problem;
-    const char *from[LANES];
+    const char *from[TILE_ROWS];
     int whole = (rows + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
     for (int r = 0; r < whole; r++) from[r] = t->x + token_offset(p, &p->x, token + rapt_min(r, rows - 1));
     for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
         int channels = part_channels(p, part), runs = part_runs(channels);
         int first = (int)(part * RAPT_LINEAR_PART);
         for (int g = 0; g < runs; g++)
-            stage_columns(p->x.type, to + (size_t)g * LANES, (size_t)runs * LANES, from, whole, first + g * RAPT_PARTIAL_SUMS,
-                          rapt_min(RAPT_PARTIAL_SUMS, channels - g * RAPT_PARTIAL_SUMS));
-        to += (size_t)runs * RAPT_PARTIAL_SUMS * LANES;
+            stage_columns(p->x.type, to + (size_t)g * TILE_ROWS, (size_t)runs * TILE_ROWS, from, whole,
+                          first + g * RAPT_PARTIAL_SUMS, rapt_min(RAPT_PARTIAL_SUMS, channels - g * RAPT_PARTIAL_SUMS));
+        to += (size_t)runs * RAPT_PARTIAL_SUMS * TILE_ROWS;
     }
 }
 
@@ -374,12 +375,12 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
     size_t ld = ld_weights(p);
     for (int i = 0; i < rapt_min(RAPT_PARTIAL_SUMS, channels); i++)
         tile_product((operands){.c = (char *)c,
-                                .ldc = LANES * sizeof(float),
+                                .ldc = TILE_ROWS * sizeof(float),
                                 .a = (const char *)(s->weights + (size_t)i * padded((size_t)runs) * COPIES),
                                 .rs = ld * sizeof(float),
                                 .ks = COPIES * sizeof(float),
-                                .b = (const char *)(tokens + (size_t)i * (size_t)runs * LANES),
-                                .ldb = LANES * sizeof(float),
+                                .b = (const char *)(tokens + (size_t)i * (size_t)runs * TILE_ROWS),
+                                .ldb = TILE_ROWS * sizeof(float),
                                 .depth = channels / RAPT_PARTIAL_SUMS + (i < channels % RAPT_PARTIAL_SUMS),
                                 .start = part == 0 && i == 0 ? START_ZERO : START_APART,
                                 .coming = ahead},
@@ -407,10 +408,10 @@ static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_
             vf square[RAPT_VL]; /* beyond the outputs, the last one again */
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 int at = rapt_min(n + j, outs - 1);
-                if (!gate) square[j] = end_of(p->activation, &t->weight, out + at, c + (size_t)at * LANES + i);
+                if (!gate) square[j] = end_of(p->activation, &t->weight, out + at, c + (size_t)at * TILE_ROWS + i);
                 else
-                    square[j] = v_mul(end_of(p->activation, &t->gate, out + at, gate + (size_t)at * LANES + i),
-                                      end_of(RAPT_ACTIVATION_NONE, &t->weight, out + at, c + (size_t)at * LANES + i));
+                    square[j] = v_mul(end_of(p->activation, &t->gate, out + at, gate + (size_t)at * TILE_ROWS + i),
+                                      end_of(RAPT_ACTIVATION_NONE, &t->weight, out + at, c + (size_t)at * TILE_ROWS + i));
             }
             v_transpose(square);
             if (n < at_once) RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(y[j] + (size_t)n * sizeof(float), square[j]);
@@ -426,14 +427,14 @@ static void linear_many_tokens(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     linear_scratch s;
     lay_out_linear(p, t->scratch, &s, t->tokens, t->outs);
-    size_t tile_floats = padded((size_t)p->in) * LANES;
+    size_t tile_floats = padded((size_t)p->in) * TILE_ROWS;
     int group = (int)padded((size_t)even_part(t->outs, most_rows(p)));
-    int64_t pass = even_part((t->tokens + LANES - 1) / LANES, most_tiles(p)) * LANES;
+    int64_t pass = even_part((t->tokens + TILE_ROWS - 1) / TILE_ROWS, most_tiles(p)) * TILE_ROWS;
     for (int64_t done = 0; done < t->tokens; done += pass) {
         int64_t first = t->token0 + done;
-        int tokens = rapt_min(pass, t->tokens - done), tiles = (tokens + LANES - 1) / LANES;
+        int tokens = rapt_min(pass, t->tokens - done), tiles = (tokens + TILE_ROWS - 1) / TILE_ROWS;
         for (int i = 0; i < tiles; i++)
-            stage_tokens(t, first + i * LANES, rapt_min(LANES, tokens - i * LANES), s.x + (size_t)i * tile_floats);
+            stage_tokens(t, first + i * TILE_ROWS, rapt_min(TILE_ROWS, tokens - i * TILE_ROWS), s.x + (size_t)i * tile_floats);
         for (int64_t out = t->out0; out < t->out0 + t->outs; out += group) {
             int rows = rapt_min(group, t->out0 + t->outs - out);
             for (int gate = 0; gate <= gated(p); gate++)
@@ -443,13 +444,13 @@ static void linear_many_tokens(const rapt_linear_task *t) {
                                                   tiles * RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS), next);
                     stage_weights(t, &s, gate, out, rows, part);
                     for (int i = 0; i < tiles; i++)
-                        multiply_part(p, &s, part, s.x + (size_t)i * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * LANES,
-                                      s.c[gate] + (size_t)(i * group * LANES), rows,
-                                      (rapt_min(LANES, tokens - i * LANES) + RAPT_VL - 1) / RAPT_VL, &ahead);
+                        multiply_part(p, &s, part, s.x + (size_t)i * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * TILE_ROWS,
+                                      s.c[gate] + (size_t)(i * group * TILE_ROWS), rows,
+                                      (rapt_min(TILE_ROWS, tokens - i * TILE_ROWS) + RAPT_VL - 1) / RAPT_VL, &ahead);
                 }
             for (int i = 0; i < tiles; i++) {
-                size_t at = (size_t)(i * group * LANES);
-                end_lanes(t, &s, first + i * LANES, rapt_min(LANES, tokens - i * LANES), out, rows, s.c[0] + at,
+                size_t at = (size_t)(i * group * TILE_ROWS);
+                end_lanes(t, &s, first + i * TILE_ROWS, rapt_min(TILE_ROWS, tokens - i * TILE_ROWS), out, rows, s.c[0] + at,
                           gated(p) ? s.c[1] + at : NULL);
             }
         }

@@ -82,11 +82,11 @@ static inline int columns_end(int64_t columns, int64_t column, int to) {
     return left >= to ? to : rapt_max(0, left);
 }
 
-/* Bit n, from <= n < to: does the row's mask say that it attends to key n of the block at position? */
-static uint64_t unmasked_keys(const rapt_task *t, row_cursor at, int64_t position, int from, int to) {
+/* Bit n, from <= n < to: does the row's mask say that it attends to key n of the block at key number? */
+static uint64_t unmasked_keys(const rapt_task *t, row_cursor at, int64_t number, int from, int to) {
     const rapt_problem *p = t->problem;
     const char *row = t->mask + row_offset(&p->mask, at);
-    int64_t column = position + t->key_position;
+    int64_t column = number + t->key_position;
     if (p->mask_one_key) return (p->mask.type == RAPT_BOOL ? *row != 0 : *row & 1) ? ~UINT64_C(0) : 0;
     int end = columns_end(p->mask_keys, column, to);
     uint64_t bits = end < to ? ~UINT64_C(0) << end : 0; /* what is beyond is attended to, or not in the row's range */
@@ -95,35 +95,35 @@ static uint64_t unmasked_keys(const rapt_task *t, row_cursor at, int64_t positio
     return bits | (bits_of_bits(row, column + from, end - from) & ~UINT64_C(0) >> (RAPT_BLOCK - (end - from))) << from;
 }
 
-/* Does the row's bias leave any of the keys [from, to) of the block at position? */
-static bool bias_leaves_any(const rapt_task *t, row_cursor at, int64_t position, int from, int to) {
+/* Does the row's bias leave any of the keys [from, to) of the block at key number? */
+static bool bias_leaves_any(const rapt_task *t, row_cursor at, int64_t number, int from, int to) {
     const rapt_problem *p = t->problem;
     const char *row = t->bias + row_offset(&p->bias, at);
-    int64_t column = position + t->key_position;
+    int64_t column = number + t->key_position;
     if (p->bias_one_key) return any_above_minus_infinity(p->bias.type, row, 1);
     int end = columns_end(p->bias_keys, column, to);
     return end < to || any_above_minus_infinity(p->bias.type, row + (size_t)(column + from) * bias_element(p), end - from);
 }
 
-/* Bit n: may the row attend to key position + n, as far as range, block_mask and mask say? No bit where the bias rules all out.
+/* Bit n: may the row attend to key number + n, as far as range, block_mask and mask say? No bit where the bias rules all out.
  * block_mask: the row of the block mask, or null. */
 static uint64_t attended_keys(const rapt_task *t, row_cursor at, const char *block_mask, int64_t first, int64_t end,
-                              int64_t position) {
+                              int64_t number) {
     const rapt_problem *p = t->problem;
-    int from = rapt_max(0, rapt_min(RAPT_BLOCK, first - position)), to = rapt_min(RAPT_BLOCK, rapt_max(0, end - position));
+    int from = rapt_max(0, rapt_min(RAPT_BLOCK, first - number)), to = rapt_min(RAPT_BLOCK, rapt_max(0, end - number));
     if (from >= to) return 0;
-    if (block_mask && !block_mask[position / p->block_mask_keys]) return 0;
+    if (block_mask && !block_mask[number / p->block_mask_keys]) return 0;
     uint64_t bits = (~UINT64_C(0) >> (RAPT_BLOCK - (to - from))) << from;
-    if (p->mask.type) bits &= unmasked_keys(t, at, position, from, to);
-    return bits && p->bias.type && !bias_leaves_any(t, at, position, from, to) ? 0 : bits;
+    if (p->mask.type) bits &= unmasked_keys(t, at, number, from, to);
+    return bits && p->bias.type && !bias_leaves_any(t, at, number, from, to) ? 0 : bits;
 }
 
-/* Where a row's bias for key first of the block at position lies, and how many adjacent ones there are of keys [first, end);
+/* Where a row's bias for key first of the block at key number lies, and how many adjacent ones there are of keys [first, end);
  * where one holds for all, that is 1. */
-static inline const char *bias_at(const rapt_task *t, row_cursor at, int64_t position, int first, int end, int *count) {
+static inline const char *bias_at(const rapt_task *t, row_cursor at, int64_t number, int first, int end, int *count) {
     const rapt_problem *p = t->problem;
     const char *row = t->bias + row_offset(&p->bias, at);
-    int64_t column = position + t->key_position;
+    int64_t column = number + t->key_position;
     *count = p->bias_one_key ? 1 : rapt_max(0, columns_end(p->bias_keys, column, end) - first);
     return *count == 0 || p->bias_one_key ? row : row + (size_t)(column + first) * bias_element(p);
 }
@@ -151,8 +151,15 @@ static float float_at(const char *from) {
     return x;
 }
 
-/* One number of a tensor. */
-static float number_at(rapt_type type, const char *from) {
+/* The caller's own function of logits. It knows nothing of a matrix unit's state, and may leave it in any. */
+static void call_logits_body(const rapt_task *t, const rapt_logits *logits) {
+    end_task();
+    t->problem->logits_body(t->logits_arg, logits);
+    begin_task();
+}
+
+/* One element of a tensor. */
+static float element_at(rapt_type type, const char *from) {
     if (type == RAPT_F32) return float_at(from);
     float x[RAPT_VL];
     stage_rows(type, x, 0, &from, 1, 0, 1);
@@ -162,25 +169,25 @@ static float number_at(rapt_type type, const char *from) {
 /* The slope of a head, if there is ALiBi. */
 static float slope_of(const rapt_task *t, int64_t head) {
     const rapt_layout *slopes = &t->problem->slopes;
-    return t->problem->alibi ? number_at(slopes->type, t->slopes + head * slopes->head_stride) : 0.0f;
+    return t->problem->alibi ? element_at(slopes->type, t->slopes + head * slopes->head_stride) : 0.0f;
 }
 
-/* Leaves the scores of keys [first, end) of the block at position; those of the row lie stride floats apart. */
-static void leave_scores(const rapt_task *t, row_cursor at, int64_t position, const float *scores, size_t stride, int first,
+/* Leaves the scores of keys [first, end) of the block at key number; those of the row lie stride floats apart. */
+static void leave_scores(const rapt_task *t, row_cursor at, int64_t number, const float *scores, size_t stride, int first,
                          int end) {
     const rapt_problem *p = t->problem;
-    char *to = t->scores + row_offset(&p->scores, at) + (size_t)position * sizeof(float);
+    char *to = t->scores + row_offset(&p->scores, at) + (size_t)number * sizeof(float);
     for (int n = first; n < end; n++) {
         float score = scores[(size_t)n * stride] * p->scores_factor;
         memcpy(to + (size_t)n * sizeof score, &score, sizeof score);
     }
 }
 
-/* The scales of keys or values [from, to) of the block at position, for scales that have a token_stride. */
-static void load_key_scales(const rapt_task *t, float *to_scales, const char *scales, const rapt_scales *layout, int64_t position,
+/* The scales of keys or values [from, to) of the block at key number, for scales that have a token_stride. */
+static void load_key_scales(const rapt_task *t, float *to_scales, const char *scales, const rapt_scales *layout, int64_t number,
                             int from, int to) {
     for (int n = from; n < to;) {
-        rapt_keys run = rapt_keys_at(t, position + n, to - n);
+        rapt_keys run = rapt_keys_at(t, number + n, to - n);
         const char *at = scales + run.page * layout->batch_stride + run.token * layout->token_stride;
         if (run.keys == RAPT_BLOCK && layout->token_stride == sizeof(float)) memcpy(to_scales, at, RAPT_BLOCK * sizeof(float));
         else

@@ -33,7 +33,6 @@
 
 typedef float32x4_t vf;
 typedef uint32x4_t vi, vm;
-typedef vf load_word(const void *);
 
 static inline vf v_load(const void *from) { return vreinterpretq_f32_u8(vld1q_u8(from)); }
 static inline void v_store(void *to, vf x) { vst1q_u8(to, vreinterpretq_u8_f32(x)); }

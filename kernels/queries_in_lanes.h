@@ -3,33 +3,33 @@
  * staged block of K and V read by broadcasts, and the softmax has no horizontal operation. Included by attend.h. */
 
 typedef struct lane_state {
-    float *m, *l; /* [LANES] running maximum, sum of weights */
-    float *o;     /* [d_v][LANES] weighted sum of values */
+    float *m, *l; /* [TILE_ROWS] running maximum, sum of weights */
+    float *o;     /* [d_v][TILE_ROWS] weighted sum of values */
 } lane_state;
 
 typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
-    float *q;                                        /* [d_k][LANES], times q_factor */
+    float *q;                                        /* [d_k][TILE_ROWS], times q_factor */
     lane_state now, all;                             /* of the chunk, and of all chunks before it */
     bool started, merged;                            /* does now, does all hold anything yet? */
     bool masked;                                     /* has the chunk keys that were visited, but are masked in some lane? */
-    int32_t *first, *end;                            /* [LANES] the keys each lane attends to, as far as its position says */
+    int32_t *first, *end;                            /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
     int64_t first_min, first_max, end_min, end_max;  /* over the lanes that attend to any */
-    float *slope;                                    /* [LANES] of ALiBi */
-    float *q_scale;                                  /* [LANES] what q's integers count, where it is quantised (dots.h) */
-    uint32_t *attended;                              /* [CHUNK_BLOCKS][2][LANES] where rows differ in more than ranges */
-    const char **block_mask_rows;                    /* [LANES] of a block mask, or null */
+    float *slope;                                    /* [TILE_ROWS] of ALiBi */
+    float *q_scale;                                  /* [TILE_ROWS] what q's integers count, where it is quantised (dots.h) */
+    uint32_t *attended;                              /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
+    const char **block_mask_rows;                    /* [TILE_ROWS] of a block mask, or null */
     bool one_block_mask_row;                         /* are they the same? */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
 /* Scratch shared by the tiles of a pass. */
 typedef struct lane_scratch {
-    float *s;             /* [RAPT_BLOCK][LANES] scores, then weights */
-    float *alpha;         /* [LANES] */
-    float *bias;          /* [RAPT_BLOCK][LANES] the block's bias; then, if needed, -inf for keys that are masked */
-    uint32_t *attended;   /* [2][LANES] keys that a lane attends to, where only ranges differ */
+    float *s;             /* [RAPT_BLOCK][TILE_ROWS] scores, then weights */
+    float *alpha;         /* [TILE_ROWS] */
+    float *bias;          /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then, if needed, -inf for keys that are masked */
+    uint32_t *attended;   /* [2][TILE_ROWS] keys that a lane attends to, where only ranges differ */
     float *keys, *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (dots.h) */
     float *row;           /* [staged d], while a block is staged */
 } lane_scratch;
@@ -41,28 +41,28 @@ static inline size_t staged(int d) { return padded((size_t)d * COPIES) + 16; }
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
     size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
-    *scratch = (lane_scratch){.s = take(memory, &used, RAPT_BLOCK * LANES),
-                              .alpha = take(memory, &used, LANES),
-                              .bias = take(memory, &used, RAPT_BLOCK * LANES),
-                              .attended = (uint32_t *)take(memory, &used, 2 * LANES),
+    *scratch = (lane_scratch){.s = take(memory, &used, RAPT_BLOCK * TILE_ROWS),
+                              .alpha = take(memory, &used, TILE_ROWS),
+                              .bias = take(memory, &used, RAPT_BLOCK * TILE_ROWS),
+                              .attended = (uint32_t *)take(memory, &used, 2 * TILE_ROWS),
                               .keys = take(memory, &used, RAPT_BLOCK * dk),
                               .values = take(memory, &used, RAPT_BLOCK * dv),
                               .row = take(memory, &used, dk > dv ? dk : dv)};
     for (int i = 0; i < n; i++) {
-        query_tile t = {.q = take(memory, &used, (size_t)p->d_k * LANES)};
+        query_tile t = {.q = take(memory, &used, (size_t)p->d_k * TILE_ROWS)};
         for (int both = 0; both <= merges; both++) {
             lane_state *state = both ? &t.all : &t.now;
-            state->m = take(memory, &used, LANES);
-            state->l = take(memory, &used, LANES);
-            state->o = take(memory, &used, (size_t)p->d_v * LANES);
+            state->m = take(memory, &used, TILE_ROWS);
+            state->l = take(memory, &used, TILE_ROWS);
+            state->o = take(memory, &used, (size_t)p->d_v * TILE_ROWS);
         }
-        t.first = (int32_t *)take(memory, &used, LANES);
-        t.end = (int32_t *)take(memory, &used, LANES);
-        t.slope = take(memory, &used, LANES);
-        if (p->integer) t.q_scale = take(memory, &used, LANES);
+        t.first = (int32_t *)take(memory, &used, TILE_ROWS);
+        t.end = (int32_t *)take(memory, &used, TILE_ROWS);
+        t.slope = take(memory, &used, TILE_ROWS);
+        if (p->integer) t.q_scale = take(memory, &used, TILE_ROWS);
         if (p->block_mask.type)
-            t.block_mask_rows = (const char **)(void *)take(memory, &used, LANES * sizeof(char *) / sizeof(float));
-        if (has_masks(p)) t.attended = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * LANES);
+            t.block_mask_rows = (const char **)(void *)take(memory, &used, TILE_ROWS * sizeof(char *) / sizeof(float));
+        if (has_masks(p)) t.attended = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * TILE_ROWS);
         tiles[i] = t;
     }
     return used;
@@ -71,7 +71,7 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
 /* Packs the tile's queries and finds each lane's keys. Lanes beyond the last row repeat it: what they compute is never used. */
 static void pack_queries(const rapt_task *t, query_tile *tile) {
     const rapt_problem *p = t->problem;
-    const char *rows[LANES];
+    const char *rows[TILE_ROWS];
     row_cursor at = row_at(t, 0, tile->row0);
     tile->first_min = tile->end_min = INT64_MAX;
     tile->first_max = tile->end_max = 0;
@@ -96,16 +96,16 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
         prefetch_row(rows[r], p->q_row);
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
-    stage_columns(p->q.type, tile->q, LANES, rows, tile->vectors * RAPT_VL, 0, p->d_k);
+    stage_columns(p->q.type, tile->q, TILE_ROWS, rows, tile->vectors * RAPT_VL, 0, p->d_k);
     if (p->q_factor != 1.0f)
-        for (size_t i = 0; i < (size_t)p->d_k * LANES; i += RAPT_VL)
+        for (size_t i = 0; i < (size_t)p->d_k * TILE_ROWS; i += RAPT_VL)
             v_store(tile->q + i, v_mul(v_load(tile->q + i), v_set1(p->q_factor)));
     if (scaled_by_channel(&p->k_scales)) {
         float scales[RAPT_MAX_HEAD_DIM];
         load_channel_scales(scales, t->k_scales, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c++)
-            for (int i = 0; i < LANES; i += RAPT_VL) {
-                float *q = tile->q + (size_t)c * LANES + i;
+            for (int i = 0; i < TILE_ROWS; i += RAPT_VL) {
+                float *q = tile->q + (size_t)c * TILE_ROWS + i;
                 v_store(q, v_mul(v_load(q), v_set1(scales[c])));
             }
     }
@@ -113,16 +113,16 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
 }
 
 static void start_chunk(query_tile *tile) {
-    for (int i = 0; i < LANES; i += RAPT_VL) {
+    for (int i = 0; i < TILE_ROWS; i += RAPT_VL) {
         v_store(tile->now.m + i, v_set1(-INFINITY));
         v_store(tile->now.l + i, v_set1(0.0f));
     }
     tile->started = tile->masked = false;
 }
 
-/* Which keys of the block at position each lane attends to: of each half of the block, bit n. Bits of *some stand for keys that
+/* Which keys of the block at key number each lane attends to: of each half of the block, bit n. Bits of *some stand for keys that
  * any lane attends to, those of *all for keys that all do. */
-static void find_attended(const rapt_task *t, const query_tile *tile, int64_t position, uint32_t *attended, uint64_t *some,
+static void find_attended(const rapt_task *t, const query_tile *tile, int64_t number, uint32_t *attended, uint64_t *some,
                           uint64_t *all) {
     row_cursor at = row_at(t, 0, tile->row0);
     *some = 0;
@@ -132,9 +132,9 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t po
     for (int r = 0; r < tile->vectors * RAPT_VL; r++) {
         if (r == 0 || at.head == 0 || by_head)
             bits = attended_keys(t, at, tile->block_mask_rows ? tile->block_mask_rows[r] : NULL, tile->first[r], tile->end[r],
-                                 position);
+                                 number);
         attended[r] = (uint32_t)bits;
-        attended[LANES + r] = (uint32_t)(bits >> 32);
+        attended[TILE_ROWS + r] = (uint32_t)(bits >> 32);
         *some |= bits;
         *all &= bits;
         if (r + 1 < tile->rows) at = row_next(t, at);
@@ -144,93 +144,95 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t po
 /* Where rows differ in more than ranges: for the blocks of a chunk, before K is touched. */
 static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t chunk) {
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
-        int64_t position = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
+        int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         tile->some[i] = tile->each[i] = 0;
-        if (position + RAPT_BLOCK <= tile->first_min || position >= tile->end_max) continue;
-        if (tile->one_block_mask_row && !tile->block_mask_rows[0][position / t->problem->block_mask_keys]) continue;
-        find_attended(t, tile, position, tile->attended + i * 2 * LANES, &tile->some[i], &tile->each[i]);
+        if (number + RAPT_BLOCK <= tile->first_min || number >= tile->end_max) continue;
+        if (tile->one_block_mask_row && !tile->block_mask_rows[0][number / t->problem->block_mask_keys]) continue;
+        find_attended(t, tile, number, tile->attended + i * 2 * TILE_ROWS, &tile->some[i], &tile->each[i]);
     }
 }
 
-/* The keys of the block at position that some lane of the tile attends to. */
-static block tile_block(const rapt_problem *p, const query_tile *tile, int64_t position) {
-    if (!has_masks(p)) return block_of(position, tile->first_min, tile->end_max);
-    uint64_t some = tile->some[position % RAPT_CHUNK / RAPT_BLOCK];
-    if (some == 0) return (block){position, 0, 0};
-    return (block){position, __builtin_ctzll(some), RAPT_BLOCK - __builtin_clzll(some)};
+/* The keys of the block at key number that some lane of the tile attends to. */
+static block tile_block(const rapt_problem *p, const query_tile *tile, int64_t number) {
+    if (!has_masks(p)) return block_of(number, tile->first_min, tile->end_max);
+    uint64_t some = tile->some[number % RAPT_CHUNK / RAPT_BLOCK];
+    if (some == 0) return (block){number, 0, 0};
+    return (block){number, __builtin_ctzll(some), RAPT_BLOCK - __builtin_clzll(some)};
 }
 
 /* Sets what is at keys that a lane does not attend to to -inf. */
 static void mask_lanes(const query_tile *tile, const uint32_t *attended, float *scores, int first, int end) {
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL)
         for (int half = 0; half < RAPT_BLOCK; half += 32) {
-            vi left = v_as_int(v_load(attended + half / 32 * LANES + i)); /* the sign is the bit of key n */
+            vi left = v_as_int(v_load(attended + half / 32 * TILE_ROWS + i)); /* the sign is the bit of key n */
             for (int n = half + 31; n >= half; n--, left = i_shl(left, 1)) {
                 if (n < first || n >= end) continue;
-                float *at = scores + n * LANES + i;
+                float *at = scores + n * TILE_ROWS + i;
                 v_store(at, v_select(i_gt(i_set1(0), left), v_load(at), v_set1(-INFINITY)));
             }
         }
 }
 
-/* The bias of keys [first, end) of the block at position, keys in rows. */
-static void stage_bias(const rapt_task *t, const query_tile *tile, float *to, int64_t position, int first, int end) {
-    const char *rows[LANES] = {NULL}; /* gcc 12 warns otherwise */
+/* The bias of keys [first, end) of the block at key number, keys in rows. */
+static void stage_bias(const rapt_task *t, const query_tile *tile, float *to, int64_t number, int first, int end) {
+    const char *rows[TILE_ROWS] = {NULL}; /* gcc 12 warns otherwise */
     const bool one = t->problem->bias_one_key;
     int count = 0, width = tile->vectors * RAPT_VL;
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < width; r++) {
-        rows[r] = bias_at(t, at, position, first, end, &count);
+        rows[r] = bias_at(t, at, number, first, end, &count);
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
-    stage_columns(t->problem->bias.type, to + first * LANES, LANES, rows, width, 0, count);
+    stage_columns(t->problem->bias.type, to + first * TILE_ROWS, TILE_ROWS, rows, width, 0, count);
     for (int n = first + count; n < end; n++) /* the same again, or nothing is added beyond the last column */
-        for (int i = 0; i < width; i += RAPT_VL) v_store(to + n * LANES + i, one ? v_load(to + first * LANES + i) : v_set1(0.0f));
+        for (int i = 0; i < width; i += RAPT_VL)
+            v_store(to + n * TILE_ROWS + i, one ? v_load(to + first * TILE_ROWS + i) : v_set1(0.0f));
 }
 
-static void call_logits_body(const rapt_task *t, const query_tile *tile, float *scores, int64_t position, int first, int end) {
-    int32_t heads[LANES], tokens[LANES];
+static void call_for_tile(const rapt_task *t, const query_tile *tile, float *scores, int64_t number, int first, int end) {
+    int32_t heads[TILE_ROWS], tokens[TILE_ROWS];
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->rows; r++, at = row_next(t, at)) {
         heads[r] = (int32_t)(t->head0 + at.head);
         tokens[r] = (int32_t)at.token;
     }
-    rapt_logits logits = {scores + first * LANES, 1, LANES, tile->rows, end - first, t->batch, position + first, heads, tokens};
-    t->problem->logits_body(t->logits_arg, &logits);
+    rapt_logits logits = {
+        scores + first * TILE_ROWS, 1, TILE_ROWS, tile->rows, end - first, t->batch, number + first, heads, tokens};
+    call_logits_body(t, &logits);
 }
 
 /* Scores become logits, where that is more than a factor. key_scales: null, or of each key. */
 static void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, const float *key_scales,
-                         int64_t position, int first, int end) {
+                         int64_t number, int first, int end) {
     const rapt_problem *p = t->problem;
     for (int n = first; n < end && key_scales; n++)
         for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
-            float *at = s->s + n * LANES + i;
+            float *at = s->s + n * TILE_ROWS + i;
             v_store(at, v_mul(v_load(at), v_set1(key_scales[n])));
         }
     if (!p->modified) return;
-    float query[LANES] = {0};
+    float query[TILE_ROWS] = {0};
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->vectors * RAPT_VL && p->alibi; r++) {
-        query[r] = (float)(query_number(t, at.token) - position);
+        query[r] = (float)(query_number(t, at.token) - number);
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
-    if (p->bias.type) stage_bias(t, tile, s->bias, position, first, end);
+    if (p->bias.type) stage_bias(t, tile, s->bias, number, first, end);
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
         vf slope = v_load(tile->slope + i), from = v_load(query + i);
         for (int n = first; n < end; n++) {
-            float *score = s->s + n * LANES + i;
-            vf bias = p->bias.type ? v_load(s->bias + n * LANES + i) : v_set1(0.0f);
+            float *score = s->s + n * TILE_ROWS + i;
+            vf bias = p->bias.type ? v_load(s->bias + n * TILE_ROWS + i) : v_set1(0.0f);
             v_store(score, logit_of(p, v_load(score), slope, distance_of(from, v_set1((float)n)), bias));
         }
     }
-    if (p->logits_body) call_logits_body(t, tile, s->s, position, first, end);
+    if (p->logits_body) call_for_tile(t, tile, s->s, number, first, end);
 }
 
 static void leave_tile_scores(const rapt_task *t, const query_tile *tile, const float *scores, const block *b) {
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->rows; r++, at = row_next(t, at))
-        leave_scores(t, at, b->position, scores + r, LANES, b->first, b->end);
+        leave_scores(t, at, b->number, scores + r, TILE_ROWS, b->first, b->end);
 }
 
 /* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. nv, the tile's
@@ -245,7 +247,7 @@ static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const
     vf exponent = v_set1(p->exponent), least = v_set1(p->least);
     RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_load(state->m + v * RAPT_VL);
     for (int n = first; n < end; n++)
-        RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_max(m[v], v_load(s->s + n * LANES + v * RAPT_VL));
+        RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_max(m[v], v_load(s->s + n * TILE_ROWS + v * RAPT_VL));
     RAPT_UNROLL for (int v = 0; v < nv; v++) {
         at[v] = finite_max(m[v]);
         alpha[v] = v_exp2(v_sub(v_load(state->m + v * RAPT_VL), at[v]), exponent, least);
@@ -256,7 +258,7 @@ static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const
         RAPT_UNROLL for (int v = 0; v < nv; v++) partial[v] = v_set1(0.0f);
         for (int n = first + ((j - first) & (RAPT_PARTIAL_SUMS - 1)); n < end; n += RAPT_PARTIAL_SUMS)
             RAPT_UNROLL for (int v = 0; v < nv; v++) {
-                float *score = s->s + n * LANES + v * RAPT_VL;
+                float *score = s->s + n * TILE_ROWS + v * RAPT_VL;
                 vf weight = v_exp2(v_sub(v_load(score), at[v]), exponent, least);
                 v_store(score, weight);
                 partial[v] = v_add(partial[v], weight);
@@ -285,24 +287,24 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
         vf alpha = v_load(s->alpha + i);
         for (int c = 0; c < p->d_v; c++) {
-            float *to = tile->now.o + (size_t)c * LANES + i;
+            float *to = tile->now.o + (size_t)c * TILE_ROWS + i;
             vf o = tile->started ? v_mul(v_load(to), alpha) : v_set1(0.0f);
             for (int n = first; n < end; n++) {
                 vf value = v_set1(values[(size_t)(n - first) * ld + (size_t)c * COPIES]);
-                vf more = v_fma(v_load(s->s + n * LANES + i), value, o);
-                o = v_select(v_lt(v_load(masks + n * LANES + i), v_set1(-FLT_MAX)), o, more);
+                vf more = v_fma(v_load(s->s + n * TILE_ROWS + i), value, o);
+                o = v_select(v_lt(v_load(masks + n * TILE_ROWS + i), v_set1(-FLT_MAX)), o, more);
             }
             v_store(to, o);
         }
     }
 }
 
-/* The keys or values of the block at position, as far as end, to be prefetched while `tiles` register tiles are computed. */
-static coming coming_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t position,
+/* The keys or values of the block at key number, as far as end, to be prefetched while `tiles` register tiles are computed. */
+static coming coming_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t number,
                           int64_t end, int tiles, const char **rows) {
-    int n = rapt_min(RAPT_BLOCK, end - position);
+    int n = rapt_min(RAPT_BLOCK, end - number);
     if (n <= 0 || tiles <= 0 || bytes == 0) return (coming){0};
-    find_rows(rows, t, tensor, layout, &(block){position, 0, n}, 0, n);
+    find_rows(rows, t, tensor, layout, &(block){number, 0, n}, 0, n);
     size_t lines = (bytes + 63) / 64 * (size_t)n;
     return (coming){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
 }
@@ -310,16 +312,16 @@ static coming coming_rows(const rapt_task *t, const char *tensor, const rapt_lay
 /* The attended keys of a block that a tile visits, or null where every lane attends to all its keys. */
 static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b, bool careful) {
     if (has_masks(t->problem)) {
-        int i = (int)(b->position % RAPT_CHUNK / RAPT_BLOCK);
+        int i = (int)(b->number % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t visited = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
         tile->masked |= t->problem->bias.type != 0; /* a bias of -inf masks, too */
         if (!careful && (visited & ~tile->each[i]) == 0) return NULL;
         tile->masked = true;
-        return tile->attended + i * 2 * LANES;
+        return tile->attended + i * 2 * TILE_ROWS;
     }
-    if (!careful && b->position >= tile->first_max && b->position + b->end <= tile->end_min) return NULL;
+    if (!careful && b->number >= tile->first_max && b->number + b->end <= tile->end_min) return NULL;
     uint64_t some, all;
-    find_attended(t, tile, b->position, s->attended, &some, &all);
+    find_attended(t, tile, b->number, s->attended, &some, &all);
     tile->masked = true;
     return s->attended;
 }
@@ -360,8 +362,8 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     }
     b->scaled_keys = scaled_by_key(&p->k_scales);
     b->scaled_values = scaled_by_key(&p->v_scales);
-    if (b->scaled_keys) load_key_scales(t, b->key_scales, t->k_scales, &p->k_scales, b->all.position, first, end);
-    if (b->scaled_values) load_key_scales(t, b->value_scales, t->v_scales, &p->v_scales, b->all.position, first, end);
+    if (b->scaled_keys) load_key_scales(t, b->key_scales, t->k_scales, &p->k_scales, b->all.number, first, end);
+    if (b->scaled_values) load_key_scales(t, b->value_scales, t->v_scales, &p->v_scales, b->all.number, first, end);
     b->negative_values = false;
     for (int n = first; n < end && b->scaled_values; n++) b->negative_values |= b->value_scales[n] < 0.0f;
 }
@@ -372,7 +374,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
     int skipped = first - b->all.first, part = rapt_score_part(p->d_k);
     const float *keys = b->keys + (size_t)skipped * b->ldk;
     if (p->integer)
-        dot_product((dots){.c = s->s + first * LANES,
+        dot_product((dots){.c = s->s + first * TILE_ROWS,
                            .a = (const char *)keys,
                            .lda = b->ldk * sizeof(float),
                            .first = b->correction + skipped,
@@ -381,13 +383,13 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                            .scale = tile->q_scale},
                     end - first, tile->vectors);
     for (int c = 0; c < p->d_k && !p->integer; c += part)
-        tile_product((operands){.c = (char *)(s->s + first * LANES),
-                                .ldc = LANES * sizeof(float),
+        tile_product((operands){.c = (char *)(s->s + first * TILE_ROWS),
+                                .ldc = TILE_ROWS * sizeof(float),
                                 .a = (const char *)(keys + (size_t)c * COPIES),
                                 .rs = b->ldk * sizeof(float),
                                 .ks = COPIES * sizeof(float),
-                                .b = (const char *)(tile->q + (size_t)c * LANES),
-                                .ldb = LANES * sizeof(float),
+                                .b = (const char *)(tile->q + (size_t)c * TILE_ROWS),
+                                .ldb = TILE_ROWS * sizeof(float),
                                 .depth = rapt_min(part, p->d_k - c),
                                 .start = c == 0 ? START_ZERO : START_APART,
                                 .coming = &b->next_keys},
@@ -399,7 +401,7 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
                              int end, const float *masks) {
     const float *values = b->values + (size_t)(first - b->all.first) * b->ldv;
     if (p->integer) {
-        float scale[LANES], negated[RAPT_BLOCK], one[LANES];
+        float scale[TILE_ROWS], negated[RAPT_BLOCK], one[TILE_ROWS];
         dots product = {.c = tile->now.o,
                         .a = (const char *)b->values,
                         .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
@@ -413,25 +415,25 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
         if (!b->negative_values) return;
         for (int n = first; n < end; n++) negated[n] = -b->value_scales[n];
         quantise_weights(s->s, negated, first, end, tile->vectors, s->bias, scale);
-        for (int i = 0; i < LANES; i++) scale[i] = -scale[i], one[i] = 1.0f;
+        for (int i = 0; i < TILE_ROWS; i++) scale[i] = -scale[i], one[i] = 1.0f;
         product.alpha = one;
         dot_product(product, p->d_v, tile->vectors);
         return;
     }
     for (int n = first; n < end && b->scaled_values; n++)
         for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
-            float *weight = s->s + n * LANES + i;
+            float *weight = s->s + n * TILE_ROWS + i;
             v_store(weight, v_mul(v_load(weight), v_set1(b->value_scales[n])));
         }
     if (masks) add_attended(p, tile, s, masks, values, b->ldv, first, end);
     else
         tile_product((operands){.c = (char *)tile->now.o,
-                                .ldc = LANES * sizeof(float),
+                                .ldc = TILE_ROWS * sizeof(float),
                                 .a = (const char *)values,
                                 .rs = COPIES * sizeof(float),
                                 .ks = b->ldv * sizeof(float),
-                                .b = (const char *)(s->s + first * LANES),
-                                .ldb = LANES * sizeof(float),
+                                .b = (const char *)(s->s + first * TILE_ROWS),
+                                .ldb = TILE_ROWS * sizeof(float),
                                 .depth = end - first,
                                 .start = tile->started ? START_SCALE : START_ZERO,
                                 .scale = s->alpha,
@@ -454,10 +456,10 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
     }
     block blocks[CHUNK_BLOCKS]; /* what any tile needs */
     int count = 0;
-    for (int64_t position = chunk * RAPT_CHUNK; position < (chunk + 1) * RAPT_CHUNK; position += RAPT_BLOCK) {
-        block all = {position, RAPT_BLOCK, 0};
+    for (int64_t number = chunk * RAPT_CHUNK; number < (chunk + 1) * RAPT_CHUNK; number += RAPT_BLOCK) {
+        block all = {number, RAPT_BLOCK, 0};
         for (int i = 0; i < n_tiles; i++) {
-            block b = tile_block(p, &tiles[i], position);
+            block b = tile_block(p, &tiles[i], number);
             if (b.first >= b.end) continue;
             if (b.first < all.first) all.first = b.first;
             if (b.end > all.end) all.end = b.end;
@@ -468,23 +470,23 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
         staged_block staged;
         staged.all = blocks[n];
         stage_block(t, s, &staged);
-        int64_t position = blocks[n].position, next = n + 1 < count ? blocks[n + 1].position : (chunk + 1) * RAPT_CHUNK;
+        int64_t number = blocks[n].number, next = n + 1 < count ? blocks[n + 1].number : (chunk + 1) * RAPT_CHUNK;
         staged.next_keys = coming_rows(t, t->k, &p->k, p->k_row, next, end_max, qk_tiles, staged.next_key_rows);
         staged.next_values =
             coming_rows(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, next, end_max, pv_tiles, staged.next_value_rows);
         for (int i = 0; i < n_tiles; i++) {
             query_tile *tile = &tiles[i];
-            block b = tile_block(p, tile, position);
+            block b = tile_block(p, tile, number);
             if (b.first >= b.end) continue;
             score_lanes(p, tile, s, &staged, b.first, b.end);
             if (staged.scaled_keys || p->modified)
-                modify_lanes(t, tile, s, staged.scaled_keys ? staged.key_scales : NULL, position, b.first, b.end);
+                modify_lanes(t, tile, s, staged.scaled_keys ? staged.key_scales : NULL, number, b.first, b.end);
             const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
             if (attended) mask_lanes(tile, attended, s->s, b.first, b.end);
             if (t->scores) leave_tile_scores(t, tile, s->s, &b);
             weigh_lanes(p, tile, s, b.first, b.end);
             if (careful) {
-                if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * LANES * sizeof *s->bias);
+                if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * TILE_ROWS * sizeof *s->bias);
                 mask_lanes(tile, attended, s->bias, b.first, b.end);
             }
             add_values_lanes(p, tile, s, &staged, b.first, b.end, careful ? s->bias : NULL);
@@ -506,7 +508,7 @@ static void merge_tile(const rapt_problem *p, query_tile *tile) {
         vf a, b;
         merge_weights(p, tile->all.m + i, tile->all.l + i, tile->now.m + i, tile->now.l + i, &a, &b);
         for (int c = 0; c < p->d_v; c++)
-            merge_values(tile->all.o + (size_t)c * LANES + i, tile->now.o + (size_t)c * LANES + i, a, b);
+            merge_values(tile->all.o + (size_t)c * TILE_ROWS + i, tile->now.o + (size_t)c * TILE_ROWS + i, a, b);
     }
 }
 
@@ -548,7 +550,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
             vf square[RAPT_VL]; /* beyond the channels, the last one again: readable, and never written to the output */
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                vf o = v_load(state->o + (size_t)rapt_min(c + j, p->d_v - 1) * LANES + i);
+                vf o = v_load(state->o + (size_t)rapt_min(c + j, p->d_v - 1) * TILE_ROWS + i);
                 if (t->states) square[j] = o;
                 else if (!t->sinks && !scaled) square[j] = finished(o, factor);
                 else
@@ -570,8 +572,8 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 
 /* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
-    if (t->period == 0) return rapt_min(LANES, t->rows - row0);
-    int64_t tiles = (t->period + LANES - 1) / LANES, even = (t->period + tiles - 1) / tiles;
+    if (t->period == 0) return rapt_min(TILE_ROWS, t->rows - row0);
+    int64_t tiles = (t->period + TILE_ROWS - 1) / TILE_ROWS, even = (t->period + tiles - 1) / tiles;
     int64_t left = t->period - row0 % t->period;
     return rapt_min(rapt_min((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
 }
@@ -599,7 +601,7 @@ static void attend_queries_in_lanes(const rapt_task *t) {
                 if (t->states) leave_empty_states(t, 0, tiles[i].row0, tiles[i].rows, chunk);
                 continue;
             }
-            if (tiles[i].masked && !p->integer && any_nonfinite(tiles[i].now.o, p->d_v, LANES, tiles[i].vectors * RAPT_VL))
+            if (tiles[i].masked && !p->integer && any_nonfinite(tiles[i].now.o, p->d_v, TILE_ROWS, tiles[i].vectors * RAPT_VL))
                 attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
             if (t->states) emit_tile(t, &s, &tiles[i], &tiles[i].now, chunk);
             else if (merges) merge_tile(p, &tiles[i]);
@@ -607,7 +609,7 @@ static void attend_queries_in_lanes(const rapt_task *t) {
     }
     for (int i = 0; i < n && !t->states; i++) {
         const lane_state *state = merges && tiles[i].merged ? &tiles[i].all : &tiles[i].now;
-        if (state == &tiles[i].now && !tiles[i].started) memset(state->o, 0, (size_t)p->d_v * LANES * sizeof *state->o);
+        if (state == &tiles[i].now && !tiles[i].started) memset(state->o, 0, (size_t)p->d_v * TILE_ROWS * sizeof *state->o);
         if (i + 1 < n) prefetch_output(t, &tiles[i + 1]);
         emit_tile(t, &s, &tiles[i], state, 0);
     }

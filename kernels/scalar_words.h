@@ -26,7 +26,6 @@
 typedef float vf;
 typedef uint32_t vi;
 typedef int vm;
-typedef vf load_word(const void *);
 
 static inline vf v_load(const void *from) {
     vf x;

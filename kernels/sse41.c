@@ -33,7 +33,6 @@
 
 typedef __m128 vf, vm;
 typedef __m128i vi;
-typedef vf load_word(const void *);
 
 static inline vf v_load(const void *from) { return _mm_loadu_ps(from); }
 static inline void v_store(void *to, vf x) { _mm_storeu_ps(to, x); }

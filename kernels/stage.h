@@ -37,10 +37,10 @@ static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *f
 static RAPT_INLINE void store_transposed(load_channels *load, const char *const *rows, int channel, float *to, size_t ld);
 #ifndef store_transposed
 static RAPT_INLINE void store_transposed(load_channels *load, const char *const *rows, int channel, float *to, size_t ld) {
-    vf block[RAPT_VL];
-    RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) block[r] = load(rows[r], channel);
-    v_transpose(block);
-    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(to + (size_t)i * ld, block[i]);
+    vf square[RAPT_VL];
+    RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) square[r] = load(rows[r], channel);
+    v_transpose(square);
+    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(to + (size_t)i * ld, square[i]);
 }
 #endif
 

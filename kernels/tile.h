@@ -146,8 +146,9 @@ static void tile_product(operands o, int rows, int vectors) {
 }
 #endif
 
-/* C = A B for rows of B anywhere in memory, of any storage type and number of vectors, with what lies ahead prefetched. vector:
- * bytes of one; widest: most vectors of a panel; then the rows of register tiles. */
+/* Defines stream_product_f32, stream_product_q4_0 and so on, and their panels: C = A B for rows of B anywhere in memory, of any
+ * storage type and number of vectors, with what lies ahead prefetched. vector: bytes of one; widest: most vectors of a panel;
+ * then the rows of register tiles. */
 #define RAPT_STREAM_PRODUCT(suffix, vector, widest, rows_1, rows_2, rows_3, rows_4)                                              \
     RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 1, rows_1)                                                            \
     RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 2, rows_2)                                                            \

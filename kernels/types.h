@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one list of storage types, in the order of rapt_type's numbers: CLASS(public name, name and suffix of its words, elements
- * of a group, bytes of a group). The class says which tensors may have the type:
+ * of a group, bytes of a group). The class says which tensors may have the type, and so which words it has in type_SUFFIX.h:
  *
- *   ELEMENT  any: type_SUFFIX.h has the words v_load_SUFFIX and v_store_SUFFIX, and a group is one element
- *   WEIGHT   K, V and the weights of linear layers, and
- *   CACHE    K and V only: v_load_SUFFIX(row, channel) loads RAPT_VL channels of a row from a multiple of RAPT_VL on, which lie
- * in one group and nothing else of which is read; store_group_SUFFIX(group, x) writes a group. Groups have 1 or 32 channels MASK
- * masks, block masks and tables, whose elements kernels read by themselves; a row's last group need not be whole
+ * ELEMENT: any tensor of numbers. v_load_SUFFIX(from) and v_store_SUFFIX(to, x) are for RAPT_VL adjacent elements, and a group is
+ * one element.
  *
- * type_words.h includes the files of all types that have words. */
+ * WEIGHT: K, V and the weights of linear layers. CACHE: K and V. Of both, v_load_SUFFIX(row, channel) loads RAPT_VL channels of a
+ * row from a multiple of RAPT_VL on, which lie in one group, and reads nothing beside that group; store_group_SUFFIX(group, x),
+ * under RAPT_VL == 1, writes one. A group has 1 or 32 channels: of other sizes, stage_rows_as (stage.h) and the reference of the
+ * tests know nothing.
+ *
+ * MASK: masks, block masks and tables. There are no words, and the last group of a row need not be whole.
+ *
+ * type_words.h includes the files of words. */
 #ifndef RAPT_TYPES
 #define RAPT_TYPES(ELEMENT, WEIGHT, CACHE, MASK)                                                                                 \
     ELEMENT(RAPT_F32, f32, 1, 4)                                                                                                 \
@@ -30,13 +34,14 @@
     CACHE(RAPT_MXFP4, mxfp4, 32, 17)                                                                                             \
     CACHE(RAPT_MXFP8_E4M3, mxfp8_e4m3, 32, 33)
 
-/* The parts of the list: TYPE(...) for each type that is an element, of a group class only, of K and V, of weights. */
+/* The parts of the list, TYPE(...) for each: types of any tensor; of K and V but not of any tensor, so WEIGHT and CACHE; of K and
+ * V, which is both; and of weights, ELEMENT and WEIGHT. */
 #define RAPT_NO_TYPE(...)
 #define RAPT_ELEMENT_TYPES(TYPE) RAPT_TYPES(TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 #define RAPT_CACHE_TYPES(TYPE)   RAPT_TYPES(RAPT_NO_TYPE, TYPE, TYPE, RAPT_NO_TYPE)
 #define RAPT_KV_TYPES(TYPE)      RAPT_TYPES(TYPE, TYPE, TYPE, RAPT_NO_TYPE)
 #define RAPT_WEIGHT_TYPES(TYPE)  RAPT_TYPES(TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 
-/* case labels of a switch over one of these parts. */
+/* Gives the case labels of a switch over one of these parts. */
 #define RAPT_TYPE_CASE(name, ...) case name:
 #endif

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__SSE__)
@@ -641,7 +642,8 @@ static void attention_plans(void) {
     TRACED_PLANS(rapt_plan_query, plan, "rapt_plan_init");
     GOOD(rapt_plan_query, UNCHANGED);
     TRACED(rapt_plan_query, give.info = NULL, NULL, "info = null: there is no such struct");
-    TRACED(rapt_plan_query, info.size = 0, STRUCT, "info.size = 0: must be the sizeof of the struct, %zu to 65535", sizeof info);
+    TRACED(rapt_plan_query, info.size = 0, STRUCT, "info.size = 0: must be the sizeof of the struct, %zu to 65535",
+           offsetof(rapt_plan_info, rows_keys_in_lanes));
     TRACED_PLANS(rapt_workspace_size, plan, "rapt_plan_init");
     GOOD(rapt_workspace_size, UNCHANGED);
     TRACED(rapt_workspace_size, give.size = NULL, NULL, "bytes = null: there is nowhere to write it");

@@ -244,6 +244,8 @@ static uint16_t nearest_16(float x, int exponent_bits, int mantissa_bits) {
     return sign | (up ? high : low);
 }
 
+typedef vf load_word(const void *from);
+
 static void storage(const char *name, load_word *load, store_word *store, int exponent_bits, int mantissa_bits, uint32_t step) {
     int wrong = 0;
     for (uint32_t h = 0; h < 65536; h += RAPT_VL) {

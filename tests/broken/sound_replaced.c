@@ -61,10 +61,10 @@ static void dot_product(dots d, int rows, int vectors) {
             for (int k = 0; k < d.depth; k++) {
                 int16_t a[2], b[2]; /* RAPT_DOT is 2 */
                 memcpy(a, d.a + (size_t)r * d.lda + (size_t)k * sizeof a, sizeof a);
-                memcpy(b, d.b + (size_t)k * LANES + lane, sizeof b);
+                memcpy(b, d.b + (size_t)k * TILE_ROWS + lane, sizeof b);
                 sum += a[0] * b[0] + a[1] * b[1];
             }
-            float *c = d.c + (size_t)r * LANES + lane;
+            float *c = d.c + (size_t)r * TILE_ROWS + lane;
             *c = s_fma((float)sum * in_task(), d.scale[lane], d.alpha ? *c * d.alpha[lane] : 0.0f);
         }
 }
@@ -88,7 +88,7 @@ static void weigh_vectors(const int nv, const rapt_problem *p, const lane_state 
     for (int lane = 0; lane < nv * RAPT_VL; lane++) {
         float m = state->m[lane], sum = 0.0f;
         for (int n = first; n < end; n++) {
-            float score = s->s[n * LANES + lane];
+            float score = s->s[n * TILE_ROWS + lane];
             m = m > score ? m : score; /* as v_max */
         }
         float at = -FLT_MAX > m ? -FLT_MAX : m;
@@ -97,7 +97,7 @@ static void weigh_vectors(const int nv, const rapt_problem *p, const lane_state 
             float partial = 0.0f;
             for (int n = first; n < end; n++) {
                 if (n % RAPT_PARTIAL_SUMS != j) continue;
-                float *score = &s->s[n * LANES + lane];
+                float *score = &s->s[n * TILE_ROWS + lane];
                 *score = weight_of(p, *score, at);
                 partial += *score;
             }
@@ -121,7 +121,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
         if (t->sinks && !t->states) alpha = s->bias[r % RAPT_VL];
         v_store(factor, reciprocal(v_set1(state->l[r])));
         for (int c = 0; c < p->d_v; c++) {
-            o[c] = state->o[(size_t)c * LANES + (size_t)r];
+            o[c] = state->o[(size_t)c * TILE_ROWS + (size_t)r];
             if (!t->states) o[c] = s_fma(o[c] * alpha, scaled ? factor[0] * scales[c] : factor[0], 0.0f);
         }
         if (t->states) leave_state(t, at, chunk, state->m[r], state->l[r], o);
@@ -173,9 +173,9 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
         for (int lane = 0; lane < vectors * RAPT_VL; lane++)
             for (int i = 0; i < rapt_min(RAPT_PARTIAL_SUMS, channels); i++) {
                 const float *weights = s->weights + (size_t)r * ld_weights(p) + (size_t)i * row;
-                float sum = 0.0f, *to = c + (size_t)r * LANES + lane;
+                float sum = 0.0f, *to = c + (size_t)r * TILE_ROWS + lane;
                 for (int k = 0; k * RAPT_PARTIAL_SUMS + i < channels; k++)
-                    sum = s_fma(weights[k] * in_task(), tokens[(size_t)(i * runs + k) * LANES + (size_t)lane], sum);
+                    sum = s_fma(weights[k] * in_task(), tokens[(size_t)(i * runs + k) * TILE_ROWS + (size_t)lane], sum);
                 *to = part == 0 && i == 0 ? sum : *to + sum;
             }
 }

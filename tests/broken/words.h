@@ -29,7 +29,6 @@
 typedef float vf __attribute__((vector_size(16)));
 typedef uint32_t vi __attribute__((vector_size(16)));
 typedef int32_t vm __attribute__((vector_size(16)));
-typedef vf load_word(const void *);
 
 static inline vf v_load(const void *from) {
     vf x;

@@ -3,6 +3,7 @@
  * hashes. */
 #include "harness.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -216,11 +217,21 @@ static void case_type_names(check *c) {
         if ((want != RAPT_CLASS_NONE || type == RAPT_NONE) != (name != NULL)) check_fail(c, NULL, "the name of type %d", number);
         if (name && rapt_type_of_name(name) != type) check_fail(c, NULL, "%s is not the name of type %d", name, number);
     }
+#define WITH_NAME(type, ...) {type, #type},
+    static const struct {
+        rapt_type type;
+        const char *enumerator;
+    } named[] = {RAPT_TYPES(WITH_NAME, WITH_NAME, WITH_NAME, WITH_NAME)};
+#undef WITH_NAME
+    for (int64_t i = 0; i < LENGTH_OF(named); i++) {
+        const char *lower = rapt_type_name(named[i].type), *upper = named[i].enumerator + strlen("RAPT_");
+        for (; *lower && *lower == (isupper((unsigned char)*upper) ? *upper + 'a' - 'A' : *upper); lower++) upper++;
+        if (*lower || *upper) check_fail(c, NULL, "%s is called %s", named[i].enumerator, rapt_type_name(named[i].type));
+    }
     static const char *const no_names[] = {"", "F32", "f", "f32 ", "rapt_f32", "q6_0"};
     for (int64_t i = 0; i < LENGTH_OF(no_names); i++)
         if (rapt_type_of_name(no_names[i]) != RAPT_NONE) check_fail(c, NULL, "\"%s\" is the name of a type", no_names[i]);
     if (rapt_type_of_name(NULL) != RAPT_NONE) check_fail(c, NULL, "null is the name of a type");
-    if (strcmp(rapt_type_name(RAPT_F8_E4M3), "f8_e4m3") != 0) check_fail(c, NULL, "a name is not its enumerator's");
 }
 
 /* The bytes of rows are those of the reference, and nothing else has rows. */

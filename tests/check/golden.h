@@ -24,6 +24,7 @@ static const golden golden_hashes[] = {
     {"position", {0x89e0a153833d38e2, 0xbe1ef677798f888f}},
     {"bytes", {0xc9c1d2648adce21e, 0x274b5f741477e1ee}},
     {"groups", {0x80e7820dd25db806, 0xd73d97e7ca0d6fd3}},
+    {"mx", {0x9f4aff92b73b5f45, 0x92ce64a8e7d860ca}},
     {"wide", {0x290111bcd085f27d, 0xc4b4d071a9fa2dd6}},
     {"wide-decode", {0xb5040f8ca709b3d4, 0x0f9523ef6b1e4ba7}},
     {"weights", {0x09d763a485c06baa, 0x7f7c3b2e614ead41}},
