@@ -36,10 +36,10 @@
  *   X_args_explain tells it of X_run where there are plans. (Those of attention are rapt_plan_explain and rapt_args_explain.)
  *
  * The library allocates nothing, starts no thread, takes no lock, and writes four globals only, all of them atomic: the CPU's
- * features and the size of its L2 cache, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called from any thread; a plan is never
- * written after rapt_plan_init. Every function that returns a status checks its arguments first: when the status is not RAPT_OK,
- * nothing was written. The floating-point environment is assumed to be the default one (round to nearest, no flush to zero) and
- * its control bits are never written.
+ * features and the size of its L2 cache, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called
+ * from any thread; a plan is never written after rapt_plan_init. Every function that returns a status checks its arguments first:
+ * when the status is not RAPT_OK, nothing was written. The floating-point environment is assumed to be the default one (round to
+ * nearest, no flush to zero) and its control bits are never written.
  *
  * Why something was refused, the *_explain functions tell: they take what the refusing function took, and give one line that
  * names the field and its value, such as "k.token_stride = -4: strides are not negative".
@@ -122,8 +122,8 @@ RAPT_API const char *rapt_version(void);
  * later ones, 17 to 31 are of any tensor, 32 to 47 of K and V, and 48 to 63 of masks and tables.
  *
  * Of types for K and V, some have an element of a byte, and some have groups of 32 channels, so that d_k or d_v must be a
- * multiple of 32. A group begins with what all its channels share: s, or s and m, numbers of f16 (little-endian). Then come its
- * 32 numbers n, of which each stands for the value in the formula below. */
+ * multiple of 32. A group begins with what all its channels share: s, or s and m, numbers of f16 (little-endian), or
+ * e, a byte. Then come its 32 numbers n, of which each stands for the value in the formula below. */
 typedef enum rapt_type {
     RAPT_NONE = 0,    /* There is no such tensor, which is the default where one need not be there. */
     RAPT_F32 = 1,     /* An element is an IEEE 754 binary32. */
@@ -712,16 +712,15 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * it is stored depends on the type:
  *
  * - F32, F16, BF16: x rounded to nearest even, and infinite beyond the range.
- * - F8_E4M3, F8_E5M2: x rounded to nearest even, and the largest finite value beyond the range, also of infinities; NaN stays
- * NaN.
+ * - F8_E4M3, F8_E5M2: x rounded to nearest even, and beyond the range the largest finite value, also of infinities. NaN
+ *   stays NaN.
  * - INT8: the integer of -127..127 nearest to x, ties to even, and 0 of NaN.
  * - INT4: s = x / -8 of the first of the group's elements of largest magnitude, and n = x / s + 8.
  * - INT4_MIN: s = (largest - least) / 15, m = least, and n = (x - m) / s.
  * - Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: as ggml's reference does it (quantize_row_*_ref), each f32 operation rounded.
- * - MXFP4, MXFP8_E4M3: as OCP MX 1.0 does it (section 6.3): 2^(e - 127) is the largest power of two up to the group's largest
- *   magnitude, divided by 4 or 256, the largest one that n can be. n = x / 2^(e - 127), rounded to nearest even and at most +-6
- * or
- *   +-448. e is at least 0, and 255, which is NaN, if an element is not finite.
+ * - MXFP4, MXFP8_E4M3: as OCP MX 1.0 does it (section 6.3). 2^(e - 127) is the largest power of two up to the group's
+ *   largest magnitude, divided by the largest power of two that n can be, 4 or 256. n = x / 2^(e - 127), rounded to
+ *   nearest even, and at most +-6 or +-448. e is at least 0, and 255, which is NaN, if an element is not finite.
  *
  * In INT4 and INT4_MIN, s and m are at most +-65504 and rounded to f16, and n is the nearest integer of those that there are,
  * ties to even; where s is 0, n is 8 or 0. A group with an element that is not finite, or an s that is not, gets an s of NaN, so

@@ -189,15 +189,15 @@ static RAPT_INLINE void linear_rows_as(load_channels *load, const int group, con
                     const char *w = from + (size_t)i * stride;
                     const float *token = x + first * tokens + t * RAPT_PARTIAL_SUMS;
                     float *into = to + (size_t)i * ld + t * RAPT_PARTIAL_SUMS;
-#define RAPT_MAP(n)                                                                                                              \
+#define RAPT_TILE(n)                                                                                                             \
     if (n > RAPT_LINEAR_TOKENS || nt != n) {                                                                                     \
     } else if (step > 1) linear_tile(load, group, bytes, linear_rows_of(n), n, w, stride, ahead, token, ld, channels, into, ld); \
     else linear_tile(load, group, bytes, 1, n, w, stride, ahead, token, ld, channels, into, ld)
-                    RAPT_MAP(8);
-                    RAPT_MAP(4);
-                    RAPT_MAP(2);
-                    RAPT_MAP(1);
-#undef RAPT_MAP
+                    RAPT_TILE(8);
+                    RAPT_TILE(4);
+                    RAPT_TILE(2);
+                    RAPT_TILE(1);
+#undef RAPT_TILE
                 }
             }
         }

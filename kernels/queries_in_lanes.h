@@ -331,7 +331,7 @@ typedef struct staged_block {
     block all;                  /* its keys that some tile attends to */
     const float *keys, *values; /* of the first of them */
     size_t ldk, ldv;
-    bool scaled_keys, scaled_values, negative_values; /* the last: has a value a negative factor? */
+    bool scaled_keys, scaled_values, negative_values; /* the last: has a value a negative scale? */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
     int32_t correction[RAPT_BLOCK], value_correction[RAPT_MAX_HEAD_DIM]; /* of the sums of integers, of keys and of channels */
     coming next_keys, next_values;
@@ -495,7 +495,7 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
     }
 }
 
-/* Folds the chunk's state into that of the chunks before it. */
+/* Merges the chunk's state into that of the chunks before it. */
 static void merge_tile(const rapt_problem *p, query_tile *tile) {
     if (!tile->merged) {
         lane_state swapped = tile->all;

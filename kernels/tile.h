@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one tile product, in words: C[r][m] (+)= sum over k of A[r*rs + k*ks] * B[k][m], m in lanes, A broadcast, k ascending in
- * one accumulator for each element. It serves Q*K^T and P*V in both paths. Strides are in bytes, A is f32 and B of any storage
- * type, each at any address.
- RAPT_PANEL and RAPT_ROWS_1 to _8, the sizes of its register tiles, are an ISA
- * file's constants. */
+ * one accumulator for each element. It serves all products of f32, but for scores with keys in lanes (score_tile) and linear
+ * layers of few tokens (linear_tile). Strides are in bytes, A is f32 and B of any storage type, each at any address. RAPT_PANEL
+ * and RAPT_ROWS_1 to _8, the sizes of its register tiles, are constants of the ISA file. */
 
 /* C = AB, C = C + AB, C = C * scale[m] + AB; and C = C + AB where AB is summed by itself first. */
 typedef enum start { START_ZERO, START_KEEP, START_SCALE, START_APART } start;

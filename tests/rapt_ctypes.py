@@ -132,6 +132,11 @@ class Library:
         assert again in (status, 0), f"{explain} gives another status, {again} for {status}"
         return f"{words}: {line.value.decode()}" if line.value else words
 
+    def types(self, *classes):
+        """The storage types of these classes: their numbers by name."""
+        numbers = (n for n in range(CONSTANTS["TYPE_LIMIT"]) if self.c.rapt_type_class_of(n) in classes)
+        return {self.c.rapt_type_name(n).decode(): n for n in numbers}
+
     def new(self, kind, **values):
         """A struct as its init function leaves it, then these fields."""
         struct = kind()
