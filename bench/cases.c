@@ -36,6 +36,7 @@
  *     ns                     T1: the time of a call
  *     workspace              bytes of workspace */
 #define _DEFAULT_SOURCE
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -539,8 +540,6 @@ static rapt_status run(session *s, rapt_args *args, const cache *with) {
     return s->pool ? rapt_run_parallel(&s->plan, args, s->job->threads, rapt_pool_for, s->pool) : rapt_run(&s->plan, args);
 }
 
-static double larger(double a, double b) { return a > b ? a : b; }
-
 static void report(bench_state *state, double seconds, limits best) {
     const job *j = current.job;
     double flops = operations(j->c) / seconds, peak_share = flops / best.peak;
@@ -550,7 +549,7 @@ static void report(bench_state *state, double seconds, limits best) {
         bench_counter(state, "limit", 1e-9 * best.bandwidth);
         bench_counter(state, "share", share);
         bench_counter(state, "peak_share", peak_share);
-        bench_counter(state, "bound", larger(share, peak_share));
+        bench_counter(state, "bound", fmax(share, peak_share));
     } else {
         bench_counter(state, "GFLOPS", 1e-9 * flops);
         bench_counter(state, "limit", 1e-9 * best.peak);
@@ -600,7 +599,7 @@ static void run_case(bench_state *state, const void *arg) {
     }
     limits before = current.limits, after = current.limits = measure(j, current.pool);
     report(state, (end - start) / (double)calls,
-           (limits){larger(before.peak, after.peak), larger(before.bandwidth, after.bandwidth)});
+           (limits){fmax(before.peak, after.peak), fmax(before.bandwidth, after.bandwidth)});
 }
 
 /* One thread, two, and all there are. */

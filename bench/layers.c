@@ -11,6 +11,7 @@
  * as CASE/TYPE/ISA/tN. Few tokens have their weights from memory, over which they rotate, and the bandwidth as their limit;
  * normalisation the bandwidth of as many bytes as it reads and writes, others the ISA's peak. The counters are those of cases.c.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,17 +56,11 @@ static const layer_case cases[] = {
 };
 /* clang-format on */
 
-static const struct {
-    const char *name;
-    rapt_type type;
-} types[] = {{"f32", RAPT_F32},   {"f16", RAPT_F16},   {"bf16", RAPT_BF16},
-             {"int8", RAPT_INT8}, {"q8_0", RAPT_Q8_0}, {"q4_0", RAPT_Q4_0}};
-
-enum { CASES = sizeof cases / sizeof *cases, TYPES = sizeof types / sizeof *types };
+enum { CASES = sizeof cases / sizeof *cases };
 
 typedef struct layer_job {
     const layer_case *c;
-    int type;
+    rapt_type type;
     const char *isa;
     int64_t threads;
 } layer_job;
@@ -110,7 +105,7 @@ static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
     rapt_linear_desc_init(&d), rapt_linear_args_init(&s->linear_args);
     d.tokens = c->tokens, d.in = c->in, d.out = c->out, d.isa = j->isa, d.activation = c->activation;
     d.x = rows(RAPT_F32, c->tokens, c->in), d.y = rows(RAPT_F32, c->tokens, c->out);
-    d.weight = rows(types[j->type].type, c->out, c->in);
+    d.weight = rows(j->type, c->out, c->in);
     if (c->kind == GATED) d.gate = d.weight;
     rapt_status status = rapt_linear_plan_init(&s->linear, &d);
     return status ? status : rapt_linear_workspace_size(&s->linear, j->threads, bytes);
@@ -121,11 +116,11 @@ static void describe_norm(session *s, const layer_job *j) {
     rapt_norm_args *a = &s->norm_args;
     rapt_norm_args_init(a);
     a->tokens = c->tokens, a->channels = c->in, a->isa = j->isa;
-    a->x = a->y = rows(types[j->type].type, c->tokens, c->in);
+    a->x = a->y = rows(j->type, c->tokens, c->in);
     a->from = s->x, a->to = s->y, a->weight = s->scales;
     if (c->kind != SUM_AND_RMS_NORM) return;
     a->residual = a->sum = a->x;
-    a->residual_from = s->weights, a->sum_to = (char *)s->weights + rapt_row_bytes(types[j->type].type, c->tokens * c->in);
+    a->residual_from = s->weights, a->sum_to = (char *)s->weights + rapt_row_bytes(j->type, c->tokens * c->in);
 }
 
 static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
@@ -138,7 +133,7 @@ static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
     s->linear_args.workspace = s->mha_args.workspace = s->workspace;
     s->linear_args.workspace_bytes = s->mha_args.workspace_bytes = bytes;
     s->linear_args.x = s->mha_args.x = s->x, s->linear_args.y = s->mha_args.out = s->y;
-    s->linear_args.scales = types[j->type].type == RAPT_INT8 ? s->scales : NULL;
+    s->linear_args.scales = j->type == RAPT_INT8 ? s->scales : NULL;
     s->linear_args.gate_scales = j->c->kind == GATED ? s->linear_args.scales : NULL;
     s->mha_args.wq = s->weights, s->mha_args.wo = (char *)s->weights + weight_bytes / 4 * 3;
     return NULL;
@@ -171,12 +166,10 @@ static double limit_of(const layer_job *j, double work, rapt_pool *pool) {
     return j->c->memory ? bench_bandwidth(BENCH_COLD_BYTES, pool) : bench_peak(j->isa, pool);
 }
 
-static double larger(double a, double b) { return a > b ? a : b; }
-
 static void run_case(bench_state *state, const void *arg) {
     const layer_job *j = arg;
     const layer_case *c = j->c;
-    const rapt_type type = types[j->type].type;
+    const rapt_type type = j->type;
     const size_t one = (size_t)rapt_row_bytes(type, weight_rows(c) * c->in), copies = c->memory ? BENCH_COLD_BYTES / one + 1 : 1;
     const size_t x_bytes = (size_t)(c->tokens * c->in) * 4, scales_bytes = (size_t)c->out * 4;
     session s = {.threads = j->threads};
@@ -201,7 +194,7 @@ static void run_case(bench_state *state, const void *arg) {
     double seconds = (bench_now() - start) / (double)calls;
     if (failure) bench_fail(state, failure);
     else {
-        limit = larger(limit, limit_of(j, work, s.pool));
+        limit = fmax(limit, limit_of(j, work, s.pool));
         bench_counter(state, norm(c) || c->memory ? "GBs" : "GFLOPS", 1e-9 * work / seconds);
         bench_counter(state, "limit", 1e-9 * limit);
         bench_counter(state, "share", work / seconds / limit);
@@ -210,23 +203,27 @@ static void run_case(bench_state *state, const void *arg) {
     free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace);
 }
 
-/* MHA in f32 only, normalisation in what its tensors can be. */
-static bool makes_sense(const layer_case *c, rapt_type type) {
-    return c->kind == MHA ? type == RAPT_F32 : !norm(c) || type <= RAPT_BF16;
+/* MHA in f32 only, normalisation in what its tensors can be, linear layers with weights of any type, which integer arithmetic has
+ * nothing to do with. */
+static bool makes_sense(const layer_case *c, const bench_type *type) {
+    const rapt_type_class class_of = rapt_type_class_of(type->kv);
+    if (c->kind == MHA) return type->kv == RAPT_F32;
+    return type->arith == RAPT_EXACT && (class_of == RAPT_CLASS_ELEMENT || (class_of == RAPT_CLASS_WEIGHT && !norm(c)));
 }
 
 bool bench_register_layers(const int64_t *threads, int thread_counts) {
     static layer_job *jobs;
-    int isas = 0;
+    int isas = 0, n_types;
+    const bench_type *types = bench_types(&n_types);
     while (rapt_isa_name(isas)) isas++;
-    layer_job *j = jobs = calloc((size_t)(CASES * TYPES * isas * thread_counts), sizeof *jobs);
+    layer_job *j = jobs = calloc((size_t)(CASES * n_types * isas * thread_counts), sizeof *jobs);
     if (!jobs) return false;
     for (int c = 0; c < CASES; c++)
-        for (int t = 0; t < TYPES; t++)
+        for (int t = 0; t < n_types; t++)
             for (int i = 0; i < isas; i++)
                 for (int n = 0; n < thread_counts; n++) {
-                    if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) || !makes_sense(&cases[c], types[t].type)) continue;
-                    *j = (layer_job){&cases[c], t, rapt_isa_name(i), threads[n]};
+                    if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) || !makes_sense(&cases[c], &types[t])) continue;
+                    *j = (layer_job){&cases[c], types[t].kv, rapt_isa_name(i), threads[n]};
                     char name[96];
                     snprintf(name, sizeof name, "%s/%s/%s/t%lld", cases[c].name, types[t].name, j->isa, (long long)j->threads);
                     bench_register(name, run_case, j++);

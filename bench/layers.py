@@ -28,8 +28,8 @@ class Case(typing.NamedTuple):
         """Bytes of the weights, or two operations for each product."""
         if self.memory:
             return self.width * self.out * element_bytes
-        maps = self.tokens * self.width * self.out * (4 if self.heads else 1)
-        return 2 * maps + (4 * self.tokens * self.tokens * self.width if self.heads else 0)
+        linear = self.tokens * self.width * self.out * (4 if self.heads else 1)
+        return 2 * linear + (4 * self.tokens * self.tokens * self.width if self.heads else 0)
 
 
 # As in layers.c.
@@ -51,7 +51,7 @@ CASES = [
 
 class Problem:
     """X as [token, channel]; caches: as many copies of the weights as it takes for each call to find its own in memory, each the
-    weight [out, in] and the bias of the map, or those of the packed projections and of the output's."""
+    weight [out, in] and the bias of the linear layer, or those of the packed projections and of the output's."""
 
     def __init__(self, case, kind, threads):
         self.case, self.kind, self.threads = case, kind, threads

@@ -35,7 +35,7 @@ int tensor_open(tensor *t, const char *path, tensor_order order);
 /* Makes data readable by the library as the type: in the file's mapping where it lies right, else by one copy. */
 int tensor_load(tensor *t, rapt_type type);
 
-/* Makes data of the loaded tensor a cache of the type, as rapt_kv_append_run writes it; int8 gets a factor for each head and
+/* Makes data of the loaded tensor a cache of the type, as rapt_kv_append_run writes it; int8 gets a scale for each head and
  * token.
  */
 int tensor_quantize(tensor *t, rapt_type type);

@@ -55,7 +55,7 @@ static rapt_status measure_side(rapt_report *r, rapt_append *c, int value) {
     const side s = side_of(c, value);
     int64_t length[3];
     lengths_of(&c->desc, length);
-    if (s.cache->type == 0) return RAPT_OK;
+    if (s.cache->type == RAPT_NONE) return RAPT_OK;
     rapt_status status =
         rapt_measure(r, s.name, s.cache, RAPT_KV, length[0], length[1], length[2], s.d, true, &c->cache_bytes[value]);
     if (status == RAPT_OK && finds_scales(&s) && rapt_largest_of(s.cache->type) == 0.0f)
@@ -98,22 +98,22 @@ rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c) {
         if (!rapt_within(sizes[i].value, sizes[i].least, RAPT_MAX_LENGTH))
             return rapt_refuse_number(r, RAPT_ERR_SHAPE, sizes[i].name, sizes[i].value,
                                       sizes[i].least ? "must be 1 to 2147483647" : "must be 0 to 2147483647");
-    if (d->k.type == 0 && d->v.type == 0)
+    if (d->k.type == RAPT_NONE && d->v.type == RAPT_NONE)
         return rapt_refuse(r, RAPT_ERR_TYPE, "k.type = RAPT_NONE: nor has v one, so nothing is written");
-    if (d->k.type != 0 && !rapt_within(d->d_k, 1, RAPT_MAX_HEAD_DIM))
+    if (d->k.type != RAPT_NONE && !rapt_within(d->d_k, 1, RAPT_MAX_HEAD_DIM))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_k", d->d_k, "must be 1 to 1024");
-    if (d->v.type != 0 && !rapt_within(d->d_v, 1, RAPT_MAX_HEAD_DIM))
+    if (d->v.type != RAPT_NONE && !rapt_within(d->d_v, 1, RAPT_MAX_HEAD_DIM))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_v", d->d_v, "must be 1 to 1024");
     int64_t number_bytes;
     rapt_status status = rapt_check_pages(r, d->page_size, d->pages, d->table.type);
     if (status == RAPT_OK && d->page_size > 0)
         status = rapt_check_row(r, "table", "type", d->table.type, 1 << RAPT_I32, 1, &number_bytes);
     if (status != RAPT_OK) return status;
-    if (d->k.type == 0 && d->k_scales.present)
+    if (d->k.type == RAPT_NONE && d->k_scales.present)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, "k_scales", "present", d->k_scales.present, "K is not written");
-    if (d->v.type == 0 && d->v_scales.present)
+    if (d->v.type == RAPT_NONE && d->v_scales.present)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, "v_scales", "present", d->v_scales.present, "V is not written");
-    status = rapt_check_rope(r, &d->rope, d->k.type != 0 ? d->d_k : 0);
+    status = rapt_check_rope(r, &d->rope, d->k.type != RAPT_NONE ? d->d_k : 0);
     if (status == RAPT_OK) status = measure_side(r, c, 0);
     return status == RAPT_OK ? measure_side(r, c, 1) : status;
 }
@@ -124,7 +124,7 @@ static void add_side(rapt_memory *m, const rapt_append *c, int value, const char
     const rapt_scales *f = s->scales_layout;
     int64_t length[3];
     uint64_t bytes = 0;
-    if (s->cache->type == 0) {
+    if (s->cache->type == RAPT_NONE) {
         rapt_unused(m, name, s->rows, "its layout has no type");
         rapt_unused(m, s->scales_name, s->scales, "its tensor has no type");
         if (new_rows) rapt_unused(m, s->new_name, s->new_rows, "its cache has no type");
@@ -360,7 +360,7 @@ void rapt_append_share(const rapt_append *c, int64_t ith, int64_t nth) {
         for (int value = 0; value < 2; value++) {
             side s = side_of(c, value);
             float row[RAPT_MAX_HEAD_DIM];
-            if (s.cache->type == 0) continue;
+            if (s.cache->type == RAPT_NONE) continue;
             rapt_load_row(s.in->type, row, (const char *)s.new_rows + rapt_offset_of(&c->tokens, s.in, at), s.d);
             if (!value && rope->channels) rapt_rotate(rope, &angles, row);
             append_row(c, &s, row, at);

@@ -19,24 +19,24 @@ void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size) {
 }
 
 /* A tensor whose rows are copied: K, V, or the scales of one. */
-typedef struct part {
+typedef struct copied {
     const char *name, *from_name;
-    rapt_layout layout; /* type 0: there is none */
+    rapt_layout layout; /* RAPT_NONE: there is none */
     int64_t row;
     char *to;
     const char *from;
-} part;
+} copied;
 
-enum { K, V, K_SCALES, V_SCALES, PARTS };
+enum { K, V, K_SCALES, V_SCALES, TENSORS };
 
 typedef struct copy_call {
     rapt_kv_copy_desc desc;
     rapt_kv_copy_args args;
-    part parts[PARTS];
+    copied tensors[TENSORS];
 } copy_call;
 
 static rapt_status check_scales(rapt_report *r, const char *name, const rapt_scales *s, const rapt_layout *of) {
-    if (s->present && of->type == 0)
+    if (s->present && of->type == RAPT_NONE)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, name, "present", s->present, "their tensor is not copied");
     if (s->present && s->token_stride && s->channel_stride)
         return rapt_refuse_member(r, RAPT_ERR_STRIDE, name, "channel_stride", s->channel_stride,
@@ -51,22 +51,22 @@ static rapt_status check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "kv_heads", d->kv_heads, "must be 1 to 2147483647");
     if (!rapt_within(d->tokens, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "tokens", d->tokens, "must be 0 to 2147483647");
-    if (d->k.type == 0 && d->v.type == 0)
+    if (d->k.type == RAPT_NONE && d->v.type == RAPT_NONE)
         return rapt_refuse(r, RAPT_ERR_TYPE, "k.type = RAPT_NONE: nor has v one, so nothing is copied");
-    if (d->k.type != 0 && !rapt_within(d->d_k, 1, RAPT_MAX_HEAD_DIM))
+    if (d->k.type != RAPT_NONE && !rapt_within(d->d_k, 1, RAPT_MAX_HEAD_DIM))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_k", d->d_k, "must be 1 to 1024");
-    if (d->v.type != 0 && !rapt_within(d->d_v, 1, RAPT_MAX_HEAD_DIM))
+    if (d->v.type != RAPT_NONE && !rapt_within(d->d_v, 1, RAPT_MAX_HEAD_DIM))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "d_v", d->d_v, "must be 1 to 1024");
     rapt_status status = check_scales(r, "k_scales", &d->k_scales, &d->k);
     return status == RAPT_OK ? check_scales(r, "v_scales", &d->v_scales, &d->v) : status;
 }
 
-static void add_part(rapt_memory *m, copy_call *c, int which, bool other) {
+static void add_tensor(rapt_memory *m, copy_call *c, int which, bool other) {
     const rapt_kv_copy_desc *d = &c->desc;
-    part *p = &c->parts[which];
-    const int64_t length[3] = {d->entries, d->kv_heads, d->tokens}, channels[PARTS] = {d->d_k, d->d_v, 1, 1};
+    copied *p = &c->tensors[which];
+    const int64_t length[3] = {d->entries, d->kv_heads, d->tokens}, channels[TENSORS] = {d->d_k, d->d_v, 1, 1};
     uint64_t bytes = 0;
-    if (p->layout.type == 0) {
+    if (p->layout.type == RAPT_NONE) {
         rapt_unused(m, p->name, p->to, "it is not copied");
         rapt_unused(m, p->from_name, p->from, "it is not copied");
         return;
@@ -105,18 +105,18 @@ static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_kv_copy_de
     if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, sizeof *a, args);
     if (status == RAPT_OK) status = check_shape(r, d);
     if (status != RAPT_OK) return status;
-    const part parts[PARTS] = {[K] = {"k", "from_k", d->k, 0, a->k, a->from_k},
-                               [V] = {"v", "from_v", d->v, 0, a->v, a->from_v},
-                               [K_SCALES] = {"k_scales", "from_k_scales", rapt_layout_of_scales(&d->k_scales), 0,
-                                             (char *)a->k_scales, (const char *)a->from_k_scales},
-                               [V_SCALES] = {"v_scales", "from_v_scales", rapt_layout_of_scales(&d->v_scales), 0,
-                                             (char *)a->v_scales, (const char *)a->from_v_scales}};
-    memcpy(c->parts, parts, sizeof parts);
+    const copied tensors[TENSORS] = {[K] = {"k", "from_k", d->k, 0, a->k, a->from_k},
+                                     [V] = {"v", "from_v", d->v, 0, a->v, a->from_v},
+                                     [K_SCALES] = {"k_scales", "from_k_scales", rapt_layout_of_scales(&d->k_scales), 0,
+                                                   (char *)a->k_scales, (const char *)a->from_k_scales},
+                                     [V_SCALES] = {"v_scales", "from_v_scales", rapt_layout_of_scales(&d->v_scales), 0,
+                                                   (char *)a->v_scales, (const char *)a->from_v_scales}};
+    memcpy(c->tensors, tensors, sizeof tensors);
     bool other = a->from_k || a->from_v || a->from_k_scales || a->from_v_scales;
     rapt_memory m;
     if (a->count < 0) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "count", a->count, "must be 0 or more");
     rapt_memory_begin(&m, r);
-    for (int i = 0; i < PARTS; i++) add_part(&m, c, i, other);
+    for (int i = 0; i < TENSORS; i++) add_tensor(&m, c, i, other);
     rapt_reads_array(&m, "ranges", a->ranges, a->count, sizeof *a->ranges, a->count == 0);
     status = rapt_check_memory(&m);
     for (int64_t n = 0; n < a->count && status == RAPT_OK; n++) status = check_range(r, d, n, &a->ranges[n]);
@@ -131,7 +131,7 @@ rapt_status rapt_kv_copy_explain(const rapt_kv_copy_desc *desc, const rapt_kv_co
 
 /* Thread ith's bytes of each row of a range. Each thread has the same bytes of all rows, so that what a range reads was written
  * by none but the thread itself; the order of tokens is that of memmove. */
-static void copy_range(const rapt_kv_copy_desc *d, const part *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
+static void copy_range(const rapt_kv_copy_desc *d, const copied *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
     const rapt_layout *l = &p->layout;
     int64_t first, bytes;
     rapt_cut_range(p->row, 1, ith, nth, &first, &bytes);
@@ -148,8 +148,8 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     const copy_call *c = call;
     (void)phase, (void)next;
     for (int64_t n = 0; n < c->args.count; n++)
-        for (int i = 0; i < PARTS; i++)
-            if (c->parts[i].layout.type) copy_range(&c->desc, &c->parts[i], &c->args.ranges[n], ith, nth);
+        for (int i = 0; i < TENSORS; i++)
+            if (c->tensors[i].layout.type) copy_range(&c->desc, &c->tensors[i], &c->args.ranges[n], ith, nth);
 }
 
 static rapt_status run(const char *name, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, rapt_way way) {

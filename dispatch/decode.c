@@ -73,7 +73,7 @@ static rapt_status make_plan(rapt_report *r, full_decode *p, const rapt_decode_d
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "tokens", tokens, "must be 0 to 2147483647, or -1 for attention.q_len");
     p->append.desc = rapt_kv_append_desc_of(&a, tokens, d.new_k, d.new_v, &d.rope);
     if (!d.new_v.type) { /* V is a part of K */
-        p->append.desc.v.type = (rapt_type)0;
+        p->append.desc.v.type = RAPT_NONE;
         p->append.desc.v_scales.present = 0;
     }
     p->rope = (rapt_rope_args){.batch = a.batch,
@@ -173,7 +173,7 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
     to->workspace = (void *)((uintptr_t)a->workspace + p->rotated_bytes); /* which may be anything yet */
     if (p->rotated_bytes) to->q = a->workspace;
 
-    bool values = p->append.desc.v.type != 0;
+    bool values = p->append.desc.v.type != RAPT_NONE;
     c->append = p->append;
     c->append.args = (rapt_kv_append_args){.new_k = a->new_k,
                                            .new_v = a->new_v,

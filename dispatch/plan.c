@@ -384,7 +384,7 @@ static int64_t bounded_window(int64_t side) { return side < INT64_C(1) << 33 ? s
 /* A layout whose strides, where they are not used, may be anything: then they are 0, so that nothing overflows when offsets are
  * computed. */
 static rapt_layout used(rapt_layout l, uint64_t bytes, int64_t batch, int64_t heads, int64_t tokens) {
-    if (l.type == 0 || bytes == 0) return (rapt_layout){.type = l.type};
+    if (l.type == RAPT_NONE || bytes == 0) return (rapt_layout){.type = l.type};
     return (rapt_layout){l.type, batch > 1 ? l.batch_stride : 0, heads > 1 ? l.head_stride : 0, tokens > 1 ? l.token_stride : 0};
 }
 

@@ -40,8 +40,8 @@ typedef struct full_plan {
     int64_t prefix, kv_total, pages, most_queries; /* the last: of the longest entry */
     bool trust_table;
     tensor_bytes bytes;
-    int64_t task_pairs; /* as many pairs of query and key make a task; INT64_MAX: any */
-    int64_t pass_tiles; /* and as many tiles of queries at most a pass */
+    int64_t task_pairs; /* pairs of query and key that a task has, about; INT64_MAX: any number */
+    int64_t pass_tiles; /* tiles of queries that a pass has at most */
     entry_cut cut;      /* of every entry, unless the batch is ragged */
     int64_t tasks[2];
     int phases;

@@ -5,7 +5,7 @@
 #include "rows.h"
 
 /* Channels at a time, whole groups of any type. */
-enum { PART = RAPT_MAX_HEAD_DIM };
+enum { STEP = RAPT_MAX_HEAD_DIM };
 
 static rapt_status check(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                          uint64_t to_types, rapt_type to_type, const void *to, const float *scales) {
@@ -44,19 +44,19 @@ rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64
     int64_t bytes = rapt_row_bytes(type, 1);
     for (int64_t n = 0; n < out && status == RAPT_OK; n++) {
         const char *row = (const char *)from + n * row_stride;
-        float part[PART];
+        float step[STEP];
         rapt_extent e = {0};
-        for (int64_t i = 0; i < in; i += PART) {
-            int64_t channels = in - i < PART ? in - i : PART;
-            rapt_load_row(type, part, row + i * bytes, channels);
-            rapt_extend(&e, part, channels);
+        for (int64_t i = 0; i < in; i += STEP) {
+            int64_t channels = in - i < STEP ? in - i : STEP;
+            rapt_load_row(type, step, row + i * bytes, channels);
+            rapt_extend(&e, step, channels);
         }
         scales[n] = rapt_scale_of(RAPT_INT8, &e);
-        for (int64_t i = 0; i < in; i += PART) {
-            int64_t channels = in - i < PART ? in - i : PART;
-            rapt_load_row(type, part, row + i * bytes, channels);
-            rapt_divide_by(part, channels, &e, scales[n]);
-            rapt_store_row(RAPT_INT8, (char *)to + n * in + i, part, channels);
+        for (int64_t i = 0; i < in; i += STEP) {
+            int64_t channels = in - i < STEP ? in - i : STEP;
+            rapt_load_row(type, step, row + i * bytes, channels);
+            rapt_divide_by(step, channels, &e, scales[n]);
+            rapt_store_row(RAPT_INT8, (char *)to + n * in + i, step, channels);
         }
     }
     return status;
@@ -79,11 +79,11 @@ rapt_status rapt_quantise_groups(int64_t out, int64_t in, rapt_type type, int64_
     rapt_status status = check_groups(&r, out, in, type, row_stride, from, to_type, to);
     int64_t bytes = rapt_row_bytes(type, 1);
     for (int64_t n = 0; n < out && status == RAPT_OK; n++)
-        for (int64_t i = 0; i < in; i += PART) {
-            int64_t channels = in - i < PART ? in - i : PART;
-            float part[PART];
-            rapt_load_row(type, part, (const char *)from + n * row_stride + i * bytes, channels);
-            rapt_store_row(to_type, (char *)to + n * rapt_row_bytes(to_type, in) + rapt_row_bytes(to_type, i), part, channels);
+        for (int64_t i = 0; i < in; i += STEP) {
+            int64_t channels = in - i < STEP ? in - i : STEP;
+            float step[STEP];
+            rapt_load_row(type, step, (const char *)from + n * row_stride + i * bytes, channels);
+            rapt_store_row(to_type, (char *)to + n * rapt_row_bytes(to_type, in) + rapt_row_bytes(to_type, i), step, channels);
         }
     return status;
 }

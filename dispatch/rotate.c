@@ -36,7 +36,7 @@ static void add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_tab
     uint64_t bytes = 0;
     int64_t row;
     if (m->status != RAPT_OK) return;
-    if (t->type == 0) {
+    if (t->type == RAPT_NONE) {
         m->status = rapt_refuse_null(r, "rope.frequencies", "and there is no rope_table");
         return;
     }

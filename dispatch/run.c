@@ -376,7 +376,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     }
     problem.scores_factor = p->scores_stage == RAPT_SCORES_WEIGHTS ? 1.0f : problem.natural;
     if (p->scores_stage == RAPT_SCORES_RAW || p->scores_stage == RAPT_SCORES_CAPPED) {
-        const rapt_layout no_layout = {.type = (rapt_type)0};
+        const rapt_layout no_layout = {.type = RAPT_NONE};
         problem.causal = RAPT_CAUSAL_NONE;
         problem.window_left = problem.window_right = -1;
         problem.local_chunk = 0;

@@ -151,11 +151,11 @@ typedef enum rapt_type {
 
 /* Which tensors may have a type. */
 typedef enum rapt_type_class {
-    RAPT_CLASS_NONE = 0,    /* None: the number is no type, or RAPT_NONE. */
-    RAPT_CLASS_ELEMENT = 1, /* Any tensor of numbers. */
-    RAPT_CLASS_WEIGHT = 2,  /* K, V and the weights of linear layers. */
-    RAPT_CLASS_CACHE = 3,   /* K and V only. */
-    RAPT_CLASS_MASK = 4     /* Masks, block masks and tables only, as rapt_desc says of each. */
+    RAPT_CLASS_NONE = 0,    /* No tensor may: the number is no type, or RAPT_NONE. */
+    RAPT_CLASS_ELEMENT = 1, /* Any tensor of numbers may have such a type. */
+    RAPT_CLASS_WEIGHT = 2,  /* K, V and the weights of linear layers may. */
+    RAPT_CLASS_CACHE = 3,   /* Only K and V may. */
+    RAPT_CLASS_MASK = 4     /* Only masks, block masks and tables may, as rapt_desc says of each. */
 } rapt_type_class;
 
 /* Returns the class of a type, or RAPT_CLASS_NONE for a number that is no type. */
@@ -218,27 +218,27 @@ typedef enum rapt_alibi {
 
 /* How the products Q K^T and P V are computed. */
 typedef enum rapt_arith {
-    RAPT_EXACT = 0,   /* They are sums of f32, to which K and V of any type are converted first. */
-    RAPT_INT8_DOT = 1 /* They are sums of integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised to
-                         8 bits. */
+    RAPT_EXACT = 0,   /* Products are sums of f32, to which K and V of any type are converted first. */
+    RAPT_INT8_DOT = 1 /* Products are sums of integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised
+                         to 8 bits. */
 } rapt_arith;
 
 /* What holds for keys at positions beyond the last column of a mask or bias. */
 typedef enum rapt_rest {
-    RAPT_REST_REFUSED = 0, /* There may be none: such a call is refused with MASK. */
-    RAPT_REST_MASKED = 1,  /* They are masked. */
-    RAPT_REST_ATTENDED = 2 /* They are attended, and their bias is 0. */
+    RAPT_REST_REFUSED = 0, /* A call with such keys is refused with MASK. */
+    RAPT_REST_MASKED = 1,  /* Such keys are masked. */
+    RAPT_REST_ATTENDED = 2 /* Such keys are attended, and their bias is 0. */
 } rapt_rest;
 
 /* What rapt_args.scores receives: for debugging and teaching, since it takes memory of queries x keys, and computes all scores a
  * second time. (ONNX's qk_matmul_output_mode 0 is RAW, 3 is WEIGHTS. Of 1 and 2 one is after softcap and one after the mask, in
  * an order that has changed between its versions: here softcap comes first, CAPPED, then the mask, LOGITS.) */
 typedef enum rapt_scores_stage {
-    RAPT_SCORES_NONE = 0,   /* It receives nothing. */
-    RAPT_SCORES_RAW = 1,    /* It receives scale * <q, k>, of all keys that exist, masked or not. */
-    RAPT_SCORES_CAPPED = 2, /* It receives the same after softcap. */
-    RAPT_SCORES_LOGITS = 3, /* It receives the logits, after softcap, ALiBi, bias and logits_body, and -inf for masked keys. */
-    RAPT_SCORES_WEIGHTS = 4 /* It receives the softmax of these logits, 0 for masked keys; a sink takes its share. */
+    RAPT_SCORES_NONE = 0,   /* Nothing is written to scores. */
+    RAPT_SCORES_RAW = 1,    /* scores receives scale * <q, k>, of all keys that exist, masked or not. */
+    RAPT_SCORES_CAPPED = 2, /* scores receives scale * <q, k> after softcap. */
+    RAPT_SCORES_LOGITS = 3, /* scores receives logits: after softcap, ALiBi, bias and logits_body, -inf for masked keys. */
+    RAPT_SCORES_WEIGHTS = 4 /* scores receives the softmax of the logits, 0 for masked keys; a sink takes its share. */
 } rapt_scores_stage;
 
 /* What a callback gets: the logits of some rows for some adjacent keys, after scale, softcap, ALiBi and bias, before masks. That
@@ -309,6 +309,8 @@ typedef struct rapt_desc {
      * token_stride is the distance of two queries. RAPT_NONE, the default: it is not wanted. */
     rapt_layout lse;
 
+    /* ---- Softmax scale. */
+
     /* The softmax scale, by which scores are multiplied: finite; 0 gives the mean of the attended values. NaN, the default,
      * stands for 1 / sqrt(d_k). */
     float scale;
@@ -320,7 +322,7 @@ typedef struct rapt_desc {
     rapt_causal causal;
 
     int64_t window_left;  /* How many positions a key may lie before the query. -1, the default: any number. */
-    int64_t window_right; /* How many positions a key may lie behind it, if causal lets it. -1, the default: any number. */
+    int64_t window_right; /* How many positions a key may lie behind the query, if causal lets it. -1, the default: any number. */
 
     /* Keys at positions below it are attended even where causal and window_right say no (prefix-LM); 0, the default, for none.
      * rapt_args.prefixes gives one for each entry. */
@@ -771,10 +773,10 @@ RAPT_API void rapt_kv_copy_desc_init_sized(rapt_kv_copy_desc *desc, size_t size)
 /* Adjacent tokens of an entry or page, and where they go. Tokens are counted as they lie: rings do not matter. */
 typedef struct rapt_kv_range {
     int32_t from;       /* The entry or page that they come from. */
-    int32_t from_token; /* The first of them there. */
-    int32_t to;         /* The entry or page that they go to, which may be the same. */
-    int32_t to_token;   /* What the first of them becomes there. */
-    int32_t tokens;     /* How many tokens there are. */
+    int32_t from_token; /* The first token that is copied from there. */
+    int32_t to;         /* The entry or page that tokens are copied to, which may be the same. */
+    int32_t to_token;   /* The token that the first one becomes there. */
+    int32_t tokens;     /* How many tokens are copied. */
 } rapt_kv_range;
 
 /* The tensors and ranges of a call of rapt_kv_copy_run. */
@@ -782,10 +784,10 @@ typedef struct rapt_kv_copy_args {
     size_t size; /* Set by rapt_kv_copy_args_init. */
 
     void *k, *v;                /* The keys and values of the cache that is written. */
-    float *k_scales, *v_scales; /* Its scales of tokens. */
+    float *k_scales, *v_scales; /* The scales of the tokens of k and v, where they have any. */
 
-    const void *from_k, *from_v;                /* Those of the cache that is read. All four null: the one that is written. */
-    const float *from_k_scales, *from_v_scales; /* Its scales of tokens. */
+    const void *from_k, *from_v; /* The keys and values of the cache that is read. All four null: the cache that is written. */
+    const float *from_k_scales, *from_v_scales; /* The scales of the tokens of from_k and from_v, where they have any. */
 
     const rapt_kv_range *ranges; /* [count]: what is copied, in this order. */
     int64_t count;               /* How many ranges there are, 0 or more. */
@@ -828,10 +830,10 @@ typedef struct rapt_rope_args {
     int64_t tokens;  /* Tokens of each entry, 0..RAPT_MAX_LENGTH. */
     int64_t d;       /* Channels of a head, 1..RAPT_MAX_HEAD_DIM. */
     rapt_layout in;  /* [batch, heads, tokens, d] of RAPT_F32, RAPT_F16 or RAPT_BF16. */
-    rapt_layout out; /* The same shape, of a type and strides of its own, rounded to nearest even. */
+    rapt_layout out; /* The rotated tensor: of the shape of in, with a type and strides of its own, rounded to nearest even. */
 
     const void *from; /* The tensor that is read. */
-    void *to;         /* The one that is written: from itself, where in and out are the same, or memory that does not meet it. */
+    void *to; /* The tensor that is written: from itself, where in and out are the same, or memory that does not meet it. */
 
     rapt_rope rope;              /* How it is rotated. Without channels it is only converted. */
     const int32_t *starts;       /* [batch]: the position of each entry's first token. Null: 0. */
@@ -926,7 +928,7 @@ typedef struct rapt_decode_args {
 
     const void *new_k, *new_v;  /* The new keys and values; new_v is null where V is not written. */
     void *k, *v;                /* The cache that they are appended to. */
-    float *k_scales, *v_scales; /* Its scales, where it has them. */
+    float *k_scales, *v_scales; /* The scales of k and v, where the cache has them. */
     const int32_t *starts;      /* [batch]: how many keys each entry has before the step. Null: 0. */
 
     /* The positions by which rope rotates, as in rapt_kv_append_args, for the queries too, of which each entry has as many as new
@@ -941,7 +943,7 @@ typedef struct rapt_decode_args {
      * starts + new tokens. Shorter ones hide keys, and move queries whose positions are not given. */
     const rapt_args *attention;
 
-    void *workspace;        /* As in rapt_args. */
+    void *workspace;        /* Memory for the call, as in rapt_args. */
     size_t workspace_bytes; /* At least what rapt_decode_workspace_size says. */
 } rapt_decode_args;
 
@@ -1062,7 +1064,7 @@ typedef void (*rapt_trace_body)(void *arg, const char *line);
 /* Where traces go. */
 typedef struct rapt_trace {
     rapt_trace_body body; /* What is called for each line. */
-    void *arg;            /* Its first argument. */
+    void *arg;            /* The first argument of body. */
 } rapt_trace;
 
 /* Sends the traces of the whole process to trace from now on (null, the default: nowhere). The struct must stay until another has

@@ -25,10 +25,10 @@ extern "C" {
 /* The function that a linear layer applies to each sum x. */
 typedef enum rapt_activation {
     RAPT_ACTIVATION_NONE = 0, /* The sum stays x. */
-    RAPT_RELU = 1,            /* It becomes max(x, 0). */
-    RAPT_GELU = 2,            /* It becomes x * Phi(x), Phi the normal distribution function (Hendrycks & Gimpel 2016). */
-    RAPT_GELU_TANH = 3,       /* It becomes 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (ibid.). */
-    RAPT_SILU = 4             /* It becomes x / (1 + exp(-x)) (Elfwing et al. 2018; also called swish). */
+    RAPT_RELU = 1,            /* x becomes max(x, 0). */
+    RAPT_GELU = 2,            /* x becomes x * Phi(x), Phi the normal distribution function (Hendrycks & Gimpel 2016). */
+    RAPT_GELU_TANH = 3,       /* x becomes 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (ibid.). */
+    RAPT_SILU = 4             /* x becomes x / (1 + exp(-x)) (Elfwing et al. 2018; also called swish). */
 } rapt_activation;
 
 /* A token has at most this many channels. */
@@ -55,7 +55,7 @@ typedef struct rapt_linear_desc {
     rapt_layout weight;
 
     rapt_activation activation; /* The default is RAPT_ACTIVATION_NONE. */
-    const char *isa;            /* As in rapt_desc. */
+    const char *isa;            /* The kernel that must be used, as in rapt_desc. */
 
     /* ---- Since 0.2. */
 
@@ -315,7 +315,7 @@ RAPT_API rapt_status rapt_mha_explain(const rapt_mha_desc *desc, char *text, siz
 typedef struct rapt_mha_plan_info {
     size_t size;          /* Set by the caller, to sizeof(rapt_mha_plan_info) of its header. */
     const char *isa;      /* The kernel, as in rapt_plan_info. */
-    const char *rounding; /* Its rounding class, as in rapt_plan_info. */
+    const char *rounding; /* The rounding class of the kernel, as in rapt_plan_info. */
     int phases;           /* How many phases there are; all of one comes before any of the next. */
 } rapt_mha_plan_info;
 
@@ -340,7 +340,7 @@ typedef struct rapt_mha_args {
     int64_t table_positions;     /* Rows of position_table, which all positions must be below. */
 
     void *k_cache, *v_cache;    /* The cache, where the plan has one, to which new keys and values are appended first. */
-    float *k_scales, *v_scales; /* Its scales, where it has them (rapt_kv_append_desc). */
+    float *k_scales, *v_scales; /* The scales of k and v, where the cache has them (rapt_kv_append_desc). */
 
     /* [batch]: the key that each entry's first new token becomes. Null: 0. It is also the position of its first token in X, Y and
      * Z for rope and position_table, which attention.q_offsets and k_offsets do not move: these hold for masks, biases and
@@ -353,7 +353,7 @@ typedef struct rapt_mha_args {
      * v_scales and workspace are not used. Null: nothing of it is needed. */
     const rapt_args *attention;
 
-    void *workspace;        /* As in rapt_args. */
+    void *workspace;        /* Memory for the call, as in rapt_args. */
     size_t workspace_bytes; /* At least what rapt_mha_workspace_size says. */
 
     /* ---- Since 0.2. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* clang-format off: lists. */
 /* The algorithm: fused attention with online softmax in the canonical order (docs/order.md), in words that name no ISA.
  *
  * An ISA file defines words and constants, then includes this file. The constants are those of check_words.h, and
@@ -29,15 +30,20 @@
  *
  * Functions that an ISA may have of its own, each by itself, with the same bits. It defines the name as itself before it includes
  * this file (#define tile_product tile_product), and the function after that, where all types and the other functions are known.
- *   tile_product       C = A B of f32 with queries or tokens in lanes, in scratch; the place of a matrix unit that has f32
- * (tile.h) tile               the register tile of tile_product, and of V where it lies in memory (tile.h) dot_product        C =
- * A B of integers with queries in lanes; a matrix unit's place, too (dots.h) store_transposed   a square of Q, biases, tokens or
- * weights, converted and transposed; elsewhere it is the word v_transpose (stage.h) weigh_vectors      scores of query tiles
- * become weights (queries_in_lanes.h) emit_tile          the end of query tiles: O, LSE or states (queries_in_lanes.h) score_tile
- * scores of few rows, keys in lanes (keys_in_lanes.h) linear_tile, multiply_part   products of few tokens, and of many (linear.h)
- *   begin_task, end_task         around each task that computes products, for the state that a matrix unit wants; the caller's
- *                                function of logits is called outside of them
+ *   tile_product       C = A B of f32 with queries or tokens in lanes, in scratch: the place of a matrix unit of f32 (tile.h)
+ *   tile               the register tile of tile_product, and of V where it lies in memory (tile.h)
+ *   dot_product        C = A B of integers with queries in lanes: a matrix unit's place, too (dots.h)
+ *   store_transposed   a square of Q, biases, tokens or weights, converted and transposed; elsewhere it is the word v_transpose
+ *                      (stage.h)
+ *   weigh_vectors      scores of query tiles become weights (queries_in_lanes.h)
+ *   emit_tile          the end of query tiles: O, LSE or states (queries_in_lanes.h)
+ *   score_tile         scores of few rows, keys in lanes (keys_in_lanes.h)
+ *   linear_tile        products of few tokens (linear.h)
+ *   multiply_part      products of many tokens (linear.h)
+ *   begin_task         before each task that computes products, for the state that a matrix unit wants
+ *   end_task           after it; the caller's function of logits is called outside of both
  * Each is declared, with what it does, where a comment says Replaceable. What only the replaced one used is not there then. */
+/* clang-format on */
 #include <float.h>
 #include <math.h>
 #include <string.h>

@@ -14,12 +14,14 @@ _Static_assert(sizeof(vf) == RAPT_VL * sizeof(float) && sizeof(vi) == RAPT_VL * 
 #define RAPT_DOT_SIGNED 0
 #endif
 _Static_assert(RAPT_DOT == 2 || RAPT_DOT == 4, "a lane has 2 elements of 16 bits or 4 of 8");
+_Static_assert(RAPT_DOT_SIGNED == 0 || RAPT_DOT_SIGNED == 1, "no or yes");
 _Static_assert(!RAPT_DOT_SIGNED || RAPT_DOT == 4, "elements of 16 bits are always signed");
 
 /* RAPT_NATIVE_F16 is 1 where the ISA file has the words of type_f16.h, because the CPU converts f16. */
 #ifndef RAPT_NATIVE_F16
 #define RAPT_NATIVE_F16 0
 #endif
+_Static_assert(RAPT_NATIVE_F16 == 0 || RAPT_NATIVE_F16 == 1, "no or yes");
 
 /* ---- Register tiles (tile.h) ---------------------------------------------------------------------------------------------- */
 
@@ -37,12 +39,15 @@ _Static_assert(RAPT_ROWS_1 >= 1 && RAPT_ROWS_1 <= 16 && RAPT_ROWS_2 >= 1 && RAPT
 #ifndef RAPT_STAGED_BROADCAST
 #define RAPT_STAGED_BROADCAST 0
 #endif
+_Static_assert(RAPT_STAGED_BROADCAST == 0 || RAPT_STAGED_BROADCAST == 1, "no or yes");
 
 /* RAPT_FMA_BY_LANE is 1 where there is the word v_fma_lane(a, lane, b, c) = a[lane] * b + c: the product reads A by whole
  * vectors, of which one for each row of a register tile must fit into the registers, too. */
 #ifndef RAPT_FMA_BY_LANE
 #define RAPT_FMA_BY_LANE 0
 #endif
+_Static_assert(RAPT_FMA_BY_LANE == 0 || RAPT_FMA_BY_LANE == 1, "no or yes");
+_Static_assert(!RAPT_FMA_BY_LANE || RAPT_VL >= 4, "the rows of a register tile are at most 4 vectors");
 _Static_assert(!RAPT_FMA_BY_LANE || !RAPT_STAGED_BROADCAST, "either a lane is broadcast by the product, or it is staged so");
 
 /* ---- Few rows: keys in lanes (keys_in_lanes.h) ---------------------------------------------------------------------------- */
@@ -66,9 +71,18 @@ _Static_assert(RAPT_JOINED_BYTES >= 1 && RAPT_JOINED_ROWS >= RAPT_FEW_ROWS && RA
  * they must fit into the registers. */
 _Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 accumulators");
 
-/* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory. Types of a byte
- * or less are prefetched by four times as many keys, for which addresses are known up to the end of the next chunk. */
-_Static_assert(RAPT_KEYS_AHEAD >= 0 && RAPT_KEYS_AHEAD <= RAPT_CHUNK / 4, "no row beyond the next chunk is prefetched");
+/* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory. Keys of four
+ * bytes an element are prefetched once more, by RAPT_KEYS_FURTHER_AHEAD rows, and those of a byte or less by RAPT_BYTE_KEYS_AHEAD
+ * and half of it. Addresses of keys are known up to the end of the next chunk. */
+#ifndef RAPT_KEYS_FURTHER_AHEAD
+#define RAPT_KEYS_FURTHER_AHEAD (RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2)
+#endif
+#ifndef RAPT_BYTE_KEYS_AHEAD
+#define RAPT_BYTE_KEYS_AHEAD (4 * RAPT_KEYS_AHEAD)
+#endif
+_Static_assert(RAPT_KEYS_AHEAD >= 0 && RAPT_KEYS_FURTHER_AHEAD >= RAPT_KEYS_AHEAD &&
+                   RAPT_BYTE_KEYS_AHEAD >= RAPT_KEYS_FURTHER_AHEAD && RAPT_BYTE_KEYS_AHEAD <= RAPT_CHUNK,
+               "no row beyond the next chunk is prefetched");
 _Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK, "no value beyond the next block is prefetched");
 
 /* RAPT_VALUES_DEPTH: rows of V at a time, where a panel does not take them whole. */
@@ -94,6 +108,7 @@ _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CON
 #ifndef RAPT_FEW_DOTS
 #define RAPT_FEW_DOTS 0
 #endif
+_Static_assert(RAPT_FEW_DOTS == 0 || RAPT_FEW_DOTS == 1, "no or yes");
 _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL == 16), "few_dots.h is for 16 lanes of 4 bytes");
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------------- */
@@ -160,7 +175,8 @@ _Static_assert(RAPT_STAGING_OUTPUTS >= 0, "a time is not negative");
 #define RAPT_LINEAR_TILES 8
 #endif
 _Static_assert(RAPT_WEIGHTS_L2 >= 1 && RAPT_WEIGHTS_L2 <= 16, "a part of the L2 cache, in sixteenths");
-_Static_assert(RAPT_STAGED_ROWS >= 48 && RAPT_STAGED_ROWS % 48 == 0, "whole register tiles of every panel: multiples of 48 rows");
+_Static_assert(RAPT_STAGED_ROWS >= 48 && RAPT_STAGED_ROWS % 48 == 0 && RAPT_STAGED_ROWS <= 960,
+               "multiples of 48, whose addresses are on the stack");
 _Static_assert(RAPT_STAGED_FLOATS >= 1 && RAPT_LINEAR_TILES >= 2, "a pass has a tile, also beside a gate");
 
 /* ---- Normalisation (norm.h) ----------------------------------------------------------------------------------------------- */
@@ -174,4 +190,5 @@ _Static_assert(RAPT_STAGED_FLOATS >= 1 && RAPT_LINEAR_TILES >= 2, "a pass has a 
 #ifndef RAPT_NORM_STEP
 #define RAPT_NORM_STEP 512
 #endif
-_Static_assert(RAPT_NORM_STEP % RAPT_PARTIAL_SUMS == 0 && RAPT_NORM_HELD % RAPT_NORM_STEP == 0, "whole steps of whole sums");
+_Static_assert(RAPT_NORM_STEP % RAPT_PARTIAL_SUMS == 0 && RAPT_NORM_HELD % RAPT_NORM_STEP == 0 && RAPT_NORM_HELD <= 1 << 16,
+               "whole steps of whole sums, on the stack");

@@ -58,8 +58,8 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
         for (int i = 0; i < whole; i += STEP) {
             add_key_dots(nr, keys, offset + (size_t)i, q + i / RAPT_DOT, ldq, acc);
             for (int j = 0; j < DOT_KEYS; j++) {
-                prefetch(keys[j + KEY_ROWS_AHEAD / 2], offset + (size_t)i); /* twice: the first may get lost */
-                prefetch(keys[j + KEY_ROWS_AHEAD], offset + (size_t)i);
+                prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD / 2], offset + (size_t)i); /* twice: the first may get lost */
+                prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD], offset + (size_t)i);
             }
         }
         if (rest) {

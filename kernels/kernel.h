@@ -34,12 +34,13 @@ static inline int64_t rapt_max(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Constants of the canonical order (docs/order.md). Changing one changes bits: every kernel, the golden hashes and the document
  * go in the same commit. */
 enum {
-    RAPT_BLOCK = 64,        /* keys of a block: one running maximum and one rescaling of the state for each */
-    RAPT_CHUNK = 512,       /* keys of a chunk: each starts from the empty state, and chunks are merged in ascending order */
-    RAPT_SCORE_WHOLE = 128, /* up to this many channels, a score is one sum; */
-    RAPT_SCORE_PART = 64,   /* with more of them, each part of this many is summed by itself, and the sums are added, ascending */
-    RAPT_PARTIAL_SUMS = 16, /* the weights of a block are summed as this many sums, by key number modulo it; so are the products
-                               of a linear layer, by channel, */
+    RAPT_BLOCK = 64,         /* keys of a block: one running maximum and one rescaling of the state for each */
+    RAPT_CHUNK = 512,        /* keys of a chunk: each starts from the empty state, and chunks are merged in ascending order */
+    RAPT_SCORE_WHOLE = 128,  /* channels up to which a score is one sum */
+    RAPT_SCORE_PART = 64,    /* channels of a part of a score that has more: each is summed by itself, and the sums are added,
+                                ascending */
+    RAPT_PARTIAL_SUMS = 16,  /* sums that the weights of a block make, by key number modulo it, and the products of a linear
+                                layer, by channel */
     RAPT_LINEAR_PART = 1024, /* channels of a part of a linear layer's sum */
 };
 
@@ -70,10 +71,10 @@ typedef struct rapt_problem {
     size_t q_row, k_row, v_row, o_row; /* bytes of one token's channels */
     rapt_causal causal;
     int64_t window_left, window_right, local_chunk;
-    rapt_layout mask, block_mask, bias, slopes, sinks; /* type 0: none */
-    int64_t mask_keys, bias_keys;                      /* columns of a row, and what holds for keys beyond them */
-    rapt_rest mask_rest, bias_rest;
-    bool mask_one_key, bias_one_key; /* does the only element of a row hold for all keys? */
+    rapt_layout mask, block_mask, bias, slopes, sinks; /* RAPT_NONE: none */
+    int64_t mask_keys, bias_keys;                      /* columns of a row */
+    rapt_rest mask_rest, bias_rest;                    /* what holds for keys that have no column */
+    bool mask_one_key, bias_one_key;                   /* does the only element of a row hold for all keys? */
     int64_t block_mask_queries, block_mask_keys;
     rapt_scales k_scales, v_scales;
     int64_t page_size, kv_first;
@@ -82,8 +83,8 @@ typedef struct rapt_problem {
     rapt_layout states; /* if they are left to the caller */
     int64_t state_stride;
     bool unmerged;
-    rapt_layout scores; /* where the scores of a task go that computes nothing else, each times this */
-    float scores_factor;
+    rapt_layout scores;  /* where the scores of a task go that computes nothing else */
+    float scores_factor; /* what each of these is multiplied by */
     /* A logit is score * exponent in base 2 and score * natural in base e; score = <q * q_factor, k>. q_factor is the sign of
      * the scale, so exact, unless the scale is so extreme that score * exponent could leave the range of f32. Where the logits
      * are modified, scores become logits in base e first: score * score_natural, then softcap and what else there is, and
@@ -115,8 +116,8 @@ typedef struct rapt_task {
     int64_t batch;
     int64_t head0; /* the first query head */
     int kv_heads;
-    bool keys_in_lanes;            /* the path, else queries in lanes; and how many of the last rows take it then nevertheless, */
-    int left_over;                 /* as dispatch/path.h decides */
+    bool keys_in_lanes;            /* the path, which dispatch/path.h decides; else queries lie in lanes */
+    int left_over;                 /* with queries in lanes, how many of the last rows have keys in lanes nevertheless (ibid.) */
     int v_in_k;                    /* V's channels are those of K from this one on; -1: they are not */
     int64_t kv_length, prefix;     /* of the entry; the prefix in keys, so less the position of key 0 */
     int64_t query_offset;          /* the position of query 0, counted from key 0 */
@@ -125,8 +126,8 @@ typedef struct rapt_task {
     int64_t row0, rows;
     int64_t period; /* no tile has rows of two such periods, since these see other blocks of keys; 0: none */
     int64_t chunk0, chunks;
-    char *states; /* null: write o and lse. Else the state of token 0 and the first head after chunk0 is to be left there, */
-    size_t state_token, state_head, state_chunk; /* and bytes from there to those of the next token, head, chunk */
+    char *states; /* null: write o and lse. Else the state of token 0 and the first head after chunk0 is to be left there */
+    size_t state_token, state_head, state_chunk; /* bytes from a state to that of the next token, head, chunk */
     float *scratch;
 } rapt_task;
 
@@ -224,16 +225,17 @@ typedef struct rapt_norm_task {
     bool rms; /* by the root of the mean square, rather than by mean and deviation */
 } rapt_norm_task;
 
-/* What was tuned for a kernel (check_words.h), as far as others than itself go by it: dispatch/ cuts work accordingly. */
+/* What was tuned for a kernel, as far as dispatch/ cuts work by it. The other constants of check_words.h are sizes of arrays and
+ * counts of unrolled loops, which only the compiler of the kernel itself can use. */
 typedef struct rapt_tuning {
     int vector;           /* Lanes of a vector. */
     int tile_rows;        /* Query rows of a full tile, when queries lie in lanes. */
     int few_rows;         /* Up to this many rows of a key/value head, keys lie in lanes (dispatch/path.h). */
     int few_integer_rows; /* The same in integer arithmetic; 0 without RAPT_FEW_DOTS. */
-    int joined_rows;      /* A task with keys in lanes has at most this many rows, of several heads, */
-    int joined_bytes;     /* as many heads as make this many bytes of a token of K or V. */
-    int pass_tiles;       /* A task with queries in lanes has at most this many tiles, */
-    int pass_l2;          /* as long as its scratch takes no more than this many sixteenths of the L2 cache. */
+    int joined_rows;      /* A task with keys in lanes has at most this many rows of several heads. */
+    int joined_bytes;     /* It takes as many heads as make this many bytes of a token of K or V. */
+    int pass_tiles;       /* A task with queries in lanes has at most this many tiles. */
+    int pass_l2;          /* Its scratch takes at most this many sixteenths of the L2 cache. */
     int few_tokens;       /* Up to this many tokens, a linear layer's weights are multiplied as they lie in memory. */
     int weights_l2;       /* With more, they are staged in this many sixteenths of the L2 cache. */
     int staging_outputs;  /* Staging a thread's tokens then takes the time of this many outputs. */

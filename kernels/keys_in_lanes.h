@@ -15,12 +15,8 @@ static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  
 /* The blocks of a chunk, in whole vectors. */
 enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
 
-/* Rows further on whose lines are prefetched while a block's scores are computed: for those of four bytes an element twice, for
- * those of one byte or less the last and half of it. Measured, see docs/performance.md. */
-enum { KEYS_FURTHER_AHEAD = RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2, KEY_ROWS_AHEAD = 4 * RAPT_KEYS_AHEAD };
-
 /* Rows of a chunk, and of K or V as many further on as may be prefetched. */
-enum { CHUNK_ROWS = RAPT_CHUNK + ((int)KEY_ROWS_AHEAD > (int)RAPT_BLOCK ? (int)KEY_ROWS_AHEAD : (int)RAPT_BLOCK) };
+enum { CHUNK_ROWS = RAPT_CHUNK + (RAPT_BYTE_KEYS_AHEAD > RAPT_BLOCK ? RAPT_BYTE_KEYS_AHEAD : RAPT_BLOCK) };
 
 typedef struct row_state {
     float m, l;
@@ -85,8 +81,8 @@ static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t 
             RAPT_UNROLL for (int g = 0; g < ng; g++) {
                 vf k[RAPT_VL];
                 for (int j = 0; j < RAPT_VL && !wide && i % line == 0; j++) {
-                    prefetch(ahead[g * RAPT_VL + j + KEY_ROWS_AHEAD / 2], at);
-                    prefetch(ahead[g * RAPT_VL + j + KEY_ROWS_AHEAD], at);
+                    prefetch(ahead[g * RAPT_VL + j + RAPT_BYTE_KEYS_AHEAD / 2], at);
+                    prefetch(ahead[g * RAPT_VL + j + RAPT_BYTE_KEYS_AHEAD], at);
                 }
 #if RAPT_SQUARE_ROWS
                 if (group == 1 && bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, at);
@@ -100,7 +96,7 @@ static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t 
                     /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way.
                      */
                     if (wide) prefetch(ahead[g * RAPT_VL + j + RAPT_KEYS_AHEAD], at);
-                    if (wide && bytes == sizeof(float)) prefetch(ahead[g * RAPT_VL + j + KEYS_FURTHER_AHEAD], at);
+                    if (wide && bytes == sizeof(float)) prefetch(ahead[g * RAPT_VL + j + RAPT_KEYS_FURTHER_AHEAD], at);
                     RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                         v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
                 }
@@ -190,10 +186,10 @@ static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows
                               const float *q, float *scores) {
     const rapt_problem *p = t->problem;
     size_t dk = padded((size_t)p->d_k);
-    const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + KEYS_FURTHER_AHEAD];
+    const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_FURTHER_AHEAD];
     for (int i = 0; i < RAPT_BLOCK; i++) from[i] = keys[rapt_min(i, n - 1)] + offset;
     stage_rows(p->k.type, s->keys, dk, from, n, 0, p->d_k);
-    for (int i = 0; i < n + KEYS_FURTHER_AHEAD; i++) copies[i] = (const char *)(s->keys + (size_t)rapt_min(i, n - 1) * dk);
+    for (int i = 0; i < n + RAPT_KEYS_FURTHER_AHEAD; i++) copies[i] = (const char *)(s->keys + (size_t)rapt_min(i, n - 1) * dk);
     score_keys_f32(rows, copies, 0, n, p->d_k, q, dk, scores);
 }
 
@@ -482,7 +478,8 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
         joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
     const char *key_rows[CHUNK_ROWS], *value_rows[CHUNK_ROWS];
     if (count == 0) return; /* the empty state */
-    find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? KEYS_FURTHER_AHEAD : KEY_ROWS_AHEAD, key_rows);
+    find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,
+                    key_rows);
     find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p->v.type), value_rows);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];

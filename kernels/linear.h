@@ -30,7 +30,7 @@ static inline int64_t weight_bytes(rapt_type type, int64_t channels) {
 /* The weights and the layout of the linear layer itself, or of its gate. */
 static inline const rapt_linear_weights *weights_of(const rapt_linear_task *t, bool gate) { return gate ? &t->gate : &t->weight; }
 static inline const rapt_layout *layout_of(const rapt_linear_problem *p, bool gate) { return gate ? &p->gate : &p->weight; }
-static inline bool gated(const rapt_linear_problem *p) { return p->gate.type != 0; }
+static inline bool gated(const rapt_linear_problem *p) { return p->gate.type != RAPT_NONE; }
 
 static inline int part_channels(const rapt_linear_problem *p, int64_t part) {
     return rapt_min(RAPT_LINEAR_PART, p->in - part * RAPT_LINEAR_PART);
@@ -50,13 +50,15 @@ static inline int64_t even_part(int64_t n, int64_t most) {
     return (n + parts - 1) / parts;
 }
 
-/* Rows of weights that are staged at a time at most, */
+/* Rows of weights that are staged at a time at most: of 48 each, which are whole register tiles of 2, 3, 4, 6, 8, 12 or 16 rows.
+ */
 static int most_rows(const rapt_linear_problem *p) {
-    int rows = (int)p->staged_weights / COPIES / part_channels(p, 0) / 48 * 48;
-    return rapt_min(rapt_max(rows, 48), RAPT_STAGED_ROWS);
+    enum { WHOLE = 48 };
+    int rows = (int)p->staged_weights / COPIES / part_channels(p, 0) / WHOLE * WHOLE;
+    return rapt_min(rapt_max(rows, WHOLE), RAPT_STAGED_ROWS);
 }
 
-/* and tiles of tokens that are multiplied with each such group; with a gate, each has twice the products. */
+/* Tiles of tokens that are multiplied with rows that are staged; with a gate, each has twice the products. */
 static int most_tiles(const rapt_linear_problem *p) {
     return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (p->in * TILE_ROWS)));
 }

@@ -314,7 +314,7 @@ static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, cons
     if (has_masks(t->problem)) {
         int i = (int)(b->number % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t visited = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
-        tile->masked |= t->problem->bias.type != 0; /* a bias of -inf masks, too */
+        tile->masked |= t->problem->bias.type != RAPT_NONE; /* a bias of -inf masks, too */
         if (!careful && (visited & ~tile->each[i]) == 0) return NULL;
         tile->masked = true;
         return tile->attended + i * 2 * TILE_ROWS;
@@ -520,7 +520,7 @@ static void prefetch_output(const rapt_task *t, const query_tile *tile) {
 }
 
 /* The sinks of VL lanes join their denominators; returns what o is to be multiplied by. */
-static vf absorb_sinks(const rapt_task *t, const query_tile *tile, const lane_state *state, int lane) {
+static __attribute__((unused)) vf absorb_sinks(const rapt_task *t, const query_tile *tile, const lane_state *state, int lane) {
     float m[RAPT_VL], one[RAPT_VL];
     row_cursor at = row_at(t, 0, tile->row0 + lane);
     for (int r = 0; r < RAPT_VL; r++) {

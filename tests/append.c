@@ -108,9 +108,9 @@ static void model(const problem *p, tensor *cache, tensor *scales) {
                         const float largest = type == RAPT_INT8 ? 127 : type == RAPT_F8_E4M3 ? 448 : 57344;
                         bool finite = true;
                         for (int64_t c = 0; c < channels; c++) finite = finite && isfinite(x[c]), most = fmaxf(most, fabsf(x[c]));
-                        const float factor = finite ? most / largest : NAN;
-                        memcpy(row_of(&scales[side], place, h, slot), &factor, sizeof factor);
-                        for (int64_t c = 0; c < channels; c++) x[c] = !finite || factor == 0 ? 0 : x[c] / factor;
+                        const float scale = finite ? most / largest : NAN;
+                        memcpy(row_of(&scales[side], place, h, slot), &scale, sizeof scale);
+                        for (int64_t c = 0; c < channels; c++) x[c] = !finite || scale == 0 ? 0 : x[c] / scale;
                     } else if (s->present) {
                         for (int64_t c = 0; c < channels; c++) {
                             float factor;
@@ -602,9 +602,9 @@ static void refused(void) {
     ANSWERS(RAPT_OK, a->table_starts = p.table_starts);
     ANSWERS(RAPT_OK, a->token_starts = p.token_starts; d->new_k.batch_stride = 0);
     ANSWERS(RAPT_OK, a->token_starts = p.token_starts; d->new_k.batch_stride = -4); /* not used */
-    ANSWERS(RAPT_OK, d->k.type = (rapt_type)0; d->rope.channels = 0; d->k_scales.present = 0; a->k = NULL; a->new_k = NULL;
+    ANSWERS(RAPT_OK, d->k.type = RAPT_NONE; d->rope.channels = 0; d->k_scales.present = 0; a->k = NULL; a->new_k = NULL;
             a->k_scales = NULL);
-    ANSWERS(RAPT_OK, d->v.type = (rapt_type)0; d->d_v = 0; a->v = NULL; a->new_v = NULL);
+    ANSWERS(RAPT_OK, d->v.type = RAPT_NONE; d->d_v = 0; a->v = NULL; a->new_v = NULL);
 
     ANSWERS(RAPT_ERR_NULL, desc = NULL);
     ANSWERS(RAPT_ERR_NULL, args = NULL);
@@ -653,10 +653,10 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_SHAPE, d->d_v = RAPT_MAX_HEAD_DIM + 1);
     ANSWERS(RAPT_ERR_TYPE, d->d_v = 33);
 
-    ANSWERS(RAPT_ERR_TYPE, d->k.type = d->v.type = (rapt_type)0);
+    ANSWERS(RAPT_ERR_TYPE, d->k.type = d->v.type = RAPT_NONE);
     ANSWERS(RAPT_ERR_TYPE, d->new_k.type = RAPT_INT8);
     ANSWERS(RAPT_ERR_TYPE, d->new_v.type = RAPT_Q8_0);
-    ANSWERS(RAPT_ERR_TYPE, d->new_v.type = (rapt_type)0);
+    ANSWERS(RAPT_ERR_TYPE, d->new_v.type = RAPT_NONE);
     ANSWERS(RAPT_ERR_TYPE, d->k.type = RAPT_BOOL);
     ANSWERS(RAPT_ERR_TYPE, d->v.type = (rapt_type)-1);
     ANSWERS(RAPT_ERR_TYPE, d->table.type = RAPT_F32);
@@ -714,8 +714,8 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_FEATURE, d->rope.amplitude = INFINITY);
     ANSWERS(RAPT_ERR_FEATURE, d->rope.offset = too_long);
     ANSWERS(RAPT_ERR_FEATURE, d->rope.offset = -too_long);
-    ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0);
-    ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0; d->rope.channels = 0; a->k = NULL; a->new_k = NULL; a->k_scales = NULL);
+    ANSWERS(RAPT_ERR_FEATURE, d->k.type = RAPT_NONE);
+    ANSWERS(RAPT_ERR_FEATURE, d->k.type = RAPT_NONE; d->rope.channels = 0; a->k = NULL; a->new_k = NULL; a->k_scales = NULL);
     ANSWERS(RAPT_ERR_FEATURE, d->page_size = -1);
     ANSWERS(RAPT_ERR_FEATURE, d->page_size = too_long);
     ANSWERS(RAPT_ERR_FEATURE, d->pages = -1);
@@ -739,8 +739,8 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_OVERLAP, memset(a->v, 0, 256); d->rope.frequencies = (double *)(void *)(p.cache[1].at + 7));
 
     ANSWERS(RAPT_ERR_UNUSED, a->v_scales = a->k_scales);
-    ANSWERS(RAPT_ERR_UNUSED, d->v.type = (rapt_type)0; a->v = NULL);
-    ANSWERS(RAPT_ERR_UNUSED, d->v.type = (rapt_type)0; a->new_v = NULL);
+    ANSWERS(RAPT_ERR_UNUSED, d->v.type = RAPT_NONE; a->v = NULL);
+    ANSWERS(RAPT_ERR_UNUSED, d->v.type = RAPT_NONE; a->new_v = NULL);
     ANSWERS(RAPT_ERR_UNUSED, a->rope_table.type = RAPT_F32);
 
     static float angles[20 * 12];
@@ -763,8 +763,8 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_OVERLAP, BY_TABLE(20); a->rope_table.s = a->k);
 #undef BY_TABLE
 
-    ANSWERS(RAPT_ERR_UNUSED, d->page_size = 0; d->table.type = (rapt_type)0; d->kv_len = 4; a->starts = a->ring_starts = NULL);
-    ANSWERS(RAPT_OK, d->page_size = 0; d->table.type = (rapt_type)0; d->kv_len = 4; a->starts = a->ring_starts = NULL;
+    ANSWERS(RAPT_ERR_UNUSED, d->page_size = 0; d->table.type = RAPT_NONE; d->kv_len = 4; a->starts = a->ring_starts = NULL);
+    ANSWERS(RAPT_OK, d->page_size = 0; d->table.type = RAPT_NONE; d->kv_len = 4; a->starts = a->ring_starts = NULL;
             a->table = NULL);
 
     ANSWERS(RAPT_ERR_ALIGNMENT, a->starts = (int32_t *)(void *)((char *)p.starts + 1));

@@ -28,7 +28,7 @@ rapt = library.c
 
 def append(x, kind, scales=None, channel_stride=0):
     """x [tokens, channels], f32, as the V of one head; returns its bytes. scales: an array given (for all channels or each), or
-    "token": then the factors found are returned too."""
+    "token": then the scales found are returned too."""
     tokens, channels = x.shape
     row = rapt.rapt_row_bytes(kind, channels)
     out = np.zeros((tokens, row), np.uint8)
@@ -146,30 +146,30 @@ def test_floats():
 
 def test_bytes():
     x = rows(20000, 100)
-    got, factors = append(x, INT8, "token")
+    got, found = append(x, INT8, "token")
     want = np.abs(x).max(axis=1) / np.float32(127)
     with np.errstate(invalid="ignore"):
         numbers = np.where(want[:, None] == 0, 0, np.rint(x / want[:, None])).clip(-127, 127).astype(np.int8)
-    ok((factors == want).all() and (got.view(np.int8) == numbers).all(), "int8 with a factor for each token = NumPy's")
-    worst = (np.abs(got.view(np.int8) * factors[:, None].astype(np.float64) - x).max(axis=1) / np.maximum(factors, 1e-30)).max()
+    ok((found == want).all() and (got.view(np.int8) == numbers).all(), "int8 with a scale for each token = NumPy's")
+    worst = (np.abs(got.view(np.int8) * found[:, None].astype(np.float64) - x).max(axis=1) / np.maximum(found, 1e-30)).max()
     ok(worst <= 0.5001, f"int8: read back within {worst:.4f} steps")
     for kind, name, largest in ((E4M3, "float8_e4m3fn", 448), (E5M2, "float8_e5m2", 57344)):
         try:
             import ml_dtypes
         except ImportError:
-            skip(f"{name} with a factor for each token", "ml_dtypes is not installed")
+            skip(f"{name} with a scale for each token", "ml_dtypes is not installed")
             continue
-        got, factors = append(x, kind, "token")
+        got, found = append(x, kind, "token")
         want = np.abs(x).max(axis=1) / np.float32(largest)
         with np.errstate(invalid="ignore"):
             scaled = np.where(want[:, None] == 0, np.float32(0), x / want[:, None])
         want_bytes = scaled.clip(-largest, largest).astype(getattr(ml_dtypes, name)).view(np.uint8)
-        ok((factors == want).all() and (got == want_bytes).all(), f"{name} with a factor for each token")
+        ok((found == want).all() and (got == want_bytes).all(), f"{name} with a scale for each token")
     given = np.exp2(rng.uniform(-6, 2, 100)).astype(np.float32)
     want = np.rint(x / given).clip(-127, 127).astype(np.int8)
-    ok((append(x, INT8, given, 4).view(np.int8) == want).all(), "int8 with given factors for each channel = NumPy's")
+    ok((append(x, INT8, given, 4).view(np.int8) == want).all(), "int8 with given scales for each channel = NumPy's")
     want = np.rint(x / given[0]).clip(-127, 127).astype(np.int8)
-    ok((append(x, INT8, given).view(np.int8) == want).all(), "int8 with one given factor = NumPy's")
+    ok((append(x, INT8, given).view(np.int8) == want).all(), "int8 with one given scale = NumPy's")
 
 
 def test_int4():

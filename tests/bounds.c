@@ -302,7 +302,7 @@ static void test_mha(void) {
     const int64_t positions[] = {INT64_MAX, INT64_MIN, -1, (int64_t)RAPT_MAX_LENGTH + 1, 0, 1};
     const rapt_status wanted[] = {RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_SHAPE, RAPT_ERR_TABLE, RAPT_OK};
     describe_mha(1);
-    mha.d.position_table = 1, mha.d.weights.type = (rapt_type)0, mha.of.mask.type = (rapt_type)0;
+    mha.d.position_table = 1, mha.d.weights.type = RAPT_NONE, mha.of.mask.type = RAPT_NONE;
     expect(rapt_mha_plan_init(&mha.plan, &mha.d), RAPT_OK, "multi-head attention with a table of positions");
     for (int i = 0; i < 6; i++) {
         snprintf(text, sizeof text, "multi-head attention: table_positions = %lld", (long long)positions[i]);
@@ -313,7 +313,7 @@ static void test_mha(void) {
     /* Tokens of no entry alone, in a tensor of one: its strides may be any. */
     const int32_t starts[] = {1, 1};
     describe_mha(1);
-    mha.d.y.type = mha.d.weights.type = mha.of.mask.type = (rapt_type)0, mha.of.q_starts = starts;
+    mha.d.y.type = mha.d.weights.type = mha.of.mask.type = RAPT_NONE, mha.of.q_starts = starts;
     mha.d.x.token_stride = mha.d.out.token_stride = INT64_MAX, mha.a.y = NULL;
     status = rapt_mha_plan_init(&mha.plan, &mha.d);
     if (status == RAPT_OK) status = rapt_mha_run(&mha.plan, &mha.a);

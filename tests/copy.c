@@ -16,7 +16,7 @@ enum { K, V, K_SCALES, V_SCALES, PARTS, MOST_RANGES = 6 };
 /* Two caches of one kind, the tensors of each in one piece of memory. */
 typedef struct problem {
     rapt_kv_copy_desc desc;
-    rapt_layout layout[PARTS]; /* type 0: not copied */
+    rapt_layout layout[PARTS]; /* RAPT_NONE: not copied */
     int64_t row[PARTS], at[PARTS];
     size_t bytes;
     unsigned char *to, *from; /* the same, or not */
@@ -411,8 +411,8 @@ static void refused(void) {
     ANSWERS(RAPT_OK, from_the_other(&p));
     ANSWERS(RAPT_OK, a->count = 0; a->ranges = NULL);
     ANSWERS(RAPT_OK, p.ranges[0] = ((rapt_kv_range){2, 5, 2, 5, 0}));
-    ANSWERS(RAPT_OK, d->v.type = (rapt_type)0; d->d_v = 0; d->v_scales.present = 0; a->v = a->v_scales = NULL);
-    ANSWERS(RAPT_OK, d->k.type = (rapt_type)0; d->d_k = 0; d->k_scales.present = 0; a->k = a->k_scales = NULL);
+    ANSWERS(RAPT_OK, d->v.type = RAPT_NONE; d->d_v = 0; d->v_scales.present = 0; a->v = a->v_scales = NULL);
+    ANSWERS(RAPT_OK, d->k.type = RAPT_NONE; d->d_k = 0; d->k_scales.present = 0; a->k = a->k_scales = NULL);
     ANSWERS(RAPT_OK, d->entries = 0; a->count = 0; a->k = a->v = a->k_scales = a->v_scales = NULL);
     ANSWERS(RAPT_OK, d->k_scales.token_stride = 0; a->k_scales = NULL); /* given scales stay where they are */
 
@@ -443,7 +443,7 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_SHAPE, d->d_v = RAPT_MAX_HEAD_DIM + 1);
     ANSWERS(RAPT_ERR_SHAPE, a->count = -1);
     ANSWERS(RAPT_ERR_STRIDE, a->count = INT64_MAX);
-    ANSWERS(RAPT_ERR_TYPE, d->k.type = d->v.type = (rapt_type)0);
+    ANSWERS(RAPT_ERR_TYPE, d->k.type = d->v.type = RAPT_NONE);
     ANSWERS(RAPT_ERR_TYPE, d->k.type = RAPT_BOOL);
     ANSWERS(RAPT_ERR_TYPE, d->v.type = RAPT_Q8_0);
     ANSWERS(RAPT_ERR_STRIDE, d->k.token_stride = -8);
@@ -453,8 +453,8 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_STRIDE, d->v_scales.head_stride = 0);
     ANSWERS(RAPT_ERR_STRIDE, d->k.batch_stride = INT64_MAX);
     ANSWERS(RAPT_ERR_STRIDE, d->k_scales.channel_stride = 4);
-    ANSWERS(RAPT_ERR_FEATURE, d->k.type = (rapt_type)0; a->k = a->k_scales = NULL);
-    ANSWERS(RAPT_ERR_FEATURE, d->v.type = (rapt_type)0; a->v = a->v_scales = NULL);
+    ANSWERS(RAPT_ERR_FEATURE, d->k.type = RAPT_NONE; a->k = a->k_scales = NULL);
+    ANSWERS(RAPT_ERR_FEATURE, d->v.type = RAPT_NONE; a->v = a->v_scales = NULL);
     ANSWERS(RAPT_ERR_TABLE, p.ranges[1].from = 3);
     ANSWERS(RAPT_ERR_TABLE, p.ranges[1].from = -1);
     ANSWERS(RAPT_ERR_TABLE, p.ranges[1].to = 3);
@@ -470,11 +470,11 @@ static void refused(void) {
     ANSWERS(RAPT_ERR_TABLE, p.ranges[0] = ((rapt_kv_range){2, 6, 2, 5, 0}));
     ANSWERS(RAPT_ERR_TABLE, d->entries = 0; a->k = a->v = a->k_scales = a->v_scales = NULL);
     ANSWERS(RAPT_ERR_ALIGNMENT, a->ranges = (rapt_kv_range *)(void *)((char *)p.ranges + 2));
-    ANSWERS(RAPT_ERR_UNUSED, d->v.type = (rapt_type)0; d->v_scales.present = 0; a->v_scales = NULL);
+    ANSWERS(RAPT_ERR_UNUSED, d->v.type = RAPT_NONE; d->v_scales.present = 0; a->v_scales = NULL);
     ANSWERS(RAPT_ERR_UNUSED, d->v_scales.present = 0);
     ANSWERS(RAPT_ERR_UNUSED, d->v_scales.token_stride = 0);
     ANSWERS(RAPT_ERR_UNUSED, from_the_other(&p); d->v_scales.present = 0; a->v_scales = NULL);
-    ANSWERS(RAPT_ERR_UNUSED, from_the_other(&p); d->v.type = (rapt_type)0; d->v_scales.present = 0; a->v = a->v_scales = NULL;
+    ANSWERS(RAPT_ERR_UNUSED, from_the_other(&p); d->v.type = RAPT_NONE; d->v_scales.present = 0; a->v = a->v_scales = NULL;
             a->from_v_scales = NULL);
     ANSWERS(RAPT_ERR_RANGE, nth = 0);
     ANSWERS(RAPT_ERR_RANGE, ith = -1);

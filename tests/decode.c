@@ -592,7 +592,7 @@ static void decoding(const char *isa, bool quick) {
     angle_table angles = new_angles(RAPT_BF16, MOST, D_K / 2);
     for (size_t n = 0; n < sizeof decoders / sizeof *decoders; n++) {
         const decoder *c = &decoders[n];
-        const rapt_rope_table no_table = {.type = (rapt_type)0};
+        const rapt_rope_table no_table = {.type = RAPT_NONE};
         const rapt_rope rope = {.channels = D_K, .frequencies = c->table ? NULL : frequencies, .amplitude = 1.0};
         static const int64_t pieces[] = {75, 1, 7};
         int wrong = 0;
@@ -847,7 +847,7 @@ static void table_refusals(void) {
     RUN(RAPT_ERR_TABLE, a.positions = early_positions);
     RUN(RAPT_ERR_TABLE, a.rope_table.positions = 0);
     RUN(RAPT_OK, a.rope_table.positions = 0; a.tokens = 0);
-    RUN(RAPT_ERR_NULL, a.rope_table.type = (rapt_type)0);
+    RUN(RAPT_ERR_NULL, a.rope_table.type = RAPT_NONE);
     RUN(RAPT_ERR_UNUSED, a.rope.frequencies = frequencies);
     RUN(RAPT_ERR_UNUSED, a.rope.channels = 0);
     RUN(RAPT_ERR_NULL, a.rope_table.c = NULL);
@@ -965,7 +965,7 @@ static void decode_refusals(void) {
     PLANS(RAPT_ERR_SHAPE, p.desc.tokens = -2);
     PLANS(RAPT_ERR_SHAPE, p.desc.tokens = (int64_t)RAPT_MAX_LENGTH + 1);
     PLANS(RAPT_ERR_TYPE, p.desc.new_k.type = RAPT_INT8);
-    PLANS(RAPT_ERR_TYPE, p.desc.new_k.type = (rapt_type)0);
+    PLANS(RAPT_ERR_TYPE, p.desc.new_k.type = RAPT_NONE);
     PLANS(RAPT_ERR_TYPE, p.desc.new_v.type = RAPT_Q8_0);
     PLANS(RAPT_ERR_STRIDE, p.desc.new_k.token_stride = -4);
     PLANS(RAPT_ERR_STRIDE, p.desc.new_v.head_stride = -4);
@@ -973,7 +973,7 @@ static void decode_refusals(void) {
     PLANS(RAPT_ERR_STRIDE, p.attention.q.head_stride = -4);
     PLANS(RAPT_ERR_STRIDE, p.attention.k.token_stride = 0); /* readable, but not writable */
     PLANS(RAPT_ERR_STRIDE, p.attention.v.head_stride = 16);
-    PLANS(RAPT_OK, p.attention.v.head_stride = 16; p.desc.new_v.type = (rapt_type)0);
+    PLANS(RAPT_OK, p.attention.v.head_stride = 16; p.desc.new_v.type = RAPT_NONE);
     PLANS(RAPT_ERR_FEATURE, p.desc.rope.channels = 18);
     PLANS(RAPT_ERR_FEATURE, p.desc.rope.channels = 3);
     PLANS(RAPT_ERR_FEATURE, p.frequencies[1] = 17);
@@ -1007,8 +1007,8 @@ static void decode_refusals(void) {
     RUNS(RAPT_ERR_TABLE, , p.starts[1] = -1);
     RUNS(RAPT_ERR_TABLE, , p.args.k_offsets = p.k_offsets; p.k_offsets[1] = -1);
     RUNS(RAPT_ERR_FEATURE, p.desc.tokens = 1, p.call.positions = p.positions);
-    RUNS(RAPT_ERR_UNUSED, p.desc.new_v.type = (rapt_type)0, );
-    RUNS(RAPT_OK, p.desc.new_v.type = (rapt_type)0, p.call.new_v = NULL);
+    RUNS(RAPT_ERR_UNUSED, p.desc.new_v.type = RAPT_NONE, );
+    RUNS(RAPT_OK, p.desc.new_v.type = RAPT_NONE, p.call.new_v = NULL);
     RUNS(RAPT_ERR_UNUSED, , p.call.k_scales = p.o);
     RUNS(RAPT_ERR_UNUSED, , p.call.v_scales = p.o);
     RUNS(RAPT_ERR_UNUSED, , p.args.table = some);

@@ -589,7 +589,7 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, (d.k_starts = starts, starts[1] = 9), TABLE, "k_starts[1] = 9: there are 8 tokens");
     /* Tensors: types, */
     REFUSED(rapt_plan_init, d.q.type = RAPT_INT8, TYPE, "q.type = RAPT_INT8: " FLOATS);
-    REFUSED(rapt_plan_init, d.k.type = (rapt_type)0, TYPE, "k.type = RAPT_NONE: " KV);
+    REFUSED(rapt_plan_init, d.k.type = RAPT_NONE, TYPE, "k.type = RAPT_NONE: " KV);
     REFUSED(rapt_plan_init, d.v.type = RAPT_BOOL, TYPE, "v.type = RAPT_BOOL: " KV);
     REFUSED(rapt_plan_init, d.k.type = RAPT_Q8_0, TYPE, "k.type = RAPT_Q8_0: its groups of 32 channels do not divide 8");
     REFUSED(rapt_plan_init, d.o.type = RAPT_F8_E4M3, TYPE, "o.type = RAPT_F8_E4M3: " FLOATS);
@@ -633,7 +633,7 @@ static void attention_plans(void) {
     GOOD(rapt_plan_init, (ragged(&d), d.q.batch_stride = d.o.batch_stride = -7));
     GOOD(rapt_plan_init, (d.q_len = 1, d.q.token_stride = d.o.token_stride = -7));
     GOOD(rapt_plan_init, (d.mask = (rapt_layout){RAPT_BOOL, -1, 0, 0}));
-    GOOD(rapt_plan_init, (d.table = (rapt_layout){(rapt_type)0, -1, -1, -1}));
+    GOOD(rapt_plan_init, (d.table = (rapt_layout){RAPT_NONE, -1, -1, -1}));
     GOOD(rapt_plan_init, (d.k_scales = (rapt_scales){0, -1, -1, -1, -1}));
     /* Kernels. */
     REFUSED(rapt_plan_init, d.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
@@ -679,7 +679,7 @@ static void cached(void) {
 }
 static void remembered(void) { cached(), crossed(), yd.keys = 0, yd.y.token_stride = yd.z.token_stride = 0; }
 static void packed(void) { yd.packed = 1, ya.wk = ya.wv = NULL, e.d_v = 8, yd.wo = yd.wq; }
-static void bare(void) { yd.wo.type = (rapt_type)0, yd.out = rows_of(RAPT_F32, 3, 64); }
+static void bare(void) { yd.wo.type = RAPT_NONE, yd.out = rows_of(RAPT_F32, 3, 64); }
 static void placed(void) { yd.position_table = 1, ya.position_table = memory[TABLE], ya.table_positions = 5; }
 static void huge(void) { e.heads = e.kv_heads = e.d_k = e.d_v = yd.x_width = 1; }
 
@@ -839,16 +839,16 @@ static void appending(void) {
     REFUSED(rapt_kv_append_run, ad.kv_len = -1, SHAPE, "kv_len = -1: must be 0 to 2147483647");
     REFUSED(rapt_kv_append_run, ad.page_size = -1, FEATURE, "page_size = -1: must be 0 to 2147483647");
     REFUSED(rapt_kv_append_run, ad.pages = -1, FEATURE, "pages = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_append_run, ad.k.type = ad.v.type = (rapt_type)0, TYPE,
+    REFUSED(rapt_kv_append_run, ad.k.type = ad.v.type = RAPT_NONE, TYPE,
             "k.type = RAPT_NONE: nor has v one, so nothing is written");
     REFUSED(rapt_kv_append_run, ad.d_k = 0, SHAPE, "d_k = 0: must be 1 to 1024");
     REFUSED(rapt_kv_append_run, ad.d_v = 2000, SHAPE, "d_v = 2000: must be 1 to 1024");
     REFUSED(rapt_kv_append_run, ad.page_size = 4, FEATURE, "table.type = RAPT_NONE: page_size = 4 wants a table");
     REFUSED(rapt_kv_append_run, (paged_append(), ad.table.type = RAPT_BIT), TYPE, "table.type = RAPT_BIT: " ONLY("I32"));
     REFUSED(rapt_kv_append_run, ad.table.type = RAPT_I32, FEATURE, "page_size = 0: there is a table, of type RAPT_I32");
-    REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, ad.k_scales.present = 1), FEATURE,
+    REFUSED(rapt_kv_append_run, (ad.k.type = RAPT_NONE, ad.k_scales.present = 1), FEATURE,
             "k_scales.present = 1: K is not written");
-    REFUSED(rapt_kv_append_run, (ad.v.type = (rapt_type)0, ad.v_scales.present = 1), FEATURE,
+    REFUSED(rapt_kv_append_run, (ad.v.type = RAPT_NONE, ad.v_scales.present = 1), FEATURE,
             "v_scales.present = 1: V is not written");
     REFUSED(rapt_kv_append_run, ad.k_scales = ((rapt_scales){1, 64, 32, 4, 0}), FEATURE,
             "k_scales.token_stride = 4: scales of tokens are found for fp8 and int8 only");
@@ -861,7 +861,7 @@ static void appending(void) {
     REFUSED(rapt_kv_append_run, ad.new_v.token_stride = -1, STRIDE, "new_v.token_stride = -1: strides are not negative");
     REFUSED(rapt_kv_append_run, ad.rope.channels = 3, FEATURE,
             "rope.channels = 3: must be even, 0 to the 8 channels that there are");
-    REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, ad.rope.channels = 2), FEATURE,
+    REFUSED(rapt_kv_append_run, (ad.k.type = RAPT_NONE, ad.rope.channels = 2), FEATURE,
             "rope.channels = 2: must be even, 0 to the 0 channels that there are");
     /* Tensors, */
     REFUSED(rapt_kv_append_run, aa.new_k = NULL, NULL, "new_k = null: 192 bytes are read from there");
@@ -872,10 +872,10 @@ static void appending(void) {
     REFUSED(rapt_kv_append_run, (ad.v.type = RAPT_INT8, ad.v_scales = (rapt_scales){1, 64, 32, 4, 0}), NULL,
             "v_scales = null: 64 bytes are written there");
     REFUSED(rapt_kv_append_run, aa.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no scales");
-    REFUSED(rapt_kv_append_run, ad.k.type = (rapt_type)0, UNUSED, "k = %p: its layout has no type", (void *)memory[K]);
-    REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, aa.k = NULL, aa.k_scales = SOMEWHERE), UNUSED,
+    REFUSED(rapt_kv_append_run, ad.k.type = RAPT_NONE, UNUSED, "k = %p: its layout has no type", (void *)memory[K]);
+    REFUSED(rapt_kv_append_run, (ad.k.type = RAPT_NONE, aa.k = NULL, aa.k_scales = SOMEWHERE), UNUSED,
             "k_scales = 0x40: its tensor has no type");
-    REFUSED(rapt_kv_append_run, (ad.k.type = (rapt_type)0, aa.k = NULL), UNUSED, "new_k = %p: its cache has no type",
+    REFUSED(rapt_kv_append_run, (ad.k.type = RAPT_NONE, aa.k = NULL), UNUSED, "new_k = %p: its cache has no type",
             (void *)memory[NEW_K]);
     REFUSED(rapt_kv_append_run, aa.v = memory[NEW_K], OVERLAP, "v = %p: its 1024 bytes meet the 192 of new_k = %p",
             (void *)memory[NEW_K], (void *)memory[NEW_K]);
@@ -940,13 +940,12 @@ static void copying(void) {
     REFUSED(rapt_kv_copy_run, cd.entries = -1, SHAPE, "entries = -1: must be 0 to 2147483647");
     REFUSED(rapt_kv_copy_run, cd.kv_heads = 0, SHAPE, "kv_heads = 0: must be 1 to 2147483647");
     REFUSED(rapt_kv_copy_run, cd.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
-    REFUSED(rapt_kv_copy_run, cd.k.type = cd.v.type = (rapt_type)0, TYPE,
-            "k.type = RAPT_NONE: nor has v one, so nothing is copied");
+    REFUSED(rapt_kv_copy_run, cd.k.type = cd.v.type = RAPT_NONE, TYPE, "k.type = RAPT_NONE: nor has v one, so nothing is copied");
     REFUSED(rapt_kv_copy_run, cd.d_k = -8, SHAPE, "d_k = -8: must be 1 to 1024");
     REFUSED(rapt_kv_copy_run, cd.d_v = 0, SHAPE, "d_v = 0: must be 1 to 1024");
-    REFUSED(rapt_kv_copy_run, (cd.k.type = (rapt_type)0, cd.k_scales.present = 1), FEATURE,
+    REFUSED(rapt_kv_copy_run, (cd.k.type = RAPT_NONE, cd.k_scales.present = 1), FEATURE,
             "k_scales.present = 1: their tensor is not copied");
-    REFUSED(rapt_kv_copy_run, (cd.v.type = (rapt_type)0, cd.v_scales.present = 1), FEATURE,
+    REFUSED(rapt_kv_copy_run, (cd.v.type = RAPT_NONE, cd.v_scales.present = 1), FEATURE,
             "v_scales.present = 1: their tensor is not copied");
     REFUSED(rapt_kv_copy_run, cd.k_scales = ((rapt_scales){1, 64, 32, 4, 4}), STRIDE,
             "k_scales.channel_stride = 4: there is a token_stride, and scales are of tokens or of channels");
@@ -968,8 +967,8 @@ static void copying(void) {
             "v_scales = null: 64 bytes are written there");
     REFUSED(rapt_kv_copy_run, ca.from_k = memory[FROM_K], NULL, "from_v = null: 1024 bytes are read from there");
     REFUSED(rapt_kv_copy_run, ca.from_v = memory[FROM_V], NULL, "from_k = null: 512 bytes are read from there");
-    REFUSED(rapt_kv_copy_run, cd.k.type = (rapt_type)0, UNUSED, "k = %p: it is not copied", (void *)memory[K]);
-    REFUSED(rapt_kv_copy_run, (cd.v.type = (rapt_type)0, ca.v = NULL, ca.from_k = memory[FROM_K], ca.from_v = SOMEWHERE), UNUSED,
+    REFUSED(rapt_kv_copy_run, cd.k.type = RAPT_NONE, UNUSED, "k = %p: it is not copied", (void *)memory[K]);
+    REFUSED(rapt_kv_copy_run, (cd.v.type = RAPT_NONE, ca.v = NULL, ca.from_k = memory[FROM_K], ca.from_v = SOMEWHERE), UNUSED,
             "from_v = 0x40: it is not copied");
     REFUSED(rapt_kv_copy_run, ca.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: it is not copied");
     REFUSED(rapt_kv_copy_run, (ca.from_k = memory[FROM_K], ca.from_v = memory[FROM_V], ca.from_v_scales = SOMEWHERE), UNUSED,
@@ -1019,7 +1018,7 @@ static void rotating(void) {
     REFUSED(rapt_rope_run, (ra.starts = starts, starts[0] = -1), TABLE, "starts[0] = -1: must be 0 or more");
     REFUSED(rapt_rope_run, (ra.rope.channels = 0, ra.positions = SOMEWHERE), UNUSED, "positions = 0x40: nothing is rotated");
     REFUSED(rapt_rope_run, ra.rope_table.type = RAPT_F32, UNUSED, "rope_table.type = RAPT_F32: there are rope.frequencies");
-    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.type = (rapt_type)0), NULL,
+    REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.type = RAPT_NONE), NULL,
             "rope.frequencies = null: and there is no rope_table");
     REFUSED(rapt_rope_run, (tabled(&ra.rope, &ra.rope_table), ra.rope_table.type = RAPT_INT8), TYPE,
             "rope_table.type = RAPT_INT8: " FLOATS);
@@ -1059,7 +1058,7 @@ static void decoding_plans(void) {
             "rope.channels = 10: must be even, 0 to the 8 channels that there are");
     REFUSED(rapt_decode_plan_init, d.k.head_stride = 0, STRIDE,
             "attention.k.head_stride = 0: below the 32 bytes within it, so elements of an output meet");
-    REFUSED(rapt_decode_plan_init, dd.new_k.type = (rapt_type)0, TYPE, "new_k.type = RAPT_NONE: " FLOATS);
+    REFUSED(rapt_decode_plan_init, dd.new_k.type = RAPT_NONE, TYPE, "new_k.type = RAPT_NONE: " FLOATS);
     REFUSED(rapt_decode_plan_init, dd.new_v.head_stride = -1, STRIDE, "new_v.head_stride = -1: strides are not negative");
     REFUSED(rapt_decode_plan_init, d.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name");
     REFUSED(rapt_decode_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN,
@@ -1096,12 +1095,12 @@ static void decoding_calls(void) {
     REFUSED(rapt_decode_run, da.k = NULL, NULL, "k = null: 512 bytes are written there");
     REFUSED(rapt_decode_run, da.v = NULL, NULL, "v = null: 1024 bytes are written there");
     REFUSED(rapt_decode_run, da.k_scales = SOMEWHERE, UNUSED, "k_scales = 0x40: the plan has no scales");
-    REFUSED(rapt_decode_run, dd.new_v.type = (rapt_type)0, UNUSED, "new_v = %p: its layout has no type", (void *)memory[NEW_V]);
-    REFUSED(rapt_decode_run, (dd.new_v.type = (rapt_type)0, da.new_v = da.v = NULL), NULL,
+    REFUSED(rapt_decode_run, dd.new_v.type = RAPT_NONE, UNUSED, "new_v = %p: its layout has no type", (void *)memory[NEW_V]);
+    REFUSED(rapt_decode_run, (dd.new_v.type = RAPT_NONE, da.new_v = da.v = NULL), NULL,
             "v = null: 1024 bytes are read from there");
-    REFUSED(rapt_decode_run, (dd.new_v.type = (rapt_type)0, da.new_v = NULL, da.v_scales = SOMEWHERE), UNUSED,
+    REFUSED(rapt_decode_run, (dd.new_v.type = RAPT_NONE, da.new_v = NULL, da.v_scales = SOMEWHERE), UNUSED,
             "v_scales = 0x40: the plan has no scales");
-    REFUSED(rapt_decode_run, (dd.new_v.type = (rapt_type)0, da.new_v = NULL, d.v_scales.present = 1), NULL,
+    REFUSED(rapt_decode_run, (dd.new_v.type = RAPT_NONE, da.new_v = NULL, d.v_scales.present = 1), NULL,
             "v_scales = null: 4 bytes are read from there");
     REFUSED(rapt_decode_run, a.q = NULL, NULL, "attention.q = null: 384 bytes are read from there");
     REFUSED(rapt_decode_run, a.o = NULL, NULL, "attention.o = null: 768 bytes are written there");
@@ -1269,9 +1268,9 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, yd.attention = NULL, NULL, "attention = null: there is no such struct");
     MARKED(rapt_mha_plan_init, e, "attention", offsetof(rapt_desc, mask_keys));
     /* What is not possible together. */
-    REFUSED(rapt_mha_plan_init, (cached(), e.v.type = (rapt_type)0), TYPE,
+    REFUSED(rapt_mha_plan_init, (cached(), e.v.type = RAPT_NONE), TYPE,
             "attention.v.type = RAPT_NONE: K has a cache, V has none");
-    REFUSED(rapt_mha_plan_init, (cached(), e.k.type = (rapt_type)0), TYPE,
+    REFUSED(rapt_mha_plan_init, (cached(), e.k.type = RAPT_NONE), TYPE,
             "attention.k.type = RAPT_NONE: V has a cache, K has none");
     REFUSED(rapt_mha_plan_init, e.unmerged = 1, FEATURE, "attention.unmerged = 1: must be 0 here");
     REFUSED(rapt_mha_plan_init, e.kv_first = 512, FEATURE, "attention.kv_first = 512: must be 0 here");
@@ -1284,9 +1283,9 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, yd.z = yd.x, FEATURE, "z.type = RAPT_F32: there is no Y, so Z is X");
     REFUSED(rapt_mha_plan_init, (yd.weights = of_type(RAPT_F32), e.scores = yd.weights), FEATURE,
             "weights.type = RAPT_F32: there are attention.scores");
-    REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.residual = yd.out), FEATURE,
+    REFUSED(rapt_mha_plan_init, (yd.wo.type = RAPT_NONE, yd.residual = yd.out), FEATURE,
             "residual.type = RAPT_F32: without wo there is no residual");
-    REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.out_width = 32), FEATURE,
+    REFUSED(rapt_mha_plan_init, (yd.wo.type = RAPT_NONE, yd.out_width = 32), FEATURE,
             "out_width = 32: without wo it is heads * d_v = 64");
     /* Sizes. */
     REFUSED(rapt_mha_plan_init, e.heads = 0, SHAPE, "attention.heads = 0: must be 1 to 1048576");
@@ -1298,7 +1297,7 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, (crossed(), yd.keys = -1), SHAPE, "keys = -1: must be 0 to 2147483647");
     REFUSED(rapt_mha_plan_init, yd.x_width = 0, SHAPE, "x_width = 0: must be 1 to 1048576");
     REFUSED(rapt_mha_plan_init, yd.y_width = 16, SHAPE, "y_width = 16: Y is X, so it has x_width");
-    REFUSED(rapt_mha_plan_init, (crossed(), yd.z.type = (rapt_type)0, yd.y_width = 8, yd.z_width = 4), SHAPE,
+    REFUSED(rapt_mha_plan_init, (crossed(), yd.z.type = RAPT_NONE, yd.y_width = 8, yd.z_width = 4), SHAPE,
             "z_width = 4: Z is Y, so it has y_width");
     REFUSED(rapt_mha_plan_init, (crossed(), yd.z_width = RAPT_MAX_WIDTH + 1), SHAPE, "z_width = 1048577: must be 1 to 1048576");
     REFUSED(rapt_mha_plan_init, (crossed(), yd.y_width = -1), SHAPE, "y_width = -1: must be 1 to 1048576");
@@ -1311,7 +1310,7 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, (e.heads = 1 << 17, e.kv_heads = 1), SHAPE, "heads * d_v = 2097152: must be 1 to 1048576");
     REFUSED(rapt_mha_plan_init, e.heads = 3, HEADS, "attention.heads = 3: not a multiple of kv_heads = 2");
     REFUSED(rapt_mha_plan_init,
-            (huge(), e.q_len = e.batch = 1 << 30, yd.x = yd.wq = yd.wk = yd.wv = of_type(RAPT_F32), yd.wo.type = (rapt_type)0,
+            (huge(), e.q_len = e.batch = 1 << 30, yd.x = yd.wq = yd.wk = yd.wv = of_type(RAPT_F32), yd.wo.type = RAPT_NONE,
              yd.out = rows_of(RAPT_F16, 1 << 30, 1)),
             SHAPE, "attention.q_len = 1073741824: the workspace would exceed the address space");
     REFUSED(rapt_mha_plan_init, (ragged(&e), token_starts[2] = 4), TABLE, "attention.q_starts[2] = 4: there are 3 tokens");
@@ -1321,7 +1320,7 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, yd.x.type = RAPT_INT8, TYPE, "x.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_mha_plan_init, (crossed(), yd.y.token_stride = -1), STRIDE, "y.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, (crossed(), yd.z.token_stride = -1), STRIDE, "z.token_stride = -1: strides are not negative");
-    REFUSED(rapt_mha_plan_init, yd.wq.type = (rapt_type)0, TYPE, "wq.type = RAPT_NONE: " WEIGHTS);
+    REFUSED(rapt_mha_plan_init, yd.wq.type = RAPT_NONE, TYPE, "wq.type = RAPT_NONE: " WEIGHTS);
     REFUSED(rapt_mha_plan_init, yd.wk.type = RAPT_INT4, TYPE, "wk.type = RAPT_INT4: " WEIGHTS);
     REFUSED(rapt_mha_plan_init, yd.wv.token_stride = -1, STRIDE, "wv.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, yd.wo.token_stride = -1, STRIDE, "wo.token_stride = -1: strides are not negative");
@@ -1331,7 +1330,7 @@ static void mha_plans(void) {
             "wq.token_stride = 461168601842738790: times 32 it exceeds the address space");
     REFUSED(rapt_mha_plan_init, yd.out.token_stride = 4, STRIDE,
             "out.token_stride = 4: below the 128 bytes within it, so elements of an output meet");
-    REFUSED(rapt_mha_plan_init, (yd.wo.type = (rapt_type)0, yd.out.type = RAPT_INT8), TYPE, "out.type = RAPT_INT8: " FLOATS);
+    REFUSED(rapt_mha_plan_init, (yd.wo.type = RAPT_NONE, yd.out.type = RAPT_INT8), TYPE, "out.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_mha_plan_init, yd.residual.type = RAPT_INT8, TYPE, "residual.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_mha_plan_init, (ragged(&e), token_starts[2] = 1, yd.residual = yd.out, yd.residual.token_stride = -4), STRIDE,
             "residual.token_stride = -4: strides are not negative");
@@ -1386,7 +1385,7 @@ static void mha_calls(void) {
     REFUSED(rapt_mha_run, (crossed(), ya.y = memory[Y]), NULL, "z = null: 640 bytes are read from there");
     REFUSED(rapt_mha_run, ya.y = SOMEWHERE, UNUSED, "y = 0x40: Y is X");
     REFUSED(rapt_mha_run, ya.z = SOMEWHERE, UNUSED, "z = 0x40: Z is X");
-    REFUSED(rapt_mha_run, (crossed(), yd.z.type = (rapt_type)0, ya.y = memory[Y], ya.z = SOMEWHERE), UNUSED, "z = 0x40: Z is Y");
+    REFUSED(rapt_mha_run, (crossed(), yd.z.type = RAPT_NONE, ya.y = memory[Y], ya.z = SOMEWHERE), UNUSED, "z = 0x40: Z is Y");
     REFUSED(rapt_mha_run, yd.residual = yd.out, NULL, "residual = null: 384 bytes are read from there");
     REFUSED(rapt_mha_run, ya.residual = SOMEWHERE, UNUSED, "residual = 0x40: the plan has no layout for it");
     REFUSED(rapt_mha_run, (ya.out = memory[X] + 1), OVERLAP, "out = %p: its 384 bytes meet the 384 of x = %p",
@@ -1481,7 +1480,7 @@ static void merging_states(void) {
     REFUSED(rapt_merge_states_run, give.states = NULL, NULL, "sources = null: %zu bytes are read from there", sizeof states);
     REFUSED(rapt_merge_states_run, ua.o = NULL, NULL, "o = null: 768 bytes are written there");
     REFUSED(rapt_merge_states_run, ua.lse = NULL, NULL, "lse = null: 48 bytes are written there");
-    REFUSED(rapt_merge_states_run, u.lse.type = (rapt_type)0, UNUSED, "lse = %p: the plan has no layout for it",
+    REFUSED(rapt_merge_states_run, u.lse.type = RAPT_NONE, UNUSED, "lse = %p: the plan has no layout for it",
             (void *)memory[LSE]);
     REFUSED(rapt_merge_states_run, u.sinks.type = RAPT_F32, NULL, "sinks = null: 4 bytes are read from there");
     REFUSED(rapt_merge_states_run, ua.sinks = SOMEWHERE, UNUSED, "sinks = 0x40: the plan has no layout for it");

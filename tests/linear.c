@@ -297,7 +297,7 @@ static void quantised_groups(void) {
             free_tensor(&from), free(got), free(want);
         }
         tap_ok(wrong == 0, "%s: rapt_quantise_groups stores what rapt_kv_append_run_share does: %d of 15 wrong",
-               to_types[n] == RAPT_Q8_0 ? "q8_0" : "q4_0", wrong);
+               rapt_type_name(to_types[n]), wrong);
     }
 }
 
@@ -345,7 +345,7 @@ static void refused_descriptions(good *t) {
     PLAN(RAPT_ERR_TYPE, d.weight.type = RAPT_Q8_0); /* groups of 32, of which 8 are none */
     PLAN(RAPT_ERR_TYPE, d.gate.type = RAPT_Q4_0);
     PLAN(RAPT_ERR_TYPE, d.in = 32; d.x.token_stride = d.weight.token_stride = 128; d.gate.type = RAPT_Q5_0);
-    PLAN(RAPT_ERR_TYPE, d.y.type = (rapt_type)0);
+    PLAN(RAPT_ERR_TYPE, d.y.type = RAPT_NONE);
     PLAN(RAPT_ERR_STRIDE, d.y.token_stride = 20);
     PLAN(RAPT_ERR_STRIDE, d.x.token_stride = -32);
     PLAN(RAPT_ERR_STRIDE, d.gate.token_stride = -32);

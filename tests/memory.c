@@ -360,7 +360,7 @@ static void test_plans(void) {
         decode.attention = mha.attention = &a;
         decode.new_k = decode.new_v = a.k;
         mha.x_width = mha.out_width = 2, mha.x = mha.out = mha.wq = mha.wk = mha.wv = mha.wo = a.q;
-        if (which > 1) a.k.type = a.v.type = which % 2 ? (rapt_type)0 : RAPT_F32;
+        if (which > 1) a.k.type = a.v.type = which % 2 ? RAPT_NONE : RAPT_F32;
         decode.rope.channels = mha.rope.channels = which > 2 ? 2 : 0;
         memset(memory, 0, sizeof memory);
         if (which > 2)

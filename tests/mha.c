@@ -777,7 +777,7 @@ static void refused_descriptions(good *t) {
     PLAN(RAPT_ERR_TYPE, d.attention.k = rapt_layout_bshd(RAPT_F32, 2, 4, 4)); /* half a cache */
     PLAN(RAPT_ERR_FEATURE, d.attention.unmerged = 1);
     PLAN(RAPT_ERR_FEATURE, d.mha.z = d.mha.x); /* without Y */
-    PLAN(RAPT_ERR_FEATURE, d.mha.wo.type = (rapt_type)0; d.mha.residual = d.mha.out);
+    PLAN(RAPT_ERR_FEATURE, d.mha.wo.type = RAPT_NONE; d.mha.residual = d.mha.out);
     PLAN(RAPT_ERR_FEATURE, d.mha.rope.channels = 3);
     PLAN(RAPT_ERR_TYPE, d.mha.weights = rapt_layout_bhsd(RAPT_F16, 2, 4, 4));
     PLAN(RAPT_ERR_STRUCT, d.mha.size = 16);

@@ -4,7 +4,7 @@
 
 What PyTorch has is expected as PyTorch computes it, in float64, by scaled_dot_product_attention and flex_attention, captured in
 tests/data/semantics.npz. Where torch can be imported that is computed anew and must be what was captured; --capture writes it
-again. What models ask for beyond that (positions of caches, masks that end before the keys, scaled rotary embedding, gated maps,
+again. What models ask for beyond that (positions of caches, masks that end before the keys, scaled rotary embedding, gated linear layers,
 the step of a decoder) is expected as its formula says, written in NumPy's float64 here. Inputs come from a hash of integers. All
 kernels that can run here are asked. Needs NumPy."""
 import collections
@@ -970,7 +970,7 @@ def copied(caches, sources, ranges):
 
 
 def kv_copy(library):
-    """Prefixes, gaps that are closed, and moves within an entry that overlap, with factors; from the same cache and another."""
+    """Prefixes, gaps that are closed, and moves within an entry that overlap, with scales; from the same cache and another."""
     ranges = np.array([(0, 0, 3, 0, 12), (3, 2, 1, 5, 7), (2, 0, 2, 4, 8), (1, 6, 1, 1, 6), (4, 11, 0, 0, 1), (2, 3, 2, 3, 0)],
                       np.int32)
 
@@ -978,7 +978,7 @@ def kv_copy(library):
         k, v = (words(seed + i, 5, 2, 12, d).astype(np.int8) for i, d in enumerate((16, 24)))
         return k, v, values(seed + 2, 5, 2, 12, 1), values(seed + 3, 5, 2, 12, 1)
 
-    def factors(x):
+    def scales_of(x):
         return rapt.Scales(1, *x.strides[:3], 0)
 
     for name, other in ("the same cache", None), ("another cache", cache(144)):
@@ -986,7 +986,7 @@ def kv_copy(library):
             to, want = cache(140), cache(140)
             copied(want, other or want, ranges)
             desc = library.new(rapt.KvCopyDesc, entries=5, kv_heads=2, tokens=12, d_k=16, d_v=24, k=layout(to[0]),
-                               v=layout(to[1]), k_scales=factors(to[2]), v_scales=factors(to[3]))
+                               v=layout(to[1]), k_scales=scales_of(to[2]), v_scales=scales_of(to[3]))
             fields = "k", "v", "k_scales", "v_scales"
             given = dict(zip(fields, to)) | ({f"from_{field}": x for field, x in zip(fields, other)} if other else {})
             args = library.new(rapt.KvCopyArgs, ranges=ranges, count=len(ranges), **given)

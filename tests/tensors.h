@@ -105,7 +105,7 @@ static inline void fill(tensor *t) { fill_with(t, value_of_size, 1.0f); }
 
 /* ---- Rows of tokens without heads ---------------------------------------------------------------------------------------- */
 
-/* Dense, or with gaps of so many bytes between them. */
+/* Dense, or with gaps of that many bytes between them. */
 static inline tensor new_rows(rapt_type type, int64_t batch, int64_t tokens, int64_t channels, int64_t gap) {
     rapt_layout l = rapt_layout_bshd(type, 1, tokens, channels);
     l.token_stride = reference_row_bytes(type, channels) + gap;

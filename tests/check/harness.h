@@ -11,6 +11,9 @@
 
 #define LENGTH_OF(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* ---- The run as a whole ------------------------------------------------------------------------------------------------- */
 
 enum { PATHS = 2, MAX_KERNELS = 16 };

@@ -21,14 +21,14 @@ static problem integers_of(check *c, int64_t batch, int64_t heads, int64_t kv_he
 
 /* ---- Inputs by hand ----------------------------------------------------------------------------------------------------- */
 
-/* Writes an element of Q, or the factor of a token of K or V, while protect says they may be written. */
+/* Writes an element of Q, or the scale of a token of K or V, while protect says they may be written. */
 static void set_query(subject *s, int64_t b, int64_t h, int64_t i, int64_t channel, float value) {
     const rapt_layout *l = &s->desc.q;
     unsigned char *const row = reference_at(s->args.q, l, b, h, i);
     reference_store(l->type, row + channel * reference_type_bytes(l->type), value);
 }
 
-static void set_factor(subject *s, int tensor, int64_t b, int64_t h, int64_t j, float value) {
+static void set_scale(subject *s, int tensor, int64_t b, int64_t h, int64_t j, float value) {
     const bool k = tensor == TENSOR_K;
     const reference_place at = reference_key(&s->desc, &s->args, b, h, 0, j);
     reference_store(
@@ -121,7 +121,7 @@ static void make_odd(subject *s, uint64_t *random) {
                 const int64_t h = n % d->kv_heads, j = n / d->kv_heads;
                 const float factor = DRAW_OF(random, scales) * (tensor == TENSOR_K ? 0x1p-4f : 1);
                 if (j < reference_length(d, &s->args, b) && (all_zero || draw_below(random, 3) == 0))
-                    set_factor(s, tensor, b, h, j, all_zero ? 0 : factor);
+                    set_scale(s, tensor, b, h, j, all_zero ? 0 : factor);
             }
         }
     }
@@ -170,13 +170,13 @@ static void case_logits(check *c) {
 
 /* ---- Not finite --------------------------------------------------------------------------------------------------------- */
 
-enum { IN_QUERY, IN_K_FACTOR, IN_V_FACTOR, KINDS };
+enum { IN_QUERY, IN_K_SCALE, IN_V_SCALE, KINDS };
 
 typedef struct bad_places {
     int64_t b, h, i, j, channel;
 } bad_places;
 
-/* Rows of a bad query, and those that attend a key with a bad factor, are NaN (with a factor of V, but for their lse), all others
+/* Rows of a bad query, and those that attend a key with a bad scale, are NaN (with a scale of V, but for their lse), all others
  * keep their bits. */
 static void check_not_finite(check *c, kernel *k, const subject *s, const unsigned char *clean, const unsigned char *got,
                              int kind, const bad_places *bad, int n_bad) {
@@ -190,7 +190,7 @@ static void check_not_finite(check *c, kernel *k, const subject *s, const unsign
             meant |= kind == IN_QUERY ? any && b == bad[n].b && h == bad[n].h && i == bad[n].i
                                       : reference_attends(d, &s->args, b, h, i, bad[n].j);
         for (int64_t e = 0; e <= d->d_v; e++) { /* the last stands for the lse */
-            const bool lse = e == d->d_v, want_nan = meant && !(lse && kind == IN_V_FACTOR);
+            const bool lse = e == d->d_v, want_nan = meant && !(lse && kind == IN_V_SCALE);
             const int64_t at = lse ? rows * d->d_v * bytes + row * 4 : (row * d->d_v + e) * bytes;
             const rapt_type type = lse ? RAPT_F32 : d->o.type;
             k->compared++;
@@ -199,9 +199,9 @@ static void check_not_finite(check *c, kernel *k, const subject *s, const unsign
             char text[SUBJECT_TEXT];
             subject_text(s, text, sizeof text);
             check_fail(c, k, "not finite in %s: row %d, channel %d is %a; %s",
-                       kind == IN_QUERY      ? "queries"
-                       : kind == IN_K_FACTOR ? "scales of keys"
-                                             : "scales of values",
+                       kind == IN_QUERY     ? "queries"
+                       : kind == IN_K_SCALE ? "scales of keys"
+                                            : "scales of values",
                        (int)row, (int)e, (double)reference_load(type, got + at), text);
             return;
         }
@@ -228,7 +228,7 @@ static void case_not_finite(check *c) {
         for (int e = 0; e < BAD; e++) {
             if (kind == IN_QUERY) set_query(&s, bad[e].b, bad[e].h, bad[e].i, bad[e].channel, values[(n / KINDS + e) % 3]);
             for (int64_t head = 0; head < 4 && kind != IN_QUERY; head++)
-                set_factor(&s, kind == IN_K_FACTOR ? TENSOR_K : TENSOR_V, head / 2, head % 2, bad[e].j, NAN);
+                set_scale(&s, kind == IN_K_SCALE ? TENSOR_K : TENSOR_V, head / 2, head % 2, bad[e].j, NAN);
         }
         protect(&s, true);
         FOR_EACH_KERNEL(c, k) {
@@ -305,7 +305,7 @@ static void weight_ties(check *c, int64_t kv_len, int64_t q_len, bool both_signs
         const bool negative = both_signs && j % 2;
         const float size = j % 64 < 2 ? 255 : (float)((j * 11 + j / 64) % 255) + 0.5f, factor = negative ? -size : size;
         unsigned char *const v = reference_at(s.args.v, &s.desc.v, 0, 0, j);
-        set_factor(&s, TENSOR_V, 0, 0, j, factor);
+        set_scale(&s, TENSOR_V, 0, 0, j, factor);
         memset(v, 0, 64);
         v[j % 64] = 1;
         sums[j % 64] += rintf(factor);

@@ -9,8 +9,6 @@
 
 static const how plain = {WAY_RUN, 1, 1, 1};
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* ---- States ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct part {

@@ -106,7 +106,7 @@ static void plan_errors(table *t) {
     PLAN(RAPT_ERR_HEADS, d.kv_heads = 3);
     PLAN(RAPT_ERR_HEADS, d.kv_heads = 8);
 
-    static const rapt_type types[] = {(rapt_type)0, RAPT_BOOL, (rapt_type)-1, (rapt_type)INT_MAX};
+    static const rapt_type types[] = {RAPT_NONE, RAPT_BOOL, (rapt_type)-1, (rapt_type)INT_MAX};
     for (int64_t n = 0; n < LENGTH_OF(types); n++) {
         PLAN(RAPT_ERR_TYPE, d.q.type = types[n]);
         PLAN(RAPT_ERR_TYPE, d.k.type = types[n]);
@@ -508,7 +508,7 @@ static void csr_run_errors(table *t) {
 
 static void states_plan_errors(table *t) {
     PLAN(RAPT_OK, (void)d);
-    static const rapt_type types[] = {(rapt_type)0, RAPT_F16, RAPT_BOOL, RAPT_I32, (rapt_type)-1};
+    static const rapt_type types[] = {RAPT_NONE, RAPT_F16, RAPT_BOOL, RAPT_I32, (rapt_type)-1};
     for (int64_t n = 0; n < LENGTH_OF(types); n++) PLAN(RAPT_ERR_TYPE, d.states.type = types[n]);
     for (int64_t n = 0; n < LENGTH_OF(bad_strides); n++) {
         PLAN(RAPT_ERR_STRIDE, d.states.batch_stride = bad_strides[n]);

@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* ---- Problems ----------------------------------------------------------------------------------------------------------- */
 
 static int64_t size_of(int64_t size, uint64_t *random) {
@@ -902,7 +899,7 @@ subject subject_view(const subject *of, rapt_desc desc, int64_t b, int64_t h, in
     if (d->page_size) s.args.table = reference_at(a->table, &d->table, a->table_starts ? 0 : b, kv_head, i);
     s.desc.q_starts = NULL;
     s.desc.scores_stage = RAPT_SCORES_NONE;
-    s.desc.scores = (rapt_layout){.type = (rapt_type)0};
+    s.desc.scores = (rapt_layout){.type = RAPT_NONE};
     if (!d->mask_keys) s.desc.mask_keys = reference_columns(d);
     if (!d->bias_keys) s.desc.bias_keys = reference_columns(d);
     if (d->k_starts) {
