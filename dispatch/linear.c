@@ -96,17 +96,17 @@ static const full_linear *read_plan(rapt_report *r, const rapt_linear_plan *opaq
 
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
-/* Threads share tokens by whole tiles, and outputs by whole groups of RAPT_PARTIAL_SUMS. The number of parts that nth threads cut
- * the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */
+/* Threads share tokens by whole tiles, and outputs by whole sixteens (RAPT_PARTIAL_SUMS). The number of parts that nth threads
+ * cut the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
     int64_t tiles = rapt_divide_up(p->all_tokens, p->kernel->tuning.tile_rows),
-            groups = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
+            sixteens = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
     if (p->all_tokens <= p->kernel->tuning.few_tokens) return 1;
     int64_t best = 1;
     double least = INFINITY;
     for (int64_t parts = 1; parts <= nth && parts <= tiles; parts++) {
         double cost = (double)rapt_divide_up(tiles, parts) *
-                      (double)(rapt_divide_up(groups, nth / parts) * RAPT_PARTIAL_SUMS + p->kernel->tuning.staging_outputs);
+                      (double)(rapt_divide_up(sixteens, nth / parts) * RAPT_PARTIAL_SUMS + p->kernel->tuning.staging_outputs);
         if (cost < least) best = parts, least = cost;
     }
     return best;

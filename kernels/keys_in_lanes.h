@@ -159,7 +159,7 @@ enum { FEW_INTEGER_ROWS = RAPT_FEW_ROWS };
 enum { FEW_INTEGER_ROWS = 0 };
 #endif
 
-/* Keys of a block that are visited, in whole groups of RAPT_PARTIAL_SUMS. */
+/* Keys of a block that are visited, in whole multiples of RAPT_PARTIAL_SUMS. */
 static inline int visited_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
 static inline int visited_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
@@ -193,7 +193,7 @@ static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows
     score_keys_f32(rows, copies, 0, n, p->d_k, q, dk, scores);
 }
 
-/* S = Q K^T of one head for keys [from, to) of a block, whole groups of RAPT_PARTIAL_SUMS. key_rows: of the chunk. */
+/* S = Q K^T of one head for keys [from, to) of a block, whole multiples of RAPT_PARTIAL_SUMS. key_rows: of the chunk. */
 static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *key_rows,
                        const block *b, int from, int to) {
     const rapt_problem *p = t->problem;

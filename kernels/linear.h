@@ -5,13 +5,13 @@
  * Included by attend.h. */
 
 typedef struct linear_scratch {
-    float *x;       /* few tokens: [groups of RAPT_PARTIAL_SUMS channels][tokens][those channels]; else for each tile [in, in the
+    float *x;       /* few tokens: [sixteens of channels][tokens][those channels]; else for each tile [in, in the
                        order of sums][TILE_ROWS] */
-    float *weights; /* [group of rows][ld_weights] */
+    float *weights; /* [staged rows][ld_weights] */
     float *row;     /* one of them before it is repeated, for COPIES; few tokens: one of them */
-    float *c[2];    /* of the weights and of the gate, for each tile [group][TILE_ROWS]; few, for one after the other: as in
+    float *c[2];    /* of the weights and of the gate, for each tile [staged rows][TILE_ROWS]; few, for one after the other: as in
                        linear_rows */
-    float *rows;    /* [RAPT_VL][padded group]: of the output, and of the residual */
+    float *rows;    /* [RAPT_VL][padded staged rows]: of the output, and of the residual */
 } linear_scratch;
 
 /* Bytes that `channels` channels of a row of weights take. */
@@ -76,13 +76,13 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
         return used;
     }
     size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + TILE_ROWS - 1) / TILE_ROWS),
-           group = padded((size_t)rapt_min(most_rows(p), outs));
-    *s = (linear_scratch){
-        .x = take(memory, &used, tiles * in * TILE_ROWS),
-        .weights = take(memory, &used, group * ld_weights(p)),
-        .row = take(memory, &used, COPIES == 1 ? 0 : ld_weights(p)),
-        .c = {take(memory, &used, tiles * group * TILE_ROWS), take(memory, &used, gated(p) ? tiles * group * TILE_ROWS : 0)},
-        .rows = take(memory, &used, (RAPT_VL + 1) * (group + RAPT_VL))};
+           staged_rows = padded((size_t)rapt_min(most_rows(p), outs));
+    *s = (linear_scratch){.x = take(memory, &used, tiles * in * TILE_ROWS),
+                          .weights = take(memory, &used, staged_rows * ld_weights(p)),
+                          .row = take(memory, &used, COPIES == 1 ? 0 : ld_weights(p)),
+                          .c = {take(memory, &used, tiles * staged_rows * TILE_ROWS),
+                                take(memory, &used, gated(p) ? tiles * staged_rows * TILE_ROWS : 0)},
+                          .rows = take(memory, &used, (RAPT_VL + 1) * (staged_rows + RAPT_VL))};
     return used;
 }
 
@@ -124,9 +124,9 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* ---- Few tokens: channels in lanes --------------------------------------------------------------------------------------- */
 
-/* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's channels lie in groups
- * of RAPT_PARTIAL_SUMS, ldx floats from group to group, filled up with zeros. nr and nt are constants wherever this is called.
- * Replaceable. */
+/* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's channels lie in
+ * sixteens (RAPT_PARTIAL_SUMS), ldx floats from one to the next, filled up with zeros. nr and nt are constants wherever this is
+ * called. Replaceable. */
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld);
@@ -313,10 +313,10 @@ static void stage_tokens(const rapt_linear_task *t, int64_t token, int rows, flo
     }
 }
 
-/* to[i][g] = element i of group g, for RAPT_PARTIAL_SUMS elements of n groups, a multiple of the vector length. */
-static void stage_groups(rapt_type type, float *to, size_t ld, const char *const *groups, int n) {
-    if (type == RAPT_INT8) stage_columns_as(load_int8, 1, to, ld, groups, n, 0, RAPT_PARTIAL_SUMS);
-    else stage_columns(type, to, ld, groups, n, 0, RAPT_PARTIAL_SUMS);
+/* to[i][g] = element i of sixteen g, for n of them, a multiple of the vector length. */
+static void stage_sixteens(rapt_type type, float *to, size_t ld, const char *const *sixteens, int n) {
+    if (type == RAPT_INT8) stage_columns_as(load_int8, 1, to, ld, sixteens, n, 0, RAPT_PARTIAL_SUMS);
+    else stage_columns(type, to, ld, sixteens, n, 0, RAPT_PARTIAL_SUMS);
 }
 
 /* A part of some rows of the weights or the gate. */
@@ -331,7 +331,7 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
     for (int r = 0; r < rows; r++) {
         const char *from = weights_of(t, gate)->rows + (size_t)((out + r) * layout->token_stride) +
                            weight_bytes(layout->type, part * RAPT_LINEAR_PART);
-        const char *groups[RAPT_LINEAR_PART / RAPT_PARTIAL_SUMS + RAPT_VL];
+        const char *sixteens[RAPT_LINEAR_PART / RAPT_PARTIAL_SUMS + RAPT_VL];
         float converted[RAPT_LINEAR_PART];
         float *row = s->weights + (size_t)r * ld, *to = COPIES == 1 ? row : s->row, left[2 * RAPT_PARTIAL_SUMS];
         if (in_groups) {
@@ -339,8 +339,8 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
             from = (const char *)converted;
         }
         for (int g = 0; g < whole + RAPT_VL - 1; g++)
-            groups[g] = from + (size_t)rapt_min(g, rapt_max(0, whole - 1)) * (size_t)(RAPT_PARTIAL_SUMS * bytes);
-        if (whole > 0) stage_groups(type, to, runs, groups, (whole + RAPT_VL - 1) / RAPT_VL * RAPT_VL);
+            sixteens[g] = from + (size_t)rapt_min(g, rapt_max(0, whole - 1)) * (size_t)(RAPT_PARTIAL_SUMS * bytes);
+        if (whole > 0) stage_sixteens(type, to, runs, sixteens, (whole + RAPT_VL - 1) / RAPT_VL * RAPT_VL);
         if (rest > 0) stage_rows(type, left, 0, &from, 1, whole * RAPT_PARTIAL_SUMS, rest);
         for (int i = 0; i < rest; i++) to[(size_t)i * runs + (size_t)whole] = left[i];
         for (size_t i = 0; COPIES > 1 && i < runs * RAPT_PARTIAL_SUMS; i++) v_store(row + i * COPIES, v_broadcast(to + i));
@@ -349,16 +349,16 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
 
 /* The weights that are staged after a part of those from out on, to be prefetched while `tiles` register tiles are computed;
  * there is room for RAPT_STAGED_ROWS rows. */
-static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, int group, int64_t part, int tiles,
+static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, int staged_rows, int64_t part, int tiles,
                              const char **rows) {
     const rapt_linear_problem *p = t->problem;
     if (++part * RAPT_LINEAR_PART >= p->in) {
         part = 0;
-        if (gate == gated(p)) out += group;
+        if (gate == gated(p)) out += staged_rows;
         gate = gate != gated(p);
     }
     const rapt_layout *layout = layout_of(p, gate);
-    int n = rapt_min(group, t->out0 + t->outs - out);
+    int n = rapt_min(staged_rows, t->out0 + t->outs - out);
     if (n <= 0 || tiles <= 0) return (coming){0};
     for (int i = 0; i < n; i++)
         rows[i] = weights_of(t, gate)->rows + (size_t)((out + i) * layout->token_stride) +
@@ -430,28 +430,28 @@ static void linear_many_tokens(const rapt_linear_task *t) {
     linear_scratch s;
     lay_out_linear(p, t->scratch, &s, t->tokens, t->outs);
     size_t tile_floats = padded((size_t)p->in) * TILE_ROWS;
-    int group = (int)padded((size_t)even_part(t->outs, most_rows(p)));
+    int staged_rows = (int)padded((size_t)even_part(t->outs, most_rows(p)));
     int64_t pass = even_part((t->tokens + TILE_ROWS - 1) / TILE_ROWS, most_tiles(p)) * TILE_ROWS;
     for (int64_t done = 0; done < t->tokens; done += pass) {
         int64_t first = t->token0 + done;
         int tokens = rapt_min(pass, t->tokens - done), tiles = (tokens + TILE_ROWS - 1) / TILE_ROWS;
         for (int i = 0; i < tiles; i++)
             stage_tokens(t, first + i * TILE_ROWS, rapt_min(TILE_ROWS, tokens - i * TILE_ROWS), s.x + (size_t)i * tile_floats);
-        for (int64_t out = t->out0; out < t->out0 + t->outs; out += group) {
-            int rows = rapt_min(group, t->out0 + t->outs - out);
+        for (int64_t out = t->out0; out < t->out0 + t->outs; out += staged_rows) {
+            int rows = rapt_min(staged_rows, t->out0 + t->outs - out);
             for (int gate = 0; gate <= gated(p); gate++)
                 for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
                     const char *next[RAPT_STAGED_ROWS];
-                    coming ahead = coming_weights(t, gate, out, group, part,
+                    coming ahead = coming_weights(t, gate, out, staged_rows, part,
                                                   tiles * RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS), next);
                     stage_weights(t, &s, gate, out, rows, part);
                     for (int i = 0; i < tiles; i++)
                         multiply_part(p, &s, part, s.x + (size_t)i * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * TILE_ROWS,
-                                      s.c[gate] + (size_t)(i * group * TILE_ROWS), rows,
+                                      s.c[gate] + (size_t)(i * staged_rows * TILE_ROWS), rows,
                                       (rapt_min(TILE_ROWS, tokens - i * TILE_ROWS) + RAPT_VL - 1) / RAPT_VL, &ahead);
                 }
             for (int i = 0; i < tiles; i++) {
-                size_t at = (size_t)(i * group * TILE_ROWS);
+                size_t at = (size_t)(i * staged_rows * TILE_ROWS);
                 end_lanes(t, &s, first + i * TILE_ROWS, rapt_min(TILE_ROWS, tokens - i * TILE_ROWS), out, rows, s.c[0] + at,
                           gated(p) ? s.c[1] + at : NULL);
             }
