@@ -330,6 +330,7 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     const int64_t few = c->keys_in_lanes ? c->rows
                                          : (c->passes - 1) * rapt_left_over(p->kernel, &p->problem, c->pass_rows) +
                                                rapt_left_over(p->kernel, &p->problem, last);
+    /* They do not overflow: o, of two bytes or more for each row, has fitted into the address space. */
     p->rows += n * c->rows * p->problem.kv_heads;
     p->rows_keys_in_lanes += n * few * p->problem.kv_heads;
     bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
