@@ -34,7 +34,7 @@ typedef struct side {
     int64_t d;
 } side;
 
-static side side_of(const rapt_append *c, int value) {
+static side side_of(const append_call *c, int value) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
     return value ? (side){"v", "new_v", "v_scales", &d->new_v, &d->v, &d->v_scales, a->new_v, a->v, a->v_scales, d->d_v}
@@ -51,7 +51,7 @@ static void lengths_of(const rapt_kv_append_desc *d, int64_t length[3]) {
 }
 
 /* The cache and the scales of one side. */
-static rapt_status measure_side(rapt_report *r, rapt_append *c, int value) {
+static rapt_status measure_side(rapt_report *r, append_call *c, int value) {
     const side s = side_of(c, value);
     int64_t length[3];
     lengths_of(&c->desc, length);
@@ -88,7 +88,7 @@ rapt_kv_append_desc rapt_kv_append_desc_of(const rapt_desc *d, int64_t tokens, r
                                  .rope = *rope};
 }
 
-rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c) {
+rapt_status rapt_check_append_desc(rapt_report *r, append_call *c) {
     const rapt_kv_append_desc *d = &c->desc;
     const struct {
         const char *name;
@@ -118,7 +118,7 @@ rapt_status rapt_check_append_desc(rapt_report *r, rapt_append *c) {
     return status == RAPT_OK ? measure_side(r, c, 1) : status;
 }
 
-static void add_side(rapt_memory *m, const rapt_append *c, int value, const char *name, bool new_rows) {
+static void add_side(rapt_memory *m, const append_call *c, int value, const char *name, bool new_rows) {
     const rapt_kv_append_desc *d = &c->desc;
     const side of = side_of(c, value), *s = &of;
     const rapt_scales *f = s->scales_layout;
@@ -146,7 +146,7 @@ static void add_side(rapt_memory *m, const rapt_append *c, int value, const char
 }
 
 /* The page table; its rows are of int32_t. */
-static void add_table(rapt_memory *m, const rapt_append *c) {
+static void add_table(rapt_memory *m, const append_call *c) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
     if (!d->page_size) {
@@ -167,7 +167,7 @@ static void add_table(rapt_memory *m, const rapt_append *c) {
     rapt_reads(m, "table", a->table, bytes);
 }
 
-void rapt_add_append(rapt_memory *m, const rapt_append *c, const char *k, const char *v, bool new_rows) {
+void rapt_add_append(rapt_memory *m, const append_call *c, const char *k, const char *v, bool new_rows) {
     add_side(m, c, 0, k, new_rows);
     add_side(m, c, 1, v, new_rows);
     if (!new_rows) return; /* all else is the larger call's */
@@ -177,12 +177,12 @@ void rapt_add_append(rapt_memory *m, const rapt_append *c, const char *k, const 
 }
 
 /* Where key j of an entry lies, as if there were no pages. */
-static int64_t slot_of(const rapt_append *c, int64_t b, int64_t j) {
+static int64_t slot_of(const append_call *c, int64_t b, int64_t j) {
     int64_t slot = j + (c->args.ring_starts ? c->args.ring_starts[b] : 0);
     return slot < c->desc.kv_len ? slot : slot - c->desc.kv_len;
 }
 
-static int64_t page_at(const rapt_append *c, int64_t b, int64_t head, int64_t n) {
+static int64_t page_at(const append_call *c, int64_t b, int64_t head, int64_t n) {
     const rapt_layout *table = &c->desc.table;
     const int32_t *starts = c->args.table_starts;
     int32_t page;
@@ -203,7 +203,7 @@ typedef struct walk {
 } walk;
 
 /* The next range of all entries, in the table of a head; false at the end. */
-static bool next_page_range(const rapt_append *c, int64_t head, walk *at, page_range *p) {
+static bool next_page_range(const append_call *c, int64_t head, walk *at, page_range *p) {
     const rapt_kv_append_desc *d = &c->desc;
     while (at->b < d->batch && at->i == rapt_count_of(&c->tokens, at->b)) *at = (walk){at->b + 1, 0};
     if (at->b == d->batch) return false;
@@ -224,7 +224,7 @@ static bool same_place(const page_range *a, const page_range *b) {
 
 /* Are all pages there, and no place given twice? Pages are marked in a window of their numbers at a time; only one that comes
  * again is compared with all before it. */
-static rapt_status check_pages(rapt_report *r, const rapt_append *c, int64_t head) {
+static rapt_status check_pages(rapt_report *r, const append_call *c, int64_t head) {
     enum { WINDOW = 1 << 16 };
     int64_t least = INT64_MAX, most = -1;
     page_range p, before;
@@ -254,7 +254,7 @@ static rapt_status check_pages(rapt_report *r, const rapt_append *c, int64_t hea
     return RAPT_OK;
 }
 
-rapt_status rapt_check_room(rapt_report *r, const rapt_append *c) {
+rapt_status rapt_check_room(rapt_report *r, const append_call *c) {
     for (int64_t b = 0; b < c->desc.batch; b++)
         if (rapt_start_of(&c->tokens, b) + rapt_count_of(&c->tokens, b) > c->desc.kv_len)
             return rapt_refuse(r, RAPT_ERR_KV_LENGTH,
@@ -263,7 +263,7 @@ rapt_status rapt_check_room(rapt_report *r, const rapt_append *c) {
     return RAPT_OK;
 }
 
-rapt_status rapt_check_places(rapt_report *r, const rapt_append *c) {
+rapt_status rapt_check_places(rapt_report *r, const append_call *c) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
     rapt_status status = RAPT_OK;
@@ -291,7 +291,7 @@ rapt_status rapt_check_places(rapt_report *r, const rapt_append *c) {
     return status;
 }
 
-static rapt_status read_append(rapt_report *r, rapt_append *c, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
+static rapt_status read_append(rapt_report *r, append_call *c, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
     rapt_status status = rapt_read_struct(r, "desc", &c->desc, &default_desc, sizeof c->desc, sizeof c->desc, desc);
     if (status == RAPT_OK)
         status = rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args,
@@ -319,14 +319,14 @@ static rapt_status read_append(rapt_report *r, rapt_append *c, const rapt_kv_app
 
 rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_kv_append_run", text, bytes);
-    rapt_append c;
+    append_call c;
     return read_append(&r, &c, desc, args);
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
 
 /* One row, in scratch, goes to its place in the cache. */
-static void append_row(const rapt_append *c, const side *s, float *row, rapt_cursor at) {
+static void append_row(const append_call *c, const side *s, float *row, rapt_cursor at) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_scales *f = s->scales_layout;
     int64_t token = slot_of(c, at.b, rapt_start_of(&c->tokens, at.b) + at.i), entry = at.b;
@@ -348,7 +348,7 @@ static void append_row(const rapt_append *c, const side *s, float *row, rapt_cur
                    row, s->d);
 }
 
-void rapt_append_share(const rapt_append *c, int64_t ith, int64_t nth) {
+void rapt_append_share(const append_call *c, int64_t ith, int64_t nth) {
     const rapt_rope *rope = &c->desc.rope;
     const int64_t heads = c->desc.kv_heads;
     rapt_angles angles;
@@ -375,7 +375,7 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
 
 static rapt_status run(const char *name, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
-    rapt_append c;
+    append_call c;
     rapt_status status = read_append(&r, &c, desc, args);
     const rapt_work w = {&c, 1, share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;

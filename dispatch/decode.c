@@ -25,7 +25,7 @@ void rapt_decode_args_init_sized(rapt_decode_args *args, size_t size) {
 typedef struct full_decode {
     uint64_t made; /* DECODE_MADE, or this is no plan */
     uint64_t attention[PLAN_WORDS];
-    rapt_append append; /* args and tokens are those of a call */
+    append_call append; /* args and tokens are those of a call */
     rapt_rope_args rope;
     uint64_t q_bytes, new_k_bytes, new_v_bytes; /* of the caller's */
     uint64_t rotated_bytes;                     /* of q in the workspace, in front of all else; 0: it is used where it lies */
@@ -156,7 +156,7 @@ rapt_status rapt_decode_plan_query(const rapt_decode_plan *opaque, rapt_plan_inf
 typedef struct decode_call {
     const full_decode *plan;
     rapt_attention attention;
-    rapt_append append;
+    append_call append;
     rapt_rope_call rope;
 } decode_call;
 

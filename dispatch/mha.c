@@ -40,7 +40,7 @@ typedef struct full_mha {
     uint64_t made; /* MHA_MADE, or this is no plan */
     uint64_t attention[PLAN_WORDS];
     full_linear project[PROJECTIONS], output;
-    rapt_append append;     /* args and tokens are those of a call */
+    append_call append;     /* args and tokens are those of a call */
     rapt_rope_args rope[2]; /* of Q, and of K where there is no cache */
     token_rows x[PROJECTIONS];
     int64_t batch, q_len;
@@ -405,7 +405,7 @@ typedef struct mha_call {
     rapt_mha_args args;
     rapt_attention attention;
     rapt_linear_call project[PROJECTIONS], output;
-    rapt_append append;
+    append_call append;
     rapt_rope_call rope[2];
 } mha_call;
 

@@ -12,11 +12,11 @@ static inline bool rapt_keys_in_lanes(const rapt_kernel *kernel, const rapt_prob
     return rows <= (problem->integer ? kernel->tuning.few_integer_rows : kernel->tuning.few_rows);
 }
 
-/* How many of the last rows of a task with queries in lanes have keys in lanes nevertheless: those that would fill less than half
- * of a last vector, where there is a full one before them. */
+/* How many of the last rows of a task with queries in lanes have keys in lanes nevertheless: those that would fill few lanes of a
+ * last vector, where there is a full one before them. */
 static inline int rapt_left_over(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {
     int vector = kernel->tuning.vector, rest = (int)(rows % vector);
-    return rows > vector && rest < vector / 2 && rapt_keys_in_lanes(kernel, problem, rest) ? rest : 0;
+    return rows > vector && rest <= kernel->tuning.left_over && rapt_keys_in_lanes(kernel, problem, rest) ? rest : 0;
 }
 
 #endif

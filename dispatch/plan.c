@@ -300,14 +300,14 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     c.passes = rapt_divide_up(c.rows, c.pass_rows);
     c.tasks = problem->kv_heads / c.joined_heads * c.passes;
 
-    /* Too few tasks: split the keys as well, unless the states that this leaves would be more than an eighth of K and V. */
+    /* Too few tasks: split the keys as well, unless the states that this leaves would be too much beside K and V. */
     size_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
     int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
     int64_t parts = rapt_divide_up(rapt_divide_up(pairs * c.joined_heads, c.passes), p->task_pairs);
     int64_t states =
         problem->unmerged ? 0 : rapt_product(rapt_product(c.chunks, q_len), rapt_product(problem->heads, (int64_t)state_bytes));
     if (parts > 1 && c.chunks > 1 && states >= 0 &&
-        (problem->unmerged || c.pass_rows <= chunk_bytes / 8 / (int64_t)state_bytes)) {
+        (problem->unmerged || c.pass_rows <= chunk_bytes / kernel->tuning.states_part / (int64_t)state_bytes)) {
         c.part_chunks = rapt_divide_up(c.chunks, parts < c.chunks ? parts : c.chunks);
         c.parts = rapt_divide_up(c.chunks, c.part_chunks);
         c.tasks *= c.parts;
@@ -343,8 +343,11 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
 static bool set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
     p->task_pairs = INT64_MAX;
-    if (threads > 1) { /* several tasks for each thread, since they are not equally long; more where entries differ */
-        int64_t wanted = (ragged(p) ? 8 : 4) * (threads < MOST_THREADS ? threads : MOST_THREADS), pairs = 0;
+    if (threads > 1) {
+        const rapt_tuning *tuning = &p->kernel->tuning;
+        int64_t wanted =
+                    (ragged(p) ? tuning->ragged_tasks : tuning->thread_tasks) * (threads < MOST_THREADS ? threads : MOST_THREADS),
+                pairs = 0;
         for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && pairs >= 0; b++)
             if (__builtin_add_overflow(pairs, attended_pairs(p, entry_queries(p, b), entry_keys(p, b)), &pairs)) pairs = -1;
         pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);

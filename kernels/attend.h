@@ -233,8 +233,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
     query_tile tiles[RAPT_PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_JOINED_ROWS];
-    size_t as_rows =
-        lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : RAPT_VL / 2 /* the most that are left over */);
+    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : rapt_max(RAPT_LEFT_OVER, 0));
     if (keys_in_lanes) return sizeof(float) * as_rows;
     size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + TILE_ROWS - 1) / TILE_ROWS), merges);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
@@ -324,6 +323,10 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
                .pass_l2 = RAPT_PASS_L2,
                .joined_rows = RAPT_JOINED_ROWS,
                .joined_bytes = RAPT_JOINED_BYTES,
+               .left_over = RAPT_LEFT_OVER,
+               .thread_tasks = RAPT_THREAD_TASKS,
+               .ragged_tasks = RAPT_RAGGED_TASKS,
+               .states_part = RAPT_STATES_PART,
                .few_tokens = RAPT_FEW_TOKENS,
                .weights_l2 = RAPT_WEIGHTS_L2,
                .staging_outputs = RAPT_STAGING_OUTPUTS},

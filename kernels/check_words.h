@@ -50,15 +50,29 @@ _Static_assert(RAPT_FMA_BY_LANE == 0 || RAPT_FMA_BY_LANE == 1, "no or yes");
 _Static_assert(!RAPT_FMA_BY_LANE || RAPT_VL >= 4, "the rows of a register tile are at most 4 vectors");
 _Static_assert(!RAPT_FMA_BY_LANE || !RAPT_STAGED_BROADCAST, "either a lane is broadcast by the product, or it is staged so");
 
+/* RAPT_ROW_PADDING: floats between staged rows beyond those that hold elements: a cache line, or rows whose length is a power of
+ * two would compete for a few cache sets when a product walks down their columns. */
+#ifndef RAPT_ROW_PADDING
+#define RAPT_ROW_PADDING 16
+#endif
+_Static_assert(RAPT_ROW_PADDING >= 0 && RAPT_ROW_PADDING % 16 == 0, "staged rows start with a cache line");
+
 /* ---- Few rows: keys in lanes (keys_in_lanes.h) ---------------------------------------------------------------------------- */
 
 /* RAPT_FEW_ROWS: up to this many rows of a key/value head, keys lie in lanes. */
 _Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= 64, "the rows of a head are described on the stack");
 
+/* RAPT_LEFT_OVER: so do the last rows of a task with queries in lanes, where they would fill only this many lanes of a vector or
+ * fewer. One less than half a vector brings a factor of 1.13 (docs/performance.md). */
+#ifndef RAPT_LEFT_OVER
+#define RAPT_LEFT_OVER (RAPT_VL / 2 - 1)
+#endif
+_Static_assert(RAPT_LEFT_OVER < RAPT_VL, "a full vector is not left over");
+
 /* RAPT_JOINED_BYTES: where the heads of a token lie side by side, one head's rows are small pieces far apart, which memory reads
  * at less than half of its speed: as many heads are taken together as make pieces of this many bytes, a page. RAPT_JOINED_ROWS:
- * rows of all these heads at most, whose scores, 2 KiB each, shall stay in the L2 cache beside K and V. Measured on an AMD EPYC
- * (Zen 4), see docs/performance.md. */
+ * rows of all these heads at most, whose scores, 2 KiB each, take half of the smallest L2 cache that there is, 256 KiB, so the
+ * size of this one does not matter. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
 #ifndef RAPT_JOINED_BYTES
 #define RAPT_JOINED_BYTES 4096
 #endif
@@ -66,6 +80,7 @@ _Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= 64, "the rows of a head ar
 #define RAPT_JOINED_ROWS 64
 #endif
 _Static_assert(RAPT_JOINED_BYTES >= 1 && RAPT_JOINED_ROWS >= RAPT_FEW_ROWS && RAPT_JOINED_ROWS <= 64, "a head fits into a task");
+_Static_assert(RAPT_LEFT_OVER <= RAPT_JOINED_ROWS, "the rows of a task are described on the stack");
 
 /* RAPT_KEY_CHAINS: accumulators of a tile of scores, which so has at most that many rows; with RAPT_VL transposed vectors of K
  * they must fit into the registers. */
@@ -111,9 +126,28 @@ _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CON
 _Static_assert(RAPT_FEW_DOTS == 0 || RAPT_FEW_DOTS == 1, "no or yes");
 _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL == 16), "few_dots.h is for 16 lanes of 4 bytes");
 
+/* ---- Tasks ---------------------------------------------------------------------------------------------------------------- */
+
+/* RAPT_THREAD_TASKS: tasks that a plan cuts for each thread, several because they are not equally long; RAPT_RAGGED_TASKS: the
+ * same where the entries of a batch differ in length. RAPT_STATES_PART: tasks share the keys of a head only where the states that
+ * this leaves take at most this part, an eighth, of the bytes of K and V. */
+#ifndef RAPT_THREAD_TASKS
+#define RAPT_THREAD_TASKS 4
+#endif
+#ifndef RAPT_RAGGED_TASKS
+#define RAPT_RAGGED_TASKS 8
+#endif
+#ifndef RAPT_STATES_PART
+#define RAPT_STATES_PART 8
+#endif
+_Static_assert(RAPT_THREAD_TASKS >= 1 && RAPT_THREAD_TASKS <= 64 && RAPT_RAGGED_TASKS >= 1 && RAPT_RAGGED_TASKS <= 64,
+               "every thread has a task, and numbers of them do not overflow");
+_Static_assert(RAPT_STATES_PART >= 1, "a part of K and V");
+
 /* ---- Caches --------------------------------------------------------------------------------------------------------------- */
 
-/* The size of the L2 cache is rapt_l2_bytes' (dispatch/select.c): the CPU's, or 1 MiB where it does not tell, as on AArch64. */
+/* The size of the L2 cache is rapt_l2_bytes' (dispatch/select.c): the CPU's, or 1 MiB where it does not tell programs, as on
+ * AArch64. */
 
 /* RAPT_PASS_TILES: query tiles that share a pass over K and V, which are staged once for all of them, as long as the scratch of
  * the pass takes no more than RAPT_PASS_L2 sixteenths of the L2 cache. Half of 1 MiB is best on an AMD EPYC (Zen 4), where a

@@ -2,7 +2,11 @@
 /* Few rows in integer arithmetic: a vector has channels of one key, and in P V lanes are channels, each with four keys. The sums
  * are those of dots.h in another order, so the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
 
-enum { STEP = RAPT_VL * RAPT_DOT, DOT_ROWS = 4, DOT_KEYS = 4 }; /* bytes of a vector; rows and keys at a time */
+enum { STEP = RAPT_VL * RAPT_DOT }; /* bytes of a vector */
+
+/* Rows and keys at a time: i_sum_within takes the sums of 4 keys, and 16 accumulators, with 4 vectors of keys and one of a row,
+ * fit into 32 registers. */
+enum { DOT_ROWS = 4, DOT_KEYS = 4 };
 
 /* Of lanes that are 0 or NaN: NaN if one is. */
 static float sum_of(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : NAN; }

@@ -232,10 +232,14 @@ typedef struct rapt_tuning {
     int tile_rows;        /* Query rows of a full tile, when queries lie in lanes. */
     int few_rows;         /* Up to this many rows of a key/value head, keys lie in lanes (dispatch/path.h). */
     int few_integer_rows; /* The same in integer arithmetic; 0 without RAPT_FEW_DOTS. */
+    int left_over;        /* The last rows of a task with queries in lanes have keys in lanes up to this many. */
     int joined_rows;      /* A task with keys in lanes has at most this many rows of several heads. */
     int joined_bytes;     /* It takes as many heads as make this many bytes of a token of K or V. */
     int pass_tiles;       /* A task with queries in lanes has at most this many tiles. */
     int pass_l2;          /* Its scratch takes at most this many sixteenths of the L2 cache. */
+    int thread_tasks;     /* A plan cuts this many tasks for each thread. */
+    int ragged_tasks;     /* The same where the entries of a batch differ in length. */
+    int states_part;      /* Tasks share keys where their states take at most this part of K and V. */
     int few_tokens;       /* Up to this many tokens, a linear layer's weights are multiplied as they lie in memory. */
     int weights_l2;       /* With more, they are staged in this many sixteenths of the L2 cache. */
     int staging_outputs;  /* Staging a thread's tokens then takes the time of this many outputs. */

@@ -39,9 +39,9 @@ static inline int part_channels(const rapt_linear_problem *p, int64_t part) {
 /* Vectors of RAPT_PARTIAL_SUMS channels of a part, the last one perhaps not whole. */
 static inline int part_runs(int channels) { return (channels + RAPT_PARTIAL_SUMS - 1) / RAPT_PARTIAL_SUMS; }
 
-/* Floats from row to row of staged weights: off a power of two, for those would compete for the same cache sets. */
+/* Floats from row to row of staged weights. */
 static inline size_t ld_weights(const rapt_linear_problem *p) {
-    return RAPT_PARTIAL_SUMS * padded((size_t)part_runs(part_channels(p, 0))) * COPIES + 16;
+    return RAPT_PARTIAL_SUMS * padded((size_t)part_runs(part_channels(p, 0))) * COPIES + RAPT_ROW_PADDING;
 }
 
 /* The size of parts of n things, at most `most` in each, as few and as equal as that allows. */

@@ -34,9 +34,8 @@ typedef struct lane_scratch {
     float *row;           /* [staged d], while a block is staged */
 } lane_scratch;
 
-/* Floats from row to row of a staged block: a cache line more than the channels need, or the rows of a d that is a power of two
- * would compete for a few cache sets when the tile product walks down its columns. */
-static inline size_t staged(int d) { return padded((size_t)d * COPIES) + 16; }
+/* Floats from row to row of a staged block. */
+static inline size_t staged(int d) { return padded((size_t)d * COPIES) + RAPT_ROW_PADDING; }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
