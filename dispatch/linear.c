@@ -38,7 +38,7 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "activation", (int)d->activation, "not a rapt_activation");
     *p = (full_linear){
         .made = LINEAR_MADE,
-        .problem = {d->tokens, d->in, d->out, d->x, d->y, d->residual, d->weight, d->activation, d->gate},
+        .problem = {d->tokens, d->in, d->out, d->x, d->y, d->residual, d->weight, d->activation, d->gate, 0}, /* as yet */
         .all_tokens = d->batch * d->tokens,
     };
     rapt_status status = rapt_measure_tokens(r, names->x, &d->x, RAPT_FLOATS, d->batch, d->tokens, d->in, false, &p->x_bytes);

@@ -70,11 +70,14 @@ extern "C" {
 #define RAPT_VERSION_MINOR 3
 #define RAPT_VERSION_PATCH 0
 
-/* RAPT_API marks the functions that the library exports. */
+/* RAPT_API marks the functions that the library exports. Who compiles its sources into a library of their own may define it, as
+ * nothing where that one shall not export them. */
+#if !defined(RAPT_API)
 #if defined(_WIN32)
 #define RAPT_API
 #else
 #define RAPT_API __attribute__((visibility("default")))
+#endif
 #endif
 
 /* ---- Status ---------------------------------------------------------------------------------------------------------- */

@@ -17,7 +17,7 @@
     defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || (defined(__GCC_IEC_559) && __GCC_IEC_559 == 0)
 #error "rapt: compile without -ffast-math, -Ofast and their parts; or put -fno-fast-math -ffp-contract=off last"
 #endif
-#if FLT_EVAL_METHOD != 0
+#if FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* that of CPUs which compute f16 in f16, and f32 in f32 */
 #error "rapt: f32 must be computed in f32; on 32-bit x86 that is -msse2 -mfpmath=sse"
 #endif
 #if FLT_RADIX != 2 || FLT_MANT_DIG != 24 || FLT_MAX_EXP != 128 || DBL_MANT_DIG != 53

@@ -1,0 +1,317 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# amalgamation.sh [SOURCE]: the ways to build rapt without Meson. The two files that tools/amalgamate writes are compiled by each
+# C compiler of $COMPILERS (gcc and clang, if they are there) with -O2 and nothing else, without a warning, and pass `rapt check
+# --quick`, which must have run the kernels of $ISAS (scalar,scalar_fma); so they do for AArch64 where its compiler and emulator
+# are there. Then the Makefile of examples/vendored, CMake's subproject, and installations that are moved. It takes 11 minutes of
+# a core.
+set -uo pipefail
+source=$(realpath "${1:-$(dirname "$0")/..}")
+isas=${ISAS:-scalar,scalar_fma}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+count=0 failed=0
+report() { # report STATUS DESCRIPTION LOG
+    count=$((count + 1))
+    if (($1 == 0)); then
+        echo "ok $count - $2"
+    else
+        failed=1
+        echo "not ok $count - $2"
+        tail -n 20 "$3" | sed 's/^/# /'
+    fi
+}
+try() { # try DESCRIPTION COMMAND...
+    local description=$1
+    shift
+    ("$@") >"$scratch/log" 2>&1
+    report $? "$description" "$scratch/log"
+}
+skip() {
+    count=$((count + 1))
+    echo "ok $count - $1 # SKIP $2"
+}
+there() { command -v "$1" >/dev/null; }
+# The kernels of a CPU family, by the list of the Meson build.
+mapfile -t all < <(sed -n "s/^  \['\([a-z0-9_]*\)', \[.*/\1/p" "$source/kernels/meson.build")
+kernels_of() { sed -n "s/^  \['\([a-z0-9_]*\)', \[\('$1'\)\?\], .*/\1/p" "$source/kernels/meson.build"; }
+# says LINE COMMAND...: it fails, and says this among other things. refuses LINE COMMAND...: it does so in one line.
+says() {
+    local line=$1
+    shift
+    if output=$("$@" 2>&1); then echo accepted && return 1; fi
+    echo "$output"
+    [[ $output == *"$line"* ]]
+}
+refuses() { says "$@" && [[ $output != *$'\n'* ]]; }
+
+# ---- What is written ---------------------------------------------------------------------------------------------------------
+
+amalgamate=$source/tools/amalgamate
+files=$scratch/files
+if ! "$amalgamate" "$files" 2>"$scratch/log"; then
+    report 1 'tools/amalgamate writes two files' "$scratch/log"
+    echo "1..$count"
+    exit 1
+fi
+# The CLI and the checks include the headers by their own names.
+mkdir "$scratch/headers" && cp "$files/rapt.h" "$scratch/headers"
+for name in rapt_layer.h rapt_pool.h; do echo '#include "rapt.h"' >"$scratch/headers/$name"; done
+
+if [[ -z ${COMPILERS:-} ]]; then
+    COMPILERS=
+    for name in gcc clang-19 clang; do
+        if there $name && [[ $name != clang || $COMPILERS != *clang* ]]; then COMPILERS+=" $name"; fi
+    done
+fi
+cross=()
+if [[ $(uname -m) == x86_64 ]] && there aarch64-linux-gnu-gcc && there qemu-aarch64; then cross=(aarch64-linux-gnu-gcc); fi
+run_cross=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
+
+# What takes long, on two cores, meanwhile: rapt.c by each compiler, and its warnings.
+compile() {
+    mkdir -p "$scratch/$1"
+    cp "$files"/rapt.[ch] "$scratch/$1"
+    (cd "$scratch/$1" && "$1" -O2 -c rapt.c && "$1" -Wall -Wextra -fsyntax-only rapt.c) >"$scratch/$1/log" 2>&1
+    echo $? >"$scratch/$1/status"
+}
+(
+    for name in $COMPILERS "${cross[@]}"; do
+        while (($(jobs -rp | wc -l) >= 2)); do wait -n; done
+        compile "$name" &
+    done
+    wait
+) &
+compiling=$!
+
+again() { cd / && CC=$1 "$amalgamate" "$scratch/again" && diff -r "$files" "$scratch/again"; }
+for name in $COMPILERS; do try "the same files whatever compiler is asked for names: $name" again "$name"; done
+first_lines() {
+    head -n 20 "$files/$1"
+    grep -qx '/\* SPDX-License-Identifier: Apache-2.0 \*/' <(head -n 1 "$files/$1") &&
+        grep -q "rapt $(sed -n "s/^ *version : '\(.*\)',/\1/p" "$source/meson.build"):" <(head -n 2 "$files/$1") &&
+        grep -q 'Written by tools/amalgamate' <(head -n 5 "$files/$1")
+}
+for name in rapt.c rapt.h; do try "$name tells its licence, its version, and what wrote it" first_lines $name; done
+
+touches_nothing() { refuses "$@" && [[ ! -e $scratch/nowhere ]]; }
+echo >"$scratch/file"
+try 'without a folder, tools/amalgamate says how it is called' refuses 'takes one argument: tools/amalgamate DIR' "$amalgamate"
+try 'without a compiler, it says so, and writes nothing' \
+    touches_nothing 'there is no C compiler nocc' env CC=nocc "$amalgamate" "$scratch/nowhere"
+try 'a file is no folder' refuses "$scratch/file" "$amalgamate" "$scratch/file"
+
+# ---- What includes the header ------------------------------------------------------------------------------------------------
+
+strict=(-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$scratch/headers")
+for name in $COMPILERS; do
+    for standard in c99 c11; do
+        try "rapt.h is $standard for $name" "$name" -std=$standard "${strict[@]}" "$source/tests/header.c"
+    done
+    for standard in c++98 c++17; do
+        # C++98 has no long long, nor the end of an enumeration's list after a comma, but as extensions of the compilers.
+        try "rapt.h is $standard for $name" "$name" -xc++ -std=$standard "${strict[@]}" -Wno-long-long "$source/tests/header.c"
+    done
+done
+
+# ---- What the compilers made -------------------------------------------------------------------------------------------------
+
+checks=("$source"/tests/check/[!m]*.c "$source/tests/reference.c")
+program() { # program FOLDER COMPILER: the command rapt over the rapt.o of a folder.
+    "$2" -O1 -std=c11 -I"$scratch/headers" -I"$source/kernels" -I"$source/tests/check" -I"$source/cli" "$source"/cli/*.c \
+        "${checks[@]}" "$scratch/$1/rapt.o" -pthread -lm -o "$scratch/$1/rapt"
+}
+# Every symbol is rapt's, and those that a shared library would export are the functions that rapt.h declares.
+symbols() {
+    local of=$scratch/$1/symbols
+    readelf -sW "$scratch/$1/rapt.o" | awk '$5 == "GLOBAL" && $7 != "UND" {print $6, $8}' >"$of"
+    sed -n 's/^DEFAULT //p' "$of" | sort >"$of.exported"
+    sed -n 's/^RAPT_API .*[ *]\(rapt_[a-z0-9_]*\)(.*/\1/p' "$files/rapt.h" | sort >"$of.declared"
+    diff "$of.declared" "$of.exported" && ! grep -v ' rapt_' "$of"
+}
+kernels_in() { # kernels_in FOLDER FAMILY RUN...
+    local listed='s/^ *{"name": "\([a-z0-9_]*\)", "rounding".*/\1/p'
+    "${@:3}" "$scratch/$1/rapt" info --json | sed -n "$listed" | diff <(kernels_of "$2") -
+}
+cat >"$scratch/client.cpp" <<'END'
+#include <cstdio>
+#include "rapt.h"
+int main() {
+    char why[200];
+    rapt_pool *pool = rapt_pool_create(2);
+    const bool two = rapt_pool_threads(pool) == 2;
+    rapt_pool_destroy(pool);
+    const rapt_status status = rapt_self_check(nullptr, why, sizeof why);
+    std::puts(why);
+    rapt_linear_desc linear;
+    rapt_linear_desc_init(&linear);
+    return status == RAPT_OK && two && linear.batch == 1 ? 0 : 1;
+}
+END
+client() { # client COMPILER: a program in C++, by the compiler's own, which links nothing but POSIX threads.
+    local cxx
+    case $1 in *clang*) cxx=${1/clang/clang++} ;; *) cxx=${1/gcc/g++} ;; esac
+    "$cxx" -std=c++11 -Wall -Wextra -Wpedantic -Werror -I"$files" "$scratch/client.cpp" "$scratch/$1/rapt.o" -pthread \
+        -o "$scratch/$1/client" && "$scratch/$1/client"
+}
+cat >"$scratch/client.c" <<'END'
+#include "rapt.h"
+int main(void) { return rapt_self_check(0, 0, 0) != RAPT_OK; }
+END
+alone() {
+    "$1" -I"$files" "$scratch/client.c" "$scratch/$1/rapt.o" -pthread -o "$scratch/$1/alone" && "${@:2}" "$scratch/$1/alone"
+}
+quick() { # quick FOLDER ISAS RUN...: rapt check, whose every line counts here.
+    "${@:3}" "$scratch/$1/rapt" check --quick --tap --require "$2" >"$scratch/$1/check"
+    local status=$? passed
+    passed=$(grep -c '^ok' "$scratch/$1/check")
+    grep -v '^ok' "$scratch/$1/check" >"$scratch/log"
+    report $((status != 0 || passed < 100)) "$1: rapt check --quick --require $2, $passed results" "$scratch/log"
+}
+wait "$compiling"
+for name in $COMPILERS "${cross[@]}"; do
+    family=$(uname -m) run=() require=$isas
+    if [[ " ${cross[*]} " == *" $name "* ]]; then
+        family=aarch64 run=("${run_cross[@]}") require=scalar,scalar_fma,neon,neon_dot
+    fi
+    report "$(cat "$scratch/$name/status")" "$name -O2 -c rapt.c" "$scratch/$name/log"
+    if [[ ! -e $scratch/$name/rapt.o ]]; then continue; fi
+    report "$(wc -c <"$scratch/$name/log")" "$name: no warning, with -Wall -Wextra neither" "$scratch/$name/log"
+    try "$name: its symbols" symbols "$name"
+    try "$name: it needs no libm, and passes rapt_self_check" alone "$name" "${run[@]}"
+    try "$name: the command rapt" program "$name" "$name"
+    try "$name: the kernels of $family" kernels_in "$name" "$family" "${run[@]}"
+    quick "$name" "$require" "${run[@]}"
+    if [[ $name == *clang* ]] && ! there "${name/clang/clang++}"; then
+        skip "$name: a client in C++" 'its C++ compiler is not installed'
+    elif ((${#run[@]} == 0)); then
+        try "$name: a client in C++" client "$name"
+    fi
+done
+if ((${#cross[@]} == 0)); then skip 'AArch64' 'there is no x86-64 machine with aarch64-linux-gnu-gcc and qemu-aarch64'; fi
+first=${COMPILERS# } first=${first%% *}
+# Where the CPU has a fused multiply-add that plain C may be contracted to, scalar keeps its bits.
+few=()
+for name in "${all[@]}"; do few+=("-DRAPT_WITHOUT_${name^^}"); done # but for scalar, which stays
+contracted() {
+    "$1" -O2 -march=native "${few[@]}" -I"$files" "$files/rapt.c" "$scratch/client.c" -pthread -o "$scratch/$1/contracted" &&
+        "$scratch/$1/contracted"
+}
+for name in $COMPILERS; do try "$name -march=native: nothing is contracted" contracted "$name"; done
+# Of what is vendored into a shared library, nothing need be seen from outside.
+unseen() {
+    "$first" -O1 "${few[@]}" -DRAPT_NO_POOL -DRAPT_API= -c "$files/rapt.c" -o "$scratch/unseen.o" && nm "$scratch/unseen.o" || return 1
+    ! readelf -sW "$scratch/unseen.o" | awk '$5 == "GLOBAL" && $7 != "UND" && $6 != "HIDDEN"' | grep . &&
+        ! nm "$scratch/unseen.o" | grep -E 'pthread|rapt_pool' && nm "$scratch/unseen.o" | grep -q ' T rapt_run$'
+}
+try 'RAPT_API and RAPT_NO_POOL: nothing is exported, and there is no pool' unseen
+try 'as C++, rapt.c says that it is C' says 'rapt.c is compiled as C' "$first" -xc++ -fsyntax-only "$files/rapt.c"
+try 'with -ffast-math, it says what must not be' \
+    says 'compile without -ffast-math' "$first" -ffast-math -fsyntax-only "$files/rapt.c"
+other() { # another architecture: no kernel but the scalar ones, and what they need
+    clang-19 --target=riscv64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -Wall -Wextra -Werror -Wno-pass-failed -O1 -S \
+        "$files/rapt.c" -o "$scratch/other.s"
+    diff <(kernels_of none) <(sed -n 's/^rapt_kernel_\(.*\):.*/\1/p' "$scratch/other.s")
+}
+if there clang-19 && [[ -d /usr/aarch64-linux-gnu/include ]]; then
+    try 'RISC-V: the scalar kernels alone' other
+else
+    skip 'RISC-V: the scalar kernels alone' 'clang-19 or the headers of AArch64, which serve here, are not there'
+fi
+
+# ---- The Makefile ------------------------------------------------------------------------------------------------------------
+
+# Beside tools/, as it is in the repository; with as few kernels as there can be, which take least time.
+without=()
+for name in "${all[@]}"; do
+    if [[ $name != scalar && $name != sse41 && $name != neon ]]; then without+=("$name"); fi
+done
+expected='token 0: 0.000000
+token 1: 0.020054
+token 2: 1.922379
+token 3: 1.007414'
+runs_app() { "$1" | tee "$scratch/out" && [[ $(cat "$scratch/out") == "$expected" ]]; }
+by_make() {
+    mkdir -p "$scratch/made/examples" && ln -s "$source/tools" "$scratch/made/tools"
+    cp -r "$source/examples/vendored" "$scratch/made/examples"
+    cd "$scratch/made/examples/vendored" && rm -f rapt.[ch] ./*.o main
+    local defines
+    defines=$(printf -- '-DRAPT_WITHOUT_%s ' "${without[@]^^}")
+    make CC="$first" CFLAGS="-O2 $defines" && cmp rapt.c "$files/rapt.c" && runs_app ./main &&
+        ! nm rapt.o | grep -E " rapt_kernel_($(IFS='|' && echo "${without[*]}"))$"
+}
+try 'examples/vendored: make, with kernels left out' by_make
+
+# ---- CMake -------------------------------------------------------------------------------------------------------------------
+
+if ! there cmake; then
+    for what in 'options' 'subproject' 'installation' 'refusals'; do skip "CMake: $what" 'cmake is not installed'; done
+    echo "1..$count"
+    exit "$failed"
+fi
+# With the project's own options, which break the promise, before rapt's.
+mkdir "$scratch/app" && sed 's/"rapt.h"/"rapt_pool.h"/' "$source/examples/vendored/main.c" >"$scratch/app/main.c"
+cat >"$scratch/app/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.16)
+project(app C)
+add_compile_options(-ffast-math -ffp-contract=fast)
+include(FetchContent)
+FetchContent_Declare(rapt SOURCE_DIR "$source")
+FetchContent_MakeAvailable(rapt)
+add_executable(app main.c)
+target_link_libraries(app rapt::rapt_pool)
+END
+configure() { CC=$first cmake -S "$1" -B "$scratch/$2" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "${@:3}"; }
+# Each kernel of the list is compiled with its options, and rapt's are the last that say how to compute.
+cmake_options() {
+    configure "$scratch/app" options || return 1
+    python3 - "$source/kernels/meson.build" "$scratch/options/compile_commands.json" "$(uname -m)" <<'END'
+import ast, json, re, shlex, sys
+with open(sys.argv[1]) as file:
+    isas = ast.literal_eval(re.search(r"^isas = (\[.*?^\])", file.read(), re.S | re.M)[1])
+with open(sys.argv[2]) as file:
+    entries = [entry for entry in json.load(file) if "/kernels/" in entry["file"]]
+commands = {re.sub(".*/", "", entry["file"]): shlex.split(entry["command"]) for entry in entries}
+wanted = {f"{name}.c": options for name, families, options in isas if not families or sys.argv[3] in families}
+assert set(commands) == set(wanted), (sorted(commands), sorted(wanted))
+for file, options in wanted.items():
+    command = commands[file]
+    assert [word for word in command if word.startswith("-m")] == options, command
+    math = [word for word in command if "fast-math" in word or "fp-contract" in word]
+    assert math == ["-ffast-math", "-ffp-contract=fast", "-fno-fast-math", "-ffp-contract=off"], command
+    assert "-O3" in command and "-fno-math-errno" in command, command
+print(*commands)
+END
+}
+try "CMake: kernels have the options of the Meson build's list" cmake_options
+left_out=-DRAPT_ISAS_LEFT_OUT=$(IFS=';' && echo "${without[*]}")
+by_cmake() {
+    configure "$scratch/app" subproject "$left_out" && cmake --build "$scratch/subproject" -j2 &&
+        runs_app "$scratch/subproject/app"
+}
+try 'CMake: a subproject by FetchContent, among options that break the promise' by_cmake
+# Static and shared, into a prefix that is moved before it is used.
+installed() { # installed NAME OPTION...
+    local name=$1
+    configure "$source" "build-$name" "$left_out" -DCMAKE_INSTALL_PREFIX="$scratch/first-$name" "${@:2}" &&
+        cmake --build "$scratch/build-$name" -j2 --target install &&
+        mv "$scratch/first-$name" "$scratch/moved-$name" || return 1
+    mkdir "$scratch/user-$name"
+    cp "$scratch/app/main.c" "$scratch/user-$name"
+    cat >"$scratch/user-$name/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.16)
+project(app C)
+find_package(rapt $(sed -n "s/^ *version : '\(.*\)\..*',/\1/p" "$source/meson.build") REQUIRED)
+add_executable(app main.c)
+target_link_libraries(app rapt::rapt rapt::rapt_pool)
+END
+    configure "$scratch/user-$name" "use-$name" -DCMAKE_PREFIX_PATH="$scratch/moved-$name" &&
+        cmake --build "$scratch/use-$name" && runs_app "$scratch/use-$name/app" &&
+        ! grep -rF "$scratch/first-$name" "$scratch/moved-$name"
+}
+try 'CMake: a moved installation' installed static
+try 'CMake: a moved installation of a shared library' installed shared -DBUILD_SHARED_LIBS=ON
+try 'CMake: a kernel that there is not cannot be left out' \
+    says 'RAPT_ISAS_LEFT_OUT: sse9 is none' configure "$source" refused -DRAPT_ISAS_LEFT_OUT=sse9
+echo "1..$count"
+exit "$failed"
