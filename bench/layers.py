@@ -12,8 +12,8 @@ import typing
 import numpy as np
 
 import peers
-import rapt_ctypes
 from peers import Unsupported, aligned, fill, widened
+from rapt import _native as native
 
 
 class Case(typing.NamedTuple):
@@ -102,13 +102,13 @@ class Rapt(peers.Rapt):
     def linear(self, problem):
         library, case, threads = self.library, problem.case, problem.threads
         plan = library.plan(library.new(
-            rapt_ctypes.LinearDesc, tokens=case.tokens, in_=case.width, out=case.out,
+            native.LinearDesc, tokens=case.tokens, in_=case.width, out=case.out,
             x=self.rows(problem, case.tokens, case.width), y=self.rows(problem, case.tokens, case.out),
             weight=self.rows(problem, case.out, case.width)))
         workspace = library.workspace(plan, threads)
         out = aligned((case.tokens, case.out), problem.x.dtype)
         bias = widened(problem.caches[0][1]).astype(np.float32)
-        calls = [library.new(rapt_ctypes.LinearArgs, x=problem.x, weight=weights[0], bias=bias, y=out, workspace=workspace,
+        calls = [library.new(native.LinearArgs, x=problem.x, weight=weights[0], bias=bias, y=out, workspace=workspace,
                              workspace_bytes=len(workspace)) for weights in problem.caches]
         rest, function = (0, 1), library.c.rapt_linear_run_share
         if threads > 1:
@@ -124,16 +124,16 @@ class Rapt(peers.Rapt):
     def mha(self, problem):
         library, case, threads = self.library, problem.case, problem.threads
         d, rows = case.width // case.heads, self.rows(problem, case.tokens, case.width)
-        attention = library.new(rapt_ctypes.Desc, heads=case.heads, kv_heads=case.heads, q_len=case.tokens, d_k=d, d_v=d,
+        attention = library.new(native.Desc, heads=case.heads, kv_heads=case.heads, q_len=case.tokens, d_k=d, d_v=d,
                                 threads=threads)
         plan = library.plan(library.new(
-            rapt_ctypes.MhaDesc, attention=attention, x_width=case.width, packed=1, x=rows, out=rows,
+            native.MhaDesc, attention=attention, x_width=case.width, packed=1, x=rows, out=rows,
             wq=self.rows(problem, 3 * case.width, case.width), wo=self.rows(problem, case.width, case.width)))
         workspace = library.workspace(plan, threads)
         out = aligned((case.tokens, case.width), problem.x.dtype)
         packed, packed_bias, wo, bias = problem.caches[0]
         packed_bias, bias = (widened(x).astype(np.float32) for x in (packed_bias, bias))
-        args = library.new(rapt_ctypes.MhaArgs, x=problem.x, out=out, wq=packed, bq=packed_bias, wo=wo, bo=bias,
+        args = library.new(native.MhaArgs, x=problem.x, out=out, wq=packed, bq=packed_bias, wo=wo, bo=bias,
                            workspace=workspace, workspace_bytes=len(workspace))
         rest = () if threads == 1 else (threads, self.pool_library.rapt_pool_for, self.pool(threads))
         function = library.c.rapt_mha_run if threads == 1 else library.c.rapt_mha_run_parallel

@@ -36,8 +36,8 @@ except ImportError:
     sys.exit("peers.py: NumPy is needed: pip install numpy")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-import rapt_ctypes
+sys.path.insert(0, str(ROOT / "python"))
+from rapt import _native as native
 
 COLD_BYTES = 256 << 20  # as BENCH_COLD_BYTES
 TURN_SECONDS = 0.02     # a peer's turn, unless one call takes longer
@@ -185,10 +185,10 @@ class Problem:
 class Rapt:
     """The shared library, and the repository's own pool for more than one thread."""
     packages = ()
-    TYPES = {"f32": rapt_ctypes.F32, "f16": rapt_ctypes.F16, "bf16": rapt_ctypes.BF16}
+    TYPES = {"f32": native.F32, "f16": native.F16, "bf16": native.BF16}
 
     def __init__(self, options, threads):
-        self.library = rapt_ctypes.Library(os.path.abspath(options.library), Unsupported)
+        self.library = native.Library(os.path.abspath(options.library), Unsupported)
         self.version = self.library.c.rapt_version().decode()
 
     @functools.cached_property
@@ -215,17 +215,17 @@ class Rapt:
 
     def setup(self, problem):
         case, library = problem.case, self.library
-        desc = library.new(rapt_ctypes.Desc, heads=case.heads, kv_heads=case.kv_heads, q_len=case.q_len, kv_len=case.kv_len,
+        desc = library.new(native.Desc, heads=case.heads, kv_heads=case.kv_heads, q_len=case.q_len, kv_len=case.kv_len,
                            d_k=case.d, d_v=case.d)
         layout = functools.partial(library.c.rapt_layout_bhsd, self.TYPES[problem.kind])
         desc.q = desc.o = layout(case.heads, case.q_len, case.d)
         desc.k = desc.v = layout(case.kv_heads, case.kv_len, case.d)
-        desc.causal = rapt_ctypes.CAUSAL_BOTTOM_RIGHT if case.causal else 0
+        desc.causal = native.CAUSAL_BOTTOM_RIGHT if case.causal else 0
         desc.threads = problem.threads
         plan = library.plan(desc)
         out = aligned(problem.q.shape, problem.q.dtype)
         workspace = library.workspace(plan, problem.threads)
-        calls = [library.new(rapt_ctypes.Args, q=problem.q, k=k, v=v, o=out, workspace=workspace, workspace_bytes=len(workspace))
+        calls = [library.new(native.Args, q=problem.q, k=k, v=v, o=out, workspace=workspace, workspace_bytes=len(workspace))
                  for k, v in problem.caches]
         if problem.threads == 1:
             rest, function = (), library.c.rapt_run

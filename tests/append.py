@@ -4,6 +4,7 @@
 
 ggml's types against the package gguf, fp8 against ml_dtypes (or torch), int8 and rotary embedding against NumPy. What is not
 installed (requirements.txt) is skipped, with a line that says so."""
+import pathlib
 import sys
 from fractions import Fraction
 
@@ -13,10 +14,11 @@ except ImportError:
     print("1..0 # SKIP NumPy is not installed")
     sys.exit(0)
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
 import tap
-from rapt_ctypes import (BF16, F16, F32, INT4, INT4_MIN, INT8, MXFP4, MXFP8_E4M3, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs,
+from rapt._native import (BF16, F16, F32, INT4, INT4_MIN, INT8, MXFP4, MXFP8_E4M3, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs,
                          KvAppendDesc, Layout, Library, RopeArgs, Rope, Scales)
-from rapt_ctypes import F8_E4M3 as E4M3, F8_E5M2 as E5M2
+from rapt._native import F8_E4M3 as E4M3, F8_E5M2 as E5M2
 from tap import ok, skip
 
 # ---- The library -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# pinned.sh REQUIREMENTS: each package of a requirements file has one exact version, and PyTorch's is the build for CPUs. Ends with
+# pinned.sh REQUIREMENTS...: each package of these requirements files has one exact version, and PyTorch's is the build for CPUs. Ends with
 # TAP.
 set -eu
 awk '
@@ -14,4 +14,4 @@ awk '
     END {
         print "1.." tests + 0
         exit bad || !tests
-    }' "$1"
+    }' "$@"

@@ -27,9 +27,10 @@ try:
 except ImportError as error:
     torch, no_torch = None, error
 
-import rapt_ctypes as rapt
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
 import tap
-from rapt_ctypes import CAUSAL_BOTTOM_RIGHT as BOTTOM_RIGHT, CAUSAL_TOP_LEFT as TOP_LEFT
+from rapt import _native as rapt
+from rapt._native import CAUSAL_BOTTOM_RIGHT as BOTTOM_RIGHT, CAUSAL_TOP_LEFT as TOP_LEFT
 from tap import ok
 
 CAPTURED = pathlib.Path(__file__).resolve().parent / "data" / "semantics.npz"

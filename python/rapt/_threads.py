@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How calls run: on how many threads, of which pool, with which workspace."""
+import operator
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from . import _native as native
+
+# Work below this many multiplications is done by the calling thread alone, since waking another takes as long as a part of it.
+SMALL = 1 << 21
+
+_pools: dict[int, tuple[int, threading.Lock]] = {}
+_creating = threading.Lock()
+_own = threading.local()
+# The parallel_for and pool of a host whose own threads do the work, in place of pools of ours that would wait for the same CPUs:
+# rapt.torch puts PyTorch's here.
+host: tuple[Any, Any] | None = None
+
+
+def _forget() -> None:
+    """In a forked child, the parent's pools have no workers, and locks may be held by threads that do not exist."""
+    global _creating, _own, host
+    host = None
+    _pools.clear()
+    _creating, _own = threading.Lock(), threading.local()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def default_threads() -> int:
+    """RAPT_THREADS in the environment, or the CPUs that this process may use."""
+    given = os.environ.get("RAPT_THREADS")
+    if given:
+        if not given.isdecimal() or int(given) < 1:
+            raise ValueError(f"RAPT_THREADS is {given!r}: a number from 1 on is needed")
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def checked(threads: int, name: str = "threads") -> int:
+    if isinstance(threads, (bool, np.bool_)) or not hasattr(threads, "__index__") or operator.index(threads) < 1:
+        raise ValueError(f"{name} is {threads!r}: a number from 1 on is needed")
+    return operator.index(threads)
+
+
+def threads_for(threads: int | None, work: float) -> int:
+    """How many threads share a call of that many multiplications."""
+    if threads is not None:
+        return checked(threads)
+    return default_threads() if work > SMALL else 1
+
+
+def _pool(library: native.Library, threads: int) -> tuple[int, threading.Lock]:
+    """The pool of that many threads, and the lock of who uses it."""
+    with _creating:
+        if threads not in _pools:
+            address = library.c.rapt_pool_create(threads)
+            if not address:
+                raise MemoryError(f"{threads} threads could not be had")
+            _pools[threads] = address, threading.Lock()
+        return _pools[threads]
+
+
+def workspace(size: int) -> int:
+    """The address of this thread's memory of that many bytes or more."""
+    if getattr(_own, "bytes", -1) < size:
+        _own.memory = memory = np.empty(size + native.CONSTANTS["WORKSPACE_ALIGNMENT"], np.uint8)
+        _own.address = memory.ctypes.data + -memory.ctypes.data % native.CONSTANTS["WORKSPACE_ALIGNMENT"]
+        _own.bytes = size
+    address: int = _own.address
+    return address
+
+
+def run(library: native.Library, family: str, *subject: Any, threads: int) -> None:
+    """Calls rapt_FAMILY_run of a subject, on that many threads. A pool takes one call at a time: a Python thread that comes
+    meanwhile does its work alone, which gives the same bits."""
+    if threads > 1 and host:
+        getattr(library.c, f"{family}_run_parallel")(*subject, threads, *host)
+        return
+    if threads > 1 and library.has_pool:
+        address, lock = _pool(library, threads)
+        if lock.acquire(blocking=False):
+            try:
+                getattr(library.c, f"{family}_run_parallel")(*subject, threads, library.pool_for, address)
+            finally:
+                lock.release()
+            return
+    getattr(library.c, f"{family}_run")(*subject)

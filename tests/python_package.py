@@ -1,0 +1,927 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package, in TAP. Usage: python_package.py [SOURCE]
+
+It tests the package that Python finds: the source tree's with PYTHONPATH=python and RAPT_LIBRARY=path/to/librapt_python.so, or
+one that is installed. SOURCE, by default the tree that this file is in, has the page of examples. Needs NumPy; with ml_dtypes,
+PyTorch and matplotlib, which are not required, it tests more."""
+import contextlib
+import ctypes
+import doctest
+import functools
+import gc
+import importlib
+import itertools
+import math
+import multiprocessing
+import os
+import pathlib
+import pkgutil
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+import weakref
+
+try:
+    import numpy as np
+except ImportError:
+    print("1..0 # SKIP NumPy is not installed")
+    sys.exit()
+
+SOURCE = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent)
+sys.path.append(str(SOURCE / "tests"))  # behind the package's own
+import tap
+from tap import ok, skip
+
+import rapt
+import rapt.viz
+
+
+def optional(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+torch, ml_dtypes, matplotlib = optional("torch"), optional("ml_dtypes"), optional("matplotlib")
+rng = np.random.default_rng(12)
+
+
+def random(*shape, dtype=np.float32):
+    return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+
+def same(a, b):
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def refused(what, kind, words, function):
+    """It must raise this error, with these words in a message of one line."""
+    try:
+        function()
+    except kind as error:
+        line = str(error)
+        ok(all(word in line for word in words) and "\n" not in line, f"refused: {what}", f"{type(error).__name__}: {line}")
+    except Exception as error:
+        ok(False, f"refused: {what}", f"{type(error).__name__}: {error}")
+    else:
+        ok(False, f"refused: {what}", "it is accepted")
+
+
+# ---- References, in float64 --------------------------------------------------------------------------------------------------
+
+
+def softmax(scores, sinks=None):
+    """Weights and log-sum-exp; 0 and -inf for rows without keys."""
+    largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    if sinks is not None:
+        largest = np.maximum(largest, sinks)
+    largest = np.where(np.isfinite(largest), largest, 0)
+    e = np.exp(scores - largest)
+    total = e.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks - largest))
+    with np.errstate(divide="ignore"):
+        return np.divide(e, total, out=np.zeros_like(e), where=total > 0), (np.log(total) + largest)[..., 0]
+
+
+def reference(q, k, v, *, causal=None, window=None, scale=None, mask=None, bias=None, softcap=None, slopes=None, sinks=None,
+              lengths=None):
+    """(batch, heads, tokens, channels): the result and the log-sum-exp."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scores = q @ k.swapaxes(2, 3) * (1 / np.sqrt(q.shape[3]) if scale is None else scale)
+    batch, _, queries, keys = scores.shape
+    length = np.full(batch, keys) if lengths is None else np.asarray(lengths)
+    j = np.arange(keys)[None, None, :]
+    i = np.arange(queries)[None, :, None] + (0 if causal == "top-left" else (length - queries)[:, None, None])
+    attended = np.broadcast_to(j < length[:, None, None], (batch, queries, keys)).copy()
+    if causal:
+        attended &= j <= i
+    if window is not None:
+        left, right = window
+        attended &= (j >= i - left) if left is not None else True
+        attended &= (j <= i + right) if right is not None else True
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    if slopes is not None:
+        scores = scores - np.asarray(slopes)[:, None, None] * abs(i - j)[:, None]
+    if bias is not None:
+        scores = scores + np.asarray(bias, np.float64)
+    attended = attended[:, None] & (True if mask is None else mask)
+    weights, lse = softmax(np.where(attended, scores, -np.inf), None if sinks is None else np.asarray(sinks)[:, None, None])
+    return weights @ v, lse
+
+
+def off(have, need):
+    have, need = np.asarray(have, np.float64), np.asarray(need)
+    with np.errstate(invalid="ignore"):
+        return float(np.where(have == need, 0, abs(have - need)).max(initial=0))
+
+
+def near(what, have, need, tolerance=2e-6):
+    shape = np.asarray(have).shape
+    error = off(have, need) if shape == np.asarray(need).shape else np.inf
+    ok(error <= tolerance, f"{what}: {error:.1e} from the reference", f"shapes {shape} and {np.asarray(need).shape}")
+
+
+# ---- Examples ----------------------------------------------------------------------------------------------------------------
+
+
+def test_examples():
+    text = (SOURCE / "docs" / "python.md").read_text(encoding="utf-8")
+    examples = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
+    told = []
+    runner = doctest.DocTestRunner()
+    result = runner.run(doctest.DocTestParser().get_doctest(examples, {}, "docs/python.md", None, 0), out=told.append)
+    ok(result.failed == 0 and result.attempted > 40, f"docs/python.md: {result.attempted} examples", "".join(told))
+    finder, runner, told = doctest.DocTestFinder(), doctest.DocTestRunner(), []
+    documented = set()
+    for module in (rapt, rapt.viz):
+        for test in finder.find(module, globs={"np": np, "rapt": rapt}):
+            if test.examples and (matplotlib or "heatmap" not in test.name):
+                runner.run(test, out=told.append)
+                documented.add(test.name.rpartition(".")[2])
+    count = runner.summarize(verbose=False)
+    ok(count.failed == 0, f"docstrings: {count.attempted} examples", "".join(told))
+    functions = {name for name in rapt.__all__ if name not in ("Error", "Plan", "Weights")}
+    ok(functions <= documented, "each function has an example", functions - documented)
+    if not matplotlib:
+        skip("the example of heatmap", "matplotlib is not installed")
+
+
+# ---- Attention ---------------------------------------------------------------------------------------------------------------
+
+
+def test_attention():
+    q, k, v = random(2, 6, 7, 40), random(2, 3, 11, 40), random(2, 3, 11, 24)
+    mask = rng.random((2, 1, 7, 11)) < 0.7
+    bias = random(6, 7, 11)
+    bias[:, 2, 3:5] = -np.inf
+    slopes = [0.5, 0.25, 0.125, 0.0625, 0.03, 0.015]
+    cases = {
+        "plain": {}, "bottom-right": {"causal": "bottom-right"}, "top-left": {"causal": "top-left"}, "scale": {"scale": 0.3},
+        "scale 0": {"scale": 0}, "window": {"window": (2, None)}, "window of both sides": {"window": (1, 2)},
+        "mask": {"mask": mask}, "mask of keys": {"mask": mask[:1, 0, 0]}, "mask of queries": {"mask": mask[0, 0, :, :1]},
+        "bias": {"bias": bias}, "softcap": {"softcap": 2.0}, "alibi": {"alibi": slopes}, "sinks": {"sinks": slopes},
+        "lengths": {"kv_lengths": [4, 11]}, "lengths 0": {"kv_lengths": [0, 1]},
+        "all of them": {"causal": "bottom-right", "window": (5, None), "scale": 0.2, "mask": mask, "bias": bias, "softcap": 3.0,
+                        "alibi": slopes, "sinks": slopes, "kv_lengths": [9, 11]}}
+    for name, options in cases.items():
+        names = {"alibi": "slopes", "kv_lengths": "lengths"}
+        needed, lse = reference(q, k, v, **{names.get(key, key): x for key, x in options.items()})
+        o, sums = rapt.attention(q, k, v, return_lse=True, **options)
+        near(name, o, needed)
+        near(f"{name}, log-sum-exp", sums, lse, 4e-6)
+        flat = {key: x for key, x in options.items() if key not in ("kv_lengths", "mask")}
+        if flat == options:
+            one = rapt.attention(q[0], k[0], v[0], **options)
+            ok(same(one, o[0]), f"{name}, without a batch: the same bits")
+        turned = rapt.attention(*(x.swapaxes(1, 2) for x in (q, k, v)), layout="bshd", **options)
+        ok(same(turned.swapaxes(1, 2).copy(), o), f"{name}, bshd by strides: the same bits")
+        made = rapt.plan(q, k, v, **options)
+        again = {key: x for key, x in options.items() if key in ("mask", "bias", "alibi", "sinks", "kv_lengths")}
+        ok(same(made(q.copy(), k.copy(), v.copy(), **again), o), f"{name}, by a plan: the same bits")
+    near("alibi=True", rapt.attention(q, k, v, alibi=True),
+         reference(q, k, v, slopes=[2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])[0])
+
+
+def test_types():
+    q, k, v = random(1, 4, 3, 32), random(1, 2, 9, 32), random(1, 2, 9, 32)
+    types = {"float32": np.float32, "float16": np.float16}
+    if ml_dtypes:
+        types |= {name: getattr(ml_dtypes, name) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
+    else:
+        skip("bfloat16 and float8", "ml_dtypes is not installed")
+    for (a, kind), (b, stored) in itertools.product(types.items(), types.items()):
+        if "8" in a:
+            continue
+        x, y, z = q.astype(kind), k.astype(stored), v.astype(stored)
+        o = rapt.attention(x, y, z)
+        need = reference(x.astype(np.float32), y.astype(np.float32), z.astype(np.float32))[0]
+        ok(o.dtype == kind, f"q {a}, k and v {b}: the result is {a}", o.dtype)
+        near(f"q {a}, k and v {b}", o.astype(np.float32), need, 2e-6 if a == "float32" else 2e-2)
+    whole, s = (127 * k / abs(k).max()).astype(np.int8), np.float32(abs(k).max() / 127)
+    need = reference(q, whole * s, v)[0]
+    near("int8 with scales of tokens", rapt.attention(q, whole, v, k_scales=np.full((1, 2, 9, 1), s, np.float32)), need)
+    near("int8 with scales of channels", rapt.attention(q, whole, v, k_scales=np.full((1, 1, 1, 32), s, np.float32)), need)
+    near("int8 with a scale of heads", rapt.attention(q, whole, v, k_scales=np.full((1, 2, 1, 1), s, np.float32)), need)
+    scales = rng.random((1, 2, 9, 1), np.float32)
+    near("float32 with scales of V", rapt.attention(q, k, v, v_scales=scales), reference(q, k, v * scales)[0])
+
+
+def test_ragged():
+    lengths, keys = (3, 0, 7, 1), (5, 2, 7, 4)
+    q, k, v = random(4, 11, 32), random(2, 18, 32), random(2, 18, 32)
+    qs, ks = np.concatenate([[0], np.cumsum(lengths)]), np.concatenate([[0], np.cumsum(keys)])
+    o, lse = rapt.attention(q, k, v, q_starts=qs, k_starts=ks, causal="bottom-right", return_lse=True)
+    for i in range(4):
+        part = slice(qs[i], qs[i + 1]), slice(ks[i], ks[i + 1])
+        alone, sums = rapt.attention(q[:, part[0]], k[:, part[1]], v[:, part[1]], causal="bottom-right", return_lse=True)
+        ok(same(o[:, part[0]], alone) and same(lse[:, part[0]], sums), f"ragged, entry {i}: the bits that it has alone")
+    turned = rapt.attention(*(x.swapaxes(0, 1) for x in (q, k, v)), q_starts=qs, k_starts=ks, causal="bottom-right",
+                            layout="bshd")
+    ok(same(turned.swapaxes(0, 1), o), "ragged, bshd: the same bits")
+    made = rapt.plan(q, k, v, q_starts=qs, k_starts=ks, causal="bottom-right")
+    qs[:], ks[:] = 1 << 30, 1 << 30
+    ok(same(made(q, k, v), o), "a plan has its own starts")
+    pages, table = random(7, 2, 4, 32), [[6, 2, 0], [1, 3, 5]]
+    values = random(7, 2, 4, 32)
+    gathered = [np.concatenate([x[page] for page in row], axis=1)[None] for x in (pages, values) for row in table]
+    o = rapt.attention(random_q := random(2, 4, 1, 32), pages, values, page_table=table, kv_lengths=[9, 12])
+    for i, n in enumerate((9, 12)):
+        ok(same(o[i:i + 1], rapt.attention(random_q[i:i + 1], gathered[i][:, :, :n], gathered[2 + i][:, :, :n])),
+           f"pages, entry {i}: the bits of keys in one piece")
+
+
+def test_merge():
+    q, k, v = random(2, 4, 3, 32), random(2, 4, 50, 32), random(2, 4, 50, 32)
+    parts = [rapt.attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True) for a, b in ((0, 20), (20, 21), (21, 50))]
+    o, lse = rapt.merge(*zip(*parts))
+    needed, sums = reference(q, k, v)
+    near("merge", o, needed)
+    near("merge, log-sum-exp", lse, sums, 4e-6)
+    refused("a merge of nothing", ValueError, ["0 results"], lambda: rapt.merge([], []))
+    refused("a merge of other shapes", ValueError, ["outs[1]"], lambda: rapt.merge([o, o[:1]], [lse, lse[:1]]))
+
+
+# ---- Arrays ------------------------------------------------------------------------------------------------------------------
+
+
+def test_arrays():
+    q, k, v = random(2, 4, 5, 32), random(2, 2, 9, 32), random(2, 2, 9, 32)
+    o = rapt.attention(q, k, v)
+    wide = random(2, 8, 10, 64)
+    wide[:, ::2, 1::2, 16:48] = q
+    ok(same(rapt.attention(wide[:, ::2, 1::2, 16:48], k, v), o), "strided views: the same bits")
+    bytes_ = np.zeros(q.nbytes + 1, np.uint8)
+    bytes_[1:] = q.view(np.uint8).reshape(-1)
+    ok(same(rapt.attention(bytes_[1:].view(np.float32).reshape(q.shape), k, v), o), "an unaligned array: the same bits")
+    ok(same(rapt.attention(q, np.broadcast_to(k[:1], k.shape), v), rapt.attention(q, np.repeat(k[:1], 2, 0), v)),
+       "a broadcast array: the same bits")
+    for x in (q, k, v):
+        x.flags.writeable = False
+    ok(same(rapt.attention(q, k, v), o), "read-only arrays: the same bits")
+    outer = np.full((2, 4, 10, 40), 7, np.float32)
+    inner = outer[:, :, ::2, 4:36]
+    ok(rapt.attention(q, k, v, out=inner) is inner and same(inner, o), "out, strided: it is returned, and has the same bits")
+    inner[...] = 7
+    ok((outer == 7).all(), "... and nothing beside it was written")
+    refused("a read-only out", ValueError, ["out is not writeable"], lambda: rapt.attention(q, k, v, out=q))
+    refused("out of another shape", ValueError, ["(2, 4, 5, 32)"],
+            lambda: rapt.attention(q, k, v, out=np.empty((2, 4, 5, 31), np.float32)))
+    x = q.copy()
+    refused("out that is q", rapt.Error, ["overlap"], lambda: rapt.attention(x, k, v, out=x))
+    refused("out that meets q", rapt.Error, ["overlap"],
+            lambda: rapt.attention(x[:1], k[:1], v[:1], out=x.reshape(-1)[32:][:640].reshape(1, 4, 5, 32)))
+    ok(same(x, q), "... and q is as it was")
+    refused("negative strides", rapt.Error, ["q.token_stride = -128"], lambda: rapt.attention(q[:, :, ::-1], k, v))
+    refused("channels that are not adjacent", ValueError, ["k's channels lie 8 bytes apart"],
+            lambda: rapt.attention(q[..., :16], k[..., ::2], v))
+    for dtype in (np.float64, np.int32, np.complex64, object):
+        refused(f"q of {np.dtype(dtype)}", TypeError, ["q is", "float32, float16 or bfloat16"],
+                lambda: rapt.attention(q.astype(dtype), k, v))
+    refused("k of float64", TypeError, ["k is float64", "float32, float16, bfloat16"],
+            lambda: rapt.attention(q, k.astype(float), v))
+    refused("another byte order", TypeError, ["k is not in this machine's byte order"],
+            lambda: rapt.attention(q, k.astype(k.dtype.newbyteorder()), v))
+    refused("a list", TypeError, ["q is a list"], lambda: rapt.attention(q.tolist(), k, v))
+    refused("a mask of floats", TypeError, ["mask is float32", "bias"],
+            lambda: rapt.attention(q, k, v, mask=random(5, 9)))
+    for shape in ((0, 4, 5, 32), (2, 4, 0, 32)):
+        empty = np.empty(shape, np.float32)
+        ok(rapt.attention(empty, k[:shape[0]], v[:shape[0]]).shape == shape, f"q of shape {shape}")
+    none = rapt.attention(q, k[:, :, :0], v[:, :, :0], return_lse=True)
+    ok((none[0] == 0).all() and (none[1] == -np.inf).all(), "no keys: rows of 0, and -inf")
+    ok(rapt.attention(q, k, v, mask=np.zeros((5, 9), bool)).max() == 0, "all masked: rows of 0")
+    empty = rapt.attention(np.empty((4, 0, 32), np.float32), np.empty((2, 0, 32), np.float32), np.empty((2, 0, 32), np.float32),
+                           q_starts=[0], k_starts=[0])
+    ok(empty.shape == (4, 0, 32), "a ragged batch of no entries")
+
+    class Exporter:  # what any library's array looks like
+        def __init__(self, array, **changes):
+            self.array, self.changes = array, changes
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.changes.get("device", self.array.__dlpack_device__())
+
+    x = [np.array(some) for some in (q, k, v)]
+    ok(same(rapt.attention(*map(Exporter, x)), o), "arrays with DLPack: the same bits")
+    refused("an array elsewhere", TypeError, ["q is not in the CPU's memory"],
+            lambda: rapt.attention(Exporter(x[0], device=(2, 0)), *x[1:]))
+    refused("an array of float64 with DLPack", TypeError, ["q is", "64 bits"],
+            lambda: rapt.attention(Exporter(x[0].astype(float)), *x[1:]))
+    if not torch:
+        skip("PyTorch's tensors", "PyTorch is not installed")
+        return
+    t = [torch.from_numpy(np.array(some)) for some in (q, k, v)]
+    result = rapt.attention(*t)
+    ok(isinstance(result, torch.Tensor) and same(result.numpy(), o), "PyTorch's tensors: one of them, with the same bits")
+    ok(rapt.attention(*(some.to(torch.bfloat16) for some in t)).dtype == torch.bfloat16, "PyTorch's bfloat16")
+    ok(rapt.attention(t[0][:0], t[1][:0], t[2][:0]).shape == (0, 4, 5, 32), "PyTorch's tensors without elements")
+    refused("a tensor that requires a gradient", TypeError, ["q requires a gradient"],
+            lambda: rapt.attention(t[0].clone().requires_grad_(), *t[1:]))
+    with torch.no_grad():
+        ok(same(rapt.attention(t[0].clone().requires_grad_(), *t[1:]), o), "... is taken where no gradients are recorded")
+    refused("a tensor without memory", TypeError, ["q is on meta"], lambda: rapt.attention(t[0].to("meta"), *t[1:]))
+
+
+def test_arguments():
+    q = k = v = random(1, 2, 3, 16)
+    call = functools.partial(rapt.attention, q, k, v)
+    for true in (True, np.True_):
+        refused(f"causal={true!r}", ValueError, ['"bottom-right"', '"top-left"'], lambda: call(causal=true))
+    refused("causal=1", ValueError, ["causal is 1"], lambda: call(causal=1))
+    ok(same(call(causal=False), call()), "causal=False is None")
+    refused("another layout", ValueError, ["'bhds'", '"bhsd"'], lambda: call(layout="bhds"))
+    refused("another arithmetic", ValueError, ["'int4'", "'exact' or 'int8'"], lambda: call(arith="int4"))
+    refused("integers for f32", rapt.Error, ["arith"], lambda: call(arith="int8"))
+    refused("window=True", TypeError, ["window is True"], lambda: call(window=True))
+    refused("a window of 3 sides", ValueError, ["3 sides"], lambda: call(window=(1, 2, 3)))
+    refused("scale=True", TypeError, ["scale is True"], lambda: call(scale=True))
+    refused("an infinite scale", rapt.Error, ["scale = inf"], lambda: call(scale=np.inf))
+    refused("threads=0", ValueError, ["threads"], lambda: call(threads=0))
+    refused("threads=True", ValueError, ["threads"], lambda: call(threads=True))
+    ok(same(call(threads=np.int64(2)), call()), "NumPy's integers are numbers of threads")
+    refused("a kernel that there is not", rapt.Error, ["isa = sse9"], lambda: call(isa="sse9"))
+    refused("a kernel that is a number", TypeError, ["isa is 2"], lambda: call(isa=2))
+    refused("lengths of floats", TypeError, ["kv_lengths is float64"], lambda: call(kv_lengths=[1.5]))
+    refused("lengths of truths", TypeError, ["kv_lengths is bool"], lambda: call(kv_lengths=[True]))
+    refused("lengths beyond 32 bits", ValueError, ["kv_lengths", "32 bits"], lambda: call(kv_lengths=[1 << 32]))
+    refused("lengths beyond the keys", rapt.Error, ["kv_lengths[0] = 4"], lambda: call(kv_lengths=[4]))
+    refused("too few lengths", ValueError, ["kv_lengths", "(1,)"], lambda: call(kv_lengths=[1, 2]))
+    refused("a page that there is not", rapt.Error, ["table"], lambda: call(page_table=[[1]], kv_lengths=[3]))
+    refused("pages without lengths", ValueError, ["kv_lengths"], lambda: call(page_table=[[0]]))
+    refused("a mask of another shape", ValueError, ["(1, 2, 3, 3)"], lambda: call(mask=np.ones((2, 3), bool)))
+    refused("5 heads on 2", rapt.Error, ["heads"], lambda: rapt.attention(random(1, 5, 3, 16), k, v))
+    refused("k of other channels", ValueError, ["k has 8 channels and q 16"], lambda: rapt.attention(q, k[..., :8], v))
+    refused("k_starts alone", ValueError, ["k_starts need q_starts"], lambda: rapt.attention(q[0], k[0], v[0], k_starts=[0, 3]))
+    refused("starts that descend", rapt.Error, ["q_starts"],
+            lambda: rapt.attention(q[0], k[0], v[0], q_starts=[3, 0], k_starts=[0, 3]))
+    refused("1025 channels", rapt.Error, ["d_k = 1025"], lambda: rapt.attention(*[random(1, 1, 1, 1025)] * 3))
+    made = rapt.plan(q, k, v)
+    refused("a plan with other arrays", ValueError, ["differ"], lambda: made(q, k[:, :, :2], v[:, :, :2]))
+    refused("a plan with a mask that it has not", ValueError, ["differ"], lambda: made(q, k, v, mask=np.ones((3, 3), bool)))
+    ok(issubclass(rapt.Error, ValueError) and rapt.Error.__module__ == "rapt", "rapt.Error is a ValueError")
+
+
+def test_memory():
+    """Nothing is copied, and nothing is kept alive or dies too early."""
+    q, k, v = random(1, 4, 1, 64), random(1, 4, 20000, 64), random(1, 4, 20000, 64)
+    out = np.empty_like(q)
+    rapt.attention(q, k, v, out=out, threads=1)
+    tracemalloc.start()
+    rapt.attention(q, k, v, out=out, threads=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    ok(peak < 100_000, f"a call on {(k.nbytes + v.nbytes) >> 20} MiB allocates {peak} bytes")
+    died = weakref.ref(k)
+    del k
+    gc.collect()
+    ok(died() is None, "no array is kept after its call")
+    o, need = [], rapt.attention(q, v, v)
+    for _ in range(20):  # arrays that nobody else has
+        o.append(rapt.attention(q.copy(), v.copy(), v.copy(), mask=np.ones((1, 20000), bool), kv_lengths=[20000],
+                                sinks=[-np.inf] * 4))
+    ok(all(same(some, need) for some in o), "arrays that only the call has live as long as it")
+    made = rapt.plan(random(2, 8, 64), random(2, 8, 64), random(2, 8, 64), q_starts=[0, 3, 8], k_starts=[0, 3, 8])
+    gc.collect()
+    x = random(2, 8, 64)
+    ok(same(made(x, x, x), rapt.attention(x, x, x, q_starts=[0, 3, 8], k_starts=[0, 3, 8])), "a plan keeps what it points to")
+
+
+# ---- Caches ------------------------------------------------------------------------------------------------------------------
+
+
+def test_caches():
+    types = rapt.info()["types"]
+    kinds = {"contiguous": {}, "pages of 4": {"page_size": 4}, "pages of 7": {"page_size": 7}, "a ring": {"ring": True},
+             "a ring in pages": {"ring": True, "page_size": 8}}
+    d, rope = 64, rapt.Rope(64)
+    error = {}
+    for k_type, v_type in itertools.product(types, types):
+        x, y, q = random(2, 2, 23, d), random(2, 2, 23, d), random(2, 4, 3, d)
+        wrong, results = [], {}
+        for name, options in kinds.items():
+            cache = rapt.KVCache(batch=2, kv_heads=2, capacity=25, d_k=d, type=k_type, v_type=v_type, **options)
+            cache.append(x[:, :, :9], y[:, :, :9], rope=rope)
+            cache.append(x[:, :, 9:20].swapaxes(1, 2), y[:, :, 9:20].swapaxes(1, 2), layout="bshd", lengths=[11, 5], rope=rope)
+            cache.append(x[1:, :, 14:20], y[1:, :, 14:20], entries=[1], rope=rope)
+            cache.append(*(np.concatenate(list(some[:, :, 20:]), axis=1) for some in (x, y)), token_starts=[0, 3, 6], rope=rope)
+            results[name] = cache.attend(q)
+            if not same(cache.attend(q[::-1].copy(), entries=[1, 0])[::-1], results[name]):
+                wrong.append(f"{name}: other bits for entries in another order")
+            if cache.lengths.tolist() != [23, 23]:
+                wrong.append(f"{name}: lengths {cache.lengths}")
+        wrong += [f"{name}: other bits" for name, result in results.items() if not same(result, results["contiguous"])]
+        if k_type == v_type:
+            error[k_type] = off(results["contiguous"], reference(q, rapt.rope(x, rope), y, causal="bottom-right")[0])
+        if wrong or k_type == v_type:
+            ok(not wrong, f"caches of {k_type} and {v_type}: all kinds have the same bits", "\n".join(wrong))
+    ok(True, f"caches: {len(types)} x {len(types)} pairs of types, {len(kinds)} kinds")
+    limits = {"f32": 2e-6, "f16": 3e-3, "bf16": 3e-2, "int8": 6e-2, "q8_0": 6e-2, "f8_e4m3": 0.3, "mxfp8_e4m3": 0.4}
+    ok(all(off_by < limits.get(name, 1) for name, off_by in error.items()), "... and are as near as the type is",
+       ", ".join(f"{name} {off_by:.1e}" for name, off_by in error.items()))
+
+
+def test_rings():
+    d, x, y, q = 64, random(2, 2, 100, 64), random(2, 2, 100, 64), random(2, 4, 1, 64)
+    rope = rapt.Rope(d)
+    need = rapt.attention(q, rapt.rope(x, rope)[:, :, 75:], y[:, :, 75:])
+    for step, size in itertools.product((1, 3, 30, 100), (None, 4, 3)):
+        cache = rapt.KVCache(batch=2, kv_heads=2, capacity=25, d_k=d, type="f32", ring=True, page_size=size)
+        for t in range(0, 100, step):
+            cache.append(x[:, :, t:t + step], y[:, :, t:t + step], rope=rope)
+        ok(same(cache.attend(q), need) and cache.lengths.tolist() == [100, 100],
+           f"a ring of 25, {step} tokens at a time, pages of {size}: the bits of the last 25")
+        mask = np.ones((1, 100), bool)
+        mask[:, 80:90] = False
+        masked = rapt.attention(q, rapt.rope(x, rope)[:, :, 75:], y[:, :, 75:], mask=mask[:, 75:])
+        ok(same(cache.attend(q, mask=mask), masked), "... and masks go by positions")
+    ragged = rapt.KVCache(batch=2, kv_heads=2, capacity=25, d_k=d, type="f32", ring=True)
+    both = [np.concatenate([some[0], some[1, :, :40]], axis=1) for some in (x, y)]
+    ragged.append(*both, token_starts=[0, 100, 140], rope=rope, positions=np.r_[0:100, 0:40])
+    turned = rapt.rope(x, rope)
+    needed = [rapt.attention(q[i:i + 1], turned[i:i + 1, :, n - 25:n], y[i:i + 1, :, n - 25:n])
+              for i, n in ((0, 100), (1, 40))]
+    ok(same(ragged.attend(q), np.concatenate(needed)), "a ring, ragged tokens beyond its capacity: the bits of the last 25")
+    ragged.truncate(0, 90)
+    ragged.append(x[:1, :, 90:92], y[:1, :, 90:92], entries=[0], rope=rope)
+    ok(same(ragged.attend(q[:1], entries=[0]), rapt.attention(q[:1], rapt.rope(x, rope)[:1, :, 75:92], y[:1, :, 75:92])),
+       "a ring, truncated and appended to")
+    refused("to truncate what a ring has dropped", ValueError, ["75..92"], lambda: ragged.truncate(0, 74))
+
+
+def test_cache_calls():
+    d, x, y, q = 64, random(3, 2, 30, 64), random(3, 2, 30, 64), random(1, 4, 1, 64)
+    make = functools.partial(rapt.KVCache, kv_heads=2, capacity=25, d_k=d, type="f32")
+    cache = make(batch=3, page_size=4, pages=12)
+    ok(cache.nbytes == 2 * 12 * 2 * 4 * d * 4 and cache.capacity == 25 and cache.free_pages == 12, "sizes of a cache", cache)
+    part = slice(0, 1), slice(None), slice(0, 10)
+    cache.append(x[part], y[part], entries=[0])
+    cache.copy_pages(0, 1)
+    cache.copy_pages(0, 2, 5)
+    ok(cache.free_pages == 9, "copied pages are shared")
+    before = cache.attend(q, entries=[0])
+    cache.append(x[:1, :, 20:22], y[:1, :, 20:22], entries=[1])
+    cache.append(x[:1, :, 24:27], y[:1, :, 24:27], entries=[2])
+    ok(cache.free_pages == 7, "... until one of them writes", cache.page_table)
+    ok(same(cache.attend(q, entries=[0]), before), "... and the first has what it had")
+    for entry, tokens in ((1, np.r_[0:10, 20:22]), (2, np.r_[0:5, 24:27])):
+        ok(same(cache.attend(q, entries=[entry]), rapt.attention(q, x[:1, :, tokens], y[:1, :, tokens])),
+           f"... and entry {entry} what it wrote")
+    lengths, free, table = cache.lengths, cache.free_pages, cache.page_table
+    refused("more tokens than pages", rapt.Error, ["9 pages are needed", "7 of 12 are free"],
+            lambda: cache.append(x[:, :, :12], y[:, :, :12]))
+    refused("more tokens than room", rapt.Error, ["entry 0 has 10 of 25 tokens: 16 more"],
+            lambda: cache.append(x[:, :, :16], y[:, :, :16]))
+    ok(same(cache.lengths, lengths) and cache.free_pages == free and same(cache.page_table, table), "... and all is as it was")
+    cache.truncate(1, 3)
+    ok(cache.free_pages == 8 and cache.lengths[1] == 3, "truncate gives pages back", cache.free_pages)
+    cache.append(x[:1, :, 5:6], y[:1, :, 5:6], entries=[1])
+    ok(same(cache.attend(q, entries=[1]), rapt.attention(q, x[:1, :, [0, 1, 2, 5]], y[:1, :, [0, 1, 2, 5]])),
+       "... and a shared page is copied")
+    for entry in range(3):
+        cache.free(entry)
+    ok(cache.free_pages == 12 and cache.lengths.max() == 0, "free gives all pages back")
+
+    plain = make(batch=3)
+    plain.append(x[:, :, :10], y[:, :, :10])
+    plain.copy_pages(0, 2, 4)
+    ok(same(plain.attend(q, entries=[2]), rapt.attention(q, x[:1, :, :4], y[:1, :, :4])),
+       "copy_pages without pages copies tokens")
+    counts = make(batch=2, page_size=8)
+    counts.append(x[:2, :, :7], y[:2, :, :7], lengths=[7, 0])
+    ok(counts.lengths.tolist() == [7, 0] and counts.free_pages == 7, "an entry without tokens takes no page")
+    ok((counts.attend(random(2, 4, 1, d))[1] == 0).all(), "... and its rows are 0")
+
+    half = rapt.KVCache(batch=3, kv_heads=2, capacity=30, d_k=d, type="int8")
+    half.append(x, y)
+    exact, integers = half.attend(np.repeat(q, 3, 0)), half.attend(np.repeat(q, 3, 0), arith="int8")
+    need = reference(np.repeat(q, 3, 0), x, y)[0]
+    ok(0 < off(integers, exact) < 0.1 and off(exact, need) < 0.05, "int8, and integer arithmetic",
+       (off(integers, exact), off(exact, need)))
+    given = rapt.KVCache(batch=3, kv_heads=2, capacity=30, d_k=d, type="int8", k_scales=np.full((2, d), 5 / 127),
+                         v_scales=np.full(2, 5 / 127))
+    given.append(x, y)
+    ok(off(given.attend(np.repeat(q, 3, 0)), need) < 0.1, "int8 with scales of channels and heads",
+        off(given.attend(np.repeat(q, 3, 0)), need))
+    found = rapt.KVCache(batch=3, kv_heads=2, capacity=30, d_k=d, type="f8_e4m3", k_scales=True, v_scales=True)
+    found.append(x * 1e6, y * 1e6)
+    ok(np.isfinite(found.attend(np.repeat(q, 3, 0))).all() and found.nbytes == 2 * 3 * 2 * 30 * (d + 4),
+        "float8 with scales that are found")
+    for kind in ("bf16", "int8", "q8_0"):
+        latent = rapt.KVCache(batch=3, kv_heads=2, capacity=30, d_k=d, d_v=32, type=kind, v_in_k=True, page_size=8)
+        latent.append(x)
+        ok(off(latent.attend(np.repeat(q, 3, 0)), reference(np.repeat(q, 3, 0), x, x[..., :32])[0]) < 0.05, f"V in K, {kind}")
+
+    prompt, window = random(2, 4, 10, d), (5, None)
+    cache = make(batch=2, page_size=4)
+    cache.append(x[:2, :, :10], y[:2, :, :10])
+    bias = random(2, 4, 10, 10)
+    options = {"window": window, "softcap": 5.0, "alibi": True, "sinks": [1.0] * 4, "bias": bias, "scale": 0.1}
+    o, lse = cache.attend(prompt, return_lse=True, **options)
+    needed, sums = rapt.attention(prompt, x[:2, :, :10], y[:2, :, :10], causal="bottom-right", return_lse=True, **options)
+    ok(same(o, needed) and same(lse, sums), "attend takes attention's options")
+    steps = make(batch=2)
+    parts = []
+    for a, b in ((0, 3), (3, 4), (4, 10)):
+        steps.append(x[:2, :, a:b], y[:2, :, a:b])
+        parts.append(steps.attend(prompt[:, :, a:b], window=window))
+    ok(same(np.concatenate(parts, 2), cache.attend(prompt, window=window)), "chunked prefill and decode: the bits of prefill")
+    ragged = cache.attend(np.concatenate([prompt[0, :, 8:], prompt[1, :, 9:]], 1), q_starts=[0, 2, 3])
+    ok(same(ragged[:, :2], cache.attend(prompt[:, :, 8:])[0]), "ragged queries")
+    out = np.empty_like(prompt)
+    ok(cache.attend(prompt, out=out) is out, "attend writes to out")
+    refused("a mask that ends before the keys", rapt.Error, ["mask"], lambda: cache.attend(prompt, mask=np.ones((1, 9), bool)))
+
+    refused("an entry that there is not", ValueError, ["entry is 3"], lambda: plain.free(3))
+    refused("an entry twice", ValueError, ["entries"], lambda: plain.attend(random(2, 4, 1, d), entries=[1, 1]))
+    refused("k of other heads", ValueError, ["2 heads"], lambda: plain.append(x[:, :1], y[:, :1]))
+    refused("v that is missing", ValueError, ["v is not given"], lambda: plain.append(x))
+    refused("positions without rope", ValueError, ["rope"], lambda: plain.append(x[:, :, :1], y[:, :, :1], positions=[[1]] * 3))
+    refused("a type that there is not", ValueError, ["'q3_k'", "q8_0"], lambda: make(type="q3_k"))
+    refused("channels that groups do not divide", ValueError, ["groups of 32"],
+            lambda: rapt.KVCache(kv_heads=1, capacity=4, d_k=40, type="q4_0"))
+    refused("a capacity of 0", ValueError, ["capacity is 0"], lambda: rapt.KVCache(kv_heads=1, capacity=0, d_k=40))
+    refused("pages without a size", ValueError, ["page_size"], lambda: make(pages=4))
+    refused("scales of a type that has its own", ValueError, ["scales of its own"], lambda: make(type="q8_0", k_scales=True))
+    if torch:
+        tensors = rapt.KVCache(kv_heads=2, capacity=30, d_k=d, type=torch.bfloat16)
+        tensors.append(torch.from_numpy(x[:1]), torch.from_numpy(y[:1]))
+        ok(isinstance(tensors.attend(torch.from_numpy(q)), torch.Tensor), "a cache of PyTorch's tensors")
+
+
+# ---- What stands around attention --------------------------------------------------------------------------------------------
+
+
+def rotated(x, positions, channels, interleaved=False, base=10000.0, amplitude=1.0):
+    """x (batch, heads, tokens, d), positions (batch, tokens)."""
+    angle = positions[:, None, :, None] * base ** (-np.arange(0, channels, 2) / channels)
+    c, s, out = amplitude * np.cos(angle), amplitude * np.sin(angle), np.array(x, np.float64)
+    half = channels // 2
+    first, second = slice(0, half), slice(half, channels)
+    if interleaved:
+        first, second = slice(0, channels, 2), slice(1, channels, 2)
+    a, b = x[..., first].astype(np.float64), x[..., second].astype(np.float64)
+    out[..., first], out[..., second] = a * c - b * s, b * c + a * s
+    return out
+
+
+def test_rope():
+    x = random(2, 3, 5, 32)
+    positions = np.array([[0, 3, 2, 100, 7], [5, 6, 7, 8, 9]])
+    near("rope", rapt.rope(x, rapt.Rope(32), positions=positions), rotated(x, positions, 32))
+    near("rope, pairs, some channels, an amplitude",
+         rapt.rope(x, rapt.Rope(16, interleaved=True, base=500.0, amplitude=1.5), positions=positions),
+         rotated(x, positions, 16, True, 500.0, 1.5))
+    start = np.array([4, 9])[:, None] + np.arange(5)
+    o = rapt.rope(x, rapt.Rope(32), starts=[4, 9])
+    near("rope, starts", o, rotated(x, start, 32))
+    ok(same(rapt.rope(x, rapt.Rope(32, offset=4), starts=[0, 5]), o), "rope, an offset: the same bits")
+    angles = np.arange(20)[:, None] * 10000.0 ** (-np.arange(0, 32, 2) / 32)
+    tables = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    ok(same(rapt.rope(x, rapt.Rope(32, tables=tables), starts=[4, 9]), o), "rope, tables: the same bits")
+    ok(same(rapt.rope(x, rapt.Rope(32, frequencies=10000.0 ** (-np.arange(0, 32, 2) / 32)), starts=[4, 9]), o),
+       "rope, frequencies: the same bits")
+    ok(same(rapt.rope(x.swapaxes(1, 2), rapt.Rope(32), starts=[4, 9], layout="bshd").swapaxes(1, 2), o),
+       "rope, bshd: the same bits")
+    y = x.copy()
+    ok(rapt.rope(y, rapt.Rope(32), starts=[4, 9], out=y) is y and same(y, o), "rope, in place: the same bits")
+    flat = rapt.rope(np.concatenate(list(x), 1), rapt.Rope(32), token_starts=[0, 5, 10], starts=[4, 9])
+    ok(same(flat, np.concatenate(list(o), 1)), "rope, ragged: the same bits")
+    ok(rapt.rope(x.astype(np.float16), rapt.Rope(32)).dtype == np.float16, "rope of float16")
+    refused("an odd number of channels", ValueError, ["channels is 3"], lambda: rapt.Rope(3))
+    refused("positions beyond tables", rapt.Error, ["positions"],
+            lambda: rapt.rope(x, rapt.Rope(32, tables=tables), starts=[4, 16]))
+    refused("tables of other widths", ValueError, ["(20, 16)"], lambda: rapt.Rope(30, tables=tables))
+    refused("too few positions", ValueError, ["positions"], lambda: rapt.rope(x, rapt.Rope(32), positions=[1, 2]))
+
+
+def gelu(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
+
+
+def test_layers():
+    activations = {None: lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu, "silu": lambda x: x / (1 + np.exp(-x)),
+                   "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))}
+    x, w, g, b, c, r = random(2, 5, 64), random(96, 64) / 8, random(96, 64) / 8, random(96), random(96), random(2, 5, 96)
+    wide = [some.astype(np.float64) for some in (x, w, g, b, c, r)]
+    for name, function in activations.items():
+        near(f"linear, {name}", rapt.linear(x, w, b, activation=name, residual=r),
+             function(wide[0] @ wide[1].T + wide[3]) + wide[5], 4e-6)
+        near(f"linear, gate of {name}", rapt.linear(x, w, b, gate=g, gate_bias=c, activation=name),
+             function(wide[0] @ wide[2].T + wide[4]) * (wide[0] @ wide[1].T + wide[3]), 1e-5)
+    o = rapt.linear(x, w, b)
+    ok(same(rapt.linear(x[1, 3], w, b), o[1, 3]) and same(rapt.linear(x[0], w, b, threads=2), o[0]),
+        "linear, a token alone: the same bits")
+    for kind, limit in (("int8", 0.05), ("q8_0", 0.05), ("q4_0", 0.6)):
+        weights = rapt.quantise_weights(w, kind)
+        near(f"linear, {weights}", rapt.linear(x, weights, b), wide[0] @ wide[1].T + wide[3], limit)
+        near(f"linear, gate of {weights}", rapt.linear(x, weights, gate=weights), (wide[0] @ wide[1].T) ** 2, 12 * limit)
+    ok(rapt.linear(x.astype(np.float16), w.astype(np.float16)).dtype == np.float16, "linear of float16")
+    y = r.copy()
+    ok(rapt.linear(x, w, residual=y, out=y) is y and same(y, rapt.linear(x, w, residual=r)), "linear, into the residual")
+    z, weight, bias = wide[0] * 3 + 1, random(64), random(64)
+    given = (x * 3 + 1).astype(np.float32)
+    centred = z - z.mean(-1, keepdims=True)
+    near("layer_norm", rapt.layer_norm(given, weight, bias), centred / np.sqrt(z.var(-1, keepdims=True) + 1e-5) * weight + bias,
+         4e-6)
+    near("rms_norm", rapt.rms_norm(given, weight, epsilon=1e-3), z / np.sqrt((z * z).mean(-1, keepdims=True) + 1e-3) * weight,
+         4e-6)
+    n, total = rapt.rms_norm(x, residual=given, return_sum=True)
+    ok(same(total, x + given) and same(n, rapt.rms_norm(x + given)), "rms_norm with a residual: the bits of the sum's")
+    refused("another activation", ValueError, ["'tanh'", "'relu'"], lambda: rapt.linear(x, w, activation="tanh"))
+    refused("weights of another width", ValueError, ["64 channels come in"], lambda: rapt.linear(x, w[:, :32]))
+    refused("a bias of another length", ValueError, ["bias", "(96,)"], lambda: rapt.linear(x, w, b[:5]))
+    refused("weights in a type of caches", rapt.Error, ["to_type"], lambda: rapt.quantise_weights(w, "q4_1"))
+    refused("a negative epsilon", rapt.Error, ["epsilon = -1"], lambda: rapt.layer_norm(x, epsilon=-1))
+
+
+def test_mha():
+    x, y = random(2, 9, 64), random(2, 7, 48)
+    wq, wk, wv, wo = random(64, 64) / 8, random(32, 64) / 8, random(48, 64) / 8, random(40, 96) / 8
+    bq, bo = random(64), random(40)
+    rope = rapt.Rope(16)
+
+    def heads(x, n):
+        return np.ascontiguousarray(x.reshape(*x.shape[:2], n, -1).swapaxes(1, 2))
+
+    def by_parts(x, y, wk, wv, rope, **options):
+        q, k, v = heads(rapt.linear(x, wq, bq), 4), heads(rapt.linear(y, wk), 2), heads(rapt.linear(y, wv), 2)
+        if rope:
+            q, k = rapt.rope(q, rope), rapt.rope(k, rope)
+        o = rapt.attention(q, k, v, **options)
+        return rapt.linear(np.ascontiguousarray(o.swapaxes(1, 2)).reshape(*x.shape[:2], -1), wo, bo)
+
+    options = {"causal": "bottom-right", "softcap": 4.0, "window": 5}
+    o = rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, rope=rope, **options)
+    near("mha", o, by_parts(x, x, wk, wv, rope, **options), 4e-6)
+    across = random(32, 48) / 8, random(48, 48) / 8
+    near("mha, keys of other tokens", rapt.mha(x, wq, *across, wo, heads=4, kv_heads=2, y=y, bq=bq, bo=bo, kv_lengths=[3, 7]),
+         by_parts(x, y, *across, None, kv_lengths=[3, 7]), 4e-6)
+    for kind in ({}, {"page_size": 4}, {"type": "int8"}):
+        cache = rapt.KVCache(**{"batch": 2, "kv_heads": 2, "capacity": 16, "d_k": 16, "d_v": 24, "type": "f32"} | kind)
+        parts = [rapt.mha(x[:, a:b], wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, rope=rope, cache=cache, **options)
+                 for a, b in ((0, 4), (4, 5), (5, 9))]
+        have = np.concatenate(parts, 1)
+        if "type" in kind:
+            near(f"mha with a cache, {kind}", have, o, 0.1)
+        else:
+            ok(same(have, o), f"mha with a cache, {kind or 'contiguous'}: the bits of one call")
+        ok(cache.lengths.tolist() == [9, 9], "... which has the tokens")
+    packed = random(192, 64) / 8
+    a = rapt.mha(x, packed, None, None, wo[:, :64].copy(), heads=4)
+    ok(same(a, rapt.mha(x, *np.split(packed, 3), wo[:, :64].copy(), heads=4)), "mha, packed weights: the same bits")
+    out, weights = rapt.mha(x, packed, heads=4, causal="top-left", return_weights=True)
+    ok(weights.shape == (2, 4, 9, 9) and off(weights.sum(-1), np.ones((2, 4, 9))) < 1e-6 and (weights[..., 0, 1:] == 0).all(),
+       "mha, weights")
+    q8 = [rapt.quantise_weights(w, "q8_0") for w in (wq, wk, wv)]
+    near("mha, quantised weights", rapt.mha(x, *q8, wo, heads=4, kv_heads=2, bq=bq, bo=bo),
+         rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo), 0.1)
+    flat = rapt.mha(np.concatenate([x[0, :4], x[1]]), wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, rope=rope,
+                    q_starts=[0, 4, 13], **options)
+    ok(same(flat[4:], o[1]), "mha, ragged: the bits of an entry alone")
+    near("mha, a table of positions", rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, position_table=np.tile(bq, (9, 1))),
+         rapt.mha(x + bq, wq, wk, wv, wo, heads=4, kv_heads=2), 4e-6)
+    refused("weights that heads do not divide", ValueError, ["wq has 64 rows"], lambda: rapt.mha(x, wq, wk, wv, wo, heads=5))
+    ring = rapt.KVCache(batch=2, kv_heads=2, capacity=16, d_k=16, d_v=24, ring=True)
+    refused("mha with a ring", ValueError, ["ring"], lambda: rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, cache=ring))
+    full = rapt.KVCache(batch=2, kv_heads=2, capacity=5, d_k=16, d_v=24)
+    refused("mha with a full cache", rapt.Error, ["9 more have no room"],
+            lambda: rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, cache=full))
+
+
+# ---- Kernels -----------------------------------------------------------------------------------------------------------------
+
+
+def command(*arguments, **environment):
+    """python -m rapt: its exit status and what it said."""
+    done = subprocess.run([sys.executable, "-m", "rapt", *arguments], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, env=os.environ | environment)
+    return done.returncode, done.stdout
+
+
+def test_kernels():
+    facts = rapt.info()
+    usable = [name for name, kernel in facts["isas"].items() if kernel["usable"]]
+    ok("scalar" in usable and facts["isa"] in usable and facts["version"] and facts["threads"] >= 1, "info", facts)
+    q, k, v = random(2, 4, 40, 48), random(2, 2, 600, 48), random(2, 2, 600, 48)
+    bits = {}
+    for name in usable:
+        with rapt.isa(name) as chosen:
+            forced = rapt.attention(q, k, v, causal="bottom-right")
+            good = chosen == name == rapt.isa() == rapt.plan(q, k, v).info["isa"]
+        ok(good and rapt.isa() == facts["isa"], f"isa({name!r}) in a with statement, and after it", (chosen, rapt.isa()))
+        ok(same(forced, rapt.attention(q, k, v, causal="bottom-right", isa=name)), "... gives the bits of isa=")
+        bits.setdefault(facts["isas"][name]["rounding"], set()).add(forced.tobytes())
+    ok(all(len(some) == 1 for some in bits.values()), f"kernels of a rounding class have the same bits: {', '.join(usable)}")
+    rapt.isa("scalar")
+    with rapt.isa(usable[0]):
+        pass
+    ok(rapt.isa() == "scalar", "a with statement goes back to what was forced before")
+    ok(rapt.isa(None) == facts["isa"] and rapt.isa() == facts["isa"], "isa(None) goes back to the best")
+    refused("a kernel that there is not", rapt.Error, ["no kernel of that name"], lambda: rapt.isa("sse9"))
+    ok(rapt.isa() == facts["isa"], "... and the kernel is what it was")
+    code, text = command("info")
+    ok(code == 0 and all(name in text for name in usable) and facts["version"] in text, "python -m rapt info", text)
+    code, text = command("check")
+    ok(code == 0 and text.count(": ok") == 2 * len(usable) and "all is well" in text, "python -m rapt check", text)
+    code, text = command("info", RAPT_ISA="scalar")
+    ok(code == 0 and "scalar: unfused, usable, and chosen" in text, "RAPT_ISA=scalar", text)
+    code, text = command("info", RAPT_ISA="sse9")
+    ok(code == 1 and text.count("\n") == 1 and "RAPT_ISA is 'sse9'" in text, "RAPT_ISA=sse9 is refused in a line", text)
+    code, text = command("test")
+    ok(code == 2 and text.count("\n") == 1, "another word is refused in a line", text)
+    code, text = command("info", RAPT_LIBRARY="/nowhere/librapt_python.so")
+    ok(code == 1 and text.count("\n") == 1 and "/nowhere" in text, "a library that is not there is refused in a line", text)
+
+
+def test_viz():
+    q, k = random(1, 5, 6, 16), random(1, 5, 6, 16)
+    need = softmax(np.where(np.tri(6, dtype=bool), q.astype(np.float64) @ k.swapaxes(2, 3).astype(np.float64) / 4, -np.inf))[0]
+    near("viz.weights", rapt.viz.weights(q, k, causal="bottom-right"), need)
+    if not matplotlib:
+        skip("viz.heatmap", "matplotlib is not installed")
+        return
+    figure, axes = rapt.viz.heatmap(q, k, causal="bottom-right", tokens=list("abcdef"), heads=[4, 1])
+    near("viz.heatmap shows them", axes[1].images[0].get_array(), need[0, 1])
+    ok([label.get_text() for label in axes[0].get_xticklabels()] == list("abcdef") and len(axes) == 2, "... with labels")
+    refused("labels of another number", ValueError, ["tokens are 2"], lambda: rapt.viz.heatmap(q, k, tokens=list("ab")))
+    refused("a head that there is not", ValueError, ["heads are [5]"], lambda: rapt.viz.heatmap(q, k, heads=[5]))
+
+
+# ---- Threads, signals, forks -------------------------------------------------------------------------------------------------
+
+
+def long_call(seconds=0.6):
+    """Attention that takes about that long, by its number of tokens."""
+    tokens = 1024
+    while True:
+        x = random(1, 4, tokens, 64)
+        start = time.perf_counter()
+        rapt.attention(x, x, x, threads=1)
+        took = time.perf_counter() - start
+        if took > seconds:
+            return x
+        tokens *= 2 if took < seconds / 3 else 1.5
+        tokens = int(tokens)
+
+
+def test_threads():
+    x = random(3, 8, 200, 64)
+    alone = rapt.attention(x, x, x, threads=1)
+    for threads in (2, 3, 7):
+        ok(same(rapt.attention(x, x, x, threads=threads), alone), f"{threads} threads: the same bits")
+    results = []
+
+    def work(i):
+        for n in range(6):
+            results.append(same(rapt.attention(x, x, x, threads=1 + (i + n) % 3), alone))
+            w = rapt.linear(x[0, 0], x[0, 1], threads=2)
+            results.append(same(w, linear))
+
+    linear = rapt.linear(x[0, 0], x[0, 1], threads=1)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ok(len(results) == 72 and all(results), "6 Python threads at once: the same bits")
+
+    big, ticks, done = long_call(), [], threading.Event()
+
+    def count():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.002)
+
+    other = threading.Thread(target=count)
+    other.start()
+    start = time.perf_counter()
+    rapt.attention(big, big, big, threads=1)
+    end = time.perf_counter()
+    done.set()
+    other.join()
+    inside = [tick for tick in ticks if start + 0.1 * (end - start) < tick < end - 0.1 * (end - start)]
+    ok(len(inside) >= 10, f"the GIL is released: another thread woke {len(inside)} times in {end - start:.2f} s")
+
+    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
+    before, start = rapt.attention(big[:, :, :64], big[:, :, :64], big[:, :, :64]), time.perf_counter()
+    out, reached = np.zeros_like(big), False
+    timer.start()
+    try:
+        rapt.attention(big, big, big, out=out, threads=2)
+        reached = True
+        time.sleep(5)
+        arrived = False
+    except KeyboardInterrupt:
+        arrived = True
+    timer.join()
+    took = time.perf_counter() - start
+    ok(arrived and took < 4.5 and (not reached or took > 0), f"Ctrl-C arrives right after the call ({took:.2f} s)")
+    ok(out.any(axis=-1).all(), "... which has done its work")
+    ok(same(rapt.attention(big[:, :, :64], big[:, :, :64], big[:, :, :64], threads=2), before),
+       "... and calls go on, with threads")
+
+
+def in_child(x, expected):
+    return rapt.attention(x, x, x, threads=2).tobytes() == expected and rapt.attention(x, x, x, threads=3).tobytes() == expected
+
+
+def test_forks():
+    if not hasattr(os, "fork"):
+        skip("forks", "this system has none")
+        return
+    x = random(2, 8, 200, 64)
+    need = rapt.attention(x, x, x, threads=2)  # so that there is a pool
+    busy, done = long_call(0.3), threading.Event()
+
+    def keep_busy():
+        while not done.is_set():
+            rapt.attention(busy, busy, busy, threads=2)
+
+    other = threading.Thread(target=keep_busy)
+    other.start()  # forks come while its pool, locks and workspace are in use
+    statuses = []
+    try:
+        for _ in range(5):
+            time.sleep(0.05)
+            child = os.fork()
+            if not child:
+                status = 1
+                with contextlib.suppress(BaseException):
+                    signal.alarm(60)
+                    status = 0 if in_child(x, need.tobytes()) else 2
+                os._exit(status)
+            statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    finally:
+        done.set()
+        other.join()
+    ok(statuses == [0] * 5, "forked children use attention with threads: the same bits", statuses)
+    ok(same(rapt.attention(x, x, x, threads=2), need), "... and so does their parent")
+    with multiprocessing.get_context("fork").Pool(2) as workers:
+        results = workers.starmap_async(in_child, [(x, need.tobytes())] * 4).get(120)
+    ok(results == [True] * 4, "multiprocessing by fork: the same bits", results)
+
+
+# ---- The package -------------------------------------------------------------------------------------------------------------
+
+
+def test_package():
+    path = pathlib.Path(rapt.__file__).parent
+    ok((path / "py.typed").exists() and all(getattr(rapt, name).__doc__ for name in rapt.__all__),
+       "py.typed, and a docstring for each name")
+    hosts = "torch", "jax", "matplotlib", "transformers", "ml_dtypes", "vllm"
+    code = f"import sys, rapt; print(*sorted({set(hosts)} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True)
+    ok(done.returncode == 0 and not done.stdout.strip(), "import rapt imports no host", done.stdout + done.stderr)
+    code = "import rapt; rapt.attention(None, None, None)"
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True,
+                          env=os.environ | {"RAPT_LIBRARY": "/nowhere"})
+    ok(done.returncode == 1 and "TypeError: q is a NoneType" in done.stderr, "... and reads no library", done.stderr)
+    installed = {module.name for module in pkgutil.iter_modules([str(path)])}
+    modules = {file.stem for file in (SOURCE / "python" / "rapt").glob("*.py")}
+    ok(modules - {"__init__"} <= installed, "all modules of the source tree are there", modules - installed)
+    for name in ("rapt.h", "rapt_layer.h", "rapt_pool.h"):
+        here = next(folder for folder in (path / "include", path.parent.parent / "include") if folder.exists())
+        ok((here / name).read_bytes() == (SOURCE / "include" / name).read_bytes(), f"{name} is the source tree's")
+    library, oldest = rapt.info()["library"], (2, 17)
+    if platform.libc_ver()[0] != "glibc" or platform.machine() not in ("x86_64", "aarch64") or not shutil.which("objdump"):
+        skip("glibc 2.17 is enough", "it is asked for with glibc and objdump, on x86-64 and AArch64")
+    else:
+        text = subprocess.run(["objdump", "-T", library], text=True, capture_output=True, check=True).stdout
+        versions = {tuple(map(int, version.split("."))) for version in re.findall(r"\(?GLIBC_([0-9.]+)\)?", text)}
+        ok(versions and max(versions) <= oldest,
+           f"glibc 2.17 is enough: {'.'.join(map(str, max(versions, default=())))} is needed", text)
+    symbols = subprocess.run(["nm", "-D", library], text=True, capture_output=True).stdout
+    exported = set(re.findall(r"\bT (\w+)", symbols))
+    ok(exported and all(name.startswith("rapt_") for name in exported), "the library exports rapt_* only", exported)
+    q = random(1, 8, 1, 64)
+    rapt.attention(q, q, q)
+    start = time.thread_time()
+    for _ in range(500):
+        rapt.attention(q, q, q)
+    print(f"# a small call takes {(time.thread_time() - start) / 500 * 1e6:.0f} us of this CPU")
+
+
+def main():
+    for test in (test_examples, test_attention, test_types, test_ragged, test_merge, test_arrays, test_arguments, test_memory,
+                 test_caches, test_rings, test_cache_calls, test_rope, test_layers, test_mha, test_kernels, test_viz,
+                 test_threads, test_forks, test_package):
+        print(f"# {test.__name__[5:]}", flush=True)
+        test()
+    tap.done()
+
+
+if __name__ == "__main__":
+    main()
