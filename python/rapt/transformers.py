@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rapt in Hugging Face's Transformers: register(), then attn_implementation="rapt".
+
+    import rapt.transformers
+    rapt.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="rapt")   # or model.set_attn_implementation("rapt")
+
+Causal masks, sliding windows and padding are said to rapt and not made into matrices; a sequence that is padded in a batch has
+the bits that it has alone. KVCache keeps keys and values in any of rapt's types:
+
+    model.generate(**inputs, past_key_values=rapt.transformers.KVCache(model.config, type="q8_0"))
+"""
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from . import torch as rapt_torch  # which says in a line what is missing
+
+try:
+    import transformers
+except ImportError as error:
+    raise ImportError("rapt.transformers needs Transformers 5 (pip install transformers)") from error
+if int(transformers.__version__.split(".")[0]) < 5:
+    raise ImportError(f"rapt.transformers needs Transformers 5, and {transformers.__version__} is installed")
+
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_map_only
+from transformers import masking_utils
+from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
+from transformers.utils.import_utils import is_tracing
+
+import rapt
+
+__all__ = ["KVCache", "register"]
+
+_SERVED = rapt_torch._SERVED
+
+
+class _StandIn(torch.Tensor):
+    """A tensor whose elements nobody needs as long as rapt's attention alone sees it. Whatever else looks gets dense()."""
+
+    def dense(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(_StandIn, lambda t: t.dense(), (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+# ---- Masks -------------------------------------------------------------------------------------------------------------------
+
+
+def _pattern(mask_function: Callable[..., Any]) -> dict[str, Any] | None:
+    """rapt's options for one of Transformers' mask functions, which are closures; None for those that have no such options."""
+    if mask_function is masking_utils.causal_mask_function:
+        return {"causal": "bottom-right"}
+    if mask_function is masking_utils.bidirectional_mask_function:
+        return {}
+
+    def variables(f: Callable[..., Any], maker: Callable[..., Any]) -> dict[str, Any] | None:
+        """What f has kept, if it is what maker makes."""
+        if not getattr(f, "__qualname__", "").startswith(f"{maker.__name__}.<locals>.") or f.__module__ != maker.__module__:
+            return None
+        return {name: cell.cell_contents for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ())}
+    both = variables(mask_function, masking_utils.and_masks)
+    if not both or len(both["mask_functions"]) != 2:
+        return None
+    overlay, base = both["mask_functions"]
+    window = variables(overlay, masking_utils.sliding_window_overlay)
+    if window and base is masking_utils.causal_mask_function:
+        return {"causal": "bottom-right", "window": [window["sliding_window"] - 1, -1]}
+    window = variables(overlay, masking_utils.sliding_window_bidirectional_overlay)
+    if window and base is masking_utils.bidirectional_mask_function:
+        return {"window": [window["sliding_window"]] * 2}
+    return None
+
+
+def _runs(attended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Of a mask (batch, keys): where each entry's attended keys begin, and how many they are; None where one has gaps."""
+    count = attended.sum(-1, dtype=torch.int32)
+    first = attended.to(torch.uint8).argmax(-1).to(torch.int32)  # the first of several
+    last = attended.shape[-1] - 1 - attended.flip(-1).to(torch.uint8).argmax(-1).to(torch.int32)
+    if ((count > 0) & (last - first + 1 != count)).any():
+        return None
+    return torch.where(count > 0, first, 0), count
+
+
+def _of_runs(first: torch.Tensor, count: torch.Tensor) -> dict[str, torch.Tensor]:
+    """rapt's options for keys of which an entry has only those in its run: they are counted from its first one on, and so have
+    the bits that they have without padding."""
+    return {"kv_lengths": count} | ({"ring_starts": first} if first.any() else {})
+
+
+class _Mask(_StandIn):
+    """A mask that is said in options of rapt's operators."""
+    options: dict[str, Any]
+    first: torch.Tensor | None  # where each entry's keys begin, and how many they are, where there is padding
+    count: torch.Tensor | None
+
+    @staticmethod
+    def __new__(cls, shape: tuple[int, ...], *rest: Any) -> "_Mask":
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool)
+
+    def __init__(self, shape: tuple[int, ...], options: dict[str, Any], runs: tuple[torch.Tensor, torch.Tensor] | None,
+                 make: Callable[[], torch.Tensor]):
+        self.options, self.make = options, make
+        self.first, self.count = runs or (None, None)
+
+    def dense(self) -> torch.Tensor:
+        return self.make()
+
+    def __repr__(self) -> str:
+        return f"{tuple(self.shape)}: {self.options}"
+
+
+def _is_traced(*given: Any) -> bool:
+    """Whether a compiler looks on, who must not ask for what a tensor contains."""
+    return torch.compiler.is_compiling() or any(isinstance(t, torch.Tensor) and is_tracing(t) for t in given)
+
+
+def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
+          mask_function: Callable[..., Any] = masking_utils.causal_mask_function, attention_mask: torch.Tensor | None = None,
+          local_size: int | None = None, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
+          use_vmap: bool = False, device: Any = "cpu", **kwargs: Any) -> torch.Tensor | None:
+    """The mask of a forward pass, for AttentionMaskInterface: a _Mask, or a tensor of bools where rapt has no option that says
+    it, and for compilers."""
+    make = functools.partial(masking_utils.sdpa_mask, batch_size=batch_size, q_length=q_length, kv_length=kv_length,
+                             q_offset=q_offset, kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
+                             local_size=local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
+                             use_vmap=use_vmap, device=device, **kwargs)
+    # A step that generate() may compile gets a tensor, too; in _attention_forward it is seen what it says.
+    if _is_traced(attention_mask, q_offset) or (not allow_is_causal_skip and not allow_is_bidirectional_skip and q_length == 1):
+        return make()
+    pattern = _pattern(mask_function)
+    if pattern is None:
+        return make()
+    q_first = int(q_offset) - kv_offset
+    attended = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    causal = "causal" in pattern
+    end = min(q_first + q_length, kv_length) if causal else kv_length  # behind which a static cache is empty
+    runs = None
+    if attended is not None:
+        attended = attended[:, kv_offset:kv_offset + kv_length].to(torch.bool)
+        if attended.shape[1] < end:
+            return make()
+        runs = _runs(attended[:, :end])
+        if runs is None:
+            return make()
+    full = runs is None or bool((runs[1] == end).all())
+    if full and not pattern and end == kv_length:
+        return None if allow_is_bidirectional_skip else _Mask((batch_size, 1, q_length, kv_length), {}, None, make)
+    if full and end == kv_length == q_first + q_length:
+        return _Mask((batch_size, 1, q_length, kv_length), pattern, None, make)
+    first, count = runs or (torch.zeros(batch_size, dtype=torch.int32), torch.full((batch_size,), end, dtype=torch.int32))
+    options = pattern | _of_runs(first, count)
+    if pattern and bool((first + count != q_first + q_length).any()):
+        options["q_offsets"] = q_first - first
+    return _Mask((batch_size, 1, q_length, kv_length), options, (first, count), make)
+
+
+# ---- Attention ---------------------------------------------------------------------------------------------------------------
+
+
+def _by_pytorch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
+                bias: torch.Tensor | None, softcap: float | None, sinks: torch.Tensor | None, scale: float | None, causal: bool,
+                dropout: float) -> torch.Tensor:
+    """Attention in PyTorch's own operators, in the order of eager attention: (batch, heads, queries, channels)."""
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1).to(scores.dtype)], -1)
+    weights = F.softmax(scores, -1, dtype=torch.promote_types(torch.float32, scores.dtype)).to(query.dtype)
+    return F.dropout(weights[..., :key.shape[2]], dropout) @ value
+
+
+class _WithGradients(torch.autograd.Function):
+    """rapt's attention, whose gradients are those of _by_pytorch, which is computed again for them."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[[], torch.Tensor], options: dict[str, Any],
+                *tensors: torch.Tensor | None) -> torch.Tensor:
+        ctx.options = options
+        ctx.save_for_backward(*tensors)
+        return run()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        tensors = [None if t is None else t.detach().requires_grad_(need)
+                   for t, need in zip(ctx.saved_tensors, ctx.needs_input_grad[2:])]
+        with torch.enable_grad():
+            query, key, value, bias, sinks = tensors
+            out = _by_pytorch(query, key, value, bias=bias, sinks=sinks, dropout=0.0, **ctx.options)
+        wanted = [t for t in tensors if t is not None and t.requires_grad]
+        found = iter(torch.autograd.grad(out, wanted, gradient))
+        return None, None, *[next(found) if t is not None and t.requires_grad else None for t in tensors]
+
+
+def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                       attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
+                       is_causal: bool | None = None, softcap: float | None = None, s_aux: torch.Tensor | None = None,
+                       position_bias: torch.Tensor | None = None, cache: Any = None,
+                       **kwargs: Any) -> tuple[torch.Tensor, None]:
+    """Attention of a layer, for AttentionInterface: query (batch, heads, queries, channels), key and value with their own
+    number of heads; the result is (batch, queries, heads, channels). Masks are what _mask makes, or tensors of bools or of floats;
+    without one, attention is causal if is_causal or the module says so, as with "sdpa"."""
+    if cache is not None:
+        raise ValueError('attn_implementation="rapt" has no paged attention of generate_batch(): use "sdpa" there')
+    options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sinks": s_aux}
+    mask = bias = None
+    if attention_mask is None:
+        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        if is_causal and query.shape[2] > 1:
+            options["causal"] = "top-left"
+    elif isinstance(attention_mask, _Mask):
+        options |= attention_mask.options
+    elif attention_mask.dtype == torch.bool:
+        mask = attention_mask
+    else:
+        bias = attention_mask
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    if isinstance(key, _Cached):
+        return key.layer.attend(query, attention_mask, options, mask, bias), None
+    if query.shape[0] != key.shape[0]:
+        query = query.expand(key.shape[0], *query.shape[1:])
+    query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
+    if mask is not None and mask.shape[1:3] == (1, 1) and mask.shape[0] == query.shape[0] and not _is_traced(mask):
+        runs = _runs(mask[:, 0, 0])  # a step of generate() with a static cache
+        if runs is not None:
+            options |= _of_runs(*runs)
+            mask = None
+    if bias is not None:  # of a static cache, or by distance, whose heads may lie next to each other
+        bias = bias[..., :key.shape[2]]
+        bias = bias if bias.stride(-1) == 1 else bias.contiguous()
+
+    def run() -> torch.Tensor:
+        return torch.ops.rapt.attention(query, key, value, mask=mask, bias=bias, **options)
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (query, key, value, bias, s_aux))
+    if not wanted and not dropout and query.dtype in _SERVED:
+        return run().transpose(1, 2), None
+    attended = None if attention_mask is None or attention_mask.dtype != torch.bool else attention_mask
+    if isinstance(attended, _Mask):
+        attended = attended.dense()
+    same: dict[str, Any] = {"mask": attended, "softcap": softcap, "scale": scaling,
+                            "causal": options.get("causal") == "top-left"}
+    if dropout or query.dtype not in _SERVED or _is_traced(query):
+        return _by_pytorch(query, key, value, bias=bias, sinks=s_aux, dropout=dropout, **same).transpose(1, 2), None
+    return _WithGradients.apply(run, same, query, key, value, bias, s_aux).transpose(1, 2), None
+
+
+# ---- Caches ------------------------------------------------------------------------------------------------------------------
+
+
+class _Cached(_StandIn):
+    """The keys or the values of a cache, new ones included, for attention only."""
+    layer: "_Layer"
+
+    @staticmethod
+    def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, layer: "_Layer") -> "_Cached":
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, layer: "_Layer"):
+        self.layer = layer
+
+    def dense(self) -> torch.Tensor:
+        raise TypeError('rapt.transformers.KVCache gives its keys and values to attn_implementation="rapt" only: this model '
+                        "looks at them itself, or has another one; use a DynamicCache")
+
+
+class _Layer(CacheLayerMixin):
+    """A layer's keys and values in a rapt.KVCache. New tokens are stored when attention comes for them, since only then it is
+    known which of them are padding."""
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, capacity: int, **options: Any):
+        super().__init__()
+        self.capacity, self.options, self.tokens = capacity, options, 0
+        self.stored: rapt.KVCache | None = None
+        self.new: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        batch, heads, _, d_k = key_states.shape
+        self.stored = rapt.KVCache(batch=batch, kv_heads=heads, capacity=self.capacity, d_k=d_k, d_v=value_states.shape[-1],
+                                   **self.options)
+        self.is_initialized = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any,
+               **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.new = key_states.detach(), value_states.detach()
+        self.tokens += key_states.shape[2]
+        batch, heads, _, d_k = key_states.shape
+        shape = batch, heads, self.tokens
+        return (_Cached((*shape, d_k), key_states.dtype, self),
+                _Cached((*shape, value_states.shape[-1]), value_states.dtype, self))
+
+    def attend(self, query: torch.Tensor, given: torch.Tensor | None, options: dict[str, Any], mask: torch.Tensor | None,
+               bias: torch.Tensor | None) -> torch.Tensor:
+        assert self.stored is not None
+        first = None
+        if isinstance(given, _Mask) and given.first is not None and given.count is not None:
+            first = given.first
+            if bool((first + given.count != self.tokens).any()):
+                raise ValueError("rapt.transformers.KVCache needs prompts that are padded on the left (padding_side=\"left\")")
+        if self.new is not None:
+            self._store(first)
+        if (mask is not None or bias is not None) and (self.stored.lengths != self.tokens).any():
+            raise ValueError("rapt.transformers.KVCache has not stored padding, and the model has a mask or bias with columns "
+                             "for it")
+        options = {name: x for name, x in options.items() if name in ("scale", "softcap", "sinks", "window", "causal")}
+        if options.setdefault("causal", None) == "top-left" and query.shape[2] != self.tokens:
+            raise ValueError("rapt.transformers.KVCache has tokens from before, and the model made no mask for them")
+        out = self.stored.attend(query.detach(), mask=mask, bias=bias, threads=torch.get_num_threads(), **options)
+        return out.transpose(1, 2)
+
+    def _store(self, first: torch.Tensor | None) -> None:
+        """The new tokens, but for those before each entry's first."""
+        assert self.new is not None and self.stored is not None
+        (keys, values), self.new = self.new, None
+        tokens = keys.shape[2]
+        skipped = [0] if first is None else (first - (self.tokens - tokens)).clamp(0, tokens).tolist()
+        if not any(skipped):
+            self.stored.append(keys, values, threads=1)
+            return
+        for entry, n in enumerate(skipped):
+            self.stored.append(keys[entry:entry + 1, :, n:], values[entry:entry + 1, :, n:], entries=[entry], threads=1)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.tokens + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.tokens
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+    def reset(self) -> None:
+        self.tokens, self.new = 0, None
+        if self.stored is not None:
+            for entry in range(self.stored.batch):
+                self.stored.free(entry)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        n = abs(tokens_to_remove)
+        self.tokens -= n
+        if self.stored is not None:
+            for entry, length in enumerate(self.stored.lengths.tolist()):
+                self.stored.truncate(entry, max(length - n, 0))
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        if beam_idx.tolist() != list(range(len(beam_idx))):
+            raise ValueError("rapt.transformers.KVCache has no beam search: use a DynamicCache")
+
+    def offload(self) -> None:
+        """It is in the CPU's memory."""
+
+    prefetch = offload
+
+
+class KVCache(Cache):
+    """A cache for generate() whose layers are rapt.KVCaches, which attn_implementation="rapt" attends to as they are stored.
+
+    config: the model's.
+    type, v_type: how keys and values are stored, as of rapt.KVCache: "f16", "int8", "q8_0", "q4_0" and so on.
+    capacity: how many tokens each sequence has room for; None: the model's max_position_embeddings. Memory is used as tokens
+        come.
+    options: further ones of rapt.KVCache, such as page_size.
+
+    Prompts of different lengths are padded on the left; padding is not stored. Layers with sliding windows keep all tokens."""
+
+    def __init__(self, config: Any, type: Any = "q8_0", v_type: Any = None, capacity: int | None = None, **options: Any):
+        decoder = config.get_text_config(decoder=True)
+        kinds, _ = get_layer_types_and_kwargs(decoder)
+        unknown = set(kinds) - {"full_attention", "sliding_attention", "chunked_attention"}
+        if unknown:
+            raise ValueError(f"rapt.transformers.KVCache has no layers of the kind {', '.join(sorted(unknown))}")
+        capacity = decoder.max_position_embeddings if capacity is None else capacity
+        super().__init__(layers=[_Layer(capacity, type=type, v_type=v_type, **options) for _ in kinds])
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all layers, used or not."""
+        return sum(layer.stored.nbytes for layer in self.layers if layer.stored is not None)
+
+
+def register(name: str = "rapt") -> None:
+    """Makes attn_implementation=name known to Transformers."""
+    transformers.AttentionInterface.register(name, _attention_forward)
+    masking_utils.AttentionMaskInterface.register(name, _mask)

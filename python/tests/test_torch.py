@@ -1,0 +1,577 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""rapt in PyTorch: its operators, and F.scaled_dot_product_attention on it, in TAP. Usage: test_torch.py
+
+Needs rapt and PyTorch; timm and diffusers are tried too where they are installed."""
+import copy
+import multiprocessing
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
+import tap
+from tap import ok
+
+try:
+    import torch
+except ImportError as error:
+    tap.skip("rapt.torch", f"PyTorch is not installed ({error})")
+    tap.done()
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import rapt
+import rapt.torch
+
+warnings.filterwarnings("ignore", "enable_nested_tensor", UserWarning)
+torch.manual_seed(1)
+operator, operator_lse = torch.ops.rapt.attention, torch.ops.rapt.attention_lse
+# How far a result may be from one in double precision, absolutely and relative to it, by what its elements are.
+NEAR = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+def raised(f, *args, **kw):
+    """The message of what is raised, or None."""
+    try:
+        f(*args, **kw)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def near(a, b, factor=1):
+    """Whether a is b, but for the rounding of a's type."""
+    far = factor * NEAR[a.dtype]
+    return a.shape == b.shape and torch.allclose(a.double(), b.double(), atol=far, rtol=far)
+
+
+def same(a, b):
+    """Whether the bits are the same."""
+    bits = [t.contiguous().view(torch.uint8) for t in (a, b)]
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(*bits)
+
+
+def math(q, k, v, causal=None, window=None, scale=None, mask=None, bias=None, softcap=None, alibi=None, sinks=None,
+         kv_lengths=None):
+    """Attention from its definition, in double precision: the result and the log-sum-exp."""
+    q, k, v = q.double(), k.double(), v.double()
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    s = (q @ k.transpose(-1, -2)) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    queries, keys = s.shape[-2:]
+    lengths = torch.full((q.shape[0],), keys) if kv_lengths is None else kv_lengths
+    first = torch.zeros_like(lengths) if causal == "top-left" else lengths - queries
+    at = (first[:, None] + torch.arange(queries))[:, None, :, None]
+    j = torch.arange(keys)
+    if alibi is not None:
+        s = s - alibi.double().view(-1, s.shape[1], 1, 1) * (at - j).abs()
+    if bias is not None:
+        s = s + bias.double()
+    seen = (j < lengths[:, None, None, None]).expand(s.shape).clone()
+    if causal:
+        seen &= j <= at
+    left, right = window or (-1, -1)
+    if left >= 0:
+        seen &= at - j <= left
+    if right >= 0:
+        seen &= j - at <= right
+    if mask is not None:
+        seen &= mask
+    s = s.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        s = torch.cat([s, sinks.double().view(1, -1, 1, 1).expand(*s.shape[:3], 1)], -1)
+    lse = s.logsumexp(-1)
+    p = (s - lse[..., None]).exp().nan_to_num(0)[..., :keys]
+    return p @ v, lse
+
+
+def tensors(batch=2, heads=4, kv_heads=2, queries=5, keys=9, d_k=16, d_v=16, dtype=torch.float32, dense=True):
+    def one(h, s, d):
+        t = torch.randn(batch, h, s, d)
+        return (t if dense else t.transpose(1, 2).contiguous().transpose(1, 2)).to(dtype)
+    return one(heads, queries, d_k), one(kv_heads, keys, d_k), one(kv_heads, keys, d_v)
+
+
+# ---- Operators ---------------------------------------------------------------------------------------------------------------
+
+OPTIONS = {
+    "plain": lambda b, h, q, k: {},
+    "causal, bottom-right": lambda b, h, q, k: {"causal": "bottom-right"},
+    "causal, top-left": lambda b, h, q, k: {"causal": "top-left"},
+    "window": lambda b, h, q, k: {"causal": "bottom-right", "window": [3, -1]},
+    "window on both sides": lambda b, h, q, k: {"window": [2, 1]},
+    "scale": lambda b, h, q, k: {"scale": 0.7},
+    "mask": lambda b, h, q, k: {"mask": torch.rand(b, 1, q, k) > 0.4},
+    "bias": lambda b, h, q, k: {"bias": torch.randn(1, h, q, k)},
+    "softcap": lambda b, h, q, k: {"softcap": 2.0},
+    "alibi": lambda b, h, q, k: {"alibi": torch.rand(h)},
+    "sinks": lambda b, h, q, k: {"sinks": torch.randn(h)},
+    "kv_lengths": lambda b, h, q, k: {"kv_lengths": torch.tensor([k - 2, k][:b], dtype=torch.int32)},
+    "kv_lengths of 64 bits": lambda b, h, q, k: {"kv_lengths": torch.tensor([k - 2, k][:b]), "causal": "bottom-right"},
+    "much at once": lambda b, h, q, k: {"causal": "bottom-right", "window": [4, -1], "scale": 0.3, "softcap": 5.0,
+                                        "sinks": torch.randn(h), "bias": torch.randn(b, 1, q, k)},
+}
+
+
+def test_operators():
+    for name, options_of in OPTIONS.items():
+        for shape in ({}, {"d_v": 24}, {"queries": 1, "keys": 700}, {"dense": False, "queries": 9}):
+            q, k, v = tensors(**shape)
+            options = options_of(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+            expected, expected_lse = math(q, k, v, **options)
+            for again in ("first", "again"):  # the second call has a plan already
+                out, lse = operator_lse(q, k, v, **options)
+                if not (near(out, expected) and near(lse, expected_lse) and same(out, operator(q, k, v, **options))):
+                    break
+            else:
+                continue
+            ok(False, f"operators: {name}", f"{shape}, {again}: {(out - expected).abs().max()}")
+            break
+        else:
+            ok(True, f"operators: {name}")
+
+
+def test_operator_ways():
+    q, k, v = tensors(queries=7)
+    by_token = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
+    out, lse = operator_lse(q, k, v, causal="bottom-right")
+    other, other_lse = operator_lse(*by_token, causal="bottom-right", layout="bshd")
+    ok(same(out.transpose(1, 2), other) and same(lse, other_lse), "layout bshd has the same bits")
+    ok(out.transpose(1, 2).is_contiguous(), "tokens lie before heads in the result's memory")
+    ok(same(out, rapt.attention(q, k, v, causal="bottom-right")), "the bits are those of rapt.attention")
+    ok(same(out[0], operator(q[0], k[0], v[0], causal="bottom-right")), "without a batch")
+    ragged = [torch.cat([t[0], t[1][:, :n]], 1) for t, n in ((q, 4), (k, 5), (v, 5))]
+    starts = torch.tensor([0, 7, 11]), torch.tensor([0, 9, 14])
+    packed = operator(*ragged, causal="bottom-right", q_starts=starts[0], k_starts=starts[1])
+    second = operator(q[1, :, :4], k[1, :, :5], v[1, :, :5], causal="bottom-right")
+    ok(same(packed[:, :7], out[0]) and same(packed[:, 7:], second), "ragged: q_starts, k_starts")
+    table = torch.tensor([[2, 0, 1], [3, 5, 4]])
+    pools = []
+    for t in (k, v):
+        pool = torch.zeros(6, t.shape[1], 3, t.shape[3])
+        for entry in range(2):
+            for page in range(3):
+                pool[table[entry, page]] = t[entry, :, 3 * page:3 * page + 3]
+        pools.append(pool)
+    ok(same(out, operator(q, *pools, causal="bottom-right", page_table=table, kv_lengths=torch.tensor([9, 9]))), "pages")
+    for dtype in (torch.float16, torch.bfloat16):
+        few = tensors(dtype=dtype)
+        ok(near(operator(*few), math(*few)[0]), f"{dtype}")
+    few = tensors()
+    cached = few[0], few[1].to(torch.float8_e4m3fn), few[2].to(torch.float8_e5m2)
+    ok(near(operator(*cached), math(*cached)[0]), "keys and values of 8 bits")
+
+
+def test_operator_refusals():
+    q, k, v = tensors()
+    for what, line in (
+            (lambda: operator(q, k, v, causal="left"), '"bottom-right", "top-left" or None is needed'),
+            (lambda: operator(q, k[:, :, :, :8], v), "k has 8 channels and q 16"),
+            (lambda: operator(q.double(), k, v), "q is"),
+            (lambda: operator(q, k, v, mask=torch.zeros(5, 9)), "mask is float32"),
+            (lambda: operator(q, k, v, kv_lengths=torch.tensor([3, 99])), "kv_lengths"),
+            (lambda: operator(q.requires_grad_(), k, v), "has no gradients")):
+        message = raised(what)
+        ok(message is not None and line in message and len(message.splitlines()) == 1, f"refused: {line}", message)
+    q.requires_grad_(False)
+
+
+def test_opcheck():
+    for name in ("plain", "window", "mask", "sinks", "kv_lengths", "much at once"):
+        q, k, v = tensors()
+        options = OPTIONS[name](2, 4, 5, 9)
+        for op in (operator, operator_lse):
+            message = raised(torch.library.opcheck, op.default, (q, k, v), options)
+            ok(message is None, f"opcheck {op}: {name}", message)
+
+
+class Layer(torch.nn.Module):
+    """An operator between others, of a kind that compilers merge."""
+
+    def forward(self, q, k, v, lengths):
+        out, lse = operator_lse(q * 2, k, v, causal="bottom-right", window=[4, -1], softcap=3.0, kv_lengths=lengths)
+        return operator(out + 1, k, v, layout="bhsd").transpose(1, 2).flatten(2) + lse.sum()
+
+
+def test_compile_and_export():
+    layer, arguments = Layer(), (*tensors(), torch.tensor([9, 5], dtype=torch.int32))
+    expected = layer(*arguments)
+    for backend in ("aot_eager", "inductor"):
+        torch._dynamo.reset()
+        for dynamic in (False, True):
+            message = raised(lambda: ok(near(torch.compile(layer, fullgraph=True, backend=backend, dynamic=dynamic)(*arguments),
+                                             expected), f"torch.compile, {backend}, dynamic={dynamic}, without a graph break"))
+            if message:
+                ok(False, f"torch.compile, {backend}, dynamic={dynamic}, without a graph break", message)
+    queries, keys = torch.export.Dim("queries", min=2, max=64), torch.export.Dim("keys", min=2, max=64)
+    shapes = {"q": {2: queries}, "k": {2: keys}, "v": {2: keys}, "lengths": None}
+    for strict in (False, True):
+        program = torch.export.export(layer, arguments, dynamic_shapes=shapes, strict=strict)
+        again = (*tensors(queries=3, keys=11), torch.tensor([11, 4], dtype=torch.int32))
+        ok(same(program.module()(*arguments), expected) and same(program.module()(*again), layer(*again)),
+           f"torch.export, strict={strict}, with sizes that vary")
+        ok(sum("rapt" in str(n.target) for n in program.graph.nodes) == 2,
+           f"torch.export, strict={strict}: the operators are in it")
+
+
+# ---- Under F.scaled_dot_product_attention ------------------------------------------------------------------------------------
+
+
+def counted(f, taken=1, left=None, **options):
+    """f's result with rapt enabled, and whether it took so many calls and left so many others for these reasons."""
+    rapt.torch.stats(reset=True)
+    with rapt.torch.enabled(**options):
+        result = f()
+    counts = rapt.torch.stats()
+    return result, counts == {"taken": taken, "left": left or {}}, counts
+
+
+def test_sdpa_results():
+    cases = {
+        "plain": ({}, {}),
+        "causal": ({}, {"is_causal": True}),
+        "causal, more keys than queries": ({"keys": 13}, {"is_causal": True}),
+        "one query": ({"queries": 1, "keys": 900}, {}),
+        "scale": ({}, {"scale": 0.9}),
+        "heads that share keys": ({"kv_heads": 2}, {"enable_gqa": True}),
+        "tokens before heads": ({"dense": False}, {}),
+        "mask of two dimensions": ({}, {"attn_mask": torch.rand(5, 9) > 0.3}),
+        "mask of four dimensions": ({}, {"attn_mask": torch.rand(2, 1, 5, 9) > 0.3}),
+        "mask of floats": ({}, {"attn_mask": torch.randn(2, 4, 5, 9)}),
+        "mask without keys for a row": ({}, {"attn_mask": torch.tensor([[True]] * 4 + [[False]]).expand(5, 9)}),
+    }
+    for dtype in NEAR:
+        for name, (shape, options) in cases.items():
+            shape = {"kv_heads": 4} | shape
+            q, k, v = tensors(dtype=dtype, **shape)
+            mask = options.get("attn_mask")
+            if mask is not None and mask.is_floating_point():
+                options = options | {"attn_mask": mask.to(dtype)}
+            own = F.scaled_dot_product_attention(q, k, v, **options)
+            beside = {} if mask is None else {"bias" if mask.is_floating_point() else "mask": options["attn_mask"]}
+            wanted, _ = math(q, k, v, causal="top-left" if options.get("is_causal") else None, scale=options.get("scale"),
+                             **beside)
+            out, right, counts = counted(lambda: F.scaled_dot_product_attention(q, k, v, **options), everything=True)
+            ok(right and near(out, wanted, 2) and out.stride() == own.stride(),
+               f"F.scaled_dot_product_attention: {name}, {dtype}",
+               f"{counts} {out.stride()} {own.stride()} {(out - wanted).abs().max()}")
+
+
+def test_sdpa_left():
+    q, k, v = tensors(kv_heads=4)
+    own = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    out, right, counts = counted(lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double()), 0,
+                                 {"float64 is not served": 1})
+    ok(right and same(own, out), "float64 is left to PyTorch's own kernel", counts)
+    out, right, counts = counted(lambda: F.scaled_dot_product_attention(q, k, v), 0,
+                                 {"float32 stays with PyTorch on this CPU": 1}, types=[torch.float16])
+    ok(right and same(F.scaled_dot_product_attention(q, k, v), out), "types that were not asked for are left", counts)
+    wide = [torch.randn(1, 1, 3, 1100) for _ in range(3)]
+    own = F.scaled_dot_product_attention(*wide)
+    rapt.torch.stats(reset=True)
+    with rapt.torch.enabled():
+        out = F.scaled_dot_product_attention(*wide)
+    counts = rapt.torch.stats()
+    ok(same(own, out) and counts["taken"] == 0 and len(counts["left"]) == 1 and "1100" in next(iter(counts["left"])),
+       "more than 1024 channels are left", counts)
+    columns = torch.zeros(2, 4, 9, 5).transpose(2, 3)
+    own = F.scaled_dot_product_attention(q, k, v, attn_mask=columns)
+    out, _, counts = counted(lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=columns))
+    ok(near(out, own) and counts["taken"] + sum(counts["left"].values()) == 1, "a mask whose keys are not adjacent", counts)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    own, ours = raised(lambda: flash(q, k, v, 0.5)), raised(lambda: counted(lambda: flash(q, k, v, 0.5)))
+    ok(own is not None and own.split("\n")[0] == ours.split("\n")[0], "dropout: PyTorch's own word", (own, ours))
+    for arguments in ((q, k, v[..., :8]), (q.transpose(2, 3).contiguous().transpose(2, 3), k, v)):
+        own = F.scaled_dot_product_attention(*arguments)
+        out, right, counts = counted(lambda: F.scaled_dot_product_attention(*arguments), 0)
+        ok(right and same(own, out), "what PyTorch's flash attention does not take stays as it is", counts)
+    ok("torch.float64" in (raised(rapt.torch.enable, [torch.float64]) or ""), "enable() refuses types that are not served")
+
+
+def test_sdpa_switches():
+    q, k, v = tensors(kv_heads=4)
+    own = F.scaled_dot_product_attention(q, k, v)
+    rapt.torch.stats(reset=True)
+    rapt.torch.enable()
+    rapt.torch.enable()
+    F.scaled_dot_product_attention(q, k, v)
+    with rapt.torch.enabled(types=[]):
+        F.scaled_dot_product_attention(q, k, v)
+    F.scaled_dot_product_attention(q, k, v)
+    rapt.torch.disable()
+    rapt.torch.disable()
+    ok(same(F.scaled_dot_product_attention(q, k, v), own), "after disable(), the bits are PyTorch's again")
+    ok(torch.backends.mha.get_fastpath_enabled(), "after disable(), nn.MultiheadAttention has its fast path again")
+    counts = rapt.torch.stats()
+    ok(counts["taken"] == 2 and sum(counts["left"].values()) == 1, "enable(), enabled() and disable() within each other",
+       counts)
+    few, many = tensors(kv_heads=4, queries=8, dtype=torch.bfloat16), tensors(kv_heads=4, queries=9, dtype=torch.bfloat16)
+    types = rapt.torch.default_types()
+    for name, t, taken in (("8", few, platform.machine() == "x86_64"), ("9", many, torch.bfloat16 in types)):
+        _, _, counts = counted(lambda: F.scaled_dot_product_attention(*t))
+        ok(counts["taken"] == taken and bool(counts["left"]) != taken, f"bfloat16 of {name} queries by default: "
+           f"{'rapt' if taken else 'PyTorch'}", counts)
+    has = torch.cpu.get_capabilities()
+    ok(torch.float32 in types and (torch.bfloat16 in types) <= (not has.get("amx_bf16")) and torch.float64 not in types,
+       f"types by default on this CPU: {', '.join(sorted(map(str, types)))}")
+
+
+def test_gradients():
+    for dtype, options in ((torch.float32, {}), (torch.float32, {"is_causal": True}), (torch.float32, {"scale": 0.3}),
+                           (torch.float32, {"attn_mask": torch.rand(5, 9) > 0.5}),
+                           (torch.float32, {"attn_mask": torch.tensor([[True]] * 4 + [[False]]).expand(5, 9)}),
+                           (torch.float32, {"enable_gqa": True}), (torch.bfloat16, {"is_causal": True})):
+        leaves = [t.to(dtype).requires_grad_() for t in tensors(kv_heads=2 if options.get("enable_gqa") else 4)]
+
+        def gradients(t):
+            for leaf in t:
+                leaf.grad = None
+            F.scaled_dot_product_attention(*t, **options).square().sum().backward()
+            return [leaf.grad.clone() for leaf in t]
+        exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        with sdpa_kernel(SDPBackend.MATH):
+            expected = gradients(exact)
+        (got, right, counts) = counted(lambda: gradients(leaves), everything=True)
+        ok(right and all(near(a, b, 10) for a, b in zip(got, expected)), f"gradients, {dtype}, {', '.join(options)}",
+           f"{counts} {[(a - b).abs().max().item() for a, b in zip(got, expected)]}")
+    q, k, v = (t.requires_grad_() for t in tensors(kv_heads=4, queries=3, keys=4, d_k=4, d_v=4))
+    torch._dynamo.reset()
+
+    def step(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).square().sum()
+    with rapt.torch.enabled():
+        rapt.torch.stats(reset=True)
+        compiled = torch.autograd.grad(torch.compile(step, fullgraph=True)(q, k, v), (q, k, v))
+        taken = rapt.torch.stats()["taken"]
+    ok(taken == 1 and all(near(a, b, 4) for a, b in zip(compiled, torch.autograd.grad(step(q, k, v), (q, k, v)))),
+       "gradients through torch.compile", taken)
+
+
+def test_sdpa_compiled():
+    for dense in (True, False):
+        q, k, v = tensors(kv_heads=4, queries=6, dense=dense)
+
+        def f(q, k, v):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) * 2
+        own = f(q, k, v)
+        torch._dynamo.reset()
+        (out, right, counts) = counted(lambda: torch.compile(f, fullgraph=True)(q, k, v))
+        ok(right and near(out, own), f"F.scaled_dot_product_attention in torch.compile, dense={dense}", counts)
+
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v):
+            return f(q, k, v)
+    program = torch.export.export(Module(), (q, k, v))
+    (out, _, counts) = counted(lambda: program.module()(q, k, v))
+    ok(near(out, own) and counts["taken"] == 1, "F.scaled_dot_product_attention in torch.export", counts)
+
+
+def check_modules(name, model, *arguments, calls=None, **keywords):
+    """A model's outputs with rapt beside PyTorch's own."""
+    model = model.eval()
+    with torch.no_grad():
+        own = model(*arguments, **keywords)
+        (out, _, counts) = counted(lambda: model(*arguments, **keywords))
+    own, out = ((x if isinstance(x, torch.Tensor) else x[0]) for x in (own, out))
+    ok(counts["taken"] > 0 and not counts["left"] and near(out, own, 10), f"{name}: {counts['taken']} calls",
+       f"{counts} {(out - own).abs().max()}")
+
+
+def test_modules():
+    x = torch.randn(2, 7, 64)
+    check_modules("nn.MultiheadAttention", torch.nn.MultiheadAttention(64, 4, batch_first=True), x, x, x, need_weights=False)
+    encoder = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    check_modules("nn.TransformerEncoderLayer", encoder, x)
+    check_modules("nn.TransformerEncoderLayer with a mask", encoder, x,
+                  src_mask=torch.nn.Transformer.generate_square_subsequent_mask(7))
+    check_modules("nn.TransformerEncoder", torch.nn.TransformerEncoder(encoder, 2), x)
+    check_modules("nn.Transformer", torch.nn.Transformer(64, 4, 1, 1, 128, batch_first=True), x, x)
+
+
+# Wheels of torchvision do not load their operators into other builds of PyTorch than their own. timm and diffusers need none of
+# them, but torchvision's import does need the declarations of these two.
+declarations = torch.library.Library("torchvision", "FRAGMENT")
+for name in ("nms", "qnms"):
+    if not hasattr(torch.ops.torchvision, name):
+        declarations.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def absent(error):
+    return f"it is not installed, or not for this PyTorch ({type(error).__name__}: {str(error).splitlines()[0]})"
+
+
+def test_timm():
+    try:
+        import timm
+    except Exception as error:
+        tap.skip("timm", absent(error))
+        return
+    model = timm.create_model("vit_tiny_patch16_224", pretrained=False, img_size=64)
+    check_modules(f"timm {timm.__version__}, vit_tiny", model, torch.randn(2, 3, 64, 64))
+
+
+def test_diffusers():
+    try:
+        import diffusers
+        from diffusers import UNet2DConditionModel
+    except Exception as error:
+        tap.skip("diffusers", absent(error))
+        return
+    model = UNet2DConditionModel(sample_size=8, block_out_channels=(32, 64), layers_per_block=1, cross_attention_dim=32,
+                                 attention_head_dim=8, norm_num_groups=8,
+                                 down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+                                 up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"))
+    check_modules(f"diffusers {diffusers.__version__}, UNet2DConditionModel", model, torch.randn(1, 4, 8, 8), 3,
+                  torch.randn(1, 5, 32), return_dict=False)
+
+
+def test_pytorch_own():
+    """The inputs and references of PyTorch's own tests that lie in its wheel (torch.testing._internal), with rapt enabled. Its
+    test files, such as test_transformers.py, do not lie there."""
+    try:
+        from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal.common_modules import module_db
+    except ImportError as error:
+        tap.skip("PyTorch's own tests", f"what they need is not installed ({error})")
+        return
+    sdpa = next(op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
+    for dtype in NEAR:
+        wrong, samples, taken = [], 0, 0
+        for sample in sdpa.sample_inputs("cpu", dtype, requires_grad=True):
+            if sample.kwargs["dropout_p"]:  # PyTorch's math
+                continue
+            samples += 1
+
+            def results(of):
+                """The result and the gradients."""
+                leaves = [t.detach().to(of).requires_grad_() for t in (sample.input, *sample.args)]
+                options = {name: x.to(of) if isinstance(x, torch.Tensor) else x for name, x in sample.kwargs.items()}
+                out = sdpa(*leaves, **options)
+                return [t.detach().double() for t in (out, *torch.autograd.grad(out.sum(), leaves))]
+            exact, own = results(torch.double), results(dtype)
+            ours, _, counts = counted(lambda: results(dtype), everything=True)
+            taken += counts["taken"]
+            for what, e, a, b in zip(("result", "dq", "dk", "dv"), exact, own, ours):
+                off = [((x - e).abs().max() / e.abs().max().clamp(1)).item() for x in (a, b)]
+                if not off[1] <= 2 * off[0] + NEAR[dtype]:
+                    wrong.append((sample.summary()[:200], what, off))
+        ok(not wrong and taken >= 4, f"PyTorch's samples of scaled_dot_product_attention, {dtype}: {taken} of {samples} taken",
+           wrong)
+    for module in (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer,
+                   torch.nn.TransformerEncoder):
+        info = next(m for m in module_db if m.module_cls is module)
+        wrong, taken = [], 0
+        for training in (False, True):
+            options = {"device": "cpu", "dtype": torch.float32, "requires_grad": False, "training": training}
+            for sample in info.module_inputs_func(info, **options):
+                made, call = sample.constructor_input, sample.forward_input
+                m = module(*made.args, **made.kwargs).train(training)
+                torch.manual_seed(5)
+                own = m(*call.args, **call.kwargs)
+                torch.manual_seed(5)
+                out, _, counts = counted(lambda: m(*copy.deepcopy(call.args), **copy.deepcopy(call.kwargs)))
+                taken += counts["taken"]
+                pairs = [(out, own)]
+                if sample.reference_fn is not None:
+                    pairs.append((out, sample.reference_fn(m, *call.args, **call.kwargs)))
+                for a, b in pairs:
+                    a, b = (x if isinstance(x, tuple) else (x,) for x in (a, b))
+                    # Rows without keys: 0 here and in PyTorch's math, NaN in some of its other ways.
+                    wrong += [sample.desc for x, y in zip(a, b) if x is not None and y is not None
+                              and not near(x[~y.isnan()], y[~y.isnan()], 10)]
+        # The samples of nn.MultiheadAttention ask for weights, which no fused attention has.
+        ok(not wrong and (taken > 0) == (module is not torch.nn.MultiheadAttention),
+           f"PyTorch's samples of nn.{module.__name__}: {taken} calls taken", wrong)
+
+
+# ---- Threads -----------------------------------------------------------------------------------------------------------------
+
+
+def test_threads():
+    q, k, v = tensors(batch=2, heads=8, kv_heads=2, queries=100, keys=1500, d_k=64, d_v=64)
+    results = []
+    for count in (1, 2, 3, 5):
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        results.append(operator(q, k, v, causal="bottom-right"))
+        torch.set_num_threads(before)
+    ok(all(same(results[0], r) for r in results), "1, 2, 3 and 5 of PyTorch's threads give the same bits")
+    alone = operator(q[1:], k[1:], v[1:], causal="bottom-right")
+    ok(same(results[0][1:], alone), "an entry has the same bits alone and in a batch")
+    ok(rapt._threads.host is not None, "PyTorch's own threads are used: " + torch.__config__.parallel_info().split(
+        "ATen parallel backend: ")[-1].split("\n")[0])
+    wrong = []
+
+    def work():
+        for _ in range(20):
+            if not same(operator(q, k, v, causal="bottom-right"), results[0]):
+                wrong.append(1)
+    several = [threading.Thread(target=work) for _ in range(4)]
+    for t in several:
+        t.start()
+    for t in several:
+        t.join()
+    ok(not wrong, "four Python threads at once")
+
+
+def _child(queue, q, k, v):
+    queue.put(operator(q, k, v).numpy().tobytes())  # PyTorch's own threaded operators stop for ever in such a child
+
+
+def test_fork():
+    q, k, v = tensors(heads=8, kv_heads=2, queries=64, keys=512, d_k=64, d_v=64)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    expected = operator(q, k, v).numpy().tobytes()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_child, args=(queue, q, k, v), daemon=True)
+    child.start()
+    try:
+        got = queue.get(timeout=60)
+    except Exception as error:
+        got = type(error).__name__
+    child.kill()
+    torch.set_num_threads(before)
+    ok(got == expected, "a forked child computes the same", got[:80])
+
+
+# ---- What may be missing -----------------------------------------------------------------------------------------------------
+
+
+def python(code, **environment):
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True,
+                          timeout=120)
+    return done.returncode, done.stderr.strip().splitlines()[-1:] or [""]
+
+
+def test_examples():
+    import doctest
+    rapt.torch.stats(reset=True)
+    ok(doctest.testmod(rapt.torch).failed == 0, "the examples in the module's text")
+
+
+def test_missing():
+    for stand_in, line in (("sys.modules['torch'] = None",
+                            "ImportError: rapt.torch needs PyTorch 2.9 or newer (pip install torch)"),
+                           ("sys.modules['torch'] = types.SimpleNamespace(__version__='2.4.1')",
+                            "ImportError: rapt.torch needs PyTorch 2.9 or newer, and 2.4.1 is installed")):
+        status, last = python(f"import sys, types; {stand_in}; import rapt.torch")
+        ok(status == 1 and last == [line], f"one line: {line}", last)
+
+
+for test in list(globals().values()):
+    if callable(test) and getattr(test, "__name__", "").startswith("test_"):
+        try:
+            test()
+        except Exception:
+            ok(False, test.__name__, traceback.format_exc())
+tap.done()
