@@ -118,4 +118,5 @@ def main():
         f.write(new)
 
 
-main()
+if __name__ == "__main__":
+    main()
