@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models that the tests and the benchmark run in llama.cpp, as GGUF files: one of random weights, of any size, and the
+sentence encoder all-MiniLM-L6-v2 with its real ones."""
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+BYTE = 3  # the token of byte 0, behind <unk>, <s> and </s>: the vocabulary is that of the bytes
+VOCABULARY = BYTE + 256
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def random_llama(path: Path, layers: int, heads: int, kv_heads: int, head_dim: int, inner: int, context: int,
+                 weights: type = np.float32) -> None:
+    """A Llama of random weights and a vocabulary of bytes. Queries and keys are large enough that attention has to choose."""
+    width = heads * head_dim
+    random = np.random.default_rng(1)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(layers)
+    writer.add_context_length(context)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_vocab_size(VOCABULARY)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([b"<unk>", b"<s>", b"</s>"] + [f"<0x{byte:02X}>".encode() for byte in range(256)])
+    writer.add_token_scores([0.0] * VOCABULARY)
+    kinds = gguf.TokenType
+    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL] + [kinds.BYTE] * 256)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+    def tensor(name: str, rows: int, columns: int, size: float) -> None:
+        values = random.standard_normal((rows, columns), dtype=np.float32)
+        writer.add_tensor(f"{name}.weight", (values * np.float32(size / columns**0.5)).astype(weights))
+
+    tensor("token_embd", VOCABULARY, width, width**0.5)
+    tensor("output", VOCABULARY, width, 1)
+    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
+    for layer in range(layers):
+        part = f"blk.{layer}."
+        for name in "attn_norm", "ffn_norm":
+            writer.add_tensor(f"{part}{name}.weight", np.ones(width, np.float32))
+        tensor(f"{part}attn_q", width, width, 1.5)
+        tensor(f"{part}attn_k", kv_heads * head_dim, width, 1.5)
+        tensor(f"{part}attn_v", kv_heads * head_dim, width, 1)
+        tensor(f"{part}attn_output", width, width, 1)
+        tensor(f"{part}ffn_gate", inner, width, 1)
+        tensor(f"{part}ffn_up", inner, width, 1)
+        tensor(f"{part}ffn_down", width, inner, 1)
+    finish(writer)
+
+
+def safetensors(path: Path) -> dict[str, np.ndarray]:
+    """The f32 tensors of a file of safetensors."""
+    content = path.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    tensors = {}
+    for name, entry in json.loads(content[8:begin]).items():
+        if entry.get("dtype") == "F32":
+            first, last = entry["data_offsets"]
+            tensors[name] = np.frombuffer(content[begin + first:begin + last], np.float32).reshape(entry["shape"])
+    return tensors
+
+
+def minilm(path: Path, folder: Path) -> None:
+    """all-MiniLM-L6-v2 from the folder that examples/minilm/fetch names."""
+    config = json.loads((folder / "config.json").read_text())
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+
+    # llama.cpp marks where words begin, where the vocabulary marks where they go on.
+    words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    special = [f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")]
+    tokens = [word if word in special else word[2:] if word.startswith("##") else "\u2581" + word for word in words]
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if word in special else gguf.TokenType.NORMAL for word in words])
+    writer.add_token_type_count(config["type_vocab_size"])
+    for add, name in ((writer.add_pad_token_id, "[PAD]"), (writer.add_unk_token_id, "[UNK]"),
+                      (writer.add_bos_token_id, "[CLS]"), (writer.add_sep_token_id, "[SEP]"),
+                      (writer.add_mask_token_id, "[MASK]")):
+        add(words.index(name))
+
+    tensors = safetensors(folder / "model.safetensors")
+    names = {"embeddings.word_embeddings": "token_embd", "embeddings.token_type_embeddings": "token_types",
+             "embeddings.position_embeddings": "position_embd", "embeddings.LayerNorm": "token_embd_norm"}
+    for layer in range(config["num_hidden_layers"]):
+        for theirs, ours in (("attention.self.query", "attn_q"), ("attention.self.key", "attn_k"),
+                             ("attention.self.value", "attn_v"), ("attention.output.dense", "attn_output"),
+                             ("attention.output.LayerNorm", "attn_output_norm"), ("intermediate.dense", "ffn_up"),
+                             ("output.dense", "ffn_down"), ("output.LayerNorm", "layer_output_norm")):
+            names[f"encoder.layer.{layer}.{theirs}"] = f"blk.{layer}.{ours}"
+    for theirs, ours in names.items():
+        for kind in "weight", "bias":
+            if f"{theirs}.{kind}" in tensors:
+                writer.add_tensor(f"{ours}.{kind}", tensors[f"{theirs}.{kind}"])
+    finish(writer)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp, as the package xllamacpp has it, for the tests and the benchmark: models in contexts of their own, through
+host.c."""
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import xllamacpp  # noqa: F401  host.so calls it, and wants it loaded
+
+TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}  # the numbers of ggml's types
+
+
+class Host:
+    """llama.cpp in this process. A context uses the devices that there were when it was opened."""
+
+    def __init__(self, folder: Path):
+        self.library = ctypes.CDLL(str(folder / "host.so"))
+        self.library.host_open.restype = ctypes.c_void_p
+
+    def load_backend(self, path: Path) -> bool:
+        return bool(self.library.host_load_backend(str(path).encode()))
+
+    def open(self, model: Path, tokens: int, cache: str = "f16", flash: bool = True, embeds: bool = False) -> "Context":
+        handle = self.library.host_open(str(model).encode(), tokens, TYPES[cache], flash, embeds)
+        if not handle:
+            raise RuntimeError(f"llama.cpp does not open {model} with a cache of {cache}")
+        return Context(self.library, ctypes.c_void_p(handle), embeds)
+
+
+class Context:
+    """A model with its cache."""
+
+    def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p, embeds: bool):
+        self.library, self.handle, self.embeds = library, handle, embeds
+        self.width = library.host_width(handle)
+
+    def close(self) -> None:
+        self.library.host_close(self.handle)
+
+    def clear(self) -> None:
+        """Forgets all tokens."""
+        self.library.host_clear(self.handle)
+
+    def copy_from(self, other: "Context") -> None:
+        """Takes over the tokens of a context of the same model and type of cache."""
+        if self.library.host_copy(other.handle, self.handle):
+            raise RuntimeError("llama.cpp does not take over another context's cache")
+
+    def forget_from(self, first: int) -> None:
+        """Forgets the tokens from number first on."""
+        self.library.host_forget(self.handle, first)
+
+    def feed(self, tokens: list[int], threads: int, results: bool = True) -> np.ndarray | None:
+        """The logits of each token, behind those fed before, or the embedding of all of them."""
+        ids = np.asarray(tokens, np.int32)
+        rows = np.empty((1 if self.embeds else len(ids), self.width), np.float32) if results else None
+        error = self.library.host_feed(self.handle, threads, ids.ctypes.data_as(ctypes.c_void_p), len(ids),
+                                       rows.ctypes.data_as(ctypes.c_void_p) if results else None)
+        if error:
+            raise RuntimeError(f"llama.cpp's llama_decode returns {error}")
+        return rows

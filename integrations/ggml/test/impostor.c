@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* impostor LIBRARY VERSION OP: loads a backend as ggml does, and says for ggml that it is of this version and that the
+ * operation FLASH_ATTN_EXT is called so. Prints whether the backend would serve it. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *version, *op;
+
+const char *ggml_version(void) { return version; }
+const char *ggml_op_name(int number) { return (void)number, op; }
+size_t ggml_tensor_overhead(void) { return 32 + 336; }
+int ggml_graph_n_nodes(void *graph) { return (void)graph, 0; }
+void *ggml_graph_node(void *graph, int i) { return (void)graph, (void)i, NULL; }
+void *ggml_backend_cpu_buffer_type(void) { return NULL; }
+int ggml_backend_buft_is_host(void *type) { return type != NULL; }
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 2;
+    version = argv[2], op = argv[3];
+    void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL), *symbol = library ? dlsym(library, "ggml_backend_init") : NULL;
+    void *(*init)(void);
+    if (symbol == NULL) return 2;
+    memcpy(&init, &symbol, sizeof symbol);
+    const int *api_version = init();
+    if (api_version == NULL) puts("refused");
+    else printf("served, interface %d\n", *api_version);
+    return 0;
+}
