@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The backend inside vLLM, in TAP: beside vLLM's own through the interface of a layer, then in engines with models of random weights.
+Usage: test_vllm.py, with vLLM for CPUs, rapt and this plugin installed. With --engine JSON, runs one engine for the test itself."""
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import types
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests"))
+import tap
+from tap import ok
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"), "VLLM_NO_USAGE_STATS": "1"}
+try:
+    import rapt_vllm
+    import torch
+    import vllm
+except ImportError as error:
+    print(f"1..0 # SKIP {error}")
+    sys.exit()
+
+# ---- One layer ---------------------------------------------------------------------------------------------------------------
+
+HEADS, KV_HEADS = 6, 2
+HISTORY = (1, 300, 37, 1024, 65)  # how many tokens each sequence has after the step
+NEW = (1, 300, 5, 1, 33)  # and how many of them are new
+# Of float32 the error of sums in another order; of the others, vLLM's own kernel rounds weights to the type.
+TOLERANCES = {torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
+
+
+@functools.cache
+def configuration():
+    from vllm.config import VllmConfig
+    return VllmConfig()
+
+
+def layer_of(own, dtype, **given):
+    """rapt's implementation of a layer, or vLLM's own."""
+    from vllm.config import set_current_vllm_config
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
+    import rapt_vllm.backend
+    torch.cpu._init_amx()  # as vLLM's workers do
+    config = configuration()
+    config.model_config = types.SimpleNamespace(dtype=dtype)
+    options = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": "auto"} | given
+    size = options.pop("head_size", 64)
+    with set_current_vllm_config(config):
+        return (CPUAttentionBackendImpl if own else rapt_vllm.backend.Impl)(HEADS, size, size ** -0.5, KV_HEADS, **options)
+
+
+def sequences(dtype, size):
+    """For each sequence, q, k and v of all its tokens."""
+    generator = torch.Generator().manual_seed(5)
+    return [tuple(torch.randn(n, heads, size, generator=generator).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS))
+            for n in HISTORY]
+
+
+class Cache:
+    """A layer's paged cache, whose blocks are handed out in an order of chance."""
+
+    def __init__(self, impl, dtype, block_size):
+        self.block_size = block_size
+        self.per_entry = (max(HISTORY) + block_size - 1) // block_size
+        blocks = len(HISTORY) * self.per_entry + 1
+        stored = torch.uint8 if impl.is_fp8_kv_cache else dtype
+        self.memory = torch.zeros(blocks, KV_HEADS, block_size, 2 * impl.head_size, dtype=stored)
+        free = torch.randperm(blocks - 1, generator=torch.Generator().manual_seed(block_size)) + 1
+        self.tables = free.to(torch.int32).view(len(HISTORY), self.per_entry)
+
+    def slots(self, entry, first, end):
+        places = torch.arange(first, end)
+        return self.tables[entry][places // self.block_size].long() * self.block_size + places % self.block_size
+
+
+def step(impl, cache, layer, data, entries, first, end, causal):
+    """Writes tokens first to end - 1 of these entries into the cache, and attends. Returns each entry's result."""
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+    lengths = [end[b] - first[b] for b in entries]
+    q, k, v = (torch.cat([data[b][n][first[b]:end[b]] for b in entries]) for n in range(3))
+    # Queries come as a part of a wider tensor, as out of one linear layer for all three; and there are tokens that are none.
+    wide = torch.cat([q.flatten(1), torch.zeros(len(q), 7, dtype=q.dtype)], 1)
+    q = torch.cat([wide, wide[:2]])[:, :-7].unflatten(1, q.shape[1:])
+    slots = torch.cat([*(cache.slots(b, first[b], end[b]) for b in entries), torch.tensor([-1, -1])])
+    k, v = (torch.cat([x, torch.full_like(x[:2], torch.nan) if len(x) > 1 else x.repeat(2, 1, 1)]) for x in (k, v))
+    starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    common = CommonAttentionMetadata(
+        query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=torch.tensor([end[b] for b in entries], dtype=torch.int32),
+        num_reqs=len(entries), num_actual_tokens=int(starts[-1]), max_query_len=max(lengths), max_seq_len=max(end[b] for b in entries),
+        block_table_tensor=cache.tables[list(entries)], slot_mapping=slots,
+        causal=causal[list(entries)] if isinstance(causal, torch.Tensor) else causal)
+    impl.do_kv_cache_update(layer, k, v, cache.memory, slots)
+    out = torch.full_like(q.contiguous(), 9)
+    impl.forward(layer, q, k, v, cache.memory, metadata(impl, cache, common), out)
+    padding = out[int(starts[-1]):]
+    assert (padding == 9).all(), "what is behind the tokens was written"
+    return [out[a:b] for a, b in zip(starts[:-1].tolist(), starts[1:].tolist())]
+
+
+def metadata(impl, cache, common):
+    import rapt_vllm.backend
+    from vllm import _custom_ops as ops
+    from vllm.v1.attention.backends import cpu_attn
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+    if isinstance(impl, rapt_vllm.backend.Impl):
+        spec = FullAttentionSpec(block_size=cache.block_size, num_kv_heads=KV_HEADS, head_size=impl.head_size, dtype=torch.float32)
+        return rapt_vllm.backend.Builder(spec, [], None, torch.device("cpu")).build(0, common)
+    dynamic = common.causal if isinstance(common.causal, torch.Tensor) else None
+    causal = False if dynamic is not None else common.causal
+    made = ops.cpu_attn_get_scheduler_metadata(
+        num_reqs=common.num_reqs, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=impl.head_size, seq_lens=common.seq_lens,
+        dtype=impl.dtype, query_start_loc=common.query_start_loc, causal=causal, sliding_window_size=impl.sliding_window, isa=impl.isa,
+        enable_kv_split=True, dynamic_causal=dynamic, kv_cache_dtype=impl.kv_cache_dtype)
+    return cpu_attn.CPUAttentionMetadata(
+        num_actual_tokens=common.num_actual_tokens, max_query_len=common.max_query_len, query_start_loc=common.query_start_loc,
+        max_seq_len=common.max_seq_len, seq_lens=common.seq_lens, block_table=common.block_table_tensor,
+        slot_mapping=common.slot_mapping, scheduler_metadata=made, causal=causal, dynamic_causal=dynamic)
+
+
+def results(own, dtype, block_size=32, threads=2, chunk=None, groups=None, causal=True, **given):
+    """What the new tokens of each sequence get: in these groups of sequences, and so many tokens at a time."""
+    from vllm.v1.attention.backends import cpu_attn
+    impl = layer_of(own, dtype, **given)
+    impl.dtype, impl.isa = dtype, cpu_attn._get_attn_isa(dtype, block_size, impl.head_size, impl.kv_cache_dtype)
+    cache, data = Cache(impl, dtype, block_size), sequences(dtype, impl.head_size)
+    layer = types.SimpleNamespace(isa=impl.isa, _k_scale_float=0.5, _v_scale_float=0.25, _k_scale=torch.tensor(0.5),
+                                  _v_scale=torch.tensor(0.25))
+    if not impl.is_fp8_kv_cache:
+        layer._k_scale_float = layer._v_scale_float = 1.0
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    found = [[] for _ in HISTORY]
+    for group in groups or [range(len(HISTORY))]:
+        old = {b: HISTORY[b] - NEW[b] for b in group}
+        history = [b for b in group if old[b]]
+        if history:
+            step(impl, cache, layer, data, history, dict.fromkeys(history, 0), old, causal)
+        while left := [b for b in group if old[b] < HISTORY[b]]:
+            end = {b: min(HISTORY[b], old[b] + (chunk or HISTORY[b])) for b in left}
+            for b, out in zip(left, step(impl, cache, layer, data, left, old, end, causal)):
+                found[b].append(out)
+            old |= end
+    torch.set_num_threads(before)
+    return [torch.cat(out) for out in found]
+
+
+def contents(tensors):
+    return b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in tensors)
+
+
+def one_layer():
+    slopes = [0.5 ** n for n in range(1, HEADS + 1)]
+    features = {
+        "plain": {}, "a sliding window": {"sliding_window": 50}, "ALiBi": {"alibi_slopes": slopes}, "softcap": {"logits_soft_cap": 5.0},
+        "sinks": {"sinks": torch.linspace(-1, 2, HEADS)}, "80 channels": {"head_size": 80}, "no causal mask": {"causal": False},
+        "requests with and without a causal mask": {"causal": torch.tensor([1, 0, 1, 1, 0], dtype=torch.int32)},
+        "a window on both sides": {"causal": False, "sliding_window": 40}}
+    chunks = {1: [(b,) for b in range(len(HISTORY))], 7: [(3, 0), (4, 1, 2)], 64: [(2, 1, 0, 4, 3)]}
+    for dtype, names in ((torch.float32, features), (torch.float16, ("plain", "a sliding window")), (torch.bfloat16, ("plain", "sinks"))):
+        for name in names:
+            given = features[name]
+            mine, theirs = results(False, dtype, **given), results(True, dtype, **given)
+            error = max(float((a.float() - b.float()).abs().max()) for a, b in zip(mine, theirs))
+            ok(error <= TOLERANCES[dtype], f"{dtype}, {name}: vLLM's own within {error / TOLERANCES[dtype]:.2f} of the tolerance")
+            same, expected = True, contents(mine)
+            causal = given.get("causal", True) is True
+            for chunk, groups in chunks.items():
+                for block_size, threads in ((16, 1), (128, 5)):
+                    # Without a causal mask, later chunks change what earlier tokens see: these come in one.
+                    again = results(False, dtype, block_size, threads, chunk if causal else None, groups, **given)
+                    same = same and contents(again) == expected
+            what = "chunks of 1, 7 and 64 tokens, " if causal else ""
+            ok(same, f"{dtype}, {name}: the same bytes alone and in other batches, {what}blocks of 16, 32 and 128, 1, 2 and 5 threads")
+    for kind in ("fp8_e4m3", "fp8_e5m2"):
+        quantised = results(False, torch.bfloat16, kv_cache_dtype=kind)
+        exact = results(False, torch.bfloat16)
+        error = max(float((a.float() - b.float()).abs().max()) for a, b in zip(quantised, exact))
+        alone = results(False, torch.bfloat16, 64, 1, 7, [(b,) for b in range(len(HISTORY))], kv_cache_dtype=kind)
+        ok(0 < error < 0.5 and contents(alone) == contents(quantised), f"a cache of {kind}: off by {error:.2f}, the same bytes alone")
+    encoders()
+
+
+def encoders():
+    """Attention of encoders, which has no cache, beside PyTorch's."""
+    import rapt_vllm.backend
+    from vllm.v1.attention.backend import AttentionType
+    for window in (None, 20):
+        impl = layer_of(False, torch.float32, attn_type=AttentionType.ENCODER_ONLY, sliding_window=window)
+        data = sequences(torch.float32, impl.head_size)
+        q, k, v = (torch.cat([d[n] for d in data]) for n in range(3))
+        starts = torch.tensor([0, *HISTORY]).cumsum(0).to(torch.int32)
+        batch = rapt_vllm.backend.Metadata(len(q), starts, torch.tensor(HISTORY, dtype=torch.int32), torch.zeros(len(HISTORY), 1,
+                                           dtype=torch.int32), torch.zeros(len(q), dtype=torch.int64), False, None)
+        out = impl.forward(None, q, k, v, torch.empty(0), batch, torch.empty_like(q))
+        error = 0.0
+        for (a, b), n in zip(zip(starts.tolist(), starts.tolist()[1:]), HISTORY):
+            distance = (torch.arange(n)[:, None] - torch.arange(n)).abs()
+            mask = None if window is None else distance < window
+            expected = torch.nn.functional.scaled_dot_product_attention(
+                *(x[a:b].transpose(0, 1)[None] for x in (q, k, v)), attn_mask=mask, scale=impl.scale, enable_gqa=True)
+            error = max(error, float((out[a:b] - expected[0].transpose(0, 1)).abs().max()))
+        ok(error < 1e-5, f"an encoder{' with a window' if window else ''}: PyTorch's within {error / 1e-5:.2f} of the tolerance")
+
+
+# ---- Engines -----------------------------------------------------------------------------------------------------------------
+
+MODELS = {
+    "Llama": dict(architectures=["LlamaForCausalLM"]),
+    "Gemma2": dict(architectures=["Gemma2ForCausalLM"], sliding_window=24, attn_logit_softcapping=20.0, final_logit_softcapping=30.0,
+                   query_pre_attn_scalar=32, layer_types=["sliding_attention", "full_attention"]),
+}
+PROMPTS = [[(7 * i + 3 * i * i + n) % 251 for i in range(length)] for n, length in enumerate((5, 200, 1, 64, 131))]
+
+
+def spread(tensor, generator=torch.Generator().manual_seed(1)):
+    """Random weights that let tokens depend on what is attended; vLLM's are too small."""
+    if tensor.is_floating_point():
+        tensor.data.copy_(torch.ones(tensor.shape) if tensor.dim() < 2 else
+                          torch.randn(tensor.shape, generator=generator) * 2 / tensor.shape[-1] ** 0.5)
+
+
+def by_rows(layer, remove_weight):
+    """Linear layers whose bits depend on nothing but the row, so that only attention can make a sequence depend on its batch."""
+    def linear(x, weight, bias):
+        rows = [(weight * row).sum(-1) for row in x.reshape(-1, x.shape[-1])]
+        out = torch.stack(rows).view(*x.shape[:-1], len(weight)) if rows else x.new_empty(*x.shape[:-1], len(weight))
+        return out if bias is None else out + bias
+    layer.cpu_linear = linear
+
+
+def engine(job):
+    """Runs the prompts in these groups, and prints their tokens, and a hash of the log-probabilities, as JSON."""
+    from vllm import LLM, SamplingParams
+    if job["rows"]:
+        import vllm.model_executor.layers.utils as layers
+        import vllm.model_executor.model_loader.dummy_loader as loader
+        layers.dispatch_cpu_unquantized_gemm = by_rows
+        loader.initialize_single_dummy_weight = spread
+    model = LLM(model=job["model"], skip_tokenizer_init=True, dtype="float32", enforce_eager=True, seed=0, max_model_len=512,
+                kv_cache_memory_bytes=1 << 26, **job["options"])
+    how = SamplingParams(max_tokens=12, temperature=0, detokenize=False, logprobs=5, ignore_eos=True)
+    tokens, digests = {}, {}
+    for group in job["groups"]:
+        for n, done in zip(group, model.generate([{"prompt_token_ids": PROMPTS[n]} for n in group], how, use_tqdm=False)):
+            out = done.outputs[0]
+            tokens[n] = list(out.token_ids)
+            logits = [sorted((token, p.logprob) for token, p in step.items()) for step in out.logprobs]
+            digests.setdefault(n, []).append(hashlib.sha256(repr(logits).encode()).hexdigest()[:16])
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+    print(json.dumps({"tokens": [tokens[n] for n in sorted(tokens)], "digests": [digests[n] for n in sorted(digests)],
+                      "backend": AttentionBackendEnum.CPU_ATTN.get_path()}))
+
+
+def run(model, groups, plugin=True, threads=2, rows=True, processes=False, **options):
+    job = {"model": str(model), "groups": groups, "rows": rows, "options": {"load_format": "dummy" if rows else "auto"} | options}
+    environment = os.environ | {"VLLM_PLUGINS": "rapt" if plugin else "", "OMP_NUM_THREADS": str(threads),
+                                "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes)), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    if processes:  # as users have it
+        environment = {name: x for name, x in environment.items() if name not in ("VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS")}
+    ended = subprocess.run([sys.executable, __file__, "--engine", json.dumps(job)], env=environment, capture_output=True, text=True,
+                           timeout=900)
+    if ended.returncode:
+        return {"tokens": None, "digests": [], "backend": ended.stderr[-3000:]}
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def engines(folder):
+    from transformers import Gemma2Config, LlamaConfig, LlamaForCausalLM
+    everything = list(range(len(PROMPTS)))
+    alone = [[n] for n in everything]
+    for name, kind in (("Llama", LlamaConfig), ("Gemma2", Gemma2Config)):
+        config = kind(vocab_size=256, hidden_size=96, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                      num_key_value_heads=2, head_dim=32, max_position_embeddings=512, initializer_range=0.2, **MODELS[name])
+        config.save_pretrained(folder / name)
+        theirs = run(folder / name, [everything], plugin=False)
+        mine = run(folder / name, [*alone, everything, [3, 1, 1, 1, 4]], enable_prefix_caching=False)
+        chunked = run(folder / name, [everything, [4, 1], [0]], threads=1, max_num_batched_tokens=48, max_num_seqs=3, block_size=16,
+                      enable_prefix_caching=True)
+        ok(mine["backend"] == "rapt_vllm.backend.Backend" and theirs["backend"].startswith("vllm."), f"{name}: the plugin is loaded",
+           (mine["backend"], theirs["backend"]))
+        ok(mine["tokens"] and mine["tokens"] == theirs["tokens"] and len(set(map(tuple, mine["tokens"]))) == len(PROMPTS),
+           f"{name}: tokens equal vLLM's own", (mine["tokens"], theirs["tokens"]))
+        ok(mine["digests"] and all(len(set(some)) == 1 for some in mine["digests"]),
+           f"{name}: log-probabilities have the same bytes alone and in two batches", mine["digests"])
+        ok(chunked["digests"] and all({*a, *b} == {a[0]} for a, b in zip(mine["digests"], chunked["digests"])),
+           f"{name}: and in chunks of 48 tokens, in other blocks, on one thread, with a cache of prefixes", chunked["digests"])
+        if name == "Llama":
+            print("# vLLM's own: " + ("the same bytes" if all(
+                len(set(some)) == 1 for some in run(folder / name, [*alone, everything], plugin=False, enable_prefix_caching=False)
+                ["digests"]) else "other bytes alone than in a batch"))
+            LlamaForCausalLM(config).save_pretrained(folder / "weights")
+    theirs = run(folder / "weights", [everything], plugin=False, rows=False, processes=True)
+    mine = run(folder / "weights", [everything], rows=False, processes=True)
+    ok(mine["tokens"] and mine["tokens"] == theirs["tokens"], "the engine as it is by default, in processes of its own: tokens equal vLLM's",
+       (mine, theirs))
+
+
+# ---- Refusals ----------------------------------------------------------------------------------------------------------------
+
+
+def refusals():
+    code = "import rapt_vllm; rapt_vllm.VERSIONS = ('0.1',); rapt_vllm.register()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"VLLM_LOGGING_LEVEL": "WARNING"})
+    lines = [line for line in ended.stderr.splitlines() if "rapt" in line]
+    ok(ended.returncode == 0 and len(lines) == 1 and "made for vLLM 0.1" in lines[0] and "own attention stays" in lines[0],
+       "refused: another version, by a line", ended.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "rapt.py").write_text("raise ImportError('rapt is broken')\n")
+        ended = subprocess.run([sys.executable, "-c", "import rapt_vllm; print(rapt_vllm.refusal())"], capture_output=True, text=True,
+                               env=os.environ | {"PYTHONPATH": folder + os.pathsep + os.environ.get("PYTHONPATH", "")})
+    ok("rapt is broken" in ended.stdout, "refused: no rapt", ended.stdout + ended.stderr)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--engine"]:
+        engine(json.loads(sys.argv[2]))
+        sys.exit()
+    one_layer()
+    refusals()
+    with tempfile.TemporaryDirectory() as temporary:
+        engines(pathlib.Path(temporary))
+    tap.done()
