@@ -227,7 +227,8 @@ _own: Any = None  # PyTorch's own kernel, while it is overridden
 _fast_path = True  # whether nn.MultiheadAttention's was on before
 _types: frozenset[torch.dtype] = frozenset()  # what is taken
 _types_of_few: frozenset[torch.dtype] = frozenset()  # what is taken of few queries
-# Measured on a Xeon with AMX: bfloat16 on up to so many queries is 1.3 to 6.7 times as fast as PyTorch's, and slower on more.
+# Up to this many queries, types of the matrix unit are taken too. On a Xeon with AMX, bfloat16 decodes 1.5 to 3.7 times as fast as
+# PyTorch's (docs/engines.md), but for calls of some microseconds, where what Python adds weighs more; with more queries it is slower.
 _FEW = 8
 _taken = 0
 _left: Counter[str] = Counter()
