@@ -262,10 +262,14 @@ def run(model, groups, plugin=True, threads=2, rows=True, processes=False, **opt
                                 "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes)), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     if processes:  # as users have it
         environment = {name: x for name, x in environment.items() if name not in ("VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS")}
-    ended = subprocess.run([sys.executable, __file__, "--engine", json.dumps(job)], env=environment, capture_output=True, text=True,
-                           timeout=900)
-    if ended.returncode:
-        return {"tokens": None, "digests": [], "backend": ended.stderr[-3000:]}
+    try:
+        ended = subprocess.run([sys.executable, __file__, "--engine", json.dumps(job)], env=environment, capture_output=True, text=True,
+                               timeout=900)
+        why = ended.returncode and ended.stderr[-3000:]
+    except subprocess.TimeoutExpired:
+        why = "it had not ended after 15 minutes"
+    if why:
+        return {"tokens": None, "digests": [], "backend": why}
     return json.loads(ended.stdout.splitlines()[-1])
 
 
