@@ -202,7 +202,7 @@ for name in $COMPILERS; do try "$name -march=native: nothing is contracted" cont
 unseen() {
     "$first" -O1 "${few[@]}" -DRAPT_NO_POOL -DRAPT_API= -c "$files/rapt.c" -o "$scratch/unseen.o" && nm "$scratch/unseen.o" || return 1
     ! readelf -sW "$scratch/unseen.o" | awk '$5 == "GLOBAL" && $7 != "UND" && $6 != "HIDDEN"' | grep . &&
-        ! nm "$scratch/unseen.o" | grep -E 'pthread|rapt_pool' && nm "$scratch/unseen.o" | grep -q ' T rapt_run$'
+        ! nm "$scratch/unseen.o" | grep -E 'pthread|rapt_pool' && nm "$scratch/unseen.o" | grep ' T rapt_run$'
 }
 try 'RAPT_API and RAPT_NO_POOL: nothing is exported, and there is no pool' unseen
 try 'as C++, rapt.c says that it is C' says 'rapt.c is compiled as C' "$first" -xc++ -fsyntax-only "$files/rapt.c"

@@ -33,7 +33,7 @@ tagged() {
 }
 try 'it is for every Python 3, and for glibc 2.17' tagged
 nothing_else() {
-    local expected='^rapt-[0-9.]+\.(data/purelib/rapt/([a-z_]+\.py|py\.typed|include/[a-z_]+\.h)|dist-info/.*)$'
+    local expected='^rapt-[0-9.]+\.(data/purelib/rapt/([a-z_]+\.py|jax_ffi\.cc|py\.typed|include/[a-z_]+\.h)|dist-info/.*)$'
     python3 -m zipfile -l "$wheel" | awk 'NR > 1 && $1 !~ /\/$/ { print $1 }' >names
     local library='^\.rapt\.mesonpy\.libs/librapt_python\.so$'
     grep -q "$library" names && ! grep -Ev "$expected|$library" names

@@ -33,7 +33,7 @@ def jaxlib_include() -> pathlib.Path:
     found = importlib.util.find_spec("jaxlib")
     if found is None:
         raise ImportError("rapt.jax needs jaxlib, which is not installed: pip install jax")
-    include = pathlib.Path(list(found.submodule_search_locations)[0]) / "include"
+    include = pathlib.Path(list(found.submodule_search_locations or ())[0]) / "include"
     if not all((include / "xla/ffi/api" / name).exists() for name in FFI_HEADERS):
         raise ImportError(f"rapt.jax needs the headers of XLA's FFI, which jaxlib {importlib.metadata.version('jaxlib')} does not "
                           "have: pip install --upgrade jax jaxlib")

@@ -2,11 +2,11 @@
 """JAX on CPUs: dot_product_attention(), with the signature of jax.nn's.
 
 The first use of the package with a version of jaxlib compiles a small file (about six seconds), which is kept in a cache folder:
-RAPT_CACHE in the environment, or rapt in XDG_CACHE_HOME or ~/.cache. Where the package was built beside jaxlib, it has that file.
+RAPT_CACHE in the environment, or rapt in XDG_CACHE_HOME or ~/.cache. Whoever packages rapt can compile it beforehand
+(_jax_build.py).
 """
 import ctypes
 import functools
-import numbers
 import operator
 import os
 import pathlib
@@ -82,13 +82,13 @@ class _Options(NamedTuple):
     with_lse: bool
 
 
-def _axes(x: Any) -> frozenset:
+def _axes(x: Any) -> frozenset[Any]:
     """Under shard_map, the axes along which an array varies."""
     kind = jax.typeof(x)
     return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying
 
 
-def _varying(arrays: list) -> tuple[list, dict[str, Any]]:
+def _varying(arrays: list[Any]) -> tuple[list[Any], dict[str, Any]]:
     """All arrays as varying along the axes along which one of them varies; and what says so of a result."""
     every = [_axes(x) for x in arrays]
     axes = frozenset().union(*every)
@@ -102,7 +102,7 @@ def _varying(arrays: list) -> tuple[list, dict[str, Any]]:
     return arrays, {"manual_axis_type": manual(varying=axes), "sharding": whole}
 
 
-def _call(options: _Options, q: Any, k: Any, v: Any, bias: Any, mask: Any, q_lengths: Any, kv_lengths: Any) -> list:
+def _call(options: _Options, q: Any, k: Any, v: Any, bias: Any, mask: Any, q_lengths: Any, kv_lengths: Any) -> list[Any]:
     """The result, and the log-sum-exp of each row if it is wanted."""
     more = bias, mask, q_lengths, kv_lengths
     arrays, varying = _varying([q, k, v, *(x for x in more if x is not None)])
@@ -116,16 +116,16 @@ def _call(options: _Options, q: Any, k: Any, v: Any, bias: Any, mask: Any, q_len
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(options: _Options, *arrays: Any) -> list:
+def _attention(options: _Options, *arrays: Any) -> list[Any]:
     return _call(options, *arrays)
 
 
-def _forward(options: _Options, *arrays: Any) -> tuple:
+def _forward(options: _Options, *arrays: Any) -> tuple[Any, Any]:
     o, lse = _call(options._replace(with_lse=True), *arrays)
     return [o, lse][:1 + options.with_lse], (arrays, lse)
 
 
-def _backward(options: _Options, kept: tuple, cotangents: list) -> tuple:
+def _backward(options: _Options, kept: tuple[Any, Any], cotangents: list[Any]) -> tuple[Any, ...]:
     """Those of jax.nn's attention, computed anew, but for rows without keys, which are 0 here whatever the inputs are. The
     log-sum-exp is not differentiated: jax.nn's is not either."""
     (q, k, v, bias, mask, q_lengths, kv_lengths), lse = kept
@@ -133,11 +133,11 @@ def _backward(options: _Options, kept: tuple, cotangents: list) -> tuple:
     window = None if options.window == (-1, -1) else tuple(everything if side < 0 else side for side in options.window)
     channels = max(k.shape[-1], v.shape[-1])
 
-    def widened(x):
+    def widened(x: Any) -> Any:
         """In float32, since jax.nn knows no float16 on CPUs, and with channels of 0, since it wants as many in all."""
         return jnp.pad(x.astype(np.float32), ((0, 0),) * 3 + ((0, channels - x.shape[-1]),))
 
-    def reference(q, k, v, bias):
+    def reference(q: Any, k: Any, v: Any, bias: Any) -> Any:
         o = jax.nn.dot_product_attention(
             widened(q), widened(k), widened(v), bias, mask, scale=options.scale, is_causal=options.is_causal,
             query_seq_lengths=q_lengths, key_value_seq_lengths=kv_lengths, local_window_size=window, implementation="xla")
@@ -159,7 +159,7 @@ def _four(x: Any, name: str) -> Any:
     return x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
-def _checked(name: str, x: Any, shape: tuple, dtype: Any) -> None:
+def _checked(name: str, x: Any, shape: tuple[int | None, ...], dtype: Any) -> None:
     """In shape, None is any length."""
     if x.dtype != dtype:
         raise TypeError(f"{name} is {x.dtype}, where {np.dtype(dtype)} is needed")
@@ -167,7 +167,7 @@ def _checked(name: str, x: Any, shape: tuple, dtype: Any) -> None:
         raise ValueError(f"{name} has shape {x.shape}, where {tuple('any' if n is None else n for n in shape)} is needed")
 
 
-def _columns(x: Any, name: str, shape: tuple) -> Any:
+def _columns(x: Any, name: str, shape: tuple[int, ...]) -> Any:
     """A bias or a mask, which broadcasts to that shape."""
     if x is None:
         return None
@@ -234,7 +234,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     kv_lengths = _lengths(key_value_seq_lengths, "key_value_seq_lengths", batch)
     window = (-1, -1)
     if local_window_size is not None:
-        sides = (local_window_size,) * 2 if isinstance(local_window_size, numbers.Integral) else local_window_size
+        sides = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
         left, right = map(operator.index, sides)
         if left >= 0 and right >= 0:
             window = left, right
