@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend inside vLLM, in TAP: beside vLLM's own through the interface of a layer, then in engines with models of random weights.
 Usage: test_vllm.py, with vLLM for CPUs, rapt and this plugin installed. With --engine JSON, runs one engine for the test itself."""
-import functools
 import hashlib
 import json
 import os
@@ -10,7 +9,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import types
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests"))
 import tap
@@ -24,6 +22,7 @@ try:
 except ImportError as error:
     print(f"1..0 # SKIP {error}")
     sys.exit()
+from layer import Cache, layer_of, metadata, sequences
 
 # ---- One layer ---------------------------------------------------------------------------------------------------------------
 
@@ -34,53 +33,8 @@ NEW = (1, 300, 5, 1, 33)  # and how many of them are new
 TOLERANCES = {torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
 
 
-@functools.cache
-def configuration():
-    from vllm.config import VllmConfig
-    return VllmConfig()
-
-
-def layer_of(own, dtype, **given):
-    """rapt's implementation of a layer, or vLLM's own."""
-    from vllm.config import set_current_vllm_config
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
-    import rapt_vllm.backend
-    torch.cpu._init_amx()  # as vLLM's workers do
-    config = configuration()
-    config.model_config = types.SimpleNamespace(dtype=dtype)
-    options = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": "auto"} | given
-    size = options.pop("head_size", 64)
-    with set_current_vllm_config(config):
-        return (CPUAttentionBackendImpl if own else rapt_vllm.backend.Impl)(HEADS, size, size ** -0.5, KV_HEADS, **options)
-
-
-def sequences(dtype, size):
-    """For each sequence, q, k and v of all its tokens."""
-    generator = torch.Generator().manual_seed(5)
-    return [tuple(torch.randn(n, heads, size, generator=generator).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS))
-            for n in HISTORY]
-
-
-class Cache:
-    """A layer's paged cache, whose blocks are handed out in an order of chance."""
-
-    def __init__(self, impl, dtype, block_size):
-        self.block_size = block_size
-        self.per_entry = (max(HISTORY) + block_size - 1) // block_size
-        blocks = len(HISTORY) * self.per_entry + 1
-        stored = torch.uint8 if impl.is_fp8_kv_cache else dtype
-        self.memory = torch.zeros(blocks, KV_HEADS, block_size, 2 * impl.head_size, dtype=stored)
-        free = torch.randperm(blocks - 1, generator=torch.Generator().manual_seed(block_size)) + 1
-        self.tables = free.to(torch.int32).view(len(HISTORY), self.per_entry)
-
-    def slots(self, entry, first, end):
-        places = torch.arange(first, end)
-        return self.tables[entry][places // self.block_size].long() * self.block_size + places % self.block_size
-
-
 def step(impl, cache, layer, data, entries, first, end, causal):
     """Writes tokens first to end - 1 of these entries into the cache, and attends. Returns each entry's result."""
-    from vllm.v1.attention.backend import CommonAttentionMetadata
     lengths = [end[b] - first[b] for b in entries]
     q, k, v = (torch.cat([data[b][n][first[b]:end[b]] for b in entries]) for n in range(3))
     # Queries come as a part of a wider tensor, as out of one linear layer for all three; and there are tokens that are none.
@@ -88,50 +42,18 @@ def step(impl, cache, layer, data, entries, first, end, causal):
     q = torch.cat([wide, wide[:2]])[:, :-7].unflatten(1, q.shape[1:])
     slots = torch.cat([*(cache.slots(b, first[b], end[b]) for b in entries), torch.tensor([-1, -1])])
     k, v = (torch.cat([x, torch.full_like(x[:2], torch.nan) if len(x) > 1 else x.repeat(2, 1, 1)]) for x in (k, v))
-    starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    common = CommonAttentionMetadata(
-        query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=torch.tensor([end[b] for b in entries], dtype=torch.int32),
-        num_reqs=len(entries), num_actual_tokens=int(starts[-1]), max_query_len=max(lengths), max_seq_len=max(end[b] for b in entries),
-        block_table_tensor=cache.tables[list(entries)], slot_mapping=slots,
-        causal=causal[list(entries)] if isinstance(causal, torch.Tensor) else causal)
     impl.do_kv_cache_update(layer, k, v, cache.memory, slots)
     out = torch.full_like(q.contiguous(), 9)
-    impl.forward(layer, q, k, v, cache.memory, metadata(impl, cache, common), out)
-    padding = out[int(starts[-1]):]
+    impl.forward(layer, q, k, v, cache.memory, metadata(impl, cache, entries, first, end, slots, causal), out)
+    *found, padding = out.split([*lengths, len(out) - sum(lengths)])
     assert (padding == 9).all(), "what is behind the tokens was written"
-    return [out[a:b] for a, b in zip(starts[:-1].tolist(), starts[1:].tolist())]
-
-
-def metadata(impl, cache, common):
-    import rapt_vllm.backend
-    from vllm import _custom_ops as ops
-    from vllm.v1.attention.backends import cpu_attn
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
-    if isinstance(impl, rapt_vllm.backend.Impl):
-        spec = FullAttentionSpec(block_size=cache.block_size, num_kv_heads=KV_HEADS, head_size=impl.head_size, dtype=torch.float32)
-        return rapt_vllm.backend.Builder(spec, [], None, torch.device("cpu")).build(0, common)
-    dynamic = common.causal if isinstance(common.causal, torch.Tensor) else None
-    causal = False if dynamic is not None else common.causal
-    made = ops.cpu_attn_get_scheduler_metadata(
-        num_reqs=common.num_reqs, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=impl.head_size, seq_lens=common.seq_lens,
-        dtype=impl.dtype, query_start_loc=common.query_start_loc, causal=causal, sliding_window_size=impl.sliding_window, isa=impl.isa,
-        enable_kv_split=True, dynamic_causal=dynamic, kv_cache_dtype=impl.kv_cache_dtype)
-    return cpu_attn.CPUAttentionMetadata(
-        num_actual_tokens=common.num_actual_tokens, max_query_len=common.max_query_len, query_start_loc=common.query_start_loc,
-        max_seq_len=common.max_seq_len, seq_lens=common.seq_lens, block_table=common.block_table_tensor,
-        slot_mapping=common.slot_mapping, scheduler_metadata=made, causal=causal, dynamic_causal=dynamic)
+    return found
 
 
 def results(own, dtype, block_size=32, threads=2, chunk=None, groups=None, causal=True, **given):
     """What the new tokens of each sequence get: in these groups of sequences, and so many tokens at a time."""
-    from vllm.v1.attention.backends import cpu_attn
-    impl = layer_of(own, dtype, **given)
-    impl.dtype, impl.isa = dtype, cpu_attn._get_attn_isa(dtype, block_size, impl.head_size, impl.kv_cache_dtype)
-    cache, data = Cache(impl, dtype, block_size), sequences(dtype, impl.head_size)
-    layer = types.SimpleNamespace(isa=impl.isa, _k_scale_float=0.5, _v_scale_float=0.25, _k_scale=torch.tensor(0.5),
-                                  _v_scale=torch.tensor(0.25))
-    if not impl.is_fp8_kv_cache:
-        layer._k_scale_float = layer._v_scale_float = 1.0
+    impl, layer = layer_of(own, dtype, HEADS, KV_HEADS, block_size, **given)
+    cache, data = Cache(impl, block_size, HISTORY), sequences(dtype, HEADS, KV_HEADS, impl.head_size, HISTORY)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     found = [[] for _ in HISTORY]
@@ -190,8 +112,8 @@ def encoders():
     import rapt_vllm.backend
     from vllm.v1.attention.backend import AttentionType
     for window in (None, 20):
-        impl = layer_of(False, torch.float32, attn_type=AttentionType.ENCODER_ONLY, sliding_window=window)
-        data = sequences(torch.float32, impl.head_size)
+        impl, _ = layer_of(False, torch.float32, HEADS, KV_HEADS, attn_type=AttentionType.ENCODER_ONLY, sliding_window=window)
+        data = sequences(torch.float32, HEADS, KV_HEADS, impl.head_size, HISTORY)
         q, k, v = (torch.cat([d[n] for d in data]) for n in range(3))
         starts = torch.tensor([0, *HISTORY]).cumsum(0).to(torch.int32)
         batch = rapt_vllm.backend.Metadata(len(q), starts, torch.tensor(HISTORY, dtype=torch.int32), torch.zeros(len(HISTORY), 1,
