@@ -113,6 +113,10 @@ def show(r: dict) -> None:
           f"rapt {r['rapt_ms']:>10.3f} ms  {r['ratio']:.2f} x", file=sys.stderr, flush=True)
 
 
+def short(x: float) -> str:
+    return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
+
+
 def table(results: list[dict], kinds: tuple[str, ...], heading: str, cell) -> None:
     print(f"\n| {heading} | " + " | ".join(f"{kind}, {n} thread{'s' * (n > 1)}" for kind in kinds for n in THREADS) + " |")
     print("|---|" + "---|" * (len(kinds) * len(THREADS)))
@@ -137,11 +141,11 @@ def main() -> None:
     out.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{found['cpu']}, {found['cores']} CPUs, load {found['load']:.1f} at the beginning, {time.time() - start:.0f} s")
     table(found["operations"], ("prefill", "decode"), "ms, ggml → rapt",
-          lambda r: f"{r['ggml_ms']:.3g} → {r['rapt_ms']:.3g} ({r['ratio']:.2f} ×)")
+          lambda r: f"{short(r['ggml_ms'])} → {short(r['rapt_ms'])} ({r['ratio']:.2f} ×)")
 
     def rate(r):
         tokens = PROMPT if r["kind"] == "prompt" else 1
-        return f"{tokens * 1e3 / r['ggml_ms']:.3g} → {tokens * 1e3 / r['rapt_ms']:.3g} ({r['ratio']:.2f} ×)"
+        return f"{short(tokens * 1e3 / r['ggml_ms'])} → {short(tokens * 1e3 / r['rapt_ms'])} ({r['ratio']:.2f} ×)"
 
     table(found["models"], ("prompt", "answer"), "tokens/s, ggml → rapt", rate)
     subprocess.run([sys.executable, HERE / "picture.py", out, out.with_suffix(".svg")], check=True)

@@ -146,7 +146,7 @@ const void *element_at(const struct tensor *tensor, int64_t n) {
 OrtStatus *integers(struct call *call, const char *name, const struct tensor *tensor, int64_t least, int64_t most,
                     int32_t **out) {
     int64_t n = 1;
-    void *memory;
+    void *memory = NULL;
     for (size_t i = 0; i < tensor->rank; i++) n *= tensor->dims[i];
     TRY(scratch(call, (size_t)n * sizeof **out, &memory));
     *out = memory;
@@ -258,7 +258,7 @@ OrtStatus *convert(struct call *call, int64_t n, rapt_type from_type, const void
 }
 
 OrtStatus *widen(struct call *call, int64_t n, const struct tensor *tensor, const float **out) {
-    void *memory;
+    void *memory = NULL;
     *out = tensor->data;
     if (type_of(tensor) == RAPT_F32) return NULL;
     TRY(scratch(call, (size_t)n * sizeof **out, &memory));
@@ -290,7 +290,7 @@ OrtStatus *copy_tokens(struct call *call, const struct rows *rows) {
 OrtStatus *join(struct call *call, int64_t batch, const struct past *past, struct keys *keys) {
     rapt_kv_append_desc desc;
     rapt_kv_append_args args;
-    void *memory;
+    void *memory = NULL;
     int32_t *starts, *ends;
     rapt_kv_append_desc_init(&desc);
     rapt_kv_append_args_init(&args);

@@ -55,6 +55,14 @@ class _Memory:
             self.scales = tensor(given, name)
             self.scale_strides = (1, 0, given.strides[0], 0, given.strides[1] if given.ndim == 2 else 0)
 
+    def move(self, to: "np.ndarray[Any, Any]", from_: "np.ndarray[Any, Any]", tokens: int) -> None:
+        """The first tokens of these units become what those of others were before."""
+        rows = [self.bytes.reshape(*self.shape[:3], -1)]
+        if self.of_tokens and self.scales:
+            rows.append(self.scales.owner)
+        for of in rows:
+            of[to, :, :tokens] = of[from_, :, :tokens]
+
     @property
     def nbytes(self) -> int:
         return int(self.bytes.nbytes + (self.scales.owner.nbytes if self.scales else 0))
@@ -281,6 +289,30 @@ class KVCache:
             self._copy([(from_, 0, to, 0, min(count, self._capacity))])
         self._lengths[to], self._first[to] = count, self._first[from_]
         return None
+
+    def reorder(self, entries: Any) -> None:
+        """Makes each entry what another was, as beam search does: entry i has what entry entries[i] had. Pages are shared, as by
+        copy_pages(); without pages, tokens are copied.
+
+        entries: (batch), in any order, some more than once.
+        """
+        order = integers(entries, "entries", self.batch)
+        if self.batch and not 0 <= order.min() <= order.max() < self.batch:
+            raise ValueError(f"entries are {order.tolist()}, where numbers of 0..{self.batch - 1} are needed")
+        changed = np.flatnonzero(order != np.arange(self.batch))
+        if not len(changed):
+            return
+        if self.page_size is not None:
+            self._table, self._held = self._table[order], self._held[order]
+            had, self._users = self._users, np.zeros_like(self._users)
+            for row, held in zip(self._table, self._held):
+                self._users[row[:held]] += 1
+            self._free += np.flatnonzero((had > 0) & (self._users == 0)).tolist()
+        else:
+            tokens = min(int(self._lengths[order[changed]].max()), self._capacity)
+            for memory in (self._k,) if self.v_in_k else (self._k, self._v):
+                memory.move(changed, order[changed], tokens)
+        self._lengths, self._first = self._lengths[order], self._first[order]
 
     # ---- Appending --------------------------------------------------------------------------------------------------------
 

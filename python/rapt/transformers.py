@@ -361,8 +361,8 @@ class _Layer(CacheLayerMixin):
                 self.stored.truncate(entry, max(length - n, 0))
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        if beam_idx.tolist() != list(range(len(beam_idx))):
-            raise ValueError("rapt.transformers.KVCache has no beam search: use a DynamicCache")
+        if self.stored is not None:
+            self.stored.reorder(beam_idx)
 
     def offload(self) -> None:
         """It is in the CPU's memory."""
@@ -377,7 +377,7 @@ class KVCache(Cache):
     type, v_type: how keys and values are stored, as of rapt.KVCache: "f16", "int8", "q8_0", "q4_0" and so on.
     capacity: how many tokens each sequence has room for; None: the model's max_position_embeddings. Memory is used as tokens
         come.
-    options: further ones of rapt.KVCache, such as page_size.
+    options: further ones of rapt.KVCache, such as page_size, with which beams share their pages.
 
     Prompts of different lengths are padded on the left; padding is not stored. Layers with sliding windows keep all tokens."""
 

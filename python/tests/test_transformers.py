@@ -313,9 +313,7 @@ def test_caches():
             ("padded on the left", lambda: model(**{key: t.flip(1) for key, t in prompts().items()},
                                                  past_key_values=rapt.transformers.KVCache(model.config))),
             ("have no room", lambda: generated(model, "rapt", short, past_key_values=rapt.transformers.KVCache(model.config,
-                                                                                                               capacity=10))),
-            ("no beam search", lambda: generated(model, "rapt", prompts(), num_beams=2,
-                                                 past_key_values=rapt.transformers.KVCache(model.config)))):
+                                                                                                               capacity=10)))):
         model.set_attn_implementation("rapt")
         try:
             with torch.no_grad():
@@ -325,6 +323,10 @@ def test_caches():
             ok(line in str(error) and len(str(error).splitlines()) == 1, f"KVCache: refused: {line}", traceback.format_exc())
     eager, ours = (generated(model, implementation, prompts(), num_beams=3) for implementation in ("eager", "rapt"))
     ok(torch.equal(eager.sequences, ours.sequences), "beams, with Transformers' own cache")
+    for options in {}, {"page_size": 4}:
+        cache = rapt.transformers.KVCache(model.config, type="f32", capacity=64, **options)
+        ours = generated(model, "rapt", prompts(), num_beams=3, past_key_values=cache)
+        ok(torch.equal(eager.sequences, ours.sequences), f"beams, with KVCache{' in pages' if options else ''}", ours.sequences)
 
 
 def test_gradients():

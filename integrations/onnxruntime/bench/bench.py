@@ -5,8 +5,7 @@
 Nodes of attention on rapt's execution provider and on the CPU provider, in turns in one run: each round times both, one after
 the other, and the table gives the medians and the median of the rounds' ratios. Results are compared first. Inputs and outputs
 are bound to memory that is there before, and a decoder's cache is past and present at once, where the operator can have that.
---write puts the table between the marks of a document. Needs onnxruntime, onnx, numpy, ml_dtypes, and the library that
-integrations/onnxruntime/build makes."""
+--write puts the table between the marks of a document. Needs onnxruntime, onnx, numpy, ml_dtypes and rapt's package."""
 import argparse
 import json
 import pathlib
@@ -21,7 +20,7 @@ import onnxruntime
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "test")]
 import models
-import rapt_onnxruntime
+import rapt.onnxruntime as rapt_onnxruntime
 from models import CONTRIB
 
 MHA, GQA = CONTRIB + ".MultiHeadAttention", CONTRIB + ".GroupQueryAttention"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """rapt's execution provider in ONNX Runtime, in TAP. Usage: test.py
 
-integrations/onnxruntime/build must have made the library. Needs the packages onnxruntime, onnx, numpy and ml_dtypes; the test
-of the sentence encoder also torch and transformers, and its weights, which examples/minilm/fetch brings.
+Needs the packages rapt, onnxruntime, onnx, numpy and ml_dtypes; the test of the sentence encoder also torch and transformers, and its
+weights, which examples/minilm/fetch brings; that of the library alone what integrations/onnxruntime/build has made.
 
 ONNX's own node tests of Attention and RotaryEmbedding run with rapt first, and each of their nodes is counted as taken by rapt,
 or left for a reason. Random models of every operator are held against the CPU provider, or, where that has none, against a
@@ -30,7 +30,8 @@ except ImportError as error:
     sys.exit()
 
 import models
-import rapt_onnxruntime
+import rapt._native
+import rapt.onnxruntime as rapt_onnxruntime
 import tap
 from models import BF16, CONTRIB, model, run, session
 from tap import ok, skip
@@ -525,7 +526,7 @@ def lines(text):
 
 def wrong_versions():
     """ONNX Runtimes that are not those that the declarations are of: made up, for the real ones cannot be in one process."""
-    library = ctypes.CDLL(str(rapt_onnxruntime.library()))
+    library = rapt._native.library().c
     Create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
     GetApi, GetVersion = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32), ctypes.CFUNCTYPE(ctypes.c_char_p)
     for version, newest in (b"1.23.2", 23), (b"1.9.0", 9), (b"2.0.0", 99), (b"1.24.1", 23), (b"unknown", 99):
@@ -569,23 +570,37 @@ def slots():
     ok(not compiled.returncode, "the slots of ort.h are those of ONNX Runtime's header", compiled.stderr)
 
 
+def alone():
+    """The library for hosts in other languages, which has no symbols but those that ONNX Runtime asks for."""
+    library = models.HERE.parent / "librapt_onnxruntime.so"
+    if not library.exists():
+        return skip("the library alone", "integrations/onnxruntime/build has not been run")
+    done = process(f"""
+import models, numpy as np, onnxruntime, rapt.onnxruntime
+onnxruntime.register_execution_provider_library("rapt", {str(library)!r})
+x = np.random.default_rng(0).standard_normal((1, 2, 3, 8), np.float32)
+made = models.session(models.model("Attention", {{"q": x, "k": x, "v": x}}, ("y", ), {{}}), rapt=True)
+print(sum(rapt.onnxruntime.taken(made).values()), models.run(made, {{"q": x, "k": x, "v": x}})[0].tobytes() == rapt.attention(x, x, x).tobytes())
+print(open("/proc/self/maps").read().count("librapt_onnxruntime.so") > 0)""")
+    ok(done.stdout.split() == ["1", "True", "True"], "the library alone serves, too, with the bits of rapt.attention", done)
+    shown = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True).stdout.split()[2::3]
+    ok(sorted(shown) == ["CreateEpFactories", "ReleaseEpFactory"], "... and shows two functions", shown)
+
+
 def refused():
     wrong_versions()
-    with tempfile.TemporaryDirectory() as work:
-        missing = os.path.join(work, "none.so")
-        fails("a library that is not there: a line that says who makes it",
-              "import rapt_onnxruntime; rapt_onnxruntime.enable()", missing, "integrations/onnxruntime/build",
-              RAPT_ONNXRUNTIME=missing)
+    fails("no onnxruntime: a line that says what to install", "import sys; sys.modules['onnxruntime'] = None; import rapt.onnxruntime",
+          "pip install onnxruntime")
     fails("an older onnxruntime: a line that names both versions",
-          "import onnxruntime; onnxruntime.__version__ = '1.23.2'\nimport rapt_onnxruntime; rapt_onnxruntime.enable()",
+          "import onnxruntime; onnxruntime.__version__ = '1.23.2'\nimport rapt.onnxruntime",
           "1.23.2", "1.24")
     made = """
-import models, numpy as np, onnxruntime, rapt_onnxruntime
+import models, numpy as np, onnxruntime, rapt.onnxruntime
 x = np.zeros((1, 2, 3, 8), np.float32)
 proto = models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {})
 options = onnxruntime.SessionOptions()
 options.log_severity_level = 4
-options.add_provider_for_devices(rapt_onnxruntime.devices(), THREADS)
+options.add_provider_for_devices(rapt.onnxruntime.devices(), THREADS)
 onnxruntime.InferenceSession(proto.SerializeToString(), options)
 """
     for what, line, threads, environment in (
@@ -664,5 +679,6 @@ only_rapt()
 threads()
 encoder()
 slots()
+alone()
 refused()
 tap.done()

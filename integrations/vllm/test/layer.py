@@ -53,12 +53,13 @@ class Cache:
         return self.tables[entry][places // self.block_size].long() * self.block_size + places % self.block_size
 
 
-def metadata(impl, cache, entries, first, end, slots, causal):
-    """Of the step in which tokens first to end - 1 of these entries are new."""
+def metadata(impl, cache, entries, first, end, slots, causal, cross=False):
+    """Of the step in which tokens first to end - 1 of these entries are new. With cross, they are a decoder's, and the cache has the
+    encoder's."""
     from vllm import _custom_ops as ops
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.attention.backends import cpu_attn
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
+    from vllm.v1.kv_cache_interface import CrossAttentionSpec, FullAttentionSpec
     import rapt_vllm.backend
     lengths = [end[b] - first[b] for b in entries]
     starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
@@ -68,8 +69,8 @@ def metadata(impl, cache, entries, first, end, slots, causal):
         block_table_tensor=cache.tables[list(entries)], slot_mapping=slots,
         causal=causal[list(entries)] if isinstance(causal, torch.Tensor) else causal)
     if isinstance(impl, rapt_vllm.backend.Impl):
-        spec = FullAttentionSpec(block_size=cache.block_size, num_kv_heads=impl.num_kv_heads, head_size=impl.head_size,
-                                 dtype=torch.float32)
+        spec = (CrossAttentionSpec if cross else FullAttentionSpec)(
+            block_size=cache.block_size, num_kv_heads=impl.num_kv_heads, head_size=impl.head_size, dtype=torch.float32)
         return rapt_vllm.backend.Builder(spec, [], None, torch.device("cpu")).build(0, common)
     dynamic = common.causal if isinstance(common.causal, torch.Tensor) else None
     causal = False if dynamic is not None else common.causal

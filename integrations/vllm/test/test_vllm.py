@@ -105,6 +105,7 @@ def one_layer():
         alone = results(False, torch.bfloat16, 64, 1, 7, [(b,) for b in range(len(HISTORY))], kv_cache_dtype=kind)
         ok(0 < error < 0.5 and contents(alone) == contents(quantised), f"a cache of {kind}: off by {error:.2f}, the same bytes alone")
     encoders()
+    cross_attention()
 
 
 def encoders():
@@ -127,6 +128,26 @@ def encoders():
                 *(x[a:b].transpose(0, 1)[None] for x in (q, k, v)), attn_mask=mask, scale=impl.scale, enable_gqa=True)
             error = max(error, float((out[a:b] - expected[0].transpose(0, 1)).abs().max()))
         ok(error < 1e-5, f"an encoder{' with a window' if window else ''}: PyTorch's within {error / 1e-5:.2f} of the tolerance")
+
+
+def cross_attention():
+    """A decoder's attention to an encoder's tokens, beside PyTorch's: without a causal mask, whatever the step says."""
+    from vllm.v1.attention.backend import AttentionType
+    impl, layer = layer_of(False, torch.float32, HEADS, KV_HEADS, attn_type=AttentionType.ENCODER_DECODER)
+    cache, data = Cache(impl, 32, HISTORY), sequences(torch.float32, HEADS, KV_HEADS, impl.head_size, HISTORY)
+    entries, queries = range(len(HISTORY)), [min(n, 3) for n in HISTORY]
+    k, v = (torch.cat([d[n] for d in data]) for n in (1, 2))
+    impl.do_kv_cache_update(layer, k, v, cache.memory, torch.cat([cache.slots(b, 0, HISTORY[b]) for b in entries]))
+    q = torch.cat([d[0][:n] for d, n in zip(data, queries)])
+    first = [n - few for n, few in zip(HISTORY, queries)]
+    batch = metadata(impl, cache, entries, first, HISTORY, torch.zeros(len(q), dtype=torch.int64), True, cross=True)
+    out = impl.forward(layer, q, None, None, cache.memory, batch, torch.empty_like(q))
+    error = 0.0
+    for (_, k, v), n, mine, own in zip(data, queries, out.split(queries), q.split(queries)):
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *(x.transpose(0, 1)[None] for x in (own, k, v)), scale=impl.scale, enable_gqa=True)
+        error = max(error, float((mine - expected[0].transpose(0, 1)).abs().max()))
+    ok(error < 1e-5, f"cross-attention: PyTorch's within {error / 1e-5:.2f} of the tolerance")
 
 
 # ---- Engines -----------------------------------------------------------------------------------------------------------------

@@ -1,40 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """rapt's attention in ONNX Runtime, by one line:
 
-    session = onnxruntime.InferenceSession("model.onnx", rapt_onnxruntime.enable())
+    session = onnxruntime.InferenceSession("model.onnx", rapt.onnxruntime.enable())
 
 Nodes of attention and rotary embedding then run on rapt, where it serves them, and all others where they did. taken(session)
-tells which."""
+tells which. The execution provider is in the package's own library (integrations/onnxruntime)."""
 from __future__ import annotations
 
 import collections
-import os
-import pathlib
 
-import onnxruntime
+try:
+    import onnxruntime
+except ImportError as error:
+    raise ImportError("rapt.onnxruntime needs ONNX Runtime 1.24 or a later 1.x (pip install onnxruntime)") from error
+
+from . import _native as native
+
+__all__ = ["devices", "enable", "taken"]
 
 NAME = "RaptExecutionProvider"
 _OLDEST = 1, 24  # the first version in which a plugin may bring kernels
 
-
-def library() -> pathlib.Path:
-    """The provider's library: what the environment variable RAPT_ONNXRUNTIME names, or the one beside this file, which
-    integrations/onnxruntime/build makes."""
-    named = os.environ.get("RAPT_ONNXRUNTIME")
-    return pathlib.Path(named) if named else pathlib.Path(__file__).resolve().with_name("librapt_onnxruntime.so")
+_version = tuple(int(number) for number in onnxruntime.__version__.split(".")[:2])
+if _version < _OLDEST or _version[0] != _OLDEST[0]:
+    raise ImportError(f"rapt.onnxruntime needs ONNX Runtime 1.24 or a later 1.x, and {onnxruntime.__version__} is installed")
 
 
 def devices() -> list[onnxruntime.OrtEpDevice]:
     """The devices of the provider, for SessionOptions.add_provider_for_devices. The first call registers the library."""
-    version = tuple(int(number) for number in onnxruntime.__version__.split(".")[:2])
-    if version < _OLDEST or version[0] != _OLDEST[0]:
-        raise RuntimeError(
-            f"rapt: onnxruntime {onnxruntime.__version__} cannot have the provider, which needs onnxruntime 1.24 "
-            "or a later 1.x")
-    if not (found := _found()):
-        if not library().is_file():
-            raise FileNotFoundError(f"rapt: there is no {library()}: integrations/onnxruntime/build makes it")
-        onnxruntime.register_execution_provider_library("rapt", str(library()))
+    found = _found()
+    if not found:
+        onnxruntime.register_execution_provider_library("rapt", native.library().c._name)
         found = _found()
     return found
 
