@@ -10,7 +10,7 @@ awk '
     }
     /^#/ || /^--extra-index-url [^ ]+$/ || /^$/ { next }
     { tell($0 ~ /^[A-Za-z0-9._-]+==[0-9]+(\.[0-9]+)+(\+[a-z0-9]+)?$/, $0) }
-    /^torch/ { tell($0 ~ /\+cpu$/, "PyTorch for CPUs: " $0) }
+    /^torch==/ { tell($0 ~ /\+cpu$/, "PyTorch for CPUs: " $0) }
     END {
         print "1.." tests + 0
         exit bad || !tests
