@@ -115,8 +115,12 @@ static OrtStatus *compute(struct call *call) {
     TRY(shape(call, "Q", &q, options->heads, of_q, &desc.q));
     TRY(shape(call, "K", &k, options->kv_heads, of_k, &keys.k));
     TRY(shape(call, "V", &v, options->kv_heads, of_v, &keys.v));
-    if (of_v[0] != of_k[0] || of_v[1] != of_k[1] || of_k[2] != of_q[2] || k.dims[0] != q.dims[0] || v.dims[0] != q.dims[0])
-        return fail(call, "the shapes of Q, K and V do not fit together");
+    if (k.dims[0] != q.dims[0] || v.dims[0] != q.dims[0])
+        return fail(call, "Q has %lld batch entries, K %lld and V %lld", (long long)q.dims[0], (long long)k.dims[0],
+                    (long long)v.dims[0]);
+    if (of_v[0] != of_k[0]) return fail(call, "K has %lld heads and V %lld", (long long)of_k[0], (long long)of_v[0]);
+    if (of_v[1] != of_k[1]) return fail(call, "K has %lld tokens and V %lld", (long long)of_k[1], (long long)of_v[1]);
+    if (of_k[2] != of_q[2]) return fail(call, "Q has heads of %lld channels and K of %lld", (long long)of_q[2], (long long)of_k[2]);
     keys.heads = of_k[0], keys.tokens = of_k[1], keys.d_k = of_k[2], keys.d_v = of_v[2];
     keys.k_at = k.data, keys.v_at = v.data;
 

@@ -88,7 +88,7 @@ def main() -> int:
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     try:
         return commands[sys.argv[1]]()
-    except (native.Error, ImportError) as error:
+    except (ValueError, ImportError) as error:
         print(f"rapt: {error}", file=sys.stderr)
         return 1
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on arrays: attention(), plan(), and merge()."""
 import ctypes
+import math
 import operator
 from typing import Any, Literal
 
@@ -35,10 +36,23 @@ def arith_of(arith: Any) -> int:
     return _ARITH[arith]
 
 
+def isa_name(isa: Any) -> bytes | None:
+    """As a description has it."""
+    if isa is not None and not isinstance(isa, str):
+        raise TypeError(f"isa is {isa!r}: the name of a kernel is needed")
+    return None if isa is None else isa.encode()
+
+
 def number(x: Any, name: str) -> float:
     if isinstance(x, (bool, np.bool_)):
         raise TypeError(f"{name} is {x}: a number is needed")
-    return float(x) + 0.0  # one zero, so that no plan depends on which came first
+    try:
+        value = float(x) + 0.0  # one zero, so that no plan depends on which came first
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {x!r}: a number is needed") from None
+    if math.isnan(value):
+        raise ValueError(f"{name} is NaN: a number is needed")
+    return value
 
 
 def whole(x: Any, name: str) -> int:
@@ -80,9 +94,7 @@ class Options:
 
     def __init__(self, heads: int, causal: Causal, window: Window, scale: float | None, mask: Any, bias: Any,
                  softcap: float | None, alibi: Any, sinks: Any, isa: str | None):
-        if isa is not None and not isinstance(isa, str):
-            raise TypeError(f"isa is {isa!r}: the name of a kernel is needed")
-        self.causal, self.window, self.isa = _causal(causal), _window(window), isa
+        self.causal, self.window, self.isa = _causal(causal), _window(window), isa_name(isa)
         self.scale = None if scale is None else number(scale, "scale")
         self.softcap = 0.0 if softcap is None else number(softcap, "softcap")
         self.tensors: dict[str, Tensor] = {}
@@ -100,8 +112,7 @@ class Options:
         desc.causal, (desc.window_left, desc.window_right), desc.softcap = self.causal, self.window, self.softcap
         if self.scale is not None:
             desc.scale = self.scale
-        if self.isa is not None:
-            desc.isa = self.isa.encode()
+        desc.isa = self.isa
         for name in ("mask", "bias"):
             if name in self.tensors:
                 columns = _columns(self.tensors[name], name, (batch, heads, q_len, kv_len), exact)
@@ -171,9 +182,7 @@ class Call(Options):
                  alibi: Any = None, sinks: Any = None, kv_lengths: Any = None, q_starts: Any = None, k_starts: Any = None,
                  page_table: Any = None, k_scales: Any = None, v_scales: Any = None, arith: str = "exact",
                  isa: str | None = None, stored: Stored | None = None):
-        if layout not in ("bhsd", "bshd"):
-            raise ValueError(f'layout is {layout!r}: "bhsd" (batch, heads, tokens, channels) or "bshd" is needed')
-        self.layout, self.arith, self.stored = layout, arith_of(arith), stored
+        self.layout, self.arith, self.stored = layout_name(layout), arith_of(arith), stored
         of_q = floats(q, "q", (3, 4))
         super().__init__(of_q.shape[-3 if layout == "bhsd" else -2], causal, window, scale, mask, bias, softcap, alibi, sinks,
                          isa)
@@ -195,8 +204,15 @@ class Call(Options):
                     *[(name, t.type, t.shape, t.strides) for name, t in tensors.items()])
 
 
+def layout_name(layout: Any) -> str:
+    if layout != "bhsd" and layout != "bshd":
+        raise ValueError(f'layout is {layout!r}: "bhsd" (batch, heads, tokens, channels) or "bshd" is needed')
+    return str(layout)
+
+
 def sizes(t: Tensor, layout: str) -> tuple[int, int, int, int]:
     """Batch, heads, tokens and channels of a tensor."""
+    layout_name(layout)
     batch, first, second, channels = t.shape if len(t.shape) == 4 else (1, *t.shape)
     return (batch, first, second, channels) if layout == "bhsd" else (batch, second, first, channels)
 
@@ -371,6 +387,9 @@ def _output(call: Call, out: Any) -> tuple[Any, Tensor]:
     shape = *q.shape[:-1], v.shape[-1]
     if out is None:
         out = empty(shape, q.type, q)
+        starts = call.starts.get("q_starts")
+        if starts is not None and len(starts) and (starts[0] != 0 or starts[-1] != sizes(q, call.layout)[2]):
+            out[...] = 0  # the tokens of no entry, which nobody writes
         return out, tensor(out, "out")
     o = floats(out, "out", len(shape))
     if o.shape != shape:
@@ -443,7 +462,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = 
     sinks: (heads) or (batch, heads), a logit that joins each row's denominator.
     kv_lengths: (batch), how many of the keys of each entry exist.
     q_starts, k_starts: (batch + 1), where the queries and keys of each entry begin in arrays without a batch dimension
-        (cu_seqlens). Without k_starts, k and v may keep theirs.
+        (cu_seqlens). Without k_starts, k and v may keep theirs. Queries of no entry are 0 in the result, and left as they are
+        in out.
     page_table: (batch, pages of an entry), the pages of k and v, which are (pages, kv heads, page size, channels) then; with
         kv_lengths.
     k_scales, v_scales: float32, what the elements of k and v (int8, say) are multiplied by; of the same number of dimensions as

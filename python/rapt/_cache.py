@@ -32,7 +32,7 @@ class _Memory:
         self.type, self.channels = type_of(kind), channels
         row = native.library().c.rapt_row_bytes(self.type, channels)
         if row < 0:
-            raise ValueError(f"{name} has {channels} channels, and groups of 32 in its type")
+            raise ValueError(f'{name} has {channels} channels, and groups of 32 in its type: choose another, such as "int8" or "f16"')
         # An int8 that counts as it is would be of use to nobody.
         scales = self.type == native.INT8 if scales is None else scales
         self.shape = units, heads, tokens, channels

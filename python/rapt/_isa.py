@@ -48,6 +48,8 @@ def isa(*name: str | None) -> Isa:
         raise TypeError("isa() takes the name of a kernel, or None, or nothing")
     before = _chosen
     if name:
+        if name[0] is not None and name[0] not in native.library().all_kernels():
+            raise native.Error(f"isa is {name[0]!r}: {', '.join(native.library().all_kernels())} are those that there are")
         _force(None if name[0] is None else Isa(name[0]))
     current = ctypes.c_char_p()
     try:

@@ -6,7 +6,7 @@ import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._attention import Causal, Options, Window, arith_of, layout_of, number, whole
+from ._attention import Causal, Options, Window, arith_of, isa_name, layout_of, number, whole
 from ._cache import KVCache, type_of
 from ._rope import Rope
 from ._tensor import Tensor, dense_floats, empty, floats, integers
@@ -147,7 +147,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     >>> rapt.linear(x, weight, activation="relu").tolist()
     [3.0, 0.0]
     """
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str | None) or activation not in _ACTIVATIONS:
         raise ValueError(
             f"activation is {activation!r}: {', '.join(repr(name) for name in _ACTIVATIONS)} are those that there are")
     library, tokens = native.library(), _Tokens(x, "x")
@@ -158,8 +158,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
                        weight=w.layout, activation=_ACTIVATIONS[activation])
     args = library.new(native.LinearArgs, x=tokens.address, weight=w.address, y=y.address, scales=w.scales)
     _vector(args, "bias", bias, "bias", w.rows)
-    if isa is not None:
-        desc.isa = isa.encode()
+    desc.isa = isa_name(isa)
     if residual is not None:
         r = _same_tokens(residual, "residual", tokens, w.rows)
         desc.residual, args.residual = r.layout, r.address
@@ -187,8 +186,7 @@ def _norm(family: str, x: Any, weight: Any, bias: Any, epsilon: float, residual:
                        from_=tokens.address, to=y.address, epsilon=number(epsilon, "epsilon"))
     _vector(args, "weight", weight, "weight", channels)
     _vector(args, "bias", bias, "bias", channels)
-    if isa is not None:
-        args.isa = isa.encode()
+    args.isa = isa_name(isa)
     if residual is not None:
         r = _same_tokens(residual, "residual", tokens, channels)
         args.residual, args.residual_from = r.layout, r.address
@@ -334,6 +332,8 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
         attention.batch = batch = len(some) - 1
     entries = np.arange(batch, dtype=np.int32)
     counts = np.full(batch, keys, np.int32)
+    if cache is not None and not isinstance(cache, KVCache):
+        raise TypeError(f"cache is a {type(cache).__name__}: a rapt.KVCache is needed")
     if cache is not None:
         if starts or kv_lengths is not None:
             raise ValueError("a cache is given beside kv_lengths, q_starts or k_starts")

@@ -167,7 +167,7 @@ class Library:
         given = dict(zip(PARAMETERS[name], arguments), text=line, bytes=ctypes.sizeof(line))
         again = self.quiet(explain)(*(given.get(parameter, 1) for parameter in PARAMETERS[explain]))
         assert again in (status, 0), f"{explain} gives another status, {again} for {status}"
-        return f"{words}: {line.value.decode()}" if line.value else str(words)
+        return line.value.decode() or str(words)
 
     def types(self, *classes: int) -> dict[str, int]:
         """The storage types of these classes: their numbers by name."""

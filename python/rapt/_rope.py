@@ -6,7 +6,7 @@ import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._attention import layout_of, number, sizes, whole
+from ._attention import layout_name, layout_of, number, sizes, whole
 from ._tensor import empty, floats, integers
 
 
@@ -81,7 +81,7 @@ def rope(x: Any, rope: Rope, *, layout: str = "bhsd", starts: Any = None, positi
     layout: "bhsd", or "bshd" with tokens before heads.
     starts: (batch), the position of each entry's first token; None: 0.
     positions: (batch, tokens), or (tokens) without a batch, the position of each token, in place of starts.
-    lengths: (batch), how many tokens of each entry are rotated; those behind are not written.
+    lengths: (batch), how many tokens of each entry are rotated; those behind are not written, and 0 in a new array.
     token_starts: (batch + 1), where the tokens of each entry begin in an x without a batch dimension.
     out: the array to be written, of x's shape, which may be x itself.
     threads: as of attention().
@@ -91,7 +91,13 @@ def rope(x: Any, rope: Rope, *, layout: str = "bhsd", starts: Any = None, positi
     [-0.301, 0.99, 1.382, 1.01]
     """
     given = floats(x, "x", (3, 4))
-    out = empty(given.shape, given.type, given) if out is None else out
+    layout_name(layout)
+    if not isinstance(rope, Rope):
+        raise TypeError(f"rope is a {type(rope).__name__}: a rapt.Rope is needed")
+    if out is None:
+        out = empty(given.shape, given.type, given)
+        if lengths is not None or token_starts is not None:
+            out[...] = 0  # the tokens that nobody writes
     o = floats(out, "out", len(given.shape))
     if o.shape != given.shape:
         raise ValueError(f"out has shape {o.shape}, where {given.shape} is needed")

@@ -150,8 +150,10 @@ def _looked_at(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _from_torch(x, name, types)
-    if hasattr(x, "__dlpack__"):
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _from_dlpack(x, name, types)
+    if "Tracer" in type(x).__name__:
+        raise TypeError(f"{name} is traced by JAX: rapt.jax has attention for jit and vmap")
     raise TypeError(f"{name} is a {type(x).__name__}, not an array of NumPy, PyTorch or another library with DLPack")
 
 

@@ -19,6 +19,8 @@ try:
     from jax.ffi import ffi_call, pycapsule, register_ffi_target
 except ImportError as error:
     raise ImportError(f"rapt.jax needs jax with jax.ffi: pip install jax ({error})") from None
+if not hasattr(jax, "typeof"):
+    raise ImportError(f"rapt.jax needs a JAX that has jax.typeof, and {jax.__version__} is installed: pip install --upgrade jax")
 import numpy as np
 
 from . import _jax_build as building
@@ -205,10 +207,12 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     implementation: None or "rapt"; every other is jax.nn's own, "xla" for instance.
     return_residual: also return the log-sum-exp of each row, (batch, queries, heads) of key's type.
 
-    It goes under jit, vmap and shard_map. Gradients (reverse mode) are those of jax.nn's attention in float32, which is
+    It goes under jit, vmap and shard_map. Gradients (reverse mode, once) are those of jax.nn's attention in float32, which is
     computed anew for them.
     A row without keys is 0, with -inf as its log-sum-exp, where jax.nn's is the mean of all values.
     """
+    if not isinstance(is_causal, (bool, np.bool_)):
+        raise TypeError(f"is_causal is {is_causal!r}: True or False is needed")
     if implementation not in (None, "rapt"):
         return jax.nn.dot_product_attention(
             query, key, value, bias, mask, scale=scale, is_causal=is_causal, query_seq_lengths=query_seq_lengths,
@@ -234,6 +238,8 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     kv_lengths = _lengths(key_value_seq_lengths, "key_value_seq_lengths", batch)
     window = (-1, -1)
     if local_window_size is not None:
+        if isinstance(local_window_size, (tuple, list)) and len(local_window_size) != 2:
+            raise ValueError(f"local_window_size has {len(local_window_size)} sides, where a number or a pair is needed")
         sides = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
         left, right = map(operator.index, sides)
         if left >= 0 and right >= 0:

@@ -19,6 +19,7 @@ from . import _native as native
 __all__ = ["devices", "enable", "taken"]
 
 NAME = "RaptExecutionProvider"
+_ENABLED = "rapt.enabled"
 _OLDEST = 1, 24  # the first version in which a plugin may bring kernels
 
 _version = tuple(int(number) for number in onnxruntime.__version__.split(".")[:2])
@@ -41,8 +42,14 @@ def _found() -> list[onnxruntime.OrtEpDevice]:
 
 def enable(options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
     """Puts rapt before the other providers of these options, or of new ones, and returns them. Set intra_op_num_threads before:
-    rapt shares its work out over as many threads, which are the session's own."""
+    rapt shares its work out over as many threads, which are the session's own. The session must be made without providers=, which
+    would take their place."""
     options = options or onnxruntime.SessionOptions()
+    try:
+        options.get_session_config_entry(_ENABLED)
+        return options
+    except RuntimeError:  # there is no such entry
+        options.add_session_config_entry(_ENABLED, "1")
     threads = {"threads": str(options.intra_op_num_threads)} if options.intra_op_num_threads > 0 else {}
     options.add_provider_for_devices(devices(), threads)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # for taken

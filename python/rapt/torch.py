@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """rapt in PyTorch, in two ways.
 
-torch.ops.rapt.attention and attention_lse take the options of rapt.attention, and compile and export as any operator does. They
+torch.ops.rapt.attention and attention_lse take the options of rapt.attention, and compile and export as any operator does.
+Schemas of operators have no unions: window is a pair, alibi and every list of numbers a tensor, and isa, threads, out and return_lse
+are not there (attention_lse returns the log-sum-exp). They have no gradients. They
 also take ring_starts (batch), the number of each entry's first key, behind which the others follow and those before it come
 last, and q_offsets (batch), the position of each entry's first query among its keys:
 
@@ -150,6 +152,11 @@ def _no_gradients(*tensors: torch.Tensor | None) -> None:
                            "with rapt.torch.enabled()")
 
 
+def _check_rank(query: torch.Tensor) -> None:
+    if query.dim() not in (3, 4):
+        raise ValueError(f"query has {query.dim()} dimensions, where 3 or 4 are needed")
+
+
 def _attend(with_lse: bool, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, layout: str = "bhsd",
             causal: Any = None, window: Any = None, scale: float | None = None,
             mask: torch.Tensor | None = None, bias: torch.Tensor | None = None, softcap: float | None = None,
@@ -158,6 +165,7 @@ def _attend(with_lse: bool, query: torch.Tensor, key: torch.Tensor, value: torch
             k_scales: torch.Tensor | None = None, v_scales: torch.Tensor | None = None, ring_starts: torch.Tensor | None = None,
             q_offsets: torch.Tensor | None = None, arith: str = "exact") -> tuple[torch.Tensor, torch.Tensor | None]:
     _no_gradients(query, key, value, bias, sinks)
+    _check_rank(query)
     kv_lengths = _entries(kv_lengths, "kv_lengths")
     places = {"ring_starts": _entries(ring_starts, "ring_starts"), "q_offsets": _entries(q_offsets, "q_offsets")}
     window = None if window is None else tuple(window)
@@ -203,12 +211,14 @@ def _attention_lse(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor
 def _fake_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, layout: str = "bhsd",
                     **options: Any) -> torch.Tensor:
     _no_gradients(query, key, value, options.get("bias"), options.get("sinks"))
+    _check_rank(query)
     return _results(query, value, layout, False)[0]
 
 
 def _fake_attention_lse(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, layout: str = "bhsd",
                         **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
     _no_gradients(query, key, value, options.get("bias"), options.get("sinks"))
+    _check_rank(query)
     return _results(query, value, layout, True)
 
 
@@ -311,6 +321,8 @@ def enable(types: Iterable[torch.dtype] | None = None, *, everything: bool = Fal
     What rapt does not serve is done by PyTorch's own kernel, and counted in stats(). Gradients are PyTorch's own. The number of
     threads is that of torch.get_num_threads(). The fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer, which has
     an attention of its own (torch.backends.mha), is off meanwhile."""
+    if isinstance(types, torch.dtype):
+        types = {types}
     chosen = _SERVED if everything else default_types() if types is None else frozenset(types)
     unknown = chosen - _SERVED
     if unknown:

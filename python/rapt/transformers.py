@@ -11,6 +11,7 @@ the bits that it has alone. KVCache keeps keys and values in any of rapt's types
     model.generate(**inputs, past_key_values=rapt.transformers.KVCache(model.config, type="q8_0"))
 """
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -231,6 +232,8 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
     if isinstance(key, _Cached):
+        if dropout:
+            raise ValueError("rapt.transformers.KVCache has no dropout: call model.eval(), or use a DynamicCache")
         return key.layer.attend(query, attention_mask, options, mask, bias), None
     if query.shape[0] != key.shape[0]:
         query = query.expand(key.shape[0], *query.shape[1:])
@@ -298,6 +301,8 @@ class _Layer(CacheLayerMixin):
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any,
                **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
+            raise ValueError("rapt.transformers.KVCache has no gradients: call the model under torch.no_grad(), or with a DynamicCache")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.new = key_states.detach(), value_states.detach()
@@ -382,12 +387,19 @@ class KVCache(Cache):
     Prompts of different lengths are padded on the left; padding is not stored. Layers with sliding windows keep all tokens."""
 
     def __init__(self, config: Any, type: Any = "q8_0", v_type: Any = None, capacity: int | None = None, **options: Any):
+        unknown_options = set(options) - set(inspect.signature(rapt.KVCache).parameters) | set(options) & {
+            "batch", "kv_heads", "d_k", "d_v", "ring", "v_in_k"}
+        if unknown_options:
+            raise TypeError(f"rapt.transformers.KVCache has no option {', '.join(sorted(unknown_options))}")
         decoder = config.get_text_config(decoder=True)
         kinds, _ = get_layer_types_and_kwargs(decoder)
         unknown = set(kinds) - {"full_attention", "sliding_attention", "chunked_attention"}
         if unknown:
             raise ValueError(f"rapt.transformers.KVCache has no layers of the kind {', '.join(sorted(unknown))}")
-        capacity = decoder.max_position_embeddings if capacity is None else capacity
+        if capacity is None:
+            capacity = getattr(decoder, "max_position_embeddings", None)
+        if capacity is None:
+            raise ValueError("rapt.transformers.KVCache needs a capacity: the model's configuration has no max_position_embeddings")
         super().__init__(layers=[_Layer(capacity, type=type, v_type=v_type, **options) for _ in kinds])
 
     @property

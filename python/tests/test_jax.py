@@ -294,6 +294,10 @@ def refusals():
     refused("lengths", ValueError, "key_value_seq_lengths", key_value_seq_lengths=jnp.array([1], jnp.int32))
     refused("too many channels", Exception, "rapt: d_k", query=ones((2, 5, 4, 1025)), key=ones((2, 6, 2, 1025)))
     refused("a scale", Exception, "rapt: scale", scale=float("inf"))
+    refused("a causal mask by rapt's names", TypeError, "is_causal is 'bottom-right'", is_causal="bottom-right")
+    refused("a window of 3 sides", ValueError, "3 sides", local_window_size=(1, 2, 3))
+    status, line = importing({}, "import jax; jax.__dict__.pop('typeof'); import rapt.jax")
+    ok(status and "pip install --upgrade jax" in line, "refused: an older jax", line)
 
 
 def importing(environment, code="import rapt.jax"):

@@ -258,6 +258,11 @@ def test_minilm():
     print(f"# with PyTorch's own matrix products before it, in {equal} of 6 layers")
 
 
+def backward(model, inputs):
+    with torch.enable_grad():
+        model(**inputs, past_key_values=rapt.transformers.KVCache(model.config, type="f32")).logits.sum().backward()
+
+
 def test_caches():
     for name in DECODERS:
         if "DeepSeek" not in name:
@@ -312,6 +317,11 @@ def test_caches():
                                                                    made("DeepSeek V3, d_k and d_v apart").config, type="f16"))),
             ("padded on the left", lambda: model(**{key: t.flip(1) for key, t in prompts().items()},
                                                  past_key_values=rapt.transformers.KVCache(model.config))),
+            ("has no gradients", lambda: backward(model, short)),
+            ("has no dropout", lambda: rapt.transformers._attention_forward(module, query, *rapt.transformers.KVCache(
+                model.config).update(key, value, 0), None, dropout=0.1)),
+            ("has no option colour, ring", lambda: rapt.transformers.KVCache(model.config, colour=1, ring=True)),
+            ("needs a capacity", lambda: rapt.transformers.KVCache(transformers.T5Config())),
             ("have no room", lambda: generated(model, "rapt", short, past_key_values=rapt.transformers.KVCache(model.config,
                                                                                                                capacity=10)))):
         model.set_attn_implementation("rapt")

@@ -584,6 +584,10 @@ print(sum(rapt.onnxruntime.taken(made).values()), models.run(made, {{"q": x, "k"
 print(open("/proc/self/maps").read().count("librapt_onnxruntime.so") > 0)""")
     ok(done.stdout.split() == ["1", "True", "True"], "the library alone serves, too, with the bits of rapt.attention", done)
     shown = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True).stdout.split()[2::3]
+    options = rapt_onnxruntime.enable(rapt_onnxruntime.enable())
+    proto = model("Attention", {n: np.ones((1, 2, 3, 8), np.float32) for n in "qkv"}, ("y", ), {})
+    made = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    ok(sum(rapt_onnxruntime.taken(made).values()) == 1, "enable() of what is enabled changes nothing")
     ok(sorted(shown) == ["CreateEpFactories", "ReleaseEpFactory"], "... and shows two functions", shown)
 
 
