@@ -282,6 +282,8 @@ def test_arrays():
             lambda: rapt.attention(x[:1], k[:1], v[:1], out=x.reshape(-1)[32:][:640].reshape(1, 4, 5, 32)))
     ok(same(x, q), "... and q is as it was")
     refused("negative strides", rapt.Error, ["q.token_stride = -128"], lambda: rapt.attention(q[:, :, ::-1], k, v))
+    wide = np.broadcast_to(random(1, 2, 5, 1), (1, 2, 5, 64))
+    refused("channels that are one", ValueError, ["lie 0 bytes apart"], lambda: rapt.attention(wide, wide, wide))
     refused("channels that are not adjacent", ValueError, ["k's channels lie 8 bytes apart"],
             lambda: rapt.attention(q[..., :16], k[..., ::2], v))
     for dtype in (np.float64, np.int32, np.complex64, object):
@@ -521,6 +523,12 @@ def test_cache_calls():
         if beams.page_size:
             ok(beams.free_pages == 9 - 2 - 1 and (beams.page_table[1] == beams.page_table[2]).all(), "beams share their pages",
                beams.page_table)
+    ring = make(batch=2, ring=True)
+    ring.append(x[:2, :, :20], y[:2, :, :20])
+    before, tables = ring.attend(np.repeat(q, 2, 0)), np.ones((45, d // 2), np.float32)
+    refused("a position behind the tables", rapt.Error, ["position 46", "45"], lambda: ring.append(
+        x[:2], y[:2], lengths=[26, 30], rope=rapt.Rope(d, tables=(tables, tables)), positions=np.arange(60).reshape(2, 30) % 47))
+    ok(same(ring.attend(np.repeat(q, 2, 0)), before), "... and no entry's ring has changed")
     refused("another layout", ValueError, ["layout is 'BHSD'"], lambda: plain.append(x, y, layout="BHSD"))
     refused("another layout", ValueError, ["layout is 'BHSD'"], lambda: rapt.rope(x, rapt.Rope(d), layout="BHSD"))
     refused("a rope that is none", TypeError, ["rope is a str"], lambda: rapt.rope(x, "x"))
@@ -807,6 +815,13 @@ def test_threads():
     alone = rapt.attention(x, x, x, threads=1)
     for threads in (2, 3, 7):
         ok(same(rapt.attention(x, x, x, threads=threads), alone), f"{threads} threads: the same bits")
+    if os.path.isdir("/proc/self/task"):
+        before = len(os.listdir("/proc/self/task"))
+        for threads in range(8, 20):
+            rapt.attention(x, x, x, threads=threads)
+        rapt.attention(x, x, x, threads=2)
+        more = len(os.listdir("/proc/self/task")) - before
+        ok(more <= 19, "a larger pool takes the place of smaller ones", more)
     results = []
 
     def work(i):

@@ -36,7 +36,7 @@ nothing_else() {
     local expected='^rapt-[0-9.]+\.(data/purelib/rapt/([a-z_]+\.py|jax_ffi\.cc|py\.typed|include/[a-z_]+\.h)|dist-info/.*)$'
     python3 -m zipfile -l "$wheel" | awk 'NR > 1 && $1 !~ /\/$/ { print $1 }' >names
     local library='^\.rapt\.mesonpy\.libs/librapt_python\.so$'
-    grep -q "$library" names && ! grep -Ev "$expected|$library" names
+    grep -q "$library" names && grep -q 'rapt/jax_ffi\.cc$' names && ! grep -Ev "$expected|$library" names
 }
 try 'the modules, the headers and the library are all that lies in it' nothing_else
 try 'a fresh environment takes it' bash -c "python3 -m venv '$scratch/venv' &&

@@ -175,6 +175,7 @@ static OrtStatus *compute(struct call *call) {
     rapt_desc desc;
     rapt_args args;
     int64_t channels;
+    if (heads < 1) return fail(call, "num_heads is %lld", (long long)heads);
     rapt_desc_init(&desc);
     rapt_args_init(&args);
     TRY(input(call, QUERY, &query));
@@ -255,7 +256,7 @@ static OrtStatus *compute(struct call *call) {
                             (long long)room, (long long)past.tokens, (long long)keys.tokens);
         }
     }
-    if (!length.present) past.capacity = past.tokens + keys.tokens;
+    if (!length.present || !past.k.present) past.capacity = past.tokens + keys.tokens;
     past.type_k = past.type_v = type;
     TRY(join(call, desc.batch, &past, &keys));
     const int64_t new_keys = keys.tokens - past.tokens;

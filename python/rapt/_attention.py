@@ -219,7 +219,7 @@ def sizes(t: Tensor, layout: str) -> tuple[int, int, int, int]:
 
 def layout_of(t: Tensor, name: str, layout: str) -> tuple[int, int, int, int]:
     """The type and the strides of a rapt_layout."""
-    if t.shape[-1] > 1 and t.strides[-1] and t.strides[-1] != ELEMENT_BYTES[t.type]:
+    if t.shape[-1] > 1 and t.strides[-1] != ELEMENT_BYTES.get(t.type, 0):
         raise ValueError(f"{name}'s channels lie {t.strides[-1]} bytes apart: they must be adjacent")
     batch, first, second = t.strides[:3] if len(t.strides) == 4 else (0, *t.strides[:2])
     return (t.type, batch, first, second) if layout == "bhsd" else (t.type, batch, second, first)
@@ -364,8 +364,11 @@ class Plan:
         lse = None
         if self._with_lse:
             lse = empty(_lse_shape(call), native.F32, call.tensors["q"])
+            if _has_loose_queries(call):
+                lse[...] = -math.inf
             args.lse = tensor(lse, "lse").address
-        args.workspace, args.workspace_bytes = threading_.workspace(self._bytes), self._bytes
+        workspace = threading_.workspace(self._bytes)
+        args.workspace, args.workspace_bytes = workspace.address, self._bytes
         threading_.run(native.library(), "rapt", self._plan, args, threads=self.threads)
         return out if lse is None else (out, lse)
 
@@ -387,9 +390,8 @@ def _output(call: Call, out: Any) -> tuple[Any, Tensor]:
     shape = *q.shape[:-1], v.shape[-1]
     if out is None:
         out = empty(shape, q.type, q)
-        starts = call.starts.get("q_starts")
-        if starts is not None and len(starts) and (starts[0] != 0 or starts[-1] != sizes(q, call.layout)[2]):
-            out[...] = 0  # the tokens of no entry, which nobody writes
+        if _has_loose_queries(call):
+            out[...] = 0
         return out, tensor(out, "out")
     o = floats(out, "out", len(shape))
     if o.shape != shape:
@@ -397,6 +399,12 @@ def _output(call: Call, out: Any) -> tuple[Any, Tensor]:
     if not o.writeable:
         raise ValueError("out is not writeable")
     return out, o
+
+
+def _has_loose_queries(call: Call) -> bool:
+    """Whether q has tokens of no entry, whose results nobody writes."""
+    starts = call.starts.get("q_starts")
+    return starts is not None and (starts[0] != 0 or starts[-1] != sizes(call.tensors["q"], call.layout)[2])
 
 
 def _lse_shape(call: Call) -> tuple[int, ...]:
@@ -410,9 +418,13 @@ def _lse_shape(call: Call) -> tuple[int, ...]:
 # process-wide choice of a kernel changes. rapt.torch keeps calls of its own kind here, too.
 _plans: dict[tuple[Any, ...], Any] = {}
 _MOST_PLANS = 256
+# A part of every key, so that a plan that another thread is making while they are forgotten is not found afterwards.
+generation = 0
 
 
 def forget_plans() -> None:
+    global generation
+    generation += 1
     _plans.clear()
 
 
@@ -429,7 +441,7 @@ def run(call: Call, return_lse: bool, out: Any, threads: int | None) -> Any:
     threads = None if threads is None else threading_.checked(threads)
     if call.starts:
         return Plan(call, out, return_lse, threads).run(call, *_output(call, out))
-    key = (call.key, bool(return_lse), None if out is None else floats(out, "out", (3, 4)).signature, threads)
+    key = (generation, call.key, bool(return_lse), None if out is None else floats(out, "out", (3, 4)).signature, threads)
     made = _plans.get(key)
     if made is None or (made.automatic and made.threads != threading_.default_threads()):
         made = remember(key, Plan(call, out, return_lse, threads))

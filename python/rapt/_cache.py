@@ -373,6 +373,9 @@ class KVCache:
             if rope is None:
                 raise ValueError("positions are given, and no rope")
             places = position_array(positions, tokens if ends is not None else batch * tokens)
+        if rope is not None and batch and counts.max() > self._capacity:  # written entry by entry: all of it, or nothing
+            rope.check(self._lengths[chosen] + counts - np.minimum(counts, self._capacity), self._lengths[chosen] + counts,
+                       places)
         before = self.reserve(chosen, counts)
         work = float(counts.sum()) * heads * (d_k + (0 if v is None else self.d_v))
         count = threading_.threads_for(threads, work)

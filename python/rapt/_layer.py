@@ -121,7 +121,8 @@ def _run(family: str, desc: Any, args: Any, threads: int | None, work: float) ->
     library, count = native.library(), threading_.threads_for(threads, work)
     plan = library.plan(desc)
     size = library.workspace_size(plan, count)
-    args.workspace, args.workspace_bytes = threading_.workspace(size), size
+    workspace = threading_.workspace(size)
+    args.workspace, args.workspace_bytes = workspace.address, size
     threading_.run(library, family, plan, args, threads=count)
 
 

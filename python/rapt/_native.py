@@ -131,12 +131,26 @@ def explanation(name: str) -> str | None:
 # ---- The library -------------------------------------------------------------------------------------------------------------
 
 
+class _DlInfo(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+
+def file_of(library: ctypes.CDLL, path: str) -> str:
+    """Where a library lies that was loaded by that path, or by its name alone, for which the system searches."""
+    if os.path.dirname(path) or os.name != "posix":
+        return os.path.abspath(path) if os.path.dirname(path) else path
+    info = _DlInfo()
+    ctypes.CDLL(None).dladdr(ctypes.cast(library.rapt_version, ctypes.c_void_p), ctypes.byref(info))
+    return os.path.abspath(os.fsdecode(info.file)) if info.file else path
+
+
 class Library:
     """The shared library. library.c.rapt_...() are its functions; a bad status is raised as error. Without rapt_pool in it,
     there are no threads."""
 
     def __init__(self, path: Any, error: type[Exception] = Error):
-        self.path, self.c, self.error = os.fspath(path), ctypes.CDLL(os.fspath(path)), error
+        self.c, self.error = ctypes.CDLL(os.fspath(path)), error
+        self.path = file_of(self.c, os.fspath(path))
         self.has_pool = hasattr(self.c, "rapt_pool_for")
         self.pool_for = ctypes.cast(self.c.rapt_pool_for, ctypes.c_void_p) if self.has_pool else None
         for name, words, parameters in FUNCTIONS:

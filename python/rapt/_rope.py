@@ -66,6 +66,15 @@ class Rope:
         self._table = native.RopeTable(type=c.type, positions=c.shape[0], row_stride=c.strides[0])
         self._table.c, self._table.s, self._kept = c.address, s.address, (c, s)
 
+    def check(self, first: "np.ndarray[Any, Any]", end: "np.ndarray[Any, Any]", positions: "np.ndarray[Any, Any] | None") -> None:
+        """Raises what the library would for a position outside of the tables: of tokens first to end - 1 of each entry, or these."""
+        if not self._table.type:
+            return
+        some = positions if positions is not None else np.concatenate([first, end - 1])
+        outside = some[(some + self._struct.offset < 0) | (some + self._struct.offset >= self._table.positions)]
+        if len(outside):
+            raise native.Error(f"position {outside[0]} is not in the tables, which have {self._table.positions}")
+
     def put_into(self, desc: Any, args: Any) -> None:
         """Into the description and the arguments of a call."""
         desc.rope = self._struct

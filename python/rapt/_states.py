@@ -48,7 +48,7 @@ class Part(_Problem):
     def _args(self, plan: Any, **values: Any) -> Any:
         size = ctypes.c_size_t()
         native.library().c.rapt_workspace_size(plan, self.threads, ctypes.byref(size))
-        return native.library().new(native.Args, workspace=threading_.workspace(size.value), workspace_bytes=size.value, **values)
+        return native.library().new(native.Args, workspace=threading_.workspace(size.value).memory, workspace_bytes=size.value, **values)
 
     def _addresses(self, *names: str) -> dict[str, int]:
         """What rapt_args has of these tensors of the call, of those that there are."""

@@ -89,7 +89,7 @@ def _from_dlpack(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
         capsule = x.__dlpack__(max_version=(1, 0))
     except TypeError:  # before DLPack 1.0
         capsule = x.__dlpack__()
-    writeable = True
+    writeable = False  # before DLPack 1.0 nobody says
     if _capsule_is(capsule, b"dltensor_versioned"):
         managed = _DLManagedTensorVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         t, writeable = managed.tensor, not managed.flags & _READ_ONLY

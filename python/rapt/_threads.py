@@ -3,7 +3,7 @@
 import operator
 import os
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,18 @@ from . import _native as native
 # Work below this many multiplications is done by the calling thread alone, since waking another takes as long as a part of it.
 SMALL = 1 << 21
 
-_pools: dict[int, tuple[int, threading.Lock]] = {}
+class _Pool(NamedTuple):
+    threads: int
+    address: int
+    lock: threading.Lock  # of the call that uses it
+
+
+class Workspace(NamedTuple):
+    address: int
+    memory: "np.ndarray[Any, Any]"
+
+
+_pools: list[_Pool] = []
 _creating = threading.Lock()
 _own = threading.local()
 # The parallel_for and pool of a host whose own threads do the work, in place of pools of ours that would wait for the same CPUs:
@@ -55,25 +66,37 @@ def threads_for(threads: int | None, work: float) -> int:
     return default_threads() if work > SMALL else 1
 
 
-def _pool(library: native.Library, threads: int) -> tuple[int, threading.Lock]:
-    """The pool of that many threads, and the lock of who uses it."""
+def _claim(library: native.Library, threads: int) -> _Pool | None:
+    """A pool of that many threads or more, whose lock the caller then has; None where calls of other Python threads use them. A
+    larger pool takes the place of smaller ones, so that there are never many."""
     with _creating:
-        if threads not in _pools:
-            address = library.c.rapt_pool_create(threads)
-            if not address:
-                raise MemoryError(f"{threads} threads could not be had")
-            _pools[threads] = address, threading.Lock()
-        return _pools[threads]
+        large = [pool for pool in _pools if pool.threads >= threads]
+        for pool in large:
+            if pool.lock.acquire(blocking=False):
+                return pool
+        if large:
+            return None
+        address = library.c.rapt_pool_create(threads)
+        if not address:
+            raise MemoryError(f"{threads} threads could not be had")
+        for pool in [pool for pool in _pools if pool.lock.acquire(blocking=False)]:
+            _pools.remove(pool)
+            library.c.rapt_pool_destroy(pool.address)
+        _pools.append(_Pool(threads, address, threading.Lock()))
+        _pools[-1].lock.acquire()
+        return _pools[-1]
 
 
-def workspace(size: int) -> int:
-    """The address of this thread's memory of that many bytes or more."""
+def workspace(size: int) -> Workspace:
+    """This thread's memory of that many bytes or more. Whoever calls the library with it keeps what is returned until then: a signal
+    handler in between may need a larger one, which takes its place."""
     if getattr(_own, "bytes", -1) < size:
-        _own.memory = memory = np.empty(size + native.CONSTANTS["WORKSPACE_ALIGNMENT"], np.uint8)
-        _own.address = memory.ctypes.data + -memory.ctypes.data % native.CONSTANTS["WORKSPACE_ALIGNMENT"]
-        _own.bytes = size
-    address: int = _own.address
-    return address
+        alignment = native.CONSTANTS["WORKSPACE_ALIGNMENT"]
+        memory = np.empty(size + alignment, np.uint8)
+        memory = memory[-memory.ctypes.data % alignment:]
+        _own.workspace, _own.bytes = Workspace(memory.ctypes.data, memory), size
+    kept: Workspace = _own.workspace
+    return kept
 
 
 def run(library: native.Library, family: str, *subject: Any, threads: int) -> None:
@@ -83,11 +106,11 @@ def run(library: native.Library, family: str, *subject: Any, threads: int) -> No
         getattr(library.c, f"{family}_run_parallel")(*subject, threads, *host)
         return
     if threads > 1 and library.has_pool:
-        address, lock = _pool(library, threads)
-        if lock.acquire(blocking=False):
+        pool = _claim(library, threads)
+        if pool:
             try:
-                getattr(library.c, f"{family}_run_parallel")(*subject, threads, library.pool_for, address)
+                getattr(library.c, f"{family}_run_parallel")(*subject, threads, library.pool_for, pool.address)
             finally:
-                lock.release()
+                pool.lock.release()
             return
     getattr(library.c, f"{family}_run")(*subject)

@@ -228,6 +228,9 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     queries, heads = q.shape[1:3]
     if not kv_heads or heads % kv_heads:
         raise ValueError(f"query has {heads} heads, which are not a multiple of the {kv_heads} of key")
+    v_channels = v.shape[-1]
+    if not v_channels:  # there is a log-sum-exp all the same
+        v = jnp.zeros((*v.shape[:-1], 1), v.dtype)
     bias = _columns(bias, "bias", (batch, heads, queries, keys))
     if bias is not None and bias.dtype.name not in TYPES:
         bias = bias.astype(np.float32)
@@ -254,7 +257,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
         q, scale = q.astype(np.float32) * scale, 1
     options = _Options(float(scale), bool(is_causal), window, bool(return_residual))
     o, *residual = _compiled(options, q, k, v, bias, mask, q_lengths, kv_lengths)
-    o = o.reshape(*shape[:-1], v.shape[-1])
+    o = o[..., :v_channels].reshape(*shape[:-1], v_channels)
     if not return_residual:
         return o
     return o, jax.lax.stop_gradient(residual[0].astype(k.dtype)).reshape(shape[:-1])

@@ -31,7 +31,7 @@ def devices() -> list[onnxruntime.OrtEpDevice]:
     """The devices of the provider, for SessionOptions.add_provider_for_devices. The first call registers the library."""
     found = _found()
     if not found:
-        onnxruntime.register_execution_provider_library("rapt", native.library().c._name)
+        onnxruntime.register_execution_provider_library("rapt", native.library().path)
         found = _found()
     return found
 
@@ -48,11 +48,12 @@ def enable(options: onnxruntime.SessionOptions | None = None) -> onnxruntime.Ses
     try:
         options.get_session_config_entry(_ENABLED)
         return options
-    except RuntimeError:  # there is no such entry
-        options.add_session_config_entry(_ENABLED, "1")
+    except RuntimeError:
+        pass  # there is no such entry
     threads = {"threads": str(options.intra_op_num_threads)} if options.intra_op_num_threads > 0 else {}
     options.add_provider_for_devices(devices(), threads)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # for taken
+    options.add_session_config_entry(_ENABLED, "1")
     return options
 
 

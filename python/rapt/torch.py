@@ -101,7 +101,8 @@ class _Planned:
 
     def run(self, **addresses: int) -> None:
         words = _blank().copy()
-        words[_SLOTS["workspace"]], words[_SLOTS["workspace_bytes"]] = threading_.workspace(self.bytes), self.bytes
+        workspace = threading_.workspace(self.bytes)
+        words[_SLOTS["workspace"]], words[_SLOTS["workspace_bytes"]] = workspace.address, self.bytes
         for name, address in addresses.items():
             words[_SLOTS[name]] = address
         threading_.run(native.library(), "rapt", self.plan, _WORDS.pack(*words), threads=self.threads)
@@ -169,11 +170,16 @@ def _attend(with_lse: bool, query: torch.Tensor, key: torch.Tensor, value: torch
     kv_lengths = _entries(kv_lengths, "kv_lengths")
     places = {"ring_starts": _entries(ring_starts, "ring_starts"), "q_offsets": _entries(q_offsets, "q_offsets")}
     window = None if window is None else tuple(window)
-    key_of_plan = ("torch.ops.rapt", _of(query), _of(key), _of(value), layout, causal, window, scale, _of(mask), _of(bias),
+    key_of_plan = ("torch.ops.rapt", attention_.generation, _of(query), _of(key), _of(value), layout, causal, window, scale, _of(mask), _of(bias),
                    softcap, _of(alibi), _of(sinks), _of(kv_lengths), _of(k_scales), _of(v_scales), *map(_of, places.values()),
                    arith, with_lse, torch.get_num_threads())
     indexed = q_starts is not None or k_starts is not None or page_table is not None
     planned = None if indexed else attention_._plans.get(key_of_plan)
+    if planned is None:
+        entries = len(q_starts) - 1 if q_starts is not None else query.shape[0] if query.dim() == 4 else 1
+        for name, t in places.items():
+            if t is not None and len(t) != entries:
+                raise ValueError(f"{name} has {len(t)} numbers, where {entries} are needed")
     out, lse = _results(query, value, layout, with_lse)
     if planned is None:
         call = attention_.Call(query, key, value, layout=layout, causal=causal, window=window, scale=scale, mask=mask,
@@ -183,10 +189,10 @@ def _attend(with_lse: bool, query: torch.Tensor, key: torch.Tensor, value: torch
         addresses = {attention_._POINTERS[name]: t.address for name, t in call.tensors.items()}
         if not indexed:
             attention_.remember(key_of_plan, planned)
-        entries = len(q_starts) - 1 if q_starts is not None else query.shape[0] if query.dim() == 4 else 1
-        for name, t in places.items():
-            if t is not None and len(t) != entries:
-                raise ValueError(f"{name} has {len(t)} numbers, where {entries} are needed")
+        if attention_._has_loose_queries(call):
+            out.zero_()
+            if lse is not None:
+                lse.fill_(-torch.inf)
     else:
         addresses = {"q": query.data_ptr(), "k": key.data_ptr(), "v": value.data_ptr()}
         for name, t in (("mask", mask), ("bias", bias), ("slopes", alibi), ("sinks", sinks), ("kv_lengths", kv_lengths),
@@ -242,6 +248,7 @@ _types_of_few: frozenset[torch.dtype] = frozenset()  # what is taken of few quer
 _FEW = 8
 _taken = 0
 _left: Counter[str] = Counter()
+_MOST_REASONS = 100  # which have sizes of tensors in them
 
 
 def _is_x86() -> bool:
@@ -294,7 +301,7 @@ def _flash_attention(keys: Any, query: torch.Tensor, key: torch.Tensor, value: t
                      scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """aten::_scaled_dot_product_flash_attention_for_cpu, with the strides that its fake kernel promises."""
     global _taken
-    key_of_plan = ("aten", _of(query), _of(key), _of(value), is_causal, _of(attn_mask), scale, torch.get_num_threads())
+    key_of_plan = ("aten", attention_.generation, _of(query), _of(key), _of(value), is_causal, _of(attn_mask), scale, torch.get_num_threads())
     planned = "dropout" if dropout_p else attention_._plans.get(key_of_plan)
     if not isinstance(planned, str):
         batch, heads, tokens, _ = query.shape
@@ -302,7 +309,7 @@ def _flash_attention(keys: Any, query: torch.Tensor, key: torch.Tensor, value: t
         if planned is None:
             planned = attention_.remember(key_of_plan, _plan(query, key, value, is_causal, attn_mask, scale, out, lse))
     if isinstance(planned, str):
-        _left[planned] += 1
+        _left[planned if planned in _left or len(_left) < _MOST_REASONS else "other reasons"] += 1
         return _own.call_boxed(keys, query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
     planned.run(q=query.data_ptr(), k=key.data_ptr(), v=value.data_ptr(), o=out.data_ptr(), lse=lse.data_ptr(),
                 bias=0 if attn_mask is None else attn_mask.data_ptr())

@@ -202,6 +202,11 @@ class _WithGradients(torch.autograd.Function):
         with torch.enable_grad():
             query, key, value, bias, sinks = tensors
             out = _by_pytorch(query, key, value, bias=bias, sinks=sinks, dropout=0.0, **ctx.options)
+        mask = ctx.options["mask"]
+        if mask is not None:  # a row without keys is 0, whatever they are, where _by_pytorch has the mean of all values
+            if ctx.options["causal"]:
+                mask = mask & torch.ones(mask.shape[-2:], dtype=torch.bool).tril()
+            gradient = gradient.masked_fill(~mask.any(-1, keepdim=True), 0)
         wanted = [t for t in tensors if t is not None and t.requires_grad]
         found = iter(torch.autograd.grad(out, wanted, gradient))
         return None, None, *[next(found) if t is not None and t.requires_grad else None for t in tensors]
@@ -359,7 +364,7 @@ class _Layer(CacheLayerMixin):
                 self.stored.free(entry)
 
     def crop(self, tokens_to_remove: int) -> None:
-        n = abs(tokens_to_remove)
+        n = min(abs(tokens_to_remove), self.tokens)
         self.tokens -= n
         if self.stored is not None:
             for entry, length in enumerate(self.stored.lengths.tolist()):
@@ -368,6 +373,11 @@ class _Layer(CacheLayerMixin):
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         if self.stored is not None:
             self.stored.reorder(beam_idx)
+
+    def _other_batch(self, *_: Any) -> None:
+        raise ValueError("rapt.transformers.KVCache keeps as many sequences as it began with: use a DynamicCache")
+
+    batch_repeat_interleave = batch_select_indices = _other_batch
 
     def offload(self) -> None:
         """It is in the CPU's memory."""

@@ -21,8 +21,7 @@ from tap import ok
 try:
     import torch
 except ImportError as error:
-    tap.skip("rapt.torch", f"PyTorch is not installed ({error})")
-    tap.done()
+    tap.absent("rapt.torch", error)
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -178,6 +177,9 @@ def test_operator_refusals():
             (lambda: operator(q.double(), k, v), "q is"),
             (lambda: operator(q, k, v, mask=torch.zeros(5, 9)), "mask is float32"),
             (lambda: operator(q, k, v, kv_lengths=torch.tensor([3, 99])), "kv_lengths"),
+            *[(lambda: operator(q, k, v, q_offsets=torch.zeros(1, dtype=torch.int32)), "q_offsets has 1 numbers")] * 2,
+            (lambda: operator(q[0, 0], k, v), "query has 2 dimensions"),
+            (lambda: operator(q, k, v[..., :1].expand(-1, -1, -1, 16)), "lie 0 bytes apart"),
             (lambda: operator(q.requires_grad_(), k, v), "has no gradients")):
         message = raised(what)
         ok(message is not None and line in message and len(message.splitlines()) == 1, f"refused: {line}", message)

@@ -140,7 +140,8 @@ class Impl(CPUAttentionBackendImpl):
             tuple(fields.items()), layout(query), layout(output), self.num_heads, self.num_kv_heads, self.head_size, self.scale,
             self.sliding_window, self.logits_soft_cap, self.alibi_slopes is None,
             None if self.sinks is None else self.sinks.dtype))
-        args = native.library().new(native.Args, q=query.data_ptr(), o=output.data_ptr(), workspace=threading_.workspace(size),
+        workspace = threading_.workspace(size)
+        args = native.library().new(native.Args, q=query.data_ptr(), o=output.data_ptr(), workspace=workspace.address,
                                     workspace_bytes=size, **at)
         threading_.run(native.library(), "rapt", plan, args, threads=threads)
         return output

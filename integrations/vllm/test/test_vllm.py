@@ -20,8 +20,7 @@ try:
     import torch
     import vllm
 except ImportError as error:
-    print(f"1..0 # SKIP {error}")
-    sys.exit()
+    tap.absent("rapt in vLLM", error)
 from layer import Cache, layer_of, metadata, sequences
 
 # ---- One layer ---------------------------------------------------------------------------------------------------------------
