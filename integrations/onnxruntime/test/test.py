@@ -413,6 +413,16 @@ def only_rapt():
 # ---- Threads -----------------------------------------------------------------------------------------------------------------
 
 
+def length_without_past():
+    """MultiHeadAttention's past_sequence_length where there is no past: present is the new tokens."""
+    x = Random(2)(1, 300, 32)
+    inputs = {n: x for n in "qkv"} | {"past_length": np.array([0], np.int32)}
+    proto = model(MHA, inputs, ("y", "present_k", "present_v"), {"num_heads": 4})
+    found, expected = (run(session(proto, rapt=which), inputs) for which in (True, False))
+    why = differ(found, expected, 1e-4, 1e-5)
+    ok(not why, "MultiHeadAttention, past_sequence_length without a past", why)
+
+
 def threads():
     """The same bits for any number of threads, of big and small problems."""
     r = Random(7)
@@ -682,6 +692,7 @@ for make, count in (random_attention, 60), (random_multi_head, 60), (random_grou
     for seed in range(count):
         make(seed)
 only_rapt()
+length_without_past()
 threads()
 encoder()
 slots()
