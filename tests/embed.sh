@@ -87,6 +87,7 @@ expect(0 $((major + 1)).$minor)
 END
     cmake -S versions -B versions/build
 }
+export CMAKE_GENERATOR=Ninja # which Meson has brought
 if command -v cmake >/dev/null; then
     try 'CMake' by_cmake
     try 'CMake: versions' cmake_versions

@@ -219,7 +219,8 @@ def sizes(t: Tensor, layout: str) -> tuple[int, int, int, int]:
 
 def layout_of(t: Tensor, name: str, layout: str) -> tuple[int, int, int, int]:
     """The type and the strides of a rapt_layout."""
-    if t.shape[-1] > 1 and t.strides[-1] != ELEMENT_BYTES.get(t.type, 0):
+    # The strides of an array without elements are anything, of NumPy 1 for instance 0.
+    if t.shape[-1] > 1 and t.strides[-1] != ELEMENT_BYTES.get(t.type, 0) and all(t.shape):
         raise ValueError(f"{name}'s channels lie {t.strides[-1]} bytes apart: they must be adjacent")
     batch, first, second = t.strides[:3] if len(t.strides) == 4 else (0, *t.strides[:2])
     return (t.type, batch, first, second) if layout == "bhsd" else (t.type, batch, second, first)
