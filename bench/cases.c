@@ -15,7 +15,7 @@
  *                       arithmetic, which is T1-run less T1-empty
  *
  * TYPE is that of all tensors, or, where it is one of caches only, that of K and V, Q and O being f32; int8 has a scale for each
- * token and head, and int8-dot is the same in integer arithmetic.
+ * token and head, int8-dot is the same in integer arithmetic, and bf16-dot is bf16 in bf16 arithmetic.
  *
  * And then how the tensors lie:
  *

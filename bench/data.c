@@ -5,7 +5,7 @@
 #include <string.h>
 
 const bench_type *bench_types(int *count) {
-    static bench_type types[RAPT_TYPE_LIMIT + 1];
+    static bench_type types[RAPT_TYPE_LIMIT + 2];
     int n = 0;
     for (int number = 0; number < RAPT_TYPE_LIMIT; number++) {
         const rapt_type type = (rapt_type)number;
@@ -13,6 +13,7 @@ const bench_type *bench_types(int *count) {
         if (class_of == RAPT_CLASS_NONE || class_of == RAPT_CLASS_MASK) continue;
         const rapt_type q = class_of == RAPT_CLASS_ELEMENT ? type : RAPT_F32;
         types[n++] = (bench_type){rapt_type_name(type), q, type, RAPT_EXACT, type == RAPT_INT8};
+        if (type == RAPT_BF16) types[n++] = (bench_type){"bf16-dot", q, type, RAPT_BF16_DOT, false};
         if (type == RAPT_INT8) types[n++] = (bench_type){"int8-dot", q, type, RAPT_INT8_DOT, true};
     }
     *count = n;

@@ -17,7 +17,8 @@ typedef struct bench_type {
     bool scaled; /* K and V have a scale for each token and head */
 } bench_type;
 
-/* Those of any tensor for all of Q, K, V and O; the others of K and V, beside Q and O of f32; and int8 in integer arithmetic. */
+/* Those of any tensor for all of Q, K, V and O; the others of K and V, beside Q and O of f32; int8 in integer
+ * and bf16 in bf16 arithmetic. */
 const bench_type *bench_types(int *count);
 
 /* A hash. */

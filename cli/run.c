@@ -44,7 +44,8 @@ static const char help[] =
     "  --kv-type T           the same for K and V, or convert them to a type of caches, which rapt info lists (int8 with a\n"
     "                        scale for each token and head)\n"
     "  --out-type T          type of the output (default: Q's, after --q-type); bf16 is written as float32 of the same values\n"
-    "  --arith exact|int8    how to multiply: converted to f32, or, K and V of int8, as integers (default exact)\n"
+    "  --arith A             how to multiply: exact, converted to f32 (the default); int8, as integers, K and V of int8;\n"
+    "                        bf16, all rounded to bf16\n"
     "  --isa NAME            the kernel to use; see rapt info (default: $RAPT_ISA, or the best one that can run here)\n"
     "  --threads N           1 to 1024 (default 1); the output does not depend on it\n"
     "  --time                repeat 5 times or more, for half a second or more; print the median time and the rate.\n"
@@ -217,7 +218,7 @@ static int read_starts(const char *name, const char *text, starts *s) {
 
 /* What the options say of masks, batches and the cache, without the files. */
 static int read_features(job *j) {
-    static const char *const ariths[2] = {"exact", "int8"};
+    static const char *const ariths[] = {"exact", "int8", "bf16"}; /* as rapt_arith counts them */
     const char *const *value = j->value;
     rapt_desc *d = &j->desc;
     const struct {
@@ -237,9 +238,9 @@ static int read_features(job *j) {
     if (value[SOFTCAP] && !(parse_float(value[SOFTCAP], &d->softcap) && d->softcap > 0))
         return cli_fail(CLI_RUN, "--softcap %s: a finite number above 0 is needed", value[SOFTCAP]);
     if (value[ARITH]) {
-        const int arith = parse_name(value[ARITH], 2, ariths);
-        if (arith < 0) return cli_fail(CLI_RUN, "--arith %s: exact or int8 is needed", value[ARITH]);
-        d->arith = arith ? RAPT_INT8_DOT : RAPT_EXACT;
+        const int arith = parse_name(value[ARITH], 3, ariths);
+        if (arith < 0) return cli_fail(CLI_RUN, "--arith %s: exact, int8 or bf16 is needed", value[ARITH]);
+        d->arith = (rapt_arith)arith;
     }
     if (value[CU_Q] && read_starts("cu-q", value[CU_Q], &j->q_starts)) return CLI_ERROR;
     if (value[CU_K] && read_starts("cu-k", value[CU_K], &j->k_starts)) return CLI_ERROR;

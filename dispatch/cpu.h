@@ -11,15 +11,22 @@ uint32_t rapt_cpu_features_detect(void);
 /* Bytes of the L2 cache of the core that asks; 0 where that cannot be found out. */
 size_t rapt_cpu_l2_detect(void);
 
+#define RAPT_X86_OSXSAVE (1u << 27)
+
 typedef struct rapt_x86_registers {
     uint32_t max_leaf;  /* CPUID.0:EAX */
     uint32_t leaf1_ecx; /* CPUID.1:ECX */
     uint32_t leaf7_ebx; /* CPUID.(7,0):EBX */
     uint32_t leaf7_ecx; /* CPUID.(7,0):ECX */
+    uint32_t leaf7_edx; /* CPUID.(7,0):EDX */
     uint64_t xcr0;      /* XGETBV(0); 0 where CPUID.1:ECX.OSXSAVE is 0 and it may not be executed */
+    bool tiles_allowed; /* what the operating system said when it was asked for the tile registers */
 } rapt_x86_registers;
 
-#define RAPT_X86_OSXSAVE (1u << 27)
+/* Has the CPU tile registers, and does the operating system save them (XTILECFG and XTILEDATA)? Then they must be asked for. */
+static inline bool rapt_x86_has_tiles(const rapt_x86_registers *r) {
+    return r->max_leaf >= 7 && (r->leaf1_ecx & RAPT_X86_OSXSAVE) && (r->xcr0 & 0x60000) == 0x60000 && (r->leaf7_edx >> 24 & 1);
+}
 
 /* Intel SDM volume 1, sections 14.3 and 15.2: a CPU's AVX is of use only when the operating system saves its registers. */
 static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
@@ -37,6 +44,11 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     if (ebx >> 30 & 1) features |= RAPT_CPU_AVX512BW;
     if (ebx >> 31 & 1) features |= RAPT_CPU_AVX512VL;
     if (r->leaf7_ecx >> 11 & 1) features |= RAPT_CPU_AVX512VNNI;
+    if (!rapt_x86_has_tiles(r)) return features;
+    features |= RAPT_CPU_AMX_TILE;
+    if (r->leaf7_edx >> 22 & 1) features |= RAPT_CPU_AMX_BF16;
+    if (r->leaf7_edx >> 25 & 1) features |= RAPT_CPU_AMX_INT8;
+    if (r->tiles_allowed) features |= RAPT_CPU_AMX_PERMISSION;
     return features;
 }
 

@@ -3,17 +3,35 @@
 
 #include "cpu.h"
 
+/* Linux gives a process the tile registers, 8 KiB for each of its threads, only when it asks (arch_prctl(2), since 5.16), and
+ * afterwards refuses alternate signal stacks that have no room for them; it refuses the request where there is one already. Asked
+ * by the system call itself, for the C library may be older than its name. Elsewhere nobody knows how to ask. */
+static bool ask_for_tiles(void) {
+#if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
+    enum { ARCH_PRCTL = 158, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"((long)ARCH_PRCTL), "D"((long)REQUEST_PERMISSION), "S"((long)TILE_DATA)
+                     : "rcx", "r11", "memory");
+    return result == 0;
+#else
+    return false;
+#endif
+}
+
 uint32_t rapt_cpu_features_detect(void) {
     rapt_x86_registers r = {0};
     uint32_t eax, ebx, ecx, edx;
     r.max_leaf = __get_cpuid_max(0, NULL);
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) r.leaf1_ecx = ecx;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) r.leaf7_ebx = ebx, r.leaf7_ecx = ecx;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) r.leaf7_ebx = ebx, r.leaf7_ecx = ecx, r.leaf7_edx = edx;
     if (r.leaf1_ecx & RAPT_X86_OSXSAVE) {
         /* volatile, or the compiler may move it out from under the check: without OSXSAVE it is an illegal instruction */
         __asm__ volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
         r.xcr0 = (uint64_t)edx << 32 | eax;
     }
+    if (rapt_x86_has_tiles(&r)) r.tiles_allowed = ask_for_tiles();
     return rapt_x86_decode(&r);
 }
 

@@ -6,6 +6,11 @@
 
 #include "kernel.h"
 
+/* Rows of a full tile, when queries lie in lanes. */
+static inline int rapt_tile_rows(const rapt_kernel *kernel, const rapt_problem *problem) {
+    return problem->bf16 ? kernel->tuning.bf16_tile_rows : kernel->tuning.tile_rows;
+}
+
 /* Are that many rows of a key/value head, or of a token that has a block table of its own, so few that keys lie in lanes? In
  * integer arithmetic that is only so for kernels that have few_dots.h. */
 static inline bool rapt_keys_in_lanes(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {

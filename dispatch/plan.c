@@ -129,7 +129,7 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
                            rapt_name_type(name, d->scores.type));
     if (d->scores_stage == RAPT_SCORES_WEIGHTS && d->unmerged)
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "unmerged", d->unmerged, "must be 0 where weights are wanted");
-    if (!rapt_within((int64_t)d->arith, RAPT_EXACT, RAPT_INT8_DOT))
+    if (!rapt_within((int64_t)d->arith, RAPT_EXACT, RAPT_BF16_DOT))
         return rapt_refuse_number(r, RAPT_ERR_ARITH, "arith", (int)d->arith, "not a rapt_arith");
     if (d->arith == RAPT_INT8_DOT && d->k.type != RAPT_INT8)
         return rapt_refuse_type(r, RAPT_ERR_ARITH, "k", "type", d->k.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
@@ -228,12 +228,16 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
     return RAPT_OK;
 }
 
-/* Query tiles that a pass over K and V can take: its scratch, which grows by the same for each, has its part of the L2 cache. */
+/* Query tiles that a pass over K and V can take: its scratch, which grows by the same for each, has its part of the L2 cache.
+ * That of bf16 arithmetic begins with a whole chunk of K and V, which may take as much again. */
 static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *problem) {
     const rapt_tuning *tuning = &kernel->tuning;
     size_t bound = rapt_l2_bytes() / 16 * (size_t)tuning->pass_l2;
-    size_t one = kernel->scratch_bytes(problem, tuning->tile_rows, false, false);
-    size_t each = kernel->scratch_bytes(problem, 2 * tuning->tile_rows, false, false) - one;
+    int64_t rows = rapt_tile_rows(kernel, problem);
+    size_t one = kernel->scratch_bytes(problem, rows, false, false);
+    size_t each = kernel->scratch_bytes(problem, 2 * rows, false, false) - one;
+    if (each == 0) return tuning->pass_tiles; /* the few rows beside full vectors need more than two tiles */
+    if (problem->bf16) one = each;
     if (one >= bound) return 1;
     int64_t tiles = 1 + (int64_t)((bound - one) / each);
     return tiles < tuning->pass_tiles ? tiles : tuning->pass_tiles;
@@ -268,7 +272,7 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     const rapt_kernel *kernel = p->kernel;
-    const int tile_rows = kernel->tuning.tile_rows;
+    const int tile_rows = rapt_tile_rows(kernel, problem);
     entry_cut c = {.q_len = q_len, .rows = q_len * problem->group, .joined_heads = 1};
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;
@@ -450,6 +454,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->alibi = d->alibi;
     problem->logits_body = d->logits_body;
     problem->integer = d->arith == RAPT_INT8_DOT;
+    problem->bf16 = d->arith == RAPT_BF16_DOT;
     p->arith = d->arith;
     p->scores_stage = d->scores_stage;
     p->q_starts = d->q_starts;
@@ -457,6 +462,11 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     p->prefix = d->prefix;
     p->pages = d->pages;
     p->trust_table = d->trust_table != 0;
+}
+
+static const char *arith_name(rapt_arith arith) {
+    static const char *const names[] = {"exact", "int8", "bf16"};
+    return names[arith];
 }
 
 static const char *path_of(const full_plan *p) {
@@ -470,12 +480,11 @@ void rapt_trace_plan(const rapt_report *r, const full_plan *p) {
     rapt_trace_line("%s: %s, %s, %s; batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", %" PRId64 " queries, %" PRId64
                     " keys, d %d/%d, types %s %s %s to %s%s%s%s%s%s%s; %" PRId64 " + %" PRId64
                     " tasks of attention, workspace %zu + %zu a thread",
-                    r->call, p->kernel->name, p->arith == RAPT_EXACT ? "exact" : "int8", path_of(p), d->batch, d->heads,
-                    d->kv_heads, d->q_len, d->kv_len, (int)d->d_k, (int)d->d_v, rapt_type_name(d->q.type),
-                    rapt_type_name(d->k.type), rapt_type_name(d->v.type), rapt_type_name(d->o.type), causal[d->causal],
-                    d->mask.type ? " mask" : "", d->bias.type ? " bias" : "", d->page_size ? " pages" : "",
-                    ragged(p) ? " ragged" : "", d->unmerged ? " unmerged" : "", p->tasks[0], p->tasks[1], p->shared_bytes,
-                    p->thread_bytes);
+                    r->call, p->kernel->name, arith_name(p->arith), path_of(p), d->batch, d->heads, d->kv_heads, d->q_len,
+                    d->kv_len, (int)d->d_k, (int)d->d_v, rapt_type_name(d->q.type), rapt_type_name(d->k.type),
+                    rapt_type_name(d->v.type), rapt_type_name(d->o.type), causal[d->causal], d->mask.type ? " mask" : "",
+                    d->bias.type ? " bias" : "", d->page_size ? " pages" : "", ragged(p) ? " ragged" : "",
+                    d->unmerged ? " unmerged" : "", p->tasks[0], p->tasks[1], p->shared_bytes, p->thread_bytes);
 }
 
 rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rapt_desc *desc) {
@@ -523,7 +532,7 @@ rapt_plan_info rapt_plan_info_of(const full_plan *p) {
     return (rapt_plan_info){
         .isa = p->kernel->name,
         .rounding = p->kernel->fused ? "fused" : "unfused",
-        .arith = p->arith == RAPT_EXACT ? "exact" : "int8",
+        .arith = arith_name(p->arith),
         .path = path_of(p),
         .phases = p->phases,
         .tasks = {p->tasks[0], p->tasks[1]},

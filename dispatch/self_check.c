@@ -13,6 +13,7 @@
 /* The longest entry of keys has two chunks, the second with a part of a block. */
 enum {
     KEYS = 530,
+    BF16_KEYS = 60, /* of which the workspace has a whole chunk, as far as there is one */
     D_K = 20,
     D_V = 12,
     ROWS = 80,
@@ -181,6 +182,25 @@ static rapt_status check_integer_ties(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
+/* Prefill and decode, in steps of 32 channels and keys. */
+static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
+    rapt_args a;
+    rapt_status status = RAPT_OK;
+    *h = HASH_START;
+    for (int64_t queries = 40; queries > 0 && status == RAPT_OK; queries -= 39) {
+        uint64_t part = 0;
+        float halves[2];
+        rapt_desc d = describe(isa, 1, queries, BF16_KEYS, D_K, D_V, RAPT_BF16, RAPT_F16);
+        d.arith = RAPT_BF16_DOT;
+        fill_attention(r, &d, 1.0f);
+        rapt_args_init(&a);
+        status = attend(r, &d, &a, &part);
+        memcpy(halves, &part, sizeof halves);
+        *h = hash(*h, halves, 2);
+    }
+    return status;
+}
+
 /* Rows of weights and of tokens each begin an element behind the one before, for that takes less memory. */
 static rapt_status linear(const char *isa, room *r, int64_t tokens, int64_t in, rapt_activation activation, bool gated,
                           uint64_t *h) {
@@ -263,6 +283,7 @@ static const struct {
     {"attention to values near 0", check_zeros, {UINT64_C(0x1fddf6efb91d7c4f), UINT64_C(0xcbd261b1144b73cf)}},
     {"attention in integers", check_integers, {UINT64_C(0xfc007d0ceec57949), UINT64_C(0xc43c62763d0a5311)}},
     {"attention in integers, rounded", check_integer_ties, {UINT64_C(0x8ba9cb4f9624b2e5), UINT64_C(0x1721484cd49df685)}},
+    {"attention in bf16", check_bf16, {UINT64_C(0x38db8a8e2320357f), UINT64_C(0xdd92ed1108dafdce)}},
     {"a linear layer of few tokens", check_few_tokens, {UINT64_C(0xaa8d6b2163e08b1f), UINT64_C(0xf17e7b265f634222)}},
     {"a linear layer of many tokens", check_many_tokens, {UINT64_C(0x0849bcb35ccff73f), UINT64_C(0x7c93da6790ced9fc)}},
     {"normalisation", check_norms, {UINT64_C(0xffd165ac5a16d2b5), UINT64_C(0x112bd6a14c723ca6)}},

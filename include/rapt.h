@@ -221,9 +221,11 @@ typedef enum rapt_alibi {
 
 /* How the products Q K^T and P V are computed. */
 typedef enum rapt_arith {
-    RAPT_EXACT = 0,   /* Products are sums of f32, to which K and V of any type are converted first. */
-    RAPT_INT8_DOT = 1 /* Products are sums of integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised
-                         to 8 bits. */
+    RAPT_EXACT = 0,    /* Products are sums of f32, to which K and V of any type are converted first. */
+    RAPT_INT8_DOT = 1, /* Products are sums of integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised
+                          to 8 bits. */
+    RAPT_BF16_DOT = 2  /* Q, K, V and the weights of the softmax are rounded to bf16, for K and V of any type, and their products
+                          are summed in f32, as matrix units do. */
 } rapt_arith;
 
 /* What holds for keys at positions beyond the last column of a mask or bias. */
@@ -485,7 +487,7 @@ typedef struct rapt_plan_info {
     size_t size;          /* Set by the caller, to sizeof(rapt_plan_info) of its header. */
     const char *isa;      /* The kernel, one of rapt_isa_name's: "avx2", "neon", "scalar", ... */
     const char *rounding; /* Its rounding class, "fused" or "unfused": kernels of one class give the same bits. */
-    const char *arith;    /* The arithmetic, "exact" or "int8". */
+    const char *arith;    /* The arithmetic, "exact", "int8" or "bf16". */
     const char *path;     /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (both). */
     int phases;           /* 1, or 2 when keys are split or weights wanted: all tasks of phase 0 come before any of phase 1. */
     int64_t tasks[2];     /* Tasks of each phase, which are independent of each other. */

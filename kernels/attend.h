@@ -17,6 +17,7 @@
  *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
  *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
  *   i_dot              see dots.h
+ *   i_least_halves(least, x)  of each 16 bits, the lesser of those of least and of (x & 0x7fff) - 1, unsigned and modulo 2^16
  *
  * Words that a constant asks for:
  *   RAPT_FEW_DOTS      i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane
@@ -33,6 +34,14 @@
  *   tile_product       C = A B of f32 with queries or tokens in lanes, in scratch: the place of a matrix unit of f32 (tile.h)
  *   tile               the register tile of tile_product, and of V where it lies in memory (tile.h)
  *   dot_product        C = A B of integers with queries in lanes: a matrix unit's place, too (dots.h)
+ *   bf16_key_floats    room for staged keys in bf16 arithmetic, with queries in lanes as in the next ones (bf16.h)
+ *   bf16_value_floats  and for values (bf16.h)
+ *   pack_bf16_queries  rows of Q (bf16.h)
+ *   stage_bf16_keys    those of K (bf16_queries.h)
+ *   stage_bf16_values  and V (bf16_queries.h)
+ *   score_bf16         scores, and with the others of these eight the place of a matrix unit of bf16 (bf16_queries.h)
+ *   weigh_bf16         weights (bf16_queries.h)
+ *   add_bf16_values    and values (bf16_queries.h)
  *   store_transposed   a square of Q, biases, tokens or weights, converted and transposed; elsewhere it is the word v_transpose
  *                      (stage.h)
  *   weigh_vectors      scores of query tiles become weights (queries_in_lanes.h)
@@ -62,14 +71,14 @@
 
 #include "check_words.h"
 
-/* Around each task that computes products. Replaceable, both. */
-static RAPT_INLINE void begin_task(void);
-static RAPT_INLINE void end_task(void);
+/* Around each task that computes products; tiles: by a matrix unit, if there is one. Replaceable, both. */
+static RAPT_INLINE void begin_task(bool tiles);
+static RAPT_INLINE void end_task(bool tiles);
 #ifndef begin_task
-static RAPT_INLINE void begin_task(void) {}
+static RAPT_INLINE void begin_task(bool tiles) { (void)tiles; }
 #endif
 #ifndef end_task
-static RAPT_INLINE void end_task(void) {}
+static RAPT_INLINE void end_task(bool tiles) { (void)tiles; }
 #endif
 
 /* Only a hint, so the address need not exist; hence no pointer arithmetic, which would be undefined beyond the tensor's end. */
@@ -223,6 +232,7 @@ static inline void merge_values(float *o, const float *next_o, vf a, vf b) {
 static inline float sink_score(const rapt_problem *p, const char *sink) { return element_at(p->sinks.type, sink) / p->natural; }
 
 #include "dots.h"
+#include "bf16.h"
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"
 #include "linear.h"
@@ -235,13 +245,13 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
     query_row few_rows[RAPT_JOINED_ROWS];
     size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : rapt_max(RAPT_LEFT_OVER, 0));
     if (keys_in_lanes) return sizeof(float) * as_rows;
-    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + TILE_ROWS - 1) / TILE_ROWS), merges);
+    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + full_tile_rows(p) - 1) / full_tile_rows(p)), merges);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
 /* The last rows of a task with queries in lanes may have keys in lanes (rapt_task.left_over), which gives the same bits. */
 static void attend(const rapt_task *t) {
-    begin_task();
+    begin_task(t->problem->bf16);
     if (t->keys_in_lanes) attend_keys_in_lanes(t);
     else {
         rapt_task queries = *t, few = *t;
@@ -251,7 +261,7 @@ static void attend(const rapt_task *t) {
         few.rows = t->left_over;
         if (few.rows > 0) attend_keys_in_lanes(&few);
     }
-    end_task();
+    end_task(t->problem->bf16);
 }
 
 static void merge(const rapt_problem *p, float *state, const float *next) {
@@ -311,12 +321,14 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
     }
 }
 
+#ifndef RAPT_WORDS_ALONE /* for a test of the words, which leaves the compiler nearly nothing to do without it */
 const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .name = RAPT_STRING(RAPT_KERNEL_NAME),
     .needs = RAPT_KERNEL_NEEDS,
     .fused = RAPT_KERNEL_FUSED,
     .tuning = {.vector = RAPT_VL,
                .tile_rows = TILE_ROWS,
+               .bf16_tile_rows = RAPT_BF16_TILE_VECTORS * RAPT_VL,
                .few_rows = RAPT_FEW_ROWS,
                .few_integer_rows = FEW_INTEGER_ROWS,
                .pass_tiles = RAPT_PASS_TILES,
@@ -339,3 +351,4 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .linear_tokens = linear_tokens,
     .normalise = normalise,
 };
+#endif

@@ -83,6 +83,9 @@ static inline vi i_bits(uint32_t x) {
     return i_and(_mm256_srlv_epi32(i_set1((int32_t)x), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)), i_set1(1));
 }
 static inline vi i_load_u16(const void *from) { return _mm256_cvtepu16_epi32(_mm_loadu_si128(from)); }
+static inline vi i_least_halves(vi least, vi x) {
+    return _mm256_min_epu16(least, _mm256_add_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7fff)), _mm256_set1_epi16(-1)));
+}
 static inline void i_store_u16(void *to, vi a) {
     _mm_storeu_si128(to, _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
 }

@@ -35,6 +35,12 @@ _Static_assert(RAPT_ROWS_1 >= 1 && RAPT_ROWS_1 <= 16 && RAPT_ROWS_2 >= 1 && RAPT
                    RAPT_ROWS_8 * 8 <= 32,
                "a register tile has at most 16 rows and 32 accumulators");
 
+/* RAPT_BF16_TILE_VECTORS: the same in bf16 arithmetic, at most as many. */
+#ifndef RAPT_BF16_TILE_VECTORS
+#define RAPT_BF16_TILE_VECTORS RAPT_TILE_VECTORS
+#endif
+_Static_assert(RAPT_BF16_TILE_VECTORS >= 1 && RAPT_BF16_TILE_VECTORS <= RAPT_TILE_VECTORS, "a tile has room for them");
+
 /* RAPT_STAGED_BROADCAST is 1 where staged blocks of K and V hold each element RAPT_VL times, since no load broadcasts. */
 #ifndef RAPT_STAGED_BROADCAST
 #define RAPT_STAGED_BROADCAST 0

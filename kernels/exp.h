@@ -2,6 +2,8 @@
 /* exp2, tanh, GELU, SiLU and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
  * Coefficients: minimax fits of the relative error by tools/fit_exp.py, each rounded to f32 before the next was fitted. */
 
+#include "bf16_exp.h"
+
 /* 1.5 * 2^23 rounds a small number to an integer when it is added; the 127 more leave the biased exponent in the low bits. */
 #define RAPT_ROUND_MAGIC 12583039.0f
 
@@ -20,6 +22,24 @@ static inline vf v_exp2(vf d, vf c, vf least) {
     p = v_fma(p, f, v_set1(0x1.62e43p-1f));
     p = v_fma(p, f, v_set1(1.0f));
     return v_mul(p, v_pow2(t)); /* a product, not an addition to the exponent bits: NaN stays NaN, and n = -127 gives 0 */
+}
+
+/* 2^(d * c) for d <= 0, c > 0, rounded to bf16: 2^n times 2^f, where n is the integer at or below the product, so that 2^f lies
+ * between 1 and 2, and is rounded by one addition. Below least = -56 / c the result is +0, else it is at least 2^-56; NaN gives
+ * NaN, and d = 0 gives 1. tests/words.c measures and asserts the error. */
+static inline vf v_exp2_bf16(vf d, vf c, vf least) {
+    vf one = v_set1(1.0f);
+    vf t = v_fma(d, c, v_set1(RAPT_ROUND_MAGIC));
+    vf n = v_sub(v_set1(RAPT_ROUND_MAGIC), t);
+    vm above = v_lt(v_fma(d, c, n), v_set1(0.0f)); /* t was rounded up */
+    t = v_select(above, v_sub(t, one), t);
+    n = v_select(above, v_add(n, one), n);
+    vf f = v_fma(d, c, n);
+    vf p = v_set1(RAPT_BF16_EXP_3);
+    p = v_fma(p, f, v_set1(RAPT_BF16_EXP_2));
+    p = v_fma(p, f, v_set1(RAPT_BF16_EXP_1));
+    p = v_sub(v_fma(p, f, v_set1(RAPT_BF16_MAGIC + 1.0f)), v_set1(RAPT_BF16_MAGIC));
+    return v_select(v_lt(d, least), v_set1(0.0f), v_mul(p, v_pow2(t)));
 }
 
 /* tanh(x): below 0.625 an odd polynomial, above (1 - e) / (1 + e) with e = exp(-2 |x|), which would cancel there. */

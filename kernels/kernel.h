@@ -36,6 +36,8 @@ static inline int64_t rapt_max(int64_t a, int64_t b) { return a > b ? a : b; }
 enum {
     RAPT_BLOCK = 64,         /* keys of a block: one running maximum and one rescaling of the state for each */
     RAPT_CHUNK = 512,        /* keys of a chunk: each starts from the empty state, and chunks are merged in ascending order */
+    RAPT_STEP = 32,          /* channels, or keys, of a step of bf16 arithmetic: of each the even and the odd ones are summed by
+                                themselves */
     RAPT_SCORE_WHOLE = 128,  /* channels up to which a score is one sum */
     RAPT_SCORE_PART = 64,    /* channels of a part of a score that has more: each is summed by itself, and the sums are added,
                                 ascending */
@@ -58,9 +60,15 @@ enum {
     RAPT_CPU_NEON = 1 << 9,
     RAPT_CPU_AVX512VNNI = 1 << 10,
     RAPT_CPU_DOTPROD = 1 << 11,
+    RAPT_CPU_AMX_TILE = 1 << 12,
+    RAPT_CPU_AMX_BF16 = 1 << 13,
+    RAPT_CPU_AMX_INT8 = 1 << 14,
+    RAPT_CPU_AMX_PERMISSION = 1 << 15, /* the operating system lets this process use tiles */
+    RAPT_CPU_AMX = RAPT_CPU_AMX_TILE | RAPT_CPU_AMX_BF16 | RAPT_CPU_AMX_PERMISSION,
 };
 #define RAPT_CPU_NAMES                                                                                                           \
-    "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni", "dotprod"
+    "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni", "dotprod",      \
+        "amx-tile", "amx-bf16", "amx-int8", "amx-permission"
 
 /* A validated problem: what is the same for all tasks of a plan. */
 typedef struct rapt_problem {
@@ -91,6 +99,7 @@ typedef struct rapt_problem {
      * exponent and natural are those of base e. */
     bool modified;
     bool integer; /* RAPT_INT8_DOT */
+    bool bf16;    /* RAPT_BF16_DOT */
     float q_factor, score_natural, exponent, natural;
     float least;                    /* a difference of scores at which exp2(difference * exponent) is zero: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */
@@ -230,6 +239,7 @@ typedef struct rapt_norm_task {
 typedef struct rapt_tuning {
     int vector;           /* Lanes of a vector. */
     int tile_rows;        /* Query rows of a full tile, when queries lie in lanes. */
+    int bf16_tile_rows;   /* The same in bf16 arithmetic. */
     int few_rows;         /* Up to this many rows of a key/value head, keys lie in lanes (dispatch/path.h). */
     int few_integer_rows; /* The same in integer arithmetic; 0 without RAPT_FEW_DOTS. */
     int left_over;        /* The last rows of a task with queries in lanes have keys in lanes up to this many. */

@@ -37,7 +37,12 @@ typedef struct row_scratch {
     float *alpha;  /* [rows][ROW_ALPHAS] */
     float *values; /* [RAPT_BLOCK][padded d_v]: V's channels beyond a whole vector, or all where it cannot be read in place */
     float *keys;   /* [RAPT_BLOCK][padded d_k]: K, where it cannot be read in place */
+    float *row;    /* bf16 arithmetic: a row of K or V while it is copied */
+    float *sums;   /* likewise: [2][rows][padded d_v], of the even and the odd keys of a step */
 } row_scratch;
+
+/* Floats from row to row of Q. */
+static inline size_t row_floats(const rapt_problem *p) { return p->bf16 ? whole_steps(p->d_k) : padded((size_t)p->d_k); }
 
 /* Rows of V by which it is prefetched. */
 static inline int values_ahead(rapt_type type) { return of_elements(type) ? RAPT_VALUES_AHEAD : RAPT_BLOCK; }
@@ -48,12 +53,14 @@ static inline bool copied(rapt_type type, int rows) { return !of_elements(type) 
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
-    size_t used = 0, dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
+    size_t used = 0, dk = row_floats(p), dv = padded((size_t)p->d_v);
     *scratch = (row_scratch){.q = take(memory, &used, (size_t)n * dk),
                              .s = take(memory, &used, (size_t)n * RAPT_CHUNK),
                              .alpha = take(memory, &used, (size_t)n * ROW_ALPHAS),
                              .values = take(memory, &used, RAPT_BLOCK * dv),
-                             .keys = take(memory, &used, copied(p->k.type, n) ? RAPT_BLOCK * dk : 0)};
+                             .keys = take(memory, &used, p->bf16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
+                             .row = take(memory, &used, p->bf16 ? dk + dv : 0),
+                             .sums = take(memory, &used, p->bf16 ? 2 * (size_t)n * dv : 0)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
     return used;
 }
@@ -258,6 +265,20 @@ static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_
     }
 }
 
+/* A row's scores of a block become logits, and -inf for keys that it does not attend to. key_scales: null, or of the block's
+ * keys. */
+static void make_logits(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const block *b) {
+    const rapt_problem *p = t->problem;
+    uint64_t attended = ~UINT64_C(0);
+    if (has_masks(p)) attended = row->attended[b->number % RAPT_CHUNK / RAPT_BLOCK];
+    else if (row->first > b->number || row->end < b->number + RAPT_BLOCK)
+        attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b->number);
+    for (int n = 0; n < RAPT_BLOCK && key_scales; n += RAPT_VL)
+        v_store(scores + n, v_mul(v_load(scores + n), v_load(key_scales + n)));
+    if (p->modified || ~attended) modify_row(t, row, scores, b->number, attended);
+    if (t->scores) leave_scores(t, row->at, b->number, scores, 1, b->first, b->end);
+}
+
 /* One row's scores of a chunk become weights, times the scales of their values; its maximum and sum move on, and before the
  * values of block i its o is to be multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is
  * taken for all blocks before the next: block after block, the time would be that of one long chain of dependent operations. */
@@ -271,16 +292,7 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
         const block *b = &blocks[i];
         float *at = scores + b->number % RAPT_CHUNK;
         vf max = v_set1(-INFINITY);
-        uint64_t attended = ~UINT64_C(0);
-        if (has_masks(p)) attended = row->attended[b->number % RAPT_CHUNK / RAPT_BLOCK];
-        else if (row->first > b->number || row->end < b->number + RAPT_BLOCK)
-            attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b->number);
-        if (key_scales) {
-            const float *scales = key_scales + b->number % RAPT_CHUNK;
-            for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) v_store(at + n, v_mul(v_load(at + n), v_load(scales + n)));
-        }
-        if (p->modified || ~attended) modify_row(t, row, at, b->number, attended);
-        if (t->scores) leave_scores(t, row->at, b->number, at, 1, b->first, b->end);
+        make_logits(t, row, at, key_scales ? key_scales + b->number % RAPT_CHUNK : NULL, b);
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
         float block_max = h_max(max);
         before[i] = m;
@@ -459,6 +471,8 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
     return count;
 }
 
+#include "bf16_rows.h"
+
 /* One chunk for the n rows of each head. */
 static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk,
                                        bool careful) {
@@ -481,6 +495,10 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,
                     key_rows);
     find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p->v.type), value_rows);
+    if (p->bf16) {
+        attend_bf16_rows(t, s, rows, n, blocks, count, key_rows, value_rows, careful);
+        return;
+    }
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         int end = visited_to(b);
@@ -536,7 +554,7 @@ static void attend_keys_in_lanes(const rapt_task *t) {
     row_scratch s;
     query_row rows[RAPT_JOINED_ROWS];
     int n = (int)t->rows, all = n * t->kv_heads;
-    size_t dk = padded((size_t)p->d_k), dv = padded((size_t)p->d_v);
+    size_t dk = row_floats(p), dv = padded((size_t)p->d_v);
     lay_out_rows(p, t->scratch, &s, rows, all);
     bool masked = has_masks(p); /* are keys visited that are masked for some row? */
     for (int h = 0; h < t->kv_heads; h++) {
@@ -554,12 +572,15 @@ static void attend_keys_in_lanes(const rapt_task *t) {
         }
         stage_rows(p->q.type, s.q + (size_t)(h * n) * dk, dk, queries, n, 0, p->d_k);
     }
+    for (int r = 0; r < all && p->bf16; r++)
+        for (size_t c = (size_t)p->d_k; c < dk; c++) s.q[(size_t)r * dk + c] = 0.0f;
     for (size_t i = 0; i < (size_t)all * dk; i += RAPT_VL) v_store(s.q + i, v_mul(v_load(s.q + i), v_set1(p->q_factor)));
     for (int r = 0; r < all && scaled_by_channel(&p->k_scales); r++) {
         float scales[RAPT_MAX_HEAD_DIM], *q = s.q + (size_t)r * dk;
         load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
+    if (p->bf16) make_factors(s.q, all * (int)dk);
 #if RAPT_FEW_DOTS
     for (int r = 0; r < all && p->integer; r++) quantise_query(s.q + (size_t)r * dk, p->d_k);
 #endif

@@ -461,10 +461,10 @@ static void linear_many_tokens(const rapt_linear_task *t) {
 
 static void linear_tokens(const rapt_linear_task *t) {
     if (t->tokens == 0 || t->outs == 0) return;
-    begin_task();
+    begin_task(false);
     if (t->tokens <= RAPT_FEW_TOKENS) linear_few_tokens(t);
     else linear_many_tokens(t);
-    end_task();
+    end_task(false);
 }
 
 static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens, int64_t outs) {

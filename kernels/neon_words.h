@@ -101,6 +101,10 @@ static inline vi i_bits(uint32_t x) {
 static inline uint16x4_t load_u16(const void *from) { return vreinterpret_u16_u8(vld1_u8(from)); }
 static inline void store_u16(void *to, uint16x4_t h) { vst1_u8(to, vreinterpret_u8_u16(h)); }
 static inline vi i_load_u16(const void *from) { return vmovl_u16(load_u16(from)); }
+static inline vi i_least_halves(vi least, vi x) {
+    uint16x8_t size = vandq_u16(vreinterpretq_u16_u32(x), vdupq_n_u16(0x7fff));
+    return vreinterpretq_u32_u16(vminq_u16(vreinterpretq_u16_u32(least), vsubq_u16(size, vdupq_n_u16(1))));
+}
 static inline void i_store_u16(void *to, vi a) { store_u16(to, vmovn_u32(a)); }
 
 static inline vf v_load_f16(const void *from) { return vcvt_f32_f16(vreinterpret_f16_u16(load_u16(from))); }

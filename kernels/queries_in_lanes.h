@@ -24,14 +24,18 @@ typedef struct query_tile {
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
+/* Rows of a full tile, of which TILE_ROWS are as many as any has. */
+static inline int full_tile_rows(const rapt_problem *p) { return p->bf16 ? RAPT_BF16_TILE_VECTORS * RAPT_VL : TILE_ROWS; }
+
 /* Scratch shared by the tiles of a pass. */
 typedef struct lane_scratch {
-    float *s;             /* [RAPT_BLOCK][TILE_ROWS] scores, then weights */
+    float *s;             /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; [RAPT_CHUNK] in bf16 arithmetic */
     float *alpha;         /* [TILE_ROWS] */
     float *bias;          /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then, if needed, -inf for keys that are masked */
     uint32_t *attended;   /* [2][TILE_ROWS] keys that a lane attends to, where only ranges differ */
-    float *keys, *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (dots.h) */
+    float *keys, *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (dots.h); or all of a chunk (bf16.h) */
     float *row;           /* [staged d], while a block is staged */
+    float *even;          /* [d][TILE_ROWS] in bf16 arithmetic: what the even elements of a step give */
 } lane_scratch;
 
 /* Floats from row to row of a staged block. */
@@ -40,20 +44,24 @@ static inline size_t staged(int d) { return padded((size_t)d * COPIES) + RAPT_RO
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
     size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
-    *scratch = (lane_scratch){.s = take(memory, &used, RAPT_BLOCK * TILE_ROWS),
+    size_t channels = p->bf16 ? whole_steps(p->d_k) : (size_t)p->d_k; /* rows of Q, and of O: there weights have one, too */
+    size_t values = p->bf16 ? padded((size_t)p->d_v + 1) : (size_t)p->d_v;
+    *scratch = (lane_scratch){.s = take(memory, &used, (size_t)(p->bf16 ? chunk_keys(p) : RAPT_BLOCK) * TILE_ROWS),
                               .alpha = take(memory, &used, TILE_ROWS),
                               .bias = take(memory, &used, RAPT_BLOCK * TILE_ROWS),
                               .attended = (uint32_t *)take(memory, &used, 2 * TILE_ROWS),
-                              .keys = take(memory, &used, RAPT_BLOCK * dk),
-                              .values = take(memory, &used, RAPT_BLOCK * dv),
-                              .row = take(memory, &used, dk > dv ? dk : dv)};
+                              .keys = take(memory, &used, p->bf16 ? bf16_key_floats(p) : RAPT_BLOCK * dk),
+                              .values = take(memory, &used, p->bf16 ? bf16_value_floats(p) : RAPT_BLOCK * dv),
+                              .row = take(memory, &used, (dk > dv ? dk : dv) + RAPT_STEP),
+                              .even = take(memory, &used, p->bf16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0)};
     for (int i = 0; i < n; i++) {
-        query_tile t = {.q = take(memory, &used, (size_t)p->d_k * TILE_ROWS)};
+        query_tile t = {.q = take(memory, &used, channels * TILE_ROWS)};
         for (int both = 0; both <= merges; both++) {
             lane_state *state = both ? &t.all : &t.now;
             state->m = take(memory, &used, TILE_ROWS);
             state->l = take(memory, &used, TILE_ROWS);
-            state->o = take(memory, &used, (size_t)p->d_v * TILE_ROWS);
+            state->o = take(memory, &used, values * TILE_ROWS);
+            if (p->bf16) state->l = state->o ? state->o + (size_t)p->d_v * TILE_ROWS : NULL;
         }
         t.first = (int32_t *)take(memory, &used, TILE_ROWS);
         t.end = (int32_t *)take(memory, &used, TILE_ROWS);
@@ -109,6 +117,7 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
             }
     }
     if (p->integer) quantise_queries(tile->q, p->d_k, tile->vectors, tile->q, tile->q_scale);
+    if (p->bf16) pack_bf16_queries(tile->q, p->d_k, tile->vectors);
 }
 
 static void start_chunk(query_tile *tile) {
@@ -201,12 +210,12 @@ static void call_for_tile(const rapt_task *t, const query_tile *tile, float *sco
 }
 
 /* Scores become logits, where that is more than a factor. key_scales: null, or of each key. */
-static void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, const float *key_scales,
-                         int64_t number, int first, int end) {
+static void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, float *scores,
+                         const float *key_scales, int64_t number, int first, int end) {
     const rapt_problem *p = t->problem;
     for (int n = first; n < end && key_scales; n++)
         for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
-            float *at = s->s + n * TILE_ROWS + i;
+            float *at = scores + n * TILE_ROWS + i;
             v_store(at, v_mul(v_load(at), v_set1(key_scales[n])));
         }
     if (!p->modified) return;
@@ -220,12 +229,12 @@ static void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
         vf slope = v_load(tile->slope + i), from = v_load(query + i);
         for (int n = first; n < end; n++) {
-            float *score = s->s + n * TILE_ROWS + i;
+            float *score = scores + n * TILE_ROWS + i;
             vf bias = p->bias.type ? v_load(s->bias + n * TILE_ROWS + i) : v_set1(0.0f);
             v_store(score, logit_of(p, v_load(score), slope, distance_of(from, v_set1((float)n)), bias));
         }
     }
-    if (p->logits_body) call_for_tile(t, tile, s->s, number, first, end);
+    if (p->logits_body) call_for_tile(t, tile, scores, number, first, end);
 }
 
 static void leave_tile_scores(const rapt_task *t, const query_tile *tile, const float *scores, const block *b) {
@@ -440,21 +449,14 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
                      p->d_v, tile->vectors);
 }
 
-/* One chunk for some tiles, from the empty state. */
-static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles,
-                                          int64_t chunk, bool careful) {
+/* Empties the states of some tiles, and finds what any of them needs of the blocks of a chunk. */
+static int start_tiles(const rapt_task *t, query_tile *tiles, int n_tiles, int64_t chunk, block *blocks) {
     const rapt_problem *p = t->problem;
-    int64_t end_max = 0;
-    int qk_tiles = 0, pv_tiles = 0, score_parts = (p->d_k - 1) / rapt_score_part(p->d_k) + 1;
+    int count = 0;
     for (int i = 0; i < n_tiles; i++) {
         start_chunk(&tiles[i]);
         if (has_masks(p)) find_attended_in_chunk(t, &tiles[i], chunk);
-        if (tiles[i].end_max > end_max) end_max = tiles[i].end_max;
-        qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors) * score_parts;
-        pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
     }
-    block blocks[CHUNK_BLOCKS]; /* what any tile needs */
-    int count = 0;
     for (int64_t number = chunk * RAPT_CHUNK; number < (chunk + 1) * RAPT_CHUNK; number += RAPT_BLOCK) {
         block all = {number, RAPT_BLOCK, 0};
         for (int i = 0; i < n_tiles; i++) {
@@ -464,6 +466,28 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
             if (b.end > all.end) all.end = b.end;
         }
         if (all.first < all.end) blocks[count++] = all;
+    }
+    return count;
+}
+
+#include "bf16_queries.h"
+
+/* One chunk for some tiles, from the empty state. */
+static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles,
+                                          int64_t chunk, bool careful) {
+    const rapt_problem *p = t->problem;
+    if (p->bf16) {
+        attend_chunk_bf16(t, s, tiles, n_tiles, chunk, careful);
+        return;
+    }
+    int64_t end_max = 0;
+    int qk_tiles = 0, pv_tiles = 0, score_parts = (p->d_k - 1) / rapt_score_part(p->d_k) + 1;
+    block blocks[CHUNK_BLOCKS];
+    int count = start_tiles(t, tiles, n_tiles, chunk, blocks);
+    for (int i = 0; i < n_tiles; i++) {
+        if (tiles[i].end_max > end_max) end_max = tiles[i].end_max;
+        qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors) * score_parts;
+        pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
     }
     for (int n = 0; n < count; n++) {
         staged_block staged;
@@ -479,7 +503,7 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
             if (b.first >= b.end) continue;
             score_lanes(p, tile, s, &staged, b.first, b.end);
             if (staged.scaled_keys || p->modified)
-                modify_lanes(t, tile, s, staged.scaled_keys ? staged.key_scales : NULL, number, b.first, b.end);
+                modify_lanes(t, tile, s, s->s, staged.scaled_keys ? staged.key_scales : NULL, number, b.first, b.end);
             const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
             if (attended) mask_lanes(tile, attended, s->s, b.first, b.end);
             if (t->scores) leave_tile_scores(t, tile, s->s, &b);
@@ -571,8 +595,9 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 
 /* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
-    if (t->period == 0) return rapt_min(TILE_ROWS, t->rows - row0);
-    int64_t tiles = (t->period + TILE_ROWS - 1) / TILE_ROWS, even = (t->period + tiles - 1) / tiles;
+    int64_t most = full_tile_rows(t->problem);
+    if (t->period == 0) return rapt_min(most, t->rows - row0);
+    int64_t tiles = (t->period + most - 1) / most, even = (t->period + tiles - 1) / tiles;
     int64_t left = t->period - row0 % t->period;
     return rapt_min(rapt_min((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
 }

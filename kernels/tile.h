@@ -24,6 +24,7 @@ typedef struct operands {
     int depth;
     start start;        /* but for stream_product, which always keeps C */
     const float *scale; /* for START_SCALE, one for each lane of the panel */
+    ptrdiff_t even;     /* 0, or at this many bytes from C lie sums that AB is added to first, but for stream_product */
     const char *const
         *rows;     /* for stream_product, instead of b and ldb: the rows of B lie offset bytes behind these, and lane 0 */
     size_t offset; /* is this channel; the row `ahead` rows further on is prefetched */
@@ -91,6 +92,9 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
         }
     }
+    if (!stream && o.even)
+        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
+            v_add(v_load(o.c + o.even + r * o.ldc + v * sizeof(vf)), acc[r * nv + v]);
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
         char *c = o.c + r * o.ldc + v * sizeof(vf);
         v_store(c, from == START_APART ? v_add(v_load(c), acc[r * nv + v]) : acc[r * nv + v]);

@@ -712,6 +712,14 @@ def test_kv_types(kernels):
         ok(not got or isinstance(got[0], bytes) and all(x == got[0] for x in got) and close(load("O.npy")[2], o, 2e-2) and
            close(load("L.npy")[2], lse, 2e-2) and got[0] != outputs("--kv-type", "int8", "--isa", names[0]),
            f"--arith int8, {rounding}: near, the same bytes in pages", got)
+    # bf16: likewise, for K and V of any type.
+    o, lse = attention(*data, B, H, Hkv, S, Skv, D, Dv)
+    for rounding, names in kernels.items():
+        got = [outputs("--arith", "bf16", *extra, "--isa", name) for name in names
+               for extra in ([], ["--page-size", "16", "--threads", "3"])]
+        ok(not got or isinstance(got[0], bytes) and all(x == got[0] for x in got) and close(load("O.npy")[2], o, 2e-2) and
+           close(load("L.npy")[2], lse, 2e-2) and got[0] != outputs("--isa", names[0]),
+           f"--arith bf16, {rounding}: near, the same bytes in pages", got)
     for kv_type in "f32", *KV_TYPES:
         if kv_type != "int8":
             refused(f"--arith int8 on {kv_type}", [*RUN, "--arith", "int8", "--kv-type", kv_type], "arithmetic", "k.type = ")

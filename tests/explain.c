@@ -564,7 +564,7 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, d.scores = of_type(RAPT_F32), FEATURE, "scores_stage = 0: there are scores, of type RAPT_F32");
     REFUSED(rapt_plan_init, (d = u, d.scores_stage = RAPT_SCORES_WEIGHTS, d.scores = of_type(RAPT_F32)), FEATURE,
             "unmerged = 1: must be 0 where weights are wanted");
-    REFUSED(rapt_plan_init, d.arith = (rapt_arith)2, ARITH, "arith = 2: not a rapt_arith");
+    REFUSED(rapt_plan_init, d.arith = (rapt_arith)3, ARITH, "arith = 3: not a rapt_arith");
     REFUSED(rapt_plan_init, d.arith = RAPT_INT8_DOT, ARITH, "k.type = RAPT_F32: must be RAPT_INT8 for RAPT_INT8_DOT");
     REFUSED(rapt_plan_init, (d.arith = RAPT_INT8_DOT, d.k.type = RAPT_INT8), ARITH,
             "v.type = RAPT_F32: must be RAPT_INT8 for RAPT_INT8_DOT");

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 64, CHUNK = 512, SCORE_WHOLE = 128, SCORE_PART = 64, Q_MOST = 127, P_MOST = 255 };
+enum { BLOCK = 64, CHUNK = 512, STEP = 32, SCORE_WHOLE = 128, SCORE_PART = 64, Q_MOST = 127, P_MOST = 255 };
 
 static const double u = 0x1p-24;
+
+/* RAPT_BF16_DOT: the relative error of rounding to bf16, and below what numbers count as 0. */
+static const double U_BF16 = 0x1p-8, LEAST_BF16 = 0x1p-56;
 
 static double gamma_n(double n) { return n * u / (1 - n * u); }
 
@@ -533,6 +537,14 @@ static double exact_logit(const row *r, int64_t n, double *slack) {
     *slack = gamma_n((double)(longest + parts - 1) + 1 + by_token + by_channel) * absolute * fabs(scale * factor) +
              0x1p-149 * underflow;
     if (d->arith == RAPT_INT8_DOT) *slack += r->q_loss * sizes * fabs(factor) * (extreme(scale) ? 1 : fabs(scale));
+    if (d->arith == RAPT_BF16_DOT) {
+        const double by = extreme(scale) ? scale : 1, rest = extreme(scale) ? 1 : scale;
+        double lost = (2 * U_BF16 + U_BF16 * U_BF16) * absolute * fabs(by);
+        for (int64_t c = 0; c < d->d_k; c++)
+            lost +=
+                LEAST_BF16 * (fabs((double)r->q[c] * r->k_channel[c] * by) + (1 + U_BF16) * fabs((double)r->k[n * d->d_k + c]));
+        *slack += lost * fabs(rest * factor);
+    }
     return score * factor * scale;
 }
 
@@ -697,9 +709,11 @@ static void double_row(const row *r, const row_results *to) {
     const double n_block = r->integers ? 2 + 2 * blocks : fmin((double)keys, CHUNK) + 1;
     const double n_l = 20 + blocks + merges + rises, n_o = n_block + merges + rises + scaled, gamma = gamma_n(n_l + n_o + 2);
 
+    const bool bf16 = d->arith == RAPT_BF16_DOT;
+    const double weight_slack = bf16 ? U_BF16 * 1.05 : 0; /* its rounding, and the error of the exponential */
     double sum = 0, low = 0, high = 0;
     bool uncertain[RAPT_MAX_HEAD_DIM] = {false}; /* an infinite value's weight may underflow to 0, and 0 * inf is NaN */
-    const double least = -126 * log(2);
+    const double least = (bf16 ? -56 : -126) * log(2);
     if (sink != -INFINITY) {
         const double t = sink - max, delta = sink_slack + 4 * u * (sink_slack + top - t) + 4 * u * (1 + rises);
         sum = exp(t);
@@ -717,9 +731,9 @@ static void double_row(const row *r, const row_results *to) {
     for (int64_t n = 0; n < r->keys; n++) {
         if (r->logit[n] == -INFINITY) continue;
         const double t = r->logit[n] - max, slack = r->slack[n];
-        const double delta = slack + 4 * u * (slack + top - t) + 4 * u * (1 + rises);
+        const double delta = slack + 4 * u * (slack + top - t) + 4 * u * (1 + rises) + weight_slack;
         const double weight = exp(t), most = exp(t + delta);
-        low += exp(t - delta);
+        low += exp(t - delta) - (bf16 ? LEAST_BF16 : 0);
         high += most;
         r->slack[n] = delta;
         for (int64_t c = 0; c < d_v && !r->integers; c++) {
@@ -727,6 +741,7 @@ static void double_row(const row *r, const row_results *to) {
             size[c] += weight * fabs(v);
             if (isinf(v) && t - delta < least) uncertain[c] = true;
             bound[c] += (most - weight) * fabs(v - o[c]) + (gamma * most + 0x1p-126) * fabs(v);
+            if (bf16) bound[c] += most * (U_BF16 * fabs(v) + LEAST_BF16) + LEAST_BF16 * (fabs(v - o[c]) + fabs(v));
             if (by_token) bound[c] += 0x1p-149 * fabs(stored);
         }
     }
@@ -765,6 +780,174 @@ static void score_row(const row *r, const row_results *of, double *score, double
                 *x = 0, *e = NAN; /* one beside a NaN may have become 0 before the division */
         }
     }
+}
+
+float reference_multiply_add(bool fused, float a, float b, float c) {
+    if (fused) return fmaf(a, b, c);
+    const volatile float product = a * b;
+    return product + c;
+}
+
+/* ---- One row of bf16 arithmetic, as docs/order.md says it --------------------------------------------------------------- */
+
+/* E(d), factor c. */
+static float power_of_two(bool fused, float d, float c, float least) {
+    static const float b[] = {0x1.5f082ep-10f, 0x1.3b2dep-7f, 0x1.c6af7cp-5f, 0x1.ebfbdcp-3f, 0x1.62e43p-1f, 1.0f};
+    const float x = d < least ? least : d, t = reference_multiply_add(fused, x, c, 12583039.0f), n = 12583039.0f - t,
+                f = reference_multiply_add(fused, x, c, n);
+    float p = 0x1.416b5ep-13f, power;
+    uint32_t bits;
+    for (int i = 0; i < 6; i++) p = reference_multiply_add(fused, p, f, b[i]);
+    memcpy(&bits, &t, sizeof bits);
+    bits <<= 23;
+    memcpy(&power, &bits, sizeof power);
+    return p * power;
+}
+
+static float hyperbolic_tangent(bool fused, float x) {
+    static const float b[] = {0x1.51f8cep-6f, -0x1.b835a4p-5f, 0x1.1106f6p-3f, -0x1.555532p-2f};
+    const float a = fabsf(x), z = a * a;
+    float p = -0x1.750ce4p-8f;
+    for (int i = 0; i < 4; i++) p = reference_multiply_add(fused, p, z, b[i]);
+    const float e = power_of_two(fused, -a, 0x1.715476p+1f, -127.0f / 0x1.715476p+1f);
+    return copysignf(a < 0.625f ? reference_multiply_add(fused, a * z, p, a) : (1.0f - e) / (1.0f + e), x);
+}
+
+static float natural_logarithm(bool fused, float x) {
+    static const float b[] = {0x1.23d312p-2f, 0x1.999c28p-2f, 0x1.555554p-1f};
+    int e;
+    float y = frexpf(x, &e) * 2; /* from 1 to 2 */
+    e--;
+    if (y > 0x1.6a09e4p+0f) y /= 2, e++;
+    const float s = (y - 1) / (y + 1), z = s * s;
+    float p = 0x1.f161d2p-3f;
+    for (int i = 0; i < 3; i++) p = reference_multiply_add(fused, p, z, b[i]);
+    return reference_multiply_add(fused, (float)e, 0x1.62e43p-1f, reference_multiply_add(fused, s * z, p, 2 * s));
+}
+
+/* A number as it is multiplied. */
+static float bf16_factor(float x) {
+    unsigned char stored[4];
+    reference_store(RAPT_BF16, stored, x);
+    x = reference_load(RAPT_BF16, stored);
+    return fabsf(x) < 0x1p-56f ? 0 : x;
+}
+
+/* 2^(d c), rounded to bf16. */
+static float bf16_weight(bool fused, float d, float c) {
+    static const float b[] = {0x1.d23798p-3f, 0x1.63e658p-1f, 1.0f + 98304.0f};
+    if (isnan(d)) return NAN;
+    if (d < -56.0f / c) return 0;
+    const double product = fused ? (double)d * c : (double)(d * c);
+    const float n = (float)floor(product), f = reference_multiply_add(fused, d, c, -n);
+    float p = 0x1.3baa9p-4f;
+    for (int i = 0; i < 3; i++) p = reference_multiply_add(fused, p, f, b[i]);
+    return ldexpf(p - 98304.0f, (int)n);
+}
+
+/* <a, b> in steps; element i of b lies at b[i * stride], and element 0 is number `first` of its step. */
+static float bf16_product(bool fused, const float *a, const float *b, int64_t stride, int64_t n, int64_t first) {
+    float sum = 0;
+    for (int64_t i = 0; i < n;) {
+        float parity[2] = {0, 0};
+        do parity[(first + i) % 2] = reference_multiply_add(fused, a[i], b[i * stride], parity[(first + i) % 2]);
+        while (++i < n && (first + i) % STEP);
+        sum += parity[0] + parity[1];
+    }
+    return sum;
+}
+
+typedef struct bf16_state {
+    float m, l, o[RAPT_MAX_HEAD_DIM];
+} bf16_state;
+
+static void absorb(bool fused, bf16_state *s, const bf16_state *next, float c, int64_t d_v) {
+    const float m = s->m > next->m ? s->m : next->m, t = m > -FLT_MAX ? m : -FLT_MAX, least = -127.0f / c;
+    const float a = power_of_two(fused, s->m - t, c, least), b = power_of_two(fused, next->m - t, c, least);
+    s->m = m;
+    s->l = reference_multiply_add(fused, s->l, a, next->l * b);
+    for (int64_t i = 0; i < d_v; i++) s->o[i] = reference_multiply_add(fused, s->o[i], a, next->o[i] * b);
+}
+
+/* The logit of key n from its score, where anything modifies it. */
+static float bf16_logit(bool fused, const row *r, int64_t n, float x) {
+    const rapt_desc *d = r->desc;
+    const int64_t j = r->first + n, block = j - j % BLOCK;
+    if (d->softcap > 0) x = d->softcap * hyperbolic_tangent(fused, x * (1 / d->softcap));
+    if (d->alibi == RAPT_ALIBI_DISTANCE) {
+        const int64_t from = key_position(r->args, r->b, block);
+        const float distance = fabsf((float)(query_position(d, r->args, r->b, r->i) - from) - (float)(j - block));
+        x = reference_multiply_add(fused, -element_of(r, r->args->slopes, &d->slopes), distance, x);
+    }
+    if (d->bias.type) {
+        const float bias = bias_of(d, r->args, r->b, r->h, r->i, j);
+        x = bias == -INFINITY             ? -INFINITY
+            : d->alibi == RAPT_ALIBI_BIAS ? reference_multiply_add(fused, element_of(r, r->args->slopes, &d->slopes), bias, x)
+                                          : x + bias;
+    }
+    return d->logits_body ? through_body(r, n, x) : x;
+}
+
+static void bf16_row(bool fused, const row *r, float *o, float *lse) {
+    const rapt_desc *d = r->desc;
+    const double scale = isnan(d->scale) ? (double)(float)(1 / sqrt((double)d->d_k)) : (double)d->scale;
+    const bool ordinary = !extreme(scale), by_token = d->v_scales.present && d->v_scales.token_stride;
+    const float factor = ordinary ? (scale < 0 ? -1.0f : 1.0f) : (float)scale, score_natural = ordinary ? (float)fabs(scale) : 1;
+    const float c = (float)((ordinary && !modified(d) ? fabs(scale) : 1) * 1.4426950408889634);
+    const float natural = modified(d) ? 1 : score_natural;
+    float q[RAPT_MAX_HEAD_DIM], k[RAPT_MAX_HEAD_DIM];
+    bf16_state all, now;
+    bool any = false;
+    for (int64_t i = 0; i < d->d_k; i++) {
+        const float x = r->q[i] * factor;
+        q[i] = bf16_factor(x * r->k_channel[i]);
+    }
+    all.m = -INFINITY, all.l = 0;
+    memset(all.o, 0, sizeof all.o);
+    for (int64_t first = 0, end; first < r->keys; first = end) {
+        end = first + CHUNK - (r->first + first) % CHUNK;
+        if (end > r->keys) end = r->keys;
+        float s[CHUNK], w[CHUNK] = {0}, ones[CHUNK], v[CHUNK];
+        bool attended = false;
+        now.m = -INFINITY;
+        for (int64_t n = first; n < end; n++) {
+            if (!r->attended[n]) continue;
+            attended = true;
+            for (int64_t i = 0; i < d->d_k; i++) k[i] = bf16_factor(r->k[n * d->d_k + i]);
+            float x = bf16_product(fused, q, k, 1, d->d_k, 0);
+            if (d->k_scales.present && d->k_scales.token_stride) x *= r->k_token[n];
+            s[n - first] = modified(d) ? bf16_logit(fused, r, n, x * score_natural) : x;
+            if (s[n - first] > now.m) now.m = s[n - first];
+        }
+        if (!attended) continue;
+        const float from = now.m > -FLT_MAX ? now.m : -FLT_MAX;
+        for (int64_t n = first; n < end; n++) {
+            if (r->attended[n]) w[n - first] = bf16_weight(fused, s[n - first] - from, c);
+            ones[n - first] = 1;
+        }
+        now.l = bf16_product(fused, w, ones, 1, end - first, (r->first + first) % STEP);
+        for (int64_t i = 0; i < d->d_v; i++) {
+            for (int64_t n = first; n < end; n++) {
+                const float x = r->v[n * d->d_v + i];
+                v[n - first] = r->attended[n] ? bf16_factor(by_token ? x * r->v_token[n] : x) : 0;
+            }
+            now.o[i] = bf16_product(fused, w, v, 1, end - first, (r->first + first) % STEP);
+        }
+        if (any) absorb(fused, &all, &now, c, d->d_v);
+        else all = now;
+        any = true;
+    }
+    if (d->sinks.type) {
+        now.m = element_of(r, r->args->sinks, &d->sinks) / natural, now.l = 1;
+        memset(now.o, 0, sizeof now.o);
+        absorb(fused, &all, &now, c, d->d_v);
+    }
+    const float inverse = all.l > 0 ? 1 / all.l : all.l * 0;
+    for (int64_t i = 0; i < d->d_v; i++) {
+        const float by = d->v_scales.present && !by_token ? inverse * r->v_channel[i] : inverse;
+        o[i] = reference_multiply_add(fused, all.o[i], by, 0);
+    }
+    *lse = all.l == 0 ? -INFINITY : reference_multiply_add(fused, all.m, natural, natural_logarithm(fused, all.l));
 }
 
 /* ---- All rows ----------------------------------------------------------------------------------------------------------- */
@@ -819,6 +1002,8 @@ static void head(reference *result, row *r, int64_t h) {
             } else {
                 naive_row(r, result->naive + o);
             }
+            for (int fused = 0; fused < 2 && d->arith == RAPT_BF16_DOT; fused++)
+                bf16_row(fused, r, result->ordered[fused] + o, result->ordered_lse[fused] + at);
             double_row(r, &of);
             if (d->scores_stage) score_row(r, &of, result->scores + at * columns, result->scores_bound + at * columns);
         }
@@ -830,7 +1015,7 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     const size_t keys = (size_t)desc->kv_len, d_k = (size_t)desc->d_k, d_v = (size_t)desc->d_v;
     const size_t scores = desc->scores_stage ? rows * (size_t)reference_columns(desc) : 0;
     double *doubles = calloc(5 * outputs + 4 * rows + 2 * keys + 2 * scores + 1, sizeof *doubles);
-    float *floats = calloc(outputs + 3 * d_k + d_v + keys * (d_k + d_v + 3), sizeof *floats);
+    float *floats = calloc(3 * outputs + 2 * rows + 3 * d_k + d_v + keys * (d_k + d_v + 3), sizeof *floats);
     bool *attended = malloc(keys + 1);
     *result = (reference){.o = doubles, .naive = floats};
     if (!doubles || !floats || !attended) {
@@ -847,7 +1032,11 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     result->exact_lse = result->exact_bound + outputs;
     result->exact_lse_bound = result->exact_lse + rows;
     row r = {.desc = desc, .args = args, .attended = attended, .logit = result->exact_lse_bound + rows};
-    r.number = result->naive + outputs;
+    for (int fused = 0; fused < 2; fused++) {
+        result->ordered[fused] = result->naive + (size_t)(fused + 1) * outputs;
+        result->ordered_lse[fused] = result->naive + 3 * outputs + (size_t)fused * rows;
+    }
+    r.number = result->ordered_lse[1] + rows;
     r.q = r.number + d_k;
     r.slack = r.logit + keys;
     result->scores = r.slack + keys;
@@ -879,35 +1068,6 @@ void reference_free(reference *result) {
 /* ---- Linear layers and normalisation in f32 ------------------------------------------------------------------------------- */
 
 enum { PARTIAL_SUMS = 16, MAP_PART = 1024 };
-
-float reference_multiply_add(bool fused, float a, float b, float c) {
-    if (fused) return fmaf(a, b, c);
-    const volatile float product = a * b;
-    return product + c;
-}
-
-/* E(d), factor c. */
-static float power_of_two(bool fused, float d, float c, float least) {
-    static const float b[] = {0x1.5f082ep-10f, 0x1.3b2dep-7f, 0x1.c6af7cp-5f, 0x1.ebfbdcp-3f, 0x1.62e43p-1f, 1.0f};
-    const float x = d < least ? least : d, t = reference_multiply_add(fused, x, c, 12583039.0f), n = 12583039.0f - t,
-                f = reference_multiply_add(fused, x, c, n);
-    float p = 0x1.416b5ep-13f, power;
-    uint32_t bits;
-    for (int i = 0; i < 6; i++) p = reference_multiply_add(fused, p, f, b[i]);
-    memcpy(&bits, &t, sizeof bits);
-    bits <<= 23;
-    memcpy(&power, &bits, sizeof power);
-    return p * power;
-}
-
-static float hyperbolic_tangent(bool fused, float x) {
-    static const float b[] = {0x1.51f8cep-6f, -0x1.b835a4p-5f, 0x1.1106f6p-3f, -0x1.555532p-2f};
-    const float a = fabsf(x), z = a * a;
-    float p = -0x1.750ce4p-8f;
-    for (int i = 0; i < 4; i++) p = reference_multiply_add(fused, p, z, b[i]);
-    const float e = power_of_two(fused, -a, 0x1.715476p+1f, -127.0f / 0x1.715476p+1f);
-    return copysignf(a < 0.625f ? reference_multiply_add(fused, a * z, p, a) : (1.0f - e) / (1.0f + e), x);
-}
 
 static float gelu(bool fused, float x) {
     static const float h[] = {-0x1.9833cap-22f, 0x1.894d92p-18f, -0x1.8c04ecp-15f, 0x1.7d4d4ep-13f, 0x1.99fcbap-13f,

@@ -57,7 +57,14 @@
  *        E_c = [ sum_b (spread_b |y_bc| + (W_b + spread_b) (sum_j off_j |v_jc| + gamma (|y_bc| + sum_j off_j |v_jc|))) / 255
  *                +  |o_c| sum_j w_j (exp(delta_j) - 1)  +  2^-125 F sum_j |v_jc| ] / sum_j w_j exp(-delta_j)  +  ...
  * 10. How far that is from exact arithmetic: elements of a query are off by half a step, which adds as much times the sum of
- *    |scale k_jc| to D_j of 1., and weights by half a step of their block, which adds sum_j W_b |v_jc| / 510 to the sums in 5. */
+ *    |scale k_jc| to D_j of 1., and weights by half a step of their block, which adds sum_j W_b |v_jc| / 510 to the sums in 5.
+ *
+ * With RAPT_BF16_DOT, U = 2^-8 being what rounding to bf16 loses, and z = 2^-56 below what numbers count as 0:
+ *
+ * 11. Elements of q and k are rounded, which adds (2 U + U^2) A_j + z sum_c |scale| (|q_c| + (1 + U) |k_jc|) to D_j of 1.
+ * 12. Weights are rounded, and their exponential is off by 0.05 U: 1.05 U more in delta_j. Those below z are 0 in sums from
+ * below.
+ * 13. Values are rounded: U w_j exp(delta_j) |v_jc| + z (w_j exp(delta_j) + |v_jc - o_c| + |v_jc|) more in the first sum of 5. */
 #ifndef RAPT_REFERENCE_H
 #define RAPT_REFERENCE_H
 
@@ -70,6 +77,7 @@ typedef struct reference {
     double *lse, *lse_bound;      /* by row */
     double *exact, *exact_bound, *exact_lse, *exact_lse_bound; /* RAPT_INT8_DOT: the same of exact arithmetic */
     float *naive;                                              /* RAPT_EXACT: as o, the output in plain f32, with libm */
+    float *ordered[2], *ordered_lse[2]; /* RAPT_BF16_DOT: by class, unfused and fused, the outputs to the bit, in f32 */
     double *scores, *scores_bound; /* with desc.scores_stage: by row and column. The bound is NaN where a NaN or 0 is right */
 } reference;
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # replaced.sh SOURCE: each function that kernels/attend.h lists as one that an ISA may have of its own can be replaced alone: without the
-# body of the one in words nothing else is missing and nothing is left over. (tests/broken/sound_replaced.c replaces all, with bodies.)
+# body of the one in words nothing else is missing and nothing is left over. (tests/broken/sound_replaced.c replaces them with
+# bodies, and kernels/amx.h those of bf16 arithmetic.)
 source=$1
 set -u
 scratch=$(mktemp -d)
@@ -14,7 +15,7 @@ report() { # report STATUS DESCRIPTION LOG
     echo "not ok $count - $2"
     sed 's/^/# /' "$3"
 }
-names=$(sed -n '/^ \* Functions that an ISA may have/,/^ \* Each is declared/s/^ \*   \([a-z_]*\) .*/\1/p' "$source/kernels/attend.h")
+names=$(sed -n '/^ \* Functions that an ISA may have/,/^ \* Each is declared/s/^ \*   \([a-z0-9_]*\) .*/\1/p' "$source/kernels/attend.h")
 for name in $names; do
     printf '#define RAPT_KERNEL_NAME one\n#include "words.h"\n#define %s %s\n#include "attend.h"\n' "$name" "$name" >"$scratch/one.c"
     # shellcheck disable=SC2086 # words are wanted
@@ -25,7 +26,7 @@ for name in $names; do
     [ ! -s "$scratch/log" ]
     report $? "$name alone" "$scratch/log"
 done
-ls "$source"/kernels/*.h | xargs sed -n 's/^#ifndef \([a-z_]*\)$/\1/p' | sort >"$scratch/there"
+ls "$source"/kernels/*.h | xargs sed -n 's/^#ifndef \([a-z0-9_]*\)$/\1/p' | sort -u >"$scratch/there"
 for name in $names; do echo "$name"; done | sort | diff - "$scratch/there" >"$scratch/log"
 report $? 'the list of kernels/attend.h is that of the headers' "$scratch/log"
 [ "$count" -gt 10 ]

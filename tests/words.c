@@ -4,6 +4,10 @@
  * arithmetic against their definitions. Compiled
  * once for each ISA with RAPT_ISA_FILE naming its file, whose static functions this includes. A sample of the floats by default;
  * every float of the range with --all (minutes). */
+#define RAPT_WORDS_ALONE
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
 #include RAPT_ISA_FILE
 
 #include <inttypes.h>
@@ -37,6 +41,7 @@ static double ulps(float got, double want) {
 /* The promises of docs/numerics.md, and hashes of the sampled results, which are the same on every ISA of a class. */
 static const double exp2_ulps = RAPT_KERNEL_FUSED ? 0.80 : 1.08, tanh_ulps = RAPT_KERNEL_FUSED ? 1.60 : 1.95, ln_ulps = 1.97;
 static const uint64_t exp2_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xa3f7c3b1fd0d868e) : UINT64_C(0xd1dd436cb88445d8);
+static const uint64_t exp2_bf16_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xba3a4fc07efdd9c7) : UINT64_C(0x5ef2b79d6d4bd9c7);
 static const uint64_t tanh_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xdc3bf1457c68bc9d) : UINT64_C(0xea735a26e76a4335);
 static const uint64_t ln_hash = RAPT_KERNEL_FUSED ? UINT64_C(0xd6c4cc8322a8b5f8) : UINT64_C(0x1951f83759e4143e);
 enum { SAMPLED = 1021 }; /* every so manieth float, by default */
@@ -84,6 +89,81 @@ static void exp2_special(void) {
         if (as_bits(got[0]) != 0) break;
     }
     tap_ok(as_bits(got[0]) == 0, "exp2(-inf * c) is +0 for every c of a plan");
+}
+
+static float bf16_rounded(double x) {
+    float f = (float)x;
+    uint32_t bits = as_bits(f);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    return as_float(bits);
+}
+
+/* In units of bf16's last place, which is 2^-7 for results from 1 to 2: half of one is what rounding may lose. */
+static void exp2_bf16_of_every_float(uint32_t step) {
+    uint64_t h = hash_start;
+    double worst = 0.0;
+    int64_t wrong = 0, off = 0, of = 0;
+    uint32_t first = as_bits(-0.0f), last = as_bits(-60.0f);
+    for (uint32_t from = first; from <= last; from += step * RAPT_VL) {
+        float d[RAPT_VL], got[RAPT_VL];
+        for (int j = 0; j < RAPT_VL; j++) {
+            uint32_t bits = from + (uint32_t)j * step;
+            d[j] = as_float(bits < last ? bits : last);
+        }
+        v_store(got, v_exp2_bf16(v_load(d), v_set1(1.0f), v_set1(-56.0f)));
+        for (int j = 0; j < RAPT_VL; j++) {
+            double want = exp2((double)d[j]), place = ldexp(1.0, ilogb(want) - 7);
+            h = as_bits(d[j]) < last ? hash_word(h, as_bits(got[j])) : h;
+            if (d[j] < -56.0f) {
+                wrong += as_bits(got[j]) != 0;
+                continue;
+            }
+            wrong += (as_bits(got[j]) & 0xffff) != 0 || got[j] < 0x1p-56f;
+            worst = fmax(worst, fabs(got[j] - want) / place);
+            off += got[j] != bf16_rounded(want), of++;
+        }
+    }
+    tap_ok(wrong == 0, "exp2 for bf16: every result is of bf16, and 0 or at least 2^-56; %d are not", (int)wrong);
+    tap_ok(worst <= 0.53, "exp2 for bf16: worst %.4f places, promised 0.53", worst);
+    tap_ok((double)off <= 0.003 * (double)of, "exp2 for bf16: %.2f %% of results are not the nearest",
+           100.0 * (double)off / (double)of);
+    if (step == SAMPLED) tap_ok(h == exp2_bf16_hash, "exp2 for bf16: hash %016" PRIx64 " is the one of every ISA", h);
+}
+
+static void exp2_bf16_special(void) {
+    const struct {
+        float d, want;
+    } table[] = {{0.0f, 1.0f},   {-0.0f, 1.0f},  {-1.0f, 0.5f},    {-56.0f, 0x1p-56f},
+                 {-56.1f, 0.0f}, {-1e30f, 0.0f}, {-INFINITY, 0.0f}};
+    float got[RAPT_VL];
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        v_store(got, v_exp2_bf16(v_set1(table[i].d), v_set1(1.0f), v_set1(-56.0f)));
+        tap_ok(as_bits(got[0]) == as_bits(table[i].want), "exp2(%g) for bf16 is exactly %g", (double)table[i].d,
+               (double)table[i].want);
+    }
+    v_store(got, v_exp2_bf16(v_set1(as_float(0x7fc12345u)), v_set1(1.0f), v_set1(-56.0f)));
+    tap_ok(got[0] != got[0], "exp2(NaN) for bf16 is NaN");
+}
+
+/* Of each 16 bits the lesser, unsigned, of what was there and of the magnitude less 1. */
+static void least_halves(void) {
+    uint16_t least[2 * RAPT_VL], x[2 * RAPT_VL], got[2 * RAPT_VL];
+    int wrong = 0;
+    uint32_t bits = 1;
+    for (int call = 0; call < 2000; call++) {
+        for (int i = 0; i < 2 * RAPT_VL; i++) {
+            bits = bits * 1664525u + 1013904223u;
+            x[i] = (uint16_t)(bits >> 16 & (call % 3 ? 0xffff : 0x8001));
+            bits = bits * 1664525u + 1013904223u;
+            least[i] = (uint16_t)(bits >> 16);
+        }
+        v_store(got, v_as_float(i_least_halves(v_as_int(v_load(least)), v_as_int(v_load(x)))));
+        for (int i = 0; i < 2 * RAPT_VL; i++) {
+            uint16_t want = (uint16_t)((x[i] & 0x7fff) - 1);
+            wrong += got[i] != (want < least[i] ? want : least[i]);
+        }
+    }
+    tap_ok(wrong == 0, "i_least_halves: %d halves are wrong", wrong);
 }
 
 static void tanh_of(float *to, const float *x) { v_store(to, v_tanh(v_load(x))); }
@@ -479,6 +559,9 @@ int main(int argc, char **argv) {
     uint32_t step = all ? 1 : SAMPLED;
     exp2_of_every_float(step);
     exp2_special();
+    exp2_bf16_of_every_float(step);
+    exp2_bf16_special();
+    least_halves();
     tanh_of_every_float(step);
     tanh_special(step);
     ln_of_every_float(step);

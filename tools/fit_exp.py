@@ -44,6 +44,10 @@ f = np.linspace(-0.5, 0.5, 4001)
 c, error = fit(f, [power(k) for k in range(7)], np.exp2(f), np.exp2(f), {0: 1.0})
 print("exp2, ascending:", [v.hex() for v in c], f"error {error * 2**24:.3f} * 2^-24")
 
+f = np.linspace(0, 1, 4001)
+c, error = fit(f, [power(k) for k in range(4)], np.exp2(f), np.exp2(f), {0: 1.0})
+print("exp2 for bf16, ascending:", [v.hex() for v in c], f"error {error * 2**8:.3f} * 2^-8")
+
 y = np.linspace(np.sqrt(0.5), np.sqrt(2), 4000)
 s = (y - 1) / (y + 1)
 c, error = fit(s, [lambda s, k=k: s ** (2 * k + 3) for k in range(4)], np.log(y) - 2 * s, np.log(y), {})

@@ -14,7 +14,7 @@ from ._tensor import ELEMENT_BYTES, FLOATS, Tensor, dense_floats, empty, floats,
 Causal = Literal["bottom-right", "top-left"] | None
 Window = int | tuple[int | None, int | None] | None
 _CAUSAL = {None: native.CAUSAL_NONE, "bottom-right": native.CAUSAL_BOTTOM_RIGHT, "top-left": native.CAUSAL_TOP_LEFT}
-_ARITH = {"exact": native.EXACT, "int8": native.INT8_DOT}
+_ARITH = {"exact": native.EXACT, "int8": native.INT8_DOT, "bf16": native.BF16_DOT}
 
 
 def _causal(causal: Any) -> int:
@@ -483,7 +483,7 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = 
         k and v, and broadcasting to their shapes, with more than one of tokens or of channels, not both.
     return_lse: also return the log-sum-exp of each row, float32 of (batch, heads, queries), -inf for a row without keys.
     out: the array to be written, of the result's shape.
-    arith: "exact", or "int8" for k and v of int8.
+    arith: "exact"; "int8", for k and v of int8; or "bf16", in which q, k, v and weights are rounded to bf16.
     threads: how many threads share the call; None: RAPT_THREADS, or all CPUs where there is work for them.
     isa: the name of a kernel, such as "avx2"; None: the best one, or that of isa().
 

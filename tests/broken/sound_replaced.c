@@ -19,8 +19,8 @@
 
 static _Thread_local int tasks; /* that have begun and not ended */
 
-static void begin_task(void) { tasks++; }
-static void end_task(void) { tasks--; }
+static void begin_task(bool tiles) { (void)tiles, tasks++; }
+static void end_task(bool tiles) { (void)tiles, tasks--; }
 
 /* What every product multiplies its first factors by. */
 static float in_task(void) { return tasks == 1 ? 1.0f : 2.0f; }
@@ -40,6 +40,7 @@ static void set_element(load_channels *load, bool stream, const operands *o, int
         v_store(b, load(from, (stream ? o->channel : 0) + lane / RAPT_VL * RAPT_VL));
         sum = s_fma(float_at(o->a + (size_t)row * o->rs + (size_t)k * o->ks) * in_task(), b[lane % RAPT_VL], sum);
     }
+    if (!stream && o->even) sum = lane_of(c + o->even, lane) + sum;
     set_lane(c, lane, !stream && o->start == START_APART ? lane_of(c, lane) + sum : sum);
 }
 

@@ -39,8 +39,8 @@ static void clear_progress(const check *c) {
 }
 
 static void say_how_to_reproduce(const check *c, const char *kernel_name, char *text, size_t bytes) {
-    snprintf(text, bytes, "# reproduce: %s%s%s --case %s --seed %" PRIu64 "%s", c->program, kernel_name ? " --isa " : "",
-             kernel_name ? kernel_name : "", c->case_name, c->seed, c->quick ? " --quick" : "");
+    snprintf(text, bytes, "# reproduce: %s%s%s --case %s --seed %" PRIu64 "%s%s", c->program, kernel_name ? " --isa " : "",
+             kernel_name ? kernel_name : "", c->case_name, c->seed, c->quick ? " --quick" : "", c->arith ? " --arith bf16" : "");
 }
 
 void check_fail(check *c, kernel *k, const char *format, ...) {
@@ -137,6 +137,7 @@ static const char help[] =
     "double.\n"
     "  --isa NAME[,NAME...]      only these kernels (and their twins)\n"
     "  --case NAME               only the cases of that name, or that contain it, or match it as a pattern (*?[])\n"
+    "  --arith exact|bf16        what problems compute with unless they say otherwise (default: exact)\n"
     "  --seed N                  what the random data are drawn from (default: the time)\n"
     "  --repeat N                N rounds with successive seeds (default: 1)\n"
     "  --require NAME[,NAME...]  fail if one of these kernels did not run\n"
@@ -201,6 +202,10 @@ static int parse(check *c, options *o, int argc, char **argv) {
             o->isa = text;
         } else if ((text = value_of("--case", argv, argc, &i, &missing))) {
             o->pattern = text;
+        } else if ((text = value_of("--arith", argv, argc, &i, &missing))) {
+            if (strcmp(text, "exact") != 0 && strcmp(text, "bf16") != 0)
+                return usage_error(c, "--arith takes exact or bf16, not", text);
+            c->arith = strcmp(text, "bf16") == 0 ? RAPT_BF16_DOT : RAPT_EXACT;
         } else if ((text = value_of("--require", argv, argc, &i, &missing))) {
             o->require = text;
         } else if ((text = value_of("--seed", argv, argc, &i, &missing))) {

@@ -8,9 +8,12 @@
 
 #include "../hash.h"
 
+enum { ARITHS = 2 };
+static const rapt_arith ariths[ARITHS] = {RAPT_EXACT, RAPT_BF16_DOT};
+
 typedef struct golden {
     const char *name;
-    uint64_t hash[CLASSES];
+    uint64_t hash[ARITHS][CLASSES];
 } golden;
 #include "golden.h"
 
@@ -145,7 +148,7 @@ static uint64_t hash_of(const subject *s, const unsigned char *dense) {
     return hash;
 }
 
-static problem fixed_problem(check *c, const struct fixed *f) {
+static problem fixed_problem(check *c, const struct fixed *f, rapt_arith arith) {
     problem p = problem_of(c, f->batch, f->heads, f->kv_heads, f->q_len, f->kv_len, f->d_k, f->d_v);
     problem_types(&p, (rapt_type)f->q, (rapt_type)f->k, (rapt_type)f->v, (rapt_type)f->o);
     p.desc.causal = (rapt_causal)f->causal;
@@ -154,43 +157,55 @@ static problem fixed_problem(check *c, const struct fixed *f) {
     if (f->scale != 0) p.desc.scale = f->scale;
     p.data = f->data;
     p.data_seed = hash_text(1, f->name);
+    p.desc.arith = arith;
     if (f->add) f->add(&p);
     return p;
 }
 
-static uint64_t golden_hash(const char *name, int rounding) {
+static const golden *golden_of(const char *name) {
+    static const golden none = {0};
     for (int64_t g = 0; g < LENGTH_OF(golden_hashes); g++)
-        if (strcmp(golden_hashes[g].name, name) == 0) return golden_hashes[g].hash[rounding];
-    return 0;
+        if (strcmp(golden_hashes[g].name, name) == 0) return &golden_hashes[g];
+    return &none;
+}
+
+/* Hashes a problem's outputs by each kernel, compares them, and leaves one for each class. */
+static void hash_all(check *c, const char *name, const problem *p, const uint64_t *want, uint64_t *hashes) {
+    subject s = subject_create(c, p);
+    FOR_EACH_KERNEL(c, k) {
+        const int rounding = strcmp(k->rounding, class_names[FUSED]) == 0;
+        const how plainly = {WAY_RUN, 1, 1, 1};
+        unsigned char *dense = subject_run(c, &s, k, &plainly);
+        if (!dense) continue;
+        hashes[rounding] = hash_of(&s, dense);
+        free(dense);
+        k->compared++;
+        if (!c->print_golden && want[rounding] != hashes[rounding])
+            check_fail(c, k, "%s%s: hash %016" PRIx64 ", not %016" PRIx64, name, p->desc.arith == RAPT_BF16_DOT ? ", bf16" : "",
+                       hashes[rounding], want[rounding]);
+    }
+    subject_destroy(&s);
 }
 
 void case_golden(check *c) {
     if (c->print_golden)
         puts("/* SPDX-License-Identifier: Apache-2.0 */\n"
-             "/* Hashes of outputs: {name, {unfused, fused}}. Made by check --print-golden. They change only with the order of "
-             "operations\n"
-             " * (docs/order.md). */\n"
+             "/* Hashes of outputs: {name, {{unfused, fused} of exact arithmetic, the same of bf16}}. Made by check "
+             "--print-golden. "
+             "They\n"
+             " * change only with the order of operations (docs/order.md). */\n"
              "/* clang-format off */\n"
              "static const golden golden_hashes[] = {");
     for (int64_t n = 0; n < LENGTH_OF(fixed); n++) {
-        const problem p = fixed_problem(c, &fixed[n]);
-        subject s = subject_create(c, &p);
-        uint64_t hashes[CLASSES] = {0};
-        FOR_EACH_KERNEL(c, k) {
-            const int rounding = strcmp(k->rounding, class_names[FUSED]) == 0;
-            const how plainly = {WAY_RUN, 1, 1, 1};
-            unsigned char *dense = subject_run(c, &s, k, &plainly);
-            if (!dense) continue;
-            hashes[rounding] = hash_of(&s, dense);
-            free(dense);
-            k->compared++;
-            const uint64_t want = golden_hash(fixed[n].name, rounding);
-            if (!c->print_golden && want != hashes[rounding])
-                check_fail(c, k, "%s: hash %016" PRIx64 ", not %016" PRIx64, fixed[n].name, hashes[rounding], want);
+        const golden *want = golden_of(fixed[n].name);
+        golden got = {0};
+        for (int a = 0; a < ARITHS; a++) {
+            const problem p = fixed_problem(c, &fixed[n], ariths[a]);
+            if (p.desc.arith == ariths[a] || a == 0) hash_all(c, fixed[n].name, &p, want->hash[a], got.hash[a]);
         }
-        subject_destroy(&s);
         if (c->print_golden)
-            printf("    {\"%s\", {0x%016" PRIx64 ", 0x%016" PRIx64 "}},\n", fixed[n].name, hashes[UNFUSED], hashes[FUSED]);
+            printf("    {\"%s\", {{0x%016" PRIx64 ", 0x%016" PRIx64 "}, {0x%016" PRIx64 ", 0x%016" PRIx64 "}}},\n", fixed[n].name,
+                   got.hash[0][UNFUSED], got.hash[0][FUSED], got.hash[1][UNFUSED], got.hash[1][FUSED]);
     }
     if (c->print_golden) puts("};");
 }

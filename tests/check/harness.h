@@ -38,6 +38,7 @@ typedef struct check {
     kernel kernels[MAX_KERNELS];
     int kernel_count;
     bool quick, summary, print_golden;
+    rapt_arith arith; /* of problems that do not say otherwise */
 
     uint64_t seed;
     const char *case_name;

@@ -351,7 +351,7 @@ static void feature_plan_errors(table *t) {
     }
     PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = RAPT_Q8_0; d.d_k = d.d_v = 32;
          d.q = rapt_layout_bhsd(RAPT_F32, d.heads, d.q_len, 32); d.o = d.q);
-    static const int ariths[] = {2, 3, -1, 256, INT_MAX, INT_MIN};
+    static const int ariths[] = {3, 4, -1, 256, INT_MAX, INT_MIN};
     for (int64_t n = 0; n < LENGTH_OF(ariths); n++) {
         PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)ariths[n]);
         PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)ariths[n]; d.k.type = d.v.type = RAPT_INT8);

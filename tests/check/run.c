@@ -200,7 +200,9 @@ static bool plan_made(check *c, const subject *s, kernel *k, const how *h, rapt_
         check_fail(c, k, "the plan says %s (%s)", info->isa, info->rounding);
         return false;
     }
-    if (!info->arith || strcmp(info->arith, desc.arith == RAPT_INT8_DOT ? "int8" : "exact") != 0) {
+    if (!info->arith || strcmp(info->arith, desc.arith == RAPT_BF16_DOT   ? "bf16"
+                                            : desc.arith == RAPT_INT8_DOT ? "int8"
+                                                                          : "exact") != 0) {
         check_fail(c, k, "the plan's arithmetic is %s", info->arith ? info->arith : "null");
         return false;
     }

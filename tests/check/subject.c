@@ -27,6 +27,7 @@ problem problem_of(check *c, int64_t batch, int64_t heads, int64_t kv_heads, int
     p.desc.d_k = size_of(d_k, &c->random);
     p.desc.d_v = size_of(d_v, &c->random);
     problem_types(&p, RAPT_F32, RAPT_F32, RAPT_F32, RAPT_F32);
+    p.desc.arith = c->arith;
     p.offset = (int)draw_below(&c->random, 2) - 1;
     p.data_seed = draw(&c->random);
     return p;
@@ -85,7 +86,7 @@ void problem_draw_layouts(problem *p, uint64_t *random) {
 
 void problem_draw_data(problem *p, uint64_t *random) {
     p->data = draw_below(random, 2) ? DATA_NORMAL : (data)draw_below(random, DATA_KINDS);
-    if (p->desc.arith && p->data == DATA_NORMAL) p->data = DATA_BYTES;
+    if (p->desc.arith == RAPT_INT8_DOT && p->data == DATA_NORMAL) p->data = DATA_BYTES;
 }
 
 /* One of n, or 0 (what the default stands for) three times in four. */
@@ -161,7 +162,9 @@ void problem_draw_features(problem *p, uint64_t *random) {
     if (p->desc.kv_first && p->table != TABLE_LAST_PAGE && draw_below(random, 2))
         p->desc.kv_total = p->desc.kv_first + draw_below(random, 2 * p->desc.kv_len + 1);
     p->nan_masked = draw_below(random, 4) == 0;
-    if (draw_below(random, 5) == 0) problem_integer(p);
+    const int64_t arith = draw_below(random, 5);
+    if (arith == 0) problem_integer(p);
+    if (arith == 1) p->desc.arith = RAPT_BF16_DOT;
     p->q_offsets = draw_below(random, 4) == 0;
     p->k_offsets = draw_below(random, 4) == 0;
     if (p->k_offsets || draw_below(random, 4) == 0) problem_draw_rest(p, random);
@@ -995,7 +998,7 @@ void subject_text(const subject *s, char *text, size_t bytes) {
     say_rows(&l, "sinks", &d->sinks);
     say_scales(&l, "k-scales", &d->k_scales);
     say_scales(&l, "v-scales", &d->v_scales);
-    if (d->arith) say(&l, " int8-dot");
+    if (d->arith) say(&l, d->arith == RAPT_BF16_DOT ? " bf16-dot" : " int8-dot");
     if (d->q_starts) say(&l, " ragged-q");
     if (d->k_starts) say(&l, " ragged-k");
     if (d->page_size) say(&l, " pages of %d", (int)d->page_size);

@@ -90,6 +90,26 @@ static void judge_steps(check *c, kernel *k, const subject *s, const unsigned ch
     }
 }
 
+/* bf16 arithmetic is, bit for bit, what docs/order.md says. */
+static void judge_order(check *c, kernel *k, int rounding, const subject *s, const unsigned char *dense, const reference *r) {
+    const rapt_desc *d = &s->desc;
+    const int64_t rows = reference_rows(d), n = rows * d->d_v, bytes = reference_type_bytes(d->o.type);
+    for (int64_t e = 0; e < n + (d->lse.type ? rows : 0); e++) {
+        const bool lse = e >= n;
+        const rapt_type type = lse ? RAPT_F32 : d->o.type;
+        const unsigned char *got = lse ? dense + n * bytes + (e - n) * 4 : dense + e * bytes;
+        unsigned char want[4];
+        reference_store(type, want, lse ? r->ordered_lse[rounding][e - n] : r->ordered[rounding][e]);
+        if (memcmp(got, want, (size_t)reference_type_bytes(type)) == 0) continue;
+        if (isnan(reference_load(type, got)) && isnan(reference_load(type, want))) continue;
+        char text[SUBJECT_TEXT];
+        subject_text(s, text, sizeof text);
+        check_fail(c, k, "not in the order of docs/order.md: %s[%d] = %a, not %a; %s", lse ? "lse" : "o", (int)(lse ? e - n : e),
+                   (double)reference_load(type, got), (double)reference_load(type, want), text);
+        return;
+    }
+}
+
 /* Scores, whose rows follow those of o and lse. */
 static void judge_scores(check *c, kernel *k, const subject *s, const unsigned char *scores, const reference *r) {
     const rapt_desc *d = &s->desc;
@@ -129,7 +149,7 @@ static void judge(check *c, kernel *k, int rounding, const subject *s, const uns
                        (int)(e % d->d_v), got, want, bound + half_ulp, text);
             break;
         }
-        if (d->arith == RAPT_INT8_DOT) continue; /* naive code has no such arithmetic */
+        if (d->arith != RAPT_EXACT) continue; /* naive code has no such arithmetic */
         unsigned char stored[4];
         reference_store(d->o.type, stored, r->naive[e]);
         const double naive = fabs(reference_load(d->o.type, stored) - want) / (bound + half_ulp);
@@ -177,6 +197,7 @@ void examine_subject(check *c, subject *s, uint64_t seed) {
         twin->compared += subject_output_bytes(s) / reference_type_bytes(s->desc.o.type);
         judge(c, twin, rounding, s, want, &r);
         if (s->desc.arith == RAPT_INT8_DOT) judge_steps(c, twin, s, want, &r);
+        if (s->desc.arith == RAPT_BF16_DOT) judge_order(c, twin, rounding, s, want, &r);
         if (s->desc.scores_stage) judge_scores(c, twin, s, want + scores_at(s), &r);
         FOR_EACH_KERNEL(c, k) {
             if (k == twin || strcmp(k->rounding, twin->rounding) != 0) continue;

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The matrix unit of AMX (Intel SDM volume 1, chapter 18), in words: bf16 arithmetic with queries in lanes. Eight tiles have 16
+ * rows of 64 bytes each. The including file has these words, in which tiles are constants from 0 to 7:
+ *
+ *   t_configure(configuration)         all tiles, as the 64 bytes say
+ *   t_release()                        leaves none
+ *   t_zero(tile)
+ *   t_load(tile, from, stride)         rows of 64 bytes that lie stride bytes apart
+ *   t_store(tile, to, stride)
+ *   t_multiply_bf16(c, a, b)           C[m][n] = C[m][n] + (e + o), e and o the sums of A[m][i] B[i / 2][2 n + i % 2] over the
+ * even and the odd i < 32, as docs/order.md has them
+ *
+ * and with RAPT_OWN_WEIGHT_PAIRS 1:
+ *
+ *   t_weight_pairs(d, d2, c, least, special)   pairs of v_exp2_bf16(d, c, least) and of d2, but where one of these is NaN
+ *   t_any_special(*special)                    was there a NaN? special begins with zeros.
+ *
+ * S^T = K Q^T takes tiles of A from K, as its rows lie, and tiles of B from Q, by pairs of channels; O^T = V^T P^T takes tiles of
+ * A from V transposed and tiles of B from the weights, by pairs of keys. All tiles of A and B are whole KiB in scratch, so that
+ * no stride of the caller's makes their rows compete for the same sets of a cache. Two tiles of C by two are multiplied at a
+ * time: each product then waits for one tile to be loaded. */
+
+enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
+
+#define RAPT_BF16_TILE_VECTORS 2
+
+#define begin_task        begin_task
+#define end_task          end_task
+#define bf16_key_floats   bf16_key_floats
+#define bf16_value_floats bf16_value_floats
+#define pack_bf16_queries pack_bf16_queries
+#define stage_bf16_keys   stage_bf16_keys
+#define stage_bf16_values stage_bf16_values
+#define score_bf16        score_bf16
+#define weigh_bf16        weigh_bf16
+#define add_bf16_values   add_bf16_values
+
+#include "attend.h"
+
+_Static_assert(RAPT_VL == TILE_LANES, "a row of a tile is a vector");
+
+/* All tiles have 16 rows of 64 bytes. A constant object, for gcc 12 takes it that only its first bytes are read. */
+typedef struct tile_configuration {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_configuration;
+
+static RAPT_INLINE void begin_task(bool tiles) {
+    static const tile_configuration whole = {
+        .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    if (tiles) t_configure(&whole);
+}
+
+static RAPT_INLINE void end_task(bool tiles) {
+    if (tiles) t_release();
+}
+
+/* Steps of the channels of K, and tiles of those of V and of the one whose sum is that of weights. */
+static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->d_k) / RAPT_STEP; }
+static inline int value_tiles(const rapt_problem *p) { return p->d_v / TILE_LANES + 1; }
+static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RAPT_STEP; }
+
+/* lane_scratch.keys: tiles [keys / 16][steps of channels]. values: the weights, tiles [steps of keys][vectors], and then the
+ * values, tiles [tiles of channels][steps of keys]. Checked against what the careful way needs. */
+static size_t bf16_key_floats(const rapt_problem *p) {
+    return (size_t)(chunk_keys(p) / KEYS_OF_TILE * key_steps(p)) * TILE_FLOATS;
+}
+static inline size_t weight_floats(const rapt_problem *p) {
+    return (size_t)(chunk_steps(p) * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
+}
+static size_t bf16_value_floats(const rapt_problem *p) {
+    size_t tiles = weight_floats(p) + (size_t)(value_tiles(p) * chunk_steps(p)) * TILE_FLOATS,
+           rows = RAPT_BLOCK * staged_bf16_values(p);
+    return tiles > rows ? tiles : rows;
+}
+
+/* Two vectors of factors, as one of pairs. */
+static RAPT_INLINE vi pairs_of(vf first, vf second) {
+    return i_or(i_shr(v_as_int(first), 16), i_and(v_as_int(second), i_set1(INT32_MIN >> 15)));
+}
+
+/* Tiles [steps][vectors of TILE_ROWS] in the place of the floats, of which each step of channels is read before its tiles, which
+ * take half of that place, are written. */
+static void pack_bf16_queries(float *q, int channels, int vectors) {
+    for (int c = 0; c < (int)whole_steps(channels); c += RAPT_STEP) {
+        vi pairs[RAPT_BF16_TILE_VECTORS][STEP_PAIRS];
+        for (int v = 0; v < vectors; v++)
+            for (int j = 0; j < STEP_PAIRS; j++) {
+                vf x[2];
+                for (int i = 0; i < 2; i++)
+                    x[i] = c + 2 * j + i < channels ? bf16_factor(v_load(q + (size_t)(c + 2 * j + i) * TILE_ROWS + v * RAPT_VL))
+                                                    : v_set1(0.0f);
+                pairs[v][j] = pairs_of(x[0], x[1]);
+            }
+        float *to = q + (size_t)(c / RAPT_STEP * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
+        for (int v = 0; v < vectors; v++)
+            for (int j = 0; j < STEP_PAIRS; j++) v_store(to + v * TILE_FLOATS + j * RAPT_VL, v_as_float(pairs[v][j]));
+    }
+}
+
+/* A vector of pairs without what counts as 0. */
+static RAPT_INLINE vi without_tiny_pairs(vi x) {
+    return pairs_of(without_tiny(first_of_pairs(x)), without_tiny(second_of_pairs(x)));
+}
+
+/* Rows of K or V as factors, 16 of them or fewer, whole steps of channels: in place, or as a copy. */
+static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
+    const rapt_problem *p = t->problem;
+    const char *rows[RAPT_BLOCK];
+    uint16_t copy[RAPT_MAX_HEAD_DIM];
+    int steps = key_steps(p);
+    find_rows(rows, t, t->k, &p->k, b, b->first, b->end);
+    for (int n = b->first; n < b->end; n++) {
+        float *to =
+            s->keys + (size_t)((b->number % RAPT_CHUNK + n) / KEYS_OF_TILE * steps) * TILE_FLOATS + n % KEYS_OF_TILE * RAPT_VL;
+        bool in_place = p->k.type == RAPT_BF16 && p->d_k % RAPT_STEP == 0;
+        const char *from = rows[n];
+        if (!in_place)
+            copy_as_bf16(p->k.type, copy, whole_steps(p->d_k), &rows[n], 1, p->d_k, NULL, s->row), from = (const char *)copy;
+        for (int c = 0; c < steps; c++) {
+            vi pairs = v_as_int(v_load(from + c * 64));
+            v_store(to + c * TILE_FLOATS, v_as_float(in_place ? without_tiny_pairs(pairs) : pairs));
+        }
+    }
+}
+
+/* V transposed: of each step of keys, pairs of adjacent rows are interleaved channel by channel, even channels in one vector and
+ * odd ones in another, and 16 such vectors are transposed. Keys that are not there count as 0. */
+static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
+    const rapt_problem *p = t->problem;
+    const char *rows[RAPT_BLOCK];
+    enum { GROUP = 2 * RAPT_VL }; /* channels at a time */
+    const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
+    uint16_t copies[RAPT_STEP][RAPT_MAX_HEAD_DIM];
+    static const uint16_t none[GROUP];
+    int tiles = value_tiles(p);
+    size_t whole = whole_steps(p->d_v);
+    float *values = s->values + weight_floats(p);
+    find_rows(rows, t, t->v, &p->v, b, b->first, b->end);
+    bool in_place = p->v.type == RAPT_BF16 && p->d_v % GROUP == 0 && !scales;
+    for (int step = b->first / RAPT_STEP * RAPT_STEP; step < b->end; step += RAPT_STEP) {
+        float *to = values + (size_t)((b->number % RAPT_CHUNK + step) / RAPT_STEP) * TILE_FLOATS;
+        for (int n = rapt_max(step, b->first); n < rapt_min(step + RAPT_STEP, b->end) && !in_place; n++)
+            copy_as_bf16(p->v.type, copies[n - step], whole, &rows[n], 1, p->d_v, scales ? scales + n : NULL, s->row);
+        for (int c = 0; c < p->d_v; c += GROUP) {
+            vf even[RAPT_VL], odd[RAPT_VL];
+            for (int j = 0; j < STEP_PAIRS; j++) {
+                vi x[2];
+                for (int i = 0; i < 2; i++) {
+                    int n = step + 2 * j + i;
+                    bool there = n >= b->first && n < b->end;
+                    const char *from = !there     ? (const char *)none
+                                       : in_place ? rows[n] + (size_t)c * 2
+                                                  : (const char *)&copies[n - step][c];
+                    x[i] = v_as_int(v_load(from));
+                    if (in_place) x[i] = without_tiny_pairs(x[i]);
+                }
+                even[j] = v_as_float(i_or(i_and(x[0], low), i_shl(x[1], 16)));
+                odd[j] = v_as_float(i_or(i_shr(x[0], 16), i_and(x[1], high)));
+            }
+            v_transpose(even);
+            v_transpose(odd);
+            for (int j = 0; j < RAPT_VL; j++) {
+                int channel = c + 2 * j;
+                float *row = to + (size_t)(channel / TILE_LANES * chunk_steps(p)) * TILE_FLOATS + channel % TILE_LANES * RAPT_VL;
+                if (channel / TILE_LANES >= tiles) break;
+                v_store(row, even[j]);
+                v_store(row + RAPT_VL, odd[j]);
+            }
+        }
+        /* The channel of ones, and those behind it. */
+        for (int channel = p->d_v; channel < tiles * TILE_LANES; channel++)
+            v_store(to + (size_t)(channel / TILE_LANES * chunk_steps(p)) * TILE_FLOATS + channel % TILE_LANES * RAPT_VL,
+                    v_as_float(i_set1(channel == p->d_v ? 0x3f803f80 : 0)));
+    }
+}
+
+/* Products of two tiles of A by nv, 1 or 2, of B: tiles 0 to 3 are C. The tiles of A lie a and a2, those of B, at one place, b
+ * floats apart from step to step. */
+#define RAPT_MULTIPLY(nv, from_a, from_a2, a_step, from_b, b_step, steps)                                                        \
+    do {                                                                                                                         \
+        const float *at_a = from_a, *at_a2 = from_a2, *at_b = from_b;                                                            \
+        for (int step = 0; step < (steps); step++, at_a += a_step, at_a2 += a_step, at_b += b_step) {                            \
+            t_load(6, at_b, 64);                                                                                                 \
+            t_load(4, at_a, 64);                                                                                                 \
+            t_multiply_bf16(0, 4, 6);                                                                                            \
+            t_load(5, at_a2, 64);                                                                                                \
+            t_multiply_bf16(2, 5, 6);                                                                                            \
+            if (nv == 2) {                                                                                                       \
+                t_load(7, at_b + TILE_FLOATS, 64);                                                                               \
+                t_multiply_bf16(1, 4, 7);                                                                                        \
+                t_multiply_bf16(3, 5, 7);                                                                                        \
+            }                                                                                                                    \
+        }                                                                                                                        \
+    } while (0)
+
+static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b) {
+    int steps = key_steps(p), base = (int)(b->number % RAPT_CHUNK);
+    for (int n = b->first / RAPT_STEP * RAPT_STEP; n < b->end; n += RAPT_STEP) {
+        const float *keys = s->keys + (size_t)((base + n) / KEYS_OF_TILE * steps) * TILE_FLOATS;
+        float *to = s->s + (size_t)(base + n) * TILE_ROWS, *to2 = to + KEYS_OF_TILE * TILE_ROWS;
+        t_zero(0);
+        t_zero(2);
+        if (tile->vectors == 2) {
+            t_zero(1);
+            t_zero(3);
+            RAPT_MULTIPLY(2, keys, keys + (size_t)steps * TILE_FLOATS, TILE_FLOATS, tile->q, RAPT_BF16_TILE_VECTORS * TILE_FLOATS,
+                          steps);
+            t_store(1, to + RAPT_VL, TILE_ROWS * sizeof(float));
+            t_store(3, to2 + RAPT_VL, TILE_ROWS * sizeof(float));
+        } else
+            RAPT_MULTIPLY(1, keys, keys + (size_t)steps * TILE_FLOATS, TILE_FLOATS, tile->q, RAPT_BF16_TILE_VECTORS * TILE_FLOATS,
+                          steps);
+        t_store(0, to, TILE_ROWS * sizeof(float));
+        t_store(2, to2, TILE_ROWS * sizeof(float));
+    }
+}
+
+/* The weights of two keys for a vector of rows, as pairs. */
+static RAPT_INLINE vi weight_pairs(vf first, vf second, vf c, vf least) {
+    return pairs_of(v_exp2_bf16(first, c, least), v_exp2_bf16(second, c, least));
+}
+
+#ifndef RAPT_OWN_WEIGHT_PAIRS
+static RAPT_INLINE vi t_weight_pairs(vf d, vf d2, vf c, vf least, vi *special) {
+    (void)special;
+    return weight_pairs(d, d2, c, least);
+}
+static inline bool t_any_special(vi special) {
+    (void)special;
+    return false;
+}
+#endif
+
+/* The scores of keys of a step that are not visited, which have weight 0. */
+static void exclude_keys(float *scores, int from, int to) {
+    for (int n = from; n < to; n++)
+        for (int i = 0; i < RAPT_BF16_TILE_VECTORS * RAPT_VL; i += RAPT_VL)
+            v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
+}
+
+static RAPT_INLINE void weigh_bf16_tiles(const int nv, const rapt_problem *p, const lane_state *state, const lane_scratch *s,
+                                         const block *blocks, int count) {
+    enum { CHAINS = 4 }; /* of maxima, which would else wait for each other */
+    vf m[2], at[2], chain[CHAINS][2], exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
+    RAPT_UNROLL for (int i = 0; i < CHAINS; i++) RAPT_UNROLL for (int v = 0; v < nv; v++) chain[i][v] = v_set1(-INFINITY);
+    for (int i = 0; i < count; i++) {
+        const block *b = &blocks[i];
+        float *scores = s->s + b->number % RAPT_CHUNK * TILE_ROWS;
+        int from = b->first / RAPT_STEP * RAPT_STEP, to = (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP;
+        exclude_keys(scores, from, b->first);
+        exclude_keys(scores, b->end, to);
+        for (int n = from; n < to; n += CHAINS)
+            RAPT_UNROLL for (int j = 0; j < CHAINS; j++) RAPT_UNROLL for (int v = 0; v < nv; v++) chain[j][v] =
+                v_max(chain[j][v], v_load(scores + (n + j) * TILE_ROWS + v * RAPT_VL));
+    }
+    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        m[v] = v_max(v_max(chain[0][v], chain[1][v]), v_max(chain[2][v], chain[3][v]));
+        at[v] = finite_max(m[v]);
+        v_store(state->m + v * RAPT_VL, m[v]);
+    }
+    for (int exactly = 0; exactly < 2; exactly++) {
+        vi special = i_set1(0);
+        for (int i = 0; i < count; i++) {
+            const block *b = &blocks[i];
+            for (int step = b->first / RAPT_STEP * RAPT_STEP; step < b->end; step += RAPT_STEP) {
+                const float *scores = s->s + (b->number % RAPT_CHUNK + step) * TILE_ROWS;
+                float *to =
+                    s->values + (size_t)((b->number % RAPT_CHUNK + step) / RAPT_STEP * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
+                for (int n = 0; n < RAPT_STEP; n += 2) RAPT_UNROLL for (int v = 0; v < nv; v++) {
+                        const float *pair = scores + n * TILE_ROWS + v * RAPT_VL;
+                        vf first = v_sub(v_load(pair), at[v]), second = v_sub(v_load(pair + TILE_ROWS), at[v]);
+                        vi pairs = exactly ? weight_pairs(first, second, exponent, least)
+                                           : t_weight_pairs(first, second, exponent, least, &special);
+                        v_store(to + v * TILE_FLOATS + n / 2 * RAPT_VL, v_as_float(pairs));
+                    }
+            }
+        }
+        if (!t_any_special(special)) break;
+    }
+}
+
+static void weigh_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks, int count) {
+    if (tile->vectors == 2) weigh_bf16_tiles(2, p, &tile->now, s, blocks, count);
+    else weigh_bf16_tiles(1, p, &tile->now, s, blocks, count);
+}
+
+static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
+                            int count) {
+    const float *values = s->values + weight_floats(p);
+    int tiles = value_tiles(p);
+    for (int c = 0; c < tiles; c += 2) {
+        const bool both = c + 1 < tiles;
+        float *to = tile->now.o + (size_t)(c * TILE_LANES) * TILE_ROWS, *to2 = to + TILE_LANES * TILE_ROWS;
+        t_zero(0);
+        t_zero(1);
+        t_zero(2);
+        t_zero(3);
+        for (int i = 0; i < count; i++) {
+            int first = (int)(blocks[i].number % RAPT_CHUNK + blocks[i].first) / RAPT_STEP;
+            int end = (int)(blocks[i].number % RAPT_CHUNK + blocks[i].end - 1) / RAPT_STEP + 1;
+            const float *a = values + (size_t)(c * chunk_steps(p) + first) * TILE_FLOATS, *a2 = a + chunk_steps(p) * TILE_FLOATS;
+            const float *b = s->values + (size_t)(first * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
+            if (!both) a2 = a;
+            if (tile->vectors == 2) RAPT_MULTIPLY(2, a, a2, TILE_FLOATS, b, RAPT_BF16_TILE_VECTORS * TILE_FLOATS, end - first);
+            else RAPT_MULTIPLY(1, a, a2, TILE_FLOATS, b, RAPT_BF16_TILE_VECTORS * TILE_FLOATS, end - first);
+        }
+        t_store(0, to, TILE_ROWS * sizeof(float));
+        if (tile->vectors == 2) t_store(1, to + RAPT_VL, TILE_ROWS * sizeof(float));
+        if (!both) continue;
+        t_store(2, to2, TILE_ROWS * sizeof(float));
+        if (tile->vectors == 2) t_store(3, to2 + RAPT_VL, TILE_ROWS * sizeof(float));
+    }
+}

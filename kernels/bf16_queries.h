@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bf16 arithmetic with queries in lanes: a chunk at a time, with one maximum, so that nothing is rescaled within it. All its
+ * scores for a tile come first, then its weights, which are 0 or at least 2^-56, then its values; and the sum of weights is that
+ * of one channel more, of ones. Included by queries_in_lanes.h. */
+
+/* Stages the keys, and the values times their scales, that some tile attends to in a block. Replaceable. */
+static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b);
+static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales);
+
+/* S = K Q^T of a tile for the keys of a block. Replaceable. */
+static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b);
+
+/* Weights from the scores of some blocks, and the maximum; and O^T = V^T P^T. Replaceable, together. */
+static void weigh_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks, int count);
+static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks, int count);
+
+static void stage_values_of_block(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales, float *to) {
+    const rapt_problem *p = t->problem;
+    const char *rows[RAPT_BLOCK];
+    size_t ld = staged_bf16_values(p);
+    find_rows(rows, t, t->v, &p->v, b, b->first, b->end);
+    stage_bf16_rows_of_values(p->v.type, to + (size_t)b->first * ld, ld, rows + b->first, b->end - b->first, p->d_v,
+                              scales ? scales + b->first : NULL, s->row);
+}
+
+#ifndef stage_bf16_keys
+static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
+    const rapt_problem *p = t->problem;
+    const char *rows[RAPT_BLOCK];
+    size_t ld = staged_bf16_keys(p);
+    find_rows(rows, t, t->k, &p->k, b, b->first, b->end);
+    stage_bf16_rows_of_keys(p->k.type, s->keys + (size_t)(b->number % RAPT_CHUNK + b->first) * ld, ld, rows + b->first,
+                            b->end - b->first, p->d_k, s->row);
+}
+#endif
+
+#ifndef stage_bf16_values
+static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
+    stage_values_of_block(t, s, b, scales, s->values + (size_t)(b->number % RAPT_CHUNK) * staged_bf16_values(t->problem));
+}
+#endif
+
+#ifndef score_bf16
+static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b) {
+    size_t ld = staged_bf16_keys(p), first = (size_t)(b->number % RAPT_CHUNK + b->first);
+    for (size_t c = 0; c < whole_steps(p->d_k); c += RAPT_STEP)
+        step_product((operands){.c = (char *)(s->s + first * TILE_ROWS),
+                                .ldc = TILE_ROWS * sizeof(float),
+                                .a = (const char *)(s->keys + first * ld + c * COPIES),
+                                .rs = ld * sizeof(float),
+                                .ks = COPIES * sizeof(float),
+                                .b = (const char *)(tile->q + c * TILE_ROWS),
+                                .ldb = TILE_ROWS * sizeof(float),
+                                .depth = STEP_PAIRS,
+                                .start = c == 0 ? START_ZERO : START_APART},
+                     STEP_PAIRS * COPIES * sizeof(float), STEP_PAIRS * TILE_ROWS * sizeof(float), STEP_PAIRS, s->even,
+                     b->end - b->first, tile->vectors);
+}
+#endif
+
+/* Scores become weights where they are. nv is a constant wherever this is called. */
+static RAPT_INLINE void weigh_bf16_vectors(const int nv, const rapt_problem *p, const lane_state *state, float *s,
+                                           const block *blocks, int count) {
+    vf m[4], at[4], exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
+    RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_set1(-INFINITY);
+    for (int i = 0; i < count; i++) {
+        const float *scores = s + blocks[i].number % RAPT_CHUNK * TILE_ROWS;
+        for (int n = blocks[i].first; n < blocks[i].end; n++)
+            RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_max(m[v], v_load(scores + n * TILE_ROWS + v * RAPT_VL));
+    }
+    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        at[v] = finite_max(m[v]);
+        v_store(state->m + v * RAPT_VL, m[v]);
+    }
+    for (int i = 0; i < count; i++) {
+        float *scores = s + blocks[i].number % RAPT_CHUNK * TILE_ROWS;
+        for (int n = blocks[i].first; n < blocks[i].end; n++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
+                float *score = scores + n * TILE_ROWS + v * RAPT_VL;
+                v_store(score, v_exp2_bf16(v_sub(v_load(score), at[v]), exponent, least));
+            }
+    }
+}
+
+static void weigh_bf16_in_place(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
+                                int count) {
+    if (tile->vectors == 4) weigh_bf16_vectors(4, p, &tile->now, s->s, blocks, count);
+    else if (tile->vectors == 3) weigh_bf16_vectors(3, p, &tile->now, s->s, blocks, count);
+    else if (tile->vectors == 2) weigh_bf16_vectors(2, p, &tile->now, s->s, blocks, count);
+    else weigh_bf16_vectors(1, p, &tile->now, s->s, blocks, count);
+}
+
+#ifndef weigh_bf16
+static void weigh_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks, int count) {
+    weigh_bf16_in_place(p, tile, s, blocks, count);
+}
+#endif
+
+#ifndef add_bf16_values
+/* Keys of a step that are not visited would change nothing, so they are left out. */
+static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
+                            int count) {
+    size_t ld = staged_bf16_values(p);
+    bool started = false;
+    for (int i = 0; i < count; i++)
+        for (int from = blocks[i].first, to; from < blocks[i].end; from = to, started = true) {
+            to = rapt_min(blocks[i].end, (from / RAPT_STEP + 1) * RAPT_STEP);
+            int odd = from % 2, even = from + odd; /* the first even key, and one odd key before it or behind it */
+            size_t key = (size_t)(blocks[i].number % RAPT_CHUNK + even);
+            ptrdiff_t to_odd = odd ? -1 : 1;
+            step_product((operands){.c = (char *)tile->now.o,
+                                    .ldc = TILE_ROWS * sizeof(float),
+                                    .a = (const char *)(s->values + key * ld),
+                                    .rs = COPIES * sizeof(float),
+                                    .ks = 2 * ld * sizeof(float),
+                                    .b = (const char *)(s->s + key * TILE_ROWS),
+                                    .ldb = 2 * TILE_ROWS * sizeof(float),
+                                    .depth = (to - even + 1) / 2,
+                                    .start = started ? START_APART : START_ZERO},
+                         (size_t)(to_odd * (ptrdiff_t)(ld * sizeof(float))),
+                         (size_t)(to_odd * (ptrdiff_t)(TILE_ROWS * sizeof(float))), (to - from) - (to - even + 1) / 2, s->even,
+                         p->d_v + 1, tile->vectors);
+        }
+}
+#endif
+
+/* P V of a block without the keys that are masked, as add_attended. values: of its first key. */
+static void add_attended_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b,
+                              const float *values, bool started) {
+    const float *weights = s->s + b->number % RAPT_CHUNK * TILE_ROWS;
+    size_t ld = staged_bf16_values(p);
+    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL)
+        for (int c = 0; c <= p->d_v; c++) {
+            float *to = tile->now.o + (size_t)c * TILE_ROWS + i;
+            vf o = started ? v_load(to) : v_set1(0.0f);
+            for (int step = 0; step < RAPT_BLOCK; step += RAPT_STEP) {
+                vf sums[2] = {v_set1(0.0f), v_set1(0.0f)};
+                for (int n = rapt_max(step, b->first); n < rapt_min(step + RAPT_STEP, b->end); n++) {
+                    vf sum = v_fma(v_load(weights + n * TILE_ROWS + i), v_set1(values[(size_t)n * ld + (size_t)c * COPIES]),
+                                   sums[n % 2]);
+                    sums[n % 2] = v_select(v_lt(v_load(s->bias + n * TILE_ROWS + i), v_set1(-FLT_MAX)), sums[n % 2], sum);
+                }
+                o = v_add(o, v_add(sums[0], sums[1]));
+            }
+            v_store(to, o);
+        }
+}
+
+/* The blocks of a chunk again for one tile whose masked values are not all finite. Their keys were found and weighed. */
+static void add_values_carefully(const rapt_task *t, query_tile *tile, const lane_scratch *s, const float *value_scales,
+                                 const block *blocks, int count) {
+    const rapt_problem *p = t->problem;
+    for (int i = 0; i < count; i++) {
+        const block *b = &blocks[i];
+        if (p->bias.type) stage_bias(t, tile, s->bias, b->number, b->first, b->end);
+        else memset(s->bias, 0, RAPT_BLOCK * TILE_ROWS * sizeof *s->bias);
+        mask_lanes(tile, attended_lanes(t, tile, s, b, true), s->bias, b->first, b->end);
+        stage_values_of_block(t, s, b, value_scales ? value_scales + b->number % RAPT_CHUNK : NULL, s->values);
+        add_attended_bf16(p, tile, s, b, s->values, i > 0);
+    }
+}
+
+/* One chunk for some tiles, from the empty state. */
+static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk,
+                              bool careful) {
+    const rapt_problem *p = t->problem;
+    float key_scales[RAPT_CHUNK], value_scales[RAPT_CHUNK];
+    const bool keys = scaled_by_key(&p->k_scales), values = scaled_by_key(&p->v_scales);
+    block blocks[CHUNK_BLOCKS];
+    int count = start_tiles(t, tiles, n_tiles, chunk, blocks);
+    for (int i = 0; i < count; i++) {
+        const block *b = &blocks[i];
+        int64_t at = b->number % RAPT_CHUNK;
+        if (keys) load_key_scales(t, key_scales + at, t->k_scales, &p->k_scales, b->number, b->first, b->end);
+        if (values) load_key_scales(t, value_scales + at, t->v_scales, &p->v_scales, b->number, b->first, b->end);
+        stage_bf16_keys(t, s, b);
+        if (!careful) stage_bf16_values(t, s, b, values ? value_scales + at : NULL);
+    }
+    for (int i = 0; i < n_tiles; i++) {
+        query_tile *tile = &tiles[i];
+        block visited[CHUNK_BLOCKS];
+        int n = 0;
+        for (int j = 0; j < count; j++) {
+            block b = tile_block(p, tile, blocks[j].number);
+            if (b.first >= b.end) continue;
+            float *scores = s->s + b.number % RAPT_CHUNK * TILE_ROWS;
+            score_bf16(p, tile, s, &b);
+            if (keys || p->modified)
+                modify_lanes(t, tile, s, scores, keys ? key_scales + b.number % RAPT_CHUNK : NULL, b.number, b.first, b.end);
+            const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
+            if (attended) mask_lanes(tile, attended, scores, b.first, b.end);
+            if (t->scores) leave_tile_scores(t, tile, scores, &b);
+            visited[n++] = b;
+        }
+        if (n == 0) continue;
+        tile->started = true;
+        if (careful) {
+            weigh_bf16_in_place(p, tile, s, visited, n);
+            add_values_carefully(t, tile, s, values ? value_scales : NULL, visited, n);
+        } else {
+            weigh_bf16(p, tile, s, visited, n);
+            add_bf16_values(p, tile, s, visited, n);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are read as bf16: where they lie,
+ * or as a copy that is made of others. Included by keys_in_lanes.h. */
+
+/* The scores of RAPT_VL keys for nr rows: a lane of the transposed vectors of K holds two adjacent channels of a key. channels:
+ * whole steps. nr is a constant wherever this is called. */
+static RAPT_INLINE void score_bf16_tile(const int nr, const char *const *keys, size_t offset, int channels, const float *q,
+                                        size_t ldq, float *s) {
+    vf sum[4];
+    RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = v_set1(0.0f);
+    for (int c = 0; c < channels; c += RAPT_STEP) {
+        vf even[4], odd[4];
+        RAPT_UNROLL for (int r = 0; r < nr; r++) even[r] = odd[r] = v_set1(0.0f);
+        for (int i = c; i < c + RAPT_STEP; i += 2 * RAPT_VL) {
+            const size_t at = offset + (size_t)i * sizeof(uint16_t);
+            vf k[RAPT_VL];
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = v_load(keys[j] + at);
+            v_transpose(k);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+                vf first = first_of_pairs(v_as_int(k[j])), second = second_of_pairs(v_as_int(k[j]));
+                prefetch(keys[j + RAPT_KEYS_AHEAD], at);
+                RAPT_UNROLL for (int r = 0; r < nr; r++) {
+                    even[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j), first, even[r]);
+                    odd[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j + 1), second, odd[r]);
+                }
+            }
+        }
+        RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
+    }
+    RAPT_UNROLL for (int r = 0; r < nr; r++) v_store(s + (size_t)r * RAPT_CHUNK, sum[r]);
+}
+
+/* As score_keys_f32. */
+static RAPT_NOINLINE void score_keys_in_bf16(int rows, const char *const *keys, size_t offset, int n, int channels,
+                                             const float *q, size_t ldq, float *s) {
+    for (; rows > 0; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)
+        for (int g = 0; g < n; g += RAPT_VL) {
+            if (rows >= 4) score_bf16_tile(4, keys + g, offset, channels, q, ldq, s + g);
+            else if (rows == 3) score_bf16_tile(3, keys + g, offset, channels, q, ldq, s + g);
+            else if (rows == 2) score_bf16_tile(2, keys + g, offset, channels, q, ldq, s + g);
+            else score_bf16_tile(1, keys + g, offset, channels, q, ldq, s + g);
+        }
+}
+
+/* S = Q K^T of one head for n keys, whole multiples of RAPT_PARTIAL_SUMS, at most a block. */
+static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int rows, const char *const *keys, size_t offset, int n,
+                            const float *q, size_t ldq, float *scores) {
+    const rapt_problem *p = t->problem;
+    int channels = (int)whole_steps(p->d_k);
+    if (usable_in_place(p->k.type, keys, n, offset, p->d_k, RAPT_STEP)) {
+        score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, scores);
+        return;
+    }
+    const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
+    uint16_t *copy = (uint16_t *)s->keys;
+    for (int i = 0; i < n; i++) from[i] = keys[i] + offset;
+    for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++)
+        copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * (size_t)channels);
+    copy_as_bf16(p->k.type, copy, (size_t)channels, from, n, p->d_k, NULL, s->row);
+    score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, scores);
+}
+
+/* The sum of a row's weights in the visited blocks of a chunk: as that of a value whose channels are 1. Those that are not
+ * visited are 0. */
+static float sum_bf16_weights(const float *weights) {
+    enum { STEPS = RAPT_CHUNK / RAPT_STEP };
+    float of_step[STEPS], sum = 0.0f;
+    for (int step = 0; step < STEPS; step += RAPT_VL) { /* a lane is a step */
+        vf sums[2] = {v_set1(0.0f), v_set1(0.0f)};
+        for (int n = 0; n < RAPT_STEP; n += RAPT_VL) {
+            vf square[RAPT_VL];
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) square[j] = v_load(weights + (step + j) * RAPT_STEP + n);
+            v_transpose(square);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) sums[(n + j) % 2] = v_add(sums[(n + j) % 2], square[j]);
+        }
+        v_store(of_step + step, v_add(sums[0], sums[1]));
+    }
+    for (int step = 0; step < STEPS; step++) sum += of_step[step];
+    return sum;
+}
+
+/* One row's scores of a chunk become weights, 0 for keys of blocks that are not visited; its maximum and sum are set. */
+static void weigh_bf16_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const block *blocks,
+                           int count) {
+    const rapt_problem *p = t->problem;
+    vf max = v_set1(-INFINITY), exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
+    int visited = 0; /* weights up to this one are made */
+    for (int i = 0; i < count; i++) {
+        float *at = scores + blocks[i].number % RAPT_CHUNK;
+        make_logits(t, row, at, key_scales ? key_scales + blocks[i].number % RAPT_CHUNK : NULL, &blocks[i]);
+        for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
+    }
+    row->now.m = h_max(max);
+    vf from = finite_max(v_set1(row->now.m));
+    for (int i = 0; i < count; i++) {
+        int first = (int)(blocks[i].number % RAPT_CHUNK);
+        memset(scores + visited, 0, (size_t)(first - visited) * sizeof *scores);
+        for (int n = first; n < first + RAPT_BLOCK; n += RAPT_VL)
+            v_store(scores + n, v_exp2_bf16(v_sub(v_load(scores + n), from), exponent, least));
+        visited = first + RAPT_BLOCK;
+    }
+    memset(scores + visited, 0, (size_t)(RAPT_CHUNK - visited) * sizeof *scores);
+    row->now.l = sum_bf16_weights(scores);
+}
+
+/* The rows of V by the parity of their keys, of a chunk and some more. */
+typedef struct value_parities {
+    const char *rows[2][CHUNK_ROWS / 2];
+} value_parities;
+
+/* Adds a vector of sums of n rows to another: o = o + (even + odd), for whole vectors of channels. */
+static void add_step(query_row *rows, int n, const float *sums, size_t ld, int channels) {
+    for (int r = 0; r < n; r++)
+        for (int c = 0; c < channels; c += RAPT_VL) {
+            vf even = v_load(sums + (size_t)r * ld + c), odd = v_load(sums + (size_t)(n + r) * ld + c);
+            v_store(rows[r].now.o + c, v_add(v_load(rows[r].now.o + c), v_add(even, odd)));
+        }
+}
+
+/* O += P V of one head for keys [from, to) of a block, which belong to one step. */
+static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
+                          const block *b, int from, int to) {
+    const rapt_problem *p = t->problem;
+    const bool scaled = scaled_by_key(&p->v_scales);
+    float scales[RAPT_BLOCK];
+    const size_t ld = padded((size_t)p->d_v), offset = (size_t)kv_head * (size_t)p->v.head_stride;
+    const int chunk_from = (int)(b->number % RAPT_CHUNK) + from, keys = to - from;
+    const char *in_order[RAPT_STEP];
+    memset(s->sums, 0, 2 * (size_t)n * ld * sizeof *s->sums);
+    for (int i = 0; i < keys; i++) in_order[i] = v->rows[(from + i) % 2][(chunk_from + i) / 2];
+    if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
+    const bool copy = scaled || !usable_in_place(p->v.type, in_order, keys, offset, p->d_v, RAPT_VL);
+    uint16_t *const copies = (uint16_t *)s->values;
+    if (copy) {
+        for (int i = 0; i < keys; i++) in_order[i] += offset;
+        copy_as_bf16(p->v.type, copies, ld, in_order, keys, p->d_v, scaled ? scales + from : NULL, s->row);
+    }
+    for (int parity = 0; parity < 2; parity++) {
+        const int skipped = (from + parity) % 2, first = chunk_from + skipped;
+        const char *copied_rows[STEP_PAIRS] = {NULL};
+        operands o = {.c = (char *)(s->sums + (size_t)(parity * n) * ld),
+                      .ldc = ld * sizeof(float),
+                      .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + first),
+                      .rs = RAPT_CHUNK * sizeof(float),
+                      .ks = 2 * sizeof(float),
+                      .depth = (keys - skipped + 1) / 2,
+                      .rows = v->rows[parity] + first / 2,
+                      .offset = offset,
+                      .ahead = RAPT_VALUES_AHEAD / 2};
+        for (int i = skipped; i < keys && copy; i += 2) copied_rows[i / 2] = (const char *)(copies + (size_t)i * ld);
+        if (copy) o.rows = copied_rows, o.offset = 0, o.ahead = 0;
+        stream_product_bf16(o, n, (p->d_v + RAPT_VL - 1) / RAPT_VL);
+    }
+    add_step(rows, n, s->sums, ld, p->d_v);
+}
+
+/* The same for one row of a block without the keys that are masked, as add_attended_values. */
+static void add_attended_bf16_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
+                                     const block *all) {
+    const rapt_problem *p = t->problem;
+    const bool scaled = scaled_by_key(&p->v_scales);
+    float scales[RAPT_BLOCK];
+    const size_t dv = padded((size_t)p->d_v);
+    const char *values[RAPT_BLOCK];
+    block b = block_of(all->number, row->first, row->end);
+    if (b.first >= b.end) return;
+    uint64_t attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b.number);
+    weights += b.number % RAPT_CHUNK;
+    find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
+    if (scaled)
+        load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b.number, b.first, b.end);
+    for (int step = 0; step < RAPT_BLOCK; step += RAPT_STEP) {
+        memset(s->sums, 0, 2 * dv * sizeof *s->sums);
+        for (int n = rapt_max(step, b.first); n < rapt_min(step + RAPT_STEP, b.end); n++) {
+            if (!(attended >> n & 1)) continue;
+            if (p->bias.type && !bias_leaves_any(t, row->at, b.number, n, n + 1)) continue;
+            float *sums = s->sums + (size_t)(n % 2) * dv;
+            uint16_t *const copy = (uint16_t *)s->values;
+            copy_as_bf16(p->v.type, copy, dv, values + n, 1, p->d_v, scaled ? scales + n : NULL, s->row);
+            for (int c = 0; c < p->d_v; c += RAPT_VL)
+                v_store(sums + c, v_fma(v_set1(weights[n]), load_bf16((const char *)copy, c), v_load(sums + c)));
+        }
+        add_step(row, 1, s->sums, dv, p->d_v);
+    }
+}
+
+/* One chunk for the n rows of each head. */
+static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
+                             const char *const *key_rows, const char *const *value_rows, bool careful) {
+    const rapt_problem *p = t->problem;
+    const bool keys = scaled_by_key(&p->k_scales);
+    const size_t dk = whole_steps(p->d_k);
+    value_parities by_parity;
+    for (int i = 0; i < CHUNK_ROWS; i++) by_parity.rows[i % 2][i / 2] = value_rows[i];
+    for (int i = 0; i < count; i++) {
+        const block *b = &blocks[i];
+        for (int from = visited_from(b), to, end = visited_to(b); from < end; from = to) {
+            to = t->kv_heads > 1 ? from + RAPT_PARTIAL_SUMS : end; /* memory shall see whole tokens */
+            for (int h = 0; h < t->kv_heads; h++) {
+                int64_t at = b->number % RAPT_CHUNK + from;
+                score_bf16_rows(t, s, n, key_rows + at, (size_t)h * (size_t)p->k.head_stride, to - from,
+                                s->q + (size_t)(h * n) * dk, dk, s->s + (size_t)(h * n) * RAPT_CHUNK + at);
+            }
+        }
+    }
+    for (int h = 0; h < t->kv_heads; h++) {
+        float key_scales[RAPT_CHUNK];
+        if (keys) load_chunk_scales(t, key_scales, t->k_scales + h * p->k_scales.head_stride, &p->k_scales, blocks, count);
+        for (int r = h * n; r < (h + 1) * n; r++)
+            weigh_bf16_row(t, &rows[r], s->s + (size_t)r * RAPT_CHUNK, keys ? key_scales : NULL, blocks, count);
+    }
+    for (int i = 0; i < count; i++) {
+        const block *b = &blocks[i];
+        for (int r = 0; r < n * t->kv_heads && careful; r++)
+            add_attended_bf16_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
+        for (int from = b->first, to; from < b->end && !careful; from = to) {
+            to = rapt_min(b->end, (from / RAPT_STEP + 1) * RAPT_STEP);
+            for (int h = 0; h < t->kv_heads; h++) add_bf16_step(t, s, h, rows + h * n, n, &by_parity, b, from, to);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TDPBF16PS and its emulation (amx_tiles.h), of which tests/broken/amx_emulated.c is made, bit for bit; where there is no AMX,
+ * the emulation beside numbers worked out by hand. */
+#include <math.h>
+
+#include "amx_tiles.h"
+#include "random.h"
+#include "rapt.h"
+#include "tap.h"
+
+static uint16_t bf16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+static void set(emulated_tile *tile, int row, int element, float x) {
+    uint16_t half = bf16_of(x);
+    memcpy(tile->row[row] + 2 * element, &half, sizeof half);
+}
+
+static float result(const emulated_tile *tile, int row, int column) {
+    float x;
+    memcpy(&x, tile->row[row] + 4 * column, sizeof x);
+    return x;
+}
+
+static void worked_by_hand(void) {
+    static emulated_tile a, b, c;
+    memset(&a, 0, sizeof a), memset(&b, 0, sizeof b), memset(&c, 0, sizeof c);
+    set(&a, 3, 0, 2.0f), set(&b, 0, 2 * 5, 3.0f);     /* an even element of row 3, and of column 5 */
+    set(&a, 3, 31, -1.0f), set(&b, 15, 2 * 5 + 1, 4); /* the last odd one */
+    const float before = 100.0f;
+    memcpy(c.row[3] + 4 * 5, &before, sizeof before);
+    emulated_multiply_bf16(&c, &a, &b);
+    tap_ok(result(&c, 3, 5) == 102.0f, "the emulation: 100 + (2 * 3 + -1 * 4) is %g", (double)result(&c, 3, 5));
+    /* 2^24 + 1 is lost, in a chain of its own it is not: even elements 2^24, 1, -2^24 leave 0, odd ones add 1. */
+    memset(&a, 0, sizeof a), memset(&b, 0, sizeof b), memset(&c, 0, sizeof c);
+    for (int n = 0; n < 16; n++) set(&b, n, 0, 1.0f), set(&b, n, 1, 1.0f);
+    set(&a, 0, 0, 0x1p24f), set(&a, 0, 2, 1.0f), set(&a, 0, 4, -0x1p24f), set(&a, 0, 1, 1.0f);
+    emulated_multiply_bf16(&c, &a, &b);
+    tap_ok(result(&c, 0, 0) == 1.0f, "even and odd elements are summed by themselves: %g", (double)result(&c, 0, 0));
+    unsigned char configuration[64] = {1};
+    for (int i = 0; i < 8; i++) configuration[16 + 2 * i] = 64, configuration[48 + i] = 16;
+    tap_ok(emulated_configuration(configuration), "the configuration of eight whole tiles");
+    configuration[5] = 1;
+    tap_ok(!emulated_configuration(configuration), "a configuration with a reserved byte set is not");
+}
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#include <immintrin.h>
+
+enum { TRIALS = 2000 };
+
+/* A random number of either sign, 2^low to 2^high in magnitude; 0 where that would be below 2^-56. */
+static float drawn(int low, int high) {
+    float x = ldexpf((float)(random_bits() >> 8) / 0x1p24f - 0.5f, low + (int)below(high - low + 1));
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= 0xffff0000;
+    memcpy(&x, &bits, sizeof x);
+    return fabsf(x) < 0x1p-56f ? 0.0f : x;
+}
+
+static bool same(float x, float y) { return memcmp(&x, &y, sizeof x) == 0 || (x != x && y != y); }
+
+static void beside_the_instruction(int low, int high, bool specials) {
+    static emulated_tile a, b, c, wanted;
+    static const unsigned char configuration[64] = {
+        [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+        [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
+    long different = 0;
+    _tile_loadconfig(configuration);
+    for (int trial = 0; trial < TRIALS; trial++) {
+        for (int r = 0; r < 16; r++)
+            for (int i = 0; i < 32; i++) {
+                float x = drawn(low, high), y = drawn(low, high);
+                if (specials && below(200) == 0) x = below(2) ? INFINITY : NAN;
+                set(&a, r, i, x), set(&b, r, i, y);
+            }
+        for (int r = 0; r < 16; r++)
+            for (int n = 0; n < 16; n++) {
+                float x = trial % 2 ? drawn(low, high) : 0.0f;
+                memcpy(c.row[r] + 4 * n, &x, sizeof x);
+            }
+        wanted = c;
+        emulated_multiply_bf16(&wanted, &a, &b);
+        _tile_loadd(0, c.row, EMULATED_BYTES);
+        _tile_loadd(1, a.row, EMULATED_BYTES);
+        _tile_loadd(2, b.row, EMULATED_BYTES);
+        _tile_dpbf16ps(0, 1, 2);
+        _tile_stored(0, c.row, EMULATED_BYTES);
+        for (int r = 0; r < 16; r++)
+            for (int n = 0; n < 16; n++) different += !same(result(&c, r, n), result(&wanted, r, n));
+    }
+    _tile_release();
+    tap_ok(different == 0, "TDPBF16PS of numbers 2^%d to 2^%d%s: of %d, %ld differ from the emulation", low, high,
+           specials ? ", infinities and NaNs among them" : "", TRIALS * 256, different);
+}
+#endif
+
+int main(void) {
+    worked_by_hand();
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+    if (rapt_isa_usable("amx", NULL, 0) == RAPT_OK) {
+        beside_the_instruction(-1, 1, false);
+        beside_the_instruction(-10, 10, false);
+        beside_the_instruction(-30, 30, false);
+        beside_the_instruction(-56, -50, false);
+        beside_the_instruction(100, 127, true);
+        return tap_done();
+    }
+#endif
+    printf("ok - TDPBF16PS beside its emulation # SKIP this machine has no AMX\n");
+    return tap_done();
+}

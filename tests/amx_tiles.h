@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tiles of AMX in plain C: 16 rows of 64 bytes. */
+#ifndef RAPT_AMX_TILES_H
+#define RAPT_AMX_TILES_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { EMULATED_ROWS = 16, EMULATED_BYTES = 64, EMULATED_PAIRS = EMULATED_BYTES / 4 };
+
+typedef struct emulated_tile {
+    unsigned char row[EMULATED_ROWS][EMULATED_BYTES];
+} emulated_tile;
+
+/* Is it that of eight whole tiles, in palette 1? (Intel SDM volume 1, table 18-1.) */
+static inline bool emulated_configuration(const void *from) {
+    unsigned char bytes[64];
+    memcpy(bytes, from, sizeof bytes);
+    bool right = bytes[0] == 1;
+    for (int i = 1; i < 64; i++) {
+        int want = i >= 16 && i < 32 ? (i % 2 == 0 ? EMULATED_BYTES : 0) : i >= 48 && i < 56 ? EMULATED_ROWS : 0;
+        right = right && bytes[i] == want;
+    }
+    return right;
+}
+
+static inline void emulated_load(emulated_tile *tile, const void *from, size_t stride) {
+    for (int r = 0; r < EMULATED_ROWS; r++) memcpy(tile->row[r], (const char *)from + (size_t)r * stride, EMULATED_BYTES);
+}
+
+static inline void emulated_store(const emulated_tile *tile, void *to, size_t stride) {
+    for (int r = 0; r < EMULATED_ROWS; r++) memcpy((char *)to + (size_t)r * stride, tile->row[r], EMULATED_BYTES);
+}
+
+/* One of the two bf16 numbers of a pair, the first in memory or the second. */
+static inline float emulated_bf16(const emulated_tile *tile, int row, int pair, int second) {
+    uint16_t half;
+    memcpy(&half, tile->row[row] + 4 * pair + 2 * second, sizeof half);
+    uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* TDPBF16PS, of inputs that are 0 or at least 2^-56 in magnitude, so that nothing is denormal: C + (e + o), with e and o chains
+ * of fused multiply-adds from +0 over the even and the odd elements. */
+static inline void emulated_multiply_bf16(emulated_tile *c, const emulated_tile *a, const emulated_tile *b) {
+    for (int m = 0; m < EMULATED_ROWS; m++)
+        for (int n = 0; n < EMULATED_PAIRS; n++) {
+            float sum[2] = {0.0f, 0.0f}, total;
+            for (int i = 0; i < EMULATED_PAIRS; i++)
+                for (int second = 0; second < 2; second++)
+                    sum[second] = fmaf(emulated_bf16(a, m, i, second), emulated_bf16(b, i, n, second), sum[second]);
+            memcpy(&total, c->row[m] + 4 * n, sizeof total);
+            total += sum[0] + sum[1];
+            memcpy(c->row[m] + 4 * n, &total, sizeof total);
+        }
+}
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The algorithm of kernels/amx.c for every machine: in vectors of plain C, with tiles that are arrays. How they are multiplied
+ * was found out by comparing the instruction with it (tests/amx_semantics.c). */
+#include <math.h>
+
+#define RAPT_KERNEL_NAME  amx_emulated
+#define RAPT_VL           16
+#define RAPT_KERNEL_FUSED 1
+#define RAPT_ROWS_1       1
+#define RAPT_ROWS_2       1
+#define RAPT_ROWS_3       1
+#define RAPT_ROWS_4       1
+#define RAPT_ROWS_8       1
+#include "words.h"
+
+#include "../amx_tiles.h"
+
+static _Thread_local emulated_tile numbered[8];
+static _Thread_local bool configured;
+
+/* Outside a task tiles must not be used. */
+static emulated_tile *tile_number(int number) {
+    if (!configured) __builtin_trap();
+    return &numbered[number];
+}
+
+#define t_configure(from)          (configured = emulated_configuration(from))
+#define t_release()                (configured = false)
+#define t_zero(tile)               memset(tile_number(tile), 0, sizeof(emulated_tile))
+#define t_load(tile, from, stride) emulated_load(tile_number(tile), from, stride)
+#define t_store(tile, to, stride)  emulated_store(tile_number(tile), to, stride)
+#define t_multiply_bf16(to, a, b)  emulated_multiply_bf16(tile_number(to), tile_number(a), tile_number(b))
+
+#include "amx.h"
