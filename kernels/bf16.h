@@ -97,7 +97,7 @@ static inline float least_bf16_difference(const rapt_problem *p) { return -56.0f
 
 /* C = C + AB for a step, or AB where start is START_ZERO: o has its even elements, and those of odd ones lie a_odd and b_odd
  * bytes behind these. odds: how many of them; even: room for what the even ones give, laid out as C. */
-static __attribute__((unused)) void step_product(operands o, size_t a_odd, size_t b_odd, int odds, float *even, int rows,
+static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, ptrdiff_t b_odd, int odds, float *even, int rows,
                                                  int vectors) {
     coming none = {0};
     operands first = o, second = o;
@@ -149,6 +149,15 @@ static size_t bf16_key_floats(const rapt_problem *p) { return (size_t)chunk_keys
 #endif
 #ifndef bf16_value_floats
 static size_t bf16_value_floats(const rapt_problem *p) { return (size_t)chunk_keys(p) * staged_bf16_values(p); }
+#endif
+
+/* Floats of a matrix unit's tiles for so many rows with keys in lanes. Replaceable. */
+static size_t bf16_row_floats(const rapt_problem *p, int rows);
+#ifndef bf16_row_floats
+static size_t bf16_row_floats(const rapt_problem *p, int rows) {
+    (void)p, (void)rows;
+    return 0;
+}
 #endif
 
 static RAPT_INLINE void store_copies(float *to, float x) {

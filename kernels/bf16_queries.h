@@ -53,8 +53,8 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
                                 .ldb = TILE_ROWS * sizeof(float),
                                 .depth = STEP_PAIRS,
                                 .start = c == 0 ? START_ZERO : START_APART},
-                     STEP_PAIRS * COPIES * sizeof(float), STEP_PAIRS * TILE_ROWS * sizeof(float), STEP_PAIRS, s->even,
-                     b->end - b->first, tile->vectors);
+                     (ptrdiff_t)(STEP_PAIRS * COPIES * sizeof(float)), (ptrdiff_t)(STEP_PAIRS * TILE_ROWS * sizeof(float)),
+                     STEP_PAIRS, s->even, b->end - b->first, tile->vectors);
 }
 #endif
 
@@ -116,9 +116,8 @@ static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const
                                     .ldb = 2 * TILE_ROWS * sizeof(float),
                                     .depth = (to - even + 1) / 2,
                                     .start = started ? START_APART : START_ZERO},
-                         (size_t)(to_odd * (ptrdiff_t)(ld * sizeof(float))),
-                         (size_t)(to_odd * (ptrdiff_t)(TILE_ROWS * sizeof(float))), (to - from) - (to - even + 1) / 2, s->even,
-                         p->d_v + 1, tile->vectors);
+                         to_odd * (ptrdiff_t)(ld * sizeof(float)), to_odd * (ptrdiff_t)(TILE_ROWS * sizeof(float)),
+                         (to - from) - (to - even + 1) / 2, s->even, p->d_v + 1, tile->vectors);
         }
 }
 #endif
