@@ -34,6 +34,12 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define score_bf16        score_bf16
 #define weigh_bf16        weigh_bf16
 #define add_bf16_values   add_bf16_values
+#define bf16_row_floats   bf16_row_floats
+#define pack_bf16_rows    pack_bf16_rows
+#define score_bf16_rows   score_bf16_rows
+#define start_bf16_rows   start_bf16_rows
+#define add_bf16_step     add_bf16_step
+#define end_bf16_rows     end_bf16_rows
 
 #include "attend.h"
 
@@ -311,5 +317,141 @@ static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const
         if (!both) continue;
         t_store(2, to2, TILE_ROWS * sizeof(float));
         if (tile->vectors == 2) t_store(3, to2 + RAPT_VL, TILE_ROWS * sizeof(float));
+    }
+}
+
+/* ---- Keys in lanes ------------------------------------------------------------------------------------------------------- */
+
+/* row_scratch.tiles: of each head, tiles of Q [steps of channels], pairs of channels of up to 16 rows; then tiles of O, two for
+ * each 32 channels of V, even and odd ones. At last, room for a tile of scores or of weights, and two of values. */
+static inline size_t query_floats(const rapt_problem *p) { return (size_t)key_steps(p) * TILE_FLOATS; }
+static inline size_t output_floats(const rapt_problem *p) { return whole_steps(p->d_v) * TILE_LANES; }
+static size_t bf16_row_floats(const rapt_problem *p, int rows) {
+    return (size_t)rows * (query_floats(p) + output_floats(p)) + 3 * TILE_FLOATS; /* each head has a row at least */
+}
+static inline float *head_tiles(const rapt_problem *p, const row_scratch *s, int head) {
+    return s->tiles + 3 * TILE_FLOATS + (size_t)head * (query_floats(p) + output_floats(p));
+}
+
+static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows) {
+    const size_t ld = row_floats(p);
+    make_factors(s->q, heads * rows * (int)ld);
+    for (int h = 0; h < heads; h++)
+        for (int step = 0; step < key_steps(p); step++) {
+            vf pairs[TILE_LANES];
+            for (int r = 0; r < TILE_LANES; r++) {
+                const float *q = s->q + (size_t)(h * rows + r) * ld + (size_t)step * RAPT_STEP;
+                uint16_t halves[RAPT_STEP];
+                memset(halves, 0, sizeof halves);
+                for (int i = 0; i < RAPT_STEP && r < rows; i += RAPT_VL)
+                    i_store_u16(halves + i, i_shr(v_as_int(v_load(q + i)), 16));
+                pairs[r] = v_load(halves);
+            }
+            v_transpose(pairs);
+            for (int j = 0; j < STEP_PAIRS; j++)
+                v_store(head_tiles(p, s, h) + (size_t)step * TILE_FLOATS + j * RAPT_VL, pairs[j]);
+        }
+}
+
+/* Where 16 rows lie, bytes apart that are the same for all, or a copy of what is used of them. */
+static const char *rows_of_tile_a(const rapt_problem *p, const row_scratch *s, const char *const *keys, size_t offset,
+                                  size_t *stride) {
+    bool even = usable_in_place(p->k.type, keys, KEYS_OF_TILE, offset, p->d_k, RAPT_STEP);
+    *stride = (size_t)(keys[1] - keys[0]);
+    for (int i = 2; i < KEYS_OF_TILE; i++) even &= (size_t)(keys[i] - keys[i - 1]) == *stride;
+    if (even) return keys[0] + offset;
+    const char *from[KEYS_OF_TILE];
+    uint16_t *copy = (uint16_t *)s->keys;
+    for (int i = 0; i < KEYS_OF_TILE; i++) from[i] = keys[i] + offset;
+    copy_as_bf16(p->k.type, copy, whole_steps(p->d_k), from, KEYS_OF_TILE, p->d_k, NULL, s->row);
+    *stride = whole_steps(p->d_k) * sizeof *copy;
+    return (const char *)copy;
+}
+
+static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
+                            size_t offset, int n, float *scores) {
+    const rapt_problem *p = t->problem;
+    const float *q = head_tiles(p, s, kv_head);
+    for (int g = 0; g < n; g += KEYS_OF_TILE, keys += KEYS_OF_TILE) {
+        size_t stride;
+        const char *a = rows_of_tile_a(p, s, keys, offset, &stride);
+        for (int i = 0; i < KEYS_OF_TILE; i++)
+            for (size_t at = 0; at < p->k_row; at += 64) prefetch(keys[i + RAPT_KEYS_AHEAD], offset + at);
+        t_zero(0);
+        for (int step = 0; step < key_steps(p); step++) {
+            t_load(4, a + step * 64, stride);
+            t_load(6, q + step * TILE_FLOATS, 64);
+            t_multiply_bf16(0, 4, 6);
+        }
+        t_store(0, s->tiles, 64);
+        vf square[TILE_LANES];
+        for (int i = 0; i < TILE_LANES; i++) square[i] = v_load(s->tiles + i * RAPT_VL);
+        v_transpose(square);
+        for (int r = 0; r < rows; r++) v_store(scores + (size_t)r * RAPT_CHUNK + g, square[r]);
+    }
+}
+
+static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads) {
+    for (int h = 0; h < heads; h++) memset(head_tiles(p, s, h) + query_floats(p), 0, output_floats(p) * sizeof(float));
+}
+
+/* Even and odd channels, each in a tile of their own, become rows. */
+static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
+    for (int r = 0; r < heads * n; r++)
+        for (int c = 0; c < p->d_v; c++) {
+            const float *tile = head_tiles(p, s, r / n) + query_floats(p) + (size_t)(c / RAPT_STEP * 2 + c % 2) * TILE_FLOATS;
+            rows[r].now.o[c] = tile[r % n * TILE_LANES + c % RAPT_STEP / 2];
+        }
+}
+
+static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
+                          const block *b, int from, int to) {
+    const rapt_problem *p = t->problem;
+    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride, ld = whole_steps(p->d_v);
+    const int first = from / RAPT_STEP * RAPT_STEP, in_chunk = (int)(b->number % RAPT_CHUNK);
+    const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
+    static const char none[RAPT_MAX_HEAD_DIM * sizeof(uint16_t)];
+    const char *values[RAPT_STEP], *there[RAPT_STEP];
+    float scales[RAPT_BLOCK], *const o = head_tiles(p, s, kv_head) + query_floats(p), *const pair_tiles = s->tiles + TILE_FLOATS;
+    const bool scaled = scaled_by_key(&p->v_scales);
+    (void)rows;
+    for (int i = 0; i < to - from; i++) there[i] = v->rows[(from + i) % 2][(in_chunk + from + i) / 2];
+    if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
+    const bool in_place = !scaled && usable_in_place(p->v.type, there, to - from, offset, p->d_v, RAPT_STEP);
+    uint16_t *const copies = (uint16_t *)s->values;
+    for (int i = 0; i < to - from; i++) {
+        const char *ahead = v->rows[(from + i) % 2][(in_chunk + from + i) / 2 + RAPT_VALUES_AHEAD / 2];
+        for (size_t at = 0; at < p->v_row; at += 64) prefetch(ahead, offset + at);
+        there[i] += offset;
+    }
+    if (!in_place) copy_as_bf16(p->v.type, copies, ld, there, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
+    for (int i = 0; i < RAPT_STEP; i++) {
+        int nth = first + i - from;
+        values[i] = nth < 0 || nth >= to - from ? none : in_place ? there[nth] : (const char *)(copies + (size_t)nth * ld);
+    }
+    /* The weights of up to 16 rows, 32 keys each. */
+    for (int r = 0; r < TILE_LANES; r++) {
+        uint16_t halves[RAPT_STEP];
+        const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + in_chunk + first;
+        memset(halves, 0, sizeof halves);
+        for (int i = 0; i < RAPT_STEP && r < n; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(v_load(weights + i)), 16));
+        memcpy(s->tiles + r * RAPT_VL, halves, sizeof halves);
+    }
+    t_load(4, s->tiles, 64);
+    for (int c = 0; c < p->d_v; c += RAPT_STEP) {
+        float *to_tiles = o + (size_t)(c / RAPT_STEP * 2) * TILE_FLOATS;
+        t_load(0, to_tiles, 64);
+        t_load(1, to_tiles + TILE_FLOATS, 64);
+        for (int j = 0; j < STEP_PAIRS; j++) {
+            vi x = v_as_int(v_load(values[2 * j] + (size_t)c * 2)), y = v_as_int(v_load(values[2 * j + 1] + (size_t)c * 2));
+            v_store(pair_tiles + j * RAPT_VL, v_as_float(i_or(i_and(x, low), i_shl(y, 16))));
+            v_store(pair_tiles + TILE_FLOATS + j * RAPT_VL, v_as_float(i_or(i_shr(x, 16), i_and(y, high))));
+        }
+        t_load(6, pair_tiles, 64);
+        t_load(7, pair_tiles + TILE_FLOATS, 64);
+        t_multiply_bf16(0, 4, 6);
+        t_multiply_bf16(1, 4, 7);
+        t_store(0, to_tiles, 64);
+        t_store(1, to_tiles + TILE_FLOATS, 64);
     }
 }

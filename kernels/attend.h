@@ -42,6 +42,12 @@
  *   score_bf16         scores, and with the others of these eight the place of a matrix unit of bf16 (bf16_queries.h)
  *   weigh_bf16         weights (bf16_queries.h)
  *   add_bf16_values    and values (bf16_queries.h)
+ *   bf16_row_floats    room for few rows in bf16 arithmetic, with keys in lanes as in the next ones (bf16.h)
+ *   pack_bf16_rows     rows of Q (bf16_rows.h)
+ *   score_bf16_rows    scores (bf16_rows.h)
+ *   start_bf16_rows    before the values of a chunk (bf16_rows.h)
+ *   add_bf16_step      those of a step (bf16_rows.h)
+ *   end_bf16_rows      after them (bf16_rows.h)
  *   store_transposed   a square of Q, biases, tokens or weights, converted and transposed; elsewhere it is the word v_transpose
  *                      (stage.h)
  *   weigh_vectors      scores of query tiles become weights (queries_in_lanes.h)

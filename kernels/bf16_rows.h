@@ -2,6 +2,19 @@
 /* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are read as bf16: where they lie,
  * or as a copy that is made of others. Included by keys_in_lanes.h. */
 
+/* Rows of Q become factors, which score_bf16_rows takes. Replaceable. */
+static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows);
+#ifndef pack_bf16_rows
+static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows) {
+    make_factors(s->q, heads * rows * (int)row_floats(p));
+}
+#endif
+
+/* S = Q K^T of one head, whose channels lie offset bytes behind the addresses, for n keys, whole multiples of RAPT_PARTIAL_SUMS,
+ * at most a block. Replaceable. */
+static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
+                            size_t offset, int n, float *scores);
+#ifndef score_bf16_rows
 /* The scores of RAPT_VL keys for nr rows: a lane of the transposed vectors of K holds two adjacent channels of a key. channels:
  * whole steps. nr is a constant wherever this is called. */
 static RAPT_INLINE void score_bf16_tile(const int nr, const char *const *keys, size_t offset, int channels, const float *q,
@@ -42,10 +55,11 @@ static RAPT_NOINLINE void score_keys_in_bf16(int rows, const char *const *keys, 
         }
 }
 
-/* S = Q K^T of one head for n keys, whole multiples of RAPT_PARTIAL_SUMS, at most a block. */
-static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int rows, const char *const *keys, size_t offset, int n,
-                            const float *q, size_t ldq, float *scores) {
+static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
+                            size_t offset, int n, float *scores) {
     const rapt_problem *p = t->problem;
+    const size_t ldq = row_floats(p);
+    const float *q = s->q + (size_t)(kv_head * rows) * ldq;
     int channels = (int)whole_steps(p->d_k);
     if (usable_in_place(p->k.type, keys, n, offset, p->d_k, RAPT_STEP)) {
         score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, scores);
@@ -59,6 +73,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int rows, 
     copy_as_bf16(p->k.type, copy, (size_t)channels, from, n, p->d_k, NULL, s->row);
     score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, scores);
 }
+#endif
 
 /* The sum of a row's weights in the visited blocks of a chunk: as that of a value whose channels are 1. Those that are not
  * visited are 0. */
@@ -117,7 +132,21 @@ static void add_step(query_row *rows, int n, const float *sums, size_t ld, int c
         }
 }
 
-/* O += P V of one head for keys [from, to) of a block, which belong to one step. */
+/* O += P V of one head for keys [from, to) of a block, which belong to one step; and what comes before and after those of a
+ * chunk, whose O begins as 0. Replaceable, all three. */
+static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads);
+static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n);
+static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
+                          const block *b, int from, int to);
+#ifndef start_bf16_rows
+static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads) { (void)p, (void)s, (void)heads; }
+#endif
+#ifndef end_bf16_rows
+static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
+    (void)p, (void)s, (void)rows, (void)heads, (void)n;
+}
+#endif
+#ifndef add_bf16_step
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
@@ -153,6 +182,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     }
     add_step(rows, n, s->sums, ld, p->d_v);
 }
+#endif
 
 /* The same for one row of a block without the keys that are masked, as add_attended_values. */
 static void add_attended_bf16_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
@@ -189,17 +219,16 @@ static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row
                              const char *const *key_rows, const char *const *value_rows, bool careful) {
     const rapt_problem *p = t->problem;
     const bool keys = scaled_by_key(&p->k_scales);
-    const size_t dk = whole_steps(p->d_k);
     value_parities by_parity;
-    for (int i = 0; i < CHUNK_ROWS; i++) by_parity.rows[i % 2][i / 2] = value_rows[i];
+    for (int i = 0; i < RAPT_CHUNK + RAPT_VALUES_AHEAD; i++) by_parity.rows[i % 2][i / 2] = value_rows[i];
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         for (int from = visited_from(b), to, end = visited_to(b); from < end; from = to) {
             to = t->kv_heads > 1 ? from + RAPT_PARTIAL_SUMS : end; /* memory shall see whole tokens */
             for (int h = 0; h < t->kv_heads; h++) {
                 int64_t at = b->number % RAPT_CHUNK + from;
-                score_bf16_rows(t, s, n, key_rows + at, (size_t)h * (size_t)p->k.head_stride, to - from,
-                                s->q + (size_t)(h * n) * dk, dk, s->s + (size_t)(h * n) * RAPT_CHUNK + at);
+                score_bf16_rows(t, s, h, n, key_rows + at, (size_t)h * (size_t)p->k.head_stride, to - from,
+                                s->s + (size_t)(h * n) * RAPT_CHUNK + at);
             }
         }
     }
@@ -209,6 +238,7 @@ static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row
         for (int r = h * n; r < (h + 1) * n; r++)
             weigh_bf16_row(t, &rows[r], s->s + (size_t)r * RAPT_CHUNK, keys ? key_scales : NULL, blocks, count);
     }
+    if (!careful) start_bf16_rows(p, s, t->kv_heads);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         for (int r = 0; r < n * t->kv_heads && careful; r++)
@@ -218,4 +248,5 @@ static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row
             for (int h = 0; h < t->kv_heads; h++) add_bf16_step(t, s, h, rows + h * n, n, &by_parity, b, from, to);
         }
     }
+    if (!careful) end_bf16_rows(p, s, rows, t->kv_heads, n);
 }

@@ -39,6 +39,7 @@ typedef struct row_scratch {
     float *keys;   /* [RAPT_BLOCK][padded d_k]: K, where it cannot be read in place */
     float *row;    /* bf16 arithmetic: a row of K or V while it is copied */
     float *sums;   /* likewise: [2][rows][padded d_v], of the even and the odd keys of a step */
+    float *tiles;  /* likewise, for a matrix unit */
 } row_scratch;
 
 /* Floats from row to row of Q. */
@@ -60,7 +61,8 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
                              .values = take(memory, &used, RAPT_BLOCK * dv),
                              .keys = take(memory, &used, p->bf16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
                              .row = take(memory, &used, p->bf16 ? dk + dv : 0),
-                             .sums = take(memory, &used, p->bf16 ? 2 * (size_t)n * dv : 0)};
+                             .sums = take(memory, &used, p->bf16 ? 2 * (size_t)n * dv : 0),
+                             .tiles = take(memory, &used, p->bf16 ? bf16_row_floats(p, n) : 0)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
     return used;
 }
@@ -580,7 +582,7 @@ static void attend_keys_in_lanes(const rapt_task *t) {
         load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
-    if (p->bf16) make_factors(s.q, all * (int)dk);
+    if (p->bf16) pack_bf16_rows(p, &s, t->kv_heads, n);
 #if RAPT_FEW_DOTS
     for (int r = 0; r < all && p->integer; r++) quantise_query(s.q + (size_t)r * dk, p->d_k);
 #endif
