@@ -7,8 +7,8 @@
  *   t_zero(tile)
  *   t_load(tile, from, stride)         rows of 64 bytes that lie stride bytes apart
  *   t_store(tile, to, stride)
- *   t_multiply_bf16(c, a, b)           C[m][n] = C[m][n] + (e + o), e and o the sums of A[m][i] B[i / 2][2 n + i % 2] over the
- * even and the odd i < 32, as docs/order.md has them
+ *   t_multiply_bf16(c, a, b)           C[m][n] = C[m][n] + (e + o), where e and o are the sums of A[m][i] B[i / 2][2 n + i % 2]
+ *                                      for even and for odd i below 32, in the order of docs/order.md
  *
  * and with RAPT_OWN_WEIGHT_PAIRS 1:
  *
@@ -67,16 +67,17 @@ static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->
 static inline int value_tiles(const rapt_problem *p) { return p->d_v / TILE_LANES + 1; }
 static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RAPT_STEP; }
 
-/* lane_scratch.keys: tiles [keys / 16][steps of channels]. values: the weights, tiles [steps of keys][vectors], and then the
- * values, tiles [tiles of channels][steps of keys]. Checked against what the careful way needs. */
+/* lane_scratch.keys: tiles [keys / 16][steps of channels]. values: the weights, tiles [steps of keys][vectors]; the values, tiles
+ * [tiles of channels][steps of keys]; and a step of rows of V while it is transposed. The careful way has its rows there. */
 static size_t bf16_key_floats(const rapt_problem *p) {
     return (size_t)(chunk_keys(p) / KEYS_OF_TILE * key_steps(p)) * TILE_FLOATS;
 }
 static inline size_t weight_floats(const rapt_problem *p) {
     return (size_t)(chunk_steps(p) * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
 }
+static inline size_t value_floats(const rapt_problem *p) { return (size_t)(value_tiles(p) * chunk_steps(p)) * TILE_FLOATS; }
 static size_t bf16_value_floats(const rapt_problem *p) {
-    size_t tiles = weight_floats(p) + (size_t)(value_tiles(p) * chunk_steps(p)) * TILE_FLOATS,
+    size_t tiles = weight_floats(p) + value_floats(p) + STEP_PAIRS * whole_steps(p->d_v),
            rows = RAPT_BLOCK * staged_bf16_values(p);
     return tiles > rows ? tiles : rows;
 }
@@ -138,17 +139,18 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
     const char *rows[RAPT_BLOCK];
     enum { GROUP = 2 * RAPT_VL }; /* channels at a time */
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
-    uint16_t copies[RAPT_STEP][RAPT_MAX_HEAD_DIM];
     static const uint16_t none[GROUP];
     int tiles = value_tiles(p);
     size_t whole = whole_steps(p->d_v);
     float *values = s->values + weight_floats(p);
+    uint16_t *const copies = (uint16_t *)(values + value_floats(p));
     find_rows(rows, t, t->v, &p->v, b, b->first, b->end);
     bool in_place = p->v.type == RAPT_BF16 && p->d_v % GROUP == 0 && !scales;
     for (int step = b->first / RAPT_STEP * RAPT_STEP; step < b->end; step += RAPT_STEP) {
         float *to = values + (size_t)((b->number % RAPT_CHUNK + step) / RAPT_STEP) * TILE_FLOATS;
         for (int n = rapt_max(step, b->first); n < rapt_min(step + RAPT_STEP, b->end) && !in_place; n++)
-            copy_as_bf16(p->v.type, copies[n - step], whole, &rows[n], 1, p->d_v, scales ? scales + n : NULL, s->row);
+            copy_as_bf16(p->v.type, copies + (size_t)(n - step) * whole, whole, &rows[n], 1, p->d_v, scales ? scales + n : NULL,
+                         s->row);
         for (int c = 0; c < p->d_v; c += GROUP) {
             vf even[RAPT_VL], odd[RAPT_VL];
             for (int j = 0; j < STEP_PAIRS; j++) {
@@ -158,7 +160,7 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
                     bool there = n >= b->first && n < b->end;
                     const char *from = !there     ? (const char *)none
                                        : in_place ? rows[n] + (size_t)c * 2
-                                                  : (const char *)&copies[n - step][c];
+                                                  : (const char *)(copies + (size_t)(n - step) * whole + c);
                     x[i] = v_as_int(v_load(from));
                     if (in_place) x[i] = without_tiny_pairs(x[i]);
                 }
