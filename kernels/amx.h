@@ -111,7 +111,7 @@ static RAPT_INLINE vi without_tiny_pairs(vi x) {
     return pairs_of(without_tiny(first_of_pairs(x)), without_tiny(second_of_pairs(x)));
 }
 
-/* Rows of K or V as factors, 16 of them or fewer, whole steps of channels: in place, or as a copy. */
+/* Rows of K as tiles, copied also where they are of bf16: the copy leaves out what counts as 0, and its rows lie side by side. */
 static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];

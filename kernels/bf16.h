@@ -80,12 +80,11 @@ static void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, const char *co
                          const float *scales, float *row) {
     for (int r = 0; r < n; r++, to += ld) {
         stage_rows(type, row, 0, rows + r, 1, 0, elements);
-        memset(to, 0, ld * sizeof *to);
         for (int i = 0; i < elements; i += RAPT_VL) {
             vf x = v_load(row + i);
             i_store_u16(to + i, i_shr(v_as_int(bf16_factor(scales ? v_mul(x, v_set1(scales[r])) : x)), 16));
         }
-        for (int i = elements; i < rapt_min((int64_t)ld, elements + RAPT_VL); i++) to[i] = 0;
+        memset(to + elements, 0, (ld - (size_t)elements) * sizeof *to);
     }
 }
 
@@ -112,7 +111,7 @@ static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, pt
     tile_product(second, rows, vectors);
 }
 
-/* The rows of Q as factors, in the order that score_step wants: of each step first the even channels, then the odd ones. q:
+/* The rows of Q as factors, in the order that score_bf16 wants: of each step first the even channels, then the odd ones. q:
  * [whole steps of channels][TILE_ROWS], of which `channels` are there. Replaceable. */
 static void pack_bf16_queries(float *q, int channels, int vectors);
 #ifndef pack_bf16_queries

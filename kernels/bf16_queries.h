@@ -188,6 +188,8 @@ static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_t
             const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
             if (attended) mask_lanes(tile, attended, scores, b.first, b.end);
             if (t->scores) leave_tile_scores(t, tile, scores, &b);
+            tile->masked |=
+                b.first % RAPT_STEP || b.end % RAPT_STEP; /* for a matrix unit visits whole steps, which others may attend to */
             visited[n++] = b;
         }
         if (n == 0) continue;
