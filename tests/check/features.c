@@ -5,6 +5,8 @@
 #include "harness.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const int64_t sides[] = {-1, -1, 0, 1, 5, 63, 64, 100, 1000};
 
@@ -451,6 +453,35 @@ static void case_features(check *c) {
     }
 }
 
+/* Queries of local chunks of 40 keys, which end within a block and within a step: infinite values of the next chunk are those of
+ * queries of other tiles, and do not reach the first ones. In both arithmetics of f32, for few queries and many. */
+static void case_infinite_elsewhere(check *c) {
+    static const rapt_arith ariths[] = {RAPT_EXACT, RAPT_BF16_DOT};
+    for (int64_t n = 0; n < 2 * LENGTH_OF(ariths); n++) {
+        problem p = problem_of(c, 1, 1, 1, n % 2 ? 96 : 3, 96, 16, 16);
+        p.desc.arith = ariths[n / 2];
+        p.desc.local_chunk = 40;
+        p.desc.causal = RAPT_CAUSAL_TOP_LEFT;
+        p.desc.window_right = -1;
+        p.desc.prefix = n % 2 ? 40 : 0;
+        if (!problem_wanted(c, &p)) continue;
+        subject clean = subject_create(c, &p), s = subject_create(c, &p);
+        for (int64_t j = 40; j < 64; j++) subject_poison(&s, TENSOR_V, 0, 0, j, j % 16, INFINITY);
+        const int64_t rows = n % 2 ? 40 : 3, bytes = rows * p.desc.d_v * 4;
+        FOR_EACH_KERNEL(c, k) {
+            const how plainly = {WAY_RUN, 1, 1, 1};
+            unsigned char *want = subject_run(c, &clean, k, &plainly), *got = subject_run(c, &s, k, &plainly);
+            k->compared += rows * p.desc.d_v;
+            if (want && got && memcmp(want, got, (size_t)bytes) != 0)
+                check_fail(c, k, "values of another local chunk reached %d queries", (int)rows);
+            free(want);
+            free(got);
+        }
+        subject_destroy(&clean);
+        subject_destroy(&s);
+    }
+}
+
 const check_case feature_cases[] = {
     {"prefix", "keys attended whatever causal and window say", case_prefix, 5},
     {"prefixes", "one for each batch entry", case_prefixes, 5},
@@ -490,6 +521,7 @@ const check_case feature_cases[] = {
     {"scores", "all stages as an output", case_scores, 5},
     {"scale-zero", "the mean of what is attended", case_scale_zero, 5},
     {"nan-masked", "what no query attends is NaN", case_nan_masked, 5},
+    {"infinite-elsewhere", "values that only other queries attend to are infinite", case_infinite_elsewhere, 1},
     {"features", "everything drawn at once", case_features, 8},
     {0},
 };
