@@ -36,9 +36,20 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, names->out, d->out, "must be 1 to 1048576");
     if (!rapt_within((int64_t)d->activation, RAPT_ACTIVATION_NONE, RAPT_SILU))
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "activation", (int)d->activation, "not a rapt_activation");
+    if (d->arith != RAPT_EXACT && d->arith != RAPT_BF16_DOT)
+        return rapt_refuse_number(r, RAPT_ERR_ARITH, "arith", (int)d->arith, "must be RAPT_EXACT or RAPT_BF16_DOT");
     *p = (full_linear){
         .made = LINEAR_MADE,
-        .problem = {d->tokens, d->in, d->out, d->x, d->y, d->residual, d->weight, d->activation, d->gate, 0}, /* as yet */
+        .problem = {.tokens = d->tokens,
+                    .in = d->in,
+                    .out = d->out,
+                    .x = d->x,
+                    .y = d->y,
+                    .residual = d->residual,
+                    .weight = d->weight,
+                    .activation = d->activation,
+                    .gate = d->gate,
+                    .bf16 = d->arith == RAPT_BF16_DOT},
         .all_tokens = d->batch * d->tokens,
     };
     rapt_status status = rapt_measure_tokens(r, names->x, &d->x, RAPT_FLOATS, d->batch, d->tokens, d->in, false, &p->x_bytes);
@@ -72,10 +83,10 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
     const rapt_linear_problem *l = &p.problem;
-    rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %s %s to %s, activation %d%s%s",
+    rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %s %s to %s, activation %d%s%s%s",
                     r.call, p.kernel->name, p.all_tokens, l->in, l->out, rapt_type_name(l->x.type),
                     rapt_type_name(l->weight.type), rapt_type_name(l->y.type), (int)l->activation, l->gate.type ? ", gate" : "",
-                    l->residual.type ? ", residual" : "");
+                    l->residual.type ? ", residual" : "", l->bf16 ? ", in bf16 arithmetic" : "");
     return RAPT_OK;
 }
 
@@ -96,12 +107,19 @@ static const full_linear *read_plan(rapt_report *r, const rapt_linear_plan *opaq
 
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
+/* Up to how many tokens weights are multiplied as they lie in memory, and those of a full tile of more. */
+static int few_tokens(const full_linear *p) {
+    return p->problem.bf16 ? p->kernel->tuning.bf16_few_tokens : p->kernel->tuning.few_tokens;
+}
+static int tile_rows(const full_linear *p) {
+    return p->problem.bf16 ? p->kernel->tuning.bf16_tile_rows : p->kernel->tuning.tile_rows;
+}
+
 /* Threads share tokens by whole tiles, and outputs by whole sixteens (RAPT_PARTIAL_SUMS). The number of parts that nth threads
  * cut the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
-    int64_t tiles = rapt_divide_up(p->all_tokens, p->kernel->tuning.tile_rows),
-            sixteens = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
-    if (p->all_tokens <= p->kernel->tuning.few_tokens) return 1;
+    int64_t tiles = rapt_divide_up(p->all_tokens, tile_rows(p)), sixteens = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
+    if (p->all_tokens <= few_tokens(p)) return 1;
     int64_t best = 1;
     double least = INFINITY;
     for (int64_t parts = 1; parts <= nth && parts <= tiles; parts++) {
@@ -114,8 +132,8 @@ static int64_t token_parts(const full_linear *p, int64_t nth) {
 
 size_t rapt_linear_scratch(const full_linear *p) {
     size_t bytes = p->kernel->linear_scratch_bytes(&p->problem, p->all_tokens, p->problem.out);
-    size_t few = p->kernel->linear_scratch_bytes(
-        &p->problem, p->all_tokens < p->kernel->tuning.few_tokens ? p->all_tokens : p->kernel->tuning.few_tokens, p->problem.out);
+    size_t few = p->kernel->linear_scratch_bytes(&p->problem, p->all_tokens < few_tokens(p) ? p->all_tokens : few_tokens(p),
+                                                 p->problem.out);
     bytes = bytes > few ? bytes : few;
     return (size_t)rapt_aligned_bytes(bytes);
 }
@@ -198,8 +216,8 @@ void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
     if (ith >= parts * columns) return;
     rapt_linear_task t = {
         .problem = &p->problem, .x = a->x, .residual = a->residual, .y = a->y, .weight = weights_of(a), .gate = gate_of(a)};
-    rapt_cut_range(p->all_tokens, parts == 1 ? (p->all_tokens ? p->all_tokens : 1) : p->kernel->tuning.tile_rows, ith / columns,
-                   parts, &t.token0, &t.tokens);
+    rapt_cut_range(p->all_tokens, parts == 1 ? (p->all_tokens ? p->all_tokens : 1) : tile_rows(p), ith / columns, parts,
+                   &t.token0, &t.tokens);
     rapt_cut_range(p->problem.out, RAPT_PARTIAL_SUMS, ith % columns, columns, &t.out0, &t.outs);
     t.scratch = (float *)(void *)((char *)a->workspace + (size_t)ith * rapt_linear_scratch(p));
     p->kernel->linear_tokens(&t);

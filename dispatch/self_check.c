@@ -19,6 +19,7 @@ enum {
     ROWS = 80,
     WIDE = 136,
     IN = 1056,
+    BF16_IN = 288, /* whose tiles the workspace has */
     FEW_IN = 40,
     OUT = 16,
     TOKENS = 26,
@@ -202,8 +203,8 @@ static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
 }
 
 /* Rows of weights and of tokens each begin an element behind the one before, for that takes less memory. */
-static rapt_status linear(const char *isa, room *r, int64_t tokens, int64_t in, rapt_activation activation, bool gated,
-                          uint64_t *h) {
+static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t tokens, int64_t in, rapt_activation activation,
+                          bool gated, uint64_t *h) {
     rapt_linear_desc d;
     rapt_linear_args a;
     rapt_linear_desc_init(&d);
@@ -213,6 +214,7 @@ static rapt_status linear(const char *isa, room *r, int64_t tokens, int64_t in, 
     d.weight = (rapt_layout){.type = RAPT_BF16, .token_stride = sizeof(uint16_t)};
     if (gated) d.gate = (rapt_layout){.type = RAPT_Q8_0, .token_stride = 34};
     d.activation = activation;
+    d.arith = arith;
     d.isa = isa;
     fill(r->q, in + tokens, 5);
     fill_rows(RAPT_BF16, r->k, 2, IN, 0.125f, 6);
@@ -229,9 +231,17 @@ static rapt_status linear(const char *isa, room *r, int64_t tokens, int64_t in, 
     return status;
 }
 
-static rapt_status check_few_tokens(const char *isa, room *r, uint64_t *h) { return linear(isa, r, 1, IN, RAPT_SILU, true, h); }
+static rapt_status check_few_tokens(const char *isa, room *r, uint64_t *h) {
+    return linear(isa, r, RAPT_EXACT, 1, IN, RAPT_SILU, true, h);
+}
 static rapt_status check_many_tokens(const char *isa, room *r, uint64_t *h) {
-    return linear(isa, r, TOKENS, FEW_IN, RAPT_GELU, false, h);
+    return linear(isa, r, RAPT_EXACT, TOKENS, FEW_IN, RAPT_GELU, false, h);
+}
+static rapt_status check_few_bf16_tokens(const char *isa, room *r, uint64_t *h) {
+    return linear(isa, r, RAPT_BF16_DOT, 1, BF16_IN, RAPT_SILU, true, h);
+}
+static rapt_status check_many_bf16_tokens(const char *isa, room *r, uint64_t *h) {
+    return linear(isa, r, RAPT_BF16_DOT, TOKENS, FEW_IN, RAPT_GELU, false, h);
 }
 
 static rapt_status check_norms(const char *isa, room *r, uint64_t *h) {
@@ -286,6 +296,10 @@ static const struct {
     {"attention in bf16", check_bf16, {UINT64_C(0x38db8a8e2320357f), UINT64_C(0xdd92ed1108dafdce)}},
     {"a linear layer of few tokens", check_few_tokens, {UINT64_C(0xaa8d6b2163e08b1f), UINT64_C(0xf17e7b265f634222)}},
     {"a linear layer of many tokens", check_many_tokens, {UINT64_C(0x0849bcb35ccff73f), UINT64_C(0x7c93da6790ced9fc)}},
+    {"a linear layer of few tokens in bf16", check_few_bf16_tokens, {UINT64_C(0xfac746b63c87f55d), UINT64_C(0x3705a9df46df559d)}},
+    {"a linear layer of many tokens in bf16",
+     check_many_bf16_tokens,
+     {UINT64_C(0x82e79083ca0fb53f), UINT64_C(0x1b886394d5243e22)}},
     {"normalisation", check_norms, {UINT64_C(0xffd165ac5a16d2b5), UINT64_C(0x112bd6a14c723ca6)}},
     {"rotation and quantisation", check_caches, {UINT64_C(0x3b08f467c5e9b57e), UINT64_C(0x3b08f467c5e9b57e)}},
 };

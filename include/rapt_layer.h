@@ -50,7 +50,7 @@ typedef struct rapt_linear_desc {
     rapt_layout residual; /* [batch, tokens] rows of out channels of the same types. RAPT_NONE, the default: there is none. */
 
     /* [out] rows of in channels of those types, of RAPT_INT8, or of RAPT_Q8_0 or RAPT_Q4_0, for which in is a multiple of 32.
-     * They are converted to f32 as they are read, and X is never quantised. token_stride is the distance of two rows;
+     * They are converted to f32 as they are read, and X is never quantised to integers. token_stride is the distance of two rows;
      * batch_stride is not used. */
     rapt_layout weight;
 
@@ -60,6 +60,12 @@ typedef struct rapt_linear_desc {
     /* ---- Since 0.2. */
 
     rapt_layout gate; /* G, [out] rows as of weight, of a type and stride of its own. RAPT_NONE, the default: there is none. */
+
+    /* ---- Since 0.4. */
+
+    /* How products are computed: RAPT_EXACT, the default, or RAPT_BF16_DOT, in which the elements of X, W and G are rounded to
+     * bf16, and their products summed as in attention; scales, biases and all behind them stay f32. */
+    rapt_arith arith;
 } rapt_linear_desc;
 
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
@@ -74,8 +80,8 @@ typedef struct rapt_linear_plan {
 } rapt_linear_plan;
 
 /* Validates a linear layer and chooses the kernel. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, ALIGNMENT (the plan), FEATURE
- * (activation), ISA_UNKNOWN, ISA_MISSING. As a function, for callers in other languages and clients of 0.1, it takes a plan of 64
- * uint64_t. */
+ * (activation), ARITH, ISA_UNKNOWN, ISA_MISSING. As a function, for callers in other languages and clients of 0.1, it takes a
+ * plan of 64 uint64_t. */
 RAPT_API rapt_status rapt_linear_plan_init(rapt_linear_plan *plan, const rapt_linear_desc *desc);
 #define rapt_linear_plan_init(plan, desc) rapt_linear_plan_init_sized((plan), sizeof *(plan), (desc))
 
@@ -285,6 +291,12 @@ typedef struct rapt_mha_desc {
     /* The softmax's result, for teaching and debugging, which rapt_mha_args.weights receives: as attention.scores with
      * RAPT_SCORES_WEIGHTS, and not beside it. RAPT_NONE, the default: it is not wanted. */
     rapt_layout weights;
+
+    /* ---- Since 0.4. */
+
+    /* How the products of the projections and of the output are computed, as rapt_linear_desc.arith; attention.arith is that of
+     * attention alone. The default is RAPT_EXACT. */
+    rapt_arith arith;
 } rapt_mha_desc;
 
 /* Gives every field its default, or 0 where it has none; call it before you set any. */

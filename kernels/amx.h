@@ -23,6 +23,8 @@
 enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
 #define RAPT_BF16_TILE_VECTORS 2
+#define RAPT_BF16_STEP_FLOATS  (RAPT_BF16_TILE_VECTORS * TILE_FLOATS)
+#define RAPT_BF16_FEW_TOKENS   0
 
 #define begin_task        begin_task
 #define end_task          end_task
@@ -40,6 +42,11 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define start_bf16_rows   start_bf16_rows
 #define add_bf16_step     add_bf16_step
 #define end_bf16_rows     end_bf16_rows
+
+#define bf16_weight_floats bf16_weight_floats
+#define stage_bf16_weights stage_bf16_weights
+#define multiply_bf16_part multiply_bf16_part
+#define bf16_part_tiles    bf16_part_tiles
 
 #include "attend.h"
 
@@ -111,24 +118,29 @@ static RAPT_INLINE vi without_tiny_pairs(vi x) {
     return pairs_of(without_tiny(first_of_pairs(x)), without_tiny(second_of_pairs(x)));
 }
 
-/* Rows of K as tiles, copied also where they are of bf16: the copy leaves out what counts as 0, and its rows lie side by side. */
+/* A row of K, or of weights, as a row of tiles, copied also where it is of bf16: the copy leaves out what counts as 0, and its
+ * rows lie side by side. row: room for one of f32 in whole vectors. */
+static void stage_row_of_tiles(rapt_type type, float *to, const char *from, int channels, float *row) {
+    enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
+    uint16_t copy[MOST];
+    const bool in_place = type == RAPT_BF16 && channels % RAPT_STEP == 0;
+    const int whole = (int)whole_steps(channels);
+    if (!in_place) copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row), from = (const char *)copy;
+    for (int c = 0; c < whole; c += RAPT_STEP, to += TILE_FLOATS) {
+        vi pairs = v_as_int(v_load(from + (size_t)c * sizeof *copy));
+        v_store(to, v_as_float(in_place ? without_tiny_pairs(pairs) : pairs));
+    }
+}
+
 static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
-    uint16_t copy[RAPT_MAX_HEAD_DIM];
     int steps = key_steps(p);
     find_rows(rows, t, t->k, &p->k, b, b->first, b->end);
     for (int n = b->first; n < b->end; n++) {
         float *to =
             s->keys + (size_t)((b->number % RAPT_CHUNK + n) / KEYS_OF_TILE * steps) * TILE_FLOATS + n % KEYS_OF_TILE * RAPT_VL;
-        bool in_place = p->k.type == RAPT_BF16 && p->d_k % RAPT_STEP == 0;
-        const char *from = rows[n];
-        if (!in_place)
-            copy_as_bf16(p->k.type, copy, whole_steps(p->d_k), &rows[n], 1, p->d_k, NULL, s->row), from = (const char *)copy;
-        for (int c = 0; c < steps; c++) {
-            vi pairs = v_as_int(v_load(from + c * 64));
-            v_store(to + c * TILE_FLOATS, v_as_float(in_place ? without_tiny_pairs(pairs) : pairs));
-        }
+        stage_row_of_tiles(p->k.type, to, rows[n], p->d_k, s->row);
     }
 }
 
@@ -456,4 +468,64 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
         t_store(0, to_tiles, 64);
         t_store(1, to_tiles + TILE_FLOATS, 64);
     }
+}
+
+/* ---- Linear layers ------------------------------------------------------------------------------------------------------- */
+
+/* Weights: tiles [rows / 16][steps of a part]. */
+static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) {
+    return rows / TILE_LANES * (size_t)part_steps(p, 0) * TILE_FLOATS;
+}
+
+static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const linear_scratch *s, const char *const *rows,
+                               int n, int channels) {
+    const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS;
+    for (int r = 0; r < n; r++)
+        stage_row_of_tiles(type, s->weights + (size_t)(r / TILE_LANES) * ld + r % TILE_LANES * RAPT_VL, rows[r], channels,
+                           s->row);
+}
+
+/* Steps after which some weights are prefetched. */
+enum { PACE = 4 };
+
+/* Two tiles of rows at a time. Of the last, the rows that are not there give products that nobody reads. */
+static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
+                               int rows, int vectors, coming *ahead) {
+    const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS, row_bytes = TILE_ROWS * sizeof(float);
+    const int steps = part_steps(p, part);
+    for (int r = 0; r < rows; r += 2 * TILE_LANES) {
+        const bool both = r + TILE_LANES < rows;
+        float *to = c + (size_t)r * TILE_ROWS, *to2 = both ? to + TILE_LANES * TILE_ROWS : to;
+        const float *a = s->weights + (size_t)(r / TILE_LANES) * ld, *a2 = both ? a + ld : a;
+        if (part == 0) {
+            t_zero(0);
+            t_zero(1);
+            t_zero(2);
+            t_zero(3);
+        } else {
+            t_load(0, to, row_bytes);
+            t_load(2, to2, row_bytes);
+            if (vectors == 2) {
+                t_load(1, to + RAPT_VL, row_bytes);
+                t_load(3, to2 + RAPT_VL, row_bytes);
+            }
+        }
+        for (int i = 0; i < steps; i += PACE) {
+            const float *b = tokens + (size_t)i * RAPT_BF16_STEP_FLOATS;
+            const size_t at = (size_t)i * TILE_FLOATS;
+            prefetch_coming(ahead);
+            if (vectors == 2) RAPT_MULTIPLY(2, a + at, a2 + at, TILE_FLOATS, b, RAPT_BF16_STEP_FLOATS, rapt_min(PACE, steps - i));
+            else RAPT_MULTIPLY(1, a + at, a2 + at, TILE_FLOATS, b, RAPT_BF16_STEP_FLOATS, rapt_min(PACE, steps - i));
+        }
+        if (both) {
+            t_store(2, to2, row_bytes);
+            if (vectors == 2) t_store(3, to2 + RAPT_VL, row_bytes);
+        }
+        t_store(0, to, row_bytes);
+        if (vectors == 2) t_store(1, to + RAPT_VL, row_bytes);
+    }
+}
+
+static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
+    return (rows + 2 * TILE_LANES - 1) / (2 * TILE_LANES) * ((part_steps(p, part) + PACE - 1) / PACE);
 }

@@ -55,6 +55,10 @@
  *   score_tile         scores of few rows, keys in lanes (keys_in_lanes.h)
  *   linear_tile        products of few tokens (linear.h)
  *   multiply_part      products of many tokens (linear.h)
+ *   bf16_weight_floats room for weights in bf16 arithmetic, with the others of these four (bf16_linear.h)
+ *   stage_bf16_weights rows of weights (bf16_linear.h)
+ *   multiply_bf16_part products of many tokens (bf16_linear.h)
+ *   bf16_part_tiles    the pace at which the weights that come next are prefetched (bf16_linear.h)
  *   begin_task         before each task that computes products, for the state that a matrix unit wants
  *   end_task           after it; the caller's function of logits is called outside of both
  * Each is declared, with what it does, where a comment says Replaceable. What only the replaced one used is not there then. */
@@ -346,6 +350,7 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
                .ragged_tasks = RAPT_RAGGED_TASKS,
                .states_part = RAPT_STATES_PART,
                .few_tokens = RAPT_FEW_TOKENS,
+               .bf16_few_tokens = RAPT_BF16_FEW_TOKENS,
                .weights_l2 = RAPT_WEIGHTS_L2,
                .staging_outputs = RAPT_STAGING_OUTPUTS},
     .scratch_bytes = scratch_bytes,

@@ -100,7 +100,8 @@ static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, pt
                                                  int vectors) {
     coming none = {0};
     operands first = o, second = o;
-    first.coming = second.coming = &none;
+    first.coming = &none;
+    second.coming = o.coming ? o.coming : &none;
     first.c = (char *)even;
     first.start = START_ZERO;
     tile_product(first, rows, vectors);
@@ -112,7 +113,11 @@ static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, pt
 }
 
 /* The rows of Q as factors, in the order that score_bf16 wants: of each step first the even channels, then the odd ones. q:
- * [whole steps of channels][TILE_ROWS], of which `channels` are there. Replaceable. */
+ * [whole steps of channels][TILE_ROWS], of which `channels` are there. Each step then takes the first RAPT_BF16_STEP_FLOATS of
+ * its floats, one behind the other. Replaceable, with that constant. */
+#ifndef RAPT_BF16_STEP_FLOATS
+#define RAPT_BF16_STEP_FLOATS (RAPT_STEP * TILE_ROWS)
+#endif
 static void pack_bf16_queries(float *q, int channels, int vectors);
 #ifndef pack_bf16_queries
 static void pack_bf16_queries(float *q, int channels, int vectors) {
@@ -163,8 +168,8 @@ static RAPT_INLINE void store_copies(float *to, float x) {
     for (int i = 0; i < COPIES; i++) to[i] = x;
 }
 
-#ifndef stage_bf16_keys
-/* Rows of K as factors, in the order of pack_bf16_queries. row: room for one in whole steps. */
+#if !defined(stage_bf16_keys) || !defined(stage_bf16_weights)
+/* Rows of K, or of weights, as factors, in the order of pack_bf16_queries. row: room for one in whole steps. */
 static void stage_bf16_rows_of_keys(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels,
                                     float *row) {
     int whole = (int)whole_steps(channels);

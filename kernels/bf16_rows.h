@@ -10,17 +10,12 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
 }
 #endif
 
-/* S = Q K^T of one head, whose channels lie offset bytes behind the addresses, for n keys, whole multiples of RAPT_PARTIAL_SUMS,
- * at most a block. Replaceable. */
-static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
-                            size_t offset, int n, float *scores);
-#ifndef score_bf16_rows
-/* The scores of RAPT_VL keys for nr rows: a lane of the transposed vectors of K holds two adjacent channels of a key. channels:
- * whole steps. nr is a constant wherever this is called. */
+/* The scores of RAPT_VL keys for nr rows, s of START_ZERO or START_KEEP: a lane of the transposed vectors of K holds two adjacent
+ * channels of a key. channels: whole steps. nr is a constant wherever this is called. */
 static RAPT_INLINE void score_bf16_tile(const int nr, const char *const *keys, size_t offset, int channels, const float *q,
-                                        size_t ldq, float *s) {
+                                        size_t ldq, start from, float *s, size_t lds) {
     vf sum[4];
-    RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = v_set1(0.0f);
+    RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = from == START_KEEP ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_STEP) {
         vf even[4], odd[4];
         RAPT_UNROLL for (int r = 0; r < nr; r++) even[r] = odd[r] = v_set1(0.0f);
@@ -40,20 +35,26 @@ static RAPT_INLINE void score_bf16_tile(const int nr, const char *const *keys, s
         }
         RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) v_store(s + (size_t)r * RAPT_CHUNK, sum[r]);
+    RAPT_UNROLL for (int r = 0; r < nr; r++) v_store(s + (size_t)r * lds, sum[r]);
 }
 
-/* As score_keys_f32. */
+/* As score_keys_f32, with lds floats from row to row of s. The rows of weights of a linear layer are keys here too. */
 static RAPT_NOINLINE void score_keys_in_bf16(int rows, const char *const *keys, size_t offset, int n, int channels,
-                                             const float *q, size_t ldq, float *s) {
-    for (; rows > 0; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)
+                                             const float *q, size_t ldq, start from, float *s, size_t lds) {
+    for (; rows > 0; rows -= 4, q += 4 * ldq, s += 4 * lds)
         for (int g = 0; g < n; g += RAPT_VL) {
-            if (rows >= 4) score_bf16_tile(4, keys + g, offset, channels, q, ldq, s + g);
-            else if (rows == 3) score_bf16_tile(3, keys + g, offset, channels, q, ldq, s + g);
-            else if (rows == 2) score_bf16_tile(2, keys + g, offset, channels, q, ldq, s + g);
-            else score_bf16_tile(1, keys + g, offset, channels, q, ldq, s + g);
+            if (rows >= 4) score_bf16_tile(4, keys + g, offset, channels, q, ldq, from, s + g, lds);
+            else if (rows == 3) score_bf16_tile(3, keys + g, offset, channels, q, ldq, from, s + g, lds);
+            else if (rows == 2) score_bf16_tile(2, keys + g, offset, channels, q, ldq, from, s + g, lds);
+            else score_bf16_tile(1, keys + g, offset, channels, q, ldq, from, s + g, lds);
         }
 }
+
+/* S = Q K^T of one head, whose channels lie offset bytes behind the addresses, for n keys, whole multiples of RAPT_PARTIAL_SUMS,
+ * at most a block. Replaceable. */
+static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
+                            size_t offset, int n, float *scores);
+#ifndef score_bf16_rows
 
 static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
                             size_t offset, int n, float *scores) {
@@ -62,7 +63,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
     int channels = (int)whole_steps(p->d_k);
     if (usable_in_place(p->k.type, keys, n, offset, p->d_k, RAPT_STEP)) {
-        score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, scores);
+        score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
         return;
     }
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
@@ -71,7 +72,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++)
         copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * (size_t)channels);
     copy_as_bf16(p->k.type, copy, (size_t)channels, from, n, p->d_k, NULL, s->row);
-    score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, scores);
+    score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
 }
 #endif
 

@@ -177,6 +177,12 @@ _Static_assert(RAPT_LINEAR_TOKENS == 1 || RAPT_LINEAR_TOKENS == 2 || RAPT_LINEAR
 _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAPT_PARTIAL_SUMS / RAPT_VL) <= 16,
                "a register tile has at most 16 accumulators");
 
+/* RAPT_BF16_FEW_TOKENS: the same as RAPT_FEW_TOKENS in bf16 arithmetic, where each four tokens transpose the weights once. */
+#ifndef RAPT_BF16_FEW_TOKENS
+#define RAPT_BF16_FEW_TOKENS (RAPT_FEW_TOKENS < 8 ? RAPT_FEW_TOKENS : 8)
+#endif
+_Static_assert(RAPT_BF16_FEW_TOKENS >= 0 && RAPT_BF16_FEW_TOKENS <= RAPT_FEW_TOKENS, "as many as have room");
+
 /* RAPT_LONG_ROW: bytes of a row of weights from which on several at once are read. They are as many streams for the hardware's
  * prefetching, which it follows where a row is a page or more; shorter ones are one stream, row after row, unless the tile is
  * full of tokens and bound by arithmetic. RAPT_LONG_AHEAD, RAPT_SHORT_AHEAD: bytes by which the weights of such rows, and of

@@ -203,6 +203,7 @@ typedef struct rapt_linear_problem {
     rapt_activation activation;
     rapt_layout gate;       /* RAPT_NONE: none */
     int64_t staged_weights; /* floats of them that are staged at a time (rapt_tuning.weights_l2) */
+    bool bf16;              /* RAPT_BF16_DOT */
 } rapt_linear_problem;
 
 /* The rows that make outputs. */
@@ -251,6 +252,7 @@ typedef struct rapt_tuning {
     int ragged_tasks;     /* The same where the entries of a batch differ in length. */
     int states_part;      /* Tasks share keys where their states take at most this part of K and V. */
     int few_tokens;       /* Up to this many tokens, a linear layer's weights are multiplied as they lie in memory. */
+    int bf16_few_tokens;  /* The same in bf16 arithmetic. */
     int weights_l2;       /* With more, they are staged in this many sixteenths of the L2 cache. */
     int staging_outputs;  /* Staging a thread's tokens then takes the time of this many outputs. */
 } rapt_tuning;

@@ -12,6 +12,7 @@ typedef struct linear_scratch {
     float *c[2];    /* of the weights and of the gate, for each tile [staged rows][TILE_ROWS]; few, for one after the other: as in
                        linear_rows */
     float *rows;    /* [RAPT_VL][padded staged rows]: of the output, and of the residual */
+    float *even;    /* bf16 arithmetic: what the even channels of a step give */
 } linear_scratch;
 
 /* Bytes that `channels` channels of a row of weights take. */
@@ -36,6 +37,12 @@ static inline int part_channels(const rapt_linear_problem *p, int64_t part) {
     return rapt_min(RAPT_LINEAR_PART, p->in - part * RAPT_LINEAR_PART);
 }
 
+/* Where a part of a row of weights begins. */
+static inline const char *weight_row(const rapt_linear_task *t, bool gate, int64_t out, int64_t part) {
+    const rapt_layout *layout = layout_of(t->problem, gate);
+    return weights_of(t, gate)->rows + (size_t)(out * layout->token_stride) + weight_bytes(layout->type, part * RAPT_LINEAR_PART);
+}
+
 /* Vectors of RAPT_PARTIAL_SUMS channels of a part, the last one perhaps not whole. */
 static inline int part_runs(int channels) { return (channels + RAPT_PARTIAL_SUMS - 1) / RAPT_PARTIAL_SUMS; }
 
@@ -58,31 +65,50 @@ static int most_rows(const rapt_linear_problem *p) {
     return rapt_min(rapt_max(rows, WHOLE), RAPT_STAGED_ROWS);
 }
 
+#include "bf16_linear.h"
+
+/* Rows of a tile of tokens, and its floats. */
+static inline int token_rows(const rapt_linear_problem *p) { return p->bf16 ? RAPT_BF16_TILE_VECTORS * RAPT_VL : TILE_ROWS; }
+static inline size_t token_floats(const rapt_linear_problem *p, int64_t channels) {
+    return p->bf16 ? whole_steps(channels) / RAPT_STEP * RAPT_BF16_STEP_FLOATS : padded((size_t)channels) * TILE_ROWS;
+}
+
 /* Tiles of tokens that are multiplied with rows that are staged; with a gate, each has twice the products. */
 static int most_tiles(const rapt_linear_problem *p) {
-    return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (p->in * TILE_ROWS)));
+    return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (int64_t)token_floats(p, p->in)));
+}
+
+/* Are that many tokens so few that weights are multiplied as they lie in memory? */
+static inline bool few_tokens(const rapt_linear_problem *p, int64_t tokens) {
+    return tokens <= (p->bf16 ? RAPT_BF16_FEW_TOKENS : RAPT_FEW_TOKENS);
 }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear_scratch *s, int64_t tokens, int64_t outs) {
-    size_t used = 0, in = padded((size_t)p->in);
-    if (tokens <= RAPT_FEW_TOKENS) {
+    size_t used = 0, in = p->bf16 ? whole_steps(p->in) : padded((size_t)p->in);
+    if (few_tokens(p, tokens)) {
         *s = (linear_scratch){
             .x = take(memory, &used, (size_t)tokens * in),
+            .weights = take(memory, &used, p->bf16 ? bf16_copied_floats(p) : 0),
             .row = take(memory, &used, in),
             .c = {take(memory, &used,
                        (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS * (size_t)tokens * RAPT_PARTIAL_SUMS)},
             .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
         return used;
     }
-    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + TILE_ROWS - 1) / TILE_ROWS),
-           staged_rows = padded((size_t)rapt_min(most_rows(p), outs));
-    *s = (linear_scratch){.x = take(memory, &used, tiles * in * TILE_ROWS),
-                          .weights = take(memory, &used, staged_rows * ld_weights(p)),
-                          .row = take(memory, &used, COPIES == 1 ? 0 : ld_weights(p)),
+    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + token_rows(p) - 1) / token_rows(p)),
+           staged_rows = padded((size_t)rapt_min(most_rows(p), outs)), unpacked = p->bf16 ? RAPT_STEP * TILE_ROWS : 0;
+    *s = (linear_scratch){.x = take(memory, &used, tiles * token_floats(p, p->in) + unpacked),
+                          .weights =
+                              take(memory, &used, p->bf16 ? bf16_weight_floats(p, staged_rows) : staged_rows * ld_weights(p)),
+                          .row = take(memory, &used,
+                                      p->bf16       ? RAPT_LINEAR_PART
+                                      : COPIES == 1 ? 0
+                                                    : ld_weights(p)),
                           .c = {take(memory, &used, tiles * staged_rows * TILE_ROWS),
                                 take(memory, &used, gated(p) ? tiles * staged_rows * TILE_ROWS : 0)},
-                          .rows = take(memory, &used, (RAPT_VL + 1) * (staged_rows + RAPT_VL))};
+                          .rows = take(memory, &used, (RAPT_VL + 1) * (staged_rows + RAPT_VL)),
+                          .even = take(memory, &used, p->bf16 ? (size_t)BF16_PRODUCT_ROWS * TILE_ROWS : 0)};
     return used;
 }
 
@@ -250,10 +276,12 @@ static void linear_few_rows(const rapt_linear_task *t, const linear_scratch *s, 
     const rapt_activation activation = gate == gated(p) ? p->activation : RAPT_ACTIVATION_NONE; /* of the gate, if there is one */
     int tokens = (int)t->tokens;
     size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)layout->token_stride;
+    if (p->bf16) sum_bf16_rows(t, s, gate, out, rows, s->c[0]);
+    else linear_rows(layout->type, w->rows + (size_t)out * stride, stride, rows, s->x, tokens, p->in, s->c[0]);
     for (int i = 0; i < tokens; i++)
-        for (int v = 0; v < SUM_VECTORS; v++) ends[i][v] = v_set1(0.0f);
-    linear_rows(layout->type, w->rows + (size_t)out * stride, stride, rows, s->x, tokens, p->in, s->c[0]);
-    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
+        for (int v = 0; v < SUM_VECTORS; v++)
+            ends[i][v] = p->bf16 ? v_load(s->c[0] + i * RAPT_PARTIAL_SUMS + v * RAPT_VL) : v_set1(0.0f);
+    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in && !p->bf16; part++) {
         float *sums = s->c[0] + (size_t)part * RAPT_PARTIAL_SUMS * ld;
         memset(sums + (size_t)rows * ld, 0, (size_t)(RAPT_PARTIAL_SUMS - rows) * ld * sizeof *sums);
         for (int i = 0; i < tokens; i++) add_sums(ends[i], sums + i * RAPT_PARTIAL_SUMS, ld);
@@ -274,11 +302,16 @@ static void linear_few_tokens(const rapt_linear_task *t) {
     linear_scratch s;
     int tokens = (int)t->tokens;
     lay_out_linear(p, t->scratch, &s, tokens, t->outs);
-    size_t in = padded((size_t)p->in);
+    size_t in = p->bf16 ? whole_steps(p->in) : padded((size_t)p->in), unit = p->bf16 ? RAPT_STEP : RAPT_PARTIAL_SUMS;
     for (int i = 0; i < tokens; i++) {
         const char *row = t->x + token_offset(p, &p->x, t->token0 + i);
-        memset(s.row + in - RAPT_PARTIAL_SUMS, 0, RAPT_PARTIAL_SUMS * sizeof *s.row);
+        memset(s.row + in - unit, 0, unit * sizeof *s.row);
         stage_rows(p->x.type, s.row, 0, &row, 1, 0, (int)p->in);
+        if (p->bf16) {
+            make_factors(s.row, (int)in);
+            memcpy(s.x + (size_t)i * in, s.row, in * sizeof *s.row);
+            continue;
+        }
         for (size_t c = 0; c < in; c += RAPT_PARTIAL_SUMS)
             memcpy(s.x + c * (size_t)tokens + (size_t)(i * RAPT_PARTIAL_SUMS), s.row + c, RAPT_PARTIAL_SUMS * sizeof *s.row);
     }
@@ -297,12 +330,17 @@ static void linear_few_tokens(const rapt_linear_task *t) {
 
 /* ---- Many tokens: tokens in lanes ---------------------------------------------------------------------------------------- */
 
-/* A part of channels lies in scratch sum by sum: part_runs of partial sum 0, then those of 1. */
+/* A part of channels lies in scratch sum by sum: part_runs of partial sum 0, then those of 1; in bf16 arithmetic, as
+ * bf16_linear.h says. */
 static void stage_tokens(const rapt_linear_task *t, int64_t token, int rows, float *to) {
     const rapt_linear_problem *p = t->problem;
     const char *from[TILE_ROWS];
     int whole = (rows + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
     for (int r = 0; r < whole; r++) from[r] = t->x + token_offset(p, &p->x, token + rapt_min(r, rows - 1));
+    if (p->bf16) {
+        stage_bf16_tokens(p, from, whole, to);
+        return;
+    }
     for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
         int channels = part_channels(p, part), runs = part_runs(channels);
         int first = (int)(part * RAPT_LINEAR_PART);
@@ -328,9 +366,14 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
     const int bytes = (int)rapt_element_bytes(type);
     int channels = part_channels(p, part), whole = channels / RAPT_PARTIAL_SUMS, rest = channels % RAPT_PARTIAL_SUMS;
     size_t runs = padded((size_t)part_runs(channels)), ld = ld_weights(p);
+    if (p->bf16) {
+        const char *all[RAPT_STAGED_ROWS];
+        for (int r = 0; r < rows; r++) all[r] = weight_row(t, gate, out + r, part);
+        stage_bf16_weights(p, layout->type, s, all, rows, channels);
+        return;
+    }
     for (int r = 0; r < rows; r++) {
-        const char *from = weights_of(t, gate)->rows + (size_t)((out + r) * layout->token_stride) +
-                           weight_bytes(layout->type, part * RAPT_LINEAR_PART);
+        const char *from = weight_row(t, gate, out + r, part);
         const char *sixteens[RAPT_LINEAR_PART / RAPT_PARTIAL_SUMS + RAPT_VL];
         float converted[RAPT_LINEAR_PART];
         float *row = s->weights + (size_t)r * ld, *to = COPIES == 1 ? row : s->row, left[2 * RAPT_PARTIAL_SUMS];
@@ -360,9 +403,7 @@ static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, 
     const rapt_layout *layout = layout_of(p, gate);
     int n = rapt_min(staged_rows, t->out0 + t->outs - out);
     if (n <= 0 || tiles <= 0) return (coming){0};
-    for (int i = 0; i < n; i++)
-        rows[i] = weights_of(t, gate)->rows + (size_t)((out + i) * layout->token_stride) +
-                  weight_bytes(layout->type, part * RAPT_LINEAR_PART);
+    for (int i = 0; i < n; i++) rows[i] = weight_row(t, gate, out + i, part);
     size_t row = (size_t)weight_bytes(layout->type, part_channels(p, part)), lines = (row + 63) / 64 * (size_t)n;
     return (coming){.rows = rows, .left = n, .bytes = row, .lines = (int)(lines / (size_t)tiles) + 1};
 }
@@ -389,6 +430,11 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
                      rows, vectors);
 }
 #endif
+
+/* Register tiles that a part of rows of weights and a tile of tokens are multiplied in. */
+static int part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
+    return p->bf16 ? bf16_part_tiles(p, part, rows) : RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS);
+}
 
 /* What output number out of RAPT_VL tokens is, their sums lying at from. */
 static RAPT_INLINE vf end_of(rapt_activation activation, const rapt_linear_weights *w, int64_t out, const float *from) {
@@ -429,30 +475,33 @@ static void linear_many_tokens(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     linear_scratch s;
     lay_out_linear(p, t->scratch, &s, t->tokens, t->outs);
-    size_t tile_floats = padded((size_t)p->in) * TILE_ROWS;
+    size_t tile_floats = token_floats(p, p->in);
+    const int tile_rows = token_rows(p);
     int staged_rows = (int)padded((size_t)even_part(t->outs, most_rows(p)));
-    int64_t pass = even_part((t->tokens + TILE_ROWS - 1) / TILE_ROWS, most_tiles(p)) * TILE_ROWS;
+    int64_t pass = even_part((t->tokens + tile_rows - 1) / tile_rows, most_tiles(p)) * tile_rows;
     for (int64_t done = 0; done < t->tokens; done += pass) {
         int64_t first = t->token0 + done;
-        int tokens = rapt_min(pass, t->tokens - done), tiles = (tokens + TILE_ROWS - 1) / TILE_ROWS;
+        int tokens = rapt_min(pass, t->tokens - done), tiles = (tokens + tile_rows - 1) / tile_rows;
         for (int i = 0; i < tiles; i++)
-            stage_tokens(t, first + i * TILE_ROWS, rapt_min(TILE_ROWS, tokens - i * TILE_ROWS), s.x + (size_t)i * tile_floats);
+            stage_tokens(t, first + i * tile_rows, rapt_min(tile_rows, tokens - i * tile_rows), s.x + (size_t)i * tile_floats);
         for (int64_t out = t->out0; out < t->out0 + t->outs; out += staged_rows) {
             int rows = rapt_min(staged_rows, t->out0 + t->outs - out);
             for (int gate = 0; gate <= gated(p); gate++)
                 for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
                     const char *next[RAPT_STAGED_ROWS];
-                    coming ahead = coming_weights(t, gate, out, staged_rows, part,
-                                                  tiles * RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS), next);
+                    coming ahead = coming_weights(t, gate, out, staged_rows, part, tiles * part_tiles(p, part, rows), next);
                     stage_weights(t, &s, gate, out, rows, part);
-                    for (int i = 0; i < tiles; i++)
-                        multiply_part(p, &s, part, s.x + (size_t)i * tile_floats + (size_t)(part * RAPT_LINEAR_PART) * TILE_ROWS,
-                                      s.c[gate] + (size_t)(i * staged_rows * TILE_ROWS), rows,
-                                      (rapt_min(TILE_ROWS, tokens - i * TILE_ROWS) + RAPT_VL - 1) / RAPT_VL, &ahead);
+                    for (int i = 0; i < tiles; i++) {
+                        const float *x = s.x + (size_t)i * tile_floats + token_floats(p, part * RAPT_LINEAR_PART);
+                        float *c = s.c[gate] + (size_t)(i * staged_rows * TILE_ROWS);
+                        int vectors = (rapt_min(tile_rows, tokens - i * tile_rows) + RAPT_VL - 1) / RAPT_VL;
+                        if (p->bf16) multiply_bf16_part(p, &s, part, x, c, rows, vectors, &ahead);
+                        else multiply_part(p, &s, part, x, c, rows, vectors, &ahead);
+                    }
                 }
             for (int i = 0; i < tiles; i++) {
                 size_t at = (size_t)(i * staged_rows * TILE_ROWS);
-                end_lanes(t, &s, first + i * TILE_ROWS, rapt_min(TILE_ROWS, tokens - i * TILE_ROWS), out, rows, s.c[0] + at,
+                end_lanes(t, &s, first + i * tile_rows, rapt_min(tile_rows, tokens - i * tile_rows), out, rows, s.c[0] + at,
                           gated(p) ? s.c[1] + at : NULL);
             }
         }
@@ -461,10 +510,10 @@ static void linear_many_tokens(const rapt_linear_task *t) {
 
 static void linear_tokens(const rapt_linear_task *t) {
     if (t->tokens == 0 || t->outs == 0) return;
-    begin_task(false);
-    if (t->tokens <= RAPT_FEW_TOKENS) linear_few_tokens(t);
+    begin_task(t->problem->bf16);
+    if (few_tokens(t->problem, t->tokens)) linear_few_tokens(t);
     else linear_many_tokens(t);
-    end_task(false);
+    end_task(t->problem->bf16);
 }
 
 static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens, int64_t outs) {

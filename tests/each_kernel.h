@@ -30,9 +30,16 @@ static inline void test_drawn(const char *isa, bool whole, const drawn *d) {
     tap_ok(h == d->golden[fused], "%s: the first %d have the bits of every machine (%016" PRIx64 ")", isa, d->quick, h);
 }
 
-static inline void each_kernel(bool whole, void test(const char *isa, bool whole)) {
+/* PROGRAM [--quick] [KERNEL...]: each kernel, or those that are named. */
+static inline void each_kernel(int argc, char **argv, void test(const char *isa, bool whole)) {
+    const bool whole = argc < 2 || strcmp(argv[1], "--quick");
+    const int first = whole ? 1 : 2;
+    for (int n = first; n < argc; n++) tap_ok(rapt_isa_usable(argv[n], NULL, 0) == RAPT_OK, "%s can run here", argv[n]);
     for (int i = 0; rapt_isa_name(i); i++) {
         const char *isa = rapt_isa_name(i);
+        bool named = first >= argc;
+        for (int n = first; n < argc; n++) named = named || !strcmp(argv[n], isa);
+        if (!named) continue;
         if (rapt_isa_usable(isa, NULL, 0) != RAPT_OK) {
             printf("# %s cannot run here\n", isa);
             continue;

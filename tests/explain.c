@@ -1151,6 +1151,7 @@ static void linear_layers(void) {
     REFUSED(rapt_linear_plan_init, ld.in = 0, SHAPE, "in = 0: must be 1 to 1048576");
     REFUSED(rapt_linear_plan_init, ld.out = 1048577, SHAPE, "out = 1048577: must be 1 to 1048576");
     REFUSED(rapt_linear_plan_init, ld.activation = (rapt_activation)5, FEATURE, "activation = 5: not a rapt_activation");
+    REFUSED(rapt_linear_plan_init, ld.arith = RAPT_INT8_DOT, ARITH, "arith = 1: must be RAPT_EXACT or RAPT_BF16_DOT");
     REFUSED(rapt_linear_plan_init, ld.x.type = RAPT_INT8, TYPE, "x.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_linear_plan_init, ld.y.token_stride = 8, STRIDE,
             "y.token_stride = 8: below the 16 bytes within it, so elements of an output meet");
@@ -1264,7 +1265,7 @@ static void mha_plans(void) {
     const size_t mha_bytes = least_bytes(call_rapt_mha_plan_init); /* before anything is changed */
     TRACED(rapt_mha_plan_init, e.q_starts = kept(), OVERLAP, "plan = %p: its %zu bytes meet the 8 of attention.q_starts = %p",
            (void *)trial, mha_bytes, (void *)trial);
-    STRUCTS(rapt_mha_plan_init, yd, "desc", sizeof yd);
+    STRUCTS(rapt_mha_plan_init, yd, "desc", offsetof(rapt_mha_desc, arith));
     REFUSED(rapt_mha_plan_init, yd.attention = NULL, NULL, "attention = null: there is no such struct");
     MARKED(rapt_mha_plan_init, e, "attention", offsetof(rapt_desc, mask_keys));
     /* What is not possible together. */

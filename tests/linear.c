@@ -24,6 +24,7 @@ typedef struct linear {
     tensor x, y, residual;
     weights weight, gate; /* a gate without memory is none */
     rapt_activation activation;
+    rapt_arith arith;
     int with_residual;
 } linear;
 
@@ -61,13 +62,13 @@ static void free_linear(linear *l) {
 
 /* Output n of a token, before its residual and rounding. */
 static float output_of(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
-    float sum = reference_linear(fused, x, w->values + n * l->in, l->in);
+    float sum = reference_linear(fused, l->arith, x, w->values + n * l->in, l->in);
     return reference_activated(fused, activation,
                                reference_multiply_add(fused, sum, w->scales ? w->scales[n] : 1.0f, w->bias ? w->bias[n] : 0.0f));
 }
 
 static reference_value exact_output(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
-    reference_value sum = reference_linearped(fused, x, w->values + n * l->in, l->in);
+    reference_value sum = reference_linearped(fused, l->arith, x, w->values + n * l->in, l->in);
     sum = reference_product(sum, (reference_value){w->scales ? w->scales[n] : 1.0f, 0.0});
     return reference_activation(activation, reference_sum(sum, (reference_value){w->bias ? w->bias[n] : 0.0f, 0.0}));
 }
@@ -108,7 +109,8 @@ static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, boo
     rapt_linear_desc_init(&desc), rapt_linear_args_init(&args);
     desc.batch = l->batch, desc.tokens = l->tokens, desc.in = l->in, desc.out = l->out, desc.x = l->x.layout,
     desc.y = l->y.layout;
-    desc.weight = l->weight.rows.layout, desc.gate = l->gate.rows.layout, desc.activation = l->activation, desc.isa = isa;
+    desc.weight = l->weight.rows.layout, desc.gate = l->gate.rows.layout, desc.activation = l->activation, desc.arith = l->arith,
+    desc.isa = isa;
     if (l->with_residual) desc.residual = l->residual.layout;
     size_t bytes = 0;
     rapt_status status = rapt_linear_plan_init(&plan, &desc);
@@ -139,8 +141,11 @@ static bool agrees(linear *l, const char *isa, uint64_t *h) {
     return ok;
 }
 
-static bool linear_problem(const char *isa, uint64_t *h) {
-    linear l = {0};
+/* In bf16 arithmetic some tokens are so small that a part of their channels counts as 0. */
+static float size_of_tokens(rapt_arith arith) { return arith == RAPT_BF16_DOT && one_in(4) ? 0x1p-55f : 1.0f; }
+
+static bool linear_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
+    linear l = {.arith = arith};
     draw_sizes(&l);
     l.in = ONE_OF(1, 3, 15, 16, 17, 32, 47, 100, 1000, 1024, 1025, 2070), l.out = ONE_OF(1, 2, 15, 16, 17, 40, 100, 250);
     if (l.in >= 1000 && l.out > 40) l.out = 33;
@@ -148,7 +153,7 @@ static bool linear_problem(const char *isa, uint64_t *h) {
         l.tokens = ONE_OF(97, 400), l.out = ONE_OF(490, 600), l.batch = 1; /* several groups and passes */
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
     rapt_type weight_type = (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8);
-    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, 1.0f);
+    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size_of_tokens(arith));
     l.weight = draw_weights(weight_type, l.out, l.in);
     l.y = new_rows(random_float_type(), l.batch, l.tokens, l.out, gap);
     draw_ends(&l.weight, l.out);
@@ -171,10 +176,10 @@ static void widen(weights *w) {
 }
 
 /* Gates, and weights of groups: with those as f32, the same bits. */
-static bool gated_problem(const char *isa, uint64_t *h) {
+static bool gated_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
     static const int64_t types[] = {RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_0};
     enum { TYPES = sizeof types / sizeof *types };
-    linear l = {0};
+    linear l = {.arith = arith};
     rapt_type type = (rapt_type)one_of(types, TYPES), gate_type = one_in(5) ? 0 : (rapt_type)one_of(types, TYPES);
     bool grouped = grouped_weights(type) || grouped_weights(gate_type);
     draw_sizes(&l);
@@ -182,7 +187,7 @@ static bool gated_problem(const char *isa, uint64_t *h) {
     l.out = l.in > 900 ? ONE_OF(1, 33) : ONE_OF(1, 15, 17, 100, 130);
     if (l.in <= 64 && one_in(8)) l.tokens = ONE_OF(97, 300), l.out = ONE_OF(250, 490), l.batch = 1;
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
-    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, 1.0f);
+    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size_of_tokens(arith));
     l.weight = draw_weights(type, l.out, l.in);
     draw_ends(&l.weight, l.out);
     if (gate_type) l.gate = draw_weights(gate_type, l.out, l.in), draw_ends(&l.gate, l.out);
@@ -205,6 +210,12 @@ static bool gated_problem(const char *isa, uint64_t *h) {
     free_tensor(&before);
     free_linear(&l);
     return ok;
+}
+
+static bool linear_problem(const char *isa, uint64_t *h) { return linear_problem_in(RAPT_EXACT, isa, h); }
+static bool gated_problem(const char *isa, uint64_t *h) { return gated_problem_in(RAPT_EXACT, isa, h); }
+static bool bf16_problem(const char *isa, uint64_t *h) {
+    return one_in(2) ? linear_problem_in(RAPT_BF16_DOT, isa, h) : gated_problem_in(RAPT_BF16_DOT, isa, h);
 }
 
 /* ---- Activations --------------------------------------------------------------------------------------------------------- */
@@ -350,6 +361,8 @@ static void refused_descriptions(good *t) {
     PLAN(RAPT_ERR_STRIDE, d.x.token_stride = -32);
     PLAN(RAPT_ERR_STRIDE, d.gate.token_stride = -32);
     PLAN(RAPT_ERR_FEATURE, d.activation = (rapt_activation)(RAPT_SILU + 1));
+    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT);
+    PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)(RAPT_BF16_DOT + 1));
     PLAN(RAPT_ERR_ISA_UNKNOWN, d.isa = "abacus");
     CALL(RAPT_ERR_NULL, rapt_linear_plan_init((rapt_linear_plan *)NULL, &t->desc));
 }
@@ -417,13 +430,19 @@ static void test_kernel(const char *isa, bool whole) {
                                       5,
                                       {UINT64_C(0xacb5d0f172e862fe), UINT64_C(0xe172e4b2f075f210)},
                                       40,
-                                      120}};
-    for (int i = 0; i < 2; i++) test_drawn(isa, whole, &problems[i]);
+                                      120},
+                                     {"all of these in bf16 arithmetic",
+                                      bf16_problem,
+                                      7,
+                                      {UINT64_C(0x2f43819667e71378), UINT64_C(0x1e3143e740e89035)},
+                                      60,
+                                      240}};
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) test_drawn(isa, whole, &problems[i]);
     activations(isa);
 }
 
 int main(int argc, char **argv) {
-    each_kernel(argc < 2 || strcmp(argv[1], "--quick"), test_kernel);
+    each_kernel(argc, argv, test_kernel);
     quantised_groups();
     fill_guard();
     refusals();

@@ -37,7 +37,7 @@ typedef struct problem {
 /* What is not left to chance. */
 typedef struct kind {
     rapt_type cache; /* 0: any, or none */
-    bool rope_table, weights;
+    bool rope_table, weights, bf16;
 } kind;
 
 static void free_problem(problem *p) {
@@ -168,6 +168,7 @@ static void random_problem(problem *p, const char *isa, const kind *k) {
     }
     if (k->rope_table) draw_rotary_table(p);
     if (k->weights) draw_weights(p, all_keys);
+    if (k->bf16) d->arith = a->arith = RAPT_BF16_DOT;
 }
 
 static float *map_rows(const problem *p, int i, const tensor *x, const char *isa) {
@@ -182,7 +183,7 @@ static float *map_rows(const problem *p, int i, const tensor *x, const char *isa
     rapt_linear_desc_init(&desc), rapt_linear_args_init(&args);
     desc.batch = x->batch, desc.tokens = x->tokens, desc.in = x->channels, desc.out = p->outs[i], desc.x = x->layout,
     desc.isa = isa;
-    desc.y = rapt_layout_bshd(RAPT_F32, 1, x->tokens, p->outs[i]), desc.weight = weight->layout;
+    desc.y = rapt_layout_bshd(RAPT_F32, 1, x->tokens, p->outs[i]), desc.weight = weight->layout, desc.arith = p->desc.arith;
     size_t bytes = 0;
     if (rapt_linear_plan_init(&plan, &desc) || rapt_linear_workspace_size(&plan, 1, &bytes)) abort();
     args.x = x->at, args.y = y, args.weight = weight->at + first * weight->layout.token_stride;
@@ -323,15 +324,17 @@ static bool any_problem(const char *isa, uint64_t *h) { return problem_agrees(is
 /* Some problems of each kind that is rare among those. */
 static void kinds_of_problems(const char *isa) {
     enum { EACH = 6, SOME = 25 };
-    int caches = 0, tables = 0, weights = 0;
+    int caches = 0, tables = 0, weights = 0, bf16 = 0;
     uint64_t h = hash_start;
     random_state = 9;
     for (int i = 0; i < KV_TYPES * EACH; i++) caches += !problem_agrees(isa, &(kind){.cache = kv_types[i / EACH]}, &h);
     for (int n = 0; n < SOME; n++) tables += !problem_agrees(isa, &(kind){.rope_table = true}, &h);
     for (int n = 0; n < SOME; n++) weights += !problem_agrees(isa, &(kind){.weights = true}, &h);
+    for (int n = 0; n < SOME; n++) bf16 += !problem_agrees(isa, &(kind){.bf16 = true}, &h);
     tap_ok(caches == 0, "%s: with caches of each type, the bits of the calls: %d of %d wrong", isa, caches, EACH * KV_TYPES);
     tap_ok(tables == 0, "%s: with rope tables, the bits of the calls: %d of %d wrong", isa, tables, SOME);
     tap_ok(weights == 0, "%s: weights are the bits of attention.scores: %d of %d wrong", isa, weights, SOME);
+    tap_ok(bf16 == 0, "%s: in bf16 arithmetic, the bits of the calls: %d of %d wrong", isa, bf16, SOME);
 }
 
 /* Causal self-attention over S tokens at once, in f32, for the tests below. */
@@ -846,7 +849,7 @@ static void test_kernel(const char *isa, bool whole) {
 }
 
 int main(int argc, char **argv) {
-    each_kernel(argc < 2 || strcmp(argv[1], "--quick"), test_kernel);
+    each_kernel(argc, argv, test_kernel);
     random_state = 4;
     tables();
     fill_guard();

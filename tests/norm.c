@@ -257,7 +257,7 @@ static void test_kernel(const char *isa, bool whole) {
 }
 
 int main(int argc, char **argv) {
-    each_kernel(argc < 2 || strcmp(argv[1], "--quick"), test_kernel);
+    each_kernel(argc, argv, test_kernel);
     fill_guard();
     refusals();
     return tap_done();

@@ -167,7 +167,7 @@ static void test_kernel(const char *isa, bool whole) {
 
 int main(void) {
     features();
-    each_kernel(true, test_kernel);
+    each_kernel(1, NULL, test_kernel);
     far_starts();
     return tap_done();
 }

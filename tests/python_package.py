@@ -644,6 +644,12 @@ def gelu(x):
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
 
 
+def to_bf16(x):
+    """Rounded to bfloat16, to nearest even, of numbers that are finite."""
+    bits = x.view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
 def test_layers():
     activations = {None: lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu, "silu": lambda x: x / (1 + np.exp(-x)),
                    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))}
@@ -657,6 +663,10 @@ def test_layers():
     o = rapt.linear(x, w, b)
     ok(same(rapt.linear(x[1, 3], w, b), o[1, 3]) and same(rapt.linear(x[0], w, b, threads=2), o[0]),
         "linear, a token alone: the same bits")
+    o = rapt.linear(x, w, b, arith="bf16")
+    near("linear in bf16", o, to_bf16(x).astype(np.float64) @ to_bf16(w).T + wide[3], 4e-6)
+    ok(same(rapt.linear(x[1, 3], w, b, arith="bf16"), o[1, 3]), "... a token alone: the same bits")
+    refused("a linear layer in integers", rapt.Error, ["arith = 1", "RAPT_BF16_DOT"], lambda: rapt.linear(x, w, arith="int8"))
     for kind, limit in (("int8", 0.05), ("q8_0", 0.05), ("q4_0", 0.6)):
         weights = rapt.quantise_weights(w, kind)
         near(f"linear, {weights}", rapt.linear(x, weights, b), wide[0] @ wide[1].T + wide[3], limit)
@@ -689,16 +699,20 @@ def test_mha():
     def heads(x, n):
         return np.ascontiguousarray(x.reshape(*x.shape[:2], n, -1).swapaxes(1, 2))
 
-    def by_parts(x, y, wk, wv, rope, **options):
-        q, k, v = heads(rapt.linear(x, wq, bq), 4), heads(rapt.linear(y, wk), 2), heads(rapt.linear(y, wv), 2)
+    def by_parts(x, y, wk, wv, rope, linear_arith="exact", **options):
+        linear = functools.partial(rapt.linear, arith=linear_arith)
+        q, k, v = heads(linear(x, wq, bq), 4), heads(linear(y, wk), 2), heads(linear(y, wv), 2)
         if rope:
             q, k = rapt.rope(q, rope), rapt.rope(k, rope)
         o = rapt.attention(q, k, v, **options)
-        return rapt.linear(np.ascontiguousarray(o.swapaxes(1, 2)).reshape(*x.shape[:2], -1), wo, bo)
+        return linear(np.ascontiguousarray(o.swapaxes(1, 2)).reshape(*x.shape[:2], -1), wo, bo)
 
     options = {"causal": "bottom-right", "softcap": 4.0, "window": 5}
     o = rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, rope=rope, **options)
     near("mha", o, by_parts(x, x, wk, wv, rope, **options), 4e-6)
+    options_in_bf16 = options | {"arith": "bf16", "linear_arith": "bf16"}
+    ok(same(rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, rope=rope, **options_in_bf16),
+            by_parts(x, x, wk, wv, rope, **options_in_bf16)), "mha in bf16 arithmetic: the bits of the calls")
     across = random(32, 48) / 8, random(48, 48) / 8
     near("mha, keys of other tokens", rapt.mha(x, wq, *across, wo, heads=4, kv_heads=2, y=y, bq=bq, bo=bo, kv_lengths=[3, 7]),
          by_parts(x, y, *across, None, kv_lengths=[3, 7]), 4e-6)

@@ -1103,7 +1103,20 @@ static float total_of(const float sums[PARTIAL_SUMS], float total) {
     return total;
 }
 
-float reference_linear(bool fused, const float *x, const float *w, int64_t channels) {
+/* As bf16_product, of the factors of a and b. */
+static float bf16_sum(bool fused, const float *a, const float *b, int64_t n) {
+    float sum = 0;
+    for (int64_t step = 0; step < n; step += STEP) {
+        float x[STEP], y[STEP];
+        const int64_t count = n - step < STEP ? n - step : STEP;
+        for (int64_t i = 0; i < count; i++) x[i] = bf16_factor(a[step + i]), y[i] = bf16_factor(b[step + i]);
+        sum += bf16_product(fused, x, y, 1, count, 0);
+    }
+    return sum;
+}
+
+float reference_linear(bool fused, rapt_arith arith, const float *x, const float *w, int64_t channels) {
+    if (arith == RAPT_BF16_DOT) return bf16_sum(fused, x, w, channels) + 0.0f;
     float total = 0.0f;
     for (int64_t part = 0; part < channels; part += MAP_PART) {
         float sums[PARTIAL_SUMS] = {0};
@@ -1147,12 +1160,18 @@ reference_value reference_product(reference_value a, reference_value b) {
     return rounded(a.value * b.value, fabs(a.value) * b.bound + (fabs(b.value) + b.bound) * a.bound);
 }
 
-reference_value reference_linearped(bool fused, const float *x, const float *w, int64_t channels) {
-    double sum = 0, sizes = 0;
+reference_value reference_linearped(bool fused, rapt_arith arith, const float *x, const float *w, int64_t channels) {
+    double sum = 0, sizes = 0, factors = 0;
     for (int64_t i = 0; i < channels; i++) {
         const double product = (double)w[i] * x[i];
         sum += product;
         sizes += fabs(product);
+        factors += fabs((double)w[i]) + fabs((double)x[i]);
+    }
+    if (arith == RAPT_BF16_DOT) {
+        const double most = (1 + U_BF16) * (1 + U_BF16), n = (double)channels;
+        return (reference_value){sum, (gamma_n(STEP / 2 + 1 + ceil(n / STEP)) * most + most - 1) * sizes +
+                                          LEAST_BF16 * ((1 + U_BF16) * factors + n * LEAST_BF16)};
     }
     const double chain = ceil(fmin((double)channels, MAP_PART) / PARTIAL_SUMS), parts = ceil((double)channels / MAP_PART);
     return (reference_value){sum, gamma_n(chain + PARTIAL_SUMS * parts + !fused) * sizes + ldexp((double)channels, -149)};

@@ -130,7 +130,8 @@ def _run(family: str, desc: Any, args: Any, threads: int | None, work: float) ->
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = None, gate: Any = None, gate_bias: Any = None,
-           residual: Any = None, out: Any = None, threads: int | None = None, isa: str | None = None) -> Any:
+           residual: Any = None, out: Any = None, arith: str = "exact", threads: int | None = None,
+           isa: str | None = None) -> Any:
     """activation(x weight^T + bias) + residual; with a gate, activation(x gate^T + gate_bias) * (x weight^T + bias) + residual.
 
     Each token's bits are a function of that token and the weights alone.
@@ -142,6 +143,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     gate, gate_bias: as weight and bias (Shazeer 2020, GLU variants: SwiGLU is a gate with "silu", GeGLU one with "gelu").
     residual: of the result's shape.
     out: the array to be written, of the result's shape, which may be the residual.
+    arith: "exact", or "bf16", in which x, weight and gate are rounded to bf16.
     threads, isa: as of attention().
 
     >>> x, weight = np.array([1.0, 2.0], np.float32), np.array([[1.0, 1.0], [-1.0, 0.0]], np.float32)
@@ -156,7 +158,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     w = _Weight(weight, "weight", width)
     out, y = _output(out, tokens, w.rows)
     desc = library.new(native.LinearDesc, batch=batch, tokens=count, in_=width, out=w.rows, x=tokens.layout, y=y.layout,
-                       weight=w.layout, activation=_ACTIVATIONS[activation])
+                       weight=w.layout, activation=_ACTIVATIONS[activation], arith=arith_of(arith))
     args = library.new(native.LinearArgs, x=tokens.address, weight=w.address, y=y.address, scales=w.scales)
     _vector(args, "bias", bias, "bias", w.rows)
     desc.isa = isa_name(isa)
@@ -236,8 +238,8 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
         rope: Rope | None = None, position_table: Any = None, cache: KVCache | None = None, causal: Causal = None,
         window: Window = None, scale: float | None = None, mask: Any = None, bias: Any = None, softcap: float | None = None,
         alibi: Any = None, sinks: Any = None, kv_lengths: Any = None, q_starts: Any = None, k_starts: Any = None,
-        return_weights: bool = False, out: Any = None, arith: str = "exact", threads: int | None = None,
-        isa: str | None = None) -> Any:
+        return_weights: bool = False, out: Any = None, arith: str = "exact", linear_arith: str = "exact",
+        threads: int | None = None, isa: str | None = None) -> Any:
     """Multi-head attention with its projections, as one call (Vaswani et al. 2017, section 3.2.2):
 
         q = x wq^T + bq,  k = y wk^T + bk,  v = z wv^T + bv
@@ -262,6 +264,7 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
     q_starts, k_starts: (batch + 1), where the tokens of each entry begin in an x and a y (tokens, width).
     return_weights: also return the softmax's result, (batch, heads, queries, keys), which takes time and memory.
     out: the array to be written, of the result's shape, which may be x or the residual.
+    linear_arith: the arithmetic of the projections and of wo, as of linear().
 
     >>> w = np.eye(8, dtype=np.float32)
     >>> rapt.mha(np.ones((1, 3, 8), np.float32), w, w, w, w, heads=2)[0, 0].tolist()
@@ -294,7 +297,7 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
                             d_v=d_v, arith=arith_of(arith))
     inside = library.new(native.Args)
     desc = library.new(native.MhaDesc, attention=attention, x_width=width, out_width=o.shape[2], keys=keys, x=queries.layout,
-                       out=o.layout, wq=q_weight.layout, packed=int(packed))
+                       out=o.layout, wq=q_weight.layout, packed=int(packed), arith=arith_of(linear_arith))
     args = library.new(native.MhaArgs, x=queries.address, out=o.address, wq=q_weight.address, wq_scales=q_weight.scales,
                        attention=inside)
     for name, tokens, given in (("y", of_keys, y), ("z", of_values, z)):

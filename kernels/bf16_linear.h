@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear layers in bf16 arithmetic: one sum over all channels, step by step, whose weights are staged by parts as in exact
+ * arithmetic. Tokens lie in lanes and are packed as queries are, while weights are staged as keys are; for few tokens, rows of
+ * weights lie in lanes, as keys do. Included by linear.h. */
+
+/* Rows of weights whose products with a tile of tokens, and what the even channels of a step give, stay in the L1 cache. */
+enum { BF16_PRODUCT_ROWS = 48 };
+
+/* ---- Few tokens: outputs in lanes ---------------------------------------------------------------------------------------- */
+
+/* Floats of a part of RAPT_PARTIAL_SUMS rows of weights that are copied as bf16. */
+static inline size_t bf16_copied_floats(const rapt_linear_problem *p) {
+    return RAPT_PARTIAL_SUMS * whole_steps(part_channels(p, 0)) / 2;
+}
+
+/* sums[token][RAPT_PARTIAL_SUMS] = the sums of up to RAPT_PARTIAL_SUMS rows; what lies behind them is any number. */
+static void sum_bf16_rows(const rapt_linear_task *t, const linear_scratch *s, bool gate, int64_t out, int rows, float *sums) {
+    const rapt_linear_problem *p = t->problem;
+    const rapt_type type = layout_of(p, gate)->type;
+    uint16_t *const copy = (uint16_t *)s->weights;
+    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
+        const char *from[RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD];
+        int channels = part_channels(p, part), whole = (int)whole_steps(channels);
+        for (int r = 0; r < RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD; r++)
+            from[r] = weight_row(t, gate, rapt_min(out + (r < RAPT_PARTIAL_SUMS ? rapt_min(r, rows - 1) : r), p->out - 1), part);
+        if (!usable_in_place(type, from, RAPT_PARTIAL_SUMS, 0, channels, RAPT_STEP)) {
+            copy_as_bf16(type, copy, (size_t)whole, from, RAPT_PARTIAL_SUMS, channels, NULL, s->row);
+            for (int r = 0; r < RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD; r++)
+                from[r] = (const char *)(copy + (size_t)rapt_min(r, RAPT_PARTIAL_SUMS - 1) * (size_t)whole);
+        }
+        score_keys_in_bf16((int)t->tokens, from, 0, RAPT_PARTIAL_SUMS, whole, s->x + part * RAPT_LINEAR_PART, whole_steps(p->in),
+                           part == 0 ? START_ZERO : START_KEEP, sums, RAPT_PARTIAL_SUMS);
+    }
+}
+
+/* ---- Many tokens: tokens in lanes ---------------------------------------------------------------------------------------- */
+
+/* A tile of n tokens, whole vectors of them, step by step. There is room for one step more, which is not packed yet. */
+static void stage_bf16_tokens(const rapt_linear_problem *p, const char *const *tokens, int n, float *to) {
+    for (int64_t c = 0; c < p->in; c += RAPT_STEP, to += RAPT_BF16_STEP_FLOATS) {
+        int channels = rapt_min(RAPT_STEP, p->in - c);
+        stage_columns(p->x.type, to, TILE_ROWS, tokens, n, (int)c, channels);
+        pack_bf16_queries(to, channels, n / RAPT_VL);
+    }
+}
+
+/* Floats of a part of so many rows, a multiple of RAPT_PARTIAL_SUMS; a part of n rows, which begin at these addresses; and C = C
+ * + weights tokens^T of it, beginning with 0 in part 0. bf16_part_tiles: how often that prefetches what comes. Replaceable,
+ * together. */
+static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows);
+static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const linear_scratch *s, const char *const *rows,
+                               int n, int channels);
+static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
+                               int rows, int vectors, coming *ahead);
+static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows);
+
+/* Steps of a part of channels. */
+static inline int part_steps(const rapt_linear_problem *p, int64_t part) {
+    return (int)whole_steps(part_channels(p, part)) / RAPT_STEP;
+}
+
+/* Floats from row to row of weights, where they are staged as keys are. */
+static inline size_t ld_bf16_weights(const rapt_linear_problem *p) {
+    return (size_t)(part_steps(p, 0) * RAPT_STEP * COPIES) + RAPT_ROW_PADDING;
+}
+
+#ifndef bf16_weight_floats
+static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) { return rows * ld_bf16_weights(p); }
+#endif
+
+#ifndef stage_bf16_weights
+static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const linear_scratch *s, const char *const *rows,
+                               int n, int channels) {
+    stage_bf16_rows_of_keys(type, s->weights, ld_bf16_weights(p), rows, n, channels, s->row);
+}
+#endif
+
+#ifndef multiply_bf16_part
+static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
+                               int rows, int vectors, coming *ahead) {
+    const size_t ld = ld_bf16_weights(p);
+    for (int row = 0; row < rows; row += BF16_PRODUCT_ROWS)
+        for (int step = 0; step < part_steps(p, part); step++)
+            step_product((operands){.c = (char *)(c + (size_t)row * TILE_ROWS),
+                                    .ldc = TILE_ROWS * sizeof(float),
+                                    .a = (const char *)(s->weights + (size_t)row * ld + (size_t)(step * RAPT_STEP * COPIES)),
+                                    .rs = ld * sizeof(float),
+                                    .ks = COPIES * sizeof(float),
+                                    .b = (const char *)(tokens + (size_t)step * RAPT_BF16_STEP_FLOATS),
+                                    .ldb = TILE_ROWS * sizeof(float),
+                                    .depth = STEP_PAIRS,
+                                    .start = part == 0 && step == 0 ? START_ZERO : START_APART,
+                                    .coming = ahead},
+                         (ptrdiff_t)(STEP_PAIRS * COPIES * sizeof(float)), (ptrdiff_t)(STEP_PAIRS * TILE_ROWS * sizeof(float)),
+                         STEP_PAIRS, s->even, rapt_min(BF16_PRODUCT_ROWS, rows - row), vectors);
+}
+#endif
+
+#ifndef bf16_part_tiles
+static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
+    return part_steps(p, part) * register_tiles(rows, RAPT_TILE_VECTORS);
+}
+#endif
