@@ -27,7 +27,9 @@
  *
  * The counters say how fast it was and what share that is of what the machine could do, measured just before and just after:
  *
- *     GFLOPS, limit, share   2 d_k + 2 d_v operations for each attended pair, and the ISA's peak
+ *     GFLOPS, limit, share   2 d_k + 2 d_v operations for each attended pair, and the ISA's peak, in bf16 arithmetic that of its
+ *                            matrix unit
+ *     f32_peaks              bf16 arithmetic: how many times the ISA's f32 peak that is
  *     GBs, limit, share      memory-bound cases: the bytes of attended K and V in their own type, read once (a V that lies in K
  *                            is no further bytes), and the bandwidth
  *     peak_share, bound      memory-bound cases: the share of the ISA's peak as well, which is the nearer limit of a core with
@@ -182,7 +184,7 @@ typedef struct cache {
 } cache;
 
 typedef struct limits {
-    double peak, bandwidth; /* the latter only of memory-bound cases */
+    double peak, f32_peak, bandwidth; /* the last only of memory-bound cases */
 } limits;
 
 /* What a job works on. Google Benchmark calls it again with more iterations until they take long enough, and once for each
@@ -443,7 +445,8 @@ static bool create_caches(session *s) {
 }
 
 static limits measure(const job *j, rapt_pool *pool) {
-    limits l = {.peak = bench_peak(j->isa, pool)};
+    limits l = {.peak = bench_peak(j->isa, j->type->arith, pool)};
+    l.f32_peak = j->type->arith == RAPT_BF16_DOT ? bench_peak(j->isa, RAPT_EXACT, pool) : l.peak;
     if (j->c->bound == MEMORY)
         l.bandwidth = bench_bandwidth(j->c->caches == ONE ? (size_t)attended_bytes(j) : BENCH_COLD_BYTES, pool);
     return l;
@@ -555,6 +558,7 @@ static void report(bench_state *state, double seconds, limits best) {
         bench_counter(state, "limit", 1e-9 * best.peak);
         bench_counter(state, "share", peak_share);
     }
+    if (j->type->arith == RAPT_BF16_DOT) bench_counter(state, "f32_peaks", flops / best.f32_peak);
     if (j->c->bound == COMPUTE) bench_counter(state, "ps_per_pair", 1e12 * seconds / (double)attended_pairs(j->c));
     if (j->c->bound == CALL) bench_counter(state, "ns", 1e9 * seconds);
     bench_counter(state, "workspace", (double)current.workspace_bytes);
@@ -598,8 +602,9 @@ static void run_case(bench_state *state, const void *arg) {
         return;
     }
     limits before = current.limits, after = current.limits = measure(j, current.pool);
-    report(state, (end - start) / (double)calls,
-           (limits){fmax(before.peak, after.peak), fmax(before.bandwidth, after.bandwidth)});
+    report(
+        state, (end - start) / (double)calls,
+        (limits){fmax(before.peak, after.peak), fmax(before.f32_peak, after.f32_peak), fmax(before.bandwidth, after.bandwidth)});
 }
 
 /* One thread, two, and all there are. */

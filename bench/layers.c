@@ -3,7 +3,7 @@
  *
  *     LTOKENS-INxOUT, -silu, -swiglu     linear layers, with SiLU behind them, with a gate of as many weights again; TYPE is
  *                                        that of the weights, X and Y are f32
- *     MHA-WIDTH                          multi-head attention with its projections, of 12 heads, in f32
+ *     MHA-WIDTH                          multi-head attention with its projections, of 12 heads, in f32; X and Y are f32
  *     LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y
  *     RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added before, with their sum as an output;
  *                                        TYPE is that of all of them
@@ -61,6 +61,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 typedef struct layer_job {
     const layer_case *c;
     rapt_type type;
+    rapt_arith arith;
     const char *isa;
     int64_t threads;
 } layer_job;
@@ -92,9 +93,9 @@ static rapt_status plan_mha(session *s, const layer_job *j, size_t *bytes) {
     rapt_mha_desc d;
     rapt_desc_init(&a), rapt_mha_desc_init(&d), rapt_mha_args_init(&s->mha_args);
     a.heads = a.kv_heads = HEADS, a.q_len = c->tokens, a.d_k = a.d_v = c->in / HEADS;
-    a.threads = j->threads, a.isa = j->isa;
+    a.threads = j->threads, a.isa = j->isa, a.arith = d.arith = j->arith;
     d.attention = &a, d.x_width = c->in, d.packed = 1, d.x = d.out = rows(RAPT_F32, c->tokens, c->in);
-    d.wq = rows(RAPT_F32, 3 * c->in, c->in), d.wo = rows(RAPT_F32, c->in, c->in);
+    d.wq = rows(j->type, 3 * c->in, c->in), d.wo = rows(j->type, c->in, c->in);
     rapt_status status = rapt_mha_plan_init(&s->mha, &d);
     return status ? status : rapt_mha_workspace_size(&s->mha, j->threads, bytes);
 }
@@ -103,7 +104,7 @@ static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
     const layer_case *c = j->c;
     rapt_linear_desc d;
     rapt_linear_desc_init(&d), rapt_linear_args_init(&s->linear_args);
-    d.tokens = c->tokens, d.in = c->in, d.out = c->out, d.isa = j->isa, d.activation = c->activation;
+    d.tokens = c->tokens, d.in = c->in, d.out = c->out, d.isa = j->isa, d.activation = c->activation, d.arith = j->arith;
     d.x = rows(RAPT_F32, c->tokens, c->in), d.y = rows(RAPT_F32, c->tokens, c->out);
     d.weight = rows(j->type, c->out, c->in);
     if (c->kind == GATED) d.gate = d.weight;
@@ -163,7 +164,7 @@ static double work_of(const layer_case *c, rapt_type type, size_t weight_bytes) 
 
 static double limit_of(const layer_job *j, double work, rapt_pool *pool) {
     if (norm(j->c)) return bench_bandwidth((size_t)work, pool);
-    return j->c->memory ? bench_bandwidth(BENCH_COLD_BYTES, pool) : bench_peak(j->isa, pool);
+    return j->c->memory ? bench_bandwidth(BENCH_COLD_BYTES, pool) : bench_peak(j->isa, j->arith, pool);
 }
 
 static void run_case(bench_state *state, const void *arg) {
@@ -203,10 +204,11 @@ static void run_case(bench_state *state, const void *arg) {
     free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace);
 }
 
-/* MHA in f32 only, normalisation in what its tensors can be, linear layers with weights of any type, which integer arithmetic has
- * nothing to do with. */
+/* MHA of f32 in exact arithmetic, normalisation of what its tensors can be, linear layers with weights of any type, and all but
+ * normalisation with weights of bf16 in bf16 arithmetic. Integer arithmetic has nothing to do with them. */
 static bool makes_sense(const layer_case *c, const bench_type *type) {
     const rapt_type_class class_of = rapt_type_class_of(type->kv);
+    if (type->arith == RAPT_BF16_DOT) return !norm(c);
     if (c->kind == MHA) return type->kv == RAPT_F32;
     return type->arith == RAPT_EXACT && (class_of == RAPT_CLASS_ELEMENT || (class_of == RAPT_CLASS_WEIGHT && !norm(c)));
 }
@@ -223,7 +225,7 @@ bool bench_register_layers(const int64_t *threads, int thread_counts) {
             for (int i = 0; i < isas; i++)
                 for (int n = 0; n < thread_counts; n++) {
                     if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) || !makes_sense(&cases[c], &types[t])) continue;
-                    *j = (layer_job){&cases[c], types[t].kv, rapt_isa_name(i), threads[n]};
+                    *j = (layer_job){&cases[c], types[t].kv, types[t].arith, rapt_isa_name(i), threads[n]};
                     char name[96];
                     snprintf(name, sizeof name, "%s/%s/%s/t%lld", cases[c].name, types[t].name, j->isa, (long long)j->threads);
                     bench_register(name, run_case, j++);

@@ -56,21 +56,24 @@ static double best_time(rapt_pool *pool, rapt_body body, void *arg, int times, d
 }
 
 typedef struct peak_arg {
-    const bench_isa *isa;
+    float (*peak)(int64_t rounds, float a, float b);
     int64_t rounds;
 } peak_arg;
 
 static void peak_body(void *body_arg, int64_t i) {
     const peak_arg *p = body_arg;
-    volatile float keep = p->isa->peak(p->rounds, 1, (float)(i + 1));
+    volatile float keep = p->peak(p->rounds, 1, (float)(i + 1));
     (void)keep;
 }
 
-double bench_peak(const char *name, rapt_pool *pool) {
-    peak_arg arg = {find(name), 1};
-    if (!arg.isa) return 0;
+double bench_peak(const char *name, rapt_arith arith, rapt_pool *pool) {
+    const bench_isa *isa = find(name);
+    if (!isa) return 0;
+    const bool bf16 = arith == RAPT_BF16_DOT;
+    peak_arg arg = {bf16 ? isa->bf16_peak : isa->peak, 1};
     while (best_time(pool, peak_body, &arg, CALIBRATION_WINDOWS, 0) < window) arg.rounds *= 2;
-    return (double)(arg.isa->flops * arg.rounds * rapt_pool_threads(pool)) / best_time(pool, peak_body, &arg, MIN_WINDOWS, span);
+    const int64_t flops = (bf16 ? isa->bf16_flops : isa->flops) * arg.rounds;
+    return (double)(flops * rapt_pool_threads(pool)) / best_time(pool, peak_body, &arg, MIN_WINDOWS, span);
 }
 
 typedef struct read_arg {

@@ -3,17 +3,20 @@
 #ifndef BENCH_LIMITS_H
 #define BENCH_LIMITS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "rapt.h"
 #include "rapt_pool.h"
 
 /* One instruction set's loops, for one thread. What they return serves to keep them from being optimised away. */
 typedef struct bench_isa {
     const char *name;
-    int64_t flops; /* of a round */
+    int64_t flops, bf16_flops; /* of a round */
     float (*peak)(int64_t rounds, float a, float b);
-    uint32_t (*read)(const void *from, size_t bytes); /* from is aligned to 64, bytes a multiple of 4 KiB */
+    float (*bf16_peak)(int64_t rounds, float a, float b); /* that of bf16 arithmetic: of a matrix unit, or peak again */
+    uint32_t (*read)(const void *from, size_t bytes);     /* from is aligned to 64, bytes a multiple of 4 KiB */
 } bench_isa;
 
 /* More than any cache holds: the bytes over which a case that shall come from memory rotates, and over which its limit is
@@ -27,9 +30,9 @@ void *bench_alloc(size_t bytes);
 /* Seconds of a clock that only goes forward. */
 double bench_now(void);
 
-/* Multiplications and additions per second of all the pool's threads together, in the registers of one instruction set. Fused
- * ones count two. 0 if there is no loop for isa. */
-double bench_peak(const char *isa, rapt_pool *pool);
+/* Multiplications and additions per second of all the pool's threads together, in the registers of one instruction set: in bf16
+ * arithmetic those of its matrix unit, where it has one, else of f32. Fused ones count two. 0 if there is no loop for isa. */
+double bench_peak(const char *isa, rapt_arith arith, rapt_pool *pool);
 
 /* Bytes per second that the pool's threads together read from a buffer of that size (at most BENCH_COLD_BYTES), again and again,
  * with the widest vectors that this machine has. 0 if there is no memory. */

@@ -8,6 +8,7 @@
  *     vec                       the vector type
  *     v_set1(float)
  *     v_step(chain, acc, a, b)  the step of a chain: fused, acc + a * b; unfused, acc * a in even chains and acc + b in odd ones
+ *     OWN_BF16, BF16_FLOPS      with a matrix unit: bf16_peak is defined too, as peak is here, with its operations of a round
  */
 #include "limits.h"
 
@@ -54,4 +55,9 @@ static uint32_t read_all(const void *from, size_t bytes) {
     return word;
 }
 
-const bench_isa PASTE(bench_isa_, ISA) = {QUOTE(ISA), FLOPS, peak, read_all};
+#ifndef OWN_BF16
+enum { BF16_FLOPS = FLOPS };
+#define bf16_peak peak
+#endif
+
+const bench_isa PASTE(bench_isa_, ISA) = {QUOTE(ISA), FLOPS, BF16_FLOPS, peak, bf16_peak, read_all};
