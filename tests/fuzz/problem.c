@@ -117,6 +117,7 @@ static void take_positions(problem *p, input *in) {
     if (d->alibi) d->slopes.type = (rapt_type)(RAPT_F32 + maybe(in, 3));
     if (d->sinks.type) d->sinks.type = (rapt_type)(RAPT_F32 + maybe(in, 3));
     if (maybe(in, 2)) d->scale = 0;
+    if (d->arith == RAPT_EXACT && maybe(in, 2)) d->arith = RAPT_BF16_DOT;
 }
 
 /* A twin and one other kernel of its class, if there is one. */
