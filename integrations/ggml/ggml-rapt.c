@@ -122,6 +122,9 @@ static int version_is_known(void) {
 
 /* ---- Statistics ---------------------------------------------------------------------------------------------------------- */
 
+/* The arithmetic that GGML_RAPT_ARITH asks for. */
+static rapt_arith arith = RAPT_EXACT;
+
 /* Whether GGML_RAPT_STATS asks for statistics, which the process then prints when it ends. */
 static int wants_stats;
 
@@ -239,7 +242,7 @@ static const char *describe(struct attention *a, const struct ggml_tensor *op) {
     desc->q_len = q->ne[1], desc->kv_len = k->ne[1], desc->d_k = q->ne[0], desc->d_v = v->ne[0];
     desc->q = layout_of(q), desc->k = layout_of(k), desc->v = layout_of(v);
     desc->o = (rapt_layout){RAPT_F32, (int64_t)op->nb[3], (int64_t)op->nb[1], (int64_t)op->nb[2]};
-    desc->scale = scale, desc->softcap = softcap;
+    desc->scale = scale, desc->softcap = softcap, desc->arith = arith;
     if (mask != NULL) {
         desc->bias = (rapt_layout){type_of(mask->type), mask_entries ? (int64_t)mask->nb[3] : 0,
                                    mask_heads ? (int64_t)mask->nb[2] : 0, (int64_t)mask->nb[1]};
@@ -498,11 +501,16 @@ __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void
                                                     .get_device_count = count_devices,
                                                     .get_device = device_at,
                                                     .get_proc_address = function_of_name}};
-    const char *off = getenv("GGML_RAPT"), *stats = getenv("GGML_RAPT_STATS"), *isa;
+    const char *off = getenv("GGML_RAPT"), *stats = getenv("GGML_RAPT_STATS"), *of_arith = getenv("GGML_RAPT_ARITH"), *isa;
     if (!find_host(__builtin_return_address(0)) || !version_is_known()) return NULL;
     const rapt_status status = rapt_isa_current(&isa);
     if (status != RAPT_OK) {
         say("not loaded: RAPT_ISA=%s: %s", getenv("RAPT_ISA"), rapt_status_string(status));
+        return NULL;
+    }
+    arith = of_arith != NULL && strcmp(of_arith, "bf16") == 0 ? RAPT_BF16_DOT : RAPT_EXACT;
+    if (of_arith != NULL && arith == RAPT_EXACT && strcmp(of_arith, "exact") != 0) {
+        say("not loaded: GGML_RAPT_ARITH=%s: exact or bf16 is needed", of_arith);
         return NULL;
     }
     is_off = off != NULL && strcmp(off, "0") == 0;

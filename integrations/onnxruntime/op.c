@@ -202,7 +202,7 @@ OrtStatus *attend(struct call *call, rapt_desc *desc, rapt_args *args) {
     char why[256];
     rapt_plan plan;
     rapt_plan_info info = {.size = sizeof info};
-    desc->threads = call->kernel->threads;
+    desc->threads = call->kernel->threads, desc->arith = call->kernel->arith;
     if (rapt_plan_init(&plan, desc) != RAPT_OK) {
         rapt_plan_explain(desc, why, sizeof why);
         return fail(call, "%s", why);

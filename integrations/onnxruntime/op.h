@@ -52,6 +52,7 @@ struct kernel {
     const struct op *op;
     OrtAllocator *allocator; /* Where scratch memory comes from: ONNX Runtime's arena. */
     int64_t threads;         /* How many threads may share a call. */
+    rapt_arith arith;        /* That of attention. */
     char name[128];          /* The node's name, for errors. */
     struct options options;
 };

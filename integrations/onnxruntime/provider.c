@@ -24,6 +24,7 @@ struct ort_ep ort_ep;
 struct making {
     const struct op *op;
     int64_t threads;
+    rapt_arith arith;
 };
 
 /* The provider of a session. */
@@ -70,6 +71,7 @@ static OrtStatus *create_kernel(void *state, const OrtKernelInfo *info, OrtKerne
     kernel->impl = (OrtKernelImpl){.ort_version_supported = ORT_VERSION, .Compute = compute, .Release = release_kernel};
     kernel->op = making->op;
     kernel->threads = making->threads;
+    kernel->arith = making->arith;
     kernel->op->read(info, &kernel->options);
     *out = &kernel->impl;
     return NULL;
@@ -199,6 +201,21 @@ static OrtStatus *read_threads(const OrtSessionOptions *options, int64_t *thread
     return NULL;
 }
 
+/* The arithmetic that the session is told to have by the option "arith": exact, or bf16. */
+static OrtStatus *read_arith(const OrtSessionOptions *options, rapt_arith *arith) {
+    char text[32];
+    size_t bytes = sizeof text;
+    int given = 0;
+    *arith = RAPT_EXACT;
+    TRY(ort.HasSessionConfigEntry(options, OPTION("arith"), &given));
+    if (!given) return NULL;
+    TRY(ort.GetSessionConfigEntry(options, OPTION("arith"), text, &bytes));
+    if (strcmp(text, "exact") && strcmp(text, "bf16"))
+        return ort.CreateStatus(ORT_INVALID_ARGUMENT, "rapt: arith is neither exact nor bf16");
+    if (!strcmp(text, "bf16")) *arith = RAPT_BF16_DOT;
+    return NULL;
+}
+
 static void release_provider(OrtEpFactory *self, OrtEp *ep);
 
 static OrtStatus *create_provider(OrtEpFactory *self, const OrtHardwareDevice *const *devices,
@@ -207,8 +224,10 @@ static OrtStatus *create_provider(OrtEpFactory *self, const OrtHardwareDevice *c
     (void)devices, (void)metadata, (void)count;
     char why[256];
     int64_t threads;
+    rapt_arith arith;
     const char *isa;
     TRY(read_threads(options, &threads));
+    TRY(read_arith(options, &arith));
     const rapt_status usable = rapt_isa_current(&isa);
     if (usable != RAPT_OK) { /* RAPT_ISA names a kernel that cannot run */
         snprintf(why, sizeof why, "rapt: RAPT_ISA: %s", rapt_status_string(usable));
@@ -223,7 +242,7 @@ static OrtStatus *create_provider(OrtEpFactory *self, const OrtHardwareDevice *c
     provider->logger = logger;
     OrtStatus *status = ort_ep.CreateKernelRegistry(&provider->registry);
     for (size_t i = 0; i < sizeof ops / sizeof *ops && !status; i++) {
-        provider->making[i] = (struct making){ops[i], threads};
+        provider->making[i] = (struct making){ops[i], threads, arith};
         status = add_kernel(provider->registry, &provider->making[i]);
     }
     if (status) release_provider(self, &provider->ep);

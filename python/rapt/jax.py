@@ -82,6 +82,7 @@ class _Options(NamedTuple):
     is_causal: bool
     window: tuple[int, int]  # -1: any number of keys
     with_lse: bool
+    bf16: bool  # arithmetic
 
 
 def _axes(x: Any) -> frozenset[Any]:
@@ -114,7 +115,7 @@ def _call(options: _Options, q: Any, k: Any, v: Any, bias: Any, mask: Any, q_len
     has = {f"has_{name}": x is not None for name, x in zip(("bias", "mask", "query_lengths", "key_lengths"), more)}
     return ffi_call(TARGET, results, vmap_method="expand_dims")(
         *arrays, scale=np.float32(options.scale), is_causal=options.is_causal, window_left=np.int64(options.window[0]),
-        window_right=np.int64(options.window[1]), **has)
+        window_right=np.int64(options.window[1]), is_bf16=options.bf16, **has)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -192,7 +193,7 @@ def _lengths(x: Any, name: str, batch: int) -> Any:
 def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: Any = None,
                           is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
                           local_window_size: int | tuple[int, int] | None = None, implementation: str | None = None,
-                          return_residual: bool = False) -> Any:
+                          return_residual: bool = False, arith: str = "exact") -> Any:
     """jax.nn.dot_product_attention by rapt, on CPUs: softmax(scale * q k^T + bias) v, with the bits that rapt has everywhere, for any
     number of threads and in any batch.
 
@@ -206,6 +207,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     local_window_size: how many keys before and behind its own position a query attends to; a number stands for both.
     implementation: None or "rapt"; every other is jax.nn's own, "xla" for instance.
     return_residual: also return the log-sum-exp of each row, (batch, queries, heads) of key's type.
+    arith: "exact", or "bf16", in which query, key, value and weights are rounded to bfloat16.
 
     It goes under jit, vmap and shard_map. Gradients (reverse mode, once) are those of jax.nn's attention in float32, which is
     computed anew for them.
@@ -213,6 +215,8 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     """
     if not isinstance(is_causal, (bool, np.bool_)):
         raise TypeError(f"is_causal is {is_causal!r}: True or False is needed")
+    if arith not in ("exact", "bf16"):
+        raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
     if implementation not in (None, "rapt"):
         return jax.nn.dot_product_attention(
             query, key, value, bias, mask, scale=scale, is_causal=is_causal, query_seq_lengths=query_seq_lengths,
@@ -255,7 +259,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
         scale = 1 / np.sqrt(channels)
     elif isinstance(scale, jax.core.Tracer):
         q, scale = q.astype(np.float32) * scale, 1
-    options = _Options(float(scale), bool(is_causal), window, bool(return_residual))
+    options = _Options(float(scale), bool(is_causal), window, bool(return_residual), arith == "bf16")
     o, *residual = _compiled(options, q, k, v, bias, mask, q_lengths, kv_lengths)
     o = o[..., :v_channels].reshape(*shape[:-1], v_channels)
     if not return_residual:

@@ -195,7 +195,7 @@ ffi::Error Refused(const char *line) { return ffi::Error::InvalidArgument(std::s
 
 ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q_buffer, ffi::AnyBuffer k_buffer, ffi::AnyBuffer v_buffer,
                      ffi::RemainingArgs more, ffi::Result<ffi::AnyBuffer> o_buffer, ffi::RemainingRets with_lse, float scale,
-                     bool is_causal, int64_t window_left, int64_t window_right, bool has_bias, bool has_mask,
+                     bool is_causal, int64_t window_left, int64_t window_right, bool is_bf16, bool has_bias, bool has_mask,
                      bool has_query_lengths, bool has_key_lengths) {
     Tensor q(q_buffer, 3), k(k_buffer, 3), v(v_buffer, 3), o(*o_buffer, 3), bias, mask, query_lengths, key_lengths, lse;
     std::vector<Tensor *> tensors{&q, &k, &v, &o};
@@ -226,7 +226,7 @@ ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q_buffer, ffi::AnyBuff
     desc.batch = entries, desc.heads = q.dim(1), desc.kv_heads = k.dim(1), desc.q_len = queries, desc.kv_len = keys;
     desc.d_k = q.dim(2), desc.d_v = v.dim(2);
     desc.q = q.TokensHeads(), desc.k = k.TokensHeads(), desc.v = v.TokensHeads(), desc.o = o.TokensHeads();
-    desc.scale = scale;
+    desc.scale = scale, desc.arith = is_bf16 ? RAPT_BF16_DOT : RAPT_EXACT;
     desc.causal = is_causal ? RAPT_CAUSAL_TOP_LEFT : RAPT_CAUSAL_NONE;
     desc.window_left = window_left, desc.window_right = window_right;
     if (bias.present()) desc.bias = bias.HeadsQueries(), desc.bias_key_stride = bias.stride(2) != 0;
@@ -302,6 +302,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(rapt_jax_attention, Attention,
                                   .Attr<bool>("is_causal")
                                   .Attr<int64_t>("window_left")
                                   .Attr<int64_t>("window_right")
+                                  .Attr<bool>("is_bf16")
                                   .Attr<bool>("has_bias")
                                   .Attr<bool>("has_mask")
                                   .Attr<bool>("has_query_lengths")

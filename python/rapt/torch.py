@@ -243,6 +243,7 @@ _own: Any = None  # PyTorch's own kernel, while it is overridden
 _fast_path = True  # whether nn.MultiheadAttention's was on before
 _types: frozenset[torch.dtype] = frozenset()  # what is taken
 _types_of_few: frozenset[torch.dtype] = frozenset()  # what is taken of few queries
+_arith = "exact"  # that of bfloat16
 # Up to this many queries, types of the matrix unit are taken too. On a Xeon with AMX, bfloat16 decodes 1.5 to 3.7 times as fast as
 # PyTorch's (docs/engines.md), but for calls of some microseconds, where what Python adds weighs more; with more queries it is slower.
 _FEW = 8
@@ -256,13 +257,13 @@ def _is_x86() -> bool:
 
 
 @functools.cache
-def default_types() -> frozenset[torch.dtype]:
+def default_types(arith: str = "exact") -> frozenset[torch.dtype]:
     """The types in which enable() takes attention from PyTorch on this CPU: those in which rapt was measured to be the faster.
 
     float32 everywhere. float16 and bfloat16 on x86-64, but for CPUs whose matrix unit (AMX) has products of that type, which
-    PyTorch uses and rapt does not; there rapt takes calls of up to 8 queries, such as those of a decoder's steps. On other
-    architectures these types were not measured, and stay with PyTorch."""
-    types = {torch.float32}
+    PyTorch uses, and rapt in bf16 arithmetic only; without that rapt takes calls of up to 8 queries there, such as those of a
+    decoder's steps. On other architectures these types were not measured, and stay with PyTorch."""
+    types = {torch.float32} | ({torch.bfloat16} if arith == "bf16" and _is_x86() else set())
     if _is_x86():
         has = torch.cpu.get_capabilities().get
         types |= {kind for kind, unit in ((torch.float16, "amx_fp16"), (torch.bfloat16, "amx_bf16")) if not has(unit)}
@@ -288,7 +289,8 @@ def _plan(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal
         return reason
     q, k, v = query.detach(), key.detach(), value.detach()  # whose gradients are the business of whoever called
     try:
-        call = attention_.Call(q, k, v, causal="top-left" if is_causal else None, scale=scale, bias=mask)
+        call = attention_.Call(q, k, v, causal="top-left" if is_causal else None, scale=scale, bias=mask,
+                               arith=_arith if q.dtype == torch.bfloat16 else "exact")
         if key.shape[-1] != value.shape[-1]:
             return "values have another number of channels than keys"
         return _Planned(call, out, lse, torch.get_num_threads())
@@ -319,31 +321,35 @@ def _flash_attention(keys: Any, query: torch.Tensor, key: torch.Tensor, value: t
     return out, lse
 
 
-def enable(types: Iterable[torch.dtype] | None = None, *, everything: bool = False) -> None:
+def enable(types: Iterable[torch.dtype] | None = None, *, everything: bool = False, arith: str = "exact") -> None:
     """Puts rapt under F.scaled_dot_product_attention on CPUs, and so under all that calls it.
 
     types: in which types attention is rapt's, of float32, float16 and bfloat16; None: default_types().
     everything: in all of these types, such as for bits that are the same on every CPU.
+    arith: "exact", or "bf16", in which tensors of bfloat16 are computed in bf16 arithmetic: on CPUs with a matrix unit (AMX) several
+        times as fast, and as near to the exact result as PyTorch's own.
 
     What rapt does not serve is done by PyTorch's own kernel, and counted in stats(). Gradients are PyTorch's own. The number of
     threads is that of torch.get_num_threads(). The fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer, which has
     an attention of its own (torch.backends.mha), is off meanwhile."""
     if isinstance(types, torch.dtype):
         types = {types}
-    chosen = _SERVED if everything else default_types() if types is None else frozenset(types)
+    if arith not in ("exact", "bf16"):
+        raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
+    chosen = _SERVED if everything else default_types(arith) if types is None else frozenset(types)
     unknown = chosen - _SERVED
     if unknown:
         raise ValueError(f"types has {', '.join(map(str, unknown))}: torch.float32, torch.float16 and torch.bfloat16 are "
                          "served")
-    _enable(chosen, _SERVED if types is None and _is_x86() else frozenset())
+    _enable(chosen, _SERVED if types is None and _is_x86() else frozenset(), arith)
 
 
-def _enable(types: frozenset[torch.dtype], types_of_few: frozenset[torch.dtype]) -> None:
-    global _override, _own, _types, _types_of_few, _fast_path
+def _enable(types: frozenset[torch.dtype], types_of_few: frozenset[torch.dtype], arith: str) -> None:
+    global _override, _own, _types, _types_of_few, _arith, _fast_path
     native.library()
-    if (_types, _types_of_few) != (types, types_of_few):
+    if (_types, _types_of_few, _arith) != (types, types_of_few, arith):
         attention_.forget_plans()
-    _types, _types_of_few = types, types_of_few
+    _types, _types_of_few, _arith = types, types_of_few, arith
     if _override is not None:
         return
     _own = torch.library.get_kernel(f"aten::{_OVERRIDDEN}", "CPU")
@@ -365,10 +371,10 @@ def disable() -> None:
 
 
 @contextlib.contextmanager
-def enabled(types: Iterable[torch.dtype] | None = None, *, everything: bool = False) -> Iterator[None]:
+def enabled(types: Iterable[torch.dtype] | None = None, *, everything: bool = False, arith: str = "exact") -> Iterator[None]:
     """enable() for a while; afterwards things are as they were."""
-    before = (_types, _types_of_few) if _override is not None else None
-    enable(types, everything=everything)
+    before = (_types, _types_of_few, _arith) if _override is not None else None
+    enable(types, everything=everything, arith=arith)
     try:
         yield
     finally:

@@ -215,14 +215,14 @@ class _WithGradients(torch.autograd.Function):
 def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                        attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
                        is_causal: bool | None = None, softcap: float | None = None, s_aux: torch.Tensor | None = None,
-                       position_bias: torch.Tensor | None = None, cache: Any = None,
+                       position_bias: torch.Tensor | None = None, cache: Any = None, arith: str = "exact",
                        **kwargs: Any) -> tuple[torch.Tensor, None]:
     """Attention of a layer, for AttentionInterface: query (batch, heads, queries, channels), key and value with their own
     number of heads; the result is (batch, queries, heads, channels). Masks are what _mask makes, or tensors of bools or of floats;
     without one, attention is causal if is_causal or the module says so, as with "sdpa"."""
     if cache is not None:
         raise ValueError('attn_implementation="rapt" has no paged attention of generate_batch(): use "sdpa" there')
-    options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sinks": s_aux}
+    options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sinks": s_aux, "arith": arith}
     mask = bias = None
     if attention_mask is None:
         is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -330,7 +330,7 @@ class _Layer(CacheLayerMixin):
         if (mask is not None or bias is not None) and (self.stored.lengths != self.tokens).any():
             raise ValueError("rapt.transformers.KVCache has not stored padding, and the model has a mask or bias with columns "
                              "for it")
-        options = {name: x for name, x in options.items() if name in ("scale", "softcap", "sinks", "window", "causal")}
+        options = {name: x for name, x in options.items() if name in ("scale", "softcap", "sinks", "window", "causal", "arith")}
         if options.setdefault("causal", None) == "top-left" and query.shape[2] != self.tokens:
             raise ValueError("rapt.transformers.KVCache has tokens from before, and the model made no mask for them")
         out = self.stored.attend(query.detach(), mask=mask, bias=bias, threads=torch.get_num_threads(), **options)
@@ -418,7 +418,12 @@ class KVCache(Cache):
         return sum(layer.stored.nbytes for layer in self.layers if layer.stored is not None)
 
 
-def register(name: str = "rapt") -> None:
-    """Makes attn_implementation=name known to Transformers."""
-    transformers.AttentionInterface.register(name, _attention_forward)
+def register(name: str = "rapt", arith: str = "exact") -> None:
+    """Makes attn_implementation=name known to Transformers.
+
+    arith: "exact", or "bf16", in which queries, keys, values and weights are rounded to bfloat16, whatever they are stored in: on CPUs
+        with a matrix unit (AMX) several times as fast."""
+    if arith not in ("exact", "bf16"):
+        raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
+    transformers.AttentionInterface.register(name, functools.partial(_attention_forward, arith=arith))
     masking_utils.AttentionMaskInterface.register(name, _mask)

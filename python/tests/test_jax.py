@@ -169,6 +169,8 @@ def bits():
     alone = attention(q[1:], k[1:], v[1:], key_value_seq_lengths=jnp.array([33], jnp.int32))
     ok(same(attention(q, k, v, key_value_seq_lengths=jnp.array([90, 33], jnp.int32))[1:], alone), "alone, and in a batch")
     ok(same(attention(q[0], k[0], v[0]), attention(q, k, v)[0]), "without a batch dimension")
+    ours = rapt.attention(*(np.asarray(x) for x in (q, k, v)), layout="bshd", arith="bf16")
+    ok(same(attention(q, k, v, arith="bf16"), ours) and not same(attention(q, k, v), ours), "in bf16 arithmetic, likewise")
 
 
 # ---- Transformations ---------------------------------------------------------------------------------------------------------
@@ -294,6 +296,7 @@ def refusals():
     refused("too many channels", Exception, "rapt: d_k", query=ones((2, 5, 4, 1025)), key=ones((2, 6, 2, 1025)))
     refused("a scale", Exception, "rapt: scale", scale=float("inf"))
     refused("a causal mask by rapt's names", TypeError, "is_causal is 'bottom-right'", is_causal="bottom-right")
+    refused("another arithmetic", ValueError, "'int8'", arith="int8")
     refused("a window of 3 sides", ValueError, "3 sides", local_window_size=(1, 2, 3))
     status, line = importing({}, "import jax; jax.__dict__.pop('typeof'); import rapt.jax")
     ok(status and "pip install --upgrade jax" in line, "refused: an older jax", line)

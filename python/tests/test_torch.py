@@ -326,6 +326,25 @@ def test_sdpa_switches():
        f"types by default on this CPU: {', '.join(sorted(map(str, types)))}")
 
 
+def test_sdpa_arith():
+    for dtype in (torch.bfloat16, torch.float32):
+        t = tensors(kv_heads=4, dtype=dtype)
+        exact, bf16 = (torch.ops.rapt.attention(*t, arith=arith) for arith in ("exact", "bf16"))
+        with rapt.torch.enabled(everything=True):
+            first = F.scaled_dot_product_attention(*t)
+        with rapt.torch.enabled(everything=True, arith="bf16"):
+            second = F.scaled_dot_product_attention(*t)
+        ok(not same(exact, bf16) and same(first, exact) and same(second, bf16 if dtype == torch.bfloat16 else exact),
+           f"enabled(arith=\"bf16\"): {dtype} is {'in bf16 arithmetic' if dtype == torch.bfloat16 else 'exact'}")
+    ok((torch.bfloat16 in rapt.torch.default_types("bf16")) == (platform.machine() == "x86_64"),
+       "in bf16 arithmetic, bfloat16 is rapt's by default on x86-64")
+    try:
+        rapt.torch.enable(arith="int8")
+        ok(False, "refused: another arithmetic")
+    except ValueError as error:
+        ok("'int8'" in str(error), "refused: another arithmetic", error)
+
+
 def test_gradients():
     for dtype, options in ((torch.float32, {}), (torch.float32, {"is_causal": True}), (torch.float32, {"scale": 0.3}),
                            (torch.float32, {"attn_mask": torch.rand(5, 9) > 0.5}),

@@ -141,6 +141,20 @@ def test_generation():
             ok(False, name, traceback.format_exc())
 
 
+def test_arith():
+    rapt.transformers.register("rapt-bf16", arith="bf16")
+    model, inputs = made(next(iter(DECODERS))), prompts()
+    exact, bf16 = (generated(model, name, inputs, 1) for name in ("rapt", "rapt-bf16"))
+    ok(close(exact, bf16, 0.02) and not torch.equal(exact.logits[0], bf16.logits[0]), "register(arith=\"bf16\"): near to exact")
+    cached = generated(model, "rapt-bf16", inputs, 1, past_key_values=rapt.transformers.KVCache(model.config, type="f32"))
+    ok(torch.equal(cached.logits[0], bf16.logits[0]), "... and with a KVCache, the same bits")
+    try:
+        rapt.transformers.register(arith="int8")
+        ok(False, "refused: another arithmetic")
+    except ValueError as error:
+        ok("'int8'" in str(error), "refused: another arithmetic", error)
+
+
 def unchanged(batch, alone, entry, tokens):
     """In how many layers a sequence has the same bits in a batch, where it has these tokens, and by itself. Both are given the
     queries, keys and values of the batch, for matrix products of PyTorch have other bits in other batches."""

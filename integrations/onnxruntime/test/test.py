@@ -454,6 +454,24 @@ def threads():
            f"{name}: the same bits for 1, 2 and 5 threads")
 
 
+def arithmetics():
+    """enable(arith=...) decides how attention is computed."""
+    r = Random(8)
+    inputs = {n: r(1, h, 40, 64) for n, h in zip("qkv", (8, 2, 2))}
+    proto = model("Attention", inputs, ("y", ), {}).SerializeToString()
+    for arith in "exact", "bf16":
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        made = onnxruntime.InferenceSession(proto, rapt_onnxruntime.enable(options, arith=arith))
+        expected = rapt.attention(*inputs.values(), arith=arith)
+        ok(np.array_equal(run(made, inputs)[0], expected), f"enable(arith={arith!r}): the bits of rapt.attention")
+    try:
+        rapt_onnxruntime.enable(arith="int8")
+        ok(False, "another arithmetic is refused")
+    except ValueError as error:
+        ok("'int8'" in str(error), "another arithmetic is refused", error)
+
+
 # ---- A sentence encoder ------------------------------------------------------------------------------------------------------
 
 
@@ -621,6 +639,7 @@ onnxruntime.InferenceSession(proto.SerializeToString(), options)
     for what, line, threads, environment in (
         ("RAPT_ISA of an unknown kernel", "rapt: RAPT_ISA: ", {}, {"RAPT_ISA": "nonsense"}),
         ("a number of threads that is none", "rapt: threads is not in 1..4096", {"threads": "many"}, {}),
+        ("an arithmetic that is none", "rapt: arith is neither exact nor bf16", {"arith": "int8"}, {}),
     ):  # up to 1.31, Python's InferenceSession prints the error and takes the CPU provider
         done = process(made.replace("THREADS", repr(threads)), **environment)
         said = [text for text in lines(done.stdout + done.stderr) if line in text]
@@ -694,6 +713,7 @@ for make, count in (random_attention, 60), (random_multi_head, 60), (random_grou
 only_rapt()
 length_without_past()
 threads()
+arithmetics()
 encoder()
 slots()
 alone()

@@ -2,8 +2,15 @@
 """rapt's attention in vLLM on CPUs: a plugin, which vLLM finds by itself once it is installed. See README.md."""
 import importlib.metadata
 import logging
+import os
 
 VERSIONS = "0.32",  # of vLLM: those that the backend was tested with
+ARITHS = "exact", "bf16"
+
+
+def arith() -> str:
+    """How attention is computed: what RAPT_VLLM_ARITH says, by default exactly."""
+    return os.environ.get("RAPT_VLLM_ARITH") or ARITHS[0]
 
 
 def refusal() -> str | None:
@@ -25,6 +32,8 @@ def refusal() -> str | None:
         import rapt.torch
     except ImportError as error:
         return str(error)
+    if arith() not in ARITHS:
+        return f"RAPT_VLLM_ARITH is {arith()!r}, neither {' nor '.join(map(repr, ARITHS))}"
     return None
 
 

@@ -12,10 +12,13 @@ import rapt._native as native
 import rapt._threads as threading_
 import rapt.torch  # whose import puts calls on PyTorch's threads
 import torch
+from rapt._attention import arith_of
 from rapt._tensor import NUMPY_TYPES
 from vllm.v1.attention.backend import AttentionMetadataBuilder, AttentionType, CommonAttentionMetadata
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
+
+from . import arith
 
 # What a cache's bytes are, by the names of vLLM's kv_cache_dtype; others are of the tensor's own type.
 CACHE_TYPES = {"fp8": native.F8_E4M3, "fp8_e4m3": native.F8_E4M3, "fp8_e5m2": native.F8_E5M2}
@@ -88,7 +91,8 @@ class Impl(CPUAttentionBackendImpl):
             native.Desc, batch=len(metadata.lengths), heads=self.num_heads, kv_heads=self.num_kv_heads, q_len=query.shape[0],
             d_k=self.head_size, d_v=self.head_size, q=layout(query), o=layout(output), q_starts=metadata.q_starts.data_ptr(),
             scale=self.scale, causal=native.CAUSAL_BOTTOM_RIGHT if metadata.causal else native.CAUSAL_NONE, window_left=window,
-            window_right=-1 if metadata.causal else window, softcap=self.logits_soft_cap, threads=threads, **given)
+            window_right=-1 if metadata.causal else window, softcap=self.logits_soft_cap, threads=threads,
+            arith=arith_of(arith()), **given)
         if self.alibi_slopes is not None:
             desc.alibi, desc.slopes = native.ALIBI_DISTANCE, (native.F32, 0, 4, 0)
         if self.sinks is not None:

@@ -103,6 +103,12 @@ def one_layer():
         error = max(float((a.float() - b.float()).abs().max()) for a, b in zip(quantised, exact))
         alone = results(False, torch.bfloat16, 64, 1, 7, [(b,) for b in range(len(HISTORY))], kv_cache_dtype=kind)
         ok(0 < error < 0.5 and contents(alone) == contents(quantised), f"a cache of {kind}: off by {error:.2f}, the same bytes alone")
+    os.environ["RAPT_VLLM_ARITH"] = "bf16"
+    bf16 = results(False, torch.float32)
+    alone = results(False, torch.float32, 64, 1, 7, [(b,) for b in range(len(HISTORY))])
+    del os.environ["RAPT_VLLM_ARITH"]
+    error = max(float((a - b).abs().max()) for a, b in zip(bf16, results(False, torch.float32)))
+    ok(1e-5 < error < 3e-2 and contents(alone) == contents(bf16), f"RAPT_VLLM_ARITH=bf16: off by {error:.4f}, the same bytes alone")
     encoders()
     cross_attention()
 
@@ -260,6 +266,9 @@ def refusals():
         ended = subprocess.run([sys.executable, "-c", "import rapt_vllm; print(rapt_vllm.refusal())"], capture_output=True, text=True,
                                env=os.environ | {"PYTHONPATH": folder + os.pathsep + os.environ.get("PYTHONPATH", "")})
     ok("rapt is broken" in ended.stdout, "refused: no rapt", ended.stdout + ended.stderr)
+    ended = subprocess.run([sys.executable, "-c", "import rapt_vllm; print(rapt_vllm.refusal())"], capture_output=True, text=True,
+                           env=os.environ | {"RAPT_VLLM_ARITH": "fp4"})
+    ok("RAPT_VLLM_ARITH is 'fp4'" in ended.stdout, "refused: another arithmetic", ended.stdout + ended.stderr)
 
 
 if __name__ == "__main__":
