@@ -29,7 +29,7 @@ enum {
 
 /* All memory of a check. */
 typedef struct room {
-    _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[80 << 10];
+    _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[96 << 10];
     char k[KEYS * D_K * 2], v[KEYS * D_V * 2]; /* of any type of two bytes, or fewer elements */
     float q[ROWS * D_K], bias[KEYS], out[ROWS * D_V], lse[ROWS];
     rapt_linear_plan linear;

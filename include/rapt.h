@@ -1058,7 +1058,7 @@ RAPT_API rapt_status rapt_cpu_features(char *names, size_t bytes);
  * null, on the one of that name, and compares hashes of the results with those of the bits of docs/order.md. Whoever compiles the
  * sources in a way of their own learns here whether the compiler reordered, contracted or approximated anything, and whether the
  * thread's rounding mode and treatment of denormal numbers are the default ones. It takes about a millisecond for each vector
- * kernel and a few for scalar ones, and about 160 KiB of stack. text, unless null, receives, cut to bytes, what is wrong, or "".
+ * kernel and a few for scalar ones, and about 180 KiB of stack. text, unless null, receives, cut to bytes, what is wrong, or "".
  * Errors: SELF_CHECK, ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_self_check(const char *isa, char *text, size_t bytes);
 

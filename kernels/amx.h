@@ -22,9 +22,10 @@
 
 enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
-#define RAPT_BF16_TILE_VECTORS 2
+#define RAPT_BF16_TILE_VECTORS 4
 #define RAPT_BF16_STEP_FLOATS  (RAPT_BF16_TILE_VECTORS * TILE_FLOATS)
 #define RAPT_BF16_FEW_TOKENS   0
+#define RAPT_BF16_LAG          1
 
 #define begin_task        begin_task
 #define end_task          end_task
@@ -34,8 +35,7 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define stage_bf16_keys   stage_bf16_keys
 #define stage_bf16_values stage_bf16_values
 #define score_bf16        score_bf16
-#define weigh_bf16        weigh_bf16
-#define add_bf16_values   add_bf16_values
+#define advance_bf16      advance_bf16
 #define bf16_row_floats   bf16_row_floats
 #define pack_bf16_rows    pack_bf16_rows
 #define score_bf16_rows   score_bf16_rows
@@ -74,8 +74,9 @@ static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->
 static inline int value_tiles(const rapt_problem *p) { return p->d_v / TILE_LANES + 1; }
 static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RAPT_STEP; }
 
-/* lane_scratch.keys: tiles [keys / 16][steps of channels]. values: the weights, tiles [steps of keys][vectors]; the values, tiles
- * [tiles of channels][steps of keys]; and a step of rows of V while it is transposed. The careful way has its rows there. */
+/* lane_scratch.keys: tiles [keys / 16][steps of channels]. values: those, tiles [tiles of channels][steps of keys], and a step of
+ * rows of V while it is transposed, or the rows of the careful way; then the weights of two tiles of queries, tiles [steps of
+ * keys][vectors] each. */
 static size_t bf16_key_floats(const rapt_problem *p) {
     return (size_t)(chunk_keys(p) / KEYS_OF_TILE * key_steps(p)) * TILE_FLOATS;
 }
@@ -83,10 +84,13 @@ static inline size_t weight_floats(const rapt_problem *p) {
     return (size_t)(chunk_steps(p) * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
 }
 static inline size_t value_floats(const rapt_problem *p) { return (size_t)(value_tiles(p) * chunk_steps(p)) * TILE_FLOATS; }
-static size_t bf16_value_floats(const rapt_problem *p) {
-    size_t tiles = weight_floats(p) + value_floats(p) + STEP_PAIRS * whole_steps(p->d_v),
-           rows = RAPT_BLOCK * staged_bf16_values(p);
-    return tiles > rows ? tiles : rows;
+static inline size_t staged_floats(const rapt_problem *p) {
+    size_t tiles = value_floats(p) + STEP_PAIRS * whole_steps(p->d_v), rows = RAPT_BLOCK * staged_bf16_values(p);
+    return padded(tiles > rows ? tiles : rows);
+}
+static size_t bf16_value_floats(const rapt_problem *p) { return staged_floats(p) + 2 * weight_floats(p); }
+static inline float *weights_at(const rapt_problem *p, const lane_scratch *s, int parity) {
+    return s->values + staged_floats(p) + (parity ? weight_floats(p) : 0);
 }
 
 /* Two vectors of factors, as one of pairs. */
@@ -154,7 +158,7 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
     static const uint16_t none[GROUP];
     int tiles = value_tiles(p);
     size_t whole = whole_steps(p->d_v);
-    float *values = s->values + weight_floats(p);
+    float *values = s->values;
     uint16_t *const copies = (uint16_t *)(values + value_floats(p));
     find_rows(rows, t, t->v, &p->v, b, b->first, b->end);
     bool in_place = p->v.type == RAPT_BF16 && p->d_v % GROUP == 0 && !scales;
@@ -196,47 +200,6 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
     }
 }
 
-/* Products of two tiles of A by nv, 1 or 2, of B: tiles 0 to 3 are C. The tiles of A lie a and a2, those of B, at one place, b
- * floats apart from step to step. */
-#define RAPT_MULTIPLY(nv, from_a, from_a2, a_step, from_b, b_step, steps)                                                        \
-    do {                                                                                                                         \
-        const float *at_a = from_a, *at_a2 = from_a2, *at_b = from_b;                                                            \
-        for (int step = 0; step < (steps); step++, at_a += a_step, at_a2 += a_step, at_b += b_step) {                            \
-            t_load(6, at_b, 64);                                                                                                 \
-            t_load(4, at_a, 64);                                                                                                 \
-            t_multiply_bf16(0, 4, 6);                                                                                            \
-            t_load(5, at_a2, 64);                                                                                                \
-            t_multiply_bf16(2, 5, 6);                                                                                            \
-            if (nv == 2) {                                                                                                       \
-                t_load(7, at_b + TILE_FLOATS, 64);                                                                               \
-                t_multiply_bf16(1, 4, 7);                                                                                        \
-                t_multiply_bf16(3, 5, 7);                                                                                        \
-            }                                                                                                                    \
-        }                                                                                                                        \
-    } while (0)
-
-static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b) {
-    int steps = key_steps(p), base = (int)(b->number % RAPT_CHUNK);
-    for (int n = b->first / RAPT_STEP * RAPT_STEP; n < b->end; n += RAPT_STEP) {
-        const float *keys = s->keys + (size_t)((base + n) / KEYS_OF_TILE * steps) * TILE_FLOATS;
-        float *to = s->s + (size_t)(base + n) * TILE_ROWS, *to2 = to + KEYS_OF_TILE * TILE_ROWS;
-        t_zero(0);
-        t_zero(2);
-        if (tile->vectors == 2) {
-            t_zero(1);
-            t_zero(3);
-            RAPT_MULTIPLY(2, keys, keys + (size_t)steps * TILE_FLOATS, TILE_FLOATS, tile->q, RAPT_BF16_TILE_VECTORS * TILE_FLOATS,
-                          steps);
-            t_store(1, to + RAPT_VL, TILE_ROWS * sizeof(float));
-            t_store(3, to2 + RAPT_VL, TILE_ROWS * sizeof(float));
-        } else
-            RAPT_MULTIPLY(1, keys, keys + (size_t)steps * TILE_FLOATS, TILE_FLOATS, tile->q, RAPT_BF16_TILE_VECTORS * TILE_FLOATS,
-                          steps);
-        t_store(0, to, TILE_ROWS * sizeof(float));
-        t_store(2, to2, TILE_ROWS * sizeof(float));
-    }
-}
-
 /* The weights of two keys for a vector of rows, as pairs. */
 static RAPT_INLINE vi weight_pairs(vf first, vf second, vf c, vf least) {
     return pairs_of(v_exp2_bf16(first, c, least), v_exp2_bf16(second, c, least));
@@ -260,78 +223,196 @@ static void exclude_keys(float *scores, int from, int to) {
             v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
 }
 
-static RAPT_INLINE void weigh_bf16_tiles(const int nv, const rapt_problem *p, const lane_state *state, const lane_scratch *s,
-                                         const block *blocks, int count) {
-    enum { CHAINS = 4 }; /* of maxima, which would else wait for each other */
-    vf m[2], at[2], chain[CHAINS][2], exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
-    RAPT_UNROLL for (int i = 0; i < CHAINS; i++) RAPT_UNROLL for (int v = 0; v < nv; v++) chain[i][v] = v_set1(-INFINITY);
-    for (int i = 0; i < count; i++) {
-        const block *b = &blocks[i];
-        float *scores = s->s + b->number % RAPT_CHUNK * TILE_ROWS;
-        int from = b->first / RAPT_STEP * RAPT_STEP, to = (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP;
-        exclude_keys(scores, from, b->first);
-        exclude_keys(scores, b->end, to);
-        for (int n = from; n < to; n += CHAINS)
-            RAPT_UNROLL for (int j = 0; j < CHAINS; j++) RAPT_UNROLL for (int v = 0; v < nv; v++) chain[j][v] =
-                v_max(chain[j][v], v_load(scores + (n + j) * TILE_ROWS + v * RAPT_VL));
-    }
-    RAPT_UNROLL for (int v = 0; v < nv; v++) {
-        m[v] = v_max(v_max(chain[0][v], chain[1][v]), v_max(chain[2][v], chain[3][v]));
-        at[v] = finite_max(m[v]);
-        v_store(state->m + v * RAPT_VL, m[v]);
-    }
-    for (int exactly = 0; exactly < 2; exactly++) {
-        vi special = i_set1(0);
-        for (int i = 0; i < count; i++) {
-            const block *b = &blocks[i];
-            for (int step = b->first / RAPT_STEP * RAPT_STEP; step < b->end; step += RAPT_STEP) {
-                const float *scores = s->s + (b->number % RAPT_CHUNK + step) * TILE_ROWS;
-                float *to =
-                    s->values + (size_t)((b->number % RAPT_CHUNK + step) / RAPT_STEP * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
-                for (int n = 0; n < RAPT_STEP; n += 2) RAPT_UNROLL for (int v = 0; v < nv; v++) {
-                        const float *pair = scores + n * TILE_ROWS + v * RAPT_VL;
-                        vf first = v_sub(v_load(pair), at[v]), second = v_sub(v_load(pair + TILE_ROWS), at[v]);
-                        vi pairs = exactly ? weight_pairs(first, second, exponent, least)
-                                           : t_weight_pairs(first, second, exponent, least, &special);
-                        v_store(to + v * TILE_FLOATS + n / 2 * RAPT_VL, v_as_float(pairs));
-                    }
+/* Weights of whole steps of keys that are being computed, pair of keys by pair. */
+typedef struct weighing {
+    const float *scores;
+    float *to;
+    const block *blocks; /* those that are left, and of the first of them the pairs of its chunk that are left */
+    int count, at, end;
+    int pace; /* pairs at a time, beside other work */
+    vf from[RAPT_BF16_TILE_VECTORS], exponent, least;
+    vi special;
+} weighing;
+
+static inline void next_pairs(weighing *w) {
+    const int first = (int)(w->blocks->number % RAPT_CHUNK + w->blocks->first) / RAPT_STEP,
+              end = (int)(w->blocks->number % RAPT_CHUNK + w->blocks->end - 1) / RAPT_STEP + 1;
+    w->at = first * STEP_PAIRS;
+    w->end = end * STEP_PAIRS;
+}
+
+static weighing start_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v) {
+    weighing w = {.scores = s->s,
+                  .to = weights_at(p, s, v->parity),
+                  .blocks = v->blocks,
+                  .count = v->count,
+                  .exponent = v_set1(p->exponent),
+                  .least = v_set1(least_bf16_difference(p)),
+                  .special = i_set1(0)};
+    for (int i = 0; i < v->tile->vectors; i++) w.from[i] = finite_max(v_load(v->tile->now.m + i * RAPT_VL));
+    next_pairs(&w);
+    return w;
+}
+
+/* The next n pairs, as far as there are any, for nv vectors. exactly: also where differences are NaN. Constants wherever this is
+ * called, but for n. */
+static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weighing *w, int n) {
+    while (n > 0 && w->count > 0) {
+        int now = rapt_min(n, w->end - w->at);
+        n -= now;
+        for (; now > 0; now--, w->at++) {
+            const float *pair = w->scores + (size_t)w->at * 2 * TILE_ROWS;
+            float *to = w->to + (size_t)(w->at / STEP_PAIRS) * RAPT_BF16_STEP_FLOATS + w->at % STEP_PAIRS * RAPT_VL;
+            RAPT_UNROLL for (int v = 0; v < nv; v++) {
+                vf first = v_sub(v_load(pair + v * RAPT_VL), w->from[v]),
+                   second = v_sub(v_load(pair + TILE_ROWS + v * RAPT_VL), w->from[v]);
+                vi pairs = exactly ? weight_pairs(first, second, w->exponent, w->least)
+                                   : t_weight_pairs(first, second, w->exponent, w->least, &w->special);
+                v_store(to + v * TILE_FLOATS, v_as_float(pairs));
             }
         }
-        if (!t_any_special(special)) break;
+        if (w->at < w->end) return;
+        w->blocks++;
+        if (--w->count > 0) next_pairs(w);
     }
 }
+static RAPT_INLINE void weigh_pairs(weighing *w, int n) { weigh_pairs_of(RAPT_BF16_TILE_VECTORS, false, w, n); }
 
-static void weigh_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks, int count) {
-    if (tile->vectors == 2) weigh_bf16_tiles(2, p, &tile->now, s, blocks, count);
-    else weigh_bf16_tiles(1, p, &tile->now, s, blocks, count);
+/* All that is left; and all again where a difference was NaN. */
+static void end_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
+    if (v->tile->vectors == 4) weigh_pairs_of(4, false, w, RAPT_CHUNK);
+    else if (v->tile->vectors == 3) weigh_pairs_of(3, false, w, RAPT_CHUNK);
+    else if (v->tile->vectors == 2) weigh_pairs_of(2, false, w, RAPT_CHUNK);
+    else weigh_pairs_of(1, false, w, RAPT_CHUNK);
+    if (!t_any_special(w->special)) return;
+    *w = start_weighing(p, s, v);
+    if (v->tile->vectors == 4) weigh_pairs_of(4, true, w, RAPT_CHUNK);
+    else if (v->tile->vectors == 3) weigh_pairs_of(3, true, w, RAPT_CHUNK);
+    else if (v->tile->vectors == 2) weigh_pairs_of(2, true, w, RAPT_CHUNK);
+    else weigh_pairs_of(1, true, w, RAPT_CHUNK);
 }
 
-static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
-                            int count) {
-    const float *values = s->values + weight_floats(p);
-    int tiles = value_tiles(p);
-    for (int c = 0; c < tiles; c += 2) {
-        const bool both = c + 1 < tiles;
-        float *to = tile->now.o + (size_t)(c * TILE_LANES) * TILE_ROWS, *to2 = to + TILE_LANES * TILE_ROWS;
-        t_zero(0);
-        t_zero(1);
-        t_zero(2);
-        t_zero(3);
-        for (int i = 0; i < count; i++) {
-            int first = (int)(blocks[i].number % RAPT_CHUNK + blocks[i].first) / RAPT_STEP;
-            int end = (int)(blocks[i].number % RAPT_CHUNK + blocks[i].end - 1) / RAPT_STEP + 1;
-            const float *a = values + (size_t)(c * chunk_steps(p) + first) * TILE_FLOATS, *a2 = a + chunk_steps(p) * TILE_FLOATS;
-            const float *b = s->values + (size_t)(first * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
-            if (!both) a2 = a;
-            if (tile->vectors == 2) RAPT_MULTIPLY(2, a, a2, TILE_FLOATS, b, RAPT_BF16_TILE_VECTORS * TILE_FLOATS, end - first);
-            else RAPT_MULTIPLY(1, a, a2, TILE_FLOATS, b, RAPT_BF16_TILE_VECTORS * TILE_FLOATS, end - first);
+/* Products of na tiles of A, that of the second a2, by nv of B: tiles 0 to 3 are C, [na][nv] in the place of [2][2]. The tiles of
+ * A lie a_step floats apart from step to step, those of B, which are adjacent, b_step. After each step some weights of `others`
+ * are computed, unless there are none. na and nv are constants wherever this is called. */
+static RAPT_INLINE void multiply_tiles(const int na, const int nv, const float *a, const float *a2, size_t a_step, const float *b,
+                                       size_t b_step, int steps, weighing *others) {
+    for (int i = 0; i < steps; i++, a += a_step, a2 += a_step, b += b_step) {
+        t_load(6, b, 64);
+        t_load(4, a, 64);
+        t_multiply_bf16(0, 4, 6);
+        if (na == 2) {
+            t_load(5, a2, 64);
+            t_multiply_bf16(2, 5, 6);
         }
-        t_store(0, to, TILE_ROWS * sizeof(float));
-        if (tile->vectors == 2) t_store(1, to + RAPT_VL, TILE_ROWS * sizeof(float));
-        if (!both) continue;
-        t_store(2, to2, TILE_ROWS * sizeof(float));
-        if (tile->vectors == 2) t_store(3, to2 + RAPT_VL, TILE_ROWS * sizeof(float));
+        if (nv == 2) {
+            t_load(7, b + TILE_FLOATS, 64);
+            t_multiply_bf16(1, 4, 7);
+            if (na == 2) t_multiply_bf16(3, 5, 7);
+        }
+        if (others) weigh_pairs(others, others->pace);
     }
+}
+
+/* The rows of C: from, to are those of tile 0, from2, to2 of tile 2, ld floats apart. */
+static RAPT_INLINE void zero_tiles(const int na, const int nv) {
+    t_zero(0);
+    if (nv == 2) t_zero(1);
+    if (na == 2) t_zero(2);
+    if (na == 2 && nv == 2) t_zero(3);
+}
+static RAPT_INLINE void load_tiles(const int na, const int nv, const float *from, const float *from2, size_t ld) {
+    t_load(0, from, ld * sizeof(float));
+    if (nv == 2) t_load(1, from + RAPT_VL, ld * sizeof(float));
+    if (na == 2) t_load(2, from2, ld * sizeof(float));
+    if (na == 2 && nv == 2) t_load(3, from2 + RAPT_VL, ld * sizeof(float));
+}
+static RAPT_INLINE void store_tiles(const int na, const int nv, float *to, float *to2, size_t ld) {
+    t_store(0, to, ld * sizeof(float));
+    if (nv == 2) t_store(1, to + RAPT_VL, ld * sizeof(float));
+    if (na == 2) t_store(2, to2, ld * sizeof(float));
+    if (na == 2 && nv == 2) t_store(3, to2 + RAPT_VL, ld * sizeof(float));
+}
+
+/* S of 32 keys and nv vectors of queries from vector v on. */
+static RAPT_INLINE void score_tiles(const int nv, const float *keys, int steps, const float *q, float *to) {
+    zero_tiles(2, nv);
+    multiply_tiles(2, nv, keys, keys + (size_t)steps * TILE_FLOATS, TILE_FLOATS, q, RAPT_BF16_STEP_FLOATS, steps, NULL);
+    store_tiles(2, nv, to, to + KEYS_OF_TILE * TILE_ROWS, TILE_ROWS);
+}
+
+static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b) {
+    int steps = key_steps(p), base = (int)(b->number % RAPT_CHUNK);
+    for (int n = b->first / RAPT_STEP * RAPT_STEP; n < b->end; n += RAPT_STEP) {
+        const float *keys = s->keys + (size_t)((base + n) / KEYS_OF_TILE * steps) * TILE_FLOATS;
+        float *to = s->s + (size_t)(base + n) * TILE_ROWS;
+        for (int v = 0; v < tile->vectors; v += 2) {
+            if (tile->vectors - v >= 2) score_tiles(2, keys, steps, tile->q + v * TILE_FLOATS, to + v * RAPT_VL);
+            else score_tiles(1, keys, steps, tile->q + v * TILE_FLOATS, to + v * RAPT_VL);
+        }
+    }
+}
+
+/* O of na tiles of channels and nv vectors of queries. weights: of the first of these vectors. */
+static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_problem *p, const visit *v, const float *values,
+                                       const float *weights, float *to, weighing *others) {
+    const size_t ld = (size_t)chunk_steps(p) * TILE_FLOATS;
+    zero_tiles(na, nv);
+    for (int i = 0; i < v->count; i++) {
+        const block *b = &v->blocks[i];
+        int first = (int)(b->number % RAPT_CHUNK + b->first) / RAPT_STEP,
+            end = (int)(b->number % RAPT_CHUNK + b->end - 1) / RAPT_STEP + 1;
+        const float *a = values + (size_t)first * TILE_FLOATS;
+        multiply_tiles(na, nv, a, a + ld, TILE_FLOATS, weights + (size_t)first * RAPT_BF16_STEP_FLOATS, RAPT_BF16_STEP_FLOATS,
+                       end - first, others);
+    }
+    store_tiles(na, nv, to, to + TILE_LANES * TILE_ROWS, TILE_ROWS);
+}
+
+static RAPT_INLINE void add_bf16_values(const rapt_problem *p, const lane_scratch *s, const visit *visited, weighing *others) {
+    for (int c = 0; c < value_tiles(p); c += 2)
+        for (int v = 0; v < visited->tile->vectors; v += 2) {
+            const float *values = s->values + (size_t)(c * chunk_steps(p)) * TILE_FLOATS;
+            const float *weights = weights_at(p, s, visited->parity) + v * TILE_FLOATS;
+            float *to = visited->tile->now.o + (size_t)(c * TILE_LANES) * TILE_ROWS + v * RAPT_VL;
+            const bool both = c + 1 < value_tiles(p), pair = visited->tile->vectors - v >= 2;
+            if (both && pair) value_tiles_of(2, 2, p, visited, values, weights, to, others);
+            else if (both) value_tiles_of(2, 1, p, visited, values, weights, to, others);
+            else if (pair) value_tiles_of(1, 2, p, visited, values, weights, to, others);
+            else value_tiles_of(1, 1, p, visited, values, weights, to, others);
+        }
+}
+static RAPT_NOINLINE void add_values_alone(const rapt_problem *p, const lane_scratch *s, const visit *v) {
+    add_bf16_values(p, s, v, NULL);
+}
+static RAPT_NOINLINE void add_values_and_weigh(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
+    add_bf16_values(p, s, v, w);
+}
+
+static int steps_of(const visit *v) {
+    int steps = 0;
+    for (int i = 0; i < v->count; i++) steps += (v->blocks[i].end - 1) / RAPT_STEP + 1 - v->blocks[i].first / RAPT_STEP;
+    return steps;
+}
+
+/* The vector unit computes weights while the matrix unit multiplies those of the tile before by V. */
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before) {
+    weighing w;
+    if (now) {
+        for (int i = 0; i < now->count; i++) {
+            const block *b = &now->blocks[i];
+            float *scores = s->s + b->number % RAPT_CHUNK * TILE_ROWS;
+            exclude_keys(scores, b->first / RAPT_STEP * RAPT_STEP, b->first);
+            exclude_keys(scores, b->end, (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP);
+        }
+        w = start_weighing(p, s, now);
+    }
+    if (before && now && now->tile->vectors == RAPT_BF16_TILE_VECTORS) {
+        int products = steps_of(before) * ((value_tiles(p) + 1) / 2) * ((before->tile->vectors + 1) / 2);
+        w.pace = (steps_of(now) * STEP_PAIRS + products - 1) / products;
+        add_values_and_weigh(p, s, before, &w);
+    } else if (before) add_values_alone(p, s, before);
+    if (now) end_weighing(p, s, now, &w);
 }
 
 /* ---- Keys in lanes ------------------------------------------------------------------------------------------------------- */
@@ -488,44 +569,39 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
 /* Steps after which some weights are prefetched. */
 enum { PACE = 4 };
 
-/* Two tiles of rows at a time. Of the last, the rows that are not there give products that nobody reads. */
+/* C of na tiles of rows and nv vectors of tokens. */
+static RAPT_INLINE void part_tiles_of(const int na, const int nv, bool first, const float *weights, size_t ld,
+                                      const float *tokens, float *c, int steps, coming *ahead) {
+    float *const c2 = c + (na - 1) * TILE_LANES * TILE_ROWS;
+    if (first) zero_tiles(na, nv);
+    else load_tiles(na, nv, c, c2, TILE_ROWS);
+    for (int i = 0; i < steps; i += PACE) {
+        const float *a = weights + (size_t)i * TILE_FLOATS;
+        prefetch_coming(ahead);
+        multiply_tiles(na, nv, a, a + ld, TILE_FLOATS, tokens + (size_t)i * RAPT_BF16_STEP_FLOATS, RAPT_BF16_STEP_FLOATS,
+                       rapt_min(PACE, steps - i), NULL);
+    }
+    store_tiles(na, nv, c, c2, TILE_ROWS);
+}
+
+/* Of the last tile, the rows that are not there give products that nobody reads. */
 static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
                                int rows, int vectors, coming *ahead) {
-    const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS, row_bytes = TILE_ROWS * sizeof(float);
+    const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS;
     const int steps = part_steps(p, part);
-    for (int r = 0; r < rows; r += 2 * TILE_LANES) {
-        const bool both = r + TILE_LANES < rows;
-        float *to = c + (size_t)r * TILE_ROWS, *to2 = both ? to + TILE_LANES * TILE_ROWS : to;
-        const float *a = s->weights + (size_t)(r / TILE_LANES) * ld, *a2 = both ? a + ld : a;
-        if (part == 0) {
-            t_zero(0);
-            t_zero(1);
-            t_zero(2);
-            t_zero(3);
-        } else {
-            t_load(0, to, row_bytes);
-            t_load(2, to2, row_bytes);
-            if (vectors == 2) {
-                t_load(1, to + RAPT_VL, row_bytes);
-                t_load(3, to2 + RAPT_VL, row_bytes);
-            }
+    for (int r = 0; r < rows; r += 2 * TILE_LANES)
+        for (int v = 0; v < vectors; v += 2) {
+            const float *weights = s->weights + (size_t)(r / TILE_LANES) * ld, *x = tokens + v * TILE_FLOATS;
+            float *to = c + (size_t)r * TILE_ROWS + v * RAPT_VL;
+            const bool both = r + TILE_LANES < rows, pair = vectors - v >= 2;
+            if (both && pair) part_tiles_of(2, 2, part == 0, weights, ld, x, to, steps, ahead);
+            else if (both) part_tiles_of(2, 1, part == 0, weights, ld, x, to, steps, ahead);
+            else if (pair) part_tiles_of(1, 2, part == 0, weights, ld, x, to, steps, ahead);
+            else part_tiles_of(1, 1, part == 0, weights, ld, x, to, steps, ahead);
         }
-        for (int i = 0; i < steps; i += PACE) {
-            const float *b = tokens + (size_t)i * RAPT_BF16_STEP_FLOATS;
-            const size_t at = (size_t)i * TILE_FLOATS;
-            prefetch_coming(ahead);
-            if (vectors == 2) RAPT_MULTIPLY(2, a + at, a2 + at, TILE_FLOATS, b, RAPT_BF16_STEP_FLOATS, rapt_min(PACE, steps - i));
-            else RAPT_MULTIPLY(1, a + at, a2 + at, TILE_FLOATS, b, RAPT_BF16_STEP_FLOATS, rapt_min(PACE, steps - i));
-        }
-        if (both) {
-            t_store(2, to2, row_bytes);
-            if (vectors == 2) t_store(3, to2 + RAPT_VL, row_bytes);
-        }
-        t_store(0, to, row_bytes);
-        if (vectors == 2) t_store(1, to + RAPT_VL, row_bytes);
-    }
 }
 
 static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
-    return (rows + 2 * TILE_LANES - 1) / (2 * TILE_LANES) * ((part_steps(p, part) + PACE - 1) / PACE);
+    return (rows + 2 * TILE_LANES - 1) / (2 * TILE_LANES) * (RAPT_BF16_TILE_VECTORS / 2) *
+           ((part_steps(p, part) + PACE - 1) / PACE);
 }

@@ -11,7 +11,9 @@
 
 /* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md: tiles, distances and depths. */
 #define RAPT_VL             16
+#ifndef RAPT_TILE_VECTORS
 #define RAPT_TILE_VECTORS   3
+#endif
 #define RAPT_PANEL          8
 #define RAPT_ROWS_1         16
 #define RAPT_ROWS_2         12

@@ -10,9 +10,20 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
 /* S = K Q^T of a tile for the keys of a block. Replaceable. */
 static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b);
 
-/* Weights from the scores of some blocks, and the maximum; and O^T = V^T P^T. Replaceable, together. */
-static void weigh_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks, int count);
-static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks, int count);
+/* A tile, and the blocks of a chunk that it visits. */
+typedef struct visit {
+    const query_tile *tile;
+    int count;
+    block blocks[CHUNK_BLOCKS];
+    int parity; /* of the tile's number: the weights of two adjacent tiles may exist at the same time */
+} visit;
+
+/* Weights of the tile `now` from its scores, whose maximum is known; and O^T = V^T P^T of the tile before, whose weights are
+ * known, or where RAPT_BF16_LAG is 0, of the same tile. Either may be null. Replaceable, with that constant. */
+#ifndef RAPT_BF16_LAG
+#define RAPT_BF16_LAG 0
+#endif
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before);
 
 static void stage_values_of_block(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales, float *to) {
     const rapt_problem *p = t->problem;
@@ -58,20 +69,35 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
 }
 #endif
 
+/* The maximum of a tile moves on, by the scores of a block. nv is a constant wherever this is called; several chains of maxima
+ * fill each other's waiting time. */
+static RAPT_INLINE void raise_maximum_of(const int nv, const lane_state *state, const float *scores, int first, int end) {
+    enum { CHAINS = 4 };
+    vf m[CHAINS][4];
+    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        m[0][v] = v_load(state->m + v * RAPT_VL);
+        RAPT_UNROLL for (int i = 1; i < CHAINS; i++) m[i][v] = m[0][v];
+    }
+    for (; first + CHAINS <= end; first += CHAINS)
+        RAPT_UNROLL for (int i = 0; i < CHAINS; i++) RAPT_UNROLL for (int v = 0; v < nv; v++) m[i][v] =
+            v_max(m[i][v], v_load(scores + (first + i) * TILE_ROWS + v * RAPT_VL));
+    for (; first < end; first++)
+        RAPT_UNROLL for (int v = 0; v < nv; v++) m[0][v] = v_max(m[0][v], v_load(scores + first * TILE_ROWS + v * RAPT_VL));
+    RAPT_UNROLL for (int v = 0; v < nv; v++)
+        v_store(state->m + v * RAPT_VL, v_max(v_max(m[0][v], m[1][v]), v_max(m[2][v], m[3][v])));
+}
+static void raise_maximum(const query_tile *tile, const float *scores, const block *b) {
+    if (tile->vectors == 4) raise_maximum_of(4, &tile->now, scores, b->first, b->end);
+    else if (tile->vectors == 3) raise_maximum_of(3, &tile->now, scores, b->first, b->end);
+    else if (tile->vectors == 2) raise_maximum_of(2, &tile->now, scores, b->first, b->end);
+    else raise_maximum_of(1, &tile->now, scores, b->first, b->end);
+}
+
 /* Scores become weights where they are. nv is a constant wherever this is called. */
 static RAPT_INLINE void weigh_bf16_vectors(const int nv, const rapt_problem *p, const lane_state *state, float *s,
                                            const block *blocks, int count) {
-    vf m[4], at[4], exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
-    RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_set1(-INFINITY);
-    for (int i = 0; i < count; i++) {
-        const float *scores = s + blocks[i].number % RAPT_CHUNK * TILE_ROWS;
-        for (int n = blocks[i].first; n < blocks[i].end; n++)
-            RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_max(m[v], v_load(scores + n * TILE_ROWS + v * RAPT_VL));
-    }
-    RAPT_UNROLL for (int v = 0; v < nv; v++) {
-        at[v] = finite_max(m[v]);
-        v_store(state->m + v * RAPT_VL, m[v]);
-    }
+    vf at[4], exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
+    RAPT_UNROLL for (int v = 0; v < nv; v++) at[v] = finite_max(v_load(state->m + v * RAPT_VL));
     for (int i = 0; i < count; i++) {
         float *scores = s + blocks[i].number % RAPT_CHUNK * TILE_ROWS;
         for (int n = blocks[i].first; n < blocks[i].end; n++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
@@ -89,13 +115,7 @@ static void weigh_bf16_in_place(const rapt_problem *p, const query_tile *tile, c
     else weigh_bf16_vectors(1, p, &tile->now, s->s, blocks, count);
 }
 
-#ifndef weigh_bf16
-static void weigh_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks, int count) {
-    weigh_bf16_in_place(p, tile, s, blocks, count);
-}
-#endif
-
-#ifndef add_bf16_values
+#ifndef advance_bf16
 /* Keys of a step that are not visited would change nothing, so they are left out. */
 static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
                             int count) {
@@ -119,6 +139,11 @@ static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const
                          to_odd * (ptrdiff_t)(ld * sizeof(float)), to_odd * (ptrdiff_t)(TILE_ROWS * sizeof(float)),
                          (to - from) - (to - even + 1) / 2, s->even, p->d_v + 1, tile->vectors);
         }
+}
+
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before) {
+    if (now) weigh_bf16_in_place(p, now->tile, s, now->blocks, now->count);
+    if (before) add_bf16_values(p, before->tile, s, before->blocks, before->count);
 }
 #endif
 
@@ -158,48 +183,77 @@ static void add_values_carefully(const rapt_task *t, query_tile *tile, const lan
     }
 }
 
-/* One chunk for some tiles, from the empty state. */
-static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk,
-                              bool careful) {
+/* Those of tokens, by key of the chunk. */
+typedef struct chunk_scales {
+    float keys[RAPT_CHUNK], values[RAPT_CHUNK];
+} chunk_scales;
+
+/* Stages what some tile attends to. */
+static void stage_chunk_bf16(const rapt_task *t, const lane_scratch *s, const block *blocks, int count, chunk_scales *scales) {
     const rapt_problem *p = t->problem;
-    float key_scales[RAPT_CHUNK], value_scales[RAPT_CHUNK];
-    const bool keys = scaled_by_key(&p->k_scales), values = scaled_by_key(&p->v_scales);
-    block blocks[CHUNK_BLOCKS];
-    int count = start_tiles(t, tiles, n_tiles, chunk, blocks);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         int64_t at = b->number % RAPT_CHUNK;
-        if (keys) load_key_scales(t, key_scales + at, t->k_scales, &p->k_scales, b->number, b->first, b->end);
-        if (values) load_key_scales(t, value_scales + at, t->v_scales, &p->v_scales, b->number, b->first, b->end);
+        if (scaled_by_key(&p->k_scales))
+            load_key_scales(t, scales->keys + at, t->k_scales, &p->k_scales, b->number, b->first, b->end);
+        if (scaled_by_key(&p->v_scales))
+            load_key_scales(t, scales->values + at, t->v_scales, &p->v_scales, b->number, b->first, b->end);
         stage_bf16_keys(t, s, b);
-        if (!careful) stage_bf16_values(t, s, b, values ? value_scales + at : NULL);
+        stage_bf16_values(t, s, b, scaled_by_key(&p->v_scales) ? scales->values + at : NULL);
     }
-    for (int i = 0; i < n_tiles; i++) {
-        query_tile *tile = &tiles[i];
-        block visited[CHUNK_BLOCKS];
-        int n = 0;
-        for (int j = 0; j < count; j++) {
-            block b = tile_block(p, tile, blocks[j].number);
-            if (b.first >= b.end) continue;
-            float *scores = s->s + b.number % RAPT_CHUNK * TILE_ROWS;
-            score_bf16(p, tile, s, &b);
-            if (keys || p->modified)
-                modify_lanes(t, tile, s, scores, keys ? key_scales + b.number % RAPT_CHUNK : NULL, b.number, b.first, b.end);
-            const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
-            if (attended) mask_lanes(tile, attended, scores, b.first, b.end);
-            if (t->scores) leave_tile_scores(t, tile, scores, &b);
-            tile->masked |=
-                b.first % RAPT_STEP || b.end % RAPT_STEP; /* for a matrix unit visits whole steps, which others may attend to */
-            visited[n++] = b;
+}
+
+/* The scores of a tile for a chunk whose blocks are staged, and their maximum, from the empty state. */
+static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tile, const block *blocks, int count,
+                            const chunk_scales *scales, bool careful, visit *visited) {
+    const rapt_problem *p = t->problem;
+    const bool keys = scaled_by_key(&p->k_scales);
+    visited->tile = tile;
+    visited->count = 0;
+    start_chunk(tile);
+    for (int i = 0; i < count; i++) {
+        block b = tile_block(p, tile, blocks[i].number);
+        if (b.first >= b.end) continue;
+        float *scores = s->s + b.number % RAPT_CHUNK * TILE_ROWS;
+        score_bf16(p, tile, s, &b);
+        if (keys || p->modified)
+            modify_lanes(t, tile, s, scores, keys ? scales->keys + b.number % RAPT_CHUNK : NULL, b.number, b.first, b.end);
+        const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
+        if (attended) mask_lanes(tile, attended, scores, b.first, b.end);
+        if (t->scores) leave_tile_scores(t, tile, scores, &b);
+        raise_maximum(tile, scores, &b);
+        tile->masked |=
+            b.first % RAPT_STEP || b.end % RAPT_STEP; /* for a matrix unit visits whole steps, which others may attend to */
+        visited->blocks[visited->count++] = b;
+    }
+    tile->started = visited->count > 0;
+}
+
+/* One chunk for some tiles, which take it one after the other, so that the state of a chunk stays in the cache until its end. Two
+ * of them are under way at a time at most, and have such a state. */
+static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk) {
+    const rapt_problem *p = t->problem;
+    chunk_scales scales;
+    block blocks[CHUNK_BLOCKS];
+    visit visits[2], carefully;
+    int count = blocks_of_tiles(t, tiles, n_tiles, chunk, blocks);
+    stage_chunk_bf16(t, s, blocks, count, &scales);
+    for (int i = 0; i < n_tiles + RAPT_BF16_LAG; i++) {
+        const int last = i - RAPT_BF16_LAG;
+        visit *now = &visits[i % 2], *before = &visits[last & 1];
+        now->parity = i % 2;
+        if (i < n_tiles) score_tile_bf16(t, s, &tiles[i], blocks, count, &scales, false, now);
+        advance_bf16(p, s, i < n_tiles && tiles[i].started ? now : NULL, last >= 0 && tiles[last].started ? before : NULL);
+        if (last < 0) continue;
+        query_tile *tile = &tiles[last];
+        if (has_hidden_nonfinite(p, tile)) {
+            score_tile_bf16(t, s, tile, blocks, count, &scales, true, &carefully);
+            weigh_bf16_in_place(p, tile, s, carefully.blocks, carefully.count);
+            add_values_carefully(t, tile, s, scaled_by_key(&p->v_scales) ? scales.values : NULL, carefully.blocks,
+                                 carefully.count);
+            stage_chunk_bf16(t, s, blocks, count, &scales); /* since that has spoilt the values */
         }
-        if (n == 0) continue;
-        tile->started = true;
-        if (careful) {
-            weigh_bf16_in_place(p, tile, s, visited, n);
-            add_values_carefully(t, tile, s, values ? value_scales : NULL, visited, n);
-        } else {
-            weigh_bf16(p, tile, s, visited, n);
-            add_bf16_values(p, tile, s, visited, n);
-        }
+        end_chunk(t, s, tile, last + 1 < n_tiles ? tile + 1 : NULL, chunk);
+        tiles[last + 2 < n_tiles ? last + 2 : last % 2].now = tile->now;
     }
 }

@@ -10,17 +10,18 @@ typedef struct lane_state {
 typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
-    float *q;                                        /* [d_k][TILE_ROWS], times q_factor */
-    lane_state now, all;                             /* of the chunk, and of all chunks before it */
-    bool started, merged;                            /* does now, does all hold anything yet? */
-    bool masked;                                     /* has the chunk keys that were visited, but are masked in some lane? */
-    int32_t *first, *end;                            /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
-    int64_t first_min, first_max, end_min, end_max;  /* over the lanes that attend to any */
-    float *slope;                                    /* [TILE_ROWS] of ALiBi */
-    float *q_scale;                                  /* [TILE_ROWS] what q's integers count, where it is quantised (dots.h) */
-    uint32_t *attended;                              /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
-    const char **block_mask_rows;                    /* [TILE_ROWS] of a block mask, or null */
-    bool one_block_mask_row;                         /* are they the same? */
+    float *q;                                       /* [d_k][TILE_ROWS], times q_factor */
+    lane_state now, all;                            /* of the chunk, and of all chunks before it; in bf16 arithmetic there are two
+                                                       of these for all tiles, which take a chunk in turn */
+    bool started, merged;                           /* does now, does all hold anything yet? */
+    bool masked;                                    /* has the chunk keys that were visited, but are masked in some lane? */
+    int32_t *first, *end;                           /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
+    int64_t first_min, first_max, end_min, end_max; /* over the lanes that attend to any */
+    float *slope;                                   /* [TILE_ROWS] of ALiBi */
+    float *q_scale;                                 /* [TILE_ROWS] what q's integers count, where it is quantised (dots.h) */
+    uint32_t *attended;                             /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
+    const char **block_mask_rows;                   /* [TILE_ROWS] of a block mask, or null */
+    bool one_block_mask_row;                        /* are they the same? */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
@@ -36,6 +37,7 @@ typedef struct lane_scratch {
     float *keys, *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (dots.h); or all of a chunk (bf16.h) */
     float *row;           /* [staged d], while a block is staged */
     float *even;          /* [d][TILE_ROWS] in bf16 arithmetic: what the even elements of a step give */
+    float *rows;          /* [RAPT_VL][staged d_v], while a tile ends */
 } lane_scratch;
 
 /* Floats from row to row of a staged block. */
@@ -53,11 +55,13 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
                               .keys = take(memory, &used, p->bf16 ? bf16_key_floats(p) : RAPT_BLOCK * dk),
                               .values = take(memory, &used, p->bf16 ? bf16_value_floats(p) : RAPT_BLOCK * dv),
                               .row = take(memory, &used, (dk > dv ? dk : dv) + RAPT_STEP),
-                              .even = take(memory, &used, p->bf16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0)};
+                              .even = take(memory, &used, p->bf16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0),
+                              .rows = take(memory, &used, RAPT_VL * dv)};
     for (int i = 0; i < n; i++) {
         query_tile t = {.q = take(memory, &used, channels * TILE_ROWS)};
         for (int both = 0; both <= merges; both++) {
             lane_state *state = both ? &t.all : &t.now;
+            if (p->bf16 && !both && i > 1) continue; /* attend_chunk_bf16 hands them on */
             state->m = take(memory, &used, TILE_ROWS);
             state->l = take(memory, &used, TILE_ROWS);
             state->o = take(memory, &used, values * TILE_ROWS);
@@ -449,14 +453,11 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
                      p->d_v, tile->vectors);
 }
 
-/* Empties the states of some tiles, and finds what any of them needs of the blocks of a chunk. */
-static int start_tiles(const rapt_task *t, query_tile *tiles, int n_tiles, int64_t chunk, block *blocks) {
+/* Finds what any of some tiles needs of the blocks of a chunk. */
+static int blocks_of_tiles(const rapt_task *t, query_tile *tiles, int n_tiles, int64_t chunk, block *blocks) {
     const rapt_problem *p = t->problem;
     int count = 0;
-    for (int i = 0; i < n_tiles; i++) {
-        start_chunk(&tiles[i]);
-        if (has_masks(p)) find_attended_in_chunk(t, &tiles[i], chunk);
-    }
+    for (int i = 0; i < n_tiles && has_masks(p); i++) find_attended_in_chunk(t, &tiles[i], chunk);
     for (int64_t number = chunk * RAPT_CHUNK; number < (chunk + 1) * RAPT_CHUNK; number += RAPT_BLOCK) {
         block all = {number, RAPT_BLOCK, 0};
         for (int i = 0; i < n_tiles; i++) {
@@ -470,21 +471,16 @@ static int start_tiles(const rapt_task *t, query_tile *tiles, int n_tiles, int64
     return count;
 }
 
-#include "bf16_queries.h"
-
 /* One chunk for some tiles, from the empty state. */
 static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles,
                                           int64_t chunk, bool careful) {
     const rapt_problem *p = t->problem;
-    if (p->bf16) {
-        attend_chunk_bf16(t, s, tiles, n_tiles, chunk, careful);
-        return;
-    }
     int64_t end_max = 0;
     int qk_tiles = 0, pv_tiles = 0, score_parts = (p->d_k - 1) / rapt_score_part(p->d_k) + 1;
     block blocks[CHUNK_BLOCKS];
-    int count = start_tiles(t, tiles, n_tiles, chunk, blocks);
+    int count = blocks_of_tiles(t, tiles, n_tiles, chunk, blocks);
     for (int i = 0; i < n_tiles; i++) {
+        start_chunk(&tiles[i]);
         if (tiles[i].end_max > end_max) end_max = tiles[i].end_max;
         qk_tiles += register_tiles(RAPT_BLOCK, tiles[i].vectors) * score_parts;
         pv_tiles += register_tiles(p->d_v, tiles[i].vectors);
@@ -581,17 +577,42 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
                         finished(v_mul(o, alpha), scaled ? v_mul(factor, v_set1(scales[rapt_min(c + j, p->d_v - 1)])) : factor);
             }
             v_transpose(square);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->values + (size_t)j * dv + c, square[j]);
+            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->rows + (size_t)j * dv + c, square[j]);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
-            if (t->states) leave_state(t, at, chunk, state->m[r], state->l[r], s->values + (size_t)(r - i) * dv);
+            if (t->states) leave_state(t, at, chunk, state->m[r], state->l[r], s->rows + (size_t)(r - i) * dv);
             else
                 write_row(p, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL, state->m[r],
-                          state->l[r], s->values + (size_t)(r - i) * dv);
+                          state->l[r], s->rows + (size_t)(r - i) * dv);
         }
     }
 }
 #endif
+
+/* May masked values have left a NaN in the tile's state, since they are not finite? */
+static bool has_hidden_nonfinite(const rapt_problem *p, const query_tile *tile) {
+    return tile->started && tile->masked && any_nonfinite(tile->now.o, p->d_v, TILE_ROWS, tile->vectors * RAPT_VL);
+}
+
+/* Does the task merge chunks? */
+static bool merges(const rapt_task *t) { return !t->states && t->chunks > 1; }
+
+/* The end of a chunk for a tile, and after the last one of its rows. next: the tile whose output is written after this one's, or
+ * null. */
+static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tile, const query_tile *next, int64_t chunk) {
+    if (t->states) {
+        if (tile->started) emit_tile(t, s, tile, &tile->now, chunk);
+        else leave_empty_states(t, 0, tile->row0, tile->rows, chunk);
+        return;
+    }
+    if (tile->started && merges(t)) merge_tile(t->problem, tile);
+    if (chunk + 1 < t->chunk0 + t->chunks) return;
+    if (!tile->started && !tile->merged) memset(tile->now.o, 0, (size_t)t->problem->d_v * TILE_ROWS * sizeof *tile->now.o);
+    if (next) prefetch_output(t, next);
+    emit_tile(t, s, tile, tile->merged ? &tile->all : &tile->now, 0);
+}
+
+#include "bf16_queries.h"
 
 /* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
@@ -607,34 +628,26 @@ static void attend_queries_in_lanes(const rapt_task *t) {
     lane_scratch s;
     query_tile tiles[RAPT_PASS_TILES];
     int n = 0;
-    bool merges = !t->states && t->chunks > 1;
     for (int64_t row0 = 0; row0 < t->rows; row0 += rows_of_tile(t, row0)) n++;
-    lay_out_lanes(p, t->scratch, &s, tiles, n, merges);
+    lay_out_lanes(p, t->scratch, &s, tiles, n, merges(t));
     for (int i = 0; i < n; i++) {
         tiles[i].row0 = i ? tiles[i - 1].row0 + tiles[i - 1].rows : 0;
         tiles[i].rows = rows_of_tile(t, tiles[i].row0);
         tiles[i].vectors = (tiles[i].rows + RAPT_VL - 1) / RAPT_VL;
         pack_queries(t, &tiles[i]);
-        start_chunk(&tiles[i]);
     }
-    for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
-        if (!t->states && chunk + 1 == t->chunk0 + t->chunks) prefetch_output(t, &tiles[0]);
+    const int64_t chunks = t->states ? t->chunks : rapt_max(t->chunks, 1); /* without keys, too, rows end */
+    for (int64_t chunk = t->chunk0; chunk < t->chunk0 + chunks; chunk++) {
+        if (!t->states && chunk + 1 == t->chunk0 + chunks) prefetch_output(t, &tiles[0]);
+        if (p->bf16) {
+            attend_chunk_bf16(t, &s, tiles, n, chunk);
+            continue;
+        }
         attend_chunk_queries_in_lanes(t, &s, tiles, n, chunk, false);
         for (int i = 0; i < n; i++) {
-            if (!tiles[i].started) {
-                if (t->states) leave_empty_states(t, 0, tiles[i].row0, tiles[i].rows, chunk);
-                continue;
-            }
-            if (tiles[i].masked && !p->integer && any_nonfinite(tiles[i].now.o, p->d_v, TILE_ROWS, tiles[i].vectors * RAPT_VL))
+            if (!p->integer && has_hidden_nonfinite(p, &tiles[i]))
                 attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
-            if (t->states) emit_tile(t, &s, &tiles[i], &tiles[i].now, chunk);
-            else if (merges) merge_tile(p, &tiles[i]);
+            end_chunk(t, &s, &tiles[i], i + 1 < n ? &tiles[i + 1] : NULL, chunk);
         }
-    }
-    for (int i = 0; i < n && !t->states; i++) {
-        const lane_state *state = merges && tiles[i].merged ? &tiles[i].all : &tiles[i].now;
-        if (state == &tiles[i].now && !tiles[i].started) memset(state->o, 0, (size_t)p->d_v * TILE_ROWS * sizeof *state->o);
-        if (i + 1 < n) prefetch_output(t, &tiles[i + 1]);
-        emit_tile(t, &s, &tiles[i], state, 0);
     }
 }

@@ -5,6 +5,7 @@
 
 #define RAPT_KERNEL_NAME  amx_emulated
 #define RAPT_VL           16
+#define RAPT_TILE_VECTORS 4
 #define RAPT_KERNEL_FUSED 1
 #define RAPT_ROWS_1       1
 #define RAPT_ROWS_2       1

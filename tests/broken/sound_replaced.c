@@ -112,7 +112,7 @@ static void weigh_vectors(const int nv, const rapt_problem *p, const lane_state 
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
     const bool scaled = scaled_by_channel(&p->v_scales) && !t->states;
-    float scales[RAPT_MAX_HEAD_DIM], *o = s->values;
+    float scales[RAPT_MAX_HEAD_DIM], *o = s->rows;
     if (scaled) load_channel_scales(scales, t->v_scales, &p->v_scales, p->d_v);
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->rows; r++, at = row_next(t, at)) {

@@ -13,8 +13,10 @@
 #define RAPT_KERNEL_FUSED 0
 #endif
 
+#ifndef RAPT_TILE_VECTORS
 #define RAPT_TILE_VECTORS 2
-#define RAPT_PANEL        2
+#endif
+#define RAPT_PANEL 2
 #ifndef RAPT_ROWS_1 /* amx_emulated, whose products of f32 are of no interest, has smaller ones, to be compiled in seconds */
 #define RAPT_ROWS_1 8
 #define RAPT_ROWS_2 5
