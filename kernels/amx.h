@@ -24,7 +24,6 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
 #define RAPT_BF16_TILE_VECTORS 4
 #define RAPT_BF16_STEP_FLOATS  (RAPT_BF16_TILE_VECTORS * TILE_FLOATS)
-#define RAPT_BF16_FEW_TOKENS   0
 #define RAPT_BF16_LAG          1
 
 #define begin_task        begin_task
@@ -451,7 +450,7 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
 /* Where 16 rows lie, bytes apart that are the same for all, or a copy of what is used of them. */
 static const char *rows_of_tile_a(const rapt_problem *p, const row_scratch *s, const char *const *keys, size_t offset,
                                   size_t *stride) {
-    bool even = usable_in_place(p->k.type, keys, KEYS_OF_TILE, offset, p->d_k, RAPT_STEP);
+    bool even = usable_in_place(p->k.type, keys, keys + RAPT_KEYS_AHEAD, KEYS_OF_TILE, offset, p->d_k, RAPT_STEP);
     *stride = (size_t)(keys[1] - keys[0]);
     for (int i = 2; i < KEYS_OF_TILE; i++) even &= (size_t)(keys[i] - keys[i - 1]) == *stride;
     if (even) return keys[0] + offset;
@@ -470,8 +469,6 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     for (int g = 0; g < n; g += KEYS_OF_TILE, keys += KEYS_OF_TILE) {
         size_t stride;
         const char *a = rows_of_tile_a(p, s, keys, offset, &stride);
-        for (int i = 0; i < KEYS_OF_TILE; i++)
-            for (size_t at = 0; at < p->k_row; at += 64) prefetch(keys[i + RAPT_KEYS_AHEAD], offset + at);
         t_zero(0);
         for (int step = 0; step < key_steps(p); step++) {
             t_load(4, a + step * 64, stride);
@@ -506,19 +503,18 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     const int first = from / RAPT_STEP * RAPT_STEP, in_chunk = (int)(b->number % RAPT_CHUNK);
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
     static const char none[RAPT_MAX_HEAD_DIM * sizeof(uint16_t)];
-    const char *values[RAPT_STEP], *there[RAPT_STEP];
+    const char *values[RAPT_STEP], *there[RAPT_STEP], *ahead[RAPT_STEP];
     float scales[RAPT_BLOCK], *const o = head_tiles(p, s, kv_head) + query_floats(p), *const pair_tiles = s->tiles + TILE_FLOATS;
     const bool scaled = scaled_by_key(&p->v_scales);
     (void)rows;
-    for (int i = 0; i < to - from; i++) there[i] = v->rows[(from + i) % 2][(in_chunk + from + i) / 2];
-    if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
-    const bool in_place = !scaled && usable_in_place(p->v.type, there, to - from, offset, p->d_v, RAPT_STEP);
-    uint16_t *const copies = (uint16_t *)s->values;
     for (int i = 0; i < to - from; i++) {
-        const char *ahead = v->rows[(from + i) % 2][(in_chunk + from + i) / 2 + RAPT_VALUES_AHEAD / 2];
-        for (size_t at = 0; at < p->v_row; at += 64) prefetch(ahead, offset + at);
-        there[i] += offset;
+        there[i] = v->rows[(from + i) % 2][(in_chunk + from + i) / 2];
+        ahead[i] = v->rows[(from + i) % 2][(in_chunk + from + i + RAPT_VALUES_AHEAD) / 2];
     }
+    if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
+    const bool in_place = !scaled && usable_in_place(p->v.type, there, ahead, to - from, offset, p->d_v, RAPT_STEP);
+    uint16_t *const copies = (uint16_t *)s->values;
+    for (int i = 0; i < to - from; i++) there[i] += offset;
     if (!in_place) copy_as_bf16(p->v.type, copies, ld, there, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
     for (int i = 0; i < RAPT_STEP; i++) {
         int nth = first + i - from;

@@ -47,16 +47,21 @@ static RAPT_INLINE vf second_of_pairs(vi pairs) {
 }
 
 /* Can rows of K or V, which lie offset bytes behind their addresses, be multiplied where they are? They can if they are of bf16,
- * a multiple of unit elements, and none of these is so small that it counts as 0. */
-static bool usable_in_place(rapt_type type, const char *const *rows, int n, size_t offset, int elements, int unit) {
+ * a multiple of unit elements, and none of these is so small that it counts as 0. To see that is the first that is read of them,
+ * so those of `ahead`, as many, are prefetched on the way, unless it is null. */
+static bool usable_in_place(rapt_type type, const char *const *rows, const char *const *ahead, int n, size_t offset, int elements,
+                            int unit) {
     enum { LANE_ELEMENTS = 2, ELEMENTS = RAPT_VL * LANE_ELEMENTS };
     if (type != RAPT_BF16 || elements % unit) return false;
     vi least = i_set1(-1);
     int whole = elements - elements % ELEMENTS;
     for (int r = 0; r < n; r++) {
         const char *row = rows[r] + offset;
-        for (int i = 0; i < whole; i += ELEMENTS)
-            least = i_least_halves(least, v_as_int(v_load(row + (size_t)i * sizeof(uint16_t))));
+        for (int i = 0; i < whole; i += ELEMENTS) {
+            const size_t at = (size_t)i * sizeof(uint16_t);
+            if (ahead && at % 64 == 0) prefetch(ahead[r], offset + at);
+            least = i_least_halves(least, v_as_int(v_load(row + at)));
+        }
         if (whole == elements) continue;
         uint16_t rest[ELEMENTS] = {0};
         memcpy(rest, row + (size_t)whole * sizeof *rest, (size_t)(elements - whole) * sizeof *rest);

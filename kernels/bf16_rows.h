@@ -62,7 +62,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const size_t ldq = row_floats(p);
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
     int channels = (int)whole_steps(p->d_k);
-    if (usable_in_place(p->k.type, keys, n, offset, p->d_k, RAPT_STEP)) {
+    if (usable_in_place(p->k.type, keys, NULL, n, offset, p->d_k, RAPT_STEP)) {
         score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
         return;
     }
@@ -159,7 +159,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     memset(s->sums, 0, 2 * (size_t)n * ld * sizeof *s->sums);
     for (int i = 0; i < keys; i++) in_order[i] = v->rows[(from + i) % 2][(chunk_from + i) / 2];
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
-    const bool copy = scaled || !usable_in_place(p->v.type, in_order, keys, offset, p->d_v, RAPT_VL);
+    const bool copy = scaled || !usable_in_place(p->v.type, in_order, NULL, keys, offset, p->d_v, RAPT_VL);
     uint16_t *const copies = (uint16_t *)s->values;
     if (copy) {
         for (int i = 0; i < keys; i++) in_order[i] += offset;
