@@ -3,7 +3,9 @@
 """F.scaled_dot_product_attention with rapt under it (rapt.torch.enabled) beside PyTorch's own, in turns: what a user gains by
 one line.
 
-    bench/torch_sdpa.py [--out DIR] [--seconds S] [--types float32,float16,bfloat16] [--threads 1,2] [--cases REGEX]
+    bench/torch_sdpa.py [--out DIR] [--seconds S] [--types float32,float16,bfloat16,bf16-dot] [--threads 1,2] [--cases REGEX]
+
+bf16-dot is bfloat16 with enable(arith="bf16").
 
 Before anything is measured, the two results are compared. Writes torch_sdpa.json and torch_sdpa.md to DIR, and prints the
 table. The last rows are calls between two of PyTorch's own matrix products, with rapt on PyTorch's threads, as it is, and on a pool of
@@ -33,22 +35,24 @@ CASES = {
     "P2-batch": ("prefill, 16 sequences", 16, 12, 12, 128, 128, 64, False),
     "P3": ("causal prefill", 1, 32, 8, 1024, 1024, 128, True),
     "P4": ("causal prefill", 1, 8, 8, 4096, 4096, 64, True),
+    "P5": ("causal prefill", 1, 8, 8, 4096, 4096, 128, True),
     "D1": ("decode", 1, 32, 8, 1, 4096, 128, False),
     "D3": ("decode", 1, 32, 32, 1, 4096, 128, False),
     "D-batch": ("decode, 8 sequences", 8, 32, 8, 1, 1024, 128, False),
     "small": ("what a call costs", 1, 4, 4, 8, 8, 16, False),
 }
 POOLS = "P1", "P2", "D1"
-ERRORS = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}
+ERRORS = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2, "bf16-dot": 4e-2}
 
 
 def tensors(case, kind):
     """As a model's projections leave them: tokens before heads."""
     _, batch, heads, kv_heads, queries, keys, channels, _ = CASES[case]
     generator = torch.Generator().manual_seed(1)
+    dtype = torch.bfloat16 if kind == "bf16-dot" else getattr(torch, kind)
 
     def one(h, s):
-        return torch.randn(batch, s, h, channels, generator=generator).to(getattr(torch, kind)).transpose(1, 2)
+        return torch.randn(batch, s, h, channels, generator=generator).to(dtype).transpose(1, 2)
     return one(heads, queries), one(kv_heads, keys), one(kv_heads, keys)
 
 
@@ -80,12 +84,13 @@ def measure(case, kind, threads, seconds):
     torch.set_num_threads(threads)
     q, k, v = tensors(case, kind)
     causal, gqa = CASES[case][7], q.shape[1] != k.shape[1]
+    options = {"everything": True, "arith": "bf16" if kind == "bf16-dot" else "exact"}
 
     def run():
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
     own = run()
     rapt.torch.stats(reset=True)
-    with rapt.torch.enabled(everything=True):
+    with rapt.torch.enabled(**options):
         ours = run()
     if rapt.torch.stats()["taken"] != 1:
         sys.exit(f"torch_sdpa.py: {case} {kind}: rapt has not taken the call: {rapt.torch.stats()}")
@@ -93,7 +98,7 @@ def measure(case, kind, threads, seconds):
     if not error <= ERRORS[kind]:
         sys.exit(f"torch_sdpa.py: {case} {kind}: the results differ by {error}")
     times = in_turns({"torch": (run, nothing, nothing),
-                      "rapt": (run, lambda: rapt.torch.enable(everything=True), rapt.torch.disable)}, seconds)
+                      "rapt": (run, lambda: rapt.torch.enable(**options), rapt.torch.disable)}, seconds)
     return row(case, kind, threads, "torch", "rapt", times)
 
 
