@@ -17,6 +17,7 @@ static float bf16_peak(int64_t rounds, float a, float b) {
     } whole = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16}};
     float tile[TILE_BYTES / sizeof(float)] = {a, b};
     _tile_loadconfig(&whole);
+    __asm__ volatile("" ::: "memory"); /* gcc's tile loads do not say that they read */
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);

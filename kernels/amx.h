@@ -73,9 +73,9 @@ static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->
 static inline int value_tiles(const rapt_problem *p) { return p->d_v / TILE_LANES + 1; }
 static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RAPT_STEP; }
 
-/* lane_scratch.keys: tiles [keys / 16][steps of channels]. values: those, tiles [tiles of channels][steps of keys], and a step of
- * rows of V while it is transposed, or the rows of the careful way; then the weights of two tiles of queries, tiles [steps of
- * keys][vectors] each. */
+/* lane_scratch.keys: tiles [keys / 16][steps of channels]. values: the values, tiles [tiles of channels][steps of keys], and a
+ * step of rows of V while it is transposed, or the rows of the careful way; then the weights of two tiles of queries, tiles
+ * [steps of keys][vectors] each. */
 static size_t bf16_key_floats(const rapt_problem *p) {
     return (size_t)(chunk_keys(p) / KEYS_OF_TILE * key_steps(p)) * TILE_FLOATS;
 }
@@ -291,6 +291,9 @@ static void end_weighing(const rapt_problem *p, const lane_scratch *s, const vis
     else weigh_pairs_of(1, true, w, RAPT_CHUNK);
 }
 
+/* What was stored before is in memory when a tile is loaded: gcc's t_load does not say that it reads any. */
+static RAPT_INLINE void before_loads(void) { __asm__ volatile("" ::: "memory"); }
+
 /* Products of na tiles of A, that of the second a2, by nv of B: tiles 0 to 3 are C, [na][nv] in the place of [2][2]. The tiles of
  * A lie a_step floats apart from step to step, those of B, which are adjacent, b_step. After each step some weights of `others`
  * are computed, unless there are none. na and nv are constants wherever this is called. */
@@ -315,12 +318,14 @@ static RAPT_INLINE void multiply_tiles(const int na, const int nv, const float *
 
 /* The rows of C: from, to are those of tile 0, from2, to2 of tile 2, ld floats apart. */
 static RAPT_INLINE void zero_tiles(const int na, const int nv) {
+    before_loads();
     t_zero(0);
     if (nv == 2) t_zero(1);
     if (na == 2) t_zero(2);
     if (na == 2 && nv == 2) t_zero(3);
 }
 static RAPT_INLINE void load_tiles(const int na, const int nv, const float *from, const float *from2, size_t ld) {
+    before_loads();
     t_load(0, from, ld * sizeof(float));
     if (nv == 2) t_load(1, from + RAPT_VL, ld * sizeof(float));
     if (na == 2) t_load(2, from2, ld * sizeof(float));
@@ -457,6 +462,9 @@ static const char *rows_of_tile_a(const rapt_problem *p, const row_scratch *s, c
     const char *from[KEYS_OF_TILE];
     uint16_t *copy = (uint16_t *)s->keys;
     for (int i = 0; i < KEYS_OF_TILE; i++) from[i] = keys[i] + offset;
+    if (p->k.type != RAPT_BF16 || p->d_k % RAPT_STEP)
+        for (int i = 0; i < KEYS_OF_TILE; i++)
+            for (size_t at = 0; at < p->k_row; at += 64) prefetch(keys[i + RAPT_KEYS_AHEAD], offset + at);
     copy_as_bf16(p->k.type, copy, whole_steps(p->d_k), from, KEYS_OF_TILE, p->d_k, NULL, s->row);
     *stride = whole_steps(p->d_k) * sizeof *copy;
     return (const char *)copy;
@@ -469,6 +477,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     for (int g = 0; g < n; g += KEYS_OF_TILE, keys += KEYS_OF_TILE) {
         size_t stride;
         const char *a = rows_of_tile_a(p, s, keys, offset, &stride);
+        before_loads();
         t_zero(0);
         for (int step = 0; step < key_steps(p); step++) {
             t_load(4, a + step * 64, stride);
@@ -514,6 +523,8 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
     const bool in_place = !scaled && usable_in_place(p->v.type, there, ahead, to - from, offset, p->d_v, RAPT_STEP);
     uint16_t *const copies = (uint16_t *)s->values;
+    for (int i = 0; i < to - from && (scaled || p->v.type != RAPT_BF16 || p->d_v % RAPT_STEP); i++)
+        for (size_t at = 0; at < p->v_row; at += 64) prefetch(ahead[i], offset + at);
     for (int i = 0; i < to - from; i++) there[i] += offset;
     if (!in_place) copy_as_bf16(p->v.type, copies, ld, there, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
     for (int i = 0; i < RAPT_STEP; i++) {
@@ -528,6 +539,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
         for (int i = 0; i < RAPT_STEP && r < n; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(v_load(weights + i)), 16));
         memcpy(s->tiles + r * RAPT_VL, halves, sizeof halves);
     }
+    before_loads();
     t_load(4, s->tiles, 64);
     for (int c = 0; c < p->d_v; c += RAPT_STEP) {
         float *to_tiles = o + (size_t)(c / RAPT_STEP * 2) * TILE_FLOATS;
@@ -538,6 +550,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
             v_store(pair_tiles + j * RAPT_VL, v_as_float(i_or(i_and(x, low), i_shl(y, 16))));
             v_store(pair_tiles + TILE_FLOATS + j * RAPT_VL, v_as_float(i_or(i_shr(x, 16), i_and(y, high))));
         }
+        before_loads();
         t_load(6, pair_tiles, 64);
         t_load(7, pair_tiles + TILE_FLOATS, 64);
         t_multiply_bf16(0, 4, 6);
@@ -563,7 +576,7 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
 }
 
 /* Steps after which some weights are prefetched. */
-enum { PACE = 4 };
+enum { PREFETCH_STEPS = 4 };
 
 /* C of na tiles of rows and nv vectors of tokens. */
 static RAPT_INLINE void part_tiles_of(const int na, const int nv, bool first, const float *weights, size_t ld,
@@ -571,11 +584,11 @@ static RAPT_INLINE void part_tiles_of(const int na, const int nv, bool first, co
     float *const c2 = c + (na - 1) * TILE_LANES * TILE_ROWS;
     if (first) zero_tiles(na, nv);
     else load_tiles(na, nv, c, c2, TILE_ROWS);
-    for (int i = 0; i < steps; i += PACE) {
+    for (int i = 0; i < steps; i += PREFETCH_STEPS) {
         const float *a = weights + (size_t)i * TILE_FLOATS;
         prefetch_coming(ahead);
         multiply_tiles(na, nv, a, a + ld, TILE_FLOATS, tokens + (size_t)i * RAPT_BF16_STEP_FLOATS, RAPT_BF16_STEP_FLOATS,
-                       rapt_min(PACE, steps - i), NULL);
+                       rapt_min(PREFETCH_STEPS, steps - i), NULL);
     }
     store_tiles(na, nv, c, c2, TILE_ROWS);
 }
@@ -599,5 +612,5 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratc
 
 static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
     return (rows + 2 * TILE_LANES - 1) / (2 * TILE_LANES) * (RAPT_BF16_TILE_VECTORS / 2) *
-           ((part_steps(p, part) + PACE - 1) / PACE);
+           ((part_steps(p, part) + PREFETCH_STEPS - 1) / PREFETCH_STEPS);
 }

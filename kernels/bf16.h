@@ -46,9 +46,9 @@ static RAPT_INLINE vf second_of_pairs(vi pairs) {
 #endif
 }
 
-/* Can rows of K or V, which lie offset bytes behind their addresses, be multiplied where they are? They can if they are of bf16,
- * a multiple of unit elements, and none of these is so small that it counts as 0. To see that is the first that is read of them,
- * so those of `ahead`, as many, are prefetched on the way, unless it is null. */
+/* Can rows of K, V or weights, which lie offset bytes behind their addresses, be multiplied where they are? They can if they are
+ * of bf16, a multiple of unit elements, and none of these is so small that it counts as 0. This reads them first, and so it
+ * prefetches the rows of `ahead`, as many, on the way, unless that is null. */
 static bool usable_in_place(rapt_type type, const char *const *rows, const char *const *ahead, int n, size_t offset, int elements,
                             int unit) {
     enum { LANE_ELEMENTS = 2, ELEMENTS = RAPT_VL * LANE_ELEMENTS };
@@ -173,10 +173,9 @@ static RAPT_INLINE void store_copies(float *to, float x) {
     for (int i = 0; i < COPIES; i++) to[i] = x;
 }
 
-#if !defined(stage_bf16_keys) || !defined(stage_bf16_weights)
 /* Rows of K, or of weights, as factors, in the order of pack_bf16_queries. row: room for one in whole steps. */
-static void stage_bf16_rows_of_keys(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels,
-                                    float *row) {
+static __attribute__((unused)) void stage_bf16_rows_of_keys(rapt_type type, float *to, size_t ld, const char *const *rows, int n,
+                                                            int channels, float *row) {
     int whole = (int)whole_steps(channels);
     for (int r = 0; r < n; r++, to += ld) {
         if (COPIES == 1 && type == RAPT_BF16 && whole == channels) {
@@ -198,7 +197,6 @@ static void stage_bf16_rows_of_keys(rapt_type type, float *to, size_t ld, const 
             }
     }
 }
-#endif
 
 /* Rows of V as factors, times the scales of their tokens unless these are null, and then a 1. row: room for one in whole vectors.
  */

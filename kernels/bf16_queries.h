@@ -23,6 +23,10 @@ typedef struct visit {
 #ifndef RAPT_BF16_LAG
 #define RAPT_BF16_LAG 0
 #endif
+_Static_assert(RAPT_BF16_LAG == 0 || RAPT_BF16_LAG == 1, "there are two states of a chunk");
+#if RAPT_BF16_LAG && !defined(advance_bf16)
+#error "where tiles lag, weights are not in the place of scores"
+#endif
 static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before);
 
 static void stage_values_of_block(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales, float *to) {
@@ -183,7 +187,7 @@ static void add_values_carefully(const rapt_task *t, query_tile *tile, const lan
     }
 }
 
-/* Those of tokens, by key of the chunk. */
+/* Scales of tokens, by key of the chunk. */
 typedef struct chunk_scales {
     float keys[RAPT_CHUNK], values[RAPT_CHUNK];
 } chunk_scales;
@@ -254,6 +258,7 @@ static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_t
             stage_chunk_bf16(t, s, blocks, count, &scales); /* since that has spoilt the values */
         }
         end_chunk(t, s, tile, last + 1 < n_tiles ? tile + 1 : NULL, chunk);
+        /* Its state goes to the next tile but one, and at the end back to the first or the second. */
         tiles[last + 2 < n_tiles ? last + 2 : last % 2].now = tile->now;
     }
 }

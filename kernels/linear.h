@@ -6,8 +6,9 @@
 
 typedef struct linear_scratch {
     float *x;       /* few tokens: [sixteens of channels][tokens][those channels]; else for each tile [in, in the
-                       order of sums][TILE_ROWS] */
-    float *weights; /* [staged rows][ld_weights] */
+                       order of sums][TILE_ROWS]. In bf16 arithmetic: [tokens][whole steps of channels]; else for each
+                       tile [steps][RAPT_BF16_STEP_FLOATS] */
+    float *weights; /* [staged rows][ld_weights]; bf16 arithmetic: as bf16_linear.h says */
     float *row;     /* one of them before it is repeated, for COPIES; few tokens: one of them */
     float *c[2];    /* of the weights and of the gate, for each tile [staged rows][TILE_ROWS]; few, for one after the other: as in
                        linear_rows */

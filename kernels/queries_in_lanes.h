@@ -10,18 +10,18 @@ typedef struct lane_state {
 typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
-    float *q;                                       /* [d_k][TILE_ROWS], times q_factor */
-    lane_state now, all;                            /* of the chunk, and of all chunks before it; in bf16 arithmetic there are two
-                                                       of these for all tiles, which take a chunk in turn */
-    bool started, merged;                           /* does now, does all hold anything yet? */
-    bool masked;                                    /* has the chunk keys that were visited, but are masked in some lane? */
-    int32_t *first, *end;                           /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
-    int64_t first_min, first_max, end_min, end_max; /* over the lanes that attend to any */
-    float *slope;                                   /* [TILE_ROWS] of ALiBi */
-    float *q_scale;                                 /* [TILE_ROWS] what q's integers count, where it is quantised (dots.h) */
-    uint32_t *attended;                             /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
-    const char **block_mask_rows;                   /* [TILE_ROWS] of a block mask, or null */
-    bool one_block_mask_row;                        /* are they the same? */
+    float *q;                                        /* [d_k][TILE_ROWS], times q_factor */
+    lane_state now, all;                             /* of the chunk, and of all chunks before it; in bf16 arithmetic all
+                                                        tiles share two states of a chunk, which they take in turn */
+    bool started, merged;                            /* does now, does all hold anything yet? */
+    bool masked;                                     /* has the chunk keys that were visited, but are masked in some lane? */
+    int32_t *first, *end;                            /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
+    int64_t first_min, first_max, end_min, end_max;  /* over the lanes that attend to any */
+    float *slope;                                    /* [TILE_ROWS] of ALiBi */
+    float *q_scale;                                  /* [TILE_ROWS] what q's integers count, where it is quantised (dots.h) */
+    uint32_t *attended;                              /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
+    const char **block_mask_rows;                    /* [TILE_ROWS] of a block mask, or null */
+    bool one_block_mask_row;                         /* are they the same? */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 

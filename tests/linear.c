@@ -153,7 +153,8 @@ static bool linear_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
         l.tokens = ONE_OF(97, 400), l.out = ONE_OF(490, 600), l.batch = 1; /* several groups and passes */
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
     rapt_type weight_type = (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8);
-    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size_of_tokens(arith));
+    const float size = size_of_tokens(arith); /* drawn before the call, whose arguments come in any order */
+    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size);
     l.weight = draw_weights(weight_type, l.out, l.in);
     l.y = new_rows(random_float_type(), l.batch, l.tokens, l.out, gap);
     draw_ends(&l.weight, l.out);
@@ -187,7 +188,8 @@ static bool gated_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
     l.out = l.in > 900 ? ONE_OF(1, 33) : ONE_OF(1, 15, 17, 100, 130);
     if (l.in <= 64 && one_in(8)) l.tokens = ONE_OF(97, 300), l.out = ONE_OF(250, 490), l.batch = 1;
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
-    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size_of_tokens(arith));
+    const float size = size_of_tokens(arith); /* drawn before the call, whose arguments come in any order */
+    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size);
     l.weight = draw_weights(type, l.out, l.in);
     draw_ends(&l.weight, l.out);
     if (gate_type) l.gate = draw_weights(gate_type, l.out, l.in), draw_ends(&l.gate, l.out);

@@ -509,7 +509,7 @@ __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void
         return NULL;
     }
     arith = of_arith != NULL && strcmp(of_arith, "bf16") == 0 ? RAPT_BF16_DOT : RAPT_EXACT;
-    if (of_arith != NULL && arith == RAPT_EXACT && strcmp(of_arith, "exact") != 0) {
+    if (of_arith != NULL && *of_arith != '\0' && arith == RAPT_EXACT && strcmp(of_arith, "exact") != 0) {
         say("not loaded: GGML_RAPT_ARITH=%s: exact or bf16 is needed", of_arith);
         return NULL;
     }

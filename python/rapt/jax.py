@@ -218,6 +218,8 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     if arith not in ("exact", "bf16"):
         raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
     if implementation not in (None, "rapt"):
+        if arith != "exact":
+            raise ValueError(f"arith is {arith!r}, which implementation={implementation!r} does not know")
         return jax.nn.dot_product_attention(
             query, key, value, bias, mask, scale=scale, is_causal=is_causal, query_seq_lengths=query_seq_lengths,
             key_value_seq_lengths=key_value_seq_lengths, local_window_size=local_window_size, implementation=implementation,

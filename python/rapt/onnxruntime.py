@@ -51,14 +51,17 @@ def enable(options: onnxruntime.SessionOptions | None = None, *, arith: str = "e
         raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
     options = options or onnxruntime.SessionOptions()
     try:
-        options.get_session_config_entry(_ENABLED)
-        return options
+        before = options.get_session_config_entry(_ENABLED)
     except RuntimeError:
-        pass  # there is no such entry
+        before = None  # there is no such entry
+    if before not in (None, arith):
+        raise ValueError(f"arith is {arith!r}, and these options have {before!r} already")
+    if before:
+        return options
     threads = {"threads": str(options.intra_op_num_threads)} if options.intra_op_num_threads > 0 else {}
     options.add_provider_for_devices(devices(), threads | {"arith": arith})
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # for taken
-    options.add_session_config_entry(_ENABLED, "1")
+    options.add_session_config_entry(_ENABLED, arith)
     return options
 
 

@@ -40,6 +40,7 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
     raise ImportError(f"rapt.torch needs PyTorch 2.9 or newer, and {torch.__version__} is installed")
 
 from . import _attention as attention_
+from . import _isa as isa_
 from . import _native as native
 from . import _threads as threading_
 from ._context_parallel import context_parallel
@@ -256,14 +257,13 @@ def _is_x86() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
-@functools.cache
 def default_types(arith: str = "exact") -> frozenset[torch.dtype]:
     """The types in which enable() takes attention from PyTorch on this CPU: those in which rapt was measured to be the faster.
 
     float32 everywhere. float16 and bfloat16 on x86-64, but for CPUs whose matrix unit (AMX) has products of that type, which
-    PyTorch uses, and rapt in bf16 arithmetic only; without that rapt takes calls of up to 8 queries there, such as those of a
+    PyTorch uses, and rapt's kernel amx in bf16 arithmetic only; without that rapt takes calls of up to 8 queries there, such as those of a
     decoder's steps. On other architectures these types were not measured, and stay with PyTorch."""
-    types = {torch.float32} | ({torch.bfloat16} if arith == "bf16" and _is_x86() else set())
+    types = {torch.float32} | ({torch.bfloat16} if arith == "bf16" and str(isa_.isa()) == "amx" else set())
     if _is_x86():
         has = torch.cpu.get_capabilities().get
         types |= {kind for kind, unit in ((torch.float16, "amx_fp16"), (torch.bfloat16, "amx_bf16")) if not has(unit)}

@@ -336,8 +336,8 @@ def test_sdpa_arith():
             second = F.scaled_dot_product_attention(*t)
         ok(not same(exact, bf16) and same(first, exact) and same(second, bf16 if dtype == torch.bfloat16 else exact),
            f"enabled(arith=\"bf16\"): {dtype} is {'in bf16 arithmetic' if dtype == torch.bfloat16 else 'exact'}")
-    ok((torch.bfloat16 in rapt.torch.default_types("bf16")) == (platform.machine() == "x86_64"),
-       "in bf16 arithmetic, bfloat16 is rapt's by default on x86-64")
+    ok((torch.bfloat16 in rapt.torch.default_types("bf16")) == (torch.bfloat16 in rapt.torch.default_types() or rapt.isa() == "amx"),
+       "in bf16 arithmetic, bfloat16 is rapt's by default where its kernel has a matrix unit")
     try:
         rapt.torch.enable(arith="int8")
         ok(False, "refused: another arithmetic")

@@ -453,21 +453,22 @@ static void case_features(check *c) {
     }
 }
 
-/* Queries of local chunks of 40 keys, which end within a block and within a step: infinite values of the next chunk are those of
- * queries of other tiles, and do not reach the first ones. In both arithmetics of f32, for few queries and many. */
+/* Queries of local chunks of 72 keys, which end within a block and within a step: infinite values of the next chunk are those of
+ * queries of other tiles, which have 64 rows at most, and do not reach the first ones. In both arithmetics of f32, for few
+ * queries and many. */
 static void case_infinite_elsewhere(check *c) {
     static const rapt_arith ariths[] = {RAPT_EXACT, RAPT_BF16_DOT};
     for (int64_t n = 0; n < 2 * LENGTH_OF(ariths); n++) {
-        problem p = problem_of(c, 1, 1, 1, n % 2 ? 96 : 3, 96, 16, 16);
+        problem p = problem_of(c, 1, 1, 1, n % 2 ? 160 : 3, 160, 16, 16);
         p.desc.arith = ariths[n / 2];
-        p.desc.local_chunk = 40;
+        p.desc.local_chunk = 72;
         p.desc.causal = RAPT_CAUSAL_TOP_LEFT;
         p.desc.window_right = -1;
-        p.desc.prefix = n % 2 ? 40 : 0;
+        p.desc.prefix = n % 2 ? 72 : 0;
         if (!problem_wanted(c, &p)) continue;
         subject clean = subject_create(c, &p), s = subject_create(c, &p);
-        for (int64_t j = 40; j < 64; j++) subject_poison(&s, TENSOR_V, 0, 0, j, j % 16, INFINITY);
-        const int64_t rows = n % 2 ? 40 : 3, bytes = rows * p.desc.d_v * 4;
+        for (int64_t j = 72; j < 96; j++) subject_poison(&s, TENSOR_V, 0, 0, j, j % 16, INFINITY);
+        const int64_t rows = n % 2 ? 72 : 3, bytes = rows * p.desc.d_v * 4;
         FOR_EACH_KERNEL(c, k) {
             const how plainly = {WAY_RUN, 1, 1, 1};
             unsigned char *want = subject_run(c, &clean, k, &plainly), *got = subject_run(c, &s, k, &plainly);

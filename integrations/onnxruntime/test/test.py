@@ -466,6 +466,11 @@ def arithmetics():
         expected = rapt.attention(*inputs.values(), arith=arith)
         ok(np.array_equal(run(made, inputs)[0], expected), f"enable(arith={arith!r}): the bits of rapt.attention")
     try:
+        rapt_onnxruntime.enable(rapt_onnxruntime.enable(), arith="bf16")
+        ok(False, "two arithmetics are refused")
+    except ValueError as error:
+        ok("'exact' already" in str(error), "two arithmetics are refused", error)
+    try:
         rapt_onnxruntime.enable(arith="int8")
         ok(False, "another arithmetic is refused")
     except ValueError as error:
