@@ -3,7 +3,8 @@
  *
  *     LTOKENS-INxOUT, -silu, -swiglu     linear layers, with SiLU behind them, with a gate of as many weights again; TYPE is
  *                                        that of the weights, X and Y are f32
- *     MHA-WIDTH                          multi-head attention with its projections, of 12 heads, in f32; X and Y are f32
+ *     MHA-WIDTH                          multi-head attention with its projections, of 12 heads; TYPE is that of the weights,
+ *                                        X and Y are f32
  *     LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y
  *     RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added before, with their sum as an output;
  *                                        TYPE is that of all of them

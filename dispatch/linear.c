@@ -5,6 +5,7 @@
 
 #include "layout.h"
 #include "linear_call.h"
+#include "path.h"
 #include "select.h"
 #include "structs.h"
 #include "work.h"
@@ -107,13 +108,11 @@ static const full_linear *read_plan(rapt_report *r, const rapt_linear_plan *opaq
 
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
-/* Up to how many tokens weights are multiplied as they lie in memory, and those of a full tile of more. */
+/* Up to how many tokens weights are multiplied as they lie in memory. */
 static int few_tokens(const full_linear *p) {
     return p->problem.bf16 ? p->kernel->tuning.bf16_few_tokens : p->kernel->tuning.few_tokens;
 }
-static int tile_rows(const full_linear *p) {
-    return p->problem.bf16 ? p->kernel->tuning.bf16_tile_rows : p->kernel->tuning.tile_rows;
-}
+static int tile_rows(const full_linear *p) { return rapt_tile_rows(p->kernel, p->problem.bf16); }
 
 /* Threads share tokens by whole tiles, and outputs by whole sixteens (RAPT_PARTIAL_SUMS). The number of parts that nth threads
  * cut the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */

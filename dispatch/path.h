@@ -6,9 +6,9 @@
 
 #include "kernel.h"
 
-/* Rows of a full tile, when queries lie in lanes. */
-static inline int rapt_tile_rows(const rapt_kernel *kernel, const rapt_problem *problem) {
-    return problem->bf16 ? kernel->tuning.bf16_tile_rows : kernel->tuning.tile_rows;
+/* Rows of a full tile, when queries or tokens lie in lanes. */
+static inline int rapt_tile_rows(const rapt_kernel *kernel, bool bf16) {
+    return bf16 ? kernel->tuning.bf16_tile_rows : kernel->tuning.tile_rows;
 }
 
 /* Are that many rows of a key/value head, or of a token that has a block table of its own, so few that keys lie in lanes? In

@@ -228,14 +228,17 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
     return RAPT_OK;
 }
 
-/* Query tiles that a pass over K and V can take: its scratch, which grows by the same for each, has its part of the L2 cache.
- * That of bf16 arithmetic begins with a whole chunk of K and V, which may take as much again. */
+/* Query tiles that a pass over K and V can take: its scratch, which from the second on grows by the same for each, has its part
+ * of the L2 cache. That of bf16 arithmetic begins with a whole chunk of K and V, which may take as much again; its tiles share
+ * what they are in a chunk, but beside it each has its state of all chunks. */
 static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *problem) {
     const rapt_tuning *tuning = &kernel->tuning;
     size_t bound = rapt_l2_bytes() / 16 * (size_t)tuning->pass_l2;
-    int64_t rows = rapt_tile_rows(kernel, problem);
-    size_t one = kernel->scratch_bytes(problem, rows, false, false);
-    size_t each = kernel->scratch_bytes(problem, 2 * rows, false, false) - one;
+    int64_t rows = rapt_tile_rows(kernel, problem->bf16);
+    const bool merges = problem->bf16 && problem->kv_len > RAPT_CHUNK;
+    size_t one = kernel->scratch_bytes(problem, rows, false, merges);
+    size_t each =
+        kernel->scratch_bytes(problem, 3 * rows, false, merges) - kernel->scratch_bytes(problem, 2 * rows, false, merges);
     if (each == 0) return tuning->pass_tiles; /* the few rows beside full vectors need more than two tiles */
     if (problem->bf16) one = each;
     if (one >= bound) return 1;
@@ -272,7 +275,7 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     const rapt_kernel *kernel = p->kernel;
-    const int tile_rows = rapt_tile_rows(kernel, problem);
+    const int tile_rows = rapt_tile_rows(kernel, problem->bf16);
     entry_cut c = {.q_len = q_len, .rows = q_len * problem->group, .joined_heads = 1};
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;

@@ -224,13 +224,15 @@ static void exclude_keys(float *scores, int from, int to) {
 
 /* Weights of whole steps of keys that are being computed, pair of keys by pair. */
 typedef struct weighing {
-    const float *scores;
-    float *to;
-    const block *blocks; /* those that are left, and of the first of them the pairs of its chunk that are left */
-    int count, at, end;
-    int pace; /* pairs at a time, beside other work */
-    vf from[RAPT_BF16_TILE_VECTORS], exponent, least;
-    vi special;
+    const float *scores;             /* [keys of the chunk][TILE_ROWS] */
+    float *to;                       /* tiles [steps of keys][vectors] */
+    const block *blocks;             /* those that are left */
+    int count;                       /* of them */
+    int at, end;                     /* of the first of them, the pairs of its chunk that are left */
+    int pace;                        /* pairs at a time, beside other work */
+    vf from[RAPT_BF16_TILE_VECTORS]; /* the maximum that is subtracted */
+    vf exponent, least;              /* of v_exp2_bf16 */
+    vi special;                      /* of t_weight_pairs */
 } weighing;
 
 static inline void next_pairs(weighing *w) {
@@ -277,18 +279,19 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weighin
 }
 static RAPT_INLINE void weigh_pairs(weighing *w, int n) { weigh_pairs_of(RAPT_BF16_TILE_VECTORS, false, w, n); }
 
+static RAPT_INLINE void weigh_rest(const bool exactly, int vectors, weighing *w) {
+    if (vectors == 4) weigh_pairs_of(4, exactly, w, RAPT_CHUNK);
+    else if (vectors == 3) weigh_pairs_of(3, exactly, w, RAPT_CHUNK);
+    else if (vectors == 2) weigh_pairs_of(2, exactly, w, RAPT_CHUNK);
+    else weigh_pairs_of(1, exactly, w, RAPT_CHUNK);
+}
+
 /* All that is left; and all again where a difference was NaN. */
 static void end_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
-    if (v->tile->vectors == 4) weigh_pairs_of(4, false, w, RAPT_CHUNK);
-    else if (v->tile->vectors == 3) weigh_pairs_of(3, false, w, RAPT_CHUNK);
-    else if (v->tile->vectors == 2) weigh_pairs_of(2, false, w, RAPT_CHUNK);
-    else weigh_pairs_of(1, false, w, RAPT_CHUNK);
+    weigh_rest(false, v->tile->vectors, w);
     if (!t_any_special(w->special)) return;
     *w = start_weighing(p, s, v);
-    if (v->tile->vectors == 4) weigh_pairs_of(4, true, w, RAPT_CHUNK);
-    else if (v->tile->vectors == 3) weigh_pairs_of(3, true, w, RAPT_CHUNK);
-    else if (v->tile->vectors == 2) weigh_pairs_of(2, true, w, RAPT_CHUNK);
-    else weigh_pairs_of(1, true, w, RAPT_CHUNK);
+    weigh_rest(true, v->tile->vectors, w);
 }
 
 /* What was stored before is in memory when a tile is loaded: gcc's t_load does not say that it reads any. */
@@ -575,7 +578,7 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
                            s->row);
 }
 
-/* Steps after which some weights are prefetched. */
+/* Steps after which some weights are prefetched. Chosen on Emerald Rapids. */
 enum { PREFETCH_STEPS = 4 };
 
 /* C of na tiles of rows and nv vectors of tokens. */

@@ -114,9 +114,13 @@ static inline vf v_staged(const void *from) { return v_broadcast(from); }
 
 enum {
     TILE_ROWS = RAPT_TILE_VECTORS * RAPT_VL,
+    BF16_TILE_ROWS = RAPT_BF16_TILE_VECTORS * RAPT_VL,
     CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLOCK,
     SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL,
 };
+
+/* Rows of a full tile, of which TILE_ROWS are as many as any has. */
+static inline int full_tile_rows(bool bf16) { return bf16 ? BF16_TILE_ROWS : TILE_ROWS; }
 
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
 
@@ -250,11 +254,12 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
     lane_scratch lanes;
     query_tile tiles[RAPT_PASS_TILES];
+    const int64_t most = full_tile_rows(p->bf16);
     row_scratch few;
     query_row few_rows[RAPT_JOINED_ROWS];
     size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : rapt_max(RAPT_LEFT_OVER, 0));
     if (keys_in_lanes) return sizeof(float) * as_rows;
-    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)((rows + full_tile_rows(p) - 1) / full_tile_rows(p)), merges);
+    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)rapt_min((rows + most - 1) / most, RAPT_PASS_TILES), merges);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
@@ -337,7 +342,7 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .fused = RAPT_KERNEL_FUSED,
     .tuning = {.vector = RAPT_VL,
                .tile_rows = TILE_ROWS,
-               .bf16_tile_rows = RAPT_BF16_TILE_VECTORS * RAPT_VL,
+               .bf16_tile_rows = BF16_TILE_ROWS,
                .few_rows = RAPT_FEW_ROWS,
                .few_integer_rows = FEW_INTEGER_ROWS,
                .pass_tiles = RAPT_PASS_TILES,

@@ -192,6 +192,13 @@ typedef struct chunk_scales {
     float keys[RAPT_CHUNK], values[RAPT_CHUNK];
 } chunk_scales;
 
+static void stage_chunk_values(const rapt_task *t, const lane_scratch *s, const block *blocks, int count,
+                               const chunk_scales *scales) {
+    const bool scaled = scaled_by_key(&t->problem->v_scales);
+    for (int i = 0; i < count; i++)
+        stage_bf16_values(t, s, &blocks[i], scaled ? scales->values + blocks[i].number % RAPT_CHUNK : NULL);
+}
+
 /* Stages what some tile attends to. */
 static void stage_chunk_bf16(const rapt_task *t, const lane_scratch *s, const block *blocks, int count, chunk_scales *scales) {
     const rapt_problem *p = t->problem;
@@ -203,8 +210,8 @@ static void stage_chunk_bf16(const rapt_task *t, const lane_scratch *s, const bl
         if (scaled_by_key(&p->v_scales))
             load_key_scales(t, scales->values + at, t->v_scales, &p->v_scales, b->number, b->first, b->end);
         stage_bf16_keys(t, s, b);
-        stage_bf16_values(t, s, b, scaled_by_key(&p->v_scales) ? scales->values + at : NULL);
     }
+    stage_chunk_values(t, s, blocks, count, scales);
 }
 
 /* The scores of a tile for a chunk whose blocks are staged, and their maximum, from the empty state. */
@@ -255,7 +262,7 @@ static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_t
             weigh_bf16_in_place(p, tile, s, carefully.blocks, carefully.count);
             add_values_carefully(t, tile, s, scaled_by_key(&p->v_scales) ? scales.values : NULL, carefully.blocks,
                                  carefully.count);
-            stage_chunk_bf16(t, s, blocks, count, &scales); /* since that has spoilt the values */
+            stage_chunk_values(t, s, blocks, count, &scales); /* which that has spoilt */
         }
         end_chunk(t, s, tile, last + 1 < n_tiles ? tile + 1 : NULL, chunk);
         /* Its state goes to the next tile but one, and at the end back to the first or the second. */

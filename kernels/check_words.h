@@ -177,7 +177,8 @@ _Static_assert(RAPT_LINEAR_TOKENS == 1 || RAPT_LINEAR_TOKENS == 2 || RAPT_LINEAR
 _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAPT_PARTIAL_SUMS / RAPT_VL) <= 16,
                "a register tile has at most 16 accumulators");
 
-/* RAPT_BF16_FEW_TOKENS: the same as RAPT_FEW_TOKENS in bf16 arithmetic, where each four tokens transpose the weights once. */
+/* RAPT_BF16_FEW_TOKENS: the same as RAPT_FEW_TOKENS in bf16 arithmetic, where each four tokens transpose the weights once.
+ * Chosen on Emerald Rapids, for tiles. */
 #ifndef RAPT_BF16_FEW_TOKENS
 #define RAPT_BF16_FEW_TOKENS (RAPT_FEW_TOKENS < 8 ? RAPT_FEW_TOKENS : 8)
 #endif

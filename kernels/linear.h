@@ -11,7 +11,7 @@ typedef struct linear_scratch {
     float *weights; /* [staged rows][ld_weights]; bf16 arithmetic: as bf16_linear.h says */
     float *row;     /* one of them before it is repeated, for COPIES; few tokens: one of them */
     float *c[2];    /* of the weights and of the gate, for each tile [staged rows][TILE_ROWS]; few, for one after the other: as in
-                       linear_rows */
+                       linear_rows, or in bf16 arithmetic [tokens][RAPT_PARTIAL_SUMS] */
     float *rows;    /* [RAPT_VL][padded staged rows]: of the output, and of the residual */
     float *even;    /* bf16 arithmetic: what the even channels of a step give */
 } linear_scratch;
@@ -68,8 +68,7 @@ static int most_rows(const rapt_linear_problem *p) {
 
 #include "bf16_linear.h"
 
-/* Rows of a tile of tokens, and its floats. */
-static inline int token_rows(const rapt_linear_problem *p) { return p->bf16 ? RAPT_BF16_TILE_VECTORS * RAPT_VL : TILE_ROWS; }
+/* Floats of a tile of tokens. */
 static inline size_t token_floats(const rapt_linear_problem *p, int64_t channels) {
     return p->bf16 ? whole_steps(channels) / RAPT_STEP * RAPT_BF16_STEP_FLOATS : padded((size_t)channels) * TILE_ROWS;
 }
@@ -80,24 +79,23 @@ static int most_tiles(const rapt_linear_problem *p) {
 }
 
 /* Are that many tokens so few that weights are multiplied as they lie in memory? */
-static inline bool few_tokens(const rapt_linear_problem *p, int64_t tokens) {
+static inline bool are_few(const rapt_linear_problem *p, int64_t tokens) {
     return tokens <= (p->bf16 ? RAPT_BF16_FEW_TOKENS : RAPT_FEW_TOKENS);
 }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear_scratch *s, int64_t tokens, int64_t outs) {
     size_t used = 0, in = p->bf16 ? whole_steps(p->in) : padded((size_t)p->in);
-    if (few_tokens(p, tokens)) {
-        *s = (linear_scratch){
-            .x = take(memory, &used, (size_t)tokens * in),
-            .weights = take(memory, &used, p->bf16 ? bf16_copied_floats(p) : 0),
-            .row = take(memory, &used, in),
-            .c = {take(memory, &used,
-                       (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS * (size_t)tokens * RAPT_PARTIAL_SUMS)},
-            .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
+    if (are_few(p, tokens)) {
+        size_t sums = p->bf16 ? 1 : (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS;
+        *s = (linear_scratch){.x = take(memory, &used, (size_t)tokens * in),
+                              .weights = take(memory, &used, p->bf16 ? bf16_copied_floats(p) : 0),
+                              .row = take(memory, &used, in),
+                              .c = {take(memory, &used, sums * (size_t)tokens * RAPT_PARTIAL_SUMS)},
+                              .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
         return used;
     }
-    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + token_rows(p) - 1) / token_rows(p)),
+    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + full_tile_rows(p->bf16) - 1) / full_tile_rows(p->bf16)),
            staged_rows = padded((size_t)rapt_min(most_rows(p), outs)), unpacked = p->bf16 ? RAPT_STEP * TILE_ROWS : 0;
     *s = (linear_scratch){.x = take(memory, &used, tiles * token_floats(p, p->in) + unpacked),
                           .weights =
@@ -477,7 +475,7 @@ static void linear_many_tokens(const rapt_linear_task *t) {
     linear_scratch s;
     lay_out_linear(p, t->scratch, &s, t->tokens, t->outs);
     size_t tile_floats = token_floats(p, p->in);
-    const int tile_rows = token_rows(p);
+    const int tile_rows = full_tile_rows(p->bf16);
     int staged_rows = (int)padded((size_t)even_part(t->outs, most_rows(p)));
     int64_t pass = even_part((t->tokens + tile_rows - 1) / tile_rows, most_tiles(p)) * tile_rows;
     for (int64_t done = 0; done < t->tokens; done += pass) {
@@ -512,7 +510,7 @@ static void linear_many_tokens(const rapt_linear_task *t) {
 static void linear_tokens(const rapt_linear_task *t) {
     if (t->tokens == 0 || t->outs == 0) return;
     begin_task(t->problem->bf16);
-    if (few_tokens(t->problem, t->tokens)) linear_few_tokens(t);
+    if (are_few(t->problem, t->tokens)) linear_few_tokens(t);
     else linear_many_tokens(t);
     end_task(t->problem->bf16);
 }

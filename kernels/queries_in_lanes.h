@@ -25,9 +25,6 @@ typedef struct query_tile {
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
-/* Rows of a full tile, of which TILE_ROWS are as many as any has. */
-static inline int full_tile_rows(const rapt_problem *p) { return p->bf16 ? RAPT_BF16_TILE_VECTORS * RAPT_VL : TILE_ROWS; }
-
 /* Scratch shared by the tiles of a pass. */
 typedef struct lane_scratch {
     float *s;             /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; [RAPT_CHUNK] in bf16 arithmetic */
@@ -616,7 +613,7 @@ static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *til
 
 /* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
-    int64_t most = full_tile_rows(t->problem);
+    int64_t most = full_tile_rows(t->problem->bf16);
     if (t->period == 0) return rapt_min(most, t->rows - row0);
     int64_t tiles = (t->period + most - 1) / most, even = (t->period + tiles - 1) / tiles;
     int64_t left = t->period - row0 % t->period;
