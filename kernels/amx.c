@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amx: avx512_vnni with a matrix unit, AMX-BF16. */
+/* amx: avx512_vnni with a matrix unit, AMX-BF16 and AMX-INT8. */
 #if !defined(__AVX512F__) || !defined(__AVX512VL__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) ||                       \
-    !defined(__AVX512VNNI__) || !defined(__AMX_TILE__) || !defined(__AMX_BF16__)
-#error "compile with -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx512vnni -mfma -mamx-tile -mamx-bf16"
+    !defined(__AVX512VNNI__) || !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AMX_INT8__)
+#error "compile with -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx512vnni -mfma -mamx-tile -mamx-bf16 -mamx-int8"
 #endif
 #define RAPT_TILE_VECTORS 4 /* two pairs of tiles of C; exact arithmetic is as fast as with 3 on Emerald Rapids */
 
@@ -18,6 +18,7 @@
 #define t_load(tile, from, stride) _tile_loadd(tile, from, stride)
 #define t_store(tile, to, stride)  _tile_stored(tile, to, stride)
 #define t_multiply_bf16(to, a, b)  _tile_dpbf16ps(to, a, b)
+#define t_multiply_bytes(to, a, b) _tile_dpbsud(to, a, b)
 
 /* One key's weights in the lower half of each lane: the exponent of 2^n, which lies in the last bits of t, and above them the
  * fraction of 2^f, rounded by the addition of a number whose last place is 2^-7, and one exponent more. */

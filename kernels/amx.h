@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The matrix unit of AMX (Intel SDM volume 1, chapter 18), in words: bf16 arithmetic with queries in lanes. Eight tiles have 16
+/* The matrix unit of AMX (Intel SDM volume 1, chapter 18), in words: bf16 and integer arithmetic. Eight tiles have 16
  * rows of 64 bytes each. The including file has these words, in which tiles are constants from 0 to 7:
  *
  *   t_configure(configuration)         all tiles, as the 64 bytes say
@@ -9,6 +9,8 @@
  *   t_store(tile, to, stride)
  *   t_multiply_bf16(c, a, b)           C[m][n] = C[m][n] + (e + o), where e and o are the sums of A[m][i] B[i / 2][2 n + i % 2]
  *                                      for even and for odd i below 32, in the order of docs/order.md
+ *   t_multiply_bytes(c, a, b)          C[m][n] = C[m][n] + the sum of A[m][i] B[i / 4][4 n + i % 4] for i below 64, where A's
+ *                                      bytes are signed ones and B's are unsigned, and C's numbers are integers of 32 bits
  *
  * and with RAPT_OWN_WEIGHT_PAIRS 1:
  *
@@ -25,6 +27,9 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define RAPT_BF16_TILE_VECTORS 4
 #define RAPT_BF16_STEP_FLOATS  (RAPT_BF16_TILE_VECTORS * TILE_FLOATS)
 #define RAPT_BF16_LAG          1
+
+#define RAPT_DOT_LANES 16
+#define dot_product    dot_product
 
 #define begin_task        begin_task
 #define end_task          end_task
@@ -616,4 +621,64 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratc
 static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
     return (rows + 2 * TILE_LANES - 1) / (2 * TILE_LANES) * (RAPT_BF16_TILE_VECTORS / 2) *
            ((part_steps(p, part) + PREFETCH_STEPS - 1) / PREFETCH_STEPS);
+}
+
+/* ---- Integers ------------------------------------------------------------------------------------------------------------ */
+
+_Static_assert(RAPT_DOT == 4 && DOT_BIAS == 128, "rows are signed bytes, lanes are unsigned ones");
+
+/* Rows of A that are not there give sums that nobody reads: they are those of the last one. */
+static const char *row_of_dots(const dots *d, int rows, int r) { return d->a + (size_t)rapt_min(r, rows - 1) * d->lda; }
+
+/* na tiles of rows by nv vectors of lanes; so many rows are there. na and nv are constants wherever this is called. */
+static RAPT_INLINE void dot_tiles(const int na, const int nv, dots d, int rows) {
+    int32_t sums[2 * TILE_LANES][2 * TILE_LANES];
+    char copy[2 * TILE_LANES][TILE_LANES * sizeof(float)];
+    const size_t ldb = TILE_ROWS * sizeof(float);
+    const bool whole = rows >= na * TILE_LANES;
+    zero_tiles(na, nv);
+    for (int k = 0; k < d.depth; k += RAPT_DOT_LANES) {
+        const char *a = d.a + (size_t)k * sizeof(float);
+        const float *b = d.b + (size_t)k * TILE_ROWS;
+        size_t lda = d.lda;
+        if (!whole) {
+            for (int r = 0; r < na * TILE_LANES; r++)
+                memcpy(copy[r], row_of_dots(&d, rows, r) + (size_t)k * sizeof(float), sizeof copy[r]);
+            before_loads();
+            a = copy[0], lda = sizeof copy[0];
+        }
+        t_load(4, a, lda);
+        t_load(6, b, ldb);
+        t_multiply_bytes(0, 4, 6);
+        if (na == 2) {
+            t_load(5, a + TILE_LANES * lda, lda);
+            t_multiply_bytes(2, 5, 6);
+        }
+        if (nv == 2) {
+            t_load(7, b + RAPT_VL, ldb);
+            t_multiply_bytes(1, 4, 7);
+            if (na == 2) t_multiply_bytes(3, 5, 7);
+        }
+    }
+    t_store(0, sums[0], sizeof sums[0]);
+    if (nv == 2) t_store(1, sums[0] + TILE_LANES, sizeof sums[0]);
+    if (na == 2) t_store(2, sums[TILE_LANES], sizeof sums[0]);
+    if (na == 2 && nv == 2) t_store(3, sums[TILE_LANES] + TILE_LANES, sizeof sums[0]);
+    for (int r = 0; r < rapt_min(rows, na * TILE_LANES); r++)
+        RAPT_UNROLL for (int v = 0; v < nv; v++)
+            end_dots(d, r, v, i_add(v_as_int(v_load(sums[r] + v * RAPT_VL)), i_set1(d.first[r])));
+}
+
+static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
+    for (int r = 0; r < rows; r += 2 * TILE_LANES, d = dots_below(d, 2 * TILE_LANES))
+        for (int v = 0; v < vectors; v += 2) {
+            dots at = d;
+            at.c += v * RAPT_VL, at.b += v * RAPT_VL, at.scale += v * RAPT_VL;
+            if (at.alpha) at.alpha += v * RAPT_VL;
+            const bool both = rows - r > TILE_LANES, pair = vectors - v >= 2;
+            if (both && pair) dot_tiles(2, 2, at, rows - r);
+            else if (both) dot_tiles(2, 1, at, rows - r);
+            else if (pair) dot_tiles(1, 2, at, rows - r);
+            else dot_tiles(1, 1, at, rows - r);
+        }
 }

@@ -265,7 +265,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
 
 /* The last rows of a task with queries in lanes may have keys in lanes (rapt_task.left_over), which gives the same bits. */
 static void attend(const rapt_task *t) {
-    begin_task(t->problem->bf16);
+    begin_task(t->problem->bf16 || t->problem->integer);
     if (t->keys_in_lanes) attend_keys_in_lanes(t);
     else {
         rapt_task queries = *t, few = *t;
@@ -275,7 +275,7 @@ static void attend(const rapt_task *t) {
         few.rows = t->left_over;
         if (few.rows > 0) attend_keys_in_lanes(&few);
     }
-    end_task(t->problem->bf16);
+    end_task(t->problem->bf16 || t->problem->integer);
 }
 
 static void merge(const rapt_problem *p, float *state, const float *next) {

@@ -22,8 +22,14 @@ enum {
     DOT_MOST = 255, /* the largest weight of a block becomes this */
 };
 
-/* 32-bit lanes that hold `elements` elements. */
+/* 32-bit lanes that hold `elements` elements; and where queries lie in lanes, with those of zeros that make them a multiple of
+ * RAPT_DOT_LANES, which is defined together with dot_product. */
 static inline int dot_lanes(int elements) { return (elements + RAPT_DOT - 1) / RAPT_DOT; }
+#ifndef RAPT_DOT_LANES
+#define RAPT_DOT_LANES 1
+#endif
+_Static_assert(RAPT_BLOCK / RAPT_DOT % RAPT_DOT_LANES == 0, "the keys of a block are whole lanes");
+static inline int dot_depth(int elements) { return (dot_lanes(elements) + RAPT_DOT_LANES - 1) / RAPT_DOT_LANES * RAPT_DOT_LANES; }
 
 /* The integers nearest to x, ties to even, |x| < 2^22, in the low bits of each lane; 0 there for what is not finite, as infinity
  * and NaN that comes from no other. */
@@ -50,7 +56,7 @@ static RAPT_INLINE vi placed(vi lanes, vi x, int e) {
     }
 }
 
-/* Quantises vectors of rows: q [channels][TILE_ROWS] becomes lanes to [dot_lanes][TILE_ROWS], and scale[lane] what each counts. A
+/* Quantises vectors of rows: q [channels][TILE_ROWS] becomes lanes to [dot_depth][TILE_ROWS], and scale[lane] what each counts. A
  * row with a NaN or an infinity has scale NaN. */
 static void quantise_queries(const float *q, int channels, int vectors, float *to, float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
@@ -62,7 +68,7 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
         }
         vf factor = v_div(v_set1(127.0f), most);
         v_store(scale + i, v_add(v_div(most, v_set1(127.0f)), wrong));
-        for (int n = 0; n < dot_lanes(channels); n++) {
+        for (int n = 0; n < dot_depth(channels); n++) {
             vi lanes = i_set1(0);
             for (int e = 0; e < RAPT_DOT; e++) {
                 int c = n * RAPT_DOT + e;
@@ -75,15 +81,16 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
     }
 }
 
-/* Stages rows of int8 for broadcasts: lanes [n][ld], then 0; and what the bias of the queries adds to each row's sums. */
+/* Stages rows of int8 for broadcasts: lanes [n][ld], of which dot_depth are there; and what the bias of the queries adds to each
+ * row's sums. */
 static void stage_dots(float *to, size_t ld, const char *const *rows, int n, int channels, int32_t *correction) {
     for (int r = 0; r < n; r++, to += ld) {
         const signed char *row = (const signed char *)rows[r];
-        dot_element wide[RAPT_MAX_HEAD_DIM + RAPT_DOT];
+        dot_element wide[RAPT_MAX_HEAD_DIM + RAPT_DOT * RAPT_DOT_LANES];
         int32_t sum = 0;
         for (int c = 0; c < channels; c++) wide[c] = row[c], sum += row[c];
-        for (int c = channels; c < channels + RAPT_DOT; c++) wide[c] = 0;
-        memcpy(to, wide, (size_t)dot_lanes(channels) * sizeof *to);
+        for (int c = channels; c < dot_depth(channels) * RAPT_DOT; c++) wide[c] = 0;
+        memcpy(to, wide, (size_t)dot_depth(channels) * sizeof *to);
         correction[r] = -DOT_BIAS * sum;
     }
 }
@@ -143,11 +150,25 @@ typedef struct dots {
     float *c;      /* [rows][TILE_ROWS] */
     const char *a; /* [rows], lda bytes apart, broadcast */
     size_t lda;
-    const int32_t *first; /* [rows] */
-    const float *b;       /* [depth][TILE_ROWS] */
-    int depth;
+    const int32_t *first;       /* [rows] */
+    const float *b;             /* [depth][TILE_ROWS] */
+    int depth;                  /* a multiple of RAPT_DOT_LANES */
     const float *scale, *alpha; /* [TILE_ROWS] */
 } dots;
+
+static RAPT_INLINE dots dots_below(dots d, int rows) {
+    d.c += (size_t)rows * TILE_ROWS;
+    d.a += (size_t)rows * d.lda;
+    d.first += rows;
+    return d;
+}
+
+/* The end of C's row r and its vector v, whose sum of integers that is, first[r] included. */
+static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
+    float *c = d.c + (size_t)r * TILE_ROWS + v * RAPT_VL;
+    vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
+    v_store(c, v_fma(v_from_int(sum), v_load(d.scale + v * RAPT_VL), before));
+}
 
 /* The product for `rows` rows and `vectors` vectors of lanes, 1 to RAPT_TILE_VECTORS. Replaceable. */
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors);
@@ -164,18 +185,7 @@ static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_dot(acc[r * nv + v], b[v], a);
         }
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
-        float *c = d.c + (size_t)r * TILE_ROWS + v * RAPT_VL;
-        vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
-        v_store(c, v_fma(v_from_int(acc[r * nv + v]), v_load(d.scale + v * RAPT_VL), before));
-    }
-}
-
-static RAPT_INLINE dots dots_below(dots d, int rows) {
-    d.c += (size_t)rows * TILE_ROWS;
-    d.a += (size_t)rows * d.lda;
-    d.first += rows;
-    return d;
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) end_dots(d, r, v, acc[r * nv + v]);
 }
 
 static RAPT_INLINE void dot_panel(const int nv, const int nr, dots d, int rows) {

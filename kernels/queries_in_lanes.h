@@ -43,7 +43,8 @@ static inline size_t staged(int d) { return padded((size_t)d * COPIES) + RAPT_RO
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
     size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
-    size_t channels = p->bf16 ? whole_steps(p->d_k) : (size_t)p->d_k; /* rows of Q, and of O: there weights have one, too */
+    /* Rows of Q and of O, in which weights have a row, too. */
+    size_t channels = p->bf16 ? whole_steps(p->d_k) : (size_t)rapt_max(p->d_k, RAPT_DOT_LANES);
     size_t values = p->bf16 ? padded((size_t)p->d_v + 1) : (size_t)p->d_v;
     *scratch = (lane_scratch){.s = take(memory, &used, (size_t)(p->bf16 ? chunk_keys(p) : RAPT_BLOCK) * TILE_ROWS),
                               .alpha = take(memory, &used, TILE_ROWS),
@@ -388,7 +389,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                            .lda = b->ldk * sizeof(float),
                            .first = b->correction + skipped,
                            .b = tile->q,
-                           .depth = dot_lanes(p->d_k),
+                           .depth = dot_depth(p->d_k),
                            .scale = tile->q_scale},
                     end - first, tile->vectors);
     for (int c = 0; c < p->d_k && !p->integer; c += part)

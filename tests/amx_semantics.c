@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TDPBF16PS and its emulation (amx_tiles.h), of which tests/broken/amx_emulated.c is made, bit for bit; where there is no AMX,
- * the emulation beside numbers worked out by hand. */
+/* TDPBF16PS, TDPBSUD and their emulation (amx_tiles.h), of which tests/broken/amx_emulated.c is made, bit for bit; where there is
+ * no AMX, the emulation beside numbers worked out by hand. */
 #include <math.h>
 
 #include "amx_tiles.h"
@@ -40,6 +40,14 @@ static void worked_by_hand(void) {
     set(&a, 0, 0, 0x1p24f), set(&a, 0, 2, 1.0f), set(&a, 0, 4, -0x1p24f), set(&a, 0, 1, 1.0f);
     emulated_multiply_bf16(&c, &a, &b);
     tap_ok(result(&c, 0, 0) == 1.0f, "even and odd elements are summed by themselves: %g", (double)result(&c, 0, 0));
+    memset(&a, 0, sizeof a), memset(&b, 0, sizeof b), memset(&c, 0, sizeof c);
+    a.row[7][63] = 0x80, b.row[15][4 * 9 + 3] = 0xff; /* -128 times 255 */
+    a.row[7][0] = 0x7f, b.row[0][4 * 9] = 2;
+    emulated_multiply_bytes(&c, &a, &b);
+    emulated_multiply_bytes(&c, &a, &b);
+    int32_t sum;
+    memcpy(&sum, c.row[7] + 4 * 9, sizeof sum);
+    tap_ok(sum == 2 * (127 * 2 - 128 * 255), "twice 127 * 2 - 128 * 255 is %d", (int)sum);
     unsigned char configuration[64] = {1};
     for (int i = 0; i < 8; i++) configuration[16 + 2 * i] = 64, configuration[48 + i] = 16;
     tap_ok(emulated_configuration(configuration), "the configuration of eight whole tiles");
@@ -47,7 +55,7 @@ static void worked_by_hand(void) {
     tap_ok(!emulated_configuration(configuration), "a configuration with a reserved byte set is not");
 }
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
 #include <immintrin.h>
 
 enum { TRIALS = 2000 };
@@ -62,13 +70,14 @@ static float drawn(int low, int high) {
     return fabsf(x) < 0x1p-56f ? 0.0f : x;
 }
 
+static const unsigned char configuration[64] = {
+    [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+    [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
+
 static bool same(float x, float y) { return memcmp(&x, &y, sizeof x) == 0 || (x != x && y != y); }
 
 static void beside_the_instruction(int low, int high, bool specials) {
     static emulated_tile a, b, c, wanted;
-    static const unsigned char configuration[64] = {
-        [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
-        [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
     long different = 0;
     _tile_loadconfig(configuration);
     for (int trial = 0; trial < TRIALS; trial++) {
@@ -97,20 +106,44 @@ static void beside_the_instruction(int low, int high, bool specials) {
     tap_ok(different == 0, "TDPBF16PS of numbers 2^%d to 2^%d%s: of %d, %ld differ from the emulation", low, high,
            specials ? ", infinities and NaNs among them" : "", TRIALS * 256, different);
 }
+
+static void bytes_beside_the_instruction(void) {
+    static emulated_tile a, b, c, wanted;
+    long different = 0;
+    _tile_loadconfig(configuration);
+    for (int trial = 0; trial < TRIALS; trial++) {
+        for (int r = 0; r < 16; r++)
+            for (int i = 0; i < 64; i++) {
+                a.row[r][i] = (unsigned char)random_bits(), b.row[r][i] = (unsigned char)random_bits();
+                c.row[r][i] = (unsigned char)random_bits();
+            }
+        wanted = c;
+        emulated_multiply_bytes(&wanted, &a, &b);
+        _tile_loadd(0, c.row, EMULATED_BYTES);
+        _tile_loadd(1, a.row, EMULATED_BYTES);
+        _tile_loadd(2, b.row, EMULATED_BYTES);
+        _tile_dpbsud(0, 1, 2);
+        _tile_stored(0, c.row, EMULATED_BYTES);
+        different += memcmp(&c, &wanted, sizeof c) != 0;
+    }
+    _tile_release();
+    tap_ok(different == 0, "TDPBSUD of all bytes: of %d tiles, %ld differ from the emulation", TRIALS, different);
+}
 #endif
 
 int main(void) {
     worked_by_hand();
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
     if (rapt_isa_usable("amx", NULL, 0) == RAPT_OK) {
         beside_the_instruction(-1, 1, false);
         beside_the_instruction(-10, 10, false);
         beside_the_instruction(-30, 30, false);
         beside_the_instruction(-56, -50, false);
         beside_the_instruction(100, 127, true);
+        bytes_beside_the_instruction();
         return tap_done();
     }
 #endif
-    tap_ok(true, "TDPBF16PS beside its emulation # SKIP this machine has no AMX");
+    tap_ok(true, "TDPBF16PS and TDPBSUD beside their emulation # SKIP this machine has no AMX");
     return tap_done();
 }

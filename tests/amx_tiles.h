@@ -60,4 +60,15 @@ static inline void emulated_multiply_bf16(emulated_tile *c, const emulated_tile 
         }
 }
 
+/* TDPBSUD: A's bytes are signed ones, B's unsigned. */
+static inline void emulated_multiply_bytes(emulated_tile *c, const emulated_tile *a, const emulated_tile *b) {
+    for (int m = 0; m < EMULATED_ROWS; m++)
+        for (int n = 0; n < EMULATED_BYTES / 4; n++) {
+            uint32_t sum;
+            memcpy(&sum, c->row[m] + 4 * n, sizeof sum);
+            for (int i = 0; i < EMULATED_BYTES; i++) sum += (uint32_t)((signed char)a->row[m][i] * b->row[i / 4][4 * n + i % 4]);
+            memcpy(c->row[m] + 4 * n, &sum, sizeof sum);
+        }
+}
+
 #endif

@@ -61,6 +61,9 @@ static const struct {
     {"Sapphire Rapids, AMX-BF16 alone hidden",
      {0x20, 0x7ffa3203, 0xf1bf0fb9, 0x01415f4e, 0xa7814010, 0x602e7, true},
      RAPIDS & ~RAPT_CPU_AMX_BF16},
+    {"Sapphire Rapids, AMX-INT8 alone hidden",
+     {0x20, 0x7ffa3203, 0xf1bf0fb9, 0x01415f4e, 0xa5c14010, 0x602e7, true},
+     RAPIDS & ~RAPT_CPU_AMX_INT8},
     {"nothing", {0, 0xffffffff, 0xffffffff, 0xffffffff, 0, ~UINT64_C(0), false}, 0},
 };
 

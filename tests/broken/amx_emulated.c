@@ -7,11 +7,12 @@
 #define RAPT_VL           16
 #define RAPT_TILE_VECTORS 4
 #define RAPT_KERNEL_FUSED 1
-#define RAPT_ROWS_1       1
-#define RAPT_ROWS_2       1
-#define RAPT_ROWS_3       1
-#define RAPT_ROWS_4       1
-#define RAPT_ROWS_8       1
+#define BYTES_IN_DOTS
+#define RAPT_ROWS_1 1
+#define RAPT_ROWS_2 1
+#define RAPT_ROWS_3 1
+#define RAPT_ROWS_4 1
+#define RAPT_ROWS_8 1
 #include "words.h"
 
 #include "../amx_tiles.h"
@@ -31,5 +32,6 @@ static emulated_tile *tile_number(int number) {
 #define t_load(tile, from, stride) emulated_load(tile_number(tile), from, stride)
 #define t_store(tile, to, stride)  emulated_store(tile_number(tile), to, stride)
 #define t_multiply_bf16(to, a, b)  emulated_multiply_bf16(tile_number(to), tile_number(a), tile_number(b))
+#define t_multiply_bytes(to, a, b) emulated_multiply_bytes(tile_number(to), tile_number(a), tile_number(b))
 
 #include "amx.h"
