@@ -5,7 +5,7 @@
 #include <string.h>
 
 const bench_type *bench_types(int *count) {
-    static bench_type types[RAPT_TYPE_LIMIT + 2];
+    static bench_type types[RAPT_TYPE_LIMIT + 6];
     int n = 0;
     for (int number = 0; number < RAPT_TYPE_LIMIT; number++) {
         const rapt_type type = (rapt_type)number;
@@ -14,7 +14,12 @@ const bench_type *bench_types(int *count) {
         const rapt_type q = class_of == RAPT_CLASS_ELEMENT ? type : RAPT_F32;
         types[n++] = (bench_type){rapt_type_name(type), q, type, RAPT_EXACT, type == RAPT_INT8};
         if (type == RAPT_BF16) types[n++] = (bench_type){"bf16-dot", q, type, RAPT_BF16_DOT, false};
-        if (type == RAPT_INT8) types[n++] = (bench_type){"int8-dot", q, type, RAPT_INT8_DOT, true};
+        static const char *const integers[RAPT_TYPE_LIMIT] = {[RAPT_INT8] = "int8-dot",
+                                                              [RAPT_INT4] = "int4-dot",
+                                                              [RAPT_Q8_0] = "q8_0-dot",
+                                                              [RAPT_Q4_0] = "q4_0-dot",
+                                                              [RAPT_Q5_0] = "q5_0-dot"};
+        if (integers[type]) types[n++] = (bench_type){integers[type], q, type, RAPT_INT8_DOT, type == RAPT_INT8};
     }
     *count = n;
     return types;

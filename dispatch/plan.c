@@ -102,6 +102,17 @@ static rapt_status check_columns(rapt_report *r, const char *keys_name, int64_t 
     return RAPT_OK;
 }
 
+/* Are elements of that type integers, with or without the scale of a group? */
+static bool has_integers(rapt_type type) {
+    switch (type) {
+    case RAPT_INT8:
+        RAPT_INTEGER_GROUPS(RAPT_TYPE_CASE)
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* What the features want of each other. */
 static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
     char name[RAPT_NAME_BYTES];
@@ -131,10 +142,11 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "unmerged", d->unmerged, "must be 0 where weights are wanted");
     if (!rapt_within((int64_t)d->arith, RAPT_EXACT, RAPT_BF16_DOT))
         return rapt_refuse_number(r, RAPT_ERR_ARITH, "arith", (int)d->arith, "not a rapt_arith");
-    if (d->arith == RAPT_INT8_DOT && d->k.type != RAPT_INT8)
-        return rapt_refuse_type(r, RAPT_ERR_ARITH, "k", "type", d->k.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
-    if (d->arith == RAPT_INT8_DOT && d->v.type != RAPT_INT8)
-        return rapt_refuse_type(r, RAPT_ERR_ARITH, "v", "type", d->v.type, "must be RAPT_INT8 for RAPT_INT8_DOT");
+    static const char of_integers[] = "must be RAPT_INT8, INT4, Q8_0, Q4_0 or Q5_0 for RAPT_INT8_DOT";
+    if (d->arith == RAPT_INT8_DOT && !has_integers(d->k.type))
+        return rapt_refuse_type(r, RAPT_ERR_ARITH, "k", "type", d->k.type, of_integers);
+    if (d->arith == RAPT_INT8_DOT && !has_integers(d->v.type))
+        return rapt_refuse_type(r, RAPT_ERR_ARITH, "v", "type", d->v.type, of_integers);
     rapt_status status =
         check_columns(r, "mask_keys", d->mask_keys, "mask_rest", d->mask_rest, "mask_key_stride", d->mask_key_stride);
     if (status == RAPT_OK)

@@ -222,8 +222,9 @@ typedef enum rapt_alibi {
 /* How the products Q K^T and P V are computed. */
 typedef enum rapt_arith {
     RAPT_EXACT = 0,    /* Products are sums of f32, to which K and V of any type are converted first. */
-    RAPT_INT8_DOT = 1, /* Products are sums of integers, for K and V of RAPT_INT8: each row of Q and each block of P are quantised
-                          to 8 bits. */
+    RAPT_INT8_DOT = 1, /* Products are sums of integers: each row of Q and each block of P are quantised to 8 bits. K and V are of
+                          RAPT_INT8, or since 0.4 of RAPT_INT4, RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q5_0, whose scales are applied to the
+                          sums of a group of K, and to the weights before they are quantised for a group of V. */
     RAPT_BF16_DOT = 2  /* Q, K, V and the weights of the softmax are rounded to bf16, for K and V of any type, and their products
                           are summed in f32, as matrix units do. */
 } rapt_arith;

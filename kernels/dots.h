@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Integer arithmetic: Q and P quantised to 8 bits, K and V as they are stored. Sums of integers are exact, so the order in which
- * they are taken is free, and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT elements, and i_dot(acc, b, a)
- * adds the products of those of b and a: RAPT_DOT is 4 where b's are unsigned bytes, or with RAPT_DOT_SIGNED signed ones, and a's
- * signed ones, 2 where both are 16 bits wide. Included by attend.h. */
+/* Integer arithmetic: Q and P quantised to 8 bits, K and V as they are stored, the scales of their groups apart. Sums of integers
+ * are exact, so the order in which they are taken is free, and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT
+ * elements, and i_dot(acc, b, a) adds the products of those of b and a: RAPT_DOT is 4 where b's are unsigned bytes, or with
+ * RAPT_DOT_SIGNED signed ones, and a's signed ones, 2 where both are 16 bits wide. Included by attend.h. */
 
 #if RAPT_DOT == 4
 typedef int8_t dot_element;
@@ -19,7 +19,8 @@ enum {
     DOT_BIAS = RAPT_DOT == 4 ? 128 : 0, /* makes signed queries unsigned; the sums are corrected for it */
     WEIGHT_BIAS = 0,
 #endif
-    DOT_MOST = 255, /* the largest weight of a block becomes this */
+    DOT_MOST = 255,          /* the largest weight of a block becomes this */
+    DOT_MOST_OF_GROUP = 127, /* or this, in size, with the signs of groups' scales; DOT_BIAS makes them unsigned */
 };
 
 /* 32-bit lanes that hold `elements` elements; and where queries lie in lanes, with those of zeros that make them a multiple of
@@ -81,34 +82,81 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
     }
 }
 
-/* Stages rows of int8 for broadcasts: lanes [n][ld], of which dot_depth are there; and what the bias of the queries adds to each
- * row's sums. */
-static void stage_dots(float *to, size_t ld, const char *const *rows, int n, int channels, int32_t *correction) {
+/* ---- Staging ------------------------------------------------------------------------------------------------------------- */
+
+/* The integers of a row of so many channels. */
+static void unpack_integers(rapt_type type, const char *row, int channels, int8_t *to) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        for (int c = 0; c < channels; c += RAPT_GROUP, row += bytes) unpack_##suffix(row, to + c);                               \
+        break;
+        RAPT_INTEGER_GROUPS(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        memcpy(to, row, (size_t)channels);
+    }
+}
+
+/* Groups of a row, one of int8; and their bytes. */
+static inline int integer_groups(rapt_type type, int channels) { return type == RAPT_INT8 ? 1 : channels / RAPT_GROUP; }
+static inline size_t group_bytes(rapt_type type) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        return bytes;
+        RAPT_INTEGER_GROUPS(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        return 0;
+    }
+}
+
+/* to[n * stride] = the scale of group n of a row. */
+static void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
+    uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
+    float scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
+    for (int n = 0; n < groups; n++) memcpy(&halves[n], row + (size_t)n * group_bytes(type), sizeof *halves);
+    memset(halves + groups, 0, RAPT_VL * sizeof *halves);
+    for (int n = 0; n < groups; n += RAPT_VL) v_store(scales + n, v_load_f16(halves + n));
+    for (int n = 0; n < groups; n++) to[(size_t)n * stride] = scales[n];
+}
+
+/* Stages rows for broadcasts: lanes [n][ld], of which dot_depth are there; and what the bias of the queries adds to the sums of
+ * each row's groups, [n][groups]. */
+static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, int32_t *correction) {
+    const int groups = integer_groups(type, channels), each = channels / groups;
     for (int r = 0; r < n; r++, to += ld) {
-        const signed char *row = (const signed char *)rows[r];
+        int8_t row[RAPT_MAX_HEAD_DIM];
         dot_element wide[RAPT_MAX_HEAD_DIM + RAPT_DOT * RAPT_DOT_LANES];
-        int32_t sum = 0;
-        for (int c = 0; c < channels; c++) wide[c] = row[c], sum += row[c];
+        unpack_integers(type, rows[r], channels, row);
+        for (int g = 0; g < groups; g++) {
+            int32_t sum = 0;
+            for (int c = g * each; c < (g + 1) * each; c++) wide[c] = row[c], sum += row[c];
+            *correction++ = -DOT_BIAS * sum;
+        }
         for (int c = channels; c < dot_depth(channels) * RAPT_DOT; c++) wide[c] = 0;
         memcpy(to, wide, (size_t)dot_depth(channels) * sizeof *to);
-        correction[r] = -DOT_BIAS * sum;
     }
 }
 
 /* The same transposed: to[c] has the elements of keys [first, end) of a block for channel c, 0 for the other keys. correction:
  * what the bias of the weights adds. */
-static void stage_dots_transposed(float *to, const char *const *rows, int first, int end, int channels, int32_t *correction) {
+static void stage_dots_transposed(rapt_type type, float *to, const char *const *rows, int first, int end, int channels,
+                                  int32_t *correction) {
     enum { LD = RAPT_BLOCK / RAPT_DOT };
-    static const signed char none[RAPT_MAX_HEAD_DIM];
+    const int bias = type == RAPT_INT8 ? WEIGHT_BIAS : DOT_BIAS;
+    int8_t row[RAPT_DOT][RAPT_MAX_HEAD_DIM];
     memset(correction, 0, (size_t)channels * sizeof *correction);
     for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
-        const signed char *row[RAPT_DOT];
-        for (int e = 0; e < RAPT_DOT; e++) row[e] = n + e >= first && n + e < end ? (const signed char *)rows[n + e] : none;
+        for (int e = 0; e < RAPT_DOT; e++)
+            if (n + e >= first && n + e < end) unpack_integers(type, rows[n + e], channels, row[e]);
+            else memset(row[e], 0, (size_t)channels);
         for (int c = 0; c < channels; c++) {
             uint32_t lanes = 0;
             for (int e = 0; e < RAPT_DOT; e++) {
                 lanes |= ((uint32_t)row[e][c] & (RAPT_DOT == 4 ? 0xffu : 0xffffu)) << e * DOT_BITS;
-                correction[c] -= WEIGHT_BIAS * row[e][c];
+                correction[c] -= bias * row[e][c];
             }
             memcpy(to + (size_t)c * LD + n / RAPT_DOT, &lanes, sizeof lanes);
         }
@@ -117,33 +165,47 @@ static void stage_dots_transposed(float *to, const char *const *rows, int first,
 
 /* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][TILE_ROWS], and what each
  * counts. value_scales: null, or scales of the values; where a weight is 0 they do not matter, for the key may be masked.
- * Negative products become 0 here; where one is NaN or infinite, all of them count NaN. */
-static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
-                             float *scale) {
+ * of_group says that products have a sign; without it negative ones become 0 here. Where a product is NaN or infinite, all
+ * weights count NaN. of_group is a constant wherever this is called. */
+static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *weights, const float *value_scales, int first,
+                                            int end, int vectors, float *to, float *scale) {
+    const float largest = of_group ? DOT_MOST_OF_GROUP : DOT_MOST;
+    const int bias = of_group ? DOT_BIAS : WEIGHT_BIAS;
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
         vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK];
         for (int n = 0; n < RAPT_BLOCK; n++) {
             scaled[n] = zero;
             if (n < first || n >= end) continue;
-            vf weight = v_load(weights + n * TILE_ROWS + i);
+            vf weight = v_load(weights + n * TILE_ROWS + i), size = weight;
             scaled[n] = weight;
             if (value_scales) {
-                vf product = v_max(zero, v_mul(weight, v_set1(value_scales[n])));
-                scaled[n] = v_select(v_lt(zero, weight), product, weight);
+                vf product = v_mul(weight, v_set1(value_scales[n]));
+                scaled[n] = v_select(v_lt(zero, weight), of_group ? product : v_max(zero, product), weight);
+                size = of_group ? v_as_float(i_and(v_as_int(scaled[n]), i_set1(INT32_MAX))) : scaled[n];
                 wrong = v_add(wrong, v_sub(scaled[n], scaled[n])); /* 0, or NaN */
             }
-            most = v_max(scaled[n], most);
+            most = v_max(size, most);
         }
-        vf factor = v_div(v_set1(DOT_MOST), most);
-        v_store(scale + i, v_add(v_div(most, v_set1(DOT_MOST)), wrong));
+        vf factor = v_div(v_set1(largest), most);
+        v_store(scale + i, v_add(v_div(most, v_set1(largest)), wrong));
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
             RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =
-                placed(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(WEIGHT_BIAS)), e);
+                placed(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(bias)), e);
             v_store(to + n / RAPT_DOT * TILE_ROWS + i, v_as_float(lanes));
         }
     }
 }
+static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
+                             float *scale) {
+    quantise_weights_of(false, weights, value_scales, first, end, vectors, to, scale);
+}
+static void quantise_weights_of_group(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
+                                      float *scale) {
+    quantise_weights_of(true, weights, value_scales, first, end, vectors, to, scale);
+}
+
+/* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
 /* C[r][m] = scale[m] * (first[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], the last term not if alpha is null. */
 typedef struct dots {
@@ -170,6 +232,18 @@ static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
     v_store(c, v_fma(v_from_int(sum), v_load(d.scale + v * RAPT_VL), before));
 }
 
+/* acc += A B over the k from `from` on. nv and nr are constants wherever this is called. */
+static RAPT_INLINE void add_dots_of(const int nv, const int nr, const dots *d, int from, int depth, vi *acc) {
+    for (int k = from; k < from + depth; k++) {
+        vi b[4];
+        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_as_int(v_load(d->b + (size_t)k * TILE_ROWS + v * RAPT_VL));
+        RAPT_UNROLL for (int r = 0; r < nr; r++) {
+            vi a = v_as_int(v_broadcast(d->a + r * d->lda + (size_t)k * sizeof(float)));
+            RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_dot(acc[r * nv + v], b[v], a);
+        }
+    }
+}
+
 /* The product for `rows` rows and `vectors` vectors of lanes, 1 to RAPT_TILE_VECTORS. Replaceable. */
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors);
 #ifndef dot_product
@@ -177,14 +251,7 @@ static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors);
 static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     vi acc[32];
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_set1(d.first[r]);
-    for (int k = 0; k < d.depth; k++) {
-        vi b[4];
-        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_as_int(v_load(d.b + (size_t)k * TILE_ROWS + v * RAPT_VL));
-        RAPT_UNROLL for (int r = 0; r < nr; r++) {
-            vi a = v_as_int(v_broadcast(d.a + r * d.lda + (size_t)k * sizeof(float)));
-            RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_dot(acc[r * nv + v], b[v], a);
-        }
-    }
+    add_dots_of(nv, nr, &d, 0, d.depth, acc);
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) end_dots(d, r, v, acc[r * nv + v]);
 }
 
@@ -200,3 +267,37 @@ static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
     else dot_panel(1, RAPT_ROWS_1, d, rows);
 }
 #endif
+
+/* The same of groups: C[r][m] = scale[m] * t, where t is +0 at first, and for each group fma(first[r][group] + the sum over its
+ * k, factors[r][group], t). Sums and what they add to are in registers together, so a tile has half as many rows. */
+static RAPT_INLINE void group_dot_tile(const int nv, const int nr, dots d, const float *factors, int groups) {
+    const int depth = RAPT_GROUP / RAPT_DOT;
+    vf t[16];
+    RAPT_UNROLL for (int i = 0; i < nr * nv; i++) t[i] = v_set1(0.0f);
+    for (int g = 0; g < groups; g++) {
+        vi acc[16];
+        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
+            i_set1(d.first[r * groups + g]);
+        add_dots_of(nv, nr, &d, g * depth, depth, acc);
+        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) t[r * nv + v] =
+            v_fma(v_from_int(acc[r * nv + v]), v_set1(factors[r * groups + g]), t[r * nv + v]);
+    }
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++)
+        v_store(d.c + (size_t)r * TILE_ROWS + v * RAPT_VL, v_fma(t[r * nv + v], v_load(d.scale + v * RAPT_VL), v_set1(0.0f)));
+}
+
+static RAPT_INLINE void group_dot_panel(const int nv, const int nr, dots d, const float *factors, int groups, int rows) {
+    for (int n; rows > 0; rows -= n) {
+        n = rows >= nr ? nr : 1;
+        if (n == nr) group_dot_tile(nv, nr, d, factors, groups);
+        else group_dot_tile(nv, 1, d, factors, groups);
+        d.c += (size_t)n * TILE_ROWS, d.a += (size_t)n * d.lda, d.first += n * groups, factors += n * groups;
+    }
+}
+
+static RAPT_NOINLINE void group_dot_product(dots d, const float *factors, int groups, int rows, int vectors) {
+    if (vectors == 4) group_dot_panel(4, (RAPT_ROWS_4 + 1) / 2, d, factors, groups, rows);
+    else if (vectors == 3) group_dot_panel(3, (RAPT_ROWS_3 + 1) / 2, d, factors, groups, rows);
+    else if (vectors == 2) group_dot_panel(2, (RAPT_ROWS_2 + 1) / 2, d, factors, groups, rows);
+    else group_dot_panel(1, (RAPT_ROWS_1 + 1) / 2, d, factors, groups, rows);
+}

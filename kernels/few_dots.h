@@ -18,8 +18,9 @@ typedef struct query_end {
     int32_t first;
 } query_end;
 
-/* A row of Q becomes bytes, then 0 up to a whole lane, and its query_end. */
-static void quantise_query(float *q, int channels) {
+/* A row of Q becomes bytes, then 0 up to a whole lane, and its query_end, and for K of groups what the sums of each group start
+ * from. */
+static void quantise_query(float *q, int channels, int groups) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_VL) { /* padded with 0 */
         vf x = v_load(q + c);
@@ -38,6 +39,11 @@ static void quantise_query(float *q, int channels) {
     for (int c = 0; c < channels; c++) end.first -= DOT_BIAS * bytes[c];
     memcpy(q, bytes, (size_t)dot_lanes(channels) * sizeof *q);
     memcpy(q + dot_lanes(channels), &end, sizeof end);
+    for (int g = 0; g < groups && groups * RAPT_GROUP == channels; g++) {
+        int32_t first = 0;
+        for (int c = g * RAPT_GROUP; c < (g + 1) * RAPT_GROUP; c++) first -= DOT_BIAS * bytes[c];
+        memcpy(q + dot_lanes(channels) + sizeof end / sizeof *q + g, &first, sizeof first);
+    }
 }
 
 /* Adds the products of STEP channels of four keys with those of the rows of Q. */
@@ -178,4 +184,172 @@ static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, siz
             else if (rows == 2) add_dots(2, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
             else add_dots(1, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
         }
+}
+
+/* ---- Groups -------------------------------------------------------------------------------------------------------------- */
+
+/* Here K and V are unpacked to bytes first, made unsigned by adding DOT_BIAS; rows of V lie so many bytes apart. */
+static inline int group_row_bytes(int channels) { return (channels + STEP - 1) / STEP * STEP; }
+static void unpack_unsigned(rapt_type type, const char *row, int channels, uint8_t *to) {
+    unpack_integers(type, row, channels, (int8_t *)to);
+    for (int c = 0; c < channels; c++) to[c] ^= DOT_BIAS;
+}
+
+/* RAPT_VL keys: their lanes, [dot_lanes][RAPT_VL], and the scales of their groups, [groups][RAPT_VL]. */
+typedef struct group_keys {
+    float *lanes, *scales;
+    uint8_t *rows; /* before they are transposed */
+} group_keys;
+
+static size_t lay_out_group_keys(int channels, float *memory, group_keys *k) {
+    size_t used = 0, lanes = (size_t)(group_row_bytes(channels) / RAPT_DOT) * RAPT_VL;
+    *k = (group_keys){.lanes = take(memory, &used, lanes),
+                      .scales = take(memory, &used, (size_t)(channels / RAPT_GROUP) * RAPT_VL)};
+    k->rows = (uint8_t *)take(memory, &used, lanes);
+    return used;
+}
+
+static void stage_group_keys(rapt_type type, const group_keys *k, const char *const *keys, size_t offset, size_t row_bytes,
+                             int channels) {
+    const int ld = group_row_bytes(channels), groups = channels / RAPT_GROUP;
+    uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP][RAPT_VL];
+    for (int j = 0; j < RAPT_VL; j++) {
+        const char *row = keys[j] + offset;
+        for (size_t at = 0; at < row_bytes; at += 64) prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD], offset + at);
+        unpack_unsigned(type, row, channels, k->rows + j * ld);
+        for (int g = 0; g < groups; g++) memcpy(&halves[g][j], row + (size_t)g * group_bytes(type), sizeof halves[g][j]);
+    }
+    for (int c = 0; c < channels; c += STEP) {
+        vf square[RAPT_VL];
+        RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) square[j] = v_load(k->rows + j * ld + c);
+        v_transpose(square);
+        RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(k->lanes + (size_t)(c / RAPT_DOT + i) * RAPT_VL, square[i]);
+    }
+    for (int g = 0; g < groups; g++) v_store(k->scales + g * RAPT_VL, v_load_f16(halves[g]));
+}
+
+static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int channels, const float *q, size_t ldq, float *s) {
+    const int groups = channels / RAPT_GROUP, depth = RAPT_GROUP / RAPT_DOT;
+    vf t[DOT_ROWS];
+    RAPT_UNROLL for (int r = 0; r < nr; r++) t[r] = v_set1(0.0f);
+    for (int g = 0; g < groups; g++) {
+        vi acc[DOT_ROWS];
+        RAPT_UNROLL for (int r = 0; r < nr; r++) acc[r] =
+            v_as_int(v_broadcast(q + r * ldq + dot_lanes(channels) + sizeof(query_end) / sizeof *q + g));
+        RAPT_UNROLL for (int i = 0; i < depth; i++) {
+            vi lanes = v_as_int(v_load(k->lanes + (size_t)(g * depth + i) * RAPT_VL));
+            RAPT_UNROLL for (int r = 0; r < nr; r++) acc[r] =
+                i_dot(acc[r], lanes, v_as_int(v_broadcast(q + r * ldq + g * depth + i)));
+        }
+        vf scales = v_load(k->scales + g * RAPT_VL);
+        RAPT_UNROLL for (int r = 0; r < nr; r++) t[r] = v_fma(v_from_int(acc[r]), scales, t[r]);
+    }
+    RAPT_UNROLL for (int r = 0; r < nr; r++)
+        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + dot_lanes(channels)), v_set1(0.0f)));
+}
+
+/* As score_rows_dots; memory: of lay_out_group_keys. */
+static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const char *const *keys, size_t offset,
+                                                size_t row_bytes, int n, int channels, const float *q, size_t ldq, float *s,
+                                                float *memory) {
+    group_keys k;
+    lay_out_group_keys(channels, memory, &k);
+    for (int g = 0; g < n; g += RAPT_VL) {
+        stage_group_keys(type, &k, keys + g, offset, row_bytes, channels);
+        const float *some = q;
+        float *to = s + g;
+        for (int left = rows; left > 0; left -= DOT_ROWS, some += DOT_ROWS * ldq, to += DOT_ROWS * RAPT_CHUNK) {
+            if (left >= 4) score_group_dots(4, &k, channels, some, ldq, to);
+            else if (left == 3) score_group_dots(3, &k, channels, some, ldq, to);
+            else if (left == 2) score_group_dots(2, &k, channels, some, ldq, to);
+            else score_group_dots(1, &k, channels, some, ldq, to);
+        }
+    }
+}
+
+/* A row's weights of a block for a group of channels: bytes with signs, what they count, and what the sums start from. */
+typedef struct group_weights {
+    int8_t bytes[RAPT_BLOCK];
+    float scale;
+    int32_t first;
+} group_weights;
+
+/* Values of a block: bytes [keys][group_row_bytes], the factors of their groups [groups][RAPT_BLOCK], and the weights of rows
+ * [rows][groups]. */
+typedef struct group_values {
+    uint8_t *rows;
+    float *factors;
+    group_weights *weights;
+} group_values;
+
+static size_t lay_out_group_values(int channels, int rows, float *memory, group_values *v) {
+    size_t used = 0, groups = (size_t)(channels / RAPT_GROUP);
+    v->rows = (uint8_t *)take(memory, &used, (size_t)(RAPT_BLOCK * group_row_bytes(channels)) / sizeof(float));
+    v->factors = take(memory, &used, groups * RAPT_BLOCK);
+    v->weights =
+        (group_weights *)(void *)take(memory, &used, padded((size_t)rows * groups * sizeof(group_weights) / sizeof(float)));
+    return used;
+}
+
+static void quantise_group_weights(const float *weights, const float *factors, group_weights *to) {
+    vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
+    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
+        vf weight = v_load(weights + i * RAPT_VL);
+        scaled[i] = v_select(v_lt(zero, weight), v_mul(weight, v_load(factors + i * RAPT_VL)), weight);
+        wrong = v_add(wrong, v_sub(scaled[i], scaled[i])); /* 0, or NaN */
+        most = v_max(v_as_float(i_and(v_as_int(scaled[i]), i_set1(INT32_MAX))), most);
+    }
+    float largest = h_max(most);
+    vf factor = v_div(v_set1(DOT_MOST_OF_GROUP), v_set1(largest));
+    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) i_store_u8(to->bytes + i * RAPT_VL, rounded(v_mul(scaled[i], factor)));
+    to->scale = largest / DOT_MOST_OF_GROUP + sum_of(wrong);
+    to->first = 0;
+    for (int n = 0; n < RAPT_BLOCK; n++) to->first -= DOT_BIAS * to->bytes[n];
+}
+
+/* o = alpha o + P V for nr rows and the channels of ng groups, 1 or 2; rows of the weights lie ldw apart. */
+static RAPT_INLINE void add_group_dots(const int nr, const int ng, const uint8_t *values, size_t ld, int quads,
+                                       const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
+    enum { HALVES = RAPT_GROUP / RAPT_VL }; /* vectors of a group */
+    vi acc[DOT_ROWS * RAPT_DOT];
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < ng * HALVES; i++) acc[r * RAPT_DOT + i] =
+        i_set1(weights[r * ldw + i / HALVES].first);
+    for (int n = 0; n < quads; n++) {
+        const char *rows[RAPT_DOT];
+        RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) rows[e] = (const char *)values + (size_t)(n * RAPT_DOT + e) * ld;
+        vi v[RAPT_DOT];
+        i_load_quads(v, rows);
+        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int g = 0; g < ng; g++) {
+            vi some = v_as_int(v_broadcast(weights[r * ldw + g].bytes + n * RAPT_DOT));
+            RAPT_UNROLL for (int i = g * HALVES; i < (g + 1) * HALVES; i++) acc[r * RAPT_DOT + i] =
+                i_dot(acc[r * RAPT_DOT + i], v[i], some);
+        }
+    }
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < ng * HALVES; i++) {
+        float *to = o + r * ldo + i * RAPT_VL;
+        v_store(to, v_fma(v_from_int(acc[r * RAPT_DOT + i]), v_set1(weights[r * ldw + i / HALVES].scale),
+                          v_mul(v_load(to), v_set1(alpha[r]))));
+    }
+}
+
+static RAPT_INLINE void add_groups_dots(const int ng, int rows, const uint8_t *values, size_t ld, int quads,
+                                        const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
+    for (; rows > 0; rows -= DOT_ROWS, weights += DOT_ROWS * ldw, alpha += DOT_ROWS, o += DOT_ROWS * ldo) {
+        if (rows >= 4) add_group_dots(4, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
+        else if (rows == 3) add_group_dots(3, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
+        else if (rows == 2) add_group_dots(2, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
+        else add_group_dots(1, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
+    }
+}
+
+/* The same for all channels, of whole blocks: keys that are not visited have weight 0. */
+static RAPT_NOINLINE void add_rows_group_dots(int rows, const group_values *v, int channels, const float *alpha, float *o,
+                                              size_t ldo) {
+    const int quads = RAPT_BLOCK / RAPT_DOT;
+    const size_t ld = (size_t)group_row_bytes(channels), groups = (size_t)(channels / RAPT_GROUP);
+    for (size_t g = 0; g < groups; g += 2) {
+        const uint8_t *values = v->rows + g * RAPT_GROUP;
+        if (groups - g >= 2) add_groups_dots(2, rows, values, ld, quads, v->weights + g, groups, alpha, o + g * RAPT_GROUP, ldo);
+        else add_groups_dots(1, rows, values, ld, quads, v->weights + g, groups, alpha, o + g * RAPT_GROUP, ldo);
+    }
 }

@@ -40,6 +40,7 @@ typedef struct row_scratch {
     float *row;    /* bf16 arithmetic: a row of K or V while it is copied */
     float *sums;   /* likewise: [2][rows][padded d_v], of the even and the odd keys of a step */
     float *tiles;  /* likewise, for a matrix unit */
+    float *groups; /* integer arithmetic: what few_dots.h lays out for groups of K, and of V */
 } row_scratch;
 
 /* Floats from row to row of Q. */
@@ -52,6 +53,9 @@ static inline int values_ahead(rapt_type type) { return of_elements(type) ? RAPT
  * for more rows than RAPT_CONVERTED_ROWS, since each pass converts again. */
 static inline bool copied(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
 
+/* Floats of row_scratch.groups for that many rows. */
+static size_t integer_group_floats(const rapt_problem *p, int rows);
+
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
     size_t used = 0, dk = row_floats(p), dv = padded((size_t)p->d_v);
@@ -62,7 +66,8 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
                              .keys = take(memory, &used, p->bf16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
                              .row = take(memory, &used, p->bf16 ? dk + dv : 0),
                              .sums = take(memory, &used, p->bf16 ? 2 * (size_t)n * dv : 0),
-                             .tiles = take(memory, &used, p->bf16 ? bf16_row_floats(p, n) : 0)};
+                             .tiles = take(memory, &used, p->bf16 ? bf16_row_floats(p, n) : 0),
+                             .groups = take(memory, &used, p->integer ? integer_group_floats(p, n) : 0)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
     return used;
 }
@@ -164,8 +169,16 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #if RAPT_FEW_DOTS
 #include "few_dots.h"
 enum { FEW_INTEGER_ROWS = RAPT_FEW_ROWS };
+static size_t integer_group_floats(const rapt_problem *p, int rows) {
+    group_keys k;
+    group_values v;
+    size_t of_keys = p->k.type == RAPT_INT8 ? 0 : lay_out_group_keys(p->d_k, NULL, &k),
+           of_values = p->v.type == RAPT_INT8 ? 0 : lay_out_group_values(p->d_v, rows, NULL, &v);
+    return of_keys > of_values ? of_keys : of_values;
+}
 #else
 enum { FEW_INTEGER_ROWS = 0 };
+static size_t integer_group_floats(const rapt_problem *p, int rows) { return (void)p, (void)rows, 0; }
 #endif
 
 /* Keys of a block that are visited, in whole multiples of RAPT_PARTIAL_SUMS. */
@@ -211,8 +224,12 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->number % RAPT_CHUNK + from;
 #if RAPT_FEW_DOTS
-    if (p->integer) {
+    if (p->integer && p->k.type == RAPT_INT8) {
         score_rows_dots(rows, keys, offset, to - from, p->d_k, q, dk, scores);
+        return;
+    }
+    if (p->integer) {
+        score_rows_group_dots(p->k.type, rows, keys, offset, p->k_row, to - from, p->d_k, q, dk, scores, s->groups);
         return;
     }
 #endif
@@ -389,6 +406,37 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
                           padded((size_t)p->d_v) * 2);
     }
 }
+
+/* The same for values of groups, whose bytes and weights are made here. */
+static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
+                             const char *const *value_rows, const block *b, int nth) {
+    const rapt_problem *p = t->problem;
+    const int groups = p->d_v / RAPT_GROUP, ld = group_row_bytes(p->d_v);
+    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride;
+    const char *const *values = value_rows + b->number % RAPT_CHUNK;
+    float scales[RAPT_BLOCK], alpha[RAPT_FEW_ROWS];
+    group_values v;
+    lay_out_group_values(p->d_v, n, s->groups, &v);
+    if (b->end - b->first < RAPT_BLOCK) {
+        memset(v.rows, 0, (size_t)(RAPT_BLOCK * ld));
+        memset(v.factors, 0, (size_t)(groups * RAPT_BLOCK) * sizeof *v.factors);
+    }
+    if (scaled_by_key(&p->v_scales))
+        load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, b->first, b->end);
+    for (int i = b->first; i < b->end; i++) {
+        const char *row = values[i] + offset;
+        for (size_t at = 0; at < p->v_row; at += 64) prefetch(values[i + RAPT_BLOCK], offset + at);
+        unpack_unsigned(p->v.type, row, p->d_v, v.rows + i * ld);
+        load_group_scales(p->v.type, row, groups, v.factors + i, RAPT_BLOCK);
+        for (int g = 0; g < groups && scaled_by_key(&p->v_scales); g++) v.factors[g * RAPT_BLOCK + i] *= scales[i];
+    }
+    for (int r = 0; r < n; r++) {
+        const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + b->number % RAPT_CHUNK;
+        alpha[r] = s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
+        for (int g = 0; g < groups; g++) quantise_group_weights(weights, v.factors + g * RAPT_BLOCK, v.weights + r * groups + g);
+    }
+    add_rows_group_dots(n, &v, p->d_v, alpha, rows[0].now.o, padded((size_t)p->d_v) * 2);
+}
 #endif
 
 /* The same for one row without the keys that are masked, as add_attended in queries_in_lanes.h. */
@@ -440,7 +488,7 @@ static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows
             weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, values && !p->integer ? value_scales : NULL, blocks, count,
                       s->alpha + r * ROW_ALPHAS);
 #if RAPT_FEW_DOTS
-            for (int i = 0; i < count && p->integer; i++) {
+            for (int i = 0; i < count && p->integer && p->v.type == RAPT_INT8; i++) {
                 int64_t at = blocks[i].number % RAPT_CHUNK;
                 quantise_row_weights(scores + at, values ? value_scales + at : NULL, negative[i]);
             }
@@ -511,7 +559,10 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
 #if RAPT_FEW_DOTS
-        for (int h = 0; h < t->kv_heads && p->integer; h++) add_integer_values(t, s, h, rows + h * n, n, value_rows, b, i);
+        for (int h = 0; h < t->kv_heads && p->integer; h++) {
+            if (p->v.type == RAPT_INT8) add_integer_values(t, s, h, rows + h * n, n, value_rows, b, i);
+            else add_group_values(t, s, h, rows + h * n, n, value_rows, b, i);
+        }
 #endif
         for (int r = 0; r < all && !p->integer; r++) {
             rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
@@ -584,7 +635,7 @@ static void attend_keys_in_lanes(const rapt_task *t) {
     }
     if (p->bf16) pack_bf16_rows(p, &s, t->kv_heads, n);
 #if RAPT_FEW_DOTS
-    for (int r = 0; r < all && p->integer; r++) quantise_query(s.q + (size_t)r * dk, p->d_k);
+    for (int r = 0; r < all && p->integer; r++) quantise_query(s.q + (size_t)r * dk, p->d_k, integer_groups(p->k.type, p->d_k));
 #endif
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {

@@ -35,6 +35,9 @@ typedef struct lane_scratch {
     float *row;           /* [staged d], while a block is staged */
     float *even;          /* [d][TILE_ROWS] in bf16 arithmetic: what the even elements of a step give */
     float *rows;          /* [RAPT_VL][staged d_v], while a tile ends */
+    float *key_factors;   /* integer arithmetic: [RAPT_BLOCK][groups] of keys, the scales of groups */
+    int32_t *corrections; /* of the same */
+    float *value_factors; /* [groups][RAPT_BLOCK] of values, the scales of groups times those of tokens */
 } lane_scratch;
 
 /* Floats from row to row of a staged block. */
@@ -55,6 +58,13 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
                               .row = take(memory, &used, (dk > dv ? dk : dv) + RAPT_STEP),
                               .even = take(memory, &used, p->bf16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0),
                               .rows = take(memory, &used, RAPT_VL * dv)};
+    if (p->integer) {
+        size_t keys = (size_t)(RAPT_BLOCK * integer_groups(p->k.type, p->d_k)),
+               of_values = (size_t)(RAPT_BLOCK * integer_groups(p->v.type, p->d_v));
+        scratch->key_factors = take(memory, &used, keys);
+        scratch->corrections = (int32_t *)take(memory, &used, keys);
+        scratch->value_factors = take(memory, &used, of_values);
+    }
     for (int i = 0; i < n; i++) {
         query_tile t = {.q = take(memory, &used, channels * TILE_ROWS)};
         for (int both = 0; both <= merges; both++) {
@@ -343,10 +353,17 @@ typedef struct staged_block {
     size_t ldk, ldv;
     bool scaled_keys, scaled_values, negative_values; /* the last: has a value a negative scale? */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
-    int32_t correction[RAPT_BLOCK], value_correction[RAPT_MAX_HEAD_DIM]; /* of the sums of integers, of keys and of channels */
+    int32_t value_correction[RAPT_MAX_HEAD_DIM]; /* of sums of integers */
     coming next_keys, next_values;
     const char *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
 } staged_block;
+
+static void stage_integer_keys(const rapt_problem *p, const lane_scratch *s, const char *const *rows, int n) {
+    const int groups = integer_groups(p->k.type, p->d_k);
+    stage_dots(p->k.type, s->keys, staged(p->d_k), rows, n, p->d_k, s->corrections);
+    for (int r = 0; r < n && p->k.type != RAPT_INT8; r++)
+        load_group_scales(p->k.type, rows[r], groups, s->key_factors + r * groups, 1);
+}
 
 /* f32 too, which could be read in place: as a copy, the block comes from memory row by row, once for all tiles, and no stride of
  * the tensor's can make its rows compete for the same cache sets. */
@@ -356,7 +373,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     int first = b->all.first, end = b->all.end;
     size_t dk = staged(p->d_k), dv = staged(p->d_v);
     find_rows(rows, t, t->k, &p->k, &b->all, first, end);
-    if (p->integer) stage_dots(s->keys, dk, rows + first, end - first, p->d_k, b->correction);
+    if (p->integer) stage_integer_keys(p, s, rows + first, end - first);
     else stage_copies(p->k.type, s->keys, dk, rows + first, end - first, p->d_k, s->row);
     b->keys = s->keys;
     b->ldk = dk;
@@ -365,7 +382,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
         b->ldv = dk;
     } else {
         find_rows(rows, t, t->v, &p->v, &b->all, first, end);
-        if (p->integer) stage_dots_transposed(s->values, rows, first, end, p->d_v, b->value_correction);
+        if (p->integer) stage_dots_transposed(p->v.type, s->values, rows, first, end, p->d_v, b->value_correction);
         else stage_copies(p->v.type, s->values, dv, rows + first, end - first, p->d_v, s->row);
         b->values = s->values;
         b->ldv = dv;
@@ -376,6 +393,13 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     if (b->scaled_values) load_key_scales(t, b->value_scales, t->v_scales, &p->v_scales, b->all.number, first, end);
     b->negative_values = false;
     for (int n = first; n < end && b->scaled_values; n++) b->negative_values |= b->value_scales[n] < 0.0f;
+    if (p->integer && p->v.type != RAPT_INT8) {
+        const int groups = integer_groups(p->v.type, p->d_v);
+        for (int n = first; n < end; n++) {
+            load_group_scales(p->v.type, rows[n], groups, s->value_factors + n, RAPT_BLOCK);
+            for (int g = 0; g < groups && b->scaled_values; g++) s->value_factors[g * RAPT_BLOCK + n] *= b->value_scales[n];
+        }
+    }
 }
 
 /* S = K Q^T of a tile, for keys [first, end) of the block. */
@@ -383,15 +407,18 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                         int end) {
     int skipped = first - b->all.first, part = rapt_score_part(p->d_k);
     const float *keys = b->keys + (size_t)skipped * b->ldk;
-    if (p->integer)
-        dot_product((dots){.c = s->s + first * TILE_ROWS,
-                           .a = (const char *)keys,
-                           .lda = b->ldk * sizeof(float),
-                           .first = b->correction + skipped,
-                           .b = tile->q,
-                           .depth = dot_depth(p->d_k),
-                           .scale = tile->q_scale},
-                    end - first, tile->vectors);
+    if (p->integer) {
+        const int groups = integer_groups(p->k.type, p->d_k);
+        const dots product = {.c = s->s + first * TILE_ROWS,
+                              .a = (const char *)keys,
+                              .lda = b->ldk * sizeof(float),
+                              .first = s->corrections + skipped * groups,
+                              .b = tile->q,
+                              .depth = dot_depth(p->d_k),
+                              .scale = tile->q_scale};
+        if (p->k.type == RAPT_INT8) dot_product(product, end - first, tile->vectors);
+        else group_dot_product(product, s->key_factors + skipped * groups, groups, end - first, tile->vectors);
+    }
     for (int c = 0; c < p->d_k && !p->integer; c += part)
         tile_product((operands){.c = (char *)(s->s + first * TILE_ROWS),
                                 .ldc = TILE_ROWS * sizeof(float),
@@ -420,6 +447,15 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
                         .depth = RAPT_BLOCK / RAPT_DOT,
                         .scale = scale,
                         .alpha = tile->started ? s->alpha : NULL};
+        for (int g = 0; g < p->d_v / RAPT_GROUP && p->v.type != RAPT_INT8; g++) {
+            dots of_group = product;
+            of_group.c += (size_t)(g * RAPT_GROUP) * TILE_ROWS;
+            of_group.a += (size_t)(g * RAPT_GROUP) * product.lda;
+            of_group.first += g * RAPT_GROUP;
+            quantise_weights_of_group(s->s, s->value_factors + g * RAPT_BLOCK, first, end, tile->vectors, s->bias, scale);
+            dot_product(of_group, RAPT_GROUP, tile->vectors);
+        }
+        if (p->v.type != RAPT_INT8) return;
         quantise_weights(s->s, b->scaled_values ? b->value_scales : NULL, first, end, tile->vectors, s->bias, scale);
         dot_product(product, p->d_v, tile->vectors);
         if (!b->negative_values) return;

@@ -5,6 +5,8 @@ static inline vf v_load_q8_0(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(i_load_s8(group + 2 + (channel & 31))));
 }
 
+static inline void unpack_q8_0(const char *group, int8_t *to) { memcpy(to, group + 2, 32); }
+
 #if RAPT_VL == 1
 static inline void store_group_q8_0(uint8_t *group, const float *x) {
     float s = largest_magnitude(x) / 127.0f, r = inverse(s);

@@ -42,6 +42,17 @@
 #define RAPT_KV_TYPES(TYPE)      RAPT_TYPES(TYPE, TYPE, TYPE, RAPT_NO_TYPE)
 #define RAPT_WEIGHT_TYPES(TYPE)  RAPT_TYPES(TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 
+/* The types of groups whose elements are a scale of f16, with which a group begins, times an integer of at most 8 bits:
+ * TYPE(public name, suffix, bytes of a group). They have one word more, unpack_SUFFIX(group, to), which writes the 32 integers.
+ */
+#define RAPT_INTEGER_GROUPS(TYPE)                                                                                                \
+    TYPE(RAPT_INT4, int4, 18)                                                                                                    \
+    TYPE(RAPT_Q8_0, q8_0, 34)                                                                                                    \
+    TYPE(RAPT_Q4_0, q4_0, 18)                                                                                                    \
+    TYPE(RAPT_Q5_0, q5_0, 22)
+
 /* Gives the case labels of a switch over one of these parts. */
 #define RAPT_TYPE_CASE(name, ...) case name:
+
+#define RAPT_GROUP 32 /* channels of a group */
 #endif

@@ -565,9 +565,10 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, (d = u, d.scores_stage = RAPT_SCORES_WEIGHTS, d.scores = of_type(RAPT_F32)), FEATURE,
             "unmerged = 1: must be 0 where weights are wanted");
     REFUSED(rapt_plan_init, d.arith = (rapt_arith)3, ARITH, "arith = 3: not a rapt_arith");
-    REFUSED(rapt_plan_init, d.arith = RAPT_INT8_DOT, ARITH, "k.type = RAPT_F32: must be RAPT_INT8 for RAPT_INT8_DOT");
+    REFUSED(rapt_plan_init, d.arith = RAPT_INT8_DOT, ARITH,
+            "k.type = RAPT_F32: must be RAPT_INT8, INT4, Q8_0, Q4_0 or Q5_0 for RAPT_INT8_DOT");
     REFUSED(rapt_plan_init, (d.arith = RAPT_INT8_DOT, d.k.type = RAPT_INT8), ARITH,
-            "v.type = RAPT_F32: must be RAPT_INT8 for RAPT_INT8_DOT");
+            "v.type = RAPT_F32: must be RAPT_INT8, INT4, Q8_0, Q4_0 or Q5_0 for RAPT_INT8_DOT");
     /* Pages, and parts of sequences. */
     REFUSED(rapt_plan_init, d.page_size = -1, FEATURE, "page_size = -1: must be 0 to 2147483647");
     REFUSED(rapt_plan_init, (paged(&d), d.pages = -1), FEATURE, "pages = -1: must be 0 to 2147483647");

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 64, CHUNK = 512, STEP = 32, SCORE_WHOLE = 128, SCORE_PART = 64, Q_MOST = 127, P_MOST = 255 };
+enum { BLOCK = 64, CHUNK = 512, STEP = 32, SCORE_WHOLE = 128, SCORE_PART = 64, Q_MOST = 127 };
 
 static const double u = 0x1p-24;
 
@@ -92,13 +92,22 @@ static int number_at(const group_format *f, int i, int *shift) {
     return f->numbers + (f->most == 127 ? i : f->adjacent ? i / 2 : i % 16);
 }
 
-static float group_element(rapt_type type, const unsigned char *group, int i) {
-    if (type == RAPT_MXFP4 || type == RAPT_MXFP8_E4M3) return mx_element(type, group, i);
+/* The integer of an element of a group, and of a row of groups. */
+static double number_of(rapt_type type, const unsigned char *group, int i) {
     const group_format f = format_of(type);
     int shift, at = number_at(&f, i, &shift);
     double number = type == RAPT_Q8_0 ? byte_value(RAPT_INT8, group[at]) : group[at] >> shift & 15;
     if (f.fifths >= 0) number += (group[f.fifths + i / 8] >> i % 8 & 1) * 16;
-    const double product = half_at(group) * (number - f.zero);
+    return number - f.zero;
+}
+static float group_number(rapt_type type, const unsigned char *row, int64_t channel) {
+    return (float)number_of(type, row + channel / 32 * format_of(type).bytes, (int)(channel % 32));
+}
+
+static float group_element(rapt_type type, const unsigned char *group, int i) {
+    if (type == RAPT_MXFP4 || type == RAPT_MXFP8_E4M3) return mx_element(type, group, i);
+    const group_format f = format_of(type);
+    const double product = half_at(group) * number_of(type, group, i);
     return (float)(f.minimum < 0 ? product : product + half_at(group + f.minimum));
 }
 
@@ -393,6 +402,11 @@ typedef struct row {
     float *number;
     double q_step, q_loss;
     bool integers;
+    /* The same: the integers of values, and of each group of channels what they count, scales of tokens included. Groups are of
+     * `channels`; signed: their weights are quantised with signs, to 127; else those of each sign apart, to 255. */
+    float *v_number, *v_factor;
+    int64_t v_groups, v_channels;
+    bool v_signed;
 } row;
 
 /* What is found out about a row, as in reference. */
@@ -510,10 +524,15 @@ static double integer_logit(const row *r, int64_t n, double *slack) {
     const rapt_desc *d = r->desc;
     const double natural = extreme(scale_of(d)) ? 1 : fabs(scale_of(d)), factor = r->k_token[n];
     const bool by_token = d->k_scales.token_stride != 0;
-    double sum = 0;
+    double sum = 0, sizes = 0;
     for (int64_t c = 0; c < d->d_k; c++) sum += (double)r->number[c] * r->k[n * d->d_k + c];
     const double logit = sum * r->q_step * factor * natural;
     *slack = gamma_n(1.0 + by_token) * fabs(logit) + 0x1p-149 * natural * (fabs(factor) + by_token);
+    if (d->k.type == RAPT_INT8) return logit;
+    const double groups = (double)(d->d_k / 32); /* a rounding each, of sums that are no larger than that of all sizes */
+    for (int64_t c = 0; c < d->d_k; c++) sizes += fabs((double)r->number[c] * r->k[n * d->d_k + c]);
+    *slack +=
+        gamma_n(groups + 2) * sizes * fabs(r->q_step * factor) * natural + 0x1p-149 * groups * fabs(r->q_step * factor) * natural;
     return logit;
 }
 
@@ -571,13 +590,21 @@ typedef struct weights {
     double n[BLOCK], off[BLOCK]; /* the integer of each key, and how far the library's may be from it */
 } weights;
 
-/* r->slack: delta of each key. running: the chunk's largest logit so far; sign: of the scales of the keys that are meant. */
-static weights quantise_weights(const row *r, int64_t first, int64_t end, double max, double running, int sign) {
+/* The largest integer that a weight becomes. */
+static double p_most(const row *r) { return r->v_signed ? 127 : 255; }
+
+/* What an integer of value n counts in a group of channels. */
+static double value_factor(const row *r, int64_t n, int64_t group) { return r->v_factor[n * r->v_groups + group]; }
+
+/* r->slack: delta of each key. running: the chunk's largest logit so far; sign: of the factors of the keys that are meant, or 0
+ * for all, whose weights then have that sign. */
+static weights quantise_weights(const row *r, int64_t group, int64_t first, int64_t end, double max, double running, int sign) {
     weights w = {.most = 0};
     double weight[BLOCK], top = -INFINITY;
     for (int64_t n = first; n < end; n++) top = fmax(top, r->logit[n]);
     for (int64_t n = first; n < end; n++) {
-        const double x = counts(r, n) ? exp(r->logit[n] - top) * sign * r->v_token[n] : 0;
+        const double factor = value_factor(r, n, group), meant = sign ? sign * factor : fabs(factor),
+                     x = counts(r, n) ? exp(r->logit[n] - top) * meant : 0;
         weight[n - first] = x < 0 ? 0 : x;
         w.most = fmax(w.most, x);
         w.least = fmax(w.least, x * exp(-r->slack[n]) * (1 - 2 * u));
@@ -586,13 +613,15 @@ static weights quantise_weights(const row *r, int64_t first, int64_t end, double
     if (w.most == 0) return w;
     const double unit = exp(top - running); /* what a weight in the running unit is in the block's own */
     for (int64_t n = first; n < end; n++) {
-        const double x = P_MOST * weight[n - first], delta = counts(r, n) ? r->slack[n] : 0;
-        const double underflow = x > 0 ? P_MOST * (0x1p-126 * fabs((double)r->v_token[n]) + 0x1p-149) / (unit * w.least) : 0;
+        const double most = p_most(r), factor = value_factor(r, n, group), x = most * weight[n - first];
+        const double delta = counts(r, n) ? r->slack[n] : 0;
+        const double underflow = x > 0 ? most * (0x1p-126 * fabs(factor) + 0x1p-149) / (unit * w.least) : 0;
         const double low = x * exp(-delta) / w.largest * (1 - 8 * u) - underflow;
         const double high = x * exp(delta) / w.least * (1 + 8 * u) + underflow;
         const double from = unit * w.most < 0x1p-119 ? 0 : rint(fmax(0, low)); /* 255 / W may be infinite: then 0 */
-        w.n[n - first] = rint(x / w.most);
-        w.off[n - first] = fmax(w.n[n - first] - from, rint(fmin(P_MOST, high)) - w.n[n - first]);
+        const double nearest = rint(x / w.most);
+        w.off[n - first] = fmax(nearest - from, rint(fmin(most, high)) - nearest);
+        w.n[n - first] = sign == 0 && factor < 0 ? -nearest : nearest;
     }
     const double scale = exp(top - max);
     w.most *= scale;
@@ -601,28 +630,29 @@ static weights quantise_weights(const row *r, int64_t first, int64_t end, double
     return w;
 }
 
-/* Adds to o and bound, neither of them divided by l yet, without the scales of channels. */
-static void add_integers(const row *r, int64_t first, int64_t end, const weights *w, int sign, double gamma,
+/* Adds to o and bound of a group of channels, neither of them divided by l yet, without the scales of channels. */
+static void add_integers(const row *r, int64_t group, int64_t first, int64_t end, const weights *w, int sign, double gamma,
                          const row_results *to) {
-    const int64_t d_v = r->desc->d_v;
-    float factor = 1; /* the largest; fmaxf here, and gcc 12 for AArch64 crashes */
+    const int64_t d_v = r->desc->d_v, channels = r->v_channels;
+    const double p_largest = p_most(r);
+    double factor = 1; /* the largest */
     for (int64_t n = first; n < end; n++)
-        if (fabsf(r->v_token[n]) > factor) factor = fabsf(r->v_token[n]);
-    for (int64_t c = 0; c < d_v; c++) {
+        if (fabs(value_factor(r, n, group)) > factor) factor = fabs(value_factor(r, n, group));
+    for (int64_t c = group * channels; c < (group + 1) * channels; c++) {
         double sum = 0, off = 0, size = 0, sizes = 0;
         for (int64_t n = first; n < end; n++) {
-            const double v = r->v[n * d_v + c];
+            const double v = r->v_number[n * d_v + c];
             if (!counts(r, n)) continue;
             sum += w->n[n - first] * v;
             off += w->off[n - first] * fabs(v);
-            size += w->n[n - first] * fabs(v);
+            size += fabs(w->n[n - first] * v);
             sizes += fabs(v);
         }
         const double spread = fmax(w->largest - w->most, w->most - w->least);
-        to->o[c] += sign * w->most * sum / P_MOST;
-        to->size[c] += w->most * size / P_MOST;
+        to->o[c] += (sign < 0 ? -1 : 1) * w->most * sum / p_largest;
+        to->size[c] += w->most * size / p_largest;
         to->bound[c] +=
-            (spread * fabs(sum) + w->largest * (off + gamma * (fabs(sum) + off))) / P_MOST + 0x1p-125 * factor * sizes;
+            (spread * fabs(sum) + w->largest * (off + gamma * (fabs(sum) + off))) / p_largest + 0x1p-125 * factor * sizes;
     }
 }
 
@@ -630,7 +660,8 @@ static void add_integers(const row *r, int64_t first, int64_t end, const weights
 static void integer_values(const row *r, double max, double sum, double low, double high, double gamma, const row_results *to) {
     const rapt_desc *d = r->desc;
     double running = -INFINITY;
-    bool finite = true;
+    bool finite = true, finite_group[RAPT_MAX_HEAD_DIM / 32];
+    for (int64_t g = 0; g < r->v_groups; g++) finite_group[g] = true;
     for (int64_t first = 0, end; first < r->keys; first = end) {
         end = block_end(r, first);
         if ((r->first + first) % CHUNK == 0) running = -INFINITY;
@@ -639,16 +670,18 @@ static void integer_values(const row *r, double max, double sum, double low, dou
             if (!counts(r, n)) continue;
             any = true;
             running = fmax(running, r->logit[n]);
-            finite = finite && isfinite(r->logit[n]) && isfinite(r->v_token[n]);
+            finite = finite && isfinite(r->logit[n]);
+            for (int64_t g = 0; g < r->v_groups; g++) finite_group[g] = finite_group[g] && isfinite(value_factor(r, n, g));
         }
-        for (int sign = 1; sign >= -1 && any; sign -= 2) {
-            const weights w = quantise_weights(r, first, end, max, running, sign);
-            if (w.most > 0) add_integers(r, first, end, &w, sign, gamma, to);
-        }
+        for (int64_t g = 0; g < r->v_groups && any; g++)
+            for (int sign = r->v_signed ? 0 : 1; sign >= -1; sign -= 2) {
+                const weights w = quantise_weights(r, g, first, end, max, running, sign);
+                if (w.most > 0) add_integers(r, g, first, end, &w, sign, gamma, to);
+            }
     }
     for (int64_t c = 0; c < d->d_v; c++) {
         const double factor = r->v_channel[c];
-        to->o[c] = finite ? to->o[c] / sum : NAN;
+        to->o[c] = finite && finite_group[c / r->v_channels] ? to->o[c] / sum : NAN;
         to->bound[c] = (to->bound[c] + (high - sum) * fabs(to->o[c])) / low * fabs(factor);
         to->size[c] = to->size[c] / sum * fabs(factor);
         to->o[c] *= factor;
@@ -659,14 +692,16 @@ static void integer_values(const row *r, double max, double sum, double low, dou
 static void add_steps(const row *r, double max, double *bound) {
     const int64_t d_v = r->desc->d_v;
     for (int64_t first = 0, end; first < r->keys; first = end) {
-        double largest = 0;
         end = block_end(r, first);
-        for (int64_t n = first; n < end; n++)
-            if (counts(r, n)) largest = fmax(largest, exp(r->logit[n] - max + r->slack[n]) * fabs((double)r->v_token[n]));
-        const double half = largest * (0.5 + 2048 * u) / P_MOST + 0x1p-118;
-        for (int64_t n = first; n < end; n++)
-            for (int64_t c = 0; c < d_v && counts(r, n); c++)
-                bound[c] += half * fabs((double)r->v[n * d_v + c] * r->v_channel[c]);
+        for (int64_t g = 0; g < r->v_groups; g++) {
+            double largest = 0;
+            for (int64_t n = first; n < end; n++)
+                if (counts(r, n)) largest = fmax(largest, exp(r->logit[n] - max + r->slack[n]) * fabs(value_factor(r, n, g)));
+            const double half = largest * (0.5 + 2048 * u) / p_most(r) + 0x1p-118;
+            for (int64_t n = first; n < end; n++)
+                for (int64_t c = g * r->v_channels; c < (g + 1) * r->v_channels && counts(r, n); c++)
+                    bound[c] += half * fabs((double)r->v_number[n * d_v + c] * r->v_channel[c]);
+        }
     }
 }
 
@@ -963,6 +998,16 @@ static float factor_of(const rapt_scales *s, const float *base, int64_t b, int64
     return at ? reference_load(RAPT_F32, at) : 1;
 }
 
+/* The integers of value n, of which r->v has the elements, and what they count without scales of tokens. */
+static void load_integers(row *r, int64_t n, const void *from) {
+    const rapt_desc *d = r->desc;
+    for (int64_t c = 0; c < d->d_v; c++)
+        r->v_number[n * d->d_v + c] = r->v_signed ? group_number(d->v.type, from, c) : r->v[n * d->d_v + c];
+    for (int64_t g = 0; g < r->v_groups; g++)
+        r->v_factor[n * r->v_groups + g] =
+            r->v_signed ? (float)half_at((const unsigned char *)from + g * format_of(d->v.type).bytes) : 1;
+}
+
 /* The keys of head h (of K and V) for query i. */
 static void load_keys(row *r, int64_t h, int64_t i) {
     const rapt_desc *d = r->desc;
@@ -973,8 +1018,10 @@ static void load_keys(row *r, int64_t h, int64_t i) {
         const reference_place at = reference_key(d, a, r->b, h, i, r->first + n);
         load_row(r->k + n * d->d_k, a->k, &d->k, at.batch, h, at.token, d->d_k);
         load_row(r->v + n * d->d_v, a->v, &d->v, at.batch, h, at.token, d->d_v);
+        if (d->arith == RAPT_INT8_DOT) load_integers(r, n, reference_at(a->v, &d->v, at.batch, h, at.token));
         r->k_token[n] = k_token ? factor_of(&d->k_scales, a->k_scales, r->b, h, at, 0) : 1;
         r->v_token[n] = v_token ? factor_of(&d->v_scales, a->v_scales, r->b, h, at, 0) : 1;
+        for (int64_t g = 0; g < r->v_groups; g++) r->v_factor[n * r->v_groups + g] *= r->v_token[n];
     }
     for (int64_t c = 0; c < d->d_k; c++) r->k_channel[c] = k_token ? 1 : factor_of(&d->k_scales, a->k_scales, r->b, h, none, c);
     for (int64_t c = 0; c < d->d_v; c++) r->v_channel[c] = v_token ? 1 : factor_of(&d->v_scales, a->v_scales, r->b, h, none, c);
@@ -1015,7 +1062,7 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     const size_t keys = (size_t)desc->kv_len, d_k = (size_t)desc->d_k, d_v = (size_t)desc->d_v;
     const size_t scores = desc->scores_stage ? rows * (size_t)reference_columns(desc) : 0;
     double *doubles = calloc(5 * outputs + 4 * rows + 2 * keys + 2 * scores + 1, sizeof *doubles);
-    float *floats = calloc(3 * outputs + 2 * rows + 3 * d_k + d_v + keys * (d_k + d_v + 3), sizeof *floats);
+    float *floats = calloc(3 * outputs + 2 * rows + 3 * d_k + d_v + keys * (d_k + 2 * d_v + d_v / 32 + 4), sizeof *floats);
     bool *attended = malloc(keys + 1);
     *result = (reference){.o = doubles, .naive = floats};
     if (!doubles || !floats || !attended) {
@@ -1049,6 +1096,11 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     r.weight = r.v_token + keys;
     r.k = r.weight + keys;
     r.v = r.k + keys * d_k;
+    r.v_signed = desc->v.type != RAPT_INT8;
+    r.v_groups = desc->arith != RAPT_INT8_DOT ? 0 : r.v_signed ? desc->d_v / 32 : 1;
+    r.v_channels = r.v_groups ? desc->d_v / r.v_groups : 0;
+    r.v_number = r.v + keys * d_v;
+    r.v_factor = r.v_number + keys * d_v;
     for (r.b = 0; r.b < desc->batch; r.b++) {
         int64_t end;
         reference_keys(desc, args, r.b, &r.first, &end);

@@ -48,7 +48,8 @@
  * With RAPT_INT8_DOT the numbers are those of docs/order.md's definition ("Integer arithmetic"), but for roundings of f32:
  *
  * 8. The integers of a query are the library's, for each step to them is one operation of f32. Their products with keys are
- *    summed exactly, so D_j = gamma_{1 + f} |x_j| + tiny_j, f = 1 with scales of the token.
+ *    summed exactly, so D_j = gamma_{1 + f} |x_j| + tiny_j, f = 1 with scales of the token; and with g groups of channels, whose
+ *    sums are added in f32, gamma_{g + 2} times the sum of all |products| more.
  * 9. Of a block b, W_b = max w_j (w_j with the factor of the token of v) is at least the largest w_j exp(-delta_j) and at most
  *    the largest w_j exp(delta_j): off by spread_b. So it is known between which numbers w_j 255 / W_b lies; n_j is what it is
  *    rounded to, and off_j how far that may be from what one of those numbers is rounded to: 0 unless a tie is between them. With
@@ -56,8 +57,10 @@
  *    three where scales have both signs)
  *        E_c = [ sum_b (spread_b |y_bc| + (W_b + spread_b) (sum_j off_j |v_jc| + gamma (|y_bc| + sum_j off_j |v_jc|))) / 255
  *                +  |o_c| sum_j w_j (exp(delta_j) - 1)  +  2^-125 F sum_j |v_jc| ] / sum_j w_j exp(-delta_j)  +  ...
+ *    For V of groups, all of that for each group of channels, with w_j the weight times the scale of its group, signs included, and
+ *    127 in the place of 255.
  * 10. How far that is from exact arithmetic: elements of a query are off by half a step, which adds as much times the sum of
- *    |scale k_jc| to D_j of 1., and weights by half a step of their block, which adds sum_j W_b |v_jc| / 510 to the sums in 5.
+ *    |scale k_jc| to D_j of 1., and weights by half a step of their block, which adds sum_j W_b |v_jc| / 510, or of groups / 254, to the sums in 5.
  *
  * With RAPT_BF16_DOT, U = 2^-8 being what rounding to bf16 loses, and z = 2^-56 below what numbers count as 0:
  *

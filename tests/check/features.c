@@ -384,7 +384,8 @@ static void add_scores(problem *p, uint64_t *random, int64_t n) {
     if (n % 5 == 2) add_ragged_keys(p, random, n);
     if (n % 5 == 3) add_first(p, random, n);
     if (n % 5 == 4) p->k_grain = (grain)draw_below(random, GRAINS);
-    if (n % 6 == 5) problem_integer(p);
+    if (n % 12 == 5) problem_integer(p);
+    if (n % 12 == 11) problem_integer_groups(p, random);
     if (n % 7 == 3) p->data = (data)draw_below(random, DATA_KINDS);
     if (n % 8 == 7) p->desc.sinks.type = RAPT_F32, p->nan_sinks = true; /* what is masked has weight 0 even then */
 }
@@ -392,7 +393,7 @@ static void add_scores(problem *p, uint64_t *random, int64_t n) {
 static void add_scale_zero(problem *p, uint64_t *random, int64_t n) {
     p->desc.scale = n % 4 == 3 ? -0.0f : 0;
     if (n % 3 == 1) add_logits(p, random, n), p->desc.scale = 0;
-    if (n % 3 == 2) problem_integer(p);
+    if (n % 3 == 2) problem_integer_groups(p, random);
 }
 
 static void case_scores(check *c) { each(c, add_scores); }

@@ -76,6 +76,17 @@ static void add_integers(problem *p) {
     p->k_grain = GRAIN_TOKEN;
 }
 
+static void add_integer_groups(problem *p) {
+    problem_kv_types(p, RAPT_Q8_0, RAPT_Q4_0);
+    p->desc.arith = RAPT_INT8_DOT;
+}
+
+static void add_integers_of_4_and_5_bits(problem *p) {
+    problem_kv_types(p, RAPT_INT4, RAPT_Q5_0);
+    p->desc.arith = RAPT_INT8_DOT;
+    p->v_grain = GRAIN_TOKEN;
+}
+
 static void add_weights(problem *p) {
     add_softcap(p);
     p->desc.scores_stage = RAPT_SCORES_WEIGHTS;
@@ -125,6 +136,8 @@ static const struct fixed {
     {"weights", 1, 4, 2, 3, 700, 24, 8, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_weights},
     {"offsets", 2, 4, 2, 20, 600, 16, 8, F32, F32, F32, F32, 1, 200, -1, DATA_NORMAL, 0, add_offsets},
     {"integers", 1, 4, 2, 20, 600, 40, 24, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0.05f, add_integers},
+    {"integer-groups", 1, 4, 2, 20, 600, 64, 96, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_integer_groups},
+    {"integers-4-5", 1, 4, 2, 3, 700, 96, 64, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_integers_of_4_and_5_bits},
 };
 
 /* Over the elements' bytes, lowest first. */

@@ -30,4 +30,6 @@ static const golden golden_hashes[] = {
     {"weights", {{0x09d763a485c06baa, 0x7f7c3b2e614ead41}, {0xfb87b6976ae59dbf, 0x98848bf2c12d1033}}},
     {"offsets", {{0xf1fa0626f21a83b6, 0x516900c73230a89d}, {0xc8893233dea08dd5, 0x4cd78b7dece12dc1}}},
     {"integers", {{0xbfaadd1578be8b87, 0xa9a49d1f4022bb4b}, {0x0000000000000000, 0x0000000000000000}}},
+    {"integer-groups", {{0x734e748a380aff40, 0xadafd38b0664e02e}, {0x0000000000000000, 0x0000000000000000}}},
+    {"integers-4-5", {{0xea55625c8d2e8c3c, 0x91e61850076cd532}, {0x0000000000000000, 0x0000000000000000}}},
 };

@@ -181,7 +181,8 @@ void problem_draw_mask(problem *p, uint64_t *random);
 void problem_draw_data(problem *p, uint64_t *random);
 void problem_draw_layouts(problem *p, uint64_t *random);     /* layouts, offset, and whether there is an lse */
 void problem_kv_types(problem *p, rapt_type k, rapt_type v); /* makes d_k and d_v whole groups */
-void problem_integer(problem *p);                            /* RAPT_INT8_DOT, with K and V to match */
+void problem_integer(problem *p);                            /* RAPT_INT8_DOT, with K and V of int8 */
+void problem_integer_groups(problem *p, uint64_t *random);   /* the same with any types that have integers */
 void problem_draw_types(problem *p, uint64_t *random);
 void problem_draw_types_of_caches(problem *p, uint64_t *random); /* of K and V, any; d_k and d_v must not depend on each other */
 void problem_draw_features(problem *p, uint64_t *random);        /* any of them, masks, arith; batch up to MOST_BATCH */

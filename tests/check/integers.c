@@ -148,6 +148,29 @@ static void case_scales(check *c) {
     }
 }
 
+/* ---- Groups ------------------------------------------------------------------------------------------------------------- */
+
+static void case_groups(check *c) {
+    static const rapt_type types[] = {RAPT_INT8, RAPT_INT4, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q5_0};
+    for (int64_t n = 0; n < LENGTH_OF(types) * LENGTH_OF(types); n++)
+        for (int64_t rows = 0; rows < LENGTH_OF(few_and_many); rows++) {
+            const int64_t kv_heads = 1 + draw_below(&c->random, 2);
+            problem p = integers_of(c, UP_TO(2), 2 * kv_heads, kv_heads, few_and_many[rows], UP_TO(n % 4 ? 150 : 600),
+                                    32 * UP_TO(n % 7 ? 5 : 32), 32 * UP_TO(n % 6 ? 5 : 32));
+            problem_kv_types(&p, types[n / LENGTH_OF(types)], types[n % LENGTH_OF(types)]);
+            p.k_grain = (grain)draw_below(&c->random, GRAINS);
+            p.v_grain = (grain)draw_below(&c->random, GRAINS);
+            if (n % 2) problem_draw_mask(&p, &c->random);
+            if (rows == 1) problem_draw_logits(&p, &c->random);
+            if (n % 3 == 1) p.data = (data)draw_below(&c->random, DATA_KINDS);
+            if (!problem_wanted(c, &p)) continue;
+            subject s = subject_create(c, &p);
+            if (n % 5 == 2) make_odd(&s, &c->random);
+            examine_subject(c, &s, p.data_seed);
+            subject_destroy(&s);
+        }
+}
+
 /* ---- Logits ------------------------------------------------------------------------------------------------------------- */
 
 static void case_logits(check *c) {
@@ -318,12 +341,42 @@ static void weight_ties(check *c, int64_t kv_len, int64_t q_len, bool both_signs
     subject_destroy(&s);
 }
 
+/* The same of groups, whose scales are n + 1/2 beside a 127, of both signs. */
+static void weight_ties_of_groups(check *c, int64_t kv_len, int64_t q_len) {
+    problem p = problem_of(c, 1, 2, 1, q_len, kv_len, 32, 64);
+    problem_integer(&p);
+    problem_kv_types(&p, RAPT_Q8_0, RAPT_Q8_0);
+    p.lse = false;
+    if (!problem_wanted(c, &p)) return;
+    subject s = subject_create(c, &p);
+    unsigned char *const want = allocate((size_t)subject_output_bytes(&s));
+    float sums[64] = {0};
+    protect(&s, false);
+    for (int64_t row = 0; row < 2 * q_len; row++)
+        for (int64_t channel = 0; channel < 32; channel++) set_query(&s, 0, row % 2, row / 2, channel, 0);
+    for (int64_t j = 0; j < kv_len; j++) {
+        const float size = j % 64 < 2 ? 127 : (float)((j * 11 + j / 64) % 127) + 0.5f, factor = j % 2 ? -size : size;
+        unsigned char *const v = reference_at(s.args.v, &s.desc.v, 0, 0, j);
+        memset(v, 0, 2 * 34);
+        for (int g = 0; g < 2; g++) reference_store(RAPT_F16, v + g * 34, factor);
+        v[j % 64 / 32 * 34 + 2 + j % 32] = 1;
+        sums[j % 64] += rintf(factor);
+    }
+    protect(&s, true);
+    for (int64_t e = 0; e < 2 * q_len * 64; e++) reference_store(RAPT_F32, want + e * 4, sums[e % 64] / (float)kv_len);
+    every_kernel_gives(c, &s, want);
+    examine_subject(c, &s, p.data_seed);
+    free(want);
+    subject_destroy(&s);
+}
+
 static void case_ties(check *c) {
     static const int64_t dims[] = {1, 2, 3, 5, 34, 127, 300}, keys[] = {64, 128, 512, 1024};
     for (int64_t n = 0; n < LENGTH_OF(dims) * LENGTH_OF(few_and_many); n++) query_ties(c, dims[n / 3], few_and_many[n % 3]);
     for (int64_t n = 0; n < LENGTH_OF(keys) * LENGTH_OF(few_and_many); n++) {
         weight_ties(c, keys[n / 3], few_and_many[n % 3], false);
         weight_ties(c, keys[n / 3], few_and_many[n % 3], true);
+        weight_ties_of_groups(c, keys[n / 3], few_and_many[n % 3]);
     }
 }
 
@@ -333,6 +386,7 @@ const check_case integer_cases[] = {
     {"int8-head-dim-large", "up to 1024", case_dims_large, 2},
     {"int8-extremes", "every product the largest there is", case_extremes, 1},
     {"int8-scales", "every grain for keys with every grain for values; zero and tiny queries and scales", case_scales, 8},
+    {"int8-groups", "every pair of types that have integers, with scales of groups and every grain besides", case_groups, 6},
     {"int8-logits", "scales, masks, biases, ALiBi, sinks, softcap, a callback", case_logits, 4},
     {"int8-not-finite", "NaN and infinities in queries, NaN in scales", case_not_finite, 3},
     {"int8-ties", "queries and weights halfway between two integers", case_ties, 3},

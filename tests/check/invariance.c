@@ -93,7 +93,7 @@ static void case_row_alone(check *c) {
         problem p = problem_of(c, 3, 6, 2, UP_TO(60), UP_TO(n ? 160 : 1100), UP_TO(70), UP_TO(70));
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
-        if (n % 4 == 3) problem_integer(&p);
+        if (n % 4 == 3) problem_integer_groups(&p, &c->random);
         p.desc.causal = (rapt_causal)(n % 3);
         if (p.desc.causal) p.desc.window_left = draw_below(&c->random, 2) ? -1 : draw_below(&c->random, 100);
         p.lengths = draw_below(&c->random, 2) ? LENGTHS_DRAWN : LENGTHS_NONE;
@@ -180,7 +180,7 @@ static void case_layouts(check *c) {
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
         problem_draw_mask(&p, &c->random);
-        if (n % 3 == 2) problem_integer(&p);
+        if (n % 3 == 2) problem_integer_groups(&p, &c->random);
         for (int v = 0; v < 8; v++) {
             variants[v] = p;
             variants[v].q = (place)draw_below(&c->random, PLACE_ONE_BATCH);
@@ -269,7 +269,7 @@ static void case_decode(check *c) {
         if (n % 3 == 1) p.desc.window_left = draw_below(&c->random, 40);
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
-        if (n >= 4) problem_integer(&p);
+        if (n >= 4) problem_integer_groups(&p, &c->random);
         if (!problem_wanted(c, &p)) continue;
         subject s = subject_create(c, &p);
         FOR_EACH_KERNEL(c, k) {

@@ -448,7 +448,8 @@ static void case_merge_parts(check *c) {
         problem p = problem_of(c, 2, 4, 2, n % 2 ? 2 : 20, 600 + draw_below(&c->random, 500), UP_TO(24), UP_TO(24));
         p.desc.causal = (rapt_causal)(n % 3);
         if (n % 3 == 0) p.lengths = LENGTHS_DRAWN;
-        if (n >= 4) problem_integer(&p);
+        if (n == 4) problem_integer(&p);
+        if (n == 5) problem_integer_groups(&p, &c->random);
         if (!problem_wanted(c, &p)) continue;
         subject s = subject_create(c, &p);
         reference want;

@@ -344,13 +344,22 @@ static void feature_plan_errors(table *t) {
     PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT);
     for (int i = 0; i < KV_TYPES; i++) {
         const rapt_type type = kv_types[i];
-        if (type == RAPT_INT8 || reference_row_bytes(type, 1) < 0) continue;
+        if (type == RAPT_INT8 || reference_row_bytes(type, 1) < 0) continue; /* d is not whole groups */
         PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = RAPT_INT8; d.v.type = type);
         PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = type; d.v.type = RAPT_INT8);
         PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = type);
     }
-    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k.type = d.v.type = RAPT_Q8_0; d.d_k = d.d_v = 32;
-         d.q = rapt_layout_bhsd(RAPT_F32, d.heads, d.q_len, 32); d.o = d.q);
+    for (int i = 0; i < KV_TYPES; i++) {
+        const rapt_type type = kv_types[i];
+        const bool integers =
+            type == RAPT_INT8 || type == RAPT_INT4 || type == RAPT_Q8_0 || type == RAPT_Q4_0 || type == RAPT_Q5_0;
+        rapt_layout of_type = rapt_layout_bhsd(type, t->desc.kv_heads, t->desc.kv_len, 32);
+        rapt_layout of_q8_0 = rapt_layout_bhsd(RAPT_Q8_0, t->desc.kv_heads, t->desc.kv_len, 32);
+        PLAN(integers ? RAPT_OK : RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k = of_type; d.v = of_q8_0; d.d_k = d.d_v = 32;
+             d.q = rapt_layout_bhsd(RAPT_F32, d.heads, d.q_len, 32); d.o = d.q);
+        PLAN(integers ? RAPT_OK : RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.k = of_q8_0; d.v = of_type; d.d_k = d.d_v = 32;
+             d.q = rapt_layout_bhsd(RAPT_F32, d.heads, d.q_len, 32); d.o = d.q);
+    }
     static const int ariths[] = {3, 4, -1, 256, INT_MAX, INT_MIN};
     for (int64_t n = 0; n < LENGTH_OF(ariths); n++) {
         PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)ariths[n]);

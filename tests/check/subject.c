@@ -61,6 +61,13 @@ void problem_integer(problem *p) {
     if (p->data == DATA_NORMAL) p->data = DATA_BYTES;
 }
 
+void problem_integer_groups(problem *p, uint64_t *random) {
+    static const rapt_type types[] = {RAPT_INT8, RAPT_INT4, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q5_0};
+    const rapt_type k = DRAW_OF(random, types), v = DRAW_OF(random, types);
+    problem_integer(p);
+    problem_kv_types(p, k, v);
+}
+
 void problem_draw_types_of_caches(problem *p, uint64_t *random) {
     problem_draw_types(p, random);
     if (draw_below(random, 3) == 0)
@@ -163,7 +170,8 @@ void problem_draw_features(problem *p, uint64_t *random) {
         p->desc.kv_total = p->desc.kv_first + draw_below(random, 2 * p->desc.kv_len + 1);
     p->nan_masked = draw_below(random, 4) == 0;
     const int64_t arith = draw_below(random, 5);
-    if (arith == 0) problem_integer(p);
+    if (arith == 0 && draw_below(random, 2)) problem_integer(p);
+    else if (arith == 0) problem_integer_groups(p, random);
     if (arith == 1) p->desc.arith = RAPT_BF16_DOT;
     p->q_offsets = draw_below(random, 4) == 0;
     p->k_offsets = draw_below(random, 4) == 0;
