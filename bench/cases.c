@@ -608,7 +608,7 @@ static void run_case(bench_state *state, const void *arg) {
 }
 
 /* One thread, two, and all there are. */
-static int thread_counts(int64_t counts[3]) {
+static int thread_counts(int64_t counts[BENCH_THREAD_COUNTS]) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int n = 0;
     counts[n++] = 1;
@@ -630,7 +630,7 @@ static bool makes_sense(const bench_case *c, arrangement a, const bench_type *ty
 bool bench_register_cases(void) {
     static job *jobs;
     enum { CASES = sizeof cases / sizeof *cases };
-    int64_t counts[3];
+    int64_t counts[BENCH_THREAD_COUNTS];
     int n_counts = thread_counts(counts), n_isas = 0, usable = 0, n_types;
     const bench_type *types = bench_types(&n_types);
     while (rapt_isa_name(n_isas)) n_isas++;
@@ -658,5 +658,6 @@ bool bench_register_cases(void) {
                     }
             }
     free(isas);
+    bench_register_machine(counts, n_counts);
     return bench_register_layers(counts, n_counts) && bench_register_copies(counts, n_counts);
 }

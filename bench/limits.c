@@ -76,6 +76,17 @@ double bench_peak(const char *name, rapt_arith arith, rapt_pool *pool) {
     return (double)(flops * rapt_pool_threads(pool)) / best_time(pool, peak_body, &arg, MIN_WINDOWS, span);
 }
 
+bool bench_has_matrix_unit(const char *name) {
+    const bench_isa *isa = find(name);
+    return isa && isa->bf16_peak != isa->peak;
+}
+
+const char *bench_best_isa(void) {
+    for (int i = 0; rapt_isa_name(i); i++)
+        if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) == RAPT_OK && find(rapt_isa_name(i))) return rapt_isa_name(i);
+    return NULL;
+}
+
 typedef struct read_arg {
     const bench_isa *isa;
     const char *from;
@@ -95,12 +106,10 @@ double bench_bandwidth(size_t bytes, rapt_pool *pool) {
         if (!buffer) return 0;
         memset(buffer, 1, BENCH_COLD_BYTES); /* pages never written are all the same page of zeros */
     }
-    const bench_isa *widest = NULL;
-    for (int i = 0; !widest && rapt_isa_name(i); i++)
-        if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) == RAPT_OK) widest = find(rapt_isa_name(i));
+    const char *widest = bench_best_isa();
     if (!widest) return 0;
     int64_t threads = rapt_pool_threads(pool);
     if (bytes > BENCH_COLD_BYTES) bytes = BENCH_COLD_BYTES;
-    read_arg arg = {widest, buffer, bytes / (size_t)threads / 4096 * 4096};
+    read_arg arg = {find(widest), buffer, bytes / (size_t)threads / 4096 * 4096};
     return (double)(arg.part * (size_t)threads) / best_time(pool, read_body, &arg, MIN_WINDOWS, span);
 }

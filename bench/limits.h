@@ -34,6 +34,12 @@ double bench_now(void);
  * arithmetic those of its matrix unit, where it has one, else of f32. Fused ones count two. 0 if there is no loop for isa. */
 double bench_peak(const char *isa, rapt_arith arith, rapt_pool *pool);
 
+/* The best instruction set that this machine has, of those that there is a loop for; null if there is none. */
+const char *bench_best_isa(void);
+
+/* Has it a matrix unit, whose peak is another than that of f32? */
+bool bench_has_matrix_unit(const char *isa);
+
 /* Bytes per second that the pool's threads together read from a buffer of that size (at most BENCH_COLD_BYTES), again and again,
  * with the widest vectors that this machine has. 0 if there is no memory. */
 double bench_bandwidth(size_t bytes, rapt_pool *pool);

@@ -22,12 +22,17 @@ void bench_label(bench_state *state, const char *label);
 /* Reports the benchmark as failed, and makes the program end with status 1. */
 void bench_fail(bench_state *state, const char *why);
 
+/* At most so many numbers of threads are run. */
+enum { BENCH_THREAD_COUNTS = 3 };
+
 /* Ours, called once by main: registers every case. False, with a line on stderr, if it cannot. */
 bool bench_register_cases(void);
 
 /* Parts of that: those of layers.c and copies.c, for these numbers of threads. False when memory is out. */
 bool bench_register_layers(const int64_t *threads, int thread_counts);
 bool bench_register_copies(const int64_t *threads, int thread_counts);
+/* That of machine.c, which needs no memory. */
+void bench_register_machine(const int64_t *threads, int thread_counts);
 
 #ifdef __cplusplus
 }
