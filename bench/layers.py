@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """rapt_linear and rapt_mha beside PyTorch's nn.Linear and nn.MultiheadAttention, ONNX Runtime and NumPy, in one run on one machine,
-as peers.py measures: the same values, turn by turn, medians, each output compared with float64. Writes peers.json, peers.md and
-peers.png; `pip install -r bench/requirements-peers.txt` brings what it can use."""
+as peers.py measures: the same values, turn by turn, medians, each output compared with float64, and bit for bit with that of another
+number of threads. Writes peers.json, peers.md and peers.png; `pip install -r bench/requirements-peers.txt` brings what it can use."""
 import ctypes
 import functools
 import math
@@ -12,7 +12,8 @@ import typing
 import numpy as np
 
 import peers
-from peers import Unsupported, aligned, fill, widened
+from beside import Peer, Suite, Unsupported, command
+from beside.values import COLD_BYTES, aligned, fill, widened
 from rapt import _native as native
 
 
@@ -24,10 +25,9 @@ class Case(typing.NamedTuple):
     heads: int     # 0: a linear layer, else multi-head self-attention with this number of heads, of one sequence
     memory: bool   # bound by reading the weights, else by arithmetic
 
-    def work(self, element_bytes):
-        """Bytes of the weights, or two operations for each product."""
-        if self.memory:
-            return self.width * self.out * element_bytes
+    @property
+    def operations(self):
+        """Two for each product."""
         linear = self.tokens * self.width * self.out * (4 if self.heads else 1)
         return 2 * linear + (4 * self.tokens * self.tokens * self.width if self.heads else 0)
 
@@ -61,9 +61,9 @@ class Problem:
         for i, out in enumerate(rows):
             weight = self.scaled(fill((out, case.width), kind, 2 + i))
             first += [weight, fill((out,), kind, 5 + i)]
-        count = math.ceil(peers.COLD_BYTES / first[0].nbytes) if case.memory else 1
+        count = math.ceil(COLD_BYTES / first[0].nbytes) if case.memory else 1
         self.caches = [first] + [[x.copy() for x in first] for _ in range(count - 1)]
-        self.work = case.work(self.x.itemsize)
+        self.operations, self.bytes, self.cold = case.operations, sum(w.nbytes for w in first[::2]), case.memory
 
     def scaled(self, x):
         """Weights of a trained model's size: a power of two of what fill gives, exact in each type."""
@@ -145,19 +145,9 @@ class Rapt(peers.Rapt):
         return run, lambda out: out
 
 
-class Torch:
+class Torch(peers.TorchPeer):
     """nn.Linear and nn.MultiheadAttention as they are used for inference: evaluation mode, inference mode, no weights wanted, which
     lets the latter take its fast path."""
-    packages = "torch",
-
-    def __init__(self, options, threads):
-        import torch
-        torch.set_num_threads(threads)
-        self.torch = torch
-
-    def tensor(self, x):
-        from_numpy = self.torch.from_numpy
-        return from_numpy(x.view(np.int16)).view(self.torch.bfloat16) if x.dtype == np.uint16 else from_numpy(x)
 
     def setup(self, problem):
         torch, case = self.torch, problem.case
@@ -178,10 +168,7 @@ class Torch:
                 for i in indices:
                     out = modules[i](x[None], x[None], x[None], need_weights=False)[0][0] if case.heads else modules[i](x)
             return out
-
-        def numpy(out):
-            return out.contiguous().view(torch.int16).numpy().view(np.uint16) if problem.kind == "bf16" else out.numpy()
-        return run, numpy
+        return run, self.array
 
 
 class OnnxRuntime(peers.OnnxRuntime):
@@ -222,11 +209,8 @@ class OnnxRuntime(peers.OnnxRuntime):
         return run, lambda out: out
 
 
-class NumPy:
+class NumPy(Peer):
     packages = "numpy",
-
-    def __init__(self, options, threads):
-        pass
 
     def setup(self, problem):
         if problem.kind != "f32":
@@ -244,7 +228,7 @@ class NumPy:
         return run, lambda out: out
 
 
-LAYERS = peers.Suite("Linear layers and multi-head attention", CASES, Problem, {
+LAYERS = Suite("Linear layers and multi-head attention", CASES, Problem, {
     "rapt": ("rapt", Rapt, {}),
     "torch": ("PyTorch", Torch, {}),
     "ort": ("ONNX Runtime", OnnxRuntime, {}),
@@ -252,4 +236,4 @@ LAYERS = peers.Suite("Linear layers and multi-head attention", CASES, Problem, {
 })
 
 if __name__ == "__main__":
-    sys.exit(peers.main(LAYERS, __doc__))
+    sys.exit(command.main(LAYERS, __doc__))

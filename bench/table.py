@@ -79,8 +79,8 @@ def beside_peers(report):
     cases = list(dict.fromkeys(case for case, _ in rates))
     columns = list(dict.fromkeys(column for _, column in rates))
     lines = [f"{report['cpu']}, {report['date']}; " + ", ".join(f"{k} {v}" for k, v in report["versions"].items()) +
-             ". Each cell: rapt, its share of the limit (GFLOP/s: of the f32 FMA peak, GB/s: of the read bandwidth), and how many times as "
-             "fast it is as the fastest of the others.", "",
+             ". Each cell: rapt in exact arithmetic, its share of the nearer limit (the f32 FMA peak, or the read bandwidth where K, V or weights "
+             "come from memory), and how many times as fast it is as the fastest of the others.", "",
              "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
     for case in cases:
         cells = []
@@ -91,8 +91,9 @@ def beside_peers(report):
                 cells.append("")
                 continue
             cell = f"{own['rate']:.3g} {own['unit']}" + (f", {100 * own['share']:.0f} %" if own["share"] else "")
-            if rows:
-                fastest = max(rows.values(), key=lambda row: row["rate"])
+            others = [row for row in rows.values() if not row["ours"]]
+            if others:
+                fastest = max(others, key=lambda row: row["rate"])
                 cell += f"; {own['rate'] / fastest['rate']:.2f} × {fastest['peer']}"
             cells.append(cell)
         lines.append(f"| {case} | {what(case)} | " + " | ".join(cells) + " |")
