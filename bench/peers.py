@@ -136,6 +136,7 @@ class Problem:
 
 # ---- Peers -------------------------------------------------------------------------------------------------------------------
 
+
 class Rapt(Peer):
     """The shared library, and the repository's own pool for more than one thread."""
     ours = True

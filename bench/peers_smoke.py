@@ -81,8 +81,8 @@ def of_bf16(folder):
        f"peers.py --peers {','.join(names)}: {', '.join(sorted(there))} in bf16", run.why)
     ok(equal([row for row in run.rows() if row["ours"]]), "rapt's bytes are equal in both arithmetics", run.why)
     of_f32 = {row["peer"] for row in run.rows(type="f32")}
-    ok(of_f32 == there - {"rapt-bf16", "torch-bf16"} and not any(row["failed"] for row in run.report["left_out"]),
-       "columns of bf16 sit f32 out, which is no failure", run.why)
+    ok(of_f32 == there - {"rapt-bf16", "torch-bf16"} and not any(row["failed"] for row in run.report["left_out"]) and
+       "- rapt, bf16 arithmetic: bf16 only (f32)\n" in run.table, "columns of bf16 sit f32 out, which is no failure", run.why)
     ok(all(f" is left out: {why}" in run.said and f" is left out: {why}" in run.table for why in run.report["missing"].values()),
        "the reason is written for each peer that is not there", run.why)
     ok(all(row["isa"] for row in run.rows()) and f"- rapt: {run.rows(peer='rapt')[0]['isa']}\n" in run.table,
@@ -159,13 +159,13 @@ onednn_verbose,v1,info,cpu,runtime:OpenMP,nthr:2
 onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with float16, Intel DL Boost and bfloat16 support and Intel AMX with bfloat16
 onednn_verbose,v1,primitive,info,template:operation,engine,primitive,implementation,prop_kind,memory_descriptors
 onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx10_1_512_amx,undef,src:bf16::blocked:ab::f0 wei:bf16,,64x64:64x64,0.18
-MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) 64 architecture Intel(R) AVX-512, Lnx 2.60GHz lp64 gnu_thread
+MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) AVX-512 with support for INT8, BF16, Lnx 2.60GHz lp64
 MKL_VERBOSE GEMM_BF16BF16F32(T,N,512,64,64,0x7f53,0x564f,64,0x564f,64,0x7f53,0x564f,512) 384.25us CNR:OFF
 """
     libraries, ran = machine.of_libraries(said)
     ok(libraries == {"oneDNN": "v3.12.0",
                      "oneDNN isa": "Intel AVX-512 with float16, Intel DL Boost and bfloat16 support and Intel AMX with bfloat16",
-                     "MKL": "oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) 64 architecture Intel(R) AVX-512"} and
+                     "MKL": "oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) AVX-512 with support for INT8, BF16"} and
        ran == ["MKL GEMM_BF16BF16F32", "oneDNN matmul brg_matmul:avx10_1_512_amx"], "what oneDNN and MKL say is read", (libraries, ran))
     ok(machine.of_libraries("nothing\n") == ({}, []), "and that they say nothing")
 

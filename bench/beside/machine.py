@@ -52,7 +52,7 @@ def limits(bench, threads):
 def of_libraries(said):
     """What the verbose modes of oneDNN and MKL say: versions and instruction sets, and the functions that have run."""
     patterns = {"oneDNN": r"^onednn_verbose.*,info,oneDNN (\S+)", "oneDNN isa": r"^onednn_verbose.*,info,cpu,isa:(.*)$",
-                "MKL": r"^MKL_VERBOSE (oneMKL .*?),"}
+                "MKL": r"^MKL_VERBOSE (oneMKL .*), Lnx"}
     found = {name: re.search(pattern, said, re.MULTILINE) for name, pattern in patterns.items()}
     ran = [f"oneDNN {what} {how}" for what, how in re.findall(r"^onednn_verbose.*,exec,cpu,(\w+),([^,]+)", said, re.MULTILINE)]
     ran += [f"MKL {function}" for function in re.findall(r"^MKL_VERBOSE (\w+)\(", said, re.MULTILINE)]

@@ -40,9 +40,8 @@ def markdown(suite, report):
 
 def speed(suite, report, names):
     ours = [name for name in names if any(row["ours"] for row in report["results"] if row["peer"] == name)]
-    lines = ["Each cell: rate, its share of the nearer limit, largest absolute difference from float64. The fastest is in bold; the last "
-             "column" + "s are" * (len(ours) > 1) + " is" * (len(ours) < 2) + " rapt's rate over that of the fastest other.", "",
-             *legend(report), "",
+    lines = ["Each cell: rate, its share of the nearer limit, largest absolute difference from float64. The fastest is in bold. At the end: "
+             "rapt's rate over that of the fastest other.", "", *legend(report), "",
              "| case | type | threads | | f32 peak | matrix unit | reading | " + " | ".join(suite.peers[name][0] for name in names) +
              "".join(f" | {suite.peers[name][0]} / fastest other" for name in ours) + " |",
              "|---|---|---|---|---|---|---|" + "---|" * (len(names) + len(ours))]
@@ -87,10 +86,21 @@ def cell(row, best):
 
 def absences(suite, report):
     lines = [f"- {suite.peers[name][0]} is left out: {why}" for name, why in report["missing"].items()]
-    for (name, why), rows in by(report["left_out"], "peer", "why").items():
-        where = ", ".join(f"{case} {kind}" for case, kind in by(rows, "case", "type"))
-        lines.append(f"- {suite.peers[name][0]}: {why} ({where})")
-    return lines
+    there = {(row["case"], row["type"]) for row in report["results"] + report["left_out"]}
+    return lines + [f"- {suite.peers[name][0]}: {why} ({', '.join(where(rows, there))})"
+                    for (name, why), rows in by(report["left_out"], "peer", "why").items()]
+
+
+def where(rows, there):
+    """Where these rows are, of all cases and types that are there: a type or a case alone stands for everything of it."""
+    left = set(by(rows, "case", "type"))
+    for at in 1, 0:
+        for one in dict.fromkeys(row["type" if at else "case"] for row in rows):
+            whole = {place for place in there if place[at] == one}
+            if whole <= left:
+                yield one
+                left -= whole
+    yield from (f"{case} {kind}" for case, kind in by(rows, "case", "type") if (case, kind) in left)
 
 
 def notes(suite, names):
@@ -182,6 +192,7 @@ def plot(suite, report, path):
         ax.grid(axis="y", alpha=0.4)
         ax.set_axisbelow(True)
     handles = {label: handle for ax in axes[:, 0] for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 5))
+    titles = [suite.peers[name][0] for name in names]
+    figure.legend([handles[title] for title in titles], titles, loc="outside lower center", ncols=min(len(names), 5))
     figure.suptitle(f"{suite.title} on {report['cpu']}, {report['date']}")
     figure.savefig(path, dpi=110)
