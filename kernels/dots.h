@@ -89,7 +89,7 @@ static void unpack_integers(rapt_type type, const char *row, int channels, int8_
     switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        for (int c = 0; c < channels; c += RAPT_GROUP, row += bytes) unpack_##suffix(row, to + c);                               \
+        for (int c = 0; c < channels; c += RAPT_GROUP, row += bytes) unpack_##suffix(row, 0, to + c);                            \
         break;
         RAPT_INTEGER_GROUPS(RAPT_TYPE)
 #undef RAPT_TYPE

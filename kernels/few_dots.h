@@ -188,11 +188,42 @@ static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, siz
 
 /* ---- Groups -------------------------------------------------------------------------------------------------------------- */
 
-/* Here K and V are unpacked to bytes first, made unsigned by adding DOT_BIAS; rows of V lie so many bytes apart. */
+/* Here K and V are unpacked to bytes first, made unsigned by adding DOT_BIAS, in rows of so many bytes. */
 static inline int group_row_bytes(int channels) { return (channels + STEP - 1) / STEP * STEP; }
-static void unpack_unsigned(rapt_type type, const char *row, int channels, uint8_t *to) {
-    unpack_integers(type, row, channels, (int8_t *)to);
-    for (int c = 0; c < channels; c++) to[c] ^= DOT_BIAS;
+
+/* unpack_rows_q8_0 and so on: n rows, offset bytes behind their addresses, and the scales of their groups, as f16 [groups][ld].
+ * The rows that are `ahead` further on are prefetched. */
+static RAPT_INLINE void unpack_rows_as(void unpack(const char *, int, void *), size_t bytes, const char *const *rows,
+                                       size_t offset, int n, int ahead, int channels, uint8_t *to, uint16_t *scales, int ld) {
+    const int row_bytes = group_row_bytes(channels), groups = channels / RAPT_GROUP;
+    for (int j = 0; j < n; j++, to += row_bytes) {
+        const char *group = rows[j] + offset;
+        for (size_t at = 0; at < (size_t)groups * bytes; at += 64) prefetch(rows[j + ahead], offset + at);
+        for (int g = 0; g < groups; g++, group += bytes) {
+            unpack(group, DOT_BIAS, to + g * RAPT_GROUP);
+            memcpy(&scales[g * ld + j], group, sizeof *scales);
+        }
+    }
+}
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    static RAPT_NOINLINE void unpack_rows_##suffix(const char *const *rows, size_t offset, int n, int ahead, int channels,       \
+                                                   uint8_t *to, uint16_t *scales, int ld) {                                      \
+        unpack_rows_as(unpack_##suffix, bytes, rows, offset, n, ahead, channels, to, scales, ld);                                \
+    }
+RAPT_INTEGER_GROUPS(RAPT_TYPE)
+#undef RAPT_TYPE
+static void unpack_rows(rapt_type type, const char *const *rows, size_t offset, int n, int ahead, int channels, uint8_t *to,
+                        uint16_t *scales, int ld) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, bytes)                                                                                           \
+    case name:                                                                                                                   \
+        unpack_rows_##suffix(rows, offset, n, ahead, channels, to, scales, ld);                                                  \
+        break;
+        RAPT_INTEGER_GROUPS(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        break;
+    }
 }
 
 /* RAPT_VL keys: their lanes, [dot_lanes][RAPT_VL], and the scales of their groups, [groups][RAPT_VL]. */
@@ -209,23 +240,17 @@ static size_t lay_out_group_keys(int channels, float *memory, group_keys *k) {
     return used;
 }
 
-static void stage_group_keys(rapt_type type, const group_keys *k, const char *const *keys, size_t offset, size_t row_bytes,
-                             int channels) {
+static void stage_group_keys(rapt_type type, const group_keys *k, const char *const *keys, size_t offset, int channels) {
     const int ld = group_row_bytes(channels), groups = channels / RAPT_GROUP;
-    uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP][RAPT_VL];
-    for (int j = 0; j < RAPT_VL; j++) {
-        const char *row = keys[j] + offset;
-        for (size_t at = 0; at < row_bytes; at += 64) prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD], offset + at);
-        unpack_unsigned(type, row, channels, k->rows + j * ld);
-        for (int g = 0; g < groups; g++) memcpy(&halves[g][j], row + (size_t)g * group_bytes(type), sizeof halves[g][j]);
-    }
+    uint16_t scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP * RAPT_VL];
+    unpack_rows(type, keys, offset, RAPT_VL, RAPT_BYTE_KEYS_AHEAD, channels, k->rows, scales, RAPT_VL);
     for (int c = 0; c < channels; c += STEP) {
         vf square[RAPT_VL];
         RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) square[j] = v_load(k->rows + j * ld + c);
         v_transpose(square);
         RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(k->lanes + (size_t)(c / RAPT_DOT + i) * RAPT_VL, square[i]);
     }
-    for (int g = 0; g < groups; g++) v_store(k->scales + g * RAPT_VL, v_load_f16(halves[g]));
+    for (int g = 0; g < groups; g++) v_store(k->scales + g * RAPT_VL, v_load_f16(scales + g * RAPT_VL));
 }
 
 static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int channels, const float *q, size_t ldq, float *s) {
@@ -249,13 +274,12 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
 }
 
 /* As score_rows_dots; memory: of lay_out_group_keys. */
-static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const char *const *keys, size_t offset,
-                                                size_t row_bytes, int n, int channels, const float *q, size_t ldq, float *s,
-                                                float *memory) {
+static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const char *const *keys, size_t offset, int n,
+                                                int channels, const float *q, size_t ldq, float *s, float *memory) {
     group_keys k;
     lay_out_group_keys(channels, memory, &k);
     for (int g = 0; g < n; g += RAPT_VL) {
-        stage_group_keys(type, &k, keys + g, offset, row_bytes, channels);
+        stage_group_keys(type, &k, keys + g, offset, channels);
         const float *some = q;
         float *to = s + g;
         for (int left = rows; left > 0; left -= DOT_ROWS, some += DOT_ROWS * ldq, to += DOT_ROWS * RAPT_CHUNK) {

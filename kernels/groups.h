@@ -10,7 +10,46 @@ static inline vi i_load_halves(const char *from, int channel) {
     return channel & 16 ? i_shr(n, 4) : i_and(n, i_set1(15));
 }
 
-/* The same with a fifth bit each: four bytes of them come first. */
+/* The integers of a group, in the compiler's own vectors, channels 0 to 15 and 16 to 31: loops it would take apart where they are
+ * inlined, and structs it would copy. */
+typedef uint8_t bytes_of_16 __attribute__((vector_size(16)));
+
+static inline bytes_of_16 load_bytes(const char *from) {
+    bytes_of_16 x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+/* Numbers and what is added to them, modulo 256. */
+static inline void store_numbers(void *to, bytes_of_16 low, bytes_of_16 high, int add) {
+    low += (uint8_t)add;
+    high += (uint8_t)add;
+    memcpy(to, &low, sizeof low);
+    memcpy((char *)to + sizeof low, &high, sizeof high);
+}
+
+/* Those of i_load_halves; of i_load_fifths; and of groups whose channels 2 i and 2 i + 1 are in byte i. */
+static inline void unpack_halves(const char *from, int add, void *to) {
+    bytes_of_16 pairs = load_bytes(from);
+    store_numbers(to, pairs & 15, pairs >> 4, add);
+}
+
+static inline void unpack_fifths(const char *from, int add, void *to) {
+    const bytes_of_16 place = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
+    bytes_of_16 pairs = load_bytes(from + 4), bits = {0};
+    memcpy(&bits, from, 4);
+    bytes_of_16 low = __builtin_shufflevector(bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
+                high = __builtin_shufflevector(bits, bits, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    store_numbers(to, (pairs & 15) | (low >> place & 1) << 4, pairs >> 4 | (high >> place & 1) << 4, add);
+}
+
+static inline void unpack_pairs(const char *from, int add, void *to) {
+    bytes_of_16 pairs = load_bytes(from), even = pairs & 15, odd = pairs >> 4;
+    store_numbers(to, __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+                  __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), add);
+}
+
+/* Numbers as i_load_halves has them, with a fifth bit each: four bytes of them come first. */
 static inline vi i_load_fifths(const char *from, int channel) {
     uint32_t bits;
     memcpy(&bits, from, sizeof bits);

@@ -229,7 +229,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
         return;
     }
     if (p->integer) {
-        score_rows_group_dots(p->k.type, rows, keys, offset, p->k_row, to - from, p->d_k, q, dk, scores, s->groups);
+        score_rows_group_dots(p->k.type, rows, keys, offset, to - from, p->d_k, q, dk, scores, s->groups);
         return;
     }
 #endif
@@ -411,24 +411,22 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
 static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                              const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
-    const int groups = p->d_v / RAPT_GROUP, ld = group_row_bytes(p->d_v);
-    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride;
-    const char *const *values = value_rows + b->number % RAPT_CHUNK;
-    float scales[RAPT_BLOCK], alpha[RAPT_FEW_ROWS];
+    const int groups = p->d_v / RAPT_GROUP, ld = group_row_bytes(p->d_v), from = b->first, to = b->end;
+    const bool scaled = scaled_by_key(&p->v_scales);
+    uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP * RAPT_BLOCK];
+    float scales[RAPT_BLOCK] = {0}, alpha[RAPT_FEW_ROWS];
     group_values v;
     lay_out_group_values(p->d_v, n, s->groups, &v);
-    if (b->end - b->first < RAPT_BLOCK) {
+    if (to - from < RAPT_BLOCK) {
         memset(v.rows, 0, (size_t)(RAPT_BLOCK * ld));
-        memset(v.factors, 0, (size_t)(groups * RAPT_BLOCK) * sizeof *v.factors);
+        memset(halves, 0, (size_t)(groups * RAPT_BLOCK) * sizeof *halves);
     }
-    if (scaled_by_key(&p->v_scales))
-        load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, b->first, b->end);
-    for (int i = b->first; i < b->end; i++) {
-        const char *row = values[i] + offset;
-        for (size_t at = 0; at < p->v_row; at += 64) prefetch(values[i + RAPT_BLOCK], offset + at);
-        unpack_unsigned(p->v.type, row, p->d_v, v.rows + i * ld);
-        load_group_scales(p->v.type, row, groups, v.factors + i, RAPT_BLOCK);
-        for (int g = 0; g < groups && scaled_by_key(&p->v_scales); g++) v.factors[g * RAPT_BLOCK + i] *= scales[i];
+    unpack_rows(p->v.type, value_rows + b->number % RAPT_CHUNK + from, (size_t)kv_head * (size_t)p->v.head_stride, to - from,
+                RAPT_BLOCK, p->d_v, v.rows + from * ld, halves + from, RAPT_BLOCK);
+    if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
+    for (int i = 0; i < groups * RAPT_BLOCK; i += RAPT_VL) {
+        vf factors = v_load_f16(halves + i);
+        v_store(v.factors + i, scaled ? v_mul(factors, v_load(scales + i % RAPT_BLOCK)) : factors);
     }
     for (int r = 0; r < n; r++) {
         const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + b->number % RAPT_CHUNK;

@@ -6,13 +6,7 @@ static inline vf v_load_int4(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(n));
 }
 
-static inline void unpack_int4(const char *group, int8_t *to) {
-    for (int i = 0; i < 16; i++) {
-        unsigned pair = (uint8_t)group[2 + i];
-        to[2 * i] = (int8_t)((int)(pair & 15) - 8);
-        to[2 * i + 1] = (int8_t)((int)(pair >> 4) - 8);
-    }
-}
+static inline void unpack_int4(const char *group, int add, void *to) { unpack_pairs(group + 2, add - 8, to); }
 
 #if RAPT_VL == 1
 /* The element of largest magnitude becomes -8, so that the wider side of the numbers is used. */

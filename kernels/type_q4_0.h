@@ -6,13 +6,7 @@ static inline vf v_load_q4_0(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(n));
 }
 
-static inline void unpack_q4_0(const char *group, int8_t *to) {
-    for (int i = 0; i < 16; i++) {
-        unsigned pair = (uint8_t)group[2 + i];
-        to[i] = (int8_t)((int)(pair & 15) - 8);
-        to[i + 16] = (int8_t)((int)(pair >> 4) - 8);
-    }
-}
+static inline void unpack_q4_0(const char *group, int add, void *to) { unpack_halves(group + 2, add - 8, to); }
 
 #if RAPT_VL == 1
 static inline void store_group_q4_0(uint8_t *group, const float *x) {

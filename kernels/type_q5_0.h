@@ -6,15 +6,7 @@ static inline vf v_load_q5_0(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(n));
 }
 
-static inline void unpack_q5_0(const char *group, int8_t *to) {
-    uint32_t fifths;
-    memcpy(&fifths, group + 2, sizeof fifths);
-    for (int i = 0; i < 16; i++) {
-        unsigned pair = (uint8_t)group[6 + i];
-        to[i] = (int8_t)((int)(pair & 15) + (int)(fifths >> i & 1) * 16 - 16);
-        to[i + 16] = (int8_t)((int)(pair >> 4) + (int)(fifths >> (i + 16) & 1) * 16 - 16);
-    }
-}
+static inline void unpack_q5_0(const char *group, int add, void *to) { unpack_fifths(group + 2, add - 16, to); }
 
 #if RAPT_VL == 1
 static inline void store_group_q5_0(uint8_t *group, const float *x) {

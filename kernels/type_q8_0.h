@@ -5,7 +5,9 @@ static inline vf v_load_q8_0(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(i_load_s8(group + 2 + (channel & 31))));
 }
 
-static inline void unpack_q8_0(const char *group, int8_t *to) { memcpy(to, group + 2, 32); }
+static inline void unpack_q8_0(const char *group, int add, void *to) {
+    store_numbers(to, load_bytes(group + 2), load_bytes(group + 18), add);
+}
 
 #if RAPT_VL == 1
 static inline void store_group_q8_0(uint8_t *group, const float *x) {

@@ -43,7 +43,8 @@
 #define RAPT_WEIGHT_TYPES(TYPE)  RAPT_TYPES(TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 
 /* The types of groups whose elements are a scale of f16, with which a group begins, times an integer of at most 8 bits:
- * TYPE(public name, suffix, bytes of a group). They have one word more, unpack_SUFFIX(group, to), which writes the 32 integers.
+ * TYPE(public name, suffix, bytes of a group). They have one word more, unpack_SUFFIX(group, add, to), which writes the 32
+ * integers, add added to them, as bytes.
  */
 #define RAPT_INTEGER_GROUPS(TYPE)                                                                                                \
     TYPE(RAPT_INT4, int4, 18)                                                                                                    \
