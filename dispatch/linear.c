@@ -8,6 +8,7 @@
 #include "path.h"
 #include "select.h"
 #include "structs.h"
+#include "tuning.h"
 #include "work.h"
 
 const rapt_linear_desc rapt_default_linear_desc = {.batch = 1};
@@ -64,8 +65,15 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
     if (status == RAPT_OK && d->gate.type)
         status = rapt_measure_tokens(r, "gate", &d->gate, RAPT_WEIGHTS, 1, d->out, d->in, false, &p->gate_bytes);
     if (status == RAPT_OK) status = rapt_select(r, d->isa, &p->kernel);
+    rapt_tuning tuning;
+    if (status == RAPT_OK) status = rapt_read_tuning(r, p->kernel, d->tuning, &tuning);
     if (status != RAPT_OK) return status;
-    p->problem.staged_weights = (int64_t)(rapt_l2_bytes() / 16 / sizeof(float)) * p->kernel->tuning.weights_l2;
+    p->problem.staged_weights = (int64_t)(rapt_l2_bytes() / 16 / sizeof(float)) * tuning.weights_l2;
+    p->problem.few_tokens = p->problem.bf16 ? tuning.bf16_few_tokens : tuning.few_tokens;
+    p->problem.long_row = tuning.long_row;
+    p->problem.long_ahead = tuning.long_ahead;
+    p->problem.short_ahead = tuning.short_ahead;
+    p->staging_outputs = tuning.staging_outputs;
     return RAPT_OK;
 }
 
@@ -108,22 +116,18 @@ static const full_linear *read_plan(rapt_report *r, const rapt_linear_plan *opaq
 
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
-/* Up to how many tokens weights are multiplied as they lie in memory. */
-static int few_tokens(const full_linear *p) {
-    return p->problem.bf16 ? p->kernel->tuning.bf16_few_tokens : p->kernel->tuning.few_tokens;
-}
 static int tile_rows(const full_linear *p) { return rapt_tile_rows(p->kernel, p->problem.bf16); }
 
 /* Threads share tokens by whole tiles, and outputs by whole sixteens (RAPT_PARTIAL_SUMS). The number of parts that nth threads
  * cut the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
     int64_t tiles = rapt_divide_up(p->all_tokens, tile_rows(p)), sixteens = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
-    if (p->all_tokens <= few_tokens(p)) return 1;
+    if (p->all_tokens <= p->problem.few_tokens) return 1;
     int64_t best = 1;
     double least = INFINITY;
     for (int64_t parts = 1; parts <= nth && parts <= tiles; parts++) {
         double cost = (double)rapt_divide_up(tiles, parts) *
-                      (double)(rapt_divide_up(sixteens, nth / parts) * RAPT_PARTIAL_SUMS + p->kernel->tuning.staging_outputs);
+                      (double)(rapt_divide_up(sixteens, nth / parts) * RAPT_PARTIAL_SUMS + p->staging_outputs);
         if (cost < least) best = parts, least = cost;
     }
     return best;
@@ -131,8 +135,7 @@ static int64_t token_parts(const full_linear *p, int64_t nth) {
 
 size_t rapt_linear_scratch(const full_linear *p) {
     size_t bytes = p->kernel->linear_scratch_bytes(&p->problem, p->all_tokens, p->problem.out);
-    size_t few = p->kernel->linear_scratch_bytes(&p->problem, p->all_tokens < few_tokens(p) ? p->all_tokens : few_tokens(p),
-                                                 p->problem.out);
+    size_t few = p->kernel->linear_scratch_bytes(&p->problem, rapt_min(p->all_tokens, p->problem.few_tokens), p->problem.out);
     bytes = bytes > few ? bytes : few;
     return (size_t)rapt_aligned_bytes(bytes);
 }

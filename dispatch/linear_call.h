@@ -12,10 +12,11 @@ typedef struct full_linear {
     const rapt_kernel *kernel;
     rapt_linear_problem problem;
     int64_t all_tokens;
+    int staging_outputs; /* as in rapt_tuning */
     uint64_t x_bytes, y_bytes, residual_bytes, weight_bytes, gate_bytes;
 } full_linear;
 
-#define LINEAR_MADE UINT64_C(0x34312e6e696c0000) /* changes with the layout of struct full_linear */
+#define LINEAR_MADE UINT64_C(0x35312e6e696c0000) /* changes with the layout of struct full_linear */
 
 /* Clients of 0.1, and callers of the function that has no size, bring memory of this many words. */
 enum { LINEAR_PLAN_WORDS = 64 };

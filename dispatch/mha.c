@@ -55,7 +55,7 @@ typedef struct full_mha {
     size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace */
 } full_mha;
 
-#define MHA_MADE UINT64_C(0x34312e72656c0000) /* changes with the layout of struct full_mha */
+#define MHA_MADE UINT64_C(0x35312e72656c0000) /* changes with the layout of struct full_mha */
 
 /* Clients of 0.1, and callers of the function that has no size, bring memory of this many words. */
 enum { MHA_PLAN_WORDS = 1280 };
@@ -181,7 +181,7 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
         l.x = p->positions ? dense(x->tokens, l.in) : x->layout;
         l.y = dense(x->tokens, l.out);
         l.weight = d->packed || i == QUERIES ? d->wq : i == KEYS ? d->wk : d->wv;
-        l.isa = a->isa, l.arith = d->arith;
+        l.isa = a->isa, l.arith = d->arith, l.tuning = a->tuning;
         status = rapt_make_linear(r, &p->project[i], &l, &of);
         if (status == RAPT_OK && d->packed) /* all of them */
             status = rapt_measure_tokens(r, "wq", &l.weight, RAPT_WEIGHTS, 1, rows, l.in, false, &p->project[i].weight_bytes);
@@ -191,7 +191,7 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
     rapt_linear_desc l = rapt_default_linear_desc;
     l.batch = x->batch, l.tokens = x->count, l.in = a->heads * a->d_v, l.out = p->out_width;
     l.x = dense(a->q_len, l.in);
-    l.y = d->out, l.residual = d->residual, l.weight = d->wo, l.isa = a->isa, l.arith = d->arith;
+    l.y = d->out, l.residual = d->residual, l.weight = d->wo, l.isa = a->isa, l.arith = d->arith, l.tuning = a->tuning;
     return rapt_make_linear(r, &p->output, &l, &names[PROJECTIONS]);
 }
 

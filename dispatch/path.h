@@ -8,20 +8,20 @@
 
 /* Rows of a full tile, when queries or tokens lie in lanes. */
 static inline int rapt_tile_rows(const rapt_kernel *kernel, bool bf16) {
-    return bf16 ? kernel->tuning.bf16_tile_rows : kernel->tuning.tile_rows;
+    return bf16 ? kernel->bf16_tile_rows : kernel->tile_rows;
 }
 
 /* Are that many rows of a key/value head, or of a token that has a block table of its own, so few that keys lie in lanes? In
  * integer arithmetic that is only so for kernels that have few_dots.h. */
-static inline bool rapt_keys_in_lanes(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {
-    return rows <= (problem->integer ? kernel->tuning.few_integer_rows : kernel->tuning.few_rows);
+static inline bool rapt_keys_in_lanes(const rapt_tuning *tuning, const rapt_problem *problem, int64_t rows) {
+    return rows <= (problem->integer ? tuning->few_integer_rows : tuning->few_rows);
 }
 
 /* How many of the last rows of a task with queries in lanes have keys in lanes nevertheless: those that would fill few lanes of a
  * last vector, where there is a full one before them. */
 static inline int rapt_left_over(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {
-    int vector = kernel->tuning.vector, rest = (int)(rows % vector);
-    return rows > vector && rest <= kernel->tuning.left_over && rapt_keys_in_lanes(kernel, problem, rest) ? rest : 0;
+    int rest = (int)(rows % kernel->vector);
+    return rows > kernel->vector && rest <= problem->left_over ? rest : 0;
 }
 
 #endif

@@ -12,6 +12,7 @@
 #include "select.h"
 #include "structs.h"
 #include "tokens.h"
+#include "tuning.h"
 
 const rapt_desc rapt_default_desc = {
     .batch = 1,
@@ -243,8 +244,10 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
 /* Query tiles that a pass over K and V can take: its scratch, which from the second on grows by the same for each, has its part
  * of the L2 cache. That of bf16 arithmetic begins with a whole chunk of K and V, which may take as much again; its tiles share
  * what they are in a chunk, but beside it each has its state of all chunks. */
-static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *problem) {
-    const rapt_tuning *tuning = &kernel->tuning;
+static int64_t tiles_per_pass(const full_plan *p) {
+    const rapt_kernel *kernel = p->kernel;
+    const rapt_problem *problem = &p->problem;
+    const rapt_tuning *tuning = &p->tuning;
     size_t bound = rapt_l2_bytes() / 16 * (size_t)tuning->pass_l2;
     int64_t rows = rapt_tile_rows(kernel, problem->bf16);
     const bool merges = problem->bf16 && problem->kv_len > RAPT_CHUNK;
@@ -259,14 +262,14 @@ static int64_t tiles_per_pass(const rapt_kernel *kernel, const rapt_problem *pro
 }
 
 /* The heads that a task with keys in lanes takes together (RAPT_JOINED_BYTES in kernels/check_words.h). */
-static int64_t heads_together(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {
+static int64_t heads_together(const rapt_tuning *tuning, const rapt_problem *problem, int64_t rows) {
     const rapt_layout *k = &problem->k, *v = &problem->v;
     if (k->head_stride >= k->token_stride || v->head_stride >= v->token_stride || problem->table.head_stride) return 1;
     int64_t joined = 1;
-    for (int64_t heads = 1; heads <= problem->kv_heads && heads <= kernel->tuning.joined_rows / rows; heads++) {
+    for (int64_t heads = 1; heads <= problem->kv_heads && heads <= tuning->joined_rows / rows; heads++) {
         if (problem->kv_heads % heads) continue;
         joined = heads;
-        if (heads * k->head_stride >= kernel->tuning.joined_bytes) break;
+        if (heads * k->head_stride >= tuning->joined_bytes) break;
     }
     return joined;
 }
@@ -286,20 +289,20 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
 
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
-    const rapt_kernel *kernel = p->kernel;
-    const int tile_rows = rapt_tile_rows(kernel, problem->bf16);
+    const rapt_tuning *tuning = &p->tuning;
+    const int tile_rows = rapt_tile_rows(p->kernel, problem->bf16);
     entry_cut c = {.q_len = q_len, .rows = q_len * problem->group, .joined_heads = 1};
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;
     int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
-    c.keys_in_lanes = rapt_keys_in_lanes(kernel, problem, together);
+    c.keys_in_lanes = rapt_keys_in_lanes(tuning, problem, together);
     c.chunks = rapt_divide_up(keys, RAPT_CHUNK);
     c.part_chunks = rapt_max(c.chunks, 1);
     c.parts = 1;
     if (c.rows == 0) return c;
     c.pass_rows = c.tile_rows = together;
     if (c.keys_in_lanes) {
-        c.joined_heads = heads_together(kernel, problem, together);
+        c.joined_heads = heads_together(tuning, problem, together);
     } else if (own_keys) { /* equal parts of a token's heads, as many as a pass has room for */
         c.pass_rows = rapt_min(together, p->pass_tiles * tile_rows);
         while (together % c.pass_rows) c.pass_rows--;
@@ -326,7 +329,7 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     int64_t states =
         problem->unmerged ? 0 : rapt_product(rapt_product(c.chunks, q_len), rapt_product(problem->heads, (int64_t)state_bytes));
     if (parts > 1 && c.chunks > 1 && states >= 0 &&
-        (problem->unmerged || c.pass_rows <= chunk_bytes / kernel->tuning.states_part / (int64_t)state_bytes)) {
+        (problem->unmerged || c.pass_rows <= chunk_bytes / tuning->states_part / (int64_t)state_bytes)) {
         c.part_chunks = rapt_divide_up(c.chunks, parts < c.chunks ? parts : c.chunks);
         c.parts = rapt_divide_up(c.chunks, c.part_chunks);
         c.tasks *= c.parts;
@@ -363,7 +366,7 @@ static bool set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
     p->task_pairs = INT64_MAX;
     if (threads > 1) {
-        const rapt_tuning *tuning = &p->kernel->tuning;
+        const rapt_tuning *tuning = &p->tuning;
         int64_t wanted =
                     (ragged(p) ? tuning->ragged_tasks : tuning->thread_tasks) * (threads < MOST_THREADS ? threads : MOST_THREADS),
                 pairs = 0;
@@ -372,8 +375,8 @@ static bool set_tasks(full_plan *p, int64_t threads) {
         pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
         p->task_pairs = pairs < 0 ? INT64_MAX : rapt_max(rapt_divide_up(pairs, wanted), 1);
     }
-    if (ragged(p) || problem->integer || !rapt_keys_in_lanes(p->kernel, problem, problem->q_len * problem->group))
-        p->pass_tiles = tiles_per_pass(p->kernel, problem);
+    if (ragged(p) || problem->integer || !rapt_keys_in_lanes(&p->tuning, problem, problem->q_len * problem->group))
+        p->pass_tiles = tiles_per_pass(p);
     p->phases = p->scores_stage == RAPT_SCORES_WEIGHTS ? 2 : 1;
     if (!ragged(p)) {
         p->cut = rapt_cut_entry(p, problem->q_len, problem->kv_len);
@@ -470,6 +473,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->logits_body = d->logits_body;
     problem->integer = d->arith == RAPT_INT8_DOT;
     problem->bf16 = d->arith == RAPT_BF16_DOT;
+    problem->left_over = (int)rapt_min(p->tuning.left_over, problem->integer ? p->tuning.few_integer_rows : p->tuning.few_rows);
     p->arith = d->arith;
     p->scores_stage = d->scores_stage;
     p->q_starts = d->q_starts;
@@ -516,6 +520,7 @@ rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rap
         status = rapt_check_kept(r, memory, bytes < most ? bytes : most, NULL, r->owner, d.batch, d.q_starts, d.k_starts);
     if (status == RAPT_OK) status = set_scale(r, &d, &p.problem);
     if (status == RAPT_OK) status = rapt_select(r, d.isa, &p.kernel);
+    if (status == RAPT_OK) status = rapt_read_tuning(r, p.kernel, d.tuning, &p.tuning);
     if (status != RAPT_OK) return status;
     set_problem(&d, &p);
     if (!set_tasks(&p, d.threads))

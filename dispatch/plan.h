@@ -33,6 +33,7 @@ typedef struct entry_start {
 typedef struct full_plan {
     uint64_t made; /* PLAN_MADE, or this is no plan */
     const rapt_kernel *kernel;
+    rapt_tuning tuning; /* no number of which is -1 */
     rapt_problem problem;
     rapt_arith arith;
     rapt_scores_stage scores_stage;
@@ -52,7 +53,7 @@ typedef struct full_plan {
     entry_start starts[];
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x35302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x36302e7470617200) /* changes with the layout of struct full_plan */
 
 /* Clients of 0.1, and callers of the functions that have no size, bring memory of 192 words. */
 enum { PLAN_WORDS = 192 };

@@ -106,6 +106,15 @@ const char *rapt_name_type(char name[RAPT_NAME_BYTES], rapt_type type) {
     return name;
 }
 
+size_t rapt_format(char *text, size_t bytes, const char *format, ...) {
+    line l = {text, bytes, 0};
+    va_list args;
+    va_start(args, format);
+    add_format(&l, format, args);
+    va_end(args);
+    return l.used;
+}
+
 bool rapt_traced(void) { return atomic_load_explicit(&tracer, memory_order_acquire) != NULL; }
 
 rapt_status rapt_refuse(rapt_report *r, rapt_status status, const char *format, ...) {

@@ -49,6 +49,13 @@ const char *rapt_name_element(char name[RAPT_NAME_BYTES], const char *array, int
 const char *rapt_type_enumerator(rapt_type type);
 const char *rapt_name_type(char name[RAPT_NAME_BYTES], rapt_type type);
 
+/* Writes text, cut to bytes with its terminator, and returns its length. Formats are those of rapt_refuse. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+size_t
+rapt_format(char *text, size_t bytes, const char *format, ...);
+
 /* Are traces wanted? Then a line that tells what was done, rather than what was refused. */
 bool rapt_traced(void);
 #if defined(__GNUC__)

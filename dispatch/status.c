@@ -50,6 +50,8 @@ const char *rapt_status_string(rapt_status status) {
         return "a pointer is given for which the plan has no use";
     case RAPT_ERR_SELF_CHECK:
         return "a kernel does not have the bits that it must have: the library was not compiled as it must be";
+    case RAPT_ERR_TUNING:
+        return "a tuning is for another kernel, one of its numbers is out of range, or its line of text is wrong";
     }
     return "unknown status";
 }

@@ -48,6 +48,13 @@ rapt_status rapt_write_struct(rapt_report *r, const char *what, void *to, const 
     return RAPT_OK;
 }
 
+void rapt_fill_struct(void *to, const void *from, size_t bytes) {
+    size_t size;
+    memcpy(&size, to, sizeof size);
+    size &= MOST_BYTES;
+    memcpy((char *)to + sizeof size, (const char *)from + sizeof size, (size < bytes ? size : bytes) - sizeof size);
+}
+
 rapt_status rapt_check_plan_memory(rapt_report *r, const void *plan, size_t bytes, size_t needed) {
     if (!plan) return rapt_refuse_null(r, "plan", "there is no memory for the plan");
     if (bytes < needed) return rapt_refuse(r, RAPT_ERR_STRUCT, "bytes = %zu: a plan takes at least %zu", bytes, needed);

@@ -22,6 +22,9 @@ rapt_status rapt_read_struct(rapt_report *r, const char *what, void *to, const v
 /* Copies to a caller's struct for results as much as it has room for; its size is not marked. Errors: NULL, STRUCT. */
 rapt_status rapt_write_struct(rapt_report *r, const char *what, void *to, const void *from, size_t bytes, size_t first);
 
+/* Copies to a struct of the caller's that was read as above as much as it has room for, but for its size. */
+void rapt_fill_struct(void *to, const void *from, size_t bytes);
+
 /* Memory of the caller's for a plan. Errors: NULL, STRUCT, ALIGNMENT. */
 rapt_status rapt_check_plan_memory(rapt_report *r, const void *plan, size_t bytes, size_t needed);
 

@@ -110,7 +110,9 @@ typedef enum rapt_status {
     RAPT_ERR_FEATURE = -18, /* A feature's number is out of range, it lacks what it needs, or two features exclude each other. */
     RAPT_ERR_ARITH = -19,   /* arith is not a rapt_arith, or the types of K and V do not allow it. */
     RAPT_ERR_UNUSED = -20,  /* A pointer is given for which the plan has no use: what it is for was not described. */
-    RAPT_ERR_SELF_CHECK = -21 /* A kernel's bits are not those of docs/order.md: the library was not compiled as it must be. */
+    RAPT_ERR_SELF_CHECK = -21, /* A kernel's bits are not those of docs/order.md: the library was not compiled as it must be. */
+    RAPT_ERR_TUNING = -22      /* A rapt_tuning is for another kernel, one of its numbers is out of range, or its line of text is
+                                  wrong or has no room. */
 } rapt_status;
 
 /* Returns a line of English for a status; it is never null, also for a number that is no status. */
@@ -194,6 +196,82 @@ RAPT_API rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tok
 /* Returns the layout of a dense tensor [batch, token, head, channel]. Rows of rapt_layer.h are such a one with a single head,
  * (type, 1, tokens, channels), and weights (type, 1, out, in). Sizes that overflow give a negative stride, as above. */
 RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels);
+
+/* ---- Tuning ---------------------------------------------------------------------------------------------------------- */
+
+/* Numbers by which a plan cuts its work, and by which weights are prefetched. Each kernel has its own, which were measured on one
+ * machine; another may want others, and `rapt tune` looks for them. None changes a bit of any result: only the time that calls
+ * take, and their workspace. Call rapt_tuning_init first, then set what shall differ, or have rapt_tuning_parse read a line.
+ *
+ * -1, the default of each number, stands for the kernel's own. Where its range says "at most", a kernel may have room for less:
+ * rapt_tuning_query tells. A row is a query of one of the heads that share a key/value head. */
+typedef struct rapt_tuning {
+    size_t size; /* Set by rapt_tuning_init, as in rapt_desc. */
+
+    const char *isa; /* The kernel that the numbers are for: plans with another one are refused. Null, the default: any. */
+
+    /* ---- Attention. */
+
+    int few_rows; /* Up to this many rows of a key/value head, 0 to at most 16, keys lie in lanes; of more, queries do. */
+
+    /* The same in RAPT_INT8_DOT, 0 to at most 16. Kernels that have no other way for few rows there take 0 only. */
+    int few_integer_rows;
+
+    int left_over; /* Up to this many last rows beside full vectors of queries, 0 to at most 15, have keys in lanes. */
+
+    /* A task whose keys lie in lanes takes several key/value heads, where those of a token lie side by side, of at most this many
+     * rows together, 1 to at most 64. */
+    int joined_rows;
+
+    int joined_bytes; /* Such a task takes as many heads as make this many bytes of a token's keys, 1 to 1048576. */
+    int pass_tiles;   /* A task whose queries lie in lanes has at most this many tiles of them, 1 to at most 32. */
+    int pass_l2;      /* The scratch of such a task takes at most this many sixteenths of the L2 cache, 1 to 256. */
+    int thread_tasks; /* A plan makes about this many tasks for each thread that is expected, 1 to 64. */
+    int ragged_tasks; /* The same where the entries of a batch differ in length, 1 to 64. */
+    int states_part;  /* Tasks share the keys of a head if the states between take at most 1 / this of them, 1 to 1024. */
+
+    /* ---- Linear layers. */
+
+    /* Up to this many tokens, 0 to at most 32, weights are read as they lie; for more, they are staged in the workspace. */
+    int few_tokens;
+
+    int bf16_few_tokens; /* The same in RAPT_BF16_DOT, 0 to at most 32. */
+    int weights_l2;      /* Staged weights take this many sixteenths of the L2 cache, 1 to 256, as far as there is room. */
+
+    /* Threads share tokens and outputs as if each of them staged its tokens in the time of this many outputs, 0 to 1048576. */
+    int staging_outputs;
+
+    int long_row;    /* For few tokens, several rows of weights are read at a time from this many bytes on, 1 to 16777216. */
+    int long_ahead;  /* Such rows are prefetched by this many bytes, 0 to 1048576. */
+    int short_ahead; /* Shorter rows are prefetched by this many bytes, 0 to 1048576. */
+} rapt_tuning;
+
+/* Gives every field its default; call it before you set any. */
+#define rapt_tuning_init(tuning) rapt_tuning_init_sized((tuning), sizeof *(tuning))
+
+/* What rapt_tuning_init calls with the bytes of the caller's struct. */
+RAPT_API void rapt_tuning_init_sized(rapt_tuning *tuning, size_t size);
+
+/* Writes to own the numbers of the kernel of that name (null: the process-wide choice), and to least and most what each of them
+ * may be in it at least and at most; the isa of all three becomes its name. Each passed through rapt_tuning_init before, or is
+ * null. Errors: STRUCT, ISA_UNKNOWN, ISA_MISSING. */
+RAPT_API rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *least, rapt_tuning *most);
+
+/* Reads a line of text, such as "avx2 few_rows=4 pass_l2=6", into tuning, which passed through rapt_tuning_init: the kernel's
+ * name, or "any", then fields of rapt_tuning with their numbers, each at most once, between spaces, tabs or line ends. What the
+ * line does not name becomes -1. Of a kernel that was built, whether or not it can run here, the numbers must be in its range.
+ * Errors: NULL, STRUCT, TUNING, ISA_UNKNOWN. */
+RAPT_API rapt_status rapt_tuning_parse(const char *line, rapt_tuning *tuning);
+
+/* Returns what rapt_tuning_parse would return, and writes why to text, as rapt_plan_explain does. */
+RAPT_API rapt_status rapt_tuning_parse_explain(const char *line, rapt_tuning *tuning, char *text, size_t bytes);
+
+/* A line of this many bytes has room for any rapt_tuning_print, with its terminator. */
+#define RAPT_TUNING_BYTES 512
+
+/* Writes to line, which has room for so many bytes, what rapt_tuning_parse reads: the numbers that are not -1, without a line
+ * end. Errors: NULL, STRUCT, ISA_UNKNOWN, TUNING (a number below -1, or out of the kernel's range; too few bytes). */
+RAPT_API rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t bytes);
 
 /* ---- The problem ----------------------------------------------------------------------------------------------------- */
 
@@ -445,6 +523,10 @@ typedef struct rapt_desc {
      * of keys that are given here, from kv_first on, are written; where such a key does not exist, with -inf, or with 0 if these
      * are weights. RAPT_SCORES_WEIGHTS is not possible with unmerged. */
     rapt_layout scores;
+
+    /* ---- Since 0.4: more about execution. */
+
+    const rapt_tuning *tuning; /* How the work is cut. It is not looked at again. Null, the default: by the kernel's numbers. */
 } rapt_desc;
 
 /* Gives every field its default, or 0 where it has none; call it before you set any. A size that you forget is no error where it
@@ -471,8 +553,8 @@ typedef struct rapt_plan {
 
 /* Validates the problem and chooses kernel, path and tasks. Errors: NULL, STRUCT, SHAPE, HEADS, TYPE, STRIDE, SCALE, MASK,
  * ISA_UNKNOWN, ISA_MISSING, RANGE (threads), TABLE (q_starts, k_starts), ALIGNMENT (these, the plan), FEATURE, ARITH, OVERLAP
- * (the plan's memory with arrays whose addresses it keeps). As a function, for callers in other languages and clients of 0.1, it
- * takes a plan of 192 uint64_t. */
+ * (the plan's memory with arrays whose addresses it keeps), TUNING. As a function, for callers in other languages and clients of
+ * 0.1, it takes a plan of 192 uint64_t. */
 RAPT_API rapt_status rapt_plan_init(rapt_plan *plan, const rapt_desc *desc);
 #define rapt_plan_init(plan, desc) rapt_plan_init_sized((plan), sizeof *(plan), (desc))
 

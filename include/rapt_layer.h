@@ -66,6 +66,8 @@ typedef struct rapt_linear_desc {
     /* How products are computed: RAPT_EXACT, the default, or RAPT_BF16_DOT, in which the elements of X, W and G are rounded to
      * bf16, and their products summed as in attention; scales, biases and all behind them stay f32. */
     rapt_arith arith;
+
+    const rapt_tuning *tuning; /* How the work is cut, as in rapt_desc. */
 } rapt_linear_desc;
 
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
@@ -80,8 +82,8 @@ typedef struct rapt_linear_plan {
 } rapt_linear_plan;
 
 /* Validates a linear layer and chooses the kernel. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, ALIGNMENT (the plan), FEATURE
- * (activation), ARITH, ISA_UNKNOWN, ISA_MISSING. As a function, for callers in other languages and clients of 0.1, it takes a
- * plan of 64 uint64_t. */
+ * (activation), ARITH, ISA_UNKNOWN, ISA_MISSING, TUNING. As a function, for callers in other languages and clients of 0.1, it
+ * takes a plan of 64 uint64_t. */
 RAPT_API rapt_status rapt_linear_plan_init(rapt_linear_plan *plan, const rapt_linear_desc *desc);
 #define rapt_linear_plan_init(plan, desc) rapt_linear_plan_init_sized((plan), sizeof *(plan), (desc))
 
@@ -249,8 +251,8 @@ typedef struct rapt_mha_desc {
     size_t size; /* Set by rapt_mha_desc_init, as in rapt_desc. */
 
     /* The attention: heads, lengths, head dimensions, masks and everything else that rapt_run knows. It is read by
-     * rapt_mha_plan_init only, and isa holds for all of multi-head attention. The library sets layouts q and o itself. Where
-     * k.type and v.type are RAPT_NONE, there is no cache: it sets k and v too, and kv_len is keys. Else there is a cache,
+     * rapt_mha_plan_init only, and isa and tuning hold for all of multi-head attention. The library sets layouts q and o itself.
+     * Where k.type and v.type are RAPT_NONE, there is no cache: it sets k and v too, and kv_len is keys. Else there is a cache,
      * described by k, v, kv_len, k_scales, v_scales, page_size, pages and table. unmerged, kv_first and kv_total are refused. In
      * a ragged batch (q_starts, k_starts) X is [1, q_len] and Y [1, keys]; where Y is X, q_starts holds for both, and k_starts is
      * not used without a cache. Tokens that belong to no entry are neither read nor written. A cache may have k_starts only where

@@ -253,13 +253,14 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
     lane_scratch lanes;
-    query_tile tiles[RAPT_PASS_TILES];
+    query_tile tiles[RAPT_MOST_PASS_TILES];
     const int64_t most = full_tile_rows(p->bf16);
     row_scratch few;
-    query_row few_rows[RAPT_JOINED_ROWS];
-    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : rapt_max(RAPT_LEFT_OVER, 0));
+    query_row few_rows[RAPT_MOST_JOINED_ROWS];
+    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : p->left_over);
     if (keys_in_lanes) return sizeof(float) * as_rows;
-    size_t as_lanes = lay_out_lanes(p, NULL, &lanes, tiles, (int)rapt_min((rows + most - 1) / most, RAPT_PASS_TILES), merges);
+    size_t as_lanes =
+        lay_out_lanes(p, NULL, &lanes, tiles, (int)rapt_min((rows + most - 1) / most, RAPT_MOST_PASS_TILES), merges);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
@@ -340,23 +341,33 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .name = RAPT_STRING(RAPT_KERNEL_NAME),
     .needs = RAPT_KERNEL_NEEDS,
     .fused = RAPT_KERNEL_FUSED,
-    .tuning = {.vector = RAPT_VL,
-               .tile_rows = TILE_ROWS,
-               .bf16_tile_rows = BF16_TILE_ROWS,
-               .few_rows = RAPT_FEW_ROWS,
-               .few_integer_rows = FEW_INTEGER_ROWS,
-               .pass_tiles = RAPT_PASS_TILES,
-               .pass_l2 = RAPT_PASS_L2,
+    .vector = RAPT_VL,
+    .tile_rows = TILE_ROWS,
+    .bf16_tile_rows = BF16_TILE_ROWS,
+    .tuning = {.few_rows = RAPT_FEW_ROWS,
+               .few_integer_rows = RAPT_FEW_DOTS ? RAPT_FEW_ROWS : 0,
+               .left_over = RAPT_LEFT_OVER > 0 ? RAPT_LEFT_OVER : 0,
                .joined_rows = RAPT_JOINED_ROWS,
                .joined_bytes = RAPT_JOINED_BYTES,
-               .left_over = RAPT_LEFT_OVER,
+               .pass_tiles = RAPT_PASS_TILES,
+               .pass_l2 = RAPT_PASS_L2,
                .thread_tasks = RAPT_THREAD_TASKS,
                .ragged_tasks = RAPT_RAGGED_TASKS,
                .states_part = RAPT_STATES_PART,
                .few_tokens = RAPT_FEW_TOKENS,
                .bf16_few_tokens = RAPT_BF16_FEW_TOKENS,
                .weights_l2 = RAPT_WEIGHTS_L2,
-               .staging_outputs = RAPT_STAGING_OUTPUTS},
+               .staging_outputs = RAPT_STAGING_OUTPUTS,
+               .long_row = RAPT_LONG_ROW,
+               .long_ahead = RAPT_LONG_AHEAD,
+               .short_ahead = RAPT_SHORT_AHEAD},
+    .room = {.few_rows = RAPT_MOST_FEW_ROWS,
+             .few_integer_rows = RAPT_FEW_DOTS ? RAPT_MOST_FEW_ROWS : 0,
+             .left_over = RAPT_VL - 1,
+             .joined_rows = RAPT_MOST_JOINED_ROWS,
+             .pass_tiles = RAPT_MOST_PASS_TILES,
+             .few_tokens = RAPT_MOST_FEW_TOKENS,
+             .bf16_few_tokens = RAPT_MOST_FEW_TOKENS},
     .scratch_bytes = scratch_bytes,
     .attend = attend,
     .merge = merge,

@@ -2,6 +2,10 @@
 /* The constants that an ISA file may tune: what each means, its bounds, which are checked here, and a default for each that may
  * be left out. Included by attend.h, after the ISA file's own. */
 
+/* Those of rapt_tuning are a kernel's own numbers, which a caller may replace. Of some there are arrays on the stack, which have
+ * room for this many; of rows of a head, a matrix unit's tile has as many. */
+enum { RAPT_MOST_FEW_ROWS = 16, RAPT_MOST_JOINED_ROWS = 64, RAPT_MOST_PASS_TILES = 32, RAPT_MOST_FEW_TOKENS = 32 };
+
 /* ---- The vector ----------------------------------------------------------------------------------------------------------- */
 
 /* RAPT_VL: lanes of a vector. The partial sums of the canonical order are whole vectors. */
@@ -66,7 +70,7 @@ _Static_assert(RAPT_ROW_PADDING >= 0 && RAPT_ROW_PADDING % 16 == 0, "staged rows
 /* ---- Few rows: keys in lanes (keys_in_lanes.h) ---------------------------------------------------------------------------- */
 
 /* RAPT_FEW_ROWS: up to this many rows of a key/value head, keys lie in lanes. */
-_Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= 64, "the rows of a head are described on the stack");
+_Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= RAPT_MOST_FEW_ROWS, "the rows of a head are described on the stack");
 
 /* RAPT_LEFT_OVER: so do the last rows of a task with queries in lanes, where they would fill only this many lanes of a vector or
  * fewer. One less than half a vector brings a factor of 1.13 (docs/performance.md). */
@@ -85,8 +89,9 @@ _Static_assert(RAPT_LEFT_OVER < RAPT_VL, "a full vector is not left over");
 #ifndef RAPT_JOINED_ROWS
 #define RAPT_JOINED_ROWS 64
 #endif
-_Static_assert(RAPT_JOINED_BYTES >= 1 && RAPT_JOINED_ROWS >= RAPT_FEW_ROWS && RAPT_JOINED_ROWS <= 64, "a head fits into a task");
-_Static_assert(RAPT_LEFT_OVER <= RAPT_JOINED_ROWS, "the rows of a task are described on the stack");
+_Static_assert(RAPT_JOINED_BYTES >= 1 && RAPT_JOINED_ROWS >= RAPT_FEW_ROWS && RAPT_JOINED_ROWS <= RAPT_MOST_JOINED_ROWS,
+               "a head fits into a task");
+_Static_assert(RAPT_VL - 1 <= RAPT_MOST_FEW_ROWS, "so do the rows that are left over");
 
 /* RAPT_KEY_CHAINS: accumulators of a tile of scores, which so has at most that many rows; with RAPT_VL transposed vectors of K
  * they must fit into the registers. */
@@ -164,14 +169,14 @@ _Static_assert(RAPT_STATES_PART >= 1, "a part of K and V");
 #ifndef RAPT_PASS_L2
 #define RAPT_PASS_L2 8
 #endif
-_Static_assert(RAPT_PASS_TILES >= 1 && RAPT_PASS_TILES <= 64, "tiles of a pass are described on the stack");
+_Static_assert(RAPT_PASS_TILES >= 1 && RAPT_PASS_TILES <= RAPT_MOST_PASS_TILES, "tiles of a pass are described on the stack");
 _Static_assert(RAPT_PASS_L2 >= 1 && RAPT_PASS_L2 <= 16, "a part of the L2 cache, in sixteenths");
 
 /* ---- Linear layers (linear.h) --------------------------------------------------------------------------------------------- */
 
 /* RAPT_FEW_TOKENS: up to this many tokens, weights are multiplied as they lie in memory. RAPT_LINEAR_TOKENS: the most tokens of a
  * register tile then. RAPT_LINEAR_SUMS: its tokens times its rows. */
-_Static_assert(RAPT_FEW_TOKENS >= 1 && RAPT_FEW_TOKENS <= 32, "the ends of all few tokens are on the stack");
+_Static_assert(RAPT_FEW_TOKENS >= 1 && RAPT_FEW_TOKENS <= RAPT_MOST_FEW_TOKENS, "the ends of all few tokens are on the stack");
 _Static_assert(RAPT_LINEAR_TOKENS == 1 || RAPT_LINEAR_TOKENS == 2 || RAPT_LINEAR_TOKENS == 4 || RAPT_LINEAR_TOKENS == 8,
                "a power of two up to 8");
 _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAPT_PARTIAL_SUMS / RAPT_VL) <= 16,
@@ -182,7 +187,7 @@ _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAP
 #ifndef RAPT_BF16_FEW_TOKENS
 #define RAPT_BF16_FEW_TOKENS (RAPT_FEW_TOKENS < 8 ? RAPT_FEW_TOKENS : 8)
 #endif
-_Static_assert(RAPT_BF16_FEW_TOKENS >= 0 && RAPT_BF16_FEW_TOKENS <= RAPT_FEW_TOKENS, "as many as have room");
+_Static_assert(RAPT_BF16_FEW_TOKENS >= 0 && RAPT_BF16_FEW_TOKENS <= RAPT_MOST_FEW_TOKENS, "as many as have room");
 
 /* RAPT_LONG_ROW: bytes of a row of weights from which on several at once are read. They are as many streams for the hardware's
  * prefetching, which it follows where a row is a page or more; shorter ones are one stream, row after row, unless the tile is

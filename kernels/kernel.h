@@ -103,6 +103,7 @@ typedef struct rapt_problem {
     float q_factor, score_natural, exponent, natural;
     float least;                    /* a difference of scores at which exp2(difference * exponent) is zero: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */
+    int left_over;                  /* of a task's rows, those that may have keys in lanes beside full vectors of others */
     rapt_alibi alibi;
     rapt_logits_body logits_body;
 } rapt_problem;
@@ -201,9 +202,12 @@ typedef struct rapt_linear_problem {
     int64_t tokens, in, out; /* tokens: of a batch entry */
     rapt_layout x, y, residual, weight;
     rapt_activation activation;
-    rapt_layout gate;       /* RAPT_NONE: none */
-    int64_t staged_weights; /* floats of them that are staged at a time (rapt_tuning.weights_l2) */
-    bool bf16;              /* RAPT_BF16_DOT */
+    rapt_layout gate; /* RAPT_NONE: none */
+    /* What a rapt_tuning has become. */
+    int64_t staged_weights; /* floats of weights that are staged at a time */
+    int few_tokens;         /* in the arithmetic of the problem */
+    int long_row, long_ahead, short_ahead;
+    bool bf16; /* RAPT_BF16_DOT */
 } rapt_linear_problem;
 
 /* The rows that make outputs. */
@@ -235,34 +239,17 @@ typedef struct rapt_norm_task {
     bool rms; /* by the root of the mean square, rather than by mean and deviation */
 } rapt_norm_task;
 
-/* What was tuned for a kernel, as far as dispatch/ cuts work by it. The other constants of check_words.h are sizes of arrays and
- * counts of unrolled loops, which only the compiler of the kernel itself can use. */
-typedef struct rapt_tuning {
-    int vector;           /* Lanes of a vector. */
-    int tile_rows;        /* Query rows of a full tile, when queries lie in lanes. */
-    int bf16_tile_rows;   /* The same in bf16 arithmetic. */
-    int few_rows;         /* Up to this many rows of a key/value head, keys lie in lanes (dispatch/path.h). */
-    int few_integer_rows; /* The same in integer arithmetic; 0 without RAPT_FEW_DOTS. */
-    int left_over;        /* The last rows of a task with queries in lanes have keys in lanes up to this many. */
-    int joined_rows;      /* A task with keys in lanes has at most this many rows of several heads. */
-    int joined_bytes;     /* It takes as many heads as make this many bytes of a token of K or V. */
-    int pass_tiles;       /* A task with queries in lanes has at most this many tiles. */
-    int pass_l2;          /* Its scratch takes at most this many sixteenths of the L2 cache. */
-    int thread_tasks;     /* A plan cuts this many tasks for each thread. */
-    int ragged_tasks;     /* The same where the entries of a batch differ in length. */
-    int states_part;      /* Tasks share keys where their states take at most this part of K and V. */
-    int few_tokens;       /* Up to this many tokens, a linear layer's weights are multiplied as they lie in memory. */
-    int bf16_few_tokens;  /* The same in bf16 arithmetic. */
-    int weights_l2;       /* With more, they are staged in this many sixteenths of the L2 cache. */
-    int staging_outputs;  /* Staging a thread's tokens then takes the time of this many outputs. */
-} rapt_tuning;
-
 /* A kernel: the only symbol that its object exports. */
 typedef struct rapt_kernel {
     const char *name;
-    uint32_t needs; /* CPU features */
-    bool fused;     /* its rounding class: fma() rounds once */
-    rapt_tuning tuning;
+    uint32_t needs;                /* CPU features */
+    bool fused;                    /* its rounding class: fma() rounds once */
+    int vector;                    /* lanes of a vector */
+    int tile_rows, bf16_tile_rows; /* query rows of a full tile, when queries lie in lanes; in bf16 arithmetic */
+    /* Its own numbers, and of those whose arrays it has on its stack the most that there is room for, 0 of the others; size and
+     * isa are not used. The other constants of check_words.h are counts of unrolled loops and distances within arrays, which only
+     * the compiler of the kernel itself can use. */
+    rapt_tuning tuning, room;
     /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows, with keys in lanes those of all
      * its heads; merges: if it merges chunks. */
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool merges);

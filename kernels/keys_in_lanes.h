@@ -168,7 +168,6 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 
 #if RAPT_FEW_DOTS
 #include "few_dots.h"
-enum { FEW_INTEGER_ROWS = RAPT_FEW_ROWS };
 static size_t integer_group_floats(const rapt_problem *p, int rows) {
     group_keys k;
     group_values v;
@@ -177,7 +176,6 @@ static size_t integer_group_floats(const rapt_problem *p, int rows) {
     return of_keys > of_values ? of_keys : of_values;
 }
 #else
-enum { FEW_INTEGER_ROWS = 0 };
 static size_t integer_group_floats(const rapt_problem *p, int rows) { return (void)p, (void)rows, 0; }
 #endif
 
@@ -393,7 +391,7 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
     const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->number % RAPT_CHUNK;
     const char *const *values = value_rows + b->number % RAPT_CHUNK + from;
     for (int part = 0; part <= NEGATIVE_PART; part += NEGATIVE_PART) {
-        float scale[RAPT_FEW_ROWS] = {0}, alpha[RAPT_FEW_ROWS] = {0};
+        float scale[RAPT_MOST_FEW_ROWS] = {0}, alpha[RAPT_MOST_FEW_ROWS] = {0};
         bool any = part == 0;
         for (int r = 0; r < n; r++) {
             scale[r] = weights[(size_t)r * RAPT_CHUNK + part + RAPT_BLOCK / RAPT_DOT];
@@ -414,7 +412,7 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
     const int groups = p->d_v / RAPT_GROUP, ld = group_row_bytes(p->d_v), from = b->first, to = b->end;
     const bool scaled = scaled_by_key(&p->v_scales);
     uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP * RAPT_BLOCK];
-    float scales[RAPT_BLOCK] = {0}, alpha[RAPT_FEW_ROWS];
+    float scales[RAPT_BLOCK] = {0}, alpha[RAPT_MOST_FEW_ROWS];
     group_values v;
     lay_out_group_values(p->d_v, n, s->groups, &v);
     if (to - from < RAPT_BLOCK) {
@@ -603,13 +601,13 @@ static void finish_row(const rapt_problem *p, const rapt_row_end *end, row_state
 static void attend_keys_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     row_scratch s;
-    query_row rows[RAPT_JOINED_ROWS];
+    query_row rows[RAPT_MOST_JOINED_ROWS];
     int n = (int)t->rows, all = n * t->kv_heads;
     size_t dk = row_floats(p), dv = padded((size_t)p->d_v);
     lay_out_rows(p, t->scratch, &s, rows, all);
     bool masked = has_masks(p); /* are keys visited that are masked for some row? */
     for (int h = 0; h < t->kv_heads; h++) {
-        const char *queries[RAPT_FEW_ROWS];
+        const char *queries[RAPT_MOST_FEW_ROWS];
         for (int r = 0; r < n; r++) {
             query_row *row = &rows[h * n + r];
             row->at = row_at(t, h, r);

@@ -79,9 +79,7 @@ static int most_tiles(const rapt_linear_problem *p) {
 }
 
 /* Are that many tokens so few that weights are multiplied as they lie in memory? */
-static inline bool are_few(const rapt_linear_problem *p, int64_t tokens) {
-    return tokens <= (p->bf16 ? RAPT_BF16_FEW_TOKENS : RAPT_FEW_TOKENS);
-}
+static inline bool are_few(const rapt_linear_problem *p, int64_t tokens) { return tokens <= p->few_tokens; }
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear_scratch *s, int64_t tokens, int64_t outs) {
@@ -197,12 +195,13 @@ static inline int power_below(int n, int most) {
 static inline int linear_rows_of(const int nt) { return RAPT_LINEAR_SUMS / nt > 8 ? 8 : RAPT_LINEAR_SUMS / nt; }
 
 /* All parts of a row or some, and all tokens, so that weights come from memory once, as they lie there. */
-static RAPT_INLINE void linear_rows_as(load_channels *load, const int group, const size_t bytes, const char *weights,
-                                       size_t stride, int rows, const float *x, int tokens, int64_t in, float *sums) {
-    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, row = (size_t)(in / group) * bytes,
-                 ahead = row < RAPT_LONG_ROW ? RAPT_SHORT_AHEAD : RAPT_LONG_AHEAD;
+static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channels *load, const int group, const size_t bytes,
+                                       const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
+    const int64_t in = p->in;
+    const bool is_long = (size_t)(in / group) * bytes >= (size_t)p->long_row;
+    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, ahead = (size_t)(is_long ? p->long_ahead : p->short_ahead);
     const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
-    const bool several = most == RAPT_LINEAR_TOKENS || row >= RAPT_LONG_ROW;
+    const bool several = most == RAPT_LINEAR_TOKENS || is_long;
     for (int r = 0, nr; r < rows; r += nr) {
         nr = several && rows - r >= many ? many : 1;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART) {
@@ -234,19 +233,19 @@ static RAPT_INLINE void linear_rows_as(load_channels *load, const int group, con
 /* linear_rows_f32, linear_rows_q8_0 and so on: sums[part][r][t][RAPT_PARTIAL_SUMS] of rows and tokens, which are few; there is
  * room for RAPT_PARTIAL_SUMS rows. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    static RAPT_NOINLINE void linear_rows_##suffix(const char *weights, size_t stride, int rows, const float *x, int tokens,     \
-                                                   int64_t in, float *sums) {                                                    \
-        linear_rows_as(load_##suffix, group, bytes, weights, stride, rows, x, tokens, in, sums);                                 \
+    static RAPT_NOINLINE void linear_rows_##suffix(const rapt_linear_problem *p, const char *weights, size_t stride, int rows,   \
+                                                   const float *x, int tokens, float *sums) {                                    \
+        linear_rows_as(p, load_##suffix, group, bytes, weights, stride, rows, x, tokens, sums);                                  \
     }
 RAPT_WEIGHT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-static void linear_rows(rapt_type type, const char *weights, size_t stride, int rows, const float *x, int tokens, int64_t in,
-                        float *sums) {
+static void linear_rows(const rapt_linear_problem *p, rapt_type type, const char *weights, size_t stride, int rows,
+                        const float *x, int tokens, float *sums) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     case name:                                                                                                                   \
-        linear_rows_##suffix(weights, stride, rows, x, tokens, in, sums);                                                        \
+        linear_rows_##suffix(p, weights, stride, rows, x, tokens, sums);                                                         \
         break;
         RAPT_WEIGHT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
@@ -276,7 +275,7 @@ static void linear_few_rows(const rapt_linear_task *t, const linear_scratch *s, 
     int tokens = (int)t->tokens;
     size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)layout->token_stride;
     if (p->bf16) sum_bf16_rows(t, s, gate, out, rows, s->c[0]);
-    else linear_rows(layout->type, w->rows + (size_t)out * stride, stride, rows, s->x, tokens, p->in, s->c[0]);
+    else linear_rows(p, layout->type, w->rows + (size_t)out * stride, stride, rows, s->x, tokens, s->c[0]);
     for (int i = 0; i < tokens; i++)
         for (int v = 0; v < SUM_VECTORS; v++)
             ends[i][v] = p->bf16 ? v_load(s->c[0] + i * RAPT_PARTIAL_SUMS + v * RAPT_VL) : v_set1(0.0f);
@@ -316,7 +315,7 @@ static void linear_few_tokens(const rapt_linear_task *t) {
     }
     for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS) {
         int rows = rapt_min(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out);
-        vf ends[RAPT_FEW_TOKENS][SUM_VECTORS], gates[RAPT_FEW_TOKENS][SUM_VECTORS];
+        vf ends[RAPT_MOST_FEW_TOKENS][SUM_VECTORS], gates[RAPT_MOST_FEW_TOKENS][SUM_VECTORS];
         linear_few_rows(t, &s, false, out, rows, ends);
         if (gated(p)) linear_few_rows(t, &s, true, out, rows, gates);
         for (int i = 0; i < tokens; i++) {

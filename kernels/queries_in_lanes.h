@@ -660,7 +660,7 @@ static int rows_of_tile(const rapt_task *t, int64_t row0) {
 static void attend_queries_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     lane_scratch s;
-    query_tile tiles[RAPT_PASS_TILES];
+    query_tile tiles[RAPT_MOST_PASS_TILES];
     int n = 0;
     for (int64_t row0 = 0; row0 < t->rows; row0 += rows_of_tile(t, row0)) n++;
     lay_out_lanes(p, t->scratch, &s, tiles, n, merges(t));

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const how plain = {WAY_RUN, 1, 1, 1};
+static const how plain = {WAY_RUN, 1, 1, 1, 0};
 
 /* ---- Masked keys and rows ----------------------------------------------------------------------------------------------- */
 
@@ -349,7 +349,7 @@ static void many_threads(check *c) {
             unsigned char *want = subject_run(c, &s, k, &plain);
             for (int64_t t = 0; t < LENGTH_OF(counts) && want; t++) {
                 for (int w = 0; w < 2; w++) {
-                    const how h = {w ? WAY_PHASES : WAY_SERIAL, counts[t], counts[t], p.data_seed};
+                    const how h = {w ? WAY_PHASES : WAY_SERIAL, counts[t], counts[t], p.data_seed, 0};
                     unsigned char *got = subject_run(c, &s, k, &h);
                     if (got) same_rows(c, k, "one thread", &s, got, &s, want, 0, 0, 0);
                     free(got);

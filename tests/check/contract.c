@@ -180,7 +180,7 @@ static void conversions(check *c, rapt_type type, bool load, int64_t q_len) {
     }
     fence_protect(&s.v, true);
     FOR_EACH_KERNEL(c, k) {
-        const how plainly = {WAY_RUN, 1, 1, 1};
+        const how plainly = {WAY_RUN, 1, 1, 1, 0};
         unsigned char *got = subject_run(c, &s, k, &plainly);
         if (got) same_rows(c, k, load ? "the loaded value" : "the rounded value", &s, got, &s, want, 0, 0, 0);
         free(got);

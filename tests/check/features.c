@@ -471,7 +471,7 @@ static void case_infinite_elsewhere(check *c) {
         for (int64_t j = 72; j < 96; j++) subject_poison(&s, TENSOR_V, 0, 0, j, j % 16, INFINITY);
         const int64_t rows = n % 2 ? 72 : 3, bytes = rows * p.desc.d_v * 4;
         FOR_EACH_KERNEL(c, k) {
-            const how plainly = {WAY_RUN, 1, 1, 1};
+            const how plainly = {WAY_RUN, 1, 1, 1, 0};
             unsigned char *want = subject_run(c, &clean, k, &plainly), *got = subject_run(c, &s, k, &plainly);
             k->compared += rows * p.desc.d_v;
             if (want && got && memcmp(want, got, (size_t)bytes) != 0)

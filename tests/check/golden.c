@@ -182,20 +182,24 @@ static const golden *golden_of(const char *name) {
     return &none;
 }
 
-/* Hashes a problem's outputs by each kernel, compares them, and leaves one for each class. */
+/* Hashes a problem's outputs by each kernel, with its own tuning and with others, compares them, and leaves one for each class.
+ */
 static void hash_all(check *c, const char *name, const problem *p, const uint64_t *want, uint64_t *hashes) {
     subject s = subject_create(c, p);
     FOR_EACH_KERNEL(c, k) {
         const int rounding = strcmp(k->rounding, class_names[FUSED]) == 0;
-        const how plainly = {WAY_RUN, 1, 1, 1};
-        unsigned char *dense = subject_run(c, &s, k, &plainly);
-        if (!dense) continue;
-        hashes[rounding] = hash_of(&s, dense);
-        free(dense);
-        k->compared++;
-        if (!c->print_golden && want[rounding] != hashes[rounding])
-            check_fail(c, k, "%s%s: hash %016" PRIx64 ", not %016" PRIx64, name, p->desc.arith == RAPT_BF16_DOT ? ", bf16" : "",
-                       hashes[rounding], want[rounding]);
+        const uint64_t last = c->print_golden ? 0 : c->quick ? TUNING_MOST : 12; /* 0: its own */
+        for (uint64_t tuned = 0; tuned <= last; tuned++) {
+            const how h = {WAY_RUN, tuned % 4 ? 1 : 3, 1, 1, tuned};
+            unsigned char *dense = subject_run(c, &s, k, &h);
+            if (!dense) continue;
+            hashes[rounding] = hash_of(&s, dense);
+            free(dense);
+            k->compared++;
+            if (!c->print_golden && want[rounding] != hashes[rounding])
+                check_fail(c, k, "%s%s: hash %016" PRIx64 ", not %016" PRIx64 ", tuning %d", name,
+                           p->desc.arith == RAPT_BF16_DOT ? ", bf16" : "", hashes[rounding], want[rounding], (int)tuned);
+        }
     }
     subject_destroy(&s);
 }

@@ -6,6 +6,7 @@
 #include "../kv_types.h"
 #include "../random_streams.h"
 #include "../reference.h"
+#include "../tunings.h"
 #include "fence.h"
 #include "rapt.h"
 
@@ -233,6 +234,7 @@ typedef struct how {
     int64_t threads; /* desc.threads */
     int64_t nth;
     uint64_t random; /* order of tasks, garbage in the workspace */
+    uint64_t tuned;  /* by a tuning of this seed (tunings.h); 0: by the kernel's own */
 } how;
 
 how how_drawn(uint64_t *random); /* without real threads */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const how plain = {WAY_RUN, 1, 1, 1};
+static const how plain = {WAY_RUN, 1, 1, 1, 0};
 
 static const int64_t few_and_many[] = {1, 3, 37};
 

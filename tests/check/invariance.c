@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const how plain = {WAY_RUN, 1, 1, 1};
+static const how plain = {WAY_RUN, 1, 1, 1, 0};
 
 /* ---- Threads ------------------------------------------------------------------------------------------------------------ */
 
@@ -24,7 +24,7 @@ void same_by_threads(check *c, const problem *p) {
                 const int64_t nth = DRAW_OF(&random, counts);
                 const bool starts_threads = w == WAY_PARALLEL || w == WAY_SHARE;
                 if (c->quick && starts_threads && nth != 3) continue; /* emulators are slow, and noisy, at starting threads */
-                const how h = {w, counts[n], nth, draw(&random)};
+                const how h = {w, counts[n], nth, draw(&random), 0};
                 unsigned char *got = subject_run(c, &s, k, &h);
                 if (got) same_rows(c, k, "one thread", &s, got, &s, want, 0, 0, 0);
                 free(got);
@@ -55,6 +55,48 @@ static void case_threads(check *c) {
     same_by_threads(c, &p);
     p = problem_of(c, 1, 1, 1, 9, 1100, 16, 64);
     same_by_threads(c, &p);
+}
+
+/* ---- Tunings ------------------------------------------------------------------------------------------------------------ */
+
+static void same_by_tunings(check *c, const problem *p) {
+    if (!problem_wanted(c, p)) return;
+    subject s = subject_create(c, p);
+    FOR_EACH_KERNEL(c, k) {
+        uint64_t random = random_of(p, k);
+        unsigned char *want = subject_run(c, &s, k, &plain);
+        if (!want) continue;
+        for (int n = 0; n < (c->quick ? 4 : 16); n++) {
+            how h = how_drawn(&random);
+            h.tuned = n == 0 ? TUNING_LEAST : n == 1 ? TUNING_MOST : draw(&random);
+            unsigned char *got = subject_run(c, &s, k, &h);
+            if (got) same_rows(c, k, "its own tuning", &s, got, &s, want, 0, 0, 0);
+            free(got);
+        }
+        free(want);
+    }
+    subject_destroy(&s);
+}
+
+static void case_tunings(check *c) {
+    static const int64_t queries[] = {1, 2, 5, 9, 16, 17, 31, 64, 100};
+    for (int n = 0; n < 27; n++) { /* few rows, those that are left over beside vectors, and passes of several tiles */
+        const int64_t kv_heads = n % 2 ? 2 : 4, heads = kv_heads * (1 + draw_below(&c->random, 4));
+        problem p =
+            problem_of(c, 2, heads, kv_heads, queries[n % LENGTH_OF(queries)], UP_TO(n % 3 ? 160 : 1300), UP_TO(70), UP_TO(70));
+        problem_draw_types_of_caches(&p, &c->random);
+        p.desc.causal = (rapt_causal)(n % 3);
+        if (n % 4 == 1) problem_integer(&p);
+        if (n % 4 == 3) p.desc.arith = RAPT_BF16_DOT;
+        if (n % 2) p.k = p.v = PLACE_BSHD; /* where heads are joined */
+        p.ragged_queries = n % 5 == 0;
+        same_by_tunings(c, &p);
+    }
+    for (int n = 0; n < 20; n++) {
+        problem p = problem_of(c, UP_TO(3), 6, 2, UP_TO(60), UP_TO(n % 4 ? 160 : 1100), UP_TO(40), UP_TO(40));
+        problem_draw_features(&p, &c->random);
+        same_by_tunings(c, &p);
+    }
 }
 
 /* ---- Rows --------------------------------------------------------------------------------------------------------------- */
@@ -412,6 +454,7 @@ static void case_masked_garbage(check *c) {
 
 const check_case invariance_cases[] = {
     {"same-threads", "every way to run, 1, 2, 3, 7, 64 threads", case_threads, 1},
+    {"same-tunings", "numbers that cut the work, their least, their most, and drawn ones", case_tunings, 2},
     {"same-row-alone", "a row alone and among others", case_row_alone, 1},
     {"same-batch-and-groups", "a batch entry alone; heads that share against keys repeated", case_batch_and_groups, 1},
     {"same-layouts", "dense, strided, padded, odd strides", case_layouts, 1},

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const how plain = {WAY_RUN, 1, 1, 1};
+static const how plain = {WAY_RUN, 1, 1, 1, 0};
 
 /* ---- Keys elsewhere ----------------------------------------------------------------------------------------------------- */
 

@@ -140,6 +140,7 @@ how how_drawn(uint64_t *random) {
     h.threads = DRAW_OF(random, counts);
     h.nth = DRAW_OF(random, counts);
     h.random = draw(random);
+    if (draw_below(random, 2)) h.tuned = draw(random);
     return h;
 }
 
@@ -190,6 +191,8 @@ static bool plan_made(check *c, const subject *s, kernel *k, const how *h, rapt_
     rapt_desc desc = s->desc;
     desc.isa = k->name;
     desc.threads = h->threads;
+    rapt_tuning tuning;
+    if (h->tuned) tuning = tuning_of(k->name, h->tuned), desc.tuning = &tuning;
     rapt_status status = rapt_plan_init(plan, &desc);
     if (status == RAPT_OK) status = rapt_plan_query(plan, info);
     if (status != RAPT_OK) {
@@ -213,6 +216,7 @@ static bool plan_made(check *c, const subject *s, kernel *k, const how *h, rapt_
         check_fail(c, k, "the plan's path is %s", info->path ? info->path : "null");
         return false;
     }
+    if (h->tuned) memset(&tuning, 0xff, sizeof tuning); /* the plan has a copy */
     if (path != 0) k->path_runs[1]++;
     if (path != 1) k->path_runs[0]++;
     return true;

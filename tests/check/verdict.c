@@ -191,7 +191,7 @@ void examine_subject(check *c, subject *s, uint64_t seed) {
     for (int rounding = 0; rounding < CLASSES; rounding++) {
         kernel *twin = check_twin(c, rounding);
         if (!twin) continue;
-        const how plainly = {WAY_RUN, 1, 1, seed};
+        const how plainly = {WAY_RUN, 1, 1, seed, 0};
         unsigned char *want = subject_run(c, s, twin, &plainly);
         if (!want) continue;
         twin->compared += subject_output_bytes(s) / reference_type_bytes(s->desc.o.type);
