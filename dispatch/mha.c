@@ -11,6 +11,7 @@
 #include "rows.h"
 #include "select.h"
 #include "structs.h"
+#include "tuning.h"
 
 static const rapt_mha_desc default_desc = {.rope.amplitude = 1.0};
 static const rapt_mha_args default_args = {0};
@@ -296,8 +297,10 @@ static rapt_status make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *d
     status = check_features(r, &d, &a, p);
     if (status == RAPT_OK) status = check_shape(r, &a);
     const rapt_kernel *kernel;
-    r->owner = "attention.";
-    if (status == RAPT_OK) status = rapt_select(r, a.isa, &kernel); /* the parts would call it their own */
+    rapt_tuning tuning;
+    r->owner = "attention."; /* the parts would call these their own */
+    if (status == RAPT_OK) status = rapt_select(r, a.isa, &kernel);
+    if (status == RAPT_OK) status = rapt_read_tuning(r, kernel, a.tuning, &tuning);
     r->owner = "";
     if (status != RAPT_OK) return status;
     p->out_width = p->has_output ? (d.out_width ? d.out_width : d.x_width) : a.heads * a.d_v;

@@ -45,6 +45,7 @@ static rapt_norm_args na; /* normalisation */
 static rapt_mha_desc yd;  /* multi-head attention, of e and, where it is given, ea */
 static rapt_mha_args ya;
 static rapt_desc e;
+static rapt_tuning tuned, lowest, highest; /* of d, e and ld, where they have one; its ranges */
 static rapt_args ea;
 static rapt_states states[2]; /* merging */
 static const float *sources_o[2], *sources_lse[2];
@@ -63,7 +64,7 @@ static double base;
 static rapt_type type, to_type;
 static rapt_parallel_for parallel;
 static rapt_barrier barrier;
-static const char *isa, *name;
+static const char *isa, *name, *words;
 static float *scales, *table;
 static void *from, *to;
 static _Alignas(uint64_t) char trial[sizeof(rapt_mha_plan) + 8];
@@ -94,7 +95,8 @@ static struct {
     rapt_mha_plan_info *mha_info;
     size_t *size;
     const char **name;
-    char *names;
+    char *names, *line;
+    rapt_tuning *tuned, *lowest, *highest;
     double *frequencies;
     void *trial;
     size_t trial_bytes;
@@ -145,6 +147,7 @@ static void set_caches(void) {
 
 /* Multi-head attention whose Y is X, without a cache. */
 static void set_mha(void) {
+    rapt_tuning_init(&tuned), rapt_tuning_init(&lowest), rapt_tuning_init(&highest);
     rapt_linear_desc_init(&ld);
     ld.tokens = 3, ld.in = 32, ld.out = 4;
     ld.x = rows_of(RAPT_F32, 3, 32), ld.y = rows_of(RAPT_F32, 3, 4), ld.weight = rows_of(RAPT_F32, 4, 32);
@@ -184,7 +187,7 @@ static void flush_denormals(bool flush) { (void)flush; }
 static void reset(void) {
     static size_t size;
     static const char *found;
-    static char names[8];
+    static char names[8], printed[RAPT_TUNING_BYTES];
     memset(memory, 0, sizeof memory);
     memset(starts, 0, sizeof starts), memset(lengths, 0, sizeof lengths), memset(offsets, 0, sizeof offsets);
     memset(token_starts, 0, sizeof token_starts), memset(positions, 0, sizeof positions);
@@ -194,13 +197,14 @@ static void reset(void) {
     info.size = sizeof info, mha_info.size = sizeof mha_info;
     ith = 0, nth = 1, phase = 0, task = 0, slot = 0, n = 2, rows = 3, channels = 16, first = 0, count = 4;
     out = 4, in = 32, row_stride = 128, type = RAPT_F32, to_type = RAPT_Q8_0;
-    base = 10000.0, parallel = serial, barrier = wait, isa = NULL, name = "scalar";
+    base = 10000.0, parallel = serial, barrier = wait, isa = NULL, name = "scalar", words = "scalar few_rows=2";
     from = memory[WQ], to = memory[OUT], scales = memory[FACTORS], table = memory[TABLE];
     give.d = &d, give.a = &a, give.ua = &ua, give.ad = &ad, give.aa = &aa, give.cd = &cd, give.ca = &ca, give.ra = &ra;
     give.dd = &dd, give.da = &da, give.ld = &ld, give.la = &la, give.na = &na, give.yd = &yd, give.ya = &ya;
     give.states = states, give.o = sources_o, give.lse = sources_lse, give.plan = &plan, give.merging = &merging;
     give.decoding = &decoding, give.linear = &linear, give.mha = &mha, give.info = &info, give.mha_info = &mha_info;
-    give.size = &size, give.name = &found, give.names = names, give.frequencies = (double *)(void *)memory[TABLE];
+    give.size = &size, give.name = &found, give.names = names, give.line = printed, give.tuned = &tuned, give.lowest = &lowest,
+    give.highest = &highest, give.frequencies = (double *)(void *)memory[TABLE];
     give.trial = trial, give.trial_bytes = sizeof trial - 8;
     fesetround(FE_TONEAREST), flush_denormals(false);
     unsetenv("RAPT_ISA");
@@ -289,6 +293,9 @@ FUNCTION(rapt_isa_usable, rapt_isa_usable(name, NULL, 0), by_trace(text, bytes))
 FUNCTION(rapt_isa_force, rapt_isa_force(name), by_trace(text, bytes))
 FUNCTION(rapt_isa_current, rapt_isa_current(give.name), by_trace(text, bytes))
 FUNCTION(rapt_cpu_features, rapt_cpu_features(give.names, 8), by_trace(text, bytes))
+FUNCTION(rapt_tuning_query, rapt_tuning_query(isa, give.tuned, give.lowest, give.highest), by_trace(text, bytes))
+FUNCTION(rapt_tuning_parse, rapt_tuning_parse(words, give.tuned), rapt_tuning_parse_explain(words, give.tuned, text, bytes))
+FUNCTION(rapt_tuning_print, rapt_tuning_print(give.tuned, give.line, give.trial_bytes), by_trace(text, bytes))
 FUNCTION(rapt_self_check, rapt_self_check(isa, NULL, 0), rapt_self_check(isa, text, bytes))
 
 /* ---- A row ----------------------------------------------------------------------------------------------------------- */
@@ -1537,6 +1544,101 @@ static void tables_of_positions(void) {
     TRACED(rapt_alibi_slopes, table = NULL, NULL, "slopes = null: 16 bytes are written there");
 }
 
+/* What plans say of a tuning, which is that of the scalar kernel. */
+#define TUNINGS(function, object, owner)                                                                                         \
+    do {                                                                                                                         \
+        GOOD(function, (object.isa = "scalar", object.tuning = &tuned));                                                         \
+        GOOD(function,                                                                                                           \
+             (object.isa = tuned.isa = "scalar", tuned.joined_rows = 64, tuned.few_rows = 16, object.tuning = &tuned));          \
+        REFUSED(function, (object.isa = "scalar", tuned.isa = "sse9", object.tuning = &tuned), TUNING,                           \
+                owner "tuning.isa = sse9: the kernel is scalar");                                                                \
+        REFUSED(function, (object.tuning = &tuned, tuned.size = 0), STRUCT,                                                      \
+                owner "tuning.size = 0: was not set by its init function");                                                      \
+        REFUSED(function, (object.isa = "scalar", object.tuning = &tuned, tuned.pass_l2 = 0), TUNING,                            \
+                owner "tuning.pass_l2 = 0: must be 1 to 256 in the kernel scalar, or -1");                                       \
+        REFUSED(function, (object.isa = "scalar", object.tuning = &tuned, tuned.few_rows = 17), TUNING,                          \
+                owner "tuning.few_rows = 17: must be 0 to 16 in the kernel scalar, or -1");                                      \
+    } while (0)
+
+/* A number below and one above its range. */
+#define RANGE(field, from, to)                                                                                                   \
+    do {                                                                                                                         \
+        GOOD(rapt_plan_init, (d.isa = "scalar", d.tuning = &tuned, tuned.field = from));                                         \
+        GOOD(rapt_plan_init, (d.isa = "scalar", d.tuning = &tuned, tuned.field = to));                                           \
+        REFUSED(rapt_plan_init, (d.isa = "scalar", d.tuning = &tuned, tuned.field = -2), TUNING,                                 \
+                "tuning." #field " = -2: must be " #from " to " #to " in the kernel scalar, or -1");                             \
+        REFUSED(rapt_plan_init, (d.isa = "scalar", d.tuning = &tuned, tuned.field = to + 1), TUNING,                             \
+                "tuning." #field " = %d: must be " #from " to " #to " in the kernel scalar, or -1", to + 1);                     \
+    } while (0)
+
+/* What functions that write to a tuning say of it. */
+#define INITIALISED(function, object, what)                                                                                      \
+    TRACED(function, object.size = 0, STRUCT, what ".size = 0: was not set by its init function")
+
+static void tunings(void) {
+    TUNINGS(rapt_plan_init, d, "");
+    TUNINGS(rapt_linear_plan_init, ld, "");
+    TUNINGS(rapt_decode_plan_init, d, "attention.");
+    TUNINGS(rapt_mha_plan_init, e, "attention.");
+    RANGE(few_rows, 0, 16);
+    RANGE(few_integer_rows, 0, 0);
+    RANGE(left_over, 0, 0);
+    RANGE(joined_rows, 1, 64);
+    RANGE(joined_bytes, 1, 1048576);
+    RANGE(pass_tiles, 1, 32);
+    RANGE(pass_l2, 1, 256);
+    RANGE(thread_tasks, 1, 64);
+    RANGE(ragged_tasks, 1, 64);
+    RANGE(states_part, 1, 1024);
+    RANGE(few_tokens, 0, 32);
+    RANGE(bf16_few_tokens, 0, 32);
+    RANGE(weights_l2, 1, 256);
+    RANGE(staging_outputs, 0, 1048576);
+    RANGE(long_row, 1, 16777216);
+    RANGE(long_ahead, 0, 1048576);
+    RANGE(short_ahead, 0, 1048576);
+
+    GOOD(rapt_tuning_query, UNCHANGED);
+    GOOD(rapt_tuning_query, (give.tuned = give.lowest = give.highest = NULL));
+    TRACED(rapt_tuning_query, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
+    TRACED(rapt_tuning_query, tuned.size = sizeof tuned, STRUCT, "own.size = %zu: was not set by its init function",
+           sizeof tuned);
+    INITIALISED(rapt_tuning_query, lowest, "least");
+    INITIALISED(rapt_tuning_query, highest, "most");
+
+    GOOD(rapt_tuning_parse, UNCHANGED);
+    GOOD(rapt_tuning_parse, words = "any");
+    GOOD(rapt_tuning_parse, words = "\t scalar_fma  joined_bytes=00000000000000000000007 \r\n few_rows=0\n");
+    GOOD(rapt_tuning_parse, give.tuned = newer(&tuned, sizeof tuned, 0));
+    REFUSED(rapt_tuning_parse, words = NULL, NULL, "line = null: there is no text");
+    STRUCTS(rapt_tuning_parse, tuned, "tuning", sizeof tuned);
+    REFUSED(rapt_tuning_parse, words = " \n", TUNING, "line = : a kernel's name, or any, is needed");
+    REFUSED(rapt_tuning_parse, words = "sse9 few_rows=2", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
+    REFUSED(rapt_tuning_parse, words = "few_rows=2", ISA_UNKNOWN, "isa = few_rows=2: there is no kernel of that name");
+    REFUSED(rapt_tuning_parse, words = "any few_rows", TUNING, "line = ... few_rows ...: a field, = and its number are needed");
+    REFUSED(rapt_tuning_parse, words = "any joined_bytes=000000000000000000000000000000000001", TUNING,
+            "line = ... joined_bytes=0000000000000000000000000000000000 ...: a field, = and its number are needed");
+    REFUSED(rapt_tuning_parse, words = "any few_rows=2 cows=3", TUNING, "line = ... cows=...: there is no such field");
+    REFUSED(rapt_tuning_parse, words = "any =3", TUNING, "line = ... =...: there is no such field");
+    REFUSED(rapt_tuning_parse, words = "any few_rows=2 few_rows=3", TUNING, "few_rows = 3: is given twice");
+    REFUSED(rapt_tuning_parse, words = "any few_rows=", TUNING, "few_rows = : is no number");
+    REFUSED(rapt_tuning_parse, words = "any few_rows=-1", TUNING, "few_rows = -1: is no number");
+    REFUSED(rapt_tuning_parse, words = "any few_rows=2x", TUNING, "few_rows = 2x: is no number");
+    REFUSED(rapt_tuning_parse, words = "any few_rows=2147483648", TUNING, "few_rows = 2147483648: is no number");
+    REFUSED(rapt_tuning_parse, words = "scalar few_rows=17", TUNING,
+            "few_rows = 17: must be 0 to 16 in the kernel scalar, or -1");
+
+    GOOD(rapt_tuning_print, UNCHANGED);
+    GOOD(rapt_tuning_print, (tuned.isa = "scalar", tuned.few_rows = 3));
+    TRACED(rapt_tuning_print, give.tuned = NULL, NULL, "tuning = null: there is no such struct");
+    TRACED(rapt_tuning_print, give.line = NULL, NULL, "line = null: there is nowhere to write it");
+    TRACED(rapt_tuning_print, tuned.isa = "sse9", ISA_UNKNOWN, "tuning.isa = sse9: there is no kernel of that name");
+    TRACED(rapt_tuning_print, (tuned.isa = "scalar", tuned.few_rows = 17), TUNING,
+           "tuning.few_rows = 17: must be 0 to 16 in the kernel scalar, or -1");
+    TRACED(rapt_tuning_print, tuned.few_rows = -2, TUNING, "tuning.few_rows = -2: must be -1 or more");
+    TRACED(rapt_tuning_print, (tuned.few_rows = 2, give.trial_bytes = 14), TUNING, "bytes = 14: the line takes 15");
+}
+
 /* A kernel that is wrong on purpose, where the library was built with it, and its hashes; one that this machine cannot run, and
  * why. */
 #define BROKEN "broken_ulp"
@@ -1725,6 +1827,7 @@ int main(void) {
     mha_calls();
     merging_states();
     tables_of_positions();
+    tunings();
     kernels();
     if (__start_explain_sites) everything_seen();
     return tap_done();

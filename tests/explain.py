@@ -13,7 +13,7 @@ CALL = re.compile(rf"\b(?!(?:{HELPERS})\()([a-z]\w*)\((?=\s*(?:(?:&?[rm]|m->repo
 STATUS = re.compile(r"(?:(?<=return )|(?<=[^=!]= )|(?<=[?:] ))(RAPT_ERR_\w+)")  # which comes without a line
 NAME = re.compile(r'"([a-z]\w*(?:\.[a-z]\w*|(?: \* [a-z]\w*)+)?)"')
 # Words that stand alone between quotes, and are no fields.
-WORDS = {"bf16", "e", "exact", "fused", "inf", "int8", "mixed", "nan", "none", "normalisation", "success", "unfused"}
+WORDS = {"any", "bf16", "e", "exact", "fused", "inf", "int8", "mixed", "nan", "none", "normalisation", "success", "unfused"}
 
 
 def mark(call):

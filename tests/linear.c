@@ -9,6 +9,7 @@
 #include "rapt_pool.h"
 #include "refusals.h"
 #include "tensors.h"
+#include "tunings.h"
 
 /* ---- Problems ------------------------------------------------------------------------------------------------------------ */
 
@@ -101,8 +102,12 @@ static bool model(const linear *l, tensor *want) {
     return accurate;
 }
 
-/* By nth threads, on a pool or each on its own, the last one first. */
+/* By nth threads, on a pool or each on its own, the last one first. Half of the calls have a tuning, drawn apart from all else,
+ * so that hashes do not depend on it; the memory behind the workspace must stay. */
 static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, bool pool) {
+    static uint64_t tunings = 11;
+    enum { BEHIND = 64 };
+    const rapt_tuning tuning = tuning_of(isa, draw(&tunings));
     rapt_linear_desc desc;
     rapt_linear_plan plan;
     rapt_linear_args args;
@@ -112,17 +117,21 @@ static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, boo
     desc.weight = l->weight.rows.layout, desc.gate = l->gate.rows.layout, desc.activation = l->activation, desc.arith = l->arith,
     desc.isa = isa;
     if (l->with_residual) desc.residual = l->residual.layout;
+    if (draw_below(&tunings, 2)) desc.tuning = &tuning;
     size_t bytes = 0;
     rapt_status status = rapt_linear_plan_init(&plan, &desc);
     if (status == RAPT_OK) status = rapt_linear_workspace_size(&plan, nth, &bytes);
     args.x = l->x.at, args.y = l->y.at, args.residual = l->with_residual == RESIDUAL_IN_PLACE ? l->y.at : l->residual.at;
     args.weight = l->weight.rows.at, args.bias = l->weight.bias, args.scales = l->weight.scales;
     args.gate = l->gate.rows.at, args.gate_bias = l->gate.bias, args.gate_scales = l->gate.scales;
-    args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
+    unsigned char *workspace = new_workspace(bytes + BEHIND), behind[BEHIND];
+    memset(behind, 0x5a, BEHIND), memcpy(workspace + bytes, behind, BEHIND);
+    args.workspace = workspace, args.workspace_bytes = bytes;
     if (pool) status = status == RAPT_OK ? rapt_linear_run_parallel(&plan, &args, nth, rapt_pool_for, NULL) : status;
     else
         for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--) status = rapt_linear_run_share(&plan, &args, ith, nth);
-    free(args.workspace);
+    if (memcmp(workspace + bytes, behind, BEHIND) != 0) status = RAPT_ERR_WORKSPACE;
+    free(workspace);
     return status;
 }
 

@@ -12,6 +12,7 @@
 #include "rapt_pool.h"
 #include "refusals.h"
 #include "tensors.h"
+#include "tunings.h"
 
 static const uint64_t golden_tables = UINT64_C(0x236d502e8cf6269d);
 
@@ -276,14 +277,18 @@ static rapt_status by_hand(problem *p, tensor *k_cache, tensor *v_cache, tensor 
     return status;
 }
 
-/* Runs a problem in one of the ways that there are. */
-static rapt_status run_problem(const problem *p, int way) {
+/* Runs a problem in one of the ways that there are, half of them with a tuning, which is drawn apart from all else. */
+static rapt_status run_problem(problem *p, int way) {
+    static uint64_t tunings = 12;
+    const rapt_tuning tuning = tuning_of(p->attention.isa, draw(&tunings));
+    if (draw_below(&tunings, 2)) p->attention.tuning = &tuning;
     rapt_mha_plan plan;
     rapt_mha_plan_info info = {.size = sizeof info};
     rapt_mha_args args = p->args;
     int64_t nth = way == 0 ? 1 : way == 1 ? 3 : 5;
     size_t bytes = 0;
     rapt_status status = rapt_mha_plan_init(&plan, &p->desc);
+    p->attention.tuning = NULL;
     if (status == RAPT_OK) status = rapt_mha_plan_query(&plan, &info);
     if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, nth, &bytes);
     if (status != RAPT_OK) return status;

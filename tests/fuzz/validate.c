@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../reference.h"
+#include "../tunings.h"
 #include "rapt.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -137,7 +138,7 @@ static void change(rapt_desc *d, int32_t *starts, int which, input *in) {
     else d->k_starts = starts;
 }
 
-static rapt_desc good_desc(uint8_t kind) {
+static rapt_desc good_desc(uint8_t kind, rapt_tuning *tuning, input *in) {
     rapt_desc d;
     rapt_desc_init(&d);
     d.batch = 2;
@@ -159,6 +160,17 @@ static rapt_desc good_desc(uint8_t kind) {
     if (kind & 16) d.unmerged = 1, d.state_stride = 4 * 80, d.states = (rapt_layout){RAPT_F32, 7680, 1920, 640};
     if (kind & 32) d.k_scales = (rapt_scales){1, 2800, 1400, 2, 0};
     if (kind & 64) d.threads = 8;
+    if (kind & 128) { /* one number that is any, and one that is not its own */
+        rapt_tuning_init(tuning);
+        int numbers[TUNING_NUMBERS];
+        tuning_numbers(tuning, numbers);
+        for (int i = 0; i < 2; i++) {
+            const int which = take(in) % TUNING_NUMBERS;
+            numbers[which] = i ? take(in) % 18 : (int)take_number(in);
+        }
+        set_tuning_numbers(tuning, numbers);
+        d.tuning = tuning;
+    }
     return d;
 }
 
@@ -234,7 +246,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         char unknown[1 << 16]; /* zeros, as a newer version's fields that are not used */
     } newest;
     rapt_desc *const d = &newest.known;
-    *d = good_desc(take(&in));
+    rapt_tuning tuning;
+    const uint8_t kind = take(&in);
+    *d = good_desc(kind, &tuning, &in);
     while (in.size) {
         const int which = take(&in) % CHOICES;
         change(d, which == Q_STARTS ? q_starts : k_starts, which, &in);
