@@ -12,7 +12,8 @@
 static const char usage[] = "usage: rapt run --q Q.npy --k K.npy --v V.npy --out O.npy [options]\n"
                             "       rapt info [--json]\n"
                             "       rapt check [options]\n"
-                            "       rapt help [run | info | check]\n"
+                            "       rapt tune [options]\n"
+                            "       rapt help [run | info | check | tune]\n"
                             "       rapt --version\n";
 
 static const char help[] =
@@ -20,6 +21,7 @@ static const char help[] =
     "  run    scaled dot-product attention on NumPy files\n"
     "  info   the CPU, its features, the kernels that can run here, the one chosen\n"
     "  check  test every kernel that can run on this machine\n"
+    "  tune   look for the numbers with which a kernel is fastest on this machine\n"
     "\n"
     "`rapt help COMMAND`, or `rapt COMMAND -h` or --help, tells the options.\n"
     "In the environment, RAPT_ISA names the kernel to use; with RAPT_VERBOSE=1 each plan, and each refusal of the library,\n"
@@ -31,7 +33,7 @@ static int check(int argc, char **argv) { return rapt_check_main(argc + 1, argv 
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv); /* with the arguments after the name */
-} commands[] = {{"run", cli_run}, {"info", cli_info}, {"check", check}};
+} commands[] = {{"run", cli_run}, {"info", cli_info}, {"check", check}, {"tune", cli_tune}};
 
 static bool is_help(const char *argument) {
     return !strcmp(argument, "help") || !strcmp(argument, "--help") || !strcmp(argument, "-h");

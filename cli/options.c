@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int cli_fail(const char *program, const char *format, ...) {
@@ -43,4 +44,14 @@ int cli_parse(const char *program, const cli_option *options, int count, int arg
         }
     }
     return 0;
+}
+
+bool cli_integer(const char **text, char end, int64_t min, int64_t max, int64_t *value) {
+    char *rest;
+    const long long number = strtoll(*text, &rest, 10); /* beyond its range: its limits, which are beyond any min and max */
+    const bool digit_first = (**text >= '0' && **text <= '9') || (**text == '-' && rest != *text);
+    if (!digit_first || *rest != end || number < min || number > max) return false;
+    *text = rest + (end != '\0');
+    *value = number;
+    return true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rapt run: attention from .npy files to .npy files. */
-#define _POSIX_C_SOURCE 200809L
 #include "cli.h"
 #include "convert.h"
+#include "measure.h"
 #include "output.h"
 #include "pages.h"
 #include "rapt_pool.h"
@@ -13,7 +13,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static const char help[] =
     "usage: rapt run --q Q.npy --k K.npy --v V.npy --out O.npy [options]\n"
@@ -47,6 +46,7 @@ static const char help[] =
     "  --arith A             how to multiply: exact, converted to f32 (the default); int8, as integers, K and V of int8;\n"
     "                        bf16, all rounded to bf16\n"
     "  --isa NAME            the kernel to use; see rapt info (default: $RAPT_ISA, or the best one that can run here)\n"
+    "  --tuning LINE         how to cut the work: what rapt tune has printed; the output does not depend on it\n"
     "  --threads N           1 to 1024 (default 1); the output does not depend on it\n"
     "  --time                repeat 5 times or more, for half a second or more; print the median time and the rate.\n"
     "                        Without --out, the output is not kept\n"
@@ -79,6 +79,7 @@ enum {
     OUT_TYPE,
     ARITH,
     ISA,
+    TUNING,
     THREADS,
     TIME,
     HELP,
@@ -112,23 +113,13 @@ static const cli_option options[OPTIONS] = {
     [OUT_TYPE] = {"out-type", CLI_VALUE},
     [ARITH] = {"arith", CLI_VALUE},
     [ISA] = {"isa", CLI_VALUE},
+    [TUNING] = {"tuning", CLI_VALUE},
     [THREADS] = {"threads", CLI_VALUE},
     [TIME] = {"time", CLI_FLAG},
     [HELP] = {"help", CLI_FLAG},
 };
 
 /* ---- Values of options ------------------------------------------------------------------------------------------------- */
-
-/* A decimal integer in min..max that ends at the character end, which is skipped. */
-static bool parse_integer(const char **text, char end, int64_t min, int64_t max, int64_t *value) {
-    char *rest;
-    const long long number = strtoll(*text, &rest, 10); /* beyond its range: its limits, which are beyond any min and max */
-    const bool digit_first = (**text >= '0' && **text <= '9') || (**text == '-' && rest != *text);
-    if (!digit_first || *rest != end || number < min || number > max) return false;
-    *text = rest + (end != '\0');
-    *value = number;
-    return true;
-}
 
 /* What is so small that it would become 0 is refused: 0 means something else. */
 static bool parse_float(const char *text, float *value) {
@@ -190,6 +181,7 @@ typedef struct job {
     broadcast mask, bias, slopes, sinks;
     pages pages;
     rapt_desc desc;
+    rapt_tuning tuning;
     rapt_plan plan;
     rapt_args args;
     int32_t *lengths; /* keys of each entry; null: all that there are */
@@ -208,7 +200,7 @@ static int read_starts(const char *name, const char *text, starts *s) {
     s->at = tensor_buffer(numbers, sizeof *s->at);
     if (!s->at) return cli_fail(CLI_RUN, "--%s: no memory", name);
     for (int64_t i = 0; i < numbers; i++) {
-        if (numbers < 2 || !parse_integer(&rest, i + 1 < numbers ? ',' : '\0', least, i ? RAPT_MAX_LENGTH : 0, &least))
+        if (numbers < 2 || !cli_integer(&rest, i + 1 < numbers ? ',' : '\0', least, i ? RAPT_MAX_LENGTH : 0, &least))
             return cli_fail(CLI_RUN, "--%s %s: two integers or more are needed, the first 0, and none below the one before", name,
                             text);
         s->at[i] = (int32_t)least;
@@ -230,7 +222,7 @@ static int read_features(job *j) {
                     {SEED, 0, INT64_MAX, &j->seed}};
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
         const char *name = options[integers[i].option].name, *text = value[integers[i].option];
-        if (text && !parse_integer(&text, '\0', integers[i].min, integers[i].max, integers[i].to))
+        if (text && !cli_integer(&text, '\0', integers[i].min, integers[i].max, integers[i].to))
             return cli_fail(CLI_RUN, "--%s %s: an integer from %" PRId64 " to %" PRId64 " is needed", name, text, integers[i].min,
                             integers[i].max);
     }
@@ -271,8 +263,8 @@ static int read_options(job *j, int argc, char **argv) {
         d->causal = alignment == 2 ? RAPT_CAUSAL_TOP_LEFT : RAPT_CAUSAL_BOTTOM_RIGHT;
     }
     const char *text = value[WINDOW];
-    if (text && !(parse_integer(&text, ',', -1, RAPT_MAX_LENGTH, &d->window_left) &&
-                  parse_integer(&text, '\0', -1, RAPT_MAX_LENGTH, &d->window_right)))
+    if (text && !(cli_integer(&text, ',', -1, RAPT_MAX_LENGTH, &d->window_left) &&
+                  cli_integer(&text, '\0', -1, RAPT_MAX_LENGTH, &d->window_right)))
         return cli_fail(CLI_RUN, "--window %s: two integers L,R from -1 to %" PRId32 " are needed", value[WINDOW],
                         RAPT_MAX_LENGTH);
     if (value[SCALE] && !parse_float(value[SCALE], &d->scale))
@@ -284,10 +276,17 @@ static int read_options(job *j, int argc, char **argv) {
     if (read_features(j)) return CLI_ERROR;
     j->threads = 1;
     text = value[THREADS];
-    if (text && !parse_integer(&text, '\0', 1, 1024, &j->threads))
+    if (text && !cli_integer(&text, '\0', 1, 1024, &j->threads))
         return cli_fail(CLI_RUN, "--threads %s: an integer from 1 to 1024 is needed", value[THREADS]);
     d->threads = j->threads;
     d->isa = value[ISA];
+    rapt_tuning_init(&j->tuning);
+    if (value[TUNING] && rapt_tuning_parse(value[TUNING], &j->tuning)) {
+        char line[CLI_LINE_BYTES];
+        rapt_tuning_parse_explain(value[TUNING], &j->tuning, line, sizeof line);
+        return cli_fail(CLI_RUN, "--tuning: %s", line);
+    }
+    d->tuning = &j->tuning;
     return cli_check_isa(CLI_RUN, value[ISA]);
 }
 
@@ -330,7 +329,7 @@ static int read_lengths(job *j) {
     for (int64_t b = 0; b < batch; b++) {
         const int64_t keys = entry_tokens(&j->k_starts, j->k.tokens, b);
         int64_t length = keys;
-        if (text && !parse_integer(&text, b + 1 < batch ? ',' : '\0', 0, keys, &length))
+        if (text && !cli_integer(&text, b + 1 < batch ? ',' : '\0', 0, keys, &length))
             return cli_fail(CLI_RUN,
                             "--kv-lens %s: %" PRId64 " integer%s from 0 to %" PRId64 " are needed, one for each batch entry",
                             j->value[KV_LENS], batch, batch == 1 ? "" : "s", keys);
@@ -506,29 +505,17 @@ static double attended_pairs(const job *j) {
     return pairs;
 }
 
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static int measure(job *j) {
     enum { AT_LEAST = 5, AT_MOST = 4096 };
     double seconds[AT_MOST], total = 0;
     int runs = 0;
     while (runs < AT_LEAST || (total < 0.5 && runs < AT_MOST)) {
-        const double start = seconds_now();
+        const double start = measure_now();
         if (attend(j)) return CLI_ERROR;
-        seconds[runs] = seconds_now() - start;
+        seconds[runs] = measure_now() - start;
         total += seconds[runs++];
     }
-    qsort(seconds, (size_t)runs, sizeof *seconds, ascending);
-    const double median = (seconds[(runs - 1) / 2] + seconds[runs / 2]) / 2;
+    const double median = measure_quantile(seconds, runs, 0.5);
     const rapt_desc *d = &j->desc;
     const double flops = attended_pairs(j) * (double)(d->heads * (2 * d->d_k + 2 * d->d_v));
     rapt_plan_info info = {.size = sizeof info};
