@@ -25,9 +25,10 @@ static const char help[] =
     "  --isa NAME        the kernel; see rapt info (default: $RAPT_ISA, or the best one that can run here)\n"
     "  --threads N       how many threads share each call, 1 to 1024 (default 1)\n"
     "  --seconds N       how long to look, 1 to 86400 (default 60); preparing the cases, which takes 300 MB, comes before\n"
-    "  --cases NAME,...  which to time: prefill, prefill-bf16, ragged, few, decode, decode-int8 (attention; int8 only where\n"
-    "                    a kernel has another way for few rows), linear-1, linear-1-short, linear-12, linear-12-bf16 and\n"
-    "                    linear-256 (by tokens); those that begin with one of the names (default: all)\n"
+    "  --cases NAME,...  which to time: prefill, prefill-bf16, ragged; few-8, few-12, few-16 (rows of a key/value head);\n"
+    "                    decode, decode-int8 (where a kernel has another way for few rows); linear-1, linear-1-short,\n"
+    "                    linear-8, linear-16, linear-32, linear-256, linear-bf16-8, linear-bf16-16 (tokens); those that\n"
+    "                    begin with one of the names (default: all)\n"
     "  -h, --help        print this\n";
 
 /* ---- Cases --------------------------------------------------------------------------------------------------------------- */
@@ -35,7 +36,7 @@ static const char help[] =
 /* What is timed: attention, or a linear layer if there are out channels. */
 typedef struct tune_case {
     const char *name;
-    int64_t batch; /* above 1: entries of a ragged batch */
+    int64_t batch; /* above 1: entries of a ragged batch, each of one query and key more than the one before */
     int64_t heads, kv_heads, queries, keys, d;
     int64_t tokens, in, out;
     rapt_type type; /* of K and V, or the weights */
@@ -43,43 +44,28 @@ typedef struct tune_case {
     bool cold; /* K and V, or weights, come from memory */
 } tune_case;
 
+/* What thresholds are for has a case at each value that is tried. */
+#define FEW(rows)    .batch = 1, .heads = 8, .kv_heads = 2, .queries = (rows) / 4, .keys = 2048, .d = 128, .type = RAPT_BF16
+#define DECODE       .batch = 1, .heads = 16, .kv_heads = 8, .queries = 1, .keys = 4096, .d = 128, .cold = true
+#define PREFILL      .batch = 1, .heads = 8, .kv_heads = 2, .queries = 500, .keys = 1024, .d = 64
+#define LINEAR(many) .tokens = many, .in = 1024, .out = 1024
 static const tune_case cases[] = {
-    {.name = "prefill", .batch = 1, .heads = 8, .kv_heads = 2, .queries = 500, .keys = 1024, .d = 64, .type = RAPT_F32},
-    {.name = "prefill-bf16",
-     .batch = 1,
-     .heads = 8,
-     .kv_heads = 2,
-     .queries = 500,
-     .keys = 1024,
-     .d = 64,
-     .type = RAPT_BF16,
-     .arith = RAPT_BF16_DOT},
-    {.name = "ragged", .batch = 16, .heads = 8, .kv_heads = 8, .queries = 77, .keys = 77, .d = 64, .type = RAPT_F32},
-    {.name = "few", .batch = 1, .heads = 8, .kv_heads = 2, .queries = 3, .keys = 2048, .d = 128, .type = RAPT_BF16},
-    {.name = "decode",
-     .batch = 1,
-     .heads = 16,
-     .kv_heads = 8,
-     .queries = 1,
-     .keys = 4096,
-     .d = 128,
-     .type = RAPT_BF16,
-     .cold = true},
-    {.name = "decode-int8",
-     .batch = 1,
-     .heads = 16,
-     .kv_heads = 8,
-     .queries = 1,
-     .keys = 4096,
-     .d = 128,
-     .type = RAPT_INT8,
-     .arith = RAPT_INT8_DOT,
-     .cold = true},
+    {.name = "prefill", PREFILL, .type = RAPT_F32},
+    {.name = "prefill-bf16", PREFILL, .type = RAPT_BF16, .arith = RAPT_BF16_DOT},
+    {.name = "ragged", .batch = 16, .heads = 8, .kv_heads = 8, .queries = 61, .keys = 61, .d = 64, .type = RAPT_F32},
+    {.name = "few-8", FEW(8)},
+    {.name = "few-12", FEW(12)},
+    {.name = "few-16", FEW(16)},
+    {.name = "decode", DECODE, .type = RAPT_BF16},
+    {.name = "decode-int8", DECODE, .type = RAPT_INT8, .arith = RAPT_INT8_DOT},
     {.name = "linear-1", .tokens = 1, .in = 4096, .out = 4096, .type = RAPT_BF16, .cold = true},
     {.name = "linear-1-short", .tokens = 1, .in = 768, .out = 3072, .type = RAPT_F32, .cold = true},
-    {.name = "linear-12", .tokens = 12, .in = 1024, .out = 1024, .type = RAPT_F32},
-    {.name = "linear-12-bf16", .tokens = 12, .in = 1024, .out = 1024, .type = RAPT_BF16, .arith = RAPT_BF16_DOT},
-    {.name = "linear-256", .tokens = 256, .in = 1024, .out = 1024, .type = RAPT_F32},
+    {.name = "linear-8", LINEAR(8), .type = RAPT_F32},
+    {.name = "linear-16", LINEAR(16), .type = RAPT_F32},
+    {.name = "linear-32", LINEAR(32), .type = RAPT_F32},
+    {.name = "linear-256", LINEAR(256), .type = RAPT_F32},
+    {.name = "linear-bf16-8", LINEAR(8), .type = RAPT_BF16, .arith = RAPT_BF16_DOT},
+    {.name = "linear-bf16-16", LINEAR(16), .type = RAPT_BF16, .arith = RAPT_BF16_DOT},
 };
 enum { CASES = sizeof cases / sizeof *cases, COLD_BYTES = 64 << 20, MOST_BATCH = 16 };
 
@@ -91,6 +77,7 @@ typedef struct subject {
     int64_t copies, next;
     int calls; /* of one measurement, so that it takes a millisecond */
     int32_t starts[MOST_BATCH + 1];
+    int64_t queries, keys; /* of all entries */
 } subject;
 
 typedef struct search {
@@ -98,6 +85,7 @@ typedef struct search {
     int64_t threads;
     rapt_pool *pool;
     double end; /* of the time that there is */
+    int turns;  /* for the result: many, unless there is little time */
     subject subjects[CASES];
     int count;
     rapt_tuning own, least, most, best; /* best: with -1 for what is the kernel's own */
@@ -121,12 +109,14 @@ static bool subject_create(subject *s, const tune_case *c) {
     const bool linear = c->out > 0;
     const size_t element = c->type == RAPT_F32 ? 4 : c->type == RAPT_BF16 ? 2 : 1;
     *s = (subject){.of = c};
-    s->q_bytes = (size_t)(linear ? c->tokens * c->in : c->batch * c->queries * c->heads * c->d) * sizeof(float);
-    s->o_bytes = (size_t)(linear ? c->tokens * c->out : c->batch * c->queries * c->heads * c->d) * sizeof(float);
-    s->k_bytes = (size_t)(linear ? c->in * c->out : c->batch * c->keys * c->kv_heads * c->d) * element;
+    for (int b = 0; b < c->batch; b++) s->starts[b + 1] = s->starts[b] + (int32_t)c->queries + b;
+    s->queries = linear ? 0 : s->starts[c->batch];
+    s->keys = c->batch > 1 ? s->queries : c->keys;
+    s->q_bytes = (size_t)(linear ? c->tokens * c->in : s->queries * c->heads * c->d) * sizeof(float);
+    s->o_bytes = (size_t)(linear ? c->tokens * c->out : s->queries * c->heads * c->d) * sizeof(float);
+    s->k_bytes = (size_t)(linear ? c->in * c->out : s->keys * c->kv_heads * c->d) * element;
     const size_t copy = linear ? s->k_bytes : 2 * s->k_bytes;
     s->copies = c->cold ? (int64_t)((COLD_BYTES + copy - 1) / copy) : 1;
-    for (int b = 0; b <= MOST_BATCH; b++) s->starts[b] = (int32_t)(b * c->queries);
     s->q = malloc(s->q_bytes);
     s->kv = malloc((size_t)s->copies * copy);
     s->o = malloc(s->o_bytes);
@@ -157,7 +147,7 @@ static rapt_status plan_attention(const search *t, way *w, const rapt_tuning *tu
     const tune_case *c = s->of;
     rapt_desc d;
     rapt_desc_init(&d);
-    d.heads = c->heads, d.kv_heads = c->kv_heads, d.q_len = c->batch * c->queries, d.kv_len = c->batch * c->keys;
+    d.heads = c->heads, d.kv_heads = c->kv_heads, d.q_len = s->queries, d.kv_len = s->keys;
     d.d_k = d.d_v = c->d;
     d.q = d.o = rapt_layout_bshd(RAPT_F32, d.heads, d.q_len, c->d);
     d.k = d.v = rapt_layout_bshd(c->type, d.kv_heads, d.kv_len, c->d);
@@ -307,25 +297,25 @@ static bool is_better(const verdict *v) { return v->compared && v->gain > BETTER
 static const struct number {
     const char *name;
     size_t at;
-    const char *cases; /* beginnings of names, between spaces */
+    const char *cases; /* names between spaces */
     bool threads;
     int tried[10]; /* after the last, 0 again */
 } numbers[] = {
-    {NUMBER(pass_l2), "prefill ragged", false, {2, 4, 6, 8, 10, 12, 16, 24, 32}},
-    {NUMBER(weights_l2), "linear-12 linear-256", false, {2, 4, 6, 8, 10, 12, 16, 24}},
-    {NUMBER(joined_bytes), "decode few", false, {256, 512, 1024, 2048, 4096, 8192}},
-    {NUMBER(long_ahead), "linear-1 linear-12", false, {256, 512, 768, 1024, 1536, 2048, 4096}},
+    {NUMBER(pass_l2), "prefill prefill-bf16 ragged", false, {2, 4, 6, 8, 10, 12, 16, 24, 32}},
+    {NUMBER(weights_l2), "linear-32 linear-256", false, {2, 4, 6, 8, 10, 12, 16, 24}},
+    {NUMBER(joined_bytes), "decode", false, {256, 512, 1024, 2048, 4096, 8192}},
+    {NUMBER(long_ahead), "linear-1 linear-8", false, {256, 512, 768, 1024, 1536, 2048, 4096}},
     {NUMBER(short_ahead), "linear-1-short", false, {128, 256, 512, 768, 1024, 2048}},
-    {NUMBER(few_rows), "few", false, {4, 8, 11, 12, 15, 16}},
-    {NUMBER(few_tokens), "linear-12", false, {4, 8, 11, 12, 16, 24, 32}},
-    {NUMBER(bf16_few_tokens), "linear-12-bf16", false, {4, 8, 11, 12, 16, 24, 32}},
-    {NUMBER(thread_tasks), "prefill decode few", true, {1, 2, 3, 4, 6, 8, 16}},
+    {NUMBER(few_rows), "few-8 few-12 few-16", false, {4, 8, 12, 16}},
+    {NUMBER(few_tokens), "linear-8 linear-16 linear-32", false, {4, 8, 16, 32}},
+    {NUMBER(bf16_few_tokens), "linear-bf16-8 linear-bf16-16", false, {4, 8, 16}},
+    {NUMBER(thread_tasks), "prefill few-8 decode", true, {1, 2, 3, 4, 6, 8, 16}},
     {NUMBER(ragged_tasks), "ragged", true, {1, 2, 4, 8, 16, 32}},
     {NUMBER(states_part), "decode", true, {1, 2, 4, 8, 16, 32}},
     {NUMBER(staging_outputs), "linear-256", true, {4, 8, 16, 32, 64, 128}},
-    {NUMBER(long_row), "linear-1 linear-12", false, {1024, 2048, 4096, 8192, 16384}},
-    {NUMBER(left_over), "prefill ragged", false, {1, 2, 3, 5, 7, 8, 11}},
-    {NUMBER(pass_tiles), "prefill ragged", false, {2, 4, 8, 12, 16, 24, 32}},
+    {NUMBER(long_row), "linear-1 linear-1-short linear-8", false, {1024, 2048, 4096, 8192, 16384}},
+    {NUMBER(left_over), "ragged", false, {1, 2, 3, 5, 7, 9, 11}},
+    {NUMBER(pass_tiles), "prefill prefill-bf16 ragged", false, {2, 4, 8, 12, 16, 24, 32}},
     {NUMBER(joined_rows), "decode", false, {4, 8, 16, 32, 64}},
     {NUMBER(few_integer_rows), "decode-int8", false, {1, 2, 4, 8, 16}},
 };
@@ -333,11 +323,12 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static int *number_in(rapt_tuning *t, const struct number *n) { return (int *)(void *)((char *)t + n->at); }
 
-/* Does the name begin with one of the words, which a character separates? */
-static bool begins_with_one(const char *name, const char *words, char between) {
+/* Is the name, or where that is enough its beginning, one of the words that a character separates? */
+static bool is_one_of(const char *name, const char *words, char between, bool beginning) {
     for (const char *end; *words; words = *end ? end + 1 : end) {
         end = strchr(words, between) ? strchr(words, between) : words + strlen(words);
-        if (end > words && !strncmp(name, words, (size_t)(end - words))) return true;
+        const size_t length = (size_t)(end - words);
+        if (length && !strncmp(name, words, length) && (beginning || !name[length])) return true;
     }
     return false;
 }
@@ -345,7 +336,7 @@ static bool begins_with_one(const char *name, const char *words, char between) {
 static unsigned cases_of(const struct number *n) {
     unsigned mask = 0;
     for (int i = 0; i < CASES; i++)
-        if (begins_with_one(cases[i].name, n->cases, ' ')) mask |= 1u << i;
+        if (is_one_of(cases[i].name, n->cases, ' ', false)) mask |= 1u << i;
     return mask;
 }
 
@@ -389,7 +380,7 @@ static int finish(search *t) {
     rapt_tuning_init(&own);
     own.isa = t->best.isa;
     fprintf(stderr, "all of them, beside the kernel's own:\n");
-    const int failed = compare_all(t, &own, &t->best, ~0u, MANY_TURNS, true, &v);
+    const int failed = compare_all(t, &own, &t->best, ~0u, t->turns, true, &v);
     if (failed) return failed;
     if (v.gain < 1) fputs("which is no better: the kernel's own numbers are the best that were found\n", stderr), t->best = own;
     const rapt_status status = rapt_tuning_print(&t->best, line, sizeof line);
@@ -402,7 +393,7 @@ enum { ISA, THREADS, SECONDS, CASE_NAMES, HELP, OPTIONS };
 
 static int prepare_all(search *t, const char *names) {
     for (int i = 0; i < CASES; i++) {
-        if (names && !begins_with_one(cases[i].name, names, ',')) continue;
+        if (names && !is_one_of(cases[i].name, names, ',', true)) continue;
         if (cases[i].arith == RAPT_INT8_DOT && t->most.few_integer_rows == 0) continue;
         subject *s = &t->subjects[t->count++];
         if (!subject_create(s, &cases[i])) return cli_fail(CLI_TUNE, "%s: no memory for it", cases[i].name);
@@ -441,6 +432,7 @@ static int tune(search *t, int argc, char **argv) {
     if (failed) return failed;
     fprintf(stderr, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s\n", t->isa, t->threads, t->count, seconds);
     t->end = measure_now() + (double)seconds;
+    t->turns = seconds < 10 ? FEW_TURNS : MANY_TURNS;
     failed = look(t);
     return failed ? failed : finish(t);
 }

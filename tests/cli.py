@@ -255,7 +255,7 @@ def refused(what, args, *words, program="rapt run", env=None, **kw):
 
 def test_help():
     for args, start in (["--help"], "usage: rapt run"), (["run", "--help"], "usage: rapt run --q"), \
-            (["info", "--help"], "usage: rapt info"), (["check", "--help"], ""):
+            (["info", "--help"], "usage: rapt info"), (["check", "--help"], ""), (["tune", "--help"], "usage: rapt tune"):
         status, out, err = rapt(*args)
         ok(status == 0 and out.startswith(start) and out and not err, "help: " + " ".join(args), (status, out, err))
         for other in [["-h"], ["help"]] if args == ["--help"] else [[args[0], "-h"], ["help", args[0]], ["-h", args[0]]]:
@@ -752,12 +752,14 @@ def test_options():
                   *(["--window", x] for x in ("1", "1,", "1,2,3", "-2,0", "0,-2", "1, 2", huge + ",0", "0x1,0")),
                   *(["--scale", x] for x in ("1x", "", " 1", "nan", "inf", "1e99", "1e-60")), ["--scale="],
                   *(["--kv-lens", x] for x in ("5", "-1", "1,2", "1,", "a", "4294967297")),
-                  *(["--threads", x] for x in ("0", "1025", "-1", "2.0", "+2", huge))):
+                  *(["--threads", x] for x in ("0", "1025", "-1", "2.0", "+2", huge)),
+                  *(["--tuning", x] for x in ("few_rows=2", "any few_rows", "any cows=1", "any few_rows=2 few_rows=2", " "))):
         words = ("arithmetic", "k.type = RAPT_F32: ") if extra[0] == "--arith=int8" else (extra[0].split("=")[0], )
         refused(shlex.join(extra), [*RUN, *extra], *words)
     for good in (["--window", "2147483647,-1"], ["--kv-lens", "4"], ["--kv-lens", "0"], ["--scale", "1e-40"], ["--threads=1024"],
                  ["--causal=top-left", "--window", "0,0"], ["--arith", "exact"], ["--prefix=2147483647"], ["--chunk=2147483647"],
-                 ["--page-size", "65536", "--seed", "0"], ["--softcap", "1e-40"], ["--scale", "0"], ["--scale=-0x0p0"]):
+                 ["--page-size", "65536", "--seed", "0"], ["--softcap", "1e-40"], ["--scale", "0"], ["--scale=-0x0p0"], ["--tuning", "any"],
+                 ["--tuning=any few_rows=0 pass_l2=256"], ["--isa", "scalar", "--tuning", "scalar few_rows=16 pass_tiles=1\n"]):
         status, _, err = rapt(*RUN, *good)
         ok(status == 0 and not err, f"accepted: {shlex.join(good)}", err)
     shutil.copy("Q.npy", "--odd.npy")
@@ -1101,13 +1103,14 @@ def test_same_bits(kernels):
         for rounding, names in kernels.items():
             got = {}
             for name in names:
-                for threads in "1", "7":
-                    status, _, err = rapt(*RUN, "--lse", "L.npy", "--isa", name, "--threads", threads, *options)
-                    got[name, threads] = contents("O.npy") + contents("L.npy") if status == 0 else err
+                for threads, tuning in ("1", "any"), ("7", "any"), ("7", "any few_rows=0 pass_tiles=1 states_part=1"):
+                    status, _, err = rapt(*RUN, "--lse", "L.npy", "--isa", name, "--threads", threads, "--tuning", tuning,
+                                          *options)
+                    got[name, threads, tuning] = contents("O.npy") + contents("L.npy") if status == 0 else err
             if got:
                 first = next(iter(got.values()))
                 ok(isinstance(first, bytes) and all(x == first for x in got.values()),
-                   f"{what}, {rounding}: the same bytes from {', '.join(names)}, 1 and 7 threads",
+                   f"{what}, {rounding}: the same bytes from {', '.join(names)}, 1 and 7 threads, and another tuning",
                    {k: hash(v) for k, v in got.items()})
 
 
@@ -1140,6 +1143,28 @@ def test_time():
     pairs = sum(allowed(i, j, n, 2 * n, "bottom-right") for n in (10, 20) for i in range(n) for j in range(2 * n))
     flops = float(m[1]) * float(m[2]) * 1e6 if m else 0
     ok(status == 0 and not err and abs(flops / (pairs * H * 2 * (D + Dv)) - 1) < 2e-3, "--time of a ragged batch", (out, err))
+
+
+def test_tune(kernels):
+    """A line that is read back, by a kernel that has it; and that its numbers reach the plan."""
+    save("Q.npy", (1, 8), normals(8))
+    save("K.npy", (8, 8), normals(64))
+    save("V.npy", (8, 8), normals(64))
+    names = [name for names in kernels.values() for name in names]
+    for name in {names[0], "scalar"}:
+        status, out, err = rapt("tune", "--isa", name, "--seconds", "2", "--threads", "2", "--cases", "few-8,linear-1-short")
+        told = err.splitlines()
+        ok(status == 0 and re.fullmatch(name + r"( \w+=\d+)*\n", out) and told[0] == f"{name}, 2 threads, 2 cases, 2 s" and
+           sum(" times as fast" in line and line.startswith("  ") for line in told) == 2, f"tune, {name}", (status, out, err))
+        status, _, err = rapt(*RUN, "--isa", name, "--tuning", out)
+        ok(status == 0 and not err, f"run with what tune found for {name}", err)
+    status, out, _ = rapt("run", *QKV, "--time", "--tuning", "any few_rows=0")
+    ok(status == 0 and "path queries-in-lanes" in out, "a tuning reaches the plan", out)
+    refused("another kernel's tuning", [*RUN, "--isa", "scalar", "--tuning", "scalar_fma"], "tuning.isa = scalar_fma: the kernel is scalar")
+    refused("a tuning out of range", [*RUN, "--isa", "scalar", "--tuning", "any few_rows=17"], "tuning.few_rows = 17: must be 0 to 16")
+    for extra in (["--isa", "abacus"], ["--threads", "0"], ["--seconds", "0"], ["--seconds", "1.5"], ["--cases", "walk"],
+                  ["--cases", ","], ["--what"]):
+        refused("tune " + shlex.join(extra), ["tune", *extra], extra[0], program="rapt tune")
 
 
 def test_numpy():
@@ -1187,6 +1212,7 @@ def main():
         test_kv_types(kernels)
         test_pages(kernels)
         test_time()
+        test_tune(kernels)
         test_numpy()
         left = [n for n in os.listdir(".") if ".tmp" in n]
         ok(not left, "no temporary file is left", left)
