@@ -36,7 +36,9 @@
  *                            much bandwidth, and the larger of both shares
  *     ps_per_pair            compute-bound cases: picoseconds for each attended pair
  *     ns                     T1: the time of a call
- *     workspace              bytes of workspace */
+ *     workspace              bytes of workspace
+ *
+ * rapt-bench --tuning=LINE measures the kernel that the line names, or any, with these numbers (rapt_tuning_parse). */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -292,6 +294,7 @@ static void describe(rapt_desc *d, const job *j) {
     d->causal = c->causal;
     d->threads = j->threads;
     d->arith = j->type->arith;
+    d->tuning = bench_tuning(j->isa);
     if (c->feature == ALIASED) d->v = d->k;
     if (j->type->scaled) d->k_scales = d->v_scales = (rapt_scales){1, c->kv_heads * kv_len * 4, kv_len * 4, 4, 0};
     if (j->arrangement == INTERLEAVED) d->k.token_stride = d->v.token_stride = d->k.token_stride + d->v.token_stride;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "data.h"
 
+#include "shim.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,4 +75,20 @@ void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed) {
         if (type == RAPT_F32) ((uint32_t *)to)[i] = f32;
         else ((uint16_t *)to)[i] = type == RAPT_F16 ? f16 : bf16;
     }
+}
+
+static rapt_tuning tuning;
+static bool is_tuned;
+
+bool bench_set_tuning(const char *line) {
+    char why[512];
+    rapt_tuning_init(&tuning);
+    is_tuned = rapt_tuning_parse(line, &tuning) == RAPT_OK;
+    rapt_tuning_parse_explain(line, &tuning, why, sizeof why);
+    if (!is_tuned) fprintf(stderr, "rapt-bench: --tuning: %s\n", why);
+    return is_tuned;
+}
+
+const rapt_tuning *bench_tuning(const char *isa) {
+    return is_tuned && (!tuning.isa || !strcmp(tuning.isa, isa)) ? &tuning : NULL;
 }

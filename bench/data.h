@@ -29,4 +29,7 @@ uint32_t bench_mix(uint32_t x);
  * caches only, with what rapt_kv_append_run makes of such values, as dense rows of 32 channels. */
 void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed);
 
+/* What bench_set_tuning (shim.h) has set for that kernel, or null. */
+const rapt_tuning *bench_tuning(const char *isa);
+
 #endif

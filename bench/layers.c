@@ -94,7 +94,7 @@ static rapt_status plan_mha(session *s, const layer_job *j, size_t *bytes) {
     rapt_mha_desc d;
     rapt_desc_init(&a), rapt_mha_desc_init(&d), rapt_mha_args_init(&s->mha_args);
     a.heads = a.kv_heads = HEADS, a.q_len = c->tokens, a.d_k = a.d_v = c->in / HEADS;
-    a.threads = j->threads, a.isa = j->isa, a.arith = d.arith = j->arith;
+    a.threads = j->threads, a.isa = j->isa, a.arith = d.arith = j->arith, a.tuning = bench_tuning(j->isa);
     d.attention = &a, d.x_width = c->in, d.packed = 1, d.x = d.out = rows(RAPT_F32, c->tokens, c->in);
     d.wq = rows(j->type, 3 * c->in, c->in), d.wo = rows(j->type, c->in, c->in);
     rapt_status status = rapt_mha_plan_init(&s->mha, &d);
@@ -106,6 +106,7 @@ static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
     rapt_linear_desc d;
     rapt_linear_desc_init(&d), rapt_linear_args_init(&s->linear_args);
     d.tokens = c->tokens, d.in = c->in, d.out = c->out, d.isa = j->isa, d.activation = c->activation, d.arith = j->arith;
+    d.tuning = bench_tuning(j->isa);
     d.x = rows(RAPT_F32, c->tokens, c->in), d.y = rows(RAPT_F32, c->tokens, c->out);
     d.weight = rows(j->type, c->out, c->in);
     if (c->kind == GATED) d.gate = d.weight;

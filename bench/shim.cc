@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include <benchmark/benchmark.h>
+#include <cstring>
 
 static bool failed;
 
@@ -26,7 +27,11 @@ void bench_fail(bench_state *state, const char *why) {
 }
 
 int main(int argc, char **argv) {
-    benchmark::Initialize(&argc, argv);
+    benchmark::Initialize(&argc, argv); /* which takes its own options out */
+    if (argc > 1 && !strncmp(argv[1], "--tuning=", 9)) {
+        if (!bench_set_tuning(argv[1] + 9)) return 2;
+        argv[1] = argv[0], argv++, argc--;
+    }
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
     if (!bench_register_cases()) return 2;
     if (benchmark::RunSpecifiedBenchmarks() == 0) return 2; /* it has said that nothing matched */

@@ -25,6 +25,10 @@ void bench_fail(bench_state *state, const char *why);
 /* At most so many numbers of threads are run. */
 enum { BENCH_THREAD_COUNTS = 3 };
 
+/* Ours: a line of rapt_tuning_parse, by which the kernel that it names, or any, is measured. False, with a line on stderr, where
+ * it is refused. */
+bool bench_set_tuning(const char *line);
+
 /* Ours, called once by main: registers every case. False, with a line on stderr, if it cannot. */
 bool bench_register_cases(void);
 

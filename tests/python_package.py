@@ -358,6 +358,11 @@ def test_arguments():
     ok(same(call(threads=np.int64(2)), call()), "NumPy's integers are numbers of threads")
     refused("a kernel that there is not", rapt.Error, ["isa = sse9"], lambda: call(isa="sse9"))
     refused("a kernel that is a number", TypeError, ["isa is 2"], lambda: call(isa=2))
+    refused("a tuning that is a number", TypeError, ["tuning is 2"], lambda: call(tuning=2))
+    refused("a tuning without its kernel", rapt.Error, ["isa = few_rows=2"], lambda: call(tuning="few_rows=2"))
+    refused("a tuning of another kernel", rapt.Error, ["tuning.isa = scalar_fma: the kernel is scalar"],
+            lambda: call(isa="scalar", tuning="scalar_fma"))
+    ok(same(call(tuning="any few_rows=0 pass_tiles=1\n"), call()), "no bit depends on a tuning")
     refused("lengths of floats", TypeError, ["kv_lengths is float64"], lambda: call(kv_lengths=[1.5]))
     refused("lengths of truths", TypeError, ["kv_lengths is bool"], lambda: call(kv_lengths=[True]))
     refused("lengths beyond 32 bits", ValueError, ["kv_lengths", "32 bits"], lambda: call(kv_lengths=[1 << 32]))

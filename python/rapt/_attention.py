@@ -43,6 +43,18 @@ def isa_name(isa: Any) -> bytes | None:
     return None if isa is None else isa.encode()
 
 
+def tuning_of(tuning: Any) -> Any:
+    """A line of text as a description has it."""
+    if tuning is None:
+        return None
+    if not isinstance(tuning, str):
+        raise TypeError(f"tuning is {tuning!r}: a line that rapt tune has printed is needed")
+    library = native.library()
+    made = library.new(native.Tuning)
+    library.c.rapt_tuning_parse(tuning.encode(), made)
+    return made
+
+
 def number(x: Any, name: str) -> float:
     if isinstance(x, (bool, np.bool_)):
         raise TypeError(f"{name} is {x}: a number is needed")
@@ -175,14 +187,15 @@ def _columns(t: Tensor, name: str, needed: tuple[int, ...], exact: bool) -> tupl
 
 class Call(Options):
     """The arguments of attention() as tensors, and the key of their plan: all that it depends on but where they lie."""
-    __slots__ = ("layout", "arith", "starts", "stored", "key")
+    __slots__ = ("layout", "arith", "tuning", "starts", "stored", "key")
 
     def __init__(self, q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = None, window: Window = None,
                  scale: float | None = None, mask: Any = None, bias: Any = None, softcap: float | None = None,
                  alibi: Any = None, sinks: Any = None, kv_lengths: Any = None, q_starts: Any = None, k_starts: Any = None,
                  page_table: Any = None, k_scales: Any = None, v_scales: Any = None, arith: str = "exact",
-                 isa: str | None = None, stored: Stored | None = None):
+                 isa: str | None = None, tuning: str | None = None, stored: Stored | None = None):
         self.layout, self.arith, self.stored = layout_name(layout), arith_of(arith), stored
+        self.tuning = tuning_of(tuning)
         of_q = floats(q, "q", (3, 4))
         super().__init__(of_q.shape[-3 if layout == "bhsd" else -2], causal, window, scale, mask, bias, softcap, alibi, sinks,
                          isa)
@@ -200,7 +213,7 @@ class Call(Options):
         # A plan keeps the addresses of starts, which nobody else may change.
         self.starts = {name: integers(given, name).copy() for name, given in (("q_starts", q_starts), ("k_starts", k_starts))
                        if given is not None}
-        self.key = (layout, self.causal, self.window, self.scale, self.softcap, self.arith, isa, stored and stored.key,
+        self.key = (layout, self.causal, self.window, self.scale, self.softcap, self.arith, isa, tuning, stored and stored.key,
                     *[(name, t.type, t.shape, t.strides) for name, t in tensors.items()])
 
 
@@ -318,6 +331,8 @@ class _Problem:
             v=layout_of(t["v"], "v", self.stored_layout), o=layout_of(o, "out", call.layout), arith=call.arith,
             page_size=self.page_size, pages=self.pages, threads=threads, **call.starts, **self.scales)
         call.put_into(d, self.batch, self.heads, self.q_len, self.kv_len, exact=not call.starts and "kv_lengths" not in t)
+        if call.tuning is not None:
+            d.tuning = call.tuning
         if with_lse:
             tokens = sizes(t["q"], call.layout)[2]
             d.lse = (native.F32, 4 * self.heads * tokens, 4 * tokens, 4)
@@ -453,7 +468,7 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = 
               scale: float | None = None, mask: Any = None, bias: Any = None, softcap: float | None = None, alibi: Any = None,
               sinks: Any = None, kv_lengths: Any = None, q_starts: Any = None, k_starts: Any = None, page_table: Any = None,
               k_scales: Any = None, v_scales: Any = None, return_lse: bool = False, out: Any = None, arith: str = "exact",
-              threads: int | None = None, isa: str | None = None) -> Any:
+              threads: int | None = None, isa: str | None = None, tuning: str | None = None) -> Any:
     """softmax(scale * q k^T + bias) v, by heads (Vaswani et al. 2017, section 3.2.1), in one pass over the keys.
 
     Arrays are NumPy's, PyTorch's, or of any library with DLPack on a CPU; they are not copied, and may have any strides as long
@@ -486,6 +501,7 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = 
     arith: "exact"; "int8", for k and v of int8; or "bf16", in which q, k, v and weights are rounded to bf16.
     threads: how many threads share the call; None: RAPT_THREADS, or all CPUs where there is work for them.
     isa: the name of a kernel, such as "avx2"; None: the best one, or that of isa().
+    tuning: how the work is cut, a line that `rapt tune` has printed; None: by the kernel's own numbers. No bit depends on it.
 
     A row without keys is 0. Raises TypeError, or ValueError with a line that names the field.
 
@@ -496,7 +512,7 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = 
     """
     call = Call(q, k, v, layout=layout, causal=causal, window=window, scale=scale, mask=mask, bias=bias, softcap=softcap,
                 alibi=alibi, sinks=sinks, kv_lengths=kv_lengths, q_starts=q_starts, k_starts=k_starts, page_table=page_table,
-                k_scales=k_scales, v_scales=v_scales, arith=arith, isa=isa)
+                k_scales=k_scales, v_scales=v_scales, arith=arith, isa=isa, tuning=tuning)
     return run(call, return_lse, out, threads)
 
 
@@ -504,7 +520,7 @@ def plan(q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = None,
          scale: float | None = None, mask: Any = None, bias: Any = None, softcap: float | None = None, alibi: Any = None,
          sinks: Any = None, kv_lengths: Any = None, q_starts: Any = None, k_starts: Any = None, page_table: Any = None,
          k_scales: Any = None, v_scales: Any = None, return_lse: bool = False, out: Any = None, arith: str = "exact",
-         threads: int | None = None, isa: str | None = None) -> Plan:
+         threads: int | None = None, isa: str | None = None, tuning: str | None = None) -> Plan:
     """A plan of what attention() would do with these arrays, to be called with others of the same shapes, strides and types;
     which kernel and path it takes is in its info. The parameters are those of attention().
 
@@ -514,7 +530,7 @@ def plan(q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = None,
     ((1, 1, 2, 4), 1)
     """
     options: dict[str, Any] = {"layout": layout, "causal": causal, "window": window, "scale": scale, "softcap": softcap,
-                               "arith": arith, "isa": isa}
+                               "arith": arith, "isa": isa, "tuning": tuning}
     call = Call(q, k, v, **options, q_starts=q_starts, k_starts=k_starts, mask=mask, bias=bias, alibi=alibi, sinks=sinks,
                 kv_lengths=kv_lengths, page_table=page_table, k_scales=k_scales, v_scales=v_scales)
     made = Plan(call, out, return_lse, threads)

@@ -6,7 +6,7 @@ import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._attention import Causal, Options, Window, arith_of, isa_name, layout_of, number, whole
+from ._attention import Causal, Options, Window, arith_of, isa_name, layout_of, number, tuning_of, whole
 from ._cache import KVCache, type_of
 from ._rope import Rope
 from ._tensor import Tensor, dense_floats, empty, floats, integers
@@ -131,7 +131,7 @@ def _run(family: str, desc: Any, args: Any, threads: int | None, work: float) ->
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = None, gate: Any = None, gate_bias: Any = None,
            residual: Any = None, out: Any = None, arith: str = "exact", threads: int | None = None,
-           isa: str | None = None) -> Any:
+           isa: str | None = None, tuning: str | None = None) -> Any:
     """activation(x weight^T + bias) + residual; with a gate, activation(x gate^T + gate_bias) * (x weight^T + bias) + residual.
 
     Each token's bits are a function of that token and the weights alone.
@@ -144,7 +144,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     residual: of the result's shape.
     out: the array to be written, of the result's shape, which may be the residual.
     arith: "exact", or "bf16", in which x, weight and gate are rounded to bf16.
-    threads, isa: as of attention().
+    threads, isa, tuning: as of attention().
 
     >>> x, weight = np.array([1.0, 2.0], np.float32), np.array([[1.0, 1.0], [-1.0, 0.0]], np.float32)
     >>> rapt.linear(x, weight, activation="relu").tolist()
@@ -161,7 +161,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
                        weight=w.layout, activation=_ACTIVATIONS[activation], arith=arith_of(arith))
     args = library.new(native.LinearArgs, x=tokens.address, weight=w.address, y=y.address, scales=w.scales)
     _vector(args, "bias", bias, "bias", w.rows)
-    desc.isa = isa_name(isa)
+    desc.isa, desc.tuning = isa_name(isa), tuning_of(tuning)
     if residual is not None:
         r = _same_tokens(residual, "residual", tokens, w.rows)
         desc.residual, args.residual = r.layout, r.address
