@@ -83,10 +83,11 @@ static rapt_status read_tuning(rapt_report *r, rapt_tuning *to, const rapt_tunin
 }
 
 rapt_status rapt_read_tuning(rapt_report *r, const rapt_kernel *kernel, const rapt_tuning *from, rapt_tuning *to) {
-    rapt_tuning t = defaults;
-    rapt_status status = from ? read_tuning(r, &t, from) : RAPT_OK;
-    if (status == RAPT_OK) status = check(r, "tuning.", kernel, &t);
     *to = kernel->tuning;
+    if (!from) return RAPT_OK;
+    rapt_tuning t;
+    rapt_status status = read_tuning(r, &t, from);
+    if (status == RAPT_OK) status = check(r, "tuning.", kernel, &t);
     for (const field *f = fields; f < fields + FIELDS && status == RAPT_OK; f++)
         if (get(&t, f) != -1) set(to, f, get(&t, f));
     return status;
