@@ -759,7 +759,7 @@ def test_options():
     for good in (["--window", "2147483647,-1"], ["--kv-lens", "4"], ["--kv-lens", "0"], ["--scale", "1e-40"], ["--threads=1024"],
                  ["--causal=top-left", "--window", "0,0"], ["--arith", "exact"], ["--prefix=2147483647"], ["--chunk=2147483647"],
                  ["--page-size", "65536", "--seed", "0"], ["--softcap", "1e-40"], ["--scale", "0"], ["--scale=-0x0p0"], ["--tuning", "any"],
-                 ["--tuning=any few_rows=0 pass_l2=256"], ["--isa", "scalar", "--tuning", "scalar few_rows=16 pass_tiles=1\n"]):
+                 ["--tuning=any few_rows=0 pass_l2=256"], ["--isa", "scalar", "--tuning", "scalar few_rows=16 pass_tiles=1"]):
         status, _, err = rapt(*RUN, *good)
         ok(status == 0 and not err, f"accepted: {shlex.join(good)}", err)
     shutil.copy("Q.npy", "--odd.npy")
