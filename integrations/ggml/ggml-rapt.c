@@ -122,8 +122,17 @@ static int version_is_known(void) {
 
 /* ---- Statistics ---------------------------------------------------------------------------------------------------------- */
 
-/* The arithmetic that GGML_RAPT_ARITH asks for. */
+/* The arithmetic that GGML_RAPT_ARITH asks for; integer arithmetic where K and V are blocks of integers, else exact. */
 static rapt_arith arith = RAPT_EXACT;
+
+/* No name, or an empty one, asks for the default. */
+static bool arith_of_name(const char *name, rapt_arith *to) {
+    const bool given = name != NULL && *name != '\0';
+    *to = given && strcmp(name, "bf16") == 0 ? RAPT_BF16_DOT : given && strcmp(name, "int8") == 0 ? RAPT_INT8_DOT : RAPT_EXACT;
+    return !given || *to != RAPT_EXACT || strcmp(name, "exact") == 0;
+}
+
+static bool of_integers(enum ggml_type type) { return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q5_0; }
 
 /* Whether GGML_RAPT_STATS asks for statistics, which the process then prints when it ends. */
 static int wants_stats;
@@ -243,6 +252,7 @@ static const char *describe(struct attention *a, const struct ggml_tensor *op) {
     desc->q = layout_of(q), desc->k = layout_of(k), desc->v = layout_of(v);
     desc->o = (rapt_layout){RAPT_F32, (int64_t)op->nb[3], (int64_t)op->nb[1], (int64_t)op->nb[2]};
     desc->scale = scale, desc->softcap = softcap, desc->arith = arith;
+    if (arith == RAPT_INT8_DOT && !(of_integers(k->type) && of_integers(v->type))) desc->arith = RAPT_EXACT;
     if (mask != NULL) {
         desc->bias = (rapt_layout){type_of(mask->type), mask_entries ? (int64_t)mask->nb[3] : 0,
                                    mask_heads ? (int64_t)mask->nb[2] : 0, (int64_t)mask->nb[1]};
@@ -508,9 +518,8 @@ __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void
         say("not loaded: RAPT_ISA=%s: %s", getenv("RAPT_ISA"), rapt_status_string(status));
         return NULL;
     }
-    arith = of_arith != NULL && strcmp(of_arith, "bf16") == 0 ? RAPT_BF16_DOT : RAPT_EXACT;
-    if (of_arith != NULL && *of_arith != '\0' && arith == RAPT_EXACT && strcmp(of_arith, "exact") != 0) {
-        say("not loaded: GGML_RAPT_ARITH=%s: exact or bf16 is needed", of_arith);
+    if (!arith_of_name(of_arith, &arith)) {
+        say("not loaded: GGML_RAPT_ARITH=%s: exact, bf16 or int8 is needed", of_arith);
         return NULL;
     }
     is_off = off != NULL && strcmp(off, "0") == 0;

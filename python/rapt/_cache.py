@@ -491,7 +491,7 @@ class KVCache:
         causal: as of attention(), where the last query stands at the last token.
         window, mask, bias, alibi: as of attention(); they go by the positions of tokens, of which a ring has the last ones
             only, so that column j of a mask belongs to the token of position j.
-        arith: "exact"; "int8", for K and V of int8; or "bf16", in which q, K, V and weights are rounded to bf16.
+        arith: "exact"; "int8", for K and V of int8, int4, q8_0, q4_0 or q5_0; or "bf16", in which q, K, V and weights are rounded to bf16.
         layout, scale, softcap, sinks, q_starts, return_lse, out, threads, isa: as of attention().
         """
         if q_starts is not None:

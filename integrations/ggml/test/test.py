@@ -83,6 +83,13 @@ def ggml_s_own_tests():
     bad = re.findall(r".*FAIL.*", plain(out))
     ok(code == 0 and not bad and plain(out).count("): OK") >= len(part), f"{len(part)} of them with GGML_RAPT_ARITH=bf16", "\n".join(bad) + err)
 
+    part = [case for case in chosen if re.search("q[458]_0", case)][::10]
+    code, out, err = run(ops, "-b", "RAPT", "-o", ",".join(part), "-p", "hsk=", "-j", os.cpu_count(), GGML_BACKEND_PATH=LIBRARY,
+                         GGML_RAPT_ARITH="int8")
+    bad = re.findall(r".*FAIL.*", plain(out))
+    ok(code == 0 and part and not bad and plain(out).count("): OK") >= len(part),
+       f"{len(part)} of blocks of integers with GGML_RAPT_ARITH=int8", "\n".join(bad) + err)
+
 
 def what_they_leave_out():
     code, out, err = run(FOLDER / "host/bin/attention", "check", LIBRARY)
@@ -138,7 +145,7 @@ def loading():
     for version, api in (("0.25.3", 2), ("0.26.0", 3)):
         _, out, err = run(impostor, LIBRARY, version, "FLASH_ATTN_EXT")
         ok(out == f"served, interface {api}\n" and not err, f"ggml {version} is served by its interface {api}", out + err)
-    refused("another arithmetic", [impostor, LIBRARY, "0.26.0", "FLASH_ATTN_EXT"], r"GGML_RAPT_ARITH=fp4: exact or bf16",
+    refused("another arithmetic", [impostor, LIBRARY, "0.26.0", "FLASH_ATTN_EXT"], r"GGML_RAPT_ARITH=fp4: exact, bf16 or int8",
             GGML_RAPT_ARITH="fp4")
     refused("ggml 0.27.0", [impostor, LIBRARY, "0.27.0", "FLASH_ATTN_EXT"], r"version 0\.27\.0.*built for 0\.25\.3, 0\.26\.0$")
     refused("a ggml whose numbers are others", [impostor, LIBRARY, "0.25.3", "ARGSORT"], "its structs are others")
