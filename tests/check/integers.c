@@ -37,6 +37,16 @@ static void set_scale(subject *s, int tensor, int64_t b, int64_t h, int64_t j, f
         value);
 }
 
+/* The scales of all groups of a token of K or V. */
+static void set_group_scales(subject *s, int tensor, int64_t b, int64_t h, int64_t j, float value) {
+    const bool k = tensor == TENSOR_K;
+    const rapt_layout *l = k ? &s->desc.k : &s->desc.v;
+    const reference_place at = reference_key(&s->desc, &s->args, b, h, 0, j);
+    unsigned char *const row = reference_at(k ? s->args.k : s->args.v, l, at.batch, h, at.token);
+    for (int64_t g = 0; g < (k ? s->desc.d_k : s->desc.d_v) / 32; g++)
+        reference_store(RAPT_F16, row + g * reference_row_bytes(l->type, 32), value);
+}
+
 static void protect(subject *s, bool read_only) {
     fence *const inputs[] = {&s->q, &s->k, &s->v, &s->extra[EXTRA_K_SCALES], &s->extra[EXTRA_V_SCALES]};
     for (int64_t f = 0; f < LENGTH_OF(inputs); f++) fence_protect(inputs[f], read_only);
@@ -234,13 +244,15 @@ static void check_not_finite(check *c, kernel *k, const subject *s, const unsign
 static void case_not_finite(check *c) {
     enum { BAD = 3 };
     static const float values[] = {NAN, INFINITY, -INFINITY};
-    for (int n = 0; n < 24; n++) {
-        const int kind = n % KINDS;
+    for (int n = 0; n < 36; n++) {
+        const bool groups = n >= 24;
+        const int kind = groups ? IN_K_SCALE + n % 2 : n % KINDS;
         problem p = integers_of(c, 2, 4, 2, n % 2 ? 2 : 40, UP_TO(n < 6 ? 600 : 140), UP_TO(40), UP_TO(40));
         p.k_grain = p.v_grain = GRAIN_TOKEN;
+        if (groups) problem_kv_types(&p, RAPT_Q8_0, n % 4 < 2 ? RAPT_Q4_0 : RAPT_INT4);
         problem_draw_mask(&p, &c->random);
         p.lengths = LENGTHS_NONE;
-        if (n % 4 == 0) p.desc.mask.type = RAPT_BOOL, p.mask = PATTERN_HALF;
+        if (n % 4 == 0 || groups) p.desc.mask.type = RAPT_BOOL, p.mask = PATTERN_HALF;
         bad_places bad[BAD];
         for (int e = 0; e < BAD; e++)
             bad[e] = (bad_places){draw_below(&c->random, 2), draw_below(&c->random, 4), draw_below(&c->random, p.desc.q_len),
@@ -251,7 +263,8 @@ static void case_not_finite(check *c) {
         for (int e = 0; e < BAD; e++) {
             if (kind == IN_QUERY) set_query(&s, bad[e].b, bad[e].h, bad[e].i, bad[e].channel, values[(n / KINDS + e) % 3]);
             for (int64_t head = 0; head < 4 && kind != IN_QUERY; head++)
-                set_scale(&s, kind == IN_K_SCALE ? TENSOR_K : TENSOR_V, head / 2, head % 2, bad[e].j, NAN);
+                (groups ? set_group_scales : set_scale)(&s, kind == IN_K_SCALE ? TENSOR_K : TENSOR_V, head / 2, head % 2,
+                                                        bad[e].j, NAN);
         }
         protect(&s, true);
         FOR_EACH_KERNEL(c, k) {
@@ -388,7 +401,7 @@ const check_case integer_cases[] = {
     {"int8-scales", "every grain for keys with every grain for values; zero and tiny queries and scales", case_scales, 8},
     {"int8-groups", "every pair of types that have integers, with scales of groups and every grain besides", case_groups, 6},
     {"int8-logits", "scales, masks, biases, ALiBi, sinks, softcap, a callback", case_logits, 4},
-    {"int8-not-finite", "NaN and infinities in queries, NaN in scales", case_not_finite, 3},
+    {"int8-not-finite", "NaN and infinities in queries, NaN in scales of tokens and of groups", case_not_finite, 3},
     {"int8-ties", "queries and weights halfway between two integers", case_ties, 3},
     {0},
 };
