@@ -286,6 +286,10 @@ static RAPT_INLINE void group_dot_tile(const int nv, const int nr, dots d, const
         v_store(d.c + (size_t)r * TILE_ROWS + v * RAPT_VL, v_fma(t[r * nv + v], v_load(d.scale + v * RAPT_VL), v_set1(0.0f)));
 }
 
+_Static_assert((RAPT_ROWS_4 + 1) / 2 * 4 <= 16 && (RAPT_ROWS_3 + 1) / 2 * 3 <= 16 && (RAPT_ROWS_2 + 1) / 2 * 2 <= 16 &&
+                   (RAPT_ROWS_1 + 1) / 2 <= 16,
+               "a tile of half the rows has at most 16 sums");
+
 static RAPT_INLINE void group_dot_panel(const int nv, const int nr, dots d, const float *factors, int groups, int rows) {
     for (int n; rows > 0; rows -= n) {
         n = rows >= nr ? nr : 1;
