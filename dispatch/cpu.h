@@ -56,10 +56,11 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
  */
 static inline size_t rapt_x86_l2(uint32_t ecx) { return (size_t)(ecx >> 16) << 10; }
 
-/* AT_HWCAP of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD, bit 20 its products of four bytes. */
-static inline uint32_t rapt_aarch64_decode(uint64_t hwcap) {
+/* AT_HWCAP and AT_HWCAP2 of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD, bit 20 its products of
+ * four bytes, and in the second bit 13 those of matrices of bytes. */
+static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2) {
     if ((hwcap & 3) != 3) return 0;
-    return RAPT_CPU_NEON | (hwcap >> 20 & 1 ? RAPT_CPU_DOTPROD : 0);
+    return RAPT_CPU_NEON | (hwcap >> 20 & 1 ? RAPT_CPU_DOTPROD : 0) | (hwcap2 >> 13 & 1 ? RAPT_CPU_I8MM : 0);
 }
 
 #endif

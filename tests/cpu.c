@@ -69,13 +69,18 @@ static const struct {
 
 static const struct {
     const char *name;
-    uint64_t hwcap;
+    uint64_t hwcap, hwcap2;
     uint32_t features;
 } aarch64[] = {
-    {"Cortex-A53", 0x8ff, RAPT_CPU_NEON},
-    {"Neoverse N1", 0x119fff, RAPT_CPU_NEON | RAPT_CPU_DOTPROD},
-    {"floating point without Advanced SIMD", 0x1, 0},
-    {"none (a kernel without FPSIMD)", 0x0, 0},
+    {"Cortex-A53", 0x8ff, 0, RAPT_CPU_NEON},
+    {"Neoverse N1", 0x119fff, 0, RAPT_CPU_NEON | RAPT_CPU_DOTPROD},
+    {"Neoverse N1, QEMU's model", 0x119ffb, 0, RAPT_CPU_NEON | RAPT_CPU_DOTPROD},
+    {"QEMU's model with all that it has", 0xecfffffb, 0x7f877fff, RAPT_CPU_NEON | RAPT_CPU_DOTPROD | RAPT_CPU_I8MM},
+    {"the same, its products of matrices hidden: those of SVE are others", 0xecfffffb, 0x7f875fff,
+     RAPT_CPU_NEON | RAPT_CPU_DOTPROD},
+    {"the same, its products of four bytes hidden", 0xeceffffb, 0x7f877fff, RAPT_CPU_NEON | RAPT_CPU_I8MM},
+    {"floating point without Advanced SIMD", 0x1, 0x2000, 0},
+    {"none (a kernel without FPSIMD)", 0x0, 0, 0},
 };
 
 int main(void) {
@@ -84,7 +89,7 @@ int main(void) {
         tap_ok(got == x86[i].features, "%s: %#x, want %#x", x86[i].name, (unsigned)got, (unsigned)x86[i].features);
     }
     for (size_t i = 0; i < sizeof aarch64 / sizeof *aarch64; i++) {
-        uint32_t got = rapt_aarch64_decode(aarch64[i].hwcap);
+        uint32_t got = rapt_aarch64_decode(aarch64[i].hwcap, aarch64[i].hwcap2);
         tap_ok(got == aarch64[i].features, "%s: %#x, want %#x", aarch64[i].name, (unsigned)got, (unsigned)aarch64[i].features);
     }
     static const struct {

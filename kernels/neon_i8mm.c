@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* neon_i8mm: neon_dot with products of matrices of bytes (FEAT_I8MM). */
+#if !defined(__ARM_FEATURE_DOTPROD) || !defined(__ARM_FEATURE_MATMUL_INT8)
+#error "compile with -march=armv8.2-a+dotprod+i8mm"
+#endif
+#include "neon_dot_words.h"
+
+#define RAPT_KERNEL_NAME  neon_i8mm
+#define RAPT_KERNEL_NEEDS (RAPT_CPU_NEON | RAPT_CPU_DOTPROD | RAPT_CPU_I8MM)
+
+#define dot_product dot_product
+#include "attend.h"
+
+/* SMMLA multiplies two rows of 8 bytes by two columns of 8, so one step of it is two depths of the product. */
+enum { MOST_STEPS = (RAPT_MAX_HEAD_DIM / RAPT_DOT + 1) / 2 };
+
+/* The columns of B for each step: [2 * v] has the first two lanes of vector v, [2 * v + 1] the others, each of both depths. */
+typedef int8x16_t column_pairs[2 * RAPT_TILE_VECTORS];
+
+/* An odd last depth has zeros beside it. Once for all rows: zipped where they are multiplied, columns would take a third of the
+ * vector instructions. */
+static RAPT_INLINE void pair_columns(const dots *d, int vectors, column_pairs *to) {
+    for (int k = 0; k < d->depth; k += 2)
+        for (int v = 0; v < vectors; v++) {
+            const float *b = d->b + (size_t)k * TILE_ROWS + v * RAPT_VL;
+            vi low = v_as_int(v_load(b)), high = k + 1 < d->depth ? v_as_int(v_load(b + TILE_ROWS)) : i_set1(0);
+            to[k / 2][2 * v] = vreinterpretq_s8_u32(vzip1q_u32(low, high));
+            to[k / 2][2 * v + 1] = vreinterpretq_s8_u32(vzip2q_u32(low, high));
+        }
+}
+
+/* Two rows of A for a step. */
+static RAPT_INLINE int8x16_t row_pair(const char *first, const char *second) {
+    return vcombine_s8(vld1_s8((const int8_t *)first), vld1_s8((const int8_t *)second));
+}
+
+/* The same of an odd last depth: behind it there may be nothing to read. */
+static RAPT_INLINE int8x16_t last_row_pair(const char *first, const char *second) {
+    return vcombine_s8(vreinterpret_s8_u8(load_4_bytes(first)), vreinterpret_s8_u8(load_4_bytes(second)));
+}
+
+/* Adds the products of a step. sums[2 * p] and sums[2 * p + 1] are matrices of two rows, those of pair p, and of two columns. */
+static RAPT_INLINE void add_matrices(const int nv, const int pairs, const int8x16_t *a, const int8x16_t *b,
+                                     int32x4_t sums[][RAPT_TILE_VECTORS * 2]) {
+    RAPT_UNROLL for (int v = 0; v < 2 * nv; v++) RAPT_UNROLL for (int p = 0; p < pairs; p++) sums[p][v] =
+        vmmlaq_s32(sums[p][v], a[p], b[v]);
+}
+
+/* nv and nr are constants wherever this is called. An odd last row is its own neighbour, whose sums are dropped. */
+static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, const column_pairs *columns) {
+    enum { MOST_PAIRS = 8 };
+    const int pairs = (nr + 1) / 2, steps = d.depth / 2;
+    int32x4_t sums[MOST_PAIRS][RAPT_TILE_VECTORS * 2];
+    int8x16_t a[MOST_PAIRS];
+    const char *row[2 * MOST_PAIRS];
+    RAPT_UNROLL for (int r = 0; r < 2 * pairs; r++) row[r] = d.a + (size_t)rapt_min(r, nr - 1) * d.lda;
+    RAPT_UNROLL for (int p = 0; p < pairs; p++) RAPT_UNROLL for (int v = 0; v < 2 * nv; v++) sums[p][v] = vdupq_n_s32(0);
+    for (int k = 0; k < steps; k++) {
+        RAPT_UNROLL for (int p = 0; p < pairs; p++) a[p] = row_pair(row[2 * p] + 8 * (size_t)k, row[2 * p + 1] + 8 * (size_t)k);
+        add_matrices(nv, pairs, a, columns[k], sums);
+    }
+    if (d.depth % 2) {
+        RAPT_UNROLL for (int p = 0; p < pairs; p++) a[p] =
+            last_row_pair(row[2 * p] + 8 * (size_t)steps, row[2 * p + 1] + 8 * (size_t)steps);
+        add_matrices(nv, pairs, a, columns[steps], sums);
+    }
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        int64x2_t left = vreinterpretq_s64_s32(sums[r / 2][2 * v]), right = vreinterpretq_s64_s32(sums[r / 2][2 * v + 1]);
+        vi sum = vreinterpretq_u32_s64(r % 2 ? vzip2q_s64(left, right) : vzip1q_s64(left, right));
+        float *c = d.c + (size_t)r * TILE_ROWS + v * RAPT_VL;
+        vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
+        v_store(c, v_fma(v_from_int(i_add(sum, i_set1(d.first[r]))), v_load(d.scale + v * RAPT_VL), before));
+    }
+}
+
+static RAPT_INLINE dots dots_below(dots d, int rows) {
+    d.c += (size_t)rows * TILE_ROWS;
+    d.a += (size_t)rows * d.lda;
+    d.first += rows;
+    return d;
+}
+
+static RAPT_INLINE void matrix_panel(const int nv, const int nr, dots d, int rows, const column_pairs *columns) {
+    for (; rows >= nr; rows -= nr, d = dots_below(d, nr)) matrix_tile(nv, nr, d, columns);
+    for (; rows >= 2; rows -= 2, d = dots_below(d, 2)) matrix_tile(nv, 2, d, columns);
+    if (rows > 0) matrix_tile(nv, 1, d, columns);
+}
+
+static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
+    column_pairs columns[MOST_STEPS];
+    pair_columns(&d, vectors, columns);
+    if (vectors == 4) matrix_panel(4, RAPT_ROWS_4, d, rows, columns);
+    else if (vectors == 3) matrix_panel(3, RAPT_ROWS_3, d, rows, columns);
+    else if (vectors == 2) matrix_panel(2, RAPT_ROWS_2, d, rows, columns);
+    else matrix_panel(1, RAPT_ROWS_1, d, rows, columns);
+}
