@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
-#define ISA    avx2
+#ifndef ISA
+#define ISA avx2
+#endif
 #define CHAINS 12
 #define OPS    2
 typedef __m256 vec;

@@ -14,13 +14,15 @@ size_t rapt_cpu_l2_detect(void);
 #define RAPT_X86_OSXSAVE (1u << 27)
 
 typedef struct rapt_x86_registers {
-    uint32_t max_leaf;  /* CPUID.0:EAX */
-    uint32_t leaf1_ecx; /* CPUID.1:ECX */
-    uint32_t leaf7_ebx; /* CPUID.(7,0):EBX */
-    uint32_t leaf7_ecx; /* CPUID.(7,0):ECX */
-    uint32_t leaf7_edx; /* CPUID.(7,0):EDX */
-    uint64_t xcr0;      /* XGETBV(0); 0 where CPUID.1:ECX.OSXSAVE is 0 and it may not be executed */
-    bool tiles_allowed; /* what the operating system said when it was asked for the tile registers */
+    uint32_t max_leaf;    /* CPUID.0:EAX */
+    uint32_t leaf1_ecx;   /* CPUID.1:ECX */
+    uint32_t leaf7_ebx;   /* CPUID.(7,0):EBX */
+    uint32_t leaf7_ecx;   /* CPUID.(7,0):ECX */
+    uint32_t leaf7_edx;   /* CPUID.(7,0):EDX */
+    uint32_t leaf7_max;   /* CPUID.(7,0):EAX, the highest subleaf of leaf 7 */
+    uint32_t leaf7_1_eax; /* CPUID.(7,1):EAX */
+    uint64_t xcr0;        /* XGETBV(0); 0 where CPUID.1:ECX.OSXSAVE is 0 and it may not be executed */
+    bool tiles_allowed;   /* what the operating system said when it was asked for the tile registers */
 } rapt_x86_registers;
 
 /* Has the CPU tile registers, and does the operating system save them (XTILECFG and XTILEDATA)? Then they must be asked for. */
@@ -38,6 +40,7 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     if (ecx >> 29 & 1) features |= RAPT_CPU_F16C;
     if (ecx >> 12 & 1) features |= RAPT_CPU_FMA;
     if (ebx >> 5 & 1) features |= RAPT_CPU_AVX2;
+    if (r->max_leaf >= 7 && r->leaf7_max >= 1 && (r->leaf7_1_eax >> 4 & 1)) features |= RAPT_CPU_AVXVNNI;
     if ((state & 0xe6) != 0xe6 || !(ebx >> 16 & 1)) return features; /* and opmask, the upper halves and the upper 16 ZMM */
     features |= RAPT_CPU_AVX512F;
     if (ebx >> 17 & 1) features |= RAPT_CPU_AVX512DQ;

@@ -25,7 +25,9 @@ uint32_t rapt_cpu_features_detect(void) {
     uint32_t eax, ebx, ecx, edx;
     r.max_leaf = __get_cpuid_max(0, NULL);
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) r.leaf1_ecx = ecx;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) r.leaf7_ebx = ebx, r.leaf7_ecx = ecx, r.leaf7_edx = edx;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx))
+        r.leaf7_max = eax, r.leaf7_ebx = ebx, r.leaf7_ecx = ecx, r.leaf7_edx = edx;
+    if (r.leaf7_max >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) r.leaf7_1_eax = eax;
     if (r.leaf1_ecx & RAPT_X86_OSXSAVE) {
         /* volatile, or the compiler may move it out from under the check: without OSXSAVE it is an illegal instruction */
         __asm__ volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
