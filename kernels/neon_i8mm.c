@@ -67,17 +67,8 @@ static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, const co
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
         int64x2_t left = vreinterpretq_s64_s32(sums[r / 2][2 * v]), right = vreinterpretq_s64_s32(sums[r / 2][2 * v + 1]);
         vi sum = vreinterpretq_u32_s64(r % 2 ? vzip2q_s64(left, right) : vzip1q_s64(left, right));
-        float *c = d.c + (size_t)r * TILE_ROWS + v * RAPT_VL;
-        vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
-        v_store(c, v_fma(v_from_int(i_add(sum, i_set1(d.first[r]))), v_load(d.scale + v * RAPT_VL), before));
+        end_dots(d, r, v, i_add(sum, i_set1(d.first[r])));
     }
-}
-
-static RAPT_INLINE dots dots_below(dots d, int rows) {
-    d.c += (size_t)rows * TILE_ROWS;
-    d.a += (size_t)rows * d.lda;
-    d.first += rows;
-    return d;
 }
 
 static RAPT_INLINE void matrix_panel(const int nv, const int nr, dots d, int rows, const column_pairs *columns) {
