@@ -236,6 +236,20 @@ static rapt_status use_args_of_decode(const void *at) {
     args.attention = at;
     return use_decode_args(&args);
 }
+static rapt_status use_tuning(const void *at) {
+    rapt_desc desc;
+    rapt_desc_init(&desc);
+    fill_desc(&desc);
+    desc.tuning = at;
+    return use_desc(&desc);
+}
+static rapt_status use_tuning_of_linear(const void *at) {
+    rapt_linear_desc desc;
+    rapt_linear_desc_init(&desc);
+    fill_linear_desc(&desc);
+    desc.tuning = at;
+    return use_linear_desc(&desc);
+}
 
 /* init_rapt_desc, init_rapt_args and so on: rapt_desc_init_sized, rapt_args_init_sized, of any struct. */
 #define INIT(type)                                                                                                               \
@@ -254,6 +268,7 @@ INIT(rapt_mha_desc)
 INIT(rapt_mha_args)
 INIT(rapt_decode_desc)
 INIT(rapt_decode_args)
+INIT(rapt_tuning)
 
 /* Every struct with an init function, and every way in which the library comes to read it. */
 typedef struct sized {
@@ -285,6 +300,8 @@ static const sized structs[] = {
     SIZED(rapt_mha_args, fill_layer_args, use_layer_args, "rapt_mha_run"),
     SIZED(rapt_decode_desc, fill_decode_desc, use_decode_desc, "rapt_decode_plan_init"),
     SIZED(rapt_decode_args, fill_decode_args, use_decode_args, "rapt_decode_run"),
+    SIZED(rapt_tuning, fill_nothing, use_tuning, "rapt_plan_init"),
+    SIZED(rapt_tuning, fill_nothing, use_tuning_of_linear, "rapt_linear_plan_init"),
 };
 
 /* The bytes that it had in the version which first had it. */
