@@ -47,7 +47,7 @@ static RAPT_INLINE void add_matrices(const int nv, const int pairs, const int8x1
 }
 
 /* nv and nr are constants wherever this is called. An odd last row is its own neighbour, whose sums are dropped. */
-static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, const column_pairs *columns) {
+static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, column_pairs *columns) {
     enum { MOST_PAIRS = 8 };
     const int pairs = (nr + 1) / 2, steps = d.depth / 2;
     int32x4_t sums[MOST_PAIRS][RAPT_TILE_VECTORS * 2];
@@ -71,7 +71,7 @@ static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, const co
     }
 }
 
-static RAPT_INLINE void matrix_panel(const int nv, const int nr, dots d, int rows, const column_pairs *columns) {
+static RAPT_INLINE void matrix_panel(const int nv, const int nr, dots d, int rows, column_pairs *columns) {
     for (; rows >= nr; rows -= nr, d = dots_below(d, nr)) matrix_tile(nv, nr, d, columns);
     for (; rows >= 2; rows -= 2, d = dots_below(d, 2)) matrix_tile(nv, 2, d, columns);
     if (rows > 0) matrix_tile(nv, 1, d, columns);
