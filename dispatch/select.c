@@ -35,7 +35,7 @@ static _Atomic(uint32_t) l2_found;
 static const char *const feature_names[] = {RAPT_CPU_NAMES};
 enum { FEATURES = sizeof feature_names / sizeof *feature_names };
 
-const rapt_kernel *rapt_kernel_of(const char *name) {
+const rapt_kernel *rapt_find_kernel(const char *name) {
     for (int i = 0; i < KERNELS; i++)
         if (strcmp(kernels[i]->name, name) == 0) return kernels[i];
     return NULL;
@@ -85,14 +85,14 @@ static rapt_status usable(rapt_report *r, const char *what, const char *name, co
 }
 
 rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **kernel) {
-    if (name) return usable(r, "isa", name, *kernel = rapt_kernel_of(name));
+    if (name) return usable(r, "isa", name, *kernel = rapt_find_kernel(name));
     *kernel = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (*kernel) return RAPT_OK;
     const char *forced = getenv("RAPT_ISA");
     if (forced && *forced) {
         const char *owner = r->owner;
         r->owner = ""; /* it is nobody's field */
-        rapt_status status = usable(r, "RAPT_ISA", forced, *kernel = rapt_kernel_of(forced));
+        rapt_status status = usable(r, "RAPT_ISA", forced, *kernel = rapt_find_kernel(forced));
         r->owner = owner;
         if (status != RAPT_OK) return status;
     } else {
@@ -110,7 +110,7 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
 const char *rapt_isa_name(int index) { return index >= 0 && index < KERNELS ? kernels[index]->name : NULL; }
 
 const char *rapt_isa_rounding(const char *name) {
-    const rapt_kernel *kernel = name ? rapt_kernel_of(name) : NULL;
+    const rapt_kernel *kernel = name ? rapt_find_kernel(name) : NULL;
     return !kernel ? NULL : kernel->fused ? "fused" : "unfused";
 }
 
@@ -118,7 +118,7 @@ rapt_status rapt_isa_force(const char *name) {
     rapt_report r = rapt_report_of("rapt_isa_force");
     const rapt_kernel *kernel = NULL;
     if (name) {
-        rapt_status status = usable(&r, "name", name, kernel = rapt_kernel_of(name));
+        rapt_status status = usable(&r, "name", name, kernel = rapt_find_kernel(name));
         if (status != RAPT_OK) return status;
     }
     atomic_store_explicit(&chosen, kernel, memory_order_relaxed);
@@ -137,7 +137,7 @@ rapt_status rapt_isa_current(const char **name) {
 rapt_status rapt_isa_usable(const char *name, char *missing, size_t missing_bytes) {
     rapt_report r = rapt_report_of("rapt_isa_usable"), answer = rapt_explanation_of(r.call, NULL, 0);
     if (!name) return rapt_refuse_null(&r, "name", "no kernel has that name");
-    const rapt_kernel *kernel = rapt_kernel_of(name);
+    const rapt_kernel *kernel = rapt_find_kernel(name);
     if (missing) name_features(kernel ? kernel->needs & ~features() : 0, missing, missing_bytes);
     return usable(&answer, "name", name, kernel); /* a question, so no refusal that traces should tell of */
 }

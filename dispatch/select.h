@@ -9,7 +9,7 @@
 rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **kernel);
 
 /* The kernel of that name, whether or not it can run here, or null if there is none. */
-const rapt_kernel *rapt_kernel_of(const char *name);
+const rapt_kernel *rapt_find_kernel(const char *name);
 
 /* Bytes of the L2 cache, for cutting work: what the CPU says within bounds, or the usual size where it says nothing. */
 size_t rapt_l2_bytes(void);
