@@ -10,6 +10,9 @@ enum { BLOCK = 64, CHUNK = 512, STEP = 32, SCORE_WHOLE = 128, SCORE_PART = 64, Q
 
 static const double u = 0x1p-24;
 
+/* Below it a weight e^x is 0 (docs/order.md, E). */
+static const double WEIGHT_VANISHES = -126.5 * 0.6931471805599453;
+
 /* RAPT_BF16_DOT: the relative error of rounding to bf16, and below what numbers count as 0. */
 static const double U_BF16 = 0x1p-8, LEAST_BF16 = 0x1p-56;
 
@@ -402,10 +405,11 @@ typedef struct row {
     float *number;
     double q_step, q_loss;
     bool integers;
-    /* The same: the integers of values, and of each group of channels what they count, scales of tokens included. Groups are of
-     * `channels`; signed: their weights are quantised with signs, to 127; else those of each sign apart, to 255. */
-    float *v_number, *v_factor;
-    int64_t v_groups, v_channels;
+    /* The same: the integers of keys and values, and of each group of channels what they count, scales of tokens included in
+     * those of values only. Groups are of `channels`; signed: their weights are quantised with signs, to 127; else those of each
+     * sign apart, to 255. */
+    float *k_number, *k_factor, *v_number, *v_factor;
+    int64_t k_groups, k_channels, v_groups, v_channels;
     bool v_signed;
 } row;
 
@@ -525,7 +529,12 @@ static double integer_logit(const row *r, int64_t n, double *slack) {
     const double natural = extreme(scale_of(d)) ? 1 : fabs(scale_of(d)), factor = r->k_token[n];
     const bool by_token = d->k_scales.token_stride != 0;
     double sum = 0, sizes = 0;
-    for (int64_t c = 0; c < d->d_k; c++) sum += (double)r->number[c] * r->k[n * d->d_k + c];
+    for (int64_t g = 0; g < r->k_groups; g++) {
+        double products = 0;
+        for (int64_t c = g * r->k_channels; c < (g + 1) * r->k_channels; c++)
+            products += (double)r->number[c] * r->k_number[n * d->d_k + c];
+        sum += products * r->k_factor[n * r->k_groups + g];
+    }
     const double logit = sum * r->q_step * factor * natural;
     *slack = gamma_n(1.0 + by_token) * fabs(logit) + 0x1p-149 * natural * (fabs(factor) + by_token);
     if (d->k.type == RAPT_INT8) return logit;
@@ -567,8 +576,16 @@ static double exact_logit(const row *r, int64_t n, double *slack) {
     return score * factor * scale;
 }
 
+/* Where a group's scale is infinite, its elements are infinite or NaN, of which exact arithmetic gives NaN; a sum of integers
+ * times the scale may be infinite. */
+static bool infinite_key(const row *r, int64_t n) {
+    bool infinite = false;
+    for (int64_t g = 0; g < r->k_groups; g++) infinite = infinite || isinf(r->k_factor[n * r->k_groups + g]);
+    return infinite;
+}
+
 static double plain_logit(const row *r, int64_t n, double *slack) {
-    return r->integers || isnan(r->q_step) ? integer_logit(r, n, slack) : exact_logit(r, n, slack);
+    return r->integers || isnan(r->q_step) || infinite_key(r, n) ? integer_logit(r, n, slack) : exact_logit(r, n, slack);
 }
 
 static double logit_of(const row *r, int64_t n, double *slack) {
@@ -604,7 +621,7 @@ static weights quantise_weights(const row *r, int64_t group, int64_t first, int6
     for (int64_t n = first; n < end; n++) top = fmax(top, r->logit[n]);
     for (int64_t n = first; n < end; n++) {
         const double factor = value_factor(r, n, group), meant = sign ? sign * factor : fabs(factor),
-                     x = counts(r, n) ? exp(r->logit[n] - top) * meant : 0;
+                     x = counts(r, n) && isfinite(factor) ? exp(r->logit[n] - top) * meant : 0;
         weight[n - first] = x < 0 ? 0 : x;
         w.most = fmax(w.most, x);
         w.least = fmax(w.least, x * exp(-r->slack[n]) * (1 - 2 * u));
@@ -656,11 +673,13 @@ static void add_integers(const row *r, int64_t group, int64_t first, int64_t end
     }
 }
 
-/* The same for all keys, and the rest of the bound. */
-static void integer_values(const row *r, double max, double sum, double low, double high, double gamma, const row_results *to) {
+/* The same for all keys, and the rest of the bound. uncertain: of each channel, whether a value that is not finite may have a
+ * weight of 0, and no part in it. */
+static void integer_values(const row *r, double max, double sum, double low, double high, double gamma, bool *uncertain,
+                           const row_results *to) {
     const rapt_desc *d = r->desc;
     double running = -INFINITY;
-    bool finite = true, finite_group[RAPT_MAX_HEAD_DIM / 32];
+    bool finite = true, finite_group[RAPT_MAX_HEAD_DIM / 32], unsure[RAPT_MAX_HEAD_DIM / 32] = {false};
     for (int64_t g = 0; g < r->v_groups; g++) finite_group[g] = true;
     for (int64_t first = 0, end; first < r->keys; first = end) {
         end = block_end(r, first);
@@ -671,7 +690,14 @@ static void integer_values(const row *r, double max, double sum, double low, dou
             any = true;
             running = fmax(running, r->logit[n]);
             finite = finite && isfinite(r->logit[n]);
-            for (int64_t g = 0; g < r->v_groups; g++) finite_group[g] = finite_group[g] && isfinite(value_factor(r, n, g));
+        }
+        for (int64_t n = first; n < end; n++) {
+            const double t = r->logit[n] - running;
+            for (int64_t g = 0; g < r->v_groups && counts(r, n); g++) {
+                if (isfinite(value_factor(r, n, g)) || t + r->slack[n] < WEIGHT_VANISHES - 1e-3) continue;
+                if (t - r->slack[n] < WEIGHT_VANISHES + 1e-3) unsure[g] = true;
+                else finite_group[g] = false;
+            }
         }
         for (int64_t g = 0; g < r->v_groups && any; g++)
             for (int sign = r->v_signed ? 0 : 1; sign >= -1; sign -= 2) {
@@ -682,6 +708,7 @@ static void integer_values(const row *r, double max, double sum, double low, dou
     for (int64_t c = 0; c < d->d_v; c++) {
         const double factor = r->v_channel[c];
         to->o[c] = finite && finite_group[c / r->v_channels] ? to->o[c] / sum : NAN;
+        uncertain[c] = unsure[c / r->v_channels] && finite_group[c / r->v_channels];
         to->bound[c] = (to->bound[c] + (high - sum) * fabs(to->o[c])) / low * fabs(factor);
         to->size[c] = to->size[c] / sum * fabs(factor);
         to->o[c] *= factor;
@@ -774,18 +801,19 @@ static void double_row(const row *r, const row_results *to) {
         for (int64_t c = 0; c < d_v && !r->integers; c++) {
             const double stored = (double)r->v[n * d_v + c] * r->v_channel[c], v = stored * r->v_token[n];
             size[c] += weight * fabs(v);
-            if (isinf(v) && t - delta < least) uncertain[c] = true;
+            if ((isinf(v) || (d->arith == RAPT_INT8_DOT && isnan(v))) && t - delta < least) uncertain[c] = true;
             bound[c] += (most - weight) * fabs(v - o[c]) + (gamma * most + 0x1p-126) * fabs(v);
             if (bf16) bound[c] += most * (U_BF16 * fabs(v) + LEAST_BF16) + LEAST_BF16 * (fabs(v - o[c]) + fabs(v));
             if (by_token) bound[c] += 0x1p-149 * fabs(stored);
         }
     }
-    if (r->integers) integer_values(r, max, sum, low, high, gamma, to);
+    if (r->integers) integer_values(r, max, sum, low, high, gamma, uncertain, to);
     else if (d->arith == RAPT_INT8_DOT) add_steps(r, max, bound);
     for (int64_t c = 0; c < d_v; c++) {
         if (!r->integers) size[c] /= sum, bound[c] /= low;
         bound[c] += 0x1p-149 * (n_o + 2) * fmax(1, fabs((double)r->v_channel[c]));
-        if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
+        if (d->arith == RAPT_INT8_DOT && uncertain[c]) o[c] = 0, bound[c] = NAN;
+        else if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
         else if (isnan(bound[c])) bound[c] = INFINITY; /* 0 * inf: an error of any size, of equal values */
     }
     *to->lse = max + log(sum);
@@ -998,14 +1026,11 @@ static float factor_of(const rapt_scales *s, const float *base, int64_t b, int64
     return at ? reference_load(RAPT_F32, at) : 1;
 }
 
-/* The integers of value n, of which r->v has the elements, and what they count without scales of tokens. */
-static void load_integers(row *r, int64_t n, const void *from) {
-    const rapt_desc *d = r->desc;
-    for (int64_t c = 0; c < d->d_v; c++)
-        r->v_number[n * d->d_v + c] = r->v_signed ? group_number(d->v.type, from, c) : r->v[n * d->d_v + c];
-    for (int64_t g = 0; g < r->v_groups; g++)
-        r->v_factor[n * r->v_groups + g] =
-            r->v_signed ? (float)half_at((const unsigned char *)from + g * format_of(d->v.type).bytes) : 1;
+/* The integers of a row of int8 or of groups, and what those of each group count. */
+static void load_integers(float *number, float *factor, const void *from, rapt_type type, int64_t channels, int64_t groups) {
+    const int bytes = format_of(type).bytes;
+    for (int64_t c = 0; c < channels; c++) number[c] = bytes ? group_number(type, from, c) : reference_element(type, from, c);
+    for (int64_t g = 0; g < groups; g++) factor[g] = bytes ? (float)half_at((const unsigned char *)from + g * bytes) : 1;
 }
 
 /* The keys of head h (of K and V) for query i. */
@@ -1018,7 +1043,12 @@ static void load_keys(row *r, int64_t h, int64_t i) {
         const reference_place at = reference_key(d, a, r->b, h, i, r->first + n);
         load_row(r->k + n * d->d_k, a->k, &d->k, at.batch, h, at.token, d->d_k);
         load_row(r->v + n * d->d_v, a->v, &d->v, at.batch, h, at.token, d->d_v);
-        if (d->arith == RAPT_INT8_DOT) load_integers(r, n, reference_at(a->v, &d->v, at.batch, h, at.token));
+        if (d->arith == RAPT_INT8_DOT) {
+            load_integers(r->k_number + n * d->d_k, r->k_factor + n * r->k_groups,
+                          reference_at(a->k, &d->k, at.batch, h, at.token), d->k.type, d->d_k, r->k_groups);
+            load_integers(r->v_number + n * d->d_v, r->v_factor + n * r->v_groups,
+                          reference_at(a->v, &d->v, at.batch, h, at.token), d->v.type, d->d_v, r->v_groups);
+        }
         r->k_token[n] = k_token ? factor_of(&d->k_scales, a->k_scales, r->b, h, at, 0) : 1;
         r->v_token[n] = v_token ? factor_of(&d->v_scales, a->v_scales, r->b, h, at, 0) : 1;
         for (int64_t g = 0; g < r->v_groups; g++) r->v_factor[n * r->v_groups + g] *= r->v_token[n];
@@ -1057,12 +1087,19 @@ static void head(reference *result, row *r, int64_t h) {
     }
 }
 
+/* How many groups of integers a row has in integer arithmetic: int8 is one. */
+static int64_t groups_of(const rapt_desc *d, rapt_type type, int64_t channels) {
+    if (d->arith != RAPT_INT8_DOT) return 0;
+    return type == RAPT_INT8 ? 1 : channels / 32;
+}
+
 bool reference_attention(reference *result, const rapt_desc *desc, const rapt_args *args) {
     const size_t rows = (size_t)reference_rows(desc), outputs = rows * (size_t)desc->d_v;
     const size_t keys = (size_t)desc->kv_len, d_k = (size_t)desc->d_k, d_v = (size_t)desc->d_v;
     const size_t scores = desc->scores_stage ? rows * (size_t)reference_columns(desc) : 0;
     double *doubles = calloc(5 * outputs + 4 * rows + 2 * keys + 2 * scores + 1, sizeof *doubles);
-    float *floats = calloc(3 * outputs + 2 * rows + 3 * d_k + d_v + keys * (d_k + 2 * d_v + d_v / 32 + 4), sizeof *floats);
+    float *floats =
+        calloc(3 * outputs + 2 * rows + 3 * d_k + d_v + keys * (2 * (d_k + d_v) + d_k / 32 + d_v / 32 + 6), sizeof *floats);
     bool *attended = malloc(keys + 1);
     *result = (reference){.o = doubles, .naive = floats};
     if (!doubles || !floats || !attended) {
@@ -1097,10 +1134,14 @@ bool reference_attention(reference *result, const rapt_desc *desc, const rapt_ar
     r.k = r.weight + keys;
     r.v = r.k + keys * d_k;
     r.v_signed = desc->v.type != RAPT_INT8;
-    r.v_groups = desc->arith != RAPT_INT8_DOT ? 0 : r.v_signed ? desc->d_v / 32 : 1;
+    r.k_groups = groups_of(desc, desc->k.type, desc->d_k);
+    r.v_groups = groups_of(desc, desc->v.type, desc->d_v);
+    r.k_channels = r.k_groups ? desc->d_k / r.k_groups : 0;
     r.v_channels = r.v_groups ? desc->d_v / r.v_groups : 0;
     r.v_number = r.v + keys * d_v;
     r.v_factor = r.v_number + keys * d_v;
+    r.k_number = r.v_factor + keys * (d_v / 32 + 1);
+    r.k_factor = r.k_number + keys * d_k;
     for (r.b = 0; r.b < desc->batch; r.b++) {
         int64_t end;
         reference_keys(desc, args, r.b, &r.first, &end);
