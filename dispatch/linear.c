@@ -109,7 +109,7 @@ rapt_status rapt_linear_explain(const rapt_linear_desc *desc, char *text, size_t
     return make_plan(&r, &p, desc);
 }
 
-static const full_linear *read_plan(rapt_report *r, const rapt_linear_plan *opaque, rapt_status *status) {
+const full_linear *rapt_read_linear_plan(rapt_report *r, const rapt_linear_plan *opaque, rapt_status *status) {
     *status = rapt_check_plan(r, opaque, LINEAR_MADE, "rapt_linear_plan_init");
     return (const full_linear *)(const void *)opaque;
 }
@@ -151,7 +151,7 @@ rapt_status rapt_linear_workspace_size(const rapt_linear_plan *opaque, int64_t n
     rapt_report r = rapt_report_of("rapt_linear_workspace_size");
     rapt_status status;
     size_t needed = 0;
-    const full_linear *p = read_plan(&r, opaque, &status);
+    const full_linear *p = rapt_read_linear_plan(&r, opaque, &status);
     if (status == RAPT_OK && !bytes) status = rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
     if (status == RAPT_OK) status = workspace_of(&r, p, nth, &needed);
     if (status == RAPT_OK) *bytes = needed;
@@ -167,16 +167,18 @@ void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, ui
     rapt_reads_array(m, names->scales, w->scales, out, sizeof(float), weight->type != RAPT_INT8);
 }
 
-static rapt_linear_weights weights_of(const rapt_linear_args *a) { return (rapt_linear_weights){a->weight, a->bias, a->scales}; }
+static rapt_linear_weights weights_of(const rapt_linear_args *a) {
+    return (rapt_linear_weights){a->weight, a->bias, a->scales, rapt_prepacked_weights(a->prepacked)};
+}
 static rapt_linear_weights gate_of(const rapt_linear_args *a) {
-    return (rapt_linear_weights){a->gate, a->gate_bias, a->gate_scales};
+    return (rapt_linear_weights){a->gate, a->gate_bias, a->gate_scales, rapt_prepacked_weights(a->gate_prepacked)};
 }
 
 static rapt_status start_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque, const rapt_linear_args *args,
                               int64_t nth) {
     rapt_linear_args *a = &c->args;
     rapt_status status;
-    const full_linear *p = c->plan = read_plan(r, opaque, &status);
+    const full_linear *p = c->plan = rapt_read_linear_plan(r, opaque, &status);
     size_t bytes = 0;
     if (status == RAPT_OK)
         status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, RAPT_BEFORE(rapt_linear_args, gate), args);
@@ -195,13 +197,19 @@ static rapt_status start_call(rapt_report *r, rapt_linear_call *c, const rapt_li
         rapt_unused(&m, "gate", a->gate, "the plan has no layout for it");
         rapt_unused(&m, "gate_bias", a->gate_bias, "the plan has no gate");
         rapt_unused(&m, "gate_scales", a->gate_scales, "the plan has no gate");
+        rapt_unused(&m, "gate_prepacked", a->gate_prepacked, "the plan has no gate");
     }
+    rapt_reads_prepacked(&m, p, "prepacked", a->prepacked);
+    rapt_reads_prepacked(&m, p, "gate_prepacked", a->gate_prepacked);
     int y = rapt_writes(&m, "y", a->y, p->y_bytes);
     int residual =
         rapt_reads_if(&m, l->residual.type, "residual", a->residual, p->residual_bytes, "the plan has no layout for it");
     if (rapt_same_rows(&l->residual, &l->y)) rapt_may_be(&m, residual, y);
     rapt_writes_workspace(&m, a->workspace, a->workspace_bytes, bytes);
-    return rapt_check_memory(&m);
+    status = rapt_check_memory(&m);
+    if (status == RAPT_OK) status = rapt_check_prepacked(r, p, "prepacked", a->prepacked, l->weight.type);
+    if (status == RAPT_OK) status = rapt_check_prepacked(r, p, "gate_prepacked", a->gate_prepacked, l->gate.type);
+    return status;
 }
 
 rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth, char *text,

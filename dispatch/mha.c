@@ -502,8 +502,9 @@ static void lay_out_attention(mha_call *c) {
 static void add_weights(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
-    const rapt_linear_weights w[PROJECTIONS] = {
-        {a->wq, a->bq, a->wq_scales}, {a->wk, a->bk, a->wk_scales}, {a->wv, a->bv, a->wv_scales}};
+    const rapt_linear_weights w[PROJECTIONS] = {{.rows = a->wq, .bias = a->bq, .scales = a->wq_scales},
+                                                {.rows = a->wk, .bias = a->bk, .scales = a->wk_scales},
+                                                {.rows = a->wv, .bias = a->bv, .scales = a->wv_scales}};
     const int64_t all = p->projected[QUERIES] + p->projected[KEYS] + p->projected[VALUES];
     for (int i = 0; i < PROJECTIONS; i++) {
         const full_linear *plan = &p->project[i];
@@ -515,7 +516,7 @@ static void add_weights(rapt_memory *m, const mha_call *c) {
             rapt_add_weights(m, &plan->problem.weight, p->packed ? all : p->projected[i], plan->weight_bytes, &w[i], &names[i]);
         }
     }
-    const rapt_linear_weights wo = {a->wo, a->bo, a->wo_scales};
+    const rapt_linear_weights wo = {.rows = a->wo, .bias = a->bo, .scales = a->wo_scales};
     if (p->has_output) {
         rapt_add_weights(m, &p->output.problem.weight, p->out_width, p->output.weight_bytes, &wo, &names[PROJECTIONS]);
     } else {

@@ -52,6 +52,8 @@ const char *rapt_status_string(rapt_status status) {
         return "a kernel does not have the bits that it must have: the library was not compiled as it must be";
     case RAPT_ERR_TUNING:
         return "a tuning is for another kernel, one of its numbers is out of range, or its line of text is wrong";
+    case RAPT_ERR_PREPACKED:
+        return "memory for prepacked weights is too small, or holds none that are of this layer and its kernel";
     }
     return "unknown status";
 }

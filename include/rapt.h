@@ -111,8 +111,9 @@ typedef enum rapt_status {
     RAPT_ERR_ARITH = -19,   /* arith is not a rapt_arith, or the types of K and V do not allow it. */
     RAPT_ERR_UNUSED = -20,  /* A pointer is given for which the plan has no use: what it is for was not described. */
     RAPT_ERR_SELF_CHECK = -21, /* A kernel's bits are not those of docs/order.md: the library was not compiled as it must be. */
-    RAPT_ERR_TUNING = -22      /* A rapt_tuning is for another kernel, one of its numbers is out of range, or its line of text is
+    RAPT_ERR_TUNING = -22,     /* A rapt_tuning is for another kernel, one of its numbers is out of range, or its line of text is
                                   wrong or has no room. */
+    RAPT_ERR_PREPACKED = -23 /* Memory for prepacked weights is too small, or holds none that are of this layer and its kernel. */
 } rapt_status;
 
 /* Returns a line of English for a status; it is never null, also for a number that is no status. */

@@ -114,6 +114,13 @@ typedef struct rapt_linear_args {
 
     const void *gate;                     /* G, where the plan has it. */
     const float *gate_bias, *gate_scales; /* The bias and the scales of the gate, as bias and scales are those of weight. */
+
+    /* ---- Since 0.4. */
+
+    /* W and G as rapt_linear_prepack_run has laid them out, from the same rows by a plan of the same in, out, types, arith and
+     * kernel. Calls of many tokens read them in the place of weight and gate, and those of few tokens do not. Null, the default:
+     * weights are laid out for the kernel in each call anew. No bit depends on it. */
+    const void *prepacked, *gate_prepacked;
 } rapt_linear_args;
 
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
@@ -123,7 +130,7 @@ typedef struct rapt_linear_args {
 RAPT_API void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size);
 
 /* Computes a linear layer on the calling thread. Errors, which are also those of the ways to run below: NULL, STRUCT, PLAN, SHAPE
- * (nth, whose workspace overflows), STRIDE, OVERLAP, WORKSPACE, ALIGNMENT, UNUSED. */
+ * (nth, whose workspace overflows), STRIDE, OVERLAP, WORKSPACE, ALIGNMENT, UNUSED, PREPACKED. */
 RAPT_API rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args);
 
 /* Does what rapt_linear_run does, by the caller's parallel_for in nth slots (see rapt_run_parallel). */
@@ -136,6 +143,49 @@ RAPT_API rapt_status rapt_linear_run_share(const rapt_linear_plan *plan, const r
 /* Returns what rapt_linear_run with nth threads would return, and writes why to text, as rapt_args_explain does. */
 RAPT_API rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth, char *text,
                                               size_t bytes);
+
+/* Writes to bytes how many bytes prepacked weights of the plan take, W and G each: 4 for each weight and a few more, but 2 in
+ * bf16 arithmetic on a matrix unit, and 16 in the kernel sse41, whose machine repeats a number in a vector for as long as it
+ * takes to multiply it. Errors: NULL, PLAN, SHAPE (they would exceed the address space). */
+RAPT_API rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *plan, size_t *bytes);
+
+/* What rapt_linear_prepack_run reads and writes. Call rapt_linear_prepack_args_init first, then set weight, prepacked
+ * and prepacked_bytes. */
+typedef struct rapt_linear_prepack_args {
+    size_t size; /* Set by rapt_linear_prepack_args_init. */
+
+    const void *weight; /* W, as in rapt_linear_args. */
+    const void *gate;   /* G, where the plan has it. */
+
+    /* Memory, aligned to RAPT_WORKSPACE_ALIGNMENT, for W and for G as rapt_linear_args takes them. gate_prepacked must be null
+     * where the plan has no gate. */
+    void *prepacked, *gate_prepacked;
+    size_t prepacked_bytes; /* The bytes of each, at least what rapt_linear_prepacked_size says. */
+} rapt_linear_prepack_args;
+
+/* Gives every field its default, or 0 where it has none; call it before you set any. */
+#define rapt_linear_prepack_args_init(args) rapt_linear_prepack_args_init_sized((args), sizeof *(args))
+
+/* What rapt_linear_prepack_args_init calls with the bytes of the caller's struct. */
+RAPT_API void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args, size_t size);
+
+/* Lays weights that do not change out for the kernel, once, on the calling thread, so that calls of many tokens need not do it
+ * each time. Prepacked weights are no file format: they are of this version of the library and of the plan's kernel. Errors,
+ * which are also those of the ways to run below: NULL, STRUCT, PLAN, SHAPE, STRIDE, OVERLAP, ALIGNMENT, PREPACKED
+ * (prepacked_bytes), UNUSED. */
+RAPT_API rapt_status rapt_linear_prepack_run(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args);
+
+/* Does what rapt_linear_prepack_run does, by the caller's parallel_for in nth slots (see rapt_run_parallel). */
+RAPT_API rapt_status rapt_linear_prepack_run_parallel(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args,
+                                                      int64_t nth, rapt_parallel_for parallel_for, void *pool);
+
+/* Does thread ith's share, of nth, of what rapt_linear_prepack_run does; the threads need not wait for each other. */
+RAPT_API rapt_status rapt_linear_prepack_run_share(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args,
+                                                   int64_t ith, int64_t nth);
+
+/* Returns what rapt_linear_prepack_run with nth threads would return, and writes why to text, as rapt_args_explain does. */
+RAPT_API rapt_status rapt_linear_prepack_args_explain(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args,
+                                                      int64_t nth, char *text, size_t bytes);
 
 /* Quantises rows of weights to int8, as rapt_kv_append_run does: scales[n] is the largest magnitude of row n, divided by 127, and
  * its elements are the integers nearest to x / scales[n], ties to even. from is [out, in] of RAPT_F32, RAPT_F16 or RAPT_BF16,

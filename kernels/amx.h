@@ -602,19 +602,20 @@ static RAPT_INLINE void part_tiles_of(const int na, const int nv, bool first, co
 }
 
 /* Of the last tile, the rows that are not there give products that nobody reads. */
-static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
-                               int rows, int vectors, coming *ahead) {
+static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
+                               float *even, int rows, int vectors, coming *ahead) {
+    (void)even;
     const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS;
     const int steps = part_steps(p, part);
     for (int r = 0; r < rows; r += 2 * TILE_LANES)
         for (int v = 0; v < vectors; v += 2) {
-            const float *weights = s->weights + (size_t)(r / TILE_LANES) * ld, *x = tokens + v * TILE_FLOATS;
+            const float *from = weights + (size_t)(r / TILE_LANES) * ld, *x = tokens + v * TILE_FLOATS;
             float *to = c + (size_t)r * TILE_ROWS + v * RAPT_VL;
             const bool both = r + TILE_LANES < rows, pair = vectors - v >= 2;
-            if (both && pair) part_tiles_of(2, 2, part == 0, weights, ld, x, to, steps, ahead);
-            else if (both) part_tiles_of(2, 1, part == 0, weights, ld, x, to, steps, ahead);
-            else if (pair) part_tiles_of(1, 2, part == 0, weights, ld, x, to, steps, ahead);
-            else part_tiles_of(1, 1, part == 0, weights, ld, x, to, steps, ahead);
+            if (both && pair) part_tiles_of(2, 2, part == 0, from, ld, x, to, steps, ahead);
+            else if (both) part_tiles_of(2, 1, part == 0, from, ld, x, to, steps, ahead);
+            else if (pair) part_tiles_of(1, 2, part == 0, from, ld, x, to, steps, ahead);
+            else part_tiles_of(1, 1, part == 0, from, ld, x, to, steps, ahead);
         }
 }
 

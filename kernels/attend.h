@@ -375,6 +375,8 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
     .weigh_scores = weigh_scores,
     .linear_scratch_bytes = linear_scratch_bytes,
     .linear_tokens = linear_tokens,
+    .packed_floats = packed_floats,
+    .pack_weights = pack_weights,
     .normalise = normalise,
 };
 #endif

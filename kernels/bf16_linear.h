@@ -46,13 +46,13 @@ static void stage_bf16_tokens(const rapt_linear_problem *p, const char *const *t
 }
 
 /* Floats of a part of so many rows, a multiple of RAPT_PARTIAL_SUMS; a part of n rows, which begin at these addresses; and C = C
- * + weights tokens^T of it, beginning with 0 in part 0. bf16_part_tiles: how often that prefetches what comes. Replaceable,
- * together. */
+ * + weights tokens^T of it, beginning with 0 in part 0. even: scratch of BF16_PRODUCT_ROWS rows. bf16_part_tiles: how often that
+ * prefetches what comes. Replaceable, together. */
 static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows);
 static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const linear_scratch *s, const char *const *rows,
                                int n, int channels);
-static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
-                               int rows, int vectors, coming *ahead);
+static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
+                               float *even, int rows, int vectors, coming *ahead);
 static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows);
 
 /* Steps of a part of channels. */
@@ -77,14 +77,14 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
 #endif
 
 #ifndef multiply_bf16_part
-static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
-                               int rows, int vectors, coming *ahead) {
+static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
+                               float *even, int rows, int vectors, coming *ahead) {
     const size_t ld = ld_bf16_weights(p);
     for (int row = 0; row < rows; row += BF16_PRODUCT_ROWS)
         for (int step = 0; step < part_steps(p, part); step++)
             step_product((operands){.c = (char *)(c + (size_t)row * TILE_ROWS),
                                     .ldc = TILE_ROWS * sizeof(float),
-                                    .a = (const char *)(s->weights + (size_t)row * ld + (size_t)(step * RAPT_STEP * COPIES)),
+                                    .a = (const char *)(weights + (size_t)row * ld + (size_t)(step * RAPT_STEP * COPIES)),
                                     .rs = ld * sizeof(float),
                                     .ks = COPIES * sizeof(float),
                                     .b = (const char *)(tokens + (size_t)step * RAPT_BF16_STEP_FLOATS),
@@ -93,7 +93,7 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const linear_scratc
                                     .start = part == 0 && step == 0 ? START_ZERO : START_APART,
                                     .coming = ahead},
                          (ptrdiff_t)(STEP_PAIRS * COPIES * sizeof(float)), (ptrdiff_t)(STEP_PAIRS * TILE_ROWS * sizeof(float)),
-                         STEP_PAIRS, s->even, rapt_min(BF16_PRODUCT_ROWS, rows - row), vectors);
+                         STEP_PAIRS, even, rapt_min(BF16_PRODUCT_ROWS, rows - row), vectors);
 }
 #endif
 

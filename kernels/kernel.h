@@ -216,6 +216,7 @@ typedef struct rapt_linear_problem {
 typedef struct rapt_linear_weights {
     const char *rows;
     const float *bias, *scales; /* null: none */
+    const float *packed;        /* the rows, all of them, as pack_weights leaves them; null: many tokens stage them */
 } rapt_linear_weights;
 
 typedef struct rapt_linear_task {
@@ -262,6 +263,10 @@ typedef struct rapt_kernel {
     void (*weigh_scores)(const rapt_problem *, char *row, int64_t keys, const char *sink);
     size_t (*linear_scratch_bytes)(const rapt_linear_problem *, int64_t tokens, int64_t outs);
     void (*linear_tokens)(const rapt_linear_task *);
+    /* Floats of packed weights, or of a packed gate; and outputs [out0, out0 + outs) of a task are packed to their place there,
+     * out0 a multiple of RAPT_PARTIAL_SUMS, and outs too, but for the last ones. */
+    uint64_t (*packed_floats)(const rapt_linear_problem *);
+    void (*pack_weights)(const rapt_linear_task *, bool gate, float *packed);
     void (*normalise)(const rapt_norm_args *, const rapt_norm_task *);
 } rapt_kernel;
 

@@ -388,7 +388,35 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
     }
 }
 
-/* The weights that are staged after a part of those from out on, to be prefetched while `tiles` register tiles are computed;
+/* Floats of a part of so many rows of staged weights, a multiple of RAPT_PARTIAL_SUMS. Packed weights are parts of all rows, one
+ * after the other, each as it is staged. */
+static inline size_t part_floats(const rapt_linear_problem *p, size_t rows) {
+    return p->bf16 ? bf16_weight_floats(p, rows) : rows * ld_weights(p);
+}
+static inline size_t packed_part(const rapt_linear_problem *p) { return part_floats(p, padded((size_t)p->out)); }
+
+static uint64_t packed_floats(const rapt_linear_problem *p) {
+    return (uint64_t)((p->in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART) * packed_part(p);
+}
+
+static inline size_t packed_offset(const rapt_linear_problem *p, int64_t out, int64_t part) {
+    return (size_t)part * packed_part(p) + part_floats(p, (size_t)out);
+}
+
+static void pack_weights(const rapt_linear_task *t, bool gate, float *packed) {
+    const rapt_linear_problem *p = t->problem;
+    float row[RAPT_LINEAR_PART];
+    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++)
+        for (int64_t done = 0; done < t->outs; done += RAPT_STAGED_ROWS) {
+            int64_t out = t->out0 + done;
+            int rows = rapt_min(RAPT_STAGED_ROWS, t->outs - done);
+            linear_scratch s = {.weights = packed + packed_offset(p, out, part), .row = row};
+            memset(s.weights, 0, part_floats(p, padded((size_t)rows)) * sizeof(float)); /* what lies between rows, too */
+            stage_weights(t, &s, gate, out, rows, part);
+        }
+}
+
+/* The weights that come after a part of those from out on, to be prefetched while `tiles` register tiles are computed;
  * there is room for RAPT_STAGED_ROWS rows. */
 static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, int staged_rows, int64_t part, int tiles,
                              const char **rows) {
@@ -401,23 +429,28 @@ static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, 
     const rapt_layout *layout = layout_of(p, gate);
     int n = rapt_min(staged_rows, t->out0 + t->outs - out);
     if (n <= 0 || tiles <= 0) return (coming){0};
-    for (int i = 0; i < n; i++) rows[i] = weight_row(t, gate, out + i, part);
-    size_t row = (size_t)weight_bytes(layout->type, part_channels(p, part)), lines = (row + 63) / 64 * (size_t)n;
+    const float *packed = weights_of(t, gate)->packed;
+    size_t row = packed ? part_floats(p, RAPT_PARTIAL_SUMS) / RAPT_PARTIAL_SUMS * sizeof(float)
+                        : (size_t)weight_bytes(layout->type, part_channels(p, part));
+    for (int i = 0; i < n; i++)
+        rows[i] =
+            packed ? (const char *)(packed + packed_offset(p, out, part)) + (size_t)i * row : weight_row(t, gate, out + i, part);
+    size_t lines = (row + 63) / 64 * (size_t)n;
     return (coming){.rows = rows, .left = n, .bytes = row, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
 /* C (+)= weights tokens^T for a part of the channels: one product for each partial sum. Replaceable. */
-static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
+static void multiply_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
                           int rows, int vectors, coming *ahead);
 #ifndef multiply_part
-static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
+static void multiply_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
                           int rows, int vectors, coming *ahead) {
     int channels = part_channels(p, part), runs = part_runs(channels);
     size_t ld = ld_weights(p);
     for (int i = 0; i < rapt_min(RAPT_PARTIAL_SUMS, channels); i++)
         tile_product((operands){.c = (char *)c,
                                 .ldc = TILE_ROWS * sizeof(float),
-                                .a = (const char *)(s->weights + (size_t)i * padded((size_t)runs) * COPIES),
+                                .a = (const char *)(weights + (size_t)i * padded((size_t)runs) * COPIES),
                                 .rs = ld * sizeof(float),
                                 .ks = COPIES * sizeof(float),
                                 .b = (const char *)(tokens + (size_t)i * (size_t)runs * TILE_ROWS),
@@ -488,13 +521,15 @@ static void linear_many_tokens(const rapt_linear_task *t) {
                 for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
                     const char *next[RAPT_STAGED_ROWS];
                     coming ahead = coming_weights(t, gate, out, staged_rows, part, tiles * part_tiles(p, part, rows), next);
-                    stage_weights(t, &s, gate, out, rows, part);
+                    const float *packed = weights_of(t, gate)->packed;
+                    if (!packed) stage_weights(t, &s, gate, out, rows, part);
+                    const float *weights = packed ? packed + packed_offset(p, out, part) : s.weights;
                     for (int i = 0; i < tiles; i++) {
                         const float *x = s.x + (size_t)i * tile_floats + token_floats(p, part * RAPT_LINEAR_PART);
                         float *c = s.c[gate] + (size_t)(i * staged_rows * TILE_ROWS);
                         int vectors = (rapt_min(tile_rows, tokens - i * tile_rows) + RAPT_VL - 1) / RAPT_VL;
-                        if (p->bf16) multiply_bf16_part(p, &s, part, x, c, rows, vectors, &ahead);
-                        else multiply_part(p, &s, part, x, c, rows, vectors, &ahead);
+                        if (p->bf16) multiply_bf16_part(p, weights, part, x, c, s.even, rows, vectors, &ahead);
+                        else multiply_part(p, weights, part, x, c, rows, vectors, &ahead);
                     }
                 }
             for (int i = 0; i < tiles; i++) {

@@ -152,7 +152,7 @@ static void test_nulls(const call *c, int which) {
     lay_anywhere(&memory);
     for (int i = 0; i < now.pointers; i++) {
         pointer *p = &now.at[i];
-        const bool workspace = p->alignment == RAPT_WORKSPACE_ALIGNMENT;
+        const bool workspace = strcmp(p->field, "workspace") == 0;
         if (!p->bytes || (p->alignment > 1 && !workspace)) continue;
         unsigned char *const at = p->at;
         p->at = NULL;

@@ -29,6 +29,7 @@ static struct {
     rapt_linear_desc linear_desc;
     rapt_linear_args linear_args;
     rapt_linear_plan *linear_plan;
+    rapt_linear_prepack_args prepack_args;
     rapt_norm_args norm_args;
     rapt_mha_desc mha_desc;
     rapt_mha_args mha_args;
@@ -102,6 +103,7 @@ static void add_unused(const char *name, int64_t *number) {
         OF(rapt_rope_args),                                                                                                      \
         OF(rapt_decode_args),                                                                                                    \
         OF(rapt_linear_args),                                                                                                    \
+        OF(rapt_linear_prepack_args),                                                                                            \
         OF(rapt_norm_args),                                                                                                      \
         OF(rapt_mha_args))
 #define FIELD(object, member) OWNER(object), #member, &(object)->member
@@ -670,6 +672,15 @@ static void describe_linear(const call *c) {
     add_plan(&s.linear_plan, sizeof *s.linear_plan);
     if (rapt_linear_plan_init(s.linear_plan, d) == RAPT_OK) rapt_linear_workspace_size(s.linear_plan, threads, &bytes);
     add_workspace("rapt_linear_args", &a->workspace, &a->workspace_bytes, bytes);
+    if (c->features & PLAIN) return;
+    rapt_linear_prepack_args *const p = &s.prepack_args;
+    rapt_linear_prepack_args_init(p);
+    p->weight = a->weight, p->gate = a->gate;
+    rapt_linear_prepacked_size(s.linear_plan, &p->prepacked_bytes);
+    p->prepacked = add_pointer(FIELD(a, prepacked), p->prepacked_bytes, RAPT_WORKSPACE_ALIGNMENT, false)->content;
+    if (gate)
+        p->gate_prepacked = add_pointer(FIELD(a, gate_prepacked), p->prepacked_bytes, RAPT_WORKSPACE_ALIGNMENT, false)->content;
+    if (rapt_linear_prepack_run(s.linear_plan, p) != RAPT_OK) abort();
 }
 
 PLANNED(make_linear_plan, rapt_linear_explain, rapt_linear_plan_init, s.linear_plan, &s.linear_desc)
@@ -677,6 +688,24 @@ EXPLAINED(linear, rapt_linear_args_explain(s.linear_plan, &s.linear_args, nth, t
 ONE_PHASE(linear, rapt_linear, s.linear_plan, &s.linear_args)
 static const api mapping = {describe_linear, make_linear_plan, "rapt_linear_args_explain", explain_linear,
                             WAYS(linear, "rapt_linear")};
+
+static void describe_prepacking(const call *c) {
+    rapt_linear_desc *d = &s.linear_desc;
+    rapt_linear_prepack_args *a = &s.prepack_args;
+    rapt_linear_desc_init(d), rapt_linear_prepack_args_init(a);
+    d->in = c->d, d->out = c->heads, d->x.type = d->y.type = RAPT_F32;
+    add_rows(FIELD(a, weight), &d->weight, RAPT_INT8, 1, c->heads, c->d, false);
+    if (c->features & CROSS) add_rows(FIELD(a, gate), &d->gate, RAPT_Q8_0, 1, c->heads, c->d, false);
+    add_plan(&s.linear_plan, sizeof *s.linear_plan);
+    if (rapt_linear_plan_init(s.linear_plan, d) == RAPT_OK) rapt_linear_prepacked_size(s.linear_plan, &a->prepacked_bytes);
+    add_pointer(FIELD(a, prepacked), a->prepacked_bytes, RAPT_WORKSPACE_ALIGNMENT, true);
+    if (c->features & CROSS) add_pointer(FIELD(a, gate_prepacked), a->prepacked_bytes, RAPT_WORKSPACE_ALIGNMENT, true);
+}
+
+EXPLAINED(prepacking, rapt_linear_prepack_args_explain(s.linear_plan, &s.prepack_args, nth, text, bytes))
+ONE_PHASE(prepacking, rapt_linear_prepack, s.linear_plan, &s.prepack_args)
+static const api packing = {describe_prepacking, make_linear_plan, "rapt_linear_prepack_args_explain", explain_prepacking,
+                            WAYS(prepacking, "rapt_linear_prepack")};
 
 static void describe_norm(const call *c, bool mean) {
     rapt_norm_args *a = &s.norm_args;
@@ -912,6 +941,9 @@ const call calls[] = {
     {"tokens", &mapping, 2, 13, 1, 5, 1, 7, 0},
     {"a gate", &mapping, 2, 13, 1, 5, 1, 64, CROSS},
     {"many tokens", &mapping, 1, 20, 1, 70, 1, 33, PLAIN},
+    {"many tokens and a gate", &mapping, 1, 20, 1, 70, 1, 64, CROSS},
+    {"weights to be packed", &packing, 1, 20, 1, 1, 1, 33, 0},
+    {"a gate to be packed", &packing, 1, 20, 1, 1, 1, 64, CROSS},
     {"one of everything", &mapping, 1, 1, 1, 1, 1, 1, 0},
     {"tokens", &normalising, 2, 1, 1, 5, 1, 13, 0},
     {"one of everything", &normalising, 1, 1, 1, 1, 1, 1, PLAIN},

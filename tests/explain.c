@@ -41,6 +41,7 @@ static rapt_decode_desc dd; /* the step of a decoder, of d and a */
 static rapt_decode_args da;
 static rapt_linear_desc ld; /* linear layers */
 static rapt_linear_args la;
+static rapt_linear_prepack_args pa;
 static rapt_norm_args na; /* normalisation */
 static rapt_mha_desc yd;  /* multi-head attention, of e and, where it is given, ea */
 static rapt_mha_args ya;
@@ -82,6 +83,7 @@ static struct {
     const rapt_decode_args *da;
     const rapt_linear_desc *ld;
     const rapt_linear_args *la;
+    const rapt_linear_prepack_args *pa;
     const rapt_norm_args *na;
     const rapt_mha_desc *yd;
     const rapt_mha_args *ya;
@@ -154,6 +156,8 @@ static void set_mha(void) {
     rapt_linear_args_init(&la);
     la.x = memory[X], la.weight = memory[WQ], la.y = memory[OUT];
     la.workspace = workspace, la.workspace_bytes = sizeof workspace;
+    rapt_linear_prepack_args_init(&pa);
+    pa.weight = memory[WQ], pa.prepacked = workspace, pa.prepacked_bytes = sizeof workspace;
     rapt_norm_args_init(&na);
     na.tokens = 3, na.channels = 8, na.x = na.y = rows_of(RAPT_F32, 3, 8), na.from = memory[X], na.to = memory[Y];
     rapt_desc_init(&e);
@@ -200,7 +204,7 @@ static void reset(void) {
     base = 10000.0, parallel = serial, barrier = wait, isa = NULL, name = "scalar", words = "scalar few_rows=2";
     from = memory[WQ], to = memory[OUT], scales = memory[FACTORS], table = memory[TABLE];
     give.d = &d, give.a = &a, give.ua = &ua, give.ad = &ad, give.aa = &aa, give.cd = &cd, give.ca = &ca, give.ra = &ra;
-    give.dd = &dd, give.da = &da, give.ld = &ld, give.la = &la, give.na = &na, give.yd = &yd, give.ya = &ya;
+    give.dd = &dd, give.da = &da, give.ld = &ld, give.la = &la, give.pa = &pa, give.na = &na, give.yd = &yd, give.ya = &ya;
     give.states = states, give.o = sources_o, give.lse = sources_lse, give.plan = &plan, give.merging = &merging;
     give.decoding = &decoding, give.linear = &linear, give.mha = &mha, give.info = &info, give.mha_info = &mha_info;
     give.size = &size, give.name = &found, give.names = names, give.line = printed, give.tuned = &tuned, give.lowest = &lowest,
@@ -245,6 +249,7 @@ FUNCTION(rapt_mha_plan_query, rapt_mha_plan_query(give.mha, give.mha_info), by_t
 FUNCTION(rapt_workspace_size, rapt_workspace_size(give.plan, nth, give.size), by_trace(text, bytes))
 FUNCTION(rapt_decode_workspace_size, rapt_decode_workspace_size(give.decoding, nth, give.size), by_trace(text, bytes))
 FUNCTION(rapt_linear_workspace_size, rapt_linear_workspace_size(give.linear, nth, give.size), by_trace(text, bytes))
+FUNCTION(rapt_linear_prepacked_size, rapt_linear_prepacked_size(give.linear, give.size), by_trace(text, bytes))
 FUNCTION(rapt_mha_workspace_size, rapt_mha_workspace_size(give.mha, nth, give.size), by_trace(text, bytes))
 
 /* call_rapt_run, call_rapt_run_parallel, call_rapt_run_share, call_rapt_run_phase, and explain_rapt_run and so on; the same of
@@ -265,12 +270,13 @@ FUNCTION(rapt_run_task, rapt_run_task(give.plan, give.a, phase, task, slot),
          rapt_args_explain(give.plan, give.a, slot >= 0 && slot < INT64_MAX ? slot + 1 : 1, text, bytes))
 
 /* call_rapt_linear_run, call_rapt_linear_run_parallel, call_rapt_linear_run_share, and explain_rapt_linear_run and so on; the
- * same of rapt_layer_norm, rapt_rms_norm, rapt_kv_append, rapt_kv_copy, rapt_rope and rapt_merge_states. */
+ * same of rapt_linear_prepack, rapt_layer_norm, rapt_rms_norm, rapt_kv_append, rapt_kv_copy, rapt_rope and rapt_merge_states. */
 #define ONE_PHASE(prefix, explanation, ...)                                                                                      \
     FUNCTION(prefix##_run, prefix##_run(__VA_ARGS__), explanation)                                                               \
     FUNCTION(prefix##_run_parallel, prefix##_run_parallel(__VA_ARGS__, nth, parallel, NULL), explanation)                        \
     FUNCTION(prefix##_run_share, prefix##_run_share(__VA_ARGS__, ith, nth), explanation)
 ONE_PHASE(rapt_linear, rapt_linear_args_explain(give.linear, give.la, nth, text, bytes), give.linear, give.la)
+ONE_PHASE(rapt_linear_prepack, rapt_linear_prepack_args_explain(give.linear, give.pa, nth, text, bytes), give.linear, give.pa)
 ONE_PHASE(rapt_layer_norm, rapt_layer_norm_explain(give.na, text, bytes), give.na)
 ONE_PHASE(rapt_rms_norm, rapt_rms_norm_explain(give.na, text, bytes), give.na)
 ONE_PHASE(rapt_kv_append, rapt_kv_append_explain(give.ad, give.aa, text, bytes), give.ad, give.aa)
@@ -1207,6 +1213,68 @@ static void linear_layers(void) {
     EXPLAINED_WAYS(rapt_linear);
 }
 
+static size_t prepacked_size(void) {
+    size_t bytes = 0;
+    rapt_linear_prepacked_size(&linear, &bytes);
+    return bytes;
+}
+
+/* What was packed by a plan of this description, to be used by that of the next row. */
+static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char packed_before[1 << 15];
+static void pack_before(void) {
+    rapt_linear_plan of;
+    rapt_linear_plan_init(&of, &ld);
+    pa.prepacked = packed_before, pa.prepacked_bytes = sizeof packed_before;
+    rapt_linear_prepack_run(&of, &pa);
+    la.prepacked = packed_before;
+}
+
+static void prepacking(void) {
+    TRACED_PLANS(rapt_linear_prepacked_size, linear, "rapt_linear_plan_init");
+    GOOD(rapt_linear_prepacked_size, UNCHANGED);
+    TRACED(rapt_linear_prepacked_size, give.size = NULL, NULL, "bytes = null: there is nowhere to write it");
+
+    GOOD(rapt_linear_prepack_run, UNCHANGED);
+    GOOD(rapt_linear_prepack_run,
+         (gated(), pa.gate = memory[WK], pa.gate_prepacked = packed_before, pa.prepacked_bytes = sizeof packed_before));
+    PLANS(rapt_linear_prepack_run, linear, "rapt_linear_plan_init");
+    STRUCTS(rapt_linear_prepack_run, pa, "args", sizeof(rapt_linear_prepack_args));
+    REFUSED(rapt_linear_prepack_run, pa.weight = NULL, NULL, "weight = null: 512 bytes are read from there");
+    REFUSED(rapt_linear_prepack_run, pa.prepacked = NULL, NULL, "prepacked = null: %zu bytes are written there",
+            prepacked_size());
+    REFUSED(rapt_linear_prepack_run, pa.prepacked = workspace + 4, ALIGNMENT, "prepacked = %p: not aligned to 64 bytes",
+            (void *)(workspace + 4));
+    REFUSED(rapt_linear_prepack_run, pa.prepacked_bytes = 8, PREPACKED, "prepacked_bytes = 8: %zu are needed", prepacked_size());
+    REFUSED(rapt_linear_prepack_run, gated(), NULL, "gate = null: 512 bytes are read from there");
+    REFUSED(rapt_linear_prepack_run, (gated(), pa.gate = memory[WK]), NULL, "gate_prepacked = null: %zu bytes are written there",
+            prepacked_size());
+    REFUSED(rapt_linear_prepack_run, pa.gate = SOMEWHERE, UNUSED, "gate = 0x40: the plan has no layout for it");
+    REFUSED(rapt_linear_prepack_run, pa.gate_prepacked = SOMEWHERE, UNUSED, "gate_prepacked = 0x40: the plan has no gate");
+    REFUSED(rapt_linear_prepack_run, pa.weight = workspace, OVERLAP, "prepacked = %p: its %zu bytes meet the 512 of weight = %p",
+            (void *)workspace, prepacked_size(), (void *)workspace);
+    EXPLAINED_WAYS(rapt_linear_prepack);
+
+    GOOD(rapt_linear_run, pack_before());
+    REFUSED(rapt_linear_run, la.prepacked = packed_before + 4, ALIGNMENT, "prepacked = %p: not aligned to 64 bytes",
+            (void *)(packed_before + 4));
+    REFUSED(rapt_linear_run, (memset(packed_before, 0, sizeof packed_before), la.prepacked = packed_before), PREPACKED,
+            "prepacked = %p: no prepacked weights are there", (void *)packed_before);
+    REFUSED(rapt_linear_run, (ld.isa = "scalar", pack_before(), ld.isa = "scalar_fma"), PREPACKED,
+            "prepacked: packed for the kernel scalar, and the plan has scalar_fma");
+    REFUSED(rapt_linear_run, (ld.out = 3, pack_before(), ld.out = 4), PREPACKED,
+            "prepacked: packed of 32 to 3 channels, and the plan has 32 to 4");
+    REFUSED(rapt_linear_run, (ld.weight = rows_of(RAPT_F16, 4, 32), pack_before(), ld.weight = rows_of(RAPT_F32, 4, 32)),
+            PREPACKED, "prepacked: packed of f16, and the plan has f32");
+    REFUSED(rapt_linear_run, (ld.arith = RAPT_BF16_DOT, pack_before(), ld.arith = RAPT_EXACT), PREPACKED,
+            "prepacked: packed of f32 in bf16 arithmetic, and the plan has f32");
+    REFUSED(rapt_linear_run, (gated(), la.gate = memory[WK], la.gate_prepacked = packed_before + 4), ALIGNMENT,
+            "gate_prepacked = %p: not aligned to 64 bytes", (void *)(packed_before + 4));
+    REFUSED(rapt_linear_run,
+            (gated(), la.gate = memory[WK], memset(packed_before, 0, sizeof packed_before), la.gate_prepacked = packed_before),
+            PREPACKED, "gate_prepacked = %p: no prepacked weights are there", (void *)packed_before);
+    REFUSED(rapt_linear_run, la.gate_prepacked = SOMEWHERE, UNUSED, "gate_prepacked = 0x40: the plan has no gate");
+}
+
 static void quantising(void) {
     GOOD(rapt_quantise_weights, UNCHANGED);
     REFUSED(rapt_quantise_weights, out = 0, SHAPE, "out = 0: must be 1 to 1048576");
@@ -1821,6 +1889,7 @@ int main(void) {
     decoding_plans();
     decoding_calls();
     linear_layers();
+    prepacking();
     quantising();
     normalising();
     mha_plans();

@@ -102,11 +102,43 @@ static bool model(const linear *l, tensor *want) {
     return accurate;
 }
 
-/* By nth threads, on a pool or each on its own, the last one first. Half of the calls have a tuning, drawn apart from all else,
- * so that hashes do not depend on it; the memory behind the workspace must stay. */
+enum { BEHIND = 64 };
+
+/* Memory of that many bytes, and others behind, which must stay. */
+static unsigned char *new_guarded(size_t bytes) {
+    unsigned char *at = new_workspace(bytes + BEHIND);
+    memset(at + bytes, 0x5a, BEHIND);
+    return at;
+}
+
+static bool intact(const unsigned char *at, size_t bytes) {
+    unsigned char behind[BEHIND];
+    memset(behind, 0x5a, BEHIND);
+    return memcmp(at + bytes, behind, BEHIND) == 0;
+}
+
+/* Packs the weights, and the gate's if there is one, by nth threads; free them. */
+static rapt_status prepack(const rapt_linear_plan *plan, rapt_linear_args *args, int64_t nth, bool pool) {
+    rapt_linear_prepack_args a;
+    rapt_linear_prepack_args_init(&a);
+    size_t bytes = 0;
+    rapt_status status = rapt_linear_prepacked_size(plan, &bytes);
+    if (status != RAPT_OK) return status;
+    unsigned char *const packed = new_guarded(bytes), *const gate = args->gate ? new_guarded(bytes) : NULL;
+    a.weight = args->weight, a.gate = args->gate, a.prepacked = packed, a.gate_prepacked = gate, a.prepacked_bytes = bytes;
+    if (pool) status = rapt_linear_prepack_run_parallel(plan, &a, nth, rapt_pool_for, NULL);
+    else
+        for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--)
+            status = rapt_linear_prepack_run_share(plan, &a, ith, nth);
+    if (!intact(packed, bytes) || (gate && !intact(gate, bytes))) status = RAPT_ERR_OVERLAP;
+    args->prepacked = packed, args->gate_prepacked = gate;
+    return status;
+}
+
+/* By nth threads, on a pool or each on its own, the last one first. Half of the calls have a tuning, and some weights that are
+ * packed before, drawn apart from all else, so that hashes do not depend on it; the memory behind the workspace must stay. */
 static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, bool pool) {
     static uint64_t tunings = 11;
-    enum { BEHIND = 64 };
     const rapt_tuning tuning = tuning_of(isa, draw(&tunings));
     rapt_linear_desc desc;
     rapt_linear_plan plan;
@@ -124,14 +156,19 @@ static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, boo
     args.x = l->x.at, args.y = l->y.at, args.residual = l->with_residual == RESIDUAL_IN_PLACE ? l->y.at : l->residual.at;
     args.weight = l->weight.rows.at, args.bias = l->weight.bias, args.scales = l->weight.scales;
     args.gate = l->gate.rows.at, args.gate_bias = l->gate.bias, args.gate_scales = l->gate.scales;
-    unsigned char *workspace = new_workspace(bytes + BEHIND), behind[BEHIND];
-    memset(behind, 0x5a, BEHIND), memcpy(workspace + bytes, behind, BEHIND);
+    unsigned char *workspace = new_guarded(bytes);
     args.workspace = workspace, args.workspace_bytes = bytes;
+    if (status == RAPT_OK && draw_below(&tunings, 2)) {
+        const int64_t packers = 1 + draw_below(&tunings, 3), which = draw_below(&tunings, 4);
+        status = prepack(&plan, &args, packers, draw_below(&tunings, 2));
+        if (which == 0) free((void *)(uintptr_t)args.prepacked), args.prepacked = NULL;
+        if (which == 1) free((void *)(uintptr_t)args.gate_prepacked), args.gate_prepacked = NULL;
+    }
     if (pool) status = status == RAPT_OK ? rapt_linear_run_parallel(&plan, &args, nth, rapt_pool_for, NULL) : status;
     else
         for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--) status = rapt_linear_run_share(&plan, &args, ith, nth);
-    if (memcmp(workspace + bytes, behind, BEHIND) != 0) status = RAPT_ERR_WORKSPACE;
-    free(workspace);
+    if (!intact(workspace, bytes)) status = RAPT_ERR_WORKSPACE;
+    free(workspace), free((void *)(uintptr_t)args.prepacked), free((void *)(uintptr_t)args.gate_prepacked);
     return status;
 }
 
@@ -280,6 +317,38 @@ static void activations(const char *isa) {
         if (kind != RAPT_ACTIVATION_NONE) ok = ok && got[2] == 0.0f && got[4] == 0.0f;
     }
     tap_ok(ok, "%s: activations of NaN, infinity, and far below 0", isa);
+}
+
+/* ---- Prepacked weights --------------------------------------------------------------------------------------------------- */
+
+enum { PACKED_TOKENS = 200, PACKED_IN = 1100, PACKED_OUT = 70 };
+
+/* Many tokens read prepacked weights and none of the others, which are gone by then. */
+static void packed_alone(const char *isa, rapt_arith arith) {
+    const int64_t sizes[] = {PACKED_TOKENS * PACKED_IN, PACKED_OUT * PACKED_IN, PACKED_TOKENS * PACKED_OUT};
+    rapt_linear_desc desc;
+    rapt_linear_plan plan;
+    rapt_linear_args args;
+    rapt_linear_desc_init(&desc), rapt_linear_args_init(&args);
+    desc.tokens = PACKED_TOKENS, desc.in = PACKED_IN, desc.out = PACKED_OUT, desc.arith = arith, desc.isa = isa;
+    desc.x = rapt_layout_bshd(RAPT_F32, 1, PACKED_TOKENS, PACKED_IN);
+    desc.y = rapt_layout_bshd(RAPT_F32, 1, PACKED_TOKENS, PACKED_OUT);
+    desc.weight = desc.gate = rapt_layout_bshd(RAPT_F32, 1, PACKED_OUT, PACKED_IN);
+    size_t bytes = 0;
+    if (rapt_linear_plan_init(&plan, &desc) || rapt_linear_workspace_size(&plan, 1, &bytes)) abort();
+    float *x = random_floats(sizes[0], 1.0f), *w = random_floats(sizes[1], 1.0f), *g = random_floats(sizes[1], 1.0f);
+    float *y[2] = {new_floats(sizes[2]), new_floats(sizes[2])};
+    args.x = x, args.weight = w, args.gate = g, args.y = y[0], args.workspace = new_workspace(bytes),
+    args.workspace_bytes = bytes;
+    rapt_status status = rapt_linear_run(&plan, &args);
+    if (status == RAPT_OK) status = prepack(&plan, &args, 1, false);
+    for (int64_t i = 0; i < sizes[1]; i++) w[i] = g[i] = NAN;
+    args.y = y[1];
+    if (status == RAPT_OK) status = rapt_linear_run(&plan, &args);
+    tap_ok(status == RAPT_OK && memcmp(y[0], y[1], (size_t)sizes[2] * sizeof(float)) == 0,
+           "%s: many tokens read prepacked weights alone%s", isa, arith ? ", in bf16 arithmetic" : "");
+    free(x), free(w), free(g), free(y[0]), free(y[1]), free(args.workspace);
+    free((void *)(uintptr_t)args.prepacked), free((void *)(uintptr_t)args.gate_prepacked);
 }
 
 /* ---- Quantised weights --------------------------------------------------------------------------------------------------- */
@@ -450,6 +519,7 @@ static void test_kernel(const char *isa, bool whole) {
                                       240}};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) test_drawn(isa, whole, &problems[i]);
     activations(isa);
+    packed_alone(isa, RAPT_EXACT), packed_alone(isa, RAPT_BF16_DOT);
 }
 
 int main(int argc, char **argv) {

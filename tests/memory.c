@@ -253,6 +253,7 @@ static const struct {
     {"_plan_init", "the same"},
     {"_query", "writes a struct, once, at its end"},
     {"_workspace_size", "writes a number, once, at its end"},
+    {"_prepacked_size", "the same"},
     {"_explain", "writes a line; what it is asked about is asked with every call here"},
     {"rapt_tuning_parse", "writes a struct, once, at its end"},
     {"rapt_tuning_print", "writes a line, once, at its end"},

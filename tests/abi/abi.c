@@ -110,6 +110,11 @@ static void fill_linear_args(void *at) {
     a->weight = &linear_plan;
     a->workspace = workspace, a->workspace_bytes = sizeof workspace;
 }
+static void fill_prepack_args(void *at) {
+    rapt_linear_prepack_args *a = at;
+    a->weight = &linear_plan;
+    a->prepacked = workspace, a->prepacked_bytes = sizeof workspace;
+}
 static void fill_norm_args(void *at) {
     rapt_norm_args *a = at;
     a->channels = 1;
@@ -188,6 +193,10 @@ static rapt_status use_linear_desc(const void *at) {
 static rapt_status use_linear_args(const void *at) {
     return both(rapt_linear_args_explain(&linear_plan, at, 1, text, sizeof text), rapt_linear_run(&linear_plan, at));
 }
+static rapt_status use_prepack_args(const void *at) {
+    return both(rapt_linear_prepack_args_explain(&linear_plan, at, 1, text, sizeof text),
+                rapt_linear_prepack_run(&linear_plan, at));
+}
 static rapt_status use_layer_norm(const void *at) {
     return both(rapt_layer_norm_explain(at, text, sizeof text), rapt_layer_norm_run(at));
 }
@@ -263,6 +272,7 @@ INIT(rapt_kv_copy_args)
 INIT(rapt_rope_args)
 INIT(rapt_linear_desc)
 INIT(rapt_linear_args)
+INIT(rapt_linear_prepack_args)
 INIT(rapt_norm_args)
 INIT(rapt_mha_desc)
 INIT(rapt_mha_args)
@@ -294,6 +304,7 @@ static const sized structs[] = {
     SIZED(rapt_rope_args, fill_rope_args, use_rope_args, "rapt_rope_run_share"),
     SIZED(rapt_linear_desc, fill_linear_desc, use_linear_desc, "rapt_linear_plan_init"),
     SIZED(rapt_linear_args, fill_linear_args, use_linear_args, "rapt_linear_run_share"),
+    SIZED(rapt_linear_prepack_args, fill_prepack_args, use_prepack_args, "rapt_linear_prepack_run_share"),
     SIZED(rapt_norm_args, fill_norm_args, use_layer_norm, "rapt_layer_norm_run_share"),
     SIZED(rapt_norm_args, fill_norm_args, use_rms_norm, "rapt_rms_norm_run_share"),
     SIZED(rapt_mha_desc, fill_layer_desc, use_layer_desc, "rapt_mha_plan_init"),

@@ -165,7 +165,7 @@ static void linear_tile(load_channels *load, const int group, const size_t bytes
     }
 }
 
-static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s, int64_t part, const float *tokens, float *c,
+static void multiply_part(const rapt_linear_problem *p, const float *staged, int64_t part, const float *tokens, float *c,
                           int rows, int vectors, coming *ahead) {
     const int channels = part_channels(p, part), runs = part_runs(channels);
     const size_t row = padded((size_t)runs);
@@ -173,7 +173,7 @@ static void multiply_part(const rapt_linear_problem *p, const linear_scratch *s,
     for (int r = 0; r < rows; r++)
         for (int lane = 0; lane < vectors * RAPT_VL; lane++)
             for (int i = 0; i < rapt_min(RAPT_PARTIAL_SUMS, channels); i++) {
-                const float *weights = s->weights + (size_t)r * ld_weights(p) + (size_t)i * row;
+                const float *weights = staged + (size_t)r * ld_weights(p) + (size_t)i * row;
                 float sum = 0.0f, *to = c + (size_t)r * TILE_ROWS + lane;
                 for (int k = 0; k * RAPT_PARTIAL_SUMS + i < channels; k++)
                     sum = s_fma(weights[k] * in_task(), tokens[(size_t)(i * runs + k) * TILE_ROWS + (size_t)lane], sum);
