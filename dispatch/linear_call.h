@@ -36,11 +36,11 @@ size_t rapt_linear_scratch(const full_linear *p);
 void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, uint64_t bytes, const rapt_linear_weights *w,
                       const rapt_linear_names *names);
 
-/* Bytes of prepacked weights of the plan, with what stands before them. Errors: SHAPE. */
-rapt_status rapt_prepacked_bytes(rapt_report *r, const full_linear *p, size_t *bytes);
+/* Bytes of prepacked weights of the plan, with what stands before them; SIZE_MAX if there cannot be so many. */
+size_t rapt_prepacked_bytes(const full_linear *p);
 
 /* Adds prepacked weights of a call, or none where they are null; and when all memory is known to be apart, whether they are of
- * the plan. Errors: as rapt_reads, SHAPE, ALIGNMENT; PREPACKED. */
+ * the plan. Errors: as rapt_reads, ALIGNMENT; PREPACKED. */
 void rapt_reads_prepacked(rapt_memory *m, const full_linear *p, const char *name, const void *packed);
 rapt_status rapt_check_prepacked(rapt_report *r, const full_linear *p, const char *name, const void *packed, rapt_type type);
 

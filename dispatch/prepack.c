@@ -38,22 +38,17 @@ const float *rapt_prepacked_weights(const void *packed) {
     return packed ? (const float *)(const void *)((const char *)packed + HEAD_BYTES) : NULL;
 }
 
-rapt_status rapt_prepacked_bytes(rapt_report *r, const full_linear *p, size_t *bytes) {
+size_t rapt_prepacked_bytes(const full_linear *p) {
     const uint64_t all = HEAD_BYTES + p->kernel->packed_floats(&p->problem) * sizeof(float);
-    if (all > PTRDIFF_MAX)
-        return rapt_refuse_number(r, RAPT_ERR_SHAPE, "out", p->problem.out, "prepacked weights would exceed the address space");
-    *bytes = (size_t)all;
-    return RAPT_OK;
+    return all < SIZE_MAX ? (size_t)all : SIZE_MAX;
 }
 
 rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *opaque, size_t *bytes) {
     rapt_report r = rapt_report_of("rapt_linear_prepacked_size");
     rapt_status status;
-    size_t needed = 0;
     const full_linear *p = rapt_read_linear_plan(&r, opaque, &status);
     if (status == RAPT_OK && !bytes) status = rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
-    if (status == RAPT_OK) status = rapt_prepacked_bytes(&r, p, &needed);
-    if (status == RAPT_OK) *bytes = needed;
+    if (status == RAPT_OK) *bytes = rapt_prepacked_bytes(p);
     return status;
 }
 
@@ -64,10 +59,8 @@ static void check_alignment(rapt_memory *m, const char *name, const void *at) {
 }
 
 void rapt_reads_prepacked(rapt_memory *m, const full_linear *p, const char *name, const void *packed) {
-    size_t bytes = 0;
-    if (!packed || m->status != RAPT_OK) return;
-    m->status = rapt_prepacked_bytes(m->report, p, &bytes);
-    rapt_reads(m, name, packed, bytes);
+    if (!packed) return;
+    rapt_reads(m, name, packed, rapt_prepacked_bytes(p));
     check_alignment(m, name, packed);
 }
 
@@ -110,11 +103,10 @@ static rapt_status start_call(rapt_report *r, prepack_call *c, const rapt_linear
     rapt_linear_prepack_args *a = &c->args;
     rapt_status status;
     const full_linear *p = c->plan = rapt_read_linear_plan(r, opaque, &status);
-    size_t bytes = 0;
     if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, sizeof *a, args);
     if (status == RAPT_OK && nth < 1) status = rapt_refuse_number(r, RAPT_ERR_RANGE, "nth", nth, "there is no thread");
-    if (status == RAPT_OK) status = rapt_prepacked_bytes(r, p, &bytes);
     if (status != RAPT_OK) return status;
+    const size_t bytes = rapt_prepacked_bytes(p);
     rapt_memory m;
     rapt_memory_begin(&m, r);
     rapt_reads(&m, "plan", p, sizeof *p);

@@ -145,8 +145,8 @@ RAPT_API rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, cons
                                               size_t bytes);
 
 /* Writes to bytes how many bytes prepacked weights of the plan take, W and G each: 4 for each weight and a few more, but 2 in
- * bf16 arithmetic on a matrix unit, and 16 in the kernel sse41, whose machine repeats a number in a vector for as long as it
- * takes to multiply it. Errors: NULL, PLAN, SHAPE (they would exceed the address space). */
+ * bf16 arithmetic on a matrix unit, and 16 in the kernel sse41, which has each weight four times; SIZE_MAX if they would exceed
+ * the address space. Errors: NULL, PLAN. */
 RAPT_API rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *plan, size_t *bytes);
 
 /* What rapt_linear_prepack_run reads and writes. Call rapt_linear_prepack_args_init first, then set weight, prepacked
@@ -171,8 +171,8 @@ RAPT_API void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args
 
 /* Lays weights that do not change out for the kernel, once, on the calling thread, so that calls of many tokens need not do it
  * each time. Prepacked weights are no file format: they are of this version of the library and of the plan's kernel. Errors,
- * which are also those of the ways to run below: NULL, STRUCT, PLAN, SHAPE, STRIDE, OVERLAP, ALIGNMENT, PREPACKED
- * (prepacked_bytes), UNUSED. */
+ * which are also those of the ways to run below: NULL, STRUCT, PLAN, STRIDE, OVERLAP, ALIGNMENT, PREPACKED (prepacked_bytes),
+ * UNUSED. */
 RAPT_API rapt_status rapt_linear_prepack_run(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args);
 
 /* Does what rapt_linear_prepack_run does, by the caller's parallel_for in nth slots (see rapt_run_parallel). */

@@ -1255,6 +1255,8 @@ static void prepacking(void) {
     EXPLAINED_WAYS(rapt_linear_prepack);
 
     GOOD(rapt_linear_run, pack_before());
+    REFUSED(rapt_linear_run, la.prepacked = LAST, STRIDE, "prepacked = %p: its %zu bytes exceed the address space", LAST,
+            prepacked_size());
     REFUSED(rapt_linear_run, la.prepacked = packed_before + 4, ALIGNMENT, "prepacked = %p: not aligned to 64 bytes",
             (void *)(packed_before + 4));
     REFUSED(rapt_linear_run, (memset(packed_before, 0, sizeof packed_before), la.prepacked = packed_before), PREPACKED,
@@ -1821,6 +1823,7 @@ static const struct {
     {"decode.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"mha.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"linear.c", "rapt_reads", "&m, \"plan\"", "has been read"},
+    {"prepack.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"self_check.c", "rapt_refuse", "r, RAPT_ERR_SELF_CHECK, \"%s: %s: %s\"", "its own problems are good calls"},
     {"self_check.c", "rapt_select", "&r, name, &kernel", "a kernel that was found usable"},
 #if !CAN_FLUSH

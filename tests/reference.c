@@ -758,7 +758,8 @@ static void double_row(const row *r, const row_results *to) {
     memset(o, 0, (size_t)d_v * sizeof *o);
     memset(bound, 0, (size_t)d_v * sizeof *bound);
     memset(size, 0, (size_t)d_v * sizeof *size);
-    for (int64_t n = 0; n < r->keys && !r->integers; n++) /* weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are */
+    /* Weight 0, so nothing but the NaN that 0 * inf and 0 * NaN are; integer arithmetic leaves such values out. */
+    for (int64_t n = 0; n < r->keys && d->arith != RAPT_INT8_DOT; n++)
         for (int64_t c = 0; c < d_v && r->attended[n] && r->logit[n] == -INFINITY; c++)
             o[c] += 0 * r->v_token[n] * r->v[n * d_v + c];
     *to->lse = isnan(sink) ? sink : max;
