@@ -3,6 +3,7 @@
  *
  *     LTOKENS-INxOUT, -silu, -swiglu     linear layers, with SiLU behind them, with a gate of as many weights again; TYPE is
  *                                        that of the weights, X and Y are f32
+ *     LTOKENS-INxOUT-prepacked           linear layers whose weights have been prepacked
  *     MHA-WIDTH                          multi-head attention with its projections, of 12 heads; TYPE is that of the weights,
  *                                        X and Y are f32
  *     LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y
@@ -22,7 +23,7 @@
 #include "rapt_layer.h"
 #include "shim.h"
 
-typedef enum kind { LINEAR, GATED, MHA, LAYER_NORM, RMS_NORM, SUM_AND_RMS_NORM } kind;
+typedef enum kind { LINEAR, PREPACKED, GATED, MHA, LAYER_NORM, RMS_NORM, SUM_AND_RMS_NORM } kind;
 
 typedef struct layer_case {
     const char *name;
@@ -36,24 +37,27 @@ enum { HEADS = 12 };
 
 /* clang-format off */
 static const layer_case cases[] = {
-    {"L128-384x384",         128,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L128-768x768",         128,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L128-4096x4096",       128, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L512-384x1536",        512,  384, 1536, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072",        512,  768, 3072, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072-silu",   512,  768, 3072, LINEAR,           RAPT_SILU,            false},
-    {"L512-768x3072-swiglu", 512,  768, 3072, GATED,            RAPT_SILU,            false},
-    {"L512-4096x4096",       512, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L1-384x384",             1,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, true},
-    {"L1-768x768",             1,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, true},
-    {"L1-4096x4096",           1, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true},
-    {"L1-4096x4096-swiglu",    1, 4096, 4096, GATED,            RAPT_SILU,            true},
-    {"L4-4096x4096",           4, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true},
-    {"MHA-768",              512,  768,  768, MHA,              RAPT_ACTIVATION_NONE, false},
-    {"MHA-384",              128,  384,  384, MHA,              RAPT_ACTIVATION_NONE, false},
-    {"LN512-4096",           512, 4096, 4096, LAYER_NORM,       RAPT_ACTIVATION_NONE, false},
-    {"RMS512-4096",          512, 4096, 4096, RMS_NORM,         RAPT_ACTIVATION_NONE, false},
-    {"RMS512-4096-residual", 512, 4096, 4096, SUM_AND_RMS_NORM, RAPT_ACTIVATION_NONE, false},
+    {"L128-384x384",             128,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L128-768x768",             128,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L128-4096x4096",           128, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L512-384x1536",            512,  384, 1536, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072",            512,  768, 3072, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072-silu",       512,  768, 3072, LINEAR,           RAPT_SILU,            false},
+    {"L512-768x3072-swiglu",     512,  768, 3072, GATED,            RAPT_SILU,            false},
+    {"L512-4096x4096",           512, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false},
+    {"L128-768x768-prepacked",   128,  768,  768, PREPACKED,        RAPT_ACTIVATION_NONE, false},
+    {"L512-768x3072-prepacked",  512,  768, 3072, PREPACKED,        RAPT_ACTIVATION_NONE, false},
+    {"L512-4096x4096-prepacked", 512, 4096, 4096, PREPACKED,        RAPT_ACTIVATION_NONE, false},
+    {"L1-384x384",                 1,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, true},
+    {"L1-768x768",                 1,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, true},
+    {"L1-4096x4096",               1, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true},
+    {"L1-4096x4096-swiglu",        1, 4096, 4096, GATED,            RAPT_SILU,            true},
+    {"L4-4096x4096",               4, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true},
+    {"MHA-768",                  512,  768,  768, MHA,              RAPT_ACTIVATION_NONE, false},
+    {"MHA-384",                  128,  384,  384, MHA,              RAPT_ACTIVATION_NONE, false},
+    {"LN512-4096",               512, 4096, 4096, LAYER_NORM,       RAPT_ACTIVATION_NONE, false},
+    {"RMS512-4096",              512, 4096, 4096, RMS_NORM,         RAPT_ACTIVATION_NONE, false},
+    {"RMS512-4096-residual",     512, 4096, 4096, SUM_AND_RMS_NORM, RAPT_ACTIVATION_NONE, false},
 };
 /* clang-format on */
 
@@ -75,7 +79,7 @@ typedef struct session {
     rapt_norm_args norm_args;
     rapt_pool *pool;
     int64_t threads;
-    void *x, *y, *weights, *workspace;
+    void *x, *y, *weights, *workspace, *prepacked;
     float *scales; /* of rows of weights, and of the gate's; normalisation's weights */
 } session;
 
@@ -112,6 +116,16 @@ static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
     if (c->kind == GATED) d.gate = d.weight;
     rapt_status status = rapt_linear_plan_init(&s->linear, &d);
     return status ? status : rapt_linear_workspace_size(&s->linear, j->threads, bytes);
+}
+
+static rapt_status prepack(session *s) {
+    rapt_linear_prepack_args a;
+    rapt_linear_prepack_args_init(&a);
+    rapt_status status = rapt_linear_prepacked_size(&s->linear, &a.prepacked_bytes);
+    if (status) return status;
+    a.weight = s->weights, a.prepacked = s->prepacked = bench_alloc(a.prepacked_bytes);
+    s->linear_args.prepacked = a.prepacked;
+    return rapt_linear_prepack_run(&s->linear, &a);
 }
 
 static void describe_norm(session *s, const layer_job *j) {
@@ -188,6 +202,8 @@ static void run_case(bench_state *state, const void *arg) {
         for (size_t i = 1; i < copies; i++) memcpy((char *)s.weights + i * one, s.weights, one);
         bench_fill(s.scales, RAPT_F32, scales_bytes, 3);
         limit = limit_of(j, work, s.pool);
+        rapt_status status = c->kind == PREPACKED ? prepack(&s) : RAPT_OK;
+        if (status) failure = rapt_status_string(status);
     }
     while (!failure && bench_keep_running(state)) {
         if (calls == 0) start = bench_now();
@@ -203,7 +219,7 @@ static void run_case(bench_state *state, const void *arg) {
         bench_counter(state, "share", work / seconds / limit);
     }
     rapt_pool_destroy(s.pool);
-    free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace);
+    free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace), free(s.prepacked);
 }
 
 /* MHA of f32 in exact arithmetic, normalisation of what its tensors can be, linear layers with weights of any type, and all but

@@ -93,8 +93,23 @@ class Problem:
 
 
 class Rapt(peers.Rapt):
+    def __init__(self, *args, prepacked=False, **options):
+        super().__init__(*args, **options)
+        self.prepacked = prepacked
+
     def setup(self, problem):
+        if self.prepacked and (problem.case.heads or problem.case.memory):
+            raise Unsupported("multi-head attention, and few tokens, read weights as they lie")
         return (self.mha if problem.case.heads else self.linear)(problem)
+
+    def packed(self, plan, weight):
+        """The weights as rapt_linear_prepack_run lays them out."""
+        size = ctypes.c_size_t()
+        self.library.c.rapt_linear_prepacked_size(plan, ctypes.byref(size))
+        to = aligned((size.value,), np.uint8)
+        args = self.library.new(native.LinearPrepackArgs, weight=weight, prepacked=to, prepacked_bytes=size.value)
+        self.library.c.rapt_linear_prepack_run(plan, ctypes.byref(args))
+        return to
 
     def rows(self, problem, tokens, channels):
         return self.library.c.rapt_layout_bshd(self.TYPES[problem.kind], 1, tokens, channels)
@@ -109,7 +124,8 @@ class Rapt(peers.Rapt):
         out = aligned((case.tokens, case.out), problem.x.dtype)
         bias = widened(problem.caches[0][1]).astype(np.float32)
         calls = [library.new(native.LinearArgs, x=problem.x, weight=weights[0], bias=bias, y=out, workspace=workspace,
-                             workspace_bytes=len(workspace)) for weights in problem.caches]
+                             workspace_bytes=len(workspace),
+                             prepacked=self.packed(plan, weights[0]) if self.prepacked else None) for weights in problem.caches]
         rest, function = (0, 1), library.c.rapt_linear_run_share
         if threads > 1:
             rest = threads, self.pool_library.rapt_pool_for, self.pool(threads)
@@ -230,6 +246,7 @@ class NumPy(Peer):
 
 LAYERS = Suite("Linear layers and multi-head attention", CASES, Problem, {
     "rapt": ("rapt", Rapt, {}),
+    "rapt-prepacked": ("rapt, weights prepacked", Rapt, {"prepacked": True}),
     "torch": ("PyTorch", Torch, {}),
     "ort": ("ONNX Runtime", OnnxRuntime, {}),
     "numpy": ("NumPy", NumPy, {}),
