@@ -150,7 +150,7 @@ def test_examples():
                 documented.add(test.name.rpartition(".")[2])
     count = runner.summarize(verbose=False)
     ok(count.failed == 0, f"docstrings: {count.attempted} examples", "".join(told))
-    functions = {name for name in rapt.__all__ if name not in ("Error", "Plan", "Weights")}
+    functions = {name for name in rapt.__all__ if name not in ("Error", "Plan", "PrepackedWeights", "Weights")}
     ok(functions <= documented, "each function has an example", functions - documented)
     if not matplotlib:
         skip("the example of heatmap", "matplotlib is not installed")
@@ -677,6 +677,13 @@ def test_layers():
         near(f"linear, {weights}", rapt.linear(x, weights, b), wide[0] @ wide[1].T + wide[3], limit)
         near(f"linear, gate of {weights}", rapt.linear(x, weights, gate=weights), (wide[0] @ wide[1].T) ** 2, 12 * limit)
     ok(rapt.linear(x.astype(np.float16), w.astype(np.float16)).dtype == np.float16, "linear of float16")
+    for weight, arith in ((w, "exact"), (w, "bf16"), (rapt.quantise_weights(w, "int8"), "exact")):
+        packed, many, plain = rapt.prepack_weights(weight, arith=arith, threads=2), random(70, 64), {"arith": arith}
+        ok(same(rapt.linear(many, packed, b, gate=packed, **plain), rapt.linear(many, weight, b, gate=weight, **plain))
+           and same(rapt.linear(x, packed, **plain), rapt.linear(x, weight, **plain)),
+           f"linear, {packed} of {getattr(weight, 'type', 'float32')} in {arith} arithmetic: the same bits")
+    refused("prepacked weights in another arithmetic", rapt.Error, ["packed of f32", "in bf16 arithmetic"],
+            lambda: rapt.linear(x, rapt.prepack_weights(w), arith="bf16"))
     y = r.copy()
     ok(rapt.linear(x, w, residual=y, out=y) is y and same(y, rapt.linear(x, w, residual=r)), "linear, into the residual")
     z, weight, bias = wide[0] * 3 + 1, random(64), random(64)

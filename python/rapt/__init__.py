@@ -9,13 +9,13 @@
 from ._attention import Plan, attention, merge, plan
 from ._cache import KVCache
 from ._isa import info, isa
-from ._layer import Weights, layer_norm, linear, mha, quantise_weights, rms_norm
+from ._layer import PrepackedWeights, Weights, layer_norm, linear, mha, prepack_weights, quantise_weights, rms_norm
 from ._native import Error
 from ._rope import Rope, rope
 
 __all__ = [
-    "Error", "KVCache", "Plan", "Rope", "Weights", "attention", "info", "isa", "layer_norm", "linear", "merge", "mha", "plan",
-    "quantise_weights", "rms_norm", "rope"
+    "Error", "KVCache", "Plan", "PrepackedWeights", "Rope", "Weights", "attention", "info", "isa", "layer_norm", "linear", "merge",
+    "mha", "plan", "prepack_weights", "quantise_weights", "rms_norm", "rope"
 ]
 
 for _public in __all__:  # what users see is rapt.Error, not rapt._native.Error

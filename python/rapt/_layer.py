@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands around attention: linear layers, normalisation, and multi-head attention as one call."""
+import ctypes
 from typing import Any, Literal
 
 import numpy as np
@@ -93,10 +94,53 @@ def quantise_weights(weight: Any, type: str = "int8") -> Weights:
     return Weights(kind, (rows, width), groups, None)
 
 
+class PrepackedWeights:
+    """Weights of a linear layer beside what a kernel makes of them: see prepack_weights()."""
+
+    def __init__(self, weight: Any, shape: tuple[int, int], memory: "np.ndarray[Any, Any]"):
+        self.weight, self.shape, self.memory = weight, shape, memory
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes beside those of the weights themselves."""
+        return int(self.memory.nbytes)
+
+    def __repr__(self) -> str:
+        return f"PrepackedWeights({self.shape[0]} x {self.shape[1]})"
+
+
+def prepack_weights(weight: Any, *, arith: str = "exact", threads: int | None = None, isa: str | None = None) -> PrepackedWeights:
+    """Weights laid out for the kernel once, for linear(), which else does it in each call of many tokens. The bits are the same.
+
+    weight: (out, in), an array or what quantise_weights() returned. It is kept, for calls of few tokens read it, and must not
+        change.
+    arith, isa: those of the linear layer; another one refuses them.
+
+    >>> w = rapt.prepack_weights(np.eye(64, dtype=np.float32))
+    >>> rapt.linear(np.ones((100, 64), np.float32), w).sum()
+    np.float32(6400.0)
+    """
+    library = native.library()
+    width = weight.shape[-1]
+    w = _Weight(weight, "weight", width)
+    row = (native.F32, 0, 0, 0)
+    desc = library.new(native.LinearDesc, in_=width, out=w.rows, x=row, y=row, weight=w.layout, arith=arith_of(arith))
+    desc.isa = isa_name(isa)
+    plan, size = library.plan(desc), ctypes.c_size_t()
+    library.c.rapt_linear_prepacked_size(plan, ctypes.byref(size))
+    memory = threading_.aligned(size.value)
+    args = library.new(native.LinearPrepackArgs, weight=w.address, prepacked=memory, prepacked_bytes=size.value)
+    threading_.run(library, "rapt_linear_prepack", plan, args, threads=threading_.threads_for(threads, float(w.rows * width)))
+    return PrepackedWeights(weight, (w.rows, width), memory)
+
+
 class _Weight:
-    """A matrix (out, in), of floats or quantised."""
+    """A matrix (out, in), of floats or quantised, and what it was prepacked to."""
 
     def __init__(self, x: Any, name: str, width: int):
+        self.prepacked: "np.ndarray[Any, Any] | None" = None
+        if isinstance(x, PrepackedWeights):
+            x, self.prepacked = x.weight, x.memory
         self.kept, self.scales = x, None
         if isinstance(x, Weights):
             (self.rows, columns), self.address = x.shape, x.data.ctypes.data
@@ -137,7 +181,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     Each token's bits are a function of that token and the weights alone.
 
     x: (batch, tokens, in), (tokens, in) or (in) of float32, float16 or bfloat16.
-    weight: (out, in) of these types, as torch.nn.Linear has it, or what quantise_weights() returned.
+    weight: (out, in) of these types, as torch.nn.Linear has it, or what quantise_weights() or prepack_weights() returned.
     bias: (out).
     activation: "relu", "gelu", "gelu_tanh", "silu" or None.
     gate, gate_bias: as weight and bias (Shazeer 2020, GLU variants: SwiGLU is a gate with "silu", GeGLU one with "gelu").
@@ -159,7 +203,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     out, y = _output(out, tokens, w.rows)
     desc = library.new(native.LinearDesc, batch=batch, tokens=count, in_=width, out=w.rows, x=tokens.layout, y=y.layout,
                        weight=w.layout, activation=_ACTIVATIONS[activation], arith=arith_of(arith))
-    args = library.new(native.LinearArgs, x=tokens.address, weight=w.address, y=y.address, scales=w.scales)
+    args = library.new(native.LinearArgs, x=tokens.address, weight=w.address, y=y.address, scales=w.scales, prepacked=w.prepacked)
     _vector(args, "bias", bias, "bias", w.rows)
     desc.isa, desc.tuning = isa_name(isa), tuning_of(tuning)
     if residual is not None:
@@ -169,7 +213,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
         g = _Weight(gate, "gate", width)
         if g.rows != w.rows:
             raise ValueError(f"gate has {g.rows} rows, and weight {w.rows}")
-        desc.gate, args.gate, args.gate_scales = g.layout, g.address, g.scales
+        desc.gate, args.gate, args.gate_scales, args.gate_prepacked = g.layout, g.address, g.scales, g.prepacked
         _vector(args, "gate_bias", gate_bias, "gate_bias", w.rows)
     elif gate_bias is not None:
         raise ValueError("gate_bias is given without a gate")

@@ -87,13 +87,18 @@ def _claim(library: native.Library, threads: int) -> _Pool | None:
         return _pools[-1]
 
 
+def aligned(size: int) -> "np.ndarray[Any, Any]":
+    """New memory of that many bytes, as the library wants workspaces."""
+    alignment = native.CONSTANTS["WORKSPACE_ALIGNMENT"]
+    memory = np.empty(size + alignment, np.uint8)
+    return memory[-memory.ctypes.data % alignment:][:size]
+
+
 def workspace(size: int) -> Workspace:
     """This thread's memory of that many bytes or more. Whoever calls the library with it keeps what is returned until then: a signal
     handler in between may need a larger one, which takes its place."""
     if getattr(_own, "bytes", -1) < size:
-        alignment = native.CONSTANTS["WORKSPACE_ALIGNMENT"]
-        memory = np.empty(size + alignment, np.uint8)
-        memory = memory[-memory.ctypes.data % alignment:]
+        memory = aligned(size)
         _own.workspace, _own.bytes = Workspace(memory.ctypes.data, memory), size
     kept: Workspace = _own.workspace
     return kept
