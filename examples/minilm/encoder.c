@@ -58,8 +58,9 @@ static bool load_all(encoder *e, char fault[ENCODER_FAULT_BYTES]) {
     return !*fault;
 }
 
-bool encoder_open(encoder *e, const char *path, int64_t threads, const char *isa, char fault[ENCODER_FAULT_BYTES]) {
-    *e = (encoder){.threads = threads, .isa = isa};
+bool encoder_open(encoder *e, const char *path, int64_t threads, const char *isa, rapt_arith arith,
+                  char fault[ENCODER_FAULT_BYTES]) {
+    *e = (encoder){.threads = threads, .isa = isa, .arith = arith};
     if (!safetensors_open(&e->file, path, fault)) return false;
     bool good = load_all(e, fault);
     if (good && !(e->pool = rapt_pool_create(threads))) {
@@ -115,19 +116,19 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
     rapt_desc_init(&heads);
     heads.batch = sentences, heads.heads = heads.kv_heads = ENCODER_HEADS, heads.q_len = tokens;
     heads.d_k = heads.d_v = ENCODER_WIDTH / ENCODER_HEADS;
-    heads.q_starts = heads.k_starts = starts, heads.threads = e->threads, heads.isa = e->isa;
+    heads.q_starts = heads.k_starts = starts, heads.threads = e->threads, heads.isa = e->isa, heads.arith = e->arith;
     rapt_mha_desc mha;
     rapt_mha_desc_init(&mha);
     mha.attention = &heads, mha.x_width = ENCODER_WIDTH;
     mha.x = mha.out = mha.residual = narrow;
-    mha.wq = mha.wk = mha.wv = mha.wo = from_narrow;
+    mha.wq = mha.wk = mha.wv = mha.wo = from_narrow, mha.arith = e->arith;
 
     rapt_linear_desc inner, outer;
     rapt_linear_desc_init(&inner);
-    inner.tokens = tokens, inner.in = ENCODER_WIDTH, inner.out = ENCODER_INNER, inner.isa = e->isa;
+    inner.tokens = tokens, inner.in = ENCODER_WIDTH, inner.out = ENCODER_INNER, inner.isa = e->isa, inner.arith = e->arith;
     inner.x = narrow, inner.y = wide, inner.weight = from_narrow, inner.activation = RAPT_GELU;
     rapt_linear_desc_init(&outer);
-    outer.tokens = tokens, outer.in = ENCODER_INNER, outer.out = ENCODER_WIDTH, outer.isa = e->isa;
+    outer.tokens = tokens, outer.in = ENCODER_INNER, outer.out = ENCODER_WIDTH, outer.isa = e->isa, outer.arith = e->arith;
     outer.x = wide, outer.y = outer.residual = narrow, outer.weight = from_wide;
 
     rapt_status status = rapt_mha_plan_init(&p->attention, &mha);

@@ -30,14 +30,17 @@ typedef struct encoder {
     rapt_pool *pool;
     int64_t threads;
     const char *isa;
+    rapt_arith arith;
     float *memory; /* for the tokens of a batch */
     size_t memory_floats;
     void *workspace;
     size_t workspace_bytes;
 } encoder;
 
-/* Maps the weights. isa: as in rapt_desc. False, with nothing to close, after writing to fault what is wrong. */
-bool encoder_open(encoder *e, const char *path, int64_t threads, const char *isa, char fault[ENCODER_FAULT_BYTES]);
+/* Maps the weights. isa: as in rapt_desc; arith: RAPT_EXACT, or RAPT_BF16_DOT for all products, of weights and of attention.
+ * False, with nothing to close, after writing to fault what is wrong. */
+bool encoder_open(encoder *e, const char *path, int64_t threads, const char *isa, rapt_arith arith,
+                  char fault[ENCODER_FAULT_BYTES]);
 void encoder_close(encoder *e);
 
 /* What softmax gives in a layer: [ENCODER_HEADS, tokens, tokens], of a batch of one sentence. */

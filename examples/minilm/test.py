@@ -121,6 +121,11 @@ def test_reference():
     ok(not wrong, f"the tokens of {len(chosen)} texts are those of {made}", wrong)
     ok(worst >= 0.99999 and largest < 1e-4,
        f"so are the embeddings: cosines of at least {worst:.9f}, elements {largest:.1e} apart (2^-14 of which is their float16)")
+    given = [texts[i]["text"] for i in chosen if texts[i]["most"] == 256]
+    exact, bf16 = ([struct.unpack(f"<{WIDTH}f", bits) for bits in embed(given, "--arith", arith)] for arith in ("exact", "bf16"))
+    worst = min(map(cosine, exact, bf16))
+    ok(0.9995 <= worst < 0.9999999 and embed(given[:2], "--arith", "exact") == embed(given[:2]),
+       f"--arith bf16: cosines of at least {worst:.6f} with exact arithmetic")
     first = [t["ids"] for t in texts if t["most"] == 256]
     ok(minilm("--tokens", "--", *(t["text"] for t in texts if t["most"] == 256))[1].split("\n")[:-1] ==
        [" ".join(map(str, ids)) for ids in first], "256 tokens are the default")
@@ -188,9 +193,13 @@ def test_same_bits():
     some = texts[:4] + [texts[-40], "", " ".join(texts[:9])]
     classes = []
     for rounding, names in kernels().items():
-        wrong, want = [], None
+        wrong, want, want_bf16 = [], None, None
         names = names[:2] if EMULATED else names
         for name in names:
+            arith = () if SHORT else ("--arith", "bf16")
+            of_bf16 = embed(some[:3], "--isa", name, *arith, "--batch", "2")
+            want_bf16 = want_bf16 or of_bf16
+            wrong += [(name, "bf16")] * (of_bf16 != want_bf16)
             for threads, batch in (("2", "32"), ("1", "1")) if SHORT else (("2", "32"), ("1", "1"), ("1", "32"), ("2", "3")):
                 got = embed(some, "--isa", name, "--threads", threads, "--batch", batch)
                 want = want or got
@@ -271,6 +280,7 @@ def test_refusals():
         ("a number beyond all", (*say, "--batch", "9" * 40), "1 to 4096"),
         ("a negative number", (*say, "--max-length=-5"), "2 to 512"), ("513 tokens", (*say, "--max-length", "513"), "2 to 512"),
         ("1 token", (*say, "--max-length", "1"), "2 to 512"), ("an unknown kernel", (*say, "--isa", "mmx"), "mmx", "scalar"),
+        ("an unknown arithmetic", (*say, "--arith", "int8"), "--arith int8", "exact or bf16"),
         ("an unknown kernel, unused", ("--isa", "mmx", "--tokens", "a"), "mmx"),
         ("a file and sentences", (*say, "--file", "x"), "--file"), ("a file alone", ("--file", "x"), "--out"),
         ("no such file", ("--file", "no.txt", "--out", "E.npy"), "no.txt: No such file"),
