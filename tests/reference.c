@@ -545,6 +545,22 @@ static double integer_logit(const row *r, int64_t n, double *slack) {
     return logit;
 }
 
+/* A number as bf16 arithmetic multiplies it. */
+static float bf16_factor(float x) {
+    unsigned char stored[4];
+    reference_store(RAPT_BF16, stored, x);
+    x = reference_load(RAPT_BF16, stored);
+    return fabsf(x) < 0x1p-56f ? 0 : x;
+}
+
+/* Of an element of the query and one of a key: what is 0 then, or infinite, times the other one. */
+static bool nan_in_bf16(const row *r, int64_t n, int64_t c) {
+    const double scale = scale_of(r->desc);
+    const float q = r->q[c] * (extreme(scale) ? (float)scale : 1.0f);
+    const double factors[2] = {bf16_factor(q * r->k_channel[c]), bf16_factor(r->k[n * r->desc->d_k + c])};
+    return isnan(factors[0] * factors[1]);
+}
+
 /* The exact logit of key n, likewise, and the most that the library's may be off. */
 static double exact_logit(const row *r, int64_t n, double *slack) {
     const rapt_desc *d = r->desc;
@@ -554,7 +570,7 @@ static double exact_logit(const row *r, int64_t n, double *slack) {
     double score = 0, absolute = 0, sizes = 0, underflow = (double)d->d_k * most;
     for (int64_t c = 0; c < d->d_k; c++) {
         const double q = (double)r->q[c] * r->k_channel[c], k = r->k[n * d->d_k + c];
-        score += q * k;
+        score += d->arith == RAPT_BF16_DOT && nan_in_bf16(r, n, c) ? NAN : q * k;
         absolute += fabs(q * k);
         sizes += fabs(k);
         underflow += extreme(scale) ? fabs(k) * fmax(1, fabs((double)r->k_channel[c])) : 0;
@@ -887,14 +903,6 @@ static float natural_logarithm(bool fused, float x) {
     float p = 0x1.f161d2p-3f;
     for (int i = 0; i < 3; i++) p = reference_multiply_add(fused, p, z, b[i]);
     return reference_multiply_add(fused, (float)e, 0x1.62e43p-1f, reference_multiply_add(fused, s * z, p, 2 * s));
-}
-
-/* A number as it is multiplied. */
-static float bf16_factor(float x) {
-    unsigned char stored[4];
-    reference_store(RAPT_BF16, stored, x);
-    x = reference_load(RAPT_BF16, stored);
-    return fabsf(x) < 0x1p-56f ? 0 : x;
 }
 
 /* 2^(d c), rounded to bf16. */
