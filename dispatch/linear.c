@@ -168,10 +168,10 @@ void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, ui
 }
 
 static rapt_linear_weights weights_of(const rapt_linear_args *a) {
-    return (rapt_linear_weights){a->weight, a->bias, a->scales, rapt_prepacked_weights(a->prepacked)};
+    return (rapt_linear_weights){.rows = a->weight, .bias = a->bias, .scales = a->scales};
 }
 static rapt_linear_weights gate_of(const rapt_linear_args *a) {
-    return (rapt_linear_weights){a->gate, a->gate_bias, a->gate_scales, rapt_prepacked_weights(a->gate_prepacked)};
+    return (rapt_linear_weights){.rows = a->gate, .bias = a->gate_bias, .scales = a->gate_scales};
 }
 
 static rapt_status start_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque, const rapt_linear_args *args,
@@ -226,6 +226,7 @@ void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
     if (ith >= parts * columns) return;
     rapt_linear_task t = {
         .problem = &p->problem, .x = a->x, .residual = a->residual, .y = a->y, .weight = weights_of(a), .gate = gate_of(a)};
+    t.weight.packed = rapt_prepacked_weights(a->prepacked), t.gate.packed = rapt_prepacked_weights(a->gate_prepacked);
     rapt_cut_range(p->all_tokens, parts == 1 ? (p->all_tokens ? p->all_tokens : 1) : tile_rows(p), ith / columns, parts,
                    &t.token0, &t.tokens);
     rapt_cut_range(p->problem.out, RAPT_PARTIAL_SUMS, ith % columns, columns, &t.out0, &t.outs);
