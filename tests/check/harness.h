@@ -189,6 +189,7 @@ void problem_draw_types_of_caches(problem *p, uint64_t *random); /* of K and V, 
 void problem_draw_features(problem *p, uint64_t *random);        /* any of them, masks, arith; batch up to MOST_BATCH */
 void problem_draw_logits(problem *p, uint64_t *random); /* of these only softcap, ALiBi, bias, sinks, logits_body, scales */
 void problem_draw_places(problem *p, uint64_t *random); /* and only where keys and queries lie */
+void problem_of_all_keys(problem *p);                   /* kv_first and kv_total are 0, and columns that fitted others fit */
 void problem_draw_rest(problem *p, uint64_t *random);   /* columns of mask and bias: fewer or more than keys, or one for all */
 
 /* Pages of page_size keys for the problem, each entry's in its own order. */

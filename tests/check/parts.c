@@ -158,7 +158,7 @@ static void case_states(check *c) {
         problem_draw_types_of_caches(&p, &c->random);
         problem_draw_data(&p, &c->random);
         problem_draw_features(&p, &c->random);
-        p.desc.kv_first = p.desc.kv_total = 0;
+        problem_of_all_keys(&p);
         p.ragged_keys = p.ring = false; /* nothing to cut at the same place for all entries */
         p.table = TABLE_MATRIX;
         if (p.desc.scores_stage == RAPT_SCORES_WEIGHTS)

@@ -62,7 +62,7 @@ static void case_ragged(check *c) {
         draw_rest(&p, &c->random);
         p.ragged_queries = n % 3 != 1;
         p.ragged_keys = n % 3 != 2;
-        if (p.ragged_keys) p.desc.kv_first = p.desc.kv_total = 0;
+        if (p.ragged_keys) problem_of_all_keys(&p);
         p.ring = n % 4 == 0;
         if (!p.ragged_keys && n % 2) problem_paged(&p, 1 + draw_below(&c->random, 100));
         if (!problem_wanted(c, &p)) continue;
@@ -300,7 +300,7 @@ static void case_chunks(check *c) {
         draw_rest(&p, &c->random);
         p.lengths = LENGTHS_NONE;
         p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
-        p.desc.kv_first = p.desc.kv_total = 0;
+        problem_of_all_keys(&p);
         p.desc.prefix = past;
         p.prefixes = p.q_offsets = false;
         if (p.desc.block_mask.type) p.desc.block_mask_queries = 1;

@@ -122,6 +122,13 @@ void problem_draw_rest(problem *p, uint64_t *random) {
     if (draw_below(random, 8) == 0) p->desc.bias_key_stride = 0;
 }
 
+void problem_of_all_keys(problem *p) {
+    rapt_desc *d = &p->desc;
+    d->kv_first = d->kv_total = 0;
+    if (d->mask_keys && !d->mask_rest && d->mask_keys < d->kv_len) d->mask_keys = d->kv_len;
+    if (d->bias_keys && !d->bias_rest && d->bias_keys < d->kv_len) d->bias_keys = d->kv_len;
+}
+
 void problem_draw_logits(problem *p, uint64_t *random) {
     static const rapt_type types[] = {RAPT_F32, RAPT_F16, RAPT_BF16};
     static const float caps[] = {0.5f, 5, 30, 50};
