@@ -167,6 +167,7 @@ void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, ui
     rapt_reads_array(m, names->scales, w->scales, out, sizeof(float), weight->type != RAPT_INT8);
 }
 
+/* Without the prepacked ones, whose address may still be any: nothing is added to it before it is checked. */
 static rapt_linear_weights weights_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->weight, .bias = a->bias, .scales = a->scales};
 }

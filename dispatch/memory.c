@@ -64,6 +64,12 @@ int rapt_writes_if(rapt_memory *m, bool there, const char *name, const void *at,
     return add_if(m, there, name, at, bytes, why, true);
 }
 
+void rapt_check_alignment(rapt_memory *m, const char *name, const void *at) {
+    if (m->status == RAPT_OK && (uintptr_t)at % RAPT_WORKSPACE_ALIGNMENT)
+        m->status = rapt_refuse(m->report, RAPT_ERR_ALIGNMENT, "%s = %p: not aligned to %d bytes", name, at,
+                                (int)RAPT_WORKSPACE_ALIGNMENT);
+}
+
 void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t needed) {
     if (m->status != RAPT_OK || needed == 0) return;
     const char *owner = m->report->owner;
@@ -71,9 +77,7 @@ void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t 
     if (!at) m->status = rapt_refuse(m->report, RAPT_ERR_WORKSPACE, "workspace = null: %zu bytes are needed", needed);
     else if (given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_WORKSPACE, "workspace_bytes = %zu: %zu are needed", given, needed);
-    else if ((uintptr_t)at % RAPT_WORKSPACE_ALIGNMENT)
-        m->status = rapt_refuse(m->report, RAPT_ERR_ALIGNMENT, "workspace = %p: not aligned to %d bytes", at,
-                                (int)RAPT_WORKSPACE_ALIGNMENT);
+    rapt_check_alignment(m, "workspace", at);
     add(m, "workspace", at, needed, true);
     m->report->owner = owner;
 }

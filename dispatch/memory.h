@@ -57,6 +57,9 @@ static inline uint64_t rapt_aligned_bytes(uint64_t bytes) {
     return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
 }
 
+/* Memory that must be aligned as a workspace is. Errors: ALIGNMENT. */
+void rapt_check_alignment(rapt_memory *m, const char *name, const void *at);
+
 /* The workspace: `bytes` bytes are needed, `given` are there. Errors: WORKSPACE, ALIGNMENT. */
 void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t needed);
 

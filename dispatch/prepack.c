@@ -52,16 +52,10 @@ rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *opaque, size_t *b
     return status;
 }
 
-static void check_alignment(rapt_memory *m, const char *name, const void *at) {
-    if (m->status == RAPT_OK && (uintptr_t)at % RAPT_WORKSPACE_ALIGNMENT)
-        m->status = rapt_refuse(m->report, RAPT_ERR_ALIGNMENT, "%s = %p: not aligned to %d bytes", name, at,
-                                (int)RAPT_WORKSPACE_ALIGNMENT);
-}
-
 void rapt_reads_prepacked(rapt_memory *m, const full_linear *p, const char *name, const void *packed) {
     if (!packed) return;
     rapt_reads(m, name, packed, rapt_prepacked_bytes(p));
-    check_alignment(m, name, packed);
+    rapt_check_alignment(m, name, packed);
 }
 
 rapt_status rapt_check_prepacked(rapt_report *r, const full_linear *p, const char *name, const void *packed, rapt_type type) {
@@ -95,7 +89,7 @@ static void writes_packed(rapt_memory *m, const char *name, const void *at, size
     if (m->status == RAPT_OK && given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_PREPACKED, "prepacked_bytes = %zu: %zu are needed", given, needed);
     rapt_writes(m, name, at, needed);
-    check_alignment(m, name, at);
+    rapt_check_alignment(m, name, at);
 }
 
 static rapt_status start_call(rapt_report *r, prepack_call *c, const rapt_linear_plan *opaque,

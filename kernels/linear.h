@@ -396,7 +396,8 @@ static inline size_t part_floats(const rapt_linear_problem *p, size_t rows) {
 static inline size_t packed_part(const rapt_linear_problem *p) { return part_floats(p, padded((size_t)p->out)); }
 
 static uint64_t packed_floats(const rapt_linear_problem *p) {
-    return (uint64_t)((p->in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART) * packed_part(p);
+    const uint64_t parts = (uint64_t)((p->in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART); /* size_t may be too small for all */
+    return parts * part_floats(p, RAPT_PARTIAL_SUMS) * (padded((size_t)p->out) / RAPT_PARTIAL_SUMS);
 }
 
 static inline size_t packed_offset(const rapt_linear_problem *p, int64_t out, int64_t part) {

@@ -10,8 +10,8 @@ enum { BLOCK = 64, CHUNK = 512, STEP = 32, SCORE_WHOLE = 128, SCORE_PART = 64, Q
 
 static const double u = 0x1p-24;
 
-/* Below it a weight e^x is 0 (docs/order.md, E). */
-static const double WEIGHT_VANISHES = -126.5 * 0.6931471805599453;
+/* Below it a weight e^x is 0 (docs/order.md, E), which rounds its argument: by less than the margin. */
+static const double WEIGHT_VANISHES = -126.5 * 0.6931471805599453, WEIGHT_MARGIN = 1e-3;
 
 /* RAPT_BF16_DOT: the relative error of rounding to bf16, and below what numbers count as 0. */
 static const double U_BF16 = 0x1p-8, LEAST_BF16 = 0x1p-56;
@@ -710,8 +710,8 @@ static void integer_values(const row *r, double max, double sum, double low, dou
         for (int64_t n = first; n < end; n++) {
             const double t = r->logit[n] - running;
             for (int64_t g = 0; g < r->v_groups && counts(r, n); g++) {
-                if (isfinite(value_factor(r, n, g)) || t + r->slack[n] < WEIGHT_VANISHES - 1e-3) continue;
-                if (t - r->slack[n] < WEIGHT_VANISHES + 1e-3) unsure[g] = true;
+                if (isfinite(value_factor(r, n, g)) || t + r->slack[n] < WEIGHT_VANISHES - WEIGHT_MARGIN) continue;
+                if (t - r->slack[n] < WEIGHT_VANISHES + WEIGHT_MARGIN) unsure[g] = true;
                 else finite_group[g] = false;
             }
         }
@@ -724,7 +724,7 @@ static void integer_values(const row *r, double max, double sum, double low, dou
     for (int64_t c = 0; c < d->d_v; c++) {
         const double factor = r->v_channel[c];
         to->o[c] = finite && finite_group[c / r->v_channels] ? to->o[c] / sum : NAN;
-        uncertain[c] = unsure[c / r->v_channels] && finite_group[c / r->v_channels];
+        uncertain[c] = unsure[c / r->v_channels] && finite_group[c / r->v_channels] && finite;
         to->bound[c] = (to->bound[c] + (high - sum) * fabs(to->o[c])) / low * fabs(factor);
         to->size[c] = to->size[c] / sum * fabs(factor);
         to->o[c] *= factor;
@@ -829,8 +829,10 @@ static void double_row(const row *r, const row_results *to) {
     for (int64_t c = 0; c < d_v; c++) {
         if (!r->integers) size[c] /= sum, bound[c] /= low;
         bound[c] += 0x1p-149 * (n_o + 2) * fmax(1, fabs((double)r->v_channel[c]));
-        if (d->arith == RAPT_INT8_DOT && uncertain[c]) o[c] = 0, bound[c] = NAN;
-        else if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
+        if (d->arith == RAPT_INT8_DOT && uncertain[c]) {
+            if (!r->integers) o[c] = 0, bound[c] = INFINITY; /* nothing is known of what is left */
+            bound[c] = isnan(bound[c]) ? -INFINITY : -bound[c];
+        } else if (isinf(o[c])) bound[c] = uncertain[c] ? NAN : 0;
         else if (isnan(bound[c])) bound[c] = INFINITY; /* 0 * inf: an error of any size, of equal values */
     }
     *to->lse = max + log(sum);

@@ -58,10 +58,10 @@
  *        E_c = [ sum_b (spread_b |y_bc| + (W_b + spread_b) (sum_j off_j |v_jc| + gamma (|y_bc| + sum_j off_j |v_jc|))) / 255
  *                +  |o_c| sum_j w_j (exp(delta_j) - 1)  +  2^-125 F sum_j |v_jc| ] / sum_j w_j exp(-delta_j)  +  ...
  *    For V of groups, all of that for each group of channels, with w_j the weight times the scale of its group, signs included,
- * and 127 in the place of 255.
+ *    and 127 in the place of 255.
  * 10. How far that is from exact arithmetic: elements of a query are off by half a step, which adds as much times the sum of
  *    |scale k_jc| to D_j of 1., and weights by half a step of their block, which adds sum_j W_b |v_jc| / 510, or of groups / 254,
- * to the sums in 5.
+ *    to the sums in 5.
  *
  * With RAPT_BF16_DOT, U = 2^-8 being what rounding to bf16 loses, and z = 2^-56 below what numbers count as 0:
  *
@@ -77,8 +77,9 @@
 
 typedef struct reference {
     double *o, *o_bound, *o_size; /* by row (reference_row) and channel: the output, E, and sum_j P_j |v_j|. E is NaN for an
-                                     infinite output that may also be NaN, since the weight of an infinite value may be 0, and
-                                     of integers, which leave such a value out then, for any output (which is 0 here) */
+                                     infinite output that may also be NaN, since the weight of an infinite value may be 0. Below 0
+                                     it is -E, and NaN is right, too: integers leave out a value that is not finite if its
+                                     weight is 0 */
     double *lse, *lse_bound;      /* by row */
     double *exact, *exact_bound, *exact_lse, *exact_lse_bound; /* RAPT_INT8_DOT: the same of exact arithmetic */
     float *naive;                                              /* RAPT_EXACT: as o, the output in plain f32, with libm */

@@ -25,7 +25,7 @@ static const char help[] =
     "  --model DIR       where model.safetensors and vocab.txt are; default: where examples/minilm/fetch puts them\n"
     "  --threads N       1 to 1024; default: the processors there are. It does not change the bits\n"
     "  --isa NAME        the kernel (rapt info lists them); default: RAPT_ISA, or the best that can run here\n"
-    "  --arith A         how to multiply: exact (the default), or bf16, faster on CPUs with a matrix unit, to three digits\n"
+    "  --arith A         how to multiply: exact (the default), or bf16, rounded to that type as matrix units want it\n"
     "  --max-length N    tokens of a sentence, 2 to 512, [CLS] and [SEP] included; the rest is left out; default: 256\n"
     "  --batch N         sentences that are encoded together, 1 to 4096; default: 32. It does not change the bits\n"
     "  --file F          the sentences are the lines of a text file\n"

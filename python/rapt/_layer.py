@@ -120,38 +120,36 @@ def prepack_weights(weight: Any, *, arith: str = "exact", threads: int | None = 
     >>> rapt.linear(np.ones((100, 64), np.float32), w).sum()
     np.float32(6400.0)
     """
-    library = native.library()
-    width = weight.shape[-1]
-    w = _Weight(weight, "weight", width)
+    library, w = native.library(), _Weight(weight, "weight")
     row = (native.F32, 0, 0, 0)
-    desc = library.new(native.LinearDesc, in_=width, out=w.rows, x=row, y=row, weight=w.layout, arith=arith_of(arith))
+    desc = library.new(native.LinearDesc, in_=w.width, out=w.rows, x=row, y=row, weight=w.layout, arith=arith_of(arith))
     desc.isa = isa_name(isa)
     plan, size = library.plan(desc), ctypes.c_size_t()
     library.c.rapt_linear_prepacked_size(plan, ctypes.byref(size))
     memory = threading_.aligned(size.value)
     args = library.new(native.LinearPrepackArgs, weight=w.address, prepacked=memory, prepacked_bytes=size.value)
-    threading_.run(library, "rapt_linear_prepack", plan, args, threads=threading_.threads_for(threads, float(w.rows * width)))
-    return PrepackedWeights(weight, (w.rows, width), memory)
+    threading_.run(library, "rapt_linear_prepack", plan, args, threads=threading_.threads_for(threads, float(w.rows * w.width)))
+    return PrepackedWeights(weight, (w.rows, w.width), memory)
 
 
 class _Weight:
     """A matrix (out, in), of floats or quantised, and what it was prepacked to."""
 
-    def __init__(self, x: Any, name: str, width: int):
+    def __init__(self, x: Any, name: str, width: int | None = None):
         self.prepacked: "np.ndarray[Any, Any] | None" = None
         if isinstance(x, PrepackedWeights):
             x, self.prepacked = x.weight, x.memory
         self.kept, self.scales = x, None
         if isinstance(x, Weights):
-            (self.rows, columns), self.address = x.shape, x.data.ctypes.data
+            (self.rows, self.width), self.address = x.shape, x.data.ctypes.data
             self.layout, self.scales = (x._kind, 0, 0, x.data.strides[0]), x.scales
         else:
             t = floats(x, name, 2)
-            (self.rows, columns), self.address = t.shape, t.address
+            (self.rows, self.width), self.address = t.shape, t.address
             four = Tensor(t.address, t.type, (1, 1, *t.shape), (0, 0, *t.strides), x, "")
             self.layout = layout_of(four, name, "bhsd")
-        if columns != width:
-            raise ValueError(f"{name} has shape {(self.rows, columns)}, and {width} channels come in")
+        if width not in (None, self.width):
+            raise ValueError(f"{name} has shape {(self.rows, self.width)}, and {width} channels come in")
 
 
 def _vector(args: Any, field: str, x: Any, name: str, length: int) -> None:

@@ -59,9 +59,11 @@ bool same_rows(check *c, kernel *k, const char *against, const subject *s, const
 
 /* ---- Accuracy ----------------------------------------------------------------------------------------------------------- */
 
-/* What of the error is not the output type's rounding, in units of the bound; above 1 is too much. */
+/* What of the error is not the output type's rounding, in units of the bound; above 1 is too much. A bound below 0: NaN is right,
+ * too. */
 static double ratio_of(double got, double want, double bound, double half_ulp, double overflow) {
-    if (isnan(bound) && isfinite(want)) return 0; /* any output is right */
+    if (bound < 0 && isnan(got)) return 0;
+    bound = fabs(bound);
     if (isnan(want) || isnan(bound)) return isnan(got) || got == want ? 0 : INFINITY;
     const double beyond = fabs(got - want) - half_ulp;
     if (isinf(got) && signbit(got) == signbit(want) && fabs(want) + bound >= overflow) return 0;
@@ -81,7 +83,7 @@ static void judge_steps(check *c, kernel *k, const subject *s, const unsigned ch
         const double want = lse ? r->exact_lse[e - n] : r->exact[e], bound = lse ? r->exact_lse_bound[e - n] : r->exact_bound[e];
         const double got =
             lse ? reference_load(RAPT_F32, dense + n * bytes + (e - n) * 4) : reference_load(d->o.type, dense + e * bytes);
-        const double half_ulp = lse ? 0 : reference_half_ulp(d->o.type, fabs(want) + bound);
+        const double half_ulp = lse ? 0 : reference_half_ulp(d->o.type, fabs(want) + fabs(bound));
         if (ratio_of(got, want, bound, half_ulp, overflow_of(lse ? RAPT_F32 : d->o.type)) <= 1) continue;
         char text[SUBJECT_TEXT];
         subject_text(s, text, sizeof text);
@@ -140,7 +142,7 @@ static void judge(check *c, kernel *k, int rounding, const subject *s, const uns
     const int64_t rows = reference_rows(d), n = rows * d->d_v, bytes = reference_type_bytes(d->o.type);
     for (int64_t e = 0; e < n; e++) {
         const double want = r->o[e], bound = r->o_bound[e], got = reference_load(d->o.type, dense + e * bytes);
-        const double half_ulp = reference_half_ulp(d->o.type, fabs(want) + bound);
+        const double half_ulp = reference_half_ulp(d->o.type, fabs(want) + fabs(bound));
         const double ratio = ratio_of(got, want, bound, half_ulp, overflow_of(d->o.type));
         a->worst = fmax(a->worst, ratio);
         if (!(ratio <= 1)) {
