@@ -28,8 +28,9 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define RAPT_BF16_STEP_FLOATS  (RAPT_BF16_TILE_VECTORS * TILE_FLOATS)
 #define RAPT_BF16_LAG          1
 
-#define RAPT_DOT_LANES 16
-#define dot_product    dot_product
+#define RAPT_BF16_VALUES_AHEAD 64
+#define RAPT_DOT_LANES         16
+#define dot_product            dot_product
 
 #define begin_task        begin_task
 #define end_task          end_task
@@ -56,17 +57,22 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
 _Static_assert(RAPT_VL == TILE_LANES, "a row of a tile is a vector");
 
-/* All tiles have 16 rows of 64 bytes. A constant object, for gcc 12 takes it that only its first bytes are read. */
 typedef struct tile_configuration {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
 } tile_configuration;
 
+/* [n - 1]: rows are of 64 bytes, of which tiles 0 to 4 have n and the others 16. Constant objects, for gcc 12 takes it that only
+ * their first bytes are read. */
+#define TILES(n) {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {n, n, n, n, n, 16, 16, 16}}
+static const tile_configuration tiles_of_rows[TILE_LANES] = {TILES(1),  TILES(2),  TILES(3),  TILES(4),  TILES(5),  TILES(6),
+                                                             TILES(7),  TILES(8),  TILES(9),  TILES(10), TILES(11), TILES(12),
+                                                             TILES(13), TILES(14), TILES(15), TILES(16)};
+#undef TILES
+
 static RAPT_INLINE void begin_task(bool tiles) {
-    static const tile_configuration whole = {
-        .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    if (tiles) t_configure(&whole);
+    if (tiles) t_configure(&tiles_of_rows[TILE_LANES - 1]);
 }
 
 static RAPT_INLINE void end_task(bool tiles) {
@@ -429,8 +435,12 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const vis
 
 /* ---- Keys in lanes ------------------------------------------------------------------------------------------------------- */
 
-/* row_scratch.tiles: of each head, tiles of Q [steps of channels], pairs of channels of up to 16 rows; then tiles of O, two for
- * each 32 channels of V, even and odd ones. At last, room for a tile of scores or of weights, and two of values. */
+/* row_scratch.tiles: at first, room for two tiles of scores, or for one of weights and two of values. Then of each head, tiles of
+ * Q [steps of channels], pairs of channels of up to 16 rows; then tiles of O, two for each 32 channels of V, even and odd ones.
+ *
+ * Memory is never to be idle: reading alone gets 16 GB/s on Emerald Rapids, and whatever is computed in one piece between the
+ * requests adds its whole time. So a tile of keys is searched, and those further on are prefetched, between the products of the
+ * tile before it. */
 static inline size_t query_floats(const rapt_problem *p) { return (size_t)key_steps(p) * TILE_FLOATS; }
 static inline size_t output_floats(const rapt_problem *p) { return whole_steps(p->d_v) * TILE_LANES; }
 static size_t bf16_row_floats(const rapt_problem *p, int rows) {
@@ -460,52 +470,125 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
         }
 }
 
-/* Where 16 rows lie, bytes apart that are the same for all, or a copy of what is used of them. */
-static const char *rows_of_tile_a(const rapt_problem *p, const row_scratch *s, const char *const *keys, size_t offset,
-                                  size_t *stride) {
-    bool even = usable_in_place(p->k.type, keys, keys + RAPT_KEYS_AHEAD, KEYS_OF_TILE, offset, p->d_k, RAPT_STEP);
+/* Where 16 rows lie, bytes apart that are the same for all; null where they are not. */
+static const char *rows_evenly_apart(const char *const *keys, size_t offset, size_t *stride) {
+    bool even = true;
     *stride = (size_t)(keys[1] - keys[0]);
     for (int i = 2; i < KEYS_OF_TILE; i++) even &= (size_t)(keys[i] - keys[i - 1]) == *stride;
-    if (even) return keys[0] + offset;
+    return even ? keys[0] + offset : NULL;
+}
+
+/* A copy of 16 rows, as factors. Those of bf16 in whole steps have been read, and rows further on prefetched. */
+static const char *copy_of_rows(const rapt_problem *p, const row_scratch *s, const char *const *keys, size_t offset,
+                                size_t *stride) {
+    const size_t ld = whole_steps(p->d_k);
     const char *from[KEYS_OF_TILE];
     uint16_t *copy = (uint16_t *)s->keys;
     for (int i = 0; i < KEYS_OF_TILE; i++) from[i] = keys[i] + offset;
     if (p->k.type != RAPT_BF16 || p->d_k % RAPT_STEP)
         for (int i = 0; i < KEYS_OF_TILE; i++)
             for (size_t at = 0; at < p->k_row; at += 64) prefetch(keys[i + RAPT_KEYS_AHEAD], offset + at);
-    copy_as_bf16(p->k.type, copy, whole_steps(p->d_k), from, KEYS_OF_TILE, p->d_k, NULL, s->row);
-    *stride = whole_steps(p->d_k) * sizeof *copy;
+    copy_as_bf16(p->k.type, copy, ld, from, KEYS_OF_TILE, p->d_k, NULL, s->row);
+    *stride = ld * sizeof *copy;
     return (const char *)copy;
 }
 
+/* n rows of whole steps are searched, for any_tiny, and as many further on prefetched. */
+static RAPT_INLINE vi search_rows(vi most, const char *const *rows, int n, size_t offset, int steps) {
+    for (int r = 0; r < n; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < steps; i++) {
+            const size_t at = offset + (size_t)i * 64;
+            most = i_most_halves(most, v_as_int(v_load(rows[r] + at)));
+            prefetch(rows[r + RAPT_KEYS_AHEAD], at);
+        }
+    return most;
+}
+
+/* Tiles 4 to 7 are those of Q for up to four steps. */
+static RAPT_INLINE void load_queries(const float *q, int steps) {
+    before_loads();
+    t_load(4, q, 64);
+    if (steps > 1) t_load(5, q + TILE_FLOATS, 64);
+    if (steps > 2) t_load(6, q + 2 * TILE_FLOATS, 64);
+    if (steps > 3) t_load(7, q + 3 * TILE_FLOATS, 64);
+}
+
+/* The scores of a tile of keys, [key][row]. Queries of up to four steps are loaded already. After each product some of the next
+ * n keys are searched; returned is what search_rows makes of these. */
+static RAPT_INLINE vi score_row_tile(const char *keys, size_t stride, const float *q, int steps, float *to,
+                                     const char *const *next, int n, size_t offset) {
+    const int each = (n + steps - 1) / steps;
+    vi most = i_set1(0);
+    before_loads();
+    t_zero(0);
+    for (int step = 0; step < steps; step++, keys += 64) {
+        if (steps > 4 && step % 4 == 0) load_queries(q + step * TILE_FLOATS, steps - step);
+        switch (step % 4) {
+        case 0:
+            t_load(1, keys, stride);
+            t_multiply_bf16(0, 1, 4);
+            break;
+        case 1:
+            t_load(2, keys, stride);
+            t_multiply_bf16(0, 2, 5);
+            break;
+        case 2:
+            t_load(1, keys, stride);
+            t_multiply_bf16(0, 1, 6);
+            break;
+        default:
+            t_load(2, keys, stride);
+            t_multiply_bf16(0, 2, 7);
+        }
+        most = search_rows(most, next + step * each, rapt_min(each, n - step * each), offset, steps);
+    }
+    t_store(0, to, 64);
+    return most;
+}
+
+/* [key][row] becomes [row][key]. */
+static void transpose_scores(const float *tile, int rows, float *scores) {
+    const char *keys[KEYS_OF_TILE];
+    for (int i = 0; i < KEYS_OF_TILE; i++) keys[i] = (const char *)(tile + i * TILE_LANES);
+    for (int r = 0; r < rows; r += 4) {
+        vf columns[4];
+        load_four_columns(columns, keys, (size_t)r * sizeof(float));
+        for (int i = 0; i < rapt_min(4, rows - r); i++) v_store(scores + (size_t)(r + i) * RAPT_CHUNK, columns[i]);
+    }
+}
+
+/* Scores are transposed while the products of the next tile are computed, which wait for each other. */
 static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
                             size_t offset, int n, float *scores) {
     const rapt_problem *p = t->problem;
     const float *q = head_tiles(p, s, kv_head);
-    for (int g = 0; g < n; g += KEYS_OF_TILE, keys += KEYS_OF_TILE) {
+    const int steps = key_steps(p);
+    const bool searched = p->k.type == RAPT_BF16 && p->d_k % RAPT_STEP == 0;
+    vi most = i_set1(0);
+    if (steps <= 4) load_queries(q, steps);
+    if (searched) most = search_rows(most, keys, KEYS_OF_TILE, offset, steps);
+    for (int i = 0; i < n; i += KEYS_OF_TILE) {
+        const char *const *next = keys + i + KEYS_OF_TILE;
+        float *const tile = s->tiles + i / KEYS_OF_TILE % 2 * TILE_FLOATS;
         size_t stride;
-        const char *a = rows_of_tile_a(p, s, keys, offset, &stride);
-        before_loads();
-        t_zero(0);
-        for (int step = 0; step < key_steps(p); step++) {
-            t_load(4, a + step * 64, stride);
-            t_load(6, q + step * TILE_FLOATS, 64);
-            t_multiply_bf16(0, 4, 6);
-        }
-        t_store(0, s->tiles, 64);
-        vf square[TILE_LANES];
-        for (int i = 0; i < TILE_LANES; i++) square[i] = v_load(s->tiles + i * RAPT_VL);
-        v_transpose(square);
-        for (int r = 0; r < rows; r++) v_store(scores + (size_t)r * RAPT_CHUNK + g, square[r]);
+        const char *a = searched && !any_tiny(most) ? rows_evenly_apart(keys + i, offset, &stride) : NULL;
+        if (!a) a = copy_of_rows(p, s, keys + i, offset, &stride);
+        most = score_row_tile(a, stride, q, steps, tile, next, searched && i + KEYS_OF_TILE < n ? KEYS_OF_TILE : 0, offset);
+        if (i > 0) transpose_scores(s->tiles + (i / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + i - KEYS_OF_TILE);
     }
+    transpose_scores(s->tiles + (n / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + n - KEYS_OF_TILE);
 }
 
-static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads) {
+/* Tiles of weights and of O have as many rows as there are. */
+static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n) {
     for (int h = 0; h < heads; h++) memset(head_tiles(p, s, h) + query_floats(p), 0, output_floats(p) * sizeof(float));
+    t_configure(&tiles_of_rows[n - 1]);
 }
 
 /* Even and odd channels, each in a tile of their own, become rows. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
+    t_configure(&tiles_of_rows[TILE_LANES - 1]);
     for (int r = 0; r < heads * n; r++)
         for (int c = 0; c < p->d_v; c++) {
             const float *tile = head_tiles(p, s, r / n) + query_floats(p) + (size_t)(c / RAPT_STEP * 2 + c % 2) * TILE_FLOATS;
@@ -513,10 +596,36 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
         }
 }
 
+/* O of 32 channels: tiles of weights, 4, by the pairs of even channels and by those of odd ones. The next 32 channels are `odd`
+ * in other tiles, so that their loads need not wait. odd is a constant wherever this is called. */
+static RAPT_INLINE void add_pairs(const bool odd, const float *pairs, float *even_sums, float *odd_sums) {
+    before_loads();
+    if (odd) {
+        t_load(2, even_sums, 64);
+        t_load(3, odd_sums, 64);
+        t_load(7, pairs, 64);
+        t_load(5, pairs + TILE_FLOATS, 64);
+        t_multiply_bf16(2, 4, 7);
+        t_multiply_bf16(3, 4, 5);
+        t_store(2, even_sums, 64);
+        t_store(3, odd_sums, 64);
+    } else {
+        t_load(0, even_sums, 64);
+        t_load(1, odd_sums, 64);
+        t_load(5, pairs, 64);
+        t_load(6, pairs + TILE_FLOATS, 64);
+        t_multiply_bf16(0, 4, 5);
+        t_multiply_bf16(1, 4, 6);
+        t_store(0, even_sums, 64);
+        t_store(1, odd_sums, 64);
+    }
+}
+
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride, ld = whole_steps(p->d_v);
+    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride, ld = whole_steps(p->d_v),
+                 lines = (p->v_row + 63) / 64 * RAPT_STEP, pairs = ld / RAPT_STEP * STEP_PAIRS;
     const int first = from / RAPT_STEP * RAPT_STEP, in_chunk = (int)(b->number % RAPT_CHUNK);
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
     static const char none[RAPT_MAX_HEAD_DIM * sizeof(uint16_t)];
@@ -525,46 +634,36 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     const bool scaled = scaled_by_key(&p->v_scales);
     (void)rows;
     for (int i = 0; i < to - from; i++) {
-        there[i] = v->rows[(from + i) % 2][(in_chunk + from + i) / 2];
-        ahead[i] = v->rows[(from + i) % 2][(in_chunk + from + i + RAPT_VALUES_AHEAD) / 2];
+        const char *const *of_parity = v->rows[(from + i) % 2] + (in_chunk + from + i) / 2;
+        there[i] = of_parity[0] + offset;
+        ahead[i] = of_parity[RAPT_BF16_VALUES_AHEAD / 2] + offset;
     }
+    coming next = {.rows = ahead, .bytes = p->v_row, .left = to - from, .lines = (int)((lines + pairs - 1) / pairs)};
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
-    const bool in_place = !scaled && usable_in_place(p->v.type, there, ahead, to - from, offset, p->d_v, RAPT_STEP);
+    const bool in_place = !scaled && usable_in_place(p->v.type, there, to - from, 0, p->d_v, RAPT_STEP);
     uint16_t *const copies = (uint16_t *)s->values;
-    for (int i = 0; i < to - from && (scaled || p->v.type != RAPT_BF16 || p->d_v % RAPT_STEP); i++)
-        for (size_t at = 0; at < p->v_row; at += 64) prefetch(ahead[i], offset + at);
-    for (int i = 0; i < to - from; i++) there[i] += offset;
     if (!in_place) copy_as_bf16(p->v.type, copies, ld, there, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
     for (int i = 0; i < RAPT_STEP; i++) {
         int nth = first + i - from;
         values[i] = nth < 0 || nth >= to - from ? none : in_place ? there[nth] : (const char *)(copies + (size_t)nth * ld);
     }
-    /* The weights of up to 16 rows, 32 keys each. */
-    for (int r = 0; r < TILE_LANES; r++) {
-        uint16_t halves[RAPT_STEP];
-        const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + in_chunk + first;
-        memset(halves, 0, sizeof halves);
-        for (int i = 0; i < RAPT_STEP && r < n; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(v_load(weights + i)), 16));
-        memcpy(s->tiles + r * RAPT_VL, halves, sizeof halves);
-    }
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < RAPT_STEP; i += RAPT_VL) {
+            const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + in_chunk + first + i;
+            i_store_u16((uint16_t *)(s->tiles + r * RAPT_VL) + i, i_shr(v_as_int(v_load(weights)), 16));
+        }
     before_loads();
     t_load(4, s->tiles, 64);
     for (int c = 0; c < p->d_v; c += RAPT_STEP) {
-        float *to_tiles = o + (size_t)(c / RAPT_STEP * 2) * TILE_FLOATS;
-        t_load(0, to_tiles, 64);
-        t_load(1, to_tiles + TILE_FLOATS, 64);
+        float *const sums = o + (size_t)(c / RAPT_STEP * 2) * TILE_FLOATS;
         for (int j = 0; j < STEP_PAIRS; j++) {
             vi x = v_as_int(v_load(values[2 * j] + (size_t)c * 2)), y = v_as_int(v_load(values[2 * j + 1] + (size_t)c * 2));
             v_store(pair_tiles + j * RAPT_VL, v_as_float(i_or(i_and(x, low), i_shl(y, 16))));
             v_store(pair_tiles + TILE_FLOATS + j * RAPT_VL, v_as_float(i_or(i_shr(x, 16), i_and(y, high))));
+            prefetch_coming(&next);
         }
-        before_loads();
-        t_load(6, pair_tiles, 64);
-        t_load(7, pair_tiles + TILE_FLOATS, 64);
-        t_multiply_bf16(0, 4, 6);
-        t_multiply_bf16(1, 4, 7);
-        t_store(0, to_tiles, 64);
-        t_store(1, to_tiles + TILE_FLOATS, 64);
+        if (c / RAPT_STEP % 2) add_pairs(true, pair_tiles, sums, sums + TILE_FLOATS);
+        else add_pairs(false, pair_tiles, sums, sums + TILE_FLOATS);
     }
 }
 

@@ -17,7 +17,7 @@
  *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
  *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
  *   i_dot              see dots.h
- *   i_least_halves(least, x)  of each 16 bits, the lesser of those of least and of (x & 0x7fff) - 1, unsigned and modulo 2^16
+ *   i_most_halves(most, x)  of each 16 bits, the greater of those of most and of -2 x, unsigned and modulo 2^16
  *
  * Words that a constant asks for:
  *   RAPT_FEW_DOTS      i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane

@@ -79,9 +79,8 @@ static inline vi i_bits(uint32_t x) {
     return i_and((vi)_mm256_srlv_epi32((__m256i)i_set1((int32_t)x), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)), i_set1(1));
 }
 static inline vi i_load_u16(const void *from) { return (vi)_mm256_cvtepu16_epi32(_mm_loadu_si128(from)); }
-static inline vi i_least_halves(vi least, vi x) {
-    __m256i size = _mm256_and_si256((__m256i)x, _mm256_set1_epi16(0x7fff));
-    return (vi)_mm256_min_epu16((__m256i)least, _mm256_add_epi16(size, _mm256_set1_epi16(-1)));
+static inline vi i_most_halves(vi most, vi x) {
+    return (vi)_mm256_max_epu16((__m256i)most, _mm256_mullo_epi16((__m256i)x, _mm256_set1_epi16(-2)));
 }
 static inline void i_store_u16(void *to, vi a) {
     _mm_storeu_si128(to, _mm_packus_epi32(_mm256_castsi256_si128((__m256i)a), _mm256_extracti128_si256((__m256i)a, 1)));

@@ -77,9 +77,8 @@ static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lan
 }
 static inline vi i_bits(uint32_t x) { return (vi)_mm512_maskz_set1_epi32((__mmask16)x, 1); }
 static inline vi i_load_u16(const void *from) { return (vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)); }
-static inline vi i_least_halves(vi least, vi x) {
-    __m512i size = _mm512_and_si512((__m512i)x, _mm512_set1_epi16(0x7fff));
-    return (vi)_mm512_min_epu16((__m512i)least, _mm512_add_epi16(size, _mm512_set1_epi16(-1)));
+static inline vi i_most_halves(vi most, vi x) {
+    return (vi)_mm512_max_epu16((__m512i)most, _mm512_mullo_epi16((__m512i)x, _mm512_set1_epi16(-2)));
 }
 static inline void i_store_u16(void *to, vi a) { _mm256_storeu_si256(to, _mm512_cvtepi32_epi16((__m512i)a)); }
 

@@ -46,32 +46,34 @@ static RAPT_INLINE vf second_of_pairs(vi pairs) {
 #endif
 }
 
+enum { VECTOR_HALVES = 2 * RAPT_VL };
+
+/* Was there a number that counts as 0, but is not, among those of which most is what i_most_halves made of them? */
+static inline bool any_tiny(vi most) {
+    uint16_t halves[VECTOR_HALVES];
+    bool any = false;
+    v_store(halves, v_as_float(most));
+    for (int i = 0; i < VECTOR_HALVES; i++) any |= halves[i] > 0x10000 - 2 * LEAST_BF16;
+    return any;
+}
+
 /* Can rows of K, V or weights, which lie offset bytes behind their addresses, be multiplied where they are? They can if they are
- * of bf16, a multiple of unit elements, and none of these is so small that it counts as 0. This reads them first, and so it
- * prefetches the rows of `ahead`, as many, on the way, unless that is null. */
-static bool usable_in_place(rapt_type type, const char *const *rows, const char *const *ahead, int n, size_t offset, int elements,
-                            int unit) {
-    enum { LANE_ELEMENTS = 2, ELEMENTS = RAPT_VL * LANE_ELEMENTS };
+ * of bf16, a multiple of unit elements, and none of these is so small that it counts as 0. */
+static bool usable_in_place(rapt_type type, const char *const *rows, int n, size_t offset, int elements, int unit) {
     if (type != RAPT_BF16 || elements % unit) return false;
-    vi least = i_set1(-1);
-    int whole = elements - elements % ELEMENTS;
+    vi most = i_set1(0);
+    int whole = elements - elements % VECTOR_HALVES;
     for (int r = 0; r < n; r++) {
         const char *row = rows[r] + offset;
-        for (int i = 0; i < whole; i += ELEMENTS) {
-            const size_t at = (size_t)i * sizeof(uint16_t);
-            if (ahead && at % 64 == 0) prefetch(ahead[r], offset + at);
-            least = i_least_halves(least, v_as_int(v_load(row + at)));
-        }
+#pragma GCC unroll 4
+        for (int i = 0; i < whole; i += VECTOR_HALVES)
+            most = i_most_halves(most, v_as_int(v_load(row + (size_t)i * sizeof(uint16_t))));
         if (whole == elements) continue;
-        uint16_t rest[ELEMENTS] = {0};
+        uint16_t rest[VECTOR_HALVES] = {0};
         memcpy(rest, row + (size_t)whole * sizeof *rest, (size_t)(elements - whole) * sizeof *rest);
-        least = i_least_halves(least, v_as_int(v_load(rest)));
+        most = i_most_halves(most, v_as_int(v_load(rest)));
     }
-    uint16_t halves[ELEMENTS];
-    bool any = false;
-    v_store(halves, v_as_float(least));
-    for (int i = 0; i < ELEMENTS; i++) any |= halves[i] < LEAST_BF16 - 1;
-    return !any;
+    return !any_tiny(most);
 }
 
 /* to[i] = row[i] as a factor, for whole vectors. */

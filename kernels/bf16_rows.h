@@ -62,7 +62,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const size_t ldq = row_floats(p);
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
     int channels = (int)whole_steps(p->d_k);
-    if (usable_in_place(p->k.type, keys, NULL, n, offset, p->d_k, RAPT_STEP)) {
+    if (usable_in_place(p->k.type, keys, n, offset, p->d_k, RAPT_STEP)) {
         score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
         return;
     }
@@ -134,13 +134,15 @@ static void add_step(query_row *rows, int n, const float *sums, size_t ld, int c
 }
 
 /* O += P V of one head for keys [from, to) of a block, which belong to one step; and what comes before and after those of a
- * chunk, whose O begins as 0. Replaceable, all three. */
-static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads);
+ * chunk, whose O begins as 0. n: rows of each head. Replaceable, all three. */
+static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n);
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n);
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to);
 #ifndef start_bf16_rows
-static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads) { (void)p, (void)s, (void)heads; }
+static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n) {
+    (void)p, (void)s, (void)heads, (void)n;
+}
 #endif
 #ifndef end_bf16_rows
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
@@ -159,7 +161,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     memset(s->sums, 0, 2 * (size_t)n * ld * sizeof *s->sums);
     for (int i = 0; i < keys; i++) in_order[i] = v->rows[(from + i) % 2][(chunk_from + i) / 2];
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
-    const bool copy = scaled || !usable_in_place(p->v.type, in_order, NULL, keys, offset, p->d_v, RAPT_VL);
+    const bool copy = scaled || !usable_in_place(p->v.type, in_order, keys, offset, p->d_v, RAPT_VL);
     uint16_t *const copies = (uint16_t *)s->values;
     if (copy) {
         for (int i = 0; i < keys; i++) in_order[i] += offset;
@@ -176,7 +178,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
                       .depth = (keys - skipped + 1) / 2,
                       .rows = v->rows[parity] + first / 2,
                       .offset = offset,
-                      .ahead = RAPT_VALUES_AHEAD / 2};
+                      .ahead = RAPT_BF16_VALUES_AHEAD / 2};
         for (int i = skipped; i < keys && copy; i += 2) copied_rows[i / 2] = (const char *)(copies + (size_t)i * ld);
         if (copy) o.rows = copied_rows, o.offset = 0, o.ahead = 0;
         stream_product_bf16(o, n, (p->d_v + RAPT_VL - 1) / RAPT_VL);
@@ -221,7 +223,7 @@ static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row
     const rapt_problem *p = t->problem;
     const bool keys = scaled_by_key(&p->k_scales);
     value_parities by_parity;
-    for (int i = 0; i < RAPT_CHUNK + RAPT_VALUES_AHEAD; i++) by_parity.rows[i % 2][i / 2] = value_rows[i];
+    for (int i = 0; i < RAPT_CHUNK + RAPT_BF16_VALUES_AHEAD; i++) by_parity.rows[i % 2][i / 2] = value_rows[i];
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         for (int from = visited_from(b), to, end = visited_to(b); from < end; from = to) {
@@ -239,7 +241,7 @@ static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row
         for (int r = h * n; r < (h + 1) * n; r++)
             weigh_bf16_row(t, &rows[r], s->s + (size_t)r * RAPT_CHUNK, keys ? key_scales : NULL, blocks, count);
     }
-    if (!careful) start_bf16_rows(p, s, t->kv_heads);
+    if (!careful) start_bf16_rows(p, s, t->kv_heads, n);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         for (int r = 0; r < n * t->kv_heads && careful; r++)

@@ -97,9 +97,13 @@ _Static_assert(RAPT_VL - 1 <= RAPT_MOST_FEW_ROWS, "so do the rows that are left 
  * they must fit into the registers. */
 _Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 accumulators");
 
-/* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory. Keys of four
+/* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory; V by
+ * RAPT_BF16_VALUES_AHEAD in bf16 arithmetic. Keys of four
  * bytes an element are prefetched once more, by RAPT_KEYS_FURTHER_AHEAD rows, and those of a byte or less by RAPT_BYTE_KEYS_AHEAD
  * and half of it. Addresses of keys are known up to the end of the next chunk. */
+#ifndef RAPT_BF16_VALUES_AHEAD
+#define RAPT_BF16_VALUES_AHEAD RAPT_VALUES_AHEAD
+#endif
 #ifndef RAPT_KEYS_FURTHER_AHEAD
 #define RAPT_KEYS_FURTHER_AHEAD (RAPT_KEYS_AHEAD + RAPT_KEYS_AHEAD / 2)
 #endif
@@ -109,7 +113,9 @@ _Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 accumulator
 _Static_assert(RAPT_KEYS_AHEAD >= 0 && RAPT_KEYS_FURTHER_AHEAD >= RAPT_KEYS_AHEAD &&
                    RAPT_BYTE_KEYS_AHEAD >= RAPT_KEYS_FURTHER_AHEAD && RAPT_BYTE_KEYS_AHEAD <= RAPT_CHUNK,
                "no row beyond the next chunk is prefetched");
-_Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK, "no value beyond the next block is prefetched");
+_Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK && RAPT_BF16_VALUES_AHEAD >= 0 &&
+                   RAPT_BF16_VALUES_AHEAD <= RAPT_BLOCK,
+               "no value beyond the next block is prefetched");
 
 /* RAPT_VALUES_DEPTH: rows of V at a time, where a panel does not take them whole. */
 _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows of V come from one block");

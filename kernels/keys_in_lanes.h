@@ -47,7 +47,10 @@ typedef struct row_scratch {
 static inline size_t row_floats(const rapt_problem *p) { return p->bf16 ? whole_steps(p->d_k) : padded((size_t)p->d_k); }
 
 /* Rows of V by which it is prefetched. */
-static inline int values_ahead(rapt_type type) { return of_elements(type) ? RAPT_VALUES_AHEAD : RAPT_BLOCK; }
+static inline int values_ahead(const rapt_problem *p) {
+    if (!of_elements(p->v.type)) return RAPT_BLOCK;
+    return p->bf16 ? RAPT_BF16_VALUES_AHEAD : RAPT_VALUES_AHEAD;
+}
 
 /* Is K or V of this type converted to a copy in scratch first, instead of on the way into registers? Types of K and V only are,
  * for more rows than RAPT_CONVERTED_ROWS, since each pass converts again. */
@@ -377,7 +380,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     }
     /* Whole rows of one stream need no help. */
     bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL && p->page_size == 0 && of_elements(p->v.type);
-    if (!alone) o.ahead = values_ahead(p->v.type);
+    if (!alone) o.ahead = values_ahead(p);
     stream_product(p->v.type, o, n, whole);
 }
 
@@ -540,7 +543,7 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
     if (count == 0) return; /* the empty state */
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,
                     key_rows);
-    find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p->v.type), value_rows);
+    find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p), value_rows);
     if (p->bf16) {
         attend_bf16_rows(t, s, rows, n, blocks, count, key_rows, value_rows, careful);
         return;

@@ -101,9 +101,9 @@ static inline vi i_bits(uint32_t x) {
 static inline uint16x4_t load_u16(const void *from) { return vreinterpret_u16_u8(vld1_u8(from)); }
 static inline void store_u16(void *to, uint16x4_t h) { vst1_u8(to, vreinterpret_u8_u16(h)); }
 static inline vi i_load_u16(const void *from) { return vmovl_u16(load_u16(from)); }
-static inline vi i_least_halves(vi least, vi x) {
-    uint16x8_t size = vandq_u16(vreinterpretq_u16_u32(x), vdupq_n_u16(0x7fff));
-    return vreinterpretq_u32_u16(vminq_u16(vreinterpretq_u16_u32(least), vsubq_u16(size, vdupq_n_u16(1))));
+static inline vi i_most_halves(vi most, vi x) {
+    uint16x8_t doubled = vmulq_n_u16(vreinterpretq_u16_u32(x), 0xfffe);
+    return vreinterpretq_u32_u16(vmaxq_u16(vreinterpretq_u16_u32(most), doubled));
 }
 static inline void i_store_u16(void *to, vi a) { store_u16(to, vmovn_u32(a)); }
 

@@ -81,10 +81,10 @@ static inline void i_store_u16(void *to, vi a) {
     uint16_t h = (uint16_t)a;
     memcpy(to, &h, sizeof h);
 }
-static inline vi i_least_halves(vi least, vi x) {
-    vi low = ((x & 0x7fff) - 1) & 0xffff, high = (x & 0x7fff0000) - 0x10000;
-    vi low_least = least & 0xffff, high_least = least & 0xffff0000;
-    return (low < low_least ? low : low_least) | (high < high_least ? high : high_least);
+static inline vi i_most_halves(vi most, vi x) {
+    vi low = (0 - 2 * x) & 0xffff, high = 0 - 2 * (x & 0xffff0000);
+    vi low_most = most & 0xffff, high_most = most & 0xffff0000;
+    return (low > low_most ? low : low_most) | (high > high_most ? high : high_most);
 }
 
 #define RAPT_DOT 2

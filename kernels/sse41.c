@@ -83,9 +83,7 @@ static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lan
 }
 static inline vi i_bits(uint32_t x) { return _mm_min_epu32(i_and(i_set1((int32_t)x), _mm_setr_epi32(1, 2, 4, 8)), i_set1(1)); }
 static inline vi i_load_u16(const void *from) { return _mm_cvtepu16_epi32(_mm_loadl_epi64(from)); }
-static inline vi i_least_halves(vi least, vi x) {
-    return _mm_min_epu16(least, _mm_add_epi16(_mm_and_si128(x, _mm_set1_epi16(0x7fff)), _mm_set1_epi16(-1)));
-}
+static inline vi i_most_halves(vi most, vi x) { return _mm_max_epu16(most, _mm_mullo_epi16(x, _mm_set1_epi16(-2))); }
 static inline void i_store_u16(void *to, vi a) { _mm_storel_epi64(to, _mm_packus_epi32(a, a)); }
 
 static inline __attribute__((always_inline)) void v_transpose(vf a[4]) { _MM_TRANSPOSE4_PS(a[0], a[1], a[2], a[3]); }

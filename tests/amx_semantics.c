@@ -32,27 +32,31 @@ static void worked_by_hand(void) {
     set(&a, 3, 31, -1.0f), set(&b, 15, 2 * 5 + 1, 4); /* the last odd one */
     const float before = 100.0f;
     memcpy(c.row[3] + 4 * 5, &before, sizeof before);
-    emulated_multiply_bf16(&c, &a, &b);
+    emulated_multiply_bf16(&c, EMULATED_ROWS, &a, &b);
     tap_ok(result(&c, 3, 5) == 102.0f, "the emulation: 100 + (2 * 3 + -1 * 4) is %g", (double)result(&c, 3, 5));
     /* 2^24 + 1 is lost, in a chain of its own it is not: even elements 2^24, 1, -2^24 leave 0, odd ones add 1. */
     memset(&a, 0, sizeof a), memset(&b, 0, sizeof b), memset(&c, 0, sizeof c);
     for (int n = 0; n < 16; n++) set(&b, n, 0, 1.0f), set(&b, n, 1, 1.0f);
     set(&a, 0, 0, 0x1p24f), set(&a, 0, 2, 1.0f), set(&a, 0, 4, -0x1p24f), set(&a, 0, 1, 1.0f);
-    emulated_multiply_bf16(&c, &a, &b);
+    emulated_multiply_bf16(&c, EMULATED_ROWS, &a, &b);
     tap_ok(result(&c, 0, 0) == 1.0f, "even and odd elements are summed by themselves: %g", (double)result(&c, 0, 0));
     memset(&a, 0, sizeof a), memset(&b, 0, sizeof b), memset(&c, 0, sizeof c);
     a.row[7][63] = 0x80, b.row[15][4 * 9 + 3] = 0xff; /* -128 times 255 */
     a.row[7][0] = 0x7f, b.row[0][4 * 9] = 2;
-    emulated_multiply_bytes(&c, &a, &b);
-    emulated_multiply_bytes(&c, &a, &b);
+    emulated_multiply_bytes(&c, EMULATED_ROWS, &a, &b);
+    emulated_multiply_bytes(&c, EMULATED_ROWS, &a, &b);
     int32_t sum;
     memcpy(&sum, c.row[7] + 4 * 9, sizeof sum);
     tap_ok(sum == 2 * (127 * 2 - 128 * 255), "twice 127 * 2 - 128 * 255 is %d", (int)sum);
     unsigned char configuration[64] = {1};
     for (int i = 0; i < 8; i++) configuration[16 + 2 * i] = 64, configuration[48 + i] = 16;
-    tap_ok(emulated_configuration(configuration), "the configuration of eight whole tiles");
-    configuration[5] = 1;
-    tap_ok(!emulated_configuration(configuration), "a configuration with a reserved byte set is not");
+    int rows[8];
+    configuration[48 + 3] = 5;
+    tap_ok(emulated_configuration(configuration, rows) && rows[2] == 16 && rows[3] == 5, "a configuration: 16 rows, and 5");
+    configuration[48 + 3] = 17;
+    tap_ok(!emulated_configuration(configuration, rows), "no tile has 17 rows");
+    configuration[48 + 3] = 16, configuration[5] = 1;
+    tap_ok(!emulated_configuration(configuration, rows), "a configuration with a reserved byte set is not one");
 }
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
@@ -70,17 +74,21 @@ static float drawn(int low, int high) {
     return fabsf(x) < 0x1p-56f ? 0.0f : x;
 }
 
-static const unsigned char configuration[64] = {
-    [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
-    [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
+/* Tiles 0 and 1 of so many rows, tile 2 of 16. */
+static void configure(int rows) {
+    const unsigned char configuration[64] = {
+        [0] = 1, [16] = 64, [18] = 64, [20] = 64, [48] = (unsigned char)rows, [49] = (unsigned char)rows, [50] = 16};
+    _tile_loadconfig(configuration);
+}
 
 static bool same(float x, float y) { return memcmp(&x, &y, sizeof x) == 0 || (x != x && y != y); }
 
 static void beside_the_instruction(int low, int high, bool specials) {
     static emulated_tile a, b, c, wanted;
     long different = 0;
-    _tile_loadconfig(configuration);
     for (int trial = 0; trial < TRIALS; trial++) {
+        const int rows = 1 + trial % EMULATED_ROWS;
+        configure(rows);
         for (int r = 0; r < 16; r++)
             for (int i = 0; i < 32; i++) {
                 float x = drawn(low, high), y = drawn(low, high);
@@ -93,7 +101,7 @@ static void beside_the_instruction(int low, int high, bool specials) {
                 memcpy(c.row[r] + 4 * n, &x, sizeof x);
             }
         wanted = c;
-        emulated_multiply_bf16(&wanted, &a, &b);
+        emulated_multiply_bf16(&wanted, rows, &a, &b);
         _tile_loadd(0, c.row, EMULATED_BYTES);
         _tile_loadd(1, a.row, EMULATED_BYTES);
         _tile_loadd(2, b.row, EMULATED_BYTES);
@@ -110,15 +118,16 @@ static void beside_the_instruction(int low, int high, bool specials) {
 static void bytes_beside_the_instruction(void) {
     static emulated_tile a, b, c, wanted;
     long different = 0;
-    _tile_loadconfig(configuration);
     for (int trial = 0; trial < TRIALS; trial++) {
+        const int rows = 1 + trial % EMULATED_ROWS;
+        configure(rows);
         for (int r = 0; r < 16; r++)
             for (int i = 0; i < 64; i++) {
                 a.row[r][i] = (unsigned char)random_bits(), b.row[r][i] = (unsigned char)random_bits();
                 c.row[r][i] = (unsigned char)random_bits();
             }
         wanted = c;
-        emulated_multiply_bytes(&wanted, &a, &b);
+        emulated_multiply_bytes(&wanted, rows, &a, &b);
         _tile_loadd(0, c.row, EMULATED_BYTES);
         _tile_loadd(1, a.row, EMULATED_BYTES);
         _tile_loadd(2, b.row, EMULATED_BYTES);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of AMX in plain C: 16 rows of 64 bytes. */
+/* Tiles of AMX in plain C: up to 16 rows of 64 bytes. */
 #ifndef RAPT_AMX_TILES_H
 #define RAPT_AMX_TILES_H
 
@@ -15,24 +15,25 @@ typedef struct emulated_tile {
     unsigned char row[EMULATED_ROWS][EMULATED_BYTES];
 } emulated_tile;
 
-/* Is it that of eight whole tiles, in palette 1? (Intel SDM volume 1, table 18-1.) */
-static inline bool emulated_configuration(const void *from) {
+/* Is it one of eight tiles with rows of 64 bytes, in palette 1? (Intel SDM volume 1, table 18-1.) rows: those of each tile. */
+static inline bool emulated_configuration(const void *from, int rows[8]) {
     unsigned char bytes[64];
     memcpy(bytes, from, sizeof bytes);
     bool right = bytes[0] == 1;
     for (int i = 1; i < 64; i++) {
-        int want = i >= 16 && i < 32 ? (i % 2 == 0 ? EMULATED_BYTES : 0) : i >= 48 && i < 56 ? EMULATED_ROWS : 0;
-        right = right && bytes[i] == want;
+        int want = i >= 16 && i < 32 && i % 2 == 0 ? EMULATED_BYTES : 0;
+        if (i >= 48 && i < 56) rows[i - 48] = bytes[i], right = right && bytes[i] >= 1 && bytes[i] <= EMULATED_ROWS;
+        else right = right && bytes[i] == want;
     }
     return right;
 }
 
-static inline void emulated_load(emulated_tile *tile, const void *from, size_t stride) {
-    for (int r = 0; r < EMULATED_ROWS; r++) memcpy(tile->row[r], (const char *)from + (size_t)r * stride, EMULATED_BYTES);
+static inline void emulated_load(emulated_tile *tile, int rows, const void *from, size_t stride) {
+    for (int r = 0; r < rows; r++) memcpy(tile->row[r], (const char *)from + (size_t)r * stride, EMULATED_BYTES);
 }
 
-static inline void emulated_store(const emulated_tile *tile, void *to, size_t stride) {
-    for (int r = 0; r < EMULATED_ROWS; r++) memcpy((char *)to + (size_t)r * stride, tile->row[r], EMULATED_BYTES);
+static inline void emulated_store(const emulated_tile *tile, int rows, void *to, size_t stride) {
+    for (int r = 0; r < rows; r++) memcpy((char *)to + (size_t)r * stride, tile->row[r], EMULATED_BYTES);
 }
 
 /* One of the two bf16 numbers of a pair, the first in memory or the second. */
@@ -45,10 +46,10 @@ static inline float emulated_bf16(const emulated_tile *tile, int row, int pair, 
     return x;
 }
 
-/* TDPBF16PS, of inputs that are 0 or at least 2^-56 in magnitude, so that nothing is denormal: C + (e + o), with e and o chains
- * of fused multiply-adds from +0 over the even and the odd elements. */
-static inline void emulated_multiply_bf16(emulated_tile *c, const emulated_tile *a, const emulated_tile *b) {
-    for (int m = 0; m < EMULATED_ROWS; m++)
+/* TDPBF16PS, of so many rows of C and A and 16 of B, of inputs that are 0 or at least 2^-56 in magnitude, so that nothing is
+ * denormal: C + (e + o), with e and o chains of fused multiply-adds from +0 over the even and the odd elements. */
+static inline void emulated_multiply_bf16(emulated_tile *c, int rows, const emulated_tile *a, const emulated_tile *b) {
+    for (int m = 0; m < rows; m++)
         for (int n = 0; n < EMULATED_PAIRS; n++) {
             float sum[2] = {0.0f, 0.0f}, total;
             for (int i = 0; i < EMULATED_PAIRS; i++)
@@ -60,9 +61,9 @@ static inline void emulated_multiply_bf16(emulated_tile *c, const emulated_tile 
         }
 }
 
-/* TDPBSUD: A's bytes are signed ones, B's unsigned. */
-static inline void emulated_multiply_bytes(emulated_tile *c, const emulated_tile *a, const emulated_tile *b) {
-    for (int m = 0; m < EMULATED_ROWS; m++)
+/* TDPBSUD, likewise: A's bytes are signed ones, B's unsigned. */
+static inline void emulated_multiply_bytes(emulated_tile *c, int rows, const emulated_tile *a, const emulated_tile *b) {
+    for (int m = 0; m < rows; m++)
         for (int n = 0; n < EMULATED_BYTES / 4; n++) {
             uint32_t sum;
             memcpy(&sum, c->row[m] + 4 * n, sizeof sum);

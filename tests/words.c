@@ -145,9 +145,9 @@ static void exp2_bf16_special(void) {
     tap_ok(got[0] != got[0], "exp2(NaN) for bf16 is NaN");
 }
 
-/* Of each 16 bits the lesser, unsigned, of what was there and of the magnitude less 1. */
-static void least_halves(void) {
-    uint16_t least[2 * RAPT_VL], x[2 * RAPT_VL], got[2 * RAPT_VL];
+/* Of each 16 bits the greater, unsigned, of what was there and of -2 times them. */
+static void most_halves(void) {
+    uint16_t most[2 * RAPT_VL], x[2 * RAPT_VL], got[2 * RAPT_VL];
     int wrong = 0;
     uint32_t bits = 1;
     for (int call = 0; call < 2000; call++) {
@@ -155,15 +155,15 @@ static void least_halves(void) {
             bits = bits * 1664525u + 1013904223u;
             x[i] = (uint16_t)(bits >> 16 & (call % 3 ? 0xffff : 0x8001));
             bits = bits * 1664525u + 1013904223u;
-            least[i] = (uint16_t)(bits >> 16);
+            most[i] = (uint16_t)(bits >> 16);
         }
-        v_store(got, v_as_float(i_least_halves(v_as_int(v_load(least)), v_as_int(v_load(x)))));
+        v_store(got, v_as_float(i_most_halves(v_as_int(v_load(most)), v_as_int(v_load(x)))));
         for (int i = 0; i < 2 * RAPT_VL; i++) {
-            uint16_t want = (uint16_t)((x[i] & 0x7fff) - 1);
-            wrong += got[i] != (want < least[i] ? want : least[i]);
+            uint16_t want = (uint16_t)(0x10000 - 2 * (x[i] & 0x7fff));
+            wrong += got[i] != (want > most[i] ? want : most[i]);
         }
     }
-    tap_ok(wrong == 0, "i_least_halves: %d halves are wrong", wrong);
+    tap_ok(wrong == 0, "i_most_halves: %d halves are wrong", wrong);
 }
 
 static void tanh_of(float *to, const float *x) { v_store(to, v_tanh(v_load(x))); }
@@ -561,7 +561,7 @@ int main(int argc, char **argv) {
     exp2_special();
     exp2_bf16_of_every_float(step);
     exp2_bf16_special();
-    least_halves();
+    most_halves();
     tanh_of_every_float(step);
     tanh_special(step);
     ln_of_every_float(step);

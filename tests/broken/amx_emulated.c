@@ -8,16 +8,18 @@
 #define RAPT_TILE_VECTORS 4
 #define RAPT_KERNEL_FUSED 1
 #define BYTES_IN_DOTS
-#define RAPT_ROWS_1 1
-#define RAPT_ROWS_2 1
-#define RAPT_ROWS_3 1
-#define RAPT_ROWS_4 1
-#define RAPT_ROWS_8 1
+#define RAPT_SQUARE_ROWS 8
+#define RAPT_ROWS_1      1
+#define RAPT_ROWS_2      1
+#define RAPT_ROWS_3      1
+#define RAPT_ROWS_4      1
+#define RAPT_ROWS_8      1
 #include "words.h"
 
 #include "../amx_tiles.h"
 
 static _Thread_local emulated_tile numbered[8];
+static _Thread_local int rows_of[8];
 static _Thread_local bool configured;
 
 /* Outside a task tiles must not be used. */
@@ -26,12 +28,20 @@ static emulated_tile *tile_number(int number) {
     return &numbered[number];
 }
 
-#define t_configure(from)          (configured = emulated_configuration(from))
+/* What the instruction wants: as many rows of C as of A, and of B one for each four bytes of A's. */
+static int multiplied_rows(int to, int a, int b) {
+    if (rows_of[to] != rows_of[a] || rows_of[b] != EMULATED_PAIRS) __builtin_trap();
+    return rows_of[to];
+}
+
+#define t_configure(from)          (configured = emulated_configuration(from, rows_of))
 #define t_release()                (configured = false)
 #define t_zero(tile)               memset(tile_number(tile), 0, sizeof(emulated_tile))
-#define t_load(tile, from, stride) emulated_load(tile_number(tile), from, stride)
-#define t_store(tile, to, stride)  emulated_store(tile_number(tile), to, stride)
-#define t_multiply_bf16(to, a, b)  emulated_multiply_bf16(tile_number(to), tile_number(a), tile_number(b))
-#define t_multiply_bytes(to, a, b) emulated_multiply_bytes(tile_number(to), tile_number(a), tile_number(b))
+#define t_load(tile, from, stride) emulated_load(tile_number(tile), rows_of[tile], from, stride)
+#define t_store(tile, to, stride)  emulated_store(tile_number(tile), rows_of[tile], to, stride)
+#define t_multiply_bf16(to, a, b)                                                                                                \
+    emulated_multiply_bf16(tile_number(to), multiplied_rows(to, a, b), tile_number(a), tile_number(b))
+#define t_multiply_bytes(to, a, b)                                                                                               \
+    emulated_multiply_bytes(tile_number(to), multiplied_rows(to, a, b), tile_number(a), tile_number(b))
 
 #include "amx.h"

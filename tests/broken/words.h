@@ -117,16 +117,40 @@ static inline void i_store_u16(void *to, vi a) {
     for (int i = 0; i < RAPT_VL; i++) h[i] = (uint16_t)a[i];
     memcpy(to, h, sizeof h);
 }
-static inline vi i_least_halves(vi least, vi x) {
+static inline vi i_most_halves(vi most, vi x) {
     uint16_t a[2 * RAPT_VL], b[2 * RAPT_VL];
-    memcpy(a, &least, sizeof a);
+    memcpy(a, &most, sizeof a);
     memcpy(b, &x, sizeof b);
     for (int i = 0; i < 2 * RAPT_VL; i++) {
-        uint16_t size = (uint16_t)((b[i] & 0x7fff) - 1);
-        a[i] = size < a[i] ? size : a[i];
+        uint16_t doubled = (uint16_t)(0 - 2u * b[i]);
+        a[i] = doubled > a[i] ? doubled : a[i];
     }
-    memcpy(&least, a, sizeof a);
-    return least;
+    memcpy(&most, a, sizeof a);
+    return most;
+}
+
+/* The words of RAPT_SQUARE_ROWS. */
+static inline vf v_load_quads(const char *const *rows, size_t offset) {
+    float x[RAPT_VL];
+    for (int i = 0; i < RAPT_VL; i += 4) memcpy(x + i, rows[i] + offset, 4 * sizeof *x);
+    return v_load(x);
+}
+static inline vf v_quads_of(vf a, vf b, int a0, int b0, int a1, int b1) {
+    vf x = a;
+    for (int i = 0; i < RAPT_VL; i += 4) x[i] = a[i + a0], x[i + 1] = b[i + b0], x[i + 2] = a[i + a1], x[i + 3] = b[i + b1];
+    return x;
+}
+static inline vf v_zip_low(vf a, vf b) { return v_quads_of(a, b, 0, 0, 1, 1); }
+static inline vf v_zip_high(vf a, vf b) { return v_quads_of(a, b, 2, 2, 3, 3); }
+static inline vf v_pair_low(vf a, vf b) {
+    vf x = a;
+    for (int i = 0; i < RAPT_VL; i += 4) x[i + 2] = b[i], x[i + 3] = b[i + 1];
+    return x;
+}
+static inline vf v_pair_high(vf a, vf b) {
+    vf x = b;
+    for (int i = 0; i < RAPT_VL; i += 4) x[i] = a[i + 2], x[i + 1] = a[i + 3];
+    return x;
 }
 
 static __attribute__((noinline)) void v_transpose(vf a[RAPT_VL]) {
