@@ -195,18 +195,16 @@ static void add_attended_bf16_values(const rapt_task *t, const row_scratch *s, i
     float scales[RAPT_BLOCK];
     const size_t dv = padded((size_t)p->d_v);
     const char *values[RAPT_BLOCK];
-    block b = block_of(all->number, row->first, row->end);
-    if (b.first >= b.end) return;
-    uint64_t attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b.number);
+    block b = *all;
+    const uint64_t attended = find_attended_values(t, kv_head, row, &b, values);
+    if (!attended) return;
     weights += b.number % RAPT_CHUNK;
-    find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
     if (scaled)
         load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b.number, b.first, b.end);
     for (int step = 0; step < RAPT_BLOCK; step += RAPT_STEP) {
         memset(s->sums, 0, 2 * dv * sizeof *s->sums);
         for (int n = rapt_max(step, b.first); n < rapt_min(step + RAPT_STEP, b.end); n++) {
             if (!(attended >> n & 1)) continue;
-            if (p->bias.type && !bias_leaves_any(t, row->at, b.number, n, n + 1)) continue;
             float *sums = s->sums + (size_t)(n % 2) * dv;
             uint16_t *const copy = (uint16_t *)s->values;
             copy_as_bf16(p->v.type, copy, dv, values + n, 1, p->d_v, scaled ? scales + n : NULL, s->row);

@@ -438,25 +438,34 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
 }
 #endif
 
+/* The keys of a block, narrowed to those in the row's range, that a row really attends to, a bit each: neither a mask nor a bias
+ * of -inf leaves them out. The rows of V of the narrowed block are found. */
+static uint64_t find_attended_values(const rapt_task *t, int kv_head, const query_row *row, block *b, const char **values) {
+    const rapt_problem *p = t->problem;
+    *b = block_of(b->number, row->first, row->end);
+    if (b->first >= b->end) return 0;
+    uint64_t attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b->number);
+    for (int n = b->first; n < b->end && p->bias.type; n++)
+        if (attended >> n & 1 && !bias_leaves_any(t, row->at, b->number, n, n + 1)) attended &= ~(UINT64_C(1) << n);
+    find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, b, b->first, b->end);
+    return attended;
+}
+
 /* The same for one row without the keys that are masked, as add_attended in queries_in_lanes.h. */
 static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
                                 const block *all) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v);
     const char *values[RAPT_BLOCK];
-    block b = block_of(all->number, row->first, row->end);
-    if (b.first >= b.end) return;
-    uint64_t attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b.number);
+    block b = *all;
+    const uint64_t attended = find_attended_values(t, kv_head, row, &b, values);
+    if (!attended) return;
     weights += b.number % RAPT_CHUNK;
-    find_rows(values, t, t->v + (size_t)kv_head * (size_t)p->v.head_stride, &p->v, &b, b.first, b.end);
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
-    for (int n = b.first; n < b.end; n++) {
-        if (!(attended >> n & 1)) continue;
-        if (p->bias.type && !bias_leaves_any(t, row->at, b.number, n, n + 1)) continue;
-        for (int c = 0; c < p->d_v; c += RAPT_VL)
+    for (int n = b.first; n < b.end; n++)
+        for (int c = 0; c < p->d_v && attended >> n & 1; c += RAPT_VL)
             v_store(row->now.o + c,
                     v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c), v_load(row->now.o + c)));
-    }
 }
 
 /* The scales of the keys or values of some blocks of a chunk, of one head; 0 for those that no row attends to. */
