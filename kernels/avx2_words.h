@@ -62,8 +62,9 @@ static inline vi i_set1(int32_t x) { return (vi)_mm256_set1_epi32(x); }
 static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
 static inline vi i_add(vi a, vi b) { return (vi)_mm256_add_epi32((__m256i)a, (__m256i)b); }
-#define i_shl(a, n) ((vi)_mm256_slli_epi32((__m256i)(a), n))
-#define i_shr(a, n) ((vi)_mm256_srli_epi32((__m256i)(a), n))
+static inline vi i_shl(vi a, int n) { return a << n; } /* of two's complement, with gcc and clang */
+static inline vi i_shr(vi a, int n) { return (vi)((uint32_t __attribute__((vector_size(32))))a >> n); }
+static inline vi i_sar(vi a, int n) { return a >> n; }
 static inline vf v_pow2(vf t) { return v_as_float(i_shl(v_as_int(t), 23)); }
 static inline vm i_gt(vi a, vi b) { return (vm)(a > b); }
 static inline vi i_select(vm m, vi yes, vi no) { return v_as_int(v_select(m, v_as_float(yes), v_as_float(no))); }
@@ -86,6 +87,10 @@ static inline void i_store_u16(void *to, vi a) {
     _mm_storeu_si128(to, _mm_packus_epi32(_mm256_castsi256_si128((__m256i)a), _mm256_extracti128_si256((__m256i)a, 1)));
 }
 
+static inline vf v_from_f16(vi h) {
+    __m256i x = (__m256i)i_and(h, i_set1(0xffff));
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+}
 static inline vf v_load_f16(const void *from) { return _mm256_cvtph_ps(_mm_loadu_si128(from)); }
 static inline vf v_load_f16_high(const void *from) {
     return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(from)));

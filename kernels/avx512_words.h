@@ -64,8 +64,9 @@ static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
 static inline vi i_add(vi a, vi b) { return (vi)_mm512_add_epi32((__m512i)a, (__m512i)b); }
 static inline vi i_sub(vi a, vi b) { return (vi)_mm512_sub_epi32((__m512i)a, (__m512i)b); }
-#define i_shl(a, n) ((vi)_mm512_slli_epi32((__m512i)(a), n))
-#define i_shr(a, n) ((vi)_mm512_srli_epi32((__m512i)(a), n))
+static inline vi i_shl(vi a, int n) { return a << n; } /* of two's complement, with gcc and clang */
+static inline vi i_shr(vi a, int n) { return (vi)((uint32_t __attribute__((vector_size(64))))a >> n); }
+static inline vi i_sar(vi a, int n) { return a >> n; }
 static inline vm i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b); }
 static inline vi i_select(vm m, vi yes, vi no) { return (vi)_mm512_mask_blend_epi32(m, (__m512i)no, (__m512i)yes); }
 static inline vf v_from_int(vi a) { return _mm512_cvtepi32_ps((__m512i)a); }
@@ -82,6 +83,7 @@ static inline vi i_most_halves(vi most, vi x) {
 }
 static inline void i_store_u16(void *to, vi a) { _mm256_storeu_si256(to, _mm512_cvtepi32_epi16((__m512i)a)); }
 
+static inline vf v_from_f16(vi h) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h)); }
 static inline vf v_load_f16(const void *from) { return _mm512_cvtph_ps(_mm256_loadu_si256(from)); }
 static inline vf v_load_f16_high(const void *from) {
     return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(from)), 8));

@@ -63,6 +63,12 @@ static inline vf v_broadcast_e8m0(const char *from) {
     return v_as_float(i_set1((int32_t)(e == 255 ? 0x7fc00000 : e == 0 ? 0x00400000 : e << 23)));
 }
 
+/* The same of a number in each lane. */
+static inline vf v_from_e8m0(vi e) {
+    vi bits = i_select(i_gt(i_set1(1), e), i_set1(0x00400000), i_shl(e, 23));
+    return v_as_float(i_select(i_gt(e, i_set1(254)), i_set1(0x7fc00000), bits));
+}
+
 /* The f32 that a float of few bits is. magnitude has its exponent and fraction where an f32's are, and bias is that of its
  * exponent. x, which has an f32's bias, is right for normal numbers. A denormal one, of exponent 0, means 2^(1 - bias) *
  * fraction, but x is 2^(-bias) * (1 + fraction): 2 * x - 2^(1 - bias) mends it. A product would, too, but many CPUs are slow at

@@ -28,6 +28,14 @@ _Static_assert(sizeof 1.0 == sizeof(double), "rapt: compile without -fsingle-pre
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define RAPT_INLINE   inline __attribute__((always_inline))
+#define RAPT_NOINLINE __attribute__((noinline))
+#if defined(__clang__)
+#define RAPT_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define RAPT_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 static inline int64_t rapt_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t rapt_max(int64_t a, int64_t b) { return a > b ? a : b; }
 

@@ -52,6 +52,12 @@ static inline int values_ahead(const rapt_problem *p) {
     return p->bf16 ? RAPT_BF16_VALUES_AHEAD : RAPT_VALUES_AHEAD;
 }
 
+/* Rows of V at a time, where a panel does not take them whole: as many bytes as RAPT_VALUES_DEPTH rows of f32. */
+static inline int values_depth(rapt_type type) {
+    int narrow = !of_elements(type) ? 4 : type == RAPT_F32 ? 1 : 2;
+    return narrow * RAPT_VALUES_DEPTH < RAPT_BLOCK ? narrow * RAPT_VALUES_DEPTH : RAPT_BLOCK;
+}
+
 /* Is K or V of this type converted to a copy in scratch first, instead of on the way into registers? Types of K and V only are,
  * for more rows than RAPT_CONVERTED_ROWS, since each pass converts again. */
 static inline bool copied(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
@@ -75,56 +81,63 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
+/* How K of a type comes: in steps, of which `channels` lie in `bytes` bytes of a row. */
+typedef struct key_format {
+    load_channels *load;
+    read_words *read;
+    column_word *column;
+    int group, element, channels, bytes; /* channels of a group, and bytes of it */
+} key_format;
+
 /* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * k[key][i], the channels
- * of a key lying offset bytes behind its address, bytes for each group. Where the channels come in parts, the sum of each is
- * added in memory. Keys further on are prefetched. ng and nr are constants wherever this is called. Replaceable. */
-static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t bytes, const int ng, const int nr,
-                                   const char *const *keys, size_t offset, int channels, const float *q, size_t ldq, float *s);
+ * of a key lying offset bytes behind its address. Where the channels come in parts, the sum of each is added in memory. Keys
+ * further on are prefetched. k, ng and nr are constants wherever this is called. Replaceable. */
+static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
+                                   int channels, const float *q, size_t ldq, float *s);
 #ifndef score_tile
-static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t bytes, const int ng, const int nr,
-                                   const char *const *keys, size_t offset, int channels, const float *q, size_t ldq, float *s) {
-    const bool wide = group == 1 && bytes >= 2; /* a line or half of one is a vector */
-    const int line = group == 1 ? 64 : 32;      /* else: channels that at most fill one */
-    int whole = channels - channels % RAPT_VL, part = rapt_score_part(channels), i = 0;
+static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
+                                   int channels, const float *q, size_t ldq, float *s) {
+    enum { RUN = 8 };                                 /* gcc unrolls loops of at most 16, but nested ones of this many */
+    const int beside = k.channels > RAPT_VL ? ng : 1; /* vectors of keys whose chains of additions run side by side */
+    const int near = k.element >= 2 ? RAPT_KEYS_AHEAD : RAPT_BYTE_KEYS_AHEAD / 2;
+    const int further = k.element >= 4 ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD;
+    int whole = channels - channels % k.channels, part = rapt_score_part(channels), i = 0;
     for (int first = 0; first < channels; first += part) {
         vf acc[8];
         RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
-        for (int end = rapt_min(whole, first + part); i < end; i += RAPT_VL) {
-            const size_t at = offset + (size_t)i / (size_t)group * bytes;
+        for (int end = rapt_min(whole, first + part); i < end; i += k.channels) {
+            const size_t at = offset + (size_t)(i / k.channels) * (size_t)k.bytes;
+            key_columns c[4];
             /* The addresses that are prefetched from stay in their array: the compiler, which takes this pointer for a new one
              * each time, would otherwise copy all of them to its stack before each part of the channels. */
             const char *const *ahead = keys;
             __asm__("" : "+r"(ahead));
-            RAPT_UNROLL for (int g = 0; g < ng; g++) {
-                vf k[RAPT_VL];
-                for (int j = 0; j < RAPT_VL && !wide && i % line == 0; j++) {
-                    prefetch(ahead[g * RAPT_VL + j + RAPT_BYTE_KEYS_AHEAD / 2], at);
-                    prefetch(ahead[g * RAPT_VL + j + RAPT_BYTE_KEYS_AHEAD], at);
-                }
-#if RAPT_SQUARE_ROWS
-                if (group == 1 && bytes == sizeof(float) && nr >= RAPT_SQUARE_ROWS) load_square(k, keys + g * RAPT_VL, at);
-                else
-#endif
-                {
-                    RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = load(keys[g * RAPT_VL + j] + offset, i);
-                    v_transpose(k);
-                }
-                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+            RAPT_UNROLL for (int g = 0; g < ng; g += beside) {
+                RAPT_UNROLL for (int b = 0; b < beside; b++) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
+                RAPT_UNROLL for (int run = 0; run < k.channels; run += RUN) RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
+                    if (j >= k.channels) continue;
                     /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way.
                      */
-                    if (wide) prefetch(ahead[g * RAPT_VL + j + RAPT_KEYS_AHEAD], at);
-                    if (wide && bytes == sizeof(float)) prefetch(ahead[g * RAPT_VL + j + RAPT_KEYS_FURTHER_AHEAD], at);
-                    RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
-                        v_fma(v_broadcast(q + r * ldq + i + j), k[j], acc[g * nr + r]);
+                    const int from = g * RAPT_VL + j * beside * RAPT_VL / k.channels,
+                              to = g * RAPT_VL + (j + 1) * beside * RAPT_VL / k.channels;
+                    for (int n = from; n < to; n++) {
+                        prefetch(ahead[n + near], at);
+                        if (k.element != 2) prefetch(ahead[n + further], at);
+                    }
+                    RAPT_UNROLL for (int b = 0; b < beside; b++) {
+                        const vf x = k.column(&c[b], j);
+                        RAPT_UNROLL for (int r = 0; r < nr; r++) acc[(g + b) * nr + r] =
+                            v_fma(v_broadcast(q + r * ldq + i + j), x, acc[(g + b) * nr + r]);
+                    }
                 }
             }
         }
-        if (group == 1 && whole < channels && channels - first <= part) {
+        if (k.group == 1 && whole < channels && channels - first <= part) {
             RAPT_UNROLL for (int g = 0; g < ng; g++) {
-                float rest[RAPT_VL * RAPT_VL];
+                float rest[4 * RAPT_VL * RAPT_VL];
                 const char *rows[RAPT_VL];
                 for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[g * RAPT_VL + j] + offset;
-                stage_columns_as(load, bytes, rest, RAPT_VL, rows, RAPT_VL, whole, channels - whole);
+                stage_columns_as(k.load, (size_t)k.element, rest, RAPT_VL, rows, RAPT_VL, whole, channels - whole);
                 for (int c = whole; c < channels; c++)
                     RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                         v_fma(v_broadcast(q + r * ldq + c), v_load(rest + (c - whole) * RAPT_VL), acc[g * nr + r]);
@@ -140,14 +153,14 @@ static RAPT_INLINE void score_tile(load_channels *load, const int group, size_t 
 
 /* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would
  * not fill the time that an addition takes. */
-static RAPT_INLINE void score_keys_as(load_channels *load, const int group, size_t bytes, const int nr, const char *const *keys,
-                                      size_t offset, int n, int channels, const float *q, size_t ldq, float *s) {
-    const int most = RAPT_PARTIAL_SUMS / RAPT_VL * (nr == 1 && group == 1 && bytes == sizeof(float) ? 2 : 1);
+static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const char *const *keys, size_t offset, int n,
+                                      int channels, const float *q, size_t ldq, float *s) {
+    const int twice = nr == 1 && (k.element == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
+    const int most = RAPT_PARTIAL_SUMS / RAPT_VL * twice;
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
-    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL)
-        score_tile(load, group, bytes, ng, nr, keys + g, offset, channels, q, ldq, s + g);
-    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(load, group, bytes, 1, nr, keys + g, offset, channels, q, ldq, s + g);
+    for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(k, ng, nr, keys + g, offset, channels, q, ldq, s + g);
+    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
 /* score_keys_f32, score_keys_f16, score_keys_q4_0 and so on: the scores of n keys, a multiple of the vector length, for any rows.
@@ -155,13 +168,16 @@ static RAPT_INLINE void score_keys_as(load_channels *load, const int group, size
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
+        const int step = step_bytes(name, group, bytes);                                                                         \
+        const key_format k = {load_##suffix,        read_##suffix, v_column_##suffix, group, group > 1 ? 1 : bytes,              \
+                              step / bytes * group, step};                                                                       \
         for (; RAPT_KEY_CHAINS >= 8 && group == 1 && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)                    \
-            score_keys_as(load_##suffix, group, bytes, 8, keys, offset, n, channels, q, ldq, s);                                 \
+            score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
-            score_keys_as(load_##suffix, group, bytes, 4, keys, offset, n, channels, q, ldq, s);                                 \
-        if (rows == 3) score_keys_as(load_##suffix, group, bytes, 3, keys, offset, n, channels, q, ldq, s);                      \
-        if (rows == 2) score_keys_as(load_##suffix, group, bytes, 2, keys, offset, n, channels, q, ldq, s);                      \
-        if (rows == 1) score_keys_as(load_##suffix, group, bytes, 1, keys, offset, n, channels, q, ldq, s);                      \
+            score_keys_as(k, 4, keys, offset, n, channels, q, ldq, s);                                                           \
+        if (rows == 3) score_keys_as(k, 3, keys, offset, n, channels, q, ldq, s);                                                \
+        if (rows == 2) score_keys_as(k, 2, keys, offset, n, channels, q, ldq, s);                                                \
+        if (rows == 1) score_keys_as(k, 1, keys, offset, n, channels, q, ldq, s);                                                \
     }
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #if RAPT_CONVERTED_ROWS
@@ -543,11 +559,12 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
         memset(rows[r].now.o, 0, padded((size_t)p->d_v) * sizeof(float));
     }
     /* Memory shall see whole tokens of K and V, one after the other: where one head has not all of a token, the heads take turns
-     * after a few; and where V's rows take several passes, so do these. What is converted on the way shall stay in L1. */
+     * after a few; and where V's rows take several passes, so do these, unless they are converted, which takes longer than memory
+     * does. What is converted to a copy shall stay in L1. */
     bool joined = t->kv_heads > 1;
     int keys = joined || copied(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
-    int values =
-        joined || p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : RAPT_BLOCK;
+    bool passes = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
+    int values = joined || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : passes ? values_depth(p->v.type) : RAPT_BLOCK;
     const char *key_rows[CHUNK_ROWS], *value_rows[CHUNK_ROWS];
     if (count == 0) return; /* the empty state */
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,

@@ -73,8 +73,9 @@ static inline vi i_set1(int32_t x) { return vdupq_n_u32((uint32_t)x); }
 static inline vi i_and(vi a, vi b) { return vandq_u32(a, b); }
 static inline vi i_or(vi a, vi b) { return vorrq_u32(a, b); }
 static inline vi i_add(vi a, vi b) { return vaddq_u32(a, b); }
-#define i_shl(a, n) vshlq_n_u32(a, n)
-#define i_shr(a, n) vshrq_n_u32(a, n)
+static inline vi i_shl(vi a, int n) { return a << n; }
+static inline vi i_shr(vi a, int n) { return a >> n; }
+static inline vi i_sar(vi a, int n) { return vreinterpretq_u32_s32(vreinterpretq_s32_u32(a) >> n); }
 static inline vm i_gt(vi a, vi b) { return vcgtq_s32(vreinterpretq_s32_u32(a), vreinterpretq_s32_u32(b)); }
 static inline vi i_select(vm m, vi yes, vi no) { return vbslq_u32(m, yes, no); }
 static inline vf v_from_int(vi a) { return vcvtq_f32_s32(vreinterpretq_s32_u32(a)); }
@@ -107,6 +108,7 @@ static inline vi i_most_halves(vi most, vi x) {
 }
 static inline void i_store_u16(void *to, vi a) { store_u16(to, vmovn_u32(a)); }
 
+static inline vf v_from_f16(vi h) { return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(h))); }
 static inline vf v_load_f16(const void *from) { return vcvt_f32_f16(vreinterpret_f16_u16(load_u16(from))); }
 static inline vf v_load_f16_high(const void *from) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(vshll_n_u8(load_4_bytes(from), 8))));

@@ -65,6 +65,7 @@ static inline vi i_add(vi a, vi b) { return a + b; }
 static inline vi i_sub(vi a, vi b) { return a - b; }
 static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }
+static inline vi i_sar(vi a, int n) { return (vi)((int32_t)a >> n); }
 static inline vm i_gt(vi a, vi b) { return (int32_t)a > (int32_t)b; }
 static inline vi i_select(vm m, vi yes, vi no) { return m ? yes : no; }
 static inline vf v_from_int(vi a) { return (vf)(int32_t)a; }

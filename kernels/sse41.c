@@ -67,6 +67,7 @@ static inline vi i_add(vi a, vi b) { return _mm_add_epi32(a, b); }
 static inline vi i_sub(vi a, vi b) { return _mm_sub_epi32(a, b); }
 #define i_shl(a, n) _mm_slli_epi32(a, n)
 #define i_shr(a, n) _mm_srli_epi32(a, n)
+#define i_sar(a, n) _mm_srai_epi32(a, n)
 static inline vm i_gt(vi a, vi b) { return v_as_float(_mm_cmpgt_epi32(a, b)); }
 static inline vi i_select(vm m, vi yes, vi no) { return v_as_int(v_select(m, v_as_float(yes), v_as_float(no))); }
 static inline vf v_from_int(vi a) { return _mm_cvtepi32_ps(a); }

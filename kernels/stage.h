@@ -44,24 +44,6 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 }
 #endif
 
-#if RAPT_SQUARE_ROWS
-/* columns[i][r] = f32 i of the row at rows[r] + offset: with each four lanes from a row of their own, transposing 4 x 4 within
- * them is all that is left. */
-static RAPT_INLINE void load_four_columns(vf columns[4], const char *const *rows, size_t offset) {
-    vf a = v_load_quads(rows, offset), b = v_load_quads(rows + 1, offset), c = v_load_quads(rows + 2, offset),
-       d = v_load_quads(rows + 3, offset);
-    vf ab = v_zip_low(a, b), cd = v_zip_low(c, d), ab2 = v_zip_high(a, b), cd2 = v_zip_high(c, d);
-    columns[0] = v_pair_low(ab, cd);
-    columns[1] = v_pair_high(ab, cd);
-    columns[2] = v_pair_low(ab2, cd2);
-    columns[3] = v_pair_high(ab2, cd2);
-}
-
-static RAPT_INLINE void load_square(vf square[RAPT_VL], const char *const *rows, size_t offset) {
-    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i += 4) load_four_columns(square + i, rows, offset + (size_t)i * sizeof(float));
-}
-#endif
-
 /* Of types of one channel, with a last part, or of groups of 32, of which whole ones read what all channels share once. The
  * instances of groups stay out of line: inlined, gcc 12 may give values the stack of a caller's array that is still in use. */
 static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,

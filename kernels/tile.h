@@ -27,7 +27,7 @@ typedef struct operands {
     ptrdiff_t even;     /* 0, or at this many bytes from C lie sums that AB is added to first, but for stream_product */
     const char *const
         *rows;     /* for stream_product, instead of b and ldb: the rows of B lie offset bytes behind these, and lane 0 */
-    size_t offset; /* is this channel; the row `ahead` rows further on is prefetched */
+    size_t offset; /* is this channel, 0 where offset moves from group to group; the row `ahead` rows further on is prefetched */
     int channel, ahead;
     coming *coming; /* for tile_product */
 } operands;
@@ -124,8 +124,11 @@ static RAPT_INLINE void panel(load_channels *load, const size_t vector, const bo
 #define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL) /* of the widest panel */
 
 /* Defines panel_1_scratch, panel_4_f16 and so on: a panel of nv vectors for a suffix of a type, or of scratch. */
-#define RAPT_DEFINE_PANEL(name, load, vector, stream, nv, nr)                                                                    \
-    static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) { panel(load, vector, stream, nv, nr, o, rows); }
+#define RAPT_DEFINE_PANEL(name, load, group, vector, stream, nv, nr)                                                             \
+    static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) {                                                        \
+        if ((group) > 1) o.channel = 0; /* as it is: now the compiler knows which vectors share a scale */                       \
+        panel(load, vector, stream, nv, nr, o, rows);                                                                            \
+    }
 
 /* How many whole register tiles `rows` rows are, for panels of `vectors` vectors. */
 static int register_tiles(int rows, int vectors) {
@@ -136,10 +139,10 @@ static int register_tiles(int rows, int vectors) {
 /* C = A B for B in scratch, f32, of at most RAPT_TILE_VECTORS vectors. Replaceable. */
 static void tile_product(operands o, int rows, int vectors);
 #ifndef tile_product
-RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 1, RAPT_ROWS_1)
-RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 2, RAPT_ROWS_2)
-RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 3, RAPT_ROWS_3)
-RAPT_DEFINE_PANEL(scratch, load_f32, sizeof(vf), false, 4, RAPT_ROWS_4)
+RAPT_DEFINE_PANEL(scratch, load_f32, 1, sizeof(vf), false, 1, RAPT_ROWS_1)
+RAPT_DEFINE_PANEL(scratch, load_f32, 1, sizeof(vf), false, 2, RAPT_ROWS_2)
+RAPT_DEFINE_PANEL(scratch, load_f32, 1, sizeof(vf), false, 3, RAPT_ROWS_3)
+RAPT_DEFINE_PANEL(scratch, load_f32, 1, sizeof(vf), false, 4, RAPT_ROWS_4)
 
 static void tile_product(operands o, int rows, int vectors) {
     if (vectors == 4) panel_4_scratch(o, rows);
@@ -150,14 +153,14 @@ static void tile_product(operands o, int rows, int vectors) {
 #endif
 
 /* Defines stream_product_f32, stream_product_q4_0 and so on, and their panels: C = A B for rows of B anywhere in memory, of any
- * storage type and number of vectors, with what lies ahead prefetched. vector: bytes of one; widest: most vectors of a panel;
- * then the rows of register tiles. */
-#define RAPT_STREAM_PRODUCT(suffix, vector, widest, rows_1, rows_2, rows_3, rows_4)                                              \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 1, rows_1)                                                            \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 2, rows_2)                                                            \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 3, rows_3)                                                            \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 4, rows_4)                                                            \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, vector, true, 8, RAPT_ROWS_8)                                                       \
+ * storage type and number of vectors, with what lies ahead prefetched. group, bytes: channels of a group and its bytes, of which
+ * panels are whole multiples; widest: most vectors of a panel; then the rows of register tiles. */
+#define RAPT_STREAM_PRODUCT(suffix, group, bytes, widest, rows_1, rows_2, rows_3, rows_4)                                        \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 1, rows_1)                        \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 2, rows_2)                        \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 3, rows_3)                        \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 4, rows_4)                        \
+    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 8, RAPT_ROWS_8)                   \
     static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
         while (vectors > 0) {                                                                                                    \
             int nv = vectors >= (widest) ? (widest) : vectors < 4 ? vectors : 4;                                                 \
@@ -168,19 +171,20 @@ static void tile_product(operands o, int rows, int vectors) {
             else panel_1_##suffix(o, rows);                                                                                      \
             vectors -= nv;                                                                                                       \
             o.c += nv * sizeof(vf);                                                                                              \
-            o.channel += nv * RAPT_VL;                                                                                           \
+            if ((group) > 1) o.offset += (size_t)(nv * RAPT_VL / (group)) * (bytes);                                             \
+            else o.channel += nv * RAPT_VL;                                                                                      \
         }                                                                                                                        \
     }
 
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    RAPT_STREAM_PRODUCT(suffix, bytes *(size_t)RAPT_VL, RAPT_PANEL, RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4)
+    RAPT_STREAM_PRODUCT(suffix, group, bytes, RAPT_PANEL, RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4)
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #if RAPT_CONVERTED_ROWS
 /* Types of K and V only: at most RAPT_CONVERTED_ROWS rows, all at a time, for each pass converts. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    RAPT_STREAM_PRODUCT(suffix, bytes *(size_t)RAPT_VL / group, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,   \
+    RAPT_STREAM_PRODUCT(suffix, group, bytes, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,                     \
                         RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS)
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE

@@ -9,3 +9,11 @@ static inline void v_store_bf16(void *to, vf x) {
     vi quiet = i_or(i_shr(bits, 16), i_set1(0x40)); /* rounding could carry a NaN into an infinity */
     i_store_u16(to, i_select(i_gt(i_and(bits, i_set1(0x7fffffff)), i_set1(0x7f800000)), quiet, rounded));
 }
+
+static inline void read_bf16(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    read_line(c, rows, offset, nr);
+}
+static inline vf v_column_bf16(const key_columns *c, const int i) {
+    const vi pair = c->dwords[i / 2];
+    return v_as_float(element_place(i, 16) == 0 ? i_shl(pair, 16) : i_and(pair, i_set1(INT32_MIN >> 15)));
+}

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* E4M3 storage: no infinities, and one magnitude that is NaN. */
-static inline vf v_load_f8_e4m3(const char *row, int channel) {
-    vi b = i_load_s8(row + channel), magnitude = i_and(i_shl(b, 20), i_set1(0x7f << 20));
-    vi value = v_as_int(v_small_float(magnitude, 7));
+static inline vf v_from_upper_e4m3(vi x) {
+    vi magnitude = i_and(i_shr(x, 4), i_set1(0x7f << 20)), value = v_as_int(v_small_float(magnitude, 7));
     vi bits = i_select(i_gt(magnitude, i_set1(0x7e << 20)), i_set1(0x7fc00000), value);
-    return v_as_float(i_or(bits, i_and(b, i_set1(INT32_MIN))));
+    return v_as_float(i_or(bits, i_and(x, i_set1(INT32_MIN))));
 }
+
+static inline vf v_load_f8_e4m3(const char *row, int channel) { return v_from_upper_e4m3(i_shl(i_load_u8(row + channel), 24)); }
+
+static inline void read_f8_e4m3(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    read_line(c, rows, offset, nr);
+}
+static inline vf v_column_f8_e4m3(const key_columns *c, const int i) { return v_from_upper_e4m3(upper_byte(c->dwords, i)); }
 
 #if RAPT_VL == 1
 /* Saturating at 448. */

@@ -6,6 +6,15 @@ static inline vf v_load_int4(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(n));
 }
 
+static inline void read_int4(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    (void)nr;
+    c->scale = v_from_f16(first_half(read_column(rows, offset)));
+    read_four_columns(c->dwords, rows, offset + 2);
+}
+static inline vf v_column_int4(const key_columns *c, const int i) {
+    return v_mul(c->scale, v_from_int(i_add(i_and(one_of_pair(c, i), i_set1(15)), i_set1(-8))));
+}
+
 static inline void unpack_int4(const char *group, int add, void *to) { unpack_pairs(group + 2, add - 8, to); }
 
 #if RAPT_VL == 1

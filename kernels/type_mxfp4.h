@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* OCP MX's MXFP4, as ggml's block_mxfp4 has it: a scale E8M0, and floats E2M1 (no infinities, no NaN), those of channels i and
  * i + 16 in byte i. */
+static inline vf v_from_e2m1(vi n) {
+    vi size = v_as_int(v_small_float(i_shl(i_and(n, i_set1(7)), 22), 1));
+    return v_as_float(i_or(size, i_shl(i_and(n, i_set1(8)), 28)));
+}
+
 static inline vf v_load_mxfp4(const char *row, int channel) {
     const char *group = group_of(row, channel, 17);
-    vi n = i_load_halves(group + 1, channel);
-    vi size = v_as_int(v_small_float(i_shl(i_and(n, i_set1(7)), 22), 1));
-    return v_mul(v_broadcast_e8m0(group), v_as_float(i_or(size, i_shl(i_and(n, i_set1(8)), 28))));
+    return v_mul(v_broadcast_e8m0(group), v_from_e2m1(i_load_halves(group + 1, channel)));
 }
+
+static inline void read_mxfp4(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    (void)nr;
+    c->scale = v_from_e8m0(i_and(first_byte(read_column(rows, offset)), i_set1(255)));
+    read_four_columns(c->dwords, rows, offset + 1);
+}
+static inline vf v_column_mxfp4(const key_columns *c, const int i) { return v_mul(c->scale, v_from_e2m1(half_of_byte(c, i))); }
 
 #if RAPT_VL == 1
 /* Saturating at 6. */

@@ -5,6 +5,16 @@ static inline vf v_load_mxfp8_e4m3(const char *row, int channel) {
     return v_mul(v_broadcast_e8m0(group), v_load_f8_e4m3(group + 1, channel & 31));
 }
 
+static inline void read_mxfp8_e4m3(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    (void)nr;
+    c->scale = v_from_e8m0(i_and(first_byte(read_column(rows, offset)), i_set1(255)));
+    read_four_columns(c->dwords, rows, offset + 1);
+    read_four_columns(c->dwords + 4, rows, offset + 17);
+}
+static inline vf v_column_mxfp8_e4m3(const key_columns *c, const int i) {
+    return v_mul(c->scale, v_from_upper_e4m3(upper_byte(c->dwords, i)));
+}
+
 #if RAPT_VL == 1
 /* Saturating at 448. */
 static inline void store_group_mxfp8_e4m3(uint8_t *group, const float *x) {

@@ -6,6 +6,15 @@ static inline vf v_load_q4_0(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(n));
 }
 
+static inline void read_q4_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    (void)nr;
+    c->scale = v_from_f16(first_half(read_column(rows, offset)));
+    read_four_columns(c->dwords, rows, offset + 2);
+}
+static inline vf v_column_q4_0(const key_columns *c, const int i) {
+    return v_mul(c->scale, v_from_int(i_add(i_and(half_of_byte(c, i), i_set1(15)), i_set1(-8))));
+}
+
 static inline void unpack_q4_0(const char *group, int add, void *to) { unpack_halves(group + 2, add - 8, to); }
 
 #if RAPT_VL == 1

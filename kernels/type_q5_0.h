@@ -6,6 +6,16 @@ static inline vf v_load_q5_0(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(n));
 }
 
+static inline void read_q5_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    (void)nr;
+    c->scale = v_from_f16(first_half(read_column(rows, offset)));
+    c->dwords[4] = read_column(rows, offset + 2);
+    read_four_columns(c->dwords, rows, offset + 6);
+}
+static inline vf v_column_q5_0(const key_columns *c, const int i) {
+    return v_mul(c->scale, v_from_int(i_add(five_bits(c, i), i_set1(-16))));
+}
+
 static inline void unpack_q5_0(const char *group, int add, void *to) { unpack_fifths(group + 2, add - 16, to); }
 
 #if RAPT_VL == 1

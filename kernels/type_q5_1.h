@@ -6,6 +6,19 @@ static inline vf v_load_q5_1(const char *row, int channel) {
     return v_fma(v_broadcast_f16(group), v_from_int(i_load_fifths(group + 4, channel)), v_broadcast_f16(group + 2));
 }
 
+static inline void read_q5_1(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    (void)nr;
+    vi head[4];
+    read_four_columns(head, rows, offset);
+    c->scale = v_from_f16(first_half(head[0]));
+    c->least = v_from_f16(second_half(head[0]));
+    c->dwords[4] = head[1];
+    read_four_columns(c->dwords, rows, offset + 8);
+}
+static inline vf v_column_q5_1(const key_columns *c, const int i) {
+    return v_fma(c->scale, v_from_int(five_bits(c, i)), c->least);
+}
+
 #if RAPT_VL == 1
 static inline void store_group_q5_1(uint8_t *group, const float *x) {
     float m, s = range_of(x, &m) / 31.0f, r = inverse(s);

@@ -5,6 +5,14 @@ static inline vf v_load_q8_0(const char *row, int channel) {
     return v_mul(v_broadcast_f16(group), v_from_int(i_load_s8(group + 2 + (channel & 31))));
 }
 
+static inline void read_q8_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    (void)nr;
+    c->scale = v_from_f16(first_half(read_column(rows, offset)));
+    read_four_columns(c->dwords, rows, offset + 2);
+    read_four_columns(c->dwords + 4, rows, offset + 18);
+}
+static inline vf v_column_q8_0(const key_columns *c, const int i) { return v_mul(c->scale, signed_byte(c->dwords, i)); }
+
 static inline void unpack_q8_0(const char *group, int add, void *to) {
     store_numbers(to, load_bytes(group + 2), load_bytes(group + 18), add);
 }

@@ -2,6 +2,7 @@
 /* The words of every storage type of types.h that has any: the one list of their files. What groups share has scales of
  * f16, so it comes after that. */
 #include "types.h"
+#include "columns.h"
 #include "type_f32.h"
 #include "type_f16.h"
 #include "type_bf16.h"

@@ -10,6 +10,10 @@
  * under RAPT_VL == 1, writes one. A group has 1 or 32 channels: of other sizes, stage_rows_as (stage.h) and the reference of the
  * tests know nothing.
  *
+ * All these classes have two words for K with keys in lanes (columns.h): read_SUFFIX reads a step of RAPT_VL rows, which takes as
+ * many bytes of each as step_bytes says and nothing beside them, and v_column_SUFFIX(columns, i) is element i of every one, the
+ * same bits as v_load_SUFFIX has.
+ *
  * MASK: masks, block masks and tables. There are no words, and the last group of a row need not be whole.
  *
  * type_words.h includes the files of words. */

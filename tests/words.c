@@ -449,14 +449,31 @@ static void transpose(void) {
     store_transposed(load_f32, rows, 1, to[0], RAPT_VL + 2);
     for (int r = 0; r < RAPT_VL; r++)
         for (int i = 0; i < RAPT_VL; i++) wrong += to[i][r] != from[r][i + 1];
-#if RAPT_SQUARE_ROWS
-    vf square[RAPT_VL];
-    load_square(square, rows, sizeof(float));
-    for (int i = 0; i < RAPT_VL; i++) v_store(to[i], square[i]);
-    for (int r = 0; r < RAPT_VL; r++)
-        for (int i = 0; i < RAPT_VL; i++) wrong += to[i][r] != from[r][i + 1];
-#endif
     tap_ok(wrong == 0, "transpose: %d wrong", wrong);
+}
+
+/* Steps of RAPT_VL rows of K, of which nothing else may be read, whose elements are transposed before they are converted. */
+static void columns_of_keys(const char *name, rapt_type type, read_words *read, column_word *column, int group, int bytes) {
+    const int row_bytes = step_bytes(type, group, bytes), channels = row_bytes / bytes * group;
+    int wrong = 0;
+    for (int turn = 0; turn < 400; turn++) {
+        fence row[RAPT_VL];
+        const char *rows[RAPT_VL];
+        key_columns c;
+        for (int r = 0; r < RAPT_VL; r++) {
+            row[r] = fence_create((size_t)row_bytes, (turn + r) % 2 ? 0 : -1, 0);
+            random_row(row[r].data, (size_t)row_bytes, group == 1 ? 1 : (size_t)bytes);
+            rows[r] = (const char *)row[r].data - 32;
+        }
+        read(&c, rows, 32, turn % 2 ? 1 : RAPT_MOST_FEW_ROWS);
+        for (int i = 0; i < channels; i++) {
+            float got[RAPT_VL];
+            v_store(got, column(&c, i));
+            for (int r = 0; r < RAPT_VL; r++) wrong += !same_float(got[r], reference_element(type, row[r].data, i));
+        }
+        for (int r = 0; r < RAPT_VL; r++) fence_destroy(&row[r]);
+    }
+    tap_ok(wrong == 0, "%s: columns of keys, %d wrong", name, wrong);
 }
 
 #if RAPT_DOT_SIGNED
@@ -568,13 +585,16 @@ int main(int argc, char **argv) {
     activations(step);
     storage("f16", v_load_f16, v_store_f16, 5, 10, all ? 509 : 65521);
     storage("bf16", v_load_bf16, v_store_bf16, 8, 7, all ? 509 : 65521);
-#define RAPT_TYPE(name, suffix, group, bytes) staged_rows(#suffix, name, group, bytes);
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    staged_rows(#suffix, name, group, bytes);                                                                                    \
+    columns_of_keys(#suffix, name, read_##suffix, v_column_##suffix, group, bytes);
     RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     /* v_load_int8, v_load_q8_0 and so on, of kernels/type_SUFFIX.h. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     kv_storage(#suffix, name, v_load_##suffix, group, bytes);                                                                    \
-    staged_rows(#suffix, name, group, bytes);
+    staged_rows(#suffix, name, group, bytes);                                                                                    \
+    columns_of_keys(#suffix, name, read_##suffix, v_column_##suffix, group, bytes);
     RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     transpose();

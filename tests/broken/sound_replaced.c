@@ -132,13 +132,13 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
     }
 }
 
-static void score_tile(load_channels *load, const int group, size_t bytes, const int ng, const int nr, const char *const *keys,
-                       size_t offset, int channels, const float *q, size_t ldq, float *s) {
+static void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset, int channels,
+                       const float *q, size_t ldq, float *s) {
     const int part = rapt_score_part(channels);
     for (int n = 0; n < ng * RAPT_VL; n++) {
         float key[RAPT_MAX_HEAD_DIM + RAPT_VL];
         const char *row = keys[n] + offset;
-        stage_rows_as(load, group, bytes, key, 0, &row, 1, 0, channels);
+        stage_rows_as(k.load, k.group, (size_t)(k.group > 1 ? k.bytes : k.element), key, 0, &row, 1, 0, channels);
         for (int r = 0; r < nr; r++)
             for (int first = 0; first < channels; first += part) {
                 float sum = 0.0f, *to = s + (size_t)r * RAPT_CHUNK + n;

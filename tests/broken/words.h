@@ -74,6 +74,7 @@ static inline vi i_add(vi a, vi b) { return a + b; }
 static inline vi i_sub(vi a, vi b) { return a - b; }
 static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }
+static inline vi i_sar(vi a, int n) { return (vi)((vm)a >> n); }
 static inline vm i_gt(vi a, vi b) { return (vm)a > (vm)b; }
 static inline vi i_select(vm m, vi yes, vi no) { return ((vi)m & yes) | (~(vi)m & no); }
 static inline bool v_all(vm m) {

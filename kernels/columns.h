@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys in lanes are transposed before they are converted: a column is four bytes of each of RAPT_VL rows, so narrow types need
+ * half or a quarter of the shuffles, or fewer. Included by type_words.h, for the words of types. */
+
+/* A step of RAPT_VL rows: their next RAPT_VL dwords each; or a group of each, without what its elements share, which is in scale
+ * and least. */
+typedef struct key_columns {
+    vi dwords[RAPT_VL > 8 ? RAPT_VL : 8];
+    vf scale, least;
+} key_columns;
+
+/* columns[i], lane r: dword i of the 16 bytes at rows[r] + offset. */
+static RAPT_INLINE void load_four_columns(vf columns[4], const char *const *rows, size_t offset) {
+#if RAPT_SQUARE_ROWS
+    /* With each four lanes from a row of their own, transposing 4 x 4 within them is all that is left. */
+    vf a = v_load_quads(rows, offset), b = v_load_quads(rows + 1, offset), c = v_load_quads(rows + 2, offset),
+       d = v_load_quads(rows + 3, offset);
+    vf ab = v_zip_low(a, b), cd = v_zip_low(c, d), ab2 = v_zip_high(a, b), cd2 = v_zip_high(c, d);
+    columns[0] = v_pair_low(ab, cd);
+    columns[1] = v_pair_high(ab, cd);
+    columns[2] = v_pair_low(ab2, cd2);
+    columns[3] = v_pair_high(ab2, cd2);
+#else
+    _Static_assert(RAPT_VL == 4 || RAPT_VL == 1, "longer vectors have the words of RAPT_SQUARE_ROWS");
+    RAPT_UNROLL for (int i = 0; i < 4; i++) columns[i] = v_load(rows[RAPT_VL == 4 ? i : 0] + offset + (RAPT_VL == 4 ? 0 : 4 * i));
+    v_transpose(columns);
+#endif
+}
+
+static RAPT_INLINE void read_four_columns(vi columns[4], const char *const *rows, size_t offset) {
+    vf x[4];
+    load_four_columns(x, rows, offset);
+    RAPT_UNROLL for (int i = 0; i < 4; i++) columns[i] = v_as_int(x[i]);
+}
+
+/* The first of four, for which 16 bytes are read. */
+static RAPT_INLINE vi read_column(const char *const *rows, size_t offset) {
+    vi x[4];
+    read_four_columns(x, rows, offset);
+    return x[0];
+}
+
+/* RAPT_VL of them, to be used for nr rows of Q. */
+static RAPT_INLINE void read_line(key_columns *c, const char *const *rows, size_t offset, const int nr) {
+    vf line[RAPT_VL];
+#if RAPT_SQUARE_ROWS
+    if (nr >= RAPT_SQUARE_ROWS)
+        RAPT_UNROLL for (int i = 0; i < RAPT_VL; i += 4) load_four_columns(line + i, rows, offset + (size_t)i * sizeof(float));
+    else
+#endif
+    {
+        RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) line[i] = v_load(rows[i] + offset);
+        v_transpose(line);
+    }
+    (void)nr;
+    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) c->dwords[i] = v_as_int(line[i]);
+}
+
+/* Where element i of some bits lies in its dword: the number of bits below it. Elements of whole bytes are as the machine has
+ * them; of half a byte, two in each, the lower half comes first. */
+static RAPT_INLINE int element_place(const int i, const int bits) {
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    if (bits >= 8) return 32 - bits - i * bits % 32;
+    return 24 - i / 2 * 8 % 32 + i % 2 * bits;
+#else
+    return i * bits % 32;
+#endif
+}
+
+/* Byte i of the dwords of a step, at the upper end of its lane with other bits below, and as a signed number. */
+static RAPT_INLINE vi upper_byte(const vi *dwords, const int i) {
+    const int place = element_place(i, 8);
+    return place == 24 ? dwords[i / 4] : i_shl(dwords[i / 4], 24 - place);
+}
+static RAPT_INLINE vf signed_byte(const vi *dwords, const int i) { return v_from_int(i_sar(upper_byte(dwords, i), 24)); }
+
+/* The 4 bits of channel i of a group, at the lower end with other bits above: of groups whose channels i and i + 16 are the lower
+ * and the upper half of byte i; and of those whose channels 2 i and 2 i + 1 are. */
+static RAPT_INLINE vi half_of_byte(const key_columns *c, const int i) {
+    const int place = element_place(i % 16, 8) + i / 16 * 4;
+    return place == 0 ? c->dwords[i % 16 / 4] : i_shr(c->dwords[i % 16 / 4], place);
+}
+static RAPT_INLINE vi one_of_pair(const key_columns *c, const int i) {
+    const int place = element_place(i, 4);
+    return place == 0 ? c->dwords[i / 8] : i_shr(c->dwords[i / 8], place);
+}
+
+/* The same with the bits that dword 4 has of all 32 channels as the fifth ones. */
+static RAPT_INLINE vi five_bits(const key_columns *c, const int i) {
+    vi fifth = i < 4 ? i_shl(c->dwords[4], 4 - i) : i_shr(c->dwords[4], i - 4);
+    return i_or(i_and(half_of_byte(c, i), i_set1(15)), i_and(fifth, i_set1(16)));
+}
+
+/* What comes first in memory of each dword, at the lower end of its lane with other bits above, and what comes second. */
+static RAPT_INLINE vi nth_of_dword(vi x, const int n, const int bits) {
+    const int place = element_place(n, bits);
+    return place == 0 ? x : i_shr(x, place);
+}
+static RAPT_INLINE vi first_half(vi x) { return nth_of_dword(x, 0, 16); }
+static RAPT_INLINE vi second_half(vi x) { return nth_of_dword(x, 1, 16); }
+static RAPT_INLINE vi first_byte(vi x) { return nth_of_dword(x, 0, 8); }
+
+/* Bytes of a row that a step takes. */
+static RAPT_INLINE int step_bytes(rapt_type type, const int group, const int bytes) {
+    return group > 1 ? bytes : RAPT_VL * (type == RAPT_F16 ? 2 : 4);
+}
+
+/* The words of each type of K: a step of RAPT_VL rows is read, and element i of each of them converted. */
+typedef void read_words(key_columns *c, const char *const *rows, size_t offset, const int nr);
+typedef vf column_word(const key_columns *c, const int i);
