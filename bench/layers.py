@@ -98,6 +98,8 @@ class Rapt(peers.Rapt):
         self.prepacked = prepacked
 
     def setup(self, problem):
+        if self.arith == native.BF16_DOT and problem.kind != "bf16":
+            raise Unsupported("bf16 only")
         if self.prepacked and (problem.case.heads or problem.case.memory):
             raise Unsupported("multi-head attention, and few tokens, read weights as they lie")
         return (self.mha if problem.case.heads else self.linear)(problem)
@@ -117,7 +119,7 @@ class Rapt(peers.Rapt):
     def linear(self, problem):
         library, case, threads = self.library, problem.case, problem.threads
         plan = library.plan(library.new(
-            native.LinearDesc, tokens=case.tokens, in_=case.width, out=case.out,
+            native.LinearDesc, arith=self.arith, tokens=case.tokens, in_=case.width, out=case.out,
             x=self.rows(problem, case.tokens, case.width), y=self.rows(problem, case.tokens, case.out),
             weight=self.rows(problem, case.out, case.width)))
         workspace = library.workspace(plan, threads)
@@ -141,9 +143,9 @@ class Rapt(peers.Rapt):
         library, case, threads = self.library, problem.case, problem.threads
         d, rows = case.width // case.heads, self.rows(problem, case.tokens, case.width)
         attention = library.new(native.Desc, heads=case.heads, kv_heads=case.heads, q_len=case.tokens, d_k=d, d_v=d,
-                                threads=threads)
+                                arith=self.arith, threads=threads)
         plan = library.plan(library.new(
-            native.MhaDesc, attention=attention, x_width=case.width, packed=1, x=rows, out=rows,
+            native.MhaDesc, attention=attention, arith=self.arith, x_width=case.width, packed=1, x=rows, out=rows,
             wq=self.rows(problem, 3 * case.width, case.width), wo=self.rows(problem, case.width, case.width)))
         workspace = library.workspace(plan, threads)
         out = aligned((case.tokens, case.width), problem.x.dtype)
@@ -247,6 +249,8 @@ class NumPy(Peer):
 LAYERS = Suite("Linear layers and multi-head attention", CASES, Problem, {
     "rapt": ("rapt", Rapt, {}),
     "rapt-prepacked": ("rapt, weights prepacked", Rapt, {"prepacked": True}),
+    "rapt-bf16": ("rapt, bf16 arithmetic", Rapt, {"arith": "bf16"}),
+    "rapt-bf16-prepacked": ("rapt, bf16 arithmetic, weights prepacked", Rapt, {"arith": "bf16", "prepacked": True}),
     "torch": ("PyTorch", Torch, {}),
     "ort": ("ONNX Runtime", OnnxRuntime, {}),
     "numpy": ("NumPy", NumPy, {}),

@@ -71,30 +71,38 @@ def by_kernel(runs):
     return lines
 
 
+# Ways of rapt's own that peers.json may have, each in a column by itself; what they are called there.
+OWN = {"rapt": "", "rapt-prepacked": ", prepacked", "rapt-bf16": ", bf16 arithmetic",
+       "rapt-bf16-prepacked": ", bf16 arithmetic, prepacked"}
+
+
 def beside_peers(report):
-    """peers.py: a row for each case, a column for each type and number of threads, with rapt and the fastest of the others."""
+    """peers.py and layers.py: a row for each case, a column for each type, number of threads and way of rapt's own, with the
+    fastest of the others."""
     rates = collections.defaultdict(dict)
     for row in report["results"]:
-        rates[row["case"], f"{row['type']}, {row['threads']} thread" + "s" * (row["threads"] > 1)][row["peer"]] = row
-    cases = list(dict.fromkeys(case for case, _ in rates))
-    columns = list(dict.fromkeys(column for _, column in rates))
+        rates[row["case"], row["type"], row["threads"]][row["peer"]] = row
+    cases = list(dict.fromkeys(case for case, _, _ in rates))
+    columns = [(kind, threads, own) for kind, threads in dict.fromkeys(key[1:] for key in rates) for own in OWN
+               if any(own in rates.get((case, kind, threads), {}) for case in cases)]
+    names = [f"{kind}, {threads} thread{'s' * (threads > 1)}{OWN[own]}" for kind, threads, own in columns]
     lines = [f"{report['cpu']}, {report['date']}; " + ", ".join(f"{k} {v}" for k, v in report["versions"].items()) +
-             ". Each cell: rapt in exact arithmetic, its share of the nearer limit (the f32 FMA peak, or the read bandwidth where K, V or weights "
-             "come from memory), and how many times as fast it is as the fastest of the others.", "",
-             "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
+             ". Each cell: rapt, its share of the nearer limit (the f32 FMA peak, that of the matrix unit in bf16 arithmetic where there is one, "
+             "or the read bandwidth where K, V or weights come from memory), and how many times as fast it is as the fastest of the others.", "",
+             "| case | | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(columns)]
     for case in cases:
         cells = []
-        for column in columns:
-            rows = dict(rates[case, column])
-            own = rows.pop("rapt", None)
-            if not own:
+        for kind, threads, own in columns:
+            rows = rates.get((case, kind, threads), {})
+            row = rows.get(own)
+            if not row:
                 cells.append("")
                 continue
-            cell = f"{own['rate']:.3g} {own['unit']}" + (f", {100 * own['share']:.0f} %" if own["share"] else "")
-            others = [row for row in rows.values() if not row["ours"]]
+            cell = f"{row['rate']:.3g} {row['unit']}" + (f", {100 * row['share']:.0f} %" if row["share"] else "")
+            others = [other for other in rows.values() if not other["ours"]]
             if others:
-                fastest = max(others, key=lambda row: row["rate"])
-                cell += f"; {own['rate'] / fastest['rate']:.2f} × {fastest['peer']}"
+                fastest = max(others, key=lambda other: other["rate"])
+                cell += f"; {row['rate'] / fastest['rate']:.2f} × {fastest['peer']}"
             cells.append(cell)
         lines.append(f"| {case} | {what(case)} | " + " | ".join(cells) + " |")
     return lines
