@@ -117,7 +117,8 @@ _Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK && RAPT
                    RAPT_BF16_VALUES_AHEAD <= RAPT_BLOCK,
                "no value beyond the next block is prefetched");
 
-/* RAPT_VALUES_DEPTH: rows of V at a time, where a panel does not take them whole. */
+/* RAPT_VALUES_DEPTH: rows of V at a time, where a panel does not take them whole: of f32, and of narrower types, unless heads
+ * take turns, two or four times as many (values_depth in keys_in_lanes.h). */
 _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows of V come from one block");
 
 /* RAPT_SQUARE_ROWS: from this many rows on, K is transposed while it is loaded, with the words v_load_quads, v_zip_low,

@@ -52,7 +52,8 @@ static inline int values_ahead(const rapt_problem *p) {
     return p->bf16 ? RAPT_BF16_VALUES_AHEAD : RAPT_VALUES_AHEAD;
 }
 
-/* Rows of V at a time, where a panel does not take them whole: as many bytes as RAPT_VALUES_DEPTH rows of f32. */
+/* Rows of V at a time, where a panel does not take them whole. Each time O is read and written, and memory shall be done with a
+ * few KiB: RAPT_VALUES_DEPTH rows of f32, or as many as have about their bytes. */
 static inline int values_depth(rapt_type type) {
     int narrow = !of_elements(type) ? 4 : type == RAPT_F32 ? 1 : 2;
     return narrow * RAPT_VALUES_DEPTH < RAPT_BLOCK ? narrow * RAPT_VALUES_DEPTH : RAPT_BLOCK;
