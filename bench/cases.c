@@ -27,9 +27,9 @@
  *
  * The counters say how fast it was and what share that is of what the machine could do, measured just before and just after:
  *
- *     GFLOPS, limit, share   2 d_k + 2 d_v operations for each attended pair, and the ISA's peak, in bf16 arithmetic that of its
- *                            matrix unit
- *     f32_peaks              bf16 arithmetic: how many times the ISA's f32 peak that is
+ *     GFLOPS, limit, share   2 d_k + 2 d_v operations for each attended pair, and the ISA's peak, in bf16 and integer
+ *                            arithmetic that of its matrix unit
+ *     f32_peaks              bf16 and integer arithmetic: how many times the ISA's f32 peak that is
  *     GBs, limit, share      memory-bound cases: the bytes of attended K and V in their own type, read once (a V that lies in K
  *                            is no further bytes), and the bandwidth
  *     peak_share, bound      memory-bound cases: the share of the ISA's peak as well, which is the nearer limit of a core with
@@ -449,7 +449,7 @@ static bool create_caches(session *s) {
 
 static limits measure(const job *j, rapt_pool *pool) {
     limits l = {.peak = bench_peak(j->isa, j->type->arith, pool)};
-    l.f32_peak = j->type->arith == RAPT_BF16_DOT ? bench_peak(j->isa, RAPT_EXACT, pool) : l.peak;
+    l.f32_peak = j->type->arith != RAPT_EXACT ? bench_peak(j->isa, RAPT_EXACT, pool) : l.peak;
     if (j->c->bound == MEMORY)
         l.bandwidth = bench_bandwidth(j->c->caches == ONE ? (size_t)attended_bytes(j) : BENCH_COLD_BYTES, pool);
     return l;
@@ -561,7 +561,7 @@ static void report(bench_state *state, double seconds, limits best) {
         bench_counter(state, "limit", 1e-9 * best.peak);
         bench_counter(state, "share", peak_share);
     }
-    if (j->type->arith == RAPT_BF16_DOT) bench_counter(state, "f32_peaks", flops / best.f32_peak);
+    if (j->type->arith != RAPT_EXACT) bench_counter(state, "f32_peaks", flops / best.f32_peak);
     if (j->c->bound == COMPUTE) bench_counter(state, "ps_per_pair", 1e12 * seconds / (double)attended_pairs(j->c));
     if (j->c->bound == CALL) bench_counter(state, "ns", 1e9 * seconds);
     bench_counter(state, "workspace", (double)current.workspace_bytes);

@@ -56,29 +56,28 @@ static double best_time(rapt_pool *pool, rapt_body body, void *arg, int times, d
 }
 
 typedef struct peak_arg {
-    float (*peak)(int64_t rounds, float a, float b);
+    bench_peak_loop loop;
     int64_t rounds;
 } peak_arg;
 
 static void peak_body(void *body_arg, int64_t i) {
     const peak_arg *p = body_arg;
-    volatile float keep = p->peak(p->rounds, 1, (float)(i + 1));
+    volatile float keep = p->loop.run(p->rounds, 1, (float)(i + 1));
     (void)keep;
 }
 
 double bench_peak(const char *name, rapt_arith arith, rapt_pool *pool) {
     const bench_isa *isa = find(name);
     if (!isa) return 0;
-    const bool bf16 = arith == RAPT_BF16_DOT;
-    peak_arg arg = {bf16 ? isa->bf16_peak : isa->peak, 1};
+    peak_arg arg = {isa->peaks[arith], 1};
     while (best_time(pool, peak_body, &arg, CALIBRATION_WINDOWS, 0) < window) arg.rounds *= 2;
-    const int64_t flops = (bf16 ? isa->bf16_flops : isa->flops) * arg.rounds;
-    return (double)(flops * rapt_pool_threads(pool)) / best_time(pool, peak_body, &arg, MIN_WINDOWS, span);
+    return (double)(arg.loop.operations * arg.rounds * rapt_pool_threads(pool)) /
+           best_time(pool, peak_body, &arg, MIN_WINDOWS, span);
 }
 
 bool bench_has_matrix_unit(const char *name) {
     const bench_isa *isa = find(name);
-    return isa && isa->bf16_peak != isa->peak;
+    return isa && isa->peaks[RAPT_BF16_DOT].run != isa->peaks[RAPT_EXACT].run;
 }
 
 const char *bench_best_isa(void) {

@@ -11,12 +11,16 @@
 #include "rapt_pool.h"
 
 /* One instruction set's loops, for one thread. What they return serves to keep them from being optimised away. */
+typedef struct bench_peak_loop {
+    int64_t operations; /* of a round */
+    float (*run)(int64_t rounds, float a, float b);
+} bench_peak_loop;
+
+enum { BENCH_ARITHS = 3 };
 typedef struct bench_isa {
     const char *name;
-    int64_t flops, bf16_flops; /* of a round */
-    float (*peak)(int64_t rounds, float a, float b);
-    float (*bf16_peak)(int64_t rounds, float a, float b); /* that of bf16 arithmetic: of a matrix unit, or peak again */
-    uint32_t (*read)(const void *from, size_t bytes);     /* from is aligned to 64, bytes a multiple of 4 KiB */
+    bench_peak_loop peaks[BENCH_ARITHS];              /* by rapt_arith: of a matrix unit, or without one that of f32 again */
+    uint32_t (*read)(const void *from, size_t bytes); /* from is aligned to 64, bytes a multiple of 4 KiB */
 } bench_isa;
 
 /* More than any cache holds: the bytes over which a case that shall come from memory rotates, and over which its limit is
@@ -31,7 +35,8 @@ void *bench_alloc(size_t bytes);
 double bench_now(void);
 
 /* Multiplications and additions per second of all the pool's threads together, in the registers of one instruction set: in bf16
- * arithmetic those of its matrix unit, where it has one, else of f32. Fused ones count two. 0 if there is no loop for isa. */
+ * and integer arithmetic those of its matrix unit, where it has one, else of f32. Fused ones count two. 0 if there is no loop for
+ * isa. */
 double bench_peak(const char *isa, rapt_arith arith, rapt_pool *pool);
 
 /* The best instruction set that this machine has, of those that there is a loop for; null if there is none. */

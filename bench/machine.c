@@ -3,6 +3,7 @@
  *
  *     f32_peak       GFLOP/s of multiplications and additions of f32, in registers, of the best instruction set
  *     matrix_peak    GFLOP/s of the matrix unit on bf16; no such counter where there is no kernel for one that can run
+ *     integer_peak   the same on bytes, thousand million operations a second
  *     GBs            GB/s of reading memory
  *
  * The label names the instruction set. All are the best of what is called. */
@@ -17,10 +18,11 @@ static void run_limits(bench_state *state, const void *arg) {
     const char *isa = bench_best_isa();
     rapt_pool *pool = rapt_pool_create(*threads);
     const bool matrix = isa && bench_has_matrix_unit(isa);
-    double f32_peak = 0.0, matrix_peak = 0.0, bandwidth = 0.0;
+    double f32_peak = 0.0, matrix_peak = 0.0, integer_peak = 0.0, bandwidth = 0.0;
     while (isa && pool && bench_keep_running(state)) {
         f32_peak = fmax(f32_peak, bench_peak(isa, RAPT_EXACT, pool));
         if (matrix) matrix_peak = fmax(matrix_peak, bench_peak(isa, RAPT_BF16_DOT, pool));
+        if (matrix) integer_peak = fmax(integer_peak, bench_peak(isa, RAPT_INT8_DOT, pool));
         bandwidth = fmax(bandwidth, bench_bandwidth(BENCH_COLD_BYTES, pool));
     }
     rapt_pool_destroy(pool);
@@ -30,6 +32,7 @@ static void run_limits(bench_state *state, const void *arg) {
     }
     bench_counter(state, "f32_peak", 1e-9 * f32_peak);
     if (matrix) bench_counter(state, "matrix_peak", 1e-9 * matrix_peak);
+    if (matrix) bench_counter(state, "integer_peak", 1e-9 * integer_peak);
     bench_counter(state, "GBs", 1e-9 * bandwidth);
     bench_label(state, isa);
 }

@@ -8,7 +8,8 @@
  *     vec                       the vector type
  *     v_set1(float)
  *     v_step(chain, acc, a, b)  the step of a chain: fused, acc + a * b; unfused, acc * a in even chains and acc + b in odd ones
- *     OWN_BF16, BF16_FLOPS      with a matrix unit: bf16_peak is defined too, as peak is here, with its operations of a round
+ *     OWN_MATRIX, BF16_FLOPS, INT8_FLOPS  with a matrix unit: bf16_peak and int8_peak are defined too, as peak is here, with
+ *                               their operations of a round
  */
 #include "limits.h"
 
@@ -55,9 +56,14 @@ static uint32_t read_all(const void *from, size_t bytes) {
     return word;
 }
 
-#ifndef OWN_BF16
-enum { BF16_FLOPS = FLOPS };
+#ifndef OWN_MATRIX
+enum { BF16_FLOPS = FLOPS, INT8_FLOPS = FLOPS };
 #define bf16_peak peak
+#define int8_peak peak
 #endif
 
-const bench_isa PASTE(bench_isa_, ISA) = {QUOTE(ISA), FLOPS, BF16_FLOPS, peak, bf16_peak, read_all};
+const bench_isa PASTE(bench_isa_, ISA) = {
+    .name = QUOTE(ISA),
+    .peaks = {[RAPT_EXACT] = {FLOPS, peak}, [RAPT_INT8_DOT] = {INT8_FLOPS, int8_peak}, [RAPT_BF16_DOT] = {BF16_FLOPS, bf16_peak}},
+    .read = read_all,
+};
