@@ -10,13 +10,14 @@
 #include "rapt.h"
 #include "rapt_pool.h"
 
-/* One instruction set's loops, for one thread. What they return serves to keep them from being optimised away. */
+/* One instruction set's loops, for one thread. What they return serves to keep them from being optimised away. There is a peak
+ * for each rapt_arith. */
+enum { BENCH_ARITHS = 3 };
 typedef struct bench_peak_loop {
     int64_t operations; /* of a round */
     float (*run)(int64_t rounds, float a, float b);
 } bench_peak_loop;
 
-enum { BENCH_ARITHS = 3 };
 typedef struct bench_isa {
     const char *name;
     bench_peak_loop peaks[BENCH_ARITHS];              /* by rapt_arith: of a matrix unit, or without one that of f32 again */

@@ -597,7 +597,8 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
 }
 
 /* O of 32 channels: tiles of weights, 4, by the pairs of even channels and by those of odd ones. The next 32 channels are `odd`
- * in other tiles, so that their loads need not wait. odd is a constant wherever this is called. */
+ * in other tiles, so that their loads need not wait; tiles are part of the instructions, hence the two arms. odd is a constant
+ * wherever this is called. */
 static RAPT_INLINE void add_pairs(const bool odd, const float *pairs, float *even_sums, float *odd_sums) {
     before_loads();
     if (odd) {

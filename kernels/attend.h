@@ -13,11 +13,12 @@
  *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
  *   v_pow2             the low 8 bits of the f32's pattern, of which bit 8 is 0, become the biased exponent of the result
  *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
- *   i_set1 i_and i_or i_add i_shl i_shr (logical) i_sar (arithmetic; all by what inlining makes a constant) i_gt (signed)
- * i_select i_load_u16 i_store_u16 i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit
- * numbers, the lower half of each byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed;
- * exact where f32 is) i_dot              see dots.h i_most_halves(most, x)  of each 16 bits, the greater of those of most and of
- * -2 x, unsigned and modulo 2^16
+ *   i_set1 i_and i_or i_add i_shl i_shr (logical) i_sar (arithmetic; all three by what inlining makes a constant) i_gt (signed)
+ *   i_select i_load_u16 i_store_u16
+ *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
+ *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
+ *   i_dot              see dots.h
+ *   i_most_halves(most, x)  of each 16 bits, the greater of those of most and of -2 x, unsigned and modulo 2^16
  *
  * Words that a constant asks for:
  *   RAPT_FEW_DOTS      i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane
@@ -27,7 +28,7 @@
  *   v_zip_high: of each four lanes of a and b, a0 b0 a1 b1 and a2 b2 a3 b3; v_pair_low, v_pair_high: a0 a1 b0 b1 and a2 a3 b2 b3
  *   RAPT_FMA_BY_LANE   v_fma_lane(a, lane, b, c) = a[lane] * b + c
  *   RAPT_NATIVE_F16    v_from_f16 (of the low halves of lanes), v_load_f16, v_load_f16_high (bytes, the upper halves of f16),
- * v_broadcast_f16, v_store_f16; where it is 0, i_sub instead, for type_f16.h
+ *   v_broadcast_f16, v_store_f16; where it is 0, i_sub instead, for type_f16.h
  *
  * Functions that an ISA may have of its own, each by itself, with the same bits. It defines the name as itself before it includes
  * this file (#define tile_product tile_product), and the function after that, where all types and the other functions are known.

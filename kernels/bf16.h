@@ -30,22 +30,6 @@ static RAPT_INLINE vf rounded_to_bf16(vf x) {
 /* A number of f32 as a factor of a product. */
 static RAPT_INLINE vf bf16_factor(vf x) { return without_tiny(rounded_to_bf16(x)); }
 
-/* The two bf16 numbers of each lane: the one that comes first in memory, and the other. */
-static RAPT_INLINE vf first_of_pairs(vi pairs) {
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return v_as_float(i_and(pairs, i_set1(INT32_MIN >> 15)));
-#else
-    return v_as_float(i_shl(pairs, 16));
-#endif
-}
-static RAPT_INLINE vf second_of_pairs(vi pairs) {
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return v_as_float(i_shl(pairs, 16));
-#else
-    return v_as_float(i_and(pairs, i_set1(INT32_MIN >> 15)));
-#endif
-}
-
 enum { VECTOR_HALVES = 2 * RAPT_VL };
 
 /* Was there a number that counts as 0, but is not, among those of which most is what i_most_halves made of them? */

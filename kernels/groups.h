@@ -79,6 +79,30 @@ static inline vf v_small_float(vi magnitude, const int bias) {
     return v_sub(x, v_max(v_sub(least, x), v_set1(0.0f)));
 }
 
+/* Columns of groups (columns.h): what begins with a scale of f16; with that and a least number; or with a scale E8M0. */
+static inline vf v_scale_of(const char *const *rows, size_t offset) { return v_from_f16(first_half(read_column(rows, offset))); }
+static inline vf v_e8m0_of(const char *const *rows, size_t offset) {
+    return v_from_e8m0(i_and(first_byte(read_column(rows, offset)), i_set1(255)));
+}
+static inline void read_scaled_nibbles(key_columns *c, const char *const *rows, size_t offset) {
+    c->scale = v_scale_of(rows, offset);
+    read_four_columns(c->dwords, rows, offset + 2);
+}
+static inline void read_ranged_nibbles(key_columns *c, const char *const *rows, size_t offset) {
+    const vi both = read_column(rows, offset);
+    c->scale = v_from_f16(first_half(both));
+    c->least = v_from_f16(second_half(both));
+    read_four_columns(c->dwords, rows, offset + 4);
+}
+
+/* Elements of these two from 4 bits at the lower end of a lane. */
+static inline vf v_scaled_nibble(const key_columns *c, vi x) {
+    return v_mul(c->scale, v_from_int(i_add(i_and(x, i_set1(15)), i_set1(-8))));
+}
+static inline vf v_ranged_nibble(const key_columns *c, vi x) {
+    return v_fma(c->scale, v_from_int(i_and(x, i_set1(15))), c->least);
+}
+
 /* Groups are written on one lane, by dispatch/rows.c alone. */
 #if RAPT_VL == 1
 

@@ -156,6 +156,8 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
  * not fill the time that an addition takes. */
 static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const char *const *keys, size_t offset, int n,
                                       int channels, const float *q, size_t ldq, float *s) {
+    /* Measured for one row, see docs/performance.md: 32 keys are best where all columns of them stay in registers, so with 16
+     * lanes, or where one vector is done after the other, as with f32. */
     const int twice = nr == 1 && (k.element == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
     const int most = RAPT_PARTIAL_SUMS / RAPT_VL * twice;
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */

@@ -8,12 +8,9 @@ static inline vf v_load_int4(const char *row, int channel) {
 
 static inline void read_int4(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
-    c->scale = v_from_f16(first_half(read_column(rows, offset)));
-    read_four_columns(c->dwords, rows, offset + 2);
+    read_scaled_nibbles(c, rows, offset);
 }
-static inline vf v_column_int4(const key_columns *c, const int i) {
-    return v_mul(c->scale, v_from_int(i_add(i_and(one_of_pair(c, i), i_set1(15)), i_set1(-8))));
-}
+static inline vf v_column_int4(const key_columns *c, const int i) { return v_scaled_nibble(c, one_of_pair(c, i)); }
 
 static inline void unpack_int4(const char *group, int add, void *to) { unpack_pairs(group + 2, add - 8, to); }
 

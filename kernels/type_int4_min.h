@@ -8,14 +8,9 @@ static inline vf v_load_int4_min(const char *row, int channel) {
 
 static inline void read_int4_min(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
-    const vi both = read_column(rows, offset);
-    c->scale = v_from_f16(first_half(both));
-    c->least = v_from_f16(second_half(both));
-    read_four_columns(c->dwords, rows, offset + 4);
+    read_ranged_nibbles(c, rows, offset);
 }
-static inline vf v_column_int4_min(const key_columns *c, const int i) {
-    return v_fma(c->scale, v_from_int(i_and(one_of_pair(c, i), i_set1(15))), c->least);
-}
+static inline vf v_column_int4_min(const key_columns *c, const int i) { return v_ranged_nibble(c, one_of_pair(c, i)); }
 
 #if RAPT_VL == 1
 static inline void store_group_int4_min(uint8_t *group, const float *x) {

@@ -13,7 +13,7 @@ static inline vf v_load_mxfp4(const char *row, int channel) {
 
 static inline void read_mxfp4(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
-    c->scale = v_from_e8m0(i_and(first_byte(read_column(rows, offset)), i_set1(255)));
+    c->scale = v_e8m0_of(rows, offset);
     read_four_columns(c->dwords, rows, offset + 1);
 }
 static inline vf v_column_mxfp4(const key_columns *c, const int i) { return v_mul(c->scale, v_from_e2m1(half_of_byte(c, i))); }

@@ -7,7 +7,7 @@ static inline vf v_load_mxfp8_e4m3(const char *row, int channel) {
 
 static inline void read_mxfp8_e4m3(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
-    c->scale = v_from_e8m0(i_and(first_byte(read_column(rows, offset)), i_set1(255)));
+    c->scale = v_e8m0_of(rows, offset);
     read_four_columns(c->dwords, rows, offset + 1);
     read_four_columns(c->dwords + 4, rows, offset + 17);
 }

@@ -8,12 +8,9 @@ static inline vf v_load_q4_0(const char *row, int channel) {
 
 static inline void read_q4_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
-    c->scale = v_from_f16(first_half(read_column(rows, offset)));
-    read_four_columns(c->dwords, rows, offset + 2);
+    read_scaled_nibbles(c, rows, offset);
 }
-static inline vf v_column_q4_0(const key_columns *c, const int i) {
-    return v_mul(c->scale, v_from_int(i_add(i_and(half_of_byte(c, i), i_set1(15)), i_set1(-8))));
-}
+static inline vf v_column_q4_0(const key_columns *c, const int i) { return v_scaled_nibble(c, half_of_byte(c, i)); }
 
 static inline void unpack_q4_0(const char *group, int add, void *to) { unpack_halves(group + 2, add - 8, to); }
 

@@ -7,14 +7,9 @@ static inline vf v_load_q4_1(const char *row, int channel) {
 
 static inline void read_q4_1(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
-    const vi both = read_column(rows, offset);
-    c->scale = v_from_f16(first_half(both));
-    c->least = v_from_f16(second_half(both));
-    read_four_columns(c->dwords, rows, offset + 4);
+    read_ranged_nibbles(c, rows, offset);
 }
-static inline vf v_column_q4_1(const key_columns *c, const int i) {
-    return v_fma(c->scale, v_from_int(i_and(half_of_byte(c, i), i_set1(15))), c->least);
-}
+static inline vf v_column_q4_1(const key_columns *c, const int i) { return v_ranged_nibble(c, half_of_byte(c, i)); }
 
 #if RAPT_VL == 1
 static inline void store_group_q4_1(uint8_t *group, const float *x) {

@@ -8,7 +8,7 @@ static inline vf v_load_q5_0(const char *row, int channel) {
 
 static inline void read_q5_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
-    c->scale = v_from_f16(first_half(read_column(rows, offset)));
+    c->scale = v_scale_of(rows, offset);
     c->dwords[4] = read_column(rows, offset + 2);
     read_four_columns(c->dwords, rows, offset + 6);
 }
