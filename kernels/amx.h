@@ -28,9 +28,8 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define RAPT_BF16_STEP_FLOATS  (RAPT_BF16_TILE_VECTORS * TILE_FLOATS)
 #define RAPT_BF16_LAG          1
 
-#define RAPT_BF16_VALUES_AHEAD 64
-#define RAPT_DOT_LANES         16
-#define dot_product            dot_product
+#define RAPT_DOT_LANES 16
+#define dot_product    dot_product
 
 #define begin_task        begin_task
 #define end_task          end_task
@@ -137,7 +136,7 @@ static RAPT_INLINE vi without_tiny_pairs(vi x) {
 static void stage_row_of_tiles(rapt_type type, float *to, const char *from, int channels, float *row) {
     enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
     uint16_t copy[MOST];
-    const bool in_place = type == RAPT_BF16 && channels % RAPT_STEP == 0;
+    const bool in_place = in_steps(type, channels);
     const int whole = (int)whole_steps(channels);
     if (!in_place) copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row), from = (const char *)copy;
     for (int c = 0; c < whole; c += RAPT_STEP, to += TILE_FLOATS) {
@@ -564,7 +563,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const rapt_problem *p = t->problem;
     const float *q = head_tiles(p, s, kv_head);
     const int steps = key_steps(p);
-    const bool searched = p->k.type == RAPT_BF16 && p->d_k % RAPT_STEP == 0;
+    const bool searched = in_steps(p->k.type, p->d_k);
     vi most = i_set1(0);
     if (steps <= 4) load_queries(q, steps);
     if (searched) most = search_rows(most, keys, KEYS_OF_TILE, offset, steps);
@@ -622,6 +621,16 @@ static RAPT_INLINE void add_pairs(const bool odd, const float *pairs, float *eve
     }
 }
 
+/* Is there no number among whole steps of n rows that counts as 0 but is not? */
+static bool none_tiny(const char *const *rows, int n, int channels) {
+    vi most = i_set1(0);
+    for (int r = 0; r < n; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < channels; i += RAPT_STEP)
+            most = i_most_halves(most, v_as_int(v_load(rows[r] + (size_t)i * sizeof(uint16_t))));
+    return !any_tiny(most);
+}
+
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
@@ -641,7 +650,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     }
     coming next = {.rows = ahead, .bytes = p->v_row, .left = to - from, .lines = (int)((lines + pairs - 1) / pairs)};
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
-    const bool in_place = !scaled && usable_in_place(p->v.type, there, to - from, 0, p->d_v, RAPT_STEP);
+    const bool in_place = !scaled && in_steps(p->v.type, p->d_v) && none_tiny(there, to - from, p->d_v);
     uint16_t *const copies = (uint16_t *)s->values;
     if (!in_place) copy_as_bf16(p->v.type, copies, ld, there, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
     for (int i = 0; i < RAPT_STEP; i++) {

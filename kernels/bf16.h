@@ -41,24 +41,8 @@ static inline bool any_tiny(vi most) {
     return any;
 }
 
-/* Can rows of K, V or weights, which lie offset bytes behind their addresses, be multiplied where they are? They can if they are
- * of bf16, a multiple of unit elements, and none of these is so small that it counts as 0. */
-static bool usable_in_place(rapt_type type, const char *const *rows, int n, size_t offset, int elements, int unit) {
-    if (type != RAPT_BF16 || elements % unit) return false;
-    vi most = i_set1(0);
-    int whole = elements - elements % VECTOR_HALVES;
-    for (int r = 0; r < n; r++) {
-        const char *row = rows[r] + offset;
-#pragma GCC unroll 4
-        for (int i = 0; i < whole; i += VECTOR_HALVES)
-            most = i_most_halves(most, v_as_int(v_load(row + (size_t)i * sizeof(uint16_t))));
-        if (whole == elements) continue;
-        uint16_t rest[VECTOR_HALVES] = {0};
-        memcpy(rest, row + (size_t)whole * sizeof *rest, (size_t)(elements - whole) * sizeof *rest);
-        most = i_most_halves(most, v_as_int(v_load(rest)));
-    }
-    return !any_tiny(most);
-}
+/* Can rows of this type and so many elements be multiplied where they are, in whole steps? */
+static inline bool in_steps(rapt_type type, int elements) { return type == RAPT_BF16 && elements % RAPT_STEP == 0; }
 
 /* to[i] = row[i] as a factor, for whole vectors. */
 static void make_factors(float *row, int n) {

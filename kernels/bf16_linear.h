@@ -24,7 +24,7 @@ static void sum_bf16_rows(const rapt_linear_task *t, const linear_scratch *s, bo
         int channels = part_channels(p, part), whole = (int)whole_steps(channels);
         for (int r = 0; r < RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD; r++)
             from[r] = weight_row(t, gate, rapt_min(out + (r < RAPT_PARTIAL_SUMS ? rapt_min(r, rows - 1) : r), p->out - 1), part);
-        if (!usable_in_place(type, from, RAPT_PARTIAL_SUMS, 0, channels, RAPT_STEP)) {
+        if (!in_steps(type, channels)) {
             copy_as_bf16(type, copy, (size_t)whole, from, RAPT_PARTIAL_SUMS, channels, NULL, s->row);
             for (int r = 0; r < RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD; r++)
                 from[r] = (const char *)(copy + (size_t)rapt_min(r, RAPT_PARTIAL_SUMS - 1) * (size_t)whole);

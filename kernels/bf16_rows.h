@@ -11,9 +11,11 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
 #endif
 
 /* The scores of RAPT_VL keys for nr rows, s of START_ZERO or START_KEEP: a lane of the transposed vectors of K holds two adjacent
- * channels of a key. channels: whole steps. nr is a constant wherever this is called. */
-static RAPT_INLINE void score_bf16_tile(const int nr, const char *const *keys, size_t offset, int channels, const float *q,
-                                        size_t ldq, start from, float *s, size_t lds) {
+ * channels of a key. channels: whole steps. Returns false, and leaves s, if there were numbers that count as 0 but are not, unless
+ * tiny, which looks at each. tiny and nr are constants wherever this is called. */
+static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const char *const *keys, size_t offset, int channels,
+                                        const float *q, size_t ldq, start from, float *s, size_t lds) {
+    vi most = i_set1(0);
     vf sum[4];
     RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = from == START_KEEP ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_STEP) {
@@ -21,11 +23,12 @@ static RAPT_INLINE void score_bf16_tile(const int nr, const char *const *keys, s
         RAPT_UNROLL for (int r = 0; r < nr; r++) even[r] = odd[r] = v_set1(0.0f);
         for (int i = c; i < c + RAPT_STEP; i += 2 * RAPT_VL) {
             const size_t at = offset + (size_t)i * sizeof(uint16_t);
-            vf k[RAPT_VL];
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) k[j] = v_load(keys[j] + at);
-            v_transpose(k);
+            key_columns k;
+            read_line(&k, keys, at, nr);
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                vf first = first_of_pairs(v_as_int(k[j])), second = second_of_pairs(v_as_int(k[j]));
+                vf first = first_of_pairs(k.dwords[j]), second = second_of_pairs(k.dwords[j]);
+                if (tiny) first = without_tiny(first), second = without_tiny(second);
+                else most = i_most_halves(most, k.dwords[j]);
                 prefetch(keys[j + RAPT_KEYS_AHEAD], at);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) {
                     even[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j), first, even[r]);
@@ -35,19 +38,27 @@ static RAPT_INLINE void score_bf16_tile(const int nr, const char *const *keys, s
         }
         RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
     }
+    if (!tiny && any_tiny(most)) return false;
     RAPT_UNROLL for (int r = 0; r < nr; r++) v_store(s + (size_t)r * lds, sum[r]);
+    return true;
+}
+
+/* Of n keys. */
+static RAPT_INLINE void score_bf16_keys(const int nr, const char *const *keys, size_t offset, int n, int channels, const float *q,
+                                        size_t ldq, start from, float *s, size_t lds) {
+    for (int g = 0; g < n; g += RAPT_VL)
+        if (!score_bf16_tile(false, nr, keys + g, offset, channels, q, ldq, from, s + g, lds))
+            score_bf16_tile(true, nr, keys + g, offset, channels, q, ldq, from, s + g, lds);
 }
 
 /* As score_keys_f32, with lds floats from row to row of s. The rows of weights of a linear layer are keys here too. */
 static RAPT_NOINLINE void score_keys_in_bf16(int rows, const char *const *keys, size_t offset, int n, int channels,
                                              const float *q, size_t ldq, start from, float *s, size_t lds) {
-    for (; rows > 0; rows -= 4, q += 4 * ldq, s += 4 * lds)
-        for (int g = 0; g < n; g += RAPT_VL) {
-            if (rows >= 4) score_bf16_tile(4, keys + g, offset, channels, q, ldq, from, s + g, lds);
-            else if (rows == 3) score_bf16_tile(3, keys + g, offset, channels, q, ldq, from, s + g, lds);
-            else if (rows == 2) score_bf16_tile(2, keys + g, offset, channels, q, ldq, from, s + g, lds);
-            else score_bf16_tile(1, keys + g, offset, channels, q, ldq, from, s + g, lds);
-        }
+    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds)
+        score_bf16_keys(4, keys, offset, n, channels, q, ldq, from, s, lds);
+    if (rows == 3) score_bf16_keys(3, keys, offset, n, channels, q, ldq, from, s, lds);
+    if (rows == 2) score_bf16_keys(2, keys, offset, n, channels, q, ldq, from, s, lds);
+    if (rows == 1) score_bf16_keys(1, keys, offset, n, channels, q, ldq, from, s, lds);
 }
 
 /* S = Q K^T of one head, whose channels lie offset bytes behind the addresses, for n keys, whole multiples of RAPT_PARTIAL_SUMS,
@@ -62,7 +73,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const size_t ldq = row_floats(p);
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
     int channels = (int)whole_steps(p->d_k);
-    if (usable_in_place(p->k.type, keys, n, offset, p->d_k, RAPT_STEP)) {
+    if (in_steps(p->k.type, p->d_k)) {
         score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
         return;
     }
@@ -145,45 +156,113 @@ static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int hea
 }
 #endif
 #ifndef end_bf16_rows
+/* Channels in their own order, in which products do not have them. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
-    (void)p, (void)s, (void)rows, (void)heads, (void)n;
+    (void)s;
+    for (int r = 0; r < heads * n; r++) gather_channels(rows[r].now.o, 2, (int)whole_steps(p->d_v));
 }
 #endif
 #ifndef add_bf16_step
+
+/* The keys of a step of one parity: their rows of V, and from weight to weight two floats. */
+typedef struct parity_keys {
+    const char *const *rows;
+    const float *weights; /* [row][RAPT_CHUNK] */
+    int count;
+} parity_keys;
+
+/* Adds key number k of a parity to the sums of nr rows for nv vectors of pairs of channels; most and tiny as below. */
+static RAPT_INLINE vi add_bf16_key(const bool tiny, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
+                                   int ahead, vi most, vf *sum) {
+    const char *row = keys->rows[k] + offset;
+    vf b[8];
+    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        const vi pairs = v_as_int(v_load(row + (size_t)v * sizeof(vf)));
+        b[2 * v] = first_of_pairs(pairs), b[2 * v + 1] = second_of_pairs(pairs);
+        if (tiny) b[2 * v] = without_tiny(b[2 * v]), b[2 * v + 1] = without_tiny(b[2 * v + 1]);
+        else most = i_most_halves(most, pairs);
+        prefetch(keys->rows[k + ahead], offset + (size_t)v * sizeof(vf));
+    }
+    RAPT_UNROLL for (int r = 0; r < nr; r++) {
+        const vf a = v_broadcast(keys->weights + (size_t)r * RAPT_CHUNK + 2 * k);
+        RAPT_UNROLL for (int v = 0; v < 2 * nv; v++) sum[r * 2 * nv + v] = v_fma(a, b[v], sum[r * 2 * nv + v]);
+    }
+    return most;
+}
+
+/* O = O + (even + odd) of nr rows for nv vectors of pairs of channels, of which the first ones go to one vector of O and the
+ * second ones to the next. Returns false, and leaves O, if there were numbers that count as 0 but are not, unless tiny, which
+ * looks at each. tiny, nv and nr are constants wherever this is called. */
+static RAPT_INLINE bool bf16_value_tile(const bool tiny, const int nv, const int nr, const parity_keys keys[2], size_t offset,
+                                        int ahead, float *o, size_t ldo) {
+    const int both = rapt_min(keys[0].count, keys[1].count); /* in the order of memory */
+    vi most = i_set1(0);
+    vf even[16], odd[16];
+    RAPT_UNROLL for (int i = 0; i < 2 * nv * nr; i++) even[i] = odd[i] = v_set1(0.0f);
+    for (int k = 0; k < both; k++) {
+        most = add_bf16_key(tiny, nv, nr, &keys[0], k, offset, ahead, most, even);
+        most = add_bf16_key(tiny, nv, nr, &keys[1], k, offset, ahead, most, odd);
+    }
+    if (keys[0].count > both) most = add_bf16_key(tiny, nv, nr, &keys[0], both, offset, ahead, most, even);
+    if (keys[1].count > both) most = add_bf16_key(tiny, nv, nr, &keys[1], both, offset, ahead, most, odd);
+    if (!tiny && any_tiny(most)) return false;
+    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < 2 * nv; v++) {
+        float *to = o + (size_t)r * ldo + v * RAPT_VL;
+        v_store(to, v_add(v_load(to), v_add(even[r * 2 * nv + v], odd[r * 2 * nv + v])));
+    }
+    return true;
+}
+
+/* All vectors of pairs of a step, nv at a time, and then those that are left. */
+static RAPT_INLINE void add_bf16_pairs(const int nv, const int nr, const parity_keys keys[2], size_t offset, int ahead, float *o,
+                                       size_t ldo, int vectors) {
+    for (; vectors >= nv; vectors -= nv, offset += (size_t)nv * sizeof(vf), o += 2 * nv * RAPT_VL)
+        if (!bf16_value_tile(false, nv, nr, keys, offset, ahead, o, ldo))
+            bf16_value_tile(true, nv, nr, keys, offset, ahead, o, ldo);
+    for (; vectors > 0; vectors--, offset += sizeof(vf), o += 2 * RAPT_VL)
+        if (!bf16_value_tile(false, 1, nr, keys, offset, ahead, o, ldo)) bf16_value_tile(true, 1, nr, keys, offset, ahead, o, ldo);
+}
+
+/* Sums of both parities fit into the registers: with RAPT_KEY_CHAINS of 8 those of four rows, else of two. */
+static RAPT_NOINLINE void add_bf16_rows(parity_keys even, parity_keys odd, size_t offset, int ahead, float *o, size_t ldo,
+                                        int vectors, int n) {
+    parity_keys keys[2] = {even, odd};
+    enum { MOST = RAPT_KEY_CHAINS / 2 };
+    for (int now; n > 0; n -= now, o += (size_t)now * ldo) {
+        now = rapt_min(n, MOST);
+        if (now == 4) add_bf16_pairs(1, 4, keys, offset, ahead, o, ldo, vectors);
+        else if (now == 3) add_bf16_pairs(1, 3, keys, offset, ahead, o, ldo, vectors);
+        else if (now == 2) add_bf16_pairs(MOST / 2, 2, keys, offset, ahead, o, ldo, vectors);
+        else add_bf16_pairs(MOST, 1, keys, offset, ahead, o, ldo, vectors);
+        for (int parity = 0; parity < 2; parity++) keys[parity].weights += (size_t)now * RAPT_CHUNK;
+    }
+}
+
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    const bool scaled = scaled_by_key(&p->v_scales);
+    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || !in_steps(p->v.type, p->d_v);
     float scales[RAPT_BLOCK];
-    const size_t ld = padded((size_t)p->d_v), offset = (size_t)kv_head * (size_t)p->v.head_stride;
-    const int chunk_from = (int)(b->number % RAPT_CHUNK) + from, keys = to - from;
-    const char *in_order[RAPT_STEP];
-    memset(s->sums, 0, 2 * (size_t)n * ld * sizeof *s->sums);
-    for (int i = 0; i < keys; i++) in_order[i] = v->rows[(from + i) % 2][(chunk_from + i) / 2];
+    const int chunk_from = (int)(b->number % RAPT_CHUNK) + from, keys = to - from, whole = (int)whole_steps(p->d_v);
+    size_t offset = (size_t)kv_head * (size_t)p->v.head_stride;
+    const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK;
+    const char *copied_rows[2][STEP_PAIRS];
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
-    const bool copy = scaled || !usable_in_place(p->v.type, in_order, keys, offset, p->d_v, RAPT_VL);
     uint16_t *const copies = (uint16_t *)s->values;
-    if (copy) {
-        for (int i = 0; i < keys; i++) in_order[i] += offset;
-        copy_as_bf16(p->v.type, copies, ld, in_order, keys, p->d_v, scaled ? scales + from : NULL, s->row);
+    for (int i = 0; i < keys && copy; i++) {
+        const char *row = v->rows[(from + i) % 2][(chunk_from + i) / 2] + offset;
+        uint16_t *to_row = copies + (size_t)(i * whole);
+        copy_as_bf16(p->v.type, to_row, (size_t)whole, &row, 1, p->d_v, scaled ? scales + from + i : NULL, s->row);
+        copied_rows[(from + i) % 2][i / 2] = (const char *)to_row;
     }
+    parity_keys of[2];
     for (int parity = 0; parity < 2; parity++) {
         const int skipped = (from + parity) % 2, first = chunk_from + skipped;
-        const char *copied_rows[STEP_PAIRS] = {NULL};
-        operands o = {.c = (char *)(s->sums + (size_t)(parity * n) * ld),
-                      .ldc = ld * sizeof(float),
-                      .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + first),
-                      .rs = RAPT_CHUNK * sizeof(float),
-                      .ks = 2 * sizeof(float),
-                      .depth = (keys - skipped + 1) / 2,
-                      .rows = v->rows[parity] + first / 2,
-                      .offset = offset,
-                      .ahead = RAPT_BF16_VALUES_AHEAD / 2};
-        for (int i = skipped; i < keys && copy; i += 2) copied_rows[i / 2] = (const char *)(copies + (size_t)i * ld);
-        if (copy) o.rows = copied_rows, o.offset = 0, o.ahead = 0;
-        stream_product_bf16(o, n, (p->d_v + RAPT_VL - 1) / RAPT_VL);
+        of[parity] = (parity_keys){copy ? copied_rows[parity] : v->rows[parity] + first / 2, weights + first,
+                                   (keys - skipped + 1) / 2};
     }
-    add_step(rows, n, s->sums, ld, p->d_v);
+    add_bf16_rows(of[0], of[1], copy ? 0 : offset, copy ? 0 : RAPT_BF16_VALUES_AHEAD / 2, rows[0].now.o,
+                  (size_t)(n > 1 ? rows[1].now.o - rows[0].now.o : 0), whole / (2 * RAPT_VL), n);
 }
 #endif
 

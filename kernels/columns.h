@@ -67,12 +67,12 @@ static RAPT_INLINE int element_place(const int i, const int bits) {
 #endif
 }
 
-/* Byte i of the dwords of a step, at the upper end of its lane with other bits below, and as a signed number. */
-static RAPT_INLINE vi upper_byte(const vi *dwords, const int i) {
+/* Byte i of each dword, at the upper end of its lane with other bits below, and as a signed number. */
+static RAPT_INLINE vi upper_byte(vi dwords, const int i) {
     const int place = element_place(i, 8);
-    return place == 24 ? dwords[i / 4] : i_shl(dwords[i / 4], 24 - place);
+    return place == 24 ? dwords : i_shl(dwords, 24 - place);
 }
-static RAPT_INLINE vf signed_byte(const vi *dwords, const int i) { return v_from_int(i_sar(upper_byte(dwords, i), 24)); }
+static RAPT_INLINE vf signed_byte(vi dwords, const int i) { return v_from_int(i_sar(upper_byte(dwords, i), 24)); }
 
 /* The 4 bits of channel i of a group, at the lower end with other bits above: of groups whose channels i and i + 16 are the lower
  * and the upper half of byte i; and of those whose channels 2 i and 2 i + 1 are. */
@@ -100,6 +100,13 @@ static RAPT_INLINE vi first_half(vi x) { return nth_of_dword(x, 0, 16); }
 static RAPT_INLINE vi second_half(vi x) { return nth_of_dword(x, 1, 16); }
 static RAPT_INLINE vi first_byte(vi x) { return nth_of_dword(x, 0, 8); }
 
+/* Into how many vectors of elements a vector of a row of V is taken apart, dword by dword. 1: none, since loads widen the elements
+ * in their order. That is as fast for bytes that are integers, and slower for the others by up to a half (docs/performance.md,
+ * "Narrow caches"). */
+static RAPT_INLINE int dealt_vectors(rapt_type type) {
+    return RAPT_VL == 1 ? 1 : type == RAPT_BF16 ? 2 : type == RAPT_F8_E4M3 ? 4 : 1;
+}
+
 /* Bytes of a row that a step takes. */
 static RAPT_INLINE int step_bytes(rapt_type type, const int group, const int bytes) {
     return group > 1 ? bytes : RAPT_VL * (type == RAPT_F16 ? 2 : 4);
@@ -108,3 +115,6 @@ static RAPT_INLINE int step_bytes(rapt_type type, const int group, const int byt
 /* The words of each type of K: a step of RAPT_VL rows is read, and element i of each of them converted. */
 typedef void read_words(key_columns *c, const char *const *rows, size_t offset, const int nr);
 typedef vf column_word(const key_columns *c, const int i);
+
+/* And of those that are dealt out: the element that comes i-th in memory of each dword. */
+typedef vf part_word(vi dwords, const int i);

@@ -38,7 +38,7 @@ typedef struct row_scratch {
     float *values; /* [RAPT_BLOCK][padded d_v]: V's channels beyond a whole vector, or all where it cannot be read in place */
     float *keys;   /* [RAPT_BLOCK][padded d_k]: K, where it cannot be read in place */
     float *row;    /* bf16 arithmetic: a row of K or V while it is copied */
-    float *sums;   /* likewise: [2][rows][padded d_v], of the even and the odd keys of a step */
+    float *sums;   /* likewise: [2][padded d_v], of the even and the odd keys of a step, where a row leaves out some */
     float *tiles;  /* likewise, for a matrix unit */
     float *groups; /* integer arithmetic: what few_dots.h lays out for groups of K, and of V */
 } row_scratch;
@@ -46,10 +46,14 @@ typedef struct row_scratch {
 /* Floats from row to row of Q. */
 static inline size_t row_floats(const rapt_problem *p) { return p->bf16 ? whole_steps(p->d_k) : padded((size_t)p->d_k); }
 
-/* Rows of V by which it is prefetched. */
+/* Floats from one O to the next, of those that a row has. */
+static inline size_t output_row_floats(const rapt_problem *p) { return p->bf16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
+
+/* Rows of V by which it is prefetched: of 16 bits an element twice as many, about the same bytes. */
 static inline int values_ahead(const rapt_problem *p) {
     if (!of_elements(p->v.type)) return RAPT_BLOCK;
-    return p->bf16 ? RAPT_BF16_VALUES_AHEAD : RAPT_VALUES_AHEAD;
+    if (p->bf16) return RAPT_BF16_VALUES_AHEAD;
+    return p->v.type == RAPT_F32 ? RAPT_VALUES_AHEAD : rapt_min(2 * RAPT_VALUES_AHEAD, RAPT_BLOCK);
 }
 
 /* Rows of V at a time, where a panel does not take them whole. Each time O is read and written, and memory shall be done with a
@@ -68,14 +72,14 @@ static size_t integer_group_floats(const rapt_problem *p, int rows);
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
-    size_t used = 0, dk = row_floats(p), dv = padded((size_t)p->d_v);
+    size_t used = 0, dk = row_floats(p), dv = output_row_floats(p);
     *scratch = (row_scratch){.q = take(memory, &used, (size_t)n * dk),
                              .s = take(memory, &used, (size_t)n * RAPT_CHUNK),
                              .alpha = take(memory, &used, (size_t)n * ROW_ALPHAS),
                              .values = take(memory, &used, RAPT_BLOCK * dv),
                              .keys = take(memory, &used, p->bf16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
                              .row = take(memory, &used, p->bf16 ? dk + dv : 0),
-                             .sums = take(memory, &used, p->bf16 ? 2 * (size_t)n * dv : 0),
+                             .sums = take(memory, &used, p->bf16 ? 2 * dv : 0),
                              .tiles = take(memory, &used, p->bf16 ? bf16_row_floats(p, n) : 0),
                              .groups = take(memory, &used, p->integer ? integer_group_floats(p, n) : 0)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
@@ -403,6 +407,18 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     stream_product(p->v.type, o, n, whole);
 }
 
+/* The channels of a row of O that were dealt out to so many vectors (tile.h), in their own order; the last ones, which are too
+ * few for that, are in it. */
+static void gather_channels(float *o, int dealt, int channels) {
+    const int step = dealt * RAPT_VL;
+    for (int c = 0; c + step <= channels && dealt > 1; c += step, o += step) {
+        float lanes[4 * RAPT_VL];
+        memcpy(lanes, o, (size_t)step * sizeof *o);
+        for (int j = 0; j < RAPT_VL; j++)
+            for (int i = 0; i < dealt; i++) o[j * dealt + i] = lanes[i * RAPT_VL + j];
+    }
+}
+
 #if RAPT_FEW_DOTS
 /* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V, weights of negative scales by themselves.
  */
@@ -559,7 +575,7 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
     for (int r = 0; r < all; r++) {
         rows[r].now.m = -INFINITY;
         rows[r].now.l = 0.0f;
-        memset(rows[r].now.o, 0, padded((size_t)p->d_v) * sizeof(float));
+        memset(rows[r].now.o, 0, output_row_floats(p) * sizeof(float));
     }
     /* Memory shall see whole tokens of K and V, one after the other: where one head has not all of a token, the heads take turns
      * after a few; and where V's rows take several passes, so do these, unless they are converted, which takes longer than memory
@@ -600,6 +616,7 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
             for (int h = 0; h < t->kv_heads; h++)
                 add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + values, b->end));
     }
+    for (int r = 0; r < all && !careful && !p->integer && !copied(p->v.type, n); r++) gather_channels(rows[r].now.o, dealt_vectors(p->v.type), p->d_v);
 }
 
 static void merge_row(const rapt_problem *p, row_state *all, const float *next_m, const float *next_l, const float *next_o) {
@@ -635,7 +652,7 @@ static void attend_keys_in_lanes(const rapt_task *t) {
     row_scratch s;
     query_row rows[RAPT_MOST_JOINED_ROWS];
     int n = (int)t->rows, all = n * t->kv_heads;
-    size_t dk = row_floats(p), dv = padded((size_t)p->d_v);
+    size_t dk = row_floats(p), dv = output_row_floats(p);
     lay_out_rows(p, t->scratch, &s, rows, all);
     bool masked = has_masks(p); /* are keys visited that are masked for some row? */
     for (int h = 0; h < t->kv_heads; h++) {

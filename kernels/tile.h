@@ -26,9 +26,9 @@ typedef struct operands {
     const float *scale; /* for START_SCALE, one for each lane of the panel */
     ptrdiff_t even;     /* 0, or at this many bytes from C lie sums that AB is added to first, but for stream_product */
     const char *const
-        *rows;     /* for stream_product, instead of b and ldb: the rows of B lie offset bytes behind these, and lane 0 */
-    size_t offset; /* is this channel, 0 where offset moves from group to group; the row `ahead` rows further on is prefetched */
-    int channel, ahead;
+        *rows;     /* for stream_product, instead of b and ldb: the rows of B lie offset bytes behind these, and the row */
+    size_t offset; /* `ahead` rows further on is prefetched */
+    int ahead;
     coming *coming; /* for tile_product */
 } operands;
 
@@ -43,12 +43,33 @@ static RAPT_INLINE void prefetch_coming(coming *c) {
     }
 }
 
-/* A register tile of nr rows and nv vectors. vector: bytes of B for each. nv and nr are constants wherever this is called: the
- * loops over them unroll, and acc lives in registers. Replaceable. */
-static RAPT_INLINE void tile(load_channels *load, const size_t vector, const bool stream, const int nv, const int nr, operands o);
+/* How a vector of B comes, of `vector` bytes: from scratch, or stream, from rows anywhere in memory. Elements that are parts of a
+ * dword are dealt out to `dealt` vectors, as many as it has of them, since widening them in order costs a shuffle for each vector:
+ * element i of dword j of a row goes to lane j of vector i, and C has its channels in the order that this makes. Vectors that are
+ * less than that many are in their own order, and those of other types, of which dealt is 1. */
+typedef struct b_format {
+    load_channels *load;
+    part_word *part; /* of no meaning where dealt is 1 */
+    size_t vector;
+    int dealt;
+    bool stream;
+} b_format;
+
+/* Vectors [0, nv) of B of a step. */
+static RAPT_INLINE void load_b(const b_format b, const int nv, const char *row, vf *to) {
+    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        if (b.dealt > 1 && nv % b.dealt == 0)
+            to[v] = b.part(v_as_int(v_load(row + (size_t)(v / b.dealt) * sizeof(vf))), v % b.dealt);
+        else to[v] = b.load(row, v * RAPT_VL);
+    }
+}
+
+/* A register tile of nr rows and nv vectors. nv and nr are constants wherever this is called: the loops over them unroll, and acc
+ * lives in registers. Replaceable. */
+static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, operands o);
 #ifndef tile
-static RAPT_INLINE void tile(load_channels *load, const size_t vector, const bool stream, const int nv, const int nr,
-                             operands o) {
+static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, operands o) {
+    const bool stream = format.stream;
     const start from = stream ? START_KEEP : o.start;
     vf acc[32];
     RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
@@ -65,7 +86,7 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
             RAPT_UNROLL for (int r = 0; r < nr; r++) a[r] = v_load(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
                 vf b[8];
-                RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + (k + j) * o.ldb, v * RAPT_VL);
+                load_b(format, nv, o.b + (k + j) * o.ldb, b);
                 RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
                     v_fma_lane(a[r], j, b[v], acc[r * nv + v]);
             }
@@ -74,7 +95,7 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
         for (; k < o.depth; k++) {
             vf a[4], b[8];
             RAPT_UNROLL for (int r = 0; r < nr; r += RAPT_VL) a[r / RAPT_VL] = v_load(o.a + r * o.rs + k * o.ks);
-            RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(o.b + k * o.ldb, v * RAPT_VL);
+            load_b(format, nv, o.b + k * o.ldb, b);
             RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
                 v_fma_lane(a[r / RAPT_VL], r % RAPT_VL, b[v], acc[r * nv + v]);
         }
@@ -82,15 +103,14 @@ static RAPT_INLINE void tile(load_channels *load, const size_t vector, const boo
     for (; k < o.depth; k++) {
         vf b[8];
         const char *row = stream ? o.rows[k] + o.offset : o.b + k * o.ldb;
-        const int channel = stream ? o.channel : 0;
-        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = load(row, channel + v * RAPT_VL);
-        if (stream)
-            RAPT_UNROLL for (int v = 0; v < nv; v++) if (v == 0 || v * vector / 64 > (v - 1) * vector / 64)
-                prefetch(o.rows[k + o.ahead], o.offset + (size_t)channel / RAPT_VL * vector + v * vector);
+        load_b(format, nv, row, b);
         RAPT_UNROLL for (int r = 0; r < nr; r++) {
             vf a = stream ? v_broadcast(o.a + r * o.rs + k * o.ks) : v_staged(o.a + r * o.rs + k * o.ks);
             RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
         }
+        if (stream)
+            RAPT_UNROLL for (int v = 0; v < nv; v++) if (v == 0 || v * format.vector / 64 > (v - 1) * format.vector / 64)
+                prefetch(o.rows[k + o.ahead], o.offset + v * format.vector);
     }
     if (!stream && o.even)
         RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
@@ -109,26 +129,22 @@ static RAPT_INLINE operands below(operands o, int rows) {
 }
 
 /* Whole register tiles first, then what is left by halves. */
-static RAPT_INLINE void panel(load_channels *load, const size_t vector, const bool stream, const int nv, const int nr, operands o,
-                              int rows) {
+static RAPT_INLINE void panel(const b_format b, const int nv, const int nr, operands o, int rows) {
     for (; rows >= nr; rows -= nr, o = below(o, nr)) {
-        if (!stream) prefetch_coming(o.coming);
-        tile(load, vector, stream, nv, nr, o);
+        if (!b.stream) prefetch_coming(o.coming);
+        tile(b, nv, nr, o);
     }
-    if (nr > 8 && rows >= 8) tile(load, vector, stream, nv, 8, o), rows -= 8, o = below(o, 8);
-    if (nr > 4 && rows >= 4) tile(load, vector, stream, nv, 4, o), rows -= 4, o = below(o, 4);
-    if (nr > 2 && rows >= 2) tile(load, vector, stream, nv, 2, o), rows -= 2, o = below(o, 2);
-    if (nr > 1 && rows >= 1) tile(load, vector, stream, nv, 1, o);
+    if (nr > 8 && rows >= 8) tile(b, nv, 8, o), rows -= 8, o = below(o, 8);
+    if (nr > 4 && rows >= 4) tile(b, nv, 4, o), rows -= 4, o = below(o, 4);
+    if (nr > 2 && rows >= 2) tile(b, nv, 2, o), rows -= 2, o = below(o, 2);
+    if (nr > 1 && rows >= 1) tile(b, nv, 1, o);
 }
 
 #define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL) /* of the widest panel */
 
 /* Defines panel_1_scratch, panel_4_f16 and so on: a panel of nv vectors for a suffix of a type, or of scratch. */
-#define RAPT_DEFINE_PANEL(name, load, group, vector, stream, nv, nr)                                                             \
-    static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) {                                                        \
-        if ((group) > 1) o.channel = 0; /* as it is: now the compiler knows which vectors share a scale */                       \
-        panel(load, vector, stream, nv, nr, o, rows);                                                                            \
-    }
+#define RAPT_DEFINE_PANEL(name, format, nv, nr)                                                                                  \
+    static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) { panel(format, nv, nr, o, rows); }
 
 /* How many whole register tiles `rows` rows are, for panels of `vectors` vectors. */
 static int register_tiles(int rows, int vectors) {
@@ -136,13 +152,15 @@ static int register_tiles(int rows, int vectors) {
     return rows / tile_rows[vectors - 1];
 }
 
+#define RAPT_SCRATCH_FORMAT ((b_format){load_f32, v_part_bf16, sizeof(vf), 1, false})
+
 /* C = A B for B in scratch, f32, of at most RAPT_TILE_VECTORS vectors. Replaceable. */
 static void tile_product(operands o, int rows, int vectors);
 #ifndef tile_product
-RAPT_DEFINE_PANEL(scratch, load_f32, 1, sizeof(vf), false, 1, RAPT_ROWS_1)
-RAPT_DEFINE_PANEL(scratch, load_f32, 1, sizeof(vf), false, 2, RAPT_ROWS_2)
-RAPT_DEFINE_PANEL(scratch, load_f32, 1, sizeof(vf), false, 3, RAPT_ROWS_3)
-RAPT_DEFINE_PANEL(scratch, load_f32, 1, sizeof(vf), false, 4, RAPT_ROWS_4)
+RAPT_DEFINE_PANEL(scratch, RAPT_SCRATCH_FORMAT, 1, RAPT_ROWS_1)
+RAPT_DEFINE_PANEL(scratch, RAPT_SCRATCH_FORMAT, 2, RAPT_ROWS_2)
+RAPT_DEFINE_PANEL(scratch, RAPT_SCRATCH_FORMAT, 3, RAPT_ROWS_3)
+RAPT_DEFINE_PANEL(scratch, RAPT_SCRATCH_FORMAT, 4, RAPT_ROWS_4)
 
 static void tile_product(operands o, int rows, int vectors) {
     if (vectors == 4) panel_4_scratch(o, rows);
@@ -152,18 +170,28 @@ static void tile_product(operands o, int rows, int vectors) {
 }
 #endif
 
+/* Vectors of the next panel, of those that are left: the whole of what is dealt out, as far as there is. */
+static inline int panel_vectors(int vectors, int widest, int dealt) {
+    if (vectors >= widest) return widest;
+    return vectors >= 4 ? 4 : vectors == 3 && dealt == 2 ? 2 : vectors;
+}
+
+#define RAPT_STREAM_FORMAT(name, suffix, group, bytes)                                                                           \
+    ((b_format){load_##suffix, name == RAPT_F8_E4M3 ? v_part_f8_e4m3 : v_part_bf16, (bytes) * (size_t)RAPT_VL / (group),         \
+                dealt_vectors(name), true})
+
 /* Defines stream_product_f32, stream_product_q4_0 and so on, and their panels: C = A B for rows of B anywhere in memory, of any
  * storage type and number of vectors, with what lies ahead prefetched. group, bytes: channels of a group and its bytes, of which
  * panels are whole multiples; widest: most vectors of a panel; then the rows of register tiles. */
-#define RAPT_STREAM_PRODUCT(suffix, group, bytes, widest, rows_1, rows_2, rows_3, rows_4)                                        \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 1, rows_1)                        \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 2, rows_2)                        \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 3, rows_3)                        \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 4, rows_4)                        \
-    RAPT_DEFINE_PANEL(suffix, load_##suffix, group, (bytes) * (size_t)RAPT_VL / (group), true, 8, RAPT_ROWS_8)                   \
+#define RAPT_STREAM_PRODUCT(name, suffix, group, bytes, widest, rows_1, rows_2, rows_3, rows_4)                                  \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 1, rows_1)                                  \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 2, rows_2)                                  \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 3, rows_3)                                  \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 4, rows_4)                                  \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 8, RAPT_ROWS_8)                             \
     static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
         while (vectors > 0) {                                                                                                    \
-            int nv = vectors >= (widest) ? (widest) : vectors < 4 ? vectors : 4;                                                 \
+            int nv = panel_vectors(vectors, widest, dealt_vectors(name));                                                                            \
             if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
             else if (nv == 4) panel_4_##suffix(o, rows);                                                                         \
             else if (nv == 3) panel_3_##suffix(o, rows);                                                                         \
@@ -171,20 +199,19 @@ static void tile_product(operands o, int rows, int vectors) {
             else panel_1_##suffix(o, rows);                                                                                      \
             vectors -= nv;                                                                                                       \
             o.c += nv * sizeof(vf);                                                                                              \
-            if ((group) > 1) o.offset += (size_t)(nv * RAPT_VL / (group)) * (bytes);                                             \
-            else o.channel += nv * RAPT_VL;                                                                                      \
+            o.offset += (size_t)(nv * RAPT_VL / (group)) * (bytes);                                                              \
         }                                                                                                                        \
     }
 
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    RAPT_STREAM_PRODUCT(suffix, group, bytes, RAPT_PANEL, RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4)
+    RAPT_STREAM_PRODUCT(name, suffix, group, bytes, RAPT_PANEL, RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4)
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #if RAPT_CONVERTED_ROWS
 /* Types of K and V only: at most RAPT_CONVERTED_ROWS rows, all at a time, for each pass converts. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    RAPT_STREAM_PRODUCT(suffix, group, bytes, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,                     \
+    RAPT_STREAM_PRODUCT(name, suffix, group, bytes, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,                     \
                         RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS)
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE

@@ -11,13 +11,13 @@ static inline void v_store_bf16(void *to, vf x) {
 }
 
 /* The two numbers of each lane: the one that comes first in memory, and the other. */
-static inline vf v_bf16_of_pairs(vi pairs, const int i) {
+static inline vf v_part_bf16(vi pairs, const int i) {
     return v_as_float(element_place(i, 16) == 0 ? i_shl(pairs, 16) : i_and(pairs, i_set1(INT32_MIN >> 15)));
 }
-static inline vf first_of_pairs(vi pairs) { return v_bf16_of_pairs(pairs, 0); }
-static inline vf second_of_pairs(vi pairs) { return v_bf16_of_pairs(pairs, 1); }
+static inline vf first_of_pairs(vi pairs) { return v_part_bf16(pairs, 0); }
+static inline vf second_of_pairs(vi pairs) { return v_part_bf16(pairs, 1); }
 
 static inline void read_bf16(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     read_line(c, rows, offset, nr);
 }
-static inline vf v_column_bf16(const key_columns *c, const int i) { return v_bf16_of_pairs(c->dwords[i / 2], i); }
+static inline vf v_column_bf16(const key_columns *c, const int i) { return v_part_bf16(c->dwords[i / 2], i); }

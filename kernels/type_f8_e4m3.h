@@ -11,7 +11,8 @@ static inline vf v_load_f8_e4m3(const char *row, int channel) { return v_from_up
 static inline void read_f8_e4m3(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     read_line(c, rows, offset, nr);
 }
-static inline vf v_column_f8_e4m3(const key_columns *c, const int i) { return v_from_upper_e4m3(upper_byte(c->dwords, i)); }
+static inline vf v_part_f8_e4m3(vi dwords, const int i) { return v_from_upper_e4m3(upper_byte(dwords, i)); }
+static inline vf v_column_f8_e4m3(const key_columns *c, const int i) { return v_part_f8_e4m3(c->dwords[i / 4], i); }
 
 #if RAPT_VL == 1
 /* Saturating at 448. */

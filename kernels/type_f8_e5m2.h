@@ -6,7 +6,7 @@ static inline void read_f8_e5m2(key_columns *c, const char *const *rows, size_t 
     read_line(c, rows, offset, nr);
 }
 static inline vf v_column_f8_e5m2(const key_columns *c, const int i) {
-    return v_from_f16(i_and(i_shr(upper_byte(c->dwords, i), 16), i_set1(0xff00)));
+    return v_from_f16(i_and(i_shr(upper_byte(c->dwords[i / 4], i), 16), i_set1(0xff00)));
 }
 
 #if RAPT_VL == 1

@@ -12,7 +12,7 @@ static inline void read_mxfp8_e4m3(key_columns *c, const char *const *rows, size
     read_four_columns(c->dwords + 4, rows, offset + 17);
 }
 static inline vf v_column_mxfp8_e4m3(const key_columns *c, const int i) {
-    return v_mul(c->scale, v_from_upper_e4m3(upper_byte(c->dwords, i)));
+    return v_mul(c->scale, v_part_f8_e4m3(c->dwords[i / 4], i));
 }
 
 #if RAPT_VL == 1

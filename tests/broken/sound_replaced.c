@@ -28,31 +28,38 @@ static float in_task(void) { return tasks == 1 ? 1.0f : 2.0f; }
 static float lane_of(const void *at, int lane) { return float_at((const char *)at + (size_t)lane * sizeof(float)); }
 static void set_lane(void *at, int lane, float x) { memcpy((char *)at + (size_t)lane * sizeof x, &x, sizeof x); }
 
-/* An element of C of a product in scratch, or in memory where stream. */
-static void set_element(load_channels *load, bool stream, const operands *o, int row, int lane) {
-    char *c = o->c + (size_t)row * o->ldc;
-    float sum = 0.0f;
-    if (stream || o->start == START_KEEP) sum = lane_of(c, lane);
-    else if (o->start == START_SCALE) sum = lane_of(c, lane) * o->scale[lane];
-    for (int k = 0; k < o->depth; k++) {
-        float b[RAPT_VL];
-        const char *from = stream ? o->rows[k] + o->offset : o->b + (size_t)k * o->ldb;
-        v_store(b, load(from, (stream ? o->channel : 0) + lane / RAPT_VL * RAPT_VL));
-        sum = s_fma(float_at(o->a + (size_t)row * o->rs + (size_t)k * o->ks) * in_task(), b[lane % RAPT_VL], sum);
-    }
-    if (!stream && o->even) sum = lane_of(c + o->even, lane) + sum;
-    set_lane(c, lane, !stream && o->start == START_APART ? lane_of(c, lane) + sum : sum);
+/* The element of B in a lane of nv vectors of a row. */
+static float element_of_b(const b_format *b, int nv, const char *row, int lane) {
+    float lanes[RAPT_VL];
+    const int v = lane / RAPT_VL;
+    if (b->dealt > 1 && nv % b->dealt == 0)
+        v_store(lanes, b->part(v_as_int(v_load(row + (size_t)(v / b->dealt) * sizeof(vf))), v % b->dealt));
+    else v_store(lanes, b->load(row, v * RAPT_VL));
+    return lanes[lane % RAPT_VL];
 }
 
-static void tile(load_channels *load, const size_t vector, const bool stream, const int nv, const int nr, operands o) {
-    (void)vector;
+/* An element of C of a product in scratch, or in memory. */
+static void set_element(const b_format *b, int nv, const operands *o, int row, int lane) {
+    char *c = o->c + (size_t)row * o->ldc;
+    float sum = 0.0f;
+    if (b->stream || o->start == START_KEEP) sum = lane_of(c, lane);
+    else if (o->start == START_SCALE) sum = lane_of(c, lane) * o->scale[lane];
+    for (int k = 0; k < o->depth; k++) {
+        const char *from = b->stream ? o->rows[k] + o->offset : o->b + (size_t)k * o->ldb;
+        sum = s_fma(float_at(o->a + (size_t)row * o->rs + (size_t)k * o->ks) * in_task(), element_of_b(b, nv, from, lane), sum);
+    }
+    if (!b->stream && o->even) sum = lane_of(c + o->even, lane) + sum;
+    set_lane(c, lane, !b->stream && o->start == START_APART ? lane_of(c, lane) + sum : sum);
+}
+
+static void tile(const b_format format, const int nv, const int nr, operands o) {
     for (int r = 0; r < nr; r++)
-        for (int lane = 0; lane < nv * RAPT_VL; lane++) set_element(load, stream, &o, r, lane);
+        for (int lane = 0; lane < nv * RAPT_VL; lane++) set_element(&format, nv, &o, r, lane);
 }
 
 static void tile_product(operands o, int rows, int vectors) {
     for (int r = 0; r < rows; r++)
-        for (int lane = 0; lane < vectors * RAPT_VL; lane++) set_element(load_f32, false, &o, r, lane);
+        for (int lane = 0; lane < vectors * RAPT_VL; lane++) set_element(&RAPT_SCRATCH_FORMAT, vectors, &o, r, lane);
 }
 
 static void dot_product(dots d, int rows, int vectors) {
