@@ -76,15 +76,17 @@ void encoder_close(encoder *e) {
     safetensors_close(&e->file);
     free(e->memory);
     free(e->workspace);
+    free(e->prepacked);
     *e = (encoder){.threads = 0};
 }
 
 /* ---- Running ------------------------------------------------------------------------------------------------------------- */
 
-static rapt_status run_linear(encoder *e, const rapt_linear_plan *plan, encoder_linear weights, const float *x,
-                              const float *residual, float *y) {
+static rapt_status run_linear(encoder *e, const rapt_linear_plan *plan, encoder_linear weights, const void *prepacked,
+                              const float *x, const float *residual, float *y) {
     rapt_linear_args args;
     rapt_linear_args_init(&args);
+    args.prepacked = prepacked;
     args.x = x, args.weight = weights.weight, args.bias = weights.bias, args.residual = residual, args.y = y;
     args.workspace = e->workspace, args.workspace_bytes = e->workspace_bytes;
     return rapt_linear_run_parallel(plan, &args, e->threads, rapt_pool_for, e->pool);
@@ -139,6 +141,44 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
     return status;
 }
 
+/* The prepacked weights of a layer; null where there are none. */
+static char *prepacked_inner(const encoder *e, int layer) {
+    return e->prepacked ? e->prepacked + (size_t)layer * (e->inner_bytes + e->outer_bytes) : NULL;
+}
+static char *prepacked_outer(const encoder *e, int layer) {
+    return e->prepacked ? prepacked_inner(e, layer) + e->inner_bytes : NULL;
+}
+
+static rapt_status prepack_linear(encoder *e, const rapt_linear_plan *plan, const float *weight, char *to, size_t bytes) {
+    rapt_linear_prepack_args args;
+    rapt_linear_prepack_args_init(&args);
+    args.weight = weight, args.prepacked = to, args.prepacked_bytes = bytes;
+    return rapt_linear_prepack_run_parallel(plan, &args, e->threads, rapt_pool_for, e->pool);
+}
+
+static size_t aligned_size(size_t bytes) {
+    return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
+}
+
+/* Without memory for them weights stay as they are. */
+static rapt_status prepack(encoder *e, const plans *p) {
+    rapt_status status = rapt_linear_prepacked_size(&p->inner, &e->inner_bytes);
+    if (status == RAPT_OK) status = rapt_linear_prepacked_size(&p->outer, &e->outer_bytes);
+    if (status != RAPT_OK) return status;
+    e->inner_bytes = aligned_size(e->inner_bytes), e->outer_bytes = aligned_size(e->outer_bytes);
+    e->prepacked = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, ENCODER_LAYERS * (e->inner_bytes + e->outer_bytes));
+    for (int i = 0; i < ENCODER_LAYERS && e->prepacked && status == RAPT_OK; i++) {
+        status = prepack_linear(e, &p->inner, e->layers[i].inner.weight, prepacked_inner(e, i), e->inner_bytes);
+        if (status == RAPT_OK)
+            status = prepack_linear(e, &p->outer, e->layers[i].outer.weight, prepacked_outer(e, i), e->outer_bytes);
+    }
+    if (status != RAPT_OK) {
+        free(e->prepacked);
+        e->prepacked = NULL;
+    }
+    return status;
+}
+
 /* The workspace that all plans of a batch can do with. */
 static rapt_status workspace_size(const encoder *e, const plans *p, bool watched, size_t *bytes) {
     size_t needed[4] = {0};
@@ -160,7 +200,7 @@ static bool reserve(encoder *e, size_t floats, size_t workspace_bytes) {
     }
     if (workspace_bytes > e->workspace_bytes) {
         free(e->workspace);
-        workspace_bytes += RAPT_WORKSPACE_ALIGNMENT - workspace_bytes % RAPT_WORKSPACE_ALIGNMENT;
+        workspace_bytes = aligned_size(workspace_bytes);
         e->workspace = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, workspace_bytes);
         e->workspace_bytes = e->workspace ? workspace_bytes : 0;
     }
@@ -194,8 +234,8 @@ static rapt_status run_layers(encoder *e, const plans *p, int64_t tokens, float 
         args.weights = watched ? attention->weights : NULL;
         status = rapt_mha_run_parallel(watched ? &p->watched : &p->attention, &args, e->threads, rapt_pool_for, e->pool);
         if (status == RAPT_OK) status = run_norm(e, tokens, layer->attention_norm, x);
-        if (status == RAPT_OK) status = run_linear(e, &p->inner, layer->inner, x, NULL, wide);
-        if (status == RAPT_OK) status = run_linear(e, &p->outer, layer->outer, wide, x, x);
+        if (status == RAPT_OK) status = run_linear(e, &p->inner, layer->inner, prepacked_inner(e, i), x, NULL, wide);
+        if (status == RAPT_OK) status = run_linear(e, &p->outer, layer->outer, prepacked_outer(e, i), wide, x, x);
         if (status == RAPT_OK) status = run_norm(e, tokens, layer->norm, x);
     }
     return status;
@@ -224,6 +264,10 @@ const char *encoder_run(encoder *e, const int32_t *ids, const int32_t *starts, i
     if (status == RAPT_OK) status = workspace_size(e, &p, attention, &workspace_bytes);
     if (status != RAPT_OK) return rapt_status_string(status);
     if (!reserve(e, (size_t)tokens * (ENCODER_WIDTH + ENCODER_INNER), workspace_bytes)) return strerror(ENOMEM);
+
+    if (e->used && !e->prepacked) status = prepack(e, &p);
+    if (status != RAPT_OK) return rapt_status_string(status);
+    e->used = true;
 
     float *x = e->memory, *wide = x + tokens * ENCODER_WIDTH;
     embed(e, ids, starts, sentences, x);

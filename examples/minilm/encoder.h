@@ -35,6 +35,9 @@ typedef struct encoder {
     size_t memory_floats;
     void *workspace;
     size_t workspace_bytes;
+    char *prepacked; /* null, or the inner and then the outer weights of each layer, laid out for the kernel */
+    size_t inner_bytes, outer_bytes; /* of those of a layer */
+    bool used;                       /* has a batch been run? */
 } encoder;
 
 /* Maps the weights. isa: as in rapt_desc; arith: RAPT_EXACT, or RAPT_BF16_DOT for all products, of weights and of attention.
@@ -51,7 +54,8 @@ typedef struct encoder_attention {
 
 /* A ragged batch: the tokens of sentence i are ids[starts[i]] .. ids[starts[i + 1] - 1], 1 to ENCODER_MOST_TOKENS of them, and
  * its embedding is [i] of embeddings [sentences, ENCODER_WIDTH]: the same bits, whatever else is in the batch. attention may be
- * null. Returns null, or what went wrong. */
+ * null. Returns null, or what went wrong. The second batch lays the weights of the feed-forward layers out for the kernel, 28 MB
+ * (of RAPT_BF16_DOT 14), which takes as long as a batch needs to do so for itself. */
 const char *encoder_run(encoder *e, const int32_t *ids, const int32_t *starts, int64_t sentences, float *embeddings,
                         const encoder_attention *attention);
 
