@@ -131,18 +131,23 @@ static RAPT_INLINE vi without_tiny_pairs(vi x) {
     return pairs_of(without_tiny(first_of_pairs(x)), without_tiny(second_of_pairs(x)));
 }
 
-/* A row of K, or of weights, as a row of tiles, copied also where it is of bf16: the copy leaves out what counts as 0, and its
- * rows lie side by side. row: room for one of f32 in whole vectors. */
+/* A row of K, or of weights, as a row of tiles, copied also where it is of bf16: the copy leaves out what counts as 0, which is
+ * rare, so a row that has any is copied again, and its rows lie side by side. row: room for one of f32 in whole vectors. */
 static void stage_row_of_tiles(rapt_type type, float *to, const char *from, int channels, float *row) {
     enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
     uint16_t copy[MOST];
     const bool in_place = in_steps(type, channels);
     const int whole = (int)whole_steps(channels);
     if (!in_place) copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row), from = (const char *)copy;
-    for (int c = 0; c < whole; c += RAPT_STEP, to += TILE_FLOATS) {
+    vi most = i_set1(0);
+    for (int c = 0; c < whole; c += RAPT_STEP) {
         vi pairs = v_as_int(v_load(from + (size_t)c * sizeof *copy));
-        v_store(to, v_as_float(in_place ? without_tiny_pairs(pairs) : pairs));
+        v_store(to + c / RAPT_STEP * TILE_FLOATS, v_as_float(pairs));
+        most = i_most_halves(most, pairs);
     }
+    for (int c = 0; c < whole && any_tiny(most); c += RAPT_STEP)
+        v_store(to + c / RAPT_STEP * TILE_FLOATS,
+                v_as_float(without_tiny_pairs(v_as_int(v_load(from + (size_t)c * sizeof *copy)))));
 }
 
 static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {

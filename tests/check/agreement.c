@@ -246,6 +246,22 @@ static void case_minus_inf_middle(check *c) { data_like(c, DATA_INF_MIDDLE); }
 static void case_minus_inf_last(check *c) { data_like(c, DATA_INF_LAST); }
 static void case_minus_inf_all(check *c) { data_like(c, DATA_INF_ALL); }
 static void case_denormals(check *c) { data_like(c, DATA_DENORMAL); }
+
+/* Rows of whole steps of channels, which may be multiplied where they lie, and others. */
+static void case_tiny(check *c) {
+    static const int64_t keys[] = {1, 64, 150, 600};
+    for (int64_t n = 0; n < LENGTH_OF(few_and_many); n++)
+        for (int64_t k = 0; k < LENGTH_OF(keys); k++) {
+            const int64_t dim = draw_below(&c->random, 4) ? 32 * (1 + draw_below(&c->random, 4)) : UP_TO(70);
+            problem p = problem_of(c, 1, 4, 1 + draw_below(&c->random, 2) * 3, few_and_many[n], keys[k], dim, dim);
+            const rapt_type narrow = draw_below(&c->random, 4) ? RAPT_BF16 : RAPT_F32;
+            problem_types(&p, RAPT_F32, narrow, narrow, RAPT_F32);
+            p.data = DATA_TINY;
+            p.desc.causal = k % 2 ? RAPT_CAUSAL_BOTTOM_RIGHT : RAPT_CAUSAL_NONE;
+            examine(c, &p);
+        }
+}
+
 static void case_signed_zeros(check *c) { data_like(c, DATA_ZEROS); }
 static void case_infinities(check *c) { data_like(c, DATA_INFINITE); }
 
@@ -306,6 +322,7 @@ const check_case agreement_cases[] = {
     {"minus-inf-last", "in the last third", case_minus_inf_last, 2},
     {"minus-inf-all", "everywhere", case_minus_inf_all, 2},
     {"denormals", "denormal queries, products and values", case_denormals, 2},
+    {"tiny", "keys and values about 2^-56, below which bf16 arithmetic takes 0", case_tiny, 2},
     {"signed-zeros", "mostly 0 and -0", case_signed_zeros, 2},
     {"infinities", "in keys and values, of both signs", case_infinities, 2},
     {"random", "everything drawn at once", case_random, 5},

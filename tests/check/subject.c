@@ -274,6 +274,8 @@ static float q_value(const problem *p, int64_t c, uint64_t *random) {
         return c == 0 ? 1 : normal;
     case DATA_DENORMAL:
         return normal * pick(p->desc.q.type, 0x1p-20f, 0x1p-132f);
+    case DATA_TINY:
+        return normal * 0x1p56f;
     case DATA_BYTES:
         return normal * 0x1p-6f * p->q_factor;
     default:
@@ -303,6 +305,8 @@ static float k_value(const problem *p, int64_t length, int64_t j, int64_t c, uin
         return c == 0 ? -INFINITY : normal;
     case DATA_DENORMAL:
         return normal * pick(p->desc.k.type, 0x1p10f, draw_below(random, 2) ? 0x1p120f : 0x1p-20f);
+    case DATA_TINY:
+        return normal * 0x1p-56f;
     case DATA_ZEROS:
         return signed_zero(random);
     case DATA_INFINITE:
@@ -319,6 +323,8 @@ static float v_value(const problem *p, uint64_t *random) {
     switch (p->data) {
     case DATA_DENORMAL:
         return normal * pick(p->desc.v.type, 0x1p-20f, 0x1p-135f);
+    case DATA_TINY:
+        return normal * 0x1p-56f;
     case DATA_ZEROS:
         return signed_zero(random) * pick(p->desc.v.type, 0x1p-24f, p->desc.v.type == RAPT_F32 ? 0x1p-149f : 0x1p-133f);
     case DATA_INFINITE:
