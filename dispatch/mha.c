@@ -378,7 +378,7 @@ rapt_status rapt_mha_plan_query(const rapt_mha_plan *opaque, rapt_mha_plan_info 
 
 /* Scratch of nth threads, of whichever phase needs most, behind what lies between phases. */
 static rapt_status workspace_of(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
-    size_t most, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
+    size_t most = 0, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
     rapt_status status = rapt_plan_workspace(r, attention_of(p), nth, &most);
     if (status != RAPT_OK) return status;
     for (int i = 0; i < p->projections; i++) each += rapt_linear_scratch(&p->project[i]); /* these share a phase */
