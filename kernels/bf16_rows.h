@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are read as bf16: where they lie,
- * or as a copy that is made of others. Included by keys_in_lanes.h. */
+ * or as a copy that is made of others. Numbers that count as 0 but are not are rare, and a pass that looks for them would wait
+ * for memory once more, so products look on the way, and a tile that has any is computed again. Included by keys_in_lanes.h. */
 
 /* Rows of Q become factors, which score_bf16_rows takes. Replaceable. */
 static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows);

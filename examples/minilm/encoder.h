@@ -54,8 +54,8 @@ typedef struct encoder_attention {
 
 /* A ragged batch: the tokens of sentence i are ids[starts[i]] .. ids[starts[i + 1] - 1], 1 to ENCODER_MOST_TOKENS of them, and
  * its embedding is [i] of embeddings [sentences, ENCODER_WIDTH]: the same bits, whatever else is in the batch. attention may be
- * null. Returns null, or what went wrong. The second batch lays the weights of the feed-forward layers out for the kernel, 28 MB
- * (of RAPT_BF16_DOT 14), which takes as long as a batch needs to do so for itself. */
+ * null. Returns null, or what went wrong. From the second batch on, for a single one would not gain by it, the weights of the
+ * feed-forward layers are laid out for the kernel, which takes 28 MB, or half of that in a matrix unit's bf16. */
 const char *encoder_run(encoder *e, const int32_t *ids, const int32_t *starts, int64_t sentences, float *embeddings,
                         const encoder_attention *attention);
 
