@@ -61,6 +61,7 @@ static inline vf v_as_float(vi x) { return (vf)x; }
 static inline vi i_set1(int32_t x) { return (vi)_mm256_set1_epi32(x); }
 static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
+static inline vi i_xor(vi a, vi b) { return a ^ b; }
 static inline vi i_add(vi a, vi b) { return (vi)_mm256_add_epi32((__m256i)a, (__m256i)b); }
 static inline vi i_shl(vi a, int n) { return a << n; } /* of two's complement, with gcc and clang */
 static inline vi i_shr(vi a, int n) { return (vi)((uint32_t __attribute__((vector_size(32))))a >> n); }
@@ -82,6 +83,13 @@ static inline vi i_bits(uint32_t x) {
 static inline vi i_load_u16(const void *from) { return (vi)_mm256_cvtepu16_epi32(_mm_loadu_si128(from)); }
 static inline vi i_most_halves(vi most, vi x) {
     return (vi)_mm256_max_epu16((__m256i)most, _mm256_mullo_epi16((__m256i)x, _mm256_set1_epi16(-2)));
+}
+static inline vi i_look_up(const uint8_t table[16], vi x) { /* pshufb: 0 where bit 7 is set, else modulo 16 */
+    __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
+    return (vi)_mm256_shuffle_epi8(all, (__m256i)i_add(x, i_set1(0x70707070)));
+}
+static inline vi i_odd_bytes(vi odd, vi even) {
+    return (vi)_mm256_blendv_epi8((__m256i)odd, (__m256i)even, _mm256_set1_epi16(0xff));
 }
 static inline void i_store_u16(void *to, vi a) {
     _mm_storeu_si128(to, _mm_packus_epi32(_mm256_castsi256_si128((__m256i)a), _mm256_extracti128_si256((__m256i)a, 1)));

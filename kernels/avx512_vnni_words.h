@@ -6,7 +6,6 @@
 #define RAPT_FEW_DOTS 1
 static inline vi i_dot(vi acc, vi b, vi a) { return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)b, (__m512i)a); }
 static inline void i_store_u8(void *to, vi a) { _mm_storeu_si128(to, _mm512_cvtepi32_epi8((__m512i)a)); }
-static inline vi i_xor(vi a, vi b) { return a ^ b; }
 
 /* Lane 4 * q + j: the sum of quarter q of x[j]. */
 static inline vi i_sum_within(const vi x[4]) {

@@ -62,6 +62,7 @@ static inline vf v_pow2(vf t) { return v_as_float((vi)_mm512_slli_epi32((__m512i
 static inline vi i_set1(int32_t x) { return (vi)_mm512_set1_epi32(x); }
 static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
+static inline vi i_xor(vi a, vi b) { return a ^ b; }
 static inline vi i_add(vi a, vi b) { return (vi)_mm512_add_epi32((__m512i)a, (__m512i)b); }
 static inline vi i_sub(vi a, vi b) { return (vi)_mm512_sub_epi32((__m512i)a, (__m512i)b); }
 static inline vi i_shl(vi a, int n) { return a << n; } /* of two's complement, with gcc and clang */
@@ -80,6 +81,13 @@ static inline vi i_bits(uint32_t x) { return (vi)_mm512_maskz_set1_epi32((__mmas
 static inline vi i_load_u16(const void *from) { return (vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)); }
 static inline vi i_most_halves(vi most, vi x) {
     return (vi)_mm512_max_epu16((__m512i)most, _mm512_mullo_epi16((__m512i)x, _mm512_set1_epi16(-2)));
+}
+static inline vi i_look_up(const uint8_t table[16], vi x) { /* pshufb: 0 where bit 7 is set, else modulo 16 */
+    __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
+    return (vi)_mm512_shuffle_epi8(all, (__m512i)i_add(x, i_set1(0x70707070)));
+}
+static inline vi i_odd_bytes(vi odd, vi even) {
+    return (vi)_mm512_ternarylogic_epi32(_mm512_set1_epi16(0xff), (__m512i)even, (__m512i)odd, 0xca);
 }
 static inline void i_store_u16(void *to, vi a) { _mm256_storeu_si256(to, _mm512_cvtepi32_epi16((__m512i)a)); }
 

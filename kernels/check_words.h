@@ -136,7 +136,7 @@ _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 ==
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CONVERTED_ROWS <= 4),
                "0, or the 2 to 4 rows of a register tile");
 
-/* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (few_dots.h), with the words i_xor, i_store_u8,
+/* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (few_dots.h), with the words i_store_u8,
  * i_load_quads, i_sum_within and i_sum_across. */
 #ifndef RAPT_FEW_DOTS
 #define RAPT_FEW_DOTS 0

@@ -72,6 +72,7 @@ static inline vf v_pow2(vf t) { return v_as_float(vshlq_n_u32(v_as_int(t), 23));
 static inline vi i_set1(int32_t x) { return vdupq_n_u32((uint32_t)x); }
 static inline vi i_and(vi a, vi b) { return vandq_u32(a, b); }
 static inline vi i_or(vi a, vi b) { return vorrq_u32(a, b); }
+static inline vi i_xor(vi a, vi b) { return veorq_u32(a, b); }
 static inline vi i_add(vi a, vi b) { return vaddq_u32(a, b); }
 static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }
@@ -106,6 +107,10 @@ static inline vi i_most_halves(vi most, vi x) {
     uint16x8_t doubled = vmulq_n_u16(vreinterpretq_u16_u32(x), 0xfffe);
     return vreinterpretq_u32_u16(vmaxq_u16(vreinterpretq_u16_u32(most), doubled));
 }
+static inline vi i_look_up(const uint8_t table[16], vi x) {
+    return vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_u32(x)));
+}
+static inline vi i_odd_bytes(vi odd, vi even) { return vbslq_u32(vdupq_n_u32(0x00ff00ff), even, odd); }
 static inline void i_store_u16(void *to, vi a) { store_u16(to, vmovn_u32(a)); }
 
 static inline vf v_from_f16(vi h) { return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(h))); }

@@ -63,6 +63,7 @@ static inline vf v_pow2(vf t) { return v_as_float(_mm_slli_epi32(v_as_int(t), 23
 static inline vi i_set1(int32_t x) { return _mm_set1_epi32(x); }
 static inline vi i_and(vi a, vi b) { return _mm_and_si128(a, b); }
 static inline vi i_or(vi a, vi b) { return _mm_or_si128(a, b); }
+static inline vi i_xor(vi a, vi b) { return _mm_xor_si128(a, b); }
 static inline vi i_add(vi a, vi b) { return _mm_add_epi32(a, b); }
 static inline vi i_sub(vi a, vi b) { return _mm_sub_epi32(a, b); }
 #define i_shl(a, n) _mm_slli_epi32(a, n)
@@ -85,6 +86,10 @@ static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lan
 static inline vi i_bits(uint32_t x) { return _mm_min_epu32(i_and(i_set1((int32_t)x), _mm_setr_epi32(1, 2, 4, 8)), i_set1(1)); }
 static inline vi i_load_u16(const void *from) { return _mm_cvtepu16_epi32(_mm_loadl_epi64(from)); }
 static inline vi i_most_halves(vi most, vi x) { return _mm_max_epu16(most, _mm_mullo_epi16(x, _mm_set1_epi16(-2))); }
+static inline vi i_look_up(const uint8_t table[16], vi x) { /* pshufb: 0 where bit 7 is set, else modulo 16 */
+    return _mm_shuffle_epi8(_mm_loadu_si128((const void *)table), i_add(x, i_set1(0x70707070)));
+}
+static inline vi i_odd_bytes(vi odd, vi even) { return _mm_blendv_epi8(odd, even, _mm_set1_epi16(0xff)); }
 static inline void i_store_u16(void *to, vi a) { _mm_storel_epi64(to, _mm_packus_epi32(a, a)); }
 
 static inline __attribute__((always_inline)) void v_transpose(vf a[4]) { _MM_TRANSPOSE4_PS(a[0], a[1], a[2], a[3]); }

@@ -70,6 +70,7 @@ static inline vm v_lt(vf a, vf b) { return a < b; }
 static inline vi i_set1(int32_t x) { return (uint32_t)x + (vi){0}; }
 static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
+static inline vi i_xor(vi a, vi b) { return a ^ b; }
 static inline vi i_add(vi a, vi b) { return a + b; }
 static inline vi i_sub(vi a, vi b) { return a - b; }
 static inline vi i_shl(vi a, int n) { return a << n; }
@@ -118,6 +119,14 @@ static inline void i_store_u16(void *to, vi a) {
     for (int i = 0; i < RAPT_VL; i++) h[i] = (uint16_t)a[i];
     memcpy(to, h, sizeof h);
 }
+static inline vi i_look_up(const uint8_t table[16], vi x) {
+    uint8_t b[4 * RAPT_VL];
+    memcpy(b, &x, sizeof b);
+    for (int i = 0; i < 4 * RAPT_VL; i++) b[i] = b[i] < 16 ? table[b[i]] : 0;
+    memcpy(&x, b, sizeof b);
+    return x;
+}
+static inline vi i_odd_bytes(vi odd, vi even) { return (odd & 0xff00ff00) | (even & 0x00ff00ff); }
 static inline vi i_most_halves(vi most, vi x) {
     uint16_t a[2 * RAPT_VL], b[2 * RAPT_VL];
     memcpy(a, &most, sizeof a);
