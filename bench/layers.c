@@ -3,7 +3,7 @@
  *
  *     LTOKENS-INxOUT, -silu, -swiglu     linear layers, with SiLU behind them, with a gate of as many weights again; TYPE is
  *                                        that of the weights, X and Y are f32
- *     LTOKENS-INxOUT-prepacked           linear layers whose weights have been prepacked
+ *     LTOKENS-INxOUT-prepacked           linear layers whose weights have been prepacked, as those of MHA-WIDTH-prepacked
  *     MHA-WIDTH                          multi-head attention with its projections, of 12 heads; TYPE is that of the weights,
  *                                        X and Y are f32
  *     LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y
@@ -23,41 +23,44 @@
 #include "rapt_layer.h"
 #include "shim.h"
 
-typedef enum kind { LINEAR, PREPACKED, GATED, MHA, LAYER_NORM, RMS_NORM, SUM_AND_RMS_NORM } kind;
+typedef enum kind { LINEAR, GATED, MHA, LAYER_NORM, RMS_NORM, SUM_AND_RMS_NORM } kind;
 
 typedef struct layer_case {
     const char *name;
     int64_t tokens, in, out;
     kind kind;
     rapt_activation activation;
-    bool memory; /* the weights come from there */
+    bool memory;    /* the weights come from there */
+    bool prepacked; /* or they have been laid out for the kernel */
 } layer_case;
 
 enum { HEADS = 12 };
 
 /* clang-format off */
 static const layer_case cases[] = {
-    {"L128-384x384",             128,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L128-768x768",             128,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L128-4096x4096",           128, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L512-384x1536",            512,  384, 1536, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072",            512,  768, 3072, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072-silu",       512,  768, 3072, LINEAR,           RAPT_SILU,            false},
-    {"L512-768x3072-swiglu",     512,  768, 3072, GATED,            RAPT_SILU,            false},
-    {"L512-4096x4096",           512, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false},
-    {"L128-768x768-prepacked",   128,  768,  768, PREPACKED,        RAPT_ACTIVATION_NONE, false},
-    {"L512-768x3072-prepacked",  512,  768, 3072, PREPACKED,        RAPT_ACTIVATION_NONE, false},
-    {"L512-4096x4096-prepacked", 512, 4096, 4096, PREPACKED,        RAPT_ACTIVATION_NONE, false},
-    {"L1-384x384",                 1,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, true},
-    {"L1-768x768",                 1,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, true},
-    {"L1-4096x4096",               1, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true},
-    {"L1-4096x4096-swiglu",        1, 4096, 4096, GATED,            RAPT_SILU,            true},
-    {"L4-4096x4096",               4, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true},
-    {"MHA-768",                  512,  768,  768, MHA,              RAPT_ACTIVATION_NONE, false},
-    {"MHA-384",                  128,  384,  384, MHA,              RAPT_ACTIVATION_NONE, false},
-    {"LN512-4096",               512, 4096, 4096, LAYER_NORM,       RAPT_ACTIVATION_NONE, false},
-    {"RMS512-4096",              512, 4096, 4096, RMS_NORM,         RAPT_ACTIVATION_NONE, false},
-    {"RMS512-4096-residual",     512, 4096, 4096, SUM_AND_RMS_NORM, RAPT_ACTIVATION_NONE, false},
+    {"L128-384x384",             128,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L128-768x768",             128,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L128-4096x4096",           128, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L512-384x1536",            512,  384, 1536, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L512-768x3072",            512,  768, 3072, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L512-768x3072-silu",       512,  768, 3072, LINEAR,           RAPT_SILU,            false, false},
+    {"L512-768x3072-swiglu",     512,  768, 3072, GATED,            RAPT_SILU,            false, false},
+    {"L512-4096x4096",           512, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L128-768x768-prepacked",   128,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"L512-768x3072-prepacked",  512,  768, 3072, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"L512-4096x4096-prepacked", 512, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"L1-384x384",                 1,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
+    {"L1-768x768",                 1,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
+    {"L1-4096x4096",               1, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
+    {"L1-4096x4096-swiglu",        1, 4096, 4096, GATED,            RAPT_SILU,            true,  false},
+    {"L4-4096x4096",               4, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
+    {"MHA-768",                  512,  768,  768, MHA,              RAPT_ACTIVATION_NONE, false, false},
+    {"MHA-384",                  128,  384,  384, MHA,              RAPT_ACTIVATION_NONE, false, false},
+    {"MHA-768-prepacked",        512,  768,  768, MHA,              RAPT_ACTIVATION_NONE, false, true},
+    {"MHA-384-prepacked",        128,  384,  384, MHA,              RAPT_ACTIVATION_NONE, false, true},
+    {"LN512-4096",               512, 4096, 4096, LAYER_NORM,       RAPT_ACTIVATION_NONE, false, false},
+    {"RMS512-4096",              512, 4096, 4096, RMS_NORM,         RAPT_ACTIVATION_NONE, false, false},
+    {"RMS512-4096-residual",     512, 4096, 4096, SUM_AND_RMS_NORM, RAPT_ACTIVATION_NONE, false, false},
 };
 /* clang-format on */
 
@@ -118,14 +121,26 @@ static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
     return status ? status : rapt_linear_workspace_size(&s->linear, j->threads, bytes);
 }
 
-static rapt_status prepack(session *s) {
+/* The weights of a linear layer, or the four matrices of multi-head attention, which are of one size. */
+static const char *prepack(session *s, const layer_job *j, size_t weight_bytes) {
+    const size_t matrices = j->c->kind == MHA ? 4 : 1;
+    size_t each = 0;
     rapt_linear_prepack_args a;
     rapt_linear_prepack_args_init(&a);
-    rapt_status status = rapt_linear_prepacked_size(&s->linear, &a.prepacked_bytes);
-    if (status) return status;
-    a.weight = s->weights, a.prepacked = s->prepacked = bench_alloc(a.prepacked_bytes);
-    s->linear_args.prepacked = a.prepacked;
-    return rapt_linear_prepack_run(&s->linear, &a);
+    rapt_status status = matrices > 1 ? plan_linear(s, j, &each) : RAPT_OK;
+    if (status == RAPT_OK) status = rapt_linear_prepacked_size(&s->linear, &each);
+    if (status != RAPT_OK) return rapt_status_string(status);
+    each = (each + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
+    if (!(s->prepacked = bench_alloc(matrices * each))) return "out of memory";
+    const void **const to[] = {matrices > 1 ? &s->mha_args.wq_prepacked : &s->linear_args.prepacked, &s->mha_args.wk_prepacked,
+                               &s->mha_args.wv_prepacked, &s->mha_args.wo_prepacked};
+    a.prepacked_bytes = each;
+    for (size_t i = 0; i < matrices && status == RAPT_OK; i++) {
+        a.weight = (const char *)s->weights + i * (weight_bytes / matrices);
+        *to[i] = a.prepacked = (char *)s->prepacked + i * each;
+        status = rapt_linear_prepack_run(&s->linear, &a);
+    }
+    return status == RAPT_OK ? NULL : rapt_status_string(status);
 }
 
 static void describe_norm(session *s, const layer_job *j) {
@@ -202,8 +217,7 @@ static void run_case(bench_state *state, const void *arg) {
         for (size_t i = 1; i < copies; i++) memcpy((char *)s.weights + i * one, s.weights, one);
         bench_fill(s.scales, RAPT_F32, scales_bytes, 3);
         limit = limit_of(j, work, s.pool);
-        rapt_status status = c->kind == PREPACKED ? prepack(&s) : RAPT_OK;
-        if (status) failure = rapt_status_string(status);
+        if (c->prepacked) failure = prepack(&s, j, one);
     }
     while (!failure && bench_keep_running(state)) {
         if (calls == 0) start = bench_now();

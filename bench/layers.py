@@ -100,12 +100,14 @@ class Rapt(peers.Rapt):
     def setup(self, problem):
         if self.arith == native.BF16_DOT and problem.kind != "bf16":
             raise Unsupported("bf16 only")
-        if self.prepacked and (problem.case.heads or problem.case.memory):
-            raise Unsupported("multi-head attention, and few tokens, read weights as they lie")
+        if self.prepacked and problem.case.memory:
+            raise Unsupported("few tokens read weights as they lie")
         return (self.mha if problem.case.heads else self.linear)(problem)
 
     def packed(self, plan, weight):
-        """The weights as rapt_linear_prepack_run lays them out."""
+        """The weights as rapt_linear_prepack_run lays them out, or None where they stay as they are."""
+        if not self.prepacked:
+            return None
         size = ctypes.c_size_t()
         self.library.c.rapt_linear_prepacked_size(plan, ctypes.byref(size))
         to = aligned((size.value,), np.uint8)
@@ -127,7 +129,7 @@ class Rapt(peers.Rapt):
         bias = widened(problem.caches[0][1]).astype(np.float32)
         calls = [library.new(native.LinearArgs, x=problem.x, weight=weights[0], bias=bias, y=out, workspace=workspace,
                              workspace_bytes=len(workspace),
-                             prepacked=self.packed(plan, weights[0]) if self.prepacked else None) for weights in problem.caches]
+                             prepacked=self.packed(plan, weights[0])) for weights in problem.caches]
         rest, function = (0, 1), library.c.rapt_linear_run_share
         if threads > 1:
             rest = threads, self.pool_library.rapt_pool_for, self.pool(threads)
@@ -153,6 +155,11 @@ class Rapt(peers.Rapt):
         packed_bias, bias = (widened(x).astype(np.float32) for x in (packed_bias, bias))
         args = library.new(native.MhaArgs, x=problem.x, out=out, wq=packed, bq=packed_bias, wo=wo, bo=bias,
                            workspace=workspace, workspace_bytes=len(workspace))
+        matrix = library.plan(library.new(native.LinearDesc, arith=self.arith, in_=case.width, out=case.width, x=rows, y=rows,
+                                          weight=rows))
+        for i, name in enumerate(("wq", "wk", "wv")):
+            setattr(args, f"{name}_prepacked", self.packed(matrix, packed[i * case.width:]))
+        args.wo_prepacked = self.packed(matrix, wo)
         rest = () if threads == 1 else (threads, self.pool_library.rapt_pool_for, self.pool(threads))
         function = library.c.rapt_mha_run if threads == 1 else library.c.rapt_mha_run_parallel
 

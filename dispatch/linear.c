@@ -24,8 +24,9 @@ void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size) {
 
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
-static const rapt_linear_names own_names = {"in", "out", "x", "y", "residual", "weight", "bias", "scales"};
-static const rapt_linear_names gate_names = {.weight = "gate", .bias = "gate_bias", .scales = "gate_scales"};
+static const rapt_linear_names own_names = {"in", "out", "x", "y", "residual", "weight", "bias", "scales", "prepacked"};
+static const rapt_linear_names gate_names = {.weight = "gate", .bias = "gate_bias", .scales = "gate_scales",
+                                             .prepacked = "gate_prepacked"};
 
 rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_desc *d, const rapt_linear_names *names) {
     if (!rapt_within(d->batch, 0, RAPT_MAX_LENGTH))

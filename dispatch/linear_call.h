@@ -24,7 +24,7 @@ _Static_assert(sizeof(full_linear) <= LINEAR_PLAN_WORDS * sizeof(uint64_t), "a p
 
 /* What the fields are called in reports. */
 typedef struct rapt_linear_names {
-    const char *in, *out, *x, *y, *residual, *weight, *bias, *scales;
+    const char *in, *out, *x, *y, *residual, *weight, *bias, *scales, *prepacked;
 } rapt_linear_names;
 
 rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_desc *d, const rapt_linear_names *names);

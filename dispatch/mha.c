@@ -71,10 +71,10 @@ static const char *const input_names[PROJECTIONS] = {"x", "y", "z"};
 static const char *const width_names[PROJECTIONS] = {"x_width", "y_width", "z_width"};
 
 static const rapt_linear_names names[PROJECTIONS + 1] = {
-    {"x_width", "heads * d_k", "x", "the workspace", "", "wq", "bq", "wq_scales"},
-    {"y_width", "kv_heads * d_k", "y", "the workspace", "", "wk", "bk", "wk_scales"},
-    {"z_width", "kv_heads * d_v", "z", "the workspace", "", "wv", "bv", "wv_scales"},
-    {"heads * d_v", "out_width", "the workspace", "out", "residual", "wo", "bo", "wo_scales"}};
+    {"x_width", "heads * d_k", "x", "the workspace", "", "wq", "bq", "wq_scales", "wq_prepacked"},
+    {"y_width", "kv_heads * d_k", "y", "the workspace", "", "wk", "bk", "wk_scales", "wk_prepacked"},
+    {"z_width", "kv_heads * d_v", "z", "the workspace", "", "wv", "bv", "wv_scales", "wv_prepacked"},
+    {"heads * d_v", "out_width", "the workspace", "out", "residual", "wo", "bo", "wo_scales", "wo_prepacked"}};
 
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
@@ -433,6 +433,7 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
     const rapt_mha_args *a = &c->args;
     const void *weights[] = {a->wq, a->wk, a->wv};
     const float *biases[] = {a->bq, a->bk, a->bv}, *scales[] = {a->wq_scales, a->wk_scales, a->wv_scales};
+    const void *prepacked[] = {a->wq_prepacked, a->wk_prepacked, a->wv_prepacked};
     size_t projecting = p->scratch;
     for (int i = 0; i < p->projections; i++) {
         const full_linear *plan = &p->project[i];
@@ -445,6 +446,7 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
             .weight = behind(weights[from], rows ? rows * plan->problem.weight.token_stride : 0),
             .bias = behind(biases[from], rows * (int64_t)sizeof(float)),
             .scales = behind(scales[from], rows * (int64_t)sizeof(float)),
+            .prepacked = prepacked[i],
             .y = at(c, p->between[i] + first_row(x, &plan->problem.y)),
             .workspace = at(c, projecting),
         };
@@ -458,6 +460,7 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
                                         .weight = a->wo,
                                         .bias = a->bo,
                                         .scales = a->wo_scales,
+                                        .prepacked = a->wo_prepacked,
                                         .residual = behind(a->residual, (int64_t)first_row(x, &o->residual)),
                                         .y = behind(a->out, (int64_t)first_row(x, &o->y)),
                                         .workspace = at(c, p->scratch)};
@@ -523,7 +526,21 @@ static void add_weights(rapt_memory *m, const mha_call *c) {
         rapt_unused(m, "wo", wo.rows, "the plan has no layout for it");
         rapt_unused(m, "bo", wo.bias, "the plan has no wo");
         rapt_unused(m, "wo_scales", wo.scales, "the plan has no wo");
+        rapt_unused(m, "wo_prepacked", a->wo_prepacked, "the plan has no wo");
     }
+    for (int i = 0; i < p->projections; i++)
+        rapt_reads_prepacked(m, &p->project[i], names[i].prepacked, c->project[i].args.prepacked);
+    if (p->has_output) rapt_reads_prepacked(m, &p->output, names[PROJECTIONS].prepacked, a->wo_prepacked);
+}
+
+static rapt_status check_prepacked(rapt_report *r, const mha_call *c) {
+    const full_mha *p = c->p;
+    rapt_status status = RAPT_OK;
+    for (int i = 0; i < p->projections && status == RAPT_OK; i++)
+        status = rapt_check_prepacked(r, &p->project[i], names[i].prepacked, c->project[i].args.prepacked,
+                                      p->project[i].problem.weight.type);
+    if (status != RAPT_OK || !p->has_output) return status;
+    return rapt_check_prepacked(r, &p->output, names[PROJECTIONS].prepacked, c->args.wo_prepacked, p->output.problem.weight.type);
 }
 
 /* X, Y, Z, the residual and the output, which may lie where one of them does. */
@@ -589,7 +606,8 @@ static rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given,
     rapt_add_attention(&m, &c->attention, false, -1);
     r->owner = "";
     rapt_writes_workspace(&m, a->workspace, given, needed);
-    return rapt_check_memory(&m);
+    const rapt_status status = rapt_check_memory(&m);
+    return status == RAPT_OK ? check_prepacked(r, c) : status;
 }
 
 /* Positions of the tokens of X, Y and Z against the table's. */

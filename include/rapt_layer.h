@@ -423,6 +423,12 @@ typedef struct rapt_mha_args {
     /* ---- Since 0.2. */
 
     rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
+
+    /* ---- Since 0.4. */
+
+    /* Wq, Wk, Wv and Wo as rapt_linear_prepack_run has laid them out, as rapt_linear_args.prepacked: each by itself, by a plan of
+     * its in, out, type, arith and kernel. That holds for the rows of packed weights, too. Null, the default: none. */
+    const void *wq_prepacked, *wk_prepacked, *wv_prepacked, *wo_prepacked;
 } rapt_mha_args;
 
 /* Gives every field its default, or 0 where it has none; call it before you set any. */

@@ -808,6 +808,34 @@ static void add_mha_weights(const call *c, rapt_mha_desc *d, rapt_mha_args *a, i
     if (!(f & PLAIN)) add_weights(WEIGHTS_OF(wo, bo), RAPT_BF16, out, heads);
 }
 
+/* The rows of a projection, or of the output, laid out for the kernel. */
+static void add_prepacked(const char *field, void *slot, const void *weight, rapt_layout layout, int64_t out, int64_t in) {
+    rapt_linear_desc d;
+    rapt_linear_plan plan;
+    rapt_linear_prepack_args a;
+    rapt_linear_desc_init(&d), rapt_linear_prepack_args_init(&a);
+    d.in = in, d.out = out, d.weight = layout, d.x.type = d.y.type = RAPT_F32;
+    if (rapt_linear_plan_init(&plan, &d) || rapt_linear_prepacked_size(&plan, &a.prepacked_bytes)) abort();
+    a.weight = weight;
+    a.prepacked = add_pointer("rapt_mha_args", field, slot, a.prepacked_bytes, RAPT_WORKSPACE_ALIGNMENT, false)->content;
+    if (rapt_linear_prepack_run(&plan, &a) != RAPT_OK) abort();
+}
+
+static void add_prepacked_projections(const call *c, const rapt_mha_desc *d, rapt_mha_args *a, int64_t in, int64_t out) {
+    const int64_t heads = c->heads * c->d, kv_heads = c->kv_heads * c->d;
+    const char *const rows = a->wq;
+    const int64_t stride = d->wq.token_stride;
+    add_prepacked("wq_prepacked", &a->wq_prepacked, rows, d->wq, heads, in);
+    if (c->features & PACKED) {
+        add_prepacked("wk_prepacked", &a->wk_prepacked, rows + heads * stride, d->wq, kv_heads, in);
+        add_prepacked("wv_prepacked", &a->wv_prepacked, rows + (heads + kv_heads) * stride, d->wq, kv_heads, in);
+    } else if (!(c->features & OLD_KEYS)) {
+        add_prepacked("wk_prepacked", &a->wk_prepacked, a->wk, d->wk, kv_heads, in);
+        add_prepacked("wv_prepacked", &a->wv_prepacked, a->wv, d->wv, kv_heads, in);
+    }
+    if (!(c->features & PLAIN)) add_prepacked("wo_prepacked", &a->wo_prepacked, a->wo, d->wo, out, heads);
+}
+
 static void add_mha_cache(const call *c, rapt_desc *of, rapt_mha_args *a) {
     const unsigned f = c->features;
     const bool written = !(f & OLD_KEYS);
@@ -845,6 +873,7 @@ static void describe_mha(const call *c) {
         add_rows(FIELD(a, z), &d->z, RAPT_BF16, f & RAGGED_KEYS ? 1 : c->batch, d->keys, in, false);
     }
     add_mha_weights(c, d, a, in, out);
+    add_prepacked_projections(c, d, a, in, out);
     if (!(f & PLAIN)) {
         add_rows(FIELD(a, residual), &d->residual, RAPT_F32, batch, tokens, out, false);
         add_twins("out", "residual");

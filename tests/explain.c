@@ -1220,12 +1220,12 @@ static size_t prepacked_size(void) {
 }
 
 /* What was packed by a plan of this description, to be used by that of the next row. */
-static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char packed_before[1 << 15];
+static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char packed_before[1 << 17];
 static void pack_before(void) {
     rapt_linear_plan of;
     rapt_linear_plan_init(&of, &ld);
     pa.prepacked = packed_before, pa.prepacked_bytes = sizeof packed_before;
-    rapt_linear_prepack_run(&of, &pa);
+    if (rapt_linear_prepack_run(&of, &pa) != RAPT_OK) abort();
     la.prepacked = packed_before;
 }
 
@@ -1442,6 +1442,37 @@ static void mha_plans(void) {
            "nth = %" PRId64 ": the workspace would exceed the address space", nth);
 }
 
+/* What a plan of so many channels packs; of Wq, Wk, Wv and Wo, the right ones are 32 to 32, 32 to 16, 32 to 32 and 64 to 32. */
+static const void *packed_of(int64_t wide, int64_t high) {
+    ld.in = wide, ld.out = high, ld.x = rows_of(RAPT_F32, 3, wide), ld.y = rows_of(RAPT_F32, 3, high);
+    ld.weight = rows_of(RAPT_F32, high, wide);
+    pa.weight = memory[WO];
+    pack_before();
+    return packed_before;
+}
+
+static void prepacked_projections(void) {
+    GOOD(rapt_mha_run, ya.wq_prepacked = packed_of(32, 32));
+    GOOD(rapt_mha_run, ya.wk_prepacked = packed_of(32, 16));
+    GOOD(rapt_mha_run, ya.wv_prepacked = packed_of(32, 32));
+    GOOD(rapt_mha_run, ya.wo_prepacked = packed_of(64, 32));
+    GOOD(rapt_mha_run, (packed(), ya.wk_prepacked = packed_of(32, 16)));
+    GOOD(rapt_mha_run, (remembered(), ya.wk_prepacked = ya.wv_prepacked = SOMEWHERE)); /* nothing is projected to keys */
+    REFUSED(rapt_mha_run, ya.wq_prepacked = packed_of(32, 16), PREPACKED,
+            "wq_prepacked: packed of 32 to 16 channels, and the plan has 32 to 32");
+    REFUSED(rapt_mha_run, ya.wk_prepacked = packed_of(32, 32), PREPACKED,
+            "wk_prepacked: packed of 32 to 32 channels, and the plan has 32 to 16");
+    REFUSED(rapt_mha_run, ya.wv_prepacked = packed_of(32, 16), PREPACKED,
+            "wv_prepacked: packed of 32 to 16 channels, and the plan has 32 to 32");
+    REFUSED(rapt_mha_run, ya.wo_prepacked = packed_of(32, 32), PREPACKED,
+            "wo_prepacked: packed of 32 to 32 channels, and the plan has 64 to 32");
+    REFUSED(rapt_mha_run, ya.wv_prepacked = packed_before + 4, ALIGNMENT, "wv_prepacked = %p: not aligned to 64 bytes",
+            (void *)(packed_before + 4));
+    REFUSED(rapt_mha_run, ya.wo_prepacked = packed_before + 4, ALIGNMENT, "wo_prepacked = %p: not aligned to 64 bytes",
+            (void *)(packed_before + 4));
+    REFUSED(rapt_mha_run, (bare(), ya.wo = NULL, ya.wo_prepacked = SOMEWHERE), UNUSED, "wo_prepacked = 0x40: the plan has no wo");
+}
+
 static void mha_calls(void) {
     GOOD(rapt_mha_run, UNCHANGED);
     GOOD(rapt_mha_run, (crossed(), ya.y = memory[Y], ya.z = memory[Z]));
@@ -1490,6 +1521,7 @@ static void mha_calls(void) {
     REFUSED(rapt_mha_run, bare(), UNUSED, "wo = %p: the plan has no layout for it", (void *)memory[WO]);
     REFUSED(rapt_mha_run, (bare(), ya.wo = NULL, ya.bo = SOMEWHERE), UNUSED, "bo = 0x40: the plan has no wo");
     REFUSED(rapt_mha_run, (bare(), ya.wo = NULL, ya.wo_scales = SOMEWHERE), UNUSED, "wo_scales = 0x40: the plan has no wo");
+    prepacked_projections();
     /* the cache, */
     REFUSED(rapt_mha_run, ya.k_cache = SOMEWHERE, UNUSED, "k_cache = 0x40: the plan has no cache");
     REFUSED(rapt_mha_run, ya.v_cache = SOMEWHERE, UNUSED, "v_cache = 0x40: the plan has no cache");

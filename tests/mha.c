@@ -277,9 +277,29 @@ static rapt_status by_hand(problem *p, tensor *k_cache, tensor *v_cache, tensor 
     return status;
 }
 
-/* Runs a problem in one of the ways that there are, half of them with a tuning, which is drawn apart from all else. */
+/* The rows of Wq, Wk, Wv or Wo, which may be a part of packed ones, laid out for the kernel. */
+static void *prepacked_rows(const problem *p, int i) {
+    const int from = p->desc.packed && i < 3 ? 0 : i;
+    const tensor *weight = &p->weight[from];
+    int64_t first = 0;
+    for (int j = 0; j < i && from < i; j++) first += p->outs[j];
+    if (!weight->memory) return NULL;
+    rapt_linear_desc desc;
+    rapt_linear_plan plan;
+    rapt_linear_prepack_args args;
+    rapt_linear_desc_init(&desc), rapt_linear_prepack_args_init(&args);
+    desc.in = i < 3 ? p->widths[i] : p->attention.heads * p->attention.d_v, desc.out = p->outs[i];
+    desc.weight = weight->layout, desc.x.type = desc.y.type = RAPT_F32, desc.isa = p->attention.isa, desc.arith = p->desc.arith;
+    if (rapt_linear_plan_init(&plan, &desc) || rapt_linear_prepacked_size(&plan, &args.prepacked_bytes)) abort();
+    args.weight = weight->at + first * weight->layout.token_stride, args.prepacked = new_workspace(args.prepacked_bytes);
+    if (rapt_linear_prepack_run(&plan, &args)) abort();
+    return args.prepacked;
+}
+
+/* Runs a problem in one of the ways that there are, half of them with a tuning, and each of its weights prepacked or not, all of
+ * which is drawn apart from all else. */
 static rapt_status run_problem(problem *p, int way) {
-    static uint64_t tunings = 12;
+    static uint64_t tunings = 12, packs = 13;
     const rapt_tuning tuning = tuning_of(p->attention.isa, draw(&tunings));
     if (draw_below(&tunings, 2)) p->attention.tuning = &tuning;
     rapt_mha_plan plan;
@@ -293,6 +313,11 @@ static rapt_status run_problem(problem *p, int way) {
     if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, nth, &bytes);
     if (status != RAPT_OK) return status;
     args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
+    void *prepacked[4] = {0};
+    for (int i = 0; i < 4; i++)
+        if (draw_below(&packs, 2)) prepacked[i] = prepacked_rows(p, i);
+    args.wq_prepacked = prepacked[0], args.wk_prepacked = prepacked[1], args.wv_prepacked = prepacked[2];
+    args.wo_prepacked = prepacked[3];
     if (way == 0) status = rapt_mha_run(&plan, &args);
     else if (way == 1) {
         rapt_pool *pool = rapt_pool_create(3);
@@ -302,6 +327,7 @@ static rapt_status run_problem(problem *p, int way) {
         for (int phase = 0; phase < info.phases; phase++)
             for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--)
                 status = rapt_mha_run_phase(&plan, &args, phase, ith, nth);
+    for (int i = 0; i < 4; i++) free(prepacked[i]);
     free(args.workspace);
     return status;
 }
@@ -380,6 +406,28 @@ static rapt_status run_decoder(decoder *l) {
     if (status == RAPT_OK) status = rapt_mha_run(&plan, &l->args);
     free(l->args.workspace);
     return status;
+}
+
+/* Prepacked weights are read in the place of the others, which are gone by then. */
+static void prepacked_alone(const char *isa) {
+    decoder l;
+    new_decoder(&l, isa);
+    rapt_status status = run_decoder(&l);
+    tensor want = copy_of(&l.out), *const weights[] = {&l.wq, &l.wk, &l.wv, &l.wo};
+    const void **const to[] = {&l.args.wq_prepacked, &l.args.wk_prepacked, &l.args.wv_prepacked, &l.args.wo_prepacked};
+    problem p = {.desc = l.desc, .attention = l.attention, .widths = {WIDTH, WIDTH, WIDTH},
+                 .outs = {HEADS * D, KV_HEADS * D, KV_HEADS * D, WIDTH}};
+    void *packed[4];
+    for (int i = 0; i < 4; i++) {
+        p.weight[i] = *weights[i];
+        *to[i] = packed[i] = prepacked_rows(&p, i);
+        for (int64_t n = 0; n < weights[i]->tokens; n++)
+            for (int64_t j = 0; j < weights[i]->channels; j++) set_value(weights[i], 0, n, j, NAN);
+    }
+    if (status == RAPT_OK) status = run_decoder(&l);
+    tap_ok(status == RAPT_OK && same_tensor(&l.out, &want), "%s: many tokens read prepacked weights alone", isa);
+    for (int i = 0; i < 4; i++) free(packed[i]);
+    free_tensor(&want), free_decoder(&l);
 }
 
 /* The formula in plain loops and double. weights: [HEADS][S][S], or null. */
@@ -847,6 +895,7 @@ static void test_kernel(const char *isa, bool whole) {
                                    80};
     test_drawn(isa, whole, &problems);
     kinds_of_problems(isa);
+    prepacked_alone(isa);
     formula(isa);
     wide_weights(isa);
     gaps(isa);

@@ -745,6 +745,13 @@ def test_mha():
     ok(weights.shape == (2, 4, 9, 9) and off(weights.sum(-1), np.ones((2, 4, 9))) < 1e-6 and (weights[..., 0, 1:] == 0).all(),
        "mha, weights")
     q8 = [rapt.quantise_weights(w, "q8_0") for w in (wq, wk, wv)]
+    for arith in ("exact", "bf16"):
+        ready = [rapt.prepack_weights(w, arith=arith) for w in (wq, wk, wv, wo)]
+        some = {"heads": 4, "kv_heads": 2, "bq": bq, "bo": bo, "linear_arith": arith}
+        ok(all(same(rapt.mha(tokens, *ready, **some), rapt.mha(tokens, wq, wk, wv, wo, **some)) for tokens in (x, random(2, 40, 64))),
+           f"mha, prepacked weights in {arith} arithmetic: the same bits")
+    refused("packed weights that are prepacked together", ValueError, ["prepack wq, wk and wv by themselves"],
+            lambda: rapt.mha(x, rapt.prepack_weights(packed), heads=4))
     near("mha, quantised weights", rapt.mha(x, *q8, wo, heads=4, kv_heads=2, bq=bq, bo=bo),
          rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo), 0.1)
     flat = rapt.mha(np.concatenate([x[0, :4], x[1]]), wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, rope=rope,

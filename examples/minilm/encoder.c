@@ -105,7 +105,7 @@ static rapt_status run_norm(encoder *e, int64_t tokens, encoder_linear weights, 
 /* What all layers of a batch have in common. */
 typedef struct plans {
     rapt_mha_plan attention, watched; /* watched: with weights */
-    rapt_linear_plan inner, outer;
+    rapt_linear_plan inner, outer, square; /* square: of the four matrices of attention, to prepack them */
 } plans;
 
 static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t sentences, bool watched, plans *p) {
@@ -138,15 +138,18 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
     if (status == RAPT_OK && watched) status = rapt_mha_plan_init(&p->watched, &mha);
     if (status == RAPT_OK) status = rapt_linear_plan_init(&p->inner, &inner);
     if (status == RAPT_OK) status = rapt_linear_plan_init(&p->outer, &outer);
+    inner.out = ENCODER_WIDTH, inner.y = narrow;
+    if (status == RAPT_OK) status = rapt_linear_plan_init(&p->square, &inner);
     return status;
 }
 
-/* The prepacked weights of a layer; null where there are none. */
-static char *prepacked_inner(const encoder *e, int layer) {
-    return e->prepacked ? e->prepacked + (size_t)layer * (e->inner_bytes + e->outer_bytes) : NULL;
-}
-static char *prepacked_outer(const encoder *e, int layer) {
-    return e->prepacked ? prepacked_inner(e, layer) + e->inner_bytes : NULL;
+typedef enum matrix { QUERY, KEY, VALUE, ATTENTION, INNER, OUTER } matrix;
+
+/* Where a matrix of a layer is prepacked; null where none is. */
+static char *prepacked_of(const encoder *e, int layer, matrix which) {
+    const size_t squares = ATTENTION + 1, all = squares * e->square_bytes + e->inner_bytes + e->outer_bytes;
+    const size_t before = which < OUTER ? which * e->square_bytes : squares * e->square_bytes + e->inner_bytes;
+    return e->prepacked ? e->prepacked + (size_t)layer * all + before : NULL;
 }
 
 static rapt_status prepack_linear(encoder *e, const rapt_linear_plan *plan, const float *weight, char *to, size_t bytes) {
@@ -160,18 +163,35 @@ static size_t aligned_size(size_t bytes) {
     return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
 }
 
+static rapt_status prepack_layer(encoder *e, const plans *p, int i) {
+    const encoder_layer *layer = &e->layers[i];
+    const struct {
+        const rapt_linear_plan *plan;
+        const float *weight;
+        size_t bytes;
+    } of[] = {[QUERY] = {&p->square, layer->query.weight, e->square_bytes},
+              [KEY] = {&p->square, layer->key.weight, e->square_bytes},
+              [VALUE] = {&p->square, layer->value.weight, e->square_bytes},
+              [ATTENTION] = {&p->square, layer->attention.weight, e->square_bytes},
+              [INNER] = {&p->inner, layer->inner.weight, e->inner_bytes},
+              [OUTER] = {&p->outer, layer->outer.weight, e->outer_bytes}};
+    rapt_status status = RAPT_OK;
+    for (matrix m = QUERY; m <= OUTER && status == RAPT_OK; m++)
+        status = prepack_linear(e, of[m].plan, of[m].weight, prepacked_of(e, i, m), of[m].bytes);
+    return status;
+}
+
 /* Without memory for them weights stay as they are. */
 static rapt_status prepack(encoder *e, const plans *p) {
-    rapt_status status = rapt_linear_prepacked_size(&p->inner, &e->inner_bytes);
+    rapt_status status = rapt_linear_prepacked_size(&p->square, &e->square_bytes);
+    if (status == RAPT_OK) status = rapt_linear_prepacked_size(&p->inner, &e->inner_bytes);
     if (status == RAPT_OK) status = rapt_linear_prepacked_size(&p->outer, &e->outer_bytes);
     if (status != RAPT_OK) return status;
+    e->square_bytes = aligned_size(e->square_bytes);
     e->inner_bytes = aligned_size(e->inner_bytes), e->outer_bytes = aligned_size(e->outer_bytes);
-    e->prepacked = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, ENCODER_LAYERS * (e->inner_bytes + e->outer_bytes));
-    for (int i = 0; i < ENCODER_LAYERS && e->prepacked && status == RAPT_OK; i++) {
-        status = prepack_linear(e, &p->inner, e->layers[i].inner.weight, prepacked_inner(e, i), e->inner_bytes);
-        if (status == RAPT_OK)
-            status = prepack_linear(e, &p->outer, e->layers[i].outer.weight, prepacked_outer(e, i), e->outer_bytes);
-    }
+    e->prepacked = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT,
+                                 ENCODER_LAYERS * (4 * e->square_bytes + e->inner_bytes + e->outer_bytes));
+    for (int i = 0; i < ENCODER_LAYERS && e->prepacked && status == RAPT_OK; i++) status = prepack_layer(e, p, i);
     if (status != RAPT_OK) {
         free(e->prepacked);
         e->prepacked = NULL;
@@ -230,12 +250,14 @@ static rapt_status run_layers(encoder *e, const plans *p, int64_t tokens, float 
         args.wk = layer->key.weight, args.bk = layer->key.bias;
         args.wv = layer->value.weight, args.bv = layer->value.bias;
         args.wo = layer->attention.weight, args.bo = layer->attention.bias;
+        args.wq_prepacked = prepacked_of(e, i, QUERY), args.wk_prepacked = prepacked_of(e, i, KEY);
+        args.wv_prepacked = prepacked_of(e, i, VALUE), args.wo_prepacked = prepacked_of(e, i, ATTENTION);
         const bool watched = attention && attention->layer == i;
         args.weights = watched ? attention->weights : NULL;
         status = rapt_mha_run_parallel(watched ? &p->watched : &p->attention, &args, e->threads, rapt_pool_for, e->pool);
         if (status == RAPT_OK) status = run_norm(e, tokens, layer->attention_norm, x);
-        if (status == RAPT_OK) status = run_linear(e, &p->inner, layer->inner, prepacked_inner(e, i), x, NULL, wide);
-        if (status == RAPT_OK) status = run_linear(e, &p->outer, layer->outer, prepacked_outer(e, i), wide, x, x);
+        if (status == RAPT_OK) status = run_linear(e, &p->inner, layer->inner, prepacked_of(e, i, INNER), x, NULL, wide);
+        if (status == RAPT_OK) status = run_linear(e, &p->outer, layer->outer, prepacked_of(e, i, OUTER), wide, x, x);
         if (status == RAPT_OK) status = run_norm(e, tokens, layer->norm, x);
     }
     return status;

@@ -35,9 +35,9 @@ typedef struct encoder {
     size_t memory_floats;
     void *workspace;
     size_t workspace_bytes;
-    char *prepacked; /* null, or the inner and then the outer weights of each layer, laid out for the kernel */
-    size_t inner_bytes, outer_bytes; /* of those of a layer */
-    bool used;                       /* has a batch been run? */
+    char *prepacked; /* null, or for each layer the weights of query, key, value, attention, inner and outer, laid out for the kernel */
+    size_t square_bytes, inner_bytes, outer_bytes; /* of each of the first four, and of the others */
+    bool used;                                     /* has a batch been run? */
 } encoder;
 
 /* Maps the weights. isa: as in rapt_desc; arith: RAPT_EXACT, or RAPT_BF16_DOT for all products, of weights and of attention.
@@ -54,8 +54,8 @@ typedef struct encoder_attention {
 
 /* A ragged batch: the tokens of sentence i are ids[starts[i]] .. ids[starts[i + 1] - 1], 1 to ENCODER_MOST_TOKENS of them, and
  * its embedding is [i] of embeddings [sentences, ENCODER_WIDTH]: the same bits, whatever else is in the batch. attention may be
- * null. Returns null, or what went wrong. From the second batch on, for a single one would not gain by it, the weights of the
- * feed-forward layers are laid out for the kernel, which takes 28 MB, or half of that in a matrix unit's bf16. */
+ * null. Returns null, or what went wrong. From the second batch on, for a single one would not gain by it, weights are
+ * laid out for the kernel, which takes 43 MB, or half of that in a matrix unit's bf16. */
 const char *encoder_run(encoder *e, const int32_t *ids, const int32_t *starts, int64_t sentences, float *embeddings,
                         const encoder_attention *attention);
 

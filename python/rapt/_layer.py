@@ -110,7 +110,8 @@ class PrepackedWeights:
 
 
 def prepack_weights(weight: Any, *, arith: str = "exact", threads: int | None = None, isa: str | None = None) -> PrepackedWeights:
-    """Weights laid out for the kernel once, for linear(), which else does it in each call of many tokens. The bits are the same.
+    """Weights laid out for the kernel once, for linear() and mha(), which else do it in each call of many tokens. The bits are
+    the same.
 
     weight: (out, in), an array or what quantise_weights() returned. It is kept, for calls of few tokens read it, and must not
         change.
@@ -287,7 +288,8 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
         q = x wq^T + bq,  k = y wk^T + bk,  v = z wv^T + bv
         out = concat(heads of softmax(scale q k^T + bias) v) wo^T + bo + residual
 
-    Weights lie as those of torch.nn.Linear and nn.MultiheadAttention, and may be what quantise_weights() returned.
+    Weights lie as those of torch.nn.Linear and nn.MultiheadAttention, and may be what quantise_weights() returned, or, each of the
+    four by itself, prepack_weights().
 
     x: (batch, queries, width), or (queries, width), of float32, float16 or bfloat16.
     wq, wk, wv: (heads * d_k, width), (kv heads * d_k, width of y) and (kv heads * d_v, width of z); without wk and wv, wq has
@@ -330,6 +332,8 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
     q_weight = _Weight(wq, "wq", width)
     k_weight = q_weight if packed else _Weight(wk, "wk", of_keys.shape[2])
     v_weight = q_weight if packed else _Weight(wv, "wv", of_values.shape[2])
+    if packed and q_weight.prepacked is not None:
+        raise ValueError("wq has the rows of all three and is prepacked: prepack wq, wk and wv by themselves")
     d_k, d_v = _head_sizes(q_weight.rows, k_weight.rows, v_weight.rows, heads, kv_heads, packed)
     o_weight = None if wo is None else _Weight(wo, "wo", heads * d_v)
     out, o = _output(out, queries, heads * d_v if o_weight is None else o_weight.rows)
@@ -341,7 +345,7 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
     desc = library.new(native.MhaDesc, attention=attention, x_width=width, out_width=o.shape[2], keys=keys, x=queries.layout,
                        out=o.layout, wq=q_weight.layout, packed=int(packed), arith=arith_of(linear_arith))
     args = library.new(native.MhaArgs, x=queries.address, out=o.address, wq=q_weight.address, wq_scales=q_weight.scales,
-                       attention=inside)
+                       wq_prepacked=q_weight.prepacked, attention=inside)
     for name, tokens, given in (("y", of_keys, y), ("z", of_values, z)):
         if given is not None:
             setattr(desc, name, tokens.layout)
@@ -352,6 +356,7 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
             setattr(desc, name, weight.layout)
             setattr(args, name, weight.address)
             setattr(args, f"{name}_scales", weight.scales)
+            setattr(args, f"{name}_prepacked", weight.prepacked)
     rows = q_weight.rows
     biases = ("bq", bq, rows), ("bk", bk, k_weight.rows), ("bv", bv, v_weight.rows), ("bo", bo, o.shape[2])
     for name, vector, length in biases:
