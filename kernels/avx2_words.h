@@ -26,6 +26,7 @@
 #define RAPT_FEW_TOKENS     8
 #define RAPT_LINEAR_TOKENS  4
 #define RAPT_LINEAR_SUMS    4
+#define RAPT_WEIGHTS_L2     3
 #define RAPT_CONVERTED_ROWS 4
 #define RAPT_NATIVE_F16     1
 
