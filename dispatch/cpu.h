@@ -66,4 +66,13 @@ static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2) {
     return RAPT_CPU_NEON | (hwcap >> 20 & 1 ? RAPT_CPU_DOTPROD : 0) | (hwcap2 >> 13 & 1 ? RAPT_CPU_I8MM : 0);
 }
 
+/* AT_HWCAP of Linux elsewhere: on 32-bit Arm (asm/hwcap.h) bit 12 is NEON and bit 16 VFPv4; on IBM Z bit 11 is the vector facility and
+ * bit 13 its enhancements; on LoongArch bit 4 is LSX; on POWER (asm/cputable.h) bit 7 is VSX. */
+static inline uint32_t rapt_arm_decode(uint64_t hwcap) {
+    return (hwcap >> 12 & 1 ? RAPT_CPU_NEON : 0) | (hwcap >> 16 & 1 ? RAPT_CPU_VFPV4 : 0);
+}
+static inline uint32_t rapt_s390x_decode(uint64_t hwcap) { return (hwcap >> 11 & 1) && (hwcap >> 13 & 1) ? RAPT_CPU_VXE : 0; }
+static inline uint32_t rapt_loongarch_decode(uint64_t hwcap) { return hwcap >> 4 & 1 ? RAPT_CPU_LSX : 0; }
+static inline uint32_t rapt_power_decode(uint64_t hwcap) { return hwcap >> 7 & 1 ? RAPT_CPU_VSX : 0; }
+
 #endif

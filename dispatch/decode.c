@@ -170,7 +170,7 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
     c->attention.starts = a->starts;
     c->attention.new_keys = p->append.desc.tokens;
     to->k = a->k, to->v = a->v, to->k_scales = a->k_scales, to->v_scales = a->v_scales;
-    to->workspace = (void *)((uintptr_t)a->workspace + p->rotated_bytes); /* which may be anything yet */
+    to->workspace = (void *)((uintptr_t)a->workspace + (uintptr_t)p->rotated_bytes); /* which may be anything yet */
     if (p->rotated_bytes) to->q = a->workspace;
 
     bool values = p->append.desc.v.type != RAPT_NONE;

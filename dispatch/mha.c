@@ -421,7 +421,7 @@ static const void *input_of(const mha_call *c, int i) {
 }
 
 /* An address that is null if it is derived from none. */
-static void *behind(const void *from, int64_t bytes) { return from ? (void *)((uintptr_t)from + (uint64_t)bytes) : NULL; }
+static void *behind(const void *from, int64_t bytes) { return from ? (void *)((uintptr_t)from + (uintptr_t)bytes) : NULL; }
 
 /* The first row of those that belong to an entry. */
 static size_t first_row(const token_rows *x, const rapt_layout *layout) {

@@ -129,7 +129,8 @@ RAPT_API const char *rapt_version(void);
  *
  * Of types for K and V, some have an element of a byte, and some have groups of 32 channels, so that d_k or d_v must be a
  * multiple of 32. A group begins with what all its channels share: s, or s and m, numbers of f16 (little-endian), or
- * e, a byte. Then come its 32 numbers n, of which each stands for the value in the formula below. */
+ * e, a byte. Then come its 32 numbers n, of which each stands for the value in the formula below. Groups have the same bytes on every
+ * machine; elements of more than a byte are in the machine's own order. */
 typedef enum rapt_type {
     RAPT_NONE = 0,    /* There is no such tensor, which is the default where one need not be there. */
     RAPT_F32 = 1,     /* An element is an IEEE 754 binary32. */

@@ -18,12 +18,12 @@
  *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
  *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
  *   i_dot              see dots.h
- *   i_xor, i_look_up(table, x) (of each byte x from 0 to 127 the one at x of 16, or 0 if there is none), i_odd_bytes(odd, even)
- *   (of each 16 bits, the upper byte of the one and the lower byte of the other): not where RAPT_VL is 1
  *   i_most_halves(most, x)  of each 16 bits, the greater of those of most and of -2 x, unsigned and modulo 2^16
  *
  * Words that a constant asks for:
- *   RAPT_FEW_DOTS      i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane
+ *   RAPT_BYTE_TABLES   i_xor, i_look_up(table, x) (of each byte x from 0 to 127 the one at x of 16, or 0 if there is none) and
+ *   i_odd_bytes(odd, even) (of each 16 bits, the upper byte of the one and the lower byte of the other)
+ *   RAPT_FEW_DOTS      i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane
  *   i % RAPT_VL of out[i / RAPT_VL] has byte i of all four, i_sum_within(x) of four: lane 4q + j is the sum of quarter q of x[j],
  *   and i_sum_across(x) of four: lane 4q + j is the sum of lane j of each quarter of x[q]
  *   RAPT_SQUARE_ROWS   v_load_quads(rows, offset): lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset; v_zip_low,

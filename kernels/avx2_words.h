@@ -29,6 +29,7 @@
 #define RAPT_WEIGHTS_L2     3
 #define RAPT_CONVERTED_ROWS 4
 #define RAPT_NATIVE_F16     1
+#define RAPT_BYTE_TABLES    1
 
 typedef __m256 vf, vm;
 typedef int32_t vi __attribute__((vector_size(32))); /* not __m256i: gcc 12 copies accumulators that change their type */

@@ -31,6 +31,7 @@
 #define RAPT_LINEAR_SUMS    16
 #define RAPT_CONVERTED_ROWS 4
 #define RAPT_NATIVE_F16     1
+#define RAPT_BYTE_TABLES    1
 
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64))); /* not __m512i: gcc 12 copies accumulators that change their type */

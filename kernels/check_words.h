@@ -27,6 +27,12 @@ _Static_assert(!RAPT_DOT_SIGNED || RAPT_DOT == 4, "elements of 16 bits are alway
 #endif
 _Static_assert(RAPT_NATIVE_F16 == 0 || RAPT_NATIVE_F16 == 1, "no or yes");
 
+/* RAPT_BYTE_TABLES is 1 where the ISA file has the words i_xor, i_look_up and i_odd_bytes, because the CPU looks bytes up in a vector. */
+#ifndef RAPT_BYTE_TABLES
+#define RAPT_BYTE_TABLES 0
+#endif
+_Static_assert(RAPT_BYTE_TABLES == 0 || (RAPT_BYTE_TABLES == 1 && RAPT_VL > 1), "no, or yes with vectors");
+
 /* ---- Register tiles (tile.h) ---------------------------------------------------------------------------------------------- */
 
 /* RAPT_TILE_VECTORS: vectors of query rows in a full tile. RAPT_PANEL: vectors of the widest panel of V that is read in place.
@@ -136,7 +142,7 @@ _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 ==
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CONVERTED_ROWS <= 4),
                "0, or the 2 to 4 rows of a register tile");
 
-/* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (few_dots.h), with the words i_store_u8,
+/* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (few_dots.h), with the words i_xor, i_store_u8,
  * i_load_quads, i_sum_within and i_sum_across. */
 #ifndef RAPT_FEW_DOTS
 #define RAPT_FEW_DOTS 0

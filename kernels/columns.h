@@ -56,15 +56,13 @@ static RAPT_INLINE void read_line(key_columns *c, const char *const *rows, size_
     RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) c->dwords[i] = v_as_int(line[i]);
 }
 
+enum { ON_BIG_ENDIAN = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ };
+
 /* Where element i of some bits lies in its dword: the number of bits below it. Elements of whole bytes are as the machine has
- * them; of half a byte, two in each, the lower half comes first. */
+ * them; of those of a byte, the lowest bits come first. */
 static RAPT_INLINE int element_place(const int i, const int bits) {
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    if (bits >= 8) return 32 - bits - i * bits % 32;
-    return 24 - i / 2 * 8 % 32 + i % 2 * bits;
-#else
-    return i * bits % 32;
-#endif
+    if (!ON_BIG_ENDIAN) return i * bits % 32;
+    return bits >= 8 ? 32 - bits - i * bits % 32 : 24 - i * bits / 8 * 8 % 32 + i * bits % 8;
 }
 
 /* Byte i of each dword, at the upper end of its lane with other bits below, and as a signed number. */
@@ -87,7 +85,8 @@ static RAPT_INLINE vi one_of_pair(const key_columns *c, const int i) {
 
 /* The same with the bits that dword 4 has of all 32 channels as the fifth ones. */
 static RAPT_INLINE vi five_bits(const key_columns *c, const int i) {
-    vi fifth = i < 4 ? i_shl(c->dwords[4], 4 - i) : i_shr(c->dwords[4], i - 4);
+    const int place = element_place(i, 1);
+    vi fifth = place < 4 ? i_shl(c->dwords[4], 4 - place) : i_shr(c->dwords[4], place - 4);
     return i_or(i_and(half_of_byte(c, i), i_set1(15)), i_and(fifth, i_set1(16)));
 }
 

@@ -116,11 +116,17 @@ static inline size_t group_bytes(rapt_type type) {
 static void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
     uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
     float scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
-    for (int n = 0; n < groups; n++) memcpy(&halves[n], row + (size_t)n * group_bytes(type), sizeof *halves);
+    for (int n = 0; n < groups; n++) {
+        memcpy(&halves[n], row + (size_t)n * group_bytes(type), sizeof *halves);
+        if (ON_BIG_ENDIAN) halves[n] = __builtin_bswap16(halves[n]);
+    }
     memset(halves + groups, 0, RAPT_VL * sizeof *halves);
     for (int n = 0; n < groups; n += RAPT_VL) v_store(scales + n, v_load_f16(halves + n));
     for (int n = 0; n < groups; n++) to[(size_t)n * stride] = scales[n];
 }
+
+/* Where element c lies in an array of elements that is a row of lanes: the first of a lane has the lowest bits. */
+static inline int dot_place(int c) { return ON_BIG_ENDIAN ? c ^ (RAPT_DOT - 1) : c; }
 
 /* Stages rows for broadcasts: lanes [n][ld], of which dot_depth are there; and what the bias of the queries adds to the sums of
  * each row's groups, [n][groups]. */
@@ -132,10 +138,10 @@ static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *
         unpack_integers(type, rows[r], channels, row);
         for (int g = 0; g < groups; g++) {
             int32_t sum = 0;
-            for (int c = g * each; c < (g + 1) * each; c++) wide[c] = row[c], sum += row[c];
+            for (int c = g * each; c < (g + 1) * each; c++) wide[dot_place(c)] = row[c], sum += row[c];
             *correction++ = -DOT_BIAS * sum;
         }
-        for (int c = channels; c < dot_depth(channels) * RAPT_DOT; c++) wide[c] = 0;
+        for (int c = channels; c < dot_depth(channels) * RAPT_DOT; c++) wide[dot_place(c)] = 0;
         memcpy(to, wide, (size_t)dot_depth(channels) * sizeof *to);
     }
 }

@@ -4,6 +4,24 @@
 
 static inline const char *group_of(const char *row, int channel, size_t bytes) { return row + (size_t)channel / 32 * bytes; }
 
+/* The numbers of f16 that all channels of a group share are little-endian on every machine: one for all lanes, those in the lower
+ * halves of lanes as the machine has read them, and on one lane how one is written. */
+static inline vf v_broadcast_shared(const char *from) {
+    const char bytes[2] = {from[ON_BIG_ENDIAN], from[1 - ON_BIG_ENDIAN]};
+    return v_broadcast_f16(bytes);
+}
+static inline vf v_from_shared(vi h) {
+    if (ON_BIG_ENDIAN) h = i_or(i_and(i_shl(h, 8), i_set1(0xff00)), i_and(i_shr(h, 8), i_set1(0xff)));
+    return v_from_f16(h);
+}
+#if RAPT_VL == 1
+static inline void store_shared(uint8_t *to, float x) {
+    uint8_t bytes[2];
+    v_store_f16(bytes, x);
+    to[0] = bytes[ON_BIG_ENDIAN], to[1] = bytes[1 - ON_BIG_ENDIAN];
+}
+#endif
+
 /* From a channel on, the numbers of a group whose channels i and i + 16 are the lower and the upper half of byte i. */
 static inline vi i_load_halves(const char *from, int channel) {
     vi n = i_load_u8(from + (channel & 15));
@@ -53,6 +71,7 @@ static inline void unpack_pairs(const char *from, int add, void *to) {
 static inline vi i_load_fifths(const char *from, int channel) {
     uint32_t bits;
     memcpy(&bits, from, sizeof bits);
+    if (ON_BIG_ENDIAN) bits = __builtin_bswap32(bits);
     return i_or(i_load_halves(from + sizeof bits, channel), i_shl(i_bits(bits >> (channel & 31)), 4));
 }
 
@@ -80,7 +99,7 @@ static inline vf v_small_float(vi magnitude, const int bias) {
 }
 
 /* Columns of groups (columns.h): what begins with a scale of f16; with that and a least number; or with a scale E8M0. */
-static inline vf v_scale_of(const char *const *rows, size_t offset) { return v_from_f16(first_half(read_column(rows, offset))); }
+static inline vf v_scale_of(const char *const *rows, size_t offset) { return v_from_shared(first_half(read_column(rows, offset))); }
 static inline vf v_e8m0_of(const char *const *rows, size_t offset) {
     return v_from_e8m0(i_and(first_byte(read_column(rows, offset)), i_set1(255)));
 }
@@ -90,8 +109,8 @@ static inline void read_scaled_nibbles(key_columns *c, const char *const *rows, 
 }
 static inline void read_ranged_nibbles(key_columns *c, const char *const *rows, size_t offset) {
     const vi both = read_column(rows, offset);
-    c->scale = v_from_f16(first_half(both));
-    c->least = v_from_f16(second_half(both));
+    c->scale = v_from_shared(first_half(both));
+    c->least = v_from_shared(second_half(both));
     read_four_columns(c->dwords, rows, offset + 4);
 }
 
@@ -180,10 +199,10 @@ static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x,
     return most > 0x7f800000 ? 0.0f : v_as_float((uint32_t)(254 - group[0]) << 23);
 }
 
-/* x as f16 within its finite range, and what that became. */
-static inline float store_finite_f16(void *to, float x) {
-    v_store_f16(to, clamped(x, -65504.0f, 65504.0f));
-    return v_load_f16(to);
+/* The same of x within the finite range, and what that became. */
+static inline float store_finite_shared(uint8_t *to, float x) {
+    store_shared(to, clamped(x, -65504.0f, 65504.0f));
+    return v_broadcast_shared((const char *)to);
 }
 
 /* 1 / s, and 0 where that is not finite: then s is 0 as f16, and the numbers do not matter. */

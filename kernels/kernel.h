@@ -74,11 +74,15 @@ enum {
     RAPT_CPU_AMX_PERMISSION = 1 << 15, /* the operating system lets this process use tiles */
     RAPT_CPU_I8MM = 1 << 16,
     RAPT_CPU_AVXVNNI = 1 << 17, /* as AVX512VNNI, in vectors of 256 bits and without AVX-512 */
+    RAPT_CPU_VFPV4 = 1 << 18,
+    RAPT_CPU_VSX = 1 << 19,
+    RAPT_CPU_VXE = 1 << 20, /* IBM z14 and later: the vector facility for f32, too */
+    RAPT_CPU_LSX = 1 << 21,
     RAPT_CPU_AMX = RAPT_CPU_AMX_TILE | RAPT_CPU_AMX_BF16 | RAPT_CPU_AMX_INT8 | RAPT_CPU_AMX_PERMISSION,
 };
 #define RAPT_CPU_NAMES                                                                                                           \
     "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni", "dotprod",      \
-        "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni"
+        "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx"
 
 /* A validated problem: what is the same for all tasks of a plan. */
 typedef struct rapt_problem {

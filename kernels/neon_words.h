@@ -30,6 +30,7 @@
 #define RAPT_LINEAR_SUMS   2
 #define RAPT_FMA_BY_LANE   1
 #define RAPT_NATIVE_F16    1
+#define RAPT_BYTE_TABLES   1
 
 typedef float32x4_t vf;
 typedef uint32x4_t vi, vm;

@@ -30,6 +30,7 @@
 #define RAPT_FEW_TOKENS       4
 #define RAPT_LINEAR_TOKENS    2
 #define RAPT_LINEAR_SUMS      2
+#define RAPT_BYTE_TABLES      1
 
 typedef __m128 vf, vm;
 typedef __m128i vi;

@@ -12,7 +12,7 @@ static inline void read_f8_e4m3(key_columns *c, const char *const *rows, size_t 
     read_line(c, rows, offset, nr);
 }
 
-#if RAPT_VL == 1
+#if !RAPT_BYTE_TABLES
 static inline vf v_part_f8_e4m3(vi dwords, const int i) { return v_from_upper_e4m3(upper_byte(dwords, i)); }
 #else
 /* Byte i of each dword, by way of bf16, whose two bytes are found for all bytes of a vector at a time: once for the four calls with a

@@ -2,7 +2,7 @@
 /* ggml's q4_1: s, m, and 4-bit numbers as q4_0's. The product is exact, so that v_fma rounds once in both classes. */
 static inline vf v_load_q4_1(const char *row, int channel) {
     const char *group = group_of(row, channel, 20);
-    return v_fma(v_broadcast_f16(group), v_from_int(i_load_halves(group + 4, channel)), v_broadcast_f16(group + 2));
+    return v_fma(v_broadcast_shared(group), v_from_int(i_load_halves(group + 4, channel)), v_broadcast_shared(group + 2));
 }
 
 static inline void read_q4_1(key_columns *c, const char *const *rows, size_t offset, const int nr) {
@@ -16,8 +16,8 @@ static inline void store_group_q4_1(uint8_t *group, const float *x) {
     float m, s = range_of(x, &m) / 15.0f, r = inverse(s);
     uint8_t n[32];
     if (!start_group(group, 20, s)) return;
-    v_store_f16(group, s);
-    v_store_f16(group + 2, m);
+    store_shared(group, s);
+    store_shared(group + 2, m);
     for (int i = 0; i < 32; i++) n[i] = truncated((x[i] - m) * r + 0.5f, 15);
     store_halves(group + 4, n);
 }

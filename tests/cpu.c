@@ -111,7 +111,30 @@ static const struct {
     {"none (a kernel without FPSIMD)", 0x0, 0, 0},
 };
 
+/* Other architectures, as QEMU's models of their CPUs report them; what no model has is made of one. */
+static const struct {
+    const char *name;
+    uint32_t (*decode)(uint64_t);
+    uint64_t hwcap;
+    uint32_t features;
+} others[] = {
+    {"Cortex-A7", rapt_arm_decode, 0x1fb8d7, RAPT_CPU_NEON | RAPT_CPU_VFPV4},
+    {"Cortex-A8: NEON without VFPv4", rapt_arm_decode, 0x08b8d7, RAPT_CPU_NEON},
+    {"Arm with VFPv4 and no NEON", rapt_arm_decode, 0x1fa8d7, RAPT_CPU_VFPV4},
+    {"POWER8", rapt_power_decode, 0x58000580, RAPT_CPU_VSX},
+    {"POWER8, whose hypervisor hides VSX", rapt_power_decode, 0x58000500, 0},
+    {"IBM Z, all that QEMU has", rapt_s390x_decode, 0x2b3f, RAPT_CPU_VXE},
+    {"IBM z13: vectors without the enhancements", rapt_s390x_decode, 0x0b3f, 0},
+    {"IBM Z, whose hypervisor hides vectors", rapt_s390x_decode, 0x233f, 0},
+    {"LoongArch with LSX", rapt_loongarch_decode, 0x0000001f, RAPT_CPU_LSX},
+    {"LoongArch without vectors", rapt_loongarch_decode, 0x0000000f, 0},
+};
+
 int main(void) {
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        uint32_t got = others[i].decode(others[i].hwcap);
+        tap_ok(got == others[i].features, "%s: %#x, want %#x", others[i].name, (unsigned)got, (unsigned)others[i].features);
+    }
     for (size_t i = 0; i < sizeof x86 / sizeof *x86; i++) {
         uint32_t got = rapt_x86_decode(&x86[i].registers);
         tap_ok(got == x86[i].features, "%s: %#x, want %#x", x86[i].name, (unsigned)got, (unsigned)x86[i].features);

@@ -30,6 +30,7 @@ static double small_float(unsigned bits, int exponent_bits, int fraction_bits) {
     return bits >> (exponent_bits + fraction_bits) & 1 ? -size : size;
 }
 
+/* f16 in a group, little-endian. */
 static double half_at(const unsigned char *at) { return small_float(at[0] | (unsigned)at[1] << 8, 5, 10); }
 
 static double byte_value(rapt_type type, unsigned char byte) {
@@ -119,11 +120,15 @@ float reference_element(rapt_type type, const void *row, int64_t channel) {
     const group_format f = format_of(type);
     if (f.bytes) return group_element(type, at + channel / 32 * f.bytes, (int)(channel % 32));
     if (type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16) return (float)byte_value(type, at[channel]);
-    uint32_t bits = 0;
-    if (type == RAPT_F16) return (float)half_at(at + 2 * channel);
-    memcpy(&bits, at + channel * reference_type_bytes(type), (size_t)reference_type_bytes(type));
-    if (type == RAPT_BF16) bits <<= 16;
     float value;
+    if (type == RAPT_F32) {
+        memcpy(&value, at + 4 * channel, sizeof value);
+        return value;
+    }
+    uint16_t half;
+    memcpy(&half, at + 2 * channel, sizeof half);
+    if (type == RAPT_F16) return (float)small_float(half, 5, 10);
+    const uint32_t bits = (uint32_t)half << 16;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
@@ -155,6 +160,12 @@ void reference_store(rapt_type type, void *at, float value) {
         }
     }
     memcpy(at, &half, sizeof half);
+}
+
+void reference_store_shared(unsigned char *at, float value) {
+    uint16_t half;
+    reference_store(RAPT_F16, &half, value);
+    at[0] = (unsigned char)half, at[1] = (unsigned char)(half >> 8);
 }
 
 /* The nearest of all finite values of that sign; of two as near, the even byte. */
@@ -217,12 +228,12 @@ static void store_group(rapt_type type, unsigned char *group, const float *x) {
                   : type == RAPT_Q8_0 ? fabsf(largest) / 127
                                       : largest / -(float)f.zero;
     if (!finite || !isfinite(scale)) {
-        reference_store(RAPT_F16, group, NAN);
+        reference_store_shared(group, NAN);
         return;
     }
     const float inverse = isfinite(1 / scale) ? 1 / scale : 0;
-    reference_store(RAPT_F16, group, ours ? fmaxf(-65504, fminf(65504, scale)) : scale);
-    if (f.minimum >= 0) reference_store(RAPT_F16, group + f.minimum, ours ? fmaxf(-65504, fminf(65504, low)) : low);
+    reference_store_shared(group, ours ? fmaxf(-65504, fminf(65504, scale)) : scale);
+    if (f.minimum >= 0) reference_store_shared(group + f.minimum, ours ? fmaxf(-65504, fminf(65504, low)) : low);
     if (ours) scale = (float)half_at(group);
     if (ours) low = f.minimum >= 0 ? (float)half_at(group + f.minimum) : 0;
     for (int i = 0; i < 32; i++) {

@@ -135,6 +135,9 @@ const void *reference_scale(const rapt_scales *scales, const void *base, int64_t
 int64_t reference_type_bytes(rapt_type type);
 float reference_load(rapt_type type, const void *at);
 void reference_store(rapt_type type, void *at, float value);
+
+/* A number of f16 that the channels of a group share, little-endian. */
+void reference_store_shared(unsigned char *at, float value);
 double reference_half_ulp(rapt_type type, double magnitude);
 
 /* Bytes of a row of any type, those of masks and tables too; -1 where a type's groups do not divide the channels. */

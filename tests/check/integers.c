@@ -44,7 +44,7 @@ static void set_group_scales(subject *s, int tensor, int64_t b, int64_t h, int64
     const reference_place at = reference_key(&s->desc, &s->args, b, h, 0, j);
     unsigned char *const row = reference_at(k ? s->args.k : s->args.v, l, at.batch, h, at.token);
     for (int64_t g = 0; g < (k ? s->desc.d_k : s->desc.d_v) / 32; g++)
-        reference_store(RAPT_F16, row + g * reference_row_bytes(l->type, 32), value);
+        reference_store_shared(row + g * reference_row_bytes(l->type, 32), value);
 }
 
 static void protect(subject *s, bool read_only) {
@@ -371,7 +371,7 @@ static void weight_ties_of_groups(check *c, int64_t kv_len, int64_t q_len) {
         const float size = j % 64 < 2 ? 127 : (float)((j * 11 + j / 64) % 127) + 0.5f, factor = j % 2 ? -size : size;
         unsigned char *const v = reference_at(s.args.v, &s.desc.v, 0, 0, j);
         memset(v, 0, 2 * 34);
-        for (int g = 0; g < 2; g++) reference_store(RAPT_F16, v + g * 34, factor);
+        for (int g = 0; g < 2; g++) reference_store_shared(v + g * 34, factor);
         v[j % 64 / 32 * 34 + 2 + j % 32] = 1;
         sums[j % 64] += rintf(factor);
     }

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vec128: 4 lanes in the compiler's own vector extensions, for POWER's VSX, IBM Z's vector facility, 32-bit Arm with VFPv4 and
+ * LoongArch's LSX, and wherever else a line of the list has it. It is of the fused class where the CPU has an FMA, else of the unfused
+ * one. On 32-bit Arm gcc computes floats one by one, for NEON would flush denormal numbers to zero; integers are vectors. */
+#if (defined(__s390__) && (!defined(__VX__) || __ARCH__ < 12)) ||                                                  \
+    (defined(__arm__) && (!defined(__ARM_NEON) || !defined(__ARM_FEATURE_FMA))) ||                                               \
+    (defined(__loongarch__) && !defined(__loongarch_sx))
+#error "compile with -march=z14, -mfpu=neon-vfpv4 or -mlsx"
+#endif
+
+#define RAPT_KERNEL_NAME vec128
+#if defined(__s390__)
+#define RAPT_KERNEL_NEEDS RAPT_CPU_VXE
+#elif defined(__arm__)
+#define RAPT_KERNEL_NEEDS (RAPT_CPU_NEON | RAPT_CPU_VFPV4)
+#elif defined(__VSX__)
+#define RAPT_KERNEL_NEEDS RAPT_CPU_VSX
+#elif defined(__loongarch__)
+#define RAPT_KERNEL_NEEDS RAPT_CPU_LSX
+#else
+#define RAPT_KERNEL_NEEDS 0 /* what every CPU has that the compiler's options allow */
+#endif
+#if defined(__FP_FAST_FMAF)
+#define RAPT_KERNEL_FUSED 1
+#else
+#define RAPT_KERNEL_FUSED 0
+#endif
+
+/* Those of neon, not measured on any of these. */
+#define RAPT_VL            4
+#define RAPT_TILE_VECTORS  4
+#define RAPT_PANEL         4
+#define RAPT_ROWS_1        12
+#define RAPT_ROWS_2        8
+#define RAPT_ROWS_3        4
+#define RAPT_ROWS_4        4
+#define RAPT_ROWS_8        2
+#define RAPT_KEY_CHAINS    8
+#define RAPT_KEYS_AHEAD    32
+#define RAPT_VALUES_AHEAD  32
+#define RAPT_VALUES_DEPTH  16
+#define RAPT_FEW_ROWS      4
+#define RAPT_FEW_TOKENS    4
+#define RAPT_LINEAR_TOKENS 2
+#define RAPT_LINEAR_SUMS   2
+
+#include "vector_words.h"
+
+#include "attend.h"
