@@ -2,7 +2,7 @@
 /* vec128: 4 lanes in the compiler's own vector extensions, for POWER's VSX, IBM Z's vector facility, 32-bit Arm with VFPv4 and
  * LoongArch's LSX, and wherever else a line of the list has it. It is of the fused class where the CPU has an FMA, else of the unfused
  * one. On 32-bit Arm gcc computes floats one by one, for NEON would flush denormal numbers to zero; integers are vectors. */
-#if (defined(__s390__) && (!defined(__VX__) || __ARCH__ < 12)) ||                                                  \
+#if (defined(__s390__) && (!defined(__VX__) || __ARCH__ < 12)) ||                                                                \
     (defined(__arm__) && (!defined(__ARM_NEON) || !defined(__ARM_FEATURE_FMA))) ||                                               \
     (defined(__loongarch__) && !defined(__loongarch_sx))
 #error "compile with -march=z14, -mfpu=neon-vfpv4 or -mlsx"

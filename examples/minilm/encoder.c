@@ -145,11 +145,15 @@ static rapt_status plan_batch(const encoder *e, const int32_t *starts, int64_t s
 
 typedef enum matrix { QUERY, KEY, VALUE, ATTENTION, INNER, OUTER } matrix;
 
+/* Where one of them begins in what is prepacked of a layer, or after the last one, what that takes. */
+static size_t matrix_offset(const encoder *e, int which) {
+    const size_t squares = INNER * e->square_bytes;
+    return which <= INNER ? (size_t)which * e->square_bytes : squares + e->inner_bytes + (which > OUTER ? e->outer_bytes : 0);
+}
+
 /* Where a matrix of a layer is prepacked; null where none is. */
 static char *prepacked_of(const encoder *e, int layer, matrix which) {
-    const size_t squares = ATTENTION + 1, all = squares * e->square_bytes + e->inner_bytes + e->outer_bytes;
-    const size_t before = which < OUTER ? which * e->square_bytes : squares * e->square_bytes + e->inner_bytes;
-    return e->prepacked ? e->prepacked + (size_t)layer * all + before : NULL;
+    return e->prepacked ? e->prepacked + (size_t)layer * matrix_offset(e, OUTER + 1) + matrix_offset(e, (int)which) : NULL;
 }
 
 static rapt_status prepack_linear(encoder *e, const rapt_linear_plan *plan, const float *weight, char *to, size_t bytes) {
@@ -189,8 +193,7 @@ static rapt_status prepack(encoder *e, const plans *p) {
     if (status != RAPT_OK) return status;
     e->square_bytes = aligned_size(e->square_bytes);
     e->inner_bytes = aligned_size(e->inner_bytes), e->outer_bytes = aligned_size(e->outer_bytes);
-    e->prepacked = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT,
-                                 ENCODER_LAYERS * (4 * e->square_bytes + e->inner_bytes + e->outer_bytes));
+    e->prepacked = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, ENCODER_LAYERS * matrix_offset(e, OUTER + 1));
     for (int i = 0; i < ENCODER_LAYERS && e->prepacked && status == RAPT_OK; i++) status = prepack_layer(e, p, i);
     if (status != RAPT_OK) {
         free(e->prepacked);
