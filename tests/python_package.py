@@ -891,6 +891,7 @@ def test_threads():
     timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
     before = rapt.attention(big[:, :, :64], big[:, :, :64], big[:, :, :64])
     out, arrived = np.zeros_like(big), False
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which what a shell starts in the background ignores
     timer.start()
     try:
         rapt.attention(big, big, big, out=out, threads=2)
