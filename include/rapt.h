@@ -1115,6 +1115,10 @@ RAPT_API rapt_status rapt_merge_explain(int64_t n, int64_t rows, int64_t d_v, co
 
 /* ---- Instruction sets ------------------------------------------------------------------------------------------------ */
 
+/* On Linux, the first question what the CPU can do asks for the tile registers of AMX where the CPU has them (arch_prctl(2)), once in a
+ * process; from then on Linux refuses it alternate signal stacks (sigaltstack(2)) that have no room for them, some 11 KiB. Where one
+ * was there before, Linux refuses the tiles, and the kernel amx lacks "amx-permission". */
+
 /* Returns the name of a kernel built for this architecture, the best one for index 0, and null beyond the last. */
 RAPT_API const char *rapt_isa_name(int index);
 
