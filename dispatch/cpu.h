@@ -60,10 +60,19 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
 static inline size_t rapt_x86_l2(uint32_t ecx) { return (size_t)(ecx >> 16) << 10; }
 
 /* AT_HWCAP and AT_HWCAP2 of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD, bit 20 its products of
- * four bytes, and in the second bit 13 those of matrices of bytes. */
-static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2) {
+ * four bytes, bit 22 SVE, and in the second bit 13 Advanced SIMD's products of matrices of bytes and bit 14 those of bf16. sve_bytes:
+ * of a vector of SVE, 0 where there is none. */
+static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2, uint32_t sve_bytes) {
     if ((hwcap & 3) != 3) return 0;
-    return RAPT_CPU_NEON | (hwcap >> 20 & 1 ? RAPT_CPU_DOTPROD : 0) | (hwcap2 >> 13 & 1 ? RAPT_CPU_I8MM : 0);
+    uint32_t features = RAPT_CPU_NEON;
+    if (hwcap >> 20 & 1) features |= RAPT_CPU_DOTPROD;
+    if (hwcap2 >> 13 & 1) features |= RAPT_CPU_I8MM;
+    if (hwcap2 >> 14 & 1) features |= RAPT_CPU_BF16;
+    if (!(hwcap >> 22 & 1)) return features;
+    features |= RAPT_CPU_SVE;
+    if (sve_bytes == 32) features |= RAPT_CPU_SVE_OF_256;
+    if (sve_bytes == 64) features |= RAPT_CPU_SVE_OF_512;
+    return features;
 }
 
 /* AT_HWCAP of Linux elsewhere: on 32-bit Arm (asm/hwcap.h) bit 12 is NEON and bit 16 VFPv4; on IBM Z bit 11 is the vector facility and
@@ -74,5 +83,13 @@ static inline uint32_t rapt_arm_decode(uint64_t hwcap) {
 static inline uint32_t rapt_s390x_decode(uint64_t hwcap) { return (hwcap >> 11 & 1) && (hwcap >> 13 & 1) ? RAPT_CPU_VXE : 0; }
 static inline uint32_t rapt_loongarch_decode(uint64_t hwcap) { return hwcap >> 4 & 1 ? RAPT_CPU_LSX : 0; }
 static inline uint32_t rapt_power_decode(uint64_t hwcap) { return hwcap >> 7 & 1 ? RAPT_CPU_VSX : 0; }
+
+/* On RISC-V it has a bit for each extension of one letter (asm/hwcap.h), which is set for the vectors of version 1.0 only: Linux knows
+ * no others. bytes: of a vector register. */
+static inline uint32_t rapt_riscv_decode(uint64_t hwcap, uint32_t bytes) {
+    if (!(hwcap >> ('v' - 'a') & 1)) return 0;
+    return RAPT_CPU_RVV | (bytes == 16 ? RAPT_CPU_RVV_OF_128 : 0) | (bytes == 32 ? RAPT_CPU_RVV_OF_256 : 0) |
+           (bytes == 64 ? RAPT_CPU_RVV_OF_512 : 0);
+}
 
 #endif

@@ -13,6 +13,10 @@ uint32_t rapt_cpu_features_detect(void) {
     return rapt_s390x_decode(getauxval(AT_HWCAP));
 #elif defined(__loongarch64)
     return rapt_loongarch_decode(getauxval(AT_HWCAP));
+#elif defined(__riscv)
+    unsigned long hwcap = getauxval(AT_HWCAP), bytes = 0;
+    if (rapt_riscv_decode(hwcap, 0)) __asm__("csrr %0, 0xc22" : "=r"(bytes)); /* vlenb, which only V has; its name, only compilers for V */
+    return rapt_riscv_decode(hwcap, (uint32_t)bytes);
 #else
     return rapt_arm_decode(getauxval(AT_HWCAP));
 #endif

@@ -26,8 +26,8 @@
  *   RAPT_FEW_DOTS      i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane
  *   i % RAPT_VL of out[i / RAPT_VL] has byte i of all four, i_sum_within(x) of four: lane 4q + j is the sum of quarter q of x[j],
  *   and i_sum_across(x) of four: lane 4q + j is the sum of lane j of each quarter of x[q]
- *   RAPT_SQUARE_ROWS   v_load_quads(rows, offset): lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset; v_zip_low,
- *   v_zip_high: of each four lanes of a and b, a0 b0 a1 b1 and a2 b2 a3 b3; v_pair_low, v_pair_high: a0 a1 b0 b1 and a2 a3 b2 b3
+ *   RAPT_SQUARE_ROWS   v_load_quads(rows, offset): lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset; v_transpose_quads(x) of
+ *   four vectors in place, within each four lanes: element i of vector r becomes element r of vector i
  *   RAPT_FMA_BY_LANE   v_fma_lane(a, lane, b, c) = a[lane] * b + c
  *   RAPT_NATIVE_F16    v_from_f16 (of the low halves of lanes), v_load_f16, v_load_f16_high (bytes, the upper halves of f16),
  *   v_broadcast_f16, v_store_f16; where it is 0, i_sub instead, for type_f16.h

@@ -139,7 +139,11 @@ static inline vf v_load_quads(const char *const *rows, size_t offset) {
     vf a = _mm256_castps128_ps256(_mm_loadu_ps((const void *)(rows[0] + offset)));
     return _mm256_insertf128_ps(a, _mm_loadu_ps((const void *)(rows[4] + offset)), 1);
 }
-static inline vf v_zip_low(vf a, vf b) { return _mm256_unpacklo_ps(a, b); }
-static inline vf v_zip_high(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
-static inline vf v_pair_low(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x44); }
-static inline vf v_pair_high(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0xee); }
+static inline void v_transpose_quads(vf x[4]) {
+    vf ab = _mm256_unpacklo_ps(x[0], x[1]), cd = _mm256_unpacklo_ps(x[2], x[3]);
+    vf ab2 = _mm256_unpackhi_ps(x[0], x[1]), cd2 = _mm256_unpackhi_ps(x[2], x[3]);
+    x[0] = _mm256_shuffle_ps(ab, cd, 0x44);
+    x[1] = _mm256_shuffle_ps(ab, cd, 0xee);
+    x[2] = _mm256_shuffle_ps(ab2, cd2, 0x44);
+    x[3] = _mm256_shuffle_ps(ab2, cd2, 0xee);
+}

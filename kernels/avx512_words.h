@@ -136,7 +136,11 @@ static inline vf v_load_quads(const char *const *rows, size_t offset) {
     a = _mm512_insertf32x4(a, _mm_loadu_ps((const void *)(rows[8] + offset)), 2);
     return _mm512_insertf32x4(a, _mm_loadu_ps((const void *)(rows[12] + offset)), 3);
 }
-static inline vf v_zip_low(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
-static inline vf v_zip_high(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
-static inline vf v_pair_low(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x44); }
-static inline vf v_pair_high(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0xee); }
+static inline void v_transpose_quads(vf x[4]) {
+    vf ab = _mm512_unpacklo_ps(x[0], x[1]), cd = _mm512_unpacklo_ps(x[2], x[3]);
+    vf ab2 = _mm512_unpackhi_ps(x[0], x[1]), cd2 = _mm512_unpackhi_ps(x[2], x[3]);
+    x[0] = _mm512_shuffle_ps(ab, cd, 0x44);
+    x[1] = _mm512_shuffle_ps(ab, cd, 0xee);
+    x[2] = _mm512_shuffle_ps(ab2, cd2, 0x44);
+    x[3] = _mm512_shuffle_ps(ab2, cd2, 0xee);
+}

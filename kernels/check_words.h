@@ -127,8 +127,8 @@ _Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK && RAPT
  * take turns, two or four times as many (values_depth in keys_in_lanes.h). */
 _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows of V come from one block");
 
-/* RAPT_SQUARE_ROWS: from this many rows on, K is transposed while it is loaded, with the words v_load_quads, v_zip_low,
- * v_zip_high, v_pair_low and v_pair_high; 0: never. */
+/* RAPT_SQUARE_ROWS: from this many rows on, K is transposed while it is loaded, with the words v_load_quads and
+ * v_transpose_quads; 0: never. */
 #ifndef RAPT_SQUARE_ROWS
 #define RAPT_SQUARE_ROWS 0
 #endif

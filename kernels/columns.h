@@ -13,13 +13,8 @@ typedef struct key_columns {
 static RAPT_INLINE void load_four_columns(vf columns[4], const char *const *rows, size_t offset) {
 #if RAPT_SQUARE_ROWS
     /* With each four lanes from a row of their own, transposing 4 x 4 within them is all that is left. */
-    vf a = v_load_quads(rows, offset), b = v_load_quads(rows + 1, offset), c = v_load_quads(rows + 2, offset),
-       d = v_load_quads(rows + 3, offset);
-    vf ab = v_zip_low(a, b), cd = v_zip_low(c, d), ab2 = v_zip_high(a, b), cd2 = v_zip_high(c, d);
-    columns[0] = v_pair_low(ab, cd);
-    columns[1] = v_pair_high(ab, cd);
-    columns[2] = v_pair_low(ab2, cd2);
-    columns[3] = v_pair_high(ab2, cd2);
+    RAPT_UNROLL for (int i = 0; i < 4; i++) columns[i] = v_load_quads(rows + i, offset);
+    v_transpose_quads(columns);
 #else
     _Static_assert(RAPT_VL == 4 || RAPT_VL == 1, "longer vectors have the words of RAPT_SQUARE_ROWS");
     RAPT_UNROLL for (int i = 0; i < 4; i++) columns[i] = v_load(rows[RAPT_VL == 4 ? i : 0] + offset + (RAPT_VL == 4 ? 0 : 4 * i));

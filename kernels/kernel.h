@@ -78,11 +78,20 @@ enum {
     RAPT_CPU_VSX = 1 << 19,
     RAPT_CPU_VXE = 1 << 20, /* IBM z14 and later: the vector facility for f32, too */
     RAPT_CPU_LSX = 1 << 21,
+    RAPT_CPU_BF16 = 1 << 22, /* AArch64's products of bf16, which no kernel needs: they round as neither class does */
+    RAPT_CPU_SVE = 1 << 23,
+    RAPT_CPU_SVE_OF_256 = 1 << 24, /* with vectors of that many bits, neither more nor fewer */
+    RAPT_CPU_SVE_OF_512 = 1 << 25,
+    RAPT_CPU_RVV = 1 << 26,
+    RAPT_CPU_RVV_OF_128 = 1 << 27, /* likewise */
+    RAPT_CPU_RVV_OF_256 = 1 << 28,
+    RAPT_CPU_RVV_OF_512 = 1 << 29,
     RAPT_CPU_AMX = RAPT_CPU_AMX_TILE | RAPT_CPU_AMX_BF16 | RAPT_CPU_AMX_INT8 | RAPT_CPU_AMX_PERMISSION,
 };
 #define RAPT_CPU_NAMES                                                                                                           \
     "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni", "dotprod",      \
-        "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx"
+        "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx", "bf16",    \
+        "sve", "sve-of-256-bits", "sve-of-512-bits", "rvv", "rvv-of-128-bits", "rvv-of-256-bits", "rvv-of-512-bits"
 
 /* A validated problem: what is the same for all tasks of a plan. */
 typedef struct rapt_problem {

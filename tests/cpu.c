@@ -12,6 +12,8 @@ enum {
     ALDER_LAKE = HASWELL | RAPT_CPU_AVXVNNI,
     CASCADE_LAKE = SKYLAKE_X | RAPT_CPU_AVX512VNNI,
     UNTILED_RAPIDS = CASCADE_LAKE | RAPT_CPU_AVXVNNI,
+    NEON_DOT = RAPT_CPU_NEON | RAPT_CPU_DOTPROD,
+    NEON_ALL = NEON_DOT | RAPT_CPU_I8MM | RAPT_CPU_BF16,
     RAPIDS = UNTILED_RAPIDS | RAPT_CPU_AMX_TILE | RAPT_CPU_AMX_BF16 | RAPT_CPU_AMX_INT8 | RAPT_CPU_AMX_PERMISSION,
 };
 
@@ -98,17 +100,22 @@ static const struct {
 static const struct {
     const char *name;
     uint64_t hwcap, hwcap2;
-    uint32_t features;
+    uint32_t sve_bytes, features;
 } aarch64[] = {
-    {"Cortex-A53", 0x8ff, 0, RAPT_CPU_NEON},
-    {"Neoverse N1", 0x119fff, 0, RAPT_CPU_NEON | RAPT_CPU_DOTPROD},
-    {"Neoverse N1, QEMU's model", 0x119ffb, 0, RAPT_CPU_NEON | RAPT_CPU_DOTPROD},
-    {"QEMU's model with all that it has", 0xecfffffb, 0x7f877fff, RAPT_CPU_NEON | RAPT_CPU_DOTPROD | RAPT_CPU_I8MM},
-    {"the same, its products of matrices hidden: those of SVE are others", 0xecfffffb, 0x7f875fff,
-     RAPT_CPU_NEON | RAPT_CPU_DOTPROD},
-    {"the same, its products of four bytes hidden", 0xeceffffb, 0x7f877fff, RAPT_CPU_NEON | RAPT_CPU_I8MM},
-    {"floating point without Advanced SIMD", 0x1, 0x2000, 0},
-    {"none (a kernel without FPSIMD)", 0x0, 0, 0},
+    {"Cortex-A53", 0x8ff, 0, 0, RAPT_CPU_NEON},
+    {"Neoverse N1", 0x119fff, 0, 0, NEON_DOT},
+    {"Neoverse N1, QEMU's model", 0x119ffb, 0, 0, NEON_DOT},
+    {"A64FX, QEMU's model", 0x415ffb, 0, 64, RAPT_CPU_NEON | RAPT_CPU_SVE | RAPT_CPU_SVE_OF_512},
+    {"QEMU's model with all that it has, vectors of 512 bits", 0xecfffffb, 0x7f877fff, 64, NEON_ALL | RAPT_CPU_SVE | RAPT_CPU_SVE_OF_512},
+    {"the same, vectors of 256 bits", 0xecfffffb, 0x7f877fff, 32, NEON_ALL | RAPT_CPU_SVE | RAPT_CPU_SVE_OF_256},
+    {"the same, vectors of 128 bits, as on Neoverse V2", 0xecfffffb, 0x7f877fff, 16, NEON_ALL | RAPT_CPU_SVE},
+    {"the same, vectors of 2048 bits", 0xecfffffb, 0x7f877fff, 256, NEON_ALL | RAPT_CPU_SVE},
+    {"the same, SVE hidden: a length means nothing", 0xecbffffb, 0x76181, 32, NEON_ALL},
+    {"the same, its products of matrices hidden: those of SVE are others", 0xecbffffb, 0x7f875fff, 0, NEON_ALL & ~RAPT_CPU_I8MM},
+    {"the same, its products of four bytes hidden", 0xecaffffb, 0x7f877fff, 0, NEON_ALL & ~RAPT_CPU_DOTPROD},
+    {"the same, its products of bf16 hidden", 0xecbffffb, 0x7f873fff, 0, NEON_ALL & ~RAPT_CPU_BF16},
+    {"floating point without Advanced SIMD", 0x400001, 0x2000, 32, 0},
+    {"none (a kernel without FPSIMD)", 0x0, 0, 0, 0},
 };
 
 /* Other architectures, as QEMU's models of their CPUs report them; what no model has is made of one. */
@@ -130,7 +137,25 @@ static const struct {
     {"LoongArch without vectors", rapt_loongarch_decode, 0x0000000f, 0},
 };
 
+/* RISC-V: the bits of its extensions, and the bytes of a vector register. */
+static const struct {
+    const char *name;
+    uint64_t hwcap;
+    uint32_t bytes, features;
+} riscv[] = {
+    {"RISC-V without vectors", 0x112d, 0, 0},
+    {"RISC-V without vectors: a length means nothing", 0x112d, 16, 0},
+    {"RISC-V with vectors of 128 bits", 0x20112d, 16, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_128},
+    {"RISC-V with vectors of 256 bits", 0x20112d, 32, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_256},
+    {"RISC-V with vectors of 512 bits", 0x20112d, 64, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_512},
+    {"RISC-V with vectors of 1024 bits", 0x20112d, 128, RAPT_CPU_RVV},
+};
+
 int main(void) {
+    for (size_t i = 0; i < sizeof riscv / sizeof *riscv; i++) {
+        uint32_t got = rapt_riscv_decode(riscv[i].hwcap, riscv[i].bytes);
+        tap_ok(got == riscv[i].features, "%s: %#x, want %#x", riscv[i].name, (unsigned)got, (unsigned)riscv[i].features);
+    }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         uint32_t got = others[i].decode(others[i].hwcap);
         tap_ok(got == others[i].features, "%s: %#x, want %#x", others[i].name, (unsigned)got, (unsigned)others[i].features);
@@ -140,7 +165,7 @@ int main(void) {
         tap_ok(got == x86[i].features, "%s: %#x, want %#x", x86[i].name, (unsigned)got, (unsigned)x86[i].features);
     }
     for (size_t i = 0; i < sizeof aarch64 / sizeof *aarch64; i++) {
-        uint32_t got = rapt_aarch64_decode(aarch64[i].hwcap, aarch64[i].hwcap2);
+        uint32_t got = rapt_aarch64_decode(aarch64[i].hwcap, aarch64[i].hwcap2, aarch64[i].sve_bytes);
         tap_ok(got == aarch64[i].features, "%s: %#x, want %#x", aarch64[i].name, (unsigned)got, (unsigned)aarch64[i].features);
     }
     static const struct {

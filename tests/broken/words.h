@@ -39,22 +39,14 @@ static inline vf v_load_quads(const char *const *rows, size_t offset) {
     for (int i = 0; i < RAPT_VL; i += 4) memcpy(x + i, rows[i] + offset, 4 * sizeof *x);
     return v_load(x);
 }
-static inline vf v_quads_of(vf a, vf b, int a0, int b0, int a1, int b1) {
-    vf x = a;
-    for (int i = 0; i < RAPT_VL; i += 4) x[i] = a[i + a0], x[i + 1] = b[i + b0], x[i + 2] = a[i + a1], x[i + 3] = b[i + b1];
-    return x;
-}
-static inline vf v_zip_low(vf a, vf b) { return v_quads_of(a, b, 0, 0, 1, 1); }
-static inline vf v_zip_high(vf a, vf b) { return v_quads_of(a, b, 2, 2, 3, 3); }
-static inline vf v_pair_low(vf a, vf b) {
-    vf x = a;
-    for (int i = 0; i < RAPT_VL; i += 4) x[i + 2] = b[i], x[i + 3] = b[i + 1];
-    return x;
-}
-static inline vf v_pair_high(vf a, vf b) {
-    vf x = b;
-    for (int i = 0; i < RAPT_VL; i += 4) x[i] = a[i + 2], x[i + 1] = a[i + 3];
-    return x;
+static inline void v_transpose_quads(vf x[4]) {
+    for (int quad = 0; quad < RAPT_VL; quad += 4)
+        for (int r = 1; r < 4; r++)
+            for (int i = 0; i < r; i++) {
+                float below = x[r][quad + i];
+                x[r][quad + i] = x[i][quad + r];
+                x[i][quad + r] = below;
+            }
 }
 
 #ifdef BYTES_IN_DOTS

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define ISA rvv128
+#include "peak_rvv256.c"
