@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _XOPEN_SOURCE 700
+#define _DEFAULT_SOURCE /* getentropy */
 #include "output.h"
 
 #include <errno.h>
@@ -12,10 +13,17 @@
 
 /* ---- Signals ------------------------------------------------------------------------------------------------------------ */
 
+static output *unfinished; /* those with a temporary file; changed only while deadly signals wait */
+
+#if defined(__wasi__) /* where no signal ever comes */
+typedef int signals;
+static void catch_signals(void) {}
+static signals hold_signals(void) { return 0; }
+static void release_signals(signals before) { (void)before; }
+#else
+typedef sigset_t signals;
 static const int deadly[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXCPU, SIGXFSZ};
 enum { DEADLY = sizeof deadly / sizeof *deadly };
-
-static output *unfinished; /* those with a temporary file; changed only while these signals wait */
 
 static void clean_up(int number) {
     for (const output *out = unfinished; out; out = out->next) unlink(out->temporary);
@@ -30,25 +38,50 @@ static void catch_signals(void) {
         if (!sigaction(deadly[i], NULL, &present) && present.sa_handler == SIG_DFL) sigaction(deadly[i], &action, NULL);
 }
 
-static sigset_t hold_signals(void) {
-    sigset_t held, before;
+static signals hold_signals(void) {
+    signals held, before;
     sigemptyset(&held);
     for (int i = 0; i < DEADLY; i++) sigaddset(&held, deadly[i]);
     pthread_sigmask(SIG_BLOCK, &held, &before);
     return before;
 }
 
+static void release_signals(signals before) { pthread_sigmask(SIG_SETMASK, &before, NULL); }
+#endif
+
 static void forget_temporary(output *out) {
-    const sigset_t before = hold_signals();
+    const signals before = hold_signals();
     output **at = &unfinished;
     while (*at != out) at = &(*at)->next;
     *at = out->next;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    release_signals(before);
     free(out->temporary);
     out->temporary = NULL;
 }
 
 /* ---- Files -------------------------------------------------------------------------------------------------------------- */
+
+#if defined(__wasi__) /* where files have no modes, a descriptor is not copied, and there is no mkstemp */
+static mode_t mode_of_new(void) { return 0666; }
+static bool set_mode(int fd, mode_t mode) { return (void)fd, (void)mode, true; }
+static int copy_standard_output(void) { return errno = ENOTSUP, -1; }
+static int create_unique(char *path) {
+    unsigned char random[6];
+    if (getentropy(random, sizeof random)) return -1;
+    char *letters = path + strlen(path) - sizeof random;
+    for (size_t i = 0; i < sizeof random; i++) letters[i] = (char)('a' + random[i] % 26);
+    return open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+}
+#else
+static mode_t mode_of_new(void) {
+    const mode_t mask = umask(0);
+    umask(mask);
+    return 0666 & ~mask;
+}
+static bool set_mode(int fd, mode_t mode) { return !fchmod(fd, mode); }
+static int copy_standard_output(void) { return dup(STDOUT_FILENO); }
+static int create_unique(char *path) { return mkstemp(path); }
+#endif
 
 static char *join(const char *a, const char *b, const char *c) {
     char *path = malloc(strlen(a) + strlen(b) + strlen(c) + 1);
@@ -73,9 +106,7 @@ bool output_locate(output *out, const char *path) {
         return out->target;
     }
     if (errno != ENOENT) return false;
-    const mode_t mask = umask(0);
-    umask(mask);
-    out->mode = 0666 & ~mask;
+    out->mode = mode_of_new();
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char *folder = slash ? join(path, "", "") : join(".", "", "");
     if (!folder) return false;
@@ -94,22 +125,22 @@ static int create_temporary(output *out) {
     char *path = join(out->target, ".tmp", "XXXXXX");
     if (!path) return -1;
     catch_signals();
-    const sigset_t before = hold_signals();
-    const int fd = mkstemp(path);
+    const signals before = hold_signals();
+    const int fd = create_unique(path);
     if (fd >= 0) {
         out->temporary = path;
         out->next = unfinished;
         unfinished = out;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    release_signals(before);
     if (fd < 0) free(path);
-    if (fd < 0 || !fchmod(fd, out->mode)) return fd;
+    if (fd < 0 || set_mode(fd, out->mode)) return fd;
     close(fd);
     return -1;
 }
 
 bool output_open(output *out) {
-    const int fd = out->standard   ? dup(STDOUT_FILENO)
+    const int fd = out->standard   ? copy_standard_output()
                    : out->straight ? open(out->target, O_WRONLY | O_CLOEXEC | O_NOCTTY)
                                    : create_temporary(out);
     if (fd < 0) return false;

@@ -4,7 +4,9 @@
 
 #include <pthread.h>
 #include <sched.h>
+#if !defined(__wasi__)
 #include <signal.h>
+#endif
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +39,12 @@ struct rapt_pool {
  * has none, and perhaps a lock that one of them held for ever. Not by getpid(), which asks the kernel, and may be given a second
  * time. */
 static uint64_t forks;
+#if defined(__wasi__) /* where nothing forks */
+static int count_forks(void) { return 1; }
+#else
 static void count_fork(void) { forks++; } /* in the child, which has one thread */
+static int count_forks(void) { return pthread_atfork(NULL, NULL, count_fork) == 0; }
+#endif
 static int lives_here(const rapt_pool *pool) { return pool->forks == forks; }
 static int has_workers(const rapt_pool *pool) { return pool && pool->workers > 0 && lives_here(pool); }
 
@@ -50,7 +57,7 @@ static void begin(void) {
     static const rapt_trace printer = {.body = print_trace};
     const char *verbose = getenv("RAPT_VERBOSE");
     if (verbose && strcmp(verbose, "1") == 0) rapt_trace_to(&printer);
-    forks_are_counted = pthread_atfork(NULL, NULL, count_fork) == 0;
+    forks_are_counted = count_forks();
 }
 
 static void take_indices(rapt_pool *pool, int64_t n, rapt_body body, void *body_arg) {
@@ -84,6 +91,22 @@ static void *worker(void *arg) {
     return NULL;
 }
 
+static void start_workers(rapt_pool *pool, int64_t n) {
+    while (pool->workers < n && !pthread_create(&pool->threads[pool->workers], NULL, worker, pool)) pool->workers++;
+}
+
+#if defined(__wasi__) /* where there are no signals; without -pthread no thread can be started, either */
+static void start_without_signals(rapt_pool *pool, int64_t n) { start_workers(pool, n); }
+#else
+static void start_without_signals(rapt_pool *pool, int64_t n) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    start_workers(pool, n);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+#endif
+
 rapt_pool *rapt_pool_create(int64_t threads) {
     pthread_once(&begun, begin);
     if (!forks_are_counted || threads < 1 || (uint64_t)threads > (SIZE_MAX - sizeof(rapt_pool)) / sizeof(pthread_t)) return NULL;
@@ -93,13 +116,7 @@ rapt_pool *rapt_pool_create(int64_t threads) {
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->opened, NULL);
     pthread_cond_init(&pool->left, NULL);
-
-    /* The process's signals are for the threads it knows. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (pool->workers < threads - 1 && !pthread_create(&pool->threads[pool->workers], NULL, worker, pool)) pool->workers++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    start_without_signals(pool, threads - 1); /* for the process's signals are for the threads it knows */
     if (pool->workers == threads - 1) return pool;
     rapt_pool_destroy(pool);
     return NULL;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec128: 4 lanes in the compiler's own vector extensions, for POWER's VSX, IBM Z's vector facility, 32-bit Arm with VFPv4 and
- * LoongArch's LSX, and wherever else a line of the list has it. It is of the fused class where the CPU has an FMA, else of the unfused
- * one. On 32-bit Arm gcc computes floats one by one, for NEON would flush denormal numbers to zero; integers are vectors. */
+/* vec128: 4 lanes in the compiler's own vector extensions, for POWER's VSX, IBM Z's vector facility, 32-bit Arm with VFPv4,
+ * LoongArch's LSX and WebAssembly's SIMD, and wherever else a line of the list has it. It is of the fused class where the CPU has an
+ * FMA, else of the unfused one, as in WebAssembly, whose relaxed multiply-add has no defined bits. On 32-bit Arm gcc computes floats
+ * one by one, for NEON would flush denormal numbers to zero; integers are vectors. */
 #if (defined(__s390__) && (!defined(__VX__) || __ARCH__ < 12)) ||                                                                \
     (defined(__arm__) && (!defined(__ARM_NEON) || !defined(__ARM_FEATURE_FMA))) ||                                               \
-    (defined(__loongarch__) && !defined(__loongarch_sx))
-#error "compile with -march=z14, -mfpu=neon-vfpv4 or -mlsx"
+    (defined(__loongarch__) && !defined(__loongarch_sx)) || (defined(__wasm__) && !defined(__wasm_simd128__))
+#error "compile with -march=z14, -mfpu=neon-vfpv4, -mlsx or -msimd128"
 #endif
 
 #define RAPT_KERNEL_NAME vec128
@@ -18,7 +19,7 @@
 #elif defined(__loongarch__)
 #define RAPT_KERNEL_NEEDS RAPT_CPU_LSX
 #else
-#define RAPT_KERNEL_NEEDS 0 /* what every CPU has that the compiler's options allow */
+#define RAPT_KERNEL_NEEDS 0 /* every CPU has it that runs the program: an engine without SIMD refuses a module that has some */
 #endif
 #if defined(__FP_FAST_FMAF)
 #define RAPT_KERNEL_FUSED 1

@@ -317,6 +317,12 @@ static bool run_case(check *c, const check_case *e) {
 
 /* ---- The run ------------------------------------------------------------------------------------------------------------ */
 
+/* What the system does not offer, and so cannot be checked on it. */
+static void say_what_is_unchecked(void) {
+    if (!FENCE_GUARDED) puts("# not checked here, where no memory can be protected: reads beyond tensors, writes to inputs");
+    if (WAYS_HERE != WAYS) puts("# not checked here, where no thread can be started: what threads share");
+}
+
 static int64_t run_all(check *c, const selection *cases, const options *o) {
     const uint64_t first = c->seed;
     int64_t failed = 0, number = 0;
@@ -417,6 +423,7 @@ int rapt_check_main(int argc, char **argv, const char *program) {
     const char *unknown = o.require ? each_name(&c, o.require, require) : NULL;
     for (kernel *k = c.kernels; k < c.kernels + c.kernel_count; k++) lines += k->chosen || k->required;
     if (!c.summary) printf("1..%" PRId64 "\n", lines + (unknown != NULL));
+    say_what_is_unchecked();
     int64_t failed = run_all(&c, &cases, &o);
     if (c.summary) print_table(&c, &o, now.cases, failed);
     failed += report_kernels(&c, unknown, now.cases);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if FENCE_GUARDED
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -32,6 +33,34 @@ void fence_destroy(fence *f) {
     *f = (fence){0};
 }
 
+void fence_protect(fence *f, bool read_only) {
+    if (f->body_bytes) mprotect(f->body, f->body_bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE);
+}
+#else
+/* The guards are canaries of the body. */
+fence fence_create(size_t bytes, int offset, size_t beyond) {
+    enum { GUARD = 4096 }; /* a multiple of every alignment */
+    (void)beyond;
+    const size_t lead = offset > 0 ? (size_t)offset : 0, most = (bytes + lead + GUARD - 1) / GUARD * GUARD;
+    fence f = {.bytes = bytes, .map_bytes = GUARD + most + GUARD, .body_bytes = GUARD + most + GUARD};
+    f.map = f.body = aligned_alloc(GUARD, f.map_bytes);
+    if (!f.map) {
+        perror("check: aligned_alloc");
+        exit(1);
+    }
+    f.data = f.body + GUARD + (offset < 0 ? most - bytes : lead);
+    fence_fill(&f, FENCE_CANARY);
+    return f;
+}
+
+void fence_destroy(fence *f) {
+    free(f->map);
+    *f = (fence){0};
+}
+
+void fence_protect(fence *f, bool read_only) { (void)f, (void)read_only; }
+#endif
+
 void fence_fill(fence *f, int byte) {
     if (f->body_bytes) memset(f->body, byte, f->body_bytes);
 }
@@ -45,8 +74,4 @@ bool fence_intact(const fence *f) { return canaries(f->body, f->body_bytes); }
 bool fence_slack_intact(const fence *f) {
     const size_t before = (size_t)(f->data - f->body);
     return canaries(f->body, before) && canaries(f->data + f->bytes, f->body_bytes - before - f->bytes);
-}
-
-void fence_protect(fence *f, bool read_only) {
-    if (f->body_bytes) mprotect(f->body, f->body_bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE);
 }

@@ -229,7 +229,13 @@ void subject_poison(subject *s, int tensor, int64_t b, int64_t h, int64_t j, int
 
 /* ---- Runs --------------------------------------------------------------------------------------------------------------- */
 
+/* The last two start threads, of which WASI has none without -pthread. */
 typedef enum way { WAY_RUN, WAY_TASKS, WAY_PHASES, WAY_SERIAL, WAY_PARALLEL, WAY_SHARE, WAYS } way;
+#if defined(__wasi__) && !defined(_REENTRANT)
+enum { WAYS_HERE = WAY_PARALLEL };
+#else
+enum { WAYS_HERE = WAYS };
+#endif
 
 typedef struct how {
     way way;

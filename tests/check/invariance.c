@@ -20,7 +20,7 @@ void same_by_threads(check *c, const problem *p) {
         unsigned char *want = subject_run(c, &s, k, &plain);
         if (!want) continue;
         for (int64_t n = 0; n < LENGTH_OF(counts); n++) {
-            for (way w = WAY_RUN; w < WAYS; w++) {
+            for (way w = WAY_RUN; w < (way)WAYS_HERE; w++) {
                 const int64_t nth = DRAW_OF(&random, counts);
                 const bool starts_threads = w == WAY_PARALLEL || w == WAY_SHARE;
                 if (c->quick && starts_threads && nth != 3) continue; /* emulators are slow, and noisy, at starting threads */
