@@ -401,7 +401,7 @@ static void quadratic_memory(check *c) {
         for (int kind = 0; kind < KINDS; kind++) {
             size_t bytes[2] = {0, 0};
             for (int n = 0; n < 2; n++) {
-                const int64_t tokens = n ? 1 << 16 : 1 << 12;
+                const int64_t tokens = n ? 1 << 14 : 1 << 10; /* the square fits into an address space of 32 bits, too */
                 rapt_desc d;
                 rapt_desc_init(&d);
                 d.batch = 1;

@@ -37,12 +37,12 @@ void fence_protect(fence *f, bool read_only) {
     if (f->body_bytes) mprotect(f->body, f->body_bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE);
 }
 #else
-/* The guards are canaries of the body. */
+/* The guards are canaries of the body, but for what lies farther beyond. */
 fence fence_create(size_t bytes, int offset, size_t beyond) {
     enum { GUARD = 4096 }; /* a multiple of every alignment */
-    (void)beyond;
     const size_t lead = offset > 0 ? (size_t)offset : 0, most = (bytes + lead + GUARD - 1) / GUARD * GUARD;
-    fence f = {.bytes = bytes, .map_bytes = GUARD + most + GUARD, .body_bytes = GUARD + most + GUARD};
+    fence f = {.bytes = bytes, .body_bytes = GUARD + most + GUARD};
+    f.map_bytes = f.body_bytes + (beyond + GUARD - 1) / GUARD * GUARD;
     f.map = f.body = aligned_alloc(GUARD, f.map_bytes);
     if (!f.map) {
         perror("check: aligned_alloc");

@@ -143,8 +143,9 @@ static void plan_errors(table *t) {
     PLAN(RAPT_OK, d.batch = 1; d.o.batch_stride = 0);
     static const rapt_layout many = {RAPT_F32, INT64_C(1) << 60, INT64_C(1) << 58, 64}; /* products of lengths overflow */
     static const rapt_layout heads = {RAPT_F32, INT64_C(1) << 58, INT64_C(1) << 38, 64};
-    PLAN(RAPT_OK, d.q_len = d.kv_len = RAPT_MAX_LENGTH; d.threads = 100; d.q = d.k = d.v = d.o = many; d.lse.type = 0);
-    PLAN(RAPT_OK, d.q_len = d.kv_len = RAPT_MAX_LENGTH; d.heads = d.kv_heads = 1 << 20; d.threads = 4096;
+    const rapt_status immense = sizeof(size_t) > 4 ? RAPT_OK : RAPT_ERR_STRIDE; /* more than 32 bits can address */
+    PLAN(immense, d.q_len = d.kv_len = RAPT_MAX_LENGTH; d.threads = 100; d.q = d.k = d.v = d.o = many; d.lse.type = 0);
+    PLAN(immense, d.q_len = d.kv_len = RAPT_MAX_LENGTH; d.heads = d.kv_heads = 1 << 20; d.threads = 4096;
          d.q = d.k = d.v = d.o = heads; d.lse.type = 0);
 
     PLAN(RAPT_OK, d.scale = NAN); /* the default */
