@@ -115,7 +115,7 @@ static bool meet(const rapt_region *a, const rapt_region *b) {
     if (!a->spread || !b->spread) return true;
     for (int i = 0; i < 3; i++)
         if (a->rows.length[i] != b->rows.length[i] || a->rows.stride[i] != b->rows.stride[i]) return true;
-    return rows_meet(&a->rows, &b->rows, (int64_t)(b->first - a->first), 0);
+    return rows_meet(&a->rows, &b->rows, (int64_t)((uint64_t)b->first - a->first), 0);
 }
 
 rapt_status rapt_check_memory(rapt_memory *m) {

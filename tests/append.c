@@ -1069,7 +1069,8 @@ static void exact_frequencies(void) {
                 worst = fmax(worst, fabs(got[i] - want) / ldexp(1, ilogb(want) - 52));
             }
         }
-    tap_ok(worst <= 2.5, "frequencies: at most %.2f ulp off", worst);
+    const bool wide = powl(10, 1 / 3.0L) != (long double)pow(10, 1 / 3.0); /* in some C libraries the one is the other */
+    tap_ok(worst <= 2.5 || !wide, "frequencies: at most %.2f ulp off%s", worst, wide ? "" : " # SKIP powl is as coarse as pow");
 }
 
 /* ---- Sizes ----------------------------------------------------------------------------------------------------------- */
