@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vec128: 4 lanes in the compiler's own vector extensions, for POWER's VSX, IBM Z's vector facility, 32-bit Arm with VFPv4,
- * LoongArch's LSX and WebAssembly's SIMD, and wherever else a line of the list has it. It is of the fused class where the CPU has an
- * FMA, else of the unfused one, as in WebAssembly, whose relaxed multiply-add has no defined bits. On 32-bit Arm gcc computes floats
- * one by one, for NEON would flush denormal numbers to zero; integers are vectors. */
+ * LoongArch's LSX and WebAssembly's SIMD, and wherever else a line of the list has it. It is of the fused class where the CPU
+ * has an FMA, else of the unfused one, as in WebAssembly, whose relaxed multiply-add has no defined bits. On 32-bit Arm gcc
+ * computes floats one by one, for NEON would flush denormal numbers to zero; integers are vectors. */
 #if (defined(__s390__) && (!defined(__VX__) || __ARCH__ < 12)) ||                                                                \
     (defined(__arm__) && (!defined(__ARM_NEON) || !defined(__ARM_FEATURE_FMA))) ||                                               \
     (defined(__loongarch__) && !defined(__loongarch_sx)) || (defined(__wasm__) && !defined(__wasm_simd128__))
