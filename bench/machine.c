@@ -3,7 +3,7 @@
  *
  *     f32_peak       GFLOP/s of multiplications and additions of f32, in registers, of the best instruction set
  *     matrix_peak    GFLOP/s of the matrix unit on bf16; no such counter where there is no kernel for one that can run
- *     integer_peak   the same on bytes, thousand million operations a second
+ *     integer_peak   thousand million operations a second of integer products; where the best instruction set has none, f32_peak
  *     GBs            GB/s of reading memory
  *
  * The label names the instruction set. All are the best of what is called. */
@@ -22,7 +22,7 @@ static void run_limits(bench_state *state, const void *arg) {
     while (isa && pool && bench_keep_running(state)) {
         f32_peak = fmax(f32_peak, bench_peak(isa, RAPT_EXACT, pool));
         if (matrix) matrix_peak = fmax(matrix_peak, bench_peak(isa, RAPT_BF16_DOT, pool));
-        if (matrix) integer_peak = fmax(integer_peak, bench_peak(isa, RAPT_INT8_DOT, pool));
+        integer_peak = fmax(integer_peak, bench_peak(isa, RAPT_INT8_DOT, pool));
         bandwidth = fmax(bandwidth, bench_bandwidth(BENCH_COLD_BYTES, pool));
     }
     rapt_pool_destroy(pool);
@@ -32,7 +32,7 @@ static void run_limits(bench_state *state, const void *arg) {
     }
     bench_counter(state, "f32_peak", 1e-9 * f32_peak);
     if (matrix) bench_counter(state, "matrix_peak", 1e-9 * matrix_peak);
-    if (matrix) bench_counter(state, "integer_peak", 1e-9 * integer_peak);
+    bench_counter(state, "integer_peak", 1e-9 * integer_peak);
     bench_counter(state, "GBs", 1e-9 * bandwidth);
     bench_label(state, isa);
 }

@@ -8,6 +8,8 @@
  *     vec                       the vector type
  *     v_set1(float)
  *     v_step(chain, acc, a, b)  the step of a chain: fused, acc + a * b; unfused, acc * a in even chains and acc + b in odd ones
+ *     INT_OPS, ivec, i_step(chain, acc, a, b)  with integer products: the same of them. A product and a sum in two instructions
+ *                               multiply acc itself, lest the product be the same in each round
  *     OWN_MATRIX, BF16_FLOPS, INT8_FLOPS  with a matrix unit: bf16_peak and int8_peak are defined too, as peak is here, with
  *                               their operations of a round
  */
@@ -20,23 +22,23 @@
 #define QUOTE_(a)    #a
 #define QUOTE(a)     QUOTE_(a)
 
-enum { FLOPS = OPS * CHAINS * (sizeof(vec) / sizeof(float)), STREAMS = 4, UNROLL = 4 };
+enum { CHAIN_LANES = CHAINS * (sizeof(vec) / sizeof(float)), FLOPS = OPS * CHAIN_LANES, STREAMS = 4, UNROLL = 4 };
 
 /* The accumulators start apart and a and b come from outside, so that nothing can be shared, hoisted or folded. One step of each
  * chain is the whole loop: longer ones, unrolled, lost up to a third of the SSE peak on Zen 4 by how they lay in the op cache. */
-static float peak(int64_t rounds, float a, float b) {
-    vec va = v_set1(a), vb = v_set1(b), acc[CHAINS];
-#pragma GCC unroll 32
-    for (int c = 0; c < CHAINS; c++) acc[c] = v_set1((float)c);
-    for (int64_t r = 0; r < rounds; r++)
-#pragma GCC unroll 32
-        for (int c = 0; c < CHAINS; c++) acc[c] = v_step(c, acc[c], va, vb);
-#pragma GCC unroll 32
-    for (int c = 1; c < CHAINS; c++) acc[0] = acc[0] + acc[c];
-    float lane;
-    memcpy(&lane, &acc[0], sizeof lane);
-    return lane;
-}
+#define DEFINE_CHAINS(name, type, step)                                                                                          \
+    static float name(int64_t rounds, float a, float b) {                                                                        \
+        type va = (type)v_set1(a), vb = (type)v_set1(b), acc[CHAINS];                                                            \
+        _Pragma("GCC unroll 32") for (int c = 0; c < CHAINS; c++) acc[c] = (type)v_set1((float)c);                               \
+        for (int64_t r = 0; r < rounds; r++) {                                                                                   \
+            _Pragma("GCC unroll 32") for (int c = 0; c < CHAINS; c++) acc[c] = step(c, acc[c], va, vb);                          \
+        }                                                                                                                        \
+        _Pragma("GCC unroll 32") for (int c = 1; c < CHAINS; c++) acc[0] = acc[0] + acc[c];                                      \
+        float lane;                                                                                                              \
+        memcpy(&lane, &acc[0], sizeof lane);                                                                                     \
+        return lane;                                                                                                             \
+    }
+DEFINE_CHAINS(peak, vec, v_step)
 
 typedef uint32_t words __attribute__((vector_size(sizeof(vec)), may_alias));
 
@@ -57,9 +59,15 @@ static uint32_t read_all(const void *from, size_t bytes) {
 }
 
 #ifndef OWN_MATRIX
-enum { BF16_FLOPS = FLOPS, INT8_FLOPS = FLOPS };
+enum { BF16_FLOPS = FLOPS };
 #define bf16_peak peak
+#ifdef INT_OPS
+enum { INT8_FLOPS = INT_OPS * CHAIN_LANES };
+DEFINE_CHAINS(int8_peak, ivec, i_step)
+#else
+enum { INT8_FLOPS = FLOPS };
 #define int8_peak peak
+#endif
 #endif
 
 const bench_isa PASTE(bench_isa_, ISA) = {
