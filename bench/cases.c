@@ -27,20 +27,19 @@
  *
  * The counters say how fast it was and what share that is of what the machine could do, measured just before and just after:
  *
- *     GFLOPS, limit, share   2 d_k + 2 d_v operations for each attended pair, and the ISA's peak, in bf16 and integer
- *                            arithmetic that of its matrix unit
- *     f32_peaks              bf16 and integer arithmetic: how many times the ISA's f32 peak that is
- *     GBs, limit, share      memory-bound cases: the bytes of attended K and V in their own type, read once (a V that lies in K
- *                            is no further bytes), and the bandwidth
- *     peak_share, bound      memory-bound cases: the share of the ISA's peak as well, which is the nearer limit of a core with
- *                            much bandwidth, and the larger of both shares
- *     ps_per_pair            compute-bound cases: picoseconds for each attended pair
- *     ns                     T1: the time of a call
+ *     GFLOPS, peak, peak_share      2 d_k + 2 d_v operations for each attended pair, and the ISA's peak: in bf16 arithmetic that
+ *                                   of its matrix unit, in integer arithmetic that of its integer products, else that of f32
+ *     f32_peaks                     how many times the ISA's f32 peak that is
+ *     GBs, bandwidth, read_share    the bytes of Q, O and attended K and V, each in its own type and once (a V that lies in K is
+ *                                   no further bytes), and the bandwidth of reading: from memory where K and V come from there,
+ *                                   else of as many bytes again and again, which caches may hold
+ *     bound                         the larger of both shares, which is that of the nearer limit
+ *     ps_per_pair                   picoseconds for each attended pair, where there are any
+ *     ns                            the time of a call
  *     workspace              bytes of workspace
  *
  * rapt-bench --tuning=LINE measures the kernel that the line names, or any, with these numbers (rapt_tuning_parse). */
 #define _DEFAULT_SOURCE
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,12 +53,6 @@ typedef enum caches {
     ONE,      /* one K and V, as near as the caches keep it */
     ROTATING, /* as many as it takes for each call to find its own in memory */
 } caches;
-
-typedef enum bound {
-    COMPUTE,
-    MEMORY,
-    CALL, /* by what a call costs beside its arithmetic */
-} bound;
 
 typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY, STEP } timed;
 
@@ -89,7 +82,6 @@ typedef struct bench_case {
     const char *name;
     int64_t heads, kv_heads, q_len, kv_len, d_k, d_v;
     rapt_causal causal;
-    bound bound;
     caches caches;
     timed timed;
     feature feature;
@@ -101,75 +93,75 @@ typedef struct bench_case {
 /* clang-format off */
 static const bench_case cases[] = {
     /*            H Hkv     Sq    Skv  d_k  d_v */
-    {"P1",         12, 12,   128,   128,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"P2",         12, 12,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"P3",         32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
-    {"P4",          8,  8,  4096,  4096,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
-    {"P5",          8,  8,  4096,  4096, 128, 128, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"P6",         32,  8,   256,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
+    {"P1",         12, 12,   128,   128,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"P2",         12, 12,   512,   512,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"P3",         32,  8,  1024,  1024, 128, 128, CAUSAL, ONE,      RUN, PLAIN},
+    {"P4",          8,  8,  4096,  4096,  64,  64, CAUSAL, ONE,      RUN, PLAIN},
+    {"P5",          8,  8,  4096,  4096, 128, 128, FULL,   ONE,      RUN, PLAIN},
+    {"P6",         32,  8,   256,  4096, 128, 128, CAUSAL, ONE,      RUN, PLAIN},
 
-    {"D1",         32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
-    {"D1-hot",     32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN, PLAIN},
-    {"D1-step",    32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, STEP, PLAIN},
-    {"D1-step-hot", 32, 8,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      STEP, PLAIN},
-    {"D2",         32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
-    {"D2-hot",     32,  8,     1, 32768, 128, 128, FULL,   MEMORY,  ONE,      RUN, PLAIN},
-    {"D3",         32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
-    {"D3-hot",     32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ONE,      RUN, PLAIN},
-    {"D4",          8,  1,     1,  8192, 256, 256, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
-    {"D4-hot",      8,  1,     1,  8192, 256, 256, FULL,   MEMORY,  ONE,      RUN, PLAIN},
-    {"D5",         32,  8,     8,  4096, 128, 128, CAUSAL, COMPUTE, ROTATING, RUN, PLAIN},
-    {"D5-hot",     32,  8,     8,  4096, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
+    {"D1",         32,  8,     1,  4096, 128, 128, FULL,   ROTATING, RUN, PLAIN},
+    {"D1-hot",     32,  8,     1,  4096, 128, 128, FULL,   ONE,      RUN, PLAIN},
+    {"D1-step",    32,  8,     1,  4096, 128, 128, FULL,   ROTATING, STEP, PLAIN},
+    {"D1-step-hot", 32, 8,     1,  4096, 128, 128, FULL,   ONE,      STEP, PLAIN},
+    {"D2",         32,  8,     1, 32768, 128, 128, FULL,   ROTATING, RUN, PLAIN},
+    {"D2-hot",     32,  8,     1, 32768, 128, 128, FULL,   ONE,      RUN, PLAIN},
+    {"D3",         32, 32,     1,  4096, 128, 128, FULL,   ROTATING, RUN, PLAIN},
+    {"D3-hot",     32, 32,     1,  4096, 128, 128, FULL,   ONE,      RUN, PLAIN},
+    {"D4",          8,  1,     1,  8192, 256, 256, FULL,   ROTATING, RUN, PLAIN},
+    {"D4-hot",      8,  1,     1,  8192, 256, 256, FULL,   ONE,      RUN, PLAIN},
+    {"D5",         32,  8,     8,  4096, 128, 128, CAUSAL, ROTATING, RUN, PLAIN},
+    {"D5-hot",     32,  8,     8,  4096, 128, 128, CAUSAL, ONE,      RUN, PLAIN},
 
-    {"O-d64",       8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d40",       8,  8,  1024,  1024,  40,  40, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d72",       8,  8,  1024,  1024,  72,  72, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d80",       8,  8,  1024,  1024,  80,  80, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d96",       8,  8,  1024,  1024,  96,  96, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d128",      8,  8,  1024,  1024, 128, 128, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d112",      8,  8,  1024,  1024, 112, 112, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d160",      8,  8,  1024,  1024, 160, 160, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d192",      8,  8,  1024,  1024, 192, 192, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d256",      8,  8,  1024,  1024, 256, 256, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d512",      8,  8,  1024,  1024, 512, 512, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-d576v512",  8,  8,  1024,  1024, 576, 512, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-sq32",      8,  8,    32,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-sq33",      8,  8,    33,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-sq128",     8,  8,   128,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-sq100",     8,  8,   100,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-skv1024",   8,  8,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"O-skv1000",   8,  8,  1024,  1000,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"O-d64",       8,  8,  1024,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"O-d40",       8,  8,  1024,  1024,  40,  40, FULL,   ONE,      RUN, PLAIN},
+    {"O-d72",       8,  8,  1024,  1024,  72,  72, FULL,   ONE,      RUN, PLAIN},
+    {"O-d80",       8,  8,  1024,  1024,  80,  80, FULL,   ONE,      RUN, PLAIN},
+    {"O-d96",       8,  8,  1024,  1024,  96,  96, FULL,   ONE,      RUN, PLAIN},
+    {"O-d128",      8,  8,  1024,  1024, 128, 128, FULL,   ONE,      RUN, PLAIN},
+    {"O-d112",      8,  8,  1024,  1024, 112, 112, FULL,   ONE,      RUN, PLAIN},
+    {"O-d160",      8,  8,  1024,  1024, 160, 160, FULL,   ONE,      RUN, PLAIN},
+    {"O-d192",      8,  8,  1024,  1024, 192, 192, FULL,   ONE,      RUN, PLAIN},
+    {"O-d256",      8,  8,  1024,  1024, 256, 256, FULL,   ONE,      RUN, PLAIN},
+    {"O-d512",      8,  8,  1024,  1024, 512, 512, FULL,   ONE,      RUN, PLAIN},
+    {"O-d576v512",  8,  8,  1024,  1024, 576, 512, FULL,   ONE,      RUN, PLAIN},
+    {"O-sq32",      8,  8,    32,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"O-sq33",      8,  8,    33,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"O-sq128",     8,  8,   128,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"O-sq100",     8,  8,   100,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"O-skv1024",   8,  8,  1024,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"O-skv1000",   8,  8,  1024,  1000,  64,  64, FULL,   ONE,      RUN, PLAIN},
 
-    {"G512",        1,  1,   512,   512,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"G1024",       1,  1,  1024,  1024,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"G2048",       1,  1,  2048,  2048,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"G4096",       1,  1,  4096,  4096,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"G8192",       1,  1,  8192,  8192,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"G16384",      1,  1, 16384, 16384,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
-    {"G32768",      1,  1, 32768, 32768,  64,  64, FULL,   COMPUTE, ONE,      RUN, PLAIN},
+    {"G512",        1,  1,   512,   512,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"G1024",       1,  1,  1024,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"G2048",       1,  1,  2048,  2048,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"G4096",       1,  1,  4096,  4096,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"G8192",       1,  1,  8192,  8192,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"G16384",      1,  1, 16384, 16384,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"G32768",      1,  1, 32768, 32768,  64,  64, FULL,   ONE,      RUN, PLAIN},
 
-    {"F-plain",    32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
-    {"F-scores",   32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, SCORES},
-    {"F-alibi",    32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, ALIBI},
-    {"F-bytes",    32,  8,  1024,  1024, 128, 128, FULL,   COMPUTE, ONE,      RUN, BYTES},
-    {"F-bits",     32,  8,  1024,  1024, 128, 128, FULL,   COMPUTE, ONE,      RUN, BITS},
-    {"F-paged",    32,  8,  1024,  1024, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, PAGED},
-    {"F-causal",    4,  4, 16384, 16384,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, PLAIN},
-    {"F-window",    4,  4, 16384, 16384,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, WINDOW},
-    {"F-sparse",    4,  4, 16384, 16384,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, SPARSE},
-    {"F-batch",     8,  8,   128,   128, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, BATCH},
-    {"F-ragged",    8,  8,   128,   128, 128, 128, CAUSAL, COMPUTE, ONE,      RUN, RAGGED},
-    {"F-uneven",    8,  8, 16384, 16384,  64,  64, CAUSAL, COMPUTE, ONE,      RUN, UNEVEN},
-    {"F-D1",       32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
-    {"F-D1-paged", 32,  8,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PAGED},
-    {"F-D3",       32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PLAIN},
-    {"F-D3-paged", 32, 32,     1,  4096, 128, 128, FULL,   MEMORY,  ROTATING, RUN, PAGED},
-    {"F-mla16",    16,  1,     1,  8192, 576, 512, FULL,   MEMORY,  ROTATING, RUN, ALIASED},
-    {"F-mla128",  128,  1,     1,  8192, 576, 512, FULL,   MEMORY,  ROTATING, RUN, ALIASED},
+    {"F-plain",    32,  8,  1024,  1024, 128, 128, CAUSAL, ONE,      RUN, PLAIN},
+    {"F-scores",   32,  8,  1024,  1024, 128, 128, CAUSAL, ONE,      RUN, SCORES},
+    {"F-alibi",    32,  8,  1024,  1024, 128, 128, CAUSAL, ONE,      RUN, ALIBI},
+    {"F-bytes",    32,  8,  1024,  1024, 128, 128, FULL,   ONE,      RUN, BYTES},
+    {"F-bits",     32,  8,  1024,  1024, 128, 128, FULL,   ONE,      RUN, BITS},
+    {"F-paged",    32,  8,  1024,  1024, 128, 128, CAUSAL, ONE,      RUN, PAGED},
+    {"F-causal",    4,  4, 16384, 16384,  64,  64, CAUSAL, ONE,      RUN, PLAIN},
+    {"F-window",    4,  4, 16384, 16384,  64,  64, CAUSAL, ONE,      RUN, WINDOW},
+    {"F-sparse",    4,  4, 16384, 16384,  64,  64, CAUSAL, ONE,      RUN, SPARSE},
+    {"F-batch",     8,  8,   128,   128, 128, 128, CAUSAL, ONE,      RUN, BATCH},
+    {"F-ragged",    8,  8,   128,   128, 128, 128, CAUSAL, ONE,      RUN, RAGGED},
+    {"F-uneven",    8,  8, 16384, 16384,  64,  64, CAUSAL, ONE,      RUN, UNEVEN},
+    {"F-D1",       32,  8,     1,  4096, 128, 128, FULL,   ROTATING, RUN, PLAIN},
+    {"F-D1-paged", 32,  8,     1,  4096, 128, 128, FULL,   ROTATING, RUN, PAGED},
+    {"F-D3",       32, 32,     1,  4096, 128, 128, FULL,   ROTATING, RUN, PLAIN},
+    {"F-D3-paged", 32, 32,     1,  4096, 128, 128, FULL,   ROTATING, RUN, PAGED},
+    {"F-mla16",    16,  1,     1,  8192, 576, 512, FULL,   ROTATING, RUN, ALIASED},
+    {"F-mla128",  128,  1,     1,  8192, 576, 512, FULL,   ROTATING, RUN, ALIASED},
 
-    {"T1-run",      1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      RUN, PLAIN},
-    {"T1-plan",     1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      PLAN_AND_RUN, PLAIN},
-    {"T1-empty",    1,  1,     1,    16,  64,  64, FULL,   CALL,    ONE,      RUN_EMPTY, PLAIN},
+    {"T1-run",      1,  1,     1,    16,  64,  64, FULL,   ONE,      RUN, PLAIN},
+    {"T1-plan",     1,  1,     1,    16,  64,  64, FULL,   ONE,      PLAN_AND_RUN, PLAIN},
+    {"T1-empty",    1,  1,     1,    16,  64,  64, FULL,   ONE,      RUN_EMPTY, PLAIN},
 };
 /* clang-format on */
 
@@ -184,10 +176,6 @@ typedef struct job {
 typedef struct cache {
     char *k, *v;
 } cache;
-
-typedef struct limits {
-    double peak, f32_peak, bandwidth; /* the last only of memory-bound cases */
-} limits;
 
 /* What a job works on. Google Benchmark calls it again with more iterations until they take long enough, and once for each
  * repetition, so it stays open until another job comes, and what was measured after a call serves as measured before the next. */
@@ -211,7 +199,7 @@ typedef struct session {
     double frequencies[RAPT_MAX_HEAD_DIM / 2];
     cache *caches;
     int64_t cache_count, block_caches; /* every block_caches of them share an allocation, which the first one's K begins */
-    limits limits;
+    bench_limits limits;
 } session;
 
 static session current;
@@ -256,13 +244,20 @@ static int64_t attended_pairs(const bench_case *c) {
     return pairs *= c->heads;
 }
 
-static double operations(const bench_case *c) { return (double)(attended_pairs(c) * 2 * (c->d_k + c->d_v)); }
-
-static int64_t attended_bytes(const job *j) {
+/* Of K and V, in one cache. */
+static int64_t cache_bytes(const job *j) {
     const bench_case *c = j->c;
     int64_t row = rapt_row_bytes(j->type->kv, c->d_k) + (c->feature == ALIASED ? 0 : rapt_row_bytes(j->type->kv, c->d_v));
     if (j->type->scaled) row += 2 * (int64_t)sizeof(float);
     return c->kv_heads * all_len(c, c->kv_len) * row;
+}
+
+static bench_work work_of(const job *j) {
+    const bench_case *c = j->c;
+    int64_t row = rapt_row_bytes(j->type->q, c->d_k) + rapt_row_bytes(j->type->q, c->d_v);
+    int64_t bytes = c->heads * all_len(c, c->q_len) * row;
+    if (c->timed != RUN_EMPTY) bytes += cache_bytes(j);
+    return (bench_work){(double)(attended_pairs(c) * 2 * (c->d_k + c->d_v)), (double)bytes};
 }
 
 static int64_t power_of_two(int64_t row) {
@@ -433,8 +428,8 @@ static bool create_caches(session *s) {
         int64_t k_rows = s->desc.k.token_stride / k_row, v_rows = s->desc.v.token_stride / v_row;
         s->block_caches = k_rows < v_rows ? k_rows : v_rows;
     }
-    int64_t cold = (int64_t)BENCH_COLD_BYTES, attended = attended_bytes(j);
-    s->cache_count = c->caches == ONE ? 1 : (cold + attended - 1) / attended;
+    int64_t cold = (int64_t)BENCH_COLD_BYTES, bytes = cache_bytes(j);
+    s->cache_count = c->caches == ONE ? 1 : (cold + bytes - 1) / bytes;
     s->caches = calloc((size_t)s->cache_count, sizeof *s->caches);
     for (int64_t i = 0; s->caches && i < s->cache_count; i++) {
         int64_t nth = i % s->block_caches;
@@ -447,12 +442,9 @@ static bool create_caches(session *s) {
     return s->caches;
 }
 
-static limits measure(const job *j, rapt_pool *pool) {
-    limits l = {.peak = bench_peak(j->isa, j->type->arith, pool)};
-    l.f32_peak = j->type->arith != RAPT_EXACT ? bench_peak(j->isa, RAPT_EXACT, pool) : l.peak;
-    if (j->c->bound == MEMORY)
-        l.bandwidth = bench_bandwidth(j->c->caches == ONE ? (size_t)attended_bytes(j) : BENCH_COLD_BYTES, pool);
-    return l;
+static bench_limits measure(const job *j, rapt_pool *pool) {
+    size_t bytes = j->c->caches == ONE ? (size_t)work_of(j).bytes : BENCH_COLD_BYTES;
+    return bench_limits_of(j->isa, j->type->arith, bytes, pool);
 }
 
 static void session_close(void) {
@@ -515,7 +507,7 @@ static const char *session_open(const job *j) {
     s->new_token = filled(j->type->q, (size_t)(c->kv_heads * rapt_row_bytes(j->type->q, c->d_k + c->d_v)), 4);
     if (!s->q || !s->o || !s->workspace || !s->new_token || !create_caches(s)) return "out of memory";
     s->limits = measure(j, s->pool);
-    return s->limits.peak == 0 || (c->bound == MEMORY && s->limits.bandwidth == 0) ? "the limit could not be measured" : NULL;
+    return NULL;
 }
 
 static rapt_status run_step(session *s, const rapt_args *args, const cache *to) {
@@ -546,24 +538,14 @@ static rapt_status run(session *s, rapt_args *args, const cache *with) {
     return s->pool ? rapt_run_parallel(&s->plan, args, s->job->threads, rapt_pool_for, s->pool) : rapt_run(&s->plan, args);
 }
 
-static void report(bench_state *state, double seconds, limits best) {
+static void report(bench_state *state, double seconds) {
     const job *j = current.job;
-    double flops = operations(j->c) / seconds, peak_share = flops / best.peak;
-    if (j->c->bound == MEMORY) {
-        double bytes = (double)attended_bytes(j) / seconds, share = bytes / best.bandwidth;
-        bench_counter(state, "GBs", 1e-9 * bytes);
-        bench_counter(state, "limit", 1e-9 * best.bandwidth);
-        bench_counter(state, "share", share);
-        bench_counter(state, "peak_share", peak_share);
-        bench_counter(state, "bound", fmax(share, peak_share));
-    } else {
-        bench_counter(state, "GFLOPS", 1e-9 * flops);
-        bench_counter(state, "limit", 1e-9 * best.peak);
-        bench_counter(state, "share", peak_share);
-    }
-    if (j->type->arith != RAPT_EXACT) bench_counter(state, "f32_peaks", flops / best.f32_peak);
-    if (j->c->bound == COMPUTE) bench_counter(state, "ps_per_pair", 1e12 * seconds / (double)attended_pairs(j->c));
-    if (j->c->bound == CALL) bench_counter(state, "ns", 1e9 * seconds);
+    const int64_t pairs = attended_pairs(j->c);
+    const bench_limits before = current.limits;
+    current.limits = measure(j, current.pool);
+    bench_report(state, work_of(j), seconds, before, current.limits);
+    if (pairs) bench_counter(state, "ps_per_pair", 1e12 * seconds / (double)pairs);
+    bench_counter(state, "ns", 1e9 * seconds);
     bench_counter(state, "workspace", (double)current.workspace_bytes);
     char label[96];
     snprintf(label, sizeof label, "%s %s, %lld thread%s", current.info.isa, current.info.path, (long long)j->threads,
@@ -604,10 +586,7 @@ static void run_case(bench_state *state, const void *arg) {
         session_close();
         return;
     }
-    limits before = current.limits, after = current.limits = measure(j, current.pool);
-    report(
-        state, (end - start) / (double)calls,
-        (limits){fmax(before.peak, after.peak), fmax(before.f32_peak, after.f32_peak), fmax(before.bandwidth, after.bandwidth)});
+    report(state, (end - start) / (double)calls);
 }
 
 /* One thread, two, and all there are. */

@@ -4,8 +4,8 @@
  *     C-pages     128 pages of 16 tokens become others, which lie in no order
  *     C-shift     2048 tokens of an entry move by 16, as a gap is closed
  *
- * as CASE/TYPE/none/tN, for no kernel takes part. The counters are those of cases.c, the limit is the bandwidth of as many bytes
- * as are read and written. */
+ * as CASE/TYPE/none/tN, for no kernel takes part. The counters are those of cases.c, without operations and with the bytes that
+ * are read and written. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -68,11 +68,12 @@ static void run_case(bench_state *state, const void *arg) {
     describe(&c, j);
     const size_t cache = (size_t)(c.desc.entries * c.desc.k.batch_stride),
                  scales = (size_t)(c.desc.entries * c.desc.k_scales.batch_stride);
-    const double work = 2.0 * TOKENS * HEADS * 2.0 * (double)(rapt_row_bytes(j->type->kv, CHANNELS) + (j->type->scaled ? 4 : 0));
+    const double bytes = 2.0 * TOKENS * HEADS * 2.0 * (double)(rapt_row_bytes(j->type->kv, CHANNELS) + (j->type->scaled ? 4 : 0));
     char *memory = bench_alloc(2 * (cache + scales));
     rapt_pool *pool = rapt_pool_create(j->threads);
     const char *failure = memory && pool ? NULL : "out of memory";
-    double limit = 0.0, start = 0.0;
+    double start = 0.0;
+    bench_limits before = {0};
     int64_t calls = 0;
     if (!failure) {
         bench_fill(memory, j->type->kv, 2 * cache, 1);
@@ -82,21 +83,18 @@ static void run_case(bench_state *state, const void *arg) {
             c.args.k_scales = (float *)(void *)(memory + 2 * cache),
             c.args.v_scales = (float *)(void *)(memory + 2 * cache + scales);
         }
-        limit = bench_bandwidth((size_t)work, pool);
+        before = bench_limits_of(bench_best_isa(), RAPT_EXACT, (size_t)bytes, pool);
     }
     while (!failure && bench_keep_running(state)) {
         if (calls++ == 0) start = bench_now();
         rapt_pool_for(pool, c.threads, copy_share, &c);
         if (c.status) failure = rapt_status_string((rapt_status)c.status);
     }
-    const double rate = work * (double)calls / (bench_now() - start), after = failure ? 0.0 : bench_bandwidth((size_t)work, pool);
-    if (after > limit) limit = after;
+    const double seconds = (bench_now() - start) / (double)calls;
     if (failure) bench_fail(state, failure);
-    else {
-        bench_counter(state, "GBs", 1e-9 * rate);
-        bench_counter(state, "limit", 1e-9 * limit);
-        bench_counter(state, "share", rate / limit);
-    }
+    else
+        bench_report(state, (bench_work){0.0, bytes}, seconds, before,
+                     bench_limits_of(bench_best_isa(), RAPT_EXACT, (size_t)bytes, pool));
     rapt_pool_destroy(pool);
     free(memory);
 }

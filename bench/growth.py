@@ -56,14 +56,14 @@ def best_isa(bench):
 
 
 def measure(bench, isa, rounds):
-    """By length: the medians of ps_per_pair and share, and the workspace. Round by round, so that what comes and goes on the
+    """By length: the medians of ps_per_pair and peak_share, and the workspace. Round by round, so that what comes and goes on the
     machine does not meet one length only."""
     found = collections.defaultdict(list)
     for _ in range(rounds):
         out = run(bench, f"--benchmark_filter=^G[0-9]+/f32/{isa}/t1$", "--benchmark_format=json")
         for case in json.loads(out)["benchmarks"]:
             found[int(re.match("G([0-9]+)/", case["name"])[1])].append(case)
-    return {length: {key: statistics.median(case[key] for case in cases) for key in ("ps_per_pair", "share", "workspace")}
+    return {length: {key: statistics.median(case[key] for case in cases) for key in ("ps_per_pair", "peak_share", "workspace")}
             for length, cases in sorted(found.items())}
 
 
@@ -72,7 +72,7 @@ def markdown(title, rows):
     lines = [title + ".", "",
              "| S | ns per attended pair | from the median | share of the FMA peak | workspace, kB | S × S scores, kB |",
              "|--:|--:|--:|--:|--:|--:|"]
-    lines += [f"| {length} | {row['ps_per_pair'] / 1000:.3f} | {row['ps_per_pair'] / middle - 1:+.1%} | {row['share']:.1%} | "
+    lines += [f"| {length} | {row['ps_per_pair'] / 1000:.3f} | {row['ps_per_pair'] / middle - 1:+.1%} | {row['peak_share']:.1%} | "
               f"{row['workspace'] / 1000:.0f} | {length * length * SCORE_BYTES / 1000:.0f} |" for length, row in rows.items()]
     return "\n".join(lines) + "\n"
 

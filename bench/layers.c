@@ -10,10 +10,9 @@
  *     RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added before, with their sum as an output;
  *                                        TYPE is that of all of them
  *
- * as CASE/TYPE/ISA/tN. Few tokens have their weights from memory, over which they rotate, and the bandwidth as their limit;
- * normalisation the bandwidth of as many bytes as it reads and writes, others the ISA's peak. The counters are those of cases.c.
+ * as CASE/TYPE/ISA/tN. Few tokens have their weights from memory, over which they rotate. The counters are those of cases.c, with
+ * the bytes of weights, X, Y and what else is read or written once each; normalisation has the operations of its formula.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,17 +184,18 @@ static rapt_status run(session *s, const layer_case *c, const char *weights, siz
     return rapt_linear_run_parallel(&s->linear, &s->linear_args, s->threads, rapt_pool_for, s->pool);
 }
 
-/* What a call does of what limits it: bytes, or operations. */
-static double work_of(const layer_case *c, rapt_type type, size_t weight_bytes) {
-    const double linear = 2.0 * (double)c->tokens * (double)weight_rows(c) * (double)c->in;
-    const double pairs = 4.0 * (double)c->tokens * (double)c->tokens * (double)c->in;
-    if (norm(c)) return (double)(rapt_row_bytes(type, c->tokens * c->in) * (c->kind == SUM_AND_RMS_NORM ? 4 : 2));
-    return c->memory ? (double)weight_bytes : c->kind == MHA ? linear + pairs : linear;
+static bench_work work_of(const layer_case *c, rapt_type type, size_t weight_bytes) {
+    const double x = (double)(c->tokens * c->in), y = (double)(c->tokens * c->out);
+    const double tensor = (double)rapt_row_bytes(type, c->tokens * c->in), pairs = c->kind == MHA ? 4.0 * (double)c->tokens * x : 0.0;
+    /* A number of x has its square added to a sum and two factors; before that, a mean that it is added to and less, or a residual. */
+    if (c->kind == LAYER_NORM) return (bench_work){6.0 * x, 2.0 * tensor};
+    if (c->kind == RMS_NORM) return (bench_work){4.0 * x, 2.0 * tensor};
+    if (c->kind == SUM_AND_RMS_NORM) return (bench_work){5.0 * x, 4.0 * tensor};
+    return (bench_work){2.0 * x * (double)weight_rows(c) + pairs, (double)weight_bytes + 4.0 * (x + y)};
 }
 
-static double limit_of(const layer_job *j, double work, rapt_pool *pool) {
-    if (norm(j->c)) return bench_bandwidth((size_t)work, pool);
-    return j->c->memory ? bench_bandwidth(BENCH_COLD_BYTES, pool) : bench_peak(j->isa, j->arith, pool);
+static bench_limits measure(const layer_job *j, bench_work work, rapt_pool *pool) {
+    return bench_limits_of(j->isa, j->arith, j->c->memory ? BENCH_COLD_BYTES : (size_t)work.bytes, pool);
 }
 
 static void run_case(bench_state *state, const void *arg) {
@@ -208,15 +208,16 @@ static void run_case(bench_state *state, const void *arg) {
     s.x = bench_alloc(x_bytes), s.y = bench_alloc((size_t)(c->tokens * c->out) * 4);
     s.weights = bench_alloc(one * copies), s.scales = bench_alloc(scales_bytes), s.pool = rapt_pool_create(j->threads);
     const char *failure = s.x && s.y && s.weights && s.scales && s.pool ? plan(&s, j, one) : "out of memory";
-    double limit = 0.0, start = 0.0;
-    const double work = work_of(c, type, one);
+    double start = 0.0;
+    bench_limits before = {0};
+    const bench_work work = work_of(c, type, one);
     int64_t calls = 0;
     if (!failure) {
         bench_fill(s.x, norm(c) ? type : RAPT_F32, x_bytes, 1);
         bench_fill(s.weights, type, one, 2);
         for (size_t i = 1; i < copies; i++) memcpy((char *)s.weights + i * one, s.weights, one);
         bench_fill(s.scales, RAPT_F32, scales_bytes, 3);
-        limit = limit_of(j, work, s.pool);
+        before = measure(j, work, s.pool);
         if (c->prepacked) failure = prepack(&s, j, one);
     }
     while (!failure && bench_keep_running(state)) {
@@ -226,12 +227,7 @@ static void run_case(bench_state *state, const void *arg) {
     }
     double seconds = (bench_now() - start) / (double)calls;
     if (failure) bench_fail(state, failure);
-    else {
-        limit = fmax(limit, limit_of(j, work, s.pool));
-        bench_counter(state, norm(c) || c->memory ? "GBs" : "GFLOPS", 1e-9 * work / seconds);
-        bench_counter(state, "limit", 1e-9 * limit);
-        bench_counter(state, "share", work / seconds / limit);
-    }
+    else bench_report(state, work, seconds, before, measure(j, work, s.pool));
     rapt_pool_destroy(s.pool);
     free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace), free(s.prepacked);
 }

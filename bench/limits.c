@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE
 #include "limits.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -90,12 +91,15 @@ typedef struct read_arg {
     const bench_isa *isa;
     const char *from;
     size_t part;
+    int64_t rounds;
 } read_arg;
 
 static void read_body(void *body_arg, int64_t i) {
     const read_arg *r = body_arg;
-    volatile uint32_t keep = r->isa->read(r->from + (size_t)i * r->part, r->part);
-    (void)keep;
+    for (int64_t n = 0; n < r->rounds; n++) {
+        volatile uint32_t keep = r->isa->read(r->from + (size_t)i * r->part, r->part);
+        (void)keep;
+    }
 }
 
 double bench_bandwidth(size_t bytes, rapt_pool *pool) {
@@ -107,8 +111,33 @@ double bench_bandwidth(size_t bytes, rapt_pool *pool) {
     }
     const char *widest = bench_best_isa();
     if (!widest) return 0;
-    int64_t threads = rapt_pool_threads(pool);
+    const size_t threads = (size_t)rapt_pool_threads(pool), page = 4096;
     if (bytes > BENCH_COLD_BYTES) bytes = BENCH_COLD_BYTES;
-    read_arg arg = {find(widest), buffer, bytes / (size_t)threads / 4096 * 4096};
-    return (double)(arg.part * (size_t)threads) / best_time(pool, read_body, &arg, MIN_WINDOWS, span);
+    read_arg arg = {find(widest), buffer, bytes / threads / page * page, 1};
+    if (arg.part < page) arg.part = page;
+    /* A small buffer is read in less time than it takes to start the threads. */
+    while (best_time(pool, read_body, &arg, CALIBRATION_WINDOWS, 0) < window) arg.rounds *= 2;
+    return (double)(arg.part * threads) * (double)arg.rounds / best_time(pool, read_body, &arg, MIN_WINDOWS, span);
+}
+
+bench_limits bench_limits_of(const char *isa, rapt_arith arith, size_t bytes, rapt_pool *pool) {
+    const double f32_peak = bench_peak(isa, RAPT_EXACT, pool);
+    return (bench_limits){arith == RAPT_EXACT ? f32_peak : bench_peak(isa, arith, pool), f32_peak, bench_bandwidth(bytes, pool)};
+}
+
+void bench_report(bench_state *state, bench_work work, double seconds, bench_limits before, bench_limits after) {
+    const double peak = fmax(before.peak, after.peak), bandwidth = fmax(before.bandwidth, after.bandwidth);
+    const double flops = work.operations / seconds, bytes = work.bytes / seconds;
+    if (peak == 0 || bandwidth == 0) {
+        bench_fail(state, "the limits could not be measured");
+        return;
+    }
+    bench_counter(state, "GFLOPS", 1e-9 * flops);
+    bench_counter(state, "peak", 1e-9 * peak);
+    bench_counter(state, "peak_share", flops / peak);
+    bench_counter(state, "f32_peaks", flops / fmax(before.f32_peak, after.f32_peak));
+    bench_counter(state, "GBs", 1e-9 * bytes);
+    bench_counter(state, "bandwidth", 1e-9 * bandwidth);
+    bench_counter(state, "read_share", bytes / bandwidth);
+    bench_counter(state, "bound", fmax(flops / peak, bytes / bandwidth));
 }

@@ -6,7 +6,8 @@ set -eu
 cases='T1-run/f32/.*/t1 T1-(plan|empty-kv)/f16/scalar/t1 P1/bf16/.*/t[12] P1-4096/f32/scalar/t1 D4-hot-kv/f16/scalar/t1
     D1-step-hot(-bshd)?/q4_0/.*/t1 D1-step-hot/f16/scalar/t2 F-batch/f32/scalar/t1 MHA-384/f32/.*/t1 L128-384x384/f16/.*/t2
     L128-384x384/q(8|4)_0/.*/t1 L512-768x3072-(silu|swiglu)/int8/scalar/t1 L1-384x384/int8/scalar/t1 (LN|RMS)512-4096/f16/.*/t1
-    RMS512-4096-residual/f16/.*/t1 RMS512-4096-residual/f32/scalar/t2 C-(pages|shift)/(int8|q4_0)/none/t[12] limits/t[12]'
+    RMS512-4096-residual/f16/.*/t1 RMS512-4096-residual/f32/scalar/t2 C-(pages|shift)/(int8|q4_0)/none/t[12] limits/t[12]
+    D5-hot/bf16-dot/.*/t1 P1/int8-dot/.*/t1'
 filter=$(printf '%s' "$cases" | tr -s ' \n' '|')
 # No least time: a case is called once.
 out=$("$1" --benchmark_min_time=0 --benchmark_filter="^($filter)$")
@@ -15,7 +16,7 @@ for case in $cases; do
     printf '%s\n' "$out" | grep -Eq "^$case " || { echo "did not run: $case" && exit 1; }
 done
 printf '%s\n' "$out" | awk '
-    /^limits/ && (!/ GBs=/ || !/ f32_peak=/) {
+    /^limits/ && (!/ GBs=/ || !/ f32_peak=/ || !/ integer_peak=/) {
         print "counters are missing: " $1
         bad = 1
     }
@@ -24,7 +25,8 @@ printf '%s\n' "$out" | awk '
             print "called " $6 " times: " $1
             bad = 1
         }
-        if (!/ (GFLOPS|GBs)=/ || !/ limit=/ || !/ share=/ || /^P/ && !/ ps_per_pair=/ || /^D/ && !/ bound=/ || /^T/ && !/ ns=/) {
+        if (!/ GFLOPS=/ || !/ peak_share=/ || !/ GBs=/ || !/ read_share=/ || !/ bound=/ || /^[DPT]/ && !/ ns=/ ||
+            /^[DP]/ && !/ ps_per_pair=/) {
             print "counters are missing: " $1
             bad = 1
         }

@@ -42,32 +42,30 @@ def cpu_name():
     return found[1] if found else "unknown CPU"
 
 
+def near_limit(runs):
+    """The share of the nearer limit, and the rate that it limits."""
+    if not runs:
+        return ""
+    middle = {key: statistics.median(run[key] for run in runs) for key in ("peak_share", "read_share", "GFLOPS", "GBs")}
+    if middle["read_share"] > middle["peak_share"]:
+        return f"{100 * middle['read_share']:.0f} % ({middle['GBs']:.3g} GB/s)"
+    return f"{100 * middle['peak_share']:.0f} % ({middle['GFLOPS']:.3g} GFLOP/s)"
+
+
 def by_kernel(runs):
     """rapt-bench: a row for each case, a column for each type, kernel and number of threads."""
-    shares, rates, peaks = (collections.defaultdict(list) for _ in range(3))
+    found = collections.defaultdict(list)
     for run in runs:
-        if run.get("run_type") == "aggregate" or "share" not in run:
+        if run.get("run_type") == "aggregate" or "bound" not in run:
             continue
         case, kind, isa, threads = run["name"].split("/")[:4]
-        key = case, f"{kind} {isa} {threads}"
-        shares[key].append(run["share"])
-        peaks[key].append(run.get("peak_share", 0))
-        rates[key].append((run["GFLOPS"], "GFLOP/s") if "GFLOPS" in run else (run["GBs"], "GB/s"))
-    cases = sorted({case for case, _ in shares}, key=lambda c: (c[0] != "P", c))
-    columns = list(dict.fromkeys(column for _, column in shares))
-    lines = ["Share of what the same machine reached in the same run (GFLOP/s: of the f32 FMA peak, GB/s: of the read bandwidth, and of the "
-             f"peak where that is nearer): {cpu_name()}, {datetime.date.today()}.", "", "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
+        found[case, f"{kind} {isa} {threads}"].append(run)
+    cases = sorted({case for case, _ in found}, key=lambda c: (c[0] != "P", c))
+    columns = list(dict.fromkeys(column for _, column in found))
+    lines = ["Share of the nearer limit that the same machine reached in the same run (GFLOP/s: of the peak of the arithmetic, GB/s: of the read "
+             f"bandwidth): {cpu_name()}, {datetime.date.today()}.", "", "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
     for case in cases:
-        cells = []
-        for column in columns:
-            if not shares[case, column]:
-                cells.append("")
-                continue
-            rate = statistics.median(r for r, _ in rates[case, column])
-            share, peak = (statistics.median(x[case, column]) for x in (shares, peaks))
-            near = f", {100 * peak:.0f} % of peak" if peak > share else ""
-            cells.append(f"{100 * share:.0f} % ({rate:.3g} {rates[case, column][0][1]}{near})")
-        lines.append(f"| {case} | {what(case)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {case} | {what(case)} | " + " | ".join(near_limit(found.get((case, column))) for column in columns) + " |")
     return lines
 
 
