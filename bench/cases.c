@@ -4,6 +4,7 @@
  *
  *     P1..P6            prefill
  *     D1..D5            few rows, over caches that come from memory; D1-hot and so on over one and the same
+ *     D6                a step of 32 sequences, with one row each
  *     D1-step           the same as the step of a decoder: the last key and value are new, the key and the queries are rotated
  *     O-dN, O-dKvV      prefill of H 8, S 1024, d 64 with other channels ...
  *     O-sqN, O-skvN     ... or with another number of queries, of keys. Odd ones stand behind the round one they compare with
@@ -112,6 +113,7 @@ static const bench_case cases[] = {
     {"D4-hot",      8,  1,     1,  8192, 256, 256, FULL,   ONE,      RUN, PLAIN},
     {"D5",         32,  8,     8,  4096, 128, 128, CAUSAL, ROTATING, RUN, PLAIN},
     {"D5-hot",     32,  8,     8,  4096, 128, 128, CAUSAL, ONE,      RUN, PLAIN},
+    {"D6",         32,  8,     1,  1024, 128, 128, FULL,   ROTATING, RUN, BATCH},
 
     {"O-d64",       8,  8,  1024,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
     {"O-d40",       8,  8,  1024,  1024,  40,  40, FULL,   ONE,      RUN, PLAIN},
@@ -600,12 +602,14 @@ static int thread_counts(int64_t counts[BENCH_THREAD_COUNTS]) {
 }
 
 /* Of the types of caches, prefill and decode; of the features and the step, the usual layouts; V in K only where nothing is
- * converted, and a step only where no scales are found. */
+ * converted, and ragged batches and a step only where no scales are found. */
 static bool makes_sense(const bench_case *c, arrangement a, const bench_type *type) {
     bool cache_type = type->kv != type->q;
     if (cache_type && (c->name[0] == 'O' || c->name[0] == 'G' || c->name[0] == 'T')) return false;
     if ((cache_type || c->feature || c->timed == STEP) && a > TOKEN_MAJOR) return false;
-    if ((c->feature == ALIASED || c->feature == PAGED || c->timed == STEP || entries(c) > 1) && type->scaled) return false;
+    if ((c->feature == ALIASED || c->feature == PAGED || c->feature == RAGGED || c->feature == UNEVEN || c->timed == STEP) &&
+        type->scaled)
+        return false;
     return true;
 }
 

@@ -63,7 +63,9 @@ class Problem:
             first += [weight, fill((out,), kind, 5 + i)]
         count = math.ceil(COLD_BYTES / first[0].nbytes) if case.memory else 1
         self.caches = [first] + [[x.copy() for x in first] for _ in range(count - 1)]
-        self.operations, self.bytes, self.cold = case.operations, sum(w.nbytes for w in first[::2]), case.memory
+        y_bytes = case.tokens * case.out * self.x.itemsize
+        self.bytes = self.x.nbytes + sum(w.nbytes for w in first[::2]) + y_bytes
+        self.operations, self.cold = case.operations, case.memory
 
     def scaled(self, x):
         """Weights of a trained model's size: a power of two of what fill gives, exact in each type."""

@@ -36,6 +36,7 @@ from rapt import _native as native
 
 class Case(typing.NamedTuple):
     name: str
+    batch: int
     heads: int
     kv_heads: int
     q_len: int
@@ -57,23 +58,24 @@ class Case(typing.NamedTuple):
     def operations(self):
         """2 d + 2 d for each attended pair."""
         pairs = sum(range(self.offset + 1, self.kv_len + 1)) if self.causal else self.q_len * self.kv_len
-        return self.heads * pairs * 4 * self.d
+        return self.batch * self.heads * pairs * 4 * self.d
 
 
 # As in cases.c.
 CASES = [
-    #     H Hkv    Sq    Skv    d  causal memory cold
-    Case("P1", 12, 12, 128, 128, 64, False, False, False),
-    Case("P2", 12, 12, 512, 512, 64, False, False, False),
-    Case("P3", 32, 8, 1024, 1024, 128, True, False, False),
-    Case("P4", 8, 8, 4096, 4096, 64, True, False, False),
-    Case("P5", 8, 8, 4096, 4096, 128, False, False, False),
-    Case("P6", 32, 8, 256, 4096, 128, True, False, False),
-    Case("D1", 32, 8, 1, 4096, 128, False, True, True),
-    Case("D2", 32, 8, 1, 32768, 128, False, True, True),
-    Case("D3", 32, 32, 1, 4096, 128, False, True, True),
-    Case("D4", 8, 1, 1, 8192, 256, False, True, True),
-    Case("D5", 32, 8, 8, 4096, 128, True, False, True),
+    #     B   H Hkv    Sq    Skv    d  causal memory cold
+    Case("P1", 1, 12, 12, 128, 128, 64, False, False, False),
+    Case("P2", 1, 12, 12, 512, 512, 64, False, False, False),
+    Case("P3", 1, 32, 8, 1024, 1024, 128, True, False, False),
+    Case("P4", 1, 8, 8, 4096, 4096, 64, True, False, False),
+    Case("P5", 1, 8, 8, 4096, 4096, 128, False, False, False),
+    Case("P6", 1, 32, 8, 256, 4096, 128, True, False, False),
+    Case("D1", 1, 32, 8, 1, 4096, 128, False, True, True),
+    Case("D2", 1, 32, 8, 1, 32768, 128, False, True, True),
+    Case("D3", 1, 32, 32, 1, 4096, 128, False, True, True),
+    Case("D4", 1, 8, 1, 1, 8192, 256, False, True, True),
+    Case("D5", 1, 32, 8, 8, 4096, 128, True, False, True),
+    Case("D6", 32, 32, 8, 1, 1024, 128, False, True, True),
 ]
 
 
@@ -81,27 +83,28 @@ CASES = [
 
 
 def tokens_first(x):
-    """[head, token, channel] to [1, token, head, channel]."""
-    out = aligned((1, x.shape[1], x.shape[0], x.shape[2]), x.dtype)
-    out[0] = x.transpose(1, 0, 2)
+    """[entry, head, token, channel] to [entry, token, head, channel]."""
+    out = aligned((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), x.dtype)
+    out[...] = x.transpose(0, 2, 1, 3)
     return out
 
 
 class Problem:
-    """A case in one type: Q as [head, token, channel], a list of caches (K, V) of equal values, and what should come out."""
+    """A case in one type: Q as [entry, head, token, channel], a list of caches (K, V) of equal values, and what should come out."""
 
     def __init__(self, case, kind, threads):
         self.case, self.kind, self.threads = case, kind, threads
         self.scale = 1 / math.sqrt(case.d)
-        self.q = fill((case.heads, case.q_len, case.d), kind, 1)
-        first = tuple(fill((case.kv_heads, case.kv_len, case.d), kind, seed) for seed in (2, 3))
+        self.q = fill((case.batch, case.heads, case.q_len, case.d), kind, 1)
+        first = tuple(fill((case.batch, case.kv_heads, case.kv_len, case.d), kind, seed) for seed in (2, 3))
         count = math.ceil(COLD_BYTES / (first[0].nbytes + first[1].nbytes)) if case.cold else 1
         self.caches = [first]
         for _ in range(count - 1):
             self.caches.append(tuple(aligned(x.shape, x.dtype) for x in first))
             for copy, x in zip(self.caches[-1], first):
                 copy[...] = x
-        self.operations, self.bytes, self.cold = case.operations, first[0].nbytes + first[1].nbytes, case.cold
+        self.bytes = 2 * self.q.nbytes + first[0].nbytes + first[1].nbytes  # O is as large as Q
+        self.operations, self.cold = case.operations, case.cold
 
     @functools.cached_property
     def mask(self):
@@ -110,17 +113,19 @@ class Problem:
 
     @functools.cached_property
     def sample(self):
-        """Heads and rows that are compared: all of the small cases, some of each part of the large ones."""
+        """Entries, heads and rows that are compared: all of the small cases, some of each part of the large ones."""
         c = self.case
-        return np.ix_(*(np.unique(np.linspace(0, n - 1, at_most).astype(int)) for n, at_most in ((c.heads, 12), (c.q_len, 128))))
+        parts = (c.batch, 4), (c.heads, 12), (c.q_len, 128)
+        return np.ix_(*(np.unique(np.linspace(0, n - 1, at_most).astype(int)) for n, at_most in parts))
 
     @functools.cached_property
     def expected(self):
-        heads, rows = (index.ravel() for index in self.sample)
-        out = np.empty((len(heads), len(rows), self.case.d))
-        for at, head in enumerate(heads):
-            q = widened(self.q[head, rows]).astype(np.float64)
-            k, v = (widened(x[head // self.case.group]).astype(np.float64) for x in self.caches[0])
+        entries, heads, rows = (index.ravel() for index in self.sample)
+        out = np.empty((len(entries), len(heads), len(rows), self.case.d))
+        for at in np.ndindex(out.shape[:2]):
+            entry, head = entries[at[0]], heads[at[1]]
+            q = widened(self.q[entry, head, rows]).astype(np.float64)
+            k, v = (widened(x[entry, head // self.case.group]).astype(np.float64) for x in self.caches[0])
             logits = q @ k.T / math.sqrt(self.case.d)
             if self.case.causal:
                 logits[np.arange(self.case.kv_len) > rows[:, None] + self.case.offset] = -np.inf
@@ -175,7 +180,7 @@ class Rapt(Peer):
         case, library = problem.case, self.library
         if self.arith == native.BF16_DOT and problem.kind != "bf16":
             raise Unsupported("bf16 only")
-        desc = library.new(native.Desc, heads=case.heads, kv_heads=case.kv_heads, q_len=case.q_len, kv_len=case.kv_len,
+        desc = library.new(native.Desc, batch=case.batch, heads=case.heads, kv_heads=case.kv_heads, q_len=case.q_len, kv_len=case.kv_len,
                            d_k=case.d, d_v=case.d)
         layout = functools.partial(library.c.rapt_layout_bhsd, self.TYPES[problem.kind])
         desc.q = desc.o = layout(case.heads, case.q_len, case.d)
@@ -235,8 +240,8 @@ class Torch(TorchPeer):
         torch, case = self.torch, problem.case
         if problem.kind not in self.types:
             raise Unsupported(f"{' and '.join(self.types)} only")
-        q = self.tensor(problem.q)[None]
-        caches = [tuple(self.tensor(x)[None] for x in kv) for kv in problem.caches]
+        q = self.tensor(problem.q)
+        caches = [tuple(self.tensor(x) for x in kv) for kv in problem.caches]
         options = {"enable_gqa": case.group > 1}
         if case.causal and case.offset:  # is_causal would align the first query with the first key
             masked = ~torch.from_numpy(problem.mask)
@@ -250,7 +255,7 @@ class Torch(TorchPeer):
                 for i in indices:
                     out = attention(q, *caches[i], **options)
             return out
-        return run, lambda out: self.array(out[0])
+        return run, self.array
 
 
 class Vllm(TorchPeer):
@@ -293,23 +298,28 @@ class Vllm(TorchPeer):
     def isa(self, kind):
         return f"{self.hint(kind)} of {self.file}"
 
+    def tokens(self, x):
+        """[entry, head, token, channel] to [token, head, channel]."""
+        return self.tensor(x).transpose(1, 2).flatten(0, 1).contiguous()
+
     def packed(self, kv, hint):
-        """vLLM's caches, (K, V): views of one tensor of blocks, which the case's keys fill."""
-        key, value = (self.tensor(x).transpose(0, 1).contiguous() for x in kv)
-        heads, tokens, d = kv[0].shape
+        """vLLM's caches, (K, V): views of one tensor of blocks, which the case's keys fill, one entry after the other."""
+        key, value = (self.tokens(x) for x in kv)
+        tokens, heads, d = key.shape
         caches = self.tensor(aligned((tokens // self.BLOCK, heads, 2 * self.BLOCK, d), kv[0].dtype)).chunk(2, dim=2)
         self.torch.ops._C.cpu_attn_reshape_and_cache(key, value, *caches, self.torch.arange(tokens), hint, 1.0, 1.0, "auto")
         return caches
 
     def setup(self, problem):
         torch, case, hint = self.torch, problem.case, self.hint(problem.kind)
-        q = self.tensor(problem.q).transpose(0, 1).contiguous()
+        q = self.tokens(problem.q)
         caches = [self.packed(kv, hint) for kv in problem.caches]
-        starts, lengths = (torch.tensor(x, dtype=torch.int32) for x in ([0, case.q_len], [case.kv_len]))
-        table = torch.arange(case.kv_len // self.BLOCK, dtype=torch.int32)[None]
+        starts = torch.arange(case.batch + 1, dtype=torch.int32) * case.q_len
+        lengths = torch.full((case.batch,), case.kv_len, dtype=torch.int32)
+        table = torch.arange(case.batch * case.kv_len // self.BLOCK, dtype=torch.int32).view(case.batch, -1)
         split_kv, window, softcap = True, -1, 0.0  # vLLM's default, and none of both
-        metadata = torch.ops._C.get_scheduler_metadata(1, case.heads, case.kv_heads, case.d, lengths, q.dtype, starts, case.causal, window,
-                                                       hint, split_kv, None, "auto")
+        metadata = torch.ops._C.get_scheduler_metadata(case.batch, case.heads, case.kv_heads, case.d, lengths, q.dtype, starts, case.causal,
+                                                       window, hint, split_kv, None, "auto")
         out = torch.empty_like(q)
         attention = torch.ops._C.cpu_attention_with_kv_cache
 
@@ -319,7 +329,7 @@ class Vllm(TorchPeer):
                     attention(q, *caches[i], out, starts, lengths, problem.scale, case.causal, None, window, table, softcap, metadata, None,
                               None, 1.0, 1.0, "auto")
             return out
-        return run, lambda out: self.array(out.transpose(0, 1))
+        return run, lambda out: self.array(out.unflatten(0, (case.batch, case.q_len)).transpose(1, 2))
 
 
 class OnnxRuntime(Peer):
@@ -363,7 +373,8 @@ class OnnxRuntime(Peer):
             for i in indices:
                 session.run_with_iobinding(bindings[i][0])
             return result
-        return run, lambda result: result.reshape(problem.case.q_len, problem.case.heads, problem.case.d).transpose(1, 0, 2)
+        case = problem.case
+        return run, lambda result: result.reshape(case.batch, case.q_len, case.heads, case.d).transpose(0, 2, 1, 3)
 
 
 class MultiHeadAttention(OnnxRuntime):
@@ -375,10 +386,10 @@ class MultiHeadAttention(OnnxRuntime):
             raise Unsupported("no causal mask with more keys than queries")
         session = self.session(problem, "MultiHeadAttention", ["q", "k", "v"], ["o"], num_heads=case.heads,
                                unidirectional=int(case.causal))
-        q = tokens_first(problem.q).reshape(1, case.q_len, -1)
+        q = tokens_first(problem.q).reshape(case.batch, case.q_len, -1)
         out = aligned(q.shape, q.dtype)
         # K and V head by head, as it takes those of cross-attention: tokens first, it would transpose them in every call.
-        return self.runner(problem, session, [{"q": q, "k": k[None], "v": v[None], "o": out} for k, v in problem.caches])
+        return self.runner(problem, session, [{"q": q, "k": k, "v": v, "o": out} for k, v in problem.caches])
 
 
 class GroupQueryAttention(OnnxRuntime):
@@ -391,12 +402,11 @@ class GroupQueryAttention(OnnxRuntime):
         names = ["q", "k", "v", "past_k", "past_v", "last#", "total#"]
         session = self.session(problem, "GroupQueryAttention", names, ["o", "present_k", "present_v"], num_heads=case.heads,
                                kv_num_heads=case.kv_heads)
-        q, k_new, v_new = (tokens_first(x[:, -case.q_len:]).reshape(1, case.q_len, -1) for x in (problem.q, *problem.caches[0]))
-        fixed = {"q": q, "k": k_new, "v": v_new, "o": aligned(q.shape, q.dtype), "last#": np.array([case.kv_len - 1], np.int32),
-                 "total#": np.array([case.kv_len], np.int32)}
-        caches = [(k[None], v[None]) for k, v in problem.caches]
+        q, k_new, v_new = (tokens_first(x[:, :, -case.q_len:]).reshape(case.batch, case.q_len, -1) for x in (problem.q, *problem.caches[0]))
+        fixed = {"q": q, "k": k_new, "v": v_new, "o": aligned(q.shape, q.dtype),
+                 "last#": np.full(case.batch, case.kv_len - 1, np.int32), "total#": np.array([case.kv_len], np.int32)}
         return self.runner(problem, session,
-                           [{**fixed, "past_k": k, "past_v": v, "present_k": k, "present_v": v} for k, v in caches])
+                           [{**fixed, "past_k": k, "past_v": v, "present_k": k, "present_v": v} for k, v in problem.caches])
 
 
 class Jax(Peer):
@@ -427,7 +437,7 @@ class Jax(Peer):
             return out
 
         def heads_first(out):
-            out = np.asarray(out)[0].transpose(1, 0, 2)
+            out = np.asarray(out).transpose(0, 2, 1, 3)
             return np.ascontiguousarray(out).view(np.uint16) if problem.kind == "bf16" else out
         return run, heads_first
 
@@ -441,13 +451,13 @@ class NumPy(Peer):
         if problem.kind != "f32":
             raise Unsupported("matrix products in f32 only")
         rows = case.group * case.q_len
-        q = problem.q.reshape(case.kv_heads, rows, case.d)
+        q = problem.q.reshape(case.batch * case.kv_heads, rows, case.d)
         out, scores = aligned(q.shape, q.dtype), aligned((rows, case.kv_len), q.dtype)
         masked = np.tile(np.where(problem.mask, np.float32(0), np.float32(-math.inf)), (case.group, 1)) if case.causal else None
 
         def run(indices):
             for i in indices:
-                for head, (k, v) in enumerate(zip(*problem.caches[i])):
+                for head, (k, v) in enumerate(zip(*(x.reshape(-1, case.kv_len, case.d) for x in problem.caches[i]))):
                     np.matmul(q[head], k.T, out=scores)
                     np.multiply(scores, np.float32(problem.scale), out=scores)
                     if masked is not None:
@@ -457,7 +467,7 @@ class NumPy(Peer):
                     np.matmul(scores, v, out=out[head])
                     np.divide(out[head], scores.sum(1, keepdims=True), out=out[head])
             return out
-        return run, lambda result: result.reshape(case.heads, case.q_len, case.d)
+        return run, lambda result: result.reshape(problem.q.shape)
 
 
 PEERS = {
