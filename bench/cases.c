@@ -4,8 +4,8 @@
  *
  *     P1..P6            prefill
  *     D1..D5            few rows, over caches that come from memory; D1-hot and so on over one and the same
- *     D6                a step of 32 sequences, with one row each
  *     D1-step           the same as the step of a decoder: the last key and value are new, the key and the queries are rotated
+ *     D6                a step of 32 sequences, with one row each
  *     O-dN, O-dKvV      prefill of H 8, S 1024, d 64 with other channels ...
  *     O-sqN, O-skvN     ... or with another number of queries, of keys. Odd ones stand behind the round one they compare with
  *     G512..G32768      growth: one head, twice as long each time
@@ -37,7 +37,7 @@
  *     bound                         the larger of both shares, which is that of the nearer limit
  *     ps_per_pair                   picoseconds for each attended pair, where there are any
  *     ns                            the time of a call
- *     workspace              bytes of workspace
+ *     workspace                     bytes of workspace
  *
  * rapt-bench --tuning=LINE measures the kernel that the line names, or any, with these numbers (rapt_tuning_parse). */
 #define _DEFAULT_SOURCE

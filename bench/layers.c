@@ -186,8 +186,10 @@ static rapt_status run(session *s, const layer_case *c, const char *weights, siz
 
 static bench_work work_of(const layer_case *c, rapt_type type, size_t weight_bytes) {
     const double x = (double)(c->tokens * c->in), y = (double)(c->tokens * c->out);
-    const double tensor = (double)rapt_row_bytes(type, c->tokens * c->in), pairs = c->kind == MHA ? 4.0 * (double)c->tokens * x : 0.0;
-    /* A number of x has its square added to a sum and two factors; before that, a mean that it is added to and less, or a residual. */
+    const double tensor = (double)rapt_row_bytes(type, c->tokens * c->in);
+    const double pairs = c->kind == MHA ? 4.0 * (double)c->tokens * x : 0.0;
+    /* Normalisation adds the square of each number to a sum and multiplies the number by two factors. Before that, layer
+     * normalisation adds it to another sum and subtracts the mean, and a residual is added. */
     if (c->kind == LAYER_NORM) return (bench_work){6.0 * x, 2.0 * tensor};
     if (c->kind == RMS_NORM) return (bench_work){4.0 * x, 2.0 * tensor};
     if (c->kind == SUM_AND_RMS_NORM) return (bench_work){5.0 * x, 4.0 * tensor};
