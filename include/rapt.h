@@ -340,7 +340,7 @@ typedef struct rapt_logits {
     const int32_t *tokens; /* [rows]: which query of the entry each row is, from 0 on. */
 } rapt_logits;
 
-/* A callback of the caller's that may change logits; arg is rapt_args.logits_arg. */
+/* A callback of the caller's that may change logits, and may run other plans itself; arg is rapt_args.logits_arg. */
 typedef void (*rapt_logits_body)(void *arg, const rapt_logits *logits);
 
 /* Scales of K or V: element [b, h, token, channel] counts times the f32 at scales + b * batch_stride + h * head_stride +

@@ -86,6 +86,9 @@ static RAPT_INLINE void begin_task(bool tiles) { (void)tiles; }
 static RAPT_INLINE void end_task(bool tiles) { (void)tiles; }
 #endif
 
+/* Does attention compute these products by a matrix unit, if there is one? */
+static inline bool in_tiles(const rapt_problem *p) { return p->bf16 || p->integer; }
+
 /* Only a hint, so the address need not exist; hence no pointer arithmetic, which would be undefined beyond the tensor's end. */
 static RAPT_INLINE void prefetch(const char *from, size_t offset) {
     __builtin_prefetch((const void *)((uintptr_t)from + offset), 0, 2);
@@ -262,7 +265,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
 
 /* The last rows of a task with queries in lanes may have keys in lanes (rapt_task.left_over), which gives the same bits. */
 static void attend(const rapt_task *t) {
-    begin_task(t->problem->bf16 || t->problem->integer);
+    begin_task(in_tiles(t->problem));
     if (t->keys_in_lanes) attend_keys_in_lanes(t);
     else {
         rapt_task queries = *t, few = *t;
@@ -272,7 +275,7 @@ static void attend(const rapt_task *t) {
         few.rows = t->left_over;
         if (few.rows > 0) attend_keys_in_lanes(&few);
     }
-    end_task(t->problem->bf16 || t->problem->integer);
+    end_task(in_tiles(t->problem));
 }
 
 static void merge(const rapt_problem *p, float *state, const float *next) {

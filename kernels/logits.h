@@ -153,9 +153,9 @@ static float float_at(const char *from) {
 
 /* The caller's own function of logits. It knows nothing of a matrix unit's state, and may leave it in any. */
 static void call_logits_body(const rapt_task *t, const rapt_logits *logits) {
-    end_task(t->problem->bf16);
+    end_task(in_tiles(t->problem));
     t->problem->logits_body(t->logits_arg, logits);
-    begin_task(t->problem->bf16);
+    begin_task(in_tiles(t->problem));
 }
 
 /* One element of a tensor. */

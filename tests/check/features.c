@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const how plainly = {WAY_RUN, 1, 1, 1, 0};
 static const int64_t sides[] = {-1, -1, 0, 1, 5, 63, 64, 100, 1000};
 
 /* Adds a feature to problem n of a case. */
@@ -173,6 +174,55 @@ static void case_alibi_bias(check *c) { each(c, add_alibi_bias); }
 static void case_sinks(check *c) { each(c, add_sinks); }
 static void case_body(check *c) { each(c, add_body); }
 static void case_logits(check *c) { each(c, add_logits); }
+
+/* Attention within the callback of another, which finds a matrix unit free and leaves it in any state. */
+typedef struct nesting {
+    check *c;
+    kernel *k;
+    subject *within;
+    const unsigned char *alone; /* the output of within, run outside */
+    rapt_logits_body body;      /* the callback of the outer one */
+    void *arg;
+} nesting;
+
+static void run_within(void *arg, const rapt_logits *l) {
+    const nesting *n = arg;
+    unsigned char *got = subject_run(n->c, n->within, n->k, &plainly);
+    if (got) same_rows(n->c, n->k, "the run outside", n->within, got, n->within, n->alone, 0, 0, 0);
+    free(got);
+    n->body(n->arg, l);
+}
+
+static subject nested_subject(check *c, rapt_arith arith, int64_t queries, bool body) {
+    problem p = problem_of(c, 1, 2, 1, queries, 70, 24, 24);
+    if (arith == RAPT_INT8_DOT) problem_integer(&p);
+    p.desc.arith = arith;
+    p.body = body;
+    return subject_create(c, &p);
+}
+
+/* Each arithmetic within each, for few queries and many. */
+static void case_body_nested(check *c) {
+    static const int64_t queries[] = {1, 40};
+    for (int n = 0; n < 18; n++) {
+        subject outer = nested_subject(c, (rapt_arith)(n % 3), queries[n / 9], true);
+        subject within = nested_subject(c, (rapt_arith)(n / 3 % 3), 40, false);
+        FOR_EACH_KERNEL(c, k) {
+            unsigned char *want = subject_run(c, &outer, k, &plainly), *alone = subject_run(c, &within, k, &plainly);
+            nesting nest = {c, k, &within, alone, outer.desc.logits_body, outer.args.logits_arg};
+            subject nested = outer;
+            nested.desc.logits_body = run_within;
+            nested.args.logits_arg = &nest;
+            unsigned char *got = want && alone ? subject_run(c, &nested, k, &plainly) : NULL;
+            if (got) same_rows(c, k, "the run with nothing within", &nested, got, &outer, want, 0, 0, 0);
+            free(want);
+            free(alone);
+            free(got);
+        }
+        subject_destroy(&outer);
+        subject_destroy(&within);
+    }
+}
 
 /* ---- Factors ------------------------------------------------------------------------------------------------------------ */
 
@@ -471,7 +521,6 @@ static void case_infinite_elsewhere(check *c) {
         for (int64_t j = 72; j < 96; j++) subject_poison(&s, TENSOR_V, 0, 0, j, j % 16, INFINITY);
         const int64_t rows = n % 2 ? 72 : 3, bytes = rows * p.desc.d_v * 4;
         FOR_EACH_KERNEL(c, k) {
-            const how plainly = {WAY_RUN, 1, 1, 1, 0};
             unsigned char *want = subject_run(c, &clean, k, &plainly), *got = subject_run(c, &s, k, &plainly);
             k->compared += rows * p.desc.d_v;
             if (want && got && memcmp(want, got, (size_t)bytes) != 0)
@@ -501,6 +550,7 @@ const check_case feature_cases[] = {
     {"alibi-bias", "slopes times biases", case_alibi_bias, 5},
     {"sinks", "a logit without a value, also for rows without keys", case_sinks, 5},
     {"logits-body", "a callback that changes logits", case_body, 5},
+    {"logits-body-nested", "a callback that itself computes attention, in each arithmetic", case_body_nested, 1},
     {"logits", "all that changes a logit at once", case_logits, 5},
     {"k-scales", "scales of keys: one, by head, token, channel", case_k_scales, 5},
     {"v-scales", "scales of values", case_v_scales, 5},
