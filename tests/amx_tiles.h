@@ -72,4 +72,7 @@ static inline void emulated_multiply_bytes(emulated_tile *c, int rows, const emu
         }
 }
 
+/* Are tiles configured on this thread? Of the kernel amx_emulated (tests/broken). */
+bool emulated_configured(void);
+
 #endif

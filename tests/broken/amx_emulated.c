@@ -22,6 +22,8 @@ static _Thread_local emulated_tile numbered[8];
 static _Thread_local int rows_of[8];
 static _Thread_local bool configured;
 
+bool emulated_configured(void) { return configured; }
+
 /* Outside a task tiles must not be used. */
 static emulated_tile *tile_number(int number) {
     if (!configured) __builtin_trap();
