@@ -175,8 +175,9 @@ static void test_each_call(void (*test)(const call *c, int which), const char *w
 
 /* ---- Nothing to attend to ------------------------------------------------------------------------------------------------ */
 
-static const char *const kinds[] = {"few queries", "many queries", "integers", "many queries of integers",
-                                    "pages",       "unmerged",     "ragged"};
+enum { FEW, MANY, FEW_INTEGERS, MANY_INTEGERS, FEW_BF16, MANY_BF16, PAGES, UNMERGED, RAGGED, KINDS };
+static const char *const kinds[KINDS] = {"few queries", "many queries", "integers", "many queries of integers", "bf16",
+                                         "many queries in bf16", "pages", "unmerged", "ragged"};
 static const char *const reasons[] = {"kv_len 0", "lengths of 0", "batch 0", "q_len 0"};
 
 /* Scales of no kind, of tokens, of channels, of the whole tensor. */
@@ -196,8 +197,9 @@ static void test_nothing(int kind, int reason, int k_scales, int v_scales, bool 
         states[BATCH * HEADS * MOST * 2 * RAPT_STATE_FLOATS(D)];
     static int8_t bytes[BATCH * HEADS * KEYS * D];
     const int32_t lengths[BATCH] = {0, 0}, table[BATCH] = {0, 0}, starts[BATCH + 1] = {0, 0, 0};
-    const bool integers = kind == 2 || kind == 3;
-    const int64_t keys = reason == 0 ? 0 : KEYS, queries = reason == 3 ? 0 : kind == 1 || kind == 3 ? MOST : 1;
+    const bool integers = kind == FEW_INTEGERS || kind == MANY_INTEGERS, bf16 = kind == FEW_BF16 || kind == MANY_BF16;
+    const bool many = kind == MANY || kind == MANY_INTEGERS || kind == MANY_BF16;
+    const int64_t keys = reason == 0 ? 0 : KEYS, queries = reason == 3 ? 0 : many ? MOST : 1;
     rapt_desc d;
     rapt_args a;
     rapt_plan plan;
@@ -207,16 +209,16 @@ static void test_nothing(int kind, int reason, int k_scales, int v_scales, bool 
     d.k = d.v = rapt_layout_bhsd(integers ? RAPT_INT8 : RAPT_F32, HEADS, keys, D);
     d.lse = rapt_layout_bhsd(RAPT_F32, HEADS, queries, 1);
     d.k_scales = scales_of_kind(k_scales, HEADS, keys, D), d.v_scales = scales_of_kind(v_scales, HEADS, keys, D);
-    d.arith = integers ? RAPT_INT8_DOT : RAPT_EXACT;
-    if (kind == 4) d.page_size = KEYS, d.pages = BATCH, d.table = (rapt_layout){RAPT_I32, 4, 0, 0};
-    if (kind == 5) d.unmerged = 1, d.states = rapt_layout_bhsd(RAPT_F32, HEADS, queries, (int64_t)RAPT_STATE_FLOATS(D));
-    if (kind == 6) d.k_starts = starts;
+    d.arith = integers ? RAPT_INT8_DOT : bf16 ? RAPT_BF16_DOT : RAPT_EXACT;
+    if (kind == PAGES) d.page_size = KEYS, d.pages = BATCH, d.table = (rapt_layout){RAPT_I32, 4, 0, 0};
+    if (kind == UNMERGED) d.unmerged = 1, d.states = rapt_layout_bhsd(RAPT_F32, HEADS, queries, (int64_t)RAPT_STATE_FLOATS(D));
+    if (kind == RAGGED) d.k_starts = starts;
     size_t needed = 0;
     rapt_status status = rapt_plan_init(&plan, &d);
     if (status == RAPT_OK) status = rapt_workspace_size(&plan, 1, &needed);
     a.q = q, a.o = o, a.workspace = workspace, a.workspace_bytes = needed;
-    a.lse = kind == 5 ? NULL : lse, a.states = kind == 5 ? states : NULL;
-    a.kv_lengths = reason == 1 ? lengths : NULL, a.table = kind == 4 ? table : NULL;
+    a.lse = kind == UNMERGED ? NULL : lse, a.states = kind == UNMERGED ? states : NULL;
+    a.kv_lengths = reason == 1 ? lengths : NULL, a.table = kind == PAGES ? table : NULL;
     if (!null) {
         a.k = a.v = integers ? (const void *)bytes : rows;
         a.k_scales = k_scales ? scales : NULL, a.v_scales = v_scales ? scales : NULL;
@@ -225,7 +227,7 @@ static void test_nothing(int kind, int reason, int k_scales, int v_scales, bool 
     if (status == RAPT_OK) status = rapt_run(&plan, &a);
     checks++;
     bool right = null ? status == RAPT_OK || status == RAPT_ERR_NULL : status == RAPT_OK;
-    for (int64_t i = 0; i < d.batch * HEADS * queries && status == RAPT_OK && kind < 5; i++)
+    for (int64_t i = 0; i < d.batch * HEADS * queries && status == RAPT_OK && kind < UNMERGED; i++)
         right = right && lse[i] == -INFINITY && o[i * D] == 0.0f && o[i * D + D - 1] == 0.0f;
     if (needed > sizeof workspace || !right)
         failures++, printf("# %s, %s, scales of K %d, of V %d, %s: %s\n", kinds[kind], reasons[reason], k_scales, v_scales,
@@ -235,7 +237,7 @@ static void test_nothing(int kind, int reason, int k_scales, int v_scales, bool 
 static void test_nothings(void) {
     for (int reason = 0; reason < 4; reason++) {
         failures = checks = 0;
-        for (int i = 0; i < 7 * 4 * 4 * 2; i++) test_nothing(i / 32, reason, i / 8 % 4, i / 2 % 4, i % 2);
+        for (int i = 0; i < KINDS * 4 * 4 * 2; i++) test_nothing(i / 32, reason, i / 8 % 4, i / 2 % 4, i % 2);
         tap_ok(!failures, "%s: a status, and rows of 0, with any scales, null or there (%d calls)", reasons[reason], checks);
     }
 }

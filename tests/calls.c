@@ -282,7 +282,7 @@ enum {
     LAST_PAGE = 1 << 22,
     PART = 1 << 23, /* unmerged, of longer sequences */
     INTEGERS = 1 << 24,
-    SPLIT = 1 << 25, /* keys among threads */
+    BF16 = 1 << 25, /* arithmetic, also of the others that have one */
 
     /* Of the others. */
     TABLE = 1 << 26, /* rotary embedding by cosines and sines */
@@ -384,9 +384,11 @@ static void add_features(const call *c, rapt_desc *d, rapt_args *a) {
     if (f & LAST_PAGE) add_integers(FIELD(a, last_page), c->batch, (c->keys - 1) % PAGE_KEYS + 1, 0);
     d->causal = f & (OFFSETS | PREFIXES) ? RAPT_CAUSAL_BOTTOM_RIGHT : RAPT_CAUSAL_NONE;
     d->prefix = f & PREFIXES ? 2 : 0;
-    d->threads = f & SPLIT ? 4 : 1;
+    d->threads = c->keys > RAPT_CHUNK_KEYS ? 4 : 1; /* keys among threads */
     d->kv_first = first;
 }
+
+static rapt_arith arith_of_floats(const call *c) { return c->features & BF16 ? RAPT_BF16_DOT : RAPT_EXACT; }
 
 static void set_sizes(const call *c, rapt_desc *d) {
     rapt_desc_init(d);
@@ -409,7 +411,7 @@ static void describe_attention(const call *c) {
     if (f & BY_CHANNEL) add_channel_scales(c, FIELD(a, k_scales), &d->k_scales);
     if (f & BY_TOKEN) add_token_scales(c, FIELD(a, v_scales), &d->v_scales, false);
     if (f & BY_CHANNEL) add_channel_scales(c, FIELD(a, v_scales), &d->v_scales);
-    if (f & INTEGERS) d->arith = RAPT_INT8_DOT;
+    d->arith = f & INTEGERS ? RAPT_INT8_DOT : arith_of_floats(c);
     if (f & PART) {
         const int64_t lengths[] = {query_batch(c), c->heads, query_tokens(c), (c->keys + RAPT_CHUNK_KEYS - 1) / RAPT_CHUNK_KEYS};
         int64_t *const strides[] = {&d->states.batch_stride, &d->states.head_stride, &d->states.token_stride, &d->state_stride};
@@ -601,6 +603,7 @@ static void describe_decode(const call *c) {
     const bool values = !(f & PLAIN);
     const rapt_type type = f & BY_TOKEN ? RAPT_INT8 : RAPT_F16;
     set_sizes(c, d);
+    d->arith = arith_of_floats(c);
     rapt_args_init(a), rapt_decode_desc_init(dd), rapt_decode_args_init(da);
     dd->attention = d, da->attention = a;
     a->k = a->v = a->workspace = nowhere, a->k_scales = a->v_scales = nowhere;
@@ -651,7 +654,8 @@ static void describe_linear(const call *c) {
     rapt_linear_args *a = &s.linear_args;
     const bool gate = c->features & CROSS;
     rapt_linear_desc_init(d), rapt_linear_args_init(a);
-    d->batch = c->batch, d->tokens = c->queries, d->in = c->d, d->out = c->heads, d->activation = RAPT_SILU;
+    d->batch = c->batch, d->tokens = c->queries, d->in = c->d, d->out = c->heads;
+    d->activation = RAPT_SILU, d->arith = arith_of_floats(c);
     add_rows(FIELD(a, y), &d->y, RAPT_F32, c->batch, c->queries, c->heads, true);
     add_rows(FIELD(a, x), &d->x, RAPT_F16, c->batch, c->queries, c->d, false);
     add_rows(FIELD(a, weight), &d->weight, gate ? RAPT_INT8 : RAPT_F32, 1, c->heads, c->d, false);
@@ -693,7 +697,7 @@ static void describe_prepacking(const call *c) {
     rapt_linear_desc *d = &s.linear_desc;
     rapt_linear_prepack_args *a = &s.prepack_args;
     rapt_linear_desc_init(d), rapt_linear_prepack_args_init(a);
-    d->in = c->d, d->out = c->heads, d->x.type = d->y.type = RAPT_F32;
+    d->in = c->d, d->out = c->heads, d->x.type = d->y.type = RAPT_F32, d->arith = arith_of_floats(c);
     add_rows(FIELD(a, weight), &d->weight, RAPT_INT8, 1, c->heads, c->d, false);
     if (c->features & CROSS) add_rows(FIELD(a, gate), &d->gate, RAPT_Q8_0, 1, c->heads, c->d, false);
     add_plan(&s.linear_plan, sizeof *s.linear_plan);
@@ -814,7 +818,7 @@ static void add_prepacked(const char *field, void *slot, const void *weight, rap
     rapt_linear_plan plan;
     rapt_linear_prepack_args a;
     rapt_linear_desc_init(&d), rapt_linear_prepack_args_init(&a);
-    d.in = in, d.out = out, d.weight = layout, d.x.type = d.y.type = RAPT_F32;
+    d.in = in, d.out = out, d.weight = layout, d.x.type = d.y.type = RAPT_F32, d.arith = s.mha_desc.arith;
     if (rapt_linear_plan_init(&plan, &d) || rapt_linear_prepacked_size(&plan, &a.prepacked_bytes)) abort();
     a.weight = weight;
     a.prepacked = add_pointer("rapt_mha_args", field, slot, a.prepacked_bytes, RAPT_WORKSPACE_ALIGNMENT, false)->content;
@@ -862,7 +866,7 @@ static void describe_mha(const call *c) {
     const int64_t start = f & CACHE ? c->keys - new_keys : 0;
     set_sizes(c, of);
     rapt_args_init(&s.args), rapt_mha_desc_init(d), rapt_mha_args_init(a);
-    d->attention = of, a->attention = &s.args;
+    d->attention = of, a->attention = &s.args, d->arith = of->arith = arith_of_floats(c);
     s.args.q = s.args.k = s.args.v = s.args.o = s.args.workspace = nowhere, s.args.k_scales = s.args.v_scales = nowhere;
     d->x_width = in, d->out_width = f & PLAIN ? 0 : in, d->keys = f & RAGGED_KEYS ? key_tokens(c) : new_keys;
     add_rows(FIELD(a, out), &d->out, RAPT_F32, batch, tokens, out, true);
@@ -934,7 +938,10 @@ const call calls[] = {
      MASK | BIAS | MAP | BITS | SHORT | ALIBI | LENGTHS | BY_TOKEN | PART},
     {"integers", &attention, 2, 4, 2, 2, 70, 8, LSE | ROWS | ENTRIES | BY_TOKEN | INTEGERS | SCORES},
     {"integers, many queries", &attention, 1, 4, 2, 40, 70, 8, LSE | ROWS | BITS | BY_CHANNEL | INTEGERS},
-    {"keys among threads", &attention, 1, 2, 1, 1, 1100, 4, LSE | SINKS | MASK | BY_TOKEN | LENGTHS | SPLIT | SCORES | WEIGHTS},
+    {"keys among threads", &attention, 1, 2, 1, 1, 1100, 4, LSE | SINKS | MASK | BY_TOKEN | LENGTHS | SCORES | WEIGHTS},
+    {"bf16", &attention, 2, 4, 2, 2, 70, 8, LSE | ROWS | ENTRIES | BY_TOKEN | BF16 | SCORES},
+    {"bf16, many queries", &attention, 1, 4, 2, 40, 70, 7, LSE | ROWS | BITS | BY_CHANNEL | BF16},
+    {"bf16, keys among threads", &attention, 1, 2, 1, 1, 1100, 4, LSE | SINKS | MASK | LENGTHS | BF16},
     {"one of everything", &attention, 1, 1, 1, 1, 1, 8, LSE | ROWS | ENTRIES | BY_TOKEN | SCORES},
     {"one of everything, ragged", &attention, 1, 1, 1, 1, 1, 1, LSE | ROWS | RAGGED | RAGGED_KEYS | BY_CHANNEL | SCORES},
     {"one of everything, in a page", &attention, 1, 1, 1, 1, 1, 8, LSE | ROWS | BY_TOKEN | PAGES | CSR | SCORES},
@@ -964,6 +971,7 @@ const call calls[] = {
     {"dense", &decoding, 2, 4, 2, 2, 20, 8, LSE | ROWS | LENGTHS | OFFSETS | PREFIXES | BY_TOKEN | RINGS | SCORES},
     {"ragged, in pages", &decoding, 2, 4, 2, 2, 40, 8, LSE | RAGGED | PAGES | TABLE},
     {"pages in rows", &decoding, 2, 4, 2, 2, 40, 8, LSE | ROWS | PAGES | CSR | BY_TOKEN | SCORES | WEIGHTS | RINGS},
+    {"bf16", &decoding, 2, 4, 2, 2, 20, 8, LSE | ROWS | LENGTHS | BF16},
     {"V is there", &decoding, 2, 4, 2, 2, 20, 8, PLAIN | BY_TOKEN | TABLE},
     {"one of everything", &decoding, 1, 1, 1, 1, 1, 2, LSE | ROWS},
 
@@ -971,7 +979,10 @@ const call calls[] = {
     {"a gate", &mapping, 2, 13, 1, 5, 1, 64, CROSS},
     {"many tokens", &mapping, 1, 20, 1, 70, 1, 33, PLAIN},
     {"many tokens and a gate", &mapping, 1, 20, 1, 70, 1, 64, CROSS},
+    {"bf16", &mapping, 2, 13, 1, 5, 1, 7, BF16},
+    {"bf16, many tokens and a gate", &mapping, 1, 20, 1, 70, 1, 64, CROSS | BF16},
     {"weights to be packed", &packing, 1, 20, 1, 1, 1, 33, 0},
+    {"weights to be packed in bf16", &packing, 1, 20, 1, 1, 1, 33, BF16},
     {"a gate to be packed", &packing, 1, 20, 1, 1, 1, 64, CROSS},
     {"one of everything", &mapping, 1, 1, 1, 1, 1, 1, 0},
     {"tokens", &normalising, 2, 1, 1, 5, 1, 13, 0},
@@ -988,6 +999,7 @@ const call calls[] = {
 
     {"self", &multi_head_attention, 2, 4, 2, 3, 3, 4, LSE | ROWS | LENGTHS | OFFSETS | PREFIXES | WEIGHTS},
     {"self, packed, ragged", &multi_head_attention, 2, 4, 2, 3, 3, 4, LSE | RAGGED | PACKED | TABLE | SCORES},
+    {"self, in bf16", &multi_head_attention, 2, 4, 2, 3, 3, 4, LSE | ROWS | LENGTHS | WEIGHTS | BF16},
     {"cross", &multi_head_attention, 2, 4, 2, 3, 9, 4, CROSS | PLAIN | RAGGED | RAGGED_KEYS | LSE},
     {"a cache", &multi_head_attention, 2, 4, 2, 3, 20, 4, CACHE | PACKED | BY_CHANNEL | RINGS | LSE},
     {"cross, with a cache in pages", &multi_head_attention, 2, 4, 2, 3, 40, 4,

@@ -255,6 +255,7 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     a->kv_len = one_in(8) ? 500 + below(MOST_KEYS - 500 + 1) : MOST_TOKENS + below(60);
     a->threads = ONE_OF(1, 2, 7);
     if (k == RAPT_INT8 && v == RAPT_INT8 && one_in(2)) a->arith = RAPT_INT8_DOT;
+    else if (one_in(3)) a->arith = RAPT_BF16_DOT;
     make_queries(p);
     if (one_in(2)) a->page_size = ONE_OF(1, 16, 1 + below(20));
     if (a->page_size) make_pages(p);
@@ -523,6 +524,7 @@ typedef struct decoder {
     rapt_type type;
     bool paged, ring, table;
     int64_t tokens, window;
+    rapt_arith arith;
 } decoder;
 
 enum { HEADS = 4, KV_HEADS = 2, D_K = 64, D_V = 32, PAGE = 16 };
@@ -540,7 +542,7 @@ static rapt_status decode_in_steps(const decoder *c, const char *isa, int64_t at
     rapt_decode_args call;
     rapt_desc_init(&d), rapt_decode_desc_init(&s), rapt_args_init(&a), rapt_decode_args_init(&call);
     d.heads = HEADS, d.kv_heads = KV_HEADS, d.kv_len = capacity, d.d_k = D_K, d.d_v = D_V, d.isa = isa;
-    d.causal = RAPT_CAUSAL_BOTTOM_RIGHT, d.window_left = c->window;
+    d.causal = RAPT_CAUSAL_BOTTOM_RIGHT, d.window_left = c->window, d.arith = c->arith;
     d.q = rapt_layout_bshd(RAPT_F32, HEADS, c->tokens, D_K), d.o = rapt_layout_bshd(RAPT_F32, HEADS, c->tokens, D_V);
     d.k = rapt_layout_bhsd(c->type, KV_HEADS, length, D_K), d.v = rapt_layout_bhsd(c->type, KV_HEADS, length, D_V);
     s.new_k = rapt_layout_bshd(RAPT_F32, KV_HEADS, c->tokens, D_K),
@@ -575,9 +577,10 @@ static rapt_status decode_in_steps(const decoder *c, const char *isa, int64_t at
 /* A prompt at once, in pieces, and a token at a time: rows of the same bits, and the same cache. */
 static void decoding(const char *isa, bool quick) {
     static const decoder decoders[] = {
-        {RAPT_F32, false, false, false, 75, -1}, {RAPT_F16, true, false, true, 75, -1},
-        {RAPT_INT8, true, true, false, 75, 20},  {RAPT_Q8_0, false, true, true, 75, -1},
-        {RAPT_BF16, true, true, true, 530, 40},  {RAPT_F8_E4M3, false, true, false, 75, -1},
+        {RAPT_F32, false, false, false, 75, -1, RAPT_EXACT},    {RAPT_F16, true, false, true, 75, -1, RAPT_EXACT},
+        {RAPT_INT8, true, true, false, 75, 20, RAPT_EXACT},     {RAPT_Q8_0, false, true, true, 75, -1, RAPT_EXACT},
+        {RAPT_BF16, true, true, true, 530, 40, RAPT_EXACT},     {RAPT_F8_E4M3, false, true, false, 75, -1, RAPT_EXACT},
+        {RAPT_F32, false, false, false, 75, -1, RAPT_BF16_DOT}, {RAPT_BF16, true, true, false, 75, 20, RAPT_BF16_DOT},
     };
     enum { MOST = 544, CACHE = MOST * KV_HEADS * (D_K + D_V) * 4 };
     static float q[MOST * HEADS * D_K], k[MOST * KV_HEADS * D_K], v[MOST * KV_HEADS * D_V], o[2][MOST * HEADS * D_V];
@@ -607,8 +610,9 @@ static void decoding(const char *isa, bool quick) {
                 wrong += memcmp(o[0], o[1], sizeof o[0]) || memcmp(cache[0], cache[1], CACHE) ||
                          memcmp(scales[0], scales[1], sizeof scales[0]);
         }
-        tap_ok(wrong == 0, "%s: %d tokens of a %s%scache of %s at once, one by one and by 7: %d wrong", isa, (int)c->tokens,
-               c->paged ? "paged " : "", c->ring ? "ring " : "", rapt_type_name(c->type), wrong);
+        tap_ok(wrong == 0, "%s: %d tokens of a %s%scache of %s%s at once, one by one and by 7: %d wrong", isa, (int)c->tokens,
+               c->paged ? "paged " : "", c->ring ? "ring " : "", rapt_type_name(c->type),
+               c->arith == RAPT_BF16_DOT ? ", in bf16 arithmetic," : "", wrong);
     }
     free_angles(&angles);
 }

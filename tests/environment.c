@@ -56,7 +56,7 @@ static void trace(void *arg, const char *line) { (void)arg, traced += (int64_t)s
 static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 21];
 
 /* All ways to run a plan of attention; both phases. */
-static rapt_status attend(const char *isa, int64_t q_len) {
+static rapt_status attend_in(rapt_arith arith, const char *isa, int64_t q_len) {
     enum { KEYS = 1100, CHANNELS = 70, QUERIES = 40 };
     static float q[2 * QUERIES * CHANNELS], k[KEYS * CHANNELS], v[KEYS * CHANNELS], o[2 * QUERIES * CHANNELS], lse[2 * QUERIES];
     char text[200];
@@ -66,7 +66,8 @@ static rapt_status attend(const char *isa, int64_t q_len) {
     desc.kv_heads = 1, desc.heads = 2;
     desc.q_len = q_len, desc.kv_len = KEYS, desc.d_k = desc.d_v = CHANNELS;
     desc.q = desc.o = rapt_layout_bshd(RAPT_F32, 2, q_len, CHANNELS);
-    desc.k = desc.v = rapt_layout_bshd(RAPT_F32, 1, KEYS, CHANNELS);
+    desc.k = desc.v = rapt_layout_bshd(arith == RAPT_INT8_DOT ? RAPT_INT8 : RAPT_F32, 1, KEYS, CHANNELS);
+    desc.arith = arith;
     desc.lse = rapt_layout_bhsd(RAPT_F32, 2, q_len, 1);
     desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
     desc.threads = 2;
@@ -91,6 +92,12 @@ static rapt_status attend(const char *isa, int64_t q_len) {
     args.workspace = NULL;
     if (status == RAPT_OK && rapt_args_explain(&plan, &args, 1, text, sizeof text) == RAPT_OK) status = RAPT_ERR_WORKSPACE;
     return status;
+}
+
+static rapt_status attend(const char *isa, int64_t q_len) {
+    rapt_status status = attend_in(RAPT_EXACT, isa, q_len);
+    if (status == RAPT_OK) status = attend_in(RAPT_INT8_DOT, isa, q_len);
+    return status == RAPT_OK ? attend_in(RAPT_BF16_DOT, isa, q_len) : status;
 }
 
 static rapt_status attend_few_rows(const char *isa) { return attend(isa, 1); }
@@ -139,7 +146,7 @@ static rapt_status write_caches(const char *isa) {
 }
 
 /* Multi-head attention with a cache, and a decoder's step in the same cache. */
-static rapt_status step(const char *isa) {
+static rapt_status step_in(rapt_arith arith, const char *isa) {
     enum { TOKENS = 3, CACHE = 2 * TOKENS, D = 16, WIDTH = 32 };
     static float x[TOKENS * WIDTH], weights[4 * WIDTH * WIDTH], k[CACHE * D], v[CACHE * D], out[TOKENS * WIDTH];
     static double frequencies[D / 2];
@@ -152,14 +159,14 @@ static rapt_status step(const char *isa) {
     a.heads = 2, a.kv_heads = 1, a.q_len = TOKENS, a.kv_len = CACHE, a.d_k = a.d_v = D;
     a.k = a.v = rapt_layout_bshd(RAPT_F32, 1, CACHE, D);
     a.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
-    a.isa = isa;
+    a.isa = isa, a.arith = arith;
     args.kv_lengths = lengths;
 
     rapt_mha_desc mha;
     rapt_mha_args mha_args;
     rapt_mha_plan mha_plan;
     rapt_mha_desc_init(&mha), rapt_mha_args_init(&mha_args);
-    mha.attention = &a, mha.x_width = WIDTH, mha.keys = TOKENS;
+    mha.attention = &a, mha.x_width = WIDTH, mha.keys = TOKENS, mha.arith = arith;
     mha.x = mha.out = rapt_layout_bshd(RAPT_F32, 1, TOKENS, WIDTH);
     mha.wq = mha.wk = mha.wv = mha.wo = rapt_layout_bshd(RAPT_F32, 1, WIDTH, WIDTH);
     mha.rope.channels = D, mha.rope.frequencies = frequencies;
@@ -187,6 +194,11 @@ static rapt_status step(const char *isa) {
     if (status == RAPT_OK) status = rapt_decode_plan_init(&decode_plan, &decode);
     if (status == RAPT_OK) status = rapt_decode_run(&decode_plan, &decode_args);
     return status;
+}
+
+static rapt_status step(const char *isa) {
+    rapt_status status = step_in(RAPT_EXACT, isa);
+    return status == RAPT_OK ? step_in(RAPT_BF16_DOT, isa) : status;
 }
 
 /* Linear layers and norms are among it. */
