@@ -53,7 +53,7 @@ static void no_barrier(void *arg) { (void)arg; }
 static int64_t traced;
 static void trace(void *arg, const char *line) { (void)arg, traced += (int64_t)strlen(line); }
 
-static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 21];
+static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 22];
 
 /* All ways to run a plan of attention; both phases. */
 static rapt_status attend_in(rapt_arith arith, const char *isa, int64_t q_len) {
@@ -81,6 +81,7 @@ static rapt_status attend_in(rapt_arith arith, const char *isa, int64_t q_len) {
     rapt_status status = rapt_plan_init(&plan, &desc);
     if (status == RAPT_OK) status = rapt_plan_query(&plan, &info);
     if (status == RAPT_OK) status = rapt_workspace_size(&plan, 2, &args.workspace_bytes);
+    if (status == RAPT_OK && args.workspace_bytes > sizeof workspace) status = RAPT_ERR_WORKSPACE;
     if (status == RAPT_OK) status = rapt_run(&plan, &args);
     if (status == RAPT_OK) status = rapt_run_parallel(&plan, &args, 2, serial, NULL);
     if (status == RAPT_OK && info.phases == 1) status = rapt_run_share(&plan, &args, 0, 1, no_barrier, NULL);
