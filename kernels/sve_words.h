@@ -13,7 +13,8 @@
 #define RAPT_KERNEL_FUSED true
 
 /* The shapes of the tile product are those of avx512 that leave a register for a broadcast element of A, which is no operand in
- * memory here. The distances and depths are those of avx512 on x86, not measured on Arm. */
+ * memory here. The distances and depths are those of avx512 on x86, the limits of few rows and few tokens those of avx2, and
+ * RAPT_LINEAR_SUMS twice its number, for twice the registers; nothing of this was measured on Arm. */
 #define RAPT_VL             (RAPT_SVE_BITS / 32)
 #define RAPT_TILE_VECTORS   3
 #define RAPT_PANEL          4
