@@ -52,13 +52,16 @@ static void fill_rows(rapt_type type, char *to, int64_t rows, int64_t channels, 
     }
 }
 
-/* FNV-1a; every NaN is the same. */
+/* FNV-1a. */
+static uint64_t hash_byte(uint64_t h, uint64_t byte) { return (h ^ byte) * UINT64_C(0x100000001b3); }
+
+/* The lowest byte first on every machine; every NaN is the same. */
 static uint64_t hash(uint64_t h, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, x + i, sizeof bits);
         if ((bits & 0x7fffffff) > 0x7f800000) bits = 0x7fc00000;
-        for (int b = 0; b < 32; b += 8) h = (h ^ (bits >> b & 255)) * UINT64_C(0x100000001b3);
+        for (int b = 0; b < 32; b += 8) h = hash_byte(h, bits >> b & 255);
     }
     return h;
 }
@@ -189,14 +192,12 @@ static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
     *h = HASH_START;
     for (int64_t queries = 40; queries > 0 && status == RAPT_OK; queries -= 39) {
         uint64_t part = 0;
-        float halves[2];
         rapt_desc d = describe(isa, 1, queries, BF16_KEYS, D_K, D_V, RAPT_BF16, RAPT_F16);
         d.arith = RAPT_BF16_DOT;
         fill_attention(r, &d, 1.0f);
         rapt_args_init(&a);
         status = attend(r, &d, &a, &part);
-        memcpy(halves, &part, sizeof halves);
-        *h = hash(*h, halves, 2);
+        for (int b = 0; b < 64; b += 8) *h = hash_byte(*h, part >> b & 255);
     }
     return status;
 }
@@ -276,8 +277,8 @@ static rapt_status check_caches(const char *isa, room *r, uint64_t *h) {
     rapt_kv_append_args_init(&a);
     a.new_k = a.new_v = r->q, a.k = r->out, a.v = r->v;
     if (status == RAPT_OK) status = rapt_kv_append_run(&d, &a);
-    memcpy(r->out + 2 * STORED, r->v, (size_t)(2 * rapt_row_bytes(RAPT_Q5_1, STORED)));
-    *h = hash(HASH_START, r->out, 2 * STORED + 2 * rapt_row_bytes(RAPT_Q5_1, STORED) / (int64_t)sizeof(float));
+    *h = hash(HASH_START, r->out, 2 * STORED);
+    for (int64_t i = 0; i < 2 * rapt_row_bytes(RAPT_Q5_1, STORED); i++) *h = hash_byte(*h, (unsigned char)r->v[i]);
     return status;
 }
 
