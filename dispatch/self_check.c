@@ -52,7 +52,7 @@ static void fill_rows(rapt_type type, char *to, int64_t rows, int64_t channels, 
     }
 }
 
-/* FNV-1a. */
+/* A step of FNV-1a. */
 static uint64_t hash_byte(uint64_t h, uint64_t byte) { return (h ^ byte) * UINT64_C(0x100000001b3); }
 
 /* The lowest byte first on every machine; every NaN is the same. */
