@@ -1219,8 +1219,9 @@ static size_t prepacked_size(void) {
     return bytes;
 }
 
-/* What was packed by a plan of this description, to be used by that of the next row. */
-static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char packed_before[1 << 17];
+/* What was packed by a plan of this description, to be used by that of the next row: 64 to 32 channels at most, each weight four
+ * times in sse41. */
+static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char packed_before[1 << 18];
 static void pack_before(void) {
     rapt_linear_plan of;
     rapt_linear_plan_init(&of, &ld);

@@ -67,7 +67,8 @@ static void test_clients(void) {
 /* ---- Structs ------------------------------------------------------------------------------------------------------------- */
 
 static char text[300]; /* the explanation of what was called last */
-static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 16];
+/* Prepacked weights are the largest: those of a single channel are 16 times 256, each of them four times in sse41. */
+static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 17];
 static rapt_plan plan;
 static rapt_linear_plan linear_plan;
 static rapt_mha_plan layer_plan;
