@@ -144,9 +144,9 @@ RAPT_API rapt_status rapt_linear_run_share(const rapt_linear_plan *plan, const r
 RAPT_API rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth, char *text,
                                               size_t bytes);
 
-/* Writes to bytes how many bytes prepacked weights of the plan take, W and G each: 4 for each weight and a few more, but 2 in
- * bf16 arithmetic on a matrix unit, and 16 in the kernel sse41, which has each weight four times; SIZE_MAX if they would exceed
- * the address space. Errors: NULL, PLAN. */
+/* Writes to bytes how many bytes prepacked weights of the plan take, W and G each; SIZE_MAX if they would exceed the address
+ * space. They are 4 for each weight, or 2 in bf16 arithmetic on a matrix unit, or 16 in the kernel sse41, which has each four
+ * times, and some more: rows fill up to a multiple of 256 channels, beyond 1024 to one of 1024. Errors: NULL, PLAN. */
 RAPT_API rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *plan, size_t *bytes);
 
 /* What rapt_linear_prepack_run reads and writes. Call rapt_linear_prepack_args_init first, then set weight, prepacked
