@@ -3,6 +3,7 @@
 # flags.sh SOURCE LIBRARY ISA:FLAGS...: options that would break the promise, with the compiler $CC. Of some of them it tells the
 # kernels, which then are not compiled; of the others rapt_self_check tells, where they change bits. The library's own options
 # ($EXACT) stand behind CFLAGS and win, and sources that are compiled by hand, but as they must be, pass.
+# shellcheck disable=SC2086 # $CC, $EXACT and lists of options are words
 source=$1 library=$2
 shift 2
 set -u
@@ -24,7 +25,6 @@ skip() {
     echo "ok $count - $1 # SKIP $2"
 }
 
-# shellcheck disable=SC2086 # words are wanted, here and below
 compile() { $CC -std=gnu11 -I"$source/include" "$@"; }
 accepts() { echo 'int x;' | $CC -Werror -xc -fsyntax-only "$@" - 2>/dev/null; }
 avx2=
@@ -107,7 +107,7 @@ by_meson() {
     printf "project('app', 'c')\nsubproject('rapt')\n" >meson.build
     CFLAGS='-ffast-math -ffp-contract=fast' meson setup build && cd build || return 1
     shared=$(ninja -t targets all | sed -n 's/^\(.*librapt\.so\.[0-9.]*\): .*/\1/p')
-    ninja -t commands "$shared" | grep -E -- ' -c | -shared ' >commands
+    ninja -t commands "$shared" | grep -E -- ' -c | -shared ' >listed
     awk '{
         fast = contract = "none"
         for (i = 1; i <= NF; i++) {
@@ -116,7 +116,7 @@ by_meson() {
         }
         given += / -ffast-math -ffp-contract=fast /
         if (fast != "-fno-fast-math" || (/ -c / && contract != "-ffp-contract=off")) { print; bad = 1 }
-    } END { print NR, "commands,", given, "with CFLAGS"; exit bad || NR < 20 || given != NR }' commands
+    } END { print NR, "commands,", given, "with CFLAGS"; exit bad || NR < 20 || given != NR }' listed
 }
 (by_meson) >"$scratch/log" 2>&1
 report $? 'built by Meson, kernels and dispatch have their own options behind CFLAGS, the linker too' "$scratch/log"

@@ -26,7 +26,7 @@ for name in $names; do
     [ ! -s "$scratch/log" ]
     report $? "$name alone" "$scratch/log"
 done
-ls "$source"/kernels/*.h | xargs sed -n 's/^#ifndef \([a-z0-9_]*\)$/\1/p' | sort -u >"$scratch/there"
+sed -n 's/^#ifndef \([a-z0-9_]*\)$/\1/p' "$source"/kernels/*.h | sort -u >"$scratch/there"
 for name in $names; do echo "$name"; done | sort | diff - "$scratch/there" >"$scratch/log"
 report $? 'the list of kernels/attend.h is that of the headers' "$scratch/log"
 [ "$count" -gt 10 ]

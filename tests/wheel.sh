@@ -40,12 +40,13 @@ nothing_else() {
 }
 try 'the modules, the headers and the library are all that lies in it' nothing_else
 try 'a fresh environment takes it' bash -c "python3 -m venv '$scratch/venv' &&
-    '$scratch/venv/bin/pip' install --disable-pip-version-check '$wheel[bf16,viz]'"
+    '$scratch/venv/bin/pip' install --disable-pip-version-check '${wheel}[bf16,viz]'"
 python=$scratch/venv/bin/python
 try 'python -m rapt check' "$python" -m rapt check
 tested() { "$python" "$source/tests/python_package.py" "$source" | tee tested.tap && grep -Eq '^1\.\.[1-9]' tested.tap; }
 try "the package's tests, on what is installed" tested
 typed() {
+    # shellcheck disable=SC2015 # if any of it fails, what mypy said is shown
     "$scratch/venv/bin/pip" install --quiet --disable-pip-version-check mypy &&
         printf 'import rapt\nreveal_type(rapt.KVCache(kv_heads=1, capacity=1, d_k=8).nbytes)\nrapt.attention(1)\n' >typed.py &&
         ! "$scratch/venv/bin/mypy" typed.py >typed.out &&

@@ -12,6 +12,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none
 number=0
 for ranks in 1 2 3 5; do
     number=$((number + 1))
+    # shellcheck disable=SC2086 # options are words, or none
     said=$("$1" $options -n $ranks "$2" 2>&1) && [ -n "$said" ] || printf 'not '
     echo "ok $number - $ranks ranks"
     printf '%s\n' "$said" | sed 's/^/# /'
