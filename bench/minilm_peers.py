@@ -209,9 +209,9 @@ def padding(lengths, batch):
 def markdown(report):
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())
     lines = [f"{report['cpu']}, {report['date']}. {versions}.", "",
-             "Sentences per second, from text to embeddings; the fastest is in bold. Padding: tokens that the others' batches "
-             "of 32 compute for each that there is, after sorting by length (rapt: 1, unsorted). The last column is rapt's best "
-             "over the best of the others.", ""]
+             ("Sentences per second, from text to embeddings; the fastest is in bold. Padding: tokens that the others' batches "
+              "of 32 compute for each that there is, after sorting by length (rapt: 1, unsorted). The last column is rapt's best "
+              "over the best of the others."), ""]
     columns = [(name, batch) for name in PEERS if name in report["peers"] for batch in BATCHES]
     lines += ["| case | threads | padding | " + " | ".join(f"{PEERS[name][0]}, batch {batch}" for name, batch in columns) +
               " | rapt / best other |", "|---|---|---|" + "---|" * (len(columns) + 1)]

@@ -172,7 +172,7 @@ class Rapt(Peer):
         pool.rapt_pool_create.argtypes = [ctypes.c_int64]
         return pool
 
-    @functools.cache
+    @functools.cache  # noqa: B019 - and peers live as long as the program
     def pool(self, threads):
         return ctypes.c_void_p(self.pool_library.rapt_pool_create(threads))
 
@@ -287,7 +287,7 @@ class Vllm(TorchPeer):
     def file(self):
         """vLLM's choice between the libraries of its wheel."""
         wide, bf16 = self.units.get("avx512_f"), self.units.get("avx512_bf16")
-        return f"_C{'' if platform.machine() != 'x86_64' or wide and bf16 else '_AVX512' if wide else '_AVX2'}.abi3.so"
+        return f"_C{'' if platform.machine() != 'x86_64' or (wide and bf16) else '_AVX512' if wide else '_AVX2'}.abi3.so"
 
     def hint(self, kind):
         """vLLM's choice between the kernels of a library, for heads of a multiple of 32 channels."""

@@ -62,8 +62,8 @@ def by_kernel(runs):
         found[case, f"{kind} {isa} {threads}"].append(run)
     cases = sorted({case for case, _ in found}, key=lambda c: (c[0] != "P", c))
     columns = list(dict.fromkeys(column for _, column in found))
-    lines = ["Share of the nearer limit that the same machine reached in the same run (GFLOP/s: of the peak of the arithmetic, GB/s: of the read "
-             f"bandwidth): {cpu_name()}, {datetime.date.today()}.", "", "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
+    lines = [("Share of the nearer limit that the same machine reached in the same run (GFLOP/s: of the peak of the arithmetic, GB/s: of the read "
+              f"bandwidth): {cpu_name()}, {datetime.date.today()}."), "", "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
     for case in cases:
         lines.append(f"| {case} | {what(case)} | " + " | ".join(near_limit(found.get((case, column))) for column in columns) + " |")
     return lines

@@ -141,9 +141,9 @@ def milliseconds(seconds):
 
 def markdown(report):
     columns = sorted({(r["type"], r["threads"]) for r in report["rows"]}, key=lambda c: (list(ERRORS).index(c[0]), c[1]))
-    lines = [f"{report['cpu']}, {report['date']}; {report['versions']}. Each cell: PyTorch's own time, rapt's, and the "
-             f"median of the ratios of {report['least rounds']} rounds or more (least .. most). By default rapt takes "
-             f"{', '.join(report['default types'])} on this CPU.", "",
+    lines = [(f"{report['cpu']}, {report['date']}; {report['versions']}. Each cell: PyTorch's own time, rapt's, and the "
+              f"median of the ratios of {report['least rounds']} rounds or more (least .. most). By default rapt takes "
+              f"{', '.join(report['default types'])} on this CPU."), "",
              "| case | | " + " | ".join(f"{kind}, {n} thread{'s' * (n > 1)}" for kind, n in columns) + " |",
              "|---|---|" + "---|" * len(columns)]
 
@@ -158,8 +158,8 @@ def markdown(report):
         if rows:
             lines.append(f"| {case} | {shape(case)} | " + " | ".join(cell(rows, *column) for column in columns) + " |")
     if report["pools"]:
-        lines += ["", "A layer: a linear layer, rapt's attention, a linear layer, in float32, with a pool of rapt's own beside "
-                  "PyTorch's threads, and on PyTorch's threads.", "", "| case | threads | two pools | one pool | ratio |",
+        lines += ["", ("A layer: a linear layer, rapt's attention, a linear layer, in float32, with a pool of rapt's own beside "
+                   "PyTorch's threads, and on PyTorch's threads."), "", "| case | threads | two pools | one pool | ratio |",
                   "|---|---|---|---|---|"]
         for r in report["pools"]:
             two, one = (milliseconds(r["seconds"][side]) for side in ("two pools", "one pool"))

@@ -111,7 +111,7 @@ def normals(count):
 
 def allowed(i, j, q_len, keys, causal=None, window=(-1, -1), prefix=0, chunk=0):
     at = i if causal == "top-left" else i + keys - q_len
-    seen = (not causal or j <= at) and (window[1] < 0 or j <= at + window[1]) or j < prefix
+    seen = ((not causal or j <= at) and (window[1] < 0 or j <= at + window[1])) or j < prefix
     return j < keys and seen and (window[0] < 0 or j >= at - window[0]) and (not chunk or j // chunk == at // chunk)
 
 
@@ -698,7 +698,7 @@ def test_kv_types(kernels):
         for rounding, names in kernels.items():
             got = [outputs("--kv-type", kv_type, *ragged, *extra, "--isa", name)
                    for name in names for extra in ([], ["--page-size", "16"])]
-            ok(not got or isinstance(got[0], bytes) and all(x == got[0] for x in got),
+            ok(not got or (isinstance(got[0], bytes) and all(x == got[0] for x in got)),
                f"ragged {kv_type}, {rounding}: the same bytes in pages", got)
 
     # Integers: near what f32 gives, not the same, and the same bytes everywhere.
@@ -709,16 +709,16 @@ def test_kv_types(kernels):
     for rounding, names in kernels.items():
         got = [outputs("--kv-type", "int8", "--arith", "int8", *extra, "--isa", name)
                for name in names for extra in ([], ["--page-size", "16", "--threads", "3"])]
-        ok(not got or isinstance(got[0], bytes) and all(x == got[0] for x in got) and close(load("O.npy")[2], o, 2e-2) and
-           close(load("L.npy")[2], lse, 2e-2) and got[0] != outputs("--kv-type", "int8", "--isa", names[0]),
+        ok(not got or (isinstance(got[0], bytes) and all(x == got[0] for x in got) and close(load("O.npy")[2], o, 2e-2) and
+           close(load("L.npy")[2], lse, 2e-2) and got[0] != outputs("--kv-type", "int8", "--isa", names[0])),
            f"--arith int8, {rounding}: near, the same bytes in pages", got)
     # bf16: likewise, for K and V of any type.
     o, lse = attention(*data, B, H, Hkv, S, Skv, D, Dv)
     for rounding, names in kernels.items():
         got = [outputs("--arith", "bf16", *extra, "--isa", name) for name in names
                for extra in ([], ["--page-size", "16", "--threads", "3"])]
-        ok(not got or isinstance(got[0], bytes) and all(x == got[0] for x in got) and close(load("O.npy")[2], o, 2e-2) and
-           close(load("L.npy")[2], lse, 2e-2) and got[0] != outputs("--isa", names[0]),
+        ok(not got or (isinstance(got[0], bytes) and all(x == got[0] for x in got) and close(load("O.npy")[2], o, 2e-2) and
+           close(load("L.npy")[2], lse, 2e-2) and got[0] != outputs("--isa", names[0])),
            f"--arith bf16, {rounding}: near, the same bytes in pages", got)
     for kv_type in "f32", *KV_TYPES:
         if kv_type not in ("int8", "int4", "q8_0", "q4_0", "q5_0"):

@@ -6,7 +6,6 @@ It tests the package that Python finds: the source tree's with PYTHONPATH=python
 one that is installed. SOURCE, by default the tree that this file is in, has the page of examples. Needs NumPy; with ml_dtypes,
 PyTorch and matplotlib, which are not required, it tests more."""
 import contextlib
-import ctypes
 import doctest
 import functools
 import gc
@@ -741,7 +740,7 @@ def test_mha():
     packed = random(192, 64) / 8
     a = rapt.mha(x, packed, None, None, wo[:, :64].copy(), heads=4)
     ok(same(a, rapt.mha(x, *np.split(packed, 3), wo[:, :64].copy(), heads=4)), "mha, packed weights: the same bits")
-    out, weights = rapt.mha(x, packed, heads=4, causal="top-left", return_weights=True)
+    _out, weights = rapt.mha(x, packed, heads=4, causal="top-left", return_weights=True)
     ok(weights.shape == (2, 4, 9, 9) and off(weights.sum(-1), np.ones((2, 4, 9))) < 1e-6 and (weights[..., 0, 1:] == 0).all(),
        "mha, weights")
     q8 = [rapt.quantise_weights(w, "q8_0") for w in (wq, wk, wv)]
@@ -819,7 +818,7 @@ def test_viz():
     if not matplotlib:
         skip("viz.heatmap", "matplotlib is not installed")
         return
-    figure, axes = rapt.viz.heatmap(q, k, causal="bottom-right", tokens=list("abcdef"), heads=[4, 1])
+    _figure, axes = rapt.viz.heatmap(q, k, causal="bottom-right", tokens=list("abcdef"), heads=[4, 1])
     near("viz.heatmap shows them", axes[1].images[0].get_array(), need[0, 1])
     ok([label.get_text() for label in axes[0].get_xticklabels()] == list("abcdef") and len(axes) == 2, "... with labels")
     refused("labels of another number", ValueError, ["tokens are 2"], lambda: rapt.viz.heatmap(q, k, tokens=list("ab")))

@@ -251,7 +251,7 @@ def sdpa_cases():
     # PyTorch's is_causal aligns the first query with the first key; FlashAttention, ONNX and FlashInfer the last with the last.
     for S, Skv in (6, 6), (5, 9), (9, 5), (70, 600):
         x = qkv(10 + S, 1, 2, 2, S, Skv, 8, 3)
-        other = None if S == Skv else {"causal": BOTTOM_RIGHT}
+        other = None if Skv == S else {"causal": BOTTOM_RIGHT}
         case(f"is_causal is top-left, {S} queries on {Skv} keys", x, {"causal": TOP_LEFT},
              lambda x=x: sdpa(*x, is_causal=True), other)
     for S, Skv in (5, 9), (9, 5):
@@ -463,7 +463,9 @@ def column_cases():
             formula(f"a bias of {kind} of 41 columns on 70 keys, the rest {what}", x, options,
                     definition(x, lambda s, *at, padded=padded: s + padded(*at)), {**options, "bias_rest": 3 - rest})
 
-        def moved(b, h, i, j, at=columns(mask, not masked)):
+        at = columns(mask, not masked)
+
+        def moved(b, h, i, j, at=at):
             return at(b, h, i, j + entries(k_offsets))
         options = {"mask": mask, "mask_keys": 41, "mask_rest": rest}
         formula(f"columns are positions, the rest {what}", x, {**options, "k_offsets": k_offsets},
@@ -622,7 +624,7 @@ def worst(got, want):
 
 
 def against_pytorch(captured, library, kernels):
-    for name, (x, options, expected, unlike) in cases.items():
+    for name, (x, options, _, unlike) in cases.items():
         want = captured[name]
         errors = {isa: worst(attention(library, isa.encode(), *x, **options), want) for isa in kernels}
         ok(max(errors.values()) <= TOLERANCE, f"{name}: as PyTorch", errors)
@@ -1160,7 +1162,7 @@ def main():
     library = rapt.Library(sys.argv[1])
     kernels = library.kernels()
     with np.load(CAPTURED) as file:
-        captured = {name: tuple(file[f"{name}/{part}"] if f"{name}/{part}" in file else None for part in ("o", "lse"))
+        captured = {name: tuple(file.get(f"{name}/{part}") for part in ("o", "lse"))
                     for name in cases if f"{name}/o" in file}
     ok(list(captured) == list(cases), "every case is captured", set(cases) - set(captured))
     counts(library, kernels)

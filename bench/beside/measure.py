@@ -45,7 +45,7 @@ class Worker:
     def __init__(self, suite, options, threads):
         self.suite, self.options, self.threads = suite, options, threads
 
-    @functools.cache
+    @functools.cache  # noqa: B019 - a worker lives as long as its process
     def peer(self, name):
         _, peer, arguments = self.suite.peers[name]
         return peer(self.options, self.threads, **arguments)

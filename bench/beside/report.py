@@ -40,8 +40,8 @@ def markdown(suite, report):
 
 def speed(suite, report, names):
     ours = [name for name in names if any(row["ours"] for row in report["results"] if row["peer"] == name)]
-    lines = ["Each cell: rate, its share of the nearer limit, largest absolute difference from float64. The fastest is in bold. At the end: "
-             "rapt's rate over that of the fastest other.", "", *legend(report), "",
+    lines = [("Each cell: rate, its share of the nearer limit, largest absolute difference from float64. The fastest is in bold. At the end: "
+              "rapt's rate over that of the fastest other."), "", *legend(report), "",
              "| case | type | threads | | f32 peak | matrix unit | reading | " + " | ".join(suite.peers[name][0] for name in names) +
              "".join(f" | {suite.peers[name][0]} / fastest other" for name in ours) + " |",
              "|---|---|---|---|---|---|---|" + "---|" * (len(names) + len(ours))]
@@ -60,9 +60,9 @@ def legend(report):
     measured = [row["limits"] for row in report["results"] if row["limits"]]
     if not measured:
         return ["The limits were not measured: that is what --bench is for."]
-    lines = ["The limits are those of this machine in the same run, as the rates that each alone would allow: multiplications and additions of "
-             "f32 in registers (the best instruction set's), those of bf16 in the matrix unit, and reading memory. Reading is no limit, and "
-             "in brackets, where caches hold what is read."]
+    lines = [("The limits are those of this machine in the same run, as the rates that each alone would allow: multiplications and additions of "
+              "f32 in registers (the best instruction set's), those of bf16 in the matrix unit, and reading memory. Reading is no limit, and "
+              "in brackets, where caches hold what is read.")]
     if measured[0]["matrix_peak"]:
         lines.append("The matrix unit is the limit in place of f32 of all who may multiply bf16 in it: rapt in exact arithmetic may not.")
     else:
@@ -113,8 +113,8 @@ def notes(suite, names):
 def equality(suite, report, names):
     if not report["results"]:
         return []
-    lines = ["Bytes: each output beside that of the same problem with another number of threads, and beside that of the same call again in "
-             "the same process, bit for bit.", "",
+    lines = [("Bytes: each output beside that of the same problem with another number of threads, and beside that of the same call again in "
+              "the same process, bit for bit."), "",
              "| case | type | " + " | ".join(suite.peers[name][0] for name in names) + " |", "|---|---|" + "---|" * len(names)]
     for (case, kind), rows in by(report["results"], "case", "type").items():
         own = [[row for row in rows if row["peer"] == name] for name in names]

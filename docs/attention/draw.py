@@ -547,8 +547,8 @@ def draw_online():
                 ("rescaling", f"α = 2^({show(m)} − {top}) = {show(alpha)}"),
                 ("weights", f"p = 2^({scores[0]} − {top}), 2^({scores[1]} − {top}) = {show(weights[0])}, {show(weights[1])}"),
                 ("sum", f"l = {show(l)}·{show(alpha)} + {show(sum(weights))} = {show(new_l)}"),
-                ("values", f"o = {show(o)}·{show(alpha)} + {show(weights[0])}·{V[keys[0]]} + "
-                           f"{show(weights[1])}·{V[keys[1]]} = {show(new_o)}"))
+                ("values", (f"o = {show(o)}·{show(alpha)} + {show(weights[0])}·{V[keys[0]]} + "
+                            f"{show(weights[1])}·{V[keys[1]]} = {show(new_o)}")))
         for i, (name, line) in enumerate(rows):
             p.text(x, 164 + 42 * i, name, "m s")
             p.text(x, 181 + 42 * i, line, "s")
@@ -730,7 +730,7 @@ def draw_layer():
         y = 340
         p.text(x + w / 2, y + 44, note, "m s c")
         p.arrow([(x + w / 2, y + 28), (x + w / 2, y + 2)])
-        for name, colour, step in parts:
+        for name, colour, _step in parts:
             top = y - 40
             p.box(x, top, w, 36, name, colour)
             p.arrow([(x + w / 2, top), (x + w / 2, top - 15)])

@@ -102,14 +102,14 @@ def test_reference():
     halves = struct.unpack(f"<{200 * WIDTH}e", halves[10 + struct.unpack("<H", halves[8:10])[0]:])
     texts = REFERENCE["texts"]
     expected = {i: halves[i * WIDTH:(i + 1) * WIDTH] for i in range(len(texts))}
-    chosen = [i for i in expected if not SHORT or i % 8 == 0 and len(texts[i]["ids"]) < 40]
+    chosen = [i for i in expected if not SHORT or (i % 8 == 0 and len(texts[i]["ids"]) < 40)]
     wrong, worst, largest = [], 1, 0
     for most in sorted({t["most"] for t in texts}):
         which = [i for i in chosen if texts[i]["most"] == most]
         if not which:
             continue
         given = [texts[i]["text"] for i in which]
-        status, out, err = minilm("--tokens", "--max-length", str(most), "--", *given)
+        status, out, _err = minilm("--tokens", "--max-length", str(most), "--", *given)
         ids = [[int(x) for x in line.split()] for line in out.split("\n")[:-1]]
         wrong += [given[n] for n, i in enumerate(which) if status or ids[n] != texts[i]["ids"]]
         for i, bits in zip(which, embed(given, "--max-length", str(most))):
@@ -474,7 +474,7 @@ def test_heatmap():
 
 def main():
     global MODEL, REFERENCE
-    fetched = subprocess.run([sys.executable, HERE / "fetch"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    fetched = subprocess.run([sys.executable, HERE / "fetch"], capture_output=True, text=True)
     if fetched.returncode:
         print(f"1..0 # SKIP the weights cannot be had: {fetched.stderr.strip()}")
         return

@@ -16,10 +16,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "test"))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import ggufs  # noqa: E402
-from host import Host  # noqa: E402
+import ggufs
+from host import Host
 
 TYPES = ("f16", "q8_0", "q4_0")
 THREADS = (1, 2)
@@ -96,12 +96,12 @@ def models(folder: Path, depths: tuple[int, ...]) -> list[dict]:
                             took["answer"][name] = (time.perf_counter() - middle) * 1e3 / STEPS
                             took["prompt"][name] = (middle - start) * 1e3
                             context.forget_from(depth)
-                        for kind in pairs:
-                            pairs[kind].append(took[kind])
+                        for kind, measured in pairs.items():
+                            measured.append(took[kind])
                         if took["prompt"]["ggml"] > 1500 and round_ > 0:
                             break  # it is long enough to be told apart from noise
-                    for kind in pairs:
-                        results.append(result(kind, cache, depth, threads, pairs[kind]))
+                    for kind, measured in pairs.items():
+                        results.append(result(kind, cache, depth, threads, measured))
                         show(results[-1])
             for context in contexts.values():
                 context.close()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs/attention"))
-from draw import WIDTH, Picture  # noqa: E402
+from draw import WIDTH, Picture
 
 COLOURS = {"f16": "q", "q8_0": "k", "q4_0": "v"}
 LEFT, RIGHT, BAR, GAP = 190, WIDTH - 60, 13, 10
@@ -27,7 +27,7 @@ def main(figures: Path, target: Path) -> None:
             rows.append((title, depth, [r for r in results if (r["kind"], r["depth"], r["threads"]) == (kind, depth, threads)]))
     height = 74 + sum(len(bars) * BAR + GAP for _, _, bars in rows) + 34 * len(parts) + 30
     most = max(r["ratio"] for _, _, bars in rows for r in bars)
-    least = min(1, min(r["ratio"] for _, _, bars in rows for r in bars))
+    least = min(1, *(r["ratio"] for _, _, bars in rows for r in bars))
     low, high = math.log2(least), math.log2(max(most, 2))
 
     def x(ratio: float) -> float:

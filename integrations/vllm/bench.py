@@ -93,8 +93,8 @@ def measure(case, kind, threads, seconds):
 
 def markdown(report):
     columns = list(dict.fromkeys((r["type"], r["threads"]) for r in report["results"]))
-    lines = [f"{report['cpu']}, {report['date']}, vLLM {report['vllm']}. Each cell: rapt, and how many times faster than vLLM's own it "
-             "is, in turns in one run. 32 heads on 8 of 128 channels, blocks of 32 tokens.", "",
+    lines = [(f"{report['cpu']}, {report['date']}, vLLM {report['vllm']}. Each cell: rapt, and how many times faster than vLLM's own it "
+              "is, in turns in one run. 32 heads on 8 of 128 channels, blocks of 32 tokens."), "",
              "| step | " + " | ".join(f"{kind}, {n} thread{'s' * (n > 1)}" for kind, n in columns) + " |", "|---|" + "---|" * len(columns)]
     for case in dict.fromkeys(r["case"] for r in report["results"]):
         rows = {(r["type"], r["threads"]): r for r in report["results"] if r["case"] == case}

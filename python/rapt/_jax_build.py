@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """_jax_build.py FILE: compiles jax_ffi.cc to FILE, against the headers of the jaxlib that is installed. rapt.jax does it at its first
 use, into a cache folder; whoever builds the package can do it then, and FILE is jax_ffi.so beside this one. Needs Python's standard
@@ -33,7 +32,7 @@ def jaxlib_include() -> pathlib.Path:
     found = importlib.util.find_spec("jaxlib")
     if found is None:
         raise ImportError("rapt.jax needs jaxlib, which is not installed: pip install jax")
-    include = pathlib.Path(list(found.submodule_search_locations or ())[0]) / "include"
+    include = pathlib.Path(next(iter(found.submodule_search_locations or ()))) / "include"
     if not all((include / "xla/ffi/api" / name).exists() for name in FFI_HEADERS):
         raise ImportError(f"rapt.jax needs the headers of XLA's FFI, which jaxlib {importlib.metadata.version('jaxlib')} does not "
                           "have: pip install --upgrade jax jaxlib")

@@ -137,7 +137,7 @@ class _Weight:
     """A matrix (out, in), of floats or quantised, and what it was prepacked to."""
 
     def __init__(self, x: Any, name: str, width: int | None = None):
-        self.prepacked: "np.ndarray[Any, Any] | None" = None
+        self.prepacked: np.ndarray[Any, Any] | None = None
         if isinstance(x, PrepackedWeights):
             x, self.prepacked = x.weight, x.memory
         self.kept, self.scales = x, None

@@ -9,7 +9,8 @@ import pathlib
 import re
 import sys
 import sysconfig
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Headers and library lie in the package where it is installed; in a source tree, headers lie at its top.

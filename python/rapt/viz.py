@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention to look at: heatmap(). Needs matplotlib, and weights() needs nothing."""
-from typing import Any, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 

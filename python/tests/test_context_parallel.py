@@ -111,7 +111,7 @@ def process(rank, folder):
 
 def ragged_queries():
     """What the case of that name is held against."""
-    name, (q, k, v), options = next(case for case in cases() if case[0] == "ragged queries")
+    _name, (q, k, v), options = next(case for case in cases() if case[0] == "ragged queries")
     starts, lengths = options["q_starts"], options["kv_lengths"]
     whole = rapt.attention(q, k, v, **options | {"return_lse": False})
     alone = [rapt.attention(q[:, a:b], k[n, :, :length], v[n, :, :length], causal="bottom-right")

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -92,7 +91,7 @@ def problem(seed, dtype):
 
 def attended(shape, given):
     """Which keys are attended, [batch, heads, queries, keys], as jax.nn documents it."""
-    batch, heads, queries, keys = shape
+    _batch, _heads, queries, keys = shape
     i, j = np.arange(queries)[:, None], np.arange(keys)
     out = np.ones(shape, bool)
     if "mask" in given:

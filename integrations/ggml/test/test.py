@@ -15,9 +15,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
-from tap import done, ok  # noqa: E402
+from tap import done, ok
 
-import ggufs  # noqa: E402
+import ggufs
 
 FOLDER, SHARE = Path(sys.argv[1]), int(sys.argv[2])
 LIBRARY = FOLDER / "libggml-rapt.so"
@@ -150,13 +150,13 @@ def loading():
     refused("ggml 0.27.0", [impostor, LIBRARY, "0.27.0", "FLASH_ATTN_EXT"], r"version 0\.27\.0.*built for 0\.25\.3, 0\.26\.0$")
     refused("a ggml whose numbers are others", [impostor, LIBRARY, "0.25.3", "ARGSORT"], "its structs are others")
     refused("RAPT_ISA", [impostor, LIBRARY, "0.25.3", "FLASH_ATTN_EXT"], "RAPT_ISA=nonsense", RAPT_ISA="nonsense")
-    load = "import ctypes, sys; g = ctypes.CDLL(sys.argv[1]); g.ggml_backend_load.restype = ctypes.c_void_p; " \
-           "print('served' if g.ggml_backend_load(sys.argv[2].encode()) else 'refused')"
+    load = ("import ctypes, sys; g = ctypes.CDLL(sys.argv[1]); g.ggml_backend_load.restype = ctypes.c_void_p; "
+            "print('served' if g.ggml_backend_load(sys.argv[2].encode()) else 'refused')")
     import libggml
     old = Path(libggml.__file__).parent / "lib64/libggml.so"
     refused("libggml-python", [sys.executable, "-c", load, old, LIBRARY], r"version 0\.20\.2.*built for")
-    call = "import ctypes, sys; r = ctypes.CDLL(sys.argv[1]); r.ggml_backend_init.restype = ctypes.c_void_p; " \
-           "print('served' if r.ggml_backend_init() else 'refused')"
+    call = ("import ctypes, sys; r = ctypes.CDLL(sys.argv[1]); r.ggml_backend_init.restype = ctypes.c_void_p; "
+            "print('served' if r.ggml_backend_init() else 'refused')")
     refused("a host that exports nothing", [sys.executable, "-c", call, LIBRARY], "exports no ggml_version")
     new = FOLDER / "host/bin/libggml.so"
     _, out, err = run(sys.executable, "-c", load, new, FOLDER / "nowhere.so")

@@ -24,7 +24,7 @@ import tap
 from tap import ok, skip
 
 try:
-    import ml_dtypes
+    import ml_dtypes  # noqa: F401 - NumPy's bfloat16, by its name
     import numpy as np
     import onnx
     import onnxruntime
@@ -416,7 +416,7 @@ def only_rapt():
 def length_without_past():
     """MultiHeadAttention's past_sequence_length where there is no past: present is the new tokens."""
     x = Random(2)(1, 300, 32)
-    inputs = {n: x for n in "qkv"} | {"past_length": np.array([0], np.int32)}
+    inputs = dict.fromkeys("qkv", x) | {"past_length": np.array([0], np.int32)}
     proto = model(MHA, inputs, ("y", "present_k", "present_v"), {"num_heads": 4})
     found, expected = (run(session(proto, rapt=which), inputs) for which in (True, False))
     why = differ(found, expected, 1e-4, 1e-5)
@@ -681,8 +681,7 @@ models.session(models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {}),
 
     x = r(1, 3, 16)
     bad = {
-        "channels that the heads do not divide": ("Attention", {n: x
-                                                                for n in "qkv"}, {"q_num_heads": 3, "kv_num_heads":
+        "channels that the heads do not divide": ("Attention", dict.fromkeys("qkv", x), {"q_num_heads": 3, "kv_num_heads":
                                                                                   3}, "heads"),
         "a mask of other queries": ("Attention", {**{n: r(1, 2, 3, 8)
                                                      for n in "qkv"}, "mask": r.coins(2, 3)}, {}, "attn_mask"),
@@ -690,7 +689,7 @@ models.session(models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {}),
                                                              for n in "qkv"}, "nonpad": np.array([4])}, {}, "nonpad_kv_seqlen"),
         "a position behind the tables": (ROTARY, {"x": x, "ids": np.array([[0, 1, 9]]), "cos": r(5, 8), "sin":
                                                   r(5, 8)}, {}, "position_ids"),
-        "heads that are none": (MHA, {n: x for n in "qkv"}, {"num_heads": 0}, "num_heads is 0"),
+        "heads that are none": (MHA, dict.fromkeys("qkv", x), {"num_heads": 0}, "num_heads is 0"),
         "a cache without room": (GQA, {
             "q": r(1, 1, 32), "k": r(1, 1, 32), "v": r(1, 1, 32), "past_k": r(1, 2, 4, 16), "past_v": r(1, 2, 4, 16), "last":
             np.array([9], np.int32), "total": np.array(5, np.int32)

@@ -29,7 +29,7 @@ def refusal() -> str | None:
     if not current_platform.is_cpu():
         return f"it is for CPUs, and vLLM runs on {current_platform.device_type}"
     try:
-        import rapt.torch
+        import rapt.torch  # noqa: F401 - as backend.py will
     except ImportError as error:
         return str(error)
     if arith() not in ARITHS:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import rapt._native as native
 import rapt._threads as threading_
-import rapt.torch  # whose import puts calls on PyTorch's threads
+import rapt.torch  # noqa: F401 - whose import puts calls on PyTorch's threads
 import torch
 from rapt._attention import arith_of
 from rapt._tensor import NUMPY_TYPES
@@ -101,7 +101,7 @@ class Impl(CPUAttentionBackendImpl):
 
     def _cache(self, layer: Any, kv_cache: torch.Tensor) -> tuple[dict[str, Any], dict[str, int]]:
         """The fields of descriptions, and the addresses, of a layer's cache and its scales."""
-        pages, kv_heads, page_size, channels = kv_cache.shape
+        pages, _kv_heads, page_size, channels = kv_cache.shape
         size = kv_cache.element_size()
         if kv_cache.stride(3) != 1 or kv_cache.stride(2) != channels:
             raise ValueError(f"the cache has strides {kv_cache.stride()}: a head's part of a block must be dense")

@@ -16,9 +16,9 @@ from tap import ok
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"), "VLLM_NO_USAGE_STATS": "1"}
 try:
-    import rapt_vllm
+    import rapt_vllm  # noqa: F401 - which vLLM imports
     import torch
-    import vllm
+    import vllm  # noqa: F401 - which engines of their own processes import
 except ImportError as error:
     tap.absent("rapt in vLLM", error)
 from layer import Cache, layer_of, metadata, sequences
@@ -154,7 +154,7 @@ def cross_attention():
     batch = metadata(impl, cache, entries, first, HISTORY, torch.zeros(len(q), dtype=torch.int64), True, cross=True)
     out = impl.forward(layer, q, None, None, cache.memory, batch, torch.empty_like(q))
     error = 0.0
-    for (_, k, v), n, mine, own in zip(data, queries, out.split(queries), q.split(queries)):
+    for (_, k, v), _n, mine, own in zip(data, queries, out.split(queries), q.split(queries)):
         expected = torch.nn.functional.scaled_dot_product_attention(
             *(x.transpose(0, 1)[None] for x in (own, k, v)), scale=impl.scale, enable_gqa=True)
         error = max(error, float((mine - expected[0].transpose(0, 1)).abs().max()))
@@ -171,7 +171,10 @@ MODELS = {
 PROMPTS = [[(7 * i + 3 * i * i + n) % 251 for i in range(length)] for n, length in enumerate((5, 200, 1, 64, 131))]
 
 
-def spread(tensor, generator=torch.Generator().manual_seed(1)):
+generator = torch.Generator().manual_seed(1)
+
+
+def spread(tensor):
     """Random weights that let tokens depend on what is attended; vLLM's are too small."""
     if tensor.is_floating_point():
         tensor.data.copy_(torch.ones(tensor.shape) if tensor.dim() < 2 else
