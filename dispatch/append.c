@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "float_modes.h"
 #include "plan.h"
 #include "rotate.h"
 #include "rows.h"
@@ -320,7 +321,8 @@ static rapt_status read_append(rapt_report *r, append_call *c, const rapt_kv_app
 rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_kv_append_run", text, bytes);
     append_call c;
-    return read_append(&r, &c, desc, args);
+    const rapt_status status = read_append(&r, &c, desc, args);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
@@ -377,7 +379,7 @@ static rapt_status run(const char *name, const rapt_kv_append_desc *desc, const 
     rapt_report r = rapt_report_of(name);
     append_call c;
     rapt_status status = read_append(&r, &c, desc, args);
-    const rapt_work w = {&c, 1, share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 

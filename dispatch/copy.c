@@ -156,7 +156,7 @@ static rapt_status run(const char *name, const rapt_kv_copy_desc *desc, const ra
     rapt_report r = rapt_report_of(name);
     copy_call c;
     rapt_status status = read_copy(&r, &c, desc, args);
-    const rapt_work w = {&c, 1, share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = share, .copies_only = true};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 

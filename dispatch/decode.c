@@ -5,6 +5,7 @@
 
 #include "append.h"
 #include "attention.h"
+#include "float_modes.h"
 #include "rope.h"
 #include "rotate.h"
 #include "structs.h"
@@ -281,7 +282,8 @@ rapt_status rapt_decode_args_explain(const rapt_decode_plan *plan, const rapt_de
                                      size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_decode_run", text, bytes);
     decode_call c;
-    return start_call(&r, &c, plan, args, nth);
+    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
@@ -299,7 +301,7 @@ static rapt_status run(const char *name, const rapt_decode_plan *plan, const rap
     decode_call c;
     rapt_status status = start_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
-    const rapt_work w = {&c, 1 + c.attention.plan->phases, share};
+    const rapt_work w = {.call = &c, .phases = 1 + c.attention.plan->phases, .share = share};
     return rapt_work_run(&r, &w, &way);
 }
 

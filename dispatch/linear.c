@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "float_modes.h"
 #include "layout.h"
 #include "linear_call.h"
 #include "path.h"
@@ -218,7 +219,8 @@ rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, const rapt_li
                                      size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_run", text, bytes);
     rapt_linear_call c;
-    return start_call(&r, &c, plan, args, nth);
+    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
@@ -245,7 +247,7 @@ static rapt_status run(const char *name, const rapt_linear_plan *plan, const rap
     rapt_report r = rapt_report_of(name);
     rapt_linear_call c;
     rapt_status status = start_call(&r, &c, plan, args, way.nth);
-    const rapt_work w = {&c, 1, share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 

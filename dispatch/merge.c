@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "float_modes.h"
 #include "layout.h"
 #include "select.h"
 #include "work.h"
@@ -79,7 +80,8 @@ rapt_status rapt_merge_states_explain(const rapt_plan *plan, const rapt_args *ar
                                       char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_merge_states_run", text, bytes);
     merge_call c;
-    return read_merge(&r, &c, plan, args, sources, n);
+    const rapt_status status = read_merge(&r, &c, plan, args, sources, n);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t head) {
@@ -114,7 +116,7 @@ static rapt_status run(const char *name, const rapt_plan *plan, const rapt_args 
     rapt_report r = rapt_report_of(name);
     merge_call c;
     rapt_status status = read_merge(&r, &c, plan, args, sources, n);
-    const rapt_work w = {&c, 1, share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
@@ -162,7 +164,8 @@ rapt_status rapt_merge_explain(int64_t n, int64_t rows, int64_t d_v, const float
     rapt_report r = rapt_explanation_of("rapt_merge", text, bytes);
     const rapt_kernel *kernel;
     rapt_status status = check_results(&r, n, rows, d_v, o, lse, o_out, lse_out);
-    return status == RAPT_OK ? rapt_select(&r, NULL, &kernel) : status;
+    if (status == RAPT_OK) status = rapt_select(&r, NULL, &kernel);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const *o, const float *const *lse, float *o_out,
@@ -171,6 +174,7 @@ rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const 
     const rapt_kernel *kernel;
     rapt_status status = check_results(&r, n, rows, d_v, o, lse, o_out, lse_out);
     if (status == RAPT_OK) status = rapt_select(&r, NULL, &kernel);
+    if (status == RAPT_OK) status = rapt_check_floats(&r);
     if (status != RAPT_OK) return status;
     const float log2_e = 1.4426950408889634f;
     rapt_problem problem = {

@@ -5,6 +5,7 @@
 
 #include "append.h"
 #include "attention.h"
+#include "float_modes.h"
 #include "linear_call.h"
 #include "rope.h"
 #include "rotate.h"
@@ -661,7 +662,8 @@ static rapt_status start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *
 rapt_status rapt_mha_args_explain(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_mha_run", text, bytes);
     mha_call c;
-    return start_call(&r, &c, plan, args, nth);
+    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 /* X + positions, in f32. */
@@ -717,7 +719,7 @@ static rapt_status run(const char *name, const rapt_mha_plan *plan, const rapt_m
     mha_call c;
     rapt_status status = start_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
-    const rapt_work w = {&c, phase_count(c.p), share};
+    const rapt_work w = {.call = &c, .phases = phase_count(c.p), .share = share};
     return rapt_work_run(&r, &w, &way);
 }
 

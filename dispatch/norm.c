@@ -2,6 +2,7 @@
 /* Layer normalisation and its like: validation, and each thread's share. */
 #include <float.h>
 
+#include "float_modes.h"
 #include "kernel.h"
 #include "layout.h"
 #include "memory.h"
@@ -97,14 +98,15 @@ static rapt_status run(const char *name, bool rms, const rapt_norm_args *args, r
     rapt_report r = rapt_report_of(name);
     norm_call c;
     rapt_status status = start_norm(&r, &c, rms, args);
-    const rapt_work w = {&c, 1, share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 static rapt_status explain(const char *name, bool rms, const rapt_norm_args *args, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of(name, text, bytes);
     norm_call c;
-    return start_norm(&r, &c, rms, args);
+    const rapt_status status = start_norm(&r, &c, rms, args);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 rapt_status rapt_layer_norm_run(const rapt_norm_args *args) { return run("rapt_layer_norm_run", false, args, rapt_alone()); }

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "float_modes.h"
 #include "layout.h"
 #include "memory.h"
 #include "path.h"
@@ -511,6 +512,7 @@ rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rap
     full_plan p = {.made = 0};
     rapt_status status = rapt_check_plan_memory(r, memory, bytes, sizeof p);
     if (status == RAPT_OK) status = rapt_read_desc(r, "desc", &d, desc);
+    if (status == RAPT_OK) status = rapt_check_floats(r); /* which the scale is made of */
     if (status == RAPT_OK) status = check_shape(r, &d);
     if (status == RAPT_OK) status = check_features(r, &d);
     if (status == RAPT_OK) p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of positions: frequencies of rotary embedding, sinusoids, ALiBi's slopes. */
 #include "doubles.h"
+#include "float_modes.h"
 #include "memory.h"
 #include "rapt_layer.h"
 #include "rotate.h"
@@ -47,6 +48,7 @@ rapt_status rapt_rope_frequencies(double base, int64_t channels, double *frequen
     if (!(base >= 1.0 && is_finite(base))) return rapt_refuse(&r, RAPT_ERR_FEATURE, "base = %g: must be finite, 1 or more", base);
     rapt_memory_begin(&m, &r);
     rapt_writes_array(&m, "frequencies", frequencies, channels / 2, sizeof *frequencies, false);
+    if (m.status == RAPT_OK) m.status = rapt_check_floats(&r);
     if (m.status != RAPT_OK) return m.status;
     powers p = powers_of(base);
     for (int64_t i = 0; i < channels; i += 2) frequencies[i / 2] = inverse_power(&p, i, channels);
@@ -65,6 +67,7 @@ rapt_status rapt_sinusoidal(int64_t first, int64_t positions, int64_t width, flo
                                   "must be 0 or more, and with first at most 2147483647");
     rapt_memory_begin(&m, &r);
     rapt_writes_array(&m, "table", table, positions * width, sizeof *table, false);
+    if (m.status == RAPT_OK) m.status = rapt_check_floats(&r);
     if (m.status != RAPT_OK) return m.status;
     powers p = powers_of(10000.0);
     for (int64_t i = 0; i < width; i += 2) {
@@ -85,6 +88,7 @@ rapt_status rapt_alibi_slopes(int64_t heads, float *slopes) {
         return rapt_refuse_number(&r, RAPT_ERR_SHAPE, "heads", heads, "must be 1 to 2147483647");
     rapt_memory_begin(&m, &r);
     rapt_writes_array(&m, "slopes", slopes, heads, sizeof *slopes, false);
+    if (m.status == RAPT_OK) m.status = rapt_check_floats(&r);
     if (m.status != RAPT_OK) return m.status;
     const powers p = {.e = 8}; /* of 2^8 */
     int64_t power = 1;

@@ -2,6 +2,7 @@
 /* Weights that are laid out for a kernel once: a head that says for which, then what the kernel makes of them. */
 #include <string.h>
 
+#include "float_modes.h"
 #include "linear_call.h"
 #include "structs.h"
 #include "types.h"
@@ -120,7 +121,8 @@ rapt_status rapt_linear_prepack_args_explain(const rapt_linear_plan *plan, const
                                              char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_prepack_run", text, bytes);
     prepack_call c;
-    return start_call(&r, &c, plan, args, nth);
+    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 /* A share of the rows; the first one writes the head, too. */
@@ -147,7 +149,7 @@ static rapt_status run(const char *name, const rapt_linear_plan *plan, const rap
     rapt_report r = rapt_report_of(name);
     prepack_call c;
     rapt_status status = start_call(&r, &c, plan, args, way.nth);
-    const rapt_work w = {&c, 1, share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 

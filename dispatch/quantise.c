@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights in fewer bits. */
+#include "float_modes.h"
 #include "layout.h"
 #include "memory.h"
 #include "rows.h"
@@ -34,13 +35,15 @@ static rapt_status check_int8(rapt_report *r, int64_t out, int64_t in, rapt_type
 rapt_status rapt_quantise_weights_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                                           int8_t *to, float *scales, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_quantise_weights", text, bytes);
-    return check_int8(&r, out, in, type, row_stride, from, to, scales);
+    const rapt_status status = check_int8(&r, out, in, type, row_stride, from, to, scales);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from, int8_t *to,
                                   float *scales) {
     rapt_report r = rapt_report_of("rapt_quantise_weights");
     rapt_status status = check_int8(&r, out, in, type, row_stride, from, to, scales);
+    if (status == RAPT_OK) status = rapt_check_floats(&r);
     int64_t bytes = rapt_row_bytes(type, 1);
     for (int64_t n = 0; n < out && status == RAPT_OK; n++) {
         const char *row = (const char *)from + n * row_stride;
@@ -70,13 +73,15 @@ static rapt_status check_groups(rapt_report *r, int64_t out, int64_t in, rapt_ty
 rapt_status rapt_quantise_groups_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                                          rapt_type to_type, void *to, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_quantise_groups", text, bytes);
-    return check_groups(&r, out, in, type, row_stride, from, to_type, to);
+    const rapt_status status = check_groups(&r, out, in, type, row_stride, from, to_type, to);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 rapt_status rapt_quantise_groups(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from, rapt_type to_type,
                                  void *to) {
     rapt_report r = rapt_report_of("rapt_quantise_groups");
     rapt_status status = check_groups(&r, out, in, type, row_stride, from, to_type, to);
+    if (status == RAPT_OK) status = rapt_check_floats(&r);
     int64_t bytes = rapt_row_bytes(type, 1);
     for (int64_t n = 0; n < out && status == RAPT_OK; n++)
         for (int64_t i = 0; i < in; i += STEP) {

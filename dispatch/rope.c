@@ -2,6 +2,7 @@
 /* Rotary embedding of a tensor of its own. */
 #include "rope.h"
 
+#include "float_modes.h"
 #include "rotate.h"
 #include "rows.h"
 #include "structs.h"
@@ -53,7 +54,8 @@ static rapt_status read_rope(rapt_report *r, rapt_rope_call *c, const rapt_rope_
 rapt_status rapt_rope_explain(const rapt_rope_args *args, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_rope_run", text, bytes);
     rapt_rope_call c;
-    return read_rope(&r, &c, args);
+    const rapt_status status = read_rope(&r, &c, args);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 void rapt_rope_share(const rapt_rope_call *c, int64_t ith, int64_t nth) {
@@ -80,7 +82,7 @@ static rapt_status run(const char *name, const rapt_rope_args *args, rapt_way wa
     rapt_report r = rapt_report_of(name);
     rapt_rope_call c;
     rapt_status status = read_rope(&r, &c, args);
-    const rapt_work w = {&c, 1, share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "float_modes.h"
 #include "layout.h"
 #include "path.h"
 #include "structs.h"
@@ -255,7 +256,8 @@ static rapt_status start_call(rapt_report *r, rapt_attention *c, const rapt_plan
 rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int64_t nth, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_run", text, bytes);
     rapt_attention c;
-    return start_call(&r, &c, plan, args, nth);
+    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 /* ---- Where a task finds things ------------------------------------------------------------------------------------------- */
@@ -565,7 +567,7 @@ static rapt_status run(const char *name, const rapt_plan *plan, const rapt_args 
     rapt_attention c;
     rapt_status status = start_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
-    const rapt_work w = {&c, c.plan->phases, rapt_attend_share};
+    const rapt_work w = {.call = &c, .phases = c.plan->phases, .share = rapt_attend_share};
     return rapt_work_run(&r, &w, &way);
 }
 
@@ -597,6 +599,7 @@ rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phas
     find_place(c.plan, &at, phase, task);
     status = read_call(&r, &c, args, slot + 1, at.entry);
     if (status == RAPT_OK) status = check_entry(&r, &c, at.entry);
+    if (status == RAPT_OK) status = rapt_check_floats(&r);
     if (status == RAPT_OK) run_task(&c, &at, phase, task, slot);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "float_modes.h"
 #include "kernel.h"
 #include "report.h"
 #include "rows.h"
@@ -306,15 +307,13 @@ static const struct {
 
 /* ---- The thread's environment -------------------------------------------------------------------------------------------- */
 
-/* What the compiler cannot know is computed while the program runs. */
+/* Where the control register tells nothing, its effect does: what the compiler cannot know is computed while the program runs. */
 static rapt_status check_environment(rapt_report *r) {
+    const uint64_t control = rapt_float_control();
+    if (rapt_float_modes(control)) return rapt_refuse_float_modes(r, RAPT_ERR_SELF_CHECK, "the thread", control);
     volatile float one = 1.0f, tiny = 0x1p-30f, least = FLT_MIN, half = 0.5f, below = 0x1p-140f;
-    if (least * half == 0.0f || below + below == 0.0f)
-        return rapt_refuse(r, RAPT_ERR_SELF_CHECK,
-                           "the thread treats denormal numbers as 0: something set FTZ or DAZ, as linking with "
-                           "-ffast-math does");
-    if (one + tiny != 1.0f || -one - tiny != -1.0f || one - tiny != 1.0f)
-        return rapt_refuse(r, RAPT_ERR_SELF_CHECK, "the thread does not round to nearest: something called fesetround");
+    if (least * half == 0.0f || below + below == 0.0f || one + tiny != 1.0f || -one - tiny != -1.0f || one - tiny != 1.0f)
+        return rapt_refuse(r, RAPT_ERR_SELF_CHECK, "the thread does not round to nearest, or flushes denormal numbers to 0");
     return RAPT_OK;
 }
 

@@ -54,6 +54,8 @@ const char *rapt_status_string(rapt_status status) {
         return "a tuning is for another kernel, one of its numbers is out of range, or its line of text is wrong";
     case RAPT_ERR_PREPACKED:
         return "memory for prepacked weights is too small, or holds none that are of this layer and its kernel";
+    case RAPT_ERR_FLOAT_MODE:
+        return "the thread does not round to nearest, flushes denormal numbers to 0, or traps";
     }
     return "unknown status";
 }

@@ -13,6 +13,7 @@ typedef struct rapt_work {
     /* Thread ith's share of a phase. next: null, or the first task that nobody has taken, for phases whose tasks are handed out
      * as threads become free. */
     void (*share)(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next);
+    bool copies_only; /* it computes nothing, so the threads' floating-point modes do not matter */
 } rapt_work;
 
 /* One of the ways to run that rapt.h lists, with what its function was given. */
@@ -37,7 +38,7 @@ static inline rapt_way rapt_phase(int phase, int64_t ith, int64_t nth) {
     return (rapt_way){.kind = RAPT_WAY_PHASE, .ith = ith, .nth = nth, .phase = phase};
 }
 
-/* Runs work that way. Errors: NULL, RANGE. */
+/* Runs work that way. Errors: NULL, RANGE, FLOAT_MODE. */
 rapt_status rapt_work_run(rapt_report *r, const rapt_work *w, const rapt_way *way);
 
 /* Part i of n parts of a range of elements, which come in whole units but for the last one. */

@@ -38,8 +38,14 @@
  * The library allocates nothing, starts no thread, takes no lock, and writes four globals only, all of them atomic: the CPU's
  * features and the size of its L2 cache, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called
  * from any thread; a plan is never written after rapt_plan_init. Every function that returns a status checks its arguments first:
- * when the status is not RAPT_OK, nothing was written. The floating-point environment is assumed to be the default one (round to
- * nearest, no flush to zero) and its control bits are never written.
+ * when the status is not RAPT_OK, nothing was written.
+ *
+ * Floating-point modes: every thread that computes is assumed to have the default ones (round to nearest, no flush to zero, no
+ * traps), and their control bits are never written. What others do to bits is in docs/numerics.md. A debug build, or one with
+ * RAPT_CHECK_FP (Meson's and CMake's option, a macro for rapt.c), looks: on a thread that has others, what computes is refused
+ * with FLOAT_MODE. That is the making of plans of attention, which have a scale, and all ways to run but those of rapt_kv_copy_.
+ * Where threads share a call, each is looked at; one that is refused leaves its share undone (after it has met the others at the
+ * barriers), so that what the others do may have been written. X_run_parallel returns FLOAT_MODE if one of the slots was refused.
  *
  * Why something was refused, the *_explain functions tell: they take what the refusing function took, and give one line that
  * names the field and its value, such as "k.token_stride = -4: strides are not negative".
@@ -113,7 +119,9 @@ typedef enum rapt_status {
     RAPT_ERR_SELF_CHECK = -21, /* A kernel's bits are not those of docs/order.md: the library was not compiled as it must be. */
     RAPT_ERR_TUNING = -22,     /* A rapt_tuning is for another kernel, one of its numbers is out of range, or its line of text is
                                   wrong or has no room. */
-    RAPT_ERR_PREPACKED = -23 /* Memory for prepacked weights is too small, or holds none that are of this layer and its kernel. */
+    RAPT_ERR_PREPACKED = -23, /* Memory for prepacked weights is too small, or holds none of this layer and its kernel. */
+    RAPT_ERR_FLOAT_MODE = -24 /* A thread that is to compute does not round to nearest, flushes denormal numbers to 0, or traps,
+                                 and the library was built to refuse that. */
 } rapt_status;
 
 /* Returns a line of English for a status; it is never null, also for a number that is no status. */
@@ -1146,7 +1154,7 @@ RAPT_API rapt_status rapt_cpu_features(char *names, size_t bytes);
 /* Tells whether this build keeps the promise: it runs a few small problems on each kernel that can run here, or, unless isa is
  * null, on the one of that name, and compares hashes of the results with those of the bits of docs/order.md. Whoever compiles the
  * sources in a way of their own learns here whether the compiler reordered, contracted or approximated anything, and whether the
- * thread's rounding mode and treatment of denormal numbers are the default ones. It takes about a millisecond for each vector
+ * thread's floating-point modes are the default ones. It takes about a millisecond for each vector
  * kernel and a few for scalar ones, and about 180 KiB of stack. text, unless null, receives, cut to bytes, what is wrong, or "".
  * Errors: SELF_CHECK, ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_self_check(const char *isa, char *text, size_t bytes);

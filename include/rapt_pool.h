@@ -8,6 +8,8 @@
  * rapt_pool_destroy frees its memory. A child that is forked by a body must not return from it. A pool that the child creates
  * itself has workers.
  *
+ * A worker has the floating-point modes of the thread that created the pool, or the default ones, as the operating system has it.
+ *
  * With RAPT_VERBOSE=1 in the environment, the first call of rapt_pool_create in a process sends traces (rapt_trace_to) to
  * stderr, each line with "rapt: " before it. They no longer go where the program sent them before that call; where it sends them
  * to after it, they go, whatever pools are created later. */

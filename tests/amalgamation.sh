@@ -213,6 +213,26 @@ contracted() {
         "$scratch/$1/contracted"
 }
 for name in $COMPILERS; do try "$name -march=native: nothing is contracted" contracted "$name"; done
+# Rounding that is not to nearest is found, and refused where that is asked for.
+cat >"$scratch/rounding.c" <<'END'
+#include <fenv.h>
+#include <stdio.h>
+#include "rapt.h"
+int main(int argc, char **argv) {
+    float slopes[2];
+    (void)argv;
+    if (rapt_alibi_slopes(2, slopes) != RAPT_OK || fesetround(FE_UPWARD)) return 2;
+    const rapt_status status = rapt_alibi_slopes(2, slopes);
+    puts(rapt_status_string(status));
+    return status != (argc > 1 ? RAPT_ERR_FLOAT_MODE : RAPT_OK);
+}
+END
+rounding() { # rounding PROGRAM DEFINE [refused]
+    "$first" -O1 "${few[@]}" -DRAPT_NO_POOL "$2" -I"$files" "$files/rapt.c" "$scratch/rounding.c" -lm -o "$scratch/$1" &&
+        "$scratch/$1" ${3:+"$3"}
+}
+try 'rapt.c does not look at floating-point modes,' rounding unchecked -DRAPT_CHECK_FP=0
+try 'but with RAPT_CHECK_FP' rounding checked -DRAPT_CHECK_FP=1 refused
 # Of what is vendored into a shared library, nothing need be seen from outside.
 unseen() {
     "$first" -O1 "${few[@]}" -DRAPT_NO_POOL -DRAPT_API= -c "$files/rapt.c" -o "$scratch/unseen.o" && nm "$scratch/unseen.o" || return 1
@@ -299,6 +319,16 @@ print(*commands)
 END
 }
 try "CMake: kernels have the options of the Meson build's list" cmake_options
+# Debug builds look at floating-point modes, and who wants it otherwise says so.
+check_fp() { # check_fp EXPECTED OPTION...
+    configure "$source" "check-fp" -DRAPT_CHECK_FP=AUTO "${@:2}" || return 1
+    grep -q -e "-DRAPT_CHECK_FP=$1" "$scratch/check-fp/compile_commands.json" &&
+        ! grep -q -e "-DRAPT_CHECK_FP=$((1 - $1))" "$scratch/check-fp/compile_commands.json"
+}
+try 'CMake: a debug build checks floating-point modes' check_fp 1 -DCMAKE_BUILD_TYPE=Debug
+try 'CMake: a release build does not' check_fp 0 -DCMAKE_BUILD_TYPE=Release
+try 'CMake: but where it is asked for' check_fp 1 -DCMAKE_BUILD_TYPE=Release -DRAPT_CHECK_FP=ON
+try 'CMake: nor does a debug build that shall not' check_fp 0 -DCMAKE_BUILD_TYPE=Debug -DRAPT_CHECK_FP=OFF
 left_out=-DRAPT_ISAS_LEFT_OUT=$(IFS=';' && echo "${without[*]}")
 by_cmake() {
     configure "$scratch/app" subproject "$left_out" && cmake --build "$scratch/subproject" -j2 &&

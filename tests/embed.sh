@@ -116,6 +116,17 @@ library_alone() {
         ! grep -q scalar_fma "$scratch/alone/dispatch/kernels.inc"
 }
 try 'the library alone: less than 60 steps' library_alone
+# Debug builds look at floating-point modes, unless they are told not to.
+checks_fp() { # checks_fp EXPECTED OPTION...
+    expected=$1
+    shift
+    meson setup --reconfigure "$scratch/alone" "$source" "$@" &&
+        grep -q -e "-DRAPT_CHECK_FP=$expected" "$scratch/alone/compile_commands.json"
+}
+try 'a release build does not check floating-point modes' checks_fp 0
+try 'a debug build does' checks_fp 1 -Dbuildtype=debug
+try 'but not where it shall not' checks_fp 0 -Dcheck_fp=false
+try 'a release build does where it shall' checks_fp 1 -Dbuildtype=release -Dcheck_fp=true
 refuses_setup() { ! meson setup "$scratch/refused" "$source" "$@" && grep -q "$expected" "$scratch/refused/meson-logs/meson-log.txt"; }
 expected='isas_left_out: sse9 is none of those'
 try 'a kernel that there is not cannot be left out' refuses_setup -Disas_left_out=sse9

@@ -5,28 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "float_control.h"
 #include "kv_types.h"
 #include "rapt_layer.h"
 #include "serial.h"
 #include "tap.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-static uint64_t float_control(void) { return _mm_getcsr() & ~0x3fu; } /* without the sticky exception flags */
-static void set_float_control(uint64_t bits) { _mm_setcsr((unsigned)bits); }
-enum { UP = 2 << 13, DOWN = 1 << 13, TO_ZERO = 3 << 13, OUTPUTS_TO_ZERO = 1 << 15, INPUTS_TO_ZERO = 1 << 6 };
-#elif defined(__aarch64__)
-static uint64_t float_control(void) {
-    uint64_t fpcr;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
-    return fpcr;
-}
-static void set_float_control(uint64_t bits) { __asm__ volatile("msr fpcr, %0" : : "r"(bits)); }
-enum { UP = 1 << 22, DOWN = 2 << 22, TO_ZERO = 3 << 22, OUTPUTS_TO_ZERO = 1 << 24, INPUTS_TO_ZERO = OUTPUTS_TO_ZERO };
-#else
-#define UNKNOWN_CONTROL
-static uint64_t float_control(void) { return 0; }
-#endif
 
 static int in_library;
 
@@ -220,36 +203,29 @@ static void test_float_control(void) {
     tap_ok(status == RAPT_ERR_ISA_UNKNOWN && strstr(text, "isa = none"), "no kernel of that name: %s", text);
     status = rapt_self_check(NULL, text, sizeof text);
     tap_ok(status == RAPT_OK && *text == '\0', "all kernels: %s", rapt_status_string(status));
-#ifndef UNKNOWN_CONTROL
-    static const struct {
-        const char *what;
-        uint64_t bits;
-        const char *words;
-    } controls[] = {
-        {"rounding up", UP, "does not round to nearest"},
-        {"rounding down", DOWN, "does not round to nearest"},
-        {"rounding to zero", TO_ZERO, "does not round to nearest"},
-        {"denormal results are 0", OUTPUTS_TO_ZERO, "treats denormal numbers as 0"},
-        {"denormal operands are 0", INPUTS_TO_ZERO, "treats denormal numbers as 0"},
-    };
-    const uint64_t usual = float_control();
-    for (size_t i = 0; i < sizeof controls / sizeof *controls; i++) {
-        set_float_control(usual | controls[i].bits);
-        const uint64_t before = float_control();
+    unsigned had = 0;
+    for (int i = 0; i < FLOAT_MODES; i++) {
+        const float_mode *m = &float_modes[i];
+        char want[300];
+        if (!set_float_mode(m)) {
+            printf("# %s cannot be had here\n", m->what);
+            continue;
+        }
+        had |= m->modes;
+        const uint64_t before = rapt_float_control();
         status = rapt_self_check(NULL, text, sizeof text);
-        const uint64_t after = float_control();
-        set_float_control(usual);
-        tap_ok(before == (usual | controls[i].bits) && after == before && status == RAPT_ERR_SELF_CHECK &&
-                   strstr(text, controls[i].words),
-               "%s: %s", controls[i].what, text);
+        const uint64_t after = rapt_float_control();
+        reset_float_mode();
+        snprintf(want, sizeof want, "%s = 0x%" PRIx64 ": the thread %s", rapt_float_register, before, m->words);
+        tap_ok(after == before && status == RAPT_ERR_SELF_CHECK && !strcmp(text, want), "%s: %s", m->what, text);
     }
-#endif
+    tap_ok((had & FLOAT_MODES_HERE) == FLOAT_MODES_HERE, "all modes that this architecture has");
 }
 
 int main(void) {
     static const rapt_trace tracer = {.body = trace};
     const char *name;
-    uint64_t before = float_control();
+    uint64_t before = rapt_float_control();
     rapt_trace_to(&tracer);
     for (int i = 0; (name = rapt_isa_name(i)); i++) {
         if (rapt_isa_usable(name, NULL, 0) != RAPT_OK) continue;
@@ -258,7 +234,8 @@ int main(void) {
             rapt_status status = calls[c].call(name);
             in_library = 0;
             tap_ok(status == RAPT_OK, "%s, %s: %s, without allocating", name, calls[c].what, rapt_status_string(status));
-            tap_ok(float_control() == before, "%s, %s: the floating-point control bits are what they were", name, calls[c].what);
+            tap_ok(rapt_float_control() == before, "%s, %s: the floating-point control bits are what they were", name,
+                   calls[c].what);
         }
     }
     tap_ok(traced > 0, "and traced");

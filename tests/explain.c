@@ -3,7 +3,6 @@
  * must come of it: from the function that explains, from the function itself by its trace, and cut to any size. Built with the
  * sources that explain.py marks, it also shows that no place that may refuse, and no name, is missing from the table. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
-#include <fenv.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -11,11 +10,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
 
 #include "explain.h"
+#include "float_control.h"
 #include "rapt_layer.h"
 #include "serial.h"
 #include "tap.h"
@@ -64,6 +61,7 @@ static int phase;
 static double base;
 static rapt_type type, to_type;
 static rapt_parallel_for parallel;
+static const float_mode *moded; /* the thread's modes during the call; null: the usual ones */
 static rapt_barrier barrier;
 static const char *isa, *name, *words;
 static float *scales, *table;
@@ -171,23 +169,6 @@ static void set_mha(void) {
     ya.workspace = workspace, ya.workspace_bytes = sizeof workspace;
 }
 
-/* What -ffast-math would do to the thread, where a program can do it too. */
-#if defined(__SSE__)
-#define CAN_FLUSH 1
-static void flush_denormals(bool flush) { _MM_SET_FLUSH_ZERO_MODE(flush ? _MM_FLUSH_ZERO_ON : _MM_FLUSH_ZERO_OFF); }
-#elif defined(__aarch64__)
-#define CAN_FLUSH 1
-static void flush_denormals(bool flush) {
-    uint64_t fpcr;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
-    fpcr = flush ? fpcr | 1 << 24 : fpcr & ~(UINT64_C(1) << 24);
-    __asm__ volatile("msr fpcr, %0" : : "r"(fpcr));
-}
-#else
-#define CAN_FLUSH 0
-static void flush_denormals(bool flush) { (void)flush; }
-#endif
-
 static void reset(void) {
     static size_t size;
     static const char *found;
@@ -210,7 +191,7 @@ static void reset(void) {
     give.size = &size, give.name = &found, give.names = names, give.line = printed, give.tuned = &tuned, give.lowest = &lowest,
     give.highest = &highest, give.frequencies = (double *)(void *)memory[TABLE];
     give.trial = trial, give.trial_bytes = sizeof trial - 8;
-    fesetround(FE_TONEAREST), flush_denormals(false);
+    moded = NULL;
     unsetenv("RAPT_ISA");
     rapt_isa_force(NULL);
 }
@@ -349,6 +330,7 @@ __attribute__((format(printf, 7, 8))) static void check(const char *function, ra
 
     const rapt_status expected = explained ? status : RAPT_OK;
     const char *explanation = explained ? line : "";
+    const bool set = moded && set_float_mode(moded);
     rapt_status found = explain(text, sizeof text);
     bool good =
         found == expected && strcmp(text, explanation) == 0 && explain(NULL, 0) == expected && explain(NULL, 8) == expected;
@@ -366,6 +348,7 @@ __attribute__((format(printf, 7, 8))) static void check(const char *function, ra
     if (status != RAPT_OK) good = good && t.lines == 1 && strcmp(t.first, prefixed) == 0 && *line;
     else good = good && t.lines == makes_plan && (!makes_plan || strncmp(t.first, prefixed, strlen(prefixed)) == 0);
     good = good && call() == status;
+    if (set) reset_float_mode();
     tap_ok(good, "%s: %s: %s", function, mistake, *line ? line : "nothing is refused");
     if (!good)
         printf("# wanted %d %s\n# explained %d %s\n# returned %d, %d + %d traced, first: %s\n", status, prefixed, found, text,
@@ -491,6 +474,75 @@ static size_t least_bytes(rapt_status (*init)(void)) {
         REFUSED(prefix##_run_share, nth = -1, RANGE, "nth = -1: there is no thread");                                            \
         THREADS(prefix##_run_share);                                                                                             \
     } while (0)
+
+/* The line that refuses a mode; "" where it cannot be had here. */
+static const char *line_of(const float_mode *m, const char *who) {
+    static char line[LINE_BYTES];
+    uint64_t control;
+    if (!float_control_with(m, &control)) return "";
+    snprintf(line, sizeof line, "%s = 0x%" PRIx64 ": %s %s", rapt_float_register, control, who, m->words);
+    return line;
+}
+
+/* What computes, on a thread that rounds up: other builds do not look. */
+#define ROUNDS_UP(function)                                                                                                      \
+    do {                                                                                                                         \
+        if (RAPT_CHECK_FP && *line_of(&float_modes[0], "the thread"))                                                            \
+            REFUSED(function, moded = &float_modes[0], FLOAT_MODE, "%s", line_of(&float_modes[0], "the thread"));                \
+        else GOOD(function, moded = &float_modes[0]);                                                                            \
+    } while (0)
+#define TRACED_ROUNDS_UP(function)                                                                                               \
+    do {                                                                                                                         \
+        if (RAPT_CHECK_FP && *line_of(&float_modes[0], "the thread"))                                                            \
+            TRACED(function, moded = &float_modes[0], FLOAT_MODE, "%s", line_of(&float_modes[0], "the thread"));                 \
+        else GOOD(function, moded = &float_modes[0]);                                                                            \
+    } while (0)
+
+/* A parallel_for of which one thread does. */
+static void rounding_up(void *pool, int64_t slots, rapt_body body, void *arg) {
+    (void)pool;
+    for (int64_t i = 0; i < slots; i++) {
+        const bool set = i == slots / 2 && set_float_mode(&float_modes[0]);
+        body(arg, i);
+        if (set) reset_float_mode();
+    }
+}
+
+static void float_control(void) {
+    for (int i = 0; i < FLOAT_MODES && RAPT_CHECK_FP; i++)
+        if (*line_of(&float_modes[i], "the thread"))
+            REFUSED(rapt_run, moded = &float_modes[i], FLOAT_MODE, "%s", line_of(&float_modes[i], "the thread"));
+    ROUNDS_UP(rapt_plan_init);
+    ROUNDS_UP(rapt_decode_plan_init);
+    ROUNDS_UP(rapt_mha_plan_init);
+    GOOD(rapt_linear_plan_init, moded = &float_modes[0]);
+    ROUNDS_UP(rapt_run);
+    ROUNDS_UP(rapt_run_parallel);
+    ROUNDS_UP(rapt_run_share);
+    ROUNDS_UP(rapt_run_phase);
+    ROUNDS_UP(rapt_run_task);
+    ROUNDS_UP(rapt_decode_run);
+    ROUNDS_UP(rapt_mha_run);
+    ROUNDS_UP(rapt_linear_run);
+    ROUNDS_UP(rapt_linear_prepack_run);
+    ROUNDS_UP(rapt_layer_norm_run);
+    ROUNDS_UP(rapt_rms_norm_run);
+    ROUNDS_UP(rapt_kv_append_run);
+    ROUNDS_UP(rapt_rope_run);
+    ROUNDS_UP(rapt_merge_states_run);
+    ROUNDS_UP(rapt_merge);
+    ROUNDS_UP(rapt_quantise_weights);
+    ROUNDS_UP(rapt_quantise_groups);
+    TRACED_ROUNDS_UP(rapt_rope_frequencies);
+    TRACED_ROUNDS_UP(rapt_sinusoidal);
+    TRACED_ROUNDS_UP(rapt_alibi_slopes);
+    GOOD(rapt_kv_copy_run, moded = &float_modes[0]);
+    GOOD(rapt_kv_copy_run_parallel, (nth = 3, parallel = rounding_up));
+    GOOD(rapt_kv_copy_run_share, moded = &float_modes[0]);
+    if (RAPT_CHECK_FP && *line_of(&float_modes[0], "a thread of parallel_for"))
+        TRACED(rapt_run_parallel, (nth = 3, parallel = rounding_up), FLOAT_MODE, "%s",
+               line_of(&float_modes[0], "a thread of parallel_for"));
+}
 
 /* Pages of 4 keys, 3 of them in the pool: entry 0 has pages 0 and 1. */
 static void paged(rapt_desc *of) {
@@ -1781,11 +1833,9 @@ static void kernels(void) {
     TRACED(rapt_cpu_features, give.names = NULL, NULL, "names = null: there is nowhere to write them");
     GOOD(rapt_self_check, isa = "scalar");
     REFUSED(rapt_self_check, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
-    REFUSED(rapt_self_check, fesetround(FE_UPWARD), SELF_CHECK,
-            "the thread does not round to nearest: something called fesetround");
-    if (CAN_FLUSH)
-        REFUSED(rapt_self_check, flush_denormals(true), SELF_CHECK,
-                "the thread treats denormal numbers as 0: something set FTZ or DAZ, as linking with -ffast-math does");
+    for (int i = 0; i < FLOAT_MODES; i++)
+        if (*line_of(&float_modes[i], "the thread"))
+            REFUSED(rapt_self_check, moded = &float_modes[i], SELF_CHECK, "%s", line_of(&float_modes[i], "the thread"));
     if (find_broken()) {
         REFUSED(rapt_self_check, isa = BROKEN, SELF_CHECK, BROKEN_LINE, BROKEN, broken_hashes[0], broken_hashes[1]);
         REFUSED(rapt_self_check, isa = NULL, SELF_CHECK, BROKEN_LINE, BROKEN, broken_hashes[0], broken_hashes[1]);
@@ -1859,9 +1909,7 @@ static const struct {
     {"prepack.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"self_check.c", "rapt_refuse", "r, RAPT_ERR_SELF_CHECK, \"%s: %s: %s\"", "its own problems are good calls"},
     {"self_check.c", "rapt_select", "&r, name, &kernel", "a kernel that was found usable"},
-#if !CAN_FLUSH
-    {"self_check.c", "rapt_refuse", "r, RAPT_ERR_SELF_CHECK, \"the thread treats", "nothing here sets it"},
-#endif
+    {"self_check.c", "rapt_refuse", "r, RAPT_ERR_SELF_CHECK, \"the thread does not", "the control register has told of it"},
 #if !defined(__x86_64__) && !defined(__aarch64__)
     {"select.c", "rapt_refuse", "r, RAPT_ERR_ISA_MISSING", "all kernels can run everywhere"},
 #endif
@@ -1934,6 +1982,7 @@ int main(void) {
     tables_of_positions();
     tunings();
     kernels();
+    float_control();
     if (__start_explain_sites) everything_seen();
     return tap_done();
 }

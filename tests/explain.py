@@ -9,11 +9,12 @@ from pathlib import Path
 
 # These take a report or memory and never refuse; the last two take another r.
 HELPERS = "rapt_memory_begin|rapt_may_be|rapt_spread|rapt_trace_plan|fill_attention|attend"
-CALL = re.compile(rf"\b(?!(?:{HELPERS})\()([a-z]\w*)\((?=\s*(?:(?:&?[rm]|m->report),|&[rm]\)))")
+CALL = re.compile(rf"\b(?!(?:{HELPERS})\()([a-z]\w*)\((?=\s*(?:(?:&?[rm]|m->report),|&?r\)|&m\)))")
 STATUS = re.compile(r"(?:(?<=return )|(?<=[^=!]= )|(?<=[?:] ))(RAPT_ERR_\w+)")  # which comes without a line
 NAME = re.compile(r'"([a-z]\w*(?:\.[a-z]\w*|(?: \* [a-z]\w*)+)?)"')
 # Words that stand alone between quotes, and are no fields.
-WORDS = {"any", "bf16", "e", "exact", "fused", "inf", "int8", "mixed", "nan", "none", "normalisation", "success", "unfused"}
+WORDS = {"any", "bf16", "e", "exact",
+         "fcsr", "fcsr0", "fused", "inf", "int8", "mixed", "nan", "none", "normalisation", "success", "unfused"}
 
 
 def mark(call):
