@@ -48,11 +48,24 @@ static void *const nowhere = (void *)(uintptr_t)1; /* of pointers that are not u
 static const char *prefix = "";                    /* before the names of fields */
 static int64_t threads;
 
-/* Numbers of ordinary size in any type, wherever rows begin. */
+static numbers filling = ORDINARY;
+static uint64_t filling_seed = 1;
+
+void fill_calls_with(numbers which, uint64_t seed) { filling = which, filling_seed = seed; }
+
+/* Small integers, and numbers of about the same size in any other type, wherever rows begin: each byte may be the one with most
+ * of the exponent, of which some bits are drawn. */
 static void fill(rapt_type type, unsigned char *at, size_t bytes) {
+    static const struct {
+        unsigned char exponent, drawn;
+    } sizes[] = {[ORDINARY] = {0x3a, 0x81}, [TINY] = {0x00, 0x83}, [VARIOUS] = {0x40, 0x83}};
+    const int size = filling == VARIOUS ? (int)below(VARIOUS + 1) : (int)filling;
     for (size_t i = 0; i < bytes; i++) {
         uint32_t bits = random_bits();
-        at[i] = (unsigned char)(type == RAPT_BOOL ? bits >> 31 : type == RAPT_BIT ? bits >> 24 : (bits >> 24 & 0x83) | 0x3c);
+        at[i] = (unsigned char)(type == RAPT_BOOL   ? bits >> 31
+                                : type == RAPT_BIT  ? bits >> 24
+                                : type == RAPT_INT8 ? (bits >> 29) - 4
+                                                    : (bits >> 24 & sizes[size].drawn) | sizes[size].exponent);
     }
 }
 
@@ -513,7 +526,7 @@ static const api merging = {describe_merge, NULL, "rapt_merge_explain", explain_
 
 /* ---- Caches -------------------------------------------------------------------------------------------------------------- */
 
-/* K of f32 with scales of channels, V of int8 with scales that are found. */
+/* K of f32 with scales of channels, V of int8 with scales that are found. PLAIN: K of f32 and V of bf16, as they come. */
 static void describe_append(const call *c) {
     rapt_kv_append_desc *d = &s.append_desc;
     rapt_kv_append_args *a = &s.append_args;
@@ -521,13 +534,13 @@ static void describe_append(const call *c) {
     rapt_kv_append_desc_init(d), rapt_kv_append_args_init(a);
     d->batch = c->batch, d->kv_heads = c->kv_heads, d->tokens = query_tokens(c), d->kv_len = c->keys, d->d_k = d->d_v = c->d;
     add_keys(c, FIELD(a, k), &d->k, RAPT_F32, c->d, true);
-    add_keys(c, FIELD(a, v), &d->v, RAPT_INT8, c->d, true);
-    add_channel_scales(c, FIELD(a, k_scales), &d->k_scales);
-    add_token_scales(c, FIELD(a, v_scales), &d->v_scales, true);
-    add_queries(c, FIELD(a, new_k), &d->new_k, RAPT_F32, c->kv_heads, c->d, false);
-    add_queries(c, FIELD(a, new_v), &d->new_v, RAPT_F16, c->kv_heads, c->d, false);
+    add_keys(c, FIELD(a, v), &d->v, f & PLAIN ? RAPT_BF16 : RAPT_INT8, c->d, true);
+    if (!(f & PLAIN)) add_channel_scales(c, FIELD(a, k_scales), &d->k_scales);
+    if (!(f & PLAIN)) add_token_scales(c, FIELD(a, v_scales), &d->v_scales, true);
+    add_queries(c, FIELD(a, new_k), &d->new_k, f & PLAIN ? RAPT_BF16 : RAPT_F32, c->kv_heads, c->d, false);
+    add_queries(c, FIELD(a, new_v), &d->new_v, f & PLAIN ? RAPT_F32 : RAPT_F16, c->kv_heads, c->d, false);
     add_integers(FIELD(a, starts), c->batch, c->keys - c->queries, -1);
-    add_integers(FIELD(a, positions), query_batch(c) * query_tokens(c), 3, 1);
+    if (!(f & PLAIN)) add_integers(FIELD(a, positions), query_batch(c) * query_tokens(c), 3, 1);
     if (f & RAGGED) add_integers(FIELD(a, token_starts), c->batch + 1, 1, c->queries);
     else add_integers(FIELD(a, lengths), c->batch, c->queries, c->queries > 2 ? -1 : 0);
     if (f & RINGS) add_integers(FIELD(a, ring_starts), c->batch, 1, 1);
@@ -536,7 +549,7 @@ static void describe_append(const call *c) {
         add_page_table(c, FIELD(a, table), &d->table, -1);
     }
     if (f & CSR) add_integers(FIELD(a, table_starts), c->batch + 1, 1, entry_pages(c));
-    add_frequencies(&d->rope, c->d, f & TABLE);
+    if (!(f & PLAIN)) add_frequencies(&d->rope, c->d, f & TABLE);
     if (f & TABLE) add_rotary_table(&a->rope_table, c->d, 3 + query_batch(c) * query_tokens(c));
 }
 
@@ -740,23 +753,23 @@ ONE_PHASE(rms_norm, rapt_rms_norm, &s.norm_args)
 static const api rms_normalising = {describe_rms_norm, NULL, "rapt_rms_norm_explain", explain_rms_norm,
                                     WAYS(rms_norm, "rapt_rms_norm")};
 
-static void describe_quantised(const call *c, const char *function, rapt_type type) {
+static void describe_quantised(const call *c, const char *function, rapt_type from_type, rapt_type type) {
     int64_t *const strides[] = {&s.row_stride};
-    const int64_t lengths[] = {c->heads};
-    s.out = c->heads, s.in = c->d, s.type = RAPT_F16;
-    pointer *from = add_pointer(function, "from", &s.from, set_strides("from", strides, lengths, 1, c->d * 2), 1, false);
-    fill(RAPT_F16, from->content, from->bytes);
+    const int64_t lengths[] = {c->heads}, row = reference_row_bytes(from_type, c->d);
+    s.out = c->heads, s.in = c->d, s.type = from_type;
+    pointer *from = add_pointer(function, "from", &s.from, set_strides("from", strides, lengths, 1, row), 1, false);
+    fill(from_type, from->content, from->bytes);
     add_pointer(function, "to", &s.to, (size_t)(c->heads * reference_row_bytes(type, c->d)), 1, true);
     if (type == RAPT_INT8) add_floats(function, "scales", &s.scales, c->heads, true);
 }
 
-static void describe_weights(const call *c) { describe_quantised(c, "rapt_quantise_weights", RAPT_INT8); }
+static void describe_weights(const call *c) { describe_quantised(c, "rapt_quantise_weights", RAPT_F32, RAPT_INT8); }
 EXPLAINED(weights, rapt_quantise_weights_explain(s.out, s.in, s.type, s.row_stride, s.from, s.to, s.scales, text, bytes))
 ALONE(weights, rapt_quantise_weights(s.out, s.in, s.type, s.row_stride, s.from, s.to, s.scales))
 static const api quantising_weights = {
     describe_weights, NULL, "rapt_quantise_weights_explain", explain_weights, {{"rapt_quantise_weights", 1, weights}}};
 
-static void describe_groups(const call *c) { describe_quantised(c, "rapt_quantise_groups", RAPT_Q8_0); }
+static void describe_groups(const call *c) { describe_quantised(c, "rapt_quantise_groups", RAPT_F16, RAPT_Q8_0); }
 EXPLAINED(groups, rapt_quantise_groups_explain(s.out, s.in, s.type, s.row_stride, s.from, RAPT_Q8_0, s.to, text, bytes))
 ALONE(groups, rapt_quantise_groups(s.out, s.in, s.type, s.row_stride, s.from, RAPT_Q8_0, s.to))
 static const api quantising_groups = {
@@ -959,6 +972,7 @@ const call calls[] = {
     {"dense", &appending, 2, 1, 2, 5, 19, 8, RINGS},
     {"ragged, in pages", &appending, 2, 1, 2, 5, 40, 8, RAGGED | PAGES | TABLE},
     {"pages in rows", &appending, 2, 1, 2, 5, 40, 8, PAGES | CSR | RINGS | TABLE},
+    {"as they come", &appending, 2, 1, 2, 5, 19, 8, PLAIN},
     {"one of everything", &appending, 1, 1, 1, 1, 1, 2, 0},
     {"one of everything, in a page", &appending, 1, 1, 1, 1, 1, 2, PAGES | CSR | RAGGED},
     {"within a cache", &copying, 2, 1, 2, 1, 9, 8, 0},
@@ -1036,10 +1050,12 @@ bool covers_function(const char *name) {
     return false;
 }
 
+rapt_arith arith_of_call(const call *c) { return c->features & INTEGERS ? RAPT_INT8_DOT : arith_of_floats(c); }
+
 void describe_call(const call *c, int64_t nth) {
     forget_call();
     memset(&s, 0, sizeof s);
-    prefix = "", threads = nth, random_state = 1;
+    prefix = "", threads = nth, random_state = filling_seed;
     c->api->describe(c);
     now.structs = &s, now.struct_bytes = sizeof s;
     note_function(c->api->explanation);
