@@ -107,15 +107,26 @@ static void start_without_signals(rapt_pool *pool, int64_t n) {
 }
 #endif
 
+/* What threads wait with. All of it, or nothing where the system has no more. */
+static int create_lock(rapt_pool *pool) {
+    if (pthread_mutex_init(&pool->lock, NULL)) return 0;
+    if (!pthread_cond_init(&pool->opened, NULL)) {
+        if (!pthread_cond_init(&pool->left, NULL)) return 1;
+        pthread_cond_destroy(&pool->opened);
+    }
+    pthread_mutex_destroy(&pool->lock);
+    return 0;
+}
+
 rapt_pool *rapt_pool_create(int64_t threads) {
     pthread_once(&begun, begin);
     if (!forks_are_counted || threads < 1 || (uint64_t)threads > (SIZE_MAX - sizeof(rapt_pool)) / sizeof(pthread_t)) return NULL;
     rapt_pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof *pool->threads);
-    if (!pool) return NULL;
+    if (!pool || !create_lock(pool)) {
+        free(pool);
+        return NULL;
+    }
     pool->forks = forks;
-    pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->opened, NULL);
-    pthread_cond_init(&pool->left, NULL);
     start_without_signals(pool, threads - 1); /* for the process's signals are for the threads it knows */
     if (pool->workers == threads - 1) return pool;
     rapt_pool_destroy(pool);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread pool: every index once, on as many threads as asked for, call after call; in forked children, on one; and where
- * traces go. Linked with --wrap=pthread_mutex_unlock, to fork while the lock is held. With --no-forks, which an emulator wants
- * that cannot fork a process with threads, that part is skipped. Ends with TAP. */
+/* The thread pool: every index once, on as many threads as asked for, call after call; in forked children, on one; where traces
+ * go; and that each failing call on the way to a pool leaves nothing behind. Linked with --wrap=pthread_mutex_unlock, to fork
+ * while the lock is held, and of what may fail. With --no-forks, which an emulator wants that cannot fork a process with threads,
+ * that part is skipped. Ends with TAP. */
 #define _POSIX_C_SOURCE 200809L
 #include "rapt_pool.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,6 +16,8 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "sample.h"
 
 static int tests, failures;
 
@@ -80,6 +84,26 @@ static void nested(void *arg, int64_t i) {
 
 /* ---- Forked children ----------------------------------------------------------------------------------------------------- */
 
+/* For sample_run. */
+static rapt_pool *samples_pool;
+static rapt_status run_on_pool(const rapt_plan *plan, const rapt_args *args) {
+    return rapt_run_parallel(plan, args, rapt_pool_threads(samples_pool), rapt_pool_for, samples_pool);
+}
+
+static int computes(rapt_pool *pool, sample *out) {
+    static const sample_calls library = {rapt_desc_init_sized, rapt_args_init_sized, rapt_plan_init_sized, run_on_pool};
+    samples_pool = pool;
+    return sample_run(&library, NULL, out) == RAPT_OK;
+}
+
+/* What the calling thread computes, before the others are compared with it. */
+static sample want;
+static int computes_the_same(rapt_pool *pool) {
+    static sample got;
+    memset(&got, 0, sizeof got);
+    return computes(pool, &got) && memcmp(&got, &want, sizeof want) == 0;
+}
+
 /* Of a pool that a child creates; under ThreadSanitizer it cannot start any. */
 #if defined(__SANITIZE_THREAD__)
 enum { CHILDS_THREADS = 1 };
@@ -104,7 +128,7 @@ _Noreturn static void use_parents_pool(rapt_pool *pool) {
     int good = rapt_pool_threads(pool) == 1 && each_once(pool, 100);
     rapt_pool_destroy(pool);
     pool = rapt_pool_create(CHILDS_THREADS);
-    good &= rapt_pool_threads(pool) == CHILDS_THREADS && each_once(pool, 100);
+    good &= rapt_pool_threads(pool) == CHILDS_THREADS && each_once(pool, 100) && computes_the_same(pool);
     rapt_pool_destroy(pool);
     _exit(!good);
 }
@@ -190,6 +214,88 @@ static void test_traces(void) {
     ok(traces_are(NULL, ""), "no RAPT_VERBOSE, lines", 0);
 }
 
+/* ---- Calls that fail ----------------------------------------------------------------------------------------------------- */
+
+/* The call after as many others, of those that take something from the system, fails; none does below 0. */
+static int calls_before_failure = -1;
+static int fails(void) { return calls_before_failure >= 0 && calls_before_failure-- == 0; }
+
+/* Memory, locks, conditions and threads that were taken and not given back. */
+static int held;
+static int take(int error) { return held += !error, error; }
+
+void *__real_calloc(size_t, size_t);
+void __real_free(void *);
+int __real_pthread_mutex_init(pthread_mutex_t *, const pthread_mutexattr_t *);
+int __real_pthread_mutex_destroy(pthread_mutex_t *);
+int __real_pthread_cond_init(pthread_cond_t *, const pthread_condattr_t *);
+int __real_pthread_cond_destroy(pthread_cond_t *);
+int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __real_pthread_join(pthread_t, void **);
+int __real_pthread_atfork(void (*)(void), void (*)(void), void (*)(void));
+void *__wrap_calloc(size_t, size_t);
+void __wrap_free(void *);
+int __wrap_pthread_mutex_init(pthread_mutex_t *, const pthread_mutexattr_t *);
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *);
+int __wrap_pthread_cond_init(pthread_cond_t *, const pthread_condattr_t *);
+int __wrap_pthread_cond_destroy(pthread_cond_t *);
+int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __wrap_pthread_join(pthread_t, void **);
+int __wrap_pthread_atfork(void (*)(void), void (*)(void), void (*)(void));
+
+void *__wrap_calloc(size_t n, size_t bytes) {
+    void *memory = fails() ? NULL : __real_calloc(n, bytes);
+    return take(!memory) ? NULL : memory;
+}
+void __wrap_free(void *memory) { held -= memory != NULL, __real_free(memory); }
+int __wrap_pthread_mutex_init(pthread_mutex_t *lock, const pthread_mutexattr_t *how) {
+    return take(fails() ? ENOMEM : __real_pthread_mutex_init(lock, how));
+}
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *lock) { return held--, __real_pthread_mutex_destroy(lock); }
+int __wrap_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t *how) {
+    return take(fails() ? EAGAIN : __real_pthread_cond_init(condition, how));
+}
+int __wrap_pthread_cond_destroy(pthread_cond_t *condition) { return held--, __real_pthread_cond_destroy(condition); }
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*body)(void *), void *arg) {
+    return take(fails() ? EAGAIN : __real_pthread_create(thread, how, body, arg));
+}
+int __wrap_pthread_join(pthread_t thread, void **result) { return held--, __real_pthread_join(thread, result); }
+int __wrap_pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void)) {
+    return fails() ? ENOMEM : __real_pthread_atfork(prepare, parent, child);
+}
+
+/* Of a process that cannot learn of forks: there is no pool, and everything runs on the calling thread. No pool was created
+ * before. */
+static void test_unknown_forks(void) {
+    pid_t child = fork_child();
+    if (child == 0) {
+        calls_before_failure = 0;
+        rapt_pool *pool = rapt_pool_create(3);
+        _exit(pool || calls_before_failure != -1 || held || rapt_pool_create(2) || !each_once(NULL, 100));
+    }
+    ok(ended_well(child), "pthread_atfork fails: no pool", 0);
+}
+
+/* Each of them in turn, until a pool comes of it; then memory, a lock, two conditions and the threads have failed. */
+static void test_failures(int64_t threads) {
+    int calls = 0, good = 1;
+    for (int failed = 1; failed; calls++) {
+        held = 0;
+        calls_before_failure = calls;
+        rapt_pool *pool = rapt_pool_create(threads);
+        failed = calls_before_failure < 0;
+        calls_before_failure = -1;
+        good &= failed ? !pool : pool && rapt_pool_threads(pool) == threads && each_once(pool, 100);
+        rapt_pool_destroy(pool);
+        good &= held == 0;
+        pool = rapt_pool_create(threads);
+        good &= pool && each_once(pool, 100) && computes_the_same(pool);
+        rapt_pool_destroy(pool);
+    }
+    ok(good, "a call fails: no pool, nothing is left, and the next pool has the same bits; threads", (long long)threads);
+    ok(calls - 1 == 4 + threads - 1, "calls that failed", calls - 1);
+}
+
 /* -------------------------------------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv) {
@@ -198,6 +304,8 @@ int main(int argc, char **argv) {
     alarm(2000);                      /* a pool that hangs is to fail soon */
     setvbuf(stdout, NULL, _IOLBF, 0); /* or a child could print a line once more */
     test_traces();
+    ok(computes(NULL, &want), "a sample", 0);
+    test_unknown_forks();
     if (argc > 1 && strcmp(argv[1], "--no-forks") == 0) printf("ok %d # SKIP forked children\n", ++tests);
     else test_forks();
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
@@ -225,6 +333,9 @@ int main(int argc, char **argv) {
         }
         rapt_pool_destroy(pool);
     }
+
+    test_failures(1);
+    test_failures(4);
 
     int good = 1;
     for (int i = 0; i < 50; i++) {
