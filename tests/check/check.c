@@ -147,7 +147,7 @@ static const char help[] =
     "  --tap, --summary          a line for each case in the Test Anything Protocol, or a table at the end (default on a "
     "terminal)\n"
     "  --print-golden            print the table of golden hashes\n"
-    "Exit status: 0 all passed, 1 something failed, 2 wrong usage.\n";
+    "Exit status: 0 all passed, 1 something failed, 2 wrong usage, or no memory or no threads.\n";
 
 static int usage_error(const check *c, const char *what, const char *which) {
     fprintf(stderr, "%s: %s%s%s (see %s --help)\n", c->program, what, which ? " " : "", which ? which : "", c->program);

@@ -164,8 +164,7 @@ static void conversions(check *c, rapt_type type, bool load, int64_t q_len) {
     else p.desc.o.type = type;
     p.lse = false;
     subject s = subject_create(c, &p);
-    unsigned char *want = malloc((size_t)subject_output_bytes(&s)), *to = want;
-    if (!want) exit(1);
+    unsigned char *want = allocate((size_t)subject_output_bytes(&s)), *to = want;
     fence_protect(&s.v, false);
     for (int64_t h = 0; h < p.desc.heads; h++) {
         for (int64_t i = 0; i < q_len; i++) {

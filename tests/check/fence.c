@@ -5,6 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+_Noreturn void no_memory(void) {
+    perror("check: no memory");
+    exit(2);
+}
+
 #if FENCE_GUARDED
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,10 +25,8 @@ fence fence_create(size_t bytes, int offset, size_t beyond) {
     f.map_bytes = page + f.body_bytes + page + (beyond + page - 1) / page * page;
     f.map = mmap(NULL, f.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     f.body = f.map + page;
-    if (f.map == MAP_FAILED || (f.body_bytes && mprotect(f.body, f.body_bytes, PROT_READ | PROT_WRITE) != 0)) {
-        perror("check: mmap");
-        exit(1);
-    }
+    if (f.map == MAP_FAILED) no_memory();
+    fence_protect(&f, false);
     f.data = offset < 0 ? f.body + f.body_bytes - bytes : f.body + lead;
     fence_fill(&f, FENCE_CANARY);
     return f;
@@ -34,7 +38,7 @@ void fence_destroy(fence *f) {
 }
 
 void fence_protect(fence *f, bool read_only) {
-    if (f->body_bytes) mprotect(f->body, f->body_bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE);
+    if (f->body_bytes && mprotect(f->body, f->body_bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE)) no_memory();
 }
 #else
 /* The guards are canaries of the body, but for what lies farther beyond. */
@@ -44,10 +48,7 @@ fence fence_create(size_t bytes, int offset, size_t beyond) {
     fence f = {.bytes = bytes, .body_bytes = GUARD + most + GUARD};
     f.map_bytes = f.body_bytes + (beyond + GUARD - 1) / GUARD * GUARD;
     f.map = f.body = aligned_alloc(GUARD, f.map_bytes);
-    if (!f.map) {
-        perror("check: aligned_alloc");
-        exit(1);
-    }
+    if (!f.map) no_memory();
     f.data = f.body + GUARD + (offset < 0 ? most - bytes : lead);
     fence_fill(&f, FENCE_CANARY);
     return f;

@@ -24,6 +24,9 @@ typedef struct fence {
 
 enum { FENCE_CANARY = 0xc5 };
 
+/* Ends the program, with an exit status that is not that of a check which failed. */
+_Noreturn void no_memory(void);
+
 /* offset < 0: data ends where the guard begins. Otherwise it begins offset bytes behind the other guard. beyond: how many more
  * bytes than one page to guard at the end. The body is filled with canaries. Out of memory ends the program. */
 fence fence_create(size_t bytes, int offset, size_t beyond);

@@ -89,9 +89,9 @@ typedef enum data {
     DATA_INF_LAST,
     DATA_INF_ALL,
     DATA_DENORMAL,
-    DATA_ZEROS,    /* of both signs in keys and values, and values that a weight makes one */
-    DATA_INFINITE, /* some keys and values of both signs */
-    DATA_BYTES,    /* keys and values are integers from -128 to 127, often the outermost */
+    DATA_ZEROS,             /* of both signs in keys and values, and values that a weight makes one */
+    DATA_INFINITE,          /* some keys and values of both signs */
+    DATA_BYTES,             /* keys and values are integers from -128 to 127, often the outermost */
     DATA_KINDS,             /* that may be drawn */
     DATA_TINY = DATA_KINDS, /* keys and values about 2^-56, below which bf16 arithmetic takes 0; of f32 or bf16, as are queries */
 } data;
@@ -257,7 +257,11 @@ int64_t subject_output_bytes(const subject *s);
 bool subject_start(check *c, subject *s, kernel *k, const how *how, rapt_plan *plan);
 unsigned char *subject_finish(check *c, subject *s, kernel *k);
 
-void *allocate(size_t bytes);                   /* or the program ends */
+/* Or the program ends. */
+void *allocate(size_t bytes);
+void *allocate_zeros(size_t n, size_t size);
+reference reference_of(const subject *s); /* of its output; reference_free it */
+
 int64_t *shuffled(int64_t n, uint64_t *random); /* 0..n - 1 in any order; free it */
 
 /* ---- Verdicts ----------------------------------------------------------------------------------------------------------- */

@@ -194,8 +194,7 @@ static void case_batch_and_groups(check *c) {
 
 void same_as_variants(check *c, const problem *p, problem *variants, int n) {
     if (!problem_wanted(c, p)) return;
-    subject s = subject_create(c, p), *others = calloc((size_t)n, sizeof *others);
-    if (!others) exit(1);
+    subject s = subject_create(c, p), *others = allocate_zeros((size_t)n, sizeof *others);
     for (int v = 0; v < n; v++) others[v] = subject_create(c, &variants[v]);
     FOR_EACH_KERNEL(c, k) {
         uint64_t random = random_of(p, k);
@@ -289,8 +288,7 @@ static void one_decode_plan(check *c, kernel *k, const subject *s, const unsigne
         check_step(c, k);
         const rapt_status status = rapt_run(&plan, &at.args);
         if (status != RAPT_OK) check_fail(c, k, "decode: %s", rapt_status_string(status));
-        unsigned char *got = malloc((size_t)subject_output_bytes(&at));
-        if (!got) exit(1);
+        unsigned char *got = allocate((size_t)subject_output_bytes(&at));
         memcpy(got, at.o.data, at.o.bytes);
         memcpy(got + at.o.bytes, at.lse.data, at.lse.bytes);
         const bool same = same_rows(c, k, "prefill (one plan for all steps)", &at, got, s, all, 0, 0, i);

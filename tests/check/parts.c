@@ -452,8 +452,7 @@ static void case_merge_parts(check *c) {
         if (n == 5) problem_integer_groups(&p, &c->random);
         if (!problem_wanted(c, &p)) continue;
         subject s = subject_create(c, &p);
-        reference want;
-        if (!reference_attention(&want, &s.desc, &s.args)) exit(1);
+        reference want = reference_of(&s);
         FOR_EACH_KERNEL(c, k) merged_parts(c, &s, k, &want);
         reference_free(&want);
         subject_destroy(&s);

@@ -12,11 +12,20 @@
 
 void *allocate(size_t bytes) {
     void *memory = malloc(bytes ? bytes : 1);
-    if (!memory) {
-        perror("check");
-        exit(1);
-    }
+    if (!memory) no_memory();
     return memory;
+}
+
+void *allocate_zeros(size_t n, size_t size) {
+    void *memory = calloc(n, size);
+    if (!memory) no_memory();
+    return memory;
+}
+
+reference reference_of(const subject *s) {
+    reference r;
+    if (!reference_attention(&r, &s->desc, &s->args)) no_memory();
+    return r;
 }
 
 /* ---- Threads ------------------------------------------------------------------------------------------------------------ */
@@ -42,7 +51,7 @@ static void for_threads(void *pool, int64_t n, rapt_body body, void *arg) {
         threads[i] = (thread){.body = body, .arg = arg, .i = i};
         if (pthread_create(&threads[i].id, NULL, thread_main, &threads[i]) != 0) {
             fprintf(stderr, "check: cannot start %d threads\n", (int)n);
-            exit(1);
+            exit(2);
         }
     }
     for (int64_t i = 0; i < n; i++) pthread_join(threads[i].id, NULL);
@@ -82,12 +91,11 @@ static void share_body(void *arg, int64_t i) {
 }
 
 static rapt_status run_share(const rapt_plan *plan, const rapt_args *args, int64_t nth) {
-    share s = {.plan = plan, .args = args, .nth = nth, .barrier = {.size = nth}};
-    pthread_mutex_init(&s.barrier.lock, NULL);
-    pthread_cond_init(&s.barrier.all_here, NULL);
+    share s = {.plan = plan,
+               .args = args,
+               .nth = nth,
+               .barrier = {.lock = PTHREAD_MUTEX_INITIALIZER, .all_here = PTHREAD_COND_INITIALIZER, .size = nth}};
     for_threads(NULL, nth, share_body, &s);
-    pthread_cond_destroy(&s.barrier.all_here);
-    pthread_mutex_destroy(&s.barrier.lock);
     for (int64_t i = 0; i < nth; i++)
         if (s.status[i] != RAPT_OK) return s.status[i];
     return RAPT_OK;

@@ -366,8 +366,7 @@ static bool gathered(const problem *p) { return p->desc.page_size && !(p->same[E
 static void fill_pool(subject *s, const problem *p, int64_t h, uint64_t *random) {
     const rapt_desc *d = &s->desc;
     const int64_t slots = d->pages * d->page_size;
-    bool *found = calloc((size_t)slots + 1, sizeof *found);
-    if (!found) exit(1);
+    bool *found = allocate_zeros((size_t)slots + 1, sizeof *found);
     for (int64_t b = 0; b < d->batch; b++) {
         int64_t first, end;
         reference_keys(d, &s->args, b, &first, &end);
@@ -616,8 +615,7 @@ static void create_table(check *c, subject *s, const problem *p, const int32_t *
     const int64_t heads = p->same[EXTRA_TABLE] & SAME_HEADS ? 1 : d->kv_heads,
                   rows = gathered(p) ? 1 : heads * (p->same[EXTRA_TABLE] & SAME_BATCH ? 1 : d->batch);
     d->pages = rows * columns + 3;
-    int32_t *const order = malloc((size_t)d->pages * sizeof *order), starts[MOST_BATCH + 1] = {0}, last[MOST_BATCH] = {0};
-    if (!order) exit(1);
+    int32_t *const order = allocate((size_t)d->pages * sizeof *order), starts[MOST_BATCH + 1] = {0}, last[MOST_BATCH] = {0};
     uint64_t random = hash_index(p->data_seed, d->page_size, p->table, 0, 0);
     for (int64_t n = 0; n < d->pages; n++) {
         const int64_t other = draw_below(&random, n + 1);
@@ -666,8 +664,7 @@ typedef struct marks {
 } marks;
 
 static marks marks_of(fence *memory) {
-    const marks m = {memory, calloc(memory->bytes + 1, sizeof(bool))};
-    if (!m.at) exit(1);
+    const marks m = {memory, allocate_zeros(memory->bytes + 1, sizeof(bool))};
     return m;
 }
 

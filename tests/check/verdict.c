@@ -186,11 +186,7 @@ static int64_t scores_at(const subject *s) {
 /* ---- Both --------------------------------------------------------------------------------------------------------------- */
 
 void examine_subject(check *c, subject *s, uint64_t seed) {
-    reference r;
-    if (!reference_attention(&r, &s->desc, &s->args)) {
-        perror("check");
-        exit(1);
-    }
+    reference r = reference_of(s);
     for (int rounding = 0; rounding < CLASSES; rounding++) {
         kernel *twin = check_twin(c, rounding);
         if (!twin) continue;
