@@ -16,6 +16,9 @@ int cli_tune(int argc, char **argv);
 /* Prints "program: message" as one line on standard error, whatever bytes a file name in it holds. Returns CLI_ERROR. */
 __attribute__((format(printf, 2, 3))) int cli_fail(const char *program, const char *format, ...);
 
+/* Whether all that was printed has arrived. 0, or CLI_ERROR after cli_fail, the first time. */
+int cli_flush(void);
+
 typedef enum cli_kind {
     CLI_FLAG,          /* --name */
     CLI_VALUE,         /* --name value, --name=value */

@@ -4,7 +4,6 @@
 #include "check.h"
 #include "rapt_pool.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +64,5 @@ static void trace_if_verbose(void) { rapt_pool_destroy(rapt_pool_create(1)); }
 int main(int argc, char **argv) {
     trace_if_verbose();
     const int status = command(argc, argv);
-    if (fflush(stdout) || ferror(stdout)) return cli_fail("rapt", "standard output: %s", strerror(errno));
-    return status;
+    return cli_flush() ? CLI_ERROR : status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,14 @@ int cli_fail(const char *program, const char *format, ...) {
         if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
     fprintf(stderr, "%s: %s\n", program, line);
     return CLI_ERROR;
+}
+
+int cli_flush(void) {
+    static bool told;
+    if (told) return CLI_ERROR;
+    if (!fflush(stdout) && !ferror(stdout)) return 0;
+    told = true;
+    return cli_fail("rapt", "standard output: %s", strerror(errno));
 }
 
 int cli_parse(const char *program, const cli_option *options, int count, int argc, char **argv, const char **values) {

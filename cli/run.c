@@ -527,7 +527,7 @@ static int measure(job *j) {
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------------- */
 
-/* Both files are complete before either appears. */
+/* Both files are complete, and what was to be printed is, before either appears. */
 static int write_outputs(job *j) {
     const rapt_desc *d = &j->desc;
     const int dims = j->q.array.dims;
@@ -549,6 +549,7 @@ static int write_outputs(job *j) {
             !(output_open(all[i].to) && npy_write(all[i].to->file, all[i].type, all[i].dims, all[i].shape, all[i].data) &&
               output_close(all[i].to)))
             return unwritable(all[i].path);
+    if (cli_flush()) return CLI_ERROR;
     for (int i = 0; i < 2; i++)
         if (all[i].path && !output_publish(all[i].to)) return unwritable(all[i].path);
     return 0;
