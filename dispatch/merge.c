@@ -19,14 +19,15 @@ static rapt_status measure_states(rapt_report *r, const char *name, const full_p
     const int64_t state = (int64_t)(RAPT_STATE_FLOATS(problem->d_v) * sizeof(float));
     if (!rapt_within(s->chunks, 0, MOST_CHUNKS))
         return rapt_refuse_member(r, RAPT_ERR_SHAPE, name, "chunks", s->chunks, "must be 0 to 4194304");
-    if (s->chunks > 1 && s->state_stride < state)
-        return rapt_refuse(r, RAPT_ERR_STRIDE, "%s.state_stride = %" PRId64 ": a state has %" PRId64 " bytes", name,
-                           s->state_stride, state);
     rapt_dimension d[] = {{p->q_starts ? problem->batch > 0 : problem->batch, s->batch_stride, "batch_stride"},
                           {problem->heads, s->head_stride, "head_stride"},
                           {problem->q_len, s->token_stride, "token_stride"},
                           {s->chunks, s->state_stride, "state_stride"}};
-    return rapt_measure_dimensions(r, name, d, 4, state, false, bytes);
+    const rapt_status status = rapt_measure_dimensions(r, name, d, 4, state, false, bytes);
+    if (status == RAPT_OK && *bytes && s->chunks > 1 && s->state_stride < state)
+        return rapt_refuse(r, RAPT_ERR_STRIDE, "%s.state_stride = %" PRId64 ": a state has %" PRId64 " bytes", name,
+                           s->state_stride, state);
+    return status;
 }
 
 /* Each source against what is written; there may be any number of them, so their regions are not kept. */
