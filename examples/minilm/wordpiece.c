@@ -47,7 +47,7 @@ static bool read_file(wordpiece *w, const char *path, size_t *bytes, char fault[
         return false;
     }
     FILE *file = fopen(path, "rb");
-    w->file = file ? malloc((size_t)st.st_size + 1) : NULL;
+    w->file = file ? malloc((size_t)st.st_size + !st.st_size) : NULL;
     const bool good = w->file && (*bytes = fread(w->file, 1, (size_t)st.st_size, file)) == (size_t)st.st_size;
     if (!good) snprintf(fault, WORDPIECE_FAULT_BYTES, "%s", errno ? strerror(errno) : "it became shorter while it was read");
     if (file) fclose(file);
