@@ -130,38 +130,43 @@ static rapt_kv_copy_args args_of(const problem *p) {
     return a;
 }
 
+/* Do 1, 2, 5 and 64 threads copy what the model does? */
+static bool copy_agrees(problem *p) {
+    static const int64_t threads[] = {1, 2, 5, 64};
+    unsigned char *before = malloc(p->bytes + 1), *want = malloc(p->bytes + 1);
+    if (!before || !want) abort();
+    memcpy(before, p->to, p->bytes + 1), memcpy(want, p->to, p->bytes + 1);
+    model(p, want);
+    const rapt_kv_copy_args a = args_of(p);
+    bool same = true;
+    for (int n = 0; n < 4; n++) {
+        memcpy(p->to, before, p->bytes + 1);
+        for (int64_t ith = threads[n] - 1; ith >= 0; ith--) {
+            rapt_status status = rapt_kv_copy_run_share(&p->desc, &a, ith, threads[n]);
+            if (status != RAPT_OK) printf("# refused: %s\n", rapt_status_string(status));
+            same = same && status == RAPT_OK;
+        }
+        same = same && memcmp(p->to, want, p->bytes + 1) == 0;
+    }
+    free(before), free(want);
+    return same;
+}
+
 static void random_ranges(void) {
     for (int i = 0; i < KV_TYPES; i++) {
         const rapt_type type = kv_types[i];
-        int wrong = 0, refused = 0, turns = 400;
+        int wrong = 0, turns = 400;
         for (int turn = 0; turn < turns; turn++) {
-            static const int64_t threads[] = {1, 2, 5, 64};
             problem p;
             random_state = (uint64_t)type * 1000 + (uint64_t)turn;
             const rapt_type other = kv_types[below(KV_TYPES)];
             make_problem(&p, turn % 2 ? type : other, turn % 2 ? other : type);
-            unsigned char *before = malloc(p.bytes + 1), *want = malloc(p.bytes + 1);
-            if (!before || !want) abort();
-            memcpy(before, p.to, p.bytes + 1), memcpy(want, p.to, p.bytes + 1);
-            model(&p, want);
-            const rapt_kv_copy_args a = args_of(&p);
-            bool same = true;
-            for (int n = 0; n < 4; n++) {
-                memcpy(p.to, before, p.bytes + 1);
-                for (int64_t ith = threads[n] - 1; ith >= 0; ith--) {
-                    rapt_status status = rapt_kv_copy_run_share(&p.desc, &a, ith, threads[n]);
-                    refused += status != RAPT_OK;
-                    if (status != RAPT_OK) printf("# %s %d: %s\n", rapt_type_name(type), turn, rapt_status_string(status));
-                }
-                same = same && memcmp(p.to, want, p.bytes + 1) == 0;
-            }
+            const bool same = copy_agrees(&p);
             if (!same) printf("# %s: problem %d differs\n", rapt_type_name(type), turn);
             wrong += !same;
-            free(before), free(want);
             free_problem(&p);
         }
-        tap_ok(wrong == 0 && refused == 0, "%s: %d caches by 1, 2, 5 and 64 threads, %d wrong, %d calls refused",
-               rapt_type_name(type), turns, wrong, refused);
+        tap_ok(wrong == 0, "%s: %d caches by 1, 2, 5 and 64 threads, %d wrong", rapt_type_name(type), turns, wrong);
     }
 }
 

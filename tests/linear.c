@@ -135,10 +135,11 @@ static rapt_status prepack(const rapt_linear_plan *plan, rapt_linear_args *args,
     return status;
 }
 
+static uint64_t tunings = 11;
+
 /* By nth threads, on a pool or each on its own, the last one first. Half of the calls have a tuning, and some weights that are
  * packed before, drawn apart from all else, so that hashes do not depend on it; the memory behind the workspace must stay. */
 static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, bool pool) {
-    static uint64_t tunings = 11;
     const rapt_tuning tuning = tuning_of(isa, draw(&tunings));
     rapt_linear_desc desc;
     rapt_linear_plan plan;

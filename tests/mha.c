@@ -296,10 +296,11 @@ static void *prepacked_rows(const problem *p, int i) {
     return args.prepacked;
 }
 
+static uint64_t tunings = 12, packs = 13;
+
 /* Runs a problem in one of the ways that there are, half of them with a tuning, and each of its weights prepacked or not, all of
  * which is drawn apart from all else. */
 static rapt_status run_problem(problem *p, int way) {
-    static uint64_t tunings = 12, packs = 13;
     const rapt_tuning tuning = tuning_of(p->attention.isa, draw(&tunings));
     if (draw_below(&tunings, 2)) p->attention.tuning = &tuning;
     rapt_mha_plan plan;

@@ -14,15 +14,19 @@ static inline uint32_t random_bits(void) {
     return (uint32_t)(random_state >> 32);
 }
 
-static inline int64_t below(int64_t n) { return (int64_t)(random_bits() % (uint64_t)n); }
-static inline bool one_in(int64_t n) { return below(n) == 0; }
+/* What makes the choices, if it is not null: a fuzz target's input (fuzz/drawn.h). What is rare, and what elements are, is none. */
+static int64_t (*random_choice)(int64_t n);
+
+static inline int64_t value_below(int64_t n) { return (int64_t)(random_bits() % (uint64_t)n); }
+static inline int64_t below(int64_t n) { return random_choice ? random_choice(n) : value_below(n); }
+static inline bool one_in(int64_t n) { return (n < 20 ? below(n) : value_below(n)) == 0; }
 static inline int64_t one_of(const int64_t *values, int64_t n) { return values[below(n)]; }
 #define ONE_OF(...) one_of((const int64_t[]){__VA_ARGS__}, (int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
 
 /* About normally distributed: a sum of four uniforms, within +-4, standard deviation 1.15. */
 static inline float random_value(void) {
     int64_t sum = 0;
-    for (int i = 0; i < 4; i++) sum += below(1 << 20) - (1 << 19);
+    for (int i = 0; i < 4; i++) sum += value_below(1 << 20) - (1 << 19);
     return (float)sum / (1 << 19);
 }
 

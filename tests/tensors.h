@@ -98,7 +98,7 @@ static inline void fill_with(tensor *t, float draw_value(float size), float size
 }
 
 static inline float value_of_size(float size) { return random_value() * size; }
-static inline float integer_up_to(float size) { return (float)(below(2 * (int64_t)size + 1) - (int64_t)size); }
+static inline float integer_up_to(float size) { return (float)(value_below(2 * (int64_t)size + 1) - (int64_t)size); }
 
 /* Numbers that a row of such tensors has in practice. */
 static inline void fill(tensor *t) { fill_with(t, value_of_size, 1.0f); }

@@ -274,9 +274,25 @@ bool same_rows(check *c, kernel *k, const char *against, const subject *s, const
 void examine(check *c, const problem *p);
 void examine_subject(check *c, subject *s, uint64_t seed);
 
-/* One kernel by itself: all ways and numbers of threads give the same bits; and all variants of a problem do. */
+/* One kernel by itself gives the same bits: in all ways and by all numbers of threads; by tunings; of all variants of a problem. */
 void same_by_threads(check *c, const problem *p);
+void same_by_tunings(check *c, const problem *p);
 void same_as_variants(check *c, const problem *p, problem *variants, int n);
+
+/* The same of a row by itself; of an entry, and of heads whose keys are repeated; of a sequence that is decoded in steps, whose
+ * queries are its last tokens. These problems are of types, data, lengths and windows only. */
+void same_alone(check *c, const problem *p);
+void same_apart(check *c, const problem *p);
+void same_in_steps(check *c, const problem *p);
+
+/* The same of keys in parts, whose states are merged. A problem with any features is made one that can be cut, but for pages,
+ * whose sizes must divide a chunk. */
+void problem_in_parts(problem *p);
+void same_in_parts(check *c, const problem *p);
+
+/* Results of sources, 2 to 6, merged by their lse: right, and the same bits by all kernels of a class, in place, and with empty
+ * sources. */
+void same_merged(check *c, int64_t sources, int64_t rows, int64_t d_v, uint64_t *random);
 
 /* ---- Cases -------------------------------------------------------------------------------------------------------------- */
 

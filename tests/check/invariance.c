@@ -59,7 +59,7 @@ static void case_threads(check *c) {
 
 /* ---- Tunings ------------------------------------------------------------------------------------------------------------ */
 
-static void same_by_tunings(check *c, const problem *p) {
+void same_by_tunings(check *c, const problem *p) {
     if (!problem_wanted(c, p)) return;
     subject s = subject_create(c, p);
     FOR_EACH_KERNEL(c, k) {
@@ -102,7 +102,7 @@ static void case_tunings(check *c) {
 /* ---- Rows --------------------------------------------------------------------------------------------------------------- */
 
 /* A row by itself: the keys that it sees are the last ones of a shorter cache. */
-static void alone(check *c, const problem *p) {
+void same_alone(check *c, const problem *p) {
     if (!problem_wanted(c, p)) return;
     subject s = subject_create(c, p);
     FOR_EACH_KERNEL(c, k) {
@@ -140,12 +140,12 @@ static void case_row_alone(check *c) {
         if (p.desc.causal) p.desc.window_left = draw_below(&c->random, 2) ? -1 : draw_below(&c->random, 100);
         p.lengths = draw_below(&c->random, 2) ? LENGTHS_DRAWN : LENGTHS_NONE;
         p.q = (place)draw_below(&c->random, PLACE_PACKED);
-        alone(c, &p);
+        same_alone(c, &p);
     }
 }
 
 /* A batch entry by itself, and each group of heads by itself with its keys and values repeated (stride 0) for every head. */
-static void apart(check *c, const problem *p) {
+void same_apart(check *c, const problem *p) {
     if (!problem_wanted(c, p)) return;
     subject s = subject_create(c, p);
     const int64_t group = s.desc.heads / s.desc.kv_heads;
@@ -186,7 +186,7 @@ static void case_batch_and_groups(check *c) {
         problem_draw_data(&p, &c->random);
         problem_draw_mask(&p, &c->random);
         if (n % 4 == 3) problem_integer(&p);
-        apart(c, &p);
+        same_apart(c, &p);
     }
 }
 
@@ -300,6 +300,22 @@ static void one_decode_plan(check *c, kernel *k, const subject *s, const unsigne
     subject_destroy(&step);
 }
 
+void same_in_steps(check *c, const problem *p) {
+    if (!problem_wanted(c, p)) return;
+    subject s = subject_create(c, p);
+    FOR_EACH_KERNEL(c, k) {
+        uint64_t random = random_of(p, k);
+        unsigned char *all = subject_run(c, &s, k, &plain);
+        if (!all) continue;
+        in_chunks(c, k, &s, all, 1, &random);
+        in_chunks(c, k, &s, all, 5, &random);
+        in_chunks(c, k, &s, all, s.desc.q_len, &random);
+        one_decode_plan(c, k, &s, all);
+        free(all);
+    }
+    subject_destroy(&s);
+}
+
 static void case_decode(check *c) {
     static const int64_t pasts[] = {0, 0, 13, 500, 0, 90};
     for (int64_t n = 0; n < LENGTH_OF(pasts); n++) {
@@ -310,19 +326,7 @@ static void case_decode(check *c) {
         problem_draw_types(&p, &c->random);
         problem_draw_data(&p, &c->random);
         if (n >= 4) problem_integer_groups(&p, &c->random);
-        if (!problem_wanted(c, &p)) continue;
-        subject s = subject_create(c, &p);
-        FOR_EACH_KERNEL(c, k) {
-            uint64_t random = random_of(&p, k);
-            unsigned char *all = subject_run(c, &s, k, &plain);
-            if (!all) continue;
-            in_chunks(c, k, &s, all, 1, &random);
-            in_chunks(c, k, &s, all, 5, &random);
-            in_chunks(c, k, &s, all, tokens, &random);
-            one_decode_plan(c, k, &s, all);
-            free(all);
-        }
-        subject_destroy(&s);
+        same_in_steps(c, &p);
     }
 }
 

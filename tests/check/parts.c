@@ -150,30 +150,38 @@ static void in_parts(check *c, subject *s, kernel *k, const unsigned char *whole
     for (int64_t n = 0; n < parts; n++) fence_destroy(&all[n].memory);
 }
 
+void problem_in_parts(problem *p) {
+    problem_of_all_keys(p);
+    p->ragged_keys = p->ring = false; /* nothing to cut at the same place for all entries */
+    p->table = TABLE_MATRIX;
+    if (p->desc.scores_stage == RAPT_SCORES_WEIGHTS) p->desc.scores_stage = RAPT_SCORES_LOGITS; /* each part writes its columns */
+    if (p->desc.block_mask.type && p->desc.block_mask_keys == 192) p->desc.block_mask_keys = 64;
+}
+
+void same_in_parts(check *c, const problem *p) {
+    static const int64_t parts[] = {1, 2, 3, 5};
+    if (!problem_wanted(c, p)) return;
+    subject s = subject_create(c, p);
+    FOR_EACH_KERNEL(c, k) {
+        uint64_t random = random_of(p, k);
+        unsigned char *whole = subject_run(c, &s, k, &plain);
+        for (int64_t each = 0; each < LENGTH_OF(parts) && whole; each++) in_parts(c, &s, k, whole, parts[each], &random);
+        free(whole);
+    }
+    subject_destroy(&s);
+}
+
 static void case_states(check *c) {
-    static const int64_t parts[] = {1, 2, 3, 5}, page_sizes[] = {1, 16, 64, 512};
+    static const int64_t page_sizes[] = {1, 16, 64, 512};
     for (int n = 0; n < 20; n++) {
         problem p =
             problem_of(c, 1 + n % 3, 4, 2, n % 2 ? UP_TO(3) : UP_TO(30), n < 14 ? UP_TO(2600) : UP_TO(512), UP_TO(24), UP_TO(24));
         problem_draw_types_of_caches(&p, &c->random);
         problem_draw_data(&p, &c->random);
         problem_draw_features(&p, &c->random);
-        problem_of_all_keys(&p);
-        p.ragged_keys = p.ring = false; /* nothing to cut at the same place for all entries */
-        p.table = TABLE_MATRIX;
-        if (p.desc.scores_stage == RAPT_SCORES_WEIGHTS)
-            p.desc.scores_stage = RAPT_SCORES_LOGITS; /* each part writes its columns */
+        problem_in_parts(&p);
         if (p.desc.page_size) p.desc.page_size = DRAW_OF(&c->random, page_sizes);
-        if (p.desc.block_mask.type && p.desc.block_mask_keys == 192) p.desc.block_mask_keys = 64;
-        if (!problem_wanted(c, &p)) continue;
-        subject s = subject_create(c, &p);
-        FOR_EACH_KERNEL(c, k) {
-            uint64_t random = random_of(&p, k);
-            unsigned char *whole = subject_run(c, &s, k, &plain);
-            for (int64_t each = 0; each < LENGTH_OF(parts) && whole; each++) in_parts(c, &s, k, whole, parts[each], &random);
-            free(whole);
-        }
-        subject_destroy(&s);
+        same_in_parts(c, &p);
     }
 }
 
@@ -394,23 +402,28 @@ static void merge_kernel(check *c, kernel *k, const results *r, fence *class_o, 
     fence_destroy(&lse2);
 }
 
+void same_merged(check *c, int64_t sources, int64_t rows, int64_t d_v, uint64_t *random) {
+    results r = results_create(sources, rows, d_v, random);
+    fence o[CLASSES] = {{0}}, lse[CLASSES] = {{0}};
+    FOR_EACH_KERNEL(c, k) {
+        const int rounding = strcmp(k->rounding, class_names[FUSED]) == 0;
+        if (rapt_isa_force(k->name) != RAPT_OK) check_fail(c, k, "cannot be forced");
+        merge_kernel(c, k, &r, &o[rounding], &lse[rounding]);
+    }
+    rapt_isa_force(NULL);
+    for (int rounding = 0; rounding < CLASSES; rounding++) {
+        fence_destroy(&o[rounding]);
+        fence_destroy(&lse[rounding]);
+    }
+    results_destroy(&r);
+}
+
 static void case_merge(check *c) {
     for (int n = 0; n < 24; n++) {
         uint64_t random = draw(&c->random);
         const int64_t sources = 2 + draw_below(&random, MOST_SOURCES - 1), rows = n == 0 ? 0 : 1 + draw_below(&random, 50);
-        results r = results_create(sources, rows, 1 + draw_below(&random, n % 2 ? 20 : 150), &random);
-        fence o[CLASSES] = {{0}}, lse[CLASSES] = {{0}};
-        FOR_EACH_KERNEL(c, k) {
-            const int rounding = strcmp(k->rounding, class_names[FUSED]) == 0;
-            if (rapt_isa_force(k->name) != RAPT_OK) check_fail(c, k, "cannot be forced");
-            merge_kernel(c, k, &r, &o[rounding], &lse[rounding]);
-        }
-        rapt_isa_force(NULL);
-        for (int rounding = 0; rounding < CLASSES; rounding++) {
-            fence_destroy(&o[rounding]);
-            fence_destroy(&lse[rounding]);
-        }
-        results_destroy(&r);
+        const int64_t d_v = 1 + draw_below(&random, n % 2 ? 20 : 150);
+        same_merged(c, sources, rows, d_v, &random);
     }
 }
 
