@@ -2,16 +2,11 @@
 /* Any bytes as a description: rapt_plan_init must refuse it or make a plan, and neither overflow on the way nor accept a tensor
  * that does not fit into memory. An input is a list of changes to a good description: a field, and what it is set to. */
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../reference.h"
 #include "../tunings.h"
-#include "rapt.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "bytes.h"
 
 /* ---- Fields ------------------------------------------------------------------------------------------------------------- */
 
@@ -77,43 +72,6 @@ enum { FIELDS = sizeof fields / sizeof *fields, Q_STARTS = FIELDS, K_STARTS, ISA
 
 /* ---- What an input says ------------------------------------------------------------------------------------------------- */
 
-typedef struct input {
-    const uint8_t *data;
-    size_t size;
-} input;
-
-static uint8_t take(input *in) {
-    if (in->size == 0) return 0;
-    in->size--;
-    return *in->data++;
-}
-
-/* A small number, one near a power of two, one of the limits, or any. */
-static int64_t take_number(input *in) {
-    const uint8_t kind = take(in), value = take(in);
-    switch (kind % 8) {
-    case 0:
-        return value;
-    case 1:
-        return -(int64_t)value;
-    case 2:
-        return (int64_t)(UINT64_C(1) << value % 63) + (int8_t)(kind - 128) / 64;
-    case 3:
-        return 64 * (int64_t)value;
-    case 4:
-        return INT64_MAX - value;
-    case 5:
-        return INT64_MIN + value;
-    case 6:
-        return (int64_t)RAPT_MAX_LENGTH + 2 - value;
-    default: {
-        uint64_t any = value;
-        for (int i = 0; i < 7; i++) any = any << 8 | take(in);
-        return (int64_t)any;
-    }
-    }
-}
-
 enum { STARTS = 64 }; /* of a ragged batch, so batches are smaller */
 
 static void change(rapt_desc *d, int32_t *starts, int which, input *in) {
@@ -130,7 +88,7 @@ static void change(rapt_desc *d, int32_t *starts, int which, input *in) {
     }
     if (which == ISA) {
         static const char *const names[] = {"scalar", "scalar_fma", "avx2", "neon", "none", ""};
-        d->isa = names[take(in) % 6];
+        d->isa = names[choose(in, 6)];
         return;
     }
     for (int n = 0; n < STARTS; n++) starts[n] = n == 0 || in->size ? (int32_t)take_number(in) : starts[n - 1];
@@ -165,8 +123,8 @@ static rapt_desc good_desc(uint8_t kind, rapt_tuning *tuning, input *in) {
         int numbers[TUNING_NUMBERS];
         tuning_numbers(tuning, numbers);
         for (int i = 0; i < 2; i++) {
-            const int which = take(in) % TUNING_NUMBERS;
-            numbers[which] = i ? take(in) % 18 : (int)take_number(in);
+            const int64_t which = choose(in, TUNING_NUMBERS);
+            numbers[which] = (int)(i ? choose(in, 18) : take_number(in));
         }
         set_tuning_numbers(tuning, numbers);
         d.tuning = tuning;
@@ -175,12 +133,6 @@ static rapt_desc good_desc(uint8_t kind, rapt_tuning *tuning, input *in) {
 }
 
 /* ---- What must hold ----------------------------------------------------------------------------------------------------- */
-
-static void require(int holds, const char *what) {
-    if (holds) return;
-    fprintf(stderr, "validate: %s\n", what);
-    abort();
-}
 
 __extension__ typedef __int128 int128;
 
@@ -247,10 +199,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     } newest;
     rapt_desc *const d = &newest.known;
     rapt_tuning tuning;
-    const uint8_t kind = take(&in);
+    const uint8_t kind = take_byte(&in);
     *d = good_desc(kind, &tuning, &in);
     while (in.size) {
-        const int which = take(&in) % CHOICES;
+        const int which = (int)choose(&in, CHOICES);
         change(d, which == Q_STARTS ? q_starts : k_starts, which, &in);
     }
     if (d->batch >= STARTS) d->q_starts = d->k_starts = NULL;
