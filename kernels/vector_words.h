@@ -17,10 +17,11 @@ static inline vf v_load(const void *from) {
 }
 static inline void v_store(void *to, vf x) { memcpy(to, &x, sizeof x); }
 static inline vf v_set1(float x) { return x - (vf){0}; }
+/* Integers pass here, too: as floats, those that look like signalling NaNs would change where a compiler takes x - 0 as written. */
 static inline vf v_broadcast(const void *from) {
-    float x;
+    uint32_t x;
     memcpy(&x, from, sizeof x);
-    return v_set1(x);
+    return (vf)(x + (vi){0});
 }
 static inline vf v_add(vf a, vf b) { return a + b; }
 static inline vf v_sub(vf a, vf b) { return a - b; }

@@ -502,6 +502,20 @@ static int wrong_dots(const uint32_t *acc, const uint32_t *b, const uint32_t *a)
     return wrong;
 }
 
+/* Lanes of integers are loaded and broadcast as if they were floats: denormal ones, NaNs and signalling NaNs among them. */
+static void patterns(void) {
+    static const uint32_t some[] = {0,          1,          0x007fffff, 0x80000001, 0x3f800000, 0x7f800001,
+                                    0x7fa5a5a5, 0x7fc00001, 0xff810001, 0xffbfffff, UINT32_MAX};
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        uint32_t got[RAPT_VL], again[RAPT_VL];
+        v_store(got, v_broadcast(&some[i]));
+        v_store(again, v_load(got));
+        for (int j = 0; j < RAPT_VL; j++) wrong += got[j] != some[i] || again[j] != some[i];
+    }
+    tap_ok(wrong == 0, "v_broadcast and v_load keep every bit: %d wrong", wrong);
+}
+
 /* Every pair of these in every place, and random bits; the rest of a lane is random too. */
 static void dots_of_integers(void) {
     static const uint32_t outermost[] = {0,   1,      2,      127,    128,    129,    254,    255,
@@ -598,6 +612,7 @@ int main(int argc, char **argv) {
     RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     transpose();
+    patterns();
     dots_of_integers();
     nearest_integers();
     return tap_done();
