@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "select.h"
 #include "tap.h"
 
 enum {
@@ -178,9 +179,18 @@ int main(void) {
               {"a CPU that does not say", 0, 0}};
     for (size_t i = 0; i < sizeof l2 / sizeof *l2; i++)
         tap_ok(rapt_x86_l2(l2[i].ecx) == l2[i].bytes, "%s: %zu bytes of L2", l2[i].name, rapt_x86_l2(l2[i].ecx));
+    tap_ok(rapt_self_check(NULL, NULL, 0) == RAPT_OK, "kernels that can run here have their bits, others are passed over");
     /* Forcing: unknown names, and that what cannot run is refused with its reason rather than replaced. */
     tap_ok(rapt_isa_force("avx1024") == RAPT_ERR_ISA_UNKNOWN, "an unknown kernel cannot be forced");
     tap_ok(rapt_isa_usable(NULL, NULL, 0) == RAPT_ERR_NULL, "a null name is refused");
+    char unknown[] = "unset", none[] = "unset";
+    tap_ok(rapt_isa_usable("avx1024", unknown, sizeof unknown) == RAPT_ERR_ISA_UNKNOWN && unknown[0] == '\0',
+           "an unknown kernel lacks nothing");
+    tap_ok(rapt_isa_usable("scalar", none, 0) == RAPT_OK && rapt_cpu_features(none, 0) == RAPT_OK && strcmp(none, "unset") == 0,
+           "no bytes: nothing is written");
+    tap_ok(!rapt_isa_rounding(NULL) && !rapt_isa_rounding("avx1024"), "no name, or an unknown one, has no rounding");
+    tap_ok(rapt_l2_bytes() >= 256 << 10 && rapt_l2_bytes() <= 2 << 20,
+           "%zu bytes of L2 lie in the range that plans are made for", rapt_l2_bytes());
     const char *name, *current;
     for (int i = 0; (name = rapt_isa_name(i)); i++) {
         char missing[200] = "unset";

@@ -1042,10 +1042,14 @@ static void decode_refusals(void) {
     RUNS(RAPT_ERR_OVERLAP, p.desc.rope.frequencies = (double *)(void *)p.workspace, );
 }
 
+/* PROGRAM [--quick [KERNEL]]: each kernel, or the one that is named. */
 int main(int argc, char **argv) {
     bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    const char *only = argc > 2 ? argv[2] : NULL;
     for (int i = 0; rapt_isa_name(i) && isa_count < MOST_ISAS; i++)
-        if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) == RAPT_OK) isas[isa_count++] = rapt_isa_name(i);
+        if (rapt_isa_usable(rapt_isa_name(i), NULL, 0) == RAPT_OK && (!only || strcmp(only, rapt_isa_name(i)) == 0))
+            isas[isa_count++] = rapt_isa_name(i);
+    if (isa_count == 0) tap_ok(false, "%s can run here", only);
     for (int n = 1; n < 4; n++)
         if (!(pools[n] = rapt_pool_create(n))) return tap_skip_all("there are no threads");
     random_problems(quick ? 8 : 30);

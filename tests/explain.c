@@ -884,6 +884,7 @@ static void attention_calls(void) {
     TRACED(rapt_run_task, slot = -1, RANGE, "slot = -1: not a thread's");
     TRACED(rapt_run_task, slot = INT64_MAX, RANGE, "slot = 9223372036854775807: not a thread's");
     TRACED(rapt_run_task, phase = 1, RANGE, "phase = 1: there are 1");
+    TRACED(rapt_run_task, phase = -1, RANGE, "phase = -1: there are 1");
     TRACED(rapt_run_task, task = -1, RANGE, "task = -1: phase 0 has %d", (int)tasks());
     TRACED(rapt_run_task, task = INT64_MAX, RANGE, "task = 9223372036854775807: phase 0 has %d", (int)tasks());
     REFUSED(rapt_run_task, a.q = NULL, NULL, "q = null: 384 bytes are read from there");
@@ -895,6 +896,9 @@ static void attention_calls(void) {
 static void appending(void) {
     GOOD(rapt_kv_append_run, UNCHANGED);
     GOOD(rapt_kv_append_run, paged_append());
+    GOOD(rapt_kv_append_run, (paged_append(), ad.trust_table = 1));
+    GOOD(rapt_kv_append_run, (paged_append(), ad.batch = 0));
+    GOOD(rapt_kv_append_run, (paged_append(), ad.kv_len = ad.tokens = 0));
     STRUCTS(rapt_kv_append_run, ad, "desc", sizeof ad);
     STRUCTS(rapt_kv_append_run, aa, "args", offsetof(rapt_kv_append_args, rope_table));
     WAYS(rapt_kv_append, aa);
@@ -969,6 +973,7 @@ static void appending(void) {
     REFUSED(rapt_kv_append_run, (aa.starts = starts, starts[0] = 6), KV_LENGTH,
             "starts[0] = 6: from there on, 3 tokens exceed kv_len = 8");
     REFUSED(rapt_kv_append_run, (aa.ring_starts = offsets, offsets[0] = 8), TABLE, "ring_starts[0] = 8: the ring has 8 keys");
+    REFUSED(rapt_kv_append_run, (aa.ring_starts = offsets, offsets[0] = -1), TABLE, "ring_starts[0] = -1: the ring has 8 keys");
     /* Pages. */
     REFUSED(rapt_kv_append_run, aa.table = SOMEWHERE, UNUSED, "table = 0x40: there are no pages");
     REFUSED(rapt_kv_append_run, aa.table_starts = SOMEWHERE, UNUSED, "table_starts = 0x40: there are no pages");
@@ -1314,6 +1319,8 @@ static void prepacking(void) {
             (void *)(packed_before + 4));
     REFUSED(rapt_linear_run, (memset(packed_before, 0, sizeof packed_before), la.prepacked = packed_before), PREPACKED,
             "prepacked = %p: no prepacked weights are there", (void *)packed_before);
+    REFUSED(rapt_linear_run, (pack_before(), memset(packed_before + sizeof(uint64_t), 'x', 24)), PREPACKED,
+            "prepacked = %p: no prepacked weights are there", (void *)packed_before); /* the name of a kernel without an end */
     REFUSED(rapt_linear_run, (ld.isa = "scalar", pack_before(), ld.isa = "scalar_fma"), PREPACKED,
             "prepacked: packed for the kernel scalar, and the plan has scalar_fma");
     REFUSED(rapt_linear_run, (ld.out = 3, pack_before(), ld.out = 4), PREPACKED,
@@ -1322,6 +1329,8 @@ static void prepacking(void) {
             PREPACKED, "prepacked: packed of f16, and the plan has f32");
     REFUSED(rapt_linear_run, (ld.arith = RAPT_BF16_DOT, pack_before(), ld.arith = RAPT_EXACT), PREPACKED,
             "prepacked: packed of f32 in bf16 arithmetic, and the plan has f32");
+    REFUSED(rapt_linear_run, (pack_before(), ld.arith = RAPT_BF16_DOT), PREPACKED,
+            "prepacked: packed of f32, and the plan has f32 in bf16 arithmetic");
     REFUSED(rapt_linear_run, (gated(), la.gate = memory[WK], la.gate_prepacked = packed_before + 4), ALIGNMENT,
             "gate_prepacked = %p: not aligned to 64 bytes", (void *)(packed_before + 4));
     REFUSED(rapt_linear_run,
@@ -1357,6 +1366,7 @@ static void normalising(void) {
     REFUSED(rapt_layer_norm_run, na.tokens = -1, SHAPE, "tokens = -1: must be 0 to 2147483647");
     REFUSED(rapt_layer_norm_run, na.channels = 0, SHAPE, "channels = 0: must be 1 to 1048576");
     REFUSED(rapt_layer_norm_run, na.epsilon = -1e-5f, FEATURE, "epsilon = -1e-5: must be finite, 0 or more");
+    REFUSED(rapt_layer_norm_run, na.epsilon = INFINITY, FEATURE, "epsilon = inf: must be finite, 0 or more");
     REFUSED(rapt_layer_norm_run, na.x.type = RAPT_INT8, TYPE, "x.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_layer_norm_run, na.y.token_stride = 0, STRIDE,
             "y.token_stride = 0: below the 32 bytes within it, so elements of an output meet");
@@ -1412,6 +1422,8 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, e.v_scales.present = 1, FEATURE, "attention.v_scales.present = 1: there is no cache");
     REFUSED(rapt_mha_plan_init, (cached(), e.k_starts = starts), FEATURE,
             "attention.k_starts = %p: a cache with ragged keys cannot be appended to", (void *)starts);
+    REFUSED(rapt_mha_plan_init, (cached(), crossed(), e.k_starts = starts), FEATURE,
+            "attention.k_starts = %p: a cache with ragged keys cannot be appended to", (void *)starts);
     REFUSED(rapt_mha_plan_init, yd.z = yd.x, FEATURE, "z.type = RAPT_F32: there is no Y, so Z is X");
     REFUSED(rapt_mha_plan_init, (yd.weights = of_type(RAPT_F32), e.scores = yd.weights), FEATURE,
             "weights.type = RAPT_F32: there are attention.scores");
@@ -1434,6 +1446,8 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, (crossed(), yd.z_width = RAPT_MAX_WIDTH + 1), SHAPE, "z_width = 1048577: must be 1 to 1048576");
     REFUSED(rapt_mha_plan_init, (crossed(), yd.y_width = -1), SHAPE, "y_width = -1: must be 1 to 1048576");
     REFUSED(rapt_mha_plan_init, (crossed(), packed(), yd.y_width = 16), SHAPE,
+            "x_width = 32: with packed weights or a table of positions y_width and z_width are equal to it");
+    REFUSED(rapt_mha_plan_init, (crossed(), placed(), yd.z_width = 16), SHAPE,
             "x_width = 32: with packed weights or a table of positions y_width and z_width are equal to it");
     REFUSED(rapt_mha_plan_init, yd.out_width = -4, SHAPE, "out_width = -4: must be 1 to 1048576");
     REFUSED(rapt_mha_plan_init, (e.heads = e.kv_heads = 1 << 20), SHAPE, "heads * d_k = 8388608: must be 1 to 1048576");
@@ -1684,12 +1698,18 @@ static void merging_states(void) {
 static void tables_of_positions(void) {
     GOOD(rapt_rope_frequencies, channels = 8);
     TRACED(rapt_rope_frequencies, channels = 7, SHAPE, "channels = 7: must be even, 2 to 1024");
+    TRACED(rapt_rope_frequencies, channels = 0, SHAPE, "channels = 0: must be even, 2 to 1024");
     TRACED(rapt_rope_frequencies, base = 0.5, FEATURE, "base = 0.5: must be finite, 1 or more");
+    TRACED(rapt_rope_frequencies, base = 0.0, FEATURE, "base = 0: must be finite, 1 or more");
+    TRACED(rapt_rope_frequencies, base = -120000.0, FEATURE, "base = -120000: must be finite, 1 or more");
+    TRACED(rapt_rope_frequencies, base = INFINITY, FEATURE, "base = inf: must be finite, 1 or more");
     TRACED(rapt_rope_frequencies, give.frequencies = NULL, NULL, "frequencies = null: 64 bytes are written there");
     TRACED(rapt_rope_frequencies, give.frequencies = ODD, ALIGNMENT,
            "frequencies = 0x42: not aligned to its elements of 8 bytes");
     GOOD(rapt_sinusoidal, UNCHANGED);
     TRACED(rapt_sinusoidal, channels = 1, SHAPE, "width = 1: must be even, 2 to 1048576");
+    TRACED(rapt_sinusoidal, channels = 7, SHAPE, "width = 7: must be even, 2 to 1048576");
+    TRACED(rapt_sinusoidal, channels = RAPT_MAX_WIDTH + 2, SHAPE, "width = 1048578: must be even, 2 to 1048576");
     TRACED(rapt_sinusoidal, first = -1, SHAPE, "first = -1: must be 0 to 2147483647");
     TRACED(rapt_sinusoidal, first = RAPT_MAX_LENGTH - 3, SHAPE,
            "positions = 4: must be 0 or more, and with first at most 2147483647");
@@ -1780,6 +1800,7 @@ static void tunings(void) {
     REFUSED(rapt_tuning_parse, words = "any few_rows=-1", TUNING, "few_rows = -1: is no number");
     REFUSED(rapt_tuning_parse, words = "any few_rows=2x", TUNING, "few_rows = 2x: is no number");
     REFUSED(rapt_tuning_parse, words = "any few_rows=2147483648", TUNING, "few_rows = 2147483648: is no number");
+    REFUSED(rapt_tuning_parse, words = "any few_rows=30000000000", TUNING, "few_rows = 30000000000: is no number");
     REFUSED(rapt_tuning_parse, words = "scalar few_rows=17", TUNING,
             "few_rows = 17: must be 0 to 16 in the kernel scalar, or -1");
 
@@ -1829,6 +1850,10 @@ static void kernels(void) {
     GOOD(rapt_isa_current, UNCHANGED);
     TRACED(rapt_isa_current, give.name = NULL, NULL, "name = null: there is nowhere to write it");
     TRACED(rapt_isa_current, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name");
+    GOOD(rapt_isa_current, setenv("RAPT_ISA", "", 1));
+    const char *chosen = NULL;
+    reset(), setenv("RAPT_ISA", "scalar", 1);
+    tap_ok(rapt_isa_current(&chosen) == RAPT_OK && strcmp(chosen, "scalar") == 0, "RAPT_ISA = scalar: that is the choice");
     GOOD(rapt_cpu_features, UNCHANGED);
     TRACED(rapt_cpu_features, give.names = NULL, NULL, "names = null: there is nowhere to write them");
     GOOD(rapt_self_check, isa = "scalar");

@@ -165,9 +165,9 @@ static void test_kernel(const char *isa, bool whole) {
     tap_ok(wrong == 0, "%s: all tasks of ragged batches, shuffled, give the bits of rapt_run: %d of 6 wrong", isa, wrong);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     features();
-    each_kernel(1, NULL, test_kernel);
+    each_kernel(argc, argv, test_kernel);
     far_starts();
     return tap_done();
 }
