@@ -14,8 +14,8 @@
 static void cpu_name(char name[64]) {
     unsigned words[12] = {0};
     if (__get_cpuid(0x80000004, &words[0], &words[1], &words[2], &words[3]))
-        for (unsigned i = 0; i < 3; i++)
-            __get_cpuid(0x80000002 + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
+        for (size_t i = 0; i < 3; i++)
+            __get_cpuid(0x80000002 + (unsigned)i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
     char brand[sizeof words + 1] = {0};
     memcpy(brand, words, sizeof words);
     size_t end = strlen(brand);

@@ -24,7 +24,7 @@ static void skip_space(cursor *c) {
 static bool take(cursor *c, const char *word) {
     const size_t length = strlen(word);
     skip_space(c);
-    if ((size_t)(c->end - c->at) < length || memcmp(c->at, word, length)) return false;
+    if ((size_t)(c->end - c->at) < length || memcmp(c->at, word, length) != 0) return false;
     c->at += length;
     return true;
 }
@@ -145,7 +145,7 @@ static bool lay_out(npy_array *array, bool fortran, int64_t *bytes) {
 static bool parse_file(npy_array *array, npy_wanted wanted, char fault[NPY_FAULT_BYTES]) {
     const unsigned char *file = array->map;
     const size_t bytes = array->map_bytes;
-    if (bytes < 6 || memcmp(file, "\x93NUMPY", 6)) {
+    if (bytes < 6 || memcmp(file, "\x93NUMPY", 6) != 0) {
         snprintf(fault, NPY_FAULT_BYTES, "not a NumPy file");
         return false;
     }

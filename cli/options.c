@@ -31,11 +31,11 @@ int cli_parse(const char *program, const cli_option *options, int count, int arg
     for (int i = 0; i < count; i++) values[i] = NULL;
     for (int a = 0; a < argc; a++) {
         const char *option = strcmp(argv[a], "-h") ? argv[a] : "--help";
-        if (strncmp(option, "--", 2)) return cli_fail(program, "unexpected argument '%s'", option);
+        if (strncmp(option, "--", 2) != 0) return cli_fail(program, "unexpected argument '%s'", option);
         const char *name = option + 2, *equals = strchr(name, '=');
         const size_t length = equals ? (size_t)(equals - name) : strlen(name);
         int i = 0;
-        while (i < count && (strlen(options[i].name) != length || memcmp(options[i].name, name, length))) i++;
+        while (i < count && (strlen(options[i].name) != length || memcmp(options[i].name, name, length) != 0)) i++;
         if (i == count) return cli_fail(program, "unknown option '--%.*s'", (int)length, name);
         if (values[i]) return cli_fail(program, "--%s is given twice", options[i].name);
         if (equals) {

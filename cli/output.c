@@ -84,8 +84,10 @@ static int create_unique(char *path) { return mkstemp(path); }
 #endif
 
 static char *join(const char *a, const char *b, const char *c) {
-    char *path = malloc(strlen(a) + strlen(b) + strlen(c) + 1);
-    return path ? strcat(strcat(strcpy(path, a), b), c) : NULL;
+    const size_t bytes = strlen(a) + strlen(b) + strlen(c) + 1;
+    char *path = malloc(bytes);
+    if (path) snprintf(path, bytes, "%s%s%s", a, b, c);
+    return path;
 }
 
 static bool is_standard_output(const struct stat *st) {

@@ -131,7 +131,7 @@ static bool parse_float(const char *text, float *value) {
 
 /* The name's place in names, or -1. */
 static int parse_name(const char *name, int count, const char *const *names) {
-    while (count-- > 0 && strcmp(name, names[count])) {
+    while (count-- > 0 && strcmp(name, names[count]) != 0) {
     }
     return count;
 }

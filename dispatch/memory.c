@@ -100,6 +100,7 @@ void rapt_spread(rapt_memory *m, int i, const rapt_layout *layout, const int64_t
 
 /* Do rows of a and b, distance apart, meet in dimensions i and on? As a row's inner dimensions span less than a stride, only
  * three steps of each dimension come near. */
+/* NOLINTNEXTLINE(misc-no-recursion): of depth 3, one for each dimension */
 static bool rows_meet(const rapt_rows_in_memory *a, const rapt_rows_in_memory *b, int64_t distance, int i) {
     if (i == 3) return distance < a->row && -distance < b->row;
     if (a->length[i] == 1) return rows_meet(a, b, distance, i + 1);

@@ -395,7 +395,7 @@ rapt_status rapt_mha_workspace_size(const rapt_mha_plan *opaque, int64_t nth, si
     rapt_status status;
     size_t needed = 0;
     const full_mha *p = read_plan(&r, opaque, &status);
-    if (status == RAPT_OK && !bytes) status = rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
+    if (status == RAPT_OK && !bytes) return rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
     if (status == RAPT_OK) status = workspace_of(&r, p, nth, &needed);
     if (status == RAPT_OK) *bytes = needed;
     return status;

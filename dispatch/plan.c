@@ -587,6 +587,6 @@ rapt_status rapt_workspace_size(const rapt_plan *opaque, int64_t nth, size_t *by
     rapt_report r = rapt_report_of("rapt_workspace_size");
     rapt_status status;
     const full_plan *p = rapt_read_plan(&r, opaque, &status);
-    if (status == RAPT_OK && !bytes) status = rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
+    if (status == RAPT_OK && !bytes) return rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
     return status == RAPT_OK ? rapt_plan_workspace(&r, p, nth, bytes) : status;
 }

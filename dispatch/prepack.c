@@ -48,7 +48,7 @@ rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *opaque, size_t *b
     rapt_report r = rapt_report_of("rapt_linear_prepacked_size");
     rapt_status status;
     const full_linear *p = rapt_read_linear_plan(&r, opaque, &status);
-    if (status == RAPT_OK && !bytes) status = rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
+    if (status == RAPT_OK && !bytes) return rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
     if (status == RAPT_OK) *bytes = rapt_prepacked_bytes(p);
     return status;
 }

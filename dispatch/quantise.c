@@ -9,13 +9,13 @@
 enum { STEP = RAPT_MAX_HEAD_DIM };
 
 static rapt_status check(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
-                         uint64_t to_types, rapt_type to_type, const void *to, const float *scales) {
+                         uint64_t allowed, rapt_type to_type, const void *to, const float *scales) {
     if (!rapt_within(out, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "out", out, "must be 1 to 1048576");
     if (!rapt_within(in, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "in", in, "must be 1 to 1048576");
     int64_t from_row, to_row;
     uint64_t bytes = 0;
     rapt_status status = rapt_check_row(r, "", "type", type, RAPT_FLOATS, in, &from_row);
-    if (status == RAPT_OK) status = rapt_check_row(r, "", "to_type", to_type, to_types, in, &to_row);
+    if (status == RAPT_OK) status = rapt_check_row(r, "", "to_type", to_type, allowed, in, &to_row);
     if (status != RAPT_OK) return status;
     rapt_dimension rows[] = {{out, row_stride, "row_stride"}};
     rapt_memory m;

@@ -94,7 +94,7 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
         r->owner = ""; /* it is nobody's field */
         rapt_status status = usable(r, "RAPT_ISA", forced, *kernel = rapt_find_kernel(forced));
         r->owner = owner;
-        if (status != RAPT_OK) return status;
+        if (status != RAPT_OK) return *kernel = NULL, status;
     } else {
         int i = 0;
         while (kernels[i]->needs & ~features()) i++; /* ends: the scalar kernels need nothing */
@@ -130,7 +130,7 @@ rapt_status rapt_isa_current(const char **name) {
     if (!name) return rapt_refuse_null(&r, "name", "there is nowhere to write it");
     const rapt_kernel *kernel;
     rapt_status status = rapt_select(&r, NULL, &kernel);
-    *name = status == RAPT_OK ? kernel->name : NULL;
+    *name = kernel ? kernel->name : NULL;
     return status;
 }
 

@@ -5,7 +5,7 @@
 #include "kernel.h"
 #include "report.h"
 
-/* The kernel of that name, or with null the process-wide choice. Errors: ISA_UNKNOWN, ISA_MISSING. */
+/* The kernel of that name; with null the process-wide choice, itself null on an error. Errors: ISA_UNKNOWN, ISA_MISSING. */
 rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **kernel);
 
 /* The kernel of that name, whether or not it can run here, or null if there is none. */

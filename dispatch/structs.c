@@ -42,7 +42,7 @@ rapt_status rapt_write_struct(rapt_report *r, const char *what, void *to, const 
     memcpy(&size, to, sizeof size);
     if (size < first || size > MOST_BYTES)
         return rapt_refuse(r, RAPT_ERR_STRUCT, "%s.size = %zu: must be the sizeof of the struct, %zu to %d", what, size, first,
-                           (int)MOST_BYTES);
+                           MOST_BYTES);
     if (size > bytes) memset((char *)to + bytes, 0, size - bytes);
     memcpy((char *)to + sizeof size, (const char *)from + sizeof size, (size < bytes ? size : bytes) - sizeof size);
     return RAPT_OK;

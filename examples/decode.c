@@ -74,5 +74,5 @@ int main(void) {
     pthread_barrier_init(&barrier, NULL, THREADS);
     for (int i = 0; i < THREADS; i++) ith[i] = i, pthread_create(&threads[i], NULL, serve, &ith[i]);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-    for (int b = 0; b < BATCH; b++) printf("sequence %d: %d keys, %.6f\n", b, (int)keys[b], (double)o[b * HEADS * D]);
+    for (int b = 0; b < BATCH; b++) printf("sequence %d: %d keys, %.6f\n", b, (int)keys[b], (double)o[(size_t)b * HEADS * D]);
 }

@@ -138,7 +138,7 @@ static bool take_tensor(cursor *c, safetensors_tensor *tensor) {
         seen |= which;
         if (which == 1) {
             if (!take_string(c, &dtype) || strlen(dtype) >= sizeof tensor->dtype) return false;
-            strcpy(tensor->dtype, dtype);
+            snprintf(tensor->dtype, sizeof tensor->dtype, "%s", dtype);
         } else if (which == 2) {
             if (!take_list(c, tensor->dims, SAFETENSORS_MAX_RANK, &tensor->rank)) return false;
         } else {

@@ -83,7 +83,7 @@ static int no_memory(void) { return cli_fail(PROGRAM, "%s", strerror(ENOMEM)); }
 /* Splits the arguments into options, in place, and sentences. Returns how many options and values of options there are. */
 static int split(job *j, int argc, char **argv) {
     int kept = 0, i = 0;
-    for (; i < argc && strcmp(argv[i], "--"); i++) {
+    for (; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (argv[i][0] != '-' || !argv[i][1]) {
             j->sentences[j->count++] = (sentence){argv[i], strlen(argv[i])};
             continue;
@@ -123,7 +123,7 @@ static int parse(job *j, int argc, char **argv) {
         return CLI_ERROR;
 
     const char *const *v = j->value;
-    if (v[ARITH] && strcmp(v[ARITH], "exact") && strcmp(v[ARITH], "bf16"))
+    if (v[ARITH] && strcmp(v[ARITH], "exact") != 0 && strcmp(v[ARITH], "bf16") != 0)
         return cli_fail(PROGRAM, "--arith %s: exact or bf16 is needed", v[ARITH]);
     j->arith = v[ARITH] && !strcmp(v[ARITH], "bf16") ? RAPT_BF16_DOT : RAPT_EXACT;
     if (v[FILE_] && j->count) return cli_fail(PROGRAM, "sentences are given, and --file too");
@@ -147,13 +147,13 @@ static int read_lines(job *j) {
     size_t bytes = 0, room = 0, lines = 0;
     FILE *file = fopen(path, "rb");
     if (!file) return fail_file(path);
-    for (size_t got = 1; got; bytes += got) {
+    while (!feof(file) && !ferror(file)) {
         if (room - bytes < 1 << 16) {
             char *larger = realloc(j->file, room = 2 * room + (1 << 17));
             if (!larger) break;
             j->file = larger;
         }
-        got = fread(j->file + bytes, 1, room - bytes, file);
+        bytes += fread(j->file + bytes, 1, room - bytes, file);
     }
     const bool good = feof(file) && !ferror(file);
     if (!good) fail_file(path);
@@ -228,6 +228,7 @@ static int encode(job *j, bool progress) {
             if (!j->weights) return no_memory();
             attention.weights = j->weights;
         }
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): main frees what j has */
         const char *fault = encoder_run(&j->model, j->ids, j->starts, end - first, j->embeddings + first * ENCODER_WIDTH,
                                         attention.weights ? &attention : NULL);
         if (fault) return cli_fail(PROGRAM, "%s", fault);
@@ -290,7 +291,7 @@ static void print_similarities(const job *j) {
 
 static int write_out(job *j) {
     const bool attention = j->value[ATTENTION];
-    const int64_t tokens = attention ? j->starts[1] : 0;
+    const int64_t tokens = attention ? j->starts[1] : 0; /* NOLINT(clang-analyzer-core.uninitialized.Assign): of one sentence */
     const int64_t embeddings[2] = {j->count, ENCODER_WIDTH}, weights[3] = {ENCODER_HEADS, tokens, tokens};
     if (output_open(&j->out) &&
         npy_write(j->out.file, RAPT_F32, attention ? 3 : 2, attention ? weights : embeddings,

@@ -43,6 +43,7 @@ static int best_candidates(const beams *b, const float *logits, int pieces, int 
         const double sum = log_sum(logits, pieces);
         for (int token = 0; token < pieces; token++) {
             const double score = b->live_of[parent].score + (logits[token] - sum);
+            /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): there are found, and wanted is not 0 */
             if (found == wanted && !(score > best[found - 1].score)) continue;
             int at = found < wanted ? found++ : found - 1;
             for (; at > 0 && score > best[at - 1].score; at--) best[at] = best[at - 1];

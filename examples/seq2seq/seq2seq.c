@@ -66,7 +66,7 @@ static int parse(int argc, char **argv, options *o) {
     int only_texts = 0;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (only_texts || strncmp(name, "--", 2)) o->texts[o->count++] = argv[i];
+        if (only_texts || strncmp(name, "--", 2) != 0) o->texts[o->count++] = argv[i];
         else if (!name[2]) only_texts = 1;
         else if (!strcmp(name, "--help")) o->help = 1;
         else if (!strcmp(name, "--hash")) o->hash = 1;
@@ -178,7 +178,7 @@ static long verify(runner *r, const sentence *sentences, char **texts, long coun
     long result = rows[count];
     for (long b = 0; b < count; b++)
         for (int64_t i = 0; i < sentences[b].logit_rows; i++)
-            if (memcmp(logits + (rows[b] + i) * pieces, sentences[b].logits + i * pieces, row_bytes) && result >= 0) {
+            if (memcmp(logits + (rows[b] + i) * pieces, sentences[b].logits + i * pieces, row_bytes) != 0 && result >= 0) {
                 printf("\"%s\": other logits for token %lld\n", texts[b], (long long)i);
                 result = -1;
             }

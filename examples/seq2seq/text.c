@@ -74,7 +74,7 @@ static int tokenise(const vocabulary *v, const char *text, int32_t tokens[MAX_IN
             char rest[24];
             size_t n = 0;
             for (text += *text == ' '; n < sizeof rest - 1 && text[n]; n++)
-                rest[n] = (unsigned char)text[n] < ' ' ? '?' : text[n];
+                rest[n] = (char)((unsigned char)text[n] < ' ' ? '?' : text[n]);
             while (n && ((unsigned char)text[n] & 0xc0) == 0x80) n--; /* not within a character of UTF-8 */
             rest[n] = 0;
             return snprintf(error, error_bytes, "no word or sign is known that begins \"%s%s\"", rest, text[n] ? "..." : ""), -1;

@@ -83,7 +83,7 @@ struct call {
 };
 
 /* An error whose line begins with the operator's and the node's names. */
-OrtStatus *fail(const struct call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+OrtStatus *fail(const struct call *call, const char *format, ...) __attribute__((format(printf, 2, 3), returns_nonnull));
 
 /* An input; it is not an error where there is none. */
 OrtStatus *input(const struct call *call, size_t index, struct tensor *out);

@@ -210,7 +210,7 @@ static OrtStatus *read_arith(const OrtSessionOptions *options, rapt_arith *arith
     TRY(ort.HasSessionConfigEntry(options, OPTION("arith"), &given));
     if (!given) return NULL;
     TRY(ort.GetSessionConfigEntry(options, OPTION("arith"), text, &bytes));
-    if (strcmp(text, "exact") && strcmp(text, "bf16"))
+    if (strcmp(text, "exact") != 0 && strcmp(text, "bf16") != 0)
         return ort.CreateStatus(ORT_INVALID_ARGUMENT, "rapt: arith is neither exact nor bf16");
     if (!strcmp(text, "bf16")) *arith = RAPT_BF16_DOT;
     return NULL;
@@ -338,6 +338,7 @@ OrtStatus *CreateEpFactories(const char *name, const OrtApiBase *base, const Ort
     *count = 0;
     const ort_function *first = base->GetApi(1); /* what errors are made with, in every version */
     OrtStatus *(*create_status)(int, const char *) = first ? (OrtStatus * (*)(int, const char *)) first[0] : NULL;
+    /* NOLINTNEXTLINE(cert-err34-c): the numbers are ONNX Runtime's own, and small */
     const bool known = sscanf(base->GetVersionString(), "%d.%d", &major, &minor) == 2 && major == 1 && minor >= ORT_VERSION;
     const ort_function *api = known ? base->GetApi(ORT_VERSION) : NULL;
     if (!api || most < 1) {

@@ -34,7 +34,7 @@ static OrtStatus *turn(struct call *call, const struct tensor *in, const struct 
     TRY(expect(call, "sin_cache", s, c->rank, c->dims));
     const int64_t pairs = c->dims[c->rank - 1];
     if (options->rotary_channels && options->rotary_channels != 2 * pairs)
-        return fail(call, "cos_cache is for %lld channels, and rotary_embedding_dim is %lld", (long long)(2 * pairs),
+        return fail(call, "cos_cache is for %lld channels, and rotary_embedding_dim is %lld", 2 * (long long)pairs,
                     (long long)options->rotary_channels);
     args.batch = in->dims[0];
     if (in->rank == 4) {
