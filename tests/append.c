@@ -505,7 +505,7 @@ static void special_rows(void) {
         rapt_kv_append_desc_init(&d);
         rapt_kv_append_args_init(&a);
         float factor = table[i].found ? 77.0f : table[i].factor;
-        unsigned char row[4];
+        unsigned char row[4] = {0};
         d.batch = d.kv_heads = d.tokens = d.kv_len = 1, d.d_v = 4;
         d.new_v = rapt_layout_bhsd(RAPT_F32, 1, 1, 4);
         d.v = rapt_layout_bhsd(table[i].type, 1, 1, 4);

@@ -71,7 +71,7 @@ static void test_guards(const call *c) {
         for (int i = 0; i < now.pointers; i++) {
             const pointer *p = &now.at[i];
             if (is_result(p) && !fence_slack_intact(&fences[i])) complain("written beside", c, p->name, status);
-            if (is_result(p) && at_end && memcmp(results[i], p->at, p->bytes)) complain("not the same", c, p->name, status);
+            if (is_result(p) && at_end && memcmp(results[i], p->at, p->bytes) != 0) complain("not the same", c, p->name, status);
             if (is_result(p) && !at_end && (results[i] = malloc(p->bytes))) memcpy(results[i], p->at, p->bytes);
             fence_destroy(&fences[i]);
         }

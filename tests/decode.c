@@ -607,8 +607,8 @@ static void decoding(const char *isa, bool quick) {
                                                  c->table ? &angles.table : &no_table, cache[to], scales[to], o[to]);
             wrong += status != RAPT_OK;
             if (i > 0)
-                wrong += memcmp(o[0], o[1], sizeof o[0]) || memcmp(cache[0], cache[1], CACHE) ||
-                         memcmp(scales[0], scales[1], sizeof scales[0]);
+                wrong += memcmp(o[0], o[1], sizeof o[0]) != 0 || memcmp(cache[0], cache[1], CACHE) != 0 ||
+                         memcmp(scales[0], scales[1], sizeof scales[0]) != 0;
         }
         tap_ok(wrong == 0, "%s: %d tokens of a %s%scache of %s%s at once, one by one and by 7: %d wrong", isa, (int)c->tokens,
                c->paged ? "paged " : "", c->ring ? "ring " : "", rapt_type_name(c->type),

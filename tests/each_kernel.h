@@ -32,7 +32,7 @@ static inline void test_drawn(const char *isa, bool whole, const drawn *d) {
 
 /* PROGRAM [--quick] [KERNEL...]: each kernel, or those that are named. */
 static inline void each_kernel(int argc, char **argv, void test(const char *isa, bool whole)) {
-    const bool whole = argc < 2 || strcmp(argv[1], "--quick");
+    const bool whole = argc < 2 || strcmp(argv[1], "--quick") != 0;
     const int first = whole ? 1 : 2;
     for (int n = first; n < argc; n++) tap_ok(rapt_isa_usable(argv[n], NULL, 0) == RAPT_OK, "%s can run here", argv[n]);
     for (int i = 0; rapt_isa_name(i); i++) {

@@ -1977,7 +1977,7 @@ static void everything_seen(void) {
     }
     tap_ok(missing == 0, "of %d places that may refuse, %d are missing from the table", all, missing);
     for (int i = missing = 0; i < UNREACHABLE; i++) missing += !found[i];
-    tap_ok(missing == 0, "of %d places said to be out of reach, %d are no longer there", (int)UNREACHABLE, missing);
+    tap_ok(missing == 0, "of %d places said to be out of reach, %d are no longer there", UNREACHABLE, missing);
     all = missing = 0;
     for (const char *const *at = __start_explain_names; at < __stop_explain_names; at++, all++) {
         if (is_named(*at)) continue;

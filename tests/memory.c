@@ -14,7 +14,7 @@
 /* All pointers lie apart in the arena; in front of them, as much room for two of them to meet. */
 static struct {
     unsigned char *memory, *before;
-    size_t bytes, meeting_bytes, most; /* the last: in use */
+    size_t bytes, meeting_bytes;
 } arena;
 
 enum { APART = 64 };
@@ -107,7 +107,7 @@ static bool same_results(const pointer *w, const pointer *input) {
     for (int i = 0; i < now.pointers; i++) {
         const pointer *p = &now.at[i];
         for (size_t n = 0; n < p->bytes && is_result(p); n++) {
-            bool left = p == w && n < input->bytes && results[i][n] == p->content[n] && p->at[n] == input->content[n];
+            bool left = p == w && input && n < input->bytes && results[i][n] == p->content[n] && p->at[n] == input->content[n];
             if (p->at[n] != results[i][n] && !left) return false;
         }
     }
@@ -295,8 +295,8 @@ static char *read_header(const char *path) {
     enum { MOST = 1 << 20 };
     char *header = calloc(MOST, 1), *to = header;
     size_t n = file && header ? fread(header, 1, MOST - 1, file) : 0;
+    if (file) fclose(file);
     if (n == 0 || n == MOST - 1) return NULL;
-    fclose(file);
     for (const char *from = header; *from;) {
         const char *end = NULL;
         if (!strncmp(from, "/*", 2) && (end = strstr(from, "*/"))) from = end + 2;

@@ -9,7 +9,7 @@
 
 /* The library's detection of features, counted: this definition comes before that of the archive. */
 #define rapt_cpu_features_detect detect
-#include RAPT_CPU_FILE
+#include RAPT_CPU_FILE /* NOLINT(bugprone-suspicious-include): for it is given another name here */
 #undef rapt_cpu_features_detect
 
 #include "each_kernel.h"

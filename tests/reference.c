@@ -170,7 +170,7 @@ void reference_store_shared(unsigned char *at, float value) {
 
 /* The nearest of all finite values of that sign; of two as near, the even byte. */
 static unsigned char nearest_byte(rapt_type type, float value) {
-    if (type == RAPT_INT8) return isnan(value) ? 0 : (unsigned char)(int)fmax(-127, fmin(127, rint(value)));
+    if (type == RAPT_INT8) return isnan(value) ? 0 : (unsigned char)(int)fmax(-127, fmin(127, rint((double)value)));
     const unsigned char sign = signbit(value) ? 128 : 0, least = sign, top = sign | (type == RAPT_F8_E4M3 ? 126 : 123);
     if (isnan(value)) return sign | 127;
     const double size = fmin(fabs((double)value), fabs(byte_value(type, top)));
@@ -855,7 +855,7 @@ static void double_row(const row *r, const row_results *to) {
  * left delta of each attended key in slack. */
 static void score_row(const row *r, const row_results *of, double *score, double *bound) {
     const rapt_desc *d = r->desc;
-    const double total = exp(*of->lse_bound) - 1 + gamma_n(64 + (double)r->keys / BLOCK); /* of l, and of the last products */
+    const double total = expm1(*of->lse_bound) + gamma_n(64 + (double)r->keys / BLOCK); /* of l, and of the last products */
     for (int64_t n = 0; n < r->keys; n++) {
         double *const x = &score[r->first + n], *const e = &bound[r->first + n];
         const bool any = r->attended[n] && r->logit[n] != -INFINITY;
@@ -868,7 +868,7 @@ static void score_row(const row *r, const row_results *of, double *score, double
             *x = *e = 0;
         } else {
             *x = exp(r->logit[n] - *of->lse);
-            *e = *x * (exp(r->slack[n]) - 1 + total) * 1.001 + 0x1p-126;
+            *e = *x * (expm1(r->slack[n]) + total) * 1.001 + 0x1p-126;
             if (isnan(*x) && r->logit[n] < INFINITY)
                 *x = 0, *e = NAN; /* one beside a NaN may have become 0 before the division */
         }
@@ -1313,7 +1313,7 @@ void reference_normalised(bool rms, const float *z, int64_t channels, float epsi
                           reference_value *y, reference_value *mean, reference_value *inverse_deviation) {
     const double n = (double)channels, gamma = gamma_n(ceil(n / PARTIAL_SUMS) + PARTIAL_SUMS + 2);
     double m = 0, reach = 0, size = 0, v = 0;
-    for (int64_t i = 0; i < channels && !rms; i++) m += z[i] / n, reach += fabs(z[i]) / n;
+    for (int64_t i = 0; i < channels && !rms; i++) m += z[i] / n, reach += fabs((double)z[i]) / n;
     for (int64_t i = 0; i < channels && !rms; i++) size += fabs(z[i] - m) / n;
     const double first = gamma * reach, both = gamma * (size + first);
     for (int64_t i = 0; i < channels; i++) {

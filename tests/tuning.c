@@ -46,11 +46,12 @@ static void any_text(void) {
         rapt_tuning t, before;
         rapt_tuning_init(&t);
         t.left_over = 12345;
-        before = t;
+        memcpy(&before, &t, sizeof t);
         memcpy(line, good, sizeof good);
         for (int64_t i = below(4); i >= 0; i--) line[below(sizeof good - 1)] = letters[below(sizeof letters)];
         const rapt_status status = rapt_tuning_parse(line, &t);
-        rapt_tuning back = before;
+        rapt_tuning back;
+        memcpy(&back, &before, sizeof back);
         bool ok = rapt_tuning_parse_explain(line, &back, text, sizeof text) == status && !*text == !status &&
                   memcmp(&back, &before, sizeof back) == 0;
         if (status) ok = ok && memcmp(&t, &before, sizeof t) == 0;

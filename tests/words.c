@@ -8,7 +8,7 @@
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
-#include RAPT_ISA_FILE
+#include RAPT_ISA_FILE /* NOLINT(bugprone-suspicious-include): the words are static */
 
 #include <inttypes.h>
 #include <stdio.h>

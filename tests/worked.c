@@ -139,7 +139,7 @@ static void test_three_tokens(void) {
     tap_ok(ok && is(o, scaled, 9), "three tokens: softmax(Q K^T / sqrt(d_k)) V");
 
     /* All of it as one call of multi-head attention. */
-    float mha_o[9], mha_p[9];
+    float mha_o[9] = {0}, mha_p[9] = {0};
     rapt_mha_desc mha;
     rapt_mha_args mha_args;
     rapt_mha_desc_init(&mha);

@@ -166,7 +166,7 @@ static void fill(void) {
 static void finish(client_facts *facts, const char *of, rapt_status status) {
     static const float untouched[NUMBERS];
     tell(facts, of, "status", (uint64_t)(int64_t)status);
-    tell(facts, of, "is computed", memcmp(out, untouched, sizeof out) || memcmp(cache, untouched, sizeof *cache));
+    tell(facts, of, "is computed", memcmp(out, untouched, sizeof out) != 0 || memcmp(cache, untouched, sizeof *cache) != 0);
     tell(facts, of, "hash of what is written", hash_bytes(hash_start, out, sizeof out));
     tell(facts, of, "hash of the caches", hash_bytes(hash_start, cache, sizeof cache));
     tell(facts, of, "touches only its structs", release_all());
