@@ -75,7 +75,7 @@ rapt_status rapt_refuse_float_modes(rapt_report *r, rapt_status status, const ch
     const unsigned modes = rapt_float_modes(control);
     char text[256];
     size_t used = 0;
-    for (int i = 0; modes >> i; i++)
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (modes >> i & 1) used += rapt_format(text + used, sizeof text - used, "%s%s", used ? ", " : "", words[i]);
     if (modes & (RAPT_FLUSHES_RESULTS | RAPT_FLUSHES_OPERANDS))
         rapt_format(text + used, sizeof text - used, ", as linking with -ffast-math makes it");

@@ -87,9 +87,7 @@ static inline unsigned rapt_power_float_modes(uint64_t fpscr) {
            rapt_mode_if(fpscr, 0xf8, RAPT_TRAPS);
 }
 
-/* FPC (z/Architecture Principles of Operation, chapter 19): the lowest three bits are rounding, the highest five enable
- * exceptions.
- */
+/* FPC (z/Architecture Principles of Operation, chapter 19): bits 0 to 2 are rounding, and 27 to 31 enable exceptions. */
 #define RAPT_S390X_CONTROL UINT64_C(0xf8000007)
 static inline unsigned rapt_s390x_float_modes(uint64_t fpc) {
     static const unsigned rounding[8] = {0,

@@ -43,9 +43,10 @@
  * Floating-point modes: every thread that computes is assumed to have the default ones (round to nearest, no flush to zero, no
  * traps), and their control bits are never written. What others do to bits is in docs/numerics.md. A debug build, or one with
  * RAPT_CHECK_FP (Meson's and CMake's option, a macro for rapt.c), looks: on a thread that has others, what computes is refused
- * with FLOAT_MODE. That is the making of plans of attention, which have a scale, and all ways to run but those of rapt_kv_copy_.
- * Where threads share a call, each is looked at; one that is refused leaves its share undone (after it has met the others at the
- * barriers), so that what the others do may have been written. X_run_parallel returns FLOAT_MODE if one of the slots was refused.
+ * with FLOAT_MODE. That is the making of plans of attention, which have a scale, and whatever writes numbers: all ways to run but
+ * those of rapt_kv_copy_, rapt_merge, and in rapt_layer.h quantisation and tables of positions. Of threads that share a call,
+ * each is looked at: one that is refused leaves its share undone (and meets the others at the barriers), while they write theirs.
+ * X_run_parallel returns FLOAT_MODE if a thread of parallel_for was refused.
  *
  * Why something was refused, the *_explain functions tell: they take what the refusing function took, and give one line that
  * names the field and its value, such as "k.token_stride = -4: strides are not negative".
@@ -119,9 +120,9 @@ typedef enum rapt_status {
     RAPT_ERR_SELF_CHECK = -21, /* A kernel's bits are not those of docs/order.md: the library was not compiled as it must be. */
     RAPT_ERR_TUNING = -22,     /* A rapt_tuning is for another kernel, one of its numbers is out of range, or its line of text is
                                   wrong or has no room. */
-    RAPT_ERR_PREPACKED = -23, /* Memory for prepacked weights is too small, or holds none of this layer and its kernel. */
-    RAPT_ERR_FLOAT_MODE = -24 /* A thread that is to compute does not round to nearest, flushes denormal numbers to 0, or traps,
-                                 and the library was built to refuse that. */
+    RAPT_ERR_PREPACKED = -23,  /* Memory for prepacked weights is too small, or holds none of this layer and its kernel. */
+    RAPT_ERR_FLOAT_MODE = -24  /* A thread that is to compute does not round to nearest, flushes denormal numbers to 0, or traps,
+                                  and the library was built to refuse that. */
 } rapt_status;
 
 /* Returns a line of English for a status; it is never null, also for a number that is no status. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the floating-point modes of a thread do to bits, where the library does not refuse them: measured by the calls of calls.c
- * on every kernel that runs here, and held against the table of docs/numerics.md, whose path is the argument. */
+ * on every kernel that runs here, and held against the table of docs/numerics.md. Arguments: its path, then --quick for fewer
+ * numbers. */
 #define _POSIX_C_SOURCE 200809L /* fork */
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,13 +165,14 @@ static unsigned changing_modes(const call *c, numbers which, uint64_t seed, unsi
     return changing;
 }
 
+static uint64_t seeds[] = {[ORDINARY] = 3, [TINY] = 8, [VARIOUS] = 8}; /* of each kind of numbers */
+
 /* What each mode does to the calls of a line on the kernel that is chosen. */
 static void measure(int row, unsigned had, effect found[FLOAT_MODES]) {
-    enum { ORDINARY_SEEDS = 3, OTHER_SEEDS = 8 };
     for (int i = 0; i < call_count; i++) {
         if (!belongs(&calls[i], row)) continue;
         for (numbers which = ORDINARY; which <= VARIOUS; which++)
-            for (uint64_t seed = 1; seed <= (which == ORDINARY ? ORDINARY_SEEDS : OTHER_SEEDS); seed++) {
+            for (uint64_t seed = 1; seed <= seeds[which]; seed++) {
                 const unsigned changing = changing_modes(&calls[i], which, seed, seed == 1 ? had : had & ~traps_alone());
                 const effect seen = which == ORDINARY ? OTHER : SUBNORMALS;
                 for (int m = 0; m < FLOAT_MODES; m++)
@@ -201,9 +203,11 @@ static void test_kernel(const char *table, const char *isa, unsigned had) {
 }
 
 int main(int argc, char **argv) {
-    char *table = argc == 2 ? read_file(argv[1]) : NULL;
+    const bool quick = argc == 3 && !strcmp(argv[2], "--quick");
+    char *table = argc == 2 || quick ? read_file(argv[1]) : NULL;
     unsigned had = 0, modes = 0;
-    if (!table) return fprintf(stderr, "usage: float-bits PATH/docs/numerics.md\n"), 2;
+    if (!table) return fprintf(stderr, "usage: float-bits PATH/docs/numerics.md [--quick]\n"), 2;
+    if (quick) seeds[ORDINARY] = seeds[TINY] = seeds[VARIOUS] = 1;
     for (int m = 0; m < FLOAT_MODES; m++) {
         const bool set = set_float_mode(&float_modes[m]);
         if (set) reset_float_mode();

@@ -291,7 +291,7 @@ static void test_threads(void) {
 int main(void) {
     test_registers();
     test_own_register();
-    if (RAPT_CHECK_FP && FLOAT_MODES_HERE) {
+    if (RAPT_CHECK_FP && FLOAT_MODES_HERE != 0) {
         for (int i = 0; i < call_count; i++)
             for (const way *w = calls[i].api->ways; w->function; w++) test_call(&calls[i], w);
         forget_call();
