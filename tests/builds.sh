@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # builds.sh [--all]: the library compiled by each compiler that is there, at each level of optimisation, across files (LTO), and
 # for this CPU; every build must pass rapt_self_check, and compute the same bits as the others. Of kernels there are as few as
-# tell: scalar is where compilers have most freedom, and code of avx2 must not get into what runs on every CPU. It takes a minute
-# and a half of a core. --all, half an hour: all of that by gcc 12 to 14 and clang 14 to 19, which are installed from Debian 12
+# tell: scalar is where compilers have most freedom, and code of avx2 must not get into what runs on every CPU. It takes two
+# minutes of a core. --all, half an hour: all of that by gcc 12 to 14 and clang 14 to 19, which are installed from Debian 12
 # and, as root and into a folder of their own, from Debian 13.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -128,15 +128,15 @@ if ((all)); then
         case $compiler in gcc*) build "$compiler-lto" by_files "$compiler" "$kernels" -O2 -flto ;; esac
     done
     build clang-19-thin-lto by_files clang-19 "$kernels" "${thin[@]}"
-else # what amalgamation.sh has left: both as one file at -O2, and for this CPU
+else # what other stages have left: -O3, -O1 and, of gcc, -O0; one file at -O2, and for this CPU
     build gcc-lto by_files gcc "$kernels" -O2 -flto
     if there ld.lld-19 || there ld.lld; then
         build "$clang-thin-lto" by_files "$clang" "$kernels" "${thin[@]}"
     else
         skip "$clang-thin-lto" 'lld is not installed'
     fi
-    levels gcc scalar -O0 -O3 -Os
-    levels "$clang" scalar -O0 -O3
+    levels gcc scalar -O2 -Os
+    levels "$clang" scalar -O0
     skip 'gcc 12 to 14 and clang 14 to 19, at each level' 'that takes half an hour: tests/builds.sh --all'
 fi
 wait
@@ -144,12 +144,13 @@ wait
 # Of each class, one hash.
 sed 's/^[^ ]* \([^ ]*\) .* \([0-9a-f]\{16\}\) .*/\1 \2/' "$scratch"/*/lines | sort | uniq -c | sort -rn >"$scratch/hashes"
 right() { # right NAME: it was built and run, passes its check of itself, and its bits are those of most builds.
-    cat "$scratch/$1/lines"
-    [[ -e $scratch/$1/status && -s $scratch/$1/lines ]] && ! grep -v ' success ' "$scratch/$1/lines" && local class name rest hash
-    while read -r name class rest; do
+    local lines=$scratch/$1/lines kernel class rest hash
+    cat "$lines"
+    if [[ ! -e $scratch/$1/status || ! -s $lines ]] || grep -v ' success ' "$lines"; then return 1; fi
+    while read -r kernel class rest; do
         hash=$(awk -v class="$class" '$2 == class { print $3; exit }' "$scratch/hashes")
-        if [[ $rest != "success $hash"* ]]; then echo "$name: not $hash" && return 1; fi
-    done <"$scratch/$1/lines"
+        if [[ $rest != "success $hash"* ]]; then echo "$kernel: not $hash" && return 1; fi
+    done <"$lines"
 }
 for name in "${names[@]}"; do
     right "$name" >>"$scratch/$name/log" 2>&1
