@@ -177,6 +177,7 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
         const token_rows *x = &p->x[i];
         rapt_linear_desc l = rapt_default_linear_desc;
         rapt_linear_names of = names[i];
+        /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): projections is at most PROJECTIONS */
         of.x = input_names[same_input(p, i) ? (p->self ? QUERIES : KEYS) : i];
         if (d->packed) of.weight = "wq", of.bias = "bq", of.scales = "wq_scales";
         l.batch = x->batch, l.tokens = x->count, l.in = x->width, l.out = outs[i];
@@ -552,6 +553,7 @@ static void add_rows(rapt_memory *m, const mha_call *c) {
     for (int i = 0; i < p->projections; i++) {
         const token_rows *x = &p->x[i];
         if (same_input(p, i)) continue;
+        /* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): projections is at most PROJECTIONS */
         int in = rapt_reads(m, input_names[i], input_of(c, i), x->bytes);
         if (rapt_same_rows(&x->layout, &p->out) && x->width == p->out_width) rapt_may_be(m, in, out);
     }
