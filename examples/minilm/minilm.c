@@ -281,6 +281,7 @@ static void print_similarities(const job *j) {
         for (int64_t k = 0; k < j->count; k++) {
             double cosine = 0;
             for (int c = 0; c < ENCODER_WIDTH; c++)
+                /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): the encoder has written them */
                 cosine += (double)j->embeddings[i * ENCODER_WIDTH + c] * j->embeddings[k * ENCODER_WIDTH + c];
             printf("%8.4f", cosine);
         }

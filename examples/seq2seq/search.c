@@ -81,6 +81,7 @@ static void step(beams *b, sentence *s, const float *logits, int pieces, int bea
     }
     memcpy(b->live_of, next, (size_t)live * sizeof *next);
     b->live = live;
+    /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): of the candidates half can have ended, so some live */
     if (length < b->limit && !(s->ended && b->best_score >= next[0].score / length_penalty(b->limit))) return;
     if (!s->ended) {
         memcpy(s->output, next[0].tokens, (size_t)length * sizeof *s->output);
