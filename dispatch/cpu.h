@@ -75,6 +75,17 @@ static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2, uint
     return features;
 }
 
+/* What Apple says of an Arm CPU by names (sysctlbyname; some systems know none of them), and Windows by numbers
+ * (IsProcessorFeaturePresent: PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE, PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE and
+ * PF_ARM_V86_BF16_INSTRUCTIONS_AVAILABLE of winnt.h). Both require Advanced SIMD. */
+static inline uint32_t rapt_apple_decode(bool (*says)(const char *name)) {
+    return RAPT_CPU_NEON | (says("hw.optional.arm.FEAT_DotProd") ? RAPT_CPU_DOTPROD : 0) |
+           (says("hw.optional.arm.FEAT_I8MM") ? RAPT_CPU_I8MM : 0) | (says("hw.optional.arm.FEAT_BF16") ? RAPT_CPU_BF16 : 0);
+}
+static inline uint32_t rapt_windows_arm_decode(bool (*says)(uint32_t number)) {
+    return RAPT_CPU_NEON | (says(43) ? RAPT_CPU_DOTPROD : 0) | (says(66) ? RAPT_CPU_I8MM : 0) | (says(68) ? RAPT_CPU_BF16 : 0);
+}
+
 /* AT_HWCAP of Linux elsewhere: on 32-bit Arm (asm/hwcap.h) bit 12 is NEON and bit 16 VFPv4; on IBM Z bit 11 is the vector facility and
  * bit 13 its enhancements; on LoongArch bit 4 is LSX; on POWER (asm/cputable.h) bit 7 is VSX. */
 static inline uint32_t rapt_arm_decode(uint64_t hwcap) {

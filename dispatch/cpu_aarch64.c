@@ -19,7 +19,29 @@ uint32_t rapt_cpu_features_detect(void) {
     bool sve = rapt_aarch64_decode(hwcap, hwcap2, 0) & RAPT_CPU_SVE;
     return rapt_aarch64_decode(hwcap, hwcap2, sve ? read_sve_bytes() : 0);
 }
-#else
-/* Apple and Windows require Advanced SIMD. */
+#endif
+
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static bool says(const char *name) {
+    int value = 0;
+    size_t bytes = sizeof value;
+    return sysctlbyname(name, &value, &bytes, NULL, 0) == 0 && value;
+}
+
+uint32_t rapt_cpu_features_detect(void) { return rapt_apple_decode(says); }
+#endif
+
+#if defined(_WIN32)
+__declspec(dllimport) int __stdcall IsProcessorFeaturePresent(unsigned long);
+
+static bool says(uint32_t number) { return IsProcessorFeaturePresent(number); }
+
+uint32_t rapt_cpu_features_detect(void) { return rapt_windows_arm_decode(says); }
+#endif
+
+#if !defined(__linux__) && !defined(__APPLE__) && !defined(_WIN32)
+/* Other systems require Advanced SIMD, too. */
 uint32_t rapt_cpu_features_detect(void) { return RAPT_CPU_NEON; }
 #endif

@@ -151,7 +151,54 @@ static const struct {
     {"RISC-V with vectors of 1024 bits", 0x20112d, 128, RAPT_CPU_RVV},
 };
 
+/* What `sysctl hw.optional.arm` prints of these, and which of the numbers of winnt.h Windows knows to be there. */
+static const struct {
+    const char *name, *text;
+    uint32_t features;
+} apple[] = {
+    {"Apple M1", "hw.optional.arm.FEAT_BF16: 0\nhw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_I8MM: 0\n", NEON_DOT},
+    {"Apple M2", "hw.optional.arm.FEAT_BF16: 1\nhw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_I8MM: 1\n", NEON_ALL},
+    {"the same, without products of matrices of bytes",
+     "hw.optional.arm.FEAT_BF16: 1\nhw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_I8MM: 0\n", NEON_ALL & ~RAPT_CPU_I8MM},
+    {"Apple M1, macOS 11, which has no such names", "hw.optional.neon: 1\nhw.optional.armv8_2_fhm: 1\n", RAPT_CPU_NEON},
+};
+static const struct {
+    const char *name;
+    uint32_t numbers[8];
+    uint32_t features;
+} windows_arm[] = {
+    {"Windows on a Cortex-A72", {19, 25, 29, 30, 31}, RAPT_CPU_NEON},
+    {"Windows on a Neoverse N1", {19, 25, 29, 30, 31, 34, 43}, NEON_DOT},
+    {"Windows on a Neoverse N2, which Windows 10 does not know", {19, 25, 29, 30, 31, 34, 43, 45}, NEON_DOT},
+    {"Windows on a Neoverse N2", {19, 30, 43, 45, 46, 66, 67, 68}, NEON_ALL},
+    {"the same, without products of matrices of bytes", {19, 30, 43, 45, 46, 67, 68}, NEON_ALL & ~RAPT_CPU_I8MM},
+    {"the same, without bf16", {19, 30, 43, 45, 46, 66, 67}, NEON_ALL & ~RAPT_CPU_BF16},
+};
+static const char *apple_says;
+static const uint32_t *windows_says;
+
+static bool by_name(const char *name) {
+    const char *line = strstr(apple_says, name);
+    return line && strncmp(line + strlen(name), ": 1", 3) == 0;
+}
+static bool by_number(uint32_t number) {
+    bool found = false;
+    for (int i = 0; i < 8; i++) found = found || windows_says[i] == number;
+    return found;
+}
+
 int main(void) {
+    for (size_t i = 0; i < sizeof apple / sizeof *apple; i++) {
+        apple_says = apple[i].text;
+        uint32_t got = rapt_apple_decode(by_name);
+        tap_ok(got == apple[i].features, "%s: %#x, want %#x", apple[i].name, (unsigned)got, (unsigned)apple[i].features);
+    }
+    for (size_t i = 0; i < sizeof windows_arm / sizeof *windows_arm; i++) {
+        windows_says = windows_arm[i].numbers;
+        uint32_t got = rapt_windows_arm_decode(by_number);
+        tap_ok(got == windows_arm[i].features, "%s: %#x, want %#x", windows_arm[i].name, (unsigned)got,
+               (unsigned)windows_arm[i].features);
+    }
     for (size_t i = 0; i < sizeof riscv / sizeof *riscv; i++) {
         uint32_t got = rapt_riscv_decode(riscv[i].hwcap, riscv[i].bytes);
         tap_ok(got == riscv[i].features, "%s: %#x, want %#x", riscv[i].name, (unsigned)got, (unsigned)riscv[i].features);
