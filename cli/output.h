@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file that appears under its name only when it is complete: it is written beside, then renamed; a signal that ends the process
- * removes what was not complete (on Windows, the system does, whatever ends it). What is no regular file, and standard output, is written straight into. */
+ * removes what was not complete (on Windows, the system does, whatever ends it). What is no regular file, and standard output, is
+ * written straight into. */
 #ifndef RAPT_CLI_OUTPUT_H
 #define RAPT_CLI_OUTPUT_H
 

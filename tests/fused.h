@@ -8,8 +8,8 @@
 #include <string.h>
 
 #if defined(_WIN32)
-/* For the C library of MinGW rounds twice, first to a long double. The product is exact in double; a sum that is not is rounded to odd,
- * to the one of its neighbours whose last bit is set, so that it is no tie for the second rounding. */
+/* For the C library of MinGW rounds twice, first to a long double. The product is exact in double; a sum that is not is rounded
+ * to odd, to the one of its neighbours whose last bit is set, so that it is no tie for the second rounding. */
 static inline float fused_multiply_add(float a, float b, float c) {
     const double product = (double)a * b, sum = product + c, part = sum - product;
     const double error = (product - (sum - part)) + (c - part);

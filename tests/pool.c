@@ -172,8 +172,8 @@ static void count_line(void *arg, const char *line) { (void)line, ++*(int *)arg;
 /* A line for rapt_isa_force, which is refused. */
 static void refuse(void) { rapt_isa_force("none"); }
 
-/* In a process that has created no pool: its traces go to stderr, as RAPT_VERBOSE says, until it sends them elsewhere. Returns 0 if
- * those arrive there. */
+/* In a process that has created no pool: its traces go to stderr, as RAPT_VERBOSE says, until it sends them elsewhere. Returns 0
+ * if those arrive there. */
 static int send_traces(void) {
     int own = 0;
     const rapt_trace trace = {.body = count_line, .arg = &own};
@@ -269,7 +269,8 @@ int main(int argc, char **argv) {
         barrier_create(&m.barrier, threads[t]);
         rapt_pool_for(pool, threads[t], meet, &m);
         barrier_destroy(&m.barrier);
-        ok(m.deaf == (HAS_SIGNALS ? threads[t] - 1 : 0), "all threads at once, signals left to the caller", (long long)threads[t]);
+        ok(m.deaf == (HAS_SIGNALS ? threads[t] - 1 : 0), "all threads at once, signals left to the caller",
+           (long long)threads[t]);
         if (threads[t] > 1) {
             uneven u = {0, 100};
             rapt_pool_for(pool, u.n, hold_first, &u);
