@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L
 #include "npy.h"
 #include "convert.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- The header: a Python dictionary in ASCII -------------------------------------------------------------------------- */
 
@@ -143,8 +137,8 @@ static bool lay_out(npy_array *array, bool fortran, int64_t *bytes) {
 }
 
 static bool parse_file(npy_array *array, npy_wanted wanted, char fault[NPY_FAULT_BYTES]) {
-    const unsigned char *file = array->map;
-    const size_t bytes = array->map_bytes;
+    const unsigned char *file = array->file.at;
+    const size_t bytes = array->file.bytes;
     if (bytes < 6 || memcmp(file, "\x93NUMPY", 6) != 0) {
         snprintf(fault, NPY_FAULT_BYTES, "not a NumPy file");
         return false;
@@ -182,37 +176,18 @@ static bool parse_file(npy_array *array, npy_wanted wanted, char fault[NPY_FAULT
 }
 
 bool npy_open(npy_array *array, const char *path, npy_wanted wanted, char fault[NPY_FAULT_BYTES]) {
-    struct stat st;
     memset(array, 0, sizeof *array);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
-    if (fd < 0 || fstat(fd, &st)) {
-        snprintf(fault, NPY_FAULT_BYTES, "%s", strerror(errno));
-        if (fd >= 0) close(fd);
+    const char *const unreadable = map_open(&array->file, path);
+    if (unreadable) {
+        snprintf(fault, NPY_FAULT_BYTES, "%s", unreadable);
         return false;
     }
-    if (!S_ISREG(st.st_mode) || st.st_size == 0) {
-        snprintf(fault, NPY_FAULT_BYTES, "%s", !S_ISREG(st.st_mode) ? "not a regular file" : "not a NumPy file");
-        close(fd);
-        return false;
-    }
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    const int error = errno;
-    close(fd);
-    if (map == MAP_FAILED) {
-        snprintf(fault, NPY_FAULT_BYTES, "%s", strerror(error));
-        return false;
-    }
-    array->map = map;
-    array->map_bytes = (size_t)st.st_size;
     if (parse_file(array, wanted, fault)) return true;
     npy_close(array);
     return false;
 }
 
-void npy_close(npy_array *array) {
-    if (array->map) munmap(array->map, array->map_bytes);
-    array->map = NULL;
-}
+void npy_close(npy_array *array) { map_close(&array->file); }
 
 bool npy_is_row(const npy_array *array, rapt_type type, int64_t n, int64_t stride) {
     const bool native = array->big_endian == (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || type == RAPT_BOOL;

@@ -4,6 +4,7 @@
 #ifndef RAPT_CLI_NPY_H
 #define RAPT_CLI_NPY_H
 
+#include "map.h"
 #include "rapt.h"
 
 #include <stdbool.h>
@@ -18,8 +19,7 @@ typedef struct npy_array {
     int dims;
     int64_t shape[NPY_MAX_DIMS], stride[NPY_MAX_DIMS]; /* strides in bytes */
     const unsigned char *data;                         /* mapped, and checked to be as long as the shape says */
-    void *map;
-    size_t map_bytes;
+    file_map file;
 } npy_array;
 
 /* What an array must be: of bool or of float16 or float32, and with how many dimensions. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file that appears under its name only when it is complete: it is written beside, then renamed; a signal that ends the process
- * removes what was not complete. What is no regular file, and standard output, is written straight into. */
+ * removes what was not complete (on Windows, the system does, whatever ends it). What is no regular file, and standard output, is
+ * written straight into. */
 #ifndef RAPT_CLI_OUTPUT_H
 #define RAPT_CLI_OUTPUT_H
 
@@ -9,13 +10,17 @@
 #include <sys/types.h>
 
 typedef struct output {
-    char *target;    /* the file's own path, links followed; owned */
-    char *temporary; /* owned; null while there is none */
+    char *target; /* the file's own path, links followed; owned */
     FILE *file;
-    mode_t mode;   /* that of the file which is replaced; of a new one, what the umask leaves */
     bool straight; /* target is a device, a FIFO, ... */
     bool standard; /* ... or what standard output goes to */
+#if defined(_WIN32)
+    void *temporary; /* a handle; null while there is none */
+#else
+    char *temporary; /* owned; null while there is none */
+    mode_t mode;     /* that of the file which is replaced; of a new one, what the umask leaves */
     struct output *next;
+#endif
 } output;
 
 /* Finds out where the file would be, and touches nothing. False, with errno, if it could not be put there. */

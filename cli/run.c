@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rapt run: attention from .npy files to .npy files. */
+#define _POSIX_C_SOURCE 200112L
+#include "aligned.h"
 #include "cli.h"
+#include "clock.h"
 #include "convert.h"
 #include "measure.h"
 #include "output.h"
@@ -452,7 +455,7 @@ static int prepare_and_attend(job *j) {
     bytes += RAPT_WORKSPACE_ALIGNMENT - bytes % RAPT_WORKSPACE_ALIGNMENT;
     j->o = tensor_buffer(rows * d->d_v, convert_size(d->o.type));
     j->lse = j->value[LSE] ? tensor_buffer(rows, sizeof *j->lse) : NULL;
-    j->workspace = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, bytes);
+    j->workspace = aligned_create(RAPT_WORKSPACE_ALIGNMENT, bytes);
     j->pool = rapt_pool_create(j->threads);
     if (!j->o || (j->value[LSE] && !j->lse) || !j->workspace)
         return cli_fail(CLI_RUN, "no memory for the output and the workspace");
@@ -510,9 +513,9 @@ static int measure(job *j) {
     double seconds[AT_MOST], total = 0;
     int runs = 0;
     while (runs < AT_LEAST || (total < 0.5 && runs < AT_MOST)) {
-        const double start = measure_now();
+        const double start = clock_now();
         if (attend(j)) return CLI_ERROR;
-        seconds[runs] = measure_now() - start;
+        seconds[runs] = clock_now() - start;
         total += seconds[runs++];
     }
     const double median = measure_quantile(seconds, runs, 0.5);
@@ -555,6 +558,13 @@ static int write_outputs(job *j) {
     return 0;
 }
 
+/* All is read, and Windows replaces no file that is mapped. */
+static void close_inputs(job *j) {
+    npy_array *const all[] = {&j->q.array,    &j->k.array,      &j->v.array,    &j->mask.array,
+                              &j->bias.array, &j->slopes.array, &j->sinks.array};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) npy_close(all[i]);
+}
+
 static int run(job *j, int argc, char **argv) {
     if (read_options(j, argc, argv)) return CLI_ERROR;
     if (j->value[HELP]) {
@@ -566,6 +576,7 @@ static int run(job *j, int argc, char **argv) {
         return cli_fail(CLI_RUN, "%s: --out and --lse are the same file", j->value[LSE]);
     if (read_inputs(j) || prepare_and_attend(j)) return CLI_ERROR;
     if (j->value[TIME] && measure(j)) return CLI_ERROR;
+    close_inputs(j);
     return write_outputs(j);
 }
 
@@ -576,7 +587,7 @@ int cli_run(int argc, char **argv) {
     rapt_pool_destroy(j.pool);
     output_discard(&j.out);
     output_discard(&j.lse_out);
-    free(j.workspace);
+    aligned_destroy(j.workspace);
     free(j.lse);
     free(j.o);
     free(j.lengths);

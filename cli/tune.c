@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rapt tune: the numbers with which a kernel is fastest on this machine, looked for one after the other. */
+#define _POSIX_C_SOURCE 200112L
+#include "aligned.h"
 #include "cli.h"
+#include "clock.h"
 #include "measure.h"
 #include "rapt_layer.h"
 #include "rapt_pool.h"
@@ -175,7 +178,7 @@ static int way_create(const search *t, way *w, subject *s, const rapt_tuning *tu
     w->of = s;
     const rapt_status status = s->of->out ? plan_linear(t, w, tuning) : plan_attention(t, w, tuning);
     if (status) return cli_fail(CLI_TUNE, "%s: %s", s->of->name, rapt_status_string(status));
-    w->workspace = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, (w->bytes / RAPT_WORKSPACE_ALIGNMENT + 1) * RAPT_WORKSPACE_ALIGNMENT);
+    w->workspace = aligned_create(RAPT_WORKSPACE_ALIGNMENT, w->bytes + 1);
     return w->workspace ? 0 : cli_fail(CLI_TUNE, "%s: no memory for the workspace", s->of->name);
 }
 
@@ -197,7 +200,7 @@ static rapt_status call_once(const search *t, const way *w) {
 
 /* Seconds of a call; below 0 after cli_fail. */
 static double call_time(const search *t, const way *w) {
-    const double start = measure_now();
+    const double start = clock_now();
     for (int i = 0; i < w->of->calls; i++) {
         const rapt_status status = call_once(t, w);
         if (status) {
@@ -205,7 +208,7 @@ static double call_time(const search *t, const way *w) {
             return -1;
         }
     }
-    return (measure_now() - start) / w->of->calls;
+    return (clock_now() - start) / w->of->calls;
 }
 
 /* Runs a case by the kernel's own numbers, for the output that all others must give, and sees how long that takes. */
@@ -221,7 +224,7 @@ static int prepare(search *t, subject *s) {
     }
     if (!failed && least < 1e-3) s->calls = least < 1e-6 ? 1000 : (int)(1e-3 / least) + 1;
     memcpy(s->want, s->o, s->o_bytes);
-    free(w.workspace);
+    aligned_destroy(w.workspace);
     return failed;
 }
 
@@ -281,7 +284,7 @@ static int compare_all(search *t, const rapt_tuning *from, const rapt_tuning *to
         failed = way_create(t, &b, &t->subjects[i], to);
         const bool same = !failed && !t->subjects[i].of->out && cut_alike(&a.info, &b.info); /* linear layers tell nothing */
         if (!failed && (!same || told)) failed = compare(t, &a, &b, turns, &median, &quartile);
-        free(a.workspace), free(b.workspace);
+        aligned_destroy(a.workspace), aligned_destroy(b.workspace);
         if (failed) return failed;
         if (told) fprintf(stderr, "  %-16s %.3f times as fast\n", t->subjects[i].of->name, median);
         if (same && !told) continue;
@@ -363,11 +366,11 @@ static int try_value(search *t, const struct number *n, int value, bool *kept) {
 
 /* Goes through all numbers until nothing is better any more or the time is over. */
 static int look(search *t) {
-    for (bool kept = true; kept && measure_now() < t->end;) {
+    for (bool kept = true; kept && clock_now() < t->end;) {
         kept = false;
         for (const struct number *n = numbers; n < numbers + NUMBERS; n++) {
             if (n->threads && t->threads == 1) continue;
-            for (const int *value = n->tried; value < n->tried + 10 && *value && measure_now() < t->end; value++) {
+            for (const int *value = n->tried; value < n->tried + 10 && *value && clock_now() < t->end; value++) {
                 const int now = *number_in(&t->best, n) == -1 ? *number_in(&t->own, n) : *number_in(&t->best, n);
                 if (*value == now || *value < *number_in(&t->least, n) || *value > *number_in(&t->most, n)) continue;
                 const int failed = try_value(t, n, *value, &kept);
@@ -437,7 +440,7 @@ static int tune(search *t, int argc, char **argv) {
     int failed = prepare_all(t, value[CASE_NAMES]);
     if (failed) return failed;
     fprintf(stderr, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s\n", t->isa, t->threads, t->count, seconds);
-    t->end = measure_now() + (double)seconds;
+    t->end = clock_now() + (double)seconds;
     t->turns = seconds < 10 ? FEW_TURNS : MANY_TURNS;
     failed = look(t);
     return failed ? failed : finish(t);

@@ -2,15 +2,15 @@
 #define _POSIX_C_SOURCE 200809L
 #include "rapt_pool.h"
 
-#include <pthread.h>
-#include <sched.h>
-#if !defined(__wasi__)
+#if !defined(__wasi__) && !defined(_WIN32)
 #include <signal.h>
 #endif
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "threads.h"
 
 /* A thread that waits looks on so often, giving way to others in between, before it sleeps: waking a sleeper takes longer (50 us
  * on a virtual machine) than the calls of an engine lie apart. Measured on an AMD EPYC: P1 on two threads has 1.75 times the
@@ -21,8 +21,8 @@ enum { LOOKS = 200 };
  * While a call is open, body is not null; workers that wake up join it, and those that come too late to find work do not delay
  * it: the caller takes indices itself until none is left, closes the call, and waits for the workers that joined. */
 struct rapt_pool {
-    pthread_mutex_t lock;
-    pthread_cond_t opened, left;
+    rapt_mutex lock;
+    rapt_condition opened, left;
     rapt_body body;
     void *body_arg;
     int64_t n;
@@ -32,14 +32,14 @@ struct rapt_pool {
     int64_t workers;        /* those that were started */
     uint64_t forks;         /* of the process that they live in */
     _Atomic int stop;
-    pthread_t threads[];
+    rapt_thread threads[];
 };
 
 /* How often this process and those before it were forked until it came to be. A pool whose workers were started in an earlier one
  * has none, and perhaps a lock that one of them held for ever. Not by getpid(), which asks the kernel, and may be given a second
  * time. */
 static uint64_t forks;
-#if defined(__wasi__) /* where nothing forks */
+#if defined(__wasi__) || defined(_WIN32) /* where nothing forks */
 static int count_forks(void) { return 1; }
 #else
 static void count_fork(void) { forks++; } /* in the child, which has one thread */
@@ -51,7 +51,7 @@ static int has_workers(const rapt_pool *pool) { return pool && pool->workers > 0
 static void print_trace(void *arg, const char *line) { (void)arg, fprintf(stderr, "rapt: %s\n", line); }
 
 /* Before the first pool of a process. */
-static pthread_once_t begun = PTHREAD_ONCE_INIT;
+static rapt_once begun = RAPT_ONCE_INIT;
 static int forks_are_counted;
 static void begin(void) {
     static const rapt_trace printer = {.body = print_trace};
@@ -65,13 +65,13 @@ static void take_indices(rapt_pool *pool, int64_t n, rapt_body body, void *body_
     while ((i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < n) body(body_arg, i);
 }
 
-static void *worker(void *arg) {
+static rapt_thread_end RAPT_THREAD_CALL worker(void *arg) {
     rapt_pool *pool = arg;
     uint64_t seen = 0;
-    pthread_mutex_lock(&pool->lock);
+    rapt_mutex_lock(&pool->lock);
     while (!pool->stop) {
         if (!pool->body || pool->call == seen) {
-            pthread_cond_wait(&pool->opened, &pool->lock);
+            rapt_condition_wait(&pool->opened, &pool->lock);
             continue;
         }
         const int64_t n = pool->n;
@@ -79,23 +79,24 @@ static void *worker(void *arg) {
         void *body_arg = pool->body_arg;
         seen = pool->call;
         pool->joined++;
-        pthread_mutex_unlock(&pool->lock);
+        rapt_mutex_unlock(&pool->lock);
         take_indices(pool, n, body, body_arg);
-        pthread_mutex_lock(&pool->lock);
-        if (--pool->joined == 0) pthread_cond_signal(&pool->left);
-        pthread_mutex_unlock(&pool->lock);
-        for (int i = 0; i < LOOKS && pool->call == seen && !pool->stop; i++) sched_yield();
-        pthread_mutex_lock(&pool->lock);
+        rapt_mutex_lock(&pool->lock);
+        if (--pool->joined == 0) rapt_condition_signal(&pool->left);
+        rapt_mutex_unlock(&pool->lock);
+        for (int i = 0; i < LOOKS && pool->call == seen && !pool->stop; i++) rapt_thread_yield();
+        rapt_mutex_lock(&pool->lock);
     }
-    pthread_mutex_unlock(&pool->lock);
-    return NULL;
+    rapt_mutex_unlock(&pool->lock);
+    return 0;
 }
 
 static void start_workers(rapt_pool *pool, int64_t n) {
-    while (pool->workers < n && !pthread_create(&pool->threads[pool->workers], NULL, worker, pool)) pool->workers++;
+    while (pool->workers < n && rapt_thread_start(&pool->threads[pool->workers], worker, pool)) pool->workers++;
 }
 
-#if defined(__wasi__) /* where there are no signals; without -pthread no thread can be started, either */
+/* Where no thread gets signals; on WASI none can be started without -pthread, either. */
+#if defined(__wasi__) || defined(_WIN32)
 static void start_without_signals(rapt_pool *pool, int64_t n) { start_workers(pool, n); }
 #else
 static void start_without_signals(rapt_pool *pool, int64_t n) {
@@ -109,18 +110,19 @@ static void start_without_signals(rapt_pool *pool, int64_t n) {
 
 /* What threads wait with. All of it, or nothing where the system has no more. */
 static int create_lock(rapt_pool *pool) {
-    if (pthread_mutex_init(&pool->lock, NULL)) return 0;
-    if (!pthread_cond_init(&pool->opened, NULL)) {
-        if (!pthread_cond_init(&pool->left, NULL)) return 1;
-        pthread_cond_destroy(&pool->opened);
+    if (!rapt_mutex_create(&pool->lock)) return 0;
+    if (rapt_condition_create(&pool->opened)) {
+        if (rapt_condition_create(&pool->left)) return 1;
+        rapt_condition_destroy(&pool->opened);
     }
-    pthread_mutex_destroy(&pool->lock);
+    rapt_mutex_destroy(&pool->lock);
     return 0;
 }
 
 rapt_pool *rapt_pool_create(int64_t threads) {
-    pthread_once(&begun, begin);
-    if (!forks_are_counted || threads < 1 || (uint64_t)threads > (SIZE_MAX - sizeof(rapt_pool)) / sizeof(pthread_t)) return NULL;
+    rapt_once_run(&begun, begin);
+    if (!forks_are_counted || threads < 1 || (uint64_t)threads > (SIZE_MAX - sizeof(rapt_pool)) / sizeof(rapt_thread))
+        return NULL;
     rapt_pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof *pool->threads);
     if (!pool || !create_lock(pool)) {
         free(pool);
@@ -136,14 +138,14 @@ rapt_pool *rapt_pool_create(int64_t threads) {
 void rapt_pool_destroy(rapt_pool *pool) {
     if (!pool) return;
     if (lives_here(pool)) {
-        pthread_mutex_lock(&pool->lock);
+        rapt_mutex_lock(&pool->lock);
         pool->stop = 1;
-        pthread_cond_broadcast(&pool->opened);
-        pthread_mutex_unlock(&pool->lock);
-        for (int64_t i = 0; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);
-        pthread_cond_destroy(&pool->left);
-        pthread_cond_destroy(&pool->opened);
-        pthread_mutex_destroy(&pool->lock);
+        rapt_condition_broadcast(&pool->opened);
+        rapt_mutex_unlock(&pool->lock);
+        for (int64_t i = 0; i < pool->workers; i++) rapt_thread_join(pool->threads[i]);
+        rapt_condition_destroy(&pool->left);
+        rapt_condition_destroy(&pool->opened);
+        rapt_mutex_destroy(&pool->lock);
     }
     free(pool);
 }
@@ -156,22 +158,22 @@ void rapt_pool_for(void *handle, int64_t n, rapt_body body, void *body_arg) {
         for (int64_t i = 0; i < n; i++) body(body_arg, i);
         return;
     }
-    pthread_mutex_lock(&pool->lock);
+    rapt_mutex_lock(&pool->lock);
     pool->body = body;
     pool->body_arg = body_arg;
     pool->n = n;
     pool->call++;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-    pthread_cond_broadcast(&pool->opened);
-    pthread_mutex_unlock(&pool->lock);
+    rapt_condition_broadcast(&pool->opened);
+    rapt_mutex_unlock(&pool->lock);
 
     take_indices(pool, n, body, body_arg);
 
-    pthread_mutex_lock(&pool->lock);
+    rapt_mutex_lock(&pool->lock);
     pool->body = NULL;
-    pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < LOOKS && pool->joined > 0; i++) sched_yield();
-    pthread_mutex_lock(&pool->lock);
-    while (pool->joined > 0) pthread_cond_wait(&pool->left, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
+    rapt_mutex_unlock(&pool->lock);
+    for (int i = 0; i < LOOKS && pool->joined > 0; i++) rapt_thread_yield();
+    rapt_mutex_lock(&pool->lock);
+    while (pool->joined > 0) rapt_condition_wait(&pool->left, &pool->lock);
+    rapt_mutex_unlock(&pool->lock);
 }

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "fused.h"
+
 enum { EMULATED_ROWS = 16, EMULATED_BYTES = 64, EMULATED_PAIRS = EMULATED_BYTES / 4 };
 
 typedef struct emulated_tile {
@@ -54,7 +56,7 @@ static inline void emulated_multiply_bf16(emulated_tile *c, int rows, const emul
             float sum[2] = {0.0f, 0.0f}, total;
             for (int i = 0; i < EMULATED_PAIRS; i++)
                 for (int second = 0; second < 2; second++)
-                    sum[second] = fmaf(emulated_bf16(a, m, i, second), emulated_bf16(b, i, n, second), sum[second]);
+                    sum[second] = fused_multiply_add(emulated_bf16(a, m, i, second), emulated_bf16(b, i, n, second), sum[second]);
             memcpy(&total, c->row[m] + 4 * n, sizeof total);
             total += sum[0] + sum[1];
             memcpy(c->row[m] + 4 * n, &total, sizeof total);

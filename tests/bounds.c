@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nothing beyond what the headers say is read or written, of any pointer of calls.c, on any kernel; numbers that are not used may
  * be any; what has no element may be null, and what has some may not; sizes that lie are refused at once. */
+#define _POSIX_C_SOURCE 200112L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "calls.h"
+#include "check/aligned.h"
 #include "check/fence.h"
 #include "hash.h"
 #include "random.h"
@@ -104,7 +106,7 @@ static void test_all_guards(void) {
 static void lay_anywhere(unsigned char **memory) {
     size_t bytes = 0;
     for (int i = 0; i < now.pointers; i++) bytes += now.at[i].bytes / 64 * 64 + 128;
-    unsigned char *at = *memory = aligned_alloc(64, bytes);
+    unsigned char *at = *memory = aligned_create(64, bytes);
     if (!at) abort();
     for (int i = 0; i < now.pointers; i++) {
         now.at[i].at = now.at[i].bytes ? at : NULL;
@@ -142,7 +144,7 @@ static void test_unused(const call *c, int which) {
             if (!fine) complain("a number that is not used", c, i < 0 ? "" : now.unused[i].name, status);
             if (fine && i < 0) break;
         }
-    free(memory);
+    aligned_destroy(memory);
 }
 
 /* A tensor with elements is refused where it is null. */
@@ -163,7 +165,7 @@ static void test_nulls(const call *c, int which) {
         if (hash_results() != before) complain("written though null is", c, p->name, status);
         p->at = at;
     }
-    free(memory);
+    aligned_destroy(memory);
 }
 
 static void test_each_call(void (*test)(const call *c, int which), const char *what) {

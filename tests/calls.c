@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200112L
 #include "calls.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "check/aligned.h"
 #include "random.h"
 #include "reference.h"
 #include "serial.h"
@@ -73,7 +75,7 @@ static pointer *add_pointer(const char *owner, const char *field, void *slot, si
     if (now.pointers == MOST_POINTERS) abort();
     pointer *p = &now.at[now.pointers++];
     char *name = malloc(strlen(prefix) + strlen(field) + 1);
-    if (!name || !(p->content = aligned_alloc(64, (bytes + 64) / 64 * 64))) abort();
+    if (!name || !(p->content = aligned_create(64, (bytes + 64) / 64 * 64))) abort();
     strcat(strcpy(name, prefix), field);
     *p = (pointer){owner, field, name, slot, p->content, bytes, alignment, written, false, p->content};
     memset(p->content, 0x5a, bytes);
@@ -1071,7 +1073,7 @@ void describe_call(const call *c, int64_t nth) {
 void forget_call(void) {
     for (int i = 0; i < now.pointers; i++) {
         free((void *)(uintptr_t)now.at[i].name);
-        free(now.at[i].content);
+        aligned_destroy(now.at[i].content);
     }
     memset(&now, 0, sizeof now);
 }

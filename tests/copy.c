@@ -233,7 +233,7 @@ static rapt_status step(pool *c, const char *isa, const tokens *t, int64_t seque
     if (status != RAPT_OK) return status;
     call.workspace = new_workspace(call.workspace_bytes);
     status = rapt_decode_run(&plan, &call);
-    free(call.workspace);
+    aligned_destroy(call.workspace);
     for (int64_t b = 0; b < sequences; b++) c->starts[b]++;
     return status;
 }

@@ -3,9 +3,9 @@
  * every type and kind of cache, in every way of running, all memory around what is written included. Then a prompt at once
  * against a token at a time, rope tables, and what is refused. */
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <stdio.h>
 
+#include "barrier.h"
 #include "kv_types.h"
 #include "rapt_pool.h"
 #include "refusals.h"
@@ -356,7 +356,7 @@ static rapt_status attend_by_hand(const problem *p, const char *isa, const tenso
     a.kv_lengths = lengths;
     a.workspace = new_workspace(a.workspace_bytes);
     status = rapt_run(&plan, &a);
-    free(a.workspace);
+    aligned_destroy(a.workspace);
     return status;
 }
 
@@ -400,15 +400,13 @@ typedef struct sharing {
     const rapt_decode_plan *plan;
     const rapt_decode_args *args;
     int64_t nth;
-    pthread_barrier_t barrier;
+    barrier barrier;
     _Atomic int refused;
 } sharing;
 
-static void wait_for_all(void *barrier) { pthread_barrier_wait(barrier); }
-
 static void share_one(void *arg, int64_t ith) {
     sharing *s = arg;
-    if (rapt_decode_run_share(s->plan, s->args, ith, s->nth, wait_for_all, &s->barrier) != RAPT_OK) s->refused = 1;
+    if (rapt_decode_run_share(s->plan, s->args, ith, s->nth, barrier_wait, &s->barrier) != RAPT_OK) s->refused = 1;
 }
 
 typedef enum way { RUN, PARALLEL, SERIAL, SHARE, PHASES } way;
@@ -428,9 +426,9 @@ static rapt_status run_way(const rapt_decode_plan *plan, const rapt_decode_args 
     case SERIAL:
         return rapt_decode_run_parallel(plan, args, nth, serial, NULL);
     case SHARE:
-        pthread_barrier_init(&s.barrier, NULL, (unsigned)nth);
+        if (!barrier_create(&s.barrier, nth)) return RAPT_ERR_RANGE;
         rapt_pool_for(pools[nth], nth, share_one, &s);
-        pthread_barrier_destroy(&s.barrier);
+        barrier_destroy(&s.barrier);
         return s.refused ? RAPT_ERR_RANGE : RAPT_OK;
     case PHASES:
         status = rapt_decode_plan_query(plan, &info);
@@ -448,7 +446,7 @@ static rapt_status run_step(const rapt_decode_plan *plan, rapt_decode_args args,
     if (status != RAPT_OK) return status;
     args.workspace = new_workspace(args.workspace_bytes);
     status = run_way(plan, &args, how, nth);
-    free(args.workspace);
+    aligned_destroy(args.workspace);
     return status;
 }
 

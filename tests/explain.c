@@ -10,6 +10,10 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(_WIN32)
+#define setenv(name, value, overwrite) _putenv_s(name, value)
+#define unsetenv(name)                 _putenv_s(name, "")
+#endif
 
 #include "explain.h"
 #include "float_control.h"
@@ -315,6 +319,19 @@ static bool cut_well(rapt_status (*explain)(char *, size_t), rapt_status status,
     return explain(text, bytes) == status && memcmp(text, want, sizeof text) == 0;
 }
 
+/* As vsnprintf; pointers as the library writes them, which on Windows is not what %p does. */
+static void format_line(char line[LINE_BYTES], const char *format, va_list values) {
+#if defined(_WIN32)
+    char own[LINE_BYTES], *end = own;
+    for (const char *at = format; *at; at++)
+        if (strncmp(at, "%p", 2) == 0) memcpy(end, "0x%llx", 6), end += 6, at++;
+        else *end++ = *at;
+    *end = '\0';
+    format = own;
+#endif
+    vsnprintf(line, LINE_BYTES, format, values);
+}
+
 /* explained: what explains it says the same; else it takes nothing that is wrong, and finds nothing. */
 __attribute__((format(printf, 7, 8))) static void check(const char *function, rapt_status (*call)(void),
                                                         rapt_status (*explain)(char *, size_t), bool explained,
@@ -322,7 +339,7 @@ __attribute__((format(printf, 7, 8))) static void check(const char *function, ra
     char line[LINE_BYTES], prefixed[LINE_BYTES + 64], text[LINE_BYTES];
     va_list values;
     va_start(values, format);
-    vsnprintf(line, sizeof line, format, values);
+    format_line(line, format, values);
     va_end(values);
     snprintf(prefixed, sizeof prefixed, "%s: %s", function, line);
     if (*line && all_used + strlen(line) + 2 < sizeof all_lines)
@@ -1909,6 +1926,7 @@ static void made_plans(void) {
 
 /* ---- What the table lacks -------------------------------------------------------------------------------------------- */
 
+#if defined(__ELF__)
 /* Where explain.py has marked the library: else there are none. */
 extern explain_site *const __start_explain_sites[] __attribute__((weak)), *const __stop_explain_sites[] __attribute__((weak));
 extern const char *const __start_explain_names[] __attribute__((weak)), *const __stop_explain_names[] __attribute__((weak));
@@ -1986,6 +2004,7 @@ static void everything_seen(void) {
     }
     tap_ok(missing == 0, "of %d names of fields, %d are missing from the table", all, missing);
 }
+#endif
 
 int main(void) {
     forgotten_batches();
@@ -2008,6 +2027,8 @@ int main(void) {
     tunings();
     kernels();
     float_control();
+#if defined(__ELF__)
     if (__start_explain_sites) everything_seen();
+#endif
     return tap_done();
 }

@@ -162,14 +162,15 @@ static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, boo
     if (status == RAPT_OK && draw_below(&tunings, 2)) {
         const int64_t packers = 1 + draw_below(&tunings, 3), which = draw_below(&tunings, 4);
         status = prepack(&plan, &args, packers, draw_below(&tunings, 2));
-        if (which == 0) free((void *)(uintptr_t)args.prepacked), args.prepacked = NULL;
-        if (which == 1) free((void *)(uintptr_t)args.gate_prepacked), args.gate_prepacked = NULL;
+        if (which == 0) aligned_destroy((void *)(uintptr_t)args.prepacked), args.prepacked = NULL;
+        if (which == 1) aligned_destroy((void *)(uintptr_t)args.gate_prepacked), args.gate_prepacked = NULL;
     }
     if (pool) status = status == RAPT_OK ? rapt_linear_run_parallel(&plan, &args, nth, rapt_pool_for, NULL) : status;
     else
         for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--) status = rapt_linear_run_share(&plan, &args, ith, nth);
     if (!intact(workspace, bytes)) status = RAPT_ERR_WORKSPACE;
-    free(workspace), free((void *)(uintptr_t)args.prepacked), free((void *)(uintptr_t)args.gate_prepacked);
+    aligned_destroy(workspace), aligned_destroy((void *)(uintptr_t)args.prepacked),
+        aligned_destroy((void *)(uintptr_t)args.gate_prepacked);
     return status;
 }
 
@@ -283,7 +284,7 @@ static void apply(const char *isa, rapt_activation activation, const float *from
     rapt_linear_args_init(&args);
     args.x = from, args.weight = &one, args.y = to, args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
     if (rapt_linear_run(&plan, &args)) abort();
-    free(args.workspace);
+    aligned_destroy(args.workspace);
 }
 
 static void activations(const char *isa) {
@@ -348,8 +349,8 @@ static void packed_alone(const char *isa, rapt_arith arith) {
     if (status == RAPT_OK) status = rapt_linear_run(&plan, &args);
     tap_ok(status == RAPT_OK && memcmp(y[0], y[1], (size_t)sizes[2] * sizeof(float)) == 0,
            "%s: many tokens read prepacked weights alone%s", isa, arith ? ", in bf16 arithmetic" : "");
-    free(x), free(w), free(g), free(y[0]), free(y[1]), free(args.workspace);
-    free((void *)(uintptr_t)args.prepacked), free((void *)(uintptr_t)args.gate_prepacked);
+    free(x), free(w), free(g), free(y[0]), free(y[1]), aligned_destroy(args.workspace);
+    aligned_destroy((void *)(uintptr_t)args.prepacked), aligned_destroy((void *)(uintptr_t)args.gate_prepacked);
 }
 
 /* ---- Quantised weights --------------------------------------------------------------------------------------------------- */

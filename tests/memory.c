@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of every call of calls.c: an output that meets anything else is refused by name and nothing is written; so is an
  * array that is not aligned; tensors lie where they like. And calls.c leaves no pointer and no function of the headers out. */
+#define _POSIX_C_SOURCE 200112L
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "calls.h"
+#include "check/aligned.h"
 #include "tap.h"
 
 /* ---- Memory -------------------------------------------------------------------------------------------------------------- */
@@ -42,7 +44,7 @@ static void lay_out_arena(void) {
     }
     arena.meeting_bytes = (2 * largest + 4 * APART) / APART * APART;
     arena.bytes = arena.meeting_bytes + all;
-    arena.memory = aligned_alloc(APART, (arena.bytes + APART) / APART * APART);
+    arena.memory = aligned_create(APART, (arena.bytes + APART) / APART * APART);
     arena.before = malloc(arena.bytes + now.struct_bytes);
     if (!arena.memory || !arena.before) abort();
     memset(arena.memory, 0xa5, arena.bytes);
@@ -50,7 +52,7 @@ static void lay_out_arena(void) {
 }
 
 static void free_arena(void) {
-    free(arena.memory);
+    aligned_destroy(arena.memory);
     free(arena.before);
 }
 

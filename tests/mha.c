@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Multi-head attention as one call. It is compared with the calls it stands for, bit for bit, and with plain loops in double;
  * tables likewise. Results are hashed: the hash is that of every machine. Then what is refused, and that it touches nothing. */
-#define _DEFAULT_SOURCE
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+#define _DEFAULT_SOURCE /* signals, for page_faults.h */
+#include "check/fence.h"
 #include "each_kernel.h"
+#include "page_faults.h"
 #include "guard.h"
 #include "kv_types.h"
 #include "rapt_pool.h"
@@ -191,7 +189,7 @@ static float *map_rows(const problem *p, int i, const tensor *x, const char *isa
     args.bias = p->bias[from] ? p->bias[from] + first : NULL, args.scales = p->scales[from] ? p->scales[from] + first : NULL;
     args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
     if (rapt_linear_run(&plan, &args)) abort();
-    free(args.workspace);
+    aligned_destroy(args.workspace);
     return y;
 }
 
@@ -273,7 +271,8 @@ static rapt_status by_hand(problem *p, tensor *k_cache, tensor *v_cache, tensor 
                           mapped[(b * out->tokens + t) * out->channels + i] +
                               (p->residual.memory ? value_at(&p->residual, b, t, i) : 0.0f));
     if (p->weight[3].memory) free(mapped);
-    free(args.workspace), free_tensor(&o), free(q), free(k), free(v), free_tensor(&x), free_tensor(&y), free_tensor(&z);
+    aligned_destroy(args.workspace), free_tensor(&o), free(q), free(k), free(v), free_tensor(&x), free_tensor(&y),
+        free_tensor(&z);
     return status;
 }
 
@@ -328,8 +327,8 @@ static rapt_status run_problem(problem *p, int way) {
         for (int phase = 0; phase < info.phases; phase++)
             for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--)
                 status = rapt_mha_run_phase(&plan, &args, phase, ith, nth);
-    for (int i = 0; i < 4; i++) free(prepacked[i]);
-    free(args.workspace);
+    for (int i = 0; i < 4; i++) aligned_destroy(prepacked[i]);
+    aligned_destroy(args.workspace);
     return status;
 }
 
@@ -405,7 +404,7 @@ static rapt_status run_decoder(decoder *l) {
     if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, 1, &bytes);
     l->args.workspace = new_workspace(bytes), l->args.workspace_bytes = bytes;
     if (status == RAPT_OK) status = rapt_mha_run(&plan, &l->args);
-    free(l->args.workspace);
+    aligned_destroy(l->args.workspace);
     return status;
 }
 
@@ -427,7 +426,7 @@ static void prepacked_alone(const char *isa) {
     }
     if (status == RAPT_OK) status = run_decoder(&l);
     tap_ok(status == RAPT_OK && same_tensor(&l.out, &want), "%s: many tokens read prepacked weights alone", isa);
-    for (int i = 0; i < 4; i++) free(packed[i]);
+    for (int i = 0; i < 4; i++) aligned_destroy(packed[i]);
     free_tensor(&want), free_decoder(&l);
 }
 
@@ -553,7 +552,7 @@ static void wide_weights(const char *isa) {
     }
     tap_ok(status == RAPT_OK && worst < 1e-5, "%s: weights of 1500 keys, times V, are the output (%.1e)", isa, worst);
     rapt_pool_destroy(pool);
-    free(args.workspace), free(p), free_tensor(&x), free_tensor(&y), free_tensor(&out), free_tensor(&w);
+    aligned_destroy(args.workspace), free(p), free_tensor(&x), free_tensor(&y), free_tensor(&out), free_tensor(&w);
 }
 
 /* ---- Tokens that belong to no entry ------------------------------------------------------------------------------------- */
@@ -561,27 +560,27 @@ static void wide_weights(const char *isa) {
 enum { GAP_TOKENS = 9, GAP_ENTRIES = 3, GAP_KEYS = 6 };
 static const int32_t gap_starts[GAP_ENTRIES + 1] = {2, 4, 4, 7};
 
-/* Rows of tokens, each of which has a page of its own, shared with child processes. */
+/* Rows of tokens, each of which has a page of its own. */
 typedef struct pages {
     char *at;
     int64_t stride, rows;
 } pages;
 
 static pages new_pages(int64_t count) {
-    pages p = {.stride = sysconf(_SC_PAGESIZE), .rows = count};
-    p.at = mmap(NULL, (size_t)(count * p.stride), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (p.at == MAP_FAILED) abort();
+    pages p = {.stride = (int64_t)page_bytes(), .rows = count};
+    p.at = pages_create((size_t)(count * p.stride));
+    pages_open(p.at, (size_t)(count * p.stride));
     return p;
 }
 
-static void free_pages(pages *p) { munmap(p->at, (size_t)(p->rows * p->stride)); }
+static void free_pages(pages *p) { pages_destroy(p->at, (size_t)(p->rows * p->stride)); }
 
 /* Only the tokens of entries, of each head, can be reached. */
 static void close_gaps(const pages *p) {
     for (int64_t row = 0; row < p->rows; row++) {
         int64_t token = row % GAP_TOKENS;
         if (token >= gap_starts[0] && token < gap_starts[GAP_ENTRIES]) continue;
-        if (mprotect(p->at + row * p->stride, (size_t)p->stride, PROT_NONE)) abort();
+        pages_protect(p->at + row * p->stride, (size_t)p->stride, PAGES_CLOSED);
     }
 }
 
@@ -591,17 +590,19 @@ typedef struct gapped {
     rapt_args attention_args;
     rapt_mha_args args;
     pages x, y, out, residual, weights;
+    rapt_status status;
 } gapped;
 
-static rapt_status run_gapped(gapped *g) {
+static void run_gapped(void *of) {
+    gapped *g = of;
     rapt_mha_plan plan;
     size_t bytes = 0;
     rapt_status status = rapt_mha_plan_init(&plan, &g->desc);
     if (status == RAPT_OK) status = rapt_mha_workspace_size(&plan, 1, &bytes);
     g->args.workspace = new_workspace(bytes), g->args.workspace_bytes = bytes;
     if (status == RAPT_OK) status = rapt_mha_run(&plan, &g->args);
-    free(g->args.workspace);
-    return status;
+    aligned_destroy(g->args.workspace);
+    g->status = status;
 }
 
 /* One entry of it as a call of its own, without q_starts; its results in rows of their own. */
@@ -620,7 +621,8 @@ static bool entry_agrees(const gapped *g, int b, const int32_t *starts, const in
         one.args.k_cache = (char *)g->args.k_cache + b * g->attention.k.batch_stride;
         one.args.v_cache = (char *)g->args.v_cache + b * g->attention.v.batch_stride;
     }
-    bool ok = run_gapped(&one) == RAPT_OK;
+    run_gapped(&one);
+    bool ok = one.status == RAPT_OK;
     const size_t row = (size_t)(g->desc.wo.type ? WIDTH : HEADS * D) * sizeof(float);
     const size_t keys = (size_t)(g->args.k_cache ? GAP_KEYS : tokens) * sizeof(float);
     for (int64_t t = first; t < first + tokens; t++) {
@@ -676,14 +678,11 @@ static bool gaps_agree(const char *isa, bool positions, bool output, bool cached
     if (cross) a->k_starts = gap_starts, d->y = d->x, d->keys = GAP_TOKENS, args->y = g.y.at;
 
     close_gaps(&g.x), close_gaps(&g.y), close_gaps(&g.out), close_gaps(&g.residual), close_gaps(&g.weights);
-    fflush(stdout);
-    int status = 0;
-    const pid_t child = fork(); /* which a read or write of a gap ends */
-    if (child == 0) _exit(run_gapped(&g) != RAPT_OK);
-    bool ok = child > 0 && waitpid(child, &status, 0) == child && status == 0;
+    const bool kept_out = meets_no_fault(run_gapped, &g);
+    bool ok = kept_out && g.status == RAPT_OK;
     if (!ok)
         printf("# %s: positions %d, output %d, cached %d, cross %d: %s\n", isa, positions, output, cached, cross,
-               WIFSIGNALED(status) ? "a gap was met" : "refused");
+               kept_out ? "refused" : "a gap was met");
     for (int b = 0; b < GAP_ENTRIES && ok; b++)
         if (gap_starts[b] < gap_starts[b + 1]) ok = entry_agrees(&g, b, starts, lengths);
     free_pages(&g.x), free_pages(&g.y), free_pages(&g.out), free_pages(&g.residual), free_pages(&g.weights);
@@ -726,7 +725,7 @@ static void no_keys(const char *isa) {
         wrong += status != RAPT_OK || untouched != 7.0f;
         for (int t = 0; t < ROWS; t++) wrong += memcmp(row_at(&out, 0, t), bias, 8 * sizeof *bias) != 0;
         memset(out.at, 0, out.bytes);
-        free(args.workspace);
+        aligned_destroy(args.workspace);
     }
     tap_ok(wrong == 0, "%s: weights of 0 keys: the output is the bias of W_O: %d wrong", isa, wrong);
     free_tensor(&x), free_tensor(&w), free_tensor(&out), free(bias);

@@ -2,17 +2,16 @@
 /* What a plan, once made, spares. Tasks of ragged batches give the bits of rapt_run, in any order, and find their entry without
  * going through the batch: shown by taking away the memory that they must not need, not by a clock, which depends on what else
  * the machine does. Kernels are chosen by name without asking the CPU again. */
-#define _DEFAULT_SOURCE
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#define _DEFAULT_SOURCE /* signals, for page_faults.h */
 
 /* The library's detection of features, counted: this definition comes before that of the archive. */
 #define rapt_cpu_features_detect detect
 #include RAPT_CPU_FILE /* NOLINT(bugprone-suspicious-include): for it is given another name here */
 #undef rapt_cpu_features_detect
 
+#include "check/fence.h"
 #include "each_kernel.h"
+#include "page_faults.h"
 #include "tensors.h"
 
 uint32_t rapt_cpu_features_detect(void);
@@ -68,7 +67,8 @@ static bool tasks_agree(const char *isa, int64_t batch, size_t plan_bytes, int64
         free(order);
     }
     ok = ok && same_tensor(&o, &want);
-    free(args.workspace), free(plan), free_tensor(&q), free_tensor(&k), free_tensor(&v), free_tensor(&want), free_tensor(&o);
+    aligned_destroy(args.workspace), free(plan), free_tensor(&q), free_tensor(&k), free_tensor(&v), free_tensor(&want),
+        free_tensor(&o);
     return ok;
 }
 
@@ -78,26 +78,37 @@ enum { ENTRIES = 40000 }; /* of one token */
 
 /* Takes away the pages of starts but for the first, and those of entries first .. last. */
 static void keep_starts(void *starts, int64_t first, int64_t last) {
-    const int64_t page = sysconf(_SC_PAGESIZE), each = page / (int64_t)sizeof(int32_t);
+    const int64_t page = (int64_t)page_bytes(), each = page / (int64_t)sizeof(int32_t);
     for (int64_t n = 1; n * each <= ENTRIES; n++)
-        if ((n + 1) * each <= first || n * each > last)
-            if (mprotect((char *)starts + n * page, (size_t)page, PROT_NONE)) abort();
+        if ((n + 1) * each <= first || n * each > last) pages_protect((char *)starts + n * page, (size_t)page, PAGES_CLOSED);
+}
+
+/* The tasks of an entry, all of which are alike. */
+typedef struct entry {
+    const rapt_plan *plan;
+    const rapt_args *args;
+    int64_t first, tasks;
+    int refused;
+} entry;
+
+static void run_entry(void *arg) {
+    entry *e = arg;
+    for (int64_t i = 0; i < e->tasks; i++) e->refused += rapt_run_task(e->plan, e->args, 0, e->first + i, 0) != RAPT_OK;
 }
 
 static void far_starts(void) {
     const size_t plans[] = {RAPT_PLAN_BYTES(ENTRIES), sizeof(rapt_plan)};
     static const int64_t tasks[] = {0, 1, 3001, ENTRIES / 2, ENTRIES - 2, ENTRIES - 1};
     enum { TASKS = sizeof tasks / sizeof *tasks };
-    int32_t *starts = mmap(NULL, (ENTRIES + 1) * sizeof *starts, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (starts == MAP_FAILED) abort();
+    const size_t starts_bytes = ((ENTRIES + 1) * sizeof(int32_t) / page_bytes() + 1) * page_bytes();
+    int32_t *starts = pages_create(starts_bytes);
+    pages_open(starts, starts_bytes);
     for (int32_t b = 0; b <= ENTRIES; b++) starts[b] = b;
     rapt_desc desc;
     describe(&desc, NULL, ENTRIES, starts, 1);
     const size_t bytes = (size_t)(desc.q_len * HEADS * D) * sizeof(float);
     tensor q = random_rows(RAPT_F32, 1, desc.q_len, HEADS * D, 0, 1.0f);
-    float *want = new_floats(desc.q_len * HEADS * D),
-          *o = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (o == MAP_FAILED) abort();
+    float *want = new_floats(desc.q_len * HEADS * D), *o = new_floats(desc.q_len * HEADS * D);
     for (int p = 0; p < 2; p++) {
         /* As many entries as there is room for are known; the others follow the last of these. */
         const int64_t known = (int64_t)(plans[p] - RAPT_PLAN_BYTES(-1)) / 16, step = (ENTRIES + known - 1) / known;
@@ -115,28 +126,23 @@ static void far_starts(void) {
         wrong += rapt_run(plan, &args) != RAPT_OK;
         args.o = o;
         memset(o, 0, bytes);
-        const int64_t each = info.tasks[0] / ENTRIES; /* tasks of an entry: all are alike */
+        const int64_t each = info.tasks[0] / ENTRIES;
         for (int n = 0; n < TASKS; n++) {
-            int status = 0;
-            fflush(stdout);
-            const pid_t child = fork(); /* which a read of other starts ends */
-            if (child == 0) {
-                keep_starts(starts, tasks[n] - step, tasks[n] + 1);
-                int failed = 0;
-                for (int64_t i = 0; i < each; i++) failed += rapt_run_task(plan, &args, 0, tasks[n] * each + i, 0) != RAPT_OK;
-                _exit(failed);
-            }
+            entry e = {.plan = plan, .args = &args, .first = tasks[n] * each, .tasks = each};
+            keep_starts(starts, tasks[n] - step, tasks[n] + 1);
+            const bool near_by = meets_no_fault(run_entry, &e);
+            pages_protect(starts, starts_bytes, PAGES_WRITTEN);
             const int64_t row = tasks[n] * HEADS * D;
-            const bool ok = child > 0 && waitpid(child, &status, 0) == child && status == 0 && info.phases == 1 &&
-                            info.tasks[0] == each * ENTRIES && !memcmp(o + row, want + row, HEADS * D * sizeof *o);
-            if (!ok) printf("# entry %d: %s\n", (int)tasks[n], WIFSIGNALED(status) ? "starts far away were read" : "wrong");
+            const bool ok = near_by && !e.refused && info.phases == 1 && info.tasks[0] == each * ENTRIES &&
+                            !memcmp(o + row, want + row, HEADS * D * sizeof *o);
+            if (!ok) printf("# entry %d: %s\n", (int)tasks[n], near_by ? "wrong" : "starts far away were read");
             wrong += !ok;
         }
         tap_ok(wrong == 0, "rapt_run_task, a plan of %s: an entry of %d is found without reading far away: %d of %d wrong",
                p ? "the usual size" : "RAPT_PLAN_BYTES", ENTRIES, wrong, TASKS);
-        free(args.workspace), free(plan);
+        aligned_destroy(args.workspace), free(plan);
     }
-    munmap(o, bytes), munmap(starts, (ENTRIES + 1) * sizeof *starts), free(want), free_tensor(&q);
+    pages_destroy(starts, starts_bytes), free(o), free(want), free_tensor(&q);
 }
 
 /* ---- The choice of a kernel ---------------------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference.h"
+#include "fused.h"
 
 #include <float.h>
 #include <math.h>
@@ -876,7 +877,7 @@ static void score_row(const row *r, const row_results *of, double *score, double
 }
 
 float reference_multiply_add(bool fused, float a, float b, float c) {
-    if (fused) return fmaf(a, b, c);
+    if (fused) return fused_multiply_add(a, b, c);
     const volatile float product = a * b;
     return product + c;
 }

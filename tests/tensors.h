@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check/aligned.h"
 #include "random.h"
 #include "reference.h"
 
@@ -149,10 +150,10 @@ static inline float *random_floats(int64_t n, float size) {
     return x;
 }
 
-/* Aligned as a workspace, and exactly as large. */
+/* Aligned as a workspace, and exactly as large; free it by aligned_destroy. */
 static inline void *new_workspace(size_t bytes) {
-    void *memory;
-    if (posix_memalign(&memory, RAPT_WORKSPACE_ALIGNMENT, bytes + !bytes)) abort();
+    void *memory = aligned_create(RAPT_WORKSPACE_ALIGNMENT, bytes + !bytes);
+    if (!memory) abort();
     memset(memory, 0xff, bytes); /* NaN, whatever is read of it */
     return memory;
 }

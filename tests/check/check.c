@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _DEFAULT_SOURCE
 #include "check.h"
+#include "clock.h"
 #include "harness.h"
 
 #include <errno.h>
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -25,12 +25,6 @@ static struct {
     double started, shown;
     int64_t cases_done, cases;
 } now;
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- Lines -------------------------------------------------------------------------------------------------------------- */
 
@@ -62,7 +56,7 @@ void check_step(check *c, const kernel *k) {
     say_how_to_reproduce(c, k->name, now.died + n, sizeof now.died - (size_t)n - 1);
     strcat(now.died, "\n");
     if (!c->summary || !isatty(STDERR_FILENO)) return;
-    const double t = seconds();
+    const double t = clock_now();
     if (t - now.shown < 0.1) return;
     now.shown = t;
     fprintf(stderr, "\r\033[K%3d %%  %s  %s  %.1f s", (int)(100 * now.cases_done / now.cases), c->case_name, k->name,
@@ -77,7 +71,11 @@ static void died(int number) {
 }
 
 static void catch_signals(void) {
-    static const int numbers[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+    static const int numbers[] = {
+#if defined(SIGBUS) /* which Windows has not */
+        SIGBUS,
+#endif
+        SIGSEGV, SIGILL, SIGFPE, SIGABRT};
     for (int64_t n = 0; n < LENGTH_OF(numbers); n++) signal(numbers[n], died);
 }
 
@@ -270,11 +268,38 @@ typedef struct selection {
     int64_t n;
 } selection;
 
+/* Is it one of the characters and ranges, or, behind a !, none of them? */
+static bool is_in(char c, const char *set, const char *end) {
+    const bool without = *set == '!';
+    for (set += without; set < end; set++) {
+        const char *const last = set + 2 < end && set[1] == '-' ? set + 2 : set;
+        if (*set <= c && c <= *last) return !without;
+        set = last;
+    }
+    return without;
+}
+
+/* Does the name match a pattern of *, ? and [characters]? */
+static bool matches(const char *pattern, const char *name) {
+    for (; *pattern; pattern++, name++) {
+        if (*pattern == '*') {
+            do
+                if (matches(pattern + 1, name)) return true;
+            while (*name++);
+            return false;
+        }
+        const char *end = *pattern == '[' ? strchr(pattern, ']') : NULL;
+        if (!*name || (end ? !is_in(*name, pattern + 1, end) : *pattern != '?' && *pattern != *name)) return false;
+        if (end) pattern = end;
+    }
+    return !*name;
+}
+
 static selection select_cases(const char *pattern) {
     selection exact = {.n = 0}, loose = {.n = 0};
     for (int64_t l = 0; l < LENGTH_OF(case_lists); l++) {
         for (const check_case *e = case_lists[l]; e->name; e++) {
-            if (!pattern || strstr(e->name, pattern) || fnmatch(pattern, e->name, 0) == 0) loose.cases[loose.n++] = e;
+            if (!pattern || strstr(e->name, pattern) || matches(pattern, e->name)) loose.cases[loose.n++] = e;
             if (pattern && strcmp(e->name, pattern) == 0) exact.cases[exact.n++] = e;
         }
     }
@@ -389,7 +414,7 @@ static void print_table(const check *c, const options *o, int64_t cases, int64_t
     }
     printf("%" PRId64 " cases, %" PRId64 " failed, seed %" PRIu64, cases, failed, c->seed - (uint64_t)(o->repeat - 1));
     if (o->repeat > 1) printf(" to %" PRIu64, c->seed);
-    printf(", %.1f s\n", seconds() - now.started);
+    printf(", %.1f s\n", clock_now() - now.started);
 }
 
 int rapt_check_main(int argc, char **argv, const char *program) {
@@ -407,11 +432,9 @@ int rapt_check_main(int argc, char **argv, const char *program) {
         return 0;
     }
 
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    uint64_t random = (uint64_t)t.tv_sec ^ (uint64_t)t.tv_nsec << 20 ^ (uint64_t)getpid() << 40;
+    uint64_t random = (uint64_t)time(NULL) ^ (uint64_t)(clock_now() * 1e9) << 20 ^ (uint64_t)getpid() << 40;
     c.seed = o.seeded ? o.seed : draw(&random) >> 40;
-    now.started = seconds();
+    now.started = clock_now();
     now.cases = cases.n * o.repeat;
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     activate(&c);

@@ -13,6 +13,17 @@
 #define FENCE_GUARDED 1
 #endif
 
+#if FENCE_GUARDED
+/* Pages, none of which can be reached until they are opened: to be read and written, and after that as they are protected. Out of
+ * memory ends the program. */
+size_t page_bytes(void);
+void *pages_create(size_t bytes);
+void pages_open(void *pages, size_t bytes);
+typedef enum pages_use { PAGES_CLOSED, PAGES_READ, PAGES_WRITTEN } pages_use;
+void pages_protect(void *pages, size_t bytes, pages_use use);
+void pages_destroy(void *pages, size_t bytes);
+#endif
+
 typedef struct fence {
     unsigned char *map; /* [guard][body][guard]: the body is whole pages, data lies in it */
     size_t map_bytes;

@@ -3,11 +3,11 @@
 #define _DEFAULT_SOURCE
 #include "harness.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../barrier.h"
 #include "../serial.h"
 
 void *allocate(size_t bytes) {
@@ -31,16 +31,16 @@ reference reference_of(const subject *s) {
 /* ---- Threads ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct thread {
-    pthread_t id;
+    rapt_thread id;
     rapt_body body;
     void *arg;
     int64_t i;
 } thread;
 
-static void *thread_main(void *arg) {
+static rapt_thread_end RAPT_THREAD_CALL thread_main(void *arg) {
     thread *t = arg;
     t->body(t->arg, t->i);
-    return NULL;
+    return 0;
 }
 
 /* A rapt_parallel_for with a thread for each body. */
@@ -49,32 +49,13 @@ static void for_threads(void *pool, int64_t n, rapt_body body, void *arg) {
     thread *threads = allocate((size_t)n * sizeof *threads);
     for (int64_t i = 0; i < n; i++) {
         threads[i] = (thread){.body = body, .arg = arg, .i = i};
-        if (pthread_create(&threads[i].id, NULL, thread_main, &threads[i]) != 0) {
+        if (!rapt_thread_start(&threads[i].id, thread_main, &threads[i])) {
             fprintf(stderr, "check: cannot start %d threads\n", (int)n);
             exit(2);
         }
     }
-    for (int64_t i = 0; i < n; i++) pthread_join(threads[i].id, NULL);
+    for (int64_t i = 0; i < n; i++) rapt_thread_join(threads[i].id);
     free(threads);
-}
-
-typedef struct barrier {
-    pthread_mutex_t lock;
-    pthread_cond_t all_here;
-    int64_t waiting, size, generation;
-} barrier;
-
-static void barrier_wait(void *arg) {
-    barrier *b = arg;
-    pthread_mutex_lock(&b->lock);
-    const int64_t generation = b->generation;
-    if (++b->waiting == b->size) {
-        b->waiting = 0;
-        b->generation++;
-        pthread_cond_broadcast(&b->all_here);
-    }
-    while (b->generation == generation) pthread_cond_wait(&b->all_here, &b->lock);
-    pthread_mutex_unlock(&b->lock);
 }
 
 typedef struct share {
@@ -91,11 +72,10 @@ static void share_body(void *arg, int64_t i) {
 }
 
 static rapt_status run_share(const rapt_plan *plan, const rapt_args *args, int64_t nth) {
-    share s = {.plan = plan,
-               .args = args,
-               .nth = nth,
-               .barrier = {.lock = PTHREAD_MUTEX_INITIALIZER, .all_here = PTHREAD_COND_INITIALIZER, .size = nth}};
+    share s = {.plan = plan, .args = args, .nth = nth};
+    if (!barrier_create(&s.barrier, nth)) no_memory();
     for_threads(NULL, nth, share_body, &s);
+    barrier_destroy(&s.barrier);
     for (int64_t i = 0; i < nth; i++)
         if (s.status[i] != RAPT_OK) return s.status[i];
     return RAPT_OK;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz target once for each file of a folder: the corpus as a test, with any compiler. */
-#define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -8,20 +7,29 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static int visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+/* The next one that is not hidden, or null. */
+static const char *next_name(DIR *folder) {
+    const struct dirent *entry;
+    while ((entry = readdir(folder)) && entry->d_name[0] == '.') {
+    }
+    return entry ? entry->d_name : NULL;
+}
 
 int main(int argc, char **argv) {
     static uint8_t data[1 << 16];
-    struct dirent **names;
-    const int files = argc == 2 ? scandir(argv[1], &names, visible, alphasort) : -1;
+    DIR *const folder = argc == 2 ? opendir(argv[1]) : NULL;
+    int files = 0;
+    while (folder && next_name(folder)) files++;
     if (files < 1) {
         fprintf(stderr, "usage: %s FOLDER, with at least one file\n", argv[0]);
         return 2;
     }
     printf("1..%d\n", files);
+    rewinddir(folder);
     for (int n = 0; n < files; n++) {
         char path[4096];
-        snprintf(path, sizeof path, "%s/%s", argv[1], names[n]->d_name);
+        const char *const name = next_name(folder);
+        snprintf(path, sizeof path, "%s/%s", argv[1], name);
         FILE *file = fopen(path, "rb");
         if (!file) {
             perror(path);
@@ -30,9 +38,8 @@ int main(int argc, char **argv) {
         const size_t size = fread(data, 1, sizeof data, file);
         fclose(file);
         LLVMFuzzerTestOneInput(data, size); /* ends the program where something does not hold */
-        printf("ok %d - %s\n", n + 1, names[n]->d_name);
-        free(names[n]);
+        printf("ok %d - %s\n", n + 1, name);
     }
-    free(names);
+    closedir(folder);
     return 0;
 }

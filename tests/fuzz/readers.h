@@ -28,13 +28,13 @@ static inline int state_file(struct stat *st) {
     return 0;
 }
 
-static inline void *map_file(void) {
+static inline void *map_input(void) {
     void *memory = malloc(file_size + !file_size);
     if (!memory) abort();
     return memcpy(memory, file_bytes, file_size);
 }
 
-static inline int unmap_file(void *memory) {
+static inline int unmap_input(void *memory) {
     free(memory);
     return 0;
 }
@@ -43,8 +43,8 @@ static inline int unmap_file(void *memory) {
 #define close(fd)                                          ((void)(fd))
 #define fstat(fd, st)                                      state_file(st)
 #define stat(path, st)                                     ((void)(path), state_file(st))
-#define mmap(address, size, protection, flags, fd, offset) map_file()
-#define munmap(memory, size)                               unmap_file(memory)
+#define mmap(address, size, protection, flags, fd, offset) map_input()
+#define munmap(memory, size)                               unmap_input(memory)
 #define fopen(path, mode)                                  fmemopen((void *)(uintptr_t)file_bytes, file_size, mode)
 
 #endif

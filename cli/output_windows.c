@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The temporary file is marked as one that goes when its last handle is closed, as all are when the process ends, however it
+ * does; the mark is taken back only to give the file its name. */
+#include "output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <io.h>
+#include <stdlib.h>
+#include <string.h>
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+
+enum { PATH_BYTES = 4096 };
+
+/* False, with the errno of the last error. */
+static bool failed(void) {
+    static const struct {
+        DWORD error;
+        int number;
+    } numbers[] = {{ERROR_FILE_NOT_FOUND, ENOENT},   {ERROR_PATH_NOT_FOUND, ENOENT},
+                   {ERROR_INVALID_NAME, ENOENT},     {ERROR_BAD_PATHNAME, ENOENT},
+                   {ERROR_ACCESS_DENIED, EACCES},    {ERROR_SHARING_VIOLATION, EACCES},
+                   {ERROR_USER_MAPPED_FILE, EACCES}, {ERROR_FILE_EXISTS, EEXIST},
+                   {ERROR_DISK_FULL, ENOSPC},        {ERROR_FILENAME_EXCED_RANGE, ENAMETOOLONG}};
+    const DWORD error = GetLastError();
+    errno = EIO;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].error == error) errno = numbers[i].number;
+    return false;
+}
+
+static bool is_standard_output(const BY_HANDLE_FILE_INFORMATION *file) {
+    BY_HANDLE_FILE_INFORMATION standard;
+    return GetFileInformationByHandle((HANDLE)_get_osfhandle(1), &standard) &&
+           standard.dwVolumeSerialNumber == file->dwVolumeSerialNumber && standard.nFileIndexHigh == file->nFileIndexHigh &&
+           standard.nFileIndexLow == file->nFileIndexLow;
+}
+
+/* What is there, asked without a right to read or write it. */
+static bool locate_present(output *out, HANDLE file, const char *path) {
+    BY_HANDLE_FILE_INFORMATION about;
+    char real[PATH_BYTES];
+    const bool on_disk = GetFileType(file) == FILE_TYPE_DISK && GetFileInformationByHandle(file, &about);
+    errno = EISDIR;
+    if (on_disk && about.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY) return false;
+    out->standard = on_disk && is_standard_output(&about);
+    out->straight = out->standard || !on_disk;
+    if (out->straight) return (out->target = strdup(path));
+    const DWORD length = GetFinalPathNameByHandleA(file, real, sizeof real, FILE_NAME_NORMALIZED | VOLUME_NAME_DOS);
+    if (length == 0 || length >= sizeof real) return failed();
+    return (out->target = strdup(real));
+}
+
+bool output_locate(output *out, const char *path) {
+    char full[PATH_BYTES], *name = NULL;
+    *out = (output){.target = NULL};
+    const HANDLE file = CreateFileA(path, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
+                                    FILE_FLAG_BACKUP_SEMANTICS, NULL); /* which opens folders, too */
+    if (file != INVALID_HANDLE_VALUE) {
+        const bool located = locate_present(out, file, path);
+        CloseHandle(file);
+        return located;
+    }
+    if (GetLastError() != ERROR_FILE_NOT_FOUND) return failed();
+    const DWORD length = GetFullPathNameA(path, sizeof full, full, &name);
+    errno = ENOENT;
+    if (length == 0 || length >= sizeof full || !name) return false;
+    return (out->target = strdup(full));
+}
+
+static bool mark_to_go(HANDLE file, bool go) {
+    FILE_DISPOSITION_INFO mark = {.DeleteFile = go};
+    return SetFileInformationByHandle(file, FileDispositionInfo, &mark, sizeof mark);
+}
+
+/* A new file beside the target; INVALID_HANDLE_VALUE, with the last error, if there can be none. */
+static HANDLE create_temporary(output *out) {
+    HANDLE file = INVALID_HANDLE_VALUE;
+    const size_t bytes = strlen(out->target) + sizeof ".tmp01234567";
+    char *path = malloc(bytes);
+    DWORD number = GetCurrentProcessId() ^ GetTickCount();
+    SetLastError(ERROR_NOT_ENOUGH_MEMORY);
+    for (int tries = 0; path && tries < 100; tries++, number++) {
+        snprintf(path, bytes, "%s.tmp%08lx", out->target, number);
+        file = CreateFileA(path, GENERIC_WRITE | DELETE, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL, CREATE_NEW,
+                           FILE_ATTRIBUTE_NORMAL, NULL);
+        if (file != INVALID_HANDLE_VALUE || GetLastError() != ERROR_FILE_EXISTS) break;
+    }
+    free(path);
+    if (file != INVALID_HANDLE_VALUE) mark_to_go(file, true);
+    return file;
+}
+
+/* A descriptor of a handle of its own to what is written; -1, with errno. */
+static int open_descriptor(output *out) {
+    if (out->standard) return _dup(1);
+    HANDLE file;
+    if (out->straight) {
+        file = CreateFileA(out->target, GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE, NULL, OPEN_EXISTING, 0, NULL);
+        if (file == INVALID_HANDLE_VALUE) return failed() - 1;
+    } else {
+        const HANDLE temporary = create_temporary(out), self = GetCurrentProcess();
+        if (temporary == INVALID_HANDLE_VALUE) return failed() - 1;
+        out->temporary = temporary;
+        if (!DuplicateHandle(self, temporary, self, &file, 0, FALSE, DUPLICATE_SAME_ACCESS)) return failed() - 1;
+    }
+    const int fd = _open_osfhandle((intptr_t)file, 0);
+    if (fd < 0) CloseHandle(file);
+    return fd;
+}
+
+bool output_open(output *out) {
+    const int fd = open_descriptor(out);
+    if (fd < 0) return false;
+    _setmode(fd, _O_BINARY);
+    out->file = _fdopen(fd, "wb");
+    if (!out->file) _close(fd);
+    return out->file;
+}
+
+bool output_close(output *out) {
+    FILE *file = out->file;
+    out->file = NULL;
+    return !fclose(file);
+}
+
+static bool rename_to(HANDLE file, const char *target) {
+    const size_t most = strlen(target) + 1;
+    FILE_RENAME_INFO *name = calloc(1, sizeof *name + most * sizeof(WCHAR));
+    if (!name) return false;
+    name->ReplaceIfExists = TRUE;
+    name->FileNameLength =
+        (DWORD)((size_t)MultiByteToWideChar(CP_ACP, 0, target, -1, name->FileName, (int)most) - 1) * sizeof(WCHAR);
+    const bool renamed = SetFileInformationByHandle(file, FileRenameInfo, name, (DWORD)(sizeof *name + most * sizeof(WCHAR)));
+    const DWORD error = GetLastError();
+    free(name);
+    SetLastError(error);
+    return renamed || failed();
+}
+
+bool output_publish(output *out) {
+    if (!out->temporary) return true;
+    if (!mark_to_go(out->temporary, false)) return failed();
+    if (!rename_to(out->temporary, out->target)) return mark_to_go(out->temporary, true), false;
+    CloseHandle(out->temporary);
+    out->temporary = NULL;
+    return true;
+}
+
+void output_discard(output *out) {
+    if (out->file) fclose(out->file);
+    if (out->temporary) CloseHandle(out->temporary);
+    free(out->target);
+    *out = (output){.target = NULL};
+}
