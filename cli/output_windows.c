@@ -30,11 +30,12 @@ static bool failed(void) {
     return false;
 }
 
-static bool is_standard_output(const BY_HANDLE_FILE_INFORMATION *file) {
-    BY_HANDLE_FILE_INFORMATION standard;
-    return GetFileInformationByHandle((HANDLE)_get_osfhandle(1), &standard) &&
-           standard.dwVolumeSerialNumber == file->dwVolumeSerialNumber && standard.nFileIndexHigh == file->nFileIndexHigh &&
-           standard.nFileIndexLow == file->nFileIndexLow;
+/* Wine does not know the volume of a file that was opened by what is no program for Windows. */
+static bool is_standard_output(HANDLE file) {
+    FILE_ID_INFO a, b;
+    return GetFileInformationByHandleEx(file, FileIdInfo, &a, sizeof a) &&
+           GetFileInformationByHandleEx((HANDLE)_get_osfhandle(1), FileIdInfo, &b, sizeof b) &&
+           (a.VolumeSerialNumber == b.VolumeSerialNumber || !b.VolumeSerialNumber) && !memcmp(&a.FileId, &b.FileId, sizeof a.FileId);
 }
 
 /* What is there, asked without a right to read or write it. */
@@ -44,7 +45,7 @@ static bool locate_present(output *out, HANDLE file, const char *path) {
     const bool on_disk = GetFileType(file) == FILE_TYPE_DISK && GetFileInformationByHandle(file, &about);
     errno = EISDIR;
     if (on_disk && about.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY) return false;
-    out->standard = on_disk && is_standard_output(&about);
+    out->standard = on_disk && is_standard_output(file);
     out->straight = out->standard || !on_disk;
     if (out->straight) return (out->target = strdup(path));
     const DWORD length = GetFinalPathNameByHandleA(file, real, sizeof real, FILE_NAME_NORMALIZED | VOLUME_NAME_DOS);

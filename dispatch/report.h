@@ -20,10 +20,17 @@ typedef struct rapt_report {
 rapt_report rapt_report_of(const char *call);
 rapt_report rapt_explanation_of(const char *call, char *text, size_t bytes);
 
+/* The formats that gcc looks for. On Windows its `printf` is Microsoft's. */
+#if defined(_WIN32) && !defined(__clang__)
+#define RAPT_PRINTF gnu_printf
+#else
+#define RAPT_PRINTF printf
+#endif
+
 /* Writes the line, "field = value: what is wrong with it", with the owner before it, and returns the status. Of printf's formats
  * it knows %s, %d, PRId64, PRIx64, %zu, %p and %g. */
 #if defined(__GNUC__)
-__attribute__((format(printf, 3, 4), cold))
+__attribute__((format(RAPT_PRINTF, 3, 4), cold))
 #endif
 rapt_status
 rapt_refuse(rapt_report *r, rapt_status status, const char *format, ...);
@@ -51,7 +58,7 @@ const char *rapt_name_type(char name[RAPT_NAME_BYTES], rapt_type type);
 
 /* Writes text, cut to bytes with its terminator, and returns its length. Formats are those of rapt_refuse. */
 #if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
+__attribute__((format(RAPT_PRINTF, 3, 4)))
 #endif
 size_t
 rapt_format(char *text, size_t bytes, const char *format, ...);
@@ -59,7 +66,7 @@ rapt_format(char *text, size_t bytes, const char *format, ...);
 /* Are traces wanted? Then a line that tells what was done, rather than what was refused. */
 bool rapt_traced(void);
 #if defined(__GNUC__)
-__attribute__((format(printf, 1, 2), cold))
+__attribute__((format(RAPT_PRINTF, 1, 2), cold))
 #endif
 void rapt_trace_line(const char *format, ...);
 
