@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L
 #include "safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the tensors are used as they lie in the file, whose numbers are little-endian"
@@ -242,12 +237,12 @@ static bool check_tensors(safetensors_file *file, const char *data, int64_t data
 static bool parse_file(safetensors_file *file, char *fault) {
     /* The least that a tensor takes in a header, and an entry of the metadata: one more may be cut short. */
     static const char tensor[] = "'':{'dtype':'','shape':[],'data_offsets':[0,0]}", entry[] = "'':''";
-    const unsigned char *const bytes = file->map;
+    const unsigned char *const bytes = file->file.at;
     uint64_t header = 0;
-    if (file->map_bytes < 8) return say(fault, "not a safetensors file: it ends within its first 8 bytes");
+    if (file->file.bytes < 8) return say(fault, "not a safetensors file: it ends within its first 8 bytes");
     for (int i = 7; i >= 0; i--) header = header << 8 | bytes[i];
     if (header > MOST_HEADER_BYTES) return say(fault, "not a safetensors file: its header would have %" PRIu64 " bytes", header);
-    if (header > file->map_bytes - 8) return say(fault, "it ends within its header of %" PRIu64 " bytes", header);
+    if (header > file->file.bytes - 8) return say(fault, "it ends within its header of %" PRIu64 " bytes", header);
     file->strings = malloc((size_t)header + 1);
     file->tensors = malloc((size_t)(header / (sizeof tensor - 1) + 1) * sizeof *file->tensors);
     file->metadata = malloc((size_t)(header / (sizeof entry - 1) + 1) * sizeof *file->metadata);
@@ -255,35 +250,21 @@ static bool parse_file(safetensors_file *file, char *fault) {
     const char *const text = (const char *)bytes + 8;
     cursor c = {text, text + header, file->strings};
     if (!take_header(&c, file)) return say(fault, "malformed header, at its byte %td", c.at - text);
-    return check_tensors(file, c.end, (int64_t)(file->map_bytes - 8 - header), fault);
+    return check_tensors(file, c.end, (int64_t)(file->file.bytes - 8 - header), fault);
 }
 
 bool safetensors_open(safetensors_file *file, const char *path, char fault[SAFETENSORS_FAULT_BYTES]) {
-    struct stat st;
     *file = (safetensors_file){0};
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused below, not waited for */
-    if (fd < 0 || fstat(fd, &st)) {
-        say(fault, "%s", strerror(errno));
-        if (fd >= 0) close(fd);
-        return false;
-    }
-    if (!S_ISREG(st.st_mode) || st.st_size == 0 || (uintmax_t)st.st_size > SIZE_MAX) {
-        close(fd);
-        return say(fault, "%s", !S_ISREG(st.st_mode) ? "not a regular file" : st.st_size ? strerror(EFBIG) : "it is empty");
-    }
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    const int error = errno;
-    close(fd);
-    if (map == MAP_FAILED) return say(fault, "%s", strerror(error));
-    file->map = map;
-    file->map_bytes = (size_t)st.st_size;
+    const char *const unreadable = map_open(&file->file, path);
+    if (unreadable) return say(fault, "%s", unreadable);
+    if (!file->file.at) return say(fault, "it is empty");
     if (parse_file(file, fault)) return true;
     safetensors_close(file);
     return false;
 }
 
 void safetensors_close(safetensors_file *file) {
-    if (file->map) munmap(file->map, file->map_bytes);
+    map_close(&file->file);
     free(file->strings);
     free(file->tensors);
     free(file->metadata);

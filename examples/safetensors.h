@@ -4,6 +4,7 @@
 #ifndef RAPT_EXAMPLES_SAFETENSORS_H
 #define RAPT_EXAMPLES_SAFETENSORS_H
 
+#include "map.h"
 #include "rapt.h"
 
 #include <stdbool.h>
@@ -22,8 +23,7 @@ typedef struct safetensors_tensor {
 } safetensors_tensor;
 
 typedef struct safetensors_file {
-    void *map;
-    size_t map_bytes;
+    file_map file;
     char *strings;               /* what the names and the metadata point to */
     safetensors_tensor *tensors; /* by name */
     size_t tensor_count;

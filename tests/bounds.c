@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "calls.h"
-#include "check/aligned.h"
+#include "../cli/aligned.h"
 #include "check/fence.h"
 #include "hash.h"
 #include "random.h"

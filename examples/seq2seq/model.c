@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L
+#include "aligned.h"
 #include "model.h"
 
 #include <limits.h>
@@ -149,9 +150,9 @@ void *present(void *memory) {
 /* At least `bytes` bytes; what was there is lost where it grows. */
 static void *reserve(room *area, int64_t bytes) {
     if ((size_t)bytes > area->bytes) {
-        free(area->at);
+        aligned_destroy(area->at);
         area->bytes = ((size_t)bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
-        area->at = present(aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, area->bytes));
+        area->at = present(aligned_create(RAPT_WORKSPACE_ALIGNMENT, area->bytes));
     }
     return area->at;
 }
@@ -382,7 +383,7 @@ void caches_choose(const runner *r, caches *c, const int32_t *parents, int64_t r
 }
 
 static void rooms_free(const runner *r, room *rooms) {
-    for (int i = 0; rooms && i < r->model->decoder_layers; i++) free(rooms[i].at);
+    for (int i = 0; rooms && i < r->model->decoder_layers; i++) aligned_destroy(rooms[i].at);
     free(rooms);
 }
 
@@ -393,15 +394,15 @@ void caches_free(const runner *r, caches *c) {
 }
 
 void encoding_free(const runner *r, encoding *memory) {
-    free(memory->output.at);
+    aligned_destroy(memory->output.at);
     rooms_free(r, memory->keys_values);
     memory->output = (room){0}, memory->keys_values = NULL;
 }
 
 void runner_free(runner *r) {
-    free(r->table.at);
-    free(r->workspace.at);
-    free(r->rows.at);
-    free(r->lengths.at);
-    free(r->hidden.at);
+    aligned_destroy(r->table.at);
+    aligned_destroy(r->workspace.at);
+    aligned_destroy(r->rows.at);
+    aligned_destroy(r->lengths.at);
+    aligned_destroy(r->hidden.at);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory at a multiple of more than malloc's alignment, exactly as large as it is asked for. It is freed by a function of its
  * own, as Windows wants it. For POSIX's, what includes this defines _POSIX_C_SOURCE. */
-#ifndef RAPT_CHECK_ALIGNED_H
-#define RAPT_CHECK_ALIGNED_H
+#ifndef RAPT_CLI_ALIGNED_H
+#define RAPT_CLI_ALIGNED_H
 
 #include <stdlib.h>
 #if defined(_WIN32)
