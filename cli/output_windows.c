@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The temporary file is marked as one that goes when its last handle is closed, as all are when the process ends, however it
- * does; the mark is taken back only to give the file its name. */
+/* The temporary file is marked as one that goes when its last handle is closed, as all are when the process ends, however that
+ * comes; the mark is taken back only to give the file its name. */
 #include "output.h"
 
 #include <errno.h>
@@ -35,7 +35,8 @@ static bool is_standard_output(HANDLE file) {
     FILE_ID_INFO a, b;
     return GetFileInformationByHandleEx(file, FileIdInfo, &a, sizeof a) &&
            GetFileInformationByHandleEx((HANDLE)_get_osfhandle(1), FileIdInfo, &b, sizeof b) &&
-           (a.VolumeSerialNumber == b.VolumeSerialNumber || !b.VolumeSerialNumber) && !memcmp(&a.FileId, &b.FileId, sizeof a.FileId);
+           (a.VolumeSerialNumber == b.VolumeSerialNumber || !b.VolumeSerialNumber) &&
+           memcmp(&a.FileId, &b.FileId, sizeof a.FileId) == 0;
 }
 
 /* What is there, asked without a right to read or write it. */
@@ -131,9 +132,10 @@ static bool rename_to(HANDLE file, const char *target) {
     FILE_RENAME_INFO *name = calloc(1, sizeof *name + most * sizeof(WCHAR));
     if (!name) return false;
     name->ReplaceIfExists = TRUE;
-    name->FileNameLength =
-        (DWORD)((size_t)MultiByteToWideChar(CP_ACP, 0, target, -1, name->FileName, (int)most) - 1) * sizeof(WCHAR);
-    const bool renamed = SetFileInformationByHandle(file, FileRenameInfo, name, (DWORD)(sizeof *name + most * sizeof(WCHAR)));
+    const int letters = MultiByteToWideChar(CP_ACP, 0, target, -1, name->FileName, (int)most); /* with the terminator */
+    name->FileNameLength = (DWORD)(letters - 1) * sizeof(WCHAR);
+    const bool renamed = letters > 0 && SetFileInformationByHandle(file, FileRenameInfo, name,
+                                                                   (DWORD)(sizeof *name + most * sizeof(WCHAR)));
     const DWORD error = GetLastError();
     free(name);
     SetLastError(error);

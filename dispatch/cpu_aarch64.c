@@ -34,7 +34,7 @@ uint32_t rapt_cpu_features_detect(void) { return rapt_apple_decode(says); }
 #endif
 
 #if defined(_WIN32)
-__declspec(dllimport) int __stdcall IsProcessorFeaturePresent(unsigned long);
+int __stdcall IsProcessorFeaturePresent(unsigned long);
 
 static bool says(uint32_t number) { return IsProcessorFeaturePresent(number); }
 

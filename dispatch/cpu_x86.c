@@ -5,7 +5,11 @@
 
 /* Linux gives a process the tile registers, 8 KiB for each of its threads, only when it asks (arch_prctl(2), since 5.16), and
  * afterwards refuses alternate signal stacks that have no room for them; it refuses the request where there is one already. Asked
- * by the system call itself, for the C library may be older than its name. Elsewhere nobody knows how to ask. */
+ * by the system call itself, for the C library may be older than its name. Windows gives them to a thread that uses them, and
+ * says whether it would (wine, under which Linux has not been asked, says that it would not). Elsewhere nobody knows how to ask. */
+#if defined(_WIN32)
+unsigned long long __stdcall GetEnabledXStateFeatures(void);
+#endif
 static bool ask_for_tiles(void) {
 #if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
     enum { ARCH_PRCTL = 158, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
@@ -15,6 +19,8 @@ static bool ask_for_tiles(void) {
                      : "a"((long)ARCH_PRCTL), "D"((long)REQUEST_PERMISSION), "S"((long)TILE_DATA)
                      : "rcx", "r11", "memory");
     return result == 0;
+#elif defined(_WIN32)
+    return (GetEnabledXStateFeatures() & 0x60000) == 0x60000;
 #else
     return false;
 #endif

@@ -17,7 +17,7 @@
 
 const rapt_desc rapt_default_desc = {
     .batch = 1,
-    .scale = NAN,
+    .scale = __builtin_nanf(""), /* Microsoft's NAN is no constant */
     .window_left = -1,
     .window_right = -1,
     .threads = 1,

@@ -121,8 +121,8 @@ static int create_lock(rapt_pool *pool) {
 
 rapt_pool *rapt_pool_create(int64_t threads) {
     rapt_once_run(&begun, begin);
-    if (!forks_are_counted || threads < 1 || (uint64_t)threads > (SIZE_MAX - sizeof(rapt_pool)) / sizeof(rapt_thread))
-        return NULL;
+    const size_t most = (SIZE_MAX - sizeof(rapt_pool)) / sizeof(rapt_thread);
+    if (!forks_are_counted || threads < 1 || (uint64_t)threads > most) return NULL;
     rapt_pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof *pool->threads);
     if (!pool || !create_lock(pool)) {
         free(pool);

@@ -24,18 +24,15 @@ typedef struct rapt_condition {
 typedef struct rapt_once {
     void *state; /* an INIT_ONCE */
 } rapt_once;
-#define RAPT_WINDOWS(type) __declspec(dllimport) type __stdcall
-RAPT_WINDOWS(void) AcquireSRWLockExclusive(rapt_mutex *);
-RAPT_WINDOWS(void) ReleaseSRWLockExclusive(rapt_mutex *);
-RAPT_WINDOWS(int) SleepConditionVariableSRW(rapt_condition *, rapt_mutex *, unsigned long milliseconds, unsigned long flags);
-RAPT_WINDOWS(void) WakeConditionVariable(rapt_condition *);
-RAPT_WINDOWS(void) WakeAllConditionVariable(rapt_condition *);
-RAPT_WINDOWS(int)
-InitOnceExecuteOnce(rapt_once *, int(__stdcall *)(rapt_once *, void *, void **), void *parameter, void **context);
-RAPT_WINDOWS(unsigned long) WaitForSingleObject(void *handle, unsigned long milliseconds);
-RAPT_WINDOWS(int) CloseHandle(void *handle);
-RAPT_WINDOWS(int) SwitchToThread(void);
-#undef RAPT_WINDOWS
+void __stdcall AcquireSRWLockExclusive(rapt_mutex *);
+void __stdcall ReleaseSRWLockExclusive(rapt_mutex *);
+int __stdcall SleepConditionVariableSRW(rapt_condition *, rapt_mutex *, unsigned long milliseconds, unsigned long flags);
+void __stdcall WakeConditionVariable(rapt_condition *);
+void __stdcall WakeAllConditionVariable(rapt_condition *);
+int __stdcall InitOnceExecuteOnce(rapt_once *, int(__stdcall *)(rapt_once *, void *, void **), void *arg, void **context);
+unsigned long __stdcall WaitForSingleObject(void *handle, unsigned long milliseconds);
+int __stdcall CloseHandle(void *handle);
+int __stdcall SwitchToThread(void);
 
 /* False where the system has no more locks or conditions. */
 static inline bool rapt_mutex_create(rapt_mutex *m) { return m->lock = NULL, true; }

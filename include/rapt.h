@@ -78,7 +78,8 @@ extern "C" {
 #define RAPT_VERSION_PATCH 0
 
 /* RAPT_API marks the functions that the library exports. Who compiles its sources into a library of their own may define it, as
- * nothing where that one shall not export them. */
+ * nothing where that one shall not export them. On Windows it is nothing: the DLL has a list of them, and a program needs no more
+ * than its import library, or the static one. */
 #if !defined(RAPT_API)
 #if defined(_WIN32)
 #define RAPT_API

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt_pool: a small pool of persistent POSIX threads, for whoever brings none. It is an optional companion, in a library of its
+/* rapt_pool: a small pool of persistent threads, for whoever brings none. It is an optional companion, in a library of its
  * own (librapt_pool); librapt never uses it. Unlike librapt it allocates and locks. A worker without work looks on for a moment,
  * giving way to other threads, before it sleeps.
  *
- * Forked children: the workers of a pool stay in the process that created it. In a child it is a pool of one thread, whatever the
- * parent's threads were doing when it forked: rapt_pool_for runs everything on the calling thread, rapt_pool_threads is 1, and
- * rapt_pool_destroy frees its memory. A child that is forked by a body must not return from it. A pool that the child creates
- * itself has workers.
+ * Forked children (there are none on Windows): the workers of a pool stay in the process that created it. In a child it is a
+ * pool of one thread, whatever the parent's threads were doing when it forked: rapt_pool_for runs everything on the calling
+ * thread, rapt_pool_threads is 1, and rapt_pool_destroy frees its memory. A child that is forked by a body must not return from
+ * it. A pool that the child creates itself has workers.
  *
  * A worker has the floating-point modes of the thread that created the pool, or the default ones, as the operating system has it.
  *

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CLI from end to end, in TAP. Usage: cli.py [--system] [emulator and its options ...] path/to/rapt
 
-With --system, only what depends on the system: files, output, signals. In a cross build Meson's MESON_EXE_WRAPPER comes before the command. Needs nothing but Python; NumPy's own reader and
+With --system, only what depends on the system: files, output, signals. In a cross build Meson's MESON_EXE_WRAPPER comes before the
+command. Needs nothing but Python; NumPy's own reader and
 writer are tried too where it is installed."""
 import itertools
 import json

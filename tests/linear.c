@@ -169,8 +169,8 @@ static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, boo
     else
         for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--) status = rapt_linear_run_share(&plan, &args, ith, nth);
     if (!intact(workspace, bytes)) status = RAPT_ERR_WORKSPACE;
-    aligned_destroy(workspace), aligned_destroy((void *)(uintptr_t)args.prepacked),
-        aligned_destroy((void *)(uintptr_t)args.gate_prepacked);
+    aligned_destroy(workspace);
+    aligned_destroy((void *)(uintptr_t)args.prepacked), aligned_destroy((void *)(uintptr_t)args.gate_prepacked);
     return status;
 }
 

@@ -271,8 +271,8 @@ static rapt_status by_hand(problem *p, tensor *k_cache, tensor *v_cache, tensor 
                           mapped[(b * out->tokens + t) * out->channels + i] +
                               (p->residual.memory ? value_at(&p->residual, b, t, i) : 0.0f));
     if (p->weight[3].memory) free(mapped);
-    aligned_destroy(args.workspace), free_tensor(&o), free(q), free(k), free(v), free_tensor(&x), free_tensor(&y),
-        free_tensor(&z);
+    aligned_destroy(args.workspace), free(q), free(k), free(v);
+    free_tensor(&o), free_tensor(&x), free_tensor(&y), free_tensor(&z);
     return status;
 }
 

@@ -67,8 +67,8 @@ static bool tasks_agree(const char *isa, int64_t batch, size_t plan_bytes, int64
         free(order);
     }
     ok = ok && same_tensor(&o, &want);
-    aligned_destroy(args.workspace), free(plan), free_tensor(&q), free_tensor(&k), free_tensor(&v), free_tensor(&want),
-        free_tensor(&o);
+    aligned_destroy(args.workspace), free(plan);
+    free_tensor(&q), free_tensor(&k), free_tensor(&v), free_tensor(&want), free_tensor(&o);
     return ok;
 }
 

@@ -31,12 +31,13 @@ case $library in
     needed() { "$nm" -D --undefined-only "$library" | names; }
     ;;
 esac
-declared() { sed -n 's/^RAPT_API .*[ *]\(rapt_[a-z0-9_]*\)(.*/\1/p' "$(dirname "$0")"/../include/rapt.h "$(dirname "$0")"/../include/rapt_layer.h; }
+include=$(dirname "$0")/../include
+declared() { sed -n 's/^RAPT_API .*[ *]\(rapt_[a-z0-9_]*\)(.*/\1/p' "$include/rapt.h" "$include/rapt_layer.h"; }
 
 check 'the shared library exports the functions of the headers, and nothing else' "$({ exported && declared; } | sort | uniq -u)"
 # What a freestanding C environment has anyway (checked, where the distribution's compiler fortifies), the environment variable and
 # the CPU features; no libm, no allocator, no threads.
-allowed='^(memcpy|memset|memmove|__mem(cpy|set|move)_chk|strcmp|getenv|getauxval|__stack_chk_fail|__stack_chk_guard|__cxa_finalize|__gmon_start__|_ITM_.*|___chkstk_ms)$'
+allowed='^(memcpy|memset|memmove|__mem(cpy|set|move)_chk|strcmp|getenv|getauxval|__stack_chk_fail|__stack_chk_guard|__cxa_finalize|__gmon_start__|_ITM_.*|___chkstk_ms|GetEnabledXStateFeatures)$'
 check 'the shared library needs nothing outside the allow-list' \
     "$(needed | grep -Ev "$allowed")"
 # Constants with addresses in them, which the dynamic linker fills in (.data.rel.ro), are data for nm, but not here; $d marks data
