@@ -43,7 +43,7 @@ static inline int unmap_input(void *memory) {
 #define close(fd)                                          ((void)(fd))
 #define fstat(fd, st)                                      state_file(st)
 #define stat(path, st)                                     ((void)(path), state_file(st))
-#define mmap(address, size, protection, flags, fd, offset) map_input()
+#define mmap(address, size, protection, flags, fd, offset) ((void)(fd), (void)(size), map_input())
 #define munmap(memory, size)                               unmap_input(memory)
 #define fopen(path, mode)                                  fmemopen((void *)(uintptr_t)file_bytes, file_size, mode)
 
