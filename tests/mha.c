@@ -216,8 +216,8 @@ static rapt_status by_hand(problem *p, tensor *k_cache, tensor *v_cache, tensor 
     bool new_keys = !(p->cached && !p->self && p->desc.keys == 0);
     const int32_t *key_starts = p->self ? a->q_starts : NULL;
     tensor x = with_positions(p, &p->x, a->q_starts), y = {0}, z = {0};
-    if (!p->self) y = with_positions(p, &p->y, NULL);
-    if (p->z.memory) z = with_positions(p, &p->z, NULL);
+    if (!p->self && new_keys) y = with_positions(p, &p->y, NULL);
+    if (p->z.memory && new_keys) z = with_positions(p, &p->z, NULL);
     const tensor *key_input = p->self ? &x : &y, *value_input = p->z.memory ? &z : key_input;
     float *q = map_rows(p, 0, &x, isa), *k = NULL, *v = NULL;
     int64_t tokens = p->x.tokens, keys = key_input->tokens;
