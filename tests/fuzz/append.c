@@ -12,9 +12,10 @@
 
 /* ---- Arrays -------------------------------------------------------------------------------------------------------------- */
 
-static const int32_t *array_of(call_memory *m, const int32_t *from, int64_t n, input *in) {
+/* n numbers, the first ones copied; the others are no page of any pool. */
+static const int32_t *array_of(call_memory *m, const int32_t *from, int64_t copied, int64_t n, input *in) {
     fence *const f = new_fence(m, n * (int64_t)sizeof *from, in);
-    memcpy(f->data, from, (size_t)n * sizeof *from);
+    memcpy(f->data, from, (size_t)(copied < n ? copied : n) * sizeof *from);
     fence_protect(f, true);
     return (const int32_t *)(const void *)f->data;
 }
@@ -53,8 +54,13 @@ static void with_arrays(problem *p, call_memory *m, input *in) {
         const int64_t i = choose(in, arrays[which].n), tokens = arrays[which].to == &a->starts ? tokens_of(p, i) : 0;
         change_integer(&arrays[which].from[i], arrays[which].most - tokens, in);
     }
-    for (int i = 0; i < ARRAYS; i++)
-        if (*arrays[i].to) *arrays[i].to = array_of(m, arrays[i].from, arrays[i].n, in);
+    int32_t *const end = &p->table_starts[d->batch]; /* the table is as long as they now say */
+    if (*end > MOST_BYTES) *end = MOST_BYTES;
+    for (int i = 0; i < ARRAYS; i++) {
+        const bool ragged = arrays[i].from == p->table && a->table_starts;
+        if (*arrays[i].to)
+            *arrays[i].to = array_of(m, arrays[i].from, arrays[i].n, ragged ? (*end > 0 ? *end : 0) : arrays[i].n, in);
+    }
 }
 
 static void as_drawn(input *in) {
