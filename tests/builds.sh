@@ -128,7 +128,7 @@ if ((all)); then
         case $compiler in gcc*) build "$compiler-lto" by_files "$compiler" "$kernels" -O2 -flto ;; esac
     done
     build clang-19-thin-lto by_files clang-19 "$kernels" "${thin[@]}"
-else # what other stages have left: -O3, -O1 and, of gcc, -O0; one file at -O2, and for this CPU
+else # what other stages have left: of gcc, -O3, -O1 and -O0; of clang, -O1; one file at -O2, and for this CPU
     build gcc-lto by_files gcc "$kernels" -O2 -flto
     if there ld.lld-19 || there ld.lld; then
         build "$clang-thin-lto" by_files "$clang" "$kernels" "${thin[@]}"
@@ -137,6 +137,7 @@ else # what other stages have left: -O3, -O1 and, of gcc, -O0; one file at -O2, 
     fi
     levels gcc scalar -O2 -Os
     levels "$clang" scalar -O0
+    levels "$clang" "$kernels" -O3
     skip 'gcc 12 to 14 and clang 14 to 19, at each level' 'that takes half an hour: tests/builds.sh --all'
 fi
 wait
