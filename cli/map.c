@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L
-#define _FILE_OFFSET_BITS 64
+#define _POSIX_C_SOURCE   200809L
+#define _FILE_OFFSET_BITS 64 /* NOLINT(bugprone-reserved-identifier): a feature macro */
 #include "map.h"
 
 #include <errno.h>

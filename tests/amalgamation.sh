@@ -79,7 +79,7 @@ compile() {
     left_out=$(without "$1")
     mkdir -p "$scratch/$1"
     cp "$files"/rapt.[ch] "$scratch/$1"
-    # shellcheck disable=SC2086 # words are wanted
+    # shellcheck disable=SC2046,SC2086 # words are wanted
     (cd "$scratch/$1" && "$1" "$2" $(printf -- '-DRAPT_WITHOUT_%s ' ${left_out^^}) -c rapt.c &&
         "$1" -Wall -Wextra -fsyntax-only rapt.c) >"$scratch/$1/log" 2>&1
     echo $? >"$scratch/$1/status"

@@ -202,7 +202,7 @@ def test_full_disk():
     script = ('mkdir small && mount -t tmpfs -o size=8k,nr_inodes=8 tmpfs small && echo old >small/O.npy && '
               '{ "$@"; echo "exit $?"; ls -A small; cat small/O.npy; }')
     wrapper = ["unshare", "-rm", "sh", "-c", script, "sh"]
-    p = subprocess.run([*wrapper, RAPT, *BIG[:-1], "small/O.npy"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    p = subprocess.run([*wrapper, RAPT, *BIG[:-1], "small/O.npy"], capture_output=True)
     err = p.stderr.decode()
     if b"exit" not in p.stdout:
         tap.skip("a full file system", err.strip().replace("\n", "; "))
@@ -278,7 +278,8 @@ def heeding():
 
 def interrupted(s, delay, *args):
     null = subprocess.DEVNULL
-    p = subprocess.Popen([RAPT, *args], stdin=null, stdout=null, stderr=null, preexec_fn=heeding)
+    p = subprocess.Popen([RAPT, *args], stdin=null, stdout=null, stderr=null,
+                         preexec_fn=heeding)  # noqa: PLW1509 - there are no threads
     try:
         return p.wait(timeout=delay)
     except subprocess.TimeoutExpired:

@@ -158,7 +158,7 @@ static unsigned changing_modes(const call *c, numbers which, uint64_t seed, unsi
         reset_float_mode();
         accepted = accepted && status == RAPT_OK;
         for (int i = 0; i < now.pointers; i++)
-            if (is_result(&now.at[i]) && memcmp(usual[i], now.at[i].at, now.at[i].bytes)) changing |= 1u << m;
+            if (is_result(&now.at[i]) && memcmp(usual[i], now.at[i].at, now.at[i].bytes) != 0) changing |= 1u << m;
     }
     for (int i = 0; i < now.pointers; i++) free(now.at[i].at), free(usual[i]);
     if (!accepted) tap_ok(false, "%s, %s: is refused", c->api->ways[0].function, c->name);

@@ -174,7 +174,7 @@ static void expect_refusal(const call *c, const way *w, const float_mode *m, uns
         const rapt_status status = make_plan(c);
         reset_float_mode();
         if (status != RAPT_ERR_FLOAT_MODE) complain("the plan is not refused", c, w, m->what, status);
-        if (memcmp(before, after, snapshot(after))) complain("the plan is refused, but written", c, w, m->what, status);
+        if (memcmp(before, after, snapshot(after)) != 0) complain("the plan is refused, but written", c, w, m->what, status);
     }
     if (make_plan(c) != RAPT_OK) complain("no plan", c, w, m->what, RAPT_ERR_PLAN);
     snapshot(before);
@@ -186,7 +186,7 @@ static void expect_refusal(const call *c, const way *w, const float_mode *m, uns
     refusals += status == RAPT_ERR_FLOAT_MODE;
     if (status != wanted || explained != wanted) complain("is not refused", c, w, m->what, status);
     if (wanted == RAPT_OK) return;
-    if (memcmp(before, after, snapshot(after))) complain("is refused, but writes", c, w, m->what, status);
+    if (memcmp(before, after, snapshot(after)) != 0) complain("is refused, but writes", c, w, m->what, status);
     snprintf(want, sizeof want, "%s = 0x%" PRIx64 ": the thread %s", rapt_float_register, control, m->words);
     if (c->api->explain && strcmp(line, want) != 0) complain(line, c, w, m->what, explained);
 }
@@ -213,7 +213,8 @@ static void test_call(const call *c, const way *w) {
     place_pointers(-1);
     status = make_plan(c);
     if (status == RAPT_OK) status = w->run(w->nth);
-    if (status != RAPT_OK || memcmp(usual, after, results(after))) complain("has other bits afterwards", c, w, "no mode", status);
+    if (status != RAPT_OK || memcmp(usual, after, results(after)) != 0)
+        complain("has other bits afterwards", c, w, "no mode", status);
     tap_ok(!failures && (refusals > 0) == computes(w), "%s, %s: %d modes are refused", w->function, c->name, refusals);
     for (int i = 0; i < now.pointers; i++) free(now.at[i].at);
     free(before), free(after), free(usual);

@@ -90,6 +90,7 @@ import() { x86_64-w64-mingw32-gcc -print-file-name="lib$1.a"; }
 every=(every.obj -alternatename:__chkstk=___chkstk_ms "$(x86_64-w64-mingw32-gcc -print-libgcc-file-name)" -nodefaultlib)
 
 without=()
+# shellcheck disable=SC2013 # a line is a name, which has no spaces
 for name in $(sed -n "s/^  \['\([a-z0-9_]*\)', \[.*/\1/p" "$source/kernels/meson.build"); do
     if [[ $name != avx2 && $name != scalar ]]; then without+=("-DRAPT_WITHOUT_${name^^}"); fi # which take least time
 done

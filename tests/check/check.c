@@ -280,6 +280,7 @@ static bool is_in(char c, const char *set, const char *end) {
 }
 
 /* Does the name match a pattern of *, ? and [characters]? */
+/* NOLINTNEXTLINE(misc-no-recursion): as deep as the pattern has stars */
 static bool matches(const char *pattern, const char *name) {
     for (; *pattern; pattern++, name++) {
         if (*pattern == '*') {

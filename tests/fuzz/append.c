@@ -4,7 +4,7 @@
  * refused with nothing written, or be right all the same; or as a good description with some fields changed, which must be
  * refused, or give the same bits by one thread and by several, in memory of exactly that size. */
 #define main test_main
-#include "../append.c"
+#include "../append.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"
@@ -46,7 +46,7 @@ static void with_arrays(problem *p, call_memory *m, input *in) {
                   {p->table, &a->table, a->table_starts ? p->table_starts[d->batch] : matrix, d->pages - 1},
                   {p->table_starts, &a->table_starts, d->batch + 1, most}};
     enum { ARRAYS = sizeof arrays / sizeof *arrays };
-    int present[ARRAYS], count = 0;
+    int present[ARRAYS] = {0}, count = 0;
     for (int i = 0; i < ARRAYS; i++)
         if (*arrays[i].to && arrays[i].n) present[count++] = i;
     for (int64_t n = choose(in, 4); n > 0 && count; n--) {

@@ -127,7 +127,7 @@ static inline void gather_rows(fence *f, const rapt_layout *l, int64_t batch, in
 
 static inline bool same_floats(const float *a, const float *b, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        if (memcmp(&a[i], &b[i], sizeof *a) && !(isnan(a[i]) && isnan(b[i]))) return false;
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]))) return false;
     return true;
 }
 

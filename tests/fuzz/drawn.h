@@ -31,7 +31,7 @@ static inline int take_pair(input *in, const char *names[2]) {
     for (const char *name; count < 16 && (name = rapt_isa_name(count)); count++) of_class[count] = name;
     for (int64_t n = 0; n < count; n++) {
         names[1] = of_class[(first + n) % count];
-        if (strcmp(names[1], names[0]) && !strcmp(rapt_isa_rounding(names[1]), rapt_isa_rounding(names[0])) &&
+        if (strcmp(names[1], names[0]) != 0 && !strcmp(rapt_isa_rounding(names[1]), rapt_isa_rounding(names[0])) &&
             rapt_isa_usable(names[1], NULL, 0) == RAPT_OK)
             return 2;
     }

@@ -3,7 +3,7 @@
  * calls that it stands for, and the same on both; or with some fields of its description or some integers of its arrays changed:
  * it must be refused with nothing written, or have these bits all the same. */
 #define main test_main
-#include "../mha.c"
+#include "../mha.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"
@@ -19,7 +19,7 @@ static kind take_kind(input *in) {
 static void as_drawn(input *in) {
     const char *names[2];
     const kind k = take_kind(in);
-    uint64_t h[2];
+    uint64_t h[2] = {0};
     const int count = take_pair(in, names);
     for (int i = 0; i < count; i++) {
         h[i] = hash_start, tunings = 12, packs = 13;

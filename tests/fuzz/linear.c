@@ -4,7 +4,7 @@
  * must be refused with nothing written, or give the same bits by two kernels, prepacked or not, in memory of exactly that size.
  */
 #define main test_main
-#include "../linear.c"
+#include "../linear.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"
@@ -14,7 +14,7 @@ static void as_drawn(input *in) {
     static bool (*const problems[])(const char *isa, uint64_t *h) = {linear_problem, gated_problem, bf16_problem};
     const char *names[2];
     const int64_t which = choose(in, 3);
-    uint64_t h[2];
+    uint64_t h[2] = {0};
     const int count = take_pair(in, names);
     for (int i = 0; i < count; i++) {
         fused = !strcmp(rapt_isa_rounding(names[i]), "fused");
@@ -107,8 +107,7 @@ static bool spoil(const rapt_linear_desc *d, rapt_linear_args *a, input *in) {
         a->bias = (const float *)(const void *)((const char *)a->workspace + 1);
         return true;
     case 4:
-        a->workspace_bytes--;
-        return a->workspace_bytes + 1 > 0;
+        return a->workspace_bytes-- > 0;
     case 5:
         a->residual = d->residual.type ? NULL : a->x;
         return true;

@@ -3,7 +3,7 @@
  * says, within the bound of the double reference; or as a good call with some fields changed, which must be refused with nothing
  * written, or give the same bits by two kernels, in memory of exactly that size. */
 #define main test_main
-#include "../norm.c"
+#include "../norm.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"
@@ -12,7 +12,7 @@
 static void as_drawn(input *in) {
     const char *names[2];
     const bool sums = choose(in, 2);
-    uint64_t h[2];
+    uint64_t h[2] = {0};
     const int count = take_pair(in, names);
     for (int i = 0; i < count; i++) {
         fused = !strcmp(rapt_isa_rounding(names[i]), "fused");
@@ -96,7 +96,7 @@ static float *run_and_gather(const rapt_norm_args *a, bool rms, outputs *o, int6
     rapt_status status = RAPT_OK;
     for (int64_t ith = nth - 1; ith >= 0 && status == RAPT_OK; ith--)
         status = (rms ? rapt_rms_norm_run_share : rapt_layer_norm_run_share)(a, ith, nth);
-    char text[256];
+    char text[256] = "?";
     require((rms ? rapt_rms_norm_explain : rapt_layer_norm_explain)(a, text, sizeof text) == status, "an explanation differs");
     require(!text[0] == (status == RAPT_OK), "a refusal without a line");
     if (status != RAPT_OK) {
@@ -135,7 +135,7 @@ static void as_described(input *in) {
         input of_call = *in;
         a.isa = names[i];
         if (!small) { /* there is no memory for it: it may be refused */
-            char text[256];
+            char text[256] = "?";
             const rapt_status status = (rms ? rapt_rms_norm_explain : rapt_layer_norm_explain)(&a, text, sizeof text);
             require(!text[0] == (status == RAPT_OK), "a refusal without a line");
             return;

@@ -3,8 +3,8 @@
  * its elements can be read, are what the format says they are, and come back from the file that npy_write makes of them. */
 #include "readers.h"
 
-#include "../../cli/map.c"
-#include "../../cli/npy.c"
+#include "../../cli/map.c" /* NOLINT(bugprone-suspicious-include): with the calls of readers.h */
+#include "../../cli/npy.c" /* NOLINT(bugprone-suspicious-include): with the calls of readers.h */
 #include "../reference.h"
 
 /* What the file has at that place of the array, by the format's words. */

@@ -110,10 +110,7 @@ problem take_problem(check *c, input *in) {
 
 /* All that can run here; of which those are active that are the class's twins, or all. */
 static void find_kernels(check *c, const char *target, bool all) {
-    static const check none;
-    *c = none;
-    c->program = target;
-    c->case_name = "fuzz";
+    *c = (check){.program = target, .case_name = "fuzz"};
     for (const char *name; c->kernel_count < MAX_KERNELS && (name = rapt_isa_name(c->kernel_count)); c->kernel_count++) {
         kernel *k = &c->kernels[c->kernel_count];
         k->name = name;

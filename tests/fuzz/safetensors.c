@@ -4,8 +4,8 @@
  * found; and a header that is written anew from what was read says the same. */
 #include "readers.h"
 
-#include "../../cli/map.c"
-#include "../../examples/safetensors.c"
+#include "../../cli/map.c"              /* NOLINT(bugprone-suspicious-include): with the calls of readers.h */
+#include "../../examples/safetensors.c" /* NOLINT(bugprone-suspicious-include): with the calls of readers.h */
 
 static char text[1 << 18]; /* of a header that is written anew, in which a byte may take six */
 static size_t used;
@@ -116,7 +116,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         look_at(&opened, (const char *)file + 8 + length, (int64_t)(bytes_used - 8 - length));
         safetensors_close(&opened);
     } else {
-        require(fault[0] && memchr(fault, 0, sizeof fault) && !strchr(fault, '\n') && !opened.file.at, "a refusal without a line");
+        require(fault[0] && memchr(fault, 0, sizeof fault) && !strchr(fault, '\n') && !opened.file.at,
+                "a refusal without a line");
     }
     return 0;
 }

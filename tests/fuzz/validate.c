@@ -190,8 +190,8 @@ static void require_sound(const rapt_plan *plan, const rapt_desc *d) {
     require(rapt_run(plan, &args) != RAPT_OK || info.tasks[0] == 0 || d->q_len == 0, "a call without pointers was accepted");
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    input in = {data, size};
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    input in = {bytes, size};
     int32_t q_starts[STARTS] = {0}, k_starts[STARTS] = {0};
     static struct {
         rapt_desc known;
@@ -214,9 +214,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             "a refusal and its explanation differ");
     if (status != RAPT_OK) return 0;
     rapt_desc seen; /* what lies behind the struct's size has the defaults */
-    const size_t bytes = d->size & 0xffff;
+    const size_t told = d->size & 0xffff;
     rapt_desc_init(&seen);
-    memcpy(&seen, d, bytes < sizeof seen ? bytes : sizeof seen);
+    memcpy(&seen, d, told < sizeof seen ? told : sizeof seen);
     require_sound(&plan, &seen);
     return 0;
 }

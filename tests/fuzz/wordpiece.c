@@ -5,7 +5,7 @@
  * those that plain loops find. */
 #include "readers.h"
 
-#include "../../examples/minilm/wordpiece.c"
+#include "../../examples/minilm/wordpiece.c" /* NOLINT(bugprone-suspicious-include): with the calls of readers.h */
 
 enum { MOST_IDS = 2048 }; /* a byte of text becomes no more than two */
 
@@ -35,7 +35,7 @@ static int32_t longest_piece(const wordpiece *w, const char *at, size_t size, bo
     *bytes = 0;
     for (int32_t i = 0; i < w->count; i++) {
         const wordpiece_piece *p = &w->pieces[i];
-        if (p->continues != continues || p->bytes > size || p->bytes <= *bytes || memcmp(p->text, at, p->bytes)) continue;
+        if (p->continues != continues || p->bytes > size || p->bytes <= *bytes || memcmp(p->text, at, p->bytes) != 0) continue;
         found = i, *bytes = p->bytes;
     }
     return found;
