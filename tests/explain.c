@@ -1007,6 +1007,7 @@ static void appending(void) {
     REFUSED(rapt_kv_append_run, (paged_append(), aa.table_starts = starts, starts[1] = 1, aa.starts = lengths, lengths[0] = 2),
             TABLE, "table_starts[1] = 1: the tokens of entry 0 need its page 1");
     REFUSED(rapt_kv_append_run, (paged_append(), pages[0] = 3), TABLE, "table[entry 0, head 0][0] = 3: the pool has 3 pages");
+    REFUSED(rapt_kv_append_run, (paged_append(), pages[0] = -1), TABLE, "table[entry 0, head 0][0] = -1: the pool has 3 pages");
     REFUSED(rapt_kv_append_run, (paged_append(), pages[1] = 0, aa.starts = lengths, lengths[0] = 2, ad.tokens = 6), TABLE,
             "table[entry 0, head 0][1] = 0: key 2 of that page is given to two tokens");
     /* Rotation. */
