@@ -27,8 +27,13 @@ typedef struct kernel {
     int64_t runs, compared, failures, path_runs[PATHS];
 } kernel;
 
-typedef struct accuracy { /* of a rounding class, against the double reference, in units of the bound */
-    double worst, squares, naive_squares, floor_squares;
+typedef struct squares { /* sums over outputs, in units of the bound: of errors, those of plain f32 code, and units in the last place */
+    double ours, naive, ulps;
+} squares;
+
+typedef struct accuracy { /* of a rounding class, against the double reference */
+    double worst; /* error, in units of the bound */
+    squares all, worst_row; /* all outputs, and those among them of the row whose sum is the largest */
 } accuracy;
 
 enum { UNFUSED, FUSED, CLASSES };

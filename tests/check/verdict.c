@@ -136,11 +136,24 @@ static void judge_scores(check *c, kernel *k, const subject *s, const unsigned c
     }
 }
 
+/* Adds the squares of a row to those of the case. */
+static void add_row(accuracy *a, const squares *row) {
+    a->all.ours += row->ours;
+    a->all.naive += row->naive;
+    a->all.ulps += row->ulps;
+    if (row->ours > a->worst_row.ours) a->worst_row = *row;
+}
+
 static void judge(check *c, kernel *k, int rounding, const subject *s, const unsigned char *dense, const reference *r) {
     const rapt_desc *d = &s->desc;
     accuracy *a = &c->accuracy[rounding];
     const int64_t rows = reference_rows(d), n = rows * d->d_v, bytes = reference_type_bytes(d->o.type);
+    squares row_squares = {0, 0, 0};
     for (int64_t e = 0; e < n; e++) {
+        if (e % d->d_v == 0) {
+            add_row(a, &row_squares);
+            row_squares = (squares){0, 0, 0};
+        }
         const double want = r->o[e], bound = r->o_bound[e], got = reference_load(d->o.type, dense + e * bytes);
         const double half_ulp = reference_half_ulp(d->o.type, fabs(want) + fabs(bound));
         const double ratio = ratio_of(got, want, bound, half_ulp, overflow_of(d->o.type));
@@ -156,13 +169,14 @@ static void judge(check *c, kernel *k, int rounding, const subject *s, const uns
         unsigned char stored[4];
         reference_store(d->o.type, stored, r->naive[e]);
         const double naive = fabs(reference_load(d->o.type, stored) - want) / (bound + half_ulp);
-        const double floor = 0x1p-23 * r->o_size[e] / (bound + half_ulp);
-        if (!isfinite(naive) || !isfinite(floor) || !isfinite(bound)) continue;
+        const double ulp = 0x1p-23 * r->o_size[e] / (bound + half_ulp);
+        if (!isfinite(naive) || !isfinite(ulp) || !isfinite(bound)) continue;
         const double error = fabs(got - want) / (bound + half_ulp);
-        a->squares += error * error;
-        a->naive_squares += naive * naive;
-        a->floor_squares += floor * floor;
+        row_squares.ours += error * error;
+        row_squares.naive += naive * naive;
+        row_squares.ulps += ulp * ulp;
     }
+    add_row(a, &row_squares);
     if (!d->lse.type) return;
     for (int64_t row = 0; row < rows; row++) {
         const double got = reference_load(RAPT_F32, dense + n * bytes + row * 4);
