@@ -34,7 +34,7 @@ uint64_t rapt_float_control(void) {
     return fcsr & RAPT_RISCV_CONTROL;
 }
 unsigned rapt_float_modes(uint64_t control) { return rapt_riscv_float_modes(control); }
-#elif defined(__powerpc64__)
+#elif defined(__powerpc__) && !defined(__NO_FPRS__)
 const char rapt_float_register[] = "FPSCR";
 uint64_t rapt_float_control(void) {
     union {
@@ -57,7 +57,10 @@ unsigned rapt_float_modes(uint64_t control) { return rapt_s390x_float_modes(cont
 const char rapt_float_register[] = "fcsr0";
 uint64_t rapt_float_control(void) { return __builtin_loongarch_movfcsr2gr(0) & RAPT_LOONGARCH_CONTROL; }
 unsigned rapt_float_modes(uint64_t control) { return rapt_loongarch_float_modes(control); }
-#else /* WebAssembly has no modes */
+#else /* WebAssembly has no modes, and of others they are not known */
+#if RAPT_CHECK_FP && !defined(__wasm__)
+#error "rapt: floating-point modes cannot be read on this architecture: compile with RAPT_CHECK_FP=0 (Meson: -Dcheck_fp=false)"
+#endif
 const char rapt_float_register[] = "";
 uint64_t rapt_float_control(void) { return 0; }
 unsigned rapt_float_modes(uint64_t control) { return (void)control, 0; }
