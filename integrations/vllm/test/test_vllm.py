@@ -238,7 +238,7 @@ def engines(folder):
         config = kind(vocab_size=256, hidden_size=96, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
                       num_key_value_heads=2, head_dim=32, max_position_embeddings=512, initializer_range=0.2, **MODELS[name])
         config.save_pretrained(folder / name)
-        theirs = run(folder / name, [everything], plugin=False)
+        theirs = run(folder / name, [*alone, everything], plugin=False, enable_prefix_caching=False)
         mine = run(folder / name, [*alone, everything, [3, 1, 1, 1, 4]], enable_prefix_caching=False)
         chunked = run(folder / name, [everything, [4, 1], [0]], threads=1, max_num_batched_tokens=48, max_num_seqs=3, block_size=16,
                       enable_prefix_caching=True)
@@ -250,10 +250,9 @@ def engines(folder):
            f"{name}: log-probabilities have the same bytes alone and in two batches", mine["digests"])
         ok(chunked["digests"] and all({*a, *b} == {a[0]} for a, b in zip(mine["digests"], chunked["digests"])),
            f"{name}: and in chunks of 48 tokens, in other blocks, on one thread, with a cache of prefixes", chunked["digests"])
+        print(f"# {name}, vLLM's own: " + ("the same bytes" if all(len(set(some)) == 1 for some in theirs["digests"]) else
+                                           "other bytes alone than in a batch"))
         if name == "Llama":
-            print("# vLLM's own: " + ("the same bytes" if all(
-                len(set(some)) == 1 for some in run(folder / name, [*alone, everything], plugin=False, enable_prefix_caching=False)
-                ["digests"]) else "other bytes alone than in a batch"))
             LlamaForCausalLM(config).save_pretrained(folder / "weights")
     theirs = run(folder / "weights", [everything], plugin=False, rows=False, processes=True)
     mine = run(folder / "weights", [everything], rows=False, processes=True)
