@@ -1092,6 +1092,7 @@ static void rotating(void) {
             "rope.offset = -9223372036854775808: must be -2147483647 to 2147483647");
     REFUSED(rapt_rope_run, ra.rope.frequencies = ODD, ALIGNMENT,
             "rope.frequencies = 0x42: not aligned to its elements of 8 bytes");
+    GOOD(rapt_rope_run, (frequencies[0] = 16, frequencies[1] = -16));
     REFUSED(rapt_rope_run, frequencies[2] = 17, FEATURE, "rope.frequencies[2] = 17: must be -16 to 16");
     REFUSED(rapt_rope_run, (ra.rope.channels = 0, ra.rope.frequencies = ODD), ALIGNMENT,
             "rope.frequencies = 0x42: not aligned to its elements of 8 bytes");
@@ -1206,6 +1207,7 @@ static void decoding_calls(void) {
     REFUSED(rapt_decode_run, (da.starts = starts, starts[0] = 6), KV_LENGTH,
             "starts[0] = 6: from there on, 3 tokens exceed kv_len = 8");
     REFUSED(rapt_decode_run, (paged(&d), pages[0] = 3), TABLE, "attention.table[entry 0, head 0][0] = 3: the pool has 3 pages");
+    REFUSED(rapt_decode_run, (listed(), starts[2] = 1), TABLE, "attention.table_starts[2] = 1: below the one before");
     REFUSED(rapt_decode_run, (a.ring_starts = offsets, offsets[0] = 8), TABLE,
             "attention.ring_starts[0] = 8: the ring has 8 keys");
     REFUSED(rapt_decode_run, (a.kv_lengths = lengths, lengths[0] = 9), KV_LENGTH,
