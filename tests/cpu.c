@@ -239,9 +239,18 @@ int main(void) {
     tap_ok(rapt_l2_bytes() >= 256 << 10 && rapt_l2_bytes() <= 2 << 20,
            "%zu bytes of L2 lie in the range that plans are made for", rapt_l2_bytes());
     const char *name, *current;
+    char features[400] = "unset", words[402];
+    tap_ok(rapt_cpu_features(features, sizeof features) == RAPT_OK && strcmp(features, "unset"), "this CPU has: %s", features);
+    snprintf(words, sizeof words, " %s ", features);
     for (int i = 0; (name = rapt_isa_name(i)); i++) {
-        char missing[200] = "unset";
+        char missing[200] = "unset", copy[200], word[203];
         rapt_status status = rapt_isa_usable(name, missing, sizeof missing);
+        bool told = false;
+        for (char *lacks = strtok(strcpy(copy, missing), " "); lacks; lacks = strtok(NULL, " ")) {
+            snprintf(word, sizeof word, " %s ", lacks);
+            told = told || strstr(words, word);
+        }
+        tap_ok(!told, "%s: what is missing is not among what the CPU has", name);
         tap_ok((status == RAPT_OK) == (missing[0] == '\0'), "%s: missing \"%s\"", name, missing);
         tap_ok(rapt_isa_force(name) == status, "%s: forcing says %s", name, rapt_status_string(status));
         rapt_isa_current(&current);
