@@ -226,6 +226,15 @@ int main(void) {
               {"a CPU that does not say", 0, 0}};
     for (size_t i = 0; i < sizeof l2 / sizeof *l2; i++)
         tap_ok(rapt_x86_l2(l2[i].ecx) == l2[i].bytes, "%s: %zu bytes of L2", l2[i].name, rapt_x86_l2(l2[i].ecx));
+    static const uint32_t in_order[] = {
+        RAPT_CPU_SSE41, RAPT_CPU_AVX, RAPT_CPU_F16C, RAPT_CPU_FMA, RAPT_CPU_AVX2, RAPT_CPU_AVX512F, RAPT_CPU_AVX512DQ,
+        RAPT_CPU_AVX512BW, RAPT_CPU_AVX512VL, RAPT_CPU_NEON, RAPT_CPU_AVX512VNNI, RAPT_CPU_DOTPROD, RAPT_CPU_AMX_TILE,
+        RAPT_CPU_AMX_BF16, RAPT_CPU_AMX_INT8, RAPT_CPU_AMX_PERMISSION, RAPT_CPU_I8MM, RAPT_CPU_AVXVNNI,
+        RAPT_CPU_VFPV4, RAPT_CPU_VSX, RAPT_CPU_VXE, RAPT_CPU_LSX, RAPT_CPU_BF16, RAPT_CPU_SVE, RAPT_CPU_SVE_OF_256,
+        RAPT_CPU_SVE_OF_512, RAPT_CPU_RVV, RAPT_CPU_RVV_OF_128, RAPT_CPU_RVV_OF_256, RAPT_CPU_RVV_OF_512};
+    int misplaced = 0;
+    for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++) misplaced += in_order[i] != UINT32_C(1) << i;
+    tap_ok(!misplaced, "each feature has the bit of its name's place in the list; %d have not", misplaced);
     tap_ok(rapt_self_check(NULL, NULL, 0) == RAPT_OK, "kernels that can run here have their bits, others are passed over");
     /* Forcing: unknown names, and that what cannot run is refused with its reason rather than replaced. */
     tap_ok(rapt_isa_force("avx1024") == RAPT_ERR_ISA_UNKNOWN, "an unknown kernel cannot be forced");
