@@ -27,6 +27,8 @@ static const struct {
 } x86[] = {
     {"Core 2 (Conroe): no SSE4.1", {0xa, 0x0000e3bd, 0, 0, 0, 0, 0, 0, false}, 0},
     {"Nehalem", {0xb, 0x009ce3bd, 0, 0, 0, 0, 0, 0, false}, SSE},
+    {"Nehalem, the hypervisor shows leaf 1 alone", {0x1, 0x009ce3bd, 0, 0, 0, 0, 0, 0, false}, SSE},
+    {"Nehalem, the hypervisor shows no leaf but 0", {0x0, 0x009ce3bd, 0, 0, 0, 0, 0, 0, false}, 0},
     {"Sandy Bridge: AVX, no AVX2, no FMA", {0xd, 0x1fbae3ff, 0x00000000, 0, 0, 0, 0, 0x7, false}, SSE | RAPT_CPU_AVX},
     {"Ivy Bridge: F16C too", {0xd, 0x7fbae3ff, 0x00000281, 0, 0, 0, 0, 0x7, false}, SSE | RAPT_CPU_AVX | RAPT_CPU_F16C},
     {"Haswell", {0xd, 0x7ffafbff, 0x000027ab, 0, 0, 0, 0, 0x7, false}, HASWELL},
