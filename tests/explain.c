@@ -1207,7 +1207,8 @@ static void decoding_calls(void) {
     REFUSED(rapt_decode_run, (da.starts = starts, starts[0] = 6), KV_LENGTH,
             "starts[0] = 6: from there on, 3 tokens exceed kv_len = 8");
     REFUSED(rapt_decode_run, (paged(&d), pages[0] = 3), TABLE, "attention.table[entry 0, head 0][0] = 3: the pool has 3 pages");
-    REFUSED(rapt_decode_run, (listed(), starts[2] = 1), TABLE, "attention.table_starts[2] = 1: below the one before");
+    REFUSED(rapt_decode_run, (listed(), starts[2] = 5), TABLE,
+            "attention.table_starts[2] = 5: gives an entry more pages than its kv_len keys have");
     REFUSED(rapt_decode_run, (a.ring_starts = offsets, offsets[0] = 8), TABLE,
             "attention.ring_starts[0] = 8: the ring has 8 keys");
     REFUSED(rapt_decode_run, (a.kv_lengths = lengths, lengths[0] = 9), KV_LENGTH,
