@@ -5,7 +5,7 @@
 Small cases, each peer's least number of turns, on one thread and on two: what they take from the headers by name (structs, fields,
 functions) must be there, the results right, rapt's bytes equal, and table.py must find its way in what they write. PyTorch and vLLM
 take part where they are installed, and where not, the reason must be written. What becomes of peers that misbehave, peers_fakes.py
-shows. Needs NumPy."""
+shows. With RAPT_TEST_HOSTS, which says that they are installed, only what they take part in is run. Needs NumPy."""
 import importlib.metadata
 import json
 import os
@@ -177,7 +177,7 @@ def in_folder(test, *arguments):
 
 
 in_folder(of_bf16)
-if not os.environ.get("RAPT_TEST_HOSTS"):  # with which all else is as it is without them
+if not os.environ.get("RAPT_TEST_HOSTS"):
     in_folder(smoke, "peers.py", ["P1", "D6"])
     in_folder(smoke, "layers.py", ["L128-384x384", "MHA-384"])
     in_folder(of_limits)

@@ -345,7 +345,7 @@ by_cmake() {
         runs_app "$scratch/subproject/app"
 }
 try 'CMake: a subproject by FetchContent, among options that break the promise' by_cmake
-# Static and shared, into a prefix that is moved before it is used.
+# Static and shared, into a prefix that is moved before it is used. What is installed is all that matters: of kernels, scalar.
 installed() { # installed NAME OPTION...
     local name=$1
     configure "$source" "build-$name" "$left_out;sse41;neon" -DCMAKE_C_FLAGS_RELEASE=-O1 \

@@ -250,8 +250,8 @@ def engines(folder):
            f"{name}: log-probabilities have the same bytes alone and in two batches", mine["digests"])
         ok(chunked["digests"] and all({*a, *b} == {a[0]} for a, b in zip(mine["digests"], chunked["digests"])),
            f"{name}: and in chunks of 48 tokens, in other blocks, on one thread, with a cache of prefixes", chunked["digests"])
-        print(f"# {name}, vLLM's own: " + ("the same bytes" if all(len(set(some)) == 1 for some in theirs["digests"]) else
-                                           "other bytes alone than in a batch"))
+        print(f"# {name}, vLLM's own: " + ("the same bytes" if theirs["digests"] and all(len(set(some)) == 1 for some in theirs["digests"])
+                                           else "other bytes alone than in a batch"))
         if name == "Llama":
             LlamaForCausalLM(config).save_pretrained(folder / "weights")
     theirs = run(folder / "weights", [everything], plugin=False, rows=False, processes=True)
