@@ -251,7 +251,7 @@ int main(void) {
            "%zu bytes of L2 lie in the range that plans are made for", rapt_l2_bytes());
     const char *name, *current;
     char features[400] = "unset", words[402];
-    tap_ok(rapt_cpu_features(features, sizeof features) == RAPT_OK && strcmp(features, "unset"), "this CPU has: %s", features);
+    tap_ok(rapt_cpu_features(features, sizeof features) == RAPT_OK && strcmp(features, "unset") != 0, "this CPU has: %s", features);
     snprintf(words, sizeof words, " %s ", features);
     for (int i = 0; (name = rapt_isa_name(i)); i++) {
         char missing[200] = "unset", copy[200], word[203];
