@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # amalgamation.sh [SOURCE]: the ways to build rapt without Meson. The two files that tools/amalgamate writes are compiled by each
 # C compiler of $COMPILERS (gcc and clang, if they are there) with -O2 and nothing else, without a warning, and pass `rapt check
-# --quick`, which must have run the kernels of $ISAS (scalar,scalar_fma); of the kernels $ABSENT, which this CPU cannot run, gcc only
-# looks at the syntax, for it takes twice as long as clang, which compiles them all. For AArch64, where its compiler and emulator are
-# there, they pass rapt_self_check. Then the Makefile of examples/vendored, CMake's subproject, and installations that are moved.
+# --quick`, which must have run the kernels of $ISAS (scalar,scalar_fma); clang compiles the kernels $ABSENT, which this CPU cannot run,
+# without optimising them, and gcc looks at their syntax. For AArch64, where its compiler and emulator are there, they pass
+# rapt_self_check. Then the Makefile of examples/vendored, CMake's subproject, and installations that are moved.
 set -uo pipefail
 shopt -s extglob
 source=$(realpath "${1:-$(dirname "$0")/..}")
@@ -70,18 +70,15 @@ if [[ $(uname -m) == x86_64 ]] && there aarch64-linux-gnu-gcc && there qemu-aarc
 run_cross=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
 
 # What takes long, on two cores, meanwhile: rapt.c by each compiler, and its warnings.
-absent=${ABSENT:-}
-without() { # without COMPILER: the kernels that it is not to compile
-    if [[ $1 == gcc ]]; then echo "${absent//,/ }"; fi
-}
+absent=${ABSENT:-} present=()
+for name in ${absent//,/ }; do present+=("-DRAPT_WITHOUT_${name^^}"); done
 compile() {
-    local left_out
-    left_out=$(without "$1")
+    local whole=(-fsyntax-only)
+    if [[ $absent && $1 == *clang* ]]; then whole=(-c -o whole.o); fi
     mkdir -p "$scratch/$1"
     cp "$files"/rapt.[ch] "$scratch/$1"
-    # shellcheck disable=SC2046,SC2086 # words are wanted
-    (cd "$scratch/$1" && "$1" "$2" $(printf -- '-DRAPT_WITHOUT_%s ' ${left_out^^}) -c rapt.c &&
-        "$1" -Wall -Wextra -fsyntax-only rapt.c) >"$scratch/$1/log" 2>&1
+    (cd "$scratch/$1" && "$1" "$2" "${present[@]}" -c rapt.c &&
+        "$1" -Wall -Wextra "${whole[@]}" rapt.c) >"$scratch/$1/log" 2>&1
     echo $? >"$scratch/$1/status"
 }
 (
@@ -140,7 +137,7 @@ symbols() {
 }
 kernels_in() { # kernels_in FOLDER FAMILY
     local listed='s/^ *{"name": "\([a-z0-9_]*\)", "rounding".*/\1/p'
-    "$scratch/$1/rapt" info --json | sed -n "$listed" | diff <(kernels_of "$2" | grep -vxF "$(without "$1" | tr ' ' '\n')") -
+    "$scratch/$1/rapt" info --json | sed -n "$listed" | diff <(kernels_of "$2" | grep -vxF "${absent//,/$'\n'}") -
 }
 cat >"$scratch/client.cpp" <<'END'
 #include <cstdio>
@@ -216,10 +213,10 @@ for name in $COMPILERS "${cross[@]}"; do
 done
 if ((${#cross[@]} == 0)); then skip 'AArch64' 'there is no x86-64 machine with aarch64-linux-gnu-gcc and qemu-aarch64'; fi
 # Where the CPU has a fused multiply-add that plain C may be contracted to, scalar keeps its bits.
-few=()
-for name in "${all[@]}"; do few+=("-DRAPT_WITHOUT_${name^^}"); done # but for scalar, which stays
+scalar_alone=()
+for name in "${all[@]}"; do scalar_alone+=("-DRAPT_WITHOUT_${name^^}"); done # but for scalar, which stays
 contracted() {
-    "$1" -O2 -march=native "${few[@]}" -I"$files" "$files/rapt.c" "$scratch/client.c" -pthread -o "$scratch/$1/contracted" &&
+    "$1" -O2 -march=native "${scalar_alone[@]}" -I"$files" "$files/rapt.c" "$scratch/client.c" -pthread -o "$scratch/$1/contracted" &&
         "$scratch/$1/contracted"
 }
 for name in $COMPILERS; do try "$name -march=native: nothing is contracted" contracted "$name"; done
@@ -238,14 +235,14 @@ int main(int argc, char **argv) {
 }
 END
 rounding() { # rounding PROGRAM DEFINE [refused]
-    "$first" -O1 "${few[@]}" -DRAPT_NO_POOL "$2" -I"$files" "$files/rapt.c" "$scratch/rounding.c" -lm -o "$scratch/$1" &&
+    "$first" -O1 "${scalar_alone[@]}" -DRAPT_NO_POOL "$2" -I"$files" "$files/rapt.c" "$scratch/rounding.c" -lm -o "$scratch/$1" &&
         "$scratch/$1" ${3:+"$3"}
 }
 try 'rapt.c does not look at floating-point modes,' rounding unchecked -DRAPT_CHECK_FP=0
 try 'but with RAPT_CHECK_FP' rounding checked -DRAPT_CHECK_FP=1 refused
 # Of what is vendored into a shared library, nothing need be seen from outside.
 unseen() {
-    "$first" -O1 "${few[@]}" -DRAPT_NO_POOL -DRAPT_API= -c "$files/rapt.c" -o "$scratch/unseen.o" && nm "$scratch/unseen.o" || return 1
+    "$first" -O1 "${scalar_alone[@]}" -DRAPT_NO_POOL -DRAPT_API= -c "$files/rapt.c" -o "$scratch/unseen.o" && nm "$scratch/unseen.o" || return 1
     ! readelf -sW "$scratch/unseen.o" | awk '$5 == "GLOBAL" && $7 != "UND" && $6 != "HIDDEN"' | grep . &&
         ! nm "$scratch/unseen.o" | grep -E 'pthread|rapt_pool' && nm "$scratch/unseen.o" | grep ' T rapt_run$'
 }
@@ -254,7 +251,7 @@ try 'as C++, rapt.c says that it is C' says 'rapt.c is compiled as C' "$first" -
 try 'with -ffast-math, it says what must not be' \
     says 'compile without -ffast-math' "$first" -ffast-math -fsyntax-only "$files/rapt.c"
 other() { # another architecture: no kernel but the scalar ones, and what they need
-    clang-19 --target=riscv64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -Wall -Wextra -Werror -Wno-pass-failed -O1 -S \
+    clang-19 --target=riscv64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -Wall -Wextra -Werror -Wno-pass-failed -O0 -S \
         "$files/rapt.c" -o "$scratch/other.s"
     diff <(kernels_of none) <(sed -n 's/^rapt_kernel_\(.*\):.*/\1/p' "$scratch/other.s")
 }
@@ -339,16 +336,17 @@ try 'CMake: a debug build checks floating-point modes' check_fp 1 -DCMAKE_BUILD_
 try 'CMake: a release build does not' check_fp 0 -DCMAKE_BUILD_TYPE=Release
 try 'CMake: but where it is asked for' check_fp 1 -DCMAKE_BUILD_TYPE=Release -DRAPT_CHECK_FP=ON
 try 'CMake: nor does a debug build that shall not' check_fp 0 -DCMAKE_BUILD_TYPE=Debug -DRAPT_CHECK_FP=OFF
-left_out=-DRAPT_ISAS_LEFT_OUT=$(IFS=';' && echo "${without[*]}")
+# What these are about is not the kernels: scalar alone.
+left_out="-DRAPT_ISAS_LEFT_OUT=$(IFS=';' && echo "${without[*]}");sse41;neon"
 by_cmake() {
     configure "$scratch/app" subproject "$left_out" && cmake --build "$scratch/subproject" -j2 &&
         runs_app "$scratch/subproject/app"
 }
 try 'CMake: a subproject by FetchContent, among options that break the promise' by_cmake
-# Static and shared, into a prefix that is moved before it is used. What is installed is all that matters: of kernels, scalar.
+# Static and shared, into a prefix that is moved before it is used.
 installed() { # installed NAME OPTION...
     local name=$1
-    configure "$source" "build-$name" "$left_out;sse41;neon" -DCMAKE_C_FLAGS_RELEASE=-O1 \
+    configure "$source" "build-$name" "$left_out" -DCMAKE_C_FLAGS_RELEASE=-O1 \
         -DCMAKE_INSTALL_PREFIX="$scratch/first-$name" "${@:2}" &&
         cmake --build "$scratch/build-$name" -j2 --target install &&
         mv "$scratch/first-$name" "$scratch/moved-$name" || return 1

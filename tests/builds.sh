@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # builds.sh [--all]: the library compiled by each compiler that is there, at each level of optimisation, across files (LTO), and
 # for this CPU; every build must pass rapt_self_check, and compute the same bits as the others. Of kernels there are as few as
-# tell: scalar is where compilers have most freedom, and code of avx2 must not get into what runs on every CPU. It takes two
-# minutes of a core. --all, half an hour: all of that by gcc 12 to 14 and clang 14 to 19, which are installed from Debian 12
-# and, as root and into a folder of their own, from Debian 13.
+# tell: scalar is where compilers have most freedom, and code of sse41 must not get into what runs on every CPU. It takes two
+# minutes of a core. --all, half an hour: all of that, with avx2 in the place of sse41, by gcc 12 to 14 and clang 14 to 19, which
+# are installed from Debian 12 and, as root and into a folder of their own, from Debian 13.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 source=$PWD
@@ -57,7 +57,10 @@ cp -r dispatch kernels include tests/builds.c tests/sample.h tests/hash.h "$scra
 tools/amalgamate "$scratch/amalgamation" || exit
 
 cpu=cpu_other.c kernels=scalar
-if [[ $(uname -m) == x86_64 ]]; then cpu=cpu_x86.c kernels='avx2 scalar'; fi
+if [[ $(uname -m) == x86_64 ]]; then
+    cpu=cpu_x86.c kernels='sse41 scalar'
+    if ((all)); then kernels='avx2 scalar'; fi
+fi
 # Options of a kernel, as the Meson build has them.
 flags_of() { sed -n "s/^  \['$1', \[[^]]*\], \[\(.*\)\]\],/\1/p" kernels/meson.build | tr -d "',"; }
 # Linked statically where its C library is another root's.
