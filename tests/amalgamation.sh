@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # amalgamation.sh [SOURCE]: the ways to build rapt without Meson. The two files that tools/amalgamate writes are compiled by each
-# C compiler of $COMPILERS (gcc and clang, if they are there) with -O2 and nothing else, without a warning, and pass `rapt check
-# --quick`, which must have run the kernels of $ISAS (scalar,scalar_fma); clang compiles the kernels $ABSENT, which this CPU cannot run,
-# without optimising them, and gcc looks at their syntax. For AArch64, where its compiler and emulator are there, they pass
-# rapt_self_check. Then the Makefile of examples/vendored, CMake's subproject, and installations that are moved.
+# C compiler of $COMPILERS (gcc and clang, if they are there) without a warning, and pass rapt_self_check, with the kernels of $ISAS
+# (scalar,scalar_fma): by the first with -O2 and nothing else, but without the kernels $ABSENT, which this CPU cannot run, and `rapt
+# check --quick`, too; by others whole, and without optimising, which tests/builds.sh does. For AArch64 the same, where its
+# compiler and emulator are there. Then the Makefile of examples/vendored, CMake's subproject, and installations that are moved.
 set -uo pipefail
 shopt -s extglob
 source=$(realpath "${1:-$(dirname "$0")/..}")
@@ -69,23 +69,20 @@ cross=()
 if [[ $(uname -m) == x86_64 ]] && there aarch64-linux-gnu-gcc && there qemu-aarch64; then cross=(aarch64-linux-gnu-gcc); fi
 run_cross=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
 
-# What takes long, on two cores, meanwhile: rapt.c by each compiler, and its warnings.
-absent=${ABSENT:-} present=()
-for name in ${absent//,/ }; do present+=("-DRAPT_WITHOUT_${name^^}"); done
-compile() {
-    local whole=(-fsyntax-only)
-    if [[ $absent && $1 == *clang* ]]; then whole=(-c -o whole.o); fi
+# What takes long, meanwhile: rapt.c by each compiler, and its warnings.
+first=${COMPILERS# } first=${first%% *}
+absent=() present=()
+for name in $(tr , ' ' <<<"${ABSENT:-}"); do absent+=("$name") present+=("-DRAPT_WITHOUT_${name^^}"); done
+compile() { # compile COMPILER OPTION...
     mkdir -p "$scratch/$1"
     cp "$files"/rapt.[ch] "$scratch/$1"
-    (cd "$scratch/$1" && "$1" "$2" "${present[@]}" -c rapt.c &&
-        "$1" -Wall -Wextra "${whole[@]}" rapt.c) >"$scratch/$1/log" 2>&1
+    (cd "$scratch/$1" && "$@" -c rapt.c && "$1" -Wall -Wextra -fsyntax-only rapt.c) >"$scratch/$1/log" 2>&1
     echo $? >"$scratch/$1/status"
 }
 (
-    for name in $COMPILERS "${cross[@]}"; do
-        while (($(jobs -rp | wc -l) >= 2)); do wait -n; done
-        if [[ " ${cross[*]} " == *" $name "* ]]; then compile "$name" -O1 & else compile "$name" -O2 & fi # its speed is not needed
-    done
+    compile "$first" -O2 "${present[@]}" &
+    for name in $COMPILERS; do if [[ $name != "$first" ]]; then compile "$name" -O0; fi; done
+    for name in "${cross[@]}"; do compile "$name" -O1; done
     wait
 ) &
 compiling=$!
@@ -137,7 +134,9 @@ symbols() {
 }
 kernels_in() { # kernels_in FOLDER FAMILY
     local listed='s/^ *{"name": "\([a-z0-9_]*\)", "rounding".*/\1/p'
-    "$scratch/$1/rapt" info --json | sed -n "$listed" | diff <(kernels_of "$2" | grep -vxF "${absent//,/$'\n'}") -
+    local others=()
+    if [[ $1 == "$first" ]]; then others=("${absent[@]}"); fi
+    "$scratch/$1/rapt" info --json | sed -n "$listed" | diff <(kernels_of "$2" | grep -vxF "$(printf '%s\n' "${others[@]}")") -
 }
 cat >"$scratch/client.cpp" <<'END'
 #include <cstdio>
@@ -188,10 +187,9 @@ quick() { # quick FOLDER ISAS LEAST OPTION...: rapt check, whose every line coun
     grep -v '^ok' "$scratch/$1/check" >"$scratch/log"
     report $((status != 0 || passed < $3)) "$1: rapt check --quick --require $2 ${*:4}, $passed results" "$scratch/log"
 }
-first=${COMPILERS# } first=${first%% *}
 wait "$compiling"
 for name in $COMPILERS "${cross[@]}"; do
-    report "$(cat "$scratch/$name/status")" "$name -c rapt.c, optimised" "$scratch/$name/log"
+    report "$(cat "$scratch/$name/status")" "$name -c rapt.c" "$scratch/$name/log"
     if [[ ! -e $scratch/$name/rapt.o ]]; then continue; fi
     report "$(wc -c <"$scratch/$name/log")" "$name: no warning, with -Wall -Wextra neither" "$scratch/$name/log"
     try "$name: its symbols" symbols "$name"
@@ -203,8 +201,7 @@ for name in $COMPILERS "${cross[@]}"; do
     try "$name: it needs no libm, and passes rapt_self_check" alone "$name" "$isas"
     try "$name: the command rapt" program "$name" "$name"
     try "$name: the kernels of $(uname -m)" kernels_in "$name" "$(uname -m)"
-    quick "$name" "$isas" 100
-    if [[ $name != "$first" ]]; then quick "$name" "$isas" 100 --arith bf16; fi # which the Meson build has by that compiler
+    if [[ $name == "$first" ]]; then quick "$name" "$isas" 100; fi
     if [[ $name == *clang* ]] && ! there "${name/clang/clang++}"; then
         skip "$name: a client in C++" 'its C++ compiler is not installed'
     else
