@@ -25,7 +25,7 @@ typedef struct sample {
 static inline rapt_status sample_run(const sample_calls *library, const char *isa, sample *out) {
     static const rapt_arith ariths[3] = {RAPT_EXACT, RAPT_INT8_DOT, RAPT_BF16_DOT};
     static float q[SAMPLE_HEADS * SAMPLE_QUERIES * SAMPLE_D], k[SAMPLE_KEYS * SAMPLE_D], v[SAMPLE_KEYS * SAMPLE_D];
-    static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 22];
+    static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 24];
     uint32_t random = 1;
     float *const arrays[3] = {q, k, v};
     const size_t counts[3] = {sizeof q / sizeof *q, sizeof k / sizeof *k, sizeof v / sizeof *v};
