@@ -413,6 +413,7 @@ static void pack_weights(const rapt_linear_task *t, bool gate, float *packed) {
             int rows = rapt_min(RAPT_STAGED_ROWS, t->outs - done);
             linear_scratch s = {.weights = packed + packed_offset(p, out, part), .row = row};
             memset(s.weights, 0, part_floats(p, padded((size_t)rows)) * sizeof(float)); /* what lies between rows, too */
+            memset(row, 0, sizeof row);                                                 /* and what is copied from behind one */
             stage_weights(t, &s, gate, out, rows, part);
         }
 }
