@@ -412,8 +412,10 @@ static void pack_weights(const rapt_linear_task *t, bool gate, float *packed) {
             int64_t out = t->out0 + done;
             int rows = rapt_min(RAPT_STAGED_ROWS, t->outs - done);
             linear_scratch s = {.weights = packed + packed_offset(p, out, part), .row = row};
-            memset(s.weights, 0, part_floats(p, padded((size_t)rows)) * sizeof(float)); /* what lies between rows, too */
-            memset(row, 0, sizeof row);                                                 /* and what is copied from behind one */
+            /* Rows are padded, and where weights are copied for each lane, the padding is copied from `row`, too. It changes no
+             * result, but packed weights may be kept in files: nothing that was in memory before may get into them. */
+            memset(s.weights, 0, part_floats(p, padded((size_t)rows)) * sizeof(float));
+            memset(row, 0, sizeof row);
             stage_weights(t, &s, gate, out, rows, part);
         }
 }

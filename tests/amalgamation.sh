@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # amalgamation.sh [SOURCE]: the ways to build rapt without Meson. The two files that tools/amalgamate writes are compiled by each
-# C compiler of $COMPILERS (gcc and clang, if they are there) without a warning, and pass rapt_self_check, with the kernels of $ISAS
-# (scalar,scalar_fma): by the first with -O2 and nothing else, but without the kernels $ABSENT, which this CPU cannot run, and `rapt
-# check --quick`, too; by others whole, and without optimising, which tests/builds.sh does. For AArch64 the same, where its
-# compiler and emulator are there. Then the Makefile of examples/vendored, CMake's subproject, and installations that are moved.
+# C compiler of $COMPILERS (gcc and clang, if they are there) without a warning, and pass rapt_self_check, which must have run the
+# kernels of $ISAS (scalar,scalar_fma). The first compiler has -O2 and nothing else, leaves out the kernels $ABSENT, which this CPU
+# cannot run, and passes `rapt check --quick`, too; the others compile every kernel, and optimise none, which takes them longest and
+# which tests/builds.sh has. AArch64's compiler and emulator, where they are there, have rapt_self_check. Then come the Makefile of
+# examples/vendored, CMake's subproject, and installations that are moved.
 set -uo pipefail
 shopt -s extglob
 source=$(realpath "${1:-$(dirname "$0")/..}")
@@ -180,12 +181,12 @@ alone() {
     cat "$scratch/$1/kernels"
     ! comm -23 <(tr , '\n' <<<"$2" | sort) <(sort "$scratch/$1/kernels") | grep .
 }
-quick() { # quick FOLDER ISAS LEAST OPTION...: rapt check, whose every line counts here.
-    "$scratch/$1/rapt" check --quick --tap --require "$2" "${@:4}" >"$scratch/$1/check"
+quick() { # quick FOLDER ISAS LEAST: rapt check, whose every line counts here.
+    "$scratch/$1/rapt" check --quick --tap --require "$2" >"$scratch/$1/check"
     local status=$? passed
     passed=$(grep -c '^ok' "$scratch/$1/check")
     grep -v '^ok' "$scratch/$1/check" >"$scratch/log"
-    report $((status != 0 || passed < $3)) "$1: rapt check --quick --require $2 ${*:4}, $passed results" "$scratch/log"
+    report $((status != 0 || passed < $3)) "$1: rapt check --quick --require $2, $passed results" "$scratch/log"
 }
 wait "$compiling"
 for name in $COMPILERS "${cross[@]}"; do
@@ -217,7 +218,7 @@ contracted() {
         "$scratch/$1/contracted"
 }
 for name in $COMPILERS; do try "$name -march=native: nothing is contracted" contracted "$name"; done
-# Without its own level of optimisation, which is not what the following is about.
+# Without its own level of optimisation, which takes gcc twice as long, and is not what the following is about.
 sed 's/optimize("O3", /optimize(/' "$files/rapt.c" >"$scratch/headers/rapt.c"
 # Rounding that is not to nearest is found, and refused where that is asked for.
 cat >"$scratch/rounding.c" <<'END'
