@@ -156,7 +156,7 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
 }
 #endif
 
-/* n keys, a multiple of the vector length. Few rows take several vectors of keys at a time: one chain of additions for each would
+/* n keys, a multiple of RAPT_PARTIAL_SUMS. Few rows take several vectors of keys at a time: one chain of additions for each would
  * not fill the time that an addition takes. */
 static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const char *const *keys, size_t offset, int n,
                                       int channels, const float *q, size_t ldq, float *s) {
@@ -167,11 +167,12 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
     for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(k, ng, nr, keys + g, offset, channels, q, ldq, s + g);
-    for (; ng > 1 && g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
+    if (RAPT_PARTIAL_SUMS % (ng * RAPT_VL)) /* else none are left */
+        for (; g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
-/* score_keys_f32, score_keys_f16, score_keys_q4_0 and so on: the scores of n keys, a multiple of the vector length, for any rows.
- */
+/* score_keys_f32, score_keys_f16, score_keys_q4_0 and so on: the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any number of
+ * rows. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
@@ -616,7 +617,8 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
             for (int h = 0; h < t->kv_heads; h++)
                 add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + values, b->end));
     }
-    for (int r = 0; r < all && !careful && !p->integer && !copied(p->v.type, n); r++) gather_channels(rows[r].now.o, dealt_vectors(p->v.type), p->d_v);
+    for (int r = 0; r < all && !careful && !p->integer && !copied(p->v.type, n); r++)
+        gather_channels(rows[r].now.o, dealt_vectors(p->v.type), p->d_v);
 }
 
 static void merge_row(const rapt_problem *p, row_state *all, const float *next_m, const float *next_l, const float *next_o) {

@@ -111,21 +111,26 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
 
 /* ---- The end of a sum ---------------------------------------------------------------------------------------------------- */
 
-/* sum * scale + bias, activated. Adding 0 first makes -0 of +0's sign: which of the two a sum was may depend on sums of no
- * channel. */
-static RAPT_INLINE vf activated(rapt_activation activation, vf sum, vf scale, vf bias) {
-    vf y = v_fma(v_add(sum, v_set1(0.0f)), scale, bias);
+/* sum * scale + bias. Adding 0 first makes -0 of +0's sign: which of the two a sum was may depend on sums of no channel. */
+static RAPT_INLINE vf scaled_sum(vf sum, vf scale, vf bias) { return v_fma(v_add(sum, v_set1(0.0f)), scale, bias); }
+
+/* What the activation makes of n vectors. Never inlined, for it is much code, and would be there once for each vector of a tile. */
+static RAPT_NOINLINE void activate(rapt_activation activation, vf *y, int n) {
     switch (activation) {
     case RAPT_RELU:
-        return v_add(v_max(v_set1(0.0f), y), v_set1(0.0f)); /* of 0 and -0, machines take either */
+        for (int i = 0; i < n; i++) y[i] = v_add(v_max(v_set1(0.0f), y[i]), v_set1(0.0f)); /* of 0 and -0, machines take either */
+        break;
     case RAPT_GELU:
-        return v_gelu(y);
+        for (int i = 0; i < n; i++) y[i] = v_gelu(y[i]);
+        break;
     case RAPT_GELU_TANH:
-        return v_gelu_tanh(y);
+        for (int i = 0; i < n; i++) y[i] = v_gelu_tanh(y[i]);
+        break;
     case RAPT_SILU:
-        return v_silu(y);
+        for (int i = 0; i < n; i++) y[i] = v_silu(y[i]);
+        break;
     default:
-        return y;
+        break;
     }
 }
 
@@ -292,7 +297,8 @@ static void linear_few_rows(const rapt_linear_task *t, const linear_scratch *s, 
     }
     for (int i = 0; i < tokens; i++)
         for (int v = 0; v < SUM_VECTORS; v++)
-            ends[i][v] = activated(activation, ends[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL));
+            ends[i][v] = scaled_sum(ends[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL));
+    activate(activation, ends[0], tokens * SUM_VECTORS);
 }
 
 static void linear_few_tokens(const rapt_linear_task *t) {
@@ -471,9 +477,14 @@ static int part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
     return p->bf16 ? bf16_part_tiles(p, part, rows) : RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS);
 }
 
-/* What output number out of RAPT_VL tokens is, their sums lying at from. */
-static RAPT_INLINE vf end_of(rapt_activation activation, const rapt_linear_weights *w, int64_t out, const float *from) {
-    return activated(activation, v_load(from), v_set1(w->scales ? w->scales[out] : 1.0f), v_set1(w->bias ? w->bias[out] : 0.0f));
+/* RAPT_VL outputs from number n on of as many tokens, before they are activated, a vector each; beyond those that there are, the
+ * last one again. sums: of the first output. */
+static RAPT_INLINE void outputs_of(const rapt_linear_weights *w, int64_t out, int n, int outs, const float *sums, vf *to) {
+    RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+        const int at = rapt_min(n + j, outs - 1);
+        to[j] = scaled_sum(v_load(sums + (size_t)at * TILE_ROWS), v_set1(w->scales ? w->scales[out + at] : 1.0f),
+                           v_set1(w->bias ? w->bias[out + at] : 0.0f));
+    }
 }
 
 /* The outputs of some rows of weights for the tokens of a tile; f32 without a residual goes where it belongs at once. c, gate:
@@ -488,14 +499,13 @@ static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_
         char *y[RAPT_VL];
         for (int j = 0; j < rows; j++) y[j] = t->y + token_offset(p, &p->y, token + i + j) + (size_t)out * sizeof(float);
         for (int n = 0; n < outs; n += RAPT_VL) {
-            vf square[RAPT_VL]; /* beyond the outputs, the last one again */
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
-                int at = rapt_min(n + j, outs - 1);
-                if (!gate) square[j] = end_of(p->activation, &t->weight, out + at, c + (size_t)at * TILE_ROWS + i);
-                else
-                    square[j] = v_mul(end_of(p->activation, &t->gate, out + at, gate + (size_t)at * TILE_ROWS + i),
-                                      end_of(RAPT_ACTIVATION_NONE, &t->weight, out + at, c + (size_t)at * TILE_ROWS + i));
-            }
+            vf square[RAPT_VL], gates[RAPT_VL];
+            outputs_of(&t->weight, out, n, outs, c + i, square);
+            if (gate) {
+                outputs_of(&t->gate, out, n, outs, gate + i, gates);
+                activate(p->activation, gates, RAPT_VL);
+                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) square[j] = v_mul(gates[j], square[j]);
+            } else if (p->activation != RAPT_ACTIVATION_NONE) activate(p->activation, square, RAPT_VL);
             v_transpose(square);
             if (n < at_once) RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(y[j] + (size_t)n * sizeof(float), square[j]);
             else RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->rows + (size_t)j * ld + n, square[j]);
