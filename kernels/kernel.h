@@ -30,7 +30,8 @@ _Static_assert(sizeof 1.0 == sizeof(double), "rapt: compile without -fsingle-pre
 
 #define RAPT_INLINE   inline __attribute__((always_inline))
 #define RAPT_NOINLINE __attribute__((noinline))
-#if defined(__clang__)
+#if defined(RAPT_UNROLL) /* as nothing, by kernels of which only the results are of interest */
+#elif defined(__clang__)
 #define RAPT_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define RAPT_UNROLL _Pragma("GCC unroll 16")
