@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The backend inside vLLM, in TAP: beside vLLM's own through the interface of a layer, then in engines with models of random weights.
-Usage: test_vllm.py, with vLLM for CPUs, rapt and this plugin installed. With --engine JSON, runs one engine for the test itself."""
+Usage: test_vllm.py, with vLLM for CPUs, rapt and this plugin installed."""
+import concurrent.futures
 import hashlib
-import json
+import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -190,44 +191,51 @@ def by_rows(layer, remove_weight):
     layer.cpu_linear = linear
 
 
-def engine(job):
-    """Runs the prompts in these groups, and prints their tokens, and a hash of the log-probabilities, as JSON."""
+def engine(model, groups, environment, threads, rows, options):
+    """Runs the prompts in these groups, in a process of its own: their tokens, and hashes of the log-probabilities."""
+    os.environ |= environment
+    if threads:
+        torch.set_num_threads(threads)
     from vllm import LLM, SamplingParams
-    if job["rows"]:
+    if rows:
         import vllm.model_executor.layers.utils as layers
         import vllm.model_executor.model_loader.dummy_loader as loader
         layers.dispatch_cpu_unquantized_gemm = by_rows
         loader.initialize_single_dummy_weight = spread
-    model = LLM(model=job["model"], skip_tokenizer_init=True, dtype="float32", enforce_eager=True, seed=0, max_model_len=512,
-                kv_cache_memory_bytes=1 << 26, **job["options"])
+    llm = LLM(model=model, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, seed=0, max_model_len=512,
+              kv_cache_memory_bytes=1 << 26, **options)
     how = SamplingParams(max_tokens=12, temperature=0, detokenize=False, logprobs=5, ignore_eos=True)
     tokens, digests = {}, {}
-    for group in job["groups"]:
-        for n, done in zip(group, model.generate([{"prompt_token_ids": PROMPTS[n]} for n in group], how, use_tqdm=False)):
+    for group in groups:
+        for n, done in zip(group, llm.generate([{"prompt_token_ids": PROMPTS[n]} for n in group], how, use_tqdm=False)):
             out = done.outputs[0]
             tokens[n] = list(out.token_ids)
             logits = [sorted((token, p.logprob) for token, p in step.items()) for step in out.logprobs]
             digests.setdefault(n, []).append(hashlib.sha256(repr(logits).encode()).hexdigest()[:16])
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
-    print(json.dumps({"tokens": [tokens[n] for n in sorted(tokens)], "digests": [digests[n] for n in sorted(digests)],
-                      "backend": AttentionBackendEnum.CPU_ATTN.get_path()}))
+    return {"tokens": [tokens[n] for n in sorted(tokens)], "digests": [digests[n] for n in sorted(digests)],
+            "backend": AttentionBackendEnum.CPU_ATTN.get_path()}
+
+
+# Processes that are forked from one which has imported vLLM, and done nothing else: to import it takes longer than most engines run.
+forked = multiprocessing.get_context("forkserver")
+forked.set_forkserver_preload(["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker", "rapt_vllm.backend"])
 
 
 def run(model, groups, plugin=True, threads=2, rows=True, processes=False, **options):
-    job = {"model": str(model), "groups": groups, "rows": rows, "options": {"load_format": "dummy" if rows else "auto"} | options}
-    environment = os.environ | {"VLLM_PLUGINS": "rapt" if plugin else "", "OMP_NUM_THREADS": str(threads),
-                                "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes)), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    if processes:  # as users have it
-        environment = {name: x for name, x in environment.items() if name not in ("VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS")}
-    try:
-        ended = subprocess.run([sys.executable, __file__, "--engine", json.dumps(job)], env=environment, capture_output=True, text=True,
-                               timeout=900)
-        why = ended.returncode and ended.stderr[-3000:]
-    except subprocess.TimeoutExpired:
-        why = "it had not ended after 15 minutes"
-    if why:
-        return {"tokens": None, "digests": [], "backend": why}
-    return json.loads(ended.stdout.splitlines()[-1])
+    environment = {"VLLM_PLUGINS": "rapt" if plugin else "", "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
+    if processes:
+        threads = None  # as users have it
+    else:
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    options = {"load_format": "dummy" if rows else "auto"} | options
+    with concurrent.futures.ProcessPoolExecutor(1, forked) as processor:
+        try:
+            return processor.submit(engine, str(model), groups, environment, threads, rows, options).result(900)
+        except Exception as why:  # of vLLM's, any
+            for process in forked.active_children():
+                process.kill()
+            return {"tokens": None, "digests": [], "backend": repr(why)}
 
 
 def engines(folder):
@@ -280,9 +288,6 @@ def refusals():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--engine"]:
-        engine(json.loads(sys.argv[2]))
-        sys.exit()
     one_layer()
     refusals()
     with tempfile.TemporaryDirectory() as temporary:
