@@ -45,8 +45,8 @@ END
 compile -c "$scratch/main.c" -o "$scratch/main.o" || exit 1
 
 # What optimises no more than it takes to contract, and an FMA that scalar code has not by itself.
-optimised=-O1 fma=
-if accepts -fexpensive-optimizations; then optimised='-O1 -fexpensive-optimizations'; fi
+optimised='-O1 -DRAPT_UNROLL=' fma=
+if accepts -fexpensive-optimizations; then optimised="$optimised -fexpensive-optimizations"; fi
 case $(uname -m) in x86_64) fma=-mfma ;; esac
 
 # check NAME ISA FLAGS...: what rapt_self_check says about a kernel compiled with these flags, in place of the library's.
