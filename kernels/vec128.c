@@ -21,7 +21,8 @@
 #else
 #define RAPT_KERNEL_NEEDS 0 /* every CPU has it that runs the program: an engine without SIMD refuses a module that has some */
 #endif
-#if defined(__FP_FAST_FMAF)
+/* The class is the machine's, whatever compiles it: clang does not tell of these that they have an FMA, gcc does. */
+#if defined(__s390__) || defined(__arm__) || defined(__VSX__) || defined(__loongarch__) || defined(__FP_FAST_FMAF)
 #define RAPT_KERNEL_FUSED 1
 #else
 #define RAPT_KERNEL_FUSED 0

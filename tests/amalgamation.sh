@@ -74,7 +74,7 @@ run_cross=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
 first=${COMPILERS# } first=${first%% *}
 absent=() present=()
 for name in $(tr , ' ' <<<"${ABSENT:-}"); do absent+=("$name") present+=("-DRAPT_WITHOUT_${name^^}"); done
-# Without its own level of optimisation, which takes gcc twice as long.
+# Without its own level of optimisation, which takes gcc twice as long, as do loops that are unrolled.
 unhurried() { sed 's/optimize("O3", /optimize(/' "$files/rapt.c"; }
 compile() { # compile COMPILER OPTION...
     mkdir -p "$scratch/$1"
@@ -86,7 +86,7 @@ compile() { # compile COMPILER OPTION...
 (
     compile "$first" -O2 "${present[@]}" &
     for name in $COMPILERS; do if [[ $name != "$first" ]]; then compile "$name" -O0; fi; done
-    for name in "${cross[@]}"; do compile "$name" -O1 -DRAPT_WITHOUT_NEON_DOT; done # of which neon_i8mm has everything
+    for name in "${cross[@]}"; do compile "$name" -O1 -DRAPT_UNROLL= -DRAPT_WITHOUT_NEON_DOT; done # of which neon_i8mm has everything
     wait
 ) &
 compiling=$!
@@ -217,7 +217,7 @@ if ((${#cross[@]} == 0)); then skip 'AArch64' 'there is no x86-64 machine with a
 scalar_alone=()
 for name in "${all[@]}"; do scalar_alone+=("-DRAPT_WITHOUT_${name^^}"); done # but for scalar, which stays
 contracted() {
-    "$1" -O2 -march=native "${scalar_alone[@]}" -I"$files" "$files/rapt.c" "$scratch/client.c" -pthread -o "$scratch/$1/contracted" &&
+    "$1" -O2 -march=native -DRAPT_UNROLL= "${scalar_alone[@]}" -I"$files" "$files/rapt.c" "$scratch/client.c" -pthread -o "$scratch/$1/contracted" &&
         "$scratch/$1/contracted"
 }
 for name in $COMPILERS; do try "$name -march=native: nothing is contracted" contracted "$name"; done
@@ -281,7 +281,7 @@ by_make() {
     cd "$scratch/made/examples/vendored" && rm -f rapt.[ch] ./*.o main
     local defines
     defines=$(printf -- '-DRAPT_WITHOUT_%s ' "${without[@]^^}")
-    make CC="$first" CFLAGS="-O1 $defines" && cmp rapt.c "$files/rapt.c" && runs_app ./main &&
+    make CC="$first" CFLAGS="-O1 -DRAPT_UNROLL= $defines" && cmp rapt.c "$files/rapt.c" && runs_app ./main &&
         nm rapt.o >symbols && ! grep -E " rapt_kernel_($(IFS='|' && echo "${without[*]}"))$" symbols
 }
 try 'examples/vendored: make, with kernels left out' by_make
@@ -341,14 +341,14 @@ try 'CMake: nor does a debug build that shall not' check_fp 0 -DCMAKE_BUILD_TYPE
 # What these are about is not the kernels: scalar alone.
 left_out="-DRAPT_ISAS_LEFT_OUT=$(IFS=';' && echo "${without[*]}");sse41;neon"
 by_cmake() {
-    configure "$scratch/app" subproject "$left_out" && cmake --build "$scratch/subproject" -j2 &&
+    configure "$scratch/app" subproject "$left_out" -DCMAKE_C_FLAGS=-DRAPT_UNROLL= && cmake --build "$scratch/subproject" -j2 &&
         runs_app "$scratch/subproject/app"
 }
 try 'CMake: a subproject by FetchContent, among options that break the promise' by_cmake
 # Static and shared, into a prefix that is moved before it is used.
 installed() { # installed NAME OPTION...
     local name=$1
-    configure "$source" "build-$name" "$left_out" -DCMAKE_C_FLAGS_RELEASE=-O1 \
+    configure "$source" "build-$name" "$left_out" -DCMAKE_C_FLAGS_RELEASE='-O1 -DRAPT_UNROLL=' \
         -DCMAKE_INSTALL_PREFIX="$scratch/first-$name" "${@:2}" &&
         cmake --build "$scratch/build-$name" -j2 --target install &&
         mv "$scratch/first-$name" "$scratch/moved-$name" || return 1
