@@ -295,10 +295,11 @@ static void linear_few_rows(const rapt_linear_task *t, const linear_scratch *s, 
         scales[r] = w->scales ? w->scales[n] : 1.0f;
         biases[r] = w->bias ? w->bias[n] : 0.0f;
     }
-    for (int i = 0; i < tokens; i++)
+    for (int i = 0; i < tokens; i++) {
         for (int v = 0; v < SUM_VECTORS; v++)
             ends[i][v] = scaled_sum(ends[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL));
-    activate(activation, ends[0], tokens * SUM_VECTORS);
+        activate(activation, ends[i], SUM_VECTORS);
+    }
 }
 
 static void linear_few_tokens(const rapt_linear_task *t) {

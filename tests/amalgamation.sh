@@ -217,7 +217,8 @@ if ((${#cross[@]} == 0)); then skip 'AArch64' 'there is no x86-64 machine with a
 scalar_alone=()
 for name in "${all[@]}"; do scalar_alone+=("-DRAPT_WITHOUT_${name^^}"); done # but for scalar, which stays
 contracted() {
-    "$1" -O2 -march=native -DRAPT_UNROLL= "${scalar_alone[@]}" -I"$files" "$files/rapt.c" "$scratch/client.c" -pthread -o "$scratch/$1/contracted" &&
+    "$1" -O2 -march=native -DRAPT_UNROLL= "${scalar_alone[@]}" -I"$files" "$files/rapt.c" "$scratch/client.c" -pthread \
+        -o "$scratch/$1/contracted" &&
         "$scratch/$1/contracted"
 }
 for name in $COMPILERS; do try "$name -march=native: nothing is contracted" contracted "$name"; done
