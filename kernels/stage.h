@@ -6,13 +6,14 @@
 typedef void store_word(void *, vf);
 typedef vf load_channels(const char *row, int channel);
 
-/* RAPT_VL channels of a row, of any type: load_f32, load_f16, load_q4_0 and so on. */
+/* RAPT_VL channels of a row, of any type: load_f32, load_f16, load_q4_0 and so on. They are passed as constants, and not RAPT_INLINE,
+ * since at -Og gcc finds out too late which function it calls, and refuses. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    static RAPT_INLINE vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row + (size_t)channel * bytes); }
+    static inline vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row + (size_t)channel * bytes); }
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    static RAPT_INLINE vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row, channel); }
+    static inline vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row, channel); }
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 

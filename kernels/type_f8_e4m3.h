@@ -20,7 +20,7 @@ static inline vf v_part_f8_e4m3(vi dwords, const int i) { return v_from_upper_e4
  * lower byte as they are, and the other bits choose the upper byte. That is wrong where the exponent is 0, since those numbers are
  * denormal, and for NaN: tables have the bits to be turned over, by the magnitude plus 1 modulo 128, which is 0 for NaN. From 9 on
  * nothing is wrong. */
-static RAPT_INLINE vf v_part_f8_e4m3(vi dwords, const int i) {
+static inline vf v_part_f8_e4m3(vi dwords, const int i) {
     static const uint8_t upper_of[16] = {0x3c, 0x3d, 0x3e, 0x3f, 0x40, 0x41, 0x42, 0x43, 0xbc, 0xbd, 0xbe, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3};
     static const uint8_t wrong_in_upper[16] = {0x3c, 0x3c, 0x07, 0x07, 0x07};
     static const uint8_t wrong_in_lower[16] = {0x30, 0x00, 0x10, 0xa0, 0xf0, 0x40, 0x70, 0x20, 0x10};

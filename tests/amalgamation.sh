@@ -86,7 +86,7 @@ compile() { # compile COMPILER OPTION...
 (
     compile "$first" -O2 "${present[@]}" &
     for name in $COMPILERS; do if [[ $name != "$first" ]]; then compile "$name" -O0; fi; done
-    for name in "${cross[@]}"; do compile "$name" -O1 -DRAPT_UNROLL= -DRAPT_WITHOUT_NEON_DOT; done # of which neon_i8mm has everything
+    for name in "${cross[@]}"; do compile "$name" -Og -DRAPT_WITHOUT_NEON_DOT; done # of which neon_i8mm has everything
     wait
 ) &
 compiling=$!

@@ -126,19 +126,19 @@ thin=(-O2 -flto=thin -fuse-ld=lld)
 if ((all)); then
     for compiler in "${compilers[@]}"; do
         build "$compiler-one-file" as_one "$compiler" "$kernels" -O2
-        levels "$compiler" scalar -O0 -O1 -O2 -O3 -Os
+        levels "$compiler" scalar -O0 -Og -O1 -O2 -O3 -Os
         build "$compiler-native" by_files "$compiler" "$kernels" -O3 -march=native
         case $compiler in gcc*) build "$compiler-lto" by_files "$compiler" "$kernels" -O2 -flto ;; esac
     done
     build clang-19-thin-lto by_files clang-19 "$kernels" "${thin[@]}"
-else # what other stages have left: of gcc, -O3, -O1 and -O0; of clang, -O1; one file at -O2, and for this CPU
+else # what other stages have left: of gcc, -O3, -Og and -O0; of clang, -O1; one file at -O2, and for this CPU
     build gcc-lto by_files gcc "$kernels" -O2 -flto
     if there ld.lld-19 || there ld.lld; then
         build "$clang-thin-lto" by_files "$clang" "$kernels" "${thin[@]}"
     else
         skip "$clang-thin-lto" 'lld is not installed'
     fi
-    levels gcc scalar -O2 -Os
+    levels gcc scalar -O1 -O2 -Os
     levels "$clang" scalar -O0
     levels "$clang" "$kernels" -O3
     skip 'gcc 12 to 14 and clang 14 to 19, at each level' 'that takes half an hour: tests/builds.sh --all'
