@@ -141,6 +141,7 @@ _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 ==
 #endif
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CONVERTED_ROWS <= 4),
                "0, or the 2 to 4 rows of a register tile");
+_Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % 32 == 0, "panels of 4 vectors are whole groups of 32 channels");
 
 /* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (few_dots.h), with the words i_xor, i_store_u8,
  * i_load_quads, i_sum_within and i_sum_across. */

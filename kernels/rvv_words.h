@@ -30,7 +30,7 @@
 #define RAPT_FEW_TOKENS     8
 #define RAPT_LINEAR_TOKENS  2
 #define RAPT_LINEAR_SUMS    2
-#define RAPT_CONVERTED_ROWS 4
+#define RAPT_CONVERTED_ROWS (RAPT_VL >= 8 ? 4 : 0)
 #define RAPT_BYTE_TABLES    1
 
 typedef vfloat32m1_t vf __attribute__((riscv_rvv_vector_bits(RAPT_RVV_BITS)));
