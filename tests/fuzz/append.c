@@ -115,13 +115,9 @@ static const field fields[] = {FIELD(rapt_kv_append_desc, batch),
 static int64_t span_of_scales(const rapt_scales *s, int64_t batch, int64_t heads, int64_t tokens, int64_t channels) {
     const int64_t lengths[] = {batch, heads, tokens, channels};
     const int64_t strides[] = {s->batch_stride, s->head_stride, s->token_stride, s->channel_stride};
-    int128 span = 4;
     if (batch == 0 || heads == 0 || (tokens == 0 && s->token_stride)) return 0;
-    for (int i = 0; i < 4; i++)
-        if (lengths[i] > 1)
-            require(strides[i] >= 0, "a negative stride was accepted"), span += (int128)(lengths[i] - 1) * strides[i];
-    require(span <= PTRDIFF_MAX, "scales that do not fit were accepted");
-    return span > MOST_BYTES ? -1 : (int64_t)span;
+    const int64_t span = accepted_span(4, 4, lengths, strides);
+    return span > MOST_BYTES ? -1 : span;
 }
 
 static rapt_kv_append_desc take_description(input *in) {

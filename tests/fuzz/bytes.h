@@ -4,6 +4,7 @@
 #define RAPT_FUZZ_BYTES_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,26 @@ static inline void require(int holds, const char *what) {
     fflush(stdout);
     fprintf(stderr, "fuzz: %s\n", what);
     abort();
+}
+
+/* The bytes from the first element to the last of n dimensions, around rows of that many: false where they are more than can be
+ * addressed. */
+static inline bool find_span(int64_t *span, int64_t row, int n, const int64_t *lengths, const int64_t *strides) {
+    *span = row;
+    for (int i = 0; i < n; i++) {
+        int64_t extent;
+        if (lengths[i] <= 1) continue;
+        if (__builtin_mul_overflow(lengths[i] - 1, strides[i], &extent) || __builtin_add_overflow(*span, extent, span)) return false;
+    }
+    return *span <= PTRDIFF_MAX;
+}
+
+/* The same of what has been accepted, which must neither be more than that nor go backwards. */
+static inline int64_t accepted_span(int64_t row, int n, const int64_t *lengths, const int64_t *strides) {
+    int64_t span;
+    for (int i = 0; i < n; i++) require(lengths[i] <= 1 || strides[i] >= 0, "a negative stride was accepted");
+    require(row >= 0 && find_span(&span, row, n, lengths, strides), "a tensor that does not fit was accepted");
+    return span;
 }
 
 #endif

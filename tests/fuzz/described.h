@@ -42,24 +42,16 @@ static inline void change_field(void *of, const field *fields, int64_t count, in
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------------- */
 
-__extension__ typedef __int128 int128;
-
 enum { MOST_BYTES = 1 << 20, MOST_FENCES = 32 };
 
 /* The bytes of a tensor of an accepted description, whose strides cannot be negative; -1 where that is more than is tried. */
 static inline int64_t span_of(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t channels) {
     const int64_t lengths[] = {batch, heads, tokens}, strides[] = {l->batch_stride, l->head_stride, l->token_stride};
     const int64_t row = l->type == RAPT_I32 ? 4 * channels : reference_row_bytes(l->type, channels);
-    int128 span = row;
     if (batch == 0 || heads == 0 || tokens == 0 || channels == 0) return 0;
     require(row > 0, "a type without rows was accepted");
-    for (int i = 0; i < 3; i++) {
-        if (lengths[i] == 1) continue;
-        require(strides[i] >= 0, "a negative stride was accepted");
-        span += (int128)(lengths[i] - 1) * strides[i];
-    }
-    require(span <= PTRDIFF_MAX, "a tensor that does not fit was accepted");
-    return span > MOST_BYTES ? -1 : (int64_t)span;
+    const int64_t span = accepted_span(row, 3, lengths, strides);
+    return span > MOST_BYTES ? -1 : span;
 }
 
 /* All memory of a call. */

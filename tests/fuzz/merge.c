@@ -74,12 +74,11 @@ static void sizes_of_states(input *in) {
             int64_t *const field = fields[choose(in, 5)];
             *field = choose(in, 2) ? take_number(in) : field == &s[i].chunks ? choose(in, 4) : STATE / 4 * choose(in, 40);
         }
-        /* What an accepted source spans, without overflow: strides of what is longer than 1. */
         if (i >= sources) continue;
-        __extension__ const __int128 span = (__int128)s[i].head_stride + (__int128)2 * s[i].token_stride +
-                                            (s[i].chunks > 1 ? (__int128)(s[i].chunks - 1) * s[i].state_stride : 0) +
-                                            (16 + D) * 4;
-        fits = fits && (s[i].chunks <= 0 || span <= (int64_t)states.bytes);
+        const int64_t lengths[] = {2, 3, s[i].chunks}, strides[] = {s[i].head_stride, s[i].token_stride, s[i].state_stride};
+        int64_t span;
+        fits = fits && (s[i].chunks <= 0 ||
+                        (find_span(&span, (16 + D) * 4, 3, lengths, strides) && span <= (int64_t)states.bytes));
     }
     char text[256];
     const rapt_status told = rapt_merge_states_explain(&plan, &args, s, sources, text, sizeof text);

@@ -134,19 +134,10 @@ static rapt_desc good_desc(uint8_t kind, rapt_tuning *tuning, input *in) {
 
 /* ---- What must hold ----------------------------------------------------------------------------------------------------- */
 
-__extension__ typedef __int128 int128;
-
-/* Strides that are used are not negative, and the last byte can be addressed: in 128 bits, where nothing overflows. */
 static void require_fits(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t row) {
     if (batch == 0 || heads == 0 || tokens == 0 || row == 0) return;
     const int64_t lengths[] = {batch, heads, tokens}, strides[] = {l->batch_stride, l->head_stride, l->token_stride};
-    int128 span = row;
-    for (int i = 0; i < 3; i++) {
-        if (lengths[i] == 1) continue;
-        require(strides[i] >= 0, "a negative stride was accepted");
-        span += (int128)(lengths[i] - 1) * strides[i];
-    }
-    require(row >= 0 && span <= PTRDIFF_MAX, "a tensor that does not fit was accepted");
+    accepted_span(row, 3, lengths, strides);
 }
 
 static void require_sound(const rapt_plan *plan, const rapt_desc *d) {
