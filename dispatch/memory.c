@@ -24,10 +24,11 @@ static int add(rapt_memory *m, const char *name, const void *at, uint64_t bytes,
 int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add(m, name, at, bytes, false); }
 int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add(m, name, at, bytes, true); }
 
-/* Structs, whose size is not a power of two, are aligned to the largest power that divides it, but to no more than an int64_t. */
+/* Structs, whose size is not a power of two, are aligned to the largest power that divides it, but to no more than an int64_t, which
+ * takes less than its size on x86 of 32 bits. */
 static size_t alignment_of(size_t element) {
     const size_t power = element & (~element + 1);
-    return power < sizeof(int64_t) ? power : sizeof(int64_t);
+    return power < _Alignof(int64_t) ? power : _Alignof(int64_t);
 }
 
 static int add_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional, bool written) {

@@ -16,7 +16,7 @@ rapt_status rapt_check_rope(rapt_report *r, const rapt_rope *rope, int64_t chann
         return rapt_refuse(r, RAPT_ERR_FEATURE, "rope.amplitude = %g: must be finite", rope->amplitude);
     if (!rapt_within(rope->offset, -(int64_t)RAPT_MAX_LENGTH, RAPT_MAX_LENGTH))
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, "rope", "offset", rope->offset, "must be -2147483647 to 2147483647");
-    if ((uintptr_t)rope->frequencies % sizeof(double))
+    if ((uintptr_t)rope->frequencies % _Alignof(double))
         return rapt_refuse(r, RAPT_ERR_ALIGNMENT, "rope.frequencies = %p: not aligned to its elements of 8 bytes",
                            (const void *)rope->frequencies);
     for (int64_t i = 0; i < rope->channels / 2 && rope->frequencies; i++)

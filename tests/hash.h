@@ -16,4 +16,11 @@ static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n) {
     return hash;
 }
 
+/* Numbers of that many bytes each, a power of two, as they lie on a little-endian machine. */
+static inline uint64_t hash_numbers(uint64_t hash, const void *at, size_t bytes, size_t each) {
+    const size_t order = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? each - 1 : 0;
+    for (size_t i = 0; i < bytes; i++) hash = hash_word(hash, ((const unsigned char *)at)[i ^ order]);
+    return hash;
+}
+
 #endif

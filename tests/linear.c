@@ -184,7 +184,7 @@ static bool agrees(linear *l, const char *isa, uint64_t *h) {
         printf("# %s: %s%s; batch %d, tokens %d, in %d, out %d, weights %d, gate %d, activation %d, residual %d, threads %d\n",
                isa, rapt_status_string(status), accurate ? "" : ", inaccurate", (int)l->batch, (int)l->tokens, (int)l->in,
                (int)l->out, l->weight.rows.layout.type, l->gate.rows.layout.type, l->activation, l->with_residual, (int)nth);
-    *h = hash_bytes(*h, l->y.at, l->y.bytes);
+    *h = hash_tensor(*h, &l->y);
     free_tensor(&want);
     return ok;
 }

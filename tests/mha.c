@@ -344,7 +344,7 @@ static bool problem_agrees(const char *isa, const kind *k, uint64_t *h) {
         printf("# %s: %s, by hand %s; way %d, self %d, cache %d, ragged %d, positions %d, rope %d, packed %d, keys %d\n", isa,
                rapt_status_string(ran), rapt_status_string(status), way, p.self, p.k_cache.layout.type,
                p.attention.q_starts != NULL, p.desc.position_table, p.desc.rope.channels != 0, p.desc.packed, (int)p.desc.keys);
-    *h = hash_bytes(*h, p.out.at, p.out.bytes);
+    *h = hash_tensor(*h, &p.out);
     free_tensor(&k_cache), free_tensor(&v_cache), free_tensor(&want), free_tensor(&weights);
     free_problem(&p);
     return ok;
@@ -744,7 +744,7 @@ static void tables(void) {
             double angle = p / pow(10000.0, (double)(i / 2 * 2) / TABLE), want = i % 2 ? cos(angle) : sin(angle);
             worst = fmax(worst, fabs(table[p * TABLE + i] - want));
         }
-    h = hash_bytes(h, table, sizeof table);
+    h = hash_numbers(h, table, sizeof table, sizeof *table);
     tap_ok(ok && worst < 3.1e-8, "the sinusoidal table is that of the paper, rounded to f32 (%.1e)", worst);
     tap_ok(rapt_sinusoidal(299, 1, TABLE, later) == RAPT_OK && !memcmp(later, table + 299 * TABLE, sizeof later),
            "and from another position on it is the same");
@@ -752,7 +752,7 @@ static void tables(void) {
     ok = rapt_alibi_slopes(8, eight) == RAPT_OK && rapt_alibi_slopes(12, twelve) == RAPT_OK;
     for (int i = 0; i < 8; i++) ok = ok && eight[i] == ldexpf(1.0f, -(i + 1)) && twelve[i] == eight[i];
     for (int i = 0; i < 4; i++) ok = ok && fabs(twelve[8 + i] - pow(2.0, -0.5 * (2 * i + 1))) < 5e-8;
-    h = hash_bytes(h, twelve, sizeof twelve);
+    h = hash_numbers(h, twelve, sizeof twelve, sizeof *twelve);
     tap_ok(ok, "ALiBi's slopes for 8 and for 12 heads are those of the paper");
     float wide[3000], scales[3], weights[3 * 1000];
     int8_t quantised[3000];
@@ -771,7 +771,7 @@ static void tables(void) {
     most = 0.0f;
     for (int i = 0; i < 3000; i++) most = fmaxf(most, fabsf(wide[i]));
     for (int i = 0; i < 3000; i++) ok = ok && quantised[i] == (int)nearbyintf(wide[i] / (most / 127.0f));
-    h = hash_bytes(h, quantised, sizeof quantised);
+    h = hash_numbers(h, quantised, sizeof quantised, 1);
     tap_ok(ok, "int8 weights: the scale is the largest magnitude / 127, or NaN, or 0");
     tap_ok(h == golden_tables, "tables and quantised weights are those of every machine (%016" PRIx64 ")", h);
 }

@@ -94,10 +94,10 @@ static bool agrees(norm *n, const char *isa, uint64_t *h) {
         printf("# %s: %s%s; batch %d, tokens %d, channels %d, rms %d, in place %d, residual %d, sum %d\n", isa,
                rapt_status_string(status), accurate ? "" : ", inaccurate", (int)n->batch, (int)n->tokens, (int)n->channels,
                n->rms, n->in_place, n->residual.layout.type, n->sum_place);
-    *h = hash_bytes(*h, n->y.at, n->y.bytes);
-    if (n->sum_place) *h = hash_bytes(*h, sum_of(n)->at, sum_of(n)->bytes);
-    if (n->mean) *h = hash_bytes(*h, n->mean, bytes);
-    if (n->inverse) *h = hash_bytes(*h, n->inverse, bytes);
+    *h = hash_tensor(*h, &n->y);
+    if (n->sum_place) *h = hash_tensor(*h, sum_of(n));
+    if (n->mean) *h = hash_numbers(*h, n->mean, bytes, sizeof *n->mean);
+    if (n->inverse) *h = hash_numbers(*h, n->inverse, bytes, sizeof *n->inverse);
     free_tensor(&want.y), free_tensor(&want.sum), free(want.mean), free(want.inverse);
     return ok;
 }

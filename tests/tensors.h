@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../cli/aligned.h"
+#include "hash.h"
 #include "random.h"
 #include "reference.h"
 
@@ -64,8 +65,33 @@ static inline unsigned char *row_of(const tensor *t, int64_t b, int64_t h, int64
     return t->at + b * t->layout.batch_stride + h * t->layout.head_stride + i * t->layout.token_stride;
 }
 
+
+/* Between the machine's order of bytes and that of little-endian ones, in which numbers are hashed. */
+static inline void turn_elements(tensor *t) {
+    const size_t each = is_float(t->layout.type) ? (size_t)reference_row_bytes(t->layout.type, 1) : 1;
+    if (__BYTE_ORDER__ != __ORDER_BIG_ENDIAN__ || each == 1) return;
+    for (int64_t b = 0; b < t->batch; b++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t i = 0; i < t->tokens; i++)
+                for (unsigned char *at = row_of(t, b, h, i), *end = at + t->row; at < end; at += each)
+                    for (size_t j = 0; j < each / 2; j++) {
+                        const unsigned char byte = at[j];
+                        at[j] = at[each - 1 - j], at[each - 1 - j] = byte;
+                    }
+}
+
 static inline void draw_bytes(tensor *t) {
     for (size_t i = 0; i < t->bytes; i++) t->at[i] = (unsigned char)random_bits();
+    turn_elements(t);
+}
+
+/* All bytes, those between rows, too. */
+static inline uint64_t hash_tensor(uint64_t hash, const tensor *t) {
+    tensor turned = copy_of(t);
+    turn_elements(&turned);
+    hash = hash_bytes(hash, turned.at, turned.bytes);
+    free_tensor(&turned);
+    return hash;
 }
 
 /* Heads or tokens outside, dense or with odd gaps, at an odd address; random bytes in it and in its gaps. */
