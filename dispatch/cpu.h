@@ -95,10 +95,17 @@ static inline uint32_t rapt_s390x_decode(uint64_t hwcap) { return (hwcap >> 11 &
 static inline uint32_t rapt_loongarch_decode(uint64_t hwcap) { return hwcap >> 4 & 1 ? RAPT_CPU_LSX : 0; }
 static inline uint32_t rapt_power_decode(uint64_t hwcap) { return hwcap >> 7 & 1 ? RAPT_CPU_VSX : 0; }
 
-/* On RISC-V it has a bit for each extension of one letter (asm/hwcap.h), which is set for the vectors of version 1.0 only: Linux knows
- * no others. bytes: of a vector register. */
-static inline uint32_t rapt_riscv_decode(uint64_t hwcap, uint32_t bytes) {
-    if (!(hwcap >> ('v' - 'a') & 1)) return 0;
+/* On RISC-V it has a bit for each extension of one letter (asm/hwcap.h). Linux 6.4 and later have hwprobe, too, whose key IMA_EXT_0
+ * (asm/hwprobe.h) has vectors as bit 2. */
+static inline bool rapt_riscv_has_vectors(uint64_t hwcap, bool probed, uint64_t extensions) {
+    return (hwcap >> ('v' - 'a') & 1) && (!probed || (extensions >> 2 & 1));
+}
+
+/* Of such a CPU: the bytes of a vector register, and the register vtype, both after vsetvli has asked for bytes whose tails are
+ * agnostic. Vectors of version 0.7.1 (T-Head C910) are told of as V by kernels of their vendors, but do not know such tails, and set
+ * vtype's top bit, vill. */
+static inline uint32_t rapt_riscv_decode(int64_t vtype, uint64_t bytes) {
+    if (vtype < 0) return 0;
     return RAPT_CPU_RVV | (bytes == 16 ? RAPT_CPU_RVV_OF_128 : 0) | (bytes == 32 ? RAPT_CPU_RVV_OF_256 : 0) |
            (bytes == 64 ? RAPT_CPU_RVV_OF_512 : 0);
 }

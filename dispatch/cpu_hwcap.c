@@ -6,6 +6,20 @@ size_t rapt_cpu_l2_detect(void) { return 0; }
 
 #if defined(__linux__)
 #include <sys/auxv.h>
+#if defined(__riscv)
+/* The call riscv_hwprobe, for which C libraries of its time have no function yet: of key 4, IMA_EXT_0, on all CPUs. */
+static bool probe_extensions(uint64_t *extensions) {
+    struct {
+        int64_t key;
+        uint64_t value;
+    } pair = {4, 0};
+    register long pairs __asm__("a0") = (long)&pair, count __asm__("a1") = 1, set_bytes __asm__("a2") = 0, cpus __asm__("a3") = 0,
+                                flags __asm__("a4") = 0, number __asm__("a7") = 258;
+    __asm__ volatile("ecall" : "+r"(pairs) : "r"(count), "r"(set_bytes), "r"(cpus), "r"(flags), "r"(number) : "memory");
+    *extensions = pair.value;
+    return pairs == 0 && pair.key == 4; /* Linux makes the key of what it does not know -1 */
+}
+#endif
 uint32_t rapt_cpu_features_detect(void) {
 #if defined(__powerpc64__)
     return rapt_power_decode(getauxval(AT_HWCAP));
@@ -14,9 +28,14 @@ uint32_t rapt_cpu_features_detect(void) {
 #elif defined(__loongarch64)
     return rapt_loongarch_decode(getauxval(AT_HWCAP));
 #elif defined(__riscv)
-    unsigned long hwcap = getauxval(AT_HWCAP), bytes = 0;
-    if (rapt_riscv_decode(hwcap, 0)) __asm__("csrr %0, 0xc22" : "=r"(bytes)); /* vlenb, which only V has; its name, only compilers for V */
-    return rapt_riscv_decode(hwcap, (uint32_t)bytes);
+    uint64_t extensions = 0;
+    long vtype;
+    unsigned long bytes;
+    const bool probed = probe_extensions(&extensions);
+    if (!rapt_riscv_has_vectors(getauxval(AT_HWCAP), probed, extensions)) return 0;
+    /* vsetvli bytes, zero, e8, m1, ta, ma; csrr vtype, vtype: their names, only compilers for V know. */
+    __asm__ volatile(".insn i 0x57, 7, %0, x0, 0xc0\n\tcsrr %1, 0xc21" : "=r"(bytes), "=r"(vtype));
+    return rapt_riscv_decode(vtype, bytes);
 #else
     return rapt_arm_decode(getauxval(AT_HWCAP));
 #endif

@@ -144,14 +144,20 @@ static const struct {
 static const struct {
     const char *name;
     uint64_t hwcap;
-    uint32_t bytes, features;
+    bool probed;
+    uint64_t extensions;
+    int64_t vtype;
+    uint64_t bytes;
+    uint32_t features;
 } riscv[] = {
-    {"RISC-V without vectors", 0x112d, 0, 0},
-    {"RISC-V without vectors: a length means nothing", 0x112d, 16, 0},
-    {"RISC-V with vectors of 128 bits", 0x20112d, 16, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_128},
-    {"RISC-V with vectors of 256 bits", 0x20112d, 32, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_256},
-    {"RISC-V with vectors of 512 bits", 0x20112d, 64, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_512},
-    {"RISC-V with vectors of 1024 bits", 0x20112d, 128, RAPT_CPU_RVV},
+    {"RISC-V without vectors", 0x112d, false, 0, 0xc0, 16, 0},
+    {"RISC-V without vectors, Linux 6.4", 0x112d, true, 3, 0xc0, 16, 0},
+    {"RISC-V with vectors that hwprobe has not", 0x20112d, true, 3, 0xc0, 16, 0},
+    {"RISC-V with vectors of version 0.7.1, a vendor's Linux 5.10", 0x20112d, false, 0, INT64_MIN, 0, 0},
+    {"RISC-V with vectors of 128 bits", 0x20112d, false, 0, 0xc0, 16, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_128},
+    {"RISC-V with vectors of 256 bits, Linux 6.6", 0x20112d, true, 7, 0xc0, 32, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_256},
+    {"RISC-V with vectors of 512 bits", 0x20112d, false, 0, 0xc0, 64, RAPT_CPU_RVV | RAPT_CPU_RVV_OF_512},
+    {"RISC-V with vectors of 1024 bits", 0x20112d, false, 0, 0xc0, 128, RAPT_CPU_RVV},
 };
 
 /* What `sysctl hw.optional.arm` prints of these, and which of the numbers of winnt.h Windows knows to be there. */
@@ -203,7 +209,8 @@ int main(void) {
                (unsigned)windows_arm[i].features);
     }
     for (size_t i = 0; i < sizeof riscv / sizeof *riscv; i++) {
-        uint32_t got = rapt_riscv_decode(riscv[i].hwcap, riscv[i].bytes);
+        const bool vectors = rapt_riscv_has_vectors(riscv[i].hwcap, riscv[i].probed, riscv[i].extensions);
+        uint32_t got = vectors ? rapt_riscv_decode(riscv[i].vtype, riscv[i].bytes) : 0;
         tap_ok(got == riscv[i].features, "%s: %#x, want %#x", riscv[i].name, (unsigned)got, (unsigned)riscv[i].features);
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
