@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Usage: corpus.py TARGET FILES FOLDER...: adds up to FILES inputs of these folders to the committed corpus of a fuzz target of
-build-test/asan: in turn the one that covers most that is new, as libFuzzer counts it. Names are hashes of the contents."""
+build-test/fuzz: in turn the one that covers most that is new, as libFuzzer counts it. Names are hashes of the contents."""
 import hashlib
 import pathlib
 import subprocess
@@ -17,7 +17,7 @@ def features(target, folders):
     with tempfile.TemporaryDirectory() as folder:
         control, merged = pathlib.Path(folder) / "control", pathlib.Path(folder) / "merged"
         merged.mkdir()
-        subprocess.run([ROOT / f"build-test/asan/tests/fuzz/fuzz-{target}", "-set_cover_merge=1", f"-max_len={MOST_BYTES}",
+        subprocess.run([ROOT / f"build-test/fuzz/tests/fuzz/fuzz-{target}", "-set_cover_merge=1", f"-max_len={MOST_BYTES}",
                         f"-merge_control_file={control}", merged, *folders], check=True, stderr=subprocess.DEVNULL)
         lines = control.read_text().splitlines()
     paths = [pathlib.Path(line) for line in lines[2:2 + int(lines[0])]]
