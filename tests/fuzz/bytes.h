@@ -83,7 +83,7 @@ static inline void require(int holds, const char *what) {
 static inline bool find_span(int64_t *span, int64_t row, int n, const int64_t *lengths, const int64_t *strides) {
     *span = row;
     for (int i = 0; i < n; i++) {
-        int64_t extent;
+        int64_t extent = 0;
         if (lengths[i] <= 1) continue;
         if (__builtin_mul_overflow(lengths[i] - 1, strides[i], &extent) || __builtin_add_overflow(*span, extent, span)) return false;
     }
@@ -92,7 +92,7 @@ static inline bool find_span(int64_t *span, int64_t row, int n, const int64_t *l
 
 /* The same of what has been accepted, which must neither be more than that nor go backwards. */
 static inline int64_t accepted_span(int64_t row, int n, const int64_t *lengths, const int64_t *strides) {
-    int64_t span;
+    int64_t span = 0;
     for (int i = 0; i < n; i++) require(lengths[i] <= 1 || strides[i] >= 0, "a negative stride was accepted");
     require(row >= 0 && find_span(&span, row, n, lengths, strides), "a tensor that does not fit was accepted");
     return span;
