@@ -7,7 +7,7 @@ size_t rapt_cpu_l2_detect(void) { return 0; }
 #if defined(__linux__)
 #include <sys/auxv.h>
 #if defined(__riscv)
-/* The call riscv_hwprobe, for which C libraries of its time have no function yet: of key 4, IMA_EXT_0, on all CPUs. */
+/* The call riscv_hwprobe, made without a function, for glibc has one only from 2.40 on: what all CPUs have of key 4, IMA_EXT_0. */
 static bool probe_extensions(uint64_t *extensions) {
     struct {
         int64_t key;

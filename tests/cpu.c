@@ -140,7 +140,7 @@ static const struct {
     {"LoongArch without vectors", rapt_loongarch_decode, 0x0000000f, 0},
 };
 
-/* RISC-V: the bits of its extensions, and the bytes of a vector register. */
+/* RISC-V: the bits of its extensions, and what vsetvli leaves: that of version 0.7.1 by its specification, for no such CPU was here. */
 static const struct {
     const char *name;
     uint64_t hwcap;

@@ -44,25 +44,8 @@ needs_minor_version() { readelf -d app | grep -F "(NEEDED)" | grep -F "[librapt.
 try 'a client needs the minor version that it was linked with' needs_minor_version
 
 by_cmake() { # from a prefix that is not the one it was made for: DESTDIR's
-    cat >pool.c <<END
-#include <rapt_pool.h>
-int main(void) {
-    rapt_pool *pool = rapt_pool_create(2);
-    int bad = rapt_pool_threads(pool) != 2 || rapt_version() == 0;
-    rapt_pool_destroy(pool);
-    return bad;
-}
-END
-    cat >CMakeLists.txt <<END
-cmake_minimum_required(VERSION 3.16)
-project(app C)
-find_package(rapt $major.$minor REQUIRED)
-add_executable(app app.c)
-target_link_libraries(app rapt::rapt)
-add_executable(pool pool.c)
-target_link_libraries(pool rapt::rapt_pool)
-END
-    cmake -S . -B cmake-build -Drapt_DIR="$lib/cmake/rapt" && cmake --build cmake-build && cmake-build/app && cmake-build/pool
+    cmake -S "$source/tests/installed" -B cmake-build -DWANTED="$major.$minor" -DAPP="$PWD/app.c" -Drapt_DIR="$lib/cmake/rapt" &&
+        cmake --build cmake-build && cmake-build/app && cmake-build/pool
 }
 # find_package(rapt VERSION), for each that fits, and for each that does not.
 cmake_versions() {

@@ -1977,7 +1977,7 @@ static int count_unreachable(void) {
 static int unreachable_number(const explain_site *s, int places) {
     int i = 0;
     while (i < places && !(strstr(s->file, unreachable[i].file) && strcmp(s->function, unreachable[i].function) == 0 &&
-                                strncmp(s->arguments, unreachable[i].arguments, strlen(unreachable[i].arguments)) == 0))
+                           strncmp(s->arguments, unreachable[i].arguments, strlen(unreachable[i].arguments)) == 0))
         i++;
     return i;
 }

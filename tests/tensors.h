@@ -65,7 +65,6 @@ static inline unsigned char *row_of(const tensor *t, int64_t b, int64_t h, int64
     return t->at + b * t->layout.batch_stride + h * t->layout.head_stride + i * t->layout.token_stride;
 }
 
-
 /* Between the machine's order of bytes and that of little-endian ones, in which numbers are hashed. */
 static inline void turn_elements(tensor *t) {
     const size_t each = is_float(t->layout.type) ? (size_t)reference_row_bytes(t->layout.type, 1) : 1;
