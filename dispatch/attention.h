@@ -5,20 +5,20 @@
 
 #include "memory.h"
 #include "plan.h"
+#include "tokens.h"
 #include "work.h"
 
 /* A call in progress. */
 typedef struct rapt_attention {
     const full_plan *plan;
     rapt_args args;
-    /* Where new keys were appended and kv_lengths is null: each entry has starts (null: 0) keys and that many of its own more. */
-    bool appended;
-    const int32_t *starts;
-    int64_t new_keys; /* of each entry; with q_starts as many as queries */
+    /* The tokens that the call appends first, or null where it appends none. Unless kv_lengths are given, the last of an entry's is
+     * its last key. */
+    const rapt_tokens *appended;
 } rapt_attention;
 
 /* Adds what the call reads and writes, but for the workspace, and if tensors is false for q, k, v, o, scales and scores. only:
- * the one entry that tables are looked at for, or -1. */
+ * the one entry that tables and starts are looked at for, or -1. */
 void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only);
 
 /* Checks what belongs to single entries: lengths, rings, tables, columns. The memory has been checked. */

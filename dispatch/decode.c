@@ -167,9 +167,7 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
     rapt_args *to = &c->attention.args;
     const void *q = to->q;
     c->attention.plan = attention_of(p);
-    c->attention.appended = true;
-    c->attention.starts = a->starts;
-    c->attention.new_keys = p->append.desc.tokens;
+    c->attention.appended = &c->append.tokens;
     to->k = a->k, to->v = a->v, to->k_scales = a->k_scales, to->v_scales = a->v_scales;
     to->workspace = (void *)((uintptr_t)a->workspace + (uintptr_t)p->rotated_bytes); /* which may be anything yet */
     if (p->rotated_bytes) to->q = a->workspace;
@@ -270,6 +268,7 @@ static rapt_status start_call(rapt_report *r, decode_call *c, const rapt_decode_
     status = check_memory(r, c, &a, q, bytes);
     if (status == RAPT_OK) status = rapt_check_tokens(r, &c->append.tokens);
     if (status == RAPT_OK) status = rapt_check_room(r, &c->append);
+    if (status == RAPT_OK) status = rapt_check_rope(r, &p->rope.rope, p->rope.d); /* whose frequencies may have changed since */
     if (status == RAPT_OK) status = rapt_check_positions(r, &p->rope.rope, &a.rope_table, &c->append.tokens);
     r->owner = "attention.";
     if (status == RAPT_OK) status = rapt_check_places(r, &c->append);

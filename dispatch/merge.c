@@ -74,7 +74,8 @@ static rapt_status read_merge(rapt_report *r, merge_call *c, const rapt_plan *pl
     if (status == RAPT_OK && !c->plan->problem.unmerged)
         return rapt_refuse(r, RAPT_ERR_PLAN, "plan = %p: was made without unmerged", (const void *)plan);
     if (status == RAPT_OK) status = rapt_read_args(r, "args", &c->args, args);
-    return status == RAPT_OK ? check_states(r, c->plan, &c->args, sources, n) : status;
+    if (status == RAPT_OK) status = check_states(r, c->plan, &c->args, sources, n);
+    return status == RAPT_OK ? rapt_check_kept_starts(r, c->plan) : status;
 }
 
 rapt_status rapt_merge_states_explain(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,

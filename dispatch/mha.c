@@ -473,7 +473,7 @@ static void lay_out_attention(mha_call *c) {
     const rapt_mha_args *a = &c->args;
     rapt_args *to = &c->attention.args;
     c->attention.plan = attention_of(p);
-    c->attention.appended = false;
+    c->attention.appended = p->cached && p->projections > 1 ? &c->append.tokens : NULL;
     to->q = at(c, p->between[QUERIES]);
     to->k = p->cached ? a->k_cache : at(c, p->between[KEYS]);
     to->v = p->cached ? a->v_cache : at(c, p->between[VALUES]);
@@ -651,6 +651,7 @@ static rapt_status start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *
         if (i == QUERIES || p->projections > 1) status = rapt_check_tokens(r, &c->rope[i].tokens);
     if (status == RAPT_OK && p->positions) status = check_positions(r, c);
     if (status == RAPT_OK && appends) status = rapt_check_room(r, &c->append);
+    if (status == RAPT_OK) status = rapt_check_rope(r, &p->rope[QUERIES].rope, p->rope[QUERIES].d); /* whose frequencies may have changed since */
     for (int i = 0; i < 2 && status == RAPT_OK; i++)
         if (i == QUERIES || p->projections > 1)
             status = rapt_check_positions(r, &p->rope[i].rope, &c->args.rope_table, &c->rope[i].tokens);

@@ -172,7 +172,7 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
     if (status == RAPT_OK) status = rapt_check_starts(r, "k_starts", d->k_starts, d->batch, d->kv_len, &keys);
     int64_t q_batch = d->q_starts ? d->batch > 0 : d->batch, k_batch = d->k_starts ? d->batch > 0 : d->batch, k_len = d->kv_len;
     if (d->page_size) k_batch = d->pages, k_len = d->page_size;
-    p->most_queries = queries;
+    p->most_queries = queries, p->most_keys = keys;
     p->problem.mask_keys = d->mask_keys ? d->mask_keys : keys;
     p->problem.bias_keys = d->bias_keys ? d->bias_keys : keys;
 
@@ -339,6 +339,11 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     return c;
 }
 
+size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
+    const bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
+    return p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, merges);
+}
+
 enum { MOST_THREADS = 4096 }; /* for which work is cut: keeps the sizes below far from overflow */
 
 /* Adds an entry, or as many equal ones. False when numbers overflow. */
@@ -356,8 +361,7 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     /* They do not overflow: o, of two bytes or more for each row, has fitted into the address space. */
     p->rows += n * c->rows * p->problem.kv_heads;
     p->rows_keys_in_lanes += n * few * p->problem.kv_heads;
-    bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
-    size_t scratch = p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, merges);
+    const size_t scratch = rapt_cut_scratch(p, c);
     if (scratch > p->thread_bytes) p->thread_bytes = scratch;
     return true;
 }
@@ -422,6 +426,36 @@ static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
     return bytes == 0 ? none : s;
 }
 
+/* Returns a number that changes with each start, and with their order. Two sets of starts have the same one by chance, once in about
+ * 2^32 pairs or less often. */
+static uint64_t sum_of_starts(const full_plan *p) {
+    const int32_t *const both[] = {p->q_starts, p->k_starts};
+    uint64_t sum = 0;
+    for (int i = 0; i < 2; i++)
+        for (int64_t b = 0; both[i] && b <= p->problem.batch; b++) sum = (sum ^ (uint32_t)both[i][b]) * UINT64_C(0x9e3779b97f4a7c15);
+    return sum;
+}
+
+bool rapt_entry_fits(const full_plan *p, int64_t entry) {
+    const rapt_problem *d = &p->problem;
+    const int32_t *const q = p->q_starts ? p->q_starts + entry : NULL, *const k = p->k_starts ? p->k_starts + entry : NULL;
+    return (!q || (q[0] >= 0 && q[1] <= d->q_len && rapt_within((int64_t)q[1] - q[0], 0, p->most_queries))) &&
+           (!k || (k[0] >= 0 && k[1] <= d->kv_len && rapt_within((int64_t)k[1] - k[0], 0, p->most_keys)));
+}
+
+rapt_status rapt_refuse_starts(rapt_report *r, const full_plan *p, int64_t first, int64_t end) {
+    rapt_status status = rapt_check_ascending(r, "q_starts", p->q_starts, first, end);
+    if (status == RAPT_OK) status = rapt_check_ascending(r, "k_starts", p->k_starts, first, end);
+    if (status != RAPT_OK) return status;
+    return rapt_refuse(r, RAPT_ERR_TABLE, "q_starts = %p, k_starts = %p: not as they were when the plan was made",
+                       (const void *)p->q_starts, (const void *)p->k_starts);
+}
+
+rapt_status rapt_check_kept_starts(rapt_report *r, const full_plan *p) {
+    if (!ragged(p) || p->trust_starts || sum_of_starts(p) == p->starts_sum) return RAPT_OK;
+    return rapt_refuse_starts(r, p, 0, p->problem.batch);
+}
+
 static void set_problem(const rapt_desc *d, full_plan *p) {
     rapt_problem *problem = &p->problem;
     const tensor_bytes *b = &p->bytes;
@@ -482,6 +516,8 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     p->prefix = d->prefix;
     p->pages = d->pages;
     p->trust_table = d->trust_table != 0;
+    p->trust_starts = d->trust_starts != 0;
+    p->starts_sum = sum_of_starts(p);
 }
 
 static const char *arith_name(rapt_arith arith) {

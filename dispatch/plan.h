@@ -38,8 +38,9 @@ typedef struct full_plan {
     rapt_arith arith;
     rapt_scores_stage scores_stage;
     const int32_t *q_starts, *k_starts;            /* the caller's, or null */
-    int64_t prefix, kv_total, pages, most_queries; /* the last: of the longest entry */
-    bool trust_table;
+    uint64_t starts_sum;                           /* of both, unless they are trusted to stay as they are */
+    int64_t prefix, kv_total, pages, most_queries, most_keys; /* the last two: of the longest entries */
+    bool trust_table, trust_starts;
     tensor_bytes bytes;
     int64_t task_pairs; /* pairs of query and key that a task has, about; INT64_MAX: any number */
     int64_t pass_tiles; /* tiles of queries that a pass has at most */
@@ -53,7 +54,7 @@ typedef struct full_plan {
     entry_start starts[];
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x36302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x37302e7470617200) /* changes with the layout of struct full_plan */
 
 /* Clients of 0.1, and callers of the functions that have no size, bring memory of 192 words. */
 enum { PLAN_WORDS = 192 };
@@ -77,6 +78,17 @@ rapt_plan_info rapt_plan_info_of(const full_plan *p);
 /* The bytes of workspace that nth threads need. Errors: RANGE, SHAPE. */
 rapt_status rapt_plan_workspace(rapt_report *r, const full_plan *p, int64_t nth, size_t *bytes);
 
+/* Checks that the contents of q_starts and k_starts are those that the plan was made with, for its tasks and the workspace come from
+ * them. Errors: TABLE. */
+rapt_status rapt_check_kept_starts(rapt_report *r, const full_plan *p);
+
+/* The same of one entry, as far as memory is concerned: true if its starts are in order, and it is not longer than the longest of the
+ * plan. */
+bool rapt_entry_fits(const full_plan *p, int64_t entry);
+
+/* Refuses starts that are not those of the plan: names the first of entries [first, end) that is out of order, else the arrays. */
+rapt_status rapt_refuse_starts(rapt_report *r, const full_plan *p, int64_t first, int64_t end);
+
 /* The bytes that it has, with the starts that there was room for. */
 static inline size_t plan_bytes(const full_plan *p) { return sizeof *p + (size_t)p->start_count * sizeof *p->starts; }
 
@@ -92,6 +104,9 @@ static inline int64_t entry_keys(const full_plan *p, int64_t entry) {
 
 /* How an entry of that many queries and stored keys is cut. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys);
+
+/* Bytes of scratch that a task of such an entry needs. */
+size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c);
 
 /* The pages of a cache: their numbers are in range, and there is a table, of whatever type, if there are any. Errors: FEATURE. */
 rapt_status rapt_check_pages(rapt_report *r, int64_t page_size, int64_t pages, rapt_type table);

@@ -23,6 +23,16 @@ static void add(line *l, const char *text) {
     if (l->bytes) l->text[l->used] = '\0';
 }
 
+/* Adds a string that may be a caller's, with \xNN for each byte that is no printable ASCII, so that a line stays one line. */
+static void add_string(line *l, const char *text) {
+    for (; *text; text++) {
+        const unsigned char byte = (unsigned char)*text;
+        const char *const digits = "0123456789abcdef";
+        if (byte >= ' ' && byte <= '~') add(l, (char[]){*text, '\0'});
+        else add(l, (char[]){'\\', 'x', digits[byte / 16], digits[byte % 16], '\0'});
+    }
+}
+
 static void add_unsigned(line *l, uint64_t x, unsigned base) {
     char digits[24], *at = digits + sizeof digits;
     *--at = '\0';
@@ -73,7 +83,7 @@ static void add_format(line *l, const char *format, va_list args) {
         int longs = 0;
         bool size = *++format == 'z';
         while (*format == 'l' || *format == 'z') longs += *format++ == 'l';
-        if (*format == 's') add(l, va_arg(args, const char *));
+        if (*format == 's') add_string(l, va_arg(args, const char *));
         else if (*format == 'p') add(l, "0x"), add_unsigned(l, (uintptr_t)va_arg(args, const void *), 16);
         else if (*format == 'g') add_float(l, va_arg(args, double));
         else if (size) add_unsigned(l, va_arg(args, size_t), 10);

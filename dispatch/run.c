@@ -107,6 +107,7 @@ void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, i
     rapt_reads_array(m, "k_offsets", a->k_offsets, batch, sizeof(int32_t), true);
     rapt_reads_array(m, "q_starts", p->q_starts, batch + 1, sizeof(int32_t), true);
     rapt_reads_array(m, "k_starts", p->k_starts, batch + 1, sizeof(int32_t), true);
+    if (m->status == RAPT_OK && only < 0) m->status = rapt_check_kept_starts(m->report, p);
     add_pages(m, p, a, only);
 }
 
@@ -115,18 +116,21 @@ void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, i
 /* Do the pages of an entry, and the keys in the last one, say how many keys it has? */
 static bool counted_by_pages(const rapt_attention *c) {
     const rapt_args *args = &c->args;
-    return !args->kv_lengths && !c->appended && c->plan->problem.page_size && args->table_starts && args->last_page;
+    return !args->kv_lengths && c->plan->problem.page_size && args->table_starts && args->last_page;
+}
+
+static int64_t keys_in_pages(const rapt_attention *c, int64_t entry) {
+    const rapt_args *args = &c->args;
+    const int64_t pages = (int64_t)args->table_starts[entry + 1] - args->table_starts[entry];
+    return c->plan->problem.kv_first + (pages ? (pages - 1) * c->plan->problem.page_size + args->last_page[entry] : 0);
 }
 
 int64_t rapt_key_length(const rapt_attention *c, int64_t entry) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
     if (args->kv_lengths) return args->kv_lengths[entry];
-    if (c->appended) return (c->starts ? c->starts[entry] : 0) + (p->q_starts ? entry_queries(p, entry) : c->new_keys);
-    if (counted_by_pages(c)) {
-        int64_t pages = (int64_t)args->table_starts[entry + 1] - args->table_starts[entry];
-        return p->problem.kv_first + (pages ? (pages - 1) * p->problem.page_size + args->last_page[entry] : 0);
-    }
+    if (c->appended) return rapt_start_of(c->appended, entry) + rapt_count_of(c->appended, entry);
+    if (counted_by_pages(c)) return keys_in_pages(c, entry);
     return p->k_starts ? entry_keys(p, entry) : p->kv_total;
 }
 
@@ -189,6 +193,11 @@ static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t 
         return rapt_refuse(r, RAPT_ERR_TABLE, "last_page[%" PRId64 "] = %d: pages have %" PRId64 " keys", entry,
                            (int)args->last_page[entry], problem->page_size);
     int64_t length = rapt_key_length(c, entry);
+    if (counted_by_pages(c) && c->appended && keys_in_pages(c, entry) != length)
+        return rapt_refuse(r, RAPT_ERR_TABLE,
+                           "last_page[%" PRId64 "] = %d: entry %" PRId64 " has %" PRId64 " keys then, and %" PRId64
+                           " by starts and new tokens",
+                           entry, (int)args->last_page[entry], entry, keys_in_pages(c, entry), length);
     if (length < 0 || length > most) {
         if (args->kv_lengths)
             return rapt_refuse(r, RAPT_ERR_KV_LENGTH, "kv_lengths[%" PRId64 "] = %" PRId64 ": there are %" PRId64 " keys", entry,
@@ -219,7 +228,7 @@ static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t 
 static bool entries_differ(const rapt_attention *c) {
     const rapt_args *args = &c->args;
     return args->kv_lengths || args->ring_starts || args->k_offsets || c->plan->problem.page_size || c->plan->k_starts ||
-           (c->appended && (c->starts || c->plan->q_starts));
+           (c->appended && (c->appended->starts || c->appended->token_starts));
 }
 
 rapt_status rapt_check_entries(rapt_report *r, const rapt_attention *c) {
@@ -235,7 +244,7 @@ rapt_status rapt_check_entries(rapt_report *r, const rapt_attention *c) {
 static rapt_status read_call(rapt_report *r, rapt_attention *c, const rapt_args *args, int64_t nth, int64_t only) {
     size_t bytes = 0;
     rapt_memory m;
-    c->appended = false;
+    c->appended = NULL;
     rapt_status status = rapt_read_args(r, "args", &c->args, args);
     if (status == RAPT_OK) status = rapt_plan_workspace(r, c->plan, nth, &bytes);
     if (status != RAPT_OK) return status;
@@ -271,11 +280,14 @@ typedef struct place {
     int64_t entry;
     entry_start start;
     entry_cut cut;
+    bool fits; /* the entry is one that the plan may have been made with */
 } place;
 
 static place place_of(const full_plan *p, int64_t entry, entry_start start) {
-    place at = {.entry = entry, .start = start, .cut = p->cut};
-    if (ragged(p) && entry < p->problem.batch) at.cut = rapt_cut_entry(p, entry_queries(p, entry), entry_keys(p, entry));
+    place at = {.entry = entry, .start = start, .cut = p->cut, .fits = true};
+    if (!ragged(p) || entry >= p->problem.batch) return at;
+    at.fits = rapt_entry_fits(p, entry);
+    if (at.fits) at.cut = rapt_cut_entry(p, entry_queries(p, entry), entry_keys(p, entry));
     return at;
 }
 
@@ -302,7 +314,8 @@ static void find_place(const full_plan *p, place *at, int phase, int64_t task) {
     bool behind = !comes_before(phase, wanted, &at->start, at->entry);
     if (p->start_count > 0 && (behind || low * p->start_step > at->entry)) *at = place_of(p, low * p->start_step, p->starts[low]);
     else if (behind) *at = first_place(p);
-    while (phase == 0 ? wanted >= at->start.first_task + at->cut.tasks : at->entry < wanted)
+    while (at->fits && at->entry + 1 < p->problem.batch &&
+           (phase == 0 ? wanted >= at->start.first_task + at->cut.tasks : at->entry < wanted))
         *at = place_of(p, at->entry + 1,
                        (entry_start){at->start.first_task + at->cut.tasks, at->start.first_state + at->cut.state_bytes});
 }
@@ -544,6 +557,26 @@ static void finish_task(const rapt_attention *c, place *at, int64_t task) {
     }
 }
 
+/* True if that is where the entry begins in the plan, or if the plan does not know. */
+static bool begins(const full_plan *p, int64_t entry, int64_t first_task, uint64_t first_state) {
+    if (p->start_count == 0 || entry % p->start_step || entry / p->start_step >= p->start_count) return true;
+    const entry_start *known = &p->starts[entry / p->start_step];
+    return known->first_task == first_task && known->first_state == first_state;
+}
+
+/* Checks what find_place has found for one task, for which the starts of all entries are not read: that the plan has this task, and
+ * room for it. */
+static rapt_status check_place(rapt_report *r, const full_plan *p, const place *at, int phase, int64_t task) {
+    if (!ragged(p)) return RAPT_OK;
+    const int64_t first = at->start.first_task, end = first + at->cut.tasks;
+    const uint64_t state = at->start.first_state, state_end = state + at->cut.state_bytes;
+    if (at->fits && (phase ? at->entry == task / p->problem.kv_heads : task < end) && begins(p, at->entry, first, state) &&
+        begins(p, at->entry + 1, end, state_end) && state_end >= state && state_end <= p->shared_bytes &&
+        rapt_cut_scratch(p, &at->cut) <= p->thread_bytes)
+        return RAPT_OK;
+    return rapt_refuse_starts(r, p, at->entry, at->entry + 1);
+}
+
 static void run_task(const rapt_attention *c, place *at, int phase, int64_t task, int64_t slot) {
     if (phase == 0) attend_task(c, at, task, slot);
     else finish_task(c, at, task);
@@ -597,7 +630,8 @@ rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phas
         return rapt_refuse(&r, RAPT_ERR_RANGE, "task = %" PRId64 ": phase %d has %" PRId64, task, phase, c.plan->tasks[phase]);
     place at = first_place(c.plan);
     find_place(c.plan, &at, phase, task);
-    status = read_call(&r, &c, args, slot + 1, at.entry);
+    status = check_place(&r, c.plan, &at, phase, task);
+    if (status == RAPT_OK) status = read_call(&r, &c, args, slot + 1, at.entry);
     if (status == RAPT_OK) status = check_entry(&r, &c, at.entry);
     if (status == RAPT_OK) status = rapt_check_floats(&r);
     if (status == RAPT_OK) run_task(&c, &at, phase, task, slot);

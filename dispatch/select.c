@@ -74,9 +74,17 @@ static void name_features(uint32_t of, char *names, size_t bytes) {
     names[used] = '\0';
 }
 
+rapt_status rapt_refuse_kernel(rapt_report *r, const char *field, const char *name) {
+    char names[16 * KERNELS];
+    size_t used = 0;
+    for (int i = 0; i < KERNELS; i++)
+        used += rapt_format(names + used, sizeof names - used, "%s%s", i ? ", " : "", kernels[i]->name);
+    return rapt_refuse(r, RAPT_ERR_ISA_UNKNOWN, "%s = %s: there is no kernel of that name; there are %s", field, name, names);
+}
+
 /* what: where the name comes from. */
 static rapt_status usable(rapt_report *r, const char *what, const char *name, const rapt_kernel *kernel) {
-    if (!kernel) return rapt_refuse(r, RAPT_ERR_ISA_UNKNOWN, "%s = %s: there is no kernel of that name", what, name);
+    if (!kernel) return rapt_refuse_kernel(r, what, name);
     uint32_t missing = kernel->needs & ~features();
     if (!missing) return RAPT_OK;
     char names[128];

@@ -176,7 +176,7 @@ static rapt_status parse(rapt_report *r, const char *line, rapt_tuning *tuning) 
     if (!*w.text) return rapt_refuse(r, RAPT_ERR_TUNING, "line = : a kernel's name, or any, is needed");
     if (strcmp(w.text, any_kernel) != 0) {
         kernel = rapt_find_kernel(w.text);
-        if (!kernel) return rapt_refuse(r, RAPT_ERR_ISA_UNKNOWN, "isa = %s: there is no kernel of that name", w.text);
+        if (!kernel) return rapt_refuse_kernel(r, "isa", w.text);
         t.isa = kernel->name;
     }
     for (w = take_word(&line); *w.text && status == RAPT_OK; w = take_word(&line)) status = parse_field(r, &t, &w);
@@ -203,7 +203,7 @@ rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t byte
     if (status == RAPT_OK && !line) status = rapt_refuse_null(&r, "line", "there is nowhere to write it");
     if (status != RAPT_OK) return status;
     const rapt_kernel *kernel = t.isa ? rapt_find_kernel(t.isa) : NULL;
-    if (t.isa && !kernel) return rapt_refuse(&r, RAPT_ERR_ISA_UNKNOWN, "tuning.isa = %s: there is no kernel of that name", t.isa);
+    if (t.isa && !kernel) return rapt_refuse_kernel(&r, "tuning.isa", t.isa);
     if (kernel) status = check(&r, "tuning.", kernel, &t);
     if (status != RAPT_OK) return status;
     size_t used = rapt_format(text, sizeof text, "%s", t.isa ? t.isa : any_kernel);

@@ -49,7 +49,8 @@
  * X_run_parallel returns FLOAT_MODE if a thread of parallel_for was refused.
  *
  * Why something was refused, the *_explain functions tell: they take what the refusing function took, and give one line that
- * names the field and its value, such as "k.token_stride = -4: strides are not negative".
+ * names the field and its value, such as "k.token_stride = -4: strides are not negative". The line is of printable ASCII: other bytes of
+ * a caller's string, such as a kernel's name, become \xNN.
  *
  * Structs that begin with size are made by their *_init function (a macro, which passes the struct's size to *_init_sized), and
  * may grow at their end from version to version. A client compiled against an older header works with this library, from 0.1 on
@@ -474,7 +475,7 @@ typedef struct rapt_desc {
      * dimension, whose q_len is that of all tokens (batch_stride is not used); likewise the keys from k_starts[b] to
      * k_starts[b + 1] - 1 of K and V, whose kv_len is that of all. Tokens before the first start and from the last one on belong
      * to no entry: they are neither read nor written. Both arrays are read here and while the plan is run, so they must stay
-     * where and as they are. Null, the default: not ragged. */
+     * where and as they are: a run that finds other numbers in them is refused with TABLE. Null, the default: not ragged. */
     const int32_t *q_starts, *k_starts;
 
     /* ---- Paged caches. */
@@ -539,6 +540,10 @@ typedef struct rapt_desc {
     /* ---- Since 0.4: more about execution. */
 
     const rapt_tuning *tuning; /* How the work is cut. It is not looked at again. Null, the default: by the kernel's numbers. */
+
+    /* Not 0: that the numbers in q_starts and k_starts are still those of rapt_plan_init is not checked before each run, which takes
+     * a nanosecond or two for each. The default is 0. */
+    int trust_starts;
 } rapt_desc;
 
 /* Gives every field its default, or 0 where it has none; call it before you set any. A size that you forget is no error where it
@@ -1040,7 +1045,8 @@ typedef struct rapt_decode_args {
 
     /* What attention reads and writes: q, o, lse, masks, tables and so on; its k, v, k_scales, v_scales and workspace are not
      * used. kv_lengths are those after the step (FlashAttention's cache_seqlens are starts); null, which is the usual case:
-     * starts + new tokens. Shorter ones hide keys, and move queries whose positions are not given. */
+     * starts + new tokens, which last_page, if it is given, must say, too. Shorter ones hide keys, and move queries whose positions are
+     * not given. */
     const rapt_args *attention;
 
     void *workspace;        /* Memory for the call, as in rapt_args. */

@@ -396,7 +396,7 @@ static void add_features(const call *c, rapt_desc *d, rapt_args *a) {
         add_page_table(c, FIELD(a, table), &d->table, f & GATHERED ? c->queries : -c->queries);
     }
     if (f & CSR) add_integers(FIELD(a, table_starts), c->batch + 1, 1, entry_pages(c));
-    if (f & LAST_PAGE) add_integers(FIELD(a, last_page), c->batch, (c->keys - 1) % PAGE_KEYS + 1, 0);
+    if (f & LAST_PAGE) add_integers(FIELD(a, last_page), c->batch, (c->keys - 1) % PAGE_KEYS + 1, f & CACHE ? -1 : 0);
     d->causal = f & (OFFSETS | PREFIXES) ? RAPT_CAUSAL_BOTTOM_RIGHT : RAPT_CAUSAL_NONE;
     d->prefix = f & PREFIXES ? 2 : 0;
     d->threads = c->keys > RAPT_CHUNK_KEYS ? 4 : 1; /* keys among threads */

@@ -375,12 +375,15 @@ __attribute__((format(printf, 7, 8))) static void check(const char *function, ra
 enum { UNCHANGED };
 
 /* A mistake, its status and line, printf's format and what it wants; one that what explains the call does not look at, for that
- * takes no thread numbers, plans' memory and the like; and a good call. */
+ * takes no thread numbers, plans' memory and the like; one that is made when the plans of a change have been made; and a good call. */
 #define ROW(function, explained, status, mistake, words, ...)                                                                    \
     (reset(), (void)(mistake), make_plans(),                                                                                     \
      check(#function, call_##function, explain_##function, explained, status, words, __VA_ARGS__))
 #define REFUSED(function, mistake, status, ...) ROW(function, true, RAPT_ERR_##status, mistake, #mistake, __VA_ARGS__)
 #define TRACED(function, mistake, status, ...)  ROW(function, false, RAPT_ERR_##status, mistake, #mistake, __VA_ARGS__)
+#define CHANGED(function, change, mistake, status, ...)                                                                          \
+    (reset(), (void)(change), make_plans(), (void)(mistake),                                                                     \
+     check(#function, call_##function, explain_##function, true, RAPT_ERR_##status, #change ", then " #mistake, __VA_ARGS__))
 #define GOOD(function, change)                  ROW(function, true, RAPT_OK, change, #change, "%s", "")
 
 /* ---- The table ------------------------------------------------------------------------------------------------------- */
@@ -401,6 +404,15 @@ enum { UNCHANGED };
     "RAPT_Q4_1, RAPT_Q5_0, RAPT_Q5_1, RAPT_MXFP4 or RAPT_MXFP8_E4M3 is needed"
 
 static rapt_layout of_type(rapt_type of) { return (rapt_layout){.type = of}; }
+
+/* The kernels that were built, as the line of an unknown one ends. */
+static const char *kernel_names(void) {
+    static char names[256];
+    size_t used = 0;
+    for (int i = 0; rapt_isa_name(i); i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", rapt_isa_name(i));
+    return names;
+}
 
 /* A struct of a newer version, with bytes behind what is known here. */
 static void *newer(const void *known, size_t bytes, unsigned char last) {
@@ -719,9 +731,11 @@ static void attention_plans(void) {
     GOOD(rapt_plan_init, (d.mask = (rapt_layout){RAPT_BOOL, -1, 0, 0}));
     GOOD(rapt_plan_init, (d.table = (rapt_layout){RAPT_NONE, -1, -1, -1}));
     GOOD(rapt_plan_init, (d.k_scales = (rapt_scales){0, -1, -1, -1, -1}));
-    /* Kernels. */
-    REFUSED(rapt_plan_init, d.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
-    REFUSED(rapt_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name");
+    /* Kernels. What is not printable ASCII is escaped, so that the line stays one. */
+    REFUSED(rapt_plan_init, d.isa = "avx2\nrapt: all is well\x1b[31m\x7f\xc3\xa9", ISA_UNKNOWN,
+            "isa = avx2\\x0arapt: all is well\\x1b[31m\\x7f\\xc3\\xa9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_plan_init, d.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
 
     TRACED_PLANS(rapt_plan_query, plan, "rapt_plan_init");
     GOOD(rapt_plan_query, UNCHANGED);
@@ -852,6 +866,10 @@ static void attention_calls(void) {
     REFUSED(rapt_run, (listed(), a.last_page = ODD), ALIGNMENT, "last_page = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_run, a.o = memory[Q] + 95, OVERLAP, "o = %p: its 768 bytes meet the 384 of q = %p", (void *)(memory[Q] + 95),
             (void *)memory[Q]);
+    CHANGED(rapt_run, ragged(&d), token_starts[1] = 4, TABLE, "q_starts[2] = 3: below the one before");
+    CHANGED(rapt_run, (ragged(&d), d.k_starts = offsets, offsets[2] = 8), offsets[0] = -1, TABLE, "k_starts[0] = -1: must be 0 or more");
+    CHANGED(rapt_run, ragged(&d), token_starts[1] = 2, TABLE,
+            "q_starts = %p, k_starts = 0x0: not as they were when the plan was made", (void *)token_starts);
     REFUSED(rapt_run, (ragged(&d), a.o = token_starts), OVERLAP, "o = %p: its 768 bytes meet the 12 of q_starts = %p",
             (void *)token_starts, (void *)token_starts);
     REFUSED(rapt_run, a.workspace = NULL, WORKSPACE, "workspace = null: %zu bytes are needed", needed_for_plan(1));
@@ -899,6 +917,9 @@ static void attention_calls(void) {
     TRACED(rapt_run_phase, phase = -1, RANGE, "phase = -1: there are 1");
     GOOD(rapt_run_task, slot = 1);
     PLANS(rapt_run_task, plan, "rapt_plan_init");
+    CHANGED(rapt_run_task, ragged(&d), token_starts[0] = 2, TABLE, "q_starts[1] = 1: below the one before");
+    CHANGED(rapt_run_task, ragged(&d), token_starts[1] = 3, TABLE,
+            "q_starts = %p, k_starts = 0x0: not as they were when the plan was made", (void *)token_starts);
     TRACED(rapt_run_task, slot = -1, RANGE, "slot = -1: not a thread's");
     TRACED(rapt_run_task, slot = INT64_MAX, RANGE, "slot = 9223372036854775807: not a thread's");
     TRACED(rapt_run_task, phase = 1, RANGE, "phase = 1: there are 1");
@@ -1152,9 +1173,9 @@ static void decoding_plans(void) {
             "attention.k.head_stride = 0: below the 32 bytes within it, so elements of an output meet");
     REFUSED(rapt_decode_plan_init, dd.new_k.type = RAPT_NONE, TYPE, "new_k.type = RAPT_NONE: " FLOATS);
     REFUSED(rapt_decode_plan_init, dd.new_v.head_stride = -1, STRIDE, "new_v.head_stride = -1: strides are not negative");
-    REFUSED(rapt_decode_plan_init, d.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name");
+    REFUSED(rapt_decode_plan_init, d.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name; there are %s", kernel_names());
     REFUSED(rapt_decode_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN,
-            "RAPT_ISA = sse9: there is no kernel of that name");
+            "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
 
     TRACED_PLANS(rapt_decode_plan_query, decoding, "rapt_decode_plan_init");
     GOOD(rapt_decode_plan_query, UNCHANGED);
@@ -1209,6 +1230,10 @@ static void decoding_calls(void) {
     REFUSED(rapt_decode_run, (da.starts = starts, starts[0] = 6), KV_LENGTH,
             "starts[0] = 6: from there on, 3 tokens exceed kv_len = 8");
     REFUSED(rapt_decode_run, (paged(&d), pages[0] = 3), TABLE, "attention.table[entry 0, head 0][0] = 3: the pool has 3 pages");
+    CHANGED(rapt_decode_run, ragged(&d), token_starts[1] = 4, TABLE, "attention.q_starts[2] = 3: below the one before");
+    CHANGED(rapt_decode_run, UNCHANGED, frequencies[1] = 17.0, FEATURE, "rope.frequencies[1] = 17: must be -16 to 16");
+    REFUSED(rapt_decode_run, (listed(), starts[0] = 0, a.last_page = lengths, lengths[0] = 4), TABLE,
+            "attention.last_page[0] = 4: entry 0 has 8 keys then, and 3 by starts and new tokens");
     REFUSED(rapt_decode_run, (listed(), starts[2] = 5), TABLE,
             "attention.table_starts[2] = 5: gives an entry more pages than its kv_len keys have");
     REFUSED(rapt_decode_run, (a.ring_starts = offsets, offsets[0] = 8), TABLE,
@@ -1256,7 +1281,7 @@ static void linear_layers(void) {
     REFUSED(rapt_linear_plan_init, ld.weight.token_stride = -128, STRIDE, "weight.token_stride = -128: strides are not negative");
     REFUSED(rapt_linear_plan_init, (gated(), ld.gate.token_stride = -1), STRIDE,
             "gate.token_stride = -1: strides are not negative");
-    REFUSED(rapt_linear_plan_init, ld.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
+    REFUSED(rapt_linear_plan_init, ld.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
 
     TRACED_PLANS(rapt_linear_workspace_size, linear, "rapt_linear_plan_init");
     GOOD(rapt_linear_workspace_size, UNCHANGED);
@@ -1408,7 +1433,7 @@ static void normalising(void) {
             "inverse_deviation = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_layer_norm_run, na.mean = memory[X], OVERLAP, "mean = %p: its 12 bytes meet the 96 of from = %p",
             (void *)memory[X], (void *)memory[X]);
-    REFUSED(rapt_layer_norm_run, na.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
+    REFUSED(rapt_layer_norm_run, na.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
     WAYS(rapt_layer_norm, na);
     REFUSED(rapt_layer_norm_run_parallel, na.from = NULL, NULL, "from = null: 96 bytes are read from there");
     GOOD(rapt_rms_norm_run, UNCHANGED);
@@ -1517,8 +1542,8 @@ static void mha_plans(void) {
             "attention.v.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, yd.rope.channels = 10, FEATURE,
             "rope.channels = 10: must be even, 0 to the 8 channels that there are");
-    REFUSED(rapt_mha_plan_init, e.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name");
-    REFUSED(rapt_mha_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name");
+    REFUSED(rapt_mha_plan_init, e.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_mha_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
 
     TRACED_PLANS(rapt_mha_plan_query, mha, "rapt_mha_plan_init");
     GOOD(rapt_mha_plan_query, UNCHANGED);
@@ -1541,6 +1566,12 @@ static const void *packed_of(int64_t wide, int64_t high) {
     pa.weight = memory[WO];
     pack_before();
     return packed_before;
+}
+
+static void changed_since(void) {
+    CHANGED(rapt_mha_run, ragged(&e), token_starts[1] = 4, TABLE, "attention.q_starts[2] = 3: below the one before");
+    CHANGED(rapt_mha_run, (yd.rope.channels = 8, yd.rope.frequencies = frequencies), frequencies[1] = NAN, FEATURE,
+            "rope.frequencies[1] = nan: must be -16 to 16");
 }
 
 static void prepacked_projections(void) {
@@ -1613,6 +1644,7 @@ static void mha_calls(void) {
     REFUSED(rapt_mha_run, bare(), UNUSED, "wo = %p: the plan has no layout for it", (void *)memory[WO]);
     REFUSED(rapt_mha_run, (bare(), ya.wo = NULL, ya.bo = SOMEWHERE), UNUSED, "bo = 0x40: the plan has no wo");
     REFUSED(rapt_mha_run, (bare(), ya.wo = NULL, ya.wo_scales = SOMEWHERE), UNUSED, "wo_scales = 0x40: the plan has no wo");
+    changed_since();
     prepacked_projections();
     /* the cache, */
     REFUSED(rapt_mha_run, ya.k_cache = SOMEWHERE, UNUSED, "k_cache = 0x40: the plan has no cache");
@@ -1679,6 +1711,8 @@ static void merging_states(void) {
     PLANS(rapt_merge_states_run, merging, "rapt_plan_init");
     STRUCTS(rapt_merge_states_run, ua, "args", offsetof(rapt_args, q_offsets));
     WAYS(rapt_merge_states, ua);
+    CHANGED(rapt_merge_states_run, ragged(&u), token_starts[1] = 2, TABLE,
+            "q_starts = %p, k_starts = 0x0: not as they were when the plan was made", (void *)token_starts);
     REFUSED(rapt_merge_states_run, n = -1, RANGE, "n = -1: must be 0 or more");
     REFUSED(rapt_merge_states_run, give.states = NULL, NULL, "sources = null: %zu bytes are read from there", sizeof states);
     REFUSED(rapt_merge_states_run, ua.o = NULL, NULL, "o = null: 768 bytes are written there");
@@ -1717,7 +1751,7 @@ static void merging_states(void) {
     REFUSED(rapt_merge, sources_lse[0] = NULL, NULL, "lse[0] = null: 12 bytes are read from there");
     REFUSED(rapt_merge, sources_lse[1] = memory[O], OVERLAP, "o_out = %p: its 192 bytes meet the 12 of lse[1] = %p",
             (void *)memory[O], (void *)memory[O]);
-    REFUSED(rapt_merge, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name");
+    REFUSED(rapt_merge, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
 }
 
 static void tables_of_positions(void) {
@@ -1800,7 +1834,7 @@ static void tunings(void) {
 
     GOOD(rapt_tuning_query, UNCHANGED);
     GOOD(rapt_tuning_query, (give.tuned = give.lowest = give.highest = NULL));
-    TRACED(rapt_tuning_query, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
+    TRACED(rapt_tuning_query, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
     TRACED(rapt_tuning_query, tuned.size = sizeof tuned, STRUCT, "own.size = %zu: was not set by its init function",
            sizeof tuned);
     INITIALISED(rapt_tuning_query, lowest, "least");
@@ -1813,8 +1847,8 @@ static void tunings(void) {
     REFUSED(rapt_tuning_parse, words = NULL, NULL, "line = null: there is no text");
     STRUCTS(rapt_tuning_parse, tuned, "tuning", sizeof tuned);
     REFUSED(rapt_tuning_parse, words = " \n", TUNING, "line = : a kernel's name, or any, is needed");
-    REFUSED(rapt_tuning_parse, words = "sse9 few_rows=2", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
-    REFUSED(rapt_tuning_parse, words = "few_rows=2", ISA_UNKNOWN, "isa = few_rows=2: there is no kernel of that name");
+    REFUSED(rapt_tuning_parse, words = "sse9 few_rows=2", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_tuning_parse, words = "few_rows=2", ISA_UNKNOWN, "isa = few_rows=2: there is no kernel of that name; there are %s", kernel_names());
     REFUSED(rapt_tuning_parse, words = "any few_rows", TUNING, "line = ... few_rows ...: a field, = and its number are needed");
     REFUSED(rapt_tuning_parse, words = "any joined_bytes=000000000000000000000000000000000001", TUNING,
             "line = ... joined_bytes=0000000000000000000000000000000000 ...: a field, = and its number are needed");
@@ -1833,7 +1867,7 @@ static void tunings(void) {
     GOOD(rapt_tuning_print, (tuned.isa = "scalar", tuned.few_rows = 3));
     TRACED(rapt_tuning_print, give.tuned = NULL, NULL, "tuning = null: there is no such struct");
     TRACED(rapt_tuning_print, give.line = NULL, NULL, "line = null: there is nowhere to write it");
-    TRACED(rapt_tuning_print, tuned.isa = "sse9", ISA_UNKNOWN, "tuning.isa = sse9: there is no kernel of that name");
+    TRACED(rapt_tuning_print, tuned.isa = "sse9", ISA_UNKNOWN, "tuning.isa = sse9: there is no kernel of that name; there are %s", kernel_names());
     TRACED(rapt_tuning_print, (tuned.isa = "scalar", tuned.few_rows = 17), TUNING,
            "tuning.few_rows = 17: must be 0 to 16 in the kernel scalar, or -1");
     TRACED(rapt_tuning_print, tuned.few_rows = -2, TUNING, "tuning.few_rows = -2: must be -1 or more");
@@ -1871,10 +1905,10 @@ static void kernels(void) {
     TRACED(rapt_isa_usable, name = NULL, NULL, "name = null: no kernel has that name");
     GOOD(rapt_isa_force, UNCHANGED);
     GOOD(rapt_isa_force, name = NULL);
-    TRACED(rapt_isa_force, name = "sse9", ISA_UNKNOWN, "name = sse9: there is no kernel of that name");
+    TRACED(rapt_isa_force, name = "sse9", ISA_UNKNOWN, "name = sse9: there is no kernel of that name; there are %s", kernel_names());
     GOOD(rapt_isa_current, UNCHANGED);
     TRACED(rapt_isa_current, give.name = NULL, NULL, "name = null: there is nowhere to write it");
-    TRACED(rapt_isa_current, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name");
+    TRACED(rapt_isa_current, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
     GOOD(rapt_isa_current, setenv("RAPT_ISA", "", 1));
     const char *chosen = NULL;
     reset(), setenv("RAPT_ISA", "scalar", 1);
@@ -1882,7 +1916,7 @@ static void kernels(void) {
     GOOD(rapt_cpu_features, UNCHANGED);
     TRACED(rapt_cpu_features, give.names = NULL, NULL, "names = null: there is nowhere to write them");
     GOOD(rapt_self_check, isa = "scalar");
-    REFUSED(rapt_self_check, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name");
+    REFUSED(rapt_self_check, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
     for (int i = 0; i < FLOAT_MODES; i++)
         if (*line_of(&float_modes[i], "the thread"))
             REFUSED(rapt_self_check, moded = &float_modes[i], SELF_CHECK, "%s", line_of(&float_modes[i], "the thread"));

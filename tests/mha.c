@@ -295,16 +295,19 @@ static void *prepacked_rows(const problem *p, int i) {
     return args.prepacked;
 }
 
-static uint64_t tunings = 12, packs = 13;
+static uint64_t tunings = 12, packs = 13, defaults = 14;
 
-/* Runs a problem in one of the ways that there are, half of them with a tuning, and each of its weights prepacked or not, all of
- * which is drawn apart from all else. */
+/* Runs a problem in one of the ways that there are, half of them with a tuning, each of its weights prepacked or not, and, where keys
+ * are appended, with their lengths or without, all of which is drawn apart from all else. */
 static rapt_status run_problem(problem *p, int way) {
     const rapt_tuning tuning = tuning_of(p->attention.isa, draw(&tunings));
     if (draw_below(&tunings, 2)) p->attention.tuning = &tuning;
     rapt_mha_plan plan;
     rapt_mha_plan_info info = {.size = sizeof info};
     rapt_mha_args args = p->args;
+    rapt_args attention = p->attention_args;
+    if (p->cached && (p->self || p->desc.keys) && draw_below(&defaults, 2)) attention.kv_lengths = NULL;
+    args.attention = &attention;
     int64_t nth = way == 0 ? 1 : way == 1 ? 3 : 5;
     size_t bytes = 0;
     rapt_status status = rapt_mha_plan_init(&plan, &p->desc);
