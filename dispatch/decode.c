@@ -223,7 +223,8 @@ static void add_values(rapt_memory *m, const decode_call *c, const rapt_decode_a
         rapt_reads_if(m, scaled, "v_scales", a->v_scales, b->v_scales, "the plan has no scales");
 }
 
-static rapt_status check_memory(rapt_report *r, const decode_call *c, const rapt_decode_args *a, const void *q, size_t bytes) {
+static RAPT_NOINLINE rapt_status check_memory(rapt_report *r, const decode_call *c, const rapt_decode_args *a, const void *q,
+                                              size_t bytes) {
     const full_decode *p = c->plan;
     rapt_memory m;
     rapt_memory_begin(&m, r);

@@ -26,6 +26,7 @@ typedef struct rapt_region {
 /* As many as the structs of the largest call have pointers, all of them and those of plans and rope tables included. */
 enum { RAPT_MOST_REGIONS = (sizeof(rapt_mha_args) + sizeof(rapt_args) + sizeof(rapt_kv_append_args)) / sizeof(void *) };
 
+/* It takes several KiB: a function that has one is not inlined into what runs kernels (RAPT_STACK_BYTES). */
 typedef struct rapt_memory {
     rapt_report *report;
     rapt_status status;

@@ -581,7 +581,7 @@ static void add_cache(rapt_memory *m, const mha_call *c) {
     rapt_reads_if(m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, no_scales);
 }
 
-static rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
+static RAPT_NOINLINE rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
     rapt_memory m;

@@ -241,7 +241,7 @@ rapt_status rapt_check_entries(rapt_report *r, const rapt_attention *c) {
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
 /* The arguments of a call that has a plan. only: the one entry that they are looked at for, or -1. */
-static rapt_status read_call(rapt_report *r, rapt_attention *c, const rapt_args *args, int64_t nth, int64_t only) {
+static RAPT_NOINLINE rapt_status read_call(rapt_report *r, rapt_attention *c, const rapt_args *args, int64_t nth, int64_t only) {
     size_t bytes = 0;
     rapt_memory m;
     c->appended = NULL;

@@ -7,6 +7,7 @@
 
 #include "float_modes.h"
 #include "kernel.h"
+#include "memory.h"
 #include "report.h"
 #include "rows.h"
 #include "select.h"
@@ -27,14 +28,15 @@ enum {
     STORED = 64
 };
 
-/* All memory of a check. */
+/* All memory of a check, which is more than a small thread's stack may have room for. */
 typedef struct room {
     _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[96 << 10];
     char k[KEYS * D_K * 2], v[KEYS * D_V * 2]; /* of any type of two bytes, or fewer elements */
-    float q[ROWS * D_K], bias[KEYS], out[ROWS * D_V], lse[ROWS];
+    float q[ROWS * D_K], bias[KEYS], out[ROWS * D_V], lse[ROWS], row[IN];
     rapt_linear_plan linear;
     rapt_plan plan;
 } room;
+_Static_assert(sizeof(room) <= RAPT_SELF_CHECK_BYTES, "rapt: RAPT_SELF_CHECK_BYTES");
 
 /* Numbers from -2 to 2, all of them exact in f32. */
 static void fill(float *to, int64_t n, uint32_t seed) {
@@ -44,10 +46,10 @@ static void fill(float *to, int64_t n, uint32_t seed) {
     }
 }
 
-static void fill_rows(rapt_type type, char *to, int64_t rows, int64_t channels, float factor, uint32_t seed) {
-    float row[IN];
-    for (int64_t r = 0; r < rows; r++, to += rapt_row_bytes(type, channels)) {
-        fill(row, channels, seed + (uint32_t)r);
+/* row: room for one of them. */
+static void fill_rows(rapt_type type, char *to, int64_t rows, int64_t channels, float factor, uint32_t seed, float *row) {
+    for (int64_t n = 0; n < rows; n++, to += rapt_row_bytes(type, channels)) {
+        fill(row, channels, seed + (uint32_t)n);
         for (int64_t i = 0; i < channels; i++) row[i] *= factor;
         rapt_store_row(type, to, row, channels);
     }
@@ -96,8 +98,8 @@ static rapt_status attend(room *r, const rapt_desc *d, rapt_args *a, uint64_t *h
 
 static void fill_attention(room *r, const rapt_desc *d, float v_factor) {
     fill(r->q, d->heads * d->q_len * d->d_k, 1);
-    fill_rows(d->k.type, r->k, d->kv_len, d->d_k, 1.0f, 2);
-    fill_rows(d->v.type, r->v, d->kv_len, d->d_v, v_factor, 3);
+    fill_rows(d->k.type, r->k, d->kv_len, d->d_k, 1.0f, 2, r->row);
+    fill_rows(d->v.type, r->v, d->kv_len, d->d_v, v_factor, 3, r->row);
 }
 
 /* Two chunks, two tiles of queries, the last keys not a whole block, a window. */
@@ -218,8 +220,8 @@ static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t to
     d.arith = arith;
     d.isa = isa;
     fill(r->q, in + tokens, 5);
-    fill_rows(RAPT_BF16, r->k, 2, IN, 0.125f, 6);
-    fill_rows(RAPT_Q8_0, r->v, 2, IN, 0.125f, 7);
+    fill_rows(RAPT_BF16, r->k, 2, IN, 0.125f, 6, r->row);
+    fill_rows(RAPT_Q8_0, r->v, 2, IN, 0.125f, 7, r->row);
     fill(r->bias, OUT, 8);
     rapt_status status = rapt_linear_plan_init(&r->linear, &d);
     rapt_linear_args_init(&a);
@@ -332,20 +334,41 @@ static rapt_status check_kernel(rapt_report *r, const rapt_kernel *kernel, room 
     return RAPT_OK;
 }
 
-rapt_status rapt_self_check(const char *isa, char *text, size_t bytes) {
-    rapt_report r = text ? rapt_explanation_of("rapt_self_check", text, bytes) : rapt_report_of("rapt_self_check");
-    room memory;
+static rapt_status check_kernels(rapt_report *r, const char *isa, room *memory) {
     const rapt_kernel *kernel;
-    rapt_status status = check_environment(&r);
+    rapt_status status = check_environment(r);
     if (status == RAPT_OK && isa) {
-        status = rapt_select(&r, isa, &kernel);
-        return status == RAPT_OK ? check_kernel(&r, kernel, &memory) : status;
+        status = rapt_select(r, isa, &kernel);
+        return status == RAPT_OK ? check_kernel(r, kernel, memory) : status;
     }
     const char *name;
     for (int i = 0; status == RAPT_OK && (name = rapt_isa_name(i)); i++) {
         if (rapt_isa_usable(name, NULL, 0) != RAPT_OK) continue;
-        status = rapt_select(&r, name, &kernel);
-        if (status == RAPT_OK) status = check_kernel(&r, kernel, &memory);
+        status = rapt_select(r, name, &kernel);
+        if (status == RAPT_OK) status = check_kernel(r, kernel, memory);
     }
     return status;
+}
+
+static rapt_report report_of(const char *call, char *text, size_t bytes) {
+    return text ? rapt_explanation_of(call, text, bytes) : rapt_report_of(call);
+}
+
+static RAPT_NOINLINE rapt_status check_workspace(rapt_report *r, const void *workspace, size_t bytes) {
+    rapt_memory m;
+    rapt_memory_begin(&m, r);
+    rapt_writes_workspace(&m, workspace, bytes, RAPT_SELF_CHECK_BYTES);
+    return m.status;
+}
+
+rapt_status rapt_self_check(const char *isa, char *text, size_t bytes) {
+    rapt_report r = report_of("rapt_self_check", text, bytes);
+    room memory;
+    return check_kernels(&r, isa, &memory);
+}
+
+rapt_status rapt_self_check_in(void *workspace, size_t workspace_bytes, const char *isa, char *text, size_t bytes) {
+    rapt_report r = report_of("rapt_self_check_in", text, bytes);
+    const rapt_status status = check_workspace(&r, workspace, workspace_bytes);
+    return status == RAPT_OK ? check_kernels(&r, isa, workspace) : status;
 }

@@ -35,7 +35,8 @@
  * - X_explain tells what the family's first function would return, and why: X_plan_init, or X_run where there are no plans.
  *   X_args_explain tells it of X_run where there are plans. (Those of attention are rapt_plan_explain and rapt_args_explain.)
  *
- * The library allocates nothing, starts no thread, takes no lock, and writes four globals only, all of them atomic: the CPU's
+ * The library allocates nothing, takes at most RAPT_STACK_BYTES of the calling thread's stack (but for rapt_self_check, which says what it
+ * takes), starts no thread, takes no lock, and writes four globals only, all of them atomic: the CPU's
  * features and the size of its L2 cache, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called
  * from any thread; a plan is never written after rapt_plan_init. Every function that returns a status checks its arguments first:
  * when the status is not RAPT_OK, nothing was written.
@@ -610,6 +611,10 @@ RAPT_API rapt_status rapt_plan_query(const rapt_plan *plan, rapt_plan_info *info
  * thread_bytes. Its contents need not be kept between calls. Errors: NULL, PLAN, RANGE (nth < 1), SHAPE (overflow). */
 RAPT_API rapt_status rapt_workspace_size(const rapt_plan *plan, int64_t nth, size_t *bytes);
 
+/* A call touches at most this many bytes of the stack of the thread that makes it, below the caller's own frame, on any kernel of an
+ * optimised build (-O2, -O3); callbacks of the caller's come on top. Threads that run shares or tasks need no more. */
+#define RAPT_STACK_BYTES (64 << 10)
+
 /* ---- Running --------------------------------------------------------------------------------------------------------- */
 
 /* The tensors and arrays of a call of attention. Pointers for which the plan has no layout or other use are refused, but for o,
@@ -1163,9 +1168,16 @@ RAPT_API rapt_status rapt_cpu_features(char *names, size_t bytes);
  * null, on the one of that name, and compares hashes of the results with those of the bits of docs/order.md. Whoever compiles the
  * sources in a way of their own learns here whether the compiler reordered, contracted or approximated anything, and whether the
  * thread's floating-point modes are the default ones. It takes about a millisecond for each vector
- * kernel and a few for scalar ones, and about 180 KiB of stack. text, unless null, receives, cut to bytes, what is wrong, or "".
- * Errors: SELF_CHECK, ISA_UNKNOWN, ISA_MISSING. */
+ * kernel and a few for scalar ones, and up to RAPT_STACK_BYTES + RAPT_SELF_CHECK_BYTES of stack, more than threads of musl's have by
+ * default. text, unless null, receives, cut to bytes, what is wrong, or "". Errors: SELF_CHECK, ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_self_check(const char *isa, char *text, size_t bytes);
+
+/* The bytes of the workspace of rapt_self_check_in. */
+#define RAPT_SELF_CHECK_BYTES (160 << 10)
+
+/* Does what rapt_self_check does in the caller's memory, workspace_bytes of it, aligned to RAPT_WORKSPACE_ALIGNMENT, for threads with
+ * small stacks: it takes RAPT_STACK_BYTES of it as all other functions. Errors besides: WORKSPACE, ALIGNMENT. */
+RAPT_API rapt_status rapt_self_check_in(void *workspace, size_t workspace_bytes, const char *isa, char *text, size_t bytes);
 
 /* What is called with a line, without a newline, for each plan that is made, and for each refusal, which names the function, the
  * field and its value. It may be called from any thread, by several at the same time, and must not call the library. */

@@ -515,7 +515,8 @@ static void load_chunk_scales(const rapt_task *t, float *to, const char *scales,
 }
 
 /* The weights of all rows, as weigh_row has them, times the scales of values. */
-static void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count) {
+static RAPT_NOINLINE void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks,
+                                     int count) {
     const rapt_problem *p = t->problem;
     for (int h = 0; h < t->kv_heads; h++) {
         float key_scales[RAPT_CHUNK], value_scales[RAPT_CHUNK];
@@ -649,7 +650,7 @@ static void finish_row(const rapt_problem *p, const rapt_row_end *end, row_state
     write_row(p, end->o, end->lse, state->m, state->l, state->o);
 }
 
-static void attend_keys_in_lanes(const rapt_task *t) {
+static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     row_scratch s;
     query_row rows[RAPT_MOST_JOINED_ROWS];

@@ -657,7 +657,7 @@ static int rows_of_tile(const rapt_task *t, int64_t row0) {
     return rapt_min(rapt_min((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
 }
 
-static void attend_queries_in_lanes(const rapt_task *t) {
+static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     lane_scratch s;
     query_tile tiles[RAPT_MOST_PASS_TILES];

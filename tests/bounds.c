@@ -102,19 +102,6 @@ static void test_all_guards(void) {
 
 /* ---- Numbers that are not used ------------------------------------------------------------------------------------------- */
 
-/* Memory of its own for each pointer. */
-static void lay_anywhere(unsigned char **memory) {
-    size_t bytes = 0;
-    for (int i = 0; i < now.pointers; i++) bytes += now.at[i].bytes / 64 * 64 + 128;
-    unsigned char *at = *memory = aligned_create(64, bytes);
-    if (!at) abort();
-    for (int i = 0; i < now.pointers; i++) {
-        now.at[i].at = now.at[i].bytes ? at : NULL;
-        at += now.at[i].bytes / 64 * 64 + 128;
-    }
-    place_pointers(-1);
-}
-
 static uint64_t hash_results(void) {
     uint64_t h = hash_start;
     for (int i = 0; i < now.pointers; i++)
@@ -124,9 +111,8 @@ static uint64_t hash_results(void) {
 
 static void test_unused(const call *c, int which) {
     static const int64_t any[] = {-1, INT64_MAX, INT64_MIN};
-    unsigned char *memory;
     describe_call(c, c->api->ways[which].nth);
-    lay_anywhere(&memory);
+    unsigned char *const memory = place_anywhere();
     rapt_status status = make_call(c, which);
     const uint64_t right = hash_results();
     if (status != RAPT_OK) complain("refused", c, "", status);
@@ -149,9 +135,8 @@ static void test_unused(const call *c, int which) {
 
 /* A tensor with elements is refused where it is null. */
 static void test_nulls(const call *c, int which) {
-    unsigned char *memory;
     describe_call(c, c->api->ways[which].nth);
-    lay_anywhere(&memory);
+    unsigned char *const memory = place_anywhere();
     for (int i = 0; i < now.pointers; i++) {
         pointer *p = &now.at[i];
         const bool workspace = strcmp(p->field, "workspace") == 0;

@@ -217,6 +217,19 @@ void place_pointers(int last) {
                 memcpy(now.at[i].at, now.at[i].content, now.at[i].bytes);
 }
 
+unsigned char *place_anywhere(void) {
+    size_t bytes = 0;
+    for (int i = 0; i < now.pointers; i++) bytes += now.at[i].bytes / 64 * 64 + 128;
+    unsigned char *const memory = aligned_create(64, bytes), *at = memory;
+    if (!at) abort();
+    for (int i = 0; i < now.pointers; i++) {
+        now.at[i].at = now.at[i].bytes ? at : NULL;
+        at += now.at[i].bytes / 64 * 64 + 128;
+    }
+    place_pointers(-1);
+    return memory;
+}
+
 /* ---- Ways to call -------------------------------------------------------------------------------------------------------- */
 
 static rapt_status each_thread(rapt_status (*share)(int64_t ith, int64_t nth), int64_t nth) {

@@ -83,6 +83,9 @@ void forget_call(void);
 /* Sets each pointer to its at, and copies what lies there: first of what is written, then of all else, then of last (or -1). */
 void place_pointers(int last);
 
+/* Places all pointers in new memory, each 64 bytes or more from the next, and returns it, for aligned_destroy. */
+unsigned char *place_anywhere(void);
+
 /* Null if they are none. */
 const struct twins *twins_of(const pointer *a, const pointer *b);
 

@@ -288,6 +288,7 @@ FUNCTION(rapt_tuning_query, rapt_tuning_query(isa, give.tuned, give.lowest, give
 FUNCTION(rapt_tuning_parse, rapt_tuning_parse(words, give.tuned), rapt_tuning_parse_explain(words, give.tuned, text, bytes))
 FUNCTION(rapt_tuning_print, rapt_tuning_print(give.tuned, give.line, give.trial_bytes), by_trace(text, bytes))
 FUNCTION(rapt_self_check, rapt_self_check(isa, NULL, 0), rapt_self_check(isa, text, bytes))
+FUNCTION(rapt_self_check_in, rapt_self_check_in(to, (size_t)count, isa, NULL, 0), rapt_self_check_in(to, (size_t)count, isa, text, bytes))
 
 /* ---- A row ----------------------------------------------------------------------------------------------------------- */
 
@@ -360,7 +361,7 @@ __attribute__((format(printf, 7, 8))) static void check(const char *function, ra
     good = good && explain(text, sizeof text) == expected && t.lines == 0;
     rapt_status called = call();
     rapt_trace_to(NULL);
-    const bool makes_plan = strstr(function, "plan_init") != NULL, makes_others = strcmp(function, "rapt_self_check") == 0;
+    const bool makes_plan = strstr(function, "plan_init") != NULL, makes_others = strstr(function, "rapt_self_check") != NULL;
     good = good && called == status && (t.others == 0 || makes_others);
     if (status != RAPT_OK) good = good && t.lines == 1 && strcmp(t.first, prefixed) == 0 && *line;
     else good = good && t.lines == makes_plan && (!makes_plan || strncmp(t.first, prefixed, strlen(prefixed)) == 0);
@@ -1916,6 +1917,15 @@ static void kernels(void) {
     GOOD(rapt_cpu_features, UNCHANGED);
     TRACED(rapt_cpu_features, give.names = NULL, NULL, "names = null: there is nowhere to write them");
     GOOD(rapt_self_check, isa = "scalar");
+    GOOD(rapt_self_check_in, (to = workspace, count = RAPT_SELF_CHECK_BYTES, isa = "scalar"));
+    REFUSED(rapt_self_check_in, (to = workspace, count = RAPT_SELF_CHECK_BYTES, isa = "sse9"), ISA_UNKNOWN,
+            "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_self_check_in, (to = NULL, count = RAPT_SELF_CHECK_BYTES), WORKSPACE, "workspace = null: %d bytes are needed",
+            RAPT_SELF_CHECK_BYTES);
+    REFUSED(rapt_self_check_in, (to = workspace, count = RAPT_SELF_CHECK_BYTES - 1), WORKSPACE, "workspace_bytes = %d: %d are needed",
+            RAPT_SELF_CHECK_BYTES - 1, RAPT_SELF_CHECK_BYTES);
+    REFUSED(rapt_self_check_in, (to = workspace + 4, count = RAPT_SELF_CHECK_BYTES), ALIGNMENT, "workspace = %p: not aligned to 64 bytes",
+            (void *)(workspace + 4));
     REFUSED(rapt_self_check, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
     for (int i = 0; i < FLOAT_MODES; i++)
         if (*line_of(&float_modes[i], "the thread"))
@@ -1993,7 +2003,7 @@ static const struct {
     {"linear.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"prepack.c", "rapt_reads", "&m, \"plan\"", "has been read"},
     {"self_check.c", "rapt_refuse", "r, RAPT_ERR_SELF_CHECK, \"%s: %s: %s\"", "its own problems are good calls"},
-    {"self_check.c", "rapt_select", "&r, name, &kernel", "a kernel that was found usable"},
+    {"self_check.c", "rapt_select", "r, name, &kernel", "a kernel that was found usable"},
     {"self_check.c", "rapt_refuse", "r, RAPT_ERR_SELF_CHECK, \"the thread does not", "the control register has told of it"},
     {"select.c", "rapt_refuse", "r, RAPT_ERR_ISA_MISSING", "all kernels can run everywhere"},
 };

@@ -262,6 +262,7 @@ static const struct {
     {"rapt_isa_usable", "writes a line"},
     {"rapt_cpu_features", "writes a line"},
     {"rapt_self_check", "writes a line"},
+    {"rapt_self_check_in", "writes a line, and its workspace alone"},
     {"rapt_isa_current", "writes a name's address"},
     {"rapt_isa_name", "writes nothing"},
     {"rapt_isa_rounding", "writes nothing"},
