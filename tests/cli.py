@@ -921,7 +921,7 @@ def test_files():
     refused("a name with a line end", ["run", "--q", "n\no.npy", *QKV[2:], "--out", "O.npy"], "n?o.npy")
     refused("a folder", ["run", "--q", ".", *QKV[2:], "--out", "O.npy"], ".: not a regular file")
     os.mkfifo("fifo")
-    refused("a FIFO", ["run", "--q", "fifo", *QKV[2:], "--out", "O.npy"], "fifo: not a regular file")
+    refused("a FIFO", ["run", "--q", "fifo", *QKV[2:], "--out", "O.npy"], "fifo: not a regular file, which is needed to map it")
     os.unlink("fifo")
     if os.geteuid():
         os.chmod("K.npy", 0)
@@ -965,10 +965,109 @@ def test_outputs():
        "an output that is a link")
     ok(rapt("run", *QKV, "--out", "sub/O.npy")[0] == 0 and contents("sub/O.npy") == want and
        sorted(os.listdir("sub")) == ["O.npy", "link.npy"], "an output in a folder, and nothing beside it")
-    ok(rapt("run", *QKV, "--out", "Q.npy")[0] == 0 and contents("Q.npy") == want, "an output that replaces an input")
     shutil.rmtree("sub")
     os.unlink("new.npy")
     os.unlink("O.npy")
+
+
+def test_outputs_that_are_inputs():
+    """However a file is called, it is not both read and written, and not written twice."""
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    save("M.npy", (4, 4), [True] * 16, "|b1")
+    save("B.npy", (4, 4), normals(16))
+    save("A.npy", (1, ), [0.5])
+    save("S.npy", (1, ), [0.5])
+    os.mkdir("sub")
+    os.symlink("../Q.npy", "sub/soft.npy")
+    os.link("Q.npy", "hard.npy")
+    every = [*QKV, "--mask", "M.npy", "--bias", "B.npy", "--alibi", "A.npy", "--sinks", "S.npy"]
+    inputs = [(every[i], every[i + 1]) for i in range(0, len(every), 2)]
+    before = {name: contents(name) for _, name in inputs}
+    for option, name in inputs:
+        refused(f"--out is the file of {option}", ["run", *every, "--out", name], f"{name}: --out and {option} are the same file")
+        refused(f"--lse is the file of {option}", ["run", *every, "--out", "O.npy", "--lse", name],
+                f"{name}: --lse and {option} are the same file")
+    for name in ("./Q.npy", "sub/../Q.npy", os.path.abspath("Q.npy"), "sub/soft.npy", "hard.npy"):
+        refused(f"--out is the file of --q, by {name}", ["run", *QKV, "--out", name], "--out and --q are the same file")
+    refused("--q by a link to --out", ["run", "--q", "sub/soft.npy", *QKV[2:], "--out", "Q.npy"], "--out and --q are the same file")
+    if not WINDOWS:
+        with open("Q.npy", "ab") as f:
+            for name in "-", "/dev/stdout", f"/dev/fd/{f.fileno()}":
+                with started("run", *QKV, "--out", name, stdout=f, stderr=subprocess.PIPE, pass_fds=[f.fileno()]) as p:
+                    err = p.stderr.read().decode()
+                ok(p.returncode == 2 and err == f"rapt run: {name}: --out and --q are the same file, and an input is not "
+                   "overwritten\n", f"refused: --out {name.split('fd/')[0]}, which is the file of --q", (p.returncode, err))
+        with open("Q.npy", "rb") as f:
+            refused("--q is standard input, of the file of --out", ["run", "--q", "/dev/stdin", *QKV[2:], "--out", "Q.npy"],
+                    "--out and --q are the same file", stdin=f)
+    ok(before == {name: contents(name) for _, name in inputs}, "and no input has changed")
+    with open("L.npy", "wb") as f:
+        f.write(b"before")
+    os.link("L.npy", "L2.npy")
+    os.symlink("../L.npy", "sub/L.npy")
+    for other in "L.npy", "L2.npy", "sub/L.npy", *(["l.npy"] if WINDOWS else []):
+        refused(f"both outputs in one file, by {other}", ["run", *QKV, "--out", "L.npy", "--lse", other], "--out and --lse are the same")
+    ok(contents("L.npy") == b"before", "and it has not changed")
+    if not WINDOWS:
+        os.mkfifo("fifo")
+        refused("both outputs in one FIFO", ["run", *QKV, "--out", "fifo", "--lse", "fifo"], "fifo: --out and --lse are the same file")
+        refused("both outputs to standard output", ["run", *QKV, "--out", "-", "--lse", "-"], "-: --out and --lse are the same file")
+        os.unlink("fifo")
+    shutil.rmtree("sub")
+    for name in "hard.npy", "L.npy", "L2.npy", "M.npy", "B.npy", "A.npy", "S.npy":
+        os.unlink(name)
+
+
+def test_standard_output():
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    ok(rapt(*RUN, "--lse", "L.npy")[0] == 0, "the outputs")
+    want, lse = contents("O.npy"), contents("L.npy")
+    os.unlink("O.npy")
+    before = sorted(os.listdir("."))
+
+    def told(*args):
+        with started(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+            out, err = p.communicate()
+        return p.returncode, out, err.decode().replace("\r\n", "\n")
+
+    ok(told("run", *QKV, "--out", "-") == (0, want, ""), "--out -: standard output, a pipe")
+    ok(told("run", *QKV, "--time", "--lse", "-")[:2] == (0, lse), "--lse -")
+    code, out, err = told("run", *QKV, "--out", "-", "--time")
+    ok((code, out) == (0, want) and re.fullmatch("time .*, threads 1\n", err), "--out - with --time, which is told on standard error",
+       (code, len(out), err))
+    ok(sorted(os.listdir(".")) == before, "and no file is called so", os.listdir("."))
+    ok(rapt("run", *QKV, "--out", "./-")[0] == 0 and contents("-") == want, "--out ./-: a file")
+    os.unlink("-")
+    with open("all", "wb") as f:
+        f.write(b"before")
+        f.flush()
+        with started("run", *QKV, "--out", "-", stdout=f) as p:
+            pass
+    ok(p.returncode == 0 and contents("all") == b"before" + want, "--out -, in the midst of a file", p.returncode)
+    os.unlink("all")
+    for option in "--q", "--k", "--v", "--mask", "--bias", "--alibi", "--sinks":
+        args = [x for i in range(0, 6, 2) if QKV[i] != option for x in QKV[i:i + 2]]
+        refused(f"{option} -", ["run", *args, option, "-", "--out", "O.npy"], f"{option} -: standard input is not read", "mapped")
+    if WINDOWS:
+        return
+    refused("--out -, and standard output is closed", ["run", *QKV, "--out", "-"], "-: it cannot be written: Bad file",
+            preexec_fn=lambda: os.close(1), stdout=None)
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "wb") as full:
+            refused("--out -, and standard output is full", ["run", *QKV, "--out", "-"], "-: it cannot be written: No space left",
+                    stdout=full)
+    ours, terminal = os.openpty()
+    for args in ["--out", "-"], ["--out", "/dev/stdout"], ["--out", os.ttyname(terminal)], ["--out", "O.npy", "--lse", "-"]:
+        refused(f"{args[-2]}, a terminal", ["run", *QKV, *args], f"{args[-1]}: it is a terminal", stdout=terminal)
+    os.close(terminal)
+    try:
+        shown = os.read(ours, 100)
+    except OSError: # nobody has it open any more
+        shown = b""
+    os.close(ours)
+    ok(shown == b"", "and it shows nothing", shown)
 
 
 def test_outputs_that_are_no_files():
@@ -1225,13 +1324,14 @@ def main():
         test_help()
         kernels = test_info()
         if SYSTEM:
-            for test in test_formats, test_files, test_outputs, test_outputs_that_are_no_files, test_signals, test_verbose:
+            for test in (test_formats, test_files, test_outputs, test_outputs_that_are_inputs, test_outputs_that_are_no_files,
+                         test_standard_output, test_signals, test_verbose):
                 test()
             tap.done()
             return
         for test in (test_attention, test_features, test_ragged, test_formats, test_types, test_options, test_shapes,
-                     test_broadcast_shapes, test_files, test_outputs, test_outputs_that_are_no_files, test_signals, test_empty,
-                     test_verbose):
+                     test_broadcast_shapes, test_files, test_outputs, test_outputs_that_are_inputs,
+                     test_outputs_that_are_no_files, test_standard_output, test_signals, test_empty, test_verbose):
             test()
         test_same_bits(kernels)
         test_kv_types(kernels)
