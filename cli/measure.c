@@ -22,14 +22,14 @@ int measure_order(int turn, int place) {
 }
 
 void measure_round(measure_case *c, int round, double (*seconds)[MEASURE_WAYS], int turns) {
-    double same[MEASURE_TURNS], faster[MEASURE_TURNS];
-    for (int i = 0; i < turns; i++) {
-        const double first = log(seconds[i][MEASURE_FIRST]), again = log(seconds[i][MEASURE_AGAIN]);
-        same[i] = first - again;
-        faster[i] = (first + again) / 2 - log(seconds[i][MEASURE_SECOND]);
+    double logs[MEASURE_WAYS], of_way[MEASURE_TURNS];
+    for (int way = 0; way < MEASURE_WAYS; way++) {
+        for (int i = 0; i < turns; i++) of_way[i] = seconds[i][way];
+        qsort(of_way, (size_t)turns, sizeof *of_way, ascending);
+        logs[way] = log(of_way[(turns - 1) / 4]);
     }
-    c->same[round] = measure_quantile(same, turns, 0.5);
-    c->faster[round] = measure_quantile(faster, turns, 0.5);
+    c->same[round] = logs[MEASURE_FIRST] - logs[MEASURE_AGAIN];
+    c->faster[round] = (logs[MEASURE_FIRST] + logs[MEASURE_AGAIN]) / 2 - logs[MEASURE_SECOND];
 }
 
 /* The median of what is faster, and the spread, as logarithms. */
@@ -62,6 +62,9 @@ measure_verdict measure_judge(const measure_case *cases, const bool *counts, int
     v.mean = ratio_of(logs);
     v.worst = ratio_of(worst);
     v.faster = logs.faster > logs.spread;
+    int ahead = 0;
+    for (int r = 0; r < MEASURE_ROUNDS; r++) ahead += mean.faster[r] > 0;
+    v.promising = ahead >= MEASURE_PROMISING;
     v.slower = worst.faster < -worst.spread;
     return v;
 }

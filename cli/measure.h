@@ -14,7 +14,7 @@ double measure_quantile(double *numbers, int count, double share);
  * does other things, too, has outliers. A difference counts only beyond the spread. That assumes no distribution: the rounds of two
  * equal ways are numbers of one kind, and the median of the second's lies above the spread in one of 500 comparisons. More time makes
  * rounds longer, and the spread smaller. */
-enum { MEASURE_ROUNDS = 15, MEASURE_LEFT_OUT = 2, MEASURE_TURNS = 256 };
+enum { MEASURE_ROUNDS = 15, MEASURE_LEFT_OUT = 2, MEASURE_PROMISING = 11, MEASURE_TURNS = 256 };
 
 enum { MEASURE_FIRST, MEASURE_AGAIN, MEASURE_SECOND, MEASURE_WAYS };
 
@@ -27,7 +27,7 @@ typedef struct measure_case {
 /* Returns which way is timed at a place, 0 to 2, of a turn. Six turns have all orders. */
 int measure_order(int turn, int place);
 
-/* Sets a round to the medians of its turns, 1 to MEASURE_TURNS. */
+/* Sets a round by the lower quartile of each way's times in its turns, 1 to MEASURE_TURNS: what else a machine does only adds to them. */
 void measure_round(measure_case *c, int round, double (*seconds)[MEASURE_WAYS], int turns);
 
 typedef struct measure_ratio {
@@ -39,6 +39,7 @@ typedef struct measure_verdict {
     measure_ratio mean;  /* of the cases that count: of the means of each round */
     measure_ratio worst; /* of the case that is slowest in comparison with its own spread, of all cases */
     int worst_case;      /* its index */
+    bool promising;      /* the mean is faster in MEASURE_PROMISING rounds or more, as of equal ways every seventeenth is */
     bool faster;         /* the mean is faster, by more than its spread */
     bool slower;         /* the worst case is slower, by more than its spread */
 } measure_verdict;

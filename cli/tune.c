@@ -117,7 +117,8 @@ typedef struct subject {
     size_t q_bytes, k_bytes, o_bytes;
     int64_t copies, next;
     int calls;      /* of one measurement, so that it takes a millisecond */
-    double seconds; /* that a measurement takes */
+    double spent;   /* seconds, by so many measurements */
+    int64_t measurements;
     void *workspace; /* one for all ways to run the case, so that where it lies makes no difference between them */
     size_t workspace_bytes;
     int32_t starts[MOST_BATCH + 1];
@@ -336,12 +337,16 @@ static int time_calls(const search *t, const way *w, double *seconds) {
 
 /* The same, and the output must be right. */
 static int measure_way(const search *t, const way *w, double *seconds) {
-    const subject *s = w->of;
+    subject *s = w->of;
+    const double start = clock_now();
     memset(s->o, 0x5a, s->o_bytes);
     const int failed = time_calls(t, w, seconds);
     if (failed) return failed;
     if (*seconds <= 0) *seconds = 1e-9; /* less than the clock can tell */
-    if (memcmp(s->o, s->want, s->o_bytes) == 0) return 0;
+    const bool right = memcmp(s->o, s->want, s->o_bytes) == 0;
+    s->spent += clock_now() - start;
+    s->measurements++;
+    if (right) return 0;
     fail("%s: with another tuning the kernel %s gives other bits", s->of->name, t->isa);
     return WRONG_BITS;
 }
@@ -359,10 +364,7 @@ static int prepare(search *t, subject *s) {
     if (failed) return failed;
     if (least < 1e-3) s->calls = least < 1e-6 ? 1000 : (int)(1e-3 / least) + 1;
     memcpy(s->want, s->o, s->o_bytes);
-    const double start = clock_now();
-    failed = measure_way(t, &w, &seconds);
-    s->seconds = clock_now() - start;
-    return failed;
+    return measure_way(t, &w, &seconds);
 }
 
 /* ---- Comparing ----------------------------------------------------------------------------------------------------------- */
@@ -433,7 +435,8 @@ static int compare(search *t, comparison *c, const rapt_tuning *from, const rapt
     bool counted = false;
     int failed = plan_comparison(t, c, from, to, e);
     for (int i = 0; i < c->count; i++) {
-        turn += MEASURE_WAYS * c->ways[i]->of->seconds;
+        const subject *s = c->ways[i]->of;
+        turn += MEASURE_WAYS * s->spent / (double)s->measurements;
         counted |= c->counts[i];
     }
     if (!counted) c->count = 0;
@@ -496,7 +499,7 @@ static int try_value(search *t, const struct number *n, int value, measure_ratio
     t->compared++;
     const measure_ratio first = c.verdict.mean;
     if (first.faster > most->faster) *most = first;
-    if (first.faster < 1 + first.spread / 2) return 0;
+    if (!c.verdict.promising) return 0;
     failed = compare(t, &c, &t->best, &to, &(effort){~0u, its, t->turns, 4 * t->turns, t->end});
     t->unconfirmed += c.late;
     if (!failed && !c.late && c.verdict.faster && !c.verdict.slower) keep(t, n, value, &to, &c.verdict);
