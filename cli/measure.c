@@ -37,8 +37,8 @@ static measure_ratio logarithms(const measure_case *c) {
     measure_case sorted = *c;
     const double median = measure_quantile(sorted.faster, MEASURE_ROUNDS, 0.5);
     qsort(sorted.same, MEASURE_ROUNDS, sizeof *sorted.same, ascending);
-    return (measure_ratio){
-        median, fmax(fabs(sorted.same[MEASURE_LEFT_OUT]), fabs(sorted.same[MEASURE_ROUNDS - 1 - MEASURE_LEFT_OUT]))};
+    return (measure_ratio){median,
+                           fmax(fabs(sorted.same[MEASURE_LEFT_OUT]), fabs(sorted.same[MEASURE_ROUNDS - 1 - MEASURE_LEFT_OUT]))};
 }
 
 static measure_ratio ratio_of(measure_ratio logs) { return (measure_ratio){exp(logs.faster), exp(logs.spread) - 1}; }

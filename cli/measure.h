@@ -9,11 +9,11 @@
 double measure_quantile(double *numbers, int count, double share);
 
 /* ---- Is one way faster than another? ------------------------------------------------------------------------------------
- * In each turn the first way is timed twice and the second once, in changing order. The first beside itself shows what chance alone
- * does to such a comparison: the largest deviation of its rounds is the spread, two on either side left out, since a machine that
- * does other things, too, has outliers. A difference counts only beyond the spread. That assumes no distribution: the rounds of two
- * equal ways are numbers of one kind, and the median of the second's lies above the spread in one of 500 comparisons. More time makes
- * rounds longer, and the spread smaller. */
+ * In each turn the first way is timed twice and the second once, in changing order. The first beside itself shows what chance
+ * alone does to such a comparison: the largest deviation of its rounds is the spread, two on either side left out, since a
+ * machine that does other things, too, has outliers. A difference counts only beyond the spread. That assumes no distribution:
+ * the rounds of two equal ways are numbers of one kind, and the median of the second's lies above the spread in one of 500
+ * comparisons. More time makes rounds longer, and the spread smaller. */
 enum { MEASURE_ROUNDS = 15, MEASURE_LEFT_OUT = 2, MEASURE_PROMISING = 11, MEASURE_TURNS = 256 };
 
 enum { MEASURE_FIRST, MEASURE_AGAIN, MEASURE_SECOND, MEASURE_WAYS };
@@ -27,7 +27,8 @@ typedef struct measure_case {
 /* Returns which way is timed at a place, 0 to 2, of a turn. Six turns have all orders. */
 int measure_order(int turn, int place);
 
-/* Sets a round by the lower quartile of each way's times in its turns, 1 to MEASURE_TURNS: what else a machine does only adds to them. */
+/* Sets a round by the lower quartile of each way's times in its turns, 1 to MEASURE_TURNS: what else a machine does only adds to
+ * them. */
 void measure_round(measure_case *c, int round, double (*seconds)[MEASURE_WAYS], int turns);
 
 typedef struct measure_ratio {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _XOPEN_SOURCE 700
+#define _XOPEN_SOURCE   700
 #define _DEFAULT_SOURCE /* getentropy */
 #include "output.h"
 

@@ -30,7 +30,8 @@ static bool failed(void) {
     return false;
 }
 
-/* True if both are handles of one file. Wine does not know the volume of a file that was opened by what is no program for Windows. */
+/* True if both are handles of one file. Wine does not know the volume of a file that was opened by what is no program for
+ * Windows. */
 static bool is_same_file(HANDLE file, HANDLE other) {
     FILE_ID_INFO a, b;
     return GetFileInformationByHandleEx(file, FileIdInfo, &a, sizeof a) &&
@@ -60,8 +61,8 @@ static HANDLE open_located(const output *out) {
 static bool is_terminal(const output *out) {
     DWORD mode;
     if (out->standard) return GetConsoleMode(standard_output(), &mode);
-    const HANDLE file = CreateFileA(out->target, GENERIC_READ | GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE, NULL,
-                                    OPEN_EXISTING, 0, NULL);
+    const HANDLE file =
+        CreateFileA(out->target, GENERIC_READ | GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE, NULL, OPEN_EXISTING, 0, NULL);
     if (file == INVALID_HANDLE_VALUE) return false;
     const bool terminal = GetConsoleMode(file, &mode);
     CloseHandle(file);
@@ -185,8 +186,8 @@ static bool rename_to(HANDLE file, const char *target) {
     name->ReplaceIfExists = TRUE;
     const int letters = MultiByteToWideChar(CP_ACP, 0, target, -1, name->FileName, (int)most); /* with the terminator */
     name->FileNameLength = (DWORD)(letters - 1) * sizeof(WCHAR);
-    const bool renamed = letters > 0 && SetFileInformationByHandle(file, FileRenameInfo, name,
-                                                                   (DWORD)(sizeof *name + most * sizeof(WCHAR)));
+    const bool renamed =
+        letters > 0 && SetFileInformationByHandle(file, FileRenameInfo, name, (DWORD)(sizeof *name + most * sizeof(WCHAR)));
     const DWORD error = GetLastError();
     free(name);
     SetLastError(error);

@@ -116,8 +116,8 @@ typedef struct subject {
     char *q, *kv, *o, *want; /* kv: copies of K and V, or of the weights, one after the other; want: the right output */
     size_t q_bytes, k_bytes, o_bytes;
     int64_t copies, next;
-    int calls;      /* of one measurement, so that it takes a millisecond */
-    double spent;   /* seconds, by so many measurements */
+    int calls;    /* of one measurement, so that it takes a millisecond */
+    double spent; /* seconds, by so many measurements */
     int64_t measurements;
     void *workspace; /* one for all ways to run the case, so that where it lies makes no difference between them */
     size_t workspace_bytes;
@@ -137,8 +137,8 @@ typedef struct search {
     rapt_tuning own, least, most, best; /* best: with -1 for what is the kernel's own */
     measure_ratio gains[NUMBERS];       /* what each number of the best brought when it was kept */
     int kept;                           /* how often one was */
-    int compared, late;                 /* values in this pass: those that change something, and those for which there was no time */
-    int unconfirmed;                    /* values that looked faster, when there was no time to look again */
+    int compared, late; /* values in this pass: those that change something, and those for which there was no time */
+    int unconfirmed;    /* values that looked faster, when there was no time to look again */
 } search;
 
 /* ---- Progress ------------------------------------------------------------------------------------------------------------ */
@@ -151,7 +151,7 @@ static void clear_line(void) {
 }
 
 /* Prints a line that stays. */
-__attribute__((format(printf, 2, 3))) static void tell(const search *t, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void say(const search *t, const char *format, ...) {
     if (t->quiet) return;
     va_list args;
     va_start(args, format);
@@ -380,9 +380,10 @@ typedef struct comparison {
 } comparison;
 
 typedef struct effort {
-    unsigned cases, counted;      /* a bit for each of the list: those to compare, and those of them that count for the mean */
-    int least_turns, most_turns;  /* of a round */
-    double until;                 /* when it must be over, or is not begun */
+    unsigned cases, counted;     /* a bit for each of the list: those to compare, and those of them that count for the mean */
+    int least_turns, most_turns; /* of a round */
+    double until;                /* when it must be over, or is not begun */
+    const char *what;            /* for the line of progress */
 } effort;
 
 /* True if two plans of one description tell the same of what they cut: then they are the same. */
@@ -446,6 +447,7 @@ static int compare(search *t, comparison *c, const rapt_tuning *from, const rapt
     c->late = turns < e->least_turns;
     if (c->late) return 0;
     if (turns < 1) turns = 1;
+    show(t, "%.0f s of %.0f: %s, %d turns", clock_now() - t->start, t->end - t->start, e->what, MEASURE_ROUNDS * turns);
     for (int round = 0; round < MEASURE_ROUNDS && !failed; round++)
         for (int i = 0; i < c->count && !failed; i++) failed = measure_one(t, c, i, round, turns);
     if (!failed) c->verdict = measure_judge(c->rounds, c->counts, c->count);
@@ -481,8 +483,8 @@ static void keep(search *t, const struct number *n, int value, const rapt_tuning
     t->best = *to;
     t->gains[n - numbers] = v->mean;
     t->kept++;
-    tell(t, "%s=%d: %.3f times as fast in its cases, spread %.3f; %.3f in the worst of all: kept", n->name, value, v->mean.faster,
-         v->mean.spread, v->worst.faster);
+    say(t, "%s=%d: %.3f times as fast in its cases, spread %.3f; %.3f in the worst of all: kept", n->name, value, v->mean.faster,
+        v->mean.spread, v->worst.faster);
 }
 
 /* Tries one value of a number: what looks faster is compared once more, by more turns and over all cases, and that alone decides.
@@ -491,16 +493,17 @@ static int try_value(search *t, const struct number *n, int value, measure_ratio
     static comparison c;
     rapt_tuning to = t->best;
     set(&to, n, value == get(&t->own, n) ? -1 : value);
-    show(t, "%.0f s of %.0f: %s=%d, %d turns", clock_now() - t->start, t->end - t->start, n->name, value, MEASURE_ROUNDS * t->turns);
+    char what[64];
+    snprintf(what, sizeof what, "%s=%d", n->name, value);
     const unsigned its = cases_of(n);
-    int failed = compare(t, &c, &t->best, &to, &(effort){its, its, t->turns, t->turns, end_of_search(t)});
+    int failed = compare(t, &c, &t->best, &to, &(effort){its, its, t->turns, t->turns, end_of_search(t), what});
     t->late += c.late;
     if (failed || !c.count || c.late) return failed;
     t->compared++;
     const measure_ratio first = c.verdict.mean;
     if (first.faster > most->faster) *most = first;
     if (!c.verdict.promising) return 0;
-    failed = compare(t, &c, &t->best, &to, &(effort){~0u, its, t->turns, 4 * t->turns, t->end});
+    failed = compare(t, &c, &t->best, &to, &(effort){~0u, its, t->turns, 4 * t->turns, t->end, what});
     t->unconfirmed += c.late;
     if (!failed && !c.late && c.verdict.faster && !c.verdict.slower) keep(t, n, value, &to, &c.verdict);
     return failed;
@@ -518,9 +521,9 @@ static int try_number(search *t, const struct number *n) {
     const int values = t->compared - compared;
     if (t->terminal || kept != t->kept) return 0; /* which has been shown */
     if (values)
-        tell(t, "%.0f s of %.0f: %s: %d value%s, the best %.3f times as fast, spread %.3f: left as it is", clock_now() - t->start,
-             t->end - t->start, n->name, values, values == 1 ? "" : "s", most.faster, most.spread);
-    else if (late == t->late && t->turns == 1) tell(t, "%s: changes nothing in these cases", n->name);
+        say(t, "%.0f s of %.0f: %s: %d value%s, the best %.3f times as fast, spread %.3f: left as it is", clock_now() - t->start,
+            t->end - t->start, n->name, values, values == 1 ? "" : "s", most.faster, most.spread);
+    else if (late == t->late && t->turns == 1) say(t, "%s: changes nothing in these cases", n->name);
     return 0;
 }
 
@@ -535,12 +538,14 @@ static int look(search *t) {
             const int failed = try_number(t, n);
             if (failed) return failed;
         }
-        if (first && !t->compared && !t->late) tell(t, "none of the numbers changes anything in these cases: there is nothing to look for");
-        if (first && t->late) tell(t, "%d values were not tried: there was no time for them, see --seconds", t->late);
+        if (first && !t->compared && !t->late)
+            say(t, "none of the numbers changes anything in these cases: there is nothing to look for");
+        if (first && t->late) say(t, "%d values were not tried: there was no time for them, see --seconds", t->late);
         if (!t->compared) break;
         if (kept == t->kept && 2 * t->turns <= MEASURE_TURNS / 4) t->turns *= 2;
     }
-    if (t->unconfirmed) tell(t, "%d values that looked faster were not confirmed: there was no time for it, see --seconds", t->unconfirmed);
+    if (t->unconfirmed)
+        say(t, "%d values that looked faster were not confirmed: there was no time for it, see --seconds", t->unconfirmed);
     return 0;
 }
 
@@ -557,7 +562,7 @@ static int print_best(const search *t) {
 static void give_up(search *t, const char *why) {
     rapt_tuning_init(&t->best);
     t->best.isa = t->isa;
-    tell(t, "%s: the kernel's own numbers are the best that were found", why);
+    say(t, "%s: the kernel's own numbers are the best that were found", why);
 }
 
 /* The whole set against the kernel's own, over all cases: numbers that were better one by one need not be so together. */
@@ -565,7 +570,7 @@ static int finish(search *t) {
     static comparison c;
     char why[160];
     rapt_tuning own;
-    effort e = {.cases = ~0u, .most_turns = MEASURE_TURNS, .until = t->end};
+    effort e = {.cases = ~0u, .most_turns = MEASURE_TURNS, .until = t->end, .what = "all of them, beside the kernel's own"};
     rapt_tuning_init(&own);
     own.isa = t->isa;
     if (is_own(t)) {
@@ -574,33 +579,33 @@ static int finish(search *t) {
     }
     for (int i = 0; i < NUMBERS; i++)
         if (get(&t->best, &numbers[i]) != -1) e.counted |= cases_of(&numbers[i]);
-    show(t, "%.0f s of %.0f: all of them, beside the kernel's own", clock_now() - t->start, t->end - t->start);
     const int failed = compare(t, &c, &own, &t->best, &e);
     if (failed) return failed;
-    tell(t, "all of them, beside the kernel's own:");
+    say(t, "all of them, beside the kernel's own:");
     for (int i = 0; i < c.count; i++) {
         const measure_ratio r = measure_of_case(&c.rounds[i]);
-        tell(t, "  %-16s %.3f times as fast, spread %.3f", c.ways[i]->of->of->name, r.faster, r.spread);
+        say(t, "  %-16s %.3f times as fast, spread %.3f", c.ways[i]->of->of->name, r.faster, r.spread);
     }
     const measure_ratio mean = c.verdict.mean, worst = c.verdict.worst;
-    snprintf(why, sizeof why, "%.3f times as fast in the mean of what they are for, spread %.3f", c.count ? mean.faster : 1, mean.spread);
+    snprintf(why, sizeof why, "%.3f times as fast in the mean of what they are for, spread %.3f", c.count ? mean.faster : 1,
+             mean.spread);
     if (!c.count || !c.verdict.faster) give_up(t, why);
     else if (c.verdict.slower) {
-        snprintf(why, sizeof why, "%s is %.3f times as fast, spread %.3f", c.ways[c.verdict.worst_case]->of->of->name, worst.faster,
-                 worst.spread);
+        snprintf(why, sizeof why, "%s is %.3f times as fast, spread %.3f", c.ways[c.verdict.worst_case]->of->of->name,
+                 worst.faster, worst.spread);
         give_up(t, why);
-    } else tell(t, "%s: recommended", why);
+    } else say(t, "%s: recommended", why);
     return print_best(t);
 }
 
 /* What was kept until a signal came, with the figures by which it was. */
 static int finish_early(const search *t) {
-    tell(t, "stopped by a signal after %.0f s; the best so far%s", clock_now() - t->start,
-         is_own(t) ? ": the kernel's own numbers" : ", not yet measured as a whole:");
+    say(t, "stopped by a signal after %.0f s; the best so far%s", clock_now() - t->start,
+        is_own(t) ? ": the kernel's own numbers" : ", not yet measured as a whole:");
     for (int i = 0; i < NUMBERS; i++)
         if (get(&t->best, &numbers[i]) != -1)
-            tell(t, "  %s=%d: %.3f times as fast, spread %.3f", numbers[i].name, get(&t->best, &numbers[i]), t->gains[i].faster,
-                 t->gains[i].spread);
+            say(t, "  %s=%d: %.3f times as fast, spread %.3f", numbers[i].name, get(&t->best, &numbers[i]), t->gains[i].faster,
+                t->gains[i].spread);
     const int failed = print_best(t);
     return failed ? failed : SIGNALLED + stopped;
 }
@@ -630,11 +635,10 @@ static int select_cases(const search *t, const char *names, unsigned *mask) {
             matched |= 1u << i;
             if (is_possible(t, &cases[i])) possible |= 1u << i;
         }
-        if (!matched)
-            return fail("--cases %s: there is no case '%.*s'; see rapt tune --help", names, (int)(end - at), at);
+        if (!matched) return fail("--cases %s: there is no case '%.*s'; see rapt tune --help", names, (int)(end - at), at);
         if (!possible)
-            return fail("--cases %s: '%.*s' is nothing to tune, since the kernel %s has one way only for few rows of integers", names,
-                        (int)(end - at), at, t->isa);
+            return fail("--cases %s: '%.*s' is nothing to tune, since the kernel %s has one way only for few rows of integers",
+                        names, (int)(end - at), at, t->isa);
         *mask |= possible;
         if (!*end) return 0;
     }
@@ -654,7 +658,7 @@ static int prepare_all(search *t, unsigned mask) {
     return 0;
 }
 
-static void tell_cases(const search *t, unsigned mask, int64_t seconds) {
+static void say_cases(const search *t, unsigned mask, int64_t seconds) {
     char names[CASES * 20];
     size_t used = 0;
     int count = 0;
@@ -663,16 +667,13 @@ static void tell_cases(const search *t, unsigned mask, int64_t seconds) {
         used += (size_t)snprintf(names + used, sizeof names - used, " %s", cases[i].name);
         count++;
     }
-    tell(t, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s:%s", t->isa, t->threads, count, seconds, names);
+    say(t, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s:%s", t->isa, t->threads, count, seconds, names);
 }
 
 static int tune(search *t, int argc, char **argv) {
-    static const cli_option options[OPTIONS] = {[ISA] = {"isa", CLI_VALUE},
-                                                [THREADS] = {"threads", CLI_VALUE},
-                                                [SECONDS] = {"seconds", CLI_VALUE},
-                                                [CASE_NAMES] = {"cases", CLI_VALUE},
-                                                [QUIET] = {"quiet", CLI_FLAG},
-                                                [HELP] = {"help", CLI_FLAG}};
+    static const cli_option options[OPTIONS] = {
+        [ISA] = {"isa", CLI_VALUE},          [THREADS] = {"threads", CLI_VALUE}, [SECONDS] = {"seconds", CLI_VALUE},
+        [CASE_NAMES] = {"cases", CLI_VALUE}, [QUIET] = {"quiet", CLI_FLAG},      [HELP] = {"help", CLI_FLAG}};
     const char *value[OPTIONS], *text;
     int64_t seconds = 60;
     if (cli_parse(CLI_TUNE, options, OPTIONS, argc, argv, value)) return CLI_ERROR;
@@ -698,7 +699,7 @@ static int tune(search *t, int argc, char **argv) {
     if (!t->pool) return cli_fail(CLI_TUNE, "--threads %" PRId64 ": that many could not be started", t->threads);
     heed_signals();
     t->start = clock_now();
-    tell_cases(t, mask, seconds);
+    say_cases(t, mask, seconds);
     int failed = prepare_all(t, mask);
     if (!failed) {
         t->start = clock_now();

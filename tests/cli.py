@@ -1271,19 +1271,59 @@ def test_tune(kernels):
     save("V.npy", (8, 8), normals(64))
     names = [name for names in kernels.values() for name in names]
     for name in {names[0], "scalar"}:
-        status, out, err = rapt("tune", "--isa", name, "--seconds", "2", "--threads", "2", "--cases", "few-8,linear-1-short")
+        start = time.monotonic()
+        status, out, err = rapt("tune", "--isa", name, "--seconds", "3", "--threads", "2", "--cases", "linear-1-short,few-8")
+        took = time.monotonic() - start
         told = err.splitlines()
-        ok(status == 0 and re.fullmatch(name + r"( \w+=\d+)*\n", out) and told[0] == f"{name}, 2 threads, 2 cases, 2 s" and
-           sum(" times as fast" in line and line.startswith("  ") for line in told) == 2, f"tune, {name}", (status, out, err))
+        ok(status == 0 and re.fullmatch(name + r"( \w+=\d+)*\n", out) and
+           told[0] == f"{name}, 2 threads, 2 cases, 3 s: few-8 linear-1-short" and "joined_bytes: changes nothing in these cases" in told and
+           any(re.fullmatch(r"\d+ s of 3: short_ahead: \d values?, the best [\d.]+ times as fast, spread [\d.]+: left as it is|"
+                            r"short_ahead=\d+: .*: kept", line) for line in told) and "\r" not in err,
+           f"tune, {name}", (status, out, err))
+        ok((": recommended" in err) == (out != name + "\n") and ("the kernel's own numbers are the best" in err) == (out == name + "\n"),
+           f"tune, {name}: says whether the line is better than the kernel's own numbers", (out, err))
+        ok(2 < took < 30, f"tune, {name}: takes the time that it is given", took)
         status, _, err = rapt(*RUN, "--isa", name, "--tuning", out)
         ok(status == 0 and not err, f"run with what tune found for {name}", err)
+    for chosen, told in (("linear-1", "1 cases, 1 s: linear-1"), ("few-*,linear-8", "4 cases, 1 s: few-8 few-12 few-16 linear-8"),
+                         ("linear-bf16-?", "1 cases, 1 s: linear-bf16-8")):
+        status, out, err = rapt("tune", "--seconds", "1", "--cases", chosen)
+        ok(status == 0 and err.splitlines()[0].endswith(f", 1 threads, {told}"), f"tune --cases {chosen}", err)
+    got = rapt("tune", "--isa", "scalar", "--seconds", "1", "--cases", "linear-8", "--quiet")
+    ok(got[0] == 0 and got[1].startswith("scalar") and not got[2], "tune --quiet", got)
+    for s in () if WINDOWS else (signal.SIGINT, signal.SIGTERM):
+        with started("tune", "--isa", "scalar", "--seconds", "100", "--cases", "linear-8", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                     preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in (signal.SIGINT, signal.SIGTERM)]) as p:
+            err = p.stderr.readline() + p.stderr.readline() # which tells of the first step
+            p.send_signal(s)
+            out, rest = p.communicate(timeout=60)
+        err += rest
+        ok(p.returncode == 128 + s and re.fullmatch(rb"scalar( \w+=\d+)*\n", out) and
+           re.search(rb"\nstopped by a signal after \d+ s; the best so far[:,]", err), f"tune, {s.name}: the best line so far",
+           (p.returncode, out, err))
+    if not WINDOWS:
+        ours, terminal = os.openpty()
+        with started("tune", "--isa", "scalar", "--seconds", "1", "--cases", "linear-8", stdout=subprocess.PIPE, stderr=terminal) as p:
+            os.close(terminal)
+            shown = b""
+            while True:
+                try:
+                    shown += os.read(ours, 4096)
+                except OSError: # nobody has it open any more
+                    break
+        os.close(ours)
+        lines = [line.split("\r")[-1] for line in shown.decode().replace("\r\n", "\n").split("\n")]
+        ok(re.search(rb"\r\d+ s of 1: \w+=\d+, \d+ turns", shown) and lines[0] == "scalar, 1 threads, 1 cases, 1 s: linear-8" and
+           not any(" turns" in line for line in lines), "tune, a terminal: one line that changes, and nothing of it is left", shown)
     status, out, _ = rapt("run", *QKV, "--time", "--tuning", "any few_rows=0")
     ok(status == 0 and "path queries-in-lanes" in out, "a tuning reaches the plan", out)
     refused("another kernel's tuning", [*RUN, "--isa", "scalar", "--tuning", "scalar_fma"], "tuning.isa = scalar_fma: the kernel is scalar")
     refused("a tuning out of range", [*RUN, "--isa", "scalar", "--tuning", "any few_rows=17"], "tuning.few_rows = 17: must be 0 to 16")
     for extra in (["--isa", "abacus"], ["--threads", "0"], ["--seconds", "0"], ["--seconds", "1.5"], ["--cases", "walk"],
-                  ["--cases", ","], ["--what"]):
-        refused("tune " + shlex.join(extra), ["tune", *extra], extra[0], program="rapt tune")
+                  ["--cases", ","], ["--what"], ["--quiet=yes"]):
+        refused("tune " + shlex.join(extra), ["tune", *extra], extra[0].split("=")[0], program="rapt tune")
+    for cases, unknown in ("linear", "linear"), ("linear-8,walk", "walk"), ("few-8,", ""), ("w*", "w*"):
+        refused(f"tune --cases {cases}", ["tune", "--cases", cases], f"--cases {cases}: there is no case '{unknown}'", program="rapt tune")
 
 
 def test_numpy():

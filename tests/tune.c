@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt tune on a machine of which everything is known: the clock goes on only in calls, by what a model says of the tuning and the
- * noise, so that it is known which numbers are faster, and by how much. And the statistic by which it judges, on given times. */
+/* rapt tune on a machine of which everything is known: the clock goes on only in calls, by what a model says of the tuning and
+ * the noise, so that it is known which numbers are faster, and by how much. And the statistic by which it judges, on given times.
+ */
 #define clock_now                   fake_clock
 #define rapt_linear_plan_init_sized fake_plan_init
 #define rapt_linear_workspace_size  fake_workspace_size
@@ -58,7 +59,8 @@ rapt_status fake_workspace_size(const rapt_linear_plan *plan, int64_t nth, size_
     return RAPT_OK;
 }
 
-rapt_status fake_run(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth, rapt_parallel_for parallel, void *context) {
+rapt_status fake_run(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth, rapt_parallel_for parallel,
+                     void *context) {
     fake_plan p;
     (void)nth, (void)parallel, (void)context;
     memcpy(&p, plan, sizeof p);
@@ -144,8 +146,8 @@ static void test_given_times(void) {
     static const struct {
         double faster;
         bool is_faster, is_slower;
-    } all[] = {{1.06, true, false}, {1.031, true, false}, {1.029, false, false}, {1, false, false}, {0.98, false, false},
-               {0.949, false, true}};
+    } all[] = {{1.06, true, false}, {1.031, true, false}, {1.029, false, false},
+               {1, false, false},   {0.98, false, false}, {0.949, false, true}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int outliers = 0; outliers < 2; outliers++) {
             c = case_of(outliers ? wild : noisy, all[i].faster);
@@ -153,9 +155,12 @@ static void test_given_times(void) {
             tap_ok(is_near(v.mean.faster, all[i].faster) && is_near(v.mean.spread, 0.03) && v.faster == all[i].is_faster &&
                        v.slower == all[i].is_slower && is_near(v.worst.faster, all[i].faster),
                    "%.3f times as fast, spread 0.03%s: %s", all[i].faster, outliers ? ", with four outliers" : "",
-                   all[i].is_faster ? "faster" : all[i].is_slower ? "slower" : "neither");
+                   all[i].is_faster   ? "faster"
+                   : all[i].is_slower ? "slower"
+                                      : "neither");
         }
-    const measure_case two[2] = {case_of(noisy, 1.3), case_of(noisy, 0.949)}, other[2] = {case_of(noisy, 1.3), case_of(noisy, 0.98)};
+    const measure_case two[2] = {case_of(noisy, 1.3), case_of(noisy, 0.949)},
+                       other[2] = {case_of(noisy, 1.3), case_of(noisy, 0.98)};
     v = measure_judge(two, counted, 2);
     tap_ok(v.faster && v.slower && v.worst_case == 1 && is_near(v.mean.faster, 1.3) && is_near(v.worst.faster, 0.949),
            "a case that is slower is found, whether it counts for the mean or not");
@@ -278,7 +283,8 @@ static void test_progress(void) {
     run_tune("--seconds 20 --quiet", 1);
     tap_ok(got.status == 0 && !strcmp(got.out, "scalar few_tokens=16\n") && !*got.err, "--quiet: the line alone");
     run_tune("--seconds 1", 1);
-    tap_ok(got.status == 0 && strstr(got.err, "values were not tried: there was no time for them, see --seconds") && got.seconds < 3,
+    tap_ok(got.status == 0 && strstr(got.err, "values were not tried: there was no time for them, see --seconds") &&
+               got.seconds < 3,
            "values for which there is no time are told of");
 }
 
@@ -299,7 +305,8 @@ static void test_signals(void) {
                numbers_of[i]);
         machine = (struct machine){.noise = 0.05, .speed = sixteen, .signal_at = 59.5, .number = numbers_of[i]};
         run_tune("--seconds 60", 1);
-        tap_ok(got.status == status && !strcmp(got.out, "scalar few_tokens=16\n"), "signal %d in the last measurement", numbers_of[i]);
+        tap_ok(got.status == status && !strcmp(got.out, "scalar few_tokens=16\n"), "signal %d in the last measurement",
+               numbers_of[i]);
         signal(numbers_of[i], SIG_IGN);
         machine = (struct machine){.signal_at = 1, .number = numbers_of[i]};
         run_tune("--seconds 3", 1);
@@ -340,13 +347,15 @@ static void test_selection(void) {
         const int status = select_cases(&t, all[i].names, &mask);
         for (int n = 0; n < CASES; n++)
             if (mask >> n & 1) snprintf(chosen + strlen(chosen), sizeof chosen - strlen(chosen), " %s", cases[n].name);
-        tap_ok(all[i].chosen ? status == 0 && !strcmp(chosen, all[i].chosen) : status == CLI_ERROR, "--cases '%s':%s", all[i].names,
-               all[i].chosen ? all[i].chosen : " refused");
+        tap_ok(all[i].chosen ? status == 0 && !strcmp(chosen, all[i].chosen) : status == CLI_ERROR, "--cases '%s':%s",
+               all[i].names, all[i].chosen ? all[i].chosen : " refused");
     }
     unsigned mask = 0;
     t.most.few_integer_rows = 0;
-    tap_ok(select_cases(&t, "decode-int8", &mask) == CLI_ERROR, "a case in which the kernel has no choice is refused by its name");
-    tap_ok(select_cases(&t, "decode*", &mask) == 0 && select_cases(&t, "*", &mask) == 0, "and left out where others are meant, too");
+    tap_ok(select_cases(&t, "decode-int8", &mask) == CLI_ERROR,
+           "a case in which the kernel has no choice is refused by its name");
+    tap_ok(select_cases(&t, "decode*", &mask) == 0 && select_cases(&t, "*", &mask) == 0,
+           "and left out where others are meant, too");
     dup2(stderr_before, STDERR_FILENO);
     close(stderr_before);
     fclose(err);
