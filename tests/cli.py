@@ -1011,8 +1011,10 @@ def test_outputs_that_are_inputs():
     ok(contents("L.npy") == b"before", "and it has not changed")
     if not WINDOWS:
         os.mkfifo("fifo")
-        refused("both outputs in one FIFO", ["run", *QKV, "--out", "fifo", "--lse", "fifo"], "fifo: --out and --lse are the same file")
-        refused("both outputs to standard output", ["run", *QKV, "--out", "-", "--lse", "-"], "-: --out and --lse are the same file")
+        refused("both outputs in one FIFO", ["run", *QKV, "--out", "fifo", "--lse", "fifo"],
+                "fifo: --out and --lse are the same file")
+        refused("both outputs to standard output", ["run", *QKV, "--out", "-", "--lse", "-"],
+                "-: --out and --lse are the same file")
         os.unlink("fifo")
     shutil.rmtree("sub")
     for name in "hard.npy", "L.npy", "L2.npy", "M.npy", "B.npy", "A.npy", "S.npy":
@@ -1035,8 +1037,8 @@ def test_standard_output():
     ok(told("run", *QKV, "--out", "-") == (0, want, ""), "--out -: standard output, a pipe")
     ok(told("run", *QKV, "--time", "--lse", "-")[:2] == (0, lse), "--lse -")
     code, out, err = told("run", *QKV, "--out", "-", "--time")
-    ok((code, out) == (0, want) and re.fullmatch("time .*, threads 1\n", err), "--out - with --time, which is told on standard error",
-       (code, len(out), err))
+    ok((code, out) == (0, want) and re.fullmatch("time .*, threads 1\n", err),
+       "--out - with --time, which is told on standard error", (code, len(out), err))
     ok(sorted(os.listdir(".")) == before, "and no file is called so", os.listdir("."))
     ok(rapt("run", *QKV, "--out", "./-")[0] == 0 and contents("-") == want, "--out ./-: a file")
     os.unlink("-")
@@ -1276,11 +1278,13 @@ def test_tune(kernels):
         took = time.monotonic() - start
         told = err.splitlines()
         ok(status == 0 and re.fullmatch(name + r"( \w+=\d+)*\n", out) and
-           told[0] == f"{name}, 2 threads, 2 cases, 3 s: few-8 linear-1-short" and "joined_bytes: changes nothing in these cases" in told and
+           told[0] == f"{name}, 2 threads, 2 cases, 3 s: few-8 linear-1-short" and
+           "joined_bytes: changes nothing in these cases" in told and
            any(re.fullmatch(r"\d+ s of 3: short_ahead: \d values?, the best [\d.]+ times as fast, spread [\d.]+: left as it is|"
                             r"short_ahead=\d+: .*: kept", line) for line in told) and "\r" not in err,
            f"tune, {name}", (status, out, err))
-        ok((": recommended" in err) == (out != name + "\n") and ("the kernel's own numbers are the best" in err) == (out == name + "\n"),
+        own = out == name + "\n"
+        ok((": recommended" in err) != own and ("the kernel's own numbers are the best" in err) == own,
            f"tune, {name}: says whether the line is better than the kernel's own numbers", (out, err))
         ok(2 < took < 30, f"tune, {name}: takes the time that it is given", took)
         status, _, err = rapt(*RUN, "--isa", name, "--tuning", out)
@@ -1292,8 +1296,8 @@ def test_tune(kernels):
     got = rapt("tune", "--isa", "scalar", "--seconds", "1", "--cases", "linear-8", "--quiet")
     ok(got[0] == 0 and got[1].startswith("scalar") and not got[2], "tune --quiet", got)
     for s in () if WINDOWS else (signal.SIGINT, signal.SIGTERM):
-        with started("tune", "--isa", "scalar", "--seconds", "100", "--cases", "linear-8", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                     preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in (signal.SIGINT, signal.SIGTERM)]) as p:
+        with started("tune", "--isa", "scalar", "--seconds", "100", "--cases", "linear-8", stdout=subprocess.PIPE,
+                     stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(s, signal.SIG_DFL)) as p:
             err = p.stderr.readline() + p.stderr.readline() # which tells of the first step
             p.send_signal(s)
             out, rest = p.communicate(timeout=60)
@@ -1303,7 +1307,8 @@ def test_tune(kernels):
            (p.returncode, out, err))
     if not WINDOWS:
         ours, terminal = os.openpty()
-        with started("tune", "--isa", "scalar", "--seconds", "1", "--cases", "linear-8", stdout=subprocess.PIPE, stderr=terminal) as p:
+        with started("tune", "--isa", "scalar", "--seconds", "1", "--cases", "linear-8", stdout=subprocess.PIPE,
+                     stderr=terminal) as p:
             os.close(terminal)
             shown = b""
             while True:
@@ -1314,7 +1319,8 @@ def test_tune(kernels):
         os.close(ours)
         lines = [line.split("\r")[-1] for line in shown.decode().replace("\r\n", "\n").split("\n")]
         ok(re.search(rb"\r\d+ s of 1: \w+=\d+, \d+ turns", shown) and lines[0] == "scalar, 1 threads, 1 cases, 1 s: linear-8" and
-           not any(" turns" in line for line in lines), "tune, a terminal: one line that changes, and nothing of it is left", shown)
+           not any(" turns" in line for line in lines), "tune, a terminal: one line that changes, and nothing of it is left",
+           shown)
     status, out, _ = rapt("run", *QKV, "--time", "--tuning", "any few_rows=0")
     ok(status == 0 and "path queries-in-lanes" in out, "a tuning reaches the plan", out)
     refused("another kernel's tuning", [*RUN, "--isa", "scalar", "--tuning", "scalar_fma"], "tuning.isa = scalar_fma: the kernel is scalar")
@@ -1323,7 +1329,8 @@ def test_tune(kernels):
                   ["--cases", ","], ["--what"], ["--quiet=yes"]):
         refused("tune " + shlex.join(extra), ["tune", *extra], extra[0].split("=")[0], program="rapt tune")
     for cases, unknown in ("linear", "linear"), ("linear-8,walk", "walk"), ("few-8,", ""), ("w*", "w*"):
-        refused(f"tune --cases {cases}", ["tune", "--cases", cases], f"--cases {cases}: there is no case '{unknown}'", program="rapt tune")
+        refused(f"tune --cases {cases}", ["tune", "--cases", cases], f"--cases {cases}: there is no case '{unknown}'",
+                program="rapt tune")
 
 
 def test_numpy():
