@@ -174,8 +174,9 @@ __attribute__((format(printf, 2, 3))) static void show(const search *t, const ch
     fflush(stderr);
 }
 
+/* cli_fail, on a line of its own. */
 __attribute__((format(printf, 1, 2))) static int fail(const char *format, ...) {
-    char line[CLI_LINE_BYTES];
+    char line[8192];
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
@@ -186,7 +187,7 @@ __attribute__((format(printf, 1, 2))) static int fail(const char *format, ...) {
 
 /* ---- Signals ------------------------------------------------------------------------------------------------------------- */
 
-enum { SIGNALLED = 128 }; /* and the signal's number: the exit status, as shells have it */
+enum { SIGNALLED = 128 }; /* the exit status after a signal is this and its number, as shells have it */
 
 #if defined(__wasi__) /* where no signal ever comes */
 static const int stopped = 0;
@@ -432,17 +433,17 @@ static int measure_one(const search *t, comparison *c, int i, int round, int tur
 
 /* The rounds go over all cases, so that each case is measured over all of the time. */
 static int compare(search *t, comparison *c, const rapt_tuning *from, const rapt_tuning *to, const effort *e) {
-    double turn = 0;
+    double turn = 0; /* seconds that one turn takes, in all rounds */
     bool counted = false;
     int failed = plan_comparison(t, c, from, to, e);
     for (int i = 0; i < c->count; i++) {
         const subject *s = c->ways[i]->of;
-        turn += MEASURE_WAYS * s->spent / (double)s->measurements;
+        turn += (double)(MEASURE_ROUNDS * MEASURE_WAYS) * s->spent / (double)s->measurements;
         counted |= c->counts[i];
     }
     if (!counted) c->count = 0;
     if (failed || !c->count) return failed;
-    const double fitting = fmax((e->until - clock_now()) / (MEASURE_ROUNDS * turn), 0);
+    const double fitting = fmax((e->until - clock_now()) / turn, 0);
     int turns = fitting < e->most_turns ? (int)fitting : e->most_turns;
     c->late = turns < e->least_turns;
     if (c->late) return 0;
@@ -470,6 +471,7 @@ static unsigned cases_of(const struct number *n) {
     return mask;
 }
 
+/* True if no number has been kept that is not the kernel's own. */
 static bool is_own(const search *t) {
     for (int i = 0; i < NUMBERS; i++)
         if (get(&t->best, &numbers[i]) != -1) return false;
@@ -549,7 +551,7 @@ static int look(search *t) {
     return 0;
 }
 
-/* Prints the best line, and tells what it consists of. */
+/* Prints the best line. */
 static int print_best(const search *t) {
     char line[RAPT_TUNING_BYTES];
     const rapt_status status = rapt_tuning_print(&t->best, line, sizeof line);
@@ -577,6 +579,7 @@ static int finish(search *t) {
         give_up(t, "nothing is faster beyond the spread");
         return print_best(t);
     }
+    /* What counts for the mean are the cases of the numbers that were kept. */
     for (int i = 0; i < NUMBERS; i++)
         if (get(&t->best, &numbers[i]) != -1) e.counted |= cases_of(&numbers[i]);
     const int failed = compare(t, &c, &own, &t->best, &e);

@@ -1293,6 +1293,10 @@ def test_tune(kernels):
                          ("linear-bf16-?", "1 cases, 1 s: linear-bf16-8")):
         status, out, err = rapt("tune", "--seconds", "1", "--cases", chosen)
         ok(status == 0 and err.splitlines()[0].endswith(f", 1 threads, {told}"), f"tune --cases {chosen}", err)
+    status, out, err = rapt("tune", "--isa", "scalar", "--seconds", "100", "--cases", "decode")
+    nothing = "none of the numbers changes anything in these cases: there is nothing to look for\n"
+    ok((status, out) == (0, "scalar\n") and nothing in err,
+       "tune: where there is nothing to look for, it says so and ends", (status, out, err))
     got = rapt("tune", "--isa", "scalar", "--seconds", "1", "--cases", "linear-8", "--quiet")
     ok(got[0] == 0 and got[1].startswith("scalar") and not got[2], "tune --quiet", got)
     for s in () if WINDOWS else (signal.SIGINT, signal.SIGTERM):

@@ -232,7 +232,6 @@ static double two_numbers(int64_t tokens, const rapt_tuning *t) {
     return (t->few_tokens == 32 ? 1.15 : 1) * (t->long_ahead == 512 ? 1.1 : 1);
 }
 
-/* The kernel's own numbers of a search, and what is seen of it at an end that never comes otherwise. */
 static void test_search(void) {
     int recommended = 0, told = 0, late = 0;
     machine = (struct machine){.noise = 0.05, .outliers = 0.1};
