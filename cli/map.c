@@ -46,11 +46,13 @@ static void *map_file(int fd, size_t bytes) {
 static void unmap_file(const file_map *map) { munmap((void *)(uintptr_t)map->at, map->bytes); }
 #endif
 
+static const char not_regular[] = "not a regular file, which is needed to map it into memory";
+
 /* What is wrong, or null; errno may have changed. */
 static const char *map_descriptor(file_map *map, int fd) {
     struct stat st;
     if (fstat(fd, &st)) return strerror(errno);
-    if (!S_ISREG(st.st_mode)) return "not a regular file";
+    if (!S_ISREG(st.st_mode)) return not_regular;
     if ((uintmax_t)st.st_size > SIZE_MAX) return strerror(EFBIG);
     if (st.st_size == 0) return NULL;
     map->bytes = (size_t)st.st_size;
@@ -60,7 +62,7 @@ static const char *map_descriptor(file_map *map, int fd) {
 
 const char *map_open(file_map *map, const char *path) {
     *map = (file_map){NULL, 0};
-    if (is_folder(path)) return "not a regular file";
+    if (is_folder(path)) return not_regular;
     const int fd = open(path, HOW_TO_OPEN);
     if (fd < 0) return strerror(errno);
     const char *const fault = map_descriptor(map, fd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _XOPEN_SOURCE 700
+#define _XOPEN_SOURCE   700
 #define _DEFAULT_SOURCE /* getentropy */
 #include "output.h"
 
@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -95,18 +96,35 @@ static bool is_standard_output(const struct stat *st) {
     return !fstat(STDOUT_FILENO, &standard) && standard.st_dev == st->st_dev && standard.st_ino == st->st_ino;
 }
 
+/* A terminal must be opened to be told from other devices, but nothing is written to it. */
+static bool is_terminal(const output *out) {
+    if (out->standard) return isatty(STDOUT_FILENO);
+    const int fd = open(out->target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const bool terminal = fd >= 0 && isatty(fd);
+    if (fd >= 0) close(fd);
+    return terminal;
+}
+
+static bool locate_present(output *out, const char *path, const struct stat *st) {
+    errno = EISDIR;
+    if (S_ISDIR(st->st_mode)) return false;
+    out->present = true;
+    out->volume = st->st_dev;
+    out->number = st->st_ino;
+    out->mode = st->st_mode & 0777;
+    out->standard = is_standard_output(st);
+    out->straight = out->standard || !S_ISREG(st->st_mode); /* a device must not be renamed over */
+    out->device = S_ISCHR(st->st_mode);
+    out->target = out->straight ? join(path, "", "") : realpath(path, NULL);
+    out->terminal = out->target && out->device && is_terminal(out);
+    return out->target;
+}
+
 bool output_locate(output *out, const char *path) {
     struct stat st;
     *out = (output){.target = NULL};
-    if (!stat(path, &st)) {
-        errno = EISDIR;
-        if (S_ISDIR(st.st_mode)) return false;
-        out->mode = st.st_mode & 0777;
-        out->standard = is_standard_output(&st);
-        out->straight = out->standard || !S_ISREG(st.st_mode); /* a device must not be renamed over */
-        out->target = out->straight ? join(path, "", "") : realpath(path, NULL);
-        return out->target;
-    }
+    if (!strcmp(path, OUTPUT_STANDARD)) return !fstat(STDOUT_FILENO, &st) && locate_present(out, path, &st);
+    if (!stat(path, &st)) return locate_present(out, path, &st);
     if (errno != ENOENT) return false;
     out->mode = mode_of_new();
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -120,6 +138,22 @@ bool output_locate(output *out, const char *path) {
     if (!*name) errno = ENOENT;
     free(real);
     return out->target;
+}
+
+bool output_is_file(const output *out, const char *path) {
+    struct stat st;
+    return out->present && !stat(path, &st) && st.st_dev == out->volume && st.st_ino == out->number;
+}
+
+#if defined(__APPLE__) /* whose file systems seldom tell O from o */
+static bool is_same_name(const char *a, const char *b) { return !strcasecmp(a, b); }
+#else
+static bool is_same_name(const char *a, const char *b) { return !strcmp(a, b); }
+#endif
+
+bool output_is_output(const output *a, const output *b) {
+    if (!a->present || !b->present) return !a->present && !b->present && is_same_name(a->target, b->target);
+    return a->volume == b->volume && a->number == b->number && !a->device;
 }
 
 /* A descriptor of a new file beside the target, of its mode; or -1, with errno. */

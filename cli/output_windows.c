@@ -30,25 +30,58 @@ static bool failed(void) {
     return false;
 }
 
-/* Wine does not know the volume of a file that was opened by what is no program for Windows. */
-static bool is_standard_output(HANDLE file) {
+/* True if both are handles of one file. Wine does not know the volume of a file that was opened by what is no program for
+ * Windows. */
+static bool is_same_file(HANDLE file, HANDLE other) {
     FILE_ID_INFO a, b;
     return GetFileInformationByHandleEx(file, FileIdInfo, &a, sizeof a) &&
-           GetFileInformationByHandleEx((HANDLE)_get_osfhandle(1), FileIdInfo, &b, sizeof b) &&
-           (a.VolumeSerialNumber == b.VolumeSerialNumber || !b.VolumeSerialNumber) &&
+           GetFileInformationByHandleEx(other, FileIdInfo, &b, sizeof b) &&
+           (a.VolumeSerialNumber == b.VolumeSerialNumber || !a.VolumeSerialNumber || !b.VolumeSerialNumber) &&
            memcmp(&a.FileId, &b.FileId, sizeof a.FileId) == 0;
 }
 
-/* What is there, asked without a right to read or write it. */
+static HANDLE standard_output(void) { return (HANDLE)_get_osfhandle(1); }
+
+/* A handle of what is there, folders, too, without a right to read or write it. */
+static HANDLE open_present(const char *path) {
+    return CreateFileA(path, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
+                       FILE_FLAG_BACKUP_SEMANTICS, NULL);
+}
+
+/* Likewise of a located output that was present. */
+static HANDLE open_located(const output *out) {
+    HANDLE file = INVALID_HANDLE_VALUE;
+    const HANDLE self = GetCurrentProcess();
+    if (!out->standard) return open_present(out->target);
+    DuplicateHandle(self, standard_output(), self, &file, 0, FALSE, DUPLICATE_SAME_ACCESS);
+    return file;
+}
+
+/* NUL is a device that is none. */
+static bool is_terminal(const output *out) {
+    DWORD mode;
+    if (out->standard) return GetConsoleMode(standard_output(), &mode);
+    const HANDLE file =
+        CreateFileA(out->target, GENERIC_READ | GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE, NULL, OPEN_EXISTING, 0, NULL);
+    if (file == INVALID_HANDLE_VALUE) return false;
+    const bool terminal = GetConsoleMode(file, &mode);
+    CloseHandle(file);
+    return terminal;
+}
+
 static bool locate_present(output *out, HANDLE file, const char *path) {
     BY_HANDLE_FILE_INFORMATION about;
     char real[PATH_BYTES];
     const bool on_disk = GetFileType(file) == FILE_TYPE_DISK && GetFileInformationByHandle(file, &about);
     errno = EISDIR;
     if (on_disk && about.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY) return false;
-    out->standard = on_disk && is_standard_output(file);
+    out->present = true;
+    out->standard = file == standard_output() || (on_disk && is_same_file(file, standard_output()));
     out->straight = out->standard || !on_disk;
-    if (out->straight) return (out->target = strdup(path));
+    out->device = GetFileType(file) == FILE_TYPE_CHAR;
+    if (out->straight) out->target = strdup(path);
+    out->terminal = out->target && out->device && is_terminal(out);
+    if (out->straight) return out->target;
     const DWORD length = GetFinalPathNameByHandleA(file, real, sizeof real, FILE_NAME_NORMALIZED | VOLUME_NAME_DOS);
     if (length == 0 || length >= sizeof real) return failed();
     return (out->target = strdup(real));
@@ -57,8 +90,11 @@ static bool locate_present(output *out, HANDLE file, const char *path) {
 bool output_locate(output *out, const char *path) {
     char full[PATH_BYTES], *name = NULL;
     *out = (output){.target = NULL};
-    const HANDLE file = CreateFileA(path, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
-                                    FILE_FLAG_BACKUP_SEMANTICS, NULL); /* which opens folders, too */
+    if (!strcmp(path, OUTPUT_STANDARD)) {
+        errno = EBADF;
+        return standard_output() != INVALID_HANDLE_VALUE && locate_present(out, standard_output(), path);
+    }
+    const HANDLE file = open_present(path);
     if (file != INVALID_HANDLE_VALUE) {
         const bool located = locate_present(out, file, path);
         CloseHandle(file);
@@ -69,6 +105,22 @@ bool output_locate(output *out, const char *path) {
     errno = ENOENT;
     if (length == 0 || length >= sizeof full || !name) return false;
     return (out->target = strdup(full));
+}
+
+bool output_is_file(const output *out, const char *path) {
+    const HANDLE file = out->present ? open_present(path) : INVALID_HANDLE_VALUE;
+    if (file == INVALID_HANDLE_VALUE) return false;
+    const HANDLE own = open_located(out);
+    const bool same = own != INVALID_HANDLE_VALUE && is_same_file(own, file);
+    if (own != INVALID_HANDLE_VALUE) CloseHandle(own);
+    CloseHandle(file);
+    return same;
+}
+
+bool output_is_output(const output *a, const output *b) {
+    if (!a->present || !b->present) return !a->present && !b->present && !_stricmp(a->target, b->target);
+    if (a->standard && b->standard) return !a->device;
+    return !a->device && output_is_file(a, b->target);
 }
 
 static bool mark_to_go(HANDLE file, bool go) {
@@ -134,8 +186,8 @@ static bool rename_to(HANDLE file, const char *target) {
     name->ReplaceIfExists = TRUE;
     const int letters = MultiByteToWideChar(CP_ACP, 0, target, -1, name->FileName, (int)most); /* with the terminator */
     name->FileNameLength = (DWORD)(letters - 1) * sizeof(WCHAR);
-    const bool renamed = letters > 0 && SetFileInformationByHandle(file, FileRenameInfo, name,
-                                                                   (DWORD)(sizeof *name + most * sizeof(WCHAR)));
+    const bool renamed =
+        letters > 0 && SetFileInformationByHandle(file, FileRenameInfo, name, (DWORD)(sizeof *name + most * sizeof(WCHAR)));
     const DWORD error = GetLastError();
     free(name);
     SetLastError(error);

@@ -22,8 +22,10 @@ static const char help[] =
     "\n"
     "Scaled dot-product attention: O = softmax(scale * Q K^T + mask) V for each batch entry and head.\n"
     "\n"
-    "  --q, --k, --v FILE    the inputs: float16 or float32, [S,D], [H,S,D] or [B,H,S,D]; K and V may have fewer heads\n"
-    "  --out FILE            the output, of Q's dimensions and V's channels; needed unless --time is given\n"
+    "  --q, --k, --v FILE    the inputs: float16 or float32, [S,D], [H,S,D] or [B,H,S,D]; K and V may have fewer heads.\n"
+    "                        Inputs are mapped into memory: regular files, no pipe and not -\n"
+    "  --out FILE            the output, of Q's dimensions and V's channels; needed unless --time is given. -: standard\n"
+    "                        output, unless that is a terminal; --lse likewise. No output may be an input\n"
     "  --lse FILE            write the natural log-sum-exp of each row too: float32, [S], [H,S] or [B,H,S] in either layout\n"
     "  --layout bhsd|bshd    order of dimensions; bshd: [S,H,D] or [B,S,H,D] (default bhsd)\n"
     "  --causal [ALIGNMENT]  query i sees the keys up to i + a. bottom-right (default): a = key length - queries;\n"
@@ -52,7 +54,7 @@ static const char help[] =
     "  --tuning LINE         how to cut the work: what rapt tune has printed; the output does not depend on it\n"
     "  --threads N           1 to 1024 (default 1); the output does not depend on it\n"
     "  --time                repeat 5 times or more, for half a second or more; print the median time and the rate.\n"
-    "                        Without --out, the output is not kept\n"
+    "                        Without --out, the output is not kept; on standard error, where an output takes standard output\n"
     "  -h, --help            print this\n";
 
 enum {
@@ -121,6 +123,9 @@ static const cli_option options[OPTIONS] = {
     [TIME] = {"time", CLI_FLAG},
     [HELP] = {"help", CLI_FLAG},
 };
+
+static const int inputs[] = {Q, K, V, MASK, BIAS, ALIBI, SINKS}; /* the options that name files to be read */
+enum { INPUTS = sizeof inputs / sizeof *inputs };
 
 /* ---- Values of options ------------------------------------------------------------------------------------------------- */
 
@@ -253,6 +258,10 @@ static int read_options(job *j, int argc, char **argv) {
     if (value[HELP]) return 0;
     for (int i = Q; i <= OUT; i++)
         if (!value[i] && !(i == OUT && value[TIME])) return cli_fail(CLI_RUN, "--%s is missing", options[i].name);
+    for (size_t i = 0; i < INPUTS; i++)
+        if (value[inputs[i]] && !strcmp(value[inputs[i]], OUTPUT_STANDARD))
+            return cli_fail(CLI_RUN, "--%s -: standard input is not read, since inputs are mapped into memory; give a file",
+                            options[inputs[i]].name);
     rapt_desc *d = &j->desc;
     rapt_desc_init(d);
     if (value[LAYOUT]) {
@@ -430,7 +439,30 @@ static int read_inputs(job *j) {
 
 static int unwritable(const char *path) { return cli_fail(CLI_RUN, "%s: it cannot be written: %s", path, strerror(errno)); }
 
-static int locate(output *out, const char *path) { return !path || output_locate(out, path) ? 0 : unwritable(path); }
+static int locate(output *out, const char *path) {
+    if (!path) return 0;
+    if (!output_locate(out, path)) return unwritable(path);
+    return out->terminal ? cli_fail(CLI_RUN, "%s: it is a terminal, which would show bytes; give a file or a pipe", path) : 0;
+}
+
+/* Both outputs have a place of their own, and none is that of an input: an input is not overwritten. */
+static int locate_outputs(job *j) {
+    const struct {
+        int option;
+        output *to;
+    } all[] = {{OUT, &j->out}, {LSE, &j->lse_out}};
+    for (int n = 0; n < 2; n++) {
+        const char *path = j->value[all[n].option];
+        if (locate(all[n].to, path)) return CLI_ERROR;
+        for (size_t i = 0; path && i < INPUTS; i++)
+            if (j->value[inputs[i]] && output_is_file(all[n].to, j->value[inputs[i]]))
+                return cli_fail(CLI_RUN, "%s: --%s and --%s are the same file, and an input is not overwritten", path,
+                                options[all[n].option].name, options[inputs[i]].name);
+    }
+    if (j->out.target && j->lse_out.target && output_is_output(&j->out, &j->lse_out))
+        return cli_fail(CLI_RUN, "%s: --out and --lse are the same file", j->value[LSE]);
+    return 0;
+}
 
 static int attend(job *j) {
     const rapt_status status = rapt_run_parallel(&j->plan, &j->args, j->threads, rapt_pool_for, j->pool);
@@ -523,8 +555,9 @@ static int measure(job *j) {
     const double flops = attended_pairs(j) * (double)(d->heads * (2 * d->d_k + 2 * d->d_v));
     rapt_plan_info info = {.size = sizeof info};
     rapt_plan_query(&j->plan, &info);
-    printf("time %.6g ms (median of %d runs), %.4g GFLOP/s, kernel %s, path %s, threads %" PRId64 "\n", 1e3 * median, runs,
-           median > 0 ? 1e-9 * flops / median : 0, info.isa, info.path, j->threads);
+    FILE *const to = j->out.standard || j->lse_out.standard ? stderr : stdout; /* an array is not mixed with text */
+    fprintf(to, "time %.6g ms (median of %d runs), %.4g GFLOP/s, kernel %s, path %s, threads %" PRId64 "\n", 1e3 * median, runs,
+            median > 0 ? 1e-9 * flops / median : 0, info.isa, info.path, j->threads);
     return 0;
 }
 
@@ -571,9 +604,7 @@ static int run(job *j, int argc, char **argv) {
         fputs(help, stdout);
         return 0;
     }
-    if (locate(&j->out, j->value[OUT]) || locate(&j->lse_out, j->value[LSE])) return CLI_ERROR;
-    if (j->out.target && j->lse_out.target && !j->out.straight && !strcmp(j->out.target, j->lse_out.target))
-        return cli_fail(CLI_RUN, "%s: --out and --lse are the same file", j->value[LSE]);
+    if (locate_outputs(j)) return CLI_ERROR;
     if (read_inputs(j) || prepare_and_attend(j)) return CLI_ERROR;
     if (j->value[TIME] && measure(j)) return CLI_ERROR;
     close_inputs(j);

@@ -10,10 +10,15 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#if !defined(__wasi__)
+#include <signal.h>
+#endif
 
 #define CLI_TUNE "rapt tune"
 
@@ -21,17 +26,21 @@ static const char help[] =
     "usage: rapt tune [options]\n"
     "\n"
     "Looks for the numbers by which a kernel's work is cut (rapt_tuning in rapt.h) with which it is fastest on this machine.\n"
-    "Calls with one number changed are timed in turns with calls without, and what is faster by more than 2 % is kept, unless\n"
-    "one of the cases is slower by that. Each must give the same bits. What it does is told on standard error; the best line\n"
-    "is printed, for rapt run --tuning, rapt_tuning_parse, or attention(tuning=...) in Python.\n"
+    "Calls with one number changed are timed in turns with calls without, which are timed beside themselves, too: how far they\n"
+    "come from themselves is the spread. What is faster beyond that is kept, unless one of the cases is slower beyond its own.\n"
+    "All must give the same bits. It takes the time that it is given, for longer comparisons have a smaller spread. Progress\n"
+    "is told on standard error. The best line is printed, for rapt run --tuning, rapt_tuning_parse, or\n"
+    "attention(tuning=...) in Python: the kernel's name alone where its own numbers are the best. After SIGINT (Ctrl-C) or\n"
+    "SIGTERM it is the best line so far, and the exit status 130 or 143.\n"
     "\n"
     "  --isa NAME        the kernel; see rapt info (default: $RAPT_ISA, or the best one that can run here)\n"
     "  --threads N       how many threads share each call, 1 to 1024 (default 1)\n"
     "  --seconds N       how long to look, 1 to 86400 (default 60); preparing the cases, which takes 300 MB, comes before\n"
     "  --cases NAME,...  which to time: prefill, prefill-bf16, ragged; few-8, few-12, few-16 (rows of a key/value head);\n"
     "                    decode, decode-int8 (where a kernel has another way for few rows); linear-1, linear-1-short,\n"
-    "                    linear-8, linear-16, linear-32, linear-256, linear-bf16-8, linear-bf16-16 (tokens); those that\n"
-    "                    begin with one of the names (default: all)\n"
+    "                    linear-8, linear-16, linear-32, linear-256, linear-bf16-8, linear-bf16-16 (tokens). A name may\n"
+    "                    have wildcards: 'linear-*' is all of them, ? one character (default: all)\n"
+    "  --quiet           say nothing on standard error but errors\n"
     "  -h, --help        print this\n";
 
 /* ---- Cases --------------------------------------------------------------------------------------------------------------- */
@@ -72,13 +81,46 @@ static const tune_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases, COLD_BYTES = 64 << 20, MOST_BATCH = 16 };
 
+/* A number, the cases that it is for, and what to try. Numbers that only matter to several threads are not tried for one. */
+#define NUMBER(name) #name, offsetof(rapt_tuning, name)
+static const struct number {
+    const char *name;
+    size_t at;
+    const char *cases; /* names between spaces */
+    bool threads;
+    int tried[10]; /* after the last, 0 again */
+} numbers[] = {
+    {NUMBER(pass_l2), "prefill prefill-bf16 ragged", false, {2, 4, 6, 8, 10, 12, 16, 24, 32}},
+    {NUMBER(weights_l2), "linear-32 linear-256", false, {2, 4, 6, 8, 10, 12, 16, 24}},
+    {NUMBER(joined_bytes), "decode", false, {256, 512, 1024, 2048, 4096, 8192}},
+    {NUMBER(long_ahead), "linear-1 linear-8", false, {256, 512, 768, 1024, 1536, 2048, 4096}},
+    {NUMBER(short_ahead), "linear-1-short", false, {128, 256, 512, 768, 1024, 2048}},
+    {NUMBER(few_rows), "few-8 few-12 few-16", false, {4, 8, 12, 16}},
+    {NUMBER(few_tokens), "linear-8 linear-16 linear-32", false, {4, 8, 16, 32}},
+    {NUMBER(bf16_few_tokens), "linear-bf16-8 linear-bf16-16", false, {4, 8, 16}},
+    {NUMBER(thread_tasks), "prefill few-8 decode", true, {1, 2, 3, 4, 6, 8, 16}},
+    {NUMBER(ragged_tasks), "ragged", true, {1, 2, 4, 8, 16, 32}},
+    {NUMBER(states_part), "decode", true, {1, 2, 4, 8, 16, 32}},
+    {NUMBER(staging_outputs), "linear-256", true, {4, 8, 16, 32, 64, 128}},
+    {NUMBER(long_row), "linear-1 linear-1-short linear-8", false, {1024, 2048, 4096, 8192, 16384}},
+    {NUMBER(left_over), "ragged", false, {1, 2, 3, 5, 7, 9, 11}},
+    {NUMBER(pass_tiles), "prefill prefill-bf16 ragged", false, {2, 4, 8, 12, 16, 24, 32}},
+    {NUMBER(joined_rows), "decode", false, {4, 8, 16, 32, 64}},
+    {NUMBER(few_integer_rows), "decode-int8", false, {1, 2, 4, 8, 16}},
+};
+enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
 /* A case in memory. */
 typedef struct subject {
     const tune_case *of;
     char *q, *kv, *o, *want; /* kv: copies of K and V, or of the weights, one after the other; want: the right output */
     size_t q_bytes, k_bytes, o_bytes;
     int64_t copies, next;
-    int calls; /* of one measurement, so that it takes a millisecond */
+    int calls;    /* of one measurement, so that it takes a millisecond */
+    double spent; /* seconds, by so many measurements */
+    int64_t measurements;
+    void *workspace; /* one for all ways to run the case, so that where it lies makes no difference between them */
+    size_t workspace_bytes;
     int32_t starts[MOST_BATCH + 1];
     int64_t queries, keys; /* of all entries */
 } subject;
@@ -87,12 +129,88 @@ typedef struct search {
     const char *isa;
     int64_t threads;
     rapt_pool *pool;
-    double end; /* of the time that there is */
-    int turns;  /* for the result: many, unless there is little time */
+    double start, end; /* of the time that there is */
+    bool quiet, terminal;
+    int turns; /* of a round, in this pass through all numbers */
     subject subjects[CASES];
     int count;
     rapt_tuning own, least, most, best; /* best: with -1 for what is the kernel's own */
+    measure_ratio gains[NUMBERS];       /* what each number of the best brought when it was kept */
+    int kept;                           /* how often one was */
+    int compared, late; /* values in this pass: those that change something, and those for which there was no time */
+    int unconfirmed;    /* values that looked faster, when there was no time to look again */
 } search;
+
+/* ---- Progress ------------------------------------------------------------------------------------------------------------ */
+
+static int shown; /* characters of the line on the terminal that the next one replaces */
+
+static void clear_line(void) {
+    if (shown) fprintf(stderr, "\r%*s\r", shown, "");
+    shown = 0;
+}
+
+/* Prints a line that stays. */
+__attribute__((format(printf, 2, 3))) static void say(const search *t, const char *format, ...) {
+    if (t->quiet) return;
+    va_list args;
+    va_start(args, format);
+    clear_line();
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+/* Shows on a terminal what is being done, in place of what was. */
+__attribute__((format(printf, 2, 3))) static void show(const search *t, const char *format, ...) {
+    if (t->quiet || !t->terminal) return;
+    char line[80]; /* as wide as any terminal is: a longer line would not be replaced */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    clear_line();
+    shown = fprintf(stderr, "%s", line);
+    fflush(stderr);
+}
+
+/* cli_fail, on a line of its own. */
+__attribute__((format(printf, 1, 2))) static int fail(const char *format, ...) {
+    char line[8192];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    clear_line();
+    return cli_fail(CLI_TUNE, "%s", line);
+}
+
+/* ---- Signals ------------------------------------------------------------------------------------------------------------- */
+
+enum { SIGNALLED = 128 }; /* the exit status after a signal is this and its number, as shells have it */
+
+#if defined(__wasi__) /* where no signal ever comes */
+static const int stopped = 0;
+static void heed_signals(void) {}
+#else
+static volatile sig_atomic_t stopped; /* the signal that asks for an end, or 0 */
+
+/* The next one ends the process at once. */
+static void stop(int number) {
+    stopped = number;
+    signal(number, SIG_DFL);
+}
+
+/* Whoever ignores a signal, as nohup and shells in the background do, goes on doing so. */
+static void heed_signals(void) {
+    static const int heeded[] = {SIGINT, SIGTERM};
+    stopped = 0;
+    for (size_t i = 0; i < sizeof heeded / sizeof *heeded; i++)
+        if (signal(heeded[i], stop) == SIG_IGN) signal(heeded[i], SIG_IGN);
+}
+#endif
+
+/* ---- Cases in memory ----------------------------------------------------------------------------------------------------- */
 
 /* Values of ordinary size in any of the types that cases have. */
 static void fill(char *at, size_t bytes, rapt_type type) {
@@ -131,7 +249,10 @@ static bool subject_create(subject *s, const tune_case *c) {
     return true;
 }
 
-static void subject_destroy(subject *s) { free(s->q), free(s->kv), free(s->o), free(s->want); }
+static void subject_destroy(subject *s) {
+    free(s->q), free(s->kv), free(s->o), free(s->want);
+    aligned_destroy(s->workspace);
+}
 
 /* ---- One way to run a case ----------------------------------------------------------------------------------------------- */
 
@@ -141,8 +262,7 @@ typedef struct way {
     rapt_plan plan;
     rapt_linear_plan linear;
     rapt_plan_info info; /* of attention */
-    void *workspace;
-    size_t bytes;
+    size_t bytes;        /* of the workspace */
 } way;
 
 static rapt_status plan_attention(const search *t, way *w, const rapt_tuning *tuning) {
@@ -177,9 +297,12 @@ static int way_create(const search *t, way *w, subject *s, const rapt_tuning *tu
     memset(w, 0, sizeof *w);
     w->of = s;
     const rapt_status status = s->of->out ? plan_linear(t, w, tuning) : plan_attention(t, w, tuning);
-    if (status) return cli_fail(CLI_TUNE, "%s: %s", s->of->name, rapt_status_string(status));
-    w->workspace = aligned_create(RAPT_WORKSPACE_ALIGNMENT, w->bytes + 1);
-    return w->workspace ? 0 : cli_fail(CLI_TUNE, "%s: no memory for the workspace", s->of->name);
+    if (status) return fail("%s: %s", s->of->name, rapt_status_string(status));
+    if (s->workspace && w->bytes <= s->workspace_bytes) return 0;
+    aligned_destroy(s->workspace);
+    s->workspace = aligned_create(RAPT_WORKSPACE_ALIGNMENT, w->bytes + 1);
+    s->workspace_bytes = w->bytes;
+    return s->workspace ? 0 : fail("%s: no memory for the workspace", s->of->name);
 }
 
 static rapt_status call_once(const search *t, const way *w) {
@@ -189,235 +312,371 @@ static rapt_status call_once(const search *t, const way *w) {
     if (s->of->out) {
         rapt_linear_args a;
         rapt_linear_args_init(&a);
-        a.x = s->q, a.weight = k, a.y = s->o, a.workspace = w->workspace, a.workspace_bytes = w->bytes;
+        a.x = s->q, a.weight = k, a.y = s->o, a.workspace = s->workspace, a.workspace_bytes = w->bytes;
         return rapt_linear_run_parallel(&w->linear, &a, t->threads, rapt_pool_for, t->pool);
     }
     rapt_args a;
     rapt_args_init(&a);
-    a.q = s->q, a.k = k, a.v = k + s->k_bytes, a.o = s->o, a.workspace = w->workspace, a.workspace_bytes = w->bytes;
+    a.q = s->q, a.k = k, a.v = k + s->k_bytes, a.o = s->o, a.workspace = s->workspace, a.workspace_bytes = w->bytes;
     return rapt_run_parallel(&w->plan, &a, t->threads, rapt_pool_for, t->pool);
 }
 
-/* Seconds of a call; below 0 after cli_fail. */
-static double call_time(const search *t, const way *w) {
+/* The exit statuses that end a search before its time. */
+enum { WRONG_BITS = 1, STOPPED = SIGNALLED };
+
+/* Times the calls of a measurement, and sets *seconds to those of one call. */
+static int time_calls(const search *t, const way *w, double *seconds) {
     const double start = clock_now();
     for (int i = 0; i < w->of->calls; i++) {
+        if (stopped) return STOPPED;
         const rapt_status status = call_once(t, w);
-        if (status) {
-            cli_fail(CLI_TUNE, "%s: %s", w->of->of->name, rapt_status_string(status));
-            return -1;
-        }
+        if (status) return fail("%s: %s", w->of->of->name, rapt_status_string(status));
     }
-    return (clock_now() - start) / w->of->calls;
+    *seconds = (clock_now() - start) / w->of->calls;
+    return 0;
+}
+
+/* The same, and the output must be right. */
+static int measure_way(const search *t, const way *w, double *seconds) {
+    subject *s = w->of;
+    const double start = clock_now();
+    memset(s->o, 0x5a, s->o_bytes);
+    const int failed = time_calls(t, w, seconds);
+    if (failed) return failed;
+    if (*seconds <= 0) *seconds = 1e-9; /* less than the clock can tell */
+    const bool right = memcmp(s->o, s->want, s->o_bytes) == 0;
+    s->spent += clock_now() - start;
+    s->measurements++;
+    if (right) return 0;
+    fail("%s: with another tuning the kernel %s gives other bits", s->of->name, t->isa);
+    return WRONG_BITS;
 }
 
 /* Runs a case by the kernel's own numbers, for the output that all others must give, and sees how long that takes. */
 static int prepare(search *t, subject *s) {
     way w;
-    int failed = way_create(t, &w, s, NULL);
+    double least = INFINITY, seconds = 0;
     s->calls = 1;
-    double least = INFINITY;
+    int failed = way_create(t, &w, s, NULL);
     for (int i = 0; i < 3 && !failed; i++) {
-        const double seconds = call_time(t, &w);
-        failed = seconds < 0;
-        if (seconds < least) least = seconds;
+        failed = time_calls(t, &w, &seconds);
+        least = fmin(least, seconds);
     }
-    if (!failed && least < 1e-3) s->calls = least < 1e-6 ? 1000 : (int)(1e-3 / least) + 1;
+    if (failed) return failed;
+    if (least < 1e-3) s->calls = least < 1e-6 ? 1000 : (int)(1e-3 / least) + 1;
     memcpy(s->want, s->o, s->o_bytes);
-    aligned_destroy(w.workspace);
-    return failed;
+    return measure_way(t, &w, &seconds);
 }
 
 /* ---- Comparing ----------------------------------------------------------------------------------------------------------- */
 
-enum { FEW_TURNS = 5, MANY_TURNS = 15, WRONG_BITS = 1 };
+/* Two tunings over the cases that they cut differently. */
+typedef struct comparison {
+    way ways[CASES][2];
+    measure_case rounds[CASES];
+    bool counts[CASES]; /* for the mean */
+    int count;
+    bool late; /* there was no time for it */
+    measure_verdict verdict;
+} comparison;
 
-/* How many times as fast a case is with b as with a, called in turns: the median of the ratios, and the lower quartile. b's
- * output must be right. 0, WRONG_BITS, or CLI_ERROR. */
-static int compare(const search *t, const way *a, const way *b, int turns, double *median, double *quartile) {
-    double ratios[MANY_TURNS];
-    subject *s = b->of;
-    for (int i = 0; i < turns; i++) {
-        double seconds[2];
-        for (int n = 0; n < 2; n++) {
-            const int second = n ^ (i & 1);
-            memset(s->o, 0x5a, s->o_bytes);
-            seconds[second] = call_time(t, second ? b : a);
-            if (seconds[second] < 0) return CLI_ERROR;
-            if (memcmp(s->o, s->want, s->o_bytes) != 0) {
-                cli_fail(CLI_TUNE, "%s: with another tuning the kernel %s gives other bits", s->of->name, t->isa);
-                return WRONG_BITS;
-            }
-        }
-        ratios[i] = seconds[0] / seconds[1];
-    }
-    *median = measure_quantile(ratios, turns, 0.5);
-    *quartile = measure_quantile(ratios, turns, 0.25);
-    return 0;
-}
+typedef struct effort {
+    unsigned cases, counted;     /* a bit for each of the list: those to compare, and those of them that count for the mean */
+    int least_turns, most_turns; /* of a round */
+    double until;                /* when it must be over, or is not begun */
+    const char *what;            /* for the line of progress */
+} effort;
 
-#define BETTER 1.02 /* as fast, which is more than noise leaves of the median of many turns */
-
-typedef struct verdict {
-    double gain, worst, surest; /* the mean of the cases' ratios, the least of them, and the best of their lower quartiles */
-    int compared;               /* cases for which the two are not the same */
-} verdict;
-
-/* Do two plans of one description tell the same of what they cut? Then they are the same. */
+/* True if two plans of one description tell the same of what they cut: then they are the same. */
 static bool cut_alike(const rapt_plan_info *a, const rapt_plan_info *b) {
     return strcmp(a->path, b->path) == 0 && a->phases == b->phases && a->tasks[0] == b->tasks[0] && a->tasks[1] == b->tasks[1] &&
            a->shared_bytes == b->shared_bytes && a->thread_bytes == b->thread_bytes &&
            a->rows_keys_in_lanes == b->rows_keys_in_lanes;
 }
 
-/* Two tunings over the cases of `mask`, a bit for each. told: each case is a line on standard error. */
-static int compare_all(search *t, const rapt_tuning *from, const rapt_tuning *to, unsigned mask, int turns, bool told,
-                       verdict *v) {
-    double logs = 0;
-    *v = (verdict){1, INFINITY, 0, 0};
+/* Plans of linear layers tell nothing: they are alike if the numbers of linear layers, which come last, are. */
+static bool tuned_alike(const rapt_tuning *a, const rapt_tuning *b) {
+    return a->few_tokens == b->few_tokens && a->bf16_few_tokens == b->bf16_few_tokens && a->weights_l2 == b->weights_l2 &&
+           a->staging_outputs == b->staging_outputs && a->long_row == b->long_row && a->long_ahead == b->long_ahead &&
+           a->short_ahead == b->short_ahead;
+}
+
+static unsigned bit_of(const subject *s) { return 1u << (s->of - cases); }
+
+/* Makes the two ways of each case that is cut differently. */
+static int plan_comparison(search *t, comparison *c, const rapt_tuning *from, const rapt_tuning *to, const effort *e) {
+    memset(c, 0, sizeof *c);
     for (int i = 0; i < t->count; i++) {
-        if (!(mask >> (t->subjects[i].of - cases) & 1)) continue;
-        way a, b;
-        double median = 1, quartile = 1;
-        int failed = way_create(t, &a, &t->subjects[i], from);
+        subject *s = &t->subjects[i];
+        way *ways = c->ways[c->count];
+        if (!(e->cases & bit_of(s)) || (s->of->out && tuned_alike(from, to))) continue;
+        int failed = way_create(t, &ways[0], s, from);
+        if (!failed) failed = way_create(t, &ways[1], s, to);
         if (failed) return failed;
-        failed = way_create(t, &b, &t->subjects[i], to);
-        const bool same = !failed && !t->subjects[i].of->out && cut_alike(&a.info, &b.info); /* linear layers tell nothing */
-        if (!failed && (!same || told)) failed = compare(t, &a, &b, turns, &median, &quartile);
-        aligned_destroy(a.workspace), aligned_destroy(b.workspace);
-        if (failed) return failed;
-        if (told) fprintf(stderr, "  %-16s %.3f times as fast\n", t->subjects[i].of->name, median);
-        if (same && !told) continue;
-        logs += log(median);
-        if (median < v->worst) v->worst = median;
-        if (quartile > v->surest) v->surest = quartile;
-        v->compared++;
+        if (!s->of->out && cut_alike(&ways[0].info, &ways[1].info)) continue;
+        c->counts[c->count++] = e->counted & bit_of(s);
     }
-    if (v->compared) v->gain = exp(logs / v->compared);
     return 0;
 }
 
-static bool is_better(const verdict *v) { return v->compared && v->gain > BETTER && v->worst > 2 - BETTER && v->surest > 1; }
+static int measure_one(const search *t, comparison *c, int i, int round, int turns) {
+    double seconds[MEASURE_TURNS][MEASURE_WAYS];
+    for (int turn = 0; turn < turns; turn++)
+        for (int place = 0; place < MEASURE_WAYS; place++) {
+            const int which = measure_order(round * turns + turn, place);
+            const int failed = measure_way(t, &c->ways[i][which == MEASURE_SECOND], &seconds[turn][which]);
+            if (failed) return failed;
+        }
+    measure_round(&c->rounds[i], round, seconds, turns);
+    return 0;
+}
+
+/* The rounds go over all cases, so that each case is measured over all of the time. */
+static int compare(search *t, comparison *c, const rapt_tuning *from, const rapt_tuning *to, const effort *e) {
+    double turn = 0; /* seconds that one turn takes, in all rounds */
+    bool counted = false;
+    int failed = plan_comparison(t, c, from, to, e);
+    for (int i = 0; i < c->count; i++) {
+        const subject *s = c->ways[i]->of;
+        turn += (double)(MEASURE_ROUNDS * MEASURE_WAYS) * s->spent / (double)s->measurements;
+        counted |= c->counts[i];
+    }
+    if (!counted) c->count = 0;
+    if (failed || !c->count) return failed;
+    const double fitting = fmax((e->until - clock_now()) / turn, 0);
+    int turns = fitting < e->most_turns ? (int)fitting : e->most_turns;
+    c->late = turns < e->least_turns;
+    if (c->late) return 0;
+    if (turns < 1) turns = 1;
+    show(t, "%.0f s of %.0f: %s, %d turns", clock_now() - t->start, t->end - t->start, e->what, MEASURE_ROUNDS * turns);
+    for (int round = 0; round < MEASURE_ROUNDS && !failed; round++)
+        for (int i = 0; i < c->count && !failed; i++) failed = measure_one(t, c, i, round, turns);
+    if (!failed) c->verdict = measure_judge(c->rounds, c->counts, c->count);
+    return failed;
+}
 
 /* ---- The search ---------------------------------------------------------------------------------------------------------- */
 
-/* A number, the cases that it is for, and what to try. Numbers that only matter to several threads are not tried for one. */
-#define NUMBER(name) #name, offsetof(rapt_tuning, name)
-static const struct number {
-    const char *name;
-    size_t at;
-    const char *cases; /* names between spaces */
-    bool threads;
-    int tried[10]; /* after the last, 0 again */
-} numbers[] = {
-    {NUMBER(pass_l2), "prefill prefill-bf16 ragged", false, {2, 4, 6, 8, 10, 12, 16, 24, 32}},
-    {NUMBER(weights_l2), "linear-32 linear-256", false, {2, 4, 6, 8, 10, 12, 16, 24}},
-    {NUMBER(joined_bytes), "decode", false, {256, 512, 1024, 2048, 4096, 8192}},
-    {NUMBER(long_ahead), "linear-1 linear-8", false, {256, 512, 768, 1024, 1536, 2048, 4096}},
-    {NUMBER(short_ahead), "linear-1-short", false, {128, 256, 512, 768, 1024, 2048}},
-    {NUMBER(few_rows), "few-8 few-12 few-16", false, {4, 8, 12, 16}},
-    {NUMBER(few_tokens), "linear-8 linear-16 linear-32", false, {4, 8, 16, 32}},
-    {NUMBER(bf16_few_tokens), "linear-bf16-8 linear-bf16-16", false, {4, 8, 16}},
-    {NUMBER(thread_tasks), "prefill few-8 decode", true, {1, 2, 3, 4, 6, 8, 16}},
-    {NUMBER(ragged_tasks), "ragged", true, {1, 2, 4, 8, 16, 32}},
-    {NUMBER(states_part), "decode", true, {1, 2, 4, 8, 16, 32}},
-    {NUMBER(staging_outputs), "linear-256", true, {4, 8, 16, 32, 64, 128}},
-    {NUMBER(long_row), "linear-1 linear-1-short linear-8", false, {1024, 2048, 4096, 8192, 16384}},
-    {NUMBER(left_over), "ragged", false, {1, 2, 3, 5, 7, 9, 11}},
-    {NUMBER(pass_tiles), "prefill prefill-bf16 ragged", false, {2, 4, 8, 12, 16, 24, 32}},
-    {NUMBER(joined_rows), "decode", false, {4, 8, 16, 32, 64}},
-    {NUMBER(few_integer_rows), "decode-int8", false, {1, 2, 4, 8, 16}},
-};
-enum { NUMBERS = sizeof numbers / sizeof *numbers };
+static int get(const rapt_tuning *t, const struct number *n) { return *(const int *)(const void *)((const char *)t + n->at); }
 
-static int *number_in(rapt_tuning *t, const struct number *n) { return (int *)(void *)((char *)t + n->at); }
-
-/* Is the name, or where that is enough its beginning, one of the words that a character separates? */
-static bool is_one_of(const char *name, const char *words, char between, bool beginning) {
-    for (const char *end; *words; words = *end ? end + 1 : end) {
-        end = strchr(words, between) ? strchr(words, between) : words + strlen(words);
-        const size_t length = (size_t)(end - words);
-        if (length && !strncmp(name, words, length) && (beginning || !name[length])) return true;
-    }
-    return false;
-}
+static void set(rapt_tuning *t, const struct number *n, int value) { *(int *)(void *)((char *)t + n->at) = value; }
 
 static unsigned cases_of(const struct number *n) {
     unsigned mask = 0;
-    for (int i = 0; i < CASES; i++)
-        if (is_one_of(cases[i].name, n->cases, ' ', false)) mask |= 1u << i;
+    for (int i = 0; i < CASES; i++) {
+        const size_t length = strlen(cases[i].name);
+        for (const char *at = n->cases; (at = strstr(at, cases[i].name)); at += length)
+            if ((at == n->cases || at[-1] == ' ') && (!at[length] || at[length] == ' ')) mask |= 1u << i;
+    }
     return mask;
 }
 
-/* Tries one value of a number, and keeps it if it is better twice, the second time by more turns. */
-static int try_value(search *t, const struct number *n, int value, bool *kept) {
+/* True if no number has been kept that is not the kernel's own. */
+static bool is_own(const search *t) {
+    for (int i = 0; i < NUMBERS; i++)
+        if (get(&t->best, &numbers[i]) != -1) return false;
+    return true;
+}
+
+/* The last measurement, of all that was kept, has a quarter of the time, if anything was. */
+static double end_of_search(const search *t) { return is_own(t) ? t->end : t->end - (t->end - t->start) / 4; }
+
+static void keep(search *t, const struct number *n, int value, const rapt_tuning *to, const measure_verdict *v) {
+    t->best = *to;
+    t->gains[n - numbers] = v->mean;
+    t->kept++;
+    say(t, "%s=%d: %.3f times as fast in its cases, spread %.3f; %.3f in the worst of all: kept", n->name, value, v->mean.faster,
+        v->mean.spread, v->worst.faster);
+}
+
+/* Tries one value of a number: what looks faster is compared once more, by more turns and over all cases, and that alone decides.
+ * *most: the best first look at a value of the number. */
+static int try_value(search *t, const struct number *n, int value, measure_ratio *most) {
+    static comparison c;
     rapt_tuning to = t->best;
-    verdict v;
-    *number_in(&to, n) = value == *number_in(&t->own, n) ? -1 : value;
-    int failed = compare_all(t, &t->best, &to, cases_of(n), FEW_TURNS, false, &v);
-    if (failed || !is_better(&v)) return failed;
-    failed = compare_all(t, &t->best, &to, cases_of(n), MANY_TURNS, false, &v);
-    if (failed || !is_better(&v)) return failed;
-    t->best = to;
-    *kept = true;
-    fprintf(stderr, "%s=%d: %.3f times as fast in its cases, %.3f in the worst of them\n", n->name, value, v.gain, v.worst);
+    set(&to, n, value == get(&t->own, n) ? -1 : value);
+    char what[64];
+    snprintf(what, sizeof what, "%s=%d", n->name, value);
+    const unsigned its = cases_of(n);
+    int failed = compare(t, &c, &t->best, &to, &(effort){its, its, t->turns, t->turns, end_of_search(t), what});
+    t->late += c.late;
+    if (failed || !c.count || c.late) return failed;
+    t->compared++;
+    const measure_ratio first = c.verdict.mean;
+    if (first.faster > most->faster) *most = first;
+    if (!c.verdict.promising) return 0;
+    failed = compare(t, &c, &t->best, &to, &(effort){~0u, its, t->turns, 4 * t->turns, t->end, what});
+    t->unconfirmed += c.late;
+    if (!failed && !c.late && c.verdict.faster && !c.verdict.slower) keep(t, n, value, &to, &c.verdict);
+    return failed;
+}
+
+static int try_number(search *t, const struct number *n) {
+    const int compared = t->compared, late = t->late, kept = t->kept;
+    measure_ratio most = {0, 0};
+    for (const int *value = n->tried; value < n->tried + 10 && *value; value++) {
+        const int now = get(&t->best, n) == -1 ? get(&t->own, n) : get(&t->best, n);
+        if (*value == now || *value < get(&t->least, n) || *value > get(&t->most, n)) continue;
+        const int failed = try_value(t, n, *value, &most);
+        if (failed) return failed;
+    }
+    const int values = t->compared - compared;
+    if (t->terminal || kept != t->kept) return 0; /* which has been shown */
+    if (values)
+        say(t, "%.0f s of %.0f: %s: %d value%s, the best %.3f times as fast, spread %.3f: left as it is", clock_now() - t->start,
+            t->end - t->start, n->name, values, values == 1 ? "" : "s", most.faster, most.spread);
+    else if (late == t->late && t->turns == 1) say(t, "%s: changes nothing in these cases", n->name);
     return 0;
 }
 
-/* Goes through all numbers until nothing is better any more or the time is over. */
+/* Goes through all numbers, by more turns whenever nothing was kept, until the time is over. */
 static int look(search *t) {
-    for (bool kept = true; kept && clock_now() < t->end;) {
-        kept = false;
+    for (t->turns = 1;;) {
+        const int kept = t->kept;
+        const bool first = t->turns == 1 && !kept;
+        t->compared = t->late = 0;
         for (const struct number *n = numbers; n < numbers + NUMBERS; n++) {
             if (n->threads && t->threads == 1) continue;
-            for (const int *value = n->tried; value < n->tried + 10 && *value && clock_now() < t->end; value++) {
-                const int now = *number_in(&t->best, n) == -1 ? *number_in(&t->own, n) : *number_in(&t->best, n);
-                if (*value == now || *value < *number_in(&t->least, n) || *value > *number_in(&t->most, n)) continue;
-                const int failed = try_value(t, n, *value, &kept);
-                if (failed) return failed;
-            }
+            const int failed = try_number(t, n);
+            if (failed) return failed;
         }
+        if (first && !t->compared && !t->late)
+            say(t, "none of the numbers changes anything in these cases: there is nothing to look for");
+        if (first && t->late) say(t, "%d values were not tried: there was no time for them, see --seconds", t->late);
+        if (!t->compared) break;
+        if (kept == t->kept && 2 * t->turns <= MEASURE_TURNS / 4) t->turns *= 2;
     }
+    if (t->unconfirmed)
+        say(t, "%d values that looked faster were not confirmed: there was no time for it, see --seconds", t->unconfirmed);
     return 0;
 }
 
-/* The whole set against the kernel's own, over all cases: numbers that were better one by one need not be so together. */
-static int finish(search *t) {
+/* Prints the best line. */
+static int print_best(const search *t) {
     char line[RAPT_TUNING_BYTES];
-    rapt_tuning own;
-    verdict v;
-    rapt_tuning_init(&own);
-    own.isa = t->best.isa;
-    fprintf(stderr, "all of them, beside the kernel's own:\n");
-    const int failed = compare_all(t, &own, &t->best, ~0u, t->turns, true, &v);
-    if (failed) return failed;
-    if (v.gain < 1) fputs("which is no better: the kernel's own numbers are the best that were found\n", stderr), t->best = own;
     const rapt_status status = rapt_tuning_print(&t->best, line, sizeof line);
-    if (status) return cli_fail(CLI_TUNE, "%s", rapt_status_string(status));
+    if (status) return fail("%s", rapt_status_string(status));
+    clear_line();
     puts(line);
     return 0;
 }
 
-enum { ISA, THREADS, SECONDS, CASE_NAMES, HELP, OPTIONS };
+static void give_up(search *t, const char *why) {
+    rapt_tuning_init(&t->best);
+    t->best.isa = t->isa;
+    say(t, "%s: the kernel's own numbers are the best that were found", why);
+}
 
-static int prepare_all(search *t, const char *names) {
+/* The whole set against the kernel's own, over all cases: numbers that were better one by one need not be so together. */
+static int finish(search *t) {
+    static comparison c;
+    char why[160];
+    rapt_tuning own;
+    effort e = {.cases = ~0u, .most_turns = MEASURE_TURNS, .until = t->end, .what = "all of them, beside the kernel's own"};
+    rapt_tuning_init(&own);
+    own.isa = t->isa;
+    if (is_own(t)) {
+        give_up(t, "nothing is faster beyond the spread");
+        return print_best(t);
+    }
+    /* What counts for the mean are the cases of the numbers that were kept. */
+    for (int i = 0; i < NUMBERS; i++)
+        if (get(&t->best, &numbers[i]) != -1) e.counted |= cases_of(&numbers[i]);
+    const int failed = compare(t, &c, &own, &t->best, &e);
+    if (failed) return failed;
+    say(t, "all of them, beside the kernel's own:");
+    for (int i = 0; i < c.count; i++) {
+        const measure_ratio r = measure_of_case(&c.rounds[i]);
+        say(t, "  %-16s %.3f times as fast, spread %.3f", c.ways[i]->of->of->name, r.faster, r.spread);
+    }
+    const measure_ratio mean = c.verdict.mean, worst = c.verdict.worst;
+    snprintf(why, sizeof why, "%.3f times as fast in the mean of what they are for, spread %.3f", c.count ? mean.faster : 1,
+             mean.spread);
+    if (!c.count || !c.verdict.faster) give_up(t, why);
+    else if (c.verdict.slower) {
+        snprintf(why, sizeof why, "%s is %.3f times as fast, spread %.3f", c.ways[c.verdict.worst_case]->of->of->name,
+                 worst.faster, worst.spread);
+        give_up(t, why);
+    } else say(t, "%s: recommended", why);
+    return print_best(t);
+}
+
+/* What was kept until a signal came, with the figures by which it was. */
+static int finish_early(const search *t) {
+    say(t, "stopped by a signal after %.0f s; the best so far%s", clock_now() - t->start,
+        is_own(t) ? ": the kernel's own numbers" : ", not yet measured as a whole:");
+    for (int i = 0; i < NUMBERS; i++)
+        if (get(&t->best, &numbers[i]) != -1)
+            say(t, "  %s=%d: %.3f times as fast, spread %.3f", numbers[i].name, get(&t->best, &numbers[i]), t->gains[i].faster,
+                t->gains[i].spread);
+    const int failed = print_best(t);
+    return failed ? failed : SIGNALLED + stopped;
+}
+
+/* ---- The command --------------------------------------------------------------------------------------------------------- */
+
+/* True if the name is that of a pattern, which ends before end: * stands for any characters, ? for one. */
+static bool matches(const char *name, const char *pattern, const char *end) {
+    for (; pattern < end; pattern++, name++) {
+        if (*pattern == '*') return matches(name, pattern + 1, end) || (*name && matches(name + 1, pattern, end));
+        if (!*name || (*pattern != '?' && *pattern != *name)) return false;
+    }
+    return !*name;
+}
+
+/* False for a case in which a kernel has no choice. */
+static bool is_possible(const search *t, const tune_case *c) { return c->arith != RAPT_INT8_DOT || t->most.few_integer_rows > 0; }
+
+/* Sets *mask to the cases of the names or patterns between commas, each of which must be of some use. */
+static int select_cases(const search *t, const char *names, unsigned *mask) {
+    *mask = 0;
+    for (const char *at = names, *end;; at = end + 1) {
+        end = strchr(at, ',') ? strchr(at, ',') : at + strlen(at);
+        unsigned matched = 0, possible = 0;
+        for (int i = 0; i < CASES; i++) {
+            if (!matches(cases[i].name, at, end)) continue;
+            matched |= 1u << i;
+            if (is_possible(t, &cases[i])) possible |= 1u << i;
+        }
+        if (!matched) return fail("--cases %s: there is no case '%.*s'; see rapt tune --help", names, (int)(end - at), at);
+        if (!possible)
+            return fail("--cases %s: '%.*s' is nothing to tune, since the kernel %s has one way only for few rows of integers",
+                        names, (int)(end - at), at, t->isa);
+        *mask |= possible;
+        if (!*end) return 0;
+    }
+}
+
+enum { ISA, THREADS, SECONDS, CASE_NAMES, QUIET, HELP, OPTIONS };
+
+static int prepare_all(search *t, unsigned mask) {
     for (int i = 0; i < CASES; i++) {
-        if (names && !is_one_of(cases[i].name, names, ',', true)) continue;
-        if (cases[i].arith == RAPT_INT8_DOT && t->most.few_integer_rows == 0) continue;
+        if (!(mask >> i & 1)) continue;
         subject *s = &t->subjects[t->count++];
-        if (!subject_create(s, &cases[i])) return cli_fail(CLI_TUNE, "%s: no memory for it", cases[i].name);
+        show(t, "preparing %s", cases[i].name);
+        if (!subject_create(s, &cases[i])) return fail("%s: no memory for it", cases[i].name);
         const int failed = prepare(t, s);
         if (failed) return failed;
     }
-    return t->count ? 0 : cli_fail(CLI_TUNE, "--cases %s: there is none of that name; see rapt tune --help", names);
+    return 0;
+}
+
+static void say_cases(const search *t, unsigned mask, int64_t seconds) {
+    char names[CASES * 20];
+    size_t used = 0;
+    int count = 0;
+    for (int i = 0; i < CASES; i++) {
+        if (!(mask >> i & 1)) continue;
+        used += (size_t)snprintf(names + used, sizeof names - used, " %s", cases[i].name);
+        count++;
+    }
+    say(t, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s:%s", t->isa, t->threads, count, seconds, names);
 }
 
 static int tune(search *t, int argc, char **argv) {
-    static const cli_option options[OPTIONS] = {[ISA] = {"isa", CLI_VALUE},
-                                                [THREADS] = {"threads", CLI_VALUE},
-                                                [SECONDS] = {"seconds", CLI_VALUE},
-                                                [CASE_NAMES] = {"cases", CLI_VALUE},
-                                                [HELP] = {"help", CLI_FLAG}};
+    static const cli_option options[OPTIONS] = {
+        [ISA] = {"isa", CLI_VALUE},          [THREADS] = {"threads", CLI_VALUE}, [SECONDS] = {"seconds", CLI_VALUE},
+        [CASE_NAMES] = {"cases", CLI_VALUE}, [QUIET] = {"quiet", CLI_FLAG},      [HELP] = {"help", CLI_FLAG}};
     const char *value[OPTIONS], *text;
     int64_t seconds = 60;
     if (cli_parse(CLI_TUNE, options, OPTIONS, argc, argv, value)) return CLI_ERROR;
@@ -435,19 +694,28 @@ static int tune(search *t, int argc, char **argv) {
     const rapt_status status = rapt_tuning_query(value[ISA], &t->own, &t->least, &t->most);
     if (status) return cli_fail(CLI_TUNE, "%s", rapt_status_string(status));
     t->isa = t->best.isa = t->own.isa;
+    t->quiet = value[QUIET];
+    t->terminal = isatty(STDERR_FILENO);
+    unsigned mask;
+    if (select_cases(t, value[CASE_NAMES] ? value[CASE_NAMES] : "*", &mask)) return CLI_ERROR;
     t->pool = rapt_pool_create(t->threads);
     if (!t->pool) return cli_fail(CLI_TUNE, "--threads %" PRId64 ": that many could not be started", t->threads);
-    int failed = prepare_all(t, value[CASE_NAMES]);
-    if (failed) return failed;
-    fprintf(stderr, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s\n", t->isa, t->threads, t->count, seconds);
-    t->end = clock_now() + (double)seconds;
-    t->turns = seconds < 10 ? FEW_TURNS : MANY_TURNS;
-    failed = look(t);
-    return failed ? failed : finish(t);
+    heed_signals();
+    t->start = clock_now();
+    say_cases(t, mask, seconds);
+    int failed = prepare_all(t, mask);
+    if (!failed) {
+        t->start = clock_now();
+        t->end = t->start + (double)seconds;
+        failed = look(t);
+    }
+    if (!failed) failed = finish(t);
+    return failed == STOPPED ? finish_early(t) : failed;
 }
 
 int cli_tune(int argc, char **argv) {
     static search t;
+    memset(&t, 0, sizeof t);
     const int status = tune(&t, argc, argv);
     for (int i = 0; i < t.count; i++) subject_destroy(&t.subjects[i]);
     rapt_pool_destroy(t.pool);

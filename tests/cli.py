@@ -921,7 +921,7 @@ def test_files():
     refused("a name with a line end", ["run", "--q", "n\no.npy", *QKV[2:], "--out", "O.npy"], "n?o.npy")
     refused("a folder", ["run", "--q", ".", *QKV[2:], "--out", "O.npy"], ".: not a regular file")
     os.mkfifo("fifo")
-    refused("a FIFO", ["run", "--q", "fifo", *QKV[2:], "--out", "O.npy"], "fifo: not a regular file")
+    refused("a FIFO", ["run", "--q", "fifo", *QKV[2:], "--out", "O.npy"], "fifo: not a regular file, which is needed to map it")
     os.unlink("fifo")
     if os.geteuid():
         os.chmod("K.npy", 0)
@@ -965,10 +965,111 @@ def test_outputs():
        "an output that is a link")
     ok(rapt("run", *QKV, "--out", "sub/O.npy")[0] == 0 and contents("sub/O.npy") == want and
        sorted(os.listdir("sub")) == ["O.npy", "link.npy"], "an output in a folder, and nothing beside it")
-    ok(rapt("run", *QKV, "--out", "Q.npy")[0] == 0 and contents("Q.npy") == want, "an output that replaces an input")
     shutil.rmtree("sub")
     os.unlink("new.npy")
     os.unlink("O.npy")
+
+
+def test_outputs_that_are_inputs():
+    """However a file is called, it is not both read and written, and not written twice."""
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    save("M.npy", (4, 4), [True] * 16, "|b1")
+    save("B.npy", (4, 4), normals(16))
+    save("A.npy", (1, ), [0.5])
+    save("S.npy", (1, ), [0.5])
+    os.mkdir("sub")
+    os.symlink("../Q.npy", "sub/soft.npy")
+    os.link("Q.npy", "hard.npy")
+    every = [*QKV, "--mask", "M.npy", "--bias", "B.npy", "--alibi", "A.npy", "--sinks", "S.npy"]
+    inputs = [(every[i], every[i + 1]) for i in range(0, len(every), 2)]
+    before = {name: contents(name) for _, name in inputs}
+    for option, name in inputs:
+        refused(f"--out is the file of {option}", ["run", *every, "--out", name], f"{name}: --out and {option} are the same file")
+        refused(f"--lse is the file of {option}", ["run", *every, "--out", "O.npy", "--lse", name],
+                f"{name}: --lse and {option} are the same file")
+    for name in ("./Q.npy", "sub/../Q.npy", os.path.abspath("Q.npy"), "sub/soft.npy", "hard.npy"):
+        refused(f"--out is the file of --q, by {name}", ["run", *QKV, "--out", name], "--out and --q are the same file")
+    refused("--q by a link to --out", ["run", "--q", "sub/soft.npy", *QKV[2:], "--out", "Q.npy"], "--out and --q are the same file")
+    if not WINDOWS:
+        with open("Q.npy", "ab") as f:
+            for name in "-", "/dev/stdout", f"/dev/fd/{f.fileno()}":
+                with started("run", *QKV, "--out", name, stdout=f, stderr=subprocess.PIPE, pass_fds=[f.fileno()]) as p:
+                    err = p.stderr.read().decode()
+                ok(p.returncode == 2 and err == f"rapt run: {name}: --out and --q are the same file, and an input is not "
+                   "overwritten\n", f"refused: --out {name.split('fd/')[0]}, which is the file of --q", (p.returncode, err))
+        with open("Q.npy", "rb") as f:
+            refused("--q is standard input, of the file of --out", ["run", "--q", "/dev/stdin", *QKV[2:], "--out", "Q.npy"],
+                    "--out and --q are the same file", stdin=f)
+    ok(before == {name: contents(name) for _, name in inputs}, "and no input has changed")
+    with open("L.npy", "wb") as f:
+        f.write(b"before")
+    os.link("L.npy", "L2.npy")
+    os.symlink("../L.npy", "sub/L.npy")
+    for other in "L.npy", "L2.npy", "sub/L.npy", *(["l.npy"] if WINDOWS else []):
+        refused(f"both outputs in one file, by {other}", ["run", *QKV, "--out", "L.npy", "--lse", other], "--out and --lse are the same")
+    ok(contents("L.npy") == b"before", "and it has not changed")
+    if not WINDOWS:
+        os.mkfifo("fifo")
+        refused("both outputs in one FIFO", ["run", *QKV, "--out", "fifo", "--lse", "fifo"],
+                "fifo: --out and --lse are the same file")
+        refused("both outputs to standard output", ["run", *QKV, "--out", "-", "--lse", "-"],
+                "-: --out and --lse are the same file")
+        os.unlink("fifo")
+    shutil.rmtree("sub")
+    for name in "hard.npy", "L.npy", "L2.npy", "M.npy", "B.npy", "A.npy", "S.npy":
+        os.unlink(name)
+
+
+def test_standard_output():
+    for n in "QKV":
+        save(f"{n}.npy", (4, 8), normals(32))
+    ok(rapt(*RUN, "--lse", "L.npy")[0] == 0, "the outputs")
+    want, lse = contents("O.npy"), contents("L.npy")
+    os.unlink("O.npy")
+    before = sorted(os.listdir("."))
+
+    def told(*args):
+        with started(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+            out, err = p.communicate()
+        return p.returncode, out, err.decode().replace("\r\n", "\n")
+
+    ok(told("run", *QKV, "--out", "-") == (0, want, ""), "--out -: standard output, a pipe")
+    ok(told("run", *QKV, "--time", "--lse", "-")[:2] == (0, lse), "--lse -")
+    code, out, err = told("run", *QKV, "--out", "-", "--time")
+    ok((code, out) == (0, want) and re.fullmatch("time .*, threads 1\n", err),
+       "--out - with --time, which is told on standard error", (code, len(out), err))
+    ok(sorted(os.listdir(".")) == before, "and no file is called so", os.listdir("."))
+    ok(rapt("run", *QKV, "--out", "./-")[0] == 0 and contents("-") == want, "--out ./-: a file")
+    os.unlink("-")
+    with open("all", "wb") as f:
+        f.write(b"before")
+        f.flush()
+        with started("run", *QKV, "--out", "-", stdout=f) as p:
+            pass
+    ok(p.returncode == 0 and contents("all") == b"before" + want, "--out -, in the midst of a file", p.returncode)
+    os.unlink("all")
+    for option in "--q", "--k", "--v", "--mask", "--bias", "--alibi", "--sinks":
+        args = [x for i in range(0, 6, 2) if QKV[i] != option for x in QKV[i:i + 2]]
+        refused(f"{option} -", ["run", *args, option, "-", "--out", "O.npy"], f"{option} -: standard input is not read", "mapped")
+    if WINDOWS:
+        return
+    refused("--out -, and standard output is closed", ["run", *QKV, "--out", "-"], "-: it cannot be written: Bad file",
+            preexec_fn=lambda: os.close(1), stdout=None)
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "wb") as full:
+            refused("--out -, and standard output is full", ["run", *QKV, "--out", "-"], "-: it cannot be written: No space left",
+                    stdout=full)
+    ours, terminal = os.openpty()
+    for args in ["--out", "-"], ["--out", "/dev/stdout"], ["--out", os.ttyname(terminal)], ["--out", "O.npy", "--lse", "-"]:
+        refused(f"{args[-2]}, a terminal", ["run", *QKV, *args], f"{args[-1]}: it is a terminal", stdout=terminal)
+    os.close(terminal)
+    try:
+        shown = os.read(ours, 100)
+    except OSError: # nobody has it open any more
+        shown = b""
+    os.close(ours)
+    ok(shown == b"", "and it shows nothing", shown)
 
 
 def test_outputs_that_are_no_files():
@@ -1172,19 +1273,68 @@ def test_tune(kernels):
     save("V.npy", (8, 8), normals(64))
     names = [name for names in kernels.values() for name in names]
     for name in {names[0], "scalar"}:
-        status, out, err = rapt("tune", "--isa", name, "--seconds", "2", "--threads", "2", "--cases", "few-8,linear-1-short")
+        start = time.monotonic()
+        status, out, err = rapt("tune", "--isa", name, "--seconds", "3", "--threads", "2", "--cases", "linear-1-short,few-8")
+        took = time.monotonic() - start
         told = err.splitlines()
-        ok(status == 0 and re.fullmatch(name + r"( \w+=\d+)*\n", out) and told[0] == f"{name}, 2 threads, 2 cases, 2 s" and
-           sum(" times as fast" in line and line.startswith("  ") for line in told) == 2, f"tune, {name}", (status, out, err))
+        ok(status == 0 and re.fullmatch(name + r"( \w+=\d+)*\n", out) and
+           told[0] == f"{name}, 2 threads, 2 cases, 3 s: few-8 linear-1-short" and
+           "joined_bytes: changes nothing in these cases" in told and
+           any(re.fullmatch(r"\d+ s of 3: short_ahead: \d values?, the best [\d.]+ times as fast, spread [\d.]+: left as it is|"
+                            r"short_ahead=\d+: .*: kept", line) for line in told) and "\r" not in err,
+           f"tune, {name}", (status, out, err))
+        own = out == name + "\n"
+        ok((": recommended" in err) != own and ("the kernel's own numbers are the best" in err) == own,
+           f"tune, {name}: says whether the line is better than the kernel's own numbers", (out, err))
+        ok(2 < took < 30, f"tune, {name}: takes the time that it is given", took)
         status, _, err = rapt(*RUN, "--isa", name, "--tuning", out)
         ok(status == 0 and not err, f"run with what tune found for {name}", err)
+    for chosen, told in (("linear-1", "1 cases, 1 s: linear-1"), ("few-*,linear-8", "4 cases, 1 s: few-8 few-12 few-16 linear-8"),
+                         ("linear-bf16-?", "1 cases, 1 s: linear-bf16-8")):
+        status, out, err = rapt("tune", "--seconds", "1", "--cases", chosen)
+        ok(status == 0 and err.splitlines()[0].endswith(f", 1 threads, {told}"), f"tune --cases {chosen}", err)
+    status, out, err = rapt("tune", "--isa", "scalar", "--seconds", "100", "--cases", "decode")
+    nothing = "none of the numbers changes anything in these cases: there is nothing to look for\n"
+    ok((status, out) == (0, "scalar\n") and nothing in err,
+       "tune: where there is nothing to look for, it says so and ends", (status, out, err))
+    got = rapt("tune", "--isa", "scalar", "--seconds", "1", "--cases", "linear-8", "--quiet")
+    ok(got[0] == 0 and got[1].startswith("scalar") and not got[2], "tune --quiet", got)
+    for s in () if WINDOWS else (signal.SIGINT, signal.SIGTERM):
+        with started("tune", "--isa", "scalar", "--seconds", "100", "--cases", "linear-8", stdout=subprocess.PIPE,
+                     stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(s, signal.SIG_DFL)) as p:
+            err = p.stderr.readline() + p.stderr.readline() # which tells of the first step
+            p.send_signal(s)
+            out, rest = p.communicate(timeout=60)
+        err += rest
+        ok(p.returncode == 128 + s and re.fullmatch(rb"scalar( \w+=\d+)*\n", out) and
+           re.search(rb"\nstopped by a signal after \d+ s; the best so far[:,]", err), f"tune, {s.name}: the best line so far",
+           (p.returncode, out, err))
+    if not WINDOWS:
+        ours, terminal = os.openpty()
+        with started("tune", "--isa", "scalar", "--seconds", "1", "--cases", "linear-8", stdout=subprocess.PIPE,
+                     stderr=terminal) as p:
+            os.close(terminal)
+            shown = b""
+            while True:
+                try:
+                    shown += os.read(ours, 4096)
+                except OSError: # nobody has it open any more
+                    break
+        os.close(ours)
+        lines = [line.split("\r")[-1] for line in shown.decode().replace("\r\n", "\n").split("\n")]
+        ok(re.search(rb"\r\d+ s of 1: \w+=\d+, \d+ turns", shown) and lines[0] == "scalar, 1 threads, 1 cases, 1 s: linear-8" and
+           not any(" turns" in line for line in lines), "tune, a terminal: one line that changes, and nothing of it is left",
+           shown)
     status, out, _ = rapt("run", *QKV, "--time", "--tuning", "any few_rows=0")
     ok(status == 0 and "path queries-in-lanes" in out, "a tuning reaches the plan", out)
     refused("another kernel's tuning", [*RUN, "--isa", "scalar", "--tuning", "scalar_fma"], "tuning.isa = scalar_fma: the kernel is scalar")
     refused("a tuning out of range", [*RUN, "--isa", "scalar", "--tuning", "any few_rows=17"], "tuning.few_rows = 17: must be 0 to 16")
     for extra in (["--isa", "abacus"], ["--threads", "0"], ["--seconds", "0"], ["--seconds", "1.5"], ["--cases", "walk"],
-                  ["--cases", ","], ["--what"]):
-        refused("tune " + shlex.join(extra), ["tune", *extra], extra[0], program="rapt tune")
+                  ["--cases", ","], ["--what"], ["--quiet=yes"]):
+        refused("tune " + shlex.join(extra), ["tune", *extra], extra[0].split("=")[0], program="rapt tune")
+    for cases, unknown in ("linear", "linear"), ("linear-8,walk", "walk"), ("few-8,", ""), ("w*", "w*"):
+        refused(f"tune --cases {cases}", ["tune", "--cases", cases], f"--cases {cases}: there is no case '{unknown}'",
+                program="rapt tune")
 
 
 def test_numpy():
@@ -1225,13 +1375,14 @@ def main():
         test_help()
         kernels = test_info()
         if SYSTEM:
-            for test in test_formats, test_files, test_outputs, test_outputs_that_are_no_files, test_signals, test_verbose:
+            for test in (test_formats, test_files, test_outputs, test_outputs_that_are_inputs, test_outputs_that_are_no_files,
+                         test_standard_output, test_signals, test_verbose):
                 test()
             tap.done()
             return
         for test in (test_attention, test_features, test_ragged, test_formats, test_types, test_options, test_shapes,
-                     test_broadcast_shapes, test_files, test_outputs, test_outputs_that_are_no_files, test_signals, test_empty,
-                     test_verbose):
+                     test_broadcast_shapes, test_files, test_outputs, test_outputs_that_are_inputs,
+                     test_outputs_that_are_no_files, test_standard_output, test_signals, test_empty, test_verbose):
             test()
         test_same_bits(kernels)
         test_kv_types(kernels)
