@@ -30,6 +30,13 @@ def _is_one(x: Any, kinds: tuple[str, ...]) -> bool:
     return dtype is None or (getattr(x, "shape", None) == () and name.startswith(kinds))
 
 
+def flag(x: Any, name: str) -> bool:
+    """The argument of that name, True or False, or the numbers that are equal to them."""
+    if not isinstance(x, bool) and not (_is_one(x, ("bool", *_WHOLE)) and x in (0, 1)):
+        raise TypeError(f"{name} is {shown(x)}: True or False is needed")
+    return bool(x)
+
+
 def number(x: Any, name: str) -> float:
     """The argument of that name, a real number."""
     value = None

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._arguments import number, shown, whole
+from ._arguments import flag, number, shown, whole
 from ._tensor import ELEMENT_BYTES, FLOATS, TYPE_NAMES, Tensor, dense_floats, empty, floats, integers, matrix, reals, tensor
 
 Causal = Literal["bottom-right", "top-left"] | None
@@ -547,10 +547,11 @@ def remember(key: tuple[Any, ...], made: Any) -> Any:
 
 def run(call: Call, return_lse: bool, out: Any, threads: int | None) -> Any:
     """With a plan of its own, or that of an equal call."""
+    return_lse = flag(return_lse, "return_lse")
     threads = None if threads is None else threading_.checked(threads)
     if call.starts:
         return Plan(call, out, return_lse, threads).run(call, *_output(call, out))
-    key = (generation, call.key, bool(return_lse), None if out is None else floats(out, "out", (3, 4)).signature, threads)
+    key = (generation, call.key, return_lse, None if out is None else floats(out, "out", (3, 4)).signature, threads)
     made = _plans.get(key)
     if made is None or (made.automatic and made.threads != threading_.default_threads()):
         made = remember(key, Plan(call, out, return_lse, threads))
@@ -626,7 +627,7 @@ def plan(q: Any, k: Any, v: Any, *, layout: str = "bhsd", causal: Causal = None,
     call = Call(q, k, v, layout=layout, causal=causal, window=window, scale=scale, mask=mask, bias=bias, softcap=softcap,
                 alibi=alibi, sinks=sinks, kv_lengths=kv_lengths, q_starts=q_starts, k_starts=k_starts, page_table=page_table,
                 k_scales=k_scales, v_scales=v_scales, arith=arith, isa=isa, tuning=tuning)
-    return Plan(call, out, return_lse, None if threads is None else threading_.checked(threads))
+    return Plan(call, out, flag(return_lse, "return_lse"), None if threads is None else threading_.checked(threads))
 
 
 def merge(outs: Any, lses: Any) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KVCache: keys and values of a decoder in any storage type, in one piece, as rings or in pages."""
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ import numpy as np
 from . import _attention
 from . import _native as native
 from . import _threads as threading_
-from ._arguments import shown, whole
+from ._arguments import flag, shown, whole
 from ._attention import Call, Causal, Stored, Window, layout_hint, layout_of, layout_strides, sizes
 from ._rope import Rope, checked_rope, position_array
 from ._tensor import ELEMENT_BYTES, NUMPY_TYPES, Tensor, floats, integers, reals, tensor
@@ -139,7 +141,7 @@ class KVCache:
         page_size = None if page_size is None else size(page_size, "page_size")
         pages = None if pages is None else size(pages, "pages", 0)
         self.batch, self.kv_heads, self.d_k, self.d_v = batch, kv_heads, d_k, d_v
-        self._capacity, self.ring, self.page_size, self.v_in_k = capacity, bool(ring), page_size, bool(v_in_k)
+        self._capacity, self.ring, self.page_size, self.v_in_k = capacity, flag(ring, "ring"), page_size, flag(v_in_k, "v_in_k")
         if page_size is None and pages is not None:
             raise ValueError("pages are given without a page_size")
         self._columns = 0 if page_size is None else -(-capacity // page_size)
@@ -148,7 +150,7 @@ class KVCache:
         shape = self._units, kv_heads, self._unit_tokens
         self._k = _Memory("k", type, *shape, d_k, k_scales)
         self._v = self._k
-        if not v_in_k:
+        if not self.v_in_k:
             self._v = _Memory("v", type if v_type is None else v_type, *shape, self.d_v, v_scales)
         elif v_type is not None or v_scales is not None or self.d_v > d_k:
             raise ValueError("v_in_k: V is of the type and the scales of K, and has no more channels")
@@ -414,11 +416,13 @@ class KVCache:
         if rope is not None and batch and counts.max() > self._capacity:  # written entry by entry: all of it, or nothing
             rope.check(self._lengths[chosen] + counts - np.minimum(counts, self._capacity), self._lengths[chosen] + counts,
                        places)
-        before = self.reserve(chosen, counts)
         work = float(counts.sum()) * heads * (d_k + (0 if v is None else self.d_v))
         count = threading_.threads_for(threads, work)
         new = _by_heads(new_k, layout), None if v is None else _by_heads(new_v, layout)
-        if self.ring and batch and counts.max() > self._capacity:
+        with self.appending(chosen, counts) as before:
+            if not self.ring or not batch or counts.max() <= self._capacity:
+                self._write(new, chosen, counts, ends, before, rope, places, count)
+                return
             # Of more tokens than the ring has, the last ones stay: entry by entry, for these do not begin at the same token.
             for i, given in enumerate(counts.tolist()):
                 kept = min(given, self._capacity)
@@ -427,12 +431,23 @@ class KVCache:
                 place = None if places is None else places[(i * tokens if ends is None else 0) + at:][:kept]
                 self._write(part, chosen[i:i + 1], np.array([kept], np.int32), None, before[i:i + 1] + given - kept, rope,
                             place, count)
-        else:
-            self._write(new, chosen, counts, ends, before, rope, places, count)
-        self.advance(chosen, counts)
 
-    def reserve(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        """Makes room for so many more tokens of these entries, or raises what is lacking. Returns their lengths before."""
+    @contextlib.contextmanager
+    def appending(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> Iterator["np.ndarray[Any, Any]"]:
+        """Makes room for so many more tokens of these entries, or raises what is lacking, and gives their lengths before; behind
+        the with statement, which writes them, they are there. If it raises, the room is given back."""
+        before = self._reserve(entries, counts)
+        try:
+            yield before
+        except BaseException:
+            if self.page_size is not None:
+                for entry in entries:
+                    self._release(entry, -(-min(int(self._lengths[entry]), self._capacity) // self.page_size))
+            raise
+        self._lengths[entries] += counts.astype(np.int32)
+        self._first[entries] = np.maximum(self._first[entries], self._lengths[entries] - self._capacity)
+
+    def _reserve(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         before = self._lengths[entries]
         over = np.flatnonzero(before + counts.astype(np.int64) > (np.iinfo(np.int32).max if self.ring else self._capacity))
         if len(over):
@@ -441,11 +456,6 @@ class KVCache:
         if self.page_size is not None:
             self._reserve_pages(entries, counts)
         return before
-
-    def advance(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> None:
-        """So many more tokens of these entries were written."""
-        self._lengths[entries] += counts.astype(np.int32)
-        self._first[entries] = np.maximum(self._first[entries], self._lengths[entries] - self._capacity)
 
     def put_into(self, desc: Any, args: Any, entries: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
         """Into a description that has the fields of a cache, and arguments that have those of its scales. Returns the block

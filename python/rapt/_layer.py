@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands around attention: linear layers, normalisation, and multi-head attention as one call."""
+import contextlib
 import ctypes
 from typing import Any, Literal
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._arguments import number, shown, whole
+from ._arguments import flag, number, shown, whole
 from ._attention import Causal, Options, Window, arith_of, isa_name, layout_of, starts_of, tuning_of
 from ._cache import KVCache, type_of
 from ._rope import Rope, checked_rope
@@ -250,7 +251,7 @@ def _norm(family: str, x: Any, weight: Any, bias: Any, epsilon: float, residual:
         r = _same_tokens(residual, "residual", tokens, channels)
         args.residual, args.residual_from = r.layout, r.address
     total = None
-    if return_sum:
+    if flag(return_sum, "return_sum"):
         total, z = _output(None, tokens, channels)
         args.sum, args.sum_to = z.layout, z.address
     threading_.run(library, family, args, threads=threading_.threads_for(threads, tokens.work))
@@ -404,34 +405,35 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
         attention.batch = batch = len(some) - 1
     entries = np.arange(batch, dtype=np.int32)
     counts = np.full(batch, keys, np.int32)
+    if cache is not None and (starts or kv_lengths is not None):
+        raise ValueError("a cache is given beside kv_lengths, q_starts or k_starts")
+    reserved: Any = contextlib.nullcontext()
     if cache is not None:
-        if starts or kv_lengths is not None:
-            raise ValueError("a cache is given beside kv_lengths, q_starts or k_starts")
         cache.check_projected(batch, kv_heads, d_k, d_v)
-        before = cache.reserve(entries, counts)
-        inside.table = cache.put_into(attention, args, entries)
-        args.k_cache, args.v_cache = cache.addresses
-        args.starts, inside.kv_lengths = before, before + counts
-    elif kv_lengths is not None:
-        inside.kv_lengths = integers(kv_lengths, "kv_lengths", batch)
-    options.put_into(attention, batch, heads, q_len, attention.kv_len,
-                     exact=not starts and cache is None and kv_lengths is None)
-    options.put_pointers(inside)
-    weights = None
-    if return_weights:
-        if starts:
-            raise ValueError("return_weights is asked for beside q_starts")
-        seen = int((before + counts).max(initial=0)) if cache is not None else keys
-        weights = np.empty((batch, heads, q_len, attention.kv_len), np.float32)
-        desc.weights = native.F32, weights.strides[0], weights.strides[1], weights.strides[2]
-        args.weights = weights
-        weights = weights[..., :seen]
+        reserved = cache.appending(entries, counts)
+    with_weights = flag(return_weights, "return_weights")
+    if with_weights and starts:
+        raise ValueError("return_weights is asked for beside q_starts")
     work = queries.work * rows + of_keys.work * k_weight.rows + of_values.work * v_weight.rows
     attention.threads = threading_.threads_for(threads, work)
-    _run("rapt_mha", desc, args, threads, work)
-    if cache is not None:
-        cache.advance(entries, counts)
-    return (out, weights) if return_weights else out
+    with reserved as before:
+        if cache is not None:
+            inside.table = cache.put_into(attention, args, entries)
+            args.k_cache, args.v_cache = cache.addresses
+            args.starts, inside.kv_lengths = before, before + counts
+        elif kv_lengths is not None:
+            inside.kv_lengths = integers(kv_lengths, "kv_lengths", batch)
+        options.put_into(attention, batch, heads, q_len, attention.kv_len,
+                         exact=not starts and cache is None and kv_lengths is None)
+        options.put_pointers(inside)
+        weights = None
+        if with_weights:
+            weights = np.empty((batch, heads, q_len, attention.kv_len), np.float32)
+            desc.weights = native.F32, weights.strides[0], weights.strides[1], weights.strides[2]
+            args.weights = weights
+            weights = weights[..., :keys if cache is None else int((before + counts).max(initial=0))]
+        _run("rapt_mha", desc, args, threads, work)
+    return (out, weights) if with_weights else out
 
 
 def _head_sizes(q_rows: int, k_rows: int, v_rows: int, heads: int, kv_heads: int, packed: bool) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._arguments import number, shown, whole
+from ._arguments import flag, number, shown, whole
 from ._attention import layout_name, layout_of, sizes
 from ._tensor import as_array, empty, floats, integers, reals
 
@@ -34,9 +34,9 @@ class Rope:
         self.channels = whole(channels, "channels")
         if self.channels < 2 or self.channels % 2:
             raise ValueError(f"channels is {channels}: an even number from 2 on is needed")
-        self._given: dict[str, Any] = {"channels": self.channels, "interleaved": bool(interleaved), "amplitude": amplitude,
-                                       "offset": offset}
-        self._struct = native.Rope(channels=self.channels, interleaved=int(bool(interleaved)),
+        self._given: dict[str, Any] = {"channels": self.channels, "interleaved": flag(interleaved, "interleaved"),
+                                       "amplitude": amplitude, "offset": offset}
+        self._struct = native.Rope(channels=self.channels, interleaved=int(self._given["interleaved"]),
                                    amplitude=number(amplitude, "amplitude"), offset=whole(offset, "offset"))
         self._table = native.RopeTable()
         if tables is None:

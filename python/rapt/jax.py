@@ -24,7 +24,7 @@ import numpy as np
 
 from . import _jax_build as building
 from . import _native as native
-from ._arguments import number, shown, whole
+from ._arguments import flag, number, shown, whole
 
 __all__ = ["dot_product_attention"]
 
@@ -277,7 +277,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
         scale = 1 / np.sqrt(channels)
     elif isinstance(scale, jax.core.Tracer):
         q, scale = q.astype(np.float32) * scale, 1
-    options = _Options(number(scale, "scale"), bool(is_causal), window, bool(return_residual), arith == "bf16")
+    options = _Options(number(scale, "scale"), bool(is_causal), window, flag(return_residual, "return_residual"), arith == "bf16")
     o, *residual = _compiled(options, q, k, v, bias, mask, q_lengths, kv_lengths)
     o = o[..., :v_channels].reshape(*shape[:-1], v_channels)
     if not return_residual:
