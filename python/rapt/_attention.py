@@ -33,9 +33,9 @@ def _causal(causal: Any) -> int:
     return _CAUSAL[causal]
 
 
-def arith_of(arith: Any) -> int:
+def arith_of(arith: Any, name: str = "arith") -> int:
     if not isinstance(arith, str) or arith not in _ARITH:
-        raise ValueError(f"arith is {shown(arith)}: {' or '.join(map(repr, _ARITH))} is needed")
+        raise ValueError(f"{name} is {shown(arith)}: {' or '.join(map(repr, _ARITH))} is needed")
     return _ARITH[arith]
 
 
@@ -63,7 +63,10 @@ def tuning_of(tuning: Any) -> Any:
         raise TypeError(f"tuning is {shown(tuning)}: a line that rapt tune has printed is needed")
     library = native.library()
     made = library.new(native.Tuning)
-    library.c.rapt_tuning_parse(tuning.encode(), made)
+    try:
+        library.c.rapt_tuning_parse(tuning.encode(errors="replace"), made)
+    except native.Error as error:
+        raise native.Error(f"tuning is {shown(tuning)}: {error}") from None
     return made
 
 
@@ -640,6 +643,9 @@ def merge(outs: Any, lses: Any) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, 
     >>> o[0, 0, 0].tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
+    for name, given in (("outs", outs), ("lses", lses)):
+        if not isinstance(given, list | tuple) and not getattr(given, "shape", ()):
+            raise TypeError(f"{name} is {shown(given)}: a list of arrays is needed")
     if len(outs) != len(lses) or not len(outs):
         raise ValueError(f"{len(outs)} results and {len(lses)} log-sum-exps are given, where as many are needed, one or more")
     shape = tuple(tensor(outs[0], "outs[0]").shape)

@@ -18,7 +18,7 @@ from ._tensor import ELEMENT_BYTES, NUMPY_TYPES, Tensor, floats, integers, reals
 _SCALED = native.INT8, native.F8_E4M3, native.F8_E5M2  # the types whose scales append finds
 
 
-def type_of(kind: Any) -> int:
+def type_of(kind: Any, argument: str = "type") -> int:
     """A storage type by rapt's name ("q8_0", see info()) or as a dtype of NumPy, ml_dtypes or PyTorch."""
     library = native.library()
     try:
@@ -29,14 +29,14 @@ def type_of(kind: Any) -> int:
     if library.c.rapt_type_class_of(number) in (native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE):
         return number
     known = library.types(native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE)
-    raise ValueError(f"{shown(name or kind)} is not a type of K and V: these are {', '.join(known)}")
+    raise ValueError(f"{argument} is {shown(name or kind)}: {', '.join(known)} are those of K and V")
 
 
 class _Memory:
     """The K or the V of a cache: rows of bytes of each unit, and their scales, if they have any."""
 
     def __init__(self, name: str, kind: Any, units: int, heads: int, tokens: int, channels: int, scales: Any):
-        self.type, self.channels = type_of(kind), channels
+        self.type, self.channels = type_of(kind, "type" if name == "k" else "v_type"), channels
         self.shape = units, heads, tokens, channels
         row = native.library().c.rapt_row_bytes(self.type, channels)
         if row < 0:

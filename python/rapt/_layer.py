@@ -366,7 +366,7 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
                             d_v=d_v, arith=arith_of(arith))
     inside = library.new(native.Args)
     desc = library.new(native.MhaDesc, attention=attention, x_width=width, out_width=o.shape[2], keys=keys, x=queries.layout,
-                       out=o.layout, wq=q_weight.layout, packed=int(packed), arith=arith_of(linear_arith))
+                       out=o.layout, wq=q_weight.layout, packed=int(packed), arith=arith_of(linear_arith, "linear_arith"))
     args = library.new(native.MhaArgs, x=queries.address, out=o.address, wq=q_weight.address, wq_scales=q_weight.scales,
                        wq_prepacked=q_weight.prepacked, attention=inside)
     for name, tokens, given in (("y", of_keys, y), ("z", of_values, z)):

@@ -166,7 +166,8 @@ def _cast(name: str, x: Any, needed: Any) -> str:
     """What to write where an array is of another type. Floats make no mask."""
     if needed == np.bool_ and x.dtype.kind not in "iu":
         return ""
-    return f" (write {name}{'.real' if x.dtype.kind == 'c' else ''}.astype(jnp.{np.dtype(needed).name}))"
+    to = "bool" if needed == np.bool_ else f"jnp.{np.dtype(needed).name}"
+    return f" (write {name}{'.real' if x.dtype.kind == 'c' else ''}.astype({to}))"
 
 
 def _checked(name: str, x: Any, shape: tuple[int | None, ...], dtype: Any) -> None:
