@@ -44,14 +44,14 @@ def _kernels() -> list[str]:
     return native.library().all_kernels()
 
 
-def isa_name(isa: Any) -> bytes | None:
+def isa_name(isa: Any, name: str = "isa") -> bytes | None:
     """As a description has it."""
     if isa is None:
         return None
     if not isinstance(isa, str):
-        raise TypeError(f"isa is {shown(isa)}: the name of a kernel is needed")
+        raise TypeError(f"{name} is {shown(isa)}: the name of a kernel is needed")
     if isa not in _kernels():
-        raise native.Error(f"isa is {shown(isa)}: {', '.join(_kernels())} are those that there are")
+        raise native.Error(f"{name} is {shown(isa)}: {', '.join(_kernels())} are those that there are")
     return isa.encode()
 
 

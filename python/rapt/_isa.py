@@ -57,7 +57,9 @@ def isa(*name: str | None) -> Isa:
     try:
         native.library().c.rapt_isa_current(ctypes.byref(current))
     except native.Error as error:
-        raise native.Error(f"RAPT_ISA is {os.environ.get('RAPT_ISA')!r}: {error}") from None
+        given = os.environ.get("RAPT_ISA")
+        _attention.isa_name(given, "RAPT_ISA")
+        raise native.Error(f"RAPT_ISA is {given!r}: {error}") from None
     now = Isa((current.value or b"").decode())
     now._before, now._forced = before, bool(name)
     return now
