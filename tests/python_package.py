@@ -1516,6 +1516,7 @@ def test_package():
     path = pathlib.Path(rapt.__file__).parent
     ok((path / "py.typed").exists() and all(getattr(rapt, name).__doc__ for name in rapt.__all__),
        "py.typed, and a docstring for each name")
+    ok(rapt.__version__ == rapt.info()["version"], "the package's version is that of its library", rapt.__version__)
     hosts = "torch", "jax", "matplotlib", "transformers", "ml_dtypes", "vllm"
     code = f"import sys, rapt; print(*sorted({set(hosts)} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True)
