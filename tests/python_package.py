@@ -1313,6 +1313,17 @@ def test_mismatches():
                        ("mha", functools.partial(rapt.mha, x, w, w, w, heads=1)), ("prepack", functools.partial(rapt.prepack_weights, w)),
                        ("attend", functools.partial(cache.attend, q)), ("viz", functools.partial(rapt.viz.weights, q, k))):
         refused(f"a kernel that there is not, {what}", rapt.Error, ["isa is 'sse9'", *rapt.info()["isas"]], lambda: call(isa="sse9"))
+    refused("no heads, and their slopes", rapt.Error, ["heads = 0"], lambda: rapt.attention(q[:, :0], k, k, alibi=True))
+    for base in (0.5, -1, math.inf):
+        refused(f"a base of {base}", ValueError, [f"base is {float(base)}"], lambda: rapt.Rope(8, base=base))
+    refused("a rope of too many channels", ValueError, ["channels is 2000", "1024"], lambda: rapt.Rope(2000))
+    forced = rapt._native.library().c
+    own, forced.rapt_isa_force = forced.rapt_isa_force, lambda name: rapt._native.library().check(-14, forced.rapt_isa_force, ())
+    forced.rapt_isa_force.__name__ = "rapt_isa_force"
+    try:
+        refused("to force a kernel that this CPU lacks", rapt.Error, ["isa is 'scalar'", "cannot run that kernel"], lambda: rapt.isa("scalar"))
+    finally:
+        forced.rapt_isa_force = own
     refused("a kernel with more behind its name", rapt.Error, ["isa is 'scalar\\x00x'"], lambda: rapt.attention(q, k, k, isa="scalar\0x"))
     refused("a tuning with more behind it", TypeError, ["tuning is 'any\\x00x'"], lambda: rapt.attention(q, k, k, tuning="any\0x"))
     for name, call in (("bias", lambda b: rapt.linear(x, w, b)), ("gate_bias", lambda b: rapt.linear(x, w, gate=w, gate_bias=b)),

@@ -147,7 +147,8 @@ class Options:
 
 def _slopes(heads: int) -> "np.ndarray[Any, Any]":
     slopes = np.empty(heads, np.float32)
-    native.library().c.rapt_alibi_slopes(heads, slopes.ctypes.data)
+    if heads:  # else it is for the plan to say that there are none
+        native.library().c.rapt_alibi_slopes(heads, slopes.ctypes.data)
     return slopes
 
 

@@ -31,7 +31,10 @@ _chosen: Isa | None = None  # what isa() has forced
 
 def _force(name: "Isa | None") -> None:
     global _chosen
-    native.library().c.rapt_isa_force(None if name is None else name.encode())
+    try:
+        native.library().c.rapt_isa_force(None if name is None else name.encode())
+    except native.Error as error:
+        raise native.Error(f"isa is {str(name)!r}: {error}") from None
     _chosen = name
     _attention.forget_plans()
 

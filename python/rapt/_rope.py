@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary position embedding: Rope, which says how, and rope()."""
+import math
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ class Rope:
     def __init__(self, channels: int, *, base: float = 10000.0, interleaved: bool = False, frequencies: Any = None,
                  amplitude: float = 1.0, offset: int = 0, tables: Any = None):
         self.channels = whole(channels, "channels")
-        if self.channels < 2 or self.channels % 2:
-            raise ValueError(f"channels is {channels}: an even number from 2 on is needed")
+        if not 2 <= self.channels <= native.MAX_HEAD_DIM or self.channels % 2:
+            raise ValueError(f"channels is {shown(channels)}: an even number of 2..{native.MAX_HEAD_DIM} is needed")
         self._given: dict[str, Any] = {"channels": self.channels, "interleaved": flag(interleaved, "interleaved"),
                                        "amplitude": amplitude, "offset": offset}
         self._struct = native.Rope(channels=self.channels, interleaved=int(self._given["interleaved"]),
@@ -56,6 +57,8 @@ class Rope:
 
     def _angles(self, base: float, frequencies: Any) -> None:
         if frequencies is None:
+            if not 1 <= base < math.inf:
+                raise ValueError(f"base is {base}: a finite number from 1 on is needed")
             frequencies = np.empty(self.channels // 2, np.float64)
             native.library().c.rapt_rope_frequencies(base, self.channels, frequencies.ctypes.data)
         a = reals(frequencies, "frequencies", np.float64).copy()
