@@ -757,11 +757,13 @@ def test_mha():
     causal, plain = (rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, causal=c) for c in ("bottom-right", None))
     ok(same(in_parts(), causal) and same(in_parts((0, 9)), causal) and same(in_parts(causal="auto"), causal),
        "mha with a cache is causal unless it is told otherwise, so a prompt in parts has the bits of one call")
-    ok(same(rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo), plain) and not same(plain, causal), "... and without one is not")
+    ok(same(rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo), plain) and not same(plain, causal),
+       "... and without one is not")
     ok(all(same(in_parts((0, 9), causal=none), plain) for none in (None, False)), "... None and False are such words")
     over, one = functools.partial(rapt.mha, x[:, :3], wq, wk, wv, wo, heads=4, kv_heads=2, y=x), {
         "batch": 2, "kv_heads": 2, "capacity": 16, "d_k": 16, "d_v": 24, "type": "f32"}
-    refused("a cache and other tokens, without causal", ValueError, ["causal", '"bottom-right"', "None"], lambda: over(cache=rapt.KVCache(**one)))
+    refused("a cache and other tokens, without causal", ValueError, ["causal", '"bottom-right"', "None"],
+            lambda: over(cache=rapt.KVCache(**one)))
     ok(same(over(cache=rapt.KVCache(**one), causal=None), over()), "... with causal=None the queries see all of y")
     for kind in (3, "x", object()):
         refused(f"a rope that is a {type(kind).__name__}, mha", TypeError, ["rope is a", "rapt.Rope"],
@@ -812,7 +814,8 @@ def numeric_defaults():
         text = (SOURCE / "include" / name).read_text(encoding="utf-8")
         for struct, body in re.findall(r"typedef struct (\w+) \{(.*?)\n\} \1;", text, re.S):
             comment = ""
-            for before, declared, behind in re.findall(r"/\*(.*?)\*/|\b(?:int64_t|float|double) ([\w, ]+);(?:[ ]*/\*(.*?)\*/)?", body, re.S):
+            parts = re.findall(r"/\*(.*?)\*/|\b(?:int64_t|float|double) ([\w, ]+);(?:[ ]*/\*(.*?)\*/)?", body, re.S)
+            for before, declared, behind in parts:
                 comment, words = (before, "") if not declared else ("", comment + behind)
                 if re.search(r"\b0: they are|(?<![\w.])(?:0|-1|NaN), the\s+default", words):
                     found |= {(struct, field.strip()) for field in declared.split(",")}
@@ -820,18 +823,20 @@ def numeric_defaults():
 
 
 def zeros():
-    """(fields, what, words of the refusal, call): each way by which an array's size or a user's number could become C's "the default".
-    """
+    """(field, what, words of the refusal, call): ways by which an array's size or a user's number could become C's default."""
     x, w, none = random(4, 16), random(8, 16), before_poison
     q, kv = random(1, 2, 1, 8), random(1, 1, 5, 8)
     layer = functools.partial(rapt.mha, heads=1)
     yield "mha_desc.out_width", "a wo without rows", ["wo has shape (0, 8)"], lambda: layer(x[:1], w, w, w, none(0, 8))
     yield "mha_desc.out_width", "a wv without rows, no wo", ["wv has shape (0, 16)"], lambda: layer(x, w, w, none(0, 16))
-    yield "mha_desc.y_width", "a y without channels", ["y has shape (4, 0)"], lambda: layer(x, w, none(8, 0), none(8, 0), y=none(4, 0))
+    yield "mha_desc.y_width", "a y without channels", ["y has shape (4, 0)"], lambda: layer(
+        x, w, none(8, 0), none(8, 0), y=none(4, 0))
     yield "mha_desc.y_width", "a wk without columns", ["wk has shape (8, 0)"], lambda: layer(x, w, none(8, 0), w, y=x)
-    yield "mha_desc.z_width", "a z without channels", ["z has shape (4, 0)"], lambda: layer(x, w, w, none(8, 0), y=x, z=none(4, 0))
+    yield "mha_desc.z_width", "a z without channels", ["z has shape (4, 0)"], lambda: layer(
+        x, w, w, none(8, 0), y=x, z=none(4, 0))
     yield "mha_desc.z_width", "a wv without columns", ["wv has shape (8, 0)"], lambda: layer(x, w, w, none(8, 0), y=x, z=x)
-    yield "mha_desc.x_width", "an x without channels", ["x has shape (4, 0)"], lambda: layer(none(4, 0), none(8, 0), none(8, 0), none(8, 0))
+    yield "mha_desc.x_width", "an x without channels", ["x has shape (4, 0)"], lambda: layer(
+        none(4, 0), none(8, 0), none(8, 0), none(8, 0))
     yield "mha_desc.x_width", "a wq without columns", ["wq has shape (24, 0)"], lambda: layer(x, none(24, 0))
     yield "mha_desc.packed", "a wq without rows", ["wq has shape (0, 16)"], lambda: layer(x, none(0, 16))
     yield "mha_args.bq", "a bq of no numbers", ["bq has shape (0,)"], lambda: layer(x, w, w, w, bq=none(0))
@@ -840,8 +845,8 @@ def zeros():
     for name in ("mask", "bias"):
         def columns(n, name=name, **options):
             return {name: none(1, 1, 1, n, dtype=bool if name == "mask" else np.float32)}
-        cache, ring = (rapt.KVCache(kv_heads=1, capacity=4 if kind else 16, d_k=8, type="f32", ring=kind) for kind in (False, True))
-        paged = rapt.KVCache(kv_heads=1, capacity=16, d_k=8, type="f32", page_size=4)
+        cache, ring, paged = (rapt.KVCache(**{"kv_heads": 1, "capacity": 16, "d_k": 8, "type": "f32"} | kind)
+                              for kind in ({}, {"ring": True, "capacity": 4}, {"page_size": 4}))
         for some in (cache, ring, paged):
             some.append(kv, kv)
         lacks = [f"{name} has shape (1, 1, 1, 0)", "without columns"]
@@ -852,17 +857,20 @@ def zeros():
         yield fields, f"a {name} without columns, a cache", lacks, lambda: cache.attend(q, **columns(0))
         yield fields, f"a {name} without columns, a ring", lacks, lambda: ring.attend(q, **columns(0))
         yield fields, f"a {name} without columns, a cache in pages", lacks, lambda: paged.attend(q, **columns(0))
-        yield fields, f"a {name} without columns, ragged keys", lacks, lambda: rapt.attention(q[0], kv[0], kv[0], **ragged, **columns(0))
+        yield fields, f"a {name} without columns, ragged keys", lacks, lambda: rapt.attention(
+            q[0], kv[0], kv[0], **ragged, **columns(0))
         yield fields, f"a {name} without columns, pages", lacks, lambda: rapt.attention(q, kv, kv, **pages, **columns(0))
         yield fields, f"a {name} without columns, lengths", lacks, lambda: rapt.attention(q, kv, kv, kv_lengths=[5], **columns(0))
         yield fields, f"a {name} without columns, mha with a cache", lacks, lambda: linear(cache=cache, **columns(0))
         yield fields, f"a {name} without columns, mha with lengths", lacks, lambda: linear(kv_lengths=[1], **columns(0))
-        yield fields, f"a {name} without columns", [f"{name} has shape (1, 1, 1, 0)"], lambda: rapt.attention(q, kv, kv, **columns(0))
-        yield fields, f"a {name} without columns, viz.weights", [f"{name} has shape"], lambda: rapt.viz.weights(q, kv, **columns(0))
+        yield fields, f"a {name} without columns", [f"{name} has shape (1, 1, 1, 0)"], lambda: rapt.attention(
+            q, kv, kv, **columns(0))
+        yield fields, f"a {name} without columns, viz.weights", [f"{name} has shape"], lambda: rapt.viz.weights(
+            q, kv, **columns(0))
         for what, of in (("a cache", cache), ("a ring", ring)):
             wide = {name: np.broadcast_to(columns(1)[name], (1, 1, 1, 3))}
-            yield f"desc.{name}_key_stride", f"a {name} of 3 columns that are one, {what}", ["shape (1, 1, 1, 3)", "one column"], lambda: (
-                of.attend(q, **wide))
+            words = ["shape (1, 1, 1, 3)", "one column"]
+            yield f"desc.{name}_key_stride", f"a {name} of 3 columns that are one, {what}", words, lambda: of.attend(q, **wide)
     yield "desc.page_size", "pages without tokens", ["k has shape (4, 1, 0, 8)"], lambda: rapt.attention(
         q, none(4, 1, 0, 8), none(4, 1, 0, 8), page_table=[[0]], kv_lengths=[0])
     yield "kv_append_desc.page_size", "page_size=0", ["page_size is 0"], lambda: rapt.KVCache(
@@ -872,26 +880,31 @@ def zeros():
     yield "desc.softcap", "softcap=NaN", ["softcap is NaN"], lambda: rapt.attention(q, kv, kv, softcap=math.nan)
     yield "desc.window_left", "a window that is 0 in 64 bits", ["window is 18446744073709551616"], lambda: rapt.attention(
         q, kv, kv, window=1 << 64)
-    yield "desc.window_right", "... and -1", ["window is 18446744073709551615"], lambda: rapt.attention(q, kv, kv, window=(0, (1 << 64) - 1))
+    yield "desc.window_right", "... and -1", ["window is 18446744073709551615"], lambda: rapt.attention(
+        q, kv, kv, window=(0, (1 << 64) - 1))
     yield "desc.threads", "threads that are 0 in 64 bits", ["threads is 18446744073709551616"], lambda: rapt.attention(
         q, kv, kv, threads=1 << 64)
     yield "desc.isa", "isa=''", ["isa is ''", "scalar"], lambda: rapt.attention(q, kv, kv, isa="")
     yield "desc.tuning", "tuning=''", ["line = "], lambda: rapt.attention(q, kv, kv, tuning="")
-    yield "desc.q_starts", "q_starts of no numbers", ["one number at least"], lambda: rapt.attention(q[0], kv[0], kv[0], q_starts=[])
+    yield "desc.q_starts", "q_starts of no numbers", ["one number at least"], lambda: rapt.attention(
+        q[0], kv[0], kv[0], q_starts=[])
     yield "desc.q_starts", "... in mha", ["one number at least"], lambda: layer(x, w, w, w, q_starts=[])
     yield "desc.k_starts", "k_starts of more numbers, in mha", ["k_starts has 3 numbers and q_starts 2"], lambda: layer(
         x, w, w, w, y=x, q_starts=[0, 4], k_starts=[0, 2, 4])
-    yield "args.kv_lengths", "lengths of no numbers", ["kv_lengths has shape (0,)"], lambda: rapt.attention(q, kv, kv, kv_lengths=[])
+    yield "args.kv_lengths", "lengths of no numbers", ["kv_lengths has shape (0,)"], lambda: rapt.attention(
+        q, kv, kv, kv_lengths=[])
     for name in ("alibi", "sinks"):
         yield f"args.{name}", f"{name} of no numbers", [f"{name} has shape (0,)"], lambda: rapt.attention(q, kv, kv, **{name: []})
     two = np.broadcast_to(random(2, 1, 1, 1), (2, 1, 4, 1))  # of pages, read by the numbers of 3 entries
-    yield "scales.token_stride", "scales of pages that are one for all tokens", ["k_scales has shape (2, 1, 4, 1)"], lambda: rapt.attention(
+    words = ["k_scales has shape (2, 1, 4, 1)"]
+    yield "scales.token_stride", "scales of pages that are one for all tokens", words, lambda: rapt.attention(
         random(3, 2, 1, 8), random(2, 1, 4, 8), random(2, 1, 4, 8), page_table=[[0], [1], [1]], kv_lengths=[4] * 3, k_scales=two)
     yield "scales.channel_stride", "scales of tokens and of channels", ["k_scales has shape"], lambda: rapt.attention(
         q, kv, kv, k_scales=np.ones(kv.shape, np.float32))
     yield "rope.channels", "a rope of no channels", ["channels is 0"], lambda: rapt.Rope(0)
     rows = np.broadcast_to(random(1, 4), (5, 4))
-    yield "rope_table.row_stride", "tables of one row in memory", ["tables have shape (5, 4)"], lambda: rapt.Rope(8, tables=(rows, rows))
+    yield "rope_table.row_stride", "tables of one row in memory", ["tables have shape (5, 4)"], lambda: rapt.Rope(
+        8, tables=(rows, rows))
     yield "rope_table.positions", "tables without rows", ["positions = 0"], lambda: rapt.rope(
         q, rapt.Rope(8, tables=(none(0, 4), none(0, 4))))
     turn = functools.partial(rapt.rope, q, rapt.Rope(8))
@@ -900,7 +913,8 @@ def zeros():
     yield "rope_args.positions", "positions of no numbers, rope", ["positions have shape (0,)"], lambda: turn(positions=[])
     yield "rope_args.token_starts", "token_starts of no numbers, rope", ["one number at least"], lambda: rapt.rope(
         q[0], rapt.Rope(8), token_starts=[])
-    yield "kv_append_args.lengths", "lengths of no numbers, append", ["lengths has shape (0,)"], lambda: cache.append(kv, kv, lengths=[])
+    yield "kv_append_args.lengths", "lengths of no numbers, append", ["lengths has shape (0,)"], lambda: cache.append(
+        kv, kv, lengths=[])
     yield "kv_append_args.positions", "positions of no numbers, append", ["positions have shape (0,)"], lambda: cache.append(
         kv, kv, rope=rapt.Rope(8), positions=[])
     yield "kv_append_args.token_starts", "token_starts of no numbers, append", ["token_starts are []"], lambda: cache.append(
@@ -908,15 +922,20 @@ def zeros():
     yield "linear_desc.out", "weights without rows", ["weight has shape (0, 16)"], lambda: rapt.linear(x, none(0, 16))
     yield "linear_desc.in", "tokens without channels", ["x has shape (4, 0)"], lambda: rapt.linear(none(4, 0), none(8, 0))
     yield "linear_desc.gate", "a gate without rows", ["gate has shape (0, 16)"], lambda: rapt.linear(x, w, gate=none(0, 16))
-    yield "linear_desc.residual", "a residual without channels", ["residual has shape (4, 0)"], lambda: rapt.linear(x, w, residual=none(4, 0))
+    yield "linear_desc.residual", "a residual without channels", ["residual has shape (4, 0)"], lambda: rapt.linear(
+        x, w, residual=none(4, 0))
     yield "linear_args.bias", "a bias of no numbers", ["bias has shape (0,)"], lambda: rapt.linear(x, w, none(0))
-    yield "linear_desc.out", "quantised weights without rows", ["weight has shape (0, 16)"], lambda: rapt.quantise_weights(none(0, 16))
+    yield "linear_desc.out", "quantised weights without rows", ["weight has shape (0, 16)"], lambda: rapt.quantise_weights(
+        none(0, 16))
     yield "linear_desc.in", "... without columns", ["weight has shape (8, 0)"], lambda: rapt.quantise_weights(none(8, 0), "q8_0")
-    yield "linear_desc.out", "prepacked weights without rows", ["weight has shape (0, 16)"], lambda: rapt.prepack_weights(none(0, 16))
-    yield "norm_args.channels", "tokens without channels to be normalised", ["x has shape (4, 0)"], lambda: rapt.layer_norm(none(4, 0))
+    yield "linear_desc.out", "prepacked weights without rows", ["weight has shape (0, 16)"], lambda: rapt.prepack_weights(
+        none(0, 16))
+    yield "norm_args.channels", "tokens without channels to be normalised", ["x has shape (4, 0)"], lambda: rapt.layer_norm(
+        none(4, 0))
     yield "norm_args.weight", "weights of no numbers", ["weight has shape (0,)"], lambda: rapt.rms_norm(x, none(0))
     yield "norm_args.epsilon", "epsilon=NaN", ["epsilon is NaN"], lambda: rapt.rms_norm(x, epsilon=math.nan)
-    yield "desc.d_k", "queries and keys without channels", ["d_k = 0"], lambda: rapt.attention(none(1, 2, 1, 0), none(1, 1, 5, 0), kv)
+    yield "desc.d_k", "queries and keys without channels", ["d_k = 0"], lambda: rapt.attention(
+        none(1, 2, 1, 0), none(1, 1, 5, 0), kv)
     yield "desc.d_v", "values without channels", ["d_v = 0"], lambda: rapt.attention(q, kv, none(1, 1, 5, 0))
     yield "states", "results without channels to be merged", ["d_v = 0"], lambda: rapt.merge([none(2, 0)], [none(2)])
 
@@ -948,7 +967,8 @@ def test_zeros():
        "pages of one token have a scale for each: the bits of keys in one piece")
     wq = random(8, 8)
     fine = rapt.KVCache(kv_heads=1, capacity=4, d_k=8, type="f32", page_size=2)
-    for what, call in (("mha", lambda: rapt.mha(random(1, 3, 8), wq, wq, wq, heads=1, cache=fine, mask=np.ones((1, 1, 2, 4), bool))),
+    other = np.ones((1, 1, 2, 4), bool)
+    for what, call in (("mha", lambda: rapt.mha(random(1, 3, 8), wq, wq, wq, heads=1, cache=fine, mask=other)),
                        ("append", lambda: fine.append(random(1, 1, 3, 8), random(1, 1, 3, 8), threads=0)),
                        ("append", lambda: fine.append(random(1, 1, 3, 8), random(1, 1, 3, 8), rope=rapt.Rope(16)))):
         with contextlib.suppress(ValueError):
@@ -960,7 +980,7 @@ def test_zeros():
 
 # Parameters whose defaults differ between functions, and why; docs/python.md says it, too.
 DIFFERENT = {
-    "causal": {None: {"attention", "plan", "weights", "ops.attention", "ops.attention_lse"},  # nothing says that tokens are a decoder's
+    "causal": {None: {"attention", "plan", "weights", "ops.attention", "ops.attention_lse"},  # tokens may be of any model
                "bottom-right": {"attend"},  # the last query is the cache's last token
                "auto": {"mha"}},  # "bottom-right" with a cache, else None
     "type": {"f16": {"KVCache"}, "int8": {"quantise_weights"}},  # of caches and of weights
@@ -969,10 +989,12 @@ DIFFERENT = {
 
 def signatures():
     """{function: {parameter: default}} of the families that have parameters in common."""
-    functions = [getattr(rapt, name) for name in rapt.__all__ if name not in ("Error", "isa", "info")]
+    functions = [getattr(rapt, name) for name in rapt.__all__ if name not in ("Error", "Plan", "Weights", "isa", "info")]
     functions += [rapt.KVCache.attend, rapt.KVCache.append, rapt.viz.weights]
-    found = {function.__name__: {name: p.default for name, p in inspect.signature(function).parameters.items()
-                                 if p.default is not p.empty} for function in functions if function not in (rapt.Plan, rapt.Weights)}
+    found = {}
+    for function in functions:
+        parameters = inspect.signature(function).parameters.items()
+        found[function.__name__] = {name: p.default for name, p in parameters if p.default is not p.empty}
     if torch:
         importlib.import_module("rapt.torch")
         for name in ("attention", "attention_lse"):
@@ -990,9 +1012,10 @@ def test_defaults():
     wrong = {name: defaults for name, defaults in shared.items() if len(defaults) > 1 and name not in DIFFERENT}
     for name, defaults in DIFFERENT.items():
         have = shared[name]
-        if any(not have.get(default, set()) <= functions for default, functions in defaults.items()) or set(have) != set(defaults):
+        if set(have) != set(defaults) or any(not have[default] <= functions for default, functions in defaults.items()):
             wrong[name] = have
-    ok(len(shared) > 20 and not wrong, f"{len(shared)} parameters have the same default wherever they are, or are known not to", wrong)
+    ok(len(shared) > 20 and not wrong, f"{len(shared)} parameters have the same default wherever they are, or are known not to",
+       wrong)
     if not torch:
         skip("the defaults of torch.ops.rapt", "PyTorch is not installed")
 
@@ -1038,7 +1061,8 @@ def subjects():
                           (" of tables in a larger array", {"tables": tuple(np.repeat(some, 2, 0)[::2] for some in tables)})):
         yield f"a rope{what}", rapt.Rope(16, **options)
     for what, options in (("", {}), (" in pages", {"page_size": 4, "pages": 20}), (", a ring", {"ring": True, "capacity": 7}),
-                          (" of int8", {"type": "int8"}), (" of q4_0", {"type": "q4_0"}), (", V in K", {"v_in_k": True, "d_v": 32}),
+                          (" of int8", {"type": "int8"}), (" of q4_0", {"type": "q4_0"}),
+                          (", V in K", {"v_in_k": True, "d_v": 32}),
                           (" with scales", {"type": "int8", "k_scales": np.full((2, 64), 0.01), "v_scales": np.full(2, 0.01)})):
         cache = rapt.KVCache(**{"batch": 3, "kv_heads": 2, "capacity": 25, "d_k": 64, "type": "f32"} | options)
         cache.append(keys, None if cache.v_in_k else keys, lengths=[20, 3, 9])
@@ -1158,10 +1182,11 @@ def numbers():
 
 
 def test_numbers():
-    none = [True, np.True_, np.array(True), "2", b"2", bytearray(b"2"), np.str_("2"), 2j, np.complex64(2), np.array(2 + 1j), np.array([2.0]),
-            [2], math.nan, np.array("2"), np.datetime64(2, "s")]
+    none = [True, np.True_, np.array(True), "2", b"2", bytearray(b"2"), np.str_("2"), np.array("2"), 2j, np.complex64(2),
+            np.array(2 + 1j), np.array([2.0]), [2], math.nan, np.datetime64(2, "s")]
     not_whole = [2.0, np.float32(2), np.array(2.0), decimal.Decimal(2), fractions.Fraction(2), 1 << 64, -1 << 70, np.array([2])]
-    wholes, reals = [2, np.int8(2), np.uint64(2), np.array(2)], [2.0, np.float16(2), np.array(2.0), decimal.Decimal(2), fractions.Fraction(2)]
+    wholes = [2, np.int8(2), np.uint64(2), np.array(2)]
+    reals = [2.0, np.float16(2), np.array(2.0), decimal.Decimal(2), fractions.Fraction(2)]
     if torch:
         none += [torch.tensor(True), torch.tensor([2.0]), torch.tensor(2j)]
         not_whole += [torch.tensor(2.0), torch.tensor([2])]
@@ -1226,7 +1251,8 @@ def test_lines():
         def __repr__(self):
             return "silly\n" * 1000
 
-    silly = [Silly(), {"a": 1}, 3j, np.ones((2,) * 6, complex), np.full((9, 9), Silly(), object), ["x", [Silly()]], "silly\n" * 100, "\0"]
+    silly = [Silly(), {"a": 1}, 3j, np.ones((2,) * 6, complex), np.full((9, 9), Silly(), object), ["x", [Silly()]],
+             "silly\n" * 100, "\0"]
     # Where what is wrong shows in something else: token_starts say how many dimensions k has.
     other_words = {"outs": "results", "lses": "results", "token_starts": "k", "tables": "cosines", "name": "isa"}
     for what, function, arguments in calls():
@@ -1244,7 +1270,8 @@ def test_lines():
                         wrong.append(f"{name}={type(x).__name__}: {type(error).__name__}: {line}")
                 except Exception as error:
                     wrong.append(f"{name}={type(x).__name__}: {type(error).__name__}: {error}")
-        ok(not wrong and count, f"{what}: {count} arguments of the wrong kind are refused by a line with their name", "\n".join(wrong))
+        ok(not wrong and count, f"{what}: {count} arguments of the wrong kind are refused by a line with their name",
+           "\n".join(wrong))
         ok(rapt.isa() == kept, "... and no kernel was forced") if what == "isa" else None
 
 
@@ -1256,18 +1283,25 @@ def test_mismatches():
 
     refused("k and v of other heads", ValueError, ["k has 2 heads and v 1", "k (2, 2, 9, 16)", "v (2, 1, 9, 16)"],
             lambda: rapt.attention(q, k, k[:, :1]))
-    refused("k and v of other tokens", ValueError, ["k has 9 tokens and v 8", "v (2, 2, 8, 16)"], lambda: rapt.attention(q, k, k[:, :, 1:]))
-    refused("k of other channels", ValueError, ["k has 8 channels and q 16", "k (2, 2, 9, 8)"], lambda: rapt.attention(q, k[..., :8], k))
-    refused("k of another batch", ValueError, ["k has 1 batch entries and q 2", "k (1, 2, 9, 16)"], lambda: rapt.attention(q, k[:1], k[:1]))
-    refused("heads that are no multiple", rapt.Error, ["q has 7 heads", "the 2 of k", "q (2, 7, 5, 16)"], lambda: rapt.attention(q[:, 1:], k, k))
+    refused("k and v of other tokens", ValueError, ["k has 9 tokens and v 8", "v (2, 2, 8, 16)"],
+            lambda: rapt.attention(q, k, k[:, :, 1:]))
+    refused("k of other channels", ValueError, ["k has 8 channels and q 16", "k (2, 2, 9, 8)"],
+            lambda: rapt.attention(q, k[..., :8], k))
+    refused("k of another batch", ValueError, ["k has 1 batch entries and q 2", "k (1, 2, 9, 16)"],
+            lambda: rapt.attention(q, k[:1], k[:1]))
+    refused("heads that are no multiple", rapt.Error, ["q has 7 heads", "the 2 of k", "q (2, 7, 5, 16)"],
+            lambda: rapt.attention(q[:, 1:], k, k))
     hint = 'with layout="bshd" they do'
-    refused("tokens before heads", rapt.Error, ["q has 5 heads", "the 9 of k", hint], lambda: rapt.attention(*map(turned, (q, k, k))))
+    refused("tokens before heads", rapt.Error, ["q has 5 heads", "the 9 of k", hint],
+            lambda: rapt.attention(*map(turned, (q, k, k))))
     refused("heads before tokens", rapt.Error, ['with layout="bhsd" they do'], lambda: rapt.attention(q, k, k, layout="bshd"))
-    refused("tokens before heads, without a batch", rapt.Error, [hint], lambda: rapt.attention(*(turned(x)[0] for x in (q, k, k))))
+    refused("tokens before heads, without a batch", rapt.Error, [hint],
+            lambda: rapt.attention(*(turned(x)[0] for x in (q, k, k))))
     refused("tokens before heads, a mask", ValueError, ["mask has shape (5, 5)", "(2, 5, 8, 8)", 'with layout="bshd" it does'],
             lambda: rapt.attention(*[turned(q)] * 3, mask=np.ones((5, 5), bool)))
     cache = rapt.KVCache(batch=2, kv_heads=2, capacity=20, d_k=16)
-    refused("tokens before heads, append", ValueError, ["k has shape (2, 9, 2, 16)", "2 heads", hint], lambda: cache.append(turned(k), turned(k)))
+    refused("tokens before heads, append", ValueError, ["k has shape (2, 9, 2, 16)", "2 heads", hint],
+            lambda: cache.append(turned(k), turned(k)))
     cache.append(k, k)
     refused("tokens before heads, attend", rapt.Error, ["q has 5 heads", hint], lambda: cache.attend(turned(q)))
     try:
@@ -1276,16 +1310,20 @@ def test_mismatches():
         ok("layout" not in str(error), "no layout is named where none fits", error)
     made = rapt.plan(q, k, k, kv_lengths=[9, 9])
     for what, words, call in (
-            ("of another shape", ["k has shape (2, 2, 8, 16)", "(2, 2, 9, 16)"], lambda: made(q, k[:, :, 1:], k[:, :, 1:], kv_lengths=[8, 8])),
+            ("of another shape", ["k has shape (2, 2, 8, 16)", "(2, 2, 9, 16)"],
+             lambda: made(q, k[:, :, 1:], k[:, :, 1:], kv_lengths=[8, 8])),
             ("of another type", ["q has type float16", "float32"], lambda: made(q.astype(np.float16), k, k, kv_lengths=[9, 9])),
             ("of other strides", ["v has strides", "plan"], lambda: made(q, k, turned(k).swapaxes(1, 2), kv_lengths=[9, 9])),
-            ("that it has not", ["sinks is given, and the plan has none"], lambda: made(q, k, k, kv_lengths=[9, 9], sinks=[0] * 8)),
+            ("that it has not", ["sinks is given, and the plan has none"],
+             lambda: made(q, k, k, kv_lengths=[9, 9], sinks=[0] * 8)),
             ("that it lacks", ["kv_lengths is not given, which the plan has"], lambda: made(q, k, k)),
-            ("out of another type", ["out has type float16"], lambda: made(q, k, k, kv_lengths=[9, 9], out=np.empty(q.shape, np.float16)))):
+            ("out of another type", ["out has type float16"],
+             lambda: made(q, k, k, kv_lengths=[9, 9], out=np.empty(q.shape, np.float16)))):
         refused(f"a plan with an array {what}", ValueError, ["differ", *words], call)
     for name, dtype, write in (("q", np.float64, "q.astype(np.float32)"), ("k", np.float64, "k.astype(np.float32)"),
                                ("v", np.int64, "v.astype(np.float32)"), ("q", np.complex64, "q.real.astype(np.float32)"),
-                               ("bias", np.float64, "bias.astype(np.float32)"), ("bias", np.complex128, "bias.real.astype(np.float32)"),
+                               ("bias", np.float64, "bias.astype(np.float32)"),
+                               ("bias", np.complex128, "bias.real.astype(np.float32)"),
                                ("mask", np.uint8, "mask.astype(bool)"), ("k_scales", np.float64, "k_scales.astype(np.float32)")):
         arrays = {"q": q, "k": k, "v": k, "bias": q[0, 0, :, :9], "mask": np.ones((5, 9)), "k_scales": k[..., :1]}
         arrays = {n: x for n, x in arrays.items() if n in ("q", "k", "v", name)}
@@ -1303,16 +1341,19 @@ def test_mismatches():
                 line = str(error)
             found = re.search(rf"\(write ({name}\..*)\)$", line)
             arrays[name] = eval(found[1], {name: arrays[name]}) if found else None
-            ok(found and rapt.attention(**arrays).shape == q.shape, f"... and of PyTorch's {dtype.__name__}: {found and found[1]}", line)
+            ok(found and rapt.attention(**arrays).shape == q.shape, f"... and of PyTorch's {dtype.__name__}", line)
     refused("an out of float64 has no such line", TypeError, ["out is float64: float32, float16 or bfloat16 is needed"],
             lambda: rapt.attention(q, k, k, out=np.empty(q.shape)))
     for what, call in (("attention", rapt.attention), ("plan", rapt.plan)):
-        refused(f"a kernel that there is not, {what}", rapt.Error, ["isa is 'sse9'", *rapt.info()["isas"]], lambda: call(q, k, k, isa="sse9"))
+        refused(f"a kernel that there is not, {what}", rapt.Error, ["isa is 'sse9'", *rapt.info()["isas"]],
+                lambda: call(q, k, k, isa="sse9"))
     x, w = random(3, 16), random(16, 16)
     for what, call in (("linear", functools.partial(rapt.linear, x, w)), ("rms_norm", functools.partial(rapt.rms_norm, x)),
-                       ("mha", functools.partial(rapt.mha, x, w, w, w, heads=1)), ("prepack", functools.partial(rapt.prepack_weights, w)),
+                       ("mha", functools.partial(rapt.mha, x, w, w, w, heads=1)),
+                       ("prepack", functools.partial(rapt.prepack_weights, w)),
                        ("attend", functools.partial(cache.attend, q)), ("viz", functools.partial(rapt.viz.weights, q, k))):
-        refused(f"a kernel that there is not, {what}", rapt.Error, ["isa is 'sse9'", *rapt.info()["isas"]], lambda: call(isa="sse9"))
+        refused(f"a kernel that there is not, {what}", rapt.Error, ["isa is 'sse9'", *rapt.info()["isas"]],
+                lambda: call(isa="sse9"))
     refused("no heads, and their slopes", rapt.Error, ["heads = 0"], lambda: rapt.attention(q[:, :0], k, k, alibi=True))
     for base in (0.5, -1, math.inf):
         refused(f"a base of {base}", ValueError, [f"base is {float(base)}"], lambda: rapt.Rope(8, base=base))
@@ -1321,15 +1362,20 @@ def test_mismatches():
     own, forced.rapt_isa_force = forced.rapt_isa_force, lambda name: rapt._native.library().check(-14, forced.rapt_isa_force, ())
     forced.rapt_isa_force.__name__ = "rapt_isa_force"
     try:
-        refused("to force a kernel that this CPU lacks", rapt.Error, ["isa is 'scalar'", "cannot run that kernel"], lambda: rapt.isa("scalar"))
+        refused("to force a kernel that this CPU lacks", rapt.Error, ["isa is 'scalar'", "cannot run that kernel"],
+                lambda: rapt.isa("scalar"))
     finally:
         forced.rapt_isa_force = own
-    refused("a kernel with more behind its name", rapt.Error, ["isa is 'scalar\\x00x'"], lambda: rapt.attention(q, k, k, isa="scalar\0x"))
-    refused("a tuning with more behind it", TypeError, ["tuning is 'any\\x00x'"], lambda: rapt.attention(q, k, k, tuning="any\0x"))
+    refused("a kernel with more behind its name", rapt.Error, ["isa is 'scalar\\x00x'"],
+            lambda: rapt.attention(q, k, k, isa="scalar\0x"))
+    refused("a tuning with more behind it", TypeError, ["tuning is 'any\\x00x'"],
+            lambda: rapt.attention(q, k, k, tuning="any\0x"))
+    heads = [random(1, 16, 2, 8)] * 3
     for name, call in (("bias", lambda b: rapt.linear(x, w, b)), ("gate_bias", lambda b: rapt.linear(x, w, gate=w, gate_bias=b)),
                        ("weight", lambda b: rapt.rms_norm(x, b)), ("bq", lambda b: rapt.mha(x, w, w, w, heads=1, bq=b)),
-                       ("frequencies", lambda b: rapt.Rope(32, frequencies=b)), ("alibi", lambda b: rapt.attention(*[random(1, 16, 2, 8)] * 3, alibi=b)),
-                       ("sinks", lambda b: rapt.attention(*[random(1, 16, 2, 8)] * 3, sinks=b)),
+                       ("frequencies", lambda b: rapt.Rope(32, frequencies=b)),
+                       ("alibi", lambda b: rapt.attention(*heads, alibi=b)),
+                       ("sinks", lambda b: rapt.attention(*heads, sinks=b)),
                        ("k_scales", lambda b: rapt.KVCache(kv_heads=16, capacity=1, d_k=8, type="int8", k_scales=b))):
         for what, b in (("complex", np.ones(16) * 1j), ("text", ["1"] * 16), ("truths", [True] * 16), ("nothing", [None] * 16)):
             refused(f"{name} of {what}", TypeError, [f"{name} is "], lambda: call(b))

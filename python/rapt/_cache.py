@@ -22,7 +22,8 @@ def type_of(kind: Any, argument: str = "type") -> int:
     """A storage type by rapt's name ("q8_0", see info()) or as a dtype of NumPy, ml_dtypes or PyTorch."""
     library = native.library()
     try:
-        name = kind if isinstance(kind, str) else str(kind).removeprefix("torch.") if "torch" in str(kind) else np.dtype(kind).name
+        of_torch = "torch" in str(kind)
+        name = kind if isinstance(kind, str) else str(kind).removeprefix("torch.") if of_torch else np.dtype(kind).name
     except TypeError:
         name = ""
     number = library.c.rapt_type_of_name(name.encode()) or NUMPY_TYPES.get(name, native.NONE)

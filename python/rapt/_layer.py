@@ -293,10 +293,10 @@ def rms_norm(x: Any, weight: Any = None, bias: Any = None, *, epsilon: float = 1
 def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, heads: int, kv_heads: int | None = None,
         y: Any = None, z: Any = None, bq: Any = None, bk: Any = None, bv: Any = None, bo: Any = None, residual: Any = None,
         rope: Rope | None = None, position_table: Any = None, cache: KVCache | None = None,
-        causal: Causal | Literal["auto"] = "auto", window: Window = None, scale: float | None = None, mask: Any = None, bias: Any = None, softcap: float | None = None,
-        alibi: Any = None, sinks: Any = None, kv_lengths: Any = None, q_starts: Any = None, k_starts: Any = None,
-        return_weights: bool = False, out: Any = None, arith: str = "exact", linear_arith: str = "exact",
-        threads: int | None = None, isa: str | None = None) -> Any:
+        causal: Causal | Literal["auto"] = "auto", window: Window = None, scale: float | None = None, mask: Any = None,
+        bias: Any = None, softcap: float | None = None, alibi: Any = None, sinks: Any = None, kv_lengths: Any = None,
+        q_starts: Any = None, k_starts: Any = None, return_weights: bool = False, out: Any = None, arith: str = "exact",
+        linear_arith: str = "exact", threads: int | None = None, isa: str | None = None) -> Any:
     """Multi-head attention with its projections, as one call (Vaswani et al. 2017, section 3.2.2):
 
         q = x wq^T + bq,  k = y wk^T + bk,  v = z wv^T + bv
@@ -346,8 +346,8 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
         raise TypeError(f"cache is a {type(cache).__name__}: a rapt.KVCache is needed")
     if isinstance(causal, str) and causal == "auto":
         if cache is not None and y is not None:
-            raise ValueError('a cache and y are given without causal: "bottom-right" (y is the sequence that x is of) or None (it '
-                             "is another one, as an encoder's) is needed")
+            raise ValueError('a cache and y are given without causal: "bottom-right" (y is the sequence that x is of) or None '
+                             "(it is another one, as an encoder's) is needed")
         causal = None if cache is None else "bottom-right"
     keys, packed = of_keys.shape[1], wk is None and wv is None
     if not packed and (wk is None or wv is None):

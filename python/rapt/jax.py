@@ -247,8 +247,8 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     _checked("value", v, (batch, keys, kv_heads, None), k.dtype)
     queries, heads = q.shape[1:3]
     if not kv_heads or heads % kv_heads:
-        raise ValueError(f"query has {heads} heads, which are not a multiple of the {kv_heads} of key: their shapes {jnp.shape(query)} and "
-                         f"{jnp.shape(key)} are taken for (batch, tokens, heads, channels)")
+        raise ValueError(f"query has {heads} heads, which are not a multiple of the {kv_heads} of key: their shapes "
+                         f"{jnp.shape(query)} and {jnp.shape(key)} are taken for (batch, tokens, heads, channels)")
     v_channels = v.shape[-1]
     if not v_channels:  # there is a log-sum-exp all the same
         v = jnp.zeros((*v.shape[:-1], 1), v.dtype)

@@ -311,9 +311,12 @@ def refusals():
         refused(f"a {name} without columns", ValueError, f"{name} has shape (1, 1, 1, 0)", "(2, 4, 5, 6)",
                 **{name: jnp.ones((1, 1, 1, 0), bool if name == "mask" else np.float32)})
     refused("no channels", ValueError, "key has shape (2, 6, 2, 0)", query=ones((2, 5, 4, 0)), key=ones((2, 6, 2, 0)))
-    refused("lengths of no numbers", ValueError, "key_value_seq_lengths has shape (0,)", key_value_seq_lengths=jnp.ones((0,), np.int32))
-    refused("a complex bias", TypeError, "bias is complex64", "(write bias.real.astype(jnp.float32))", bias=jnp.ones((5, 6), np.complex64))
-    refused("a complex query", TypeError, "query is complex64", "(write query.real.astype(jnp.float32))", query=jnp.ones((2, 5, 4, 8), np.complex64))
+    refused("lengths of no numbers", ValueError, "key_value_seq_lengths has shape (0,)",
+            key_value_seq_lengths=jnp.ones((0,), np.int32))
+    refused("a complex bias", TypeError, "bias is complex64", "(write bias.real.astype(jnp.float32))",
+            bias=jnp.ones((5, 6), np.complex64))
+    refused("a complex query", TypeError, "query is complex64", "(write query.real.astype(jnp.float32))",
+            query=jnp.ones((2, 5, 4, 8), np.complex64))
     refused("a mask of integers", TypeError, "mask is int32", "(write mask.astype(bool))", mask=jnp.ones((5, 6), np.int32))
     refused("heads before tokens", ValueError, "query has 5 heads", "(batch, tokens, heads, channels)", query=ones((2, 4, 5, 8)))
     many = np.ones((9, 9))
