@@ -1368,6 +1368,10 @@ def test_mismatches():
         forced.rapt_isa_force = own
     refused("a kernel with more behind its name", rapt.Error, ["isa is 'scalar\\x00x'"],
             lambda: rapt.attention(q, k, k, isa="scalar\0x"))
+    refused("a type with more behind its name", ValueError, ["type is 'f16\\x00x'", "q8_0"],
+            lambda: rapt.KVCache(kv_heads=1, capacity=1, d_k=8, type="f16\0x"))
+    refused("more tokens than 32 bits count", ValueError, ["capacity is 2147483648"],
+            lambda: rapt.KVCache(kv_heads=1, capacity=1 << 31, d_k=8))
     refused("a tuning with more behind it", TypeError, ["tuning is 'any\\x00x'"],
             lambda: rapt.attention(q, k, k, tuning="any\0x"))
     heads = [random(1, 16, 2, 8)] * 3

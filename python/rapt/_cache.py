@@ -15,21 +15,21 @@ from ._attention import Call, Causal, Stored, Window, layout_hint, layout_of, la
 from ._rope import Rope, checked_rope, position_array
 from ._tensor import ELEMENT_BYTES, NUMPY_TYPES, Tensor, floats, integers, reals, tensor
 
+_MOST = int(np.iinfo(np.int32).max)  # of tokens, heads, entries and pages: RAPT_MAX_LENGTH
 _SCALED = native.INT8, native.F8_E4M3, native.F8_E5M2  # the types whose scales append finds
 
 
 def type_of(kind: Any, argument: str = "type") -> int:
     """A storage type by rapt's name ("q8_0", see info()) or as a dtype of NumPy, ml_dtypes or PyTorch."""
-    library = native.library()
     try:
         of_torch = "torch" in str(kind)
         name = kind if isinstance(kind, str) else str(kind).removeprefix("torch.") if of_torch else np.dtype(kind).name
     except TypeError:
         name = ""
-    number = library.c.rapt_type_of_name(name.encode()) or NUMPY_TYPES.get(name, native.NONE)
-    if library.c.rapt_type_class_of(number) in (native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE):
+    known = native.library().types(native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE)
+    number = known.get(name, NUMPY_TYPES.get(name))
+    if number is not None and number in known.values():
         return number
-    known = library.types(native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE)
     raise ValueError(f"{argument} is {shown(name or kind)}: {', '.join(known)} are those of K and V")
 
 
@@ -56,7 +56,7 @@ class _Memory:
         elif not isinstance(scales, (bool, np.bool_)):
             given = reals(scales, f"{name}_scales").copy()
             if given.shape not in ((heads,), (heads, channels)):
-                raise ValueError(f"{name} scales have shape {given.shape}, where ({heads},) or ({heads}, {channels}) is needed")
+                raise ValueError(f"{name}_scales has shape {given.shape}, where ({heads},) or ({heads}, {channels}) is needed")
             self.scales = tensor(given, name)
             self.scale_strides = (1, 0, given.strides[0], 0, given.strides[1] if given.ndim == 2 else 0)
 
@@ -104,7 +104,7 @@ class KVCache:
     Keys and values are stored in any type, which need not be the same, and converted by append(). Entries have lengths of their
     own. What is stored has the same bits on every machine, and attention to it does not depend on the kind of cache: one in one
     piece, in pages and in a ring give the same bits. A cache is used by one Python thread at a time, but for attend(), which
-    any number may call at once.
+    any number may call at once. Copies, by the modules copy and pickle, have memory of their own.
 
     batch: how many sequences there are.
     kv_heads: the heads of K and V.
@@ -133,7 +133,7 @@ class KVCache:
                  v_type: Any = None, k_scales: Any = None, v_scales: Any = None, ring: bool = False,
                  page_size: int | None = None, pages: int | None = None, v_in_k: bool = False):
         def size(given: Any, name: str, least: int = 1) -> int:
-            if whole(given, name) < least:
+            if not least <= whole(given, name) <= _MOST:
                 raise ValueError(f"{name} is {shown(given)}: a size is needed")
             return whole(given, name)
 
@@ -450,7 +450,7 @@ class KVCache:
 
     def _reserve(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         before = self._lengths[entries]
-        over = np.flatnonzero(before + counts.astype(np.int64) > (np.iinfo(np.int32).max if self.ring else self._capacity))
+        over = np.flatnonzero(before + counts.astype(np.int64) > (_MOST if self.ring else self._capacity))
         if len(over):
             i = int(over[0])
             raise native.Error(f"entry {entries[i]} has {before[i]} of {self._capacity} tokens: {counts[i]} more have no room")
