@@ -6,15 +6,20 @@ It tests the package that Python finds: the source tree's with PYTHONPATH=python
 one that is installed. SOURCE, by default the tree that this file is in, has the page of examples. Needs NumPy; with ml_dtypes,
 PyTorch and matplotlib, which are not required, it tests more."""
 import contextlib
+import copy
+import decimal
 import doctest
+import fractions
 import functools
 import gc
 import importlib
+import inspect
 import itertools
 import math
 import multiprocessing
 import os
 import pathlib
+import pickle
 import pkgutil
 import platform
 import re
@@ -230,6 +235,12 @@ def test_ragged():
     made = rapt.plan(q, k, v, q_starts=qs, k_starts=ks, causal="bottom-right")
     qs[:], ks[:] = 1 << 30, 1 << 30
     ok(same(made(q, k, v), o), "a plan has its own starts")
+    made = rapt.plan(q, k, v, q_starts=[2, 5, 9], k_starts=[0, 5, 18], return_lse=True)
+    for _ in range(4):  # in memory that is not 0 by chance
+        np.full(q.shape, 7, np.float32)
+        o, lse = made(q, k, v)
+        loose = [0, 1, 9, 10]
+        ok(not o[:, loose].any() and (lse[:, loose] == -np.inf).all(), "a plan's queries of no entry are 0")
     pages, table = random(7, 2, 4, 32), [[6, 2, 0], [1, 3, 5]]
     values = random(7, 2, 4, 32)
     gathered = [np.concatenate([x[page] for page in row], axis=1)[None] for x in (pages, values) for row in table]
@@ -355,7 +366,7 @@ def test_arguments():
     refused("threads=0", ValueError, ["threads"], lambda: call(threads=0))
     refused("threads=True", ValueError, ["threads"], lambda: call(threads=True))
     ok(same(call(threads=np.int64(2)), call()), "NumPy's integers are numbers of threads")
-    refused("a kernel that there is not", rapt.Error, ["isa = sse9"], lambda: call(isa="sse9"))
+    refused("a kernel that there is not", rapt.Error, ["isa is 'sse9'", "scalar"], lambda: call(isa="sse9"))
     refused("a kernel that is a number", TypeError, ["isa is 2"], lambda: call(isa=2))
     refused("a tuning that is a number", TypeError, ["tuning is 2"], lambda: call(tuning=2))
     refused("a tuning without its kernel", rapt.Error, ["isa = few_rows=2"], lambda: call(tuning="few_rows=2"))
@@ -737,6 +748,28 @@ def test_mha():
         else:
             ok(same(have, o), f"mha with a cache, {kind or 'contiguous'}: the bits of one call")
         ok(cache.lengths.tolist() == [9, 9], "... which has the tokens")
+    def in_parts(cuts=(0, 4, 5, 9), **given):
+        cache = rapt.KVCache(batch=2, kv_heads=2, capacity=16, d_k=16, d_v=24, type="f32")
+        parts = [rapt.mha(x[:, a:b], wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, cache=cache, **given)
+                 for a, b in itertools.pairwise(cuts)]
+        return np.concatenate(parts, 1)
+
+    causal, plain = (rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo, causal=c) for c in ("bottom-right", None))
+    ok(same(in_parts(), causal) and same(in_parts((0, 9)), causal) and same(in_parts(causal="auto"), causal),
+       "mha with a cache is causal unless it is told otherwise, so a prompt in parts has the bits of one call")
+    ok(same(rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, bq=bq, bo=bo), plain) and not same(plain, causal),
+       "... and without one is not")
+    ok(all(same(in_parts((0, 9), causal=none), plain) for none in (None, False)), "... None and False are such words")
+    over, one = functools.partial(rapt.mha, x[:, :3], wq, wk, wv, wo, heads=4, kv_heads=2, y=x), {
+        "batch": 2, "kv_heads": 2, "capacity": 16, "d_k": 16, "d_v": 24, "type": "f32"}
+    refused("a cache and other tokens, without causal", ValueError, ["causal", '"bottom-right"', "None"],
+            lambda: over(cache=rapt.KVCache(**one)))
+    ok(same(over(cache=rapt.KVCache(**one), causal=None), over()), "... with causal=None the queries see all of y")
+    for kind in (3, "x", object()):
+        refused(f"a rope that is a {type(kind).__name__}, mha", TypeError, ["rope is a", "rapt.Rope"],
+                lambda: rapt.mha(x, wq, wk, wv, heads=4, kv_heads=2, rope=kind))
+        refused(f"a rope that is a {type(kind).__name__}, append", TypeError, ["rope is a", "rapt.Rope"],
+                lambda: rapt.KVCache(**one).append(random(2, 2, 1, 16), random(2, 2, 1, 24), rope=kind))
     packed = random(192, 64) / 8
     a = rapt.mha(x, packed, None, None, wo[:, :64].copy(), heads=4)
     ok(same(a, rapt.mha(x, *np.split(packed, 3), wo[:, :64].copy(), heads=4)), "mha, packed weights: the same bits")
@@ -764,6 +797,598 @@ def test_mha():
     full = rapt.KVCache(batch=2, kv_heads=2, capacity=5, d_k=16, d_v=24)
     refused("mha with a full cache", rapt.Error, ["9 more have no room"],
             lambda: rapt.mha(x, wq, wk, wv, wo, heads=4, kv_heads=2, cache=full))
+
+
+# ---- Sizes of 0 --------------------------------------------------------------------------------------------------------------
+
+
+def before_poison(*shape, dtype=np.float32, poison=3):
+    """An array before memory that is not its own: who reads or writes behind its end shows."""
+    return np.ndarray(shape, dtype, np.full(8192, poison, dtype))
+
+
+def numeric_defaults():
+    """(struct, field) of the numbers in the headers for which 0, -1 or NaN stands for something else."""
+    found = set()
+    for name in ("rapt.h", "rapt_layer.h"):
+        text = (SOURCE / "include" / name).read_text(encoding="utf-8")
+        for struct, body in re.findall(r"typedef struct (\w+) \{(.*?)\n\} \1;", text, re.S):
+            comment = ""
+            parts = re.findall(r"/\*(.*?)\*/|\b(?:int64_t|float|double) ([\w, ]+);(?:[ ]*/\*(.*?)\*/)?", body, re.S)
+            for before, declared, behind in parts:
+                comment, words = (before, "") if not declared else ("", comment + behind)
+                if re.search(r"\b0: they are|(?<![\w.])(?:0|-1|NaN), the\s+default", words):
+                    found |= {(struct, field.strip()) for field in declared.split(",")}
+    return found
+
+
+def zeros():
+    """(field, what, words of the refusal, call): ways by which an array's size or a user's number could become C's default."""
+    x, w, none = random(4, 16), random(8, 16), before_poison
+    q, kv = random(1, 2, 1, 8), random(1, 1, 5, 8)
+    layer = functools.partial(rapt.mha, heads=1)
+    yield "mha_desc.out_width", "a wo without rows", ["wo has shape (0, 8)"], lambda: layer(x[:1], w, w, w, none(0, 8))
+    yield "mha_desc.out_width", "a wv without rows, no wo", ["wv has shape (0, 16)"], lambda: layer(x, w, w, none(0, 16))
+    yield "mha_desc.y_width", "a y without channels", ["y has shape (4, 0)"], lambda: layer(
+        x, w, none(8, 0), none(8, 0), y=none(4, 0))
+    yield "mha_desc.y_width", "a wk without columns", ["wk has shape (8, 0)"], lambda: layer(x, w, none(8, 0), w, y=x)
+    yield "mha_desc.z_width", "a z without channels", ["z has shape (4, 0)"], lambda: layer(
+        x, w, w, none(8, 0), y=x, z=none(4, 0))
+    yield "mha_desc.z_width", "a wv without columns", ["wv has shape (8, 0)"], lambda: layer(x, w, w, none(8, 0), y=x, z=x)
+    yield "mha_desc.x_width", "an x without channels", ["x has shape (4, 0)"], lambda: layer(
+        none(4, 0), none(8, 0), none(8, 0), none(8, 0))
+    yield "mha_desc.x_width", "a wq without columns", ["wq has shape (24, 0)"], lambda: layer(x, none(24, 0))
+    yield "mha_desc.packed", "a wq without rows", ["wq has shape (0, 16)"], lambda: layer(x, none(0, 16))
+    yield "mha_args.bq", "a bq of no numbers", ["bq has shape (0,)"], lambda: layer(x, w, w, w, bq=none(0))
+    yield "mha_args.table_positions", "a position_table without rows", ["table_positions = 0"], lambda: layer(
+        x, w, w, w, position_table=none(0, 16))
+    for name in ("mask", "bias"):
+        def columns(n, name=name, **options):
+            return {name: none(1, 1, 1, n, dtype=bool if name == "mask" else np.float32)}
+        cache, ring, paged = (rapt.KVCache(**{"kv_heads": 1, "capacity": 16, "d_k": 8, "type": "f32"} | kind)
+                              for kind in ({}, {"ring": True, "capacity": 4}, {"page_size": 4}))
+        for some in (cache, ring, paged):
+            some.append(kv, kv)
+        lacks = [f"{name} has shape (1, 1, 1, 0)", "without columns"]
+        ragged = {"q_starts": [0, 1], "k_starts": [0, 5]}
+        pages = {"page_table": np.zeros((1, 1), np.int32), "kv_lengths": [5]}
+        linear = functools.partial(rapt.mha, x[None, :1], w, w, w, heads=1)
+        fields = f"desc.{name}_keys"
+        yield fields, f"a {name} without columns, a cache", lacks, lambda: cache.attend(q, **columns(0))
+        yield fields, f"a {name} without columns, a ring", lacks, lambda: ring.attend(q, **columns(0))
+        yield fields, f"a {name} without columns, a cache in pages", lacks, lambda: paged.attend(q, **columns(0))
+        yield fields, f"a {name} without columns, ragged keys", lacks, lambda: rapt.attention(
+            q[0], kv[0], kv[0], **ragged, **columns(0))
+        yield fields, f"a {name} without columns, pages", lacks, lambda: rapt.attention(q, kv, kv, **pages, **columns(0))
+        yield fields, f"a {name} without columns, lengths", lacks, lambda: rapt.attention(q, kv, kv, kv_lengths=[5], **columns(0))
+        yield fields, f"a {name} without columns, mha with a cache", lacks, lambda: linear(cache=cache, **columns(0))
+        yield fields, f"a {name} without columns, mha with lengths", lacks, lambda: linear(kv_lengths=[1], **columns(0))
+        yield fields, f"a {name} without columns", [f"{name} has shape (1, 1, 1, 0)"], lambda: rapt.attention(
+            q, kv, kv, **columns(0))
+        yield fields, f"a {name} without columns, viz.weights", [f"{name} has shape"], lambda: rapt.viz.weights(
+            q, kv, **columns(0))
+        for what, of in (("a cache", cache), ("a ring", ring)):
+            wide = {name: np.broadcast_to(columns(1)[name], (1, 1, 1, 3))}
+            words = ["shape (1, 1, 1, 3)", "one column"]
+            yield f"desc.{name}_key_stride", f"a {name} of 3 columns that are one, {what}", words, lambda: of.attend(q, **wide)
+    yield "desc.page_size", "pages without tokens", ["k has shape (4, 1, 0, 8)"], lambda: rapt.attention(
+        q, none(4, 1, 0, 8), none(4, 1, 0, 8), page_table=[[0]], kv_lengths=[0])
+    yield "kv_append_desc.page_size", "page_size=0", ["page_size is 0"], lambda: rapt.KVCache(
+        kv_heads=1, capacity=16, d_k=8, page_size=0)
+    yield "desc.scale", "scale=NaN", ["scale is NaN"], lambda: rapt.attention(q, kv, kv, scale=math.nan)
+    yield "desc.softcap", "a softcap that is 0 in float32", ["softcap is 1e-60"], lambda: rapt.attention(q, kv, kv, softcap=1e-60)
+    yield "desc.softcap", "softcap=NaN", ["softcap is NaN"], lambda: rapt.attention(q, kv, kv, softcap=math.nan)
+    yield "desc.window_left", "a window that is 0 in 64 bits", ["window is 18446744073709551616"], lambda: rapt.attention(
+        q, kv, kv, window=1 << 64)
+    yield "desc.window_right", "... and -1", ["window is 18446744073709551615"], lambda: rapt.attention(
+        q, kv, kv, window=(0, (1 << 64) - 1))
+    yield "desc.threads", "threads that are 0 in 64 bits", ["threads is 18446744073709551616"], lambda: rapt.attention(
+        q, kv, kv, threads=1 << 64)
+    yield "desc.isa", "isa=''", ["isa is ''", "scalar"], lambda: rapt.attention(q, kv, kv, isa="")
+    yield "desc.tuning", "tuning=''", ["line = "], lambda: rapt.attention(q, kv, kv, tuning="")
+    yield "desc.q_starts", "q_starts of no numbers", ["one number at least"], lambda: rapt.attention(
+        q[0], kv[0], kv[0], q_starts=[])
+    yield "desc.q_starts", "... in mha", ["one number at least"], lambda: layer(x, w, w, w, q_starts=[])
+    yield "desc.k_starts", "k_starts of more numbers, in mha", ["k_starts has 3 numbers and q_starts 2"], lambda: layer(
+        x, w, w, w, y=x, q_starts=[0, 4], k_starts=[0, 2, 4])
+    yield "args.kv_lengths", "lengths of no numbers", ["kv_lengths has shape (0,)"], lambda: rapt.attention(
+        q, kv, kv, kv_lengths=[])
+    for name in ("alibi", "sinks"):
+        yield f"args.{name}", f"{name} of no numbers", [f"{name} has shape (0,)"], lambda: rapt.attention(q, kv, kv, **{name: []})
+    two = np.broadcast_to(random(2, 1, 1, 1), (2, 1, 4, 1))  # of pages, read by the numbers of 3 entries
+    words = ["k_scales has shape (2, 1, 4, 1)"]
+    yield "scales.token_stride", "scales of pages that are one for all tokens", words, lambda: rapt.attention(
+        random(3, 2, 1, 8), random(2, 1, 4, 8), random(2, 1, 4, 8), page_table=[[0], [1], [1]], kv_lengths=[4] * 3, k_scales=two)
+    yield "scales.channel_stride", "scales of tokens and of channels", ["k_scales has shape"], lambda: rapt.attention(
+        q, kv, kv, k_scales=np.ones(kv.shape, np.float32))
+    yield "rope.channels", "a rope of no channels", ["channels is 0"], lambda: rapt.Rope(0)
+    rows = np.broadcast_to(random(1, 4), (5, 4))
+    yield "rope_table.row_stride", "tables of one row in memory", ["tables have shape (5, 4)"], lambda: rapt.Rope(
+        8, tables=(rows, rows))
+    yield "rope_table.positions", "tables without rows", ["positions = 0"], lambda: rapt.rope(
+        q, rapt.Rope(8, tables=(none(0, 4), none(0, 4))))
+    turn = functools.partial(rapt.rope, q, rapt.Rope(8))
+    yield "rope_args.starts", "starts of no numbers", ["starts has shape (0,)"], lambda: turn(starts=[])
+    yield "rope_args.lengths", "lengths of no numbers, rope", ["lengths has shape (0,)"], lambda: turn(lengths=[])
+    yield "rope_args.positions", "positions of no numbers, rope", ["positions have shape (0,)"], lambda: turn(positions=[])
+    yield "rope_args.token_starts", "token_starts of no numbers, rope", ["one number at least"], lambda: rapt.rope(
+        q[0], rapt.Rope(8), token_starts=[])
+    yield "kv_append_args.lengths", "lengths of no numbers, append", ["lengths has shape (0,)"], lambda: cache.append(
+        kv, kv, lengths=[])
+    yield "kv_append_args.positions", "positions of no numbers, append", ["positions have shape (0,)"], lambda: cache.append(
+        kv, kv, rope=rapt.Rope(8), positions=[])
+    yield "kv_append_args.token_starts", "token_starts of no numbers, append", ["token_starts are []"], lambda: cache.append(
+        kv[0], kv[0], token_starts=[])
+    yield "linear_desc.out", "weights without rows", ["weight has shape (0, 16)"], lambda: rapt.linear(x, none(0, 16))
+    yield "linear_desc.in", "tokens without channels", ["x has shape (4, 0)"], lambda: rapt.linear(none(4, 0), none(8, 0))
+    yield "linear_desc.gate", "a gate without rows", ["gate has shape (0, 16)"], lambda: rapt.linear(x, w, gate=none(0, 16))
+    yield "linear_desc.residual", "a residual without channels", ["residual has shape (4, 0)"], lambda: rapt.linear(
+        x, w, residual=none(4, 0))
+    yield "linear_args.bias", "a bias of no numbers", ["bias has shape (0,)"], lambda: rapt.linear(x, w, none(0))
+    yield "linear_desc.out", "quantised weights without rows", ["weight has shape (0, 16)"], lambda: rapt.quantise_weights(
+        none(0, 16))
+    yield "linear_desc.in", "... without columns", ["weight has shape (8, 0)"], lambda: rapt.quantise_weights(none(8, 0), "q8_0")
+    yield "linear_desc.out", "prepacked weights without rows", ["weight has shape (0, 16)"], lambda: rapt.prepack_weights(
+        none(0, 16))
+    yield "norm_args.channels", "tokens without channels to be normalised", ["x has shape (4, 0)"], lambda: rapt.layer_norm(
+        none(4, 0))
+    yield "norm_args.weight", "weights of no numbers", ["weight has shape (0,)"], lambda: rapt.rms_norm(x, none(0))
+    yield "norm_args.epsilon", "epsilon=NaN", ["epsilon is NaN"], lambda: rapt.rms_norm(x, epsilon=math.nan)
+    yield "desc.d_k", "queries and keys without channels", ["d_k = 0"], lambda: rapt.attention(
+        none(1, 2, 1, 0), none(1, 1, 5, 0), kv)
+    yield "desc.d_v", "values without channels", ["d_v = 0"], lambda: rapt.attention(q, kv, none(1, 1, 5, 0))
+    yield "states", "results without channels to be merged", ["d_v = 0"], lambda: rapt.merge([none(2, 0)], [none(2)])
+
+
+# Numbers with such a default that the package never sets, or, of kv_total, only where its states are of a part of the keys.
+NOT_SET = {("rapt_desc", "prefix"), ("rapt_desc", "local_chunk"), ("rapt_desc", "kv_total"), ("rapt_decode_desc", "tokens")}
+
+
+def test_zeros():
+    tried = set()
+    for fields, what, words, call in zeros():
+        refused(f"{what} ({fields})", ValueError, words, call)
+        struct, _, field = fields.partition(".")
+        tried.add((f"rapt_{struct}", field))
+    have = numeric_defaults()
+    ok(len(have) > 12 and have <= tried | NOT_SET, "every number of the headers whose 0, -1 or NaN is a default was tried",
+       have - tried - NOT_SET)
+    q, kv = random(1, 2, 1, 8), random(1, 1, 0, 8)
+    ok((rapt.attention(q, kv, kv, mask=before_poison(1, 1, 1, 0, dtype=bool), kv_lengths=[0]) == 0).all(),
+       "a mask without columns is right where there are no keys")
+    ring = rapt.KVCache(kv_heads=1, capacity=1, d_k=8, type="f32", ring=True)
+    ring.append(random(1, 1, 3, 8), random(1, 1, 3, 8))
+    ok(same(ring.attend(q, bias=np.ones((1, 1), np.float32)), ring.attend(q)), "a column for all keys, in a ring of one key")
+    pages, values, table = random(5, 2, 1, 8), random(5, 2, 1, 8), [[4, 1, 0], [2, 3, 1]]
+    scales, queries = rng.random((5, 2, 1, 1), np.float32), random(2, 2, 1, 8)
+    whole = [np.concatenate([some[page] for page in table[1]], axis=1)[None] for some in (pages, values, scales)]
+    o = rapt.attention(queries, pages, values, page_table=table, kv_lengths=[3, 3], k_scales=scales)
+    ok(same(o[1:], rapt.attention(queries[1:], whole[0], whole[1], k_scales=whole[2])),
+       "pages of one token have a scale for each: the bits of keys in one piece")
+    wq = random(8, 8)
+    fine = rapt.KVCache(kv_heads=1, capacity=4, d_k=8, type="f32", page_size=2)
+    other = np.ones((1, 1, 2, 4), bool)
+    for what, call in (("mha", lambda: rapt.mha(random(1, 3, 8), wq, wq, wq, heads=1, cache=fine, mask=other)),
+                       ("append", lambda: fine.append(random(1, 1, 3, 8), random(1, 1, 3, 8), threads=0)),
+                       ("append", lambda: fine.append(random(1, 1, 3, 8), random(1, 1, 3, 8), rope=rapt.Rope(16)))):
+        with contextlib.suppress(ValueError):
+            call()
+        ok(fine.free_pages == 2 and fine.lengths.tolist() == [0], f"{what}, refused, takes no page", fine.free_pages)
+
+
+# ---- Defaults ----------------------------------------------------------------------------------------------------------------
+
+# Parameters whose defaults differ between functions, and why; docs/python.md says it, too.
+DIFFERENT = {
+    "causal": {None: {"attention", "plan", "weights", "ops.attention", "ops.attention_lse"},  # tokens may be of any model
+               "bottom-right": {"attend"},  # the last query is the cache's last token
+               "auto": {"mha"}},  # "bottom-right" with a cache, else None
+    "type": {"f16": {"KVCache"}, "int8": {"quantise_weights"}},  # of caches and of weights
+}
+
+
+def signatures():
+    """{function: {parameter: default}} of the families that have parameters in common."""
+    functions = [getattr(rapt, name) for name in rapt.__all__ if name not in ("Error", "Plan", "Weights", "isa", "info")]
+    functions += [rapt.KVCache.attend, rapt.KVCache.append, rapt.viz.weights]
+    found = {}
+    for function in functions:
+        parameters = inspect.signature(function).parameters.items()
+        found[function.__name__] = {name: p.default for name, p in parameters if p.default is not p.empty}
+    if torch:
+        importlib.import_module("rapt.torch")
+        for name in ("attention", "attention_lse"):
+            schema = getattr(torch.ops.rapt, name).default._schema
+            found[f"ops.{name}"] = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return found
+
+
+def test_defaults():
+    by_name = {}
+    for function, parameters in signatures().items():
+        for name, default in parameters.items():
+            by_name.setdefault(name, {}).setdefault(default, set()).add(function)
+    shared = {name: defaults for name, defaults in by_name.items() if sum(map(len, defaults.values())) > 1}
+    wrong = {name: defaults for name, defaults in shared.items() if len(defaults) > 1 and name not in DIFFERENT}
+    for name, defaults in DIFFERENT.items():
+        have = shared[name]
+        if set(have) != set(defaults) or any(not have[default] <= functions for default, functions in defaults.items()):
+            wrong[name] = have
+    ok(len(shared) > 20 and not wrong, f"{len(shared)} parameters have the same default wherever they are, or are known not to",
+       wrong)
+    if not torch:
+        skip("the defaults of torch.ops.rapt", "PyTorch is not installed")
+
+
+# ---- Copies ------------------------------------------------------------------------------------------------------------------
+
+
+def ramp(shape, dtype=np.float32):
+    """The same numbers in every process."""
+    n = math.prod(shape)
+    return (np.cos(np.arange(n, dtype=np.float64) * 1.7).reshape(shape) / 2).astype(dtype)
+
+
+def used(x):
+    """The bytes of what an object of the package does: the same for a copy, in whichever process."""
+    if isinstance(x, rapt.Weights | rapt.PrepackedWeights):
+        return rapt.linear(ramp((70, x.shape[1])), x).tobytes()
+    if isinstance(x, rapt.Rope):
+        return rapt.rope(ramp((2, 3, 5, 32)), x, starts=[3, 0]).tobytes()
+    if isinstance(x, rapt.KVCache):
+        return x.attend(ramp((x.batch, 2 * x.kv_heads, 1, x.d_k))).tobytes() + x.lengths.tobytes() + x.page_table.tobytes()
+    if isinstance(x, rapt.Plan):
+        arrays = {name: ramp(shape) for name, _, shape, _ in x._key[2:]}
+        q, k, v = (arrays.pop(name) for name in "qkv")
+        if "kv_lengths" in arrays:
+            arrays["kv_lengths"] = np.arange(len(arrays["kv_lengths"])) + 3
+        o = x(q, k, v, **arrays)
+        return b"".join(part.tobytes() for part in (o if isinstance(o, tuple) else [o]))
+    return str(x).encode()
+
+
+def subjects():
+    """(what, object) of each class of the package."""
+    w, keys = ramp((48, 64)), ramp((3, 2, 20, 64))
+    for kind in ("int8", "q8_0", "q4_0"):
+        yield f"weights of {kind}", rapt.quantise_weights(w, kind)
+    yield "prepacked weights", rapt.prepack_weights(w)
+    yield "prepacked quantised weights", rapt.prepack_weights(rapt.quantise_weights(w, "int8"))
+    angles = np.arange(20)[:, None] * 10000.0 ** (-np.arange(0, 16, 2) / 16)
+    tables = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    for what, options in (("", {}), (" of pairs", {"interleaved": True, "amplitude": 1.5, "offset": 2}),
+                          (" of frequencies", {"frequencies": np.arange(8) / 7}), (" of tables", {"tables": tables}),
+                          (" of tables in a larger array", {"tables": tuple(np.repeat(some, 2, 0)[::2] for some in tables)})):
+        yield f"a rope{what}", rapt.Rope(16, **options)
+    for what, options in (("", {}), (" in pages", {"page_size": 4, "pages": 20}), (", a ring", {"ring": True, "capacity": 7}),
+                          (" of int8", {"type": "int8"}), (" of q4_0", {"type": "q4_0"}),
+                          (", V in K", {"v_in_k": True, "d_v": 32}),
+                          (" with scales", {"type": "int8", "k_scales": np.full((2, 64), 0.01), "v_scales": np.full(2, 0.01)})):
+        cache = rapt.KVCache(**{"batch": 3, "kv_heads": 2, "capacity": 25, "d_k": 64, "type": "f32"} | options)
+        cache.append(keys, None if cache.v_in_k else keys, lengths=[20, 3, 9])
+        if cache.page_size:
+            cache.copy_pages(0, 2, 5)
+        yield f"a cache{what}", cache
+    x = ramp((2, 4, 6, 32))
+    yield "a plan", rapt.plan(x, x, x, causal="bottom-right", threads=2)
+    yield "a plan of much", rapt.plan(x, x, x, bias=ramp((4, 6, 6)), alibi=True, sinks=[0.5] * 4, kv_lengths=[3, 6], softcap=3.0,
+                                      window=(4, None), return_lse=True, isa="scalar", tuning="scalar pass_tiles=4")
+    yield "a ragged plan", rapt.plan(x[0], x[0], x[0], q_starts=[1, 3, 5], k_starts=[0, 3, 6], return_lse=True)
+    yield "a plan into bshd", rapt.plan(*[x.swapaxes(1, 2).copy()] * 3, layout="bshd", arith="bf16")
+    yield "the name of a kernel", rapt.isa()
+    yield "an error", rapt.Error("a line")
+
+
+def copies_of(x):
+    for what, copied in (("copy", copy.copy), ("deepcopy", copy.deepcopy), ("pickle", lambda x: pickle.loads(pickle.dumps(x))),
+                         ("pickle, protocol 2", lambda x: pickle.loads(pickle.dumps(x, 2))),
+                         ("a copy of a copy", lambda x: copy.copy(pickle.loads(pickle.dumps(copy.deepcopy(x)))))):
+        try:
+            yield what, copied(x)
+        except Exception as error:
+            yield what, error
+
+
+def public_classes():
+    modules = [rapt, rapt.viz, rapt._isa, *([importlib.import_module("rapt.torch")] if torch else [])]
+    return {value for module in modules for name, value in vars(module).items()
+            if isinstance(value, type) and not name.startswith("_") and value.__module__.startswith("rapt")
+            and (name in getattr(module, "__all__", []) or value.__module__ == module.__name__)}
+
+
+def test_copies():
+    some, classes = list(subjects()), set()
+    for what, x in some:
+        classes.add(type(x))
+        need, wrong = used(x), []
+        kept = []  # so that no two lie at the same place: of memory that may be aligned by chance, some is not
+        for _ in range(4):
+            for how, copied in copies_of(x):
+                kept.append(copied)
+                try:
+                    if type(copied) is not type(x) or used(copied) != need or repr(copied) != repr(x):
+                        wrong.append(f"{how}: {copied!r} is not {x!r}, or does something else")
+                except Exception as error:
+                    wrong.append(f"{how}: {type(error).__name__}: {error}")
+        ok(not wrong and used(x) == need, f"copies of {what} do what it does", "\n".join(wrong))
+    ok(public_classes() <= classes, "... and so do those of every class that the package has", public_classes() - classes)
+    functions = [getattr(rapt, name) for name in rapt.__all__ if not isinstance(getattr(rapt, name), type)]
+    ok(all(pickle.loads(pickle.dumps(function)) is function for function in functions), "functions are pickled by their names")
+    with multiprocessing.get_context("spawn").Pool(1) as workers:
+        results = workers.map_async(used, [x for _, x in some]).get(120)
+    wrong = [what for (what, x), result in zip(some, results) if result != used(x)]
+    ok(not wrong, f"multiprocessing by spawn takes all {len(some)} of them: the same bits", wrong)
+
+    new = ramp((3, 2, 1, 64)) + 1
+    for what, x in [(what, x) for what, x in some if isinstance(x, rapt.KVCache)]:
+        wrong = []
+        for how, copied in list(copies_of(x)):
+            for one, other in ((copied, x), (x, copied)):
+                before, kept = used(one), used(other)
+                one.append(new, None if x.v_in_k else new)
+                one.free(1)
+                wrong += [how] * (used(other) != kept or used(one) == before)
+        ok(not wrong, f"{what} and its copies are independent of each other", wrong)
+    lost = rapt.KVCache(kv_heads=2, capacity=2000, d_k=64, type="f32")
+    lost.append(ramp((1, 2, 1000, 64)), ramp((1, 2, 1000, 64)))
+    need, left = used(lost), copy.deepcopy(lost)
+    del lost
+    gc.collect()
+    fill = [np.full((2, 2000, 64), 7, np.float32) for _ in range(4)]
+    ok(used(left) == need and len(fill) == 4, "a cache's copy outlives it")
+    plan = rapt.plan(*[ramp((1, 2, 3, 8))] * 3)
+    with rapt.isa("scalar"):
+        ok(pickle.loads(pickle.dumps(plan)).info["isa"] == "scalar", "a plan is planned anew where it is unpickled")
+    with rapt.isa("scalar") as forced:
+        with copy.copy(forced):
+            pass
+        ok(rapt.isa() == "scalar", "the copy of a forced kernel's name is a name, and takes nothing back")
+    refused("to pickle an address", TypeError, ["an address cannot be copied or pickled"], lambda: pickle.dumps(
+        rapt._tensor.tensor(ramp((2, 2)), "x")))
+
+
+# ---- Numbers and lines -------------------------------------------------------------------------------------------------------
+
+
+def numbers():
+    """(argument, whole, call): each argument that is a number, with a call of what it is 1 for, or 2 where it must be more."""
+    q, x, w = random(1, 2, 3, 16), random(1, 4, 16), random(16, 16)
+    cache = rapt.KVCache(kv_heads=2, capacity=8, d_k=16, type="f32")
+    cache.append(q, q)
+    make, of = functools.partial(rapt.KVCache, kv_heads=1, capacity=4, d_k=32, batch=2, page_size=2, pages=4), functools.partial
+    heads = of(rapt.mha, x, w, w, w)
+    for name in ("scale", "softcap"):
+        for what, call in (("attention", of(rapt.attention, q, q, q)), ("plan", of(rapt.plan, q, q, q)), ("attend", cache.attend),
+                           ("viz.weights", of(rapt.viz.weights, q, q)), ("mha", of(heads, heads=1))):
+            yield f"{what}'s {name}", name, False, lambda n: call(*[q] * (what == "attend"), **{name: n})
+    yield "layer_norm's epsilon", "epsilon", False, lambda n: rapt.layer_norm(x, epsilon=n)
+    yield "Rope's base", "base", False, lambda n: rapt.Rope(4, base=n)
+    yield "Rope's amplitude", "amplitude", False, lambda n: rapt.Rope(4, amplitude=n)
+    yield "attention's window", "window", True, lambda n: rapt.attention(q, q, q, window=n)
+    yield "a side of attention's window", "window", True, lambda n: rapt.attention(q, q, q, window=(None, n))
+    yield "attention's threads", "threads", True, lambda n: rapt.attention(q, q, q, threads=n)
+    yield "linear's threads", "threads", True, lambda n: rapt.linear(x, w, threads=n)
+    yield "mha's heads", "heads", True, lambda n: heads(heads=n)
+    yield "mha's kv_heads", "kv_heads", True, lambda n: heads(heads=2, kv_heads=n)
+    yield "Rope's channels", "channels", True, rapt.Rope
+    yield "Rope's offset", "offset", True, lambda n: rapt.Rope(4, offset=n)
+    for name in ("batch", "kv_heads", "capacity", "d_k", "d_v", "page_size", "pages"):
+        yield f"KVCache's {name}", name, True, lambda n: make(**{name: n})
+    some = make(batch=3)
+    yield "free's entry", "entry", True, some.free
+    yield "truncate's entry", "entry", True, lambda n: some.truncate(n, 0)
+    yield "copy_pages's from_entry", "from_entry", True, lambda n: some.copy_pages(n, 0)
+    yield "copy_pages's to_entry", "to_entry", True, lambda n: some.copy_pages(0, n)
+
+
+def test_numbers():
+    none = [True, np.True_, np.array(True), "2", b"2", bytearray(b"2"), np.str_("2"), np.array("2"), 2j, np.complex64(2),
+            np.array(2 + 1j), np.array([2.0]), [2], math.nan, np.datetime64(2, "s")]
+    not_whole = [2.0, np.float32(2), np.array(2.0), decimal.Decimal(2), fractions.Fraction(2), 1 << 64, -1 << 70, np.array([2])]
+    wholes = [2, np.int8(2), np.uint64(2), np.array(2)]
+    reals = [2.0, np.float16(2), np.array(2.0), decimal.Decimal(2), fractions.Fraction(2)]
+    if torch:
+        none += [torch.tensor(True), torch.tensor([2.0]), torch.tensor(2j)]
+        not_whole += [torch.tensor(2.0), torch.tensor([2])]
+        wholes, reals = [*wholes, torch.tensor(2)], [*reals, torch.tensor(2.0), torch.tensor(2, dtype=torch.bfloat16)]
+    if ml_dtypes:
+        reals.append(ml_dtypes.bfloat16(2))
+    for what, name, whole, call in numbers():
+        wrong = []
+        for x in [*none, *(not_whole if whole else [10**400, 10**5000])]:
+            try:
+                call(x)
+                wrong.append(f"{x!r} is accepted")
+            except (TypeError, ValueError) as error:
+                if not str(error).startswith((f"{name} is ", f"{name} has 1 sides")) or "\n" in str(error):
+                    wrong.append(f"{type(error).__name__}: {error}")
+            except Exception as error:
+                wrong.append(f"{type(error).__name__}: {error}")
+        for x in wholes if whole else [*wholes, *reals]:
+            try:
+                call(x)
+            except Exception as error:
+                wrong.append(f"{type(x).__name__}: {error}")
+        ok(not wrong, f"{what} is a {'whole ' * whole}number of any library's, and nothing else", "\n".join(wrong))
+    q = random(1, 2, 3, 16)
+    need = rapt.attention(q, q, q, scale=2.0)
+    ok(all(same(rapt.attention(q, q, q, scale=x), need) for x in wholes + reals), "... and as a scale they are one number")
+
+
+def calls():
+    """(function's name, function, the arguments of a call that it does)."""
+    def isa(name):
+        return rapt.isa(name)
+
+    q, x, w, b = random(1, 2, 3, 16), random(1, 4, 16), random(16, 16), random(16)
+    cache = rapt.KVCache(kv_heads=2, capacity=80, d_k=16, type="f32")
+    cache.append(q, q)
+    yield "attention", rapt.attention, {"q": q, "k": q, "v": q}
+    yield "plan", rapt.plan, {"q": q, "k": q, "v": q}
+    yield "Plan", rapt.plan(q, q, q), {"q": q, "k": q, "v": q}
+    yield "merge", rapt.merge, {"outs": [q], "lses": [q[..., 0]]}
+    yield "attend", cache.attend, {"q": q}
+    yield "append", cache.append, {"k": q, "v": q}
+    yield "reorder", cache.reorder, {"entries": [0]}
+    yield "copy_pages", cache.copy_pages, {"from_entry": 0, "to_entry": 0}
+    yield "truncate", cache.truncate, {"entry": 0, "length": 3}
+    yield "KVCache", rapt.KVCache, {"kv_heads": 2, "capacity": 8, "d_k": 16}
+    yield "Rope", rapt.Rope, {"channels": 16}
+    yield "rope", rapt.rope, {"x": q, "rope": rapt.Rope(16)}
+    yield "linear", rapt.linear, {"x": x, "weight": w, "gate": w}
+    yield "layer_norm", rapt.layer_norm, {"x": x}
+    yield "rms_norm", rapt.rms_norm, {"x": x}
+    yield "quantise_weights", rapt.quantise_weights, {"weight": w}
+    yield "prepack_weights", rapt.prepack_weights, {"weight": w}
+    yield "mha", rapt.mha, {"x": x, "wq": w, "wk": w, "wv": w, "wo": w, "heads": 1, "y": x, "bq": b}
+    yield "viz.weights", rapt.viz.weights, {"q": q, "k": q}
+    yield "isa", isa, {"name": "scalar"}
+
+
+def test_lines():
+    """Whatever an argument is not is refused by one line that names it."""
+    class Silly:
+        def __repr__(self):
+            return "silly\n" * 1000
+
+    silly = [Silly(), {"a": 1}, 3j, np.ones((2,) * 6, complex), np.full((9, 9), Silly(), object), ["x", [Silly()]],
+             "silly\n" * 100, "\0"]
+    # Where what is wrong shows in something else: token_starts say how many dimensions k has.
+    other_words = {"outs": "results", "lses": "results", "token_starts": "k", "tables": "cosines", "name": "isa"}
+    for what, function, arguments in calls():
+        wrong, count = [], 0
+        kept = rapt.isa()
+        for name in inspect.signature(function).parameters:
+            for x in silly:
+                count += 1
+                try:
+                    function(**arguments | {name: x})
+                    wrong.append(f"{name}={type(x).__name__} is accepted")
+                except (TypeError, ValueError) as error:
+                    line = str(error)
+                    if "\n" in line or len(line) > 400 or not re.search(rf"\b({name}|{other_words.get(name, name)})\b", line):
+                        wrong.append(f"{name}={type(x).__name__}: {type(error).__name__}: {line}")
+                except Exception as error:
+                    wrong.append(f"{name}={type(x).__name__}: {type(error).__name__}: {error}")
+        ok(not wrong and count, f"{what}: {count} arguments of the wrong kind are refused by a line with their name",
+           "\n".join(wrong))
+        ok(rapt.isa() == kept, "... and no kernel was forced") if what == "isa" else None
+
+
+def test_mismatches():
+    q, k = random(2, 8, 5, 16), random(2, 2, 9, 16)
+
+    def turned(x):
+        return x.swapaxes(1, 2).copy()
+
+    refused("k and v of other heads", ValueError, ["k has 2 heads and v 1", "k (2, 2, 9, 16)", "v (2, 1, 9, 16)"],
+            lambda: rapt.attention(q, k, k[:, :1]))
+    refused("k and v of other tokens", ValueError, ["k has 9 tokens and v 8", "v (2, 2, 8, 16)"],
+            lambda: rapt.attention(q, k, k[:, :, 1:]))
+    refused("k of other channels", ValueError, ["k has 8 channels and q 16", "k (2, 2, 9, 8)"],
+            lambda: rapt.attention(q, k[..., :8], k))
+    refused("k of another batch", ValueError, ["k has 1 batch entries and q 2", "k (1, 2, 9, 16)"],
+            lambda: rapt.attention(q, k[:1], k[:1]))
+    refused("heads that are no multiple", rapt.Error, ["q has 7 heads", "the 2 of k", "q (2, 7, 5, 16)"],
+            lambda: rapt.attention(q[:, 1:], k, k))
+    hint = 'with layout="bshd" they do'
+    refused("tokens before heads", rapt.Error, ["q has 5 heads", "the 9 of k", hint],
+            lambda: rapt.attention(*map(turned, (q, k, k))))
+    refused("heads before tokens", rapt.Error, ['with layout="bhsd" they do'], lambda: rapt.attention(q, k, k, layout="bshd"))
+    refused("tokens before heads, without a batch", rapt.Error, [hint],
+            lambda: rapt.attention(*(turned(x)[0] for x in (q, k, k))))
+    refused("tokens before heads, a mask", ValueError, ["mask has shape (5, 5)", "(2, 5, 8, 8)", 'with layout="bshd" it does'],
+            lambda: rapt.attention(*[turned(q)] * 3, mask=np.ones((5, 5), bool)))
+    cache = rapt.KVCache(batch=2, kv_heads=2, capacity=20, d_k=16)
+    refused("tokens before heads, append", ValueError, ["k has shape (2, 9, 2, 16)", "2 heads", hint],
+            lambda: cache.append(turned(k), turned(k)))
+    cache.append(k, k)
+    refused("tokens before heads, attend", rapt.Error, ["q has 5 heads", hint], lambda: cache.attend(turned(q)))
+    try:
+        rapt.attention(q[:, 1:], k, k)
+    except rapt.Error as error:
+        ok("layout" not in str(error), "no layout is named where none fits", error)
+    made = rapt.plan(q, k, k, kv_lengths=[9, 9])
+    for what, words, call in (
+            ("of another shape", ["k has shape (2, 2, 8, 16)", "(2, 2, 9, 16)"],
+             lambda: made(q, k[:, :, 1:], k[:, :, 1:], kv_lengths=[8, 8])),
+            ("of another type", ["q has type float16", "float32"], lambda: made(q.astype(np.float16), k, k, kv_lengths=[9, 9])),
+            ("of other strides", ["v has strides", "plan"], lambda: made(q, k, turned(k).swapaxes(1, 2), kv_lengths=[9, 9])),
+            ("that it has not", ["sinks is given, and the plan has none"],
+             lambda: made(q, k, k, kv_lengths=[9, 9], sinks=[0] * 8)),
+            ("that it lacks", ["kv_lengths is not given, which the plan has"], lambda: made(q, k, k)),
+            ("out of another type", ["out has type float16"],
+             lambda: made(q, k, k, kv_lengths=[9, 9], out=np.empty(q.shape, np.float16)))):
+        refused(f"a plan with an array {what}", ValueError, ["differ", *words], call)
+    for name, dtype, write in (("q", np.float64, "q.astype(np.float32)"), ("k", np.float64, "k.astype(np.float32)"),
+                               ("v", np.int64, "v.astype(np.float32)"), ("q", np.complex64, "q.real.astype(np.float32)"),
+                               ("bias", np.float64, "bias.astype(np.float32)"),
+                               ("bias", np.complex128, "bias.real.astype(np.float32)"),
+                               ("mask", np.uint8, "mask.astype(bool)"), ("k_scales", np.float64, "k_scales.astype(np.float32)")):
+        arrays = {"q": q, "k": k, "v": k, "bias": q[0, 0, :, :9], "mask": np.ones((5, 9)), "k_scales": k[..., :1]}
+        arrays = {n: x for n, x in arrays.items() if n in ("q", "k", "v", name)}
+        arrays[name] = arrays[name].astype(dtype)
+        line = [f"{name} is {np.dtype(dtype)}", f"(write {write})"]
+        refused(f"{name} of {np.dtype(dtype)}, with what to write", TypeError, line, lambda: rapt.attention(**arrays))
+        arrays[name] = eval(write, {"np": np, name: arrays[name]})
+        ok(rapt.attention(**arrays).shape == q.shape, "... which works")
+        if torch:
+            arrays[name] = torch.from_numpy(arrays[name]).to(getattr(torch, np.dtype(dtype).name))
+            try:
+                rapt.attention(**arrays)
+                line = "it is accepted"
+            except TypeError as error:
+                line = str(error)
+            found = re.search(rf"\(write ({name}\..*)\)$", line)
+            arrays[name] = eval(found[1], {name: arrays[name]}) if found else None
+            ok(found and rapt.attention(**arrays).shape == q.shape, f"... and of PyTorch's {dtype.__name__}", line)
+    refused("an out of float64 has no such line", TypeError, ["out is float64: float32, float16 or bfloat16 is needed"],
+            lambda: rapt.attention(q, k, k, out=np.empty(q.shape)))
+    for what, call in (("attention", rapt.attention), ("plan", rapt.plan)):
+        refused(f"a kernel that there is not, {what}", rapt.Error, ["isa is 'sse9'", *rapt.info()["isas"]],
+                lambda: call(q, k, k, isa="sse9"))
+    x, w = random(3, 16), random(16, 16)
+    for what, call in (("linear", functools.partial(rapt.linear, x, w)), ("rms_norm", functools.partial(rapt.rms_norm, x)),
+                       ("mha", functools.partial(rapt.mha, x, w, w, w, heads=1)),
+                       ("prepack", functools.partial(rapt.prepack_weights, w)),
+                       ("attend", functools.partial(cache.attend, q)), ("viz", functools.partial(rapt.viz.weights, q, k))):
+        refused(f"a kernel that there is not, {what}", rapt.Error, ["isa is 'sse9'", *rapt.info()["isas"]],
+                lambda: call(isa="sse9"))
+    refused("no heads, and their slopes", rapt.Error, ["heads = 0"], lambda: rapt.attention(q[:, :0], k, k, alibi=True))
+    for base in (0.5, -1, math.inf):
+        refused(f"a base of {base}", ValueError, [f"base is {float(base)}"], lambda: rapt.Rope(8, base=base))
+    refused("a rope of too many channels", ValueError, ["channels is 2000", "1024"], lambda: rapt.Rope(2000))
+    forced = rapt._native.library().c
+    own, forced.rapt_isa_force = forced.rapt_isa_force, lambda name: rapt._native.library().check(-14, forced.rapt_isa_force, ())
+    forced.rapt_isa_force.__name__ = "rapt_isa_force"
+    try:
+        refused("to force a kernel that this CPU lacks", rapt.Error, ["isa is 'scalar'", "cannot run that kernel"],
+                lambda: rapt.isa("scalar"))
+    finally:
+        forced.rapt_isa_force = own
+    refused("a kernel with more behind its name", rapt.Error, ["isa is 'scalar\\x00x'"],
+            lambda: rapt.attention(q, k, k, isa="scalar\0x"))
+    refused("a type with more behind its name", ValueError, ["type is 'f16\\x00x'", "q8_0"],
+            lambda: rapt.KVCache(kv_heads=1, capacity=1, d_k=8, type="f16\0x"))
+    refused("more tokens than 32 bits count", ValueError, ["capacity is 2147483648"],
+            lambda: rapt.KVCache(kv_heads=1, capacity=1 << 31, d_k=8))
+    refused("a tuning with more behind it", TypeError, ["tuning is 'any\\x00x'"],
+            lambda: rapt.attention(q, k, k, tuning="any\0x"))
+    heads = [random(1, 16, 2, 8)] * 3
+    for name, call in (("bias", lambda b: rapt.linear(x, w, b)), ("gate_bias", lambda b: rapt.linear(x, w, gate=w, gate_bias=b)),
+                       ("weight", lambda b: rapt.rms_norm(x, b)), ("bq", lambda b: rapt.mha(x, w, w, w, heads=1, bq=b)),
+                       ("frequencies", lambda b: rapt.Rope(32, frequencies=b)),
+                       ("alibi", lambda b: rapt.attention(*heads, alibi=b)),
+                       ("sinks", lambda b: rapt.attention(*heads, sinks=b)),
+                       ("k_scales", lambda b: rapt.KVCache(kv_heads=16, capacity=1, d_k=8, type="int8", k_scales=b))):
+        for what, b in (("complex", np.ones(16) * 1j), ("text", ["1"] * 16), ("truths", [True] * 16), ("nothing", [None] * 16)):
+            refused(f"{name} of {what}", TypeError, [f"{name} is "], lambda: call(b))
+        good = [[1] * 16, np.ones(16), np.ones(16, np.float16)] + ([torch.ones(16, dtype=torch.bfloat16)] if torch else [])
+        for b in good:
+            call(b)
+        ok(True, f"... and {name} may be a list, or an array of any real numbers")
+    refused("a table of positions that is complex", TypeError, ["position_table is complex128"],
+            lambda: rapt.mha(x, w, w, w, heads=1, position_table=np.ones((9, 16)) * 1j))
 
 
 # ---- Kernels -----------------------------------------------------------------------------------------------------------------
@@ -804,7 +1429,8 @@ def test_kernels():
     code, text = command("info", RAPT_ISA="scalar")
     ok(code == 0 and "scalar: unfused, usable, and chosen" in text, "RAPT_ISA=scalar", text)
     code, text = command("info", RAPT_ISA="sse9")
-    ok(code == 1 and text.count("\n") == 1 and "RAPT_ISA is 'sse9'" in text, "RAPT_ISA=sse9 is refused in a line", text)
+    ok(code == 1 and text.count("\n") == 1 and "RAPT_ISA is 'sse9'" in text and all(name in text for name in facts["isas"]),
+       "RAPT_ISA=sse9 is refused in a line that has those that there are", text)
     code, text = command("test")
     ok(code == 2 and text.count("\n") == 1, "another word is refused in a line", text)
     code, text = command("info", RAPT_LIBRARY="/nowhere/librapt_python.so")
@@ -951,6 +1577,7 @@ def test_package():
     path = pathlib.Path(rapt.__file__).parent
     ok((path / "py.typed").exists() and all(getattr(rapt, name).__doc__ for name in rapt.__all__),
        "py.typed, and a docstring for each name")
+    ok(rapt.__version__ == rapt.info()["version"], "the package's version is that of its library", rapt.__version__)
     hosts = "torch", "jax", "matplotlib", "transformers", "ml_dtypes", "vllm"
     code = f"import sys, rapt; print(*sorted({set(hosts)} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True)
@@ -987,8 +1614,9 @@ def test_package():
 
 def main():
     for test in (test_examples, test_attention, test_types, test_ragged, test_merge, test_arrays, test_arguments, test_memory,
-                 test_caches, test_rings, test_cache_calls, test_rope, test_layers, test_mha, test_kernels, test_viz,
-                 test_threads, test_forks, test_package):
+                 test_caches, test_rings, test_cache_calls, test_rope, test_layers, test_mha, test_zeros,
+                 test_defaults, test_copies, test_numbers, test_lines, test_mismatches, test_kernels, test_viz, test_threads,
+                 test_forks, test_package):
         print(f"# {test.__name__[5:]}", flush=True)
         test()
     tap.done()

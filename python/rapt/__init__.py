@@ -6,6 +6,7 @@
 >>> rapt.attention(q, k, v, causal="bottom-right").shape
 (1, 2, 3, 4)
 """
+from . import _native
 from ._attention import Plan, attention, merge, plan
 from ._cache import KVCache
 from ._isa import info, isa
@@ -17,6 +18,8 @@ __all__ = [
     "Error", "KVCache", "Plan", "PrepackedWeights", "Rope", "Weights", "attention", "info", "isa", "layer_norm", "linear", "merge",
     "mha", "plan", "prepack_weights", "quantise_weights", "rms_norm", "rope"
 ]
+
+__version__ = f"{_native.VERSION_MAJOR}.{_native.VERSION_MINOR}.{_native.VERSION_PATCH}"
 
 for _public in __all__:  # what users see is rapt.Error, not rapt._native.Error
     globals()[_public].__module__ = "rapt"

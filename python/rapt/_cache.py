@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KVCache: keys and values of a decoder in any storage type, in one piece, as rings or in pages."""
+import contextlib
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,39 +10,41 @@ import numpy as np
 from . import _attention
 from . import _native as native
 from . import _threads as threading_
-from ._attention import Call, Causal, Stored, Window, layout_of, layout_strides, sizes, whole
-from ._rope import Rope, position_array
-from ._tensor import ELEMENT_BYTES, NUMPY_TYPES, Tensor, floats, integers, tensor
+from ._arguments import flag, shown, whole
+from ._attention import Call, Causal, Stored, Window, layout_hint, layout_of, layout_strides, sizes
+from ._rope import Rope, checked_rope, position_array
+from ._tensor import ELEMENT_BYTES, NUMPY_TYPES, Tensor, floats, integers, reals, tensor
 
+_MOST = int(np.iinfo(np.int32).max)  # of tokens, heads, entries and pages: RAPT_MAX_LENGTH
 _SCALED = native.INT8, native.F8_E4M3, native.F8_E5M2  # the types whose scales append finds
 
 
-def type_of(kind: Any) -> int:
+def type_of(kind: Any, argument: str = "type") -> int:
     """A storage type by rapt's name ("q8_0", see info()) or as a dtype of NumPy, ml_dtypes or PyTorch."""
-    library = native.library()
-    name = kind if isinstance(kind, str) else str(kind).removeprefix("torch.") if "torch" in str(kind) else np.dtype(kind).name
-    number = library.c.rapt_type_of_name(name.encode()) or NUMPY_TYPES.get(name, native.NONE)
-    if library.c.rapt_type_class_of(number) in (native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE):
+    try:
+        of_torch = "torch" in str(kind)
+        name = kind if isinstance(kind, str) else str(kind).removeprefix("torch.") if of_torch else np.dtype(kind).name
+    except TypeError:
+        name = ""
+    known = native.library().types(native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE)
+    number = known.get(name, NUMPY_TYPES.get(name))
+    if number is not None and number in known.values():
         return number
-    known = library.types(native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE)
-    raise ValueError(f"{name!r} is not a type of K and V: these are {', '.join(known)}")
+    raise ValueError(f"{argument} is {shown(name or kind)}: {', '.join(known)} are those of K and V")
 
 
 class _Memory:
     """The K or the V of a cache: rows of bytes of each unit, and their scales, if they have any."""
 
     def __init__(self, name: str, kind: Any, units: int, heads: int, tokens: int, channels: int, scales: Any):
-        self.type, self.channels = type_of(kind), channels
+        self.type, self.channels = type_of(kind, "type" if name == "k" else "v_type"), channels
+        self.shape = units, heads, tokens, channels
         row = native.library().c.rapt_row_bytes(self.type, channels)
         if row < 0:
             raise ValueError(f'{name} has {channels} channels, and groups of 32 in its type: choose another, such as "int8" or "f16"')
         # An int8 that counts as it is would be of use to nobody.
         scales = self.type == native.INT8 if scales is None else scales
-        self.shape = units, heads, tokens, channels
-        size = ELEMENT_BYTES.get(self.type, 0)
-        self.bytes = _zeros(units * heads * tokens * row)
-        self.tensor = Tensor(self.bytes.ctypes.data, self.type, self.shape, (heads * tokens * row, tokens * row, row, size),
-                             self.bytes, "numpy")
+        self._keep(_zeros(units * heads * tokens * row))
         self.scales: Tensor | None = None
         self.scale_strides: tuple[int, ...] = (0, 0, 0, 0, 0)
         self.of_tokens = isinstance(scales, (bool, np.bool_)) and bool(scales)
@@ -49,11 +54,29 @@ class _Memory:
             found = np.zeros((units, heads, tokens), np.float32)
             self.scales, self.scale_strides = tensor(found, name), (1, heads * tokens * 4, tokens * 4, 4, 0)
         elif not isinstance(scales, (bool, np.bool_)):
-            given = np.array(scales, np.float32)
+            given = reals(scales, f"{name}_scales").copy()
             if given.shape not in ((heads,), (heads, channels)):
-                raise ValueError(f"{name} scales have shape {given.shape}, where ({heads},) or ({heads}, {channels}) is needed")
+                raise ValueError(f"{name}_scales has shape {given.shape}, where ({heads},) or ({heads}, {channels}) is needed")
             self.scales = tensor(given, name)
             self.scale_strides = (1, 0, given.strides[0], 0, given.strides[1] if given.ndim == 2 else 0)
+
+    def _keep(self, memory: "np.ndarray[Any, Any]") -> None:
+        """The rows are in that memory."""
+        _, heads, tokens, _ = self.shape
+        row = native.library().c.rapt_row_bytes(self.type, self.channels)
+        strides = heads * tokens * row, tokens * row, row, ELEMENT_BYTES.get(self.type, 0)
+        self.bytes, self.tensor = memory, Tensor(memory.ctypes.data, self.type, self.shape, strides, memory, "numpy")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without addresses."""
+        return self.__dict__ | {"tensor": None, "scales": self.scales and self.scales.owner}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._keep(_zeros(state["bytes"].size))
+        self.bytes[:] = state["bytes"]
+        if self.scales is not None:
+            self.scales = tensor(self.scales, "scales")
 
     def move(self, to: "np.ndarray[Any, Any]", from_: "np.ndarray[Any, Any]", tokens: int) -> None:
         """The first tokens of these units become what those of others were before."""
@@ -81,7 +104,7 @@ class KVCache:
     Keys and values are stored in any type, which need not be the same, and converted by append(). Entries have lengths of their
     own. What is stored has the same bits on every machine, and attention to it does not depend on the kind of cache: one in one
     piece, in pages and in a ring give the same bits. A cache is used by one Python thread at a time, but for attend(), which
-    any number may call at once.
+    any number may call at once. Copies, by the modules copy and pickle, have memory of their own.
 
     batch: how many sequences there are.
     kv_heads: the heads of K and V.
@@ -109,14 +132,17 @@ class KVCache:
     def __init__(self, *, batch: int = 1, kv_heads: int, capacity: int, d_k: int, d_v: int | None = None, type: Any = "f16",
                  v_type: Any = None, k_scales: Any = None, v_scales: Any = None, ring: bool = False,
                  page_size: int | None = None, pages: int | None = None, v_in_k: bool = False):
-        sizes_given = {"batch": batch, "kv_heads": kv_heads, "capacity": capacity,
-                       "d_k": d_k, "d_v": d_k if d_v is None else d_v,
-                       "page_size": 1 if page_size is None else page_size, "pages": 0 if pages is None else pages}
-        for name, given in sizes_given.items():
-            if whole(given, name) < (name not in ("batch", "pages")):
-                raise ValueError(f"{name} is {given}: a size is needed")
-        self.batch, self.kv_heads, self.d_k, self.d_v = batch, kv_heads, d_k, sizes_given["d_v"]
-        self._capacity, self.ring, self.page_size, self.v_in_k = capacity, bool(ring), page_size, bool(v_in_k)
+        def size(given: Any, name: str, least: int = 1) -> int:
+            if not least <= whole(given, name) <= _MOST:
+                raise ValueError(f"{name} is {shown(given)}: a size is needed")
+            return whole(given, name)
+
+        batch, kv_heads, capacity = size(batch, "batch", 0), size(kv_heads, "kv_heads"), size(capacity, "capacity")
+        d_k, d_v = size(d_k, "d_k"), size(d_k if d_v is None else d_v, "d_v")
+        page_size = None if page_size is None else size(page_size, "page_size")
+        pages = None if pages is None else size(pages, "pages", 0)
+        self.batch, self.kv_heads, self.d_k, self.d_v = batch, kv_heads, d_k, d_v
+        self._capacity, self.ring, self.page_size, self.v_in_k = capacity, flag(ring, "ring"), page_size, flag(v_in_k, "v_in_k")
         if page_size is None and pages is not None:
             raise ValueError("pages are given without a page_size")
         self._columns = 0 if page_size is None else -(-capacity // page_size)
@@ -125,7 +151,7 @@ class KVCache:
         shape = self._units, kv_heads, self._unit_tokens
         self._k = _Memory("k", type, *shape, d_k, k_scales)
         self._v = self._k
-        if not v_in_k:
+        if not self.v_in_k:
             self._v = _Memory("v", type if v_type is None else v_type, *shape, self.d_v, v_scales)
         elif v_type is not None or v_scales is not None or self.d_v > d_k:
             raise ValueError("v_in_k: V is of the type and the scales of K, and has no more channels")
@@ -148,6 +174,18 @@ class KVCache:
         scaled = [(name, memory) for name, memory in (("k_scales", k), ("v_scales", v)) if memory.scales]
         self._scale_tensors = {name: memory.scales for name, memory in scaled if memory.scales}
         self._scale_strides = {name: memory.scale_strides for name, memory in scaled}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without addresses."""
+        return {name: x for name, x in self.__dict__.items() if name not in ("_v_tensor", "_scale_tensors", "_scale_strides")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._stored_tensors()
+
+    def __copy__(self) -> "KVCache":
+        """With memory of its own, as deepcopy() makes it: two caches of the same memory would overwrite each other's tokens."""
+        return copy.deepcopy(self)
 
     def __repr__(self) -> str:
         names = {number: name for name, number in
@@ -298,7 +336,7 @@ class KVCache:
         """
         order = integers(entries, "entries", self.batch)
         if self.batch and not 0 <= order.min() <= order.max() < self.batch:
-            raise ValueError(f"entries are {order.tolist()}, where numbers of 0..{self.batch - 1} are needed")
+            raise ValueError(f"entries are {shown(order.tolist())}, where numbers of 0..{self.batch - 1} are needed")
         changed = np.flatnonzero(order != np.arange(self.batch))
         if not len(changed):
             return
@@ -323,7 +361,7 @@ class KVCache:
             return np.arange(self.batch, dtype=np.int32)
         chosen = integers(entries, "entries", count)
         if len(set(chosen.tolist())) != len(chosen) or (len(chosen) and not 0 <= chosen.min() <= chosen.max() < self.batch):
-            raise ValueError(f"entries are {chosen.tolist()}, where different ones of 0..{self.batch - 1} are needed")
+            raise ValueError(f"entries are {shown(chosen.tolist())}, where different ones of 0..{self.batch - 1} are needed")
         return chosen
 
     def append(self, k: Any, v: Any = None, *, layout: str = "bhsd", lengths: Any = None, token_starts: Any = None,
@@ -351,24 +389,27 @@ class KVCache:
         needed = (batch, self.kv_heads, tokens)
         for name, t, channels in (("k", new_k, self.d_k), ("v", new_v, new_v.shape[-1] if v is None else self.d_v)):
             if sizes(t, layout) != (*needed, channels):
+                hint = layout_hint(layout, lambda other: all(sizes(new, other)[1] == self.kv_heads for new in (new_k, new_v)))
                 raise ValueError(f"{name} has shape {t.shape}, where {self.kv_heads} heads of {channels} channels"
-                                 f"{' and tokens as of k' if name == 'v' else ''} are needed")
+                                 f"{' and tokens as of k' if name == 'v' else ''} are needed{hint}")
         ends = None
         if token_starts is not None:
             ends = integers(token_starts, "token_starts")
             if lengths is not None:
                 raise ValueError("lengths are given beside token_starts")
             if not len(ends) or (np.diff(ends) < 0).any() or ends[0] < 0 or ends[-1] > tokens:
-                raise ValueError(f"token_starts are {ends.tolist()}, where ascending numbers of 0..{tokens} are needed")
+                raise ValueError(f"token_starts are {shown(ends.tolist())}, where ascending numbers of 0..{tokens} are needed")
             counts, batch = np.diff(ends), len(ends) - 1
         elif lengths is not None:
             counts = integers(lengths, "lengths", batch)
             if batch and not 0 <= counts.min() <= counts.max() <= tokens:
-                raise ValueError(f"lengths are {counts.tolist()}, where 0..{tokens} is needed")
+                raise ValueError(f"lengths are {shown(counts.tolist())}, where 0..{tokens} is needed")
         else:
             counts = np.full(batch, tokens, np.int32)
         chosen = self._entries(entries, batch)
         places = None
+        if rope is not None:
+            checked_rope(rope)
         if positions is not None:
             if rope is None:
                 raise ValueError("positions are given, and no rope")
@@ -376,11 +417,13 @@ class KVCache:
         if rope is not None and batch and counts.max() > self._capacity:  # written entry by entry: all of it, or nothing
             rope.check(self._lengths[chosen] + counts - np.minimum(counts, self._capacity), self._lengths[chosen] + counts,
                        places)
-        before = self.reserve(chosen, counts)
         work = float(counts.sum()) * heads * (d_k + (0 if v is None else self.d_v))
         count = threading_.threads_for(threads, work)
         new = _by_heads(new_k, layout), None if v is None else _by_heads(new_v, layout)
-        if self.ring and batch and counts.max() > self._capacity:
+        with self.appending(chosen, counts) as before:
+            if not self.ring or not batch or counts.max() <= self._capacity:
+                self._write(new, chosen, counts, ends, before, rope, places, count)
+                return
             # Of more tokens than the ring has, the last ones stay: entry by entry, for these do not begin at the same token.
             for i, given in enumerate(counts.tolist()):
                 kept = min(given, self._capacity)
@@ -389,25 +432,31 @@ class KVCache:
                 place = None if places is None else places[(i * tokens if ends is None else 0) + at:][:kept]
                 self._write(part, chosen[i:i + 1], np.array([kept], np.int32), None, before[i:i + 1] + given - kept, rope,
                             place, count)
-        else:
-            self._write(new, chosen, counts, ends, before, rope, places, count)
-        self.advance(chosen, counts)
 
-    def reserve(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        """Makes room for so many more tokens of these entries, or raises what is lacking. Returns their lengths before."""
+    @contextlib.contextmanager
+    def appending(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> Iterator["np.ndarray[Any, Any]"]:
+        """Makes room for so many more tokens of these entries, or raises what is lacking, and gives their lengths before; behind
+        the with statement, which writes them, they are there. If it raises, the room is given back."""
+        before = self._reserve(entries, counts)
+        try:
+            yield before
+        except BaseException:
+            if self.page_size is not None:
+                for entry in entries:
+                    self._release(entry, -(-min(int(self._lengths[entry]), self._capacity) // self.page_size))
+            raise
+        self._lengths[entries] += counts.astype(np.int32)
+        self._first[entries] = np.maximum(self._first[entries], self._lengths[entries] - self._capacity)
+
+    def _reserve(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         before = self._lengths[entries]
-        over = np.flatnonzero(before + counts.astype(np.int64) > (np.iinfo(np.int32).max if self.ring else self._capacity))
+        over = np.flatnonzero(before + counts.astype(np.int64) > (_MOST if self.ring else self._capacity))
         if len(over):
             i = int(over[0])
             raise native.Error(f"entry {entries[i]} has {before[i]} of {self._capacity} tokens: {counts[i]} more have no room")
         if self.page_size is not None:
             self._reserve_pages(entries, counts)
         return before
-
-    def advance(self, entries: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> None:
-        """So many more tokens of these entries were written."""
-        self._lengths[entries] += counts.astype(np.int32)
-        self._first[entries] = np.maximum(self._first[entries], self._lengths[entries] - self._capacity)
 
     def put_into(self, desc: Any, args: Any, entries: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
         """Into a description that has the fields of a cache, and arguments that have those of its scales. Returns the block
@@ -488,7 +537,8 @@ class KVCache:
         q: (batch, heads, queries, d_k), usually those of the tokens that were appended last; with q_starts (heads, queries,
             d_k).
         entries: (batch), which entries of the cache they are of; None: all, in order.
-        causal: as of attention(), where the last query stands at the last token.
+        causal: as of attention(), but by default "bottom-right", where the last query stands at the last token; None or False:
+            queries see all tokens.
         window, mask, bias, alibi: as of attention(); they go by the positions of tokens, of which a ring has the last ones
             only, so that column j of a mask belongs to the token of position j.
         arith: "exact"; "int8", for K and V of int8, int4, q8_0, q4_0 or q5_0; or "bf16", in which q, K, V and weights are rounded to bf16.

@@ -11,9 +11,12 @@ from . import _threads as threading_
 
 
 class Isa(str):
-    """The name of a kernel. Where isa() has forced it, a with statement takes that back at its end."""
+    """The name of a kernel. Where isa() has forced it, a with statement takes that back at its end. A copy is the name alone."""
     _before: "Isa | None" = None
     _forced = False
+
+    def __reduce__(self) -> Any:
+        return Isa, (str(self),)
 
     def __enter__(self) -> "Isa":
         return self
@@ -28,7 +31,10 @@ _chosen: Isa | None = None  # what isa() has forced
 
 def _force(name: "Isa | None") -> None:
     global _chosen
-    native.library().c.rapt_isa_force(None if name is None else name.encode())
+    try:
+        native.library().c.rapt_isa_force(None if name is None else name.encode())
+    except native.Error as error:
+        raise native.Error(f"isa is {str(name)!r}: {error}") from None
     _chosen = name
     _attention.forget_plans()
 
@@ -48,14 +54,15 @@ def isa(*name: str | None) -> Isa:
         raise TypeError("isa() takes the name of a kernel, or None, or nothing")
     before = _chosen
     if name:
-        if name[0] is not None and name[0] not in native.library().all_kernels():
-            raise native.Error(f"isa is {name[0]!r}: {', '.join(native.library().all_kernels())} are those that there are")
+        _attention.isa_name(name[0])
         _force(None if name[0] is None else Isa(name[0]))
     current = ctypes.c_char_p()
     try:
         native.library().c.rapt_isa_current(ctypes.byref(current))
     except native.Error as error:
-        raise native.Error(f"RAPT_ISA is {os.environ.get('RAPT_ISA')!r}: {error}") from None
+        given = os.environ.get("RAPT_ISA")
+        _attention.isa_name(given, "RAPT_ISA")
+        raise native.Error(f"RAPT_ISA is {given!r}: {error}") from None
     now = Isa((current.value or b"").decode())
     now._before, now._forced = before, bool(name)
     return now

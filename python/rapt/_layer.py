@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands around attention: linear layers, normalisation, and multi-head attention as one call."""
+import contextlib
 import ctypes
 from typing import Any, Literal
 
@@ -7,10 +8,11 @@ import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._attention import Causal, Options, Window, arith_of, isa_name, layout_of, number, tuning_of, whole
+from ._arguments import flag, number, shown, whole
+from ._attention import Causal, Options, Window, arith_of, isa_name, layout_of, starts_of, tuning_of
 from ._cache import KVCache, type_of
-from ._rope import Rope
-from ._tensor import Tensor, dense_floats, empty, floats, integers
+from ._rope import Rope, checked_rope
+from ._tensor import Tensor, dense_floats, empty, floats, integers, reals
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"] | None
 _ACTIVATIONS = {None: native.ACTIVATION_NONE, "relu": native.RELU, "gelu": native.GELU, "gelu_tanh": native.GELU_TANH,
@@ -26,6 +28,8 @@ class _Tokens:
     def __init__(self, x: Any, name: str):
         self.tensor = floats(x, name, (1, 2, 3))
         shape, strides = self.tensor.shape, self.tensor.strides
+        if not shape[-1]:
+            raise ValueError(f"{name} has shape {shape}: one channel at least is needed")
         self.shape = (1,) * (3 - len(shape)) + shape
         t = Tensor(self.tensor.address, self.tensor.type, (1, *self.shape), (0,) * (4 - len(strides)) + strides, x, "")
         kind, _, batch_stride, token_stride = layout_of(t, name, "bhsd")
@@ -83,6 +87,8 @@ def quantise_weights(weight: Any, type: str = "int8") -> Weights:
     """
     library, kind, w = native.library(), type_of(type), floats(weight, "weight", 2)
     rows, width = w.shape
+    if not rows or not width:
+        raise ValueError(f"weight has shape {w.shape}: one row and one column at least are needed")
     stride = layout_of(Tensor(w.address, w.type, (1, 1, *w.shape), (0, 0, *w.strides), weight, ""), "weight", "bhsd")[3]
     if kind == native.INT8:
         data, scales = np.empty((rows, width), np.int8), np.empty(rows, np.float32)
@@ -99,6 +105,12 @@ class PrepackedWeights:
 
     def __init__(self, weight: Any, shape: tuple[int, int], memory: "np.ndarray[Any, Any]"):
         self.weight, self.shape, self.memory = weight, shape, memory
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy's memory lies anywhere, and the library wants it aligned."""
+        self.__dict__.update(state)
+        self.memory = threading_.aligned(len(state["memory"]))
+        self.memory[:] = state["memory"]
 
     @property
     def nbytes(self) -> int:
@@ -149,6 +161,8 @@ class _Weight:
             (self.rows, self.width), self.address = t.shape, t.address
             four = Tensor(t.address, t.type, (1, 1, *t.shape), (0, 0, *t.strides), x, "")
             self.layout = layout_of(four, name, "bhsd")
+        if not self.rows or not self.width:
+            raise ValueError(f"{name} has shape {(self.rows, self.width)}: one row and one column at least are needed")
         if width not in (None, self.width):
             raise ValueError(f"{name} has shape {(self.rows, self.width)}, and {width} channels come in")
 
@@ -195,7 +209,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     """
     if not isinstance(activation, str | None) or activation not in _ACTIVATIONS:
         raise ValueError(
-            f"activation is {activation!r}: {', '.join(repr(name) for name in _ACTIVATIONS)} are those that there are")
+            f"activation is {shown(activation)}: {', '.join(repr(name) for name in _ACTIVATIONS)} are those that there are")
     library, tokens = native.library(), _Tokens(x, "x")
     batch, count, width = tokens.shape
     w = _Weight(weight, "weight", width)
@@ -237,7 +251,7 @@ def _norm(family: str, x: Any, weight: Any, bias: Any, epsilon: float, residual:
         r = _same_tokens(residual, "residual", tokens, channels)
         args.residual, args.residual_from = r.layout, r.address
     total = None
-    if return_sum:
+    if flag(return_sum, "return_sum"):
         total, z = _output(None, tokens, channels)
         args.sum, args.sum_to = z.layout, z.address
     threading_.run(library, family, args, threads=threading_.threads_for(threads, tokens.work))
@@ -278,11 +292,11 @@ def rms_norm(x: Any, weight: Any = None, bias: Any = None, *, epsilon: float = 1
 
 def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, heads: int, kv_heads: int | None = None,
         y: Any = None, z: Any = None, bq: Any = None, bk: Any = None, bv: Any = None, bo: Any = None, residual: Any = None,
-        rope: Rope | None = None, position_table: Any = None, cache: KVCache | None = None, causal: Causal = None,
-        window: Window = None, scale: float | None = None, mask: Any = None, bias: Any = None, softcap: float | None = None,
-        alibi: Any = None, sinks: Any = None, kv_lengths: Any = None, q_starts: Any = None, k_starts: Any = None,
-        return_weights: bool = False, out: Any = None, arith: str = "exact", linear_arith: str = "exact",
-        threads: int | None = None, isa: str | None = None) -> Any:
+        rope: Rope | None = None, position_table: Any = None, cache: KVCache | None = None,
+        causal: Causal | Literal["auto"] = "auto", window: Window = None, scale: float | None = None, mask: Any = None,
+        bias: Any = None, softcap: float | None = None, alibi: Any = None, sinks: Any = None, kv_lengths: Any = None,
+        q_starts: Any = None, k_starts: Any = None, return_weights: bool = False, out: Any = None, arith: str = "exact",
+        linear_arith: str = "exact", threads: int | None = None, isa: str | None = None) -> Any:
     """Multi-head attention with its projections, as one call (Vaswani et al. 2017, section 3.2.2):
 
         q = x wq^T + bq,  k = y wk^T + bk,  v = z wv^T + bv
@@ -303,7 +317,9 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
     position_table: (positions, width), float32: rows that are added to the tokens by their position.
     cache: a KVCache that is no ring, to which the new keys and values are appended, and to all of which the queries attend.
         Positions go on from its lengths.
-    causal, window, scale, mask, bias, softcap, alibi, sinks, arith, threads, isa: as of attention().
+    causal: as of attention(), or "auto": "bottom-right" with a cache, as of KVCache.attend(), so that a prompt has the same bits
+        in one piece and in several; else None. With a cache and a y, whose tokens may have no order, it must be given.
+    window, scale, mask, bias, softcap, alibi, sinks, arith, threads, isa: as of attention().
     kv_lengths: (batch), how many of the keys exist; not with a cache, which has lengths of its own.
     q_starts, k_starts: (batch + 1), where the tokens of each entry begin in an x and a y (tokens, width).
     return_weights: also return the softmax's result, (batch, heads, queries, keys), which takes time and memory.
@@ -326,6 +342,13 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
     if of_keys.shape[0] != batch or of_values.shape[:2] != of_keys.shape[:2]:
         raise ValueError(
             f"x, y and z have {queries.shape[:2]}, {of_keys.shape[:2]} and {of_values.shape[:2]} entries and tokens")
+    if cache is not None and not isinstance(cache, KVCache):
+        raise TypeError(f"cache is a {type(cache).__name__}: a rapt.KVCache is needed")
+    if isinstance(causal, str) and causal == "auto":
+        if cache is not None and y is not None:
+            raise ValueError('a cache and y are given without causal: "bottom-right" (y is the sequence that x is of) or None '
+                             "(it is another one, as an encoder's) is needed")
+        causal = None if cache is None else "bottom-right"
     keys, packed = of_keys.shape[1], wk is None and wv is None
     if not packed and (wk is None or wv is None):
         raise ValueError("one of wk and wv is given: both, or neither, are needed")
@@ -343,7 +366,7 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
                             d_v=d_v, arith=arith_of(arith))
     inside = library.new(native.Args)
     desc = library.new(native.MhaDesc, attention=attention, x_width=width, out_width=o.shape[2], keys=keys, x=queries.layout,
-                       out=o.layout, wq=q_weight.layout, packed=int(packed), arith=arith_of(linear_arith))
+                       out=o.layout, wq=q_weight.layout, packed=int(packed), arith=arith_of(linear_arith, "linear_arith"))
     args = library.new(native.MhaArgs, x=queries.address, out=o.address, wq=q_weight.address, wq_scales=q_weight.scales,
                        wq_prepacked=q_weight.prepacked, attention=inside)
     for name, tokens, given in (("y", of_keys, y), ("z", of_values, z)):
@@ -367,15 +390,14 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
         r = _same_tokens(residual, "residual", queries, o.shape[2])
         desc.residual, args.residual = r.layout, r.address
     if rope is not None:
-        rope.put_into(desc, args)
+        checked_rope(rope).put_into(desc, args)
     if position_table is not None:
-        table = np.ascontiguousarray(position_table, np.float32)
+        table = reals(position_table, "position_table")
         if table.ndim != 2 or table.shape[1] != width:
             raise ValueError(f"position_table has shape {table.shape}, where (positions, {width}) is needed")
         desc.position_table, args.position_table, args.table_positions = 1, table, len(table)
 
-    starts = {name: integers(given, name).copy() for name, given in (("q_starts", q_starts), ("k_starts", k_starts))
-              if given is not None}
+    starts = starts_of(q_starts, k_starts)
     for name, some in starts.items():
         if queries.tensor.shape != (q_len, width):
             raise ValueError(f"x has shape {queries.tensor.shape}, where (tokens, width) is needed beside {name}")
@@ -383,36 +405,35 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
         attention.batch = batch = len(some) - 1
     entries = np.arange(batch, dtype=np.int32)
     counts = np.full(batch, keys, np.int32)
-    if cache is not None and not isinstance(cache, KVCache):
-        raise TypeError(f"cache is a {type(cache).__name__}: a rapt.KVCache is needed")
+    if cache is not None and (starts or kv_lengths is not None):
+        raise ValueError("a cache is given beside kv_lengths, q_starts or k_starts")
+    reserved: Any = contextlib.nullcontext()
     if cache is not None:
-        if starts or kv_lengths is not None:
-            raise ValueError("a cache is given beside kv_lengths, q_starts or k_starts")
         cache.check_projected(batch, kv_heads, d_k, d_v)
-        before = cache.reserve(entries, counts)
-        inside.table = cache.put_into(attention, args, entries)
-        args.k_cache, args.v_cache = cache.addresses
-        args.starts, inside.kv_lengths = before, before + counts
-    elif kv_lengths is not None:
-        inside.kv_lengths = integers(kv_lengths, "kv_lengths", batch)
-    options.put_into(attention, batch, heads, q_len, attention.kv_len,
-                     exact=not starts and cache is None and kv_lengths is None)
-    options.put_pointers(inside)
-    weights = None
-    if return_weights:
-        if starts:
-            raise ValueError("return_weights is asked for beside q_starts")
-        seen = int((before + counts).max(initial=0)) if cache is not None else keys
-        weights = np.empty((batch, heads, q_len, attention.kv_len), np.float32)
-        desc.weights = native.F32, weights.strides[0], weights.strides[1], weights.strides[2]
-        args.weights = weights
-        weights = weights[..., :seen]
+        reserved = cache.appending(entries, counts)
+    with_weights = flag(return_weights, "return_weights")
+    if with_weights and starts:
+        raise ValueError("return_weights is asked for beside q_starts")
     work = queries.work * rows + of_keys.work * k_weight.rows + of_values.work * v_weight.rows
     attention.threads = threading_.threads_for(threads, work)
-    _run("rapt_mha", desc, args, threads, work)
-    if cache is not None:
-        cache.advance(entries, counts)
-    return (out, weights) if return_weights else out
+    with reserved as before:
+        if cache is not None:
+            inside.table = cache.put_into(attention, args, entries)
+            args.k_cache, args.v_cache = cache.addresses
+            args.starts, inside.kv_lengths = before, before + counts
+        elif kv_lengths is not None:
+            inside.kv_lengths = integers(kv_lengths, "kv_lengths", batch)
+        options.put_into(attention, batch, heads, q_len, attention.kv_len,
+                         exact=not starts and cache is None and kv_lengths is None)
+        options.put_pointers(inside)
+        weights = None
+        if with_weights:
+            weights = np.empty((batch, heads, q_len, attention.kv_len), np.float32)
+            desc.weights = native.F32, weights.strides[0], weights.strides[1], weights.strides[2]
+            args.weights = weights
+            weights = weights[..., :keys if cache is None else int((before + counts).max(initial=0))]
+        _run("rapt_mha", desc, args, threads, work)
+    return (out, weights) if with_weights else out
 
 
 def _head_sizes(q_rows: int, k_rows: int, v_rows: int, heads: int, kv_heads: int, packed: bool) -> tuple[int, int]:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary position embedding: Rope, which says how, and rope()."""
+import math
 from typing import Any
 
 import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._attention import layout_name, layout_of, number, sizes, whole
-from ._tensor import empty, floats, integers
+from ._arguments import flag, number, shown, whole
+from ._attention import layout_name, layout_of, sizes
+from ._tensor import as_array, empty, floats, integers, reals
 
 
 class Rope:
@@ -31,29 +33,38 @@ class Rope:
     def __init__(self, channels: int, *, base: float = 10000.0, interleaved: bool = False, frequencies: Any = None,
                  amplitude: float = 1.0, offset: int = 0, tables: Any = None):
         self.channels = whole(channels, "channels")
-        if self.channels < 2 or self.channels % 2:
-            raise ValueError(f"channels is {channels}: an even number from 2 on is needed")
-        self._struct = native.Rope(channels=self.channels, interleaved=int(bool(interleaved)),
+        if not 2 <= self.channels <= native.MAX_HEAD_DIM or self.channels % 2:
+            raise ValueError(f"channels is {shown(channels)}: an even number of 2..{native.MAX_HEAD_DIM} is needed")
+        self._given: dict[str, Any] = {"channels": self.channels, "interleaved": flag(interleaved, "interleaved"),
+                                       "amplitude": amplitude, "offset": offset}
+        self._struct = native.Rope(channels=self.channels, interleaved=int(self._given["interleaved"]),
                                    amplitude=number(amplitude, "amplitude"), offset=whole(offset, "offset"))
         self._table = native.RopeTable()
         if tables is None:
             self._angles(number(base, "base"), frequencies)
         elif frequencies is not None:
             raise ValueError("frequencies and tables are given: one of them is needed")
+        elif not isinstance(tables, (tuple, list)) or len(tables) != 2:
+            raise TypeError(f"tables is {shown(tables)}: a pair of the cosines and the sines is needed")
         else:
             self._rows(*tables)
 
     def __repr__(self) -> str:
         return f"Rope({self.channels} channels)"
 
+    def __reduce__(self) -> Any:
+        return _rope_of, (self._given,)
+
     def _angles(self, base: float, frequencies: Any) -> None:
         if frequencies is None:
+            if not 1 <= base < math.inf:
+                raise ValueError(f"base is {base}: a finite number from 1 on is needed")
             frequencies = np.empty(self.channels // 2, np.float64)
             native.library().c.rapt_rope_frequencies(base, self.channels, frequencies.ctypes.data)
-        a = np.array(frequencies, np.float64)
+        a = reals(frequencies, "frequencies", np.float64).copy()
         if a.shape != (self.channels // 2,):
             raise ValueError(f"frequencies have shape {a.shape}, where ({self.channels // 2},) is needed")
-        self._struct.frequencies = a
+        self._struct.frequencies = self._given["frequencies"] = a
 
     def _rows(self, cosines: Any, sines: Any) -> None:
         c, s = floats(cosines, "cosines", 2), floats(sines, "sines", 2)
@@ -61,8 +72,11 @@ class Rope:
             raise ValueError(
                 f"tables have shapes {c.shape} and {s.shape}, where (positions, {self.channels // 2}) of the same strides "
                 "are needed")
+        if c.shape[0] > 1 and not c.strides[0]:  # which would say that rows are dense
+            raise ValueError(f"tables have shape {c.shape} and one row in memory: copies are needed")
         for t in (c, s):
             layout_of(t, "tables", "bhsd")
+        self._given["tables"] = cosines, sines
         self._table = native.RopeTable(type=c.type, positions=c.shape[0], row_stride=c.strides[0])
         self._table.c, self._table.s, self._kept = c.address, s.address, (c, s)
 
@@ -79,6 +93,18 @@ class Rope:
         """Into the description and the arguments of a call."""
         desc.rope = self._struct
         args.rope_table = self._table
+
+
+def _rope_of(given: dict[str, Any]) -> Rope:
+    """What a Rope is pickled as."""
+    return Rope(**given)
+
+
+def checked_rope(rope: Any) -> Rope:
+    """The argument rope."""
+    if not isinstance(rope, Rope):
+        raise TypeError(f"rope is a {type(rope).__name__}: a rapt.Rope is needed")
+    return rope
 
 
 def rope(x: Any, rope: Rope, *, layout: str = "bhsd", starts: Any = None, positions: Any = None, lengths: Any = None,
@@ -101,8 +127,7 @@ def rope(x: Any, rope: Rope, *, layout: str = "bhsd", starts: Any = None, positi
     """
     given = floats(x, "x", (3, 4))
     layout_name(layout)
-    if not isinstance(rope, Rope):
-        raise TypeError(f"rope is a {type(rope).__name__}: a rapt.Rope is needed")
+    checked_rope(rope)
     if out is None:
         out = empty(given.shape, given.type, given)
         if lengths is not None or token_starts is not None:
@@ -140,7 +165,7 @@ def put_tokens(args: Any, batch: int, tokens: int, starts: Any, positions: Any, 
 
 
 def position_array(positions: Any, count: int) -> "np.ndarray[Any, Any]":
-    a = np.asarray(positions)
+    a = as_array(positions, "positions")
     if a.size != count:
         raise ValueError(f"positions have shape {a.shape}, where one for each of {count} tokens is needed")
     return integers(np.ascontiguousarray(a).reshape(-1), "positions", count)

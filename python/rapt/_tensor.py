@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays as addresses, types, shapes and strides, without a copy: NumPy's, PyTorch's, and those of whatever has DLPack."""
 import ctypes
+import re
 import sys
 from typing import Any
 
 import numpy as np
 
 from . import _native as native
+from ._arguments import shown
 
 # The storage type of each NumPy dtype, by its name, since those of ml_dtypes are not NumPy's own.
 NUMPY_TYPES = {"float32": native.F32, "float16": native.F16, "bfloat16": native.BF16, "float8_e4m3fn": native.F8_E4M3,
@@ -18,6 +20,7 @@ ELEMENT_BYTES = {native.F32: 4, native.F16: 2, native.BF16: 2, native.F8_E4M3: 1
 # DLPack's type codes and bits (dlpack.h, DLDataTypeCode).
 DLPACK_TYPES = {(2, 32): native.F32, (2, 16): native.F16, (4, 16): native.BF16, (10, 8): native.F8_E4M3,
                 (12, 8): native.F8_E5M2, (0, 8): native.INT8, (6, 8): native.BOOL, (0, 32): native.I32}
+DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 FLOATS = native.F32, native.F16, native.BF16
 STORED = *FLOATS, native.F8_E4M3, native.F8_E5M2, native.INT8
 
@@ -36,6 +39,9 @@ class Tensor:
         """All that a plan depends on."""
         return self.type, self.shape, self.strides
 
+    def __reduce__(self) -> Any:
+        raise TypeError("an address cannot be copied or pickled: whoever keeps a Tensor makes it anew, of the copied array")
+
 
 def dtype_of(kind: int) -> "np.dtype[Any]":
     """The NumPy dtype of a storage type that has one."""
@@ -46,8 +52,21 @@ def dtype_of(kind: int) -> "np.dtype[Any]":
     return np.dtype(getattr(ml_dtypes, name))
 
 
-def _unknown(name: str, what: Any, needed: tuple[int, ...]) -> TypeError:
-    return TypeError(f"{name} is {what}: {names_of(needed)} is needed")
+def _unknown(name: str, what: Any, needed: tuple[int, ...], of_torch: bool = False) -> TypeError:
+    return TypeError(f"{name} is {what}: {names_of(needed)} is needed{_cast(name, str(what), needed, of_torch)}")
+
+
+def _cast(name: str, what: str, needed: tuple[int, ...], of_torch: bool) -> str:
+    """What to write where an input's numbers are of another type. Floats make no mask, and an output is none of them."""
+    kind = re.match(r"complex|float|u?int|bool", what)
+    to_mask = needed == (native.BOOL,)
+    if kind is None or name == "out" or (to_mask and kind[0] in ("complex", "float")):
+        return ""
+    part = f"{name}.real" if kind[0] == "complex" else name
+    if of_torch:
+        method = ".bool()" if to_mask else ".float().contiguous()" if kind[0] == "complex" else ".float()"
+        return f" (write {part}{method})"
+    return f" (write {part}.astype({'bool' if to_mask else 'np.float32'}))"
 
 
 def names_of(types: tuple[int, ...]) -> str:
@@ -97,7 +116,10 @@ def _from_dlpack(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
         t = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     kind = DLPACK_TYPES.get((t.code, t.bits)) if t.lanes == 1 else None
     if kind is None:
-        raise _unknown(name, f"of DLPack's type {t.code} with {t.lanes} x {t.bits} bits", types)
+        what = f"of DLPack's type {t.code} with {t.lanes} x {t.bits} bits"
+        if t.lanes == 1 and t.code in DLPACK_KINDS:
+            what = f"{DLPACK_KINDS[t.code]}{t.bits} ({what})"
+        raise _unknown(name, what, types)
     shape, size = tuple(t.shape[:t.ndim]), t.bits // 8
     if t.strides:
         strides = tuple(stride * size for stride in t.strides[:t.ndim])
@@ -111,7 +133,7 @@ def _from_torch(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
     if kind is None:
         kind = NUMPY_TYPES.get(str(x.dtype).removeprefix("torch."))
         if kind is None:
-            raise _unknown(name, str(x.dtype).removeprefix("torch."), types)
+            raise _unknown(name, str(x.dtype).removeprefix("torch."), types, of_torch=True)
         _kinds[x.dtype] = kind
     if not x.is_cpu:
         raise TypeError(f"{name} is on {x.device}, not in the CPU's memory")
@@ -139,7 +161,7 @@ def tensor(x: Any, name: str, types: tuple[int, ...] = STORED) -> Tensor:
         return x
     t = _looked_at(x, name, types)
     if t.type not in types:
-        raise _unknown(name, TYPE_NAMES[t.type], types)
+        raise _unknown(name, TYPE_NAMES[t.type], types, of_torch=t.library == "torch")
     return t
 
 
@@ -174,9 +196,28 @@ def dense_strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def as_array(x: Any, name: str) -> "np.ndarray[Any, Any]":
+    """An array of NumPy's, of a list or of whatever else NumPy takes."""
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} is {shown(x)}: {' '.join(str(error).split())}") from None
+
+
+def reals(x: Any, name: str, dtype: Any = np.float32) -> "np.ndarray[Any, Any]":
+    """An array of that dtype without gaps, of lists and of arrays of other real numbers, which are converted."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and x.is_floating_point():
+        x = x.double()  # which NumPy has, as it has not bfloat16
+    a = as_array(x, name)
+    if a.size and a.dtype.kind not in "fiu" and not a.dtype.name.startswith(("bfloat", "float")):
+        raise TypeError(f"{name} is {a.dtype.name}: real numbers are needed")
+    return a.astype(dtype, order="C", copy=False)
+
+
 def dense_floats(x: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     """An array of float32 of that shape without gaps; lists and other arrays are converted."""
-    a = np.ascontiguousarray(np.asarray(x, dtype=np.float32))
+    a = reals(x, name)
     if a.shape != shape:
         raise ValueError(f"{name} has shape {a.shape}, where {shape} is needed")
     return tensor(a, name, FLOATS)
@@ -189,7 +230,7 @@ def integers(x: Any, name: str, length: int | None = None) -> "np.ndarray[Any, A
     """A vector of int32, of lists and of arrays of other integers, which are converted."""
     if type(x) is np.ndarray and x.dtype is _INT32 and x.ndim == 1 and x.flags.c_contiguous and length in (None, len(x)):
         return x
-    a = np.asarray(x)
+    a = as_array(x, name)
     if a.dtype.kind not in "iu" and a.size:
         raise TypeError(f"{name} is {a.dtype.name}: integers are needed")
     if a.ndim != 1 or (length is not None and len(a) != length):
@@ -202,7 +243,7 @@ def integers(x: Any, name: str, length: int | None = None) -> "np.ndarray[Any, A
 
 def matrix(x: Any, name: str) -> "np.ndarray[Any, Any]":
     """Rows of int32 without gaps in them, of lists and of arrays of other integers, which are converted."""
-    a = np.asarray(x)
+    a = as_array(x, name)
     if a.ndim != 2:
         raise ValueError(f"{name} has {a.ndim} dimensions, where 2 are needed")
     if a.dtype == _INT32 and (a.strides[1] == 4 or a.shape[1] < 2) and a.strides[0] >= 0:

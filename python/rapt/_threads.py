@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """How calls run: on how many threads, of which pool, with which workspace."""
-import operator
 import os
 import threading
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _native as native
+from ._arguments import shown, whole
 
 # Work below this many multiplications is done by the calling thread alone, since waking another takes as long as a part of it.
 SMALL = 1 << 21
@@ -54,9 +54,13 @@ def default_threads() -> int:
 
 
 def checked(threads: int, name: str = "threads") -> int:
-    if isinstance(threads, (bool, np.bool_)) or not hasattr(threads, "__index__") or operator.index(threads) < 1:
-        raise ValueError(f"{name} is {threads!r}: a number from 1 on is needed")
-    return operator.index(threads)
+    try:
+        count = whole(threads, name)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"{name} is {shown(threads)}: a number from 1 on is needed")
+    return count
 
 
 def threads_for(threads: int | None, work: float) -> int:

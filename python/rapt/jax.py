@@ -7,7 +7,6 @@ RAPT_CACHE in the environment, or rapt in XDG_CACHE_HOME or ~/.cache. Whoever pa
 """
 import ctypes
 import functools
-import operator
 import os
 import pathlib
 import sys
@@ -25,6 +24,7 @@ import numpy as np
 
 from . import _jax_build as building
 from . import _native as native
+from ._arguments import flag, number, shown, whole
 
 __all__ = ["dot_product_attention"]
 
@@ -162,10 +162,19 @@ def _four(x: Any, name: str) -> Any:
     return x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
+def _cast(name: str, x: Any, needed: Any) -> str:
+    """What to write where an array is of another type. Floats make no mask."""
+    if needed == np.bool_ and x.dtype.kind not in "iu":
+        return ""
+    to = "bool" if needed == np.bool_ else f"jnp.{np.dtype(needed).name}"
+    return f" (write {name}{'.real' if x.dtype.kind == 'c' else ''}.astype({to}))"
+
+
 def _checked(name: str, x: Any, shape: tuple[int | None, ...], dtype: Any) -> None:
     """In shape, None is any length."""
     if x.dtype != dtype:
-        raise TypeError(f"{name} is {x.dtype}, where {np.dtype(dtype)} is needed")
+        needed = np.dtype(dtype)
+        raise TypeError(f"{name} is {x.dtype}, where {needed} is needed{_cast(name, x, needed)}")
     if any(need not in (None, have) for have, need in zip(x.shape, shape)):
         raise ValueError(f"{name} has shape {x.shape}, where {tuple('any' if n is None else n for n in shape)} is needed")
 
@@ -214,9 +223,11 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     A row without keys is 0, with -inf as its log-sum-exp, where jax.nn's is the mean of all values.
     """
     if not isinstance(is_causal, (bool, np.bool_)):
-        raise TypeError(f"is_causal is {is_causal!r}: True or False is needed")
-    if arith not in ("exact", "bf16"):
-        raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
+        raise TypeError(f"is_causal is {shown(is_causal)}: True or False is needed")
+    if not isinstance(arith, str) or arith not in ("exact", "bf16"):
+        raise ValueError(f"arith is {shown(arith)}: 'exact' or 'bf16' is needed")
+    if implementation is not None and not isinstance(implementation, str):
+        raise TypeError(f"implementation is {shown(implementation)}: a name or None is needed")
     if implementation not in (None, "rapt"):
         if arith != "exact":
             raise ValueError(f"arith is {arith!r}, which implementation={implementation!r} does not know")
@@ -227,18 +238,24 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     shape = jnp.shape(query)
     q, k, v = _four(query, "query"), _four(key, "key"), _four(value, "value")
     if k.dtype.name not in TYPES:
-        raise TypeError(f"key is {k.dtype}, where {', '.join(TYPES[:-1])} or {TYPES[-1]} is needed")
+        needed = f"{', '.join(TYPES[:-1])} or {TYPES[-1]}"
+        raise TypeError(f"key is {k.dtype}, where {needed} is needed{_cast('key', k, np.float32)}")
     batch, keys, kv_heads, channels = k.shape
+    if not channels:
+        raise ValueError(f"key has shape {jnp.shape(key)}: one channel at least is needed")
     _checked("query", q, (batch, None, None, channels), k.dtype)
     _checked("value", v, (batch, keys, kv_heads, None), k.dtype)
     queries, heads = q.shape[1:3]
     if not kv_heads or heads % kv_heads:
-        raise ValueError(f"query has {heads} heads, which are not a multiple of the {kv_heads} of key")
+        raise ValueError(f"query has {heads} heads, which are not a multiple of the {kv_heads} of key: their shapes "
+                         f"{jnp.shape(query)} and {jnp.shape(key)} are taken for (batch, tokens, heads, channels)")
     v_channels = v.shape[-1]
     if not v_channels:  # there is a log-sum-exp all the same
         v = jnp.zeros((*v.shape[:-1], 1), v.dtype)
     bias = _columns(bias, "bias", (batch, heads, queries, keys))
     if bias is not None and bias.dtype.name not in TYPES:
+        if bias.dtype.kind not in "biuf":
+            raise TypeError(f"bias is {bias.dtype}, where real numbers are needed{_cast('bias', bias, np.float32)}")
         bias = bias.astype(np.float32)
     mask = _columns(mask, "mask", (batch, heads, queries, keys))
     if mask is not None:
@@ -250,7 +267,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
         if isinstance(local_window_size, (tuple, list)) and len(local_window_size) != 2:
             raise ValueError(f"local_window_size has {len(local_window_size)} sides, where a number or a pair is needed")
         sides = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
-        left, right = map(operator.index, sides)
+        left, right = (whole(side, "local_window_size") for side in sides)
         if left >= 0 and right >= 0:
             window = left, right
         else:  # a window that does not hold the query's own position
@@ -261,7 +278,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
         scale = 1 / np.sqrt(channels)
     elif isinstance(scale, jax.core.Tracer):
         q, scale = q.astype(np.float32) * scale, 1
-    options = _Options(float(scale), bool(is_causal), window, bool(return_residual), arith == "bf16")
+    options = _Options(number(scale, "scale"), bool(is_causal), window, flag(return_residual, "return_residual"), arith == "bf16")
     o, *residual = _compiled(options, q, k, v, bias, mask, q_lengths, kv_lengths)
     o = o[..., :v_channels].reshape(*shape[:-1], v_channels)
     if not return_residual:

@@ -282,6 +282,15 @@ def refused(what, kind, *words, **given):
     ok(all(word in message for word in words) and len(message.strip().splitlines()) == 1, f"refused: {what}", message)
 
 
+def one_scale():
+    """Every number of any library's is a scale."""
+    random = np.random.default_rng(9)
+    q = normal(random, (2, 5, 4, 8))
+    need = attention(q, q, q, scale=0.5)
+    ok(all(same(attention(q, q, q, scale=x), need) for x in (np.float16(0.5), np.array(0.5), jnp.array(0.5), jnp.bfloat16(0.5))),
+       "a scale may be any library's number")
+
+
 def refusals():
     ones = functools.partial(jnp.ones, dtype=np.float32)
     refused("integers", TypeError, "key is int32", key=jnp.ones((2, 6, 2, 8), np.int32))
@@ -294,6 +303,26 @@ def refusals():
     refused("lengths", ValueError, "key_value_seq_lengths", key_value_seq_lengths=jnp.array([1], jnp.int32))
     refused("too many channels", Exception, "rapt: d_k", query=ones((2, 5, 4, 1025)), key=ones((2, 6, 2, 1025)))
     refused("a scale", Exception, "rapt: scale", scale=float("inf"))
+    for scale in (float("nan"), "1", True, 1j, np.array([1.0])):  # NaN would stand for the default
+        refused(f"a scale of {scale!r}", (TypeError, ValueError), "scale is ", scale=scale)
+    for window in (True, "1", 1.0, 1 << 64, (1, 1 << 64), (1, 2.0)):
+        refused(f"a window of {window!r}", (TypeError, ValueError), "local_window_size is ", local_window_size=window)
+    for name in ("bias", "mask"):
+        refused(f"a {name} without columns", ValueError, f"{name} has shape (1, 1, 1, 0)", "(2, 4, 5, 6)",
+                **{name: jnp.ones((1, 1, 1, 0), bool if name == "mask" else np.float32)})
+    refused("no channels", ValueError, "key has shape (2, 6, 2, 0)", query=ones((2, 5, 4, 0)), key=ones((2, 6, 2, 0)))
+    refused("lengths of no numbers", ValueError, "key_value_seq_lengths has shape (0,)",
+            key_value_seq_lengths=jnp.ones((0,), np.int32))
+    refused("a complex bias", TypeError, "bias is complex64", "(write bias.real.astype(jnp.float32))",
+            bias=jnp.ones((5, 6), np.complex64))
+    refused("a complex query", TypeError, "query is complex64", "(write query.real.astype(jnp.float32))",
+            query=jnp.ones((2, 5, 4, 8), np.complex64))
+    refused("a mask of integers", TypeError, "mask is int32", "(write mask.astype(bool))", mask=jnp.ones((5, 6), np.int32))
+    refused("heads before tokens", ValueError, "query has 5 heads", "(batch, tokens, heads, channels)", query=ones((2, 4, 5, 8)))
+    many = np.ones((9, 9))
+    for name in ("is_causal", "arith", "implementation", "return_residual", "scale", "local_window_size"):
+        refused(f"{name} that is an array", (TypeError, ValueError), name, **{name: many})
+    refused("a return_residual that is none", TypeError, "return_residual is 'yes'", return_residual="yes")
     refused("a causal mask by rapt's names", TypeError, "is_causal is 'bottom-right'", is_causal="bottom-right")
     refused("another arithmetic", ValueError, "'int8'", arith="int8")
     refused("a window of 3 sides", ValueError, "3 sides", local_window_size=(1, 2, 3))
@@ -349,6 +378,7 @@ if __name__ == "__main__":
     bits()
     transformations()
     gradients()
+    one_scale()
     refusals()
     building_it()
     tap.done()
