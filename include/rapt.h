@@ -520,13 +520,13 @@ typedef struct rapt_desc {
     /* ---- Since 0.2: more about masks. */
 
     /* Columns of a row of mask, and of bias, which are positions. 0, the default, stands for kv_total (of ragged keys: that of
-     * the longest entry). */
+     * the longest entry). Not used with a key_stride of 0. */
     int64_t mask_keys, bias_keys;
 
     rapt_rest mask_rest, bias_rest; /* Whether keys at positions beyond these columns are attended. The default refuses them. */
 
-    /* Elements from a column of mask, and of bias, to the next: 1, the default, or 0, where a row has one element for all keys.
-     */
+    /* Elements from a column of mask, and of bias, to the next: 1, the default, or 0, where a row has one element for all keys, of
+     * whatever position: mask_keys and mask_rest, bias_keys and bias_rest mean nothing then, and may be anything that is valid. */
     int mask_key_stride, bias_key_stride;
 
     /* ---- Since 0.2: more about logits. */
@@ -1196,5 +1196,9 @@ RAPT_API void rapt_trace_to(const rapt_trace *trace);
 #ifdef __cplusplus
 }
 #endif
+
+/* One include is enough, here as with the rapt.h that tools/amalgamate writes. */
+#include "rapt_layer.h"
+#include "rapt_pool.h"
 
 #endif

@@ -57,8 +57,8 @@ if ! "$amalgamate" "$files" 2>"$scratch/log"; then
     exit 1
 fi
 # The CLI and the checks include the headers by their own names.
-mkdir "$scratch/headers" && cp "$files/rapt.h" "$scratch/headers"
-for name in rapt_layer.h rapt_pool.h; do echo '#include "rapt.h"' >"$scratch/headers/$name"; done
+mkdir "$scratch/headers" && cp "$files"/*.h "$scratch/headers"
+awk '/^```/ { if (code) exit; if ($0 == "```c") { code = 1; next } } code' "$source/README.md" >"$scratch/readme.c"
 
 if [[ -z ${COMPILERS:-} ]]; then
     COMPILERS=
@@ -99,7 +99,7 @@ first_lines() {
         grep -q "rapt $(sed -n "s/^ *version : '\(.*\)',/\1/p" "$source/meson.build"):" <(head -n 2 "$files/$1") &&
         grep -q 'Written by tools/amalgamate' <(head -n 5 "$files/$1")
 }
-for name in rapt.c rapt.h; do try "$name tells its licence, its version, and what wrote it" first_lines $name; done
+for name in rapt.c rapt.h rapt_layer.h rapt_pool.h; do try "$name tells its licence, its version, and what wrote it" first_lines $name; done
 
 touches_nothing() { refuses "$@" && [[ ! -e $scratch/nowhere ]]; }
 echo >"$scratch/file"
@@ -114,10 +114,13 @@ strict=(-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$scratch/headers")
 for name in $COMPILERS; do
     for standard in c99 c11; do
         try "rapt.h is $standard for $name" "$name" -std=$standard "${strict[@]}" "$source/tests/header.c"
+        try "rapt.h alone is $standard for $name" "$name" -std=$standard "${strict[@]}" -DRAPT_H_ALONE "$source/tests/header.c"
+        try "README's example is $standard for $name" "$name" -std=$standard "${strict[@]}" "$scratch/readme.c"
     done
     for standard in c++98 c++17; do
         # C++98 has no long long, nor the end of an enumeration's list after a comma, but as extensions of the compilers.
         try "rapt.h is $standard for $name" "$name" -xc++ -std=$standard "${strict[@]}" -Wno-long-long "$source/tests/header.c"
+        try "README's example is $standard for $name" "$name" -xc++ -std=$standard "${strict[@]}" -Wno-long-long "$scratch/readme.c"
     done
 done
 
