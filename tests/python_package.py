@@ -4,7 +4,7 @@
 
 It tests the package that Python finds: the source tree's with PYTHONPATH=python and RAPT_LIBRARY=path/to/librapt_python.so, or
 one that is installed. SOURCE, by default the tree that this file is in, has the page of examples. Needs NumPy; with ml_dtypes,
-PyTorch and matplotlib, which are not required, it tests more."""
+PyTorch, matplotlib and IPython, which are not required, it tests more."""
 import contextlib
 import copy
 import decimal
@@ -1437,18 +1437,210 @@ def test_kernels():
     ok(code == 1 and text.count("\n") == 1 and "/nowhere" in text, "a library that is not there is refused in a line", text)
 
 
+MASKED, NAN = (211, 211, 211), (255, 0, 0)  # colours of heatmap()
+
+
+def painted(figure):
+    """The pixels of a picture, RGB."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
+def colours(figure, ax):
+    """The pixel in the middle of each cell of a map: (queries, keys, RGB)."""
+    pixels = painted(figure)[::-1]
+    queries, keys = ax.images[0].get_array().shape
+    at = ax.transData.transform([(key, query) for query in range(queries) for key in range(keys)]).astype(int)
+    return pixels[at[:, 1], at[:, 0]].reshape(queries, keys, 3).astype(int)
+
+
+def texts(labels):
+    return [label.get_text() for label in labels]
+
+
+def legend_of(figure):
+    return [text for legend in figure.legends for text in texts(legend.get_texts())]
+
+
+def crowded(figure, axes):
+    """Texts of a picture that overlap or are cut off."""
+    painted(figure)
+    boxes = []
+    for ax in figure.axes:
+        ticks = [tick.label1 for axis in (ax.xaxis, ax.yaxis) for tick in axis.get_major_ticks() if ax in axes]
+        boxes += [(text.get_text(), text.get_window_extent()) for text in [*ticks, ax.title, ax.xaxis.label, ax.yaxis.label]
+                  if text.get_text() and text.get_visible()]
+    width, height = figure.bbox.size
+    cut = [text for text, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
+    return cut + [(a, b) for (a, box), (b, other) in itertools.combinations(boxes, 2) if box.overlaps(other)]
+
+
 def test_viz():
     q, k = random(1, 5, 6, 16), random(1, 5, 6, 16)
     need = softmax(np.where(np.tri(6, dtype=bool), q.astype(np.float64) @ k.swapaxes(2, 3).astype(np.float64) / 4, -np.inf))[0]
     near("viz.weights", rapt.viz.weights(q, k, causal="bottom-right"), need)
+    near("viz.weights of three dimensions", rapt.viz.weights(q[0], k[0], causal="bottom-right"), need[0])
+    turned = [x[0].swapaxes(0, 1) for x in (q, k)]
+    near("... in layout bshd", rapt.viz.weights(*turned, layout="bshd", causal="bottom-right"), need[0])
+    two = np.concatenate([q, q]), np.concatenate([k, k])
+    known = rapt.viz.weights(*two, kv_lengths=[6, 4])
+    ok(same(known, rapt.viz.weights(*two, mask=np.arange(6) < np.reshape([6, 4], (2, 1, 1, 1)))) and not known[1, ..., 4:].any(),
+       "... with kv_lengths: those of a mask")
+    refused("q of three dimensions and k of four", ValueError, ["k has 4 dimensions, and q has 3"],
+            lambda: rapt.viz.weights(q[0], k))
     if not matplotlib:
         skip("viz.heatmap", "matplotlib is not installed")
         return
-    _figure, axes = rapt.viz.heatmap(q, k, causal="bottom-right", tokens=list("abcdef"), heads=[4, 1])
+    viz_heatmap(q, k, need)
+    viz_colours()
+    viz_grids()
+    viz_notebook()
+
+
+def viz_heatmap(q, k, need):
+    figure, axes = rapt.viz.heatmap(q, k, causal="bottom-right", tokens=list("abcdef"), heads=[4, 1])
     near("viz.heatmap shows them", axes[1].images[0].get_array(), need[0, 1])
-    ok([label.get_text() for label in axes[0].get_xticklabels()] == list("abcdef") and len(axes) == 2, "... with labels")
-    refused("labels of another number", ValueError, ["tokens are 2"], lambda: rapt.viz.heatmap(q, k, tokens=list("ab")))
-    refused("a head that there is not", ValueError, ["heads are [5]"], lambda: rapt.viz.heatmap(q, k, heads=[5]))
+    ok(texts(axes[0].get_xticklabels()) == texts(axes[0].get_yticklabels()) == list("abcdef") and len(axes) == 2,
+       "... with labels")
+    bars = [ax for ax in figure.axes if ax not in axes]
+    ok([ax.get_ylabel() for ax in bars] == ["weight"], "... one colour bar", bars)
+    names = [(ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) for ax in axes]
+    ok(names == [("head 4", "keys", "queries"), ("head 1", "keys", "")], "... and names, once for all maps of a row", names)
+    figure, axes = rapt.viz.heatmap(q[0], k[0, :, :3])
+    ok([texts(axes[0].get_xticklabels()), texts(axes[0].get_yticklabels())] == [list("012"), list("012345")],
+       "without tokens they are numbered; and three dimensions are drawn")
+    _, axes = rapt.viz.heatmap(random(1, 4, 2, 16), random(1, 2, 2, 16))
+    titles = [ax.get_title() for ax in axes]
+    ok(titles == [f"head {head} (kv head {head // 2})" for head in range(4)], "kv heads of GQA", titles)
+    figure, axes = rapt.viz.heatmap(q, k, tokens=["$x$", "$", "\n", "x" * 50, "ĠThe", ""], heads=[0])
+    painted(figure)
+    labels = texts(axes[0].get_yticklabels())
+    ok(labels == ["$x$", "$", "\\n", "x" * 19 + "…", "ĠThe", ""], "tokens are labels as they are, each on a line", labels)
+    for what, kind, words, changed in (
+        ("labels of another number", ValueError, "tokens are 2, where 6", {"tokens": list("ab")}),
+        ("labels of keys of another number", ValueError, "key_tokens are 2, where 6", {"key_tokens": list("ab")}),
+        ("labels that are a number", TypeError, "tokens is 6", {"tokens": 6}),
+        ("a head that there is not", ValueError, "heads are [5]", {"heads": [5]}),
+        ("no head", ValueError, "heads are []", {"heads": []}),
+        ("heads that are a number", TypeError, "heads is 3", {"heads": 3}),
+        ("half a head", TypeError, "heads is [0.5]", {"heads": [0.5]}),
+        ("a batch that there is not", ValueError, "batch is 1, where 0..0", {"batch": 1}),
+        ("a batch that is a text", TypeError, "batch is 'x'", {"batch": "x"}),
+        ("no column", ValueError, "columns is 0", {"columns": 0}),
+        ("half a column", TypeError, "columns is 2.5", {"columns": 2.5}),
+        ("a norm that there is not", ValueError, "norm is 'ln': 'log' or 'linear' or 'row'", {"norm": "ln"}),
+        ("no query", ValueError, "there is nothing to draw: the weights have shape (1, 5, 0, 6)", {"q": q[:, :, :0]}),
+        ("an option that there is not", TypeError, "'return_lse'", {"return_lse": True})):
+        refused(what, kind, [words], lambda: rapt.viz.heatmap(**{"q": q, "k": k} | changed))
+
+
+def viz_colours():
+    q = random(1, 2, 6, 16)
+    bias = np.zeros((6, 6), np.float32)
+    bias[:, 1] = -300  # weights of 0, which are not masked
+    figure, axes = rapt.viz.heatmap(q, q, causal="bottom-right", bias=bias)
+    drawn, weights, grey = colours(figure, axes[0]), axes[0].images[0].get_array(), ~np.tri(6, dtype=bool)
+    ok(((drawn == MASKED).all(axis=2) == grey).all() and (weights.mask == grey).all() and not weights.data[2:, 1].any(),
+       "masked keys are grey, and weights of 0 are not", drawn.tolist())
+    ok(legend_of(figure) == ["masked"] and not legend_of(rapt.viz.heatmap(q, q)[0]),
+       "... which a legend says where there are any")
+    k = q.copy()
+    q[0, 1, 3, 0] = np.nan
+    figure, axes = rapt.viz.heatmap(q, k, causal="bottom-right")
+    drawn = colours(figure, axes[1])
+    ok((drawn[3, :4] == NAN).all() and (drawn[3, 4:] == MASKED).all() and not (drawn[[0, 1, 2, 4, 5]] == NAN).all(axis=2).any(),
+       "weights that are NaN are red", drawn.tolist())
+    ok(legend_of(figure) == ["masked", "not a number"], "... which the legend says", legend_of(figure))
+    _, axes = rapt.viz.heatmap(k, k, mask=np.zeros((6, 6), bool))
+    ok(axes[0].images[0].get_array().mask.all(), "all keys masked: nothing but grey")
+    # Of 300 keys the first has much of the weight: only "log" shows how the others differ.
+    q, k = np.zeros((1, 1, 2, 4), np.float32), np.zeros((1, 1, 300, 4), np.float32)
+    q[..., 0], k[..., 0] = 1, np.linspace(0, 4, 300)
+    k[..., 0, 0] = 12
+    for norm in ("log", "linear", "row"):
+        figure, axes = rapt.viz.heatmap(q, k, norm=norm)
+        image = axes[0].images[0]
+        shades = image.cmap(image.norm(image.get_array()))[0, [1, 299], :3] * 255
+        apart = abs(shades[0] - shades[1]).sum()
+        ok(apart > 60 if norm == "log" else apart < 15, f'norm="{norm}": colours of small weights are {apart:.0f} apart')
+        limits = image.norm.vmin, image.norm.vmax
+        ok(0 <= limits[0] <= 0.1 / 300 and limits[1] >= image.get_array().max(), "... from less than 1 / keys to the largest", limits)
+    _, axes = rapt.viz.heatmap(random(1, 3, 4, 16), random(1, 3, 4, 16))
+    ok(axes[0].images[0].norm is axes[1].images[0].norm is axes[2].images[0].norm, "one scale for all maps")
+    _, axes = rapt.viz.heatmap(q, k[:, :, 1:], norm="row")
+    near('norm="row": shares of the largest', axes[0].images[0].get_array().max(axis=1), np.ones(2))
+
+
+def viz_grids():
+    words = "the quick [MASK] brown fox jumps over a lazily sleeping dog".split()
+    many = [f"{words[i % 11]}{i}" for i in range(300)]
+    for what, heads, queries, keys, labels, shape, options in (
+        ("1 head of 6 tokens", 1, 6, 6, {"tokens": many[:6]}, (1, 1), {}),
+        ("12 heads of 65 tokens", 12, 65, 65, {"tokens": many[:65]}, (3, 4), {}),
+        ("32 heads of 300 tokens", 32, 300, 300, {}, (4, 8), {"causal": "bottom-right"}),
+        ("32 heads of 300 labels", 32, 300, 300, {"tokens": many}, (4, 8), {"causal": "bottom-right"}),
+        ("5 heads in a grid of 6", 5, 20, 20, {}, (2, 3), {}),
+        ("3 columns", 4, 20, 20, {}, (2, 3), {"columns": 3}),
+        ("a query", 1, 1, 300, {}, (1, 1), {"kv_lengths": [270]}),
+        ("a query of 8 heads", 8, 1, 300, {"tokens": ["?"], "key_tokens": many}, None, {}),
+        ("a query and a key", 1, 1, 1, {}, (1, 1), {}),
+        ("more queries than keys", 3, 300, 5, {}, None, {}),
+        ("a few thousand keys", 2, 3, 3000, {}, None, {})):
+        figure, axes = rapt.viz.heatmap(random(heads, queries, 16), random(heads, keys, 16), **labels, **options)
+        bad = crowded(figure, axes)
+        sides = [ax.get_window_extent().size / figure.dpi for ax in axes]
+        wide, high = figure.get_size_inches()
+        grid = axes[0].get_gridspec()
+        ok(not bad and np.min(sides) > 0.3 and wide < 19 and high < 19 and shape in (None, (grid.nrows, grid.ncols)) and
+           np.max(sides, axis=1).min() > 1.5, f"heatmap of {what}: nothing overlaps, on {wide:.1f} x {high:.1f} inches",
+           (bad, sides, grid.nrows, grid.ncols))
+        lowest = [i for i, ax in enumerate(axes) if ax.get_xlabel()]
+        ok(lowest == list(range(max(0, len(axes) - grid.ncols), len(axes))) and
+           [i for i, ax in enumerate(axes) if ax.get_ylabel()] == list(range(0, len(axes), grid.ncols)),
+           "... with labels at the left, and under the lowest of each column", lowest)
+
+
+def viz_notebook():
+    """What a program and a notebook show, in processes of their own, where nobody has imported pyplot before."""
+    start = "import sys; import numpy as np; import rapt.viz; q = np.ones((1, 2, 3, 4), np.float32)\n"
+
+    def prints(code):
+        done = subprocess.run([sys.executable, "-c", start + code], text=True, capture_output=True, timeout=120,
+                              env=os.environ | {"MPLBACKEND": "agg"})
+        return (done.stdout + done.stderr).strip()
+    text = prints("r = rapt.viz.heatmap(q, q); print('matplotlib.pyplot' in sys.modules, r._repr_png_()[:4], r)")
+    ok(text == "False b'\\x89PNG' <rapt.viz.Heatmap of 2 maps>", "a heatmap is a picture for notebooks, without pyplot", text)
+    text = prints("import matplotlib.pyplot as plt; r = rapt.viz.heatmap(q, q)\n"
+                  "print(plt.get_fignums(), plt.gcf() is r.figure, r._repr_png_()[:4])\n"
+                  "plt.close(r.figure); print(plt.get_fignums())")
+    ok(text == "[1] True b'\\x89PNG'\n[]", "with pyplot it is one of its figures, which plt.show() shows", text)
+    text = prints("import matplotlib.pyplot as plt\ntry: rapt.viz.heatmap(q, q, tokens='ab')\n"
+                  "except ValueError: print(plt.get_fignums())")
+    ok(text == "[]", "... and none is left of a call that is refused", text)
+    if not optional("IPython") or not optional("matplotlib_inline"):
+        skip("heatmap in a notebook", "IPython is not installed")
+        return
+    cells = (("rapt.viz.heatmap(q, q)", 1), ("f, axes = rapt.viz.heatmap(q, q)", 1), ("f", 1), ("1", 0),
+             ("import matplotlib.pyplot as plt; rapt.viz.heatmap(q, q)", 1), ("r = rapt.viz.heatmap(q, q); plt.show()", 1),
+             ("r", 1), ("plt.ioff(); r = rapt.viz.heatmap(q, q)", 0), ("r", 1), ("plt.show()", 1),
+             ("plt.ion(); assert not plt.get_fignums()", 0), ("plt.switch_backend('agg'); rapt.viz.heatmap(q, q)", 1))
+    text = prints(f"""
+import os; os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as Jupyter has it
+from IPython.core.displayhook import CapturingDisplayHook
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance(user_ns=globals())
+shell.display_formatter.active_types = shell.display_formatter.format_types
+shell.display_pub = CapturingDisplayPublisher()
+for cell, _ in {cells}:
+    shell.display_pub.outputs, results = [], []
+    shell.display_trap.hook = CapturingDisplayHook(shell, results)
+    shell.run_cell(cell).raise_error()
+    print(sum("image/png" in shown["data"] for shown in shell.display_pub.outputs + results), end=" ")
+""")
+    ok(text == " ".join(str(count) for _, count in cells), "a notebook's cell shows it once", (text, cells))
 
 
 # ---- Threads, signals, forks -------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ nothing_else() {
 }
 try 'the modules, the headers and the library are all that lies in it' nothing_else
 try 'a fresh environment takes it' bash -c "python3 -m venv '$scratch/venv' &&
-    '$scratch/venv/bin/pip' install --disable-pip-version-check '${wheel}[bf16,viz]'"
+    '$scratch/venv/bin/pip' install --disable-pip-version-check '${wheel}[bf16,viz]' ipython"
 python=$scratch/venv/bin/python
 try 'python -m rapt check' "$python" -m rapt check
 tested() { "$python" "$source/tests/python_package.py" "$source" | tee tested.tap && grep -Eq '^1\.\.[1-9]' tested.tap; }
