@@ -12,8 +12,8 @@
 typedef struct rapt_attention {
     const full_plan *plan;
     rapt_args args;
-    /* The tokens that the call appends first, or null where it appends none. Unless kv_lengths are given, the last of an entry's is
-     * its last key. */
+    /* The tokens that the call appends first, or null where it appends none. Unless kv_lengths are given, the last of an entry's
+     * is its last key. */
     const rapt_tokens *appended;
 } rapt_attention;
 

@@ -651,7 +651,8 @@ static rapt_status start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *
         if (i == QUERIES || p->projections > 1) status = rapt_check_tokens(r, &c->rope[i].tokens);
     if (status == RAPT_OK && p->positions) status = check_positions(r, c);
     if (status == RAPT_OK && appends) status = rapt_check_room(r, &c->append);
-    if (status == RAPT_OK) status = rapt_check_rope(r, &p->rope[QUERIES].rope, p->rope[QUERIES].d); /* whose frequencies may have changed since */
+    if (status == RAPT_OK)
+        status = rapt_check_rope(r, &p->rope[QUERIES].rope, p->rope[QUERIES].d); /* whose frequencies may have changed since */
     for (int i = 0; i < 2 && status == RAPT_OK; i++)
         if (i == QUERIES || p->projections > 1)
             status = rapt_check_positions(r, &p->rope[i].rope, &c->args.rope_table, &c->rope[i].tokens);

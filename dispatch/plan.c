@@ -426,13 +426,14 @@ static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
     return bytes == 0 ? none : s;
 }
 
-/* Returns a number that changes with each start, and with their order. Two sets of starts have the same one by chance, once in about
- * 2^32 pairs or less often. */
+/* Returns a number that changes with each start, and with their order. Two sets of starts have the same one by chance, once in
+ * about 2^32 pairs or less often. */
 static uint64_t sum_of_starts(const full_plan *p) {
     const int32_t *const both[] = {p->q_starts, p->k_starts};
     uint64_t sum = 0;
     for (int i = 0; i < 2; i++)
-        for (int64_t b = 0; both[i] && b <= p->problem.batch; b++) sum = (sum ^ (uint32_t)both[i][b]) * UINT64_C(0x9e3779b97f4a7c15);
+        for (int64_t b = 0; both[i] && b <= p->problem.batch; b++)
+            sum = (sum ^ (uint32_t)both[i][b]) * UINT64_C(0x9e3779b97f4a7c15);
     return sum;
 }
 

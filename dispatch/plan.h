@@ -37,8 +37,8 @@ typedef struct full_plan {
     rapt_problem problem;
     rapt_arith arith;
     rapt_scores_stage scores_stage;
-    const int32_t *q_starts, *k_starts;            /* the caller's, or null */
-    uint64_t starts_sum;                           /* of both, unless they are trusted to stay as they are */
+    const int32_t *q_starts, *k_starts;                       /* the caller's, or null */
+    uint64_t starts_sum;                                      /* of both, unless they are trusted to stay as they are */
     int64_t prefix, kv_total, pages, most_queries, most_keys; /* the last two: of the longest entries */
     bool trust_table, trust_starts;
     tensor_bytes bytes;
@@ -78,15 +78,16 @@ rapt_plan_info rapt_plan_info_of(const full_plan *p);
 /* The bytes of workspace that nth threads need. Errors: RANGE, SHAPE. */
 rapt_status rapt_plan_workspace(rapt_report *r, const full_plan *p, int64_t nth, size_t *bytes);
 
-/* Checks that the contents of q_starts and k_starts are those that the plan was made with, for its tasks and the workspace come from
- * them. Errors: TABLE. */
+/* Checks that the contents of q_starts and k_starts are those that the plan was made with, for its tasks and the workspace come
+ * from them. Errors: TABLE. */
 rapt_status rapt_check_kept_starts(rapt_report *r, const full_plan *p);
 
-/* The same of one entry, as far as memory is concerned: true if its starts are in order, and it is not longer than the longest of the
- * plan. */
+/* The same of one entry, as far as memory is concerned: true if its starts are in order, and it is not longer than the longest of
+ * the plan. */
 bool rapt_entry_fits(const full_plan *p, int64_t entry);
 
-/* Refuses starts that are not those of the plan: names the first of entries [first, end) that is out of order, else the arrays. */
+/* Refuses starts that are not those of the plan: names the first of entries [first, end) that is out of order, else the arrays.
+ */
 rapt_status rapt_refuse_starts(rapt_report *r, const full_plan *p, int64_t first, int64_t end);
 
 /* The bytes that it has, with the starts that there was room for. */

@@ -564,8 +564,8 @@ static bool begins(const full_plan *p, int64_t entry, int64_t first_task, uint64
     return known->first_task == first_task && known->first_state == first_state;
 }
 
-/* Checks what find_place has found for one task, for which the starts of all entries are not read: that the plan has this task, and
- * room for it. */
+/* Checks what find_place has found for one task, for which the starts of all entries are not read: that the plan has this task,
+ * and room for it. */
 static rapt_status check_place(rapt_report *r, const full_plan *p, const place *at, int phase, int64_t task) {
     if (!ragged(p)) return RAPT_OK;
     const int64_t first = at->start.first_task, end = first + at->cut.tasks;

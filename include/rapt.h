@@ -35,11 +35,11 @@
  * - X_explain tells what the family's first function would return, and why: X_plan_init, or X_run where there are no plans.
  *   X_args_explain tells it of X_run where there are plans. (Those of attention are rapt_plan_explain and rapt_args_explain.)
  *
- * The library allocates nothing, takes at most RAPT_STACK_BYTES of the calling thread's stack (but for rapt_self_check, which says what it
- * takes), starts no thread, takes no lock, and writes four globals only, all of them atomic: the CPU's
- * features and the size of its L2 cache, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called
- * from any thread; a plan is never written after rapt_plan_init. Every function that returns a status checks its arguments first:
- * when the status is not RAPT_OK, nothing was written.
+ * The library allocates nothing, takes at most RAPT_STACK_BYTES of the calling thread's stack (but for rapt_self_check, which
+ * says what it takes), starts no thread, takes no lock, and writes four globals only, all of them atomic: the CPU's features and
+ * the size of its L2 cache, the kernel chosen, and where traces go (rapt_trace_to). Every function may be called from any thread;
+ * a plan is never written after rapt_plan_init. Every function that returns a status checks its arguments first: when the status
+ * is not RAPT_OK, nothing was written.
  *
  * Floating-point modes: every thread that computes is assumed to have the default ones (round to nearest, no flush to zero, no
  * traps), and their control bits are never written. What others do to bits is in docs/numerics.md. A debug build, or one with
@@ -50,8 +50,8 @@
  * X_run_parallel returns FLOAT_MODE if a thread of parallel_for was refused.
  *
  * Why something was refused, the *_explain functions tell: they take what the refusing function took, and give one line that
- * names the field and its value, such as "k.token_stride = -4: strides are not negative". The line is of printable ASCII: other bytes of
- * a caller's string, such as a kernel's name, become \xNN.
+ * names the field and its value, such as "k.token_stride = -4: strides are not negative". The line is of printable ASCII: other
+ * bytes of a caller's string, such as a kernel's name, become \xNN.
  *
  * Structs that begin with size are made by their *_init function (a macro, which passes the struct's size to *_init_sized), and
  * may grow at their end from version to version. A client compiled against an older header works with this library, from 0.1 on
@@ -141,8 +141,8 @@ RAPT_API const char *rapt_version(void);
  *
  * Of types for K and V, some have an element of a byte, and some have groups of 32 channels, so that d_k or d_v must be a
  * multiple of 32. A group begins with what all its channels share: s, or s and m, numbers of f16 (little-endian), or
- * e, a byte. Then come its 32 numbers n, of which each stands for the value in the formula below. Groups have the same bytes on every
- * machine; elements of more than a byte are in the machine's own order. */
+ * e, a byte. Then come its 32 numbers n, of which each stands for the value in the formula below. Groups have the same bytes on
+ * every machine; elements of more than a byte are in the machine's own order. */
 typedef enum rapt_type {
     RAPT_NONE = 0,    /* There is no such tensor, which is the default where one need not be there. */
     RAPT_F32 = 1,     /* An element is an IEEE 754 binary32. */
@@ -525,8 +525,9 @@ typedef struct rapt_desc {
 
     rapt_rest mask_rest, bias_rest; /* Whether keys at positions beyond these columns are attended. The default refuses them. */
 
-    /* Elements from a column of mask, and of bias, to the next: 1, the default, or 0, where a row has one element for all keys, of
-     * whatever position: mask_keys and mask_rest, bias_keys and bias_rest mean nothing then, and may be anything that is valid. */
+    /* Elements from a column of mask, and of bias, to the next: 1, the default, or 0, where a row has one element for all keys,
+     * of whatever position: mask_keys and mask_rest, bias_keys and bias_rest mean nothing then, and may be anything that is
+     * valid. */
     int mask_key_stride, bias_key_stride;
 
     /* ---- Since 0.2: more about logits. */
@@ -542,8 +543,8 @@ typedef struct rapt_desc {
 
     const rapt_tuning *tuning; /* How the work is cut. It is not looked at again. Null, the default: by the kernel's numbers. */
 
-    /* Not 0: that the numbers in q_starts and k_starts are still those of rapt_plan_init is not checked before each run, which takes
-     * a nanosecond or two for each. The default is 0. */
+    /* Not 0: that the numbers in q_starts and k_starts are still those of rapt_plan_init is not checked before each run, which
+     * takes a nanosecond or two for each. The default is 0. */
     int trust_starts;
 } rapt_desc;
 
@@ -611,8 +612,8 @@ RAPT_API rapt_status rapt_plan_query(const rapt_plan *plan, rapt_plan_info *info
  * thread_bytes. Its contents need not be kept between calls. Errors: NULL, PLAN, RANGE (nth < 1), SHAPE (overflow). */
 RAPT_API rapt_status rapt_workspace_size(const rapt_plan *plan, int64_t nth, size_t *bytes);
 
-/* A call touches at most this many bytes of the stack of the thread that makes it, below the caller's own frame, on any kernel of an
- * optimised build (-O2, -O3); callbacks of the caller's come on top. Threads that run shares or tasks need no more. */
+/* A call touches at most this many bytes of the stack of the thread that makes it, below the caller's own frame, on any kernel of
+ * an optimised build (-O2, -O3); callbacks of the caller's come on top. Threads that run shares or tasks need no more. */
 #define RAPT_STACK_BYTES (64 << 10)
 
 /* ---- Running --------------------------------------------------------------------------------------------------------- */
@@ -1050,8 +1051,8 @@ typedef struct rapt_decode_args {
 
     /* What attention reads and writes: q, o, lse, masks, tables and so on; its k, v, k_scales, v_scales and workspace are not
      * used. kv_lengths are those after the step (FlashAttention's cache_seqlens are starts); null, which is the usual case:
-     * starts + new tokens, which last_page, if it is given, must say, too. Shorter ones hide keys, and move queries whose positions are
-     * not given. */
+     * starts + new tokens, which last_page, if it is given, must say, too. Shorter ones hide keys, and move queries whose
+     * positions are not given. */
     const rapt_args *attention;
 
     void *workspace;        /* Memory for the call, as in rapt_args. */
@@ -1136,9 +1137,9 @@ RAPT_API rapt_status rapt_merge_explain(int64_t n, int64_t rows, int64_t d_v, co
 
 /* ---- Instruction sets ------------------------------------------------------------------------------------------------ */
 
-/* On Linux, the first question what the CPU can do asks for the tile registers of AMX where the CPU has them (arch_prctl(2)), once in a
- * process; from then on Linux refuses it alternate signal stacks (sigaltstack(2)) that have no room for them, some 11 KiB. Where one
- * was there before, Linux refuses the tiles, and the kernel amx lacks "amx-permission". */
+/* On Linux, the first question what the CPU can do asks for the tile registers of AMX where the CPU has them (arch_prctl(2)),
+ * once in a process; from then on Linux refuses it alternate signal stacks (sigaltstack(2)) that have no room for them, some 11
+ * KiB. Where one was there before, Linux refuses the tiles, and the kernel amx lacks "amx-permission". */
 
 /* Returns the name of a kernel built for this architecture, the best one for index 0, and null beyond the last. */
 RAPT_API const char *rapt_isa_name(int index);
@@ -1168,15 +1169,15 @@ RAPT_API rapt_status rapt_cpu_features(char *names, size_t bytes);
  * null, on the one of that name, and compares hashes of the results with those of the bits of docs/order.md. Whoever compiles the
  * sources in a way of their own learns here whether the compiler reordered, contracted or approximated anything, and whether the
  * thread's floating-point modes are the default ones. It takes about a millisecond for each vector
- * kernel and a few for scalar ones, and up to RAPT_STACK_BYTES + RAPT_SELF_CHECK_BYTES of stack, more than threads of musl's have by
- * default. text, unless null, receives, cut to bytes, what is wrong, or "". Errors: SELF_CHECK, ISA_UNKNOWN, ISA_MISSING. */
+ * kernel and a few for scalar ones, and up to RAPT_STACK_BYTES + RAPT_SELF_CHECK_BYTES of stack, more than threads of musl's have
+ * by default. text, unless null, receives, cut to bytes, what is wrong, or "". Errors: SELF_CHECK, ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_self_check(const char *isa, char *text, size_t bytes);
 
 /* The bytes of the workspace of rapt_self_check_in. */
 #define RAPT_SELF_CHECK_BYTES (160 << 10)
 
-/* Does what rapt_self_check does in the caller's memory, workspace_bytes of it, aligned to RAPT_WORKSPACE_ALIGNMENT, for threads with
- * small stacks: it takes RAPT_STACK_BYTES of it as all other functions. Errors besides: WORKSPACE, ALIGNMENT. */
+/* Does what rapt_self_check does in the caller's memory, workspace_bytes of it, aligned to RAPT_WORKSPACE_ALIGNMENT, for threads
+ * with small stacks: it takes RAPT_STACK_BYTES of it as all other functions. Errors besides: WORKSPACE, ALIGNMENT. */
 RAPT_API rapt_status rapt_self_check_in(void *workspace, size_t workspace_bytes, const char *isa, char *text, size_t bytes);
 
 /* What is called with a line, without a newline, for each plan that is made, and for each refusal, which names the function, the

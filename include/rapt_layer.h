@@ -408,8 +408,8 @@ typedef struct rapt_mha_args {
 
     /* [batch]: the key that each entry's first new token becomes. Null: 0. It is also the position of its first token in X, Y and
      * Z for rope and position_table, which attention.q_offsets and k_offsets do not move: these hold for masks, biases and
-     * windows only. attention.kv_lengths are those after the new keys were appended; null, which is the usual case: starts + new keys
-     * (without new keys: all that the cache has room for), which attention.last_page, if it is given, must say, too. */
+     * windows only. attention.kv_lengths are those after the new keys were appended; null, which is the usual case: starts + new
+     * keys (without new keys: all that the cache has room for), which attention.last_page, if it is given, must say, too. */
     const int32_t *starts;
 
     float *weights; /* What rapt_mha_desc.weights describes, where the plan has it. */

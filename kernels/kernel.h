@@ -30,7 +30,7 @@ _Static_assert(sizeof 1.0 == sizeof(double), "rapt: compile without -fsingle-pre
 
 #define RAPT_INLINE   inline __attribute__((always_inline))
 #define RAPT_NOINLINE __attribute__((noinline)) /* where arrays would take stack in callers, too (RAPT_STACK_BYTES) */
-#if defined(RAPT_UNROLL) /* as nothing, where only results matter: it compiles in half of the time */
+#if defined(RAPT_UNROLL)                        /* as nothing, where only results matter: it compiles in half of the time */
 #elif defined(__clang__)
 #define RAPT_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -91,8 +91,8 @@ enum {
 };
 #define RAPT_CPU_NAMES                                                                                                           \
     "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni", "dotprod",      \
-        "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx", "bf16",    \
-        "sve", "sve-of-256-bits", "sve-of-512-bits", "rvv", "rvv-of-128-bits", "rvv-of-256-bits", "rvv-of-512-bits"
+        "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx", "bf16", "sve",    \
+        "sve-of-256-bits", "sve-of-512-bits", "rvv", "rvv-of-128-bits", "rvv-of-256-bits", "rvv-of-512-bits"
 
 /* A validated problem: what is the same for all tasks of a plan. */
 typedef struct rapt_problem {

@@ -171,8 +171,8 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
         for (; g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
-/* score_keys_f32, score_keys_f16, score_keys_q4_0 and so on: the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any number of
- * rows. */
+/* score_keys_f32, score_keys_f16, score_keys_q4_0 and so on: the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
+ * number of rows. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \

@@ -163,8 +163,9 @@ static void test_each_call(void (*test)(const call *c, int which), const char *w
 /* ---- Nothing to attend to ------------------------------------------------------------------------------------------------ */
 
 enum { FEW, MANY, FEW_INTEGERS, MANY_INTEGERS, FEW_BF16, MANY_BF16, PAGES, UNMERGED, RAGGED, KINDS };
-static const char *const kinds[KINDS] = {"few queries", "many queries", "integers", "many queries of integers", "bf16",
-                                         "many queries in bf16", "pages", "unmerged", "ragged"};
+static const char *const kinds[KINDS] = {"few queries", "many queries",         "integers", "many queries of integers",
+                                         "bf16",        "many queries in bf16", "pages",    "unmerged",
+                                         "ragged"};
 static const char *const reasons[] = {"kv_len 0", "lengths of 0", "batch 0", "q_len 0"};
 
 /* Scales of no kind, of tokens, of channels, of the whole tensor. */

@@ -50,8 +50,9 @@ extern const int call_count;
 /* The arithmetic of a call's products, of those that have a choice. */
 rapt_arith arith_of_call(const call *c);
 
-/* What the tensors of calls that are described from now on hold, drawn anew by each seed: numbers of ordinary size, which is the default, seed
- * 1; numbers that are subnormal in f32, f16 and bf16, or nearly so; for each tensor the one or the other, or larger ones. */
+/* What the tensors of calls that are described from now on hold, drawn anew by each seed: numbers of ordinary size, which is the
+ * default, seed 1; numbers that are subnormal in f32, f16 and bf16, or nearly so; for each tensor the one or the other, or larger
+ * ones. */
 typedef enum numbers { ORDINARY, TINY, VARIOUS } numbers;
 void fill_calls_with(numbers which, uint64_t seed);
 

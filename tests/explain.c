@@ -288,7 +288,8 @@ FUNCTION(rapt_tuning_query, rapt_tuning_query(isa, give.tuned, give.lowest, give
 FUNCTION(rapt_tuning_parse, rapt_tuning_parse(words, give.tuned), rapt_tuning_parse_explain(words, give.tuned, text, bytes))
 FUNCTION(rapt_tuning_print, rapt_tuning_print(give.tuned, give.line, give.trial_bytes), by_trace(text, bytes))
 FUNCTION(rapt_self_check, rapt_self_check(isa, NULL, 0), rapt_self_check(isa, text, bytes))
-FUNCTION(rapt_self_check_in, rapt_self_check_in(to, (size_t)count, isa, NULL, 0), rapt_self_check_in(to, (size_t)count, isa, text, bytes))
+FUNCTION(rapt_self_check_in, rapt_self_check_in(to, (size_t)count, isa, NULL, 0),
+         rapt_self_check_in(to, (size_t)count, isa, text, bytes))
 
 /* ---- A row ----------------------------------------------------------------------------------------------------------- */
 
@@ -376,7 +377,8 @@ __attribute__((format(printf, 7, 8))) static void check(const char *function, ra
 enum { UNCHANGED };
 
 /* A mistake, its status and line, printf's format and what it wants; one that what explains the call does not look at, for that
- * takes no thread numbers, plans' memory and the like; one that is made when the plans of a change have been made; and a good call. */
+ * takes no thread numbers, plans' memory and the like; one that is made when the plans of a change have been made; and a good
+ * call. */
 #define ROW(function, explained, status, mistake, words, ...)                                                                    \
     (reset(), (void)(mistake), make_plans(),                                                                                     \
      check(#function, call_##function, explain_##function, explained, status, words, __VA_ARGS__))
@@ -385,7 +387,7 @@ enum { UNCHANGED };
 #define CHANGED(function, change, mistake, status, ...)                                                                          \
     (reset(), (void)(change), make_plans(), (void)(mistake),                                                                     \
      check(#function, call_##function, explain_##function, true, RAPT_ERR_##status, #change ", then " #mistake, __VA_ARGS__))
-#define GOOD(function, change)                  ROW(function, true, RAPT_OK, change, #change, "%s", "")
+#define GOOD(function, change) ROW(function, true, RAPT_OK, change, #change, "%s", "")
 
 /* ---- The table ------------------------------------------------------------------------------------------------------- */
 
@@ -734,9 +736,12 @@ static void attention_plans(void) {
     GOOD(rapt_plan_init, (d.k_scales = (rapt_scales){0, -1, -1, -1, -1}));
     /* Kernels. What is not printable ASCII is escaped, so that the line stays one. */
     REFUSED(rapt_plan_init, d.isa = "avx2\nrapt: all is well\x1b[31m\x7f\xc3\xa9", ISA_UNKNOWN,
-            "isa = avx2\\x0arapt: all is well\\x1b[31m\\x7f\\xc3\\xa9: there is no kernel of that name; there are %s", kernel_names());
-    REFUSED(rapt_plan_init, d.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
-    REFUSED(rapt_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
+            "isa = avx2\\x0arapt: all is well\\x1b[31m\\x7f\\xc3\\xa9: there is no kernel of that name; there are %s",
+            kernel_names());
+    REFUSED(rapt_plan_init, d.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s",
+            kernel_names());
+    REFUSED(rapt_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN,
+            "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
 
     TRACED_PLANS(rapt_plan_query, plan, "rapt_plan_init");
     GOOD(rapt_plan_query, UNCHANGED);
@@ -868,7 +873,8 @@ static void attention_calls(void) {
     REFUSED(rapt_run, a.o = memory[Q] + 95, OVERLAP, "o = %p: its 768 bytes meet the 384 of q = %p", (void *)(memory[Q] + 95),
             (void *)memory[Q]);
     CHANGED(rapt_run, ragged(&d), token_starts[1] = 4, TABLE, "q_starts[2] = 3: below the one before");
-    CHANGED(rapt_run, (ragged(&d), d.k_starts = offsets, offsets[2] = 8), offsets[0] = -1, TABLE, "k_starts[0] = -1: must be 0 or more");
+    CHANGED(rapt_run, (ragged(&d), d.k_starts = offsets, offsets[2] = 8), offsets[0] = -1, TABLE,
+            "k_starts[0] = -1: must be 0 or more");
     CHANGED(rapt_run, ragged(&d), token_starts[1] = 2, TABLE,
             "q_starts = %p, k_starts = 0x0: not as they were when the plan was made", (void *)token_starts);
     REFUSED(rapt_run, (ragged(&d), a.o = token_starts), OVERLAP, "o = %p: its 768 bytes meet the 12 of q_starts = %p",
@@ -1174,7 +1180,8 @@ static void decoding_plans(void) {
             "attention.k.head_stride = 0: below the 32 bytes within it, so elements of an output meet");
     REFUSED(rapt_decode_plan_init, dd.new_k.type = RAPT_NONE, TYPE, "new_k.type = RAPT_NONE: " FLOATS);
     REFUSED(rapt_decode_plan_init, dd.new_v.head_stride = -1, STRIDE, "new_v.head_stride = -1: strides are not negative");
-    REFUSED(rapt_decode_plan_init, d.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_decode_plan_init, d.isa = "sse9", ISA_UNKNOWN,
+            "attention.isa = sse9: there is no kernel of that name; there are %s", kernel_names());
     REFUSED(rapt_decode_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN,
             "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
 
@@ -1282,7 +1289,8 @@ static void linear_layers(void) {
     REFUSED(rapt_linear_plan_init, ld.weight.token_stride = -128, STRIDE, "weight.token_stride = -128: strides are not negative");
     REFUSED(rapt_linear_plan_init, (gated(), ld.gate.token_stride = -1), STRIDE,
             "gate.token_stride = -1: strides are not negative");
-    REFUSED(rapt_linear_plan_init, ld.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_linear_plan_init, ld.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s",
+            kernel_names());
 
     TRACED_PLANS(rapt_linear_workspace_size, linear, "rapt_linear_plan_init");
     GOOD(rapt_linear_workspace_size, UNCHANGED);
@@ -1434,7 +1442,8 @@ static void normalising(void) {
             "inverse_deviation = 0x42: not aligned to its elements of 4 bytes");
     REFUSED(rapt_layer_norm_run, na.mean = memory[X], OVERLAP, "mean = %p: its 12 bytes meet the 96 of from = %p",
             (void *)memory[X], (void *)memory[X]);
-    REFUSED(rapt_layer_norm_run, na.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_layer_norm_run, na.isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s",
+            kernel_names());
     WAYS(rapt_layer_norm, na);
     REFUSED(rapt_layer_norm_run_parallel, na.from = NULL, NULL, "from = null: 96 bytes are read from there");
     GOOD(rapt_rms_norm_run, UNCHANGED);
@@ -1543,8 +1552,10 @@ static void mha_plans(void) {
             "attention.v.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, yd.rope.channels = 10, FEATURE,
             "rope.channels = 10: must be even, 0 to the 8 channels that there are");
-    REFUSED(rapt_mha_plan_init, e.isa = "sse9", ISA_UNKNOWN, "attention.isa = sse9: there is no kernel of that name; there are %s", kernel_names());
-    REFUSED(rapt_mha_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_mha_plan_init, e.isa = "sse9", ISA_UNKNOWN,
+            "attention.isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_mha_plan_init, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN,
+            "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
 
     TRACED_PLANS(rapt_mha_plan_query, mha, "rapt_mha_plan_init");
     GOOD(rapt_mha_plan_query, UNCHANGED);
@@ -1752,7 +1763,8 @@ static void merging_states(void) {
     REFUSED(rapt_merge, sources_lse[0] = NULL, NULL, "lse[0] = null: 12 bytes are read from there");
     REFUSED(rapt_merge, sources_lse[1] = memory[O], OVERLAP, "o_out = %p: its 192 bytes meet the 12 of lse[1] = %p",
             (void *)memory[O], (void *)memory[O]);
-    REFUSED(rapt_merge, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_merge, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN,
+            "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
 }
 
 static void tables_of_positions(void) {
@@ -1835,7 +1847,8 @@ static void tunings(void) {
 
     GOOD(rapt_tuning_query, UNCHANGED);
     GOOD(rapt_tuning_query, (give.tuned = give.lowest = give.highest = NULL));
-    TRACED(rapt_tuning_query, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    TRACED(rapt_tuning_query, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s",
+           kernel_names());
     TRACED(rapt_tuning_query, tuned.size = sizeof tuned, STRUCT, "own.size = %zu: was not set by its init function",
            sizeof tuned);
     INITIALISED(rapt_tuning_query, lowest, "least");
@@ -1848,8 +1861,10 @@ static void tunings(void) {
     REFUSED(rapt_tuning_parse, words = NULL, NULL, "line = null: there is no text");
     STRUCTS(rapt_tuning_parse, tuned, "tuning", sizeof tuned);
     REFUSED(rapt_tuning_parse, words = " \n", TUNING, "line = : a kernel's name, or any, is needed");
-    REFUSED(rapt_tuning_parse, words = "sse9 few_rows=2", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
-    REFUSED(rapt_tuning_parse, words = "few_rows=2", ISA_UNKNOWN, "isa = few_rows=2: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_tuning_parse, words = "sse9 few_rows=2", ISA_UNKNOWN,
+            "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_tuning_parse, words = "few_rows=2", ISA_UNKNOWN,
+            "isa = few_rows=2: there is no kernel of that name; there are %s", kernel_names());
     REFUSED(rapt_tuning_parse, words = "any few_rows", TUNING, "line = ... few_rows ...: a field, = and its number are needed");
     REFUSED(rapt_tuning_parse, words = "any joined_bytes=000000000000000000000000000000000001", TUNING,
             "line = ... joined_bytes=0000000000000000000000000000000000 ...: a field, = and its number are needed");
@@ -1868,7 +1883,8 @@ static void tunings(void) {
     GOOD(rapt_tuning_print, (tuned.isa = "scalar", tuned.few_rows = 3));
     TRACED(rapt_tuning_print, give.tuned = NULL, NULL, "tuning = null: there is no such struct");
     TRACED(rapt_tuning_print, give.line = NULL, NULL, "line = null: there is nowhere to write it");
-    TRACED(rapt_tuning_print, tuned.isa = "sse9", ISA_UNKNOWN, "tuning.isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    TRACED(rapt_tuning_print, tuned.isa = "sse9", ISA_UNKNOWN, "tuning.isa = sse9: there is no kernel of that name; there are %s",
+           kernel_names());
     TRACED(rapt_tuning_print, (tuned.isa = "scalar", tuned.few_rows = 17), TUNING,
            "tuning.few_rows = 17: must be 0 to 16 in the kernel scalar, or -1");
     TRACED(rapt_tuning_print, tuned.few_rows = -2, TUNING, "tuning.few_rows = -2: must be -1 or more");
@@ -1906,10 +1922,12 @@ static void kernels(void) {
     TRACED(rapt_isa_usable, name = NULL, NULL, "name = null: no kernel has that name");
     GOOD(rapt_isa_force, UNCHANGED);
     GOOD(rapt_isa_force, name = NULL);
-    TRACED(rapt_isa_force, name = "sse9", ISA_UNKNOWN, "name = sse9: there is no kernel of that name; there are %s", kernel_names());
+    TRACED(rapt_isa_force, name = "sse9", ISA_UNKNOWN, "name = sse9: there is no kernel of that name; there are %s",
+           kernel_names());
     GOOD(rapt_isa_current, UNCHANGED);
     TRACED(rapt_isa_current, give.name = NULL, NULL, "name = null: there is nowhere to write it");
-    TRACED(rapt_isa_current, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN, "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
+    TRACED(rapt_isa_current, setenv("RAPT_ISA", "sse9", 1), ISA_UNKNOWN,
+           "RAPT_ISA = sse9: there is no kernel of that name; there are %s", kernel_names());
     GOOD(rapt_isa_current, setenv("RAPT_ISA", "", 1));
     const char *chosen = NULL;
     reset(), setenv("RAPT_ISA", "scalar", 1);
@@ -1922,11 +1940,12 @@ static void kernels(void) {
             "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
     REFUSED(rapt_self_check_in, (to = NULL, count = RAPT_SELF_CHECK_BYTES), WORKSPACE, "workspace = null: %d bytes are needed",
             RAPT_SELF_CHECK_BYTES);
-    REFUSED(rapt_self_check_in, (to = workspace, count = RAPT_SELF_CHECK_BYTES - 1), WORKSPACE, "workspace_bytes = %d: %d are needed",
-            RAPT_SELF_CHECK_BYTES - 1, RAPT_SELF_CHECK_BYTES);
-    REFUSED(rapt_self_check_in, (to = workspace + 4, count = RAPT_SELF_CHECK_BYTES), ALIGNMENT, "workspace = %p: not aligned to 64 bytes",
-            (void *)(workspace + 4));
-    REFUSED(rapt_self_check, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s", kernel_names());
+    REFUSED(rapt_self_check_in, (to = workspace, count = RAPT_SELF_CHECK_BYTES - 1), WORKSPACE,
+            "workspace_bytes = %d: %d are needed", RAPT_SELF_CHECK_BYTES - 1, RAPT_SELF_CHECK_BYTES);
+    REFUSED(rapt_self_check_in, (to = workspace + 4, count = RAPT_SELF_CHECK_BYTES), ALIGNMENT,
+            "workspace = %p: not aligned to 64 bytes", (void *)(workspace + 4));
+    REFUSED(rapt_self_check, isa = "sse9", ISA_UNKNOWN, "isa = sse9: there is no kernel of that name; there are %s",
+            kernel_names());
     for (int i = 0; i < FLOAT_MODES; i++)
         if (*line_of(&float_modes[i], "the thread"))
             REFUSED(rapt_self_check, moded = &float_modes[i], SELF_CHECK, "%s", line_of(&float_modes[i], "the thread"));

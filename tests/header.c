@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The headers alone, compiled as C99, C11 and C++ with -Werror by tests/meson.build: all of them in either order, or rapt.h, which is
- * enough; and the library is of their version. */
+/* The headers alone, compiled as C99, C11 and C++ with -Werror by tests/meson.build: all of them in either order, or rapt.h,
+ * which is enough; and the library is of their version. */
 #if defined(LAYER_FIRST)
 #include "rapt_layer.h"
 #endif

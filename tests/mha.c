@@ -297,8 +297,8 @@ static void *prepacked_rows(const problem *p, int i) {
 
 static uint64_t tunings = 12, packs = 13, defaults = 14;
 
-/* Runs a problem in one of the ways that there are, half of them with a tuning, each of its weights prepacked or not, and, where keys
- * are appended, with their lengths or without, all of which is drawn apart from all else. */
+/* Runs a problem in one of the ways that there are, half of them with a tuning, each of its weights prepacked or not, and, where
+ * keys are appended, with their lengths or without, all of which is drawn apart from all else. */
 static rapt_status run_problem(problem *p, int way) {
     const rapt_tuning tuning = tuning_of(p->attention.isa, draw(&tunings));
     if (draw_below(&tunings, 2)) p->attention.tuning = &tuning;
@@ -418,7 +418,9 @@ static void prepacked_alone(const char *isa) {
     rapt_status status = run_decoder(&l);
     tensor want = copy_of(&l.out), *const weights[] = {&l.wq, &l.wk, &l.wv, &l.wo};
     const void **const to[] = {&l.args.wq_prepacked, &l.args.wk_prepacked, &l.args.wv_prepacked, &l.args.wo_prepacked};
-    problem p = {.desc = l.desc, .attention = l.attention, .widths = {WIDTH, WIDTH, WIDTH},
+    problem p = {.desc = l.desc,
+                 .attention = l.attention,
+                 .widths = {WIDTH, WIDTH, WIDTH},
                  .outs = {HEADS * D, KV_HEADS * D, KV_HEADS * D, WIDTH}};
     void *packed[4];
     for (int i = 0; i < 4; i++) {

@@ -72,11 +72,13 @@ static bool tasks_agree(const char *isa, int64_t batch, size_t plan_bytes, int64
     return ok;
 }
 
-/* ---- Starts that change when the plan has been made --------------------------------------------------------------------------------- */
+/* ---- Starts that change when the plan has been made
+ * --------------------------------------------------------------------------------- */
 
 enum { KEPT = 40, SPARE = 3 };
 
-/* Changes one to three of the starts: by a little, to any number, or to what another one is. Returns false if nothing is left of it. */
+/* Changes one to three of the starts: by a little, to any number, or to what another one is. Returns false if nothing is left of
+ * it. */
 static bool change_starts(int32_t *starts, const int32_t *kept) {
     memcpy(starts, kept, (KEPT + 1) * sizeof *starts);
     for (int64_t n = 1 + below(3); n > 0; n--) {
@@ -92,8 +94,8 @@ static void one_by_one(void *pool, int64_t n, rapt_body body, void *arg) {
     for (int64_t i = 0; i < n; i++) body(arg, i);
 }
 
-/* A run refuses starts that are not the plan's, in all its ways. A task may meet such that it cannot tell from the plan's; then it
- * stays within the memory that the plan has measured, as sanitizers and valgrind see. */
+/* A run refuses starts that are not the plan's, in all its ways. A task may meet such that it cannot tell from the plan's; then
+ * it stays within the memory that the plan has measured, as sanitizers and valgrind see. */
 static void changed_starts(void) {
     enum { TRIES = 3000 };
     int32_t kept[KEPT + 1], starts[KEPT + 1];
@@ -117,7 +119,8 @@ static void changed_starts(void) {
         rapt_args_init(&args);
         args.q = q.at, args.k = args.v = k.at, args.o = o.at, args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
         if (change_starts(starts, kept)) {
-            wrong += rapt_run(plan, &args) != RAPT_ERR_TABLE || rapt_run_share(plan, &args, 0, 1, nothing, NULL) != RAPT_ERR_TABLE ||
+            wrong += rapt_run(plan, &args) != RAPT_ERR_TABLE ||
+                     rapt_run_share(plan, &args, 0, 1, nothing, NULL) != RAPT_ERR_TABLE ||
                      rapt_run_parallel(plan, &args, 1, one_by_one, NULL) != RAPT_ERR_TABLE ||
                      rapt_run_phase(plan, &args, 0, 0, 1) != RAPT_ERR_TABLE ||
                      rapt_args_explain(plan, &args, 1, NULL, 0) != RAPT_ERR_TABLE;
@@ -130,8 +133,8 @@ static void changed_starts(void) {
         }
         aligned_destroy(args.workspace), free(plan), free_tensor(&q), free_tensor(&k), free_tensor(&o);
     }
-    tap_ok(wrong == 0 && refused > tasks / 20 && refused < tasks, "starts that change after planning are refused: %d of %d wrong (%d of %d tasks)",
-           wrong, TRIES, refused, tasks);
+    tap_ok(wrong == 0 && refused > tasks / 20 && refused < tasks,
+           "starts that change after planning are refused: %d of %d wrong (%d of %d tasks)", wrong, TRIES, refused, tasks);
 }
 
 /* ---- What a task reads --------------------------------------------------------------------------------------------------- */

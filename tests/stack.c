@@ -39,7 +39,8 @@ static void keep_most(const char *name, void *(*body)(void *), void *arg) {
     if (bytes > most) most = bytes, most_name = name;
 }
 
-/* ---- Calls of calls.c ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Calls of calls.c
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct made {
     const call *of;
@@ -65,7 +66,8 @@ static int all_calls(void) {
             describe_call(m.of, m.of->api->ways[n].nth);
             unsigned char *const memory = place_anywhere();
             keep_most(m.of->api->ways[n].function, make_call, &m);
-            if (m.status != RAPT_OK) printf("# %s, %s: %s\n", m.of->api->ways[n].function, m.of->name, rapt_status_string(m.status));
+            if (m.status != RAPT_OK)
+                printf("# %s, %s: %s\n", m.of->api->ways[n].function, m.of->name, rapt_status_string(m.status));
             wrong += m.status != RAPT_OK;
             aligned_destroy(memory);
         }
@@ -73,7 +75,8 @@ static int all_calls(void) {
     return wrong;
 }
 
-/* ---- Attention of all types, and what is wide ------------------------------------------------------------------------------------ */
+/* ---- Attention of all types, and what is wide
+ * ------------------------------------------------------------------------------------ */
 
 enum { HEADS = 8, KV_HEADS = 2, QUERIES = 20, KEYS = 520, WIDEST = 1024 }; /* rows of tiles and beside them, two chunks */
 
@@ -106,7 +109,8 @@ static int all_attention(const char *isa) {
                 rapt_desc_init(&a.desc), rapt_args_init(&a.args);
                 rapt_plan plan;
                 size_t bytes = 0;
-                a.desc.heads = HEADS, a.desc.kv_heads = KV_HEADS, a.desc.q_len = queries, a.desc.kv_len = KEYS, a.desc.d_k = a.desc.d_v = d;
+                a.desc.heads = HEADS, a.desc.kv_heads = KV_HEADS, a.desc.q_len = queries, a.desc.kv_len = KEYS,
+                a.desc.d_k = a.desc.d_v = d;
                 a.desc.q = a.desc.o = rapt_layout_bshd(RAPT_F32, HEADS, queries, d);
                 a.desc.k = a.desc.v = rapt_layout_bshd(type, KV_HEADS, KEYS, d);
                 a.desc.arith = (rapt_arith)arith, a.desc.isa = isa, a.desc.softcap = 1.0f;
@@ -122,7 +126,8 @@ static int all_attention(const char *isa) {
     return wrong;
 }
 
-/* ---- The check of itself ------------------------------------------------------------------------------------------------------------- */
+/* ---- The check of itself
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static void *check_self(void *isa) {
     static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[RAPT_SELF_CHECK_BYTES];
@@ -138,8 +143,8 @@ static void test_kernel(const char *isa, bool whole) {
     int wrong = all_calls() + all_attention(isa);
     keep_most("rapt_self_check_in", check_self, (void *)(uintptr_t)isa);
     rapt_isa_force(NULL);
-    tap_ok(wrong == 0 && most <= RAPT_STACK_BYTES, "%s: at most %d bytes of stack: %zu (%s), %d calls refused", isa, RAPT_STACK_BYTES,
-           most, most_name, wrong);
+    tap_ok(wrong == 0 && most <= RAPT_STACK_BYTES, "%s: at most %d bytes of stack: %zu (%s), %d calls refused", isa,
+           RAPT_STACK_BYTES, most, most_name, wrong);
 }
 
 int main(int argc, char **argv) {
