@@ -2,6 +2,7 @@
 """Arrays as addresses, types, shapes and strides, without a copy: NumPy's, PyTorch's, and those of whatever has DLPack."""
 import ctypes
 import sys
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -106,19 +107,96 @@ def _from_dlpack(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
     return Tensor((t.data or 0) + t.byte_offset, kind, shape, strides, (x, capsule), "dlpack", writeable)
 
 
+def _is_plain_torch_type(kind: type) -> bool:
+    """Whether tensors of a subclass of torch.Tensor have their elements in memory as any other: nn.Parameter's, but not those of
+    a class that computes its operators itself (NestedTensor, MaskedTensor, DTensor, FakeTensor)."""
+    torch = sys.modules["torch"]
+    function = kind.__torch_function__  # type: ignore[attr-defined]
+    plain = (function is torch._C._disabled_torch_function_impl
+             or getattr(function, "__func__", None) is torch.Tensor.__torch_function__.__func__)
+    return plain and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+
+
+_torch_types: dict[type, bool] = {}  # whether the subclasses of torch.Tensor that were met are plain
+
+
+def is_plain_torch(x: Any) -> bool:
+    """Whether a tensor of PyTorch is of no subclass that computes its operators itself."""
+    plain = _torch_types.get(type(x))
+    if plain is None:
+        plain = _torch_types[type(x)] = _is_plain_torch_type(type(x))
+    return plain
+
+
+def refusal_of_torch(x: Any, name: str) -> TypeError | ValueError:
+    """Why rapt cannot read a tensor of PyTorch."""
+    torch = sys.modules["torch"]
+    if not is_plain_torch(x):
+        return TypeError(f"{name} is a {type(x).__name__}, which computes its operators itself: a torch.Tensor is needed")
+    if x.is_nested:
+        return TypeError(f"{name} is a nested tensor: lay its parts behind each other, with q_starts and k_starts")
+    if x.layout is not torch.strided:
+        return TypeError(f"{name} is {str(x.layout).removeprefix('torch.')}: a dense tensor is needed, such as its to_dense()")
+    if not x.is_cpu:
+        return TypeError(f"{name} is on {x.device}, not in the CPU's memory")
+    try:
+        found = x.untyped_storage().nbytes() if x.data_ptr() else 0
+    except (RuntimeError, NotImplementedError):
+        return TypeError(f"{name} belongs to a transform of torch.func, which does not see what happens here: use "
+                         "F.scaled_dot_product_attention with rapt.torch.enabled()")
+    return ValueError(f"{name} has {found} bytes of memory, too few for shape {tuple(x.shape)} and strides {x.stride()} from element "
+                      f"{x.storage_offset()} on")
+
+
+def torch_address(x: Any, name: str, size: int) -> int:
+    """Where a tensor of PyTorch begins, of which so many bytes are read or written. Its storage may have become smaller, as a
+    sharded parameter's does between its uses; zeros that autograd makes, and tensors of torch.func's transforms, have none."""
+    try:
+        address: int = x.data_ptr()
+        if not size or (address and x.untyped_storage().nbytes() >= size + x.storage_offset() * x.element_size()):
+            return address
+    except (RuntimeError, NotImplementedError):
+        pass
+    raise refusal_of_torch(x, name)
+
+
+def torch_bytes(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> int:
+    """How many there are from the first element to the end of the last, with elements and strides of that many bytes."""
+    return sum(map(mul, shape, strides)) - sum(strides) + size if 0 not in shape else 0
+
+
+def refuse_torch_gradients(x: Any, name: str, way: str) -> None:
+    """Raises where a tensor of PyTorch has a derivative, which rapt would lose. way: what to do instead."""
+    torch = sys.modules["torch"]
+    if x.requires_grad and torch.is_grad_enabled():
+        raise TypeError(f"{name} requires a gradient, which does not pass through here: {way}")
+    forward = torch.autograd.forward_ad
+    if forward._current_level >= 0 and forward.unpack_dual(x).tangent is not None:
+        raise TypeError(f"{name} has a forward-mode derivative, which does not pass through here: {way}")
+
+
+def _checked_torch(x: Any, name: str) -> Any:
+    """The tensor x of PyTorch, if rapt can read it; a copy where it has a negative bit, which stands for a lazy -x."""
+    torch = sys.modules["torch"]
+    if not is_plain_torch(x) or x.layout is not torch.strided or x.is_nested or not x.is_cpu:
+        raise refusal_of_torch(x, name)
+    if x.requires_grad or torch.autograd.forward_ad._current_level >= 0:
+        refuse_torch_gradients(x, name, "detach() it, or use rapt.torch")
+    return x.resolve_neg() if x.is_neg() else x
+
+
 def _from_torch(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
+    checked = _checked_torch(x, name)
     kind = _kinds.get(x.dtype)
     if kind is None:
         kind = NUMPY_TYPES.get(str(x.dtype).removeprefix("torch."))
         if kind is None:
             raise _unknown(name, str(x.dtype).removeprefix("torch."), types)
         _kinds[x.dtype] = kind
-    if not x.is_cpu:
-        raise TypeError(f"{name} is on {x.device}, not in the CPU's memory")
-    if x.requires_grad and sys.modules["torch"].is_grad_enabled():
-        raise TypeError(f"{name} requires a gradient, which does not pass through here: detach() it, or use rapt.torch")
     size = ELEMENT_BYTES[kind]
-    return Tensor(x.data_ptr(), kind, tuple(x.shape), tuple([stride * size for stride in x.stride()]), x, "torch")
+    shape, strides = tuple(checked.shape), tuple([stride * size for stride in checked.stride()])
+    address = torch_address(checked, name, torch_bytes(shape, strides, size))
+    return Tensor(address, kind, shape, strides, checked, "torch", checked is x)
 
 
 _kinds: dict[Any, int] = {}  # the storage types of the dtypes that were met, whose names take a while to find
@@ -174,9 +252,20 @@ def dense_strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def as_array(x: Any, name: str) -> "np.ndarray[Any, Any]":
+    """An array of NumPy's, of a list or of whatever else NumPy takes."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        x, size = _checked_torch(x, name).detach(), x.element_size()
+        torch_address(x, name, torch_bytes(x.shape, [stride * size for stride in x.stride()], size))
+        if x.dtype == torch.bfloat16:  # which NumPy has not
+            x = x.float()
+    return np.asarray(x)
+
+
 def dense_floats(x: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     """An array of float32 of that shape without gaps; lists and other arrays are converted."""
-    a = np.ascontiguousarray(np.asarray(x, dtype=np.float32))
+    a = np.ascontiguousarray(as_array(x, name), np.float32)
     if a.shape != shape:
         raise ValueError(f"{name} has shape {a.shape}, where {shape} is needed")
     return tensor(a, name, FLOATS)
@@ -189,7 +278,7 @@ def integers(x: Any, name: str, length: int | None = None) -> "np.ndarray[Any, A
     """A vector of int32, of lists and of arrays of other integers, which are converted."""
     if type(x) is np.ndarray and x.dtype is _INT32 and x.ndim == 1 and x.flags.c_contiguous and length in (None, len(x)):
         return x
-    a = np.asarray(x)
+    a = as_array(x, name)
     if a.dtype.kind not in "iu" and a.size:
         raise TypeError(f"{name} is {a.dtype.name}: integers are needed")
     if a.ndim != 1 or (length is not None and len(a) != length):
@@ -202,7 +291,7 @@ def integers(x: Any, name: str, length: int | None = None) -> "np.ndarray[Any, A
 
 def matrix(x: Any, name: str) -> "np.ndarray[Any, Any]":
     """Rows of int32 without gaps in them, of lists and of arrays of other integers, which are converted."""
-    a = np.asarray(x)
+    a = as_array(x, name)
     if a.ndim != 2:
         raise ValueError(f"{name} has {a.ndim} dimensions, where 2 are needed")
     if a.dtype == _INT32 and (a.strides[1] == 4 or a.shape[1] < 2) and a.strides[0] >= 0:

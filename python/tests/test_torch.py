@@ -233,7 +233,7 @@ def counted(f, taken=1, left=None, **options):
     with rapt.torch.enabled(**options):
         result = f()
     counts = rapt.torch.stats()
-    return result, counts == {"taken": taken, "left": left or {}}, counts
+    return result, (counts["taken"], counts["left"]) == (taken, left or {}), counts
 
 
 def test_sdpa_results():
