@@ -439,6 +439,9 @@ class _WithGradients(torch.autograd.Function):
             # Views, for one of the tensors may have been computed of another. Gradients of these gradients go on through them.
             tensors = [None if t is None else t.view_as(t) if torch.is_floating_point(t) and need else t
                        for t, need in zip(ctx.saved_tensors, needed)]
+            mask = tensors[3]
+            if mask is not None and mask.dtype == torch.bool:  # which the math adds
+                tensors[3] = torch.zeros_like(mask, dtype=tensors[0].dtype).masked_fill_(~mask, -torch.inf)
             out = torch._scaled_dot_product_attention_math(*tensors, **ctx.options)[0]
         found = iter(torch.autograd.grad(out, [t for t, need in zip(tensors, needed) if need], gradient,
                                          create_graph=torch.is_grad_enabled()))
@@ -465,6 +468,8 @@ def _plan_sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask
     if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
         return "entries of the batch are broadcast"
     if mask is not None:
+        if mask.dtype not in (torch.bool, torch.float32, query.dtype):
+            return f"{str(mask.dtype).removeprefix('torch.')} as attn_mask"
         if mask.dim() > query.dim():
             return "attn_mask has more dimensions than query"
         if is_causal and not _is_fused(query, key, value, mask):

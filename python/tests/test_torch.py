@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 import warnings
+from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 import tap
@@ -32,7 +33,7 @@ warnings.filterwarnings("ignore", "enable_nested_tensor", UserWarning)
 torch.manual_seed(1)
 operator, operator_lse = torch.ops.rapt.attention, torch.ops.rapt.attention_lse
 # How far a result may be from one in double precision, absolutely and relative to it, by what its elements are.
-NEAR = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+NEAR = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def raised(f, *args, **kw):
@@ -250,7 +251,7 @@ def test_sdpa_results():
         "mask of floats": ({}, {"attn_mask": torch.randn(2, 4, 5, 9)}),
         "mask without keys for a row": ({}, {"attn_mask": torch.tensor([[True]] * 4 + [[False]]).expand(5, 9)}),
     }
-    for dtype in NEAR:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
         for name, (shape, options) in cases.items():
             shape = {"kv_heads": 4} | shape
             q, k, v = tensors(dtype=dtype, **shape)
@@ -291,11 +292,219 @@ def test_sdpa_left():
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     own, ours = raised(lambda: flash(q, k, v, 0.5)), raised(lambda: counted(lambda: flash(q, k, v, 0.5)))
     ok(own is not None and own.split("\n")[0] == ours.split("\n")[0], "dropout: PyTorch's own word", (own, ours))
-    for arguments in ((q, k, v[..., :8]), (q.transpose(2, 3).contiguous().transpose(2, 3), k, v)):
-        own = F.scaled_dot_product_attention(*arguments)
-        out, right, counts = counted(lambda: F.scaled_dot_product_attention(*arguments), 0)
-        ok(right and same(own, out), "what PyTorch's flash attention does not take stays as it is", counts)
+    columns = q.transpose(2, 3).contiguous().transpose(2, 3)
+    own = F.scaled_dot_product_attention(columns, k, v)
+    out, _, counts = counted(lambda: F.scaled_dot_product_attention(columns, k, v))
+    ok(counts["taken"] == 0 and "adjacent" in next(iter(counts["left"])) and same(own, out), "channels that are not adjacent are left",
+       counts)
+    for what, options in (("dropout", {"dropout_p": 0.5}), ("tensors of 5 dimensions", {})):
+        t = [x[None] for x in (q, k, v)] if "5" in what else (q, k, v)
+        torch.manual_seed(3)
+        own = F.scaled_dot_product_attention(*t, **options)
+        torch.manual_seed(3)
+        out, right, counts = counted(lambda: F.scaled_dot_product_attention(*t, **options), 0, {what: 1})
+        ok(right and same(own, out), f"left to PyTorch's math, and counted: {what}", counts)
+    with sdpa_kernel(SDPBackend.MATH):
+        own = F.scaled_dot_product_attention(q, k, v)
+        out, right, counts = counted(lambda: F.scaled_dot_product_attention(q, k, v), 0, {"fused attention is off (sdpa_kernel)": 1})
+    ok(right and same(own, out), "sdpa_kernel(SDPBackend.MATH) gets PyTorch's math", counts)
     ok("torch.float64" in (raised(rapt.torch.enable, [torch.float64]) or ""), "enable() refuses types that are not served")
+
+
+def calls_of_attention():
+    """Calls of F.scaled_dot_product_attention, well formed and not, by name: shapes of q, k and v, and options."""
+    q, k = (2, 4, 3, 8), (2, 4, 5, 8)
+    yield "plain", (q, k, k), {}
+    yield "5 keys, 6 values", (q, k, (2, 4, 6, 8)), {}
+    yield "6 keys, 5 values", (q, (2, 4, 6, 8), k), {}
+    yield "5 keys, 1 value", (q, k, (2, 4, 1, 8)), {}
+    yield "1 key, 5 values", (q, (2, 4, 1, 8), k), {}
+    yield "k of 16 channels", (q, (2, 4, 5, 16), k), {}
+    yield "v of 16 channels", (q, k, (2, 4, 5, 16)), {}
+    yield "v of 16 channels, causal", (q, k, (2, 4, 5, 16)), {"is_causal": True}
+    yield "v of 16 channels, 6 values", (q, k, (2, 4, 6, 16)), {}
+    yield "k of batch 1", (q, (1, 4, 5, 8), k), {}
+    yield "k and v of batch 1", (q, (1, 4, 5, 8), (1, 4, 5, 8)), {}
+    yield "q of batch 1", ((1, 4, 3, 8), k, k), {}
+    yield "k of batch 3", (q, (3, 4, 5, 8), (3, 4, 5, 8)), {}
+    yield "k and v of 1 head", (q, (2, 1, 5, 8), (2, 1, 5, 8)), {}
+    yield "k of 1 head", (q, (2, 1, 5, 8), k), {}
+    yield "k and v of 2 heads", (q, (2, 2, 5, 8), (2, 2, 5, 8)), {}
+    yield "v of 2 heads", (q, k, (2, 2, 5, 8)), {}
+    yield "gqa of 2 heads", (q, (2, 2, 5, 8), (2, 2, 5, 8)), {"enable_gqa": True}
+    yield "gqa of 3 heads", (q, (2, 3, 5, 8), (2, 3, 5, 8)), {"enable_gqa": True}
+    yield "gqa of 2 and 4 heads", (q, (2, 2, 5, 8), k), {"enable_gqa": True}
+    yield "gqa of 8 heads", (q, (2, 8, 5, 8), (2, 8, 5, 8)), {"enable_gqa": True}
+    yield "gqa of 2 heads, 6 values", (q, (2, 2, 5, 8), (2, 2, 6, 8)), {"enable_gqa": True}
+    for dims in (1, 2, 3, 5):
+        some = [(2,) * (dims - 4) + shape[4 - min(dims, 4):] for shape in (q, k, k)]
+        yield f"{dims} dimensions", some, {}
+        yield f"{dims} dimensions, causal", some, {"is_causal": True}
+        yield f"{dims} dimensions, 6 values", (some[0], some[1], (*some[1][:-2], 6, 8) if dims > 1 else (6,)), {}
+    yield "3 dimensions, v of 6 channels", ((4, 3, 8), (4, 5, 8), (4, 5, 6)), {"scale": 0.3}
+    yield "3 dimensions, gqa", ((4, 3, 8), (2, 5, 8), (2, 5, 8)), {"enable_gqa": True}
+    yield "3 dimensions, k and v of 1", ((4, 3, 8), (1, 5, 8), (1, 5, 8)), {}
+    yield "q of 4 dimensions, k of 3", (q, (4, 5, 8), (4, 5, 8)), {}
+    yield "q of 3 dimensions, k of 4", ((4, 3, 8), k, k), {}
+    yield "no queries", ((2, 4, 0, 8), k, k), {}
+    yield "no keys", (q, (2, 4, 0, 8), (2, 4, 0, 8)), {}
+    yield "no batch", ((0, 4, 3, 8), (0, 4, 5, 8), (0, 4, 5, 8)), {}
+    yield "no heads", ((2, 0, 3, 8), (2, 0, 5, 8), (2, 0, 5, 8)), {}
+    yield "no channels of v", (q, k, (2, 4, 5, 0)), {}
+    yield "1100 channels", ((1, 1, 3, 1100), (1, 1, 5, 1100), (1, 1, 5, 1100)), {}
+    yield "1100 channels, 6 values", ((1, 1, 3, 1100), (1, 1, 5, 1100), (1, 1, 6, 1100)), {}
+    for mask in ((3, 5), (1, 5), (3, 1), (5,), (1,), (4, 3, 5), (1, 3, 5), (2, 1, 3, 5), (1, 4, 1, 5), (2, 4, 3, 5), (1, 2, 4, 3, 5),
+                 (3, 6), (2, 5), (3, 3, 5), (3, 4, 3, 5), (2, 2, 3, 5), (5, 3)):
+        yield f"mask {mask}", (q, k, k), {"attn_mask": torch.rand(mask) > 0.3}
+        yield f"floats as mask {mask}", (q, k, k), {"attn_mask": torch.randn(mask)}
+        yield f"3 dimensions, mask {mask}", (q[1:], k[1:], k[1:]), {"attn_mask": torch.rand(mask) > 0.3}
+        yield f"v of 6 channels, mask {mask}", (q, k, (2, 4, 5, 6)), {"attn_mask": torch.rand(mask) > 0.3}
+    for what, mask in (("of doubles", torch.zeros(3, 5).double()), ("of halves", torch.zeros(3, 5).half()),
+                       ("of integers", torch.zeros(3, 5).int()), ("whose keys are not adjacent", torch.randn(5, 3).t()),
+                       ("without keys for a row", torch.tensor([[True]] * 2 + [[False]]).expand(3, 5))):
+        yield f"mask {what}", (q, k, k), {"attn_mask": mask}
+        yield f"3 dimensions, mask {what}", (q[1:], k[1:], k[1:]), {"attn_mask": mask}
+    yield "3 dimensions, causal and mask", (q[1:], k[1:], k[1:]), {"is_causal": True, "attn_mask": torch.rand(3, 5) > 0.3}
+    yield "v of 6 channels, causal and mask", (q, k, (2, 4, 5, 6)), {"is_causal": True, "attn_mask": torch.rand(3, 5) > 0.3}
+    yield "scale nan", (q[1:], k[1:], k[1:]), {"scale": float("nan")}
+    yield "scale 0", (q[1:], k[1:], k[1:]), {"scale": 0.0}
+
+
+def test_sdpa_malformed():
+    """What raises with PyTorch's math raises with rapt, in a line, and what does not has the same result: no call is handed to a kernel
+    that reads what is not there."""
+    sdpa, taken, raising = F.scaled_dot_product_attention, Counter(), 0
+    for dtype in (torch.float32, torch.float64):
+        wrong = []
+        for name, shapes, options in calls_of_attention():
+            for leaves in (False, True):
+                t = [torch.randn(shape).to(dtype).requires_grad_(leaves) for shape in shapes]
+                mask = options.get("attn_mask")
+                if mask is not None and mask.dtype == torch.float32:
+                    options = options | {"attn_mask": mask.to(dtype)}
+
+                def call():
+                    out = sdpa(*t, **options)
+                    return [out.detach(), *(torch.autograd.grad(out.square().sum(), t) if leaves else ())]
+                with sdpa_kernel(SDPBackend.MATH):
+                    own_error = raised(call)
+                    own = None if own_error else call()
+                rapt.torch.stats(reset=True)
+                with rapt.torch.enabled(everything=True):
+                    error = raised(call)
+                    counts = rapt.torch.stats(reset=True)
+                    out = None if error else call()
+                raising += own_error is not None
+                if dtype == torch.float64 and mask is not None and mask.dim() == 1 and error == raised(call):
+                    continue  # a mask of one dimension, which PyTorch's choice of a kernel does not get over
+                if (own_error is None) != (error is None) or (error and len(error.splitlines()) > 1 and "torch" not in own_error):
+                    wrong.append((name, leaves, own_error, error, counts))
+                elif out is not None and not all(a.isnan().equal(b.isnan()) and near(a.nan_to_num(), b.nan_to_num(), 10)
+                                                 for a, b in zip(out, own)):
+                    wrong.append((name, leaves, [(a - b).abs().max() for a, b in zip(out, own) if a.shape == b.shape], counts))
+                elif error is None and counts["calls"] != 1:
+                    wrong.append((name, leaves, "not counted once", counts))
+                taken[dtype] += counts["taken"]
+        ok(not wrong, f"F.scaled_dot_product_attention raises where PyTorch's math does, and is the same where it does not, {dtype}",
+           "\n".join(map(str, wrong)))
+    ok(taken[torch.float32] > 80 and not taken[torch.float64] and raising > 50, "that table has all kinds of calls", (taken, raising))
+
+
+def test_sdpa_math():
+    """What PyTorch sends to its math, and rapt takes: 3 dimensions, values of another width than keys, masks of other shapes, with
+    first and second derivatives."""
+    cases = {"3 dimensions": [(4, 5, 16), (4, 9, 16), (4, 9, 16), {}], "3 dimensions, causal": [(4, 5, 16), (4, 9, 16), (4, 9, 16), {"is_causal": True}],
+             "values of 24 channels": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 24), {"is_causal": True}],
+             "values of 8 channels, scale": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 8), {"scale": 0.4}],
+             "values of 8 channels, heads that share keys": [(2, 4, 5, 16), (2, 2, 9, 16), (2, 2, 9, 8), {"enable_gqa": True}],
+             "3 dimensions, mask": [(4, 5, 16), (4, 9, 16), (4, 9, 16), {"attn_mask": torch.rand(5, 9) > 0.3}],
+             "3 dimensions, a row without keys": [(4, 5, 16), (4, 9, 16), (4, 9, 16), {
+                 "attn_mask": torch.tensor([[True]] * 4 + [[False]]).expand(5, 9)}],
+             "a mask of 3 dimensions": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), {"attn_mask": torch.randn(4, 1, 9)}],
+             "a mask with gradients": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), {"attn_mask": torch.randn(4, 5, 9).requires_grad_()}],
+             "a mask of 4 dimensions with gradients": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), {
+                 "attn_mask": torch.randn(2, 4, 5, 9).requires_grad_()}]}
+    for name, (*shapes, options) in cases.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            leaves = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+            mask = options.get("attn_mask")
+            if mask is not None and mask.requires_grad:
+                mask = mask.detach().to(dtype).requires_grad_()
+                leaves.append(mask)
+
+            def derivatives(t, of):
+                """The result, its gradients, and, of a function of these, those of the keys."""
+                given = options if mask is None else options | {"attn_mask": t[3] if mask.requires_grad else mask if mask.dtype == torch.bool
+                                                                else mask.to(of)}
+                out = F.scaled_dot_product_attention(*t[:3], **given)
+                first = torch.autograd.grad(out.square().sum(), t, create_graph=True)
+                return [x.detach() for x in (out, *first, *torch.autograd.grad(first[0].square().sum(), t[1]))]
+            exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+            expected = derivatives(exact, torch.float64)
+            out, right, counts = counted(lambda: derivatives(leaves, dtype), everything=True)
+            ok(right and all(near(a, b, 30) for a, b in zip(out, expected)), f"taken from PyTorch's math: {name}, {dtype}",
+               f"{counts} {[(a - b).abs().max().item() for a, b in zip(out, expected)]}")
+    q, k, v = (torch.randn(4, n, 16) for n in (5, 9, 9))
+    together = torch.randn(3, 4, 9, 16, requires_grad=True)
+    with sdpa_kernel(SDPBackend.MATH):
+        own, = torch.autograd.grad(F.scaled_dot_product_attention(together[0], together[0] * 2, together[1]).square().sum(), together)
+    out, right, counts = counted(
+        lambda: torch.autograd.grad(F.scaled_dot_product_attention(together[0], together[0] * 2, together[1]).square().sum(), together)[0])
+    ok(right and near(out, own, 10), "gradients where keys were computed of queries", counts)
+    ok(same(counted(lambda: F.scaled_dot_product_attention(q, k, v))[0], operator(q, k, v)), "3 dimensions have the operator's bits")
+
+    def inferred():
+        with torch.inference_mode():
+            return F.scaled_dot_product_attention(q * 1, k * 1, v * 1)
+    out, right, counts = counted(inferred)
+    ok(right and near(out, math(q[None], k[None], v[None])[0][0]), "taken in torch.inference_mode()", counts)
+    for what, call, counts_of in (
+            ("torch.compile", lambda q, k, v: torch.compile(lambda *t: F.scaled_dot_product_attention(*t) * 2, backend="aot_eager")(q, k, v),
+             {"traced into PyTorch's math": 1}),
+            ("torch.func.vmap", torch.func.vmap(lambda *t: F.scaled_dot_product_attention(*t) * 2), {}),
+            ("torch.func.jvp", lambda q, k, v: torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, k, v) * 2, (q,), (q,))[0],
+             {"a TorchDispatchMode, torch.func or a tensor of another kind": 1})):
+        torch._dynamo.reset()
+        out, right, counts = counted(lambda: call(q, k, v), 0, counts_of)
+        ok(right and near(out, 2 * math(q[None], k[None], v[None])[0][0], 2), f"left to PyTorch's math: {what}, 3 dimensions", counts)
+    tangents = [torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, k, v), (q,), (k[:, :5],))[1] for _ in (0,)]
+    tangents.append(counted(lambda: torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, k, v), (q,), (k[:, :5],))[1])[0])
+    ok(near(*tangents), "derivatives of torch.func.jvp")
+
+
+def test_fused_malformed():
+    """The operator that compiled graphs have, which reads behind its tensors where their shapes do not go together."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    q, k, v = tensors(kv_heads=4)
+    for dtype in (torch.float32, torch.float64):
+        for name, t in (("tokens", (q, k[:, :, :5], v)), ("channels", (q, k[..., :8], v[..., :8])), ("heads", (q, k, v[:, :2])),
+                        ("heads that do not divide", (q, k[:, :3], v[:, :3])), ("entries of k", (q, k[:1], v)),
+                        ("entries", (q, k[:1], v[:1]))):
+            message = counted(lambda: raised(flash, *(x.to(dtype) for x in t)))[0]
+            ok(message is not None and message.startswith("RuntimeError: scaled_dot_product_attention: ") and len(message.splitlines()) == 1,
+               f"PyTorch's fused operator, {dtype}: other {name}", message)
+        own = flash(*(x.to(dtype) for x in (q, k, v)))[0]
+        columns = [x.to(dtype).transpose(2, 3).contiguous().transpose(2, 3) for x in (q, k, v)]
+        out, _, counts = counted(lambda: flash(*columns)[0])
+        ok(near(out, own) and counts["calls"] == 1, f"PyTorch's fused operator, {dtype}: channels that are not adjacent", counts)
+
+
+def test_stats():
+    q, k, v = tensors(kv_heads=4)
+    rapt.torch.stats(reset=True)
+    F.scaled_dot_product_attention(q, k, v)
+    ok(rapt.torch.stats() == {"enabled": False, "calls": 0, "taken": 0, "left": {}}, "stats() while rapt is not enabled",
+       rapt.torch.stats())
+    with rapt.torch.enabled():
+        nothing = rapt.torch.stats()
+        F.scaled_dot_product_attention(q, k, v)
+        F.scaled_dot_product_attention(q[0], k[0], v[0, ..., :8])
+        F.scaled_dot_product_attention(q.requires_grad_(), k, v).sum().backward()
+        F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+        raised(F.scaled_dot_product_attention, q, k, v[:, :, :5])
+        counts = rapt.torch.stats(reset=True)
+    ok(nothing == {"enabled": True, "calls": 0, "taken": 0, "left": {}}, "stats() where nothing was called", nothing)
+    ok(counts == {"enabled": True, "calls": 4, "taken": 3, "left": {"float64 is not served": 1}}, "stats() counts each call once", counts)
 
 
 def test_sdpa_switches():
@@ -464,7 +673,7 @@ def test_pytorch_own():
         tap.skip("PyTorch's own tests", f"what they need is not installed ({error})")
         return
     sdpa = next(op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
-    for dtype, tolerance in NEAR.items():
+    for dtype, tolerance in ((dtype, NEAR[dtype]) for dtype in (torch.float32, torch.float16, torch.bfloat16)):
         wrong, samples, taken = [], 0, 0
         for sample in sdpa.sample_inputs("cpu", dtype, requires_grad=True):
             if sample.kwargs["dropout_p"]:  # PyTorch's math
