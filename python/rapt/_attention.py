@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _native as native
 from . import _threads as threading_
-from ._tensor import ELEMENT_BYTES, FLOATS, Tensor, dense_floats, empty, floats, integers, matrix, tensor
+from ._tensor import ELEMENT_BYTES, FLOATS, Tensor, dense_floats, empty, floats, integers, matrix, tensor, written
 
 Causal = Literal["bottom-right", "top-left"] | None
 Window = int | tuple[int | None, int | None] | None
@@ -412,8 +412,7 @@ def _output(call: Call, out: Any) -> tuple[Any, Tensor]:
     o = floats(out, "out", len(shape))
     if o.shape != shape:
         raise ValueError(f"out has shape {o.shape}, where {shape} is needed")
-    if not o.writeable:
-        raise ValueError("out is not writeable")
+    written(o, "out")
     return out, o
 
 

@@ -29,8 +29,8 @@ class Report:
 
     def __repr__(self) -> str:
         counts = [sum(module.served is served for module in self.modules) for served in (True, False, None)]
-        first = f"rapt.torch is {'' if self.enabled else 'not '}enabled; of {len(self.modules)} modules that look like attention, " \
-                f"{counts[0]} are served, {counts[1]} are not, {counts[2]} may be"
+        first = (f"rapt.torch is {'' if self.enabled else 'not '}enabled; modules that look like attention: {len(self.modules)}, of which "
+                 f"{counts[0]} served, {counts[1]} not served, {counts[2]} may be")
         return "\n  ".join([first, *map(repr, self.modules)])
 
 
@@ -119,7 +119,7 @@ def report_on(model: torch.nn.Module, enabled: bool, why_type: Callable[[torch.d
             served, why = _of_transformers(module, next((m for m in [module, *above] if hasattr(m, "_supports_sdpa")), None))
         else:
             served, why = _of_others(module)
-        registered = by_transformers and getattr(module, "config")._attn_implementation == "rapt"
+        registered = by_transformers and module.config._attn_implementation == "rapt"
         if served is not False:
             unserved = None if enabled or registered else "rapt.torch.enable() has not been called"
             unserved = unserved or (_why_tensors(module, why_type) if not registered else None)

@@ -235,6 +235,15 @@ def _looked_at(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
     raise TypeError(f"{name} is a {type(x).__name__}, not an array of NumPy, PyTorch or another library with DLPack")
 
 
+def written(t: Tensor, name: str) -> None:
+    """Raises unless the array may be written, and tells PyTorch that it is: autograd then finds out where it needs what was there."""
+    torch = t.library == "torch" and sys.modules["torch"]
+    if not t.writeable:
+        raise ValueError(f"{name} " + ("has a negative bit, a lazy -x, and cannot be written" if torch else "is not writeable"))
+    if torch:
+        torch.autograd.graph.increment_version(t.owner)
+
+
 def floats(x: Any, name: str, dimensions: int | tuple[int, ...]) -> Tensor:
     """An array of float32, float16 or bfloat16 with that many dimensions."""
     t = tensor(x, name, FLOATS)
@@ -258,6 +267,8 @@ def as_array(x: Any, name: str) -> "np.ndarray[Any, Any]":
     if torch is not None and isinstance(x, torch.Tensor):
         x, size = _checked_torch(x, name).detach(), x.element_size()
         torch_address(x, name, torch_bytes(x.shape, [stride * size for stride in x.stride()], size))
+        if x.is_complex() or x.is_quantized:
+            raise TypeError(f"{name} is {str(x.dtype).removeprefix('torch.')}: real numbers are needed")
         if x.dtype == torch.bfloat16:  # which NumPy has not
             x = x.float()
     return np.asarray(x)

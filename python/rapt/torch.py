@@ -48,7 +48,8 @@ from . import _native as native
 from . import _threads as threading_
 from ._context_parallel import context_parallel
 from ._report import Report, report_on
-from ._tensor import ELEMENT_BYTES, integers, is_plain_torch, refusal_of_torch, refuse_torch_gradients, tensor, torch_address, torch_bytes
+from ._tensor import (ELEMENT_BYTES, integers, is_plain_torch, refusal_of_torch, refuse_torch_gradients, tensor, torch_address,
+                      torch_bytes)
 
 __all__ = ["context_parallel", "default_types", "disable", "enable", "enabled", "report", "stats"]
 
@@ -167,7 +168,7 @@ def _is_watched() -> bool:
 
 def _is_direct(t: torch.Tensor | None) -> bool:
     """Whether a tensor's memory can be used as it is."""
-    return t is None or (is_plain_torch(t) and t.layout is torch.strided and not t.is_neg() and not t._is_zerotensor())
+    return t is None or (is_plain_torch(t) and t.layout is torch.strided and not t.is_nested and not t.is_neg() and not t._is_zerotensor())
 
 
 def _no_gradients(**tensors: Any) -> None:

@@ -24,6 +24,7 @@ try:
 except ImportError as error:
     tap.absent("rapt.torch", error)
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import rapt
@@ -223,6 +224,189 @@ def test_compile_and_export():
            f"torch.export, strict={strict}, with sizes that vary")
         ok(sum("rapt" in str(n.target) for n in program.graph.nodes) == 2,
            f"torch.export, strict={strict}: the operators are in it")
+
+
+# ---- What a tensor carries beside its memory ---------------------------------------------------------------------------------
+
+
+class Overriding(torch.Tensor):
+    """A subclass whose functions are its own."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class Plain(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+def functions_of_tensors():
+    """Public functions by name: shapes of the tensors that each takes, and the call with them."""
+    heads, width = (1, 2, 3, 8), (3, 8)
+
+    def cached(k, v, q):
+        cache = rapt.KVCache(kv_heads=2, capacity=8, d_k=8, type="f32")
+        cache.append(k, v)
+        return cache.attend(q)
+    plan = rapt.plan(*[torch.zeros(heads)] * 3)
+    out, lse = rapt.attention(*[torch.randn(heads)] * 3, return_lse=True)
+    square, parts = (8, 8), [(out.numpy(), lse.numpy())]
+    return {
+        "attention": ([heads] * 3 + [(3, 3), (2,), (2,)], lambda q, k, v, bias, alibi, sinks: rapt.attention(
+            q, k, v, bias=bias, alibi=alibi, sinks=sinks)),
+        "plan": ([heads] * 3, lambda *t: rapt.plan(*t)(*t)),
+        "a plan's call": ([heads] * 3, plan),
+        "KVCache": ([heads] * 3, cached),
+        "linear": ([width, square, (8,), square, (8,), width], lambda x, w, b, g, h, r: rapt.linear(
+            x, w, b, gate=g, gate_bias=h, residual=r)),
+        "quantise_weights": ([square], lambda w: rapt.linear(torch.eye(8), rapt.quantise_weights(w))),
+        "prepack_weights": ([square], lambda w: rapt.linear(torch.eye(8), rapt.prepack_weights(w))),
+        "layer_norm": ([width, (8,), (8,), width], lambda x, w, b, r: rapt.layer_norm(x, w, b, residual=r)),
+        "rms_norm": ([width, (8,)], rapt.rms_norm),
+        "rope": ([heads], lambda x: rapt.rope(x, rapt.Rope(8), starts=[4])),
+        "mha": ([width, square, square, square, square, (8,)], lambda x, q, k, v, o, b: rapt.mha(x, q, k, v, o, heads=2, bq=b)),
+        "merge": ([heads, heads[:3]], lambda o, lse: rapt.merge([o, parts[0][0]], [lse, parts[0][1]])),
+        "torch.ops.rapt.attention": ([heads] * 3 + [(3, 3)], lambda q, k, v, bias: operator(q, k, v, bias=bias)),
+        "torch.ops.rapt.attention_lse": ([heads] * 3, operator_lse),
+    }
+
+
+def as_tensors(result):
+    return [torch.as_tensor(x) for x in (result if isinstance(result, tuple) else (result,))]
+
+
+def hidden():
+    """Ways in which a tensor is not what its memory says, or has no memory: the name, a function that makes one, and what a refusal says;
+    None where the tensor is to be used as what it is."""
+    def shrunk(t, size):
+        t = t.clone()
+        t.untyped_storage().resize_(size)
+        return t
+
+    def nested(t):
+        return torch.nested.nested_tensor([t, t])
+
+    def zero(t):
+        return torch._efficientzerotensor(t.shape)
+
+    def inference(t):
+        with torch.inference_mode():
+            return t.clone()
+    return {
+        "a negative bit": (lambda t: torch._neg_view(-t), None),
+        "the imaginary part of a conjugate": (lambda t: torch.complex(torch.zeros_like(t), -t).conj().imag, None),
+        "nn.Parameter": (lambda t: torch.nn.Parameter(t, requires_grad=False), None),
+        "an inference tensor": (inference, None),
+        "a subclass that changes nothing": (lambda t: t.as_subclass(Plain), None),
+        "a subclass with functions of its own": (lambda t: t.as_subclass(Overriding), "computes its operators itself"),
+        "MaskedTensor": (lambda t: torch.masked.masked_tensor(t, t > 0), "computes its operators itself"),
+        "a fake tensor": (lambda t: FakeTensorMode().from_tensor(t), "computes its operators itself"),
+        "meta": (lambda t: t.to("meta"), "on meta"),
+        "sparse": (lambda t: t.to_sparse(), "is sparse_coo"),
+        "mkldnn": (lambda t: t.to_mkldnn(), "is _mkldnn"),
+        "nested": (nested, "nested tensor"),
+        "complex": (lambda t: t.to(torch.complex64), "complex"),
+        "quantised": (lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8), "qint8"),
+        "no storage": (lambda t: shrunk(t, 0), "has 0 bytes of memory"),
+        "less storage": (lambda t: shrunk(t, t.nbytes - 4), "bytes of memory, too few"),
+        "a zero tensor": (zero, "has 0 bytes of memory"),
+        "a gradient": (lambda t: t.clone().requires_grad_(), "gradient"),
+    }
+
+
+def test_hidden_state():
+    for function, (shapes, call) in functions_of_tensors().items():
+        wrong = []
+        given = [torch.randn(shape).abs() + 0.1 for shape in shapes]
+        expected = as_tensors(call(*given))
+        operators = function.startswith("torch.ops")
+        for name, (made, line) in hidden().items():
+            for i in range(len(given)):
+                try:
+                    t = [made(x) if i == j else x for j, x in enumerate(given)]
+                except (RuntimeError, NotImplementedError):  # mkldnn has no vectors
+                    continue
+                if operators and name in ("a subclass with functions of its own", "MaskedTensor", "a fake tensor", "meta", "mkldnn",
+                                          "complex", "quantised", "a zero tensor"):
+                    continue  # which PyTorch's dispatcher sends elsewhere; see below
+                message = raised(call, *t)
+                if line is None:
+                    if message or not all(map(same, as_tensors(call(*t)), expected)):
+                        wrong.append((name, i, message))
+                elif message is None or line not in message or len(message.splitlines()) > 1:
+                    wrong.append((name, i, message))
+        ok(not wrong, f"hidden state of tensors: {function} honours or refuses it", "\n".join(map(str, wrong)))
+    q = torch.randn(1, 2, 3, 8)
+    for name, call in (("attention", lambda out: rapt.attention(q, q, q, out=out)), ("layer_norm", lambda out: rapt.layer_norm(q[0], out=out[0])),
+                       ("linear", lambda out: rapt.linear(q[0], q[0, 0], out=out[0, ..., :3])),
+                       ("rope", lambda out: rapt.rope(q, rapt.Rope(8), out=out)), ("plan", lambda out: rapt.plan(q, q, q, out=out))):
+        out = torch.full((1, 2, 3, 8), 7.0)
+        message = raised(call, torch._neg_view(out))
+        ok(message == "ValueError: out has a negative bit, a lazy -x, and cannot be written" and bool((out == 7).all()),
+           f"refused, nothing written: {name} into a tensor with a negative bit", message)
+        x = torch.ones(1, 2, 3, 8, requires_grad=True)
+        out = torch.full((1, 2, 3, 8), 7.0)
+        product = (x * out).sum()  # whose gradient is out
+        call(out)
+        message = raised(product.backward)
+        ok(name == "plan" or (message and "modified by an inplace operation" in message), f"autograd knows what was written: {name}", message)
+    for name, integers in (("kv_lengths", torch.tensor([2])), ("q_starts", torch.tensor([0, 3]))):
+        kept = integers.clone()
+        other = kept.clone()
+        other.untyped_storage().resize_(0)
+        message = raised(rapt.attention, *[q[0]] * 3, **{name: other})
+        ok(message is not None and message.startswith(f"ValueError: {name} has 0 bytes"), f"refused: {name} without memory", message)
+
+
+def test_hidden_state_of_operators():
+    """What PyTorch's dispatcher sees of a tensor."""
+    q = torch.randn(1, 2, 3, 8)
+    zero = torch.zeros(1, 2, 3, 8)
+    made = torch._efficientzerotensor(1, 2, 3, 8)
+    message = raised(operator, q, q, made)
+    ok((message and "lie 0 bytes apart" in message) or same(operator(q, q, made), operator(q, q, zero)), "a zero tensor is zeros, or refused",
+       message)
+    for name, t in (("key", (q, q.to("meta"), q)), ("value", (q, q, q.to("meta")))):
+        for op in (operator, operator_lse):
+            message = raised(op, *t)
+            ok(message == f"TypeError: {name} is on meta and query on cpu", f"{op}: {name} on another device than query", message)
+    message = raised(operator, q, q, q, mask=torch.ones(3, 3, dtype=torch.bool, device="meta"))
+    ok(message == "TypeError: mask is on meta and query on cpu", "a mask on another device than query", message)
+    fake = FakeTensorMode()
+    for what, shapes in (("key has 3 tokens and value 5", ((1, 2, 3, 8), (1, 2, 3, 8), (1, 2, 5, 8))),
+                         ("query has 8 channels and key 4", ((1, 2, 3, 8), (1, 2, 3, 4), (1, 2, 3, 8))),
+                         ("key has 2 heads and value 1", ((1, 2, 3, 8), (1, 2, 3, 8), (1, 1, 3, 8)))):
+        real = [torch.randn(shape) for shape in shapes]
+        messages = [raised(operator, *map(kind, real)) for kind in (torch.clone, fake.from_tensor, lambda t: t.to("meta"))]
+        ok(all(messages) and what in messages[1] and what in messages[2], f"refused of tensors without elements: {what}", messages)
+    for name, call in (("torch.func.grad", lambda: torch.func.grad(lambda x: operator(x, q, q).sum())(q)),
+                       ("torch.func.jvp", lambda: torch.func.jvp(lambda x: operator(x, q, q), (q,), (q,))),
+                       ("forward-mode derivatives", lambda: in_dual_level(lambda x: operator(x, q, q), q)),
+                       ("forward-mode derivatives, rapt.attention", lambda: in_dual_level(lambda x: rapt.attention(x, q, q), q)),
+                       ("gradients of slopes", lambda: [operator(q, q, q, alibi=torch.rand(2, requires_grad=True)) for _ in range(2)])):
+        message = raised(call)
+        ok(message is not None and "does not pass through" in message and len(message.splitlines()) == 1, f"not lost in silence: {name}",
+           message)
+    for name, call in (("vmap", lambda: torch.func.vmap(rapt.attention)(q[None], q[None], q[None])),
+                       ("grad", lambda: torch.func.grad(lambda x: rapt.attention(x.detach(), q, q).sum())(q))):
+        message = raised(call)
+        ok(message is not None and "torch.func" in message and len(message.splitlines()) == 1, f"rapt.attention in torch.func.{name}: refused",
+           message)
+    batched = torch.func.vmap(operator)(torch.stack([q, -q]), torch.stack([q, q]), torch.stack([q, q]))
+    ok(same(batched[1], operator(-q, q, q)), "torch.func.vmap of the operator")
+    with rapt.torch.enabled():
+        for name, t in (("a negative bit", torch._neg_view(q)), ("a subclass", q.as_subclass(Overriding)),
+                        ("zeros", torch._efficientzerotensor(1, 2, 3, 8))):
+            for few in (t, t[0]):
+                ok(near(torch.Tensor(F.scaled_dot_product_attention(few, q.view_as(few), q.view_as(few))),
+                        math(*[x.view(1, 2, 3, 8) for x in (few.clone().as_subclass(torch.Tensor), q, q)])[0].view_as(q.view_as(few))),
+                   f"F.scaled_dot_product_attention of {name}, {few.dim()} dimensions")
+
+
+def in_dual_level(f, x):
+    with torch.autograd.forward_ad.dual_level():
+        return f(torch.autograd.forward_ad.make_dual(x, x))
 
 
 # ---- Under F.scaled_dot_product_attention ------------------------------------------------------------------------------------
