@@ -29,8 +29,8 @@ class Report:
 
     def __repr__(self) -> str:
         counts = [sum(module.served is served for module in self.modules) for served in (True, False, None)]
-        first = (f"rapt.torch is {'' if self.enabled else 'not '}enabled; modules that look like attention: {len(self.modules)}, of which "
-                 f"{counts[0]} served, {counts[1]} not served, {counts[2]} may be")
+        first = (f"rapt.torch is {'' if self.enabled else 'not '}enabled; modules that look like attention: {len(self.modules)}, "
+                 f"served {counts[0]}, not served {counts[1]}, may be served {counts[2]}")
         return "\n  ".join([first, *map(repr, self.modules)])
 
 
@@ -43,7 +43,8 @@ def _innermost(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Modules that look like attention, and contain none that do."""
     found = [(name, module) for name, module in model.named_modules() if _is_attention(module)]
     for name, module in found:
-        if isinstance(module, torch.nn.MultiheadAttention) or not any(_is_attention(m) for m in module.modules() if m is not module):
+        inner = [m for m in module.modules() if m is not module and _is_attention(m)]
+        if isinstance(module, torch.nn.MultiheadAttention) or not inner:
             yield name, module
 
 
@@ -54,7 +55,8 @@ def _names(code: types.CodeType) -> set[str]:
 
 def _names_sdpa(kind: type) -> bool:
     """Whether a method of a class names F.scaled_dot_product_attention."""
-    methods = [f for base in kind.__mro__ if base not in (torch.nn.Module, torch.nn.MultiheadAttention, object) for f in vars(base).values()]
+    own = [base for base in kind.__mro__ if base not in (torch.nn.Module, torch.nn.MultiheadAttention, object)]
+    methods = [f for base in own for f in vars(base).values()]
     return any("scaled_dot_product_attention" in _names(f.__code__) for f in methods if isinstance(f, types.FunctionType))
 
 
@@ -78,7 +80,8 @@ def _of_pytorch(module: torch.nn.MultiheadAttention, parent: torch.nn.Module | N
         return None, "PyTorch's fast path, which has attention of its own, is on: torch.backends.mha.set_fastpath_enabled(False)"
     if layer:
         return True, f"{type(parent).__name__} calls it with need_weights=False"
-    return None, "only if it is called with need_weights=False; the default, True, computes attention without F.scaled_dot_product_attention"
+    return None, ("only if it is called with need_weights=False; with True, the default, it does not call "
+                  "F.scaled_dot_product_attention")
 
 
 def _of_transformers(module: torch.nn.Module, model: Any) -> tuple[bool | None, str]:
@@ -87,10 +90,10 @@ def _of_transformers(module: torch.nn.Module, model: Any) -> tuple[bool | None, 
     dropout = max([float(p) for p in (getattr(config, name, None) for name in (
         "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")) if isinstance(p, (int, float))], default=0.0)
     if kind not in ("sdpa", "rapt"):
-        if model is not None and not (getattr(model, "_supports_sdpa", False) or getattr(model, "_supports_attention_backend", False)):
+        if model is not None and not any(getattr(model, f"_supports_{way}", False) for way in ("sdpa", "attention_backend")):
             return False, f"{type(model).__name__} has attention of its own ({kind}) and takes no other"
-        return False, (f"attn_implementation is {kind!r}: model.set_attn_implementation('rapt') after rapt.transformers.register(), or "
-                       "'sdpa'")
+        return False, (f"attn_implementation is {kind!r}: model.set_attn_implementation('rapt') after "
+                       "rapt.transformers.register(), or 'sdpa'")
     if module.training and dropout:
         return False, f"dropout {dropout} in training: call model.eval()"
     return True, f"attn_implementation is {kind!r}"

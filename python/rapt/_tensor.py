@@ -144,8 +144,8 @@ def refusal_of_torch(x: Any, name: str) -> TypeError | ValueError:
     except (RuntimeError, NotImplementedError):
         return TypeError(f"{name} belongs to a transform of torch.func, which does not see what happens here: use "
                          "F.scaled_dot_product_attention with rapt.torch.enabled()")
-    return ValueError(f"{name} has {found} bytes of memory, too few for shape {tuple(x.shape)} and strides {x.stride()} from element "
-                      f"{x.storage_offset()} on")
+    return ValueError(f"{name} has {found} bytes of memory, too few for shape {tuple(x.shape)} and strides {x.stride()} from "
+                      f"element {x.storage_offset()} on")
 
 
 def torch_address(x: Any, name: str, size: int) -> int:
@@ -236,7 +236,7 @@ def _looked_at(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
 
 
 def written(t: Tensor, name: str) -> None:
-    """Raises unless the array may be written, and tells PyTorch that it is: autograd then finds out where it needs what was there."""
+    """Raises unless the array may be written, and tells PyTorch that it is: autograd then sees where it needs what was there."""
     torch = t.library == "torch" and sys.modules["torch"]
     if not t.writeable:
         raise ValueError(f"{name} " + ("has a negative bit, a lazy -x, and cannot be written" if torch else "is not writeable"))
@@ -266,7 +266,7 @@ def as_array(x: Any, name: str) -> "np.ndarray[Any, Any]":
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         x, size = _checked_torch(x, name).detach(), x.element_size()
-        torch_address(x, name, torch_bytes(x.shape, [stride * size for stride in x.stride()], size))
+        torch_address(x, name, torch_bytes(x.shape, tuple([stride * size for stride in x.stride()]), size))
         if x.is_complex() or x.is_quantized:
             raise TypeError(f"{name} is {str(x.dtype).removeprefix('torch.')}: real numbers are needed")
         if x.dtype == torch.bfloat16:  # which NumPy has not

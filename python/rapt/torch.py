@@ -160,15 +160,16 @@ def _entries(t: torch.Tensor | None, name: str) -> torch.Tensor | None:
 
 
 def _is_watched() -> bool:
-    """Whether somebody works on operators while they are called: a TorchDispatchMode, such as a tracer's, a transform of torch.func,
-    or forward-mode derivatives."""
+    """Whether somebody works on operators while they are called: a TorchDispatchMode, such as a tracer's, a transform of
+    torch.func, or forward-mode derivatives."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._C._functorch.maybe_current_level() is not None
                 or torch.autograd.forward_ad._current_level >= 0)
 
 
 def _is_direct(t: torch.Tensor | None) -> bool:
     """Whether a tensor's memory can be used as it is."""
-    return t is None or (is_plain_torch(t) and t.layout is torch.strided and not t.is_nested and not t.is_neg() and not t._is_zerotensor())
+    return t is None or (is_plain_torch(t) and t.layout is torch.strided
+                         and not (t.is_nested or t.is_neg() or t._is_zerotensor()))
 
 
 def _no_gradients(**tensors: Any) -> None:
@@ -239,9 +240,10 @@ def _attention_lse(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor
 
 def _before_autograd(operator: Any, kernel: Any, keys: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                      **options: Any) -> Any:
-    """An operator as autograd meets it, which would else lose derivatives. Goes on to what follows, a tracer's kernel for instance,
-    unless the tensors are of the plain kind."""
-    given = {"query": query, "key": key, "value": value, **{name: t for name, t in options.items() if isinstance(t, torch.Tensor)}}
+    """An operator as autograd meets it, which would else lose derivatives. Goes on to what follows, a tracer's kernel for
+    instance, unless the tensors are of the plain kind."""
+    given = {"query": query, "key": key, "value": value}
+    given |= {name: t for name, t in options.items() if isinstance(t, torch.Tensor)}
     if not _is_watched() and all(map(_is_direct, given.values())):
         return kernel(query, key, value, **options)
     _no_gradients(**given)
@@ -364,11 +366,10 @@ def _plan(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal
     if why:
         return why
     q, k, v = query.detach(), key.detach(), value.detach()  # whose gradients are the business of whoever called
-    kind = "mask" if mask is not None and mask.dtype == torch.bool else "bias"
+    masks: dict[str, Any] = {} if mask is None else {"mask" if mask.dtype == torch.bool else "bias": mask.detach()}
     try:
         call = attention_.Call(q, k, v, causal="top-left" if is_causal else None, scale=scale,
-                               **{kind: None if mask is None else mask.detach()},
-                               arith=_arith if q.dtype == torch.bfloat16 else "exact")
+                               arith=_arith if q.dtype == torch.bfloat16 else "exact", **masks)
         return _Planned(call, out, lse, torch.get_num_threads())
     except (TypeError, ValueError) as refusal:
         return str(refusal)
@@ -395,8 +396,8 @@ def _leave(reason: str, own: Callable[[], Any]) -> Any:
 def _flash_attention(keys: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0,
                      is_causal: bool = False, *, attn_mask: torch.Tensor | None = None,
                      scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::_scaled_dot_product_flash_attention_for_cpu, with the strides that its fake kernel promises. Where gradients are wanted,
-    PyTorch's scaled_dot_product_attention calls it, and so do compiled graphs."""
+    """aten::_scaled_dot_product_flash_attention_for_cpu, with the strides that its fake kernel promises. PyTorch's
+    scaled_dot_product_attention calls it where gradients are wanted, and so do compiled graphs."""
     key_of_plan = ("aten", attention_.generation, _of(query), _of(key), _of(value), is_causal, _of(attn_mask), scale, torch.get_num_threads())
     planned = "dropout" if dropout_p else attention_._plans.get(key_of_plan)
     if not isinstance(planned, str):
@@ -412,7 +413,8 @@ def _flash_attention(keys: Any, query: torch.Tensor, key: torch.Tensor, value: t
     if isinstance(planned, str):
         # PyTorch's kernel takes channels to be adjacent, without a look.
         dense = [t if t.dim() and t.stride(-1) == 1 else t.contiguous() for t in (query, key, value)]
-        return _leave(planned, lambda: _own[_FLASH].call_boxed(keys, *dense, dropout_p, is_causal, attn_mask=attn_mask, scale=scale))
+        return _leave(planned, lambda: _own[_FLASH].call_boxed(keys, *dense, dropout_p, is_causal, attn_mask=attn_mask,
+                                                               scale=scale))
     _run(planned, query, key, value, attn_mask, out, lse)
     if attn_mask is not None:  # the backward pass takes 0 for a row without keys, where -inf would make NaN
         lse.masked_fill_(lse == -torch.inf, 0)
@@ -420,8 +422,8 @@ def _flash_attention(keys: Any, query: torch.Tensor, key: torch.Tensor, value: t
 
 
 class _WithGradients(torch.autograd.Function):
-    """rapt's attention of shapes that PyTorch's fused kernel does not take, with the gradients of its math, which is computed again
-    for them."""
+    """rapt's attention of shapes that PyTorch's fused kernel does not take, with the gradients of PyTorch's math, which is
+    computed again for them."""
 
     @staticmethod
     def forward(ctx: Any, planned: _Planned, options: dict[str, Any], *tensors: torch.Tensor | None) -> torch.Tensor:
@@ -442,7 +444,7 @@ class _WithGradients(torch.autograd.Function):
                        for t, need in zip(ctx.saved_tensors, needed)]
             mask = tensors[3]
             if mask is not None and mask.dtype == torch.bool:  # which the math adds
-                tensors[3] = torch.zeros_like(mask, dtype=tensors[0].dtype).masked_fill_(~mask, -torch.inf)
+                tensors[3] = torch.zeros_like(mask, dtype=gradient.dtype).masked_fill_(~mask, -torch.inf)
             out = torch._scaled_dot_product_attention_math(*tensors, **ctx.options)[0]
         found = iter(torch.autograd.grad(out, [t for t, need in zip(tensors, needed) if need], gradient,
                                          create_graph=torch.is_grad_enabled()))
@@ -451,7 +453,9 @@ class _WithGradients(torch.autograd.Function):
 
 def _new_output(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """With the strides of what PyTorch returns."""
-    return torch.empty_like(query) if _is_fused(query, key, value, mask) else query.new_empty((*query.shape[:-1], value.shape[-1]))
+    if _is_fused(query, key, value, mask):
+        return torch.empty_like(query)
+    return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
 
 def _plan_sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, is_causal: bool,
@@ -479,16 +483,19 @@ def _plan_sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask
 
 
 def _sdpa(keys: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-          dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> torch.Tensor:
+          dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+          enable_gqa: bool = False) -> torch.Tensor:
     """aten::scaled_dot_product_attention."""
     def own() -> torch.Tensor:
-        return _own[_SDPA].call_boxed(keys, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return _own[_SDPA].call_boxed(keys, query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                                      enable_gqa=enable_gqa)
     given = query, key, value, attn_mask
     if _is_watched() or not all(map(_is_direct, given)):
         traced = isinstance(query, (FakeTensor, FunctionalTensor))
         if traced and (_is_fused(query, key, value, attn_mask) or not isinstance(query, FakeTensor)):
             return own()  # the fused kernel will be in the graph, and count; or the same is traced for the second time
-        return _leave("traced into PyTorch's math" if traced else "a TorchDispatchMode, torch.func or a tensor of another kind", own)
+        return _leave("traced into PyTorch's math" if traced else "a TorchDispatchMode, torch.func or a tensor of another kind",
+                      own)
     if dropout_p:
         return _leave("dropout", own)
     if not torch._C._get_flash_sdp_enabled():
@@ -580,12 +587,14 @@ def stats(reset: bool = False) -> dict[str, Any]:
 
     {"enabled": True, "calls": 4, "taken": 3, "left": {"dropout": 1}}
 
-    enabled: whether rapt is there now. calls: how many were seen while it was; none, although it is enabled, are what a model has that
-    computes attention by itself (report() says which modules do). taken: how many rapt computed. left: how many it left to PyTorch, by
-    reason. Calls that raised are among neither.
+    enabled: whether rapt is there now.
+    calls: how many returned while it was. None, although it is enabled: the model computes attention in another way, and report()
+        says which of its modules do.
+    taken: how many of them rapt computed.
+    left: how many it left to PyTorch, by reason.
 
-    A graph that torch.compile has made calls PyTorch's fused kernel, which is counted as a call here, or has PyTorch's math in it, which
-    is counted as left once, when it is made.
+    A graph that torch.compile has made calls PyTorch's fused kernel, which counts as a call here, or has PyTorch's math in it,
+    which counts as left once, when the graph is made.
 
     reset: counting begins anew."""
     global _taken
@@ -600,8 +609,8 @@ def report(model: torch.nn.Module) -> Report:
     """Says of each module of a model that looks like attention whether rapt serves it now, and if not, why: whether it calls
     F.scaled_dot_product_attention, in which type, with which dropout. Nothing is run.
 
-    What is returned prints as a line for each module, and has them as modules, each with name, kind, served (None: it depends on how
-    it is called, or cannot be seen) and why:
+    What is returned prints as a line for each module, and has them as modules, each with name, kind, served (None: it depends on
+    how it is called, or cannot be seen) and why:
 
     >>> import rapt.torch
     >>> with rapt.torch.enabled():

@@ -643,7 +643,7 @@ def test_sdpa_math():
     out, right, counts = counted(inferred)
     ok(right and near(out, math(q[None], k[None], v[None])[0][0]), "taken in torch.inference_mode()", counts)
     for what, call, counts_of in (
-            ("torch.compile", lambda q, k, v: torch.compile(lambda *t: F.scaled_dot_product_attention(*t) * 2, backend="aot_eager")(q, k, v),
+            ("torch.compile", torch.compile(lambda *t: F.scaled_dot_product_attention(*t) * 2, backend="aot_eager"),
              {"traced into PyTorch's math": 1}),
             ("torch.func.vmap", torch.func.vmap(lambda *t: F.scaled_dot_product_attention(*t) * 2), {}),
             ("torch.func.jvp", lambda q, k, v: torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, k, v) * 2, (q,), (q,))[0],
@@ -689,6 +689,92 @@ def test_stats():
         counts = rapt.torch.stats(reset=True)
     ok(nothing == {"enabled": True, "calls": 0, "taken": 0, "left": {}}, "stats() where nothing was called", nothing)
     ok(counts == {"enabled": True, "calls": 4, "taken": 3, "left": {"float64 is not served": 1}}, "stats() counts each call once", counts)
+
+
+class Eager(torch.nn.Module):
+    """Attention by hand."""
+
+    def forward(self, q, k, v):
+        return (q @ k.mT).softmax(-1) @ v
+
+
+class EagerAttention(Eager):
+    pass
+
+
+class Fused(torch.nn.Module):
+    """Not attention by its name, but by what it calls."""
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+def test_report():
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    alone = torch.nn.MultiheadAttention(64, 4)
+    model = torch.nn.ModuleDict({"layer": layer, "alone": alone, "eager": EagerAttention(), "fused": Fused(), "other": Eager()}).eval()
+    names = ["layer.self_attn", "alone", "eager", "fused"]
+
+    def found(model, **options):
+        with rapt.torch.enabled(**options):
+            return {m.name: (m.served, m.why) for m in rapt.torch.report(model).modules}
+    before = rapt.torch.report(model)
+    ok([m.name for m in before.modules] == names and not before.enabled, "report() finds what looks like attention", before)
+    ok(not any(m.served for m in before.modules) and "enable() has not been called" in before.modules[0].why, "report() while not enabled",
+       before)
+    now = found(model)
+    ok([now[name][0] for name in names] == [True, None, None, True] and "need_weights=False" in now["alone"][1], "report() while enabled", now)
+    for what, line, name, changed in (("double precision", "float64 is not served", "layer.self_attn", copy.deepcopy(model).double()),
+                                      ("dropout", "dropout 0.1 in training", "layer.self_attn", copy.deepcopy(model).train()),
+                                      ("wide heads", "2048 channels", "", torch.nn.MultiheadAttention(2048, 1)),
+                                      ("another device", "on meta", "layer.self_attn", copy.deepcopy(model).to("meta"))):
+        served, why = found(changed)[name]
+        ok(served is False and line in why, f"report(): {what}", why)
+    served, why = found(model, types=[torch.float16])["layer.self_attn"]
+    ok(served is False and "float32 stays with PyTorch" in why, "report(): a type that is not taken", why)
+    with rapt.torch.enabled():
+        torch.backends.mha.set_fastpath_enabled(True)
+        report = rapt.torch.report(model)
+    torch.backends.mha.set_fastpath_enabled(True)
+    ok(report.modules[0].served is None and "fast path" in report.modules[0].why, "report(): the fast path is on again", report)
+    lines = repr(report).splitlines()
+    ok(len(lines) == 1 + len(names) and all(name in line for name, line in zip(names, lines[1:])), "report() prints a line for each", lines)
+    x = torch.randn(2, 5, 64)
+    for name, call, taken in (("layer.self_attn", lambda: layer(x), 1), ("alone", lambda: alone(x, x, x), 0),
+                              ("alone, need_weights=False", lambda: alone(x, x, x, need_weights=False), 1),
+                              ("fused", lambda: model["fused"](x, x, x), 1), ("eager", lambda: model["eager"](x, x, x), 0)):
+        with torch.no_grad():
+            _, right, counts = counted(call, taken)
+        ok(right and counts["calls"] == taken, f"what report() says is so: {name}", counts)
+
+
+def test_report_of_transformers():
+    try:
+        import transformers
+    except ImportError as error:
+        tap.skip("report() of a model of Transformers", absent(error))
+        return
+    config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=50)
+    ids = torch.arange(6)[None]
+    for kind, served, line in (("sdpa", True, "sdpa"), ("eager", False, "model.set_attn_implementation('rapt')")):
+        model = transformers.BertModel._from_config(config, attn_implementation=kind).eval()
+        with rapt.torch.enabled(), torch.no_grad():
+            report = rapt.torch.report(model)
+            rapt.torch.stats(reset=True)
+            model(ids)
+            counts = rapt.torch.stats()
+        ok([m.served for m in report.modules] == [served] and line in report.modules[0].why and counts["calls"] == served,
+           f"report() of a model of Transformers, {kind}, is so", (report, counts))
+    model.train().set_attn_implementation("sdpa")
+    with rapt.torch.enabled():
+        report = rapt.torch.report(model)
+    ok(report.modules[0].served is False and "dropout 0.1" in report.modules[0].why, "report() of a model of Transformers: dropout", report)
+    type(model)._supports_sdpa, before = False, type(model)._supports_sdpa
+    backend, type(model)._supports_attention_backend = type(model)._supports_attention_backend, False
+    model.config._attn_implementation = "eager"
+    why = rapt.torch.report(model).modules[0].why
+    type(model)._supports_sdpa, type(model)._supports_attention_backend = before, backend
+    ok("attention of its own" in why, "report() of a model of Transformers that takes no other attention", why)
 
 
 def test_sdpa_switches():
