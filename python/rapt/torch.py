@@ -27,6 +27,7 @@ import os
 import pathlib
 import platform
 import struct
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -304,6 +305,12 @@ _arith = "exact"  # that of bfloat16
 # Up to this many queries, types of the matrix unit are taken too. On a Xeon with AMX, bfloat16 decodes 1.5 to 3.7 times as fast as
 # PyTorch's (docs/engines.md), but for calls of some microseconds, where what Python adds weighs more; with more queries it is slower.
 _FEW = 8
+class _Counted(threading.local):
+    """How many calls of this thread were counted."""
+    calls = 0
+
+
+_counted = _Counted()
 _taken = 0
 _left: Counter[str] = Counter()
 _MOST_REASONS = 100  # which have sizes of tensors in them
@@ -382,13 +389,15 @@ def _run(planned: _Planned, query: torch.Tensor, key: torch.Tensor, value: torch
     planned.run(**planned.addresses(q=query, k=key, v=value, **{kind: mask}), o=out.data_ptr(),
                 lse=0 if lse is None else lse.data_ptr())
     _taken += 1
+    _counted.calls += 1
 
 
 def _leave(reason: str, own: Callable[[], Any]) -> Any:
     """What PyTorch's own kernel returns. It is counted unless something that it calls was."""
-    before = _taken, _left.total()
+    before = _counted.calls
     result = own()
-    if before == (_taken, _left.total()):
+    if _counted.calls == before:
+        _counted.calls += 1
         _left[reason if reason in _left or len(_left) < _MOST_REASONS else "other reasons"] += 1
     return result
 

@@ -30,7 +30,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import rapt
 import rapt.torch
 
-warnings.filterwarnings("ignore", "enable_nested_tensor", UserWarning)
+for text in ("enable_nested_tensor", "The PyTorch API of (MaskedTensors|nested tensors)", "torch.quantize_per_tensor"):
+    warnings.filterwarnings("ignore", text, UserWarning)
 torch.manual_seed(1)
 operator, operator_lse = torch.ops.rapt.attention, torch.ops.rapt.attention_lse
 # How far a result may be from one in double precision, absolutely and relative to it, by what its elements are.
@@ -1023,7 +1024,8 @@ def test_threads():
 
 
 def _child(queue, q, k, v):
-    queue.put(operator(q, k, v).numpy().tobytes())  # PyTorch's own threaded operators stop for ever in such a child
+    """PyTorch's own threaded operators stop for ever in such a child."""
+    queue.put([operator(q, k, v).numpy().tobytes(), F.scaled_dot_product_attention(q, k, v, enable_gqa=True).numpy().tobytes()])
 
 
 def test_fork():
@@ -1034,14 +1036,16 @@ def test_fork():
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_child, args=(queue, q, k, v), daemon=True)
+    rapt.torch.enable()
     child.start()
+    rapt.torch.disable()
     try:
         got = queue.get(timeout=60)
     except Exception as error:
         got = type(error).__name__
     child.kill()
     torch.set_num_threads(before)
-    ok(got == expected, "a forked child computes the same", got[:80])
+    ok(got == [expected] * 2, "a forked child computes the same, by the operator and by F.scaled_dot_product_attention", str(got)[:80])
 
 
 # ---- What may be missing -----------------------------------------------------------------------------------------------------
