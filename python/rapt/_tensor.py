@@ -178,7 +178,7 @@ def refuse_torch_gradients(x: Any, name: str, way: str) -> None:
 def _checked_torch(x: Any, name: str) -> Any:
     """The tensor x of PyTorch, if rapt can read it; a copy where it has a negative bit, which stands for a lazy -x."""
     torch = sys.modules["torch"]
-    if not is_plain_torch(x) or x.layout is not torch.strided or x.is_nested or not x.is_cpu:
+    if not (_torch_types.get(type(x)) or is_plain_torch(x)) or x.layout is not torch.strided or x.is_nested or not x.is_cpu:
         raise refusal_of_torch(x, name)
     if x.requires_grad or torch.autograd.forward_ad._current_level >= 0:
         refuse_torch_gradients(x, name, "detach() it, or use rapt.torch")

@@ -160,17 +160,23 @@ def _entries(t: torch.Tensor | None, name: str) -> torch.Tensor | None:
     return torch.from_numpy(integers(t, name))
 
 
-def _is_watched() -> bool:
-    """Whether somebody works on operators while they are called: a TorchDispatchMode, such as a tracer's, a transform of
-    torch.func, or forward-mode derivatives."""
-    return bool(torch._C._len_torch_dispatch_stack() or torch._C._functorch.maybe_current_level() is not None
-                or torch.autograd.forward_ad._current_level >= 0)
+def _plain_keys() -> int:
+    """The bits of a call's dispatch keys that say no more than that its tensors are a CPU's."""
+    plain = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    for key in ("AutogradCPU", "ADInplaceOrView", "AutocastCPU"):
+        plain = plain.add(getattr(torch._C.DispatchKey, key))
+    return int(plain.raw_repr())
 
 
-def _is_direct(t: torch.Tensor | None) -> bool:
-    """Whether a tensor's memory can be used as it is."""
-    return t is None or (is_plain_torch(t) and t.layout is torch.strided
-                         and not (t.is_nested or t.is_neg() or t._is_zerotensor()))
+_PLAIN_KEYS = _plain_keys()
+_forward = torch.autograd.forward_ad
+
+
+def _is_plain(keys: Any) -> bool:
+    """Whether the tensors of a call can be used where they lie. Not where one has a negative bit, is sparse, or of a subclass; nor
+    where somebody works on operators while they are called: a TorchDispatchMode, such as a tracer's, a transform of torch.func,
+    forward-mode derivatives."""
+    return keys.raw_repr() | _PLAIN_KEYS == _PLAIN_KEYS and _forward._current_level < 0
 
 
 def _no_gradients(**tensors: Any) -> None:
@@ -193,7 +199,11 @@ def _attend(with_lse: bool, query: torch.Tensor, key: torch.Tensor, value: torch
             q_starts: torch.Tensor | None = None, k_starts: torch.Tensor | None = None, page_table: torch.Tensor | None = None,
             k_scales: torch.Tensor | None = None, v_scales: torch.Tensor | None = None, ring_starts: torch.Tensor | None = None,
             q_offsets: torch.Tensor | None = None, arith: str = "exact") -> tuple[torch.Tensor, torch.Tensor | None]:
-    _no_gradients(query=query, key=key, value=value, bias=bias, sinks=sinks, alibi=alibi, k_scales=k_scales, v_scales=v_scales)
+    if torch.is_grad_enabled():
+        for t in (query, key, value, bias, sinks, alibi, k_scales, v_scales):
+            if t is not None and t.requires_grad:
+                _no_gradients(query=query, key=key, value=value, bias=bias, sinks=sinks, alibi=alibi, k_scales=k_scales,
+                              v_scales=v_scales)
     _check_rank(query)
     kv_lengths = _entries(kv_lengths, "kv_lengths")
     places = {"ring_starts": _entries(ring_starts, "ring_starts"), "q_offsets": _entries(q_offsets, "q_offsets")}
@@ -243,10 +253,10 @@ def _before_autograd(operator: Any, kernel: Any, keys: Any, query: torch.Tensor,
                      **options: Any) -> Any:
     """An operator as autograd meets it, which would else lose derivatives. Goes on to what follows, a tracer's kernel for
     instance, unless the tensors are of the plain kind."""
+    if _is_plain(keys):
+        return kernel(query, key, value, **options)
     given = {"query": query, "key": key, "value": value}
     given |= {name: t for name, t in options.items() if isinstance(t, torch.Tensor)}
-    if not _is_watched() and all(map(_is_direct, given.values())):
-        return kernel(query, key, value, **options)
     _no_gradients(**given)
     for name, t in given.items():
         if is_plain_torch(t) and (t.is_nested or t.layout is not torch.strided):
@@ -498,8 +508,7 @@ def _sdpa(keys: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     def own() -> torch.Tensor:
         return _own[_SDPA].call_boxed(keys, query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
                                       enable_gqa=enable_gqa)
-    given = query, key, value, attn_mask
-    if _is_watched() or not all(map(_is_direct, given)):
+    if not _is_plain(keys):
         traced = isinstance(query, (FakeTensor, FunctionalTensor))
         if traced and (_is_fused(query, key, value, attn_mask) or not isinstance(query, FakeTensor)):
             return own()  # the fused kernel will be in the graph, and count; or the same is traced for the second time
@@ -509,6 +518,10 @@ def _sdpa(keys: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         return _leave("dropout", own)
     if not torch._C._get_flash_sdp_enabled():
         return _leave("fused attention is off (sdpa_kernel)", own)
+    of_mask = attn_mask is not None and attn_mask.requires_grad
+    with_gradients = (query.requires_grad or key.requires_grad or value.requires_grad or of_mask) and torch.is_grad_enabled()
+    if with_gradients and not of_mask and _is_fused(query, key, value, attn_mask):
+        return _leave("PyTorch's math", own)  # which calls the fused kernel, whose gradients are PyTorch's
     key_of_plan = ("sdpa", attention_.generation, _of(query), _of(key), _of(value), is_causal, _of(attn_mask), scale, enable_gqa,
                    torch.get_num_threads())
     planned = attention_._plans.get(key_of_plan)
@@ -516,9 +529,7 @@ def _sdpa(keys: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         planned = attention_.remember(key_of_plan, _plan_sdpa(query, key, value, attn_mask, is_causal, scale, enable_gqa))
     if isinstance(planned, str):
         return _leave(planned, own)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given):
-        if _is_fused(query, key, value, attn_mask) and (attn_mask is None or not attn_mask.requires_grad):
-            return _leave("PyTorch's math", own)  # which calls the fused kernel, whose gradients are PyTorch's
+    if with_gradients:
         options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         return _WithGradients.apply(planned, options, query, key, value, attn_mask)
     out = _new_output(query, key, value, attn_mask)
