@@ -195,7 +195,8 @@ def _from_torch(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
         _kinds[x.dtype] = kind
     size = ELEMENT_BYTES[kind]
     shape, strides = tuple(checked.shape), tuple([stride * size for stride in checked.stride()])
-    address = torch_address(checked, name, torch_bytes(shape, strides, size))
+    needed = checked.nbytes if checked.is_contiguous() else torch_bytes(shape, strides, size)  # the first is found sooner
+    address = torch_address(checked, name, needed)
     return Tensor(address, kind, shape, strides, checked, "torch", checked is x)
 
 
