@@ -11,7 +11,8 @@ import numpy as np
 from . import _native as native
 from . import _threads as threading_
 from ._arguments import flag, number, shown, whole
-from ._tensor import ELEMENT_BYTES, FLOATS, TYPE_NAMES, Tensor, dense_floats, empty, floats, integers, matrix, reals, tensor
+from ._tensor import (ELEMENT_BYTES, FLOATS, TYPE_NAMES, Tensor, dense_floats, empty, floats, integers, matrix, reals, tensor,
+                      written)
 
 Causal = Literal["bottom-right", "top-left"] | None
 Window = int | tuple[int | None, int | None] | None
@@ -509,8 +510,7 @@ def _output(call: Call, out: Any) -> tuple[Any, Tensor]:
     o = floats(out, "out", len(shape))
     if o.shape != shape:
         raise ValueError(f"out has shape {o.shape}, where {shape} is needed")
-    if not o.writeable:
-        raise ValueError("out is not writeable")
+    written(o, "out")
     return out, o
 
 

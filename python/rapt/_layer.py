@@ -12,7 +12,7 @@ from ._arguments import flag, number, shown, whole
 from ._attention import Causal, Options, Window, arith_of, isa_name, layout_of, starts_of, tuning_of
 from ._cache import KVCache, type_of
 from ._rope import Rope, checked_rope
-from ._tensor import Tensor, dense_floats, empty, floats, integers, reals
+from ._tensor import Tensor, dense_floats, empty, floats, integers, reals, written
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"] | None
 _ACTIVATIONS = {None: native.ACTIVATION_NONE, "relu": native.RELU, "gelu": native.GELU, "gelu_tanh": native.GELU_TANH,
@@ -51,8 +51,7 @@ def _same_tokens(x: Any, name: str, of: _Tokens, channels: int) -> _Tokens:
 def _output(out: Any, of: _Tokens, channels: int) -> tuple[Any, _Tokens]:
     out = empty((*of.tensor.shape[:-1], channels), of.tensor.type, of.tensor) if out is None else out
     tokens = _same_tokens(out, "out", of, channels)
-    if not tokens.tensor.writeable:
-        raise ValueError("out is not writeable")
+    written(tokens.tensor, "out")
     return out, tokens
 
 
@@ -158,7 +157,7 @@ class _Weight:
             self.layout, self.scales = (x._kind, 0, 0, x.data.strides[0]), x.scales
         else:
             t = floats(x, name, 2)
-            (self.rows, self.width), self.address = t.shape, t.address
+            (self.rows, self.width), self.address, self.kept = t.shape, t.address, t  # which may be a copy
             four = Tensor(t.address, t.type, (1, 1, *t.shape), (0, 0, *t.strides), x, "")
             self.layout = layout_of(four, name, "bhsd")
         if not self.rows or not self.width:

@@ -9,7 +9,7 @@ from . import _native as native
 from . import _threads as threading_
 from ._arguments import flag, number, shown, whole
 from ._attention import layout_name, layout_of, sizes
-from ._tensor import as_array, empty, floats, integers, reals
+from ._tensor import as_array, empty, floats, integers, reals, written
 
 
 class Rope:
@@ -135,8 +135,7 @@ def rope(x: Any, rope: Rope, *, layout: str = "bhsd", starts: Any = None, positi
     o = floats(out, "out", len(given.shape))
     if o.shape != given.shape:
         raise ValueError(f"out has shape {o.shape}, where {given.shape} is needed")
-    if not o.writeable:
-        raise ValueError("out is not writeable")
+    written(o, "out")
     batch, heads, tokens, channels = sizes(given, layout)
     args = native.library().new(native.RopeArgs, heads=heads, tokens=tokens, d=channels, in_=layout_of(given, "x", layout),
                                 out=layout_of(o, "out", layout), from_=given.address, to=o.address)

@@ -3,6 +3,7 @@
 import ctypes
 import re
 import sys
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -128,19 +129,97 @@ def _from_dlpack(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
     return Tensor((t.data or 0) + t.byte_offset, kind, shape, strides, (x, capsule), "dlpack", writeable)
 
 
+def _is_plain_torch_type(kind: type) -> bool:
+    """Whether tensors of a subclass of torch.Tensor have their elements in memory as any other: nn.Parameter's, but not those of
+    a class that computes its operators itself (NestedTensor, MaskedTensor, DTensor, FakeTensor)."""
+    torch = sys.modules["torch"]
+    function = kind.__torch_function__  # type: ignore[attr-defined]
+    plain = (function is torch._C._disabled_torch_function_impl
+             or getattr(function, "__func__", None) is torch.Tensor.__torch_function__.__func__)
+    return plain and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+
+
+_torch_types: dict[type, bool] = {}  # whether the subclasses of torch.Tensor that were met are plain
+
+
+def is_plain_torch(x: Any) -> bool:
+    """Whether a tensor of PyTorch is of no subclass that computes its operators itself."""
+    plain = _torch_types.get(type(x))
+    if plain is None:
+        plain = _torch_types[type(x)] = _is_plain_torch_type(type(x))
+    return plain
+
+
+def refusal_of_torch(x: Any, name: str) -> TypeError | ValueError:
+    """Why rapt cannot read a tensor of PyTorch."""
+    torch = sys.modules["torch"]
+    if not is_plain_torch(x):
+        return TypeError(f"{name} is a {type(x).__name__}, which computes its operators itself: a torch.Tensor is needed")
+    if x.is_nested:
+        return TypeError(f"{name} is a nested tensor: lay its parts behind each other, with q_starts and k_starts")
+    if x.layout is not torch.strided:
+        return TypeError(f"{name} is {str(x.layout).removeprefix('torch.')}: a dense tensor is needed, such as its to_dense()")
+    if not x.is_cpu:
+        return TypeError(f"{name} is on {x.device}, not in the CPU's memory")
+    try:
+        found = x.untyped_storage().nbytes() if x.data_ptr() else 0
+    except (RuntimeError, NotImplementedError):
+        return TypeError(f"{name} belongs to a transform of torch.func, which does not see what happens here: use "
+                         "F.scaled_dot_product_attention with rapt.torch.enabled()")
+    return ValueError(f"{name} has {found} bytes of memory, too few for shape {tuple(x.shape)} and strides {x.stride()} from "
+                      f"element {x.storage_offset()} on")
+
+
+def torch_address(x: Any, name: str, size: int) -> int:
+    """Where a tensor of PyTorch begins, of which so many bytes are read or written. Its storage may have become smaller, as a
+    sharded parameter's does between its uses; zeros that autograd makes, and tensors of torch.func's transforms, have none."""
+    try:
+        address: int = x.data_ptr()
+        if not size or (address and x.untyped_storage().nbytes() >= size + x.storage_offset() * x.element_size()):
+            return address
+    except (RuntimeError, NotImplementedError):
+        pass
+    raise refusal_of_torch(x, name)
+
+
+def torch_bytes(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> int:
+    """How many there are from the first element to the end of the last, with elements and strides of that many bytes."""
+    return sum(map(mul, shape, strides)) - sum(strides) + size if 0 not in shape else 0
+
+
+def refuse_torch_gradients(x: Any, name: str, way: str) -> None:
+    """Raises where a tensor of PyTorch has a derivative, which rapt would lose. way: what to do instead."""
+    torch = sys.modules["torch"]
+    if x.requires_grad and torch.is_grad_enabled():
+        raise TypeError(f"{name} requires a gradient, which does not pass through here: {way}")
+    forward = torch.autograd.forward_ad
+    if forward._current_level >= 0 and forward.unpack_dual(x).tangent is not None:
+        raise TypeError(f"{name} has a forward-mode derivative, which does not pass through here: {way}")
+
+
+def _checked_torch(x: Any, name: str) -> Any:
+    """The tensor x of PyTorch, if rapt can read it; a copy where it has a negative bit, which stands for a lazy -x."""
+    torch = sys.modules["torch"]
+    if not (_torch_types.get(type(x)) or is_plain_torch(x)) or x.layout is not torch.strided or x.is_nested or not x.is_cpu:
+        raise refusal_of_torch(x, name)
+    if x.requires_grad or torch.autograd.forward_ad._current_level >= 0:
+        refuse_torch_gradients(x, name, "detach() it, or use rapt.torch")
+    return x.resolve_neg() if x.is_neg() else x
+
+
 def _from_torch(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
+    checked = _checked_torch(x, name)
     kind = _kinds.get(x.dtype)
     if kind is None:
         kind = NUMPY_TYPES.get(str(x.dtype).removeprefix("torch."))
         if kind is None:
             raise _unknown(name, str(x.dtype).removeprefix("torch."), types, of_torch=True)
         _kinds[x.dtype] = kind
-    if not x.is_cpu:
-        raise TypeError(f"{name} is on {x.device}, not in the CPU's memory")
-    if x.requires_grad and sys.modules["torch"].is_grad_enabled():
-        raise TypeError(f"{name} requires a gradient, which does not pass through here: detach() it, or use rapt.torch")
     size = ELEMENT_BYTES[kind]
-    return Tensor(x.data_ptr(), kind, tuple(x.shape), tuple([stride * size for stride in x.stride()]), x, "torch")
+    shape, strides = tuple(checked.shape), tuple([stride * size for stride in checked.stride()])
+    needed = checked.nbytes if checked.is_contiguous() else torch_bytes(shape, strides, size)  # the first is found sooner
+    address = torch_address(checked, name, needed)
+    return Tensor(address, kind, shape, strides, checked, "torch", checked is x)
 
 
 _kinds: dict[Any, int] = {}  # the storage types of the dtypes that were met, whose names take a while to find
@@ -179,6 +258,15 @@ def _looked_at(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
     raise TypeError(f"{name} is a {type(x).__name__}, not an array of NumPy, PyTorch or another library with DLPack")
 
 
+def written(t: Tensor, name: str) -> None:
+    """Raises unless the array may be written, and tells PyTorch that it is: autograd then sees where it needs what was there."""
+    torch = t.library == "torch" and sys.modules["torch"]
+    if not t.writeable:
+        raise ValueError(f"{name} " + ("has a negative bit, a lazy -x, and cannot be written" if torch else "is not writeable"))
+    if torch:
+        torch.autograd.graph.increment_version(t.owner)
+
+
 def floats(x: Any, name: str, dimensions: int | tuple[int, ...]) -> Tensor:
     """An array of float32, float16 or bfloat16 with that many dimensions."""
     t = tensor(x, name, FLOATS)
@@ -198,6 +286,14 @@ def dense_strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 def as_array(x: Any, name: str) -> "np.ndarray[Any, Any]":
     """An array of NumPy's, of a list or of whatever else NumPy takes."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        x, size = _checked_torch(x, name).detach(), x.element_size()
+        torch_address(x, name, torch_bytes(x.shape, tuple([stride * size for stride in x.stride()]), size))
+        if x.is_complex() or x.is_quantized:
+            raise TypeError(f"{name} is {str(x.dtype).removeprefix('torch.')}: real numbers are needed")
+        if x.dtype == torch.bfloat16:  # which NumPy has not
+            x = x.float()
     try:
         return np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -206,9 +302,6 @@ def as_array(x: Any, name: str) -> "np.ndarray[Any, Any]":
 
 def reals(x: Any, name: str, dtype: Any = np.float32) -> "np.ndarray[Any, Any]":
     """An array of that dtype without gaps, of lists and of arrays of other real numbers, which are converted."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor) and x.is_floating_point():
-        x = x.double()  # which NumPy has, as it has not bfloat16
     a = as_array(x, name)
     if a.size and a.dtype.kind not in "fiu" and not a.dtype.name.startswith(("bfloat", "float")):
         raise TypeError(f"{name} is {a.dtype.name}: real numbers are needed")

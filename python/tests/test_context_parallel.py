@@ -98,6 +98,9 @@ def process(rank, folder):
     two = groups[2]
     if rank < 2:
         q, k, v = shapes(1, 600)
+        found["negative"] = bits(context_parallel(q, torch._neg_view(-k[:, :, 512 * rank:512 * (rank + 1)]),
+                                                  v[:, :, 512 * rank:512 * (rank + 1)], group=two)) == bits(rapt.attention(q, k, v))
+        found["sparse"] = message(lambda: context_parallel(q, k.to_sparse() if rank else k, v, group=two))
         found["parts"] = message(lambda: context_parallel(q, k, v, group=two))
         found["type"] = message(lambda: context_parallel(q, k.long() if rank else k, v, group=two))
         found["keys"] = message(lambda: context_parallel(q, k, v, group=two, keys=[1024, 512]))
@@ -136,7 +139,8 @@ def main():
             keys = [f"{name}/{ranks}/{uneven}" for uneven in (False, True)]
             ok(all(found[rank].get(key) for rank in range(ranks) for key in keys), f"{name}: {ranks} processes have the bits of one",
                [(rank, key) for rank in range(ranks) for key in keys if not found[rank].get(key)])
-    for name, words in (("line", ("init_process_group",) * 2), ("parts", ("rank 0 has 600 keys",) * 2),
+    ok(all(found[rank]["negative"] for rank in (0, 1)), "keys with a negative bit are what they say")
+    for name, words in (("sparse", ("rank 1 has refused", "k_part is sparse_coo")), ("line", ("init_process_group",) * 2), ("parts", ("rank 0 has 600 keys",) * 2),
                         ("type", ("rank 1 has refused", "k_part is")), ("keys", ("k_part of rank 0 of 2 has 600", "rank 1 of 2 has 600")),
                         ("gradients", ("no gradients",) * 2), ("lengths", ("kv_lengths",) * 2)):
         lines = [found[rank][name] for rank in (0, 1)]

@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 import warnings
+from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 import tap
@@ -23,16 +24,18 @@ try:
 except ImportError as error:
     tap.absent("rapt.torch", error)
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import rapt
 import rapt.torch
 
-warnings.filterwarnings("ignore", "enable_nested_tensor", UserWarning)
+for text in ("enable_nested_tensor", "The PyTorch API of (MaskedTensors|nested tensors)", "torch.quantize_per_tensor"):
+    warnings.filterwarnings("ignore", text, UserWarning)
 torch.manual_seed(1)
 operator, operator_lse = torch.ops.rapt.attention, torch.ops.rapt.attention_lse
 # How far a result may be from one in double precision, absolutely and relative to it, by what its elements are.
-NEAR = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+NEAR = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def raised(f, *args, **kw):
@@ -224,6 +227,189 @@ def test_compile_and_export():
            f"torch.export, strict={strict}: the operators are in it")
 
 
+# ---- What a tensor carries beside its memory ---------------------------------------------------------------------------------
+
+
+class Overriding(torch.Tensor):
+    """A subclass whose functions are its own."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class Plain(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+def functions_of_tensors():
+    """Public functions by name: shapes of the tensors that each takes, and the call with them."""
+    heads, width = (1, 2, 3, 8), (3, 8)
+
+    def cached(k, v, q):
+        cache = rapt.KVCache(kv_heads=2, capacity=8, d_k=8, type="f32")
+        cache.append(k, v)
+        return cache.attend(q)
+    plan = rapt.plan(*[torch.zeros(heads)] * 3)
+    out, lse = rapt.attention(*[torch.randn(heads)] * 3, return_lse=True)
+    square, parts = (8, 8), [(out.numpy(), lse.numpy())]
+    return {
+        "attention": ([heads] * 3 + [(3, 3), (2,), (2,)], lambda q, k, v, bias, alibi, sinks: rapt.attention(
+            q, k, v, bias=bias, alibi=alibi, sinks=sinks)),
+        "plan": ([heads] * 3, lambda *t: rapt.plan(*t)(*t)),
+        "a plan's call": ([heads] * 3, plan),
+        "KVCache": ([heads] * 3, cached),
+        "linear": ([width, square, (8,), square, (8,), width], lambda x, w, b, g, h, r: rapt.linear(
+            x, w, b, gate=g, gate_bias=h, residual=r)),
+        "quantise_weights": ([square], lambda w: rapt.linear(torch.eye(8), rapt.quantise_weights(w))),
+        "prepack_weights": ([square], lambda w: rapt.linear(torch.eye(8), rapt.prepack_weights(w))),
+        "layer_norm": ([width, (8,), (8,), width], lambda x, w, b, r: rapt.layer_norm(x, w, b, residual=r)),
+        "rms_norm": ([width, (8,)], rapt.rms_norm),
+        "rope": ([heads], lambda x: rapt.rope(x, rapt.Rope(8), starts=[4])),
+        "mha": ([width, square, square, square, square, (8,)], lambda x, q, k, v, o, b: rapt.mha(x, q, k, v, o, heads=2, bq=b)),
+        "merge": ([heads, heads[:3]], lambda o, lse: rapt.merge([o, parts[0][0]], [lse, parts[0][1]])),
+        "torch.ops.rapt.attention": ([heads] * 3 + [(3, 3)], lambda q, k, v, bias: operator(q, k, v, bias=bias)),
+        "torch.ops.rapt.attention_lse": ([heads] * 3, operator_lse),
+    }
+
+
+def as_tensors(result):
+    return [torch.as_tensor(x) for x in (result if isinstance(result, tuple) else (result,))]
+
+
+def hidden():
+    """Ways in which a tensor is not what its memory says, or has no memory: the name, a function that makes one, and what a refusal says;
+    None where the tensor is to be used as what it is."""
+    def shrunk(t, size):
+        t = t.clone()
+        t.untyped_storage().resize_(size)
+        return t
+
+    def nested(t):
+        return torch.nested.nested_tensor([t, t])
+
+    def zero(t):
+        return torch._efficientzerotensor(t.shape)
+
+    def inference(t):
+        with torch.inference_mode():
+            return t.clone()
+    return {
+        "a negative bit": (lambda t: torch._neg_view(-t), None),
+        "the imaginary part of a conjugate": (lambda t: torch.complex(torch.zeros_like(t), -t).conj().imag, None),
+        "nn.Parameter": (lambda t: torch.nn.Parameter(t, requires_grad=False), None),
+        "an inference tensor": (inference, None),
+        "a subclass that changes nothing": (lambda t: t.as_subclass(Plain), None),
+        "a subclass with functions of its own": (lambda t: t.as_subclass(Overriding), "computes its operators itself"),
+        "MaskedTensor": (lambda t: torch.masked.masked_tensor(t, t > 0), "computes its operators itself"),
+        "a fake tensor": (lambda t: FakeTensorMode().from_tensor(t), "computes its operators itself"),
+        "meta": (lambda t: t.to("meta"), "on meta"),
+        "sparse": (lambda t: t.to_sparse(), "is sparse_coo"),
+        "mkldnn": (lambda t: t.to_mkldnn(), "is _mkldnn"),
+        "nested": (nested, "nested tensor"),
+        "complex": (lambda t: t.to(torch.complex64), "complex"),
+        "quantised": (lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8), "qint8"),
+        "no storage": (lambda t: shrunk(t, 0), "has 0 bytes of memory"),
+        "less storage": (lambda t: shrunk(t, t.nbytes - 4), "bytes of memory, too few"),
+        "a zero tensor": (zero, "has 0 bytes of memory"),
+        "a gradient": (lambda t: t.clone().requires_grad_(), "gradient"),
+    }
+
+
+def test_hidden_state():
+    for function, (shapes, call) in functions_of_tensors().items():
+        wrong = []
+        given = [torch.randn(shape).abs() + 0.1 for shape in shapes]
+        expected = as_tensors(call(*given))
+        operators = function.startswith("torch.ops")
+        for name, (made, line) in hidden().items():
+            for i in range(len(given)):
+                try:
+                    t = [made(x) if i == j else x for j, x in enumerate(given)]
+                except (RuntimeError, NotImplementedError):  # mkldnn has no vectors
+                    continue
+                if operators and name in ("a subclass with functions of its own", "MaskedTensor", "a fake tensor", "meta", "mkldnn",
+                                          "complex", "quantised", "a zero tensor"):
+                    continue  # which PyTorch's dispatcher sends elsewhere; see below
+                message = raised(call, *t)
+                if line is None:
+                    if message or not all(map(same, as_tensors(call(*t)), expected)):
+                        wrong.append((name, i, message))
+                elif message is None or line not in message or len(message.splitlines()) > 1:
+                    wrong.append((name, i, message))
+        ok(not wrong, f"hidden state of tensors: {function} honours or refuses it", "\n".join(map(str, wrong)))
+    q = torch.randn(1, 2, 3, 8)
+    for name, call in (("attention", lambda out: rapt.attention(q, q, q, out=out)), ("layer_norm", lambda out: rapt.layer_norm(q[0], out=out[0])),
+                       ("linear", lambda out: rapt.linear(q[0], q[0, 0], out=out[0, ..., :3])),
+                       ("rope", lambda out: rapt.rope(q, rapt.Rope(8), out=out)), ("plan", lambda out: rapt.plan(q, q, q, out=out))):
+        out = torch.full((1, 2, 3, 8), 7.0)
+        message = raised(call, torch._neg_view(out))
+        ok(message == "ValueError: out has a negative bit, a lazy -x, and cannot be written" and bool((out == 7).all()),
+           f"refused, nothing written: {name} into a tensor with a negative bit", message)
+        x = torch.ones(1, 2, 3, 8, requires_grad=True)
+        out = torch.full((1, 2, 3, 8), 7.0)
+        product = (x * out).sum()  # whose gradient is out
+        call(out)
+        message = raised(product.backward)
+        ok(name == "plan" or (message and "modified by an inplace operation" in message), f"autograd knows what was written: {name}", message)
+    for name, integers in (("kv_lengths", torch.tensor([2])), ("q_starts", torch.tensor([0, 3]))):
+        kept = integers.clone()
+        other = kept.clone()
+        other.untyped_storage().resize_(0)
+        message = raised(rapt.attention, *[q[0]] * 3, **{name: other})
+        ok(message is not None and message.startswith(f"ValueError: {name} has 0 bytes"), f"refused: {name} without memory", message)
+
+
+def test_hidden_state_of_operators():
+    """What PyTorch's dispatcher sees of a tensor."""
+    q = torch.randn(1, 2, 3, 8)
+    zero = torch.zeros(1, 2, 3, 8)
+    made = torch._efficientzerotensor(1, 2, 3, 8)
+    message = raised(operator, q, q, made)
+    ok((message and "lie 0 bytes apart" in message) or same(operator(q, q, made), operator(q, q, zero)), "a zero tensor is zeros, or refused",
+       message)
+    for name, t in (("key", (q, q.to("meta"), q)), ("value", (q, q, q.to("meta")))):
+        for op in (operator, operator_lse):
+            message = raised(op, *t)
+            ok(message == f"TypeError: {name} is on meta and query on cpu", f"{op}: {name} on another device than query", message)
+    message = raised(operator, q, q, q, mask=torch.ones(3, 3, dtype=torch.bool, device="meta"))
+    ok(message == "TypeError: mask is on meta and query on cpu", "a mask on another device than query", message)
+    fake = FakeTensorMode()
+    for what, shapes in (("key has 3 tokens and value 5", ((1, 2, 3, 8), (1, 2, 3, 8), (1, 2, 5, 8))),
+                         ("query has 8 channels and key 4", ((1, 2, 3, 8), (1, 2, 3, 4), (1, 2, 3, 8))),
+                         ("key has 2 heads and value 1", ((1, 2, 3, 8), (1, 2, 3, 8), (1, 1, 3, 8)))):
+        real = [torch.randn(shape) for shape in shapes]
+        messages = [raised(operator, *map(kind, real)) for kind in (torch.clone, fake.from_tensor, lambda t: t.to("meta"))]
+        ok(all(messages) and what in messages[1] and what in messages[2], f"refused of tensors without elements: {what}", messages)
+    for name, call in (("torch.func.grad", lambda: torch.func.grad(lambda x: operator(x, q, q).sum())(q)),
+                       ("torch.func.jvp", lambda: torch.func.jvp(lambda x: operator(x, q, q), (q,), (q,))),
+                       ("forward-mode derivatives", lambda: in_dual_level(lambda x: operator(x, q, q), q)),
+                       ("forward-mode derivatives, rapt.attention", lambda: in_dual_level(lambda x: rapt.attention(x, q, q), q)),
+                       ("gradients of slopes", lambda: [operator(q, q, q, alibi=torch.rand(2, requires_grad=True)) for _ in range(2)])):
+        message = raised(call)
+        ok(message is not None and "does not pass through" in message and len(message.splitlines()) == 1, f"not lost in silence: {name}",
+           message)
+    for name, call in (("vmap", lambda: torch.func.vmap(rapt.attention)(q[None], q[None], q[None])),
+                       ("grad", lambda: torch.func.grad(lambda x: rapt.attention(x.detach(), q, q).sum())(q))):
+        message = raised(call)
+        ok(message is not None and "torch.func" in message and len(message.splitlines()) == 1, f"rapt.attention in torch.func.{name}: refused",
+           message)
+    batched = torch.func.vmap(operator)(torch.stack([q, -q]), torch.stack([q, q]), torch.stack([q, q]))
+    ok(same(batched[1], operator(-q, q, q)), "torch.func.vmap of the operator")
+    with rapt.torch.enabled():
+        for name, t in (("a negative bit", torch._neg_view(q)), ("a subclass", q.as_subclass(Overriding)),
+                        ("zeros", torch._efficientzerotensor(1, 2, 3, 8))):
+            for few in (t, t[0]):
+                ok(near(torch.Tensor(F.scaled_dot_product_attention(few, q.view_as(few), q.view_as(few))),
+                        math(*[x.view(1, 2, 3, 8) for x in (few.clone().as_subclass(torch.Tensor), q, q)])[0].view_as(q.view_as(few))),
+                   f"F.scaled_dot_product_attention of {name}, {few.dim()} dimensions")
+
+
+def in_dual_level(f, x):
+    with torch.autograd.forward_ad.dual_level():
+        return f(torch.autograd.forward_ad.make_dual(x, x))
+
+
 # ---- Under F.scaled_dot_product_attention ------------------------------------------------------------------------------------
 
 
@@ -233,7 +419,7 @@ def counted(f, taken=1, left=None, **options):
     with rapt.torch.enabled(**options):
         result = f()
     counts = rapt.torch.stats()
-    return result, counts == {"taken": taken, "left": left or {}}, counts
+    return result, (counts["taken"], counts["left"]) == (taken, left or {}), counts
 
 
 def test_sdpa_results():
@@ -250,7 +436,7 @@ def test_sdpa_results():
         "mask of floats": ({}, {"attn_mask": torch.randn(2, 4, 5, 9)}),
         "mask without keys for a row": ({}, {"attn_mask": torch.tensor([[True]] * 4 + [[False]]).expand(5, 9)}),
     }
-    for dtype in NEAR:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
         for name, (shape, options) in cases.items():
             shape = {"kv_heads": 4} | shape
             q, k, v = tensors(dtype=dtype, **shape)
@@ -291,11 +477,305 @@ def test_sdpa_left():
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     own, ours = raised(lambda: flash(q, k, v, 0.5)), raised(lambda: counted(lambda: flash(q, k, v, 0.5)))
     ok(own is not None and own.split("\n")[0] == ours.split("\n")[0], "dropout: PyTorch's own word", (own, ours))
-    for arguments in ((q, k, v[..., :8]), (q.transpose(2, 3).contiguous().transpose(2, 3), k, v)):
-        own = F.scaled_dot_product_attention(*arguments)
-        out, right, counts = counted(lambda: F.scaled_dot_product_attention(*arguments), 0)
-        ok(right and same(own, out), "what PyTorch's flash attention does not take stays as it is", counts)
+    columns = q.transpose(2, 3).contiguous().transpose(2, 3)
+    own = F.scaled_dot_product_attention(columns, k, v)
+    out, _, counts = counted(lambda: F.scaled_dot_product_attention(columns, k, v))
+    ok(counts["taken"] == 0 and "adjacent" in next(iter(counts["left"])) and same(own, out), "channels that are not adjacent are left",
+       counts)
+    for what, options in (("dropout", {"dropout_p": 0.5}), ("tensors of 5 dimensions", {})):
+        t = [x[None] for x in (q, k, v)] if "5" in what else (q, k, v)
+        torch.manual_seed(3)
+        own = F.scaled_dot_product_attention(*t, **options)
+        torch.manual_seed(3)
+        out, right, counts = counted(lambda: F.scaled_dot_product_attention(*t, **options), 0, {what: 1})
+        ok(right and same(own, out), f"left to PyTorch's math, and counted: {what}", counts)
+    with sdpa_kernel(SDPBackend.MATH):
+        own = F.scaled_dot_product_attention(q, k, v)
+        out, right, counts = counted(lambda: F.scaled_dot_product_attention(q, k, v), 0, {"fused attention is off (sdpa_kernel)": 1})
+    ok(right and same(own, out), "sdpa_kernel(SDPBackend.MATH) gets PyTorch's math", counts)
     ok("torch.float64" in (raised(rapt.torch.enable, [torch.float64]) or ""), "enable() refuses types that are not served")
+
+
+def calls_of_attention():
+    """Calls of F.scaled_dot_product_attention, well formed and not, by name: shapes of q, k and v, and options."""
+    q, k = (2, 4, 3, 8), (2, 4, 5, 8)
+    yield "plain", (q, k, k), {}
+    yield "5 keys, 6 values", (q, k, (2, 4, 6, 8)), {}
+    yield "6 keys, 5 values", (q, (2, 4, 6, 8), k), {}
+    yield "5 keys, 1 value", (q, k, (2, 4, 1, 8)), {}
+    yield "1 key, 5 values", (q, (2, 4, 1, 8), k), {}
+    yield "k of 16 channels", (q, (2, 4, 5, 16), k), {}
+    yield "v of 16 channels", (q, k, (2, 4, 5, 16)), {}
+    yield "v of 16 channels, causal", (q, k, (2, 4, 5, 16)), {"is_causal": True}
+    yield "v of 16 channels, 6 values", (q, k, (2, 4, 6, 16)), {}
+    yield "k of batch 1", (q, (1, 4, 5, 8), k), {}
+    yield "k and v of batch 1", (q, (1, 4, 5, 8), (1, 4, 5, 8)), {}
+    yield "q of batch 1", ((1, 4, 3, 8), k, k), {}
+    yield "k of batch 3", (q, (3, 4, 5, 8), (3, 4, 5, 8)), {}
+    yield "k and v of 1 head", (q, (2, 1, 5, 8), (2, 1, 5, 8)), {}
+    yield "k of 1 head", (q, (2, 1, 5, 8), k), {}
+    yield "k and v of 2 heads", (q, (2, 2, 5, 8), (2, 2, 5, 8)), {}
+    yield "v of 2 heads", (q, k, (2, 2, 5, 8)), {}
+    yield "gqa of 2 heads", (q, (2, 2, 5, 8), (2, 2, 5, 8)), {"enable_gqa": True}
+    yield "gqa of 3 heads", (q, (2, 3, 5, 8), (2, 3, 5, 8)), {"enable_gqa": True}
+    yield "gqa of 2 and 4 heads", (q, (2, 2, 5, 8), k), {"enable_gqa": True}
+    yield "gqa of 8 heads", (q, (2, 8, 5, 8), (2, 8, 5, 8)), {"enable_gqa": True}
+    yield "gqa of 2 heads, 6 values", (q, (2, 2, 5, 8), (2, 2, 6, 8)), {"enable_gqa": True}
+    for dims in (1, 2, 3, 5):
+        some = [(2,) * (dims - 4) + shape[4 - min(dims, 4):] for shape in (q, k, k)]
+        yield f"{dims} dimensions", some, {}
+        yield f"{dims} dimensions, causal", some, {"is_causal": True}
+        yield f"{dims} dimensions, 6 values", (some[0], some[1], (*some[1][:-2], 6, 8) if dims > 1 else (6,)), {}
+    yield "3 dimensions, v of 6 channels", ((4, 3, 8), (4, 5, 8), (4, 5, 6)), {"scale": 0.3}
+    yield "3 dimensions, gqa", ((4, 3, 8), (2, 5, 8), (2, 5, 8)), {"enable_gqa": True}
+    yield "3 dimensions, k and v of 1", ((4, 3, 8), (1, 5, 8), (1, 5, 8)), {}
+    yield "q of 4 dimensions, k of 3", (q, (4, 5, 8), (4, 5, 8)), {}
+    yield "q of 3 dimensions, k of 4", ((4, 3, 8), k, k), {}
+    yield "no queries", ((2, 4, 0, 8), k, k), {}
+    yield "no keys", (q, (2, 4, 0, 8), (2, 4, 0, 8)), {}
+    yield "no batch", ((0, 4, 3, 8), (0, 4, 5, 8), (0, 4, 5, 8)), {}
+    yield "no heads", ((2, 0, 3, 8), (2, 0, 5, 8), (2, 0, 5, 8)), {}
+    yield "no channels of v", (q, k, (2, 4, 5, 0)), {}
+    yield "1100 channels", ((1, 1, 3, 1100), (1, 1, 5, 1100), (1, 1, 5, 1100)), {}
+    yield "1100 channels, 6 values", ((1, 1, 3, 1100), (1, 1, 5, 1100), (1, 1, 6, 1100)), {}
+    for mask in ((3, 5), (1, 5), (3, 1), (5,), (1,), (4, 3, 5), (1, 3, 5), (2, 1, 3, 5), (1, 4, 1, 5), (2, 4, 3, 5), (1, 2, 4, 3, 5),
+                 (3, 6), (2, 5), (3, 3, 5), (3, 4, 3, 5), (2, 2, 3, 5), (5, 3)):
+        yield f"mask {mask}", (q, k, k), {"attn_mask": torch.rand(mask) > 0.3}
+        yield f"floats as mask {mask}", (q, k, k), {"attn_mask": torch.randn(mask)}
+        yield f"3 dimensions, mask {mask}", (q[1:], k[1:], k[1:]), {"attn_mask": torch.rand(mask) > 0.3}
+        yield f"v of 6 channels, mask {mask}", (q, k, (2, 4, 5, 6)), {"attn_mask": torch.rand(mask) > 0.3}
+    for what, mask in (("of doubles", torch.zeros(3, 5).double()), ("of halves", torch.zeros(3, 5).half()),
+                       ("of integers", torch.zeros(3, 5).int()), ("whose keys are not adjacent", torch.randn(5, 3).t()),
+                       ("without keys for a row", torch.tensor([[True]] * 2 + [[False]]).expand(3, 5))):
+        yield f"mask {what}", (q, k, k), {"attn_mask": mask}
+        yield f"3 dimensions, mask {what}", (q[1:], k[1:], k[1:]), {"attn_mask": mask}
+    yield "3 dimensions, causal and mask", (q[1:], k[1:], k[1:]), {"is_causal": True, "attn_mask": torch.rand(3, 5) > 0.3}
+    yield "v of 6 channels, causal and mask", (q, k, (2, 4, 5, 6)), {"is_causal": True, "attn_mask": torch.rand(3, 5) > 0.3}
+    yield "scale nan", (q[1:], k[1:], k[1:]), {"scale": float("nan")}
+    yield "scale 0", (q[1:], k[1:], k[1:]), {"scale": 0.0}
+
+
+def test_sdpa_malformed():
+    """What raises with PyTorch's math raises with rapt, in a line, and what does not has the same result: no call is handed to a kernel
+    that reads what is not there."""
+    sdpa, taken, raising = F.scaled_dot_product_attention, Counter(), 0
+    for dtype in (torch.float32, torch.float64):
+        wrong = []
+        for name, shapes, options in calls_of_attention():
+            for leaves in (False, True):
+                t = [torch.randn(shape).to(dtype).requires_grad_(leaves) for shape in shapes]
+                mask = options.get("attn_mask")
+                if mask is not None and mask.dtype == torch.float32:
+                    options = options | {"attn_mask": mask.to(dtype)}
+
+                def call():
+                    out = sdpa(*t, **options)
+                    return [out.detach(), *(torch.autograd.grad(out.square().sum(), t) if leaves else ())]
+                with sdpa_kernel(SDPBackend.MATH):
+                    own_error = raised(call)
+                    own = None if own_error else call()
+                rapt.torch.stats(reset=True)
+                with rapt.torch.enabled(everything=True):
+                    error = raised(call)
+                    counts = rapt.torch.stats(reset=True)
+                    out = None if error else call()
+                raising += own_error is not None
+                if dtype == torch.float64 and mask is not None and mask.dim() == 1 and error == raised(call):
+                    continue  # a mask of one dimension, which PyTorch's choice of a kernel does not get over
+                if (own_error is None) != (error is None) or (error and len(error.splitlines()) > 1 and "torch" not in own_error):
+                    wrong.append((name, leaves, own_error, error, counts))
+                elif out is not None and not all(a.isnan().equal(b.isnan()) and near(a.nan_to_num(), b.nan_to_num(), 10)
+                                                 for a, b in zip(out, own)):
+                    wrong.append((name, leaves, [(a - b).abs().max() for a, b in zip(out, own) if a.shape == b.shape], counts))
+                elif error is None and counts["calls"] != 1:
+                    wrong.append((name, leaves, "not counted once", counts))
+                taken[dtype] += counts["taken"]
+        ok(not wrong, f"F.scaled_dot_product_attention raises where PyTorch's math does, and is the same where it does not, {dtype}",
+           "\n".join(map(str, wrong)))
+    ok(taken[torch.float32] > 80 and not taken[torch.float64] and raising > 50, "that table has all kinds of calls", (taken, raising))
+
+
+def test_sdpa_math():
+    """What PyTorch sends to its math, and rapt takes: 3 dimensions, values of another width than keys, masks of other shapes, with
+    first and second derivatives."""
+    cases = {"3 dimensions": [(4, 5, 16), (4, 9, 16), (4, 9, 16), {}], "3 dimensions, causal": [(4, 5, 16), (4, 9, 16), (4, 9, 16), {"is_causal": True}],
+             "values of 24 channels": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 24), {"is_causal": True}],
+             "values of 8 channels, scale": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 8), {"scale": 0.4}],
+             "values of 8 channels, heads that share keys": [(2, 4, 5, 16), (2, 2, 9, 16), (2, 2, 9, 8), {"enable_gqa": True}],
+             "3 dimensions, mask": [(4, 5, 16), (4, 9, 16), (4, 9, 16), {"attn_mask": torch.rand(5, 9) > 0.3}],
+             "3 dimensions, a row without keys": [(4, 5, 16), (4, 9, 16), (4, 9, 16), {
+                 "attn_mask": torch.tensor([[True]] * 4 + [[False]]).expand(5, 9)}],
+             "a mask of 3 dimensions": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), {"attn_mask": torch.randn(4, 1, 9)}],
+             "a mask with gradients": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), {"attn_mask": torch.randn(4, 5, 9).requires_grad_()}],
+             "a mask of 4 dimensions with gradients": [(2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), {
+                 "attn_mask": torch.randn(2, 4, 5, 9).requires_grad_()}]}
+    for name, (*shapes, options) in cases.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            leaves = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+            mask = options.get("attn_mask")
+            if mask is not None and mask.requires_grad:
+                mask = mask.detach().to(dtype).requires_grad_()
+                leaves.append(mask)
+
+            def derivatives(t, of):
+                """The result, its gradients, and, of a function of these, those of the keys."""
+                given = options if mask is None else options | {"attn_mask": t[3] if mask.requires_grad else mask if mask.dtype == torch.bool
+                                                                else mask.to(of)}
+                out = F.scaled_dot_product_attention(*t[:3], **given)
+                first = torch.autograd.grad(out.square().sum(), t, create_graph=True)
+                return [x.detach() for x in (out, *first, *torch.autograd.grad(first[0].square().sum(), t[1]))]
+            exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+            expected = derivatives(exact, torch.float64)
+            out, right, counts = counted(lambda: derivatives(leaves, dtype), everything=True)
+            ok(right and all(near(a, b, 30) for a, b in zip(out, expected)), f"taken from PyTorch's math: {name}, {dtype}",
+               f"{counts} {[(a - b).abs().max().item() for a, b in zip(out, expected)]}")
+    q, k, v = (torch.randn(4, n, 16) for n in (5, 9, 9))
+    together = torch.randn(3, 4, 9, 16, requires_grad=True)
+    with sdpa_kernel(SDPBackend.MATH):
+        own, = torch.autograd.grad(F.scaled_dot_product_attention(together[0], together[0] * 2, together[1]).square().sum(), together)
+    out, right, counts = counted(
+        lambda: torch.autograd.grad(F.scaled_dot_product_attention(together[0], together[0] * 2, together[1]).square().sum(), together)[0])
+    ok(right and near(out, own, 10), "gradients where keys were computed of queries", counts)
+    ok(same(counted(lambda: F.scaled_dot_product_attention(q, k, v))[0], operator(q, k, v)), "3 dimensions have the operator's bits")
+
+    def inferred():
+        with torch.inference_mode():
+            return F.scaled_dot_product_attention(q * 1, k * 1, v * 1)
+    out, right, counts = counted(inferred)
+    ok(right and near(out, math(q[None], k[None], v[None])[0][0]), "taken in torch.inference_mode()", counts)
+    for what, call, counts_of in (
+            ("torch.compile", torch.compile(lambda *t: F.scaled_dot_product_attention(*t) * 2, backend="aot_eager"),
+             {"traced into PyTorch's math": 1}),
+            ("torch.func.vmap", torch.func.vmap(lambda *t: F.scaled_dot_product_attention(*t) * 2), {}),
+            ("torch.func.jvp", lambda q, k, v: torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, k, v) * 2, (q,), (q,))[0],
+             {"a TorchDispatchMode, torch.func or a tensor of another kind": 1})):
+        torch._dynamo.reset()
+        out, right, counts = counted(lambda: call(q, k, v), 0, counts_of)
+        ok(right and near(out, 2 * math(q[None], k[None], v[None])[0][0], 2), f"left to PyTorch's math: {what}, 3 dimensions", counts)
+    tangents = [torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, k, v), (q,), (k[:, :5],))[1] for _ in (0,)]
+    tangents.append(counted(lambda: torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, k, v), (q,), (k[:, :5],))[1])[0])
+    ok(near(*tangents), "derivatives of torch.func.jvp")
+
+
+def test_fused_malformed():
+    """The operator that compiled graphs have, which reads behind its tensors where their shapes do not go together."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    q, k, v = tensors(kv_heads=4)
+    for dtype in (torch.float32, torch.float64):
+        for name, t in (("tokens", (q, k[:, :, :5], v)), ("channels", (q, k[..., :8], v[..., :8])), ("heads", (q, k, v[:, :2])),
+                        ("heads that do not divide", (q, k[:, :3], v[:, :3])), ("entries of k", (q, k[:1], v)),
+                        ("entries", (q, k[:1], v[:1]))):
+            message = counted(lambda: raised(flash, *(x.to(dtype) for x in t)))[0]
+            ok(message is not None and message.startswith("RuntimeError: scaled_dot_product_attention: ") and len(message.splitlines()) == 1,
+               f"PyTorch's fused operator, {dtype}: other {name}", message)
+        own = flash(*(x.to(dtype) for x in (q, k, v)))[0]
+        columns = [x.to(dtype).transpose(2, 3).contiguous().transpose(2, 3) for x in (q, k, v)]
+        out, _, counts = counted(lambda: flash(*columns)[0])
+        ok(near(out, own) and counts["calls"] == 1, f"PyTorch's fused operator, {dtype}: channels that are not adjacent", counts)
+
+
+def test_stats():
+    q, k, v = tensors(kv_heads=4)
+    rapt.torch.stats(reset=True)
+    F.scaled_dot_product_attention(q, k, v)
+    ok(rapt.torch.stats() == {"enabled": False, "calls": 0, "taken": 0, "left": {}}, "stats() while rapt is not enabled",
+       rapt.torch.stats())
+    with rapt.torch.enabled():
+        nothing = rapt.torch.stats()
+        F.scaled_dot_product_attention(q, k, v)
+        F.scaled_dot_product_attention(q[0], k[0], v[0, ..., :8])
+        F.scaled_dot_product_attention(q.requires_grad_(), k, v).sum().backward()
+        F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+        raised(F.scaled_dot_product_attention, q, k, v[:, :, :5])
+        counts = rapt.torch.stats(reset=True)
+    ok(nothing == {"enabled": True, "calls": 0, "taken": 0, "left": {}}, "stats() where nothing was called", nothing)
+    ok(counts == {"enabled": True, "calls": 4, "taken": 3, "left": {"float64 is not served": 1}}, "stats() counts each call once", counts)
+
+
+class Eager(torch.nn.Module):
+    """Attention by hand."""
+
+    def forward(self, q, k, v):
+        return (q @ k.mT).softmax(-1) @ v
+
+
+class EagerAttention(Eager):
+    pass
+
+
+class Fused(torch.nn.Module):
+    """Not attention by its name, but by what it calls."""
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+def test_report():
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    alone = torch.nn.MultiheadAttention(64, 4)
+    model = torch.nn.ModuleDict({"layer": layer, "alone": alone, "eager": EagerAttention(), "fused": Fused(), "other": Eager()}).eval()
+    names = ["layer.self_attn", "alone", "eager", "fused"]
+
+    def found(model, **options):
+        with rapt.torch.enabled(**options):
+            return {m.name: (m.served, m.why) for m in rapt.torch.report(model).modules}
+    before = rapt.torch.report(model)
+    ok([m.name for m in before.modules] == names and not before.enabled, "report() finds what looks like attention", before)
+    ok(not any(m.served for m in before.modules) and "enable() has not been called" in before.modules[0].why, "report() while not enabled",
+       before)
+    now = found(model)
+    ok([now[name][0] for name in names] == [True, None, None, True] and "need_weights=False" in now["alone"][1], "report() while enabled", now)
+    for what, line, name, changed in (("double precision", "float64 is not served", "layer.self_attn", copy.deepcopy(model).double()),
+                                      ("dropout", "dropout 0.1 in training", "layer.self_attn", copy.deepcopy(model).train()),
+                                      ("wide heads", "2048 channels", "", torch.nn.MultiheadAttention(2048, 1)),
+                                      ("another device", "on meta", "layer.self_attn", copy.deepcopy(model).to("meta"))):
+        served, why = found(changed)[name]
+        ok(served is False and line in why, f"report(): {what}", why)
+    served, why = found(model, types=[torch.float16])["layer.self_attn"]
+    ok(served is False and "float32 stays with PyTorch" in why, "report(): a type that is not taken", why)
+    with rapt.torch.enabled():
+        torch.backends.mha.set_fastpath_enabled(True)
+        report = rapt.torch.report(model)
+    torch.backends.mha.set_fastpath_enabled(True)
+    ok(report.modules[0].served is None and "fast path" in report.modules[0].why, "report(): the fast path is on again", report)
+    lines = repr(report).splitlines()
+    ok(len(lines) == 1 + len(names) and all(name in line for name, line in zip(names, lines[1:])), "report() prints a line for each", lines)
+    x = torch.randn(2, 5, 64)
+    for name, call, taken in (("layer.self_attn", lambda: layer(x), 1), ("alone", lambda: alone(x, x, x), 0),
+                              ("alone, need_weights=False", lambda: alone(x, x, x, need_weights=False), 1),
+                              ("fused", lambda: model["fused"](x, x, x), 1), ("eager", lambda: model["eager"](x, x, x), 0)):
+        with torch.no_grad():
+            _, right, counts = counted(call, taken)
+        ok(right and counts["calls"] == taken, f"what report() says is so: {name}", counts)
+
+
+def test_report_of_transformers():
+    try:
+        import transformers
+    except ImportError as error:
+        tap.skip("report() of a model of Transformers", absent(error))
+        return
+    config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=50)
+    ids = torch.arange(6)[None]
+    for kind, served, line in (("sdpa", True, "sdpa"), ("eager", False, "model.set_attn_implementation('rapt')")):
+        model = transformers.BertModel._from_config(config, attn_implementation=kind).eval()
+        with rapt.torch.enabled(), torch.no_grad():
+            report = rapt.torch.report(model)
+            rapt.torch.stats(reset=True)
+            model(ids)
+            counts = rapt.torch.stats()
+        ok([m.served for m in report.modules] == [served] and line in report.modules[0].why and counts["calls"] == served,
+           f"report() of a model of Transformers, {kind}, is so", (report, counts))
+    model.train().set_attn_implementation("sdpa")
+    with rapt.torch.enabled():
+        report = rapt.torch.report(model)
+    ok(report.modules[0].served is False and "dropout 0.1" in report.modules[0].why, "report() of a model of Transformers: dropout", report)
+    type(model)._supports_sdpa, before = False, type(model)._supports_sdpa
+    backend, type(model)._supports_attention_backend = type(model)._supports_attention_backend, False
+    model.config._attn_implementation = "eager"
+    why = rapt.torch.report(model).modules[0].why
+    type(model)._supports_sdpa, type(model)._supports_attention_backend = before, backend
+    ok("attention of its own" in why, "report() of a model of Transformers that takes no other attention", why)
 
 
 def test_sdpa_switches():
@@ -464,7 +944,7 @@ def test_pytorch_own():
         tap.skip("PyTorch's own tests", f"what they need is not installed ({error})")
         return
     sdpa = next(op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
-    for dtype, tolerance in NEAR.items():
+    for dtype, tolerance in ((dtype, NEAR[dtype]) for dtype in (torch.float32, torch.float16, torch.bfloat16)):
         wrong, samples, taken = [], 0, 0
         for sample in sdpa.sample_inputs("cpu", dtype, requires_grad=True):
             if sample.kwargs["dropout_p"]:  # PyTorch's math
@@ -544,7 +1024,8 @@ def test_threads():
 
 
 def _child(queue, q, k, v):
-    queue.put(operator(q, k, v).numpy().tobytes())  # PyTorch's own threaded operators stop for ever in such a child
+    """PyTorch's own threaded operators stop for ever in such a child."""
+    queue.put([operator(q, k, v).numpy().tobytes(), F.scaled_dot_product_attention(q, k, v, enable_gqa=True).numpy().tobytes()])
 
 
 def test_fork():
@@ -555,14 +1036,16 @@ def test_fork():
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_child, args=(queue, q, k, v), daemon=True)
+    rapt.torch.enable()
     child.start()
+    rapt.torch.disable()
     try:
         got = queue.get(timeout=60)
     except Exception as error:
         got = type(error).__name__
     child.kill()
     torch.set_num_threads(before)
-    ok(got == expected, "a forked child computes the same", got[:80])
+    ok(got == [expected] * 2, "a forked child computes the same, by the operator and by F.scaled_dot_product_attention", str(got)[:80])
 
 
 # ---- What may be missing -----------------------------------------------------------------------------------------------------
