@@ -1037,6 +1037,8 @@ def used(x):
         return rapt.rope(ramp((2, 3, 5, 32)), x, starts=[3, 0]).tobytes()
     if isinstance(x, rapt.KVCache):
         return x.attend(ramp((x.batch, 2 * x.kv_heads, 1, x.d_k))).tobytes() + x.lengths.tobytes() + x.page_table.tobytes()
+    if isinstance(x, rapt.viz.Heatmap):
+        return b"".join(np.ma.filled(image.get_array(), -1.0).tobytes() for axis in x.axes for image in axis.images)
     if isinstance(x, rapt.Plan):
         arrays = {name: ramp(shape) for name, _, shape, _ in x._key[2:]}
         q, k, v = (arrays.pop(name) for name in "qkv")
@@ -1077,6 +1079,8 @@ def subjects():
     yield "a plan into bshd", rapt.plan(*[x.swapaxes(1, 2).copy()] * 3, layout="bshd", arith="bf16")
     yield "the name of a kernel", rapt.isa()
     yield "an error", rapt.Error("a line")
+    if matplotlib:
+        yield "a picture", rapt.viz.heatmap(x, x)
 
 
 def copies_of(x):
@@ -1093,7 +1097,8 @@ def public_classes():
     modules = [rapt, rapt.viz, rapt._isa, *([importlib.import_module("rapt.torch")] if torch else [])]
     return {value for module in modules for name, value in vars(module).items()
             if isinstance(value, type) and not name.startswith("_") and value.__module__.startswith("rapt")
-            and (name in getattr(module, "__all__", []) or value.__module__ == module.__name__)}
+            and (name in getattr(module, "__all__", []) or value.__module__ == module.__name__)
+            and (matplotlib or value is not rapt.viz.Heatmap)}
 
 
 def test_copies():
