@@ -34,7 +34,7 @@ struct provider {
     const OrtLogger *logger;
     char report[4096];                /* The file that receives a line for each node that is taken or left, or "": none does. */
     size_t taken, left, left_softmax; /* How many nodes of the session were taken, left, and left of Softmax. */
-    bool told;                        /* Whether its log says that none is taken. */
+    bool shown;                       /* Whether all of the model was shown once. */
     struct making making[sizeof ops / sizeof *ops];
 };
 
@@ -227,9 +227,10 @@ static OrtStatus *look_at_node(const struct looking *with, const OrtNode *at) {
         TRY(look_for_unknown(&node, op, unknown, sizeof unknown));
         fate.why = *unknown ? unknown : op->refusal(&node);
     }
+    TRY(tell(with->provider, &fate));
+    if (fate.why && with->provider->shown) return NULL; /* it was left before, or is what became of one that was left */
     if (fate.why) with->provider->left++, with->provider->left_softmax += !strcmp(fate.type, "Softmax");
     else with->provider->taken++;
-    TRY(tell(with->provider, &fate));
     if (with->file) {
         if (node.first_output) TRY(ort.GetValueInfoName(node.first_output, &fate.output));
         TRY(report(with->file, &fate, with->graph, with->parent));
@@ -237,12 +238,10 @@ static OrtStatus *look_at_node(const struct looking *with, const OrtNode *at) {
     return fate.why ? NULL : ort_ep.EpGraphSupportInfo_AddSingleNode(with->support, at);
 }
 
-/* Warns, once in a session, where there is attention and none of it is taken. The graph is the model's own, which ONNX Runtime
- * shows after those inside its nodes. */
-static OrtStatus *warn(struct provider *provider) {
+/* Warns where there is attention and none of it is taken. */
+static OrtStatus *warn(const struct provider *provider) {
     char line[256];
-    if (provider->told || provider->taken || !provider->left) return NULL;
-    provider->told = true;
+    if (provider->taken || !provider->left) return NULL;
     snprintf(
         line, sizeof line,
         "rapt takes no node of this model, and leaves %zu to others, %zu of them Softmax: rapt.onnxruntime.explain(model) says "
@@ -264,7 +263,9 @@ static OrtStatus *look_at_graph(struct looking *with, const OrtGraph *graph) {
     OrtStatus *status = ort.Graph_GetNodes(graph, nodes, n);
     for (size_t i = 0; i < n && !status; i++) status = look_at_node(with, nodes[i]);
     free(nodes);
-    return status || parent ? status : warn(with->provider);
+    if (status || parent || with->provider->shown) return status;
+    with->provider->shown = true; /* ONNX Runtime shows the model's own graph after those inside its nodes */
+    return warn(with->provider);
 }
 
 static OrtStatus *get_capability(OrtEp *self, const OrtGraph *graph, OrtEpGraphSupportInfo *support) {
@@ -327,7 +328,12 @@ static OrtStatus *read_report(const OrtSessionOptions *options, char *path, size
     int given = 0;
     *path = 0;
     TRY(ort.HasSessionConfigEntry(options, OPTION("report"), &given));
-    return given ? ort.GetSessionConfigEntry(options, OPTION("report"), path, &bytes) : NULL;
+    if (!given) return NULL;
+    TRY(ort.GetSessionConfigEntry(options, OPTION("report"), path, &bytes));
+    FILE *file = fopen(path, "a"); /* here, for ONNX Runtime keeps errors of GetCapability to itself */
+    if (!file) return ort.CreateStatus(ORT_INVALID_ARGUMENT, "rapt: the file that the option report names cannot be written");
+    fclose(file);
+    return NULL;
 }
 
 static void release_provider(OrtEpFactory *self, OrtEp *ep);
