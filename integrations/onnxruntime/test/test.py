@@ -108,9 +108,12 @@ def beside(what, op, inputs, attributes, outputs=("y", ), opset=24, tolerance=No
     except Exception as error:  # pybind has a class for each code
         return ok(False, what, f"the CPU provider: {error}")
     made = session(proto, rapt=True)
-    found = run(made, inputs)
     if not rapt_onnxruntime.taken(made):
         return ok(False, what, "rapt did not take the node")
+    try:
+        found = run(made, inputs)
+    except Exception as error:
+        return ok(False, what, f"rapt: {error}")
     rtol, atol = tolerance or TOLERANCES[inputs["x" if "x" in inputs else "q"].dtype]
     why = differ([compare(n, x) for n, x in zip(outputs, found)], [compare(n, x) for n, x in zip(outputs, expected)], rtol,
                  atol)
