@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The links and pictures of the documents, in TAP. Usage: docs.py [--fix]
+"""The links and pictures of the documents, and whether they name what users can set, in TAP. Usage: docs.py [--fix]
 
 A link to a line says in its title what stands there: [text](../kernels/exp.h#L10 "static inline vf v_exp2"). The title must occur
 in that line of the file, and in no other. --fix writes the numbers of the lines that have the titles into the documents, draws
@@ -104,6 +104,20 @@ def test_document(document):
         ok(not bad_lines, f"{name}: {lines} links to lines", "\n".join(bad_lines))
 
 
+def test_settings():
+    """What the environment and pip can be told, the documents say."""
+    sources = [path for pattern in ("dispatch/*.c", "cli/*.c", "python/rapt/*.py", "integrations/*/*.c", "integrations/vllm/rapt_vllm/*.py")
+               for path in ROOT.glob(pattern)]
+    reads = re.compile(r'(?:getenv\(|environ\.get\(|environ\[)"((?:RAPT|GGML_RAPT)_?[A-Z0-9_]*)"')
+    variables = {name for path in sources for name in reads.findall(path.read_text(encoding="utf-8"))}
+    extras = re.search(r"^\[project\.optional-dependencies\]\n(.*?)^$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M | re.S)[1]
+    wanted = {f"`{name}" for name in variables} | {f"pip install '.[{name}]'" for name in re.findall(r"^(\w+) =", extras, re.M)}
+    said = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS if document.name != "CHANGELOG.md")
+    lacking = sorted(what for what in wanted if what not in said)
+    ok(len(wanted) >= 10 and not lacking, f"{len(wanted)} variables of the environment and extras of the package are described",
+       "\n".join(lacking) or wanted)
+
+
 def draw(folder):
     subprocess.run([sys.executable, str(PICTURES / "draw.py"), str(folder)], check=True)
 
@@ -139,6 +153,7 @@ def main():
     for document in DOCUMENTS:
         test_document(document)
     test_pictures()
+    test_settings()
     tap.done()
 
 

@@ -166,4 +166,8 @@ static OrtStatus *compute(struct call *call) {
     return wide == scores ? NULL : convert(call, n, RAPT_F32, wide, type_of(&q), scores);
 }
 
-const struct op attention_op = {"", "Attention", 23, 25, refusal, read, compute};
+static const char *const attributes[] = {
+    "is_causal",         "kv_num_heads", "left_window_size", "q_num_heads",       "qk_matmul_output_mode",
+    "right_window_size", "scale",        "softcap",          "softmax_precision", NULL};
+
+const struct op attention_op = {"", "Attention", 23, 25, NONPAD + 1, SCORES + 1, attributes, refusal, read, compute};

@@ -40,6 +40,7 @@ static const char *refusal(const struct node *node) {
     }
     if (node_int(node, "sliding_window_cache", 0)) return "sliding_window_cache is set";
     if (node->inputs[Q_NORM] || node->inputs[K_NORM]) return "queries and keys are to be normalised";
+    if (!node_int(node, "local_window_size", -1)) return "local_window_size is 0";
     if (node->outputs[SCORES]) return "the output output_qk is wanted";
     if (node_int(node, "do_rotary", 0) && (!node->inputs[COS] || !node->inputs[SIN])) return "do_rotary is set without tables";
     return NULL;
@@ -155,12 +156,12 @@ static OrtStatus *compute(struct call *call) {
     const rapt_type type = type_of(&query);
 
     /* The new tokens, apart or packed. */
-    const int64_t parts = key.present ? heads : heads + 2 * kv_heads;
+    const int64_t parts = key.present || value.present ? heads : heads + 2 * kv_heads;
     if (query.rank != 3 || heads < 1 || kv_heads < 1 || query.dims[2] % parts)
         return fail(call, "query is not [batch, tokens, heads * channels]");
     const int64_t batch = query.dims[0], tokens = query.dims[1], d = query.dims[2] / parts;
     desc.q = rapt_layout_bshd(type, parts, tokens, d);
-    if (key.present) {
+    if (key.present || value.present) {
         EXPECT(call, "key", &key, batch, tokens, kv_heads * d);
         EXPECT(call, "value", &value, batch, tokens, kv_heads * d);
         cache.new_k = cache.new_v = rapt_layout_bshd(type, kv_heads, tokens, d);
@@ -181,6 +182,7 @@ static OrtStatus *compute(struct call *call) {
         EXPECT(call, "past_key", &past_k, batch, kv_heads, room, d);
         EXPECT(call, "past_value", &past_v, batch, kv_heads, room, d);
     }
+    if (total.rank) EXPECT(call, "total_sequence_length", &total, 1);
     const int32_t *bound = total.data;
     if (!bound || total.element != ELEMENT_INT32) return fail(call, "total_sequence_length is missing");
     const int64_t capacity = *bound > room ? *bound : room;
@@ -218,6 +220,7 @@ static OrtStatus *compute(struct call *call) {
         void *memory;
         int32_t *at;
         if (c.rank != 2) return fail(call, "cos_cache has %zu dimensions, not 2", c.rank);
+        if (!c.dims[1]) return fail(call, "cos_cache has no columns");
         TRY(expect(call, "sin_cache", &s, 2, c.dims));
         TRY(positions(call, &ids, batch, tokens, &step, !news.present && *bound == tokens, c.dims[0], &at));
         rapt_rope_args_init(&turn);
@@ -267,4 +270,24 @@ static OrtStatus *compute(struct call *call) {
     return attend(call, &desc, &args);
 }
 
-const struct op group_query_op = {"com.microsoft", "GroupQueryAttention", 1, 1, refusal, read, compute};
+static const char *const attributes[] = {"causal",
+                                         "do_rotary",
+                                         "k_norm_epsilon",
+                                         "k_quant_type",
+                                         "kv_cache_bit_width",
+                                         "kv_num_heads",
+                                         "local_window_size",
+                                         "num_heads",
+                                         "q_norm_epsilon",
+                                         "qk_norm_epsilon",
+                                         "qk_output",
+                                         "rotary_interleaved",
+                                         "scale",
+                                         "sliding_window_cache",
+                                         "smooth_softmax",
+                                         "softcap",
+                                         "v_quant_type",
+                                         NULL};
+
+const struct op group_query_op = {"com.microsoft", "GroupQueryAttention", 1, 1, NEW + 1, SCORES + 1, attributes, refusal, read,
+                                  compute};

@@ -8,6 +8,9 @@
 enum { QUERY, KEY, VALUE, BIAS, KEY_MASK, LOGIT_BIAS, PAST_KEY, PAST_VALUE, PAST_LENGTH, INDIRECTION };
 enum { OUTPUT, PRESENT_KEY, PRESENT_VALUE, SCORES };
 
+/* The default of mask_filter_value. */
+static const float MASKED = -10000;
+
 static const char *refusal(const struct node *node) {
     if (!is_number(node->inputs[QUERY])) return "query is not f32, f16 or bf16";
     if (node->inputs[LOGIT_BIAS] && !is_number(node->inputs[LOGIT_BIAS])) return "attention_bias is not f32, f16 or bf16";
@@ -21,7 +24,7 @@ static void read(const OrtKernelInfo *info, struct options *options) {
     options->heads = info_int(info, "num_heads", 0);
     options->causal = info_int(info, "unidirectional", 0) != 0;
     options->scale = scale == 0 ? NAN : scale;
-    options->mask_value = info_float(info, "mask_filter_value", -10000.0f);
+    options->mask_value = info_float(info, "mask_filter_value", MASKED);
 }
 
 /* ---- The bias of the projections ---------------------------------------------------------------------------------------- */
@@ -92,8 +95,9 @@ static bool lengths_of(const struct key_mask *mask, int64_t batch, int64_t keys,
     return !mask->query_stride;
 }
 
-/* key_padding_mask adds mask_filter_value to the logits of masked keys. Where every query attends some key, that is to leave them
- * out, and for padding behind the keys, their lengths do. All other masks become a bias, to which attention_bias is added. */
+/* key_padding_mask adds mask_filter_value to the logits of masked keys. Where every query attends some key, and the value is not
+ * above its default, that is to leave them out, and for padding behind the keys, their lengths do. All other masks become a bias,
+ * to which attention_bias is added. */
 static OrtStatus *masks(struct call *call, const struct tensor *padding, const struct tensor *bias, rapt_desc *desc,
                         rapt_args *args) {
     const int64_t batch = desc->batch, queries = desc->q_len, keys = desc->kv_len, b4[4] = {batch, desc->heads, queries, keys};
@@ -114,6 +118,7 @@ static OrtStatus *masks(struct call *call, const struct tensor *padding, const s
     TRY(scratch(call, (size_t)batch * sizeof *lengths, &memory));
     lengths = memory;
     struct key_mask mask = {padding->data, keys, 0};
+    const bool masks_out = call->kernel->options.mask_value <= MASKED;
     bool only_lengths;
     if (padding->rank == 1 && (padding->dims[0] == batch || padding->dims[0] == 3 * batch + 2)) {
         struct tensor first = *padding; /* of the latter, the first are lengths, and the others follow from them */
@@ -121,7 +126,8 @@ static OrtStatus *masks(struct call *call, const struct tensor *padding, const s
         TRY(integers(call, "key_padding_mask", &first, 0, keys, &given));
         only_lengths = true;
         for (int64_t b = 0; b < batch; b++) lengths[b] = given[b], only_lengths &= given[b] > 0;
-        if (!only_lengths) { /* an entry of padding alone: as a matrix, like the others */
+        only_lengths &= masks_out;
+        if (!only_lengths) { /* as a matrix, like the others */
             int32_t *matrix;
             TRY(scratch(call, (size_t)(batch * keys) * sizeof *matrix, &memory));
             matrix = memory;
@@ -134,7 +140,7 @@ static OrtStatus *masks(struct call *call, const struct tensor *padding, const s
         only_lengths = false;
     } else {
         EXPECT(call, "key_padding_mask", padding, batch, keys);
-        only_lengths = lengths_of(&mask, batch, keys, lengths);
+        only_lengths = masks_out && lengths_of(&mask, batch, keys, lengths);
     }
     if (only_lengths) {
         args->kv_lengths = lengths;
@@ -202,6 +208,7 @@ static OrtStatus *compute(struct call *call) {
         desc.q = rapt_layout_bshd(type, heads, query.dims[1], channels);
         if (!key.present || key.rank < 3) return fail(call, "key is missing");
         if (key.rank == 5) {
+            if (value.present) return fail(call, "value is given beside a key that has it inside");
             EXPECT(call, "key", &key, query.dims[0], key.dims[1], heads, 2, channels);
             keys.tokens = key.dims[1];
             keys.k = keys.v = rapt_layout_bshd(type, heads, keys.tokens, 2 * channels);
@@ -248,7 +255,7 @@ static OrtStatus *compute(struct call *call) {
         EXPECT(call, "past_value", &past.v, desc.batch, heads, room, keys.d_v);
         past.tokens = room;
         if (length.present) { /* the past's memory has room for what is to come */
-            EXPECT(call, "past_sequence_length", &length, 1);
+            if (length.rank) EXPECT(call, "past_sequence_length", &length, 1);
             TRY(integers(call, "past_sequence_length", &length, 0, room, &tokens));
             past.tokens = tokens[0], past.capacity = room;
             if (past.tokens + keys.tokens > room)
@@ -278,4 +285,7 @@ static OrtStatus *compute(struct call *call) {
     return attend(call, &desc, &args);
 }
 
-const struct op multi_head_op = {"com.microsoft", "MultiHeadAttention", 1, 1, refusal, read, compute};
+static const char *const attributes[] = {"mask_filter_value", "num_heads", "scale", "unidirectional", NULL};
+
+const struct op multi_head_op = {"com.microsoft", "MultiHeadAttention", 1,       1,    INDIRECTION + 1,
+                                 SCORES + 1,      attributes,           refusal, read, compute};

@@ -43,6 +43,11 @@ bool node_text_is(const struct node *node, const char *name, const char *text) {
     return (size_t)bytes >= strlen(text) && !strncmp(value, text, strlen(text));
 }
 
+void make_printable(char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
+}
+
 bool is_number(int element) { return element == ELEMENT_FLOAT || element == ELEMENT_FLOAT16 || element == ELEMENT_BFLOAT16; }
 
 int64_t info_int(const OrtKernelInfo *info, const char *name, int64_t otherwise) {
@@ -102,6 +107,7 @@ OrtStatus *scratch(struct call *call, size_t bytes, void **out) {
 
 OrtStatus *expect(const struct call *call, const char *name, const struct tensor *tensor, size_t rank, const int64_t *dims) {
     char found[128] = "", wanted[128] = "";
+    if (!tensor->present) return fail(call, "%s is missing", name);
     if (tensor->rank == rank && !memcmp(tensor->dims, dims, rank * sizeof *dims)) return NULL;
     for (size_t i = 0, n = 0; i < tensor->rank && n < sizeof found; i++)
         n += (size_t)snprintf(found + n, sizeof found - n, i ? ", %lld" : "%lld", (long long)tensor->dims[i]);

@@ -17,6 +17,7 @@ struct node {
     const OrtNode *at;
     int inputs[MOST_VALUES];   /* The ELEMENT_ number of each input, or 0 where there is none. */
     bool outputs[MOST_VALUES]; /* Whether each output is wanted. */
+    const OrtValueInfo *first_output;
 };
 
 /* An attribute of the node, or what is given where it has none. */
@@ -25,6 +26,9 @@ float node_float(const struct node *node, const char *name, float otherwise);
 
 /* Whether an attribute of the node is this text; one that is not set is every text. */
 bool node_text_is(const struct node *node, const char *name, const char *text);
+
+/* Puts a question mark in the place of every control character, so that a text from a model stays in its line. */
+void make_printable(char *text);
 
 /* Whether elements are f32, f16 or bf16. */
 bool is_number(int element);
@@ -170,7 +174,9 @@ OrtStatus *copy_tokens(struct call *call, const struct rows *rows);
 /* An operator that the provider has. */
 struct op {
     const char *domain, *name;
-    int first, last; /* The versions, of operator sets in which it came or changed, that are served. */
+    int first, last;               /* The versions, of operator sets in which it came or changed, that are served. */
+    size_t inputs, outputs;        /* How many of each are known. */
+    const char *const *attributes; /* The names of those that are known, behind which there is a null. */
     const char *(*refusal)(const struct node *node); /* Why a node is left to other providers, or null. */
     void (*read)(const OrtKernelInfo *info, struct options *options);
     OrtStatus *(*compute)(struct call *call);

@@ -55,7 +55,7 @@ enum { ELEMENT_FLOAT = 1, ELEMENT_INT8 = 3, ELEMENT_INT32 = 6, ELEMENT_INT64 = 7
 enum { ELEMENT_BFLOAT16 = 16 };
 
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };                       /* Codes of a status. */
-enum { LOG_VERBOSE = 0, LOG_INFO = 1 };                                /* How severe a line of the log is. */
+enum { LOG_INFO = 1, LOG_WARNING = 2 };                                /* How severe a line of the log is. */
 enum { ATTRIBUTE_INT = 1, ATTRIBUTE_FLOAT = 3, ATTRIBUTE_STRING = 5 }; /* What an attribute of a node is. */
 enum { MEMORY_DEFAULT = 0 };                                           /* The memory of the provider's device. */
 enum { HARDWARE_CPU = 0 };                                             /* What a device is. */
@@ -88,8 +88,10 @@ enum { HARDWARE_CPU = 0 };                                             /* What a
     SLOT(290, OrtStatus *, GetValueInfoTypeInfo, (const OrtValueInfo *, const OrtTypeInfo **out))                                \
     SLOT(307, int, HardwareDevice_Type, (const OrtHardwareDevice *))                                                             \
     SLOT(317, const ort_function *, GetEpApi, (void))                                                                            \
+    SLOT(333, OrtStatus *, Graph_GetName, (const OrtGraph *, const char **out))                                                  \
     SLOT(344, OrtStatus *, Graph_GetNumNodes, (const OrtGraph *, size_t *out))                                                   \
     SLOT(345, OrtStatus *, Graph_GetNodes, (const OrtGraph *, const OrtNode **nodes, size_t count))                              \
+    SLOT(346, OrtStatus *, Graph_GetParentNode, (const OrtGraph *, const OrtNode **out))                                         \
     SLOT(349, OrtStatus *, Node_GetName, (const OrtNode *, const char **out))                                                    \
     SLOT(350, OrtStatus *, Node_GetOperatorType, (const OrtNode *, const char **out))                                            \
     SLOT(351, OrtStatus *, Node_GetDomain, (const OrtNode *, const char **out))                                                  \
@@ -98,7 +100,10 @@ enum { HARDWARE_CPU = 0 };                                             /* What a
     SLOT(354, OrtStatus *, Node_GetInputs, (const OrtNode *, const OrtValueInfo **inputs, size_t count))                         \
     SLOT(355, OrtStatus *, Node_GetNumOutputs, (const OrtNode *, size_t *out))                                                   \
     SLOT(356, OrtStatus *, Node_GetOutputs, (const OrtNode *, const OrtValueInfo **outputs, size_t count))                       \
+    SLOT(359, OrtStatus *, Node_GetNumAttributes, (const OrtNode *, size_t *out))                                                \
+    SLOT(360, OrtStatus *, Node_GetAttributes, (const OrtNode *, const OrtOpAttr **attributes, size_t count))                    \
     SLOT(361, OrtStatus *, Node_GetAttributeByName, (const OrtNode *, const char *name, const OrtOpAttr **out))                  \
+    SLOT(364, OrtStatus *, OpAttr_GetName, (const OrtOpAttr *, const char **out))                                                \
     SLOT(378, OrtStatus *, GetTensorData, (const OrtValue *, const void **out))                                                  \
     SLOT(414, OrtStatus *, GetTensorElementTypeAndShapeDataReference,                                                            \
          (const OrtValue *, int *type, const int64_t **dims, size_t *rank))

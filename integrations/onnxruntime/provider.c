@@ -32,6 +32,9 @@ struct provider {
     OrtEp ep; /* It comes first, for this is what ONNX Runtime knows of a provider. */
     OrtKernelRegistry *registry;
     const OrtLogger *logger;
+    char report[4096];                /* The file that receives a line for each node that is taken or left, or "": none does. */
+    size_t taken, left, left_softmax; /* How many nodes of the session were taken, left, and left of Softmax. */
+    bool shown;                       /* Whether all of the model was shown once. */
     struct making making[sizeof ops / sizeof *ops];
 };
 
@@ -63,6 +66,7 @@ static OrtStatus *create_kernel(void *state, const OrtKernelInfo *info, OrtKerne
         ort.ReleaseStatus(status);
         kernel->name[0] = 0;
     }
+    make_printable(kernel->name);
     status = ort.KernelInfoGetAllocator(info, MEMORY_DEFAULT, &kernel->allocator);
     if (status) {
         free(kernel);
@@ -94,12 +98,19 @@ static OrtStatus *add_kernel(OrtKernelRegistry *registry, struct making *making)
 
 /* ---- Nodes -------------------------------------------------------------------------------------------------------------- */
 
-static const struct op *op_of(const char *domain, const char *name, int version) {
-    if (!strcmp(domain, "ai.onnx")) domain = "";
+static const struct op *op_of(const char *domain, const char *name) {
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (!strcmp(ops[i]->domain, domain) && !strcmp(ops[i]->name, name))
-            return ops[i]->first <= version && version <= ops[i]->last ? ops[i] : NULL;
+        if (!strcmp(ops[i]->domain, domain) && !strcmp(ops[i]->name, name)) return ops[i];
     return NULL;
+}
+
+/* Why a node of an operator that the provider has not is left, or null where it has nothing to do with attention. */
+static const char *foreign(const char *domain, const char *name) {
+    if (!*domain && !strcmp(name, "Softmax"))
+        return "attention in several nodes (MatMul, Softmax, MatMul) cannot be taken: it must be exported or fused as one";
+    if (!strcmp(domain, "com.microsoft") && !strcmp(name, "Attention"))
+        return "it has its projections inside: the optimizer's option use_multi_head_attention leaves them outside";
+    return strstr(name, "Attention") ? "rapt has no such operator" : NULL;
 }
 
 /* Whether a value is there, and of which elements. */
@@ -132,42 +143,138 @@ static OrtStatus *read_node(const OrtNode *at, struct node *node, bool *readable
     TRY(ort.Node_GetOutputs(at, outputs, n_outputs));
     for (size_t i = 0; i < n_inputs; i++) TRY(look_at(inputs[i], &there, &node->inputs[i]));
     for (size_t i = 0; i < n_outputs; i++) TRY(look_at(outputs[i], &node->outputs[i], &element));
+    node->first_output = outputs[0];
     return NULL;
 }
 
+/* Writes to why what a node has that its operator does not know, as those of later versions of ONNX Runtime may: an input, an
+ * output, or an attribute other than 0. Without any, why becomes "". */
+static OrtStatus *look_for_unknown(const struct node *node, const struct op *op, char *why, size_t bytes) {
+    size_t n = 0;
+    *why = 0;
+    for (size_t i = op->inputs; i < MOST_VALUES && !*why; i++)
+        if (node->inputs[i]) snprintf(why, bytes, "rapt does not know its input %zu", i);
+    for (size_t i = op->outputs; i < MOST_VALUES && !*why; i++)
+        if (node->outputs[i]) snprintf(why, bytes, "rapt does not know its output %zu", i);
+    TRY(ort.Node_GetNumAttributes(node->at, &n));
+    const OrtOpAttr **attributes = calloc(n + 1, sizeof *attributes);
+    if (!attributes) return ort.CreateStatus(ORT_FAIL, "rapt: there is no memory for a list of attributes");
+    OrtStatus *status = ort.Node_GetAttributes(node->at, attributes, n);
+    for (size_t i = 0; i < n && !status && !*why; i++) {
+        const char *name = NULL, *const *known = op->attributes;
+        status = ort.OpAttr_GetName(attributes[i], &name);
+        while (!status && *known && strcmp(*known, name) != 0) known++;
+        if (!status && !*known && node_int(node, name, 1) != 0 && node_float(node, name, 1) != 0)
+            snprintf(why, bytes, "rapt does not know its attribute %s", name);
+    }
+    free(attributes);
+    return status;
+}
+
+/* A node that has to do with attention, and what becomes of it. */
+struct fate {
+    const char *domain, *type, *name;
+    const char *output; /* The name of its first output. */
+    const char *why;    /* Why it is left to other providers, or null: it is taken. */
+};
+
 /* Says in the session's log what becomes of a node. */
-static OrtStatus *tell(const struct provider *provider, const char *op, const char *name, const char *why) {
+static OrtStatus *tell(const struct provider *provider, const struct fate *fate) {
     char line[512];
-    if (why) snprintf(line, sizeof line, "rapt leaves %s %s to others: %s", op, name, why);
-    else snprintf(line, sizeof line, "rapt takes %s %s", op, name);
+    if (fate->why) snprintf(line, sizeof line, "rapt leaves %s %s to others: %s", fate->type, fate->name, fate->why);
+    else snprintf(line, sizeof line, "rapt takes %s %s", fate->type, fate->name);
+    make_printable(line);
     return ort.Logger_LogMessage(provider->logger, LOG_INFO, line, __FILE__, __LINE__, __func__);
 }
 
-static OrtStatus *look_at_node(const struct provider *provider, const OrtNode *at, OrtEpGraphSupportInfo *support) {
-    const char *domain = NULL, *type = NULL, *name = NULL;
+/* Writes the same as a line of texts between tabs, the last of which are the graph's name and that of the node it belongs to. */
+static OrtStatus *report(FILE *file, const struct fate *fate, const char *graph, const char *parent) {
+    const char *const texts[] = {fate->why ? fate->why : "", fate->domain, fate->type, fate->name, fate->output, graph, parent};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (i) putc('\t', file);
+        for (const char *c = texts[i]; *c; c++) putc((unsigned char)*c < ' ' ? '?' : *c, file);
+    }
+    putc('\n', file);
+    return ferror(file) ? ort.CreateStatus(ORT_FAIL, "rapt: the report cannot be written") : NULL;
+}
+
+/* What a graph's nodes are looked at with. */
+struct looking {
+    struct provider *provider;
+    OrtEpGraphSupportInfo *support;
+    FILE *file; /* The report, or null. */
+    const char *graph, *parent;
+};
+
+static OrtStatus *look_at_node(const struct looking *with, const OrtNode *at) {
+    struct fate fate = {.output = ""};
     struct node node;
     int version = 0;
     bool readable;
-    TRY(ort.Node_GetDomain(at, &domain));
-    TRY(ort.Node_GetOperatorType(at, &type));
-    TRY(ort.Node_GetName(at, &name));
+    char unknown[256];
+    TRY(ort.Node_GetDomain(at, &fate.domain));
+    TRY(ort.Node_GetOperatorType(at, &fate.type));
+    TRY(ort.Node_GetName(at, &fate.name));
     TRY(ort.Node_GetSinceVersion(at, &version));
-    const struct op *op = op_of(domain, type, version);
-    if (!op) return NULL;
+    if (!strcmp(fate.domain, "ai.onnx")) fate.domain = "";
+    const struct op *op = op_of(fate.domain, fate.type);
+    fate.why = op ? NULL : foreign(fate.domain, fate.type);
+    if (!op && !fate.why) return NULL;
     TRY(read_node(at, &node, &readable));
-    const char *why = readable ? op->refusal(&node) : "it has too many inputs";
-    TRY(tell(provider, type, name, why));
-    return why ? NULL : ort_ep.EpGraphSupportInfo_AddSingleNode(support, at);
+    if (op && !readable) fate.why = "it has too many inputs";
+    else if (op && (version < op->first || version > op->last)) fate.why = "rapt does not know the operator's version";
+    else if (op) {
+        TRY(look_for_unknown(&node, op, unknown, sizeof unknown));
+        fate.why = *unknown ? unknown : op->refusal(&node);
+    }
+    TRY(tell(with->provider, &fate));
+    if (fate.why && with->provider->shown) return NULL; /* it was left before, or is what became of one that was left */
+    if (fate.why) with->provider->left++, with->provider->left_softmax += !strcmp(fate.type, "Softmax");
+    else with->provider->taken++;
+    if (with->file) {
+        if (node.first_output) TRY(ort.GetValueInfoName(node.first_output, &fate.output));
+        TRY(report(with->file, &fate, with->graph, with->parent));
+    }
+    return fate.why ? NULL : ort_ep.EpGraphSupportInfo_AddSingleNode(with->support, at);
 }
 
-static OrtStatus *get_capability(OrtEp *self, const OrtGraph *graph, OrtEpGraphSupportInfo *support) {
+/* Warns where there is attention and none of it is taken. */
+static OrtStatus *warn(const struct provider *provider) {
+    char line[256];
+    if (provider->taken || !provider->left) return NULL;
+    snprintf(
+        line, sizeof line,
+        "rapt takes no node of this model, and leaves %zu to others, %zu of them Softmax: rapt.onnxruntime.explain(model) says "
+        "why",
+        provider->left, provider->left_softmax);
+    return ort.Logger_LogMessage(provider->logger, LOG_WARNING, line, __FILE__, __LINE__, __func__);
+}
+
+static OrtStatus *look_at_graph(struct looking *with, const OrtGraph *graph) {
+    const OrtNode *parent = NULL;
     size_t n = 0;
+    with->parent = "";
+    TRY(ort.Graph_GetName(graph, &with->graph));
+    TRY(ort.Graph_GetParentNode(graph, &parent));
+    if (parent) TRY(ort.Node_GetName(parent, &with->parent));
     TRY(ort.Graph_GetNumNodes(graph, &n));
     const OrtNode **nodes = calloc(n + 1, sizeof *nodes);
     if (!nodes) return ort.CreateStatus(ORT_FAIL, "rapt: there is no memory for a list of nodes");
     OrtStatus *status = ort.Graph_GetNodes(graph, nodes, n);
-    for (size_t i = 0; i < n && !status; i++) status = look_at_node((const struct provider *)self, nodes[i], support);
+    for (size_t i = 0; i < n && !status; i++) status = look_at_node(with, nodes[i]);
     free(nodes);
+    if (status || parent || with->provider->shown) return status;
+    with->provider->shown = true; /* ONNX Runtime shows the model's own graph after those inside its nodes */
+    return warn(with->provider);
+}
+
+static OrtStatus *get_capability(OrtEp *self, const OrtGraph *graph, OrtEpGraphSupportInfo *support) {
+    struct looking with = {.provider = (struct provider *)self, .support = support};
+    const char *const path = with.provider->report;
+    if (*path && !(with.file = fopen(path, "a")))
+        return ort.CreateStatus(ORT_INVALID_ARGUMENT, "rapt: the file that the option report names cannot be written");
+    OrtStatus *status = look_at_graph(&with, graph);
+    if (with.file && fclose(with.file) && !status) status = ort.CreateStatus(ORT_FAIL, "rapt: the report cannot be written");
     return status;
 }
 
@@ -216,6 +323,19 @@ static OrtStatus *read_arith(const OrtSessionOptions *options, rapt_arith *arith
     return NULL;
 }
 
+/* The path of the file that the session's option "report" names, or "". */
+static OrtStatus *read_report(const OrtSessionOptions *options, char *path, size_t bytes) {
+    int given = 0;
+    *path = 0;
+    TRY(ort.HasSessionConfigEntry(options, OPTION("report"), &given));
+    if (!given) return NULL;
+    TRY(ort.GetSessionConfigEntry(options, OPTION("report"), path, &bytes));
+    FILE *file = fopen(path, "a"); /* here, for ONNX Runtime keeps errors of GetCapability to itself */
+    if (!file) return ort.CreateStatus(ORT_INVALID_ARGUMENT, "rapt: the file that the option report names cannot be written");
+    fclose(file);
+    return NULL;
+}
+
 static void release_provider(OrtEpFactory *self, OrtEp *ep);
 
 static OrtStatus *create_provider(OrtEpFactory *self, const OrtHardwareDevice *const *devices,
@@ -240,7 +360,8 @@ static OrtStatus *create_provider(OrtEpFactory *self, const OrtHardwareDevice *c
                            .GetCapability = get_capability,
                            .GetKernelRegistry = get_registry};
     provider->logger = logger;
-    OrtStatus *status = ort_ep.CreateKernelRegistry(&provider->registry);
+    OrtStatus *status = read_report(options, provider->report, sizeof provider->report);
+    if (!status) status = ort_ep.CreateKernelRegistry(&provider->registry);
     for (size_t i = 0; i < sizeof ops / sizeof *ops && !status; i++) {
         provider->making[i] = (struct making){ops[i], threads, arith};
         status = add_kernel(provider->registry, &provider->making[i]);

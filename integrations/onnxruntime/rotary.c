@@ -53,8 +53,11 @@ static OrtStatus *turn(struct call *call, const struct tensor *in, const struct 
         return fail(call, "the input has %zu dimensions, not 3 or 4", in->rank);
     }
 
-    if (positions->present && positions->rank == 1) { /* where the first token of every entry stands */
-        EXPECT(call, "position_ids", positions, 1);
+    if (!options->rotary_channels && 2 * pairs != args.d)
+        return fail(call, "cos_cache is for %lld channels of %lld, and rotary_embedding_dim is not given", 2 * (long long)pairs,
+                    (long long)args.d);
+    if (positions->present && positions->rank < 2) { /* where the first token of every entry stands */
+        if (positions->rank) EXPECT(call, "position_ids", positions, 1);
         TRY(integers(call, "position_ids", positions, 0, c->dims[0] - args.tokens, &numbers));
         args.rope.offset = numbers[0];
     } else if (positions->present) {
@@ -95,5 +98,10 @@ static OrtStatus *contrib_compute(struct call *call) {
     return turn(call, &in, &c, &s, &positions);
 }
 
-const struct op rotary_op = {"", "RotaryEmbedding", 23, 25, refusal, read, compute};
-const struct op contrib_rotary_op = {"com.microsoft", "RotaryEmbedding", 1, 1, contrib_refusal, read, contrib_compute};
+static const char *const attributes[] = {"interleaved", "num_heads", "rotary_embedding_dim", NULL};
+static const char *const contrib_attributes[] = {
+    "interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim", "scale", NULL};
+
+const struct op rotary_op = {"", "RotaryEmbedding", 23, 25, 4, 1, attributes, refusal, read, compute};
+const struct op contrib_rotary_op = {"com.microsoft", "RotaryEmbedding", 1, 1, 4, 1, contrib_attributes, contrib_refusal, read,
+                                     contrib_compute};

@@ -4,10 +4,13 @@
     session = onnxruntime.InferenceSession("model.onnx", rapt.onnxruntime.enable())
 
 Nodes of attention and rotary embedding then run on rapt, where it serves them, and all others where they did. taken(session)
-tells which. The execution provider is in the package's own library (integrations/onnxruntime)."""
+tells which, and explain("model.onnx") why the others are not. The execution provider is in the package's own library (integrations/onnxruntime)."""
 from __future__ import annotations
 
 import collections
+import os
+import tempfile
+from typing import NamedTuple
 
 try:
     import onnxruntime
@@ -16,7 +19,7 @@ except ImportError as error:
 
 from . import _native as native
 
-__all__ = ["devices", "enable", "taken"]
+__all__ = ["Explanation", "Node", "devices", "enable", "explain", "taken"]
 
 NAME = "RaptExecutionProvider"
 _ENABLED = "rapt.enabled"
@@ -69,3 +72,48 @@ def taken(session: onnxruntime.InferenceSession) -> collections.Counter[str]:
     """How many nodes of each operator rapt runs in a session whose options enable has made."""
     return collections.Counter(node.op_type for part in session.get_provider_graph_assignment_info() if part.ep_name == NAME
                                for node in part.get_nodes())
+
+
+class Node(NamedTuple):
+    """A node that has to do with attention, as ONNX Runtime shows it to rapt."""
+    op: str
+    domain: str  # "" is ONNX's own
+    name: str
+    graph: str  # whose node it is: the model's, or one inside a node such as If
+    why: str  # why it is left to other providers, or "": it is taken
+
+    @property
+    def taken(self) -> bool:
+        return not self.why
+
+
+class Explanation(list[Node]):
+    """Nodes, which are printed by operator and reason, each with how many there are."""
+
+    def __str__(self) -> str:
+        counts = collections.Counter((f"{node.domain}.{node.op}".lstrip("."), node.why) for node in self)
+        lines = [f"rapt takes {sum(node.taken for node in self)} of {len(self)} nodes of attention"]
+        for (op, why), count in counts.items():
+            lines.append(f"{count:>5}  {op}: {f'left, {why}' if why else 'taken'}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(model: str | os.PathLike[str] | bytes) -> Explanation:
+    """What rapt would take of a model, a file's name or the bytes of one, and why not the others: all nodes of attention, of rotary
+    embedding and of Softmax, in which attention hides that was exported as several nodes. The answers are the execution provider's
+    own, in a session that is made for them and runs nothing."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: the log's warnings say less than the answer
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report")
+        options.add_provider_for_devices(devices(), {"report": report})
+        onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options)
+        with open(report, encoding="utf-8", errors="replace") as file:
+            lines = [line.removesuffix("\n").split("\t") for line in file]
+    found = {}  # by graph and first output, for what a graph has may be shown more than once
+    for why, domain, op, name, output, graph, parent in lines:
+        found[graph, parent, output] = Node(op, domain, name, graph, why)
+    return Explanation(found.values())

@@ -108,9 +108,12 @@ def beside(what, op, inputs, attributes, outputs=("y", ), opset=24, tolerance=No
     except Exception as error:  # pybind has a class for each code
         return ok(False, what, f"the CPU provider: {error}")
     made = session(proto, rapt=True)
-    found = run(made, inputs)
     if not rapt_onnxruntime.taken(made):
         return ok(False, what, "rapt did not take the node")
+    try:
+        found = run(made, inputs)
+    except Exception as error:
+        return ok(False, what, f"rapt: {error}")
     rtol, atol = tolerance or TOLERANCES[inputs["x" if "x" in inputs else "q"].dtype]
     why = differ([compare(n, x) for n, x in zip(outputs, found)], [compare(n, x) for n, x in zip(outputs, expected)], rtol,
                  atol)
@@ -410,6 +413,77 @@ def only_rapt():
     ok(same, "GroupQueryAttention: the past's memory is the present's")
 
 
+# ---- Nothing where something could be ----------------------------------------------------------------------------------------
+
+
+def empties():
+    """Tensors without elements: batches, queries, keys, pasts, masks. What is 0 must not be taken for a default."""
+    r = Random(9)
+
+    def heads(batch=1, queries=3, keys=3, past=None):
+        inputs = {"q": r(batch, 2, queries, 8), "k": r(batch, 2, keys, 8), "v": r(batch, 2, keys, 8)}
+        return inputs | ({} if past is None else {"past_k": r(batch, 2, past, 8), "past_v": r(batch, 2, past, 8)})
+
+    def flat(batch=1, queries=3, keys=3, past=None):
+        inputs = {"q": r(batch, queries, 16), "k": r(batch, keys, 16), "v": r(batch, keys, 16)}
+        return inputs | ({} if past is None else {"past_k": r(batch, 2, past, 8), "past_v": r(batch, 2, past, 8)})
+
+    def grouped(batch=1, tokens=3, past=None, **more):
+        inputs = flat(batch, tokens, tokens, past) | {"last": np.full(batch, tokens - 1, np.int32), "total": np.array(tokens, np.int32)}
+        return inputs | more
+
+    def empty(*shape, dtype=np.int32):
+        return np.zeros(shape, dtype)
+
+    present, two, groups = ("y", "present_k", "present_v"), {"num_heads": 2}, {"num_heads": 2, "kv_num_heads": 2}
+    rotated = groups | {"do_rotary": 1}
+    tables = {"cos": r(9, 4), "sin": r(9, 4)}
+    # The shape of y, of which every element is 0, since no key is attended.
+    nothing = {
+        "Attention, no batch": ("Attention", heads(batch=0), {}, (0, 2, 3, 8)),
+        "Attention, no batch, a mask": ("Attention", heads(batch=0) | {"mask": empty(0, 1, 3, 3, dtype=bool)}, {}, (0, 2, 3, 8)),
+        "Attention, no query, a mask": ("Attention", heads(queries=0) | {"mask": empty(0, 3, dtype=bool)}, {}, (1, 2, 0, 8)),
+        "Attention, no query, a mask of numbers": ("Attention", heads(queries=0) | {"mask": r(0, 3)}, {}, (1, 2, 0, 8)),
+        "Attention, no key": ("Attention", heads(keys=0), {"is_causal": 1}, (1, 2, 3, 8)),
+        "Attention, no key, a mask": ("Attention", heads(keys=0) | {"mask": empty(3, 0, dtype=bool)}, {}, (1, 2, 3, 8)),
+        "Attention, no key, a mask of numbers": ("Attention", heads(keys=0) | {"mask": r(3, 0)}, {}, (1, 2, 3, 8)),
+        "Attention, no past and no key": ("Attention", heads(keys=0, past=0), {}, (1, 2, 3, 8)),
+        "Attention, no batch, a past": ("Attention", heads(batch=0, past=5), {"is_causal": 1}, (0, 2, 3, 8)),
+        "Attention, a nonpad_kv_seqlen of 0": ("Attention", heads() | {"nonpad": np.array([0])}, {}, (1, 2, 3, 8)),
+        "MultiHeadAttention, no batch, lengths": (MHA, flat(batch=0) | {"padding": empty(0)}, two, (0, 3, 16)),
+        "MultiHeadAttention, no query, a mask": (MHA, flat(queries=0) | {"padding": empty(1, 0, 3)}, two, (1, 0, 16)),
+        "MultiHeadAttention, no key, a mask": (MHA, flat(keys=0) | {"padding": empty(1, 0)}, two, (1, 3, 16)),
+        "MultiHeadAttention, no key, a bias and a mask":
+            (MHA, flat(keys=0) | {"logit_bias": r(1, 2, 3, 0), "padding": empty(1, 0)}, two, (1, 3, 16)),
+        "MultiHeadAttention, packed, no token": (MHA, {"q": r(1, 0, 2, 3, 8)}, two, (1, 0, 16)),
+        "MultiHeadAttention, key and value packed, no key": (MHA, {"q": r(1, 3, 16), "k": r(1, 0, 2, 2, 8)}, two, (1, 3, 16)),
+        "GroupQueryAttention, no batch": (GQA, grouped(batch=0), groups, (0, 3, 16)),
+        "GroupQueryAttention, no batch, rotated": (GQA, grouped(batch=0, ids=np.zeros((0, 3), np.int64), **tables), rotated, (0, 3, 16)),
+        "RotaryEmbedding, no batch": ("RotaryEmbedding", {"x": r(0, 2, 3, 8), "cos": r(0, 3, 4), "sin": r(0, 3, 4)}, {}, (0, 2, 3, 8)),
+        "RotaryEmbedding of com.microsoft, no token": (ROTARY, {"x": r(1, 0, 16), "ids": empty(1, 0, dtype=np.int64)} | tables, two, (1, 0, 16)),
+    }
+    for name, (op, inputs, attributes, shape) in nothing.items():
+        outputs = present if op == GQA or "past_k" in inputs else ("y", )
+        made = session(model(op, inputs, outputs, attributes), rapt=True)
+        y = run(made, inputs)[0]
+        taken = sum(rapt_onnxruntime.taken(made).values())
+        ok(taken == 1 and y.shape == shape and not y.any(), f"{name}: zeros of the right shape", (taken, y.shape, y))
+    for name, op, inputs, attributes in (
+        ("Attention, a past of 0 tokens", "Attention", heads(past=0), {}),
+        ("MultiHeadAttention, a past of 0 tokens", MHA, flat(past=0), two),
+        ("MultiHeadAttention, past_sequence_length 0", MHA, flat(past=3) | {"past_length": np.array([0], np.int32)}, two),
+        ("MultiHeadAttention, past_sequence_length without dimensions", MHA, flat(past=5) | {"past_length": np.array(2, np.int32)}, two),
+        ("GroupQueryAttention, a past of 0 tokens", GQA, grouped(past=0), groups),
+        ("MultiHeadAttention, scale 0, its default", MHA, flat(), two | {"scale": 0.0}),
+    ):
+        beside(name, op, inputs, attributes, present, compare=lambda n, x: x if n == "y" else x[:, :, :3])
+    for value in -1.0, 0.0, -20000.0:  # the last is what leaves keys out
+        beside(f"MultiHeadAttention, mask_filter_value {value}", MHA, flat(batch=2) | {"padding": np.array([[1, 1, 0], [1, 0, 0]], np.int32)},
+               two | {"mask_filter_value": value})
+        beside(f"MultiHeadAttention, mask_filter_value {value}, lengths", MHA, flat(batch=2) | {"padding": np.array([2, 1], np.int32)},
+               two | {"mask_filter_value": value})
+
+
 # ---- Threads -----------------------------------------------------------------------------------------------------------------
 
 
@@ -477,78 +551,218 @@ def arithmetics():
         ok("'int8'" in str(error), "another arithmetic is refused", error)
 
 
-# ---- A sentence encoder ------------------------------------------------------------------------------------------------------
+# ---- A sentence encoder, exported in all ways --------------------------------------------------------------------------------
+
+# What each way makes of MiniLM's six layers: how PyTorch is told to compute attention, how it is exported, whether the optimizer
+# fuses it, the operator that attention becomes, and whether rapt takes it.
+DYNAMO, SCRIPT = {"dynamo": True}, {"dynamo": False}
+WAYS = {
+    "dynamo, operator set 23, sdpa": ("sdpa", DYNAMO | {"opset_version": 23}, None, "Attention", True),
+    "dynamo, operator set 23, eager": ("eager", DYNAMO | {"opset_version": 23}, None, "Softmax", False),
+    "dynamo, operator set 18, sdpa": ("sdpa", DYNAMO | {"opset_version": 18}, None, "Softmax", False),
+    "dynamo, operator set 18, sdpa, fused": ("sdpa", DYNAMO | {"opset_version": 18}, "MultiHeadAttention", "Softmax", False),
+    "TorchScript, sdpa, fused": ("sdpa", SCRIPT | {"opset_version": 17}, "MultiHeadAttention", "Softmax", False),
+    "TorchScript, eager, fused": ("eager", SCRIPT | {"opset_version": 17}, "MultiHeadAttention", "MultiHeadAttention", True),
+    "TorchScript, eager, of fixed shapes, fused": (
+        "eager", SCRIPT | {"opset_version": 17, "fixed": True}, "MultiHeadAttention", "Softmax", False),
+    "TorchScript, eager, fused without use_multi_head_attention": (
+        "eager", SCRIPT | {"opset_version": 17}, "Attention", "Attention", False),
+}
+LAYERS = 6
+
+
+def quietly(function, *given, **options):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*given, **options)
 
 
 def encoder():
     try:
         import onnxruntime.transformers.optimizer as optimizer
+        import onnxscript  # noqa: F401 - which PyTorch's exporter wants
         import tokenizers
         import torch
         import transformers
         from onnxruntime.transformers.fusion_options import FusionOptions
     except ImportError as error:
         return skip("the sentence encoder", f"{error}")
+    if VERSION < AGREES:
+        return skip("the sentence encoder", f"the optimizer of onnxruntime {onnxruntime.__version__} finds other nodes")
     fetch = subprocess.run([models.HERE.parents[2] / "examples/minilm/fetch"], capture_output=True, text=True)
     if fetch.returncode:
         return skip("the sentence encoder", fetch.stderr.strip())
     folder = pathlib.Path(fetch.stdout.strip())
 
     class Hidden(torch.nn.Module):
-        def __init__(self):
+        def __init__(self, attention):
             super().__init__()
-            self.bert = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+            self.bert = transformers.BertModel.from_pretrained(folder, attn_implementation=attention).eval()
 
         def forward(self, ids, mask):
             return self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
 
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(256)
+    tokenizer.enable_padding()
+    texts = ["A man is eating food.", "Someone is having a meal.", "The shares of all companies fell sharply.", "Yes", "word " * 200]
+
+    def encode(texts):
+        encoded = tokenizer.encode_batch(texts)
+        return [np.array([getattr(e, name) for e in encoded], np.int64) for name in ("ids", "attention_mask")]
+
+    def pool(hidden, mask):
+        mean = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
+        return mean / np.linalg.norm(mean, axis=1, keepdims=True)
+
+    def embed(made, texts):
+        ids, mask = encode(texts)
+        return pool(made.run(["hidden"], {"ids": ids, "mask": mask})[0], mask)
+
+    def export(path, attention, fixed=False, **options):
+        ids, mask = (torch.tensor(x) for x in encode(texts if fixed else texts[:2]))
+        sizes = {"batch": 0, "tokens": 1}
+        if not fixed and options["dynamo"]:
+            options["dynamic_shapes"] = [{at: torch.export.Dim(name) for name, at in sizes.items()}] * 2
+        elif not fixed:
+            options["dynamic_axes"] = {name: {at: size for size, at in sizes.items()} for name in ("ids", "mask", "hidden")}
+        quietly(torch.onnx.export, Hidden(attention), (ids, mask), path, input_names=["ids", "mask"], output_names=["hidden"], **options)
+
+    def fuse(path, op, fused):
+        options = FusionOptions("bert")
+        options.use_multi_head_attention = op == "MultiHeadAttention"
+        quietly(lambda: optimizer.optimize_model(path, model_type="bert", num_heads=12, hidden_size=384, opt_level=1,
+                                                 optimization_options=options).save_model_to_file(fused))
+
+    with torch.no_grad():
+        ids, mask = encode(texts)
+        torches = pool(Hidden("eager")(torch.tensor(ids), torch.tensor(mask)).numpy(), mask)
     with tempfile.TemporaryDirectory() as work:
-        plain, fused = (os.path.join(work, name) for name in ("plain.onnx", "fused.onnx"))
-        example = torch.ones(2, 7, dtype=torch.long)
-        axes = {name: {0: "batch", 1: "tokens"} for name in ("ids", "mask", "hidden")}
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(Hidden(), (example, example), plain, input_names=["ids", "mask"], output_names=["hidden"],
-                              dynamic_axes=axes, opset_version=17, dynamo=False)
-            options = FusionOptions("bert")
-            options.use_multi_head_attention = True
-            optimizer.optimize_model(plain, model_type="bert", num_heads=12, hidden_size=384, opt_level=1,
-                                     optimization_options=options).save_model_to_file(fused)
-        fused_nodes = collections.Counter(node.op_type for node in onnx.load(fused).graph.node)["MultiHeadAttention"]
-        if not fused_nodes and VERSION < AGREES:
-            why = f"the optimizer of onnxruntime {onnxruntime.__version__} finds no attention in what this PyTorch exports"
-            return skip("the sentence encoder", why)
-        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        tokenizer.enable_truncation(256)
-        tokenizer.enable_padding()
-        texts = [
-            "A man is eating food.", "Someone is having a meal.", "The shares of all companies fell sharply.", "Yes",
-            "word " * 200
-        ]
+        exported = {}
+        for number, (name, (attention, how, fused, op, takes)) in enumerate(WAYS.items()):
+            key = attention, *how.items()
+            path = exported.setdefault(key, os.path.join(work, f"{number}.onnx"))
+            if not os.path.exists(path):
+                export(path, attention, **how)
+            if fused:
+                path, plain = os.path.join(work, f"{number}-fused.onnx"), path
+                fuse(plain, fused, path)
+            made, explained = session(path, rapt=True), rapt_onnxruntime.explain(path)
+            found = rapt_onnxruntime.taken(made)
+            ok(found == ({op: LAYERS} if takes else {}), f"MiniLM, {name}: rapt takes {LAYERS if takes else 0} of {LAYERS} layers", found)
+            ok([(node.op, node.taken) for node in explained] == [(op, takes)] * LAYERS and
+               all(bool(node.why) != takes for node in explained), f"MiniLM, {name}: and so says explain()", explained)
+            ours = embed(made, texts)
+            ok(np.abs(ours - torches).max() < 2e-6, f"MiniLM, {name}: the embeddings are PyTorch's", np.abs(ours - torches).max())
+            if takes:
+                theirs = embed(session(path, rapt=False), texts)
+                ok(np.abs(ours - theirs).max() < 2e-6, f"MiniLM, {name}: and the CPU provider's", np.abs(ours - theirs).max())
+                of = [embed(session(path, rapt=True, threads=n), texts) for n in (1, 2, 5)]
+                ok(all(np.abs(x - of[0]).max() < 2e-6 for x in of), f"MiniLM, {name}: the same for 1, 2 and 5 threads")
 
-        def embed(made, texts):
-            encoded = tokenizer.encode_batch(texts)
-            ids, mask = (np.array([getattr(e, name) for e in encoded], np.int64) for name in ("ids", "attention_mask"))
-            hidden, = made.run(["hidden"], {"ids": ids, "mask": mask})
-            mean = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
-            return mean / np.linalg.norm(mean, axis=1, keepdims=True)
 
-        made = session(fused, rapt=True)
-        taken = rapt_onnxruntime.taken(made)
-        what = "MiniLM, fused by ONNX Runtime's optimizer: rapt takes the attention of all 6 layers"
-        ok(taken["MultiHeadAttention"] == fused_nodes == 6, what, (fused_nodes, taken))
-        ours, theirs = embed(made, texts), embed(session(fused, rapt=False), texts)
-        ok(np.abs(ours - theirs).max() < 2e-6, "MiniLM: the embeddings are the CPU provider's", np.abs(ours - theirs).max())
-        with torch.no_grad():
-            bert = Hidden()
-            encoded = tokenizer.encode_batch(texts)
-            ids, mask = (torch.tensor([getattr(e, name) for e in encoded]) for name in ("ids", "attention_mask"))
-            hidden = bert(ids, mask).numpy()
-        mean = (hidden * mask.numpy()[:, :, None]).sum(1) / mask.numpy().sum(1, keepdims=True)
-        torches = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-        ok(np.abs(ours - torches).max() < 2e-6, "MiniLM: the embeddings are PyTorch's", np.abs(ours - torches).max())
-        of = [embed(session(fused, rapt=True, threads=n), texts) for n in (1, 2, 5)]
-        ok(all(np.abs(x - of[0]).max() < 2e-6 for x in of), "MiniLM: the same embeddings for 1, 2 and 5 threads")
+# ---- What is said ------------------------------------------------------------------------------------------------------------
+
+
+def mixed(*nodes, inputs=None, initializers=(), opset=24):
+    """A model of several nodes, whose inputs are q, k and v of [1, 2, 3, 8] and the given ones."""
+    inputs = inputs or dict.fromkeys("qkv", np.zeros((1, 2, 3, 8), np.float32))
+    given = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in inputs.items()]
+    graph = onnx.helper.make_graph(nodes, "mixed", given, [onnx.ValueInfoProto(name=node.output[0]) for node in nodes], list(initializers))
+    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid(CONTRIB, 1)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def branch(name, *nodes):
+    """A graph inside a node."""
+    return onnx.helper.make_graph(nodes, name, [], [onnx.helper.make_tensor_value_info(nodes[-1].output[0], 1, (1, 2, 3, 8))])
+
+
+def explained():
+    node = onnx.helper.make_node
+    r = Random(5)
+    weights = [onnx.numpy_helper.from_array(r(8, 24), "w"), onnx.numpy_helper.from_array(r(24), "b")]
+    flag = {**dict.fromkeys("qkv", np.zeros((1, 2, 3, 8), np.float32)), "x": r(1, 3, 8), "flag": np.array(True), "d": r(1, 2, 3, 8).astype(float)}
+    inside = node("Attention", ["q", "k", "v"], ["in_then"], name="inside"), node("Softmax", ["q"], ["in_else"], name="inside")
+    choice = node("If", ["flag"], ["chosen"], name="choice", then_branch=branch("then", inside[0]), else_branch=branch("else", inside[1]))
+    proto = mixed(node("Attention", ["q", "k", "v"], ["y0"], name="one"), node("Attention", ["d", "d", "d"], ["y1"], name="two\nlines"),
+                  node("Attention", ["x", "w", "b"], ["y2"], name="", domain=CONTRIB, num_heads=2), node("Softmax", ["k"], ["y3"], name="soft"),
+                  node("Relu", ["q"], ["y4"], name="other"), choice, inputs=flag, initializers=weights)
+    found = rapt_onnxruntime.explain(proto.SerializeToString())
+    expected = {("Attention", "", "one", "mixed", True), ("Attention", "", "two?lines", "mixed", False), ("Attention", CONTRIB, "", "mixed", False),
+                ("Softmax", "", "soft", "mixed", False), ("Attention", "", "inside", "then", True), ("Softmax", "", "inside", "else", False)}
+    ok({(n.op, n.domain, n.name, n.graph, n.taken) for n in found} == expected and len(found) == len(expected),
+       "explain() lists nodes of attention and Softmax, in the graphs of nodes, too", list(map(tuple, found)))
+    why = {n.name: n.why for n in found}
+    ok("Q and K are not both" in why["two?lines"] and "use_multi_head_attention" in why[""] and "fused as one" in why["soft"],
+       "explain() says why a node is left", why)
+    text = str(found).splitlines()
+    ok(text[0] == "rapt takes 2 of 6 nodes of attention" and "    2  Attention: taken" in text and
+       any(line.startswith("    1  com.microsoft.Attention: left, it has its projections") for line in text) and len(text) == 5,
+       "explain() is printed by operator and reason", found)
+    made = session(proto, rapt=True)
+    ok(rapt_onnxruntime.taken(made)["Attention"] >= 1, "... and is what a session takes", rapt_onnxruntime.taken(made))
+    with tempfile.TemporaryDirectory() as work:
+        path = pathlib.Path(work) / "model.onnx"
+        path.write_bytes(proto.SerializeToString())
+        ok(rapt_onnxruntime.explain(path) == found == rapt_onnxruntime.explain(str(path)), "explain() of a path")
+        try:
+            rapt_onnxruntime.explain(path.with_name("none.onnx"))
+            ok(False, "explain() of no file")
+        except Exception as error:  # pybind has a class for each code
+            ok("none.onnx" in str(error), "explain() of no file is ONNX Runtime's error", error)
+
+    double = {n: np.zeros((1, 2, 3, 8)) for n in "qkv"}
+    left = {"softmax": mixed(node("Softmax", ["q"], ["y"])), "softmax twice": mixed(node("Softmax", ["q"], ["y"]), node("Softmax", ["k"], ["z"])),
+            "double": model("Attention", double, ("y", ), {}), "taken": mixed(node("Attention", ["q", "k", "v"], ["y"]), node("Softmax", ["q"], ["z"])),
+            "neither": mixed(node("Relu", ["q"], ["y"])),
+            "taken inside": mixed(node("If", ["flag"], ["y"], then_branch=branch("then", inside[0]), else_branch=branch("else", inside[1])),
+                                  node("Softmax", ["q"], ["z"]), inputs={n: flag[n] for n in ("q", "k", "v", "flag")})}
+    said = {"softmax": "leaves 1 to others, 1 of them", "softmax twice": "leaves 2 to others, 2 of them", "double": "leaves 1 to others, 0 of them"}
+    for name, proto in left.items():
+        done = process(f"""
+import models, onnx, rapt.onnxruntime
+models.session(onnx.ModelProto.FromString({proto.SerializeToString()!r}), rapt=True, level=2)""")
+        told = [line for line in lines(done.stderr) if "rapt" in line and "provider.c" in line]
+        if name in said:
+            ok(len(told) == 1 and said[name] in told[0] and "rapt.onnxruntime.explain(model)" in told[0],
+               f"a session that takes nothing, {name}: one line in its log", done.stderr)
+        else:
+            ok(not done.returncode and not told, f"a session, {name}: no line in its log", done.stderr)
+
+
+def later_versions():
+    """Attributes and inputs that this ONNX Runtime has and rapt does not know would be ignored, were their nodes not left."""
+    names = {(op.rpartition(".")[0], op.rpartition(".")[2]): op for op in models.INPUTS}
+    x = np.zeros((1, 3, 16), np.float32)
+    needed = {"Attention": {"q_num_heads": 2, "kv_num_heads": 2}, "MultiHeadAttention": {"num_heads": 2}, "RotaryEmbedding": {"num_heads": 2},
+              "GroupQueryAttention": {"num_heads": 2, "kv_num_heads": 2}}
+    values = {"AttrType.FLOAT": 0.5, "AttrType.INT": 1, "AttrType.STRING": "PER_TENSOR"}
+    seen = 0
+    for schema in models.get_all_operator_schema():
+        op = names.get((schema.domain, schema.name))
+        if not op:
+            continue
+        seen += 1
+        inputs = {"q": x, "k": x, "v": x, "last": np.array([2], np.int32), "total": np.array(3, np.int32), "x": x,
+                  "ids": np.zeros((1, 3), np.int64), "cos": np.zeros((9, 4), np.float32), "sin": np.zeros((9, 4), np.float32)}
+        inputs = {n: inputs[n] for n in models.INPUTS[op].split() if n in inputs and not (op == GQA and n in ("ids", "cos", "sin"))}
+        attributes = {n: values.get(str(a.type), 1) for n, a in schema.attributes.items()} | needed[schema.name]
+        unknown = []
+        for name, given in attributes.items():
+            one = needed[schema.name] | {name: given}
+            proto = model(op, inputs, ("y", ) if op != GQA else ("y", "present_k", "present_v"), one, max(schema.since_version, 23))
+            if schema.domain:
+                del proto.opset_import[:]
+                proto.opset_import.extend([onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid(CONTRIB, 1)])
+            try:
+                unknown += [node.why for node in rapt_onnxruntime.explain(proto.SerializeToString()) if "does not know" in node.why]
+            except Exception as error:  # what ONNX Runtime's own checks refuse, or its CPU provider has not, is no news of rapt's
+                unknown += [str(error)] if "rapt" in str(error) else []
+        most = len(models.INPUTS[op].split())
+        ok(not unknown and len(schema.inputs) <= most, f"rapt knows all that {op} {schema.since_version} of this ONNX Runtime has",
+           (unknown, len(schema.inputs)))
+    ok(seen >= 6, "... and all of its operators have been looked at", seen)
 
 
 # ---- What is refused, and how ------------------------------------------------------------------------------------------------
@@ -644,6 +858,7 @@ onnxruntime.InferenceSession(proto.SerializeToString(), options)
     for what, line, threads, environment in (
         ("RAPT_ISA of an unknown kernel", "rapt: RAPT_ISA: ", {}, {"RAPT_ISA": "nonsense"}),
         ("a number of threads that is none", "rapt: threads is not in 1..4096", {"threads": "many"}, {}),
+        ("a report that cannot be written", "rapt: the file that the option report names", {"report": "/no such folder/report"}, {}),
         ("an arithmetic that is none", "rapt: arith is neither exact nor bf16", {"arith": "int8"}, {}),
     ):  # up to 1.31, Python's InferenceSession prints the error and takes the CPU provider
         done = process(made.replace("THREADS", repr(threads)), **environment)
@@ -660,6 +875,10 @@ onnxruntime.InferenceSession(proto.SerializeToString(), options)
                                                for n in "qkv"}, "nonpad": np.array([4])}, {}, ("y", "scores")),
         "a softmax in double": ("Attention", {n: r(1, 2, 5, 8)
                                               for n in "qkv"}, {"softmax_precision": 11}, ("y", )),
+        "a window of 0": (GQA, {
+            "q": r(1, 5, 32), "k": r(1, 5, 16), "v": r(1, 5, 16), "last": np.array([4], np.int32), "total":
+            np.array(5, np.int32)
+        }, {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 0}, ("y", "present_k", "present_v")),
         "the scores of GroupQueryAttention": (GQA, {
             "q": r(1, 5, 32), "k": r(1, 5, 16), "v": r(1, 5, 16), "last": np.array([4], np.int32), "total":
             np.array(5, np.int32)
@@ -680,6 +899,7 @@ models.session(models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {}),
        "the session's log says what is left, and why", done.stderr)
 
     x = r(1, 3, 16)
+    grouped, two = dict.fromkeys("qkv", x) | {"last": np.array([2], np.int32), "total": np.array(3, np.int32)}, {"num_heads": 2, "kv_num_heads": 2}
     bad = {
         "channels that the heads do not divide": ("Attention", dict.fromkeys("qkv", x), {"q_num_heads": 3, "kv_num_heads":
                                                                                   3}, "heads"),
@@ -694,6 +914,30 @@ models.session(models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {}),
             "q": r(1, 1, 32), "k": r(1, 1, 32), "v": r(1, 1, 32), "past_k": r(1, 2, 4, 16), "past_v": r(1, 2, 4, 16), "last":
             np.array([9], np.int32), "total": np.array(5, np.int32)
         }, {"num_heads": 2, "kv_num_heads": 2}, "seqlens_k"),
+        "no total_sequence_length inside its tensor": (GQA, grouped | {"total": np.zeros(0, np.int32)}, two, "total_sequence_length is [0]"),
+        "several total_sequence_lengths": (GQA, grouped | {"total": np.full(2, 3, np.int32)}, two, "total_sequence_length is [2]"),
+        "a value without its key": (GQA, {n: grouped[n] for n in grouped if n != "k"} | {"q": r(1, 3, 48)}, two, "key is missing"),
+        "a key without its value": (GQA, {n: grouped[n] for n in grouped if n != "v"}, two, "value is missing"),
+        "no scale inside its tensor": (GQA, grouped | {"past_k": np.zeros((1, 2, 9, 8), np.int8), "past_v": np.zeros((1, 2, 9, 8), np.int8),
+                                                       "k_scale": r(1, 0, 1, 1), "v_scale": r(1, 0, 1, 1)},
+                                       two | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}, "k_scale is [1, 0, 1, 1]"),
+        "a bias without columns": (GQA, grouped | {"logit_bias": r(1, 1, 3, 0)}, two, "attention_bias has no columns"),
+        "tables without columns": (GQA, grouped | {"cos": r(9, 0), "sin": r(9, 0)}, two | {"do_rotary": 1}, "cos_cache has no columns"),
+        "tables without rows": (GQA, grouped | {"cos": r(0, 4), "sin": r(0, 4)}, two | {"do_rotary": 1}, "position"),
+        "a part that is not said to be rotated": (ROTARY, {"x": r(1, 2, 3, 8), "ids": np.zeros((1, 3), np.int64), "cos": r(9, 2), "sin": r(9, 2)},
+                                                  {}, "4 channels of 8"),
+        "tables of no channels": ("RotaryEmbedding", {"x": r(1, 2, 3, 8), "ids": np.zeros((1, 3), np.int64), "cos": r(9, 0), "sin": r(9, 0)}, {},
+                                  "cos_cache is for 0 channels of 8"),
+        "a value beside a key that has it inside": (MHA, {"q": x, "k": r(1, 3, 2, 2, 8), "v": x}, {"num_heads": 2}, "value is given"),
+        "no value": (MHA, {"q": x, "k": x}, {"num_heads": 2}, "value is missing"),
+        "values without channels": (MHA, {"q": x, "k": x, "v": r(1, 3, 0)}, {"num_heads": 2}, "d_v = 0"),
+        "a mask without columns": ("Attention", {n: r(1, 2, 3, 8) for n in "qkv"} | {"mask": np.zeros((3, 0), bool)}, {}, "attn_mask has 0 columns"),
+        "a key_padding_mask without columns": (MHA, dict.fromkeys("qkv", x) | {"padding": np.zeros((1, 0), np.int32)}, {"num_heads": 2},
+                                               "key_padding_mask is [1, 0]"),
+        "an attention_bias without columns": (MHA, dict.fromkeys("qkv", x) | {"logit_bias": r(1, 2, 3, 0)}, {"num_heads": 2},
+                                              "attention_bias is [1, 2, 3, 0]"),
+        "a bias without elements": (MHA, dict.fromkeys("qkv", x) | {"bias": r(0)}, {"num_heads": 2}, "bias is [0]"),
+        "heads without channels": ("Attention", {n: r(1, 2, 3, 0) for n in "qkv"}, {}, "d_k = 0"),
         "heads of more channels than rapt has": ("Attention", {n: r(1, 1, 2, 1025)
                                                                for n in "qkv"}, {}, "1025"),
     }
@@ -716,9 +960,12 @@ for make, count in (random_attention, 60), (random_multi_head, 60), (random_grou
         make(seed)
 only_rapt()
 length_without_past()
+empties()
 threads()
 arithmetics()
 encoder()
+explained()
+later_versions()
 slots()
 alone()
 refused()

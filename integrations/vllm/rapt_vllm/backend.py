@@ -29,12 +29,21 @@ def type_of(t: torch.Tensor) -> int:
     return NUMPY_TYPES[str(t.dtype).removeprefix("torch.")]
 
 
-def layout(t: torch.Tensor, kind: int | None = None) -> tuple[int, int, int, int]:
+def layout(name: str, t: torch.Tensor, heads: int, channels: int) -> tuple[int, int, int, int]:
     """The rapt_layout of rows [tokens, heads, channels]."""
     size = t.element_size()
+    if t.shape[1:] != (heads, channels):
+        raise ValueError(f"rapt: {name} is {list(t.shape)}, where [tokens, {heads}, {channels}] is wanted")
     if t.stride(2) != 1 and t.shape[2] > 1:
-        raise ValueError(f"channels lie {t.stride(2)} elements apart: they must be adjacent")
-    return type_of(t) if kind is None else kind, 0, t.stride(1) * size, t.stride(0) * size
+        raise ValueError(f"rapt: {name} has channels that lie {t.stride(2)} elements apart: they must be adjacent")
+    return type_of(t), 0, t.stride(1) * size, t.stride(0) * size
+
+
+def scales(name: str, t: torch.Tensor, heads: int) -> tuple[int, int, int, int, int]:
+    """The rapt_scales of a layer's cache: one for all of it, or one for each head."""
+    if t.dtype != torch.float32 or t.numel() not in (1, heads) or not t.is_contiguous():
+        raise ValueError(f"rapt: {name} is {t.dtype} {list(t.shape)}: a float32 is wanted, or one for each of {heads} heads")
+    return 1, 0, 4 if t.numel() > 1 else 0, 0, 0
 
 
 @dataclasses.dataclass
@@ -84,13 +93,19 @@ class Impl(CPUAttentionBackendImpl):
             made = metadata.plans[key] = plan, size.value
         return made
 
+    def _rows(self, name: str, t: torch.Tensor) -> tuple[int, int, int, int]:
+        """The rapt_layout of queries, results, keys or values."""
+        return layout(name, t, self.num_kv_heads if name in ("key", "value") else self.num_heads, self.head_size)
+
     def _desc(self, metadata: Metadata, query: torch.Tensor, output: torch.Tensor, threads: int, **given: Any) -> Any:
         """All but keys and values."""
+        if self.sliding_window == 0:
+            raise ValueError("rapt: sliding_window is 0, in which a query would not see its own key: 1 or more is wanted, or None")
         window = -1 if self.sliding_window < 0 else self.sliding_window - 1  # vLLM counts the query's own position
         desc = native.library().new(
             native.Desc, batch=len(metadata.lengths), heads=self.num_heads, kv_heads=self.num_kv_heads, q_len=query.shape[0],
-            d_k=self.head_size, d_v=self.head_size, q=layout(query), o=layout(output), q_starts=metadata.q_starts.data_ptr(),
-            scale=self.scale, causal=native.CAUSAL_BOTTOM_RIGHT if metadata.causal else native.CAUSAL_NONE, window_left=window,
+            d_k=self.head_size, d_v=self.head_size, q=self._rows("query", query), o=self._rows("output", output),
+            q_starts=metadata.q_starts.data_ptr(), scale=self.scale, causal=native.CAUSAL_BOTTOM_RIGHT if metadata.causal else native.CAUSAL_NONE, window_left=window,
             window_right=-1 if metadata.causal else window, softcap=self.logits_soft_cap, threads=threads,
             arith=arith_of(arith()), **given)
         if self.alibi_slopes is not None:
@@ -101,16 +116,24 @@ class Impl(CPUAttentionBackendImpl):
 
     def _cache(self, layer: Any, kv_cache: torch.Tensor) -> tuple[dict[str, Any], dict[str, int]]:
         """The fields of descriptions, and the addresses, of a layer's cache and its scales."""
-        pages, _kv_heads, page_size, channels = kv_cache.shape
-        size = kv_cache.element_size()
+        size, channels = kv_cache.element_size(), 2 * self.head_size
+        if kv_cache.dim() != 4 or kv_cache.shape[1] != self.num_kv_heads or kv_cache.shape[3] != channels or not kv_cache.shape[2]:
+            wanted = f"[blocks, {self.num_kv_heads}, block size, {channels}]"
+            raise ValueError(f"rapt: the cache is {list(kv_cache.shape)}, where {wanted} is wanted")
+        pages, _, page_size, _ = kv_cache.shape
         if kv_cache.stride(3) != 1 or kv_cache.stride(2) != channels:
-            raise ValueError(f"the cache has strides {kv_cache.stride()}: a head's part of a block must be dense")
-        kind = CACHE_TYPES.get(self.kv_cache_dtype) or type_of(kv_cache)
+            raise ValueError(f"rapt: the cache has strides {kv_cache.stride()}: a head's part of a block must be dense")
+        kind = CACHE_TYPES.get(self.kv_cache_dtype)
+        if kind is None:
+            if kv_cache.dtype not in Backend.supported_dtypes:
+                raise ValueError(f"rapt: kv_cache_dtype is {self.kv_cache_dtype!r}, of {kv_cache.dtype}: the model's type, "
+                                 f"{', '.join(CACHE_TYPES)} are served")
+            kind = type_of(kv_cache)
         lies = kind, kv_cache.stride(0) * size, kv_cache.stride(1) * size, channels // 2 * size
         fields = {"k": lies, "v": lies, "page_size": page_size, "pages": pages}
         at = {"k": kv_cache.data_ptr(), "v": kv_cache.data_ptr() + page_size * channels // 2 * size}
         if self.is_fp8_kv_cache:
-            fields |= {"k_scales": (1, 0, 0, 0, 0), "v_scales": (1, 0, 0, 0, 0)}
+            fields |= {f"{n}_scales": scales(f"_{n}_scale", getattr(layer, f"_{n}_scale"), self.num_kv_heads) for n in "kv"}
             at |= {"k_scales": layer._k_scale.data_ptr(), "v_scales": layer._v_scale.data_ptr()}
         return fields, at
 
@@ -122,6 +145,8 @@ class Impl(CPUAttentionBackendImpl):
         if attn_metadata is None:  # vLLM measures how much memory the model needs
             return output
         m = attn_metadata
+        if min(len(query), len(output)) < m.num_actual_tokens:
+            raise ValueError(f"rapt: of {m.num_actual_tokens} tokens, query has {len(query)} and output {len(output)}")
         query, output = query[:m.num_actual_tokens], output[:m.num_actual_tokens]
         if not len(query):
             return output
@@ -129,7 +154,8 @@ class Impl(CPUAttentionBackendImpl):
         if self.attn_type in ENCODERS:  # whose keys and values are those of this step
             key, value = key[:m.num_actual_tokens], value[:m.num_actual_tokens]
             at = {"k": key.data_ptr(), "v": value.data_ptr()}
-            fields = {"k": layout(key), "v": layout(value), "kv_len": len(key), "k_starts": m.q_starts.data_ptr()}
+            fields = {"k": self._rows("key", key), "v": self._rows("value", value), "kv_len": min(len(key), len(value)),
+                      "k_starts": m.q_starts.data_ptr()}
         else:
             fields, at = self._cache(layer, kv_cache)
             fields |= {"kv_len": m.table.shape[1] * fields["page_size"], "table": (native.I32, m.table.stride(0) * 4, 0, 0)}
@@ -141,8 +167,8 @@ class Impl(CPUAttentionBackendImpl):
         if self.sinks is not None:
             at["sinks"] = self.sinks.data_ptr()
         plan, size = self._plan(m, lambda: self._desc(m, query, output, threads, **fields), (
-            tuple(fields.items()), layout(query), layout(output), self.num_heads, self.num_kv_heads, self.head_size, self.scale,
-            self.sliding_window, self.logits_soft_cap, self.alibi_slopes is None,
+            tuple(fields.items()), self._rows("query", query), self._rows("output", output), self.num_heads, self.num_kv_heads,
+            self.head_size, self.scale, self.sliding_window, self.logits_soft_cap, self.alibi_slopes is None,
             None if self.sinks is None else self.sinks.dtype))
         workspace = threading_.workspace(size)
         args = native.library().new(native.Args, q=query.data_ptr(), o=output.data_ptr(), workspace=workspace.address,
@@ -156,12 +182,14 @@ class Impl(CPUAttentionBackendImpl):
         tokens = len(slot_mapping)
         if self.attn_type in ENCODERS or not tokens:
             return
+        if min(len(key), len(value)) < tokens:
+            raise ValueError(f"rapt: slot_mapping has {tokens} tokens, key {len(key)} and value {len(value)}")
         fields, at = self._cache(layer, kv_cache)
         page_size = fields["page_size"]
         slots = slot_mapping.clamp(min=0)
         table, starts = (slots // page_size).to(torch.int32), (slots % page_size).to(torch.int32)
         lengths = (slot_mapping >= 0).to(torch.int32)
-        rows = [(kind, token, head, 0) for kind, _, head, token in (layout(key), layout(value))]
+        rows = [(kind, token, head, 0) for kind, _, head, token in (self._rows("key", key), self._rows("value", value))]
         desc = native.library().new(
             native.KvAppendDesc, batch=tokens, kv_heads=self.num_kv_heads, tokens=1, kv_len=page_size, d_k=self.head_size,
             d_v=self.head_size, new_k=rows[0], new_v=rows[1], table=(native.I32, 4, 0, 0), **fields)
