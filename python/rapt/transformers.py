@@ -319,7 +319,9 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
         if is_causal and query.shape[2] > 1:
             options["causal"] = "top-left"
     elif isinstance(attention_mask, _Mask):
-        if chosen is None and attention_mask.shape == (key.shape[0], 1, query.shape[2], key.shape[2]):
+        # Options count keys from an entry's first one on, and columns of a bias from the first of all.
+        shifted = position_bias is not None and "ring_starts" in attention_mask.options and not isinstance(key, _Cached)
+        if chosen is None and not shifted and attention_mask.shape == (key.shape[0], 1, query.shape[2], key.shape[2]):
             options |= attention_mask.options
             mask = options.pop("mask", None)
         else:
@@ -352,7 +354,7 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
         attended = mask = bias > torch.finfo(bias.dtype).min
         if not _is_traced(bias) and not bias.masked_fill(~mask, 0).any():
             bias = None
-    if mask is not None and mask.shape[1:3] == (1, 1) and mask.shape[0] == query.shape[0] and not _is_traced(mask):
+    if bias is None and mask is not None and mask.shape[:3] == (query.shape[0], 1, 1) and not _is_traced(mask):
         runs = _runs(mask[:, 0, 0])
         if runs is not None:
             options |= _of_runs(*runs)
@@ -376,7 +378,7 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
     if weights_too:
         _warn_of_weights()
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (query, key, value, bias, every_sink))
-    if dropout or query.dtype not in _SERVED or (_is_traced(query) and (wanted or weights_too)) or (wanted and weights_too):
+    if dropout or query.dtype not in _SERVED or wanted + weights_too + _is_traced(query) > 1:
         out, weights = _by_pytorch(query, key, value, bias=bias, sinks=every_sink, dropout=dropout, **same)
         return out.transpose(1, 2), weights if weights_too else None
     out = _WithGradients.apply(run, same, query, key, value, bias, every_sink) if wanted else run()
