@@ -12,6 +12,8 @@ the bits that it has alone. KVCache keeps keys and values in any of rapt's types
 """
 import functools
 import inspect
+import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +32,10 @@ from torch.utils._pytree import tree_map_only
 from transformers import masking_utils
 from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
 from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import _active_collector
 
 import rapt
+from . import viz
 
 __all__ = ["KVCache", "register"]
 
@@ -94,23 +98,29 @@ def _of_runs(first: torch.Tensor, count: torch.Tensor) -> dict[str, torch.Tensor
     return {"kv_lengths": count} | ({"ring_starts": first} if first.any() else {})
 
 
+def _floats(attended: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask as eager attention has it: what is added to scores."""
+    return torch.zeros(attended.shape, dtype=dtype, device=attended.device).masked_fill_(~attended, torch.finfo(dtype).min)
+
+
 class _Mask(_StandIn):
-    """A mask that is said in options of rapt's operators."""
+    """A mask that is said in options of rapt's operators. To models that look at it, it is eager attention's, of floats: each model
+    knows what to do with that, and some take every mask for one (DeepSeek V4 appends a bias to it)."""
     options: dict[str, Any]
     first: torch.Tensor | None  # where each entry's keys begin, and how many they are, where there is padding
     count: torch.Tensor | None
 
     @staticmethod
-    def __new__(cls, shape: tuple[int, ...], *rest: Any) -> "_Mask":
-        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool)
+    def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, *rest: Any) -> "_Mask":
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
 
-    def __init__(self, shape: tuple[int, ...], options: dict[str, Any], runs: tuple[torch.Tensor, torch.Tensor] | None,
-                 make: Callable[[], torch.Tensor]):
-        self.options, self.make = options, make
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, options: dict[str, Any],
+                 runs: tuple[torch.Tensor, torch.Tensor] | None, make: Callable[[], torch.Tensor]):
+        self.options, self.attended = options, make  # attended(): bools, True where a key is attended
         self.first, self.count = runs or (None, None)
 
     def dense(self) -> torch.Tensor:
-        return self.make()
+        return _floats(self.attended(), self.dtype)
 
     def __repr__(self) -> str:
         return f"{tuple(self.shape)}: {self.options}"
@@ -124,19 +134,26 @@ def _is_traced(*given: Any) -> bool:
 def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
           mask_function: Callable[..., Any] = masking_utils.causal_mask_function, attention_mask: torch.Tensor | None = None,
           local_size: int | None = None, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
-          use_vmap: bool = False, device: Any = "cpu", **kwargs: Any) -> torch.Tensor | None:
-    """The mask of a forward pass, for AttentionMaskInterface: a _Mask, or a tensor of bools where rapt has no option that says
-    it, and for compilers."""
+          use_vmap: bool = False, device: Any = "cpu", dtype: torch.dtype = torch.float32, **kwargs: Any) -> torch.Tensor | None:
+    """The mask of a forward pass, for AttentionMaskInterface: a _Mask, which keeps bools where rapt has no other option that says
+    it; for compilers, a tensor of floats."""
     make = functools.partial(masking_utils.sdpa_mask, batch_size=batch_size, q_length=q_length, kv_length=kv_length,
                              q_offset=q_offset, kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
                              local_size=local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
                              use_vmap=use_vmap, device=device, **kwargs)
     # A step that generate() may compile gets a tensor, too; in _attention_forward it is seen what it says.
     if _is_traced(attention_mask, q_offset) or (not allow_is_causal_skip and not allow_is_bidirectional_skip and q_length == 1):
-        return make()
+        return _floats(make(), dtype)
+
+    def said(options: dict[str, Any], runs: tuple[torch.Tensor, torch.Tensor] | None = None) -> _Mask:
+        return _Mask((batch_size, 1, q_length, kv_length), dtype, options, runs, make)
+
+    def as_it_is() -> _Mask:
+        attended = make()
+        return _Mask(tuple(attended.shape), dtype, {"mask": attended}, None, lambda: attended)
     pattern = _pattern(mask_function)
     if pattern is None:
-        return make()
+        return as_it_is()
     q_first = int(q_offset) - kv_offset
     attended = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
     causal = "causal" in pattern
@@ -145,29 +162,43 @@ def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_
     if attended is not None:
         attended = attended[:, kv_offset:kv_offset + kv_length].to(torch.bool)
         if attended.shape[1] < end:
-            return make()
+            return as_it_is()
         runs = _runs(attended[:, :end])
         if runs is None:
-            return make()
+            return as_it_is()
     full = runs is None or bool((runs[1] == end).all())
     if full and not pattern and end == kv_length:
-        return None if allow_is_bidirectional_skip else _Mask((batch_size, 1, q_length, kv_length), {}, None, make)
+        return None if allow_is_bidirectional_skip else said({})
     if full and end == kv_length == q_first + q_length:
-        return _Mask((batch_size, 1, q_length, kv_length), pattern, None, make)
+        return said(pattern)
     first, count = runs or (torch.zeros(batch_size, dtype=torch.int32), torch.full((batch_size,), end, dtype=torch.int32))
     options = pattern | _of_runs(first, count)
     if pattern and bool((first + count != q_first + q_length).any()):
         options["q_offsets"] = q_first - first
-    return _Mask((batch_size, 1, q_length, kv_length), options, (first, count), make)
+    return said(options, (first, count))
 
 
 # ---- Attention ---------------------------------------------------------------------------------------------------------------
 
 
+# What models hand on that attention can do without, by the reason. Whatever else it does not know may change the result.
+_WITHOUT_MEANING = {
+    "the mask says it": ("sliding_window", "position_ids", "cache_position", "seq_idx"),
+    "queries and keys have it already, or it is of layers around attention": (
+        "position_embeddings", "past_key_values", "use_cache", "layer_idx"),
+    "it is about what a model or its loss returns": (
+        "output_hidden_states", "output_router_logits", "return_dict", "logits_to_keep", "labels", "num_items_in_batch"),
+    "it tells other kernels how large their grids are, or which of two algorithms to take": (
+        "max_length_q", "max_length_k", "deterministic"),
+}
+_MEANINGLESS = frozenset(itertools.chain.from_iterable(_WITHOUT_MEANING.values()))
+
+
 def _by_pytorch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
                 bias: torch.Tensor | None, softcap: float | None, sinks: torch.Tensor | None, scale: float | None, causal: bool,
-                dropout: float) -> torch.Tensor:
-    """Attention in PyTorch's own operators, in the order of eager attention: (batch, heads, queries, channels)."""
+                dropout: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention in PyTorch's own operators, in the order of eager attention: (batch, heads, queries, channels), and its weights.
+    sinks broadcast to (batch, heads, queries, 1)."""
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -180,9 +211,10 @@ def _by_pytorch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mas
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     if sinks is not None:
-        scores = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1).to(scores.dtype)], -1)
+        scores = torch.cat([scores, sinks.expand(*scores.shape[:3], 1).to(scores.dtype)], -1)
     weights = F.softmax(scores, -1, dtype=torch.promote_types(torch.float32, scores.dtype)).to(query.dtype)
-    return F.dropout(weights[..., :key.shape[2]], dropout) @ value
+    weights = F.dropout(weights[..., :key.shape[2]], dropout)
+    return weights @ value, weights
 
 
 class _WithGradients(torch.autograd.Function):
@@ -201,7 +233,7 @@ class _WithGradients(torch.autograd.Function):
                    for t, need in zip(ctx.saved_tensors, ctx.needs_input_grad[2:])]
         with torch.enable_grad():
             query, key, value, bias, sinks = tensors
-            out = _by_pytorch(query, key, value, bias=bias, sinks=sinks, dropout=0.0, **ctx.options)
+            out, _ = _by_pytorch(query, key, value, bias=bias, sinks=sinks, dropout=0.0, **ctx.options)
         mask = ctx.options["mask"]
         if mask is not None:  # a row without keys is 0, whatever they are, where _by_pytorch has the mean of all values
             if ctx.options["causal"]:
@@ -212,59 +244,151 @@ class _WithGradients(torch.autograd.Function):
         return None, None, *[next(found) if t is not None and t.requires_grad else None for t in tensors]
 
 
+def _chosen(module: torch.nn.Module, query: torch.Tensor, keys: int, indices: torch.Tensor | None,
+            block_indices: torch.Tensor | None) -> torch.Tensor | None:
+    """Which keys a model has chosen for each query: bools (batch, 1 or heads, queries, keys). Eager attention gets this in its mask.
+
+    indices: (batch, queries, any number) of keys.
+    block_indices: (batch, groups of heads, queries, any number) of blocks of keys, of as many as module's indexer says.
+    Negative ones choose nothing."""
+    batch, heads, queries, _ = query.shape
+
+    def columns(numbers: torch.Tensor, count: int) -> torch.Tensor:
+        places = torch.where(numbers < 0, count, numbers).long()
+        return torch.zeros((*places.shape[:-1], count + 1), dtype=torch.bool).scatter(-1, places, True)[..., :count]
+    found = None
+    if indices is not None:
+        if indices.dim() != 3 or indices.shape[:2] != (batch, queries):
+            raise ValueError(f"indices have shape {tuple(indices.shape)}, where ({batch}, {queries}, any) is needed")
+        found = columns(indices[:, None], keys)
+    if block_indices is not None:
+        size = getattr(getattr(module, "indexer", None), "block_size", None)
+        if size is None:
+            raise ValueError(f"block_indices of {type(module).__name__} are of blocks of unknown size: module.indexer.block_size "
+                             "is needed")
+        if block_indices.dim() != 4 or block_indices.shape[::2] != (batch, queries) or heads % block_indices.shape[1]:
+            raise ValueError(f"block_indices have shape {tuple(block_indices.shape)}, where ({batch}, a divisor of {heads}, "
+                             f"{queries}, any) is needed")
+        blocks = columns(block_indices, -(-keys // size)).repeat_interleave(size, -1)[..., :keys]
+        blocks = blocks.repeat_interleave(heads // blocks.shape[1], 1)
+        found = blocks if found is None else found & blocks
+    return found
+
+
+def _returns_weights(module: torch.nn.Module, output_attentions: bool | None) -> bool:
+    """True if the model will return attention weights. Not every layer is told: Transformers collects them behind its back."""
+    if output_attentions or getattr(getattr(module, "config", None), "output_attentions", False):
+        return True
+    return not torch.compiler.is_compiling() and any("attentions" in name for name in _active_collector.get() or ())
+
+
+@functools.cache
+def _warn_of_weights() -> None:
+    warnings.warn('output_attentions=True: attn_implementation="rapt" computes attention weights beside its result, in memory of '
+                  "queries x keys for each head and layer, which it needs for nothing else", stacklevel=3)
+
+
 def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                        attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
                        is_causal: bool | None = None, softcap: float | None = None, s_aux: torch.Tensor | None = None,
-                       position_bias: torch.Tensor | None = None, cache: Any = None, arith: str = "exact",
-                       **kwargs: Any) -> tuple[torch.Tensor, None]:
+                       sinks: torch.Tensor | None = None, position_bias: torch.Tensor | None = None,
+                       indices: torch.Tensor | None = None, block_indices: torch.Tensor | None = None, cache: Any = None,
+                       output_attentions: bool | None = None, arith: str = "exact",
+                       **others: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention of a layer, for AttentionInterface: query (batch, heads, queries, channels), key and value with their own
-    number of heads; the result is (batch, queries, heads, channels). Masks are what _mask makes, or tensors of bools or of floats;
-    without one, attention is causal if is_causal or the module says so, as with "sdpa"."""
+    number of heads; the result is (batch, queries, heads, channels), and (batch, heads, queries, keys) of weights where the model
+    returns them. Masks are what _mask makes, or tensors of bools or of floats; without one, attention is causal if is_causal or the
+    module says so. What it does not know is refused (_WITHOUT_MEANING).
+
+    s_aux: (heads), a logit that joins each row's denominator.
+    sinks: (batch, heads, queries, 1), the same for each row.
+    indices, block_indices: see _chosen."""
     if cache is not None:
         raise ValueError('attn_implementation="rapt" has no paged attention of generate_batch(): use "sdpa" there')
+    unknown = [name for name, x in others.items() if x is not None and name not in _MEANINGLESS]
+    unknown += ["s_aux beside sinks"] * (s_aux is not None and sinks is not None)
+    if unknown:
+        raise ValueError(f'attn_implementation="rapt" does not know {", ".join(unknown)}, which {type(module).__name__} hands to '
+                         'attention: use "eager"')
     options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sinks": s_aux, "arith": arith}
+    chosen = _chosen(module, query, key.shape[2], indices, block_indices)
     mask = bias = None
     if attention_mask is None:
-        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        # _mask says so itself where a decoder's mask is causal, so a module that says nothing, such as an encoder's, is not.
+        is_causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         if is_causal and query.shape[2] > 1:
             options["causal"] = "top-left"
     elif isinstance(attention_mask, _Mask):
-        options |= attention_mask.options
-    elif attention_mask.dtype == torch.bool:
+        # Options count keys from an entry's first one on, and columns of a bias from the first of all.
+        shifted = position_bias is not None and "ring_starts" in attention_mask.options and not isinstance(key, _Cached)
+        if chosen is None and not shifted and attention_mask.shape == (key.shape[0], 1, query.shape[2], key.shape[2]):
+            options |= attention_mask.options
+            mask = options.pop("mask", None)
+        else:
+            mask = attention_mask.attended()
+    elif isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.bool:
         mask = attention_mask
-    else:
+    elif isinstance(attention_mask, torch.Tensor) and attention_mask.is_floating_point():
         bias = attention_mask
+    else:
+        kind = getattr(attention_mask, "dtype", type(attention_mask).__name__)
+        raise TypeError(f'attn_implementation="rapt" has masks that are tensors of bools or of floats, and attention_mask is {kind}')
+    if chosen is not None:
+        mask = chosen if mask is None else mask & chosen
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
+    weights_too = _returns_weights(module, output_attentions)
     if isinstance(key, _Cached):
-        if dropout:
-            raise ValueError("rapt.transformers.KVCache has no dropout: call model.eval(), or use a DynamicCache")
+        unserved = [name for name, there in (("dropout", dropout), ("output_attentions", weights_too), ("sinks", sinks is not None))
+                    if there]
+        if unserved:
+            raise ValueError(f"rapt.transformers.KVCache has no {', '.join(unserved)}: use a DynamicCache"
+                             + " or call model.eval()" * ("dropout" in unserved))
         return key.layer.attend(query, attention_mask, options, mask, bias), None
     if query.shape[0] != key.shape[0]:
         query = query.expand(key.shape[0], *query.shape[1:])
     query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
-    if mask is not None and mask.shape[1:3] == (1, 1) and mask.shape[0] == query.shape[0] and not _is_traced(mask):
-        runs = _runs(mask[:, 0, 0])  # a step of generate() with a static cache
+    attended = attention_mask.attended() if isinstance(attention_mask, _Mask) and mask is None else mask
+    if bias is attention_mask is not None and bias.shape[1:3] == (1, 1):
+        # A step of generate() with a static cache, say, most of whose keys are not there yet.
+        attended = mask = bias > torch.finfo(bias.dtype).min
+        if not _is_traced(bias) and not bias.masked_fill(~mask, 0).any():
+            bias = None
+    if bias is None and mask is not None and mask.shape[:3] == (query.shape[0], 1, 1) and not _is_traced(mask):
+        runs = _runs(mask[:, 0, 0])
         if runs is not None:
             options |= _of_runs(*runs)
             mask = None
     if bias is not None:  # of a static cache, or by distance, whose heads may lie next to each other
         bias = bias[..., :key.shape[2]]
         bias = bias if bias.stride(-1) == 1 else bias.contiguous()
+    every_sink = sinks if s_aux is None else s_aux.reshape(1, -1, 1, 1)
+
+    share: torch.Tensor | None = None  # what sinks leave to a row's keys
 
     def run() -> torch.Tensor:
-        return torch.ops.rapt.attention(query, key, value, mask=mask, bias=bias, **options)
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (query, key, value, bias, s_aux))
-    if not wanted and not dropout and query.dtype in _SERVED:
-        return run().transpose(1, 2), None
-    attended = None if attention_mask is None or attention_mask.dtype != torch.bool else attention_mask
-    if isinstance(attended, _Mask):
-        attended = attended.dense()
+        nonlocal share
+        if sinks is None:
+            return torch.ops.rapt.attention(query, key, value, mask=mask, bias=bias, **options)
+        out, lse = torch.ops.rapt.attention_lse(query, key, value, mask=mask, bias=bias, **options)
+        share = torch.sigmoid(lse[..., None] - sinks)
+        return out * share.to(out.dtype)
     same: dict[str, Any] = {"mask": attended, "softcap": softcap, "scale": scaling,
                             "causal": options.get("causal") == "top-left"}
-    if dropout or query.dtype not in _SERVED or _is_traced(query):
-        return _by_pytorch(query, key, value, bias=bias, sinks=s_aux, dropout=dropout, **same).transpose(1, 2), None
-    return _WithGradients.apply(run, same, query, key, value, bias, s_aux).transpose(1, 2), None
+    if weights_too:
+        _warn_of_weights()
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (query, key, value, bias, every_sink))
+    if dropout or query.dtype not in _SERVED or wanted + weights_too + _is_traced(query) > 1:
+        out, weights = _by_pytorch(query, key, value, bias=bias, sinks=every_sink, dropout=dropout, **same)
+        return out.transpose(1, 2), weights if weights_too else None
+    out = _WithGradients.apply(run, same, query, key, value, bias, every_sink) if wanted else run()
+    if not weights_too:
+        return out.transpose(1, 2), None
+    query, key, bias, s_aux = (None if t is None else t.detach() for t in (query, key, bias, s_aux))
+    weights = torch.from_numpy(viz.weights(query, key, causal=options.get("causal") if attention_mask is None else None, scale=scaling,
+                                           mask=attended, bias=bias, softcap=softcap, sinks=s_aux))
+    weights = weights if share is None else weights.mul_(share)
+    return out.transpose(1, 2), weights.to(query.dtype)
 
 
 # ---- Caches ------------------------------------------------------------------------------------------------------------------
