@@ -20,22 +20,68 @@ from . import torch as rapt_torch  # which says in a line what is missing
 try:
     import transformers
 except ImportError as error:
-    raise ImportError("rapt.transformers needs Transformers 5 (pip install transformers)") from error
-if int(transformers.__version__.split(".")[0]) < 5:
-    raise ImportError(f"rapt.transformers needs Transformers 5, and {transformers.__version__} is installed")
+    raise ImportError("rapt.transformers needs Transformers (pip install transformers)") from error
+if tuple(map(int, transformers.__version__.split(".")[:2])) < (4, 57):
+    raise ImportError(f"rapt.transformers needs Transformers 4.57 or later, and {transformers.__version__} is installed: "
+                      'rapt.torch.enable() serves attn_implementation="sdpa" of any version')
 
 import torch
 import torch.nn.functional as F
 from torch.utils._pytree import tree_map_only
 from transformers import masking_utils
 from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
-from transformers.utils.import_utils import is_tracing
 
 import rapt
 
 __all__ = ["KVCache", "register"]
 
 _SERVED = rapt_torch._SERVED
+
+
+# ---- Versions of Transformers ------------------------------------------------------------------------------------------------
+
+# What 4.57 lacks or has in another form. Methods of _Layer with two names or two kinds of arguments say so where they are.
+
+try:
+    from transformers.utils.import_utils import is_tracing
+except ImportError:
+    def is_tracing(tensor: torch.Tensor) -> bool:
+        return torch.jit.is_tracing() or isinstance(tensor, (torch.fx.Proxy, torch._subclasses.FakeTensor))
+
+# 4.57 has no mask functions for bidirectional attention.
+_bidirectional_mask_function = getattr(masking_utils, "bidirectional_mask_function", None)
+_sliding_window_bidirectional_overlay = getattr(masking_utils, "sliding_window_bidirectional_overlay", None)
+
+# Whether the places of queries are given as a tensor of positions, instead of their number and the first one's position.
+_BY_POSITIONS = "cache_position" in inspect.signature(masking_utils.sdpa_mask).parameters
+
+
+def _sdpa_mask(*, batch_size: int, q_length: int, kv_length: int, q_offset: Any, kv_offset: int,
+               mask_function: Callable[..., Any], attention_mask: torch.Tensor | None, device: Any,
+               **options: Any) -> torch.Tensor:
+    """masking_utils.sdpa_mask."""
+    given = {"batch_size": batch_size, "kv_length": kv_length, "kv_offset": kv_offset, "mask_function": mask_function,
+             "attention_mask": attention_mask, **options}
+    if not _BY_POSITIONS:
+        return masking_utils.sdpa_mask(q_length=q_length, q_offset=q_offset, device=device, **given)
+    positions = torch.arange(q_length, device=device) + q_offset
+    if _is_traced(attention_mask, q_offset) or _pattern(mask_function) is None:
+        return masking_utils.sdpa_mask(cache_position=positions, **given)
+    # 4.57's uses vmap, which does not work inside __torch_dispatch__, where a model looks at a _Mask.
+    if attention_mask is not None:
+        mask_function = masking_utils.and_masks(mask_function, masking_utils.padding_mask_function(
+            _padded(attention_mask, kv_offset + kv_length)))
+    axes = torch.arange(batch_size), torch.arange(1), positions, torch.arange(kv_length) + kv_offset
+    where = (axis.view([-1 if i == j else 1 for j in range(4)]) for i, axis in enumerate(axes))
+    return mask_function(*where).expand(batch_size, 1, q_length, kv_length)
+
+
+def _mask_by_positions(*, cache_position: torch.Tensor, **options: Any) -> torch.Tensor | None:
+    """_mask, for such versions."""
+    return _mask(q_length=cache_position.shape[0], q_offset=cache_position[0], device=cache_position.device, **options)
+
+
+# ---- Stand-ins for tensors ---------------------------------------------------------------------------------------------------
 
 
 class _StandIn(torch.Tensor):
@@ -57,12 +103,12 @@ def _pattern(mask_function: Callable[..., Any]) -> dict[str, Any] | None:
     """rapt's options for one of Transformers' mask functions, which are closures; None for those that have no such options."""
     if mask_function is masking_utils.causal_mask_function:
         return {"causal": "bottom-right"}
-    if mask_function is masking_utils.bidirectional_mask_function:
+    if mask_function is _bidirectional_mask_function:
         return {}
 
-    def variables(f: Callable[..., Any], maker: Callable[..., Any]) -> dict[str, Any] | None:
+    def variables(f: Callable[..., Any], maker: Callable[..., Any] | None) -> dict[str, Any] | None:
         """What f has kept, if it is what maker makes."""
-        if not getattr(f, "__qualname__", "").startswith(f"{maker.__name__}.<locals>.") or f.__module__ != maker.__module__:
+        if maker is None or not getattr(f, "__qualname__", "").startswith(f"{maker.__name__}.<locals>.") or f.__module__ != maker.__module__:
             return None
         return {name: cell.cell_contents for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ())}
     both = variables(mask_function, masking_utils.and_masks)
@@ -72,8 +118,8 @@ def _pattern(mask_function: Callable[..., Any]) -> dict[str, Any] | None:
     window = variables(overlay, masking_utils.sliding_window_overlay)
     if window and base is masking_utils.causal_mask_function:
         return {"causal": "bottom-right", "window": [window["sliding_window"] - 1, -1]}
-    window = variables(overlay, masking_utils.sliding_window_bidirectional_overlay)
-    if window and base is masking_utils.bidirectional_mask_function:
+    window = variables(overlay, _sliding_window_bidirectional_overlay)
+    if window and base is _bidirectional_mask_function:
         return {"window": [window["sliding_window"]] * 2}
     return None
 
@@ -121,13 +167,18 @@ def _is_traced(*given: Any) -> bool:
     return torch.compiler.is_compiling() or any(isinstance(t, torch.Tensor) and is_tracing(t) for t in given)
 
 
+def _padded(attention_mask: torch.Tensor, length: int) -> torch.Tensor:
+    """A mask of tokens with places behind them that a static cache has, which are empty."""
+    return F.pad(attention_mask.to(torch.bool), (0, max(0, length - attention_mask.shape[1])))
+
+
 def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
           mask_function: Callable[..., Any] = masking_utils.causal_mask_function, attention_mask: torch.Tensor | None = None,
           local_size: int | None = None, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
           use_vmap: bool = False, device: Any = "cpu", **kwargs: Any) -> torch.Tensor | None:
     """The mask of a forward pass, for AttentionMaskInterface: a _Mask, or a tensor of bools where rapt has no option that says
     it, and for compilers."""
-    make = functools.partial(masking_utils.sdpa_mask, batch_size=batch_size, q_length=q_length, kv_length=kv_length,
+    make = functools.partial(_sdpa_mask, batch_size=batch_size, q_length=q_length, kv_length=kv_length,
                              q_offset=q_offset, kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
                              local_size=local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
                              use_vmap=use_vmap, device=device, **kwargs)
@@ -138,14 +189,11 @@ def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_
     if pattern is None:
         return make()
     q_first = int(q_offset) - kv_offset
-    attended = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
     causal = "causal" in pattern
     end = min(q_first + q_length, kv_length) if causal else kv_length  # behind which a static cache is empty
     runs = None
-    if attended is not None:
-        attended = attended[:, kv_offset:kv_offset + kv_length].to(torch.bool)
-        if attended.shape[1] < end:
-            return make()
+    if attention_mask is not None:
+        attended = _padded(attention_mask, kv_offset + kv_length)[:, kv_offset:kv_offset + kv_length]
         runs = _runs(attended[:, :end])
         if runs is None:
             return make()
@@ -426,4 +474,4 @@ def register(name: str = "rapt", arith: str = "exact") -> None:
     if arith not in ("exact", "bf16"):
         raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
     transformers.AttentionInterface.register(name, functools.partial(_attention_forward, arith=arith))
-    masking_utils.AttentionMaskInterface.register(name, _mask)
+    masking_utils.AttentionMaskInterface.register(name, _mask_by_positions if _BY_POSITIONS else _mask)
