@@ -25,15 +25,16 @@ if tuple(map(int, transformers.__version__.split(".")[:2])) < (4, 57):
     raise ImportError(f"rapt.transformers needs Transformers 4.57 or later, and {transformers.__version__} is installed: "
                       'rapt.torch.enable() serves attn_implementation="sdpa" of any version')
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch.utils._pytree import tree_map_only
 from transformers import masking_utils
-from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 import rapt
 
-__all__ = ["KVCache", "register"]
+__all__ = ["KVCache", "register", "unregister"]
 
 _SERVED = rapt_torch._SERVED
 
@@ -330,8 +331,9 @@ class _Cached(_StandIn):
         self.layer = layer
 
     def dense(self) -> torch.Tensor:
-        raise TypeError('rapt.transformers.KVCache gives its keys and values to attn_implementation="rapt" only: this model '
-                        "looks at them itself, or has another one; use a DynamicCache")
+        # Not a TypeError, after which 4.57 calls the model once more.
+        raise ValueError('rapt.transformers.KVCache gives its keys and values to attn_implementation="rapt" only: this model '
+                         "looks at them itself, or has another one; use a DynamicCache")
 
 
 class _Layer(CacheLayerMixin):
@@ -341,29 +343,44 @@ class _Layer(CacheLayerMixin):
     is_croppable = True
 
     def __init__(self, capacity: int, **options: Any):
-        super().__init__()
+        # Not by super().__init__(), which makes keys and values of None.
+        self.is_initialized = False
         self.capacity, self.options, self.tokens = capacity, options, 0
         self.stored: rapt.KVCache | None = None
         self.new: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        batch, heads, _, d_k = key_states.shape
-        self.stored = rapt.KVCache(batch=batch, kv_heads=heads, capacity=self.capacity, d_k=d_k, d_v=value_states.shape[-1],
-                                   **self.options)
+    def _no_tensors(self) -> None:
+        if self.is_initialized:
+            raise AttributeError(f"rapt.transformers.KVCache has no tensors of keys and values, which are stored as "
+                                 f"{_name_of(self.options['type'])}: use a DynamicCache")
+
+    keys = values = property(_no_tensors)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
+        # 4.57 gives no values. Memory is taken at the first update(), which knows how many channels keys and values have.
+        self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any,
                **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
             raise ValueError("rapt.transformers.KVCache has no gradients: call the model under torch.no_grad(), or with a DynamicCache")
+        self._check_stored()
+        batch, heads, new, d_k = key_states.shape
+        d_v = value_states.shape[-1]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        if self.stored is None or (self.tokens == 0 and self.stored.batch != batch):
+            self.stored = rapt.KVCache(batch=batch, kv_heads=heads, capacity=self.capacity, d_k=d_k, d_v=d_v, **self.options)
         self.new = key_states.detach(), value_states.detach()
-        self.tokens += key_states.shape[2]
-        batch, heads, _, d_k = key_states.shape
+        self.tokens += new
         shape = batch, heads, self.tokens
-        return (_Cached((*shape, d_k), key_states.dtype, self),
-                _Cached((*shape, value_states.shape[-1]), value_states.dtype, self))
+        return _Cached((*shape, d_k), key_states.dtype, self), _Cached((*shape, d_v), value_states.dtype, self)
+
+    def _check_stored(self) -> None:
+        if self.new is not None:
+            raise ValueError("rapt.transformers.KVCache has tokens that attention did not come for, or that it refused: "
+                             "reset() it")
 
     def attend(self, query: torch.Tensor, given: torch.Tensor | None, options: dict[str, Any], mask: torch.Tensor | None,
                bias: torch.Tensor | None) -> torch.Tensor:
@@ -387,17 +404,19 @@ class _Layer(CacheLayerMixin):
     def _store(self, first: torch.Tensor | None) -> None:
         """The new tokens, but for those before each entry's first."""
         assert self.new is not None and self.stored is not None
-        (keys, values), self.new = self.new, None
+        keys, values = self.new
         tokens = keys.shape[2]
         skipped = [0] if first is None else (first - (self.tokens - tokens)).clamp(0, tokens).tolist()
         if not any(skipped):
             self.stored.append(keys, values, threads=1)
-            return
-        for entry, n in enumerate(skipped):
-            self.stored.append(keys[entry:entry + 1, :, n:], values[entry:entry + 1, :, n:], entries=[entry], threads=1)
+        else:
+            for entry, n in enumerate(skipped):
+                self.stored.append(keys[entry:entry + 1, :, n:], values[entry:entry + 1, :, n:], entries=[entry], threads=1)
+        self.new = None
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.tokens + query_length, 0
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        # Earlier versions give a tensor of the queries' positions.
+        return self.tokens + (len(query_length) if isinstance(query_length, torch.Tensor) else query_length), 0
 
     def get_seq_length(self) -> int:
         return self.tokens
@@ -405,25 +424,36 @@ class _Layer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self.capacity
 
+    get_max_cache_shape = get_max_length  # its name in earlier versions
+
     def reset(self) -> None:
-        self.tokens, self.new = 0, None
+        self.tokens, self.new, self.is_initialized = 0, None, False
         if self.stored is not None:
             for entry in range(self.stored.batch):
                 self.stored.free(entry)
 
     def crop(self, tokens_to_remove: int) -> None:
-        n = min(abs(tokens_to_remove), self.tokens)
-        self.tokens -= n
+        # What the number means depends on the version: a positive one is how many tokens to keep, or refused. So a DynamicLayer of
+        # as many tokens, which takes no memory, is cropped first.
+        self._check_stored()
+        like = DynamicLayer()
+        like.is_initialized, like.keys = self.is_initialized, torch.empty(1).expand(1, 1, self.tokens, 1)
+        like.values = like.keys
+        like.crop(tokens_to_remove)
+        removed = self.tokens - like.keys.shape[2]
+        self.tokens -= removed
         if self.stored is not None:
             for entry, length in enumerate(self.stored.lengths.tolist()):
-                self.stored.truncate(entry, max(length - n, 0))
+                self.stored.truncate(entry, max(length - removed, 0))
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        if self.stored is not None:
+        self._check_stored()
+        if self.tokens and self.stored is not None:
             self.stored.reorder(beam_idx)
 
     def _other_batch(self, *_: Any) -> None:
-        raise ValueError("rapt.transformers.KVCache keeps as many sequences as it began with: use a DynamicCache")
+        if self.tokens:
+            raise ValueError("rapt.transformers.KVCache keeps as many sequences as it began with: use a DynamicCache")
 
     batch_repeat_interleave = batch_select_indices = _other_batch
 
@@ -431,6 +461,33 @@ class _Layer(CacheLayerMixin):
         """It is in the CPU's memory."""
 
     prefetch = offload
+
+
+def _name_of(kind: Any) -> str:
+    """A type that rapt.KVCache takes, as rapt calls it."""
+    return kind if isinstance(kind, str) else str(kind).removeprefix("torch.")
+
+
+def _count_layers(config: Any) -> int:
+    """How many layers a decoder's cache has, all of which are of a kind that _Layer can stand for."""
+    unknown = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "chunked_attention"}
+    layers = [] if unknown else DynamicCache(config=config).layers
+    unknown |= {type(x).__name__ for x in layers if type(x) not in (DynamicLayer, DynamicSlidingWindowLayer)}
+    if unknown or not layers:
+        raise ValueError(f"rapt.transformers.KVCache has no layers of the kind {', '.join(sorted(unknown)) or 'of this model'}")
+    return len(layers)
+
+
+def _channels(config: Any) -> tuple[int, int] | None:
+    """How many channels the keys and the values of a layer have, by its configuration; None if that does not say it."""
+    def get(name: str) -> int:
+        size = getattr(config, name, None)
+        return size if isinstance(size, int) else 0
+    if get("qk_nope_head_dim"):  # MLA, whose head_dim is that of rotation
+        d_k = get("qk_nope_head_dim") + get("qk_rope_head_dim")
+    else:
+        d_k = get("head_dim") or get("hidden_size") // (get("num_attention_heads") or 1)
+    return (d_k, get("v_head_dim") or d_k) if d_k else None
 
 
 class KVCache(Cache):
@@ -450,20 +507,38 @@ class KVCache(Cache):
         if unknown_options:
             raise TypeError(f"rapt.transformers.KVCache has no option {', '.join(sorted(unknown_options))}")
         decoder = config.get_text_config(decoder=True)
-        kinds, _ = get_layer_types_and_kwargs(decoder)
-        unknown = set(kinds) - {"full_attention", "sliding_attention", "chunked_attention"}
-        if unknown:
-            raise ValueError(f"rapt.transformers.KVCache has no layers of the kind {', '.join(sorted(unknown))}")
+        layers = _count_layers(decoder)
         if capacity is None:
             capacity = getattr(decoder, "max_position_embeddings", None)
         if capacity is None:
             raise ValueError("rapt.transformers.KVCache needs a capacity: the model's configuration has no max_position_embeddings")
-        super().__init__(layers=[_Layer(capacity, type=type, v_type=v_type, **options) for _ in kinds])
+        options |= {"type": type, "v_type": v_type}
+        # A rapt.KVCache for each kind of layer refuses what is impossible, here rather than at the first token. Where the
+        # configuration does not say how many channels there are, 256 are what every type can have; heads are those of given scales.
+        scales = [options[name] for name in ("k_scales", "v_scales") if numpy.ndim(options.get(name, 0))]
+        heads = numpy.shape(scales[0])[0] if scales else 1
+        for d_k, d_v in {_channels(x) or (256, 256) for x in getattr(decoder, "per_layer_config", None) or [decoder]}:
+            try:
+                rapt.KVCache(kv_heads=heads, capacity=capacity, d_k=d_k, d_v=d_v, **options)
+            except (TypeError, ValueError) as error:
+                given = ", ".join(f"{name}={_name_of(options[name])!r}" for name in ("type", "v_type")
+                                  if options[name] is not None)
+                raise error.__class__(f"rapt.transformers.KVCache of {given}: {error}") from None
+        super().__init__(layers=[_Layer(capacity, **options) for _ in range(layers)])
+
+    def __repr__(self) -> str:
+        first = self.layers[0]
+        k, v = (_name_of(first.options[name]) for name in ("type", "type" if first.options["v_type"] is None else "v_type"))
+        return f"KVCache({len(self.layers)} layers, {first.tokens} of {first.capacity} tokens, K {k}, V {v})"
 
     @property
     def nbytes(self) -> int:
         """The bytes of all layers, used or not."""
         return sum(layer.stored.nbytes for layer in self.layers if layer.stored is not None)
+
+
+# By name, of each interface: what had the name before, and ours.
+_registered: dict[str, dict[Any, tuple[Any, Any]]] = {}
 
 
 def register(name: str = "rapt", arith: str = "exact") -> None:
@@ -473,5 +548,26 @@ def register(name: str = "rapt", arith: str = "exact") -> None:
         with a matrix unit (AMX) several times as fast."""
     if arith not in ("exact", "bf16"):
         raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
-    transformers.AttentionInterface.register(name, functools.partial(_attention_forward, arith=arith))
-    masking_utils.AttentionMaskInterface.register(name, _mask_by_positions if _BY_POSITIONS else _mask)
+    functions = {transformers.AttentionInterface: functools.partial(_attention_forward, arith=arith),
+                 masking_utils.AttentionMaskInterface: _mask_by_positions if _BY_POSITIONS else _mask}
+    had = _registered.get(name, {})
+    _registered[name] = {}
+    for interface, ours in functions.items():
+        before = had[interface][0] if had else interface._global_mapping.get(name)
+        _registered[name][interface] = before, ours
+        interface.register(name, ours)
+
+
+def unregister(name: str = "rapt") -> None:
+    """Takes back register(name): Transformers knows no such attn_implementation any more, or the one that had the name before.
+    A model that still has it is refused by Transformers when it is called: model.set_attn_implementation("sdpa")."""
+    if name not in _registered:
+        known = ", ".join(sorted(_registered)) or "none"
+        raise ValueError(f"name is {name!r}, which is not registered by rapt: registered are {known}")
+    for interface, (before, ours) in _registered.pop(name).items():
+        if interface._global_mapping.get(name) is not ours:  # somebody has registered another since
+            continue
+        if before is None:
+            del interface._global_mapping[name]
+        else:
+            interface.register(name, before)
