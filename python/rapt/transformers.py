@@ -10,6 +10,7 @@ the bits that it has alone. KVCache keeps keys and values in any of rapt's types
 
     model.generate(**inputs, past_key_values=rapt.transformers.KVCache(model.config, type="q8_0"))
 """
+import contextvars
 import functools
 import inspect
 import itertools
@@ -22,24 +23,76 @@ from . import torch as rapt_torch  # which says in a line what is missing
 try:
     import transformers
 except ImportError as error:
-    raise ImportError("rapt.transformers needs Transformers 5 (pip install transformers)") from error
-if int(transformers.__version__.split(".")[0]) < 5:
-    raise ImportError(f"rapt.transformers needs Transformers 5, and {transformers.__version__} is installed")
+    raise ImportError("rapt.transformers needs Transformers (pip install transformers)") from error
+if tuple(map(int, transformers.__version__.split(".")[:2])) < (4, 57):
+    raise ImportError(f"rapt.transformers needs Transformers 4.57 or later, and {transformers.__version__} is installed: "
+                      'rapt.torch.enable() serves attn_implementation="sdpa" of any version')
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch.utils._pytree import tree_map_only
 from transformers import masking_utils
-from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
-from transformers.utils.import_utils import is_tracing
-from transformers.utils.output_capturing import _active_collector
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 import rapt
 from . import viz
 
-__all__ = ["KVCache", "register"]
+__all__ = ["KVCache", "register", "unregister"]
 
 _SERVED = rapt_torch._SERVED
+
+
+# ---- Versions of Transformers ------------------------------------------------------------------------------------------------
+
+# What 4.57 lacks or has in another form. Methods of _Layer with two names or two kinds of arguments say so where they are.
+
+try:
+    from transformers.utils.import_utils import is_tracing
+except ImportError:
+    def is_tracing(tensor: torch.Tensor) -> bool:
+        return torch.jit.is_tracing() or isinstance(tensor, (torch.fx.Proxy, torch._subclasses.FakeTensor))
+
+# 4.57 tells each layer whether attention weights are wanted.
+try:
+    from transformers.utils.output_capturing import _active_collector
+except ImportError:
+    _active_collector = contextvars.ContextVar("_active_collector", default=None)
+
+# 4.57 has no mask functions for bidirectional attention.
+_bidirectional_mask_function = getattr(masking_utils, "bidirectional_mask_function", None)
+_sliding_window_bidirectional_overlay = getattr(masking_utils, "sliding_window_bidirectional_overlay", None)
+
+# Whether the places of queries are given as a tensor of positions, instead of their number and the first one's position.
+_BY_POSITIONS = "cache_position" in inspect.signature(masking_utils.sdpa_mask).parameters
+
+
+def _sdpa_mask(*, batch_size: int, q_length: int, kv_length: int, q_offset: Any, kv_offset: int,
+               mask_function: Callable[..., Any], attention_mask: torch.Tensor | None, device: Any,
+               **options: Any) -> torch.Tensor:
+    """masking_utils.sdpa_mask."""
+    given = {"batch_size": batch_size, "kv_length": kv_length, "kv_offset": kv_offset, "mask_function": mask_function,
+             "attention_mask": attention_mask, **options}
+    if not _BY_POSITIONS:
+        return masking_utils.sdpa_mask(q_length=q_length, q_offset=q_offset, device=device, **given)
+    positions = torch.arange(q_length, device=device) + q_offset
+    if _is_traced(attention_mask, q_offset) or _pattern(mask_function) is None:
+        return masking_utils.sdpa_mask(cache_position=positions, **given)
+    # 4.57's uses vmap, which does not work inside __torch_dispatch__, where a model looks at a _Mask.
+    if attention_mask is not None:
+        mask_function = masking_utils.and_masks(mask_function, masking_utils.padding_mask_function(
+            _padded(attention_mask, kv_offset + kv_length)))
+    axes = torch.arange(batch_size), torch.arange(1), positions, torch.arange(kv_length) + kv_offset
+    where = (axis.view([-1 if i == j else 1 for j in range(4)]) for i, axis in enumerate(axes))
+    return mask_function(*where).expand(batch_size, 1, q_length, kv_length)
+
+
+def _mask_by_positions(*, cache_position: torch.Tensor, **options: Any) -> torch.Tensor | None:
+    """_mask, for such versions."""
+    return _mask(q_length=cache_position.shape[0], q_offset=cache_position[0], device=cache_position.device, **options)
+
+
+# ---- Stand-ins for tensors ---------------------------------------------------------------------------------------------------
 
 
 class _StandIn(torch.Tensor):
@@ -61,12 +114,12 @@ def _pattern(mask_function: Callable[..., Any]) -> dict[str, Any] | None:
     """rapt's options for one of Transformers' mask functions, which are closures; None for those that have no such options."""
     if mask_function is masking_utils.causal_mask_function:
         return {"causal": "bottom-right"}
-    if mask_function is masking_utils.bidirectional_mask_function:
+    if mask_function is _bidirectional_mask_function:
         return {}
 
-    def variables(f: Callable[..., Any], maker: Callable[..., Any]) -> dict[str, Any] | None:
+    def variables(f: Callable[..., Any], maker: Callable[..., Any] | None) -> dict[str, Any] | None:
         """What f has kept, if it is what maker makes."""
-        if not getattr(f, "__qualname__", "").startswith(f"{maker.__name__}.<locals>.") or f.__module__ != maker.__module__:
+        if maker is None or not getattr(f, "__qualname__", "").startswith(f"{maker.__name__}.<locals>.") or f.__module__ != maker.__module__:
             return None
         return {name: cell.cell_contents for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ())}
     both = variables(mask_function, masking_utils.and_masks)
@@ -76,8 +129,8 @@ def _pattern(mask_function: Callable[..., Any]) -> dict[str, Any] | None:
     window = variables(overlay, masking_utils.sliding_window_overlay)
     if window and base is masking_utils.causal_mask_function:
         return {"causal": "bottom-right", "window": [window["sliding_window"] - 1, -1]}
-    window = variables(overlay, masking_utils.sliding_window_bidirectional_overlay)
-    if window and base is masking_utils.bidirectional_mask_function:
+    window = variables(overlay, _sliding_window_bidirectional_overlay)
+    if window and base is _bidirectional_mask_function:
         return {"window": [window["sliding_window"]] * 2}
     return None
 
@@ -131,13 +184,18 @@ def _is_traced(*given: Any) -> bool:
     return torch.compiler.is_compiling() or any(isinstance(t, torch.Tensor) and is_tracing(t) for t in given)
 
 
+def _padded(attention_mask: torch.Tensor, length: int) -> torch.Tensor:
+    """A mask of tokens with places behind them that a static cache has, which are empty."""
+    return F.pad(attention_mask.to(torch.bool), (0, max(0, length - attention_mask.shape[1])))
+
+
 def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
           mask_function: Callable[..., Any] = masking_utils.causal_mask_function, attention_mask: torch.Tensor | None = None,
           local_size: int | None = None, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
           use_vmap: bool = False, device: Any = "cpu", dtype: torch.dtype = torch.float32, **kwargs: Any) -> torch.Tensor | None:
     """The mask of a forward pass, for AttentionMaskInterface: a _Mask, which keeps bools where rapt has no other option that says
     it; for compilers, a tensor of floats."""
-    make = functools.partial(masking_utils.sdpa_mask, batch_size=batch_size, q_length=q_length, kv_length=kv_length,
+    make = functools.partial(_sdpa_mask, batch_size=batch_size, q_length=q_length, kv_length=kv_length,
                              q_offset=q_offset, kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
                              local_size=local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
                              use_vmap=use_vmap, device=device, **kwargs)
@@ -155,14 +213,11 @@ def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_
     if pattern is None:
         return as_it_is()
     q_first = int(q_offset) - kv_offset
-    attended = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
     causal = "causal" in pattern
     end = min(q_first + q_length, kv_length) if causal else kv_length  # behind which a static cache is empty
     runs = None
-    if attended is not None:
-        attended = attended[:, kv_offset:kv_offset + kv_length].to(torch.bool)
-        if attended.shape[1] < end:
-            return as_it_is()
+    if attention_mask is not None:
+        attended = _padded(attention_mask, kv_offset + kv_length)[:, kv_offset:kv_offset + kv_length]
         runs = _runs(attended[:, :end])
         if runs is None:
             return as_it_is()
@@ -351,8 +406,9 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
     attended = attention_mask.attended() if isinstance(attention_mask, _Mask) and mask is None else mask
     if bias is attention_mask is not None and bias.shape[1:3] == (1, 1):
         # A step of generate() with a static cache, say, most of whose keys are not there yet.
-        attended = mask = bias > torch.finfo(bias.dtype).min
-        if not _is_traced(bias) and not bias.masked_fill(~mask, 0).any():
+        there = bias[..., :key.shape[2]] > torch.finfo(bias.dtype).min
+        attended = mask = there if mask is None else mask & there
+        if not _is_traced(bias) and not bias[..., :key.shape[2]].masked_fill(~there, 0).any():
             bias = None
     if bias is None and mask is not None and mask.shape[:3] == (query.shape[0], 1, 1) and not _is_traced(mask):
         runs = _runs(mask[:, 0, 0])
@@ -406,8 +462,9 @@ class _Cached(_StandIn):
         self.layer = layer
 
     def dense(self) -> torch.Tensor:
-        raise TypeError('rapt.transformers.KVCache gives its keys and values to attn_implementation="rapt" only: this model '
-                        "looks at them itself, or has another one; use a DynamicCache")
+        # Not a TypeError, after which 4.57 calls the model once more.
+        raise ValueError('rapt.transformers.KVCache gives its keys and values to attn_implementation="rapt" only: this model '
+                         "looks at them itself, or has another one; use a DynamicCache")
 
 
 class _Layer(CacheLayerMixin):
@@ -417,29 +474,44 @@ class _Layer(CacheLayerMixin):
     is_croppable = True
 
     def __init__(self, capacity: int, **options: Any):
-        super().__init__()
+        # Not by super().__init__(), which makes keys and values of None.
+        self.is_initialized = False
         self.capacity, self.options, self.tokens = capacity, options, 0
         self.stored: rapt.KVCache | None = None
         self.new: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        batch, heads, _, d_k = key_states.shape
-        self.stored = rapt.KVCache(batch=batch, kv_heads=heads, capacity=self.capacity, d_k=d_k, d_v=value_states.shape[-1],
-                                   **self.options)
+    def _no_tensors(self) -> None:
+        if self.is_initialized:
+            raise AttributeError(f"rapt.transformers.KVCache has no tensors of keys and values, which are stored as "
+                                 f"{_name_of(self.options['type'])}: use a DynamicCache")
+
+    keys = values = property(_no_tensors)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
+        # 4.57 gives no values. Memory is taken at the first update(), which knows how many channels keys and values have.
+        self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any,
                **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
             raise ValueError("rapt.transformers.KVCache has no gradients: call the model under torch.no_grad(), or with a DynamicCache")
+        self._check_stored()
+        batch, heads, new, d_k = key_states.shape
+        d_v = value_states.shape[-1]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        if self.stored is None or (self.tokens == 0 and self.stored.batch != batch):
+            self.stored = rapt.KVCache(batch=batch, kv_heads=heads, capacity=self.capacity, d_k=d_k, d_v=d_v, **self.options)
         self.new = key_states.detach(), value_states.detach()
-        self.tokens += key_states.shape[2]
-        batch, heads, _, d_k = key_states.shape
+        self.tokens += new
         shape = batch, heads, self.tokens
-        return (_Cached((*shape, d_k), key_states.dtype, self),
-                _Cached((*shape, value_states.shape[-1]), value_states.dtype, self))
+        return _Cached((*shape, d_k), key_states.dtype, self), _Cached((*shape, d_v), value_states.dtype, self)
+
+    def _check_stored(self) -> None:
+        if self.new is not None:
+            raise ValueError("rapt.transformers.KVCache has tokens that attention did not come for, or that it refused: "
+                             "reset() it")
 
     def attend(self, query: torch.Tensor, given: torch.Tensor | None, options: dict[str, Any], mask: torch.Tensor | None,
                bias: torch.Tensor | None) -> torch.Tensor:
@@ -463,17 +535,19 @@ class _Layer(CacheLayerMixin):
     def _store(self, first: torch.Tensor | None) -> None:
         """The new tokens, but for those before each entry's first."""
         assert self.new is not None and self.stored is not None
-        (keys, values), self.new = self.new, None
+        keys, values = self.new
         tokens = keys.shape[2]
         skipped = [0] if first is None else (first - (self.tokens - tokens)).clamp(0, tokens).tolist()
         if not any(skipped):
             self.stored.append(keys, values, threads=1)
-            return
-        for entry, n in enumerate(skipped):
-            self.stored.append(keys[entry:entry + 1, :, n:], values[entry:entry + 1, :, n:], entries=[entry], threads=1)
+        else:
+            for entry, n in enumerate(skipped):
+                self.stored.append(keys[entry:entry + 1, :, n:], values[entry:entry + 1, :, n:], entries=[entry], threads=1)
+        self.new = None
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.tokens + query_length, 0
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        # Earlier versions give a tensor of the queries' positions.
+        return self.tokens + (len(query_length) if isinstance(query_length, torch.Tensor) else query_length), 0
 
     def get_seq_length(self) -> int:
         return self.tokens
@@ -481,25 +555,36 @@ class _Layer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self.capacity
 
+    get_max_cache_shape = get_max_length  # its name in earlier versions
+
     def reset(self) -> None:
-        self.tokens, self.new = 0, None
+        self.tokens, self.new, self.is_initialized = 0, None, False
         if self.stored is not None:
             for entry in range(self.stored.batch):
                 self.stored.free(entry)
 
     def crop(self, tokens_to_remove: int) -> None:
-        n = min(abs(tokens_to_remove), self.tokens)
-        self.tokens -= n
+        # What the number means depends on the version: a positive one is how many tokens to keep, or refused. So a DynamicLayer of
+        # as many tokens, which takes no memory, is cropped first.
+        self._check_stored()
+        like = DynamicLayer()
+        like.is_initialized, like.keys = self.is_initialized, torch.empty(1).expand(1, 1, self.tokens, 1)
+        like.values = like.keys
+        like.crop(tokens_to_remove)
+        removed = self.tokens - like.keys.shape[2]
+        self.tokens -= removed
         if self.stored is not None:
             for entry, length in enumerate(self.stored.lengths.tolist()):
-                self.stored.truncate(entry, max(length - n, 0))
+                self.stored.truncate(entry, max(length - removed, 0))
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        if self.stored is not None:
+        self._check_stored()
+        if self.tokens and self.stored is not None:
             self.stored.reorder(beam_idx)
 
     def _other_batch(self, *_: Any) -> None:
-        raise ValueError("rapt.transformers.KVCache keeps as many sequences as it began with: use a DynamicCache")
+        if self.tokens:
+            raise ValueError("rapt.transformers.KVCache keeps as many sequences as it began with: use a DynamicCache")
 
     batch_repeat_interleave = batch_select_indices = _other_batch
 
@@ -507,6 +592,33 @@ class _Layer(CacheLayerMixin):
         """It is in the CPU's memory."""
 
     prefetch = offload
+
+
+def _name_of(kind: Any) -> str:
+    """A type that rapt.KVCache takes, as rapt calls it."""
+    return kind if isinstance(kind, str) else str(kind).removeprefix("torch.")
+
+
+def _count_layers(config: Any) -> int:
+    """How many layers a decoder's cache has, all of which are of a kind that _Layer can stand for."""
+    unknown = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "chunked_attention"}
+    layers = [] if unknown else DynamicCache(config=config).layers
+    unknown |= {type(x).__name__ for x in layers if type(x) not in (DynamicLayer, DynamicSlidingWindowLayer)}
+    if unknown or not layers:
+        raise ValueError(f"rapt.transformers.KVCache has no layers of the kind {', '.join(sorted(unknown)) or 'of this model'}")
+    return len(layers)
+
+
+def _channels(config: Any) -> tuple[int, int] | None:
+    """How many channels the keys and the values of a layer have, by its configuration; None if that does not say it."""
+    def get(name: str) -> int:
+        size = getattr(config, name, None)
+        return size if isinstance(size, int) else 0
+    if get("qk_nope_head_dim"):  # MLA, whose head_dim is that of rotation
+        d_k = get("qk_nope_head_dim") + get("qk_rope_head_dim")
+    else:
+        d_k = get("head_dim") or get("hidden_size") // (get("num_attention_heads") or 1)
+    return (d_k, get("v_head_dim") or d_k) if d_k else None
 
 
 class KVCache(Cache):
@@ -526,20 +638,38 @@ class KVCache(Cache):
         if unknown_options:
             raise TypeError(f"rapt.transformers.KVCache has no option {', '.join(sorted(unknown_options))}")
         decoder = config.get_text_config(decoder=True)
-        kinds, _ = get_layer_types_and_kwargs(decoder)
-        unknown = set(kinds) - {"full_attention", "sliding_attention", "chunked_attention"}
-        if unknown:
-            raise ValueError(f"rapt.transformers.KVCache has no layers of the kind {', '.join(sorted(unknown))}")
+        layers = _count_layers(decoder)
         if capacity is None:
             capacity = getattr(decoder, "max_position_embeddings", None)
         if capacity is None:
             raise ValueError("rapt.transformers.KVCache needs a capacity: the model's configuration has no max_position_embeddings")
-        super().__init__(layers=[_Layer(capacity, type=type, v_type=v_type, **options) for _ in kinds])
+        options |= {"type": type, "v_type": v_type}
+        # A rapt.KVCache for each kind of layer refuses what is impossible, here rather than at the first token. Where the
+        # configuration does not say how many channels there are, 256 are what every type can have; heads are those of given scales.
+        scales = [options[name] for name in ("k_scales", "v_scales") if numpy.ndim(options.get(name, 0))]
+        heads = numpy.shape(scales[0])[0] if scales else 1
+        for d_k, d_v in {_channels(x) or (256, 256) for x in getattr(decoder, "per_layer_config", None) or [decoder]}:
+            try:
+                rapt.KVCache(kv_heads=heads, capacity=capacity, d_k=d_k, d_v=d_v, **options)
+            except (TypeError, ValueError) as error:
+                given = ", ".join(f"{name}={_name_of(options[name])!r}" for name in ("type", "v_type")
+                                  if options[name] is not None)
+                raise error.__class__(f"rapt.transformers.KVCache of {given}: {error}") from None
+        super().__init__(layers=[_Layer(capacity, **options) for _ in range(layers)])
+
+    def __repr__(self) -> str:
+        first = self.layers[0]
+        k, v = (_name_of(first.options[name]) for name in ("type", "type" if first.options["v_type"] is None else "v_type"))
+        return f"KVCache({len(self.layers)} layers, {first.tokens} of {first.capacity} tokens, K {k}, V {v})"
 
     @property
     def nbytes(self) -> int:
         """The bytes of all layers, used or not."""
         return sum(layer.stored.nbytes for layer in self.layers if layer.stored is not None)
+
+
+# By name, of each interface: what had the name before, and ours.
+_registered: dict[str, dict[Any, tuple[Any, Any]]] = {}
 
 
 def register(name: str = "rapt", arith: str = "exact") -> None:
@@ -549,5 +679,26 @@ def register(name: str = "rapt", arith: str = "exact") -> None:
         with a matrix unit (AMX) several times as fast."""
     if arith not in ("exact", "bf16"):
         raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
-    transformers.AttentionInterface.register(name, functools.partial(_attention_forward, arith=arith))
-    masking_utils.AttentionMaskInterface.register(name, _mask)
+    functions = {transformers.AttentionInterface: functools.partial(_attention_forward, arith=arith),
+                 masking_utils.AttentionMaskInterface: _mask_by_positions if _BY_POSITIONS else _mask}
+    had = _registered.get(name, {})
+    _registered[name] = {}
+    for interface, ours in functions.items():
+        before = had[interface][0] if had else interface._global_mapping.get(name)
+        _registered[name][interface] = before, ours
+        interface.register(name, ours)
+
+
+def unregister(name: str = "rapt") -> None:
+    """Takes back register(name): Transformers knows no such attn_implementation any more, or the one that had the name before.
+    A model that still has it is refused by Transformers when it is called: model.set_attn_implementation("sdpa")."""
+    if name not in _registered:
+        known = ", ".join(sorted(_registered)) or "none"
+        raise ValueError(f"name is {name!r}, which is not registered by rapt: registered are {known}")
+    for interface, (before, ours) in _registered.pop(name).items():
+        if interface._global_mapping.get(name) is not ours:  # somebody has registered another since
+            continue
+        if before is None:
+            del interface._global_mapping[name]
+        else:
+            interface.register(name, before)

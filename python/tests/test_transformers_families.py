@@ -44,51 +44,80 @@ SECONDS = 10  # for a family
 
 # ---- Small configurations ----------------------------------------------------------------------------------------------------
 
-WIDTHS = r"hidden_size|d_model|n_embd|embed_dim|hidden_dim|dim|width|embedding_size|d_embed|encoder_hidden_size|\w+_hidden_size"
 # The first rule whose expression is all of an attribute's name gives its new value, of the old one.
-RULES = [(re.compile(names), value) for names, value in (
-    (r"(\w+_)?(hidden_layers|num_layers|n_layers?|num_hidden_layers|depth|num_blocks|num_transformer_layers|layers)", lambda x: min(x, 2)),
-    (r"(\w+_)?(num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num|kv_n_heads)", lambda x: 1 if x == 1 else 2),
-    (r"(\w+_)?(num_attention_heads|attention_heads|num_heads|n_heads?|nhead|num_query_heads)", lambda x: min(x, 4)),
-    (r"(\w+_)?(qk_rope_head_dim|rope_head_dim)", lambda x: 8),
-    (r"(\w+_)?(head_dim|head_size|d_kv|kv_channels|head_width|d_head|size_per_head)", lambda x: 16),
-    (r"(\w+_)?(lora_rank|o_lora_rank|low_rank_dim|decay_low_rank_dim)", lambda x: 16),
-    (r"(\w+_)?(intermediate_size|ffn_dim|d_ff|dim_feedforward|n_inner|ffn_hidden_size|mlp_dim|hidden_size_mlp|intermediate_dim)",
-     lambda x: 48),
-    (WIDTHS, lambda x: 64),
-    (r"(\w+_)?(experts_per_tok|experts_per_token|top_k|topk|moe_topk|moe_k|num_selected_experts|top_k_experts|expert_top_k)",
-     lambda x: min(x, 2)),
-    (r"(n_group|topk_group|num_expert_groups?|n_groups)", lambda x: 1),
-    (r"(\w+_)?(num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_routed_experts)", lambda x: min(x, 4)),
-    (r"first_k_dense_replace|num_dense_layers", lambda x: min(x, 1)),
+LAYERS = r"(?!\w*(feat_extract|expert|fpn|adapter|pos_conv))(\w+_)?(hidden_layers|layers|n_layers?|depth|num_blocks|n_block)"
+SIZES = (
     (r"(\w+_)?vocab_size(_\w+)?", lambda x: 120),
     (r"(\w+_)?(max_position_embeddings|n_positions|max_sequence_length|n_ctx|max_seq_len)", lambda x: 128),
     (r"image_size|img_size|input_size", lambda x: 32),
+)
+WIDTHS = (
+    (r"mamba_(n_heads|num_heads)|(linear|lightning)_num_\w*heads", lambda x: 8),
+    (r"(\w+_)?(num_key_value_heads|num_kv_heads|n_kv_heads|n_head_kv|multi_query_group_num|kv_n_heads)", lambda x: 1 if x == 1 else 2),
+    (r"(\w+_)?(num_attention_heads|attention_heads|num_heads|n_heads?|nhead|num_query_heads)", lambda x: min(x, 4)),
+    (r"(\w+_)?(qk_rope_head_dim|rope_head_dim)|rotary_dim", lambda x: 8),
+    (r"(\w+_)?(head_dim|head_size|d_kv|kv_channels|head_width|d_head|size_per_head)", lambda x: 16),
+    (r"(\w+_)?(lora_rank|low_rank_dim)", lambda x: 16),
+    (r"(\w+_)?(intermediate_size|ffn_dim|d_ff|dim_feedforward|n_inner|ffn_hidden_size|mlp_dim|hidden_size_mlp|intermediate_dim)",
+     lambda x: 48),
+    (r"(\w+_)?(hidden_size|d_model|n_embd|embed_dim|hidden_dim|embedding_size)|dim|width|d_embed", lambda x: 64),
+    (r"(\w+_)?(experts_per_tok|experts_per_token|top_k|topk|moe_k|num_selected_experts|top_k_experts)", lambda x: min(x, 2)),
+    (r"n_group|topk_group|num_expert_groups?|n_groups", lambda x: 1),
+    (r"(\w+_)?(num_experts|num_local_experts|n_routed_experts|num_routed_experts)", lambda x: min(x, 4)),
+    (r"first_k_dense_replace|num_dense_layers|attn_layer_offset", lambda x: min(x, 1)),
+    (r"attn_layer_period", lambda x: 2),
     (r"(spatial_)?patch_size|patch_stride", lambda x: 8),
     (r"num_frames", lambda x: 2),
+    (r"num_queries", lambda x: 4),
     (r"sliding_window|local_attention|attention_window|window_size|attention_chunk_size|sliding_window_size", lambda x: 4),
-    (r"index_topk|index_topk_blocks", lambda x: 3), (r"index_block_size", lambda x: 2),
-    (r"index_n_heads", lambda x: 2),
-)]
-PER_LAYER = re.compile(r"layer_types|layers_block_type|mlp_layer_types|\w+_layer_types|layer_types_\w+|block_types|\w+_per_layer")
+    (r"index_topk|index_topk_blocks", lambda x: 3), (r"index_block_size|index_n_heads", lambda x: 2),
+)
+PER_LAYER = re.compile(r"layers_block_type|\w*layer_types|layer_types_\w+|block_types|\w+_per_layer|indexer_types")
+OF_STAGES = {"out_features", "out_indices", "stage_names", "model_type", "transformers_version", "architectures", "dtype", "_name_or_path",
+             "_attn_implementation"}  # what follows from the rest
 
 
-def shrunken(values, widths=True):
-    """A dictionary of a configuration, made small; without widths, only in what has no part in other sizes."""
+def is_list(name, x):
+    return PER_LAYER.fullmatch(name) and isinstance(x, (list, tuple)) and len(x) > 2
+
+
+def shrunken(values, widths=True, fill=False):
+    """A dictionary of a configuration, made small: with widths, in everything; else in what has no part in other sizes. fill: heads
+    that are not said are."""
     small = {}
+    rules = (*SIZES, *(WIDTHS if widths else ()))
+    # As many layers as there are kinds of them.
+    layers = min(4, max([2, *(len(set(map(str, x))) for name, x in values.items() if is_list(name, x))]))
     for name, x in values.items():
-        rule = next((f for names, f in RULES if names.fullmatch(name) and (widths or names.pattern.startswith(
-            (r"(\w+_)?(hidden_layers", r"(\w+_)?vocab", "image", r"(\w+_)?(max_pos")))), None)
-        if isinstance(x, dict) and name not in ("rope_parameters", "rope_scaling", "id2label", "label2id"):
-            x = shrunken(x, widths)
+        if name in OF_STAGES:
+            continue
+        rule = next((f for names, f in rules if re.fullmatch(names, name)), None)
+        if isinstance(x, dict) and name in ("rope_parameters", "rope_scaling"):
+            x = {key: shrunken(y) if isinstance(y, dict) else y for key, y in x.items()}
+            if widths and isinstance(x.get("mrope_section"), (list, tuple)):
+                whole = round(8 * x.get("partial_rotary_factor", values.get("partial_rotary_factor") or 1))
+                x["mrope_section"] = [whole - 2 * (whole // 3), whole // 3, whole // 3]
+        elif isinstance(x, dict) and name == "per_layer_config":
+            x = {key: shrunken(y, widths) if isinstance(y, dict) else y for key, y in x.items() if int(key) < layers}
+        elif isinstance(x, dict) and name not in ("id2label", "label2id"):
+            x = shrunken(x, widths, fill)
+        elif re.fullmatch(LAYERS, name) and isinstance(x, int) and not isinstance(x, bool) and x > 0:
+            x = min(x, layers)
         elif rule and isinstance(x, int) and not isinstance(x, bool) and x > 0:
             x = rule(x)
-        elif PER_LAYER.fullmatch(name) and isinstance(x, (list, tuple)) and len(x) > 2:
-            rest = [y for y in x if y != x[0]]
-            x = [x[0], *rest[:1]] if rest else [x[0]] * 2
+        elif is_list(name, x):
+            kinds = [y for i, y in enumerate(x) if y not in x[:i]][:layers]
+            x = kinds + [kinds[-1]] * (layers - len(kinds))
+        elif name == "attention_types" and isinstance(x, (list, tuple)):
+            x = [[x[0][0], 1]]
         elif name.endswith("_token_id") and isinstance(x, int) and x >= 100:
             x = 100 + sum(map(ord, name)) % 19
+        elif fill and x is None and name in ("head_dim", "num_key_value_heads"):
+            x = 16 if name == "head_dim" else 2
         small[name] = x
+    if widths and "qk_rope_head_dim" in small:  # DeepSeek's latent attention
+        small |= {name: x for name, x in (("head_dim", 8), ("qk_head_dim", 24),
+                                          ("num_key_value_heads", small.get("num_attention_heads"))) if name in small}
     return small
 
 
@@ -97,7 +126,8 @@ class NotMade(BaseException):
 
 
 def line(error):
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:150]}"
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:150]}" + (f" ... {lines[-1].strip()[:150]}" if "validation error" in lines[0] else "")
 
 
 @contextlib.contextmanager
@@ -128,10 +158,14 @@ def made(config_class, model_class, values):
             if not p.is_floating_point():
                 continue
             if p.dim() > 1 and min(p.shape) > 0:
-                fan = 1 if "embed" in key or "wte" in key or "relative" in key else max(p[0].numel() if p.dim() != 3 else p.shape[-1], 1)
-                p.normal_(0, fan ** -0.5)
+                # Positions would drown what attention finds, and products of unit variance leave it undrowned.
+                places = "position" in key and "bias" not in key
+                fan = p[0].numel() if p.dim() != 3 else p.shape[-1]
+                p.normal_(0, 0.1 if places else 1.0 if re.search("embed|wte|relative", key) else max(fan, 1) ** -0.5)
             elif "sink" in key:
                 p.normal_()
+            elif re.search("layer_?scale|lambda|gamma", key):
+                p.fill_(1.0)
     if hasattr(model, "set_experts_implementation"):
         with contextlib.suppress(Exception):
             model.set_experts_implementation("eager")
@@ -139,27 +173,36 @@ def made(config_class, model_class, values):
 
 
 def small_models(config_class, model_class):
-    """Small models of this class, and what was changed in each: the plain one first, and then each option of attention."""
+    """Small models of this class, with inputs, and what was changed in each: the plain one first, then each option of attention."""
     reasons = []
-    for widths in (True, False):
+    default = config_class().to_dict()
+    for widths, fill in ((True, False), (True, True), (False, False)):
         try:
-            default = config_class().to_dict()
-            for name in ("model_type", "transformers_version", "architectures", "dtype", "_name_or_path", "_attn_implementation"):
-                default.pop(name, None)
-            values = shrunken(default, widths)
-            yield "", made(config_class, model_class, values)
-            break
+            values = shrunken(default, widths, fill)
+            model = made(config_class, model_class, values)
         except NotMade as error:
             reasons.append(str(error))
+            continue
         except Exception as error:
             reasons.append(line(error))
-    else:
-        raise NotMade("; ".join(dict.fromkeys(reasons)))
-    for what, changed in options_of(values):
-        try:
-            yield what, made(config_class, model_class, changed)
-        except Exception:
-            continue  # this combination is refused by the model's own configuration
+            continue
+        for kind in range(5):
+            try:
+                inputs = inputs_for(model, kind)
+                model(**inputs)
+            except NotMade as error:
+                reasons.append(str(error))
+            except Exception as error:
+                reasons.append(line(error))
+            else:
+                yield "", model, inputs
+                for what, changed in options_of(values):
+                    # Some combinations are refused by the model's own configuration.
+                    with contextlib.suppress(Exception):
+                        model = made(config_class, model_class, changed)
+                        yield what, model, inputs_for(model, kind)
+                return
+    raise NotMade("; ".join(dict.fromkeys(reasons)))
 
 
 FLAGS = re.compile(r"\w*(attn|attention|bias|window|softcap|sink|causal|qk|alibi|relative|multi_query|rotary|rope|mask|decoder)\w*")
@@ -203,40 +246,45 @@ def found(config, *names):
     return next((getattr(part, name) for name in names for part in parts if getattr(part, name, None) is not None), None)
 
 
-def inputs_for(model):
-    """Inputs for model: what its forward() needs of what is known here."""
+def inputs_for(model, kind):
+    """Inputs for model: what its forward() needs of what is known here. Models disagree about what a picture or a sound is, so there
+    are several kinds: text alone or whatever is the main input; a picture beside it; sound with its features last; with a channel;
+    pairs of pictures."""
     torch.manual_seed(3)
     parameters = inspect.signature(model.forward).parameters
     config, given = model.config, {}
     vocabulary = min(int(found(config, "vocab_size") or 100), 100)
-    main = model.main_input_name
-
-    def image():
-        size = found(config, "image_size", "img_size", "input_size") or 32
-        size = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-        return torch.randn(BATCH, found(config, "num_channels", "in_channels", "in_chans") or 3, *size)
-    if "input_ids" in parameters:
-        given["input_ids"] = torch.randint(3, vocabulary, (BATCH, TOKENS))
-    if "decoder_input_ids" in parameters:
-        given["decoder_input_ids"] = torch.randint(3, vocabulary, (BATCH, TOKENS))
+    size = found(config, "image_size", "img_size", "input_size") or 32
+    size = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    channels = found(config, "num_channels", "in_channels", "in_chans") or 3
+    picture = torch.randn(BATCH, channels, *size)
+    if re.search("[Vv]ideo|Vivit|VJEPA|Timesformer", type(model).__name__):
+        picture = picture[:, None].repeat(1, found(config, "num_frames") or 2, 1, 1, 1)
+    elif kind == 4:
+        picture = picture[:, None].repeat(1, 2, 1, 1, 1)
+    bins = found(config, "num_mel_bins", "input_feat_per_channel", "feature_size") or 80
+    sound = torch.randn(BATCH, bins, 2 * (found(config, "max_source_positions") or 64))
+    text = torch.randint(3, vocabulary, (BATCH, TOKENS))
+    patch = found(config, "patch_size") or 8
+    patches = torch.randn(BATCH * 16, channels * (found(config, "temporal_patch_size") or 1) * patch ** 2)
+    grid = torch.tensor([[1, 4, 4]] * BATCH)
+    states = torch.randn(BATCH, TOKENS, found(config, "hidden_size", "d_model") or 64)
+    in_patches = {"grid_thw", "image_grid_thw"} & set(parameters) and "input_ids" not in parameters
+    known = {"input_ids": text, "decoder_input_ids": text.flip(1), "pixel_values": patches if in_patches else picture,
+             "pixel_values_videos": picture[:, None].repeat(1, 2, 1, 1, 1), "hidden_states": patches if in_patches else states,
+             "input_features": sound.transpose(1, 2) if kind == 2 else sound, "grid_thw": grid, "image_grid_thw": grid,
+             "input_features_mask": torch.ones(BATCH, sound.shape[2 if kind != 2 else 1], dtype=torch.long),
+             "input_values": torch.randn(BATCH, 1, 3000) if kind == 3 else torch.randn(BATCH, 3000), "query_embeds": states,
+             "bbox": torch.zeros(BATCH, TOKENS, 4, dtype=torch.long)}
     needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    wanted = {main} | set(needed)
-    if "input_ids" not in parameters or "CLIP" in type(model).__name__:
-        wanted |= {"pixel_values"} & set(parameters)
-    for name in wanted - set(given):
-        if name == "pixel_values" and re.search("[Vv]ideo|Vivit|VJEPA|Timesformer", type(model).__name__):
-            given[name] = image()[:, None].repeat(1, found(config, "num_frames") or 2, 1, 1, 1)
-        elif name == "pixel_values":
-            given[name] = image()
-        elif name == "input_features":
-            given[name] = torch.randn(BATCH, found(config, "num_mel_bins", "input_feat_per_channel", "feature_size") or 80,
-                                      2 * (found(config, "max_source_positions") or 50))
-        elif name == "input_values":
-            given[name] = torch.randn(BATCH, 3000)
-        elif name in ("attention_mask", "inputs_embeds"):
-            pass
-        elif name in needed or name == main:
-            raise NotMade(f"no {name} is known to this test")
+    wanted = {"input_ids", "decoder_input_ids"} | {model.main_input_name} | ({"pixel_values", "bbox"} if kind in (1, 4) else set())
+    if "input_ids" not in parameters:
+        wanted |= {"pixel_values"}
+    for name in parameters:
+        if name in needed or name in wanted:
+            if name not in known:
+                raise NotMade(f"no {name} is known to this test")
+            given[name] = known[name]
     return given
 
 
@@ -319,6 +367,7 @@ def stepped(model, inputs):
 def compared(model, what, f, real=None):
     """What is wrong, refused or not to be compared when f(model) goes by rapt, as (verdict, words)."""
     model.set_attn_implementation("eager")
+    torch.manual_seed(5)  # some draw what they mask
     try:
         expected = f(model)
     except Exception as error:
@@ -327,6 +376,7 @@ def compared(model, what, f, real=None):
         return "no eager", "nothing finite"
     model.set_attn_implementation("rapt")
     calls = watch.calls
+    torch.manual_seed(5)
     try:
         got = f(model)
     except Exception as error:
@@ -337,6 +387,12 @@ def compared(model, what, f, real=None):
     if far is None:
         return "no eager", "nothing to compare"
     return ("right", far) if far < FAR else ("wrong", f"{what}: {where} off by {far:.2g}")
+
+
+def called(model, implementation, inputs):
+    model.set_attn_implementation(implementation)
+    torch.manual_seed(5)
+    return model(**inputs)
 
 
 def ways(model, inputs):
@@ -357,23 +413,18 @@ def ways(model, inputs):
 def tried(config_class, model_class):
     """The verdicts on a family, with their words, and by how much attention matters."""
     verdicts, matters = collections.defaultdict(list), 0.0
-    for changed, model in small_models(config_class, model_class):
-        inputs = inputs_for(model)
+    for changed, model, inputs in small_models(config_class, model_class):
         for way, f, real in ways(model, inputs):
             if changed and way not in ("plain", "padding: left"):
                 continue
             what = f"{changed or 'as it is'}, {way}"
             verdict, words = compared(model, what, f, real)
             verdicts[verdict].append((what, words))
-            if way == "plain" and verdict == "no eager" and not changed:
-                raise NotMade(words)
         if not changed and verdicts["right"]:
-            model.set_attn_implementation("rapt")
+            with_attention = called(model, "eager", inputs)
             watch.away = True
             try:
-                with_attention = model.set_attn_implementation("eager"), model(**inputs)
-                model.set_attn_implementation("rapt")
-                matters = off(with_attention[1], model(**inputs))[0]
+                matters = off(with_attention, called(model, "rapt", inputs))[0]
             finally:
                 watch.away = False
     return verdicts, matters
