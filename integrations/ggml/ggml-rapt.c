@@ -60,7 +60,7 @@ enum {
     known_layout = offsetof(struct ggml_tensor, ne) == 16 && offsetof(struct ggml_tensor, nb) == 48 &&
                    offsetof(struct ggml_tensor, op) == 80 && offsetof(struct ggml_tensor, op_params) == 84 &&
                    offsetof(struct ggml_tensor, flags) == 148 && offsetof(struct ggml_tensor, src) == 152 && offsetof(struct ggml_tensor, data) == 248 &&
-                   sizeof(struct ggml_tensor) == 336 && offsetof(struct ggml_backend_i, graph_compute) == 96 &&
+                   offsetof(struct ggml_tensor, name) == 256 && sizeof(struct ggml_tensor) == 336 && offsetof(struct ggml_backend_i, graph_compute) == 96 &&
                    sizeof(struct ggml_backend_i) == 128 && sizeof(struct ggml_backend) == 152 &&
                    offsetof(struct ggml_backend_device_i, init_backend) == 40 &&
                    offsetof(struct ggml_backend_device_i, supports_op) == 72 && sizeof(struct ggml_backend_device_i) == 120 &&
@@ -357,7 +357,7 @@ static enum ggml_status attend(struct context *context, const struct ggml_tensor
     size_t workspace_bytes = 0;
     char why[256] = "";
     if (is_malformed(op, why, sizeof why)) {
-        say("%s: %s", op->name, why);
+        say("%s: %s", *op->name != '\0' ? op->name : "an attention", why);
         return GGML_STATUS_FAILED;
     }
     const char *refused = describe(&a, op);
