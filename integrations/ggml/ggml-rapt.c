@@ -59,14 +59,15 @@ static const struct known_version known_versions[] = {
 enum {
     known_layout = offsetof(struct ggml_tensor, ne) == 16 && offsetof(struct ggml_tensor, nb) == 48 &&
                    offsetof(struct ggml_tensor, op) == 80 && offsetof(struct ggml_tensor, op_params) == 84 &&
-                   offsetof(struct ggml_tensor, flags) == 148 && offsetof(struct ggml_tensor, src) == 152 && offsetof(struct ggml_tensor, data) == 248 &&
-                   offsetof(struct ggml_tensor, name) == 256 && sizeof(struct ggml_tensor) == 336 && offsetof(struct ggml_backend_i, graph_compute) == 96 &&
+                   offsetof(struct ggml_tensor, flags) == 148 && offsetof(struct ggml_tensor, src) == 152 &&
+                   offsetof(struct ggml_tensor, data) == 248 && offsetof(struct ggml_tensor, name) == 256 &&
+                   sizeof(struct ggml_tensor) == 336 && offsetof(struct ggml_backend_i, graph_compute) == 96 &&
                    sizeof(struct ggml_backend_i) == 128 && sizeof(struct ggml_backend) == 152 &&
                    offsetof(struct ggml_backend_device_i, init_backend) == 40 &&
                    offsetof(struct ggml_backend_device_i, supports_op) == 72 && sizeof(struct ggml_backend_device_i) == 120 &&
                    sizeof(struct ggml_backend_device) == 136 && sizeof(struct ggml_backend_reg_i) == 32 &&
-                   sizeof(struct ggml_backend_reg) == 48 &&
-                   offsetof(struct ggml_backend_dev_props, caps) == 48 && sizeof(struct ggml_backend_dev_props) == 56
+                   sizeof(struct ggml_backend_reg) == 48 && offsetof(struct ggml_backend_dev_props, caps) == 48 &&
+                   sizeof(struct ggml_backend_dev_props) == 56
 };
 
 /* What ggml's memory for a tensor has beside the struct. */
@@ -101,7 +102,8 @@ static int find_functions(struct host *host, const void *caller) {
     return 1;
 }
 
-/* Returns the version of the interface for backends that a host has, or 0, which is said, if this library was not built for it. */
+/* Returns the version of the interface for backends that a host has, or 0, which is said, if this library was not built for it.
+ */
 static int api_version_of(const struct host *host) {
     const size_t n = known_layout ? sizeof known_versions / sizeof *known_versions : 1;
     char names[256] = "";
@@ -137,7 +139,9 @@ static bool arith_of_name(const char *name, rapt_arith *to) {
     return !given || *to != RAPT_EXACT || strcmp(name, "exact") == 0;
 }
 
-static bool of_integers(enum ggml_type type) { return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q5_0; }
+static bool of_integers(enum ggml_type type) {
+    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q5_0;
+}
 
 /* Whether GGML_RAPT_STATS asks for statistics, which the process then prints when it ends. */
 static int wants_stats;
@@ -231,9 +235,7 @@ static int64_t common_divisor(int64_t a, int64_t b) {
 }
 
 /* Whether a tensor has elements of a type that rapt has, not blocks. */
-static int is_of_elements(const struct ggml_tensor *t) {
-    return rapt_type_class_of(type_of(t->type)) == RAPT_CLASS_ELEMENT;
-}
+static int is_of_elements(const struct ggml_tensor *t) { return rapt_type_class_of(type_of(t->type)) == RAPT_CLASS_ELEMENT; }
 
 /* Returns whether an op contradicts itself, and writes to why what is wrong: what ggml_flash_attn_ext lets pass, or a graph that
  * came from elsewhere has, and for which ggml's own kernel, which does not look, would read behind a tensor's end. */
@@ -252,7 +254,8 @@ static int is_malformed(const struct ggml_tensor *op, char *why, size_t bytes) {
     }
     if (mask != NULL) {
         if (!is_of_elements(mask)) MALFORMED("the mask is of ggml's type %d, which is no float", mask->type);
-        if (mask->ne[0] < k->ne[1]) MALFORMED("the mask has %" PRId64 " columns, and K %" PRId64 " tokens", mask->ne[0], k->ne[1]);
+        if (mask->ne[0] < k->ne[1])
+            MALFORMED("the mask has %" PRId64 " columns, and K %" PRId64 " tokens", mask->ne[0], k->ne[1]);
         if (mask->ne[1] < q->ne[1]) MALFORMED("the mask has %" PRId64 " rows, and Q %" PRId64 " tokens", mask->ne[1], q->ne[1]);
         if (mask->ne[2] < 1 || mask->ne[3] < 1) MALFORMED("the mask is empty");
         if (!is_dense_inside(mask)) MALFORMED("the mask's columns are not contiguous");
@@ -264,8 +267,8 @@ static int is_malformed(const struct ggml_tensor *op, char *why, size_t bytes) {
     return 0;
 }
 
-/* Describes the attention that an op wants, which is not malformed. Returns null, or why rapt does not do it and ggml's own kernel
- * shall: what rapt_desc has no words for, while all that rapt_plan_init refuses is left to it. */
+/* Describes the attention that an op wants, which is not malformed. Returns null, or why rapt does not do it and ggml's own
+ * kernel shall: what rapt_desc has no words for, while all that rapt_plan_init refuses is left to it. */
 static const char *describe(struct attention *a, const struct ggml_tensor *op) {
     const struct ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
     float scale, softcap;
@@ -506,12 +509,14 @@ static ggml_backend_buffer_type_t buffer_type_of_device(ggml_backend_dev_t devic
     return ((const struct host *)device->context)->cpu_buffer_type();
 }
 
-/* Whether an op is the softmax of attention that is not fused: it has a mask or heads, which that of a mixture of experts has not. */
+/* Whether an op is the softmax of attention that is not fused: it has a mask or heads, which that of a mixture of experts has
+ * not. */
 static int is_unfused(const struct ggml_tensor *op) {
     return op->op == GGML_OP_SOFT_MAX && (op->src[1] != NULL || op->ne[2] > 1);
 }
 
-/* A malformed attention is taken, to be refused when it is to be computed: as one that is not served, ggml's own kernel got it. */
+/* A malformed attention is taken, to be refused when it is to be computed: as one that is not served, ggml's own kernel got it.
+ */
 static bool supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op) {
     (void)device;
     if (is_unfused(op)) unfused_seen = 1;

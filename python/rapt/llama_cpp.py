@@ -83,7 +83,7 @@ def _default_to_flash(package: ModuleType) -> None:
     if package.__name__ == "llama_cpp":
         defaults = package.Llama.__init__.__kwdefaults__
         if "flash_attn" not in (defaults or {}):
-            raise ImportError(f"llama_cpp {_version(package)} has no Llama(flash_attn=...): rapt.llama_cpp was written for 0.3.36")
+            raise ImportError(f"llama_cpp {_version(package)} has no Llama(flash_attn=...), as 0.3.36 has")
         defaults["flash_attn"] = True
         return
     stock: Any = package.CommonParams

@@ -158,8 +158,8 @@ def packages():
                               ("one that has switched flash attention off", "say(flash_attn=False)", 0)):
         code, out, err = python(of_llama_cpp + enable + code, GGML_BACKEND_PATH=LIBRARY, GGML_RAPT_STATS="1")
         counted = re.search(r"rapt: (\d+) attentions", err)
-        ok(code == 0 and counted and int(counted[1]) == taken and "['llama_cpp'] ['llama_cpp']" in out and (OFF in err) == (not taken),
-           f"{what}, after enable(): {counted and counted[1]} attentions", out + err)
+        good = counted and int(counted[1]) == taken and (OFF in err) == (not taken)
+        ok(code == 0 and good and "['llama_cpp'] ['llama_cpp']" in out, f"{what}, after enable(): {counted and counted[1]} attentions", out + err)
     load = ("import ctypes, os; load = llama_cpp.llama_cpp._lib.ggml_backend_load; load.restype = ctypes.c_void_p\n"
             "assert load(os.environ['LIBRARY'].encode())\n")
     code, _, err = python(of_llama_cpp + load + "say()", LIBRARY=LIBRARY, GGML_RAPT_STATS=None)
@@ -184,7 +184,8 @@ def packages():
     for what, call, is_on in (("xllamacpp", "say()", True), ("xllamacpp with flash attention auto", "say('AUTO')", False)):
         code, out, err = python(of_xllamacpp + enable + call, GGML_BACKEND_PATH=LIBRARY, GGML_RAPT_STATS="1")
         counted = re.search(r"rapt: (\d+) attentions", err)
-        ok(code == 0 and counted and (int(counted[1]) > 0) == is_on and "['xllamacpp'] ['xllamacpp']" in out and (OFF in err) != is_on,
+        good = counted and (int(counted[1]) > 0) == is_on and (OFF in err) != is_on
+        ok(code == 0 and good and "['xllamacpp'] ['xllamacpp']" in out,
            f"{what}, after enable(): {counted and counted[1]} attentions", out + err[-2000:])
 
     code, out, err = python(of_llama_cpp + of_xllamacpp.replace("say(flash", "say_x(flash") + enable + "say(); say_x(); say()",
@@ -282,7 +283,19 @@ def loading():
              {"XDG_CACHE_HOME": str(FOLDER / "empty-cache"), "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "0",
               "PIP_CONFIG_FILE": "/dev/null", "PIP_EXTRA_INDEX_URL": "", "PIP_NO_INDEX": "", "PIP_FIND_LINKS": ""})):
         code, out, err = run(*command, **environment)
-        ok(code == 2 and err.count("\n") == 1 and re.search(pattern, err), f"{what}: {err.strip()}", out + err)
+        said = [line for line in err.splitlines() if not re.match(r"fetch: .* from the Python Package Index$", line)]
+        ok(code == 2 and len(said) == 1 and re.search(pattern, said[0]), f"{what}: {(said or [''])[0]}", out + err)
+
+    with tempfile.TemporaryDirectory() as work:
+        tool, new = ROOT / "tools/build", Path(work) / "new"
+        code, out, err = run(tool, new, "dispatch/librapt_pool.a", "--", "-Dcli=false", "-Dtests=false", "-Dbench=false",
+                             "-Dexamples=false")
+        lines = err.splitlines()
+        ok(code == 0 and not out and re.search(r"about .* minutes on two cores", lines[0]) and
+           all(re.match(r"build: \[\d+/\d+\] ", line) for line in lines[1:]) and lines[1:],
+           f"tools/build shows {len(lines)} lines while it builds, the last {(lines or [''])[-1]}", out + err)
+        code, out, err = run(tool, new, "nothing")
+        ok(code == 1 and "nothing" in err, "and what is wrong when it fails", out + err)
 
 
 ggml_s_own_tests()
