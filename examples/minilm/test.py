@@ -476,7 +476,7 @@ def main():
     global MODEL, REFERENCE
     fetched = subprocess.run([sys.executable, HERE / "fetch"], capture_output=True, text=True)
     if fetched.returncode:
-        print(f"1..0 # SKIP the weights cannot be had: {fetched.stderr.strip()}")
+        print(f"1..0 # SKIP the weights cannot be had: {fetched.stderr.splitlines()[-1]}")
         return
     MODEL = fetched.stdout.strip()
     REFERENCE = json.loads((HERE / "reference.json").read_text())

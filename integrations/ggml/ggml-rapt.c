@@ -11,6 +11,7 @@
 #include "rapt.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -25,8 +26,8 @@
 
 /* ---- The host ------------------------------------------------------------------------------------------------------------ */
 
-/* The functions of ggml's that are called here, as the host that has loaded this library has them. */
-static struct {
+/* A ggml that has loaded this library: the functions of its that are called here, and what it got. A process may have several. */
+struct host {
     __typeof__(&ggml_version) version;
     __typeof__(&ggml_op_name) op_name;
     __typeof__(&ggml_tensor_overhead) tensor_overhead;
@@ -34,7 +35,13 @@ static struct {
     __typeof__(&ggml_graph_node) graph_node;
     __typeof__(&ggml_backend_cpu_buffer_type) cpu_buffer_type;
     __typeof__(&ggml_backend_buft_is_host) buft_is_host;
-} host;
+    struct ggml_backend_reg reg;
+    struct ggml_backend_device device;
+    struct host *next;
+};
+
+/* All of them, which stay as long as the process, as their devices do. */
+static struct host *hosts;
 
 /* A version of ggml and the version of its interface for backends, which the host compares with that of the device. */
 struct known_version {
@@ -52,39 +59,38 @@ static const struct known_version known_versions[] = {
 enum {
     known_layout = offsetof(struct ggml_tensor, ne) == 16 && offsetof(struct ggml_tensor, nb) == 48 &&
                    offsetof(struct ggml_tensor, op) == 80 && offsetof(struct ggml_tensor, op_params) == 84 &&
-                   offsetof(struct ggml_tensor, src) == 152 && offsetof(struct ggml_tensor, data) == 248 &&
+                   offsetof(struct ggml_tensor, flags) == 148 && offsetof(struct ggml_tensor, src) == 152 &&
+                   offsetof(struct ggml_tensor, data) == 248 && offsetof(struct ggml_tensor, name) == 256 &&
                    sizeof(struct ggml_tensor) == 336 && offsetof(struct ggml_backend_i, graph_compute) == 96 &&
                    sizeof(struct ggml_backend_i) == 128 && sizeof(struct ggml_backend) == 152 &&
                    offsetof(struct ggml_backend_device_i, init_backend) == 40 &&
                    offsetof(struct ggml_backend_device_i, supports_op) == 72 && sizeof(struct ggml_backend_device_i) == 120 &&
                    sizeof(struct ggml_backend_device) == 136 && sizeof(struct ggml_backend_reg_i) == 32 &&
-                   offsetof(struct ggml_backend_dev_props, caps) == 48 && sizeof(struct ggml_backend_dev_props) == 56
+                   sizeof(struct ggml_backend_reg) == 48 && offsetof(struct ggml_backend_dev_props, caps) == 48 &&
+                   sizeof(struct ggml_backend_dev_props) == 56
 };
 
 /* What ggml's memory for a tensor has beside the struct. */
 enum { object_bytes = 32 };
 
-/* What the device promises to its host by its number, and the library's only answer to a host that it refuses. */
-static int api_version;
-
 /* Says a line where users see it, as ggml's own logger may be silent. */
 #define say(...) (fprintf(stderr, "rapt: " __VA_ARGS__), fputc('\n', stderr))
 
-/* Finds the host's functions from an address within the library that has loaded this one. */
-static int find_host(const void *caller) {
+/* Finds a host's functions from an address within the library that has loaded this one. */
+static int find_functions(struct host *host, const void *caller) {
     Dl_info info;
     void *library = dladdr(caller, &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
     if (library == NULL) library = dlopen(NULL, RTLD_LAZY); /* A program, by whatever name it was called. */
     const struct {
         const char *name;
         void *function;
-    } wanted[] = {{"ggml_version", &host.version},
-                  {"ggml_op_name", &host.op_name},
-                  {"ggml_tensor_overhead", &host.tensor_overhead},
-                  {"ggml_graph_n_nodes", &host.graph_n_nodes},
-                  {"ggml_graph_node", &host.graph_node},
-                  {"ggml_backend_cpu_buffer_type", &host.cpu_buffer_type},
-                  {"ggml_backend_buft_is_host", &host.buft_is_host}};
+    } wanted[] = {{"ggml_version", &host->version},
+                  {"ggml_op_name", &host->op_name},
+                  {"ggml_tensor_overhead", &host->tensor_overhead},
+                  {"ggml_graph_n_nodes", &host->graph_n_nodes},
+                  {"ggml_graph_node", &host->graph_node},
+                  {"ggml_backend_cpu_buffer_type", &host->cpu_buffer_type},
+                  {"ggml_backend_buft_is_host", &host->buft_is_host}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         void *function = library == NULL ? NULL : dlsym(library, wanted[i].name);
         if (function == NULL) {
@@ -96,19 +102,20 @@ static int find_host(const void *caller) {
     return 1;
 }
 
-/* Whether this library was built for the host's version, which it says if not. */
-static int version_is_known(void) {
+/* Returns the version of the interface for backends that a host has, or 0, which is said, if this library was not built for it.
+ */
+static int api_version_of(const struct host *host) {
     const size_t n = known_layout ? sizeof known_versions / sizeof *known_versions : 1;
     char names[256] = "";
     for (size_t i = 0; i < n; i++) {
-        if (strcmp(host.version(), known_versions[i].version) == 0) {
-            api_version = known_versions[i].api;
-            /* Two proofs from the host itself that a version number without a release has not misled. */
-            if (strcmp(host.op_name(GGML_OP_FLASH_ATTN_EXT), "FLASH_ATTN_EXT") == 0 &&
-                host.tensor_overhead() == object_bytes + sizeof(struct ggml_tensor)) {
-                return 1;
+        if (strcmp(host->version(), known_versions[i].version) == 0) {
+            /* Proofs from the host itself that a version number without a release has not misled. */
+            if (strcmp(host->op_name(GGML_OP_FLASH_ATTN_EXT), "FLASH_ATTN_EXT") == 0 &&
+                strcmp(host->op_name(GGML_OP_SOFT_MAX), "SOFT_MAX") == 0 &&
+                host->tensor_overhead() == object_bytes + sizeof(struct ggml_tensor)) {
+                return known_versions[i].api;
             }
-            say("not loaded: this ggml says that it is %s, but its structs are others", host.version());
+            say("not loaded: this ggml says that it is %s, but its structs are others", host->version());
             return 0;
         }
         const size_t used = strlen(names);
@@ -116,7 +123,7 @@ static int version_is_known(void) {
             snprintf(names + used, sizeof names - used, "%s%s", i == 0 ? "" : ", ", known_versions[i].version);
         }
     }
-    say("not loaded: this ggml is version %s, and the library was built for %s", host.version(), names);
+    say("not loaded: this ggml is version %s, and the library was built for %s", host->version(), names);
     return 0;
 }
 
@@ -132,14 +139,19 @@ static bool arith_of_name(const char *name, rapt_arith *to) {
     return !given || *to != RAPT_EXACT || strcmp(name, "exact") == 0;
 }
 
-static bool of_integers(enum ggml_type type) { return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q5_0; }
+static bool of_integers(enum ggml_type type) {
+    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q5_0;
+}
 
 /* Whether GGML_RAPT_STATS asks for statistics, which the process then prints when it ends. */
 static int wants_stats;
 
 static atomic_long ops_taken, ops_declined, nanoseconds, most_threads;
 
-/* Why the last op was declined. Only written where statistics are wanted; a line mixed of two does no harm. */
+/* Whether a host has asked about a softmax of scores, which it computes where flash attention is off. */
+static atomic_int unfused_seen;
+
+/* Why the last op was declined. A line mixed of two does no harm. */
 static char why_declined[256];
 
 static long now(void) {
@@ -148,12 +160,21 @@ static long now(void) {
     return t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* Without statistics, speaks only of a device that got nothing to do from a host that has attention: nobody would know. */
 __attribute__((destructor)) static void print_stats(void) {
-    if (!wants_stats) return;
-    const char *isa = NULL;
-    rapt_isa_current(&isa);
-    say("%ld attentions in %.3f s, %ld threads, %s; declined %ld times%s%s", ops_taken, (double)nanoseconds * 1e-9, most_threads,
-        isa, ops_declined, *why_declined ? ", at last: " : "", why_declined);
+    if (wants_stats) {
+        const char *isa = NULL;
+        rapt_isa_current(&isa);
+        say("%ld attentions in %.3f s, %ld threads, %s; declined %ld times%s%s", ops_taken, (double)nanoseconds * 1e-9,
+            most_threads, isa, ops_declined, *why_declined ? ", at last: " : "", why_declined);
+    }
+    if (ops_taken > 0) return;
+    if (unfused_seen) {
+        say("no attention was taken, for flash attention is off: it needs -fa on (auto turns it off), in llama-cpp-python "
+            "flash_attn=True");
+    } else if (ops_declined > 0 && !wants_stats) {
+        say("no attention was taken; declined %ld times, at last: %s", ops_declined, why_declined);
+    }
 }
 
 /* ---- The operation ------------------------------------------------------------------------------------------------------- */
@@ -213,8 +234,41 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* Describes the attention that an op wants. Returns null, or why rapt does not do it: what ggml's builder lets pass and
- * rapt_desc has no words for, while all that rapt_plan_init refuses is left to it. */
+/* Whether a tensor has elements of a type that rapt has, not blocks. */
+static int is_of_elements(const struct ggml_tensor *t) { return rapt_type_class_of(type_of(t->type)) == RAPT_CLASS_ELEMENT; }
+
+/* Returns whether an op contradicts itself, and writes to why what is wrong: what ggml_flash_attn_ext lets pass, or a graph that
+ * came from elsewhere has, and for which ggml's own kernel, which does not look, would read behind a tensor's end. */
+static int is_malformed(const struct ggml_tensor *op, char *why, size_t bytes) {
+    const struct ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
+    const int64_t heads = q->ne[2];
+#define MALFORMED(...) return snprintf(why, bytes, __VA_ARGS__), 1
+    if (!is_of_elements(q)) MALFORMED("Q is of ggml's type %d, which is no float", q->type);
+    if (k->ne[0] != q->ne[0]) MALFORMED("K has %" PRId64 " channels, and Q %" PRId64, k->ne[0], q->ne[0]);
+    if (v->ne[1] < k->ne[1]) MALFORMED("V has %" PRId64 " tokens, and K %" PRId64, v->ne[1], k->ne[1]);
+    if (k->ne[2] < 1 || heads % k->ne[2] != 0) MALFORMED("K has %" PRId64 " heads, and Q %" PRId64, k->ne[2], heads);
+    if (v->ne[2] < 1 || heads % v->ne[2] != 0) MALFORMED("V has %" PRId64 " heads, and Q %" PRId64, v->ne[2], heads);
+    if (op->ne[0] != v->ne[0] || op->ne[1] != heads || op->ne[2] != q->ne[1] || op->ne[3] != q->ne[3] ||
+        op->type != GGML_TYPE_F32) {
+        MALFORMED("the result is not f32 of the shape of Q and V");
+    }
+    if (mask != NULL) {
+        if (!is_of_elements(mask)) MALFORMED("the mask is of ggml's type %d, which is no float", mask->type);
+        if (mask->ne[0] < k->ne[1])
+            MALFORMED("the mask has %" PRId64 " columns, and K %" PRId64 " tokens", mask->ne[0], k->ne[1]);
+        if (mask->ne[1] < q->ne[1]) MALFORMED("the mask has %" PRId64 " rows, and Q %" PRId64 " tokens", mask->ne[1], q->ne[1]);
+        if (mask->ne[2] < 1 || mask->ne[3] < 1) MALFORMED("the mask is empty");
+        if (!is_dense_inside(mask)) MALFORMED("the mask's columns are not contiguous");
+    }
+    if (sinks != NULL && (sinks->type != GGML_TYPE_F32 || sinks->ne[0] != heads)) {
+        MALFORMED("the sinks are not %" PRId64 " of f32, one for each head", heads);
+    }
+#undef MALFORMED
+    return 0;
+}
+
+/* Describes the attention that an op wants, which is not malformed. Returns null, or why rapt does not do it and ggml's own
+ * kernel shall: what rapt_desc has no words for, while all that rapt_plan_init refuses is left to it. */
 static const char *describe(struct attention *a, const struct ggml_tensor *op) {
     const struct ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
     float scale, softcap;
@@ -224,16 +278,17 @@ static const char *describe(struct attention *a, const struct ggml_tensor *op) {
     for (int i = 5; i < GGML_MAX_SRC; i++) {
         if (op->src[i] != NULL) return "it has a source that is not known here";
     }
+    /* Number 3 is the precision, which is always f32's here, number 4 a bound on the keys that a mask leaves, which is a hint. */
+    for (size_t i = 5; i < sizeof op->op_params / sizeof *op->op_params; i++) {
+        if (op->op_params[i] != 0) return "it has a parameter that is not known here";
+    }
     if (type_of(k->type) == RAPT_NONE || type_of(v->type) == RAPT_NONE) return "a type of K or V that ggml alone has";
     if (!is_dense_inside(q) || !is_dense_inside(k) || !is_dense_inside(v)) return "channels that are not contiguous";
-    if (q->ne[3] != k->ne[3] || q->ne[3] != v->ne[3] || k->ne[1] != v->ne[1]) return "K and V of other lengths or entries";
-    if (q->ne[2] % k->ne[2] != 0 || q->ne[2] % v->ne[2] != 0) return "heads that are no multiple of those of K and V";
-    if (op->type != GGML_TYPE_F32 || isnan(scale)) return "a result that is not f32, or a scale that is no number";
-    if (mask != NULL && (!is_dense_inside(mask) || mask->ne[0] < k->ne[1] || mask->ne[1] < q->ne[1] ||
-                         q->ne[2] % mask->ne[2] != 0 || q->ne[3] % mask->ne[3] != 0)) {
-        return "a mask of another shape";
+    if (q->ne[3] != k->ne[3] || q->ne[3] != v->ne[3]) return "K or V of other entries than Q";
+    if (isnan(scale)) return "a scale that is no number";
+    if (mask != NULL && (q->ne[2] % mask->ne[2] != 0 || q->ne[3] % mask->ne[3] != 0)) {
+        return "a mask whose heads or entries do not divide Q's";
     }
-    if (sinks != NULL && (sinks->type != GGML_TYPE_F32 || sinks->ne[0] != q->ne[2])) return "sinks of another shape";
     if (mask == NULL && a->max_bias > 0) return "ALiBi without a mask";
 
     /* A slice is as many heads as the mask has, unless the groups that share a key/value head straddle it. */
@@ -304,6 +359,10 @@ static enum ggml_status attend(struct context *context, const struct ggml_tensor
     rapt_plan plan;
     size_t workspace_bytes = 0;
     char why[256] = "";
+    if (is_malformed(op, why, sizeof why)) {
+        say("%s: %s", *op->name != '\0' ? op->name : "an attention", why);
+        return GGML_STATUS_FAILED;
+    }
     const char *refused = describe(&a, op);
     a.desc.threads = context->threads;
     if (refused != NULL || rapt_plan_init(&plan, &a.desc) != RAPT_OK ||
@@ -355,18 +414,25 @@ static int is_view(enum ggml_op op) {
     return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
 }
 
+/* Whether ggml wants an op's result: that of an empty one, or of a branch that was not selected, it does not. */
+static int is_wanted(const struct ggml_tensor *op) {
+    const int is_empty = op->ne[0] == 0 || op->ne[1] == 0 || op->ne[2] == 0 || op->ne[3] == 0;
+    return !is_view(op->op) && !is_empty && (op->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
+}
+
 static enum ggml_status graph_compute(ggml_backend_t backend, struct ggml_cgraph *graph) {
     struct context *context = backend->context;
-    const int nodes = host.graph_n_nodes(graph);
+    const struct host *host = backend->device->context;
+    const int nodes = host->graph_n_nodes(graph);
     for (int i = 0; i < nodes; i++) {
-        const struct ggml_tensor *op = host.graph_node(graph, i);
-        if (is_view(op->op)) continue;
+        const struct ggml_tensor *op = host->graph_node(graph, i);
+        if (!is_wanted(op)) continue;
         if (op->op != GGML_OP_FLASH_ATTN_EXT) return GGML_STATUS_FAILED;
         const long start = wants_stats ? now() : 0;
         const enum ggml_status status = attend(context, op);
         if (status != GGML_STATUS_SUCCESS) return status;
+        ops_taken++;
         if (wants_stats) {
-            ops_taken++;
             nanoseconds += now() - start;
             if (context->threads > most_threads) most_threads = context->threads;
         }
@@ -440,30 +506,37 @@ static ggml_backend_t init_backend(ggml_backend_dev_t device, const char *params
 }
 
 static ggml_backend_buffer_type_t buffer_type_of_device(ggml_backend_dev_t device) {
-    (void)device;
-    return host.cpu_buffer_type();
+    return ((const struct host *)device->context)->cpu_buffer_type();
 }
 
+/* Whether an op is the softmax of attention that is not fused: it has a mask or heads, which that of a mixture of experts has
+ * not. */
+static int is_unfused(const struct ggml_tensor *op) {
+    return op->op == GGML_OP_SOFT_MAX && (op->src[1] != NULL || op->ne[2] > 1);
+}
+
+/* A malformed attention is taken, to be refused when it is to be computed: as one that is not served, ggml's own kernel got it.
+ */
 static bool supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op) {
     (void)device;
+    if (is_unfused(op)) unfused_seen = 1;
     if (op->op != GGML_OP_FLASH_ATTN_EXT) return is_view(op->op);
     struct attention a;
+    char why[256];
+    if (is_malformed(op, why, sizeof why)) return true;
     const char *refused = describe(&a, op);
     if (refused == NULL) {
         rapt_plan plan;
         if (rapt_plan_init(&plan, &a.desc) == RAPT_OK) return true;
     }
-    if (wants_stats) {
-        ops_declined++;
-        if (refused != NULL) snprintf(why_declined, sizeof why_declined, "%s", refused);
-        else rapt_plan_explain(&a.desc, why_declined, sizeof why_declined);
-    }
+    ops_declined++;
+    if (refused != NULL) snprintf(why_declined, sizeof why_declined, "%s", refused);
+    else rapt_plan_explain(&a.desc, why_declined, sizeof why_declined);
     return false;
 }
 
 static bool supports_buffer_type(ggml_backend_dev_t device, ggml_backend_buffer_type_t type) {
-    (void)device;
-    return host.buft_is_host(type);
+    return ((const struct host *)device->context)->buft_is_host(type);
 }
 
 /* ---- The registry's entry ------------------------------------------------------------------------------------------------ */
@@ -483,17 +556,7 @@ static size_t count_devices(ggml_backend_reg_t reg) {
 
 static ggml_backend_dev_t device_at(ggml_backend_reg_t reg, size_t index) {
     (void)index;
-    static struct ggml_backend_device device = {.iface = {.get_name = name_of_device,
-                                                          .get_description = description_of_device,
-                                                          .get_memory = memory_of_device,
-                                                          .get_type = type_of_device,
-                                                          .get_props = props_of_device,
-                                                          .init_backend = init_backend,
-                                                          .get_buffer_type = buffer_type_of_device,
-                                                          .supports_op = supports_op,
-                                                          .supports_buft = supports_buffer_type}};
-    device.reg = reg;
-    return &device;
+    return &((struct host *)reg->context)->device;
 }
 
 static void *function_of_name(ggml_backend_reg_t reg, const char *name) {
@@ -505,14 +568,42 @@ static void *function_of_name(ggml_backend_reg_t reg, const char *name) {
     return address;
 }
 
-/* What ggml calls when it has loaded this library: returns the registry's entry, or null where this host cannot be served. */
-__attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
-    static struct ggml_backend_reg reg = {.iface = {.get_name = name_of_registry,
+/* Returns the host that has these functions, which is made if it is new, or null if there is no memory for it. */
+static struct host *host_with(const struct host *functions, int api_version) {
+    for (struct host *host = hosts; host != NULL; host = host->next) {
+        if (host->version == functions->version) return host;
+    }
+    struct host *host = malloc(sizeof *host);
+    if (host == NULL) return NULL;
+    *host = *functions;
+    host->reg = (struct ggml_backend_reg){.api_version = api_version,
+                                          .iface = {.get_name = name_of_registry,
                                                     .get_device_count = count_devices,
                                                     .get_device = device_at,
-                                                    .get_proc_address = function_of_name}};
+                                                    .get_proc_address = function_of_name},
+                                          .context = host};
+    host->device = (struct ggml_backend_device){.iface = {.get_name = name_of_device,
+                                                          .get_description = description_of_device,
+                                                          .get_memory = memory_of_device,
+                                                          .get_type = type_of_device,
+                                                          .get_props = props_of_device,
+                                                          .init_backend = init_backend,
+                                                          .get_buffer_type = buffer_type_of_device,
+                                                          .supports_op = supports_op,
+                                                          .supports_buft = supports_buffer_type},
+                                                .reg = &host->reg,
+                                                .context = host};
+    host->next = hosts;
+    hosts = host;
+    return host;
+}
+
+/* What ggml calls when it has loaded this library: returns the registry's entry, or null where this host cannot be served. */
+__attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
     const char *off = getenv("GGML_RAPT"), *stats = getenv("GGML_RAPT_STATS"), *of_arith = getenv("GGML_RAPT_ARITH"), *isa;
-    if (!find_host(__builtin_return_address(0)) || !version_is_known()) return NULL;
+    struct host functions = {0};
+    const int api_version = find_functions(&functions, __builtin_return_address(0)) ? api_version_of(&functions) : 0;
+    if (api_version == 0) return NULL;
     const rapt_status status = rapt_isa_current(&isa);
     if (status != RAPT_OK) {
         say("not loaded: RAPT_ISA=%s: %s", getenv("RAPT_ISA"), rapt_status_string(status));
@@ -524,6 +615,6 @@ __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void
     }
     is_off = off != NULL && strcmp(off, "0") == 0;
     wants_stats = stats != NULL && *stats != '\0' && strcmp(stats, "0") != 0;
-    reg.api_version = api_version;
-    return &reg;
+    struct host *host = host_with(&functions, api_version);
+    return host == NULL ? NULL : &host->reg;
 }

