@@ -429,8 +429,8 @@ def empties():
         return inputs | ({} if past is None else {"past_k": r(batch, 2, past, 8), "past_v": r(batch, 2, past, 8)})
 
     def grouped(batch=1, tokens=3, past=None, **more):
-        inputs = flat(batch, tokens, tokens, past) | {"last": np.full(batch, tokens - 1, np.int32), "total": np.array(tokens, np.int32)}
-        return inputs | more
+        inputs = flat(batch, tokens, tokens, past)
+        return inputs | {"last": np.full(batch, tokens - 1, np.int32), "total": np.array(tokens, np.int32)} | more
 
     def empty(*shape, dtype=np.int32):
         return np.zeros(shape, dtype)
@@ -458,9 +458,11 @@ def empties():
         "MultiHeadAttention, packed, no token": (MHA, {"q": r(1, 0, 2, 3, 8)}, two, (1, 0, 16)),
         "MultiHeadAttention, key and value packed, no key": (MHA, {"q": r(1, 3, 16), "k": r(1, 0, 2, 2, 8)}, two, (1, 3, 16)),
         "GroupQueryAttention, no batch": (GQA, grouped(batch=0), groups, (0, 3, 16)),
-        "GroupQueryAttention, no batch, rotated": (GQA, grouped(batch=0, ids=np.zeros((0, 3), np.int64), **tables), rotated, (0, 3, 16)),
-        "RotaryEmbedding, no batch": ("RotaryEmbedding", {"x": r(0, 2, 3, 8), "cos": r(0, 3, 4), "sin": r(0, 3, 4)}, {}, (0, 2, 3, 8)),
-        "RotaryEmbedding of com.microsoft, no token": (ROTARY, {"x": r(1, 0, 16), "ids": empty(1, 0, dtype=np.int64)} | tables, two, (1, 0, 16)),
+        "GroupQueryAttention, no batch, rotated": (GQA, grouped(batch=0, ids=empty(0, 3, dtype=np.int64)) | tables, rotated, (0, 3, 16)),
+        "RotaryEmbedding, no batch":
+            ("RotaryEmbedding", {"x": r(0, 2, 3, 8), "cos": r(0, 3, 4), "sin": r(0, 3, 4)}, {}, (0, 2, 3, 8)),
+        "RotaryEmbedding of com.microsoft, no token":
+            (ROTARY, {"x": r(1, 0, 16), "ids": empty(1, 0, dtype=np.int64)} | tables, two, (1, 0, 16)),
     }
     for name, (op, inputs, attributes, shape) in nothing.items():
         outputs = present if op == GQA or "past_k" in inputs else ("y", )
@@ -472,16 +474,16 @@ def empties():
         ("Attention, a past of 0 tokens", "Attention", heads(past=0), {}),
         ("MultiHeadAttention, a past of 0 tokens", MHA, flat(past=0), two),
         ("MultiHeadAttention, past_sequence_length 0", MHA, flat(past=3) | {"past_length": np.array([0], np.int32)}, two),
-        ("MultiHeadAttention, past_sequence_length without dimensions", MHA, flat(past=5) | {"past_length": np.array(2, np.int32)}, two),
+        ("MultiHeadAttention, past_sequence_length without dimensions", MHA, flat(past=5) | {"past_length": np.array(2, np.int32)},
+         two),
         ("GroupQueryAttention, a past of 0 tokens", GQA, grouped(past=0), groups),
         ("MultiHeadAttention, scale 0, its default", MHA, flat(), two | {"scale": 0.0}),
     ):
         beside(name, op, inputs, attributes, present, compare=lambda n, x: x if n == "y" else x[:, :, :3])
     for value in -1.0, 0.0, -20000.0:  # the last is what leaves keys out
-        beside(f"MultiHeadAttention, mask_filter_value {value}", MHA, flat(batch=2) | {"padding": np.array([[1, 1, 0], [1, 0, 0]], np.int32)},
-               two | {"mask_filter_value": value})
-        beside(f"MultiHeadAttention, mask_filter_value {value}, lengths", MHA, flat(batch=2) | {"padding": np.array([2, 1], np.int32)},
-               two | {"mask_filter_value": value})
+        for form, padding in ("a matrix", [[1, 1, 0], [1, 0, 0]]), ("lengths", [2, 1]):
+            inputs = flat(batch=2) | {"padding": np.array(padding, np.int32)}
+            beside(f"MultiHeadAttention, mask_filter_value {value}, {form}", MHA, inputs, two | {"mask_filter_value": value})
 
 
 # ---- Threads -----------------------------------------------------------------------------------------------------------------
@@ -626,7 +628,8 @@ def encoder():
             options["dynamic_shapes"] = [{at: torch.export.Dim(name) for name, at in sizes.items()}] * 2
         elif not fixed:
             options["dynamic_axes"] = {name: {at: size for size, at in sizes.items()} for name in ("ids", "mask", "hidden")}
-        quietly(torch.onnx.export, Hidden(attention), (ids, mask), path, input_names=["ids", "mask"], output_names=["hidden"], **options)
+        names = {"input_names": ["ids", "mask"], "output_names": ["hidden"]}
+        quietly(torch.onnx.export, Hidden(attention), (ids, mask), path, **names, **options)
 
     def fuse(path, op, fused):
         options = FusionOptions("bert")
@@ -649,7 +652,8 @@ def encoder():
                 fuse(plain, fused, path)
             made, explained = session(path, rapt=True), rapt_onnxruntime.explain(path)
             found = rapt_onnxruntime.taken(made)
-            ok(found == ({op: LAYERS} if takes else {}), f"MiniLM, {name}: rapt takes {LAYERS if takes else 0} of {LAYERS} layers", found)
+            expected = LAYERS if takes else 0
+            ok(found == ({op: LAYERS} if takes else {}), f"MiniLM, {name}: rapt takes {expected} of {LAYERS} layers", found)
             ok([(node.op, node.taken) for node in explained] == [(op, takes)] * LAYERS and
                all(bool(node.why) != takes for node in explained), f"MiniLM, {name}: and so says explain()", explained)
             ours = embed(made, texts)
@@ -667,10 +671,12 @@ def encoder():
 def mixed(*nodes, inputs=None, initializers=(), opset=24):
     """A model of several nodes, whose inputs are q, k and v of [1, 2, 3, 8] and the given ones."""
     inputs = inputs or dict.fromkeys("qkv", np.zeros((1, 2, 3, 8), np.float32))
-    given = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in inputs.items()]
-    graph = onnx.helper.make_graph(nodes, "mixed", given, [onnx.ValueInfoProto(name=node.output[0]) for node in nodes], list(initializers))
-    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid(CONTRIB, 1)]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    helper = onnx.helper
+    given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in inputs.items()]
+    results = [onnx.ValueInfoProto(name=node.output[0]) for node in nodes]
+    graph = helper.make_graph(nodes, "mixed", given, results, list(initializers))
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIB, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def branch(name, *nodes):
@@ -682,15 +688,23 @@ def explained():
     node = onnx.helper.make_node
     r = Random(5)
     weights = [onnx.numpy_helper.from_array(r(8, 24), "w"), onnx.numpy_helper.from_array(r(24), "b")]
-    flag = {**dict.fromkeys("qkv", np.zeros((1, 2, 3, 8), np.float32)), "x": r(1, 3, 8), "flag": np.array(True), "d": r(1, 2, 3, 8).astype(float)}
+    flag = {**dict.fromkeys("qkv", np.zeros((1, 2, 3, 8), np.float32)), "x": r(1, 3, 8), "flag": np.array(True)}
     inside = node("Attention", ["q", "k", "v"], ["in_then"], name="inside"), node("Softmax", ["q"], ["in_else"], name="inside")
-    choice = node("If", ["flag"], ["chosen"], name="choice", then_branch=branch("then", inside[0]), else_branch=branch("else", inside[1]))
-    proto = mixed(node("Attention", ["q", "k", "v"], ["y0"], name="one"), node("Attention", ["d", "d", "d"], ["y1"], name="two\nlines"),
-                  node("Attention", ["x", "w", "b"], ["y2"], name="", domain=CONTRIB, num_heads=2), node("Softmax", ["k"], ["y3"], name="soft"),
-                  node("Relu", ["q"], ["y4"], name="other"), choice, inputs=flag, initializers=weights)
+    branches = {"then_branch": branch("then", inside[0]), "else_branch": branch("else", inside[1])}
+    proto = mixed(
+        node("Attention", ["q", "k", "v"], ["y0"], name="one"),
+        node("Attention", ["d", "d", "d"], ["y1"], name="two\nlines"),
+        node("Attention", ["x", "w", "b"], ["y2"], name="", domain=CONTRIB, num_heads=2),
+        node("Softmax", ["k"], ["y3"], name="soft"),
+        node("Relu", ["q"], ["y4"], name="other"),
+        node("If", ["flag"], ["chosen"], name="choice", **branches),
+        inputs=flag | {"d": r(1, 2, 3, 8).astype(np.float64)}, initializers=weights)
     found = rapt_onnxruntime.explain(proto.SerializeToString())
-    expected = {("Attention", "", "one", "mixed", True), ("Attention", "", "two?lines", "mixed", False), ("Attention", CONTRIB, "", "mixed", False),
-                ("Softmax", "", "soft", "mixed", False), ("Attention", "", "inside", "then", True), ("Softmax", "", "inside", "else", False)}
+    expected = {
+        ("Attention", "", "one", "mixed", True), ("Attention", "", "two?lines", "mixed", False),
+        ("Attention", CONTRIB, "", "mixed", False), ("Softmax", "", "soft", "mixed", False),
+        ("Attention", "", "inside", "then", True), ("Softmax", "", "inside", "else", False),
+    }
     ok({(n.op, n.domain, n.name, n.graph, n.taken) for n in found} == expected and len(found) == len(expected),
        "explain() lists nodes of attention and Softmax, in the graphs of nodes, too", list(map(tuple, found)))
     why = {n.name: n.why for n in found}
@@ -713,13 +727,17 @@ def explained():
             ok("none.onnx" in str(error), "explain() of no file is ONNX Runtime's error", error)
 
     double = {n: np.zeros((1, 2, 3, 8)) for n in "qkv"}
-    left = {"softmax": mixed(node("Softmax", ["q"], ["y"])), "softmax twice": mixed(node("Softmax", ["q"], ["y"]), node("Softmax", ["k"], ["z"])),
-            "double": model("Attention", double, ("y", ), {}), "taken": mixed(node("Attention", ["q", "k", "v"], ["y"]), node("Softmax", ["q"], ["z"])),
-            "neither": mixed(node("Relu", ["q"], ["y"])),
-            "taken inside": mixed(node("If", ["flag"], ["y"], then_branch=branch("then", inside[0]), else_branch=branch("else", inside[1])),
-                                  node("Softmax", ["q"], ["z"]), inputs={n: flag[n] for n in ("q", "k", "v", "flag")})}
-    said = {"softmax": "leaves 1 to others, 1 of them", "softmax twice": "leaves 2 to others, 2 of them", "double": "leaves 1 to others, 0 of them"}
-    for name, proto in left.items():
+    softmax = node("Softmax", ["q"], ["z"])
+    sessions = {
+        "softmax": mixed(softmax),
+        "softmax twice": mixed(softmax, node("Softmax", ["k"], ["y"])),
+        "double": model("Attention", double, ("y", ), {}),
+        "taken": mixed(node("Attention", ["q", "k", "v"], ["y"]), softmax),
+        "taken inside": mixed(node("If", ["flag"], ["y"], **branches), softmax, inputs={n: flag[n] for n in ("q", "k", "v", "flag")}),
+        "neither": mixed(node("Relu", ["q"], ["y"])),
+    }
+    said = {"softmax": "leaves 1 to others, 1 of", "softmax twice": "leaves 2 to others, 2 of", "double": "leaves 1 to others, 0 of"}
+    for name, proto in sessions.items():
         done = process(f"""
 import models, onnx, rapt.onnxruntime
 models.session(onnx.ModelProto.FromString({proto.SerializeToString()!r}), rapt=True, level=2)""")
@@ -735,8 +753,8 @@ def later_versions():
     """Attributes and inputs that this ONNX Runtime has and rapt does not know would be ignored, were their nodes not left."""
     names = {(op.rpartition(".")[0], op.rpartition(".")[2]): op for op in models.INPUTS}
     x = np.zeros((1, 3, 16), np.float32)
-    needed = {"Attention": {"q_num_heads": 2, "kv_num_heads": 2}, "MultiHeadAttention": {"num_heads": 2}, "RotaryEmbedding": {"num_heads": 2},
-              "GroupQueryAttention": {"num_heads": 2, "kv_num_heads": 2}}
+    needed = {"Attention": {"q_num_heads": 2, "kv_num_heads": 2}, "MultiHeadAttention": {"num_heads": 2},
+              "RotaryEmbedding": {"num_heads": 2}, "GroupQueryAttention": {"num_heads": 2, "kv_num_heads": 2}}
     values = {"AttrType.FLOAT": 0.5, "AttrType.INT": 1, "AttrType.STRING": "PER_TENSOR"}
     seen = 0
     for schema in models.get_all_operator_schema():
@@ -751,13 +769,12 @@ def later_versions():
         unknown = []
         for name, given in attributes.items():
             one = needed[schema.name] | {name: given}
-            proto = model(op, inputs, ("y", ) if op != GQA else ("y", "present_k", "present_v"), one, max(schema.since_version, 23))
-            if schema.domain:
-                del proto.opset_import[:]
-                proto.opset_import.extend([onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid(CONTRIB, 1)])
+            outputs = ("y", "present_k", "present_v") if op == GQA else ("y", )
+            proto = model(op, inputs, outputs, one, max(schema.since_version, 23))
             try:
-                unknown += [node.why for node in rapt_onnxruntime.explain(proto.SerializeToString()) if "does not know" in node.why]
-            except Exception as error:  # what ONNX Runtime's own checks refuse, or its CPU provider has not, is no news of rapt's
+                nodes = rapt_onnxruntime.explain(proto.SerializeToString())
+                unknown += [node.why for node in nodes if "does not know" in node.why]
+            except Exception as error:  # what ONNX Runtime's own checks refuse, or its CPU provider has not
                 unknown += [str(error)] if "rapt" in str(error) else []
         most = len(models.INPUTS[op].split())
         ok(not unknown and len(schema.inputs) <= most, f"rapt knows all that {op} {schema.since_version} of this ONNX Runtime has",
@@ -858,7 +875,7 @@ onnxruntime.InferenceSession(proto.SerializeToString(), options)
     for what, line, threads, environment in (
         ("RAPT_ISA of an unknown kernel", "rapt: RAPT_ISA: ", {}, {"RAPT_ISA": "nonsense"}),
         ("a number of threads that is none", "rapt: threads is not in 1..4096", {"threads": "many"}, {}),
-        ("a report that cannot be written", "rapt: the file that the option report names", {"report": "/no such folder/report"}, {}),
+        ("a report that cannot be written", "rapt: the file that the option report names", {"report": "/none/report"}, {}),
         ("an arithmetic that is none", "rapt: arith is neither exact nor bf16", {"arith": "int8"}, {}),
     ):  # up to 1.31, Python's InferenceSession prints the error and takes the CPU provider
         done = process(made.replace("THREADS", repr(threads)), **environment)
@@ -899,7 +916,10 @@ models.session(models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {}),
        "the session's log says what is left, and why", done.stderr)
 
     x = r(1, 3, 16)
-    grouped, two = dict.fromkeys("qkv", x) | {"last": np.array([2], np.int32), "total": np.array(3, np.int32)}, {"num_heads": 2, "kv_num_heads": 2}
+    grouped = dict.fromkeys("qkv", x) | {"last": np.array([2], np.int32), "total": np.array(3, np.int32)}
+    int8 = {"past_k": np.zeros((1, 2, 9, 8), np.int8), "past_v": np.zeros((1, 2, 9, 8), np.int8)}
+    one, two, four = {"num_heads": 2}, {"num_heads": 2, "kv_num_heads": 2}, {n: r(1, 2, 3, 8) for n in "qkv"}
+    turned = {"x": r(1, 2, 3, 8), "ids": np.zeros((1, 3), np.int64)}
     bad = {
         "channels that the heads do not divide": ("Attention", dict.fromkeys("qkv", x), {"q_num_heads": 3, "kv_num_heads":
                                                                                   3}, "heads"),
@@ -914,29 +934,26 @@ models.session(models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {}),
             "q": r(1, 1, 32), "k": r(1, 1, 32), "v": r(1, 1, 32), "past_k": r(1, 2, 4, 16), "past_v": r(1, 2, 4, 16), "last":
             np.array([9], np.int32), "total": np.array(5, np.int32)
         }, {"num_heads": 2, "kv_num_heads": 2}, "seqlens_k"),
-        "no total_sequence_length inside its tensor": (GQA, grouped | {"total": np.zeros(0, np.int32)}, two, "total_sequence_length is [0]"),
+        "no number in total_sequence_length": (GQA, grouped | {"total": np.zeros(0, np.int32)}, two, "total_sequence_length is [0]"),
         "several total_sequence_lengths": (GQA, grouped | {"total": np.full(2, 3, np.int32)}, two, "total_sequence_length is [2]"),
-        "a value without its key": (GQA, {n: grouped[n] for n in grouped if n != "k"} | {"q": r(1, 3, 48)}, two, "key is missing"),
-        "a key without its value": (GQA, {n: grouped[n] for n in grouped if n != "v"}, two, "value is missing"),
-        "no scale inside its tensor": (GQA, grouped | {"past_k": np.zeros((1, 2, 9, 8), np.int8), "past_v": np.zeros((1, 2, 9, 8), np.int8),
-                                                       "k_scale": r(1, 0, 1, 1), "v_scale": r(1, 0, 1, 1)},
-                                       two | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}, "k_scale is [1, 0, 1, 1]"),
+        "a value without its key": (GQA, {n: v for n, v in grouped.items() if n != "k"} | {"q": r(1, 3, 48)}, two, "key is missing"),
+        "a key without its value": (GQA, {n: v for n, v in grouped.items() if n != "v"}, two, "value is missing"),
+        "no number in a scale": (GQA, grouped | int8 | {"k_scale": r(1, 0, 1, 1), "v_scale": r(1, 0, 1, 1)},
+                                 two | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}, "k_scale is [1, 0, 1, 1]"),
         "a bias without columns": (GQA, grouped | {"logit_bias": r(1, 1, 3, 0)}, two, "attention_bias has no columns"),
         "tables without columns": (GQA, grouped | {"cos": r(9, 0), "sin": r(9, 0)}, two | {"do_rotary": 1}, "cos_cache has no columns"),
         "tables without rows": (GQA, grouped | {"cos": r(0, 4), "sin": r(0, 4)}, two | {"do_rotary": 1}, "position"),
-        "a part that is not said to be rotated": (ROTARY, {"x": r(1, 2, 3, 8), "ids": np.zeros((1, 3), np.int64), "cos": r(9, 2), "sin": r(9, 2)},
-                                                  {}, "4 channels of 8"),
-        "tables of no channels": ("RotaryEmbedding", {"x": r(1, 2, 3, 8), "ids": np.zeros((1, 3), np.int64), "cos": r(9, 0), "sin": r(9, 0)}, {},
-                                  "cos_cache is for 0 channels of 8"),
-        "a value beside a key that has it inside": (MHA, {"q": x, "k": r(1, 3, 2, 2, 8), "v": x}, {"num_heads": 2}, "value is given"),
-        "no value": (MHA, {"q": x, "k": x}, {"num_heads": 2}, "value is missing"),
-        "values without channels": (MHA, {"q": x, "k": x, "v": r(1, 3, 0)}, {"num_heads": 2}, "d_v = 0"),
-        "a mask without columns": ("Attention", {n: r(1, 2, 3, 8) for n in "qkv"} | {"mask": np.zeros((3, 0), bool)}, {}, "attn_mask has 0 columns"),
-        "a key_padding_mask without columns": (MHA, dict.fromkeys("qkv", x) | {"padding": np.zeros((1, 0), np.int32)}, {"num_heads": 2},
-                                               "key_padding_mask is [1, 0]"),
-        "an attention_bias without columns": (MHA, dict.fromkeys("qkv", x) | {"logit_bias": r(1, 2, 3, 0)}, {"num_heads": 2},
-                                              "attention_bias is [1, 2, 3, 0]"),
-        "a bias without elements": (MHA, dict.fromkeys("qkv", x) | {"bias": r(0)}, {"num_heads": 2}, "bias is [0]"),
+        "a part that is not said to be rotated": (ROTARY, turned | {"cos": r(9, 2), "sin": r(9, 2)}, {}, "4 channels of 8"),
+        "tables of no channels": ("RotaryEmbedding", turned | {"cos": r(9, 0), "sin": r(9, 0)}, {}, "0 channels of 8"),
+        "a value beside a key that has it inside": (MHA, {"q": x, "k": r(1, 3, 2, 2, 8), "v": x}, one, "value is given"),
+        "no value": (MHA, {"q": x, "k": x}, one, "value is missing"),
+        "values without channels": (MHA, {"q": x, "k": x, "v": r(1, 3, 0)}, one, "d_v = 0"),
+        "a mask without columns": ("Attention", four | {"mask": np.zeros((3, 0), bool)}, {}, "attn_mask has 0 columns"),
+        "a key_padding_mask without columns":
+            (MHA, dict.fromkeys("qkv", x) | {"padding": np.zeros((1, 0), np.int32)}, one, "key_padding_mask is [1, 0]"),
+        "an attention_bias without columns":
+            (MHA, dict.fromkeys("qkv", x) | {"logit_bias": r(1, 2, 3, 0)}, one, "attention_bias is [1, 2, 3, 0]"),
+        "a bias without elements": (MHA, dict.fromkeys("qkv", x) | {"bias": r(0)}, one, "bias is [0]"),
         "heads without channels": ("Attention", {n: r(1, 2, 3, 0) for n in "qkv"}, {}, "d_k = 0"),
         "heads of more channels than rapt has": ("Attention", {n: r(1, 1, 2, 1025)
                                                                for n in "qkv"}, {}, "1025"),

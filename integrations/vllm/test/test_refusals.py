@@ -42,16 +42,16 @@ HEADS, KV_HEADS, SIZE, BLOCK = 4, 2, 8, 16
 def impl_of(**given):
     """A layer's attention with the fields that vLLM's own class sets."""
     impl = backend.Impl()
-    impl.__dict__.update(num_heads=HEADS, num_kv_heads=KV_HEADS, head_size=SIZE, scale=SIZE ** -0.5, sliding_window=-1, logits_soft_cap=0,
-                         alibi_slopes=None, sinks=None, kv_cache_dtype="auto", is_fp8_kv_cache=False, attn_type="decoder", **given)
+    impl.__dict__.update({"num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_size": SIZE, "scale": SIZE ** -0.5, "sliding_window": -1,
+                          "logits_soft_cap": 0, "alibi_slopes": None, "sinks": None, "kv_cache_dtype": "auto", "is_fp8_kv_cache": False,
+                          "attn_type": "decoder"} | given)
     return impl
 
 
 def step(tokens=3, query=None, key=None, value=None, cache=None, slots=None, layer=None, **given):
     """A prompt of one request, whose keys and values are written to the cache before it attends to them. Returns the result."""
     torch.manual_seed(0)
-    impl = impl_of()
-    impl.__dict__.update(given)
+    impl = impl_of(**given)
     query = torch.randn(tokens, HEADS, SIZE) if query is None else query
     key = torch.randn(tokens, KV_HEADS, SIZE) if key is None else key
     value = torch.randn(tokens, KV_HEADS, SIZE) if value is None else value
