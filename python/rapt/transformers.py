@@ -352,8 +352,7 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
                        **others: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention of a layer, for AttentionInterface: query (batch, heads, queries, channels), key and value with their own
     number of heads; the result is (batch, queries, heads, channels), and (batch, heads, queries, keys) of weights where the model
-    returns them. Masks are what _mask makes, or tensors of bools or of floats; without one, attention is causal if is_causal or the
-    module says so. What it does not know is refused (_WITHOUT_MEANING).
+    returns them. Masks are what _mask makes, or tensors of bools or of floats; without one, attention is causal if is_causal says so. What it does not know is refused (_WITHOUT_MEANING).
 
     s_aux: (heads), a logit that joins each row's denominator.
     sinks: (batch, heads, queries, 1), the same for each row.
@@ -369,8 +368,8 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
     chosen = _chosen(module, query, key.shape[2], indices, block_indices)
     mask = bias = None
     if attention_mask is None:
-        # _mask says so itself where a decoder's mask is causal, so a module that says nothing, such as an encoder's, is not.
-        is_causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+        # _mask says so itself where a decoder's mask is causal. What a module says of itself is not looked at, as eager attention does not:
+        # BridgeTower's encoders say that they are.
         if is_causal and query.shape[2] > 1:
             options["causal"] = "top-left"
     elif isinstance(attention_mask, _Mask):

@@ -42,6 +42,13 @@ FAR = 2e-3  # of the largest element: sums of a few layers in f32, in another or
 LARGEST = 40_000_000  # parameters: what is larger was not made small
 SECONDS = 10  # for a family
 
+# Families whose attention weights are not compared, for eager's are another thing.
+WEIGHTS_APART = {
+    "bridgetower": "eager gives weights always, and does not tell attention when they are wanted",
+    "granite_swa": "eager's weights leave the sink out, which takes its share of the result afterwards",
+    "granitemoe_swa": "as in granite_swa",
+}
+
 # ---- Small configurations ----------------------------------------------------------------------------------------------------
 
 # The first rule whose expression is all of an attribute's name gives its new value, of the old one.
@@ -327,9 +334,9 @@ def tensors(x, path=""):
     return {}
 
 
-def off(a, b, real=None):
+def off(a, b, real=None, weights=True):
     """The largest difference of two outputs, in parts of the largest element, and where; None where nothing can be compared."""
-    a, b = tensors(a), tensors(b)
+    a, b = ({name: t for name, t in tensors(x).items() if weights or "attentions" not in name} for x in (a, b))
     if a.keys() != b.keys():
         return float("inf"), f"{sorted(a.keys() ^ b.keys())} in one of them"
     worst, where = None, ""
@@ -364,7 +371,7 @@ def stepped(model, inputs):
     return model(**rest, past_key_values=cache, use_cache=True)
 
 
-def compared(model, what, f, real=None):
+def compared(model, what, f, real=None, weights=True):
     """What is wrong, refused or not to be compared when f(model) goes by rapt, as (verdict, words)."""
     model.set_attn_implementation("eager")
     torch.manual_seed(5)  # some draw what they mask
@@ -383,7 +390,7 @@ def compared(model, what, f, real=None):
         return ("refused", refusal(error)) if refusal(error) else ("wrong", f"{what}: {line(error)}\n{traceback.format_exc()}")
     if watch.calls == calls:
         return "unasked", ""
-    far, where = off(expected, got, real)
+    far, where = off(expected, got, real, weights)
     if far is None:
         return "no eager", "nothing to compare"
     return ("right", far) if far < FAR else ("wrong", f"{what}: {where} off by {far:.2g}")
@@ -410,7 +417,7 @@ def ways(model, inputs):
         yield "output_attentions", lambda m: m(**inputs, output_attentions=True), None
 
 
-def tried(config_class, model_class):
+def tried(config_class, model_class, weights=True):
     """The verdicts on a family, with their words, and by how much attention matters."""
     verdicts, matters = collections.defaultdict(list), 0.0
     for changed, model, inputs in small_models(config_class, model_class):
@@ -418,13 +425,13 @@ def tried(config_class, model_class):
             if changed and way not in ("plain", "padding: left"):
                 continue
             what = f"{changed or 'as it is'}, {way}"
-            verdict, words = compared(model, what, f, real)
+            verdict, words = compared(model, what, f, real, weights)
             verdicts[verdict].append((what, words))
         if not changed and verdicts["right"]:
             with_attention = called(model, "eager", inputs)
             watch.away = True
             try:
-                matters = off(with_attention, called(model, "rapt", inputs))[0]
+                matters = off(with_attention, called(model, "rapt", inputs), weights=weights)[0]
             finally:
                 watch.away = False
     return verdicts, matters
@@ -451,7 +458,7 @@ def main():
         try:
             with at_most(SECONDS), contextlib.redirect_stdout(io.StringIO()):
                 config_class, model_class = configuration_auto.CONFIG_MAPPING[name], getattr(transformers, model_name)
-                verdicts, matters = tried(config_class, model_class)
+                verdicts, matters = tried(config_class, model_class, name not in WEIGHTS_APART)
         except NotMade as error:
             counts["not made"] += 1
             tap.skip(name, f"not made small: {error}")
@@ -466,11 +473,15 @@ def main():
         if verdicts["wrong"]:
             counts["wrong"] += 1
             ok(False, name, "\n".join(words for _, words in verdicts["wrong"]))
+        elif verdicts["right"] and matters < 5 * FAR:
+            counts["attention hardly matters"] += 1
+            tap.skip(name, f"attention matters by {matters:.2g} alone, so that nothing is shown")
         elif verdicts["right"]:
             counts["right, refused in part" if verdicts["refused"] else "right"] += 1
-            ok(matters > 10 * FAR, f"{name}: right in {len(verdicts['right'])} of {n}, attention matters by {matters:.2g}"
+            ok(True, f"{name}: right in {len(verdicts['right'])} of {n}, attention matters by {matters:.2g}"
+               + (f"; weights apart: {WEIGHTS_APART[name]}" if name in WEIGHTS_APART else "")
                + "".join(f"; refused: {words}" for words in sorted({w for _, w in verdicts["refused"]}))
-               + "".join(f"; {what} not by eager: {words}" for what, words in verdicts["no eager"]), f"attention matters by {matters}")
+               + "".join(f"; {what} not by eager: {words}" for what, words in verdicts["no eager"]))
         elif verdicts["refused"]:
             counts["refused"] += 1
             ok(True, f"{name}: refused: {verdicts['refused'][0][1]}")
