@@ -50,8 +50,8 @@
  * X_run_parallel returns FLOAT_MODE if a thread of parallel_for was refused.
  *
  * Why something was refused, the *_explain functions tell: they take what the refusing function took, and give one line that
- * names the field and its value, such as "k.token_stride = -4: strides are not negative". The line is of printable ASCII: other
- * bytes of a caller's string, such as a kernel's name, become \xNN.
+ * names the field and its value, such as "k.token_stride = -4: strides are not negative". The line is of printable ASCII: of a
+ * caller's string, such as a kernel's name, other bytes become a backslash, an x, and two hexadecimal digits.
  *
  * Structs that begin with size are made by their *_init function (a macro, which passes the struct's size to *_init_sized), and
  * may grow at their end from version to version. A client compiled against an older header works with this library, from 0.1 on
