@@ -572,7 +572,7 @@ static rapt_status check_place(rapt_report *r, const full_plan *p, const place *
     const uint64_t state = at->start.first_state, state_end = state + at->cut.state_bytes;
     if (at->fits && (phase ? at->entry == task / p->problem.kv_heads : task < end) && begins(p, at->entry, first, state) &&
         begins(p, at->entry + 1, end, state_end) && state_end >= state && state_end <= p->shared_bytes &&
-        rapt_cut_scratch(p, &at->cut) <= p->thread_bytes)
+        (at->cut.tasks == 0 || rapt_cut_scratch(p, &at->cut) <= p->thread_bytes))
         return RAPT_OK;
     return rapt_refuse_starts(r, p, at->entry, at->entry + 1);
 }

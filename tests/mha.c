@@ -297,6 +297,17 @@ static void *prepacked_rows(const problem *p, int i) {
 
 static uint64_t tunings = 12, packs = 13, defaults = 14;
 
+/* True if each entry's keys are those before its new ones, and these. */
+static bool has_default_lengths(const problem *p) {
+    for (int64_t b = 0; b < p->attention.batch; b++) {
+        const int64_t keys = p->self && p->attention.q_starts ? p->q_starts[b + 1] - p->q_starts[b]
+                             : p->self                        ? p->attention.q_len
+                                                              : p->desc.keys;
+        if (p->lengths[b] != p->starts[b] + keys) return false;
+    }
+    return true;
+}
+
 /* Runs a problem in one of the ways that there are, half of them with a tuning, each of its weights prepacked or not, and, where
  * keys are appended, with their lengths or without, all of which is drawn apart from all else. */
 static rapt_status run_problem(problem *p, int way) {
@@ -306,7 +317,7 @@ static rapt_status run_problem(problem *p, int way) {
     rapt_mha_plan_info info = {.size = sizeof info};
     rapt_mha_args args = p->args;
     rapt_args attention = p->attention_args;
-    if (p->cached && (p->self || p->desc.keys) && draw_below(&defaults, 2)) attention.kv_lengths = NULL;
+    if (p->cached && (p->self || p->desc.keys) && draw_below(&defaults, 2) && has_default_lengths(p)) attention.kv_lengths = NULL;
     args.attention = &attention;
     int64_t nth = way == 0 ? 1 : way == 1 ? 3 : 5;
     size_t bytes = 0;

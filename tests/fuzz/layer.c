@@ -22,7 +22,7 @@ static void as_drawn(input *in) {
     uint64_t h[2] = {0};
     const int count = take_pair(in, names);
     for (int i = 0; i < count; i++) {
-        h[i] = hash_start, tunings = 12, packs = 13;
+        h[i] = hash_start, tunings = 12, packs = 13, defaults = 14;
         draw_from(in);
         require(problem_agrees(names[i], &k, &h[i]), "multi-head attention is not the calls that it stands for");
     }
@@ -136,7 +136,7 @@ static void changed(input *in) {
     input changes = {in->bytes + in->size, in->size < 24 ? in->size : 24};
     changes.bytes -= changes.size;
     take_pair(in, names);
-    tunings = 12, packs = 13;
+    tunings = 12, packs = 13, defaults = 14;
     draw_from(in);
     random_problem(&p, names[0], &k);
     if (choose(&changes, 2)) with_other_numbers(&p, &changes);
