@@ -22,7 +22,7 @@ int measure_order(int turn, int place) {
 }
 
 void measure_round(measure_case *c, int round, double (*seconds)[MEASURE_WAYS], int turns) {
-    double logs[MEASURE_WAYS], of_way[MEASURE_TURNS];
+    double logs[MEASURE_WAYS], of_way[MEASURE_TURNS] = {0};
     for (int way = 0; way < MEASURE_WAYS; way++) {
         for (int i = 0; i < turns; i++) of_way[i] = seconds[i][way];
         qsort(of_way, (size_t)turns, sizeof *of_way, ascending);
