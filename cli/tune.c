@@ -616,8 +616,8 @@ static int finish_early(const search *t) {
 /* ---- The command --------------------------------------------------------------------------------------------------------- */
 
 /* True if the name is that of a pattern, which ends before end: * stands for any characters, ? for one. */
-static bool matches(const char *name, const char *pattern,
-                    const char *end) { /* NOLINT(misc-no-recursion): as deep as a pattern has stars */
+/* NOLINTNEXTLINE(misc-no-recursion): as deep as a pattern has stars */
+static bool matches(const char *name, const char *pattern, const char *end) {
     for (; pattern < end; pattern++, name++) {
         if (*pattern == '*') return matches(name, pattern + 1, end) || (*name && matches(name + 1, pattern, end));
         if (!*name || (*pattern != '?' && *pattern != *name)) return false;
