@@ -240,7 +240,7 @@ def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_
 _WITHOUT_MEANING = {
     "the mask says it": ("sliding_window", "position_ids", "cache_position", "seq_idx"),
     "queries and keys have it already, or it is of layers around attention": (
-        "position_embeddings", "past_key_values", "use_cache", "layer_idx"),
+        "position_embeddings", "past_key_values", "use_cache", "layer_idx", "input_ids", "grid_thw"),
     "it is about what a model or its loss returns": (
         "output_hidden_states", "output_router_logits", "return_dict", "logits_to_keep", "labels", "num_items_in_batch"),
     "it tells other kernels how large their grids are, or which of two algorithms to take": (
@@ -352,7 +352,8 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
                        **others: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention of a layer, for AttentionInterface: query (batch, heads, queries, channels), key and value with their own
     number of heads; the result is (batch, queries, heads, channels), and (batch, heads, queries, keys) of weights where the model
-    returns them. Masks are what _mask makes, or tensors of bools or of floats; without one, attention is causal if is_causal says so. What it does not know is refused (_WITHOUT_MEANING).
+    returns them. Masks are what _mask makes, or tensors of bools or of floats; without one, attention is causal if is_causal says so.
+    What it does not know is refused (_WITHOUT_MEANING).
 
     s_aux: (heads), a logit that joins each row's denominator.
     sinks: (batch, heads, queries, 1), the same for each row.
@@ -403,7 +404,7 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
         query = query.expand(key.shape[0], *query.shape[1:])
     query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
     attended = attention_mask.attended() if isinstance(attention_mask, _Mask) and mask is None else mask
-    if bias is attention_mask is not None and bias.shape[1:3] == (1, 1):
+    if bias is attention_mask and bias is not None and bias.shape[1:3] == (1, 1):
         # A step of generate() with a static cache, say, most of whose keys are not there yet.
         there = bias[..., :key.shape[2]] > torch.finfo(bias.dtype).min
         attended = mask = there if mask is None else mask & there

@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+import types
 import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
@@ -24,12 +25,8 @@ try:
     import transformers
 except ImportError as error:
     tap.absent("rapt.transformers", error)
-# Transformers imports torchvision where it is installed, whose wheels do not load their operators into other builds of PyTorch
-# than their own; the declarations of these two are all that its import needs.
-declarations = torch.library.Library("torchvision", "FRAGMENT")
-for name in ("nms", "qnms"):
-    if not hasattr(torch.ops.torchvision, name):
-        declarations.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import torchvision_stand_in  # noqa: F401
+
 transformers.logging.set_verbosity_error()
 from transformers import masking_utils
 
@@ -278,6 +275,158 @@ def test_encoders():
     ok(torch.equal(eager.sequences, ours.sequences) and close(eager, ours) and seen.calls > 24,
        "T5, biases by distance, encoder and decoder: the tokens of eager attention",
        (eager.sequences, ours.sequences, seen.calls))
+
+
+# Encoders whose attention says nothing of causality.
+SAY_NOTHING = {name: (f"{name}Model", f"{name}Config", SMALL | {"question_token_id": 5, "hidden_dropout_prob": 0.0,
+                                                                "attention_probs_dropout_prob": 0.0})
+               for name in ("Splinter", "ClapText", "AlignText", "LayoutLM", "MarkupLM")}
+
+
+def differences(model, inputs, real=None, **options):
+    """How far the last states of rapt's attention are from eager's."""
+    results = []
+    for implementation in ("eager", "rapt"):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            out = model(**inputs, **options)
+        states = out.last_hidden_state if hasattr(out, "last_hidden_state") else out.logits
+        results.append(states if real is None else states[real])
+    return (results[0] - results[1]).abs().max().item()
+
+
+def test_causality():
+    for name, kind in SAY_NOTHING.items():
+        if not served(getattr(transformers, kind[0])):
+            continue
+        model, inputs = made(name, SAY_NOTHING), prompts()
+        ones = inputs | {"attention_mask": torch.ones_like(inputs["attention_mask"])}
+        off = (differences(model, {"input_ids": inputs["input_ids"]}), differences(model, ones),
+               differences(model, inputs, inputs["attention_mask"].bool()))
+        ok(max(off) < 1e-4, f"{name}, which does not say that it is not causal: without a mask, with one of ones, padded", off)
+    query, key, value = (torch.randn(1, 2, 5, 8) for _ in range(3))
+    module, attention = torch.nn.Identity(), rapt.transformers._attention_forward
+    full, _ = attention(module, query, key, value, None)
+    need, causal = (torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=said).transpose(1, 2)
+                    for said in (False, True))
+    module.is_causal = True
+    ok(torch.allclose(need, full, atol=1e-6) and same(full, attention(module, query, key, value, None)[0])
+       and torch.allclose(causal, attention(module, query, key, value, None, is_causal=True)[0], atol=1e-6),
+       "without a mask, attention is causal if the call says so, whatever the module does")
+
+
+def test_arguments():
+    query, key, value = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
+    module, attention = torch.nn.Identity(), rapt.transformers._attention_forward
+    plain = attention(module, query, key, value, None)[0]
+    harmless = dict.fromkeys(rapt.transformers._MEANINGLESS, 3) | {"colour": None}
+    ok(same(plain, attention(module, query, key, value, None, **harmless)[0]), "arguments without meaning change nothing")
+    chosen = torch.zeros(2, 5, 3, dtype=torch.int32)
+    for line, mask, options in (
+            ("does not know colour, cu_seq_lens_q, which Identity hands to attention", None, {"colour": 1, "cu_seq_lens_q": chosen}),
+            ("does not know s_aux beside sinks", None, {"s_aux": torch.zeros(4), "sinks": torch.zeros(2, 4, 5, 1)}),
+            ("attention_mask is torch.int64", torch.ones(2, 1, 5, 9, dtype=torch.long), {}),
+            ("attention_mask is str", "causal", {}),
+            ("indices have shape (2, 4, 3), where (2, 5, any) is needed", None, {"indices": chosen[:, :4]}),
+            ("are of blocks of unknown size", None, {"block_indices": chosen[:, None]})):
+        got = tried(lambda: attention(module, query, key, value, mask, **options))
+        ok(isinstance(got, (TypeError, ValueError)) and line in str(got) and len(str(got).splitlines()) == 1, f"refused: {line}", got)
+
+    # Chosen keys, beside a mask of what is chosen.
+    indices = torch.stack([torch.randperm(9)[:3] for _ in range(10)]).reshape(2, 5, 3).to(torch.int32)
+    indices[0, 1, 2] = -1
+    blocks = torch.stack([torch.randperm(5)[:2] for _ in range(20)]).reshape(2, 2, 5, 2)  # for each kv head, of two keys each
+    blocks[0, 1, 3, 1] = -1
+    module.indexer = types.SimpleNamespace(block_size=2)
+    of_indices, of_blocks = torch.zeros(2, 1, 5, 9, dtype=torch.bool), torch.zeros(2, 4, 5, 9, dtype=torch.bool)
+    for entry in range(2):
+        for row in range(5):
+            for number in indices[entry, row].tolist():
+                if number >= 0:
+                    of_indices[entry, 0, row, number] = True
+            for head in range(4):
+                for number in blocks[entry, head // 2, row].tolist():
+                    if number >= 0:
+                        of_blocks[entry, head, row, 2 * number:2 * number + 2] = True
+    there, bias = torch.rand(2, 1, 5, 9) > 0.3, torch.randn(2, 1, 5, 9)
+    for what, options, need in (("indices", {"indices": indices}, of_indices), ("block_indices", {"block_indices": blocks}, of_blocks)):
+        ok(same(attention(module, query, key, value, need)[0], attention(module, query, key, value, None, **options)[0]),
+           f"{what}: the bits of a mask of these keys")
+        ok(same(attention(module, query, key, value, need & there)[0], attention(module, query, key, value, there, **options)[0]),
+           f"{what}, beside a mask")
+        floats = bias.masked_fill(~need, -torch.inf)
+        ok(torch.allclose(attention(module, query, key, value, floats)[0],
+                          attention(module, query, key, value, bias, **options)[0], atol=1e-6), f"{what}, beside a bias")
+    step = torch.zeros(2, 1, 1, 9).masked_fill(torch.arange(9) > 6, torch.finfo(torch.float32).min)
+    ok(same(attention(module, query[:, :, :1], key, value, (step == 0) & of_indices[:, :, :1])[0],
+            attention(module, query[:, :, :1], key, value, step, indices=indices[:, :1])[0]), "indices, of a step with a static cache")
+
+    # Sinks of rows.
+    sinks = torch.randn(2, 4, 5, 1)
+    there[..., 0] = True
+    tensors = [t.clone().requires_grad_() for t in (query, key, value, sinks)]
+    results, gradients = [], []
+    for f in (lambda q, k, v, s: attention(module, q, k, v, there, sinks=s)[0],
+              lambda q, k, v, s: rapt.transformers._by_pytorch(q, k, v, there, None, None, s, None, False, 0.0)[0].transpose(1, 2)):
+        with torch.no_grad():
+            results.append(f(query, key, value, sinks))
+        gradients.append(torch.autograd.grad(f(*tensors).square().sum(), tensors))
+    ok(torch.allclose(*results, atol=1e-6), "sinks of each row", (results[0] - results[1]).abs().max())
+    ok(all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*gradients)), "sinks of each row: gradients")
+
+
+def test_sparse():
+    """DeepSeek's models that choose keys, or append compressed ones to a mask."""
+    sparse = SMALL | {"num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+                      "v_head_dim": 10, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+                      "moe_intermediate_size": 32, "first_k_dense_replace": 1, "index_topk": 5, "index_head_dim": 16, "index_n_heads": 4}
+    compressed = SMALL | {"num_hidden_layers": 4, "num_key_value_heads": 1, "num_local_experts": 4, "n_routed_experts": 4,
+                          "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1}
+    for name, options, tokens in (("DeepseekV32", sparse, 19), ("DeepseekV4", compressed, 64)):
+        if not hasattr(transformers, f"{name}ForCausalLM"):
+            tap.skip(name, f"not in Transformers {transformers.__version__}")
+            continue
+        model = made(name, {name: (f"{name}ForCausalLM", f"{name}Config", options)})
+        model.set_experts_implementation("eager")
+        inputs = {"input_ids": torch.randint(3, 99, (2, tokens))}
+        off = differences(model, inputs, use_cache=False)
+        ok(off < 1e-3, f"{name}: the logits of eager attention", off)
+        eager, ours = (generated(model, implementation, inputs) for implementation in ("eager", "rapt"))
+        ok(torch.equal(eager.sequences, ours.sequences), f"{name}: the tokens of eager attention", (eager.sequences, ours.sequences))
+
+
+def test_weights():
+    """output_attentions=True."""
+    kinds = {"BERT": ENCODERS["BERT"], "ALBERT": ("AlbertModel", "AlbertConfig", ENCODERS["BERT"][2] | {"embedding_size": 64}),
+             **{name: DECODERS[name] for name in ("Llama", "Gemma 2, softcap and windows", "GPT-OSS, sinks and windows")},
+             "T5": ("T5EncoderModel", "T5Config", {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4, "vocab_size": 99,
+                                                   "dropout_rate": 0.0})}
+    rapt.transformers._warn_of_weights.cache_clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for name, kind in kinds.items():
+            if not served(getattr(transformers, kind[0])):
+                continue
+            model, inputs = made(name, kinds), prompts()
+            rows = inputs["attention_mask"].bool()[:, None].expand(-1, 4, -1)
+            for gradients in (False, True):
+                found = []
+                for implementation in ("eager", "rapt"):
+                    model.set_attn_implementation(implementation)
+                    with torch.set_grad_enabled(gradients):
+                        out = model(**inputs, output_attentions=True)
+                    found.append([t[rows] for t in out.attentions])
+                ok(len(found[0]) == len(found[1]) == 2 and all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*found)),
+                   f"{name}: the weights of eager attention{', with gradients' if gradients else ''}",
+                   [(a - b).abs().max() for a, b in zip(*found)])
+    mine = [str(w.message) for w in said if 'attn_implementation="rapt" computes attention weights' in str(w.message)]
+    ok(len(mine) == 1 and "memory of queries x keys" in mine[0], "they are warned of once, beside what Transformers says", mine)
+    model, inputs = made("Llama"), prompts()
+    model.set_attn_implementation("rapt")
+    with torch.no_grad():
+        ok(not model(**inputs).attentions, "without output_attentions, there are none")
+        got = tried(lambda: model(**inputs, output_attentions=True, past_key_values=rapt.transformers.KVCache(model.config)))
+    ok(isinstance(got, ValueError) and "KVCache has no output_attentions: use a DynamicCache" in str(got), "refused: of a KVCache", got)
 
 
 def test_minilm():
