@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from . import _native as native
-from ._attention import Call, Causal, Window, _output, _Problem, sizes, whole
+from ._arguments import whole
+from ._attention import Call, Causal, Window, _output, _Problem, sizes
 from ._tensor import floats
 
 
