@@ -426,8 +426,9 @@ static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
     return bytes == 0 ? none : s;
 }
 
-/* Returns a number that changes with each start, and with their order. Two sets of starts have the same one by chance, once in
- * about 2^32 pairs or less often. */
+/* Returns a number by which starts that have changed are told, for a plan has no room for a copy of them. The multiplier (2^64
+ * divided by the golden ratio) is odd, so that no step loses anything: one changed start always shows, and several fail to only
+ * by chance. */
 static uint64_t sum_of_starts(const full_plan *p) {
     const int32_t *const both[] = {p->q_starts, p->k_starts};
     uint64_t sum = 0;

@@ -38,7 +38,7 @@ typedef struct full_plan {
     rapt_arith arith;
     rapt_scores_stage scores_stage;
     const int32_t *q_starts, *k_starts;                       /* the caller's, or null */
-    uint64_t starts_sum;                                      /* of both, unless they are trusted to stay as they are */
+    uint64_t starts_sum;                                      /* of both, as they were (rapt_check_kept_starts) */
     int64_t prefix, kv_total, pages, most_queries, most_keys; /* the last two: of the longest entries */
     bool trust_table, trust_starts;
     tensor_bytes bytes;

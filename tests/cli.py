@@ -1021,13 +1021,18 @@ def test_outputs_that_are_inputs():
         os.unlink(name)
 
 
-def test_standard_output():
+def outputs():
+    """What RUN writes, o and the log-sum-exp, and the files that are there then; o's is not."""
     for n in "QKV":
         save(f"{n}.npy", (4, 8), normals(32))
     ok(rapt(*RUN, "--lse", "L.npy")[0] == 0, "the outputs")
     want, lse = contents("O.npy"), contents("L.npy")
     os.unlink("O.npy")
-    before = sorted(os.listdir("."))
+    return want, lse, sorted(os.listdir("."))
+
+
+def test_standard_output():
+    want, lse, before = outputs()
 
     def told(*args):
         with started(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
@@ -1073,12 +1078,7 @@ def test_standard_output():
 
 
 def test_outputs_that_are_no_files():
-    for n in "QKV":
-        save(f"{n}.npy", (4, 8), normals(32))
-    ok(rapt(*RUN, "--lse", "L.npy")[0] == 0, "the outputs")
-    want, lse = contents("O.npy"), contents("L.npy")
-    os.unlink("O.npy")
-    before = sorted(os.listdir("."))
+    want, lse, before = outputs()
     null = "NUL" if WINDOWS else "/dev/null"
     got = rapt("run", *QKV, "--out", null, "--lse", null)
     ok(got == (0, "", "") and stat.S_ISCHR(os.stat("/dev/null").st_mode), f"both outputs to {null}", got)
