@@ -41,7 +41,7 @@ static measure_ratio logarithms(const measure_case *c) {
                            fmax(fabs(sorted.same[MEASURE_LEFT_OUT]), fabs(sorted.same[MEASURE_ROUNDS - 1 - MEASURE_LEFT_OUT]))};
 }
 
-static measure_ratio ratio_of(measure_ratio logs) { return (measure_ratio){exp(logs.faster), exp(logs.spread) - 1}; }
+static measure_ratio ratio_of(measure_ratio logs) { return (measure_ratio){exp(logs.faster), expm1(logs.spread)}; }
 
 measure_ratio measure_of_case(const measure_case *c) { return ratio_of(logarithms(c)); }
 

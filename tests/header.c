@@ -19,10 +19,9 @@ int main(void) {
     rapt_desc desc;
     rapt_plan plan;
     rapt_mha_desc mha;
-    rapt_pool *pool = 0;
     rapt_desc_init(&desc);
     rapt_mha_desc_init(&mha);
-    if (mha.rope.amplitude != 1.0 || pool) return 3;
+    if (mha.rope.amplitude != 1.0 || sizeof(rapt_pool *) != sizeof(void *)) return 3;
     if (desc.batch != 1 || desc.window_left != -1 || desc.threads != 1 || desc.scale == desc.scale) return 1;
     if (rapt_plan_init(&plan, &desc) != RAPT_ERR_SHAPE || (rapt_plan_init)(&plan, &desc) != RAPT_ERR_SHAPE) return 2;
     return strcmp(rapt_version(), VERSION(RAPT_VERSION_MAJOR, RAPT_VERSION_MINOR, RAPT_VERSION_PATCH)) != 0;
