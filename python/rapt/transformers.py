@@ -384,11 +384,12 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
             mask = attention_mask.attended()
     elif isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.bool:
         mask = attention_mask
-    elif isinstance(attention_mask, torch.Tensor) and attention_mask.is_floating_point():
+    elif isinstance(attention_mask, torch.Tensor) and (attention_mask.dtype in _SERVED or attention_mask.dtype == query.dtype):
         bias = attention_mask
     else:
         kind = getattr(attention_mask, "dtype", type(attention_mask).__name__)
-        raise TypeError(f'attn_implementation="rapt" has masks that are tensors of bools or of floats, and attention_mask is {kind}')
+        raise TypeError(f'attn_implementation="rapt" has masks of torch.bool, {", ".join(sorted(map(str, _SERVED | {query.dtype})))}, and '
+                        f"attention_mask is {kind}")
     if chosen is not None:
         mask = chosen if mask is None else mask & chosen
     if position_bias is not None:

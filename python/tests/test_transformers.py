@@ -912,6 +912,13 @@ def test_compiled():
 def test_masks():
     """Other masks than those of decoders: each is a matrix, and has the result that "sdpa" has."""
     model = made("Llama")
+    model.set_attn_implementation("rapt")
+    for dtype in (torch.float64, torch.int64, torch.complex64):
+        got = tried(lambda: model(torch.ones(1, 3, dtype=torch.long), attention_mask=torch.zeros(1, 1, 3, 3, dtype=dtype)))
+        ok(isinstance(got, TypeError) and str(got).endswith(f"torch.float32, and attention_mask is {dtype}"), f"refused: a mask of {dtype}", got)
+    got = tried(lambda: model.double()(torch.ones(1, 3, dtype=torch.long), attention_mask=torch.zeros(1, 1, 3, 3).double()))
+    ok(not isinstance(got, Exception), "a model in double precision has masks in double precision", got)
+    model = made("Llama")
     ids = prompts(batch=1)["input_ids"]
     holes = torch.ones_like(ids)
     holes[0, 5] = 0
