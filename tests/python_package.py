@@ -1265,6 +1265,8 @@ def calls():
     yield "prepack_weights", rapt.prepack_weights, {"weight": w}
     yield "mha", rapt.mha, {"x": x, "wq": w, "wk": w, "wv": w, "wo": w, "heads": 1, "y": x, "bq": b}
     yield "viz.weights", rapt.viz.weights, {"q": q, "k": q}
+    if matplotlib:
+        yield "viz.heatmap", rapt.viz.heatmap, {"q": q, "k": q}
     yield "isa", isa, {"name": "scalar"}
 
 
