@@ -37,6 +37,13 @@ def flag(x: Any, name: str) -> bool:
     return bool(x)
 
 
+def float_arith(x: Any) -> str:
+    """The argument arith of a host that has no integers to multiply."""
+    if not isinstance(x, str) or x not in ("exact", "bf16"):
+        raise ValueError(f"arith is {shown(x)}: 'exact' or 'bf16' is needed")
+    return x
+
+
 def number(x: Any, name: str) -> float:
     """The argument of that name, a real number."""
     value = None

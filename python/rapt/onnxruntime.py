@@ -18,6 +18,7 @@ except ImportError as error:
     raise ImportError("rapt.onnxruntime needs ONNX Runtime 1.24 or a later 1.x (pip install onnxruntime)") from error
 
 from . import _native as native
+from ._arguments import float_arith, shown
 
 __all__ = ["Explanation", "Node", "devices", "enable", "explain", "taken"]
 
@@ -50,9 +51,11 @@ def enable(options: onnxruntime.SessionOptions | None = None, *, arith: str = "e
 
     arith: "exact", or "bf16", in which queries, keys, values and weights are rounded to bfloat16: on CPUs with a matrix unit (AMX)
         several times as fast."""
-    if arith not in ("exact", "bf16"):
-        raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
-    options = options or onnxruntime.SessionOptions()
+    float_arith(arith)
+    if options is None:
+        options = onnxruntime.SessionOptions()
+    if not isinstance(options, onnxruntime.SessionOptions):
+        raise TypeError(f"options is {shown(options)}: an onnxruntime.SessionOptions is needed")
     try:
         before = options.get_session_config_entry(_ENABLED)
     except RuntimeError:

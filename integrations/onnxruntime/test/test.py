@@ -551,6 +551,12 @@ def arithmetics():
         ok(False, "another arithmetic is refused")
     except ValueError as error:
         ok("'int8'" in str(error), "another arithmetic is refused", error)
+    for name, given in (("arith", np.ones((9, 9))), ("arith", ["bf16"]), ("options", np.ones((9, 9))), ("options", "arena"), ("options", [])):
+        try:
+            rapt_onnxruntime.enable(**{name: given})
+            ok(False, f"refused: {name} that is a {type(given).__name__}")
+        except (TypeError, ValueError) as error:
+            ok(str(error).startswith(f"{name} is ") and "\n" not in str(error), f"refused: {name} that is a {type(given).__name__}", error)
 
 
 # ---- A sentence encoder, exported in all ways --------------------------------------------------------------------------------
