@@ -44,6 +44,7 @@ import tap
 from tap import ok, skip
 
 import rapt
+import rapt.llama_cpp
 import rapt.viz
 
 
@@ -1302,6 +1303,8 @@ def test_lines():
         ok(not wrong and count, f"{what}: {count} arguments of the wrong kind are refused by a line with their name",
            "\n".join(wrong))
         ok(rapt.isa() == kept, "... and no kernel was forced") if what == "isa" else None
+    refused("rapt.llama_cpp.enable(library=3)", TypeError, ["library is 3", "a file's name"], lambda: rapt.llama_cpp.enable(3))
+    refused("rapt.llama_cpp.enable(library='none')", FileNotFoundError, ["library is 'none'"], lambda: rapt.llama_cpp.enable("none"))
 
 
 def test_mismatches():

@@ -566,7 +566,9 @@ def enable(types: Iterable[torch.dtype] | None = None, *, everything: bool = Fal
     an attention of its own (torch.backends.mha), is off meanwhile."""
     float_arith(arith)
     given = None if types is None else _checked_types(types)
-    chosen = _SERVED if flag(everything, "everything") else default_types(arith) if given is None else given
+    if flag(everything, "everything") and given is not None:
+        raise ValueError("everything is True, and types are given: one of them is needed")
+    chosen = _SERVED if everything else default_types(arith) if given is None else given
     _enable(chosen, _SERVED if types is None and _is_x86() else frozenset(), arith)
 
 

@@ -831,6 +831,8 @@ def test_arguments():
     ok(rapt.torch.stats() == before, "... and nothing was changed", rapt.torch.stats())
     ok(raised(rapt.torch.enable, torch.float64) == "ValueError: types has torch.float64: torch.float32, torch.float16 and torch.bfloat16 are "
        "served", "refused: enable() of a type that is not served")
+    ok(raised(lambda: rapt.torch.enable([torch.float32], everything=True)) == "ValueError: everything is True, and types are given: one of "
+       "them is needed", "refused: enable() of some types and of everything")
 
 
 def test_sdpa_arith():

@@ -731,6 +731,11 @@ def explained():
             ok(False, "explain() of no file")
         except Exception as error:  # pybind has a class for each code
             ok("none.onnx" in str(error), "explain() of no file is ONNX Runtime's error", error)
+    try:
+        rapt_onnxruntime.explain(3)
+        ok(False, "explain() of a number")
+    except TypeError as error:
+        ok(str(error) == "model is 3: a file's name is needed", "explain() of a number", error)
 
     double = {n: np.zeros((1, 2, 3, 8)) for n in "qkv"}
     softmax = node("Softmax", ["q"], ["z"])
