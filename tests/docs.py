@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The links and pictures of the documents, and whether they name what users can set, in TAP. Usage: docs.py [--fix]
+"""The links and pictures of the documents, and whether they name what users can set and what the headers offer, in TAP. Usage: docs.py [--fix]
 
 A link to a line says in its title what stands there: [text](../kernels/exp.h#L10 "static inline vf v_exp2"). The title must occur
 in that line of the file, and in no other. --fix writes the numbers of the lines that have the titles into the documents, draws
@@ -118,6 +118,33 @@ def test_settings():
        "\n".join(lacking) or wanted)
 
 
+def public_functions():
+    """The functions and macros of functions that the headers offer, with the names of their parameters."""
+    found = {}
+    for header in sorted((ROOT / "include").glob("*.h")):
+        text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.S)
+        for name, parameters in re.findall(r"^RAPT_API\s+[^;{(]*?(\w+)\(([^;]*?)\);", text, re.M | re.S):
+            words = [re.search(r"\w+$", one.strip())[0] for one in parameters.split(",")]
+            found[name] = [] if words == ["void"] else words
+        for name, parameters in re.findall(r"^#define (rapt_\w+)\(([^)]*)\)", text, re.M):
+            found[name] = [one.strip() for one in parameters.split(",")]
+    return found
+
+
+def test_quick_reference():
+    """Each function has one line, with the parameters of the headers."""
+    text = (ROOT / "docs" / "quick-reference.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)\(([^)]*)\)` \| .+ \|$", text, re.M)
+    lines = [(name, parameters.split(", ") if parameters else []) for name, parameters in rows]
+    there, public = dict(lines), public_functions()
+    named = [name for name, _ in lines]
+    wrong = [f"{name} has {named.count(name)} lines" for name in there if named.count(name) > 1]
+    wrong += [f"{name} is in no header" for name in sorted(there.keys() - public.keys())]
+    wrong += [f"{name} has no line" for name in sorted(public.keys() - there.keys())]
+    wrong += [f"{name} takes {', '.join(public[name])}" for name in there.keys() & public.keys() if there[name] != public[name]]
+    ok(len(public) > 120 and not wrong, f"quick-reference.md: {len(public)} functions of the headers", "\n".join(wrong))
+
+
 def draw(folder):
     subprocess.run([sys.executable, str(PICTURES / "draw.py"), str(folder)], check=True)
 
@@ -154,6 +181,7 @@ def main():
         test_document(document)
     test_pictures()
     test_settings()
+    test_quick_reference()
     tap.done()
 
 
