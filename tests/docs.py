@@ -18,7 +18,7 @@ import tap
 from tap import ok
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "examples/*/*.md", "integrations/*/*.md", "tests/data/*.md") for path in ROOT.glob(pattern))
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md", "integrations/*/*.md", "tests/data/*.md") for path in ROOT.glob(pattern))
 PICTURES, MOST_BYTES = ROOT / "docs" / "attention", 20_000
 LINK = re.compile(r'\[[^\[\]]*\]\((?P<to>[^()\s]+)(?:[ ]"(?P<title>[^"\n]*)")?\)')
 
