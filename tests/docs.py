@@ -19,7 +19,7 @@ from tap import ok
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md", "integrations/*/*.md", "tests/data/*.md") for path in ROOT.glob(pattern))
-PICTURES, MOST_BYTES = ROOT / "docs" / "attention", 20_000
+PICTURES, FIELD, MOST_BYTES = ROOT / "docs" / "attention", ROOT / "docs" / "field.svg", 20_000
 LINK = re.compile(r'\[[^\[\]]*\]\((?P<to>[^()\s]+)(?:[ ]"(?P<title>[^"\n]*)")?\)')
 
 
@@ -145,17 +145,18 @@ def test_quick_reference():
     ok(len(public) > 120 and not wrong, f"quick-reference.md: {len(public)} functions of the headers", "\n".join(wrong))
 
 
-def draw(folder):
+def draw(folder, field):
     subprocess.run([sys.executable, str(PICTURES / "draw.py"), str(folder)], check=True)
+    subprocess.run([sys.executable, str(ROOT / "bench" / "field.py"), str(field)], check=True)
 
 
 def test_pictures():
     with tempfile.TemporaryDirectory() as folder:
-        draw(folder)
+        draw(folder, pathlib.Path(folder, FIELD.name))
         made = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
-    there = {path.name: path.read_bytes() for path in PICTURES.glob("*.svg")}
+    there = {path.name: path.read_bytes() for path in (*PICTURES.glob("*.svg"), FIELD)}
     differ = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
-    ok(not differ, f"{len(there)} pictures are what draw.py makes", "\n".join(f"{name} is not: docs.py --fix" for name in differ))
+    ok(not differ, f"{len(there)} pictures are what draw.py and bench/field.py make", "\n".join(f"{name} is not: docs.py --fix" for name in differ))
     large = [f"{name}: {len(data)} bytes" for name, data in sorted(there.items()) if len(data) >= MOST_BYTES]
     ok(not large, f"none has {MOST_BYTES} bytes", "\n".join(large))
     broken = []
@@ -166,7 +167,7 @@ def test_pictures():
             broken.append(f"{name}: {error}")
     ok(not broken, "all are XML", "\n".join(broken))
     shown = {file for document in DOCUMENTS for _, file, _, _ in links(document)}
-    unused = [name for name in sorted(there) if PICTURES / name not in shown]
+    unused = [name for name in sorted(there) if (FIELD if name == FIELD.name else PICTURES / name) not in shown]
     ok(not unused, "all are shown", "\n".join(unused))
 
 
@@ -174,7 +175,7 @@ def main():
     if sys.argv[1:] not in ([], ["--fix"]):
         sys.exit(__doc__)
     if "--fix" in sys.argv:
-        draw(PICTURES)
+        draw(PICTURES, FIELD)
         for document in DOCUMENTS:
             fix(document)
     for document in DOCUMENTS:
