@@ -145,6 +145,15 @@ def test_quick_reference():
     ok(len(public) > 120 and not wrong, f"quick-reference.md: {len(public)} functions of the headers", "\n".join(wrong))
 
 
+def test_index():
+    """What rapt.h's first comment lists by task is there."""
+    text = (ROOT / "include" / "rapt.h").read_text(encoding="utf-8")
+    index = re.search(r"^ \* Calls by task.*?\n \*\n(.*?)^ \*\n", text, re.M | re.S)[1]
+    named, public = re.findall(r"rapt_\w+(?!\.h)\b", index), public_functions()
+    unknown = sorted(name for name in named if name not in public and name not in ("rapt_layer", "rapt_pool"))
+    ok(len(named) > 30 and not unknown, f"rapt.h: {len(named)} calls in its index", "\n".join(unknown))
+
+
 def draw(folder, field):
     subprocess.run([sys.executable, str(PICTURES / "draw.py"), str(folder)], check=True)
     subprocess.run([sys.executable, str(ROOT / "bench" / "field.py"), str(field)], check=True)
@@ -183,6 +192,7 @@ def main():
     test_pictures()
     test_settings()
     test_quick_reference()
+    test_index()
     tap.done()
 
 
