@@ -285,19 +285,24 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weighin
 }
 static RAPT_INLINE void weigh_pairs(weighing *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
 
-static RAPT_INLINE void weigh_rest(const bool exactly, int vectors, weighing *w) {
-    if (vectors == 4) weigh_pairs_of(4, exactly, w, RAPT_CHUNK);
-    else if (vectors == 3) weigh_pairs_of(3, exactly, w, RAPT_CHUNK);
-    else if (vectors == 2) weigh_pairs_of(2, exactly, w, RAPT_CHUNK);
-    else weigh_pairs_of(1, exactly, w, RAPT_CHUNK);
+/* Computes the weights once more, where differences are NaN: rare, so vector by vector. */
+static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const visit *v) {
+    for (int i = 0; i < v->tile->vectors; i++) {
+        weighing w = start_weighing(p, s, v);
+        w.scores += i * RAPT_VL;
+        w.to += i * TILE_FLOATS;
+        w.from[0] = w.from[i];
+        weigh_pairs_of(1, true, &w, RAPT_CHUNK);
+    }
 }
 
-/* All that is left; and all again where a difference was NaN. */
+/* Computes the weights that are left. */
 static void end_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
-    weigh_rest(false, v->tile->vectors, w);
-    if (!t_any_special(w->special)) return;
-    *w = start_weighing(p, s, v);
-    weigh_rest(true, v->tile->vectors, w);
+    if (v->tile->vectors == 4) weigh_pairs_of(4, false, w, RAPT_CHUNK);
+    else if (v->tile->vectors == 3) weigh_pairs_of(3, false, w, RAPT_CHUNK);
+    else if (v->tile->vectors == 2) weigh_pairs_of(2, false, w, RAPT_CHUNK);
+    else weigh_pairs_of(1, false, w, RAPT_CHUNK);
+    if (t_any_special(w->special)) weigh_exactly(p, s, v);
 }
 
 /* What was stored before is in memory when a tile is loaded: gcc's t_load does not say that it reads any. */

@@ -193,7 +193,7 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 /* read_step_f32, read_step_q4_0 and so on: read_SUFFIX, which loops that are unrolled take inline; the others find the columns in
  * memory anyway. */
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
-    static RAPT_INLINE void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, const int nr) {           \
+    static inline void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, const int nr) {                \
         read_##suffix(c, rows, offset, nr);                                                                                      \
     }
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
@@ -323,7 +323,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
 
 /* The scores of a row for the keys of a block become logits, where that is more than a factor, and -inf for those it does not
  * attend to. */
-static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t number, uint64_t attended) {
+static RAPT_NOINLINE void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t number, uint64_t attended) {
     const rapt_problem *p = t->problem;
     if (p->modified) {
         float bias[RAPT_BLOCK] = {0};

@@ -478,10 +478,10 @@ static int part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
     return BF16 ? bf16_part_tiles(p, part, rows) : RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS);
 }
 
-/* RAPT_VL outputs from number n on of as many tokens, before they are activated, a vector each; beyond those that there are, the
- * last one again. sums: of the first output. */
-static RAPT_INLINE void outputs_of(const rapt_linear_weights *w, int64_t out, int n, int outs, const float *sums, vf *to) {
-    RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+/* to[j] = sum * scale + bias of output n + j, for the RAPT_VL tokens in the lanes of sums, before activation. Beyond the last
+ * output, the last one is repeated. sums: of the first output. Out of line, since unrolled it would be 12 KB of AVX-512. */
+static RAPT_NOINLINE void outputs_of(const rapt_linear_weights *w, int64_t out, int n, int outs, const float *sums, vf *to) {
+    for (int j = 0; j < RAPT_VL; j++) {
         const int at = rapt_min(n + j, outs - 1);
         to[j] = scaled_sum(v_load(sums + (size_t)at * TILE_ROWS), v_set1(w->scales ? w->scales[out + at] : 1.0f),
                            v_set1(w->bias ? w->bias[out + at] : 0.0f));

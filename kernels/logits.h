@@ -56,7 +56,7 @@ static uint64_t bits_of_bits(const char *row, int64_t first, int n) {
 }
 
 /* Is there anything but -inf among n elements of a bias? */
-static bool any_above_minus_infinity(rapt_type type, const char *from, int n) {
+static RAPT_NOINLINE bool any_above_minus_infinity(rapt_type type, const char *from, int n) {
     uint32_t any = 0, x;
     uint16_t half, infinity = type == RAPT_F16 ? 0xfc00 : 0xff80;
     if (type == RAPT_F32)

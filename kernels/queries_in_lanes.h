@@ -194,7 +194,7 @@ static void mask_lanes(const query_tile *tile, const uint32_t *attended, float *
 }
 
 /* The bias of keys [first, end) of the block at key number, keys in rows. */
-static void stage_bias(const rapt_task *t, const query_tile *tile, float *to, int64_t number, int first, int end) {
+static RAPT_NOINLINE void stage_bias(const rapt_task *t, const query_tile *tile, float *to, int64_t number, int first, int end) {
     const char *rows[TILE_ROWS] = {NULL}; /* gcc 12 warns otherwise */
     const bool one = t->problem->bias_one_key;
     int count = 0, width = tile->vectors * RAPT_VL;
@@ -222,8 +222,8 @@ static void call_for_tile(const rapt_task *t, const query_tile *tile, float *sco
 }
 
 /* Scores become logits, where that is more than a factor. key_scales: null, or of each key. */
-static void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, float *scores,
-                         const float *key_scales, int64_t number, int first, int end) {
+static RAPT_NOINLINE void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, float *scores,
+                                       const float *key_scales, int64_t number, int first, int end) {
     const rapt_problem *p = t->problem;
     for (int n = first; n < end && key_scales; n++)
         for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
@@ -573,7 +573,8 @@ static void prefetch_output(const rapt_task *t, const query_tile *tile) {
 }
 
 /* The sinks of VL lanes join their denominators; returns what o is to be multiplied by. */
-static __attribute__((unused)) vf absorb_sinks(const rapt_task *t, const query_tile *tile, const lane_state *state, int lane) {
+static __attribute__((unused)) RAPT_NOINLINE vf absorb_sinks(const rapt_task *t, const query_tile *tile, const lane_state *state,
+                                                             int lane) {
     float m[RAPT_VL], one[RAPT_VL];
     row_cursor at = row_at(t, 0, tile->row0 + lane);
     for (int r = 0; r < RAPT_VL; r++) {
