@@ -91,13 +91,11 @@ typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, i
 
 /* How rows of K are read. */
 typedef struct key_format {
+    rapt_type type;
+    int group, bytes;           /* channels of a group and its bytes, as in types.h */
     stage_key_rest *stage_rest; /* for what is left beside whole steps; not called for groups */
     read_words *read;           /* reads a step of RAPT_VL rows */
     column_word *column;        /* converts an element of each dword of it */
-    int group, element;         /* channels of a group; bytes of an element, 1 in groups */
-    int channels, bytes;        /* of a row in a step */
-    int in_dword;               /* elements of a dword */
-    int unrolled;               /* channels of a step whose code is unrolled: all, or a divisor */
 } key_format;
 
 /* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * k[key][i], the channels
@@ -108,16 +106,19 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
 #ifndef score_tile
 static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int channels, const float *q, size_t ldq, float *s) {
-    enum { RUN = 8 };                                 /* gcc unrolls loops of at most 16, but nested ones of this many */
-    const int beside = k.channels > RAPT_VL ? ng : 1; /* vectors of keys whose chains of additions run side by side */
-    const int near = k.element >= 2 ? RAPT_KEYS_AHEAD : RAPT_BYTE_KEYS_AHEAD / 2;
-    const int further = k.element >= 4 ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD;
-    int whole = channels - channels % k.channels, part = rapt_score_part(channels), i = 0;
+    enum { RUN = 8 }; /* gcc unrolls loops of at most 16, but nested ones of this many */
+    const int step_size = step_bytes(k.type, k.group, k.bytes), step = step_size / k.bytes * k.group;
+    const int in_dword = elements_of_dword(k.type), element = k.group > 1 ? 1 : k.bytes;
+    const int unrolled = of_elements(k.type) ? step : (int)rapt_min(step, RUN);
+    const int beside = step > RAPT_VL ? ng : 1; /* vectors of keys whose chains of additions run side by side */
+    const int near = element >= 2 ? RAPT_KEYS_AHEAD : RAPT_BYTE_KEYS_AHEAD / 2;
+    const int further = element >= 4 ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD;
+    int whole = channels - channels % step, part = rapt_score_part(channels), i = 0;
     for (int first = 0; first < channels; first += part) {
         vf acc[8];
         RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
-        for (int end = rapt_min(whole, first + part); i < end; i += k.channels) {
-            const size_t at = offset + (size_t)(i / k.channels) * (size_t)k.bytes;
+        for (int end = rapt_min(whole, first + part); i < end; i += step) {
+            const size_t at = offset + (size_t)(i / step) * (size_t)step_size;
             key_columns c[4];
             /* The addresses that are prefetched from stay in their array: the compiler, which takes this pointer for a new one
              * each time, would otherwise copy all of them to its stack before each part of the channels. */
@@ -125,19 +126,18 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
             __asm__("" : "+r"(ahead));
             RAPT_UNROLL for (int g = 0; g < ng; g += beside) {
                 RAPT_UNROLL for (int b = 0; b < beside; b++) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
-                for (int from = 0; from < k.channels; from += k.unrolled) {
+                for (int from = 0; from < step; from += unrolled) {
                     /* Prefetches are spread over the step, since a burst at the loads holds these up. Most keys are prefetched
                      * twice, since the first may get lost where many are under way. */
-                    const char *const *keys_ahead = ahead + (g * RAPT_VL + from * beside * RAPT_VL / k.channels);
-                    RAPT_UNROLL for (int run = 0; run < k.unrolled; run += RUN)
-                        RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
-                        if (j >= k.unrolled) continue;
-                        for (int n = j * beside * RAPT_VL / k.channels; n < (j + 1) * beside * RAPT_VL / k.channels; n++) {
+                    const char *const *keys_ahead = ahead + (g * RAPT_VL + from * beside * RAPT_VL / step);
+                    RAPT_UNROLL for (int run = 0; run < unrolled; run += RUN) RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
+                        if (j >= unrolled) continue;
+                        for (int n = j * beside * RAPT_VL / step; n < (j + 1) * beside * RAPT_VL / step; n++) {
                             prefetch(keys_ahead[n + near], at);
-                            if (k.element != 2) prefetch(keys_ahead[n + further], at);
+                            if (element != 2) prefetch(keys_ahead[n + further], at);
                         }
                         RAPT_UNROLL for (int b = 0; b < beside; b++) {
-                            const vf x = k.column(&c[b], c[b].dwords[from / k.in_dword + j / k.in_dword], j % k.in_dword);
+                            const vf x = k.column(&c[b], c[b].dwords[from / in_dword + j / in_dword], j % in_dword);
                             RAPT_UNROLL for (int r = 0; r < nr; r++) acc[(g + b) * nr + r] =
                                 v_fma(v_broadcast(q + r * ldq + i + from + j), x, acc[(g + b) * nr + r]);
                         }
@@ -168,7 +168,7 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
                                       int channels, const float *q, size_t ldq, float *s) {
     /* Measured for one row, see docs/performance.md: 32 keys are best where all columns of them stay in registers, so with 16
      * lanes, or where one vector is done after the other, as with f32. */
-    const int twice = nr == 1 && (k.element == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
+    const int twice = nr == 1 && (k.bytes == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
     const int most = RAPT_PARTIAL_SUMS / RAPT_VL * twice;
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
@@ -212,17 +212,7 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
-        const int step = step_bytes(name, group, bytes), step_channels = step / bytes * group;                                   \
-        const int unrolled = of_elements(name) ? step_channels : (int)rapt_min(step_channels, 8);                                \
-        const key_format k = {stage_rest_##suffix,                                                                               \
-                              read_step_##suffix,                                                                                \
-                              v_column_##suffix,                                                                                 \
-                              group,                                                                                             \
-                              group > 1 ? 1 : bytes,                                                                             \
-                              step_channels,                                                                                     \
-                              step,                                                                                              \
-                              elements_of_dword(name),                                                                           \
-                              unrolled};                                                                                         \
+        const key_format k = {name, group, bytes, stage_rest_##suffix, read_step_##suffix, v_column_##suffix};                   \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \

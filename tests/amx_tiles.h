@@ -74,7 +74,9 @@ static inline void emulated_multiply_bytes(emulated_tile *c, int rows, const emu
         }
 }
 
-/* Are tiles configured on this thread? Of the kernel amx_emulated (tests/broken). */
+/* Says whether tiles are configured on this thread, and sets that: one state for all objects of the kernel amx_emulated
+ * (tests/broken/amx_state.c). */
 bool emulated_configured(void);
+void emulated_set_configured(bool configured);
 
 #endif

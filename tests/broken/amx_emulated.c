@@ -20,13 +20,10 @@
 
 static _Thread_local emulated_tile numbered[8];
 static _Thread_local int rows_of[8];
-static _Thread_local bool configured;
-
-bool emulated_configured(void) { return configured; }
 
 /* Outside a task tiles must not be used. */
 static emulated_tile *tile_number(int number) {
-    if (!configured) __builtin_trap();
+    if (!emulated_configured()) __builtin_trap();
     return &numbered[number];
 }
 
@@ -36,8 +33,8 @@ static int multiplied_rows(int to, int a, int b) {
     return rows_of[to];
 }
 
-#define t_configure(from)          (configured = emulated_configuration(from, rows_of))
-#define t_release()                (configured = false)
+#define t_configure(from)          emulated_set_configured(emulated_configuration(from, rows_of))
+#define t_release()                emulated_set_configured(false)
 #define t_zero(tile)               memset(tile_number(tile), 0, sizeof(emulated_tile))
 #define t_load(tile, from, stride) emulated_load(tile_number(tile), rows_of[tile], from, stride)
 #define t_store(tile, to, stride)  emulated_store(tile_number(tile), rows_of[tile], to, stride)

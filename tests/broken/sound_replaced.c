@@ -19,8 +19,8 @@
 
 static _Thread_local int tasks; /* that have begun and not ended */
 
-static void begin_task(bool tiles) { (void)tiles, tasks++; }
-static void end_task(bool tiles) { (void)tiles, tasks--; }
+static void begin_task(void) { tasks++; }
+static void end_task(void) { tasks--; }
 
 /* What every product multiplies its first factors by. */
 static float in_task(void) { return tasks == 1 ? 1.0f : 2.0f; }
@@ -145,7 +145,7 @@ static void score_tile(const key_format k, const int ng, const int nr, const cha
     for (int n = 0; n < ng * RAPT_VL; n++) {
         float key[RAPT_MAX_HEAD_DIM + RAPT_VL];
         const char *row = keys[n] + offset;
-        stage_rows_as(k.load, k.group, (size_t)(k.group > 1 ? k.bytes : k.element), key, 0, &row, 1, 0, channels);
+        stage_rows(k.type, key, 0, &row, 1, 0, channels);
         for (int r = 0; r < nr; r++)
             for (int first = 0; first < channels; first += part) {
                 float sum = 0.0f, *to = s + (size_t)r * RAPT_CHUNK + n;
