@@ -11,15 +11,15 @@
 #include "structs.h"
 #include "work.h"
 
-static const rapt_kv_append_desc default_desc = {.batch = 1, .rope.amplitude = 1.0};
-static const rapt_kv_append_args default_args = {0};
+static const rapt_kv_append_desc default_append_desc = {.batch = 1, .rope.amplitude = 1.0};
+static const rapt_kv_append_args default_append_args = {0};
 
 void rapt_kv_append_desc_init_sized(rapt_kv_append_desc *desc, size_t size) {
-    rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
+    rapt_init_struct(desc, size, &default_append_desc, sizeof default_append_desc);
 }
 
 void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_append_args, sizeof default_append_args);
 }
 
 /* ---- Validation ---------------------------------------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static void add_side(rapt_memory *m, const append_call *c, int value, const char
 }
 
 /* The page table; its rows are of int32_t. */
-static void add_table(rapt_memory *m, const append_call *c) {
+static void append_add_table(rapt_memory *m, const append_call *c) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
     if (!d->page_size) {
@@ -174,7 +174,7 @@ void rapt_add_append(rapt_memory *m, const append_call *c, const char *k, const 
     if (!new_rows) return; /* all else is the larger call's */
     rapt_add_rope(m, &c->desc.rope, &c->args.rope_table);
     rapt_reads_array(m, "ring_starts", c->args.ring_starts, c->desc.batch, sizeof(int32_t), true);
-    add_table(m, c);
+    append_add_table(m, c);
 }
 
 /* Where key j of an entry lies, as if there were no pages. */
@@ -293,9 +293,9 @@ rapt_status rapt_check_places(rapt_report *r, const append_call *c) {
 }
 
 static rapt_status read_append(rapt_report *r, append_call *c, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
-    rapt_status status = rapt_read_struct(r, "desc", &c->desc, &default_desc, sizeof c->desc, sizeof c->desc, desc);
+    rapt_status status = rapt_read_struct(r, "desc", &c->desc, &default_append_desc, sizeof c->desc, sizeof c->desc, desc);
     if (status == RAPT_OK)
-        status = rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args,
+        status = rapt_read_struct(r, "args", &c->args, &default_append_args, sizeof c->args,
                                   RAPT_BEFORE(rapt_kv_append_args, rope_table), args);
     if (status == RAPT_OK) status = rapt_check_append_desc(r, c);
     if (status != RAPT_OK) return status;
@@ -370,26 +370,26 @@ void rapt_append_share(const append_call *c, int64_t ith, int64_t nth) {
     }
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void append_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     (void)phase, (void)next;
     rapt_append_share(call, ith, nth);
 }
 
-static rapt_status run(const char *name, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, rapt_way way) {
+static rapt_status append_run(const char *name, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     append_call c;
     rapt_status status = read_append(&r, &c, desc, args);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = append_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_kv_append_run(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
-    return run("rapt_kv_append_run", desc, args, rapt_alone());
+    return append_run("rapt_kv_append_run", desc, args, rapt_alone());
 }
 rapt_status rapt_kv_append_run_parallel(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t nth,
                                         rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_kv_append_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
+    return append_run("rapt_kv_append_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_kv_append_run_share(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_kv_append_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
+    return append_run("rapt_kv_append_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
 }

@@ -7,15 +7,15 @@
 #include "structs.h"
 #include "work.h"
 
-static const rapt_kv_copy_desc default_desc = {.entries = 1};
-static const rapt_kv_copy_args default_args = {0};
+static const rapt_kv_copy_desc default_copy_desc = {.entries = 1};
+static const rapt_kv_copy_args default_copy_args = {0};
 
 void rapt_kv_copy_desc_init_sized(rapt_kv_copy_desc *desc, size_t size) {
-    rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
+    rapt_init_struct(desc, size, &default_copy_desc, sizeof default_copy_desc);
 }
 
 void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_copy_args, sizeof default_copy_args);
 }
 
 /* A tensor whose rows are copied: K, V, or the scales of one. */
@@ -44,7 +44,7 @@ static rapt_status check_scales(rapt_report *r, const char *name, const rapt_sca
     return RAPT_OK;
 }
 
-static rapt_status check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
+static rapt_status copy_check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
     if (!rapt_within(d->entries, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "entries", d->entries, "must be 0 to 2147483647");
     if (!rapt_within(d->kv_heads, 1, RAPT_MAX_LENGTH))
@@ -101,9 +101,9 @@ static rapt_status check_range(rapt_report *r, const rapt_kv_copy_desc *d, int64
 static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
     rapt_kv_copy_desc *d = &c->desc;
     rapt_kv_copy_args *a = &c->args;
-    rapt_status status = rapt_read_struct(r, "desc", d, &default_desc, sizeof *d, sizeof *d, desc);
-    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, sizeof *a, args);
-    if (status == RAPT_OK) status = check_shape(r, d);
+    rapt_status status = rapt_read_struct(r, "desc", d, &default_copy_desc, sizeof *d, sizeof *d, desc);
+    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_copy_args, sizeof *a, sizeof *a, args);
+    if (status == RAPT_OK) status = copy_check_shape(r, d);
     if (status != RAPT_OK) return status;
     const copied tensors[TENSORS] = {[K] = {"k", "from_k", d->k, 0, a->k, a->from_k},
                                      [V] = {"v", "from_v", d->v, 0, a->v, a->from_v},
@@ -144,7 +144,7 @@ static void copy_range(const rapt_kv_copy_desc *d, const copied *p, const rapt_k
     }
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void copy_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const copy_call *c = call;
     (void)phase, (void)next;
     for (int64_t n = 0; n < c->args.count; n++)
@@ -152,21 +152,21 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
             if (c->tensors[i].layout.type) copy_range(&c->desc, &c->tensors[i], &c->args.ranges[n], ith, nth);
 }
 
-static rapt_status run(const char *name, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, rapt_way way) {
+static rapt_status copy_run(const char *name, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     copy_call c;
     rapt_status status = read_copy(&r, &c, desc, args);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share, .copies_only = true};
+    const rapt_work w = {.call = &c, .phases = 1, .share = copy_share, .copies_only = true};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_kv_copy_run(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
-    return run("rapt_kv_copy_run", desc, args, rapt_alone());
+    return copy_run("rapt_kv_copy_run", desc, args, rapt_alone());
 }
 rapt_status rapt_kv_copy_run_parallel(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t nth,
                                       rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_kv_copy_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
+    return copy_run("rapt_kv_copy_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_kv_copy_run_share(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_kv_copy_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
+    return copy_run("rapt_kv_copy_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
 }

@@ -13,21 +13,21 @@
 #include "work.h"
 
 const rapt_linear_desc rapt_default_linear_desc = {.batch = 1};
-static const rapt_linear_args default_args = {0};
+static const rapt_linear_args default_linear_args = {0};
 
 void rapt_linear_desc_init_sized(rapt_linear_desc *desc, size_t size) {
     rapt_init_struct(desc, size, &rapt_default_linear_desc, sizeof rapt_default_linear_desc);
 }
 
 void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_linear_args, sizeof default_linear_args);
 }
 
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
 static const rapt_linear_names own_names = {"in", "out", "x", "y", "residual", "weight", "bias", "scales", "prepacked"};
-static const rapt_linear_names gate_names = {.weight = "gate", .bias = "gate_bias", .scales = "gate_scales",
-                                             .prepacked = "gate_prepacked"};
+static const rapt_linear_names gate_names = {
+    .weight = "gate", .bias = "gate_bias", .scales = "gate_scales", .prepacked = "gate_prepacked"};
 
 rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_desc *d, const rapt_linear_names *names) {
     if (!rapt_within(d->batch, 0, RAPT_MAX_LENGTH))
@@ -79,7 +79,7 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
     return RAPT_OK;
 }
 
-static rapt_status make_plan(rapt_report *r, full_linear *p, const rapt_linear_desc *desc) {
+static rapt_status linear_make_plan(rapt_report *r, full_linear *p, const rapt_linear_desc *desc) {
     rapt_linear_desc d;
     rapt_status status =
         rapt_read_struct(r, "desc", &d, &rapt_default_linear_desc, sizeof d, RAPT_BEFORE(rapt_linear_desc, gate), desc);
@@ -90,7 +90,7 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
     rapt_report r = rapt_report_of("rapt_linear_plan_init");
     full_linear p;
     rapt_status status = rapt_check_plan_memory(&r, plan, bytes, sizeof p);
-    if (status == RAPT_OK) status = make_plan(&r, &p, desc);
+    if (status == RAPT_OK) status = linear_make_plan(&r, &p, desc);
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
     const rapt_linear_problem *l = &p.problem;
@@ -110,7 +110,7 @@ rapt_status(rapt_linear_plan_init)(rapt_linear_plan *plan, const rapt_linear_des
 rapt_status rapt_linear_explain(const rapt_linear_desc *desc, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_plan_init", text, bytes);
     full_linear p;
-    return make_plan(&r, &p, desc);
+    return linear_make_plan(&r, &p, desc);
 }
 
 const full_linear *rapt_read_linear_plan(rapt_report *r, const rapt_linear_plan *opaque, rapt_status *status) {
@@ -144,7 +144,7 @@ size_t rapt_linear_scratch(const full_linear *p) {
     return (size_t)rapt_aligned_bytes(bytes);
 }
 
-static rapt_status workspace_of(rapt_report *r, const full_linear *p, int64_t nth, size_t *bytes) {
+static rapt_status linear_workspace(rapt_report *r, const full_linear *p, int64_t nth, size_t *bytes) {
     if (nth < 1) return rapt_refuse_number(r, RAPT_ERR_RANGE, "nth", nth, "there is no thread");
     if ((uint64_t)nth > SIZE_MAX || __builtin_mul_overflow(rapt_linear_scratch(p), (size_t)nth, bytes))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "nth", nth, "the workspace would exceed the address space");
@@ -157,7 +157,7 @@ rapt_status rapt_linear_workspace_size(const rapt_linear_plan *opaque, int64_t n
     size_t needed = 0;
     const full_linear *p = rapt_read_linear_plan(&r, opaque, &status);
     if (status == RAPT_OK && !bytes) return rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
-    if (status == RAPT_OK) status = workspace_of(&r, p, nth, &needed);
+    if (status == RAPT_OK) status = linear_workspace(&r, p, nth, &needed);
     if (status == RAPT_OK) *bytes = needed;
     return status;
 }
@@ -179,15 +179,15 @@ static rapt_linear_weights gate_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->gate, .bias = a->gate_bias, .scales = a->gate_scales};
 }
 
-static rapt_status start_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque, const rapt_linear_args *args,
-                              int64_t nth) {
+static rapt_status linear_start_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque,
+                                     const rapt_linear_args *args, int64_t nth) {
     rapt_linear_args *a = &c->args;
     rapt_status status;
     const full_linear *p = c->plan = rapt_read_linear_plan(r, opaque, &status);
     size_t bytes = 0;
     if (status == RAPT_OK)
-        status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, RAPT_BEFORE(rapt_linear_args, gate), args);
-    if (status == RAPT_OK) status = workspace_of(r, p, nth, &bytes);
+        status = rapt_read_struct(r, "args", a, &default_linear_args, sizeof *a, RAPT_BEFORE(rapt_linear_args, gate), args);
+    if (status == RAPT_OK) status = linear_workspace(r, p, nth, &bytes);
     if (status != RAPT_OK) return status;
     const rapt_linear_problem *l = &p->problem;
     const rapt_linear_weights weight = weights_of(a), gate = gate_of(a);
@@ -221,7 +221,7 @@ rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, const rapt_li
                                      size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_run", text, bytes);
     rapt_linear_call c;
-    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    const rapt_status status = linear_start_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -240,26 +240,26 @@ void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
     p->kernel->linear_tokens(&t);
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void linear_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     (void)phase, (void)next;
     rapt_linear_share(call, ith, nth);
 }
 
-static rapt_status run(const char *name, const rapt_linear_plan *plan, const rapt_linear_args *args, rapt_way way) {
+static rapt_status linear_run(const char *name, const rapt_linear_plan *plan, const rapt_linear_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     rapt_linear_call c;
-    rapt_status status = start_call(&r, &c, plan, args, way.nth);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    rapt_status status = linear_start_call(&r, &c, plan, args, way.nth);
+    const rapt_work w = {.call = &c, .phases = 1, .share = linear_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args) {
-    return run("rapt_linear_run", plan, args, rapt_alone());
+    return linear_run("rapt_linear_run", plan, args, rapt_alone());
 }
 rapt_status rapt_linear_run_parallel(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth,
                                      rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_linear_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
+    return linear_run("rapt_linear_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_linear_run_share(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_linear_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
+    return linear_run("rapt_linear_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory.h"
 
-static int add(rapt_memory *m, const char *name, const void *at, uint64_t bytes, bool written) {
+static int add_region(rapt_memory *m, const char *name, const void *at, uint64_t bytes, bool written) {
     rapt_report *r = m->report;
     if (m->status != RAPT_OK || bytes == 0) return RAPT_NO_REGION;
     if (!at)
@@ -21,11 +21,11 @@ static int add(rapt_memory *m, const char *name, const void *at, uint64_t bytes,
     return m->n++;
 }
 
-int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add(m, name, at, bytes, false); }
-int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add(m, name, at, bytes, true); }
+int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add_region(m, name, at, bytes, false); }
+int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add_region(m, name, at, bytes, true); }
 
-/* Structs, whose size is not a power of two, are aligned to the largest power that divides it, but to no more than an int64_t, which
- * takes less than its size on x86 of 32 bits. */
+/* Structs, whose size is not a power of two, are aligned to the largest power that divides it, but to no more than an int64_t,
+ * which takes less than its size on x86 of 32 bits. */
 static size_t alignment_of(size_t element) {
     const size_t power = element & (~element + 1);
     return power < _Alignof(int64_t) ? power : _Alignof(int64_t);
@@ -39,7 +39,7 @@ static int add_array(rapt_memory *m, const char *name, const void *at, int64_t n
     if (m->status == RAPT_OK && n > PTRDIFF_MAX / (int64_t)element)
         m->status =
             rapt_refuse(m->report, RAPT_ERR_STRIDE, "%s = %p: its %" PRId64 " elements exceed the address space", name, at, n);
-    return add(m, name, at, (uint64_t)n * element, written);
+    return add_region(m, name, at, (uint64_t)n * element, written);
 }
 
 int rapt_reads_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional) {
@@ -55,7 +55,7 @@ void rapt_unused(rapt_memory *m, const char *name, const void *at, const char *w
 
 static int add_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why, bool written) {
     if (!there) rapt_unused(m, name, at, why);
-    return there ? add(m, name, at, bytes, written) : RAPT_NO_REGION;
+    return there ? add_region(m, name, at, bytes, written) : RAPT_NO_REGION;
 }
 
 int rapt_reads_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why) {
@@ -79,7 +79,7 @@ void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t 
     else if (given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_WORKSPACE, "workspace_bytes = %zu: %zu are needed", given, needed);
     rapt_check_alignment(m, "workspace", at);
-    add(m, "workspace", at, needed, true);
+    add_region(m, "workspace", at, needed, true);
     m->report->owner = owner;
 }
 

@@ -102,7 +102,7 @@ static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t
     p->kernel->finish(&p->problem, &end, state);
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void merge_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const merge_call *c = call;
     const rapt_problem *problem = &c->plan->problem;
     int64_t row = 0;
@@ -113,25 +113,25 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
                 if (row % nth == ith) merge_row(c, entry, token, head);
 }
 
-static rapt_status run(const char *name, const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
-                       rapt_way way) {
+static rapt_status merge_run(const char *name, const rapt_plan *plan, const rapt_args *args, const rapt_states *sources,
+                             int64_t n, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     merge_call c;
     rapt_status status = read_merge(&r, &c, plan, args, sources, n);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = merge_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_merge_states_run(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n) {
-    return run("rapt_merge_states_run", plan, args, sources, n, rapt_alone());
+    return merge_run("rapt_merge_states_run", plan, args, sources, n, rapt_alone());
 }
 rapt_status rapt_merge_states_run_parallel(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
                                            int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_merge_states_run_parallel", plan, args, sources, n, rapt_parallel(nth, parallel_for, pool));
+    return merge_run("rapt_merge_states_run_parallel", plan, args, sources, n, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_merge_states_run_share(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
                                         int64_t ith, int64_t nth) {
-    return run("rapt_merge_states_run_share", plan, args, sources, n, rapt_share(ith, nth, NULL, NULL));
+    return merge_run("rapt_merge_states_run_share", plan, args, sources, n, rapt_share(ith, nth, NULL, NULL));
 }
 
 /* ---- Results ------------------------------------------------------------------------------------------------------------- */

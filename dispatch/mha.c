@@ -14,15 +14,15 @@
 #include "structs.h"
 #include "tuning.h"
 
-static const rapt_mha_desc default_desc = {.rope.amplitude = 1.0};
-static const rapt_mha_args default_args = {0};
+static const rapt_mha_desc default_mha_desc = {.rope.amplitude = 1.0};
+static const rapt_mha_args default_mha_args = {0};
 
 void rapt_mha_desc_init_sized(rapt_mha_desc *desc, size_t size) {
-    rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
+    rapt_init_struct(desc, size, &default_mha_desc, sizeof default_mha_desc);
 }
 
 void rapt_mha_args_init_sized(rapt_mha_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_mha_args, sizeof default_mha_args);
 }
 
 enum { QUERIES, KEYS, VALUES, PROJECTIONS };
@@ -63,7 +63,7 @@ typedef struct full_mha {
 enum { MHA_PLAN_WORDS = 1280 };
 _Static_assert(sizeof(full_mha) <= MHA_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 
-static const full_plan *attention_of(const full_mha *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
+static const full_plan *mha_attention(const full_mha *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
 
 /* Is this input the one before it? */
 static bool same_input(const full_mha *p, int i) { return (i == KEYS && p->self) || (i == VALUES && p->values_as_keys); }
@@ -89,7 +89,7 @@ static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
            !__builtin_add_overflow(*used, rapt_aligned_bytes((uint64_t)floats * sizeof(float)), used);
 }
 
-static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
+static rapt_status mha_check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
     if (a->k.type && !a->v.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.v.type = RAPT_NONE: K has a cache, V has none");
     if (a->v.type && !a->k.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.k.type = RAPT_NONE: V has a cache, K has none");
     if (a->unmerged) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.unmerged", a->unmerged, "must be 0 here");
@@ -111,7 +111,7 @@ static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const 
 }
 
 /* What the products of sizes below want, before rapt_plan_init looks at them. */
-static rapt_status check_shape(rapt_report *r, const rapt_desc *a) {
+static rapt_status mha_check_shape(rapt_report *r, const rapt_desc *a) {
     const struct {
         const char *name;
         int64_t value, least, most;
@@ -276,10 +276,10 @@ static bool plan_workspace(full_mha *p, const rapt_desc *a) {
     return fits;
 }
 
-static rapt_status make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *desc) {
+static rapt_status mha_make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *desc) {
     rapt_mha_desc d;
     rapt_desc a;
-    rapt_status status = rapt_read_struct(r, "desc", &d, &default_desc, sizeof d, RAPT_BEFORE(rapt_mha_desc, arith), desc);
+    rapt_status status = rapt_read_struct(r, "desc", &d, &default_mha_desc, sizeof d, RAPT_BEFORE(rapt_mha_desc, arith), desc);
     if (status == RAPT_OK) status = rapt_read_desc(r, "attention", &a, d.attention);
     if (status != RAPT_OK) return status;
     *p = (full_mha){.made = MHA_MADE,
@@ -296,8 +296,8 @@ static rapt_status make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *d
                     .residual = d.residual,
                     .q_starts = a.q_starts,
                     .k_starts = a.k_starts};
-    status = check_features(r, &d, &a, p);
-    if (status == RAPT_OK) status = check_shape(r, &a);
+    status = mha_check_features(r, &d, &a, p);
+    if (status == RAPT_OK) status = mha_check_shape(r, &a);
     const rapt_kernel *kernel;
     rapt_tuning tuning;
     r->owner = "attention."; /* the parts would call these their own */
@@ -327,12 +327,12 @@ rapt_status rapt_mha_plan_init_sized(rapt_mha_plan *plan, size_t bytes, const ra
     rapt_report r = rapt_report_of("rapt_mha_plan_init");
     full_mha p;
     rapt_status status = rapt_check_plan_memory(&r, plan, bytes, sizeof p);
-    if (status == RAPT_OK) status = make_plan(&r, &p, desc);
+    if (status == RAPT_OK) status = mha_make_plan(&r, &p, desc);
     if (status == RAPT_OK)
         status = rapt_check_kept(&r, plan, sizeof p, &p.rope[QUERIES].rope, "attention.", p.batch, p.q_starts, p.k_starts);
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
-    rapt_trace_plan(&r, attention_of(&p));
+    rapt_trace_plan(&r, mha_attention(&p));
     return RAPT_OK;
 }
 
@@ -343,10 +343,10 @@ rapt_status(rapt_mha_plan_init)(rapt_mha_plan *plan, const rapt_mha_desc *desc) 
 rapt_status rapt_mha_explain(const rapt_mha_desc *desc, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_mha_plan_init", text, bytes);
     full_mha p;
-    return make_plan(&r, &p, desc);
+    return mha_make_plan(&r, &p, desc);
 }
 
-static const full_mha *read_plan(rapt_report *r, const rapt_mha_plan *opaque, rapt_status *status) {
+static const full_mha *mha_read_plan(rapt_report *r, const rapt_mha_plan *opaque, rapt_status *status) {
     *status = rapt_check_plan(r, opaque, MHA_MADE, "rapt_mha_plan_init");
     return (const full_mha *)(const void *)opaque;
 }
@@ -355,7 +355,7 @@ static const full_mha *read_plan(rapt_report *r, const rapt_mha_plan *opaque, ra
 
 static bool places(const full_mha *p) { return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1); }
 
-static int phase_count(const full_mha *p) { return p->positions + 1 + places(p) + attention_of(p)->phases + p->has_output; }
+static int phase_count(const full_mha *p) { return p->positions + 1 + places(p) + mha_attention(p)->phases + p->has_output; }
 
 /* What a phase is; part: of a step that has several. */
 static step step_of(const full_mha *p, int phase, int *part) {
@@ -364,24 +364,24 @@ static step step_of(const full_mha *p, int phase, int *part) {
     if (phase-- == 0) return PROJECT;
     if (places(p) && phase-- == 0) return PLACE;
     *part = phase;
-    return phase < attention_of(p)->phases ? ATTEND : OUTPUT;
+    return phase < mha_attention(p)->phases ? ATTEND : OUTPUT;
 }
 
 rapt_status rapt_mha_plan_query(const rapt_mha_plan *opaque, rapt_mha_plan_info *info) {
     rapt_report r = rapt_report_of("rapt_mha_plan_query");
     rapt_status status;
-    const full_mha *p = read_plan(&r, opaque, &status);
+    const full_mha *p = mha_read_plan(&r, opaque, &status);
     if (status != RAPT_OK) return status;
-    const rapt_kernel *kernel = attention_of(p)->kernel;
+    const rapt_kernel *kernel = mha_attention(p)->kernel;
     const rapt_mha_plan_info known = {
         .isa = kernel->name, .rounding = kernel->fused ? "fused" : "unfused", .phases = phase_count(p)};
     return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
 }
 
 /* Scratch of nth threads, of whichever phase needs most, behind what lies between phases. */
-static rapt_status workspace_of(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
+static rapt_status mha_workspace(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
     size_t most = 0, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
-    rapt_status status = rapt_plan_workspace(r, attention_of(p), nth, &most);
+    rapt_status status = rapt_plan_workspace(r, mha_attention(p), nth, &most);
     if (status != RAPT_OK) return status;
     for (int i = 0; i < p->projections; i++) each += rapt_linear_scratch(&p->project[i]); /* these share a phase */
     if (__builtin_mul_overflow(each > output ? each : output, (size_t)nth, &of_linear) ||
@@ -395,9 +395,9 @@ rapt_status rapt_mha_workspace_size(const rapt_mha_plan *opaque, int64_t nth, si
     rapt_report r = rapt_report_of("rapt_mha_workspace_size");
     rapt_status status;
     size_t needed = 0;
-    const full_mha *p = read_plan(&r, opaque, &status);
+    const full_mha *p = mha_read_plan(&r, opaque, &status);
     if (status == RAPT_OK && !bytes) return rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
-    if (status == RAPT_OK) status = workspace_of(&r, p, nth, &needed);
+    if (status == RAPT_OK) status = mha_workspace(&r, p, nth, &needed);
     if (status == RAPT_OK) *bytes = needed;
     return status;
 }
@@ -472,7 +472,7 @@ static void lay_out_attention(mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
     rapt_args *to = &c->attention.args;
-    c->attention.plan = attention_of(p);
+    c->attention.plan = mha_attention(p);
     c->attention.appended = p->cached && p->projections > 1 ? &c->append.tokens : NULL;
     to->q = at(c, p->between[QUERIES]);
     to->k = p->cached ? a->k_cache : at(c, p->between[KEYS]);
@@ -568,8 +568,8 @@ static void add_rows(rapt_memory *m, const mha_call *c) {
 static void add_cache(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
-    const tensor_bytes *b = &attention_of(p)->bytes;
-    const rapt_problem *problem = &attention_of(p)->problem;
+    const tensor_bytes *b = &mha_attention(p)->bytes;
+    const rapt_problem *problem = &mha_attention(p)->problem;
     const char *const no_cache = "the plan has no cache", *const no_scales = p->cached ? "the plan has no scales" : no_cache;
     if (p->cached && p->projections > 1) {
         rapt_add_append(m, &c->append, "k_cache", "v_cache", false);
@@ -581,7 +581,7 @@ static void add_cache(rapt_memory *m, const mha_call *c) {
     rapt_reads_if(m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, no_scales);
 }
 
-static RAPT_NOINLINE rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
+static RAPT_NOINLINE rapt_status mha_check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
     rapt_memory m;
@@ -600,7 +600,7 @@ static RAPT_NOINLINE rapt_status check_memory(rapt_report *r, const mha_call *c,
     } else {
         rapt_unused(&m, "position_table", a->position_table, "the plan has no table of positions");
     }
-    const full_plan *attention = attention_of(p);
+    const full_plan *attention = mha_attention(p);
     const char *const no_layout = "the plan has no layout for it";
     rapt_writes_if(&m, p->has_weights, "weights", a->weights, attention->bytes.scores, no_layout);
     r->owner = "attention.";
@@ -614,7 +614,7 @@ static RAPT_NOINLINE rapt_status check_memory(rapt_report *r, const mha_call *c,
 }
 
 /* Positions of the tokens of X, Y and Z against the table's. */
-static rapt_status check_positions(rapt_report *r, const mha_call *c) {
+static rapt_status mha_check_positions(rapt_report *r, const mha_call *c) {
     const full_mha *p = c->p;
     for (int i = 0; i < p->projections; i++) {
         const int32_t *starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
@@ -630,26 +630,27 @@ static rapt_status check_positions(rapt_report *r, const mha_call *c) {
     return RAPT_OK;
 }
 
-static rapt_status start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *opaque, const rapt_mha_args *args, int64_t nth) {
+static rapt_status mha_start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *opaque, const rapt_mha_args *args,
+                                  int64_t nth) {
     rapt_status status;
     size_t bytes = 0;
-    const full_mha *p = c->p = read_plan(r, opaque, &status);
+    const full_mha *p = c->p = mha_read_plan(r, opaque, &status);
     if (status == RAPT_OK)
-        status =
-            rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args, RAPT_BEFORE(rapt_mha_args, rope_table), args);
+        status = rapt_read_struct(r, "args", &c->args, &default_mha_args, sizeof c->args, RAPT_BEFORE(rapt_mha_args, rope_table),
+                                  args);
     c->attention.args = rapt_default_args;
     if (status == RAPT_OK && c->args.attention) status = rapt_read_args(r, "attention", &c->attention.args, c->args.attention);
-    if (status == RAPT_OK) status = workspace_of(r, p, nth, &bytes);
+    if (status == RAPT_OK) status = mha_workspace(r, p, nth, &bytes);
     if (status != RAPT_OK) return status;
     size_t given = c->args.workspace_bytes;
     lay_out_linear(c, nth);
     lay_out_attention(c);
-    status = check_memory(r, c, given, bytes);
+    status = mha_check_memory(r, c, given, bytes);
     if (p->has_weights) c->attention.args.scores = c->args.weights;
     bool appends = p->cached && p->projections > 1;
     for (int i = 0; i < 2 && status == RAPT_OK; i++)
         if (i == QUERIES || p->projections > 1) status = rapt_check_tokens(r, &c->rope[i].tokens);
-    if (status == RAPT_OK && p->positions) status = check_positions(r, c);
+    if (status == RAPT_OK && p->positions) status = mha_check_positions(r, c);
     if (status == RAPT_OK && appends) status = rapt_check_room(r, &c->append);
     if (status == RAPT_OK)
         status = rapt_check_rope(r, &p->rope[QUERIES].rope, p->rope[QUERIES].d); /* whose frequencies may have changed since */
@@ -666,7 +667,7 @@ static rapt_status start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *
 rapt_status rapt_mha_args_explain(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_mha_run", text, bytes);
     mha_call c;
-    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    const rapt_status status = mha_start_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -691,7 +692,7 @@ static void add_positions(const mha_call *c, int i, int64_t ith, int64_t nth) {
     }
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void mha_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const mha_call *c = call;
     const full_mha *p = c->p;
     int part;
@@ -718,26 +719,26 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     }
 }
 
-static rapt_status run(const char *name, const rapt_mha_plan *plan, const rapt_mha_args *args, rapt_way way) {
+static rapt_status mha_run(const char *name, const rapt_mha_plan *plan, const rapt_mha_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     mha_call c;
-    rapt_status status = start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = mha_start_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
-    const rapt_work w = {.call = &c, .phases = phase_count(c.p), .share = share};
+    const rapt_work w = {.call = &c, .phases = phase_count(c.p), .share = mha_share};
     return rapt_work_run(&r, &w, &way);
 }
 
 rapt_status rapt_mha_run(const rapt_mha_plan *plan, const rapt_mha_args *args) {
-    return run("rapt_mha_run", plan, args, rapt_alone());
+    return mha_run("rapt_mha_run", plan, args, rapt_alone());
 }
 rapt_status rapt_mha_run_parallel(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth,
                                   rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_mha_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
+    return mha_run("rapt_mha_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_mha_run_share(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t ith, int64_t nth,
                                rapt_barrier barrier, void *barrier_arg) {
-    return run("rapt_mha_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
+    return mha_run("rapt_mha_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
 }
 rapt_status rapt_mha_run_phase(const rapt_mha_plan *plan, const rapt_mha_args *args, int phase, int64_t ith, int64_t nth) {
-    return run("rapt_mha_run_phase", plan, args, rapt_phase(phase, ith, nth));
+    return mha_run("rapt_mha_run_phase", plan, args, rapt_phase(phase, ith, nth));
 }

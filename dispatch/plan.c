@@ -40,7 +40,7 @@ const full_plan *rapt_read_plan(rapt_report *r, const rapt_plan *opaque, rapt_st
 
 /* ---- Validation ---------------------------------------------------------------------------------------------------------- */
 
-static rapt_status check_shape(rapt_report *r, const rapt_desc *d) {
+static rapt_status plan_check_shape(rapt_report *r, const rapt_desc *d) {
     const struct {
         const char *name;
         int64_t value, least, most;
@@ -94,8 +94,8 @@ static rapt_status check_part(rapt_report *r, const rapt_desc *d) {
 }
 
 /* The columns of masks and biases. */
-static rapt_status check_columns(rapt_report *r, const char *keys_name, int64_t keys, const char *rest_name, rapt_rest rest,
-                                 const char *stride_name, int stride) {
+static rapt_status plan_check_columns(rapt_report *r, const char *keys_name, int64_t keys, const char *rest_name, rapt_rest rest,
+                                      const char *stride_name, int stride) {
     if (!rapt_within(keys, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, keys_name, keys, "must be 0 to 2147483647");
     if (!rapt_within((int64_t)rest, RAPT_REST_REFUSED, RAPT_REST_ATTENDED))
@@ -116,7 +116,7 @@ static bool has_integers(rapt_type type) {
 }
 
 /* What the features want of each other. */
-static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
+static rapt_status plan_check_features(rapt_report *r, const rapt_desc *d) {
     char name[RAPT_NAME_BYTES];
     if (d->prefix < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "prefix", d->prefix, "must be 0 or more");
     if (d->local_chunk < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "local_chunk", d->local_chunk, "must be 0 or more");
@@ -150,9 +150,10 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
     if (d->arith == RAPT_INT8_DOT && !has_integers(d->v.type))
         return rapt_refuse_type(r, RAPT_ERR_ARITH, "v", "type", d->v.type, of_integers);
     rapt_status status =
-        check_columns(r, "mask_keys", d->mask_keys, "mask_rest", d->mask_rest, "mask_key_stride", d->mask_key_stride);
+        plan_check_columns(r, "mask_keys", d->mask_keys, "mask_rest", d->mask_rest, "mask_key_stride", d->mask_key_stride);
     if (status == RAPT_OK)
-        status = check_columns(r, "bias_keys", d->bias_keys, "bias_rest", d->bias_rest, "bias_key_stride", d->bias_key_stride);
+        status =
+            plan_check_columns(r, "bias_keys", d->bias_keys, "bias_rest", d->bias_rest, "bias_key_stride", d->bias_key_stride);
     if (status == RAPT_OK) status = rapt_check_pages(r, d->page_size, d->pages, d->table.type);
     if (status == RAPT_OK && d->page_size > 0 && d->k_starts)
         return rapt_refuse(r, RAPT_ERR_FEATURE, "k_starts = %p: pages have no ragged keys", (const void *)d->k_starts);
@@ -551,8 +552,8 @@ rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rap
     rapt_status status = rapt_check_plan_memory(r, memory, bytes, sizeof p);
     if (status == RAPT_OK) status = rapt_read_desc(r, "desc", &d, desc);
     if (status == RAPT_OK) status = rapt_check_floats(r); /* which the scale is made of */
-    if (status == RAPT_OK) status = check_shape(r, &d);
-    if (status == RAPT_OK) status = check_features(r, &d);
+    if (status == RAPT_OK) status = plan_check_shape(r, &d);
+    if (status == RAPT_OK) status = plan_check_features(r, &d);
     if (status == RAPT_OK) p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
     if (status == RAPT_OK) status = check_tensors(r, &d, &p);
     const size_t most = RAPT_PLAN_BYTES(status == RAPT_OK ? d.batch : 0);

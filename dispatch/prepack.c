@@ -19,10 +19,10 @@ typedef struct prepacked_head {
 enum { HEAD_BYTES = RAPT_WORKSPACE_ALIGNMENT };
 _Static_assert(sizeof(prepacked_head) <= HEAD_BYTES, "the head has room before the weights, which are aligned");
 
-static const rapt_linear_prepack_args default_args = {0};
+static const rapt_linear_prepack_args default_prepack_args = {0};
 
 void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_prepack_args, sizeof default_prepack_args);
 }
 
 static prepacked_head head_of(const full_linear *p, rapt_type type) {
@@ -93,12 +93,12 @@ static void writes_packed(rapt_memory *m, const char *name, const void *at, size
     rapt_check_alignment(m, name, at);
 }
 
-static rapt_status start_call(rapt_report *r, prepack_call *c, const rapt_linear_plan *opaque,
-                              const rapt_linear_prepack_args *args, int64_t nth) {
+static rapt_status prepack_start_call(rapt_report *r, prepack_call *c, const rapt_linear_plan *opaque,
+                                      const rapt_linear_prepack_args *args, int64_t nth) {
     rapt_linear_prepack_args *a = &c->args;
     rapt_status status;
     const full_linear *p = c->plan = rapt_read_linear_plan(r, opaque, &status);
-    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, sizeof *a, args);
+    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_prepack_args, sizeof *a, sizeof *a, args);
     if (status == RAPT_OK && nth < 1) status = rapt_refuse_number(r, RAPT_ERR_RANGE, "nth", nth, "there is no thread");
     if (status != RAPT_OK) return status;
     const size_t bytes = rapt_prepacked_bytes(p);
@@ -121,7 +121,7 @@ rapt_status rapt_linear_prepack_args_explain(const rapt_linear_plan *plan, const
                                              char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_prepack_run", text, bytes);
     prepack_call c;
-    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    const rapt_status status = prepack_start_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -135,7 +135,7 @@ static void pack(const full_linear *p, bool gate, const rapt_linear_task *t, voi
     if (t->outs > 0) p->kernel->pack_weights(t, gate, (float *)(void *)((char *)packed + HEAD_BYTES));
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void prepack_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     (void)phase, (void)next;
     const prepack_call *c = call;
     const full_linear *p = c->plan;
@@ -145,22 +145,23 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     if (p->problem.gate.type) pack(p, true, &t, c->args.gate_prepacked, ith == 0);
 }
 
-static rapt_status run(const char *name, const rapt_linear_plan *plan, const rapt_linear_prepack_args *args, rapt_way way) {
+static rapt_status prepack_run(const char *name, const rapt_linear_plan *plan, const rapt_linear_prepack_args *args,
+                               rapt_way way) {
     rapt_report r = rapt_report_of(name);
     prepack_call c;
-    rapt_status status = start_call(&r, &c, plan, args, way.nth);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    rapt_status status = prepack_start_call(&r, &c, plan, args, way.nth);
+    const rapt_work w = {.call = &c, .phases = 1, .share = prepack_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_linear_prepack_run(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args) {
-    return run("rapt_linear_prepack_run", plan, args, rapt_alone());
+    return prepack_run("rapt_linear_prepack_run", plan, args, rapt_alone());
 }
 rapt_status rapt_linear_prepack_run_parallel(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args, int64_t nth,
                                              rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_linear_prepack_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
+    return prepack_run("rapt_linear_prepack_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_linear_prepack_run_share(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args, int64_t ith,
                                           int64_t nth) {
-    return run("rapt_linear_prepack_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
+    return prepack_run("rapt_linear_prepack_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
 }

@@ -31,7 +31,7 @@ static int64_t row_stride(const rapt_rope *rope, const rapt_rope_table *t) {
     return t->row_stride ? t->row_stride : rapt_row_bytes(t->type, rope->channels / 2);
 }
 
-static void add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
+static void rope_add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
     rapt_report *r = m->report;
     uint64_t bytes = 0;
     int64_t row;
@@ -55,7 +55,7 @@ void rapt_add_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table 
     bool by_table = rope->channels && !rope->frequencies;
     rapt_reads_array(m, "rope.frequencies", rope->frequencies, rope->channels / 2, sizeof(double), true);
     if (by_table) {
-        add_table(m, rope, t);
+        rope_add_table(m, rope, t);
     } else if (t->type && m->status == RAPT_OK) {
         m->status = rapt_refuse_type(m->report, RAPT_ERR_UNUSED, "rope_table", "type", t->type,
                                      rope->channels ? "there are rope.frequencies" : "nothing is rotated");

@@ -44,7 +44,7 @@ static rapt_status check_table_starts(rapt_report *r, const full_plan *p, const 
 }
 
 /* The page table, which has numbers for entries [0, batch). */
-static void add_table(rapt_memory *m, const full_plan *p, const rapt_args *args) {
+static void attend_add_table(rapt_memory *m, const full_plan *p, const rapt_args *args) {
     const rapt_problem *problem = &p->problem;
     const int32_t *starts = args->table_starts;
     const rapt_layout *l = &problem->table;
@@ -71,7 +71,7 @@ static void add_pages(rapt_memory *m, const full_plan *p, const rapt_args *args,
     if (args->table_starts) rapt_reads_array(m, "last_page", args->last_page, batch, sizeof(int32_t), true);
     else rapt_unused(m, "last_page", args->last_page, "there are no table_starts");
     if (m->status == RAPT_OK) m->status = check_table_starts(m->report, p, args->table_starts, only);
-    if (m->status == RAPT_OK) add_table(m, p, args);
+    if (m->status == RAPT_OK) attend_add_table(m, p, args);
 }
 
 void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only) {
@@ -174,8 +174,8 @@ static rapt_status check_table(rapt_report *r, const full_plan *p, const rapt_ar
 }
 
 /* Has a mask or bias a column for the entry's last key? */
-static rapt_status check_columns(rapt_report *r, const char *name, bool there, rapt_rest rest, bool one_key, int64_t columns,
-                                 int64_t entry, int64_t positions) {
+static rapt_status attend_check_columns(rapt_report *r, const char *name, bool there, rapt_rest rest, bool one_key,
+                                        int64_t columns, int64_t entry, int64_t positions) {
     if (!there || rest || one_key || positions <= columns) return RAPT_OK;
     return rapt_refuse(r, RAPT_ERR_MASK,
                        "%s = %" PRId64 ": entry %" PRId64 " has keys of positions up to %" PRId64
@@ -215,11 +215,11 @@ static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t 
     int64_t keys = length - problem->kv_first < stored ? length - problem->kv_first : stored;
     if (keys < 0) keys = 0;
     int64_t positions = keys ? position + problem->kv_first + keys : 0;
-    rapt_status status = check_columns(r, "mask_keys", problem->mask.type, problem->mask_rest, problem->mask_one_key,
-                                       problem->mask_keys, entry, positions);
+    rapt_status status = attend_check_columns(r, "mask_keys", problem->mask.type, problem->mask_rest, problem->mask_one_key,
+                                              problem->mask_keys, entry, positions);
     if (status == RAPT_OK)
-        status = check_columns(r, "bias_keys", problem->bias.type, problem->bias_rest, problem->bias_one_key, problem->bias_keys,
-                               entry, positions);
+        status = attend_check_columns(r, "bias_keys", problem->bias.type, problem->bias_rest, problem->bias_one_key,
+                                      problem->bias_keys, entry, positions);
     if (status != RAPT_OK || !problem->page_size) return status;
     return check_table(r, p, args, entry, keys, ring_start);
 }
@@ -255,7 +255,8 @@ static RAPT_NOINLINE rapt_status read_call(rapt_report *r, rapt_attention *c, co
     return rapt_check_memory(&m);
 }
 
-static rapt_status start_call(rapt_report *r, rapt_attention *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth) {
+static rapt_status attend_start_call(rapt_report *r, rapt_attention *c, const rapt_plan *opaque, const rapt_args *args,
+                                     int64_t nth) {
     rapt_status status;
     c->plan = rapt_read_plan(r, opaque, &status);
     if (status == RAPT_OK) status = read_call(r, c, args, nth, -1);
@@ -265,7 +266,7 @@ static rapt_status start_call(rapt_report *r, rapt_attention *c, const rapt_plan
 rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int64_t nth, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_run", text, bytes);
     rapt_attention c;
-    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    const rapt_status status = attend_start_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -595,26 +596,26 @@ void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nt
 
 /* ---- The ways to run ----------------------------------------------------------------------------------------------------- */
 
-static rapt_status run(const char *name, const rapt_plan *plan, const rapt_args *args, rapt_way way) {
+static rapt_status attend_run(const char *name, const rapt_plan *plan, const rapt_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     rapt_attention c;
-    rapt_status status = start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = attend_start_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
     const rapt_work w = {.call = &c, .phases = c.plan->phases, .share = rapt_attend_share};
     return rapt_work_run(&r, &w, &way);
 }
 
-rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args) { return run("rapt_run", plan, args, rapt_alone()); }
+rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args) { return attend_run("rapt_run", plan, args, rapt_alone()); }
 rapt_status rapt_run_parallel(const rapt_plan *plan, const rapt_args *args, int64_t nth, rapt_parallel_for parallel_for,
                               void *pool) {
-    return run("rapt_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
+    return attend_run("rapt_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_run_share(const rapt_plan *plan, const rapt_args *args, int64_t ith, int64_t nth, rapt_barrier barrier,
                            void *barrier_arg) {
-    return run("rapt_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
+    return attend_run("rapt_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
 }
 rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args, int phase, int64_t ith, int64_t nth) {
-    return run("rapt_run_phase", plan, args, rapt_phase(phase, ith, nth));
+    return attend_run("rapt_run_phase", plan, args, rapt_phase(phase, ith, nth));
 }
 
 rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot) {

@@ -14,7 +14,7 @@
 
 /* The longest entry of keys has two chunks, the second with a part of a block. */
 enum {
-    KEYS = 530,
+    CHECK_KEYS = 530,
     BF16_KEYS = 60, /* of which the workspace has a whole chunk, as far as there is one */
     D_K = 20,
     D_V = 12,
@@ -31,8 +31,8 @@ enum {
 /* All memory of a check, which is more than a small thread's stack may have room for. */
 typedef struct room {
     _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[96 << 10];
-    char k[KEYS * D_K * 2], v[KEYS * D_V * 2]; /* of any type of two bytes, or fewer elements */
-    float q[ROWS * D_K], bias[KEYS], out[ROWS * D_V], lse[ROWS], row[IN];
+    char k[CHECK_KEYS * D_K * 2], v[CHECK_KEYS * D_V * 2]; /* of any type of two bytes, or fewer elements */
+    float q[ROWS * D_K], bias[CHECK_KEYS], out[ROWS * D_V], lse[ROWS], row[IN];
     rapt_linear_plan linear;
     rapt_plan plan;
 } room;
@@ -105,7 +105,7 @@ static void fill_attention(room *r, const rapt_desc *d, float v_factor) {
 /* Two chunks, two tiles of queries, the last keys not a whole block, a window. */
 static rapt_status check_many_rows(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
-    rapt_desc d = describe(isa, 2, 40, KEYS, D_K, D_V, RAPT_F16, RAPT_BF16);
+    rapt_desc d = describe(isa, 2, 40, CHECK_KEYS, D_K, D_V, RAPT_F16, RAPT_BF16);
     d.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
     d.window_left = 505;
     fill_attention(r, &d, 1.0f);
@@ -117,14 +117,14 @@ static rapt_status check_many_rows(const char *isa, room *r, uint64_t *h) {
 static rapt_status check_few_rows(const char *isa, room *r, uint64_t *h) {
     const float slopes[3] = {0.5f, 0.25f, 0.125f}, sinks[3] = {1.0f, -1.0f, 0.5f};
     rapt_args a;
-    rapt_desc d = describe(isa, 3, 1, KEYS, D_K, D_V, RAPT_BF16, RAPT_BF16);
+    rapt_desc d = describe(isa, 3, 1, CHECK_KEYS, D_K, D_V, RAPT_BF16, RAPT_BF16);
     d.softcap = 5.0f;
     d.alibi = RAPT_ALIBI_DISTANCE;
     d.slopes = d.sinks = (rapt_layout){.type = RAPT_F32, .head_stride = sizeof(float)};
     d.bias.type = RAPT_F32;
     fill_attention(r, &d, 0x1p-130f);
-    fill(r->bias, KEYS, 4);
-    for (int j = 0; j < KEYS; j += 7) r->bias[j] = -INFINITY;
+    fill(r->bias, CHECK_KEYS, 4);
+    for (int j = 0; j < CHECK_KEYS; j += 7) r->bias[j] = -INFINITY;
     rapt_args_init(&a);
     a.slopes = slopes, a.sinks = sinks, a.bias = r->bias;
     return attend(r, &d, &a, h);
@@ -162,12 +162,12 @@ static rapt_status check_zeros(const char *isa, room *r, uint64_t *h) {
 /* Weights near each other and values near 127, so that the sum of two products does not fit into 16 bits. */
 static rapt_status check_integers(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
-    rapt_desc d = describe(isa, 3, 1, KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
+    rapt_desc d = describe(isa, 3, 1, CHECK_KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
     d.arith = RAPT_INT8_DOT;
     d.scale = 0x1p-6f;
     d.k_scales = d.v_scales = (rapt_scales){.present = 1, .token_stride = sizeof(float)};
     fill_attention(r, &d, 63.0f);
-    fill(r->bias, KEYS, 4);
+    fill(r->bias, CHECK_KEYS, 4);
     rapt_args_init(&a);
     a.k_scales = a.v_scales = r->bias;
     return attend(r, &d, &a, h);
@@ -177,12 +177,12 @@ static rapt_status check_integers(const char *isa, room *r, uint64_t *h) {
  * does: at ties, from which the exact product is off. The only place where AVX2 has a product and a sum of its own. */
 static rapt_status check_integer_ties(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
-    rapt_desc d = describe(isa, 2, 40, KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
+    rapt_desc d = describe(isa, 2, 40, CHECK_KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
     d.arith = RAPT_INT8_DOT;
     d.v_scales = (rapt_scales){.present = 1, .token_stride = sizeof(float)};
     fill_attention(r, &d, 40.0f);
     memset(r->q, 0, sizeof r->q);
-    for (int j = 0; j < KEYS; j++) r->bias[j] = j % RAPT_BLOCK == 0 ? 1.0f : ((float)(j % 255) + 0.5f) / 255.0f;
+    for (int j = 0; j < CHECK_KEYS; j++) r->bias[j] = j % RAPT_BLOCK == 0 ? 1.0f : ((float)(j % 255) + 0.5f) / 255.0f;
     rapt_args_init(&a);
     a.v_scales = r->bias;
     return attend(r, &d, &a, h);

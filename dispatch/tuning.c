@@ -66,7 +66,7 @@ static void set(rapt_tuning *t, const field *f, int number) { memcpy((char *)t +
 static int most_of(const rapt_kernel *kernel, const field *f) { return f->most ? f->most : get(&kernel->room, f); }
 
 /* owner: what stands before the names of fields. */
-static rapt_status check(rapt_report *r, const char *owner, const rapt_kernel *kernel, const rapt_tuning *t) {
+static rapt_status tuning_check(rapt_report *r, const char *owner, const rapt_kernel *kernel, const rapt_tuning *t) {
     if (t->isa && strcmp(t->isa, kernel->name) != 0)
         return rapt_refuse(r, RAPT_ERR_TUNING, "%sisa = %s: the kernel is %s", owner, t->isa, kernel->name);
     for (const field *f = fields; f < fields + FIELDS; f++) {
@@ -87,7 +87,7 @@ rapt_status rapt_read_tuning(rapt_report *r, const rapt_kernel *kernel, const ra
     if (!from) return RAPT_OK;
     rapt_tuning t;
     rapt_status status = read_tuning(r, &t, from);
-    if (status == RAPT_OK) status = check(r, "tuning.", kernel, &t);
+    if (status == RAPT_OK) status = tuning_check(r, "tuning.", kernel, &t);
     for (const field *f = fields; f < fields + FIELDS && status == RAPT_OK; f++)
         if (get(&t, f) != -1) set(to, f, get(&t, f));
     return status;
@@ -180,7 +180,7 @@ static rapt_status parse(rapt_report *r, const char *line, rapt_tuning *tuning) 
         t.isa = kernel->name;
     }
     for (w = take_word(&line); *w.text && status == RAPT_OK; w = take_word(&line)) status = parse_field(r, &t, &w);
-    if (status == RAPT_OK && kernel) status = check(r, "", kernel, &t);
+    if (status == RAPT_OK && kernel) status = tuning_check(r, "", kernel, &t);
     if (status == RAPT_OK && !r->text) rapt_fill_struct(tuning, &t, sizeof t);
     return status;
 }
@@ -204,7 +204,7 @@ rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t byte
     if (status != RAPT_OK) return status;
     const rapt_kernel *kernel = t.isa ? rapt_find_kernel(t.isa) : NULL;
     if (t.isa && !kernel) return rapt_refuse_kernel(&r, "tuning.isa", t.isa);
-    if (kernel) status = check(&r, "tuning.", kernel, &t);
+    if (kernel) status = tuning_check(&r, "tuning.", kernel, &t);
     if (status != RAPT_OK) return status;
     size_t used = rapt_format(text, sizeof text, "%s", t.isa ? t.isa : any_kernel);
     for (const field *f = fields; f < fields + FIELDS; f++) {
