@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying tokens within a cache, or from another of the same kind. */
+/* Copying tokens within a cache, or from another cache of the same layout. */
 #include <string.h>
 
 #include "layout.h"
@@ -22,7 +22,7 @@ void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size) {
 typedef struct copied {
     const char *name, *from_name;
     rapt_layout layout; /* RAPT_NONE: there is none */
-    int64_t row;
+    int64_t row;        /* bytes of a row */
     char *to;
     const char *from;
 } copied;
@@ -61,6 +61,7 @@ static rapt_status copy_check_shape(rapt_report *r, const rapt_kv_copy_desc *d) 
     return status == RAPT_OK ? check_scales(r, "v_scales", &d->v_scales, &d->v) : status;
 }
 
+/* Adds one tensor's memory, and sets its row. other: the call reads another cache; else it reads the one that it writes. */
 static void add_tensor(rapt_memory *m, copy_call *c, int which, bool other) {
     const rapt_kv_copy_desc *d = &c->desc;
     copied *p = &c->tensors[which];
@@ -98,6 +99,7 @@ static rapt_status check_range(rapt_report *r, const rapt_kv_copy_desc *d, int64
     return RAPT_OK;
 }
 
+/* Reads the caller's structs into c, and checks all of the call. */
 static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
     rapt_kv_copy_desc *d = &c->desc;
     rapt_kv_copy_args *a = &c->args;
@@ -129,8 +131,9 @@ rapt_status rapt_kv_copy_explain(const rapt_kv_copy_desc *desc, const rapt_kv_co
     return read_copy(&r, &c, desc, args);
 }
 
-/* Thread ith's bytes of each row of a range. Each thread has the same bytes of all rows, so that what a range reads was written
- * by none but the thread itself; the order of tokens is that of memmove. */
+/* Copies thread ith's bytes of each row of a range. A thread copies the same bytes of every row, so what it reads is never
+ * written by another thread. Where a range overlaps its source, tokens are copied in the order in which memmove would copy them.
+ */
 static void copy_range(const rapt_kv_copy_desc *d, const copied *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
     const rapt_layout *l = &p->layout;
     int64_t first, bytes;

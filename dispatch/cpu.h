@@ -60,8 +60,8 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
 static inline size_t rapt_x86_l2(uint32_t ecx) { return (size_t)(ecx >> 16) << 10; }
 
 /* AT_HWCAP and AT_HWCAP2 of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD, bit 20 its products of
- * four bytes, bit 22 SVE, and in the second bit 13 Advanced SIMD's products of matrices of bytes and bit 14 those of bf16. sve_bytes:
- * of a vector of SVE, 0 where there is none. */
+ * four bytes, bit 22 SVE, and in the second bit 13 Advanced SIMD's products of matrices of bytes and bit 14 those of bf16.
+ * sve_bytes: of a vector of SVE, 0 where there is none. */
 static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2, uint32_t sve_bytes) {
     if ((hwcap & 3) != 3) return 0;
     uint32_t features = RAPT_CPU_NEON;
@@ -86,8 +86,8 @@ static inline uint32_t rapt_windows_arm_decode(bool (*says)(uint32_t number)) {
     return RAPT_CPU_NEON | (says(43) ? RAPT_CPU_DOTPROD : 0) | (says(66) ? RAPT_CPU_I8MM : 0) | (says(68) ? RAPT_CPU_BF16 : 0);
 }
 
-/* AT_HWCAP of Linux elsewhere: on 32-bit Arm (asm/hwcap.h) bit 12 is NEON and bit 16 VFPv4; on IBM Z bit 11 is the vector facility and
- * bit 13 its enhancements; on LoongArch bit 4 is LSX; on POWER (asm/cputable.h) bit 7 is VSX. */
+/* AT_HWCAP of Linux elsewhere: on 32-bit Arm (asm/hwcap.h) bit 12 is NEON and bit 16 VFPv4; on IBM Z bit 11 is the vector
+ * facility and bit 13 its enhancements; on LoongArch bit 4 is LSX; on POWER (asm/cputable.h) bit 7 is VSX. */
 static inline uint32_t rapt_arm_decode(uint64_t hwcap) {
     return (hwcap >> 12 & 1 ? RAPT_CPU_NEON : 0) | (hwcap >> 16 & 1 ? RAPT_CPU_VFPV4 : 0);
 }
@@ -95,15 +95,15 @@ static inline uint32_t rapt_s390x_decode(uint64_t hwcap) { return (hwcap >> 11 &
 static inline uint32_t rapt_loongarch_decode(uint64_t hwcap) { return hwcap >> 4 & 1 ? RAPT_CPU_LSX : 0; }
 static inline uint32_t rapt_power_decode(uint64_t hwcap) { return hwcap >> 7 & 1 ? RAPT_CPU_VSX : 0; }
 
-/* On RISC-V it has a bit for each extension of one letter (asm/hwcap.h). Linux 6.4 and later have hwprobe, too, whose key IMA_EXT_0
- * (asm/hwprobe.h) has vectors as bit 2. */
+/* On RISC-V it has a bit for each extension of one letter (asm/hwcap.h). Linux 6.4 and later have hwprobe, too, whose key
+ * IMA_EXT_0 (asm/hwprobe.h) has vectors as bit 2. */
 static inline bool rapt_riscv_has_vectors(uint64_t hwcap, bool probed, uint64_t extensions) {
     return (hwcap >> ('v' - 'a') & 1) && (!probed || (extensions >> 2 & 1));
 }
 
 /* Of such a CPU: the bytes of a vector register, and the register vtype, both after vsetvli has asked for bytes whose tails are
- * agnostic. Vectors of version 0.7.1 (T-Head C910) are told of as V by kernels of their vendors, but do not know such tails, and set
- * vtype's top bit, vill. */
+ * agnostic. Vectors of version 0.7.1 (T-Head C910) are told of as V by kernels of their vendors, but do not know such tails, and
+ * set vtype's top bit, vill. */
 static inline uint32_t rapt_riscv_decode(int64_t vtype, uint64_t bytes) {
     if (vtype < 0) return 0;
     return RAPT_CPU_RVV | (bytes == 16 ? RAPT_CPU_RVV_OF_128 : 0) | (bytes == 32 ? RAPT_CPU_RVV_OF_256 : 0) |

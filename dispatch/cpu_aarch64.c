@@ -6,8 +6,9 @@ size_t rapt_cpu_l2_detect(void) { return 0; } /* only the operating system may r
 #if defined(__linux__)
 #include <sys/auxv.h>
 
-/* Bytes of a vector of SVE: `rdvl x0, #1`, in its encoding, for its name wants a compiler's option that allows SVE everywhere. It is that of the
- * thread that asks first: a program that gives its threads different ones (PR_SVE_SET_VL) must choose the kernel itself. */
+/* Bytes of a vector of SVE: `rdvl x0, #1`, in its encoding, for its name wants a compiler's option that allows SVE everywhere. It
+ * is that of the thread that asks first: a program that gives its threads different ones (PR_SVE_SET_VL) must choose the kernel
+ * itself. */
 static uint32_t read_sve_bytes(void) {
     register uint64_t bytes __asm__("x0");
     __asm__(".inst 0x04bf5020" : "=r"(bytes));

@@ -7,14 +7,15 @@ size_t rapt_cpu_l2_detect(void) { return 0; }
 #if defined(__linux__)
 #include <sys/auxv.h>
 #if defined(__riscv)
-/* The call riscv_hwprobe, made without a function, for glibc has one only from 2.40 on: what all CPUs have of key 4, IMA_EXT_0. */
+/* The call riscv_hwprobe, made without a function, for glibc has one only from 2.40 on: what all CPUs have of key 4, IMA_EXT_0.
+ */
 static bool probe_extensions(uint64_t *extensions) {
     struct {
         int64_t key;
         uint64_t value;
     } pair = {4, 0};
     register long pairs __asm__("a0") = (long)&pair, count __asm__("a1") = 1, set_bytes __asm__("a2") = 0, cpus __asm__("a3") = 0,
-                                flags __asm__("a4") = 0, number __asm__("a7") = 258;
+                        flags __asm__("a4") = 0, number __asm__("a7") = 258;
     __asm__ volatile("ecall" : "+r"(pairs) : "r"(count), "r"(set_bytes), "r"(cpus), "r"(flags), "r"(number) : "memory");
     *extensions = pair.value;
     return pairs == 0 && pair.key == 4; /* Linux makes the key of what it does not know -1 */

@@ -6,7 +6,8 @@
 /* Linux gives a process the tile registers, 8 KiB for each of its threads, only when it asks (arch_prctl(2), since 5.16), and
  * afterwards refuses alternate signal stacks that have no room for them; it refuses the request where there is one already. Asked
  * by the system call itself, for the C library may be older than its name. Windows gives them to a thread that uses them, and
- * says whether it would (wine, under which Linux has not been asked, says that it would not). Elsewhere nobody knows how to ask. */
+ * says whether it would (wine, under which Linux has not been asked, says that it would not). Elsewhere nobody knows how to ask.
+ */
 #if defined(_WIN32)
 unsigned long long __stdcall GetEnabledXStateFeatures(void);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The step of a decoder as one call: queries are rotated into the workspace, new keys and values appended to the cache, then
- * attention. */
+/* A decoder's step as one call. Phase 0 rotates the queries into the workspace and appends the new keys and values to the cache;
+ * the phases of attention follow. */
 #include <string.h>
 
 #include "append.h"
@@ -24,12 +24,13 @@ void rapt_decode_args_init_sized(rapt_decode_args *args, size_t size) {
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct full_decode {
-    uint64_t made; /* DECODE_MADE, or this is no plan */
-    uint64_t attention[PLAN_WORDS];
-    append_call append; /* args and tokens are those of a call */
+    uint64_t made;                  /* DECODE_MADE, or this is not a plan */
+    uint64_t attention[PLAN_WORDS]; /* a full_plan */
+    append_call append;             /* without args and tokens, which each call brings */
     rapt_rope_args rope;
-    uint64_t q_bytes, new_k_bytes, new_v_bytes; /* of the caller's */
-    uint64_t rotated_bytes;                     /* of q in the workspace, in front of all else; 0: it is used where it lies */
+    uint64_t q_bytes, new_k_bytes, new_v_bytes; /* what the caller's tensors span */
+    uint64_t
+        rotated_bytes; /* of the rotated queries, at the front of the workspace; 0: q is not rotated and used where it lies */
 } full_decode;
 
 #define DECODE_MADE UINT64_C(0x34302e6465630000) /* changes with the layout of struct full_decode */
@@ -161,7 +162,7 @@ typedef struct decode_call {
     rapt_rope_call rope;
 } decode_call;
 
-/* The arguments of the parts. */
+/* Derives the arguments of the append, the rotation and attention from those of the call. */
 static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
     const full_decode *p = c->plan;
     rapt_args *to = &c->attention.args;
@@ -169,7 +170,8 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
     c->attention.plan = decode_attention(p);
     c->attention.appended = &c->append.tokens;
     to->k = a->k, to->v = a->v, to->k_scales = a->k_scales, to->v_scales = a->v_scales;
-    to->workspace = (void *)((uintptr_t)a->workspace + (uintptr_t)p->rotated_bytes); /* which may be anything yet */
+    to->workspace =
+        (void *)((uintptr_t)a->workspace + (uintptr_t)p->rotated_bytes); /* not checked yet, so computed as a number */
     if (p->rotated_bytes) to->q = a->workspace;
 
     bool values = p->append.desc.v.type != RAPT_NONE;
@@ -195,7 +197,7 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
                                      .first_position = to->k_offsets};
     c->rope.args = p->rope;
     c->rope.args.from = q, c->rope.args.to = a->workspace, c->rope.args.rope_table = a->rope_table;
-    /* Queries stand where the masks take them to stand. */
+    /* Queries are rotated by the positions that the masks give them. */
     rapt_tokens *queries = &c->rope.tokens;
     *queries = (rapt_tokens){.batch = p->rope.batch,
                              .tokens = p->rope.tokens,
@@ -209,12 +211,14 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
     else if (!p->rope.token_starts) queries->shift = p->append.desc.tokens - p->rope.tokens;
 }
 
+/* True if the bytes at `at` all lie within the of_bytes at `of`. */
 static bool lies_within(const void *at, uint64_t bytes, const void *of, uint64_t of_bytes) {
     const uint64_t from = (uintptr_t)at - (uintptr_t)of;
     return (uintptr_t)at >= (uintptr_t)of && from <= of_bytes && bytes <= of_bytes - from;
 }
 
-/* V that is not written, and its scales: a part of K and of its, or memory of their own. */
+/* Adds a V that is not appended to, and its scales: they are read, and are either parts of K and its scales, which have been
+ * added as written, or memory of their own. */
 static void add_values(rapt_memory *m, const decode_call *c, const rapt_decode_args *a) {
     const tensor_bytes *b = &decode_attention(c->plan)->bytes;
     const bool scaled = decode_attention(c->plan)->problem.v_scales.present;
@@ -269,7 +273,7 @@ static rapt_status decode_start_call(rapt_report *r, decode_call *c, const rapt_
     status = decode_check_memory(r, c, &a, q, bytes);
     if (status == RAPT_OK) status = rapt_check_tokens(r, &c->append.tokens);
     if (status == RAPT_OK) status = rapt_check_room(r, &c->append);
-    if (status == RAPT_OK) status = rapt_check_rope(r, &p->rope.rope, p->rope.d); /* whose frequencies may have changed since */
+    if (status == RAPT_OK) status = rapt_check_rope(r, &p->rope.rope, p->rope.d); /* its frequencies may have changed */
     if (status == RAPT_OK) status = rapt_check_positions(r, &p->rope.rope, &a.rope_table, &c->append.tokens);
     r->owner = "attention.";
     if (status == RAPT_OK) status = rapt_check_places(r, &c->append);

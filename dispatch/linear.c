@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers: validation, and each thread's share. */
+/* Linear layers: validation, and how threads share the work. */
 #include <math.h>
 #include <string.h>
 
 #include "float_modes.h"
 #include "layout.h"
-#include "linear_call.h"
 #include "path.h"
+#include "prepack.h"
 #include "select.h"
 #include "structs.h"
 #include "tuning.h"
@@ -94,7 +94,7 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
     const rapt_linear_problem *l = &p.problem;
-    /* NOLINTBEGIN(clang-analyzer-core.NullDereference): what refuses, in another file, never returns RAPT_OK */
+    /* NOLINTBEGIN(clang-analyzer-core.NullDereference): rapt_refuse, in another file, never returns RAPT_OK */
     rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %s %s to %s, activation %d%s%s%s",
                     r.call, p.kernel->name, p.all_tokens, l->in, l->out, rapt_type_name(l->x.type),
                     rapt_type_name(l->weight.type), rapt_type_name(l->y.type), (int)l->activation, l->gate.type ? ", gate" : "",
@@ -113,17 +113,13 @@ rapt_status rapt_linear_explain(const rapt_linear_desc *desc, char *text, size_t
     return linear_make_plan(&r, &p, desc);
 }
 
-const full_linear *rapt_read_linear_plan(rapt_report *r, const rapt_linear_plan *opaque, rapt_status *status) {
-    *status = rapt_check_plan(r, opaque, LINEAR_MADE, "rapt_linear_plan_init");
-    return (const full_linear *)(const void *)opaque;
-}
-
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
 static int tile_rows(const full_linear *p) { return rapt_tile_rows(p->kernel, p->problem.bf16); }
 
-/* Threads share tokens by whole tiles, and outputs by whole sixteens (RAPT_PARTIAL_SUMS). The number of parts that nth threads
- * cut the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */
+/* Threads form a grid: `parts` groups share the tokens by whole tiles, and within a group, nth / parts threads share the outputs
+ * by whole sixteens (RAPT_PARTIAL_SUMS). Returns the `parts` with which the slowest thread has the least to do, where a thread's
+ * work is tiles * (outputs + staging_outputs). Few tokens are not shared: parts is 1. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
     int64_t tiles = rapt_divide_up(p->all_tokens, tile_rows(p)), sixteens = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
     if (p->all_tokens <= p->problem.few_tokens) return 1;
@@ -171,10 +167,12 @@ void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, ui
     rapt_reads_array(m, names->scales, w->scales, out, sizeof(float), weight->type != RAPT_INT8);
 }
 
-/* Without the prepacked ones, whose address may still be any: nothing is added to it before it is checked. */
+/* Returns the weights of a call, without the prepacked ones: their address has not been checked yet, so it cannot be offset. */
 static rapt_linear_weights weights_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->weight, .bias = a->bias, .scales = a->scales};
 }
+
+/* Returns the gate's weights of a call, without the prepacked ones. */
 static rapt_linear_weights gate_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->gate, .bias = a->gate_bias, .scales = a->gate_scales};
 }

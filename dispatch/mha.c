@@ -6,7 +6,7 @@
 #include "append.h"
 #include "attention.h"
 #include "float_modes.h"
-#include "linear_call.h"
+#include "prepack.h"
 #include "rope.h"
 #include "rotate.h"
 #include "rows.h"

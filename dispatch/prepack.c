@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights that are laid out for a kernel once: a head that says for which, then what the kernel makes of them. */
+/* Prepacked weights: a head that says for which plan they were packed, then the rows as the plan's kernel lays them out. */
+#include "prepack.h"
+
 #include <string.h>
 
 #include "float_modes.h"
-#include "linear_call.h"
 #include "structs.h"
 #include "types.h"
 #include "work.h"
 
+/* The head; weights are used only by plans that would write the same one. */
 typedef struct prepacked_head {
-    uint64_t made; /* PACKED_MADE, or this is none */
+    uint64_t made; /* PACKED_MADE, or these are not prepacked weights */
     char kernel[24];
     int32_t in, out, type, bf16;
 } prepacked_head;
 
-#define PACKED_MADE UINT64_C(0x316b6361700000) /* changes with their layout */
+#define PACKED_MADE UINT64_C(0x316b6361700000) /* changes with the layout of the head or of the weights */
 
-enum { HEAD_BYTES = RAPT_WORKSPACE_ALIGNMENT };
-_Static_assert(sizeof(prepacked_head) <= HEAD_BYTES, "the head has room before the weights, which are aligned");
+enum { HEAD_BYTES = RAPT_WORKSPACE_ALIGNMENT }; /* the weights begin here, so they are aligned */
+_Static_assert(sizeof(prepacked_head) <= HEAD_BYTES, "the head fits in front of the weights");
 
 static const rapt_linear_prepack_args default_prepack_args = {0};
 
@@ -86,6 +88,7 @@ typedef struct prepack_call {
     rapt_linear_prepack_args args;
 } prepack_call;
 
+/* Adds memory for packed weights that the call writes. Errors: PREPACKED, those of rapt_writes, ALIGNMENT. */
 static void writes_packed(rapt_memory *m, const char *name, const void *at, size_t given, size_t needed) {
     if (m->status == RAPT_OK && given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_PREPACKED, "prepacked_bytes = %zu: %zu are needed", given, needed);
@@ -125,7 +128,7 @@ rapt_status rapt_linear_prepack_args_explain(const rapt_linear_plan *plan, const
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
-/* A share of the rows; the first one writes the head, too. */
+/* Packs the rows of a task, those of the gate or of the weights. first: writes the head, too. */
 static void pack(const full_linear *p, bool gate, const rapt_linear_task *t, void *packed, bool first) {
     if (first) {
         const prepacked_head head = head_of(p, gate ? p->problem.gate.type : p->problem.weight.type);

@@ -4,18 +4,23 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 
-enum { LINE_BYTES = 512 };
+#include "type_info.h"
+
+enum { LINE_BYTES = 512 }; /* a line is cut to this, with its terminator */
 _Static_assert(sizeof PRId64 <= 4, "rapt: formats of 64-bit integers are those of long or long long");
 
 static _Atomic(const rapt_trace *) tracer;
 
 void rapt_trace_to(const rapt_trace *trace) { atomic_store_explicit(&tracer, trace, memory_order_release); }
 
-/* ---- Text: the library has no printf ------------------------------------------------------------------------------------- */
+/* ---- Text ---------------------------------------------------------------------------------------------------------------- */
 
+/* The library does not call printf, which may allocate, lock, and print numbers as the locale says. */
+
+/* A line of text in the making; what exceeds its room is dropped. */
 typedef struct line {
     char *text;
-    size_t bytes, used; /* text has room for bytes, with the terminator */
+    size_t bytes, used; /* the room, with the terminator; characters so far, without it */
 } line;
 
 static void add_text(line *l, const char *text) {
@@ -23,7 +28,9 @@ static void add_text(line *l, const char *text) {
     if (l->bytes) l->text[l->used] = '\0';
 }
 
-/* Adds a string that may be a caller's, with \xNN for each byte that is no printable ASCII, so that a line stays one line. */
+/* Adds a string that may come from the caller, with \xNN for each byte that is not printable ASCII, so that a line stays one
+ * line.
+ */
 static void add_string(line *l, const char *text) {
     for (; *text; text++) {
         const unsigned char byte = (unsigned char)*text;
@@ -46,7 +53,8 @@ static void add_signed(line *l, int64_t x) {
     add_unsigned(l, x < 0 ? -(uint64_t)x : (uint64_t)x, 10);
 }
 
-/* At most six digits, of which the last ones that are 0 are left out, and an exponent where there is one to speak of. */
+/* Adds a number as %g prints it: at most six significant digits, without trailing zeros, with an exponent if it is below -4 or
+ * above 5. */
 static void add_float(line *l, double x) {
     if (x != x || x - x != 0.0) {
         add_text(l, x != x ? "nan" : x > 0 ? "inf" : "-inf");
@@ -74,6 +82,7 @@ static void add_float(line *l, double x) {
     if (!small && !plain) add_text(l, "e"), add_signed(l, exponent);
 }
 
+/* Adds formatted text; rapt_refuse says which formats are known. */
 static void add_format(line *l, const char *format, va_list args) {
     for (; *format; format++) {
         if (*format != '%') {
