@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging states, and results by their log-sum-exp. */
+/* Merges states of unmerged plans, and results by their log-sum-exp. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 enum { MOST_CHUNKS = RAPT_MAX_LENGTH / RAPT_CHUNK + 1 };
 
-/* Checks the strides of states that are to be merged, and measures them. */
+/* Checks the strides of the states of one source, and sets *bytes to what they span. */
 static rapt_status measure_states(rapt_report *r, const char *name, const full_plan *p, const rapt_states *s, uint64_t *bytes) {
     const rapt_problem *problem = &p->problem;
     const int64_t state = (int64_t)(RAPT_STATE_FLOATS(problem->d_v) * sizeof(float));
@@ -30,7 +30,8 @@ static rapt_status measure_states(rapt_report *r, const char *name, const full_p
     return status;
 }
 
-/* Each source against what is written; there may be any number of them, so their regions are not kept. */
+/* Checks the memory of a call. There may be any number of sources, and rapt_memory has room for a fixed number of regions, so
+ * each source is checked against what is written, and then dropped. */
 static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_args *a, const rapt_states *sources, int64_t n) {
     const rapt_problem *problem = &p->problem;
     const tensor_bytes *b = &p->bytes;
@@ -43,7 +44,7 @@ static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_a
     rapt_writes(&m, "o", a->o, b->o);
     rapt_writes_if(&m, problem->lse.type, "lse", a->lse, b->lse, why);
     rapt_reads_if(&m, problem->sinks.type, "sinks", a->sinks, b->sinks, why);
-    if (!rapt_scales_of_tokens(&problem->v_scales)) /* which states have in them */
+    if (!rapt_scales_of_tokens(&problem->v_scales)) /* those are in the states already */
         rapt_reads_if(&m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, why);
     rapt_reads_array(&m, "q_starts", p->q_starts, problem->batch + 1, sizeof(int32_t), true);
     int others = m.n;
@@ -86,6 +87,7 @@ rapt_status rapt_merge_states_explain(const rapt_plan *plan, const rapt_args *ar
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
+/* Merges the states of one row from all sources, in their order, and writes its results. */
 static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t head) {
     const full_plan *p = c->plan;
     float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
@@ -93,7 +95,7 @@ static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t
     rapt_start_state(state, p->problem.d_v);
     for (int64_t i = 0; i < c->n; i++) {
         const rapt_states *s = &c->sources[i];
-        if (s->chunks == 0) continue; /* its strides may be anything */
+        if (s->chunks == 0) continue; /* its strides may be garbage */
         int64_t from =
             p->q_starts ? (p->q_starts[entry] + token) * s->token_stride : entry * s->batch_stride + token * s->token_stride;
         rapt_merge_chunks(p->kernel, &p->problem, state, (const char *)s->at + from + head * s->head_stride,
@@ -150,7 +152,8 @@ static rapt_status check_results(rapt_report *r, int64_t n, int64_t rows, int64_
                    rapt_writes_array(&m, "lse_out", lse_out, rows, sizeof(float), true)};
     int others = m.n;
     rapt_status status = rapt_check_memory(&m);
-    for (int64_t i = 0; i < n && status == RAPT_OK; i++) { /* in place row by row, but not across */
+    for (int64_t i = 0; i < n && status == RAPT_OK;
+         i++) { /* an output may be an input, since each row is read before it is written, but may not overlap one otherwise */
         char o_name[RAPT_NAME_BYTES], lse_name[RAPT_NAME_BYTES];
         rapt_name_element(o_name, "o", i, ""), rapt_name_element(lse_name, "lse", i, "");
         m.n = others;

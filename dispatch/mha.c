@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Multi-head attention as one call: projections, the cache, attention and the output's projection, each a phase of what the
- * public functions do, with what lies between them in the workspace. */
+/* Multi-head attention as one call: positions, projections, rotation and the cache, attention, the output's projection. Each is a
+ * phase that runs the code of the public function for it; intermediate results lie in the workspace. */
 #include <string.h>
 
 #include "append.h"
@@ -25,36 +25,40 @@ void rapt_mha_args_init_sized(rapt_mha_args *args, size_t size) {
     rapt_init_struct(args, size, &default_mha_args, sizeof default_mha_args);
 }
 
+/* The inputs X, Y and Z and their projections Q, K and V have these numbers in all arrays below. */
 enum { QUERIES, KEYS, VALUES, PROJECTIONS };
 
+/* The steps of a call, in order; each is a phase, but for ATTEND, which may be two. */
 typedef enum step { ADD_POSITIONS, PROJECT, PLACE, ATTEND, OUTPUT } step;
 
-/* Rows [batch, tokens] of channels of the caller's. Of ragged ones only those from first on, count of them, belong to an entry.
- */
+/* An input of the caller's: rows of `width` channels [batch, tokens]. A ragged input is one batch; its rows [first, first +
+ * count) belong to entries. */
 typedef struct token_rows {
     int64_t batch, tokens, width, first, count;
     rapt_layout layout;
-    uint64_t bytes;
-    size_t summed; /* where their sum with positions lies in the workspace */
+    uint64_t bytes; /* that it spans */
+    size_t summed;  /* offset in the workspace of its sum with the positions */
 } token_rows;
 
 typedef struct full_mha {
-    uint64_t made; /* MHA_MADE, or this is no plan */
-    uint64_t attention[PLAN_WORDS];
-    full_linear project[PROJECTIONS], output;
-    append_call append;     /* args and tokens are those of a call */
-    rapt_rope_args rope[2]; /* of Q, and of K where there is no cache */
+    uint64_t made;                            /* MHA_MADE, or this is not a plan */
+    uint64_t attention[PLAN_WORDS];           /* a full_plan */
+    full_linear project[PROJECTIONS], output; /* output: if has_output */
+    append_call append;                       /* without args and tokens, which each call brings */
+    rapt_rope_args rope[2];                   /* of Q; of K, if there is no cache: else the append rotates keys */
     token_rows x[PROJECTIONS];
     int64_t batch, q_len;
-    int64_t projected[PROJECTIONS]; /* channels */
-    int64_t wq_rows[PROJECTIONS];   /* of packed weights, where each begins */
-    int projections;                /* 1 without new keys, else all */
-    bool self, values_as_keys, cached, packed, positions, has_output, has_weights;
+    int64_t projected[PROJECTIONS]; /* output channels of each projection */
+    int64_t wq_rows[PROJECTIONS];   /* the row of packed weights at which each projection's begin, else 0 */
+    int projections;                /* 1 if there are no new keys, else all */
+    bool self, values_as_keys;      /* Y is X; Z is Y */
+    bool cached, packed, positions; /* K and V have a cache; wq has all weights; there is a position table */
+    bool has_output, has_weights;   /* there is wo; attention's weights are wanted */
     rapt_layout out, residual;
     int64_t out_width;
-    uint64_t out_bytes, residual_bytes;
+    uint64_t out_bytes, residual_bytes; /* that they span */
     const int32_t *q_starts, *k_starts;
-    size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace */
+    size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace: Q, K, V; O; scratch of threads */
 } full_mha;
 
 #define MHA_MADE UINT64_C(0x35312e72656c0000) /* changes with the layout of struct full_mha */
@@ -65,12 +69,13 @@ _Static_assert(sizeof(full_mha) <= MHA_PLAN_WORDS * sizeof(uint64_t), "a plan of
 
 static const full_plan *mha_attention(const full_mha *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
 
-/* Is this input the one before it? */
+/* True if input i is the same as input i - 1. */
 static bool same_input(const full_mha *p, int i) { return (i == KEYS && p->self) || (i == VALUES && p->values_as_keys); }
 
 static const char *const input_names[PROJECTIONS] = {"x", "y", "z"};
 static const char *const width_names[PROJECTIONS] = {"x_width", "y_width", "z_width"};
 
+/* The names of each projection's fields in reports, and those of the output's projection. */
 static const rapt_linear_names names[PROJECTIONS + 1] = {
     {"x_width", "heads * d_k", "x", "the workspace", "", "wq", "bq", "wq_scales", "wq_prepacked"},
     {"y_width", "kv_heads * d_k", "y", "the workspace", "", "wk", "bk", "wk_scales", "wk_prepacked"},
@@ -79,9 +84,11 @@ static const rapt_linear_names names[PROJECTIONS + 1] = {
 
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
+/* Returns the layout of contiguous rows of f32. */
 static rapt_layout dense(int64_t tokens, int64_t channels) { return rapt_layout_bshd(RAPT_F32, 1, tokens, channels); }
 
-/* Room in the workspace for as many rows. */
+/* Reserves aligned room in the workspace for rows of f32: sets *at to its offset and advances *used. Returns false if the size
+ * overflows. */
 static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
     *at = *used;
     const int64_t floats = rapt_product(rows, channels);
@@ -110,7 +117,8 @@ static rapt_status mha_check_features(rapt_report *r, const rapt_mha_desc *d, co
     return RAPT_OK;
 }
 
-/* What the products of sizes below want, before rapt_plan_init looks at them. */
+/* Checks the sizes of attention that are multiplied below, so that no product overflows, before rapt_make_plan checks them again.
+ */
 static rapt_status mha_check_shape(rapt_report *r, const rapt_desc *a) {
     const struct {
         const char *name;
@@ -125,7 +133,7 @@ static rapt_status mha_check_shape(rapt_report *r, const rapt_desc *a) {
     return RAPT_OK;
 }
 
-/* Which inputs there are, and of what shape. */
+/* Sets which inputs there are, checks their shapes and measures them. */
 static rapt_status plan_inputs(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     int64_t widths[] = {d->x_width, d->y_width ? d->y_width : d->x_width, 0};
     widths[VALUES] = d->z_width ? d->z_width : widths[KEYS];
@@ -164,6 +172,7 @@ static rapt_status plan_inputs(rapt_report *r, full_mha *p, const rapt_mha_desc 
     return RAPT_OK;
 }
 
+/* Plans the projections, and that of the output. */
 static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     const int64_t outs[] = {a->heads * a->d_k, a->kv_heads * a->d_k, a->kv_heads * a->d_v};
     int64_t rows = 0;
@@ -186,7 +195,7 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
         l.weight = d->packed || i == QUERIES ? d->wq : i == KEYS ? d->wk : d->wv;
         l.isa = a->isa, l.arith = d->arith, l.tuning = a->tuning;
         status = rapt_make_linear(r, &p->project[i], &l, &of);
-        if (status == RAPT_OK && d->packed) /* all of them */
+        if (status == RAPT_OK && d->packed) /* wq spans the rows of all projections */
             status = rapt_measure_tokens(r, "wq", &l.weight, RAPT_WEIGHTS, 1, rows, l.in, false, &p->project[i].weight_bytes);
     }
     if (status != RAPT_OK || !p->has_output) return status;
@@ -198,7 +207,7 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
     return rapt_make_linear(r, &p->output, &l, &names[PROJECTIONS]);
 }
 
-/* Where the new keys and values go, and how they and the queries are rotated. */
+/* Plans the rotation of queries and keys, and the append of new keys and values to the cache. */
 static rapt_status plan_places(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     rapt_status status = rapt_check_rope(r, &d->rope, a->d_k);
     const int64_t keys = p->projections > 1 ? p->x[KEYS].tokens : 0;
@@ -223,6 +232,7 @@ static rapt_status plan_places(rapt_report *r, full_mha *p, const rapt_mha_desc 
     return status;
 }
 
+/* Plans attention, between Q, K and V in the workspace or the cache, and O in the workspace or the output. */
 static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_desc *d, rapt_desc *a) {
     a->q = rapt_layout_bshd(RAPT_F32, a->heads, a->q_len, a->d_k);
     a->q_starts = p->q_starts, a->k_starts = p->k_starts;
@@ -237,7 +247,7 @@ static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_de
         a->o.head_stride = rapt_row_bytes(d->out.type, a->d_v);
     }
     rapt_status status = RAPT_OK;
-    if (p->has_weights) { /* measured here too, for a report that calls them by their own name */
+    if (p->has_weights) { /* measured here too, so that a report calls them weights rather than attention.scores */
         const int64_t batch = a->q_starts ? a->batch > 0 : a->batch;
         int64_t keys = a->kv_len;
         uint64_t bytes;
@@ -252,6 +262,7 @@ static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_de
     return status;
 }
 
+/* Checks and measures the output and the residual. */
 static rapt_status plan_output(rapt_report *r, full_mha *p, const rapt_mha_desc *d) {
     const token_rows *x = &p->x[QUERIES];
     rapt_status status =
@@ -262,6 +273,7 @@ static rapt_status plan_output(rapt_report *r, full_mha *p, const rapt_mha_desc 
     return status;
 }
 
+/* Lays out the workspace. Returns false if it overflows. */
 static bool plan_workspace(full_mha *p, const rapt_desc *a) {
     size_t used = 0;
     bool fits = true;
@@ -300,7 +312,7 @@ static rapt_status mha_make_plan(rapt_report *r, full_mha *p, const rapt_mha_des
     if (status == RAPT_OK) status = mha_check_shape(r, &a);
     const rapt_kernel *kernel;
     rapt_tuning tuning;
-    r->owner = "attention."; /* the parts would call these their own */
+    r->owner = "attention."; /* checked here, since linear layers would report isa and tuning without this prefix */
     if (status == RAPT_OK) status = rapt_select(r, a.isa, &kernel);
     if (status == RAPT_OK) status = rapt_read_tuning(r, kernel, a.tuning, &tuning);
     r->owner = "";
@@ -353,11 +365,12 @@ static const full_mha *mha_read_plan(rapt_report *r, const rapt_mha_plan *opaque
 
 /* ---- Phases -------------------------------------------------------------------------------------------------------------- */
 
+/* True if the step PLACE has something to do: rotation, or an append to the cache. */
 static bool places(const full_mha *p) { return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1); }
 
 static int phase_count(const full_mha *p) { return p->positions + 1 + places(p) + mha_attention(p)->phases + p->has_output; }
 
-/* What a phase is; part: of a step that has several. */
+/* Returns the step that a phase is; *part: which phase of that step. */
 static step step_of(const full_mha *p, int phase, int *part) {
     *part = 0;
     if (p->positions && phase-- == 0) return ADD_POSITIONS;
@@ -378,7 +391,8 @@ rapt_status rapt_mha_plan_query(const rapt_mha_plan *opaque, rapt_mha_plan_info 
     return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
 }
 
-/* Scratch of nth threads, of whichever phase needs most, behind what lies between phases. */
+/* Sets *bytes to the workspace of nth threads: the intermediate results, and behind them the scratch of the phase that needs
+ * most. */
 static rapt_status mha_workspace(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
     size_t most = 0, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
     rapt_status status = rapt_plan_workspace(r, mha_attention(p), nth, &most);
@@ -404,7 +418,7 @@ rapt_status rapt_mha_workspace_size(const rapt_mha_plan *opaque, int64_t nth, si
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
-/* A call in progress: the arguments of each part. */
+/* A call in progress, with the arguments of each part. */
 typedef struct mha_call {
     const full_mha *p;
     rapt_mha_args args;
@@ -414,22 +428,25 @@ typedef struct mha_call {
     rapt_rope_call rope[2];
 } mha_call;
 
-/* The arguments are laid out before they are checked, so addresses may be anything yet: they are computed as numbers. */
+/* Returns the address at an offset of the workspace. The parts' arguments are set before they are checked, so an address may not
+ * be valid yet, and is computed as a number. */
 static void *at(const mha_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
 
+/* Returns input i. */
 static const void *input_of(const mha_call *c, int i) {
     const full_mha *p = c->p;
     return i == QUERIES || p->self ? c->args.x : i == KEYS || p->values_as_keys ? c->args.y : c->args.z;
 }
 
-/* An address that is null if it is derived from none. */
+/* Returns from + bytes, computed as a number; null if from is null. */
 static void *behind(const void *from, int64_t bytes) { return from ? (void *)((uintptr_t)from + (uintptr_t)bytes) : NULL; }
 
-/* The first row of those that belong to an entry. */
+/* Returns the offset of the first row that belongs to an entry. */
 static size_t first_row(const token_rows *x, const rapt_layout *layout) {
     return x->first ? (size_t)(x->first * layout->token_stride) : 0;
 }
 
+/* Sets the arguments of the projections, and of the output's. */
 static void lay_out_linear(mha_call *c, int64_t nth) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -468,6 +485,7 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
                                         .workspace = at(c, p->scratch)};
 }
 
+/* Sets the arguments of attention, the append and the rotations. */
 static void lay_out_attention(mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -503,7 +521,7 @@ static void lay_out_attention(mha_call *c) {
     }
 }
 
-/* Weights, their biases and scales: those of each projection, or packed. */
+/* Adds the weights of the projections, their biases and scales, one by one or packed, and prepacked weights. */
 static void add_weights(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -535,6 +553,7 @@ static void add_weights(rapt_memory *m, const mha_call *c) {
     if (p->has_output) rapt_reads_prepacked(m, &p->output, names[PROJECTIONS].prepacked, a->wo_prepacked);
 }
 
+/* Checks the prepacked weights of the projections and of the output's. */
 static rapt_status check_prepacked(rapt_report *r, const mha_call *c) {
     const full_mha *p = c->p;
     rapt_status status = RAPT_OK;
@@ -545,7 +564,7 @@ static rapt_status check_prepacked(rapt_report *r, const mha_call *c) {
     return rapt_check_prepacked(r, &p->output, names[PROJECTIONS].prepacked, c->args.wo_prepacked, p->output.problem.weight.type);
 }
 
-/* X, Y, Z, the residual and the output, which may lie where one of them does. */
+/* Adds X, Y, Z, the residual and the output, which may be the memory of one of them if their rows are equal. */
 static void add_rows(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -564,7 +583,7 @@ static void add_rows(rapt_memory *m, const mha_call *c) {
     if (rapt_same_rows(&p->residual, &p->out)) rapt_may_be(m, residual, out);
 }
 
-/* The cache is written where there are new keys, else it is read. */
+/* Adds the cache, which is written if there are new keys and else read. */
 static void add_cache(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -613,7 +632,7 @@ static RAPT_NOINLINE rapt_status mha_check_memory(rapt_report *r, const mha_call
     return status == RAPT_OK ? check_prepacked(r, c) : status;
 }
 
-/* Positions of the tokens of X, Y and Z against the table's. */
+/* Checks that the table has a row for each position of the tokens of X, Y and Z. */
 static rapt_status mha_check_positions(rapt_report *r, const mha_call *c) {
     const full_mha *p = c->p;
     for (int i = 0; i < p->projections; i++) {
@@ -653,7 +672,7 @@ static rapt_status mha_start_call(rapt_report *r, mha_call *c, const rapt_mha_pl
     if (status == RAPT_OK && p->positions) status = mha_check_positions(r, c);
     if (status == RAPT_OK && appends) status = rapt_check_room(r, &c->append);
     if (status == RAPT_OK)
-        status = rapt_check_rope(r, &p->rope[QUERIES].rope, p->rope[QUERIES].d); /* whose frequencies may have changed since */
+        status = rapt_check_rope(r, &p->rope[QUERIES].rope, p->rope[QUERIES].d); /* its frequencies may have changed */
     for (int i = 0; i < 2 && status == RAPT_OK; i++)
         if (i == QUERIES || p->projections > 1)
             status = rapt_check_positions(r, &p->rope[i].rope, &c->args.rope_table, &c->rope[i].tokens);
@@ -671,7 +690,7 @@ rapt_status rapt_mha_args_explain(const rapt_mha_plan *plan, const rapt_mha_args
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
-/* X + positions, in f32. */
+/* Writes thread ith's rows of input i plus the rows of the position table, in f32, to the workspace. */
 static void add_positions(const mha_call *c, int i, int64_t ith, int64_t nth) {
     const full_mha *p = c->p;
     const token_rows *x = &p->x[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer normalisation and its like: validation, and each thread's share. */
+/* Layer and RMS normalisation: validation, and each thread's share. */
 #include <float.h>
 
 #include "float_modes.h"
@@ -22,7 +22,7 @@ typedef struct norm_call {
     bool rms;
 } norm_call;
 
-/* z, where it is wanted: it may lie where x lies, unless y does, or where the residual lies. */
+/* Adds the sum of x and the residual, if it is wanted. It may be written over x, unless y is, or over the residual. */
 static void add_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual) {
     uint64_t bytes = 0;
     if (a->sum.type && m->status == RAPT_OK)
@@ -55,6 +55,7 @@ static rapt_status norm_check_memory(rapt_report *r, const norm_call *c) {
     return rapt_check_memory(&m);
 }
 
+/* Reads the caller's struct into c, checks all of the call, and selects the kernel. */
 static rapt_status start_norm(rapt_report *r, norm_call *c, bool rms, const rapt_norm_args *args) {
     rapt_norm_args *a = &c->args;
     rapt_status status =

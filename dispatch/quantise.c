@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights in fewer bits. */
+/* Quantises weights of linear layers: to int8 with a scale for each row, and to types whose groups have scales. */
 #include "float_modes.h"
 #include "layout.h"
 #include "memory.h"
 #include "rows.h"
 
-/* Channels at a time, whole groups of any type. */
+/* Channels that are converted at a time; a multiple of every type's group. */
 enum { STEP = RAPT_MAX_HEAD_DIM };
 
+/* Checks a call. allowed: the set of types that to_type may be. */
 static rapt_status quantise_check(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                                   uint64_t allowed, rapt_type to_type, const void *to, const float *scales) {
     if (!rapt_within(out, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "out", out, "must be 1 to 1048576");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary embedding of a tensor of its own. */
+/* Rotary embedding of a tensor. */
 #include "rope.h"
 
 #include "float_modes.h"
@@ -25,6 +25,7 @@ static rapt_status rope_check_shape(rapt_report *r, const rapt_rope_args *a) {
     return rapt_check_rope(r, &a->rope, a->d);
 }
 
+/* Reads the caller's struct into c, and checks all of the call. */
 static rapt_status read_rope(rapt_report *r, rapt_rope_call *c, const rapt_rope_args *args) {
     rapt_rope_args *a = &c->args;
     rapt_status status =
