@@ -218,50 +218,57 @@ RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tok
 /* ---- Tuning ---------------------------------------------------------------------------------------------------------- */
 
 /* Numbers by which a plan cuts its work, and by which weights are prefetched. Each kernel has its own, which were measured on one
- * machine; another may want others, and `rapt tune` looks for them. None changes a bit of any result: only the time that calls
- * take, and their workspace. Call rapt_tuning_init first, then set what shall differ, or have rapt_tuning_parse read a line.
+ * machine; another machine may be faster with others, which `rapt tune` finds. They affect the time that calls take and the
+ * workspace, but no bit of any result. Call rapt_tuning_init first, then set the numbers that differ, or read them from a line
+ * with rapt_tuning_parse.
  *
- * -1, the default of each number, stands for the kernel's own. Where its range says "at most", a kernel may have room for less:
+ * -1, the default of every number, stands for the kernel's own. Where a range says "at most", the kernel's limit may be lower, as
  * rapt_tuning_query tells. A row is a query of one of the heads that share a key/value head. */
 typedef struct rapt_tuning {
     size_t size; /* Set by rapt_tuning_init, as in rapt_desc. */
 
-    const char *isa; /* The kernel that the numbers are for: plans with another one are refused. Null, the default: any. */
+    const char *isa; /* The kernel for which the numbers are; plans with another kernel are refused. Null, the default: any. */
 
     /* ---- Attention. */
 
-    int few_rows; /* Up to this many rows of a key/value head, 0 to at most 16, keys lie in lanes; of more, queries do. */
+    /* The most rows of a key/value head for which keys lie in lanes, 0 to at most 16; for more, queries do. */
+    int few_rows;
 
-    /* The same in RAPT_INT8_DOT, 0 to at most 16. Kernels that have no other way for few rows there take 0 only. */
+    /* few_rows for RAPT_INT8_DOT, 0 to at most 16; only 0 in kernels that have no code for keys in lanes there. */
     int few_integer_rows;
 
-    int left_over; /* Up to this many last rows beside full vectors of queries, 0 to at most 15, have keys in lanes. */
+    /* The most last rows beside full vectors of queries that have keys in lanes even so, 0 to at most 15. */
+    int left_over;
 
-    /* A task whose keys lie in lanes takes several key/value heads, where those of a token lie side by side, of at most this many
-     * rows together, 1 to at most 64. */
+    /* The most rows of the key/value heads that a task with keys in lanes takes together, 1 to at most 64. A task takes several
+     * heads if the heads of a token are adjacent in memory. */
     int joined_rows;
 
-    int joined_bytes; /* Such a task takes as many heads as make this many bytes of a token's keys, 1 to 1048576. */
-    int pass_tiles;   /* A task whose queries lie in lanes has at most this many tiles of them, 1 to at most 32. */
-    int pass_l2;      /* The scratch of such a task takes at most this many sixteenths of the L2 cache, 1 to 256. */
-    int thread_tasks; /* A plan makes about this many tasks for each thread that is expected, 1 to 64. */
-    int ragged_tasks; /* The same where the entries of a batch differ in length, 1 to 64. */
-    int states_part;  /* Tasks share the keys of a head if the states between take at most 1 / this of them, 1 to 1024. */
+    int joined_bytes; /* Such a task takes as many heads as have this many bytes of keys of a token, 1 to 1048576. */
+    int pass_tiles;   /* The most tiles of queries of a task with queries in lanes, 1 to at most 32. */
+    int pass_l2;      /* The most sixteenths of the L2 cache that the scratch of such a task takes, 1 to 256. */
+    int thread_tasks; /* About how many tasks a plan has for each expected thread, 1 to 64. */
+    int ragged_tasks; /* thread_tasks for batches whose entries differ in length, 1 to 64. */
+
+    /* The keys of a head are split over tasks if the resulting states take at most 1 / states_part of the keys' and values'
+     * bytes, 1 to 1024. */
+    int states_part;
 
     /* ---- Linear layers. */
 
-    /* Up to this many tokens, 0 to at most 32, weights are read as they lie; for more, they are staged in the workspace. */
+    /* The most tokens for which weights are read where they lie, 0 to at most 32; for more, they are staged in the workspace. */
     int few_tokens;
 
-    int bf16_few_tokens; /* The same in RAPT_BF16_DOT, 0 to at most 32. */
-    int weights_l2;      /* Staged weights take this many sixteenths of the L2 cache, 1 to 256, as far as there is room. */
+    int bf16_few_tokens; /* few_tokens for RAPT_BF16_DOT, 0 to at most 32. */
+    int weights_l2;      /* About how many sixteenths of the L2 cache staged weights take, 1 to 256. */
 
-    /* Threads share tokens and outputs as if each of them staged its tokens in the time of this many outputs, 0 to 1048576. */
+    /* The cost for a thread of staging its tokens, in outputs that take the same time, 0 to 1048576. It is weighed when threads
+     * share tokens and outputs. */
     int staging_outputs;
 
-    int long_row;    /* For few tokens, several rows of weights are read at a time from this many bytes on, 1 to 16777216. */
-    int long_ahead;  /* Such rows are prefetched by this many bytes, 0 to 1048576. */
-    int short_ahead; /* Shorter rows are prefetched by this many bytes, 0 to 1048576. */
+    int long_row;    /* For few tokens, rows of weights of at least this many bytes are read several at a time, 1 to 16777216. */
+    int long_ahead;  /* Such rows are prefetched this many bytes ahead, 0 to 1048576. */
+    int short_ahead; /* Shorter rows are prefetched this many bytes ahead, 0 to 1048576. */
 } rapt_tuning;
 
 /* Gives every field its default; call it before you set any. */
@@ -270,25 +277,25 @@ typedef struct rapt_tuning {
 /* The function behind the macro rapt_tuning_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_tuning_init_sized(rapt_tuning *tuning, size_t size);
 
-/* Writes to own the numbers of the kernel of that name (null: the process-wide choice), and to least and most what each of them
- * may be in it at least and at most; the isa of all three becomes its name. Each passed through rapt_tuning_init before, or is
+/* Fills own with the numbers of the kernel isa (null: the process-wide choice), and least and most with the bounds of each number
+ * in that kernel; the isa of all three becomes its name. Each of the three must have been initialised by rapt_tuning_init, or be
  * null. Errors: STRUCT, ISA_UNKNOWN, ISA_MISSING. */
 RAPT_API rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *least, rapt_tuning *most);
 
-/* Reads a line of text, such as "avx2 few_rows=4 pass_l2=6", into tuning, which passed through rapt_tuning_init: the kernel's
- * name, or "any", then fields of rapt_tuning with their numbers, each at most once, between spaces, tabs or line ends. What the
- * line does not name becomes -1. Of a kernel that was built, whether or not it can run here, the numbers must be in its range.
- * Errors: NULL, STRUCT, TUNING, ISA_UNKNOWN. */
+/* Reads a line of text, such as "avx2 few_rows=4 pass_l2=6", into tuning, which rapt_tuning_init has initialised. The line has
+ * the name of a kernel that was built, or "any", then fields of rapt_tuning with their numbers, each at most once, separated by
+ * spaces, tabs or line ends. Other fields become -1. The numbers must be in the range of the kernel, whether or not it can run
+ * here. Errors: NULL, STRUCT, TUNING, ISA_UNKNOWN. */
 RAPT_API rapt_status rapt_tuning_parse(const char *line, rapt_tuning *tuning);
 
 /* Returns what rapt_tuning_parse would return, and writes the reason to text, as rapt_plan_explain does. */
 RAPT_API rapt_status rapt_tuning_parse_explain(const char *line, rapt_tuning *tuning, char *text, size_t bytes);
 
-/* A line of this many bytes has room for any rapt_tuning_print, with its terminator. */
+/* The bytes of the longest line that rapt_tuning_print writes, with its terminator. */
 #define RAPT_TUNING_BYTES 512
 
-/* Writes to line, which has room for so many bytes, what rapt_tuning_parse reads: the numbers that are not -1, without a line
- * end. Errors: NULL, STRUCT, ISA_UNKNOWN, TUNING (a number below -1, or out of the kernel's range; too few bytes). */
+/* Writes the line for rapt_tuning_parse, with the numbers that are not -1 and without a line end, to memory of `bytes` bytes.
+ * Errors: NULL, STRUCT, ISA_UNKNOWN, TUNING (a number below -1, or out of the kernel's range; too few bytes). */
 RAPT_API rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t bytes);
 
 /* ---- The problem ----------------------------------------------------------------------------------------------------- */

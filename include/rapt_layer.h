@@ -246,8 +246,8 @@ typedef struct rapt_norm_args {
     rapt_layout sum;           /* [batch, tokens] rows of z, rounded once. RAPT_NONE, the default: z is not wanted. */
     const void *residual_from; /* The residual, if residual has a type. */
 
-    /* Where z is written, if sum has a type: memory of its own; or, if the layouts are the same, residual_from, or from unless
-     * that is to. */
+    /* Where z is written, if sum has a type: memory of its own; or residual_from; or from, unless to is from as well. In the last
+     * two cases the layouts must be the same. */
     void *sum_to;
 
     float *mean; /* [batch, tokens] dense: the mean of each token's z. Null: not wanted; refused in rapt_rms_norm_run. */
