@@ -22,8 +22,8 @@
  *     (nothing)         [head, token, channel]
  *     -bshd             [token, head, channel]
  *     -kv               -bshd with K and V in one cache: [token, {K, V}, head, channel]
- *     -4096             -bshd with the distance of K's and V's tokens rounded up to a power of two, at least 4096 bytes; the
- * other caches lie in the gaps, as with several layers in one cache
+ *     -4096             -bshd with the distance of K's and V's tokens rounded up to a power of two, at least 4096 bytes;
+ *                       the other caches lie in the gaps, as with several layers in one cache
  *
  * The counters say how fast the case was, and which share of the machine's limits, measured just before and just after:
  *
@@ -31,10 +31,12 @@
  *                                   of its matrix unit, in integer arithmetic that of its integer products, else that of f32
  *     f32_peaks                     GFLOPS divided by the ISA's f32 peak
  *     GBs, bandwidth, read_share    the bytes of Q, O and attended K and V, each once and in its own type (a V that lies in K
- * adds no bytes), and the bandwidth of reading: from memory if K and V come from there, else of the same number of bytes over and
- * over, which caches may hold bound                         the larger of the two shares: that of the nearer limit ps_per_pair
- * picoseconds for each attended pair, if there are any ns                            the time of a call workspace bytes of
- * workspace
+ *                                   adds no bytes), and the bandwidth of reading: from memory if K and V come from there,
+ *                                   else of the same number of bytes over and over, which caches may hold
+ *     bound                         the larger of the two shares: that of the nearer limit
+ *     ps_per_pair                   picoseconds for each attended pair, if there are any
+ *     ns                            the time of a call
+ *     workspace                     bytes of workspace
  *
  * rapt-bench --tuning=LINE measures the kernel that the line names, or every kernel, with the numbers of the line
  * (rapt_tuning_parse). */

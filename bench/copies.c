@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying within caches of 8 heads of 128 channels, as CASE/TYPE/none/tN, since no kernel takes part. TYPE is as in cases.c, CASE
- * is
+/* Copying within caches of 8 heads of 128 channels, as CASE/TYPE/none/tN, since no kernel takes part. TYPE is as in cases.c,
+ * CASE is
  *
  *     C-pages     128 pages of 16 tokens are copied to other pages, in random order
  *     C-shift     2048 tokens of an entry move by 16 tokens, to close a gap

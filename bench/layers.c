@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear layers, multi-head attention and normalisation, as CASE/TYPE/ISA/tN. CASE is
  *
- *     LTOKENS-INxOUT, -silu, -swiglu     a linear layer; with SiLU; with SiLU and a gate, which has as many weights again. TYPE
- * is that of the weights, X and Y are f32 MHA-WIDTH                          multi-head attention of 12 heads with its
- * projections; TYPE is that of the weights, X and Y are f32 LTOKENS-INxOUT-prepacked, MHA-WIDTH-prepacked                the same
- * with prepacked weights LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y RMSTOKENS-WIDTH,
- * -residual         RMS normalisation; of the sum of X and a residual, which is an output, too. TYPE is that of all tensors
+ *     LTOKENS-INxOUT             a linear layer; TYPE is that of the weights, X and Y are f32
+ *     LTOKENS-INxOUT-silu        with SiLU
+ *     LTOKENS-INxOUT-swiglu      with SiLU and a gate, which has as many weights again
+ *     LTOKENS-INxOUT-prepacked   with prepacked weights
+ *     MHA-WIDTH                  multi-head attention of 12 heads with its projections; TYPE is that of the weights,
+ *                                X and Y are f32
+ *     MHA-WIDTH-prepacked        with prepacked weights
+ *     LNTOKENS-WIDTH             layer normalisation; TYPE is that of X and Y
+ *     RMSTOKENS-WIDTH            RMS normalisation; TYPE is that of X and Y
+ *     RMSTOKENS-WIDTH-residual   of the sum of X and a residual, which is an output, too; TYPE is that of all tensors
  *
  * With few tokens, calls rotate over copies of the weights, so that these come from memory. The counters are those of cases.c,
  * with the bytes of weights, X, Y and everything else that is read or written, once each; normalisation has the operations of its

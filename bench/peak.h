@@ -12,7 +12,7 @@
  * where there are integer products:
  *
  *     INT_OPS, ivec, i_step     OPS, vec and v_step for them. Where product and sum are two instructions, acc itself is
- * multiplied, so that the product differs in each round
+ *                               multiplied, so that the product differs in each round
  *
  * where there is a matrix unit:
  *

@@ -323,15 +323,18 @@ typedef enum rapt_alibi {
     RAPT_ALIBI_BIAS = 2      /* Logits become logit + slope * bias[i, j] (ggml, whose mask holds the distances). */
 } rapt_alibi;
 
-/* The arithmetic of the products Q K^T and P V. */
+/* The arithmetic of the products Q K^T and P V.
+ *
+ * - RAPT_EXACT: K and V of any type are converted to f32, and products are summed in f32.
+ * - RAPT_INT8_DOT: each row of Q, and each row's weights for a block of keys, are quantised to 8 bits, and products are summed in
+ *   integers. K and V are of RAPT_INT8 or, since 0.4, of RAPT_INT4, RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q5_0; a group's scale multiplies
+ *   the group's integer sum in K, and the weights, before these are quantised, in V.
+ * - RAPT_BF16_DOT: Q, K, V (of any type) and the weights of the softmax are rounded to bf16, and products are summed in f32, as
+ *   matrix units do. */
 typedef enum rapt_arith {
-    RAPT_EXACT = 0, /* In f32, to which K and V of any type are converted first. */
-    RAPT_INT8_DOT =
-        1, /* In integers: each row of Q, and the weights of each row for each block of keys, are quantised to 8 bits. K and V are
-              of RAPT_INT8, or since 0.4 of RAPT_INT4, RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q5_0; the scales of their groups multiply the
-              integer sums of each group of K, and for each group of V the weights, before these are quantised. */
-    RAPT_BF16_DOT = 2 /* In bf16: Q, K, V (of any type) and the weights of the softmax are rounded to bf16, and their products are
-                         summed in f32, as matrix units do. */
+    RAPT_EXACT = 0,    /* In f32. */
+    RAPT_INT8_DOT = 1, /* In integers. */
+    RAPT_BF16_DOT = 2  /* In bf16, summed in f32. */
 } rapt_arith;
 
 /* The treatment of keys at positions beyond the last column of a mask or bias. */
@@ -844,15 +847,14 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * 0. The type of the cache determines how x is stored:
  *
  * - F32, F16, BF16: x rounded to nearest even; infinity beyond the type's range.
- * - F8_E4M3, F8_E5M2: x rounded to nearest even; the largest finite value beyond the type's range and for infinities. NaN stays
- * NaN.
+ * - F8_E4M3, F8_E5M2: x rounded to nearest even; the largest finite value beyond the type's range; NaN stays NaN.
  * - INT8: the integer of -127..127 nearest to x, ties to even; 0 for NaN.
  * - INT4: s = y / -8, where y is the group's first element of largest magnitude; n = x / s + 8.
  * - INT4_MIN: s = (largest - least) / 15, m = least, n = (x - m) / s.
  * - Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: as in ggml's reference (quantize_row_*_ref), each f32 operation rounded.
  * - MXFP4, MXFP8_E4M3: as in OCP MX 1.0 (section 6.3). 2^(e - 127) is the largest power of two that is at most the group's
- * largest magnitude, divided by the largest power of two that n can be, 4 or 256; e is at least 0, and 255, which means NaN, if
- * an element is not finite. n = x / 2^(e - 127), rounded to nearest even, is bounded to +-6 or +-448.
+ *   largest magnitude, divided by the largest power of two that n can be, 4 or 256; e is at least 0, and 255, which means NaN,
+ *   if an element is not finite. n = x / 2^(e - 127), rounded to nearest even, is bounded to +-6 or +-448.
  *
  * In INT4 and INT4_MIN, s and m are bounded to +-65504 and rounded to f16. n is the nearest of the integers that it can be, ties
  * to even; if s is 0, n is 8 in INT4 and 0 in INT4_MIN. If an element of a group, or s, is not finite, s is NaN, so the whole
