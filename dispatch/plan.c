@@ -302,7 +302,7 @@ static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
     const rapt_problem *problem = &p->problem;
     const rapt_tuning *tuning = &p->tuning;
     const int tile_rows = rapt_tile_rows(p->kernel, problem->bf16);
-    const bool own_keys = problem->table.token_stride != 0; /* each token has its own page table, so no pass has rows of two */
+    const bool own_keys = problem->table.token_stride != 0; /* each token has its own page table: a pass has rows of one token */
     const int64_t together = own_keys ? problem->group : c->rows; /* rows that have the same keys */
     c->keys_in_lanes = rapt_keys_in_lanes(tuning, problem, together);
     c->pass_rows = c->tile_rows = together;
