@@ -327,6 +327,7 @@ static void *copied(const void *from, size_t bytes) {
     return p;
 }
 
+/* Creates a mask, of bytes or bits, that is equivalent to causal. */
 static void create_mask(session *s) {
     const bench_case *c = s->job->c;
     rapt_desc *d = &s->desc;
@@ -339,6 +340,7 @@ static void create_mask(session *s) {
             s->tensor[i * row + (bits ? n / 8 : n)] |= (char)(bits ? 1 << n % 8 : 1);
 }
 
+/* Creates the block mask. */
 static void create_block_mask(session *s) {
     const bench_case *c = s->job->c;
     int64_t rows = (c->q_len + MASK_BLOCK - 1) / MASK_BLOCK, row = (c->kv_len + MASK_BLOCK - 1) / MASK_BLOCK;
@@ -548,6 +550,7 @@ static rapt_status run(session *s, rapt_args *args, const cache *with) {
     return s->pool ? rapt_run_parallel(&s->plan, args, s->job->threads, rapt_pool_for, s->pool) : rapt_run(&s->plan, args);
 }
 
+/* Measures the limits again, and reports the counters and the label. */
 static void report(bench_state *state, double seconds) {
     const job *j = current.job;
     const int64_t pairs = attended_pairs(j->c);
@@ -563,6 +566,7 @@ static void report(bench_state *state, double seconds) {
     bench_label(state, label);
 }
 
+/* Opens the session of a job unless it is open, times calls, and reports. */
 static void run_case(bench_state *state, const void *arg) {
     static const int32_t no_keys = 0;
     const job *j = arg;

@@ -189,6 +189,7 @@ static rapt_status run(session *s, const layer_case *c, const char *weights, siz
     return rapt_linear_run_parallel(&s->linear, &s->linear_args, s->threads, rapt_pool_for, s->pool);
 }
 
+/* Returns the operations and bytes of a call. */
 static bench_work work_of(const layer_case *c, rapt_type type, size_t weight_bytes) {
     const double x = (double)(c->tokens * c->in), y = (double)(c->tokens * c->out);
     const double tensor = (double)rapt_row_bytes(type, c->tokens * c->in);

@@ -60,6 +60,7 @@ int cli_check_isa(const char *program, const char *name) {
     return cli_fail(program, "%s%s: no kernel of that name; there are%s", name ? "--isa " : "RAPT_ISA=", asked, reason);
 }
 
+/* Prints a string with JSON's escapes. */
 static void json_string(const char *text, size_t length) {
     putchar('"');
     for (size_t i = 0; i < length; i++) {
@@ -107,6 +108,7 @@ static double bits_of(rapt_type type) {
     return bytes > 0 ? bytes / 4 : type == RAPT_I32 ? 32 : type == RAPT_BIT ? 1 : 8;
 }
 
+/* Prints everything as JSON. */
 static void print_json(const char *cpu, const char *features, const char *chosen, const char *self_check) {
     const char *name;
     char missing[1024];
@@ -139,6 +141,7 @@ static void print_json(const char *cpu, const char *features, const char *chosen
     printf("\n}\n");
 }
 
+/* Prints everything for people to read. */
 static void print_text(const char *cpu, const char *features, const char *chosen, const char *self_check) {
     const char *name;
     char missing[1024];

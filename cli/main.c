@@ -38,6 +38,7 @@ static bool is_help(const char *argument) {
     return !strcmp(argument, "help") || !strcmp(argument, "--help") || !strcmp(argument, "-h");
 }
 
+/* Runs the command that the arguments name, and returns the exit status. */
 static int command(int argc, char **argv) {
     if (argc < 2) {
         fputs(usage, stderr);

@@ -480,6 +480,7 @@ static int attend(job *j) {
     return cli_fail(CLI_RUN, "%s: %s", rapt_status_string(status), line);
 }
 
+/* Plans, creates the output, the workspace and the pool, and runs once. */
 static int prepare_and_attend(job *j) {
     const rapt_desc *d = &j->desc;
     size_t bytes = 0;

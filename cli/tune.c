@@ -665,6 +665,7 @@ static int select_cases(const search *t, const char *names, unsigned *mask) {
 
 enum { ISA, THREADS, SECONDS, CASE_NAMES, QUIET, HELP, OPTIONS };
 
+/* Prepares the cases of the mask. */
 static int prepare_all(search *t, unsigned mask) {
     for (int i = 0; i < CASES; i++) {
         if (!(mask >> i & 1)) continue;
@@ -677,6 +678,7 @@ static int prepare_all(search *t, unsigned mask) {
     return 0;
 }
 
+/* Prints what is going to be tuned. */
 static void say_cases(const search *t, unsigned mask, int64_t seconds) {
     char names[CASES * 20];
     size_t used = 0;
@@ -689,6 +691,7 @@ static void say_cases(const search *t, unsigned mask, int64_t seconds) {
     say(t, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s:%s", t->isa, t->threads, count, seconds, names);
 }
 
+/* The command, without freeing. */
 static int tune(search *t, int argc, char **argv) {
     static const cli_option options[OPTIONS] = {
         [ISA] = {"isa", CLI_VALUE},          [THREADS] = {"threads", CLI_VALUE}, [SECONDS] = {"seconds", CLI_VALUE},

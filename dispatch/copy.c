@@ -35,6 +35,7 @@ typedef struct copy_call {
     copied tensors[TENSORS];
 } copy_call;
 
+/* Checks the scales of one tensor. */
 static rapt_status check_scales(rapt_report *r, const char *name, const rapt_scales *s, const rapt_layout *of) {
     if (s->present && of->type == RAPT_NONE)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, name, "present", s->present, "their tensor is not copied");
@@ -44,6 +45,7 @@ static rapt_status check_scales(rapt_report *r, const char *name, const rapt_sca
     return RAPT_OK;
 }
 
+/* Checks the description: sizes, types and scales. */
 static rapt_status copy_check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
     if (!rapt_within(d->entries, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "entries", d->entries, "must be 0 to 2147483647");
@@ -81,6 +83,7 @@ static void add_tensor(rapt_memory *m, copy_call *c, int which, bool other) {
     else p->from = p->to;
 }
 
+/* Checks that range n lies within the cache. */
 static rapt_status check_range(rapt_report *r, const rapt_kv_copy_desc *d, int64_t n, const rapt_kv_range *range) {
     char name[RAPT_NAME_BYTES];
     rapt_name_element(name, "ranges", n, "");

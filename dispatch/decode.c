@@ -29,8 +29,7 @@ typedef struct full_decode {
     append_call append;             /* without args and tokens, which each call brings */
     rapt_rope_args rope;
     uint64_t q_bytes, new_k_bytes, new_v_bytes; /* what the caller's tensors span */
-    uint64_t
-        rotated_bytes; /* of the rotated queries, at the front of the workspace; 0: q is not rotated and used where it lies */
+    uint64_t rotated_bytes;                     /* of the rotated queries, at the front of the workspace; 0: q is not rotated */
 } full_decode;
 
 #define DECODE_MADE UINT64_C(0x34302e6465630000) /* changes with the layout of struct full_decode */
@@ -39,6 +38,7 @@ _Static_assert(sizeof(full_decode) <= sizeof(rapt_decode_plan), "rapt_decode_pla
 
 static const full_plan *decode_attention(const full_decode *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
 
+/* Refuses features of attention that a decoder's step does not have. */
 static rapt_status decode_check_features(rapt_report *r, const rapt_desc *a) {
     if (a->unmerged)
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.unmerged", a->unmerged, "must be 0 in a decoder's step");
@@ -52,6 +52,7 @@ static rapt_status decode_check_features(rapt_report *r, const rapt_desc *a) {
     return RAPT_OK;
 }
 
+/* Makes the plan. Errors: those of rapt_decode_plan_init. */
 static rapt_status decode_make_plan(rapt_report *r, full_decode *p, const rapt_decode_desc *desc) {
     rapt_decode_desc d;
     rapt_desc a;
@@ -227,6 +228,7 @@ static void add_values(rapt_memory *m, const decode_call *c, const rapt_decode_a
         rapt_reads_if(m, scaled, "v_scales", a->v_scales, b->v_scales, "the plan has no scales");
 }
 
+/* Checks the memory of a call. q: the caller's queries; bytes: the workspace that is needed. */
 static RAPT_NOINLINE rapt_status decode_check_memory(rapt_report *r, const decode_call *c, const rapt_decode_args *a,
                                                      const void *q, size_t bytes) {
     const full_decode *p = c->plan;
@@ -255,6 +257,7 @@ static RAPT_NOINLINE rapt_status decode_check_memory(rapt_report *r, const decod
     return rapt_check_memory(&m);
 }
 
+/* Reads the caller's structs into c, and checks all of the call. */
 static rapt_status decode_start_call(rapt_report *r, decode_call *c, const rapt_decode_plan *opaque, const rapt_decode_args *args,
                                      int64_t nth) {
     rapt_decode_args a;

@@ -177,6 +177,7 @@ static rapt_linear_weights gate_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->gate, .bias = a->gate_bias, .scales = a->gate_scales};
 }
 
+/* Reads the caller's struct into c, and checks all of the call. */
 static rapt_status linear_start_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque,
                                      const rapt_linear_args *args, int64_t nth) {
     rapt_linear_args *a = &c->args;

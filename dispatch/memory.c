@@ -2,6 +2,7 @@
 /* The memory that a call reads and writes: whether it is there, and whether what is written overlaps anything. */
 #include "memory.h"
 
+/* Adds a region, unless something was refused before; a null pointer, or one whose bytes wrap around, is refused. */
 static int add_region(rapt_memory *m, const char *name, const void *at, uint64_t bytes, bool written) {
     rapt_report *r = m->report;
     if (m->status != RAPT_OK || bytes == 0) return RAPT_NO_REGION;
@@ -32,6 +33,7 @@ static size_t alignment_of(size_t element) {
     return power < _Alignof(int64_t) ? power : _Alignof(int64_t);
 }
 
+/* Adds an array, which must be aligned. */
 static int add_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional, bool written) {
     if (!at && optional) return RAPT_NO_REGION;
     if (m->status == RAPT_OK && (uintptr_t)at % alignment_of(element))

@@ -60,6 +60,7 @@ static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_a
     return status;
 }
 
+/* A merge of states in progress. */
 typedef struct merge_call {
     const full_plan *plan;
     rapt_args args;
@@ -67,6 +68,7 @@ typedef struct merge_call {
     int64_t n;
 } merge_call;
 
+/* Reads the caller's plan and args into c, and checks all of the call. */
 static rapt_status read_merge(rapt_report *r, merge_call *c, const rapt_plan *plan, const rapt_args *args,
                               const rapt_states *sources, int64_t n) {
     rapt_status status;
@@ -104,6 +106,7 @@ static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t
     p->kernel->finish(&p->problem, &end, state);
 }
 
+/* Merges thread ith's rows: ith, ith + nth, ... */
 static void merge_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const merge_call *c = call;
     const rapt_problem *problem = &c->plan->problem;
@@ -138,6 +141,7 @@ rapt_status rapt_merge_states_run_share(const rapt_plan *plan, const rapt_args *
 
 /* ---- Results ------------------------------------------------------------------------------------------------------------- */
 
+/* Checks a call of rapt_merge. */
 static rapt_status check_results(rapt_report *r, int64_t n, int64_t rows, int64_t d_v, const float *const *o,
                                  const float *const *lse, const float *o_out, const float *lse_out) {
     if (n < 0) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "n", n, "must be 0 or more");

@@ -96,6 +96,7 @@ static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
            !__builtin_add_overflow(*used, rapt_aligned_bytes((uint64_t)floats * sizeof(float)), used);
 }
 
+/* Refuses features that multi-head attention does not have, or that exclude each other. */
 static rapt_status mha_check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
     if (a->k.type && !a->v.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.v.type = RAPT_NONE: K has a cache, V has none");
     if (a->v.type && !a->k.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.k.type = RAPT_NONE: V has a cache, K has none");
@@ -288,6 +289,7 @@ static bool plan_workspace(full_mha *p, const rapt_desc *a) {
     return fits;
 }
 
+/* Makes the plan. Errors: those of rapt_mha_plan_init. */
 static rapt_status mha_make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *desc) {
     rapt_mha_desc d;
     rapt_desc a;
@@ -600,6 +602,7 @@ static void add_cache(rapt_memory *m, const mha_call *c) {
     rapt_reads_if(m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, no_scales);
 }
 
+/* Checks the memory of a call. given, needed: bytes of the workspace. */
 static RAPT_NOINLINE rapt_status mha_check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -649,6 +652,7 @@ static rapt_status mha_check_positions(rapt_report *r, const mha_call *c) {
     return RAPT_OK;
 }
 
+/* Reads the caller's structs into c, sets the arguments of the parts, and checks all of the call. */
 static rapt_status mha_start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *opaque, const rapt_mha_args *args,
                                   int64_t nth) {
     rapt_status status;

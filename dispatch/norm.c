@@ -32,6 +32,7 @@ static void add_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual
     else if (a->residual.type && rapt_same_rows(&a->sum, &a->residual)) rapt_may_be(m, sum, residual);
 }
 
+/* Checks and measures the tensors, and checks the memory of the call. */
 static rapt_status norm_check_memory(rapt_report *r, const norm_call *c) {
     const rapt_norm_args *a = &c->args;
     const int64_t tokens = a->batch * a->tokens;

@@ -40,6 +40,7 @@ const full_plan *rapt_read_plan(rapt_report *r, const rapt_plan *opaque, rapt_st
 
 /* ---- Validation ---------------------------------------------------------------------------------------------------------- */
 
+/* Checks sizes, causal masks, windows and threads. */
 static rapt_status plan_check_shape(rapt_report *r, const rapt_desc *d) {
     const struct {
         const char *name;

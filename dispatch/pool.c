@@ -70,6 +70,7 @@ static void take_indices(rapt_pool *pool, int64_t n, rapt_body body, void *body_
     while ((i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < n) body(body_arg, i);
 }
 
+/* The body of a worker: joins calls until the pool is destroyed. */
 static rapt_thread_end RAPT_THREAD_CALL worker(void *arg) {
     rapt_pool *pool = arg;
     uint64_t seen = 0;

@@ -27,6 +27,7 @@ void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args, size_t 
     rapt_init_struct(args, size, &default_prepack_args, sizeof default_prepack_args);
 }
 
+/* Returns the head of weights that are packed from this type for the plan. */
 static prepacked_head head_of(const full_linear *p, rapt_type type) {
     prepacked_head h = {.made = PACKED_MADE,
                         .in = (int32_t)p->problem.in,
@@ -96,6 +97,7 @@ static void writes_packed(rapt_memory *m, const char *name, const void *at, size
     rapt_check_alignment(m, name, at);
 }
 
+/* Reads the caller's struct into c, and checks all of the call. */
 static rapt_status prepack_start_call(rapt_report *r, prepack_call *c, const rapt_linear_plan *opaque,
                                       const rapt_linear_prepack_args *args, int64_t nth) {
     rapt_linear_prepack_args *a = &c->args;

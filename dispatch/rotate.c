@@ -32,6 +32,7 @@ static int64_t row_stride(const rapt_rope *rope, const rapt_rope_table *t) {
     return t->row_stride ? t->row_stride : rapt_row_bytes(t->type, rope->channels / 2);
 }
 
+/* Checks and adds a table of cosines and sines, in place of frequencies. */
 static void rope_add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
     rapt_report *r = m->report;
     uint64_t bytes = 0;

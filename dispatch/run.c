@@ -187,6 +187,7 @@ static rapt_status attend_check_columns(rapt_report *r, const char *name, bool t
                        name, columns, entry, positions - 1);
 }
 
+/* Checks what an entry has of its own: length, ring, position, columns of mask and bias, page table. */
 static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t entry) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
@@ -259,6 +260,7 @@ static RAPT_NOINLINE rapt_status read_call(rapt_report *r, rapt_attention *c, co
     return rapt_check_memory(&m);
 }
 
+/* Reads the caller's plan and args into c, and checks all of the call. */
 static rapt_status attend_start_call(rapt_report *r, rapt_attention *c, const rapt_plan *opaque, const rapt_args *args,
                                      int64_t nth) {
     rapt_status status;

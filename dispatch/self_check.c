@@ -326,6 +326,7 @@ static rapt_status check_environment(rapt_report *r) {
     return RAPT_OK;
 }
 
+/* Runs all problems on a kernel, and compares their hashes. */
 static rapt_status check_kernel(rapt_report *r, const rapt_kernel *kernel, room *memory) {
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         uint64_t found, expected = problems[i].expected[kernel->fused];
@@ -341,6 +342,7 @@ static rapt_status check_kernel(rapt_report *r, const rapt_kernel *kernel, room 
     return RAPT_OK;
 }
 
+/* Checks the thread's modes, then the kernel isa, or all kernels that can run here if isa is null. */
 static rapt_status check_kernels(rapt_report *r, const char *isa, room *memory) {
     const rapt_kernel *kernel;
     rapt_status status = check_environment(r);

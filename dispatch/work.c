@@ -38,6 +38,7 @@ static void run_slot(void *arg, int64_t slot) {
     p->work->share(p->work->call, p->phase, slot, p->nth, &p->next);
 }
 
+/* Runs each phase through parallel_for. Refuses the call if a thread's floating-point modes were refused. */
 static rapt_status run_parallel(rapt_report *r, const rapt_work *w, const rapt_way *way) {
     if (!way->parallel_for) return rapt_refuse_null(r, "parallel_for", "there is nobody to run it");
     const rapt_status status = check_floats(r, w);

@@ -438,9 +438,8 @@ typedef struct rapt_desc {
      * decoders use RAPT_CAUSAL_BOTTOM_RIGHT. */
     rapt_causal causal;
 
-    int64_t window_left; /* The most positions that an attended key may lie before the query. -1, the default: no limit. */
-    int64_t
-        window_right; /* The most positions that it may lie behind the query, if causal allows it. -1, the default: no limit. */
+    int64_t window_left;  /* The most positions that an attended key may lie before the query. -1, the default: no limit. */
+    int64_t window_right; /* The most that it may lie behind the query, if causal allows it. -1, the default: no limit. */
 
     /* Keys at positions below this are attended even if causal or window_right excludes them (prefix-LM). 0, the default: none.
      * rapt_args.prefixes gives one for each entry. */
@@ -560,8 +559,7 @@ typedef struct rapt_desc {
 
     /* ---- Since 0.4: more about execution. */
 
-    const rapt_tuning
-        *tuning; /* Numbers by which the work is cut, read when the plan is made. Null, the default: the kernel's. */
+    const rapt_tuning *tuning; /* Numbers by which the work is cut, copied into the plan. Null, the default: the kernel's. */
 
     /* Not 0: runs do not check that the numbers in q_starts and k_starts are still those of rapt_plan_init, which would take a
      * nanosecond or two for each number. The default is 0. */

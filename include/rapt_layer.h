@@ -107,14 +107,13 @@ RAPT_API rapt_status rapt_linear_workspace_size(const rapt_linear_plan *plan, in
 typedef struct rapt_linear_args {
     size_t size; /* Set by rapt_linear_args_init. */
 
-    const void *x;       /* X, the tokens. */
-    const void *weight;  /* W, the weights. */
-    const float *bias;   /* [out]: is added to each output channel. Null: 0. */
-    const float *scales; /* [out]: the scale of each row of weight; required for RAPT_INT8. Null: 1. */
-    const void
-        *residual;   /* Is added last. It may be y itself, if their layouts are the same, or memory that does not overlap y. */
-    void *y;         /* Y, the result. */
-    void *workspace; /* Memory as in rapt_args, private to the call until all threads are done. */
+    const void *x;          /* X, the tokens. */
+    const void *weight;     /* W, the weights. */
+    const float *bias;      /* [out]: is added to each output channel. Null: 0. */
+    const float *scales;    /* [out]: the scale of each row of weight; required for RAPT_INT8. Null: 1. */
+    const void *residual;   /* Is added last. It may be y itself if their layouts are the same; else it must not overlap y. */
+    void *y;                /* Y, the result. */
+    void *workspace;        /* Memory as in rapt_args, private to the call until all threads are done. */
     size_t workspace_bytes; /* At least what rapt_linear_workspace_size gives. */
 
     /* ---- Since 0.2. */
