@@ -32,7 +32,7 @@ typedef struct full_decode {
     uint64_t rotated_bytes;                     /* of the rotated queries, at the front of the workspace; 0: q is not rotated */
 } full_decode;
 
-#define DECODE_MADE UINT64_C(0x34302e6465630000) /* changes with the layout of struct full_decode */
+#define DECODE_MADE UINT64_C(0x35302e6465630000) /* changes with the layout of struct full_decode */
 
 _Static_assert(sizeof(full_decode) <= sizeof(rapt_decode_plan), "rapt_decode_plan is too small");
 
@@ -208,7 +208,7 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
                              .first_position = to->k_offsets};
     if (to->q_offsets) queries->starts = to->q_offsets, queries->first_position = NULL;
     else if (decode_attention(p)->problem.causal == RAPT_CAUSAL_TOP_LEFT) queries->starts = NULL;
-    else if (to->kv_lengths) queries->starts = to->kv_lengths, queries->starts_are_ends = true;
+    else if (to->kv_lengths) queries->ends = to->kv_lengths;
     else if (!p->rope.token_starts) queries->shift = p->append.desc.tokens - p->rope.tokens;
 }
 

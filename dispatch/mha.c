@@ -61,7 +61,7 @@ typedef struct full_mha {
     size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace: Q, K, V; O; scratch of threads */
 } full_mha;
 
-#define MHA_MADE UINT64_C(0x35312e72656c0000) /* changes with the layout of struct full_mha */
+#define MHA_MADE UINT64_C(0x36312e72656c0000) /* changes with the layout of struct full_mha */
 
 /* Clients of 0.1, and callers of the function that has no size, bring memory of this many words. */
 enum { MHA_PLAN_WORDS = 1280 };

@@ -7,12 +7,13 @@
 #include "layout.h"
 #include "memory.h"
 
+/* The tokens, and where they begin among the keys of their entries. */
 typedef struct rapt_tokens {
     int64_t batch, tokens;
     const int32_t *starts, *lengths, *token_starts, *positions; /* as in rapt_kv_append_args; each may be null */
-    int64_t shift;                                              /* is added to every start */
-    bool starts_are_ends;                                       /* starts[b] is the number behind entry b's last token instead */
-    const int32_t *first_position;                              /* [batch], positions of the entries' keys 0; null: 0 */
+    const int32_t *ends;           /* [batch], instead of starts: the key number behind each entry's last token; else null */
+    int64_t shift;                 /* is added to every start */
+    const int32_t *first_position; /* [batch], positions of the entries' keys 0; null: 0 */
 } rapt_tokens;
 
 /* A row: head `head` of token i of entry b. */
@@ -27,7 +28,7 @@ static inline int64_t rapt_count_of(const rapt_tokens *t, int64_t b) {
 
 /* Returns the key number of entry b's first token. */
 static inline int64_t rapt_start_of(const rapt_tokens *t, int64_t b) {
-    return (t->starts ? t->starts[b] : 0) + t->shift - (t->starts_are_ends ? rapt_count_of(t, b) : 0);
+    return (t->ends ? t->ends[b] - rapt_count_of(t, b) : t->starts ? t->starts[b] : 0) + t->shift;
 }
 
 /* Returns the offset of a row in a tensor of tokens. */
