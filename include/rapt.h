@@ -467,7 +467,7 @@ typedef struct rapt_desc {
      * masks the key; any finite number, even the lowest, is added. RAPT_NONE, the default: there is no bias. */
     rapt_layout bias;
 
-    /* If above 0, logits become softcap * tanh(logit / softcap), before ALiBi, bias and masks. 0, the default: they do not. */
+    /* If above 0, logits become softcap * tanh(logit / softcap), before ALiBi, bias and masks. 0, the default: no softcap. */
     float softcap;
 
     rapt_alibi alibi; /* The form of ALiBi. The default is RAPT_ALIBI_NONE. */
@@ -476,8 +476,8 @@ typedef struct rapt_desc {
      * there are none, and no alibi. */
     rapt_layout slopes;
 
-    /* [batch, heads] of RAPT_F32, RAPT_F16 or RAPT_BF16: a logit for each head that has no value, but is added to the denominator
-     * of each row's softmax, and to its lse. token_stride is not used. RAPT_NONE, the default: there are none. */
+    /* [batch, heads] of RAPT_F32, RAPT_F16 or RAPT_BF16: one more logit for each row of a head, without a value, which joins the
+     * sum of the row's softmax and of its lse. token_stride is not used. RAPT_NONE, the default: there are none. */
     rapt_layout sinks;
 
     /* A callback for every tile of rows and block of keys. This is slow, and meant for research. Null, the default: none. */
