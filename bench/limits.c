@@ -17,8 +17,8 @@ static const bench_isa *const isas[] = {
 #include "kernels.inc"
 };
 
-/* Of several short windows the best one counts, in which nothing else ran on the machine. window: the least seconds of one; span:
- * how long windows are repeated. */
+/* Limits are those of the best of several short windows, in which nothing else ran on the machine. window: the least seconds of
+ * one; span: the seconds for which windows are repeated. */
 static const double window = 3e-3, span = 40e-3;
 enum { MIN_WINDOWS = 5, CALIBRATION_WINDOWS = 3 };
 

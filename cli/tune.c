@@ -387,7 +387,7 @@ typedef struct comparison {
     measure_verdict verdict;
 } comparison;
 
-/* How much to compare. */
+/* The extent of a comparison. */
 typedef struct effort {
     unsigned cases, counted;     /* cases to compare, and those that belong to the mean, as bits by their index in `cases` */
     int least_turns, most_turns; /* of a round */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CPU and its operating system can run, as RAPT_CPU_* bits of kernels/kernel.h. Decoding is done by pure functions that
- * compile everywhere, so that every machine can test them on recorded values; a file for each architecture reads the registers.
- */
+/* Detection of CPU features that the operating system lets programs use, as RAPT_CPU_* bits of kernels/kernel.h. Decoding is done
+ * by pure functions that compile everywhere, so that every machine can test them on recorded values; a file for each architecture
+ * reads the registers. */
 #ifndef RAPT_CPU_H
 #define RAPT_CPU_H
 

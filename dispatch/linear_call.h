@@ -9,7 +9,7 @@
 #include "memory.h"
 #include "structs.h"
 
-/* What a rapt_linear_plan holds. */
+/* The contents of a rapt_linear_plan. */
 typedef struct full_linear {
     uint64_t made; /* LINEAR_MADE, or this is not a plan */
     const rapt_kernel *kernel;

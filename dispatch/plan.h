@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rapt_plan holds, and the functions by which the files of dispatch/ make and read one. */
+/* The contents of a rapt_plan, and the functions by which the files of dispatch/ make and read one. */
 #ifndef RAPT_PLAN_H
 #define RAPT_PLAN_H
 
@@ -24,7 +24,7 @@ typedef struct entry_cut {
     size_t state_bytes; /* of states in the shared workspace, if parts > 1 */
 } entry_cut;
 
-/* What each tensor spans: bytes from its first to its last. 0: there is none. */
+/* The bytes that each tensor spans, from its first to its last; 0: there is no such tensor, or it has no elements. */
 typedef struct tensor_bytes {
     uint64_t q, k, v, o, lse, mask, block_mask, bias, slopes, sinks, k_scales, v_scales, states, scores;
     uint64_t table; /* of one entry; only the args say whether all entries' tables are one matrix (no table_starts) */
@@ -123,7 +123,7 @@ size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c);
  * FEATURE. */
 rapt_status rapt_check_pages(rapt_report *r, int64_t page_size, int64_t pages, rapt_type table);
 
-/* What the init functions set. */
+/* The structs as the init functions leave them. */
 extern const rapt_desc rapt_default_desc;
 extern const rapt_args rapt_default_args;
 

@@ -40,7 +40,7 @@ struct rapt_pool {
  * exist here, and its lock may be held for ever. getpid() would not do: it is a system call, and process numbers are reused. */
 static uint64_t forks;
 
-/* Has every forked child count itself from now on. Returns 0 if the system cannot. */
+/* Makes every forked child count itself from now on. Returns 0 if the system cannot. */
 #if defined(__wasi__) || defined(_WIN32) /* where processes do not fork */
 static int count_forks(void) { return 1; }
 #else

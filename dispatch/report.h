@@ -9,7 +9,7 @@
 
 #include "rapt.h"
 
-/* Where the line of a call goes. */
+/* The destination of a call's line. */
 typedef struct rapt_report {
     const char *call;  /* the public function that was called */
     const char *owner; /* the prefix of field names: "", or "attention." where the fields belong to that part of a larger call */

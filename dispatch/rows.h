@@ -14,7 +14,7 @@ void rapt_store_row(rapt_type type, char *to, const float *from, int64_t channel
 /* Returns the largest finite number of a type whose scales are computed (int8 and fp8); 0 for the others. */
 float rapt_largest_of(rapt_type type);
 
-/* What a scale is computed from. */
+/* The range of some elements, from which a scale is computed. */
 typedef struct rapt_extent {
     float most; /* the largest magnitude */
     float none; /* 0; NaN if an element is not finite */

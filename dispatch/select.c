@@ -29,7 +29,7 @@ static _Atomic(const rapt_kernel *) chosen;
 static _Atomic(uint32_t) features_found;
 #define FEATURES_KNOWN (UINT32_C(1) << 31)
 
-/* What rapt_l2_bytes returns; 0: not asked yet. */
+/* The result of rapt_l2_bytes; 0: not asked yet. */
 static _Atomic(uint32_t) l2_found;
 
 static const char *const feature_names[] = {RAPT_CPU_NAMES};

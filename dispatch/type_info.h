@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the list of storage types (kernels/types.h) says of a type, beside the functions of rapt.h that tell it. */
+/* Properties of storage types that only dispatch/ needs; the functions for all others are in rapt.h. kernels/types.h has the
+ * list. */
 #ifndef RAPT_TYPE_INFO_H
 #define RAPT_TYPE_INFO_H
 

@@ -344,9 +344,10 @@ typedef enum rapt_rest {
     RAPT_REST_ATTENDED = 2 /* Such keys are attended, and their bias is 0. */
 } rapt_rest;
 
-/* What a call writes to rapt_args.scores. This is for debugging and teaching: it takes queries x keys of memory, and computes all
- * scores a second time. (ONNX's qk_matmul_output_mode 0 is RAW, 3 is WEIGHTS. Modes 1 and 2 are the values after softcap and
- * after the mask, in an order that differs between its versions; here softcap comes first, CAPPED, then the mask, LOGITS.) */
+/* The stage of the scores that a call writes to rapt_args.scores. This is for debugging and teaching: it takes queries x keys of
+ * memory, and computes all scores a second time. (ONNX's qk_matmul_output_mode 0 is RAW, 3 is WEIGHTS. Modes 1 and 2 are the
+ * values after softcap and after the mask, in an order that differs between its versions; here softcap comes first, CAPPED, then
+ * the mask, LOGITS.) */
 typedef enum rapt_scores_stage {
     RAPT_SCORES_NONE = 0,   /* Nothing. */
     RAPT_SCORES_RAW = 1,    /* scale * <q, k> for all keys that exist, masked or not. */
@@ -542,7 +543,7 @@ typedef struct rapt_desc {
      * longest entry). Not used with a key_stride of 0. */
     int64_t mask_keys, bias_keys;
 
-    rapt_rest mask_rest, bias_rest; /* What holds for keys at positions beyond these columns. The default refuses them. */
+    rapt_rest mask_rest, bias_rest; /* The treatment of keys at positions beyond these columns. The default refuses them. */
 
     /* Elements from a column of mask, and of bias, to the next: 1, the default; or 0, where a row has one element for all keys.
      * With 0, mask_keys and mask_rest, bias_keys and bias_rest have no effect, but must be valid. */
@@ -550,7 +551,7 @@ typedef struct rapt_desc {
 
     /* ---- Since 0.2: more about logits. */
 
-    rapt_scores_stage scores_stage; /* What is written to rapt_args.scores. The default is RAPT_SCORES_NONE: nothing. */
+    rapt_scores_stage scores_stage; /* The scores that are written to rapt_args.scores. The default is RAPT_SCORES_NONE. */
 
     /* [batch, heads, q_len] rows of kv_total f32 (with ragged keys, that of the longest entry), by the keys' numbers. Only
      * columns of K's keys, from kv_first on, are written; keys beyond the entry's length give -inf, or 0 in RAPT_SCORES_WEIGHTS.
@@ -604,7 +605,7 @@ RAPT_API rapt_status rapt_plan_init_sized(void *plan, size_t bytes, const rapt_d
  * terminator, or "" if nothing is refused. */
 RAPT_API rapt_status rapt_plan_explain(const rapt_desc *desc, char *text, size_t bytes);
 
-/* What a plan has chosen. */
+/* The choices of a plan. */
 typedef struct rapt_plan_info {
     size_t size;          /* Set by the caller, to sizeof(rapt_plan_info) of its header. */
     const char *isa;      /* The kernel, by its rapt_isa_name: "avx2", "neon", "scalar", ... */
@@ -684,7 +685,7 @@ typedef struct rapt_args {
      * the sequence, so that masks, biases and local chunks refer to positions in the sequence. Null: 0. */
     const int32_t *k_offsets;
 
-    float *scores; /* What rapt_desc.scores_stage asks for, where the plan has a layout for it. */
+    float *scores; /* The scores of rapt_desc.scores_stage, where the plan has a layout for them. */
 } rapt_args;
 
 /* Gives every field its default, or 0 where it has none; call it before you set any. */

@@ -384,7 +384,7 @@ RAPT_API rapt_status rapt_mha_plan_init_sized(rapt_mha_plan *plan, size_t bytes,
 /* Returns what rapt_mha_plan_init would return, and writes the reason to text, as rapt_plan_explain does. */
 RAPT_API rapt_status rapt_mha_explain(const rapt_mha_desc *desc, char *text, size_t bytes);
 
-/* What a plan of multi-head attention has chosen. */
+/* The choices of a plan of multi-head attention. */
 typedef struct rapt_mha_plan_info {
     size_t size;          /* Set by the caller, to sizeof(rapt_mha_plan_info) of its header. */
     const char *isa;      /* The kernel, as in rapt_plan_info. */
