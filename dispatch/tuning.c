@@ -66,7 +66,6 @@ static int get(const rapt_tuning *t, const field *f) {
 /* Sets a number of a tuning. */
 static void set(rapt_tuning *t, const field *f, int number) { memcpy((char *)t + f->at, &number, sizeof number); }
 
-/* Returns the upper bound of a number in a kernel. */
 static int most_of(const rapt_kernel *kernel, const field *f) { return f->most ? f->most : get(&kernel->room, f); }
 
 /* Checks a tuning's kernel and numbers. owner: the prefix of the fields' names in a report. */

@@ -16,11 +16,11 @@ typedef struct type_info {
 
 /* A suffix becomes a string in the macro that takes it from the list: one macro further, `bool` would be expanded, which
  * stdbool.h defines. */
-#define RAPT_INFO(class_of, type, name, enumerator, group, bytes) [type] = {name, enumerator, class_of, group, bytes},
-#define RAPT_ELEMENT(type, suffix, group, bytes)                  RAPT_INFO(RAPT_CLASS_ELEMENT, type, #suffix, #type, group, bytes)
-#define RAPT_WEIGHT(type, suffix, group, bytes)                   RAPT_INFO(RAPT_CLASS_WEIGHT, type, #suffix, #type, group, bytes)
-#define RAPT_CACHE(type, suffix, group, bytes)                    RAPT_INFO(RAPT_CLASS_CACHE, type, #suffix, #type, group, bytes)
-#define RAPT_MASK(type, suffix, group, bytes)                     RAPT_INFO(RAPT_CLASS_MASK, type, #suffix, #type, group, bytes)
+#define RAPT_INFO(kind, type, name, enumerator, group, bytes) [type] = {name, enumerator, kind, group, bytes},
+#define RAPT_ELEMENT(type, suffix, group, bytes)              RAPT_INFO(RAPT_CLASS_ELEMENT, type, #suffix, #type, group, bytes)
+#define RAPT_WEIGHT(type, suffix, group, bytes)               RAPT_INFO(RAPT_CLASS_WEIGHT, type, #suffix, #type, group, bytes)
+#define RAPT_CACHE(type, suffix, group, bytes)                RAPT_INFO(RAPT_CLASS_CACHE, type, #suffix, #type, group, bytes)
+#define RAPT_MASK(type, suffix, group, bytes)                 RAPT_INFO(RAPT_CLASS_MASK, type, #suffix, #type, group, bytes)
 static const type_info infos[RAPT_TYPE_LIMIT] = {RAPT_TYPES(RAPT_ELEMENT, RAPT_WEIGHT, RAPT_CACHE, RAPT_MASK)};
 #undef RAPT_INFO
 #undef RAPT_ELEMENT
