@@ -18,6 +18,23 @@
  * the workspace (rapt_workspace_size), then run the plan as often as you like, each time with other pointers (rapt_run and its
  * siblings).
  *
+ * Calls by task (docs/quick-reference.md has all of them, each in a line):
+ *
+ *     describe attention     rapt_desc_init, rapt_layout_bhsd, rapt_layout_bshd, rapt_plan_init, rapt_workspace_size
+ *     run it                 rapt_args_init, rapt_run
+ *     on your threads        rapt_run_parallel, rapt_run_share, rapt_run_phase, rapt_run_task
+ *     without threads        rapt_pool_create, rapt_pool_for (rapt_pool.h)
+ *     write a cache          rapt_kv_append_run
+ *     copy tokens            rapt_kv_copy_run
+ *     rotate queries         rapt_rope_frequencies, rapt_rope_run
+ *     a decoder's step       rapt_decode_plan_init, rapt_decode_run: rotates, appends and attends
+ *     merge parts            rapt_merge_states_run, with the same bits; rapt_merge, by log-sum-exp
+ *     why it was refused     rapt_plan_explain, rapt_args_explain, their siblings in each family, rapt_trace_to
+ *     types                  rapt_type_name, rapt_type_of_name, rapt_type_class_of, rapt_row_bytes
+ *     kernels                rapt_isa_name, rapt_isa_usable, rapt_isa_force, rapt_isa_current, rapt_plan_query, rapt_self_check
+ *     tuning                 rapt_tuning_parse, rapt_tuning_query, rapt_tuning_print
+ *     around attention       rapt_linear_run, rapt_layer_norm_run, rapt_rms_norm_run, rapt_mha_run (rapt_layer.h)
+ *
  * Conventions of the comments: shapes have the outermost dimension first, as [batch, heads, tokens, channels]; a..b is the range
  * from a to b, both included; errors are named without their prefix RAPT_ERR_; strides and sizes of memory are in bytes.
  *
@@ -79,7 +96,7 @@ extern "C" {
 
 /* These three numbers are the version of this header; rapt_version() tells that of the library. */
 #define RAPT_VERSION_MAJOR 0
-#define RAPT_VERSION_MINOR 3
+#define RAPT_VERSION_MINOR 4
 #define RAPT_VERSION_PATCH 0
 
 /* RAPT_API marks the functions that the library exports. Define it as empty to compile the sources into a library of your own
@@ -215,89 +232,6 @@ RAPT_API rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tok
  * above. */
 RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels);
 
-/* ---- Tuning ---------------------------------------------------------------------------------------------------------- */
-
-/* Numbers by which a plan cuts its work, and by which weights are prefetched. Each kernel has its own, which were measured on one
- * machine; another machine may be faster with others, which `rapt tune` finds. They affect the time that calls take and the
- * workspace, but no bit of any result. Call rapt_tuning_init first, then set the numbers that differ, or read them from a line
- * with rapt_tuning_parse.
- *
- * -1, the default of every number, stands for the kernel's own. Where a range says "at most", the kernel's limit may be lower, as
- * rapt_tuning_query tells. A row is a query of one of the heads that share a key/value head. */
-typedef struct rapt_tuning {
-    size_t size; /* Set by rapt_tuning_init, as in rapt_desc. */
-
-    const char *isa; /* The kernel for which the numbers are; plans with another kernel are refused. Null, the default: any. */
-
-    /* ---- Attention. */
-
-    /* The most rows of a key/value head for which keys lie in lanes, 0 to at most 16; for more, queries do. */
-    int few_rows;
-
-    /* few_rows for RAPT_INT8_DOT, 0 to at most 16; only 0 in kernels that have no code for keys in lanes there. */
-    int few_integer_rows;
-
-    /* The most last rows beside full vectors of queries that have keys in lanes even so, 0 to at most 15. */
-    int left_over;
-
-    /* The most rows of the key/value heads that a task with keys in lanes takes together, 1 to at most 64. A task takes several
-     * heads if the heads of a token are adjacent in memory. */
-    int joined_rows;
-
-    int joined_bytes; /* Such a task takes as many heads as have this many bytes of keys of a token, 1 to 1048576. */
-    int pass_tiles;   /* The most tiles of queries of a task with queries in lanes, 1 to at most 32. */
-    int pass_l2;      /* The most sixteenths of the L2 cache that the scratch of such a task takes, 1 to 256. */
-    int thread_tasks; /* About how many tasks a plan has for each expected thread, 1 to 64. */
-    int ragged_tasks; /* thread_tasks for batches whose entries differ in length, 1 to 64. */
-
-    /* The keys of a head are split over tasks if the resulting states take at most 1 / states_part of the keys' and values'
-     * bytes, 1 to 1024. */
-    int states_part;
-
-    /* ---- Linear layers. */
-
-    /* The most tokens for which weights are read where they lie, 0 to at most 32; for more, they are staged in the workspace. */
-    int few_tokens;
-
-    int bf16_few_tokens; /* few_tokens for RAPT_BF16_DOT, 0 to at most 32. */
-    int weights_l2;      /* About how many sixteenths of the L2 cache staged weights take, 1 to 256. */
-
-    /* The cost for a thread of staging its tokens, in outputs that take the same time, 0 to 1048576. It is weighed when threads
-     * share tokens and outputs. */
-    int staging_outputs;
-
-    int long_row;    /* For few tokens, rows of weights of at least this many bytes are read several at a time, 1 to 16777216. */
-    int long_ahead;  /* Such rows are prefetched this many bytes ahead, 0 to 1048576. */
-    int short_ahead; /* Shorter rows are prefetched this many bytes ahead, 0 to 1048576. */
-} rapt_tuning;
-
-/* Gives every field its default; call it before you set any. */
-#define rapt_tuning_init(tuning) rapt_tuning_init_sized((tuning), sizeof *(tuning))
-
-/* The function behind the macro rapt_tuning_init, which passes the size of the caller's struct. */
-RAPT_API void rapt_tuning_init_sized(rapt_tuning *tuning, size_t size);
-
-/* Fills own with the numbers of the kernel isa (null: the process-wide choice), and least and most with the bounds of each number
- * in that kernel; the isa of all three becomes its name. Each of the three must have been initialised by rapt_tuning_init, or be
- * null. Errors: STRUCT, ISA_UNKNOWN, ISA_MISSING. */
-RAPT_API rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *least, rapt_tuning *most);
-
-/* Reads a line of text, such as "avx2 few_rows=4 pass_l2=6", into tuning, which rapt_tuning_init has initialised. The line has
- * the name of a kernel that was built, or "any", then fields of rapt_tuning with their numbers, each at most once, separated by
- * spaces, tabs or line ends. Other fields become -1. The numbers must be in the range of the kernel, whether or not it can run
- * here. Errors: NULL, STRUCT, TUNING, ISA_UNKNOWN. */
-RAPT_API rapt_status rapt_tuning_parse(const char *line, rapt_tuning *tuning);
-
-/* Returns what rapt_tuning_parse would return, and writes the reason to text, as rapt_plan_explain does. */
-RAPT_API rapt_status rapt_tuning_parse_explain(const char *line, rapt_tuning *tuning, char *text, size_t bytes);
-
-/* The bytes of the longest line that rapt_tuning_print writes, with its terminator. */
-#define RAPT_TUNING_BYTES 512
-
-/* Writes the line for rapt_tuning_parse, with the numbers that are not -1 and without a line end, to memory of `bytes` bytes.
- * Errors: NULL, STRUCT, ISA_UNKNOWN, TUNING (a number below -1, or out of the kernel's range; too few bytes). */
-RAPT_API rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t bytes);
-
 /* ---- The problem ----------------------------------------------------------------------------------------------------- */
 
 /* The causal mask, which hides keys behind a query, and the positions of queries among the keys.
@@ -397,6 +331,8 @@ typedef struct rapt_scales {
 
 /* Keys of a chunk of the order of operations (docs/order.md), by which keys are split and states are merged. */
 #define RAPT_CHUNK_KEYS 512
+
+struct rapt_tuning; /* Numbers by which work is cut, at the end of this header. */
 
 /* A problem of attention: its shape, the layouts of its tensors, and what modifies its scores. Call rapt_desc_init first, then
  * set heads, kv_heads, q_len, kv_len, d_k, d_v, q, k, v and o; every other field has a default, with which its feature is absent.
@@ -560,7 +496,7 @@ typedef struct rapt_desc {
 
     /* ---- Since 0.4: more about execution. */
 
-    const rapt_tuning *tuning; /* Numbers by which the work is cut, copied into the plan. Null, the default: the kernel's. */
+    const struct rapt_tuning *tuning; /* Numbers by which the work is cut; copied. Null, the default: the kernel's. */
 
     /* Not 0: runs do not check that the numbers in q_starts and k_starts are still those of rapt_plan_init, which would take a
      * nanosecond or two for each number. The default is 0. */
@@ -1218,6 +1154,89 @@ typedef struct rapt_trace {
 /* Sends the traces of the whole process to trace from now on; null, the default: nowhere. The struct must exist until another has
  * replaced it and all calls that began before that have returned. */
 RAPT_API void rapt_trace_to(const rapt_trace *trace);
+
+/* ---- Tuning ---------------------------------------------------------------------------------------------------------- */
+
+/* Numbers by which a plan cuts its work, and by which weights are prefetched. Each kernel has its own, which were measured on one
+ * machine; another machine may be faster with others, which `rapt tune` finds. They affect the time that calls take and the
+ * workspace, but no bit of any result. Call rapt_tuning_init first, then set the numbers that differ, or read them from a line
+ * with rapt_tuning_parse.
+ *
+ * -1, the default of every number, stands for the kernel's own. Where a range says "at most", the kernel's limit may be lower, as
+ * rapt_tuning_query tells. A row is a query of one of the heads that share a key/value head. */
+typedef struct rapt_tuning {
+    size_t size; /* Set by rapt_tuning_init, as in rapt_desc. */
+
+    const char *isa; /* The kernel for which the numbers are; plans with another kernel are refused. Null, the default: any. */
+
+    /* ---- Attention. */
+
+    /* The most rows of a key/value head for which keys lie in lanes, 0 to at most 16; for more, queries do. */
+    int few_rows;
+
+    /* few_rows for RAPT_INT8_DOT, 0 to at most 16; only 0 in kernels that have no code for keys in lanes there. */
+    int few_integer_rows;
+
+    /* The most last rows beside full vectors of queries that have keys in lanes even so, 0 to at most 15. */
+    int left_over;
+
+    /* The most rows of the key/value heads that a task with keys in lanes takes together, 1 to at most 64. A task takes several
+     * heads if the heads of a token are adjacent in memory. */
+    int joined_rows;
+
+    int joined_bytes; /* Such a task takes as many heads as have this many bytes of keys of a token, 1 to 1048576. */
+    int pass_tiles;   /* The most tiles of queries of a task with queries in lanes, 1 to at most 32. */
+    int pass_l2;      /* The most sixteenths of the L2 cache that the scratch of such a task takes, 1 to 256. */
+    int thread_tasks; /* About how many tasks a plan has for each expected thread, 1 to 64. */
+    int ragged_tasks; /* thread_tasks for batches whose entries differ in length, 1 to 64. */
+
+    /* The keys of a head are split over tasks if the resulting states take at most 1 / states_part of the keys' and values'
+     * bytes, 1 to 1024. */
+    int states_part;
+
+    /* ---- Linear layers. */
+
+    /* The most tokens for which weights are read where they lie, 0 to at most 32; for more, they are staged in the workspace. */
+    int few_tokens;
+
+    int bf16_few_tokens; /* few_tokens for RAPT_BF16_DOT, 0 to at most 32. */
+    int weights_l2;      /* About how many sixteenths of the L2 cache staged weights take, 1 to 256. */
+
+    /* The cost for a thread of staging its tokens, in outputs that take the same time, 0 to 1048576. It is weighed when threads
+     * share tokens and outputs. */
+    int staging_outputs;
+
+    int long_row;    /* For few tokens, rows of weights of at least this many bytes are read several at a time, 1 to 16777216. */
+    int long_ahead;  /* Such rows are prefetched this many bytes ahead, 0 to 1048576. */
+    int short_ahead; /* Shorter rows are prefetched this many bytes ahead, 0 to 1048576. */
+} rapt_tuning;
+
+/* Gives every field its default; call it before you set any. */
+#define rapt_tuning_init(tuning) rapt_tuning_init_sized((tuning), sizeof *(tuning))
+
+/* The function behind the macro rapt_tuning_init, which passes the size of the caller's struct. */
+RAPT_API void rapt_tuning_init_sized(rapt_tuning *tuning, size_t size);
+
+/* Fills own with the numbers of the kernel isa (null: the process-wide choice), and least and most with the bounds of each number
+ * in that kernel; the isa of all three becomes its name. Each of the three must have been initialised by rapt_tuning_init, or be
+ * null. Errors: STRUCT, ISA_UNKNOWN, ISA_MISSING. */
+RAPT_API rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *least, rapt_tuning *most);
+
+/* Reads a line of text, such as "avx2 few_rows=4 pass_l2=6", into tuning, which rapt_tuning_init has initialised. The line has
+ * the name of a kernel that was built, or "any", then fields of rapt_tuning with their numbers, each at most once, separated by
+ * spaces, tabs or line ends. Other fields become -1. The numbers must be in the range of the kernel, whether or not it can run
+ * here. Errors: NULL, STRUCT, TUNING, ISA_UNKNOWN. */
+RAPT_API rapt_status rapt_tuning_parse(const char *line, rapt_tuning *tuning);
+
+/* Returns what rapt_tuning_parse would return, and writes the reason to text, as rapt_plan_explain does. */
+RAPT_API rapt_status rapt_tuning_parse_explain(const char *line, rapt_tuning *tuning, char *text, size_t bytes);
+
+/* The bytes of the longest line that rapt_tuning_print writes, with its terminator. */
+#define RAPT_TUNING_BYTES 512
+
+/* Writes the line for rapt_tuning_parse, with the numbers that are not -1 and without a line end, to memory of `bytes` bytes.
+ * Errors: NULL, STRUCT, ISA_UNKNOWN, TUNING (a number below -1, or out of the kernel's range; too few bytes). */
+RAPT_API rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t bytes);
 
 #ifdef __cplusplus
 }

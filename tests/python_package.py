@@ -139,13 +139,21 @@ def near(what, have, need, tolerance=2e-6):
 # ---- Examples ----------------------------------------------------------------------------------------------------------------
 
 
+def test_documents():
+    """The examples of each document that has some, which share its names."""
+    for document in (SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))):
+        text, name = document.read_text(encoding="utf-8"), document.relative_to(SOURCE)
+        examples = "\n".join(block for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S) if ">>> " in block)
+        if not examples:
+            continue
+        told = []
+        result = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(examples, {}, str(name), None, 0), out=told.append)
+        least = 40 if document.name == "python.md" else 1
+        ok(result.failed == 0 and result.attempted >= least, f"{name}: {result.attempted} examples", "".join(told))
+
+
 def test_examples():
-    text = (SOURCE / "docs" / "python.md").read_text(encoding="utf-8")
-    examples = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
-    told = []
-    runner = doctest.DocTestRunner()
-    result = runner.run(doctest.DocTestParser().get_doctest(examples, {}, "docs/python.md", None, 0), out=told.append)
-    ok(result.failed == 0 and result.attempted > 40, f"docs/python.md: {result.attempted} examples", "".join(told))
+    test_documents()
     finder, runner, told = doctest.DocTestFinder(), doctest.DocTestRunner(), []
     documented = set()
     for module in (rapt, rapt.viz):
