@@ -182,7 +182,7 @@ typedef struct starts {
     int64_t entries;
 } starts;
 
-/* Everything that the command has in hand. */
+/* The state of the command. */
 typedef struct job {
     const char *value[OPTIONS]; /* of each option, as cli_parse sets them */
     bool bshd;

@@ -7,8 +7,9 @@
 
 #include "report.h"
 
+/* The work of a call. */
 typedef struct rapt_work {
-    const void *call;
+    const void *call; /* is passed to share */
     int phases;
     /* Runs thread ith's share of a phase. next: a counter, the first task that no thread has taken, by which a phase may hand out
      * its tasks as threads become free; null: there is none. */
@@ -16,7 +17,7 @@ typedef struct rapt_work {
     bool copies_only; /* the call only copies bytes, so the threads' floating-point modes do not matter */
 } rapt_work;
 
-/* One of the ways to run that rapt.h lists, with the arguments of its function. The functions below return one. */
+/* One of the ways to run that rapt.h lists, with the arguments of its function. */
 typedef struct rapt_way {
     enum { RAPT_WAY_ALONE, RAPT_WAY_PARALLEL, RAPT_WAY_SHARE, RAPT_WAY_PHASE } kind;
     int64_t ith, nth;
@@ -27,13 +28,20 @@ typedef struct rapt_way {
     void *barrier_arg;
 } rapt_way;
 
+/* Returns the way of X_run. */
 static inline rapt_way rapt_alone(void) { return (rapt_way){.kind = RAPT_WAY_ALONE, .nth = 1}; }
+
+/* Returns the way of X_run_parallel. */
 static inline rapt_way rapt_parallel(int64_t nth, rapt_parallel_for parallel_for, void *pool) {
     return (rapt_way){.kind = RAPT_WAY_PARALLEL, .nth = nth, .parallel_for = parallel_for, .pool = pool};
 }
+
+/* Returns the way of X_run_share; barrier is null where the function takes none. */
 static inline rapt_way rapt_share(int64_t ith, int64_t nth, rapt_barrier barrier, void *barrier_arg) {
     return (rapt_way){.kind = RAPT_WAY_SHARE, .ith = ith, .nth = nth, .barrier = barrier, .barrier_arg = barrier_arg};
 }
+
+/* Returns the way of X_run_phase. */
 static inline rapt_way rapt_phase(int phase, int64_t ith, int64_t nth) {
     return (rapt_way){.kind = RAPT_WAY_PHASE, .ith = ith, .nth = nth, .phase = phase};
 }
