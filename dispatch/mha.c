@@ -368,16 +368,18 @@ static const full_mha *mha_read_plan(rapt_report *r, const rapt_mha_plan *opaque
 /* ---- Phases -------------------------------------------------------------------------------------------------------------- */
 
 /* True if the step PLACE has something to do: rotation, or an append to the cache. */
-static bool places(const full_mha *p) { return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1); }
+static bool has_place_step(const full_mha *p) { return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1); }
 
-static int phase_count(const full_mha *p) { return p->positions + 1 + places(p) + mha_attention(p)->phases + p->has_output; }
+static int phase_count(const full_mha *p) {
+    return p->positions + 1 + has_place_step(p) + mha_attention(p)->phases + p->has_output;
+}
 
 /* Returns the step that a phase is; *part: which phase of that step. */
 static step step_of(const full_mha *p, int phase, int *part) {
     *part = 0;
     if (p->positions && phase-- == 0) return ADD_POSITIONS;
     if (phase-- == 0) return PROJECT;
-    if (places(p) && phase-- == 0) return PLACE;
+    if (has_place_step(p) && phase-- == 0) return PLACE;
     *part = phase;
     return phase < mha_attention(p)->phases ? ATTEND : OUTPUT;
 }
@@ -432,7 +434,7 @@ typedef struct mha_call {
 
 /* Returns the address at an offset of the workspace. The parts' arguments are set before they are checked, so an address may not
  * be valid yet, and is computed as a number. */
-static void *at(const mha_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
+static void *workspace_at(const mha_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
 
 /* Returns input i. */
 static const void *input_of(const mha_call *c, int i) {
@@ -463,13 +465,13 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
         const int64_t rows = p->wq_rows[i];
         c->project[i].plan = plan;
         c->project[i].args = (rapt_linear_args){
-            .x = behind(p->positions ? at(c, x->summed) : input_of(c, i), (int64_t)first_row(x, &plan->problem.x)),
+            .x = behind(p->positions ? workspace_at(c, x->summed) : input_of(c, i), (int64_t)first_row(x, &plan->problem.x)),
             .weight = behind(weights[from], rows ? rows * plan->problem.weight.token_stride : 0),
             .bias = behind(biases[from], rows * (int64_t)sizeof(float)),
             .scales = behind(scales[from], rows * (int64_t)sizeof(float)),
             .prepacked = prepacked[i],
-            .y = at(c, p->between[i] + first_row(x, &plan->problem.y)),
-            .workspace = at(c, projecting),
+            .y = workspace_at(c, p->between[i] + first_row(x, &plan->problem.y)),
+            .workspace = workspace_at(c, projecting),
         };
         projecting += rapt_linear_scratch(plan) * (size_t)nth;
     }
@@ -477,14 +479,14 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
     const token_rows *x = &p->x[QUERIES];
     const rapt_linear_problem *o = &p->output.problem;
     c->output.plan = &p->output;
-    c->output.args = (rapt_linear_args){.x = at(c, p->o + first_row(x, &o->x)),
+    c->output.args = (rapt_linear_args){.x = workspace_at(c, p->o + first_row(x, &o->x)),
                                         .weight = a->wo,
                                         .bias = a->bo,
                                         .scales = a->wo_scales,
                                         .prepacked = a->wo_prepacked,
                                         .residual = behind(a->residual, (int64_t)first_row(x, &o->residual)),
                                         .y = behind(a->out, (int64_t)first_row(x, &o->y)),
-                                        .workspace = at(c, p->scratch)};
+                                        .workspace = workspace_at(c, p->scratch)};
 }
 
 /* Sets the arguments of attention, the append and the rotations. */
@@ -494,16 +496,16 @@ static void lay_out_attention(mha_call *c) {
     rapt_args *to = &c->attention.args;
     c->attention.plan = mha_attention(p);
     c->attention.appended = p->cached && p->projections > 1 ? &c->append.tokens : NULL;
-    to->q = at(c, p->between[QUERIES]);
-    to->k = p->cached ? a->k_cache : at(c, p->between[KEYS]);
-    to->v = p->cached ? a->v_cache : at(c, p->between[VALUES]);
-    to->o = p->has_output ? at(c, p->o) : a->out;
+    to->q = workspace_at(c, p->between[QUERIES]);
+    to->k = p->cached ? a->k_cache : workspace_at(c, p->between[KEYS]);
+    to->v = p->cached ? a->v_cache : workspace_at(c, p->between[VALUES]);
+    to->o = p->has_output ? workspace_at(c, p->o) : a->out;
     to->k_scales = a->k_scales, to->v_scales = a->v_scales;
-    to->workspace = at(c, p->scratch);
+    to->workspace = workspace_at(c, p->scratch);
 
     c->append = p->append;
-    c->append.args = (rapt_kv_append_args){.new_k = at(c, p->between[KEYS]),
-                                           .new_v = at(c, p->between[VALUES]),
+    c->append.args = (rapt_kv_append_args){.new_k = workspace_at(c, p->between[KEYS]),
+                                           .new_v = workspace_at(c, p->between[VALUES]),
                                            .k = a->k_cache,
                                            .v = a->v_cache,
                                            .k_scales = a->k_scales,
@@ -516,7 +518,7 @@ static void lay_out_attention(mha_call *c) {
         .batch = p->batch, .tokens = p->append.desc.tokens, .starts = a->starts, .token_starts = p->self ? p->q_starts : NULL};
     for (int i = 0; i < 2; i++) {
         c->rope[i].args = p->rope[i];
-        c->rope[i].args.from = c->rope[i].args.to = at(c, p->between[i]);
+        c->rope[i].args.from = c->rope[i].args.to = workspace_at(c, p->between[i]);
         c->rope[i].args.rope_table = a->rope_table;
         c->rope[i].tokens = (rapt_tokens){
             .batch = p->batch, .tokens = p->rope[i].tokens, .starts = a->starts, .token_starts = p->rope[i].token_starts};
@@ -709,7 +711,7 @@ static void add_positions(const mha_call *c, int i, int64_t ith, int64_t nth) {
         int64_t position = token + (c->args.starts ? c->args.starts[entry] : 0);
         const char *from =
             (const char *)input_of(c, i) + row / x->tokens * x->layout.batch_stride + row % x->tokens * x->layout.token_stride;
-        float *to = (float *)at(c, x->summed) + row * x->width;
+        float *to = (float *)workspace_at(c, x->summed) + row * x->width;
         rapt_load_row(x->layout.type, to, from, x->width);
         for (int64_t k = 0; k < x->width; k++) to[k] += c->args.position_table[position * x->width + k];
     }

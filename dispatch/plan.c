@@ -453,7 +453,7 @@ static int64_t bounded_window(int64_t side) { return side < INT64_C(1) << 33 ? s
 
 /* Returns the layout with every stride that is not used set to 0. A caller may leave anything there, with which the computation
  * of offsets could overflow. */
-static rapt_layout used(rapt_layout l, uint64_t bytes, int64_t batch, int64_t heads, int64_t tokens) {
+static rapt_layout used_layout(rapt_layout l, uint64_t bytes, int64_t batch, int64_t heads, int64_t tokens) {
     if (l.type == RAPT_NONE || bytes == 0) return (rapt_layout){.type = l.type};
     return (rapt_layout){l.type, batch > 1 ? l.batch_stride : 0, heads > 1 ? l.head_stride : 0, tokens > 1 ? l.token_stride : 0};
 }
@@ -512,11 +512,11 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->group = d->heads / d->kv_heads;
     problem->d_k = (int32_t)d->d_k;
     problem->d_v = (int32_t)d->d_v;
-    problem->q = used(d->q, b->q, q_batch, d->heads, d->q_len);
-    problem->k = used(d->k, b->k, k_batch, d->kv_heads, k_len);
-    problem->v = used(d->v, b->v, k_batch, d->kv_heads, k_len);
-    problem->o = used(d->o, b->o, q_batch, d->heads, d->q_len);
-    problem->lse = used(d->lse, b->lse, q_batch, d->heads, d->q_len);
+    problem->q = used_layout(d->q, b->q, q_batch, d->heads, d->q_len);
+    problem->k = used_layout(d->k, b->k, k_batch, d->kv_heads, k_len);
+    problem->v = used_layout(d->v, b->v, k_batch, d->kv_heads, k_len);
+    problem->o = used_layout(d->o, b->o, q_batch, d->heads, d->q_len);
+    problem->lse = used_layout(d->lse, b->lse, q_batch, d->heads, d->q_len);
     problem->q_row = (size_t)rapt_row_bytes(d->q.type, d->d_k);
     problem->k_row = (size_t)rapt_row_bytes(d->k.type, d->d_k);
     problem->v_row = (size_t)rapt_row_bytes(d->v.type, d->d_v);
@@ -525,12 +525,12 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->window_left = bounded_window(d->window_left);
     problem->window_right = bounded_window(d->window_right);
     problem->local_chunk = bounded_window(d->local_chunk);
-    problem->mask = used(d->mask, b->mask, d->batch, d->heads, d->q_len);
-    problem->block_mask = used(d->block_mask, b->block_mask, d->batch, d->heads, d->q_len);
-    problem->bias = used(d->bias, b->bias, d->batch, d->heads, d->q_len);
-    problem->slopes = used(d->slopes, b->slopes, d->batch, d->heads, 1);
-    problem->sinks = used(d->sinks, b->sinks, d->batch, d->heads, 1);
-    problem->scores = used(d->scores, b->scores, q_batch, d->heads, d->q_len);
+    problem->mask = used_layout(d->mask, b->mask, d->batch, d->heads, d->q_len);
+    problem->block_mask = used_layout(d->block_mask, b->block_mask, d->batch, d->heads, d->q_len);
+    problem->bias = used_layout(d->bias, b->bias, d->batch, d->heads, d->q_len);
+    problem->slopes = used_layout(d->slopes, b->slopes, d->batch, d->heads, 1);
+    problem->sinks = used_layout(d->sinks, b->sinks, d->batch, d->heads, 1);
+    problem->scores = used_layout(d->scores, b->scores, q_batch, d->heads, d->q_len);
     if (d->mask.type && d->mask_key_stride) problem->mask_rest = d->mask_rest;
     if (d->bias.type && d->bias_key_stride) problem->bias_rest = d->bias_rest;
     problem->mask_one_key = !d->mask_key_stride;
@@ -543,9 +543,9 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->page_shift =
         d->page_size > 0 && (d->page_size & (d->page_size - 1)) == 0 ? __builtin_ctzll((uint64_t)d->page_size) : -1;
     problem->kv_first = d->kv_first;
-    problem->table = used(d->table, b->table, d->batch, d->kv_heads, d->q_len);
+    problem->table = used_layout(d->table, b->table, d->batch, d->kv_heads, d->q_len);
     problem->unmerged = d->unmerged != 0;
-    problem->states = used(d->states, b->states, q_batch, d->heads, d->q_len);
+    problem->states = used_layout(d->states, b->states, q_batch, d->heads, d->q_len);
     problem->state_stride = b->states ? d->state_stride : 0;
     problem->alibi = d->alibi;
     problem->logits_body = d->logits_body;
