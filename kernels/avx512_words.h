@@ -10,9 +10,9 @@
     (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_AVX512F | RAPT_CPU_AVX512VL | RAPT_CPU_AVX512BW | RAPT_CPU_AVX512DQ)
 
 /* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md: tiles, distances and depths. */
-#define RAPT_VL             16
+#define RAPT_VL 16
 #ifndef RAPT_TILE_VECTORS
-#define RAPT_TILE_VECTORS   3
+#define RAPT_TILE_VECTORS 3
 #endif
 #define RAPT_PANEL          8
 #define RAPT_ROWS_1         16

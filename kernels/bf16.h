@@ -51,8 +51,8 @@ static void make_factors(float *row, int n) {
 
 /* Rows of K or V, of any type, as factors: rows of bf16, `elements` of each and then zeros up to ld of them. row: room for one of
  * f32 in whole vectors. scales: null, or a factor of each row. */
-static void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, const char *const *rows, int n, int elements,
-                         const float *scales, float *row) {
+static RAPT_NOINLINE void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, const char *const *rows, int n, int elements,
+                                       const float *scales, float *row) {
     for (int r = 0; r < n; r++, to += ld) {
         stage_rows(type, row, 0, rows + r, 1, 0, elements);
         for (int i = 0; i < elements; i += RAPT_VL) {

@@ -12,8 +12,8 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
 #endif
 
 /* The scores of RAPT_VL keys for nr rows, s of START_ZERO or START_KEEP: a lane of the transposed vectors of K holds two adjacent
- * channels of a key. channels: whole steps. Returns false, and leaves s, if there were numbers that count as 0 but are not, unless
- * tiny, which looks at each. tiny and nr are constants wherever this is called. */
+ * channels of a key. channels: whole steps. Returns false, and leaves s, if there were numbers that count as 0 but are not,
+ * unless tiny, which looks at each. tiny and nr are constants wherever this is called. */
 static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const char *const *keys, size_t offset, int channels,
                                         const float *q, size_t ldq, start from, float *s, size_t lds) {
     vi most = i_set1(0);
@@ -44,19 +44,25 @@ static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const cha
     return true;
 }
 
-/* Of n keys. */
+/* Scores RAPT_VL keys with flushing, row by row: rare, so one instance of score_bf16_tile serves any number of rows. */
+static RAPT_NOINLINE void score_bf16_flushed(int rows, const char *const *keys, size_t offset, int channels, const float *q,
+                                             size_t ldq, start from, float *s, size_t lds) {
+    for (int r = 0; r < rows; r++)
+        score_bf16_tile(true, 1, keys, offset, channels, q + (size_t)r * ldq, ldq, from, s + (size_t)r * lds, lds);
+}
+
+/* Scores n keys, a multiple of RAPT_VL. */
 static RAPT_INLINE void score_bf16_keys(const int nr, const char *const *keys, size_t offset, int n, int channels, const float *q,
                                         size_t ldq, start from, float *s, size_t lds) {
     for (int g = 0; g < n; g += RAPT_VL)
         if (!score_bf16_tile(false, nr, keys + g, offset, channels, q, ldq, from, s + g, lds))
-            score_bf16_tile(true, nr, keys + g, offset, channels, q, ldq, from, s + g, lds);
+            score_bf16_flushed(nr, keys + g, offset, channels, q, ldq, from, s + g, lds);
 }
 
 /* As score_keys_f32, with lds floats from row to row of s. The rows of weights of a linear layer are keys here too. */
 static RAPT_NOINLINE void score_keys_in_bf16(int rows, const char *const *keys, size_t offset, int n, int channels,
                                              const float *q, size_t ldq, start from, float *s, size_t lds) {
-    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds)
-        score_bf16_keys(4, keys, offset, n, channels, q, ldq, from, s, lds);
+    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds) score_bf16_keys(4, keys, offset, n, channels, q, ldq, from, s, lds);
     if (rows == 3) score_bf16_keys(3, keys, offset, n, channels, q, ldq, from, s, lds);
     if (rows == 2) score_bf16_keys(2, keys, offset, n, channels, q, ldq, from, s, lds);
     if (rows == 1) score_bf16_keys(1, keys, offset, n, channels, q, ldq, from, s, lds);
@@ -214,14 +220,25 @@ static RAPT_INLINE bool bf16_value_tile(const bool tiny, const int nv, const int
     return true;
 }
 
+/* Does the same with flushing for any number of vectors and rows, one by one: rare, as score_bf16_flushed. */
+static RAPT_NOINLINE void add_bf16_flushed(int vectors, int rows, const parity_keys keys[2], size_t offset, int ahead, float *o,
+                                           size_t ldo) {
+    for (int r = 0; r < rows; r++) {
+        parity_keys of_row[2] = {keys[0], keys[1]};
+        for (int parity = 0; parity < 2; parity++) of_row[parity].weights += (size_t)r * RAPT_CHUNK;
+        for (int v = 0; v < vectors; v++)
+            bf16_value_tile(true, 1, 1, of_row, offset + (size_t)v * sizeof(vf), ahead, o + (size_t)r * ldo + 2 * v * RAPT_VL,
+                            ldo);
+    }
+}
+
 /* All vectors of pairs of a step, nv at a time, and then those that are left. */
 static RAPT_INLINE void add_bf16_pairs(const int nv, const int nr, const parity_keys keys[2], size_t offset, int ahead, float *o,
                                        size_t ldo, int vectors) {
     for (; vectors >= nv; vectors -= nv, offset += (size_t)nv * sizeof(vf), o += 2 * nv * RAPT_VL)
-        if (!bf16_value_tile(false, nv, nr, keys, offset, ahead, o, ldo))
-            bf16_value_tile(true, nv, nr, keys, offset, ahead, o, ldo);
+        if (!bf16_value_tile(false, nv, nr, keys, offset, ahead, o, ldo)) add_bf16_flushed(nv, nr, keys, offset, ahead, o, ldo);
     for (; vectors > 0; vectors--, offset += sizeof(vf), o += 2 * RAPT_VL)
-        if (!bf16_value_tile(false, 1, nr, keys, offset, ahead, o, ldo)) bf16_value_tile(true, 1, nr, keys, offset, ahead, o, ldo);
+        if (!bf16_value_tile(false, 1, nr, keys, offset, ahead, o, ldo)) add_bf16_flushed(1, nr, keys, offset, ahead, o, ldo);
 }
 
 /* Sums of both parities fit into the registers: with RAPT_KEY_CHAINS of 8 those of four rows, else of two. */
@@ -259,8 +276,8 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     parity_keys of[2];
     for (int parity = 0; parity < 2; parity++) {
         const int skipped = (from + parity) % 2, first = chunk_from + skipped;
-        of[parity] = (parity_keys){copy ? copied_rows[parity] : v->rows[parity] + first / 2, weights + first,
-                                   (keys - skipped + 1) / 2};
+        of[parity] =
+            (parity_keys){copy ? copied_rows[parity] : v->rows[parity] + first / 2, weights + first, (keys - skipped + 1) / 2};
     }
     add_bf16_rows(of[0], of[1], copy ? 0 : offset, copy ? 0 : RAPT_BF16_VALUES_AHEAD / 2, rows[0].now.o,
                   (size_t)(n > 1 ? rows[1].now.o - rows[0].now.o : 0), whole / (2 * RAPT_VL), n);

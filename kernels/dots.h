@@ -113,7 +113,7 @@ static inline size_t group_bytes(rapt_type type) {
 }
 
 /* to[n * stride] = the scale of group n of a row. */
-static void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
+static RAPT_NOINLINE void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
     uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
     float scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
     for (int n = 0; n < groups; n++) {
@@ -148,8 +148,8 @@ static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *
 
 /* The same transposed: to[c] has the elements of keys [first, end) of a block for channel c, 0 for the other keys. correction:
  * what the bias of the weights adds. */
-static void stage_dots_transposed(rapt_type type, float *to, const char *const *rows, int first, int end, int channels,
-                                  int32_t *correction) {
+static RAPT_NOINLINE void stage_dots_transposed(rapt_type type, float *to, const char *const *rows, int first, int end,
+                                                int channels, int32_t *correction) {
     enum { LD = RAPT_BLOCK / RAPT_DOT };
     const int bias = type == RAPT_INT8 ? WEIGHT_BIAS : DOT_BIAS;
     int8_t row[RAPT_DOT][RAPT_MAX_HEAD_DIM];

@@ -62,7 +62,7 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
                                    float *s) {
     vi sums[DOT_ROWS][RAPT_VL / DOT_KEYS];
     int whole = channels - channels % STEP, rest = channels - whole;
-    RAPT_UNROLL for (int g = 0; g < RAPT_VL / DOT_KEYS; g++, keys += DOT_KEYS) {
+    for (int g = 0; g < RAPT_VL / DOT_KEYS; g++, keys += DOT_KEYS) {
         vi acc[DOT_ROWS][DOT_KEYS];
         RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++) acc[r][j] = i_set1(0);
         for (int i = 0; i < whole; i += STEP) {

@@ -56,7 +56,7 @@ static uint64_t bits_of_bits(const char *row, int64_t first, int n) {
 }
 
 /* Is there anything but -inf among n elements of a bias? */
-static bool any_above_minus_infinity(rapt_type type, const char *from, int n) {
+static RAPT_NOINLINE bool any_above_minus_infinity(rapt_type type, const char *from, int n) {
     uint32_t any = 0, x;
     uint16_t half, infinity = type == RAPT_F16 ? 0xfc00 : 0xff80;
     if (type == RAPT_F32)
@@ -153,16 +153,16 @@ static float float_at(const char *from) {
 
 /* The caller's own function of logits. It knows nothing of a matrix unit's state, and may leave it in any. */
 static void call_logits_body(const rapt_task *t, const rapt_logits *logits) {
-    end_task(in_tiles(t->problem));
+    end_task();
     t->problem->logits_body(t->logits_arg, logits);
-    begin_task(in_tiles(t->problem));
+    begin_task();
 }
 
 /* One element of a tensor. */
 static float element_at(rapt_type type, const char *from) {
     if (type == RAPT_F32) return float_at(from);
-    float x[RAPT_VL];
-    stage_rows(type, x, 0, &from, 1, 0, 1);
+    float x[RAPT_VL] = {0};
+    stage_element_rows(type, x, 0, &from, 1, 0, 1);
     return x[0];
 }
 

@@ -78,9 +78,7 @@ static inline vf v_pow2(vf t) { return v_as_float(i_shl(v_as_int(t), 23)); }
 static inline vm i_gt(vi a, vi b) { return __riscv_vmsgt_vv_i32m1_b32(as_signed(a), as_signed(b), RAPT_VL); }
 static inline vi i_select(vm m, vi yes, vi no) { return __riscv_vmerge_vvm_u32m1(no, yes, m, RAPT_VL); }
 static inline vf v_from_int(vi a) { return __riscv_vfcvt_f_x_v_f32m1(as_signed(a), RAPT_VL); }
-static inline vi i_load_u8(const void *from) {
-    return __riscv_vzext_vf4_u32m1(__riscv_vle8_v_u8mf4(from, RAPT_VL), RAPT_VL);
-}
+static inline vi i_load_u8(const void *from) { return __riscv_vzext_vf4_u32m1(__riscv_vle8_v_u8mf4(from, RAPT_VL), RAPT_VL); }
 static inline vi i_load_s8(const void *from) {
     return as_unsigned(__riscv_vsext_vf4_i32m1(__riscv_vle8_v_i8mf4(from, RAPT_VL), RAPT_VL));
 }
@@ -107,7 +105,8 @@ static inline vi i_most_halves(vi most, vi x) {
     return __riscv_vreinterpret_v_u16m1_u32m1(
         __riscv_vmaxu_vv_u16m1(__riscv_vreinterpret_v_u32m1_u16m1(most), doubled, 2 * RAPT_VL));
 }
-static inline vi i_look_up(const uint8_t table[16], vi x) { /* bytes past the table's 16 are zeros, and so is what lies past all */
+static inline vi i_look_up(const uint8_t table[16],
+                           vi x) { /* bytes past the table's 16 are zeros, and so is what lies past all */
     vuint8m1_t all = __riscv_vle8_v_u8m1_tu(__riscv_vmv_v_x_u8m1(0, 4 * RAPT_VL), table, 16);
     return as_lanes(__riscv_vrgather_vv_u8m1(all, as_bytes(x), 4 * RAPT_VL));
 }

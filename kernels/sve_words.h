@@ -86,9 +86,7 @@ static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lan
     svuint64_t x = svld1ub_u64(svptrue_b64(), (const uint8_t *)from + i / 2);
     return i_and(svreinterpret_u32_u64(svorr_u64_x(svptrue_b64(), x, svlsl_n_u64_x(svptrue_b64(), x, 28))), i_set1(15));
 }
-static inline vi i_bits(uint32_t x) {
-    return i_and(svlsr_u32_x(all_lanes(), svdup_n_u32(x), svindex_u32(0, 1)), i_set1(1));
-}
+static inline vi i_bits(uint32_t x) { return i_and(svlsr_u32_x(all_lanes(), svdup_n_u32(x), svindex_u32(0, 1)), i_set1(1)); }
 static inline vi i_load_u16(const void *from) { return svld1uh_u32(all_lanes(), from); }
 static inline void i_store_u16(void *to, vi a) { svst1h_u32(all_lanes(), to, a); }
 static inline vi i_most_halves(vi most, vi x) {
@@ -112,8 +110,8 @@ static inline vf v_broadcast_f16(const void *from) {
 }
 static inline void v_store_f16(void *to, vf x) { i_store_u16(to, svreinterpret_u32_f16(svcvt_f16_f32_x(all_lanes(), x))); }
 
-/* Each round of zips interleaves the first half of the vectors with the second: the number of a vector and that of a lane, written
- * one after the other in binary, turn by a digit, until they have changed places. */
+/* Each round of zips interleaves the first half of the vectors with the second: the number of a vector and that of a lane,
+ * written one after the other in binary, turn by a digit, until they have changed places. */
 static inline __attribute__((always_inline)) void v_transpose(vf a[RAPT_VL]) {
 #pragma GCC unroll 4
     for (int round = 1; round < RAPT_VL; round *= 2) {

@@ -44,9 +44,9 @@ static RAPT_INLINE void prefetch_coming(coming *c) {
 }
 
 /* How a vector of B comes, of `vector` bytes: from scratch, or stream, from rows anywhere in memory. Elements that are parts of a
- * dword are dealt out to `dealt` vectors, as many as it has of them, since widening them in order costs a shuffle for each vector:
- * element i of dword j of a row goes to lane j of vector i, and C has its channels in the order that this makes. Vectors that are
- * less than that many are in their own order, and those of other types, of which dealt is 1. */
+ * dword are dealt out to `dealt` vectors, as many as it has of them, since widening them in order costs a shuffle for each
+ * vector: element i of dword j of a row goes to lane j of vector i, and C has its channels in the order that this makes. Vectors
+ * that are less than that many are in their own order, and those of other types, of which dealt is 1. */
 typedef struct b_format {
     load_channels *load;
     part_word *part; /* of no meaning where dealt is 1 */
@@ -184,14 +184,14 @@ static inline int panel_vectors(int vectors, int widest, int dealt) {
  * storage type and number of vectors, with what lies ahead prefetched. group, bytes: channels of a group and its bytes, of which
  * panels are whole multiples; widest: most vectors of a panel; then the rows of register tiles. */
 #define RAPT_STREAM_PRODUCT(name, suffix, group, bytes, widest, rows_1, rows_2, rows_3, rows_4)                                  \
-    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 1, rows_1)                                  \
-    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 2, rows_2)                                  \
-    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 3, rows_3)                                  \
-    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 4, rows_4)                                  \
-    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 8, RAPT_ROWS_8)                             \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 1, rows_1)                                         \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 2, rows_2)                                         \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 3, rows_3)                                         \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 4, rows_4)                                         \
+    RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 8, RAPT_ROWS_8)                                    \
     static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
         while (vectors > 0) {                                                                                                    \
-            int nv = panel_vectors(vectors, widest, dealt_vectors(name));                                                                            \
+            int nv = panel_vectors(vectors, widest, dealt_vectors(name));                                                        \
             if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
             else if (nv == 4) panel_4_##suffix(o, rows);                                                                         \
             else if (nv == 3) panel_3_##suffix(o, rows);                                                                         \
@@ -211,7 +211,7 @@ RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #if RAPT_CONVERTED_ROWS
 /* Types of K and V only: at most RAPT_CONVERTED_ROWS rows, all at a time, for each pass converts. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    RAPT_STREAM_PRODUCT(name, suffix, group, bytes, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,                     \
+    RAPT_STREAM_PRODUCT(name, suffix, group, bytes, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,               \
                         RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS)
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE

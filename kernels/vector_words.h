@@ -17,7 +17,8 @@ static inline vf v_load(const void *from) {
 }
 static inline void v_store(void *to, vf x) { memcpy(to, &x, sizeof x); }
 static inline vf v_set1(float x) { return x - (vf){0}; }
-/* Integers pass here, too: as floats, those that look like signalling NaNs would change where a compiler takes x - 0 as written. */
+/* Integers pass here, too: as floats, those that look like signalling NaNs would change where a compiler takes x - 0 as written.
+ */
 static inline vf v_broadcast(const void *from) {
     uint32_t x;
     memcpy(&x, from, sizeof x);
@@ -77,7 +78,7 @@ static inline vi i_load_u8(const void *from) {
 static inline vi i_load_s8(const void *from) {
     int8_t x __attribute__((vector_size(RAPT_VL)));
     memcpy(&x, from, sizeof x);
-    return (vi)__builtin_convertvector(x, vm);
+    return (vi) __builtin_convertvector(x, vm);
 }
 static inline vi i_load_u4(const void *from, int i) {
     vi x = {0};

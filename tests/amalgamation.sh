@@ -35,8 +35,8 @@ skip() {
 }
 there() { command -v "$1" >/dev/null; }
 # The kernels of a CPU family, by the list of the Meson build, but for those that rapt.c cannot have, whose vectors' length is an option.
-mapfile -t all < <(sed -n "s/^  \['\([a-z0-9_]*\)', \[.*/\1/p" "$source/kernels/meson.build")
-kernels_of() { sed -n "/vector-bits/d; s/^  \['\([a-z0-9_]*\)', \[\(\|[^]]*'$1'[^]]*\)\], .*/\1/p" "$source/kernels/meson.build"; }
+mapfile -t all < <(awk '/^[a-z]/ { print $1 }' "$source/kernels/list.txt")
+kernels_of() { awk -v on="$1" '/^[a-z]/ && !/vector-bits/ && ($2 == "any" || $2 ~ "(^|,)" on "(,|$)") { print $1 }' "$source/kernels/list.txt"; }
 # says LINE COMMAND...: it fails, and says this among other things. refuses LINE COMMAND...: it does so in one line.
 says() {
     local line=$1
@@ -259,7 +259,7 @@ try 'with -ffast-math, it says what must not be' \
 other() { # another architecture: no kernel but the scalar ones, and what they need
     clang-19 --target=riscv64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -Wall -Wextra -Werror -Wno-pass-failed -O0 -S \
         "$files/rapt.c" -o "$scratch/other.s"
-    diff <(kernels_of none) <(sed -n 's/^rapt_kernel_\(.*\):.*/\1/p' "$scratch/other.s")
+    diff <(kernels_of none) <(sed -n 's/^rapt_exact_\(.*\):.*/\1/p' "$scratch/other.s")
 }
 if there clang-19 && [[ -d /usr/aarch64-linux-gnu/include ]]; then
     try 'RISC-V: the scalar kernels alone' other
@@ -286,7 +286,7 @@ by_make() {
     local defines
     defines=$(printf -- '-DRAPT_WITHOUT_%s ' "${without[@]^^}")
     make CC="$first" CFLAGS="-O1 -DRAPT_UNROLL= $defines" && cmp rapt.c "$files/rapt.c" && runs_app ./main &&
-        nm rapt.o >symbols && ! grep -E " rapt_kernel_($(IFS='|' && echo "${without[*]}"))$" symbols
+        nm rapt.o >symbols && ! grep -E " rapt_(exact|int8|bf16)_($(IFS='|' && echo "${without[*]}"))$" symbols
 }
 try 'examples/vendored: make, with kernels left out' by_make
 
@@ -313,14 +313,16 @@ configure() { CC=$first cmake -S "$1" -B "$scratch/$2" -DCMAKE_EXPORT_COMPILE_CO
 # Each kernel of the list is compiled with its options, and rapt's are the last that say how to compute.
 cmake_options() {
     configure "$scratch/app" options || return 1
-    python3 - "$source/kernels/meson.build" "$scratch/options/compile_commands.json" "$(uname -m)" <<'END'
-import ast, json, re, shlex, sys
+    python3 - "$source/kernels/list.txt" "$scratch/options/compile_commands.json" "$(uname -m)" <<'END'
+import json, re, shlex, sys
 with open(sys.argv[1]) as file:
-    isas = ast.literal_eval(re.search(r"^isas = (\[.*?^\])", file.read(), re.S | re.M)[1])
+    isas = [line.split() for line in file if line.strip() and not line.startswith("#")]
 with open(sys.argv[2]) as file:
     entries = [entry for entry in json.load(file) if "/kernels/" in entry["file"]]
 commands = {re.sub(".*/", "", entry["file"]): shlex.split(entry["command"]) for entry in entries}
-wanted = {f"{name}.c": options for name, families, options in isas if not families or sys.argv[3] in families}
+wanted = {f"{name}_{arithmetic}.c": options
+          for name, families, _, brings, *options in isas if families == "any" or sys.argv[3] in families.split(",")
+          for arithmetic in ("exact", "int8", "bf16") if brings == "all" or arithmetic in brings.split(",")}
 assert set(commands) == set(wanted), (sorted(commands), sorted(wanted))
 for file, options in wanted.items():
     command = commands[file]
