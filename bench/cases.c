@@ -1,45 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The benchmarks: a table of problems, each run as CASE/TYPE/ISA/tN on every kernel that this machine has; --benchmark_filter
- * picks some. CASE is
+/* The benchmarks: a table of problems, each of which runs as CASE/TYPE/ISA/tN on every kernel that this machine can run;
+ * --benchmark_filter selects some. CASE is
  *
  *     P1..P6            prefill
- *     D1..D5            few rows, over caches that come from memory; D1-hot and so on over one and the same
- *     D1-step           the same as the step of a decoder: the last key and value are new, the key and the queries are rotated
- *     D6                a step of 32 sequences, with one row each
- *     O-dN, O-dKvV      prefill of H 8, S 1024, d 64 with other channels ...
- *     O-sqN, O-skvN     ... or with another number of queries, of keys. Odd ones stand behind the round one they compare with
+ *     D1..D5            few rows, over caches that come from memory; D1-hot and so on always use the same cache
+ *     D1-step           D1 as a decoder's step: the last key and value are new, the key and the queries are rotated
+ *     D6                a step of 32 sequences with one row each
+ *     O-dN, O-dKvV      prefill of H 8, S 1024, d 64 with another number of channels ...
+ *     O-sqN, O-skvN     ... or of queries, or of keys. An odd number follows the round number with which it is compared
  *     G512..G32768      growth: one head, twice as long each time
- *     F-...             features, each beside the plain case that it is to be compared with: see the table
- *     T1-run, T1-plan   a small call on a ready plan, and with its plan
- *     T1-empty          T1-run with a key length of 0, which leaves all that a call does beside its keys: it validates, scales
- *                       the query, merges a chunk, divides and writes the row. So T1-empty is what a call costs above the
- *                       arithmetic, which is T1-run less T1-empty
+ *     F-...             features, each next to the plain case with which it is compared: see the table
+ *     T1-run, T1-plan   a small call on a plan that exists, and together with making the plan
+ *     T1-empty          T1-run with a key length of 0. It measures everything that a call does apart from the keys: it validates,
+ *                       scales the query, merges a chunk, divides and writes the row. The arithmetic takes T1-run less T1-empty
  *
- * TYPE is that of all tensors, or, where it is one of caches only, that of K and V, Q and O being f32; int8 has a scale for each
- * token and head, int8-dot is the same in integer arithmetic, and bf16-dot is bf16 in bf16 arithmetic.
+ * TYPE is the type of all tensors or, if it is a type of caches only, of K and V, where Q and O are f32. int8 has a scale for
+ * each token and head; int8-dot is int8 in integer arithmetic, bf16-dot is bf16 in bf16 arithmetic.
  *
- * And then how the tensors lie:
+ * A suffix of CASE is the layout of the tensors:
  *
  *     (nothing)         [head, token, channel]
  *     -bshd             [token, head, channel]
- *     -kv               the same, with K and V in one cache: [token, {K, V}, head, channel]
- *     -4096             as -bshd, with the tokens of K and V as far apart as the next power of two, at least 4096 bytes. What
- *                       this leaves free belongs to the other caches, as with several layers in one cache
+ *     -kv               -bshd with K and V in one cache: [token, {K, V}, head, channel]
+ *     -4096             -bshd with the distance of K's and V's tokens rounded up to a power of two, at least 4096 bytes;
+ *                       the other caches lie in the gaps, as with several layers in one cache
  *
- * The counters say how fast it was and what share that is of what the machine could do, measured just before and just after:
+ * The counters say how fast the case was, and which share of the machine's limits, measured just before and just after:
  *
  *     GFLOPS, peak, peak_share      2 d_k + 2 d_v operations for each attended pair, and the ISA's peak: in bf16 arithmetic that
  *                                   of its matrix unit, in integer arithmetic that of its integer products, else that of f32
- *     f32_peaks                     how many times the ISA's f32 peak that is
- *     GBs, bandwidth, read_share    the bytes of Q, O and attended K and V, each in its own type and once (a V that lies in K is
- *                                   no further bytes), and the bandwidth of reading: from memory where K and V come from there,
- *                                   else of as many bytes again and again, which caches may hold
- *     bound                         the larger of both shares, which is that of the nearer limit
- *     ps_per_pair                   picoseconds for each attended pair, where there are any
+ *     f32_peaks                     GFLOPS divided by the ISA's f32 peak
+ *     GBs, bandwidth, read_share    the bytes of Q, O and attended K and V, each once and in its own type (a V that lies in K
+ *                                   adds no bytes), and the bandwidth of reading: from memory if K and V come from there,
+ *                                   else of the same number of bytes over and over, which caches may hold
+ *     bound                         the larger of the two shares: that of the nearer limit
+ *     ps_per_pair                   picoseconds for each attended pair, if there are any
  *     ns                            the time of a call
  *     workspace                     bytes of workspace
  *
- * rapt-bench --tuning=LINE measures the kernel that the line names, or any, with these numbers (rapt_tuning_parse). */
+ * rapt-bench --tuning=LINE measures the kernel that the line names, or every kernel, with the numbers of the line
+ * (rapt_tuning_parse). */
 #define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,8 +51,8 @@
 #include "shim.h"
 
 typedef enum caches {
-    ONE,      /* one K and V, as near as the caches keep it */
-    ROTATING, /* as many as it takes for each call to find its own in memory */
+    ONE,      /* one K and V, which the CPU's caches may hold */
+    ROTATING, /* so many K and V that each call reads its own from memory */
 } caches;
 
 typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY, STEP } timed;
@@ -60,22 +60,22 @@ typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY, STEP } timed;
 typedef enum arrangement { HEAD_MAJOR, TOKEN_MAJOR, INTERLEAVED, POWER_OF_TWO, ARRANGEMENTS } arrangement;
 static const char *const arrangement_names[ARRANGEMENTS] = {"", "-bshd", "-kv", "-4096"};
 
-/* The features' numbers; of the block mask's blocks one in MASK_KEPT is kept. */
+/* Sizes of the features. MASK_KEPT: one of this many blocks of the block mask is attended. */
 enum { ENTRIES = 32, SHORT = 128, WINDOW_KEYS = 1024, PAGE_KEYS = 16, MASK_BLOCK = 64, MASK_KEPT = 16 };
 
-/* What a case has beside what its row of the table says. */
+/* A feature of a case, besides what its row of the table has. */
 typedef enum feature {
-    PLAIN,
-    SCORES, /* softcap, sinks, and a bias of [heads, queries, keys] in f16 */
-    ALIBI,
-    BYTES,
-    BITS,    /* a mask that says what causal would, of [queries, keys] */
-    WINDOW,  /* of 1024 keys */
-    SPARSE,  /* blocks of 64 x 64: the diagonal, and of the others one of 16 */
-    PAGED,   /* pages of 16 keys, in a drawn order */
-    BATCH,   /* 32 entries, each of as many queries and keys as the case says */
-    RAGGED,  /* the same as one ragged batch */
-    UNEVEN,  /* ragged: one entry of as many queries and keys as the case says, and 31 of 128 */
+    PLAIN,   /* none */
+    SCORES,  /* softcap, sinks, and a bias [heads, queries, keys] in f16 */
+    ALIBI,   /* slopes */
+    BYTES,   /* a mask [queries, keys] of bytes that is equivalent to causal */
+    BITS,    /* BYTES as bits */
+    WINDOW,  /* a window of 1024 keys */
+    SPARSE,  /* a block mask with blocks of 64 x 64: the diagonal, and one of 16 other blocks */
+    PAGED,   /* pages of 16 keys, in random order */
+    BATCH,   /* 32 entries, each with the queries and keys of the case */
+    RAGGED,  /* BATCH as a ragged batch */
+    UNEVEN,  /* a ragged batch: one entry with the queries and keys of the case, and 31 with 128 */
     ALIASED, /* V is the first channels of K */
 } feature;
 
@@ -167,6 +167,7 @@ static const bench_case cases[] = {
 };
 /* clang-format on */
 
+/* A case as it is registered: with layout, type, kernel and threads. */
 typedef struct job {
     const bench_case *c;
     arrangement arrangement;
@@ -179,10 +180,11 @@ typedef struct cache {
     char *k, *v;
 } cache;
 
-/* What a job works on. Google Benchmark calls it again with more iterations until they take long enough, and once for each
- * repetition, so it stays open until another job comes, and what was measured after a call serves as measured before the next. */
+/* The data of a job. Google Benchmark calls a job again, with more iterations until they take long enough and once for each
+ * repetition, so the session stays open until another job runs, and the limits that were measured after one call are used as
+ * those before the next. */
 typedef struct session {
-    const job *job; /* null: none is open */
+    const job *job; /* null: no session is open */
     rapt_desc desc;
     rapt_plan plan;
     rapt_decode_desc step;
@@ -191,17 +193,17 @@ typedef struct session {
     rapt_pool *pool;
     char *q, *o, *workspace;
     size_t workspace_bytes;
-    /* What the case's feature and type want. */
+    /* Needed by some features and types. */
     char *tensor;        /* mask, block_mask or bias */
-    float per_head[128]; /* slopes, sinks */
-    float *scales;       /* of K's tokens, and V's */
+    float per_head[128]; /* slopes and sinks */
+    float *scales;       /* of the tokens of both K and V */
     int32_t *table;
     int32_t starts[ENTRIES + 1];
     char *new_token; /* key, then value */
     double frequencies[RAPT_MAX_HEAD_DIM / 2];
     cache *caches;
-    int64_t cache_count, block_caches; /* every block_caches of them share an allocation, which the first one's K begins */
-    bench_limits limits;
+    int64_t cache_count, block_caches; /* each block_caches caches share an allocation, which begins at the first one's K */
+    bench_limits limits;               /* the last that were measured */
 } session;
 
 static session current;
@@ -211,19 +213,19 @@ static int64_t entries(const bench_case *c) {
 }
 static int64_t entry_len(const bench_case *c, int64_t entry, int64_t len) { return c->feature == UNEVEN && entry ? SHORT : len; }
 
-/* Of all entries together, where they lie one after the other. */
+/* Returns the queries or keys of all entries together, where entry 0 has len. */
 static int64_t all_len(const bench_case *c, int64_t len) {
     int64_t sum = 0;
     for (int64_t b = 0; b < entries(c); b++) sum += entry_len(c, b, len);
     return sum;
 }
 
-/* Is the block of the block mask attended to? */
+/* True if a block of the block mask is attended. */
 static bool block_mask_keeps(int64_t query_block, int64_t key_block) {
     return query_block == key_block || bench_mix((uint32_t)(query_block << 16 | key_block)) % MASK_KEPT == 0;
 }
 
-/* Keys that query i of an entry sees. */
+/* Returns how many keys query i of an entry attends to. */
 static int64_t keys_of(const bench_case *c, int64_t i, int64_t q_len, int64_t kv_len) {
     int64_t end = c->causal == FULL && c->feature != BYTES && c->feature != BITS ? kv_len : i + kv_len - q_len + 1, keys = 0;
     if (c->feature == WINDOW) return end < WINDOW_KEYS + 1 ? end : WINDOW_KEYS + 1;
@@ -233,8 +235,9 @@ static int64_t keys_of(const bench_case *c, int64_t i, int64_t q_len, int64_t kv
     return keys;
 }
 
+/* Returns how many (query, key) pairs all heads of a case attend to. */
 static int64_t attended_pairs(const bench_case *c) {
-    static const bench_case *last; /* it takes long for some */
+    static const bench_case *last; /* keeps the last result, since some cases take long */
     static int64_t pairs;
     if (c == last) return pairs;
     last = c;
@@ -246,7 +249,7 @@ static int64_t attended_pairs(const bench_case *c) {
     return pairs *= c->heads;
 }
 
-/* Of K and V, in one cache. */
+/* Returns the bytes of K and V, and of their scales, in one cache. */
 static int64_t cache_bytes(const job *j) {
     const bench_case *c = j->c;
     int64_t row = rapt_row_bytes(j->type->kv, c->d_k) + (c->feature == ALIASED ? 0 : rapt_row_bytes(j->type->kv, c->d_v));
@@ -254,6 +257,7 @@ static int64_t cache_bytes(const job *j) {
     return c->kv_heads * all_len(c, c->kv_len) * row;
 }
 
+/* Returns the operations and bytes of a call. */
 static bench_work work_of(const job *j) {
     const bench_case *c = j->c;
     int64_t row = rapt_row_bytes(j->type->q, c->d_k) + rapt_row_bytes(j->type->q, c->d_v);
@@ -262,14 +266,14 @@ static bench_work work_of(const job *j) {
     return (bench_work){(double)(attended_pairs(c) * 2 * (c->d_k + c->d_v)), (double)bytes};
 }
 
+/* Returns a stride rounded up to a power of two, at least 4096. */
 static int64_t power_of_two(int64_t row) {
     int64_t stride = 4096;
     while (stride < row) stride *= 2;
     return stride;
 }
 
-/* desc.isa stays null: naming a kernel there means to ask the CPU for its features in each plan, which costs microseconds under
- * a hypervisor, so session_open makes it the process's choice instead. */
+/* Describes a case. desc.isa stays null, as it usually is; session_open makes the kernel the process-wide choice. */
 static void describe(rapt_desc *d, const job *j) {
     const bench_case *c = j->c;
     rapt_layout (*dense)(rapt_type, int64_t, int64_t, int64_t) =
@@ -301,25 +305,29 @@ static void describe(rapt_desc *d, const job *j) {
     }
 }
 
+/* Returns new memory with random values of a type; null if there is none. */
 static void *filled(rapt_type type, size_t bytes, uint32_t seed) {
     void *p = bench_alloc(bytes);
     if (p) bench_fill(p, type, bytes, seed);
     return p;
 }
 
-/* Written once, so that no case pays for the first touch of its output. */
+/* Returns new memory with zeros, which are written so that no case pays for the first access to its output; null if there is
+ * none. */
 static void *touched(size_t bytes) {
     void *p = bench_alloc(bytes);
     if (p) memset(p, 0, bytes);
     return p;
 }
 
+/* Returns new memory with a copy; null if there is none. */
 static void *copied(const void *from, size_t bytes) {
     void *p = bench_alloc(bytes);
     if (p) memcpy(p, from, bytes);
     return p;
 }
 
+/* Creates a mask, of bytes or bits, that is equivalent to causal. */
 static void create_mask(session *s) {
     const bench_case *c = s->job->c;
     rapt_desc *d = &s->desc;
@@ -332,6 +340,7 @@ static void create_mask(session *s) {
             s->tensor[i * row + (bits ? n / 8 : n)] |= (char)(bits ? 1 << n % 8 : 1);
 }
 
+/* Creates the block mask. */
 static void create_block_mask(session *s) {
     const bench_case *c = s->job->c;
     int64_t rows = (c->q_len + MASK_BLOCK - 1) / MASK_BLOCK, row = (c->kv_len + MASK_BLOCK - 1) / MASK_BLOCK;
@@ -342,7 +351,7 @@ static void create_block_mask(session *s) {
         for (int64_t n = 0; n < row; n++) s->tensor[i * row + n] = block_mask_keeps(i, n);
 }
 
-/* Pages of 16 keys in one pool, in an order that has no order. */
+/* Describes K and V as a pool of pages of 16 keys, with a table in random order. */
 static void create_pages(session *s) {
     const job *j = s->job;
     rapt_desc *d = &s->desc;
@@ -361,7 +370,7 @@ static void create_pages(session *s) {
     }
 }
 
-/* False when memory is out. */
+/* Creates what the feature and the type need. Returns false if there is no memory. */
 static bool create_feature(session *s) {
     const job *j = s->job;
     const bench_case *c = j->c;
@@ -409,7 +418,7 @@ static bool create_feature(session *s) {
     return true;
 }
 
-/* As many caches as the case rotates over, of the same numbers. */
+/* Creates the caches over which the case rotates, all with the same numbers. Returns false if there is no memory. */
 static bool create_caches(session *s) {
     const job *j = s->job;
     const bench_case *c = j->c;
@@ -444,6 +453,7 @@ static bool create_caches(session *s) {
     return s->caches;
 }
 
+/* Measures the limits of a job. */
 static bench_limits measure(const job *j, rapt_pool *pool) {
     size_t bytes = j->c->caches == ONE ? (size_t)work_of(j).bytes : BENCH_COLD_BYTES;
     return bench_limits_of(j->isa, j->type->arith, bytes, pool);
@@ -463,7 +473,7 @@ static void session_close(void) {
     memset(&current, 0, sizeof current);
 }
 
-/* A step: one new token, with all channels rotated. */
+/* Plans a decoder's step: one new token, with all channels rotated. */
 static rapt_status create_step(session *s) {
     const bench_case *c = s->job->c;
     rapt_decode_desc *d = &s->step;
@@ -489,7 +499,7 @@ static rapt_status create_plan(session *s) {
     return status;
 }
 
-/* Null, or why it could not be opened. */
+/* Opens the session of a job. Returns null, or why it could not be opened. */
 static const char *session_open(const job *j) {
     session *s = &current;
     const bench_case *c = j->c;
@@ -540,6 +550,7 @@ static rapt_status run(session *s, rapt_args *args, const cache *with) {
     return s->pool ? rapt_run_parallel(&s->plan, args, s->job->threads, rapt_pool_for, s->pool) : rapt_run(&s->plan, args);
 }
 
+/* Measures the limits again, and reports the counters and the label. */
 static void report(bench_state *state, double seconds) {
     const job *j = current.job;
     const int64_t pairs = attended_pairs(j->c);
@@ -555,6 +566,7 @@ static void report(bench_state *state, double seconds) {
     bench_label(state, label);
 }
 
+/* Opens the session of a job unless it is open, times calls, and reports. */
 static void run_case(bench_state *state, const void *arg) {
     static const int32_t no_keys = 0;
     const job *j = arg;
@@ -591,7 +603,7 @@ static void run_case(bench_state *state, const void *arg) {
     report(state, (end - start) / (double)calls);
 }
 
-/* One thread, two, and all there are. */
+/* Sets counts to the numbers of threads that are measured, 1, 2 and that of all cores, and returns how many they are. */
 static int thread_counts(int64_t counts[BENCH_THREAD_COUNTS]) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int n = 0;
@@ -601,8 +613,8 @@ static int thread_counts(int64_t counts[BENCH_THREAD_COUNTS]) {
     return n;
 }
 
-/* Of the types of caches, prefill and decode; of the features and the step, the usual layouts; V in K only where nothing is
- * converted, and ragged batches and a step only where no scales are found. */
+/* True if a case is measured with a layout and type. Types of caches are measured in prefill, decode and features. They, features
+ * and steps are measured in the first two layouts; V within K, pages, ragged batches and steps without scales of tokens. */
 static bool makes_sense(const bench_case *c, arrangement a, const bench_type *type) {
     bool cache_type = type->kv != type->q;
     if (cache_type && (c->name[0] == 'O' || c->name[0] == 'G' || c->name[0] == 'T')) return false;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying within caches, of 8 heads of 128 channels, TYPE as in cases.c:
+/* Copying within caches of 8 heads of 128 channels, as CASE/TYPE/none/tN, since no kernel takes part. TYPE is as in cases.c,
+ * CASE is
  *
- *     C-pages     128 pages of 16 tokens become others, which lie in no order
- *     C-shift     2048 tokens of an entry move by 16, as a gap is closed
+ *     C-pages     128 pages of 16 tokens are copied to other pages, in random order
+ *     C-shift     2048 tokens of an entry move by 16 tokens, to close a gap
  *
- * as CASE/TYPE/none/tN, for no kernel takes part. The counters are those of cases.c, without operations and with the bytes that
- * are read and written. */
+ * The counters are those of cases.c, with no operations and with the bytes that are read and written. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,11 +34,11 @@ typedef struct call {
     rapt_kv_copy_desc desc;
     rapt_kv_copy_args args;
     int64_t threads;
-    _Atomic int status; /* a rapt_status: that of a thread which failed, if any did */
+    _Atomic int status; /* the rapt_status of a thread that failed, else RAPT_OK */
     rapt_kv_range ranges[PAGES];
 } call;
 
-/* Twice as many pages as are copied, or one entry. */
+/* Describes a case: the cache has twice as many pages as are copied, or one entry. */
 static void describe(call *c, const copy_job *j) {
     rapt_kv_copy_desc *d = &c->desc;
     const bool pages = j->c->pages;
@@ -48,7 +48,7 @@ static void describe(call *c, const copy_job *j) {
     const rapt_layout scales = rapt_layout_bshd(RAPT_F32, HEADS, d->tokens, 1);
     if (j->type->scaled)
         d->k_scales = d->v_scales = (rapt_scales){1, scales.batch_stride, scales.head_stride, scales.token_stride, 0};
-    for (int32_t i = 0; i < PAGES && pages; i++) /* odd scales of a power of two give every page once */
+    for (int32_t i = 0; i < PAGES && pages; i++) /* multiplying by an odd number modulo a power of two gives every page once */
         c->ranges[i] = (rapt_kv_range){2 * (i * 37 % PAGES), 0, 2 * (i * 101 % PAGES) + 1, 0, PAGE};
     if (!pages) c->ranges[0] = (rapt_kv_range){0, PAGE, 0, 0, TOKENS};
     c->args.ranges = c->ranges, c->args.count = pages ? PAGES : 1;

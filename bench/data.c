@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors for the benchmarks. */
 #include "data.h"
 
 #include "shim.h"
@@ -34,17 +35,18 @@ uint32_t bench_mix(uint32_t x) {
     return x ^ x >> 16;
 }
 
+/* Returns a number that is about normally distributed, given random bits: the sum of four uniform ones. */
 static float bell(uint32_t bits) {
     int sum = 0;
     for (int i = 0; i < 4; i++) sum += (int)(bits >> 8 * i & 127);
     return (float)(sum - 254) / 64;
 }
 
-/* Whole rows of 32 channels of a type of caches; where a row is not whole, 0. */
+/* Fills a tensor of a type of caches with rows of 32 channels; bytes behind the last whole row become 0. */
 static void fill_cache(unsigned char *to, rapt_type type, size_t bytes, uint32_t seed) {
     enum { CHANNELS = 32, ROWS = 64 };
     const size_t row = (size_t)rapt_row_bytes(type, CHANNELS);
-    const float size = type == RAPT_INT8 ? 32 : 1; /* integers of one digit would be few */
+    const float size = type == RAPT_INT8 ? 32 : 1; /* without a factor, int8 would have only a few different values */
     memset(to, 0, bytes);
     for (size_t rows = bytes / row, at = 0; at < rows; at += ROWS) {
         float values[ROWS * CHANNELS];

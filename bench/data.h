@@ -9,7 +9,7 @@
 
 #include "rapt.h"
 
-/* The types that cases come in: of Q and O, of K and V. */
+/* The types of a case: of Q and O, and of K and V. */
 typedef struct bench_type {
     const char *name;
     rapt_type q, kv;
@@ -17,19 +17,19 @@ typedef struct bench_type {
     bool scaled; /* K and V have a scale for each token and head */
 } bench_type;
 
-/* Those of any tensor for all of Q, K, V and O; the others of K and V, beside Q and O of f32; int8 in integer
- * and bf16 in bf16 arithmetic. */
+/* Returns all types that cases have: types of any tensor for Q, K, V and O; types of caches for K and V, with Q and O of f32;
+ * bf16 also in bf16 arithmetic, and integers also in integer arithmetic. */
 const bench_type *bench_types(int *count);
 
-/* A hash. */
+/* Returns a hash of x. */
 uint32_t bench_mix(uint32_t x);
 
-/* Fills a tensor of `bytes` bytes, the same on every machine: of f32, f16 and bf16, with bell-shaped values of standard deviation
- * 1.15, multiples of 1/64 below 4, exact in each type, so that a case computes on the same numbers in all of them; of types of
- * caches only, with what rapt_kv_append_run makes of such values, as dense rows of 32 channels. */
+/* Fills a tensor of `bytes` bytes with values that are the same on every machine. They are bell-shaped with standard
+ * deviation 1.15, multiples of 1/64 below 4, and so exact in f32, f16 and bf16, in which a case computes on the same numbers.
+ * Types of caches get dense rows of 32 channels, to which rapt_kv_append_run converts such values. */
 void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed);
 
-/* What bench_set_tuning (shim.h) has set for that kernel, or null. */
+/* Returns the tuning that bench_set_tuning (shim.h) has set for the kernel, or null. */
 const rapt_tuning *bench_tuning(const char *isa);
 
 #endif

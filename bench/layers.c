@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers, multi-head attention and normalisation:
+/* Linear layers, multi-head attention and normalisation, as CASE/TYPE/ISA/tN. CASE is
  *
- *     LTOKENS-INxOUT, -silu, -swiglu     linear layers, with SiLU behind them, with a gate of as many weights again; TYPE is
- *                                        that of the weights, X and Y are f32
- *     LTOKENS-INxOUT-prepacked           linear layers whose weights have been prepacked, as those of MHA-WIDTH-prepacked
- *     MHA-WIDTH                          multi-head attention with its projections, of 12 heads; TYPE is that of the weights,
- *                                        X and Y are f32
- *     LNTOKENS-WIDTH                     layer normalisation; TYPE is that of X and Y
- *     RMSTOKENS-WIDTH, -residual         RMS normalisation, to which a residual is added before, with their sum as an output;
- *                                        TYPE is that of all of them
+ *     LTOKENS-INxOUT             a linear layer; TYPE is that of the weights, X and Y are f32
+ *     LTOKENS-INxOUT-silu        with SiLU
+ *     LTOKENS-INxOUT-swiglu      with SiLU and a gate, which has as many weights again
+ *     LTOKENS-INxOUT-prepacked   with prepacked weights
+ *     MHA-WIDTH                  multi-head attention of 12 heads with its projections; TYPE is that of the weights,
+ *                                X and Y are f32
+ *     MHA-WIDTH-prepacked        with prepacked weights
+ *     LNTOKENS-WIDTH             layer normalisation; TYPE is that of X and Y
+ *     RMSTOKENS-WIDTH            RMS normalisation; TYPE is that of X and Y
+ *     RMSTOKENS-WIDTH-residual   of the sum of X and a residual, which is an output, too; TYPE is that of all tensors
  *
- * as CASE/TYPE/ISA/tN. Few tokens have their weights from memory, over which they rotate. The counters are those of cases.c, with
- * the bytes of weights, X, Y and what else is read or written once each; normalisation has the operations of its formula.
- */
+ * With few tokens, calls rotate over copies of the weights, so that these come from memory. The counters are those of cases.c,
+ * with the bytes of weights, X, Y and everything else that is read or written, once each; normalisation has the operations of its
+ * formula. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +31,8 @@ typedef struct layer_case {
     int64_t tokens, in, out;
     kind kind;
     rapt_activation activation;
-    bool memory;    /* the weights come from there */
-    bool prepacked; /* or they have been laid out for the kernel */
+    bool memory;    /* the weights come from memory rather than from a cache */
+    bool prepacked; /* the weights are prepacked */
 } layer_case;
 
 enum { HEADS = 12 };
@@ -82,14 +84,15 @@ typedef struct session {
     rapt_pool *pool;
     int64_t threads;
     void *x, *y, *weights, *workspace, *prepacked;
-    float *scales; /* of rows of weights, and of the gate's; normalisation's weights */
+    float *scales; /* of the rows of weights and of the gate; or the weights of normalisation */
 } session;
 
 static bool norm(const layer_case *c) { return c->kind >= LAYER_NORM; }
 
 static rapt_layout rows(rapt_type type, int64_t tokens, int64_t channels) { return rapt_layout_bshd(type, 1, tokens, channels); }
 
-/* Rows of weights in all: of MHA those of the four projections. Normalisation has its residual and its sum in their place. */
+/* Returns the rows of all weights, for MHA those of the four projections. For normalisation, whose residual and sum lie in the
+ * place of weights, it returns theirs. */
 static int64_t weight_rows(const layer_case *c) {
     return norm(c) ? 2 * c->tokens : c->kind == MHA ? 4 * c->in : c->kind == GATED ? 2 * c->out : c->out;
 }
@@ -120,7 +123,8 @@ static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
     return status ? status : rapt_linear_workspace_size(&s->linear, j->threads, bytes);
 }
 
-/* The weights of a linear layer, or the four matrices of multi-head attention, which are of one size. */
+/* Prepacks the weights of a linear layer, or the four matrices of multi-head attention, which have the same size. Returns null,
+ * or what failed. */
 static const char *prepack(session *s, const layer_job *j, size_t weight_bytes) {
     const size_t matrices = j->c->kind == MHA ? 4 : 1;
     size_t each = 0;
@@ -154,6 +158,7 @@ static void describe_norm(session *s, const layer_job *j) {
     a->residual_from = s->weights, a->sum_to = (char *)s->weights + rapt_row_bytes(j->type, c->tokens * c->in);
 }
 
+/* Plans a case and sets its arguments. Returns null, or what failed. */
 static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
     rapt_status status = RAPT_OK;
     size_t bytes = 0;
@@ -184,12 +189,13 @@ static rapt_status run(session *s, const layer_case *c, const char *weights, siz
     return rapt_linear_run_parallel(&s->linear, &s->linear_args, s->threads, rapt_pool_for, s->pool);
 }
 
+/* Returns the operations and bytes of a call. */
 static bench_work work_of(const layer_case *c, rapt_type type, size_t weight_bytes) {
     const double x = (double)(c->tokens * c->in), y = (double)(c->tokens * c->out);
     const double tensor = (double)rapt_row_bytes(type, c->tokens * c->in);
     const double pairs = c->kind == MHA ? 4.0 * (double)c->tokens * x : 0.0;
-    /* Normalisation adds the square of each number to a sum and multiplies the number by two factors. Before that, layer
-     * normalisation adds it to another sum and subtracts the mean, and a residual is added. */
+    /* For each number, normalisation multiplies and adds a square and multiplies by two factors: 4 operations. Layer
+     * normalisation also adds it to a sum and subtracts the mean; a residual is one more addition. */
     if (c->kind == LAYER_NORM) return (bench_work){6.0 * x, 2.0 * tensor};
     if (c->kind == RMS_NORM) return (bench_work){4.0 * x, 2.0 * tensor};
     if (c->kind == SUM_AND_RMS_NORM) return (bench_work){5.0 * x, 4.0 * tensor};
@@ -234,8 +240,8 @@ static void run_case(bench_state *state, const void *arg) {
     free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace), free(s.prepacked);
 }
 
-/* MHA of f32 in exact arithmetic, normalisation of what its tensors can be, linear layers with weights of any type, and all but
- * normalisation with weights of bf16 in bf16 arithmetic. Integer arithmetic has nothing to do with them. */
+/* True if a case is measured with a type: MHA with f32, normalisation with types of any tensor, linear layers with types of
+ * weights; in bf16 arithmetic, all but normalisation, with bf16. None has integer arithmetic. */
 static bool makes_sense(const layer_case *c, const bench_type *type) {
     const rapt_type_class class_of = rapt_type_class_of(type->kv);
     if (type->arith == RAPT_BF16_DOT) return !norm(c);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Measures the limits of this machine. */
 #define _DEFAULT_SOURCE
 #include "limits.h"
 
@@ -16,7 +17,8 @@ static const bench_isa *const isas[] = {
 #include "kernels.inc"
 };
 
-/* The best of several short windows is what the machine can do when nothing else runs on it. */
+/* Limits are those of the best of several short windows, in which nothing else ran on the machine. window: the least seconds of
+ * one; span: the seconds for which windows are repeated. */
 static const double window = 3e-3, span = 40e-3;
 enum { MIN_WINDOWS = 5, CALIBRATION_WINDOWS = 3 };
 
@@ -41,12 +43,14 @@ static const bench_isa *find(const char *name) {
     return NULL;
 }
 
+/* Returns the seconds that all threads of the pool take for a body. */
 static double timed(rapt_pool *pool, rapt_body body, void *arg) {
     double start = bench_now();
     rapt_pool_for(pool, rapt_pool_threads(pool), body, arg);
     return bench_now() - start;
 }
 
+/* Returns the least time of a body that runs at least `times` times, and for `seconds` seconds. */
 static double best_time(rapt_pool *pool, rapt_body body, void *arg, int times, double seconds) {
     double end = bench_now() + seconds, best = timed(pool, body, arg);
     for (int i = 1; i < times || bench_now() < end; i++) {
@@ -107,7 +111,7 @@ double bench_bandwidth(size_t bytes, rapt_pool *pool) {
     if (!buffer) {
         buffer = bench_alloc(BENCH_COLD_BYTES);
         if (!buffer) return 0;
-        memset(buffer, 1, BENCH_COLD_BYTES); /* pages never written are all the same page of zeros */
+        memset(buffer, 1, BENCH_COLD_BYTES); /* else all pages would be the same physical page of zeros */
     }
     const char *widest = bench_best_isa();
     if (!widest) return 0;
@@ -115,7 +119,7 @@ double bench_bandwidth(size_t bytes, rapt_pool *pool) {
     if (bytes > BENCH_COLD_BYTES) bytes = BENCH_COLD_BYTES;
     read_arg arg = {find(widest), buffer, bytes / threads / page * page, 1};
     if (arg.part < page) arg.part = page;
-    /* A small buffer is read in less time than it takes to start the threads. */
+    /* Rounds are added until a window is long enough: reading a small buffer takes less time than starting the threads. */
     while (best_time(pool, read_body, &arg, CALIBRATION_WINDOWS, 0) < window) arg.rounds *= 2;
     return (double)(arg.part * threads) * (double)arg.rounds / best_time(pool, read_body, &arg, MIN_WINDOWS, span);
 }

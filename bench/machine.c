@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limits/tN: what the machine can do, without anything of rapt's being run, for whoever wants shares of his own:
+/* limits/tN: the limits of the machine, without running any code of rapt, for scripts that compute shares of their own:
  *
- *     f32_peak       GFLOP/s of multiplications and additions of f32, in registers, of the best instruction set
- *     matrix_peak    GFLOP/s of the matrix unit on bf16; no such counter where there is no kernel for one that can run
- *     integer_peak   thousand million operations a second of integer products; where the best instruction set has none, f32_peak
+ *     f32_peak       GFLOP/s of multiplications and additions of f32 in registers, with the best instruction set
+ *     matrix_peak    GFLOP/s of the matrix unit on bf16; missing if no kernel that can run here has one
+ *     integer_peak   10^9 operations per second of integer products; f32_peak if the best instruction set has none
  *     GBs            GB/s of reading memory
  *
- * The label names the instruction set. All are the best of what is called. */
+ * Each is the best of all iterations. The label names the instruction set. */
 #include <math.h>
 #include <stdio.h>
 

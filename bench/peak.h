@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one core can do with one instruction set: the shape of bench/peak_*.c, each of which is compiled with its kernel's flags,
- * defines the words below and includes this file.
+/* The peak of one core with one instruction set. Each bench/peak_*.c is compiled with the flags of its kernel, defines the words
+ * below, and includes this file.
  *
- *     ISA                       the kernel's name
- *     CHAINS                    accumulators: at least latency times throughput of a step, and no more than stay in registers
+ *     ISA                       the name of the kernel
+ *     CHAINS                    accumulators: at least latency times throughput of a step, at most as many as stay in registers
  *     OPS                       operations of a step on one lane
  *     vec                       the vector type
- *     v_set1(float)
+ *     v_set1(float)             returns a vector of equal lanes
  *     v_step(chain, acc, a, b)  the step of a chain: fused, acc + a * b; unfused, acc * a in even chains and acc + b in odd ones
- *     INT_OPS, ivec, i_step(chain, acc, a, b)  with integer products: the same of them. A product and a sum in two instructions
- *                               multiply acc itself, lest the product be the same in each round
- *     OWN_MATRIX, BF16_FLOPS, INT8_FLOPS  with a matrix unit: bf16_peak and int8_peak are defined too, as peak is here, with
- *                               their operations of a round
+ *
+ * where there are integer products:
+ *
+ *     INT_OPS, ivec, i_step     OPS, vec and v_step for them. Where product and sum are two instructions, acc itself is
+ *                               multiplied, so that the product differs in each round
+ *
+ * where there is a matrix unit:
+ *
+ *     OWN_MATRIX                is defined, as are bf16_peak and int8_peak, in the form of peak below
+ *     BF16_FLOPS, INT8_FLOPS    their operations in a round
  */
 #include "limits.h"
 
@@ -24,8 +30,9 @@
 
 enum { CHAIN_LANES = CHAINS * (sizeof(vec) / sizeof(float)), FLOPS = OPS * CHAIN_LANES, STREAMS = 4, UNROLL = 4 };
 
-/* The accumulators start apart and a and b come from outside, so that nothing can be shared, hoisted or folded. One step of each
- * chain is the whole loop: longer ones, unrolled, lost up to a third of the SSE peak on Zen 4 by how they lay in the op cache. */
+/* The accumulators begin with different values, and a and b are arguments, so that the compiler can share, hoist or fold nothing.
+ * The loop has one step of each chain: unrolled further, it lost up to a third of the SSE peak on Zen 4, depending on its place
+ * in the op cache. */
 #define DEFINE_CHAINS(name, type, step)                                                                                          \
     static float name(int64_t rounds, float a, float b) {                                                                        \
         type va = (type)v_set1(a), vb = (type)v_set1(b), acc[CHAINS];                                                            \
@@ -42,7 +49,7 @@ DEFINE_CHAINS(peak, vec, v_step)
 
 typedef uint32_t words __attribute__((vector_size(sizeof(vec)), may_alias));
 
-/* Several sequential streams, as a single one does not keep all the prefetchers of a core busy. */
+/* Reads memory as several sequential streams, since one does not keep all prefetchers of a core busy. Returns a checksum. */
 static uint32_t read_all(const void *from, size_t bytes) {
     size_t part = bytes / (STREAMS * UNROLL * sizeof(words)) * UNROLL;
     const words *p = from;

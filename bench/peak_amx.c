@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The f32 peak is avx512's; those of bf16 and of integers are the matrix unit's, four tiles of which are added to in turn. Which
- * numbers are multiplied is the same to it. */
+/* AMX: the f32 peak is that of avx512; those of bf16 and of integers are the matrix unit's, which adds to four tiles by turns.
+ * Its speed does not depend on the numbers. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -9,7 +9,7 @@
 
 enum { TILES = 4, TILE_BYTES = 1024, BF16_FLOPS = TILES * 16 * 16 * 32 * 2, INT8_FLOPS = 2 * BF16_FLOPS };
 
-/* The tiles of sums start as 0 and end in one that is stored: what comes between are rounds of one multiplication of each. */
+/* Each round has one multiplication for each of four tiles of sums, which begin as 0; one of them is stored at the end. */
 #define DEFINE_PEAK(name, multiply)                                                                                              \
     static float name(int64_t rounds, float a, float b) {                                                                        \
         static const struct {                                                                                                    \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The f32 peak is avx512's. */
+/* The f32 peak is that of avx512. */
 #include <immintrin.h>
 #include <stdint.h>
 

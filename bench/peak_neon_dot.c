@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The f32 peak is neon's. */
+/* The f32 peak is that of neon. */
 #include <arm_neon.h>
 
 #define ISA     neon_dot

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A compiler may put lanes of scalar code into the vectors that every CPU of the architecture has, 16 bytes wide on x86-64 and
- * AArch64, so those are the limit. */
+/* A compiler may vectorise scalar code with the vectors that every CPU of the architecture has, so their peak is the limit: 16
+ * bytes wide on x86-64 and AArch64. */
 
 #define ISA    scalar
 #define CHAINS 12

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* As peak_scalar.c. Where fused hardware belongs to every CPU of the architecture (AArch64) the limit is fused; elsewhere
- * (x86-64) it is separate multiplications and additions, out of reach for a kernel that has to round them once. */
+/* peak_scalar.c for the fused class. Where every CPU of the architecture has fused multiply-adds (AArch64), they are the limit.
+ * Elsewhere (x86-64) it is that of separate multiplications and additions, which a kernel that must round them once cannot reach.
+ */
 
 #define ISA scalar_fma
 typedef float vec __attribute__((vector_size(16)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Google Benchmark for C: shim.cc holds all the C++ there is. */
+/* Google Benchmark for C. shim.cc, behind it, is the only C++ of the benchmarks. */
 #ifndef BENCH_SHIM_H
 #define BENCH_SHIM_H
 
@@ -13,29 +13,39 @@ extern "C" {
 typedef struct bench_state bench_state; /* a benchmark::State */
 typedef void (*bench_function)(bench_state *state, const void *arg);
 
-/* arg has to live until the program ends. */
+/* Registers a benchmark. arg must exist until the program ends. */
 void bench_register(const char *name, bench_function function, const void *arg);
 
+/* The loop of a benchmark runs while this is true. */
 bool bench_keep_running(bench_state *state);
+
+/* Reports a counter. */
 void bench_counter(bench_state *state, const char *name, double value);
+
+/* Reports a label. */
 void bench_label(bench_state *state, const char *label);
+
 /* Reports the benchmark as failed, and makes the program end with status 1. */
 void bench_fail(bench_state *state, const char *why);
 
-/* At most so many numbers of threads are run. */
-enum { BENCH_THREAD_COUNTS = 3 };
+/* ---- Functions of the benchmarks that main calls, or that the files of cases share. */
 
-/* Ours: a line of rapt_tuning_parse, by which the kernel that it names, or any, is measured. False, with a line on stderr, where
- * it is refused. */
+enum { BENCH_THREAD_COUNTS = 3 }; /* the most numbers of threads that are measured */
+
+/* Sets the tuning, a line for rapt_tuning_parse, with which the kernel that it names, or every kernel, is measured. If the line
+ * is refused, returns false and prints why to stderr. */
 bool bench_set_tuning(const char *line);
 
-/* Ours, called once by main: registers every case. False, with a line on stderr, if it cannot. */
+/* Registers all cases; main calls it once. On failure, returns false and prints why to stderr. */
 bool bench_register_cases(void);
 
-/* Parts of that: those of layers.c and copies.c, for these numbers of threads. False when memory is out. */
+/* Registers the cases of layers.c, for these numbers of threads. Returns false if there is no memory. */
 bool bench_register_layers(const int64_t *threads, int thread_counts);
+
+/* Registers the cases of copies.c. Returns false if there is no memory. */
 bool bench_register_copies(const int64_t *threads, int thread_counts);
-/* That of machine.c, which needs no memory. */
+
+/* Registers that of machine.c. */
 void bench_register_machine(const int64_t *threads, int thread_counts);
 
 #ifdef __cplusplus

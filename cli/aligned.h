@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory at a multiple of more than malloc's alignment, exactly as large as it is asked for. It is freed by a function of its
- * own, as Windows wants it. For POSIX's, what includes this defines _POSIX_C_SOURCE. */
+/* Memory with more than malloc's alignment, exactly as large as requested. Windows requires a function of its own to free it. A
+ * file that includes this must define _POSIX_C_SOURCE, for posix_memalign. */
 #ifndef RAPT_CLI_ALIGNED_H
 #define RAPT_CLI_ALIGNED_H
 
@@ -9,7 +9,7 @@
 #include <malloc.h>
 #endif
 
-/* Null if there is none. */
+/* Returns memory, or null if there is not enough. */
 static inline void *aligned_create(size_t alignment, size_t bytes) {
     void *memory = NULL;
 #if defined(_WIN32)
@@ -20,6 +20,7 @@ static inline void *aligned_create(size_t alignment, size_t bytes) {
     return memory;
 }
 
+/* Frees memory from aligned_create; it may be null. */
 static inline void aligned_destroy(void *memory) {
 #if defined(_WIN32)
     _aligned_free(memory);

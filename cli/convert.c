@@ -26,7 +26,8 @@ static uint32_t f16_from_float(float value) {
     const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return sign | 0x7e00 | (magnitude >> 13 & 0x3ff);
     if (magnitude >= 0x477ff000) return sign | 0x7c00; /* 65520, halfway to 65536, and above */
-    /* Below 2^-14 the result is a multiple of 2^-24, which is the unit in the last place of the floats from 0.5 to 1. */
+    /* Below 2^-14 the result is a multiple of 2^-24, to which adding 0.5 rounds: it is the unit in the last place of floats from
+     * 0.5 to 1. */
     if (magnitude < 0x38800000) return sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f));
     return sign | (magnitude - (112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* cpu_name writes the name of the CPU, or "unknown". */
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 
@@ -59,6 +60,7 @@ int cli_check_isa(const char *program, const char *name) {
     return cli_fail(program, "%s%s: no kernel of that name; there are%s", name ? "--isa " : "RAPT_ISA=", asked, reason);
 }
 
+/* Prints a string with JSON's escapes. */
 static void json_string(const char *text, size_t length) {
     putchar('"');
     for (size_t i = 0; i < length; i++) {
@@ -70,7 +72,7 @@ static void json_string(const char *text, size_t length) {
     putchar('"');
 }
 
-/* A list of the words, which are separated by spaces. */
+/* Prints words that are separated by spaces as a list of strings. */
 static void json_words(const char *words) {
     const char *between = "";
     putchar('[');
@@ -84,7 +86,7 @@ static void json_words(const char *words) {
     putchar(']');
 }
 
-/* The tensors that may have a type; null for a number that is no type. */
+/* Returns which tensors may have a type; null for a number that is no type. */
 static const char *tensors_of(rapt_type type) {
     switch (rapt_type_class_of(type)) {
     case RAPT_CLASS_ELEMENT:
@@ -100,12 +102,13 @@ static const char *tensors_of(rapt_type type) {
     }
 }
 
-/* Bits of an element, its share of what a group has in common included. */
+/* Returns the bits of an element, including its share of what its group has in common. */
 static double bits_of(rapt_type type) {
     const double bytes = (double)rapt_row_bytes(type, 32);
     return bytes > 0 ? bytes / 4 : type == RAPT_I32 ? 32 : type == RAPT_BIT ? 1 : 8;
 }
 
+/* Prints everything as JSON. */
 static void print_json(const char *cpu, const char *features, const char *chosen, const char *self_check) {
     const char *name;
     char missing[1024];
@@ -138,6 +141,7 @@ static void print_json(const char *cpu, const char *features, const char *chosen
     printf("\n}\n");
 }
 
+/* Prints everything for people to read. */
 static void print_text(const char *cpu, const char *features, const char *chosen, const char *self_check) {
     const char *name;
     char missing[1024];

@@ -38,6 +38,7 @@ static bool is_help(const char *argument) {
     return !strcmp(argument, "help") || !strcmp(argument, "--help") || !strcmp(argument, "-h");
 }
 
+/* Runs the command that the arguments name, and returns the exit status. */
 static int command(int argc, char **argv) {
     if (argc < 2) {
         fputs(usage, stderr);
@@ -58,7 +59,8 @@ static int command(int argc, char **argv) {
     return 0;
 }
 
-/* With RAPT_VERBOSE=1, the first pool of a process sends traces to stderr (rapt_pool.h): here it comes before any command. */
+/* Creates a pool, since with RAPT_VERBOSE=1 the first pool of a process sends traces to stderr (rapt_pool.h), here for all
+ * commands. */
 static void trace_if_verbose(void) { rapt_pool_destroy(rapt_pool_create(1)); }
 
 int main(int argc, char **argv) {

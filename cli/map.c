@@ -17,7 +17,7 @@
 
 enum { HOW_TO_OPEN = O_RDONLY | O_BINARY };
 
-static bool is_folder(const char *path) { /* which cannot be opened */
+static bool is_folder(const char *path) { /* open() would refuse a folder with an error that does not say so */
     const DWORD attributes = GetFileAttributesA(path);
     return attributes != INVALID_FILE_ATTRIBUTES && attributes & FILE_ATTRIBUTE_DIRECTORY;
 }
@@ -48,7 +48,7 @@ static void unmap_file(const file_map *map) { munmap((void *)(uintptr_t)map->at,
 
 static const char not_regular[] = "not a regular file, which is needed to map it into memory";
 
-/* What is wrong, or null; errno may have changed. */
+/* Maps an open file. Returns null, or what is wrong with it. May change errno. */
 static const char *map_descriptor(file_map *map, int fd) {
     struct stat st;
     if (fstat(fd, &st)) return strerror(errno);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files, mapped to be read. */
+/* Files that are mapped into memory, for reading. */
 #ifndef RAPT_CLI_MAP_H
 #define RAPT_CLI_MAP_H
 
@@ -10,8 +10,10 @@ typedef struct file_map {
     size_t bytes;
 } file_map;
 
-/* Returns null, or, with nothing to close, what is wrong with the file. */
+/* Maps a file. Returns null, or what is wrong with it; then there is nothing to close. */
 const char *map_open(file_map *map, const char *path);
+
+/* Unmaps the file, if it is mapped. */
 void map_close(file_map *map);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Statistics of measured times. */
 #include "measure.h"
 
 #include <math.h>
@@ -32,7 +33,7 @@ void measure_round(measure_case *c, int round, double (*seconds)[MEASURE_WAYS], 
     c->faster[round] = (logs[MEASURE_FIRST] + logs[MEASURE_AGAIN]) / 2 - logs[MEASURE_SECOND];
 }
 
-/* The median of what is faster, and the spread, as logarithms. */
+/* Returns the median of c->faster, and the spread, as logarithms. */
 static measure_ratio logarithms(const measure_case *c) {
     measure_case sorted = *c;
     const double median = measure_quantile(sorted.faster, MEASURE_ROUNDS, 0.5);
@@ -41,6 +42,7 @@ static measure_ratio logarithms(const measure_case *c) {
                            fmax(fabs(sorted.same[MEASURE_LEFT_OUT]), fabs(sorted.same[MEASURE_ROUNDS - 1 - MEASURE_LEFT_OUT]))};
 }
 
+/* Returns a ratio, given its logarithms. */
 static measure_ratio ratio_of(measure_ratio logs) { return (measure_ratio){exp(logs.faster), expm1(logs.spread)}; }
 
 measure_ratio measure_of_case(const measure_case *c) { return ratio_of(logarithms(c)); }

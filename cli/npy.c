@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* NumPy's .npy files. */
 #include "npy.h"
 #include "convert.h"
 
@@ -7,6 +8,7 @@
 
 /* ---- The header: a Python dictionary in ASCII -------------------------------------------------------------------------- */
 
+/* Text that is not read yet. */
 typedef struct cursor {
     const char *at, *end;
 } cursor;
@@ -15,6 +17,7 @@ static void skip_space(cursor *c) {
     while (c->at < c->end && memchr(" \t\r\n", *c->at, 4)) c->at++;
 }
 
+/* Takes a word, after white space, if it is next; returns whether it was. The other functions take_* do likewise. */
 static bool take(cursor *c, const char *word) {
     const size_t length = strlen(word);
     skip_space(c);
@@ -23,7 +26,7 @@ static bool take(cursor *c, const char *word) {
     return true;
 }
 
-/* The text between quotes. No text of interest holds an escape. */
+/* Takes a string in quotes and sets *text to what lies between them. Strings with escapes are refused, since none is needed. */
 static bool take_string(cursor *c, cursor *text) {
     if (!take(c, "'") && !take(c, "\"")) return false;
     const char *close = memchr(c->at, c->at[-1], (size_t)(c->end - c->at));
@@ -37,7 +40,7 @@ static bool is_text(cursor text, const char *wanted) {
     return (size_t)(text.end - text.at) == strlen(wanted) && !memcmp(text.at, wanted, strlen(wanted));
 }
 
-/* A tuple of lengths; those beyond the last that can be kept are only counted. */
+/* Takes a tuple of lengths. Those beyond NPY_MAX_DIMS are counted, but not kept. */
 static bool take_shape(cursor *c, npy_array *array) {
     if (!take(c, "(")) return false;
     array->dims = 0;
@@ -48,13 +51,14 @@ static bool take_shape(cursor *c, npy_array *array) {
             if (__builtin_mul_overflow(length, 10, &length) || __builtin_add_overflow(length, *c->at - '0', &length))
                 return false;
         if (!more || c->at == first) return false;
-        if (c->at < c->end && *c->at == 'L') c->at++; /* Python 2 wrote its long integers so */
+        if (c->at < c->end && *c->at == 'L') c->at++; /* the suffix of long integers in Python 2 */
         if (array->dims < NPY_MAX_DIMS) array->shape[array->dims] = length;
         array->dims++;
     }
     return true;
 }
 
+/* Sets the type and the byte order by a description such as "<f4". */
 static bool parse_type(npy_array *array, cursor descr, bool booleans) {
     static const char *const names[3] = {"f4", "f2", "b1"};
     static const rapt_type types[3] = {RAPT_F32, RAPT_F16, RAPT_BOOL};
@@ -68,6 +72,7 @@ static bool parse_type(npy_array *array, cursor descr, bool booleans) {
     return false;
 }
 
+/* Parses the header, and checks that the array is one that is wanted; else writes what is wrong to fault. */
 static bool parse_header(npy_array *array, cursor c, npy_wanted wanted, bool *fortran, char fault[NPY_FAULT_BYTES]) {
     static const char *const keys[3] = {"descr", "fortran_order", "shape"};
     const char *const dtype = wanted.booleans ? "bool" : "float16 or float32";
@@ -126,7 +131,7 @@ static bool parse_header(npy_array *array, cursor c, npy_wanted wanted, bool *fo
 
 /* ---- The file ---------------------------------------------------------------------------------------------------------- */
 
-/* Sets the strides and *bytes. False if a stride or the size of the array is no int64_t. */
+/* Sets the strides, and *bytes to the size of the array. Returns false if one of them exceeds an int64_t. */
 static bool lay_out(npy_array *array, bool fortran, int64_t *bytes) {
     *bytes = (int64_t)convert_size(array->type);
     for (int n = 0; n < array->dims; n++) {
@@ -137,6 +142,7 @@ static bool lay_out(npy_array *array, bool fortran, int64_t *bytes) {
     return true;
 }
 
+/* Parses a mapped file, whose data must be as long as its shape says. */
 static bool parse_file(npy_array *array, npy_wanted wanted, char fault[NPY_FAULT_BYTES]) {
     const unsigned char *file = array->file.at;
     const size_t bytes = array->file.bytes;
@@ -195,6 +201,7 @@ bool npy_is_row(const npy_array *array, rapt_type type, int64_t n, int64_t strid
     return type == array->type && native && (n <= 1 || stride == (int64_t)convert_size(type));
 }
 
+/* Returns the value of the element at `byte`. */
 static float element(const npy_array *array, const unsigned char *byte) {
     const int size = (int)convert_size(array->type);
     uint32_t bits = 0;
@@ -217,7 +224,7 @@ void npy_copy_row(const npy_array *array, int64_t offset, rapt_type type, int64_
 }
 
 bool npy_write(FILE *file, rapt_type type, int dims, const int64_t *shape, const void *data) {
-    /* As numpy.save: format 1.0, the data aligned to 64 bytes. */
+    /* Like numpy.save: format 1.0, with the data aligned to 64 bytes. */
     const rapt_type written = type == RAPT_BF16 ? RAPT_F32 : type;
     char header[192];
     int length = 10 + snprintf(header + 10, sizeof header - 10, "{'descr': '<f%zu', 'fortran_order': False, 'shape': (",

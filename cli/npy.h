@@ -22,24 +22,27 @@ typedef struct npy_array {
     file_map file;
 } npy_array;
 
-/* What an array must be: of bool or of float16 or float32, and with how many dimensions. */
+/* The arrays that a caller accepts. */
 typedef struct npy_wanted {
-    bool booleans;
+    bool booleans; /* of bool; else of float16 or float32 */
     int least_dims, most_dims;
 } npy_wanted;
 
-/* Maps the file. False, with nothing to close, after writing to fault what is wrong with it. */
+/* Maps a file and checks it. On failure it returns false, writes what is wrong to fault, and leaves nothing to close. */
 bool npy_open(npy_array *array, const char *path, npy_wanted wanted, char fault[NPY_FAULT_BYTES]);
+
+/* Unmaps the file. */
 void npy_close(npy_array *array);
 
-/* Whether n elements, this stride in bytes apart, lie as the library wants a row of that type. */
+/* True if n elements that lie `stride` bytes apart are a row of that type as the library reads it, without conversion. */
 bool npy_is_row(const npy_array *array, rapt_type type, int64_t n, int64_t stride);
 
-/* Makes one of n such elements that begin at this distance from data, rounding to nearest even; bool stays bool. */
+/* Copies n elements, from data + offset on and `stride` bytes apart, to a row of the type, rounding to nearest even; bool stays
+ * bool. */
 void npy_copy_row(const npy_array *array, int64_t offset, rapt_type type, int64_t n, int64_t stride, void *to);
 
-/* Writes a C-ordered array, little-endian; bf16, which NumPy does not have, as float32 of the same values. False if a write
- * failed; errno tells why. */
+/* Writes a little-endian array in C order; bf16, which NumPy does not have, is written as float32 of the same values. Returns
+ * false, with errno, if a write failed. */
 bool npy_write(FILE *file, rapt_type type, int dims, const int64_t *shape, const void *data);
 
 #endif

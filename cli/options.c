@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Options of the command line, and its errors. */
 #include "cli.h"
 
 #include <errno.h>
@@ -46,7 +47,8 @@ int cli_parse(const char *program, const cli_option *options, int count, int arg
                    (options[i].kind == CLI_OPTIONAL_VALUE && (a + 1 == argc || argv[a + 1][0] == '-'))) {
             values[i] = "";
         } else {
-            /* What looks like an option is one: `--q --k K.npy` lacks Q. Odd file names can be given with '='. */
+            /* An argument that looks like an option is one, so in `--q --k K.npy` the value of --q is missing. A file whose name
+             * begins so can be given after '='. */
             if (a + 1 == argc || !argv[a + 1][0] || !strncmp(argv[a + 1], "--", 2))
                 return cli_fail(program, "--%s: its value is missing", options[i].name);
             values[i] = argv[++a];
@@ -57,7 +59,7 @@ int cli_parse(const char *program, const cli_option *options, int count, int arg
 
 bool cli_integer(const char **text, char end, int64_t min, int64_t max, int64_t *value) {
     char *rest;
-    const long long number = strtoll(*text, &rest, 10); /* beyond its range: its limits, which are beyond any min and max */
+    const long long number = strtoll(*text, &rest, 10); /* saturates, at limits outside every min..max */
     const bool digit_first = (**text >= '0' && **text <= '9') || (**text == '-' && rest != *text);
     if (!digit_first || *rest != end || number < min || number > max) return false;
     *text = rest + (end != '\0');

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Outputs, on systems with POSIX's files and signals, and on WASI. */
 #define _XOPEN_SOURCE   700
 #define _DEFAULT_SOURCE /* getentropy */
 #include "output.h"
@@ -14,9 +15,9 @@
 
 /* ---- Signals ------------------------------------------------------------------------------------------------------------ */
 
-static output *unfinished; /* those with a temporary file; changed only while deadly signals wait */
+static output *unfinished; /* the outputs that have a temporary file; changed only while deadly signals are held */
 
-#if defined(__wasi__) /* where no signal ever comes */
+#if defined(__wasi__) /* has no signals */
 typedef int signals;
 static void catch_signals(void) {}
 static signals hold_signals(void) { return 0; }
@@ -26,12 +27,13 @@ typedef sigset_t signals;
 static const int deadly[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXCPU, SIGXFSZ};
 enum { DEADLY = sizeof deadly / sizeof *deadly };
 
+/* The handler of deadly signals: removes temporary files, then lets the signal do what it does by default. */
 static void clean_up(int number) {
     for (const output *out = unfinished; out; out = out->next) unlink(out->temporary);
-    raise(number); /* as if it had not been caught: it waits until this returns, and its action is the default one again */
+    raise(number); /* pending until this returns; its action is the default one again (SA_RESETHAND) */
 }
 
-/* Whoever ignores a signal, as nohup does, goes on doing so. */
+/* Installs the handler, except for signals that are ignored, as under nohup. */
 static void catch_signals(void) {
     struct sigaction present, action = {.sa_handler = clean_up, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&action.sa_mask);
@@ -39,6 +41,7 @@ static void catch_signals(void) {
         if (!sigaction(deadly[i], NULL, &present) && present.sa_handler == SIG_DFL) sigaction(deadly[i], &action, NULL);
 }
 
+/* Blocks deadly signals, and returns the signals that were blocked before. */
 static signals hold_signals(void) {
     signals held, before;
     sigemptyset(&held);
@@ -50,6 +53,7 @@ static signals hold_signals(void) {
 static void release_signals(signals before) { pthread_sigmask(SIG_SETMASK, &before, NULL); }
 #endif
 
+/* Takes an output from the list, when its temporary file has been renamed or removed. */
 static void forget_temporary(output *out) {
     const signals before = hold_signals();
     output **at = &unfinished;
@@ -62,7 +66,7 @@ static void forget_temporary(output *out) {
 
 /* ---- Files -------------------------------------------------------------------------------------------------------------- */
 
-#if defined(__wasi__) /* where files have no modes, a descriptor is not copied, and there is no mkstemp */
+#if defined(__wasi__) /* has no modes of files, no dup and no mkstemp */
 static mode_t mode_of_new(void) { return 0666; }
 static bool set_mode(int fd, mode_t mode) { return (void)fd, (void)mode, true; }
 static int copy_standard_output(void) { return errno = ENOTSUP, -1; }
@@ -84,6 +88,7 @@ static int copy_standard_output(void) { return dup(STDOUT_FILENO); }
 static int create_unique(char *path) { return mkstemp(path); }
 #endif
 
+/* Returns three strings, one behind the other, in new memory; null if there is none. */
 static char *join(const char *a, const char *b, const char *c) {
     const size_t bytes = strlen(a) + strlen(b) + strlen(c) + 1;
     char *path = malloc(bytes);
@@ -96,7 +101,7 @@ static bool is_standard_output(const struct stat *st) {
     return !fstat(STDOUT_FILENO, &standard) && standard.st_dev == st->st_dev && standard.st_ino == st->st_ino;
 }
 
-/* A terminal must be opened to be told from other devices, but nothing is written to it. */
+/* True if the target is a terminal. It has to be opened to find out; nothing is written to it. */
 static bool is_terminal(const output *out) {
     if (out->standard) return isatty(STDOUT_FILENO);
     const int fd = open(out->target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -105,6 +110,7 @@ static bool is_terminal(const output *out) {
     return terminal;
 }
 
+/* Locates an output whose target exists. */
 static bool locate_present(output *out, const char *path, const struct stat *st) {
     errno = EISDIR;
     if (S_ISDIR(st->st_mode)) return false;
@@ -145,7 +151,7 @@ bool output_is_file(const output *out, const char *path) {
     return out->present && !stat(path, &st) && st.st_dev == out->volume && st.st_ino == out->number;
 }
 
-#if defined(__APPLE__) /* whose file systems seldom tell O from o */
+#if defined(__APPLE__) /* most file systems there do not distinguish upper and lower case */
 static bool is_same_name(const char *a, const char *b) { return !strcasecmp(a, b); }
 #else
 static bool is_same_name(const char *a, const char *b) { return !strcmp(a, b); }
@@ -156,7 +162,7 @@ bool output_is_output(const output *a, const output *b) {
     return a->volume == b->volume && a->number == b->number && !a->device;
 }
 
-/* A descriptor of a new file beside the target, of its mode; or -1, with errno. */
+/* Creates the temporary file, with the target's mode. Returns its descriptor, or -1 with errno. */
 static int create_temporary(output *out) {
     char *path = join(out->target, ".tmp", "XXXXXX");
     if (!path) return -1;

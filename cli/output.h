@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file that appears under its name only when it is complete: it is written beside, then renamed; a signal that ends the process
- * removes what was not complete (on Windows, the system does, whatever ends it). What is no regular file, and standard output, is
- * written straight into. */
+/* A file that appears under its name only when it is complete: it is written to a temporary file in the same folder, which is
+ * then renamed. If a signal ends the process, the temporary file is removed (on Windows by the system, whatever ends the
+ * process). Standard output, and targets that are not regular files, are written directly. */
 #ifndef RAPT_CLI_OUTPUT_H
 #define RAPT_CLI_OUTPUT_H
 
@@ -12,43 +12,45 @@
 #define OUTPUT_STANDARD "-" /* the path that means standard output; a file of that name is ./- */
 
 typedef struct output {
-    char *target; /* the file's own path, links followed; owned */
+    char *target; /* the file's path, with links resolved; owned */
     FILE *file;
-    bool straight; /* target is a device, a FIFO, ... */
-    bool standard; /* ... or what standard output goes to */
-    bool device;   /* a character device, which takes several outputs */
-    bool terminal; /* a device that somebody looks at */
-    bool present;  /* target was there when it was located */
+    bool straight; /* the target is written directly: a device, a FIFO, ... */
+    bool standard; /* ... or the file that standard output goes to */
+    bool device;   /* a character device, which accepts several outputs */
+    bool terminal; /* a device that is a terminal */
+    bool present;  /* the target existed when it was located */
 #if defined(_WIN32)
-    void *temporary; /* a handle; null while there is none */
+    void *temporary; /* a handle; null if there is no temporary file */
 #else
-    char *temporary; /* owned; null while there is none */
-    mode_t mode;     /* that of the file which is replaced; of a new one, what the umask leaves */
-    dev_t volume;    /* of what is present; it and the number tell files apart, whatever links lead there */
+    char *temporary; /* a path, owned; null if there is no temporary file */
+    mode_t mode;     /* of the file that is replaced; for a new file, what the umask leaves */
+    dev_t volume;    /* if present: it and the number identify the file, whatever links lead to it */
     ino_t number;
-    struct output *next;
+    struct output *next; /* in the list of outputs with a temporary file */
 #endif
 } output;
 
-/* Finds out where the file would be, and touches nothing. False, with errno, if it could not be put there. */
+/* In these functions, false means failure, with errno set. */
+
+/* Determines where the file would be, without touching anything. Fails if it could not be written there. */
 bool output_locate(output *out, const char *path);
 
-/* True if the output would replace or overwrite the file that is at the path. */
-bool output_is_file(const output *out, const char *path);
-
-/* True if one of two located outputs would replace, or be mixed with, the other. */
-bool output_is_output(const output *a, const output *b);
-
-/* Opens file, to be written; out must stay where it is until output_discard. False, with errno. */
+/* Opens out->file for writing. out must not be moved before output_discard. */
 bool output_open(output *out);
 
-/* Closes file. False, with errno, if it is not complete. */
+/* Closes out->file. Fails if not everything was written. */
 bool output_close(output *out);
 
-/* Gives the closed file its name. False, with errno. */
+/* Gives the closed file its name. */
 bool output_publish(output *out);
 
-/* Removes what was not published, and frees. A struct of zeros will do. */
+/* True if a located output would replace or overwrite the file at the path. */
+bool output_is_file(const output *out, const char *path);
+
+/* True if one of two located outputs would replace the other, or be mixed with it. */
+bool output_is_output(const output *a, const output *b);
+
+/* Removes a file that was not published, and frees memory. A struct of zeros is allowed. */
 void output_discard(output *out);
 
 #endif

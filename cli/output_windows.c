@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The temporary file is marked as one that goes when its last handle is closed, as all are when the process ends, however that
- * comes; the mark is taken back only to give the file its name. */
+/* Outputs on Windows. The temporary file is marked to be deleted when its last handle is closed, which happens at the latest when
+ * the process ends, for whatever reason. The mark is removed only when the file gets its name. */
 #include "output.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* False, with the errno of the last error. */
+/* Sets errno by the last error of Windows, and returns false. */
 static bool failed(void) {
     static const struct {
         DWORD error;
@@ -30,8 +30,8 @@ static bool failed(void) {
     return false;
 }
 
-/* True if both are handles of one file. Wine does not know the volume of a file that was opened by what is no program for
- * Windows. */
+/* True if both are handles of one file. Under Wine, the volume is 0 for a file that was opened by a program of the host system.
+ */
 static bool is_same_file(HANDLE file, HANDLE other) {
     FILE_ID_INFO a, b;
     return GetFileInformationByHandleEx(file, FileIdInfo, &a, sizeof a) &&
@@ -42,13 +42,13 @@ static bool is_same_file(HANDLE file, HANDLE other) {
 
 static HANDLE standard_output(void) { return (HANDLE)_get_osfhandle(1); }
 
-/* A handle of what is there, folders, too, without a right to read or write it. */
+/* Returns a handle of a file or folder, with neither the right to read nor to write it. */
 static HANDLE open_present(const char *path) {
     return CreateFileA(path, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
                        FILE_FLAG_BACKUP_SEMANTICS, NULL);
 }
 
-/* Likewise of a located output that was present. */
+/* Returns such a handle of a located output that was present. */
 static HANDLE open_located(const output *out) {
     HANDLE file = INVALID_HANDLE_VALUE;
     const HANDLE self = GetCurrentProcess();
@@ -57,7 +57,7 @@ static HANDLE open_located(const output *out) {
     return file;
 }
 
-/* NUL is a device that is none. */
+/* True if the target is a terminal, unlike other devices such as NUL. */
 static bool is_terminal(const output *out) {
     DWORD mode;
     if (out->standard) return GetConsoleMode(standard_output(), &mode);
@@ -69,6 +69,7 @@ static bool is_terminal(const output *out) {
     return terminal;
 }
 
+/* Locates an output whose target exists. */
 static bool locate_present(output *out, HANDLE file, const char *path) {
     BY_HANDLE_FILE_INFORMATION about;
     char real[PATH_BYTES];
@@ -123,12 +124,13 @@ bool output_is_output(const output *a, const output *b) {
     return !a->device && output_is_file(a, b->target);
 }
 
+/* Marks a file to be deleted when its last handle is closed, or removes that mark. */
 static bool mark_to_go(HANDLE file, bool go) {
     FILE_DISPOSITION_INFO mark = {.DeleteFile = go};
     return SetFileInformationByHandle(file, FileDispositionInfo, &mark, sizeof mark);
 }
 
-/* A new file beside the target; INVALID_HANDLE_VALUE, with the last error, if there can be none. */
+/* Creates the temporary file, and returns its handle; INVALID_HANDLE_VALUE, with the last error, on failure. */
 static HANDLE create_temporary(output *out) {
     HANDLE file = INVALID_HANDLE_VALUE;
     const size_t bytes = strlen(out->target) + sizeof ".tmp01234567";
@@ -146,7 +148,7 @@ static HANDLE create_temporary(output *out) {
     return file;
 }
 
-/* A descriptor of a handle of its own to what is written; -1, with errno. */
+/* Returns a descriptor, with a handle of its own, of the file that is written; -1, with errno, on failure. */
 static int open_descriptor(output *out) {
     if (out->standard) return _dup(1);
     HANDLE file;
@@ -179,6 +181,7 @@ bool output_close(output *out) {
     return !fclose(file);
 }
 
+/* Renames an open file. */
 static bool rename_to(HANDLE file, const char *target) {
     const size_t most = strlen(target) + 1;
     FILE_RENAME_INFO *name = calloc(1, sizeof *name + most * sizeof(WCHAR));

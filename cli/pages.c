@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* K and V in pages. */
 #include "pages.h"
 #include "cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* splitmix64 (Steele, Lea and Flood 2014). */
+/* Returns the next random number, by splitmix64 (Steele, Lea and Flood 2014). */
 static uint64_t next_random(uint64_t *state) {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -23,7 +24,7 @@ int pages_assign(pages *p, int64_t size, const pages_entries *entries, uint64_t 
     }
     p->table = p->starts ? tensor_buffer(p->count, sizeof *p->table) : NULL;
     if (!p->table) return cli_fail(CLI_RUN, "--page-size: no memory for the page table");
-    for (int64_t i = 0; i < p->count; i++) { /* Fisher and Yates's shuffle, from the inside out */
+    for (int64_t i = 0; i < p->count; i++) { /* the inside-out form of Fisher and Yates's shuffle */
         const int64_t other = (int64_t)(next_random(&seed) % (uint64_t)(i + 1));
         p->table[i] = p->table[other];
         p->table[other] = (int32_t)i;
@@ -31,7 +32,8 @@ int pages_assign(pages *p, int64_t size, const pages_entries *entries, uint64_t 
     return 0;
 }
 
-/* A pool with the rows from data, whose layout becomes that of the pool. Null if there is no memory. */
+/* Returns a new pool with the rows of data, and sets *layout, which was that of data, to the pool's. Returns null if there is no
+ * memory. */
 static void *scatter(const pages *p, const void *data, rapt_layout *layout, int64_t heads, int64_t channels,
                      const pages_entries *entries, bool tokens_first) {
     const rapt_layout from = *layout,
@@ -47,7 +49,7 @@ static void *scatter(const pages *p, const void *data, rapt_layout *layout, int6
                                     slot % p->size * to.token_stride;
                 if (slot < entries->lengths[b])
                     memcpy(at, (const char *)data + first + h * from.head_stride + slot * from.token_stride, row);
-                else memset(at, 0xff, row); /* behind the last key: NaNs in most types, for they must not be read */
+                else memset(at, 0xff, row); /* behind the last key, where nothing may be read: NaNs in most types */
             }
     }
     *layout = to;

@@ -129,7 +129,7 @@ enum { INPUTS = sizeof inputs / sizeof *inputs };
 
 /* ---- Values of options ------------------------------------------------------------------------------------------------- */
 
-/* What is so small that it would become 0 is refused: 0 means something else. */
+/* Reads a finite number. A number so small that it would become 0 is refused, since 0 has a meaning of its own. */
 static bool parse_float(const char *text, float *value) {
     char *rest;
     errno = 0;
@@ -137,19 +137,20 @@ static bool parse_float(const char *text, float *value) {
     return *text > ' ' && rest != text && !*rest && isfinite(*value) && (*value != 0 || !errno);
 }
 
-/* The name's place in names, or -1. */
+/* Returns the index of a name in names, or -1. */
 static int parse_name(const char *name, int count, const char *const *names) {
     while (count-- > 0 && strcmp(name, names[count]) != 0) {
     }
     return count;
 }
 
-/* Can Q and O have the type, or K and V? */
+/* True if Q and O, or if kv, K and V may have the type. */
 static bool allowed_type(rapt_type type, bool kv) {
     const rapt_type_class class_of = rapt_type_class_of(type);
     return class_of == RAPT_CLASS_ELEMENT || (kv && (class_of == RAPT_CLASS_WEIGHT || class_of == RAPT_CLASS_CACHE));
 }
 
+/* Reads the value of an option that is a type. */
 static int read_type(const char *option, const char *name, bool kv, rapt_type *type) {
     *type = rapt_type_of_name(name);
     if (allowed_type(*type, kv)) return 0;
@@ -167,6 +168,7 @@ static int read_type(const char *option, const char *name, bool kv, rapt_type *t
 
 /* ---- Inputs ------------------------------------------------------------------------------------------------------------ */
 
+/* Fails unless two numbers, of what the tensors a and b have, are equal. */
 static int match(const tensor *a, int64_t of_a, const tensor *b, int64_t of_b, const char *what) {
     if (of_a == of_b) return 0;
     return cli_fail(CLI_RUN, "%s: %s %" PRId64 ", but %s has %" PRId64, a->path, what, of_a, b->path, of_b);
@@ -174,14 +176,15 @@ static int match(const tensor *a, int64_t of_a, const tensor *b, int64_t of_b, c
 
 /* ---- The run ----------------------------------------------------------------------------------------------------------- */
 
-/* Where the entries of a ragged batch begin: entry b is at[b] .. at[b + 1] - 1. */
+/* The starts of a ragged batch: entry b has the tokens at[b] .. at[b + 1] - 1. */
 typedef struct starts {
     int32_t *at; /* null: the batch is not ragged */
     int64_t entries;
 } starts;
 
+/* The state of the command. */
 typedef struct job {
-    const char *value[OPTIONS];
+    const char *value[OPTIONS]; /* of each option, as cli_parse sets them */
     bool bshd;
     int64_t threads, page_size, seed;
     starts q_starts, k_starts;
@@ -192,7 +195,7 @@ typedef struct job {
     rapt_tuning tuning;
     rapt_plan plan;
     rapt_args args;
-    int32_t *lengths; /* keys of each entry; null: all that there are */
+    int32_t *lengths; /* keys of each entry; null: all */
     void *o;
     float *lse;
     void *workspace;
@@ -200,6 +203,7 @@ typedef struct job {
     output out, lse_out;
 } job;
 
+/* Reads the value of an option that is a list of starts. */
 static int read_starts(const char *name, const char *text, starts *s) {
     const char *rest = text;
     int64_t least = 0, numbers = 1;
@@ -216,9 +220,9 @@ static int read_starts(const char *name, const char *text, starts *s) {
     return 0;
 }
 
-/* What the options say of masks, batches and the cache, without the files. */
+/* Reads the options for masks, batches and the cache, without opening files. */
 static int read_features(job *j) {
-    static const char *const ariths[] = {"exact", "int8", "bf16"}; /* as rapt_arith counts them */
+    static const char *const ariths[] = {"exact", "int8", "bf16"}; /* in the order of rapt_arith */
     const char *const *value = j->value;
     rapt_desc *d = &j->desc;
     const struct {
@@ -250,7 +254,7 @@ static int read_features(job *j) {
     return 0;
 }
 
-/* Everything that the options say without the files. */
+/* Reads all options, without opening files. */
 static int read_options(job *j, int argc, char **argv) {
     static const char *const layouts[2] = {"bhsd", "bshd"}, *const alignments[3] = {"", "bottom-right", "top-left"};
     const char *const *value = j->value;
@@ -302,9 +306,10 @@ static int read_options(job *j, int argc, char **argv) {
     return cli_check_isa(CLI_RUN, value[ISA]);
 }
 
-/* Queries or keys of an entry, and of the longest. */
+/* Returns the queries or keys of an entry. */
 static int64_t entry_tokens(const starts *s, int64_t tokens, int64_t b) { return s->at ? s->at[b + 1] - s->at[b] : tokens; }
 
+/* Returns the queries or keys of the longest entry. */
 static int64_t longest(const starts *s, int64_t tokens) {
     int64_t most = s->at ? 0 : tokens;
     for (int64_t b = 0; b < s->entries; b++)
@@ -312,7 +317,7 @@ static int64_t longest(const starts *s, int64_t tokens) {
     return most;
 }
 
-/* The batch is that of the files, or what the starts say. */
+/* Sets the batch, by the files or by the starts, and checks that both agree. */
 static int match_batch(job *j) {
     const starts *given = j->q_starts.at ? &j->q_starts : &j->k_starts;
     const char *option = j->q_starts.at ? "--cu-q" : "--cu-k";
@@ -331,6 +336,7 @@ static int match_batch(job *j) {
     return 0;
 }
 
+/* Reads the key lengths, which pages also need if they are not given. */
 static int read_lengths(job *j) {
     const char *text = j->value[KV_LENS];
     const int64_t batch = j->desc.batch;
@@ -350,14 +356,14 @@ static int read_lengths(job *j) {
     return 0;
 }
 
-/* The end of a refusal of heads: the other layout, where heads divide in that one. */
+/* Returns the end of a refusal of heads: a hint at the other layout, if the heads would divide there. */
 static const char *layout_hint(const job *j) {
     const bool apart = j->q.array.dims > 2 && j->k.array.dims > 2 && !j->q_starts.at && !j->k_starts.at;
     if (!apart || j->k.tokens == 0 || j->q.tokens % j->k.tokens) return "";
     return j->bshd ? ": with --layout bhsd they do" : ": with --layout bshd they do";
 }
 
-/* The arrays that are broadcast. */
+/* Opens and loads the arrays that are broadcast. */
 static int read_broadcasts(job *j) {
     rapt_desc *d = &j->desc;
     const int64_t to[4] = {d->batch, d->heads, longest(&j->q_starts, d->q_len), longest(&j->k_starts, d->kv_len)};
@@ -380,7 +386,7 @@ static int read_broadcasts(job *j) {
     return 0;
 }
 
-/* K or V as it is to be attended to: of a type (0: that of its file), and in pages if there are any. */
+/* Loads K or V, converted to a type (0: that of its file), and moves it to pages if there are any. */
 static int load_cache(const job *j, tensor *t, rapt_type type, const pages_entries *entries) {
     const bool quantized = type > RAPT_BF16;
     if (tensor_load(t, type && !quantized ? type : t->array.type) || (quantized && tensor_quantize(t, type))) return CLI_ERROR;
@@ -392,6 +398,7 @@ static rapt_scales scales_of(const tensor *t) {
     return (rapt_scales){t->scales != NULL, l->batch_stride, l->head_stride, l->token_stride, 0};
 }
 
+/* Loads K and V, and describes them. */
 static int read_cache(job *j, rapt_type type) {
     rapt_desc *d = &j->desc;
     const pages_entries entries = {d->batch, j->lengths, j->k_starts.at};
@@ -433,7 +440,7 @@ static int read_inputs(job *j) {
     d->kv_len = k->tokens;
     d->d_k = q->channels;
     d->d_v = v->channels;
-    if (k->tokens == 0) j->page_size = 0; /* there is nothing to cut */
+    if (k->tokens == 0) j->page_size = 0; /* without keys there are no pages */
     if (read_lengths(j) || read_broadcasts(j) || tensor_load(q, q_type ? q_type : q->array.type) || read_cache(j, kv_type))
         return CLI_ERROR;
     d->q = q->layout;
@@ -452,7 +459,7 @@ static int locate(output *out, const char *path) {
     return out->terminal ? cli_fail(CLI_RUN, "%s: it is a terminal, which would show bytes; give a file or a pipe", path) : 0;
 }
 
-/* Both outputs have a place of their own, and none is that of an input: an input is not overwritten. */
+/* Locates both outputs, and checks that they are different files and neither is an input. */
 static int locate_outputs(job *j) {
     const struct {
         int option;
@@ -471,6 +478,7 @@ static int locate_outputs(job *j) {
     return 0;
 }
 
+/* Runs the plan. */
 static int attend(job *j) {
     const rapt_status status = rapt_run_parallel(&j->plan, &j->args, j->threads, rapt_pool_for, j->pool);
     if (!status) return 0;
@@ -479,6 +487,7 @@ static int attend(job *j) {
     return cli_fail(CLI_RUN, "%s: %s", rapt_status_string(status), line);
 }
 
+/* Plans, creates the output, the workspace and the pool, and runs once. */
 static int prepare_and_attend(job *j) {
     const rapt_desc *d = &j->desc;
     size_t bytes = 0;
@@ -521,11 +530,12 @@ static int prepare_and_attend(job *j) {
 
 /* ---- The time ---------------------------------------------------------------------------------------------------------- */
 
-/* How many (query, key) pairs of a head are attended, over the batch, by their positions; masks and biases are not looked at. */
+/* Returns how many (query, key) pairs a head attends to over the whole batch, by positions alone: masks and biases are ignored.
+ */
 static double attended_pairs(const job *j) {
     const rapt_desc *d = &j->desc;
     double pairs = 0;
-    if (!d->q_len || !d->kv_len) return 0; /* however many entries there are of that */
+    if (!d->q_len || !d->kv_len) return 0; /* saves a loop over any number of empty entries */
     for (int64_t b = 0; b < d->batch; b++) {
         const int64_t queries = entry_tokens(&j->q_starts, d->q_len, b);
         const int64_t keys = j->lengths ? j->lengths[b] : entry_tokens(&j->k_starts, d->kv_len, b);
@@ -547,6 +557,7 @@ static double attended_pairs(const job *j) {
     return pairs;
 }
 
+/* Times the run, and prints the median. */
 static int measure(job *j) {
     enum { AT_LEAST = 5, AT_MOST = 4096 };
     double seconds[AT_MOST], total = 0;
@@ -562,7 +573,7 @@ static int measure(job *j) {
     const double flops = attended_pairs(j) * (double)(d->heads * (2 * d->d_k + 2 * d->d_v));
     rapt_plan_info info = {.size = sizeof info};
     rapt_plan_query(&j->plan, &info);
-    FILE *const to = j->out.standard || j->lse_out.standard ? stderr : stdout; /* an array is not mixed with text */
+    FILE *const to = j->out.standard || j->lse_out.standard ? stderr : stdout; /* text must not be mixed with an array */
     fprintf(to, "time %.6g ms (median of %d runs), %.4g GFLOP/s, kernel %s, path %s, threads %" PRId64 "\n", 1e3 * median, runs,
             median > 0 ? 1e-9 * flops / median : 0, info.isa, info.path, j->threads);
     return 0;
@@ -570,7 +581,7 @@ static int measure(job *j) {
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------------- */
 
-/* Both files are complete, and what was to be printed is, before either appears. */
+/* Writes the outputs. Neither appears under its name before both are complete and everything has been printed. */
 static int write_outputs(job *j) {
     const rapt_desc *d = &j->desc;
     const int dims = j->q.array.dims;
@@ -598,7 +609,7 @@ static int write_outputs(job *j) {
     return 0;
 }
 
-/* All is read, and Windows replaces no file that is mapped. */
+/* Unmaps the inputs before outputs get their names, since Windows does not replace a file that is mapped. */
 static void close_inputs(job *j) {
     npy_array *const all[] = {&j->q.array,    &j->k.array,      &j->v.array,    &j->mask.array,
                               &j->bias.array, &j->slopes.array, &j->sinks.array};

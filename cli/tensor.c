@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The arrays of files as the library takes them. */
 #include "tensor.h"
 #include "cli.h"
 #include "convert.h"
@@ -8,8 +9,8 @@
 
 void *tensor_buffer(int64_t elements, size_t size) { return elements ? calloc((size_t)elements, size) : calloc(1, 1); }
 
-/* The rows [shape[0], shape[1], shape[2]] of shape[3] elements of an array, one after the other; null if there is no memory.
- * However many of them there are, rows without elements take no time. */
+/* Returns a dense copy of the rows [shape[0], shape[1], shape[2]] of shape[3] elements; null if there is no memory. Rows without
+ * elements are not visited, since there may be any number of them. */
 static void *copy_rows(const npy_array *array, const int64_t shape[4], const int64_t stride[4], rapt_type type) {
     const size_t row = (size_t)shape[3] * convert_size(type);
     const bool empty = !shape[0] || !shape[1] || !shape[2] || !shape[3];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt tune: the numbers with which a kernel is fastest on this machine, looked for one after the other. */
+/* rapt tune: searches for the numbers of a rapt_tuning with which a kernel is fastest on this machine, one number after the
+ * other. */
 #define _POSIX_C_SOURCE 200112L
 #include "aligned.h"
 #include "cli.h"
@@ -45,18 +46,18 @@ static const char help[] =
 
 /* ---- Cases --------------------------------------------------------------------------------------------------------------- */
 
-/* What is timed: attention, or a linear layer if there are out channels. */
+/* A problem that is timed: attention, or a linear layer if out is not 0. */
 typedef struct tune_case {
     const char *name;
-    int64_t batch; /* above 1: entries of a ragged batch, each of one query and key more than the one before */
+    int64_t batch; /* above 1: entries of a ragged batch, each with one query and key more than the one before */
     int64_t heads, kv_heads, queries, keys, d;
     int64_t tokens, in, out;
-    rapt_type type; /* of K and V, or the weights */
+    rapt_type type; /* of K and V, or of the weights */
     rapt_arith arith;
-    bool cold; /* K and V, or weights, come from memory */
+    bool cold; /* K and V, or the weights, come from memory rather than from a cache */
 } tune_case;
 
-/* What thresholds are for has a case at each value that is tried. */
+/* For numbers that are thresholds (few_rows, few_tokens, ...), there is a case at each value that is tried. */
 #define FEW(rows)    .batch = 1, .heads = 8, .kv_heads = 2, .queries = (rows) / 4, .keys = 2048, .d = 128, .type = RAPT_BF16
 #define DECODE       .batch = 1, .heads = 16, .kv_heads = 8, .queries = 1, .keys = 4096, .d = 128, .cold = true
 #define PREFILL      .batch = 1, .heads = 8, .kv_heads = 2, .queries = 500, .keys = 1024, .d = 64
@@ -81,14 +82,14 @@ static const tune_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases, COLD_BYTES = 64 << 20, MOST_BATCH = 16 };
 
-/* A number, the cases that it is for, and what to try. Numbers that only matter to several threads are not tried for one. */
+/* A number of a rapt_tuning, the cases that it affects, and the values to try. */
 #define NUMBER(name) #name, offsetof(rapt_tuning, name)
 static const struct number {
     const char *name;
-    size_t at;
-    const char *cases; /* names between spaces */
-    bool threads;
-    int tried[10]; /* after the last, 0 again */
+    size_t at;         /* its offset in rapt_tuning */
+    const char *cases; /* names, separated by spaces */
+    bool threads;      /* it affects only calls with several threads, and is not tried for one */
+    int tried[10];     /* in order; 0 ends them */
 } numbers[] = {
     {NUMBER(pass_l2), "prefill prefill-bf16 ragged", false, {2, 4, 6, 8, 10, 12, 16, 24, 32}},
     {NUMBER(weights_l2), "linear-32 linear-256", false, {2, 4, 6, 8, 10, 12, 16, 24}},
@@ -113,13 +114,14 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 /* A case in memory. */
 typedef struct subject {
     const tune_case *of;
-    char *q, *kv, *o, *want; /* kv: copies of K and V, or of the weights, one after the other; want: the right output */
+    char *q, *kv, *o; /* kv: `copies` copies of K and V, or of the weights, one behind the other */
+    char *want;       /* the output that every way must give */
     size_t q_bytes, k_bytes, o_bytes;
     int64_t copies, next;
-    int calls;    /* of one measurement, so that it takes a millisecond */
-    double spent; /* seconds, by so many measurements */
-    int64_t measurements;
-    void *workspace; /* one for all ways to run the case, so that where it lies makes no difference between them */
+    int calls;            /* of one measurement, which then takes about a millisecond */
+    double spent;         /* seconds that all measurements took */
+    int64_t measurements; /* their number */
+    void *workspace;      /* shared by all ways to run the case, so that its address makes no difference between them */
     size_t workspace_bytes;
     int32_t starts[MOST_BATCH + 1];
     int64_t queries, keys; /* of all entries */
@@ -129,22 +131,23 @@ typedef struct search {
     const char *isa;
     int64_t threads;
     rapt_pool *pool;
-    double start, end; /* of the time that there is */
-    bool quiet, terminal;
-    int turns; /* of a round, in this pass through all numbers */
+    double start, end;    /* of the time for the search */
+    bool quiet, terminal; /* --quiet; standard error is a terminal */
+    int turns;            /* of a round, in this pass over all numbers */
     subject subjects[CASES];
     int count;
-    rapt_tuning own, least, most, best; /* best: with -1 for what is the kernel's own */
-    measure_ratio gains[NUMBERS];       /* what each number of the best brought when it was kept */
-    int kept;                           /* how often one was */
-    int compared, late; /* values in this pass: those that change something, and those for which there was no time */
-    int unconfirmed;    /* values that looked faster, when there was no time to look again */
+    rapt_tuning own, least, most, best; /* best: the best so far, with -1 where the kernel's own number is best */
+    measure_ratio gains[NUMBERS];       /* the gain of each number of the best, when it was kept */
+    int kept;                           /* how often a value was kept */
+    int compared, late;                 /* values in this pass that were compared, and for which there was no time */
+    int unconfirmed;                    /* values that looked faster, but for whose confirmation there was no time */
 } search;
 
 /* ---- Progress ------------------------------------------------------------------------------------------------------------ */
 
-static int shown; /* characters of the line on the terminal that the next one replaces */
+static int shown; /* the length of the line of progress on the terminal, which the next line replaces */
 
+/* Removes the line of progress. */
 static void clear_line(void) {
     if (shown) fprintf(stderr, "\r%*s\r", shown, "");
     shown = 0;
@@ -161,10 +164,10 @@ __attribute__((format(printf, 2, 3))) static void say(const search *t, const cha
     va_end(args);
 }
 
-/* Shows on a terminal what is being done, in place of what was. */
+/* On a terminal, replaces the line of progress. */
 __attribute__((format(printf, 2, 3))) static void show(const search *t, const char *format, ...) {
     if (t->quiet || !t->terminal) return;
-    char line[80]; /* as wide as any terminal is: a longer line would not be replaced */
+    char line[80]; /* no longer than a terminal is wide, or clear_line would not remove all of it */
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
@@ -187,21 +190,21 @@ __attribute__((format(printf, 1, 2))) static int fail(const char *format, ...) {
 
 /* ---- Signals ------------------------------------------------------------------------------------------------------------- */
 
-enum { SIGNALLED = 128 }; /* the exit status after a signal is this and its number, as shells have it */
+enum { SIGNALLED = 128 }; /* the exit status after a signal is this plus its number, as in shells */
 
-#if defined(__wasi__) /* where no signal ever comes */
+#if defined(__wasi__) /* has no signals */
 static const int stopped = 0;
 static void heed_signals(void) {}
 #else
-static volatile sig_atomic_t stopped; /* the signal that asks for an end, or 0 */
+static volatile sig_atomic_t stopped; /* the signal that asked the search to end, or 0 */
 
-/* The next one ends the process at once. */
+/* Ends the search; the next signal ends the process at once. */
 static void stop(int number) {
     stopped = number;
     signal(number, SIG_DFL);
 }
 
-/* Whoever ignores a signal, as nohup and shells in the background do, goes on doing so. */
+/* Installs the handler, except for signals that are ignored, as under nohup and in the background of shells. */
 static void heed_signals(void) {
     static const int heeded[] = {SIGINT, SIGTERM};
     stopped = 0;
@@ -212,7 +215,7 @@ static void heed_signals(void) {
 
 /* ---- Cases in memory ----------------------------------------------------------------------------------------------------- */
 
-/* Values of ordinary size in any of the types that cases have. */
+/* Fills memory with values of ordinary size in any of the types of the cases. */
 static void fill(char *at, size_t bytes, rapt_type type) {
     uint32_t random = 1;
     for (size_t i = 0; i < bytes; i += 4) {
@@ -226,6 +229,7 @@ static void fill(char *at, size_t bytes, rapt_type type) {
     }
 }
 
+/* Creates the tensors of a case. Returns false if there is no memory. */
 static bool subject_create(subject *s, const tune_case *c) {
     const bool linear = c->out > 0;
     const size_t element = c->type == RAPT_F32 ? 4 : c->type == RAPT_BF16 ? 2 : 1;
@@ -256,7 +260,7 @@ static void subject_destroy(subject *s) {
 
 /* ---- One way to run a case ----------------------------------------------------------------------------------------------- */
 
-/* A case with a tuning, ready to be called. */
+/* A case with a tuning, ready to run. */
 typedef struct way {
     subject *of;
     rapt_plan plan;
@@ -293,6 +297,7 @@ static rapt_status plan_linear(const search *t, way *w, const rapt_tuning *tunin
     return status == RAPT_OK ? rapt_linear_workspace_size(&w->linear, t->threads, &w->bytes) : status;
 }
 
+/* Plans a case with a tuning, and makes sure that the workspace is large enough. */
 static int way_create(const search *t, way *w, subject *s, const rapt_tuning *tuning) {
     memset(w, 0, sizeof *w);
     w->of = s;
@@ -305,6 +310,7 @@ static int way_create(const search *t, way *w, subject *s, const rapt_tuning *tu
     return s->workspace ? 0 : fail("%s: no memory for the workspace", s->of->name);
 }
 
+/* Runs a case once, over the next copy of K and V or of the weights. */
 static rapt_status call_once(const search *t, const way *w) {
     subject *s = w->of;
     const char *k = s->kv + (size_t)s->next * (s->of->out ? s->k_bytes : 2 * s->k_bytes);
@@ -321,10 +327,10 @@ static rapt_status call_once(const search *t, const way *w) {
     return rapt_run_parallel(&w->plan, &a, t->threads, rapt_pool_for, t->pool);
 }
 
-/* The exit statuses that end a search before its time. */
+/* Exit statuses, besides CLI_ERROR, that end a search early. */
 enum { WRONG_BITS = 1, STOPPED = SIGNALLED };
 
-/* Times the calls of a measurement, and sets *seconds to those of one call. */
+/* Times the calls of a measurement, and sets *seconds to the time of one call. */
 static int time_calls(const search *t, const way *w, double *seconds) {
     const double start = clock_now();
     for (int i = 0; i < w->of->calls; i++) {
@@ -336,14 +342,14 @@ static int time_calls(const search *t, const way *w, double *seconds) {
     return 0;
 }
 
-/* The same, and the output must be right. */
+/* time_calls, and a check that the output is right. */
 static int measure_way(const search *t, const way *w, double *seconds) {
     subject *s = w->of;
     const double start = clock_now();
     memset(s->o, 0x5a, s->o_bytes);
     const int failed = time_calls(t, w, seconds);
     if (failed) return failed;
-    if (*seconds <= 0) *seconds = 1e-9; /* less than the clock can tell */
+    if (*seconds <= 0) *seconds = 1e-9; /* below the resolution of the clock */
     const bool right = memcmp(s->o, s->want, s->o_bytes) == 0;
     s->spent += clock_now() - start;
     s->measurements++;
@@ -352,7 +358,8 @@ static int measure_way(const search *t, const way *w, double *seconds) {
     return WRONG_BITS;
 }
 
-/* Runs a case by the kernel's own numbers, for the output that all others must give, and sees how long that takes. */
+/* Runs a case with the kernel's own numbers, for the output that all other ways must give, and sets how many calls a measurement
+ * has. */
 static int prepare(search *t, subject *s) {
     way w;
     double least = INFINITY, seconds = 0;
@@ -370,31 +377,32 @@ static int prepare(search *t, subject *s) {
 
 /* ---- Comparing ----------------------------------------------------------------------------------------------------------- */
 
-/* Two tunings over the cases that they cut differently. */
+/* A comparison of two tunings, over the cases that they cut differently. */
 typedef struct comparison {
     way ways[CASES][2];
     measure_case rounds[CASES];
-    bool counts[CASES]; /* for the mean */
-    int count;
-    bool late; /* there was no time for it */
+    bool counts[CASES]; /* the case belongs to the mean */
+    int count;          /* of these cases */
+    bool late;          /* there was no time for the comparison */
     measure_verdict verdict;
 } comparison;
 
+/* The extent of a comparison. */
 typedef struct effort {
-    unsigned cases, counted;     /* a bit for each of the list: those to compare, and those of them that count for the mean */
+    unsigned cases, counted;     /* cases to compare, and those that belong to the mean, as bits by their index in `cases` */
     int least_turns, most_turns; /* of a round */
-    double until;                /* when it must be over, or is not begun */
+    double until;                /* when it must end; it is not begun if there is no time for least_turns */
     const char *what;            /* for the line of progress */
 } effort;
 
-/* True if two plans of one description tell the same of what they cut: then they are the same. */
+/* True if two plans of one description give the same information on how they cut the work, so that they are the same. */
 static bool cut_alike(const rapt_plan_info *a, const rapt_plan_info *b) {
     return strcmp(a->path, b->path) == 0 && a->phases == b->phases && a->tasks[0] == b->tasks[0] && a->tasks[1] == b->tasks[1] &&
            a->shared_bytes == b->shared_bytes && a->thread_bytes == b->thread_bytes &&
            a->rows_keys_in_lanes == b->rows_keys_in_lanes;
 }
 
-/* Plans of linear layers tell nothing: they are alike if the numbers of linear layers, which come last, are. */
+/* True if two tunings have the same numbers for linear layers, whose plans give no information. */
 static bool tuned_alike(const rapt_tuning *a, const rapt_tuning *b) {
     return a->few_tokens == b->few_tokens && a->bf16_few_tokens == b->bf16_few_tokens && a->weights_l2 == b->weights_l2 &&
            a->staging_outputs == b->staging_outputs && a->long_row == b->long_row && a->long_ahead == b->long_ahead &&
@@ -403,7 +411,7 @@ static bool tuned_alike(const rapt_tuning *a, const rapt_tuning *b) {
 
 static unsigned bit_of(const subject *s) { return 1u << (s->of - cases); }
 
-/* Makes the two ways of each case that is cut differently. */
+/* Plans both ways of each case, and keeps those cases that are cut differently. */
 static int plan_comparison(search *t, comparison *c, const rapt_tuning *from, const rapt_tuning *to, const effort *e) {
     memset(c, 0, sizeof *c);
     for (int i = 0; i < t->count; i++) {
@@ -419,6 +427,7 @@ static int plan_comparison(search *t, comparison *c, const rapt_tuning *from, co
     return 0;
 }
 
+/* Measures a round of one case. */
 static int measure_one(const search *t, comparison *c, int i, int round, int turns) {
     double seconds[MEASURE_TURNS][MEASURE_WAYS];
     for (int turn = 0; turn < turns; turn++)
@@ -431,7 +440,7 @@ static int measure_one(const search *t, comparison *c, int i, int round, int tur
     return 0;
 }
 
-/* The rounds go over all cases, so that each case is measured over all of the time. */
+/* Compares two tunings. Each round visits all cases, so that the measurements of every case are spread over the whole time. */
 static int compare(search *t, comparison *c, const rapt_tuning *from, const rapt_tuning *to, const effort *e) {
     double turn = 0; /* seconds that one turn takes, in all rounds */
     bool counted = false;
@@ -461,6 +470,7 @@ static int get(const rapt_tuning *t, const struct number *n) { return *(const in
 
 static void set(rapt_tuning *t, const struct number *n, int value) { *(int *)(void *)((char *)t + n->at) = value; }
 
+/* Returns the cases that a number affects, as bits. */
 static unsigned cases_of(const struct number *n) {
     unsigned mask = 0;
     for (int i = 0; i < CASES; i++) {
@@ -471,16 +481,17 @@ static unsigned cases_of(const struct number *n) {
     return mask;
 }
 
-/* True if no number has been kept that is not the kernel's own. */
+/* True if the best tuning so far is the kernel's own. */
 static bool is_own(const search *t) {
     for (int i = 0; i < NUMBERS; i++)
         if (get(&t->best, &numbers[i]) != -1) return false;
     return true;
 }
 
-/* The last measurement, of all that was kept, has a quarter of the time, if anything was. */
+/* Returns when the search ends: if a value was kept, a quarter of the time is left for measuring all kept values together. */
 static double end_of_search(const search *t) { return is_own(t) ? t->end : t->end - (t->end - t->start) / 4; }
 
+/* Keeps a value of a number. */
 static void keep(search *t, const struct number *n, int value, const rapt_tuning *to, const measure_verdict *v) {
     t->best = *to;
     t->gains[n - numbers] = v->mean;
@@ -489,8 +500,8 @@ static void keep(search *t, const struct number *n, int value, const rapt_tuning
         v->mean.spread, v->worst.faster);
 }
 
-/* Tries one value of a number: what looks faster is compared once more, by more turns and over all cases, and that alone decides.
- * *most: the best first look at a value of the number. */
+/* Tries one value of a number. If it looks faster, it is compared once more, with more turns and over all cases, and that
+ * comparison alone decides. Updates *most, the best first comparison of any value of the number. */
 static int try_value(search *t, const struct number *n, int value, measure_ratio *most) {
     static comparison c;
     rapt_tuning to = t->best;
@@ -511,6 +522,7 @@ static int try_value(search *t, const struct number *n, int value, measure_ratio
     return failed;
 }
 
+/* Tries all values of a number. */
 static int try_number(search *t, const struct number *n) {
     const int compared = t->compared, late = t->late, kept = t->kept;
     measure_ratio most = {0, 0};
@@ -521,7 +533,7 @@ static int try_number(search *t, const struct number *n) {
         if (failed) return failed;
     }
     const int values = t->compared - compared;
-    if (t->terminal || kept != t->kept) return 0; /* which has been shown */
+    if (t->terminal || kept != t->kept) return 0; /* the progress has been shown already */
     if (values)
         say(t, "%.0f s of %.0f: %s: %d value%s, the best %.3f times as fast, spread %.3f: left as it is", clock_now() - t->start,
             t->end - t->start, n->name, values, values == 1 ? "" : "s", most.faster, most.spread);
@@ -529,7 +541,7 @@ static int try_number(search *t, const struct number *n) {
     return 0;
 }
 
-/* Goes through all numbers, by more turns whenever nothing was kept, until the time is over. */
+/* Goes through all numbers again and again, with twice as many turns after a pass that kept nothing, until the time is over. */
 static int look(search *t) {
     for (t->turns = 1;;) {
         const int kept = t->kept;
@@ -561,13 +573,15 @@ static int print_best(const search *t) {
     return 0;
 }
 
+/* Makes the kernel's own numbers the best. */
 static void give_up(search *t, const char *why) {
     rapt_tuning_init(&t->best);
     t->best.isa = t->isa;
     say(t, "%s: the kernel's own numbers are the best that were found", why);
 }
 
-/* The whole set against the kernel's own, over all cases: numbers that were better one by one need not be so together. */
+/* Compares all kept values together with the kernel's own numbers, over all cases: values that are faster one by one need not be
+ * so together. Prints the result. */
 static int finish(search *t) {
     static comparison c;
     char why[160];
@@ -579,7 +593,7 @@ static int finish(search *t) {
         give_up(t, "nothing is faster beyond the spread");
         return print_best(t);
     }
-    /* What counts for the mean are the cases of the numbers that were kept. */
+    /* The mean is over the cases of the numbers that were kept. */
     for (int i = 0; i < NUMBERS; i++)
         if (get(&t->best, &numbers[i]) != -1) e.counted |= cases_of(&numbers[i]);
     const int failed = compare(t, &c, &own, &t->best, &e);
@@ -601,7 +615,7 @@ static int finish(search *t) {
     return print_best(t);
 }
 
-/* What was kept until a signal came, with the figures by which it was. */
+/* Prints the values that were kept before a signal, and the gain of each. */
 static int finish_early(const search *t) {
     say(t, "stopped by a signal after %.0f s; the best so far%s", clock_now() - t->start,
         is_own(t) ? ": the kernel's own numbers" : ", not yet measured as a whole:");
@@ -615,7 +629,7 @@ static int finish_early(const search *t) {
 
 /* ---- The command --------------------------------------------------------------------------------------------------------- */
 
-/* True if the name is that of a pattern, which ends before end: * stands for any characters, ? for one. */
+/* True if the name matches a pattern, which ends before `end`: * stands for any characters, ? for one. */
 /* NOLINTNEXTLINE(misc-no-recursion): as deep as a pattern has stars */
 static bool matches(const char *name, const char *pattern, const char *end) {
     for (; pattern < end; pattern++, name++) {
@@ -625,10 +639,11 @@ static bool matches(const char *name, const char *pattern, const char *end) {
     return !*name;
 }
 
-/* False for a case in which a kernel has no choice. */
+/* True if the kernel has a choice in a case. */
 static bool is_possible(const search *t, const tune_case *c) { return c->arith != RAPT_INT8_DOT || t->most.few_integer_rows > 0; }
 
-/* Sets *mask to the cases of the names or patterns between commas, each of which must be of some use. */
+/* Sets *mask to the cases that match the names or patterns, which are separated by commas; each must match a case that is
+ * possible. */
 static int select_cases(const search *t, const char *names, unsigned *mask) {
     *mask = 0;
     for (const char *at = names, *end;; at = end + 1) {
@@ -650,6 +665,7 @@ static int select_cases(const search *t, const char *names, unsigned *mask) {
 
 enum { ISA, THREADS, SECONDS, CASE_NAMES, QUIET, HELP, OPTIONS };
 
+/* Prepares the cases of the mask. */
 static int prepare_all(search *t, unsigned mask) {
     for (int i = 0; i < CASES; i++) {
         if (!(mask >> i & 1)) continue;
@@ -662,6 +678,7 @@ static int prepare_all(search *t, unsigned mask) {
     return 0;
 }
 
+/* Prints what is going to be tuned. */
 static void say_cases(const search *t, unsigned mask, int64_t seconds) {
     char names[CASES * 20];
     size_t used = 0;
@@ -674,6 +691,7 @@ static void say_cases(const search *t, unsigned mask, int64_t seconds) {
     say(t, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s:%s", t->isa, t->threads, count, seconds, names);
 }
 
+/* The command, without freeing. */
 static int tune(search *t, int argc, char **argv) {
     static const cli_option options[OPTIONS] = {
         [ISA] = {"isa", CLI_VALUE},          [THREADS] = {"threads", CLI_VALUE}, [SECONDS] = {"seconds", CLI_VALUE},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing caches: new tokens' keys and values, rotated and quantised on one lane. */
+/* Appending tokens to a cache: keys are rotated, keys and values converted to the cache's types, one element at a time. */
 #include "append.h"
 
 #include <string.h>
@@ -11,20 +11,20 @@
 #include "structs.h"
 #include "work.h"
 
-static const rapt_kv_append_desc default_desc = {.batch = 1, .rope.amplitude = 1.0};
-static const rapt_kv_append_args default_args = {0};
+static const rapt_kv_append_desc default_append_desc = {.batch = 1, .rope.amplitude = 1.0};
+static const rapt_kv_append_args default_append_args = {0};
 
 void rapt_kv_append_desc_init_sized(rapt_kv_append_desc *desc, size_t size) {
-    rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
+    rapt_init_struct(desc, size, &default_append_desc, sizeof default_append_desc);
 }
 
 void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_append_args, sizeof default_append_args);
 }
 
 /* ---- Validation ---------------------------------------------------------------------------------------------------------- */
 
-/* One of K and V. */
+/* All that a call has of K, or of V. */
 typedef struct side {
     const char *name, *new_name, *scales_name;
     const rapt_layout *in, *cache;
@@ -35,6 +35,7 @@ typedef struct side {
     int64_t d;
 } side;
 
+/* Returns K's side of a call, or V's if value is 1. */
 static side side_of(const append_call *c, int value) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
@@ -42,16 +43,17 @@ static side side_of(const append_call *c, int value) {
                  : (side){"k", "new_k", "k_scales", &d->new_k, &d->k, &d->k_scales, a->new_k, a->k, a->k_scales, d->d_k};
 }
 
+/* True if the call computes the scales (one for each token) and writes them; else it reads them, if there are any. */
 static bool finds_scales(const side *s) { return rapt_scales_of_tokens(s->scales_layout); }
 
-/* Entries or pages of the cache, heads, and tokens of each. */
+/* Sets length to the cache's dimensions: entries, heads, tokens; of a paged cache pages, heads, tokens of a page. */
 static void lengths_of(const rapt_kv_append_desc *d, int64_t length[3]) {
     length[0] = d->page_size ? d->pages : d->batch;
     length[1] = d->kv_heads;
     length[2] = d->page_size ? d->page_size : d->kv_len;
 }
 
-/* The cache and the scales of one side. */
+/* Checks and measures one side's cache and scales. */
 static rapt_status measure_side(rapt_report *r, append_call *c, int value) {
     const side s = side_of(c, value);
     int64_t length[3];
@@ -119,6 +121,7 @@ rapt_status rapt_check_append_desc(rapt_report *r, append_call *c) {
     return status == RAPT_OK ? measure_side(r, c, 1) : status;
 }
 
+/* Adds one side's memory: the cache, called `name`, its scales, and if new_rows the rows that are appended. */
 static void add_side(rapt_memory *m, const append_call *c, int value, const char *name, bool new_rows) {
     const rapt_kv_append_desc *d = &c->desc;
     const side of = side_of(c, value), *s = &of;
@@ -146,8 +149,8 @@ static void add_side(rapt_memory *m, const append_call *c, int value, const char
     rapt_spread(m, rapt_writes(m, s->scales_name, s->scales, c->scales_bytes[value]), &layout, length, sizeof(float));
 }
 
-/* The page table; its rows are of int32_t. */
-static void add_table(rapt_memory *m, const append_call *c) {
+/* Adds the page table, whose rows are of int32_t, and checks the starts that tell how long it is. */
+static void append_add_table(rapt_memory *m, const append_call *c) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
     if (!d->page_size) {
@@ -171,18 +174,19 @@ static void add_table(rapt_memory *m, const append_call *c) {
 void rapt_add_append(rapt_memory *m, const append_call *c, const char *k, const char *v, bool new_rows) {
     add_side(m, c, 0, k, new_rows);
     add_side(m, c, 1, v, new_rows);
-    if (!new_rows) return; /* all else is the larger call's */
+    if (!new_rows) return; /* the larger call adds the rest */
     rapt_add_rope(m, &c->desc.rope, &c->args.rope_table);
     rapt_reads_array(m, "ring_starts", c->args.ring_starts, c->desc.batch, sizeof(int32_t), true);
-    add_table(m, c);
+    append_add_table(m, c);
 }
 
-/* Where key j of an entry lies, as if there were no pages. */
+/* Returns the slot of key j of entry b: its place in the entry's ring, before pages are looked up. */
 static int64_t slot_of(const append_call *c, int64_t b, int64_t j) {
     int64_t slot = j + (c->args.ring_starts ? c->args.ring_starts[b] : 0);
     return slot < c->desc.kv_len ? slot : slot - c->desc.kv_len;
 }
 
+/* Returns the n-th page number of entry b's page table for this head. */
 static int64_t page_at(const append_call *c, int64_t b, int64_t head, int64_t n) {
     const rapt_layout *table = &c->desc.table;
     const int32_t *starts = c->args.table_starts;
@@ -194,16 +198,19 @@ static int64_t page_at(const append_call *c, int64_t b, int64_t head, int64_t n)
     return page;
 }
 
-/* Adjacent keys of a page that one entry's new tokens become; the page is table[b, n]. */
+/* Keys [first, end) of a page, to which some of entry b's new tokens are written; page = table[b, n]. */
 typedef struct page_range {
     int64_t b, n, page, first, end;
 } page_range;
 
+/* The place of a walk over all new tokens: token i of entry b is next. */
 typedef struct walk {
     int64_t b, i;
 } walk;
 
-/* The next range of all entries, in the table of a head; false at the end. */
+/* Sets p to the next range that new tokens are written to, by the table of a head, and advances the walk. Returns false at its
+ * end.
+ */
 static bool next_page_range(const append_call *c, int64_t head, walk *at, page_range *p) {
     const rapt_kv_append_desc *d = &c->desc;
     while (at->b < d->batch && at->i == rapt_count_of(&c->tokens, at->b)) *at = (walk){at->b + 1, 0};
@@ -219,12 +226,14 @@ static bool next_page_range(const append_call *c, int64_t head, walk *at, page_r
     return true;
 }
 
+/* True if two ranges share a key. */
 static bool same_place(const page_range *a, const page_range *b) {
     return a->page == b->page && a->first < b->end && b->first < a->end;
 }
 
-/* Are all pages there, and no place given twice? Pages are marked in a window of their numbers at a time; only one that comes
- * again is compared with all before it. */
+/* Checks one head's table: its pages exist, and no two new tokens have the same place. Page numbers are handled by windows, with
+ * a bit for each page that was seen, so that the memory does not grow with the pool; only a range whose page was seen before is
+ * compared with all ranges before it. */
 static rapt_status check_pages(rapt_report *r, const append_call *c, int64_t head) {
     enum { WINDOW = 1 << 16 };
     int64_t least = INT64_MAX, most = -1;
@@ -277,7 +286,7 @@ rapt_status rapt_check_places(rapt_report *r, const append_call *c) {
     }
     if (!d->page_size || !any) return RAPT_OK;
     if (d->pages == 0) return rapt_refuse_number(r, RAPT_ERR_TABLE, "pages", 0, "there are tokens to be written");
-    if (a->table_starts) /* are the pages in the table at all? */
+    if (a->table_starts) /* each entry's part of the table must have a number for every page that is written */
         for (int64_t b = 0; b < d->batch; b++) {
             int64_t count = rapt_count_of(&c->tokens, b), start = rapt_start_of(&c->tokens, b);
             int64_t last = slot_of(c, b, start + count - 1);
@@ -292,10 +301,11 @@ rapt_status rapt_check_places(rapt_report *r, const append_call *c) {
     return status;
 }
 
+/* Reads the caller's structs into c, and checks all of the call. */
 static rapt_status read_append(rapt_report *r, append_call *c, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
-    rapt_status status = rapt_read_struct(r, "desc", &c->desc, &default_desc, sizeof c->desc, sizeof c->desc, desc);
+    rapt_status status = rapt_read_struct(r, "desc", &c->desc, &default_append_desc, sizeof c->desc, sizeof c->desc, desc);
     if (status == RAPT_OK)
-        status = rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args,
+        status = rapt_read_struct(r, "args", &c->args, &default_append_args, sizeof c->args,
                                   RAPT_BEFORE(rapt_kv_append_args, rope_table), args);
     if (status == RAPT_OK) status = rapt_check_append_desc(r, c);
     if (status != RAPT_OK) return status;
@@ -327,7 +337,7 @@ rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, const rapt_k
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
 
-/* One row, in scratch, goes to its place in the cache. */
+/* Writes one row, which it overwrites where it is divided by scales, to its place in the cache. */
 static void append_row(const append_call *c, const side *s, float *row, rapt_cursor at) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_scales *f = s->scales_layout;
@@ -370,26 +380,26 @@ void rapt_append_share(const append_call *c, int64_t ith, int64_t nth) {
     }
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void append_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     (void)phase, (void)next;
     rapt_append_share(call, ith, nth);
 }
 
-static rapt_status run(const char *name, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, rapt_way way) {
+static rapt_status append_run(const char *name, const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     append_call c;
     rapt_status status = read_append(&r, &c, desc, args);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = append_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_kv_append_run(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args) {
-    return run("rapt_kv_append_run", desc, args, rapt_alone());
+    return append_run("rapt_kv_append_run", desc, args, rapt_alone());
 }
 rapt_status rapt_kv_append_run_parallel(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t nth,
                                         rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_kv_append_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
+    return append_run("rapt_kv_append_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_kv_append_run_share(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_kv_append_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
+    return append_run("rapt_kv_append_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
 }

@@ -1,35 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing caches as a part of larger calls: checked once with all else, then shared by threads. */
+/* Appending tokens to a cache, as a part of a larger call (rapt_decode_run, rapt_mha_run): checked once together with the rest of
+ * the call, then run by each thread. */
 #ifndef RAPT_APPEND_H
 #define RAPT_APPEND_H
 
 #include "memory.h"
 #include "tokens.h"
 
+/* An append in progress. */
 typedef struct append_call {
     rapt_kv_append_desc desc;
     rapt_kv_append_args args;
-    rapt_tokens tokens;
-    uint64_t cache_bytes[2], scales_bytes[2]; /* of K and V */
+    rapt_tokens tokens;                       /* the new tokens */
+    uint64_t cache_bytes[2], scales_bytes[2]; /* [0]: K, [1]: V; what the tensors span, set by rapt_check_append_desc */
 } append_call;
 
-/* Checks what the description says by itself, and measures the cache. Errors: SHAPE, TYPE, STRIDE, FEATURE. */
+/* Checks c->desc by itself, and measures the cache and its scales. Errors: SHAPE, TYPE, STRIDE, FEATURE. */
 rapt_status rapt_check_append_desc(rapt_report *r, append_call *c);
 
-/* The description that a rapt_desc gives of its cache, for new rows of these layouts. */
+/* Returns the description of an append to the cache that d describes, of new rows with these layouts. */
 rapt_kv_append_desc rapt_kv_append_desc_of(const rapt_desc *d, int64_t tokens, rapt_layout new_k, rapt_layout new_v,
                                            const rapt_rope *rope);
 
-/* Adds what the call writes, and reads if new_rows says so: where new rows and positions lie in a larger call's own memory, they
- * are not. k, v: what the cache is called. */
+/* Adds the memory of the call: what it writes and, if new_rows, what it reads. A larger call passes false, since it adds the new
+ * rows, the rope table and the page table itself. k, v: the names of the cache's tensors in reports. */
 void rapt_add_append(rapt_memory *m, const append_call *c, const char *k, const char *v, bool new_rows);
 
-/* Is there room for every token; then, has each a place in its ring and pages, which none other is given? The memory has been
- * checked. */
+/* Checks that no entry's new tokens end beyond kv_len. The memory has been checked. Errors: KV_LENGTH. */
 rapt_status rapt_check_room(rapt_report *r, const append_call *c);
+
+/* Checks ring starts and page tables: each new token must have a place in the cache that no other new token has. The memory and
+ * the room have been checked. Errors: TABLE. */
 rapt_status rapt_check_places(rapt_report *r, const append_call *c);
 
-/* Thread ith's share. */
+/* Writes thread ith's share of the new rows. */
 void rapt_append_share(const append_call *c, int64_t ith, int64_t nth);
 
 #endif

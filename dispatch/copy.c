@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying tokens within a cache, or from another of the same kind. */
+/* Copying tokens within a cache, or from another cache of the same layout. */
 #include <string.h>
 
 #include "layout.h"
@@ -7,22 +7,22 @@
 #include "structs.h"
 #include "work.h"
 
-static const rapt_kv_copy_desc default_desc = {.entries = 1};
-static const rapt_kv_copy_args default_args = {0};
+static const rapt_kv_copy_desc default_copy_desc = {.entries = 1};
+static const rapt_kv_copy_args default_copy_args = {0};
 
 void rapt_kv_copy_desc_init_sized(rapt_kv_copy_desc *desc, size_t size) {
-    rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
+    rapt_init_struct(desc, size, &default_copy_desc, sizeof default_copy_desc);
 }
 
 void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_copy_args, sizeof default_copy_args);
 }
 
 /* A tensor whose rows are copied: K, V, or the scales of one. */
 typedef struct copied {
     const char *name, *from_name;
     rapt_layout layout; /* RAPT_NONE: there is none */
-    int64_t row;
+    int64_t row;        /* bytes of a row */
     char *to;
     const char *from;
 } copied;
@@ -35,6 +35,7 @@ typedef struct copy_call {
     copied tensors[TENSORS];
 } copy_call;
 
+/* Checks the scales of one tensor. */
 static rapt_status check_scales(rapt_report *r, const char *name, const rapt_scales *s, const rapt_layout *of) {
     if (s->present && of->type == RAPT_NONE)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, name, "present", s->present, "their tensor is not copied");
@@ -44,7 +45,8 @@ static rapt_status check_scales(rapt_report *r, const char *name, const rapt_sca
     return RAPT_OK;
 }
 
-static rapt_status check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
+/* Checks the description: sizes, types and scales. */
+static rapt_status copy_check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
     if (!rapt_within(d->entries, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "entries", d->entries, "must be 0 to 2147483647");
     if (!rapt_within(d->kv_heads, 1, RAPT_MAX_LENGTH))
@@ -61,6 +63,7 @@ static rapt_status check_shape(rapt_report *r, const rapt_kv_copy_desc *d) {
     return status == RAPT_OK ? check_scales(r, "v_scales", &d->v_scales, &d->v) : status;
 }
 
+/* Adds one tensor's memory, and sets its row. other: the call reads another cache; else it reads the one that it writes. */
 static void add_tensor(rapt_memory *m, copy_call *c, int which, bool other) {
     const rapt_kv_copy_desc *d = &c->desc;
     copied *p = &c->tensors[which];
@@ -80,6 +83,7 @@ static void add_tensor(rapt_memory *m, copy_call *c, int which, bool other) {
     else p->from = p->to;
 }
 
+/* Checks that range n lies within the cache. */
 static rapt_status check_range(rapt_report *r, const rapt_kv_copy_desc *d, int64_t n, const rapt_kv_range *range) {
     char name[RAPT_NAME_BYTES];
     rapt_name_element(name, "ranges", n, "");
@@ -98,12 +102,13 @@ static rapt_status check_range(rapt_report *r, const rapt_kv_copy_desc *d, int64
     return RAPT_OK;
 }
 
+/* Reads the caller's structs into c, and checks all of the call. */
 static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
     rapt_kv_copy_desc *d = &c->desc;
     rapt_kv_copy_args *a = &c->args;
-    rapt_status status = rapt_read_struct(r, "desc", d, &default_desc, sizeof *d, sizeof *d, desc);
-    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, sizeof *a, args);
-    if (status == RAPT_OK) status = check_shape(r, d);
+    rapt_status status = rapt_read_struct(r, "desc", d, &default_copy_desc, sizeof *d, sizeof *d, desc);
+    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_copy_args, sizeof *a, sizeof *a, args);
+    if (status == RAPT_OK) status = copy_check_shape(r, d);
     if (status != RAPT_OK) return status;
     const copied tensors[TENSORS] = {[K] = {"k", "from_k", d->k, 0, a->k, a->from_k},
                                      [V] = {"v", "from_v", d->v, 0, a->v, a->from_v},
@@ -129,8 +134,9 @@ rapt_status rapt_kv_copy_explain(const rapt_kv_copy_desc *desc, const rapt_kv_co
     return read_copy(&r, &c, desc, args);
 }
 
-/* Thread ith's bytes of each row of a range. Each thread has the same bytes of all rows, so that what a range reads was written
- * by none but the thread itself; the order of tokens is that of memmove. */
+/* Copies thread ith's bytes of each row of a range. A thread copies the same bytes of every row, so what it reads is never
+ * written by another thread. Where a range overlaps its source, tokens are copied in the order in which memmove would copy them.
+ */
 static void copy_range(const rapt_kv_copy_desc *d, const copied *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
     const rapt_layout *l = &p->layout;
     int64_t first, bytes;
@@ -144,7 +150,7 @@ static void copy_range(const rapt_kv_copy_desc *d, const copied *p, const rapt_k
     }
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void copy_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const copy_call *c = call;
     (void)phase, (void)next;
     for (int64_t n = 0; n < c->args.count; n++)
@@ -152,21 +158,21 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
             if (c->tensors[i].layout.type) copy_range(&c->desc, &c->tensors[i], &c->args.ranges[n], ith, nth);
 }
 
-static rapt_status run(const char *name, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, rapt_way way) {
+static rapt_status copy_run(const char *name, const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     copy_call c;
     rapt_status status = read_copy(&r, &c, desc, args);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share, .copies_only = true};
+    const rapt_work w = {.call = &c, .phases = 1, .share = copy_share, .copies_only = true};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_kv_copy_run(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args) {
-    return run("rapt_kv_copy_run", desc, args, rapt_alone());
+    return copy_run("rapt_kv_copy_run", desc, args, rapt_alone());
 }
 rapt_status rapt_kv_copy_run_parallel(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t nth,
                                       rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_kv_copy_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
+    return copy_run("rapt_kv_copy_run_parallel", desc, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_kv_copy_run_share(const rapt_kv_copy_desc *desc, const rapt_kv_copy_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_kv_copy_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
+    return copy_run("rapt_kv_copy_run_share", desc, args, rapt_share(ith, nth, NULL, NULL));
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CPU, and the operating system on it, can run: RAPT_CPU_* bits of kernels/kernel.h. Decoding is pure and compiles
- * everywhere, so that it can be tested on recorded tables; reading the registers is left to one file per architecture. */
+/* Detection of CPU features that the operating system lets programs use, as RAPT_CPU_* bits of kernels/kernel.h. Decoding is done
+ * by pure functions that compile everywhere, so that every machine can test them on recorded values; a file for each architecture
+ * reads the registers. */
 #ifndef RAPT_CPU_H
 #define RAPT_CPU_H
 
 #include "kernel.h"
 
+/* Returns the features of this machine. */
 uint32_t rapt_cpu_features_detect(void);
 
-/* Bytes of the L2 cache of the core that asks; 0 where that cannot be found out. */
+/* Returns the bytes of the L2 cache of the core that asks; 0 where it does not tell. */
 size_t rapt_cpu_l2_detect(void);
 
 #define RAPT_X86_OSXSAVE (1u << 27)
@@ -21,16 +23,18 @@ typedef struct rapt_x86_registers {
     uint32_t leaf7_edx;   /* CPUID.(7,0):EDX */
     uint32_t leaf7_max;   /* CPUID.(7,0):EAX, the highest subleaf of leaf 7 */
     uint32_t leaf7_1_eax; /* CPUID.(7,1):EAX */
-    uint64_t xcr0;        /* XGETBV(0); 0 where CPUID.1:ECX.OSXSAVE is 0 and it may not be executed */
-    bool tiles_allowed;   /* what the operating system said when it was asked for the tile registers */
+    uint64_t xcr0;        /* XGETBV(0); 0 where CPUID.1:ECX.OSXSAVE is 0, without which it may not be executed */
+    bool tiles_allowed;   /* the operating system has granted the tile registers */
 } rapt_x86_registers;
 
-/* Has the CPU tile registers, and does the operating system save them (XTILECFG and XTILEDATA)? Then they must be asked for. */
+/* True if the CPU has tile registers and the operating system saves them (XTILECFG and XTILEDATA); it must then be asked for
+ * them. */
 static inline bool rapt_x86_has_tiles(const rapt_x86_registers *r) {
     return r->max_leaf >= 7 && (r->leaf1_ecx & RAPT_X86_OSXSAVE) && (r->xcr0 & 0x60000) == 0x60000 && (r->leaf7_edx >> 24 & 1);
 }
 
-/* Intel SDM volume 1, sections 14.3 and 15.2: a CPU's AVX is of use only when the operating system saves its registers. */
+/* Returns the features of an x86 CPU (Intel SDM volume 1, sections 14.3 and 15.2). AVX and later may be used only if the
+ * operating system saves their registers. */
 static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     uint32_t ecx = r->max_leaf >= 1 ? r->leaf1_ecx : 0, ebx = r->max_leaf >= 7 ? r->leaf7_ebx : 0, features = 0;
     uint64_t state = ecx & RAPT_X86_OSXSAVE ? r->xcr0 : 0;
@@ -55,13 +59,13 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     return features;
 }
 
-/* CPUID.80000006H:ECX: its upper half is the KiB of the L2 cache (AMD APM volume 3, appendix E.4.5; Intel SDM volume 2A, CPUID).
- */
+/* Returns the bytes of the L2 cache by CPUID.80000006H:ECX, whose upper half has KiB (AMD APM volume 3, appendix E.4.5; Intel SDM
+ * volume 2A, CPUID). */
 static inline size_t rapt_x86_l2(uint32_t ecx) { return (size_t)(ecx >> 16) << 10; }
 
-/* AT_HWCAP and AT_HWCAP2 of Linux on AArch64 (asm/hwcap.h): bit 0 floating point, bit 1 Advanced SIMD, bit 20 its products of
- * four bytes, bit 22 SVE, and in the second bit 13 Advanced SIMD's products of matrices of bytes and bit 14 those of bf16. sve_bytes:
- * of a vector of SVE, 0 where there is none. */
+/* Returns the features of an AArch64 CPU by Linux's AT_HWCAP and AT_HWCAP2 (asm/hwcap.h). AT_HWCAP: bit 0 floating point, 1
+ * Advanced SIMD, 20 its dot products of bytes, 22 SVE. AT_HWCAP2: bit 13 matrix products of bytes, 14 products of bf16, both in
+ * Advanced SIMD. sve_bytes: bytes of an SVE vector, 0 without SVE. */
 static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2, uint32_t sve_bytes) {
     if ((hwcap & 3) != 3) return 0;
     uint32_t features = RAPT_CPU_NEON;
@@ -75,35 +79,46 @@ static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2, uint
     return features;
 }
 
-/* What Apple says of an Arm CPU by names (sysctlbyname; some systems know none of them), and Windows by numbers
- * (IsProcessorFeaturePresent: PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE, PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE and
- * PF_ARM_V86_BF16_INSTRUCTIONS_AVAILABLE of winnt.h). Both require Advanced SIMD. */
+/* Returns the features of an Arm CPU of Apple's, which requires Advanced SIMD. says: sysctlbyname; some systems know none of the
+ * names. */
 static inline uint32_t rapt_apple_decode(bool (*says)(const char *name)) {
     return RAPT_CPU_NEON | (says("hw.optional.arm.FEAT_DotProd") ? RAPT_CPU_DOTPROD : 0) |
            (says("hw.optional.arm.FEAT_I8MM") ? RAPT_CPU_I8MM : 0) | (says("hw.optional.arm.FEAT_BF16") ? RAPT_CPU_BF16 : 0);
 }
+
+/* Returns the features of an Arm CPU under Windows, which requires Advanced SIMD. says: IsProcessorFeaturePresent, of
+ * PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE (43), PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE (66) and
+ * PF_ARM_V86_BF16_INSTRUCTIONS_AVAILABLE (68) of winnt.h. */
 static inline uint32_t rapt_windows_arm_decode(bool (*says)(uint32_t number)) {
     return RAPT_CPU_NEON | (says(43) ? RAPT_CPU_DOTPROD : 0) | (says(66) ? RAPT_CPU_I8MM : 0) | (says(68) ? RAPT_CPU_BF16 : 0);
 }
 
-/* AT_HWCAP of Linux elsewhere: on 32-bit Arm (asm/hwcap.h) bit 12 is NEON and bit 16 VFPv4; on IBM Z bit 11 is the vector facility and
- * bit 13 its enhancements; on LoongArch bit 4 is LSX; on POWER (asm/cputable.h) bit 7 is VSX. */
+/* The features of other CPUs by Linux's AT_HWCAP. */
+
+/* 32-bit Arm (asm/hwcap.h): bit 12 is NEON, 16 VFPv4. */
 static inline uint32_t rapt_arm_decode(uint64_t hwcap) {
     return (hwcap >> 12 & 1 ? RAPT_CPU_NEON : 0) | (hwcap >> 16 & 1 ? RAPT_CPU_VFPV4 : 0);
 }
+
+/* IBM Z (asm/elf.h): bit 11 is the vector facility, 13 the vector-enhancements facility. */
 static inline uint32_t rapt_s390x_decode(uint64_t hwcap) { return (hwcap >> 11 & 1) && (hwcap >> 13 & 1) ? RAPT_CPU_VXE : 0; }
+
+/* LoongArch (asm/hwcap.h): bit 4 is LSX. */
 static inline uint32_t rapt_loongarch_decode(uint64_t hwcap) { return hwcap >> 4 & 1 ? RAPT_CPU_LSX : 0; }
+
+/* POWER (asm/cputable.h): bit 7 is VSX. */
 static inline uint32_t rapt_power_decode(uint64_t hwcap) { return hwcap >> 7 & 1 ? RAPT_CPU_VSX : 0; }
 
-/* On RISC-V it has a bit for each extension of one letter (asm/hwcap.h). Linux 6.4 and later have hwprobe, too, whose key IMA_EXT_0
- * (asm/hwprobe.h) has vectors as bit 2. */
+/* True if a RISC-V CPU has the vector extension. AT_HWCAP has a bit for each extension of one letter (asm/hwcap.h); Linux 6.4 and
+ * later also answer riscv_hwprobe, whose key IMA_EXT_0 (asm/hwprobe.h) has vectors as bit 2. probed: it was answered, by
+ * `extensions`. */
 static inline bool rapt_riscv_has_vectors(uint64_t hwcap, bool probed, uint64_t extensions) {
     return (hwcap >> ('v' - 'a') & 1) && (!probed || (extensions >> 2 & 1));
 }
 
-/* Of such a CPU: the bytes of a vector register, and the register vtype, both after vsetvli has asked for bytes whose tails are
- * agnostic. Vectors of version 0.7.1 (T-Head C910) are told of as V by kernels of their vendors, but do not know such tails, and set
- * vtype's top bit, vill. */
+/* Returns the features of a RISC-V CPU with vectors, by the register vtype and the bytes of a vector register, both after a
+ * vsetvli that asks for elements of one byte and agnostic tails. Vendors' kernels also report vectors of version 0.7.1 (T-Head
+ * C910) as V; those do not have agnostic tails, and set vtype's top bit, vill. */
 static inline uint32_t rapt_riscv_decode(int64_t vtype, uint64_t bytes) {
     if (vtype < 0) return 0;
     return RAPT_CPU_RVV | (bytes == 16 ? RAPT_CPU_RVV_OF_128 : 0) | (bytes == 32 ? RAPT_CPU_RVV_OF_256 : 0) |

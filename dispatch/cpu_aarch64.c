@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* AArch64: asks Linux, Apple's systems or Windows for the CPU's features. */
 #include "cpu.h"
 
 size_t rapt_cpu_l2_detect(void) { return 0; } /* only the operating system may read CCSIDR_EL1 */
@@ -6,8 +7,9 @@ size_t rapt_cpu_l2_detect(void) { return 0; } /* only the operating system may r
 #if defined(__linux__)
 #include <sys/auxv.h>
 
-/* Bytes of a vector of SVE: `rdvl x0, #1`, in its encoding, for its name wants a compiler's option that allows SVE everywhere. It is that of the
- * thread that asks first: a program that gives its threads different ones (PR_SVE_SET_VL) must choose the kernel itself. */
+/* Returns the bytes of an SVE vector, by `rdvl x0, #1`: as an encoding, since assemblers know the name only where SVE is allowed
+ * everywhere. It is the length of the thread that asks first; a program whose threads have different lengths (PR_SVE_SET_VL) must
+ * choose the kernel itself. */
 static uint32_t read_sve_bytes(void) {
     register uint64_t bytes __asm__("x0");
     __asm__(".inst 0x04bf5020" : "=r"(bytes));
@@ -42,6 +44,6 @@ uint32_t rapt_cpu_features_detect(void) { return rapt_windows_arm_decode(says); 
 #endif
 
 #if !defined(__linux__) && !defined(__APPLE__) && !defined(_WIN32)
-/* Other systems require Advanced SIMD, too. */
+/* AArch64 requires Advanced SIMD on other systems, too. */
 uint32_t rapt_cpu_features_detect(void) { return RAPT_CPU_NEON; }
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* CPU families without features that a kernel could need. */
 #include "cpu.h"
 
 uint32_t rapt_cpu_features_detect(void) { return 0; }

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* x86: reads CPUID and XCR0, and asks for the tile registers. */
 #include <cpuid.h>
 
 #include "cpu.h"
 
-/* Linux gives a process the tile registers, 8 KiB for each of its threads, only when it asks (arch_prctl(2), since 5.16), and
- * afterwards refuses alternate signal stacks that have no room for them; it refuses the request where there is one already. Asked
- * by the system call itself, for the C library may be older than its name. Windows gives them to a thread that uses them, and
- * says whether it would (wine, under which Linux has not been asked, says that it would not). Elsewhere nobody knows how to ask. */
+/* Asks the operating system for the tile registers, and returns whether it grants them.
+ *
+ * Linux grants them to a process, 8 KiB for each of its threads, only on request (arch_prctl(2), since 5.16). From then on it
+ * refuses alternate signal stacks that are too small for them, and it refuses the request if there is such a stack already. This
+ * is the system call itself, since the C library may be too old to name it. Windows grants them to a thread that uses them, and
+ * tells beforehand whether it would (wine, which does not ask Linux, tells that it would not). On other systems they are not
+ * used. */
 #if defined(_WIN32)
 unsigned long long __stdcall GetEnabledXStateFeatures(void);
 #endif
@@ -35,7 +39,7 @@ uint32_t rapt_cpu_features_detect(void) {
         r.leaf7_max = eax, r.leaf7_ebx = ebx, r.leaf7_ecx = ecx, r.leaf7_edx = edx;
     if (r.leaf7_max >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) r.leaf7_1_eax = eax;
     if (r.leaf1_ecx & RAPT_X86_OSXSAVE) {
-        /* volatile, or the compiler may move it out from under the check: without OSXSAVE it is an illegal instruction */
+        /* volatile, so that the compiler does not move it in front of the check: without OSXSAVE it is an illegal instruction */
         __asm__ volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
         r.xcr0 = (uint64_t)edx << 32 | eax;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Doubles and their bits, for functions of our own: no libm decides about bits. */
+/* The bits of a double, for functions that are computed here rather than by libm, whose results differ from system to system. */
 #ifndef RAPT_DOUBLES_H
 #define RAPT_DOUBLES_H
 
@@ -7,14 +7,16 @@
 #include <stdint.h>
 #include <string.h>
 
-#define ROUND_MAGIC 0x1.8p52 /* rounds to an integer when it is added: the integer then lies in the lowest bits */
+#define ROUND_MAGIC 0x1.8p52 /* adding it rounds to an integer, which the sum then has in its lowest bits */
 
+/* Returns the bit pattern of x. */
 static inline uint64_t bits_of(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
+/* Returns the double that has this bit pattern. */
 static inline double double_of(uint64_t bits) {
     double x;
     memcpy(&x, &bits, sizeof x);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading this machine's control register, and what is said of modes that are refused. */
+/* Reads this machine's control register, and refuses floating-point modes. */
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -57,7 +57,7 @@ unsigned rapt_float_modes(uint64_t control) { return rapt_s390x_float_modes(cont
 const char rapt_float_register[] = "fcsr0";
 uint64_t rapt_float_control(void) { return __builtin_loongarch_movfcsr2gr(0) & RAPT_LOONGARCH_CONTROL; }
 unsigned rapt_float_modes(uint64_t control) { return rapt_loongarch_float_modes(control); }
-#else /* WebAssembly has no modes, and of others they are not known */
+#else /* WebAssembly has no modes; those of other machines are not known */
 #if RAPT_CHECK_FP && !defined(__wasm__)
 #error "rapt: floating-point modes cannot be read on this architecture: compile with RAPT_CHECK_FP=0 (Meson: -Dcheck_fp=false)"
 #endif
@@ -82,7 +82,7 @@ rapt_status rapt_refuse_float_modes(rapt_report *r, rapt_status status, const ch
         if (modes >> i & 1) used += rapt_format(text + used, sizeof text - used, "%s%s", used ? ", " : "", words[i]);
     if (modes & (RAPT_FLUSHES_RESULTS | RAPT_FLUSHES_OPERANDS))
         rapt_format(text + used, sizeof text - used, ", as linking with -ffast-math makes it");
-    const char *owner = r->owner; /* modes are of no part of the call */
+    const char *owner = r->owner; /* modes belong to the thread, not to a part of the call */
     r->owner = "";
     rapt_refuse(r, status, "%s = 0x%" PRIx64 ": %s %s", rapt_float_register, control, who, text);
     r->owner = owner;

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "layout.h"
 
-int64_t rapt_product(int64_t a, int64_t b) {
-    int64_t ab;
-    return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &ab) ? -1 : ab;
-}
-
 rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels) {
     int64_t token = rapt_row_bytes(type, channels), head = rapt_product(token, tokens);
     return (rapt_layout){type, rapt_product(head, heads), head, token};

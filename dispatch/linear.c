@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers: validation, and each thread's share. */
+/* Linear layers: validation, and how threads share the work. */
 #include <math.h>
 #include <string.h>
 
 #include "float_modes.h"
 #include "layout.h"
-#include "linear_call.h"
 #include "path.h"
+#include "prepack.h"
 #include "select.h"
 #include "structs.h"
 #include "tuning.h"
 #include "work.h"
 
 const rapt_linear_desc rapt_default_linear_desc = {.batch = 1};
-static const rapt_linear_args default_args = {0};
+static const rapt_linear_args default_linear_args = {0};
 
 void rapt_linear_desc_init_sized(rapt_linear_desc *desc, size_t size) {
     rapt_init_struct(desc, size, &rapt_default_linear_desc, sizeof rapt_default_linear_desc);
 }
 
 void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_linear_args, sizeof default_linear_args);
 }
 
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
@@ -79,7 +79,7 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
     return RAPT_OK;
 }
 
-static rapt_status make_plan(rapt_report *r, full_linear *p, const rapt_linear_desc *desc) {
+static rapt_status linear_make_plan(rapt_report *r, full_linear *p, const rapt_linear_desc *desc) {
     rapt_linear_desc d;
     rapt_status status =
         rapt_read_struct(r, "desc", &d, &rapt_default_linear_desc, sizeof d, RAPT_BEFORE(rapt_linear_desc, gate), desc);
@@ -90,11 +90,11 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
     rapt_report r = rapt_report_of("rapt_linear_plan_init");
     full_linear p;
     rapt_status status = rapt_check_plan_memory(&r, plan, bytes, sizeof p);
-    if (status == RAPT_OK) status = make_plan(&r, &p, desc);
+    if (status == RAPT_OK) status = linear_make_plan(&r, &p, desc);
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
     const rapt_linear_problem *l = &p.problem;
-    /* NOLINTBEGIN(clang-analyzer-core.NullDereference): what refuses, in another file, never returns RAPT_OK */
+    /* NOLINTBEGIN(clang-analyzer-core.NullDereference): rapt_refuse, in another file, never returns RAPT_OK */
     rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %s %s to %s, activation %d%s%s%s",
                     r.call, p.kernel->name, p.all_tokens, l->in, l->out, rapt_type_name(l->x.type),
                     rapt_type_name(l->weight.type), rapt_type_name(l->y.type), (int)l->activation, l->gate.type ? ", gate" : "",
@@ -110,20 +110,16 @@ rapt_status(rapt_linear_plan_init)(rapt_linear_plan *plan, const rapt_linear_des
 rapt_status rapt_linear_explain(const rapt_linear_desc *desc, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_plan_init", text, bytes);
     full_linear p;
-    return make_plan(&r, &p, desc);
-}
-
-const full_linear *rapt_read_linear_plan(rapt_report *r, const rapt_linear_plan *opaque, rapt_status *status) {
-    *status = rapt_check_plan(r, opaque, LINEAR_MADE, "rapt_linear_plan_init");
-    return (const full_linear *)(const void *)opaque;
+    return linear_make_plan(&r, &p, desc);
 }
 
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
 static int tile_rows(const full_linear *p) { return rapt_arithmetic_of(p->kernel, p->problem.arith)->tile_rows; }
 
-/* Threads share tokens by whole tiles, and outputs by whole sixteens (RAPT_PARTIAL_SUMS). The number of parts that nth threads
- * cut the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */
+/* Threads form a grid: `parts` groups share the tokens by whole tiles, and within a group, nth / parts threads share the outputs
+ * by whole sixteens (RAPT_PARTIAL_SUMS). Returns the `parts` with which the slowest thread has the least to do, where a thread's
+ * work is tiles * (outputs + staging_outputs). Few tokens are not shared: parts is 1. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
     int64_t tiles = rapt_divide_up(p->all_tokens, tile_rows(p)), sixteens = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
     if (p->all_tokens <= p->problem.few_tokens) return 1;
@@ -145,7 +141,7 @@ size_t rapt_linear_scratch(const full_linear *p) {
     return (size_t)rapt_aligned_bytes(bytes);
 }
 
-static rapt_status workspace_of(rapt_report *r, const full_linear *p, int64_t nth, size_t *bytes) {
+static rapt_status linear_workspace(rapt_report *r, const full_linear *p, int64_t nth, size_t *bytes) {
     if (nth < 1) return rapt_refuse_number(r, RAPT_ERR_RANGE, "nth", nth, "there is no thread");
     if ((uint64_t)nth > SIZE_MAX || __builtin_mul_overflow(rapt_linear_scratch(p), (size_t)nth, bytes))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "nth", nth, "the workspace would exceed the address space");
@@ -158,7 +154,7 @@ rapt_status rapt_linear_workspace_size(const rapt_linear_plan *opaque, int64_t n
     size_t needed = 0;
     const full_linear *p = rapt_read_linear_plan(&r, opaque, &status);
     if (status == RAPT_OK && !bytes) return rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
-    if (status == RAPT_OK) status = workspace_of(&r, p, nth, &needed);
+    if (status == RAPT_OK) status = linear_workspace(&r, p, nth, &needed);
     if (status == RAPT_OK) *bytes = needed;
     return status;
 }
@@ -172,23 +168,26 @@ void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, ui
     rapt_reads_array(m, names->scales, w->scales, out, sizeof(float), weight->type != RAPT_INT8);
 }
 
-/* Without the prepacked ones, whose address may still be any: nothing is added to it before it is checked. */
+/* Returns the weights of a call, without the prepacked ones: their address has not been checked yet, so it cannot be offset. */
 static rapt_linear_weights weights_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->weight, .bias = a->bias, .scales = a->scales};
 }
+
+/* Returns the gate's weights of a call, without the prepacked ones. */
 static rapt_linear_weights gate_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->gate, .bias = a->gate_bias, .scales = a->gate_scales};
 }
 
-static rapt_status start_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque, const rapt_linear_args *args,
-                              int64_t nth) {
+/* Reads the caller's struct into c, and checks all of the call. */
+static rapt_status linear_start_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque,
+                                     const rapt_linear_args *args, int64_t nth) {
     rapt_linear_args *a = &c->args;
     rapt_status status;
     const full_linear *p = c->plan = rapt_read_linear_plan(r, opaque, &status);
     size_t bytes = 0;
     if (status == RAPT_OK)
-        status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, RAPT_BEFORE(rapt_linear_args, gate), args);
-    if (status == RAPT_OK) status = workspace_of(r, p, nth, &bytes);
+        status = rapt_read_struct(r, "args", a, &default_linear_args, sizeof *a, RAPT_BEFORE(rapt_linear_args, gate), args);
+    if (status == RAPT_OK) status = linear_workspace(r, p, nth, &bytes);
     if (status != RAPT_OK) return status;
     const rapt_linear_problem *l = &p->problem;
     const rapt_linear_weights weight = weights_of(a), gate = gate_of(a);
@@ -222,7 +221,7 @@ rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, const rapt_li
                                      size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_run", text, bytes);
     rapt_linear_call c;
-    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    const rapt_status status = linear_start_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -241,26 +240,26 @@ void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
     rapt_arithmetic_of(p->kernel, p->problem.arith)->linear_tokens(&t);
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void linear_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     (void)phase, (void)next;
     rapt_linear_share(call, ith, nth);
 }
 
-static rapt_status run(const char *name, const rapt_linear_plan *plan, const rapt_linear_args *args, rapt_way way) {
+static rapt_status linear_run(const char *name, const rapt_linear_plan *plan, const rapt_linear_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     rapt_linear_call c;
-    rapt_status status = start_call(&r, &c, plan, args, way.nth);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    rapt_status status = linear_start_call(&r, &c, plan, args, way.nth);
+    const rapt_work w = {.call = &c, .phases = 1, .share = linear_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_linear_run(const rapt_linear_plan *plan, const rapt_linear_args *args) {
-    return run("rapt_linear_run", plan, args, rapt_alone());
+    return linear_run("rapt_linear_run", plan, args, rapt_alone());
 }
 rapt_status rapt_linear_run_parallel(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t nth,
                                      rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_linear_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
+    return linear_run("rapt_linear_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_linear_run_share(const rapt_linear_plan *plan, const rapt_linear_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_linear_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
+    return linear_run("rapt_linear_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
 }

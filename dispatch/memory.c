@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The memory that a call reads and writes: whether it is there, and whether what is written overlaps anything. */
 #include "memory.h"
 
-static int add(rapt_memory *m, const char *name, const void *at, uint64_t bytes, bool written) {
+/* Adds a region, unless something was refused before; a null pointer, or one whose bytes wrap around, is refused. */
+static int add_region(rapt_memory *m, const char *name, const void *at, uint64_t bytes, bool written) {
     rapt_report *r = m->report;
     if (m->status != RAPT_OK || bytes == 0) return RAPT_NO_REGION;
     if (!at)
@@ -21,16 +23,17 @@ static int add(rapt_memory *m, const char *name, const void *at, uint64_t bytes,
     return m->n++;
 }
 
-int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add(m, name, at, bytes, false); }
-int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add(m, name, at, bytes, true); }
+int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add_region(m, name, at, bytes, false); }
+int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add_region(m, name, at, bytes, true); }
 
-/* Structs, whose size is not a power of two, are aligned to the largest power that divides it, but to no more than an int64_t, which
- * takes less than its size on x86 of 32 bits. */
+/* Returns the alignment of elements of a size: the largest power of two that divides it, but at most that of an int64_t. So
+ * structs are included, and 32-bit x86, where an int64_t is aligned to 4 bytes. */
 static size_t alignment_of(size_t element) {
     const size_t power = element & (~element + 1);
     return power < _Alignof(int64_t) ? power : _Alignof(int64_t);
 }
 
+/* Adds an array, which must be aligned. */
 static int add_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional, bool written) {
     if (!at && optional) return RAPT_NO_REGION;
     if (m->status == RAPT_OK && (uintptr_t)at % alignment_of(element))
@@ -39,7 +42,7 @@ static int add_array(rapt_memory *m, const char *name, const void *at, int64_t n
     if (m->status == RAPT_OK && n > PTRDIFF_MAX / (int64_t)element)
         m->status =
             rapt_refuse(m->report, RAPT_ERR_STRIDE, "%s = %p: its %" PRId64 " elements exceed the address space", name, at, n);
-    return add(m, name, at, (uint64_t)n * element, written);
+    return add_region(m, name, at, (uint64_t)n * element, written);
 }
 
 int rapt_reads_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional) {
@@ -55,7 +58,7 @@ void rapt_unused(rapt_memory *m, const char *name, const void *at, const char *w
 
 static int add_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why, bool written) {
     if (!there) rapt_unused(m, name, at, why);
-    return there ? add(m, name, at, bytes, written) : RAPT_NO_REGION;
+    return there ? add_region(m, name, at, bytes, written) : RAPT_NO_REGION;
 }
 
 int rapt_reads_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why) {
@@ -74,12 +77,12 @@ void rapt_check_alignment(rapt_memory *m, const char *name, const void *at) {
 void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t needed) {
     if (m->status != RAPT_OK || needed == 0) return;
     const char *owner = m->report->owner;
-    m->report->owner = ""; /* parts of a call have none of their own */
+    m->report->owner = ""; /* the workspace belongs to the whole call, not to a part of it */
     if (!at) m->status = rapt_refuse(m->report, RAPT_ERR_WORKSPACE, "workspace = null: %zu bytes are needed", needed);
     else if (given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_WORKSPACE, "workspace_bytes = %zu: %zu are needed", given, needed);
     rapt_check_alignment(m, "workspace", at);
-    add(m, "workspace", at, needed, true);
+    add_region(m, "workspace", at, needed, true);
     m->report->owner = owner;
 }
 
@@ -90,17 +93,17 @@ void rapt_spread(rapt_memory *m, int i, const rapt_layout *layout, const int64_t
     m->at[i].spread = true;
     rows->row = row;
     for (int d = 0; d < 3; d++)
-        if (length[d] <= 1) stride[d] = 0; /* not used, and may be anything */
+        if (length[d] <= 1) stride[d] = 0; /* not used, and may be garbage */
     for (int d = 0; d < 3; d++) {
-        int place = 0; /* equal ones in the order of the dimensions */
+        int place = 0; /* equal strides stay in the order of the dimensions */
         for (int e = 0; e < 3; e++) place += stride[e] > stride[d] || (stride[e] == stride[d] && e < d);
         rows->length[place] = length[d];
         rows->stride[place] = stride[d];
     }
 }
 
-/* Do rows of a and b, distance apart, meet in dimensions i and on? As a row's inner dimensions span less than a stride, only
- * three steps of each dimension come near. */
+/* True if a row of a overlaps a row of b, where b begins `distance` bytes behind a and dimensions before i are settled. The
+ * dimensions within one span less than its stride, so only three steps of each dimension come near. */
 /* NOLINTNEXTLINE(misc-no-recursion): of depth 3, one for each dimension */
 static bool rows_meet(const rapt_rows_in_memory *a, const rapt_rows_in_memory *b, int64_t distance, int i) {
     if (i == 3) return distance < a->row && -distance < b->row;
@@ -111,6 +114,7 @@ static bool rows_meet(const rapt_rows_in_memory *a, const rapt_rows_in_memory *b
     return false;
 }
 
+/* True if two regions share a byte that both use. */
 static bool meet(const rapt_region *a, const rapt_region *b) {
     if (!a->bytes || !b->bytes || (a->first < b->first ? b->first - a->first >= a->bytes : a->first - b->first >= b->bytes))
         return false;

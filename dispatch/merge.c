@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging states, and results by their log-sum-exp. */
+/* Merges states of unmerged plans, and results by their log-sum-exp. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 enum { MOST_CHUNKS = RAPT_MAX_LENGTH / RAPT_CHUNK + 1 };
 
-/* Checks the strides of states that are to be merged, and measures them. */
+/* Checks the strides of the states of one source, and sets *bytes to what they span. */
 static rapt_status measure_states(rapt_report *r, const char *name, const full_plan *p, const rapt_states *s, uint64_t *bytes) {
     const rapt_problem *problem = &p->problem;
     const int64_t state = (int64_t)(RAPT_STATE_FLOATS(problem->d_v) * sizeof(float));
@@ -30,7 +30,8 @@ static rapt_status measure_states(rapt_report *r, const char *name, const full_p
     return status;
 }
 
-/* Each source against what is written; there may be any number of them, so their regions are not kept. */
+/* Checks the memory of a call. There may be any number of sources, and rapt_memory has room for a fixed number of regions, so
+ * each source is checked against what is written, and then dropped. */
 static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_args *a, const rapt_states *sources, int64_t n) {
     const rapt_problem *problem = &p->problem;
     const tensor_bytes *b = &p->bytes;
@@ -43,7 +44,7 @@ static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_a
     rapt_writes(&m, "o", a->o, b->o);
     rapt_writes_if(&m, problem->lse.type, "lse", a->lse, b->lse, why);
     rapt_reads_if(&m, problem->sinks.type, "sinks", a->sinks, b->sinks, why);
-    if (!rapt_scales_of_tokens(&problem->v_scales)) /* which states have in them */
+    if (!rapt_scales_of_tokens(&problem->v_scales)) /* those are in the states already */
         rapt_reads_if(&m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, why);
     rapt_reads_array(&m, "q_starts", p->q_starts, problem->batch + 1, sizeof(int32_t), true);
     int others = m.n;
@@ -59,6 +60,7 @@ static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_a
     return status;
 }
 
+/* A merge of states in progress. */
 typedef struct merge_call {
     const full_plan *plan;
     rapt_args args;
@@ -66,6 +68,7 @@ typedef struct merge_call {
     int64_t n;
 } merge_call;
 
+/* Reads the caller's plan and args into c, and checks all of the call. */
 static rapt_status read_merge(rapt_report *r, merge_call *c, const rapt_plan *plan, const rapt_args *args,
                               const rapt_states *sources, int64_t n) {
     rapt_status status;
@@ -86,6 +89,7 @@ rapt_status rapt_merge_states_explain(const rapt_plan *plan, const rapt_args *ar
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
+/* Merges the states of one row from all sources, in their order, and writes its results. */
 static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t head) {
     const full_plan *p = c->plan;
     float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
@@ -93,7 +97,7 @@ static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t
     rapt_start_state(state, p->problem.d_v);
     for (int64_t i = 0; i < c->n; i++) {
         const rapt_states *s = &c->sources[i];
-        if (s->chunks == 0) continue; /* its strides may be anything */
+        if (s->chunks == 0) continue; /* its strides may be garbage */
         int64_t from =
             p->q_starts ? (p->q_starts[entry] + token) * s->token_stride : entry * s->batch_stride + token * s->token_stride;
         rapt_merge_chunks(p->kernel, &p->problem, state, (const char *)s->at + from + head * s->head_stride,
@@ -102,7 +106,8 @@ static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t
     p->kernel->base->finish(&p->problem, &end, state);
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+/* Merges thread ith's rows: ith, ith + nth, ... */
+static void merge_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const merge_call *c = call;
     const rapt_problem *problem = &c->plan->problem;
     int64_t row = 0;
@@ -113,29 +118,30 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
                 if (row % nth == ith) merge_row(c, entry, token, head);
 }
 
-static rapt_status run(const char *name, const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
-                       rapt_way way) {
+static rapt_status merge_run(const char *name, const rapt_plan *plan, const rapt_args *args, const rapt_states *sources,
+                             int64_t n, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     merge_call c;
     rapt_status status = read_merge(&r, &c, plan, args, sources, n);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = merge_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_merge_states_run(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n) {
-    return run("rapt_merge_states_run", plan, args, sources, n, rapt_alone());
+    return merge_run("rapt_merge_states_run", plan, args, sources, n, rapt_alone());
 }
 rapt_status rapt_merge_states_run_parallel(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
                                            int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_merge_states_run_parallel", plan, args, sources, n, rapt_parallel(nth, parallel_for, pool));
+    return merge_run("rapt_merge_states_run_parallel", plan, args, sources, n, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_merge_states_run_share(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n,
                                         int64_t ith, int64_t nth) {
-    return run("rapt_merge_states_run_share", plan, args, sources, n, rapt_share(ith, nth, NULL, NULL));
+    return merge_run("rapt_merge_states_run_share", plan, args, sources, n, rapt_share(ith, nth, NULL, NULL));
 }
 
 /* ---- Results ------------------------------------------------------------------------------------------------------------- */
 
+/* Checks a call of rapt_merge. */
 static rapt_status check_results(rapt_report *r, int64_t n, int64_t rows, int64_t d_v, const float *const *o,
                                  const float *const *lse, const float *o_out, const float *lse_out) {
     if (n < 0) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "n", n, "must be 0 or more");
@@ -150,7 +156,8 @@ static rapt_status check_results(rapt_report *r, int64_t n, int64_t rows, int64_
                    rapt_writes_array(&m, "lse_out", lse_out, rows, sizeof(float), true)};
     int others = m.n;
     rapt_status status = rapt_check_memory(&m);
-    for (int64_t i = 0; i < n && status == RAPT_OK; i++) { /* in place row by row, but not across */
+    for (int64_t i = 0; i < n && status == RAPT_OK;
+         i++) { /* an output may be an input, since each row is read before it is written, but may not overlap one otherwise */
         char o_name[RAPT_NAME_BYTES], lse_name[RAPT_NAME_BYTES];
         rapt_name_element(o_name, "o", i, ""), rapt_name_element(lse_name, "lse", i, "");
         m.n = others;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Multi-head attention as one call: projections, the cache, attention and the output's projection, each a phase of what the
- * public functions do, with what lies between them in the workspace. */
+/* Multi-head attention as one call: positions, projections, rotation and the cache, attention, the output's projection. Each is a
+ * phase that runs the code of the public function for it; intermediate results lie in the workspace. */
 #include <string.h>
 
 #include "append.h"
 #include "attention.h"
 #include "float_modes.h"
-#include "linear_call.h"
+#include "prepack.h"
 #include "rope.h"
 #include "rotate.h"
 #include "rows.h"
@@ -14,63 +14,68 @@
 #include "structs.h"
 #include "tuning.h"
 
-static const rapt_mha_desc default_desc = {.rope.amplitude = 1.0};
-static const rapt_mha_args default_args = {0};
+static const rapt_mha_desc default_mha_desc = {.rope.amplitude = 1.0};
+static const rapt_mha_args default_mha_args = {0};
 
 void rapt_mha_desc_init_sized(rapt_mha_desc *desc, size_t size) {
-    rapt_init_struct(desc, size, &default_desc, sizeof default_desc);
+    rapt_init_struct(desc, size, &default_mha_desc, sizeof default_mha_desc);
 }
 
 void rapt_mha_args_init_sized(rapt_mha_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_mha_args, sizeof default_mha_args);
 }
 
+/* The inputs X, Y and Z and their projections Q, K and V have these numbers in all arrays below. */
 enum { QUERIES, KEYS, VALUES, PROJECTIONS };
 
+/* The steps of a call, in order; each is a phase, but for ATTEND, which may be two. */
 typedef enum step { ADD_POSITIONS, PROJECT, PLACE, ATTEND, OUTPUT } step;
 
-/* Rows [batch, tokens] of channels of the caller's. Of ragged ones only those from first on, count of them, belong to an entry.
- */
+/* An input of the caller's: rows of `width` channels [batch, tokens]. A ragged input is one batch; its rows [first, first +
+ * count) belong to entries. */
 typedef struct token_rows {
     int64_t batch, tokens, width, first, count;
     rapt_layout layout;
-    uint64_t bytes;
-    size_t summed; /* where their sum with positions lies in the workspace */
+    uint64_t bytes; /* that it spans */
+    size_t summed;  /* offset in the workspace of its sum with the positions */
 } token_rows;
 
 typedef struct full_mha {
-    uint64_t made; /* MHA_MADE, or this is no plan */
-    uint64_t attention[PLAN_WORDS];
-    full_linear project[PROJECTIONS], output;
-    append_call append;     /* args and tokens are those of a call */
-    rapt_rope_args rope[2]; /* of Q, and of K where there is no cache */
+    uint64_t made;                            /* MHA_MADE, or this is not a plan */
+    uint64_t attention[PLAN_WORDS];           /* a full_plan */
+    full_linear project[PROJECTIONS], output; /* output: if has_output */
+    append_call append;                       /* without args and tokens, which each call brings */
+    rapt_rope_args rope[2];                   /* of Q; of K, if there is no cache: else the append rotates keys */
     token_rows x[PROJECTIONS];
     int64_t batch, q_len;
-    int64_t projected[PROJECTIONS]; /* channels */
-    int64_t wq_rows[PROJECTIONS];   /* of packed weights, where each begins */
-    int projections;                /* 1 without new keys, else all */
-    bool self, values_as_keys, cached, packed, positions, has_output, has_weights;
+    int64_t projected[PROJECTIONS]; /* output channels of each projection */
+    int64_t wq_rows[PROJECTIONS];   /* the row of packed weights at which each projection's begin, else 0 */
+    int projections;                /* 1 if there are no new keys, else all */
+    bool self, values_as_keys;      /* Y is X; Z is Y */
+    bool cached, packed, positions; /* K and V have a cache; wq has all weights; there is a position table */
+    bool has_output, has_weights;   /* there is wo; attention's weights are wanted */
     rapt_layout out, residual;
     int64_t out_width;
-    uint64_t out_bytes, residual_bytes;
+    uint64_t out_bytes, residual_bytes; /* that they span */
     const int32_t *q_starts, *k_starts;
-    size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace */
+    size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace: Q, K, V; O; scratch of threads */
 } full_mha;
 
-#define MHA_MADE UINT64_C(0x35312e72656c0000) /* changes with the layout of struct full_mha */
+#define MHA_MADE UINT64_C(0x36312e72656c0000) /* changes with the layout of struct full_mha */
 
 /* Clients of 0.1, and callers of the function that has no size, bring memory of this many words. */
 enum { MHA_PLAN_WORDS = 1280 };
 _Static_assert(sizeof(full_mha) <= MHA_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 
-static const full_plan *attention_of(const full_mha *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
+static const full_plan *mha_attention(const full_mha *p) { return plan_of((const rapt_plan *)(const void *)p->attention); }
 
-/* Is this input the one before it? */
+/* True if input i is the same as input i - 1. */
 static bool same_input(const full_mha *p, int i) { return (i == KEYS && p->self) || (i == VALUES && p->values_as_keys); }
 
 static const char *const input_names[PROJECTIONS] = {"x", "y", "z"};
 static const char *const width_names[PROJECTIONS] = {"x_width", "y_width", "z_width"};
 
+/* The names of each projection's fields in reports, and those of the output's projection. */
 static const rapt_linear_names names[PROJECTIONS + 1] = {
     {"x_width", "heads * d_k", "x", "the workspace", "", "wq", "bq", "wq_scales", "wq_prepacked"},
     {"y_width", "kv_heads * d_k", "y", "the workspace", "", "wk", "bk", "wk_scales", "wk_prepacked"},
@@ -79,9 +84,11 @@ static const rapt_linear_names names[PROJECTIONS + 1] = {
 
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
+/* Returns the layout of contiguous rows of f32. */
 static rapt_layout dense(int64_t tokens, int64_t channels) { return rapt_layout_bshd(RAPT_F32, 1, tokens, channels); }
 
-/* Room in the workspace for as many rows. */
+/* Reserves aligned room in the workspace for rows of f32: sets *at to its offset and advances *used. Returns false if the size
+ * overflows. */
 static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
     *at = *used;
     const int64_t floats = rapt_product(rows, channels);
@@ -89,7 +96,8 @@ static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
            !__builtin_add_overflow(*used, rapt_aligned_bytes((uint64_t)floats * sizeof(float)), used);
 }
 
-static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
+/* Refuses features that multi-head attention does not have, or that exclude each other. */
+static rapt_status mha_check_features(rapt_report *r, const rapt_mha_desc *d, const rapt_desc *a, const full_mha *p) {
     if (a->k.type && !a->v.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.v.type = RAPT_NONE: K has a cache, V has none");
     if (a->v.type && !a->k.type) return rapt_refuse(r, RAPT_ERR_TYPE, "attention.k.type = RAPT_NONE: V has a cache, K has none");
     if (a->unmerged) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "attention.unmerged", a->unmerged, "must be 0 here");
@@ -110,8 +118,9 @@ static rapt_status check_features(rapt_report *r, const rapt_mha_desc *d, const 
     return RAPT_OK;
 }
 
-/* What the products of sizes below want, before rapt_plan_init looks at them. */
-static rapt_status check_shape(rapt_report *r, const rapt_desc *a) {
+/* Checks the sizes of attention that are multiplied below, so that no product overflows, before rapt_make_plan checks them again.
+ */
+static rapt_status mha_check_shape(rapt_report *r, const rapt_desc *a) {
     const struct {
         const char *name;
         int64_t value, least, most;
@@ -125,7 +134,7 @@ static rapt_status check_shape(rapt_report *r, const rapt_desc *a) {
     return RAPT_OK;
 }
 
-/* Which inputs there are, and of what shape. */
+/* Sets which inputs there are, checks their shapes and measures them. */
 static rapt_status plan_inputs(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     int64_t widths[] = {d->x_width, d->y_width ? d->y_width : d->x_width, 0};
     widths[VALUES] = d->z_width ? d->z_width : widths[KEYS];
@@ -164,6 +173,7 @@ static rapt_status plan_inputs(rapt_report *r, full_mha *p, const rapt_mha_desc 
     return RAPT_OK;
 }
 
+/* Plans the projections, and that of the output. */
 static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     const int64_t outs[] = {a->heads * a->d_k, a->kv_heads * a->d_k, a->kv_heads * a->d_v};
     int64_t rows = 0;
@@ -186,7 +196,7 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
         l.weight = d->packed || i == QUERIES ? d->wq : i == KEYS ? d->wk : d->wv;
         l.isa = a->isa, l.arith = d->arith, l.tuning = a->tuning;
         status = rapt_make_linear(r, &p->project[i], &l, &of);
-        if (status == RAPT_OK && d->packed) /* all of them */
+        if (status == RAPT_OK && d->packed) /* wq spans the rows of all projections */
             status = rapt_measure_tokens(r, "wq", &l.weight, RAPT_WEIGHTS, 1, rows, l.in, false, &p->project[i].weight_bytes);
     }
     if (status != RAPT_OK || !p->has_output) return status;
@@ -198,7 +208,7 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
     return rapt_make_linear(r, &p->output, &l, &names[PROJECTIONS]);
 }
 
-/* Where the new keys and values go, and how they and the queries are rotated. */
+/* Plans the rotation of queries and keys, and the append of new keys and values to the cache. */
 static rapt_status plan_places(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     rapt_status status = rapt_check_rope(r, &d->rope, a->d_k);
     const int64_t keys = p->projections > 1 ? p->x[KEYS].tokens : 0;
@@ -223,6 +233,7 @@ static rapt_status plan_places(rapt_report *r, full_mha *p, const rapt_mha_desc 
     return status;
 }
 
+/* Plans attention, between Q, K and V in the workspace or the cache, and O in the workspace or the output. */
 static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_desc *d, rapt_desc *a) {
     a->q = rapt_layout_bshd(RAPT_F32, a->heads, a->q_len, a->d_k);
     a->q_starts = p->q_starts, a->k_starts = p->k_starts;
@@ -237,7 +248,7 @@ static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_de
         a->o.head_stride = rapt_row_bytes(d->out.type, a->d_v);
     }
     rapt_status status = RAPT_OK;
-    if (p->has_weights) { /* measured here too, for a report that calls them by their own name */
+    if (p->has_weights) { /* measured here too, so that a report calls them weights rather than attention.scores */
         const int64_t batch = a->q_starts ? a->batch > 0 : a->batch;
         int64_t keys = a->kv_len;
         uint64_t bytes;
@@ -252,6 +263,7 @@ static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_de
     return status;
 }
 
+/* Checks and measures the output and the residual. */
 static rapt_status plan_output(rapt_report *r, full_mha *p, const rapt_mha_desc *d) {
     const token_rows *x = &p->x[QUERIES];
     rapt_status status =
@@ -262,6 +274,7 @@ static rapt_status plan_output(rapt_report *r, full_mha *p, const rapt_mha_desc 
     return status;
 }
 
+/* Lays out the workspace. Returns false if it overflows. */
 static bool plan_workspace(full_mha *p, const rapt_desc *a) {
     size_t used = 0;
     bool fits = true;
@@ -276,10 +289,11 @@ static bool plan_workspace(full_mha *p, const rapt_desc *a) {
     return fits;
 }
 
-static rapt_status make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *desc) {
+/* Makes the plan. Errors: those of rapt_mha_plan_init. */
+static rapt_status mha_make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *desc) {
     rapt_mha_desc d;
     rapt_desc a;
-    rapt_status status = rapt_read_struct(r, "desc", &d, &default_desc, sizeof d, RAPT_BEFORE(rapt_mha_desc, arith), desc);
+    rapt_status status = rapt_read_struct(r, "desc", &d, &default_mha_desc, sizeof d, RAPT_BEFORE(rapt_mha_desc, arith), desc);
     if (status == RAPT_OK) status = rapt_read_desc(r, "attention", &a, d.attention);
     if (status != RAPT_OK) return status;
     *p = (full_mha){.made = MHA_MADE,
@@ -296,11 +310,11 @@ static rapt_status make_plan(rapt_report *r, full_mha *p, const rapt_mha_desc *d
                     .residual = d.residual,
                     .q_starts = a.q_starts,
                     .k_starts = a.k_starts};
-    status = check_features(r, &d, &a, p);
-    if (status == RAPT_OK) status = check_shape(r, &a);
+    status = mha_check_features(r, &d, &a, p);
+    if (status == RAPT_OK) status = mha_check_shape(r, &a);
     const rapt_kernel *kernel;
     rapt_tuning tuning;
-    r->owner = "attention."; /* the parts would call these their own */
+    r->owner = "attention."; /* checked here, since linear layers would report isa and tuning without this prefix */
     if (status == RAPT_OK) status = rapt_select(r, a.isa, &kernel);
     if (status == RAPT_OK) status = rapt_read_tuning(r, kernel, a.tuning, &tuning);
     r->owner = "";
@@ -327,12 +341,12 @@ rapt_status rapt_mha_plan_init_sized(rapt_mha_plan *plan, size_t bytes, const ra
     rapt_report r = rapt_report_of("rapt_mha_plan_init");
     full_mha p;
     rapt_status status = rapt_check_plan_memory(&r, plan, bytes, sizeof p);
-    if (status == RAPT_OK) status = make_plan(&r, &p, desc);
+    if (status == RAPT_OK) status = mha_make_plan(&r, &p, desc);
     if (status == RAPT_OK)
         status = rapt_check_kept(&r, plan, sizeof p, &p.rope[QUERIES].rope, "attention.", p.batch, p.q_starts, p.k_starts);
     if (status != RAPT_OK) return status;
     memcpy(plan, &p, sizeof p);
-    rapt_trace_plan(&r, attention_of(&p));
+    rapt_trace_plan(&r, mha_attention(&p));
     return RAPT_OK;
 }
 
@@ -343,45 +357,49 @@ rapt_status(rapt_mha_plan_init)(rapt_mha_plan *plan, const rapt_mha_desc *desc) 
 rapt_status rapt_mha_explain(const rapt_mha_desc *desc, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_mha_plan_init", text, bytes);
     full_mha p;
-    return make_plan(&r, &p, desc);
+    return mha_make_plan(&r, &p, desc);
 }
 
-static const full_mha *read_plan(rapt_report *r, const rapt_mha_plan *opaque, rapt_status *status) {
+static const full_mha *mha_read_plan(rapt_report *r, const rapt_mha_plan *opaque, rapt_status *status) {
     *status = rapt_check_plan(r, opaque, MHA_MADE, "rapt_mha_plan_init");
     return (const full_mha *)(const void *)opaque;
 }
 
 /* ---- Phases -------------------------------------------------------------------------------------------------------------- */
 
-static bool places(const full_mha *p) { return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1); }
+/* True if the step PLACE has something to do: rotation, or an append to the cache. */
+static bool has_place_step(const full_mha *p) { return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1); }
 
-static int phase_count(const full_mha *p) { return p->positions + 1 + places(p) + attention_of(p)->phases + p->has_output; }
+static int phase_count(const full_mha *p) {
+    return p->positions + 1 + has_place_step(p) + mha_attention(p)->phases + p->has_output;
+}
 
-/* What a phase is; part: of a step that has several. */
+/* Returns the step that a phase is; *part: which phase of that step. */
 static step step_of(const full_mha *p, int phase, int *part) {
     *part = 0;
     if (p->positions && phase-- == 0) return ADD_POSITIONS;
     if (phase-- == 0) return PROJECT;
-    if (places(p) && phase-- == 0) return PLACE;
+    if (has_place_step(p) && phase-- == 0) return PLACE;
     *part = phase;
-    return phase < attention_of(p)->phases ? ATTEND : OUTPUT;
+    return phase < mha_attention(p)->phases ? ATTEND : OUTPUT;
 }
 
 rapt_status rapt_mha_plan_query(const rapt_mha_plan *opaque, rapt_mha_plan_info *info) {
     rapt_report r = rapt_report_of("rapt_mha_plan_query");
     rapt_status status;
-    const full_mha *p = read_plan(&r, opaque, &status);
+    const full_mha *p = mha_read_plan(&r, opaque, &status);
     if (status != RAPT_OK) return status;
-    const rapt_kernel *kernel = attention_of(p)->kernel;
+    const rapt_kernel *kernel = mha_attention(p)->kernel;
     const rapt_mha_plan_info known = {
         .isa = kernel->name, .rounding = kernel->base->fused ? "fused" : "unfused", .phases = phase_count(p)};
     return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
 }
 
-/* Scratch of nth threads, of whichever phase needs most, behind what lies between phases. */
-static rapt_status workspace_of(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
+/* Sets *bytes to the workspace of nth threads: the intermediate results, and behind them the scratch of the phase that needs
+ * most. */
+static rapt_status mha_workspace(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
     size_t most = 0, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
-    rapt_status status = rapt_plan_workspace(r, attention_of(p), nth, &most);
+    rapt_status status = rapt_plan_workspace(r, mha_attention(p), nth, &most);
     if (status != RAPT_OK) return status;
     for (int i = 0; i < p->projections; i++) each += rapt_linear_scratch(&p->project[i]); /* these share a phase */
     if (__builtin_mul_overflow(each > output ? each : output, (size_t)nth, &of_linear) ||
@@ -395,16 +413,16 @@ rapt_status rapt_mha_workspace_size(const rapt_mha_plan *opaque, int64_t nth, si
     rapt_report r = rapt_report_of("rapt_mha_workspace_size");
     rapt_status status;
     size_t needed = 0;
-    const full_mha *p = read_plan(&r, opaque, &status);
+    const full_mha *p = mha_read_plan(&r, opaque, &status);
     if (status == RAPT_OK && !bytes) return rapt_refuse_null(&r, "bytes", "there is nowhere to write it");
-    if (status == RAPT_OK) status = workspace_of(&r, p, nth, &needed);
+    if (status == RAPT_OK) status = mha_workspace(&r, p, nth, &needed);
     if (status == RAPT_OK) *bytes = needed;
     return status;
 }
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
-/* A call in progress: the arguments of each part. */
+/* A call in progress, with the arguments of each part. */
 typedef struct mha_call {
     const full_mha *p;
     rapt_mha_args args;
@@ -414,22 +432,25 @@ typedef struct mha_call {
     rapt_rope_call rope[2];
 } mha_call;
 
-/* The arguments are laid out before they are checked, so addresses may be anything yet: they are computed as numbers. */
-static void *at(const mha_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
+/* Returns the address at an offset of the workspace. The parts' arguments are set before they are checked, so an address may not
+ * be valid yet, and is computed as a number. */
+static void *workspace_at(const mha_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
 
+/* Returns input i. */
 static const void *input_of(const mha_call *c, int i) {
     const full_mha *p = c->p;
     return i == QUERIES || p->self ? c->args.x : i == KEYS || p->values_as_keys ? c->args.y : c->args.z;
 }
 
-/* An address that is null if it is derived from none. */
+/* Returns from + bytes, computed as a number; null if from is null. */
 static void *behind(const void *from, int64_t bytes) { return from ? (void *)((uintptr_t)from + (uintptr_t)bytes) : NULL; }
 
-/* The first row of those that belong to an entry. */
+/* Returns the offset of the first row that belongs to an entry. */
 static size_t first_row(const token_rows *x, const rapt_layout *layout) {
     return x->first ? (size_t)(x->first * layout->token_stride) : 0;
 }
 
+/* Sets the arguments of the projections, and of the output's. */
 static void lay_out_linear(mha_call *c, int64_t nth) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -444,13 +465,13 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
         const int64_t rows = p->wq_rows[i];
         c->project[i].plan = plan;
         c->project[i].args = (rapt_linear_args){
-            .x = behind(p->positions ? at(c, x->summed) : input_of(c, i), (int64_t)first_row(x, &plan->problem.x)),
+            .x = behind(p->positions ? workspace_at(c, x->summed) : input_of(c, i), (int64_t)first_row(x, &plan->problem.x)),
             .weight = behind(weights[from], rows ? rows * plan->problem.weight.token_stride : 0),
             .bias = behind(biases[from], rows * (int64_t)sizeof(float)),
             .scales = behind(scales[from], rows * (int64_t)sizeof(float)),
             .prepacked = prepacked[i],
-            .y = at(c, p->between[i] + first_row(x, &plan->problem.y)),
-            .workspace = at(c, projecting),
+            .y = workspace_at(c, p->between[i] + first_row(x, &plan->problem.y)),
+            .workspace = workspace_at(c, projecting),
         };
         projecting += rapt_linear_scratch(plan) * (size_t)nth;
     }
@@ -458,32 +479,33 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
     const token_rows *x = &p->x[QUERIES];
     const rapt_linear_problem *o = &p->output.problem;
     c->output.plan = &p->output;
-    c->output.args = (rapt_linear_args){.x = at(c, p->o + first_row(x, &o->x)),
+    c->output.args = (rapt_linear_args){.x = workspace_at(c, p->o + first_row(x, &o->x)),
                                         .weight = a->wo,
                                         .bias = a->bo,
                                         .scales = a->wo_scales,
                                         .prepacked = a->wo_prepacked,
                                         .residual = behind(a->residual, (int64_t)first_row(x, &o->residual)),
                                         .y = behind(a->out, (int64_t)first_row(x, &o->y)),
-                                        .workspace = at(c, p->scratch)};
+                                        .workspace = workspace_at(c, p->scratch)};
 }
 
+/* Sets the arguments of attention, the append and the rotations. */
 static void lay_out_attention(mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
     rapt_args *to = &c->attention.args;
-    c->attention.plan = attention_of(p);
+    c->attention.plan = mha_attention(p);
     c->attention.appended = p->cached && p->projections > 1 ? &c->append.tokens : NULL;
-    to->q = at(c, p->between[QUERIES]);
-    to->k = p->cached ? a->k_cache : at(c, p->between[KEYS]);
-    to->v = p->cached ? a->v_cache : at(c, p->between[VALUES]);
-    to->o = p->has_output ? at(c, p->o) : a->out;
+    to->q = workspace_at(c, p->between[QUERIES]);
+    to->k = p->cached ? a->k_cache : workspace_at(c, p->between[KEYS]);
+    to->v = p->cached ? a->v_cache : workspace_at(c, p->between[VALUES]);
+    to->o = p->has_output ? workspace_at(c, p->o) : a->out;
     to->k_scales = a->k_scales, to->v_scales = a->v_scales;
-    to->workspace = at(c, p->scratch);
+    to->workspace = workspace_at(c, p->scratch);
 
     c->append = p->append;
-    c->append.args = (rapt_kv_append_args){.new_k = at(c, p->between[KEYS]),
-                                           .new_v = at(c, p->between[VALUES]),
+    c->append.args = (rapt_kv_append_args){.new_k = workspace_at(c, p->between[KEYS]),
+                                           .new_v = workspace_at(c, p->between[VALUES]),
                                            .k = a->k_cache,
                                            .v = a->v_cache,
                                            .k_scales = a->k_scales,
@@ -496,14 +518,14 @@ static void lay_out_attention(mha_call *c) {
         .batch = p->batch, .tokens = p->append.desc.tokens, .starts = a->starts, .token_starts = p->self ? p->q_starts : NULL};
     for (int i = 0; i < 2; i++) {
         c->rope[i].args = p->rope[i];
-        c->rope[i].args.from = c->rope[i].args.to = at(c, p->between[i]);
+        c->rope[i].args.from = c->rope[i].args.to = workspace_at(c, p->between[i]);
         c->rope[i].args.rope_table = a->rope_table;
         c->rope[i].tokens = (rapt_tokens){
             .batch = p->batch, .tokens = p->rope[i].tokens, .starts = a->starts, .token_starts = p->rope[i].token_starts};
     }
 }
 
-/* Weights, their biases and scales: those of each projection, or packed. */
+/* Adds the weights of the projections, their biases and scales, one by one or packed, and prepacked weights. */
 static void add_weights(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -535,6 +557,7 @@ static void add_weights(rapt_memory *m, const mha_call *c) {
     if (p->has_output) rapt_reads_prepacked(m, &p->output, names[PROJECTIONS].prepacked, a->wo_prepacked);
 }
 
+/* Checks the prepacked weights of the projections and of the output's. */
 static rapt_status check_prepacked(rapt_report *r, const mha_call *c) {
     const full_mha *p = c->p;
     rapt_status status = RAPT_OK;
@@ -545,7 +568,7 @@ static rapt_status check_prepacked(rapt_report *r, const mha_call *c) {
     return rapt_check_prepacked(r, &p->output, names[PROJECTIONS].prepacked, c->args.wo_prepacked, p->output.problem.weight.type);
 }
 
-/* X, Y, Z, the residual and the output, which may lie where one of them does. */
+/* Adds X, Y, Z, the residual and the output, which may be the memory of one of them if their rows are equal. */
 static void add_rows(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -564,12 +587,12 @@ static void add_rows(rapt_memory *m, const mha_call *c) {
     if (rapt_same_rows(&p->residual, &p->out)) rapt_may_be(m, residual, out);
 }
 
-/* The cache is written where there are new keys, else it is read. */
+/* Adds the cache, which is written if there are new keys and else read. */
 static void add_cache(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
-    const tensor_bytes *b = &attention_of(p)->bytes;
-    const rapt_problem *problem = &attention_of(p)->problem;
+    const tensor_bytes *b = &mha_attention(p)->bytes;
+    const rapt_problem *problem = &mha_attention(p)->problem;
     const char *const no_cache = "the plan has no cache", *const no_scales = p->cached ? "the plan has no scales" : no_cache;
     if (p->cached && p->projections > 1) {
         rapt_add_append(m, &c->append, "k_cache", "v_cache", false);
@@ -581,7 +604,8 @@ static void add_cache(rapt_memory *m, const mha_call *c) {
     rapt_reads_if(m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, no_scales);
 }
 
-static RAPT_NOINLINE rapt_status check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
+/* Checks the memory of a call. given, needed: bytes of the workspace. */
+static RAPT_NOINLINE rapt_status mha_check_memory(rapt_report *r, const mha_call *c, size_t given, size_t needed) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
     rapt_memory m;
@@ -600,7 +624,7 @@ static RAPT_NOINLINE rapt_status check_memory(rapt_report *r, const mha_call *c,
     } else {
         rapt_unused(&m, "position_table", a->position_table, "the plan has no table of positions");
     }
-    const full_plan *attention = attention_of(p);
+    const full_plan *attention = mha_attention(p);
     const char *const no_layout = "the plan has no layout for it";
     rapt_writes_if(&m, p->has_weights, "weights", a->weights, attention->bytes.scores, no_layout);
     r->owner = "attention.";
@@ -613,8 +637,8 @@ static RAPT_NOINLINE rapt_status check_memory(rapt_report *r, const mha_call *c,
     return status == RAPT_OK ? check_prepacked(r, c) : status;
 }
 
-/* Positions of the tokens of X, Y and Z against the table's. */
-static rapt_status check_positions(rapt_report *r, const mha_call *c) {
+/* Checks that the table has a row for each position of the tokens of X, Y and Z. */
+static rapt_status mha_check_positions(rapt_report *r, const mha_call *c) {
     const full_mha *p = c->p;
     for (int i = 0; i < p->projections; i++) {
         const int32_t *starts = i == QUERIES || p->self ? p->q_starts : p->k_starts;
@@ -630,29 +654,31 @@ static rapt_status check_positions(rapt_report *r, const mha_call *c) {
     return RAPT_OK;
 }
 
-static rapt_status start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *opaque, const rapt_mha_args *args, int64_t nth) {
+/* Reads the caller's structs into c, sets the arguments of the parts, and checks all of the call. */
+static rapt_status mha_start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *opaque, const rapt_mha_args *args,
+                                  int64_t nth) {
     rapt_status status;
     size_t bytes = 0;
-    const full_mha *p = c->p = read_plan(r, opaque, &status);
+    const full_mha *p = c->p = mha_read_plan(r, opaque, &status);
     if (status == RAPT_OK)
-        status =
-            rapt_read_struct(r, "args", &c->args, &default_args, sizeof c->args, RAPT_BEFORE(rapt_mha_args, rope_table), args);
+        status = rapt_read_struct(r, "args", &c->args, &default_mha_args, sizeof c->args, RAPT_BEFORE(rapt_mha_args, rope_table),
+                                  args);
     c->attention.args = rapt_default_args;
     if (status == RAPT_OK && c->args.attention) status = rapt_read_args(r, "attention", &c->attention.args, c->args.attention);
-    if (status == RAPT_OK) status = workspace_of(r, p, nth, &bytes);
+    if (status == RAPT_OK) status = mha_workspace(r, p, nth, &bytes);
     if (status != RAPT_OK) return status;
     size_t given = c->args.workspace_bytes;
     lay_out_linear(c, nth);
     lay_out_attention(c);
-    status = check_memory(r, c, given, bytes);
+    status = mha_check_memory(r, c, given, bytes);
     if (p->has_weights) c->attention.args.scores = c->args.weights;
     bool appends = p->cached && p->projections > 1;
     for (int i = 0; i < 2 && status == RAPT_OK; i++)
         if (i == QUERIES || p->projections > 1) status = rapt_check_tokens(r, &c->rope[i].tokens);
-    if (status == RAPT_OK && p->positions) status = check_positions(r, c);
+    if (status == RAPT_OK && p->positions) status = mha_check_positions(r, c);
     if (status == RAPT_OK && appends) status = rapt_check_room(r, &c->append);
     if (status == RAPT_OK)
-        status = rapt_check_rope(r, &p->rope[QUERIES].rope, p->rope[QUERIES].d); /* whose frequencies may have changed since */
+        status = rapt_check_rope(r, &p->rope[QUERIES].rope, p->rope[QUERIES].d); /* its frequencies may have changed */
     for (int i = 0; i < 2 && status == RAPT_OK; i++)
         if (i == QUERIES || p->projections > 1)
             status = rapt_check_positions(r, &p->rope[i].rope, &c->args.rope_table, &c->rope[i].tokens);
@@ -666,11 +692,11 @@ static rapt_status start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *
 rapt_status rapt_mha_args_explain(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_mha_run", text, bytes);
     mha_call c;
-    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    const rapt_status status = mha_start_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
-/* X + positions, in f32. */
+/* Writes thread ith's rows of input i plus the rows of the position table, in f32, to the workspace. */
 static void add_positions(const mha_call *c, int i, int64_t ith, int64_t nth) {
     const full_mha *p = c->p;
     const token_rows *x = &p->x[i];
@@ -685,13 +711,13 @@ static void add_positions(const mha_call *c, int i, int64_t ith, int64_t nth) {
         int64_t position = token + (c->args.starts ? c->args.starts[entry] : 0);
         const char *from =
             (const char *)input_of(c, i) + row / x->tokens * x->layout.batch_stride + row % x->tokens * x->layout.token_stride;
-        float *to = (float *)at(c, x->summed) + row * x->width;
+        float *to = (float *)workspace_at(c, x->summed) + row * x->width;
         rapt_load_row(x->layout.type, to, from, x->width);
         for (int64_t k = 0; k < x->width; k++) to[k] += c->args.position_table[position * x->width + k];
     }
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void mha_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const mha_call *c = call;
     const full_mha *p = c->p;
     int part;
@@ -718,26 +744,26 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     }
 }
 
-static rapt_status run(const char *name, const rapt_mha_plan *plan, const rapt_mha_args *args, rapt_way way) {
+static rapt_status mha_run(const char *name, const rapt_mha_plan *plan, const rapt_mha_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     mha_call c;
-    rapt_status status = start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = mha_start_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
-    const rapt_work w = {.call = &c, .phases = phase_count(c.p), .share = share};
+    const rapt_work w = {.call = &c, .phases = phase_count(c.p), .share = mha_share};
     return rapt_work_run(&r, &w, &way);
 }
 
 rapt_status rapt_mha_run(const rapt_mha_plan *plan, const rapt_mha_args *args) {
-    return run("rapt_mha_run", plan, args, rapt_alone());
+    return mha_run("rapt_mha_run", plan, args, rapt_alone());
 }
 rapt_status rapt_mha_run_parallel(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth,
                                   rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_mha_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
+    return mha_run("rapt_mha_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_mha_run_share(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t ith, int64_t nth,
                                rapt_barrier barrier, void *barrier_arg) {
-    return run("rapt_mha_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
+    return mha_run("rapt_mha_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
 }
 rapt_status rapt_mha_run_phase(const rapt_mha_plan *plan, const rapt_mha_args *args, int phase, int64_t ith, int64_t nth) {
-    return run("rapt_mha_run_phase", plan, args, rapt_phase(phase, ith, nth));
+    return mha_run("rapt_mha_run_phase", plan, args, rapt_phase(phase, ith, nth));
 }

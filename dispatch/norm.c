@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer normalisation and its like: validation, and each thread's share. */
+/* Layer and RMS normalisation: validation, and each thread's share. */
 #include <float.h>
 
 #include "float_modes.h"
@@ -10,10 +10,10 @@
 #include "structs.h"
 #include "work.h"
 
-static const rapt_norm_args default_args = {.batch = 1, .epsilon = 1e-5f};
+static const rapt_norm_args default_norm_args = {.batch = 1, .epsilon = 1e-5f};
 
 void rapt_norm_args_init_sized(rapt_norm_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_norm_args, sizeof default_norm_args);
 }
 
 typedef struct norm_call {
@@ -22,7 +22,7 @@ typedef struct norm_call {
     bool rms;
 } norm_call;
 
-/* z, where it is wanted: it may lie where x lies, unless y does, or where the residual lies. */
+/* Adds the sum of x and the residual, if it is wanted. It may be written over x, unless y is, or over the residual. */
 static void add_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual) {
     uint64_t bytes = 0;
     if (a->sum.type && m->status == RAPT_OK)
@@ -32,7 +32,8 @@ static void add_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual
     else if (a->residual.type && rapt_same_rows(&a->sum, &a->residual)) rapt_may_be(m, sum, residual);
 }
 
-static rapt_status check_memory(rapt_report *r, const norm_call *c) {
+/* Checks and measures the tensors, and checks the memory of the call. */
+static rapt_status norm_check_memory(rapt_report *r, const norm_call *c) {
     const rapt_norm_args *a = &c->args;
     const int64_t tokens = a->batch * a->tokens;
     uint64_t x_bytes = 0, y_bytes = 0, bytes = 0;
@@ -55,9 +56,11 @@ static rapt_status check_memory(rapt_report *r, const norm_call *c) {
     return rapt_check_memory(&m);
 }
 
+/* Reads the caller's struct into c, checks all of the call, and selects the kernel. */
 static rapt_status start_norm(rapt_report *r, norm_call *c, bool rms, const rapt_norm_args *args) {
     rapt_norm_args *a = &c->args;
-    rapt_status status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, RAPT_BEFORE(rapt_norm_args, residual), args);
+    rapt_status status =
+        rapt_read_struct(r, "args", a, &default_norm_args, sizeof *a, RAPT_BEFORE(rapt_norm_args, residual), args);
     c->rms = rms;
     if (status != RAPT_OK) return status;
     if (!rapt_within(a->batch, 0, RAPT_MAX_LENGTH))
@@ -68,11 +71,11 @@ static rapt_status start_norm(rapt_report *r, norm_call *c, bool rms, const rapt
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "channels", a->channels, "must be 1 to 1048576");
     if (!(a->epsilon >= 0.0f && a->epsilon <= FLT_MAX))
         return rapt_refuse(r, RAPT_ERR_FEATURE, "epsilon = %g: must be finite, 0 or more", (double)a->epsilon);
-    status = check_memory(r, c);
+    status = norm_check_memory(r, c);
     return status == RAPT_OK ? rapt_select(r, a->isa, &c->kernel) : status;
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void norm_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const norm_call *c = call;
     const rapt_norm_args *a = &c->args;
     (void)phase, (void)next;
@@ -94,39 +97,39 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     }
 }
 
-static rapt_status run(const char *name, bool rms, const rapt_norm_args *args, rapt_way way) {
+static rapt_status norm_run(const char *name, bool rms, const rapt_norm_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     norm_call c;
     rapt_status status = start_norm(&r, &c, rms, args);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = norm_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
-static rapt_status explain(const char *name, bool rms, const rapt_norm_args *args, char *text, size_t bytes) {
+static rapt_status norm_explain(const char *name, bool rms, const rapt_norm_args *args, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of(name, text, bytes);
     norm_call c;
     const rapt_status status = start_norm(&r, &c, rms, args);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
-rapt_status rapt_layer_norm_run(const rapt_norm_args *args) { return run("rapt_layer_norm_run", false, args, rapt_alone()); }
+rapt_status rapt_layer_norm_run(const rapt_norm_args *args) { return norm_run("rapt_layer_norm_run", false, args, rapt_alone()); }
 rapt_status rapt_layer_norm_run_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_layer_norm_run_parallel", false, args, rapt_parallel(nth, parallel_for, pool));
+    return norm_run("rapt_layer_norm_run_parallel", false, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_layer_norm_run_share(const rapt_norm_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_layer_norm_run_share", false, args, rapt_share(ith, nth, NULL, NULL));
+    return norm_run("rapt_layer_norm_run_share", false, args, rapt_share(ith, nth, NULL, NULL));
 }
 rapt_status rapt_layer_norm_explain(const rapt_norm_args *args, char *text, size_t bytes) {
-    return explain("rapt_layer_norm_run", false, args, text, bytes);
+    return norm_explain("rapt_layer_norm_run", false, args, text, bytes);
 }
 
-rapt_status rapt_rms_norm_run(const rapt_norm_args *args) { return run("rapt_rms_norm_run", true, args, rapt_alone()); }
+rapt_status rapt_rms_norm_run(const rapt_norm_args *args) { return norm_run("rapt_rms_norm_run", true, args, rapt_alone()); }
 rapt_status rapt_rms_norm_run_parallel(const rapt_norm_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_rms_norm_run_parallel", true, args, rapt_parallel(nth, parallel_for, pool));
+    return norm_run("rapt_rms_norm_run_parallel", true, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_rms_norm_run_share(const rapt_norm_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_rms_norm_run_share", true, args, rapt_share(ith, nth, NULL, NULL));
+    return norm_run("rapt_rms_norm_run_share", true, args, rapt_share(ith, nth, NULL, NULL));
 }
 rapt_status rapt_rms_norm_explain(const rapt_norm_args *args, char *text, size_t bytes) {
-    return explain("rapt_rms_norm_run", true, args, text, bytes);
+    return norm_explain("rapt_rms_norm_run", true, args, text, bytes);
 }

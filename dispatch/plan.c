@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a description to a plan: validation, and how the work is cut. */
+/* Makes a plan of a description: validates it, and cuts the work into tasks. */
 #include "plan.h"
 
 #include <float.h>
@@ -17,7 +17,7 @@
 
 const rapt_desc rapt_default_desc = {
     .batch = 1,
-    .scale = __builtin_nanf(""), /* Microsoft's NAN is no constant */
+    .scale = __builtin_nanf(""), /* not NAN, which is not a constant in Microsoft's headers */
     .window_left = -1,
     .window_right = -1,
     .threads = 1,
@@ -40,7 +40,8 @@ const full_plan *rapt_read_plan(rapt_report *r, const rapt_plan *opaque, rapt_st
 
 /* ---- Validation ---------------------------------------------------------------------------------------------------------- */
 
-static rapt_status check_shape(rapt_report *r, const rapt_desc *d) {
+/* Checks sizes, causal masks, windows and threads. */
+static rapt_status plan_check_shape(rapt_report *r, const rapt_desc *d) {
     const struct {
         const char *name;
         int64_t value, least, most;
@@ -80,6 +81,7 @@ rapt_status rapt_check_pages(rapt_report *r, int64_t page_size, int64_t pages, r
     return RAPT_OK;
 }
 
+/* Checks kv_first and kv_total, by which keys are shared out over several plans. */
 static rapt_status check_part(rapt_report *r, const rapt_desc *d) {
     if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK)
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "kv_first", d->kv_first, "must be a multiple of 512");
@@ -93,9 +95,9 @@ static rapt_status check_part(rapt_report *r, const rapt_desc *d) {
     return RAPT_OK;
 }
 
-/* The columns of masks and biases. */
-static rapt_status check_columns(rapt_report *r, const char *keys_name, int64_t keys, const char *rest_name, rapt_rest rest,
-                                 const char *stride_name, int stride) {
+/* Checks what is said of the columns of a mask or bias: how many there are, what holds beyond them, and their stride. */
+static rapt_status plan_check_columns(rapt_report *r, const char *keys_name, int64_t keys, const char *rest_name, rapt_rest rest,
+                                      const char *stride_name, int stride) {
     if (!rapt_within(keys, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, keys_name, keys, "must be 0 to 2147483647");
     if (!rapt_within((int64_t)rest, RAPT_REST_REFUSED, RAPT_REST_ATTENDED))
@@ -104,7 +106,7 @@ static rapt_status check_columns(rapt_report *r, const char *keys_name, int64_t 
     return RAPT_OK;
 }
 
-/* Are elements of that type integers, with or without the scale of a group? */
+/* True if elements of the type are integers, with or without a scale for each group. */
 static bool has_integers(rapt_type type) {
     switch (type) {
     case RAPT_INT8:
@@ -115,8 +117,8 @@ static bool has_integers(rapt_type type) {
     }
 }
 
-/* What the features want of each other. */
-static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
+/* Checks the numbers of features, and what they require of each other. */
+static rapt_status plan_check_features(rapt_report *r, const rapt_desc *d) {
     char name[RAPT_NAME_BYTES];
     if (d->prefix < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "prefix", d->prefix, "must be 0 or more");
     if (d->local_chunk < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "local_chunk", d->local_chunk, "must be 0 or more");
@@ -150,22 +152,24 @@ static rapt_status check_features(rapt_report *r, const rapt_desc *d) {
     if (d->arith == RAPT_INT8_DOT && !has_integers(d->v.type))
         return rapt_refuse_type(r, RAPT_ERR_ARITH, "v", "type", d->v.type, of_integers);
     rapt_status status =
-        check_columns(r, "mask_keys", d->mask_keys, "mask_rest", d->mask_rest, "mask_key_stride", d->mask_key_stride);
+        plan_check_columns(r, "mask_keys", d->mask_keys, "mask_rest", d->mask_rest, "mask_key_stride", d->mask_key_stride);
     if (status == RAPT_OK)
-        status = check_columns(r, "bias_keys", d->bias_keys, "bias_rest", d->bias_rest, "bias_key_stride", d->bias_key_stride);
+        status =
+            plan_check_columns(r, "bias_keys", d->bias_keys, "bias_rest", d->bias_rest, "bias_key_stride", d->bias_key_stride);
     if (status == RAPT_OK) status = rapt_check_pages(r, d->page_size, d->pages, d->table.type);
     if (status == RAPT_OK && d->page_size > 0 && d->k_starts)
         return rapt_refuse(r, RAPT_ERR_FEATURE, "k_starts = %p: pages have no ragged keys", (const void *)d->k_starts);
     return status == RAPT_OK ? check_part(r, d) : status;
 }
 
-/* A mask or bias: rows of columns, or of one element. */
+/* Checks and measures a mask or bias, if there is one; with a key stride of 0 its rows have one element. */
 static rapt_status measure_columns(rapt_report *r, const char *name, const rapt_layout *layout, uint64_t allowed,
                                    const rapt_desc *d, int64_t queries, int64_t columns, int key_stride, uint64_t *bytes) {
     if (!layout->type) return RAPT_OK;
     return rapt_measure(r, name, layout, allowed, d->batch, d->heads, queries, key_stride ? columns : 1, false, bytes);
 }
 
+/* Checks and measures all tensors, and sets what follows from that: bytes, the longest entries, columns of mask and bias. */
 static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *p) {
     int64_t queries = d->q_len, keys = p->kv_total; /* of the longest entry */
     rapt_status status = rapt_check_starts(r, "q_starts", d->q_starts, d->batch, d->q_len, &queries);
@@ -208,7 +212,7 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
             status =
                 rapt_measure_dimensions(r, "states", s, 4, (int64_t)RAPT_STATE_FLOATS(d->d_v) * float_bytes, true, &b->states);
     }
-    if (status == RAPT_OK && d->table.type) /* of one entry: whether it is a matrix is known when there are args */
+    if (status == RAPT_OK && d->table.type) /* one entry's table: only the args say whether all are one matrix */
         status = rapt_measure(r, "table", &d->table, 1 << RAPT_I32, d->batch > 0, d->kv_heads, queries,
                               rapt_divide_up(d->kv_len, d->page_size), false, &b->table);
     if (status == RAPT_OK)
@@ -220,9 +224,9 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
     return status;
 }
 
-/* The scale is applied as an exponent of 2 after the scores' maximum is subtracted; q takes only its sign, which is exact. Where
- * the scale is so small or so large that 127 / exponent or its product with a score could leave the range of f32, q takes it
- * whole. */
+/* Sets how the scale is applied. Usually it becomes a factor of the exponent, after the maximum score has been subtracted, and q
+ * is multiplied only by its sign, which is exact. Where the scale is so small or so large that 127 / exponent, or its product
+ * with a score, could leave the range of f32, q is multiplied by all of it. */
 static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p) {
     double scale = d->scale;
     if (scale != scale) scale = (double)(float)(1.0 / __builtin_sqrt((double)d->d_k));
@@ -242,9 +246,9 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
     return RAPT_OK;
 }
 
-/* Query tiles that a pass over K and V can take: its scratch, which from the second on grows by the same for each, has its part
- * of the L2 cache. That of bf16 arithmetic begins with a whole chunk of K and V, which may take as much again; its tiles share
- * what they are in a chunk, but beside it each has its state of all chunks. */
+/* Returns how many query tiles share a pass over K and V: as many as keep the pass's scratch within pass_l2 / 16 of the L2 cache,
+ * at most pass_tiles. The scratch grows by `each` for every tile from the second on. In bf16 arithmetic it also holds a staged
+ * chunk of K and V, which is not counted: it may take as much again. */
 static int64_t tiles_per_pass(const full_plan *p) {
     const rapt_problem *problem = &p->problem;
     const rapt_arithmetic *arithmetic = rapt_arithmetic_of(p->kernel, problem->arith);
@@ -263,7 +267,9 @@ static int64_t tiles_per_pass(const full_plan *p) {
     return tiles < tuning->pass_tiles ? tiles : tuning->pass_tiles;
 }
 
-/* The heads that a task with keys in lanes takes together (RAPT_JOINED_BYTES in kernels/check_words.h). */
+/* Returns how many adjacent key/value heads of `rows` rows each a task with keys in lanes takes together: in token-major caches
+ * as many as make joined_bytes contiguous bytes of K, and have at most joined_rows rows; else 1. RAPT_JOINED_BYTES in
+ * kernels/check_words.h says why. */
 static int64_t heads_together(const rapt_tuning *tuning, const rapt_problem *problem, int64_t rows) {
     const rapt_layout *k = &problem->k, *v = &problem->v;
     if (k->head_stride >= k->token_stride || v->head_stride >= v->token_stride || problem->table.head_stride) return 1;
@@ -276,67 +282,98 @@ static int64_t heads_together(const rapt_tuning *tuning, const rapt_problem *pro
     return joined;
 }
 
-/* Pairs of query and key of one head of an entry: exact where the number of keys changes evenly with the query, else nearly. */
+/* Returns about how many (query, key) pairs one head of an entry attends to: the trapezoidal rule over five queries, exact where
+ * the number of attended keys is a linear function of the query. */
 static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
     int64_t first, end, pairs = 0, length = p->kv_total && !p->k_starts ? p->kv_total : keys;
     if (q_len == 0) return 0;
-    for (int i = 0; i <= 4; i++) { /* the trapezoidal rule */
+    for (int i = 0; i <= 4; i++) {
         rapt_row_range(&p->problem, (q_len - 1) * i / 4 + rapt_default_offset(&p->problem, q_len, length), 0, length, p->prefix,
                        &first, &end);
         pairs += (end - first < keys ? end - first : keys) * (i % 4 ? 2 : 1);
     }
-    /* A row without keys is work, too. Up to 2^34 pairs of up to 2^31 queries. */
+    /* Each row adds one pair, since a row without keys is work, too. pairs is at most 2^34 and q_len 2^31, so the product is
+     * divided first where it could overflow. */
     return q_len < INT64_C(1) << 28 ? pairs * q_len / 8 + q_len : (pairs / 8 + 1) * q_len;
 }
 
-entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
+/* Cuts the rows of a key/value head into passes, and chooses the path. pairs: the (query, key) pairs of the head, 0 where tasks
+ * may have any number. There are as many passes as the scratch of pass_tiles tiles requires, or more, for tasks of task_pairs
+ * pairs. */
+static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
     const rapt_problem *problem = &p->problem;
     const rapt_tuning *tuning = &p->tuning;
     const int tile_rows = rapt_arithmetic_of(p->kernel, problem->arith)->tile_rows;
-    entry_cut c = {.q_len = q_len, .rows = q_len * problem->group, .joined_heads = 1};
-    bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
-    int64_t together = own_keys ? problem->group : c.rows;
-    int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
-    c.keys_in_lanes = rapt_keys_in_lanes(tuning, problem, together);
-    c.chunks = rapt_divide_up(keys, RAPT_CHUNK);
-    c.part_chunks = rapt_max(c.chunks, 1);
-    c.parts = 1;
-    if (c.rows == 0) return c;
-    c.pass_rows = c.tile_rows = together;
-    if (c.keys_in_lanes) {
-        c.joined_heads = heads_together(tuning, problem, together);
-    } else if (own_keys) { /* equal parts of a token's heads, as many as a pass has room for */
-        c.pass_rows = rapt_min(together, p->pass_tiles * tile_rows);
-        while (together % c.pass_rows) c.pass_rows--;
-        c.tile_rows = c.pass_rows;
+    const bool own_keys = problem->table.token_stride != 0; /* each token has its own page table: a pass has rows of one token */
+    const int64_t together = own_keys ? problem->group : c->rows; /* rows that have the same keys */
+    c->keys_in_lanes = rapt_keys_in_lanes(tuning, problem, together);
+    c->pass_rows = c->tile_rows = together;
+    if (c->keys_in_lanes) {
+        c->joined_heads = heads_together(tuning, problem, together);
+    } else if (own_keys) { /* a token's heads in equal parts, the largest that a pass has room for */
+        c->pass_rows = rapt_min(together, p->pass_tiles * tile_rows);
+        while (together % c->pass_rows) c->pass_rows--;
+        c->tile_rows = c->pass_rows;
     } else {
-        /* A pass has tiles of rows, or, where there is a block mask, of whole periods of it. */
+        /* A pass has whole units: tiles of rows, or, with a block mask, periods of it, unless one period exceeds a pass. */
         int64_t period = problem->block_mask.type ? rapt_product(problem->block_mask_queries, problem->group) : 0,
                 per_period = rapt_divide_up(period, tile_rows);
-        c.period = period > 0 && per_period <= p->pass_tiles ? period : 0;
-        int64_t unit = c.period ? c.period : tile_rows, unit_tiles = c.period ? per_period : 1;
-        int64_t units = rapt_divide_up(c.rows, unit);
+        c->period = period > 0 && per_period <= p->pass_tiles ? period : 0;
+        int64_t unit = c->period ? c->period : tile_rows, unit_tiles = c->period ? per_period : 1;
+        int64_t units = rapt_divide_up(c->rows, unit);
         int64_t passes = rapt_max(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
-        units = passes < units ? rapt_divide_up(units, passes) : 1;
-        c.pass_rows = c.rows < units * unit ? c.rows : units * unit;
-        c.tile_rows = units * unit_tiles * tile_rows;
+        units = passes < units ? rapt_divide_up(units, passes) : 1; /* of a pass */
+        c->pass_rows = c->rows < units * unit ? c->rows : units * unit;
+        c->tile_rows = units * unit_tiles * tile_rows;
     }
-    c.passes = rapt_divide_up(c.rows, c.pass_rows);
-    c.tasks = problem->kv_heads / c.joined_heads * c.passes;
+    c->passes = rapt_divide_up(c->rows, c->pass_rows);
+}
 
-    /* Too few tasks: split the keys as well, unless the states that this leaves would be too much beside K and V. */
+/* Cuts the chunks of keys into parts, if the passes alone give tasks of more than task_pairs pairs, and if the states that the
+ * parts leave to be merged are small beside K and V (states_part). */
+static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
+    const rapt_problem *problem = &p->problem;
     size_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
     int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
-    int64_t parts = rapt_divide_up(rapt_divide_up(pairs * c.joined_heads, c.passes), p->task_pairs);
-    int64_t states =
-        problem->unmerged ? 0 : rapt_product(rapt_product(c.chunks, q_len), rapt_product(problem->heads, (int64_t)state_bytes));
-    if (parts > 1 && c.chunks > 1 && states >= 0 &&
-        (problem->unmerged || c.pass_rows <= chunk_bytes / tuning->states_part / (int64_t)state_bytes)) {
-        c.part_chunks = rapt_divide_up(c.chunks, parts < c.chunks ? parts : c.chunks);
-        c.parts = rapt_divide_up(c.chunks, c.part_chunks);
-        c.tasks *= c.parts;
-        if (c.parts > 1) c.state_bytes = (size_t)states;
+    int64_t parts = rapt_divide_up(rapt_divide_up(pairs * c->joined_heads, c->passes), p->task_pairs);
+    int64_t states = problem->unmerged
+                         ? 0
+                         : rapt_product(rapt_product(c->chunks, c->q_len), rapt_product(problem->heads, (int64_t)state_bytes));
+    if (parts > 1 && c->chunks > 1 && states >= 0 &&
+        (problem->unmerged || c->pass_rows <= chunk_bytes / p->tuning.states_part / (int64_t)state_bytes)) {
+        c->part_chunks = rapt_divide_up(c->chunks, parts < c->chunks ? parts : c->chunks);
+        c->parts = rapt_divide_up(c->chunks, c->part_chunks);
+        if (c->parts > 1) c->state_bytes = (size_t)states;
     }
+}
+
+/* The tasks of the first joined_heads heads of an entry, with passes = 2, chunks = 5, part_chunks = 2 and parts = 3:
+ *
+ *                            keys
+ *                   part 0        part 1     part 2
+ *                chunks 0, 1   chunks 2, 3   chunk 4
+ *              +-------------+-------------+---------+
+ *       pass 0 |   task 3    |   task 4    | task 5  |  pass_rows rows
+ *  rows        +-------------+-------------+---------+
+ *       pass 1 |   task 0    |   task 1    | task 2  |  the other rows
+ *              +-------------+-------------+---------+
+ *
+ * The next heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most keys (task_of in
+ * run.c). A pass reads K and V once for all its rows, so rows are cut first, and keys only if there are too few tasks for the
+ * threads: each part leaves states, which phase 1 merges. Nothing here changes bits, since chunks are merged in one order. */
+entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
+    const rapt_problem *problem = &p->problem;
+    entry_cut c = {.q_len = q_len,
+                   .rows = q_len * problem->group,
+                   .joined_heads = 1,
+                   .chunks = rapt_divide_up(keys, RAPT_CHUNK),
+                   .parts = 1};
+    c.part_chunks = rapt_max(c.chunks, 1);
+    if (c.rows == 0) return c;
+    const int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
+    cut_rows(p, pairs, &c);
+    cut_keys(p, pairs, &c);
+    c.tasks = problem->kv_heads / c.joined_heads * c.passes * c.parts;
     return c;
 }
 
@@ -346,9 +383,9 @@ size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
         ->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, merges);
 }
 
-enum { MOST_THREADS = 4096 }; /* for which work is cut: keeps the sizes below far from overflow */
+enum { MOST_THREADS = 4096 }; /* for more, work is cut no finer, which keeps the sizes below far from overflow */
 
-/* Adds an entry, or as many equal ones. False when numbers overflow. */
+/* Adds n entries that are cut as c says to the plan's tasks, rows and workspace. Returns false if a number overflows. */
 static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     int64_t tasks = rapt_product(n, c->tasks), states = rapt_product(n, (int64_t)c->state_bytes);
     if (tasks < 0 || states < 0 || __builtin_add_overflow(p->tasks[0], tasks, &p->tasks[0]) ||
@@ -360,7 +397,7 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     const int64_t few = c->keys_in_lanes ? c->rows
                                          : (c->passes - 1) * rapt_left_over(p->kernel, &p->problem, c->pass_rows) +
                                                rapt_left_over(p->kernel, &p->problem, last);
-    /* They do not overflow: o, of two bytes or more for each row, has fitted into the address space. */
+    /* These do not overflow: o has at least two bytes for each row, and fits into the address space. */
     p->rows += n * c->rows * p->problem.kv_heads;
     p->rows_keys_in_lanes += n * few * p->problem.kv_heads;
     const size_t scratch = rapt_cut_scratch(p, c);
@@ -368,7 +405,8 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     return true;
 }
 
-/* Cuts the work into tasks. threads decides how finely; nothing here changes bits. False when numbers overflow. */
+/* Cuts the work of all entries into tasks, more of them for more threads. Nothing here changes bits. Returns false if a number
+ * overflows. */
 static bool set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
     p->task_pairs = INT64_MAX;
@@ -397,7 +435,8 @@ static bool set_tasks(full_plan *p, int64_t threads) {
     return p->phases == 1 || (p->tasks[1] = rapt_product(problem->batch, problem->kv_heads)) >= 0;
 }
 
-/* Notes where the entries of a ragged batch begin, those that there is room for. */
+/* Stores where the entries of a ragged batch begin: every entry's start, or every start_step-th where there is no room for all.
+ */
 static void set_starts(full_plan *p, size_t bytes) {
     int64_t batch = p->problem.batch, room = (int64_t)((bytes - sizeof *p) / sizeof(entry_start));
     entry_start at = {0, 0};
@@ -411,26 +450,27 @@ static void set_starts(full_plan *p, size_t bytes) {
     }
 }
 
-/* A window side at which it can no longer exclude a key, so that positions and windows add without overflow. */
+/* Bounds the side of a window, at 2^33: it then excludes no key, and adding it to a position does not overflow. */
 static int64_t bounded_window(int64_t side) { return side < INT64_C(1) << 33 ? side : INT64_C(1) << 33; }
 
-/* A layout whose strides, where they are not used, may be anything: then they are 0, so that nothing overflows when offsets are
- * computed. */
-static rapt_layout used(rapt_layout l, uint64_t bytes, int64_t batch, int64_t heads, int64_t tokens) {
+/* Returns the layout with every stride that is not used set to 0. A caller may leave anything there, with which the computation
+ * of offsets could overflow. */
+static rapt_layout used_layout(rapt_layout l, uint64_t bytes, int64_t batch, int64_t heads, int64_t tokens) {
     if (l.type == RAPT_NONE || bytes == 0) return (rapt_layout){.type = l.type};
     return (rapt_layout){l.type, batch > 1 ? l.batch_stride : 0, heads > 1 ? l.head_stride : 0, tokens > 1 ? l.token_stride : 0};
 }
 
+/* Returns the scales; if they have no elements, with their strides set to 0, except that scales of tokens stay scales of tokens.
+ */
 static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
     rapt_scales none = {.present = s.present};
-    /* Scales of tokens stay such, though there are none. */
     if (bytes == 0) none.token_stride = rapt_scales_of_tokens(&s) ? (int64_t)sizeof(float) : 0;
     return bytes == 0 ? none : s;
 }
 
-/* Returns a number by which starts that have changed are told, for a plan has no room for a copy of them. The multiplier (2^64
- * divided by the golden ratio) is odd, so that no step loses anything: one changed start always shows, and several fail to only
- * by chance. */
+/* Returns a checksum of the starts, by which changed ones are recognised, since a plan has no room for a copy. Each step is a
+ * bijection, for the multiplier (2^64 divided by the golden ratio) is odd: a single changed start always changes the sum, several
+ * changes cancel only by chance. */
 static uint64_t sum_of_starts(const full_plan *p) {
     const int32_t *const both[] = {p->q_starts, p->k_starts};
     uint64_t sum = 0;
@@ -460,6 +500,7 @@ rapt_status rapt_check_kept_starts(rapt_report *r, const full_plan *p) {
     return rapt_refuse_starts(r, p, 0, p->problem.batch);
 }
 
+/* Fills the plan's problem, and the rest of what it takes from the description. */
 static void set_problem(const rapt_desc *d, full_plan *p) {
     rapt_problem *problem = &p->problem;
     const tensor_bytes *b = &p->bytes;
@@ -473,11 +514,11 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->group = d->heads / d->kv_heads;
     problem->d_k = (int32_t)d->d_k;
     problem->d_v = (int32_t)d->d_v;
-    problem->q = used(d->q, b->q, q_batch, d->heads, d->q_len);
-    problem->k = used(d->k, b->k, k_batch, d->kv_heads, k_len);
-    problem->v = used(d->v, b->v, k_batch, d->kv_heads, k_len);
-    problem->o = used(d->o, b->o, q_batch, d->heads, d->q_len);
-    problem->lse = used(d->lse, b->lse, q_batch, d->heads, d->q_len);
+    problem->q = used_layout(d->q, b->q, q_batch, d->heads, d->q_len);
+    problem->k = used_layout(d->k, b->k, k_batch, d->kv_heads, k_len);
+    problem->v = used_layout(d->v, b->v, k_batch, d->kv_heads, k_len);
+    problem->o = used_layout(d->o, b->o, q_batch, d->heads, d->q_len);
+    problem->lse = used_layout(d->lse, b->lse, q_batch, d->heads, d->q_len);
     problem->q_row = (size_t)rapt_row_bytes(d->q.type, d->d_k);
     problem->k_row = (size_t)rapt_row_bytes(d->k.type, d->d_k);
     problem->v_row = (size_t)rapt_row_bytes(d->v.type, d->d_v);
@@ -486,12 +527,12 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->window_left = bounded_window(d->window_left);
     problem->window_right = bounded_window(d->window_right);
     problem->local_chunk = bounded_window(d->local_chunk);
-    problem->mask = used(d->mask, b->mask, d->batch, d->heads, d->q_len);
-    problem->block_mask = used(d->block_mask, b->block_mask, d->batch, d->heads, d->q_len);
-    problem->bias = used(d->bias, b->bias, d->batch, d->heads, d->q_len);
-    problem->slopes = used(d->slopes, b->slopes, d->batch, d->heads, 1);
-    problem->sinks = used(d->sinks, b->sinks, d->batch, d->heads, 1);
-    problem->scores = used(d->scores, b->scores, q_batch, d->heads, d->q_len);
+    problem->mask = used_layout(d->mask, b->mask, d->batch, d->heads, d->q_len);
+    problem->block_mask = used_layout(d->block_mask, b->block_mask, d->batch, d->heads, d->q_len);
+    problem->bias = used_layout(d->bias, b->bias, d->batch, d->heads, d->q_len);
+    problem->slopes = used_layout(d->slopes, b->slopes, d->batch, d->heads, 1);
+    problem->sinks = used_layout(d->sinks, b->sinks, d->batch, d->heads, 1);
+    problem->scores = used_layout(d->scores, b->scores, q_batch, d->heads, d->q_len);
     if (d->mask.type && d->mask_key_stride) problem->mask_rest = d->mask_rest;
     if (d->bias.type && d->bias_key_stride) problem->bias_rest = d->bias_rest;
     problem->mask_one_key = !d->mask_key_stride;
@@ -504,9 +545,9 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->page_shift =
         d->page_size > 0 && (d->page_size & (d->page_size - 1)) == 0 ? __builtin_ctzll((uint64_t)d->page_size) : -1;
     problem->kv_first = d->kv_first;
-    problem->table = used(d->table, b->table, d->batch, d->kv_heads, d->q_len);
+    problem->table = used_layout(d->table, b->table, d->batch, d->kv_heads, d->q_len);
     problem->unmerged = d->unmerged != 0;
-    problem->states = used(d->states, b->states, q_batch, d->heads, d->q_len);
+    problem->states = used_layout(d->states, b->states, q_batch, d->heads, d->q_len);
     problem->state_stride = b->states ? d->state_stride : 0;
     problem->alibi = d->alibi;
     problem->logits_body = d->logits_body;
@@ -551,9 +592,9 @@ rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rap
     full_plan p = {.made = 0};
     rapt_status status = rapt_check_plan_memory(r, memory, bytes, sizeof p);
     if (status == RAPT_OK) status = rapt_read_desc(r, "desc", &d, desc);
-    if (status == RAPT_OK) status = rapt_check_floats(r); /* which the scale is made of */
-    if (status == RAPT_OK) status = check_shape(r, &d);
-    if (status == RAPT_OK) status = check_features(r, &d);
+    if (status == RAPT_OK) status = rapt_check_floats(r); /* the default scale is computed */
+    if (status == RAPT_OK) status = plan_check_shape(r, &d);
+    if (status == RAPT_OK) status = plan_check_features(r, &d);
     if (status == RAPT_OK) p.kv_total = d.kv_total ? d.kv_total : d.kv_first + d.kv_len;
     if (status == RAPT_OK) status = check_tensors(r, &d, &p);
     const size_t most = RAPT_PLAN_BYTES(status == RAPT_OK ? d.batch : 0);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The small thread pool of rapt_pool.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "rapt_pool.h"
 
@@ -12,45 +13,48 @@
 
 #include "threads.h"
 
-/* A thread that waits looks on so often, giving way to others in between, before it sleeps: waking a sleeper takes longer (50 us
- * on a virtual machine) than the calls of an engine lie apart. Measured on an AMD EPYC: P1 on two threads has 1.75 times the
- * speed of one without, 1.92 times with it. */
-enum { LOOKS = 200 };
+/* How often a waiting thread polls, yielding in between, before it sleeps. Waking a sleeping thread takes about 50 us on a
+ * virtual machine, longer than the gap between an engine's calls. Measured on an AMD EPYC: P1 on two threads is 1.75 times as
+ * fast as on one without polling, 1.92 times with it. */
+enum { SPINS = 200 };
 
-/* The lock guards everything but next, the first index that nobody has taken; call, joined and stop are also looked at without.
- * While a call is open, body is not null; workers that wake up join it, and those that come too late to find work do not delay
- * it: the caller takes indices itself until none is left, closes the call, and waits for the workers that joined. */
+/* A call is open while body is not null. Workers that wake up join it and take indices; so does the caller, until none is left.
+ * It then closes the call and waits for the workers that joined, so a worker that wakes up too late delays nobody. The lock
+ * guards all members but next; call, joined and stop are also polled without it. */
 struct rapt_pool {
     rapt_mutex lock;
-    rapt_condition opened, left;
+    rapt_condition opened, left; /* a call was opened, or stop was set; the last worker left the call */
     rapt_body body;
     void *body_arg;
-    int64_t n;
-    _Atomic int64_t next;
+    int64_t n;              /* indices of the call */
+    _Atomic int64_t next;   /* the first index that no thread has taken */
     _Atomic uint64_t call;  /* counts the calls, so that no worker joins one twice */
     _Atomic int64_t joined; /* workers inside the open call */
-    int64_t workers;        /* those that were started */
-    uint64_t forks;         /* of the process that they live in */
+    int64_t workers;        /* that were started */
+    uint64_t forks;         /* the value of `forks` in the process that started them */
     _Atomic int stop;
     rapt_thread threads[];
 };
 
-/* How often this process and those before it were forked until it came to be. A pool whose workers were started in an earlier one
- * has none, and perhaps a lock that one of them held for ever. Not by getpid(), which asks the kernel, and may be given a second
- * time. */
+/* Incremented in each forked child. A pool whose `forks` differs was created by an ancestor of this process: its workers do not
+ * exist here, and its lock may be held for ever. getpid() would not do: it is a system call, and process numbers are reused. */
 static uint64_t forks;
-#if defined(__wasi__) || defined(_WIN32) /* where nothing forks */
+
+/* Makes every forked child count itself from now on. Returns 0 if the system cannot. */
+#if defined(__wasi__) || defined(_WIN32) /* where processes do not fork */
 static int count_forks(void) { return 1; }
 #else
-static void count_fork(void) { forks++; } /* in the child, which has one thread */
+static void count_fork(void) { forks++; } /* runs in the child, which has one thread */
 static int count_forks(void) { return pthread_atfork(NULL, NULL, count_fork) == 0; }
 #endif
+
+/* True if this process started the pool's workers. */
 static int lives_here(const rapt_pool *pool) { return pool->forks == forks; }
 static int has_workers(const rapt_pool *pool) { return pool && pool->workers > 0 && lives_here(pool); }
 
 static void print_trace(void *arg, const char *line) { (void)arg, fprintf(stderr, "rapt: %s\n", line); }
 
-/* Before the first pool of a process. */
+/* Runs once, before a process creates its first pool. */
 static rapt_once begun = RAPT_ONCE_INIT;
 static int forks_are_counted;
 static void begin(void) {
@@ -60,11 +64,13 @@ static void begin(void) {
     forks_are_counted = count_forks();
 }
 
+/* Runs the body for indices that no other thread has taken, until none is left. */
 static void take_indices(rapt_pool *pool, int64_t n, rapt_body body, void *body_arg) {
     int64_t i;
     while ((i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < n) body(body_arg, i);
 }
 
+/* The body of a worker: joins calls until the pool is destroyed. */
 static rapt_thread_end RAPT_THREAD_CALL worker(void *arg) {
     rapt_pool *pool = arg;
     uint64_t seen = 0;
@@ -84,19 +90,20 @@ static rapt_thread_end RAPT_THREAD_CALL worker(void *arg) {
         rapt_mutex_lock(&pool->lock);
         if (--pool->joined == 0) rapt_condition_signal(&pool->left);
         rapt_mutex_unlock(&pool->lock);
-        for (int i = 0; i < LOOKS && pool->call == seen && !pool->stop; i++) rapt_thread_yield();
+        for (int i = 0; i < SPINS && pool->call == seen && !pool->stop; i++) rapt_thread_yield();
         rapt_mutex_lock(&pool->lock);
     }
     rapt_mutex_unlock(&pool->lock);
     return 0;
 }
 
+/* Starts workers until there are n, or the system has no more threads. */
 static void start_workers(rapt_pool *pool, int64_t n) {
     while (pool->workers < n && rapt_thread_start(&pool->threads[pool->workers], worker, pool)) pool->workers++;
 }
 
-/* Where no thread gets signals; on WASI none can be started without -pthread, either. */
-#if defined(__wasi__) || defined(_WIN32)
+/* Starts workers that block all signals, which are left to the threads that the program knows. */
+#if defined(__wasi__) || defined(_WIN32) /* no thread receives signals; on WASI, none can be started without -pthread either */
 static void start_without_signals(rapt_pool *pool, int64_t n) { start_workers(pool, n); }
 #else
 static void start_without_signals(rapt_pool *pool, int64_t n) {
@@ -108,7 +115,7 @@ static void start_without_signals(rapt_pool *pool, int64_t n) {
 }
 #endif
 
-/* What threads wait with. All of it, or nothing where the system has no more. */
+/* Creates the lock and the conditions. Returns 0, with nothing left behind, if the system has no more of them. */
 static int create_lock(rapt_pool *pool) {
     if (!rapt_mutex_create(&pool->lock)) return 0;
     if (rapt_condition_create(&pool->opened)) {
@@ -129,7 +136,7 @@ rapt_pool *rapt_pool_create(int64_t threads) {
         return NULL;
     }
     pool->forks = forks;
-    start_without_signals(pool, threads - 1); /* for the process's signals are for the threads it knows */
+    start_without_signals(pool, threads - 1);
     if (pool->workers == threads - 1) return pool;
     rapt_pool_destroy(pool);
     return NULL;
@@ -172,7 +179,7 @@ void rapt_pool_for(void *handle, int64_t n, rapt_body body, void *body_arg) {
     rapt_mutex_lock(&pool->lock);
     pool->body = NULL;
     rapt_mutex_unlock(&pool->lock);
-    for (int i = 0; i < LOOKS && pool->joined > 0; i++) rapt_thread_yield();
+    for (int i = 0; i < SPINS && pool->joined > 0; i++) rapt_thread_yield();
     rapt_mutex_lock(&pool->lock);
     while (pool->joined > 0) rapt_condition_wait(&pool->left, &pool->lock);
     rapt_mutex_unlock(&pool->lock);

@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of positions: frequencies of rotary embedding, sinusoids, ALiBi's slopes. */
+/* Numbers that depend on positions alone: frequencies of rotary embedding, tables of sinusoids, ALiBi's slopes. */
 #include "doubles.h"
 #include "float_modes.h"
 #include "memory.h"
 #include "rapt_layer.h"
 #include "rotate.h"
 
-/* log2 of x in [sqrt(1/2), sqrt(2)]: with t = (x - 1) / (x + 1), 2 atanh(t) / ln 2; t^25 / 25 is below 1e-19. */
+/* Returns log2 of x in [sqrt(1/2), sqrt(2)], as 2 atanh(t) / ln 2 with t = (x - 1) / (x + 1). The first term of atanh's series
+ * that is left out, t^25 / 25, is below 1e-19. */
 static double log2_near_one(double x) {
     double t = (x - 1.0) / (x + 1.0), z = t * t, p = 1.0 / 23.0;
     for (int n = 21; n >= 1; n -= 2) p = p * z + 1.0 / n;
     return t * p * 0x1.71547652b82fep+1;
 }
 
-/* 2^x for |x| < 2: (x - n) ln 2 is at most 0.35, whose 15th power over 15! is below 1e-18. */
+/* Returns 2^x for |x| < 2, as 2^n e^y with n the nearest integer and y = (x - n) ln 2. |y| is at most 0.35, so the first term of
+ * the series that is left out, y^15 / 15!, is below 1e-18. */
 static double exp2_near_one(double x) {
     double rounded = x + ROUND_MAGIC, y = (x - (rounded - ROUND_MAGIC)) * 0x1.62e42fefa39efp-1, p = 1.0;
     for (int n = 14; n >= 1; n--) p = p * (y / n) + 1.0;
     return p * double_of((bits_of(rounded) + 1023) << 52);
 }
 
-/* base^(-i / n) for i < n: base = 2^e * m, so it is 2^-(i * e / n) * 2^-(i / n * log2 m), where the first exponent's integer part
- * is exact. */
+/* A base for powers base^(-i / n): base = 2^e * m, m in [sqrt(1/2), sqrt(2)]. A power is 2^-(i * e / n) * 2^-(i / n * log2 m),
+ * where the integer part of i * e / n is exact. */
 typedef struct powers {
     int64_t e;
     double log2_m;
 } powers;
 
+/* Returns a base, at least 1. */
 static powers powers_of(double base) {
     int64_t e = (int64_t)(bits_of(base) >> 52) - 1023;
     double m = double_of((bits_of(base) & (UINT64_MAX >> 12)) | UINT64_C(1023) << 52);
@@ -34,6 +37,7 @@ static powers powers_of(double base) {
     return (powers){e, log2_near_one(m)};
 }
 
+/* Returns base^(-i / n), i < n. */
 static double inverse_power(const powers *p, int64_t i, int64_t n) {
     int64_t whole = i * p->e / n, rest = i * p->e % n;
     double x = (double)rest / (double)n + (double)i / (double)n * p->log2_m;
@@ -90,7 +94,7 @@ rapt_status rapt_alibi_slopes(int64_t heads, float *slopes) {
     rapt_writes_array(&m, "slopes", slopes, heads, sizeof *slopes, false);
     if (m.status == RAPT_OK) m.status = rapt_check_floats(&r);
     if (m.status != RAPT_OK) return m.status;
-    const powers p = {.e = 8}; /* of 2^8 */
+    const powers p = {.e = 8}; /* base 2^8 */
     int64_t power = 1;
     while (power <= heads / 2) power *= 2;
     for (int64_t h = 0; h < heads; h++)

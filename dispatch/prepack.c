@@ -1,31 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights that are laid out for a kernel once: a head that says for which, then what the kernel makes of them. */
+/* Prepacked weights: a head that says for which plan they were packed, then the rows as the plan's kernel lays them out. */
+#include "prepack.h"
+
 #include <string.h>
 
 #include "float_modes.h"
-#include "linear_call.h"
 #include "path.h"
 #include "structs.h"
 #include "types.h"
 #include "work.h"
 
+/* The head; weights are used only by plans that would write the same one. */
 typedef struct prepacked_head {
-    uint64_t made; /* PACKED_MADE, or this is none */
+    uint64_t made; /* PACKED_MADE, or these are not prepacked weights */
     char kernel[24];
     int32_t in, out, type, bf16;
 } prepacked_head;
 
-#define PACKED_MADE UINT64_C(0x316b6361700000) /* changes with their layout */
+#define PACKED_MADE UINT64_C(0x316b6361700000) /* changes with the layout of the head or of the weights */
 
-enum { HEAD_BYTES = RAPT_WORKSPACE_ALIGNMENT };
-_Static_assert(sizeof(prepacked_head) <= HEAD_BYTES, "the head has room before the weights, which are aligned");
+enum { HEAD_BYTES = RAPT_WORKSPACE_ALIGNMENT }; /* the weights begin here, so they are aligned */
+_Static_assert(sizeof(prepacked_head) <= HEAD_BYTES, "the head fits in front of the weights");
 
-static const rapt_linear_prepack_args default_args = {0};
+static const rapt_linear_prepack_args default_prepack_args = {0};
 
 void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_prepack_args, sizeof default_prepack_args);
 }
 
+/* Returns the head of weights that are packed from this type for the plan. */
 static prepacked_head head_of(const full_linear *p, rapt_type type) {
     prepacked_head h = {.made = PACKED_MADE,
                         .in = (int32_t)p->problem.in,
@@ -87,6 +90,7 @@ typedef struct prepack_call {
     rapt_linear_prepack_args args;
 } prepack_call;
 
+/* Adds memory for packed weights that the call writes. Errors: PREPACKED, those of rapt_writes, ALIGNMENT. */
 static void writes_packed(rapt_memory *m, const char *name, const void *at, size_t given, size_t needed) {
     if (m->status == RAPT_OK && given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_PREPACKED, "prepacked_bytes = %zu: %zu are needed", given, needed);
@@ -94,12 +98,13 @@ static void writes_packed(rapt_memory *m, const char *name, const void *at, size
     rapt_check_alignment(m, name, at);
 }
 
-static rapt_status start_call(rapt_report *r, prepack_call *c, const rapt_linear_plan *opaque,
-                              const rapt_linear_prepack_args *args, int64_t nth) {
+/* Reads the caller's struct into c, and checks all of the call. */
+static rapt_status prepack_start_call(rapt_report *r, prepack_call *c, const rapt_linear_plan *opaque,
+                                      const rapt_linear_prepack_args *args, int64_t nth) {
     rapt_linear_prepack_args *a = &c->args;
     rapt_status status;
     const full_linear *p = c->plan = rapt_read_linear_plan(r, opaque, &status);
-    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, sizeof *a, args);
+    if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_prepack_args, sizeof *a, sizeof *a, args);
     if (status == RAPT_OK && nth < 1) status = rapt_refuse_number(r, RAPT_ERR_RANGE, "nth", nth, "there is no thread");
     if (status != RAPT_OK) return status;
     const size_t bytes = rapt_prepacked_bytes(p);
@@ -122,11 +127,11 @@ rapt_status rapt_linear_prepack_args_explain(const rapt_linear_plan *plan, const
                                              char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_prepack_run", text, bytes);
     prepack_call c;
-    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    const rapt_status status = prepack_start_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
-/* A share of the rows; the first one writes the head, too. */
+/* Packs the rows of a task, those of the gate or of the weights. first: writes the head, too. */
 static void pack(const full_linear *p, bool gate, const rapt_linear_task *t, void *packed, bool first) {
     if (first) {
         const prepacked_head head = head_of(p, gate ? p->problem.gate.type : p->problem.weight.type);
@@ -137,7 +142,7 @@ static void pack(const full_linear *p, bool gate, const rapt_linear_task *t, voi
         rapt_arithmetic_of(p->kernel, p->problem.arith)->pack_weights(t, gate, (float *)(void *)((char *)packed + HEAD_BYTES));
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void prepack_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     (void)phase, (void)next;
     const prepack_call *c = call;
     const full_linear *p = c->plan;
@@ -147,22 +152,23 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
     if (p->problem.gate.type) pack(p, true, &t, c->args.gate_prepacked, ith == 0);
 }
 
-static rapt_status run(const char *name, const rapt_linear_plan *plan, const rapt_linear_prepack_args *args, rapt_way way) {
+static rapt_status prepack_run(const char *name, const rapt_linear_plan *plan, const rapt_linear_prepack_args *args,
+                               rapt_way way) {
     rapt_report r = rapt_report_of(name);
     prepack_call c;
-    rapt_status status = start_call(&r, &c, plan, args, way.nth);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    rapt_status status = prepack_start_call(&r, &c, plan, args, way.nth);
+    const rapt_work w = {.call = &c, .phases = 1, .share = prepack_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
 rapt_status rapt_linear_prepack_run(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args) {
-    return run("rapt_linear_prepack_run", plan, args, rapt_alone());
+    return prepack_run("rapt_linear_prepack_run", plan, args, rapt_alone());
 }
 rapt_status rapt_linear_prepack_run_parallel(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args, int64_t nth,
                                              rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_linear_prepack_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
+    return prepack_run("rapt_linear_prepack_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_linear_prepack_run_share(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args, int64_t ith,
                                           int64_t nth) {
-    return run("rapt_linear_prepack_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
+    return prepack_run("rapt_linear_prepack_run_share", plan, args, rapt_share(ith, nth, NULL, NULL));
 }

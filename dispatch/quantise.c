@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights in fewer bits. */
+/* Quantises weights of linear layers: to int8 with a scale for each row, and to types whose groups have scales. */
 #include "float_modes.h"
 #include "layout.h"
 #include "memory.h"
 #include "rows.h"
 
-/* Channels at a time, whole groups of any type. */
+/* Channels that are converted at a time; a multiple of every type's group. */
 enum { STEP = RAPT_MAX_HEAD_DIM };
 
-static rapt_status check(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
-                         uint64_t allowed, rapt_type to_type, const void *to, const float *scales) {
+/* Checks a call. allowed: the set of types that to_type may be. */
+static rapt_status quantise_check(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
+                                  uint64_t allowed, rapt_type to_type, const void *to, const float *scales) {
     if (!rapt_within(out, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "out", out, "must be 1 to 1048576");
     if (!rapt_within(in, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "in", in, "must be 1 to 1048576");
     int64_t from_row, to_row;
@@ -29,7 +30,7 @@ static rapt_status check(rapt_report *r, int64_t out, int64_t in, rapt_type type
 
 static rapt_status check_int8(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                               const int8_t *to, const float *scales) {
-    return check(r, out, in, type, row_stride, from, 1 << RAPT_INT8, RAPT_INT8, to, scales);
+    return quantise_check(r, out, in, type, row_stride, from, 1 << RAPT_INT8, RAPT_INT8, to, scales);
 }
 
 rapt_status rapt_quantise_weights_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
@@ -67,7 +68,7 @@ rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64
 
 static rapt_status check_groups(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                                 rapt_type to_type, const void *to) {
-    return check(r, out, in, type, row_stride, from, RAPT_WEIGHTS & ~(RAPT_FLOATS | 1 << RAPT_INT8), to_type, to, NULL);
+    return quantise_check(r, out, in, type, row_stride, from, RAPT_WEIGHTS & ~(RAPT_FLOATS | 1 << RAPT_INT8), to_type, to, NULL);
 }
 
 rapt_status rapt_quantise_groups_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary embedding of a tensor of its own. */
+/* Rotary embedding of a tensor. */
 #include "rope.h"
 
 #include "float_modes.h"
@@ -8,13 +8,13 @@
 #include "structs.h"
 #include "work.h"
 
-static const rapt_rope_args default_args = {.batch = 1, .rope.amplitude = 1.0};
+static const rapt_rope_args default_rope_args = {.batch = 1, .rope.amplitude = 1.0};
 
 void rapt_rope_args_init_sized(rapt_rope_args *args, size_t size) {
-    rapt_init_struct(args, size, &default_args, sizeof default_args);
+    rapt_init_struct(args, size, &default_rope_args, sizeof default_rope_args);
 }
 
-static rapt_status check_shape(rapt_report *r, const rapt_rope_args *a) {
+static rapt_status rope_check_shape(rapt_report *r, const rapt_rope_args *a) {
     if (!rapt_within(a->batch, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "batch", a->batch, "must be 0 to 2147483647");
     if (!rapt_within(a->heads, 1, RAPT_MAX_LENGTH))
@@ -25,10 +25,12 @@ static rapt_status check_shape(rapt_report *r, const rapt_rope_args *a) {
     return rapt_check_rope(r, &a->rope, a->d);
 }
 
+/* Reads the caller's struct into c, and checks all of the call. */
 static rapt_status read_rope(rapt_report *r, rapt_rope_call *c, const rapt_rope_args *args) {
     rapt_rope_args *a = &c->args;
-    rapt_status status = rapt_read_struct(r, "args", a, &default_args, sizeof *a, RAPT_BEFORE(rapt_rope_args, rope_table), args);
-    if (status == RAPT_OK) status = check_shape(r, a);
+    rapt_status status =
+        rapt_read_struct(r, "args", a, &default_rope_args, sizeof *a, RAPT_BEFORE(rapt_rope_args, rope_table), args);
+    if (status == RAPT_OK) status = rope_check_shape(r, a);
     if (status != RAPT_OK) return status;
     c->tokens = (rapt_tokens){.batch = a->batch,
                               .tokens = a->tokens,
@@ -73,23 +75,23 @@ void rapt_rope_share(const rapt_rope_call *c, int64_t ith, int64_t nth) {
     }
 }
 
-static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
+static void rope_share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     (void)phase, (void)next;
     rapt_rope_share(call, ith, nth);
 }
 
-static rapt_status run(const char *name, const rapt_rope_args *args, rapt_way way) {
+static rapt_status rope_run(const char *name, const rapt_rope_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     rapt_rope_call c;
     rapt_status status = read_rope(&r, &c, args);
-    const rapt_work w = {.call = &c, .phases = 1, .share = share};
+    const rapt_work w = {.call = &c, .phases = 1, .share = rope_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
 
-rapt_status rapt_rope_run(const rapt_rope_args *args) { return run("rapt_rope_run", args, rapt_alone()); }
+rapt_status rapt_rope_run(const rapt_rope_args *args) { return rope_run("rapt_rope_run", args, rapt_alone()); }
 rapt_status rapt_rope_run_parallel(const rapt_rope_args *args, int64_t nth, rapt_parallel_for parallel_for, void *pool) {
-    return run("rapt_rope_run_parallel", args, rapt_parallel(nth, parallel_for, pool));
+    return rope_run("rapt_rope_run_parallel", args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_rope_run_share(const rapt_rope_args *args, int64_t ith, int64_t nth) {
-    return run("rapt_rope_run_share", args, rapt_share(ith, nth, NULL, NULL));
+    return rope_run("rapt_rope_run_share", args, rapt_share(ith, nth, NULL, NULL));
 }

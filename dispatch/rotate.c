@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Rotary position embedding of one row. */
 #include "rotate.h"
 
 #include "doubles.h"
@@ -26,12 +27,13 @@ rapt_status rapt_check_rope(rapt_report *r, const rapt_rope *rope, int64_t chann
     return RAPT_OK;
 }
 
-/* Bytes from one position's row of a table to the next. */
+/* Returns the bytes from one position's row of a table to the next. */
 static int64_t row_stride(const rapt_rope *rope, const rapt_rope_table *t) {
     return t->row_stride ? t->row_stride : rapt_row_bytes(t->type, rope->channels / 2);
 }
 
-static void add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
+/* Checks and adds a table of cosines and sines, in place of frequencies. */
+static void rope_add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
     rapt_report *r = m->report;
     uint64_t bytes = 0;
     int64_t row;
@@ -55,7 +57,7 @@ void rapt_add_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table 
     bool by_table = rope->channels && !rope->frequencies;
     rapt_reads_array(m, "rope.frequencies", rope->frequencies, rope->channels / 2, sizeof(double), true);
     if (by_table) {
-        add_table(m, rope, t);
+        rope_add_table(m, rope, t);
     } else if (t->type && m->status == RAPT_OK) {
         m->status = rapt_refuse_type(m->report, RAPT_ERR_UNUSED, "rope_table", "type", t->type,
                                      rope->channels ? "there are rope.frequencies" : "nothing is rotated");
@@ -72,8 +74,8 @@ rapt_status rapt_check_positions(rapt_report *r, const rapt_rope *rope, const ra
     if (!rope->channels || rope->frequencies) return RAPT_OK;
     for (int64_t b = 0; b < tokens->batch; b++) {
         int64_t count = rapt_count_of(tokens, b);
-        for (int64_t i = 0; i < count;
-             i += tokens->positions || count == 1 ? 1 : count - 1) { /* else the first and the last will do */
+        /* Without an array of positions they ascend, so the first and the last token are enough. */
+        for (int64_t i = 0; i < count; i += tokens->positions || count == 1 ? 1 : count - 1) {
             int64_t at = rapt_position_of(tokens, b, i) + rope->offset;
             if (at < 0 || at >= t->positions)
                 return rapt_refuse(r, RAPT_ERR_TABLE,
@@ -87,8 +89,9 @@ rapt_status rapt_check_positions(rapt_report *r, const rapt_rope *rope, const ra
 
 /* ---- Angles -------------------------------------------------------------------------------------------------------------- */
 
-/* The frequency comes in two parts, the first of 20 bits, so that its product is exact; the quarter turns, fewer than 2^37, are
- * multiplied by pi/2 in three parts, two of them of 16 bits, so that these products are exact. */
+/* Subtracts whole quarter turns from the angle, then uses Taylor series (Cody and Waite's argument reduction). The frequency is
+ * split in two, the first part of 20 bits, so that its product with the position is exact. There are fewer than 2^37 quarter
+ * turns; pi/2 is split in three, the first two parts of 16 bits, so that their products with the number of turns are exact. */
 void rapt_find_angle(double position, double frequency, double *cosine, double *sine) {
     const double quarter_1 = 0x1.921ep+0, quarter_2 = 0x1.b544p-16, quarter_3 = 0x1.0b4611a626331p-34;
     double coarse = double_of(bits_of(frequency) & ~((UINT64_C(1) << 33) - 1));
@@ -96,7 +99,7 @@ void rapt_find_angle(double position, double frequency, double *cosine, double *
     double rounded = (angle + rest) * 0x1.45f306dc9c883p-1 + ROUND_MAGIC, turns = rounded - ROUND_MAGIC;
     double r = (((angle - turns * quarter_1) + rest) - turns * quarter_2) - turns * quarter_3;
 
-    /* Taylor's series: |r| is at most a little above pi/4, where the first term left out is below 1e-16. */
+    /* Taylor series of sin and cos: |r| is at most slightly above pi/4, where the first term that is left out is below 1e-16. */
     double z = r * r;
     double s = -1.0 / 1307674368000.0;
     s = s * z + 1.0 / 6227020800.0;

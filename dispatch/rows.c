@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of elements, processed one element at a time by the words of the scalar kernels. */
 #include "rows.h"
 
 #include "kernel.h"
 
-/* The words on one lane, without a product and sum together, which rounding classes differ in. */
+/* The scalar kernels' words. s_fma, by which rounding classes differ, is not called here; the words only require that it exists.
+ */
 static inline float s_fma(float a, float b, float c) { return a * b + c; }
 
 #include "scalar_words.h"
@@ -45,6 +47,7 @@ float rapt_largest_of(rapt_type type) {
     return type == RAPT_INT8 ? 127.0f : type == RAPT_F8_E4M3 ? 448.0f : type == RAPT_F8_E5M2 ? 57344.0f : 0.0f;
 }
 
+/* Returns x / scale, or 0 if the scale is 0. */
 static float quotient(float x, float scale) { return scale == 0.0f ? 0.0f : x / scale; }
 
 void rapt_divide_row(float *row, int64_t channels, const char *scales, int64_t stride) {

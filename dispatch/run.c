@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running a plan: validation of the pointers, and the ways to hand out its tasks. */
+/* Runs a plan: validates the pointers of a call, tells each task where its data lies, and hands tasks out to threads. */
 #include <math.h>
 #include <string.h>
 
@@ -20,16 +20,17 @@ rapt_status rapt_read_args(rapt_report *r, const char *what, rapt_args *to, cons
     return rapt_read_struct(r, what, to, &rapt_default_args, sizeof *to, RAPT_BEFORE(rapt_args, q_offsets), from);
 }
 
-/* Null stays null, of what has no element. */
+/* Returns from + bytes; null if from is null, as it may be where a tensor has no elements. */
 static const char *offset_by(const void *from, int64_t bytes) { return from ? (const char *)from + bytes : NULL; }
 
 /* ---- The memory of a call ------------------------------------------------------------------------------------------------ */
 
+/* Returns how many pages an entry's kv_len keys take; 0 where there are no pages. */
 static int64_t table_pages(const full_plan *p) {
     return p->problem.page_size ? rapt_divide_up(p->problem.kv_len, p->problem.page_size) : 0;
 }
 
-/* Where the pages of entries begin: of all, or of one. */
+/* Checks where the page tables of entries begin: of all entries, or of one. */
 static rapt_status check_table_starts(rapt_report *r, const full_plan *p, const int32_t *starts, int64_t only) {
     int64_t batch = p->problem.batch, first = only < 0 ? 0 : only, end = only < 0 ? batch : only + 1;
     rapt_status status = rapt_check_ascending(r, "table_starts", starts, first, end);
@@ -43,8 +44,8 @@ static rapt_status check_table_starts(rapt_report *r, const full_plan *p, const 
     return RAPT_OK;
 }
 
-/* The page table, which has numbers for entries [0, batch). */
-static void add_table(rapt_memory *m, const full_plan *p, const rapt_args *args) {
+/* Adds the page table of all entries. */
+static void attend_add_table(rapt_memory *m, const full_plan *p, const rapt_args *args) {
     const rapt_problem *problem = &p->problem;
     const int32_t *starts = args->table_starts;
     const rapt_layout *l = &problem->table;
@@ -58,7 +59,7 @@ static void add_table(rapt_memory *m, const full_plan *p, const rapt_args *args)
     rapt_reads(m, "table", args->table, bytes);
 }
 
-/* Pages, or that there are none. */
+/* Adds the arrays that describe pages; refuses them where the plan has none. */
 static void add_pages(rapt_memory *m, const full_plan *p, const rapt_args *args, int64_t only) {
     int64_t batch = p->problem.batch;
     if (!p->problem.page_size) {
@@ -71,7 +72,7 @@ static void add_pages(rapt_memory *m, const full_plan *p, const rapt_args *args,
     if (args->table_starts) rapt_reads_array(m, "last_page", args->last_page, batch, sizeof(int32_t), true);
     else rapt_unused(m, "last_page", args->last_page, "there are no table_starts");
     if (m->status == RAPT_OK) m->status = check_table_starts(m->report, p, args->table_starts, only);
-    if (m->status == RAPT_OK) add_table(m, p, args);
+    if (m->status == RAPT_OK) attend_add_table(m, p, args);
 }
 
 void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only) {
@@ -113,12 +114,13 @@ void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, i
 
 /* ---- Batch entries ------------------------------------------------------------------------------------------------------- */
 
-/* Do the pages of an entry, and the keys in the last one, say how many keys it has? */
+/* True if the number of an entry's keys is given by its pages and the keys in the last one. */
 static bool counted_by_pages(const rapt_attention *c) {
     const rapt_args *args = &c->args;
     return !args->kv_lengths && c->plan->problem.page_size && args->table_starts && args->last_page;
 }
 
+/* Returns that number. */
 static int64_t keys_in_pages(const rapt_attention *c, int64_t entry) {
     const rapt_args *args = &c->args;
     const int64_t pages = (int64_t)args->table_starts[entry + 1] - args->table_starts[entry];
@@ -134,18 +136,19 @@ int64_t rapt_key_length(const rapt_attention *c, int64_t entry) {
     return p->k_starts ? entry_keys(p, entry) : p->kv_total;
 }
 
-/* The page table of an entry's first head and token. */
+/* Returns the page table of an entry's first head and token. */
 static const char *table_of(const full_plan *p, const rapt_args *args, int64_t entry) {
     return offset_by(args->table, args->table_starts ? (int64_t)sizeof(int32_t) * args->table_starts[entry]
                                                      : entry * p->problem.table.batch_stride);
 }
 
+/* Checks the page table of an entry with `keys` keys in its ring: it is long enough, and the pages that are used exist. */
 static rapt_status check_table(rapt_report *r, const full_plan *p, const rapt_args *args, int64_t entry, int64_t keys,
                                int64_t ring_start) {
     const rapt_problem *problem = &p->problem;
-    int64_t end =
-        ring_start + keys < problem->kv_len ? ring_start + keys : problem->kv_len; /* slots that are used: to its end, */
-    int64_t wrapped = ring_start + keys - end;                                     /* and from 0 on */
+    /* The slots that are used: [ring_start, end), and where the ring wraps around, [0, wrapped). */
+    int64_t end = ring_start + keys < problem->kv_len ? ring_start + keys : problem->kv_len;
+    int64_t wrapped = ring_start + keys - end;
     int64_t pages = rapt_divide_up(end, problem->page_size);
     if (keys == 0 || entry_queries(p, entry) == 0) return RAPT_OK;
     if (args->table_starts && pages > (int64_t)args->table_starts[entry + 1] - args->table_starts[entry])
@@ -173,9 +176,10 @@ static rapt_status check_table(rapt_report *r, const full_plan *p, const rapt_ar
     return RAPT_OK;
 }
 
-/* Has a mask or bias a column for the entry's last key? */
-static rapt_status check_columns(rapt_report *r, const char *name, bool there, rapt_rest rest, bool one_key, int64_t columns,
-                                 int64_t entry, int64_t positions) {
+/* Checks that a mask or bias has a column for each of the entry's positions, unless one element or `rest` holds for all others.
+ */
+static rapt_status attend_check_columns(rapt_report *r, const char *name, bool there, rapt_rest rest, bool one_key,
+                                        int64_t columns, int64_t entry, int64_t positions) {
     if (!there || rest || one_key || positions <= columns) return RAPT_OK;
     return rapt_refuse(r, RAPT_ERR_MASK,
                        "%s = %" PRId64 ": entry %" PRId64 " has keys of positions up to %" PRId64
@@ -183,6 +187,7 @@ static rapt_status check_columns(rapt_report *r, const char *name, bool there, r
                        name, columns, entry, positions - 1);
 }
 
+/* Checks what an entry has of its own: length, ring, position, columns of mask and bias, page table. */
 static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t entry) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
@@ -215,16 +220,16 @@ static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t 
     int64_t keys = length - problem->kv_first < stored ? length - problem->kv_first : stored;
     if (keys < 0) keys = 0;
     int64_t positions = keys ? position + problem->kv_first + keys : 0;
-    rapt_status status = check_columns(r, "mask_keys", problem->mask.type, problem->mask_rest, problem->mask_one_key,
-                                       problem->mask_keys, entry, positions);
+    rapt_status status = attend_check_columns(r, "mask_keys", problem->mask.type, problem->mask_rest, problem->mask_one_key,
+                                              problem->mask_keys, entry, positions);
     if (status == RAPT_OK)
-        status = check_columns(r, "bias_keys", problem->bias.type, problem->bias_rest, problem->bias_one_key, problem->bias_keys,
-                               entry, positions);
+        status = attend_check_columns(r, "bias_keys", problem->bias.type, problem->bias_rest, problem->bias_one_key,
+                                      problem->bias_keys, entry, positions);
     if (status != RAPT_OK || !problem->page_size) return status;
     return check_table(r, p, args, entry, keys, ring_start);
 }
 
-/* Without anything of their own, all entries are right if the first one is. */
+/* True if entries have something of their own to check; else, if the first one is right, all are. */
 static bool entries_differ(const rapt_attention *c) {
     const rapt_args *args = &c->args;
     return args->kv_lengths || args->ring_starts || args->k_offsets || c->plan->problem.page_size || c->plan->k_starts ||
@@ -240,7 +245,7 @@ rapt_status rapt_check_entries(rapt_report *r, const rapt_attention *c) {
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
-/* The arguments of a call that has a plan. only: the one entry that they are looked at for, or -1. */
+/* Reads and checks the arguments of a call whose plan is known. only: the entry that they are checked for, or -1 for all. */
 static RAPT_NOINLINE rapt_status read_call(rapt_report *r, rapt_attention *c, const rapt_args *args, int64_t nth, int64_t only) {
     size_t bytes = 0;
     rapt_memory m;
@@ -255,7 +260,9 @@ static RAPT_NOINLINE rapt_status read_call(rapt_report *r, rapt_attention *c, co
     return rapt_check_memory(&m);
 }
 
-static rapt_status start_call(rapt_report *r, rapt_attention *c, const rapt_plan *opaque, const rapt_args *args, int64_t nth) {
+/* Reads the caller's plan and args into c, and checks all of the call. */
+static rapt_status attend_start_call(rapt_report *r, rapt_attention *c, const rapt_plan *opaque, const rapt_args *args,
+                                     int64_t nth) {
     rapt_status status;
     c->plan = rapt_read_plan(r, opaque, &status);
     if (status == RAPT_OK) status = read_call(r, c, args, nth, -1);
@@ -265,24 +272,26 @@ static rapt_status start_call(rapt_report *r, rapt_attention *c, const rapt_plan
 rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int64_t nth, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_run", text, bytes);
     rapt_attention c;
-    const rapt_status status = start_call(&r, &c, plan, args, nth);
+    const rapt_status status = attend_start_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
 /* ---- Where a task finds things ------------------------------------------------------------------------------------------- */
 
+/* Returns the scratch of the thread that has this slot, behind the shared part of the workspace. */
 static float *scratch_of(const rapt_attention *c, int64_t slot) {
     return (float *)(void *)((char *)c->args.workspace + c->plan->shared_bytes + (size_t)slot * c->plan->thread_bytes);
 }
 
-/* An entry, and what comes before it. */
+/* An entry, where it begins, and how it is cut. */
 typedef struct place {
     int64_t entry;
     entry_start start;
     entry_cut cut;
-    bool fits; /* the entry is one that the plan may have been made with */
+    bool fits; /* rapt_entry_fits; else cut is not the entry's */
 } place;
 
+/* Returns the place of an entry that begins at start. */
 static place place_of(const full_plan *p, int64_t entry, entry_start start) {
     place at = {.entry = entry, .start = start, .cut = p->cut, .fits = true};
     if (!ragged(p) || entry >= p->problem.batch) return at;
@@ -293,11 +302,13 @@ static place place_of(const full_plan *p, int64_t entry, entry_start start) {
 
 static place first_place(const full_plan *p) { return place_of(p, 0, (entry_start){0, 0}); }
 
+/* True if an entry that begins at start is not behind the wanted one. wanted: a task in phase 0, an entry in phase 1. */
 static bool comes_before(int phase, int64_t wanted, const entry_start *start, int64_t entry) {
     return phase == 0 ? start->first_task <= wanted : entry <= wanted;
 }
 
-/* Moves on to the entry of a task; a ragged batch is gone through in order from the nearest entry that the plan knows. */
+/* Sets *at to the place of the entry that a task belongs to. In a ragged batch it walks there entry by entry: from *at, or from
+ * the last entry before it whose start the plan has stored, if that is nearer. */
 static void find_place(const full_plan *p, place *at, int phase, int64_t task) {
     int64_t wanted = phase == 0 ? task : task / p->problem.kv_heads;
     if (!ragged(p)) {
@@ -305,7 +316,7 @@ static void find_place(const full_plan *p, place *at, int phase, int64_t task) {
         at->start = (entry_start){at->entry * at->cut.tasks, (uint64_t)at->entry * at->cut.state_bytes};
         return;
     }
-    int64_t low = 0, high = p->start_count; /* the last known entry that does not come after it */
+    int64_t low = 0, high = p->start_count; /* low becomes the last stored start that is not behind the wanted entry */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         if (comes_before(phase, wanted, &p->starts[middle], middle * p->start_step)) low = middle;
@@ -320,28 +331,30 @@ static void find_place(const full_plan *p, place *at, int phase, int64_t task) {
                        (entry_start){at->start.first_task + at->cut.tasks, at->start.first_state + at->cut.state_bytes});
 }
 
-/* Of a tensor of queries, the entry's first token; of one of keys, its first page or token. */
+/* Returns the offset of an entry's first token in a tensor of queries. */
 static int64_t query_offset(const full_plan *p, const rapt_layout *layout, int64_t entry) {
     return p->q_starts ? p->q_starts[entry] * layout->token_stride : entry * layout->batch_stride;
 }
+
+/* Returns the offset of an entry's first token in a tensor of keys; 0 where there are pages, which a table finds. */
 static int64_t key_offset(const full_plan *p, int64_t batch_stride, int64_t token_stride, int64_t entry) {
     if (p->problem.page_size) return 0;
     return p->k_starts ? p->k_starts[entry] * token_stride : entry * batch_stride;
 }
 
-/* Of a tensor with rows or numbers of its own for each entry and head. */
+/* Returns where the rows or numbers of an entry and head begin in a tensor that has some for each. */
 static const char *of_head(const void *from, const rapt_layout *layout, int64_t entry, int64_t head) {
     return offset_by(from, entry * layout->batch_stride + head * layout->head_stride);
 }
 
-/* Scales of K or V of an entry and head: those of tokens lie as the tokens do. */
+/* Returns the scales of K or V of an entry and head, or null. Scales of tokens are found like the tokens. */
 static const char *scales_of(const full_plan *p, const float *scales, const rapt_scales *s, int64_t entry, int64_t kv_head) {
     if (!s->present) return NULL;
     int64_t at = s->token_stride ? key_offset(p, s->batch_stride, s->token_stride, entry) : entry * s->batch_stride;
     return offset_by(scales, at + kv_head * s->head_stride);
 }
 
-/* The channel of K at which V begins, if V is a part of K's memory; -1 if not. */
+/* Returns the channel of K at which V begins, if V's rows are parts of K's; else -1. */
 static int v_in_k(const full_plan *p, const char *k, const char *v) {
     const rapt_layout *kl = &p->problem.k, *vl = &p->problem.v;
     if (!rapt_same_layout(kl, vl) || (uintptr_t)v < (uintptr_t)k) return -1;
@@ -366,14 +379,14 @@ rapt_row_end rapt_row_end_of(const full_plan *p, const rapt_args *args, int64_t 
 
 /* ---- Tasks --------------------------------------------------------------------------------------------------------------- */
 
-/* The number behind the last key of an entry that is given here and may exist. */
+/* Returns the number behind the last key that this plan's tensors have room for and the entry may have. */
 static int64_t stored_end(const full_plan *p, int64_t entry) {
     int64_t end = p->problem.kv_first + entry_keys(p, entry);
     return p->k_starts || end < p->kv_total ? end : p->kv_total;
 }
 
-/* Writes the scores of a task's rows and chunks: it attends a second time, without what the stage leaves out, and throws the
- * other results away. */
+/* Writes the scores of a task's rows and chunks: runs the task once more, without the steps that come after the stage that is
+ * wanted, and discards its other results. */
 static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     const full_plan *p = c->plan;
     rapt_problem problem = p->problem;
@@ -400,7 +413,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
         problem.alibi = RAPT_ALIBI_NONE;
         problem.logits_body = NULL;
         if (p->scores_stage == RAPT_SCORES_RAW) problem.softcap = 0.0f;
-        problem.modified = true; /* so that they are in base e, as they are everywhere else but in the weights */
+        problem.modified = true; /* the kernel then computes them in base e, in which scores are returned */
         problem.scores_factor = 1.0f;
         t.period = 0;
         t.prefix = 0;
@@ -415,7 +428,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     rapt_arithmetic_of(p->kernel, p->problem.arith)->attend(&t);
 }
 
-/* Which heads, rows and chunks of its entry a task has. */
+/* Returns a task with its heads, rows and chunks; rapt_cut_entry (plan.c) has a figure of them. */
 static rapt_task task_of(const full_plan *p, const place *at, int64_t task) {
     const rapt_problem *problem = &p->problem;
     const entry_cut *cut = &at->cut;
@@ -438,7 +451,7 @@ static rapt_task task_of(const full_plan *p, const place *at, int64_t task) {
     };
 }
 
-/* What a task reads. */
+/* Sets where a task reads. */
 static void place_inputs(const rapt_attention *c, rapt_task *t) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
@@ -462,7 +475,7 @@ static void place_inputs(const rapt_attention *c, rapt_task *t) {
             offset_by(table_of(p, args, entry), kv_head * problem->table.head_stride + token0 * problem->table.token_stride);
 }
 
-/* Where the keys of a task's entry, and its queries among them, stand. */
+/* Sets the positions of a task's keys and queries, and how many keys there are. */
 static void place_positions(const rapt_attention *c, int64_t q_len, rapt_task *t) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
@@ -476,8 +489,8 @@ static void place_positions(const rapt_attention *c, int64_t q_len, rapt_task *t
     t->ring_size = entry_keys(p, entry);
 }
 
-/* Where a task leaves its rows: as the caller's states; as o and lse; or, where it has a part of the keys only, as states in the
- * workspace, for the next phase. */
+/* Sets where a task writes: states of the caller's; o and lse; or, if it has only a part of the keys, states in the workspace,
+ * which phase 1 merges. */
 static void place_results(const rapt_attention *c, const place *at, rapt_task *t) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
@@ -503,6 +516,7 @@ static void place_results(const rapt_attention *c, const place *at, rapt_task *t
     }
 }
 
+/* Runs a task of phase 0. slot: the number of the thread's scratch. */
 static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_t slot) {
     const full_plan *p = c->plan;
     find_place(p, at, 0, task);
@@ -529,7 +543,8 @@ void rapt_merge_chunks(const rapt_kernel *kernel, const rapt_problem *problem, f
     }
 }
 
-/* Ends the rows of an entry and key/value head: states of parts are merged, scores become weights. */
+/* Runs a task of phase 1, which finishes the rows of an entry and key/value head: merges the states of parts, and turns scores
+ * into weights where these are wanted. */
 static void finish_task(const rapt_attention *c, place *at, int64_t task) {
     const full_plan *p = c->plan;
     const rapt_problem *problem = &p->problem;
@@ -557,15 +572,15 @@ static void finish_task(const rapt_attention *c, place *at, int64_t task) {
     }
 }
 
-/* True if that is where the entry begins in the plan, or if the plan does not know. */
+/* True if the entry begins there by the starts that the plan has stored, or if the plan has not stored its start. */
 static bool begins(const full_plan *p, int64_t entry, int64_t first_task, uint64_t first_state) {
     if (p->start_count == 0 || entry % p->start_step || entry / p->start_step >= p->start_count) return true;
     const entry_start *known = &p->starts[entry / p->start_step];
     return known->first_task == first_task && known->first_state == first_state;
 }
 
-/* Checks what find_place has found for one task, for which the starts of all entries are not read: that the plan has this task,
- * and room for it. */
+/* Checks the place that find_place found for a single task, for which the checksum of all starts is not computed: the plan has
+ * this task there, and workspace for it. Errors: TABLE. */
 static rapt_status check_place(rapt_report *r, const full_plan *p, const place *at, int phase, int64_t task) {
     if (!ragged(p)) return RAPT_OK;
     const int64_t first = at->start.first_task, end = first + at->cut.tasks;
@@ -577,12 +592,14 @@ static rapt_status check_place(rapt_report *r, const full_plan *p, const place *
     return rapt_refuse_starts(r, p, at->entry, at->entry + 1);
 }
 
+/* Runs a task of a phase. */
 static void run_task(const rapt_attention *c, place *at, int phase, int64_t task, int64_t slot) {
     if (phase == 0) attend_task(c, at, task, slot);
     else finish_task(c, at, task);
 }
 
-/* Without next interleaved, since neighbouring tasks are of similar length. */
+/* With a shared counter (next), threads take tasks as they become free. Without one, thread ith takes tasks ith, ith + nth, ...:
+ * neighbouring tasks take about equally long, so this balances better than contiguous ranges would. */
 void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const rapt_attention *c = attention;
     place at = first_place(c->plan);
@@ -595,26 +612,26 @@ void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nt
 
 /* ---- The ways to run ----------------------------------------------------------------------------------------------------- */
 
-static rapt_status run(const char *name, const rapt_plan *plan, const rapt_args *args, rapt_way way) {
+static rapt_status attend_run(const char *name, const rapt_plan *plan, const rapt_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     rapt_attention c;
-    rapt_status status = start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = attend_start_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
     const rapt_work w = {.call = &c, .phases = c.plan->phases, .share = rapt_attend_share};
     return rapt_work_run(&r, &w, &way);
 }
 
-rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args) { return run("rapt_run", plan, args, rapt_alone()); }
+rapt_status rapt_run(const rapt_plan *plan, const rapt_args *args) { return attend_run("rapt_run", plan, args, rapt_alone()); }
 rapt_status rapt_run_parallel(const rapt_plan *plan, const rapt_args *args, int64_t nth, rapt_parallel_for parallel_for,
                               void *pool) {
-    return run("rapt_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
+    return attend_run("rapt_run_parallel", plan, args, rapt_parallel(nth, parallel_for, pool));
 }
 rapt_status rapt_run_share(const rapt_plan *plan, const rapt_args *args, int64_t ith, int64_t nth, rapt_barrier barrier,
                            void *barrier_arg) {
-    return run("rapt_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
+    return attend_run("rapt_run_share", plan, args, rapt_share(ith, nth, barrier, barrier_arg));
 }
 rapt_status rapt_run_phase(const rapt_plan *plan, const rapt_args *args, int phase, int64_t ith, int64_t nth) {
-    return run("rapt_run_phase", plan, args, rapt_phase(phase, ith, nth));
+    return attend_run("rapt_run_phase", plan, args, rapt_phase(phase, ith, nth));
 }
 
 rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task, int64_t slot) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernel runs: the list, best first, and the process-wide choice. */
+/* The choice of a kernel: the list of kernels, best first, what the CPU can run, and the process-wide choice. */
 #include "select.h"
 
 #include <stdatomic.h>
@@ -24,16 +24,16 @@ static const rapt_kernel kernels[] = {
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-/* With what is known of the CPU, below, and where traces go (report.c), this is all that the library ever writes outside the
- * caller's memory. The kernel is constant data, so a relaxed access is enough. Null: not chosen yet. */
+/* The process-wide choice; null: not made yet. It points to constant data, so a relaxed access is enough. The atomic variables
+ * below and the trace (report.c) are the only others that the library writes outside the caller's memory. */
 static _Atomic(const rapt_kernel *) chosen;
 
-/* The CPU's features, kept because asking the CPU takes microseconds in a virtual machine; one more bit says that they are known.
+/* The CPU's features and FEATURES_KNOWN; 0: not asked yet. They are kept, since asking takes microseconds in a virtual machine.
  */
 static _Atomic(uint32_t) features_found;
 #define FEATURES_KNOWN (UINT32_C(1) << 31)
 
-/* Bytes of the L2 cache, kept likewise; 0: not asked yet. */
+/* The result of rapt_l2_bytes; 0: not asked yet. */
 static _Atomic(uint32_t) l2_found;
 
 static const char *const feature_names[] = {RAPT_CPU_NAMES};
@@ -50,16 +50,17 @@ static uint32_t needs_of(const rapt_kernel *kernel) {
     return kernel->base->exact.needs | kernel->int8->needs | kernel->bf16->needs;
 }
 
+/* Returns the CPU's features, and FEATURES_KNOWN. */
 static uint32_t features(void) {
     uint32_t known = atomic_load_explicit(&features_found, memory_order_relaxed);
-    if (!(known & FEATURES_KNOWN)) { /* threads that come first at the same time all store the same */
+    if (!(known & FEATURES_KNOWN)) { /* several threads may be first; they all store the same */
         known = FEATURES_KNOWN | rapt_cpu_features_detect();
         atomic_store_explicit(&features_found, known, memory_order_relaxed);
     }
     return known;
 }
 
-/* More than 2 MiB is what several cores share, and less than 256 KiB, what an emulator makes up. */
+/* A cache of more than 2 MiB is shared by several cores, and one of less than 256 KiB is an emulator's invention. */
 size_t rapt_l2_bytes(void) {
     enum { LEAST = 256 << 10, USUAL = 1 << 20, MOST = 2 << 20 };
     size_t known = atomic_load_explicit(&l2_found, memory_order_relaxed);
@@ -71,7 +72,7 @@ size_t rapt_l2_bytes(void) {
     return known;
 }
 
-/* The names of some features, space-separated, cut to bytes with the terminator. */
+/* Writes the names of these features, separated by spaces and cut to `bytes` with the terminator. */
 static void name_features(uint32_t of, char *names, size_t bytes) {
     size_t used = 0;
     if (bytes == 0) return;
@@ -91,7 +92,7 @@ rapt_status rapt_refuse_kernel(rapt_report *r, const char *field, const char *na
     return rapt_refuse(r, RAPT_ERR_ISA_UNKNOWN, "%s = %s: there is no kernel of that name; there are %s", field, name, names);
 }
 
-/* what: where the name comes from. */
+/* Checks that the kernel exists and can run here. what: where its name was given. */
 static rapt_status usable(rapt_report *r, const char *what, const char *name, const rapt_kernel *kernel) {
     if (!kernel) return rapt_refuse_kernel(r, what, name);
     uint32_t missing = needs_of(kernel) & ~features();
@@ -108,7 +109,7 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
     const char *forced = getenv("RAPT_ISA");
     if (forced && *forced) {
         const char *owner = r->owner;
-        r->owner = ""; /* it is nobody's field */
+        r->owner = ""; /* RAPT_ISA is not a field */
         rapt_status status = usable(r, "RAPT_ISA", forced, *kernel = rapt_find_kernel(forced));
         r->owner = owner;
         if (status != RAPT_OK) return *kernel = NULL, status;
@@ -117,7 +118,7 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
         while (needs_of(&kernels[i]) & ~features()) i++; /* ends: the scalar kernels need nothing */
         *kernel = &kernels[i];
     }
-    /* Unless somebody forced one meanwhile, which is not to be lost. */
+    /* Keeps a kernel that another thread has forced meanwhile. */
     const rapt_kernel *none = NULL;
     if (!atomic_compare_exchange_strong_explicit(&chosen, &none, *kernel, memory_order_relaxed, memory_order_relaxed))
         *kernel = none;
@@ -157,6 +158,8 @@ rapt_status rapt_isa_usable(const char *name, char *missing, size_t missing_byte
     const rapt_kernel *kernel = rapt_find_kernel(name);
     if (missing) name_features(kernel ? needs_of(kernel) & ~features() : 0, missing, missing_bytes);
     return usable(&answer, "name", name, kernel); /* a question, so no refusal that traces should tell of */
+    if (missing) name_features(kernel ? kernel->needs & ~features() : 0, missing, missing_bytes);
+    return usable(&answer, "name", name, kernel); /* by an explanation's report: a question leaves no line in the trace */
 }
 
 rapt_status rapt_cpu_features(char *names, size_t bytes) {

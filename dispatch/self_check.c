@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does this build compute what docs/order.md says? Small problems, and hashes of their results. tests/check has thousands, and a
- * reference; these few are for whoever compiled the library in a way of their own. */
+/* rapt_self_check: tests whether this build computes what docs/order.md says, by the hashes of the results of small problems. It
+ * is for those who compile the library in their own way; tests/check has thousands of problems, and a reference. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -12,10 +12,10 @@
 #include "rows.h"
 #include "select.h"
 
-/* The longest entry of keys has two chunks, the second with a part of a block. */
+/* Sizes of the problems. */
 enum {
-    KEYS = 530,
-    BF16_KEYS = 60, /* of which the workspace has a whole chunk, as far as there is one */
+    CHECK_KEYS = 530, /* two chunks, the second one a part of a block */
+    BF16_KEYS = 60,   /* few, since the workspace holds the staged keys of a chunk */
     D_K = 20,
     D_V = 12,
     ROWS = 80,
@@ -28,17 +28,17 @@ enum {
     STORED = 64
 };
 
-/* All memory of a check, which is more than a small thread's stack may have room for. */
+/* All memory of a check; the stack of a small thread may not have room for it, hence rapt_self_check_in. */
 typedef struct room {
     _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[96 << 10];
-    char k[KEYS * D_K * 2], v[KEYS * D_V * 2]; /* of any type of two bytes, or fewer elements */
-    float q[ROWS * D_K], bias[KEYS], out[ROWS * D_V], lse[ROWS], row[IN];
+    char k[CHECK_KEYS * D_K * 2], v[CHECK_KEYS * D_V * 2]; /* elements of two bytes, or fewer elements of more */
+    float q[ROWS * D_K], bias[CHECK_KEYS], out[ROWS * D_V], lse[ROWS], row[IN];
     rapt_linear_plan linear;
     rapt_plan plan;
 } room;
 _Static_assert(sizeof(room) <= RAPT_SELF_CHECK_BYTES, "rapt: RAPT_SELF_CHECK_BYTES");
 
-/* Numbers from -2 to 2, all of them exact in f32. */
+/* Fills an array with random numbers from -2 to 2, which are exact in f32. */
 static void fill(float *to, int64_t n, uint32_t seed) {
     for (int64_t i = 0; i < n; i++) {
         seed = seed * UINT32_C(1664525) + UINT32_C(1013904223);
@@ -46,7 +46,7 @@ static void fill(float *to, int64_t n, uint32_t seed) {
     }
 }
 
-/* row: room for one of them. */
+/* Fills rows of any type with random numbers times factor. row: scratch for a row of f32. */
 static void fill_rows(rapt_type type, char *to, int64_t rows, int64_t channels, float factor, uint32_t seed, float *row) {
     for (int64_t n = 0; n < rows; n++, to += rapt_row_bytes(type, channels)) {
         fill(row, channels, seed + (uint32_t)n);
@@ -55,10 +55,10 @@ static void fill_rows(rapt_type type, char *to, int64_t rows, int64_t channels, 
     }
 }
 
-/* A step of FNV-1a. */
+/* Adds a byte to a hash, by a step of FNV-1a. */
 static uint64_t hash_byte(uint64_t h, uint64_t byte) { return (h ^ byte) * UINT64_C(0x100000001b3); }
 
-/* The lowest byte first on every machine; every NaN is the same. */
+/* Adds n numbers to a hash: the lowest byte first on every machine, and every NaN as the same one. */
 static uint64_t hash(uint64_t h, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
@@ -72,6 +72,7 @@ static uint64_t hash(uint64_t h, const float *x, int64_t n) {
 
 /* ---- The problems -------------------------------------------------------------------------------------------------------- */
 
+/* Returns a description of attention over one key/value head, with dense tensors. */
 static rapt_desc describe(const char *isa, int64_t heads, int64_t q_len, int64_t kv_len, int64_t d_k, int64_t d_v,
                           rapt_type k_type, rapt_type v_type) {
     rapt_desc d;
@@ -86,6 +87,7 @@ static rapt_desc describe(const char *isa, int64_t heads, int64_t q_len, int64_t
     return d;
 }
 
+/* Attends, over the room's tensors, and sets *h to the hash of the results. */
 static rapt_status attend(room *r, const rapt_desc *d, rapt_args *a, uint64_t *h) {
     rapt_status status = rapt_plan_init(&r->plan, d);
     a->q = r->q, a->k = r->k, a->v = r->v, a->o = r->out, a->lse = r->lse, a->workspace = r->workspace;
@@ -96,16 +98,17 @@ static rapt_status attend(room *r, const rapt_desc *d, rapt_args *a, uint64_t *h
     return status;
 }
 
+/* Fills Q, K and V; v_factor: a factor of V. */
 static void fill_attention(room *r, const rapt_desc *d, float v_factor) {
     fill(r->q, d->heads * d->q_len * d->d_k, 1);
     fill_rows(d->k.type, r->k, d->kv_len, d->d_k, 1.0f, 2, r->row);
     fill_rows(d->v.type, r->v, d->kv_len, d->d_v, v_factor, 3, r->row);
 }
 
-/* Two chunks, two tiles of queries, the last keys not a whole block, a window. */
+/* Hashes many rows: two chunks, two tiles of queries, a last block that is not whole, a window. */
 static rapt_status check_many_rows(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
-    rapt_desc d = describe(isa, 2, 40, KEYS, D_K, D_V, RAPT_F16, RAPT_BF16);
+    rapt_desc d = describe(isa, 2, 40, CHECK_KEYS, D_K, D_V, RAPT_F16, RAPT_BF16);
     d.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
     d.window_left = 505;
     fill_attention(r, &d, 1.0f);
@@ -113,24 +116,24 @@ static rapt_status check_many_rows(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* One token of three heads; logits that are modified, and values below the normal range of f32. */
+/* Hashes few rows: one token of three heads, with modified logits and with values below the normal range of f32. */
 static rapt_status check_few_rows(const char *isa, room *r, uint64_t *h) {
     const float slopes[3] = {0.5f, 0.25f, 0.125f}, sinks[3] = {1.0f, -1.0f, 0.5f};
     rapt_args a;
-    rapt_desc d = describe(isa, 3, 1, KEYS, D_K, D_V, RAPT_BF16, RAPT_BF16);
+    rapt_desc d = describe(isa, 3, 1, CHECK_KEYS, D_K, D_V, RAPT_BF16, RAPT_BF16);
     d.softcap = 5.0f;
     d.alibi = RAPT_ALIBI_DISTANCE;
     d.slopes = d.sinks = (rapt_layout){.type = RAPT_F32, .head_stride = sizeof(float)};
     d.bias.type = RAPT_F32;
     fill_attention(r, &d, 0x1p-130f);
-    fill(r->bias, KEYS, 4);
-    for (int j = 0; j < KEYS; j += 7) r->bias[j] = -INFINITY;
+    fill(r->bias, CHECK_KEYS, 4);
+    for (int j = 0; j < CHECK_KEYS; j += 7) r->bias[j] = -INFINITY;
     rapt_args_init(&a);
     a.slopes = slopes, a.sinks = sinks, a.bias = r->bias;
     return attend(r, &d, &a, h);
 }
 
-/* Scores in parts, values that are not finite behind a mask, a row without keys. */
+/* Hashes wide heads: scores that are summed in parts, masked values that are not finite, a row without keys. */
 static rapt_status check_wide(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
     rapt_desc d = describe(isa, 1, 3, 70, WIDE, D_V, RAPT_F16, RAPT_F32);
@@ -146,8 +149,9 @@ static rapt_status check_wide(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* Four keys of the same weight, and a value so near 0 that a fourth of it is -0. Unfused, the last step adds 0 to that, which
- * makes it +0, but not with clang's -fno-signed-zeros, of which no macro tells; fused, it is rounded once, and stays -0. */
+/* Hashes a zero: four keys have the same weight, and one value is so near 0 that a fourth of it is -0. Unfused, the last step
+ * adds 0 to that, which gives +0, except with clang's -fno-signed-zeros, which no macro shows; fused, the sum is rounded once, to
+ * -0. */
 static rapt_status check_zeros(const char *isa, room *r, uint64_t *h) {
     const float v[4] = {-0x1p-149f};
     rapt_args a;
@@ -159,36 +163,37 @@ static rapt_status check_zeros(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* Weights near each other and values near 127, so that the sum of two products does not fit into 16 bits. */
+/* Hashes integer arithmetic: weights near each other and values near 127, so that the sum of two products exceeds 16 bits. */
 static rapt_status check_integers(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
-    rapt_desc d = describe(isa, 3, 1, KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
+    rapt_desc d = describe(isa, 3, 1, CHECK_KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
     d.arith = RAPT_INT8_DOT;
     d.scale = 0x1p-6f;
     d.k_scales = d.v_scales = (rapt_scales){.present = 1, .token_stride = sizeof(float)};
     fill_attention(r, &d, 63.0f);
-    fill(r->bias, KEYS, 4);
+    fill(r->bias, CHECK_KEYS, 4);
     rapt_args_init(&a);
     a.k_scales = a.v_scales = r->bias;
     return attend(r, &d, &a, h);
 }
 
-/* All weights are 1, so that what is rounded to 8 bits is scales, and those lie where the product that they are rounded from
- * does: at ties, from which the exact product is off. The only place where AVX2 has a product and a sum of its own. */
+/* Hashes integer arithmetic at ties: all weights are 1, so that the scales alone are rounded to 8 bits. Their products with 255
+ * lie at ties once they are rounded to f32, and beside them before, so a product that was contracted with the sum behind it
+ * shows. With AVX2 this is the only place where one follows the other. */
 static rapt_status check_integer_ties(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
-    rapt_desc d = describe(isa, 2, 40, KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
+    rapt_desc d = describe(isa, 2, 40, CHECK_KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
     d.arith = RAPT_INT8_DOT;
     d.v_scales = (rapt_scales){.present = 1, .token_stride = sizeof(float)};
     fill_attention(r, &d, 40.0f);
     memset(r->q, 0, sizeof r->q);
-    for (int j = 0; j < KEYS; j++) r->bias[j] = j % RAPT_BLOCK == 0 ? 1.0f : ((float)(j % 255) + 0.5f) / 255.0f;
+    for (int j = 0; j < CHECK_KEYS; j++) r->bias[j] = j % RAPT_BLOCK == 0 ? 1.0f : ((float)(j % 255) + 0.5f) / 255.0f;
     rapt_args_init(&a);
     a.v_scales = r->bias;
     return attend(r, &d, &a, h);
 }
 
-/* Prefill and decode, in steps of 32 channels and keys. */
+/* Hashes bf16 arithmetic, which has steps of 32 channels and keys, in prefill and decode. */
 static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
     rapt_status status = RAPT_OK;
@@ -205,7 +210,7 @@ static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
     return status;
 }
 
-/* Rows of weights and of tokens each begin an element behind the one before, for that takes less memory. */
+/* Hashes a linear layer. To take less memory, each row of weights and of tokens begins one element behind the row before. */
 static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t tokens, int64_t in, rapt_activation activation,
                           bool gated, uint64_t *h) {
     rapt_linear_desc d;
@@ -247,6 +252,7 @@ static rapt_status check_many_bf16_tokens(const char *isa, room *r, uint64_t *h)
     return linear(isa, r, RAPT_BF16_DOT, TOKENS, FEW_IN, RAPT_GELU, false, h);
 }
 
+/* Hashes layer and RMS normalisation. */
 static rapt_status check_norms(const char *isa, room *r, uint64_t *h) {
     rapt_norm_args a;
     rapt_norm_args_init(&a);
@@ -262,7 +268,7 @@ static rapt_status check_norms(const char *isa, room *r, uint64_t *h) {
     return status;
 }
 
-/* What no kernel does: rotation, and quantisation. */
+/* Hashes rotation and quantisation, which no kernel does. */
 static rapt_status check_caches(const char *isa, room *r, uint64_t *h) {
     (void)isa;
     double frequencies[STORED / 2];
@@ -309,7 +315,8 @@ static const struct {
 
 /* ---- The thread's environment -------------------------------------------------------------------------------------------- */
 
-/* Where the control register tells nothing, its effect does: what the compiler cannot know is computed while the program runs. */
+/* Checks the thread's floating-point modes: by the control register, and, since some machines have none that is known here, by
+ * results. Operands are volatile, so that the compiler does not compute these itself. */
 static rapt_status check_environment(rapt_report *r) {
     const uint64_t control = rapt_float_control();
     if (rapt_float_modes(control)) return rapt_refuse_float_modes(r, RAPT_ERR_SELF_CHECK, "the thread", control);
@@ -319,6 +326,7 @@ static rapt_status check_environment(rapt_report *r) {
     return RAPT_OK;
 }
 
+/* Runs all problems on a kernel, and compares their hashes. */
 static rapt_status check_kernel(rapt_report *r, const rapt_kernel *kernel, room *memory) {
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         uint64_t found, expected = problems[i].expected[kernel->base->fused];
@@ -334,6 +342,7 @@ static rapt_status check_kernel(rapt_report *r, const rapt_kernel *kernel, room 
     return RAPT_OK;
 }
 
+/* Checks the thread's modes, then the kernel isa, or all kernels that can run here if isa is null. */
 static rapt_status check_kernels(rapt_report *r, const char *isa, room *memory) {
     const rapt_kernel *kernel;
     rapt_status status = check_environment(r);
@@ -350,6 +359,7 @@ static rapt_status check_kernels(rapt_report *r, const char *isa, room *memory) 
     return status;
 }
 
+/* Returns a report to text, or to the trace if text is null. */
 static rapt_report report_of(const char *call, char *text, size_t bytes) {
     return text ? rapt_explanation_of(call, text, bytes) : rapt_report_of(call);
 }

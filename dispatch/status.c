@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The version, and a line for each status. */
+/* rapt_version, and rapt_status_string. */
 #include "rapt.h"
 
 const char *rapt_version(void) { return RAPT_VERSION; }

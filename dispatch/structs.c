@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The caller's structs, of this version of the library, an older or a newer one. */
 #include "structs.h"
 
 #include <string.h>
 
-enum { MOST_BYTES = 0xffff }; /* of a struct: what its size can say */
+enum { MOST_BYTES = 0xffff }; /* of a struct; the bits of its size above that hold the mark */
 
 void rapt_init_struct(void *to, size_t size, const void *defaults, size_t bytes) {
     size_t mark = size <= MOST_BYTES ? RAPT_STRUCT_MARK | size : 0;
@@ -31,7 +32,7 @@ rapt_status rapt_read_struct(rapt_report *r, const char *what, void *to, const v
                                size, i, rapt_version());
     if (size < bytes) memcpy(to, defaults, bytes);
     memcpy(to, from, size < bytes ? size : bytes);
-    size = RAPT_STRUCT_MARK | bytes; /* it is of this version now, and may be read again */
+    size = RAPT_STRUCT_MARK | bytes; /* the copy is of this version, and may be read in its turn */
     memcpy(to, &size, sizeof size);
     return RAPT_OK;
 }

@@ -1,34 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structs of the caller's that begin with their size, of this version, an older or a newer one. */
+/* The caller's structs, which begin with their size: that of this version of the library, an older or a newer one. */
 #ifndef RAPT_STRUCTS_H
 #define RAPT_STRUCTS_H
 
 #include "report.h"
 
-/* What size holds besides: the struct passed through its init function. Garbage and zeros do not have it. */
+/* The upper bits of a size that an init function has set; neither zeros nor, most likely, garbage have them. */
 #define RAPT_STRUCT_MARK UINT32_C(0x72610000)
 
-/* The bytes up to a field, which is the first that an older version has not. */
+/* The bytes of the struct in an older version, in which `field` was not there yet, nor anything behind it. */
 #define RAPT_BEFORE(type, field) offsetof(type, field)
 
-/* Copies of the defaults as much as fits into the caller's struct, fills up a larger one with zeros, and marks it. */
+/* Initialises the caller's struct of `size` bytes: copies the defaults, as much as fits, sets the rest to zeros, and sets its
+ * size with the mark. bytes: of the defaults. */
 void rapt_init_struct(void *to, size_t size, const void *defaults, size_t bytes);
 
-/* Copies a caller's struct over the defaults in to, which is of this version: bytes long, first of which the first version had.
- * what is its name, for the report. Errors: NULL, STRUCT. */
+/* Copies the caller's struct `from` to `to`, which has `bytes` bytes, as in this version; fields that `from` is too small for get
+ * their defaults. first: bytes of the struct in the first version; what: its name in reports. Errors: NULL, STRUCT. */
 rapt_status rapt_read_struct(rapt_report *r, const char *what, void *to, const void *defaults, size_t bytes, size_t first,
                              const void *from);
 
-/* Copies to a caller's struct for results as much as it has room for; its size is not marked. Errors: NULL, STRUCT. */
+/* Copies results, all but their size, to the caller's struct, as much as its size has room for; fields of newer versions become
+ * 0. The caller has set that size, without a mark. Errors: NULL, STRUCT. */
 rapt_status rapt_write_struct(rapt_report *r, const char *what, void *to, const void *from, size_t bytes, size_t first);
 
-/* Copies to a struct of the caller's that was read as above as much as it has room for, but for its size. */
+/* Copies results, all but their size, to a caller's struct that rapt_read_struct has accepted, as much as it has room for. */
 void rapt_fill_struct(void *to, const void *from, size_t bytes);
 
-/* Memory of the caller's for a plan. Errors: NULL, STRUCT, ALIGNMENT. */
+/* Checks the caller's memory for a plan of `needed` bytes. Errors: NULL, STRUCT, ALIGNMENT. */
 rapt_status rapt_check_plan_memory(rapt_report *r, const void *plan, size_t bytes, size_t needed);
 
-/* A plan of the caller's, which begins with what its maker put there. Errors: NULL, PLAN. */
+/* Checks that the caller's memory holds a plan, which begins with `made`. maker: the init function that writes that. Errors:
+ * NULL, PLAN. */
 rapt_status rapt_check_plan(rapt_report *r, const void *plan, uint64_t made, const char *maker);
 
 #endif

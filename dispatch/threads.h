@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The few words of threads that the pool and the tests need, in those of POSIX or of Windows. */
+/* Locks, conditions and threads, as far as the pool and the tests need them, over POSIX or Windows. */
 #ifndef RAPT_THREADS_H
 #define RAPT_THREADS_H
 
@@ -9,13 +9,13 @@
 #if defined(_WIN32)
 #include <process.h>
 #endif
-#if !defined(_WIN32) /* not #else, for tools/amalgamate takes each include by its own condition */
+#if !defined(_WIN32) /* not #else: tools/amalgamate moves each include together with its condition */
 #include <pthread.h>
 #include <sched.h>
 #endif
 
 #if defined(_WIN32)
-/* Declared here, for windows.h would make macros of names such as near and IN, which others have. */
+/* Declared here, since windows.h defines macros such as near and IN, which are names elsewhere. */
 typedef struct rapt_mutex {
     void *lock; /* an SRWLOCK */
 } rapt_mutex;
@@ -35,7 +35,7 @@ unsigned long __stdcall WaitForSingleObject(void *handle, unsigned long millisec
 int __stdcall CloseHandle(void *handle);
 int __stdcall SwitchToThread(void);
 
-/* False where the system has no more locks or conditions. */
+/* The two functions that create something return false if the system has no more of it, as does rapt_thread_start. */
 static inline bool rapt_mutex_create(rapt_mutex *m) { return m->lock = NULL, true; }
 static inline void rapt_mutex_destroy(rapt_mutex *m) { (void)m; }
 static inline void rapt_mutex_lock(rapt_mutex *m) { AcquireSRWLockExclusive(m); }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The tokens of a call: validation, and how threads share their rows. */
 #include "tokens.h"
 
 #include "work.h"
@@ -37,7 +38,7 @@ rapt_status rapt_check_tokens(rapt_report *r, const rapt_tokens *t) {
         return rapt_refuse(r, RAPT_ERR_FEATURE, "lengths = %p: token_starts say them already", (const void *)t->lengths);
     int64_t most;
     rapt_status status = rapt_check_starts(r, "token_starts", t->token_starts, t->batch, t->tokens, &most);
-    if (status != RAPT_OK || (!t->lengths && !t->starts)) return status; /* of up to 2^31 entries */
+    if (status != RAPT_OK || (!t->lengths && !t->starts)) return status; /* saves the loop over up to 2^31 entries */
     for (int64_t b = 0; b < t->batch; b++) {
         if (t->lengths && !rapt_within(t->lengths[b], 0, t->tokens))
             return rapt_refuse(r, RAPT_ERR_TABLE, "lengths[%" PRId64 "] = %d: there are %" PRId64 " tokens", b,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A caller's numbers for cutting work: validation, queries, and their form as a line of text. */
 #include "tuning.h"
 
 #include <limits.h>
@@ -7,11 +8,11 @@
 #include "select.h"
 #include "structs.h"
 
-/* The numbers of a rapt_tuning, and what each may be in any kernel: in one, those that it has room for are bounded by that. */
+/* A number of a rapt_tuning, and its bounds. */
 typedef struct field {
     const char *name;
-    size_t at;
-    int least, most;
+    size_t at;       /* its offset in the struct */
+    int least, most; /* most = 0: the kernel's room (rapt_kernel) is the bound */
 } field;
 
 #define FIELD(name, least, most) {#name, offsetof(rapt_tuning, name), least, most}
@@ -55,12 +56,14 @@ static const rapt_tuning defaults = {.few_rows = -1,
 
 void rapt_tuning_init_sized(rapt_tuning *tuning, size_t size) { rapt_init_struct(tuning, size, &defaults, sizeof defaults); }
 
+/* Returns a number of a tuning. */
 static int get(const rapt_tuning *t, const field *f) {
     int number;
     memcpy(&number, (const char *)t + f->at, sizeof number);
     return number;
 }
 
+/* Sets a number of a tuning. */
 static void set(rapt_tuning *t, const field *f, int number) { memcpy((char *)t + f->at, &number, sizeof number); }
 
 /* Returns the kernel's defaults. */
@@ -80,8 +83,8 @@ static int most_of(const rapt_kernel *kernel, const field *f) {
     return f->most ? f->most : get(&room, f);
 }
 
-/* owner: what stands before the names of fields. */
-static rapt_status check(rapt_report *r, const char *owner, const rapt_kernel *kernel, const rapt_tuning *t) {
+/* Checks a tuning's kernel and numbers. owner: the prefix of the fields' names in a report. */
+static rapt_status tuning_check(rapt_report *r, const char *owner, const rapt_kernel *kernel, const rapt_tuning *t) {
     if (t->isa && strcmp(t->isa, kernel->name) != 0)
         return rapt_refuse(r, RAPT_ERR_TUNING, "%sisa = %s: the kernel is %s", owner, t->isa, kernel->name);
     for (const field *f = fields; f < fields + FIELDS; f++) {
@@ -102,13 +105,13 @@ rapt_status rapt_read_tuning(rapt_report *r, const rapt_kernel *kernel, const ra
     if (!from) return RAPT_OK;
     rapt_tuning t;
     rapt_status status = read_tuning(r, &t, from);
-    if (status == RAPT_OK) status = check(r, "tuning.", kernel, &t);
+    if (status == RAPT_OK) status = tuning_check(r, "tuning.", kernel, &t);
     for (const field *f = fields; f < fields + FIELDS && status == RAPT_OK; f++)
         if (get(&t, f) != -1) set(to, f, get(&t, f));
     return status;
 }
 
-/* ---- For whoever looks for the best -------------------------------------------------------------------------------------- */
+/* ---- Bounds, for programs that search for the best numbers ---------------------------------------------------------------- */
 
 rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *least, rapt_tuning *most) {
     rapt_report r = rapt_report_of("rapt_tuning_query");
@@ -133,7 +136,7 @@ rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *le
 
 static const char any_kernel[] = "any";
 
-/* A word of a line. All that mean something are shorter than what there is room for. */
+/* A word of a line; cut: it is longer than any word that has a meaning, and text has only its beginning. */
 typedef struct word {
     char text[48];
     bool cut;
@@ -141,7 +144,7 @@ typedef struct word {
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/* Takes the next word of the line; an empty one at its end. */
+/* Returns the next word of *line and advances it; at the end the word is empty. */
 static word take_word(const char **line) {
     word w = {.text = ""};
     size_t n = 0;
@@ -153,7 +156,7 @@ static word take_word(const char **line) {
     return w;
 }
 
-/* Decimal digits that an int has room for. */
+/* True if the text is decimal digits, whose value fits into an int; sets *number to it. */
 static bool is_number(const char *digits, int *number) {
     *number = 0;
     for (const char *c = digits; *c; c++)
@@ -163,7 +166,7 @@ static bool is_number(const char *digits, int *number) {
     return *digits != '\0';
 }
 
-/* "name=number" */
+/* Sets a field of a tuning from a word "name=number". */
 static rapt_status parse_field(rapt_report *r, rapt_tuning *t, word *w) {
     char *number = w->text;
     int value;
@@ -180,6 +183,7 @@ static rapt_status parse_field(rapt_report *r, rapt_tuning *t, word *w) {
     return RAPT_OK;
 }
 
+/* Reads a line into the tuning; for an explanation, only checks it. */
 static rapt_status parse(rapt_report *r, const char *line, rapt_tuning *tuning) {
     rapt_tuning t;
     const rapt_kernel *kernel = NULL;
@@ -195,7 +199,7 @@ static rapt_status parse(rapt_report *r, const char *line, rapt_tuning *tuning) 
         t.isa = kernel->name;
     }
     for (w = take_word(&line); *w.text && status == RAPT_OK; w = take_word(&line)) status = parse_field(r, &t, &w);
-    if (status == RAPT_OK && kernel) status = check(r, "", kernel, &t);
+    if (status == RAPT_OK && kernel) status = tuning_check(r, "", kernel, &t);
     if (status == RAPT_OK && !r->text) rapt_fill_struct(tuning, &t, sizeof t);
     return status;
 }
@@ -219,7 +223,7 @@ rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t byte
     if (status != RAPT_OK) return status;
     const rapt_kernel *kernel = t.isa ? rapt_find_kernel(t.isa) : NULL;
     if (t.isa && !kernel) return rapt_refuse_kernel(&r, "tuning.isa", t.isa);
-    if (kernel) status = check(&r, "tuning.", kernel, &t);
+    if (kernel) status = tuning_check(&r, "tuning.", kernel, &t);
     if (status != RAPT_OK) return status;
     size_t used = rapt_format(text, sizeof text, "%s", t.isa ? t.isa : any_kernel);
     for (const field *f = fields; f < fields + FIELDS; f++) {

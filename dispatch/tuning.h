@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A caller's rapt_tuning: checked against what a kernel has room for, and as text. */
+/* A caller's rapt_tuning. */
 #ifndef RAPT_TUNING_H
 #define RAPT_TUNING_H
 
 #include "kernel.h"
 #include "report.h"
 
-/* What a plan goes by: the caller's numbers, or where there are none (-1, or all if from is null) the kernel's. Errors: STRUCT,
- * TUNING. */
+/* Sets *to to the numbers by which a plan cuts its work: the caller's, or the kernel's own where the caller's are -1 or `from` is
+ * null. Checks the caller's against what the kernel has room for. Errors: STRUCT, TUNING. */
 rapt_status rapt_read_tuning(rapt_report *r, const rapt_kernel *kernel, const rapt_tuning *from, rapt_tuning *to);
 
 #endif

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storage types: what they are called, which tensors may have them, and how large rows of them are. */
+/* Storage types: their names, which tensors may have them, and the bytes of their rows. */
 #include "types.h"
 
 #include <string.h>
 
-#include "layout.h"
+#include "sizes.h"
+#include "type_info.h"
 
-/* What the list says of a type. */
+/* A line of the list of types. */
 typedef struct type_info {
     const char *name, *enumerator;
     rapt_type_class class_of;
     int64_t group, bytes; /* elements of a group, and its bytes */
 } type_info;
 
-/* Names are made strings where they are first parameters, for stdbool.h has a macro bool. */
-#define RAPT_INFO(class_of, type, name, enumerator, group, bytes) [type] = {name, enumerator, class_of, group, bytes},
-#define RAPT_ELEMENT(type, suffix, group, bytes)                  RAPT_INFO(RAPT_CLASS_ELEMENT, type, #suffix, #type, group, bytes)
-#define RAPT_WEIGHT(type, suffix, group, bytes)                   RAPT_INFO(RAPT_CLASS_WEIGHT, type, #suffix, #type, group, bytes)
-#define RAPT_CACHE(type, suffix, group, bytes)                    RAPT_INFO(RAPT_CLASS_CACHE, type, #suffix, #type, group, bytes)
-#define RAPT_MASK(type, suffix, group, bytes)                     RAPT_INFO(RAPT_CLASS_MASK, type, #suffix, #type, group, bytes)
+/* A suffix becomes a string in the macro that takes it from the list: one macro further, `bool` would be expanded, which
+ * stdbool.h defines. */
+#define RAPT_INFO(kind, type, name, enumerator, group, bytes) [type] = {name, enumerator, kind, group, bytes},
+#define RAPT_ELEMENT(type, suffix, group, bytes)              RAPT_INFO(RAPT_CLASS_ELEMENT, type, #suffix, #type, group, bytes)
+#define RAPT_WEIGHT(type, suffix, group, bytes)               RAPT_INFO(RAPT_CLASS_WEIGHT, type, #suffix, #type, group, bytes)
+#define RAPT_CACHE(type, suffix, group, bytes)                RAPT_INFO(RAPT_CLASS_CACHE, type, #suffix, #type, group, bytes)
+#define RAPT_MASK(type, suffix, group, bytes)                 RAPT_INFO(RAPT_CLASS_MASK, type, #suffix, #type, group, bytes)
 static const type_info infos[RAPT_TYPE_LIMIT] = {RAPT_TYPES(RAPT_ELEMENT, RAPT_WEIGHT, RAPT_CACHE, RAPT_MASK)};
 #undef RAPT_INFO
 #undef RAPT_ELEMENT
@@ -26,7 +28,7 @@ static const type_info infos[RAPT_TYPE_LIMIT] = {RAPT_TYPES(RAPT_ELEMENT, RAPT_W
 #undef RAPT_CACHE
 #undef RAPT_MASK
 
-/* The line of a type; one of class RAPT_CLASS_NONE, and all else 0, for a number that is no type. */
+/* Returns the line of a type; for a number that is no type, a line of class RAPT_CLASS_NONE in which all else is 0. */
 static const type_info *info_of(rapt_type type) { return &infos[(unsigned)type < RAPT_TYPE_LIMIT ? (unsigned)type : RAPT_NONE]; }
 
 const char *rapt_type_name(rapt_type type) { return type == RAPT_NONE ? "none" : info_of(type)->name; }

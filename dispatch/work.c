@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The ways to run a call. */
 #include "work.h"
 
 #include "float_modes.h"
 
+/* Checks the calling thread's floating-point modes, unless the call only copies. Errors: FLOAT_MODE. */
 static rapt_status check_floats(rapt_report *r, const rapt_work *w) { return w->copies_only ? RAPT_OK : rapt_check_floats(r); }
 
 static rapt_status run_alone(rapt_report *r, const rapt_work *w) {
@@ -12,17 +14,18 @@ static rapt_status run_alone(rapt_report *r, const rapt_work *w) {
     return RAPT_OK;
 }
 
+/* A phase that parallel_for runs. */
 typedef struct parallel_phase {
     const rapt_work *work;
     int phase;
     int64_t nth;
     atomic_llong next;
-    atomic_llong refused; /* the control bits of a thread whose modes are refused; NONE: there is none yet */
+    atomic_llong refused; /* the control register of a thread whose floating-point modes are refused; NONE: no such thread yet */
 } parallel_phase;
 
 enum { NONE = -1 };
 
-/* A thread whose modes are refused leaves its share undone. */
+/* The body of parallel_for: runs a share. A thread whose floating-point modes are refused leaves its share undone. */
 static void run_slot(void *arg, int64_t slot) {
     parallel_phase *p = arg;
     if (RAPT_CHECK_FP && !p->work->copies_only) {
@@ -35,6 +38,7 @@ static void run_slot(void *arg, int64_t slot) {
     p->work->share(p->work->call, p->phase, slot, p->nth, &p->next);
 }
 
+/* Runs each phase through parallel_for. Refuses the call if a thread's floating-point modes were refused. */
 static rapt_status run_parallel(rapt_report *r, const rapt_work *w, const rapt_way *way) {
     if (!way->parallel_for) return rapt_refuse_null(r, "parallel_for", "there is nobody to run it");
     const rapt_status status = check_floats(r, w);
@@ -51,7 +55,8 @@ static rapt_status run_parallel(rapt_report *r, const rapt_work *w, const rapt_w
     return RAPT_OK;
 }
 
-/* A thread whose modes are refused leaves its share undone, too; the others, who know nothing of that, find it at the barrier. */
+/* Runs one thread's share of all phases. A thread whose floating-point modes are refused leaves its shares undone, but still
+ * comes to every barrier, where the other threads wait for it. */
 static rapt_status run_share(rapt_report *r, const rapt_work *w, const rapt_way *way) {
     if (w->phases > 1 && way->nth > 1 && !way->barrier)
         return rapt_refuse_null(r, "barrier", "the phases of several threads need one between them");

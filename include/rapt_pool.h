@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt_pool: a small pool of persistent threads, for whoever brings none. It is an optional companion, in a library of its
- * own (librapt_pool); librapt never uses it. Unlike librapt it allocates and locks. A worker without work looks on for a moment,
- * giving way to other threads, before it sleeps.
+/* rapt_pool: a small pool of persistent threads, for programs that have none of their own. It is optional, in a library of its
+ * own (librapt_pool), which librapt never uses. Unlike librapt it allocates and locks. A worker without work polls for a moment,
+ * yielding to other threads, before it sleeps.
  *
- * Forked children (there are none on Windows): the workers of a pool stay in the process that created it. In a child it is a
- * pool of one thread, whatever the parent's threads were doing when it forked: rapt_pool_for runs everything on the calling
- * thread, rapt_pool_threads is 1, and rapt_pool_destroy frees its memory. A child that is forked by a body must not return from
- * it. A pool that the child creates itself has workers.
+ * Forked children (not on Windows): the workers of a pool exist only in the process that created it. In a child, the pool has one
+ * thread, whatever the parent's threads were doing at the fork: rapt_pool_for runs everything on the calling thread,
+ * rapt_pool_threads returns 1, and rapt_pool_destroy frees the memory. A child that a body forks must not return from that body.
+ * A pool that the child itself creates has workers.
  *
- * A worker has the floating-point modes of the thread that created the pool, or the default ones, as the operating system has it.
+ * A worker has the floating-point modes of the thread that created the pool, or the default ones; that depends on the operating
+ * system.
  *
- * With RAPT_VERBOSE=1 in the environment, the first call of rapt_pool_create in a process sends traces (rapt_trace_to) to
- * stderr, each line with "rapt: " before it. They no longer go where the program sent them before that call; where it sends them
- * to after it, they go, whatever pools are created later. */
+ * With RAPT_VERBOSE=1 in the environment, the first rapt_pool_create of a process sends traces to stderr (rapt_trace_to), each
+ * line after "rapt: ". That replaces an earlier rapt_trace_to of the program; a later one replaces it, and creating further pools
+ * changes nothing. */
 #ifndef RAPT_POOL_H
 #define RAPT_POOL_H
 
@@ -25,19 +26,19 @@ extern "C" {
 /* A pool of threads; its contents are the library's. */
 typedef struct rapt_pool rapt_pool;
 
-/* Creates a pool that runs on that many threads, the caller's of rapt_pool_for included (so 1 starts none). Returns null if
- * threads < 1 or if memory or threads could not be had. */
+/* Creates a pool of `threads` threads, including the one that calls rapt_pool_for (so 1 starts none). Returns null if threads <
+ * 1, or if there is not enough memory or the system has no more threads. */
 RAPT_API rapt_pool *rapt_pool_create(int64_t threads);
 
-/* Ends the workers of a pool and frees it. No rapt_pool_for may be running. Null is allowed. */
+/* Ends the workers of a pool and frees it. No rapt_pool_for may be running on it. pool may be null. */
 RAPT_API void rapt_pool_destroy(rapt_pool *pool);
 
-/* Returns the number of threads of a pool, the caller's included, and 1 for null. */
+/* Returns the number of threads of a pool, including the caller's; 1 for null. */
 RAPT_API int64_t rapt_pool_threads(const rapt_pool *pool);
 
-/* Calls body(body_arg, i) for i in 0..n-1 and returns when all are done: a rapt_parallel_for, to be passed with the pool to
- * rapt_run_parallel and the like. A null pool runs them on the calling thread. A pool takes one call at a time; body may not call
- * it on the same pool. */
+/* Calls body(body_arg, i) for i in 0..n-1 and returns when all are done. It is a rapt_parallel_for, to be passed together with
+ * the pool to rapt_run_parallel and the like. With a null pool everything runs on the calling thread. A pool runs one call at a
+ * time; body may not call rapt_pool_for on the same pool. */
 RAPT_API void rapt_pool_for(void *pool, int64_t n, rapt_body body, void *body_arg);
 
 #ifdef __cplusplus
