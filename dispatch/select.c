@@ -157,8 +157,6 @@ rapt_status rapt_isa_usable(const char *name, char *missing, size_t missing_byte
     if (!name) return rapt_refuse_null(&r, "name", "no kernel has that name");
     const rapt_kernel *kernel = rapt_find_kernel(name);
     if (missing) name_features(kernel ? needs_of(kernel) & ~features() : 0, missing, missing_bytes);
-    return usable(&answer, "name", name, kernel); /* a question, so no refusal that traces should tell of */
-    if (missing) name_features(kernel ? kernel->needs & ~features() : 0, missing, missing_bytes);
     return usable(&answer, "name", name, kernel); /* by an explanation's report: a question leaves no line in the trace */
 }
 
