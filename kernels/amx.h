@@ -270,7 +270,7 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weighin
         for (; now > 0; now--, w->at++) {
             const float *pair = w->scores + (size_t)w->at * 2 * TILE_ROWS;
             float *to = w->to + (size_t)(w->at / STEP_PAIRS) * RAPT_BF16_STEP_FLOATS + w->at % STEP_PAIRS * RAPT_VL;
-            RAPT_UNROLL for (int v = 0; v < nv; v++) {
+            UNROLLED(v, nv) {
                 vf first = v_sub(v_load(pair + v * RAPT_VL), w->from[v]),
                    second = v_sub(v_load(pair + TILE_ROWS + v * RAPT_VL), w->from[v]);
                 vi pairs = exactly ? weight_pairs(first, second, w->exponent, w->least)
@@ -298,10 +298,7 @@ static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratc
 
 /* Computes the weights that are left. */
 static void end_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
-    if (v->tile->vectors == 4) weigh_pairs_of(4, false, w, RAPT_CHUNK);
-    else if (v->tile->vectors == 3) weigh_pairs_of(3, false, w, RAPT_CHUNK);
-    else if (v->tile->vectors == 2) weigh_pairs_of(2, false, w, RAPT_CHUNK);
-    else weigh_pairs_of(1, false, w, RAPT_CHUNK);
+    RAPT_BY_COUNT(v->tile->vectors, weigh_pairs_of, false, w, RAPT_CHUNK);
     if (t_any_special(w->special)) weigh_exactly(p, s, v);
 }
 
@@ -776,8 +773,7 @@ static RAPT_INLINE void dot_tiles(const int na, const int nv, dots d, int rows) 
     if (na == 2) t_store(2, sums[TILE_LANES], sizeof sums[0]);
     if (na == 2 && nv == 2) t_store(3, sums[TILE_LANES] + TILE_LANES, sizeof sums[0]);
     for (int r = 0; r < rapt_min(rows, na * TILE_LANES); r++)
-        RAPT_UNROLL for (int v = 0; v < nv; v++)
-            end_dots(d, r, v, i_add(v_as_int(v_load(sums[r] + v * RAPT_VL)), i_set1(d.first[r])));
+        UNROLLED(v, nv) end_dots(d, r, v, i_add(v_as_int(v_load(sums[r] + v * RAPT_VL)), i_set1(d.first[r])));
 }
 
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {

@@ -78,33 +78,30 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
 static RAPT_INLINE void raise_maximum_of(const int nv, const lane_state *state, const float *scores, int first, int end) {
     enum { CHAINS = 4 };
     vf m[CHAINS][4];
-    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+    UNROLLED(v, nv) {
         m[0][v] = v_load(state->m + v * RAPT_VL);
         RAPT_UNROLL for (int i = 1; i < CHAINS; i++) m[i][v] = m[0][v];
     }
     for (; first + CHAINS <= end; first += CHAINS)
-        RAPT_UNROLL for (int i = 0; i < CHAINS; i++) RAPT_UNROLL for (int v = 0; v < nv; v++) m[i][v] =
-            v_max(m[i][v], v_load(scores + (first + i) * TILE_ROWS + v * RAPT_VL));
+        UNROLLED(i, CHAINS)
+            UNROLLED(v, nv) m[i][v] = v_max(m[i][v], v_load(scores + (first + i) * TILE_ROWS + v * RAPT_VL));
     for (; first < end; first++)
-        RAPT_UNROLL for (int v = 0; v < nv; v++) m[0][v] = v_max(m[0][v], v_load(scores + first * TILE_ROWS + v * RAPT_VL));
-    RAPT_UNROLL for (int v = 0; v < nv; v++)
-        v_store(state->m + v * RAPT_VL, v_max(v_max(m[0][v], m[1][v]), v_max(m[2][v], m[3][v])));
+        UNROLLED(v, nv) m[0][v] = v_max(m[0][v], v_load(scores + first * TILE_ROWS + v * RAPT_VL));
+    UNROLLED(v, nv) v_store(state->m + v * RAPT_VL, v_max(v_max(m[0][v], m[1][v]), v_max(m[2][v], m[3][v])));
 }
 static void raise_maximum(const query_tile *tile, const float *scores, const block *b) {
-    if (tile->vectors == 4) raise_maximum_of(4, &tile->now, scores, b->first, b->end);
-    else if (tile->vectors == 3) raise_maximum_of(3, &tile->now, scores, b->first, b->end);
-    else if (tile->vectors == 2) raise_maximum_of(2, &tile->now, scores, b->first, b->end);
-    else raise_maximum_of(1, &tile->now, scores, b->first, b->end);
+    RAPT_BY_COUNT(tile->vectors, raise_maximum_of, &tile->now, scores, b->first, b->end);
 }
 
 /* Scores become weights where they are. nv is a constant wherever this is called. */
 static RAPT_INLINE void weigh_bf16_vectors(const int nv, const rapt_problem *p, const lane_state *state, float *s,
                                            const block *blocks, int count) {
     vf at[4], exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
-    RAPT_UNROLL for (int v = 0; v < nv; v++) at[v] = finite_max(v_load(state->m + v * RAPT_VL));
+    UNROLLED(v, nv) at[v] = finite_max(v_load(state->m + v * RAPT_VL));
     for (int i = 0; i < count; i++) {
         float *scores = s + blocks[i].number % RAPT_CHUNK * TILE_ROWS;
-        for (int n = blocks[i].first; n < blocks[i].end; n++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        for (int n = blocks[i].first; n < blocks[i].end; n++)
+            UNROLLED(v, nv) {
                 float *score = scores + n * TILE_ROWS + v * RAPT_VL;
                 v_store(score, v_exp2_bf16(v_sub(v_load(score), at[v]), exponent, least));
             }
@@ -113,10 +110,7 @@ static RAPT_INLINE void weigh_bf16_vectors(const int nv, const rapt_problem *p, 
 
 static void weigh_bf16_in_place(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
                                 int count) {
-    if (tile->vectors == 4) weigh_bf16_vectors(4, p, &tile->now, s->s, blocks, count);
-    else if (tile->vectors == 3) weigh_bf16_vectors(3, p, &tile->now, s->s, blocks, count);
-    else if (tile->vectors == 2) weigh_bf16_vectors(2, p, &tile->now, s->s, blocks, count);
-    else weigh_bf16_vectors(1, p, &tile->now, s->s, blocks, count);
+    RAPT_BY_COUNT(tile->vectors, weigh_bf16_vectors, p, &tile->now, s->s, blocks, count);
 }
 
 #ifndef advance_bf16

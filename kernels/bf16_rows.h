@@ -18,29 +18,29 @@ static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const cha
                                         const float *q, size_t ldq, start from, float *s, size_t lds) {
     vi most = i_set1(0);
     vf sum[4];
-    RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = from == START_KEEP ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
+    UNROLLED(r, nr) sum[r] = from == START_KEEP ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_STEP) {
         vf even[4], odd[4];
-        RAPT_UNROLL for (int r = 0; r < nr; r++) even[r] = odd[r] = v_set1(0.0f);
+        UNROLLED(r, nr) even[r] = odd[r] = v_set1(0.0f);
         for (int i = c; i < c + RAPT_STEP; i += 2 * RAPT_VL) {
             const size_t at = offset + (size_t)i * sizeof(uint16_t);
             key_columns k;
             read_line(&k, keys, at, nr);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+            UNROLLED(j, RAPT_VL) {
                 vf first = first_of_pairs(k.dwords[j]), second = second_of_pairs(k.dwords[j]);
                 if (tiny) first = without_tiny(first), second = without_tiny(second);
                 else most = i_most_halves(most, k.dwords[j]);
                 prefetch(keys[j + RAPT_KEYS_AHEAD], at);
-                RAPT_UNROLL for (int r = 0; r < nr; r++) {
+                UNROLLED(r, nr) {
                     even[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j), first, even[r]);
                     odd[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j + 1), second, odd[r]);
                 }
             }
         }
-        RAPT_UNROLL for (int r = 0; r < nr; r++) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
+        UNROLLED(r, nr) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
     }
     if (!tiny && any_tiny(most)) return false;
-    RAPT_UNROLL for (int r = 0; r < nr; r++) v_store(s + (size_t)r * lds, sum[r]);
+    UNROLLED(r, nr) v_store(s + (size_t)r * lds, sum[r]);
     return true;
 }
 
@@ -103,9 +103,9 @@ static float sum_bf16_weights(const float *weights) {
         vf sums[2] = {v_set1(0.0f), v_set1(0.0f)};
         for (int n = 0; n < RAPT_STEP; n += RAPT_VL) {
             vf square[RAPT_VL];
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) square[j] = v_load(weights + (step + j) * RAPT_STEP + n);
+            UNROLLED(j, RAPT_VL) square[j] = v_load(weights + (step + j) * RAPT_STEP + n);
             v_transpose(square);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) sums[(n + j) % 2] = v_add(sums[(n + j) % 2], square[j]);
+            UNROLLED(j, RAPT_VL) sums[(n + j) % 2] = v_add(sums[(n + j) % 2], square[j]);
         }
         v_store(of_step + step, v_add(sums[0], sums[1]));
     }
@@ -183,16 +183,16 @@ static RAPT_INLINE vi add_bf16_key(const bool tiny, const int nv, const int nr, 
                                    int ahead, vi most, vf *sum) {
     const char *row = keys->rows[k] + offset;
     vf b[8];
-    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+    UNROLLED(v, nv) {
         const vi pairs = v_as_int(v_load(row + (size_t)v * sizeof(vf)));
         b[2 * v] = first_of_pairs(pairs), b[2 * v + 1] = second_of_pairs(pairs);
         if (tiny) b[2 * v] = without_tiny(b[2 * v]), b[2 * v + 1] = without_tiny(b[2 * v + 1]);
         else most = i_most_halves(most, pairs);
         prefetch(keys->rows[k + ahead], offset + (size_t)v * sizeof(vf));
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) {
+    UNROLLED(r, nr) {
         const vf a = v_broadcast(keys->weights + (size_t)r * RAPT_CHUNK + 2 * k);
-        RAPT_UNROLL for (int v = 0; v < 2 * nv; v++) sum[r * 2 * nv + v] = v_fma(a, b[v], sum[r * 2 * nv + v]);
+        UNROLLED(v, 2 * nv) sum[r * 2 * nv + v] = v_fma(a, b[v], sum[r * 2 * nv + v]);
     }
     return most;
 }
@@ -205,7 +205,7 @@ static RAPT_INLINE bool bf16_value_tile(const bool tiny, const int nv, const int
     const int both = rapt_min(keys[0].count, keys[1].count); /* in the order of memory */
     vi most = i_set1(0);
     vf even[16], odd[16];
-    RAPT_UNROLL for (int i = 0; i < 2 * nv * nr; i++) even[i] = odd[i] = v_set1(0.0f);
+    UNROLLED(i, 2 * nv * nr) even[i] = odd[i] = v_set1(0.0f);
     for (int k = 0; k < both; k++) {
         most = add_bf16_key(tiny, nv, nr, &keys[0], k, offset, ahead, most, even);
         most = add_bf16_key(tiny, nv, nr, &keys[1], k, offset, ahead, most, odd);
@@ -213,10 +213,11 @@ static RAPT_INLINE bool bf16_value_tile(const bool tiny, const int nv, const int
     if (keys[0].count > both) most = add_bf16_key(tiny, nv, nr, &keys[0], both, offset, ahead, most, even);
     if (keys[1].count > both) most = add_bf16_key(tiny, nv, nr, &keys[1], both, offset, ahead, most, odd);
     if (!tiny && any_tiny(most)) return false;
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < 2 * nv; v++) {
-        float *to = o + (size_t)r * ldo + v * RAPT_VL;
-        v_store(to, v_add(v_load(to), v_add(even[r * 2 * nv + v], odd[r * 2 * nv + v])));
-    }
+    UNROLLED(r, nr)
+        UNROLLED(v, 2 * nv) {
+            float *to = o + (size_t)r * ldo + v * RAPT_VL;
+            v_store(to, v_add(v_load(to), v_add(even[r * 2 * nv + v], odd[r * 2 * nv + v])));
+        }
     return true;
 }
 

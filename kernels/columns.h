@@ -13,11 +13,11 @@ typedef struct key_columns {
 static RAPT_INLINE void load_four_columns(vf columns[4], const char *const *rows, size_t offset) {
 #if RAPT_SQUARE_ROWS
     /* With each four lanes from a row of their own, transposing 4 x 4 within them is all that is left. */
-    RAPT_UNROLL for (int i = 0; i < 4; i++) columns[i] = v_load_quads(rows + i, offset);
+    UNROLLED(i, 4) columns[i] = v_load_quads(rows + i, offset);
     v_transpose_quads(columns);
 #else
     _Static_assert(RAPT_VL == 4 || RAPT_VL == 1, "longer vectors have the words of RAPT_SQUARE_ROWS");
-    RAPT_UNROLL for (int i = 0; i < 4; i++) columns[i] = v_load(rows[RAPT_VL == 4 ? i : 0] + offset + (RAPT_VL == 4 ? 0 : 4 * i));
+    UNROLLED(i, 4) columns[i] = v_load(rows[RAPT_VL == 4 ? i : 0] + offset + (RAPT_VL == 4 ? 0 : 4 * i));
     v_transpose(columns);
 #endif
 }
@@ -25,7 +25,7 @@ static RAPT_INLINE void load_four_columns(vf columns[4], const char *const *rows
 static RAPT_INLINE void read_four_columns(vi columns[4], const char *const *rows, size_t offset) {
     vf x[4];
     load_four_columns(x, rows, offset);
-    RAPT_UNROLL for (int i = 0; i < 4; i++) columns[i] = v_as_int(x[i]);
+    UNROLLED(i, 4) columns[i] = v_as_int(x[i]);
 }
 
 /* The first of four, for which 16 bytes are read. */
@@ -44,11 +44,11 @@ static RAPT_INLINE void read_line(key_columns *c, const char *const *rows, size_
     else
 #endif
     {
-        RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) line[i] = v_load(rows[i] + offset);
+        UNROLLED(i, RAPT_VL) line[i] = v_load(rows[i] + offset);
         v_transpose(line);
     }
     (void)nr;
-    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) c->dwords[i] = v_as_int(line[i]);
+    UNROLLED(i, RAPT_VL) c->dwords[i] = v_as_int(line[i]);
 }
 
 enum { ON_BIG_ENDIAN = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ };
@@ -70,15 +70,15 @@ static RAPT_INLINE vf signed_byte(vi dwords, const int i) { return v_from_int(i_
 /* Turns 4 columns whose byte i holds the 4-bit codes of channels i and i + 16 into 8 columns of a code in each byte, channels
  * ascending. The upper 4 bits of each byte are undefined. */
 static RAPT_INLINE void split_halves(vi columns[8]) {
-    RAPT_UNROLL for (int i = 0; i < 4; i++) columns[4 + i] = i_shr(columns[i], 4);
+    UNROLLED(i, 4) columns[4 + i] = i_shr(columns[i], 4);
 }
 
 /* Does the same and adds the fifth bits, of which bit i of `fifths` belongs to channel i. Codes then have 5 bits. */
 static RAPT_INLINE void split_fifths(vi columns[8], vi fifths) {
     split_halves(columns);
-    RAPT_UNROLL for (int i = 0; i < 8; i++) {
+    UNROLLED(i, 8) {
         columns[i] = i_and(columns[i], i_set1(0x0f0f0f0f));
-        RAPT_UNROLL for (int j = 0; j < 4; j++) {
+        UNROLLED(j, 4) {
             const int from = element_place(4 * i + j, 1), to = element_place(j, 8) + 4;
             vi bit = to >= from ? i_shl(fifths, to - from) : i_shr(fifths, from - to);
             columns[i] = i_or(columns[i], i_and(bit, i_set1(1 << to)));

@@ -196,8 +196,7 @@ static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *we
         v_store(scale + i, v_add(v_div(most, v_set1(largest)), wrong));
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
-            RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) lanes =
-                placed(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(bias)), e);
+            UNROLLED(e, RAPT_DOT) lanes = placed(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(bias)), e);
             v_store(to + n / RAPT_DOT * TILE_ROWS + i, v_as_float(lanes));
         }
     }
@@ -242,10 +241,10 @@ static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
 static RAPT_INLINE void add_dots_of(const int nv, const int nr, const dots *d, int from, int depth, vi *acc) {
     for (int k = from; k < from + depth; k++) {
         vi b[4];
-        RAPT_UNROLL for (int v = 0; v < nv; v++) b[v] = v_as_int(v_load(d->b + (size_t)k * TILE_ROWS + v * RAPT_VL));
-        RAPT_UNROLL for (int r = 0; r < nr; r++) {
+        UNROLLED(v, nv) b[v] = v_as_int(v_load(d->b + (size_t)k * TILE_ROWS + v * RAPT_VL));
+        UNROLLED(r, nr) {
             vi a = v_as_int(v_broadcast(d->a + r * d->lda + (size_t)k * sizeof(float)));
-            RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_dot(acc[r * nv + v], b[v], a);
+            UNROLLED(v, nv) acc[r * nv + v] = i_dot(acc[r * nv + v], b[v], a);
         }
     }
 }
@@ -256,22 +255,20 @@ static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors);
 /* nv and nr are constants wherever this is called, as in tile. */
 static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     vi acc[32];
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = i_set1(d.first[r]);
+    UNROLLED(r, nr)
+        UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.first[r]);
     add_dots_of(nv, nr, &d, 0, d.depth, acc);
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) end_dots(d, r, v, acc[r * nv + v]);
+    UNROLLED(r, nr)
+        UNROLLED(v, nv) end_dots(d, r, v, acc[r * nv + v]);
 }
 
-static RAPT_INLINE void dot_panel(const int nv, const int nr, dots d, int rows) {
+static RAPT_INLINE void dot_panel(const int nv, dots d, int rows) {
+    const int nr = tile_rows_of(nv);
     for (; rows >= nr; rows -= nr, d = dots_below(d, nr)) dot_tile(nv, nr, d);
     for (; rows > 0; rows--, d = dots_below(d, 1)) dot_tile(nv, 1, d);
 }
 
-static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
-    if (vectors == 4) dot_panel(4, RAPT_ROWS_4, d, rows);
-    else if (vectors == 3) dot_panel(3, RAPT_ROWS_3, d, rows);
-    else if (vectors == 2) dot_panel(2, RAPT_ROWS_2, d, rows);
-    else dot_panel(1, RAPT_ROWS_1, d, rows);
-}
+static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) { RAPT_BY_COUNT(vectors, dot_panel, d, rows); }
 #endif
 
 /* The same of groups: C[r][m] = scale[m] * t, where t is +0 at first, and for each group fma(first[r][group] + the sum over its
@@ -279,24 +276,26 @@ static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
 static RAPT_INLINE void group_dot_tile(const int nv, const int nr, dots d, const float *factors, int groups) {
     const int depth = RAPT_GROUP / RAPT_DOT;
     vf t[16];
-    RAPT_UNROLL for (int i = 0; i < nr * nv; i++) t[i] = v_set1(0.0f);
+    UNROLLED(i, nr * nv) t[i] = v_set1(0.0f);
     for (int g = 0; g < groups; g++) {
         vi acc[16];
-        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
-            i_set1(d.first[r * groups + g]);
+        UNROLLED(r, nr)
+            UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.first[r * groups + g]);
         add_dots_of(nv, nr, &d, g * depth, depth, acc);
-        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) t[r * nv + v] =
-            v_fma(v_from_int(acc[r * nv + v]), v_set1(factors[r * groups + g]), t[r * nv + v]);
+        UNROLLED(r, nr)
+            UNROLLED(v, nv) t[r * nv + v] = v_fma(v_from_int(acc[r * nv + v]), v_set1(factors[r * groups + g]), t[r * nv + v]);
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++)
-        v_store(d.c + (size_t)r * TILE_ROWS + v * RAPT_VL, v_fma(t[r * nv + v], v_load(d.scale + v * RAPT_VL), v_set1(0.0f)));
+    UNROLLED(r, nr)
+        UNROLLED(v, nv)
+            v_store(d.c + (size_t)r * TILE_ROWS + v * RAPT_VL, v_fma(t[r * nv + v], v_load(d.scale + v * RAPT_VL), v_set1(0.0f)));
 }
 
 _Static_assert((RAPT_ROWS_4 + 1) / 2 * 4 <= 16 && (RAPT_ROWS_3 + 1) / 2 * 3 <= 16 && (RAPT_ROWS_2 + 1) / 2 * 2 <= 16 &&
                    (RAPT_ROWS_1 + 1) / 2 <= 16,
                "a tile of half the rows has at most 16 sums");
 
-static RAPT_INLINE void group_dot_panel(const int nv, const int nr, dots d, const float *factors, int groups, int rows) {
+static RAPT_INLINE void group_dot_panel(const int nv, dots d, const float *factors, int groups, int rows) {
+    const int nr = (tile_rows_of(nv) + 1) / 2;
     for (int n; rows > 0; rows -= n) {
         n = rows >= nr ? nr : 1;
         if (n == nr) group_dot_tile(nv, nr, d, factors, groups);
@@ -306,8 +305,5 @@ static RAPT_INLINE void group_dot_panel(const int nv, const int nr, dots d, cons
 }
 
 static RAPT_NOINLINE void group_dot_product(dots d, const float *factors, int groups, int rows, int vectors) {
-    if (vectors == 4) group_dot_panel(4, (RAPT_ROWS_4 + 1) / 2, d, factors, groups, rows);
-    else if (vectors == 3) group_dot_panel(3, (RAPT_ROWS_3 + 1) / 2, d, factors, groups, rows);
-    else if (vectors == 2) group_dot_panel(2, (RAPT_ROWS_2 + 1) / 2, d, factors, groups, rows);
-    else group_dot_panel(1, (RAPT_ROWS_1 + 1) / 2, d, factors, groups, rows);
+    RAPT_BY_COUNT(vectors, group_dot_panel, d, factors, groups, rows);
 }

@@ -50,10 +50,10 @@ static void quantise_query(float *q, int channels, int groups) {
 static RAPT_INLINE void add_key_dots(const int nr, const char *const *keys, size_t offset, const float *q, size_t ldq,
                                      vi acc[][DOT_KEYS]) {
     vi k[DOT_KEYS];
-    RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++) k[j] = i_xor(v_as_int(v_load(keys[j] + offset)), i_set1((int32_t)0x80808080));
-    RAPT_UNROLL for (int r = 0; r < nr; r++) {
+    UNROLLED(j, DOT_KEYS) k[j] = i_xor(v_as_int(v_load(keys[j] + offset)), i_set1((int32_t)0x80808080));
+    UNROLLED(r, nr) {
         vi row = v_as_int(v_load(q + r * ldq));
-        RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++) acc[r][j] = i_dot(acc[r][j], k[j], row);
+        UNROLLED(j, DOT_KEYS) acc[r][j] = i_dot(acc[r][j], k[j], row);
     }
 }
 
@@ -64,7 +64,8 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
     int whole = channels - channels % STEP, rest = channels - whole;
     for (int g = 0; g < RAPT_VL / DOT_KEYS; g++, keys += DOT_KEYS) {
         vi acc[DOT_ROWS][DOT_KEYS];
-        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int j = 0; j < DOT_KEYS; j++) acc[r][j] = i_set1(0);
+        UNROLLED(r, nr)
+            UNROLLED(j, DOT_KEYS) acc[r][j] = i_set1(0);
         for (int i = 0; i < whole; i += STEP) {
             add_key_dots(nr, keys, offset + (size_t)i, q + i / RAPT_DOT, ldq, acc);
             for (int j = 0; j < DOT_KEYS; j++) {
@@ -79,9 +80,9 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
             for (int j = 0; j < DOT_KEYS; j++) parts[j] = memcpy(part[j], keys[j] + offset + whole, (size_t)rest);
             add_key_dots(nr, parts, 0, q + whole / RAPT_DOT, ldq, acc);
         }
-        RAPT_UNROLL for (int r = 0; r < nr; r++) sums[r][g] = i_sum_within(acc[r]);
+        UNROLLED(r, nr) sums[r][g] = i_sum_within(acc[r]);
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) {
+    UNROLLED(r, nr) {
         query_end end;
         memcpy(&end, q + r * ldq + dot_lanes(channels), sizeof end);
         vi sum = i_add(i_sum_across(sums[r]), i_set1(end.first));
@@ -143,11 +144,11 @@ static void quantise_row_weights(float *weights, const float *value_scales, bool
 static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
                                  size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     vi acc[DOT_ROWS * RAPT_DOT];
-    RAPT_UNROLL for (int a = 0; a < nr * RAPT_DOT; a++) acc[a] = i_set1(0);
+    UNROLLED(a, nr * RAPT_DOT) acc[a] = i_set1(0);
     for (int n = 0; n < quads; n++) {
         const char *rows[RAPT_DOT];
         char part[RAPT_DOT][STEP];
-        RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) {
+        UNROLLED(e, RAPT_DOT) {
             const char *const *at = values + n * RAPT_DOT + e;
             rows[e] = *at + offset;
             prefetch(at[RAPT_BLOCK / 2], offset); /* twice: the first may get lost */
@@ -159,16 +160,17 @@ static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t
         }
         vi v[RAPT_DOT];
         i_load_quads(v, rows);
-        RAPT_UNROLL for (int r = 0; r < nr; r++) {
+        UNROLLED(r, nr) {
             vi weights = v_as_int(v_broadcast(p + r * ldp + n * RAPT_DOT));
-            RAPT_UNROLL for (int i = 0; i < RAPT_DOT; i++) acc[r * RAPT_DOT + i] = i_dot(acc[r * RAPT_DOT + i], weights, v[i]);
+            UNROLLED(i, RAPT_DOT) acc[r * RAPT_DOT + i] = i_dot(acc[r * RAPT_DOT + i], weights, v[i]);
         }
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < RAPT_DOT; i++) {
-        float *to = o + r * ldo + i * RAPT_VL;
-        if (i * RAPT_VL >= channels) break;
-        v_store(to, v_fma(v_from_int(acc[r * RAPT_DOT + i]), v_set1(scale[r]), v_mul(v_load(to), v_set1(alpha[r]))));
-    }
+    UNROLLED(r, nr)
+        UNROLLED(i, RAPT_DOT) {
+            float *to = o + r * ldo + i * RAPT_VL;
+            if (i * RAPT_VL >= channels) break;
+            v_store(to, v_fma(v_from_int(acc[r * RAPT_DOT + i]), v_set1(scale[r]), v_mul(v_load(to), v_set1(alpha[r]))));
+        }
 }
 
 /* The same for all channels of a block, which lie offset bytes behind the rows in values, of keys from a multiple of RAPT_DOT on;
@@ -246,9 +248,9 @@ static void stage_group_keys(rapt_type type, const group_keys *k, const char *co
     unpack_rows(type, keys, offset, RAPT_VL, RAPT_BYTE_KEYS_AHEAD, channels, k->rows, scales, RAPT_VL);
     for (int c = 0; c < channels; c += STEP) {
         vf square[RAPT_VL];
-        RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) square[j] = v_load(k->rows + j * ld + c);
+        UNROLLED(j, RAPT_VL) square[j] = v_load(k->rows + j * ld + c);
         v_transpose(square);
-        RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(k->lanes + (size_t)(c / RAPT_DOT + i) * RAPT_VL, square[i]);
+        UNROLLED(i, RAPT_VL) v_store(k->lanes + (size_t)(c / RAPT_DOT + i) * RAPT_VL, square[i]);
     }
     for (int g = 0; g < groups; g++) v_store(k->scales + g * RAPT_VL, v_load_f16(scales + g * RAPT_VL));
 }
@@ -256,20 +258,18 @@ static void stage_group_keys(rapt_type type, const group_keys *k, const char *co
 static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int channels, const float *q, size_t ldq, float *s) {
     const int groups = channels / RAPT_GROUP, depth = RAPT_GROUP / RAPT_DOT;
     vf t[DOT_ROWS];
-    RAPT_UNROLL for (int r = 0; r < nr; r++) t[r] = v_set1(0.0f);
+    UNROLLED(r, nr) t[r] = v_set1(0.0f);
     for (int g = 0; g < groups; g++) {
         vi acc[DOT_ROWS];
-        RAPT_UNROLL for (int r = 0; r < nr; r++) acc[r] =
-            v_as_int(v_broadcast(q + r * ldq + dot_lanes(channels) + sizeof(query_end) / sizeof *q + g));
-        RAPT_UNROLL for (int i = 0; i < depth; i++) {
+        UNROLLED(r, nr) acc[r] = v_as_int(v_broadcast(q + r * ldq + dot_lanes(channels) + sizeof(query_end) / sizeof *q + g));
+        UNROLLED(i, depth) {
             vi lanes = v_as_int(v_load(k->lanes + (size_t)(g * depth + i) * RAPT_VL));
-            RAPT_UNROLL for (int r = 0; r < nr; r++) acc[r] =
-                i_dot(acc[r], lanes, v_as_int(v_broadcast(q + r * ldq + g * depth + i)));
+            UNROLLED(r, nr) acc[r] = i_dot(acc[r], lanes, v_as_int(v_broadcast(q + r * ldq + g * depth + i)));
         }
         vf scales = v_load(k->scales + g * RAPT_VL);
-        RAPT_UNROLL for (int r = 0; r < nr; r++) t[r] = v_fma(v_from_int(acc[r]), scales, t[r]);
+        UNROLLED(r, nr) t[r] = v_fma(v_from_int(acc[r]), scales, t[r]);
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++)
+    UNROLLED(r, nr)
         v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + dot_lanes(channels)), v_set1(0.0f)));
 }
 
@@ -336,24 +336,26 @@ static RAPT_INLINE void add_group_dots(const int nr, const int ng, const uint8_t
                                        const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
     enum { HALVES = RAPT_GROUP / RAPT_VL }; /* vectors of a group */
     vi acc[DOT_ROWS * RAPT_DOT];
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < ng * HALVES; i++) acc[r * RAPT_DOT + i] =
-        i_set1(weights[r * ldw + i / HALVES].first);
+    UNROLLED(r, nr)
+        UNROLLED(i, ng * HALVES) acc[r * RAPT_DOT + i] = i_set1(weights[r * ldw + i / HALVES].first);
     for (int n = 0; n < quads; n++) {
         const char *rows[RAPT_DOT];
-        RAPT_UNROLL for (int e = 0; e < RAPT_DOT; e++) rows[e] = (const char *)values + (size_t)(n * RAPT_DOT + e) * ld;
+        UNROLLED(e, RAPT_DOT) rows[e] = (const char *)values + (size_t)(n * RAPT_DOT + e) * ld;
         vi v[RAPT_DOT];
         i_load_quads(v, rows);
-        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int g = 0; g < ng; g++) {
-            vi some = v_as_int(v_broadcast(weights[r * ldw + g].bytes + n * RAPT_DOT));
-            RAPT_UNROLL for (int i = g * HALVES; i < (g + 1) * HALVES; i++) acc[r * RAPT_DOT + i] =
-                i_dot(acc[r * RAPT_DOT + i], v[i], some);
+        UNROLLED(r, nr)
+            UNROLLED(g, ng) {
+                vi some = v_as_int(v_broadcast(weights[r * ldw + g].bytes + n * RAPT_DOT));
+                RAPT_UNROLL for (int i = g * HALVES; i < (g + 1) * HALVES; i++) acc[r * RAPT_DOT + i] =
+                    i_dot(acc[r * RAPT_DOT + i], v[i], some);
+            }
+    }
+    UNROLLED(r, nr)
+        UNROLLED(i, ng * HALVES) {
+            float *to = o + r * ldo + i * RAPT_VL;
+            v_store(to, v_fma(v_from_int(acc[r * RAPT_DOT + i]), v_set1(weights[r * ldw + i / HALVES].scale),
+                              v_mul(v_load(to), v_set1(alpha[r]))));
         }
-    }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int i = 0; i < ng * HALVES; i++) {
-        float *to = o + r * ldo + i * RAPT_VL;
-        v_store(to, v_fma(v_from_int(acc[r * RAPT_DOT + i]), v_set1(weights[r * ldw + i / HALVES].scale),
-                          v_mul(v_load(to), v_set1(alpha[r]))));
-    }
 }
 
 static RAPT_INLINE void add_groups_dots(const int ng, int rows, const uint8_t *values, size_t ld, int quads,

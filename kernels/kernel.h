@@ -42,6 +42,17 @@ _Static_assert(sizeof 1.0 == sizeof(double), "rapt: compile without -fsingle-pre
 #else
 #define RAPT_UNROLL _Pragma("GCC unroll 16")
 #endif
+/* A loop over i from 0 to n, a constant of at most 16, unrolled so that arrays indexed by i stay in registers. */
+#define UNROLLED(i, n) RAPT_UNROLL for (int i = 0; i < (n); i++)
+
+/* Calls f(n, ...) with n, 1 to 4, as a constant: f is then compiled once for each. */
+#define RAPT_BY_COUNT(n, f, ...)                                                                                                 \
+    do {                                                                                                                         \
+        if ((n) == 4) f(4, __VA_ARGS__);                                                                                         \
+        else if ((n) == 3) f(3, __VA_ARGS__);                                                                                    \
+        else if ((n) == 2) f(2, __VA_ARGS__);                                                                                    \
+        else f(1, __VA_ARGS__);                                                                                                  \
+    } while (0)
 
 static inline int64_t rapt_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t rapt_max(int64_t a, int64_t b) { return a > b ? a : b; }

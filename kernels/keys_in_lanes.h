@@ -116,7 +116,7 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
     int whole = channels - channels % step, part = rapt_score_part(channels), i = 0;
     for (int first = 0; first < channels; first += part) {
         vf acc[8];
-        RAPT_UNROLL for (int a = 0; a < ng * nr; a++) acc[a] = v_set1(0.0f);
+        UNROLLED(a, ng * nr) acc[a] = v_set1(0.0f);
         for (int end = rapt_min(whole, first + part); i < end; i += step) {
             const size_t at = offset + (size_t)(i / step) * (size_t)step_size;
             key_columns c[4];
@@ -125,7 +125,7 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
             const char *const *ahead = keys;
             __asm__("" : "+r"(ahead));
             RAPT_UNROLL for (int g = 0; g < ng; g += beside) {
-                RAPT_UNROLL for (int b = 0; b < beside; b++) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
+                UNROLLED(b, beside) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
                 for (int from = 0; from < step; from += unrolled) {
                     /* Prefetches are spread over the step, since a burst at the loads holds these up. Most keys are prefetched
                      * twice, since the first may get lost where many are under way. */
@@ -136,28 +136,30 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
                             prefetch(keys_ahead[n + near], at);
                             if (element != 2) prefetch(keys_ahead[n + further], at);
                         }
-                        RAPT_UNROLL for (int b = 0; b < beside; b++) {
+                        UNROLLED(b, beside) {
                             const vf x = k.column(&c[b], c[b].dwords[from / in_dword + j / in_dword], j % in_dword);
-                            RAPT_UNROLL for (int r = 0; r < nr; r++) acc[(g + b) * nr + r] =
-                                v_fma(v_broadcast(q + r * ldq + i + from + j), x, acc[(g + b) * nr + r]);
+                            UNROLLED(r, nr)
+                                acc[(g + b) * nr + r] = v_fma(v_broadcast(q + r * ldq + i + from + j), x, acc[(g + b) * nr + r]);
                         }
                     }
                 }
             }
         }
         if (k.group == 1 && whole < channels && channels - first <= part) {
-            RAPT_UNROLL for (int g = 0; g < ng; g++) {
+            UNROLLED(g, ng) {
                 float rest[4 * RAPT_VL * RAPT_VL];
                 k.stage_rest(rest, keys + g * RAPT_VL, offset, whole, channels);
                 for (int c = whole; c < channels; c++)
-                    RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
-                        v_fma(v_broadcast(q + r * ldq + c), v_load(rest + (c - whole) * RAPT_VL), acc[g * nr + r]);
+                    UNROLLED(r, nr)
+                        acc[g * nr + r] =
+                            v_fma(v_broadcast(q + r * ldq + c), v_load(rest + (c - whole) * RAPT_VL), acc[g * nr + r]);
             }
         }
-        RAPT_UNROLL for (int g = 0; g < ng; g++) RAPT_UNROLL for (int r = 0; r < nr; r++) {
-            float *to = s + (size_t)r * RAPT_CHUNK + g * RAPT_VL;
-            v_store(to, first == 0 ? acc[g * nr + r] : v_add(v_load(to), acc[g * nr + r]));
-        }
+        UNROLLED(g, ng)
+            UNROLLED(r, nr) {
+                float *to = s + (size_t)r * RAPT_CHUNK + g * RAPT_VL;
+                v_store(to, first == 0 ? acc[g * nr + r] : v_add(v_load(to), acc[g * nr + r]));
+            }
     }
 }
 #endif
@@ -396,7 +398,8 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
     for (int j = 0; j < RAPT_PARTIAL_SUMS; j++)
         if (count < CHUNK_BLOCKS)
             for (int i = 0; i < count; i++) sum[i] += partial[i][j];
-        else RAPT_UNROLL for (int i = 0; i < CHUNK_BLOCKS; i++) sum[i] += partial[i][j]; /* in registers */
+        else
+            UNROLLED(i, CHUNK_BLOCKS) sum[i] += partial[i][j]; /* in registers */
     for (int i = 0; i < count; i++) row->now.l = s_fma(row->now.l, alpha[i], sum[i]);
     row->now.m = m;
 }

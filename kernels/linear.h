@@ -164,28 +164,27 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
                                     float *sums, size_t ld) {
     const int line = group == 1 ? 64 / (int)bytes : 64 / (int)bytes * group; /* channels that a cache line has at most */
     vf acc[16], w[8];
-    RAPT_UNROLL for (int a = 0; a < nr * nt * SUM_VECTORS; a++) acc[a] = v_set1(0.0f);
+    UNROLLED(a, nr * nt * SUM_VECTORS) acc[a] = v_set1(0.0f);
     for (int i = 0; i < channels; i += RAPT_PARTIAL_SUMS, x += ldx) {
         if (i % line == 0)
-            RAPT_UNROLL for (int r = 0; r < nr; r++) prefetch(weights, (size_t)r * stride + (size_t)(i / group) * bytes + ahead);
-        RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
+            UNROLLED(r, nr) prefetch(weights, (size_t)r * stride + (size_t)(i / group) * bytes + ahead);
+        UNROLLED(v, SUM_VECTORS) {
             if (group > 1 || i + RAPT_PARTIAL_SUMS <= channels)
-                RAPT_UNROLL for (int r = 0; r < nr; r++) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
+                UNROLLED(r, nr) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
             else {
                 int at = rapt_min(i + v * RAPT_VL, channels), left = rapt_min(RAPT_VL, channels - at);
-                RAPT_UNROLL for (int r = 0; r < nr; r++) w[r] =
-                    load_part(load, bytes, weights + (size_t)r * stride + (size_t)at * bytes, left);
+                UNROLLED(r, nr) w[r] = load_part(load, bytes, weights + (size_t)r * stride + (size_t)at * bytes, left);
             }
-            RAPT_UNROLL for (int j = 0; j < nt; j++) {
+            UNROLLED(j, nt) {
                 vf token = v_load(x + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
-                RAPT_UNROLL for (int r = 0; r < nr; r++) acc[(r * nt + j) * SUM_VECTORS + v] =
-                    v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
+                UNROLLED(r, nr) acc[(r * nt + j) * SUM_VECTORS + v] = v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
             }
         }
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int j = 0; j < nt; j++)
-        RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++)
-            v_store(sums + (size_t)r * ld + j * RAPT_PARTIAL_SUMS + v * RAPT_VL, acc[(r * nt + j) * SUM_VECTORS + v]);
+    UNROLLED(r, nr)
+        UNROLLED(j, nt)
+            UNROLLED(v, SUM_VECTORS)
+                v_store(sums + (size_t)r * ld + j * RAPT_PARTIAL_SUMS + v * RAPT_VL, acc[(r * nt + j) * SUM_VECTORS + v]);
 }
 #endif
 
@@ -264,9 +263,9 @@ static void add_sums(vf total[SUM_VECTORS], const float *sums, size_t ld) {
     for (int v = 0; v < SUM_VECTORS; v++)
         for (int s = 0; s < RAPT_PARTIAL_SUMS; s += RAPT_VL) {
             vf square[RAPT_VL];
-            RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) square[r] = v_load(sums + (size_t)(v * RAPT_VL + r) * ld + s);
+            UNROLLED(r, RAPT_VL) square[r] = v_load(sums + (size_t)(v * RAPT_VL + r) * ld + s);
             v_transpose(square);
-            RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) total[v] = v_add(total[v], square[r]);
+            UNROLLED(r, RAPT_VL) total[v] = v_add(total[v], square[r]);
         }
 }
 
@@ -505,11 +504,13 @@ static void end_lanes(const rapt_linear_task *t, const linear_scratch *s, int64_
             if (gate) {
                 outputs_of(&t->gate, out, n, outs, gate + i, gates);
                 activate(p->activation, gates, RAPT_VL);
-                RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) square[j] = v_mul(gates[j], square[j]);
+                UNROLLED(j, RAPT_VL) square[j] = v_mul(gates[j], square[j]);
             } else if (p->activation != RAPT_ACTIVATION_NONE) activate(p->activation, square, RAPT_VL);
             v_transpose(square);
-            if (n < at_once) RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(y[j] + (size_t)n * sizeof(float), square[j]);
-            else RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->rows + (size_t)j * ld + n, square[j]);
+            if (n < at_once)
+                UNROLLED(j, RAPT_VL) v_store(y[j] + (size_t)n * sizeof(float), square[j]);
+            else
+                UNROLLED(j, RAPT_VL) v_store(s->rows + (size_t)j * ld + n, square[j]);
         }
         for (int j = 0; j < rows && at_once < outs; j++)
             write_outputs(t, token + i + j, out + at_once, outs - at_once, s->rows + (size_t)j * ld + at_once,

@@ -42,8 +42,8 @@ static RAPT_INLINE int8x16_t last_row_pair(const char *first, const char *second
 /* Adds the products of a step. sums[2 * p] and sums[2 * p + 1] are matrices of two rows, those of pair p, and of two columns. */
 static RAPT_INLINE void add_matrices(const int nv, const int pairs, const int8x16_t *a, const int8x16_t *b,
                                      int32x4_t sums[][RAPT_TILE_VECTORS * 2]) {
-    RAPT_UNROLL for (int v = 0; v < 2 * nv; v++) RAPT_UNROLL for (int p = 0; p < pairs; p++) sums[p][v] =
-        vmmlaq_s32(sums[p][v], a[p], b[v]);
+    UNROLLED(v, 2 * nv)
+        UNROLLED(p, pairs) sums[p][v] = vmmlaq_s32(sums[p][v], a[p], b[v]);
 }
 
 /* nv and nr are constants wherever this is called. An odd last row is its own neighbour, whose sums are dropped. */
@@ -53,25 +53,27 @@ static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, column_p
     int32x4_t sums[MOST_PAIRS][RAPT_TILE_VECTORS * 2];
     int8x16_t a[MOST_PAIRS];
     const char *row[2 * MOST_PAIRS];
-    RAPT_UNROLL for (int r = 0; r < 2 * pairs; r++) row[r] = d.a + (size_t)rapt_min(r, nr - 1) * d.lda;
-    RAPT_UNROLL for (int p = 0; p < pairs; p++) RAPT_UNROLL for (int v = 0; v < 2 * nv; v++) sums[p][v] = vdupq_n_s32(0);
+    UNROLLED(r, 2 * pairs) row[r] = d.a + (size_t)rapt_min(r, nr - 1) * d.lda;
+    UNROLLED(p, pairs)
+        UNROLLED(v, 2 * nv) sums[p][v] = vdupq_n_s32(0);
     for (int k = 0; k < steps; k++) {
-        RAPT_UNROLL for (int p = 0; p < pairs; p++) a[p] = row_pair(row[2 * p] + 8 * (size_t)k, row[2 * p + 1] + 8 * (size_t)k);
+        UNROLLED(p, pairs) a[p] = row_pair(row[2 * p] + 8 * (size_t)k, row[2 * p + 1] + 8 * (size_t)k);
         add_matrices(nv, pairs, a, columns[k], sums);
     }
     if (d.depth % 2) {
-        RAPT_UNROLL for (int p = 0; p < pairs; p++) a[p] =
-            last_row_pair(row[2 * p] + 8 * (size_t)steps, row[2 * p + 1] + 8 * (size_t)steps);
+        UNROLLED(p, pairs) a[p] = last_row_pair(row[2 * p] + 8 * (size_t)steps, row[2 * p + 1] + 8 * (size_t)steps);
         add_matrices(nv, pairs, a, columns[steps], sums);
     }
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
-        int64x2_t left = vreinterpretq_s64_s32(sums[r / 2][2 * v]), right = vreinterpretq_s64_s32(sums[r / 2][2 * v + 1]);
-        vi sum = vreinterpretq_u32_s64(r % 2 ? vzip2q_s64(left, right) : vzip1q_s64(left, right));
-        end_dots(d, r, v, i_add(sum, i_set1(d.first[r])));
-    }
+    UNROLLED(r, nr)
+        UNROLLED(v, nv) {
+            int64x2_t left = vreinterpretq_s64_s32(sums[r / 2][2 * v]), right = vreinterpretq_s64_s32(sums[r / 2][2 * v + 1]);
+            vi sum = vreinterpretq_u32_s64(r % 2 ? vzip2q_s64(left, right) : vzip1q_s64(left, right));
+            end_dots(d, r, v, i_add(sum, i_set1(d.first[r])));
+        }
 }
 
-static RAPT_INLINE void matrix_panel(const int nv, const int nr, dots d, int rows, column_pairs *columns) {
+static RAPT_INLINE void matrix_panel(const int nv, dots d, int rows, column_pairs *columns) {
+    const int nr = tile_rows_of(nv);
     for (; rows >= nr; rows -= nr, d = dots_below(d, nr)) matrix_tile(nv, nr, d, columns);
     for (; rows >= 2; rows -= 2, d = dots_below(d, 2)) matrix_tile(nv, 2, d, columns);
     if (rows > 0) matrix_tile(nv, 1, d, columns);
@@ -80,8 +82,5 @@ static RAPT_INLINE void matrix_panel(const int nv, const int nr, dots d, int row
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
     column_pairs columns[MOST_STEPS];
     pair_columns(&d, vectors, columns);
-    if (vectors == 4) matrix_panel(4, RAPT_ROWS_4, d, rows, columns);
-    else if (vectors == 3) matrix_panel(3, RAPT_ROWS_3, d, rows, columns);
-    else if (vectors == 2) matrix_panel(2, RAPT_ROWS_2, d, rows, columns);
-    else matrix_panel(1, RAPT_ROWS_1, d, rows, columns);
+    RAPT_BY_COUNT(vectors, matrix_panel, d, rows, columns);
 }

@@ -40,7 +40,8 @@ static RAPT_INLINE row_means find_means(norm_row *row, float from, const bool pl
     for (int first = 0; first < row->channels; first += RAPT_NORM_STEP) {
         int n = rapt_min(RAPT_NORM_STEP, row->channels - first), i = 0;
         const char *z = norm_step(row, first, n);
-        for (; i + RAPT_PARTIAL_SUMS <= n; i += RAPT_PARTIAL_SUMS) RAPT_UNROLL for (int v = 0; v < SUM_VECTORS; v++) {
+        for (; i + RAPT_PARTIAL_SUMS <= n; i += RAPT_PARTIAL_SUMS)
+            UNROLLED(v, SUM_VECTORS) {
                 vf x = v_sub(load_f32(z, i + v * RAPT_VL), center);
                 if (plain) acc[v] = v_add(acc[v], x);
                 if (squared) square_acc[v] = v_fma(x, x, square_acc[v]);

@@ -265,27 +265,27 @@ static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const
                                       int first, int end) {
     vf m[4], at[4], alpha[4], sum[4];
     vf exponent = v_set1(p->exponent), least = v_set1(p->least);
-    RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_load(state->m + v * RAPT_VL);
+    UNROLLED(v, nv) m[v] = v_load(state->m + v * RAPT_VL);
     for (int n = first; n < end; n++)
-        RAPT_UNROLL for (int v = 0; v < nv; v++) m[v] = v_max(m[v], v_load(s->s + n * TILE_ROWS + v * RAPT_VL));
-    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+        UNROLLED(v, nv) m[v] = v_max(m[v], v_load(s->s + n * TILE_ROWS + v * RAPT_VL));
+    UNROLLED(v, nv) {
         at[v] = finite_max(m[v]);
         alpha[v] = v_exp2(v_sub(v_load(state->m + v * RAPT_VL), at[v]), exponent, least);
         sum[v] = v_set1(0.0f);
     }
     for (int j = 0; j < RAPT_PARTIAL_SUMS; j++) {
         vf partial[4];
-        RAPT_UNROLL for (int v = 0; v < nv; v++) partial[v] = v_set1(0.0f);
+        UNROLLED(v, nv) partial[v] = v_set1(0.0f);
         for (int n = first + ((j - first) & (RAPT_PARTIAL_SUMS - 1)); n < end; n += RAPT_PARTIAL_SUMS)
-            RAPT_UNROLL for (int v = 0; v < nv; v++) {
+            UNROLLED(v, nv) {
                 float *score = s->s + n * TILE_ROWS + v * RAPT_VL;
                 vf weight = v_exp2(v_sub(v_load(score), at[v]), exponent, least);
                 v_store(score, weight);
                 partial[v] = v_add(partial[v], weight);
             }
-        RAPT_UNROLL for (int v = 0; v < nv; v++) sum[v] = v_add(sum[v], partial[v]);
+        UNROLLED(v, nv) sum[v] = v_add(sum[v], partial[v]);
     }
-    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+    UNROLLED(v, nv) {
         v_store(state->m + v * RAPT_VL, m[v]);
         v_store(state->l + v * RAPT_VL, v_fma(v_load(state->l + v * RAPT_VL), alpha[v], sum[v]));
         v_store(s->alpha + v * RAPT_VL, alpha[v]);
@@ -294,10 +294,7 @@ static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const
 #endif
 
 static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int first, int end) {
-    if (tile->vectors == 4) weigh_vectors(4, p, &tile->now, s, first, end);
-    else if (tile->vectors == 3) weigh_vectors(3, p, &tile->now, s, first, end);
-    else if (tile->vectors == 2) weigh_vectors(2, p, &tile->now, s, first, end);
-    else weigh_vectors(1, p, &tile->now, s, first, end);
+    RAPT_BY_COUNT(tile->vectors, weigh_vectors, p, &tile->now, s, first, end);
 }
 
 /* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. masks: -inf for
@@ -603,7 +600,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
         vf factor = reciprocal(v_load(state->l + i));
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
             vf square[RAPT_VL]; /* beyond the channels, the last one again: readable, and never written to the output */
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+            UNROLLED(j, RAPT_VL) {
                 vf o = v_load(state->o + (size_t)rapt_min(c + j, p->d_v - 1) * TILE_ROWS + i);
                 if (t->states) square[j] = o;
                 else if (!t->sinks && !scaled) square[j] = finished(o, factor);
@@ -612,7 +609,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
                         finished(v_mul(o, alpha), scaled ? v_mul(factor, v_set1(scales[rapt_min(c + j, p->d_v - 1)])) : factor);
             }
             v_transpose(square);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) v_store(s->rows + (size_t)j * dv + c, square[j]);
+            UNROLLED(j, RAPT_VL) v_store(s->rows + (size_t)j * dv + c, square[j]);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
             if (t->states) leave_state(t, at, chunk, state->m[r], state->l[r], s->rows + (size_t)(r - i) * dv);

@@ -39,9 +39,9 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 #ifndef store_transposed
 static RAPT_INLINE void store_transposed(load_channels *load, const char *const *rows, int channel, float *to, size_t ld) {
     vf square[RAPT_VL];
-    RAPT_UNROLL for (int r = 0; r < RAPT_VL; r++) square[r] = load(rows[r], channel);
+    UNROLLED(r, RAPT_VL) square[r] = load(rows[r], channel);
     v_transpose(square);
-    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) v_store(to + (size_t)i * ld, square[i]);
+    UNROLLED(i, RAPT_VL) v_store(to + (size_t)i * ld, square[i]);
 }
 #endif
 
@@ -56,8 +56,8 @@ static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size
             for (; i + 32 <= channels; i += 32) {
                 const char *from = rows[r] + (size_t)(first + i) / (size_t)group * bytes;
                 vf values[32 / RAPT_VL];
-                RAPT_UNROLL for (int j = 0; j < 32 / RAPT_VL; j++) values[j] = load(from, j * RAPT_VL);
-                RAPT_UNROLL for (int j = 0; j < 32 / RAPT_VL; j++) v_store(to + i + j * RAPT_VL, values[j]);
+                UNROLLED(j, 32 / RAPT_VL) values[j] = load(from, j * RAPT_VL);
+                UNROLLED(j, 32 / RAPT_VL) v_store(to + i + j * RAPT_VL, values[j]);
             }
         for (; i < whole; i += RAPT_VL) v_store(to + i, load(rows[r], first + i));
         if (group == 1 && whole < channels)

@@ -57,7 +57,7 @@ typedef struct b_format {
 
 /* Vectors [0, nv) of B of a step. */
 static RAPT_INLINE void load_b(const b_format b, const int nv, const char *row, vf *to) {
-    RAPT_UNROLL for (int v = 0; v < nv; v++) {
+    UNROLLED(v, nv) {
         if (b.dealt > 1 && nv % b.dealt == 0)
             to[v] = b.part(v_as_int(v_load(row + (size_t)(v / b.dealt) * sizeof(vf))), v % b.dealt);
         else to[v] = b.load(row, v * RAPT_VL);
@@ -72,23 +72,24 @@ static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, 
     const bool stream = format.stream;
     const start from = stream ? START_KEEP : o.start;
     vf acc[32];
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
-        const char *c = o.c + r * o.ldc + v * sizeof(vf);
-        if (from == START_ZERO || from == START_APART) acc[r * nv + v] = v_set1(0.0f);
-        else if (from == START_KEEP) acc[r * nv + v] = v_load(c);
-        else acc[r * nv + v] = v_mul(v_load(c), v_load(o.scale + v * RAPT_VL));
-    }
+    UNROLLED(r, nr)
+        UNROLLED(v, nv) {
+            const char *c = o.c + r * o.ldc + v * sizeof(vf);
+            if (from == START_ZERO || from == START_APART) acc[r * nv + v] = v_set1(0.0f);
+            else if (from == START_KEEP) acc[r * nv + v] = v_load(c);
+            else acc[r * nv + v] = v_mul(v_load(c), v_load(o.scale + v * RAPT_VL));
+        }
     int k = 0;
 #if RAPT_FMA_BY_LANE
     if (!stream && o.ks == sizeof(float)) /* a vector of A is RAPT_VL steps of a row */
         for (; k + RAPT_VL <= o.depth; k += RAPT_VL) {
             vf a[16];
-            RAPT_UNROLL for (int r = 0; r < nr; r++) a[r] = v_load(o.a + r * o.rs + k * o.ks);
-            RAPT_UNROLL for (int j = 0; j < RAPT_VL; j++) {
+            UNROLLED(r, nr) a[r] = v_load(o.a + r * o.rs + k * o.ks);
+            UNROLLED(j, RAPT_VL) {
                 vf b[8];
                 load_b(format, nv, o.b + (k + j) * o.ldb, b);
-                RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
-                    v_fma_lane(a[r], j, b[v], acc[r * nv + v]);
+                UNROLLED(r, nr)
+                    UNROLLED(v, nv) acc[r * nv + v] = v_fma_lane(a[r], j, b[v], acc[r * nv + v]);
             }
         }
     else if (!stream && o.rs == sizeof(float) && nr % RAPT_VL == 0) /* or RAPT_VL rows of a step */
@@ -96,29 +97,31 @@ static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, 
             vf a[4], b[8];
             RAPT_UNROLL for (int r = 0; r < nr; r += RAPT_VL) a[r / RAPT_VL] = v_load(o.a + r * o.rs + k * o.ks);
             load_b(format, nv, o.b + k * o.ldb, b);
-            RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
-                v_fma_lane(a[r / RAPT_VL], r % RAPT_VL, b[v], acc[r * nv + v]);
+            UNROLLED(r, nr)
+                UNROLLED(v, nv) acc[r * nv + v] = v_fma_lane(a[r / RAPT_VL], r % RAPT_VL, b[v], acc[r * nv + v]);
         }
 #endif
     for (; k < o.depth; k++) {
         vf b[8];
         const char *row = stream ? o.rows[k] + o.offset : o.b + k * o.ldb;
         load_b(format, nv, row, b);
-        RAPT_UNROLL for (int r = 0; r < nr; r++) {
+        UNROLLED(r, nr) {
             vf a = stream ? v_broadcast(o.a + r * o.rs + k * o.ks) : v_staged(o.a + r * o.rs + k * o.ks);
-            RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
+            UNROLLED(v, nv) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
         }
         if (stream)
-            RAPT_UNROLL for (int v = 0; v < nv; v++) if (v == 0 || v * format.vector / 64 > (v - 1) * format.vector / 64)
-                prefetch(o.rows[k + o.ahead], o.offset + v * format.vector);
+            UNROLLED(v, nv)
+                if (v == 0 || v * format.vector / 64 > (v - 1) * format.vector / 64)
+                    prefetch(o.rows[k + o.ahead], o.offset + v * format.vector);
     }
     if (!stream && o.even)
-        RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) acc[r * nv + v] =
-            v_add(v_load(o.c + o.even + r * o.ldc + v * sizeof(vf)), acc[r * nv + v]);
-    RAPT_UNROLL for (int r = 0; r < nr; r++) RAPT_UNROLL for (int v = 0; v < nv; v++) {
-        char *c = o.c + r * o.ldc + v * sizeof(vf);
-        v_store(c, from == START_APART ? v_add(v_load(c), acc[r * nv + v]) : acc[r * nv + v]);
-    }
+        UNROLLED(r, nr)
+            UNROLLED(v, nv) acc[r * nv + v] = v_add(v_load(o.c + o.even + r * o.ldc + v * sizeof(vf)), acc[r * nv + v]);
+    UNROLLED(r, nr)
+        UNROLLED(v, nv) {
+            char *c = o.c + r * o.ldc + v * sizeof(vf);
+            v_store(c, from == START_APART ? v_add(v_load(c), acc[r * nv + v]) : acc[r * nv + v]);
+        }
 }
 #endif
 
@@ -146,11 +149,13 @@ static RAPT_INLINE void panel(const b_format b, const int nv, const int nr, oper
 #define RAPT_DEFINE_PANEL(name, format, nv, nr)                                                                                  \
     static RAPT_NOINLINE void panel_##nv##_##name(operands o, int rows) { panel(format, nv, nr, o, rows); }
 
-/* How many whole register tiles `rows` rows are, for panels of `vectors` vectors. */
-static int register_tiles(int rows, int vectors) {
-    static const int tile_rows[] = {RAPT_ROWS_1, RAPT_ROWS_2, RAPT_ROWS_3, RAPT_ROWS_4};
-    return rows / tile_rows[vectors - 1];
+/* Rows of a register tile of `vectors` vectors, 1 to 4. */
+static RAPT_INLINE int tile_rows_of(int vectors) {
+    return vectors == 4 ? RAPT_ROWS_4 : vectors == 3 ? RAPT_ROWS_3 : vectors == 2 ? RAPT_ROWS_2 : RAPT_ROWS_1;
 }
+
+/* Whole register tiles that `rows` rows make, in panels of `vectors` vectors. */
+static int register_tiles(int rows, int vectors) { return rows / tile_rows_of(vectors); }
 
 #define RAPT_SCRATCH_FORMAT ((b_format){load_f32, v_part_bf16, sizeof(vf), 1, false})
 

@@ -40,9 +40,9 @@ static inline void v_store_f16(void *to, vf x) {
 static inline void read_f16(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     vf line[RAPT_VL];
     (void)nr;
-    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) line[i] = v_load_f16(rows[i] + offset);
+    UNROLLED(i, RAPT_VL) line[i] = v_load_f16(rows[i] + offset);
     v_transpose(line);
-    RAPT_UNROLL for (int i = 0; i < RAPT_VL; i++) c->dwords[i] = v_as_int(line[i]);
+    UNROLLED(i, RAPT_VL) c->dwords[i] = v_as_int(line[i]);
 }
 static inline vf v_column_f16(const key_columns *c, vi dword, const int i) {
     (void)c, (void)i;

@@ -878,8 +878,8 @@ static void rope_problems(void) {
     tap_ok(h == golden_rope, "the hash of all rotated tensors is %016" PRIx64, h);
 }
 
-/* Far positions, by doubles alone, for long double is no wider on 32-bit Arm: what an angle loses when it is rounded is so small that
- * the first term of the sine's and cosine's series adds it. */
+/* Far positions, by doubles alone, for long double is no wider on 32-bit Arm: what an angle loses when it is rounded is so small
+ * that the first term of the sine's and cosine's series adds it. */
 static void far_positions(void) {
     enum { D = 64 };
     double frequencies[D / 2], worst = 0;
@@ -896,7 +896,8 @@ static void far_positions(void) {
         a.from = a.to = x, a.positions = &position;
         if (rapt_rope_run(&a) != RAPT_OK) worst = INFINITY;
         for (int i = 0; i < D; i++) { /* x is cos, then sin */
-            const double frequency = frequencies[i % (D / 2)], angle = position * frequency, lost = fma(position, frequency, -angle),
+            const double frequency = frequencies[i % (D / 2)], angle = position * frequency,
+                         lost = fma(position, frequency, -angle),
                          want = i < D / 2 ? cos(angle) - sin(angle) * lost : sin(angle) + cos(angle) * lost,
                          half_ulp = want == 0 ? 0 : ldexp(1, ilogb(want) - 24);
             worst = fmax(worst, fabs((double)x[i] - want) - half_ulp);

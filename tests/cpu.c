@@ -109,7 +109,8 @@ static const struct {
     {"Neoverse N1", 0x119fff, 0, 0, NEON_DOT},
     {"Neoverse N1, QEMU's model", 0x119ffb, 0, 0, NEON_DOT},
     {"A64FX, QEMU's model", 0x415ffb, 0, 64, RAPT_CPU_NEON | RAPT_CPU_SVE | RAPT_CPU_SVE_OF_512},
-    {"QEMU's model with all that it has, vectors of 512 bits", 0xecfffffb, 0x7f877fff, 64, NEON_ALL | RAPT_CPU_SVE | RAPT_CPU_SVE_OF_512},
+    {"QEMU's model with all that it has, vectors of 512 bits", 0xecfffffb, 0x7f877fff, 64,
+     NEON_ALL | RAPT_CPU_SVE | RAPT_CPU_SVE_OF_512},
     {"the same, vectors of 256 bits", 0xecfffffb, 0x7f877fff, 32, NEON_ALL | RAPT_CPU_SVE | RAPT_CPU_SVE_OF_256},
     {"the same, vectors of 128 bits, as on Neoverse V2", 0xecfffffb, 0x7f877fff, 16, NEON_ALL | RAPT_CPU_SVE},
     {"the same, vectors of 2048 bits", 0xecfffffb, 0x7f877fff, 256, NEON_ALL | RAPT_CPU_SVE},
@@ -140,7 +141,8 @@ static const struct {
     {"LoongArch without vectors", rapt_loongarch_decode, 0x0000000f, 0},
 };
 
-/* RISC-V: the bits of its extensions, and what vsetvli leaves: that of version 0.7.1 by its specification, for no such CPU was here. */
+/* RISC-V: the bits of its extensions, and what vsetvli leaves: that of version 0.7.1 by its specification, for no such CPU was
+ * here. */
 static const struct {
     const char *name;
     uint64_t hwcap;
@@ -235,12 +237,14 @@ int main(void) {
               {"a CPU that does not say", 0, 0}};
     for (size_t i = 0; i < sizeof l2 / sizeof *l2; i++)
         tap_ok(rapt_x86_l2(l2[i].ecx) == l2[i].bytes, "%s: %zu bytes of L2", l2[i].name, rapt_x86_l2(l2[i].ecx));
-    static const uint32_t in_order[] = {
-        RAPT_CPU_SSE41, RAPT_CPU_AVX, RAPT_CPU_F16C, RAPT_CPU_FMA, RAPT_CPU_AVX2, RAPT_CPU_AVX512F, RAPT_CPU_AVX512DQ,
-        RAPT_CPU_AVX512BW, RAPT_CPU_AVX512VL, RAPT_CPU_NEON, RAPT_CPU_AVX512VNNI, RAPT_CPU_DOTPROD, RAPT_CPU_AMX_TILE,
-        RAPT_CPU_AMX_BF16, RAPT_CPU_AMX_INT8, RAPT_CPU_AMX_PERMISSION, RAPT_CPU_I8MM, RAPT_CPU_AVXVNNI,
-        RAPT_CPU_VFPV4, RAPT_CPU_VSX, RAPT_CPU_VXE, RAPT_CPU_LSX, RAPT_CPU_BF16, RAPT_CPU_SVE, RAPT_CPU_SVE_OF_256,
-        RAPT_CPU_SVE_OF_512, RAPT_CPU_RVV, RAPT_CPU_RVV_OF_128, RAPT_CPU_RVV_OF_256, RAPT_CPU_RVV_OF_512};
+    static const uint32_t in_order[] = {RAPT_CPU_SSE41,      RAPT_CPU_AVX,        RAPT_CPU_F16C,       RAPT_CPU_FMA,
+                                        RAPT_CPU_AVX2,       RAPT_CPU_AVX512F,    RAPT_CPU_AVX512DQ,   RAPT_CPU_AVX512BW,
+                                        RAPT_CPU_AVX512VL,   RAPT_CPU_NEON,       RAPT_CPU_AVX512VNNI, RAPT_CPU_DOTPROD,
+                                        RAPT_CPU_AMX_TILE,   RAPT_CPU_AMX_BF16,   RAPT_CPU_AMX_INT8,   RAPT_CPU_AMX_PERMISSION,
+                                        RAPT_CPU_I8MM,       RAPT_CPU_AVXVNNI,    RAPT_CPU_VFPV4,      RAPT_CPU_VSX,
+                                        RAPT_CPU_VXE,        RAPT_CPU_LSX,        RAPT_CPU_BF16,       RAPT_CPU_SVE,
+                                        RAPT_CPU_SVE_OF_256, RAPT_CPU_SVE_OF_512, RAPT_CPU_RVV,        RAPT_CPU_RVV_OF_128,
+                                        RAPT_CPU_RVV_OF_256, RAPT_CPU_RVV_OF_512};
     int misplaced = 0;
     for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++) misplaced += in_order[i] != UINT32_C(1) << i;
     tap_ok(!misplaced, "each feature has the bit of its name's place in the list; %d have not", misplaced);
@@ -254,11 +258,12 @@ int main(void) {
     tap_ok(rapt_isa_usable("scalar", none, 0) == RAPT_OK && rapt_cpu_features(none, 0) == RAPT_OK && strcmp(none, "unset") == 0,
            "no bytes: nothing is written");
     tap_ok(!rapt_isa_rounding(NULL) && !rapt_isa_rounding("avx1024"), "no name, or an unknown one, has no rounding");
-    tap_ok(rapt_l2_bytes() >= 256 << 10 && rapt_l2_bytes() <= 2 << 20,
-           "%zu bytes of L2 lie in the range that plans are made for", rapt_l2_bytes());
+    tap_ok(rapt_l2_bytes() >= 256 << 10 && rapt_l2_bytes() <= 2 << 20, "%zu bytes of L2 lie in the range that plans are made for",
+           rapt_l2_bytes());
     const char *name, *current;
     char features[400] = "unset", words[402];
-    tap_ok(rapt_cpu_features(features, sizeof features) == RAPT_OK && strcmp(features, "unset") != 0, "this CPU has: %s", features);
+    tap_ok(rapt_cpu_features(features, sizeof features) == RAPT_OK && strcmp(features, "unset") != 0, "this CPU has: %s",
+           features);
     snprintf(words, sizeof words, " %s ", features);
     for (int i = 0; (name = rapt_isa_name(i)); i++) {
         char missing[200] = "unset", copy[200], word[203];

@@ -14,7 +14,8 @@ static inline uint32_t random_bits(void) {
     return (uint32_t)(random_state >> 32);
 }
 
-/* What makes the choices, if it is not null: a fuzz target's input (fuzz/drawn.h). What is rare, and what elements are, is none. */
+/* What makes the choices, if it is not null: a fuzz target's input (fuzz/drawn.h). What is rare, and what elements are, is none.
+ */
 static int64_t (*random_choice)(int64_t n);
 
 static inline int64_t value_below(int64_t n) { return (int64_t)(random_bits() % (uint64_t)n); }

@@ -311,8 +311,8 @@ static selection select_cases(const char *pattern) {
 static double root(double all, double worst_row) { return sqrt(fmax(all - worst_row, 0)); }
 
 /* Over all outputs of the case, in units of their bounds: no worse in the mean square than twice plain f32 code plus one unit in
- * the last place. In the mean square, because the largest of few errors is a matter of luck, and without the worst row, because so
- * is the error of one row: plain code's has been an eighth of it, in one of 3744 cases. */
+ * the last place. In the mean square, because the largest of few errors is a matter of luck, and without the worst row, because
+ * so is the error of one row: plain code's has been an eighth of it, in one of 3744 cases. */
 static void compare_with_naive(check *c, int rounding) {
     accuracy *a = &c->accuracy[rounding];
     const double ours = root(a->all.ours, a->worst_row.ours), naive = root(a->all.naive, a->worst_row.naive);

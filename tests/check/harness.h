@@ -27,12 +27,13 @@ typedef struct kernel {
     int64_t runs, compared, failures, path_runs[PATHS];
 } kernel;
 
-typedef struct squares { /* sums over outputs, in units of the bound: of errors, those of plain f32 code, and units in the last place */
+typedef struct squares { /* sums over outputs, in units of the bound: of errors, those of plain f32 code, and units in the last
+                            place */
     double ours, naive, ulps;
 } squares;
 
-typedef struct accuracy { /* of a rounding class, against the double reference */
-    double worst; /* error, in units of the bound */
+typedef struct accuracy {   /* of a rounding class, against the double reference */
+    double worst;           /* error, in units of the bound */
     squares all, worst_row; /* all outputs, and those among them of the row whose sum is the largest */
 } accuracy;
 
@@ -279,7 +280,8 @@ bool same_rows(check *c, kernel *k, const char *against, const subject *s, const
 void examine(check *c, const problem *p);
 void examine_subject(check *c, subject *s, uint64_t seed);
 
-/* One kernel by itself gives the same bits: in all ways and by all numbers of threads; by tunings; of all variants of a problem. */
+/* One kernel by itself gives the same bits: in all ways and by all numbers of threads; by tunings; of all variants of a problem.
+ */
 void same_by_threads(check *c, const problem *p);
 void same_by_tunings(check *c, const problem *p);
 void same_as_variants(check *c, const problem *p, problem *variants, int n);

@@ -85,7 +85,8 @@ static inline bool find_span(int64_t *span, int64_t row, int n, const int64_t *l
     for (int i = 0; i < n; i++) {
         int64_t extent = 0;
         if (lengths[i] <= 1) continue;
-        if (__builtin_mul_overflow(lengths[i] - 1, strides[i], &extent) || __builtin_add_overflow(*span, extent, span)) return false;
+        if (__builtin_mul_overflow(lengths[i] - 1, strides[i], &extent) || __builtin_add_overflow(*span, extent, span))
+            return false;
     }
     return *span <= PTRDIFF_MAX;
 }

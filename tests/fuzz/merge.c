@@ -77,8 +77,8 @@ static void sizes_of_states(input *in) {
         if (i >= sources) continue;
         const int64_t lengths[] = {2, 3, s[i].chunks}, strides[] = {s[i].head_stride, s[i].token_stride, s[i].state_stride};
         int64_t span = 0;
-        fits = fits && (s[i].chunks <= 0 ||
-                        (find_span(&span, (16 + D) * 4, 3, lengths, strides) && span <= (int64_t)states.bytes));
+        fits =
+            fits && (s[i].chunks <= 0 || (find_span(&span, (16 + D) * 4, 3, lengths, strides) && span <= (int64_t)states.bytes));
     }
     char text[256];
     const rapt_status told = rapt_merge_states_explain(&plan, &args, s, sources, text, sizeof text);
