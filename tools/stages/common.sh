@@ -107,10 +107,11 @@ shared_of() { sed -nE 's/^build (dispatch\/librapt[^ /]*\.(so|dylib|dll)[^ /:]*)
 # refusals and amalgamation.
 native() { once native build_native; }
 build_native() {
-    local programs=(cli/rapt dispatch/librapt.a dispatch/librapt.so python/librapt_python.so tests/{abi/abi,explain})
+    local programs=(cli/rapt dispatch/librapt.a python/librapt_python.so tests/{abi/abi,explain} tests/abi/0.1/rapt{,_layer,_pool}.h
+        examples/{decode-example,seq2seq/seq2seq})
     if ! ((short)); then programs+=(examples/minilm/minilm); fi
-    setup gcc -Disas_left_out="$absent" && ninja -C "$root/gcc" "${programs[@]}" tests/abi/0.1/rapt{,_layer,_pool}.h \
-        examples/{decode-example,seq2seq/seq2seq}
+    # shellcheck disable=SC2046 # one file
+    setup gcc -Disas_left_out="$absent" && ninja -C "$root/gcc" "${programs[@]}" $(shared_of gcc)
 }
 # in_native COMMAND...: only one at a time may run ninja in that folder.
 in_native() { (flock 9 && "$@") 9>"$logs/gcc.lock"; }
