@@ -34,9 +34,11 @@ skip() {
     echo "ok $count - $1 # SKIP $2"
 }
 there() { command -v "$1" >/dev/null; }
-# The kernels of a CPU family, by the list of the Meson build, but for those that rapt.c cannot have, whose vectors' length is an option.
-mapfile -t all < <(sed -n "s/^  \['\([a-z0-9_]*\)', \[.*/\1/p" "$source/kernels/meson.build")
-kernels_of() { sed -n "/vector-bits/d; s/^  \['\([a-z0-9_]*\)', \[\(\|[^]]*'$1'[^]]*\)\], .*/\1/p" "$source/kernels/meson.build"; }
+# The kernels of a CPU family, by kernels/list.txt, but for those that rapt.c cannot have, whose vectors' length is an option.
+mapfile -t all < <(sed -nE 's/^([a-z][a-z0-9_]*) .*/\1/p' "$source/kernels/list.txt")
+kernels_of() {
+    awk -v family="$1" '/^[a-z]/ && !/vector-bits/ && ($2 == "any" || index("," $2 ",", "," family ",")) { print $1 }' "$source/kernels/list.txt"
+}
 # says LINE COMMAND...: it fails, and says this among other things. refuses LINE COMMAND...: it does so in one line.
 says() {
     local line=$1
@@ -310,20 +312,29 @@ add_executable(app main.c)
 target_link_libraries(app rapt::rapt_pool)
 END
 configure() { CC=$first cmake -S "$1" -B "$scratch/$2" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "${@:3}"; }
-# Each kernel of the list is compiled with its options, and rapt's are the last that say how to compute.
+# Each arithmetic that a kernel of the list brings is compiled with its options, and rapt's are the last that say how to compute.
 cmake_options() {
     configure "$scratch/app" options || return 1
-    python3 - "$source/kernels/meson.build" "$scratch/options/compile_commands.json" "$(uname -m)" <<'END'
-import ast, json, re, shlex, sys
+    python3 - "$source/kernels/list.txt" "$scratch/options/compile_commands.json" "$(uname -m)" <<'END'
+import json, re, shlex, sys
+wanted = {}
 with open(sys.argv[1]) as file:
-    isas = ast.literal_eval(re.search(r"^isas = (\[.*?^\])", file.read(), re.S | re.M)[1])
+    for line in file:
+        if line.strip() and not line.startswith("#"):
+            name, families, _, brings, *options = line.split()
+            if families == "any" or sys.argv[3] in families.split(","):
+                for arithmetic in ("exact,int8,bf16" if brings == "all" else brings).split(","):
+                    wanted[f"{name}.c", arithmetic] = options
 with open(sys.argv[2]) as file:
     entries = [entry for entry in json.load(file) if "/kernels/" in entry["file"]]
-commands = {re.sub(".*/", "", entry["file"]): shlex.split(entry["command"]) for entry in entries}
-wanted = {f"{name}.c": options for name, families, options in isas if not families or sys.argv[3] in families}
+commands = {}
+for entry in entries:
+    command = shlex.split(entry["command"])
+    [arithmetic] = [word.removeprefix("-DRAPT_ARITH=") for word in command if word.startswith("-DRAPT_ARITH=")]
+    commands[re.sub(".*/", "", entry["file"]), arithmetic] = command
 assert set(commands) == set(wanted), (sorted(commands), sorted(wanted))
-for file, options in wanted.items():
-    command = commands[file]
+for what, options in wanted.items():
+    command = commands[what]
     assert [word for word in command if word.startswith("-m")] == options, command
     math = [word for word in command if "fast-math" in word or "fp-contract" in word]
     assert math == ["-ffast-math", "-ffp-contract=fast", "-fno-fast-math", "-ffp-contract=off"], command
@@ -331,7 +342,7 @@ for file, options in wanted.items():
 print(*commands)
 END
 }
-try "CMake: kernels have the options of the Meson build's list" cmake_options
+try "CMake: kernels have the options of the list" cmake_options
 # Debug builds look at floating-point modes, and who wants it otherwise says so.
 check_fp() { # check_fp EXPECTED OPTION...
     configure "$source" "check-fp" -DRAPT_CHECK_FP=AUTO "${@:2}" || return 1
