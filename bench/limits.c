@@ -8,10 +8,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define RAPT_KERNEL(isa) extern const bench_isa bench_isa_##isa;
+#define RAPT_KERNEL(isa, ...) extern const bench_isa bench_isa_##isa;
 #include "kernels.inc"
 #undef RAPT_KERNEL
-#define RAPT_KERNEL(isa) &bench_isa_##isa,
+#define RAPT_KERNEL(isa, ...) &bench_isa_##isa,
 static const bench_isa *const isas[] = {
 #include "kernels.inc"
 };

@@ -26,8 +26,8 @@ void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size) {
 /* ---- The plan ------------------------------------------------------------------------------------------------------------ */
 
 static const rapt_linear_names own_names = {"in", "out", "x", "y", "residual", "weight", "bias", "scales", "prepacked"};
-static const rapt_linear_names gate_names = {.weight = "gate", .bias = "gate_bias", .scales = "gate_scales",
-                                             .prepacked = "gate_prepacked"};
+static const rapt_linear_names gate_names = {
+    .weight = "gate", .bias = "gate_bias", .scales = "gate_scales", .prepacked = "gate_prepacked"};
 
 rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_desc *d, const rapt_linear_names *names) {
     if (!rapt_within(d->batch, 0, RAPT_MAX_LENGTH))
@@ -53,7 +53,7 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
                     .weight = d->weight,
                     .activation = d->activation,
                     .gate = d->gate,
-                    .bf16 = d->arith == RAPT_BF16_DOT},
+                    .arith = d->arith},
         .all_tokens = d->batch * d->tokens,
     };
     rapt_status status = rapt_measure_tokens(r, names->x, &d->x, RAPT_FLOATS, d->batch, d->tokens, d->in, false, &p->x_bytes);
@@ -71,7 +71,7 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
     if (status == RAPT_OK) status = rapt_read_tuning(r, p->kernel, d->tuning, &tuning);
     if (status != RAPT_OK) return status;
     p->problem.staged_weights = (int64_t)(rapt_l2_bytes() / 16 / sizeof(float)) * tuning.weights_l2;
-    p->problem.few_tokens = p->problem.bf16 ? tuning.bf16_few_tokens : tuning.few_tokens;
+    p->problem.few_tokens = d->arith == RAPT_BF16_DOT ? tuning.bf16_few_tokens : tuning.few_tokens;
     p->problem.long_row = tuning.long_row;
     p->problem.long_ahead = tuning.long_ahead;
     p->problem.short_ahead = tuning.short_ahead;
@@ -98,7 +98,7 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
     rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %s %s to %s, activation %d%s%s%s",
                     r.call, p.kernel->name, p.all_tokens, l->in, l->out, rapt_type_name(l->x.type),
                     rapt_type_name(l->weight.type), rapt_type_name(l->y.type), (int)l->activation, l->gate.type ? ", gate" : "",
-                    l->residual.type ? ", residual" : "", l->bf16 ? ", in bf16 arithmetic" : "");
+                    l->residual.type ? ", residual" : "", l->arith == RAPT_BF16_DOT ? ", in bf16 arithmetic" : "");
     /* NOLINTEND(clang-analyzer-core.NullDereference) */
     return RAPT_OK;
 }
@@ -120,7 +120,7 @@ const full_linear *rapt_read_linear_plan(rapt_report *r, const rapt_linear_plan 
 
 /* ---- Shares -------------------------------------------------------------------------------------------------------------- */
 
-static int tile_rows(const full_linear *p) { return rapt_tile_rows(p->kernel, p->problem.bf16); }
+static int tile_rows(const full_linear *p) { return rapt_arithmetic_of(p->kernel, p->problem.arith)->tile_rows; }
 
 /* Threads share tokens by whole tiles, and outputs by whole sixteens (RAPT_PARTIAL_SUMS). The number of parts that nth threads
  * cut the tokens into, and for each of them the outputs into nth / parts: that with which the slowest has the least. */
@@ -138,8 +138,9 @@ static int64_t token_parts(const full_linear *p, int64_t nth) {
 }
 
 size_t rapt_linear_scratch(const full_linear *p) {
-    size_t bytes = p->kernel->linear_scratch_bytes(&p->problem, p->all_tokens, p->problem.out);
-    size_t few = p->kernel->linear_scratch_bytes(&p->problem, rapt_min(p->all_tokens, p->problem.few_tokens), p->problem.out);
+    const rapt_arithmetic *arithmetic = rapt_arithmetic_of(p->kernel, p->problem.arith);
+    size_t bytes = arithmetic->linear_scratch_bytes(&p->problem, p->all_tokens, p->problem.out);
+    size_t few = arithmetic->linear_scratch_bytes(&p->problem, rapt_min(p->all_tokens, p->problem.few_tokens), p->problem.out);
     bytes = bytes > few ? bytes : few;
     return (size_t)rapt_aligned_bytes(bytes);
 }
@@ -237,7 +238,7 @@ void rapt_linear_share(const rapt_linear_call *c, int64_t ith, int64_t nth) {
                    &t.token0, &t.tokens);
     rapt_cut_range(p->problem.out, RAPT_PARTIAL_SUMS, ith % columns, columns, &t.out0, &t.outs);
     t.scratch = (float *)(void *)((char *)a->workspace + (size_t)ith * rapt_linear_scratch(p));
-    p->kernel->linear_tokens(&t);
+    rapt_arithmetic_of(p->kernel, p->problem.arith)->linear_tokens(&t);
 }
 
 static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {

@@ -16,7 +16,7 @@ typedef struct full_linear {
     uint64_t x_bytes, y_bytes, residual_bytes, weight_bytes, gate_bytes;
 } full_linear;
 
-#define LINEAR_MADE UINT64_C(0x35312e6e696c0000) /* changes with the layout of struct full_linear */
+#define LINEAR_MADE UINT64_C(0x36312e6e696c0000) /* changes with the layout of struct full_linear */
 
 /* Clients of 0.1, and callers of the function that has no size, bring memory of this many words. */
 enum { LINEAR_PLAN_WORDS = 64 };

@@ -99,7 +99,7 @@ static void merge_row(const merge_call *c, int64_t entry, int64_t token, int64_t
         rapt_merge_chunks(p->kernel, &p->problem, state, (const char *)s->at + from + head * s->head_stride,
                           (size_t)s->state_stride, s->chunks);
     }
-    p->kernel->finish(&p->problem, &end, state);
+    p->kernel->base->finish(&p->problem, &end, state);
 }
 
 static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
@@ -190,10 +190,10 @@ rapt_status rapt_merge(int64_t n, int64_t rows, int64_t d_v, const float *const 
             next[RAPT_STATE_M] = lse[i][row];
             next[RAPT_STATE_L] = 1.0f;
             memcpy(next + RAPT_STATE_O, o[i] + row * d_v, (size_t)d_v * sizeof *next);
-            kernel->merge(&problem, state, next);
+            kernel->base->merge(&problem, state, next);
         }
         rapt_row_end end = {.o = (char *)(o_out ? o_out + row * d_v : o_row), .lse = (char *)(lse_out ? lse_out + row : NULL)};
-        kernel->finish(&problem, &end, state);
+        kernel->base->finish(&problem, &end, state);
     }
     return RAPT_OK;
 }

@@ -374,7 +374,7 @@ rapt_status rapt_mha_plan_query(const rapt_mha_plan *opaque, rapt_mha_plan_info 
     if (status != RAPT_OK) return status;
     const rapt_kernel *kernel = attention_of(p)->kernel;
     const rapt_mha_plan_info known = {
-        .isa = kernel->name, .rounding = kernel->fused ? "fused" : "unfused", .phases = phase_count(p)};
+        .isa = kernel->name, .rounding = kernel->base->fused ? "fused" : "unfused", .phases = phase_count(p)};
     return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
 }
 

@@ -90,7 +90,7 @@ static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_
         if (a->residual.type)
             t.residual = (const char *)a->residual_from + entry * a->residual.batch_stride + at * a->residual.token_stride;
         if (a->sum.type) t.sum = (char *)a->sum_to + entry * a->sum.batch_stride + at * a->sum.token_stride;
-        c->kernel->normalise(a, &t);
+        c->kernel->base->normalise(a, &t);
     }
 }
 

@@ -246,17 +246,18 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
  * of the L2 cache. That of bf16 arithmetic begins with a whole chunk of K and V, which may take as much again; its tiles share
  * what they are in a chunk, but beside it each has its state of all chunks. */
 static int64_t tiles_per_pass(const full_plan *p) {
-    const rapt_kernel *kernel = p->kernel;
     const rapt_problem *problem = &p->problem;
+    const rapt_arithmetic *arithmetic = rapt_arithmetic_of(p->kernel, problem->arith);
+    const bool bf16 = problem->arith == RAPT_BF16_DOT;
     const rapt_tuning *tuning = &p->tuning;
     size_t bound = rapt_l2_bytes() / 16 * (size_t)tuning->pass_l2;
-    int64_t rows = rapt_tile_rows(kernel, problem->bf16);
-    const bool merges = problem->bf16 && problem->kv_len > RAPT_CHUNK;
-    size_t one = kernel->scratch_bytes(problem, rows, false, merges);
+    int64_t rows = arithmetic->tile_rows;
+    const bool merges = bf16 && problem->kv_len > RAPT_CHUNK;
+    size_t one = arithmetic->scratch_bytes(problem, rows, false, merges);
     size_t each =
-        kernel->scratch_bytes(problem, 3 * rows, false, merges) - kernel->scratch_bytes(problem, 2 * rows, false, merges);
+        arithmetic->scratch_bytes(problem, 3 * rows, false, merges) - arithmetic->scratch_bytes(problem, 2 * rows, false, merges);
     if (each == 0) return tuning->pass_tiles; /* the few rows beside full vectors need more than two tiles */
-    if (problem->bf16) one = each;
+    if (bf16) one = each;
     if (one >= bound) return 1;
     int64_t tiles = 1 + (int64_t)((bound - one) / each);
     return tiles < tuning->pass_tiles ? tiles : tuning->pass_tiles;
@@ -291,7 +292,7 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     const rapt_tuning *tuning = &p->tuning;
-    const int tile_rows = rapt_tile_rows(p->kernel, problem->bf16);
+    const int tile_rows = rapt_arithmetic_of(p->kernel, problem->arith)->tile_rows;
     entry_cut c = {.q_len = q_len, .rows = q_len * problem->group, .joined_heads = 1};
     bool own_keys = problem->table.token_stride != 0; /* each token has a table of its own, so a pass */
     int64_t together = own_keys ? problem->group : c.rows;
@@ -341,7 +342,8 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
 
 size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
     const bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
-    return p->kernel->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, merges);
+    return rapt_arithmetic_of(p->kernel, p->problem.arith)
+        ->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, merges);
 }
 
 enum { MOST_THREADS = 4096 }; /* for which work is cut: keeps the sizes below far from overflow */
@@ -380,7 +382,7 @@ static bool set_tasks(full_plan *p, int64_t threads) {
         pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
         p->task_pairs = pairs < 0 ? INT64_MAX : rapt_max(rapt_divide_up(pairs, wanted), 1);
     }
-    if (ragged(p) || problem->integer || !rapt_keys_in_lanes(&p->tuning, problem, problem->q_len * problem->group))
+    if (ragged(p) || problem->arith == RAPT_INT8_DOT || !rapt_keys_in_lanes(&p->tuning, problem, problem->q_len * problem->group))
         p->pass_tiles = tiles_per_pass(p);
     p->phases = p->scores_stage == RAPT_SCORES_WEIGHTS ? 2 : 1;
     if (!ragged(p)) {
@@ -508,10 +510,9 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->state_stride = b->states ? d->state_stride : 0;
     problem->alibi = d->alibi;
     problem->logits_body = d->logits_body;
-    problem->integer = d->arith == RAPT_INT8_DOT;
-    problem->bf16 = d->arith == RAPT_BF16_DOT;
-    problem->left_over = (int)rapt_min(p->tuning.left_over, problem->integer ? p->tuning.few_integer_rows : p->tuning.few_rows);
-    p->arith = d->arith;
+    problem->arith = d->arith;
+    problem->left_over =
+        (int)rapt_min(p->tuning.left_over, d->arith == RAPT_INT8_DOT ? p->tuning.few_integer_rows : p->tuning.few_rows);
     p->scores_stage = d->scores_stage;
     p->q_starts = d->q_starts;
     p->k_starts = d->k_starts;
@@ -538,7 +539,7 @@ void rapt_trace_plan(const rapt_report *r, const full_plan *p) {
     rapt_trace_line("%s: %s, %s, %s; batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", %" PRId64 " queries, %" PRId64
                     " keys, d %d/%d, types %s %s %s to %s%s%s%s%s%s%s; %" PRId64 " + %" PRId64
                     " tasks of attention, workspace %zu + %zu a thread",
-                    r->call, p->kernel->name, arith_name(p->arith), path_of(p), d->batch, d->heads, d->kv_heads, d->q_len,
+                    r->call, p->kernel->name, arith_name(p->problem.arith), path_of(p), d->batch, d->heads, d->kv_heads, d->q_len,
                     d->kv_len, (int)d->d_k, (int)d->d_v, rapt_type_name(d->q.type), rapt_type_name(d->k.type),
                     rapt_type_name(d->v.type), rapt_type_name(d->o.type), causal[d->causal], d->mask.type ? " mask" : "",
                     d->bias.type ? " bias" : "", d->page_size ? " pages" : "", ragged(p) ? " ragged" : "",
@@ -591,8 +592,8 @@ rapt_status rapt_plan_explain(const rapt_desc *desc, char *text, size_t bytes) {
 rapt_plan_info rapt_plan_info_of(const full_plan *p) {
     return (rapt_plan_info){
         .isa = p->kernel->name,
-        .rounding = p->kernel->fused ? "fused" : "unfused",
-        .arith = arith_name(p->arith),
+        .rounding = p->kernel->base->fused ? "fused" : "unfused",
+        .arith = arith_name(p->problem.arith),
         .path = path_of(p),
         .phases = p->phases,
         .tasks = {p->tasks[0], p->tasks[1]},

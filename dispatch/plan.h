@@ -35,7 +35,6 @@ typedef struct full_plan {
     const rapt_kernel *kernel;
     rapt_tuning tuning; /* no number of which is -1 */
     rapt_problem problem;
-    rapt_arith arith;
     rapt_scores_stage scores_stage;
     const int32_t *q_starts, *k_starts;                       /* the caller's, or null */
     uint64_t starts_sum;                                      /* of both, as they were (rapt_check_kept_starts) */
@@ -54,7 +53,7 @@ typedef struct full_plan {
     entry_start starts[];
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x37302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x38302e7470617200) /* changes with the layout of struct full_plan */
 
 /* Clients of 0.1, and callers of the functions that have no size, bring memory of 192 words. */
 enum { PLAN_WORDS = 192 };

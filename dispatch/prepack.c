@@ -4,6 +4,7 @@
 
 #include "float_modes.h"
 #include "linear_call.h"
+#include "path.h"
 #include "structs.h"
 #include "types.h"
 #include "work.h"
@@ -30,7 +31,7 @@ static prepacked_head head_of(const full_linear *p, rapt_type type) {
                         .in = (int32_t)p->problem.in,
                         .out = (int32_t)p->problem.out,
                         .type = (int32_t)type,
-                        .bf16 = p->problem.bf16};
+                        .bf16 = p->problem.arith == RAPT_BF16_DOT};
     rapt_format(h.kernel, sizeof h.kernel, "%s", p->kernel->name);
     return h;
 }
@@ -40,7 +41,7 @@ const float *rapt_prepacked_weights(const void *packed) {
 }
 
 size_t rapt_prepacked_bytes(const full_linear *p) {
-    const uint64_t all = HEAD_BYTES + p->kernel->packed_floats(&p->problem) * sizeof(float);
+    const uint64_t all = HEAD_BYTES + rapt_arithmetic_of(p->kernel, p->problem.arith)->packed_floats(&p->problem) * sizeof(float);
     return all < SIZE_MAX ? (size_t)all : SIZE_MAX;
 }
 
@@ -132,7 +133,8 @@ static void pack(const full_linear *p, bool gate, const rapt_linear_task *t, voi
         memset(packed, 0, HEAD_BYTES);
         memcpy(packed, &head, sizeof head);
     }
-    if (t->outs > 0) p->kernel->pack_weights(t, gate, (float *)(void *)((char *)packed + HEAD_BYTES));
+    if (t->outs > 0)
+        rapt_arithmetic_of(p->kernel, p->problem.arith)->pack_weights(t, gate, (float *)(void *)((char *)packed + HEAD_BYTES));
 }
 
 static void share(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next) {

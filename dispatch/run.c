@@ -412,7 +412,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     t.sinks = t.lse = t.o = NULL;
     t.states = (char *)nowhere;
     t.state_token = t.state_head = t.state_chunk = 0;
-    p->kernel->attend(&t);
+    rapt_arithmetic_of(p->kernel, p->problem.arith)->attend(&t);
 }
 
 /* Which heads, rows and chunks of its entry a task has. */
@@ -512,7 +512,7 @@ static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_
     place_positions(c, at->cut.q_len, &t);
     if (p->bytes.scores) attend_for_scores(c, &t);
     place_results(c, at, &t);
-    p->kernel->attend(&t);
+    rapt_arithmetic_of(p->kernel, p->problem.arith)->attend(&t);
 }
 
 void rapt_start_state(float *state, int32_t d_v) {
@@ -525,7 +525,7 @@ void rapt_merge_chunks(const rapt_kernel *kernel, const rapt_problem *problem, f
     for (int64_t n = 0; n < chunks; n++) {
         float copy[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
         memcpy(copy, next + (size_t)n * stride, RAPT_STATE_FLOATS(problem->d_v) * sizeof *copy);
-        kernel->merge(problem, state, copy);
+        kernel->base->merge(problem, state, copy);
     }
 }
 
@@ -545,14 +545,14 @@ static void finish_task(const rapt_attention *c, place *at, int64_t task) {
                               (const char *)c->args.workspace + at->start.first_state +
                                   (size_t)(token * problem->heads + head) * one,
                               stride, at->cut.chunks);
-            p->kernel->finish(problem, &end, state);
+            p->kernel->base->finish(problem, &end, state);
         }
         if (p->scores_stage == RAPT_SCORES_WEIGHTS && p->bytes.scores) {
             const rapt_layout *scores = &problem->scores;
             char *weights = (char *)c->args.scores + query_offset(p, scores, at->entry) + head * scores->head_stride +
                             token * scores->token_stride + problem->kv_first * (int64_t)sizeof(float);
-            p->kernel->weigh_scores(problem, weights, stored_end(p, at->entry) - problem->kv_first,
-                                    problem->sinks.type ? of_head(c->args.sinks, &problem->sinks, at->entry, head) : NULL);
+            p->kernel->base->weigh_scores(problem, weights, stored_end(p, at->entry) - problem->kv_first,
+                                          problem->sinks.type ? of_head(c->args.sinks, &problem->sinks, at->entry, head) : NULL);
         }
     }
 }

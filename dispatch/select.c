@@ -8,13 +8,17 @@
 
 #include "cpu.h"
 
-/* rapt_kernel_avx512, rapt_kernel_scalar and so on, each defined by the file of kernels/ that has its name. */
-#define RAPT_KERNEL(name) extern const rapt_kernel rapt_kernel_##name;
+/* kernels.inc has a line RAPT_KERNEL(name, exact, int8, bf16) for each kernel, best first: the last three say of which kernel
+ * each arithmetic is, its own or the one that it inherits from. */
+#define RAPT_KERNEL(name, exact, int8, bf16)                                                                                     \
+    extern const rapt_base rapt_exact_##exact;                                                                                   \
+    extern const rapt_arithmetic rapt_int8_##int8;                                                                               \
+    extern const rapt_arithmetic rapt_bf16_##bf16;
 #include "kernels.inc"
 #undef RAPT_KERNEL
 
-static const rapt_kernel *const kernels[] = {
-#define RAPT_KERNEL(name) &rapt_kernel_##name,
+static const rapt_kernel kernels[] = {
+#define RAPT_KERNEL(name, exact, int8, bf16) {#name, &rapt_exact_##exact, &rapt_int8_##int8, &rapt_bf16_##bf16},
 #include "kernels.inc"
 #undef RAPT_KERNEL
 };
@@ -37,8 +41,13 @@ enum { FEATURES = sizeof feature_names / sizeof *feature_names };
 
 const rapt_kernel *rapt_find_kernel(const char *name) {
     for (int i = 0; i < KERNELS; i++)
-        if (strcmp(kernels[i]->name, name) == 0) return kernels[i];
+        if (strcmp(kernels[i].name, name) == 0) return &kernels[i];
     return NULL;
+}
+
+/* Returns the CPU features of all that the kernel computes. */
+static uint32_t needs_of(const rapt_kernel *kernel) {
+    return kernel->base->exact.needs | kernel->int8->needs | kernel->bf16->needs;
 }
 
 static uint32_t features(void) {
@@ -78,14 +87,14 @@ rapt_status rapt_refuse_kernel(rapt_report *r, const char *field, const char *na
     char names[16 * KERNELS];
     size_t used = 0;
     for (int i = 0; i < KERNELS; i++)
-        used += rapt_format(names + used, sizeof names - used, "%s%s", i ? ", " : "", kernels[i]->name);
+        used += rapt_format(names + used, sizeof names - used, "%s%s", i ? ", " : "", kernels[i].name);
     return rapt_refuse(r, RAPT_ERR_ISA_UNKNOWN, "%s = %s: there is no kernel of that name; there are %s", field, name, names);
 }
 
 /* what: where the name comes from. */
 static rapt_status usable(rapt_report *r, const char *what, const char *name, const rapt_kernel *kernel) {
     if (!kernel) return rapt_refuse_kernel(r, what, name);
-    uint32_t missing = kernel->needs & ~features();
+    uint32_t missing = needs_of(kernel) & ~features();
     if (!missing) return RAPT_OK;
     char names[128];
     name_features(missing, names, sizeof names);
@@ -105,8 +114,8 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
         if (status != RAPT_OK) return *kernel = NULL, status;
     } else {
         int i = 0;
-        while (kernels[i]->needs & ~features()) i++; /* ends: the scalar kernels need nothing */
-        *kernel = kernels[i];
+        while (needs_of(&kernels[i]) & ~features()) i++; /* ends: the scalar kernels need nothing */
+        *kernel = &kernels[i];
     }
     /* Unless somebody forced one meanwhile, which is not to be lost. */
     const rapt_kernel *none = NULL;
@@ -115,11 +124,11 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
     return RAPT_OK;
 }
 
-const char *rapt_isa_name(int index) { return index >= 0 && index < KERNELS ? kernels[index]->name : NULL; }
+const char *rapt_isa_name(int index) { return index >= 0 && index < KERNELS ? kernels[index].name : NULL; }
 
 const char *rapt_isa_rounding(const char *name) {
     const rapt_kernel *kernel = name ? rapt_find_kernel(name) : NULL;
-    return !kernel ? NULL : kernel->fused ? "fused" : "unfused";
+    return !kernel ? NULL : kernel->base->fused ? "fused" : "unfused";
 }
 
 rapt_status rapt_isa_force(const char *name) {
@@ -146,7 +155,7 @@ rapt_status rapt_isa_usable(const char *name, char *missing, size_t missing_byte
     rapt_report r = rapt_report_of("rapt_isa_usable"), answer = rapt_explanation_of(r.call, NULL, 0);
     if (!name) return rapt_refuse_null(&r, "name", "no kernel has that name");
     const rapt_kernel *kernel = rapt_find_kernel(name);
-    if (missing) name_features(kernel ? kernel->needs & ~features() : 0, missing, missing_bytes);
+    if (missing) name_features(kernel ? needs_of(kernel) & ~features() : 0, missing, missing_bytes);
     return usable(&answer, "name", name, kernel); /* a question, so no refusal that traces should tell of */
 }
 

@@ -321,7 +321,7 @@ static rapt_status check_environment(rapt_report *r) {
 
 static rapt_status check_kernel(rapt_report *r, const rapt_kernel *kernel, room *memory) {
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-        uint64_t found, expected = problems[i].expected[kernel->fused];
+        uint64_t found, expected = problems[i].expected[kernel->base->fused];
         rapt_status status = problems[i].run(kernel->name, memory, &found);
         if (status != RAPT_OK)
             return rapt_refuse(r, RAPT_ERR_SELF_CHECK, "%s: %s: %s", kernel->name, problems[i].what, rapt_status_string(status));

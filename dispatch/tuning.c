@@ -63,7 +63,22 @@ static int get(const rapt_tuning *t, const field *f) {
 
 static void set(rapt_tuning *t, const field *f, int number) { memcpy((char *)t + f->at, &number, sizeof number); }
 
-static int most_of(const rapt_kernel *kernel, const field *f) { return f->most ? f->most : get(&kernel->room, f); }
+/* Returns the kernel's defaults. */
+static rapt_tuning own_tuning(const rapt_kernel *kernel) {
+    rapt_tuning t = kernel->base->tuning;
+    t.few_rows = kernel->base->exact.few_rows;
+    t.few_integer_rows = kernel->int8->few_rows;
+    t.few_tokens = kernel->base->exact.few_tokens;
+    t.bf16_few_tokens = kernel->bf16->few_tokens;
+    return t;
+}
+
+static int most_of(const rapt_kernel *kernel, const field *f) {
+    rapt_tuning room = kernel->base->room;
+    room.few_integer_rows = kernel->int8->few_rows > 0 ? room.few_rows : 0;
+    room.bf16_few_tokens = room.few_tokens;
+    return f->most ? f->most : get(&room, f);
+}
 
 /* owner: what stands before the names of fields. */
 static rapt_status check(rapt_report *r, const char *owner, const rapt_kernel *kernel, const rapt_tuning *t) {
@@ -83,7 +98,7 @@ static rapt_status read_tuning(rapt_report *r, rapt_tuning *to, const rapt_tunin
 }
 
 rapt_status rapt_read_tuning(rapt_report *r, const rapt_kernel *kernel, const rapt_tuning *from, rapt_tuning *to) {
-    *to = kernel->tuning;
+    *to = own_tuning(kernel);
     if (!from) return RAPT_OK;
     rapt_tuning t;
     rapt_status status = read_tuning(r, &t, from);
@@ -104,7 +119,7 @@ rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *le
     if (status == RAPT_OK && least) status = rapt_read_struct(&r, "least", &t, &defaults, sizeof t, sizeof t, least);
     if (status == RAPT_OK && most) status = rapt_read_struct(&r, "most", &t, &defaults, sizeof t, sizeof t, most);
     if (status != RAPT_OK) return status;
-    t = kernel->tuning;
+    t = own_tuning(kernel);
     t.isa = kernel->name;
     if (own) rapt_fill_struct(own, &t, sizeof t);
     for (const field *f = fields; f < fields + FIELDS; f++) set(&t, f, f->least);

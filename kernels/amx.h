@@ -24,9 +24,8 @@
 
 enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
-#define RAPT_BF16_TILE_VECTORS 4
-#define RAPT_BF16_STEP_FLOATS  (RAPT_BF16_TILE_VECTORS * TILE_FLOATS)
-#define RAPT_BF16_LAG          1
+#define RAPT_BF16_STEP_FLOATS (RAPT_TILE_VECTORS * TILE_FLOATS)
+#define RAPT_BF16_LAG         1
 
 #define RAPT_DOT_LANES 16
 #define dot_product    dot_product
@@ -70,13 +69,8 @@ static const tile_configuration tiles_of_rows[TILE_LANES] = {TILES(1),  TILES(2)
                                                              TILES(13), TILES(14), TILES(15), TILES(16)};
 #undef TILES
 
-static RAPT_INLINE void begin_task(bool tiles) {
-    if (tiles) t_configure(&tiles_of_rows[TILE_LANES - 1]);
-}
-
-static RAPT_INLINE void end_task(bool tiles) {
-    if (tiles) t_release();
-}
+static RAPT_INLINE void begin_task(void) { t_configure(&tiles_of_rows[TILE_LANES - 1]); }
+static RAPT_INLINE void end_task(void) { t_release(); }
 
 /* Steps of the channels of K, and tiles of those of V and of the one whose sum is that of weights. */
 static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->d_k) / RAPT_STEP; }
@@ -89,9 +83,7 @@ static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RA
 static size_t bf16_key_floats(const rapt_problem *p) {
     return (size_t)(chunk_keys(p) / KEYS_OF_TILE * key_steps(p)) * TILE_FLOATS;
 }
-static inline size_t weight_floats(const rapt_problem *p) {
-    return (size_t)(chunk_steps(p) * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
-}
+static inline size_t weight_floats(const rapt_problem *p) { return (size_t)(chunk_steps(p) * RAPT_TILE_VECTORS) * TILE_FLOATS; }
 static inline size_t value_floats(const rapt_problem *p) { return (size_t)(value_tiles(p) * chunk_steps(p)) * TILE_FLOATS; }
 static inline size_t staged_floats(const rapt_problem *p) {
     size_t tiles = value_floats(p) + STEP_PAIRS * whole_steps(p->d_v), rows = RAPT_BLOCK * staged_bf16_values(p);
@@ -111,7 +103,7 @@ static RAPT_INLINE vi pairs_of(vf first, vf second) {
  * take half of that place, are written. */
 static void pack_bf16_queries(float *q, int channels, int vectors) {
     for (int c = 0; c < (int)whole_steps(channels); c += RAPT_STEP) {
-        vi pairs[RAPT_BF16_TILE_VECTORS][STEP_PAIRS];
+        vi pairs[RAPT_TILE_VECTORS][STEP_PAIRS];
         for (int v = 0; v < vectors; v++)
             for (int j = 0; j < STEP_PAIRS; j++) {
                 vf x[2];
@@ -120,7 +112,7 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
                                                     : v_set1(0.0f);
                 pairs[v][j] = pairs_of(x[0], x[1]);
             }
-        float *to = q + (size_t)(c / RAPT_STEP * RAPT_BF16_TILE_VECTORS) * TILE_FLOATS;
+        float *to = q + (size_t)(c / RAPT_STEP * RAPT_TILE_VECTORS) * TILE_FLOATS;
         for (int v = 0; v < vectors; v++)
             for (int j = 0; j < STEP_PAIRS; j++) v_store(to + v * TILE_FLOATS + j * RAPT_VL, v_as_float(pairs[v][j]));
     }
@@ -233,21 +225,20 @@ static inline bool t_any_special(vi special) {
 /* The scores of keys of a step that are not visited, which have weight 0. */
 static void exclude_keys(float *scores, int from, int to) {
     for (int n = from; n < to; n++)
-        for (int i = 0; i < RAPT_BF16_TILE_VECTORS * RAPT_VL; i += RAPT_VL)
-            v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
+        for (int i = 0; i < RAPT_TILE_VECTORS * RAPT_VL; i += RAPT_VL) v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
 }
 
 /* Weights of whole steps of keys that are being computed, pair of keys by pair. */
 typedef struct weighing {
-    const float *scores;             /* [keys of the chunk][TILE_ROWS] */
-    float *to;                       /* tiles [steps of keys][vectors] */
-    const block *blocks;             /* those that are left */
-    int count;                       /* of them */
-    int at, end;                     /* of the first of them, the pairs of its chunk that are left */
-    int pace;                        /* pairs at a time, beside other work */
-    vf from[RAPT_BF16_TILE_VECTORS]; /* the maximum that is subtracted */
-    vf exponent, least;              /* of v_exp2_bf16 */
-    vi special;                      /* of t_weight_pairs */
+    const float *scores;        /* [keys of the chunk][TILE_ROWS] */
+    float *to;                  /* tiles [steps of keys][vectors] */
+    const block *blocks;        /* those that are left */
+    int count;                  /* of them */
+    int at, end;                /* of the first of them, the pairs of its chunk that are left */
+    int pace;                   /* pairs at a time, beside other work */
+    vf from[RAPT_TILE_VECTORS]; /* the maximum that is subtracted */
+    vf exponent, least;         /* of v_exp2_bf16 */
+    vi special;                 /* of t_weight_pairs */
 } weighing;
 
 static inline void next_pairs(weighing *w) {
@@ -292,7 +283,7 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weighin
         if (--w->count > 0) next_pairs(w);
     }
 }
-static RAPT_INLINE void weigh_pairs(weighing *w, int n) { weigh_pairs_of(RAPT_BF16_TILE_VECTORS, false, w, n); }
+static RAPT_INLINE void weigh_pairs(weighing *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
 
 static RAPT_INLINE void weigh_rest(const bool exactly, int vectors, weighing *w) {
     if (vectors == 4) weigh_pairs_of(4, exactly, w, RAPT_CHUNK);
@@ -429,7 +420,7 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const vis
         }
         w = start_weighing(p, s, now);
     }
-    if (before && now && now->tile->vectors == RAPT_BF16_TILE_VECTORS) {
+    if (before && now && now->tile->vectors == RAPT_TILE_VECTORS) {
         int products = steps_of(before) * ((value_tiles(p) + 1) / 2) * ((before->tile->vectors + 1) / 2);
         w.pace = (steps_of(now) * STEP_PAIRS + products - 1) / products;
         add_values_and_weigh(p, s, before, &w);
@@ -734,7 +725,7 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
 }
 
 static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
-    return (rows + 2 * TILE_LANES - 1) / (2 * TILE_LANES) * (RAPT_BF16_TILE_VECTORS / 2) *
+    return (rows + 2 * TILE_LANES - 1) / (2 * TILE_LANES) * (RAPT_TILE_VECTORS / 2) *
            ((part_steps(p, part) + PREFETCH_STEPS - 1) / PREFETCH_STEPS);
 }
 

@@ -26,8 +26,8 @@
  *   RAPT_FEW_DOTS      i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane
  *   i % RAPT_VL of out[i / RAPT_VL] has byte i of all four, i_sum_within(x) of four: lane 4q + j is the sum of quarter q of x[j],
  *   and i_sum_across(x) of four: lane 4q + j is the sum of lane j of each quarter of x[q]
- *   RAPT_SQUARE_ROWS   v_load_quads(rows, offset): lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset; v_transpose_quads(x) of
- *   four vectors in place, within each four lanes: element i of vector r becomes element r of vector i
+ *   RAPT_SQUARE_ROWS   v_load_quads(rows, offset): lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset;
+ * v_transpose_quads(x) of four vectors in place, within each four lanes: element i of vector r becomes element r of vector i
  *   RAPT_FMA_BY_LANE   v_fma_lane(a, lane, b, c) = a[lane] * b + c
  *   RAPT_NATIVE_F16    v_from_f16 (of the low halves of lanes), v_load_f16, v_load_f16_high (bytes, the upper halves of f16),
  *   v_broadcast_f16, v_store_f16; where it is 0, i_sub instead, for type_f16.h
@@ -74,20 +74,30 @@
 #define RAPT_STRING2(a)   #a
 #define RAPT_STRING(a)    RAPT_STRING2(a)
 
+/* The arithmetic that this object is for, RAPT_ARITH: exact, int8 or bf16. Kernels are compiled once for each, so that a variant
+ * brings only those that its unit changes, and inherits the others. */
+#ifndef RAPT_ARITH
+#define RAPT_ARITH exact
+#endif
+#define RAPT_IS_exact 0
+#define RAPT_IS_int8  1
+#define RAPT_IS_bf16  2
+enum {
+    INTEGER = RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_int8,
+    BF16 = RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_bf16,
+};
+
 #include "check_words.h"
 
-/* Around each task that computes products; tiles: by a matrix unit, if there is one. Replaceable, both. */
-static RAPT_INLINE void begin_task(bool tiles);
-static RAPT_INLINE void end_task(bool tiles);
+/* Called around each task that computes products. Replaceable, both. */
+static RAPT_INLINE void begin_task(void);
+static RAPT_INLINE void end_task(void);
 #ifndef begin_task
-static RAPT_INLINE void begin_task(bool tiles) { (void)tiles; }
+static RAPT_INLINE void begin_task(void) {}
 #endif
 #ifndef end_task
-static RAPT_INLINE void end_task(bool tiles) { (void)tiles; }
+static RAPT_INLINE void end_task(void) {}
 #endif
-
-/* Does attention compute these products by a matrix unit, if there is one? */
-static inline bool in_tiles(const rapt_problem *p) { return p->bf16 || p->integer; }
 
 /* Only a hint, so the address need not exist; hence no pointer arithmetic, which would be undefined beyond the tensor's end. */
 static RAPT_INLINE void prefetch(const char *from, size_t offset) {
@@ -113,13 +123,9 @@ static inline vf v_staged(const void *from) { return v_broadcast(from); }
 
 enum {
     TILE_ROWS = RAPT_TILE_VECTORS * RAPT_VL,
-    BF16_TILE_ROWS = RAPT_BF16_TILE_VECTORS * RAPT_VL,
     CHUNK_BLOCKS = RAPT_CHUNK / RAPT_BLOCK,
     SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL,
 };
-
-/* Rows of a full tile, of which TILE_ROWS are as many as any has. */
-static inline int full_tile_rows(bool bf16) { return bf16 ? BF16_TILE_ROWS : TILE_ROWS; }
 
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
 
@@ -248,25 +254,27 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"
 #include "linear.h"
-#include "norm.h"
+
+/* 1 if the arithmetic has a path with keys in lanes. Integers have one where RAPT_FEW_DOTS brings it. */
+enum { HAS_KEYS_IN_LANES = !INTEGER || RAPT_FEW_DOTS };
 
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
     lane_scratch lanes;
     query_tile tiles[RAPT_MOST_PASS_TILES];
-    const int64_t most = full_tile_rows(p->bf16);
     row_scratch few;
     query_row few_rows[RAPT_MOST_JOINED_ROWS];
-    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : p->left_over);
+    size_t as_rows = HAS_KEYS_IN_LANES ? lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : p->left_over) : 0;
     if (keys_in_lanes) return sizeof(float) * as_rows;
     size_t as_lanes =
-        lay_out_lanes(p, NULL, &lanes, tiles, (int)rapt_min((rows + most - 1) / most, RAPT_MOST_PASS_TILES), merges);
+        lay_out_lanes(p, NULL, &lanes, tiles, (int)rapt_min((rows + TILE_ROWS - 1) / TILE_ROWS, RAPT_MOST_PASS_TILES), merges);
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
 /* The last rows of a task with queries in lanes may have keys in lanes (rapt_task.left_over), which gives the same bits. */
 static void attend(const rapt_task *t) {
-    begin_task(in_tiles(t->problem));
-    if (t->keys_in_lanes) attend_keys_in_lanes(t);
+    begin_task();
+    if (!HAS_KEYS_IN_LANES) attend_queries_in_lanes(t);
+    else if (t->keys_in_lanes) attend_keys_in_lanes(t);
     else {
         rapt_task queries = *t, few = *t;
         queries.rows -= t->left_over;
@@ -275,8 +283,11 @@ static void attend(const rapt_task *t) {
         few.rows = t->left_over;
         if (few.rows > 0) attend_keys_in_lanes(&few);
     }
-    end_task(in_tiles(t->problem));
+    end_task();
 }
+
+#if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact /* what is the same in every arithmetic */
+#include "norm.h"
 
 static void merge(const rapt_problem *p, float *state, const float *next) {
     row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
@@ -335,17 +346,28 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
     }
 }
 
+#endif
+
 #ifndef RAPT_WORDS_ALONE /* for a test of the words, which leaves the compiler nearly nothing to do without it */
-const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
-    .name = RAPT_STRING(RAPT_KERNEL_NAME),
-    .needs = RAPT_KERNEL_NEEDS,
+#define RAPT_ARITHMETIC                                                                                                          \
+    {                                                                                                                            \
+        .needs = RAPT_KERNEL_NEEDS,                                                                                              \
+        .tile_rows = TILE_ROWS,                                                                                                  \
+        .few_rows = HAS_KEYS_IN_LANES ? RAPT_FEW_ROWS : 0,                                                                       \
+        .few_tokens = BF16 ? RAPT_BF16_FEW_TOKENS : RAPT_FEW_TOKENS,                                                             \
+        .scratch_bytes = scratch_bytes,                                                                                          \
+        .attend = attend,                                                                                                        \
+        .linear_scratch_bytes = INTEGER ? NULL : linear_scratch_bytes,                                                           \
+        .linear_tokens = INTEGER ? NULL : linear_tokens,                                                                         \
+        .packed_floats = INTEGER ? NULL : packed_floats,                                                                         \
+        .pack_weights = INTEGER ? NULL : pack_weights,                                                                           \
+    }
+#if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact
+const rapt_base RAPT_PASTE(rapt_exact_, RAPT_KERNEL_NAME) = {
+    .exact = RAPT_ARITHMETIC,
     .fused = RAPT_KERNEL_FUSED,
     .vector = RAPT_VL,
-    .tile_rows = TILE_ROWS,
-    .bf16_tile_rows = BF16_TILE_ROWS,
-    .tuning = {.few_rows = RAPT_FEW_ROWS,
-               .few_integer_rows = RAPT_FEW_DOTS ? RAPT_FEW_ROWS : 0,
-               .left_over = RAPT_LEFT_OVER > 0 ? RAPT_LEFT_OVER : 0,
+    .tuning = {.left_over = RAPT_LEFT_OVER > 0 ? RAPT_LEFT_OVER : 0,
                .joined_rows = RAPT_JOINED_ROWS,
                .joined_bytes = RAPT_JOINED_BYTES,
                .pass_tiles = RAPT_PASS_TILES,
@@ -353,29 +375,22 @@ const rapt_kernel RAPT_PASTE(rapt_kernel_, RAPT_KERNEL_NAME) = {
                .thread_tasks = RAPT_THREAD_TASKS,
                .ragged_tasks = RAPT_RAGGED_TASKS,
                .states_part = RAPT_STATES_PART,
-               .few_tokens = RAPT_FEW_TOKENS,
-               .bf16_few_tokens = RAPT_BF16_FEW_TOKENS,
                .weights_l2 = RAPT_WEIGHTS_L2,
                .staging_outputs = RAPT_STAGING_OUTPUTS,
                .long_row = RAPT_LONG_ROW,
                .long_ahead = RAPT_LONG_AHEAD,
                .short_ahead = RAPT_SHORT_AHEAD},
     .room = {.few_rows = RAPT_MOST_FEW_ROWS,
-             .few_integer_rows = RAPT_FEW_DOTS ? RAPT_MOST_FEW_ROWS : 0,
              .left_over = RAPT_VL - 1,
              .joined_rows = RAPT_MOST_JOINED_ROWS,
              .pass_tiles = RAPT_MOST_PASS_TILES,
-             .few_tokens = RAPT_MOST_FEW_TOKENS,
-             .bf16_few_tokens = RAPT_MOST_FEW_TOKENS},
-    .scratch_bytes = scratch_bytes,
-    .attend = attend,
+             .few_tokens = RAPT_MOST_FEW_TOKENS},
     .merge = merge,
     .finish = finish,
     .weigh_scores = weigh_scores,
-    .linear_scratch_bytes = linear_scratch_bytes,
-    .linear_tokens = linear_tokens,
-    .packed_floats = packed_floats,
-    .pack_weights = pack_weights,
     .normalise = normalise,
 };
+#else
+const rapt_arithmetic RAPT_PASTE(RAPT_PASTE(RAPT_PASTE(rapt_, RAPT_ARITH), _), RAPT_KERNEL_NAME) = RAPT_ARITHMETIC;
+#endif
 #endif

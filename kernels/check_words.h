@@ -27,7 +27,8 @@ _Static_assert(!RAPT_DOT_SIGNED || RAPT_DOT == 4, "elements of 16 bits are alway
 #endif
 _Static_assert(RAPT_NATIVE_F16 == 0 || RAPT_NATIVE_F16 == 1, "no or yes");
 
-/* RAPT_BYTE_TABLES is 1 where the ISA file has the words i_xor, i_look_up and i_odd_bytes, because the CPU looks bytes up in a vector. */
+/* RAPT_BYTE_TABLES is 1 where the ISA file has the words i_xor, i_look_up and i_odd_bytes, because the CPU looks bytes up in a
+ * vector. */
 #ifndef RAPT_BYTE_TABLES
 #define RAPT_BYTE_TABLES 0
 #endif
@@ -44,12 +45,6 @@ _Static_assert(RAPT_ROWS_1 >= 1 && RAPT_ROWS_1 <= 16 && RAPT_ROWS_2 >= 1 && RAPT
                    RAPT_ROWS_3 * 3 <= 32 && RAPT_ROWS_4 >= 1 && RAPT_ROWS_4 * 4 <= 32 && RAPT_ROWS_8 >= 1 &&
                    RAPT_ROWS_8 * 8 <= 32,
                "a register tile has at most 16 rows and 32 accumulators");
-
-/* RAPT_BF16_TILE_VECTORS: the same in bf16 arithmetic, at most as many. */
-#ifndef RAPT_BF16_TILE_VECTORS
-#define RAPT_BF16_TILE_VECTORS RAPT_TILE_VECTORS
-#endif
-_Static_assert(RAPT_BF16_TILE_VECTORS >= 1 && RAPT_BF16_TILE_VECTORS <= RAPT_TILE_VECTORS, "a tile has room for them");
 
 /* RAPT_STAGED_BROADCAST is 1 where staged blocks of K and V hold each element RAPT_VL times, since no load broadcasts. */
 #ifndef RAPT_STAGED_BROADCAST
@@ -104,8 +99,8 @@ _Static_assert(RAPT_VL - 1 <= RAPT_MOST_FEW_ROWS, "so do the rows that are left 
 _Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 accumulators");
 
 /* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory; V by
- * RAPT_BF16_VALUES_AHEAD in bf16 arithmetic, two steps: on an AMD EPYC (Zen 4) 16 rows are slower by a third, 32 by 3 to 6 %. Keys
- * of four bytes an element are prefetched once more, by RAPT_KEYS_FURTHER_AHEAD rows, and those of a byte or less by
+ * RAPT_BF16_VALUES_AHEAD in bf16 arithmetic, two steps: on an AMD EPYC (Zen 4) 16 rows are slower by a third, 32 by 3 to 6 %.
+ * Keys of four bytes an element are prefetched once more, by RAPT_KEYS_FURTHER_AHEAD rows, and those of a byte or less by
  * RAPT_BYTE_KEYS_AHEAD and half of it. Addresses of keys are known up to the end of the next chunk. */
 #ifndef RAPT_BF16_VALUES_AHEAD
 #define RAPT_BF16_VALUES_AHEAD 64

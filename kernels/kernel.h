@@ -122,8 +122,7 @@ typedef struct rapt_problem {
      * are modified, scores become logits in base e first: score * score_natural, then softcap and what else there is, and
      * exponent and natural are those of base e. */
     bool modified;
-    bool integer; /* RAPT_INT8_DOT */
-    bool bf16;    /* RAPT_BF16_DOT */
+    rapt_arith arith;
     float q_factor, score_natural, exponent, natural;
     float least;                    /* a difference of scores at which exp2(difference * exponent) is zero: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */
@@ -231,7 +230,7 @@ typedef struct rapt_linear_problem {
     int64_t staged_weights; /* floats of weights that are staged at a time */
     int few_tokens;         /* in the arithmetic of the problem */
     int long_row, long_ahead, short_ahead;
-    bool bf16; /* RAPT_BF16_DOT */
+    rapt_arith arith; /* RAPT_EXACT or RAPT_BF16_DOT */
 } rapt_linear_problem;
 
 /* The rows that make outputs. */
@@ -264,32 +263,49 @@ typedef struct rapt_norm_task {
     bool rms; /* by the root of the mean square, rather than by mean and deviation */
 } rapt_norm_task;
 
-/* A kernel: the only symbol that its object exports. */
-typedef struct rapt_kernel {
-    const char *name;
-    uint32_t needs;                /* CPU features */
-    bool fused;                    /* its rounding class: fma() rounds once */
-    int vector;                    /* lanes of a vector */
-    int tile_rows, bf16_tile_rows; /* query rows of a full tile, when queries lie in lanes; in bf16 arithmetic */
-    /* Its own numbers, and of those whose arrays it has on its stack the most that there is room for, 0 of the others; size and
-     * isa are not used. The other constants of check_words.h are counts of unrolled loops and distances within arrays, which only
-     * the compiler of the kernel itself can use. */
-    rapt_tuning tuning, room;
-    /* Bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most rows rows, with keys in lanes those of all
-     * its heads; merges: if it merges chunks. */
+/* How a kernel computes in one arithmetic. Each is an object of its own, which exports nothing else: rapt_int8_avx512,
+ * rapt_bf16_amx and so on. */
+typedef struct rapt_arithmetic {
+    uint32_t needs; /* CPU features */
+    int tile_rows;  /* query rows, or tokens, of a full tile */
+    /* The defaults of rapt_tuning: the most rows of a head with keys in lanes, and tokens with outputs in lanes. 0: always
+     * queries, or tokens, in lanes. */
+    int few_rows, few_tokens;
+    /* Returns the bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, of a task of at most `rows` rows, which with keys in
+     * lanes are those of all its heads. merges: true if the task merges chunks. */
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool merges);
     void (*attend)(const rapt_task *);
-    void (*merge)(const rapt_problem *, float *state, const float *next);     /* both as in RAPT_STATE_M */
-    void (*finish)(const rapt_problem *, const rapt_row_end *, float *state); /* which is lost */
-    /* A row of scores of that many keys becomes weights; sink: null, or a logit that joins them. */
-    void (*weigh_scores)(const rapt_problem *, char *row, int64_t keys, const char *sink);
+    /* Linear layers, null in integer arithmetic, which has none. */
     size_t (*linear_scratch_bytes)(const rapt_linear_problem *, int64_t tokens, int64_t outs);
     void (*linear_tokens)(const rapt_linear_task *);
-    /* Floats of packed weights, or of a packed gate; and outputs [out0, out0 + outs) of a task are packed to their place there,
-     * out0 a multiple of RAPT_PARTIAL_SUMS, and outs too, but for the last ones. */
+    /* Returns the floats of packed weights, or of a packed gate. */
     uint64_t (*packed_floats)(const rapt_linear_problem *);
+    /* Packs outputs [out0, out0 + outs) of a task to their place in `packed`. out0 is a multiple of RAPT_PARTIAL_SUMS, and so is
+     * outs, unless these are the last outputs. */
     void (*pack_weights)(const rapt_linear_task *, bool gate, float *packed);
+} rapt_arithmetic;
+
+/* What kernels inherit: exact arithmetic, and all functions that are the same in every arithmetic. rapt_exact_avx512 and so on.
+ */
+typedef struct rapt_base {
+    rapt_arithmetic exact;
+    bool fused; /* the rounding class: fma() rounds once */
+    int vector; /* lanes of a vector */
+    /* tuning: the defaults, but for those that each arithmetic has. room: upper bounds of the fields that size arrays on the
+     * stack, 0 where there is no such bound. size and isa are not used. */
+    rapt_tuning tuning, room;
+    void (*merge)(const rapt_problem *, float *state, const float *next);     /* both as in RAPT_STATE_M */
+    void (*finish)(const rapt_problem *, const rapt_row_end *, float *state); /* overwrites state */
+    /* Turns a row of `keys` scores into weights. sink: null, or a logit that joins them. */
+    void (*weigh_scores)(const rapt_problem *, char *row, int64_t keys, const char *sink);
     void (*normalise)(const rapt_norm_args *, const rapt_norm_task *);
+} rapt_base;
+
+/* A kernel, as dispatch/select.c makes it of the lists of kernels: its own arithmetics, and those that it inherits. */
+typedef struct rapt_kernel {
+    const char *name;
+    const rapt_base *base;
+    const rapt_arithmetic *int8, *bf16;
 } rapt_kernel;
 
 #endif

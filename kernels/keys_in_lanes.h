@@ -44,15 +44,15 @@ typedef struct row_scratch {
 } row_scratch;
 
 /* Floats from row to row of Q. */
-static inline size_t row_floats(const rapt_problem *p) { return p->bf16 ? whole_steps(p->d_k) : padded((size_t)p->d_k); }
+static inline size_t row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_k) : padded((size_t)p->d_k); }
 
 /* Floats from one O to the next, of those that a row has. */
-static inline size_t output_row_floats(const rapt_problem *p) { return p->bf16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
+static inline size_t output_row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
 
 /* Rows of V by which it is prefetched: of 16 bits an element twice as many, about the same bytes. */
 static inline int values_ahead(const rapt_problem *p) {
     if (!of_elements(p->v.type)) return RAPT_BLOCK;
-    if (p->bf16) return RAPT_BF16_VALUES_AHEAD;
+    if (BF16) return RAPT_BF16_VALUES_AHEAD;
     return p->v.type == RAPT_F32 ? RAPT_VALUES_AHEAD : rapt_min(2 * RAPT_VALUES_AHEAD, RAPT_BLOCK);
 }
 
@@ -77,11 +77,11 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
                              .s = take(memory, &used, (size_t)n * RAPT_CHUNK),
                              .alpha = take(memory, &used, (size_t)n * ROW_ALPHAS),
                              .values = take(memory, &used, RAPT_BLOCK * dv),
-                             .keys = take(memory, &used, p->bf16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
-                             .row = take(memory, &used, p->bf16 ? dk + dv : 0),
-                             .sums = take(memory, &used, p->bf16 ? 2 * dv : 0),
-                             .tiles = take(memory, &used, p->bf16 ? bf16_row_floats(p, n) : 0),
-                             .groups = take(memory, &used, p->integer ? integer_group_floats(p, n) : 0)};
+                             .keys = take(memory, &used, BF16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
+                             .row = take(memory, &used, BF16 ? dk + dv : 0),
+                             .sums = take(memory, &used, BF16 ? 2 * dv : 0),
+                             .tiles = take(memory, &used, BF16 ? bf16_row_floats(p, n) : 0),
+                             .groups = take(memory, &used, INTEGER ? integer_group_floats(p, n) : 0)};
     for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
     return used;
 }
@@ -179,7 +179,7 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
         const int step = step_bytes(name, group, bytes);                                                                         \
         const key_format k = {load_##suffix,        read_##suffix, v_column_##suffix, group, group > 1 ? 1 : bytes,              \
                               step / bytes * group, step};                                                                       \
-        for (; RAPT_KEY_CHAINS >= 8 && group == 1 && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)                    \
+        for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
             score_keys_as(k, 4, keys, offset, n, channels, q, ldq, s);                                                           \
@@ -249,11 +249,11 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->number % RAPT_CHUNK + from;
 #if RAPT_FEW_DOTS
-    if (p->integer && p->k.type == RAPT_INT8) {
+    if (INTEGER && p->k.type == RAPT_INT8) {
         score_rows_dots(rows, keys, offset, to - from, p->d_k, q, dk, scores);
         return;
     }
-    if (p->integer) {
+    if (INTEGER) {
         score_rows_group_dots(p->k.type, rows, keys, offset, to - from, p->d_k, q, dk, scores, s->groups);
         return;
     }
@@ -290,7 +290,7 @@ static void modify_row(const rapt_task *t, query_row *row, float *scores, int64_
             float whole[RAPT_BLOCK + RAPT_VL];
             int count;
             const char *at = bias_at(t, row->at, number, b.first, b.end, &count);
-            stage_rows(p->bias.type, whole, RAPT_BLOCK, &at, 1, 0, count);
+            stage_element_rows(p->bias.type, whole, RAPT_BLOCK, &at, 1, 0, count);
             memcpy(bias + b.first, whole, (size_t)count * sizeof *bias);
             for (int n = b.first + count; n < b.end && p->bias_one_key; n++) bias[n] = whole[0];
         }
@@ -525,15 +525,15 @@ static RAPT_NOINLINE void weigh_rows(const rapt_task *t, const row_scratch *s, q
         if (values) load_chunk_scales(t, value_scales, t->v_scales + h * p->v_scales.head_stride, &p->v_scales, blocks, count);
 #if RAPT_FEW_DOTS
         bool negative[CHUNK_BLOCKS] = {false};
-        for (int i = 0; i < count && p->integer && values; i++)
+        for (int i = 0; i < count && INTEGER && values; i++)
             negative[i] = any_negative(value_scales + blocks[i].number % RAPT_CHUNK);
 #endif
         for (int r = h * n; r < (h + 1) * n; r++) {
             float *scores = s->s + (size_t)r * RAPT_CHUNK;
-            weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, values && !p->integer ? value_scales : NULL, blocks, count,
+            weigh_row(t, &rows[r], scores, keys ? key_scales : NULL, values && !INTEGER ? value_scales : NULL, blocks, count,
                       s->alpha + r * ROW_ALPHAS);
 #if RAPT_FEW_DOTS
-            for (int i = 0; i < count && p->integer && p->v.type == RAPT_INT8; i++) {
+            for (int i = 0; i < count && INTEGER && p->v.type == RAPT_INT8; i++) {
                 int64_t at = blocks[i].number % RAPT_CHUNK;
                 quantise_row_weights(scores + at, values ? value_scales + at : NULL, negative[i]);
             }
@@ -591,7 +591,7 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,
                     key_rows);
     find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p), value_rows);
-    if (p->bf16) {
+    if (BF16) {
         attend_bf16_rows(t, s, rows, n, blocks, count, key_rows, value_rows, careful);
         return;
     }
@@ -605,20 +605,20 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
 #if RAPT_FEW_DOTS
-        for (int h = 0; h < t->kv_heads && p->integer; h++) {
+        for (int h = 0; h < t->kv_heads && INTEGER; h++) {
             if (p->v.type == RAPT_INT8) add_integer_values(t, s, h, rows + h * n, n, value_rows, b, i);
             else add_group_values(t, s, h, rows + h * n, n, value_rows, b, i);
         }
 #endif
-        for (int r = 0; r < all && !p->integer; r++) {
+        for (int r = 0; r < all && !INTEGER; r++) {
             rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
             if (careful) add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
         }
-        for (int from = b->first; from < b->end && !careful && !p->integer; from += values)
+        for (int from = b->first; from < b->end && !careful && !INTEGER; from += values)
             for (int h = 0; h < t->kv_heads; h++)
                 add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + values, b->end));
     }
-    for (int r = 0; r < all && !careful && !p->integer && !copied(p->v.type, n); r++)
+    for (int r = 0; r < all && !careful && !INTEGER && !copied(p->v.type, n); r++)
         gather_channels(rows[r].now.o, dealt_vectors(p->v.type), p->d_v);
 }
 
@@ -671,9 +671,9 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
             memset(row->all.o, 0, dv * sizeof(float));
             masked |= row->first != rows[0].first || row->end != rows[0].end;
         }
-        stage_rows(p->q.type, s.q + (size_t)(h * n) * dk, dk, queries, n, 0, p->d_k);
+        stage_element_rows(p->q.type, s.q + (size_t)(h * n) * dk, dk, queries, n, 0, p->d_k);
     }
-    for (int r = 0; r < all && p->bf16; r++)
+    for (int r = 0; r < all && BF16; r++)
         for (size_t c = (size_t)p->d_k; c < dk; c++) s.q[(size_t)r * dk + c] = 0.0f;
     for (size_t i = 0; i < (size_t)all * dk; i += RAPT_VL) v_store(s.q + i, v_mul(v_load(s.q + i), v_set1(p->q_factor)));
     for (int r = 0; r < all && scaled_by_channel(&p->k_scales); r++) {
@@ -681,14 +681,14 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
         load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
-    if (p->bf16) pack_bf16_rows(p, &s, t->kv_heads, n);
+    if (BF16) pack_bf16_rows(p, &s, t->kv_heads, n);
 #if RAPT_FEW_DOTS
-    for (int r = 0; r < all && p->integer; r++) quantise_query(s.q + (size_t)r * dk, p->d_k, integer_groups(p->k.type, p->d_k));
+    for (int r = 0; r < all && INTEGER; r++) quantise_query(s.q + (size_t)r * dk, p->d_k, integer_groups(p->k.type, p->d_k));
 #endif
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
         attend_chunk_keys_in_lanes(t, &s, rows, n, chunk, false);
-        if (masked && !p->integer && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v))
+        if (masked && !INTEGER && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v))
             attend_chunk_keys_in_lanes(t, &s, rows, n, chunk, true);
         for (int r = 0; r < all; r++) {
             if (t->states) leave_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);

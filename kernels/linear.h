@@ -69,13 +69,13 @@ static int most_rows(const rapt_linear_problem *p) {
 #include "bf16_linear.h"
 
 /* Floats of a tile of tokens. */
-static inline size_t token_floats(const rapt_linear_problem *p, int64_t channels) {
-    return p->bf16 ? whole_steps(channels) / RAPT_STEP * RAPT_BF16_STEP_FLOATS : padded((size_t)channels) * TILE_ROWS;
+static inline size_t token_floats(int64_t channels) {
+    return BF16 ? whole_steps(channels) / RAPT_STEP * RAPT_BF16_STEP_FLOATS : padded((size_t)channels) * TILE_ROWS;
 }
 
 /* Tiles of tokens that are multiplied with rows that are staged; with a gate, each has twice the products. */
 static int most_tiles(const rapt_linear_problem *p) {
-    return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (int64_t)token_floats(p, p->in)));
+    return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (int64_t)token_floats(p->in)));
 }
 
 /* Are that many tokens so few that weights are multiplied as they lie in memory? */
@@ -83,29 +83,28 @@ static inline bool are_few(const rapt_linear_problem *p, int64_t tokens) { retur
 
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear_scratch *s, int64_t tokens, int64_t outs) {
-    size_t used = 0, in = p->bf16 ? whole_steps(p->in) : padded((size_t)p->in);
+    size_t used = 0, in = BF16 ? whole_steps(p->in) : padded((size_t)p->in);
     if (are_few(p, tokens)) {
-        size_t sums = p->bf16 ? 1 : (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS;
+        size_t sums = BF16 ? 1 : (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS;
         *s = (linear_scratch){.x = take(memory, &used, (size_t)tokens * in),
-                              .weights = take(memory, &used, p->bf16 ? bf16_copied_floats(p) : 0),
+                              .weights = take(memory, &used, BF16 ? bf16_copied_floats(p) : 0),
                               .row = take(memory, &used, in),
                               .c = {take(memory, &used, sums * (size_t)tokens * RAPT_PARTIAL_SUMS)},
                               .rows = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
         return used;
     }
-    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + full_tile_rows(p->bf16) - 1) / full_tile_rows(p->bf16)),
-           staged_rows = padded((size_t)rapt_min(most_rows(p), outs)), unpacked = p->bf16 ? RAPT_STEP * TILE_ROWS : 0;
-    *s = (linear_scratch){.x = take(memory, &used, tiles * token_floats(p, p->in) + unpacked),
-                          .weights =
-                              take(memory, &used, p->bf16 ? bf16_weight_floats(p, staged_rows) : staged_rows * ld_weights(p)),
+    size_t tiles = (size_t)rapt_min(most_tiles(p), (tokens + TILE_ROWS - 1) / TILE_ROWS),
+           staged_rows = padded((size_t)rapt_min(most_rows(p), outs)), unpacked = BF16 ? RAPT_STEP * TILE_ROWS : 0;
+    *s = (linear_scratch){.x = take(memory, &used, tiles * token_floats(p->in) + unpacked),
+                          .weights = take(memory, &used, BF16 ? bf16_weight_floats(p, staged_rows) : staged_rows * ld_weights(p)),
                           .row = take(memory, &used,
-                                      p->bf16       ? RAPT_LINEAR_PART
+                                      BF16          ? RAPT_LINEAR_PART
                                       : COPIES == 1 ? 0
                                                     : ld_weights(p)),
                           .c = {take(memory, &used, tiles * staged_rows * TILE_ROWS),
                                 take(memory, &used, gated(p) ? tiles * staged_rows * TILE_ROWS : 0)},
                           .rows = take(memory, &used, (RAPT_VL + 1) * (staged_rows + RAPT_VL)),
-                          .even = take(memory, &used, p->bf16 ? (size_t)BF16_PRODUCT_ROWS * TILE_ROWS : 0)};
+                          .even = take(memory, &used, BF16 ? (size_t)BF16_PRODUCT_ROWS * TILE_ROWS : 0)};
     return used;
 }
 
@@ -114,7 +113,8 @@ static size_t lay_out_linear(const rapt_linear_problem *p, float *memory, linear
 /* sum * scale + bias. Adding 0 first makes -0 of +0's sign: which of the two a sum was may depend on sums of no channel. */
 static RAPT_INLINE vf scaled_sum(vf sum, vf scale, vf bias) { return v_fma(v_add(sum, v_set1(0.0f)), scale, bias); }
 
-/* What the activation makes of n vectors. Never inlined, for it is much code, and would be there once for each vector of a tile. */
+/* What the activation makes of n vectors. Never inlined, for it is much code, and would be there once for each vector of a tile.
+ */
 static RAPT_NOINLINE void activate(rapt_activation activation, vf *y, int n) {
     switch (activation) {
     case RAPT_RELU:
@@ -144,7 +144,7 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
     const rapt_linear_problem *p = t->problem;
     if (p->residual.type) {
         const char *from = t->residual + token_offset(p, &p->residual, token) + out0 * rapt_element_bytes(p->residual.type);
-        stage_rows(p->residual.type, other, 0, &from, 1, 0, outs);
+        stage_element_rows(p->residual.type, other, 0, &from, 1, 0, outs);
         for (int n = 0; n < outs; n += RAPT_VL) v_store(row + n, v_add(v_load(row + n), v_load(other + n)));
     }
     store_row(p->y.type, t->y + token_offset(p, &p->y, token) + out0 * rapt_element_bytes(p->y.type), row, outs);
@@ -279,12 +279,12 @@ static void linear_few_rows(const rapt_linear_task *t, const linear_scratch *s, 
     const rapt_activation activation = gate == gated(p) ? p->activation : RAPT_ACTIVATION_NONE; /* of the gate, if there is one */
     int tokens = (int)t->tokens;
     size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)layout->token_stride;
-    if (p->bf16) sum_bf16_rows(t, s, gate, out, rows, s->c[0]);
+    if (BF16) sum_bf16_rows(t, s, gate, out, rows, s->c[0]);
     else linear_rows(p, layout->type, w->rows + (size_t)out * stride, stride, rows, s->x, tokens, s->c[0]);
     for (int i = 0; i < tokens; i++)
         for (int v = 0; v < SUM_VECTORS; v++)
-            ends[i][v] = p->bf16 ? v_load(s->c[0] + i * RAPT_PARTIAL_SUMS + v * RAPT_VL) : v_set1(0.0f);
-    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in && !p->bf16; part++) {
+            ends[i][v] = BF16 ? v_load(s->c[0] + i * RAPT_PARTIAL_SUMS + v * RAPT_VL) : v_set1(0.0f);
+    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in && !BF16; part++) {
         float *sums = s->c[0] + (size_t)part * RAPT_PARTIAL_SUMS * ld;
         memset(sums + (size_t)rows * ld, 0, (size_t)(RAPT_PARTIAL_SUMS - rows) * ld * sizeof *sums);
         for (int i = 0; i < tokens; i++) add_sums(ends[i], sums + i * RAPT_PARTIAL_SUMS, ld);
@@ -307,12 +307,12 @@ static void linear_few_tokens(const rapt_linear_task *t) {
     linear_scratch s;
     int tokens = (int)t->tokens;
     lay_out_linear(p, t->scratch, &s, tokens, t->outs);
-    size_t in = p->bf16 ? whole_steps(p->in) : padded((size_t)p->in), unit = p->bf16 ? RAPT_STEP : RAPT_PARTIAL_SUMS;
+    size_t in = BF16 ? whole_steps(p->in) : padded((size_t)p->in), unit = BF16 ? RAPT_STEP : RAPT_PARTIAL_SUMS;
     for (int i = 0; i < tokens; i++) {
         const char *row = t->x + token_offset(p, &p->x, t->token0 + i);
         memset(s.row + in - unit, 0, unit * sizeof *s.row);
-        stage_rows(p->x.type, s.row, 0, &row, 1, 0, (int)p->in);
-        if (p->bf16) {
+        stage_element_rows(p->x.type, s.row, 0, &row, 1, 0, (int)p->in);
+        if (BF16) {
             make_factors(s.row, (int)in);
             memcpy(s.x + (size_t)i * in, s.row, in * sizeof *s.row);
             continue;
@@ -342,7 +342,7 @@ static void stage_tokens(const rapt_linear_task *t, int64_t token, int rows, flo
     const char *from[TILE_ROWS];
     int whole = (rows + RAPT_VL - 1) / RAPT_VL * RAPT_VL;
     for (int r = 0; r < whole; r++) from[r] = t->x + token_offset(p, &p->x, token + rapt_min(r, rows - 1));
-    if (p->bf16) {
+    if (BF16) {
         stage_bf16_tokens(p, from, whole, to);
         return;
     }
@@ -371,7 +371,7 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
     const int bytes = (int)rapt_element_bytes(type);
     int channels = part_channels(p, part), whole = channels / RAPT_PARTIAL_SUMS, rest = channels % RAPT_PARTIAL_SUMS;
     size_t runs = padded((size_t)part_runs(channels)), ld = ld_weights(p);
-    if (p->bf16) {
+    if (BF16) {
         const char *all[RAPT_STAGED_ROWS];
         for (int r = 0; r < rows; r++) all[r] = weight_row(t, gate, out + r, part);
         stage_bf16_weights(p, layout->type, s, all, rows, channels);
@@ -398,7 +398,7 @@ static void stage_weights(const rapt_linear_task *t, const linear_scratch *s, bo
 /* Floats of a part of so many rows of staged weights, a multiple of RAPT_PARTIAL_SUMS. Packed weights are parts of all rows, one
  * after the other, each as it is staged. */
 static inline size_t part_floats(const rapt_linear_problem *p, size_t rows) {
-    return p->bf16 ? bf16_weight_floats(p, rows) : rows * ld_weights(p);
+    return BF16 ? bf16_weight_floats(p, rows) : rows * ld_weights(p);
 }
 static inline size_t packed_part(const rapt_linear_problem *p) { return part_floats(p, padded((size_t)p->out)); }
 
@@ -475,7 +475,7 @@ static void multiply_part(const rapt_linear_problem *p, const float *weights, in
 
 /* Register tiles that a part of rows of weights and a tile of tokens are multiplied in. */
 static int part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
-    return p->bf16 ? bf16_part_tiles(p, part, rows) : RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS);
+    return BF16 ? bf16_part_tiles(p, part, rows) : RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS);
 }
 
 /* RAPT_VL outputs from number n on of as many tokens, before they are activated, a vector each; beyond those that there are, the
@@ -521,8 +521,8 @@ static void linear_many_tokens(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     linear_scratch s;
     lay_out_linear(p, t->scratch, &s, t->tokens, t->outs);
-    size_t tile_floats = token_floats(p, p->in);
-    const int tile_rows = full_tile_rows(p->bf16);
+    size_t tile_floats = token_floats(p->in);
+    const int tile_rows = TILE_ROWS;
     int staged_rows = (int)padded((size_t)even_part(t->outs, most_rows(p)));
     int64_t pass = even_part((t->tokens + tile_rows - 1) / tile_rows, most_tiles(p)) * tile_rows;
     for (int64_t done = 0; done < t->tokens; done += pass) {
@@ -540,10 +540,10 @@ static void linear_many_tokens(const rapt_linear_task *t) {
                     if (!packed) stage_weights(t, &s, gate, out, rows, part);
                     const float *weights = packed ? packed + packed_offset(p, out, part) : s.weights;
                     for (int i = 0; i < tiles; i++) {
-                        const float *x = s.x + (size_t)i * tile_floats + token_floats(p, part * RAPT_LINEAR_PART);
+                        const float *x = s.x + (size_t)i * tile_floats + token_floats(part * RAPT_LINEAR_PART);
                         float *c = s.c[gate] + (size_t)(i * staged_rows * TILE_ROWS);
                         int vectors = (rapt_min(tile_rows, tokens - i * tile_rows) + RAPT_VL - 1) / RAPT_VL;
-                        if (p->bf16) multiply_bf16_part(p, weights, part, x, c, s.even, rows, vectors, &ahead);
+                        if (BF16) multiply_bf16_part(p, weights, part, x, c, s.even, rows, vectors, &ahead);
                         else multiply_part(p, weights, part, x, c, rows, vectors, &ahead);
                     }
                 }
@@ -558,10 +558,10 @@ static void linear_many_tokens(const rapt_linear_task *t) {
 
 static void linear_tokens(const rapt_linear_task *t) {
     if (t->tokens == 0 || t->outs == 0) return;
-    begin_task(t->problem->bf16);
+    begin_task();
     if (are_few(t->problem, t->tokens)) linear_few_tokens(t);
     else linear_many_tokens(t);
-    end_task(t->problem->bf16);
+    end_task();
 }
 
 static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens, int64_t outs) {

@@ -153,16 +153,16 @@ static float float_at(const char *from) {
 
 /* The caller's own function of logits. It knows nothing of a matrix unit's state, and may leave it in any. */
 static void call_logits_body(const rapt_task *t, const rapt_logits *logits) {
-    end_task(in_tiles(t->problem));
+    end_task();
     t->problem->logits_body(t->logits_arg, logits);
-    begin_task(in_tiles(t->problem));
+    begin_task();
 }
 
 /* One element of a tensor. */
 static float element_at(rapt_type type, const char *from) {
     if (type == RAPT_F32) return float_at(from);
-    float x[RAPT_VL];
-    stage_rows(type, x, 0, &from, 1, 0, 1);
+    float x[RAPT_VL] = {0};
+    stage_element_rows(type, x, 0, &from, 1, 0, 1);
     return x[0];
 }
 

@@ -19,9 +19,9 @@ static const char *norm_step(norm_row *row, int first, int n) {
     if (row->first != first - first % RAPT_NORM_HELD) row->first = first - first % RAPT_NORM_HELD, row->held = 0;
     float *z = row->z + (first - row->first);
     if (row->held > first - row->first) return (const char *)z;
-    stage_rows(a->x.type, z, 0, &t->x, 1, first, n);
+    stage_element_rows(a->x.type, z, 0, &t->x, 1, first, n);
     if (t->residual) {
-        stage_rows(a->residual.type, row->step, 0, &t->residual, 1, first, n);
+        stage_element_rows(a->residual.type, row->step, 0, &t->residual, 1, first, n);
         for (int i = 0; i < n; i += RAPT_VL) v_store(z + i, v_add(v_load(z + i), v_load(row->step + i)));
     }
     row->held += n;

@@ -47,18 +47,18 @@ static inline size_t staged(int d) { return padded((size_t)d * COPIES) + RAPT_RO
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
     size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
     /* Rows of Q and of O, in which weights have a row, too. */
-    size_t channels = p->bf16 ? whole_steps(p->d_k) : (size_t)rapt_max(p->d_k, RAPT_DOT_LANES);
-    size_t values = p->bf16 ? padded((size_t)p->d_v + 1) : (size_t)p->d_v;
-    *scratch = (lane_scratch){.s = take(memory, &used, (size_t)(p->bf16 ? chunk_keys(p) : RAPT_BLOCK) * TILE_ROWS),
+    size_t channels = BF16 ? whole_steps(p->d_k) : (size_t)rapt_max(p->d_k, RAPT_DOT_LANES);
+    size_t values = BF16 ? padded((size_t)p->d_v + 1) : (size_t)p->d_v;
+    *scratch = (lane_scratch){.s = take(memory, &used, (size_t)(BF16 ? chunk_keys(p) : RAPT_BLOCK) * TILE_ROWS),
                               .alpha = take(memory, &used, TILE_ROWS),
                               .bias = take(memory, &used, RAPT_BLOCK * TILE_ROWS),
                               .attended = (uint32_t *)take(memory, &used, 2 * TILE_ROWS),
-                              .keys = take(memory, &used, p->bf16 ? bf16_key_floats(p) : RAPT_BLOCK * dk),
-                              .values = take(memory, &used, p->bf16 ? bf16_value_floats(p) : RAPT_BLOCK * dv),
+                              .keys = take(memory, &used, BF16 ? bf16_key_floats(p) : RAPT_BLOCK * dk),
+                              .values = take(memory, &used, BF16 ? bf16_value_floats(p) : RAPT_BLOCK * dv),
                               .row = take(memory, &used, (dk > dv ? dk : dv) + RAPT_STEP),
-                              .even = take(memory, &used, p->bf16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0),
+                              .even = take(memory, &used, BF16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0),
                               .rows = take(memory, &used, RAPT_VL * dv)};
-    if (p->integer) {
+    if (INTEGER) {
         size_t keys = (size_t)(RAPT_BLOCK * integer_groups(p->k.type, p->d_k)),
                of_values = (size_t)(RAPT_BLOCK * integer_groups(p->v.type, p->d_v));
         scratch->key_factors = take(memory, &used, keys);
@@ -69,16 +69,16 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
         query_tile t = {.q = take(memory, &used, channels * TILE_ROWS)};
         for (int both = 0; both <= merges; both++) {
             lane_state *state = both ? &t.all : &t.now;
-            if (p->bf16 && !both && i > 1) continue; /* attend_chunk_bf16 hands them on */
+            if (BF16 && !both && i > 1) continue; /* attend_chunk_bf16 hands them on */
             state->m = take(memory, &used, TILE_ROWS);
             state->l = take(memory, &used, TILE_ROWS);
             state->o = take(memory, &used, values * TILE_ROWS);
-            if (p->bf16) state->l = state->o ? state->o + (size_t)p->d_v * TILE_ROWS : NULL;
+            if (BF16) state->l = state->o ? state->o + (size_t)p->d_v * TILE_ROWS : NULL;
         }
         t.first = (int32_t *)take(memory, &used, TILE_ROWS);
         t.end = (int32_t *)take(memory, &used, TILE_ROWS);
         t.slope = take(memory, &used, TILE_ROWS);
-        if (p->integer) t.q_scale = take(memory, &used, TILE_ROWS);
+        if (INTEGER) t.q_scale = take(memory, &used, TILE_ROWS);
         if (p->block_mask.type)
             t.block_mask_rows = (const char **)(void *)take(memory, &used, TILE_ROWS * sizeof(char *) / sizeof(float));
         if (has_masks(p)) t.attended = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * TILE_ROWS);
@@ -128,8 +128,8 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
                 v_store(q, v_mul(v_load(q), v_set1(scales[c])));
             }
     }
-    if (p->integer) quantise_queries(tile->q, p->d_k, tile->vectors, tile->q, tile->q_scale);
-    if (p->bf16) pack_bf16_queries(tile->q, p->d_k, tile->vectors);
+    if (INTEGER) quantise_queries(tile->q, p->d_k, tile->vectors, tile->q, tile->q_scale);
+    if (BF16) pack_bf16_queries(tile->q, p->d_k, tile->vectors);
 }
 
 static void start_chunk(query_tile *tile) {
@@ -373,16 +373,16 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     int first = b->all.first, end = b->all.end;
     size_t dk = staged(p->d_k), dv = staged(p->d_v);
     find_rows(rows, t, t->k, &p->k, &b->all, first, end);
-    if (p->integer) stage_integer_keys(p, s, rows + first, end - first);
+    if (INTEGER) stage_integer_keys(p, s, rows + first, end - first);
     else stage_copies(p->k.type, s->keys, dk, rows + first, end - first, p->d_k, s->row);
     b->keys = s->keys;
     b->ldk = dk;
-    if (t->v_in_k >= 0 && !p->integer) {
+    if (t->v_in_k >= 0 && !INTEGER) {
         b->values = s->keys + (size_t)t->v_in_k * COPIES;
         b->ldv = dk;
     } else {
         find_rows(rows, t, t->v, &p->v, &b->all, first, end);
-        if (p->integer) stage_dots_transposed(p->v.type, s->values, rows, first, end, p->d_v, b->value_correction);
+        if (INTEGER) stage_dots_transposed(p->v.type, s->values, rows, first, end, p->d_v, b->value_correction);
         else stage_copies(p->v.type, s->values, dv, rows + first, end - first, p->d_v, s->row);
         b->values = s->values;
         b->ldv = dv;
@@ -393,7 +393,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     if (b->scaled_values) load_key_scales(t, b->value_scales, t->v_scales, &p->v_scales, b->all.number, first, end);
     b->negative_values = false;
     for (int n = first; n < end && b->scaled_values; n++) b->negative_values |= b->value_scales[n] < 0.0f;
-    if (p->integer && p->v.type != RAPT_INT8) {
+    if (INTEGER && p->v.type != RAPT_INT8) {
         const int groups = integer_groups(p->v.type, p->d_v);
         for (int n = first; n < end; n++) {
             load_group_scales(p->v.type, rows[n], groups, s->value_factors + n, RAPT_BLOCK);
@@ -407,7 +407,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                         int end) {
     int skipped = first - b->all.first, part = rapt_score_part(p->d_k);
     const float *keys = b->keys + (size_t)skipped * b->ldk;
-    if (p->integer) {
+    if (INTEGER) {
         const int groups = integer_groups(p->k.type, p->d_k);
         const dots product = {.c = s->s + first * TILE_ROWS,
                               .a = (const char *)keys,
@@ -419,7 +419,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
         if (p->k.type == RAPT_INT8) dot_product(product, end - first, tile->vectors);
         else group_dot_product(product, s->key_factors + skipped * groups, groups, end - first, tile->vectors);
     }
-    for (int c = 0; c < p->d_k && !p->integer; c += part)
+    for (int c = 0; c < p->d_k && !INTEGER; c += part)
         tile_product((operands){.c = (char *)(s->s + first * TILE_ROWS),
                                 .ldc = TILE_ROWS * sizeof(float),
                                 .a = (const char *)(keys + (size_t)c * COPIES),
@@ -437,7 +437,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
 static void add_values_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
                              int end, const float *masks) {
     const float *values = b->values + (size_t)(first - b->all.first) * b->ldv;
-    if (p->integer) {
+    if (INTEGER) {
         float scale[TILE_ROWS], negated[RAPT_BLOCK], one[TILE_ROWS];
         dots product = {.c = tile->now.o,
                         .a = (const char *)b->values,
@@ -650,7 +650,7 @@ static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *til
 
 /* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
-    int64_t most = full_tile_rows(t->problem->bf16);
+    int64_t most = TILE_ROWS;
     if (t->period == 0) return rapt_min(most, t->rows - row0);
     int64_t tiles = (t->period + most - 1) / most, even = (t->period + tiles - 1) / tiles;
     int64_t left = t->period - row0 % t->period;
@@ -673,14 +673,13 @@ static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
     const int64_t chunks = t->states ? t->chunks : rapt_max(t->chunks, 1); /* without keys, too, rows end */
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + chunks; chunk++) {
         if (!t->states && chunk + 1 == t->chunk0 + chunks) prefetch_output(t, &tiles[0]);
-        if (p->bf16) {
+        if (BF16) {
             attend_chunk_bf16(t, &s, tiles, n, chunk);
             continue;
         }
         attend_chunk_queries_in_lanes(t, &s, tiles, n, chunk, false);
         for (int i = 0; i < n; i++) {
-            if (!p->integer && has_hidden_nonfinite(p, &tiles[i]))
-                attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
+            if (!INTEGER && has_hidden_nonfinite(p, &tiles[i])) attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
             end_chunk(t, &s, &tiles[i], i + 1 < n ? &tiles[i + 1] : NULL, chunk);
         }
     }

@@ -6,8 +6,8 @@
 typedef void store_word(void *, vf);
 typedef vf load_channels(const char *row, int channel);
 
-/* RAPT_VL channels of a row, of any type: load_f32, load_f16, load_q4_0 and so on. They are passed as constants, and not RAPT_INLINE,
- * since at -Og gcc finds out too late which function it calls, and refuses. */
+/* RAPT_VL channels of a row, of any type: load_f32, load_f16, load_q4_0 and so on. They are passed as constants, and not
+ * RAPT_INLINE, since at -Og gcc finds out too late which function it calls, and refuses. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static inline vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row + (size_t)channel * bytes); }
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
@@ -119,6 +119,20 @@ static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *
         stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
         break;
         RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        break;
+    }
+}
+
+/* stage_rows of a tensor that is neither K, V nor weights, so of fewer types. */
+static void stage_element_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
+    case name:                                                                                                                   \
+        stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
+        break;
+        RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         break;

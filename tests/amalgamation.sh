@@ -34,11 +34,9 @@ skip() {
     echo "ok $count - $1 # SKIP $2"
 }
 there() { command -v "$1" >/dev/null; }
-# The kernels of a CPU family, by kernels/list.txt, but for those that rapt.c cannot have, whose vectors' length is an option.
-mapfile -t all < <(sed -nE 's/^([a-z][a-z0-9_]*) .*/\1/p' "$source/kernels/list.txt")
-kernels_of() {
-    awk -v family="$1" '/^[a-z]/ && !/vector-bits/ && ($2 == "any" || index("," $2 ",", "," family ",")) { print $1 }' "$source/kernels/list.txt"
-}
+# The kernels of a CPU family, by the list of the Meson build, but for those that rapt.c cannot have, whose vectors' length is an option.
+mapfile -t all < <(awk '/^[a-z]/ { print $1 }' "$source/kernels/list.txt")
+kernels_of() { awk -v on="$1" '/^[a-z]/ && !/vector-bits/ && ($2 == "any" || $2 ~ "(^|,)" on "(,|$)") { print $1 }' "$source/kernels/list.txt"; }
 # says LINE COMMAND...: it fails, and says this among other things. refuses LINE COMMAND...: it does so in one line.
 says() {
     local line=$1
@@ -261,7 +259,7 @@ try 'with -ffast-math, it says what must not be' \
 other() { # another architecture: no kernel but the scalar ones, and what they need
     clang-19 --target=riscv64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -Wall -Wextra -Werror -Wno-pass-failed -O0 -S \
         "$files/rapt.c" -o "$scratch/other.s"
-    diff <(kernels_of none) <(sed -n 's/^rapt_kernel_\(.*\):.*/\1/p' "$scratch/other.s")
+    diff <(kernels_of none) <(sed -n 's/^rapt_exact_\(.*\):.*/\1/p' "$scratch/other.s")
 }
 if there clang-19 && [[ -d /usr/aarch64-linux-gnu/include ]]; then
     try 'RISC-V: the scalar kernels alone' other
@@ -288,7 +286,7 @@ by_make() {
     local defines
     defines=$(printf -- '-DRAPT_WITHOUT_%s ' "${without[@]^^}")
     make CC="$first" CFLAGS="-O1 -DRAPT_UNROLL= $defines" && cmp rapt.c "$files/rapt.c" && runs_app ./main &&
-        nm rapt.o >symbols && ! grep -E " rapt_kernel_($(IFS='|' && echo "${without[*]}"))$" symbols
+        nm rapt.o >symbols && ! grep -E " rapt_(exact|int8|bf16)_($(IFS='|' && echo "${without[*]}"))$" symbols
 }
 try 'examples/vendored: make, with kernels left out' by_make
 
@@ -312,29 +310,22 @@ add_executable(app main.c)
 target_link_libraries(app rapt::rapt_pool)
 END
 configure() { CC=$first cmake -S "$1" -B "$scratch/$2" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "${@:3}"; }
-# Each arithmetic that a kernel of the list brings is compiled with its options, and rapt's are the last that say how to compute.
+# Each kernel of the list is compiled with its options, and rapt's are the last that say how to compute.
 cmake_options() {
     configure "$scratch/app" options || return 1
     python3 - "$source/kernels/list.txt" "$scratch/options/compile_commands.json" "$(uname -m)" <<'END'
 import json, re, shlex, sys
-wanted = {}
 with open(sys.argv[1]) as file:
-    for line in file:
-        if line.strip() and not line.startswith("#"):
-            name, families, _, brings, *options = line.split()
-            if families == "any" or sys.argv[3] in families.split(","):
-                for arithmetic in ("exact,int8,bf16" if brings == "all" else brings).split(","):
-                    wanted[f"{name}.c", arithmetic] = options
+    isas = [line.split() for line in file if line.strip() and not line.startswith("#")]
 with open(sys.argv[2]) as file:
     entries = [entry for entry in json.load(file) if "/kernels/" in entry["file"]]
-commands = {}
-for entry in entries:
-    command = shlex.split(entry["command"])
-    [arithmetic] = [word.removeprefix("-DRAPT_ARITH=") for word in command if word.startswith("-DRAPT_ARITH=")]
-    commands[re.sub(".*/", "", entry["file"]), arithmetic] = command
+commands = {re.sub(".*/", "", entry["file"]): shlex.split(entry["command"]) for entry in entries}
+wanted = {f"{name}_{arithmetic}.c": options
+          for name, families, _, brings, *options in isas if families == "any" or sys.argv[3] in families.split(",")
+          for arithmetic in ("exact", "int8", "bf16") if brings == "all" or arithmetic in brings.split(",")}
 assert set(commands) == set(wanted), (sorted(commands), sorted(wanted))
-for what, options in wanted.items():
-    command = commands[what]
+for file, options in wanted.items():
+    command = commands[file]
     assert [word for word in command if word.startswith("-m")] == options, command
     math = [word for word in command if "fast-math" in word or "fp-contract" in word]
     assert math == ["-ffast-math", "-ffp-contract=fast", "-fno-fast-math", "-ffp-contract=off"], command
@@ -342,7 +333,7 @@ for what, options in wanted.items():
 print(*commands)
 END
 }
-try "CMake: kernels have the options of the list" cmake_options
+try "CMake: kernels have the options of the Meson build's list" cmake_options
 # Debug builds look at floating-point modes, and who wants it otherwise says so.
 check_fp() { # check_fp EXPECTED OPTION...
     configure "$source" "check-fp" -DRAPT_CHECK_FP=AUTO "${@:2}" || return 1

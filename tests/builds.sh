@@ -61,8 +61,8 @@ if [[ $(uname -m) == x86_64 ]]; then
     cpu=cpu_x86.c kernels='sse41 scalar'
     if ((all)); then kernels='avx2 scalar'; fi
 fi
-# Options of a kernel.
-flags_of() { awk -v name="$1" '$1 == name { for (i = 5; i <= NF; i++) print $i; exit }' kernels/list.txt; }
+# Options of a kernel, as the Meson build has them.
+flags_of() { awk -v name="$1" '$1 == name { for (i = 5; i <= NF; i++) print $i }' kernels/list.txt; }
 # Linked statically where its C library is another root's.
 link() { # link COMPILER NAME FLAGS... FILES...
     local static=()
@@ -74,7 +74,7 @@ link() { # link COMPILER NAME FLAGS... FILES...
 by_files() {
     local name=$1 compiler=$2 kernel arithmetic file objects=()
     local common=(-std=gnu11 -ffp-contract=off -fno-math-errno "-DRAPT_VERSION=\"$name\"" -Iinclude -Ikernels "-I$name" "${@:4}")
-    for kernel in $3; do # which bring all arithmetics themselves
+    for kernel in $3; do
         echo "RAPT_KERNEL($kernel, $kernel, $kernel, $kernel)" >>"$scratch/$name/kernels.inc"
         for arithmetic in exact int8 bf16; do
             # shellcheck disable=SC2046 # words are wanted

@@ -53,18 +53,24 @@ case $(uname -m) in x86_64) fma=-mfma ;; esac
 check() {
     name=$1 kernel=$2
     shift 2
-    compile $optimised "$@" -c "$source/kernels/$kernel.c" -o "$scratch/$name.o" &&
-        $CC "$scratch/main.o" "$scratch/$name.o" "$library" -o "$scratch/$name" && "$scratch/$name" "$kernel"
+    for arithmetic in exact int8 bf16; do
+        compile $optimised "$@" -DRAPT_ARITH=$arithmetic -c "$source/kernels/$kernel.c" -o "$scratch/$name-$arithmetic.o" || return
+    done
+    $CC "$scratch/main.o" "$scratch/$name"-*.o "$library" -o "$scratch/$name" && "$scratch/$name" "$kernel"
 }
 vendor() {
     mkdir "$scratch/vendored" && cd "$scratch/vendored" || return 1
-    echo 'RAPT_KERNEL(scalar)' >kernels.inc
-    set -- "$source/kernels/scalar.c" "$source/dispatch/cpu_other.c"
+    echo 'RAPT_KERNEL(scalar, scalar, scalar, scalar)' >kernels.inc
+    set -- "$source/dispatch/cpu_other.c"
     for file in "$source"/dispatch/*.c; do
         case $file in */pool.c | */cpu_*) ;; *) set -- "$@" "$file" ;; esac
     done
+    for arithmetic in exact int8 bf16; do
+        $CC $optimised -ffp-contract=off -DRAPT_ARITH=$arithmetic -I"$source/include" -c "$source/kernels/scalar.c" \
+            -o "scalar-$arithmetic.o" || return
+    done
     $CC $optimised -ffp-contract=off -DRAPT_VERSION='"vendored"' -I"$source/include" -I"$source/kernels" -I"$source/dispatch" -I. \
-        "$@" "$scratch/main.o" -lm -o "$scratch/vendor" && "$scratch/vendor"
+        "$@" scalar-*.o "$scratch/main.o" -lm -o "$scratch/vendor" && "$scratch/vendor"
 }
 run() { "$@" >"$scratch/$2.log" 2>&1; }
 # Those that clang does not tell of.

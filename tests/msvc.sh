@@ -91,7 +91,7 @@ every=(every.obj -alternatename:__chkstk=___chkstk_ms "$(x86_64-w64-mingw32-gcc 
 
 without=()
 # shellcheck disable=SC2013 # a line is a name, which has no spaces
-for name in $(sed -nE 's/^([a-z][a-z0-9_]*) .*/\1/p' "$source/kernels/list.txt"); do
+for name in $(awk '/^[a-z]/ { print $1 }' "$source/kernels/list.txt"); do
     if [[ $name != avx2 && $name != scalar ]]; then without+=("-DRAPT_WITHOUT_${name^^}"); fi # which take least time
 done
 silent() { "$@" && [[ ! -s log ]]; }

@@ -18,9 +18,11 @@ report() { # report STATUS DESCRIPTION LOG
 names=$(sed -n '/^ \* Functions that an ISA may have/,/^ \* Each is declared/s/^ \*   \([a-z0-9_]*\) .*/\1/p' "$source/kernels/attend.h")
 for name in $names; do
     printf '#define RAPT_KERNEL_NAME one\n#include "words.h"\n#define %s %s\n#include "attend.h"\n' "$name" "$name" >"$scratch/one.c"
-    # shellcheck disable=SC2086 # words are wanted
-    $CC -std=gnu11 -fsyntax-only -Wall -Wextra -I"$source/include" -I"$source/kernels" -I"$source/tests/broken" "$scratch/one.c" \
-        >"$scratch/all" 2>&1
+    for arithmetic in exact int8 bf16; do
+        # shellcheck disable=SC2086 # words are wanted
+        $CC -std=gnu11 -fsyntax-only -Wall -Wextra -DRAPT_ARITH=$arithmetic -I"$source/include" -I"$source/kernels" \
+            -I"$source/tests/broken" "$scratch/one.c"
+    done >"$scratch/all" 2>&1
     grep -E 'error:|warning:' "$scratch/all" |
         grep -Ev "'?$name'? (used but|declared 'static' but) never defined|function '$name' has internal linkage but is not defined|‘$name’ (used but|declared ‘static’ but) never defined" >"$scratch/log"
     [ ! -s "$scratch/log" ]

@@ -49,9 +49,10 @@ check 'four atomics are all that is ever written' "$([ "$written" = 'chosen feat
 for archive; do
     name=$(basename "$archive" .a)
     name=${name#librapt-}
-    check "$name exports its descriptor only" \
-        "$("$nm" -g --defined-only "$archive" | grep ' ' | names | grep -vx "rapt_kernel_$name")"
-    check "$name exports its descriptor" "$("$nm" -g --defined-only "$archive" | grep -q " rapt_kernel_$name\$" || echo missing)"
+    symbol=rapt_${name#*-}_${name%-*}
+    check "$name exports its functions' table only" \
+        "$("$nm" -g --defined-only "$archive" | grep ' ' | names | grep -vx "$symbol")"
+    check "$name exports its functions' table" "$("$nm" -g --defined-only "$archive" | grep -q " $symbol\$" || echo missing)"
     check "$name needs memory functions only" \
         "$("$nm" -g --undefined-only "$archive" | grep ' ' | names | grep -Ev '^(memcpy|memset|memmove|__mem(cpy|set|move)_chk|__stack_chk_fail|___chkstk_ms)$')"
 done
