@@ -20,6 +20,9 @@ stage_coverage() {
     local vectors=${isas#scalar,scalar_fma,} each public=(include/rapt.h include/rapt_layer.h)
     vectors=${vectors#sse41,}
     IFS=, read -ra each <<<"$vectors"
+    local inherited own
+    inherited=$(inherited_in "$vectors")
+    own=$(tr , '\n' <<<"$vectors" | grep -vxF "$(tr , '\n' <<<"$inherited")" | paste -sd ,)
     covered() { tap "$build/tests/$1" "${@:2}" || true; }
     covered cpu
     # Without the leaves of CPUID above 4, and without the registers of AVX.
@@ -30,14 +33,15 @@ stage_coverage() {
     covered decode --quick "${vectors##*,}"
     covered abi/abi "${public[@]}"
     covered fuzz/corpus-validate tests/fuzz/corpus/validate
-    covered check/check --tap --quick --seed 1 --isa "$vectors"
+    covered check/check --tap --quick --seed 1 --isa "$own"
+    if [[ $inherited ]]; then covered check/check --tap --quick --seed 1 --isa "$inherited" --case 'int8*'; fi
     covered check/check --tap --quick --seed 1 --isa sse41 --case kv-types
     covered check/check --tap --quick --seed 1 --isa sse41 --arith bf16 --case types
     covered check/check --tap --seed 1 --isa "$vectors" --arith bf16 --case nan-masked
     # Of the cases in bf16 arithmetic, those that add something, by kernels and by tiles in plain C for CPUs that have none.
     local cases=(random features infinities denormals tiny types kv-types v-scales kv-scales nan-values 'same-feature*' 'complaint*')
     for name in "${cases[@]}"; do
-        covered check/check --tap --quick --seed 1 --isa "$vectors" --arith bf16 --case "$name"
+        covered check/check --tap --quick --seed 1 --isa "$own" --arith bf16 --case "$name"
         covered broken/check-broken --tap --quick --seed 1 --isa amx_emulated --arith bf16 --case "$name"
     done
     covered broken/check-broken --tap --seed 1 --isa amx_emulated --arith bf16 --case tiny

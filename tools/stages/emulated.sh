@@ -42,7 +42,7 @@ exe=
 folder=
 cross_build() {
     can_cross "$1" || return 1
-    { native && once "$1" build_cross "$@"; } || exit 1 # a skip is false, too
+    { once "$1" build_cross "$@" && native; } || exit 1 # a skip is false, too
     folder=$1
 }
 build_cross() {

@@ -12,7 +12,6 @@ stage onnxruntime engine 4 - "ONNX Runtime's operators, ONNX's node tests, and e
 # which takes most of the time, is installed once for all stages, in an environment that theirs look into after themselves.
 engine() {
     local package pin pins=()
-    native || exit 1
     folder=$(pwd)/$root/$stage
     python3 -m venv --clear "$folder" || exit 1
     for package in "$@"; do
@@ -30,6 +29,7 @@ engine() {
         skip "$stage, since ${pins[*]} cannot be had here"
         return 1
     fi
+    native || exit 1
     python=$folder/bin/python
     export PYTHONPATH=$PWD/python RAPT_LIBRARY=$PWD/$root/gcc/python/librapt_python.so RAPT_TEST_HOSTS=1
 }
