@@ -17,10 +17,10 @@ stage wasm own 3 - "WebAssembly with and without vectors: the bits of the unfuse
 rows() { sed -E '/^#/d; s/ *\| */|/g' tools/stages/targets.txt | grep -E "^($(IFS='|' && echo "$*"))\|"; }
 # kernels_of_build BUILD: all that the rows name, of the stages that run now.
 kernels_of_build() {
-    rows "${stages[@]}" | awk -F '|' -v build="$1" '$2 == build { print $5 "," $6 "," $7 }' | tr -d '?' | tr , '\n' | grep -vx -- - | sort -u |
-        paste -sd ,
+    built_here "$(rows "${stages[@]}" | awk -F '|' -v build="$1" '$2 == build { print $5 "," $6 "," $7 }' | tr -d '?' | tr , '\n' |
+        grep -vx -- - | sort -u | paste -sd ,)"
 }
-# built_here ISAS: those of them that this CPU has, where the programs of x86-64 run on it or are those of the stage gcc.
+# built_here ISAS: those of them but for kernels of x86-64 that this CPU lacks, which are not compiled.
 built_here() {
     if [[ ! $absent ]]; then echo "$1" && return; fi
     tr , '\n' <<<"$1" | grep -vxE "${absent//,/|}" | paste -sd ,

@@ -20,7 +20,7 @@ stage_windows() {
     wine-run cmd /c ver
     emulated windows
     meson_test windows append copy decode linear norm mha plans memory bounds explain tuning worked cpu first-call pool environment abi \
-        symbols float-modes
+        symbols
     tap python3 tests/cli.py --system wine-run "$root/windows/cli/rapt.exe" || true
     ninja -C "$root/windows" examples/decode-example.exe
     expect "decode-example: the numbers of Linux" same_output examples/decode-example
