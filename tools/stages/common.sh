@@ -110,15 +110,16 @@ inherited_in() {
 # shared_of FOLDER: the shared library of a build folder, which must link; nothing where there is none.
 shared_of() { sed -nE 's/^build (dispatch\/librapt[^ /]*\.(so|dylib|dll)[^ /:]*): c_LINKER.*/\1/p' "$root/$1/build.ninja"; }
 
-# native: this machine's programs by gcc, which other stages compare with. Kernels that the CPU lacks are compiled by the stages
-# refusals and amalgamation.
+# native: this machine's programs by gcc, which other stages compare with, from nothing where stage gcc runs. Kernels that the CPU lacks
+# are compiled by the stages refusals and amalgamation.
 native() { once native build_native; }
 build_native() {
     local programs=(cli/rapt dispatch/librapt.a python/librapt_python.so tests/{abi/abi,explain} tests/abi/0.1/rapt{,_layer,_pool}.h
         examples/{decode-example,seq2seq/seq2seq})
     if ! ((short)); then programs+=(examples/minilm/minilm); fi
+    if runs gcc || [[ ! -f $root/gcc/build.ninja ]]; then setup gcc -Disas_left_out="$absent" || return; fi
     # shellcheck disable=SC2046 # one file
-    setup gcc -Disas_left_out="$absent" && ninja -C "$root/gcc" "${programs[@]}" $(shared_of gcc)
+    ninja -C "$root/gcc" "${programs[@]}" $(shared_of gcc)
 }
 # in_native COMMAND...: only one at a time may run ninja in that folder.
 in_native() { (flock 9 && "$@") 9>"$logs/gcc.lock"; }
