@@ -104,7 +104,7 @@ static rapt_status run_norm(encoder *e, int64_t tokens, encoder_linear weights, 
 
 /* What all layers of a batch have in common. */
 typedef struct plans {
-    rapt_mha_plan attention, watched; /* watched: with weights */
+    rapt_mha_plan attention, watched;      /* watched: with weights */
     rapt_linear_plan inner, outer, square; /* square: of the four matrices of attention, to prepack them */
 } plans;
 

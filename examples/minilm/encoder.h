@@ -35,7 +35,8 @@ typedef struct encoder {
     size_t memory_floats;
     void *workspace;
     size_t workspace_bytes;
-    char *prepacked; /* null, or for each layer the weights of query, key, value, attention, inner and outer, laid out for the kernel */
+    char *prepacked; /* null, or for each layer the weights of query, key, value, attention, inner and outer, laid out for the
+                        kernel */
     size_t square_bytes, inner_bytes, outer_bytes; /* of each of the first four, and of the others */
     bool used;                                     /* has a batch been run? */
 } encoder;

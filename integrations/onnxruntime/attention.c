@@ -120,7 +120,8 @@ static OrtStatus *compute(struct call *call) {
                     (long long)v.dims[0]);
     if (of_v[0] != of_k[0]) return fail(call, "K has %lld heads and V %lld", (long long)of_k[0], (long long)of_v[0]);
     if (of_v[1] != of_k[1]) return fail(call, "K has %lld tokens and V %lld", (long long)of_k[1], (long long)of_v[1]);
-    if (of_k[2] != of_q[2]) return fail(call, "Q has heads of %lld channels and K of %lld", (long long)of_q[2], (long long)of_k[2]);
+    if (of_k[2] != of_q[2])
+        return fail(call, "Q has heads of %lld channels and K of %lld", (long long)of_q[2], (long long)of_k[2]);
     keys.heads = of_k[0], keys.tokens = of_k[1], keys.d_k = of_k[2], keys.d_v = of_v[2];
     keys.k_at = k.data, keys.v_at = v.data;
 
