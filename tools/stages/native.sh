@@ -5,13 +5,14 @@ stage gcc own 8 4 "each test of the Meson build on this machine's kernels, and t
 stage refusals own 1.5 1.5 "a debug build refuses kernels that the CPU lacks, and floating-point modes; each refusal has its line (explain)"
 stage qemu-x86 own 1 1 "older CPUs (Nehalem, Haswell, AVX2 without XSAVE) choose sse41 or avx2, refuse the others, and have the same bits"
 
-# `tools/test` alone leaves out kernels that are broken on purpose, options that break the promise, ways to embed, and the benches; and
-# of the checks at length it has the quick form.
+# `tools/test` alone leaves out kernels that are broken on purpose, options that break the promise, ways to embed, examples with models,
+# and the benches; and of the checks at length it has the quick form.
 stage_gcc() {
     local isa tests
     native
     if ((short)); then
-        mapfile -t tests < <(meson test -C "$root/gcc" --list --no-suite broken | sed -E 's/^.*[:/] ?//' | grep -vxE 'check|flags|replaced|embed')
+        mapfile -t tests < <(meson test -C "$root/gcc" --list --no-suite broken --no-suite bench | sed -E 's/^.*[:/] ?//' |
+            grep -vxE 'check|flags|replaced|embed|minilm|seq2seq')
         in_native meson_test gcc "${tests[@]}"
         check "$isas" "$root/gcc/cli/rapt" check --quick
         return
