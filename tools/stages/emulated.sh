@@ -126,19 +126,22 @@ equal_to_x86() {
             expect "${program##*/}: $isa = x86-64's $twin" cmp "$logs/$stage-x86.txt" "$logs/$stage.txt"
         done
     done
-    read -ra cases <<<"${CASES:-$4}"
+    read -ra cases <<<"$4"
+    if [[ ${CASES:-} ]]; then
+        mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|tests/)')
+    fi
     if ((short)); then mapfile -t cases < <(printf '%s\n' golden random "${cases[@]}" | grep -xE 'golden|random|bf16:random' | sort -u); fi
     local words=() tests=()
     for name in "${cases[@]}"; do
         case $name in
-        words) for isa in ${kernels//,/ }; do words+=("words-$isa"); done ;;
+        words) for isa in ${kernels//,/ }; do words+=("tests/words-$isa$exe"); done ;;
         tests/*) tests+=("${name#tests/}") ;;
         *) emulated_case "$kernels" "$name" "${rapt[@]}" ;;
         esac
     done
     if ((${#words[@]})); then
-        ninja -C "$root/$folder" "${words[@]/%/$exe}"
-        for name in "${words[@]}"; do tap "${runner[@]}" "$root/$folder/tests/$name$exe" || true; done
+        ninja -C "$root/$folder" "${words[@]}"
+        for name in "${words[@]}"; do tap "${runner[@]}" "$root/$folder/$name" || true; done
     fi
     if ((${#tests[@]})); then meson_test "$folder" "${tests[@]}"; fi
 }
