@@ -109,7 +109,8 @@ static bool parse_header(npy_array *array, cursor c, npy_wanted wanted, bool *fo
     }
     if (!parse_type(array, descr, wanted.booleans)) {
         const int shown = descr.end - descr.at < 40 ? (int)(descr.end - descr.at) : 40;
-        snprintf(fault, NPY_FAULT_BYTES, "its dtype is '%.*s', %s is needed", shown, descr.at, dtype);
+        snprintf(fault, NPY_FAULT_BYTES, "its dtype is '%.*s', %s is needed: save x.astype(np.%s)", shown, descr.at, dtype,
+                 wanted.booleans ? "bool_" : "float32");
         return false;
     }
     if (array->dims < wanted.least_dims || array->dims > wanted.most_dims) {

@@ -350,6 +350,13 @@ static int read_lengths(job *j) {
     return 0;
 }
 
+/* The end of a refusal of heads: the other layout, where heads divide in that one. */
+static const char *layout_hint(const job *j) {
+    const bool apart = j->q.array.dims > 2 && j->k.array.dims > 2 && !j->q_starts.at && !j->k_starts.at;
+    if (!apart || j->k.tokens == 0 || j->q.tokens % j->k.tokens) return "";
+    return j->bshd ? ": with --layout bhsd they do" : ": with --layout bshd they do";
+}
+
 /* The arrays that are broadcast. */
 static int read_broadcasts(job *j) {
     rapt_desc *d = &j->desc;
@@ -418,8 +425,8 @@ static int read_inputs(job *j) {
         match(v, v->tokens, k, k->tokens, "tokens"))
         return CLI_ERROR;
     if (q->heads % k->heads)
-        return cli_fail(CLI_RUN, "%s: heads %" PRId64 ", which do not divide the %" PRId64 " of %s", k->path, k->heads, q->heads,
-                        q->path);
+        return cli_fail(CLI_RUN, "%s: heads %" PRId64 ", which do not divide the %" PRId64 " of %s%s", k->path, k->heads,
+                        q->heads, q->path, layout_hint(j));
     d->heads = q->heads;
     d->kv_heads = k->heads;
     d->q_len = q->tokens;

@@ -17,6 +17,23 @@
  * How a call goes: describe the problem (rapt_desc), validate it once into a plan (rapt_plan_init), ask for the workspace
  * (rapt_workspace_size), then run the plan as often as you like with other pointers (rapt_run and its siblings).
  *
+ * Calls by task (docs/quick-reference.md has all of them, each in a line):
+ *
+ *     describe attention     rapt_desc_init, rapt_layout_bhsd, rapt_layout_bshd, rapt_plan_init, rapt_workspace_size
+ *     run it                 rapt_args_init, rapt_run
+ *     on your threads        rapt_run_parallel, rapt_run_share, rapt_run_phase, rapt_run_task
+ *     without threads        rapt_pool_create, rapt_pool_for (rapt_pool.h)
+ *     write a cache          rapt_kv_append_run
+ *     copy tokens            rapt_kv_copy_run
+ *     rotate queries         rapt_rope_frequencies, rapt_rope_run
+ *     a decoder's step       rapt_decode_plan_init, rapt_decode_run: rotates, appends and attends
+ *     merge parts            rapt_merge_states_run, with the same bits; rapt_merge, by log-sum-exp
+ *     why it was refused     rapt_plan_explain, rapt_args_explain, their like in each family, rapt_trace_to
+ *     types                  rapt_type_name, rapt_type_of_name, rapt_type_class_of, rapt_row_bytes
+ *     kernels                rapt_isa_name, rapt_isa_usable, rapt_isa_force, rapt_isa_current, rapt_plan_query, rapt_self_check
+ *     tuning                 rapt_tuning_parse, rapt_tuning_query, rapt_tuning_print
+ *     around attention       rapt_linear_run, rapt_layer_norm_run, rapt_rms_norm_run, rapt_mha_run (rapt_layer.h)
+ *
  * How comments say it: shapes are written outermost dimension first, as [batch, heads, tokens, channels]; a..b goes from a to b,
  * both included; errors are named without their prefix RAPT_ERR_; strides and sizes of memory are in bytes.
  *
@@ -76,7 +93,7 @@ extern "C" {
 
 /* These three numbers are the version of this header; rapt_version() tells that of the library. */
 #define RAPT_VERSION_MAJOR 0
-#define RAPT_VERSION_MINOR 3
+#define RAPT_VERSION_MINOR 4
 #define RAPT_VERSION_PATCH 0
 
 /* RAPT_API marks the functions that the library exports. Who compiles its sources into a library of their own may define it, as
@@ -211,82 +228,6 @@ RAPT_API rapt_layout rapt_layout_bhsd(rapt_type type, int64_t heads, int64_t tok
  * (type, 1, tokens, channels), and weights (type, 1, out, in). Sizes that overflow give a negative stride, as above. */
 RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tokens, int64_t channels);
 
-/* ---- Tuning ---------------------------------------------------------------------------------------------------------- */
-
-/* Numbers by which a plan cuts its work, and by which weights are prefetched. Each kernel has its own, which were measured on one
- * machine; another may want others, and `rapt tune` looks for them. None changes a bit of any result: only the time that calls
- * take, and their workspace. Call rapt_tuning_init first, then set what shall differ, or have rapt_tuning_parse read a line.
- *
- * -1, the default of each number, stands for the kernel's own. Where its range says "at most", a kernel may have room for less:
- * rapt_tuning_query tells. A row is a query of one of the heads that share a key/value head. */
-typedef struct rapt_tuning {
-    size_t size; /* Set by rapt_tuning_init, as in rapt_desc. */
-
-    const char *isa; /* The kernel that the numbers are for: plans with another one are refused. Null, the default: any. */
-
-    /* ---- Attention. */
-
-    int few_rows; /* Up to this many rows of a key/value head, 0 to at most 16, keys lie in lanes; of more, queries do. */
-
-    /* The same in RAPT_INT8_DOT, 0 to at most 16. Kernels that have no other way for few rows there take 0 only. */
-    int few_integer_rows;
-
-    int left_over; /* Up to this many last rows beside full vectors of queries, 0 to at most 15, have keys in lanes. */
-
-    /* A task whose keys lie in lanes takes several key/value heads, where those of a token lie side by side, of at most this many
-     * rows together, 1 to at most 64. */
-    int joined_rows;
-
-    int joined_bytes; /* Such a task takes as many heads as make this many bytes of a token's keys, 1 to 1048576. */
-    int pass_tiles;   /* A task whose queries lie in lanes has at most this many tiles of them, 1 to at most 32. */
-    int pass_l2;      /* The scratch of such a task takes at most this many sixteenths of the L2 cache, 1 to 256. */
-    int thread_tasks; /* A plan makes about this many tasks for each thread that is expected, 1 to 64. */
-    int ragged_tasks; /* The same where the entries of a batch differ in length, 1 to 64. */
-    int states_part;  /* Tasks share the keys of a head if the states between take at most 1 / this of them, 1 to 1024. */
-
-    /* ---- Linear layers. */
-
-    /* Up to this many tokens, 0 to at most 32, weights are read as they lie; for more, they are staged in the workspace. */
-    int few_tokens;
-
-    int bf16_few_tokens; /* The same in RAPT_BF16_DOT, 0 to at most 32. */
-    int weights_l2;      /* Staged weights take this many sixteenths of the L2 cache, 1 to 256, as far as there is room. */
-
-    /* Threads share tokens and outputs as if each of them staged its tokens in the time of this many outputs, 0 to 1048576. */
-    int staging_outputs;
-
-    int long_row;    /* For few tokens, several rows of weights are read at a time from this many bytes on, 1 to 16777216. */
-    int long_ahead;  /* Such rows are prefetched by this many bytes, 0 to 1048576. */
-    int short_ahead; /* Shorter rows are prefetched by this many bytes, 0 to 1048576. */
-} rapt_tuning;
-
-/* Gives every field its default; call it before you set any. */
-#define rapt_tuning_init(tuning) rapt_tuning_init_sized((tuning), sizeof *(tuning))
-
-/* What rapt_tuning_init calls with the bytes of the caller's struct. */
-RAPT_API void rapt_tuning_init_sized(rapt_tuning *tuning, size_t size);
-
-/* Writes to own the numbers of the kernel of that name (null: the process-wide choice), and to least and most what each of them
- * may be in it at least and at most; the isa of all three becomes its name. Each passed through rapt_tuning_init before, or is
- * null. Errors: STRUCT, ISA_UNKNOWN, ISA_MISSING. */
-RAPT_API rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *least, rapt_tuning *most);
-
-/* Reads a line of text, such as "avx2 few_rows=4 pass_l2=6", into tuning, which passed through rapt_tuning_init: the kernel's
- * name, or "any", then fields of rapt_tuning with their numbers, each at most once, between spaces, tabs or line ends. What the
- * line does not name becomes -1. Of a kernel that was built, whether or not it can run here, the numbers must be in its range.
- * Errors: NULL, STRUCT, TUNING, ISA_UNKNOWN. */
-RAPT_API rapt_status rapt_tuning_parse(const char *line, rapt_tuning *tuning);
-
-/* Returns what rapt_tuning_parse would return, and writes why to text, as rapt_plan_explain does. */
-RAPT_API rapt_status rapt_tuning_parse_explain(const char *line, rapt_tuning *tuning, char *text, size_t bytes);
-
-/* A line of this many bytes has room for any rapt_tuning_print, with its terminator. */
-#define RAPT_TUNING_BYTES 512
-
-/* Writes to line, which has room for so many bytes, what rapt_tuning_parse reads: the numbers that are not -1, without a line
- * end. Errors: NULL, STRUCT, ISA_UNKNOWN, TUNING (a number below -1, or out of the kernel's range; too few bytes). */
-RAPT_API rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t bytes);
-
 /* ---- The problem ----------------------------------------------------------------------------------------------------- */
 
 /* Whether a causal mask hides the keys behind a query, and where the queries stand among the keys unless rapt_args.q_offsets says
@@ -377,6 +318,8 @@ typedef struct rapt_scales {
 
 /* A chunk of the order of operations (docs/order.md), the grain of splitting and merging, has this many keys. */
 #define RAPT_CHUNK_KEYS 512
+
+struct rapt_tuning; /* Numbers by which work is cut, at the end of this header. */
 
 /* What a call of attention computes: the shape of the problem, how its tensors lie in memory, and what modifies the scores. Call
  * rapt_desc_init first, then set heads, kv_heads, q_len, kv_len, d_k, d_v, q, k, v and o; every other field has a default, with
@@ -541,7 +484,7 @@ typedef struct rapt_desc {
 
     /* ---- Since 0.4: more about execution. */
 
-    const rapt_tuning *tuning; /* How the work is cut. It is not looked at again. Null, the default: by the kernel's numbers. */
+    const struct rapt_tuning *tuning; /* How the work is cut; it is not read again. Null, the default: by the kernel's numbers. */
 
     /* Not 0: that the numbers in q_starts and k_starts are still those of rapt_plan_init is not checked before each run, which
      * takes a nanosecond or two for each. The default is 0. */
@@ -1193,6 +1136,82 @@ typedef struct rapt_trace {
 /* Sends the traces of the whole process to trace from now on (null, the default: nowhere). The struct must stay until another has
  * taken its place and all calls that began before have returned. */
 RAPT_API void rapt_trace_to(const rapt_trace *trace);
+
+/* ---- Tuning ---------------------------------------------------------------------------------------------------------- */
+
+/* Numbers by which a plan cuts its work, and by which weights are prefetched. Each kernel has its own, which were measured on one
+ * machine; another may want others, and `rapt tune` looks for them. None changes a bit of any result: only the time that calls
+ * take, and their workspace. Call rapt_tuning_init first, then set what shall differ, or have rapt_tuning_parse read a line.
+ *
+ * -1, the default of each number, stands for the kernel's own. Where its range says "at most", a kernel may have room for less:
+ * rapt_tuning_query tells. A row is a query of one of the heads that share a key/value head. */
+typedef struct rapt_tuning {
+    size_t size; /* Set by rapt_tuning_init, as in rapt_desc. */
+
+    const char *isa; /* The kernel that the numbers are for: plans with another one are refused. Null, the default: any. */
+
+    /* ---- Attention. */
+
+    int few_rows; /* Up to this many rows of a key/value head, 0 to at most 16, keys lie in lanes; of more, queries do. */
+
+    /* The same in RAPT_INT8_DOT, 0 to at most 16. Kernels that have no other way for few rows there take 0 only. */
+    int few_integer_rows;
+
+    int left_over; /* Up to this many last rows beside full vectors of queries, 0 to at most 15, have keys in lanes. */
+
+    /* A task whose keys lie in lanes takes several key/value heads, where those of a token lie side by side, of at most this many
+     * rows together, 1 to at most 64. */
+    int joined_rows;
+
+    int joined_bytes; /* Such a task takes as many heads as make this many bytes of a token's keys, 1 to 1048576. */
+    int pass_tiles;   /* A task whose queries lie in lanes has at most this many tiles of them, 1 to at most 32. */
+    int pass_l2;      /* The scratch of such a task takes at most this many sixteenths of the L2 cache, 1 to 256. */
+    int thread_tasks; /* A plan makes about this many tasks for each thread that is expected, 1 to 64. */
+    int ragged_tasks; /* The same where the entries of a batch differ in length, 1 to 64. */
+    int states_part;  /* Tasks share the keys of a head if the states between take at most 1 / this of them, 1 to 1024. */
+
+    /* ---- Linear layers. */
+
+    /* Up to this many tokens, 0 to at most 32, weights are read as they lie; for more, they are staged in the workspace. */
+    int few_tokens;
+
+    int bf16_few_tokens; /* The same in RAPT_BF16_DOT, 0 to at most 32. */
+    int weights_l2;      /* Staged weights take this many sixteenths of the L2 cache, 1 to 256, as far as there is room. */
+
+    /* Threads share tokens and outputs as if each of them staged its tokens in the time of this many outputs, 0 to 1048576. */
+    int staging_outputs;
+
+    int long_row;    /* For few tokens, several rows of weights are read at a time from this many bytes on, 1 to 16777216. */
+    int long_ahead;  /* Such rows are prefetched by this many bytes, 0 to 1048576. */
+    int short_ahead; /* Shorter rows are prefetched by this many bytes, 0 to 1048576. */
+} rapt_tuning;
+
+/* Gives every field its default; call it before you set any. */
+#define rapt_tuning_init(tuning) rapt_tuning_init_sized((tuning), sizeof *(tuning))
+
+/* What rapt_tuning_init calls with the bytes of the caller's struct. */
+RAPT_API void rapt_tuning_init_sized(rapt_tuning *tuning, size_t size);
+
+/* Writes to own the numbers of the kernel of that name (null: the process-wide choice), and to least and most what each of them
+ * may be in it at least and at most; the isa of all three becomes its name. Each passed through rapt_tuning_init before, or is
+ * null. Errors: STRUCT, ISA_UNKNOWN, ISA_MISSING. */
+RAPT_API rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *least, rapt_tuning *most);
+
+/* Reads a line of text, such as "avx2 few_rows=4 pass_l2=6", into tuning, which passed through rapt_tuning_init: the kernel's
+ * name, or "any", then fields of rapt_tuning with their numbers, each at most once, between spaces, tabs or line ends. What the
+ * line does not name becomes -1. Of a kernel that was built, whether or not it can run here, the numbers must be in its range.
+ * Errors: NULL, STRUCT, TUNING, ISA_UNKNOWN. */
+RAPT_API rapt_status rapt_tuning_parse(const char *line, rapt_tuning *tuning);
+
+/* Returns what rapt_tuning_parse would return, and writes why to text, as rapt_plan_explain does. */
+RAPT_API rapt_status rapt_tuning_parse_explain(const char *line, rapt_tuning *tuning, char *text, size_t bytes);
+
+/* A line of this many bytes has room for any rapt_tuning_print, with its terminator. */
+#define RAPT_TUNING_BYTES 512
+
+/* Writes to line, which has room for so many bytes, what rapt_tuning_parse reads: the numbers that are not -1, without a line
+ * end. Errors: NULL, STRUCT, ISA_UNKNOWN, TUNING (a number below -1, or out of the kernel's range; too few bytes). */
+RAPT_API rapt_status rapt_tuning_print(const rapt_tuning *tuning, char *line, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -2,8 +2,8 @@
 /* Keys in lanes are transposed before they are converted: a column is four bytes of each of RAPT_VL rows, so narrow types need
  * half or a quarter of the shuffles, or fewer. Included by type_words.h, for the words of types. */
 
-/* A step of RAPT_VL rows: their next RAPT_VL dwords each; or a group of each, without what its elements share, which is in scale
- * and least. */
+/* A step of RAPT_VL rows: the next RAPT_VL dwords of each; or a group of each, its elements as columns of dwords and what they
+ * share in scale and least. */
 typedef struct key_columns {
     vi dwords[RAPT_VL > 8 ? RAPT_VL : 8];
     vf scale, least;
@@ -67,22 +67,23 @@ static RAPT_INLINE vi upper_byte(vi dwords, const int i) {
 }
 static RAPT_INLINE vf signed_byte(vi dwords, const int i) { return v_from_int(i_sar(upper_byte(dwords, i), 24)); }
 
-/* The 4 bits of channel i of a group, at the lower end with other bits above: of groups whose channels i and i + 16 are the lower
- * and the upper half of byte i; and of those whose channels 2 i and 2 i + 1 are. */
-static RAPT_INLINE vi half_of_byte(const key_columns *c, const int i) {
-    const int place = element_place(i % 16, 8) + i / 16 * 4;
-    return place == 0 ? c->dwords[i % 16 / 4] : i_shr(c->dwords[i % 16 / 4], place);
-}
-static RAPT_INLINE vi one_of_pair(const key_columns *c, const int i) {
-    const int place = element_place(i, 4);
-    return place == 0 ? c->dwords[i / 8] : i_shr(c->dwords[i / 8], place);
+/* Turns 4 columns whose byte i holds the 4-bit codes of channels i and i + 16 into 8 columns of a code in each byte, channels
+ * ascending. The upper 4 bits of each byte are undefined. */
+static RAPT_INLINE void split_halves(vi columns[8]) {
+    RAPT_UNROLL for (int i = 0; i < 4; i++) columns[4 + i] = i_shr(columns[i], 4);
 }
 
-/* The same with the bits that dword 4 has of all 32 channels as the fifth ones. */
-static RAPT_INLINE vi five_bits(const key_columns *c, const int i) {
-    const int place = element_place(i, 1);
-    vi fifth = place < 4 ? i_shl(c->dwords[4], 4 - place) : i_shr(c->dwords[4], place - 4);
-    return i_or(i_and(half_of_byte(c, i), i_set1(15)), i_and(fifth, i_set1(16)));
+/* Does the same and adds the fifth bits, of which bit i of `fifths` belongs to channel i. Codes then have 5 bits. */
+static RAPT_INLINE void split_fifths(vi columns[8], vi fifths) {
+    split_halves(columns);
+    RAPT_UNROLL for (int i = 0; i < 8; i++) {
+        columns[i] = i_and(columns[i], i_set1(0x0f0f0f0f));
+        RAPT_UNROLL for (int j = 0; j < 4; j++) {
+            const int from = element_place(4 * i + j, 1), to = element_place(j, 8) + 4;
+            vi bit = to >= from ? i_shl(fifths, to - from) : i_shr(fifths, from - to);
+            columns[i] = i_or(columns[i], i_and(bit, i_set1(1 << to)));
+        }
+    }
 }
 
 /* What comes first in memory of each dword, at the lower end of its lane with other bits above, and what comes second. */
@@ -94,9 +95,9 @@ static RAPT_INLINE vi first_half(vi x) { return nth_of_dword(x, 0, 16); }
 static RAPT_INLINE vi second_half(vi x) { return nth_of_dword(x, 1, 16); }
 static RAPT_INLINE vi first_byte(vi x) { return nth_of_dword(x, 0, 8); }
 
-/* Into how many vectors of elements a vector of a row of V is taken apart, dword by dword. 1: none, since loads widen the elements
- * in their order. That is as fast for bytes that are integers, and slower for the others by up to a half (docs/performance.md,
- * "Narrow caches"). */
+/* Into how many vectors of elements a vector of a row of V is taken apart, dword by dword. 1: none, since loads widen the
+ * elements in their order. That is as fast for bytes that are integers, and slower for the others by up to a half
+ * (docs/performance.md, "Narrow caches"). */
 static RAPT_INLINE int dealt_vectors(rapt_type type) {
     return RAPT_VL == 1 ? 1 : type == RAPT_BF16 ? 2 : type == RAPT_F8_E4M3 ? 4 : 1;
 }
@@ -106,9 +107,25 @@ static RAPT_INLINE int step_bytes(rapt_type type, const int group, const int byt
     return group > 1 ? bytes : RAPT_VL * (type == RAPT_F16 ? 2 : 4);
 }
 
-/* The words of each type of K: a step of RAPT_VL rows is read, and element i of each of them converted. */
+/* Elements of a dword of key_columns. */
+static RAPT_INLINE int elements_of_dword(rapt_type type) {
+    switch (type) {
+    case RAPT_F32:
+    case RAPT_F16:
+        return 1;
+    case RAPT_BF16:
+        return 2;
+    case RAPT_INT4:
+    case RAPT_INT4_MIN:
+        return 8;
+    default:
+        return 4;
+    }
+}
+
+/* The words of each type of K: one reads a step of RAPT_VL rows, the other converts element i of one of its dwords. */
 typedef void read_words(key_columns *c, const char *const *rows, size_t offset, const int nr);
-typedef vf column_word(const key_columns *c, const int i);
+typedef vf column_word(const key_columns *c, vi dword, const int i);
 
 /* And of those that are dealt out: the element that comes i-th in memory of each dword. */
 typedef vf part_word(vi dwords, const int i);

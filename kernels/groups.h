@@ -99,7 +99,9 @@ static inline vf v_small_float(vi magnitude, const int bias) {
 }
 
 /* Columns of groups (columns.h): what begins with a scale of f16; with that and a least number; or with a scale E8M0. */
-static inline vf v_scale_of(const char *const *rows, size_t offset) { return v_from_shared(first_half(read_column(rows, offset))); }
+static inline vf v_scale_of(const char *const *rows, size_t offset) {
+    return v_from_shared(first_half(read_column(rows, offset)));
+}
 static inline vf v_e8m0_of(const char *const *rows, size_t offset) {
     return v_from_e8m0(i_and(first_byte(read_column(rows, offset)), i_set1(255)));
 }
@@ -113,6 +115,10 @@ static inline void read_ranged_nibbles(key_columns *c, const char *const *rows, 
     c->least = v_from_shared(second_half(both));
     read_four_columns(c->dwords, rows, offset + 4);
 }
+
+/* The 4-bit code of byte i of each dword, with other bits above it, and of its nibble i. */
+static inline vi code_of_byte(vi dword, const int i) { return nth_of_dword(dword, i, 8); }
+static inline vi code_of_nibble(vi dword, const int i) { return nth_of_dword(dword, i, 4); }
 
 /* Elements of these two from 4 bits at the lower end of a lane. */
 static inline vf v_scaled_nibble(const key_columns *c, vi x) {

@@ -28,9 +28,15 @@ _Static_assert(sizeof 1.0 == sizeof(double), "rapt: compile without -fsingle-pre
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-#define RAPT_INLINE   inline __attribute__((always_inline))
-#define RAPT_NOINLINE __attribute__((noinline)) /* where arrays would take stack in callers, too (RAPT_STACK_BYTES) */
-#if defined(RAPT_UNROLL)                        /* as nothing, where only results matter: it compiles in half of the time */
+#define RAPT_INLINE inline __attribute__((always_inline))
+/* For functions that are large, or whose arrays would take stack in callers, too (RAPT_STACK_BYTES): there once, not cloned
+ * either. */
+#if defined(__clang__)
+#define RAPT_NOINLINE __attribute__((noinline))
+#else
+#define RAPT_NOINLINE __attribute__((noinline, noclone))
+#endif
+#if defined(RAPT_UNROLL) /* as nothing, where only results matter: it compiles in half of the time */
 #elif defined(__clang__)
 #define RAPT_UNROLL _Pragma("clang loop unroll(full)")
 #else

@@ -86,12 +86,18 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
-/* How K of a type comes: in steps, of which `channels` lie in `bytes` bytes of a row. */
+/* Stages channels [first, end) of RAPT_VL rows, as to[channel - first][row]. */
+typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, int first, int end);
+
+/* How rows of K are read. */
 typedef struct key_format {
-    load_channels *load;
-    read_words *read;
-    column_word *column;
-    int group, element, channels, bytes; /* channels of a group, and bytes of it */
+    stage_key_rest *stage_rest; /* for what is left beside whole steps; not called for groups */
+    read_words *read;           /* reads a step of RAPT_VL rows */
+    column_word *column;        /* converts an element of each dword of it */
+    int group, element;         /* channels of a group; bytes of an element, 1 in groups */
+    int channels, bytes;        /* of a row in a step */
+    int in_dword;               /* elements of a dword */
+    int unrolled;               /* channels of a step whose code is unrolled: all, or a divisor */
 } key_format;
 
 /* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * k[key][i], the channels
@@ -119,20 +125,22 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
             __asm__("" : "+r"(ahead));
             RAPT_UNROLL for (int g = 0; g < ng; g += beside) {
                 RAPT_UNROLL for (int b = 0; b < beside; b++) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
-                RAPT_UNROLL for (int run = 0; run < k.channels; run += RUN) RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
-                    if (j >= k.channels) continue;
-                    /* Here, for a burst at the loads holds these up; twice, for the first may get lost where many are under way.
-                     */
-                    const int from = g * RAPT_VL + j * beside * RAPT_VL / k.channels,
-                              to = g * RAPT_VL + (j + 1) * beside * RAPT_VL / k.channels;
-                    for (int n = from; n < to; n++) {
-                        prefetch(ahead[n + near], at);
-                        if (k.element != 2) prefetch(ahead[n + further], at);
-                    }
-                    RAPT_UNROLL for (int b = 0; b < beside; b++) {
-                        const vf x = k.column(&c[b], j);
-                        RAPT_UNROLL for (int r = 0; r < nr; r++) acc[(g + b) * nr + r] =
-                            v_fma(v_broadcast(q + r * ldq + i + j), x, acc[(g + b) * nr + r]);
+                for (int from = 0; from < k.channels; from += k.unrolled) {
+                    /* Prefetches are spread over the step, since a burst at the loads holds these up. Most keys are prefetched
+                     * twice, since the first may get lost where many are under way. */
+                    const char *const *keys_ahead = ahead + (g * RAPT_VL + from * beside * RAPT_VL / k.channels);
+                    RAPT_UNROLL for (int run = 0; run < k.unrolled; run += RUN)
+                        RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
+                        if (j >= k.unrolled) continue;
+                        for (int n = j * beside * RAPT_VL / k.channels; n < (j + 1) * beside * RAPT_VL / k.channels; n++) {
+                            prefetch(keys_ahead[n + near], at);
+                            if (k.element != 2) prefetch(keys_ahead[n + further], at);
+                        }
+                        RAPT_UNROLL for (int b = 0; b < beside; b++) {
+                            const vf x = k.column(&c[b], c[b].dwords[from / k.in_dword + j / k.in_dword], j % k.in_dword);
+                            RAPT_UNROLL for (int r = 0; r < nr; r++) acc[(g + b) * nr + r] =
+                                v_fma(v_broadcast(q + r * ldq + i + from + j), x, acc[(g + b) * nr + r]);
+                        }
                     }
                 }
             }
@@ -140,9 +148,7 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
         if (k.group == 1 && whole < channels && channels - first <= part) {
             RAPT_UNROLL for (int g = 0; g < ng; g++) {
                 float rest[4 * RAPT_VL * RAPT_VL];
-                const char *rows[RAPT_VL];
-                for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[g * RAPT_VL + j] + offset;
-                stage_columns_as(k.load, (size_t)k.element, rest, RAPT_VL, rows, RAPT_VL, whole, channels - whole);
+                k.stage_rest(rest, keys + g * RAPT_VL, offset, whole, channels);
                 for (int c = whole; c < channels; c++)
                     RAPT_UNROLL for (int r = 0; r < nr; r++) acc[g * nr + r] =
                         v_fma(v_broadcast(q + r * ldq + c), v_load(rest + (c - whole) * RAPT_VL), acc[g * nr + r]);
@@ -171,14 +177,52 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
         for (; g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
+/* stage_rest_f32, stage_rest_q4_0 and so on. */
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    static RAPT_NOINLINE void stage_rest_##suffix(float *to, const char *const *keys, size_t offset, int first, int end) {       \
+        const char *rows[RAPT_VL];                                                                                               \
+        for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[j] + offset;                                                            \
+        stage_columns_as(load_##suffix, bytes, to, RAPT_VL, rows, RAPT_VL, first, end - first);                                  \
+    }
+RAPT_ELEMENT_TYPES(RAPT_TYPE)
+#if RAPT_CONVERTED_ROWS
+RAPT_CACHE_TYPES(RAPT_TYPE)
+#endif
+#undef RAPT_TYPE
+
+/* read_step_f32, read_step_q4_0 and so on: read_SUFFIX, which loops that are unrolled take inline; the others find the columns in
+ * memory anyway. */
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
+    static RAPT_INLINE void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, const int nr) {           \
+        read_##suffix(c, rows, offset, nr);                                                                                      \
+    }
+RAPT_ELEMENT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+#if RAPT_CONVERTED_ROWS
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
+    static RAPT_NOINLINE void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, int nr) {               \
+        read_##suffix(c, rows, offset, nr);                                                                                      \
+    }
+RAPT_CACHE_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+#endif
+
 /* score_keys_f32, score_keys_f16, score_keys_q4_0 and so on: the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
  * number of rows. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
-        const int step = step_bytes(name, group, bytes);                                                                         \
-        const key_format k = {load_##suffix,        read_##suffix, v_column_##suffix, group, group > 1 ? 1 : bytes,              \
-                              step / bytes * group, step};                                                                       \
+        const int step = step_bytes(name, group, bytes), step_channels = step / bytes * group;                                   \
+        const int unrolled = of_elements(name) ? step_channels : (int)rapt_min(step_channels, 8);                                \
+        const key_format k = {stage_rest_##suffix,                                                                               \
+                              read_step_##suffix,                                                                                \
+                              v_column_##suffix,                                                                                 \
+                              group,                                                                                             \
+                              group > 1 ? 1 : bytes,                                                                             \
+                              step_channels,                                                                                     \
+                              step,                                                                                              \
+                              elements_of_dword(name),                                                                           \
+                              unrolled};                                                                                         \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \

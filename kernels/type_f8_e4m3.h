@@ -15,13 +15,14 @@ static inline void read_f8_e4m3(key_columns *c, const char *const *rows, size_t 
 #if !RAPT_BYTE_TABLES
 static inline vf v_part_f8_e4m3(vi dwords, const int i) { return v_from_upper_e4m3(upper_byte(dwords, i)); }
 #else
-/* Byte i of each dword, by way of bf16, whose two bytes are found for all bytes of a vector at a time: once for the four calls with a
- * vector. bf16's bias is 120 more, which is even, so the lowest bit of the exponent and the fraction are the upper half of the
- * lower byte as they are, and the other bits choose the upper byte. That is wrong where the exponent is 0, since those numbers are
- * denormal, and for NaN: tables have the bits to be turned over, by the magnitude plus 1 modulo 128, which is 0 for NaN. From 9 on
- * nothing is wrong. */
+/* Byte i of each dword, by way of bf16, whose two bytes are found for all bytes of a vector at a time: once for the four calls
+ * with a vector. bf16's bias is 120 more, which is even, so the lowest bit of the exponent and the fraction are the upper half of
+ * the lower byte as they are, and the other bits choose the upper byte. That is wrong where the exponent is 0, since those
+ * numbers are denormal, and for NaN: tables have the bits to be turned over, by the magnitude plus 1 modulo 128, which is 0 for
+ * NaN. From 9 on nothing is wrong. */
 static inline vf v_part_f8_e4m3(vi dwords, const int i) {
-    static const uint8_t upper_of[16] = {0x3c, 0x3d, 0x3e, 0x3f, 0x40, 0x41, 0x42, 0x43, 0xbc, 0xbd, 0xbe, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3};
+    static const uint8_t upper_of[16] = {0x3c, 0x3d, 0x3e, 0x3f, 0x40, 0x41, 0x42, 0x43,
+                                         0xbc, 0xbd, 0xbe, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3};
     static const uint8_t wrong_in_upper[16] = {0x3c, 0x3c, 0x07, 0x07, 0x07};
     static const uint8_t wrong_in_lower[16] = {0x30, 0x00, 0x10, 0xa0, 0xf0, 0x40, 0x70, 0x20, 0x10};
     const vi magnitude = i_set1(0x7f7f7f7f), half = i_set1(0x0f0f0f0f);
@@ -32,7 +33,10 @@ static inline vf v_part_f8_e4m3(vi dwords, const int i) {
     return v_part_bf16(words, i / 2);
 }
 #endif
-static inline vf v_column_f8_e4m3(const key_columns *c, const int i) { return v_part_f8_e4m3(c->dwords[i / 4], i); }
+static inline vf v_column_f8_e4m3(const key_columns *c, vi dword, const int i) {
+    (void)c;
+    return v_part_f8_e4m3(dword, i);
+}
 
 #if RAPT_VL == 1
 /* Saturating at 448. */

@@ -5,8 +5,9 @@ static inline vf v_load_f8_e5m2(const char *row, int channel) { return v_load_f1
 static inline void read_f8_e5m2(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     read_line(c, rows, offset, nr);
 }
-static inline vf v_column_f8_e5m2(const key_columns *c, const int i) {
-    return v_from_f16(i_and(i_shr(upper_byte(c->dwords[i / 4], i), 16), i_set1(0xff00)));
+static inline vf v_column_f8_e5m2(const key_columns *c, vi dword, const int i) {
+    (void)c;
+    return v_from_f16(i_and(i_shr(upper_byte(dword, i), 16), i_set1(0xff00)));
 }
 
 #if RAPT_VL == 1

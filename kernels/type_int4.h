@@ -10,7 +10,9 @@ static inline void read_int4(key_columns *c, const char *const *rows, size_t off
     (void)nr;
     read_scaled_nibbles(c, rows, offset);
 }
-static inline vf v_column_int4(const key_columns *c, const int i) { return v_scaled_nibble(c, one_of_pair(c, i)); }
+static inline vf v_column_int4(const key_columns *c, vi dword, const int i) {
+    return v_scaled_nibble(c, code_of_nibble(dword, i));
+}
 
 static inline void unpack_int4(const char *group, int add, void *to) { unpack_pairs(group + 2, add - 8, to); }
 

@@ -10,7 +10,9 @@ static inline void read_int4_min(key_columns *c, const char *const *rows, size_t
     (void)nr;
     read_ranged_nibbles(c, rows, offset);
 }
-static inline vf v_column_int4_min(const key_columns *c, const int i) { return v_ranged_nibble(c, one_of_pair(c, i)); }
+static inline vf v_column_int4_min(const key_columns *c, vi dword, const int i) {
+    return v_ranged_nibble(c, code_of_nibble(dword, i));
+}
 
 #if RAPT_VL == 1
 static inline void store_group_int4_min(uint8_t *group, const float *x) {

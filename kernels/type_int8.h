@@ -5,7 +5,10 @@ static inline vf v_load_int8(const char *row, int channel) { return v_from_int(i
 static inline void read_int8(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     read_line(c, rows, offset, nr);
 }
-static inline vf v_column_int8(const key_columns *c, const int i) { return signed_byte(c->dwords[i / 4], i); }
+static inline vf v_column_int8(const key_columns *c, vi dword, const int i) {
+    (void)c;
+    return signed_byte(dword, i);
+}
 
 #if RAPT_VL == 1
 static inline void store_group_int8(uint8_t *to, const float *x) { *to = (uint8_t)nearest(*x, -127, 127); }

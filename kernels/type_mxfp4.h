@@ -15,8 +15,11 @@ static inline void read_mxfp4(key_columns *c, const char *const *rows, size_t of
     (void)nr;
     c->scale = v_e8m0_of(rows, offset);
     read_four_columns(c->dwords, rows, offset + 1);
+    split_halves(c->dwords);
 }
-static inline vf v_column_mxfp4(const key_columns *c, const int i) { return v_mul(c->scale, v_from_e2m1(half_of_byte(c, i))); }
+static inline vf v_column_mxfp4(const key_columns *c, vi dword, const int i) {
+    return v_mul(c->scale, v_from_e2m1(code_of_byte(dword, i)));
+}
 
 #if RAPT_VL == 1
 /* Saturating at 6. */

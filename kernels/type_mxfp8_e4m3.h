@@ -11,8 +11,8 @@ static inline void read_mxfp8_e4m3(key_columns *c, const char *const *rows, size
     read_four_columns(c->dwords, rows, offset + 1);
     read_four_columns(c->dwords + 4, rows, offset + 17);
 }
-static inline vf v_column_mxfp8_e4m3(const key_columns *c, const int i) {
-    return v_mul(c->scale, v_part_f8_e4m3(c->dwords[i / 4], i));
+static inline vf v_column_mxfp8_e4m3(const key_columns *c, vi dword, const int i) {
+    return v_mul(c->scale, v_part_f8_e4m3(dword, i));
 }
 
 #if RAPT_VL == 1

@@ -9,8 +9,9 @@ static inline vf v_load_q4_0(const char *row, int channel) {
 static inline void read_q4_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
     read_scaled_nibbles(c, rows, offset);
+    split_halves(c->dwords);
 }
-static inline vf v_column_q4_0(const key_columns *c, const int i) { return v_scaled_nibble(c, half_of_byte(c, i)); }
+static inline vf v_column_q4_0(const key_columns *c, vi dword, const int i) { return v_scaled_nibble(c, code_of_byte(dword, i)); }
 
 static inline void unpack_q4_0(const char *group, int add, void *to) { unpack_halves(group + 2, add - 8, to); }
 

@@ -8,8 +8,9 @@ static inline vf v_load_q4_1(const char *row, int channel) {
 static inline void read_q4_1(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
     read_ranged_nibbles(c, rows, offset);
+    split_halves(c->dwords);
 }
-static inline vf v_column_q4_1(const key_columns *c, const int i) { return v_ranged_nibble(c, half_of_byte(c, i)); }
+static inline vf v_column_q4_1(const key_columns *c, vi dword, const int i) { return v_ranged_nibble(c, code_of_byte(dword, i)); }
 
 #if RAPT_VL == 1
 static inline void store_group_q4_1(uint8_t *group, const float *x) {

@@ -9,11 +9,11 @@ static inline vf v_load_q5_0(const char *row, int channel) {
 static inline void read_q5_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
     c->scale = v_scale_of(rows, offset);
-    c->dwords[4] = read_column(rows, offset + 2);
     read_four_columns(c->dwords, rows, offset + 6);
+    split_fifths(c->dwords, read_column(rows, offset + 2));
 }
-static inline vf v_column_q5_0(const key_columns *c, const int i) {
-    return v_mul(c->scale, v_from_int(i_add(five_bits(c, i), i_set1(-16))));
+static inline vf v_column_q5_0(const key_columns *c, vi dword, const int i) {
+    return v_mul(c->scale, v_from_int(i_add(i_and(code_of_byte(dword, i), i_set1(31)), i_set1(-16))));
 }
 
 static inline void unpack_q5_0(const char *group, int add, void *to) { unpack_fifths(group + 2, add - 16, to); }

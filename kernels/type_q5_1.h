@@ -12,11 +12,11 @@ static inline void read_q5_1(key_columns *c, const char *const *rows, size_t off
     read_four_columns(head, rows, offset);
     c->scale = v_from_shared(first_half(head[0]));
     c->least = v_from_shared(second_half(head[0]));
-    c->dwords[4] = head[1];
     read_four_columns(c->dwords, rows, offset + 8);
+    split_fifths(c->dwords, head[1]);
 }
-static inline vf v_column_q5_1(const key_columns *c, const int i) {
-    return v_fma(c->scale, v_from_int(five_bits(c, i)), c->least);
+static inline vf v_column_q5_1(const key_columns *c, vi dword, const int i) {
+    return v_fma(c->scale, v_from_int(i_and(code_of_byte(dword, i), i_set1(31))), c->least);
 }
 
 #if RAPT_VL == 1

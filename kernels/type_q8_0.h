@@ -11,7 +11,7 @@ static inline void read_q8_0(key_columns *c, const char *const *rows, size_t off
     read_four_columns(c->dwords, rows, offset + 2);
     read_four_columns(c->dwords + 4, rows, offset + 18);
 }
-static inline vf v_column_q8_0(const key_columns *c, const int i) { return v_mul(c->scale, signed_byte(c->dwords[i / 4], i)); }
+static inline vf v_column_q8_0(const key_columns *c, vi dword, const int i) { return v_mul(c->scale, signed_byte(dword, i)); }
 
 static inline void unpack_q8_0(const char *group, int add, void *to) {
     store_numbers(to, load_bytes(group + 2), load_bytes(group + 18), add);

@@ -797,6 +797,17 @@ def test_shapes():
     ):
         shapes(q, k, v)
         refused(what, RUN, *words)
+    for what, layout, other, axes in (("[B,S,H,D] taken for [B,H,S,D]", [], "bshd", (0, 2, 1, 3)),
+                                      ("[S,H,D] taken for [H,S,D]", ["--layout=bhsd"], "bshd", (2, 1, 3)),
+                                      ("[B,H,S,D] taken for [B,S,H,D]", ["--layout", "bshd"], "bhsd", (0, 1, 2, 3)),
+                                      ("[H,S,D] taken for [S,H,D]", ["--layout=bshd"], "bhsd", (1, 2, 3))):
+        shapes(*(tuple(of[i] for i in axes) for of in ((1, 4, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8))))
+        refused(what, [*RUN, *layout], "K.npy: heads 7, which do not divide the 5 of Q.npy", f": with --layout {other} they do")
+    for what, q, k in (("... unless they do not in that one either", (3, 5, 4, 8), (3, 7, 3, 8)),
+                       ("... or there are no keys", (1, 5, 4, 8), (1, 7, 0, 8)), ("... or Q is [S,D]", (4, 8), (2, 2, 8))):
+        shapes(q, k, k)
+        status, _, err = rapt(*RUN)
+        ok(status == 2 and "which do not divide" in err and "--layout" not in err, what, err)
     shapes((0, 1, 4, 8), (0, 1, 4, 8), (0, 1, 4, 8))
     refused("key lengths of an empty batch", [*RUN, "--kv-lens", "4"], "--kv-lens 4", "empty")
 
@@ -896,8 +907,8 @@ def test_files():
         ("a quote without end", frame(plain.replace("shape'", "shape")) + data, ("malformed header", )),
         ("two commas", frame(plain.replace("False,", "False,,")) + data, ("malformed header", )),
         ("zeros for a header", good[:10] + b"\0" * 118 + data, ("malformed header", )),
-        ("float64", frame(header((4, 8), "<f8")) + data * 2, ("'<f8'", )),
-        ("int16", frame(header((4, 8), "<i2")) + data, ("'<i2'", )),
+        ("float64", frame(header((4, 8), "<f8")) + data * 2, ("'<f8'", "x.astype(np.float32)")),
+        ("int16", frame(header((4, 8), "<i2")) + data, ("'<i2'", "x.astype(np.float32)")),
         ("no byte order", frame(header((4, 8), "f4")) + data, ("'f4'", )),
         ("no dtype", frame(header((4, 8), "")) + data, ("''", )),
         ("a dtype with a line end in it", frame(header((4, 8), "<f4\n")) + data, ("<f4?", )),

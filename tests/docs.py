@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The links and pictures of the documents, whether they name what users can set, and whether tests/README.md names each source and
-the tests that there are, in TAP. Usage: docs.py [--fix]
+"""The links and pictures of the documents, whether they name what users can set and what the headers offer, and whether tests/README.md
+names each source and the tests that there are, in TAP. Usage: docs.py [--fix]
 
 A link to a line says in its title what stands there: [text](../kernels/exp.h#L10 "static inline vf v_exp2"). The title must occur
 in that line of the file, and in no other. --fix writes the numbers of the lines that have the titles into the documents, draws
@@ -20,9 +20,9 @@ import tap
 from tap import ok
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "examples/*/*.md", "integrations/*/*.md", "tests/*.md", "tests/data/*.md")
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md", "integrations/*/*.md", "tests/*.md", "tests/data/*.md")
                    for path in ROOT.glob(pattern))
-PICTURES, MOST_BYTES = ROOT / "docs" / "attention", 20_000
+PICTURES, FIELD, MOST_BYTES = ROOT / "docs" / "attention", ROOT / "docs" / "field.svg", 20_000
 LINK = re.compile(r'\[[^\[\]]*\]\((?P<to>[^()\s]+)(?:[ ]"(?P<title>[^"\n]*)")?\)')
 
 
@@ -154,17 +154,54 @@ def test_tests():
     ok(not unknown, f"{len(named)} names of tests are there", "\n".join(unknown))
 
 
-def draw(folder):
+def public_functions():
+    """The functions and macros of functions that the headers offer, with the names of their parameters."""
+    found = {}
+    for header in sorted((ROOT / "include").glob("*.h")):
+        text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.S)
+        for name, parameters in re.findall(r"^RAPT_API\s+[^;{(]*?(\w+)\(([^;]*?)\);", text, re.M | re.S):
+            words = [re.search(r"\w+$", one.strip())[0] for one in parameters.split(",")]
+            found[name] = [] if words == ["void"] else words
+        for name, parameters in re.findall(r"^#define (rapt_\w+)\(([^)]*)\)", text, re.M):
+            found[name] = [one.strip() for one in parameters.split(",")]
+    return found
+
+
+def test_quick_reference():
+    """Each function has one line, with the parameters of the headers."""
+    text = (ROOT / "docs" / "quick-reference.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)\(([^)]*)\)` \| .+ \|$", text, re.M)
+    lines = [(name, parameters.split(", ") if parameters else []) for name, parameters in rows]
+    there, public = dict(lines), public_functions()
+    named = [name for name, _ in lines]
+    wrong = [f"{name} has {named.count(name)} lines" for name in there if named.count(name) > 1]
+    wrong += [f"{name} is in no header" for name in sorted(there.keys() - public.keys())]
+    wrong += [f"{name} has no line" for name in sorted(public.keys() - there.keys())]
+    wrong += [f"{name} takes {', '.join(public[name])}" for name in there.keys() & public.keys() if there[name] != public[name]]
+    ok(len(public) > 120 and not wrong, f"quick-reference.md: {len(public)} functions of the headers", "\n".join(wrong))
+
+
+def test_index():
+    """What rapt.h's first comment lists by task is there."""
+    text = (ROOT / "include" / "rapt.h").read_text(encoding="utf-8")
+    index = re.search(r"^ \* Calls by task.*?\n \*\n(.*?)^ \*\n", text, re.M | re.S)[1]
+    named, public = re.findall(r"rapt_\w+(?!\.h)\b", index), public_functions()
+    unknown = sorted(name for name in named if name not in public and name not in ("rapt_layer", "rapt_pool"))
+    ok(len(named) > 30 and not unknown, f"rapt.h: {len(named)} calls in its index", "\n".join(unknown))
+
+
+def draw(folder, field):
     subprocess.run([sys.executable, str(PICTURES / "draw.py"), str(folder)], check=True)
+    subprocess.run([sys.executable, str(ROOT / "bench" / "field.py"), str(field)], check=True)
 
 
 def test_pictures():
     with tempfile.TemporaryDirectory() as folder:
-        draw(folder)
+        draw(folder, pathlib.Path(folder, FIELD.name))
         made = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
-    there = {path.name: path.read_bytes() for path in PICTURES.glob("*.svg")}
+    there = {path.name: path.read_bytes() for path in (*PICTURES.glob("*.svg"), FIELD)}
     differ = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
-    ok(not differ, f"{len(there)} pictures are what draw.py makes", "\n".join(f"{name} is not: docs.py --fix" for name in differ))
+    ok(not differ, f"{len(there)} pictures are what draw.py and bench/field.py make", "\n".join(f"{name} is not: docs.py --fix" for name in differ))
     large = [f"{name}: {len(data)} bytes" for name, data in sorted(there.items()) if len(data) >= MOST_BYTES]
     ok(not large, f"none has {MOST_BYTES} bytes", "\n".join(large))
     broken = []
@@ -175,7 +212,7 @@ def test_pictures():
             broken.append(f"{name}: {error}")
     ok(not broken, "all are XML", "\n".join(broken))
     shown = {file for document in DOCUMENTS for _, file, _, _ in links(document)}
-    unused = [name for name in sorted(there) if PICTURES / name not in shown]
+    unused = [name for name in sorted(there) if (FIELD if name == FIELD.name else PICTURES / name) not in shown]
     ok(not unused, "all are shown", "\n".join(unused))
 
 
@@ -183,13 +220,15 @@ def main():
     if sys.argv[1:] not in ([], ["--fix"]):
         sys.exit(__doc__)
     if "--fix" in sys.argv:
-        draw(PICTURES)
+        draw(PICTURES, FIELD)
         for document in DOCUMENTS:
             fix(document)
     for document in DOCUMENTS:
         test_document(document)
     test_pictures()
     test_settings()
+    test_quick_reference()
+    test_index()
     test_tests()
     tap.done()
 

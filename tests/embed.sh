@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# embed.sh SOURCE BUILD EXAMPLE: the README's ways of embedding, each with its example: an installation found by pkg-config and by
+# embed.sh SOURCE BUILD EXAMPLE: the ways of embedding of docs/building.md, each with the README's example: an installation found by pkg-config and by
 # CMake, and the sources as a Meson subproject. Until 1.0 only one minor version fits a client, and all three say so.
 source=$1 build=$2 example=$3
 set -u

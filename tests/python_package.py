@@ -44,6 +44,7 @@ import tap
 from tap import ok, skip
 
 import rapt
+import rapt.llama_cpp
 import rapt.viz
 
 
@@ -138,13 +139,21 @@ def near(what, have, need, tolerance=2e-6):
 # ---- Examples ----------------------------------------------------------------------------------------------------------------
 
 
+def test_documents():
+    """The examples of each document that has some, which share its names."""
+    for document in (SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))):
+        text, name = document.read_text(encoding="utf-8"), document.relative_to(SOURCE)
+        examples = "\n".join(block for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S) if ">>> " in block)
+        if not examples:
+            continue
+        told = []
+        result = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(examples, {}, str(name), None, 0), out=told.append)
+        least = 40 if document.name == "python.md" else 1
+        ok(result.failed == 0 and result.attempted >= least, f"{name}: {result.attempted} examples", "".join(told))
+
+
 def test_examples():
-    text = (SOURCE / "docs" / "python.md").read_text(encoding="utf-8")
-    examples = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
-    told = []
-    runner = doctest.DocTestRunner()
-    result = runner.run(doctest.DocTestParser().get_doctest(examples, {}, "docs/python.md", None, 0), out=told.append)
-    ok(result.failed == 0 and result.attempted > 40, f"docs/python.md: {result.attempted} examples", "".join(told))
+    test_documents()
     finder, runner, told = doctest.DocTestFinder(), doctest.DocTestRunner(), []
     documented = set()
     for module in (rapt, rapt.viz):
@@ -345,6 +354,24 @@ def test_arrays():
     with torch.no_grad():
         ok(same(rapt.attention(t[0].clone().requires_grad_(), *t[1:]), o), "... is taken where no gradients are recorded")
     refused("a tensor without memory", TypeError, ["q is on meta"], lambda: rapt.attention(t[0].to("meta"), *t[1:]))
+
+
+def test_masked_arrays():
+    """NumPy's MaskedArray, whose mask is beside its elements."""
+    q = random(1, 2, 3, 16)
+    for what, function, arguments in calls():
+        for name, given in arguments.items():
+            if isinstance(given, np.ndarray):
+                masked = np.ma.masked_array(given, mask=False)
+                masked[..., -1] = np.ma.masked
+                refused(f"{what}, {name} with masked elements", TypeError, [name, "masked elements"],
+                        lambda: function(**arguments | {name: masked}))
+    for name, given in {"mask": np.ones((3, 3), bool), "bias": np.zeros((3, 3), np.float32), "sinks": np.zeros(2, np.float32),
+                        "kv_lengths": np.array([3]), "alibi": np.ones(2), "out": np.empty_like(q)}.items():
+        masked = np.ma.masked_array(given, mask=True)
+        refused(f"attention, {name} with masked elements", TypeError, [name, "masked elements"],
+                lambda: rapt.attention(q, q, q, **{name: masked}))
+    ok(same(rapt.attention(np.ma.masked_array(q), q, q), rapt.attention(q, q, q)), "a MaskedArray without masked elements: the same bits")
 
 
 def test_arguments():
@@ -1247,6 +1274,8 @@ def calls():
     yield "prepack_weights", rapt.prepack_weights, {"weight": w}
     yield "mha", rapt.mha, {"x": x, "wq": w, "wk": w, "wv": w, "wo": w, "heads": 1, "y": x, "bq": b}
     yield "viz.weights", rapt.viz.weights, {"q": q, "k": q}
+    if matplotlib:
+        yield "viz.heatmap", rapt.viz.heatmap, {"q": q, "k": q}
     yield "isa", isa, {"name": "scalar"}
 
 
@@ -1256,8 +1285,12 @@ def test_lines():
         def __repr__(self):
             return "silly\n" * 1000
 
-    silly = [Silly(), {"a": 1}, 3j, np.ones((2,) * 6, complex), np.full((9, 9), Silly(), object), ["x", [Silly()]],
-             "silly\n" * 100, "\0"]
+    class Nameless:
+        def __repr__(self):
+            raise RuntimeError("there is\nno repr")
+
+    silly = [Silly(), Nameless(), {"a": 1}, 3j, np.ones((2,) * 6, complex), np.full((9, 9), Silly(), object), ["x", [Silly()]],
+             "silly\n" * 100, "\0", slice(3)] + ([torch.ones(9, 9, dtype=torch.complex64)] if torch else [])
     # Where what is wrong shows in something else: token_starts say how many dimensions k has.
     other_words = {"outs": "results", "lses": "results", "token_starts": "k", "tables": "cosines", "name": "isa"}
     for what, function, arguments in calls():
@@ -1278,6 +1311,8 @@ def test_lines():
         ok(not wrong and count, f"{what}: {count} arguments of the wrong kind are refused by a line with their name",
            "\n".join(wrong))
         ok(rapt.isa() == kept, "... and no kernel was forced") if what == "isa" else None
+    refused("rapt.llama_cpp.enable(library=3)", TypeError, ["library is 3", "a file's name"], lambda: rapt.llama_cpp.enable(3))
+    refused("rapt.llama_cpp.enable(library='none')", FileNotFoundError, ["library is 'none'"], lambda: rapt.llama_cpp.enable("none"))
 
 
 def test_mismatches():
@@ -1810,8 +1845,8 @@ def test_package():
 
 
 def main():
-    for test in (test_examples, test_attention, test_types, test_ragged, test_merge, test_arrays, test_arguments, test_memory,
-                 test_caches, test_rings, test_cache_calls, test_rope, test_layers, test_mha, test_zeros,
+    for test in (test_examples, test_attention, test_types, test_ragged, test_merge, test_arrays, test_masked_arrays, test_arguments,
+                 test_memory, test_caches, test_rings, test_cache_calls, test_rope, test_layers, test_mha, test_zeros,
                  test_defaults, test_copies, test_numbers, test_lines, test_mismatches, test_kernels, test_viz, test_threads,
                  test_forks, test_package):
         print(f"# {test.__name__[5:]}", flush=True)

@@ -468,7 +468,7 @@ static void columns_of_keys(const char *name, rapt_type type, read_words *read, 
         read(&c, rows, 32, turn % 2 ? 1 : RAPT_MOST_FEW_ROWS);
         for (int i = 0; i < channels; i++) {
             float got[RAPT_VL];
-            v_store(got, column(&c, i));
+            v_store(got, column(&c, c.dwords[i / elements_of_dword(type)], i % elements_of_dword(type)));
             for (int r = 0; r < RAPT_VL; r++) wrong += !same_float(got[r], reference_element(type, row[r].data, i));
         }
         for (int r = 0; r < RAPT_VL; r++) fence_destroy(&row[r]);

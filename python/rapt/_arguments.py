@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments that are numbers, and how a refusal shows what was given in their place."""
 import operator
+import os
 from typing import Any
 
 _LONGEST = 100  # characters of what a message shows
@@ -35,6 +36,21 @@ def flag(x: Any, name: str) -> bool:
     if not isinstance(x, bool) and not (_is_one(x, ("bool", *_WHOLE)) and x in (0, 1)):
         raise TypeError(f"{name} is {shown(x)}: True or False is needed")
     return bool(x)
+
+
+def float_arith(x: Any) -> str:
+    """The argument arith of a host that has no integers to multiply."""
+    if not isinstance(x, str) or x not in ("exact", "bf16"):
+        raise ValueError(f"arith is {shown(x)}: 'exact' or 'bf16' is needed")
+    return x
+
+
+def file_name(x: Any, name: str) -> str:
+    """The argument of that name, a file's name."""
+    try:
+        return os.fsdecode(x)
+    except TypeError:
+        raise TypeError(f"{name} is {shown(x)}: a file's name is needed") from None
 
 
 def number(x: Any, name: str) -> float:

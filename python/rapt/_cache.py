@@ -2,6 +2,7 @@
 """KVCache: keys and values of a decoder in any storage type, in one piece, as rings or in pages."""
 import contextlib
 import copy
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,11 +22,15 @@ _SCALED = native.INT8, native.F8_E4M3, native.F8_E5M2  # the types whose scales 
 
 def type_of(kind: Any, argument: str = "type") -> int:
     """A storage type by rapt's name ("q8_0", see info()) or as a dtype of NumPy, ml_dtypes or PyTorch."""
-    try:
-        of_torch = "torch" in str(kind)
-        name = kind if isinstance(kind, str) else str(kind).removeprefix("torch.") if of_torch else np.dtype(kind).name
-    except TypeError:
-        name = ""
+    torch = sys.modules.get("torch")
+    name = ""
+    if isinstance(kind, str):
+        name = kind
+    elif torch is not None and isinstance(kind, torch.dtype):
+        name = str(kind).removeprefix("torch.")
+    else:
+        with contextlib.suppress(Exception):  # whatever NumPy raises of what is no dtype
+            name = np.dtype(kind).name
     known = native.library().types(native.CLASS_ELEMENT, native.CLASS_WEIGHT, native.CLASS_CACHE)
     number = known.get(name, NUMPY_TYPES.get(name))
     if number is not None and number in known.values():

@@ -81,7 +81,7 @@ def kind_of(words: str, kinds: dict[str, Any]) -> Any:
 
 def fields(body: str, kinds: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for declaration in filter(str.strip, body.split(";")):
-        words, names = matched(r"\s*((?:const )?\w+)\s+(.*)", declaration)
+        words, names = matched(r"\s*((?:const )?(?:struct )?\w+)\s+(.*)", declaration)
         for name in re.split(r",\s*", names.strip()):
             star, name, count = matched(r"(\*?)(\w+)(?:\[(\d+)\])?", name)
             kind = kind_of(words + star, kinds)

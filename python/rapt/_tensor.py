@@ -244,8 +244,16 @@ def tensor(x: Any, name: str, types: tuple[int, ...] = STORED) -> Tensor:
     return t
 
 
+def _refuse_masked(x: "np.ndarray[Any, Any]", name: str) -> None:
+    """Raises where an array of a subclass of NumPy's has elements that are not to be read."""
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise TypeError(f"{name} is a MaskedArray with masked elements, which would count here: its filled(...) is needed")
+
+
 def _looked_at(x: Any, name: str, types: tuple[int, ...]) -> Tensor:
     if isinstance(x, np.ndarray):
+        if type(x) is not np.ndarray:
+            _refuse_masked(x, name)
         kind = _kinds.get(x.dtype) or _kind_of(x.dtype, name, types)
         return Tensor(x.__array_interface__["data"][0], kind, x.shape, x.strides, x, "numpy", x.flags.writeable)
     torch = sys.modules.get("torch")
@@ -287,7 +295,9 @@ def dense_strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 def as_array(x: Any, name: str) -> "np.ndarray[Any, Any]":
     """An array of NumPy's, of a list or of whatever else NumPy takes."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
+    if isinstance(x, np.ndarray):
+        _refuse_masked(x, name)
+    elif torch is not None and isinstance(x, torch.Tensor):
         x, size = _checked_torch(x, name).detach(), x.element_size()
         torch_address(x, name, torch_bytes(x.shape, tuple([stride * size for stride in x.stride()]), size))
         if x.is_complex() or x.is_quantized:

@@ -24,7 +24,7 @@ import numpy as np
 
 from . import _jax_build as building
 from . import _native as native
-from ._arguments import flag, number, shown, whole
+from ._arguments import flag, float_arith, number, shown, whole
 
 __all__ = ["dot_product_attention"]
 
@@ -224,8 +224,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     """
     if not isinstance(is_causal, (bool, np.bool_)):
         raise TypeError(f"is_causal is {shown(is_causal)}: True or False is needed")
-    if not isinstance(arith, str) or arith not in ("exact", "bf16"):
-        raise ValueError(f"arith is {shown(arith)}: 'exact' or 'bf16' is needed")
+    float_arith(arith)
     if implementation is not None and not isinstance(implementation, str):
         raise TypeError(f"implementation is {shown(implementation)}: a name or None is needed")
     if implementation not in (None, "rapt"):

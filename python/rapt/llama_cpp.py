@@ -21,6 +21,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from ._arguments import file_name
+
 __all__ = ["enable"]
 
 _PACKAGES = "llama_cpp", "xllamacpp"
@@ -52,7 +54,7 @@ def enable(library: str | os.PathLike[str] | None = None) -> list[str]:
 def _plugin(library: str | os.PathLike[str] | None) -> pathlib.Path:
     """Where the plugin is."""
     said = "library" if library is not None else "GGML_BACKEND_PATH"
-    given = os.fspath(library) if library is not None else os.environ.get(said, "")
+    given = file_name(library, said) if library is not None else os.environ.get(said, "")
     if not given:
         raise ValueError(f"no plugin is named: give enable(library), or set GGML_BACKEND_PATH; {_HOW}")
     if not pathlib.Path(given).is_file():

@@ -18,6 +18,7 @@ except ImportError as error:
     raise ImportError("rapt.onnxruntime needs ONNX Runtime 1.24 or a later 1.x (pip install onnxruntime)") from error
 
 from . import _native as native
+from ._arguments import file_name, float_arith, shown
 
 __all__ = ["Explanation", "Node", "devices", "enable", "explain", "taken"]
 
@@ -50,9 +51,11 @@ def enable(options: onnxruntime.SessionOptions | None = None, *, arith: str = "e
 
     arith: "exact", or "bf16", in which queries, keys, values and weights are rounded to bfloat16: on CPUs with a matrix unit (AMX)
         several times as fast."""
-    if arith not in ("exact", "bf16"):
-        raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
-    options = options or onnxruntime.SessionOptions()
+    float_arith(arith)
+    if options is None:
+        options = onnxruntime.SessionOptions()
+    if not isinstance(options, onnxruntime.SessionOptions):
+        raise TypeError(f"options is {shown(options)}: an onnxruntime.SessionOptions is needed")
     try:
         before = options.get_session_config_entry(_ENABLED)
     except RuntimeError:
@@ -104,13 +107,14 @@ def explain(model: str | os.PathLike[str] | bytes) -> Explanation:
     """What rapt would take of a model, a file's name or the bytes of one, and why not the others: all nodes of attention, of rotary
     embedding and of Softmax, in which attention hides that was exported as several nodes. The answers are the execution provider's
     own, in a session that is made for them and runs nothing."""
+    source = model if isinstance(model, bytes) else file_name(model, "model")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors: the log's warnings say less than the answer
     options.add_session_config_entry("session.disable_prepacking", "1")
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report")
         options.add_provider_for_devices(devices(), {"report": report})
-        onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options)
+        onnxruntime.InferenceSession(source, options)
         with open(report, encoding="utf-8", errors="replace") as file:
             lines = [line.removesuffix("\n").split("\t") for line in file]
     found = {}  # by graph and first output, for what a graph has may be shown more than once

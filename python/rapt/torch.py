@@ -47,6 +47,7 @@ from . import _attention as attention_
 from . import _isa as isa_
 from . import _native as native
 from . import _threads as threading_
+from ._arguments import flag, float_arith, shown
 from ._context_parallel import context_parallel
 from ._report import Report, report_on
 from ._tensor import (ELEMENT_BYTES, integers, is_plain_torch, refusal_of_torch, refuse_torch_gradients, tensor, torch_address,
@@ -336,7 +337,7 @@ def default_types(arith: str = "exact") -> frozenset[torch.dtype]:
     float32 everywhere. float16 and bfloat16 on x86-64, but for CPUs whose matrix unit (AMX) has products of that type, which
     PyTorch uses, and rapt's kernel amx in bf16 arithmetic only; without that rapt takes calls of up to 8 queries there, such as those of a
     decoder's steps. On other architectures these types were not measured, and stay with PyTorch."""
-    types = {torch.float32} | ({torch.bfloat16} if arith == "bf16" and str(isa_.isa()) == "amx" else set())
+    types = {torch.float32} | ({torch.bfloat16} if float_arith(arith) == "bf16" and str(isa_.isa()) == "amx" else set())
     if _is_x86():
         has = torch.cpu.get_capabilities().get
         types |= {kind for kind, unit in ((torch.float16, "amx_fp16"), (torch.bfloat16, "amx_bf16")) if not has(unit)}
@@ -537,6 +538,21 @@ def _sdpa(keys: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     return out
 
 
+def _checked_types(types: Any) -> frozenset[torch.dtype]:
+    """What enable() is given: one type, or several."""
+    served = "torch.float32, torch.float16 and torch.bfloat16 are served"
+    try:
+        given = frozenset([types] if isinstance(types, torch.dtype) else types)
+    except TypeError:
+        raise TypeError(f"types is {shown(types)}: {served}") from None
+    if not all(isinstance(kind, torch.dtype) for kind in given):
+        raise TypeError(f"types is {shown(types)}: {served}")
+    unknown = given - _SERVED
+    if unknown:
+        raise ValueError(f"types has {', '.join(map(str, unknown))}: {served}")
+    return given
+
+
 def enable(types: Iterable[torch.dtype] | None = None, *, everything: bool = False, arith: str = "exact") -> None:
     """Puts rapt under F.scaled_dot_product_attention on CPUs, and so under all that calls it.
 
@@ -548,15 +564,11 @@ def enable(types: Iterable[torch.dtype] | None = None, *, everything: bool = Fal
     What rapt does not serve is done by PyTorch's own kernel, and counted in stats(). Gradients are PyTorch's own. The number of
     threads is that of torch.get_num_threads(). The fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer, which has
     an attention of its own (torch.backends.mha), is off meanwhile."""
-    if isinstance(types, torch.dtype):
-        types = {types}
-    if arith not in ("exact", "bf16"):
-        raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
-    chosen = _SERVED if everything else default_types(arith) if types is None else frozenset(types)
-    unknown = chosen - _SERVED
-    if unknown:
-        raise ValueError(f"types has {', '.join(map(str, unknown))}: torch.float32, torch.float16 and torch.bfloat16 are "
-                         "served")
+    float_arith(arith)
+    given = None if types is None else _checked_types(types)
+    if flag(everything, "everything") and given is not None:
+        raise ValueError("everything is True, and types are given: one of them is needed")
+    chosen = _SERVED if everything else default_types(arith) if given is None else given
     _enable(chosen, _SERVED if types is None and _is_x86() else frozenset(), arith)
 
 
@@ -618,6 +630,7 @@ def stats(reset: bool = False) -> dict[str, Any]:
 
     reset: counting begins anew."""
     global _taken
+    reset = flag(reset, "reset")
     counted = {"enabled": _override is not None, "calls": _taken + _left.total(), "taken": _taken, "left": dict(_left)}
     if reset:
         _taken = 0
@@ -638,4 +651,6 @@ def report(model: torch.nn.Module) -> Report:
     >>> [(module.kind, module.served) for module in found.modules]
     [('MultiheadAttention', None)]
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {shown(model)}: a torch.nn.Module is needed")
     return report_on(model, _override is not None, lambda dtype: _why_type(dtype, _FEW + 1))

@@ -37,6 +37,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 
 import rapt
 from . import viz
+from ._arguments import float_arith, shown
 
 __all__ = ["KVCache", "register", "unregister"]
 
@@ -383,11 +384,12 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
             mask = attention_mask.attended()
     elif isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.bool:
         mask = attention_mask
-    elif isinstance(attention_mask, torch.Tensor) and attention_mask.is_floating_point():
+    elif isinstance(attention_mask, torch.Tensor) and (attention_mask.dtype in _SERVED or attention_mask.dtype == query.dtype):
         bias = attention_mask
     else:
         kind = getattr(attention_mask, "dtype", type(attention_mask).__name__)
-        raise TypeError(f'attn_implementation="rapt" has masks that are tensors of bools or of floats, and attention_mask is {kind}')
+        raise TypeError(f'attn_implementation="rapt" has masks of torch.bool, {", ".join(sorted(map(str, _SERVED | {query.dtype})))}, and '
+                        f"attention_mask is {kind}")
     if chosen is not None:
         mask = chosen if mask is None else mask & chosen
     if position_bias is not None:
@@ -637,6 +639,8 @@ class KVCache(Cache):
             "batch", "kv_heads", "d_k", "d_v", "ring", "v_in_k"}
         if unknown_options:
             raise TypeError(f"rapt.transformers.KVCache has no option {', '.join(sorted(unknown_options))}")
+        if not isinstance(config, transformers.PretrainedConfig):
+            raise TypeError(f"config is {shown(config)}: a model's is needed, such as model.config")
         decoder = config.get_text_config(decoder=True)
         layers = _count_layers(decoder)
         if capacity is None:
@@ -652,7 +656,7 @@ class KVCache(Cache):
             try:
                 rapt.KVCache(kv_heads=heads, capacity=capacity, d_k=d_k, d_v=d_v, **options)
             except (TypeError, ValueError) as error:
-                given = ", ".join(f"{name}={_name_of(options[name])!r}" for name in ("type", "v_type")
+                given = ", ".join(f"{name}={shown(options[name])}" for name in ("type", "v_type")
                                   if options[name] is not None)
                 raise error.__class__(f"rapt.transformers.KVCache of {given}: {error}") from None
         super().__init__(layers=[_Layer(capacity, **options) for _ in range(layers)])
@@ -677,9 +681,9 @@ def register(name: str = "rapt", arith: str = "exact") -> None:
 
     arith: "exact", or "bf16", in which queries, keys, values and weights are rounded to bfloat16, whatever they are stored in: on CPUs
         with a matrix unit (AMX) several times as fast."""
-    if arith not in ("exact", "bf16"):
-        raise ValueError(f"arith is {arith!r}: 'exact' or 'bf16' is needed")
-    functions = {transformers.AttentionInterface: functools.partial(_attention_forward, arith=arith),
+    if not isinstance(name, str):
+        raise TypeError(f"name is {shown(name)}: that of an attn_implementation is needed")
+    functions = {transformers.AttentionInterface: functools.partial(_attention_forward, arith=float_arith(arith)),
                  masking_utils.AttentionMaskInterface: _mask_by_positions if _BY_POSITIONS else _mask}
     had = _registered.get(name, {})
     _registered[name] = {}
@@ -692,9 +696,9 @@ def register(name: str = "rapt", arith: str = "exact") -> None:
 def unregister(name: str = "rapt") -> None:
     """Takes back register(name): Transformers knows no such attn_implementation any more, or the one that had the name before.
     A model that still has it is refused by Transformers when it is called: model.set_attn_implementation("sdpa")."""
-    if name not in _registered:
+    if not isinstance(name, str) or name not in _registered:
         known = ", ".join(sorted(_registered)) or "none"
-        raise ValueError(f"name is {name!r}, which is not registered by rapt: registered are {known}")
+        raise ValueError(f"name is {shown(name)}, which is not registered by rapt: registered are {known}")
     for interface, (before, ours) in _registered.pop(name).items():
         if interface._global_mapping.get(name) is not ours:  # somebody has registered another since
             continue

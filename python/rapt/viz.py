@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from . import _native as native
-from ._arguments import whole
+from ._arguments import shown, whole
 from ._attention import Call, Causal, Window, _output, _Problem, sizes
 from ._tensor import floats
 
@@ -93,7 +93,7 @@ def _labels(tokens: Any, name: str, count: int) -> list[str]:
     try:
         labels = [str(token) for token in tokens]
     except TypeError:
-        raise TypeError(f"{name} is {tokens!r}: a label for each of the {count} is needed") from None
+        raise TypeError(f"{name} is {shown(tokens)}: a label for each of the {count} is needed") from None
     if len(labels) != count:
         raise ValueError(f"{name} are {len(labels)}, where {count} are needed")
     lines = ("".join(c if c.isprintable() else repr(c)[1:-1] for c in label) for label in labels)
@@ -105,30 +105,30 @@ def _some(heads: Any, count: int) -> list[int]:
     if heads is None:
         return list(range(count))
     try:
-        shown = [whole(head, "heads") for head in heads]
+        numbers = [whole(head, "heads") for head in heads]
     except TypeError:
-        raise TypeError(f"heads is {heads!r}: a list of some of 0..{count - 1} is needed") from None
-    if not shown or not all(0 <= head < count for head in shown):
-        raise ValueError(f"heads are {shown}, where some of 0..{count - 1} are needed")
-    return shown
+        raise TypeError(f"heads is {shown(heads)}: a list of some of 0..{count - 1} is needed") from None
+    if not numbers or not all(0 <= head < count for head in numbers):
+        raise ValueError(f"heads are {shown(numbers)}, where some of 0..{count - 1} are needed")
+    return numbers
 
 
-def _norm(norm: Norm, shown: "np.ndarray[Any, Any]") -> "tuple[np.ndarray[Any, Any], Any, dict[str, Any]]":
+def _norm(norm: Norm, found: "np.ndarray[Any, Any]") -> "tuple[np.ndarray[Any, Any], Any, dict[str, Any]]":
     """What is drawn of weights (heads, queries, keys), matplotlib's norm for it, and how its colour bar is."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.ticker import LogLocator
     if norm == "row":
-        largest = np.fmax.reduce(shown, axis=2, keepdims=True)
-        return shown / np.where(largest > 0, largest, 1), Normalize(0, 1), {"label": "weight / the query's largest weight"}
-    most = float(np.fmax.reduce(shown, axis=None))
+        largest = np.fmax.reduce(found, axis=2, keepdims=True)
+        return found / np.where(largest > 0, largest, 1), Normalize(0, 1), {"label": "weight / the query's largest weight"}
+    most = float(np.fmax.reduce(found, axis=None))
     most = min(most, 1.0) if most > 0 else 1.0
     if norm == "linear":
-        return shown, Normalize(0, most), {"label": "weight"}
+        return found, Normalize(0, most), {"label": "weight"}
     # Up to 1, 0.3, 0.1, ..., which have ticks, and down to a tenth of what each key would have if all had the same.
-    least = min(1 / shown.shape[2], most) / 10
+    least = min(1 / found.shape[2], most) / 10
     ten = 10.0 ** math.ceil(math.log10(most))
     most = 0.3 * ten if most <= 0.3 * ten else ten
-    return shown, LogNorm(least, most, clip=True), {"label": "weight", "extend": "min", "format": "%g",
+    return found, LogNorm(least, most, clip=True), {"label": "weight", "extend": "min", "format": "%g",
                                                     "ticks": LogLocator(subs=(1, 3))}
 
 
@@ -213,7 +213,7 @@ def heatmap(q: Any, k: Any, *, tokens: Sequence[str] | None = None, key_tokens: 
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
     if not isinstance(norm, str) or norm not in get_args(Norm):
-        raise ValueError(f"norm is {norm!r}: {' or '.join(map(repr, get_args(Norm)))} is needed")
+        raise ValueError(f"norm is {shown(norm)}: {' or '.join(map(repr, get_args(Norm)))} is needed")
     if columns is not None and whole(columns, "columns") < 1:
         raise ValueError(f"columns is {columns}, where 1 or more are needed")
     found = weights(q, k, **options)
@@ -224,21 +224,21 @@ def heatmap(q: Any, k: Any, *, tokens: Sequence[str] | None = None, key_tokens: 
     if not 0 <= whole(batch, "batch") < found.shape[0]:
         raise ValueError(f"batch is {batch}, where 0..{found.shape[0] - 1} is needed")
     _, count, queries, keys = found.shape
-    shown = _some(heads, count)
+    chosen = _some(heads, count)
     of_queries = queries if tokens is None else _labels(tokens, "tokens", queries)
     of_keys = _labels(key_tokens, "key_tokens", keys) if key_tokens is not None else of_queries if queries == keys else keys
-    drawn, colours, bar = _norm(norm, found[batch, shown])
-    masked, unknown = masked[batch, shown], np.isnan(drawn) & ~masked[batch, shown]
+    drawn, colours, bar = _norm(norm, found[batch, chosen])
+    masked, unknown = masked[batch, chosen], np.isnan(drawn) & ~masked[batch, chosen]
     group = count // sizes(floats(k, "k", (3, 4)), options.get("layout", "bhsd"))[1]
 
-    grid = _Grid(len(shown), of_queries, of_keys, columns, matplotlib.rcParams["font.size"] / 72 / 1.2)
+    grid = _Grid(len(chosen), of_queries, of_keys, columns, matplotlib.rcParams["font.size"] / 72 / 1.2)
     figure = _new_figure(layout="constrained", figsize=grid.size(of_queries, of_keys))
     figure.get_layout_engine().set(h_pad=0.07)  # with the usual 0.04 a colour bar below loses a pixel of its label
     places = figure.subplots(grid.rows, grid.columns, squeeze=False, sharex=True, sharey=True).reshape(-1)
-    axes = places[:len(shown)]
-    for place in places[len(shown):]:
+    axes = places[:len(chosen)]
+    for place in places[len(chosen):]:
         place.remove()
-    for i, (ax, head) in enumerate(zip(axes, shown)):
+    for i, (ax, head) in enumerate(zip(axes, chosen)):
         image = ax.imshow(np.ma.masked_array(drawn[i], masked[i]), norm=colours, aspect="auto",
                           cmap=matplotlib.colormaps["viridis"].with_extremes(bad=_MASKED))
         if unknown[i].any():
@@ -246,7 +246,7 @@ def heatmap(q: Any, k: Any, *, tokens: Sequence[str] | None = None, key_tokens: 
         ax.set_title(f"head {head}" + (f" (kv head {head // group})" if group > 1 else ""), fontsize="medium")
         ax.set_xticks(**grid.ticks(of_keys, across=True))
         ax.set_yticks(**grid.ticks(of_queries, across=False))
-        lowest, first = i + grid.columns >= len(shown), i % grid.columns == 0
+        lowest, first = i + grid.columns >= len(chosen), i % grid.columns == 0
         ax.tick_params(labelbottom=lowest, labelleft=first)
         ax.set(xlabel="keys" if lowest else "", ylabel="queries" if first else "")
     across, along = (grid.rows * grid.height, grid.columns * grid.width)[::1 if grid.flat else -1]

@@ -806,6 +806,35 @@ def test_sdpa_switches():
        f"types by default on this CPU: {', '.join(sorted(map(str, types)))}")
 
 
+def test_arguments():
+    """Whatever an argument is not is refused by one line that names it, and changes nothing."""
+    class Silly:
+        def __repr__(self):
+            return "silly\n" * 1000
+
+    silly = [Silly(), {"a": 1}, 3j, 7, "yes\nno", b"bf16", torch.ones(9, 9), [[1, 2], [3, 4]], slice(3)]
+    arguments = {"types": rapt.torch.enable, "everything": rapt.torch.enable, "arith": rapt.torch.enable, "reset": rapt.torch.stats,
+                 "model": rapt.torch.report}
+    with rapt.torch.enabled():
+        F.scaled_dot_product_attention(*tensors(kv_heads=4))
+    before = rapt.torch.stats()
+    for name, function in [*arguments.items(), ("types", rapt.torch.enabled), ("arith", rapt.torch.default_types)]:
+        wrong = []
+        for x in silly:
+            message = raised(lambda: function(**{name: x}).__enter__() if function is rapt.torch.enabled else function(**{name: x}))
+            if rapt.torch.stats()["enabled"]:
+                rapt.torch.disable()
+                message = f"it is enabled: {message}"
+            if message is None or not message.startswith((f"TypeError: {name} is ", f"ValueError: {name} is ")) or "\n" in message:
+                wrong.append((type(x).__name__, message))
+        ok(not wrong, f"refused: {function.__name__}({name}=...) of another kind", "\n".join(map(str, wrong)))
+    ok(rapt.torch.stats() == before, "... and nothing was changed", rapt.torch.stats())
+    ok(raised(rapt.torch.enable, torch.float64) == "ValueError: types has torch.float64: torch.float32, torch.float16 and torch.bfloat16 are "
+       "served", "refused: enable() of a type that is not served")
+    ok(raised(lambda: rapt.torch.enable([torch.float32], everything=True)) == "ValueError: everything is True, and types are given: one of "
+       "them is needed", "refused: enable() of some types and of everything")
+
+
 def test_sdpa_arith():
     for dtype in (torch.bfloat16, torch.float32):
         t = tensors(kv_heads=4, dtype=dtype)

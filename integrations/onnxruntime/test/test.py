@@ -551,6 +551,12 @@ def arithmetics():
         ok(False, "another arithmetic is refused")
     except ValueError as error:
         ok("'int8'" in str(error), "another arithmetic is refused", error)
+    for name, given in (("arith", np.ones((9, 9))), ("arith", ["bf16"]), ("options", np.ones((9, 9))), ("options", "arena"), ("options", [])):
+        try:
+            rapt_onnxruntime.enable(**{name: given})
+            ok(False, f"refused: {name} that is a {type(given).__name__}")
+        except (TypeError, ValueError) as error:
+            ok(str(error).startswith(f"{name} is ") and "\n" not in str(error), f"refused: {name} that is a {type(given).__name__}", error)
 
 
 # ---- A sentence encoder, exported in all ways --------------------------------------------------------------------------------
@@ -725,6 +731,11 @@ def explained():
             ok(False, "explain() of no file")
         except Exception as error:  # pybind has a class for each code
             ok("none.onnx" in str(error), "explain() of no file is ONNX Runtime's error", error)
+    try:
+        rapt_onnxruntime.explain(3)
+        ok(False, "explain() of a number")
+    except TypeError as error:
+        ok(str(error) == "model is 3: a file's name is needed", "explain() of a number", error)
 
     double = {n: np.zeros((1, 2, 3, 8)) for n in "qkv"}
     softmax = node("Softmax", ["q"], ["z"])
