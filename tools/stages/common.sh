@@ -118,6 +118,7 @@ build_native() {
         examples/{decode-example,seq2seq/seq2seq})
     if ! ((short)); then programs+=(examples/minilm/minilm); fi
     if runs gcc || [[ ! -f $root/gcc/build.ninja ]]; then setup gcc -Disas_left_out="$absent" || return; fi
+    ninja -C "$root/gcc" build.ninja || return # from the lists and the version as they are now
     # shellcheck disable=SC2046 # one file
     ninja -C "$root/gcc" "${programs[@]}" $(shared_of gcc)
 }

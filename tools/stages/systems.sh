@@ -35,7 +35,7 @@ cmake_dll() {
     rm -rf "$to"
     cmake -S . -B "$to" -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc -DBUILD_SHARED_LIBS=ON \
         -DRAPT_ISAS_LEFT_OUT="$(all_but scalar | tr , ';')" && cmake --build "$to" &&
-        diff <(functions_of "$root/windows/dispatch/librapt-0.3.dll") <(functions_of "$to"/librapt*.dll)
+        diff <(functions_of "$root/windows/$(shared_of windows)") <(functions_of "$to"/librapt*.dll)
 }
 
 # Systems that cannot be run here: all is built and linked, with as few kernels as there can be. For Windows on Arm it is compiled only:
