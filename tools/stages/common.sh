@@ -34,9 +34,9 @@ tap() {
     echo "+ $*"
     "$@" >"$logs/$stage.tap" || code=$?
     cat "$logs/$stage.tap"
-    sums=$(tools/tally $code "$logs/$stage.tap") || sums="0 1 0"
+    sums=$(tools/tally "$code" "$logs/$stage.tap") || sums="0 1 0"
     count "$sums"
-    return $code
+    return "$code"
 }
 
 # expect WORDS COMMAND...: one assertion, that the command succeeds.

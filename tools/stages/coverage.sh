@@ -26,9 +26,9 @@ stage_coverage() {
     covered() { tap "$build/tests/$1" "${@:2}" || true; }
     covered cpu
     # Without the leaves of CPUID above 4, and without the registers of AVX.
-    for name in Nehalem,level=4,xlevel=0x80000001 Haswell,-xsave; do tap qemu-x86_64 -cpu $name "$build/tests/cpu" || true; done
-    for name in append bounds copy explain first-call float-modes pool tuning broken/tiles-released; do covered $name; done
-    for name in linear mha norm; do covered $name --quick "${each[@]}"; done
+    for name in Nehalem,level=4,xlevel=0x80000001 Haswell,-xsave; do tap qemu-x86_64 -cpu "$name" "$build/tests/cpu" || true; done
+    for name in append bounds copy explain first-call float-modes pool tuning broken/tiles-released; do covered "$name"; done
+    for name in linear mha norm; do covered "$name" --quick "${each[@]}"; done
     covered plans "${each[@]}"
     covered decode --quick "${vectors##*,}"
     covered abi/abi "${public[@]}"

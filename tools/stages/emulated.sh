@@ -113,15 +113,15 @@ equal_to_x86() {
     kernels=$(built_here "${kernels//\?/}")
     if [[ ! $kernels ]]; then return; fi
     for layer in 0 5; do
-        minilm $layer
+        minilm "$layer"
         for isa in ${kernels//,/ }; do
             twin=scalar_fma
             if grep "^$isa .*unfused" "$info"; then twin=scalar; fi
-            "$root/gcc/cli/rapt" run "${tensors[@]}" --out "$logs/$stage-x86.npy" --isa $twin
+            "$root/gcc/cli/rapt" run "${tensors[@]}" --out "$logs/$stage-x86.npy" --isa "$twin"
             "${rapt[@]}" run "${tensors[@]}" --out "$logs/$stage.npy" --isa "$isa" --threads "${threads:-2}"
             expect "layer $layer: $isa = x86-64's $twin" cmp "$logs/$stage-x86.npy" "$logs/$stage.npy"
             if ((layer)); then continue; fi
-            example $twin "$root/gcc/$program" >"$logs/$stage-x86.txt"
+            example "$twin" "$root/gcc/$program" >"$logs/$stage-x86.txt"
             example "$isa" "${runner[@]}" "$root/$folder/$program$exe" | tr -d '\r' >"$logs/$stage.txt" || true
             expect "${program##*/}: $isa = x86-64's $twin" cmp "$logs/$stage-x86.txt" "$logs/$stage.txt"
         done
@@ -167,11 +167,11 @@ stage_aarch64() {
     emulated aarch64
     local layer isa threads name runner=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
     for layer in 0 5; do
-        minilm $layer
+        minilm "$layer"
         for threads in 1 7; do
-            "${runner[@]}" "$root/aarch64/cli/rapt" run "${tensors[@]}" --out "$logs/neon.npy" --isa neon --threads $threads
+            "${runner[@]}" "$root/aarch64/cli/rapt" run "${tensors[@]}" --out "$logs/neon.npy" --isa neon --threads "$threads"
             for isa in $(built_here scalar_fma,avx2,avx512,avx512_vnni,amx | tr , ' '); do
-                "$root/gcc/cli/rapt" run "${tensors[@]}" --out "$logs/$stage.npy" --isa "$isa" --threads $threads
+                "$root/gcc/cli/rapt" run "${tensors[@]}" --out "$logs/$stage.npy" --isa "$isa" --threads "$threads"
                 expect "layer $layer: neon = $isa with $threads threads" cmp "$logs/neon.npy" "$logs/$stage.npy"
             done
         done
@@ -190,7 +190,7 @@ same_encoder() {
         skip "the sentence encoder, whose weights cannot be had"
         return
     fi
-    ninja -C "$root/aarch64" $program
+    ninja -C "$root/aarch64" "$program"
     "$@" "$root/aarch64/$program" --model "$model" --isa neon --threads 2 --out "$logs/neon.npy" "${sentences[@]}"
     for isa in $(built_here scalar_fma,avx2,avx512,avx512_vnni,amx | tr , ' '); do
         "$root/gcc/$program" --model "$model" --isa "$isa" --threads 1 --batch 1 --out "$logs/$stage.npy" "${sentences[@]}"
@@ -204,7 +204,7 @@ same_words() {
     local seq2seq=("$@" "$root/aarch64/examples/seq2seq/seq2seq" --hash)
     wanted=$("$root/gcc/examples/seq2seq/seq2seq" --hash --isa scalar_fma "${texts[@]}")
     for isa in neon neon_dot neon_i8mm scalar_fma; do
-        expect "the logits of seq2seq: $isa = x86's" test "$("${seq2seq[@]}" --isa $isa --threads 2 "${texts[@]}")" = "$wanted"
+        expect "the logits of seq2seq: $isa = x86's" test "$("${seq2seq[@]}" --isa "$isa" --threads 2 "${texts[@]}")" = "$wanted"
     done
 }
 

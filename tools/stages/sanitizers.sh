@@ -77,5 +77,5 @@ stage_valgrind() {
     native
     local name checked=(valgrind -q --partial-loads-ok=no --error-exitcode=1 "$root/gcc/cli/rapt" check --quick --isa avx2)
     check avx2 "${checked[@]}"
-    for name in random features; do check avx2 "${checked[@]}" --arith bf16 --case $name; done
+    for name in random features; do check avx2 "${checked[@]}" --arith bf16 --case "$name"; done
 }

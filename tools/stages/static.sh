@@ -37,7 +37,7 @@ json.dump(list(once.values()), open(f"{build}/once/compile_commands.json", "w"))
 print(*once, sep="\n", file=open(f"{build}/once/sources", "w"))
 END
     for name in dispatch cli; do
-        mapfile -t sources < <(compiled_in $name)
+        mapfile -t sources < <(compiled_in "$name")
         expect "gcc -fanalyzer: $name/" analysed "${sources[@]}"
     done
     for name in dispatch cli examples integrations python tests; do
@@ -45,13 +45,13 @@ END
             skip "clang-tidy 19, which cannot be had here"
             break
         fi
-        mapfile -t sources < <(compiled_in $name)
+        mapfile -t sources < <(compiled_in "$name")
         expect "clang-tidy: $name/" clang-tidy-19 --quiet --warnings-as-errors='*' -p "$root/static/once" "${sources[@]}"
     done
 
     mapfile -t defined < <(macros)
     for name in dispatch cli python tests; do
-        mapfile -t sources < <(compiled_in $name)
+        mapfile -t sources < <(compiled_in "$name")
         expect "cppcheck: $name/" cppchecked "${sources[@]}"
     done
     # One of each kind of words: what these include is most of what there is. scalar.c is in tests/words.c.
@@ -77,7 +77,7 @@ analysed() {
         gcc -std=c11 -O1 -fanalyzer -Werror -c -o /dev/null -Iinclude -Ikernels -Idispatch -Icli -Itests/check "-I$root/static/dispatch" \
             '-DRAPT_VERSION=""' "$file" || status=1
     done
-    return $status
+    return "$status"
 }
 # brings KERNEL: the arithmetics that it has of its own.
 brings() { awk -v name="$1" '$1 == name { print $4; exit }' kernels/list.txt | sed 's/all/exact,int8,bf16/' | tr , ' '; }

@@ -66,5 +66,5 @@ for_windows_arm64() { # with the list of kernels that macOS has on such CPUs
         case $source in dispatch/cpu_aarch64.c) ;; dispatch/cpu_* | cli/output.c) continue ;; esac
         compiled "$source"
     done
-    return $status
+    return "$status"
 }
