@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The links and pictures of the documents, and whether they name what users can set and what the headers offer, in TAP. Usage: docs.py [--fix]
+"""The links and pictures of the documents, whether they name what users can set and what the headers offer, and whether tests/README.md
+names each source and the tests that there are, in TAP. Usage: docs.py [--fix]
 
 A link to a line says in its title what stands there: [text](../kernels/exp.h#L10 "static inline vf v_exp2"). The title must occur
 in that line of the file, and in no other. --fix writes the numbers of the lines that have the titles into the documents, draws
 the pictures anew, and then tests. Needs nothing but Python."""
+import fnmatch
 import os
 import pathlib
 import re
@@ -18,7 +20,8 @@ import tap
 from tap import ok
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md", "integrations/*/*.md", "tests/data/*.md") for path in ROOT.glob(pattern))
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md", "integrations/*/*.md", "tests/*.md", "tests/data/*.md")
+                   for path in ROOT.glob(pattern))
 PICTURES, FIELD, MOST_BYTES = ROOT / "docs" / "attention", ROOT / "docs" / "field.svg", 20_000
 LINK = re.compile(r'\[[^\[\]]*\]\((?P<to>[^()\s]+)(?:[ ]"(?P<title>[^"\n]*)")?\)')
 
@@ -118,6 +121,39 @@ def test_settings():
        "\n".join(lacking) or wanted)
 
 
+def known_tests():
+    """What tests are called: names in the files of the Meson build, and those put together there by a +; cases; stages of tools/test;
+    files; kernels."""
+    names = {path.name for path in (ROOT / "tests").rglob("*")} | {"targets.txt"}
+    names |= set(re.findall(r"^([a-z]\w*)", (ROOT / "kernels" / "list.txt").read_text(encoding="utf-8"), re.M))
+    beginnings = set()
+    for path in (path for pattern in ("meson.build", "*/meson.build", "*/*/meson.build") for path in ROOT.glob(pattern)):
+        for name, more in re.findall(r"'([\w-]+)'( \+)?", path.read_text(encoding="utf-8")):
+            (beginnings if more else names).add(name)
+    for path in (ROOT / "tests" / "check").glob("*.c"):
+        names |= set(re.findall(r'"([a-z][a-z0-9-]+)"', path.read_text(encoding="utf-8")))
+    for path in (ROOT / "tools" / "stages").glob("*.sh"):
+        names |= set(re.findall(r"^stage ([\w-]+)", path.read_text(encoding="utf-8"), re.M))
+    return names | {beginning + name for beginning in beginnings for name in names}
+
+
+def test_tests():
+    """tests/README.md: each source has its row, and what the rows name is there."""
+    _, changed, promises, _ = re.split(r"^## .*$", (ROOT / "tests" / "README.md").read_text(encoding="utf-8"), flags=re.M)
+    rows = [line.split(" | ") for line in changed.splitlines() if line.startswith("| `")]
+    patterns = {name for sources, _ in rows for name in re.findall("`([^`]+)`", sources)}
+    sources = {path.name for folder in ("dispatch", "kernels", "cli") for path in (ROOT / folder).rglob("*.[ch]")}
+    lacking = [name for name in sorted(sources) if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+    ok(len(sources) > 100 and not lacking, f"tests/README.md has a row for each of {len(sources)} sources", "\n".join(lacking))
+    there = sources | {"list.txt", "*.md"}
+    gone = [name for name in sorted(patterns) if not (ROOT / name).exists() and not fnmatch.filter(there, name)]
+    ok(not gone, f"{len(patterns)} names of sources are there", "\n".join(gone))
+    known = known_tests()
+    named = set(re.findall("`([^`]+)`", promises + "".join(tests for _, tests in rows)))
+    unknown = [name for name in sorted(named) if not fnmatch.filter(known, name)]
+    ok(not unknown, f"{len(named)} names of tests are there", "\n".join(unknown))
+
+
 def public_functions():
     """The functions and macros of functions that the headers offer, with the names of their parameters."""
     found = {}
@@ -193,6 +229,7 @@ def main():
     test_settings()
     test_quick_reference()
     test_index()
+    test_tests()
     tap.done()
 
 

@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# This machine's kernels by gcc, what an older CPU does with them, and what must be refused.
+stage gcc own 8 4 "each test of the Meson build on this machine's kernels, and tools/demo"
+stage refusals own 1.5 1.5 "a debug build refuses kernels that the CPU lacks, and floating-point modes; each refusal has its line (explain)"
+stage qemu-x86 own 1 1 "older CPUs (Nehalem, Haswell, AVX2 without XSAVE) choose sse41 or avx2, refuse the others, and have the same bits"
+
+# `tools/test` alone leaves out kernels that are broken on purpose, options that break the promise, ways to embed, examples with models,
+# and the benches; and of the checks at length it has the quick form.
+stage_gcc() {
+    local isa tests
+    native
+    if ((short)); then
+        mapfile -t tests < <(meson test -C "$root/gcc" --list --no-suite broken --no-suite bench | sed -E 's/^.*[:/] ?//' |
+            grep -vxE 'check|flags|replaced|embed|minilm|seq2seq')
+        in_native meson_test gcc "${tests[@]}"
+        check "$isas" "$root/gcc/cli/rapt" check --quick
+        return
+    fi
+    in_native ninja -C "$root/gcc"
+    in_native meson_test gcc --no-rebuild
+    python3 -c 'import json, re, sys # the names of different versions of Meson: "rapt:check", "rapt / check"
+for test in map(json.loads, sys.stdin):
+    if re.search("[:/] ?check$", test["name"]): print(test["stdout"], end="")' <"$root/gcc/meson-logs/testlog.json" >"$logs/$stage.tap"
+    expect "check has run $isas" ran "$isas"
+    expect "tools/demo" in_native tools/demo "$root/gcc"
+    for isa in avx2_vnni avx512 avx512_vnni amx; do
+        if [[ ,$isas, != *,$isa,* ]]; then skip "$isa, which this CPU has not"; fi
+    done
+}
+
+# Without optimization an intrinsic gets its immediate only if it really is one. Its bits are shown by few problems. A debug build
+# refuses floating-point modes; and this one has kernels that this CPU, or an older one, lacks, and must refuse.
+stage_refusals() {
+    local rapt=$root/refusals/cli/rapt isa
+    setup refusals --buildtype=debug
+    ninja -C "$root/refusals" cli/rapt
+    check "$isas" "$rapt" check --quick --case golden
+    check "$isas" "$rapt" check --quick --case 'errors*'
+    meson_test refusals float-modes explain explain-complete
+    for isa in ${absent//,/ }; do refused_there "this CPU" "$isa" "$rapt"; done
+    if on_x86 && there qemu-x86_64; then emulated refusals; fi
+}
+
+# These kernels are checked at length where they are at home; here they must get by with what these CPUs have, on all paths. And what
+# tests assume of the best kernel holds for sse41, too, whose prepacked weights are the largest.
+stage_qemu_x86() {
+    on_x86 && there qemu-x86_64 || return 0
+    native
+    emulated gcc
+    tap qemu-x86_64 -cpu Nehalem "$root/gcc/tests/explain" || true
+    tap qemu-x86_64 -cpu Nehalem "$root/gcc/tests/abi/abi" include/rapt.h include/rapt_layer.h || true
+}
