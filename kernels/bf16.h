@@ -74,7 +74,8 @@ static inline float least_bf16_difference(const rapt_problem *p) { return -56.0f
 /* ---- Queries in lanes ---------------------------------------------------------------------------------------------------- */
 
 /* Adds one step of a product: C = C + (even + odd), or C = even + odd with START_ZERO. o describes the even elements of A and B;
- * the odd ones, `odds` of them, lie a_odd and b_odd bytes behind. even: scratch for the sums of the even ones, laid out like C. */
+ * the odd ones, `odds` of them, lie a_odd and b_odd bytes behind. even: scratch for the sums of the even ones, laid out like C.
+ */
 static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, ptrdiff_t b_odd, int odds, float *even, int rows,
                                                  int vectors) {
     coming none = {0};
