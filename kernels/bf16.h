@@ -69,16 +69,16 @@ static inline float least_bf16_difference(const rapt_problem *p) { return -56.0f
 
 /* ---- Queries in lanes ---------------------------------------------------------------------------------------------------- */
 
-/* C = C + AB for a step, or AB where start is START_ZERO: o has its even elements, and those of odd ones lie a_odd and b_odd
+/* C = C + AB for a step, or AB where start is ACCUMULATE_ZERO: o has its even elements, and those of odd ones lie a_odd and b_odd
  * bytes behind these. odds: how many of them; even: room for what the even ones give, laid out as C. */
 static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, ptrdiff_t b_odd, int odds, float *even, int rows,
                                                  int vectors) {
-    coming none = {0};
+    prefetch_queue none = {0};
     operands first = o, second = o;
-    first.coming = &none;
-    second.coming = o.coming ? o.coming : &none;
+    first.queue = &none;
+    second.queue = o.queue ? o.queue : &none;
     first.c = (char *)even;
-    first.start = START_ZERO;
+    first.mode = ACCUMULATE_ZERO;
     tile_product(first, rows, vectors);
     second.even = (const char *)even - o.c;
     second.a += a_odd;

@@ -30,7 +30,7 @@ static void sum_bf16_rows(const rapt_linear_task *t, const linear_scratch *s, bo
                 from[r] = (const char *)(copy + (size_t)rapt_min(r, RAPT_PARTIAL_SUMS - 1) * (size_t)whole);
         }
         score_keys_in_bf16((int)t->tokens, from, 0, RAPT_PARTIAL_SUMS, whole, s->x + part * RAPT_LINEAR_PART, whole_steps(p->in),
-                           part == 0 ? START_ZERO : START_KEEP, sums, RAPT_PARTIAL_SUMS);
+                           part == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD, sums, RAPT_PARTIAL_SUMS);
     }
 }
 
@@ -52,7 +52,7 @@ static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows);
 static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const linear_scratch *s, const char *const *rows,
                                int n, int channels);
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                               float *even, int rows, int vectors, coming *ahead);
+                               float *even, int rows, int vectors, prefetch_queue *ahead);
 static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows);
 
 /* Steps of a part of channels. */
@@ -78,7 +78,7 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
 
 #ifndef multiply_bf16_part
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                               float *even, int rows, int vectors, coming *ahead) {
+                               float *even, int rows, int vectors, prefetch_queue *ahead) {
     const size_t ld = ld_bf16_weights(p);
     for (int row = 0; row < rows; row += BF16_PRODUCT_ROWS)
         for (int step = 0; step < part_steps(p, part); step++)
@@ -90,8 +90,8 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
                                     .b = (const char *)(tokens + (size_t)step * RAPT_BF16_STEP_FLOATS),
                                     .ldb = TILE_ROWS * sizeof(float),
                                     .depth = STEP_PAIRS,
-                                    .start = part == 0 && step == 0 ? START_ZERO : START_APART,
-                                    .coming = ahead},
+                                    .mode = part == 0 && step == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE,
+                                    .queue = ahead},
                          (ptrdiff_t)(STEP_PAIRS * COPIES * sizeof(float)), (ptrdiff_t)(STEP_PAIRS * TILE_ROWS * sizeof(float)),
                          STEP_PAIRS, even, rapt_min(BF16_PRODUCT_ROWS, rows - row), vectors);
 }
