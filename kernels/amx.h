@@ -119,8 +119,8 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
 }
 
 /* A vector of pairs without what counts as 0. */
-static RAPT_INLINE vi without_tiny_pairs(vi x) {
-    return pairs_of(without_tiny(first_of_pairs(x)), without_tiny(second_of_pairs(x)));
+static RAPT_INLINE vi flush_subthreshold_pairs(vi x) {
+    return pairs_of(flush_subthreshold(first_of_pairs(x)), flush_subthreshold(second_of_pairs(x)));
 }
 
 /* A row of K, or of weights, as a row of tiles, copied also where it is of bf16: the copy leaves out what counts as 0, which is
@@ -135,11 +135,11 @@ static void stage_row_of_tiles(rapt_type type, float *to, const char *from, int 
     for (int c = 0; c < whole; c += RAPT_STEP) {
         vi pairs = v_as_int(v_load(from + (size_t)c * sizeof *copy));
         v_store(to + c / RAPT_STEP * TILE_FLOATS, v_as_float(pairs));
-        most = i_most_halves(most, pairs);
+        most = i_fold_smallest_bf16(most, pairs);
     }
-    for (int c = 0; c < whole && any_tiny(most); c += RAPT_STEP)
+    for (int c = 0; c < whole && has_subthreshold(most); c += RAPT_STEP)
         v_store(to + c / RAPT_STEP * TILE_FLOATS,
-                v_as_float(without_tiny_pairs(v_as_int(v_load(from + (size_t)c * sizeof *copy)))));
+                v_as_float(flush_subthreshold_pairs(v_as_int(v_load(from + (size_t)c * sizeof *copy)))));
 }
 
 static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
@@ -184,7 +184,7 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
                                        : in_place ? rows[n] + (size_t)c * 2
                                                   : (const char *)(copies + (size_t)(n - step) * whole + c);
                     x[i] = v_as_int(v_load(from));
-                    if (in_place) x[i] = without_tiny_pairs(x[i]);
+                    if (in_place) x[i] = flush_subthreshold_pairs(x[i]);
                 }
                 even[j] = v_as_float(i_or(i_and(x[0], low), i_shl(x[1], 16)));
                 odd[j] = v_as_float(i_or(i_shr(x[0], 16), i_and(x[1], high)));
@@ -490,13 +490,13 @@ static const char *copy_of_rows(const rapt_problem *p, const row_scratch *s, con
     return (const char *)copy;
 }
 
-/* n rows of whole steps are searched, for any_tiny, and as many further on prefetched. */
+/* n rows of whole steps are searched, for has_subthreshold, and as many further on prefetched. */
 static RAPT_INLINE vi search_rows(vi most, const char *const *rows, int n, size_t offset, int steps) {
     for (int r = 0; r < n; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < steps; i++) {
             const size_t at = offset + (size_t)i * 64;
-            most = i_most_halves(most, v_as_int(v_load(rows[r] + at)));
+            most = i_fold_smallest_bf16(most, v_as_int(v_load(rows[r] + at)));
             prefetch(rows[r + RAPT_KEYS_AHEAD], at);
         }
     return most;
@@ -569,7 +569,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
         const char *const *next = keys + i + KEYS_OF_TILE;
         float *const tile = s->tiles + i / KEYS_OF_TILE % 2 * TILE_FLOATS;
         size_t stride;
-        const char *a = searched && !any_tiny(most) ? rows_evenly_apart(keys + i, offset, &stride) : NULL;
+        const char *a = searched && !has_subthreshold(most) ? rows_evenly_apart(keys + i, offset, &stride) : NULL;
         if (!a) a = copy_of_rows(p, s, keys + i, offset, &stride);
         most = score_row_tile(a, stride, q, steps, tile, next, searched && i + KEYS_OF_TILE < n ? KEYS_OF_TILE : 0, offset);
         if (i > 0) transpose_scores(s->tiles + (i / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + i - KEYS_OF_TILE);
@@ -620,13 +620,13 @@ static RAPT_INLINE void add_pairs(const bool odd, const float *pairs, float *eve
 }
 
 /* Is there no number among whole steps of n rows that counts as 0 but is not? */
-static bool none_tiny(const char *const *rows, int n, int channels) {
+static bool has_no_subthreshold(const char *const *rows, int n, int channels) {
     vi most = i_set1(0);
     for (int r = 0; r < n; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < channels; i += RAPT_STEP)
-            most = i_most_halves(most, v_as_int(v_load(rows[r] + (size_t)i * sizeof(uint16_t))));
-    return !any_tiny(most);
+            most = i_fold_smallest_bf16(most, v_as_int(v_load(rows[r] + (size_t)i * sizeof(uint16_t))));
+    return !has_subthreshold(most);
 }
 
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
@@ -648,7 +648,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     }
     prefetch_queue next = {.rows = ahead, .bytes = p->v_row, .left = to - from, .lines = (int)((lines + pairs - 1) / pairs)};
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
-    const bool in_place = !scaled && in_steps(p->v.type, p->d_v) && none_tiny(there, to - from, p->d_v);
+    const bool in_place = !scaled && in_steps(p->v.type, p->d_v) && has_no_subthreshold(there, to - from, p->d_v);
     uint16_t *const copies = (uint16_t *)s->values;
     if (!in_place) copy_as_bf16(p->v.type, copies, ld, there, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
     for (int i = 0; i < RAPT_STEP; i++) {

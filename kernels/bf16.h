@@ -14,7 +14,7 @@ static inline size_t whole_steps(int64_t n) { return (size_t)((n + RAPT_STEP - 1
 enum { LEAST_BF16 = 0x2380 };
 
 /* What is below it becomes +0. */
-static RAPT_INLINE vf without_tiny(vf x) {
+static RAPT_INLINE vf flush_subthreshold(vf x) {
     vi magnitude = i_and(v_as_int(x), i_set1(INT32_MAX));
     return v_as_float(i_select(i_gt(i_set1(LEAST_BF16 << 16), magnitude), i_set1(0), v_as_int(x)));
 }
@@ -28,12 +28,12 @@ static RAPT_INLINE vf rounded_to_bf16(vf x) {
 }
 
 /* A number of f32 as a factor of a product. */
-static RAPT_INLINE vf bf16_factor(vf x) { return without_tiny(rounded_to_bf16(x)); }
+static RAPT_INLINE vf bf16_factor(vf x) { return flush_subthreshold(rounded_to_bf16(x)); }
 
 enum { VECTOR_HALVES = 2 * RAPT_VL };
 
-/* Was there a number that counts as 0, but is not, among those of which most is what i_most_halves made of them? */
-static inline bool any_tiny(vi most) {
+/* Was there a number that counts as 0, but is not, among those of which most is what i_fold_smallest_bf16 made of them? */
+static inline bool has_subthreshold(vi most) {
     uint16_t halves[VECTOR_HALVES];
     bool any = false;
     v_store(halves, v_as_float(most));
@@ -152,8 +152,8 @@ static __attribute__((unused)) void stage_bf16_rows_of_keys(rapt_type type, floa
             for (int c = 0; c < channels; c += RAPT_STEP)
                 for (int i = 0; i < STEP_PAIRS; i += RAPT_VL) {
                     vi pairs = v_as_int(v_load(rows[r] + (size_t)(c + 2 * i) * sizeof(uint16_t)));
-                    v_store(to + c + i, without_tiny(first_of_pairs(pairs)));
-                    v_store(to + c + STEP_PAIRS + i, without_tiny(second_of_pairs(pairs)));
+                    v_store(to + c + i, flush_subthreshold(first_of_pairs(pairs)));
+                    v_store(to + c + STEP_PAIRS + i, flush_subthreshold(second_of_pairs(pairs)));
                 }
             continue;
         }

@@ -28,8 +28,8 @@ static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const cha
             read_line(&k, keys, at, nr);
             UNROLLED(j, RAPT_VL) {
                 vf first = first_of_pairs(k.dwords[j]), second = second_of_pairs(k.dwords[j]);
-                if (tiny) first = without_tiny(first), second = without_tiny(second);
-                else most = i_most_halves(most, k.dwords[j]);
+                if (tiny) first = flush_subthreshold(first), second = flush_subthreshold(second);
+                else most = i_fold_smallest_bf16(most, k.dwords[j]);
                 prefetch(keys[j + RAPT_KEYS_AHEAD], at);
                 UNROLLED(r, nr) {
                     even[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j), first, even[r]);
@@ -39,7 +39,7 @@ static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const cha
         }
         UNROLLED(r, nr) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
     }
-    if (!tiny && any_tiny(most)) return false;
+    if (!tiny && has_subthreshold(most)) return false;
     UNROLLED(r, nr) v_store(s + (size_t)r * lds, sum[r]);
     return true;
 }
@@ -186,8 +186,8 @@ static RAPT_INLINE vi add_bf16_key(const bool tiny, const int nv, const int nr, 
     UNROLLED(v, nv) {
         const vi pairs = v_as_int(v_load(row + (size_t)v * sizeof(vf)));
         b[2 * v] = first_of_pairs(pairs), b[2 * v + 1] = second_of_pairs(pairs);
-        if (tiny) b[2 * v] = without_tiny(b[2 * v]), b[2 * v + 1] = without_tiny(b[2 * v + 1]);
-        else most = i_most_halves(most, pairs);
+        if (tiny) b[2 * v] = flush_subthreshold(b[2 * v]), b[2 * v + 1] = flush_subthreshold(b[2 * v + 1]);
+        else most = i_fold_smallest_bf16(most, pairs);
         prefetch(keys->rows[k + ahead], offset + (size_t)v * sizeof(vf));
     }
     UNROLLED(r, nr) {
@@ -212,7 +212,7 @@ static RAPT_INLINE bool bf16_value_tile(const bool tiny, const int nv, const int
     }
     if (keys[0].count > both) most = add_bf16_key(tiny, nv, nr, &keys[0], both, offset, ahead, most, even);
     if (keys[1].count > both) most = add_bf16_key(tiny, nv, nr, &keys[1], both, offset, ahead, most, odd);
-    if (!tiny && any_tiny(most)) return false;
+    if (!tiny && has_subthreshold(most)) return false;
     UNROLLED(r, nr)
         UNROLLED(v, 2 * nv) {
             float *to = o + (size_t)r * ldo + v * RAPT_VL;

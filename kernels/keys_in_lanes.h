@@ -40,7 +40,7 @@ typedef struct row_scratch {
     float *row;    /* bf16 arithmetic: a row of K or V while it is copied */
     float *sums;   /* likewise: [2][padded d_v], of the even and the odd keys of a step, where a row leaves out some */
     float *tiles;  /* likewise, for a matrix unit */
-    float *groups; /* integer arithmetic: what few_dots.h lays out for groups of K, and of V */
+    float *groups; /* integer arithmetic: what keys_int8.h lays out for groups of K, and of V */
 } row_scratch;
 
 /* Floats from row to row of Q. */
@@ -230,7 +230,7 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #if RAPT_FEW_DOTS
-#include "few_dots.h"
+#include "keys_int8.h"
 static size_t integer_group_floats(const rapt_problem *p, int rows) {
     group_keys k;
     group_values v;

@@ -104,7 +104,7 @@ static inline vi i_bits(uint32_t x) {
 static inline uint16x4_t load_u16(const void *from) { return vreinterpret_u16_u8(vld1_u8(from)); }
 static inline void store_u16(void *to, uint16x4_t h) { vst1_u8(to, vreinterpret_u8_u16(h)); }
 static inline vi i_load_u16(const void *from) { return vmovl_u16(load_u16(from)); }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     uint16x8_t doubled = vmulq_n_u16(vreinterpretq_u16_u32(x), 0xfffe);
     return vreinterpretq_u32_u16(vmaxq_u16(vreinterpretq_u16_u32(most), doubled));
 }

@@ -10,31 +10,32 @@ typedef struct lane_state {
 typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
-    float *q;                                        /* [d_k][TILE_ROWS], times q_factor */
-    lane_state now, all;                             /* of the chunk, and of all chunks before it; in bf16 arithmetic all
-                                                        tiles share two states of a chunk, which they take in turn */
-    bool started, merged;                            /* does now, does all hold anything yet? */
-    bool masked;                                     /* has the chunk keys that were visited, but are masked in some lane? */
-    int32_t *first, *end;                            /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
-    int64_t first_min, first_max, end_min, end_max;  /* over the lanes that attend to any */
-    float *slope;                                    /* [TILE_ROWS] of ALiBi */
-    float *q_scale;                                  /* [TILE_ROWS] what q's integers count, where it is quantised (dots.h) */
-    uint32_t *attended;                              /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
-    const char **block_mask_rows;                    /* [TILE_ROWS] of a block mask, or null */
-    bool one_block_mask_row;                         /* are they the same? */
+    float *q;                                       /* [d_k][TILE_ROWS], times q_factor */
+    lane_state now, all;                            /* of the chunk, and of all chunks before it; in bf16 arithmetic all
+                                                       tiles share two states of a chunk, which they take in turn */
+    bool started, merged;                           /* does now, does all hold anything yet? */
+    bool masked;                                    /* has the chunk keys that were visited, but are masked in some lane? */
+    int32_t *first, *end;                           /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
+    int64_t first_min, first_max, end_min, end_max; /* over the lanes that attend to any */
+    float *slope;                                   /* [TILE_ROWS] of ALiBi */
+    float *q_scale;               /* [TILE_ROWS] what q's integers count, where it is quantised (queries_int8.h) */
+    uint32_t *attended;           /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
+    const char **block_mask_rows; /* [TILE_ROWS] of a block mask, or null */
+    bool one_block_mask_row;      /* are they the same? */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
 /* Scratch shared by the tiles of a pass. */
 typedef struct lane_scratch {
-    float *s;             /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; [RAPT_CHUNK] in bf16 arithmetic */
-    float *alpha;         /* [TILE_ROWS] */
-    float *bias;          /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then, if needed, -inf for keys that are masked */
-    uint32_t *attended;   /* [2][TILE_ROWS] keys that a lane attends to, where only ranges differ */
-    float *keys, *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (dots.h); or all of a chunk (bf16.h) */
-    float *row;           /* [staged d], while a block is staged */
-    float *even;          /* [d][TILE_ROWS] in bf16 arithmetic: what the even elements of a step give */
-    float *rows;          /* [RAPT_VL][staged d_v], while a tile ends */
+    float *s;           /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; [RAPT_CHUNK] in bf16 arithmetic */
+    float *alpha;       /* [TILE_ROWS] */
+    float *bias;        /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then, if needed, -inf for keys that are masked */
+    uint32_t *attended; /* [2][TILE_ROWS] keys that a lane attends to, where only ranges differ */
+    float *keys,
+        *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (queries_int8.h); or all of a chunk (bf16.h) */
+    float *row;  /* [staged d], while a block is staged */
+    float *even; /* [d][TILE_ROWS] in bf16 arithmetic: what the even elements of a step give */
+    float *rows; /* [RAPT_VL][staged d_v], while a tile ends */
     float *key_factors;   /* integer arithmetic: [RAPT_BLOCK][groups] of keys, the scales of groups */
     int32_t *corrections; /* of the same */
     float *value_factors; /* [groups][RAPT_BLOCK] of values, the scales of groups times those of tokens */

@@ -100,7 +100,7 @@ static inline void i_store_u16(void *to, vi a) {
     vuint16mf2_t low = __riscv_vncvt_x_x_w_u16mf2(a, RAPT_VL);
     __riscv_vse8_v_u8mf2(to, __riscv_vreinterpret_v_u16mf2_u8mf2(low), 2 * RAPT_VL);
 }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     vuint16m1_t doubled = __riscv_vmul_vx_u16m1(__riscv_vreinterpret_v_u32m1_u16m1(x), 0xfffe, 2 * RAPT_VL);
     return __riscv_vreinterpret_v_u16m1_u32m1(
         __riscv_vmaxu_vv_u16m1(__riscv_vreinterpret_v_u32m1_u16m1(most), doubled, 2 * RAPT_VL));

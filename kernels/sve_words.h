@@ -89,7 +89,7 @@ static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lan
 static inline vi i_bits(uint32_t x) { return i_and(svlsr_u32_x(all_lanes(), svdup_n_u32(x), svindex_u32(0, 1)), i_set1(1)); }
 static inline vi i_load_u16(const void *from) { return svld1uh_u32(all_lanes(), from); }
 static inline void i_store_u16(void *to, vi a) { svst1h_u32(all_lanes(), to, a); }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     svuint16_t doubled = svmul_n_u16_x(svptrue_b16(), svreinterpret_u16_u32(x), 0xfffe);
     return svreinterpret_u32_u16(svmax_u16_x(svptrue_b16(), svreinterpret_u16_u32(most), doubled));
 }

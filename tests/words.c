@@ -157,13 +157,13 @@ static void most_halves(void) {
             bits = bits * 1664525u + 1013904223u;
             most[i] = (uint16_t)(bits >> 16);
         }
-        v_store(got, v_as_float(i_most_halves(v_as_int(v_load(most)), v_as_int(v_load(x)))));
+        v_store(got, v_as_float(i_fold_smallest_bf16(v_as_int(v_load(most)), v_as_int(v_load(x)))));
         for (int i = 0; i < 2 * RAPT_VL; i++) {
             uint16_t want = (uint16_t)(0x10000 - 2 * (x[i] & 0x7fff));
             wrong += got[i] != (want > most[i] ? want : most[i]);
         }
     }
-    tap_ok(wrong == 0, "i_most_halves: %d halves are wrong", wrong);
+    tap_ok(wrong == 0, "i_fold_smallest_bf16: %d halves are wrong", wrong);
 }
 
 static void tanh_of(float *to, const float *x) { v_store(to, v_tanh(v_load(x))); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Few rows in integer arithmetic: a vector has channels of one key, and in P V lanes are channels, each with four keys. The sums
- * are those of dots.h in another order, so the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
+ * are those of queries_int8.h in another order, so the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
 
 enum { STEP = RAPT_VL * RAPT_DOT }; /* bytes of a vector */
 
