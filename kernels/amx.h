@@ -248,7 +248,7 @@ static inline void next_pairs(weighing *w) {
     w->end = end * STEP_PAIRS;
 }
 
-static weighing start_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v) {
+static weighing start_weighing(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
     weighing w = {.scores = s->s,
                   .to = weights_at(p, s, v->parity),
                   .blocks = v->blocks,
@@ -286,7 +286,7 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weighin
 static RAPT_INLINE void weigh_pairs(weighing *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
 
 /* Computes the weights once more, where differences are NaN: rare, so vector by vector. */
-static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const visit *v) {
+static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
     for (int i = 0; i < v->tile->vectors; i++) {
         weighing w = start_weighing(p, s, v);
         w.scores += i * RAPT_VL;
@@ -297,7 +297,7 @@ static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratc
 }
 
 /* Computes the weights that are left. */
-static void end_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
+static void end_weighing(const rapt_problem *p, const lane_scratch *s, const tile_work *v, weighing *w) {
     RAPT_BY_COUNT(v->tile->vectors, weigh_pairs_of, false, w, RAPT_CHUNK);
     if (t_any_special(w->special)) weigh_exactly(p, s, v);
 }
@@ -369,7 +369,7 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
 }
 
 /* O of na tiles of channels and nv vectors of queries. weights: of the first of these vectors. */
-static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_problem *p, const visit *v, const float *values,
+static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_problem *p, const tile_work *v, const float *values,
                                        const float *weights, float *to, weighing *others) {
     const size_t ld = (size_t)chunk_steps(p) * TILE_FLOATS;
     zero_tiles(na, nv);
@@ -384,34 +384,34 @@ static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_pr
     store_tiles(na, nv, to, to + TILE_LANES * TILE_ROWS, TILE_ROWS);
 }
 
-static RAPT_INLINE void add_bf16_values(const rapt_problem *p, const lane_scratch *s, const visit *visited, weighing *others) {
+static RAPT_INLINE void add_bf16_values(const rapt_problem *p, const lane_scratch *s, const tile_work *w, weighing *others) {
     for (int c = 0; c < value_tiles(p); c += 2)
-        for (int v = 0; v < visited->tile->vectors; v += 2) {
+        for (int v = 0; v < w->tile->vectors; v += 2) {
             const float *values = s->values + (size_t)(c * chunk_steps(p)) * TILE_FLOATS;
-            const float *weights = weights_at(p, s, visited->parity) + v * TILE_FLOATS;
-            float *to = visited->tile->now.o + (size_t)(c * TILE_LANES) * TILE_ROWS + v * RAPT_VL;
-            const bool both = c + 1 < value_tiles(p), pair = visited->tile->vectors - v >= 2;
-            if (both && pair) value_tiles_of(2, 2, p, visited, values, weights, to, others);
-            else if (both) value_tiles_of(2, 1, p, visited, values, weights, to, others);
-            else if (pair) value_tiles_of(1, 2, p, visited, values, weights, to, others);
-            else value_tiles_of(1, 1, p, visited, values, weights, to, others);
+            const float *weights = weights_at(p, s, w->parity) + v * TILE_FLOATS;
+            float *to = w->tile->now.o + (size_t)(c * TILE_LANES) * TILE_ROWS + v * RAPT_VL;
+            const bool both = c + 1 < value_tiles(p), pair = w->tile->vectors - v >= 2;
+            if (both && pair) value_tiles_of(2, 2, p, w, values, weights, to, others);
+            else if (both) value_tiles_of(2, 1, p, w, values, weights, to, others);
+            else if (pair) value_tiles_of(1, 2, p, w, values, weights, to, others);
+            else value_tiles_of(1, 1, p, w, values, weights, to, others);
         }
 }
-static RAPT_NOINLINE void add_values_alone(const rapt_problem *p, const lane_scratch *s, const visit *v) {
+static RAPT_NOINLINE void add_values_alone(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
     add_bf16_values(p, s, v, NULL);
 }
-static RAPT_NOINLINE void add_values_and_weigh(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
+static RAPT_NOINLINE void add_values_and_weigh(const rapt_problem *p, const lane_scratch *s, const tile_work *v, weighing *w) {
     add_bf16_values(p, s, v, w);
 }
 
-static int steps_of(const visit *v) {
+static int steps_of(const tile_work *v) {
     int steps = 0;
     for (int i = 0; i < v->count; i++) steps += (v->blocks[i].end - 1) / RAPT_STEP + 1 - v->blocks[i].first / RAPT_STEP;
     return steps;
 }
 
 /* The vector unit computes weights while the matrix unit multiplies those of the tile before by V. */
-static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before) {
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before) {
     weighing w;
     if (now) {
         for (int i = 0; i < now->count; i++) {
@@ -646,7 +646,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
         there[i] = of_parity[0] + offset;
         ahead[i] = of_parity[RAPT_BF16_VALUES_AHEAD / 2] + offset;
     }
-    coming next = {.rows = ahead, .bytes = p->v_row, .left = to - from, .lines = (int)((lines + pairs - 1) / pairs)};
+    prefetch_queue next = {.rows = ahead, .bytes = p->v_row, .left = to - from, .lines = (int)((lines + pairs - 1) / pairs)};
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
     const bool in_place = !scaled && in_steps(p->v.type, p->d_v) && has_no_subthreshold(there, to - from, p->d_v);
     uint16_t *const copies = (uint16_t *)s->values;
@@ -668,7 +668,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
             vi x = v_as_int(v_load(values[2 * j] + (size_t)c * 2)), y = v_as_int(v_load(values[2 * j + 1] + (size_t)c * 2));
             v_store(pair_tiles + j * RAPT_VL, v_as_float(i_or(i_and(x, low), i_shl(y, 16))));
             v_store(pair_tiles + TILE_FLOATS + j * RAPT_VL, v_as_float(i_or(i_shr(x, 16), i_and(y, high))));
-            prefetch_coming(&next);
+            prefetch_from_queue(&next);
         }
         if (c / RAPT_STEP % 2) add_pairs(true, pair_tiles, sums, sums + TILE_FLOATS);
         else add_pairs(false, pair_tiles, sums, sums + TILE_FLOATS);
@@ -695,13 +695,13 @@ enum { PREFETCH_STEPS = 4 };
 
 /* C of na tiles of rows and nv vectors of tokens. */
 static RAPT_INLINE void part_tiles_of(const int na, const int nv, bool first, const float *weights, size_t ld,
-                                      const float *tokens, float *c, int steps, coming *ahead) {
+                                      const float *tokens, float *c, int steps, prefetch_queue *ahead) {
     float *const c2 = c + (na - 1) * TILE_LANES * TILE_ROWS;
     if (first) zero_tiles(na, nv);
     else load_tiles(na, nv, c, c2, TILE_ROWS);
     for (int i = 0; i < steps; i += PREFETCH_STEPS) {
         const float *a = weights + (size_t)i * TILE_FLOATS;
-        prefetch_coming(ahead);
+        prefetch_from_queue(ahead);
         multiply_tiles(na, nv, a, a + ld, TILE_FLOATS, tokens + (size_t)i * RAPT_BF16_STEP_FLOATS, RAPT_BF16_STEP_FLOATS,
                        rapt_min(PREFETCH_STEPS, steps - i), NULL);
     }
@@ -710,7 +710,7 @@ static RAPT_INLINE void part_tiles_of(const int na, const int nv, bool first, co
 
 /* Of the last tile, the rows that are not there give products that nobody reads. */
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                               float *even, int rows, int vectors, coming *ahead) {
+                               float *even, int rows, int vectors, prefetch_queue *ahead) {
     (void)even;
     const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS;
     const int steps = part_steps(p, part);

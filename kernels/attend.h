@@ -130,7 +130,7 @@ enum {
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
 
 /* The next floats of a scratch memory, of which used are taken; without memory they are only counted, in used. */
-static float *take(float *memory, size_t *used, size_t floats) {
+static float *carve(float *memory, size_t *used, size_t floats) {
     float *taken = memory ? memory + *used : NULL;
     *used += padded(floats);
     return taken;

@@ -73,17 +73,18 @@ static inline float least_bf16_difference(const rapt_problem *p) { return -56.0f
 
 /* ---- Queries in lanes ---------------------------------------------------------------------------------------------------- */
 
-/* Adds one step of a product: C = C + (even + odd), or C = even + odd with START_ZERO. o describes the even elements of A and B;
- * the odd ones, `odds` of them, lie a_odd and b_odd bytes behind. even: scratch for the sums of the even ones, laid out like C.
+/* Adds one step of a product: C = C + (even + odd), or C = even + odd with ACCUMULATE_ZERO. o describes the even elements of A
+ * and B; the odd ones, `odds` of them, lie a_odd and b_odd bytes behind. even: scratch for the sums of the even ones, laid out
+ * like C.
  */
 static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, ptrdiff_t b_odd, int odds, float *even, int rows,
                                                  int vectors) {
-    coming none = {0};
+    prefetch_queue none = {0};
     operands first = o, second = o;
-    first.coming = &none;
-    second.coming = o.coming ? o.coming : &none;
+    first.queue = &none;
+    second.queue = o.queue ? o.queue : &none;
     first.c = (char *)even;
-    first.start = START_ZERO;
+    first.mode = ACCUMULATE_ZERO;
     tile_product(first, rows, vectors);
     second.even = (const char *)even - o.c;
     second.a += a_odd;

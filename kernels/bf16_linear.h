@@ -31,7 +31,7 @@ static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool 
                 from[r] = (const char *)(copy + (size_t)rapt_min(r, RAPT_PARTIAL_SUMS - 1) * (size_t)whole);
         }
         score_keys_in_bf16((int)t->tokens, from, 0, RAPT_PARTIAL_SUMS, whole, s->x + part * RAPT_LINEAR_PART, whole_steps(p->in),
-                           part == 0 ? START_ZERO : START_KEEP, sums, RAPT_PARTIAL_SUMS);
+                           part == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD, sums, RAPT_PARTIAL_SUMS);
     }
 }
 
@@ -58,7 +58,7 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
 /* Multiplies a part of `rows` rows: C = C + weights tokens^T, or without the C in part 0. even: scratch of BF16_PRODUCT_ROWS
  * rows. Prefetches some of `ahead` bf16_part_tiles times. */
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                               float *even, int rows, int vectors, coming *ahead);
+                               float *even, int rows, int vectors, prefetch_queue *ahead);
 
 /* Returns how often multiply_bf16_part prefetches, which sets how much it has to prefetch each time. */
 static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows);
@@ -86,7 +86,7 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
 
 #ifndef multiply_bf16_part
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                               float *even, int rows, int vectors, coming *ahead) {
+                               float *even, int rows, int vectors, prefetch_queue *ahead) {
     const size_t ld = ld_bf16_weights(p);
     for (int row = 0; row < rows; row += BF16_PRODUCT_ROWS)
         for (int step = 0; step < part_steps(p, part); step++)
@@ -98,8 +98,8 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
                                     .b = (const char *)(tokens + (size_t)step * RAPT_BF16_STEP_FLOATS),
                                     .ldb = TILE_ROWS * sizeof(float),
                                     .depth = STEP_PAIRS,
-                                    .start = part == 0 && step == 0 ? START_ZERO : START_APART,
-                                    .coming = ahead},
+                                    .mode = part == 0 && step == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE,
+                                    .queue = ahead},
                          (ptrdiff_t)(STEP_PAIRS * COPIES * sizeof(float)), (ptrdiff_t)(STEP_PAIRS * TILE_ROWS * sizeof(float)),
                          STEP_PAIRS, even, rapt_min(BF16_PRODUCT_ROWS, rows - row), vectors);
 }

@@ -11,12 +11,12 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
 static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b);
 
 /* A tile, and the blocks of a chunk that it visits. */
-typedef struct visit {
+typedef struct tile_work {
     const query_tile *tile;
     int count;
     block blocks[CHUNK_BLOCKS];
     int parity; /* of the tile's number: the weights of two adjacent tiles may exist at the same time */
-} visit;
+} tile_work;
 
 /* Weights of the tile `now` from its scores, whose maximum is known; and O^T = V^T P^T of the tile before, whose weights are
  * known, or where RAPT_BF16_LAG is 0, of the same tile. Either may be null. Replaceable, with that constant. */
@@ -27,7 +27,7 @@ _Static_assert(RAPT_BF16_LAG == 0 || RAPT_BF16_LAG == 1, "there are two states o
 #if RAPT_BF16_LAG && !defined(advance_bf16)
 #error "where tiles lag, weights are not in the place of scores"
 #endif
-static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before);
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before);
 
 static void stage_values_of_block(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales, float *to) {
     const rapt_problem *p = t->problem;
@@ -67,7 +67,7 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
                                 .b = (const char *)(tile->q + c * TILE_ROWS),
                                 .ldb = TILE_ROWS * sizeof(float),
                                 .depth = STEP_PAIRS,
-                                .start = c == 0 ? START_ZERO : START_APART},
+                                .mode = c == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE},
                      (ptrdiff_t)(STEP_PAIRS * COPIES * sizeof(float)), (ptrdiff_t)(STEP_PAIRS * TILE_ROWS * sizeof(float)),
                      STEP_PAIRS, s->even, b->end - b->first, tile->vectors);
 }
@@ -133,13 +133,13 @@ static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const
                                     .b = (const char *)(s->s + key * TILE_ROWS),
                                     .ldb = 2 * TILE_ROWS * sizeof(float),
                                     .depth = (to - even + 1) / 2,
-                                    .start = started ? START_APART : START_ZERO},
+                                    .mode = started ? ACCUMULATE_ADD_SEPARATE : ACCUMULATE_ZERO},
                          to_odd * (ptrdiff_t)(ld * sizeof(float)), to_odd * (ptrdiff_t)(TILE_ROWS * sizeof(float)),
                          (to - from) - (to - even + 1) / 2, s->even, p->d_v + 1, tile->vectors);
         }
 }
 
-static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before) {
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before) {
     if (now) weigh_bf16_in_place(p, now->tile, s, now->blocks, now->count);
     if (before) add_bf16_values(p, before->tile, s, before->blocks, before->count);
 }
@@ -168,8 +168,8 @@ static void add_attended_bf16(const rapt_problem *p, const query_tile *tile, con
 }
 
 /* The blocks of a chunk again for one tile whose masked values are not all finite. Their keys were found and weighed. */
-static void add_values_carefully(const rapt_task *t, query_tile *tile, const lane_scratch *s, const float *value_scales,
-                                 const block *blocks, int count) {
+static void add_attended_values_bf16(const rapt_task *t, query_tile *tile, const lane_scratch *s, const float *value_scales,
+                                     const block *blocks, int count) {
     const rapt_problem *p = t->problem;
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
@@ -210,11 +210,11 @@ static void stage_chunk_bf16(const rapt_task *t, const lane_scratch *s, const bl
 
 /* The scores of a tile for a chunk whose blocks are staged, and their maximum, from the empty state. */
 static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tile, const block *blocks, int count,
-                            const chunk_scales *scales, bool careful, visit *visited) {
+                            const chunk_scales *scales, bool skip_masked, tile_work *work) {
     const rapt_problem *p = t->problem;
     const bool keys = scaled_by_key(&p->k_scales);
-    visited->tile = tile;
-    visited->count = 0;
+    work->tile = tile;
+    work->count = 0;
     start_chunk(tile);
     for (int i = 0; i < count; i++) {
         block b = tile_block(p, tile, blocks[i].number);
@@ -223,15 +223,15 @@ static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_til
         score_bf16(p, tile, s, &b);
         if (keys || p->modified)
             modify_lanes(t, tile, s, scores, keys ? scales->keys + b.number % RAPT_CHUNK : NULL, b.number, b.first, b.end);
-        const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
+        const uint32_t *attended = attended_lanes(t, tile, s, &b, skip_masked);
         if (attended) mask_lanes(tile, attended, scores, b.first, b.end);
         if (t->scores) leave_tile_scores(t, tile, scores, &b);
         raise_maximum(tile, scores, &b);
         tile->masked |=
             b.first % RAPT_STEP || b.end % RAPT_STEP; /* for a matrix unit visits whole steps, which others may attend to */
-        visited->blocks[visited->count++] = b;
+        work->blocks[work->count++] = b;
     }
-    tile->started = visited->count > 0;
+    tile->started = work->count > 0;
 }
 
 /* One chunk for some tiles, which take it one after the other, so that the state of a chunk stays in the cache until its end. Two
@@ -240,22 +240,22 @@ static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_t
     const rapt_problem *p = t->problem;
     chunk_scales scales;
     block blocks[CHUNK_BLOCKS];
-    visit visits[2], carefully;
+    tile_work work[2], repeated;
     int count = blocks_of_tiles(t, tiles, n_tiles, chunk, blocks);
     stage_chunk_bf16(t, s, blocks, count, &scales);
     for (int i = 0; i < n_tiles + RAPT_BF16_LAG; i++) {
         const int last = i - RAPT_BF16_LAG;
-        visit *now = &visits[i % 2], *before = &visits[last & 1];
+        tile_work *now = &work[i % 2], *before = &work[last & 1];
         now->parity = i % 2;
         if (i < n_tiles) score_tile_bf16(t, s, &tiles[i], blocks, count, &scales, false, now);
         advance_bf16(p, s, i < n_tiles && tiles[i].started ? now : NULL, last >= 0 && tiles[last].started ? before : NULL);
         if (last < 0) continue;
         query_tile *tile = &tiles[last];
         if (has_hidden_nonfinite(p, tile)) {
-            score_tile_bf16(t, s, tile, blocks, count, &scales, true, &carefully);
-            weigh_bf16_in_place(p, tile, s, carefully.blocks, carefully.count);
-            add_values_carefully(t, tile, s, scaled_by_key(&p->v_scales) ? scales.values : NULL, carefully.blocks,
-                                 carefully.count);
+            score_tile_bf16(t, s, tile, blocks, count, &scales, true, &repeated);
+            weigh_bf16_in_place(p, tile, s, repeated.blocks, repeated.count);
+            add_attended_values_bf16(t, tile, s, scaled_by_key(&p->v_scales) ? scales.values : NULL, repeated.blocks,
+                                     repeated.count);
             stage_chunk_values(t, s, blocks, count, &scales); /* which that has spoilt */
         }
         end_chunk(t, s, tile, last + 1 < n_tiles ? tile + 1 : NULL, chunk);

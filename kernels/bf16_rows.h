@@ -11,14 +11,14 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
 }
 #endif
 
-/* The scores of RAPT_VL keys for nr rows, s of START_ZERO or START_KEEP: a lane of the transposed vectors of K holds two adjacent
- * channels of a key. channels: whole steps. Returns false, and leaves s, if there were numbers that count as 0 but are not,
- * unless tiny, which looks at each. tiny and nr are constants wherever this is called. */
+/* The scores of RAPT_VL keys for nr rows, s of ACCUMULATE_ZERO or ACCUMULATE_ADD: a lane of the transposed vectors of K holds two
+ * adjacent channels of a key. channels: whole steps. Returns false, and leaves s, if there were numbers that count as 0 but are
+ * not, unless tiny, which looks at each. tiny and nr are constants wherever this is called. */
 static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const char *const *keys, size_t offset, int channels,
-                                        const float *q, size_t ldq, start from, float *s, size_t lds) {
+                                        const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     vi most = i_set1(0);
     vf sum[4];
-    UNROLLED(r, nr) sum[r] = from == START_KEEP ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
+    UNROLLED(r, nr) sum[r] = mode == ACCUMULATE_ADD ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_STEP) {
         vf even[4], odd[4];
         UNROLLED(r, nr) even[r] = odd[r] = v_set1(0.0f);
@@ -46,26 +46,26 @@ static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const cha
 
 /* Scores RAPT_VL keys with flushing, row by row: rare, so one instance of score_bf16_tile serves any number of rows. */
 static RAPT_NOINLINE void score_bf16_flushed(int rows, const char *const *keys, size_t offset, int channels, const float *q,
-                                             size_t ldq, start from, float *s, size_t lds) {
+                                             size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     for (int r = 0; r < rows; r++)
-        score_bf16_tile(true, 1, keys, offset, channels, q + (size_t)r * ldq, ldq, from, s + (size_t)r * lds, lds);
+        score_bf16_tile(true, 1, keys, offset, channels, q + (size_t)r * ldq, ldq, mode, s + (size_t)r * lds, lds);
 }
 
 /* Scores n keys, a multiple of RAPT_VL. */
 static RAPT_INLINE void score_bf16_keys(const int nr, const char *const *keys, size_t offset, int n, int channels, const float *q,
-                                        size_t ldq, start from, float *s, size_t lds) {
+                                        size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     for (int g = 0; g < n; g += RAPT_VL)
-        if (!score_bf16_tile(false, nr, keys + g, offset, channels, q, ldq, from, s + g, lds))
-            score_bf16_flushed(nr, keys + g, offset, channels, q, ldq, from, s + g, lds);
+        if (!score_bf16_tile(false, nr, keys + g, offset, channels, q, ldq, mode, s + g, lds))
+            score_bf16_flushed(nr, keys + g, offset, channels, q, ldq, mode, s + g, lds);
 }
 
-/* As score_keys_f32, with lds floats from row to row of s. The rows of weights of a linear layer are keys here too. */
+/* As score_keys_f32, with lds floats mode row to row of s. The rows of weights of a linear layer are keys here too. */
 static RAPT_NOINLINE void score_keys_in_bf16(int rows, const char *const *keys, size_t offset, int n, int channels,
-                                             const float *q, size_t ldq, start from, float *s, size_t lds) {
-    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds) score_bf16_keys(4, keys, offset, n, channels, q, ldq, from, s, lds);
-    if (rows == 3) score_bf16_keys(3, keys, offset, n, channels, q, ldq, from, s, lds);
-    if (rows == 2) score_bf16_keys(2, keys, offset, n, channels, q, ldq, from, s, lds);
-    if (rows == 1) score_bf16_keys(1, keys, offset, n, channels, q, ldq, from, s, lds);
+                                             const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
+    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds) score_bf16_keys(4, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 3) score_bf16_keys(3, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 2) score_bf16_keys(2, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 1) score_bf16_keys(1, keys, offset, n, channels, q, ldq, mode, s, lds);
 }
 
 /* S = Q K^T of one head, whose channels lie offset bytes behind the addresses, for n keys, whole multiples of RAPT_PARTIAL_SUMS,
@@ -81,7 +81,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
     int channels = (int)whole_steps(p->d_k);
     if (in_steps(p->k.type, p->d_k)) {
-        score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
+        score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
         return;
     }
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
@@ -90,7 +90,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++)
         copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * (size_t)channels);
     copy_as_bf16(p->k.type, copy, (size_t)channels, from, n, p->d_k, NULL, s->row);
-    score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
+    score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
 }
 #endif
 
@@ -315,14 +315,14 @@ static void add_attended_bf16_values(const rapt_task *t, const row_scratch *s, i
 
 /* One chunk for the n rows of each head. */
 static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
-                             const char *const *key_rows, const char *const *value_rows, bool careful) {
+                             const char *const *key_rows, const char *const *value_rows, bool skip_masked) {
     const rapt_problem *p = t->problem;
     const bool keys = scaled_by_key(&p->k_scales);
     value_parities by_parity;
     for (int i = 0; i < RAPT_CHUNK + RAPT_BF16_VALUES_AHEAD; i++) by_parity.rows[i % 2][i / 2] = value_rows[i];
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        for (int from = visited_from(b), to, end = visited_to(b); from < end; from = to) {
+        for (int from = scored_from(b), to, end = scored_to(b); from < end; from = to) {
             to = t->kv_heads > 1 ? from + RAPT_PARTIAL_SUMS : end; /* memory shall see whole tokens */
             for (int h = 0; h < t->kv_heads; h++) {
                 int64_t at = b->number % RAPT_CHUNK + from;
@@ -337,15 +337,15 @@ static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row
         for (int r = h * n; r < (h + 1) * n; r++)
             weigh_bf16_row(t, &rows[r], s->s + (size_t)r * RAPT_CHUNK, keys ? key_scales : NULL, blocks, count);
     }
-    if (!careful) start_bf16_rows(p, s, t->kv_heads, n);
+    if (!skip_masked) start_bf16_rows(p, s, t->kv_heads, n);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        for (int r = 0; r < n * t->kv_heads && careful; r++)
+        for (int r = 0; r < n * t->kv_heads && skip_masked; r++)
             add_attended_bf16_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
-        for (int from = b->first, to; from < b->end && !careful; from = to) {
+        for (int from = b->first, to; from < b->end && !skip_masked; from = to) {
             to = rapt_min(b->end, (from / RAPT_STEP + 1) * RAPT_STEP);
             for (int h = 0; h < t->kv_heads; h++) add_bf16_step(t, s, h, rows + h * n, n, &by_parity, b, from, to);
         }
     }
-    if (!careful) end_bf16_rows(p, s, rows, t->kv_heads, n);
+    if (!skip_masked) end_bf16_rows(p, s, rows, t->kv_heads, n);
 }

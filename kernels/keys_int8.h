@@ -236,9 +236,9 @@ typedef struct group_keys {
 
 static size_t lay_out_group_keys(int channels, float *memory, group_keys *k) {
     size_t used = 0, lanes = (size_t)(group_row_bytes(channels) / RAPT_DOT) * RAPT_VL;
-    *k = (group_keys){.lanes = take(memory, &used, lanes),
-                      .scales = take(memory, &used, (size_t)(channels / RAPT_GROUP) * RAPT_VL)};
-    k->rows = (uint8_t *)take(memory, &used, lanes);
+    *k = (group_keys){.lanes = carve(memory, &used, lanes),
+                      .scales = carve(memory, &used, (size_t)(channels / RAPT_GROUP) * RAPT_VL)};
+    k->rows = (uint8_t *)carve(memory, &used, lanes);
     return used;
 }
 
@@ -291,7 +291,8 @@ static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const 
     }
 }
 
-/* A row's weights of a block for a group of channels: bytes with signs, what they count, and what the sums start from. */
+/* A row's weights of a block for a group of channels: bytes with signs, what they count, and what the sums accumulate_mode mode.
+ */
 typedef struct group_weights {
     int8_t bytes[RAPT_BLOCK];
     float scale;
@@ -308,10 +309,10 @@ typedef struct group_values {
 
 static size_t lay_out_group_values(int channels, int rows, float *memory, group_values *v) {
     size_t used = 0, groups = (size_t)(channels / RAPT_GROUP);
-    v->rows = (uint8_t *)take(memory, &used, (size_t)(RAPT_BLOCK * group_row_bytes(channels)) / sizeof(float));
-    v->factors = take(memory, &used, groups * RAPT_BLOCK);
+    v->rows = (uint8_t *)carve(memory, &used, (size_t)(RAPT_BLOCK * group_row_bytes(channels)) / sizeof(float));
+    v->factors = carve(memory, &used, groups * RAPT_BLOCK);
     v->weights =
-        (group_weights *)(void *)take(memory, &used, padded((size_t)rows * groups * sizeof(group_weights) / sizeof(float)));
+        (group_weights *)(void *)carve(memory, &used, padded((size_t)rows * groups * sizeof(group_weights) / sizeof(float)));
     return used;
 }
 

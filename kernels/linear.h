@@ -101,11 +101,11 @@ static inline size_t few_channels(const rapt_linear_problem *p) { return BF16 ? 
 static size_t lay_out_few(const rapt_linear_problem *p, float *memory, few_scratch *s, int64_t tokens) {
     size_t used = 0, in = few_channels(p);
     size_t sums = BF16 ? 1 : (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS;
-    *s = (few_scratch){.x = take(memory, &used, (size_t)tokens * in),
-                       .copied = take(memory, &used, BF16 ? bf16_copied_floats(p) : 0),
-                       .row = take(memory, &used, in),
-                       .sums = take(memory, &used, sums * (size_t)tokens * RAPT_PARTIAL_SUMS),
-                       .outputs = take(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
+    *s = (few_scratch){.x = carve(memory, &used, (size_t)tokens * in),
+                       .copied = carve(memory, &used, BF16 ? bf16_copied_floats(p) : 0),
+                       .row = carve(memory, &used, in),
+                       .sums = carve(memory, &used, sums * (size_t)tokens * RAPT_PARTIAL_SUMS),
+                       .outputs = carve(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
     return used;
 }
 
@@ -114,15 +114,15 @@ static size_t lay_out_many(const rapt_linear_problem *p, float *memory, many_scr
     size_t used = 0, tiles = (size_t)rapt_min(most_tiles(p), (tokens + TILE_ROWS - 1) / TILE_ROWS),
            staged_rows = padded((size_t)rapt_min(most_rows(p), outs)), sums = tiles * staged_rows * TILE_ROWS,
            unpacked = BF16 ? RAPT_STEP * TILE_ROWS : 0; /* stage_bf16_tokens */
-    *s = (many_scratch){.x = take(memory, &used, tiles * token_floats(p->in) + unpacked),
-                        .weights = take(memory, &used, BF16 ? bf16_weight_floats(p, staged_rows) : staged_rows * ld_weights(p)),
-                        .row = take(memory, &used,
-                                    BF16          ? RAPT_LINEAR_PART
-                                    : COPIES == 1 ? 0
-                                                  : ld_weights(p)),
-                        .sums = {take(memory, &used, sums), take(memory, &used, gated(p) ? sums : 0)},
-                        .outputs = take(memory, &used, (RAPT_VL + 1) * (staged_rows + RAPT_VL)),
-                        .even = take(memory, &used, BF16 ? (size_t)BF16_PRODUCT_ROWS * TILE_ROWS : 0)};
+    *s = (many_scratch){.x = carve(memory, &used, tiles * token_floats(p->in) + unpacked),
+                        .weights = carve(memory, &used, BF16 ? bf16_weight_floats(p, staged_rows) : staged_rows * ld_weights(p)),
+                        .row = carve(memory, &used,
+                                     BF16          ? RAPT_LINEAR_PART
+                                     : COPIES == 1 ? 0
+                                                   : ld_weights(p)),
+                        .sums = {carve(memory, &used, sums), carve(memory, &used, gated(p) ? sums : 0)},
+                        .outputs = carve(memory, &used, (RAPT_VL + 1) * (staged_rows + RAPT_VL)),
+                        .even = carve(memory, &used, BF16 ? (size_t)BF16_PRODUCT_ROWS * TILE_ROWS : 0)};
     return used;
 }
 
@@ -479,8 +479,8 @@ static void pack_weights(const rapt_linear_task *t, bool gate, float *packed) {
 
 /* Returns the weights that are needed next, to be prefetched while `tiles` register tiles of a part of the rows from `out` on are
  * computed. rows: room for the addresses of RAPT_STAGED_ROWS rows. */
-static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, int staged_rows, int64_t part, int tiles,
-                             const char **rows) {
+static prefetch_queue queue_weights(const rapt_linear_task *t, bool gate, int64_t out, int staged_rows, int64_t part, int tiles,
+                                    const char **rows) {
     const rapt_linear_problem *p = t->problem;
     if (++part * RAPT_LINEAR_PART >= p->in) {
         part = 0;
@@ -489,7 +489,7 @@ static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, 
     }
     const rapt_layout *layout = layout_of(p, gate);
     int n = rapt_min(staged_rows, t->out0 + t->outs - out);
-    if (n <= 0 || tiles <= 0) return (coming){0};
+    if (n <= 0 || tiles <= 0) return (prefetch_queue){0};
     const float *packed = weights_of(t, gate)->packed;
     size_t row = packed ? part_floats(p, RAPT_PARTIAL_SUMS) / RAPT_PARTIAL_SUMS * sizeof(float)
                         : (size_t)weight_bytes(layout->type, part_channels(p, part));
@@ -497,16 +497,16 @@ static coming coming_weights(const rapt_linear_task *t, bool gate, int64_t out, 
         rows[i] =
             packed ? (const char *)(packed + packed_offset(p, out, part)) + (size_t)i * row : weight_row(t, gate, out + i, part);
     size_t lines = (row + 63) / 64 * (size_t)n;
-    return (coming){.rows = rows, .left = n, .bytes = row, .lines = (int)(lines / (size_t)tiles) + 1};
+    return (prefetch_queue){.rows = rows, .left = n, .bytes = row, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
 /* Multiplies a part of the channels: C = C + weights tokens^T, or without the C in part 0. One tile product for each partial sum.
  * Replaceable. */
 static void multiply_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                          int rows, int vectors, coming *ahead);
+                          int rows, int vectors, prefetch_queue *ahead);
 #ifndef multiply_part
 static void multiply_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                          int rows, int vectors, coming *ahead) {
+                          int rows, int vectors, prefetch_queue *ahead) {
     int channels = part_channels(p, part), runs = part_runs(channels);
     size_t ld = ld_weights(p);
     for (int i = 0; i < rapt_min(RAPT_PARTIAL_SUMS, channels); i++)
@@ -518,8 +518,8 @@ static void multiply_part(const rapt_linear_problem *p, const float *weights, in
                                 .b = (const char *)(tokens + (size_t)i * (size_t)runs * TILE_ROWS),
                                 .ldb = TILE_ROWS * sizeof(float),
                                 .depth = channels / RAPT_PARTIAL_SUMS + (i < channels % RAPT_PARTIAL_SUMS),
-                                .start = part == 0 && i == 0 ? START_ZERO : START_APART,
-                                .coming = ahead},
+                                .mode = part == 0 && i == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE,
+                                .queue = ahead},
                      rows, vectors);
 }
 #endif
@@ -591,7 +591,8 @@ static void linear_many_tokens(const rapt_linear_task *t) {
             for (int gate = 0; gate <= gated(p); gate++)
                 for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
                     const char *next[RAPT_STAGED_ROWS];
-                    coming ahead = coming_weights(t, gate, out, staged_rows, part, tiles * part_tiles(p, part, rows), next);
+                    prefetch_queue ahead =
+                        queue_weights(t, gate, out, staged_rows, part, tiles * part_tiles(p, part, rows), next);
                     const float *packed = weights_of(t, gate)->packed;
                     if (!packed) stage_weights(t, &s, gate, out, rows, part);
                     const float *weights = packed ? packed + packed_offset(p, out, part) : s.weights;

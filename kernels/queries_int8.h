@@ -43,7 +43,7 @@ static RAPT_INLINE vi nearest_int(vf x, vf most) {
 }
 
 /* The lanes with the low bits of x as element e, those after it 0. */
-static RAPT_INLINE vi placed(vi lanes, vi x, int e) {
+static RAPT_INLINE vi insert_element(vi lanes, vi x, int e) {
     vi low = e < RAPT_DOT - 1 ? i_and(x, i_set1(RAPT_DOT == 4 ? 0xff : 0xffff)) : x;
     switch (e * DOT_BITS) {
     case 0:
@@ -75,7 +75,7 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
                 int c = n * RAPT_DOT + e;
                 vi x = i_set1(0);
                 if (c < channels) x = nearest_int(v_mul(v_load(q + (size_t)c * TILE_ROWS + i), factor), v_set1(128.0f));
-                lanes = placed(lanes, i_add(x, i_set1(DOT_BIAS)), e);
+                lanes = insert_element(lanes, i_add(x, i_set1(DOT_BIAS)), e);
             }
             v_store(to + (size_t)n * TILE_ROWS + i, v_as_float(lanes));
         }
@@ -196,7 +196,7 @@ static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *we
         v_store(scale + i, v_add(v_div(most, v_set1(largest)), wrong));
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
-            UNROLLED(e, RAPT_DOT) lanes = placed(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(bias)), e);
+            UNROLLED(e, RAPT_DOT) lanes = insert_element(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(bias)), e);
             v_store(to + n / RAPT_DOT * TILE_ROWS + i, v_as_float(lanes));
         }
     }
