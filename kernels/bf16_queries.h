@@ -12,12 +12,12 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
 /* Scores the keys of a block for a tile: S = K Q^T. Replaceable. */
 static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b);
 
-/* A tile, and the blocks of a chunk that it visits. */
+/* A tile, and the blocks of a chunk that it attends to. */
 typedef struct tile_work {
     const query_tile *tile;
     int count;
     block blocks[CHUNK_BLOCKS];
-    int parity; /* of the tile's number: the weights of two adjacent tiles may exist at the same time */
+    int parity; /* the tile's number modulo 2: which of the two places its weights have */
 } tile_work;
 
 /* One step of the pipeline of attend_chunk_bf16: computes the weights of `now` from its scores and their maximum, and

@@ -335,8 +335,8 @@ static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         for (int from = scored_from(b), to, end = scored_to(b); from < end; from = to) {
-            to = t->kv_heads > 1 ? from + RAPT_PARTIAL_SUMS
-                                 : end; /* joined heads alternate, so that memory is read in whole tokens */
+            /* Joined heads alternate, so that memory is read in whole tokens. */
+            to = t->kv_heads > 1 ? from + RAPT_PARTIAL_SUMS : end;
             for (int h = 0; h < t->kv_heads; h++) {
                 int64_t at = b->number % RAPT_CHUNK + from;
                 score_bf16_rows(t, s, h, n, key_rows + at, (size_t)h * (size_t)p->k.head_stride, to - from,
