@@ -833,7 +833,7 @@ static RAPT_INLINE void dot_tiles(const int na, const int nv, dots d, int rows) 
 }
 
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
-    for (int r = 0; r < rows; r += 2 * TILE_LANES, d = dots_below(d, 2 * TILE_LANES))
+    for (int r = 0; r < rows; r += 2 * TILE_LANES, d = skip_dot_rows(d, 2 * TILE_LANES))
         for (int v = 0; v < vectors; v += 2) {
             dots at = d;
             at.c += v * RAPT_VL, at.b += v * RAPT_VL, at.scale += v * RAPT_VL;

@@ -74,8 +74,8 @@ static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, column_p
 
 static RAPT_INLINE void matrix_panel(const int nv, dots d, int rows, column_pairs *columns) {
     const int nr = tile_rows_of(nv);
-    for (; rows >= nr; rows -= nr, d = dots_below(d, nr)) matrix_tile(nv, nr, d, columns);
-    for (; rows >= 2; rows -= 2, d = dots_below(d, 2)) matrix_tile(nv, 2, d, columns);
+    for (; rows >= nr; rows -= nr, d = skip_dot_rows(d, nr)) matrix_tile(nv, nr, d, columns);
+    for (; rows >= 2; rows -= 2, d = skip_dot_rows(d, 2)) matrix_tile(nv, 2, d, columns);
     if (rows > 0) matrix_tile(nv, 1, d, columns);
 }
 
