@@ -306,6 +306,8 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weight_
         if (--w->count > 0) next_pairs(w);
     }
 }
+
+/* weigh_pairs_of for a full tile. */
 static RAPT_INLINE void weigh_pairs(weight_cursor *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
 
 /* Weighs all pairs of a tile once more, right for NaN. This is rare, so vector by vector: one more instance is enough. */
@@ -425,9 +427,13 @@ static RAPT_INLINE void add_values_in_tiles(const rapt_problem *p, const lane_sc
             else value_tiles_of(1, 1, p, w, values, weights, to, cursor);
         }
 }
+
+/* add_values_in_tiles with nothing to weigh meanwhile. */
 static RAPT_NOINLINE void add_values_alone(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
     add_values_in_tiles(p, s, v, NULL);
 }
+
+/* add_values_in_tiles, weighing another tile meanwhile. */
 static RAPT_NOINLINE void add_values_and_weigh(const rapt_problem *p, const lane_scratch *s, const tile_work *v,
                                                weight_cursor *w) {
     add_values_in_tiles(p, s, v, w);
@@ -794,7 +800,7 @@ _Static_assert(RAPT_DOT == 4 && DOT_BIAS == 128, "rows are signed bytes, lanes a
 /* Returns row r of A, or beyond the last row that one again: its sums are never read. */
 static const char *row_of_dots(const dots *d, int rows, int r) { return d->a + (size_t)rapt_min(r, rows - 1) * d->lda; }
 
-/* dot_product for na tiles of rows, of which `rows` rows exist, by nv vectors of lanes. */
+/* dot_product for na tiles of rows by nv vectors of lanes. Only `rows` rows exist. */
 static RAPT_INLINE void dot_tiles(const int na, const int nv, dots d, int rows) {
     int32_t sums[2 * TILE_LANES][2 * TILE_LANES];
     char copy[2 * TILE_LANES][TILE_LANES * sizeof(float)];

@@ -153,7 +153,7 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const til
 #endif
 
 /* Adds P V of a block without the masked keys, channel by channel. values: those of the block's key 0, as stage_values_of_block
- * leaves them. started: O has a value already. */
+ * stages them. started: O has a value already. */
 static void add_attended_lanes_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b,
                                     const float *values, bool started) {
     const float *weights = s->s + b->number % RAPT_CHUNK * TILE_ROWS;

@@ -181,7 +181,7 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
 /* The keys of one parity of a step. */
 typedef struct parity_keys {
     const char *const *rows; /* of V, [count] and those that are prefetched */
-    const float *weights;    /* [row][RAPT_CHUNK], of which every second one is of this parity */
+    const float *weights;    /* [row][RAPT_CHUNK], every second one for this parity */
     int count;
 } parity_keys;
 

@@ -142,9 +142,9 @@ static void quantise_row_weights(float *weights, const float *value_scales, bool
     else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
-/* o = alpha o + P V for nr rows and STEP channels, of which `channels` exist. values: addresses of the keys' rows, four for each
- * of the quads, and behind them those that are prefetched; the channels lie offset bytes behind each. p: the quantised weights
- * (quantise_row_weights), ldp bytes from row to row; scale: their steps. */
+/* o = alpha o + P V for nr rows and STEP channels; only `channels` of these exist. values: addresses of the keys' rows, four for
+ * each of the quads, and behind them those that are prefetched; the channels lie offset bytes behind each. p: the quantised
+ * weights (quantise_row_weights), ldp bytes from row to row; scale: their steps. */
 static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
                                  size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     vi acc[DOT_ROWS * RAPT_DOT];

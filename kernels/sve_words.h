@@ -126,7 +126,7 @@ static inline __attribute__((always_inline)) void v_transpose(vf a[RAPT_VL]) {
     }
 }
 
-/* Each ld1rq loads 16 bytes of a row to all quads of a vector, of which one is taken. */
+/* Each ld1rq loads 16 bytes of a row to all quads of a vector; one quad is kept. */
 static inline vf v_load_quads(const char *const *rows, size_t offset) {
     vf x = svld1rq_f32(all_lanes(), (const void *)(rows[0] + offset));
 #pragma GCC unroll 4
