@@ -62,9 +62,8 @@ static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, 
 static inline vm v_lt(vf a, vf b) { return __riscv_vmflt_vv_f32m1_b32(a, b, RAPT_VL); }
 static inline bool v_all(vm m) { return __riscv_vcpop_m_b32(m, RAPT_VL) == RAPT_VL; }
 static inline vf v_select(vm m, vf yes, vf no) { return __riscv_vmerge_vvm_f32m1(no, yes, m, RAPT_VL); }
-static inline vf v_max(vf a, vf b) {
-    return v_select(v_lt(b, a), a, b);
-} /* not vfmax, which returns the other operand if one is NaN */
+/* Not vfmax, which returns the other operand if one is NaN. */
+static inline vf v_max(vf a, vf b) { return v_select(v_lt(b, a), a, b); }
 static inline float h_max(vf a) { return __riscv_vfmv_f_s_f32m1_f32(__riscv_vfredmax_vs_f32m1_f32m1(a, a, RAPT_VL)); }
 
 static inline vi i_set1(int32_t x) { return __riscv_vmv_v_x_u32m1((uint32_t)x, RAPT_VL); }
