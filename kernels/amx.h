@@ -219,7 +219,7 @@ static RAPT_INLINE vi weight_pairs(vf first, vf second, vf c, vf least) {
 }
 
 #ifndef RAPT_OWN_WEIGHT_PAIRS
-/* These take NaN like any other number. */
+/* In words, the weights of NaN are right, so there is nothing to record. */
 static RAPT_INLINE vi t_weight_pairs(vf d, vf d2, vf c, vf least, vi *special) {
     (void)special;
     return weight_pairs(d, d2, c, least);
@@ -244,7 +244,7 @@ static inline bool t_any_special(vi special) {
  * inside the products, and end_weighing moves it to the last pair. Both stages are then complete: the scores of tile i may be
  * overwritten, and so may the weights of tile i - 1. In flight from one call to the next are only the weights of tile i. */
 
-/* Gives keys [from, to) of a block, to which no row of the tile attends, weight 0. */
+/* Makes the weights of keys [from, to) of a block 0: no row of the tile attends to them. */
 static void exclude_keys(float *scores, int from, int to) {
     for (int n = from; n < to; n++)
         for (int i = 0; i < RAPT_TILE_VECTORS * RAPT_VL; i += RAPT_VL) v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
@@ -395,8 +395,8 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
     }
 }
 
-/* O of na tiles of channels and nv vectors of queries, for a tile's blocks of a chunk. values, weights: those of the first of
- * these tiles and vectors. */
+/* Computes O of na tiles of channels and nv vectors of queries, for a tile's blocks of a chunk. values, weights: those of the
+ * first of these tiles and vectors. */
 static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_problem *p, const tile_work *v, const float *values,
                                        const float *weights, float *to, weight_cursor *cursor) {
     const size_t ld = (size_t)chunk_steps(p) * TILE_FLOATS;
@@ -412,7 +412,7 @@ static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_pr
     store_tiles(na, nv, to, to + TILE_LANES * TILE_ROWS, TILE_ROWS);
 }
 
-/* O^T = V^T P^T of a tile of queries, two tiles of channels by two vectors of queries at a time. */
+/* Computes O^T = V^T P^T of a tile of queries, two tiles of channels by two vectors of queries at a time. */
 static RAPT_INLINE void add_values_in_tiles(const rapt_problem *p, const lane_scratch *s, const tile_work *w,
                                             weight_cursor *cursor) {
     for (int c = 0; c < value_tiles(p); c += 2)
@@ -439,7 +439,7 @@ static RAPT_NOINLINE void add_values_and_weigh(const rapt_problem *p, const lane
     add_values_in_tiles(p, s, v, w);
 }
 
-/* Returns how many steps of keys the blocks have. */
+/* Returns how many steps of keys a tile's blocks have. */
 static int steps_of(const tile_work *v) {
     int steps = 0;
     for (int i = 0; i < v->count; i++) steps += (v->blocks[i].end - 1) / RAPT_STEP + 1 - v->blocks[i].first / RAPT_STEP;
@@ -596,7 +596,7 @@ static void transpose_scores(const float *tile, int rows, float *scores) {
     }
 }
 
-/* A tile's scores are transposed after the next tile's products, whose latency that hides. */
+/* A tile's scores are transposed behind the next tile's products, and so while these wait for each other. */
 static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
                             size_t offset, int n, float *scores) {
     const rapt_problem *p = t->problem;
@@ -670,8 +670,9 @@ static bool rows_have_subthreshold(const char *const *rows, int n, int channels)
     return has_subthreshold(folded);
 }
 
-/* values[i] = the address of value i of the step that keys [from, to) of a block belong to: rows[i - its first key], or a copy of
- * it as factors unless all can be multiplied where they lie; zeros for keys of the step outside of [from, to). */
+/* Sets values[i] to the address of the row of V of key i of a step. Keys [from, to) of a block belong to the step; rows has their
+ * addresses. Their values are rows as they lie, or, unless all of these can be multiplied where they lie, copies as factors. The
+ * other keys of the step get zeros. */
 static void gather_values(const rapt_task *t, const row_scratch *s, int kv_head, const char *const *rows, const block *b,
                           int from, int to, const char *values[RAPT_STEP]) {
     static const char zeros[RAPT_MAX_HEAD_DIM * sizeof(uint16_t)];

@@ -120,8 +120,8 @@ static void weigh_bf16_in_place(const rapt_problem *p, const query_tile *tile, c
 }
 
 #ifndef advance_bf16
-/* O^T = V^T P^T of a tile for a chunk, step by step. Keys of a step that the tile does not attend to would add zeros, so they are
- * left out. */
+/* Computes O^T = V^T P^T of a tile for a chunk, step by step. Keys of a step that the tile does not attend to would add zeros, so
+ * they are left out. */
 static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
                             int count) {
     size_t ld = staged_bf16_values(p);

@@ -218,8 +218,8 @@ static inline int power_below(int n, int most) {
 /* Returns the rows of weights of a register tile with nt tokens. */
 static inline int linear_rows_of(const int nt) { return RAPT_LINEAR_SUMS / nt > 8 ? 8 : RAPT_LINEAR_SUMS / nt; }
 
-/* linear_tile for nt tokens, with the rows of a register tile, or if `single` with one row. Nothing for an nt that no kernel of
- * this ISA asks for. */
+/* linear_tile for nt tokens and the rows of a register tile, or with `single` one row. It compiles to nothing for an nt above
+ * RAPT_LINEAR_TOKENS, which never occurs. */
 static RAPT_INLINE void linear_tile_of(load_channels *load, const int group, const size_t bytes, const int nt, bool single,
                                        const char *weights, size_t stride, size_t ahead, const float *x, int channels,
                                        float *sums, size_t ld) {
@@ -228,7 +228,8 @@ static RAPT_INLINE void linear_tile_of(load_channels *load, const int group, con
     else linear_tile(load, group, bytes, linear_rows_of(nt), nt, weights, stride, ahead, x, ld, channels, sums, ld);
 }
 
-/* One part of nr rows, 1 or linear_rows_of(most), for all tokens, `most` at a time and then smaller powers of two. */
+/* Computes the partial sums of one part for nr rows, 1 or linear_rows_of(most), and all tokens: `most` at a time, and then
+ * smaller powers of two. */
 static RAPT_INLINE void linear_part_as(load_channels *load, const int group, const size_t bytes, const char *weights,
                                        size_t stride, size_t ahead, int nr, const float *x, int tokens, int most, int channels,
                                        float *sums) {
