@@ -145,8 +145,8 @@ static void exp2_bf16_special(void) {
     tap_ok(got[0] != got[0], "exp2(NaN) for bf16 is NaN");
 }
 
-/* Of each 16 bits the greater, unsigned, of what was there and of -2 times them. */
-static void most_halves(void) {
+/* i_fold_smallest_bf16 against its definition: for each 16-bit half, max(most, (uint16_t)(-2 * x)). */
+static void fold_smallest_bf16(void) {
     uint16_t most[2 * RAPT_VL], x[2 * RAPT_VL], got[2 * RAPT_VL];
     int wrong = 0;
     uint32_t bits = 1;
@@ -592,7 +592,7 @@ int main(int argc, char **argv) {
     exp2_special();
     exp2_bf16_of_every_float(step);
     exp2_bf16_special();
-    most_halves();
+    fold_smallest_bf16();
     tanh_of_every_float(step);
     tanh_special(step);
     ln_of_every_float(step);
