@@ -12,7 +12,7 @@ static inline const rapt_arithmetic *rapt_arithmetic_of(const rapt_kernel *kerne
 }
 
 /* True if keys lie in lanes: a key/value head, or a token that has a page table of its own, has few rows. In integer arithmetic
- * only kernels that include few_dots.h have that path; others have a limit of 0 rows. */
+ * only kernels that include keys_int8.h have that path; others have a limit of 0 rows. */
 static inline bool rapt_keys_in_lanes(const rapt_tuning *tuning, const rapt_problem *problem, int64_t rows) {
     return rows <= (problem->arith == RAPT_INT8_DOT ? tuning->few_integer_rows : tuning->few_rows);
 }

@@ -20,8 +20,10 @@
 #define t_multiply_bf16(to, a, b)  _tile_dpbf16ps(to, a, b)
 #define t_multiply_bytes(to, a, b) _tile_dpbsud(to, a, b)
 
-/* One key's weights in the lower half of each lane: the exponent of 2^n, which lies in the last bits of t, and above them the
- * fraction of 2^f, rounded by the addition of a number whose last place is 2^-7, and one exponent more. */
+/* Returns v_exp2_bf16(d, c, least) in the lower half of each lane; the upper half is undefined, and NaN gives a wrong number.
+ * d * c is n + f. Adding `magic`, rounded down, leaves n + 126 in the low bits of *t. Adding RAPT_BF16_MAGIC to 2^f rounds that
+ * to a multiple of 2^-7 and leaves 2^f * 2^7 in the low bits of p: a one and 7 bits of fraction. The sum of *t shifted by these 7
+ * bits and p is the bf16: exponent n + 127, and the fraction. */
 static inline __attribute__((always_inline)) __m512i t_weights(vf d, vf c, vf least, __m512 *t) {
     const __m512 magic = _mm512_set1_ps(12583038.0f); /* 1.5 * 2^23 + 126 */
     __mmask16 kept = _mm512_cmp_ps_mask(d, least, _CMP_NLT_UQ);
@@ -32,6 +34,7 @@ static inline __attribute__((always_inline)) __m512i t_weights(vf d, vf c, vf le
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(RAPT_BF16_MAGIC + 1.0f));
     return _mm512_maskz_add_epi32(kept, _mm512_slli_epi32(_mm512_castps_si512(*t), 7), _mm512_castps_si512(p));
 }
+
 #define RAPT_OWN_WEIGHT_PAIRS 1
 static inline __attribute__((always_inline)) vi t_weight_pairs(vf d, vf d2, vf c, vf least, vi *special) {
     __m512 t, t2;

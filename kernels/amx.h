@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The matrix unit of AMX (Intel SDM volume 1, chapter 18), in words: bf16 and integer arithmetic. Eight tiles have 16
- * rows of 64 bytes each. The including file has these words, in which tiles are constants from 0 to 7:
+/* Bf16 and integer arithmetic in the matrix unit of AMX (Intel SDM volume 1, chapter 18), in words. The unit has eight tiles of
+ * 16 rows of 64 bytes. The including file defines these words; a tile is a constant from 0 to 7:
  *
- *   t_configure(configuration)         all tiles, as the 64 bytes say
- *   t_release()                        leaves none
- *   t_zero(tile)
- *   t_load(tile, from, stride)         rows of 64 bytes that lie stride bytes apart
- *   t_store(tile, to, stride)
- *   t_multiply_bf16(c, a, b)           C[m][n] = C[m][n] + (e + o), where e and o are the sums of A[m][i] B[i / 2][2 n + i % 2]
- *                                      for even and for odd i below 32, in the order of docs/order.md
- *   t_multiply_bytes(c, a, b)          C[m][n] = C[m][n] + the sum of A[m][i] B[i / 4][4 n + i % 4] for i below 64, where A's
- *                                      bytes are signed ones and B's are unsigned, and C's numbers are integers of 32 bits
+ *   t_configure(configuration)   sets the shapes of all tiles from 64 bytes
+ *   t_release()                  gives the tiles up
+ *   t_zero(tile)                 fills a tile with zeros
+ *   t_load(tile, from, stride)   loads rows of 64 bytes that lie stride bytes apart
+ *   t_store(tile, to, stride)    stores them
+ *   t_multiply_bf16(c, a, b)     C[m][n] = C[m][n] + (e + o), where e and o are the sums of A[m][i] B[i / 2][2 n + i % 2] over
+ * the even and the odd i below 32, in the order of docs/order.md t_multiply_bytes(c, a, b)    C[m][n] = C[m][n] + the sum of
+ * A[m][i] B[i / 4][4 n + i % 4] over i below 64; A has signed bytes, B unsigned ones, C 32-bit integers
  *
  * and with RAPT_OWN_WEIGHT_PAIRS 1:
  *
- *   t_weight_pairs(d, d2, c, least, special)   pairs of v_exp2_bf16(d, c, least) and of d2, but where one of these is NaN
- *   t_any_special(*special)                    was there a NaN? special begins with zeros.
+ *   t_weight_pairs(d, d2, c, least, special)   pairs of v_exp2_bf16(d, c, least) and v_exp2_bf16(d2, c, least). If a lane of d or
+ *                                              d2 is NaN its result is wrong, and *special, which begins with zeros, records it
+ *   t_any_special(special)                     true if there was a NaN
  *
- * S^T = K Q^T takes tiles of A from K, as its rows lie, and tiles of B from Q, by pairs of channels; O^T = V^T P^T takes tiles of
- * A from V transposed and tiles of B from the weights, by pairs of keys. All tiles of A and B are whole KiB in scratch, so that
- * no stride of the caller's makes their rows compete for the same sets of a cache. Two tiles of C by two are multiplied at a
- * time: each product then waits for one tile to be loaded. */
+ * S^T = K Q^T: tiles of A are rows of K as they lie, and tiles of B are Q by pairs of channels. O^T = V^T P^T: tiles of A are V
+ * transposed, and tiles of B are the weights by pairs of keys. All tiles of A and B are whole KiB in scratch, so that no stride
+ * of the caller's makes their rows compete for the same cache sets. Two by two tiles of C are multiplied at a time: each product
+ * then waits for the load of one tile. */
 
 enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
@@ -55,14 +55,15 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
 _Static_assert(RAPT_VL == TILE_LANES, "a row of a tile is a vector");
 
+/* What t_configure reads: the shape of each tile. */
 typedef struct tile_configuration {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
 } tile_configuration;
 
-/* [n - 1]: rows are of 64 bytes, of which tiles 0 to 4 have n and the others 16. Constant objects, for gcc 12 takes it that only
- * their first bytes are read. */
+/* tiles_of_rows[n - 1]: tiles 0 to 4 have n rows, the others 16. Constant objects, because gcc 12 assumes that t_configure reads
+ * only their first bytes, and would drop stores to the rest. */
 #define TILES(n) {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {n, n, n, n, n, 16, 16, 16}}
 static const tile_configuration tiles_of_rows[TILE_LANES] = {TILES(1),  TILES(2),  TILES(3),  TILES(4),  TILES(5),  TILES(6),
                                                              TILES(7),  TILES(8),  TILES(9),  TILES(10), TILES(11), TILES(12),
@@ -72,35 +73,40 @@ static const tile_configuration tiles_of_rows[TILE_LANES] = {TILES(1),  TILES(2)
 static RAPT_INLINE void begin_task(void) { t_configure(&tiles_of_rows[TILE_LANES - 1]); }
 static RAPT_INLINE void end_task(void) { t_release(); }
 
-/* Steps of the channels of K, and tiles of those of V and of the one whose sum is that of weights. */
+/* Returns the steps of the channels of K. */
 static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->d_k) / RAPT_STEP; }
+/* Returns the tiles of the channels of V and the channel of ones, whose result is the sum of the weights. */
 static inline int value_tiles(const rapt_problem *p) { return p->d_v / TILE_LANES + 1; }
+/* Returns the most steps of keys of a chunk. */
 static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RAPT_STEP; }
 
-/* lane_scratch.keys: tiles [keys / 16][steps of channels]. values: the values, tiles [tiles of channels][steps of keys], and a
- * step of rows of V while it is transposed, or the rows of the careful way; then the weights of two tiles of queries, tiles
- * [steps of keys][vectors] each. */
+/* lane_scratch.keys: tiles [keys / 16][steps of channels]. */
 static size_t bf16_key_floats(const rapt_problem *p) {
     return (size_t)(chunk_keys(p) / KEYS_OF_TILE * key_steps(p)) * TILE_FLOATS;
 }
-static inline size_t weight_floats(const rapt_problem *p) { return (size_t)(chunk_steps(p) * RAPT_TILE_VECTORS) * TILE_FLOATS; }
+
+/* lane_scratch.values has three parts, of these sizes: V, as tiles [tiles of channels][steps of keys], with a step of its rows
+ * behind them while it is transposed (or instead of both the rows of add_attended_chunk_bf16); and twice the weights of a tile of
+ * queries, as tiles [steps of keys][vectors]. */
 static inline size_t value_floats(const rapt_problem *p) { return (size_t)(value_tiles(p) * chunk_steps(p)) * TILE_FLOATS; }
+static inline size_t weight_floats(const rapt_problem *p) { return (size_t)(chunk_steps(p) * RAPT_TILE_VECTORS) * TILE_FLOATS; }
 static inline size_t staged_floats(const rapt_problem *p) {
     size_t tiles = value_floats(p) + STEP_PAIRS * whole_steps(p->d_v), rows = RAPT_BLOCK * staged_bf16_values(p);
     return padded(tiles > rows ? tiles : rows);
 }
 static size_t bf16_value_floats(const rapt_problem *p) { return staged_floats(p) + 2 * weight_floats(p); }
+/* Returns the place of the weights of a tile of this parity. */
 static inline float *weights_at(const rapt_problem *p, const lane_scratch *s, int parity) {
     return s->values + staged_floats(p) + (parity ? weight_floats(p) : 0);
 }
 
-/* Two vectors of factors, as one of pairs. */
-static RAPT_INLINE vi pairs_of(vf first, vf second) {
+/* Packs two vectors of factors into one vector of pairs. */
+static RAPT_INLINE vi pair_up(vf first, vf second) {
     return i_or(i_shr(v_as_int(first), 16), i_and(v_as_int(second), i_set1(INT32_MIN >> 15)));
 }
 
-/* Tiles [steps][vectors of TILE_ROWS] in the place of the floats, of which each step of channels is read before its tiles, which
- * take half of that place, are written. */
+/* Packs Q in place, into tiles [steps][vectors of TILE_ROWS]. In place is safe: a step is read completely before it is written,
+ * and its tiles take half the space of its floats, so writing never overtakes reading. */
 static void pack_bf16_queries(float *q, int channels, int vectors) {
     for (int c = 0; c < (int)whole_steps(channels); c += RAPT_STEP) {
         vi pairs[RAPT_TILE_VECTORS][STEP_PAIRS];
@@ -110,7 +116,7 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
                 for (int i = 0; i < 2; i++)
                     x[i] = c + 2 * j + i < channels ? bf16_factor(v_load(q + (size_t)(c + 2 * j + i) * TILE_ROWS + v * RAPT_VL))
                                                     : v_set1(0.0f);
-                pairs[v][j] = pairs_of(x[0], x[1]);
+                pairs[v][j] = pair_up(x[0], x[1]);
             }
         float *to = q + (size_t)(c / RAPT_STEP * RAPT_TILE_VECTORS) * TILE_FLOATS;
         for (int v = 0; v < vectors; v++)
@@ -118,28 +124,29 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
     }
 }
 
-/* A vector of pairs without what counts as 0. */
-static RAPT_INLINE vi without_tiny_pairs(vi x) {
-    return pairs_of(without_tiny(first_of_pairs(x)), without_tiny(second_of_pairs(x)));
+/* Flushes the subthreshold numbers of a vector of pairs. */
+static RAPT_INLINE vi flush_subthreshold_pairs(vi x) {
+    return pair_up(flush_subthreshold(first_of_pairs(x)), flush_subthreshold(second_of_pairs(x)));
 }
 
-/* A row of K, or of weights, as a row of tiles, copied also where it is of bf16: the copy leaves out what counts as 0, which is
- * rare, so a row that has any is copied again, and its rows lie side by side. row: room for one of f32 in whole vectors. */
+/* Writes one row of K, or of weights, as a row of tiles: step i goes to to + i * TILE_FLOATS. bf16 rows are copied as well, so
+ * that tile rows are adjacent and subthreshold numbers can be flushed. Those are rare: the row is copied as it is and searched
+ * on the way, and copied a second time with flushing only if one was found. row: scratch for a row of f32, in whole vectors. */
 static void stage_row_of_tiles(rapt_type type, float *to, const char *from, int channels, float *row) {
     enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
     uint16_t copy[MOST];
     const bool in_place = in_steps(type, channels);
     const int whole = (int)whole_steps(channels);
     if (!in_place) copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row), from = (const char *)copy;
-    vi most = i_set1(0);
+    vi folded = i_set1(0);
     for (int c = 0; c < whole; c += RAPT_STEP) {
         vi pairs = v_as_int(v_load(from + (size_t)c * sizeof *copy));
         v_store(to + c / RAPT_STEP * TILE_FLOATS, v_as_float(pairs));
-        most = i_most_halves(most, pairs);
+        folded = i_fold_smallest_bf16(folded, pairs);
     }
-    for (int c = 0; c < whole && any_tiny(most); c += RAPT_STEP)
+    for (int c = 0; c < whole && has_subthreshold(folded); c += RAPT_STEP)
         v_store(to + c / RAPT_STEP * TILE_FLOATS,
-                v_as_float(without_tiny_pairs(v_as_int(v_load(from + (size_t)c * sizeof *copy)))));
+                v_as_float(flush_subthreshold_pairs(v_as_int(v_load(from + (size_t)c * sizeof *copy)))));
 }
 
 static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
@@ -154,8 +161,8 @@ static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const blo
     }
 }
 
-/* V transposed: of each step of keys, pairs of adjacent rows are interleaved channel by channel, even channels in one vector and
- * odd ones in another, and 16 such vectors are transposed. Keys that are not there count as 0. */
+/* Transposes V. Of each step of keys, two adjacent rows at a time are interleaved channel by channel, the even channels in one
+ * vector and the odd ones in another; 16 such vectors make a square, which is transposed. Keys outside of the block's are 0. */
 static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
@@ -184,7 +191,7 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
                                        : in_place ? rows[n] + (size_t)c * 2
                                                   : (const char *)(copies + (size_t)(n - step) * whole + c);
                     x[i] = v_as_int(v_load(from));
-                    if (in_place) x[i] = without_tiny_pairs(x[i]);
+                    if (in_place) x[i] = flush_subthreshold_pairs(x[i]);
                 }
                 even[j] = v_as_float(i_or(i_and(x[0], low), i_shl(x[1], 16)));
                 odd[j] = v_as_float(i_or(i_shr(x[0], 16), i_and(x[1], high)));
@@ -199,19 +206,20 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
                 v_store(row + RAPT_VL, odd[j]);
             }
         }
-        /* The channel of ones, and those behind it. */
+        /* The channel of ones, and zeros up to a whole tile. */
         for (int channel = p->d_v; channel < tiles * TILE_LANES; channel++)
             v_store(to + (size_t)(channel / TILE_LANES * chunk_steps(p)) * TILE_FLOATS + channel % TILE_LANES * RAPT_VL,
                     v_as_float(i_set1(channel == p->d_v ? 0x3f803f80 : 0)));
     }
 }
 
-/* The weights of two keys for a vector of rows, as pairs. */
+/* Returns the weights of two keys for a vector of rows, as pairs. */
 static RAPT_INLINE vi weight_pairs(vf first, vf second, vf c, vf least) {
-    return pairs_of(v_exp2_bf16(first, c, least), v_exp2_bf16(second, c, least));
+    return pair_up(v_exp2_bf16(first, c, least), v_exp2_bf16(second, c, least));
 }
 
 #ifndef RAPT_OWN_WEIGHT_PAIRS
+/* In words, the weights of NaN are right, so there is nothing to record. */
 static RAPT_INLINE vi t_weight_pairs(vf d, vf d2, vf c, vf least, vi *special) {
     (void)special;
     return weight_pairs(d, d2, c, least);
@@ -222,48 +230,63 @@ static inline bool t_any_special(vi special) {
 }
 #endif
 
-/* The scores of keys of a step that are not visited, which have weight 0. */
+/* ---- A pipeline of two stages: weights, and products by V ----------------------------------------------------------------- */
+
+/* While the matrix unit multiplies the weights of tile i - 1 by V, the vector unit turns the scores of tile i into weights.
+ * Neither stage needs the other's results, so their instructions are interleaved: after each step of products (multiply_tiles)
+ * `pace` pairs of keys are weighed.
+ *
+ *   stage      reads                                    writes
+ *   weigh      the scores of tile i, s->s               weights_at i % 2
+ *   multiply   weights_at (i - 1) % 2, V in s->values   O of tile i - 1
+ *
+ * weight_cursor says how far the first stage has come. advance_bf16 sets it to the first pair, multiply_tiles moves it from
+ * inside the products, and end_weighing moves it to the last pair. Both stages are then complete: the scores of tile i may be
+ * overwritten, and so may the weights of tile i - 1. In flight from one call to the next are only the weights of tile i. */
+
+/* Makes the weights of keys [from, to) of a block 0: no row of the tile attends to them. */
 static void exclude_keys(float *scores, int from, int to) {
     for (int n = from; n < to; n++)
         for (int i = 0; i < RAPT_TILE_VECTORS * RAPT_VL; i += RAPT_VL) v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
 }
 
-/* Weights of whole steps of keys that are being computed, pair of keys by pair. */
-typedef struct weighing {
+/* The pairs of adjacent keys of a chunk, in whole steps, that have no weights yet. */
+typedef struct weight_cursor {
     const float *scores;        /* [keys of the chunk][TILE_ROWS] */
-    float *to;                  /* tiles [steps of keys][vectors] */
-    const block *blocks;        /* those that are left */
-    int count;                  /* of them */
-    int at, end;                /* of the first of them, the pairs of its chunk that are left */
-    int pace;                   /* pairs at a time, beside other work */
+    float *to;                  /* the weights: tiles [steps of keys][vectors] */
+    const block *blocks;        /* the current block, and those after it */
+    int count;                  /* how many of them */
+    int at, end;                /* the pairs of the current block that are left, counted from the chunk's first key */
+    int pace;                   /* how many pairs are weighed after each step of products */
     vf from[RAPT_TILE_VECTORS]; /* the maximum that is subtracted */
-    vf exponent, least;         /* of v_exp2_bf16 */
-    vi special;                 /* of t_weight_pairs */
-} weighing;
+    vf exponent, least;         /* arguments of v_exp2_bf16 */
+    vi special;                 /* what t_weight_pairs records */
+} weight_cursor;
 
-static inline void next_pairs(weighing *w) {
+/* Sets at and end to the current block's pairs. */
+static inline void next_pairs(weight_cursor *w) {
     const int first = (int)(w->blocks->number % RAPT_CHUNK + w->blocks->first) / RAPT_STEP,
               end = (int)(w->blocks->number % RAPT_CHUNK + w->blocks->end - 1) / RAPT_STEP + 1;
     w->at = first * STEP_PAIRS;
     w->end = end * STEP_PAIRS;
 }
 
-static weighing start_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v) {
-    weighing w = {.scores = s->s,
-                  .to = weights_at(p, s, v->parity),
-                  .blocks = v->blocks,
-                  .count = v->count,
-                  .exponent = v_set1(p->exponent),
-                  .least = v_set1(least_bf16_difference(p)),
-                  .special = i_set1(0)};
+/* Returns a cursor at the first pair of a tile's chunk. */
+static weight_cursor start_weighing(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
+    weight_cursor w = {.scores = s->s,
+                       .to = weights_at(p, s, v->parity),
+                       .blocks = v->blocks,
+                       .count = v->count,
+                       .exponent = v_set1(p->exponent),
+                       .least = v_set1(least_bf16_difference(p)),
+                       .special = i_set1(0)};
     for (int i = 0; i < v->tile->vectors; i++) w.from[i] = finite_max(v_load(v->tile->now.m + i * RAPT_VL));
     next_pairs(&w);
     return w;
 }
 
-/* The next n pairs, as far as there are any, for nv vectors. exactly: also where differences are NaN. Constants wherever this is
- * called, but for n. */
-static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weighing *w, int n) {
+/* Weighs the next n pairs, or all that are left, for nv vectors of queries. exactly: right for NaN, too. */
+static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weight_cursor *w, int n) {
     while (n > 0 && w->count > 0) {
         int now = rapt_min(n, w->end - w->at);
         n -= now;
@@ -283,12 +306,14 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weighin
         if (--w->count > 0) next_pairs(w);
     }
 }
-static RAPT_INLINE void weigh_pairs(weighing *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
 
-/* Computes the weights once more, where differences are NaN: rare, so vector by vector. */
-static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const visit *v) {
+/* weigh_pairs_of for a full tile. */
+static RAPT_INLINE void weigh_pairs(weight_cursor *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
+
+/* Weighs all pairs of a tile once more, right for NaN. This is rare, so vector by vector: one more instance is enough. */
+static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
     for (int i = 0; i < v->tile->vectors; i++) {
-        weighing w = start_weighing(p, s, v);
+        weight_cursor w = start_weighing(p, s, v);
         w.scores += i * RAPT_VL;
         w.to += i * TILE_FLOATS;
         w.from[0] = w.from[i];
@@ -296,20 +321,20 @@ static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratc
     }
 }
 
-/* Computes the weights that are left. */
-static void end_weighing(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
+/* Weighs the pairs that are left, and all once more if there was a NaN. */
+static void end_weighing(const rapt_problem *p, const lane_scratch *s, const tile_work *v, weight_cursor *w) {
     RAPT_BY_COUNT(v->tile->vectors, weigh_pairs_of, false, w, RAPT_CHUNK);
     if (t_any_special(w->special)) weigh_exactly(p, s, v);
 }
 
-/* What was stored before is in memory when a tile is loaded: gcc's t_load does not say that it reads any. */
+/* Makes the compiler do all earlier stores before tiles are loaded. gcc does not know that its t_load reads memory. */
 static RAPT_INLINE void before_loads(void) { __asm__ volatile("" ::: "memory"); }
 
-/* Products of na tiles of A, that of the second a2, by nv of B: tiles 0 to 3 are C, [na][nv] in the place of [2][2]. The tiles of
- * A lie a_step floats apart from step to step, those of B, which are adjacent, b_step. After each step some weights of `others`
- * are computed, unless there are none. na and nv are constants wherever this is called. */
+/* Adds the products of na tiles of A by nv tiles of B for some steps. Tiles 0 to 3 are C, [na][nv] as a part of [2][2]; 4 and 5
+ * are A, read from a and a2, 6 and 7 are B. From step to step, A is read a_step and B b_step floats further on; the two tiles of
+ * B are adjacent. cursor: null, or weights that are computed meanwhile, `pace` pairs after each step. */
 static RAPT_INLINE void multiply_tiles(const int na, const int nv, const float *a, const float *a2, size_t a_step, const float *b,
-                                       size_t b_step, int steps, weighing *others) {
+                                       size_t b_step, int steps, weight_cursor *cursor) {
     for (int i = 0; i < steps; i++, a += a_step, a2 += a_step, b += b_step) {
         t_load(6, b, 64);
         t_load(4, a, 64);
@@ -323,11 +348,11 @@ static RAPT_INLINE void multiply_tiles(const int na, const int nv, const float *
             t_multiply_bf16(1, 4, 7);
             if (na == 2) t_multiply_bf16(3, 5, 7);
         }
-        if (others) weigh_pairs(others, others->pace);
+        if (cursor) weigh_pairs(cursor, cursor->pace);
     }
 }
 
-/* The rows of C: from, to are those of tile 0, from2, to2 of tile 2, ld floats apart. */
+/* Fills the na x nv tiles of C with zeros. */
 static RAPT_INLINE void zero_tiles(const int na, const int nv) {
     before_loads();
     t_zero(0);
@@ -335,6 +360,7 @@ static RAPT_INLINE void zero_tiles(const int na, const int nv) {
     if (na == 2) t_zero(2);
     if (na == 2 && nv == 2) t_zero(3);
 }
+/* Loads C: rows of 16 * nv floats, ld floats apart, from `from` on for tiles 0 and 1 and from2 on for tiles 2 and 3. */
 static RAPT_INLINE void load_tiles(const int na, const int nv, const float *from, const float *from2, size_t ld) {
     before_loads();
     t_load(0, from, ld * sizeof(float));
@@ -342,6 +368,7 @@ static RAPT_INLINE void load_tiles(const int na, const int nv, const float *from
     if (na == 2) t_load(2, from2, ld * sizeof(float));
     if (na == 2 && nv == 2) t_load(3, from2 + RAPT_VL, ld * sizeof(float));
 }
+/* Stores C, laid out as for load_tiles. */
 static RAPT_INLINE void store_tiles(const int na, const int nv, float *to, float *to2, size_t ld) {
     t_store(0, to, ld * sizeof(float));
     if (nv == 2) t_store(1, to + RAPT_VL, ld * sizeof(float));
@@ -349,7 +376,7 @@ static RAPT_INLINE void store_tiles(const int na, const int nv, float *to, float
     if (na == 2 && nv == 2) t_store(3, to2 + RAPT_VL, ld * sizeof(float));
 }
 
-/* S of 32 keys and nv vectors of queries from vector v on. */
+/* Scores 32 keys for nv vectors of queries. */
 static RAPT_INLINE void score_tiles(const int nv, const float *keys, int steps, const float *q, float *to) {
     zero_tiles(2, nv);
     multiply_tiles(2, nv, keys, keys + (size_t)steps * TILE_FLOATS, TILE_FLOATS, q, RAPT_BF16_STEP_FLOATS, steps, NULL);
@@ -368,9 +395,10 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
     }
 }
 
-/* O of na tiles of channels and nv vectors of queries. weights: of the first of these vectors. */
-static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_problem *p, const visit *v, const float *values,
-                                       const float *weights, float *to, weighing *others) {
+/* Computes O of na tiles of channels and nv vectors of queries, for a tile's blocks of a chunk. values, weights: those of the
+ * first of these tiles and vectors. */
+static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_problem *p, const tile_work *v, const float *values,
+                                       const float *weights, float *to, weight_cursor *cursor) {
     const size_t ld = (size_t)chunk_steps(p) * TILE_FLOATS;
     zero_tiles(na, nv);
     for (int i = 0; i < v->count; i++) {
@@ -379,40 +407,48 @@ static RAPT_INLINE void value_tiles_of(const int na, const int nv, const rapt_pr
             end = (int)(b->number % RAPT_CHUNK + b->end - 1) / RAPT_STEP + 1;
         const float *a = values + (size_t)first * TILE_FLOATS;
         multiply_tiles(na, nv, a, a + ld, TILE_FLOATS, weights + (size_t)first * RAPT_BF16_STEP_FLOATS, RAPT_BF16_STEP_FLOATS,
-                       end - first, others);
+                       end - first, cursor);
     }
     store_tiles(na, nv, to, to + TILE_LANES * TILE_ROWS, TILE_ROWS);
 }
 
-static RAPT_INLINE void add_bf16_values(const rapt_problem *p, const lane_scratch *s, const visit *visited, weighing *others) {
+/* Computes O^T = V^T P^T of a tile of queries, two tiles of channels by two vectors of queries at a time. */
+static RAPT_INLINE void add_values_in_tiles(const rapt_problem *p, const lane_scratch *s, const tile_work *w,
+                                            weight_cursor *cursor) {
     for (int c = 0; c < value_tiles(p); c += 2)
-        for (int v = 0; v < visited->tile->vectors; v += 2) {
+        for (int v = 0; v < w->tile->vectors; v += 2) {
             const float *values = s->values + (size_t)(c * chunk_steps(p)) * TILE_FLOATS;
-            const float *weights = weights_at(p, s, visited->parity) + v * TILE_FLOATS;
-            float *to = visited->tile->now.o + (size_t)(c * TILE_LANES) * TILE_ROWS + v * RAPT_VL;
-            const bool both = c + 1 < value_tiles(p), pair = visited->tile->vectors - v >= 2;
-            if (both && pair) value_tiles_of(2, 2, p, visited, values, weights, to, others);
-            else if (both) value_tiles_of(2, 1, p, visited, values, weights, to, others);
-            else if (pair) value_tiles_of(1, 2, p, visited, values, weights, to, others);
-            else value_tiles_of(1, 1, p, visited, values, weights, to, others);
+            const float *weights = weights_at(p, s, w->parity) + v * TILE_FLOATS;
+            float *to = w->tile->now.o + (size_t)(c * TILE_LANES) * TILE_ROWS + v * RAPT_VL;
+            const bool both = c + 1 < value_tiles(p), pair = w->tile->vectors - v >= 2;
+            if (both && pair) value_tiles_of(2, 2, p, w, values, weights, to, cursor);
+            else if (both) value_tiles_of(2, 1, p, w, values, weights, to, cursor);
+            else if (pair) value_tiles_of(1, 2, p, w, values, weights, to, cursor);
+            else value_tiles_of(1, 1, p, w, values, weights, to, cursor);
         }
 }
-static RAPT_NOINLINE void add_values_alone(const rapt_problem *p, const lane_scratch *s, const visit *v) {
-    add_bf16_values(p, s, v, NULL);
-}
-static RAPT_NOINLINE void add_values_and_weigh(const rapt_problem *p, const lane_scratch *s, const visit *v, weighing *w) {
-    add_bf16_values(p, s, v, w);
+
+/* add_values_in_tiles with nothing to weigh meanwhile. */
+static RAPT_NOINLINE void add_values_alone(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
+    add_values_in_tiles(p, s, v, NULL);
 }
 
-static int steps_of(const visit *v) {
+/* add_values_in_tiles, weighing another tile meanwhile. */
+static RAPT_NOINLINE void add_values_and_weigh(const rapt_problem *p, const lane_scratch *s, const tile_work *v,
+                                               weight_cursor *w) {
+    add_values_in_tiles(p, s, v, w);
+}
+
+/* Returns how many steps of keys a tile's blocks have. */
+static int steps_of(const tile_work *v) {
     int steps = 0;
     for (int i = 0; i < v->count; i++) steps += (v->blocks[i].end - 1) / RAPT_STEP + 1 - v->blocks[i].first / RAPT_STEP;
     return steps;
 }
 
-/* The vector unit computes weights while the matrix unit multiplies those of the tile before by V. */
-static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before) {
-    weighing w;
+/* Stages overlap only if `now` is a full tile: multiply_tiles has no other instance of weigh_pairs_of. */
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before) {
+    weight_cursor w;
     if (now) {
         for (int i = 0; i < now->count; i++) {
             const block *b = &now->blocks[i];
@@ -432,17 +468,22 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const vis
 
 /* ---- Keys in lanes ------------------------------------------------------------------------------------------------------- */
 
-/* row_scratch.tiles: at first, room for two tiles of scores, or for one of weights and two of values. Then of each head, tiles of
- * Q [steps of channels], pairs of channels of up to 16 rows; then tiles of O, two for each 32 channels of V, even and odd ones.
+/* Memory must not idle. Reading alone gets 16 GB/s on Emerald Rapids, and whatever is computed in one piece between two requests
+ * adds its whole time. So the next tile of keys is searched for subthreshold numbers, and later ones are prefetched, between the
+ * products of a tile.
  *
- * Memory is never to be idle: reading alone gets 16 GB/s on Emerald Rapids, and whatever is computed in one piece between the
- * requests adds its whole time. So a tile of keys is searched, and those further on are prefetched, between the products of the
- * tile before it. */
+ * row_scratch.tiles begins with three tiles: two of scores, or one of weights and two of pairs of values. For each head follow
+ * tiles of Q [steps of channels], pairs of channels of up to 16 rows, and tiles of O, for each 32 channels of V one of the even
+ * and one of the odd ones. */
+
+/* Returns the floats of a head's Q. */
 static inline size_t query_floats(const rapt_problem *p) { return (size_t)key_steps(p) * TILE_FLOATS; }
+/* Returns the floats of a head's O. */
 static inline size_t output_floats(const rapt_problem *p) { return whole_steps(p->d_v) * TILE_LANES; }
 static size_t bf16_row_floats(const rapt_problem *p, int rows) {
-    return (size_t)rows * (query_floats(p) + output_floats(p)) + 3 * TILE_FLOATS; /* each head has a row at least */
+    return (size_t)rows * (query_floats(p) + output_floats(p)) + 3 * TILE_FLOATS; /* a head has at least one row */
 }
+/* Returns the tiles of a head: Q, and query_floats behind it O. */
 static inline float *head_tiles(const rapt_problem *p, const row_scratch *s, int head) {
     return s->tiles + 3 * TILE_FLOATS + (size_t)head * (query_floats(p) + output_floats(p));
 }
@@ -467,7 +508,7 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
         }
 }
 
-/* Where 16 rows lie, bytes apart that are the same for all; null where they are not. */
+/* If the 16 rows are equally spaced, returns the first one's address and sets *stride; otherwise returns null. */
 static const char *rows_evenly_apart(const char *const *keys, size_t offset, size_t *stride) {
     bool even = true;
     *stride = (size_t)(keys[1] - keys[0]);
@@ -475,9 +516,9 @@ static const char *rows_evenly_apart(const char *const *keys, size_t offset, siz
     return even ? keys[0] + offset : NULL;
 }
 
-/* A copy of 16 rows, as factors. Those of bf16 in whole steps have been read, and rows further on prefetched. */
-static const char *copy_of_rows(const rapt_problem *p, const row_scratch *s, const char *const *keys, size_t offset,
-                                size_t *stride) {
+/* Copies 16 rows as factors, returns the copy, and sets *stride. Prefetches later rows, unless search_rows has done that. */
+static const char *copy_rows(const rapt_problem *p, const row_scratch *s, const char *const *keys, size_t offset,
+                             size_t *stride) {
     const size_t ld = whole_steps(p->d_k);
     const char *from[KEYS_OF_TILE];
     uint16_t *copy = (uint16_t *)s->keys;
@@ -490,19 +531,19 @@ static const char *copy_of_rows(const rapt_problem *p, const row_scratch *s, con
     return (const char *)copy;
 }
 
-/* n rows of whole steps are searched, for any_tiny, and as many further on prefetched. */
-static RAPT_INLINE vi search_rows(vi most, const char *const *rows, int n, size_t offset, int steps) {
+/* Returns `folded` with n rows of whole steps folded in (has_subthreshold), and prefetches as many later rows. */
+static RAPT_INLINE vi search_rows(vi folded, const char *const *rows, int n, size_t offset, int steps) {
     for (int r = 0; r < n; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < steps; i++) {
             const size_t at = offset + (size_t)i * 64;
-            most = i_most_halves(most, v_as_int(v_load(rows[r] + at)));
+            folded = i_fold_smallest_bf16(folded, v_as_int(v_load(rows[r] + at)));
             prefetch(rows[r + RAPT_KEYS_AHEAD], at);
         }
-    return most;
+    return folded;
 }
 
-/* Tiles 4 to 7 are those of Q for up to four steps. */
+/* Loads Q of up to four steps to tiles 4 to 7. */
 static RAPT_INLINE void load_queries(const float *q, int steps) {
     before_loads();
     t_load(4, q, 64);
@@ -511,12 +552,12 @@ static RAPT_INLINE void load_queries(const float *q, int steps) {
     if (steps > 3) t_load(7, q + 3 * TILE_FLOATS, 64);
 }
 
-/* The scores of a tile of keys, [key][row]. Queries of up to four steps are loaded already. After each product some of the next
- * n keys are searched; returned is what search_rows makes of these. */
+/* Scores a tile of keys, to [key][row]. If Q has up to four steps, load_queries has loaded it. After each product some of the
+ * next n keys are searched; returns what search_rows returns for all of them. */
 static RAPT_INLINE vi score_row_tile(const char *keys, size_t stride, const float *q, int steps, float *to,
                                      const char *const *next, int n, size_t offset) {
     const int each = (n + steps - 1) / steps;
-    vi most = i_set1(0);
+    vi folded = i_set1(0);
     before_loads();
     t_zero(0);
     for (int step = 0; step < steps; step++, keys += 64) {
@@ -538,13 +579,13 @@ static RAPT_INLINE vi score_row_tile(const char *keys, size_t stride, const floa
             t_load(2, keys, stride);
             t_multiply_bf16(0, 2, 7);
         }
-        most = search_rows(most, next + step * each, rapt_min(each, n - step * each), offset, steps);
+        folded = search_rows(folded, next + step * each, rapt_min(each, n - step * each), offset, steps);
     }
     t_store(0, to, 64);
-    return most;
+    return folded;
 }
 
-/* [key][row] becomes [row][key]. */
+/* Transposes a tile of scores, [key][row], to the rows of scores. */
 static void transpose_scores(const float *tile, int rows, float *scores) {
     const char *keys[KEYS_OF_TILE];
     for (int i = 0; i < KEYS_OF_TILE; i++) keys[i] = (const char *)(tile + i * TILE_LANES);
@@ -555,35 +596,35 @@ static void transpose_scores(const float *tile, int rows, float *scores) {
     }
 }
 
-/* Scores are transposed while the products of the next tile are computed, which wait for each other. */
+/* A tile's scores are transposed behind the next tile's products, and so while these wait for each other. */
 static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
                             size_t offset, int n, float *scores) {
     const rapt_problem *p = t->problem;
     const float *q = head_tiles(p, s, kv_head);
     const int steps = key_steps(p);
     const bool searched = in_steps(p->k.type, p->d_k);
-    vi most = i_set1(0);
+    vi folded = i_set1(0);
     if (steps <= 4) load_queries(q, steps);
-    if (searched) most = search_rows(most, keys, KEYS_OF_TILE, offset, steps);
+    if (searched) folded = search_rows(folded, keys, KEYS_OF_TILE, offset, steps);
     for (int i = 0; i < n; i += KEYS_OF_TILE) {
         const char *const *next = keys + i + KEYS_OF_TILE;
         float *const tile = s->tiles + i / KEYS_OF_TILE % 2 * TILE_FLOATS;
         size_t stride;
-        const char *a = searched && !any_tiny(most) ? rows_evenly_apart(keys + i, offset, &stride) : NULL;
-        if (!a) a = copy_of_rows(p, s, keys + i, offset, &stride);
-        most = score_row_tile(a, stride, q, steps, tile, next, searched && i + KEYS_OF_TILE < n ? KEYS_OF_TILE : 0, offset);
+        const char *a = searched && !has_subthreshold(folded) ? rows_evenly_apart(keys + i, offset, &stride) : NULL;
+        if (!a) a = copy_rows(p, s, keys + i, offset, &stride);
+        folded = score_row_tile(a, stride, q, steps, tile, next, searched && i + KEYS_OF_TILE < n ? KEYS_OF_TILE : 0, offset);
         if (i > 0) transpose_scores(s->tiles + (i / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + i - KEYS_OF_TILE);
     }
     transpose_scores(s->tiles + (n / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + n - KEYS_OF_TILE);
 }
 
-/* Tiles of weights and of O have as many rows as there are. */
+/* Sets O to 0, and gives the tiles of weights and of O as many rows as the head has. */
 static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n) {
     for (int h = 0; h < heads; h++) memset(head_tiles(p, s, h) + query_floats(p), 0, output_floats(p) * sizeof(float));
     t_configure(&tiles_of_rows[n - 1]);
 }
 
-/* Even and odd channels, each in a tile of their own, become rows. */
+/* Copies O from its tiles, of even channels and of odd ones, to rows. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
     t_configure(&tiles_of_rows[TILE_LANES - 1]);
     for (int r = 0; r < heads * n; r++)
@@ -593,9 +634,9 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
         }
 }
 
-/* O of 32 channels: tiles of weights, 4, by the pairs of even channels and by those of odd ones. The next 32 channels are `odd`
- * in other tiles, so that their loads need not wait; tiles are part of the instructions, hence the two arms. odd is a constant
- * wherever this is called. */
+/* Adds one step of P V for 32 channels: O += tile 4 (weights) x pairs (even channels, then odd ones). Uses tiles 0, 1, 5, 6, or
+ * if odd 2, 3, 7, 5, so that consecutive calls do not wait for each other's loads. Tile numbers are immediates, hence two
+ * branches. */
 static RAPT_INLINE void add_pairs(const bool odd, const float *pairs, float *even_sums, float *odd_sums) {
     before_loads();
     if (odd) {
@@ -619,70 +660,92 @@ static RAPT_INLINE void add_pairs(const bool odd, const float *pairs, float *eve
     }
 }
 
-/* Is there no number among whole steps of n rows that counts as 0 but is not? */
-static bool none_tiny(const char *const *rows, int n, int channels) {
-    vi most = i_set1(0);
+/* True if n rows of bf16, in whole steps of channels, have a subthreshold number. */
+static bool rows_have_subthreshold(const char *const *rows, int n, int channels) {
+    vi folded = i_set1(0);
     for (int r = 0; r < n; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < channels; i += RAPT_STEP)
-            most = i_most_halves(most, v_as_int(v_load(rows[r] + (size_t)i * sizeof(uint16_t))));
-    return !any_tiny(most);
+            folded = i_fold_smallest_bf16(folded, v_as_int(v_load(rows[r] + (size_t)i * sizeof(uint16_t))));
+    return has_subthreshold(folded);
+}
+
+/* Sets values[i] to the address of the row of V of key i of a step. Keys [from, to) of a block belong to the step; rows has their
+ * addresses. Their values are rows as they lie, or, unless all of these can be multiplied where they lie, copies as factors. The
+ * other keys of the step get zeros. */
+static void gather_values(const rapt_task *t, const row_scratch *s, int kv_head, const char *const *rows, const block *b,
+                          int from, int to, const char *values[RAPT_STEP]) {
+    static const char zeros[RAPT_MAX_HEAD_DIM * sizeof(uint16_t)];
+    const rapt_problem *p = t->problem;
+    const size_t ld = whole_steps(p->d_v);
+    const int first = from - from % RAPT_STEP;
+    const bool scaled = scaled_by_key(&p->v_scales);
+    const bool in_place = !scaled && in_steps(p->v.type, p->d_v) && !rows_have_subthreshold(rows, to - from, p->d_v);
+    float scales[RAPT_BLOCK];
+    uint16_t *const copies = (uint16_t *)s->values;
+    if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
+    if (!in_place) copy_as_bf16(p->v.type, copies, ld, rows, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
+    for (int i = 0; i < RAPT_STEP; i++) {
+        const int key = first + i - from;
+        values[i] = key < 0 || key >= to - from ? zeros : in_place ? rows[key] : (const char *)(copies + (size_t)key * ld);
+    }
+}
+
+/* Loads the weights of n rows for a step of keys to tile 4. weights: [n][RAPT_CHUNK]. */
+static RAPT_INLINE void load_weights(const row_scratch *s, const float *weights, int n) {
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < RAPT_STEP; i += RAPT_VL)
+            i_store_u16((uint16_t *)(s->tiles + r * RAPT_VL) + i,
+                        i_shr(v_as_int(v_load(weights + (size_t)r * RAPT_CHUNK + i)), 16));
+    before_loads();
+    t_load(4, s->tiles, 64);
+}
+
+/* Writes 32 channels of a step, from channel c on, as two tiles of pairs of keys: even channels, then odd ones. Prefetches after
+ * each pair. */
+static RAPT_INLINE void interleave_pairs(const char *const *values, int c, float *pairs, prefetch_queue *queue) {
+    const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
+    for (int j = 0; j < STEP_PAIRS; j++) {
+        vi x = v_as_int(v_load(values[2 * j] + (size_t)c * 2)), y = v_as_int(v_load(values[2 * j + 1] + (size_t)c * 2));
+        v_store(pairs + j * RAPT_VL, v_as_float(i_or(i_and(x, low), i_shl(y, 16))));
+        v_store(pairs + TILE_FLOATS + j * RAPT_VL, v_as_float(i_or(i_shr(x, 16), i_and(y, high))));
+        prefetch_from_queue(queue);
+    }
 }
 
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride, ld = whole_steps(p->d_v),
-                 lines = (p->v_row + 63) / 64 * RAPT_STEP, pairs = ld / RAPT_STEP * STEP_PAIRS;
-    const int first = from / RAPT_STEP * RAPT_STEP, in_chunk = (int)(b->number % RAPT_CHUNK);
-    const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
-    static const char none[RAPT_MAX_HEAD_DIM * sizeof(uint16_t)];
-    const char *values[RAPT_STEP], *there[RAPT_STEP], *ahead[RAPT_STEP];
-    float scales[RAPT_BLOCK], *const o = head_tiles(p, s, kv_head) + query_floats(p), *const pair_tiles = s->tiles + TILE_FLOATS;
-    const bool scaled = scaled_by_key(&p->v_scales);
+    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride;
+    const int in_chunk = (int)(b->number % RAPT_CHUNK), keys = to - from;
+    float *const pairs = s->tiles + TILE_FLOATS, *o = head_tiles(p, s, kv_head) + query_floats(p);
+    const char *value_rows[RAPT_STEP], *later_rows[RAPT_STEP], *values[RAPT_STEP];
     (void)rows;
-    for (int i = 0; i < to - from; i++) {
+    for (int i = 0; i < keys; i++) {
         const char *const *of_parity = v->rows[(from + i) % 2] + (in_chunk + from + i) / 2;
-        there[i] = of_parity[0] + offset;
-        ahead[i] = of_parity[RAPT_BF16_VALUES_AHEAD / 2] + offset;
+        value_rows[i] = of_parity[0] + offset;
+        later_rows[i] = of_parity[RAPT_BF16_VALUES_AHEAD / 2] + offset;
     }
-    coming next = {.rows = ahead, .bytes = p->v_row, .left = to - from, .lines = (int)((lines + pairs - 1) / pairs)};
-    if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
-    const bool in_place = !scaled && in_steps(p->v.type, p->d_v) && none_tiny(there, to - from, p->d_v);
-    uint16_t *const copies = (uint16_t *)s->values;
-    if (!in_place) copy_as_bf16(p->v.type, copies, ld, there, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
-    for (int i = 0; i < RAPT_STEP; i++) {
-        int nth = first + i - from;
-        values[i] = nth < 0 || nth >= to - from ? none : in_place ? there[nth] : (const char *)(copies + (size_t)nth * ld);
-    }
-    for (int r = 0; r < n; r++)
-        for (int i = 0; i < RAPT_STEP; i += RAPT_VL) {
-            const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + in_chunk + first + i;
-            i_store_u16((uint16_t *)(s->tiles + r * RAPT_VL) + i, i_shr(v_as_int(v_load(weights)), 16));
-        }
-    before_loads();
-    t_load(4, s->tiles, 64);
-    for (int c = 0; c < p->d_v; c += RAPT_STEP) {
-        float *const sums = o + (size_t)(c / RAPT_STEP * 2) * TILE_FLOATS;
-        for (int j = 0; j < STEP_PAIRS; j++) {
-            vi x = v_as_int(v_load(values[2 * j] + (size_t)c * 2)), y = v_as_int(v_load(values[2 * j + 1] + (size_t)c * 2));
-            v_store(pair_tiles + j * RAPT_VL, v_as_float(i_or(i_and(x, low), i_shl(y, 16))));
-            v_store(pair_tiles + TILE_FLOATS + j * RAPT_VL, v_as_float(i_or(i_shr(x, 16), i_and(y, high))));
-            prefetch_coming(&next);
-        }
-        if (c / RAPT_STEP % 2) add_pairs(true, pair_tiles, sums, sums + TILE_FLOATS);
-        else add_pairs(false, pair_tiles, sums, sums + TILE_FLOATS);
+    const size_t lines = (p->v_row + 63) / 64 * RAPT_STEP, prefetches = whole_steps(p->d_v) / RAPT_STEP * STEP_PAIRS;
+    prefetch_queue later = {
+        .rows = later_rows, .bytes = p->v_row, .left = keys, .lines = (int)((lines + prefetches - 1) / prefetches)};
+    gather_values(t, s, kv_head, value_rows, b, from, to, values);
+    load_weights(s, s->s + (size_t)(kv_head * n) * RAPT_CHUNK + in_chunk + from - from % RAPT_STEP, n);
+    for (int c = 0; c < p->d_v; c += RAPT_STEP, o += 2 * TILE_FLOATS) {
+        interleave_pairs(values, c, pairs, &later);
+        if (c / RAPT_STEP % 2) add_pairs(true, pairs, o, o + TILE_FLOATS);
+        else add_pairs(false, pairs, o, o + TILE_FLOATS);
     }
 }
 
 /* ---- Linear layers ------------------------------------------------------------------------------------------------------- */
 
-/* Weights: tiles [rows / 16][steps of a part]. */
+/* Staged weights are tiles [rows / 16][steps of a part]. */
 static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) {
     return rows / TILE_LANES * (size_t)part_steps(p, 0) * TILE_FLOATS;
 }
 
-static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const linear_scratch *s, const char *const *rows,
+static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const many_scratch *s, const char *const *rows,
                                int n, int channels) {
     const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS;
     for (int r = 0; r < n; r++)
@@ -690,27 +753,27 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
                            s->row);
 }
 
-/* Steps after which some weights are prefetched. Chosen on Emerald Rapids. */
+/* Some weights are prefetched after this many steps. Chosen on Emerald Rapids. */
 enum { PREFETCH_STEPS = 4 };
 
-/* C of na tiles of rows and nv vectors of tokens. */
+/* Multiplies na tiles of rows by nv vectors of tokens for some steps: C = C + weights tokens^T, or without the C if `first`. */
 static RAPT_INLINE void part_tiles_of(const int na, const int nv, bool first, const float *weights, size_t ld,
-                                      const float *tokens, float *c, int steps, coming *ahead) {
+                                      const float *tokens, float *c, int steps, prefetch_queue *ahead) {
     float *const c2 = c + (na - 1) * TILE_LANES * TILE_ROWS;
     if (first) zero_tiles(na, nv);
     else load_tiles(na, nv, c, c2, TILE_ROWS);
     for (int i = 0; i < steps; i += PREFETCH_STEPS) {
         const float *a = weights + (size_t)i * TILE_FLOATS;
-        prefetch_coming(ahead);
+        prefetch_from_queue(ahead);
         multiply_tiles(na, nv, a, a + ld, TILE_FLOATS, tokens + (size_t)i * RAPT_BF16_STEP_FLOATS, RAPT_BF16_STEP_FLOATS,
                        rapt_min(PREFETCH_STEPS, steps - i), NULL);
     }
     store_tiles(na, nv, c, c2, TILE_ROWS);
 }
 
-/* Of the last tile, the rows that are not there give products that nobody reads. */
+/* The last tile may have rows beyond the weights: their sums are never read. */
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                               float *even, int rows, int vectors, coming *ahead) {
+                               float *even, int rows, int vectors, prefetch_queue *ahead) {
     (void)even;
     const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS;
     const int steps = part_steps(p, part);
@@ -735,10 +798,10 @@ static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows)
 
 _Static_assert(RAPT_DOT == 4 && DOT_BIAS == 128, "rows are signed bytes, lanes are unsigned ones");
 
-/* Rows of A that are not there give sums that nobody reads: they are those of the last one. */
+/* Returns row r of A, or beyond the last row that one again: its sums are never read. */
 static const char *row_of_dots(const dots *d, int rows, int r) { return d->a + (size_t)rapt_min(r, rows - 1) * d->lda; }
 
-/* na tiles of rows by nv vectors of lanes; so many rows are there. na and nv are constants wherever this is called. */
+/* dot_product for na tiles of rows by nv vectors of lanes. Only `rows` rows exist. */
 static RAPT_INLINE void dot_tiles(const int na, const int nv, dots d, int rows) {
     int32_t sums[2 * TILE_LANES][2 * TILE_LANES];
     char copy[2 * TILE_LANES][TILE_LANES * sizeof(float)];
@@ -777,7 +840,7 @@ static RAPT_INLINE void dot_tiles(const int na, const int nv, dots d, int rows) 
 }
 
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
-    for (int r = 0; r < rows; r += 2 * TILE_LANES, d = dots_below(d, 2 * TILE_LANES))
+    for (int r = 0; r < rows; r += 2 * TILE_LANES, d = skip_dot_rows(d, 2 * TILE_LANES))
         for (int v = 0; v < vectors; v += 2) {
             dots at = d;
             at.c += v * RAPT_VL, at.b += v * RAPT_VL, at.scale += v * RAPT_VL;

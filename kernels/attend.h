@@ -17,8 +17,8 @@
  *   i_select i_load_u16 i_store_u16
  *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
  *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
- *   i_dot              see dots.h
- *   i_most_halves(most, x)  of each 16 bits, the greater of those of most and of -2 x, unsigned and modulo 2^16
+ *   i_dot              see queries_int8.h
+ *   i_fold_smallest_bf16(most, x)  of each 16 bits, the greater of those of most and of -2 x, unsigned and modulo 2^16
  *
  * Words that a constant asks for:
  *   RAPT_BYTE_TABLES   i_xor, i_look_up(table, x) (of each byte x from 0 to 127 the one at x of 16, or 0 if there is none) and
@@ -36,7 +36,7 @@
  * this file (#define tile_product tile_product), and the function after that, where all types and the other functions are known.
  *   tile_product       C = A B of f32 with queries or tokens in lanes, in scratch: the place of a matrix unit of f32 (tile.h)
  *   tile               the register tile of tile_product, and of V where it lies in memory (tile.h)
- *   dot_product        C = A B of integers with queries in lanes: a matrix unit's place, too (dots.h)
+ *   dot_product        C = A B of integers with queries in lanes: a matrix unit's place, too (queries_int8.h)
  *   bf16_key_floats    room for staged keys in bf16 arithmetic, with queries in lanes as in the next ones (bf16.h)
  *   bf16_value_floats  and for values (bf16.h)
  *   pack_bf16_queries  rows of Q (bf16.h)
@@ -130,7 +130,7 @@ enum {
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
 
 /* The next floats of a scratch memory, of which used are taken; without memory they are only counted, in used. */
-static float *take(float *memory, size_t *used, size_t floats) {
+static float *carve(float *memory, size_t *used, size_t floats) {
     float *taken = memory ? memory + *used : NULL;
     *used += padded(floats);
     return taken;
@@ -249,7 +249,7 @@ static inline void merge_values(float *o, const float *next_o, vf a, vf b) {
 /* A sink's logit as a score. As a state it has l = 1 and an o of zeros. */
 static inline float sink_score(const rapt_problem *p, const char *sink) { return element_at(p->sinks.type, sink) / p->natural; }
 
-#include "dots.h"
+#include "queries_int8.h"
 #include "bf16.h"
 #include "queries_in_lanes.h"
 #include "keys_in_lanes.h"

@@ -83,7 +83,7 @@ static inline vi i_bits(uint32_t x) {
     return i_and((vi)_mm256_srlv_epi32((__m256i)i_set1((int32_t)x), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)), i_set1(1));
 }
 static inline vi i_load_u16(const void *from) { return (vi)_mm256_cvtepu16_epi32(_mm_loadu_si128(from)); }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     return (vi)_mm256_max_epu16((__m256i)most, _mm256_mullo_epi16((__m256i)x, _mm256_set1_epi16(-2)));
 }
 static inline vi i_look_up(const uint8_t table[16], vi x) { /* pshufb: 0 where bit 7 is set, else modulo 16 */

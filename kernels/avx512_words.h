@@ -80,7 +80,7 @@ static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lan
 }
 static inline vi i_bits(uint32_t x) { return (vi)_mm512_maskz_set1_epi32((__mmask16)x, 1); }
 static inline vi i_load_u16(const void *from) { return (vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)); }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     return (vi)_mm512_max_epu16((__m512i)most, _mm512_mullo_epi16((__m512i)x, _mm512_set1_epi16(-2)));
 }
 static inline vi i_look_up(const uint8_t table[16], vi x) { /* pshufb: 0 where bit 7 is set, else modulo 16 */

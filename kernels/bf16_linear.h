@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers in bf16 arithmetic: one sum over all channels, step by step, whose weights are staged by parts as in exact
- * arithmetic. Tokens lie in lanes and are packed as queries are, while weights are staged as keys are; for few tokens, rows of
- * weights lie in lanes, as keys do. Included by linear.h. */
+/* Linear layers in bf16 arithmetic. Each output is one sum over all channels, step by step; weights are staged by parts, as in
+ * exact arithmetic. Many tokens lie in lanes and are packed as queries are, and weights are staged as keys are. For few tokens,
+ * rows of weights lie in lanes, as keys do. Included by linear.h. */
 
-/* Rows of weights whose products with a tile of tokens, and what the even channels of a step give, stay in the L1 cache: of
- * 48 rows of a tile, 18 KiB. */
+/* How many rows of weights are multiplied with a tile of tokens at a time: their sums, and those of the even channels of a step,
+ * then stay in the L1 cache (18 KiB for a tile of 48 tokens). */
 enum { BF16_PRODUCT_ROWS = 48 };
 
 /* ---- Few tokens: outputs in lanes ---------------------------------------------------------------------------------------- */
 
-/* Floats of a part of RAPT_PARTIAL_SUMS rows of weights that are copied as bf16. */
+/* Returns the floats that a part of RAPT_PARTIAL_SUMS rows of weights takes when it is copied as bf16. */
 static inline size_t bf16_copied_floats(const rapt_linear_problem *p) {
     return RAPT_PARTIAL_SUMS * whole_steps(part_channels(p, 0)) / 2;
 }
 
-/* sums[token][RAPT_PARTIAL_SUMS] = the sums of up to RAPT_PARTIAL_SUMS rows; what lies behind them is any number. */
-static void sum_bf16_rows(const rapt_linear_task *t, const linear_scratch *s, bool gate, int64_t out, int rows, float *sums) {
+/* sums[token][r] = the sums of `rows` rows of weights, from row `out` on, at most RAPT_PARTIAL_SUMS; the rest of each
+ * sums[token][RAPT_PARTIAL_SUMS] is unspecified. */
+static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool gate, int64_t out, int rows, float *sums) {
     const rapt_linear_problem *p = t->problem;
     const rapt_type type = layout_of(p, gate)->type;
-    uint16_t *const copy = (uint16_t *)s->weights;
+    uint16_t *const copy = (uint16_t *)s->copied;
     for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
         const char *from[RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD];
         int channels = part_channels(p, part), whole = (int)whole_steps(channels);
@@ -30,13 +31,14 @@ static void sum_bf16_rows(const rapt_linear_task *t, const linear_scratch *s, bo
                 from[r] = (const char *)(copy + (size_t)rapt_min(r, RAPT_PARTIAL_SUMS - 1) * (size_t)whole);
         }
         score_keys_in_bf16((int)t->tokens, from, 0, RAPT_PARTIAL_SUMS, whole, s->x + part * RAPT_LINEAR_PART, whole_steps(p->in),
-                           part == 0 ? START_ZERO : START_KEEP, sums, RAPT_PARTIAL_SUMS);
+                           part == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD, sums, RAPT_PARTIAL_SUMS);
     }
 }
 
 /* ---- Many tokens: tokens in lanes ---------------------------------------------------------------------------------------- */
 
-/* A tile of n tokens, whole vectors of them, step by step. There is room for one step more, which is not packed yet. */
+/* Stages a tile of n tokens, whole vectors of them, step by step. `to` needs room for RAPT_STEP * TILE_ROWS floats behind the
+ * last step, for a step that is not packed yet. */
 static void stage_bf16_tokens(const rapt_linear_problem *p, const char *const *tokens, int n, float *to) {
     for (int64_t c = 0; c < p->in; c += RAPT_STEP, to += RAPT_BF16_STEP_FLOATS) {
         int channels = rapt_min(RAPT_STEP, p->in - c);
@@ -45,22 +47,28 @@ static void stage_bf16_tokens(const rapt_linear_problem *p, const char *const *t
     }
 }
 
-/* Floats of a part of so many rows, a multiple of RAPT_PARTIAL_SUMS; a part of n rows, which begin at these addresses; and C = C
- * + weights tokens^T of it, beginning with 0 in part 0. even: scratch of BF16_PRODUCT_ROWS rows. bf16_part_tiles: how often that
- * prefetches what comes. Replaceable, together. */
+/* Returns the floats of scratch for a staged part of `rows` rows, a multiple of RAPT_PARTIAL_SUMS. Replaceable together with the
+ * next three. */
 static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows);
-static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const linear_scratch *s, const char *const *rows,
+
+/* Stages a part of n rows of weights, which begin at these addresses. */
+static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const many_scratch *s, const char *const *rows,
                                int n, int channels);
+
+/* Multiplies a part of `rows` rows: C = C + weights tokens^T, or without the C in part 0. even: scratch of BF16_PRODUCT_ROWS
+ * rows. Prefetches some of `ahead` bf16_part_tiles times. */
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                               float *even, int rows, int vectors, coming *ahead);
+                               float *even, int rows, int vectors, prefetch_queue *ahead);
+
+/* Returns how often multiply_bf16_part prefetches, which sets how much it has to prefetch each time. */
 static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows);
 
-/* Steps of a part of channels. */
+/* Returns the number of steps of a part of channels. */
 static inline int part_steps(const rapt_linear_problem *p, int64_t part) {
     return (int)whole_steps(part_channels(p, part)) / RAPT_STEP;
 }
 
-/* Floats from row to row of weights, where they are staged as keys are. */
+/* Floats from row to row of staged weights, where stage_bf16_weights is the one in words. */
 static inline size_t ld_bf16_weights(const rapt_linear_problem *p) {
     return (size_t)(part_steps(p, 0) * RAPT_STEP * COPIES) + RAPT_ROW_PADDING;
 }
@@ -70,7 +78,7 @@ static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) { re
 #endif
 
 #ifndef stage_bf16_weights
-static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const linear_scratch *s, const char *const *rows,
+static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const many_scratch *s, const char *const *rows,
                                int n, int channels) {
     stage_bf16_rows_of_keys(type, s->weights, ld_bf16_weights(p), rows, n, channels, s->row);
 }
@@ -78,7 +86,7 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
 
 #ifndef multiply_bf16_part
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
-                               float *even, int rows, int vectors, coming *ahead) {
+                               float *even, int rows, int vectors, prefetch_queue *ahead) {
     const size_t ld = ld_bf16_weights(p);
     for (int row = 0; row < rows; row += BF16_PRODUCT_ROWS)
         for (int step = 0; step < part_steps(p, part); step++)
@@ -90,8 +98,8 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
                                     .b = (const char *)(tokens + (size_t)step * RAPT_BF16_STEP_FLOATS),
                                     .ldb = TILE_ROWS * sizeof(float),
                                     .depth = STEP_PAIRS,
-                                    .start = part == 0 && step == 0 ? START_ZERO : START_APART,
-                                    .coming = ahead},
+                                    .mode = part == 0 && step == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE,
+                                    .queue = ahead},
                          (ptrdiff_t)(STEP_PAIRS * COPIES * sizeof(float)), (ptrdiff_t)(STEP_PAIRS * TILE_ROWS * sizeof(float)),
                          STEP_PAIRS, even, rapt_min(BF16_PRODUCT_ROWS, rows - row), vectors);
 }

@@ -1,34 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 arithmetic with queries in lanes: a chunk at a time, with one maximum, so that nothing is rescaled within it. All its
- * scores for a tile come first, then its weights, which are 0 or at least 2^-56, then its values; and the sum of weights is that
- * of one channel more, of ones. Included by queries_in_lanes.h. */
+/* bf16 arithmetic with queries in lanes. A chunk has one maximum, so nothing is rescaled within it: a tile first gets all its
+ * scores of the chunk, then all its weights, which are 0 or at least 2^-56, then its values. V has one channel more, of ones,
+ * whose result is the sum of the weights. Included by queries_in_lanes.h. */
 
-/* Stages the keys, and the values times their scales, that some tile attends to in a block. Replaceable. */
+/* Stages the keys of a block that some tile attends to. Replaceable. */
 static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b);
+
+/* Stages the values of a block that some tile attends to. scales: null, or what each is multiplied by. Replaceable. */
 static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales);
 
-/* S = K Q^T of a tile for the keys of a block. Replaceable. */
+/* Scores the keys of a block for a tile: S = K Q^T. Replaceable. */
 static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b);
 
-/* A tile, and the blocks of a chunk that it visits. */
-typedef struct visit {
+/* A tile, and the blocks of a chunk that it attends to. */
+typedef struct tile_work {
     const query_tile *tile;
     int count;
     block blocks[CHUNK_BLOCKS];
-    int parity; /* of the tile's number: the weights of two adjacent tiles may exist at the same time */
-} visit;
+    int parity; /* the tile's number modulo 2: which of the two places its weights have */
+} tile_work;
 
-/* Weights of the tile `now` from its scores, whose maximum is known; and O^T = V^T P^T of the tile before, whose weights are
- * known, or where RAPT_BF16_LAG is 0, of the same tile. Either may be null. Replaceable, with that constant. */
+/* One step of the pipeline of attend_chunk_bf16: computes the weights of `now` from its scores and their maximum, and
+ * O^T = V^T P^T of `before`, whose weights are complete. RAPT_BF16_LAG 1: `before` is the previous tile, so that a matrix unit
+ * multiplies while vectors exponentiate. 0: both are the same tile. Either may be null, at the ends of the pipeline.
+ * Replaceable, together with that constant. */
 #ifndef RAPT_BF16_LAG
 #define RAPT_BF16_LAG 0
 #endif
 _Static_assert(RAPT_BF16_LAG == 0 || RAPT_BF16_LAG == 1, "there are two states of a chunk");
 #if RAPT_BF16_LAG && !defined(advance_bf16)
-#error "where tiles lag, weights are not in the place of scores"
+#error "RAPT_BF16_LAG 1 needs an advance_bf16 whose weights do not overwrite the scores"
 #endif
-static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before);
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before);
 
+/* Stages the values of a block to `to`, as the words do: rows of factors and a 1. */
 static void stage_values_of_block(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales, float *to) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
@@ -67,14 +72,13 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
                                 .b = (const char *)(tile->q + c * TILE_ROWS),
                                 .ldb = TILE_ROWS * sizeof(float),
                                 .depth = STEP_PAIRS,
-                                .start = c == 0 ? START_ZERO : START_APART},
+                                .mode = c == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE},
                      (ptrdiff_t)(STEP_PAIRS * COPIES * sizeof(float)), (ptrdiff_t)(STEP_PAIRS * TILE_ROWS * sizeof(float)),
                      STEP_PAIRS, s->even, b->end - b->first, tile->vectors);
 }
 #endif
 
-/* The maximum of a tile moves on, by the scores of a block. nv is a constant wherever this is called; several chains of maxima
- * fill each other's waiting time. */
+/* raise_maximum for nv vectors. Several chains of maxima hide each other's latency. */
 static RAPT_INLINE void raise_maximum_of(const int nv, const lane_state *state, const float *scores, int first, int end) {
     enum { CHAINS = 4 };
     vf m[CHAINS][4];
@@ -89,11 +93,12 @@ static RAPT_INLINE void raise_maximum_of(const int nv, const lane_state *state, 
         UNROLLED(v, nv) m[0][v] = v_max(m[0][v], v_load(scores + first * TILE_ROWS + v * RAPT_VL));
     UNROLLED(v, nv) v_store(state->m + v * RAPT_VL, v_max(v_max(m[0][v], m[1][v]), v_max(m[2][v], m[3][v])));
 }
+/* Updates the maximum of a tile's state by the scores of a block. */
 static void raise_maximum(const query_tile *tile, const float *scores, const block *b) {
     RAPT_BY_COUNT(tile->vectors, raise_maximum_of, &tile->now, scores, b->first, b->end);
 }
 
-/* Scores become weights where they are. nv is a constant wherever this is called. */
+/* weigh_bf16_in_place for nv vectors. */
 static RAPT_INLINE void weigh_bf16_vectors(const int nv, const rapt_problem *p, const lane_state *state, float *s,
                                            const block *blocks, int count) {
     vf at[4], exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
@@ -108,13 +113,15 @@ static RAPT_INLINE void weigh_bf16_vectors(const int nv, const rapt_problem *p, 
     }
 }
 
+/* Replaces a tile's scores of a chunk by weights. */
 static void weigh_bf16_in_place(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
                                 int count) {
     RAPT_BY_COUNT(tile->vectors, weigh_bf16_vectors, p, &tile->now, s->s, blocks, count);
 }
 
 #ifndef advance_bf16
-/* Keys of a step that are not visited would change nothing, so they are left out. */
+/* Computes O^T = V^T P^T of a tile for a chunk, step by step. Keys of a step that the tile does not attend to would add zeros, so
+ * they are left out. */
 static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
                             int count) {
     size_t ld = staged_bf16_values(p);
@@ -133,21 +140,22 @@ static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const
                                     .b = (const char *)(s->s + key * TILE_ROWS),
                                     .ldb = 2 * TILE_ROWS * sizeof(float),
                                     .depth = (to - even + 1) / 2,
-                                    .start = started ? START_APART : START_ZERO},
+                                    .mode = started ? ACCUMULATE_ADD_SEPARATE : ACCUMULATE_ZERO},
                          to_odd * (ptrdiff_t)(ld * sizeof(float)), to_odd * (ptrdiff_t)(TILE_ROWS * sizeof(float)),
                          (to - from) - (to - even + 1) / 2, s->even, p->d_v + 1, tile->vectors);
         }
 }
 
-static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const visit *now, const visit *before) {
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before) {
     if (now) weigh_bf16_in_place(p, now->tile, s, now->blocks, now->count);
     if (before) add_bf16_values(p, before->tile, s, before->blocks, before->count);
 }
 #endif
 
-/* P V of a block without the keys that are masked, as add_attended. values: of its first key. */
-static void add_attended_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b,
-                              const float *values, bool started) {
+/* Adds P V of a block without the masked keys, channel by channel. values: those of the block's key 0, as stage_values_of_block
+ * stages them. started: O has a value already. */
+static void add_attended_lanes_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b,
+                                    const float *values, bool started) {
     const float *weights = s->s + b->number % RAPT_CHUNK * TILE_ROWS;
     size_t ld = staged_bf16_values(p);
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL)
@@ -167,9 +175,9 @@ static void add_attended_bf16(const rapt_problem *p, const query_tile *tile, con
         }
 }
 
-/* The blocks of a chunk again for one tile whose masked values are not all finite. Their keys were found and weighed. */
-static void add_values_carefully(const rapt_task *t, query_tile *tile, const lane_scratch *s, const float *value_scales,
-                                 const block *blocks, int count) {
+/* Computes O of a chunk anew for a tile, without the masked keys, whose values are not all finite. The weights are in s->s. */
+static void add_attended_chunk_bf16(const rapt_task *t, query_tile *tile, const lane_scratch *s, const float *value_scales,
+                                    const block *blocks, int count) {
     const rapt_problem *p = t->problem;
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
@@ -177,15 +185,16 @@ static void add_values_carefully(const rapt_task *t, query_tile *tile, const lan
         else memset(s->bias, 0, RAPT_BLOCK * TILE_ROWS * sizeof *s->bias);
         mask_lanes(tile, attended_lanes(t, tile, s, b, true), s->bias, b->first, b->end);
         stage_values_of_block(t, s, b, value_scales ? value_scales + b->number % RAPT_CHUNK : NULL, s->values);
-        add_attended_bf16(p, tile, s, b, s->values, i > 0);
+        add_attended_lanes_bf16(p, tile, s, b, s->values, i > 0);
     }
 }
 
-/* Scales of tokens, by key of the chunk. */
+/* Scales of tokens for the keys of a chunk. */
 typedef struct chunk_scales {
     float keys[RAPT_CHUNK], values[RAPT_CHUNK];
 } chunk_scales;
 
+/* Stages the values of a chunk that some tile attends to. */
 static void stage_chunk_values(const rapt_task *t, const lane_scratch *s, const block *blocks, int count,
                                const chunk_scales *scales) {
     const bool scaled = scaled_by_key(&t->problem->v_scales);
@@ -193,7 +202,7 @@ static void stage_chunk_values(const rapt_task *t, const lane_scratch *s, const 
         stage_bf16_values(t, s, &blocks[i], scaled ? scales->values + blocks[i].number % RAPT_CHUNK : NULL);
 }
 
-/* Stages what some tile attends to. */
+/* Stages the keys and values of a chunk that some tile attends to, and loads their scales. */
 static void stage_chunk_bf16(const rapt_task *t, const lane_scratch *s, const block *blocks, int count, chunk_scales *scales) {
     const rapt_problem *p = t->problem;
     for (int i = 0; i < count; i++) {
@@ -208,13 +217,15 @@ static void stage_chunk_bf16(const rapt_task *t, const lane_scratch *s, const bl
     stage_chunk_values(t, s, blocks, count, scales);
 }
 
-/* The scores of a tile for a chunk whose blocks are staged, and their maximum, from the empty state. */
+/* Scores a staged chunk for a tile, from the empty state, and finds the maximum. work: set to the blocks that the tile attends
+ * to.
+ */
 static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tile, const block *blocks, int count,
-                            const chunk_scales *scales, bool careful, visit *visited) {
+                            const chunk_scales *scales, bool skip_masked, tile_work *work) {
     const rapt_problem *p = t->problem;
     const bool keys = scaled_by_key(&p->k_scales);
-    visited->tile = tile;
-    visited->count = 0;
+    work->tile = tile;
+    work->count = 0;
     start_chunk(tile);
     for (int i = 0; i < count; i++) {
         block b = tile_block(p, tile, blocks[i].number);
@@ -223,43 +234,54 @@ static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_til
         score_bf16(p, tile, s, &b);
         if (keys || p->modified)
             modify_lanes(t, tile, s, scores, keys ? scales->keys + b.number % RAPT_CHUNK : NULL, b.number, b.first, b.end);
-        const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
+        const uint32_t *attended = attended_lanes(t, tile, s, &b, skip_masked);
         if (attended) mask_lanes(tile, attended, scores, b.first, b.end);
         if (t->scores) leave_tile_scores(t, tile, scores, &b);
         raise_maximum(tile, scores, &b);
-        tile->masked |=
-            b.first % RAPT_STEP || b.end % RAPT_STEP; /* for a matrix unit visits whole steps, which others may attend to */
-        visited->blocks[visited->count++] = b;
+        /* A matrix unit multiplies whole steps, so with weight 0 also values that only other tiles attend to, which may be
+         * infinite or NaN. */
+        tile->masked |= b.first % RAPT_STEP || b.end % RAPT_STEP;
+        work->blocks[work->count++] = b;
     }
-    tile->started = visited->count > 0;
+    tile->started = work->count > 0;
 }
 
-/* One chunk for some tiles, which take it one after the other, so that the state of a chunk stays in the cache until its end. Two
- * of them are under way at a time at most, and have such a state. */
+/* Attends to one chunk for the tiles of a pass, one tile after the other, so that a tile's state of the chunk stays in the cache.
+ * With RAPT_BF16_LAG 1 the tiles form a pipeline; for three of them:
+ *
+ *            score_tile_bf16   advance_bf16              end_chunk
+ *   i = 0    scores of 0       weights of 0
+ *   i = 1    scores of 1       weights of 1, values of 0   tile 0, whose state goes to tile 2
+ *   i = 2    scores of 2       weights of 2, values of 1   tile 1, whose state goes back to tile 1
+ *   i = 3                                    values of 2   tile 2, whose state goes back to tile 0
+ *
+ * With RAPT_BF16_LAG 0, step i does all of tile i. At most two tiles are under way, so there are two states of a chunk and two
+ * places for weights, of even tiles and of odd ones. Scores have one place: a tile's weights are complete before the next tile is
+ * scored. */
 static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk) {
     const rapt_problem *p = t->problem;
     chunk_scales scales;
     block blocks[CHUNK_BLOCKS];
-    visit visits[2], carefully;
+    tile_work work[2], repeated;
     int count = blocks_of_tiles(t, tiles, n_tiles, chunk, blocks);
     stage_chunk_bf16(t, s, blocks, count, &scales);
     for (int i = 0; i < n_tiles + RAPT_BF16_LAG; i++) {
         const int last = i - RAPT_BF16_LAG;
-        visit *now = &visits[i % 2], *before = &visits[last & 1];
+        tile_work *now = &work[i % 2], *before = &work[last & 1];
         now->parity = i % 2;
         if (i < n_tiles) score_tile_bf16(t, s, &tiles[i], blocks, count, &scales, false, now);
         advance_bf16(p, s, i < n_tiles && tiles[i].started ? now : NULL, last >= 0 && tiles[last].started ? before : NULL);
         if (last < 0) continue;
         query_tile *tile = &tiles[last];
         if (has_hidden_nonfinite(p, tile)) {
-            score_tile_bf16(t, s, tile, blocks, count, &scales, true, &carefully);
-            weigh_bf16_in_place(p, tile, s, carefully.blocks, carefully.count);
-            add_values_carefully(t, tile, s, scaled_by_key(&p->v_scales) ? scales.values : NULL, carefully.blocks,
-                                 carefully.count);
-            stage_chunk_values(t, s, blocks, count, &scales); /* which that has spoilt */
+            score_tile_bf16(t, s, tile, blocks, count, &scales, true, &repeated);
+            weigh_bf16_in_place(p, tile, s, repeated.blocks, repeated.count);
+            add_attended_chunk_bf16(t, tile, s, scaled_by_key(&p->v_scales) ? scales.values : NULL, repeated.blocks,
+                                    repeated.count);
+            stage_chunk_values(t, s, blocks, count, &scales); /* overwritten by add_attended_chunk_bf16 */
         }
         end_chunk(t, s, tile, last + 1 < n_tiles ? tile + 1 : NULL, chunk);
-        /* Its state goes to the next tile but one, and at the end back to the first or the second. */
+        /* Tile last + 2 is next to need a state; after the last tiles, tiles 0 and 1 of the next chunk are. */
         tiles[last + 2 < n_tiles ? last + 2 : last % 2].now = tile->now;
     }
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are read as bf16: where they lie,
- * or as a copy that is made of others. Numbers that count as 0 but are not are rare, and a pass that looks for them would wait
- * for memory once more, so products look on the way, and a tile that has any is computed again. Included by keys_in_lanes.h. */
+/* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are read as bf16, where they lie or
+ * as a copy of other types. Subthreshold numbers in them are rare, and a search of its own would wait for memory once more. So
+ * products search what they multiply, and a register tile that has met any is computed again, with flushing. Included by
+ * keys_in_lanes.h. */
 
-/* Rows of Q become factors, which score_bf16_rows takes. Replaceable. */
+/* Converts the rows of Q to factors, as score_bf16_rows expects them. Replaceable. */
 static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows);
 #ifndef pack_bf16_rows
 static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows) {
@@ -11,14 +12,16 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
 }
 #endif
 
-/* The scores of RAPT_VL keys for nr rows, s of START_ZERO or START_KEEP: a lane of the transposed vectors of K holds two adjacent
- * channels of a key. channels: whole steps. Returns false, and leaves s, if there were numbers that count as 0 but are not,
- * unless tiny, which looks at each. tiny and nr are constants wherever this is called. */
-static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const char *const *keys, size_t offset, int channels,
-                                        const float *q, size_t ldq, start from, float *s, size_t lds) {
-    vi most = i_set1(0);
+/* Scores RAPT_VL keys against nr query rows. ACCUMULATE_ZERO overwrites s, ACCUMULATE_ADD adds to it. channels is a multiple of
+ * RAPT_STEP; each 32-bit lane of a transposed vector of K holds two adjacent channels of one key.
+ *
+ * flush = false is the fast path: it assumes that K has no subthreshold number. If it meets one it returns false and leaves s
+ * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. */
+static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const char *const *keys, size_t offset, int channels,
+                                        const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
+    vi folded = i_set1(0);
     vf sum[4];
-    UNROLLED(r, nr) sum[r] = from == START_KEEP ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
+    UNROLLED(r, nr) sum[r] = mode == ACCUMULATE_ADD ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_STEP) {
         vf even[4], odd[4];
         UNROLLED(r, nr) even[r] = odd[r] = v_set1(0.0f);
@@ -28,8 +31,8 @@ static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const cha
             read_line(&k, keys, at, nr);
             UNROLLED(j, RAPT_VL) {
                 vf first = first_of_pairs(k.dwords[j]), second = second_of_pairs(k.dwords[j]);
-                if (tiny) first = without_tiny(first), second = without_tiny(second);
-                else most = i_most_halves(most, k.dwords[j]);
+                if (flush) first = flush_subthreshold(first), second = flush_subthreshold(second);
+                else folded = i_fold_smallest_bf16(folded, k.dwords[j]);
                 prefetch(keys[j + RAPT_KEYS_AHEAD], at);
                 UNROLLED(r, nr) {
                     even[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j), first, even[r]);
@@ -39,37 +42,37 @@ static RAPT_INLINE bool score_bf16_tile(const bool tiny, const int nr, const cha
         }
         UNROLLED(r, nr) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
     }
-    if (!tiny && any_tiny(most)) return false;
+    if (!flush && has_subthreshold(folded)) return false;
     UNROLLED(r, nr) v_store(s + (size_t)r * lds, sum[r]);
     return true;
 }
 
-/* Scores RAPT_VL keys with flushing, row by row: rare, so one instance of score_bf16_tile serves any number of rows. */
+/* score_bf16_tile with flush = true for any number of rows, row by row: this is rare, so one instance is enough. */
 static RAPT_NOINLINE void score_bf16_flushed(int rows, const char *const *keys, size_t offset, int channels, const float *q,
-                                             size_t ldq, start from, float *s, size_t lds) {
+                                             size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     for (int r = 0; r < rows; r++)
-        score_bf16_tile(true, 1, keys, offset, channels, q + (size_t)r * ldq, ldq, from, s + (size_t)r * lds, lds);
+        score_bf16_tile(true, 1, keys, offset, channels, q + (size_t)r * ldq, ldq, mode, s + (size_t)r * lds, lds);
 }
 
-/* Scores n keys, a multiple of RAPT_VL. */
+/* score_bf16_tile for n keys, a multiple of RAPT_VL, with the repetition. */
 static RAPT_INLINE void score_bf16_keys(const int nr, const char *const *keys, size_t offset, int n, int channels, const float *q,
-                                        size_t ldq, start from, float *s, size_t lds) {
+                                        size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     for (int g = 0; g < n; g += RAPT_VL)
-        if (!score_bf16_tile(false, nr, keys + g, offset, channels, q, ldq, from, s + g, lds))
-            score_bf16_flushed(nr, keys + g, offset, channels, q, ldq, from, s + g, lds);
+        if (!score_bf16_tile(false, nr, keys + g, offset, channels, q, ldq, mode, s + g, lds))
+            score_bf16_flushed(nr, keys + g, offset, channels, q, ldq, mode, s + g, lds);
 }
 
-/* As score_keys_f32, with lds floats from row to row of s. The rows of weights of a linear layer are keys here too. */
+/* score_bf16_keys for any number of rows. The rows of weights of a linear layer are keys here, too. */
 static RAPT_NOINLINE void score_keys_in_bf16(int rows, const char *const *keys, size_t offset, int n, int channels,
-                                             const float *q, size_t ldq, start from, float *s, size_t lds) {
-    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds) score_bf16_keys(4, keys, offset, n, channels, q, ldq, from, s, lds);
-    if (rows == 3) score_bf16_keys(3, keys, offset, n, channels, q, ldq, from, s, lds);
-    if (rows == 2) score_bf16_keys(2, keys, offset, n, channels, q, ldq, from, s, lds);
-    if (rows == 1) score_bf16_keys(1, keys, offset, n, channels, q, ldq, from, s, lds);
+                                             const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
+    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds) score_bf16_keys(4, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 3) score_bf16_keys(3, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 2) score_bf16_keys(2, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 1) score_bf16_keys(1, keys, offset, n, channels, q, ldq, mode, s, lds);
 }
 
-/* S = Q K^T of one head, whose channels lie offset bytes behind the addresses, for n keys, whole multiples of RAPT_PARTIAL_SUMS,
- * at most a block. Replaceable. */
+/* Scores n keys for the rows of one head: S = Q K^T. n is a multiple of RAPT_PARTIAL_SUMS, at most a block; the head's channels
+ * lie offset bytes behind each address. Replaceable. */
 static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
                             size_t offset, int n, float *scores);
 #ifndef score_bf16_rows
@@ -81,7 +84,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
     int channels = (int)whole_steps(p->d_k);
     if (in_steps(p->k.type, p->d_k)) {
-        score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
+        score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
         return;
     }
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
@@ -90,12 +93,12 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++)
         copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * (size_t)channels);
     copy_as_bf16(p->k.type, copy, (size_t)channels, from, n, p->d_k, NULL, s->row);
-    score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, START_ZERO, scores, RAPT_CHUNK);
+    score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
 }
 #endif
 
-/* The sum of a row's weights in the visited blocks of a chunk: as that of a value whose channels are 1. Those that are not
- * visited are 0. */
+/* Returns the sum of a row's weights of a chunk, in the order in which a channel of ones would be summed. Weights of blocks that
+ * the row does not attend to are 0. */
 static float sum_bf16_weights(const float *weights) {
     enum { STEPS = RAPT_CHUNK / RAPT_STEP };
     float of_step[STEPS], sum = 0.0f;
@@ -113,12 +116,12 @@ static float sum_bf16_weights(const float *weights) {
     return sum;
 }
 
-/* One row's scores of a chunk become weights, 0 for keys of blocks that are not visited; its maximum and sum are set. */
+/* Replaces a row's scores of a chunk by weights, 0 for keys of other blocks than these, and sets its maximum and its sum. */
 static void weigh_bf16_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const block *blocks,
                            int count) {
     const rapt_problem *p = t->problem;
     vf max = v_set1(-INFINITY), exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
-    int visited = 0; /* weights up to this one are made */
+    int done = 0; /* keys that have their weights */
     for (int i = 0; i < count; i++) {
         float *at = scores + blocks[i].number % RAPT_CHUNK;
         make_logits(t, row, at, key_scales ? key_scales + blocks[i].number % RAPT_CHUNK : NULL, &blocks[i]);
@@ -128,21 +131,22 @@ static void weigh_bf16_row(const rapt_task *t, query_row *row, float *scores, co
     vf from = finite_max(v_set1(row->now.m));
     for (int i = 0; i < count; i++) {
         int first = (int)(blocks[i].number % RAPT_CHUNK);
-        memset(scores + visited, 0, (size_t)(first - visited) * sizeof *scores);
+        memset(scores + done, 0, (size_t)(first - done) * sizeof *scores);
         for (int n = first; n < first + RAPT_BLOCK; n += RAPT_VL)
             v_store(scores + n, v_exp2_bf16(v_sub(v_load(scores + n), from), exponent, least));
-        visited = first + RAPT_BLOCK;
+        done = first + RAPT_BLOCK;
     }
-    memset(scores + visited, 0, (size_t)(RAPT_CHUNK - visited) * sizeof *scores);
+    memset(scores + done, 0, (size_t)(RAPT_CHUNK - done) * sizeof *scores);
     row->now.l = sum_bf16_weights(scores);
 }
 
-/* The rows of V by the parity of their keys, of a chunk and some more. */
+/* The addresses of the rows of V of a chunk, and of those that are prefetched behind it, by the parity of their keys. */
 typedef struct value_parities {
     const char *rows[2][CHUNK_ROWS / 2];
 } value_parities;
 
-/* Adds a vector of sums of n rows to another: o = o + (even + odd), for whole vectors of channels. */
+/* o = o + (even + odd) for n rows, in whole vectors of channels: sums has the n rows of even sums, then the odd ones, ld floats
+ * apart. */
 static void add_step(query_row *rows, int n, const float *sums, size_t ld, int channels) {
     for (int r = 0; r < n; r++)
         for (int c = 0; c < channels; c += RAPT_VL) {
@@ -151,19 +155,22 @@ static void add_step(query_row *rows, int n, const float *sums, size_t ld, int c
         }
 }
 
-/* O += P V of one head for keys [from, to) of a block, which belong to one step; and what comes before and after those of a
- * chunk, whose O begins as 0. n: rows of each head. Replaceable, all three. */
+/* Called before the values of a chunk are added, for n rows of each head, whose O is 0. Replaceable. */
 static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n);
-static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n);
-static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
-                          const block *b, int from, int to);
 #ifndef start_bf16_rows
 static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n) {
     (void)p, (void)s, (void)heads, (void)n;
 }
 #endif
+
+/* Adds O += P V of one head for keys [from, to) of a block, which belong to one step. n: rows of the head. Replaceable. */
+static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
+                          const block *b, int from, int to);
+
+/* Called after the values of a chunk: O then has its channels in order. Replaceable. */
+static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n);
 #ifndef end_bf16_rows
-/* Channels in their own order, in which products do not have them. */
+/* Products leave the even channels of each 2 * RAPT_VL in one vector, and the odd ones in the next. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
     (void)s;
     for (int r = 0; r < heads * n; r++) gather_channels(rows[r].now.o, 2, (int)whole_steps(p->d_v));
@@ -171,48 +178,52 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
 #endif
 #ifndef add_bf16_step
 
-/* The keys of a step of one parity: their rows of V, and from weight to weight two floats. */
+/* The keys of one parity of a step. */
 typedef struct parity_keys {
-    const char *const *rows;
-    const float *weights; /* [row][RAPT_CHUNK] */
+    const char *const *rows; /* of V, [count] and those that are prefetched */
+    const float *weights;    /* [row][RAPT_CHUNK], every second one for this parity */
     int count;
 } parity_keys;
 
-/* Adds key number k of a parity to the sums of nr rows for nv vectors of pairs of channels; most and tiny as below. */
-static RAPT_INLINE vi add_bf16_key(const bool tiny, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
-                                   int ahead, vi most, vf *sum) {
+/* Adds key number k of a parity to the sums of nr rows, for nv vectors of pairs of channels. Returns `folded` with the key's
+ * channels folded in (has_subthreshold), unless it flushes. */
+static RAPT_INLINE vi add_bf16_key(const bool flush, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
+                                   int ahead, vi folded, vf *sum) {
     const char *row = keys->rows[k] + offset;
     vf b[8];
     UNROLLED(v, nv) {
         const vi pairs = v_as_int(v_load(row + (size_t)v * sizeof(vf)));
         b[2 * v] = first_of_pairs(pairs), b[2 * v + 1] = second_of_pairs(pairs);
-        if (tiny) b[2 * v] = without_tiny(b[2 * v]), b[2 * v + 1] = without_tiny(b[2 * v + 1]);
-        else most = i_most_halves(most, pairs);
+        if (flush) b[2 * v] = flush_subthreshold(b[2 * v]), b[2 * v + 1] = flush_subthreshold(b[2 * v + 1]);
+        else folded = i_fold_smallest_bf16(folded, pairs);
         prefetch(keys->rows[k + ahead], offset + (size_t)v * sizeof(vf));
     }
     UNROLLED(r, nr) {
         const vf a = v_broadcast(keys->weights + (size_t)r * RAPT_CHUNK + 2 * k);
         UNROLLED(v, 2 * nv) sum[r * 2 * nv + v] = v_fma(a, b[v], sum[r * 2 * nv + v]);
     }
-    return most;
+    return folded;
 }
 
-/* O = O + (even + odd) of nr rows for nv vectors of pairs of channels, of which the first ones go to one vector of O and the
- * second ones to the next. Returns false, and leaves O, if there were numbers that count as 0 but are not, unless tiny, which
- * looks at each. tiny, nv and nr are constants wherever this is called. */
-static RAPT_INLINE bool bf16_value_tile(const bool tiny, const int nv, const int nr, const parity_keys keys[2], size_t offset,
+/* Adds one step of P V for nr rows and nv vectors of pairs of channels: O = O + (even keys + odd keys). The first channels of a
+ * vector of pairs go to one vector of O, the second ones to the next. keys: the even ones, then the odd ones. ahead: how many
+ * keys of a parity further on V is prefetched.
+ *
+ * flush = false is the fast path: it assumes that V has no subthreshold number. If it meets one it returns false and leaves O
+ * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. */
+static RAPT_INLINE bool bf16_value_tile(const bool flush, const int nv, const int nr, const parity_keys keys[2], size_t offset,
                                         int ahead, float *o, size_t ldo) {
     const int both = rapt_min(keys[0].count, keys[1].count); /* in the order of memory */
-    vi most = i_set1(0);
+    vi folded = i_set1(0);
     vf even[16], odd[16];
     UNROLLED(i, 2 * nv * nr) even[i] = odd[i] = v_set1(0.0f);
     for (int k = 0; k < both; k++) {
-        most = add_bf16_key(tiny, nv, nr, &keys[0], k, offset, ahead, most, even);
-        most = add_bf16_key(tiny, nv, nr, &keys[1], k, offset, ahead, most, odd);
+        folded = add_bf16_key(flush, nv, nr, &keys[0], k, offset, ahead, folded, even);
+        folded = add_bf16_key(flush, nv, nr, &keys[1], k, offset, ahead, folded, odd);
     }
-    if (keys[0].count > both) most = add_bf16_key(tiny, nv, nr, &keys[0], both, offset, ahead, most, even);
-    if (keys[1].count > both) most = add_bf16_key(tiny, nv, nr, &keys[1], both, offset, ahead, most, odd);
-    if (!tiny && any_tiny(most)) return false;
+    if (keys[0].count > both) folded = add_bf16_key(flush, nv, nr, &keys[0], both, offset, ahead, folded, even);
+    if (keys[1].count > both) folded = add_bf16_key(flush, nv, nr, &keys[1], both, offset, ahead, folded, odd);
+    if (!flush && has_subthreshold(folded)) return false;
     UNROLLED(r, nr)
         UNROLLED(v, 2 * nv) {
             float *to = o + (size_t)r * ldo + v * RAPT_VL;
@@ -221,7 +232,7 @@ static RAPT_INLINE bool bf16_value_tile(const bool tiny, const int nv, const int
     return true;
 }
 
-/* Does the same with flushing for any number of vectors and rows, one by one: rare, as score_bf16_flushed. */
+/* bf16_value_tile with flush = true for any number of vectors and rows, one by one: this is rare, so one instance is enough. */
 static RAPT_NOINLINE void add_bf16_flushed(int vectors, int rows, const parity_keys keys[2], size_t offset, int ahead, float *o,
                                            size_t ldo) {
     for (int r = 0; r < rows; r++) {
@@ -233,7 +244,7 @@ static RAPT_NOINLINE void add_bf16_flushed(int vectors, int rows, const parity_k
     }
 }
 
-/* All vectors of pairs of a step, nv at a time, and then those that are left. */
+/* bf16_value_tile for all vectors of pairs of a row, nv at a time and then one by one, with the repetition. */
 static RAPT_INLINE void add_bf16_pairs(const int nv, const int nr, const parity_keys keys[2], size_t offset, int ahead, float *o,
                                        size_t ldo, int vectors) {
     for (; vectors >= nv; vectors -= nv, offset += (size_t)nv * sizeof(vf), o += 2 * nv * RAPT_VL)
@@ -242,7 +253,8 @@ static RAPT_INLINE void add_bf16_pairs(const int nv, const int nr, const parity_
         if (!bf16_value_tile(false, 1, nr, keys, offset, ahead, o, ldo)) add_bf16_flushed(1, nr, keys, offset, ahead, o, ldo);
 }
 
-/* Sums of both parities fit into the registers: with RAPT_KEY_CHAINS of 8 those of four rows, else of two. */
+/* Adds one step of P V for n rows: as many at a time as the registers can hold sums of both parities for, four where
+ * RAPT_KEY_CHAINS is 8, else two. */
 static RAPT_NOINLINE void add_bf16_rows(parity_keys even, parity_keys odd, size_t offset, int ahead, float *o, size_t ldo,
                                         int vectors, int n) {
     parity_keys keys[2] = {even, odd};
@@ -285,9 +297,9 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
 }
 #endif
 
-/* The same for one row of a block without the keys that are masked, as add_attended_values. */
-static void add_attended_bf16_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
-                                     const block *all) {
+/* Adds P V of a block for one row, without the masked keys, whose values may be infinite or NaN. */
+static void add_attended_row_bf16(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
+                                  const block *all) {
     const rapt_problem *p = t->problem;
     const bool scaled = scaled_by_key(&p->v_scales);
     float scales[RAPT_BLOCK];
@@ -313,17 +325,18 @@ static void add_attended_bf16_values(const rapt_task *t, const row_scratch *s, i
     }
 }
 
-/* One chunk for the n rows of each head. */
+/* Attends to one chunk for the n rows of each head. skip_masked: leave the values of masked keys out. */
 static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
-                             const char *const *key_rows, const char *const *value_rows, bool careful) {
+                             const char *const *key_rows, const char *const *value_rows, bool skip_masked) {
     const rapt_problem *p = t->problem;
     const bool keys = scaled_by_key(&p->k_scales);
     value_parities by_parity;
     for (int i = 0; i < RAPT_CHUNK + RAPT_BF16_VALUES_AHEAD; i++) by_parity.rows[i % 2][i / 2] = value_rows[i];
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        for (int from = visited_from(b), to, end = visited_to(b); from < end; from = to) {
-            to = t->kv_heads > 1 ? from + RAPT_PARTIAL_SUMS : end; /* memory shall see whole tokens */
+        for (int from = scored_from(b), to, end = scored_to(b); from < end; from = to) {
+            /* Joined heads alternate, so that memory is read in whole tokens. */
+            to = t->kv_heads > 1 ? from + RAPT_PARTIAL_SUMS : end;
             for (int h = 0; h < t->kv_heads; h++) {
                 int64_t at = b->number % RAPT_CHUNK + from;
                 score_bf16_rows(t, s, h, n, key_rows + at, (size_t)h * (size_t)p->k.head_stride, to - from,
@@ -337,15 +350,15 @@ static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row
         for (int r = h * n; r < (h + 1) * n; r++)
             weigh_bf16_row(t, &rows[r], s->s + (size_t)r * RAPT_CHUNK, keys ? key_scales : NULL, blocks, count);
     }
-    if (!careful) start_bf16_rows(p, s, t->kv_heads, n);
+    if (!skip_masked) start_bf16_rows(p, s, t->kv_heads, n);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        for (int r = 0; r < n * t->kv_heads && careful; r++)
-            add_attended_bf16_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
-        for (int from = b->first, to; from < b->end && !careful; from = to) {
+        for (int r = 0; r < n * t->kv_heads && skip_masked; r++)
+            add_attended_row_bf16(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
+        for (int from = b->first, to; from < b->end && !skip_masked; from = to) {
             to = rapt_min(b->end, (from / RAPT_STEP + 1) * RAPT_STEP);
             for (int h = 0; h < t->kv_heads; h++) add_bf16_step(t, s, h, rows + h * n, n, &by_parity, b, from, to);
         }
     }
-    if (!careful) end_bf16_rows(p, s, rows, t->kv_heads, n);
+    if (!skip_masked) end_bf16_rows(p, s, rows, t->kv_heads, n);
 }

@@ -12,8 +12,8 @@ enum { RAPT_MOST_FEW_ROWS = 16, RAPT_MOST_JOINED_ROWS = 64, RAPT_MOST_PASS_TILES
 _Static_assert(RAPT_VL >= 1 && RAPT_VL <= RAPT_PARTIAL_SUMS && RAPT_PARTIAL_SUMS % RAPT_VL == 0, "RAPT_VL divides 16");
 _Static_assert(sizeof(vf) == RAPT_VL * sizeof(float) && sizeof(vi) == RAPT_VL * sizeof(int32_t), "vf and vi have RAPT_VL lanes");
 
-/* RAPT_DOT: elements of a lane in integer arithmetic, see dots.h. RAPT_DOT_SIGNED is 1 where those of both operands of i_dot are
- * signed. */
+/* RAPT_DOT: elements of a lane in integer arithmetic, see queries_int8.h. RAPT_DOT_SIGNED is 1 where those of both operands of
+ * i_dot are signed. */
 #ifndef RAPT_DOT_SIGNED
 #define RAPT_DOT_SIGNED 0
 #endif
@@ -138,13 +138,13 @@ _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CON
                "0, or the 2 to 4 rows of a register tile");
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % 32 == 0, "panels of 4 vectors are whole groups of 32 channels");
 
-/* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (few_dots.h), with the words i_xor, i_store_u8,
+/* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (keys_int8.h), with the words i_xor, i_store_u8,
  * i_load_quads, i_sum_within and i_sum_across. */
 #ifndef RAPT_FEW_DOTS
 #define RAPT_FEW_DOTS 0
 #endif
 _Static_assert(RAPT_FEW_DOTS == 0 || RAPT_FEW_DOTS == 1, "no or yes");
-_Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL == 16), "few_dots.h is for 16 lanes of 4 bytes");
+_Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL == 16), "keys_int8.h is for 16 lanes of 4 bytes");
 
 /* ---- Tasks ---------------------------------------------------------------------------------------------------------------- */
 

@@ -98,7 +98,7 @@ static RAPT_INLINE vi first_byte(vi x) { return nth_of_dword(x, 0, 8); }
 /* Into how many vectors of elements a vector of a row of V is taken apart, dword by dword. 1: none, since loads widen the
  * elements in their order. That is as fast for bytes that are integers, and slower for the others by up to a half
  * (docs/performance.md, "Narrow caches"). */
-static RAPT_INLINE int dealt_vectors(rapt_type type) {
+static RAPT_INLINE int deinterleaved_vectors(rapt_type type) {
     return RAPT_VL == 1 ? 1 : type == RAPT_BF16 ? 2 : type == RAPT_F8_E4M3 ? 4 : 1;
 }
 

@@ -40,7 +40,7 @@ typedef struct row_scratch {
     float *row;    /* bf16 arithmetic: a row of K or V while it is copied */
     float *sums;   /* likewise: [2][padded d_v], of the even and the odd keys of a step, where a row leaves out some */
     float *tiles;  /* likewise, for a matrix unit */
-    float *groups; /* integer arithmetic: what few_dots.h lays out for groups of K, and of V */
+    float *groups; /* integer arithmetic: what keys_int8.h lays out for groups of K, and of V */
 } row_scratch;
 
 /* Floats from row to row of Q. */
@@ -73,16 +73,16 @@ static size_t integer_group_floats(const rapt_problem *p, int rows);
 /* The one description of the scratch: without memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
     size_t used = 0, dk = row_floats(p), dv = output_row_floats(p);
-    *scratch = (row_scratch){.q = take(memory, &used, (size_t)n * dk),
-                             .s = take(memory, &used, (size_t)n * RAPT_CHUNK),
-                             .alpha = take(memory, &used, (size_t)n * ROW_ALPHAS),
-                             .values = take(memory, &used, RAPT_BLOCK * dv),
-                             .keys = take(memory, &used, BF16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
-                             .row = take(memory, &used, BF16 ? dk + dv : 0),
-                             .sums = take(memory, &used, BF16 ? 2 * dv : 0),
-                             .tiles = take(memory, &used, BF16 ? bf16_row_floats(p, n) : 0),
-                             .groups = take(memory, &used, INTEGER ? integer_group_floats(p, n) : 0)};
-    for (int r = 0; r < n; r++) rows[r].now.o = take(memory, &used, dv), rows[r].all.o = take(memory, &used, dv);
+    *scratch = (row_scratch){.q = carve(memory, &used, (size_t)n * dk),
+                             .s = carve(memory, &used, (size_t)n * RAPT_CHUNK),
+                             .alpha = carve(memory, &used, (size_t)n * ROW_ALPHAS),
+                             .values = carve(memory, &used, RAPT_BLOCK * dv),
+                             .keys = carve(memory, &used, BF16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
+                             .row = carve(memory, &used, BF16 ? dk + dv : 0),
+                             .sums = carve(memory, &used, BF16 ? 2 * dv : 0),
+                             .tiles = carve(memory, &used, BF16 ? bf16_row_floats(p, n) : 0),
+                             .groups = carve(memory, &used, INTEGER ? integer_group_floats(p, n) : 0)};
+    for (int r = 0; r < n; r++) rows[r].now.o = carve(memory, &used, dv), rows[r].all.o = carve(memory, &used, dv);
     return used;
 }
 
@@ -230,7 +230,7 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #if RAPT_FEW_DOTS
-#include "few_dots.h"
+#include "keys_int8.h"
 static size_t integer_group_floats(const rapt_problem *p, int rows) {
     group_keys k;
     group_values v;
@@ -243,8 +243,8 @@ static size_t integer_group_floats(const rapt_problem *p, int rows) { return (vo
 #endif
 
 /* Keys of a block that are visited, in whole multiples of RAPT_PARTIAL_SUMS. */
-static inline int visited_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
-static inline int visited_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
+static inline int scored_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
+static inline int scored_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
 /* The rows of K or V of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for `further`
  * more of them, which are prefetched. Others are some row that there is. */
@@ -252,7 +252,7 @@ static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_l
                             int further, const char **rows) {
     int known = 0; /* rows up to this are found */
     for (int i = 0; i < count; i++) {
-        int at = (int)(blocks[i].number % RAPT_CHUNK), from = visited_from(&blocks[i]), to = visited_to(&blocks[i]);
+        int at = (int)(blocks[i].number % RAPT_CHUNK), from = scored_from(&blocks[i]), to = scored_to(&blocks[i]);
         find_rows(rows + at, t, tensor, layout, &blocks[i], from, to);
         for (; known < at + from; known++) rows[known] = rows[at + from];
         known = at + to;
@@ -447,13 +447,13 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
 
 /* The channels of a row of O that were dealt out to so many vectors (tile.h), in their own order; the last ones, which are too
  * few for that, are in it. */
-static void gather_channels(float *o, int dealt, int channels) {
-    const int step = dealt * RAPT_VL;
-    for (int c = 0; c + step <= channels && dealt > 1; c += step, o += step) {
+static void gather_channels(float *o, int deinterleaved, int channels) {
+    const int step = deinterleaved * RAPT_VL;
+    for (int c = 0; c + step <= channels && deinterleaved > 1; c += step, o += step) {
         float lanes[4 * RAPT_VL];
         memcpy(lanes, o, (size_t)step * sizeof *o);
         for (int j = 0; j < RAPT_VL; j++)
-            for (int i = 0; i < dealt; i++) o[j * dealt + i] = lanes[i * RAPT_VL + j];
+            for (int i = 0; i < deinterleaved; i++) o[j * deinterleaved + i] = lanes[i * RAPT_VL + j];
     }
 }
 
@@ -607,7 +607,7 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
 
 /* One chunk for the n rows of each head. */
 static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk,
-                                       bool careful) {
+                                       bool skip_masked) {
     const rapt_problem *p = t->problem;
     block blocks[CHUNK_BLOCKS];
     int all = t->kv_heads * n, count = find_blocks(t, rows, all, chunk, blocks);
@@ -629,13 +629,13 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
                     key_rows);
     find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p), value_rows);
     if (BF16) {
-        attend_bf16_rows(t, s, rows, n, blocks, count, key_rows, value_rows, careful);
+        attend_bf16_rows(t, s, rows, n, blocks, count, key_rows, value_rows, skip_masked);
         return;
     }
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        int end = visited_to(b);
-        for (int from = visited_from(b); from < end; from += keys)
+        int end = scored_to(b);
+        for (int from = scored_from(b); from < end; from += keys)
             for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, key_rows, b, from, rapt_min(from + keys, end));
     }
     weigh_rows(t, s, rows, n, blocks, count);
@@ -649,14 +649,14 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
 #endif
         for (int r = 0; r < all && !INTEGER; r++) {
             rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
-            if (careful) add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
+            if (skip_masked) add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
         }
-        for (int from = b->first; from < b->end && !careful && !INTEGER; from += values)
+        for (int from = b->first; from < b->end && !skip_masked && !INTEGER; from += values)
             for (int h = 0; h < t->kv_heads; h++)
                 add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + values, b->end));
     }
-    for (int r = 0; r < all && !careful && !INTEGER && !copied(p->v.type, n); r++)
-        gather_channels(rows[r].now.o, dealt_vectors(p->v.type), p->d_v);
+    for (int r = 0; r < all && !skip_masked && !INTEGER && !copied(p->v.type, n); r++)
+        gather_channels(rows[r].now.o, deinterleaved_vectors(p->v.type), p->d_v);
 }
 
 static void merge_row(const rapt_problem *p, row_state *all, const float *next_m, const float *next_l, const float *next_o) {

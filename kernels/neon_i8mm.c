@@ -11,14 +11,14 @@
 #define dot_product dot_product
 #include "attend.h"
 
-/* SMMLA multiplies two rows of 8 bytes by two columns of 8, so one step of it is two depths of the product. */
+/* SMMLA multiplies two rows of 8 bytes by two columns of 8 bytes, so one step takes two lanes of the depth. */
 enum { MOST_STEPS = (RAPT_MAX_HEAD_DIM / RAPT_DOT + 1) / 2 };
 
-/* The columns of B for each step: [2 * v] has the first two lanes of vector v, [2 * v + 1] the others, each of both depths. */
+/* The columns of B for a step: [2 * v] has the first two columns of vector v, and [2 * v + 1] the other two. */
 typedef int8x16_t column_pairs[2 * RAPT_TILE_VECTORS];
 
-/* An odd last depth has zeros beside it. Once for all rows: zipped where they are multiplied, columns would take a third of the
- * vector instructions. */
+/* Zips the columns of B for all steps; an odd last lane of the depth is paired with zeros. This is done once for all rows: zips
+ * between the products would be a third of the vector instructions. */
 static RAPT_INLINE void pair_columns(const dots *d, int vectors, column_pairs *to) {
     for (int k = 0; k < d->depth; k += 2)
         for (int v = 0; v < vectors; v++) {
@@ -29,24 +29,24 @@ static RAPT_INLINE void pair_columns(const dots *d, int vectors, column_pairs *t
         }
 }
 
-/* Two rows of A for a step. */
+/* Loads 8 bytes of two rows of A. */
 static RAPT_INLINE int8x16_t row_pair(const char *first, const char *second) {
     return vcombine_s8(vld1_s8((const int8_t *)first), vld1_s8((const int8_t *)second));
 }
 
-/* The same of an odd last depth: behind it there may be nothing to read. */
+/* Loads the last 4 bytes of two rows of A, for an odd depth: what lies behind them must not be read. */
 static RAPT_INLINE int8x16_t last_row_pair(const char *first, const char *second) {
     return vcombine_s8(vreinterpret_s8_u8(load_4_bytes(first)), vreinterpret_s8_u8(load_4_bytes(second)));
 }
 
-/* Adds the products of a step. sums[2 * p] and sums[2 * p + 1] are matrices of two rows, those of pair p, and of two columns. */
+/* Adds the products of a step. sums[p][v] is a 2 x 2 matrix: the rows of pair p by the columns b[v]. */
 static RAPT_INLINE void add_matrices(const int nv, const int pairs, const int8x16_t *a, const int8x16_t *b,
                                      int32x4_t sums[][RAPT_TILE_VECTORS * 2]) {
     UNROLLED(v, 2 * nv)
         UNROLLED(p, pairs) sums[p][v] = vmmlaq_s32(sums[p][v], a[p], b[v]);
 }
 
-/* nv and nr are constants wherever this is called. An odd last row is its own neighbour, whose sums are dropped. */
+/* dot_product for a register tile. An odd last row is paired with itself, and the sums of its double are dropped. */
 static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, column_pairs *columns) {
     enum { MOST_PAIRS = 8 };
     const int pairs = (nr + 1) / 2, steps = d.depth / 2;
@@ -72,10 +72,11 @@ static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, column_p
         }
 }
 
+/* dot_product for nv vectors. */
 static RAPT_INLINE void matrix_panel(const int nv, dots d, int rows, column_pairs *columns) {
     const int nr = tile_rows_of(nv);
-    for (; rows >= nr; rows -= nr, d = dots_below(d, nr)) matrix_tile(nv, nr, d, columns);
-    for (; rows >= 2; rows -= 2, d = dots_below(d, 2)) matrix_tile(nv, 2, d, columns);
+    for (; rows >= nr; rows -= nr, d = skip_dot_rows(d, nr)) matrix_tile(nv, nr, d, columns);
+    for (; rows >= 2; rows -= 2, d = skip_dot_rows(d, 2)) matrix_tile(nv, 2, d, columns);
     if (rows > 0) matrix_tile(nv, 1, d, columns);
 }
 

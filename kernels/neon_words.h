@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of AArch64's Advanced SIMD: 4 lanes, 32 registers. Integer products are left to the file that includes this. */
+/* The words of AArch64's Advanced SIMD: 4 lanes, 32 registers. The including file defines those of integer products. */
 #if !defined(__aarch64__) || defined(__AARCH64EB__)
 #error "compile for little-endian AArch64"
 #endif
@@ -10,8 +10,8 @@
 
 #define RAPT_KERNEL_FUSED true
 
-/* The shapes of the tile product are what llvm-mca likes best for Neoverse N1 and V1 (tools/mca), and neither gcc 12 nor clang 19
- * spills the widest. The distances and depths are those of avx2 on x86, not measured on Arm. */
+/* The shapes of register tiles are the fastest ones for Neoverse N1 and V1 according to llvm-mca (tools/mca), and neither gcc 12
+ * nor clang 19 spills the widest. Distances and depths are those of avx2 on x86, not measured on Arm. */
 #define RAPT_VL            4
 #define RAPT_TILE_VECTORS  4
 #define RAPT_PANEL         4
@@ -51,8 +51,8 @@ static inline vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
 static inline float h_max(vf a) { return vmaxvq_f32(a); }
 static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-/* a[lane] * b + c; lane is a constant once this is inlined. gcc 12 moves sums that several steps add to from register to
- * register, unless it may not look through them. */
+/* Returns a[lane] * b + c; lane is a constant once this is inlined. The empty asm keeps gcc 12 from moving sums, to which several
+ * steps add, from register to register. */
 static inline __attribute__((always_inline)) vf v_fma_lane(vf a, int lane, vf b, vf c) {
     c = lane == 0   ? vfmaq_laneq_f32(c, b, a, 0)
         : lane == 1 ? vfmaq_laneq_f32(c, b, a, 1)
@@ -104,7 +104,7 @@ static inline vi i_bits(uint32_t x) {
 static inline uint16x4_t load_u16(const void *from) { return vreinterpret_u16_u8(vld1_u8(from)); }
 static inline void store_u16(void *to, uint16x4_t h) { vst1_u8(to, vreinterpret_u8_u16(h)); }
 static inline vi i_load_u16(const void *from) { return vmovl_u16(load_u16(from)); }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     uint16x8_t doubled = vmulq_n_u16(vreinterpretq_u16_u32(x), 0xfffe);
     return vreinterpretq_u32_u16(vmaxq_u16(vreinterpretq_u16_u32(most), doubled));
 }

@@ -10,31 +10,32 @@ typedef struct lane_state {
 typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
-    float *q;                                        /* [d_k][TILE_ROWS], times q_factor */
-    lane_state now, all;                             /* of the chunk, and of all chunks before it; in bf16 arithmetic all
-                                                        tiles share two states of a chunk, which they take in turn */
-    bool started, merged;                            /* does now, does all hold anything yet? */
-    bool masked;                                     /* has the chunk keys that were visited, but are masked in some lane? */
-    int32_t *first, *end;                            /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
-    int64_t first_min, first_max, end_min, end_max;  /* over the lanes that attend to any */
-    float *slope;                                    /* [TILE_ROWS] of ALiBi */
-    float *q_scale;                                  /* [TILE_ROWS] what q's integers count, where it is quantised (dots.h) */
-    uint32_t *attended;                              /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
-    const char **block_mask_rows;                    /* [TILE_ROWS] of a block mask, or null */
-    bool one_block_mask_row;                         /* are they the same? */
+    float *q;                                       /* [d_k][TILE_ROWS], times q_factor */
+    lane_state now, all;                            /* of the chunk, and of all chunks before it; in bf16 arithmetic all
+                                                       tiles share two states of a chunk, which they take in turn */
+    bool started, merged;                           /* does now, does all hold anything yet? */
+    bool masked;                                    /* has the chunk keys that were visited, but are masked in some lane? */
+    int32_t *first, *end;                           /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
+    int64_t first_min, first_max, end_min, end_max; /* over the lanes that attend to any */
+    float *slope;                                   /* [TILE_ROWS] of ALiBi */
+    float *q_scale;               /* [TILE_ROWS] what q's integers count, where it is quantised (queries_int8.h) */
+    uint32_t *attended;           /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
+    const char **block_mask_rows; /* [TILE_ROWS] of a block mask, or null */
+    bool one_block_mask_row;      /* are they the same? */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
 } query_tile;
 
 /* Scratch shared by the tiles of a pass. */
 typedef struct lane_scratch {
-    float *s;             /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; [RAPT_CHUNK] in bf16 arithmetic */
-    float *alpha;         /* [TILE_ROWS] */
-    float *bias;          /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then, if needed, -inf for keys that are masked */
-    uint32_t *attended;   /* [2][TILE_ROWS] keys that a lane attends to, where only ranges differ */
-    float *keys, *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (dots.h); or all of a chunk (bf16.h) */
-    float *row;           /* [staged d], while a block is staged */
-    float *even;          /* [d][TILE_ROWS] in bf16 arithmetic: what the even elements of a step give */
-    float *rows;          /* [RAPT_VL][staged d_v], while a tile ends */
+    float *s;           /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; [RAPT_CHUNK] in bf16 arithmetic */
+    float *alpha;       /* [TILE_ROWS] */
+    float *bias;        /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then, if needed, -inf for keys that are masked */
+    uint32_t *attended; /* [2][TILE_ROWS] keys that a lane attends to, where only ranges differ */
+    float *keys,
+        *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (queries_int8.h); or all of a chunk (bf16.h) */
+    float *row;  /* [staged d], while a block is staged */
+    float *even; /* [d][TILE_ROWS] in bf16 arithmetic: what the even elements of a step give */
+    float *rows; /* [RAPT_VL][staged d_v], while a tile ends */
     float *key_factors;   /* integer arithmetic: [RAPT_BLOCK][groups] of keys, the scales of groups */
     int32_t *corrections; /* of the same */
     float *value_factors; /* [groups][RAPT_BLOCK] of values, the scales of groups times those of tokens */
@@ -49,39 +50,39 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
     /* Rows of Q and of O, in which weights have a row, too. */
     size_t channels = BF16 ? whole_steps(p->d_k) : (size_t)rapt_max(p->d_k, RAPT_DOT_LANES);
     size_t values = BF16 ? padded((size_t)p->d_v + 1) : (size_t)p->d_v;
-    *scratch = (lane_scratch){.s = take(memory, &used, (size_t)(BF16 ? chunk_keys(p) : RAPT_BLOCK) * TILE_ROWS),
-                              .alpha = take(memory, &used, TILE_ROWS),
-                              .bias = take(memory, &used, RAPT_BLOCK * TILE_ROWS),
-                              .attended = (uint32_t *)take(memory, &used, 2 * TILE_ROWS),
-                              .keys = take(memory, &used, BF16 ? bf16_key_floats(p) : RAPT_BLOCK * dk),
-                              .values = take(memory, &used, BF16 ? bf16_value_floats(p) : RAPT_BLOCK * dv),
-                              .row = take(memory, &used, (dk > dv ? dk : dv) + RAPT_STEP),
-                              .even = take(memory, &used, BF16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0),
-                              .rows = take(memory, &used, RAPT_VL * dv)};
+    *scratch = (lane_scratch){.s = carve(memory, &used, (size_t)(BF16 ? chunk_keys(p) : RAPT_BLOCK) * TILE_ROWS),
+                              .alpha = carve(memory, &used, TILE_ROWS),
+                              .bias = carve(memory, &used, RAPT_BLOCK * TILE_ROWS),
+                              .attended = (uint32_t *)carve(memory, &used, 2 * TILE_ROWS),
+                              .keys = carve(memory, &used, BF16 ? bf16_key_floats(p) : RAPT_BLOCK * dk),
+                              .values = carve(memory, &used, BF16 ? bf16_value_floats(p) : RAPT_BLOCK * dv),
+                              .row = carve(memory, &used, (dk > dv ? dk : dv) + RAPT_STEP),
+                              .even = carve(memory, &used, BF16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0),
+                              .rows = carve(memory, &used, RAPT_VL * dv)};
     if (INTEGER) {
         size_t keys = (size_t)(RAPT_BLOCK * integer_groups(p->k.type, p->d_k)),
                of_values = (size_t)(RAPT_BLOCK * integer_groups(p->v.type, p->d_v));
-        scratch->key_factors = take(memory, &used, keys);
-        scratch->corrections = (int32_t *)take(memory, &used, keys);
-        scratch->value_factors = take(memory, &used, of_values);
+        scratch->key_factors = carve(memory, &used, keys);
+        scratch->corrections = (int32_t *)carve(memory, &used, keys);
+        scratch->value_factors = carve(memory, &used, of_values);
     }
     for (int i = 0; i < n; i++) {
-        query_tile t = {.q = take(memory, &used, channels * TILE_ROWS)};
+        query_tile t = {.q = carve(memory, &used, channels * TILE_ROWS)};
         for (int both = 0; both <= merges; both++) {
             lane_state *state = both ? &t.all : &t.now;
             if (BF16 && !both && i > 1) continue; /* attend_chunk_bf16 hands them on */
-            state->m = take(memory, &used, TILE_ROWS);
-            state->l = take(memory, &used, TILE_ROWS);
-            state->o = take(memory, &used, values * TILE_ROWS);
+            state->m = carve(memory, &used, TILE_ROWS);
+            state->l = carve(memory, &used, TILE_ROWS);
+            state->o = carve(memory, &used, values * TILE_ROWS);
             if (BF16) state->l = state->o ? state->o + (size_t)p->d_v * TILE_ROWS : NULL;
         }
-        t.first = (int32_t *)take(memory, &used, TILE_ROWS);
-        t.end = (int32_t *)take(memory, &used, TILE_ROWS);
-        t.slope = take(memory, &used, TILE_ROWS);
-        if (INTEGER) t.q_scale = take(memory, &used, TILE_ROWS);
+        t.first = (int32_t *)carve(memory, &used, TILE_ROWS);
+        t.end = (int32_t *)carve(memory, &used, TILE_ROWS);
+        t.slope = carve(memory, &used, TILE_ROWS);
+        if (INTEGER) t.q_scale = carve(memory, &used, TILE_ROWS);
         if (p->block_mask.type)
-            t.block_mask_rows = (const char **)(void *)take(memory, &used, TILE_ROWS * sizeof(char *) / sizeof(float));
-        if (has_masks(p)) t.attended = (uint32_t *)take(memory, &used, CHUNK_BLOCKS * 2 * TILE_ROWS);
+            t.block_mask_rows = (const char **)(void *)carve(memory, &used, TILE_ROWS * sizeof(char *) / sizeof(float));
+        if (has_masks(p)) t.attended = (uint32_t *)carve(memory, &used, CHUNK_BLOCKS * 2 * TILE_ROWS);
         tiles[i] = t;
     }
     return used;
@@ -317,26 +318,27 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
 }
 
 /* The keys or values of the block at key number, as far as end, to be prefetched while `tiles` register tiles are computed. */
-static coming coming_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t number,
-                          int64_t end, int tiles, const char **rows) {
+static prefetch_queue queue_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t number,
+                                 int64_t end, int tiles, const char **rows) {
     int n = rapt_min(RAPT_BLOCK, end - number);
-    if (n <= 0 || tiles <= 0 || bytes == 0) return (coming){0};
+    if (n <= 0 || tiles <= 0 || bytes == 0) return (prefetch_queue){0};
     find_rows(rows, t, tensor, layout, &(block){number, 0, n}, 0, n);
     size_t lines = (bytes + 63) / 64 * (size_t)n;
-    return (coming){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
+    return (prefetch_queue){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
 /* The attended keys of a block that a tile visits, or null where every lane attends to all its keys. */
-static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b, bool careful) {
+static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b,
+                                      bool skip_masked) {
     if (has_masks(t->problem)) {
         int i = (int)(b->number % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t visited = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
         tile->masked |= t->problem->bias.type != RAPT_NONE; /* a bias of -inf masks, too */
-        if (!careful && (visited & ~tile->each[i]) == 0) return NULL;
+        if (!skip_masked && (visited & ~tile->each[i]) == 0) return NULL;
         tile->masked = true;
         return tile->attended + i * 2 * TILE_ROWS;
     }
-    if (!careful && b->number >= tile->first_max && b->number + b->end <= tile->end_min) return NULL;
+    if (!skip_masked && b->number >= tile->first_max && b->number + b->end <= tile->end_min) return NULL;
     uint64_t some, all;
     find_attended(t, tile, b->number, s->attended, &some, &all);
     tile->masked = true;
@@ -351,7 +353,7 @@ typedef struct staged_block {
     bool scaled_keys, scaled_values, negative_values; /* the last: has a value a negative scale? */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
     int32_t value_correction[RAPT_MAX_HEAD_DIM]; /* of sums of integers */
-    coming next_keys, next_values;
+    prefetch_queue next_keys, next_values;
     const char *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
 } staged_block;
 
@@ -425,8 +427,8 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                                 .b = (const char *)(tile->q + (size_t)c * TILE_ROWS),
                                 .ldb = TILE_ROWS * sizeof(float),
                                 .depth = rapt_min(part, p->d_k - c),
-                                .start = c == 0 ? START_ZERO : START_APART,
-                                .coming = &b->next_keys},
+                                .mode = c == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE,
+                                .queue = &b->next_keys},
                      end - first, tile->vectors);
 }
 
@@ -478,9 +480,9 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
                                 .b = (const char *)(s->s + first * TILE_ROWS),
                                 .ldb = TILE_ROWS * sizeof(float),
                                 .depth = end - first,
-                                .start = tile->started ? START_SCALE : START_ZERO,
+                                .mode = tile->started ? ACCUMULATE_SCALE_ADD : ACCUMULATE_ZERO,
                                 .scale = s->alpha,
-                                .coming = &b->next_values},
+                                .queue = &b->next_values},
                      p->d_v, tile->vectors);
 }
 
@@ -504,7 +506,7 @@ static int blocks_of_tiles(const rapt_task *t, query_tile *tiles, int n_tiles, i
 
 /* One chunk for some tiles, from the empty state. */
 static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles,
-                                          int64_t chunk, bool careful) {
+                                          int64_t chunk, bool skip_masked) {
     const rapt_problem *p = t->problem;
     int64_t end_max = 0;
     int qk_tiles = 0, pv_tiles = 0, score_parts = (p->d_k - 1) / rapt_score_part(p->d_k) + 1;
@@ -521,9 +523,9 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
         staged.all = blocks[n];
         stage_block(t, s, &staged);
         int64_t number = blocks[n].number, next = n + 1 < count ? blocks[n + 1].number : (chunk + 1) * RAPT_CHUNK;
-        staged.next_keys = coming_rows(t, t->k, &p->k, p->k_row, next, end_max, qk_tiles, staged.next_key_rows);
+        staged.next_keys = queue_rows(t, t->k, &p->k, p->k_row, next, end_max, qk_tiles, staged.next_key_rows);
         staged.next_values =
-            coming_rows(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, next, end_max, pv_tiles, staged.next_value_rows);
+            queue_rows(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, next, end_max, pv_tiles, staged.next_value_rows);
         for (int i = 0; i < n_tiles; i++) {
             query_tile *tile = &tiles[i];
             block b = tile_block(p, tile, number);
@@ -531,15 +533,15 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
             score_lanes(p, tile, s, &staged, b.first, b.end);
             if (staged.scaled_keys || p->modified)
                 modify_lanes(t, tile, s, s->s, staged.scaled_keys ? staged.key_scales : NULL, number, b.first, b.end);
-            const uint32_t *attended = attended_lanes(t, tile, s, &b, careful);
+            const uint32_t *attended = attended_lanes(t, tile, s, &b, skip_masked);
             if (attended) mask_lanes(tile, attended, s->s, b.first, b.end);
             if (t->scores) leave_tile_scores(t, tile, s->s, &b);
             weigh_lanes(p, tile, s, b.first, b.end);
-            if (careful) {
+            if (skip_masked) {
                 if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * TILE_ROWS * sizeof *s->bias);
                 mask_lanes(tile, attended, s->bias, b.first, b.end);
             }
-            add_values_lanes(p, tile, s, &staged, b.first, b.end, careful ? s->bias : NULL);
+            add_values_lanes(p, tile, s, &staged, b.first, b.end, skip_masked ? s->bias : NULL);
             tile->started = true;
         }
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of RISC-V's vector extension 1.0 where its registers have RAPT_RVV_BITS bits, so RAPT_RVV_BITS / 32 lanes; 32
- * registers. The compiler, clang 18 or newer, is told the length, for vectors of a length that is known only when the program
- * runs can be kept neither in arrays nor in structures. */
+/* The words of RISC-V's vector extension 1.0 for registers of RAPT_RVV_BITS bits, which are RAPT_RVV_BITS / 32 lanes; 32
+ * registers. The compiler, clang 18 or newer, is told the length, because vectors whose length is known only at run time cannot
+ * be elements of arrays or structs. */
 #if !defined(__riscv_v_fixed_vlen) || __riscv_v_fixed_vlen != RAPT_RVV_BITS
 #error "compile with -march=rv64gcv_zvl256b and -mrvv-vector-bits=zvl, for instance"
 #endif
@@ -12,7 +12,7 @@
 
 #define RAPT_KERNEL_FUSED true
 
-/* Those of SVE, not measured on any CPU. */
+/* The register tiles, distances, depths and limits are those of sve_words.h. None of these was measured on a CPU. */
 #define RAPT_VL             (RAPT_RVV_BITS / 32)
 #define RAPT_TILE_VECTORS   3
 #define RAPT_PANEL          4
@@ -44,7 +44,7 @@ static inline vi as_lanes(vuint8m1_t a) { return __riscv_vreinterpret_v_u8m1_u32
 static inline vi v_as_int(vf x) { return __riscv_vreinterpret_v_f32m1_u32m1(x); }
 static inline vf v_as_float(vi x) { return __riscv_vreinterpret_v_u32m1_f32m1(x); }
 
-/* As bytes, for a CPU may refuse elements that are not aligned. */
+/* Loads and stores bytes, because a CPU may refuse elements that are not aligned. */
 static inline vf v_load(const void *from) { return v_as_float(as_lanes(__riscv_vle8_v_u8m1(from, 4 * RAPT_VL))); }
 static inline void v_store(void *to, vf x) { __riscv_vse8_v_u8m1(to, as_bytes(v_as_int(x)), 4 * RAPT_VL); }
 static inline vf v_set1(float x) { return __riscv_vfmv_v_f_f32m1(x, RAPT_VL); }
@@ -62,7 +62,8 @@ static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, 
 static inline vm v_lt(vf a, vf b) { return __riscv_vmflt_vv_f32m1_b32(a, b, RAPT_VL); }
 static inline bool v_all(vm m) { return __riscv_vcpop_m_b32(m, RAPT_VL) == RAPT_VL; }
 static inline vf v_select(vm m, vf yes, vf no) { return __riscv_vmerge_vvm_f32m1(no, yes, m, RAPT_VL); }
-static inline vf v_max(vf a, vf b) { return v_select(v_lt(b, a), a, b); } /* vfmax takes the number beside a NaN */
+/* Not vfmax, which returns the other operand if one is NaN. */
+static inline vf v_max(vf a, vf b) { return v_select(v_lt(b, a), a, b); }
 static inline float h_max(vf a) { return __riscv_vfmv_f_s_f32m1_f32(__riscv_vfredmax_vs_f32m1_f32m1(a, a, RAPT_VL)); }
 
 static inline vi i_set1(int32_t x) { return __riscv_vmv_v_x_u32m1((uint32_t)x, RAPT_VL); }
@@ -82,7 +83,7 @@ static inline vi i_load_u8(const void *from) { return __riscv_vzext_vf4_u32m1(__
 static inline vi i_load_s8(const void *from) {
     return as_unsigned(__riscv_vsext_vf4_i32m1(__riscv_vle8_v_i8mf4(from, RAPT_VL), RAPT_VL));
 }
-static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lanes: its upper half moves to the second */
+static inline vi i_load_u4(const void *from, int i) { /* one byte for two lanes: its upper half moves to the second one */
     enum { PAIRS = RAPT_VL / 2 };
     vuint64m1_t x = __riscv_vzext_vf8_u64m1(__riscv_vle8_v_u8mf8((const uint8_t *)from + i / 2, PAIRS), PAIRS);
     x = __riscv_vor_vv_u64m1(x, __riscv_vsll_vx_u64m1(x, 28, PAIRS), PAIRS);
@@ -100,19 +101,19 @@ static inline void i_store_u16(void *to, vi a) {
     vuint16mf2_t low = __riscv_vncvt_x_x_w_u16mf2(a, RAPT_VL);
     __riscv_vse8_v_u8mf2(to, __riscv_vreinterpret_v_u16mf2_u8mf2(low), 2 * RAPT_VL);
 }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     vuint16m1_t doubled = __riscv_vmul_vx_u16m1(__riscv_vreinterpret_v_u32m1_u16m1(x), 0xfffe, 2 * RAPT_VL);
     return __riscv_vreinterpret_v_u16m1_u32m1(
         __riscv_vmaxu_vv_u16m1(__riscv_vreinterpret_v_u32m1_u16m1(most), doubled, 2 * RAPT_VL));
 }
-static inline vi i_look_up(const uint8_t table[16],
-                           vi x) { /* bytes past the table's 16 are zeros, and so is what lies past all */
+/* Bytes of the vector behind the table's 16 are zeros, and vrgather gives 0 for indices beyond the vector. */
+static inline vi i_look_up(const uint8_t table[16], vi x) {
     vuint8m1_t all = __riscv_vle8_v_u8m1_tu(__riscv_vmv_v_x_u8m1(0, 4 * RAPT_VL), table, 16);
     return as_lanes(__riscv_vrgather_vv_u8m1(all, as_bytes(x), 4 * RAPT_VL));
 }
 static inline vi i_odd_bytes(vi odd, vi even) { return i_or(i_and(even, i_set1(0x00ff00ff)), i_and(odd, i_set1(~0x00ff00ff))); }
 
-/* Through memory, for there is no instruction that zips: columns of rows that were stored, gathered by steps of a row. */
+/* Transposes through memory, since there is no instruction that zips: stores rows, and loads columns with a stride. */
 static inline void v_transpose(vf a[RAPT_VL]) {
     float rows[RAPT_VL][RAPT_VL];
     for (int r = 0; r < RAPT_VL; r++) __riscv_vse32_v_f32m1(rows[r], a[r], RAPT_VL);
@@ -126,7 +127,7 @@ static inline vf v_load_quads(const char *const *rows, size_t offset) {
 static inline void v_transpose_quads(vf x[4]) {
     float rows[4][RAPT_VL];
     vi quad = i_and(lane_numbers(), i_set1(~3)), within = i_and(lane_numbers(), i_set1(3));
-    /* Of lane 4 * q + r, the bytes in front of element 4 * q of row r. */
+    /* For lane 4 * q + r, the byte offset of element 4 * q of row r. */
     vi from = i_shl(i_add(__riscv_vmul_vx_u32m1(within, RAPT_VL, RAPT_VL), quad), 2);
     for (int r = 0; r < 4; r++) __riscv_vse32_v_f32m1(rows[r], x[r], RAPT_VL);
     for (int i = 0; i < 4; i++) x[i] = __riscv_vluxei32_v_f32m1(&rows[0][i], from, RAPT_VL);

@@ -82,7 +82,7 @@ static inline void i_store_u16(void *to, vi a) {
     uint16_t h = (uint16_t)a;
     memcpy(to, &h, sizeof h);
 }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     vi low = (0 - 2 * x) & 0xffff, high = 0 - 2 * (x & 0xffff0000);
     vi low_most = most & 0xffff, high_most = most & 0xffff0000;
     return (low > low_most ? low : low_most) | (high > high_most ? high : high_most);

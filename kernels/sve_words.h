@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of AArch64's Scalable Vector Extension (the first, without SVE2) where its vectors have RAPT_SVE_BITS bits, so
- * RAPT_SVE_BITS / 32 lanes; 32 registers. The compiler is told the length, for vectors of a length that is known only when the
- * program runs can be kept neither in arrays nor in structures. */
+/* The words of AArch64's Scalable Vector Extension (without SVE2) for vectors of RAPT_SVE_BITS bits, which are RAPT_SVE_BITS / 32
+ * lanes; 32 registers. The compiler is told the length, because vectors whose length is known only at run time cannot be elements
+ * of arrays or structs. */
 #if !defined(__ARM_FEATURE_SVE) || __ARM_FEATURE_SVE_BITS != RAPT_SVE_BITS || defined(__AARCH64EB__)
 #error "compile with -march=armv8.2-a+sve and -msve-vector-bits, for little-endian AArch64"
 #endif
@@ -12,9 +12,9 @@
 
 #define RAPT_KERNEL_FUSED true
 
-/* The shapes of the tile product are those of avx512 that leave a register for a broadcast element of A, which is no operand in
- * memory here. The distances and depths are those of avx512 on x86, the limits of few rows and few tokens those of avx2, and
- * RAPT_LINEAR_SUMS twice its number, for twice the registers; nothing of this was measured on Arm. */
+/* The shapes of register tiles are those of avx512 that leave a register free for the broadcast element of A, which cannot be an
+ * operand in memory here. Distances and depths are those of avx512 on x86, the limits of few rows and few tokens those of avx2,
+ * and RAPT_LINEAR_SUMS is twice that of avx2, for twice the registers. None of these was measured on Arm. */
 #define RAPT_VL             (RAPT_SVE_BITS / 32)
 #define RAPT_TILE_VECTORS   3
 #define RAPT_PANEL          4
@@ -43,7 +43,7 @@ typedef svbool_t vm __attribute__((arm_sve_vector_bits(RAPT_SVE_BITS)));
 static inline vm all_lanes(void) { return svptrue_b32(); }
 static inline svint32_t as_signed(vi a) { return svreinterpret_s32_u32(a); }
 
-/* As bytes, for elements need not be aligned. */
+/* Loads and stores bytes, since elements need not be aligned. */
 static inline vf v_load(const void *from) { return svreinterpret_f32_u8(svld1_u8(svptrue_b8(), from)); }
 static inline void v_store(void *to, vf x) { svst1_u8(svptrue_b8(), to, svreinterpret_u8_f32(x)); }
 static inline vf v_set1(float x) { return svdup_n_f32(x); }
@@ -82,21 +82,21 @@ static inline vi i_select(vm m, vi yes, vi no) { return svsel_u32(m, yes, no); }
 static inline vf v_from_int(vi a) { return svcvt_f32_s32_x(all_lanes(), as_signed(a)); }
 static inline vi i_load_u8(const void *from) { return svld1ub_u32(all_lanes(), from); }
 static inline vi i_load_s8(const void *from) { return svreinterpret_u32_s32(svld1sb_s32(all_lanes(), from)); }
-static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lanes: its upper half moves to the second */
+static inline vi i_load_u4(const void *from, int i) { /* one byte for two lanes: its upper half moves to the second one */
     svuint64_t x = svld1ub_u64(svptrue_b64(), (const uint8_t *)from + i / 2);
     return i_and(svreinterpret_u32_u64(svorr_u64_x(svptrue_b64(), x, svlsl_n_u64_x(svptrue_b64(), x, 28))), i_set1(15));
 }
 static inline vi i_bits(uint32_t x) { return i_and(svlsr_u32_x(all_lanes(), svdup_n_u32(x), svindex_u32(0, 1)), i_set1(1)); }
 static inline vi i_load_u16(const void *from) { return svld1uh_u32(all_lanes(), from); }
 static inline void i_store_u16(void *to, vi a) { svst1h_u32(all_lanes(), to, a); }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     svuint16_t doubled = svmul_n_u16_x(svptrue_b16(), svreinterpret_u16_u32(x), 0xfffe);
     return svreinterpret_u32_u16(svmax_u16_x(svptrue_b16(), svreinterpret_u16_u32(most), doubled));
 }
-static inline vi i_look_up(const uint8_t table[16], vi x) { /* the table's bytes past its 16 are zeros */
+static inline vi i_look_up(const uint8_t table[16], vi x) { /* bytes of the vector behind the table's 16 are zeros */
     return svreinterpret_u32_u8(svtbl_u8(svld1_u8(svwhilelt_b8_s32(0, 16), table), svreinterpret_u8_u32(x)));
 }
-static inline vi i_odd_bytes(vi odd, vi even) { /* svptrue_b16: the first byte of each two */
+static inline vi i_odd_bytes(vi odd, vi even) { /* svptrue_b16 is true for the first byte of each two */
     return svreinterpret_u32_u8(svsel_u8(svptrue_b16(), svreinterpret_u8_u32(even), svreinterpret_u8_u32(odd)));
 }
 
@@ -110,8 +110,8 @@ static inline vf v_broadcast_f16(const void *from) {
 }
 static inline void v_store_f16(void *to, vf x) { i_store_u16(to, svreinterpret_u32_f16(svcvt_f16_f32_x(all_lanes(), x))); }
 
-/* Each round of zips interleaves the first half of the vectors with the second: the number of a vector and that of a lane,
- * written one after the other in binary, turn by a digit, until they have changed places. */
+/* Each round of zips interleaves the first half of the vectors with the second half. Write the number of an element's vector and
+ * that of its lane side by side in binary: a round rotates these digits by one, and log2(RAPT_VL) rounds exchange the numbers. */
 static inline __attribute__((always_inline)) void v_transpose(vf a[RAPT_VL]) {
 #pragma GCC unroll 4
     for (int round = 1; round < RAPT_VL; round *= 2) {
@@ -126,7 +126,7 @@ static inline __attribute__((always_inline)) void v_transpose(vf a[RAPT_VL]) {
     }
 }
 
-/* Each ld1rq repeats the 16 bytes of a row in all quads, of which one is taken. */
+/* Each ld1rq loads 16 bytes of a row to all quads of a vector; one quad is kept. */
 static inline vf v_load_quads(const char *const *rows, size_t offset) {
     vf x = svld1rq_f32(all_lanes(), (const void *)(rows[0] + offset));
 #pragma GCC unroll 4

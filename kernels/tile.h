@@ -5,14 +5,14 @@
  * and RAPT_ROWS_1 to _8, the sizes of its register tiles, are constants of the ISA file. */
 
 /* C = AB, C = C + AB, C = C * scale[m] + AB; and C = C + AB where AB is summed by itself first. */
-typedef enum start { START_ZERO, START_KEEP, START_SCALE, START_APART } start;
+typedef enum accumulate_mode { ACCUMULATE_ZERO, ACCUMULATE_ADD, ACCUMULATE_SCALE_ADD, ACCUMULATE_ADD_SEPARATE } accumulate_mode;
 
 /* Rows of a tensor that are needed soon: some of their cache lines are prefetched before each register tile. */
-typedef struct coming {
+typedef struct prefetch_queue {
     const char *const *rows;
     size_t bytes, at; /* of a row; of the row so far */
     int left, lines;  /* rows; lines for each register tile */
-} coming;
+} prefetch_queue;
 
 typedef struct operands {
     char *c;
@@ -22,17 +22,17 @@ typedef struct operands {
     const char *b;
     size_t ldb;
     int depth;
-    start start;        /* but for stream_product, which always keeps C */
-    const float *scale; /* for START_SCALE, one for each lane of the panel */
-    ptrdiff_t even;     /* 0, or at this many bytes from C lie sums that AB is added to first, but for stream_product */
+    accumulate_mode mode; /* but for stream_product, which always keeps C */
+    const float *scale;   /* for ACCUMULATE_SCALE_ADD, one for each lane of the panel */
+    ptrdiff_t even;       /* 0, or at this many bytes from C lie sums that AB is added to first, but for stream_product */
     const char *const
         *rows;     /* for stream_product, instead of b and ldb: the rows of B lie offset bytes behind these, and the row */
     size_t offset; /* `ahead` rows further on is prefetched */
     int ahead;
-    coming *coming; /* for tile_product */
+    prefetch_queue *queue; /* for tile_product */
 } operands;
 
-static RAPT_INLINE void prefetch_coming(coming *c) {
+static RAPT_INLINE void prefetch_from_queue(prefetch_queue *c) {
     for (int i = 0; i < c->lines && c->left > 0; i++) {
         prefetch(*c->rows, c->at);
         c->at += 64;
@@ -44,22 +44,22 @@ static RAPT_INLINE void prefetch_coming(coming *c) {
 }
 
 /* How a vector of B comes, of `vector` bytes: from scratch, or stream, from rows anywhere in memory. Elements that are parts of a
- * dword are dealt out to `dealt` vectors, as many as it has of them, since widening them in order costs a shuffle for each
- * vector: element i of dword j of a row goes to lane j of vector i, and C has its channels in the order that this makes. Vectors
- * that are less than that many are in their own order, and those of other types, of which dealt is 1. */
+ * dword are dealt out to `deinterleaved` vectors, as many as it has of them, since widening them in order costs a shuffle for
+ * each vector: element i of dword j of a row goes to lane j of vector i, and C has its channels in the order that this makes.
+ * Vectors that are less than that many are in their own order, and those of other types, of which deinterleaved is 1. */
 typedef struct b_format {
     load_channels *load;
-    part_word *part; /* of no meaning where dealt is 1 */
+    part_word *part; /* of no meaning where deinterleaved is 1 */
     size_t vector;
-    int dealt;
+    int deinterleaved;
     bool stream;
 } b_format;
 
 /* Vectors [0, nv) of B of a step. */
 static RAPT_INLINE void load_b(const b_format b, const int nv, const char *row, vf *to) {
     UNROLLED(v, nv) {
-        if (b.dealt > 1 && nv % b.dealt == 0)
-            to[v] = b.part(v_as_int(v_load(row + (size_t)(v / b.dealt) * sizeof(vf))), v % b.dealt);
+        if (b.deinterleaved > 1 && nv % b.deinterleaved == 0)
+            to[v] = b.part(v_as_int(v_load(row + (size_t)(v / b.deinterleaved) * sizeof(vf))), v % b.deinterleaved);
         else to[v] = b.load(row, v * RAPT_VL);
     }
 }
@@ -70,13 +70,13 @@ static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, 
 #ifndef tile
 static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, operands o) {
     const bool stream = format.stream;
-    const start from = stream ? START_KEEP : o.start;
+    const accumulate_mode mode = stream ? ACCUMULATE_ADD : o.mode;
     vf acc[32];
     UNROLLED(r, nr)
         UNROLLED(v, nv) {
             const char *c = o.c + r * o.ldc + v * sizeof(vf);
-            if (from == START_ZERO || from == START_APART) acc[r * nv + v] = v_set1(0.0f);
-            else if (from == START_KEEP) acc[r * nv + v] = v_load(c);
+            if (mode == ACCUMULATE_ZERO || mode == ACCUMULATE_ADD_SEPARATE) acc[r * nv + v] = v_set1(0.0f);
+            else if (mode == ACCUMULATE_ADD) acc[r * nv + v] = v_load(c);
             else acc[r * nv + v] = v_mul(v_load(c), v_load(o.scale + v * RAPT_VL));
         }
     int k = 0;
@@ -120,12 +120,12 @@ static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, 
     UNROLLED(r, nr)
         UNROLLED(v, nv) {
             char *c = o.c + r * o.ldc + v * sizeof(vf);
-            v_store(c, from == START_APART ? v_add(v_load(c), acc[r * nv + v]) : acc[r * nv + v]);
+            v_store(c, mode == ACCUMULATE_ADD_SEPARATE ? v_add(v_load(c), acc[r * nv + v]) : acc[r * nv + v]);
         }
 }
 #endif
 
-static RAPT_INLINE operands below(operands o, int rows) {
+static RAPT_INLINE operands skip_rows(operands o, int rows) {
     o.c += (size_t)rows * o.ldc;
     o.a += (size_t)rows * o.rs;
     return o;
@@ -133,13 +133,13 @@ static RAPT_INLINE operands below(operands o, int rows) {
 
 /* Whole register tiles first, then what is left by halves. */
 static RAPT_INLINE void panel(const b_format b, const int nv, const int nr, operands o, int rows) {
-    for (; rows >= nr; rows -= nr, o = below(o, nr)) {
-        if (!b.stream) prefetch_coming(o.coming);
+    for (; rows >= nr; rows -= nr, o = skip_rows(o, nr)) {
+        if (!b.stream) prefetch_from_queue(o.queue);
         tile(b, nv, nr, o);
     }
-    if (nr > 8 && rows >= 8) tile(b, nv, 8, o), rows -= 8, o = below(o, 8);
-    if (nr > 4 && rows >= 4) tile(b, nv, 4, o), rows -= 4, o = below(o, 4);
-    if (nr > 2 && rows >= 2) tile(b, nv, 2, o), rows -= 2, o = below(o, 2);
+    if (nr > 8 && rows >= 8) tile(b, nv, 8, o), rows -= 8, o = skip_rows(o, 8);
+    if (nr > 4 && rows >= 4) tile(b, nv, 4, o), rows -= 4, o = skip_rows(o, 4);
+    if (nr > 2 && rows >= 2) tile(b, nv, 2, o), rows -= 2, o = skip_rows(o, 2);
     if (nr > 1 && rows >= 1) tile(b, nv, 1, o);
 }
 
@@ -178,14 +178,14 @@ static void tile_product(operands o, int rows, int vectors) {
 #endif
 
 /* Vectors of the next panel, of those that are left: the whole of what is dealt out, as far as there is. */
-static inline int panel_vectors(int vectors, int widest, int dealt) {
+static inline int panel_vectors(int vectors, int widest, int deinterleaved) {
     if (vectors >= widest) return widest;
-    return vectors >= 4 ? 4 : vectors == 3 && dealt == 2 ? 2 : vectors;
+    return vectors >= 4 ? 4 : vectors == 3 && deinterleaved == 2 ? 2 : vectors;
 }
 
 #define RAPT_STREAM_FORMAT(name, suffix, group, bytes)                                                                           \
     ((b_format){load_##suffix, name == RAPT_F8_E4M3 ? v_part_f8_e4m3 : v_part_bf16, (bytes) * (size_t)RAPT_VL / (group),         \
-                dealt_vectors(name), true})
+                deinterleaved_vectors(name), true})
 
 /* Defines stream_product_f32, stream_product_q4_0 and so on, and their panels: C = A B for rows of B anywhere in memory, of any
  * storage type and number of vectors, with what lies ahead prefetched. group, bytes: channels of a group and its bytes, of which
@@ -198,7 +198,7 @@ static inline int panel_vectors(int vectors, int widest, int dealt) {
     RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 8, RAPT_ROWS_8)                                    \
     static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
         while (vectors > 0) {                                                                                                    \
-            int nv = panel_vectors(vectors, widest, dealt_vectors(name));                                                        \
+            int nv = panel_vectors(vectors, widest, deinterleaved_vectors(name));                                                \
             if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
             else if (nv == 4) panel_4_##suffix(o, rows);                                                                         \
             else if (nv == 3) panel_3_##suffix(o, rows);                                                                         \

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* E4M3 storage: no infinities, and one magnitude that is NaN. */
+/* E4M3 storage: sign, 4 bits of exponent, 3 of fraction. There are no infinities, and only magnitude 0x7f is NaN. */
+
+/* Converts the uppermost byte of each lane. */
 static inline vf v_from_upper_e4m3(vi x) {
     vi magnitude = i_and(i_shr(x, 4), i_set1(0x7f << 20)), value = v_as_int(v_small_float(magnitude, 7));
     vi bits = i_select(i_gt(magnitude, i_set1(0x7e << 20)), i_set1(0x7fc00000), value);
@@ -13,13 +15,18 @@ static inline void read_f8_e4m3(key_columns *c, const char *const *rows, size_t 
 }
 
 #if !RAPT_BYTE_TABLES
+/* Converts byte i of each dword. */
 static inline vf v_part_f8_e4m3(vi dwords, const int i) { return v_from_upper_e4m3(upper_byte(dwords, i)); }
 #else
-/* Byte i of each dword, by way of bf16, whose two bytes are found for all bytes of a vector at a time: once for the four calls
- * with a vector. bf16's bias is 120 more, which is even, so the lowest bit of the exponent and the fraction are the upper half of
- * the lower byte as they are, and the other bits choose the upper byte. That is wrong where the exponent is 0, since those
- * numbers are denormal, and for NaN: tables have the bits to be turned over, by the magnitude plus 1 modulo 128, which is 0 for
- * NaN. From 9 on nothing is wrong. */
+/* Converts byte i of each dword via bf16. Both bytes of the bf16 are computed for all bytes of the vector by table look-ups; the
+ * compiler shares that work between the calls for i = 0..3.
+ *
+ *   E4M3  s eeee fff            bf16  s eeeeeeee fffffff,  bias 120 larger
+ *
+ * 120 is a multiple of 2, so the lowest exponent bit and the fraction (the low nibble) move unchanged to the top of the low byte,
+ * and the high nibble (sign, upper exponent bits) selects the high byte (upper_of). Wrong for exponent 0 (zero, denormals) and
+ * for NaN, which are repaired by XOR: the wrong_in_* tables are indexed by (magnitude + 1) mod 128, which is 0 for NaN, 1..8 for
+ * zero and denormals, and beyond 8 for normal numbers, where the entries are 0. */
 static inline vf v_part_f8_e4m3(vi dwords, const int i) {
     static const uint8_t upper_of[16] = {0x3c, 0x3d, 0x3e, 0x3f, 0x40, 0x41, 0x42, 0x43,
                                          0xbc, 0xbd, 0xbe, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3};
@@ -39,7 +46,7 @@ static inline vf v_column_f8_e4m3(const key_columns *c, vi dword, const int i) {
 }
 
 #if RAPT_VL == 1
-/* Saturating at 448. */
+/* Rounds to nearest even and saturates at 448. */
 static inline void store_group_f8_e4m3(uint8_t *to, const float *x) {
     *to = (uint8_t)((*x == *x ? small_float_of(*x, 3, 7, 448.0f) : 0x7f) | sign_of(*x, 7));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4 storage with a minimum: s, m, and 4-bit numbers two to a byte. The product is exact, so that v_fma rounds once in both
- * classes. */
+/* int4 storage with a minimum: an f16 scale s, an f16 minimum m, and 16 bytes of 4-bit codes, channels 2i and 2i + 1 in byte i.
+ * An element is s * code + m. The product is exact, so v_fma rounds once in both rounding classes. */
 static inline vf v_load_int4_min(const char *row, int channel) {
     const char *group = group_of(row, channel, 20);
     return v_fma(v_broadcast_shared(group), v_from_int(i_load_u4(group + 4, channel & 31)), v_broadcast_shared(group + 2));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 storage. */
+/* int8 storage: signed bytes. Their scales, if any, are those of tokens or channels (rapt_scales). */
 static inline vf v_load_int8(const char *row, int channel) { return v_from_int(i_load_s8(row + channel)); }
 
 static inline void read_int8(key_columns *c, const char *const *rows, size_t offset, const int nr) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OCP MX's MXFP4, as ggml's block_mxfp4 has it: a scale E8M0, and floats E2M1 (no infinities, no NaN), those of channels i and
- * i + 16 in byte i. */
+/* OCP MX's MXFP4, laid out as ggml's block_mxfp4: an E8M0 scale, and 16 bytes of E2M1 floats, which have no infinities and no
+ * NaN, channels i and i + 16 in byte i. */
+
+/* Converts an E2M1 in the low 4 bits of each lane; the other bits may be anything. */
 static inline vf v_from_e2m1(vi n) {
     vi size = v_as_int(v_small_float(i_shl(i_and(n, i_set1(7)), 22), 1));
     return v_as_float(i_or(size, i_shl(i_and(n, i_set1(8)), 28)));
@@ -22,7 +24,7 @@ static inline vf v_column_mxfp4(const key_columns *c, vi dword, const int i) {
 }
 
 #if RAPT_VL == 1
-/* Saturating at 6. */
+/* Rounds to nearest even and saturates at 6. */
 static inline void store_group_mxfp4(uint8_t *group, const float *x) {
     float factor = start_mx_group(group, 17, x, 2);
     uint8_t n[32];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ggml's q4_0: s, and 4-bit numbers, those of channels i and i + 16 in byte i. */
+/* ggml's q4_0: an f16 scale s, and 16 bytes of 4-bit codes, channels i and i + 16 in byte i. An element is s * (code - 8). */
 static inline vf v_load_q4_0(const char *row, int channel) {
     const char *group = group_of(row, channel, 18);
     vi n = i_add(i_load_halves(group + 2, channel), i_set1(-8));

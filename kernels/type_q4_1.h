@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ggml's q4_1: s, m, and 4-bit numbers as q4_0's. The product is exact, so that v_fma rounds once in both classes. */
+/* ggml's q4_1: an f16 scale s, an f16 minimum m, and 4-bit codes laid out as in q4_0. An element is s * code + m. The product is
+ * exact, so v_fma rounds once in both rounding classes. */
 static inline vf v_load_q4_1(const char *row, int channel) {
     const char *group = group_of(row, channel, 20);
     return v_fma(v_broadcast_shared(group), v_from_int(i_load_halves(group + 4, channel)), v_broadcast_shared(group + 2));

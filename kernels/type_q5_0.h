@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ggml's q5_0: s, 32 fifth bits, and 4-bit numbers as q4_0's. */
+/* ggml's q5_0: an f16 scale s, 4 bytes with the fifth bit of each channel, and the other 4 bits of the codes as in q4_0. An
+ * element is s * (code - 16). */
 static inline vf v_load_q5_0(const char *row, int channel) {
     const char *group = group_of(row, channel, 22);
     vi n = i_add(i_load_fifths(group + 2, channel), i_set1(-16));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ggml's q5_1: s, m, 32 fifth bits, and 4-bit numbers as q4_0's. The product is exact, so that v_fma rounds once in both
- * classes. */
+/* ggml's q5_1: an f16 scale s, an f16 minimum m, then as q5_0. An element is s * code + m. The product is exact, so v_fma rounds
+ * once in both rounding classes. */
 static inline vf v_load_q5_1(const char *row, int channel) {
     const char *group = group_of(row, channel, 24);
     return v_fma(v_broadcast_shared(group), v_from_int(i_load_fifths(group + 4, channel)), v_broadcast_shared(group + 2));

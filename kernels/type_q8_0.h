@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ggml's q8_0: s, and 32 bytes. */
+/* ggml's q8_0: an f16 scale s, and 32 signed bytes. */
 static inline vf v_load_q8_0(const char *row, int channel) {
     const char *group = group_of(row, channel, 34);
     return v_mul(v_broadcast_shared(group), v_from_int(i_load_s8(group + 2 + (channel & 31))));

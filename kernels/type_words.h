@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of every storage type of types.h that has any: the one list of their files. What groups share has scales of
- * f16, so it comes after that. */
+/* Includes the words of all storage types of types.h. groups.h comes after type_f16.h, whose words it uses for scales. */
 #include "types.h"
 #include "columns.h"
 #include "type_f32.h"

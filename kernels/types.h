@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one list of storage types, in the order of rapt_type's numbers: CLASS(public name, name and suffix of its words, elements
- * of a group, bytes of a group). The class says which tensors may have the type, and so which words it has in type_SUFFIX.h:
+/* The one list of storage types, in the order of rapt_type's numbers: CLASS(public name, suffix of its words, channels of a
+ * group, bytes of a group). The class says which tensors may have the type:
  *
- * ELEMENT: any tensor of numbers. v_load_SUFFIX(from) and v_store_SUFFIX(to, x) are for RAPT_VL adjacent elements, and a group is
- * one element.
+ *   ELEMENT   any tensor of numbers; a group is one element
+ *   WEIGHT    K, V and the weights of linear layers
+ *   CACHE     K and V
+ *   MASK      masks, block masks and tables; the last group of a row may be partial
  *
- * WEIGHT: K, V and the weights of linear layers. CACHE: K and V. Of both, v_load_SUFFIX(row, channel) loads RAPT_VL channels of a
- * row from a multiple of RAPT_VL on, which lie in one group, and reads nothing beside that group; store_group_SUFFIX(group, x),
- * under RAPT_VL == 1, writes one. A group has 1 or 32 channels: of other sizes, stage_rows_as (stage.h) and the reference of the
- * tests know nothing.
+ * and with the class which words type_SUFFIX.h defines. Those that read touch no byte outside of what they are said to read:
  *
- * All these classes have two words for K with keys in lanes (columns.h): read_SUFFIX reads a step of RAPT_VL rows, which takes as
- * many bytes of each as step_bytes says and nothing beside them, and v_column_SUFFIX(columns, i) is element i of every one, the
- * same bits as v_load_SUFFIX has.
+ *   v_load_SUFFIX(from)            ELEMENT: loads RAPT_VL adjacent elements
+ *   v_store_SUFFIX(to, x)          ELEMENT: stores them
+ *   v_load_SUFFIX(row, channel)    WEIGHT, CACHE: loads RAPT_VL channels of a row, which lie in one group; reads that group
+ *   store_group_SUFFIX(group, x)   WEIGHT, CACHE, only where RAPT_VL is 1: writes a group
+ *   read_SUFFIX(c, rows, ...)      all three, for K with keys in lanes (columns.h): reads step_bytes of each of RAPT_VL rows
+ *   v_column_SUFFIX(c, ...)        all three: element i of each of these rows, with the bits that v_load_SUFFIX has
  *
- * MASK: masks, block masks and tables. There are no words, and the last group of a row need not be whole.
+ * A group has 1, 16 or 32 channels, for a vector of up to 16 lanes lies in one group. All types here have 1 or 32. For a type
+ * with groups of 16, rows are staged (stage_rows_as in stage.h) and K is read by columns without a change, but
+ * - read_column and read_four_columns (columns.h) read 16 bytes, so a group of fewer has to be copied to 16 bytes first;
+ * - group_of and the functions in groups.h that write groups are for 32 channels, and so is RAPT_GROUP;
+ * - the reference of the tests (tests/reference.c) knows 1 and 32.
  *
  * type_words.h includes the files of words. */
 #ifndef RAPT_TYPES
@@ -38,26 +44,25 @@
     CACHE(RAPT_MXFP4, mxfp4, 32, 17)                                                                                             \
     CACHE(RAPT_MXFP8_E4M3, mxfp8_e4m3, 32, 33)
 
-/* The parts of the list, TYPE(...) for each: types of any tensor; of K and V but not of any tensor, so WEIGHT and CACHE; of K and
- * V, which is both; and of weights, ELEMENT and WEIGHT. */
+/* The parts of the list, TYPE(...) for each type: of any tensor (ELEMENT), only of K, V or weights (WEIGHT and CACHE), of K and V
+ * (all three), and of weights (ELEMENT and WEIGHT). */
 #define RAPT_NO_TYPE(...)
 #define RAPT_ELEMENT_TYPES(TYPE) RAPT_TYPES(TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 #define RAPT_CACHE_TYPES(TYPE)   RAPT_TYPES(RAPT_NO_TYPE, TYPE, TYPE, RAPT_NO_TYPE)
 #define RAPT_KV_TYPES(TYPE)      RAPT_TYPES(TYPE, TYPE, TYPE, RAPT_NO_TYPE)
 #define RAPT_WEIGHT_TYPES(TYPE)  RAPT_TYPES(TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 
-/* The types of groups whose elements are a scale of f16, with which a group begins, times an integer of at most 8 bits:
- * TYPE(public name, suffix, bytes of a group). They have one word more, unpack_SUFFIX(group, add, to), which writes the 32
- * integers, add added to them, as bytes.
- */
+/* The types of groups of RAPT_GROUP channels whose elements are an f16 scale, with which a group begins, times an integer of at
+ * most 8 bits: TYPE(public name, suffix, bytes of a group). They have one word more, unpack_SUFFIX(group, add, to), which writes
+ * the integers as bytes, each plus `add` modulo 256. */
 #define RAPT_INTEGER_GROUPS(TYPE)                                                                                                \
     TYPE(RAPT_INT4, int4, 18)                                                                                                    \
     TYPE(RAPT_Q8_0, q8_0, 34)                                                                                                    \
     TYPE(RAPT_Q4_0, q4_0, 18)                                                                                                    \
     TYPE(RAPT_Q5_0, q5_0, 22)
 
-/* Gives the case labels of a switch over one of these parts. */
+/* A case label, for a switch over one of these parts. */
 #define RAPT_TYPE_CASE(name, ...) case name:
 
-#define RAPT_GROUP 32 /* channels of a group */
+#define RAPT_GROUP 32 /* channels of a group of these types */
 #endif

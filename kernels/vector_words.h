@@ -100,7 +100,7 @@ static inline void i_store_u16(void *to, vi a) {
     halves_of_lanes x = __builtin_convertvector(a, halves_of_lanes);
     memcpy(to, &x, sizeof x);
 }
-static inline vi i_most_halves(vi most, vi x) {
+static inline vi i_fold_smallest_bf16(vi most, vi x) {
     typedef uint16_t halves __attribute__((vector_size(4 * RAPT_VL)));
     const halves doubled = 0 - 2 * (halves)x, old = (halves)most, more = (halves)(doubled > old);
     return (vi)((doubled & more) | (old & ~more));

@@ -145,8 +145,8 @@ static void exp2_bf16_special(void) {
     tap_ok(got[0] != got[0], "exp2(NaN) for bf16 is NaN");
 }
 
-/* Of each 16 bits the greater, unsigned, of what was there and of -2 times them. */
-static void most_halves(void) {
+/* i_fold_smallest_bf16 against its definition: for each 16-bit half, max(most, (uint16_t)(-2 * x)). */
+static void fold_smallest_bf16(void) {
     uint16_t most[2 * RAPT_VL], x[2 * RAPT_VL], got[2 * RAPT_VL];
     int wrong = 0;
     uint32_t bits = 1;
@@ -157,13 +157,13 @@ static void most_halves(void) {
             bits = bits * 1664525u + 1013904223u;
             most[i] = (uint16_t)(bits >> 16);
         }
-        v_store(got, v_as_float(i_most_halves(v_as_int(v_load(most)), v_as_int(v_load(x)))));
+        v_store(got, v_as_float(i_fold_smallest_bf16(v_as_int(v_load(most)), v_as_int(v_load(x)))));
         for (int i = 0; i < 2 * RAPT_VL; i++) {
             uint16_t want = (uint16_t)(0x10000 - 2 * (x[i] & 0x7fff));
             wrong += got[i] != (want > most[i] ? want : most[i]);
         }
     }
-    tap_ok(wrong == 0, "i_most_halves: %d halves are wrong", wrong);
+    tap_ok(wrong == 0, "i_fold_smallest_bf16: %d halves are wrong", wrong);
 }
 
 static void tanh_of(float *to, const float *x) { v_store(to, v_tanh(v_load(x))); }
@@ -592,7 +592,7 @@ int main(int argc, char **argv) {
     exp2_special();
     exp2_bf16_of_every_float(step);
     exp2_bf16_special();
-    most_halves();
+    fold_smallest_bf16();
     tanh_of_every_float(step);
     tanh_special(step);
     ln_of_every_float(step);

@@ -32,8 +32,8 @@ static void set_lane(void *at, int lane, float x) { memcpy((char *)at + (size_t)
 static float element_of_b(const b_format *b, int nv, const char *row, int lane) {
     float lanes[RAPT_VL];
     const int v = lane / RAPT_VL;
-    if (b->dealt > 1 && nv % b->dealt == 0)
-        v_store(lanes, b->part(v_as_int(v_load(row + (size_t)(v / b->dealt) * sizeof(vf))), v % b->dealt));
+    if (b->deinterleaved > 1 && nv % b->deinterleaved == 0)
+        v_store(lanes, b->part(v_as_int(v_load(row + (size_t)(v / b->deinterleaved) * sizeof(vf))), v % b->deinterleaved));
     else v_store(lanes, b->load(row, v * RAPT_VL));
     return lanes[lane % RAPT_VL];
 }
@@ -42,14 +42,14 @@ static float element_of_b(const b_format *b, int nv, const char *row, int lane) 
 static void set_element(const b_format *b, int nv, const operands *o, int row, int lane) {
     char *c = o->c + (size_t)row * o->ldc;
     float sum = 0.0f;
-    if (b->stream || o->start == START_KEEP) sum = lane_of(c, lane);
-    else if (o->start == START_SCALE) sum = lane_of(c, lane) * o->scale[lane];
+    if (b->stream || o->mode == ACCUMULATE_ADD) sum = lane_of(c, lane);
+    else if (o->mode == ACCUMULATE_SCALE_ADD) sum = lane_of(c, lane) * o->scale[lane];
     for (int k = 0; k < o->depth; k++) {
         const char *from = b->stream ? o->rows[k] + o->offset : o->b + (size_t)k * o->ldb;
         sum = s_fma(float_at(o->a + (size_t)row * o->rs + (size_t)k * o->ks) * in_task(), element_of_b(b, nv, from, lane), sum);
     }
     if (!b->stream && o->even) sum = lane_of(c + o->even, lane) + sum;
-    set_lane(c, lane, !b->stream && o->start == START_APART ? lane_of(c, lane) + sum : sum);
+    set_lane(c, lane, !b->stream && o->mode == ACCUMULATE_ADD_SEPARATE ? lane_of(c, lane) + sum : sum);
 }
 
 static void tile(const b_format format, const int nv, const int nr, operands o) {
@@ -173,7 +173,7 @@ static void linear_tile(load_channels *load, const int group, const size_t bytes
 }
 
 static void multiply_part(const rapt_linear_problem *p, const float *staged, int64_t part, const float *tokens, float *c,
-                          int rows, int vectors, coming *ahead) {
+                          int rows, int vectors, prefetch_queue *ahead) {
     const int channels = part_channels(p, part), runs = part_runs(channels);
     const size_t row = padded((size_t)runs);
     (void)ahead;

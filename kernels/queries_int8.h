@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Integer arithmetic: Q and P quantised to 8 bits, K and V as they are stored, the scales of their groups apart. Sums of integers
- * are exact, so the order in which they are taken is free, and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT
- * elements, and i_dot(acc, b, a) adds the products of those of b and a: RAPT_DOT is 4 where b's are unsigned bytes, or with
- * RAPT_DOT_SIGNED signed ones, and a's signed ones, 2 where both are 16 bits wide. Included by attend.h. */
+/* RAPT_INT8_DOT: Q and P are quantised to 8 bits, and multiplied with the integers of K and V as they are stored; the scales of
+ * their groups are applied to the sums. This file has the products with queries in lanes, and what keys_int8.h shares with them.
+ * Sums of integers are exact, so their order is free and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT
+ * elements, and i_dot(acc, b, a) adds the products of those of b and a. With RAPT_DOT 4, a has signed bytes and b unsigned ones,
+ * or signed ones with RAPT_DOT_SIGNED; with RAPT_DOT 2, both have signed 16-bit integers. Included by attend.h. */
 
 #if RAPT_DOT == 4
 typedef int8_t dot_element;
@@ -19,31 +20,33 @@ enum {
     DOT_BIAS = RAPT_DOT == 4 ? 128 : 0, /* makes signed queries unsigned; the sums are corrected for it */
     WEIGHT_BIAS = 0,
 #endif
-    DOT_MOST = 255,          /* the largest weight of a block becomes this */
-    DOT_MOST_OF_GROUP = 127, /* or this, in size, with the signs of groups' scales; DOT_BIAS makes them unsigned */
+    DOT_MOST = 255,          /* the largest weight of a block is quantised to this */
+    DOT_MOST_OF_GROUP = 127, /* or to this, if the scales of groups give weights a sign; DOT_BIAS makes them unsigned */
 };
 
-/* 32-bit lanes that hold `elements` elements; and where queries lie in lanes, with those of zeros that make them a multiple of
- * RAPT_DOT_LANES, which is defined together with dot_product. */
+/* Returns how many 32-bit lanes hold `elements` elements. */
 static inline int dot_lanes(int elements) { return (elements + RAPT_DOT - 1) / RAPT_DOT; }
-#ifndef RAPT_DOT_LANES
+
+#ifndef RAPT_DOT_LANES /* defined by kernels with a dot_product of their own that takes several lanes at a time */
 #define RAPT_DOT_LANES 1
 #endif
 _Static_assert(RAPT_BLOCK / RAPT_DOT % RAPT_DOT_LANES == 0, "the keys of a block are whole lanes");
+
+/* Returns dot_lanes, rounded up to a multiple of RAPT_DOT_LANES: the depth of a product. The extra lanes are 0. */
 static inline int dot_depth(int elements) { return (dot_lanes(elements) + RAPT_DOT_LANES - 1) / RAPT_DOT_LANES * RAPT_DOT_LANES; }
 
-/* The integers nearest to x, ties to even, |x| < 2^22, in the low bits of each lane; 0 there for what is not finite, as infinity
- * and NaN that comes from no other. */
+/* Returns x rounded to the nearest integer, ties to even, in the low 16 bits of each lane; needs |x| < 2^22. Infinities and
+ * default NaNs (no payload) give 0 there. */
 static RAPT_INLINE vi rounded(vf x) { return v_as_int(v_add(x, v_set1(0x1.8p23f))); }
 
-/* The same as whole lanes; 0 for what is not below most, as NaN. */
+/* Returns x rounded to the nearest integer in 32 bits, ties to even; 0 if x is NaN or at least `most`. Needs |x| < 2^22. */
 static RAPT_INLINE vi nearest_int(vf x, vf most) {
     vf bounded = v_select(v_lt(x, most), x, v_set1(0.0f));
     return i_add(rounded(bounded), i_set1(-0x4b400000)); /* the bits of 1.5 * 2^23 */
 }
 
-/* The lanes with the low bits of x as element e, those after it 0. */
-static RAPT_INLINE vi placed(vi lanes, vi x, int e) {
+/* Returns lanes with the low bits of x as element e of each, and 0 as the elements after it. */
+static RAPT_INLINE vi insert_element(vi lanes, vi x, int e) {
     vi low = e < RAPT_DOT - 1 ? i_and(x, i_set1(RAPT_DOT == 4 ? 0xff : 0xffff)) : x;
     switch (e * DOT_BITS) {
     case 0:
@@ -57,8 +60,8 @@ static RAPT_INLINE vi placed(vi lanes, vi x, int e) {
     }
 }
 
-/* Quantises vectors of rows: q [channels][TILE_ROWS] becomes lanes to [dot_depth][TILE_ROWS], and scale[lane] what each counts. A
- * row with a NaN or an infinity has scale NaN. */
+/* Quantises vectors of rows of Q, [channels][TILE_ROWS], to lanes, [dot_depth][TILE_ROWS]: element = q / scale[lane]. A row with
+ * a NaN or an infinity gets scale NaN. */
 static void quantise_queries(const float *q, int channels, int vectors, float *to, float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
         vf most = v_set1(0.0f), wrong = v_set1(0.0f);
@@ -75,7 +78,7 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
                 int c = n * RAPT_DOT + e;
                 vi x = i_set1(0);
                 if (c < channels) x = nearest_int(v_mul(v_load(q + (size_t)c * TILE_ROWS + i), factor), v_set1(128.0f));
-                lanes = placed(lanes, i_add(x, i_set1(DOT_BIAS)), e);
+                lanes = insert_element(lanes, i_add(x, i_set1(DOT_BIAS)), e);
             }
             v_store(to + (size_t)n * TILE_ROWS + i, v_as_float(lanes));
         }
@@ -84,7 +87,7 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
 
 /* ---- Staging ------------------------------------------------------------------------------------------------------------- */
 
-/* The integers of a row of so many channels. */
+/* Unpacks the integers of a row. */
 static void unpack_integers(rapt_type type, const char *row, int channels, int8_t *to) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
@@ -98,8 +101,10 @@ static void unpack_integers(rapt_type type, const char *row, int channels, int8_
     }
 }
 
-/* Groups of a row, one of int8; and their bytes. */
+/* Returns the number of groups of a row; a row of int8 is one group. */
 static inline int integer_groups(rapt_type type, int channels) { return type == RAPT_INT8 ? 1 : channels / RAPT_GROUP; }
+
+/* Returns the bytes of a group; 0 for int8, which has no scales. */
 static inline size_t group_bytes(rapt_type type) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
@@ -112,7 +117,7 @@ static inline size_t group_bytes(rapt_type type) {
     }
 }
 
-/* to[n * stride] = the scale of group n of a row. */
+/* Loads the scales of a row's groups: to[n * stride] = that of group n. */
 static RAPT_NOINLINE void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
     uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
     float scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
@@ -125,11 +130,11 @@ static RAPT_NOINLINE void load_group_scales(rapt_type type, const char *row, int
     for (int n = 0; n < groups; n++) to[(size_t)n * stride] = scales[n];
 }
 
-/* Where element c lies in an array of elements that is a row of lanes: the first of a lane has the lowest bits. */
+/* Returns the index of element c in an array of elements that is read as lanes: element 0 of a lane has its lowest bits. */
 static inline int dot_place(int c) { return ON_BIG_ENDIAN ? c ^ (RAPT_DOT - 1) : c; }
 
-/* Stages rows for broadcasts: lanes [n][ld], of which dot_depth are there; and what the bias of the queries adds to the sums of
- * each row's groups, [n][groups]. */
+/* Stages n rows for broadcasts, as lanes [n][ld], dot_depth of each row. correction: [n][groups], what has to be added to the
+ * sums of each group because queries are biased. */
 static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, int32_t *correction) {
     const int groups = integer_groups(type, channels), each = channels / groups;
     for (int r = 0; r < n; r++, to += ld) {
@@ -146,8 +151,8 @@ static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *
     }
 }
 
-/* The same transposed: to[c] has the elements of keys [first, end) of a block for channel c, 0 for the other keys. correction:
- * what the bias of the weights adds. */
+/* Stages rows of V transposed: to[c] has the elements of channel c of keys [first, end) of a block, and 0 for the other keys.
+ * correction: [channels], what has to be added to the sums because weights are biased. */
 static RAPT_NOINLINE void stage_dots_transposed(rapt_type type, float *to, const char *const *rows, int first, int end,
                                                 int channels, int32_t *correction) {
     enum { LD = RAPT_BLOCK / RAPT_DOT };
@@ -169,10 +174,10 @@ static RAPT_NOINLINE void stage_dots_transposed(rapt_type type, float *to, const
     }
 }
 
-/* Weights of the keys [first, end) of a block, quantised by lane: lanes to [RAPT_BLOCK / RAPT_DOT][TILE_ROWS], and what each
- * counts. value_scales: null, or scales of the values; where a weight is 0 they do not matter, for the key may be masked.
- * of_group says that products have a sign; without it negative ones become 0 here. Where a product is NaN or infinite, all
- * weights count NaN. of_group is a constant wherever this is called. */
+/* Quantises the weights of keys [first, end) of a block, for each lane by itself: lanes [RAPT_BLOCK / RAPT_DOT][TILE_ROWS], where
+ * element = weight / scale[lane]. value_scales: null, or what the weights are multiplied by first, unless they are 0, since the
+ * scale of a masked key may be anything. A product that is NaN or infinite makes scale[lane] NaN. Negative products keep their
+ * sign if of_group, else they become 0. */
 static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *weights, const float *value_scales, int first,
                                             int end, int vectors, float *to, float *scale) {
     const float largest = of_group ? DOT_MOST_OF_GROUP : DOT_MOST;
@@ -196,15 +201,19 @@ static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *we
         v_store(scale + i, v_add(v_div(most, v_set1(largest)), wrong));
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_DOT) {
             vi lanes = i_set1(0);
-            UNROLLED(e, RAPT_DOT) lanes = placed(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(bias)), e);
+            UNROLLED(e, RAPT_DOT) lanes = insert_element(lanes, i_add(rounded(v_mul(scaled[n + e], factor)), i_set1(bias)), e);
             v_store(to + n / RAPT_DOT * TILE_ROWS + i, v_as_float(lanes));
         }
     }
 }
+
+/* quantise_weights_of for int8 V: negative products become 0, and are added by a second product. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     quantise_weights_of(false, weights, value_scales, first, end, vectors, to, scale);
 }
+
+/* quantise_weights_of for a group of channels of V, whose scales may be negative. */
 static void quantise_weights_of_group(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                                       float *scale) {
     quantise_weights_of(true, weights, value_scales, first, end, vectors, to, scale);
@@ -212,7 +221,8 @@ static void quantise_weights_of_group(const float *weights, const float *value_s
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
-/* C[r][m] = scale[m] * (first[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], the last term not if alpha is null. */
+/* A product of integers: C[r][m] = scale[m] * (first[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], without the last
+ * term if alpha is null. A . B is the product of two lanes, as of i_dot. */
 typedef struct dots {
     float *c;      /* [rows][TILE_ROWS] */
     const char *a; /* [rows], lda bytes apart, broadcast */
@@ -223,21 +233,22 @@ typedef struct dots {
     const float *scale, *alpha; /* [TILE_ROWS] */
 } dots;
 
-static RAPT_INLINE dots dots_below(dots d, int rows) {
+/* Returns the product without its first rows. */
+static RAPT_INLINE dots skip_dot_rows(dots d, int rows) {
     d.c += (size_t)rows * TILE_ROWS;
     d.a += (size_t)rows * d.lda;
     d.first += rows;
     return d;
 }
 
-/* The end of C's row r and its vector v, whose sum of integers that is, first[r] included. */
+/* Finishes vector v of row r of C. sum: its sum of integers, with first[r]. */
 static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
     float *c = d.c + (size_t)r * TILE_ROWS + v * RAPT_VL;
     vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
     v_store(c, v_fma(v_from_int(sum), v_load(d.scale + v * RAPT_VL), before));
 }
 
-/* acc += A B over the k from `from` on. nv and nr are constants wherever this is called. */
+/* acc += A B over k in [from, from + depth). */
 static RAPT_INLINE void add_dots_of(const int nv, const int nr, const dots *d, int from, int depth, vi *acc) {
     for (int k = from; k < from + depth; k++) {
         vi b[4];
@@ -249,10 +260,10 @@ static RAPT_INLINE void add_dots_of(const int nv, const int nr, const dots *d, i
     }
 }
 
-/* The product for `rows` rows and `vectors` vectors of lanes, 1 to RAPT_TILE_VECTORS. Replaceable. */
+/* Computes a product of `rows` rows and `vectors` vectors of lanes, 1 to RAPT_TILE_VECTORS. Replaceable. */
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors);
 #ifndef dot_product
-/* nv and nr are constants wherever this is called, as in tile. */
+/* dot_product for a register tile. */
 static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     vi acc[32];
     UNROLLED(r, nr)
@@ -262,17 +273,18 @@ static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
         UNROLLED(v, nv) end_dots(d, r, v, acc[r * nv + v]);
 }
 
+/* dot_product for nv vectors. */
 static RAPT_INLINE void dot_panel(const int nv, dots d, int rows) {
     const int nr = tile_rows_of(nv);
-    for (; rows >= nr; rows -= nr, d = dots_below(d, nr)) dot_tile(nv, nr, d);
-    for (; rows > 0; rows--, d = dots_below(d, 1)) dot_tile(nv, 1, d);
+    for (; rows >= nr; rows -= nr, d = skip_dot_rows(d, nr)) dot_tile(nv, nr, d);
+    for (; rows > 0; rows--, d = skip_dot_rows(d, 1)) dot_tile(nv, 1, d);
 }
 
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) { RAPT_BY_COUNT(vectors, dot_panel, d, rows); }
 #endif
 
-/* The same of groups: C[r][m] = scale[m] * t, where t is +0 at first, and for each group fma(first[r][group] + the sum over its
- * k, factors[r][group], t). Sums and what they add to are in registers together, so a tile has half as many rows. */
+/* group_dot_product for a register tile. Sums of integers and of floats are in registers at the same time, so it has half as many
+ * rows as dot_tile. */
 static RAPT_INLINE void group_dot_tile(const int nv, const int nr, dots d, const float *factors, int groups) {
     const int depth = RAPT_GROUP / RAPT_DOT;
     vf t[16];
@@ -294,6 +306,7 @@ _Static_assert((RAPT_ROWS_4 + 1) / 2 * 4 <= 16 && (RAPT_ROWS_3 + 1) / 2 * 3 <= 1
                    (RAPT_ROWS_1 + 1) / 2 <= 16,
                "a tile of half the rows has at most 16 sums");
 
+/* group_dot_product for nv vectors. */
 static RAPT_INLINE void group_dot_panel(const int nv, dots d, const float *factors, int groups, int rows) {
     const int nr = (tile_rows_of(nv) + 1) / 2;
     for (int n; rows > 0; rows -= n) {
@@ -304,6 +317,8 @@ static RAPT_INLINE void group_dot_panel(const int nv, dots d, const float *facto
     }
 }
 
+/* dot_product where A's rows have groups: C[r][m] = scale[m] * t. t is +0 at first; each group, in ascending order, makes it
+ * fma(first[r][group] + sum over the group's k of A[r][k] . B[k][m], factors[r][group], t). */
 static RAPT_NOINLINE void group_dot_product(dots d, const float *factors, int groups, int rows, int vectors) {
     RAPT_BY_COUNT(vectors, group_dot_panel, d, factors, groups, rows);
 }

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Few rows in integer arithmetic: a vector has channels of one key, and in P V lanes are channels, each with four keys. The sums
- * are those of dots.h in another order, so the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
+/* Few rows in integer arithmetic. For scores, a vector has channels of one key; for P V, a lane is a channel and has four keys.
+ * The sums are those of queries_int8.h in another order, so the bits are the same. Included by keys_in_lanes.h with
+ * RAPT_FEW_DOTS. */
 
 enum { STEP = RAPT_VL * RAPT_DOT }; /* bytes of a vector */
 
-/* Rows and keys at a time: i_sum_within takes the sums of 4 keys, and 16 accumulators, with 4 vectors of keys and one of a row,
- * fit into 32 registers. */
+/* The rows and keys of a register tile: i_sum_within takes the sums of 4 keys, and 16 accumulators, 4 vectors of keys and one of
+ * a row fit into 32 registers. */
 enum { DOT_ROWS = 4, DOT_KEYS = 4 };
 
-/* Of lanes that are 0 or NaN: NaN if one is. */
+/* Returns 0, or NaN if any lane is NaN; each is one of these two. */
 static float sum_of(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : NAN; }
 
-/* What stands behind the bytes of a row of Q: what they count, NaN for a row with a NaN or an infinity, and what the sums start
- * from. Here it is K whose bytes are made unsigned, by adding DOT_BIAS: that adds the same to all sums of a row. */
+/* What follows the bytes of a quantised row of Q. Here the bytes of K are made unsigned by adding DOT_BIAS, which adds the same
+ * number to all sums of a row. */
 typedef struct query_end {
-    float scale;
-    int32_t first;
+    float scale;   /* of the bytes; NaN if the row had a NaN or an infinity */
+    int32_t first; /* what sums start from, which makes up for the bias */
 } query_end;
 
-/* A row of Q becomes bytes, then 0 up to a whole lane, and its query_end, and for K of groups what the sums of each group start
- * from. */
+/* Quantises a row of Q in place: bytes, padded with 0 to a whole lane, then the query_end, and if K has groups what the sums of
+ * each group start from. */
 static void quantise_query(float *q, int channels, int groups) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_VL) { /* padded with 0 */
@@ -57,7 +58,7 @@ static RAPT_INLINE void add_key_dots(const int nr, const char *const *keys, size
     }
 }
 
-/* The scores of RAPT_VL keys for nr rows: the keys are read one after the other. */
+/* Scores RAPT_VL keys for nr rows, DOT_KEYS keys at a time. */
 static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t offset, int channels, const float *q, size_t ldq,
                                    float *s) {
     vi sums[DOT_ROWS][RAPT_VL / DOT_KEYS];
@@ -68,8 +69,8 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
             UNROLLED(j, DOT_KEYS) acc[r][j] = i_set1(0);
         for (int i = 0; i < whole; i += STEP) {
             add_key_dots(nr, keys, offset + (size_t)i, q + i / RAPT_DOT, ldq, acc);
-            for (int j = 0; j < DOT_KEYS; j++) {
-                prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD / 2], offset + (size_t)i); /* twice: the first may get lost */
+            for (int j = 0; j < DOT_KEYS; j++) { /* requested twice, since the CPU may drop a prefetch */
+                prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD / 2], offset + (size_t)i);
                 prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD], offset + (size_t)i);
             }
         }
@@ -90,7 +91,7 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
     }
 }
 
-/* As score_rows. */
+/* Scores n keys, a multiple of RAPT_VL, of one head for any number of rows: the rows of s lie RAPT_CHUNK floats apart. */
 static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q,
                                           size_t ldq, float *s) {
     for (; rows > 0; rows -= DOT_ROWS, q += DOT_ROWS * ldq, s += DOT_ROWS * RAPT_CHUNK)
@@ -102,8 +103,8 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
         }
 }
 
-/* The weights of a row for a block, times sign and the scales of their values, where that is positive, as bytes, and behind them
- * what these count. */
+/* Quantises one row's weights for a block to unsigned bytes: weight * sign * scale where that is positive, else 0 (without
+ * scales, the weight). Behind the RAPT_BLOCK bytes goes the step, sign * max / 255, or NaN if a product is not finite. */
 static void quantise_row_part(const vf *weights, const float *value_scales, float sign, float *to) {
     vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
@@ -121,16 +122,18 @@ static void quantise_row_part(const vf *weights, const float *value_scales, floa
     to[RAPT_BLOCK / RAPT_DOT] = sign * (largest / DOT_MOST) + sum_of(wrong);
 }
 
-/* Is any of the scales of a block negative? */
+/* True if any scale of a block is negative. */
 static bool any_negative(const float *scales) {
     vf zero = v_set1(0.0f), any = zero;
     for (int i = 0; i < RAPT_BLOCK; i += RAPT_VL) any = v_select(v_lt(v_load(scales + i), zero), v_set1(1.0f), any);
     return h_max(any) > 0.0f;
 }
 
-/* Where the weights of a block were, those of positive products come first, and then those of negative ones. */
+/* Where the bytes of negative products begin, in floats: behind those of positive ones. */
 enum { NEGATIVE_PART = RAPT_BLOCK / 2 };
 
+/* Quantises one row's weights for a block in place, by quantise_row_part: positive products, then if `negative` the negative
+ * ones; otherwise their step is 0. */
 static void quantise_row_weights(float *weights, const float *value_scales, bool negative) {
     vf all[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) all[i] = v_load(weights + i * RAPT_VL);
@@ -139,8 +142,9 @@ static void quantise_row_weights(float *weights, const float *value_scales, bool
     else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
-/* o = alpha o + P V for nr rows and STEP channels, of which the first `channels` exist; values: the rows of quads of keys, offset
- * bytes before their channels, and further on those that are prefetched. */
+/* o = alpha o + P V for nr rows and STEP channels; only `channels` of these exist. values: addresses of the keys' rows, four for
+ * each of the quads, and behind them those that are prefetched; the channels lie offset bytes behind each. p: the quantised
+ * weights (quantise_row_weights), ldp bytes from row to row; scale: their steps. */
 static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
                                  size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     vi acc[DOT_ROWS * RAPT_DOT];
@@ -151,7 +155,7 @@ static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t
         UNROLLED(e, RAPT_DOT) {
             const char *const *at = values + n * RAPT_DOT + e;
             rows[e] = *at + offset;
-            prefetch(at[RAPT_BLOCK / 2], offset); /* twice: the first may get lost */
+            prefetch(at[RAPT_BLOCK / 2], offset); /* requested twice, since the CPU may drop a prefetch */
             prefetch(at[RAPT_BLOCK], offset);
             if (channels == STEP) continue;
             memset(part[e], 0, STEP);
@@ -173,8 +177,8 @@ static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t
         }
 }
 
-/* The same for all channels of a block, which lie offset bytes behind the rows in values, of keys from a multiple of RAPT_DOT on;
- * p: the rows' weights for them, as quantise_row_weights leaves them, ldp bytes apart. */
+/* add_dots for any number of rows and channels. values: addresses of the keys' rows, from a key number that is a multiple of
+ * RAPT_DOT; V begins offset bytes behind each. p: the quantised weights (quantise_row_weights), ldp bytes from row to row. */
 static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, size_t offset, int quads, int channels,
                                         const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo)
@@ -190,11 +194,10 @@ static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, siz
 
 /* ---- Groups -------------------------------------------------------------------------------------------------------------- */
 
-/* Here K and V are unpacked to bytes first, made unsigned by adding DOT_BIAS, in rows of so many bytes. */
+/* K and V of groups are first unpacked to rows of bytes, made unsigned by adding DOT_BIAS. Returns the bytes of such a row. */
 static inline int group_row_bytes(int channels) { return (channels + STEP - 1) / STEP * STEP; }
 
-/* unpack_rows_q8_0 and so on: n rows, offset bytes behind their addresses, and the scales of their groups, as f16 [groups][ld].
- * The rows that are `ahead` further on are prefetched. */
+/* unpack_rows for one type. */
 static RAPT_INLINE void unpack_rows_as(void unpack(const char *, int, void *), size_t bytes, const char *const *rows,
                                        size_t offset, int n, int ahead, int channels, uint8_t *to, uint16_t *scales, int ld) {
     const int row_bytes = group_row_bytes(channels), groups = channels / RAPT_GROUP;
@@ -214,6 +217,9 @@ static RAPT_INLINE void unpack_rows_as(void unpack(const char *, int, void *), s
     }
 RAPT_INTEGER_GROUPS(RAPT_TYPE)
 #undef RAPT_TYPE
+
+/* Unpacks n rows, which lie offset bytes behind their addresses, and stores the scales of their groups, as f16 [groups][ld].
+ * Prefetches the rows that lie `ahead` rows further on. */
 static void unpack_rows(rapt_type type, const char *const *rows, size_t offset, int n, int ahead, int channels, uint8_t *to,
                         uint16_t *scales, int ld) {
     switch (type) {
@@ -228,20 +234,23 @@ static void unpack_rows(rapt_type type, const char *const *rows, size_t offset, 
     }
 }
 
-/* RAPT_VL keys: their lanes, [dot_lanes][RAPT_VL], and the scales of their groups, [groups][RAPT_VL]. */
+/* RAPT_VL keys of groups. */
 typedef struct group_keys {
-    float *lanes, *scales;
-    uint8_t *rows; /* before they are transposed */
+    float *lanes;  /* [dot_lanes][RAPT_VL] */
+    float *scales; /* [groups][RAPT_VL] */
+    uint8_t *rows; /* [RAPT_VL][group_row_bytes], before they are transposed to lanes */
 } group_keys;
 
+/* Lays group_keys out in memory, and returns its floats. With null memory it only counts them. */
 static size_t lay_out_group_keys(int channels, float *memory, group_keys *k) {
     size_t used = 0, lanes = (size_t)(group_row_bytes(channels) / RAPT_DOT) * RAPT_VL;
-    *k = (group_keys){.lanes = take(memory, &used, lanes),
-                      .scales = take(memory, &used, (size_t)(channels / RAPT_GROUP) * RAPT_VL)};
-    k->rows = (uint8_t *)take(memory, &used, lanes);
+    *k = (group_keys){.lanes = carve(memory, &used, lanes),
+                      .scales = carve(memory, &used, (size_t)(channels / RAPT_GROUP) * RAPT_VL)};
+    k->rows = (uint8_t *)carve(memory, &used, lanes);
     return used;
 }
 
+/* Unpacks and transposes RAPT_VL keys. */
 static void stage_group_keys(rapt_type type, const group_keys *k, const char *const *keys, size_t offset, int channels) {
     const int ld = group_row_bytes(channels), groups = channels / RAPT_GROUP;
     uint16_t scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP * RAPT_VL];
@@ -255,6 +264,7 @@ static void stage_group_keys(rapt_type type, const group_keys *k, const char *co
     for (int g = 0; g < groups; g++) v_store(k->scales + g * RAPT_VL, v_load_f16(scales + g * RAPT_VL));
 }
 
+/* Scores RAPT_VL staged keys for nr rows. */
 static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int channels, const float *q, size_t ldq, float *s) {
     const int groups = channels / RAPT_GROUP, depth = RAPT_GROUP / RAPT_DOT;
     vf t[DOT_ROWS];
@@ -273,7 +283,7 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
         v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + dot_lanes(channels)), v_set1(0.0f)));
 }
 
-/* As score_rows_dots; memory: of lay_out_group_keys. */
+/* score_rows_dots for K of groups. memory: laid out by lay_out_group_keys. */
 static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const char *const *keys, size_t offset, int n,
                                                 int channels, const float *q, size_t ldq, float *s, float *memory) {
     group_keys k;
@@ -291,30 +301,31 @@ static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const 
     }
 }
 
-/* A row's weights of a block for a group of channels: bytes with signs, what they count, and what the sums start from. */
+/* A row's quantised weights of a block for a group of channels. */
 typedef struct group_weights {
     int8_t bytes[RAPT_BLOCK];
-    float scale;
-    int32_t first;
+    float scale;   /* of the bytes */
+    int32_t first; /* what sums start from, which makes up for the bias of V */
 } group_weights;
 
-/* Values of a block: bytes [keys][group_row_bytes], the factors of their groups [groups][RAPT_BLOCK], and the weights of rows
- * [rows][groups]. */
+/* Values of a block, of groups. */
 typedef struct group_values {
-    uint8_t *rows;
-    float *factors;
-    group_weights *weights;
+    uint8_t *rows;          /* [RAPT_BLOCK][group_row_bytes] */
+    float *factors;         /* [groups][RAPT_BLOCK]: the scales of groups, times those of tokens */
+    group_weights *weights; /* [rows][groups] */
 } group_values;
 
+/* Lays group_values out in memory, and returns its floats. With null memory it only counts them. */
 static size_t lay_out_group_values(int channels, int rows, float *memory, group_values *v) {
     size_t used = 0, groups = (size_t)(channels / RAPT_GROUP);
-    v->rows = (uint8_t *)take(memory, &used, (size_t)(RAPT_BLOCK * group_row_bytes(channels)) / sizeof(float));
-    v->factors = take(memory, &used, groups * RAPT_BLOCK);
+    v->rows = (uint8_t *)carve(memory, &used, (size_t)(RAPT_BLOCK * group_row_bytes(channels)) / sizeof(float));
+    v->factors = carve(memory, &used, groups * RAPT_BLOCK);
     v->weights =
-        (group_weights *)(void *)take(memory, &used, padded((size_t)rows * groups * sizeof(group_weights) / sizeof(float)));
+        (group_weights *)(void *)carve(memory, &used, padded((size_t)rows * groups * sizeof(group_weights) / sizeof(float)));
     return used;
 }
 
+/* Quantises one row's weights of a block, times the factors of a group of channels, to signed bytes. */
 static void quantise_group_weights(const float *weights, const float *factors, group_weights *to) {
     vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
@@ -331,7 +342,7 @@ static void quantise_group_weights(const float *weights, const float *factors, g
     for (int n = 0; n < RAPT_BLOCK; n++) to->first -= DOT_BIAS * to->bytes[n];
 }
 
-/* o = alpha o + P V for nr rows and the channels of ng groups, 1 or 2; rows of the weights lie ldw apart. */
+/* o = alpha o + P V for nr rows and ng groups of channels, 1 or 2. Rows of values lie ld bytes apart, rows of weights ldw. */
 static RAPT_INLINE void add_group_dots(const int nr, const int ng, const uint8_t *values, size_t ld, int quads,
                                        const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
     enum { HALVES = RAPT_GROUP / RAPT_VL }; /* vectors of a group */
@@ -358,6 +369,7 @@ static RAPT_INLINE void add_group_dots(const int nr, const int ng, const uint8_t
         }
 }
 
+/* add_group_dots for any number of rows. */
 static RAPT_INLINE void add_groups_dots(const int ng, int rows, const uint8_t *values, size_t ld, int quads,
                                         const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
     for (; rows > 0; rows -= DOT_ROWS, weights += DOT_ROWS * ldw, alpha += DOT_ROWS, o += DOT_ROWS * ldo) {
@@ -368,7 +380,7 @@ static RAPT_INLINE void add_groups_dots(const int ng, int rows, const uint8_t *v
     }
 }
 
-/* The same for all channels, of whole blocks: keys that are not visited have weight 0. */
+/* add_group_dots for any number of rows and all channels, of a whole block: keys that a row does not attend to have weight 0. */
 static RAPT_NOINLINE void add_rows_group_dots(int rows, const group_values *v, int channels, const float *alpha, float *o,
                                               size_t ldo) {
     const int quads = RAPT_BLOCK / RAPT_DOT;
