@@ -356,7 +356,7 @@ static void make_logits(const rapt_task *t, query_row *row, float *scores, const
     for (int n = 0; n < RAPT_BLOCK && key_scales; n += RAPT_VL)
         v_store(scores + n, v_mul(v_load(scores + n), v_load(key_scales + n)));
     if (p->modified || ~attended) modify_row(t, row, scores, b->number, attended);
-    if (t->scores) leave_scores(t, row->at, b->number, scores, 1, b->first, b->end);
+    if (t->scores) store_scores(t, row->at, b->number, scores, 1, b->first, b->end);
 }
 
 /* One row's scores of a chunk become weights, times the scales of their values; its maximum and sum move on, and before the
@@ -728,7 +728,7 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
         if (masked && !INTEGER && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v))
             attend_chunk_keys_in_lanes(t, &s, rows, n, chunk, true);
         for (int r = 0; r < all; r++) {
-            if (t->states) leave_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
+            if (t->states) store_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
             else merge_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);
         }
     }

@@ -173,7 +173,7 @@ static float slope_of(const rapt_task *t, int64_t head) {
 }
 
 /* Leaves the scores of keys [first, end) of the block at key number; those of the row lie stride floats apart. */
-static void leave_scores(const rapt_task *t, row_cursor at, int64_t number, const float *scores, size_t stride, int first,
+static void store_scores(const rapt_task *t, row_cursor at, int64_t number, const float *scores, size_t stride, int first,
                          int end) {
     const rapt_problem *p = t->problem;
     char *to = t->scores + row_offset(&p->scores, at) + (size_t)number * sizeof(float);

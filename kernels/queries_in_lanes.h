@@ -250,10 +250,10 @@ static RAPT_NOINLINE void modify_lanes(const rapt_task *t, const query_tile *til
     if (p->logits_body) call_for_tile(t, tile, scores, number, first, end);
 }
 
-static void leave_tile_scores(const rapt_task *t, const query_tile *tile, const float *scores, const block *b) {
+static void store_tile_scores(const rapt_task *t, const query_tile *tile, const float *scores, const block *b) {
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->rows; r++, at = row_next(t, at))
-        leave_scores(t, at, b->number, scores + r, TILE_ROWS, b->first, b->end);
+        store_scores(t, at, b->number, scores + r, TILE_ROWS, b->first, b->end);
 }
 
 /* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. nv, the tile's
@@ -535,7 +535,7 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
                 modify_lanes(t, tile, s, s->s, staged.scaled_keys ? staged.key_scales : NULL, number, b.first, b.end);
             const uint32_t *attended = attended_lanes(t, tile, s, &b, skip_masked);
             if (attended) mask_lanes(tile, attended, s->s, b.first, b.end);
-            if (t->scores) leave_tile_scores(t, tile, s->s, &b);
+            if (t->scores) store_tile_scores(t, tile, s->s, &b);
             weigh_lanes(p, tile, s, b.first, b.end);
             if (skip_masked) {
                 if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * TILE_ROWS * sizeof *s->bias);
@@ -614,7 +614,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
             UNROLLED(j, RAPT_VL) v_store(s->rows + (size_t)j * dv + c, square[j]);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
-            if (t->states) leave_state(t, at, chunk, state->m[r], state->l[r], s->rows + (size_t)(r - i) * dv);
+            if (t->states) store_state(t, at, chunk, state->m[r], state->l[r], s->rows + (size_t)(r - i) * dv);
             else
                 write_row(p, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL, state->m[r],
                           state->l[r], s->rows + (size_t)(r - i) * dv);
@@ -636,7 +636,7 @@ static bool merges(const rapt_task *t) { return !t->states && t->chunks > 1; }
 static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tile, const query_tile *next, int64_t chunk) {
     if (t->states) {
         if (tile->started) emit_tile(t, s, tile, &tile->now, chunk);
-        else leave_empty_states(t, 0, tile->row0, tile->rows, chunk);
+        else store_empty_states(t, 0, tile->row0, tile->rows, chunk);
         return;
     }
     if (tile->started && merges(t)) merge_tile(t->problem, tile);
