@@ -50,7 +50,7 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 }
 #endif
 
-/* stage_rows for one type. Element types may end with part of a vector. Whole groups of 32 channels are read at once, so that
+/* stage_rows for one type. Element types may end with part of a vector. Groups are read by 32 channels, so that
  * what their channels share is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put `values`
  * on the stack where an array of the caller is still in use. */
 static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,
