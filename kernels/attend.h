@@ -31,7 +31,7 @@
  *   v_fma(a, b, c)            a * b + c, rounded once in the fused class and twice in the other
  *   s_fma(a, b, c)            the same for three floats
  *   v_max(a, b)               the greater; NaN if b is NaN, and a or b if only a is NaN
- *   h_max(a)                  the greatest lane, a float; any number if a lane is NaN
+ *   h_max(a)                  the greatest lane, a float; anything if a lane is NaN
  *   v_lt(a, b)                a < b, false for NaN
  *   v_all(m)                  true if m is true in all lanes
  *   v_select(m, yes, no)      `yes` where m is true, else `no`
