@@ -111,10 +111,11 @@ typedef struct key_format {
 /* Computes the scores of ng vectors of keys for nr rows of Q, s[r][key] = sum over channels of q[r][i] * k[key][i], in a register
  * tile whose accumulators are
  *
- *                  keys 0 to RAPT_VL - 1    next RAPT_VL keys    ...    vector g
- *     row 0        acc[0]                   acc[nr]                     acc[g * nr]
- *     row 1        acc[1]                   acc[nr + 1]                 acc[g * nr + 1]
- *     row r        acc[r]                   acc[nr + r]                 acc[g * nr + r]
+ *                  vector 0 of keys    vector 1        ...    vector ng - 1
+ *     row 0        acc[0]              acc[nr]                acc[(ng - 1) * nr]
+ *     row 1        acc[1]              acc[nr + 1]            acc[(ng - 1) * nr + 1]
+ *     ...
+ *     row nr - 1   acc[nr - 1]         acc[2 * nr - 1]        acc[ng * nr - 1]
  *
  * Each adds its products in ascending order of channels. If the channels have parts, each part is summed by itself and then added
  * to s in memory. The channels of a key begin `offset` bytes behind its address. Keys further on are prefetched: their addresses
@@ -125,9 +126,9 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
 /* Returns the bytes of an element of K; 1 for types of groups, whose elements have a byte or less. */
 static RAPT_INLINE int key_element_bytes(const key_format k) { return k.group > 1 ? 1 : k.bytes; }
 
-/* Prefetches share j of `step` shares of the `beside` vectors of keys that lie ahead. A step spreads its prefetches over its
- * products, since a burst of them beside its loads delays these. Most keys are prefetched twice, at two distances, since a
- * prefetch may get lost where many are under way. */
+/* Prefetches for channel j of a step of `step` channels, which reads `beside` vectors of keys and prefetches as many further on.
+ * The prefetches are shared out among the channels, since a burst of them beside the loads delays these. Most keys are prefetched
+ * twice, at two distances, since a prefetch may get lost where many are under way. */
 static RAPT_INLINE void prefetch_share(const key_format k, const int beside, const int step, const int j, const char *const *keys,
                                        size_t at) {
     const int element = key_element_bytes(k);
