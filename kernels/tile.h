@@ -183,9 +183,6 @@ static RAPT_INLINE void panel(const b_format b, const int nv, const int nr, oper
 /* Rows of a register tile of the widest panel. */
 #define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL)
 
-/* Rows of a register tile of the widest panel. */
-#define RAPT_PANEL_ROWS RAPT_PASTE(RAPT_ROWS_, RAPT_PANEL)
-
 /* Defines panel_1_scratch, panel_4_f16 and so on: panel() for nv vectors of B in scratch, or of a storage type. They are not
  * RAPT_NOINLINE, so that gcc may clone them and pass the operands that they use in registers: on an AMD EPYC (Zen 4) decode (D1)
  * is 5 % faster. */
