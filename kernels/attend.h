@@ -1,69 +1,138 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clang-format off: lists. */
-/* The algorithm: fused attention with online softmax in the canonical order (docs/order.md), in words that name no ISA.
+/* clang-format off: tables. */
+/* The algorithm: fused attention with online softmax in the canonical order (docs/order.md). It is written in words, primitive
+ * operations on vectors that name no ISA. An ISA file defines the words and constants below, and then includes this file.
  *
- * An ISA file defines words and constants, then includes this file. The constants are those of check_words.h, and
- *   RAPT_KERNEL_NAME, RAPT_KERNEL_NEEDS (features, RAPT_CPU_*), RAPT_KERNEL_FUSED (bool: its rounding class)
+ * In all files of kernels/, a parameter declared `const int`, `const bool` or as another const value is a compile-time constant
+ * at every call: loops over it unroll, and arrays indexed by such loops stay in registers.
  *
- * Words that each ISA has:
- *   vf, vi, vm         vectors of f32, of 32-bit integers, and what a comparison gives
- *   v_load v_store (any address) v_set1 v_broadcast (of the f32 at any address) v_add v_sub v_mul v_div
- *   h_max (of a vector's lanes, none of which is NaN, or any result) v_max (NaN if the second operand is; of a first one that is,
- *   either) v_lt v_all(m) v_select(m, yes, no) v_as_int v_as_float
- *   v_fma(a, b, c) = a*b + c, s_fma (the same of floats): rounded once in the fused class, twice in the other
- *   v_pow2             the low 8 bits of the f32's pattern, of which bit 8 is 0, become the biased exponent of the result
- *   v_transpose        of RAPT_VL vectors in place: element i of vector r becomes element r of vector i
- *   i_set1 i_and i_or i_add i_shl i_shr (logical) i_sar (arithmetic; all three by what inlining makes a constant) i_gt (signed)
- *   i_select i_load_u16 i_store_u16
- *   i_load_u8 i_load_s8 (RAPT_VL bytes, widened), i_load_u4(from, i) (the i-th and on of 4-bit numbers, the lower half of each
- *   byte first; i is a multiple of RAPT_VL), i_bits(x) (lane j: bit j of x), v_from_int (signed; exact where f32 is)
- *   i_dot              see queries_int8.h
- *   i_fold_smallest_bf16(most, x)  of each 16 bits, the greater of those of most and of -2 x, unsigned and modulo 2^16
+ * Constants are those of check_words.h, and
  *
- * Words that a constant asks for:
- *   RAPT_BYTE_TABLES   i_xor, i_look_up(table, x) (of each byte x from 0 to 127 the one at x of 16, or 0 if there is none) and
- *   i_odd_bytes(odd, even) (of each 16 bits, the upper byte of the one and the lower byte of the other)
- *   RAPT_FEW_DOTS      i_xor, i_store_u8 (low bytes), i_load_quads(out, rows) of RAPT_VL * 4 bytes of four rows each: lane
- *   i % RAPT_VL of out[i / RAPT_VL] has byte i of all four, i_sum_within(x) of four: lane 4q + j is the sum of quarter q of x[j],
- *   and i_sum_across(x) of four: lane 4q + j is the sum of lane j of each quarter of x[q]
- *   RAPT_SQUARE_ROWS   v_load_quads(rows, offset): lanes 4 * i to 4 * i + 3 are the f32 at rows[4 * i] + offset;
- * v_transpose_quads(x) of four vectors in place, within each four lanes: element i of vector r becomes element r of vector i
- *   RAPT_FMA_BY_LANE   v_fma_lane(a, lane, b, c) = a[lane] * b + c
- *   RAPT_NATIVE_F16    v_from_f16 (of the low halves of lanes), v_load_f16, v_load_f16_high (bytes, the upper halves of f16),
- *   v_broadcast_f16, v_store_f16; where it is 0, i_sub instead, for type_f16.h
+ *   RAPT_KERNEL_NAME          the kernel's name, as in list.txt
+ *   RAPT_KERNEL_NEEDS         the CPU features that it needs, bits RAPT_CPU_*
+ *   RAPT_KERNEL_FUSED         true if v_fma and s_fma round once: the rounding class
  *
- * Functions that an ISA may have of its own, each by itself, with the same bits. It defines the name as itself before it includes
- * this file (#define tile_product tile_product), and the function after that, where all types and the other functions are known.
- *   tile_product       C = A B of f32 with queries or tokens in lanes, in scratch: the place of a matrix unit of f32 (tile.h)
- *   tile               the register tile of tile_product, and of V where it lies in memory (tile.h)
- *   dot_product        C = A B of integers with queries in lanes: a matrix unit's place, too (queries_int8.h)
- *   bf16_key_floats    room for staged keys in bf16 arithmetic, with queries in lanes as in the next ones (bf16.h)
- *   bf16_value_floats  and for values (bf16.h)
- *   pack_bf16_queries  rows of Q (bf16.h)
- *   stage_bf16_keys    those of K (bf16_queries.h)
- *   stage_bf16_values  and V (bf16_queries.h)
- *   score_bf16         scores, and with the others of these seven the place of a matrix unit of bf16 (bf16_queries.h)
- *   advance_bf16       weights and values (bf16_queries.h)
- *   bf16_row_floats    room for few rows in bf16 arithmetic, with keys in lanes as in the next ones (bf16.h)
- *   pack_bf16_rows     rows of Q (bf16_rows.h)
- *   score_bf16_rows    scores (bf16_rows.h)
- *   start_bf16_rows    before the values of a chunk (bf16_rows.h)
- *   add_bf16_step      those of a step (bf16_rows.h)
- *   end_bf16_rows      after them (bf16_rows.h)
- *   store_transposed   a square of Q, biases, tokens or weights, converted and transposed; elsewhere it is the word v_transpose
- *                      (stage.h)
- *   weigh_vectors      scores of query tiles become weights (queries_in_lanes.h)
- *   emit_tile          the end of query tiles: O, LSE or states (queries_in_lanes.h)
- *   score_tile         scores of few rows, keys in lanes (keys_in_lanes.h)
- *   linear_tile        products of few tokens (linear.h)
- *   multiply_part      products of many tokens (linear.h)
- *   bf16_weight_floats room for weights in bf16 arithmetic, with the others of these four (bf16_linear.h)
- *   stage_bf16_weights rows of weights (bf16_linear.h)
- *   multiply_bf16_part products of many tokens (bf16_linear.h)
- *   bf16_part_tiles    the pace at which the weights that come next are prefetched (bf16_linear.h)
- *   begin_task         before each task that computes products, for the state that a matrix unit wants
- *   end_task           after it; the caller's function of logits is called outside of both
- * Each is declared, with what it does, where a comment says Replaceable. What only the replaced one used is not there then. */
+ * Types
+ *
+ *   vf                        RAPT_VL lanes of f32
+ *   vi                        RAPT_VL lanes of 32-bit integers
+ *   vm                        the result of a comparison, a truth value for each lane
+ *
+ * Words that each ISA defines. They compute lane by lane; addresses need no alignment.
+ *
+ *   v_load(from)              the RAPT_VL f32 at `from`
+ *   v_store(to, x)            writes the lanes of x
+ *   v_set1(f)                 f in all lanes
+ *   v_broadcast(from)         the 32 bits at `from` in all lanes
+ *   v_add(a, b)               a + b
+ *   v_sub(a, b)               a - b
+ *   v_mul(a, b)               a * b
+ *   v_div(a, b)               a / b
+ *   v_fma(a, b, c)            a * b + c, rounded once in the fused class and twice in the other
+ *   s_fma(a, b, c)            the same for three floats
+ *   v_max(a, b)               the greater; NaN if b is NaN, and a or b if only a is NaN
+ *   h_max(a)                  the greatest lane, a float; anything if a lane is NaN
+ *   v_lt(a, b)                a < b, false for NaN
+ *   v_all(m)                  true if m is true in all lanes
+ *   v_select(m, yes, no)      `yes` where m is true, else `no`
+ *   v_as_int(x)               the bits of x as a vi
+ *   v_as_float(x)             the bits of x as a vf
+ *   v_from_int(x)             signed integers as f32; need only be exact for those that f32 holds exactly
+ *   v_pow2(x)                 a power of two: the low 8 bits of x's pattern become the biased exponent, bit 8 is 0
+ *   v_transpose(a)            transposes a[RAPT_VL] in place: element i of vector r becomes element r of vector i
+ *   i_set1(n)                 n in all lanes
+ *   i_and(a, b)               a & b
+ *   i_or(a, b)                a | b
+ *   i_add(a, b)               a + b
+ *   i_shl(a, n)               a << n; n of all shifts is a constant once the call is inlined
+ *   i_shr(a, n)               a >> n, zeros shifted in
+ *   i_sar(a, n)               a >> n, signs shifted in
+ *   i_gt(a, b)                a > b, signed
+ *   i_select(m, yes, no)      `yes` where m is true, else `no`
+ *   i_load_u8(from)           RAPT_VL unsigned bytes, widened
+ *   i_load_s8(from)           RAPT_VL signed bytes, widened
+ *   i_load_u16(from)          RAPT_VL unsigned numbers of 16 bits, widened
+ *   i_store_u16(to, x)        writes the low 16 bits of each lane
+ *   i_load_u4(from, i)        lane j: number i + j of the 4-bit numbers at `from`, the lower half of each byte first;
+ *                             i is a multiple of RAPT_VL
+ *   i_bits(x)                 lane j: bit j of the 32-bit integer x
+ *   i_dot(acc, b, a)          acc + products of the elements of b and a, RAPT_DOT in a lane (queries_int8.h)
+ *   i_fold_smallest_bf16(most, x)
+ *                             for each 16-bit half: max(most, (uint16_t)(-2 * x)). Folds bf16 numbers so that has_subthreshold
+ *                             (bf16.h) can tell afterwards whether a nonzero one below 2^-56 was among them.
+ *
+ * Words for RAPT_BYTE_TABLES
+ *
+ *   i_xor(a, b)               a ^ b
+ *   i_look_up(table, x)       for each byte x, 0 to 127: table[x] of 16 bytes, or 0 if x > 15
+ *   i_odd_bytes(odd, even)    for each 16-bit half: the upper byte of `odd` and the lower byte of `even`
+ *
+ * Words for RAPT_FEW_DOTS
+ *
+ *   i_xor(a, b)               a ^ b
+ *   i_store_u8(to, x)         writes the low byte of each lane
+ *   i_load_quads(out, rows)   RAPT_VL * 4 bytes of each of four rows: lane i % RAPT_VL of out[i / RAPT_VL] holds byte i of each
+ *   i_sum_within(x)           lane 4q + j: the sum of quarter q of x[j], for four vectors
+ *   i_sum_across(x)           lane 4q + j: the sum over the quarters of x[q] of their lane j, for four vectors
+ *
+ * Words for RAPT_SQUARE_ROWS
+ *
+ *   v_load_quads(rows, offset)
+ *                             lanes 4i to 4i + 3: the f32 at rows[4i] + offset
+ *   v_transpose_quads(x)      transposes x[4] in place, each four lanes by themselves: as v_transpose for vectors of four lanes
+ *
+ * Word for RAPT_FMA_BY_LANE
+ *
+ *   v_fma_lane(a, lane, b, c) a[lane] * b + c
+ *
+ * Words for RAPT_NATIVE_F16
+ *
+ *   v_from_f16(x)             the f16 in the low half of each lane as f32
+ *   v_load_f16(from)          RAPT_VL f16 as f32
+ *   v_load_f16_high(from)     RAPT_VL bytes, the upper halves of f16 numbers whose lower halves are 0, as f32
+ *   v_broadcast_f16(from)     the f16 at `from` as f32 in all lanes
+ *   v_store_f16(to, x)        writes x as f16, rounded to nearest even
+ *   Without RAPT_NATIVE_F16, type_f16.h converts, which takes
+ *   i_sub(a, b)               a - b
+ *
+ * Functions that an ISA may replace, each by itself, with the same bits. It defines the name as itself before it includes this
+ * file (#define tile_product tile_product), and the function after that, where all types and the other functions are known. Each
+ * is declared, with what it does, where a comment says Replaceable. What only the replaced function used is then left out.
+ *
+ *   tile_product        tile.h               C = A B in f32, queries or tokens in lanes, in scratch: for a matrix unit of f32
+ *   tile                tile.h               the register tile of tile_product, and of V that is read where it lies
+ *   dot_product         queries_int8.h       C = A B in integers, queries in lanes: for a matrix unit of bytes
+ *   store_transposed    stage.h              a square of Q, biases, tokens or weights, converted and transposed
+ *   weigh_vectors       queries_in_lanes.h   turns scores of a query tile into weights
+ *   emit_tile           queries_in_lanes.h   ends a query tile: writes O and LSE, or states
+ *   score_tile          keys_in_lanes.h      scores of few rows
+ *   linear_tile         linear.h             products of few tokens
+ *   multiply_part       linear.h             products of many tokens
+ *   begin_task          attend.h             prepares a matrix unit's state before a task that computes products
+ *   end_task            attend.h             releases it; the caller's function of logits is called without it
+ *
+ *   In bf16 arithmetic with queries in lanes, together the place of a matrix unit of bf16:
+ *   bf16_key_floats     bf16.h               scratch for the keys of a chunk
+ *   bf16_value_floats   bf16.h               scratch for its values
+ *   pack_bf16_queries   bf16.h               packs rows of Q
+ *   stage_bf16_keys     bf16_queries.h       stages rows of K
+ *   stage_bf16_values   bf16_queries.h       stages rows of V
+ *   score_bf16          bf16_queries.h       computes scores
+ *   advance_bf16        bf16_queries.h       computes weights, and adds P V
+ *
+ *   In bf16 arithmetic with keys in lanes:
+ *   bf16_row_floats     bf16.h               scratch for few rows
+ *   pack_bf16_rows      bf16_rows.h          packs rows of Q
+ *   score_bf16_rows     bf16_rows.h          computes scores
+ *   start_bf16_rows     bf16_rows.h          before the values of a chunk
+ *   add_bf16_step       bf16_rows.h          adds P V for a step of keys
+ *   end_bf16_rows       bf16_rows.h          after the values of a chunk
+ *
+ *   In linear layers in bf16 arithmetic, all together:
+ *   bf16_weight_floats  bf16_linear.h        scratch for a part of the weights
+ *   stage_bf16_weights  bf16_linear.h        stages rows of weights
+ *   multiply_bf16_part  bf16_linear.h        products of many tokens
+ *   bf16_part_tiles     bf16_linear.h        how often multiply_bf16_part prefetches from its queue */
 /* clang-format on */
 #include <float.h>
 #include <math.h>
@@ -74,8 +143,8 @@
 #define RAPT_STRING2(a)   #a
 #define RAPT_STRING(a)    RAPT_STRING2(a)
 
-/* The arithmetic that this object is for, RAPT_ARITH: exact, int8 or bf16. Kernels are compiled once for each, so that a variant
- * brings only those that its unit changes, and inherits the others. */
+/* RAPT_ARITH is the arithmetic of this object: exact, int8 or bf16. A kernel is compiled once for each, so that a variant of an
+ * ISA compiles only the arithmetics that it changes, and inherits the others. */
 #ifndef RAPT_ARITH
 #define RAPT_ARITH exact
 #endif
@@ -89,33 +158,39 @@ enum {
 
 #include "check_words.h"
 
-/* Called around each task that computes products. Replaceable, both. */
+/* Prepares what a matrix unit needs, before each task that computes products. Replaceable. */
 static RAPT_INLINE void begin_task(void);
-static RAPT_INLINE void end_task(void);
 #ifndef begin_task
 static RAPT_INLINE void begin_task(void) {}
 #endif
+
+/* Releases what begin_task has prepared, after the task. Replaceable. */
+static RAPT_INLINE void end_task(void);
 #ifndef end_task
 static RAPT_INLINE void end_task(void) {}
 #endif
 
-/* Only a hint, so the address need not exist; hence no pointer arithmetic, which would be undefined beyond the tensor's end. */
+/* Prefetches the cache line at from + offset. A prefetch is only a hint, so there need be no memory; the sum is one of integers
+ * because that of a pointer would be undefined beyond the tensor's end. */
 static RAPT_INLINE void prefetch(const char *from, size_t offset) {
     __builtin_prefetch((const void *)((uintptr_t)from + offset), 0, 2);
 }
 
+/* Prefetches the cache lines of a row. */
 static RAPT_INLINE void prefetch_row(const char *row, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) prefetch(row, i);
 }
 
-/* Copies of each element of a staged block of K and V: a broadcast is then a load, where the ISA has no load that broadcasts. */
+/* How many copies of each element a staged block of K and V holds. Where the ISA has no load that broadcasts, RAPT_VL copies make
+ * a broadcast a plain load. */
 #if RAPT_STAGED_BROADCAST
 enum { COPIES = RAPT_VL };
-static inline vf v_staged(const void *from) { return v_load(from); }
 #else
 enum { COPIES = 1 };
-static inline vf v_staged(const void *from) { return v_broadcast(from); }
 #endif
+
+/* Returns the staged element at `from` in all lanes. */
+static inline vf v_staged(const void *from) { return COPIES > 1 ? v_load(from) : v_broadcast(from); }
 
 #include "exp.h"
 #include "stage.h"
@@ -127,52 +202,61 @@ enum {
     SUM_VECTORS = RAPT_PARTIAL_SUMS / RAPT_VL,
 };
 
-static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; } /* floats, to whole cache lines */
+/* Rounds a number of floats up to whole cache lines. */
+static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; }
 
-/* The next floats of a scratch memory, of which used are taken; without memory they are only counted, in used. */
+/* Returns the next `floats` floats of a scratch memory, *used of which are in use, and adds them to *used. Where memory is null
+ * they are only counted, and null is returned. */
 static float *carve(float *memory, size_t *used, size_t floats) {
-    float *taken = memory ? memory + *used : NULL;
+    float *carved = memory ? memory + *used : NULL;
     *used += padded(floats);
-    return taken;
+    return carved;
 }
 
+/* Returns the weight of a score from its difference to the maximum that is subtracted. */
 static inline vf v_exp2_of(const rapt_problem *p, vf difference) {
     return v_exp2(difference, v_set1(p->exponent), v_set1(p->least));
 }
 
-/* The maximum to subtract: a row without keys so far has -inf, and -inf - -inf would be NaN. */
+/* Returns the number to subtract from scores whose maximum is m. The maximum of a row without keys is -inf, and -inf - -inf would
+ * be NaN. */
 static inline vf finite_max(vf m) { return v_max(v_set1(-FLT_MAX), m); }
 
-/* A row of a task, as its token and its query head, which counts from the task's first. */
+/* A row of a task: its token, and its query head, counted from the first one of the task. */
 typedef struct row_cursor {
     int64_t token, head;
 } row_cursor;
 
+/* Returns row number `row` of the task's key/value head kv_head. */
 static inline row_cursor row_at(const rapt_task *t, int kv_head, int64_t row) {
     int64_t group = t->problem->group;
     return (row_cursor){(t->row0 + row) / group, kv_head * group + (t->row0 + row) % group};
 }
 
+/* Returns the row after `at`, of the task's first key/value head. */
 static inline row_cursor row_next(const rapt_task *t, row_cursor at) {
     return at.head + 1 < t->problem->group ? (row_cursor){at.token, at.head + 1} : (row_cursor){at.token + 1, 0};
 }
 
+/* Returns where a row lies in a tensor, in bytes behind the row of token 0 and the task's first head. */
 static inline size_t row_offset(const rapt_layout *layout, row_cursor at) {
     return (size_t)(at.token * layout->token_stride + at.head * layout->head_stride);
 }
 
-/* The keys of one block that somebody here attends to, as positions in the block: none if first >= end. */
+/* Part of a block: its keys [first, end), counted from the block's first key; none if first >= end. Usually the keys that some
+ * row of a tile or a task attends to. */
 typedef struct block {
-    int64_t number; /* of the block's first key */
+    int64_t number; /* the number of the block's first key */
     int first, end;
 } block;
 
+/* Returns the part that keys [first, end), counted from key 0, have in the block whose first key is `number`. */
 static inline block block_of(int64_t number, int64_t first, int64_t end) {
     return (block){number, rapt_max(0, rapt_min(RAPT_BLOCK, first - number)), rapt_min(RAPT_BLOCK, rapt_max(0, end - number))};
 }
 
-/* rows[n], from <= n < to, is the address of key or value n of the block, or beyond [first, end) of the nearest one within.
- * tensor is that of the head. */
+/* Sets rows[n], from <= n < to, to the address of key or value n of the block; outside [first, end) to that of the nearest one
+ * inside. tensor: K or V of the head. */
 static void find_rows(const char **rows, const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *b,
                       int from, int to) {
     int first = rapt_min(rapt_max(from, b->first), b->end - 1), end = rapt_max(rapt_min(to, b->end), first + 1);
@@ -187,8 +271,8 @@ static void find_rows(const char **rows, const rapt_task *t, const char *tensor,
 
 #include "logits.h"
 
-/* Leaves one row's state after a chunk for a merge; null for an o of zeros, as the empty state has. */
-static void leave_state(const rapt_task *t, row_cursor at, int64_t chunk, float m, float l, const float *o) {
+/* Stores one row's state after a chunk, which rapt_merge will read. o: null for zeros, as in the empty state. */
+static void store_state(const rapt_task *t, row_cursor at, int64_t chunk, float m, float l, const float *o) {
     char *state = t->states + (size_t)at.token * t->state_token + (size_t)at.head * t->state_head +
                   (size_t)(chunk - t->chunk0) * t->state_chunk;
     float head[RAPT_STATE_O] = {[RAPT_STATE_M] = m, [RAPT_STATE_L] = l};
@@ -198,12 +282,14 @@ static void leave_state(const rapt_task *t, row_cursor at, int64_t chunk, float 
     memset(state + sizeof head + values * sizeof *o, 0, (padded(d_v) - values) * sizeof *o);
 }
 
-static void leave_empty_states(const rapt_task *t, int kv_head, int64_t row, int64_t rows, int64_t chunk) {
+/* Stores the empty state for `rows` rows from `row` on. */
+static void store_empty_states(const rapt_task *t, int kv_head, int64_t row, int64_t rows, int64_t chunk) {
     row_cursor at = row_at(t, kv_head, row);
-    for (; rows > 0; rows--, at = row_next(t, at)) leave_state(t, at, chunk, -INFINITY, 0.0f, NULL);
+    for (; rows > 0; rows--, at = row_next(t, at)) store_state(t, at, chunk, -INFINITY, 0.0f, NULL);
 }
 
-/* Writes one finished row. o is readable up to a whole vector. */
+/* Writes one finished row to `to`, in O's type, and its log-sum-exp to lse_to unless that is null. o is readable up to a whole
+ * vector. */
 static void write_row(const rapt_problem *p, char *to, char *lse_to, float m, float l, const float *o) {
     store_row(p->o.type, to, o, p->d_v);
     if (lse_to) {
@@ -212,13 +298,14 @@ static void write_row(const rapt_problem *p, char *to, char *lse_to, float m, fl
     }
 }
 
-/* 1 / l, by which a row ends; 0 for an empty row, whose l is 0, and NaN for NaN. */
+/* Returns 1 / l, by which the o of a row is multiplied at its end: 0 for an empty row, whose l is 0, and NaN for NaN. */
 static inline vf reciprocal(vf l) { return v_select(v_lt(v_set1(0.0f), l), v_div(v_set1(1.0f), l), v_mul(l, v_set1(0.0f))); }
 
-/* o / l. Adding 0 makes -0 of +0's sign: which of the two o was may depend on masked keys that were visited. */
+/* Returns o / l. Adding 0 turns -0 into +0, since the sign of a zero o may depend on whether masked keys were computed with
+ * weight 0 or skipped. */
 static inline vf finished(vf o, vf reciprocal_l) { return v_fma(o, reciprocal_l, v_set1(0.0f)); }
 
-/* Is any of rows x n floats not finite? Masked values that are NaN or infinite leave a NaN behind (0 * inf). */
+/* True if any of `rows` times n floats is infinite or NaN. Masked values that are not finite make O so, since 0 * inf is NaN. */
 static bool any_nonfinite(const float *x, int rows, size_t ld, int n) {
     vf sum = v_set1(0.0f);
     for (int r = 0; r < rows; r++)
@@ -232,7 +319,8 @@ static bool any_nonfinite(const float *x, int rows, size_t ld, int n) {
     return total != 0.0f;
 }
 
-/* Merges the state of next_m and next_l into that of m and l; a and b are what the two o are to be multiplied by. */
+/* Merges the state of next_m and next_l into the state of m and l, for RAPT_VL rows. Sets *a and *b to the factors of the two
+ * states' o, for merge_values. */
 static inline void merge_weights(const rapt_problem *p, float *m, float *l, const float *next_m, const float *next_l, vf *a,
                                  vf *b) {
     vf old = v_load(m), other = v_load(next_m), both = v_max(old, other), at = finite_max(both);
@@ -242,11 +330,12 @@ static inline void merge_weights(const rapt_problem *p, float *m, float *l, cons
     v_store(l, v_fma(v_load(l), *a, v_mul(v_load(next_l), *b)));
 }
 
+/* Merges a vector of next_o into o: o = o * a + next_o * b. */
 static inline void merge_values(float *o, const float *next_o, vf a, vf b) {
     v_store(o, v_fma(v_load(o), a, v_mul(v_load(next_o), b)));
 }
 
-/* A sink's logit as a score. As a state it has l = 1 and an o of zeros. */
+/* Returns a sink's logit as a score. The sink is merged as a state with this m, l = 1 and an o of zeros. */
 static inline float sink_score(const rapt_problem *p, const char *sink) { return element_at(p->sinks.type, sink) / p->natural; }
 
 #include "queries_int8.h"
@@ -255,9 +344,11 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 #include "keys_in_lanes.h"
 #include "linear.h"
 
-/* 1 if the arithmetic has a path with keys in lanes. Integers have one where RAPT_FEW_DOTS brings it. */
+/* 1 if this arithmetic has a path with keys in lanes. Integer arithmetic has one only with RAPT_FEW_DOTS. */
 enum { HAS_KEYS_IN_LANES = !INTEGER || RAPT_FEW_DOTS };
 
+/* rapt_arithmetic.scratch_bytes. A task with queries in lanes also needs what its left_over rows take, which come after them and
+ * use the same memory. */
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
     lane_scratch lanes;
     query_tile tiles[RAPT_MOST_PASS_TILES];
@@ -270,7 +361,8 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
-/* The last rows of a task with queries in lanes may have keys in lanes (rapt_task.left_over), which gives the same bits. */
+/* rapt_arithmetic.attend: computes a task. The last left_over rows of a task with queries in lanes are computed with keys in
+ * lanes, which gives the same bits. */
 static void attend(const rapt_task *t) {
     begin_task();
     if (!HAS_KEYS_IN_LANES) attend_queries_in_lanes(t);
@@ -286,9 +378,10 @@ static void attend(const rapt_task *t) {
     end_task();
 }
 
-#if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact /* what is the same in every arithmetic */
+#if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact /* functions that are the same in every arithmetic */
 #include "norm.h"
 
+/* rapt_base.merge: merges the state `next` into `state`. */
 static void merge(const rapt_problem *p, float *state, const float *next) {
     row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
     merge_row(p, &all, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
@@ -296,13 +389,14 @@ static void merge(const rapt_problem *p, float *state, const float *next) {
     state[RAPT_STATE_L] = all.l;
 }
 
+/* rapt_base.finish: writes the row that ends with `state`. */
 static void finish(const rapt_problem *p, const rapt_row_end *end, float *state) {
     row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
     finish_row(p, end, &all);
 }
 
-/* The softmax of a row of scores in memory, of keys from the start of a chunk on: as attention sums weights, but with the maximum
- * of them all from the first. */
+/* rapt_base.weigh_scores: the softmax of a row of scores in memory. Weights are summed in the order of attention, but with the
+ * maximum of all scores from the beginning. Key 0 begins a chunk. */
 static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const char *sink) {
     float m = sink ? sink_score(p, sink) : -INFINITY, total = 0.0f, of_chunk = 0.0f;
     float block_scores[RAPT_BLOCK];
@@ -320,7 +414,7 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         for (int j = 0; j < RAPT_PARTIAL_SUMS; j += RAPT_VL) {
             vf sums = v_set1(0.0f);
             for (int k = j; k < RAPT_BLOCK; k += RAPT_PARTIAL_SUMS) {
-                vf score = v_load(block_scores + k); /* of -inf the weight is 0, also beside a sink that is NaN */
+                vf score = v_load(block_scores + k); /* the weight of -inf is 0 even if the sink is NaN */
                 vf weight = v_select(v_lt(score, v_set1(-FLT_MAX)), v_set1(0.0f), v_exp2_of(p, v_sub(score, max)));
                 v_store(block_scores + k, weight);
                 sums = v_add(sums, weight);
@@ -341,14 +435,14 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
     for (int64_t i = 0; i < keys; i++) {
         char *at = row + i * (int64_t)sizeof(float);
         float weight = float_at(at);
-        if (weight != 0.0f) weight *= ends[0]; /* of what is masked it stays 0, also where the sum is a NaN */
+        if (weight != 0.0f) weight *= ends[0]; /* a masked key's stays 0 even if the sum is NaN */
         memcpy(at, &weight, sizeof weight);
     }
 }
 
 #endif
 
-#ifndef RAPT_WORDS_ALONE /* for a test of the words, which leaves the compiler nearly nothing to do without it */
+#ifndef RAPT_WORDS_ALONE /* defined by the test of the words, so that the compiler drops all that no word needs */
 #define RAPT_ARITHMETIC                                                                                                          \
     {                                                                                                                            \
         .needs = RAPT_KERNEL_NEEDS,                                                                                              \

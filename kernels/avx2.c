@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* avx2: 8 lanes, 16 registers; AVX2 + FMA + F16C. */
+/* avx2: AVX2 + FMA + F16C, 8 lanes, 16 registers. */
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
 #error "compile with -mavx2 -mfma -mf16c"
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* avx2_vnni: avx2 with products of four bytes in a lane (AVX-VNNI), as CPUs without AVX-512 have them. Where there is none,
- * tests/broken/avx2_vnni_emulated.c stands for it. */
+/* avx2_vnni: avx2 with products of four bytes in a lane (AVX-VNNI), for CPUs that have these without AVX-512.
+ * tests/broken/avx2_vnni_emulated.c tests it where no such CPU is at hand. */
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__) || !defined(__AVXVNNI__)
 #error "compile with -mavx2 -mfma -mf16c -mavxvnni"
 #endif

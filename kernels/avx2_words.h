@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of AVX2 + FMA + F16C: 8 lanes, 16 registers. Integer products are left to the file that includes this. */
+/* The words of AVX2 + FMA + F16C: 8 lanes, 16 registers. The including file defines RAPT_DOT and i_dot. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -8,7 +8,8 @@
 #define RAPT_KERNEL_FUSED true
 #define RAPT_NEEDS_AVX2   (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_F16C)
 
-/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. clang cannot fit tiles of 3 x 4. */
+/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. clang cannot keep tiles of 3 x 4 in
+ * registers. */
 #define RAPT_VL             8
 #define RAPT_TILE_VECTORS   2
 #define RAPT_PANEL          4
@@ -32,7 +33,7 @@
 #define RAPT_BYTE_TABLES    1
 
 typedef __m256 vf, vm;
-typedef int32_t vi __attribute__((vector_size(32))); /* not __m256i: gcc 12 copies accumulators that change their type */
+typedef int32_t vi __attribute__((vector_size(32))); /* not __m256i, since gcc 12 copies accumulators that change their type */
 
 static inline vf v_load(const void *from) { return _mm256_loadu_ps(from); }
 static inline void v_store(void *to, vf x) { _mm256_storeu_ps(to, x); }
@@ -65,7 +66,7 @@ static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
 static inline vi i_xor(vi a, vi b) { return a ^ b; }
 static inline vi i_add(vi a, vi b) { return (vi)_mm256_add_epi32((__m256i)a, (__m256i)b); }
-static inline vi i_shl(vi a, int n) { return a << n; } /* of two's complement, with gcc and clang */
+static inline vi i_shl(vi a, int n) { return a << n; } /* gcc and clang define it for negative numbers */
 static inline vi i_shr(vi a, int n) { return (vi)((uint32_t __attribute__((vector_size(32))))a >> n); }
 static inline vi i_sar(vi a, int n) { return a >> n; }
 static inline vf v_pow2(vf t) { return v_as_float(i_shl(v_as_int(t), 23)); }
@@ -86,7 +87,8 @@ static inline vi i_load_u16(const void *from) { return (vi)_mm256_cvtepu16_epi32
 static inline vi i_fold_smallest_bf16(vi most, vi x) {
     return (vi)_mm256_max_epu16((__m256i)most, _mm256_mullo_epi16((__m256i)x, _mm256_set1_epi16(-2)));
 }
-static inline vi i_look_up(const uint8_t table[16], vi x) { /* pshufb: 0 where bit 7 is set, else modulo 16 */
+static inline vi i_look_up(const uint8_t table[16],
+                           vi x) { /* pshufb gives 0 for bytes with bit 7 set: for x + 0x70 those of x > 15 */
     __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
     return (vi)_mm256_shuffle_epi8(all, (__m256i)i_add(x, i_set1(0x70707070)));
 }
@@ -112,7 +114,7 @@ static inline vf v_broadcast_f16(const void *from) {
 }
 static inline void v_store_f16(void *to, vf x) { _mm_storeu_si128(to, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 
-/* 4x4 within the halves by unpacking twice, then the halves. */
+/* Transposes 4 x 4 within each half of the vectors by unpacking twice, and then exchanges halves. */
 static inline __attribute__((always_inline)) void v_transpose(vf a[8]) {
     vf b[8];
 #pragma GCC unroll 4

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* avx512: 16 lanes, 32 registers; AVX-512 F + VL + BW + DQ. */
+/* avx512: AVX-512 F + VL + BW + DQ, 16 lanes, 32 registers. */
 #if !defined(__AVX512F__) || !defined(__AVX512VL__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__)
 #error "compile with -mavx512f -mavx512vl -mavx512bw -mavx512dq -mfma"
 #endif

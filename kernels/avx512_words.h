@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of AVX-512 F + VL + BW + DQ: 16 lanes, 32 registers. Integer products are left to the file that includes this. */
+/* The words of AVX-512 F + VL + BW + DQ: 16 lanes, 32 registers. The including file defines RAPT_DOT and i_dot. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #define RAPT_NEEDS_AVX512                                                                                                        \
     (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_AVX512F | RAPT_CPU_AVX512VL | RAPT_CPU_AVX512BW | RAPT_CPU_AVX512DQ)
 
-/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md: tiles, distances and depths. */
+/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. */
 #define RAPT_VL 16
 #ifndef RAPT_TILE_VECTORS
 #define RAPT_TILE_VECTORS 3
@@ -34,7 +34,7 @@
 #define RAPT_BYTE_TABLES    1
 
 typedef __m512 vf;
-typedef int32_t vi __attribute__((vector_size(64))); /* not __m512i: gcc 12 copies accumulators that change their type */
+typedef int32_t vi __attribute__((vector_size(64))); /* not __m512i, since gcc 12 copies accumulators that change their type */
 typedef __mmask16 vm;
 
 static inline vf v_load(const void *from) { return _mm512_loadu_ps(from); }
@@ -66,7 +66,7 @@ static inline vi i_or(vi a, vi b) { return a | b; }
 static inline vi i_xor(vi a, vi b) { return a ^ b; }
 static inline vi i_add(vi a, vi b) { return (vi)_mm512_add_epi32((__m512i)a, (__m512i)b); }
 static inline vi i_sub(vi a, vi b) { return (vi)_mm512_sub_epi32((__m512i)a, (__m512i)b); }
-static inline vi i_shl(vi a, int n) { return a << n; } /* of two's complement, with gcc and clang */
+static inline vi i_shl(vi a, int n) { return a << n; } /* gcc and clang define it for negative numbers */
 static inline vi i_shr(vi a, int n) { return (vi)((uint32_t __attribute__((vector_size(64))))a >> n); }
 static inline vi i_sar(vi a, int n) { return a >> n; }
 static inline vm i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b); }
@@ -74,7 +74,7 @@ static inline vi i_select(vm m, vi yes, vi no) { return (vi)_mm512_mask_blend_ep
 static inline vf v_from_int(vi a) { return _mm512_cvtepi32_ps((__m512i)a); }
 static inline vi i_load_u8(const void *from) { return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128(from)); }
 static inline vi i_load_s8(const void *from) { return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128(from)); }
-static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lanes: its upper half moves to the second */
+static inline vi i_load_u4(const void *from, int i) { /* widens each byte to two lanes, and moves its upper half to the second */
     __m512i x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const void *)((const char *)from + i / 2)));
     return i_and((vi)_mm512_or_si512(x, _mm512_slli_epi64(x, 28)), i_set1(15));
 }
@@ -83,7 +83,8 @@ static inline vi i_load_u16(const void *from) { return (vi)_mm512_cvtepu16_epi32
 static inline vi i_fold_smallest_bf16(vi most, vi x) {
     return (vi)_mm512_max_epu16((__m512i)most, _mm512_mullo_epi16((__m512i)x, _mm512_set1_epi16(-2)));
 }
-static inline vi i_look_up(const uint8_t table[16], vi x) { /* pshufb: 0 where bit 7 is set, else modulo 16 */
+static inline vi i_look_up(const uint8_t table[16],
+                           vi x) { /* pshufb gives 0 for bytes with bit 7 set: for x + 0x70 those of x > 15 */
     __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
     return (vi)_mm512_shuffle_epi8(all, (__m512i)i_add(x, i_set1(0x70707070)));
 }
@@ -104,7 +105,7 @@ static inline vf v_broadcast_f16(const void *from) {
 }
 static inline void v_store_f16(void *to, vf x) { _mm256_storeu_si256(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 
-/* 4x4 within the quarters by unpacking twice, then 4x4 of the quarters. */
+/* Transposes 4 x 4 within each quarter of the vectors by unpacking twice, and then 4 x 4 quarters. */
 static inline __attribute__((always_inline)) void v_transpose(vf a[16]) {
     vf b[16];
 #pragma GCC unroll 8
@@ -113,7 +114,7 @@ static inline __attribute__((always_inline)) void v_transpose(vf a[16]) {
         b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) { /* a[i + j], quarter q: channel 4q + j of rows i..i+3 */
+    for (int i = 0; i < 16; i += 4) { /* quarter q of a[i + j]: channel 4q + j of rows i to i + 3 */
         a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
         a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
         a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);

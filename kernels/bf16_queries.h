@@ -236,7 +236,7 @@ static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_til
             modify_lanes(t, tile, s, scores, keys ? scales->keys + b.number % RAPT_CHUNK : NULL, b.number, b.first, b.end);
         const uint32_t *attended = attended_lanes(t, tile, s, &b, skip_masked);
         if (attended) mask_lanes(tile, attended, scores, b.first, b.end);
-        if (t->scores) leave_tile_scores(t, tile, scores, &b);
+        if (t->scores) store_tile_scores(t, tile, scores, &b);
         raise_maximum(tile, scores, &b);
         /* A matrix unit multiplies whole steps, so with weight 0 also values that only other tiles attend to, which may be
          * infinite or NaN. */

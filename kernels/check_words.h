@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The constants that an ISA file may tune: what each means, its bounds, which are checked here, and a default for each that may
- * be left out. Included by attend.h, after the ISA file's own. */
+/* The constants that an ISA file may tune: what each means, a default for those that may be left out, and a check of its bounds.
+ * Included by attend.h, after the ISA file's own. */
 
-/* Those of rapt_tuning are a kernel's own numbers, which a caller may replace. Of some there are arrays on the stack, which have
- * room for this many; of rows of a head, a matrix unit's tile has as many. */
+/* Upper bounds of constants that a caller may replace by rapt_tuning and that size arrays on the stack. That of RAPT_FEW_ROWS is
+ * also the number of rows of a matrix unit's tile. */
 enum { RAPT_MOST_FEW_ROWS = 16, RAPT_MOST_JOINED_ROWS = 64, RAPT_MOST_PASS_TILES = 32, RAPT_MOST_FEW_TOKENS = 32 };
 
 /* ---- The vector ----------------------------------------------------------------------------------------------------------- */
 
-/* RAPT_VL: lanes of a vector. The partial sums of the canonical order are whole vectors. */
+/* RAPT_VL: the lanes of a vector. The partial sums of the canonical order must fill whole vectors. */
 _Static_assert(RAPT_VL >= 1 && RAPT_VL <= RAPT_PARTIAL_SUMS && RAPT_PARTIAL_SUMS % RAPT_VL == 0, "RAPT_VL divides 16");
 _Static_assert(sizeof(vf) == RAPT_VL * sizeof(float) && sizeof(vi) == RAPT_VL * sizeof(int32_t), "vf and vi have RAPT_VL lanes");
 
-/* RAPT_DOT: elements of a lane in integer arithmetic, see queries_int8.h. RAPT_DOT_SIGNED is 1 where those of both operands of
- * i_dot are signed. */
+/* RAPT_DOT: the elements of a lane in integer arithmetic, see queries_int8.h. RAPT_DOT_SIGNED: 1 if both operands of i_dot have
+ * signed elements. */
 #ifndef RAPT_DOT_SIGNED
 #define RAPT_DOT_SIGNED 0
 #endif
@@ -21,14 +21,13 @@ _Static_assert(RAPT_DOT == 2 || RAPT_DOT == 4, "a lane has 2 elements of 16 bits
 _Static_assert(RAPT_DOT_SIGNED == 0 || RAPT_DOT_SIGNED == 1, "no or yes");
 _Static_assert(!RAPT_DOT_SIGNED || RAPT_DOT == 4, "elements of 16 bits are always signed");
 
-/* RAPT_NATIVE_F16 is 1 where the ISA file has the words of type_f16.h, because the CPU converts f16. */
+/* RAPT_NATIVE_F16: 1 if the CPU converts f16, and the ISA file has words for that (attend.h). */
 #ifndef RAPT_NATIVE_F16
 #define RAPT_NATIVE_F16 0
 #endif
 _Static_assert(RAPT_NATIVE_F16 == 0 || RAPT_NATIVE_F16 == 1, "no or yes");
 
-/* RAPT_BYTE_TABLES is 1 where the ISA file has the words i_xor, i_look_up and i_odd_bytes, because the CPU looks bytes up in a
- * vector. */
+/* RAPT_BYTE_TABLES: 1 if the CPU looks bytes up in a vector, and the ISA file has the words i_xor, i_look_up and i_odd_bytes. */
 #ifndef RAPT_BYTE_TABLES
 #define RAPT_BYTE_TABLES 0
 #endif
@@ -36,9 +35,9 @@ _Static_assert(RAPT_BYTE_TABLES == 0 || (RAPT_BYTE_TABLES == 1 && RAPT_VL > 1), 
 
 /* ---- Register tiles (tile.h) ---------------------------------------------------------------------------------------------- */
 
-/* RAPT_TILE_VECTORS: vectors of query rows in a full tile. RAPT_PANEL: vectors of the widest panel of V that is read in place.
- * RAPT_ROWS_1, _2, _3, _4, _8: rows of a register tile for panels of that number of vectors. The accumulators, a vector of B for
- * each vector of the panel and one of A must fit into the registers. */
+/* RAPT_TILE_VECTORS: the vectors of query rows in a full query tile. RAPT_PANEL: the vectors of the widest panel of V that is
+ * read in place. RAPT_ROWS_1, _2, _3, _4, _8: the rows of a register tile in panels of 1, 2, 3, 4 and 8 vectors. Its
+ * accumulators, a vector of B for each vector of the panel and one of A must fit into the registers. */
 _Static_assert(RAPT_TILE_VECTORS >= 1 && RAPT_TILE_VECTORS <= 4, "tiles have 1 to 4 vectors");
 _Static_assert(RAPT_PANEL == 2 || RAPT_PANEL == 4 || RAPT_PANEL == 8, "panels have 2, 4 or 8 vectors at most");
 _Static_assert(RAPT_ROWS_1 >= 1 && RAPT_ROWS_1 <= 16 && RAPT_ROWS_2 >= 1 && RAPT_ROWS_2 <= 16 && RAPT_ROWS_3 >= 1 &&
@@ -46,23 +45,24 @@ _Static_assert(RAPT_ROWS_1 >= 1 && RAPT_ROWS_1 <= 16 && RAPT_ROWS_2 >= 1 && RAPT
                    RAPT_ROWS_8 * 8 <= 32,
                "a register tile has at most 16 rows and 32 accumulators");
 
-/* RAPT_STAGED_BROADCAST is 1 where staged blocks of K and V hold each element RAPT_VL times, since no load broadcasts. */
+/* RAPT_STAGED_BROADCAST: 1 if the CPU has no load that broadcasts, so that staged blocks of K and V hold each element RAPT_VL
+ * times. */
 #ifndef RAPT_STAGED_BROADCAST
 #define RAPT_STAGED_BROADCAST 0
 #endif
 _Static_assert(RAPT_STAGED_BROADCAST == 0 || RAPT_STAGED_BROADCAST == 1, "no or yes");
 
-/* RAPT_FMA_BY_LANE is 1 where there is the word v_fma_lane(a, lane, b, c) = a[lane] * b + c: the product reads A by whole
- * vectors, of which one for each row of a register tile must fit into the registers, too. */
+/* RAPT_FMA_BY_LANE: 1 if the ISA file has the word v_fma_lane. The tile product then loads whole vectors of A, and one for each
+ * row of a register tile must fit into the registers, too. */
 #ifndef RAPT_FMA_BY_LANE
 #define RAPT_FMA_BY_LANE 0
 #endif
 _Static_assert(RAPT_FMA_BY_LANE == 0 || RAPT_FMA_BY_LANE == 1, "no or yes");
 _Static_assert(!RAPT_FMA_BY_LANE || RAPT_VL >= 4, "the rows of a register tile are at most 4 vectors");
-_Static_assert(!RAPT_FMA_BY_LANE || !RAPT_STAGED_BROADCAST, "either a lane is broadcast by the product, or it is staged so");
+_Static_assert(!RAPT_FMA_BY_LANE || !RAPT_STAGED_BROADCAST, "either the product broadcasts a lane, or staging does");
 
-/* RAPT_ROW_PADDING: floats between staged rows beyond those that hold elements: a cache line, or rows whose length is a power of
- * two would compete for a few cache sets when a product walks down their columns. */
+/* RAPT_ROW_PADDING: unused floats between staged rows. One cache line is enough to keep rows whose length is a power of two from
+ * competing for a few cache sets when a product walks down their columns. */
 #ifndef RAPT_ROW_PADDING
 #define RAPT_ROW_PADDING 16
 #endif
@@ -70,20 +70,20 @@ _Static_assert(RAPT_ROW_PADDING >= 0 && RAPT_ROW_PADDING % 16 == 0, "staged rows
 
 /* ---- Few rows: keys in lanes (keys_in_lanes.h) ---------------------------------------------------------------------------- */
 
-/* RAPT_FEW_ROWS: up to this many rows of a key/value head, keys lie in lanes. */
+/* RAPT_FEW_ROWS: up to this many rows of a key/value head have keys in lanes. */
 _Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= RAPT_MOST_FEW_ROWS, "the rows of a head are described on the stack");
 
-/* RAPT_LEFT_OVER: so do the last rows of a task with queries in lanes, where they would fill only this many lanes of a vector or
- * fewer. One less than half a vector brings a factor of 1.13 (docs/performance.md). */
+/* RAPT_LEFT_OVER: the last rows of a task with queries in lanes have keys in lanes if they would fill at most this many lanes of
+ * a vector. One less than half a vector is up to 1.13 times as fast as none (docs/performance.md). */
 #ifndef RAPT_LEFT_OVER
 #define RAPT_LEFT_OVER (RAPT_VL / 2 - 1)
 #endif
 _Static_assert(RAPT_LEFT_OVER < RAPT_VL, "a full vector is not left over");
 
-/* RAPT_JOINED_BYTES: where the heads of a token lie side by side, one head's rows are small pieces far apart, which memory reads
- * at less than half of its speed: as many heads are taken together as make pieces of this many bytes, a page. RAPT_JOINED_ROWS:
- * rows of all these heads at most, whose scores, 2 KiB each, take half of the smallest L2 cache that there is, 256 KiB, so the
- * size of this one does not matter. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+/* RAPT_JOINED_BYTES: in token-major caches one head's rows are short pieces, far apart, which reads at less than half the
+ * bandwidth. A task takes as many adjacent heads as make this many contiguous bytes, a page. RAPT_JOINED_ROWS: at most this many
+ * query rows over all joined heads; their scores (2 KiB a row) then take half of a 256 KiB L2, the smallest there is. Measured on
+ * an AMD EPYC (Zen 4), see docs/performance.md. */
 #ifndef RAPT_JOINED_BYTES
 #define RAPT_JOINED_BYTES 4096
 #endif
@@ -94,14 +94,16 @@ _Static_assert(RAPT_JOINED_BYTES >= 1 && RAPT_JOINED_ROWS >= RAPT_FEW_ROWS && RA
                "a head fits into a task");
 _Static_assert(RAPT_VL - 1 <= RAPT_MOST_FEW_ROWS, "so do the rows that are left over");
 
-/* RAPT_KEY_CHAINS: accumulators of a tile of scores, which so has at most that many rows; with RAPT_VL transposed vectors of K
- * they must fit into the registers. */
+/* RAPT_KEY_CHAINS: the most accumulators, and so the most rows, of a register tile of scores. Together with RAPT_VL transposed
+ * vectors of K they must fit into the registers. */
 _Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 accumulators");
 
-/* RAPT_KEYS_AHEAD, RAPT_VALUES_AHEAD: rows by which K and V are prefetched, since few rows are bound by memory; V by
- * RAPT_BF16_VALUES_AHEAD in bf16 arithmetic, two steps: on an AMD EPYC (Zen 4) 16 rows are slower by a third, 32 by 3 to 6 %.
- * Keys of four bytes an element are prefetched once more, by RAPT_KEYS_FURTHER_AHEAD rows, and those of a byte or less by
- * RAPT_BYTE_KEYS_AHEAD and half of it. Addresses of keys are known up to the end of the next chunk. */
+/* Prefetch distances, in rows, since few rows of Q are bound by memory. Addresses are known up to the end of the next chunk.
+ *   RAPT_KEYS_AHEAD          K of two bytes an element and more
+ *   RAPT_KEYS_FURTHER_AHEAD  K of four bytes an element, which is prefetched at both distances
+ *   RAPT_BYTE_KEYS_AHEAD     K of a byte an element and less, which is prefetched at this distance and at half of it
+ *   RAPT_VALUES_AHEAD        V of f32; V of 16 bits an element at twice this distance, narrower V at a block (values_ahead)
+ *   RAPT_BF16_VALUES_AHEAD   V in bf16 arithmetic: two steps, since on Zen 4 16 rows are slower by a third, 32 by 3 to 6 % */
 #ifndef RAPT_BF16_VALUES_AHEAD
 #define RAPT_BF16_VALUES_AHEAD 64
 #endif
@@ -118,19 +120,19 @@ _Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK && RAPT
                    RAPT_BF16_VALUES_AHEAD <= RAPT_BLOCK,
                "no value beyond the next block is prefetched");
 
-/* RAPT_VALUES_DEPTH: rows of V at a time, where a panel does not take them whole: of f32, and of narrower types, unless heads
- * take turns, two or four times as many (values_depth in keys_in_lanes.h). */
+/* RAPT_VALUES_DEPTH: rows of V per pass over O, where d_v is wider than a panel or heads are joined. values_depth doubles it for
+ * 16-bit types and quadruples it for types of K and V only, unless heads are joined. */
 _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows of V come from one block");
 
-/* RAPT_SQUARE_ROWS: from this many rows on, K is transposed while it is loaded, with the words v_load_quads and
- * v_transpose_quads; 0: never. */
+/* RAPT_SQUARE_ROWS: for this many rows of Q or more, K is transposed by 4 x 4 squares while it is loaded, with the words
+ * v_load_quads and v_transpose_quads. 0: never. */
 #ifndef RAPT_SQUARE_ROWS
 #define RAPT_SQUARE_ROWS 0
 #endif
 _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 == 0), "squares are of 4 x 4 lanes");
 
-/* RAPT_CONVERTED_ROWS: up to this many rows, K and V of types that not any tensor can have are converted on the way into
- * registers; for more rows, and always where it is 0, to a copy first. */
+/* RAPT_CONVERTED_ROWS: for up to this many rows of Q, types of K and V only are converted on the way into registers; for more
+ * rows they are first converted to a copy. 0: always a copy. */
 #ifndef RAPT_CONVERTED_ROWS
 #define RAPT_CONVERTED_ROWS 0
 #endif
@@ -138,8 +140,8 @@ _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CON
                "0, or the 2 to 4 rows of a register tile");
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % 32 == 0, "panels of 4 vectors are whole groups of 32 channels");
 
-/* RAPT_FEW_DOTS is 1 where few rows have integer arithmetic of their own (keys_int8.h), with the words i_xor, i_store_u8,
- * i_load_quads, i_sum_within and i_sum_across. */
+/* RAPT_FEW_DOTS: 1 if integer arithmetic has a path with keys in lanes (keys_int8.h), for which the ISA file has the words i_xor,
+ * i_store_u8, i_load_quads, i_sum_within and i_sum_across. */
 #ifndef RAPT_FEW_DOTS
 #define RAPT_FEW_DOTS 0
 #endif
@@ -148,9 +150,9 @@ _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL =
 
 /* ---- Tasks ---------------------------------------------------------------------------------------------------------------- */
 
-/* RAPT_THREAD_TASKS: tasks that a plan cuts for each thread, several because they are not equally long; RAPT_RAGGED_TASKS: the
- * same where the entries of a batch differ in length. RAPT_STATES_PART: tasks share the keys of a head only where the states that
- * this leaves take at most this part, an eighth, of the bytes of K and V. */
+/* RAPT_THREAD_TASKS: the tasks that a plan cuts per thread, several because they are not equally long. RAPT_RAGGED_TASKS:
+ * likewise if the entries of a batch differ in length. RAPT_STATES_PART: tasks share the keys of a head only if the states that
+ * they store take at most 1 / RAPT_STATES_PART of the bytes of K and V. */
 #ifndef RAPT_THREAD_TASKS
 #define RAPT_THREAD_TASKS 4
 #endif
@@ -161,16 +163,16 @@ _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL =
 #define RAPT_STATES_PART 8
 #endif
 _Static_assert(RAPT_THREAD_TASKS >= 1 && RAPT_THREAD_TASKS <= 64 && RAPT_RAGGED_TASKS >= 1 && RAPT_RAGGED_TASKS <= 64,
-               "every thread has a task, and numbers of them do not overflow");
+               "every thread has a task, and the number of tasks does not overflow");
 _Static_assert(RAPT_STATES_PART >= 1, "a part of K and V");
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------------- */
 
-/* The size of the L2 cache is rapt_l2_bytes' (dispatch/select.c): the CPU's, or 1 MiB where it does not tell programs, as on
- * AArch64. */
+/* rapt_l2_bytes (dispatch/select.c) has the size of the L2 cache: the CPU's, or 1 MiB where programs cannot ask, as on AArch64.
+ */
 
-/* RAPT_PASS_TILES: query tiles that share a pass over K and V, which are staged once for all of them, as long as the scratch of
- * the pass takes no more than RAPT_PASS_L2 sixteenths of the L2 cache. Half of 1 MiB is best on an AMD EPYC (Zen 4), where a
+/* RAPT_PASS_TILES: the most query tiles that share a pass over K and V, which are staged once for all of them. RAPT_PASS_L2: the
+ * scratch of a pass takes at most this many sixteenths of the L2 cache. Half of 1 MiB is best on an AMD EPYC (Zen 4), where a
  * quarter is slower by up to 7 %; see docs/performance.md. */
 #ifndef RAPT_PASS_TILES
 #define RAPT_PASS_TILES 32
@@ -183,25 +185,25 @@ _Static_assert(RAPT_PASS_L2 >= 1 && RAPT_PASS_L2 <= 16, "a part of the L2 cache,
 
 /* ---- Linear layers (linear.h) --------------------------------------------------------------------------------------------- */
 
-/* RAPT_FEW_TOKENS: up to this many tokens, weights are multiplied as they lie in memory. RAPT_LINEAR_TOKENS: the most tokens of a
- * register tile then. RAPT_LINEAR_SUMS: its tokens times its rows. */
+/* RAPT_FEW_TOKENS: for up to this many tokens, weights are multiplied where they lie in memory. RAPT_LINEAR_TOKENS: the most
+ * tokens of a register tile in that case. RAPT_LINEAR_SUMS: its tokens times its rows of weights. */
 _Static_assert(RAPT_FEW_TOKENS >= 1 && RAPT_FEW_TOKENS <= RAPT_MOST_FEW_TOKENS, "the ends of all few tokens are on the stack");
 _Static_assert(RAPT_LINEAR_TOKENS == 1 || RAPT_LINEAR_TOKENS == 2 || RAPT_LINEAR_TOKENS == 4 || RAPT_LINEAR_TOKENS == 8,
                "a power of two up to 8");
 _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAPT_PARTIAL_SUMS / RAPT_VL) <= 16,
                "a register tile has at most 16 accumulators");
 
-/* RAPT_BF16_FEW_TOKENS: the same as RAPT_FEW_TOKENS in bf16 arithmetic, where each four tokens transpose the weights once.
- * Chosen on Emerald Rapids, for tiles. */
+/* RAPT_BF16_FEW_TOKENS: RAPT_FEW_TOKENS in bf16 arithmetic, which transposes the weights anew for each four tokens. Chosen on
+ * Emerald Rapids, for AMX. */
 #ifndef RAPT_BF16_FEW_TOKENS
 #define RAPT_BF16_FEW_TOKENS (RAPT_FEW_TOKENS < 8 ? RAPT_FEW_TOKENS : 8)
 #endif
 _Static_assert(RAPT_BF16_FEW_TOKENS >= 0 && RAPT_BF16_FEW_TOKENS <= RAPT_MOST_FEW_TOKENS, "as many as have room");
 
-/* RAPT_LONG_ROW: bytes of a row of weights from which on several at once are read. They are as many streams for the hardware's
- * prefetching, which it follows where a row is a page or more; shorter ones are one stream, row after row, unless the tile is
- * full of tokens and bound by arithmetic. RAPT_LONG_AHEAD, RAPT_SHORT_AHEAD: bytes by which the weights of such rows, and of
- * shorter ones, are prefetched. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+/* RAPT_LONG_ROW: rows of weights of at least this many bytes are read several at a time, as parallel streams, which the hardware
+ * prefetcher follows where a row is a page or more. Shorter rows are read one by one, as a single stream, unless the tile is full
+ * of tokens and bound by arithmetic. RAPT_LONG_AHEAD, RAPT_SHORT_AHEAD: the prefetch distance of either, in bytes. Measured on an
+ * AMD EPYC (Zen 4), see docs/performance.md. */
 #ifndef RAPT_LONG_ROW
 #define RAPT_LONG_ROW 4096
 #endif
@@ -213,16 +215,18 @@ _Static_assert(RAPT_BF16_FEW_TOKENS >= 0 && RAPT_BF16_FEW_TOKENS <= RAPT_MOST_FE
 #endif
 _Static_assert(RAPT_LONG_ROW >= 1 && RAPT_LONG_AHEAD >= 0 && RAPT_SHORT_AHEAD >= 0, "sizes are not negative");
 
-/* RAPT_STAGING_OUTPUTS: threads share tokens by whole tiles, and each stages its own, which takes the time of this many outputs:
- * on an AMD EPYC (Zen 4) 9 to 40, see docs/performance.md. */
+/* RAPT_STAGING_OUTPUTS: a thread stages a tile of tokens in the time in which it computes this many outputs for it. On an AMD
+ * EPYC (Zen 4) 9 to 40, see docs/performance.md. */
 #ifndef RAPT_STAGING_OUTPUTS
 #define RAPT_STAGING_OUTPUTS 16
 #endif
 _Static_assert(RAPT_STAGING_OUTPUTS >= 0, "a time is not negative");
 
-/* RAPT_WEIGHTS_L2: sixteenths of the L2 cache that weights are staged in at a time, beside the products; at most RAPT_STAGED_ROWS
- * rows of them. RAPT_STAGED_FLOATS: floats of tokens that are staged at a time, which the L3 cache may hold, in at most
- * RAPT_LINEAR_TILES tiles. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+/* What a task of many tokens stages at a time. Measured on an AMD EPYC (Zen 4), see docs/performance.md.
+ *   RAPT_WEIGHTS_L2     sixteenths of the L2 cache for weights, beside the products
+ *   RAPT_STAGED_ROWS    the most rows of weights
+ *   RAPT_STAGED_FLOATS  the most floats of tokens, which the L3 cache should hold
+ *   RAPT_LINEAR_TILES   the most tiles of tokens */
 #ifndef RAPT_WEIGHTS_L2
 #define RAPT_WEIGHTS_L2 6
 #endif
@@ -242,9 +246,9 @@ _Static_assert(RAPT_STAGED_FLOATS >= 1 && RAPT_LINEAR_TILES >= 2, "a pass has a 
 
 /* ---- Normalisation (norm.h) ----------------------------------------------------------------------------------------------- */
 
-/* RAPT_NORM_HELD: channels of a token that are held as f32. A token of up to this many is converted once, and not for each mean
- * and for the result again. RAPT_NORM_STEP: channels that are gone through at a time, so that memory is waited for while sums
- * are. */
+/* RAPT_NORM_HELD: the channels of a token that are held as f32. A token of at most this many is converted once, instead of once
+ * for each mean and once for the result. RAPT_NORM_STEP: the channels that are converted and then summed at a time, so that
+ * waiting for memory overlaps with adding. */
 #ifndef RAPT_NORM_HELD
 #define RAPT_NORM_HELD 8192
 #endif

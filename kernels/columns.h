@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys in lanes are transposed before they are converted: a column is four bytes of each of RAPT_VL rows, so narrow types need
- * half or a quarter of the shuffles, or fewer. Included by type_words.h, for the words of types. */
+/* Reading K with keys in lanes. Vectors of K are transposed before they are converted to f32: a column holds four bytes of each
+ * of RAPT_VL rows, so types of 16 bits need half of the shuffles, and narrower ones a quarter or less. Included by type_words.h.
+ */
 
-/* A step of RAPT_VL rows: the next RAPT_VL dwords of each; or a group of each, its elements as columns of dwords and what they
- * share in scale and least. */
+/* One step of RAPT_VL rows, row r in lane r. Of an element type it is the next RAPT_VL dwords of each row; of a type of groups,
+ * one group of each row, with the scale, and the least value where there is one, that its elements share. */
 typedef struct key_columns {
     vi dwords[RAPT_VL > 8 ? RAPT_VL : 8];
     vf scale, least;
 } key_columns;
 
-/* columns[i], lane r: dword i of the 16 bytes at rows[r] + offset. */
+/* Sets lane r of columns[i] to dword i of the 16 bytes at rows[r] + offset. */
 static RAPT_INLINE void load_four_columns(vf columns[4], const char *const *rows, size_t offset) {
 #if RAPT_SQUARE_ROWS
-    /* With each four lanes from a row of their own, transposing 4 x 4 within them is all that is left. */
+    /* Each four lanes come from one row, so that it only remains to transpose 4 x 4 within them. */
     UNROLLED(i, 4) columns[i] = v_load_quads(rows + i, offset);
     v_transpose_quads(columns);
 #else
@@ -22,20 +23,21 @@ static RAPT_INLINE void load_four_columns(vf columns[4], const char *const *rows
 #endif
 }
 
+/* load_four_columns as integers. */
 static RAPT_INLINE void read_four_columns(vi columns[4], const char *const *rows, size_t offset) {
     vf x[4];
     load_four_columns(x, rows, offset);
     UNROLLED(i, 4) columns[i] = v_as_int(x[i]);
 }
 
-/* The first of four, for which 16 bytes are read. */
+/* Returns the first of these four columns. Reads 16 bytes of each row, as load_four_columns does. */
 static RAPT_INLINE vi read_column(const char *const *rows, size_t offset) {
     vi x[4];
     read_four_columns(x, rows, offset);
     return x[0];
 }
 
-/* RAPT_VL of them, to be used for nr rows of Q. */
+/* Reads RAPT_VL columns. nr is the number of rows of Q that use them: it decides how they are transposed. */
 static RAPT_INLINE void read_line(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     vf line[RAPT_VL];
 #if RAPT_SQUARE_ROWS
@@ -51,20 +53,23 @@ static RAPT_INLINE void read_line(key_columns *c, const char *const *rows, size_
     UNROLLED(i, RAPT_VL) c->dwords[i] = v_as_int(line[i]);
 }
 
+/* 1 on a big-endian machine. */
 enum { ON_BIG_ENDIAN = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ };
 
-/* Where element i of some bits lies in its dword: the number of bits below it. Elements of whole bytes are as the machine has
- * them; of those of a byte, the lowest bits come first. */
+/* Returns the position of element i in its dword: the number of bits below it. An element has `bits` bits. Elements are in the
+ * order of their bytes in memory, and within a byte the lowest bits come first. */
 static RAPT_INLINE int element_place(const int i, const int bits) {
     if (!ON_BIG_ENDIAN) return i * bits % 32;
     return bits >= 8 ? 32 - bits - i * bits % 32 : 24 - i * bits / 8 * 8 % 32 + i * bits % 8;
 }
 
-/* Byte i of each dword, at the upper end of its lane with other bits below, and as a signed number. */
+/* Returns byte i of each dword in the upper 8 bits of its lane; lower bits are undefined. */
 static RAPT_INLINE vi upper_byte(vi dwords, const int i) {
     const int place = element_place(i, 8);
     return place == 24 ? dwords : i_shl(dwords, 24 - place);
 }
+
+/* Returns byte i of each dword, a signed number, as f32. */
 static RAPT_INLINE vf signed_byte(vi dwords, const int i) { return v_from_int(i_sar(upper_byte(dwords, i), 24)); }
 
 /* Turns 4 columns whose byte i holds the 4-bit codes of channels i and i + 16 into 8 columns of a code in each byte, channels
@@ -73,7 +78,7 @@ static RAPT_INLINE void split_halves(vi columns[8]) {
     UNROLLED(i, 4) columns[4 + i] = i_shr(columns[i], 4);
 }
 
-/* Does the same and adds the fifth bits, of which bit i of `fifths` belongs to channel i. Codes then have 5 bits. */
+/* split_halves for codes of 5 bits: bit i of `fifths` is the fifth bit of channel i. The upper 3 bits of each byte are 0. */
 static RAPT_INLINE void split_fifths(vi columns[8], vi fifths) {
     split_halves(columns);
     UNROLLED(i, 8) {
@@ -86,28 +91,35 @@ static RAPT_INLINE void split_fifths(vi columns[8], vi fifths) {
     }
 }
 
-/* What comes first in memory of each dword, at the lower end of its lane with other bits above, and what comes second. */
+/* Returns element n of `bits` bits of each dword, in memory order, in the low bits of its lane; higher bits are undefined. */
 static RAPT_INLINE vi nth_of_dword(vi x, const int n, const int bits) {
     const int place = element_place(n, bits);
     return place == 0 ? x : i_shr(x, place);
 }
+
+/* Returns the first 16 bits in memory of each dword; higher bits are undefined. */
 static RAPT_INLINE vi first_half(vi x) { return nth_of_dword(x, 0, 16); }
+
+/* Returns the second 16 bits in memory of each dword; higher bits are undefined. */
 static RAPT_INLINE vi second_half(vi x) { return nth_of_dword(x, 1, 16); }
+
+/* Returns the first byte in memory of each dword; higher bits are undefined. */
 static RAPT_INLINE vi first_byte(vi x) { return nth_of_dword(x, 0, 8); }
 
-/* Into how many vectors of elements a vector of a row of V is taken apart, dword by dword. 1: none, since loads widen the
- * elements in their order. That is as fast for bytes that are integers, and slower for the others by up to a half
- * (docs/performance.md, "Narrow caches"). */
+/* Returns into how many vectors one loaded vector of V is split, element i of every dword going to vector i. 2 for bf16 and 4 for
+ * E4M3, where that saves the shuffle of a widening load (values of 1 row in L1: bf16 53 -> 90, E4M3 16 -> 18 GFLOP/s). 1, a
+ * widening load in memory order, for all others; where measured, splitting is slower (int8 53 -> 40, E5M2 41 -> 28); see
+ * docs/experiments/decode.md. */
 static RAPT_INLINE int deinterleaved_vectors(rapt_type type) {
     return RAPT_VL == 1 ? 1 : type == RAPT_BF16 ? 2 : type == RAPT_F8_E4M3 ? 4 : 1;
 }
 
-/* Bytes of a row that a step takes. */
+/* Returns the bytes of a row that a step takes. */
 static RAPT_INLINE int step_bytes(rapt_type type, const int group, const int bytes) {
     return group > 1 ? bytes : RAPT_VL * (type == RAPT_F16 ? 2 : 4);
 }
 
-/* Elements of a dword of key_columns. */
+/* Returns how many elements a dword of key_columns holds. */
 static RAPT_INLINE int elements_of_dword(rapt_type type) {
     switch (type) {
     case RAPT_F32:
@@ -123,9 +135,11 @@ static RAPT_INLINE int elements_of_dword(rapt_type type) {
     }
 }
 
-/* The words of each type of K: one reads a step of RAPT_VL rows, the other converts element i of one of its dwords. */
+/* A word of each type of K: reads a step of RAPT_VL rows, for nr rows of Q. */
 typedef void read_words(key_columns *c, const char *const *rows, size_t offset, const int nr);
+
+/* A word of each type of K: converts element i of a dword that read_words has read. */
 typedef vf column_word(const key_columns *c, vi dword, const int i);
 
-/* And of those that are dealt out: the element that comes i-th in memory of each dword. */
+/* A word of types that are deinterleaved: converts the element that comes i-th in memory of each dword. */
 typedef vf part_word(vi dwords, const int i);

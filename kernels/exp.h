@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exp2, tanh, GELU, SiLU and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
- * Coefficients: minimax fits of the relative error by tools/fit_exp.py, each rounded to f32 before the next was fitted. */
+/* exp2, tanh, GELU, SiLU and ln, in words. They have polynomials of their own, so that no bit depends on a libm. Coefficients are
+ * minimax fits of the relative error by tools/fit_exp.py, each rounded to f32 before the next was fitted. Included by attend.h.
+ */
 
 #include "bf16_exp.h"
 
-/* 1.5 * 2^23 rounds a small number to an integer when it is added; the 127 more leave the biased exponent in the low bits. */
+/* 1.5 * 2^23 + 127. Adding 1.5 * 2^23 rounds a small number to an integer; 127 more leaves it as a biased exponent in the low
+ * bits. */
 #define RAPT_ROUND_MAGIC 12583039.0f
 
-/* 2^(d * c) for d <= 0, c > 0. Below least = -127 / c the result is +0, so also for d = -inf; NaN gives NaN.
- * p(0) is exactly 1, so d = 0 gives exactly 1. tests/words.c measures and asserts the error. */
+/* Returns 2^(d * c) for d <= 0 and c > 0, where least is -127 / c: +0 for d <= least, also for -inf, and NaN for NaN. d = 0 gives
+ * exactly 1, since the polynomial does at 0. tests/words.c measures and asserts the error. */
 static inline vf v_exp2(vf d, vf c, vf least) {
     vf x = v_max(least, d); /* in this order: of NaN and a number, x86's max returns the second operand */
     vf t = v_fma(x, c, v_set1(RAPT_ROUND_MAGIC));
@@ -24,9 +26,9 @@ static inline vf v_exp2(vf d, vf c, vf least) {
     return v_mul(p, v_pow2(t)); /* a product, not an addition to the exponent bits: NaN stays NaN, and n = -127 gives 0 */
 }
 
-/* 2^(d * c) for d <= 0, c > 0, rounded to bf16: 2^n times 2^f, where n is the integer at or below the product, so that 2^f lies
- * between 1 and 2, and is rounded by one addition. Below least = -56 / c the result is +0, else it is at least 2^-56; NaN gives
- * NaN, and d = 0 gives 1. tests/words.c measures and asserts the error. */
+/* Returns 2^(d * c), rounded to bf16, for d <= 0 and c > 0, where least is -56 / c. It is 2^n * 2^f, n being the integer at or
+ * below d * c, so that 2^f lies between 1 and 2 and one addition rounds it. The result is +0 for d < least, and otherwise at
+ * least 2^-56; NaN gives NaN, and d = 0 gives 1. tests/words.c measures and asserts the error. */
 static inline vf v_exp2_bf16(vf d, vf c, vf least) {
     vf one = v_set1(1.0f);
     vf t = v_fma(d, c, v_set1(RAPT_ROUND_MAGIC));
@@ -42,7 +44,8 @@ static inline vf v_exp2_bf16(vf d, vf c, vf least) {
     return v_select(v_lt(d, least), v_set1(0.0f), v_mul(p, v_pow2(t)));
 }
 
-/* tanh(x): below 0.625 an odd polynomial, above (1 - e) / (1 + e) with e = exp(-2 |x|), which would cancel there. */
+/* Returns tanh(x): for |x| < 0.625 an odd polynomial, since (1 - e) / (1 + e) with e = exp(-2 |x|) would cancel there; else that.
+ */
 static inline vf v_tanh(vf x) {
     vi sign = i_and(v_as_int(x), i_set1(INT32_MIN));
     vf a = v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX)));
@@ -54,15 +57,16 @@ static inline vf v_tanh(vf x) {
     p = v_fma(p, z, v_set1(0x1.1106f6p-3f));
     p = v_fma(p, z, v_set1(-0x1.555532p-2f));
     vf t = v_fma(v_mul(a, z), p, a);
-    if (!v_all(below)) { /* softcaps are so large that it seldom is */
+    if (!v_all(below)) { /* rare for softcaps, which are large */
         vf e = v_exp2(v_sub(v_set1(0.0f), a), v_set1(0x1.715476p+1f), v_set1(-127.0f / 0x1.715476p+1f));
         t = v_select(below, t, v_div(v_sub(v_set1(1.0f), e), v_add(v_set1(1.0f), e)));
     }
     return v_as_float(i_or(v_as_int(t), sign));
 }
 
-/* x * Phi(x), Phi the normal distribution function. Phi(-a) = 2^-h(a), a polynomial without cancellation; of positive x it is
- * what is missing to 1. Beyond a = 8, as far as h was fitted, it only grows, and 2^-h is below 1e-15. */
+/* Returns x * Phi(x), where Phi is the normal distribution function. With a = |x|, Phi(-a) = 2^-h(a) for a polynomial h without
+ * cancellation, and Phi(a) = 1 - Phi(-a). h is fitted up to a = 8, where 2^-h is below 1e-15; beyond, h grows and 2^-h vanishes.
+ */
 static inline vf v_gelu(vf x) {
     vf a = v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX)));
     vf h = v_set1(0x1.60a846p-27f);
@@ -80,20 +84,21 @@ static inline vf v_gelu(vf x) {
     return v_mul(x, v_select(v_lt(x, v_set1(0.0f)), below, v_sub(v_set1(1.0f), below)));
 }
 
-/* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). */
+/* Returns 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). */
 static inline vf v_gelu_tanh(vf x) {
     vf y = v_mul(v_fma(v_mul(v_mul(x, x), x), v_set1(0.044715f), x), v_set1(0x1.988454p-1f));
     return v_mul(v_mul(v_set1(0.5f), x), v_add(v_set1(1.0f), v_tanh(y)));
 }
 
-/* x / (1 + exp(-x)); with e = exp(-|x|), which does not overflow, of negative x that is x * e / (1 + e). */
+/* Returns x / (1 + exp(-x)). For negative x it computes x * e / (1 + e) with e = exp(-|x|), which does not overflow. */
 static inline vf v_silu(vf x) {
     vf a = v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX)));
     vf e = v_exp2(v_sub(v_set1(0.0f), a), v_set1(0x1.715476p+0f), v_set1(-127.0f / 0x1.715476p+0f));
     return v_div(v_select(v_lt(x, v_set1(0.0f)), v_mul(x, e), x), v_add(v_set1(1.0f), e));
 }
 
-/* ln(x) for normal x > 0: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), s = (y - 1) / (y + 1), ln y = 2 atanh s. */
+/* Returns ln(x) for normal x > 0, and NaN for NaN: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), s = (y - 1) / (y + 1), and
+ * ln y = 2 atanh s. */
 static inline float s_ln(float x) {
     uint32_t bits, half_root = 0x3f3504f3u; /* sqrt(1/2) */
     memcpy(&bits, &x, sizeof bits);

@@ -1,76 +1,86 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Few rows, as in decode: one lane is one key, and in P V one lane is one channel. Vectors of K are transposed in registers, so
- * that each score is still one accumulator over ascending channels; V is streamed where it lies, by the tile product with the
- * weights as its broadcast side. A chunk goes in three sweeps, all its scores, all its weights, all its values, so that K and V
- * each come from memory as one long stream. Included by attend.h. */
+/* The path for few rows, as in decode: one lane is one key, and in P V one lane is one channel. Vectors of K are transposed in
+ * registers, so that each score is still one accumulator over ascending channels. V is read where it lies, by the tile product,
+ * which broadcasts the weights. A chunk is computed in three sweeps, first all its scores, then all weights, then all values, so
+ * that K and V each come from memory as one long stream. Included by attend.h. */
 
+/* The numbers of a block's keys as floats. */
 static const float key_positions[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
                                                 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
                                                 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
+/* Bits 0 to 15, to test which keys a row attends to. */
 static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
                                      1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
 
-/* The blocks of a chunk, in whole vectors. */
+/* Floats of row_scratch.alpha for a row: the blocks of a chunk, rounded up to whole vectors. */
 enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
 
-/* Rows of a chunk, and of K or V as many further on as may be prefetched. */
+/* Addresses of rows of K or V: those of a chunk, and of as many further on as may be prefetched. */
 enum { CHUNK_ROWS = RAPT_CHUNK + (RAPT_BYTE_KEYS_AHEAD > RAPT_BLOCK ? RAPT_BYTE_KEYS_AHEAD : RAPT_BLOCK) };
 
+/* The state of one row. */
 typedef struct row_state {
     float m, l;
     float *o; /* [padded d_v] */
 } row_state;
 
+/* A row of Q. */
 typedef struct query_row {
     row_cursor at;
     const char *block_mask;          /* its row of the block mask, or null */
-    int64_t first, end;              /* the keys it attends to, as far as its position says */
-    uint64_t attended[CHUNK_BLOCKS]; /* bit n: does it attend to key n of the block? Where rows differ in more than ranges */
-    row_state now, all;              /* of the chunk, and of all chunks before it */
+    int64_t first, end;              /* the keys [first, end) that it may attend to by its position */
+    uint64_t attended[CHUNK_BLOCKS]; /* with has_masks: bit n is set if it attends to key n of the block */
+    row_state now, all;              /* of this chunk, and of all chunks before it */
 } query_row;
 
+/* Scratch of a task. */
 typedef struct row_scratch {
     float *q;      /* [rows][padded d_k], times q_factor */
     float *s;      /* [rows][RAPT_CHUNK] scores, then weights */
-    float *alpha;  /* [rows][ROW_ALPHAS] */
-    float *values; /* [RAPT_BLOCK][padded d_v]: V's channels beyond a whole vector, or all where it cannot be read in place */
-    float *keys;   /* [RAPT_BLOCK][padded d_k]: K, where it cannot be read in place */
-    float *row;    /* bf16 arithmetic: a row of K or V while it is copied */
-    float *sums;   /* likewise: [2][padded d_v], of the even and the odd keys of a step, where a row leaves out some */
-    float *tiles;  /* likewise, for a matrix unit */
-    float *groups; /* integer arithmetic: what keys_int8.h lays out for groups of K, and of V */
+    float *alpha;  /* [rows][ROW_ALPHAS] what O is multiplied by before the values of each block */
+    float *values; /* [RAPT_BLOCK][padded d_v] V that cannot be read in place: all, or the channels beyond whole vectors */
+    float *keys;   /* [RAPT_BLOCK][padded d_k] K that cannot be read in place */
+
+    /* bf16 arithmetic. */
+    float *row;   /* a row of K or V while it is copied */
+    float *sums;  /* [2][padded d_v] of the even and the odd keys of a step, for a row that skips some */
+    float *tiles; /* for a matrix unit */
+
+    /* Integer arithmetic. */
+    float *groups; /* for groups of K, and later of V, laid out by keys_int8.h */
 } row_scratch;
 
-/* Floats from row to row of Q. */
+/* Returns the floats from row to row of Q. */
 static inline size_t row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_k) : padded((size_t)p->d_k); }
 
-/* Floats from one O to the next, of those that a row has. */
+/* Returns the floats of an o, padded. */
 static inline size_t output_row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
 
-/* Rows of V by which it is prefetched: of 16 bits an element twice as many, about the same bytes. */
+/* Returns the prefetch distance of V, in rows: for elements of 16 bits twice as many as for f32, so about the same bytes. */
 static inline int values_ahead(const rapt_problem *p) {
     if (!of_elements(p->v.type)) return RAPT_BLOCK;
     if (BF16) return RAPT_BF16_VALUES_AHEAD;
     return p->v.type == RAPT_F32 ? RAPT_VALUES_AHEAD : rapt_min(2 * RAPT_VALUES_AHEAD, RAPT_BLOCK);
 }
 
-/* Rows of V at a time, where a panel does not take them whole. Each time O is read and written, and memory shall be done with a
- * few KiB: RAPT_VALUES_DEPTH rows of f32, or as many as have about their bytes. */
+/* Returns the rows of V per pass over O, where a panel is narrower than V. Each pass reads and writes O, and should read a few
+ * KiB of V: RAPT_VALUES_DEPTH rows of f32, or of narrower types as many as have about the same bytes. */
 static inline int values_depth(rapt_type type) {
     int narrow = !of_elements(type) ? 4 : type == RAPT_F32 ? 1 : 2;
     return narrow * RAPT_VALUES_DEPTH < RAPT_BLOCK ? narrow * RAPT_VALUES_DEPTH : RAPT_BLOCK;
 }
 
-/* Is K or V of this type converted to a copy in scratch first, instead of on the way into registers? Types of K and V only are,
- * for more rows than RAPT_CONVERTED_ROWS, since each pass converts again. */
+/* True if K or V of this type is first converted to a copy in scratch, instead of on the way into registers. Types of K and V
+ * only are, for more rows of Q than RAPT_CONVERTED_ROWS, since each pass would convert them anew. */
 static inline bool copied(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
 
-/* Floats of row_scratch.groups for that many rows. */
+/* Returns the floats of row_scratch.groups for `rows` rows. */
 static size_t integer_group_floats(const rapt_problem *p, int rows);
 
-/* The one description of the scratch: without memory it only counts. */
+/* Lays out the scratch of a task of n rows, over all heads, and returns its size in floats. This is its only description: with
+ * null memory it only counts. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
     size_t used = 0, dk = row_floats(p), dv = output_row_floats(p);
     *scratch = (row_scratch){.q = carve(memory, &used, (size_t)n * dk),
@@ -86,75 +96,104 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
-/* Stages channels [first, end) of RAPT_VL rows, as to[channel - first][row]. */
+/* Stages channels [first, end) of RAPT_VL rows, transposed: to[channel - first][row]. */
 typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, int first, int end);
 
 /* How rows of K are read. */
 typedef struct key_format {
     rapt_type type;
     int group, bytes;           /* channels of a group and its bytes, as in types.h */
-    stage_key_rest *stage_rest; /* for what is left beside whole steps; not called for groups */
+    stage_key_rest *stage_rest; /* stages the channels beyond whole steps; not called for groups */
     read_words *read;           /* reads a step of RAPT_VL rows */
-    column_word *column;        /* converts an element of each dword of it */
+    column_word *column;        /* converts an element of each dword of a step */
 } key_format;
 
-/* The scores of ng vectors of keys for nr rows, in registers: s[r][key] = sum over channels of q[r][i] * k[key][i], the channels
- * of a key lying offset bytes behind its address. Where the channels come in parts, the sum of each is added in memory. Keys
- * further on are prefetched. k, ng and nr are constants wherever this is called. Replaceable. */
+/* Computes the scores of ng vectors of keys for nr rows of Q, s[r][key] = sum over channels of q[r][i] * k[key][i], in a register
+ * tile whose accumulators are
+ *
+ *                  vector 0 of keys    vector 1        ...    vector ng - 1
+ *     row 0        acc[0]              acc[nr]                acc[(ng - 1) * nr]
+ *     row 1        acc[1]              acc[nr + 1]            acc[(ng - 1) * nr + 1]
+ *     ...
+ *     row nr - 1   acc[nr - 1]         acc[2 * nr - 1]        acc[ng * nr - 1]
+ *
+ * Each adds its products in ascending order of channels. If the channels have parts, each part is summed by itself and then added
+ * to s in memory. The channels of a key begin `offset` bytes behind its address. Keys further on are prefetched: their addresses
+ * follow those of the ng vectors. Replaceable. */
 static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int channels, const float *q, size_t ldq, float *s);
 #ifndef score_tile
-static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
-                                   int channels, const float *q, size_t ldq, float *s) {
-    enum { RUN = 8 }; /* gcc unrolls loops of at most 16, but nested ones of this many */
-    const int step_size = step_bytes(k.type, k.group, k.bytes), step = step_size / k.bytes * k.group;
-    const int in_dword = elements_of_dword(k.type), element = k.group > 1 ? 1 : k.bytes;
-    const int unrolled = of_elements(k.type) ? step : (int)rapt_min(step, RUN);
-    const int beside = step > RAPT_VL ? ng : 1; /* vectors of keys whose chains of additions run side by side */
+/* Returns the bytes of an element of K; 1 for types of groups, whose elements have a byte or less. */
+static RAPT_INLINE int key_element_bytes(const key_format k) { return k.group > 1 ? 1 : k.bytes; }
+
+/* Prefetches for channel j of a step of `step` channels, which reads `beside` vectors of keys and prefetches as many further on.
+ * The prefetches are shared out among the channels, since a burst of them beside the loads delays these. Most keys are prefetched
+ * twice, at two distances, since a prefetch may get lost where many are under way. */
+static RAPT_INLINE void prefetch_share(const key_format k, const int beside, const int step, const int j, const char *const *keys,
+                                       size_t at) {
+    const int element = key_element_bytes(k);
     const int near = element >= 2 ? RAPT_KEYS_AHEAD : RAPT_BYTE_KEYS_AHEAD / 2;
     const int further = element >= 4 ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD;
+    for (int n = j * beside * RAPT_VL / step; n < (j + 1) * beside * RAPT_VL / step; n++) {
+        prefetch(keys[n + near], at);
+        if (element != 2) prefetch(keys[n + further], at);
+    }
+}
+
+/* Adds a step of channels, which lie `at` bytes behind the addresses of the keys. `beside` vectors of keys are transposed
+ * together, so that their chains of additions run side by side. i: the number of the step's first channel. */
+static RAPT_INLINE void score_step(const key_format k, const int ng, const int nr, const char *const *keys, size_t at, int i,
+                                   const float *q, size_t ldq, vf *acc) {
+    enum { RUN = 8 }; /* gcc unrolls loops of at most 16 iterations, but nested ones of 8 */
+    const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group;
+    const int in_dword = elements_of_dword(k.type);
+    const int unrolled = of_elements(k.type) ? step : (int)rapt_min(step, RUN);
+    const int beside = step > RAPT_VL ? ng : 1;
+    /* Hides from the compiler that these are the addresses of `keys`. It would otherwise copy all that are prefetched from to its
+     * stack before each part of the channels. */
+    const char *const *ahead = keys;
+    __asm__("" : "+r"(ahead));
+    key_columns c[4];
+    RAPT_UNROLL for (int g = 0; g < ng; g += beside) {
+        UNROLLED(b, beside) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
+        for (int from = 0; from < step; from += unrolled) {
+            const char *const *keys_ahead = ahead + (g * RAPT_VL + from * beside * RAPT_VL / step);
+            RAPT_UNROLL for (int run = 0; run < unrolled; run += RUN) RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
+                if (j >= unrolled) continue;
+                prefetch_share(k, beside, step, j, keys_ahead, at);
+                UNROLLED(b, beside) {
+                    const vf x = k.column(&c[b], c[b].dwords[from / in_dword + j / in_dword], j % in_dword);
+                    UNROLLED(r, nr)
+                        acc[(g + b) * nr + r] = v_fma(v_broadcast(q + r * ldq + i + from + j), x, acc[(g + b) * nr + r]);
+                }
+            }
+        }
+    }
+}
+
+/* Adds the channels from `whole` on, which are less than a step. */
+static RAPT_INLINE void score_tail(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
+                                   int whole, int channels, const float *q, size_t ldq, vf *acc) {
+    UNROLLED(g, ng) {
+        float rest[4 * RAPT_VL * RAPT_VL];
+        k.stage_rest(rest, keys + g * RAPT_VL, offset, whole, channels);
+        for (int c = whole; c < channels; c++)
+            UNROLLED(r, nr)
+                acc[g * nr + r] = v_fma(v_broadcast(q + r * ldq + c), v_load(rest + (c - whole) * RAPT_VL), acc[g * nr + r]);
+    }
+}
+
+static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
+                                   int channels, const float *q, size_t ldq, float *s) {
+    const int step_size = step_bytes(k.type, k.group, k.bytes), step = step_size / k.bytes * k.group;
     int whole = channels - channels % step, part = rapt_score_part(channels), i = 0;
     for (int first = 0; first < channels; first += part) {
         vf acc[8];
         UNROLLED(a, ng * nr) acc[a] = v_set1(0.0f);
-        for (int end = rapt_min(whole, first + part); i < end; i += step) {
-            const size_t at = offset + (size_t)(i / step) * (size_t)step_size;
-            key_columns c[4];
-            /* The addresses that are prefetched from stay in their array: the compiler, which takes this pointer for a new one
-             * each time, would otherwise copy all of them to its stack before each part of the channels. */
-            const char *const *ahead = keys;
-            __asm__("" : "+r"(ahead));
-            RAPT_UNROLL for (int g = 0; g < ng; g += beside) {
-                UNROLLED(b, beside) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
-                for (int from = 0; from < step; from += unrolled) {
-                    /* Prefetches are spread over the step, since a burst at the loads holds these up. Most keys are prefetched
-                     * twice, since the first may get lost where many are under way. */
-                    const char *const *keys_ahead = ahead + (g * RAPT_VL + from * beside * RAPT_VL / step);
-                    RAPT_UNROLL for (int run = 0; run < unrolled; run += RUN) RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
-                        if (j >= unrolled) continue;
-                        for (int n = j * beside * RAPT_VL / step; n < (j + 1) * beside * RAPT_VL / step; n++) {
-                            prefetch(keys_ahead[n + near], at);
-                            if (element != 2) prefetch(keys_ahead[n + further], at);
-                        }
-                        UNROLLED(b, beside) {
-                            const vf x = k.column(&c[b], c[b].dwords[from / in_dword + j / in_dword], j % in_dword);
-                            UNROLLED(r, nr)
-                                acc[(g + b) * nr + r] = v_fma(v_broadcast(q + r * ldq + i + from + j), x, acc[(g + b) * nr + r]);
-                        }
-                    }
-                }
-            }
-        }
-        if (k.group == 1 && whole < channels && channels - first <= part) {
-            UNROLLED(g, ng) {
-                float rest[4 * RAPT_VL * RAPT_VL];
-                k.stage_rest(rest, keys + g * RAPT_VL, offset, whole, channels);
-                for (int c = whole; c < channels; c++)
-                    UNROLLED(r, nr)
-                        acc[g * nr + r] =
-                            v_fma(v_broadcast(q + r * ldq + c), v_load(rest + (c - whole) * RAPT_VL), acc[g * nr + r]);
-            }
-        }
+        for (int end = rapt_min(whole, first + part); i < end; i += step)
+            score_step(k, ng, nr, keys, offset + (size_t)(i / step) * (size_t)step_size, i, q, ldq, acc);
+        if (k.group == 1 && whole < channels && channels - first <= part)
+            score_tail(k, ng, nr, keys, offset, whole, channels, q, ldq, acc);
         UNROLLED(g, ng)
             UNROLLED(r, nr) {
                 float *to = s + (size_t)r * RAPT_CHUNK + g * RAPT_VL;
@@ -164,12 +203,12 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
 }
 #endif
 
-/* n keys, a multiple of RAPT_PARTIAL_SUMS. Few rows take several vectors of keys at a time: one chain of additions for each would
- * not fill the time that an addition takes. */
+/* Computes the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for nr rows. The fewer rows, the more vectors of keys a
+ * register tile has, so that enough chains of additions run side by side to hide the latency of an addition. */
 static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const char *const *keys, size_t offset, int n,
                                       int channels, const float *q, size_t ldq, float *s) {
-    /* Measured for one row, see docs/performance.md: 32 keys are best where all columns of them stay in registers, so with 16
-     * lanes, or where one vector is done after the other, as with f32. */
+    /* For one row 32 keys at a time are best if all their columns stay in registers, so with 16 lanes, or if vectors are read one
+     * after the other, as with f32. Measured, see docs/performance.md. */
     const int twice = nr == 1 && (k.bytes == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
     const int most = RAPT_PARTIAL_SUMS / RAPT_VL * twice;
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
@@ -179,7 +218,7 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
         for (; g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
-/* stage_rest_f32, stage_rest_q4_0 and so on. */
+/* Defines stage_rest_f32, stage_rest_q4_0 and so on: the stage_key_rest of each type. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void stage_rest_##suffix(float *to, const char *const *keys, size_t offset, int first, int end) {       \
         const char *rows[RAPT_VL];                                                                                               \
@@ -192,8 +231,8 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #endif
 #undef RAPT_TYPE
 
-/* read_step_f32, read_step_q4_0 and so on: read_SUFFIX, which loops that are unrolled take inline; the others find the columns in
- * memory anyway. */
+/* Defines read_step_f32 and so on, of element types: read_SUFFIX inline, since their loops are unrolled and columns stay in
+ * registers. */
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
     static inline void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, const int nr) {                \
         read_##suffix(c, rows, offset, nr);                                                                                      \
@@ -201,6 +240,8 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #if RAPT_CONVERTED_ROWS
+/* Defines read_step_q4_0 and so on, of types of K and V only: read_SUFFIX as a call, since their columns go through memory
+ * anyway. */
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
     static RAPT_NOINLINE void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, int nr) {               \
         read_##suffix(c, rows, offset, nr);                                                                                      \
@@ -209,7 +250,7 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #endif
 
-/* score_keys_f32, score_keys_f16, score_keys_q4_0 and so on: the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
+/* Defines score_keys_f32, score_keys_q4_0 and so on, which compute the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
  * number of rows. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
@@ -242,15 +283,17 @@ static size_t integer_group_floats(const rapt_problem *p, int rows) {
 static size_t integer_group_floats(const rapt_problem *p, int rows) { return (void)p, (void)rows, 0; }
 #endif
 
-/* Keys of a block that are visited, in whole multiples of RAPT_PARTIAL_SUMS. */
+/* Returns the first key of a block whose score is computed: b->first, rounded down to a multiple of RAPT_PARTIAL_SUMS. */
 static inline int scored_from(const block *b) { return b->first & -RAPT_PARTIAL_SUMS; }
+
+/* Returns the end of the keys whose scores are computed: b->end, rounded up to a multiple of RAPT_PARTIAL_SUMS. */
 static inline int scored_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
-/* The rows of K or V of the first head, for the visited keys of some blocks of a chunk, as in find_rows; and for `further`
- * more of them, which are prefetched. Others are some row that there is. */
+/* Finds the rows of K or V of the first head by find_rows: those of the keys of a chunk whose scores are computed, and of
+ * `further` more keys, which are prefetched. Where there is no such key, the address is that of another row. */
 static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *blocks, int count,
                             int further, const char **rows) {
-    int known = 0; /* rows up to this are found */
+    int known = 0; /* the end of the rows that are found */
     for (int i = 0; i < count; i++) {
         int at = (int)(blocks[i].number % RAPT_CHUNK), from = scored_from(&blocks[i]), to = scored_to(&blocks[i]);
         find_rows(rows + at, t, tensor, layout, &blocks[i], from, to);
@@ -264,7 +307,7 @@ static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_l
     if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, tensor, layout, &ahead, 0, further);
 }
 
-/* score_keys of one head for n rows of K that are converted first. */
+/* score_rows for n keys that are first converted to a copy. */
 static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows, const char *const *keys, size_t offset, int n,
                               const float *q, float *scores) {
     const rapt_problem *p = t->problem;
@@ -276,7 +319,8 @@ static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows
     score_keys_f32(rows, copies, 0, n, p->d_k, q, dk, scores);
 }
 
-/* S = Q K^T of one head for keys [from, to) of a block, whole multiples of RAPT_PARTIAL_SUMS. key_rows: of the chunk. */
+/* Computes S = Q K^T of one head for keys [from, to) of a block, multiples of RAPT_PARTIAL_SUMS. key_rows: the addresses of the
+ * chunk's keys. */
 static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *key_rows,
                        const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
@@ -313,8 +357,8 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
     }
 }
 
-/* The scores of a row for the keys of a block become logits, where that is more than a factor, and -inf for those it does not
- * attend to. */
+/* Turns a row's scores of a block into logits, if more than a factor is needed, and sets those of keys that it does not attend to
+ * to -inf. attended: bit n is set if it attends to key n of the block. */
 static RAPT_NOINLINE void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t number, uint64_t attended) {
     const rapt_problem *p = t->problem;
     if (p->modified) {
@@ -345,8 +389,8 @@ static RAPT_NOINLINE void modify_row(const rapt_task *t, query_row *row, float *
     }
 }
 
-/* A row's scores of a block become logits, and -inf for keys that it does not attend to. key_scales: null, or of the block's
- * keys. */
+/* Turns a row's scores of a block into logits, and sets those of keys that it does not attend to to -inf. key_scales: null, or a
+ * scale for each key of the block. */
 static void make_logits(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const block *b) {
     const rapt_problem *p = t->problem;
     uint64_t attended = ~UINT64_C(0);
@@ -356,12 +400,12 @@ static void make_logits(const rapt_task *t, query_row *row, float *scores, const
     for (int n = 0; n < RAPT_BLOCK && key_scales; n += RAPT_VL)
         v_store(scores + n, v_mul(v_load(scores + n), v_load(key_scales + n)));
     if (p->modified || ~attended) modify_row(t, row, scores, b->number, attended);
-    if (t->scores) leave_scores(t, row->at, b->number, scores, 1, b->first, b->end);
+    if (t->scores) store_scores(t, row->at, b->number, scores, 1, b->first, b->end);
 }
 
-/* One row's scores of a chunk become weights, times the scales of their values; its maximum and sum move on, and before the
- * values of block i its o is to be multiplied by alpha[i]. Scores that are not attended to become -inf, so weight 0. Each step is
- * taken for all blocks before the next: block after block, the time would be that of one long chain of dependent operations. */
+/* Turns one row's scores of a chunk into weights, times the scales of their values, updates its maximum and sum, and sets
+ * alpha[i] to the factor for its o before the values of block i. Keys that the row does not attend to get weight 0. Each step is
+ * done for all blocks before the next step: block after block, it would be one long chain of dependent operations. */
 static void weigh_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const float *value_scales,
                       const block *blocks, int count, float *alpha) {
     const rapt_problem *p = t->problem;
@@ -376,7 +420,7 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
         float block_max = h_max(max);
         before[i] = m;
-        m = block_max > m ? block_max : m; /* a NaN may get lost: its weight is NaN */
+        m = block_max > m ? block_max : m; /* a NaN may get lost, but its weight is NaN */
         after[i] = m;
     }
     for (int i = 0; i < count; i += RAPT_VL)
@@ -404,12 +448,13 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
     row->now.m = m;
 }
 
+/* Multiplies the o of a state by alpha. */
 static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* O += P V of one head for keys [from, to) of the block at key number: whole vectors of channels from where V lies, the rest, and
- * what is converted first, from a staged copy. value_rows: of the chunk. */
+/* Adds P V of one head for values [from, to) of the block. Whole vectors of channels are read where V lies; the channels beyond
+ * them, and types that are first converted, from a staged copy. value_rows: the addresses of the chunk's values. */
 static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                        const char *const *value_rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
@@ -439,14 +484,14 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
         stream_product(RAPT_F32, last, n, vectors);
         if (copy) return;
     }
-    /* Whole rows of one stream need no help. */
+    /* A single stream of whole rows is left to the hardware prefetcher. */
     bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL && p->page_size == 0 && of_elements(p->v.type);
     if (!alone) o.ahead = values_ahead(p);
     stream_product(p->v.type, o, n, whole);
 }
 
-/* The channels of a row of O that were dealt out to so many vectors (tile.h), in their own order; the last ones, which are too
- * few for that, are in it. */
+/* Restores the order of the channels of a row of O that were deinterleaved to `deinterleaved` vectors (tile.h). The last ones,
+ * too few to fill these vectors, are in order already. */
 static void gather_channels(float *o, int deinterleaved, int channels) {
     const int step = deinterleaved * RAPT_VL;
     for (int c = 0; c + step <= channels && deinterleaved > 1; c += step, o += step) {
@@ -458,8 +503,8 @@ static void gather_channels(float *o, int deinterleaved, int channels) {
 }
 
 #if RAPT_FEW_DOTS
-/* The same in integers, for a whole block, the nth that is visited: O = alpha O + P V, weights of negative scales by themselves.
- */
+/* Computes O = alpha O + P V of one head in integer arithmetic for V of int8, for block b, the nth of the chunk's blocks. Weights
+ * times negative scales of values are a product of their own. */
 static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                                const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
@@ -481,7 +526,7 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
     }
 }
 
-/* The same for values of groups, whose bytes and weights are made here. */
+/* add_integer_values for V of groups: unpacks the values to bytes and quantises the weights for each group. */
 static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                              const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
@@ -511,8 +556,8 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
 }
 #endif
 
-/* The keys of a block, narrowed to those in the row's range, that a row really attends to, a bit each: neither a mask nor a bias
- * of -inf leaves them out. The rows of V of the narrowed block are found. */
+/* Narrows the block to the row's range, finds the rows of its values, and returns the keys that the row attends to: bit n is set
+ * if neither a mask nor a bias of -inf excludes key n. */
 static uint64_t find_attended_values(const rapt_task *t, int kv_head, const query_row *row, block *b, const char **values) {
     const rapt_problem *p = t->problem;
     *b = block_of(b->number, row->first, row->end);
@@ -524,7 +569,7 @@ static uint64_t find_attended_values(const rapt_task *t, int kv_head, const quer
     return attended;
 }
 
-/* The same for one row without the keys that are masked, as add_attended in queries_in_lanes.h. */
+/* Adds P V of one row without the values of masked keys: add_attended (queries_in_lanes.h) for keys in lanes. */
 static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
                                 const block *all) {
     const rapt_problem *p = t->problem;
@@ -541,7 +586,7 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
                     v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c), v_load(row->now.o + c)));
 }
 
-/* The scales of the keys or values of some blocks of a chunk, of one head; 0 for those that no row attends to. */
+/* Loads the scales of the keys or values of a chunk's blocks, of one head; 0 for those that no row attends to. */
 static void load_chunk_scales(const rapt_task *t, float *to, const char *scales, const rapt_scales *layout, const block *blocks,
                               int count) {
     for (int i = 0; i < count; i++) {
@@ -551,7 +596,7 @@ static void load_chunk_scales(const rapt_task *t, float *to, const char *scales,
     }
 }
 
-/* The weights of all rows, as weigh_row has them, times the scales of values. */
+/* Turns the scores of all rows into weights (weigh_row), and quantises these in integer arithmetic with V of int8. */
 static RAPT_NOINLINE void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks,
                                      int count) {
     const rapt_problem *p = t->problem;
@@ -579,7 +624,8 @@ static RAPT_NOINLINE void weigh_rows(const rapt_task *t, const row_scratch *s, q
     }
 }
 
-/* The blocks of a chunk that some row attends to; with masks, before K is touched. */
+/* Finds the blocks of a chunk that some row attends to, and returns their number. With has_masks it also sets the rows' attended:
+ * before K is read, since blocks without attended keys are skipped. */
 static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk, block *blocks) {
     int64_t first_min = INT64_MAX, end_max = 0;
     int count = 0;
@@ -605,7 +651,45 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
 
 #include "bf16_rows.h"
 
-/* One chunk for the n rows of each head. */
+/* Adds P V of a chunk in exact arithmetic, `depth` rows of V at a time. */
+static void values_exact(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
+                         const char *const *value_rows, int depth) {
+    const rapt_problem *p = t->problem;
+    const int all = t->kv_heads * n;
+    for (int i = 0; i < count; i++) {
+        const block *b = &blocks[i];
+        for (int r = 0; r < all; r++) rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
+        for (int from = b->first; from < b->end; from += depth)
+            for (int h = 0; h < t->kv_heads; h++)
+                add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + depth, b->end));
+    }
+    for (int r = 0; r < all && !copied(p->v.type, n); r++)
+        gather_channels(rows[r].now.o, deinterleaved_vectors(p->v.type), p->d_v);
+}
+
+/* values_exact without the values of masked keys. */
+static void values_unmasked(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count) {
+    for (int i = 0; i < count; i++)
+        for (int r = 0; r < t->kv_heads * n; r++) {
+            rescale_row(t->problem, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
+            add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, &blocks[i]);
+        }
+}
+
+#if RAPT_FEW_DOTS
+/* Adds P V of a chunk in integer arithmetic. */
+static void values_integer(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
+                           const char *const *value_rows) {
+    for (int i = 0; i < count; i++)
+        for (int h = 0; h < t->kv_heads; h++) {
+            if (t->problem->v.type == RAPT_INT8) add_integer_values(t, s, h, rows + h * n, n, value_rows, &blocks[i], i);
+            else add_group_values(t, s, h, rows + h * n, n, value_rows, &blocks[i], i);
+        }
+}
+#endif
+
+/* Computes the states of n rows of each head over one chunk, from the empty state. skip_masked: skip masked values, instead of
+ * adding them with weight 0, since one that is not finite has left a NaN in O. */
 static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk,
                                        bool skip_masked) {
     const rapt_problem *p = t->problem;
@@ -616,15 +700,18 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
         rows[r].now.l = 0.0f;
         memset(rows[r].now.o, 0, output_row_floats(p) * sizeof(float));
     }
-    /* Memory shall see whole tokens of K and V, one after the other: where one head has not all of a token, the heads take turns
-     * after a few; and where V's rows take several passes, so do these, unless they are converted, which takes longer than memory
-     * does. What is converted to a copy shall stay in L1. */
+    /* Batch sizes, chosen so that memory is read in whole tokens:
+     * - joined heads (each covers only a part of a token): switch heads every RAPT_PARTIAL_SUMS keys, RAPT_VALUES_DEPTH values;
+     * - V that needs several passes (wider than a panel, or more rows than a register tile): switch passes every values_depth
+     * rows;
+     * - types converted to a scratch copy: the same small batches, so that the copy stays in L1;
+     * - otherwise a whole block at a time. */
     bool joined = t->kv_heads > 1;
     int keys = joined || copied(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
     bool passes = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
     int values = joined || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : passes ? values_depth(p->v.type) : RAPT_BLOCK;
     const char *key_rows[CHUNK_ROWS], *value_rows[CHUNK_ROWS];
-    if (count == 0) return; /* the empty state */
+    if (count == 0) return; /* the state stays empty */
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,
                     key_rows);
     find_chunk_rows(t, t->v, &p->v, blocks, count, values_ahead(p), value_rows);
@@ -639,26 +726,17 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
             for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, key_rows, b, from, rapt_min(from + keys, end));
     }
     weigh_rows(t, s, rows, n, blocks, count);
-    for (int i = 0; i < count; i++) {
-        const block *b = &blocks[i];
 #if RAPT_FEW_DOTS
-        for (int h = 0; h < t->kv_heads && INTEGER; h++) {
-            if (p->v.type == RAPT_INT8) add_integer_values(t, s, h, rows + h * n, n, value_rows, b, i);
-            else add_group_values(t, s, h, rows + h * n, n, value_rows, b, i);
-        }
-#endif
-        for (int r = 0; r < all && !INTEGER; r++) {
-            rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
-            if (skip_masked) add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, b);
-        }
-        for (int from = b->first; from < b->end && !skip_masked && !INTEGER; from += values)
-            for (int h = 0; h < t->kv_heads; h++)
-                add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + values, b->end));
+    if (INTEGER) {
+        values_integer(t, s, rows, n, blocks, count, value_rows);
+        return;
     }
-    for (int r = 0; r < all && !skip_masked && !INTEGER && !copied(p->v.type, n); r++)
-        gather_channels(rows[r].now.o, deinterleaved_vectors(p->v.type), p->d_v);
+#endif
+    if (skip_masked) values_unmasked(t, s, rows, n, blocks, count);
+    else values_exact(t, s, rows, n, blocks, count, value_rows, values);
 }
 
+/* Merges the state of next_m, next_l and next_o into `all`. */
 static void merge_row(const rapt_problem *p, row_state *all, const float *next_m, const float *next_l, const float *next_o) {
     float m[RAPT_VL], l[RAPT_VL], other_m[RAPT_VL], other_l[RAPT_VL];
     vf a, b;
@@ -672,6 +750,7 @@ static void merge_row(const rapt_problem *p, row_state *all, const float *next_m
     for (int c = 0; c < p->d_v; c += RAPT_VL) merge_values(all->o + c, next_o + c, a, b);
 }
 
+/* Ends a row: merges its sink, divides o by l, and writes O and LSE. */
 static void finish_row(const rapt_problem *p, const rapt_row_end *end, row_state *state) {
     if (end->sink) {
         float one = 1.0f, score = sink_score(p, end->sink), nothing[RAPT_MAX_HEAD_DIM] = {0};
@@ -687,6 +766,7 @@ static void finish_row(const rapt_problem *p, const rapt_row_end *end, row_state
     write_row(p, end->o, end->lse, state->m, state->l, state->o);
 }
 
+/* Computes a task with keys in lanes. */
 static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     row_scratch s;
@@ -694,7 +774,7 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
     int n = (int)t->rows, all = n * t->kv_heads;
     size_t dk = row_floats(p), dv = output_row_floats(p);
     lay_out_rows(p, t->scratch, &s, rows, all);
-    bool masked = has_masks(p); /* are keys visited that are masked for some row? */
+    bool masked = has_masks(p); /* true if scores are computed for keys that some row does not attend to */
     for (int h = 0; h < t->kv_heads; h++) {
         const char *queries[RAPT_MOST_FEW_ROWS];
         for (int r = 0; r < n; r++) {
@@ -728,7 +808,7 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
         if (masked && !INTEGER && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v))
             attend_chunk_keys_in_lanes(t, &s, rows, n, chunk, true);
         for (int r = 0; r < all; r++) {
-            if (t->states) leave_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
+            if (t->states) store_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
             else merge_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);
         }
     }

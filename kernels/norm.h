@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer and RMS normalisation of a token, in the order of docs/order.md: sums over channels are RAPT_PARTIAL_SUMS sums, by
- * channel modulo it. Included by attend.h. */
+/* Layer and RMS normalisation of a token, in the order of docs/order.md: a sum over channels is RAPT_PARTIAL_SUMS sums, one for
+ * each channel number modulo RAPT_PARTIAL_SUMS. Included by attend.h. */
 
-/* A token with its residual, as f32: in place where it lies so and has none. */
+/* A token plus its residual as f32, computed step by step and held for the next pass over the channels. A token that is f32 and
+ * has no residual is read in place instead. Arrays are aligned so that no vector crosses a cache line. */
 typedef struct norm_row {
     const rapt_norm_args *args;
     const rapt_norm_task *task;
-    int channels, first, held; /* z holds that many channels from first on, a multiple of RAPT_NORM_HELD */
-    _Alignas(64) float z[RAPT_NORM_HELD + RAPT_PARTIAL_SUMS];    /* aligned: no vector crosses a cache line */
-    _Alignas(64) float step[RAPT_NORM_STEP + RAPT_PARTIAL_SUMS]; /* of the residual, or of what is rounded to another type */
+    int channels;
+    int first, held; /* z holds `held` channels from `first` on, a multiple of RAPT_NORM_HELD */
+    _Alignas(64) float z[RAPT_NORM_HELD + RAPT_PARTIAL_SUMS];
+    _Alignas(
+        64) float step[RAPT_NORM_STEP + RAPT_PARTIAL_SUMS]; /* a step of the residual, or of an output before it is rounded */
 } norm_row;
 
-/* The n channels from first on, a step. */
+/* Returns the address of the n channels from `first` on, which are one step, as f32. */
 static const char *norm_step(norm_row *row, int first, int n) {
     const rapt_norm_args *a = row->args;
     const rapt_norm_task *t = row->task;
@@ -28,11 +31,13 @@ static const char *norm_step(norm_row *row, int first, int n) {
     return (const char *)z;
 }
 
-/* The means over a token of x = z - from and of x^2, each if it is wanted; channels in lanes. */
+/* Means over the channels of a token: of x and of x^2. */
 typedef struct row_means {
     float x, squares;
 } row_means;
 
+/* Computes the means of x = z - from if plain, and of x^2 if squared; channels lie in lanes. The other mean is of the last
+ * channels only, and not used. */
 static RAPT_INLINE row_means find_means(norm_row *row, float from, const bool plain, const bool squared) {
     float sums[RAPT_PARTIAL_SUMS] = {0}, squares[RAPT_PARTIAL_SUMS] = {0};
     vf acc[SUM_VECTORS], square_acc[SUM_VECTORS], center = v_set1(from);
@@ -62,16 +67,18 @@ static RAPT_INLINE row_means find_means(norm_row *row, float from, const bool pl
     return (row_means){total.x / (float)row->channels, total.squares / (float)row->channels};
 }
 
-/* RAPT_VL of n floats at from, the others 0. */
+/* Loads a vector of the n floats at `from`, with 0 for what is beyond them. */
 static RAPT_INLINE vf load_up_to(const void *from, int n) {
     return n >= RAPT_VL ? v_load(from) : load_part(load_f32, sizeof(float), from, n);
 }
 
+/* What the channels of a token are normalised by: y = (z - mean - mean_error) * inverse. */
 typedef struct norm_end {
     vf mean, mean_error, inverse;
 } norm_end;
 
-/* The results of a step: whole vectors of f32 go where they belong, others by way of memory of ours. */
+/* Writes the results of a step. Whole vectors of f32 are stored directly; what is rounded to another type, and the last part of a
+ * vector, goes through row->step. */
 static RAPT_INLINE void end_norm(norm_row *row, const norm_end *end, int first, int n) {
     const char *z = norm_step(row, first, n);
     const rapt_norm_args *a = row->args;
@@ -97,14 +104,15 @@ static RAPT_INLINE void end_norm(norm_row *row, const norm_end *end, int first, 
     store_row(a->y.type, y + (size_t)direct * y_bytes, row->step + direct, n - direct);
 }
 
+/* rapt_base.normalise: normalises a token. */
 static void normalise(const rapt_norm_args *a, const rapt_norm_task *t) {
     norm_row row;
     row.args = a, row.task = t, row.channels = (int)a->channels, row.first = row.held = 0;
     float mean = 0.0f, mean_error = 0.0f, variance;
     if (t->rms) variance = find_means(&row, 0.0f, false, true).squares;
     else {
-        /* The mean is in two parts: where it is large beside the deviations, an f32 alone is off by more than their own rounding.
-         * What its error adds to the squares is taken out of them, which costs no third pass. */
+        /* The mean has two parts: if it is large beside the deviations, the error of one f32 exceeds their own rounding. What
+         * that error adds to the mean of squares is subtracted again, which saves a third pass. */
         mean = find_means(&row, 0.0f, true, false).x;
         row_means about = find_means(&row, mean, true, true);
         mean_error = about.x;

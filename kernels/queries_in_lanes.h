@@ -1,53 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many rows: one lane is one query row. Q is packed once, transposed; S^T = K Q^T and O^T += V^T P^T are the tile product with a
- * staged block of K and V read by broadcasts, and the softmax has no horizontal operation. Included by attend.h. */
+/* The path for many rows, as in prefill: one lane is one query row. Q is packed once, transposed. S^T = K Q^T and O^T += V^T P^T
+ * are tile products that broadcast the elements of a staged block of K and V, and the softmax needs no horizontal operation.
+ * Included by attend.h. */
 
+/* The states of the rows of a tile, one in each lane. */
 typedef struct lane_state {
-    float *m, *l; /* [TILE_ROWS] running maximum, sum of weights */
-    float *o;     /* [d_v][TILE_ROWS] weighted sum of values */
+    float *m; /* [TILE_ROWS] running maximum */
+    float *l; /* [TILE_ROWS] sum of weights */
+    float *o; /* [d_v][TILE_ROWS] weighted sum of values */
 } lane_state;
 
+/* A query tile: at most TILE_ROWS rows, one in each lane. */
 typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
-    float *q;                                       /* [d_k][TILE_ROWS], times q_factor */
-    lane_state now, all;                            /* of the chunk, and of all chunks before it; in bf16 arithmetic all
-                                                       tiles share two states of a chunk, which they take in turn */
-    bool started, merged;                           /* does now, does all hold anything yet? */
-    bool masked;                                    /* has the chunk keys that were visited, but are masked in some lane? */
-    int32_t *first, *end;                           /* [TILE_ROWS] the keys each lane attends to, as far as its position says */
-    int64_t first_min, first_max, end_min, end_max; /* over the lanes that attend to any */
-    float *slope;                                   /* [TILE_ROWS] of ALiBi */
-    float *q_scale;               /* [TILE_ROWS] what q's integers count, where it is quantised (queries_int8.h) */
-    uint32_t *attended;           /* [CHUNK_BLOCKS][2][TILE_ROWS] where rows differ in more than ranges */
-    const char **block_mask_rows; /* [TILE_ROWS] of a block mask, or null */
-    bool one_block_mask_row;      /* are they the same? */
-    uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS]; /* then: the keys of each block that some lane attends to, and all lanes */
+    float *q;                     /* [d_k][TILE_ROWS], times q_factor; packed in integer and bf16 arithmetic */
+    float *q_scale;               /* [TILE_ROWS] integer arithmetic: the step of q's integers (queries_int8.h) */
+    lane_state now;               /* of this chunk; in bf16 arithmetic all tiles share two of these (attend_chunk_bf16) */
+    lane_state all;               /* of all chunks before it */
+    bool started, merged;         /* true if `now`, if `all` has absorbed any keys */
+    bool masked;                  /* true if scores of this chunk were computed for keys that some lane does not attend to */
+    int32_t *first, *end;         /* [TILE_ROWS] keys [first, end) that a lane may attend to by its position */
+    int64_t first_min, end_max;   /* over the lanes that may attend to any key */
+    int64_t first_max, end_min;   /* over all lanes */
+    float *slope;                 /* [TILE_ROWS] of ALiBi */
+    const char **block_mask_rows; /* [TILE_ROWS] each lane's row of the block mask; null without one */
+    bool one_block_mask_row;      /* true if all these rows are the same */
+
+    /* With has_masks, for each block of the chunk: the keys that each lane, any lane, and every lane attends to (find_attended).
+     */
+    uint32_t *attended; /* [CHUNK_BLOCKS][2][TILE_ROWS] */
+    uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS];
 } query_tile;
 
-/* Scratch shared by the tiles of a pass. */
+/* Scratch that the tiles of a pass share. In bf16 arithmetic keys and values are those of a whole chunk (bf16.h); in integer
+ * arithmetic they are integers, values transposed (queries_int8.h). */
 typedef struct lane_scratch {
-    float *s;           /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; [RAPT_CHUNK] in bf16 arithmetic */
-    float *alpha;       /* [TILE_ROWS] */
-    float *bias;        /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then, if needed, -inf for keys that are masked */
-    uint32_t *attended; /* [2][TILE_ROWS] keys that a lane attends to, where only ranges differ */
-    float *keys,
-        *values; /* [RAPT_BLOCK][staged d]; or integers, the values transposed (queries_int8.h); or all of a chunk (bf16.h) */
-    float *row;  /* [staged d], while a block is staged */
-    float *even; /* [d][TILE_ROWS] in bf16 arithmetic: what the even elements of a step give */
-    float *rows; /* [RAPT_VL][staged d_v], while a tile ends */
-    float *key_factors;   /* integer arithmetic: [RAPT_BLOCK][groups] of keys, the scales of groups */
-    int32_t *corrections; /* of the same */
-    float *value_factors; /* [groups][RAPT_BLOCK] of values, the scales of groups times those of tokens */
+    float *s;           /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; in bf16 arithmetic [RAPT_CHUNK][TILE_ROWS] */
+    float *alpha;       /* [TILE_ROWS] what O is multiplied by before P V is added */
+    float *bias;        /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then -inf for keys whose values add_attended skips */
+    uint32_t *attended; /* [2][TILE_ROWS] keys of the block that each lane attends to, without has_masks */
+    float *keys;        /* [RAPT_BLOCK][staged(d_k)] */
+    float *values;      /* [RAPT_BLOCK][staged(d_v)] */
+    float *row;         /* a row of K or V while it is staged */
+    float *even;        /* [d][TILE_ROWS] bf16 arithmetic: sums of the even elements of a step */
+    float *rows;        /* [RAPT_VL][staged(d_v)] rows of O at the end of a tile */
+
+    /* Integer arithmetic. */
+    float *key_factors;   /* [RAPT_BLOCK][groups] the scales of the groups of keys */
+    int32_t *corrections; /* [RAPT_BLOCK][groups] what the sums of products with these groups begin with */
+    float *value_factors; /* [groups][RAPT_BLOCK] the scales of the groups of values, times those of tokens */
 } lane_scratch;
 
-/* Floats from row to row of a staged block. */
+/* Returns the floats from row to row of a staged block, whose rows have d channels. */
 static inline size_t staged(int d) { return padded((size_t)d * COPIES) + RAPT_ROW_PADDING; }
 
-/* The one description of the scratch: without memory it only counts. */
+/* Lays out the scratch of a pass of n tiles, and returns its size in floats. This is its only description: with null memory it
+ * only counts. merges: true if the task merges chunks. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
     size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
-    /* Rows of Q and of O, in which weights have a row, too. */
+    /* Rows of q and of o. In bf16 arithmetic o has one more, which is l. */
     size_t channels = BF16 ? whole_steps(p->d_k) : (size_t)rapt_max(p->d_k, RAPT_DOT_LANES);
     size_t values = BF16 ? padded((size_t)p->d_v + 1) : (size_t)p->d_v;
     *scratch = (lane_scratch){.s = carve(memory, &used, (size_t)(BF16 ? chunk_keys(p) : RAPT_BLOCK) * TILE_ROWS),
@@ -70,7 +82,7 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
         query_tile t = {.q = carve(memory, &used, channels * TILE_ROWS)};
         for (int both = 0; both <= merges; both++) {
             lane_state *state = both ? &t.all : &t.now;
-            if (BF16 && !both && i > 1) continue; /* attend_chunk_bf16 hands them on */
+            if (BF16 && !both && i > 1) continue; /* attend_chunk_bf16 passes the first two on */
             state->m = carve(memory, &used, TILE_ROWS);
             state->l = carve(memory, &used, TILE_ROWS);
             state->o = carve(memory, &used, values * TILE_ROWS);
@@ -88,7 +100,7 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
     return used;
 }
 
-/* Packs the tile's queries and finds each lane's keys. Lanes beyond the last row repeat it: what they compute is never used. */
+/* Packs the tile's queries and finds each lane's keys. Lanes beyond the last row repeat that row; their results are not used. */
 static void pack_queries(const rapt_task *t, query_tile *tile) {
     const rapt_problem *p = t->problem;
     const char *rows[TILE_ROWS];
@@ -133,6 +145,7 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
     if (BF16) pack_bf16_queries(tile->q, p->d_k, tile->vectors);
 }
 
+/* Sets the tile's state of a chunk to the empty state. */
 static void start_chunk(query_tile *tile) {
     for (int i = 0; i < TILE_ROWS; i += RAPT_VL) {
         v_store(tile->now.m + i, v_set1(-INFINITY));
@@ -141,8 +154,8 @@ static void start_chunk(query_tile *tile) {
     tile->started = tile->masked = false;
 }
 
-/* Which keys of the block at key number each lane attends to: of each half of the block, bit n. Bits of *some stand for keys that
- * any lane attends to, those of *all for keys that all do. */
+/* Finds the keys of a block that each lane r attends to: bit n of attended[r] stands for key n, and bit n of attended[TILE_ROWS +
+ * r] for key 32 + n. Bits of *some stand for keys that any lane attends to, bits of *all for keys that every lane attends to. */
 static void find_attended(const rapt_task *t, const query_tile *tile, int64_t number, uint32_t *attended, uint64_t *some,
                           uint64_t *all) {
     row_cursor at = row_at(t, 0, tile->row0);
@@ -162,7 +175,7 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t nu
     }
 }
 
-/* Where rows differ in more than ranges: for the blocks of a chunk, before K is touched. */
+/* find_attended for the blocks of a chunk, with has_masks: before K is read, since blocks without attended keys are skipped. */
 static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t chunk) {
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
@@ -173,7 +186,7 @@ static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t
     }
 }
 
-/* The keys of the block at key number that some lane of the tile attends to. */
+/* Returns the part of the block whose first key is `number` that lanes of the tile attend to. */
 static block tile_block(const rapt_problem *p, const query_tile *tile, int64_t number) {
     if (!has_masks(p)) return block_of(number, tile->first_min, tile->end_max);
     uint64_t some = tile->some[number % RAPT_CHUNK / RAPT_BLOCK];
@@ -181,11 +194,11 @@ static block tile_block(const rapt_problem *p, const query_tile *tile, int64_t n
     return (block){number, __builtin_ctzll(some), RAPT_BLOCK - __builtin_clzll(some)};
 }
 
-/* Sets what is at keys that a lane does not attend to to -inf. */
+/* Sets the scores of keys that a lane does not attend to to -inf, for keys [first, end). attended: as find_attended sets it. */
 static void mask_lanes(const query_tile *tile, const uint32_t *attended, float *scores, int first, int end) {
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL)
         for (int half = 0; half < RAPT_BLOCK; half += 32) {
-            vi left = v_as_int(v_load(attended + half / 32 * TILE_ROWS + i)); /* the sign is the bit of key n */
+            vi left = v_as_int(v_load(attended + half / 32 * TILE_ROWS + i)); /* its sign is the bit of key n */
             for (int n = half + 31; n >= half; n--, left = i_shl(left, 1)) {
                 if (n < first || n >= end) continue;
                 float *at = scores + n * TILE_ROWS + i;
@@ -194,7 +207,7 @@ static void mask_lanes(const query_tile *tile, const uint32_t *attended, float *
         }
 }
 
-/* The bias of keys [first, end) of the block at key number, keys in rows. */
+/* Stages the bias for keys [first, end) of a block, transposed: to[n * TILE_ROWS + r] is that of lane r and key n. */
 static RAPT_NOINLINE void stage_bias(const rapt_task *t, const query_tile *tile, float *to, int64_t number, int first, int end) {
     const char *rows[TILE_ROWS] = {NULL}; /* gcc 12 warns otherwise */
     const bool one = t->problem->bias_one_key;
@@ -205,11 +218,12 @@ static RAPT_NOINLINE void stage_bias(const rapt_task *t, const query_tile *tile,
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
     stage_columns(t->problem->bias.type, to + first * TILE_ROWS, TILE_ROWS, rows, width, 0, count);
-    for (int n = first + count; n < end; n++) /* the same again, or nothing is added beyond the last column */
+    for (int n = first + count; n < end; n++) /* one bias for all keys, or 0 beyond the last column */
         for (int i = 0; i < width; i += RAPT_VL)
             v_store(to + n * TILE_ROWS + i, one ? v_load(to + first * TILE_ROWS + i) : v_set1(0.0f));
 }
 
+/* Calls the caller's function of logits for keys [first, end) of a block. */
 static void call_for_tile(const rapt_task *t, const query_tile *tile, float *scores, int64_t number, int first, int end) {
     int32_t heads[TILE_ROWS], tokens[TILE_ROWS];
     row_cursor at = row_at(t, 0, tile->row0);
@@ -222,7 +236,8 @@ static void call_for_tile(const rapt_task *t, const query_tile *tile, float *sco
     call_logits_body(t, &logits);
 }
 
-/* Scores become logits, where that is more than a factor. key_scales: null, or of each key. */
+/* Turns the scores of keys [first, end) of a block into logits, if more than a factor is needed. key_scales: null, or a scale for
+ * each key of the block. */
 static RAPT_NOINLINE void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, float *scores,
                                        const float *key_scales, int64_t number, int first, int end) {
     const rapt_problem *p = t->problem;
@@ -250,15 +265,16 @@ static RAPT_NOINLINE void modify_lanes(const rapt_task *t, const query_tile *til
     if (p->logits_body) call_for_tile(t, tile, scores, number, first, end);
 }
 
-static void leave_tile_scores(const rapt_task *t, const query_tile *tile, const float *scores, const block *b) {
+/* Writes the tile's scores for the keys of b to the output of scores. */
+static void store_tile_scores(const rapt_task *t, const query_tile *tile, const float *scores, const block *b) {
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->rows; r++, at = row_next(t, at))
-        leave_scores(t, at, b->number, scores + r, TILE_ROWS, b->first, b->end);
+        store_scores(t, at, b->number, scores + r, TILE_ROWS, b->first, b->end);
 }
 
-/* Scores become weights; the state's maximum and sum move on, and alpha is what its o is to be multiplied by. nv, the tile's
- * vectors, is a constant wherever this is called: side by side, their chains of operations fill each other's waiting time.
- * Replaceable. */
+/* Turns the scores of keys [first, end) into weights, updates the state's maximum and sum, and sets s->alpha to the factor that
+ * the state's o must be multiplied by. nv: the tile's vectors, which are computed side by side so that their chains of dependent
+ * operations overlap. Replaceable. */
 static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const lane_state *state, const lane_scratch *s,
                                       int first, int end);
 #ifndef weigh_vectors
@@ -294,12 +310,13 @@ static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const
 }
 #endif
 
+/* Calls weigh_vectors for the tile's number of vectors. */
 static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int first, int end) {
     RAPT_BY_COUNT(tile->vectors, weigh_vectors, p, &tile->now, s, first, end);
 }
 
-/* P V without the keys that are masked: the slow way that a NaN or an infinity in a masked value makes necessary. masks: -inf for
- * such keys. */
+/* Adds P V without the values of masked keys. This is slow, and needed only if a masked value is NaN or infinite. masks: -inf for
+ * each lane and key whose value is to be skipped. */
 static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const float *masks,
                          const float *values, size_t ld, int first, int end) {
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
@@ -317,7 +334,8 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
     }
 }
 
-/* The keys or values of the block at key number, as far as end, to be prefetched while `tiles` register tiles are computed. */
+/* Returns a queue of the rows of K or V from key `number` up to `end`, at most a block, to be prefetched while `tiles` register
+ * tiles are computed. rows: memory for their addresses. */
 static prefetch_queue queue_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t number,
                                  int64_t end, int tiles, const char **rows) {
     int n = rapt_min(RAPT_BLOCK, end - number);
@@ -327,14 +345,15 @@ static prefetch_queue queue_rows(const rapt_task *t, const char *tensor, const r
     return (prefetch_queue){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
-/* The attended keys of a block that a tile visits, or null where every lane attends to all its keys. */
+/* Returns which keys of b each lane attends to, as find_attended does, or null if every lane attends to all keys of b. With
+ * skip_masked it never returns null. */
 static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b,
                                       bool skip_masked) {
     if (has_masks(t->problem)) {
         int i = (int)(b->number % RAPT_CHUNK / RAPT_BLOCK);
-        uint64_t visited = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
+        uint64_t keys = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
         tile->masked |= t->problem->bias.type != RAPT_NONE; /* a bias of -inf masks, too */
-        if (!skip_masked && (visited & ~tile->each[i]) == 0) return NULL;
+        if (!skip_masked && (keys & ~tile->each[i]) == 0) return NULL;
         tile->masked = true;
         return tile->attended + i * 2 * TILE_ROWS;
     }
@@ -345,18 +364,20 @@ static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, cons
     return s->attended;
 }
 
-/* A block of K and V in scratch, for all tiles of a pass, and the one that comes after it. */
+/* A block of K and V in scratch, for all tiles of a pass, and queues for prefetching the next block meanwhile. */
 typedef struct staged_block {
-    block all;                  /* its keys that some tile attends to */
-    const float *keys, *values; /* of the first of them */
-    size_t ldk, ldv;
-    bool scaled_keys, scaled_values, negative_values; /* the last: has a value a negative scale? */
+    block all;                  /* the keys of the block that some tile attends to; only they are staged */
+    const float *keys, *values; /* the rows of the first of these keys */
+    size_t ldk, ldv;            /* floats from row to row */
+    bool scaled_keys, scaled_values;
+    bool negative_values; /* true if a value has a negative scale */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
-    int32_t value_correction[RAPT_MAX_HEAD_DIM]; /* of sums of integers */
+    int32_t value_correction[RAPT_MAX_HEAD_DIM]; /* integer arithmetic: what the sum of each channel begins with */
     prefetch_queue next_keys, next_values;
     const char *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
 } staged_block;
 
+/* Stages n rows of K in integer arithmetic: integers, corrections and the scales of groups. */
 static void stage_integer_keys(const rapt_problem *p, const lane_scratch *s, const char *const *rows, int n) {
     const int groups = integer_groups(p->k.type, p->d_k);
     stage_dots(p->k.type, s->keys, staged(p->d_k), rows, n, p->d_k, s->corrections);
@@ -364,8 +385,8 @@ static void stage_integer_keys(const rapt_problem *p, const lane_scratch *s, con
         load_group_scales(p->k.type, rows[r], groups, s->key_factors + r * groups, 1);
 }
 
-/* f32 too, which could be read in place: as a copy, the block comes from memory row by row, once for all tiles, and no stride of
- * the tensor's can make its rows compete for the same cache sets. */
+/* Stages the keys and values of b->all. f32 is copied, too, although it could be read in place: the copy reads memory row by row,
+ * once for all tiles, and the strides of a tensor cannot make its rows compete for the same cache sets. */
 static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block *b) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
@@ -401,7 +422,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     }
 }
 
-/* S = K Q^T of a tile, for keys [first, end) of the block. */
+/* Computes S^T = K Q^T of a tile for keys [first, end) of the block. */
 static void score_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
                         int end) {
     int skipped = first - b->all.first, part = rapt_score_part(p->d_k);
@@ -432,39 +453,54 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                      end - first, tile->vectors);
 }
 
-/* O^T = alpha O^T + V^T P^T of a tile, for values [first, end) of the block. masks: null, or -inf for keys to be left out. */
-static void add_values_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
+/* Returns the product V^T P^T of a block in integers. It reads quantised weights from s->bias, and their step in each lane from
+ * `scale`. */
+static dots product_of_values(const query_tile *tile, const lane_scratch *s, const staged_block *b, const float *scale) {
+    return (dots){.c = tile->now.o,
+                  .a = (const char *)b->values,
+                  .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
+                  .first = b->value_correction,
+                  .b = s->bias,
+                  .depth = RAPT_BLOCK / RAPT_DOT,
+                  .scale = scale,
+                  .alpha = tile->started ? s->alpha : NULL};
+}
+
+/* add_values_lanes for V of groups in integer arithmetic. Each group has a product of its own, whose weights are multiplied by
+ * the group's scales before they are quantised. */
+static void add_values_groups(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const staged_block *b,
+                              int first, int end) {
+    float scale[TILE_ROWS];
+    for (int g = 0; g < p->d_v / RAPT_GROUP; g++) {
+        dots of_group = product_of_values(tile, s, b, scale);
+        of_group.c += (size_t)(g * RAPT_GROUP) * TILE_ROWS;
+        of_group.a += (size_t)(g * RAPT_GROUP) * of_group.lda;
+        of_group.first += g * RAPT_GROUP;
+        quantise_weights_of_group(s->s, s->value_factors + g * RAPT_BLOCK, first, end, tile->vectors, s->bias, scale);
+        dot_product(of_group, RAPT_GROUP, tile->vectors);
+    }
+}
+
+/* add_values_lanes for V of int8 in integer arithmetic. Quantised weights are not negative, so values with negative scales have a
+ * product of their own, which is subtracted. */
+static void add_values_int8(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const staged_block *b,
+                            int first, int end) {
+    float scale[TILE_ROWS], negated[RAPT_BLOCK], one[TILE_ROWS];
+    dots product = product_of_values(tile, s, b, scale);
+    quantise_weights(s->s, b->scaled_values ? b->value_scales : NULL, first, end, tile->vectors, s->bias, scale);
+    dot_product(product, p->d_v, tile->vectors);
+    if (!b->negative_values) return;
+    for (int n = first; n < end; n++) negated[n] = -b->value_scales[n];
+    quantise_weights(s->s, negated, first, end, tile->vectors, s->bias, scale);
+    for (int i = 0; i < TILE_ROWS; i++) scale[i] = -scale[i], one[i] = 1.0f;
+    product.alpha = one;
+    dot_product(product, p->d_v, tile->vectors);
+}
+
+/* add_values_lanes in exact arithmetic. */
+static void add_values_exact(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
                              int end, const float *masks) {
     const float *values = b->values + (size_t)(first - b->all.first) * b->ldv;
-    if (INTEGER) {
-        float scale[TILE_ROWS], negated[RAPT_BLOCK], one[TILE_ROWS];
-        dots product = {.c = tile->now.o,
-                        .a = (const char *)b->values,
-                        .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
-                        .first = b->value_correction,
-                        .b = s->bias,
-                        .depth = RAPT_BLOCK / RAPT_DOT,
-                        .scale = scale,
-                        .alpha = tile->started ? s->alpha : NULL};
-        for (int g = 0; g < p->d_v / RAPT_GROUP && p->v.type != RAPT_INT8; g++) {
-            dots of_group = product;
-            of_group.c += (size_t)(g * RAPT_GROUP) * TILE_ROWS;
-            of_group.a += (size_t)(g * RAPT_GROUP) * product.lda;
-            of_group.first += g * RAPT_GROUP;
-            quantise_weights_of_group(s->s, s->value_factors + g * RAPT_BLOCK, first, end, tile->vectors, s->bias, scale);
-            dot_product(of_group, RAPT_GROUP, tile->vectors);
-        }
-        if (p->v.type != RAPT_INT8) return;
-        quantise_weights(s->s, b->scaled_values ? b->value_scales : NULL, first, end, tile->vectors, s->bias, scale);
-        dot_product(product, p->d_v, tile->vectors);
-        if (!b->negative_values) return;
-        for (int n = first; n < end; n++) negated[n] = -b->value_scales[n];
-        quantise_weights(s->s, negated, first, end, tile->vectors, s->bias, scale);
-        for (int i = 0; i < TILE_ROWS; i++) scale[i] = -scale[i], one[i] = 1.0f;
-        product.alpha = one;
-        dot_product(product, p->d_v, tile->vectors);
-        return;
-    }
     for (int n = first; n < end && b->scaled_values; n++)
         for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
             float *weight = s->s + n * TILE_ROWS + i;
@@ -486,7 +522,16 @@ static void add_values_lanes(const rapt_problem *p, const query_tile *tile, cons
                      p->d_v, tile->vectors);
 }
 
-/* Finds what any of some tiles needs of the blocks of a chunk. */
+/* Computes O^T = alpha O^T + V^T P^T of a tile for values [first, end) of the block. masks: null, or -inf for each key whose
+ * value is to be skipped, which only exact arithmetic does. */
+static void add_values_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
+                             int end, const float *masks) {
+    if (!INTEGER) add_values_exact(p, tile, s, b, first, end, masks);
+    else if (p->v.type == RAPT_INT8) add_values_int8(p, tile, s, b, first, end);
+    else add_values_groups(p, tile, s, b, first, end);
+}
+
+/* Finds the blocks of a chunk that lanes of the tiles attend to, and returns their number. */
 static int blocks_of_tiles(const rapt_task *t, query_tile *tiles, int n_tiles, int64_t chunk, block *blocks) {
     const rapt_problem *p = t->problem;
     int count = 0;
@@ -504,7 +549,8 @@ static int blocks_of_tiles(const rapt_task *t, query_tile *tiles, int n_tiles, i
     return count;
 }
 
-/* One chunk for some tiles, from the empty state. */
+/* Computes the states of some tiles over one chunk, from the empty state. skip_masked: skip masked values, instead of adding them
+ * with weight 0, since one that is not finite has left a NaN in O. */
 static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles,
                                           int64_t chunk, bool skip_masked) {
     const rapt_problem *p = t->problem;
@@ -535,7 +581,7 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
                 modify_lanes(t, tile, s, s->s, staged.scaled_keys ? staged.key_scales : NULL, number, b.first, b.end);
             const uint32_t *attended = attended_lanes(t, tile, s, &b, skip_masked);
             if (attended) mask_lanes(tile, attended, s->s, b.first, b.end);
-            if (t->scores) leave_tile_scores(t, tile, s->s, &b);
+            if (t->scores) store_tile_scores(t, tile, s->s, &b);
             weigh_lanes(p, tile, s, b.first, b.end);
             if (skip_masked) {
                 if (!p->bias.type) memset(s->bias, 0, RAPT_BLOCK * TILE_ROWS * sizeof *s->bias);
@@ -547,7 +593,7 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
     }
 }
 
-/* Merges the chunk's state into that of the chunks before it. */
+/* Merges the tile's state of this chunk into that of the chunks before. */
 static void merge_tile(const rapt_problem *p, query_tile *tile) {
     if (!tile->merged) {
         lane_state swapped = tile->all;
@@ -564,14 +610,14 @@ static void merge_tile(const rapt_problem *p, query_tile *tile) {
     }
 }
 
-/* What emit_tile is to write. */
+/* Prefetches the rows of O that emit_tile will write. */
 static void prefetch_output(const rapt_task *t, const query_tile *tile) {
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->rows; r++, at = row_next(t, at))
         prefetch_row(t->o + row_offset(&t->problem->o, at), t->problem->o_row);
 }
 
-/* The sinks of VL lanes join their denominators; returns what o is to be multiplied by. */
+/* Merges the sinks of RAPT_VL lanes, from number `lane` on, into m and l of the state. Returns the factor for its o. */
 static __attribute__((unused)) RAPT_NOINLINE vf absorb_sinks(const rapt_task *t, const query_tile *tile, const lane_state *state,
                                                              int lane) {
     float m[RAPT_VL], one[RAPT_VL];
@@ -586,7 +632,7 @@ static __attribute__((unused)) RAPT_NOINLINE vf absorb_sinks(const rapt_task *t,
     return a;
 }
 
-/* Ends the rows of a tile: divides unless states are wanted, and turns lanes back into rows. Replaceable. */
+/* Transposes the state of a tile back to rows and writes them: O and LSE, or states if these are wanted. Replaceable. */
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk);
 #ifndef emit_tile
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
@@ -601,7 +647,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
         if (t->sinks && !t->states) alpha = absorb_sinks(t, tile, state, i);
         vf factor = reciprocal(v_load(state->l + i));
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
-            vf square[RAPT_VL]; /* beyond the channels, the last one again: readable, and never written to the output */
+            vf square[RAPT_VL]; /* beyond the last channel it is repeated: that can be read, and is never written to the output */
             UNROLLED(j, RAPT_VL) {
                 vf o = v_load(state->o + (size_t)rapt_min(c + j, p->d_v - 1) * TILE_ROWS + i);
                 if (t->states) square[j] = o;
@@ -614,7 +660,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
             UNROLLED(j, RAPT_VL) v_store(s->rows + (size_t)j * dv + c, square[j]);
         }
         for (int r = i; r < i + RAPT_VL && r < tile->rows; r++, at = row_next(t, at)) {
-            if (t->states) leave_state(t, at, chunk, state->m[r], state->l[r], s->rows + (size_t)(r - i) * dv);
+            if (t->states) store_state(t, at, chunk, state->m[r], state->l[r], s->rows + (size_t)(r - i) * dv);
             else
                 write_row(p, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL, state->m[r],
                           state->l[r], s->rows + (size_t)(r - i) * dv);
@@ -623,20 +669,20 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 }
 #endif
 
-/* May masked values have left a NaN in the tile's state, since they are not finite? */
+/* True if a masked value may have left a NaN in the tile's state, so that the chunk must be computed again with skip_masked. */
 static bool has_hidden_nonfinite(const rapt_problem *p, const query_tile *tile) {
     return tile->started && tile->masked && any_nonfinite(tile->now.o, p->d_v, TILE_ROWS, tile->vectors * RAPT_VL);
 }
 
-/* Does the task merge chunks? */
+/* True if the task merges chunks. */
 static bool merges(const rapt_task *t) { return !t->states && t->chunks > 1; }
 
-/* The end of a chunk for a tile, and after the last one of its rows. next: the tile whose output is written after this one's, or
- * null. */
+/* Ends a chunk for a tile: stores or merges its state, and after the last chunk writes its rows. next: the tile whose output is
+ * written next, or null. */
 static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tile, const query_tile *next, int64_t chunk) {
     if (t->states) {
         if (tile->started) emit_tile(t, s, tile, &tile->now, chunk);
-        else leave_empty_states(t, 0, tile->row0, tile->rows, chunk);
+        else store_empty_states(t, 0, tile->row0, tile->rows, chunk);
         return;
     }
     if (tile->started && merges(t)) merge_tile(t->problem, tile);
@@ -648,7 +694,7 @@ static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *til
 
 #include "bf16_queries.h"
 
-/* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
+/* Returns the rows of the tile that begins with row0: TILE_ROWS, or with periods (rapt_task) about equal parts of one. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
     int64_t most = TILE_ROWS;
     if (t->period == 0) return rapt_min(most, t->rows - row0);
@@ -657,6 +703,7 @@ static int rows_of_tile(const rapt_task *t, int64_t row0) {
     return rapt_min(rapt_min((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
 }
 
+/* Computes a task with queries in lanes. */
 static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     lane_scratch s;
@@ -670,7 +717,7 @@ static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
         tiles[i].vectors = (tiles[i].rows + RAPT_VL - 1) / RAPT_VL;
         pack_queries(t, &tiles[i]);
     }
-    const int64_t chunks = t->states ? t->chunks : rapt_max(t->chunks, 1); /* without keys, too, rows end */
+    const int64_t chunks = t->states ? t->chunks : rapt_max(t->chunks, 1); /* rows without keys are written, too */
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + chunks; chunk++) {
         if (!t->states && chunk + 1 == t->chunk0 + chunks) prefetch_output(t, &tiles[0]);
         if (BF16) {

@@ -10,9 +10,10 @@
 #if defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA)
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #else
-/* The product is exact in double. The sum is rounded to double and then to float, which could round twice: only when the double
- * looks like a tie, its last 28 bits being 0, is it first rounded to odd (Boldo & Melquiond 2008, "Emulation of a FMA and
- * correctly rounded sums", theorem 3), with the error of the sum by Knuth's two-sum. */
+/* Computes a * b + c, rounded once, in doubles. The product is exact in double. The sum is rounded to double and then to float,
+ * which differs from one rounding only if the double looks like a tie of floats: its last 28 bits are 0. Then it is first rounded
+ * to odd (Boldo & Melquiond 2008, "Emulation of a FMA and correctly rounded sums", theorem 3), with the error of the sum by
+ * Knuth's two-sum. */
 static inline float s_fma(float a, float b, float c) {
     double product = (double)a * b, sum = product + c;
     uint64_t bits;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words on one lane, in plain C: the kernel that runs everywhere, and the twin that every other kernel of its rounding class
- * must equal bit for bit. The including file defines s_fma(a, b, c) of its class. */
+/* The words for one lane, in plain C: of the kernels scalar and scalar_fma, which run everywhere, and whose bits every other
+ * kernel of their rounding class must give. The including file defines s_fma(a, b, c) of its class. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sse41: 4 lanes, 16 registers; SSE4.1. Unfused class. */
+/* sse41: SSE4.1, 4 lanes, 16 registers; unfused class. */
 #if !defined(__SSE4_1__)
 #error "compile with -msse4.1"
 #endif
@@ -12,7 +12,8 @@
 #define RAPT_KERNEL_NEEDS RAPT_CPU_SSE41
 #define RAPT_KERNEL_FUSED false
 
-/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. Distances and depths are those of avx2. */
+/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md; but prefetch distances and depths are those
+ * of avx2. */
 #define RAPT_VL               4
 #define RAPT_TILE_VECTORS     4
 #define RAPT_PANEL            2
@@ -80,14 +81,15 @@ static inline vi load_low(const void *from, size_t bytes) {
 }
 static inline vi i_load_u8(const void *from) { return _mm_cvtepu8_epi32(load_low(from, 4)); }
 static inline vi i_load_s8(const void *from) { return _mm_cvtepi8_epi32(load_low(from, 4)); }
-static inline vi i_load_u4(const void *from, int i) { /* a byte for each two lanes: its upper half moves to the second */
+static inline vi i_load_u4(const void *from, int i) { /* widens each byte to two lanes, and moves its upper half to the second */
     vi x = _mm_cvtepu8_epi64(load_low((const char *)from + i / 2, 2));
     return i_and(i_or(x, _mm_slli_epi64(x, 28)), i_set1(15));
 }
 static inline vi i_bits(uint32_t x) { return _mm_min_epu32(i_and(i_set1((int32_t)x), _mm_setr_epi32(1, 2, 4, 8)), i_set1(1)); }
 static inline vi i_load_u16(const void *from) { return _mm_cvtepu16_epi32(_mm_loadl_epi64(from)); }
 static inline vi i_fold_smallest_bf16(vi most, vi x) { return _mm_max_epu16(most, _mm_mullo_epi16(x, _mm_set1_epi16(-2))); }
-static inline vi i_look_up(const uint8_t table[16], vi x) { /* pshufb: 0 where bit 7 is set, else modulo 16 */
+static inline vi i_look_up(const uint8_t table[16],
+                           vi x) { /* pshufb gives 0 for bytes with bit 7 set: for x + 0x70 those of x > 15 */
     return _mm_shuffle_epi8(_mm_loadu_si128((const void *)table), i_add(x, i_set1(0x70707070)));
 }
 static inline vi i_odd_bytes(vi odd, vi even) { return _mm_blendv_epi8(odd, even, _mm_set1_epi16(0xff)); }

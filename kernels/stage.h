@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Staging: rows of a tensor of any storage type become f32 in scratch, and f32 in scratch becomes rows of the output. Written
- * once over a type's words, instantiated for each type of the list. Nothing beyond a row's channels is read or written. */
+/* Staging: converts rows of a tensor of any storage type to f32 in scratch, and f32 in scratch to rows of an output. The code is
+ * written once over the words of a type, and instantiated for each type of the list. Nothing beyond a row's channels is read or
+ * written. */
 #include "type_words.h"
 
-typedef void store_word(void *, vf);
+/* A word of each element type: stores a vector. */
+typedef void store_word(void *to, vf x);
+
+/* Loads RAPT_VL channels of a row, from number `channel` on. */
 typedef vf load_channels(const char *row, int channel);
 
-/* RAPT_VL channels of a row, of any type: load_f32, load_f16, load_q4_0 and so on. They are passed as constants, and not
- * RAPT_INLINE, since at -Og gcc finds out too late which function it calls, and refuses. */
+/* The load_channels of every type: load_f32, load_f16, load_q4_0 and so on. They are passed as constant arguments. They are not
+ * RAPT_INLINE because gcc at -Og learns too late which function is called, and refuses. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static inline vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row + (size_t)channel * bytes); }
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
@@ -17,7 +21,7 @@ RAPT_ELEMENT_TYPES(RAPT_TYPE)
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Can any tensor have this type, not K, V and weights only? */
+/* True if every tensor can have this type; false if only K, V and weights can. */
 static inline bool of_elements(rapt_type type) {
     switch (type) {
         RAPT_ELEMENT_TYPES(RAPT_TYPE_CASE)
@@ -27,14 +31,15 @@ static inline bool of_elements(rapt_type type) {
     }
 }
 
-/* A vector whose first n channels are those at from, the others 0. */
+/* Loads n channels at `from`, and 0 for the rest of the vector. bytes: of a channel. */
 static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *from, int n) {
     char part[RAPT_VL * 4] = {0};
     memcpy(part, from, (size_t)n * bytes);
     return load(part, 0);
 }
 
-/* to[i][r] = rows[r][channel + i], for i and r below the vector length. Replaceable. */
+/* Writes a square, transposed: to[i][r] = rows[r][channel + i] for i and r below RAPT_VL. ld: floats from to[i] to to[i + 1].
+ * Replaceable. */
 static RAPT_INLINE void store_transposed(load_channels *load, const char *const *rows, int channel, float *to, size_t ld);
 #ifndef store_transposed
 static RAPT_INLINE void store_transposed(load_channels *load, const char *const *rows, int channel, float *to, size_t ld) {
@@ -45,8 +50,9 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 }
 #endif
 
-/* Of types of one channel, with a last part, or of groups of 32, of which whole ones read what all channels share once. The
- * instances of groups stay out of line: inlined, gcc 12 may give values the stack of a caller's array that is still in use. */
+/* stage_rows for one type. Element types may end with part of a vector. Groups are read by 32 channels, so that
+ * what their channels share is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put `values`
+ * on the stack where an array of the caller is still in use. */
 static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,
                                       const char *const *rows, int n, int first, int channels) {
     int whole = channels - channels % RAPT_VL;
@@ -65,6 +71,7 @@ static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size
     }
 }
 
+/* stage_columns for one type. */
 static RAPT_INLINE void stage_columns_as(load_channels *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
                                          int first, int channels) {
     int whole = channels - channels % RAPT_VL;
@@ -78,6 +85,7 @@ static RAPT_INLINE void stage_columns_as(load_channels *load, size_t bytes, floa
     }
 }
 
+/* store_row for one type. */
 static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, const float *from, int channels) {
     int whole = channels - channels % RAPT_VL;
     for (int i = 0; i < whole; i += RAPT_VL) store(to + (size_t)i * bytes, v_load(from + i));
@@ -88,7 +96,7 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
     }
 }
 
-/* stage_rows_f32, stage_columns_f32, store_row_f32 and so on: of each element type; of the others, stage_rows_SUFFIX only. */
+/* Defines stage_rows_SUFFIX, stage_columns_SUFFIX and store_row_SUFFIX for each element type. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first, int channels) {             \
         stage_rows_as(load_##suffix, group, bytes, to, ld, rows, n, first, channels);                                            \
@@ -102,6 +110,7 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
+/* Defines stage_rows_SUFFIX for each type of K and V only. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first,               \
                                                   int channels) {                                                                \
@@ -110,8 +119,8 @@ RAPT_ELEMENT_TYPES(RAPT_TYPE)
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* to[r][i] = rows[r][first + i] for r < n and i < channels, then 0 up to a whole vector; ld floats from row to row. Of types of K
- * and V only, first is a multiple of RAPT_VL, and so is channels where groups are of 32. */
+/* Converts n rows to f32: to[r][i] = rows[r][first + i] for i < channels, then 0 up to a whole vector. ld: floats from row to row
+ * of `to`. For types of K and V only, first is a multiple of RAPT_VL, and channels too where groups have 32 channels. */
 static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
@@ -125,7 +134,7 @@ static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *
     }
 }
 
-/* stage_rows of a tensor that is neither K, V nor weights, so of fewer types. */
+/* stage_rows for tensors other than K, V and weights, whose types are fewer. */
 static void stage_element_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
@@ -139,8 +148,8 @@ static void stage_element_rows(rapt_type type, float *to, size_t ld, const char 
     }
 }
 
-/* to[i][r] = rows[r][first + i] for i < channels and r < n, n a multiple of the vector length; ld floats from channel to channel.
- */
+/* Converts n rows to f32, transposed: to[i][r] = rows[r][first + i] for i < channels and r < n, a multiple of RAPT_VL. ld: floats
+ * from channel to channel of `to`. */
 static void stage_columns(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
@@ -154,7 +163,7 @@ static void stage_columns(rapt_type type, float *to, size_t ld, const char *cons
     }
 }
 
-/* to[i] = from[i] in the storage type, rounded to nearest even, for i < channels; from is readable up to a whole vector. */
+/* Converts `channels` floats to the storage type, rounded to nearest even. `from` is readable up to a whole vector. */
 static void store_row(rapt_type type, char *to, const float *from, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
@@ -168,7 +177,8 @@ static void store_row(rapt_type type, char *to, const float *from, int channels)
     }
 }
 
-/* stage_rows, each element COPIES times: to[r][i * COPIES + any] = rows[r][i]. row holds a row of `channels` channels. */
+/* stage_rows with COPIES copies of each element, side by side: those of channel i begin at to[r][i * COPIES]. row: scratch for a
+ * row of `channels` channels, in whole vectors. */
 static void stage_copies(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, float *row) {
     if (COPIES == 1) {
         stage_rows(type, to, ld, rows, n, 0, channels);

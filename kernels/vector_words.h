@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words in the vector extensions of gcc and clang, of RAPT_VL lanes, for every architecture. RAPT_KERNEL_FUSED is 0 or 1. The
- * including file has the constants of check_words.h. */
+/* The words in the vector extensions of gcc and clang, for any architecture and RAPT_VL. The including file defines
+ * RAPT_KERNEL_FUSED as 0 or 1, and the constants of check_words.h. */
 #include <stdint.h>
 #include <string.h>
 
@@ -17,8 +17,8 @@ static inline vf v_load(const void *from) {
 }
 static inline void v_store(void *to, vf x) { memcpy(to, &x, sizeof x); }
 static inline vf v_set1(float x) { return x - (vf){0}; }
-/* Integers pass here, too: as floats, those that look like signalling NaNs would change where a compiler takes x - 0 as written.
- */
+/* Broadcasts 32 bits as an integer, since they may be one: as floats, integers that look like signalling NaNs would change if a
+ * compiler computes x - 0 as written. */
 static inline vf v_broadcast(const void *from) {
     uint32_t x;
     memcpy(&x, from, sizeof x);
@@ -29,7 +29,7 @@ static inline vf v_sub(vf a, vf b) { return a - b; }
 static inline vf v_mul(vf a, vf b) { return a * b; }
 static inline vf v_div(vf a, vf b) { return a / b; }
 static inline float s_fma(float a, float b, float c) { return RAPT_KERNEL_FUSED ? __builtin_fmaf(a, b, c) : a * b + c; }
-#if RAPT_KERNEL_FUSED && RAPT_VL == 4 /* written so, gcc makes one instruction of it where there is one */
+#if RAPT_KERNEL_FUSED && RAPT_VL == 4 /* in this form gcc finds the instruction, if there is one */
 static inline vf v_fma(vf a, vf b, vf c) {
     return (vf){s_fma(a[0], b[0], c[0]), s_fma(a[1], b[1], c[1]), s_fma(a[2], b[2], c[2]), s_fma(a[3], b[3], c[3])};
 }

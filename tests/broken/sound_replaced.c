@@ -132,7 +132,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
             o[c] = state->o[(size_t)c * TILE_ROWS + (size_t)r];
             if (!t->states) o[c] = s_fma(o[c] * alpha, scaled ? factor[0] * scales[c] : factor[0], 0.0f);
         }
-        if (t->states) leave_state(t, at, chunk, state->m[r], state->l[r], o);
+        if (t->states) store_state(t, at, chunk, state->m[r], state->l[r], o);
         else
             write_row(p, t->o + row_offset(&p->o, at), t->lse ? t->lse + row_offset(&p->lse, at) : NULL, state->m[r], state->l[r],
                       o);
