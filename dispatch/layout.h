@@ -6,7 +6,7 @@
 #include "report.h"
 #include "sizes.h"
 #include "type_info.h"
-#include "types.h"
+#include "types/types.h"
 
 /* Sets of types, as bits 1 << type: the types that tensors of numbers, K and V, weights of linear layers, and masks may have. */
 #define RAPT_BIT_OF(type, ...) | UINT64_C(1) << type

@@ -7,7 +7,7 @@
 #include "float_modes.h"
 #include "path.h"
 #include "structs.h"
-#include "types.h"
+#include "types/types.h"
 #include "work.h"
 
 /* The head; weights are used only by plans that would write the same one. */

@@ -8,8 +8,8 @@
  */
 static inline float s_fma(float a, float b, float c) { return a * b + c; }
 
-#include "scalar_words.h"
-#include "type_words.h"
+#include "generic/scalar_words.h"
+#include "types/type_words.h"
 
 void rapt_load_row(rapt_type type, float *to, const char *from, int64_t channels) {
     switch (type) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Properties of storage types that only dispatch/ needs; the functions for all others are in rapt.h. kernels/types.h has the
- * list. */
+/* Properties of storage types that only dispatch/ needs; the functions for all others are in rapt.h. kernels/types/types.h has
+ * the list. */
 #ifndef RAPT_TYPE_INFO_H
 #define RAPT_TYPE_INFO_H
 

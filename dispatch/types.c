@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storage types: their names, which tensors may have them, and the bytes of their rows. */
-#include "types.h"
+#include "types/types.h"
 
 #include <string.h>
 

@@ -117,9 +117,9 @@ enum { COPIES = 1 };
 static inline vf v_staged(const void *from) { return v_broadcast(from); }
 #endif
 
-#include "exp.h"
-#include "stage.h"
-#include "tile.h"
+#include "parts/exp.h"
+#include "parts/stage.h"
+#include "parts/tile.h"
 
 enum {
     TILE_ROWS = RAPT_TILE_VECTORS * RAPT_VL,
@@ -185,7 +185,7 @@ static void find_rows(const char **rows, const rapt_task *t, const char *tensor,
     for (int n = end; n < to; n++) rows[n] = rows[end - 1];
 }
 
-#include "logits.h"
+#include "parts/logits.h"
 
 /* Leaves one row's state after a chunk for a merge; null for an o of zeros, as the empty state has. */
 static void leave_state(const rapt_task *t, row_cursor at, int64_t chunk, float m, float l, const float *o) {
@@ -249,11 +249,11 @@ static inline void merge_values(float *o, const float *next_o, vf a, vf b) {
 /* A sink's logit as a score. As a state it has l = 1 and an o of zeros. */
 static inline float sink_score(const rapt_problem *p, const char *sink) { return element_at(p->sinks.type, sink) / p->natural; }
 
-#include "dots.h"
-#include "bf16.h"
-#include "queries_in_lanes.h"
-#include "keys_in_lanes.h"
-#include "linear.h"
+#include "int8/dots.h"
+#include "bf16/bf16.h"
+#include "parts/queries_in_lanes.h"
+#include "parts/keys_in_lanes.h"
+#include "parts/linear.h"
 
 /* 1 if the arithmetic has a path with keys in lanes. Integers have one where RAPT_FEW_DOTS brings it. */
 enum { HAS_KEYS_IN_LANES = !INTEGER || RAPT_FEW_DOTS };
@@ -287,7 +287,7 @@ static void attend(const rapt_task *t) {
 }
 
 #if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact /* what is the same in every arithmetic */
-#include "norm.h"
+#include "parts/norm.h"
 
 static void merge(const rapt_problem *p, float *state, const float *next) {
     row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};

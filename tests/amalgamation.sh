@@ -36,7 +36,7 @@ skip() {
 there() { command -v "$1" >/dev/null; }
 # The kernels of a CPU family, by the list of the Meson build, but for those that rapt.c cannot have, whose vectors' length is an option.
 mapfile -t all < <(awk '/^[a-z]/ { print $1 }' "$source/kernels/list.txt")
-kernels_of() { awk -v on="$1" '/^[a-z]/ && !/vector-bits/ && ($2 == "any" || $2 ~ "(^|,)" on "(,|$)") { print $1 }' "$source/kernels/list.txt"; }
+kernels_of() { awk -v on="$1" '/^[a-z]/ && !/vector-bits/ && ($3 == "any" || $3 ~ "(^|,)" on "(,|$)") { print $1 }' "$source/kernels/list.txt"; }
 # says LINE COMMAND...: it fails, and says this among other things. refuses LINE COMMAND...: it does so in one line.
 says() {
     local line=$1
@@ -321,7 +321,7 @@ with open(sys.argv[2]) as file:
     entries = [entry for entry in json.load(file) if "/kernels/" in entry["file"]]
 commands = {re.sub(".*/", "", entry["file"]): shlex.split(entry["command"]) for entry in entries}
 wanted = {f"{name}_{arithmetic}.c": options
-          for name, families, _, brings, *options in isas if families == "any" or sys.argv[3] in families.split(",")
+          for name, _, families, _, brings, *options in isas if families == "any" or sys.argv[3] in families.split(",")
           for arithmetic in ("exact", "int8", "bf16") if brings == "all" or arithmetic in brings.split(",")}
 assert set(commands) == set(wanted), (sorted(commands), sorted(wanted))
 for file, options in wanted.items():

@@ -61,8 +61,9 @@ if [[ $(uname -m) == x86_64 ]]; then
     cpu=cpu_x86.c kernels='sse41 scalar'
     if ((all)); then kernels='avx2 scalar'; fi
 fi
-# Options of a kernel, as the Meson build has them.
-flags_of() { awk -v name="$1" '$1 == name { for (i = 5; i <= NF; i++) print $i }' kernels/list.txt; }
+# The file of a kernel, and its options, as the Meson build has them.
+file_of() { awk -v name="$1" '$1 == name { print "kernels/" $2; exit }' kernels/list.txt; }
+flags_of() { awk -v name="$1" '$1 == name { for (i = 6; i <= NF; i++) print $i }' kernels/list.txt; }
 # Linked statically where its C library is another root's.
 link() { # link COMPILER NAME FLAGS... FILES...
     local static=()
@@ -78,7 +79,7 @@ by_files() {
         echo "RAPT_KERNEL($kernel, $kernel, $kernel, $kernel)" >>"$scratch/$name/kernels.inc"
         for arithmetic in exact int8 bf16; do
             # shellcheck disable=SC2046 # words are wanted
-            run "$compiler" "${common[@]}" $(flags_of "$kernel") "-DRAPT_ARITH=$arithmetic" -c "kernels/$kernel.c" \
+            run "$compiler" "${common[@]}" $(flags_of "$kernel") "-DRAPT_ARITH=$arithmetic" -c "$(file_of "$kernel")" \
                 -o "$name/$kernel-$arithmetic.o" || return
             objects+=("$name/$kernel-$arithmetic.o")
         done

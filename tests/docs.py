@@ -3,7 +3,7 @@
 """The links and pictures of the documents, whether they name what users can set and what the headers offer, and whether tests/README.md
 names each source and the tests that there are, in TAP. Usage: docs.py [--fix]
 
-A link to a line says in its title what stands there: [text](../kernels/exp.h#L10 "static inline vf v_exp2"). The title must occur
+A link to a line says in its title what stands there: [text](../kernels/parts/exp.h#L10 "static inline vf v_exp2"). The title must occur
 in that line of the file, and in no other. --fix writes the numbers of the lines that have the titles into the documents, draws
 the pictures anew, and then tests. Needs nothing but Python."""
 import fnmatch

@@ -25,7 +25,8 @@ skip() {
     echo "ok $count - $1 # SKIP $2"
 }
 
-compile() { $CC -std=gnu11 -I"$source/include" "$@"; }
+compile() { $CC -std=gnu11 -I"$source/include" -I"$source/kernels" "$@"; }
+file_of() { awk -v name="$1" -v folder="$source/kernels/" '$1 == name { print folder $2; exit }' "$source/kernels/list.txt"; } # a kernel's
 accepts() { echo 'int x;' | $CC -Werror -xc -fsyntax-only "$@" - 2>/dev/null; }
 sse41=
 for isa; do case $isa in sse41:*) sse41=${isa#*:} ;; esac done
@@ -54,7 +55,7 @@ check() {
     name=$1 kernel=$2
     shift 2
     for arithmetic in exact int8 bf16; do
-        compile $optimised "$@" -DRAPT_ARITH=$arithmetic -c "$source/kernels/$kernel.c" -o "$scratch/$name-$arithmetic.o" || return
+        compile $optimised "$@" -DRAPT_ARITH=$arithmetic -c "$(file_of "$kernel")" -o "$scratch/$name-$arithmetic.o" || return
     done
     $CC "$scratch/main.o" "$scratch/$name"-*.o "$library" -o "$scratch/$name" && "$scratch/$name" "$kernel"
 }
@@ -66,7 +67,7 @@ vendor() {
         case $file in */pool.c | */cpu_*) ;; *) set -- "$@" "$file" ;; esac
     done
     for arithmetic in exact int8 bf16; do
-        $CC $optimised -ffp-contract=off -DRAPT_ARITH=$arithmetic -I"$source/include" -c "$source/kernels/scalar.c" \
+        $CC $optimised -ffp-contract=off -DRAPT_ARITH=$arithmetic -I"$source/include" -I"$source/kernels" -c "$source/kernels/generic/scalar.c" \
             -o "scalar-$arithmetic.o" || return
     done
     $CC $optimised -ffp-contract=off -DRAPT_VERSION='"vendored"' -I"$source/include" -I"$source/kernels" -I"$source/dispatch" -I. \
@@ -89,7 +90,7 @@ if $CC --version | grep -q clang; then silent='-funsafe-math-optimizations -frec
 preprocess() { # preprocess ISA FLAGS...
     kernel=$1
     shift
-    compile -E "$@" "$source/kernels/$kernel.c" 2>"$scratch/log" >"$scratch/preprocessed"
+    compile -E "$@" "$(file_of "$kernel")" 2>"$scratch/log" >"$scratch/preprocessed"
 }
 refused() { ! preprocess "$@" && grep -q 'rapt: ' "$scratch/log"; }
 for isa; do

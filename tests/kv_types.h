@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The types of K and V, for the tests that go through all of them or draw one: those of kernels/types.h, in its order. */
+/* The types of K and V, for the tests that go through all of them or draw one: those of kernels/types/types.h, in its order. */
 #ifndef RAPT_TESTS_KV_TYPES_H
 #define RAPT_TESTS_KV_TYPES_H
 
 #include "rapt.h"
-#include "types.h"
+#include "types/types.h"
 
 #define TYPE_NAMED(type, ...) type,
 static const rapt_type kv_types[] = {RAPT_KV_TYPES(TYPE_NAMED)};

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # replaced.sh SOURCE: each function that kernels/attend.h lists as one that an ISA may have of its own can be replaced alone: without the
 # body of the one in words nothing else is missing and nothing is left over. (tests/broken/sound_replaced.c replaces them with
-# bodies, and kernels/amx.h those of bf16 arithmetic.)
+# bodies, and kernels/x86/amx.h those of bf16 arithmetic.)
 source=$1
 set -u
 scratch=$(mktemp -d)
@@ -28,7 +28,7 @@ for name in $names; do
     [ ! -s "$scratch/log" ]
     report $? "$name alone" "$scratch/log"
 done
-sed -n 's/^#ifndef \([a-z0-9_]*\)$/\1/p' "$source"/kernels/*.h | sort -u >"$scratch/there"
+sed -n 's/^#ifndef \([a-z0-9_]*\)$/\1/p' "$source"/kernels/*.h "$source"/kernels/*/*.h | sort -u >"$scratch/there"
 for name in $names; do echo "$name"; done | sort | diff - "$scratch/there" >"$scratch/log"
 report $? 'the list of kernels/attend.h is that of the headers' "$scratch/log"
 [ "$count" -gt 10 ]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* VPDPBUSD and its emulation (emulated_vnni.h), of which tests/broken/avx2_vnni_emulated.c is made, bit for bit: the instruction
- * of AVX-VNNI, which kernels/avx2_vnni.c takes, and that of AVX-512, where this machine has them; and the emulation beside
+ * of AVX-VNNI, which kernels/x86/avx2_vnni.c takes, and that of AVX-512, where this machine has them; and the emulation beside
  * numbers worked out by hand. */
 #include <string.h>
 

@@ -59,7 +59,7 @@ END
         mapfile -t options < <(options_of "${name#*/}" "${name%/*}")
         mapfile -t defined < <(macros "--target=${name%/*}-linux-gnu" "${options[@]}")
         for arith in $(brings "${name#*/}"); do
-            expect "cppcheck: kernels/${name#*/}.c, $arith" cppchecked "-DRAPT_ARITH=$arith" "kernels/${name#*/}.c"
+            expect "cppcheck: $(file_of "${name#*/}"), $arith" cppchecked "-DRAPT_ARITH=$arith" "$(file_of "${name#*/}")"
         done
     done
 }
@@ -80,7 +80,7 @@ analysed() {
     return "$status"
 }
 # brings KERNEL: the arithmetics that it has of its own.
-brings() { awk -v name="$1" '$1 == name { print $4; exit }' kernels/list.txt | sed 's/all/exact,int8,bf16/' | tr , ' '; }
+brings() { awk -v name="$1" '$1 == name { print $5; exit }' kernels/list.txt | sed 's/all/exact,int8,bf16/' | tr , ' '; }
 # macros OPTION...: what clang defines, as options. cppchecked FILE...: with those in $defined.
 macros() {
     echo '#include <float.h>' | "$clang" "$@" -std=c11 -dM -E -xc - | sed -nE 's/^#define (\w+) (.+)/-D\1=\2/p; s/^#define (\w+)$/-D\1/p'
@@ -88,5 +88,5 @@ macros() {
 cppchecked() {
     cppcheck -q --std=c11 --language=c --enable=warning,style,performance,portability --error-exitcode=1 \
         --suppressions-list=tools/cppcheck-suppressions -Iinclude -Idispatch -Ikernels -Icli -Itests -Itests/check "${defined[@]}" \
-        '-DRAPT_VERSION=""' '-DRAPT_CPU_FILE="cpu_x86.c"' '-DRAPT_ISA_FILE="scalar.c"' "$@"
+        '-DRAPT_VERSION=""' '-DRAPT_CPU_FILE="cpu_x86.c"' '-DRAPT_ISA_FILE="generic/scalar.c"' "$@"
 }

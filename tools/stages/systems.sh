@@ -59,7 +59,7 @@ for_windows_arm64() { # with the list of kernels that macOS has on such CPUs
         python3 -m ziglang cc -target aarch64-windows-gnu -std=c11 -O0 -fno-sanitize=all '-DRAPT_VERSION=""' \
             -Iinclude -Ikernels -Idispatch -Icli -Itests/check "-I$root/macos-arm64/dispatch" -c -o "$root/$stage.o" "$@" || status=1
     }
-    for source in kernels/{scalar,neon}.c; do
+    for source in kernels/{generic/scalar,arm/neon}.c; do
         for name in exact int8 bf16; do compiled "-DRAPT_ARITH=$name" "$source"; done
     done
     for source in dispatch/*.c cli/*.c; do

@@ -28,5 +28,5 @@ static inline float s_fma(float a, float b, float c) {
 }
 #endif
 
-#include "scalar_words.h"
+#include "generic/scalar_words.h"
 #include "attend.h"

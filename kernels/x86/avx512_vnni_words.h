@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The words of AVX-512 with VNNI: products of four bytes in a lane. */
-#include "avx512_words.h"
+#include "x86/avx512_words.h"
 
 #define RAPT_DOT      4
 #define RAPT_FEW_DOTS 1

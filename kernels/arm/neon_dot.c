@@ -3,7 +3,7 @@
 #if !defined(__ARM_FEATURE_DOTPROD)
 #error "compile with -march=armv8.2-a+dotprod"
 #endif
-#include "neon_dot_words.h"
+#include "arm/neon_dot_words.h"
 
 #define RAPT_KERNEL_NAME  neon_dot
 #define RAPT_KERNEL_NEEDS (RAPT_CPU_NEON | RAPT_CPU_DOTPROD)

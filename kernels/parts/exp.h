@@ -2,7 +2,7 @@
 /* exp2, tanh, GELU, SiLU and ln, in words. Their own polynomials, so that no libm decides about bits. Included by attend.h.
  * Coefficients: minimax fits of the relative error by tools/fit_exp.py, each rounded to f32 before the next was fitted. */
 
-#include "bf16_exp.h"
+#include "bf16/bf16_exp.h"
 
 /* 1.5 * 2^23 rounds a small number to an integer when it is added; the 127 more leave the biased exponent in the low bits. */
 #define RAPT_ROUND_MAGIC 12583039.0f

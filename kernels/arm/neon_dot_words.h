@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The words of Advanced SIMD with FEAT_DotProd: products of four bytes in a lane. */
-#include "neon_words.h"
+#include "arm/neon_words.h"
 
 #define RAPT_DOT        4
 #define RAPT_DOT_SIGNED 1

@@ -6,8 +6,8 @@
 #endif
 #define RAPT_TILE_VECTORS 4 /* two pairs of tiles of C; exact arithmetic is as fast as with 3 on Emerald Rapids */
 
-#include "avx512_vnni_words.h"
-#include "bf16_exp.h"
+#include "x86/avx512_vnni_words.h"
+#include "bf16/bf16_exp.h"
 
 #define RAPT_KERNEL_NAME  amx
 #define RAPT_KERNEL_NEEDS (RAPT_NEEDS_AVX512 | RAPT_CPU_AVX512VNNI | RAPT_CPU_AMX)
@@ -44,4 +44,4 @@ static inline bool t_any_special(vi special) {
     return _mm512_cmpeq_epi32_mask(_mm512_and_si512((__m512i)special, exponent), exponent) != 0;
 }
 
-#include "amx.h"
+#include "x86/amx.h"

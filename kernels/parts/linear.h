@@ -66,7 +66,7 @@ static int most_rows(const rapt_linear_problem *p) {
     return rapt_min(rapt_max(rows, WHOLE), RAPT_STAGED_ROWS);
 }
 
-#include "bf16_linear.h"
+#include "bf16/bf16_linear.h"
 
 /* Floats of a tile of tokens. */
 static inline size_t token_floats(int64_t channels) {

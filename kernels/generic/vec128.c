@@ -46,6 +46,6 @@
 #define RAPT_LINEAR_TOKENS 2
 #define RAPT_LINEAR_SUMS   2
 
-#include "vector_words.h"
+#include "generic/vector_words.h"
 
 #include "attend.h"

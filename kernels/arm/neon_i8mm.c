@@ -3,7 +3,7 @@
 #if !defined(__ARM_FEATURE_DOTPROD) || !defined(__ARM_FEATURE_MATMUL_INT8)
 #error "compile with -march=armv8.2-a+dotprod+i8mm"
 #endif
-#include "neon_dot_words.h"
+#include "arm/neon_dot_words.h"
 
 #define RAPT_KERNEL_NAME  neon_i8mm
 #define RAPT_KERNEL_NEEDS (RAPT_CPU_NEON | RAPT_CPU_DOTPROD | RAPT_CPU_I8MM)

@@ -6,5 +6,5 @@
 
 static inline float s_fma(float a, float b, float c) { return a * b + c; }
 
-#include "scalar_words.h"
+#include "generic/scalar_words.h"
 #include "attend.h"

@@ -4,7 +4,7 @@
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__) || !defined(__AVXVNNI__)
 #error "compile with -mavx2 -mfma -mf16c -mavxvnni"
 #endif
-#include "avx2_words.h"
+#include "x86/avx2_words.h"
 
 #define RAPT_KERNEL_NAME  avx2_vnni
 #define RAPT_KERNEL_NEEDS (RAPT_NEEDS_AVX2 | RAPT_CPU_AVXVNNI)

@@ -3,7 +3,7 @@
 #if !defined(__AVX512F__) || !defined(__AVX512VL__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__)
 #error "compile with -mavx512f -mavx512vl -mavx512bw -mavx512dq -mfma"
 #endif
-#include "avx512_words.h"
+#include "x86/avx512_words.h"
 
 #define RAPT_KERNEL_NAME  avx512
 #define RAPT_KERNEL_NEEDS RAPT_NEEDS_AVX512

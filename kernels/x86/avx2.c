@@ -3,7 +3,7 @@
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
 #error "compile with -mavx2 -mfma -mf16c"
 #endif
-#include "avx2_words.h"
+#include "x86/avx2_words.h"
 
 #define RAPT_KERNEL_NAME  avx2
 #define RAPT_KERNEL_NEEDS RAPT_NEEDS_AVX2

@@ -4,7 +4,7 @@
     !defined(__AVX512VNNI__)
 #error "compile with -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx512vnni -mfma"
 #endif
-#include "avx512_vnni_words.h"
+#include "x86/avx512_vnni_words.h"
 
 #define RAPT_KERNEL_NAME  avx512_vnni
 #define RAPT_KERNEL_NEEDS (RAPT_NEEDS_AVX512 | RAPT_CPU_AVX512VNNI)

@@ -230,7 +230,7 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #if RAPT_FEW_DOTS
-#include "few_dots.h"
+#include "int8/few_dots.h"
 static size_t integer_group_floats(const rapt_problem *p, int rows) {
     group_keys k;
     group_values v;
@@ -603,7 +603,7 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
     return count;
 }
 
-#include "bf16_rows.h"
+#include "bf16/bf16_rows.h"
 
 /* One chunk for the n rows of each head. */
 static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk,

@@ -644,7 +644,7 @@ static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *til
     emit_tile(t, s, tile, tile->merged ? &tile->all : &tile->now, 0);
 }
 
-#include "bf16_queries.h"
+#include "bf16/bf16_queries.h"
 
 /* Rows of the tile that begins at row0: full ones, or where there are periods, some of equal size. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {

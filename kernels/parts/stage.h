@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Staging: rows of a tensor of any storage type become f32 in scratch, and f32 in scratch becomes rows of the output. Written
  * once over a type's words, instantiated for each type of the list. Nothing beyond a row's channels is read or written. */
-#include "type_words.h"
+#include "types/type_words.h"
 
 typedef void store_word(void *, vf);
 typedef vf load_channels(const char *row, int channel);

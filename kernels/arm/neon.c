@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* neon: AArch64 Advanced SIMD. */
-#include "neon_words.h"
+#include "arm/neon_words.h"
 
 #define RAPT_KERNEL_NAME  neon
 #define RAPT_KERNEL_NEEDS RAPT_CPU_NEON
