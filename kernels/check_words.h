@@ -166,7 +166,7 @@ _Static_assert(RAPT_STATES_PART >= 1, "a part of K and V");
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------------- */
 
-/* The size of the L2 cache is rapt_l2_bytes' (dispatch/select.c): the CPU's, or 1 MiB where it does not tell programs, as on
+/* The size of the L2 cache is rapt_l2_bytes' (dispatch/cpu/select.c): the CPU's, or 1 MiB where it does not tell programs, as on
  * AArch64. */
 
 /* RAPT_PASS_TILES: query tiles that share a pass over K and V, which are staged once for all of them, as long as the scratch of

@@ -72,7 +72,7 @@ enum {
     RAPT_LINEAR_PART = 1024, /* channels of a part of a linear layer's sum */
 };
 
-/* CPU features, as dispatch/cpu.h decodes them. The words of the list are their names, in bit order. */
+/* CPU features, as dispatch/cpu/cpu.h decodes them. The words of the list are their names, in bit order. */
 enum {
     RAPT_CPU_SSE41 = 1 << 0,
     RAPT_CPU_AVX = 1 << 1,
@@ -166,7 +166,7 @@ typedef struct rapt_task {
     int64_t batch;
     int64_t head0; /* the first query head */
     int kv_heads;
-    bool keys_in_lanes;            /* the path, which dispatch/path.h decides; else queries lie in lanes */
+    bool keys_in_lanes;            /* the path, which dispatch/attention/path.h decides; else queries lie in lanes */
     int left_over;                 /* with queries in lanes, how many of the last rows have keys in lanes nevertheless (ibid.) */
     int v_in_k;                    /* V's channels are those of K from this one on; -1: they are not */
     int64_t kv_length, prefix;     /* of the entry; the prefix in keys, so less the position of key 0 */
@@ -318,7 +318,7 @@ typedef struct rapt_base {
     void (*normalise)(const rapt_norm_args *, const rapt_norm_task *);
 } rapt_base;
 
-/* A kernel, as dispatch/select.c makes it of the lists of kernels: its own arithmetics, and those that it inherits. */
+/* A kernel, as dispatch/cpu/select.c makes it of the lists of kernels: its own arithmetics, and those that it inherits. */
 typedef struct rapt_kernel {
     const char *name;
     const rapt_base *base;

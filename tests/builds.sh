@@ -56,11 +56,13 @@ run() {
 cp -r dispatch kernels include tests/builds.c tests/sample.h tests/hash.h "$scratch"
 tools/amalgamate "$scratch/amalgamation" || exit
 
-cpu=cpu_other.c kernels=scalar
+family=other kernels=scalar
 if [[ $(uname -m) == x86_64 ]]; then
-    cpu=cpu_x86.c kernels='sse41 scalar'
+    family=x86_64 kernels='sse41 scalar'
     if ((all)); then kernels='avx2 scalar'; fi
 fi
+# Sources of dispatch/ for this CPU, with the pool.
+sources() { awk -v family="$family" '/^[a-z]/ && ($2 ~ /^(any|pool)$/ || "," $2 "," ~ "," family ",") { print "dispatch/" $1 }' dispatch/sources.txt; }
 # The file of a kernel, and its options, as the Meson build has them.
 file_of() { awk -v name="$1" '$1 == name { print "kernels/" $2; exit }' kernels/list.txt; }
 flags_of() { awk -v name="$1" '$1 == name { for (i = 6; i <= NF; i++) print $i }' kernels/list.txt; }
@@ -74,7 +76,7 @@ link() { # link COMPILER NAME FLAGS... FILES...
 # by_files NAME COMPILER "KERNELS" FLAGS...: as the Meson build does it, file by file.
 by_files() {
     local name=$1 compiler=$2 kernel arithmetic file objects=()
-    local common=(-std=gnu11 -ffp-contract=off -fno-math-errno "-DRAPT_VERSION=\"$name\"" -Iinclude -Ikernels "-I$name" "${@:4}")
+    local common=(-std=gnu11 -ffp-contract=off -fno-math-errno "-DRAPT_VERSION=\"$name\"" -Iinclude -Ikernels -Idispatch "-I$name" "${@:4}")
     for kernel in $3; do
         echo "RAPT_KERNEL($kernel, $kernel, $kernel, $kernel)" >>"$scratch/$name/kernels.inc"
         for arithmetic in exact int8 bf16; do
@@ -84,8 +86,7 @@ by_files() {
             objects+=("$name/$kernel-$arithmetic.o")
         done
     done
-    for file in dispatch/*.c; do
-        case $file in */cpu_*) if [[ $file != */$cpu ]]; then continue; fi ;; esac
+    for file in $(sources); do
         run "$compiler" "${common[@]}" -c "$file" -o "$name/$(basename "$file" .c)-dispatch.o" || return
         objects+=("$name/$(basename "$file" .c)-dispatch.o")
     done

@@ -2,8 +2,8 @@
 /* CPU-feature decoding, as a pure function, on recorded registers. */
 #include <string.h>
 
-#include "cpu.h"
-#include "select.h"
+#include "cpu/cpu.h"
+#include "cpu/select.h"
 #include "tap.h"
 
 enum {

@@ -109,7 +109,7 @@ def test_document(document):
 
 def test_settings():
     """What the environment and pip can be told, the documents say."""
-    sources = [path for pattern in ("dispatch/*.c", "cli/*.c", "python/rapt/*.py", "integrations/*/*.c", "integrations/vllm/rapt_vllm/*.py")
+    sources = [path for pattern in ("dispatch/*/*.c", "cli/*.c", "python/rapt/*.py", "integrations/*/*.c", "integrations/vllm/rapt_vllm/*.py")
                for path in ROOT.glob(pattern)]
     reads = re.compile(r'(?:getenv\(|environ\.get\(|environ\[)"((?:RAPT|GGML_RAPT)_?[A-Z0-9_]*)"')
     variables = {name for path in sources for name in reads.findall(path.read_text(encoding="utf-8"))}
@@ -145,7 +145,7 @@ def test_tests():
     sources = {path.name for folder in ("dispatch", "kernels", "cli") for path in (ROOT / folder).rglob("*.[ch]")}
     lacking = [name for name in sorted(sources) if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
     ok(len(sources) > 100 and not lacking, f"tests/README.md has a row for each of {len(sources)} sources", "\n".join(lacking))
-    there = sources | {"list.txt", "*.md"}
+    there = sources | {"list.txt", "sources.txt", "*.md"}
     gone = [name for name in sorted(patterns) if not (ROOT / name).exists() and not fnmatch.filter(there, name)]
     ok(not gone, f"{len(patterns)} names of sources are there", "\n".join(gone))
     known = known_tests()

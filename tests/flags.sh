@@ -62,10 +62,8 @@ check() {
 vendor() {
     mkdir "$scratch/vendored" && cd "$scratch/vendored" || return 1
     echo 'RAPT_KERNEL(scalar, scalar, scalar, scalar)' >kernels.inc
-    set -- "$source/dispatch/cpu_other.c"
-    for file in "$source"/dispatch/*.c; do
-        case $file in */pool.c | */cpu_*) ;; *) set -- "$@" "$file" ;; esac
-    done
+    set --
+    for file in $(awk '/^[a-z]/ && $2 ~ /^(any|other)$/ { print $1 }' "$source/dispatch/sources.txt"); do set -- "$@" "$source/dispatch/$file"; done
     for arithmetic in exact int8 bf16; do
         $CC $optimised -ffp-contract=off -DRAPT_ARITH=$arithmetic -I"$source/include" -I"$source/kernels" -c "$source/kernels/generic/scalar.c" \
             -o "scalar-$arithmetic.o" || return

@@ -10,7 +10,7 @@
 #include <xmmintrin.h>
 #endif
 
-#include "float_modes.h"
+#include "core/float_modes.h"
 
 typedef struct float_mode {
     const char *what, *words;

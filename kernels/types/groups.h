@@ -128,7 +128,7 @@ static inline vf v_ranged_nibble(const key_columns *c, vi x) {
     return v_fma(c->scale, v_from_int(i_and(x, i_set1(15))), c->least);
 }
 
-/* Groups are written on one lane, by dispatch/rows.c alone. */
+/* Groups are written on one lane, by dispatch/cache/rows.c alone. */
 #if RAPT_VL == 1
 
 static inline float magnitude_of(float x) { return v_as_float(v_as_int(x) & 0x7fffffff); }

@@ -102,6 +102,8 @@ all_but() { kernels_listed | grep -vxE "scalar|${1//,/|}" | paste -sd ,; }
 file_of() { awk -v name="$1" '$1 == name { print "kernels/" $2; exit }' kernels/list.txt; }
 # options_of KERNEL FAMILY: the compiler's, as kernels/list.txt has them.
 options_of() { awk -v name="$1" -v family="$2" '$1 == name && ("," $3 ",") ~ "," family "," { for (i = 6; i <= NF; i++) print $i }' kernels/list.txt; }
+# sources_of FAMILY: those of dispatch/ for a CPU family that has a file of its own, with the pool.
+sources_of() { awk -v family="$1" '/^[a-z]/ && ($2 ~ /^(any|pool)$/ || "," $2 "," ~ "," family ",") { print "dispatch/" $1 }' dispatch/sources.txt; }
 # inherited_in ISAS: those of them from which others of them inherit exact and bf16 arithmetic, which a test of the others tests.
 inherited_in() {
     awk -v isas="$1" '

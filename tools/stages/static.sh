@@ -88,5 +88,5 @@ macros() {
 cppchecked() {
     cppcheck -q --std=c11 --language=c --enable=warning,style,performance,portability --error-exitcode=1 \
         --suppressions-list=tools/cppcheck-suppressions -Iinclude -Idispatch -Ikernels -Icli -Itests -Itests/check "${defined[@]}" \
-        '-DRAPT_VERSION=""' '-DRAPT_CPU_FILE="cpu_x86.c"' '-DRAPT_ISA_FILE="generic/scalar.c"' "$@"
+        '-DRAPT_VERSION=""' '-DRAPT_CPU_FILE="cpu/cpu_x86.c"' '-DRAPT_ISA_FILE="generic/scalar.c"' "$@"
 }

@@ -62,9 +62,8 @@ for_windows_arm64() { # with the list of kernels that macOS has on such CPUs
     for source in kernels/{generic/scalar,arm/neon}.c; do
         for name in exact int8 bf16; do compiled "-DRAPT_ARITH=$name" "$source"; done
     done
-    for source in dispatch/*.c cli/*.c; do
-        case $source in dispatch/cpu_aarch64.c) ;; dispatch/cpu_* | cli/output.c) continue ;; esac
-        compiled "$source"
+    for source in $(sources_of aarch64) cli/*.c; do
+        if [[ $source != cli/output.c ]]; then compiled "$source"; fi
     done
     return "$status"
 }
