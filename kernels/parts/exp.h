@@ -8,7 +8,7 @@
 #define RAPT_ROUND_MAGIC 12583039.0f
 
 /* 2^(d * c) for d <= 0, c > 0. Below least = -127 / c the result is +0, so also for d = -inf; NaN gives NaN.
- * p(0) is exactly 1, so d = 0 gives exactly 1. tests/words.c measures and asserts the error. */
+ * p(0) is exactly 1, so d = 0 gives exactly 1. tests/kernels/words.c measures and asserts the error. */
 static inline vf v_exp2(vf d, vf c, vf least) {
     vf x = v_max(least, d); /* in this order: of NaN and a number, x86's max returns the second operand */
     vf t = v_fma(x, c, v_set1(RAPT_ROUND_MAGIC));
@@ -26,7 +26,7 @@ static inline vf v_exp2(vf d, vf c, vf least) {
 
 /* 2^(d * c) for d <= 0, c > 0, rounded to bf16: 2^n times 2^f, where n is the integer at or below the product, so that 2^f lies
  * between 1 and 2, and is rounded by one addition. Below least = -56 / c the result is +0, else it is at least 2^-56; NaN gives
- * NaN, and d = 0 gives 1. tests/words.c measures and asserts the error. */
+ * NaN, and d = 0 gives 1. tests/kernels/words.c measures and asserts the error. */
 static inline vf v_exp2_bf16(vf d, vf c, vf least) {
     vf one = v_set1(1.0f);
     vf t = v_fma(d, c, v_set1(RAPT_ROUND_MAGIC));

@@ -31,7 +31,7 @@ build, once = sys.argv[1], {}
 for command in json.load(open(f"{build}/compile_commands.json")):
     once.setdefault(os.path.relpath(os.path.join(command["directory"], command["file"])), command)
 for target in [name for name in once if name.startswith("tests/fuzz/")]:
-    for test in re.findall(r'#include "\.\./(\w+\.c)"', open(target).read()):
+    for test in re.findall(r'#include "\.\./(api/\w+\.c)"', open(target).read()):
         once.pop(f"tests/{test}", None)
 json.dump(list(once.values()), open(f"{build}/once/compile_commands.json", "w"))
 print(*once, sep="\n", file=open(f"{build}/once/sources", "w"))
@@ -54,7 +54,7 @@ END
         mapfile -t sources < <(compiled_in "$name")
         expect "cppcheck: $name/" cppchecked "${sources[@]}"
     done
-    # One of each kind of words: what these include is most of what there is. scalar.c is in tests/words.c.
+    # One of each kind of words: what these include is most of what there is. scalar.c is in tests/kernels/words.c.
     for name in x86_64/{sse41,avx2,amx} aarch64/{neon_i8mm,sve256} riscv64/rvv128 s390x/vec128; do
         mapfile -t options < <(options_of "${name#*/}" "${name%/*}")
         mapfile -t defined < <(macros "--target=${name%/*}-linux-gnu" "${options[@]}")
@@ -87,6 +87,6 @@ macros() {
 }
 cppchecked() {
     cppcheck -q --std=c11 --language=c --enable=warning,style,performance,portability --error-exitcode=1 \
-        --suppressions-list=tools/cppcheck-suppressions -Iinclude -Idispatch -Ikernels -Icli -Itests -Itests/check "${defined[@]}" \
+        --suppressions-list=tools/cppcheck-suppressions -Iinclude -Idispatch -Ikernels -Icli -Itests/support -Itests/check "${defined[@]}" \
         '-DRAPT_VERSION=""' '-DRAPT_CPU_FILE="cpu/cpu_x86.c"' '-DRAPT_ISA_FILE="generic/scalar.c"' "$@"
 }

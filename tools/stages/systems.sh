@@ -21,11 +21,11 @@ stage_windows() {
     emulated windows
     meson_test windows append copy decode linear norm mha plans memory bounds explain tuning worked cpu first-call pool environment abi \
         symbols
-    tap python3 tests/cli.py --system wine-run "$root/windows/cli/rapt.exe" || true
+    tap python3 tests/host/cli.py --system wine-run "$root/windows/cli/rapt.exe" || true
     ninja -C "$root/windows" examples/decode-example.exe
     expect "decode-example: the numbers of Linux" same_output examples/decode-example
     expect "CMake: a DLL with the same functions" cmake_dll
-    CLANG=$clang LINKER=${clang%clang*}lld-link${clang##*clang} tap tests/msvc.sh wine-run || true
+    CLANG=$clang LINKER=${clang%clang*}lld-link${clang##*clang} tap tests/host/msvc.sh wine-run || true
     if command -v "$server"; then "$server" -k; fi
 }
 same_output() { diff <("$root/gcc/$1" "${@:2}") <(wine-run "$root/windows/$1.exe" "${@:2}" | tr -d '\r'); }

@@ -6,7 +6,7 @@
 # minutes of a core. --all, half an hour: all of that, with avx2 in the place of sse41, by gcc 12 to 14 and clang 14 to 19, which
 # are installed from Debian 12 and, as root and into a folder of their own, from Debian 13.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
+cd "$(dirname "$0")/../.." || exit
 source=$PWD
 export LC_ALL=C
 count=0 failed=0
@@ -53,7 +53,7 @@ run() {
         (cd "$scratch" && "$@")
     fi
 }
-cp -r dispatch kernels include tests/builds.c tests/sample.h tests/hash.h "$scratch"
+cp -r dispatch kernels include tests/host/builds.c tests/support/sample.h tests/support/hash.h "$scratch"
 tools/amalgamate "$scratch/amalgamation" || exit
 
 family=other kernels=scalar
@@ -146,7 +146,7 @@ else # what other stages have left: of gcc, -O3, -Og and -O0; of clang, -O1; one
     levels gcc scalar -O1 -O2 -Os
     levels "$clang" scalar -O0
     levels "$clang" "$kernels" -O3
-    skip 'gcc 12 to 14 and clang 14 to 19, at each level' 'that takes half an hour: tests/builds.sh --all'
+    skip 'gcc 12 to 14 and clang 14 to 19, at each level' 'that takes half an hour: tests/host/builds.sh --all'
 fi
 wait
 

@@ -9,7 +9,7 @@
 #include RAPT_CPU_FILE /* NOLINT(bugprone-suspicious-include): for it is given another name here */
 #undef rapt_cpu_features_detect
 
-#include "check/fence.h"
+#include "fence.h"
 #include "each_kernel.h"
 #include "page_faults.h"
 #include "serial.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../cli/aligned.h"
+#include "../../cli/aligned.h"
 #include "calls.h"
 #include "each_kernel.h"
 #include "kv_types.h"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Test Anything Protocol, for the tests in Python; tests/tap.h is that of those in C."""
+"""The Test Anything Protocol, for the tests in Python; tests/support/tap.h is that of those in C."""
 import os
 import sys
 

@@ -6,7 +6,7 @@
 #define rapt_linear_plan_init_sized fake_plan_init
 #define rapt_linear_workspace_size  fake_workspace_size
 #define rapt_linear_run_parallel    fake_run
-#include "../cli/tune.c" /* NOLINT(bugprone-suspicious-include): whose search is run on the clock of a model */
+#include "../../cli/tune.c" /* NOLINT(bugprone-suspicious-include): whose search is run on the clock of a model */
 
 #include "tap.h"
 

@@ -44,7 +44,7 @@ needs_minor_version() { readelf -d app | grep -F "(NEEDED)" | grep -F "[librapt.
 try 'a client needs the minor version that it was linked with' needs_minor_version
 
 by_cmake() { # from a prefix that is not the one it was made for: DESTDIR's
-    cmake -S "$source/tests/installed" -B cmake-build -DWANTED="$major.$minor" -DAPP="$PWD/app.c" -Drapt_DIR="$lib/cmake/rapt" &&
+    cmake -S "$source/tests/host/installed" -B cmake-build -DWANTED="$major.$minor" -DAPP="$PWD/app.c" -Drapt_DIR="$lib/cmake/rapt" &&
         cmake --build cmake-build && cmake-build/app && cmake-build/pool
 }
 # find_package(rapt VERSION), for each that fits, and for each that does not.

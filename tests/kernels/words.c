@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The words that results are made of, measured one by one: exp2, tanh and ln against double precision, the storage types against
- * exact arithmetic (those of K and V only against tests/reference.c), staged rows, the transpose and the words of integer
+ * exact arithmetic (those of K and V only against tests/support/reference.c), staged rows, the transpose and the words of integer
  * arithmetic against their definitions. Compiled
  * once for each ISA with RAPT_ISA_FILE naming its file, whose static functions this includes. A sample of the floats by default;
  * every float of the range with --all (minutes). */
@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "check/fence.h"
+#include "fence.h"
 #include "hash.h"
 #include "random_streams.h"
 #include "reference.h"

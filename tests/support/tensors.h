@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../cli/aligned.h"
+#include "../../cli/aligned.h"
 #include "hash.h"
 #include "random.h"
 #include "reference.h"

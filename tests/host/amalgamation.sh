@@ -4,11 +4,11 @@
 # C compiler of $COMPILERS (gcc and clang, if they are there) without a warning, and pass rapt_self_check, which must have run the
 # kernels of $ISAS (scalar,scalar_fma). The first compiler has -O2 and nothing else, leaves out the kernels $ABSENT, which this CPU
 # cannot run, and passes `rapt check --quick`, too; the others compile every kernel, and optimise none, which takes them longest and
-# which tests/builds.sh has. AArch64's compiler and emulator, where they are there, have rapt_self_check. Then come the Makefile of
+# which tests/host/builds.sh has. AArch64's compiler and emulator, where they are there, have rapt_self_check. Then come the Makefile of
 # examples/vendored, CMake's subproject, and installations that are moved.
 set -uo pipefail
 shopt -s extglob
-source=$(realpath "${1:-$(dirname "$0")/..}")
+source=$(realpath "${1:-$(dirname "$0")/../..}")
 isas=${ISAS:-scalar,scalar_fma}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -113,22 +113,23 @@ try 'a file is no folder' refuses "$scratch/file" "$amalgamate" "$scratch/file"
 strict=(-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$scratch/headers")
 for name in $COMPILERS; do
     for standard in c99 c11; do
-        try "rapt.h is $standard for $name" "$name" -std=$standard "${strict[@]}" "$source/tests/header.c"
-        try "rapt.h alone is $standard for $name" "$name" -std=$standard "${strict[@]}" -DRAPT_H_ALONE "$source/tests/header.c"
+        try "rapt.h is $standard for $name" "$name" -std=$standard "${strict[@]}" "$source/tests/api/header.c"
+        try "rapt.h alone is $standard for $name" "$name" -std=$standard "${strict[@]}" -DRAPT_H_ALONE "$source/tests/api/header.c"
         try "README's example is $standard for $name" "$name" -std=$standard "${strict[@]}" "$scratch/readme.c"
     done
     for standard in c++98 c++17; do
         # C++98 has no long long, nor the end of an enumeration's list after a comma, but as extensions of the compilers.
-        try "rapt.h is $standard for $name" "$name" -xc++ -std=$standard "${strict[@]}" -Wno-long-long "$source/tests/header.c"
+        try "rapt.h is $standard for $name" "$name" -xc++ -std=$standard "${strict[@]}" -Wno-long-long "$source/tests/api/header.c"
         try "README's example is $standard for $name" "$name" -xc++ -std=$standard "${strict[@]}" -Wno-long-long "$scratch/readme.c"
     done
 done
 
 # ---- What the compilers made -------------------------------------------------------------------------------------------------
 
-checks=("$source"/tests/check/[!m]*.c "$source/tests/reference.c")
+checks=("$source"/tests/check/[!m]*.c "$source"/tests/support/{reference,fence}.c)
 program() { # program FOLDER COMPILER: the command rapt over the rapt.o of a folder.
-    "$2" -O1 -std=c11 -I"$scratch/headers" -I"$source/kernels" -I"$source/tests/check" -I"$source/cli" "$source"/cli/!(*_windows).c \
+    "$2" -O1 -std=c11 -I"$scratch/headers" -I"$source/kernels" -I"$source/dispatch" -I"$source/tests/support" \
+        -I"$source/tests/check" -I"$source/cli" "$source"/cli/!(*_windows).c \
         "${checks[@]}" "$scratch/$1/rapt.o" -pthread -lm -o "$scratch/$1/rapt"
 }
 # Every symbol is rapt's, and those that a shared library would export are the functions that rapt.h declares.

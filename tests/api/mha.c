@@ -2,7 +2,7 @@
 /* Multi-head attention as one call. It is compared with the calls it stands for, bit for bit, and with plain loops in double;
  * tables likewise. Results are hashed: the hash is that of every machine. Then what is refused, and that it touches nothing. */
 #define _DEFAULT_SOURCE /* signals, for page_faults.h */
-#include "check/fence.h"
+#include "fence.h"
 #include "each_kernel.h"
 #include "page_faults.h"
 #include "guard.h"

@@ -19,7 +19,7 @@ import xml.etree.ElementTree
 import tap
 from tap import ok
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md", "integrations/*/*.md", "tests/*.md", "tests/data/*.md")
                    for path in ROOT.glob(pattern))
 PICTURES, FIELD, MOST_BYTES = ROOT / "docs" / "attention", ROOT / "docs" / "field.svg", 20_000

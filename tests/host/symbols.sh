@@ -31,7 +31,7 @@ case $library in
     needed() { "$nm" -D --undefined-only "$library" | names; }
     ;;
 esac
-include=$(dirname "$0")/../include
+include=$(dirname "$0")/../../include
 declared() { sed -n 's/^RAPT_API .*[ *]\(rapt_[a-z0-9_]*\)(.*/\1/p' "$include/rapt.h" "$include/rapt_layer.h"; }
 
 check 'the shared library exports the functions of the headers, and nothing else' "$({ exported && declared; } | sort | uniq -u)"

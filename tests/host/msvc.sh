@@ -4,7 +4,7 @@
 # program that RUNNER runs. Microsoft's own headers and libraries cannot be had here: what the library takes of the C library is
 # declared below, and linked by the import libraries of MinGW. That is as far as it goes, for the command and the tests take more.
 set -uo pipefail
-source=$(realpath "$(dirname "$0")/..")
+source=$(realpath "$(dirname "$0")/../..")
 runner=$1 clang=${CLANG:-clang} linker=${LINKER:-lld-link}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -3,7 +3,7 @@
 # wheel.sh [WHEEL]: the wheel of the Python package, in TAP: what lies in it, and the package's own tests, on it installed into
 # a fresh environment. Without WHEEL, tools/wheel builds one.
 set -uo pipefail
-source=$(cd "$(dirname "$0")/.." && pwd)
+source=$(cd "$(dirname "$0")/../.." && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 unset PYTHONPATH RAPT_LIBRARY
@@ -43,7 +43,7 @@ try 'a fresh environment takes it' bash -c "python3 -m venv '$scratch/venv' &&
     '$scratch/venv/bin/pip' install --disable-pip-version-check '${wheel}[bf16,viz]' ipython"
 python=$scratch/venv/bin/python
 try 'python -m rapt check' "$python" -m rapt check
-tested() { "$python" "$source/tests/python_package.py" "$source" | tee tested.tap && grep -Eq '^1\.\.[1-9]' tested.tap; }
+tested() { "$python" "$source/tests/host/python_package.py" "$source" | tee tested.tap && grep -Eq '^1\.\.[1-9]' tested.tap; }
 try "the package's tests, on what is installed" tested
 typed() {
     # shellcheck disable=SC2015 # if any of it fails, what mypy said is shown

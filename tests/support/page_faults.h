@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that may touch pages which are closed (check/fence.h), as those of tests do when what they test is wrong. */
+/* Calls that may touch pages which are closed (fence.h), as those of tests do when what they test is wrong. */
 #ifndef RAPT_TESTS_PAGE_FAULTS_H
 #define RAPT_TESTS_PAGE_FAULTS_H
 

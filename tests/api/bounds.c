@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "calls.h"
-#include "../cli/aligned.h"
-#include "check/fence.h"
+#include "../../cli/aligned.h"
+#include "fence.h"
 #include "hash.h"
 #include "random.h"
 #include "serial.h"

@@ -63,6 +63,7 @@ vendor() {
     mkdir "$scratch/vendored" && cd "$scratch/vendored" || return 1
     echo 'RAPT_KERNEL(scalar, scalar, scalar, scalar)' >kernels.inc
     set --
+    # shellcheck disable=SC2013 # a line is a name, which has no spaces
     for file in $(awk '/^[a-z]/ && $2 ~ /^(any|other)$/ { print $1 }' "$source/dispatch/sources.txt"); do set -- "$@" "$source/dispatch/$file"; done
     for arithmetic in exact int8 bf16; do
         $CC $optimised -ffp-contract=off -DRAPT_ARITH=$arithmetic -I"$source/include" -I"$source/kernels" -c "$source/kernels/generic/scalar.c" \

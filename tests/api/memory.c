@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "calls.h"
-#include "../cli/aligned.h"
+#include "../../cli/aligned.h"
 #include "tap.h"
 
 /* ---- Memory -------------------------------------------------------------------------------------------------------------- */

@@ -291,7 +291,7 @@ def test_info():
        all(set(t) == {"name", "tensors", "bits"} for t in info["types"]), "info --json is complete", out)
     caches = {t["name"] for t in info["types"] if t["tensors"] in ("K and V", "K, V and weights")}
     ok(caches == set(KV_TYPES), "each type of caches is converted to, and read back, by these tests", str(caches ^ set(KV_TYPES)))
-    manual = (pathlib.Path(__file__).resolve().parent.parent / "cli" / "rapt.1").read_text()
+    manual = (pathlib.Path(__file__).resolve().parents[2] / "cli" / "rapt.1").read_text()
     told = set(re.findall(r"[a-z0-9_]+", " ".join(line for line in manual.splitlines() if line.startswith(".Cm "))))
     ok(caches <= told, "the manual tells of each type of caches", str(caches - told))
     kernels = {k["name"]: k for k in info["kernels"]}

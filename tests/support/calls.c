@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../cli/aligned.h"
+#include "../../cli/aligned.h"
 #include "random.h"
 #include "reference.h"
 #include "serial.h"

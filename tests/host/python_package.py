@@ -38,8 +38,8 @@ except ImportError:
     print("1..0 # SKIP NumPy is not installed")
     sys.exit()
 
-SOURCE = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent)
-sys.path.append(str(SOURCE / "tests"))  # behind the package's own
+SOURCE = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2])
+sys.path.append(str(SOURCE / "tests/host"))  # behind the package's own
 import tap
 from tap import ok, skip
 

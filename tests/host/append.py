@@ -14,7 +14,7 @@ except ImportError:
     print("1..0 # SKIP NumPy is not installed")
     sys.exit(0)
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 import tap
 from rapt._native import (BF16, F16, F32, INT4, INT4_MIN, INT8, MXFP4, MXFP8_E4M3, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs,
                          KvAppendDesc, Layout, Library, RopeArgs, Rope, Scales)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the command does where the system fails it, in TAP. Usage: faults.py path/to/rapt path/to/failing.so
 
-Each allocation, thread, and call for a file fails in turn, one a run (tests/failing.c); then come memory and disks of any size,
+Each allocation, thread, and call for a file fails in turn, one a run (tests/host/failing.c); then come memory and disks of any size,
 standard streams that are full or closed, and signals at any moment. After each the manual holds: exit status 2 and one line on
 standard error, or all is as without the fault; and a file is as it was, or complete."""
 import errno

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory between guard pages. Sanitizers miss masked vector accesses; an unmapped page does not. WASI has no memory that can be
  * protected: what is written to guards is seen there, near enough to the data, and what is read from them is not. */
-#ifndef RAPT_CHECK_FENCE_H
-#define RAPT_CHECK_FENCE_H
+#ifndef RAPT_TESTS_FENCE_H
+#define RAPT_TESTS_FENCE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -27,13 +27,13 @@ try:
 except ImportError as error:
     torch, no_torch = None, error
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 import tap
 from rapt import _native as rapt
 from rapt._native import CAUSAL_BOTTOM_RIGHT as BOTTOM_RIGHT, CAUSAL_TOP_LEFT as TOP_LEFT
 from tap import ok
 
-CAPTURED = pathlib.Path(__file__).resolve().parent / "data" / "semantics.npz"
+CAPTURED = pathlib.Path(__file__).resolve().parents[1] / "data" / "semantics.npz"
 TOLERANCE = 4e-6  # of a number x: times 1 + |x|
 
 # ---- Inputs ------------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "../dispatch/pool/threads.h"
+#include "pool/threads.h"
 
 typedef struct barrier {
     rapt_mutex lock;
