@@ -69,7 +69,7 @@ tracked() { git ls-files --cached --others --exclude-standard "$@"; }
 with_shebang() { tracked | xargs -d '\n' grep -lIE "^#!.*\\b$1\$"; }
 # compiled_in FOLDER: the sources that are compiled there.
 compiled_in() { grep "^$1/" "$root/static/once/sources" | grep -v ^tests/broken/; }
-formatted() { "$tools/clang-format" --dry-run --Werror "$@"; }
+formatted() { PYTHONPATH=$root/static-python "$tools/clang-format" --dry-run --Werror "$@"; }
 # analysed FILE...: by gcc.
 analysed() {
     local file status=0
