@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # rapt inside the engines, in the versions of integrations/requirements.txt, which are downloaded.
-stage vllm engine 7 - "vLLM's attention on CPUs, and bench/peers.py's columns of it"
-stage torch engine 9 - "PyTorch, Transformers 5 and 4.57, all families of its models that can be made small, context parallelism"
+stage vllm engine 5 - "vLLM's attention on CPUs, and bench/peers.py's columns of it"
+stage torch engine 8 - "PyTorch, Transformers 5 and 4.57, all families of its models that can be made small, context parallelism"
 stage ggml engine 6 - "ggml and llama.cpp, from C and from Python"
-stage jax engine 2 - "JAX's attention and its gradients"
-stage onnxruntime engine 4 - "ONNX Runtime's operators, ONNX's node tests, and encoders exported in eight ways"
+stage jax engine 1.5 - "JAX's attention and its gradients"
+stage onnxruntime engine 3 - "ONNX Runtime's operators, ONNX's node tests, and encoders exported in eight ways"
 
 # engine PACKAGE...: a virtual environment of the stage's own with these packages, and rapt's package from the sources, whose Python is
 # then $python. False, and visibly skipped, where there is no index of packages; anything else that goes wrong is a failure. PyTorch,

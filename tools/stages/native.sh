@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # This machine's kernels by gcc, what an older CPU does with them, and what must be refused.
-stage gcc own 8 4 "each test of the Meson build on this machine's kernels, and tools/demo"
+stage gcc own 9 6 "each test of the Meson build on this machine's kernels, and tools/demo"
 stage refusals own 1.5 1.5 "a debug build refuses kernels that the CPU lacks, and floating-point modes; each refusal has its line (explain)"
-stage qemu-x86 own 1 1 "older CPUs (Nehalem, Haswell, AVX2 without XSAVE) choose sse41 or avx2, refuse the others, and have the same bits"
+stage qemu-x86 own 0.5 0.5 "older CPUs (Nehalem, Haswell, AVX2 without XSAVE) choose sse41 or avx2, refuse the others, and have the same bits"
 
 # `tools/test` alone leaves out kernels that are broken on purpose, options that break the promise, ways to embed, examples with models,
 # and the benches; and of the checks at length it has the quick form.

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer and valgrind.
-stage asan own 8 4 "clang's ASan and UBSan find nothing in the tests, nor fuzz targets in seconds each; $few (KERNELS=... for others)"
-stage tsan own 3 - "ThreadSanitizer finds nothing in checks, pool, first calls, mha and decode; $few"
-stage valgrind own 2.5 - "no kernel result or branch depends on uninitialized memory: avx2"
+stage asan own 5 2 "clang's ASan and UBSan find nothing in the tests, nor fuzz targets in seconds each; $few (KERNELS=... for others)"
+stage tsan own 2 - "ThreadSanitizer finds nothing in checks, pool, first calls, mha and decode; $few"
+stage valgrind own 2 - "no kernel result or branch depends on uninitialized memory: avx2"
 
 # With line numbers in reports, but not variables, which take half of the time to compile.
 setup_asan() {

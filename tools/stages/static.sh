@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-stage static own 3 - "gcc's and clang's analysers, clang-tidy, cppcheck, shellcheck, ruff, clang-format and a linter of Markdown find nothing"
+stage static own 2.5 - "gcc's and clang's analysers, clang-tidy, cppcheck, shellcheck, ruff, clang-format and a linter of Markdown find nothing"
 
 # Without running anything: .clang-tidy, tools/cppcheck-suppressions, .shellcheckrc, ruff.toml, .clang-format and .rumdl.toml have the
 # settings. Kernels are cppcheck's and clang-format's only, for on their unrolled code the analysers take gigabytes and many minutes;

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # Other operating systems.
-stage windows own 3 - "Windows by MinGW and wine: command, files, DLL, pool and tests; clang in Microsoft's mode"
-stage linked own 2 - "macOS on Arm and x86-64 and FreeBSD build and link; Windows on Arm compiles"
+stage windows own 2.5 - "Windows by MinGW and wine: command, files, DLL, pool and tests; clang in Microsoft's mode"
+stage linked own 1.5 - "macOS on Arm and x86-64 and FreeBSD build and link; Windows on Arm compiles"
 
 # MinGW's gcc and wine: the command, its files and how it ends, the DLL, the pool on threads of Windows, and the library by clang
 # in Microsoft's mode.
