@@ -4,7 +4,7 @@
 engines as with their own.
 
 Its numbers are those of the documents' tables, which the benches wrote: nothing is measured here, and a table that changes changes
-the picture. tests/docs.py compares the file with what this makes. Needs nothing but Python."""
+the picture. tests/host/docs.py compares the file with what this makes. Needs nothing but Python."""
 import math
 import pathlib
 import re

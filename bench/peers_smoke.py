@@ -16,7 +16,7 @@ import tempfile
 import unittest.mock
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "tests"), str(HERE)]
+sys.path[:0] = [str(HERE.parent / "tests/host"), str(HERE)]
 import tap
 from tap import ok
 

@@ -192,9 +192,9 @@ enum { COPIES = 1 };
 /* Returns the staged element at `from` in all lanes. */
 static inline vf v_staged(const void *from) { return COPIES > 1 ? v_load(from) : v_broadcast(from); }
 
-#include "exp.h"
-#include "stage.h"
-#include "tile.h"
+#include "parts/exp.h"
+#include "parts/stage.h"
+#include "parts/tile.h"
 
 enum {
     TILE_ROWS = RAPT_TILE_VECTORS * RAPT_VL,
@@ -269,7 +269,7 @@ static void find_rows(const char **rows, const rapt_task *t, const char *tensor,
     for (int n = end; n < to; n++) rows[n] = rows[end - 1];
 }
 
-#include "logits.h"
+#include "parts/logits.h"
 
 /* Stores one row's state after a chunk, which rapt_merge will read. o: null for zeros, as in the empty state. */
 static void store_state(const rapt_task *t, row_cursor at, int64_t chunk, float m, float l, const float *o) {
@@ -338,11 +338,11 @@ static inline void merge_values(float *o, const float *next_o, vf a, vf b) {
 /* Returns a sink's logit as a score. The sink is merged as a state with this m, l = 1 and an o of zeros. */
 static inline float sink_score(const rapt_problem *p, const char *sink) { return element_at(p->sinks.type, sink) / p->natural; }
 
-#include "queries_int8.h"
-#include "bf16.h"
-#include "queries_in_lanes.h"
-#include "keys_in_lanes.h"
-#include "linear.h"
+#include "int8/queries_int8.h"
+#include "bf16/bf16.h"
+#include "parts/queries_in_lanes.h"
+#include "parts/keys_in_lanes.h"
+#include "parts/linear.h"
 
 /* 1 if this arithmetic has a path with keys in lanes. Integer arithmetic has one only with RAPT_FEW_DOTS. */
 enum { HAS_KEYS_IN_LANES = !INTEGER || RAPT_FEW_DOTS };
@@ -379,7 +379,7 @@ static void attend(const rapt_task *t) {
 }
 
 #if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact /* functions that are the same in every arithmetic */
-#include "norm.h"
+#include "parts/norm.h"
 
 /* rapt_base.merge: merges the state `next` into `state`. */
 static void merge(const rapt_problem *p, float *state, const float *next) {

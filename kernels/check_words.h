@@ -168,7 +168,8 @@ _Static_assert(RAPT_STATES_PART >= 1, "a part of K and V");
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------------- */
 
-/* rapt_l2_bytes (dispatch/select.c) has the size of the L2 cache: the CPU's, or 1 MiB where programs cannot ask, as on AArch64.
+/* rapt_l2_bytes (dispatch/cpu/select.c) has the size of the L2 cache: the CPU's, or 1 MiB where programs cannot ask, as on
+ * AArch64.
  */
 
 /* RAPT_PASS_TILES: the most query tiles that share a pass over K and V, which are staged once for all of them. RAPT_PASS_L2: the

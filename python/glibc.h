@@ -5,7 +5,7 @@
 #ifndef RAPT_GLIBC_H
 #define RAPT_GLIBC_H
 
-#define _POSIX_C_SOURCE 200809L /* as in dispatch/pool.c, before features.h chooses */
+#define _POSIX_C_SOURCE 200809L /* as in dispatch/pool/pool.c, before features.h chooses */
 #include <features.h>
 
 #if defined(__GLIBC__) && defined(__x86_64__) && defined(__LP64__)

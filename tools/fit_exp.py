@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fits the polynomials of kernels/exp.h: minimax in the relative error, coefficients rounded to f32 one after the other."""
+"""Fits the polynomials of kernels/parts/exp.h: minimax in the relative error, coefficients rounded to f32 one after the other."""
 import math
 
 import numpy as np

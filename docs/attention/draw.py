@@ -3,7 +3,7 @@
 """Draws the pictures of docs/attention.md. Usage: draw.py [FOLDER], by default the folder that it lies in.
 
 What the pictures show is computed here: the small example in exact numbers, the rest in double precision, real attention from
-tests/data. The same bytes come out on every machine (coordinates are rounded to a hundredth), and tests/docs.py compares them.
+tests/data. The same bytes come out on every machine (coordinates are rounded to a hundredth), and tests/host/docs.py compares them.
 Needs nothing but Python."""
 import math
 import pathlib

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE + "/../../tests")
+sys.path.insert(0, HERE + "/../../tests/host")
 import tap
 from tap import ok
 

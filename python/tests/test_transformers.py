@@ -16,7 +16,7 @@ import traceback
 import types
 import warnings
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/host"))
 import tap
 from tap import ok
 

@@ -7,8 +7,8 @@
 
 #include "rapt_layer.h"
 
-#include "../check/fence.h"
-#include "../tap.h"
+#include "fence.h"
+#include "tap.h"
 #include "client.h"
 
 /* ---- Clients ------------------------------------------------------------------------------------------------------------- */

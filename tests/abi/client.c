@@ -9,10 +9,10 @@
 #include "rapt_layer.h"
 #include "rapt_pool.h"
 
-#include "../check/fence.h"
-#include "../hash.h"
-#include "../random.h"
-#include "../serial.h"
+#include "fence.h"
+#include "hash.h"
+#include "random.h"
+#include "serial.h"
 
 static void tell(client_facts *facts, const char *of, const char *what, uint64_t value) {
     if (facts->count < (int)(sizeof facts->at / sizeof *facts->at)) facts->at[facts->count] = (client_fact){of, what, value};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The algorithm of kernels/amx.c for every machine: in vectors of plain C, with tiles that are arrays. How they are multiplied
- * was found out by comparing the instruction with it (tests/amx_semantics.c). */
+/* The algorithm of kernels/x86/amx.c for every machine: in vectors of plain C, with tiles that are arrays. How they are
+ * multiplied was found out by comparing the instruction with it (tests/kernels/amx_semantics.c). */
 #include <math.h>
 
 #define RAPT_KERNEL_NAME  amx_emulated
@@ -16,7 +16,7 @@
 #define RAPT_ROWS_8      1
 #include "words.h"
 
-#include "../amx_tiles.h"
+#include "amx_tiles.h"
 
 static _Thread_local emulated_tile numbered[8];
 static _Thread_local int rows_of[8];
@@ -43,4 +43,4 @@ static int multiplied_rows(int to, int a, int b) {
 #define t_multiply_bytes(to, a, b)                                                                                               \
     emulated_multiply_bytes(tile_number(to), multiplied_rows(to, a, b), tile_number(a), tile_number(b))
 
-#include "amx.h"
+#include "x86/amx.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all objects of amx_emulated share. */
-#include "../amx_tiles.h"
+#include "amx_tiles.h"
 
 static _Thread_local bool tiles_configured;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words and the algorithm of kernels/avx2_vnni.c for every machine with AVX2: only the instruction that few machines have is
- * plain C, which tests/vnni_semantics.c compares with it. */
-#include "avx2_words.h"
-#include "../emulated_vnni.h"
+/* The words and the algorithm of kernels/x86/avx2_vnni.c for every machine with AVX2: only the instruction that few machines have
+ * is plain C, which tests/kernels/vnni_semantics.c compares with it. */
+#include "x86/avx2_words.h"
+#include "emulated_vnni.h"
 
 #define RAPT_KERNEL_NAME  avx2_vnni_emulated
 #define RAPT_KERNEL_NEEDS RAPT_NEEDS_AVX2

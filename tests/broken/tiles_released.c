@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tiles are configured for no longer than a task: attention and linear layers in every arithmetic leave none, and the caller's
  * function of logits finds none. The kernel amx_emulated tells, whose tiles cannot be used where they are not configured. */
-#include "../amx_tiles.h"
-#include "../tap.h"
+#include "amx_tiles.h"
+#include "tap.h"
 #include "rapt_layer.h"
 
 enum { MOST_ROWS = 40, KEYS = 600, CHANNELS = 64 };

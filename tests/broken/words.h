@@ -31,7 +31,7 @@
 #ifdef BYTES_IN_DOTS
 #define RAPT_DOT 4
 #endif
-#include "vector_words.h"
+#include "generic/vector_words.h"
 
 /* The words of RAPT_SQUARE_ROWS. */
 static inline vf v_load_quads(const char *const *rows, size_t offset) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../hash.h"
+#include "hash.h"
 
 enum { ARITHS = 2 };
 static const rapt_arith ariths[ARITHS] = {RAPT_EXACT, RAPT_BF16_DOT};

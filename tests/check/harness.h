@@ -3,10 +3,10 @@
 #ifndef RAPT_CHECK_HARNESS_H
 #define RAPT_CHECK_HARNESS_H
 
-#include "../kv_types.h"
-#include "../random_streams.h"
-#include "../reference.h"
-#include "../tunings.h"
+#include "kv_types.h"
+#include "random_streams.h"
+#include "reference.h"
+#include "tunings.h"
 #include "fence.h"
 #include "rapt.h"
 

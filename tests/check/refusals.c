@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../refusals.h"
-#include "../serial.h"
+#include "refusals.h"
+#include "serial.h"
 
 /* ---- What is expected --------------------------------------------------------------------------------------------------- */
 

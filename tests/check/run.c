@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../barrier.h"
-#include "../serial.h"
+#include "barrier.h"
+#include "serial.h"
 
 void *allocate(size_t bytes) {
     void *memory = malloc(bytes ? bytes : 1);

@@ -4,7 +4,7 @@
  * refused with nothing written, or be right all the same; or as a good description with some fields changed, which must be
  * refused, or give the same bits by one thread and by several, in memory of exactly that size. */
 #define main test_main
-#include "../append.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
+#include "../api/append.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"

@@ -3,7 +3,7 @@
  * plainest code makes of them; or with some numbers changed in its ranges: it must be refused with nothing written, or be right
  * all the same. */
 #define main test_main
-#include "../copy.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
+#include "../api/copy.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "drawn.h"

@@ -2,7 +2,7 @@
 /* Any bytes as the step of a decoder that its test could have drawn: on two kernels of a class, in every way to run, it must have
  * the bits of the three calls that it stands for, and write nothing else. */
 #define main test_main
-#include "../decode.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
+#include "../api/decode.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "drawn.h"

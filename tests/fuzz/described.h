@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For targets that change good descriptions and calls at random: fields of structs, and memory of exactly the size that a
- * description says, read here a second time from rapt.h, between guard pages (../check/fence.h). */
+ * description says, read here a second time from rapt.h, between guard pages (fence.h). */
 #ifndef RAPT_FUZZ_DESCRIBED_H
 #define RAPT_FUZZ_DESCRIBED_H
 
 #include <stddef.h>
 #include <string.h>
 
-#include "../check/fence.h"
-#include "../reference.h"
+#include "fence.h"
+#include "reference.h"
 #include "bytes.h"
 
 /* ---- Fields ------------------------------------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
  * calls that it stands for, and the same on both; or with some fields of its description or some integers of its arrays changed:
  * it must be refused with nothing written, or have these bits all the same. */
 #define main test_main
-#include "../mha.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
+#include "../api/mha.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"

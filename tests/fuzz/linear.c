@@ -4,7 +4,7 @@
  * must be refused with nothing written, or give the same bits by two kernels, prepacked or not, in memory of exactly that size.
  */
 #define main test_main
-#include "../linear.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
+#include "../api/linear.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"

@@ -3,7 +3,7 @@
  * says, within the bound of the double reference; or as a good call with some fields changed, which must be refused with nothing
  * written, or give the same bits by two kernels, in memory of exactly that size. */
 #define main test_main
-#include "../norm.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
+#include "../api/norm.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"

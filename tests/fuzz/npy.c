@@ -5,7 +5,7 @@
 
 #include "../../cli/map.c" /* NOLINT(bugprone-suspicious-include): with the calls of readers.h */
 #include "../../cli/npy.c" /* NOLINT(bugprone-suspicious-include): with the calls of readers.h */
-#include "../reference.h"
+#include "reference.h"
 
 /* What the file has at that place of the array, by the format's words. */
 static float element_of(const npy_array *a, int64_t offset) {

@@ -3,7 +3,7 @@
  * code makes of it; or as a good call with some fields and integers changed, which must be refused with nothing written, or give
  * the same bits by one thread and by several, in memory of exactly that size. */
 #define main test_main
-#include "../append.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
+#include "../api/append.c" /* NOLINT(bugprone-suspicious-include): whose problems are taken */
 #undef main
 
 #include "described.h"

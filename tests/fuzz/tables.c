@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "problems.h"
-#include "../serial.h"
+#include "serial.h"
 
 static void keep_some(problem *p, input *in) {
     const int64_t page_size = 1 + choose(in, 70);

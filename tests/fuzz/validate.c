@@ -4,8 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "../reference.h"
-#include "../tunings.h"
+#include "reference.h"
+#include "tunings.h"
 #include "bytes.h"
 
 /* ---- Fields ------------------------------------------------------------------------------------------------------------- */

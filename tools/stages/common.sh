@@ -98,13 +98,17 @@ first() { # within the lock
 kernels_listed() { sed -nE 's/^([a-z][a-z0-9_]*) .*/\1/p' kernels/list.txt | sort -u; }
 # all_but ISAS: the kernels to leave out of a build that has these, and scalar, alone.
 all_but() { kernels_listed | grep -vxE "scalar|${1//,/|}" | paste -sd ,; }
+# file_of KERNEL: its file.
+file_of() { awk -v name="$1" '$1 == name { print "kernels/" $2; exit }' kernels/list.txt; }
 # options_of KERNEL FAMILY: the compiler's, as kernels/list.txt has them.
-options_of() { awk -v name="$1" -v family="$2" '$1 == name && ("," $2 ",") ~ "," family "," { for (i = 5; i <= NF; i++) print $i }' kernels/list.txt; }
+options_of() { awk -v name="$1" -v family="$2" '$1 == name && ("," $3 ",") ~ "," family "," { for (i = 6; i <= NF; i++) print $i }' kernels/list.txt; }
+# sources_of FAMILY: those of dispatch/ for a CPU family that has a file of its own, with the pool.
+sources_of() { awk -v family="$1" '/^[a-z]/ && ($2 ~ /^(any|pool)$/ || "," $2 "," ~ "," family ",") { print "dispatch/" $1 }' dispatch/sources.txt; }
 # inherited_in ISAS: those of them from which others of them inherit exact and bf16 arithmetic, which a test of the others tests.
 inherited_in() {
     awk -v isas="$1" '
         BEGIN { n = split(isas, list, ","); for (i = 1; i <= n; i++) runs[list[i]] = 1 }
-        $1 in runs && $3 in runs && !($3 in told) { told[$3] = 1; out = out (out ? "," : "") $3 }
+        $1 in runs && $4 in runs && !($4 in told) { told[$4] = 1; out = out (out ? "," : "") $4 }
         END { print out }' kernels/list.txt
 }
 # shared_of FOLDER: the shared library of a build folder, which must link; nothing where there is none.

@@ -222,10 +222,10 @@ powerpc_installed() {
     rm -rf "$to"
     meson configure "$root/powerpc" -Dprefix=/usr -Dlibdir=lib && DESTDIR=$to/root meson install -C "$root/powerpc" --quiet || return
     # shellcheck disable=SC2046 # words are wanted
-    cmake -S tests/installed -B "$to/build" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_C_COMPILER=powerpc-linux-gnu-gcc \
+    cmake -S tests/host/installed -B "$to/build" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_C_COMPILER=powerpc-linux-gnu-gcc \
         -DAPP="$PWD/$root/powerpc/tests/readme-example.c" -Drapt_DIR="$lib/cmake/rapt" && cmake --build "$to/build" &&
         qemu-ppc -L /usr/powerpc-linux-gnu -E LD_LIBRARY_PATH="$lib" "$to/build/pool" &&
-        powerpc-linux-gnu-gcc -static tests/installed/pool.c -o "$to/static" $(PKG_CONFIG_PATH=$lib/pkgconfig \
+        powerpc-linux-gnu-gcc -static tests/host/installed/pool.c -o "$to/static" $(PKG_CONFIG_PATH=$lib/pkgconfig \
             PKG_CONFIG_SYSROOT_DIR=$to/root pkg-config --static --cflags --libs rapt_pool) &&
         qemu-ppc "$to/static"
 }

@@ -31,7 +31,7 @@ build, once = sys.argv[1], {}
 for command in json.load(open(f"{build}/compile_commands.json")):
     once.setdefault(os.path.relpath(os.path.join(command["directory"], command["file"])), command)
 for target in [name for name in once if name.startswith("tests/fuzz/")]:
-    for test in re.findall(r'#include "\.\./(\w+\.c)"', open(target).read()):
+    for test in re.findall(r'#include "\.\./(api/\w+\.c)"', open(target).read()):
         once.pop(f"tests/{test}", None)
 json.dump(list(once.values()), open(f"{build}/once/compile_commands.json", "w"))
 print(*once, sep="\n", file=open(f"{build}/once/sources", "w"))
@@ -54,12 +54,12 @@ END
         mapfile -t sources < <(compiled_in "$name")
         expect "cppcheck: $name/" cppchecked "${sources[@]}"
     done
-    # One of each kind of words: what these include is most of what there is. scalar.c is in tests/words.c.
+    # One of each kind of words: what these include is most of what there is. scalar.c is in tests/kernels/words.c.
     for name in x86_64/{sse41,avx2,amx} aarch64/{neon_i8mm,sve256} riscv64/rvv128 s390x/vec128; do
         mapfile -t options < <(options_of "${name#*/}" "${name%/*}")
         mapfile -t defined < <(macros "--target=${name%/*}-linux-gnu" "${options[@]}")
         for arith in $(brings "${name#*/}"); do
-            expect "cppcheck: kernels/${name#*/}.c, $arith" cppchecked "-DRAPT_ARITH=$arith" "kernels/${name#*/}.c"
+            expect "cppcheck: $(file_of "${name#*/}"), $arith" cppchecked "-DRAPT_ARITH=$arith" "$(file_of "${name#*/}")"
         done
     done
 }
@@ -69,7 +69,7 @@ tracked() { git ls-files --cached --others --exclude-standard "$@"; }
 with_shebang() { tracked | xargs -d '\n' grep -lIE "^#!.*\\b$1\$"; }
 # compiled_in FOLDER: the sources that are compiled there.
 compiled_in() { grep "^$1/" "$root/static/once/sources" | grep -v ^tests/broken/; }
-formatted() { "$tools/clang-format" --dry-run --Werror "$@"; }
+formatted() { PYTHONPATH=$root/static-python "$tools/clang-format" --dry-run --Werror "$@"; }
 # analysed FILE...: by gcc.
 analysed() {
     local file status=0
@@ -80,13 +80,13 @@ analysed() {
     return "$status"
 }
 # brings KERNEL: the arithmetics that it has of its own.
-brings() { awk -v name="$1" '$1 == name { print $4; exit }' kernels/list.txt | sed 's/all/exact,int8,bf16/' | tr , ' '; }
+brings() { awk -v name="$1" '$1 == name { print $5; exit }' kernels/list.txt | sed 's/all/exact,int8,bf16/' | tr , ' '; }
 # macros OPTION...: what clang defines, as options. cppchecked FILE...: with those in $defined.
 macros() {
     echo '#include <float.h>' | "$clang" "$@" -std=c11 -dM -E -xc - | sed -nE 's/^#define (\w+) (.+)/-D\1=\2/p; s/^#define (\w+)$/-D\1/p'
 }
 cppchecked() {
     cppcheck -q --std=c11 --language=c --enable=warning,style,performance,portability --error-exitcode=1 \
-        --suppressions-list=tools/cppcheck-suppressions -Iinclude -Idispatch -Ikernels -Icli -Itests -Itests/check "${defined[@]}" \
-        '-DRAPT_VERSION=""' '-DRAPT_CPU_FILE="cpu_x86.c"' '-DRAPT_ISA_FILE="scalar.c"' "$@"
+        --suppressions-list=tools/cppcheck-suppressions -Iinclude -Idispatch -Ikernels -Icli -Itests/support -Itests/check "${defined[@]}" \
+        '-DRAPT_VERSION=""' '-DRAPT_CPU_FILE="cpu/cpu_x86.c"' '-DRAPT_ISA_FILE="generic/scalar.c"' "$@"
 }

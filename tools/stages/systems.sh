@@ -21,11 +21,11 @@ stage_windows() {
     emulated windows
     meson_test windows append copy decode linear norm mha plans memory bounds explain tuning worked cpu first-call pool environment abi \
         symbols
-    tap python3 tests/cli.py --system wine-run "$root/windows/cli/rapt.exe" || true
+    tap python3 tests/host/cli.py --system wine-run "$root/windows/cli/rapt.exe" || true
     ninja -C "$root/windows" examples/decode-example.exe
     expect "decode-example: the numbers of Linux" same_output examples/decode-example
     expect "CMake: a DLL with the same functions" cmake_dll
-    CLANG=$clang LINKER=${clang%clang*}lld-link${clang##*clang} tap tests/msvc.sh wine-run || true
+    CLANG=$clang LINKER=${clang%clang*}lld-link${clang##*clang} tap tests/host/msvc.sh wine-run || true
     if command -v "$server"; then "$server" -k; fi
 }
 same_output() { diff <("$root/gcc/$1" "${@:2}") <(wine-run "$root/windows/$1.exe" "${@:2}" | tr -d '\r'); }
@@ -59,12 +59,11 @@ for_windows_arm64() { # with the list of kernels that macOS has on such CPUs
         python3 -m ziglang cc -target aarch64-windows-gnu -std=c11 -O0 -fno-sanitize=all '-DRAPT_VERSION=""' \
             -Iinclude -Ikernels -Idispatch -Icli -Itests/check "-I$root/macos-arm64/dispatch" -c -o "$root/$stage.o" "$@" || status=1
     }
-    for source in kernels/{scalar,neon}.c; do
+    for source in kernels/{generic/scalar,arm/neon}.c; do
         for name in exact int8 bf16; do compiled "-DRAPT_ARITH=$name" "$source"; done
     done
-    for source in dispatch/*.c cli/*.c; do
-        case $source in dispatch/cpu_aarch64.c) ;; dispatch/cpu_* | cli/output.c) continue ;; esac
-        compiled "$source"
+    for source in $(sources_of aarch64) cli/*.c; do
+        if [[ $source != cli/output.c ]]; then compiled "$source"; fi
     done
     return "$status"
 }

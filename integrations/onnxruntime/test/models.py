@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[2] / "tests")]
+sys.path[:0] = [str(HERE.parents[2] / "tests/host")]
 import rapt.onnxruntime as rapt_onnxruntime
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import warnings
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests/host"))
 import tap
 from tap import ok, skip
 

@@ -7,7 +7,7 @@ import sys
 import types
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[2] / "tests"), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parents[2] / "tests/host"), str(HERE.parent)]
 import tap
 from tap import ok
 

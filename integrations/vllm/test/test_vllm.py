@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests/host"))
 import tap
 from tap import ok
 

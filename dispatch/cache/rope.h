@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rotary embedding of a tensor, as a part of a larger call (rapt_decode_run, rapt_mha_run): checked once together with the rest
+ * of the call, then run by each thread. */
+#ifndef RAPT_ROPE_H
+#define RAPT_ROPE_H
+
+#include "cache/tokens.h"
+
+/* A rotation in progress. */
+typedef struct rapt_rope_call {
+    rapt_rope_args args;
+    rapt_tokens tokens;
+} rapt_rope_call;
+
+/* Rotates thread ith's share of the rows; without rope.channels it converts them only. */
+void rapt_rope_share(const rapt_rope_call *c, int64_t ith, int64_t nth);
+
+#endif

@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* CPU families without features that a kernel could need. */
-#include "cpu.h"
-
-uint32_t rapt_cpu_features_detect(void) { return 0; }
-
-size_t rapt_cpu_l2_detect(void) { return 0; }
