@@ -166,7 +166,7 @@ class Rapt(Peer):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "pool.so")
             subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-shared", "-fPIC", "-pthread", f"-I{ROOT}/include",
-                            f"{ROOT}/dispatch/pool/pool.c", self.library.c._name, "-o", path], check=True)
+                            f"-I{ROOT}/dispatch", f"{ROOT}/dispatch/pool/pool.c", self.library.c._name, "-o", path], check=True)
             pool = ctypes.CDLL(path)
         pool.rapt_pool_create.restype = ctypes.c_void_p
         pool.rapt_pool_create.argtypes = [ctypes.c_int64]

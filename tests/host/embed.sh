@@ -111,7 +111,7 @@ try 'a debug build does' checks_fp 1 -Dbuildtype=debug
 try 'but not where it shall not' checks_fp 0 -Dcheck_fp=false
 try 'a release build does where it shall' checks_fp 1 -Dbuildtype=release -Dcheck_fp=true
 refuses_setup() { ! meson setup "$scratch/refused" "$source" "$@" && grep -q "$expected" "$scratch/refused/meson-logs/meson-log.txt"; }
-expected='isas_left_out: sse9 is none of those'
+expected='isas_left_out: sse9 is not a kernel'
 try 'a kernel that there is not cannot be left out' refuses_setup -Disas_left_out=sse9
 expected='the tests need the command'
 try 'tests without the command are refused' refuses_setup -Dcli=false

@@ -15,7 +15,7 @@ report() { # report STATUS DESCRIPTION LOG
     echo "not ok $count - $2"
     sed 's/^/# /' "$3"
 }
-names=$(sed -n '/^ \* Functions that an ISA may have/,/^ \* Each is declared/s/^ \*   \([a-z0-9_]*\) .*/\1/p' "$source/kernels/attend.h")
+names=$(sed -n '/^ \* Functions that an ISA may replace/,/\*\//s/^ \*   \([a-z0-9_]*\)  *[a-z0-9_]*\.h .*/\1/p' "$source/kernels/attend.h")
 for name in $names; do
     printf '#define RAPT_KERNEL_NAME one\n#include "words.h"\n#define %s %s\n#include "attend.h"\n' "$name" "$name" >"$scratch/one.c"
     for arithmetic in exact int8 bf16; do
