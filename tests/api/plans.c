@@ -73,6 +73,31 @@ static bool tasks_agree(const char *isa, int64_t batch, size_t plan_bytes, int64
     return ok;
 }
 
+/* An entry without queries has no task in phase 0, and one in phase 1 where another entry's keys are shared by tasks. */
+static void entries_without_queries(void) {
+    static const int32_t q_starts[] = {0, 0, 1}, k_starts[] = {0, 0, 4096};
+    rapt_desc desc;
+    rapt_plan plan;
+    rapt_args args;
+    rapt_plan_info info = {.size = sizeof info};
+    size_t bytes = 0;
+    describe(&desc, NULL, 2, k_starts, 8);
+    desc.q_starts = q_starts, desc.q_len = 1, desc.q = desc.o = rapt_layout_bshd(RAPT_F32, HEADS, 1, D);
+    if (rapt_plan_init(&plan, &desc) || rapt_plan_query(&plan, &info) || rapt_workspace_size(&plan, 1, &bytes)) abort();
+    tensor q = random_rows(RAPT_F32, 1, 1, HEADS * D, 0, 1.0f), k = random_rows(RAPT_F32, 1, desc.kv_len, D, 0, 1.0f);
+    tensor want = new_rows(RAPT_F32, 1, 1, HEADS * D, 0), o = copy_of(&want);
+    rapt_args_init(&args);
+    args.q = q.at, args.k = args.v = k.at, args.o = want.at, args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
+    bool ok = rapt_run(&plan, &args) == RAPT_OK;
+    args.o = o.at;
+    for (int phase = 0; phase < info.phases; phase++)
+        for (int64_t n = 0; n < info.tasks[phase]; n++) ok = ok && rapt_run_task(&plan, &args, phase, n, 0) == RAPT_OK;
+    tap_ok(ok && info.phases == 2 && info.tasks[1] == 2 && same_tensor(&o, &want),
+           "an entry without queries: its task of phase 1 can be run alone, %d phases", info.phases);
+    aligned_destroy(args.workspace);
+    free_tensor(&q), free_tensor(&k), free_tensor(&want), free_tensor(&o);
+}
+
 /* ---- Starts that change after planning ----------------------------------------------------------------------------------- */
 
 enum { KEPT = 40 };
@@ -238,6 +263,7 @@ static void test_kernel(const char *isa, bool whole) {
 int main(int argc, char **argv) {
     features();
     each_kernel(argc, argv, test_kernel);
+    entries_without_queries();
     changed_starts();
     far_starts();
     return tap_done();
