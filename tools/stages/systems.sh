@@ -25,7 +25,8 @@ stage_windows() {
     ninja -C "$root/windows" examples/decode-example.exe
     expect "decode-example: the numbers of Linux" same_output examples/decode-example
     expect "CMake: a DLL with the same functions" cmake_dll
-    CLANG=$clang LINKER=${clang%clang*}lld-link${clang##*clang} tap tests/host/msvc.sh wine-run || true
+    local linker=lld-link${clang##*clang} # in the path, as where clang is ccache's, or beside clang
+    CLANG=$clang LINKER=$(command -v "$linker" || echo "${clang%clang*}$linker") tap tests/host/msvc.sh wine-run || true
     if command -v "$server"; then "$server" -k; fi
 }
 same_output() { diff <("$root/gcc/$1" "${@:2}") <(wine-run "$root/windows/$1.exe" "${@:2}" | tr -d '\r'); }
