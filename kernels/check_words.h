@@ -138,6 +138,12 @@ _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 ==
 #endif
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CONVERTED_ROWS <= 4),
                "0, or the 2 to 4 rows of a register tile");
+/* RAPT_DIRECT_TYPES(TYPE) lists the types of K and V that are converted on the way into registers, as types.h lists all. */
+#if RAPT_CONVERTED_ROWS
+#define RAPT_DIRECT_TYPES(TYPE) RAPT_KV_TYPES(TYPE)
+#else
+#define RAPT_DIRECT_TYPES(TYPE) RAPT_ELEMENT_TYPES(TYPE)
+#endif
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % 32 == 0, "panels of 4 vectors are whole groups of 32 channels");
 
 /* RAPT_FEW_DOTS: 1 if integer arithmetic has a path with keys in lanes (keys_int8.h), for which the ISA file has the words i_xor,

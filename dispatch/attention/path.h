@@ -6,7 +6,7 @@
 
 #include "kernel.h"
 
-/* Returns what a kernel computes an arithmetic with. */
+/* Returns the functions by which a kernel computes in an arithmetic: its own, or those that it inherits. */
 static inline const rapt_arithmetic *rapt_arithmetic_of(const rapt_kernel *kernel, rapt_arith arith) {
     return arith == RAPT_INT8_DOT ? kernel->int8 : arith == RAPT_BF16_DOT ? kernel->bf16 : &kernel->base->exact;
 }

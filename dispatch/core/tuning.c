@@ -12,7 +12,7 @@
 typedef struct field {
     const char *name;
     size_t at;       /* its offset in the struct */
-    int least, most; /* most = 0: the kernel's room (rapt_kernel) is the bound */
+    int least, most; /* most = 0: the kernel's room (rapt_base) is the bound */
 } field;
 
 #define FIELD(name, least, most) {#name, offsetof(rapt_tuning, name), least, most}
@@ -76,11 +76,13 @@ static rapt_tuning own_tuning(const rapt_kernel *kernel) {
     return t;
 }
 
+/* Returns the upper bound of a field in a kernel. */
 static int most_of(const rapt_kernel *kernel, const field *f) {
+    if (f->most) return f->most;
     rapt_tuning room = kernel->base->room;
     room.few_integer_rows = kernel->int8->few_rows > 0 ? room.few_rows : 0;
     room.bf16_few_tokens = room.few_tokens;
-    return f->most ? f->most : get(&room, f);
+    return get(&room, f);
 }
 
 /* Checks a tuning's kernel and numbers. owner: the prefix of the fields' names in a report. */

@@ -485,7 +485,7 @@ static void add_values_groups(const rapt_problem *p, const query_tile *tile, con
  * product of their own, which is subtracted. */
 static void add_values_int8(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const staged_block *b,
                             int first, int end) {
-    float scale[TILE_ROWS], negated[RAPT_BLOCK], one[TILE_ROWS];
+    float scale[TILE_ROWS] = {0}, negated[RAPT_BLOCK], one[TILE_ROWS]; /* lanes beyond the tile's vectors are negated, too */
     dots product = product_of_values(tile, s, b, scale);
     quantise_weights(s->s, b->scaled_values ? b->value_scales : NULL, first, end, tile->vectors, s->bias, scale);
     dot_product(product, p->d_v, tile->vectors);

@@ -120,21 +120,7 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* Converts n rows to f32: to[r][i] = rows[r][first + i] for i < channels, then 0 up to a whole vector. ld: floats from row to row
- * of `to`. For types of K and V only, first is a multiple of RAPT_VL, and channels too where groups have 32 channels. */
-static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
-    switch (type) {
-#define RAPT_TYPE(name, suffix, ...)                                                                                             \
-    case name:                                                                                                                   \
-        stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
-        break;
-        RAPT_KV_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-    default:
-        break;
-    }
-}
-
-/* stage_rows for tensors other than K, V and weights, whose types are fewer. */
+ * of `to`. For tensors other than K, V and weights, whose types are fewer. */
 static void stage_element_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
@@ -145,6 +131,21 @@ static void stage_element_rows(rapt_type type, float *to, size_t ld, const char 
 #undef RAPT_TYPE
     default:
         break;
+    }
+}
+
+/* Does what stage_element_rows does, for any tensor. For types of K and V only, first is a multiple of RAPT_VL, and channels too
+ * where groups have 32 channels. */
+static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, ...)                                                                                             \
+    case name:                                                                                                                   \
+        stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
+        break;
+        RAPT_CACHE_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        stage_element_rows(type, to, ld, rows, n, first, channels);
     }
 }
 

@@ -271,10 +271,7 @@ static void stream_product(rapt_type type, operands o, int rows, int vectors) {
     case name:                                                                                                                   \
         stream_product_##suffix(o, rows, vectors);                                                                               \
         break;
-        RAPT_ELEMENT_TYPES(RAPT_TYPE)
-#if RAPT_CONVERTED_ROWS
-        RAPT_CACHE_TYPES(RAPT_TYPE)
-#endif
+        RAPT_DIRECT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         break;
