@@ -1284,20 +1284,23 @@ def test_tune(kernels):
     save("V.npy", (8, 8), normals(64))
     names = [name for names in kernels.values() for name in names]
     for name in {names[0], "scalar"}:
-        start = time.monotonic()
-        status, out, err = rapt("tune", "--isa", name, "--seconds", "3", "--threads", "2", "--cases", "linear-1-short,few-8")
-        took = time.monotonic() - start
+        for seconds in 3, 15, 60: # a busy machine under a sanitizer may have no time for one value in 3 s, and then it says so
+            start = time.monotonic()
+            status, out, err = rapt("tune", "--isa", name, "--seconds", str(seconds), "--threads", "2", "--cases", "linear-1-short,few-8")
+            took = time.monotonic() - start
+            if "there was no time for them" not in err:
+                break
         told = err.splitlines()
         ok(status == 0 and re.fullmatch(name + r"( \w+=\d+)*\n", out) and
-           told[0] == f"{name}, 2 threads, 2 cases, 3 s: few-8 linear-1-short" and
+           told[0] == f"{name}, 2 threads, 2 cases, {seconds} s: few-8 linear-1-short" and
            "joined_bytes: changes nothing in these cases" in told and
-           any(re.fullmatch(r"\d+ s of 3: short_ahead: \d values?, the best [\d.]+ times as fast, spread [\d.]+: left as it is|"
+           any(re.fullmatch(rf"\d+ s of {seconds}: short_ahead: \d values?, the best [\d.]+ times as fast, spread [\d.]+: left as it is|"
                             r"short_ahead=\d+: .*: kept", line) for line in told) and "\r" not in err,
            f"tune, {name}", (status, out, err))
         own = out == name + "\n"
         ok((": recommended" in err) != own and ("the kernel's own numbers are the best" in err) == own,
            f"tune, {name}: says whether the line is better than the kernel's own numbers", (out, err))
-        ok(2 < took < 30, f"tune, {name}: takes the time that it is given", took)
+        ok(0.6 * seconds < took < 10 * seconds, f"tune, {name}: takes the time that it is given", took)
         status, _, err = rapt(*RUN, "--isa", name, "--tuning", out)
         ok(status == 0 and not err, f"run with what tune found for {name}", err)
     for chosen, told in (("linear-1", "1 cases, 1 s: linear-1"), ("few-*,linear-8", "4 cases, 1 s: few-8 few-12 few-16 linear-8"),
