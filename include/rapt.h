@@ -159,9 +159,9 @@ RAPT_API const char *rapt_version(void);
 /* The type of a tensor's elements. Numbers keep their meaning from version to version: 1 to 16 are the types of version 0.1;
  * among later ones, 17 to 31 are for any tensor, 32 to 47 for K and V, and 48 to 63 for masks and tables.
  *
- * Types that are only for K, V and weights have either elements of one byte or groups of 32 channels; with groups, d_k or d_v
- * must be a multiple of 32. A group begins with what all its channels share: s, or s and m, which are f16 numbers
- * (little-endian), or e, a byte. Then come its 32 numbers n; the formula below says which value each n stands for. Groups have
+ * Types that are only for K, V and weights have either elements of one byte or groups of 32 channels, of which d_k or d_v must
+ * then be a multiple. A group begins with what all its channels share: s, or s and m, which are f16 numbers
+ * (little-endian), or e, a byte. Then come its numbers n; the formula below says which value each n stands for. Groups have
  * the same bytes on every machine; elements of more than a byte are in the machine's own byte order. */
 typedef enum rapt_type {
     RAPT_NONE = 0,    /* There is no such tensor: the default of tensors that are optional. */

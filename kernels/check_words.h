@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The constants that an ISA file may tune: what each means, a default for those that may be left out, and a check of its bounds.
  * Included by attend.h, after the ISA file's own. */
+#include "types/types.h"
 
 /* Upper bounds of constants that a caller may replace by rapt_tuning and that size arrays on the stack. That of RAPT_FEW_ROWS is
  * also the number of rows of a matrix unit's tile. */
@@ -138,13 +139,14 @@ _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 ==
 #endif
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CONVERTED_ROWS <= 4),
                "0, or the 2 to 4 rows of a register tile");
+
 /* RAPT_DIRECT_TYPES(TYPE) lists the types of K and V that are converted on the way into registers, as types.h lists all. */
 #if RAPT_CONVERTED_ROWS
 #define RAPT_DIRECT_TYPES(TYPE) RAPT_KV_TYPES(TYPE)
 #else
 #define RAPT_DIRECT_TYPES(TYPE) RAPT_ELEMENT_TYPES(TYPE)
 #endif
-_Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % 32 == 0, "panels of 4 vectors are whole groups of 32 channels");
+_Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % RAPT_MOST_GROUP == 0, "panels of 4 vectors are whole groups");
 
 /* RAPT_FEW_DOTS: 1 if integer arithmetic has a path with keys in lanes (keys_int8.h), for which the ISA file has the words i_xor,
  * i_store_u8, i_load_quads, i_sum_within and i_sum_across. */

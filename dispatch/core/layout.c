@@ -18,8 +18,8 @@ rapt_status rapt_check_row(rapt_report *r, const char *tensor, const char *membe
     *row = rapt_bytes_of(type, elements);
     char name[RAPT_NAME_BYTES];
     if (*row < 0)
-        return rapt_refuse(r, RAPT_ERR_TYPE, "%s%s%s = %s: its groups of 32 channels do not divide %" PRId64, tensor,
-                           *tensor ? "." : "", member, rapt_name_type(name, type), elements);
+        return rapt_refuse(r, RAPT_ERR_TYPE, "%s%s%s = %s: its groups of %" PRId64 " channels do not divide %" PRId64, tensor,
+                           *tensor ? "." : "", member, rapt_name_type(name, type), rapt_group_of(type), elements);
     return RAPT_OK;
 }
 

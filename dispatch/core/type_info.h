@@ -6,6 +6,9 @@
 
 #include "rapt.h"
 
+/* Returns the elements of a group; 0 for a number that is no type. */
+int64_t rapt_group_of(rapt_type type);
+
 /* Returns the bytes of a row of any type, those of masks and tables included; -1 if there is no such row. */
 int64_t rapt_bytes_of(rapt_type type, int64_t elements);
 

@@ -43,6 +43,8 @@ rapt_type rapt_type_of_name(const char *name) {
 
 rapt_type_class rapt_type_class_of(rapt_type type) { return info_of(type)->class_of; }
 
+int64_t rapt_group_of(rapt_type type) { return info_of(type)->group; }
+
 int64_t rapt_bytes_of(rapt_type type, int64_t elements) {
     const type_info *info = info_of(type);
     if (info->class_of == RAPT_CLASS_NONE || (info->class_of != RAPT_CLASS_MASK && elements % info->group)) return -1;

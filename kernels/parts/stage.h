@@ -50,8 +50,8 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 }
 #endif
 
-/* stage_rows for one type. Element types may end with part of a vector. Groups are read by 32 channels, so that
- * what their channels share is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put `values`
+/* stage_rows for one type. Element types may end with part of a vector. Groups are read whole, so that what their channels share
+ * is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put `values`
  * on the stack where an array of the caller is still in use. */
 static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,
                                       const char *const *rows, int n, int first, int channels) {
@@ -59,11 +59,11 @@ static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size
     for (int r = 0; r < n; r++, to += ld) {
         int i = 0;
         if (RAPT_VL > 1 && group > 1 && first % group == 0)
-            for (; i + 32 <= channels; i += 32) {
+            for (; i + group <= channels; i += group) {
                 const char *from = rows[r] + (size_t)(first + i) / (size_t)group * bytes;
-                vf values[32 / RAPT_VL];
-                UNROLLED(j, 32 / RAPT_VL) values[j] = load(from, j * RAPT_VL);
-                UNROLLED(j, 32 / RAPT_VL) v_store(to + i + j * RAPT_VL, values[j]);
+                vf values[RAPT_MOST_GROUP / RAPT_VL];
+                UNROLLED(j, group / RAPT_VL) values[j] = load(from, j * RAPT_VL);
+                UNROLLED(j, group / RAPT_VL) v_store(to + i + j * RAPT_VL, values[j]);
             }
         for (; i < whole; i += RAPT_VL) v_store(to + i, load(rows[r], first + i));
         if (group == 1 && whole < channels)
@@ -135,7 +135,7 @@ static void stage_element_rows(rapt_type type, float *to, size_t ld, const char 
 }
 
 /* Does what stage_element_rows does, for any tensor. For types of K and V only, first is a multiple of RAPT_VL, and channels too
- * where groups have 32 channels. */
+ * of whole groups where the type has groups. */
 static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \

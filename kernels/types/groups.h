@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What storage types share: groups of 32 channels, floats of few bits, and with one lane how both are written. Included before
+/* What storage types share: groups of channels, floats of few bits, and with one lane how both are written. Included before
  * their files. */
 
-/* Returns the group of 32 channels that a channel of a row lies in. */
-static inline const char *group_of(const char *row, int channel, size_t bytes) { return row + (size_t)channel / 32 * bytes; }
+/* Defines group_of_SUFFIX(row, channel) for each type of K and V only: returns the group of the row that the channel lies in. */
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    static inline const char *group_of_##suffix(const char *row, int channel) { return row + (size_t)channel / group * bytes; }
+RAPT_CACHE_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
 
 /* Scales and minima of groups are f16, little-endian on every machine. Loads one of them to all lanes. */
 static inline vf v_broadcast_shared(const char *from) {
@@ -181,28 +184,28 @@ static inline int nearest(float x, int least, int most) {
 /* Returns the integer part of x, limited to [0, most]. x must not be NaN. */
 static inline uint8_t truncated(float x, int most) { return (uint8_t)clamped(x, 0.0f, (float)most); }
 
-/* Returns the largest magnitude of a group's 32 elements; NaN if one is not finite. */
-static inline float largest_magnitude(const float *x) {
+/* Returns the largest magnitude of a group's n elements; NaN if one is not finite. */
+static inline float largest_magnitude(const float *x, int n) {
     uint32_t most = 0; /* magnitudes are in the order of their bits */
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < n; i++) {
         uint32_t size = v_as_int(magnitude_of(x[i]));
         most = size > most ? size : most;
     }
     return v_as_float(most > 0x7f7fffff ? 0x7fc00000 : most);
 }
 
-/* Returns the first of a group's 32 elements that has the largest magnitude, with its sign; NaN if one is not finite. */
-static inline float largest(const float *x) {
-    float most = largest_magnitude(x);
-    for (int i = 0; i < 32; i++)
+/* Returns the first of a group's n elements that has the largest magnitude, with its sign; NaN if one is not finite. */
+static inline float largest(const float *x, int n) {
+    float most = largest_magnitude(x, n);
+    for (int i = 0; i < n; i++)
         if (magnitude_of(x[i]) == most) return x[i];
     return most;
 }
 
-/* Returns the distance from the least to the largest of a group's 32 elements, and sets *least; NaN if one is not finite. */
-static inline float range_of(const float *x, float *least) {
+/* Returns the distance from the least to the largest of a group's n elements, and sets *least; NaN if one is not finite. */
+static inline float range_of(const float *x, int n, float *least) {
     float low = x[0], high = x[0], none = 0.0f;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < n; i++) {
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
         none += x[i] - x[i];
@@ -219,11 +222,11 @@ static inline bool start_group(uint8_t *group, size_t bytes, float s) {
     return is_finite(s);
 }
 
-/* Fills a group of OCP MX with zeros and stores its scale, whose exponent is that of the largest magnitude, less that of the
- * largest element of the type (section 6.3). Returns what elements are to be multiplied by; 0 if one is not finite, since the
- * scale is then NaN and elements stay 0. */
-static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x, int most_exponent) {
-    uint32_t most = v_as_int(largest_magnitude(x));
+/* Fills a group of OCP MX, of n elements, with zeros and stores its scale, whose exponent is that of the largest magnitude, less
+ * that of the largest element of the type (section 6.3). Returns what elements are to be multiplied by; 0 if one is not finite,
+ * since the scale is then NaN and elements stay 0. */
+static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x, int n, int most_exponent) {
+    uint32_t most = v_as_int(largest_magnitude(x, n));
     int e = (int)(most >> 23) - most_exponent;
     memset(group, 0, bytes);
     group[0] = (uint8_t)(most > 0x7f800000 ? 255 : e > 0 ? e : 0);

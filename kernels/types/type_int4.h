@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int4 storage: an f16 scale s, and 16 bytes of 4-bit codes, channels 2i and 2i + 1 in byte i. An element is s * (code - 8). */
 static inline vf v_load_int4(const char *row, int channel) {
-    const char *group = group_of(row, channel, 18);
+    const char *group = group_of_int4(row, channel);
     vi n = i_add(i_load_u4(group + 2, channel & 31), i_set1(-8));
     return v_mul(v_broadcast_shared(group), v_from_int(n));
 }
@@ -19,7 +19,7 @@ static inline void unpack_int4(const char *group, int add, void *to) { unpack_pa
 #if RAPT_VL == 1
 /* The element of largest magnitude becomes -8, so that the longer side of the range of codes is used. */
 static inline void store_group_int4(uint8_t *group, const float *x) {
-    float s = largest(x) / -8.0f;
+    float s = largest(x, 32) / -8.0f;
     uint8_t n[32];
     if (!start_group(group, 18, s)) return;
     s = store_finite_shared(group, s);

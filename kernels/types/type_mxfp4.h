@@ -9,7 +9,7 @@ static inline vf v_from_e2m1(vi n) {
 }
 
 static inline vf v_load_mxfp4(const char *row, int channel) {
-    const char *group = group_of(row, channel, 17);
+    const char *group = group_of_mxfp4(row, channel);
     return v_mul(v_broadcast_e8m0(group), v_from_e2m1(i_load_halves(group + 1, channel)));
 }
 
@@ -26,7 +26,7 @@ static inline vf v_column_mxfp4(const key_columns *c, vi dword, const int i) {
 #if RAPT_VL == 1
 /* Rounds to nearest even and saturates at 6. */
 static inline void store_group_mxfp4(uint8_t *group, const float *x) {
-    float factor = start_mx_group(group, 17, x, 2);
+    float factor = start_mx_group(group, 17, x, 32, 2);
     uint8_t n[32];
     if (factor == 0.0f) return;
     for (int i = 0; i < 32; i++) n[i] = (uint8_t)(small_float_of(x[i] * factor, 1, 1, 6.0f) | sign_of(x[i], 3));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ggml's q4_0: an f16 scale s, and 16 bytes of 4-bit codes, channels i and i + 16 in byte i. An element is s * (code - 8). */
 static inline vf v_load_q4_0(const char *row, int channel) {
-    const char *group = group_of(row, channel, 18);
+    const char *group = group_of_q4_0(row, channel);
     vi n = i_add(i_load_halves(group + 2, channel), i_set1(-8));
     return v_mul(v_broadcast_shared(group), v_from_int(n));
 }
@@ -17,7 +17,7 @@ static inline void unpack_q4_0(const char *group, int add, void *to) { unpack_ha
 
 #if RAPT_VL == 1
 static inline void store_group_q4_0(uint8_t *group, const float *x) {
-    float s = largest(x) / -8.0f, r = inverse(s);
+    float s = largest(x, 32) / -8.0f, r = inverse(s);
     uint8_t n[32];
     if (!start_group(group, 18, s)) return;
     store_shared(group, s);

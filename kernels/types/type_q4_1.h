@@ -2,7 +2,7 @@
 /* ggml's q4_1: an f16 scale s, an f16 minimum m, and 4-bit codes laid out as in q4_0. An element is s * code + m. The product is
  * exact, so v_fma rounds once in both rounding classes. */
 static inline vf v_load_q4_1(const char *row, int channel) {
-    const char *group = group_of(row, channel, 20);
+    const char *group = group_of_q4_1(row, channel);
     return v_fma(v_broadcast_shared(group), v_from_int(i_load_halves(group + 4, channel)), v_broadcast_shared(group + 2));
 }
 
@@ -15,7 +15,7 @@ static inline vf v_column_q4_1(const key_columns *c, vi dword, const int i) { re
 
 #if RAPT_VL == 1
 static inline void store_group_q4_1(uint8_t *group, const float *x) {
-    float m, s = range_of(x, &m) / 15.0f, r = inverse(s);
+    float m, s = range_of(x, 32, &m) / 15.0f, r = inverse(s);
     uint8_t n[32];
     if (!start_group(group, 20, s)) return;
     store_shared(group, s);

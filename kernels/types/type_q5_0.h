@@ -2,7 +2,7 @@
 /* ggml's q5_0: an f16 scale s, 4 bytes with the fifth bit of each channel, and the other 4 bits of the codes as in q4_0. An
  * element is s * (code - 16). */
 static inline vf v_load_q5_0(const char *row, int channel) {
-    const char *group = group_of(row, channel, 22);
+    const char *group = group_of_q5_0(row, channel);
     vi n = i_add(i_load_fifths(group + 2, channel), i_set1(-16));
     return v_mul(v_broadcast_shared(group), v_from_int(n));
 }
@@ -21,7 +21,7 @@ static inline void unpack_q5_0(const char *group, int add, void *to) { unpack_fi
 
 #if RAPT_VL == 1
 static inline void store_group_q5_0(uint8_t *group, const float *x) {
-    float s = largest(x) / -16.0f, r = inverse(s);
+    float s = largest(x, 32) / -16.0f, r = inverse(s);
     uint8_t n[32];
     if (!start_group(group, 22, s)) return;
     store_shared(group, s);

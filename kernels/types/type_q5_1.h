@@ -2,7 +2,7 @@
 /* ggml's q5_1: an f16 scale s, an f16 minimum m, then as q5_0. An element is s * code + m. The product is exact, so v_fma rounds
  * once in both rounding classes. */
 static inline vf v_load_q5_1(const char *row, int channel) {
-    const char *group = group_of(row, channel, 24);
+    const char *group = group_of_q5_1(row, channel);
     return v_fma(v_broadcast_shared(group), v_from_int(i_load_fifths(group + 4, channel)), v_broadcast_shared(group + 2));
 }
 
@@ -21,7 +21,7 @@ static inline vf v_column_q5_1(const key_columns *c, vi dword, const int i) {
 
 #if RAPT_VL == 1
 static inline void store_group_q5_1(uint8_t *group, const float *x) {
-    float m, s = range_of(x, &m) / 31.0f, r = inverse(s);
+    float m, s = range_of(x, 32, &m) / 31.0f, r = inverse(s);
     uint8_t n[32];
     if (!start_group(group, 24, s)) return;
     store_shared(group, s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ggml's q8_0: an f16 scale s, and 32 signed bytes. */
 static inline vf v_load_q8_0(const char *row, int channel) {
-    const char *group = group_of(row, channel, 34);
+    const char *group = group_of_q8_0(row, channel);
     return v_mul(v_broadcast_shared(group), v_from_int(i_load_s8(group + 2 + (channel & 31))));
 }
 
@@ -19,7 +19,7 @@ static inline void unpack_q8_0(const char *group, int add, void *to) {
 
 #if RAPT_VL == 1
 static inline void store_group_q8_0(uint8_t *group, const float *x) {
-    float s = largest_magnitude(x) / 127.0f, r = inverse(s);
+    float s = largest_magnitude(x, 32) / 127.0f, r = inverse(s);
     if (!start_group(group, 34, s)) return;
     store_shared(group, s);
     for (int i = 0; i < 32; i++) { /* ties away from 0 */

@@ -16,11 +16,9 @@
  *   read_SUFFIX(c, rows, ...)      all three, for K with keys in lanes (columns.h): reads step_bytes of each of RAPT_VL rows
  *   v_column_SUFFIX(c, ...)        all three: element i of each of these rows, with the bits that v_load_SUFFIX has
  *
- * A group has 1, 16 or 32 channels, for a vector of up to 16 lanes lies in one group. All types here have 1 or 32. For a type
- * with groups of 16, rows are staged (stage_rows_as in stage.h) and K is read by columns without a change, but
- * - read_column and read_four_columns (columns.h) read 16 bytes, so a group of fewer has to be copied to 16 bytes first;
- * - group_of and the functions in groups.h that write groups are for 32 channels, and so is RAPT_GROUP;
- * - the reference of the tests (tests/reference.c) knows 1 and 32.
+ * A group of K, V or weights has 1, 16 or 32 channels, since a vector of up to 16 lanes lies in one group. Its channels share one
+ * scale; a second one, of the whole tensor, is the caller's (rapt_args.k_scales and v_scales with strides of 0). read_column and
+ * read_four_columns (columns.h) read 16 bytes of each row: a read_SUFFIX whose group ends sooner copies it first.
  *
  * type_words.h includes the files of words. */
 #ifndef RAPT_TYPES
@@ -64,5 +62,6 @@
 /* A case label, for a switch over one of these parts. */
 #define RAPT_TYPE_CASE(name, ...) case name:
 
-#define RAPT_GROUP 32 /* channels of a group of these types */
+#define RAPT_GROUP      32 /* channels of a group of these types */
+#define RAPT_MOST_GROUP 32 /* the most channels of a group of any type */
 #endif

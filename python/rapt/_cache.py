@@ -2,6 +2,7 @@
 """KVCache: keys and values of a decoder in any storage type, in one piece, as rings or in pages."""
 import contextlib
 import copy
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +39,12 @@ def type_of(kind: Any, argument: str = "type") -> int:
     raise ValueError(f"{argument} is {shown(name or kind)}: {', '.join(known)} are those of K and V")
 
 
+def group_of(number: int) -> int:
+    """The channels of a group of a type of K and V."""
+    row_bytes = native.library().c.rapt_row_bytes
+    return next(channels for channels in itertools.count(1) if row_bytes(number, channels) > 0)
+
+
 class _Memory:
     """The K or the V of a cache: rows of bytes of each unit, and their scales, if they have any."""
 
@@ -46,7 +53,8 @@ class _Memory:
         self.shape = units, heads, tokens, channels
         row = native.library().c.rapt_row_bytes(self.type, channels)
         if row < 0:
-            raise ValueError(f'{name} has {channels} channels, and groups of 32 in its type: choose another, such as "int8" or "f16"')
+            raise ValueError(f"{name} has {channels} channels, and groups of {group_of(self.type)} in its type: choose another, such as "
+                             '"int8" or "f16"')
         # An int8 that counts as it is would be of use to nobody.
         scales = self.type == native.INT8 if scales is None else scales
         self._keep(_zeros(units * heads * tokens * row))
@@ -175,7 +183,7 @@ class KVCache:
         if self.v_in_k:
             self._v_tensor = Tensor(k.tensor.address, k.type, (*k.shape[:3], self.d_v), k.tensor.strides, k.bytes, "numpy")
             if native.library().c.rapt_row_bytes(k.type, self.d_v) < 0:
-                raise ValueError(f"v has {self.d_v} channels, and groups of 32 in its type")
+                raise ValueError(f"v has {self.d_v} channels, and groups of {group_of(k.type)} in its type")
         scaled = [(name, memory) for name, memory in (("k_scales", k), ("v_scales", v)) if memory.scales]
         self._scale_tensors = {name: memory.scales for name, memory in scaled if memory.scales}
         self._scale_strides = {name: memory.scale_strides for name, memory in scaled}

@@ -191,8 +191,8 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     rapt_kv_append_args_init(&p->args);
     d->batch = 1 + below(MOST_ENTRIES);
     d->kv_heads = 1 + below(MOST_HEADS);
-    d->d_k = is_grouped(k) ? 32 * (1 + below(3)) : some_channels[below(7)];
-    d->d_v = is_grouped(v) ? 32 * (1 + below(3)) : some_channels[below(7)];
+    d->d_k = is_grouped(k) ? reference_group(k) * (1 + below(3)) : some_channels[below(7)];
+    d->d_v = is_grouped(v) ? reference_group(v) * (1 + below(3)) : some_channels[below(7)];
     d->kv_len = MOST_TOKENS + below(MOST_KEYS - MOST_TOKENS);
     d->tokens = below(MOST_TOKENS + 1);
     d->page_size = one_in(2) ? 0 : one_in(3) ? 1 : one_in(2) ? 16 : 1 + below(20);

@@ -67,8 +67,8 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     d->entries = 1 + below(4), d->kv_heads = 1 + below(3), d->tokens = 1 + below(12);
     const int64_t length[3] = {d->entries, d->kv_heads, d->tokens};
     int only = (int)below(5); /* 0: K, as of latent attention; 1: V */
-    if (only != 1) p->layout[K].type = k, d->d_k = is_grouped(k) ? 32 * (1 + below(2)) : ONE_OF(1, 7, 16, 33);
-    if (only != 0) p->layout[V].type = v, d->d_v = is_grouped(v) ? 32 * (1 + below(2)) : ONE_OF(1, 7, 16, 33);
+    if (only != 1) p->layout[K].type = k, d->d_k = is_grouped(k) ? reference_group(k) * (1 + below(2)) : ONE_OF(1, 7, 16, 33);
+    if (only != 0) p->layout[V].type = v, d->d_v = is_grouped(v) ? reference_group(v) * (1 + below(2)) : ONE_OF(1, 7, 16, 33);
     for (int side = 0; side < 2; side++)
         if (p->layout[side].type && one_in(2)) p->layout[K_SCALES + side].type = RAPT_F32;
     for (int i = 0; i < PARTS; i++)

@@ -209,7 +209,7 @@ static void make_caches(problem *p, rapt_type k, rapt_type v) {
     p->call.k = p->written[K].at, p->call.v = p->written[V].at;
     p->call.k_scales = (float *)(void *)p->written[K_SCALES].at, p->call.v_scales = (float *)(void *)p->written[V_SCALES].at;
     if (within) {
-        int64_t first = below((a->d_k - a->d_v) / (is_grouped(k) ? 32 : 1) + 1) * (is_grouped(k) ? 32 : 1);
+        int64_t first = below((a->d_k - a->d_v) / reference_group(k) + 1) * reference_group(k);
         a->v_scales = a->k_scales;
         p->call.v = p->written[K].at + reference_row_bytes(k, first);
         if (a->k_scales.present)
@@ -250,8 +250,8 @@ static void make_problem(problem *p, rapt_type k, rapt_type v) {
     a->batch = 1 + below(MOST_ENTRIES);
     a->kv_heads = 1 + below(MOST_HEADS);
     a->heads = a->kv_heads * (1 + below(4));
-    a->d_k = is_grouped(k) ? 32 * (1 + below(3)) : ONE_OF(2, 5, 16, 40, 64, 67);
-    a->d_v = is_grouped(v) ? 32 * (1 + below(3)) : ONE_OF(1, 5, 16, 40, 64, 67);
+    a->d_k = is_grouped(k) ? reference_group(k) * (1 + below(3)) : ONE_OF(2, 5, 16, 40, 64, 67);
+    a->d_v = is_grouped(v) ? reference_group(v) * (1 + below(3)) : ONE_OF(1, 5, 16, 40, 64, 67);
     a->kv_len = one_in(8) ? 500 + below(MOST_KEYS - 500 + 1) : MOST_TOKENS + below(60);
     a->threads = ONE_OF(1, 2, 7);
     if (k == RAPT_INT8 && v == RAPT_INT8 && one_in(2)) a->arith = RAPT_INT8_DOT;

@@ -51,8 +51,8 @@ void problem_draw_types(problem *p, uint64_t *random) {
 void problem_kv_types(problem *p, rapt_type k, rapt_type v) {
     p->desc.k.type = k;
     p->desc.v.type = v;
-    if (reference_row_bytes(k, p->desc.d_k) < 0) p->desc.d_k = (p->desc.d_k + 31) / 32 * 32;
-    if (reference_row_bytes(v, p->desc.d_v) < 0) p->desc.d_v = (p->desc.d_v + 31) / 32 * 32;
+    p->desc.d_k = (p->desc.d_k + reference_group(k) - 1) / reference_group(k) * reference_group(k);
+    p->desc.d_v = (p->desc.d_v + reference_group(v) - 1) / reference_group(v) * reference_group(v);
 }
 
 void problem_integer(problem *p) {

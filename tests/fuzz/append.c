@@ -127,8 +127,8 @@ static rapt_kv_append_desc take_description(input *in) {
     const rapt_type k = kv_types[choose(in, KV_TYPES)], v = kv_types[choose(in, KV_TYPES)];
     d.batch = 1 + choose(in, 3), d.kv_heads = 1 + choose(in, 3), d.kv_len = 1 + choose(in, 20),
     d.tokens = choose(in, d.kv_len + 1);
-    d.d_k = is_grouped(k) ? 32 * (1 + choose(in, 2)) : 1 + choose(in, 70);
-    d.d_v = is_grouped(v) ? 32 * (1 + choose(in, 2)) : 1 + choose(in, 70);
+    d.d_k = is_grouped(k) ? reference_group(k) * (1 + choose(in, 2)) : 1 + choose(in, 70);
+    d.d_v = is_grouped(v) ? reference_group(v) * (1 + choose(in, 2)) : 1 + choose(in, 70);
     d.new_k = rapt_layout_bhsd(types[choose(in, 3)], d.kv_heads, d.tokens, d.d_k);
     d.new_v = rapt_layout_bshd(types[choose(in, 3)], d.kv_heads, d.tokens, d.d_v);
     d.k = rapt_layout_bshd(k, d.kv_heads, d.kv_len, d.d_k), d.v = rapt_layout_bhsd(v, d.kv_heads, d.kv_len, d.d_v);

@@ -604,8 +604,10 @@ int main(int argc, char **argv) {
     columns_of_keys(#suffix, name, read_##suffix, v_column_##suffix, group, bytes);
     RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
-    /* v_load_int8, v_load_q8_0 and so on, of kernels/types/type_SUFFIX.h. */
+    /* v_load_int8, v_load_q8_0 and so on, of kernels/types/type_SUFFIX.h. The type is named first, for a read beyond a row ends
+     * the test. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    printf("# " #suffix "\n"), fflush(stdout);                                                                                   \
     kv_storage(#suffix, name, v_load_##suffix, group, bytes);                                                                    \
     staged_rows(#suffix, name, group, bytes);                                                                                    \
     columns_of_keys(#suffix, name, read_##suffix, v_column_##suffix, group, bytes);

@@ -41,35 +41,35 @@ static double byte_value(rapt_type type, unsigned char byte) {
     return small_float((byte & 128u) << 1 | (byte & 127u), 5, 3) * 0x1p8; /* a wider exponent, whose top is never reached */
 }
 
-/* Where a group of 32 has what: bytes in all, of the minimum, of the fifth bits and of the numbers, -1 for none; the number that
- * stands for 0, the largest one, and whether two adjacent channels share a byte. */
+/* Where a group has what: its channels, bytes in all, of the minimum, of the fifth bits and of the numbers, -1 for none; the
+ * number that stands for 0, the largest one, and whether two adjacent channels share a byte. */
 typedef struct group_format {
-    int bytes, minimum, fifths, numbers, zero, most;
+    int channels, bytes, minimum, fifths, numbers, zero, most;
     bool adjacent;
 } group_format;
 
 static group_format format_of(rapt_type type) {
     switch ((int)type) {
     case RAPT_INT4:
-        return (group_format){18, -1, -1, 2, 8, 15, true};
+        return (group_format){32, 18, -1, -1, 2, 8, 15, true};
     case RAPT_INT4_MIN:
-        return (group_format){20, 2, -1, 4, 0, 15, true};
+        return (group_format){32, 20, 2, -1, 4, 0, 15, true};
     case RAPT_Q8_0:
-        return (group_format){34, -1, -1, 2, 0, 127, false};
+        return (group_format){32, 34, -1, -1, 2, 0, 127, false};
     case RAPT_Q4_0:
-        return (group_format){18, -1, -1, 2, 8, 15, false};
+        return (group_format){32, 18, -1, -1, 2, 8, 15, false};
     case RAPT_Q4_1:
-        return (group_format){20, 2, -1, 4, 0, 15, false};
+        return (group_format){32, 20, 2, -1, 4, 0, 15, false};
     case RAPT_Q5_0:
-        return (group_format){22, -1, 2, 6, 16, 31, false};
+        return (group_format){32, 22, -1, 2, 6, 16, 31, false};
     case RAPT_Q5_1:
-        return (group_format){24, 2, 4, 8, 0, 31, false};
+        return (group_format){32, 24, 2, 4, 8, 0, 31, false};
     case RAPT_MXFP4:
-        return (group_format){.bytes = 17};
+        return (group_format){.channels = 32, .bytes = 17};
     case RAPT_MXFP8_E4M3:
-        return (group_format){.bytes = 33};
+        return (group_format){.channels = 32, .bytes = 33};
     default:
-        return (group_format){0};
+        return (group_format){.channels = 1};
     }
 }
 
@@ -84,9 +84,11 @@ static float mx_element(rapt_type type, const unsigned char *group, int i) {
     return (float)(mx_scale(group) * (code & 8 ? -e2m1[code & 7] : e2m1[code & 7]));
 }
 
+int reference_group(rapt_type type) { return format_of(type).channels; }
+
 int64_t reference_row_bytes(rapt_type type, int64_t channels) {
-    const int group = format_of(type).bytes;
-    if (group) return channels % 32 ? -1 : channels / 32 * group;
+    const group_format f = format_of(type);
+    if (f.bytes) return channels % f.channels ? -1 : channels / f.channels * f.bytes;
     if (type == RAPT_BIT) return (channels + 7) / 8;
     return channels * (type == RAPT_F32 || type == RAPT_I32 ? 4 : type == RAPT_F16 || type == RAPT_BF16 ? 2 : 1);
 }
@@ -106,7 +108,8 @@ static double number_of(rapt_type type, const unsigned char *group, int i) {
     return number - f.zero;
 }
 static float group_number(rapt_type type, const unsigned char *row, int64_t channel) {
-    return (float)number_of(type, row + channel / 32 * format_of(type).bytes, (int)(channel % 32));
+    const group_format f = format_of(type);
+    return (float)number_of(type, row + channel / f.channels * f.bytes, (int)(channel % f.channels));
 }
 
 static float group_element(rapt_type type, const unsigned char *group, int i) {
@@ -119,7 +122,7 @@ static float group_element(rapt_type type, const unsigned char *group, int i) {
 float reference_element(rapt_type type, const void *row, int64_t channel) {
     const unsigned char *const at = row;
     const group_format f = format_of(type);
-    if (f.bytes) return group_element(type, at + channel / 32 * f.bytes, (int)(channel % 32));
+    if (f.bytes) return group_element(type, at + channel / f.channels * f.bytes, (int)(channel % f.channels));
     if (type != RAPT_F32 && type != RAPT_F16 && type != RAPT_BF16) return (float)byte_value(type, at[channel]);
     float value;
     if (type == RAPT_F32) {
@@ -185,15 +188,15 @@ static unsigned char nearest_byte(rapt_type type, float value) {
 
 /* One group of OCP MX; of two codes as near, the even one. */
 static void store_mx_group(rapt_type type, unsigned char *group, const float *x) {
-    const int most_exponent = type == RAPT_MXFP4 ? 2 : 8;
+    const int channels = format_of(type).channels, most_exponent = type == RAPT_MXFP4 ? 2 : 8;
     double most = 0;
     bool finite = true;
     int exponent;
     memset(group, 0, (size_t)format_of(type).bytes);
-    for (int i = 0; i < 32; i++) finite = finite && isfinite(x[i]), most = fmax(most, fabs((double)x[i]));
+    for (int i = 0; i < channels; i++) finite = finite && isfinite(x[i]), most = fmax(most, fabs((double)x[i]));
     frexp(most, &exponent);
     *group = (unsigned char)(!finite ? 255 : most == 0 ? 0 : fmax(0, exponent - 1 - most_exponent + 127));
-    for (int i = 0; i < 32 && finite; i++) {
+    for (int i = 0; i < channels && finite; i++) {
         if (type == RAPT_MXFP8_E4M3) { /* the quotient is an f32, but where that is far below the least element */
             group[1 + i] = nearest_byte(RAPT_F8_E4M3, (float)(x[i] / mx_scale(group)));
             continue;
@@ -215,10 +218,11 @@ static void store_group(rapt_type type, unsigned char *group, const float *x) {
         return;
     }
     const group_format f = format_of(type);
+    const int channels = f.channels;
     const bool ours = f.adjacent;
     float low = x[0], high = x[0], largest = x[0];
     bool finite = true;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < channels; i++) {
         finite = finite && isfinite(x[i]);
         low = x[i] < low ? x[i] : low; /* of 0 and -0, the first */
         high = x[i] > high ? x[i] : high;
@@ -237,7 +241,7 @@ static void store_group(rapt_type type, unsigned char *group, const float *x) {
     if (f.minimum >= 0) reference_store_shared(group + f.minimum, ours ? fmaxf(-65504, fminf(65504, low)) : low);
     if (ours) scale = (float)half_at(group);
     if (ours) low = f.minimum >= 0 ? (float)half_at(group + f.minimum) : 0;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < channels; i++) {
         float number;
         if (type == RAPT_Q8_0) number = roundf(x[i] * inverse);
         else if (ours) number = scale == 0 ? (float)f.zero : rintf(fmaxf(-8, fminf(15, (x[i] - low) / scale))) + (float)f.zero;
@@ -252,11 +256,11 @@ static void store_group(rapt_type type, unsigned char *group, const float *x) {
 }
 
 bool reference_store_row(rapt_type type, void *row, const float *values, int64_t channels) {
-    const int group = format_of(type).bytes;
+    const group_format f = format_of(type);
     unsigned char *const to = row;
     if (reference_row_bytes(type, channels) < 0) return false;
-    for (int64_t c = 0; c < channels; c += group ? 32 : 1) {
-        if (group) store_group(type, to + c / 32 * group, values + c);
+    for (int64_t c = 0; c < channels; c += f.channels) {
+        if (f.bytes) store_group(type, to + c / f.channels * f.bytes, values + c);
         else if (type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16)
             reference_store(type, to + reference_row_bytes(type, c), values[c]);
         else to[c] = nearest_byte(type, values[c]);

@@ -140,6 +140,9 @@ void reference_store(rapt_type type, void *at, float value);
 void reference_store_shared(unsigned char *at, float value);
 double reference_half_ulp(rapt_type type, double magnitude);
 
+/* The channels of a group; 1 of types without groups. */
+int reference_group(rapt_type type);
+
 /* Bytes of a row of any type, those of masks and tables too; -1 where a type's groups do not divide the channels. */
 int64_t reference_row_bytes(rapt_type type, int64_t channels);
 

@@ -16,7 +16,7 @@
 
 static inline bool is_float(rapt_type type) { return type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16; }
 static inline bool is_byte(rapt_type type) { return reference_row_bytes(type, 32) == 32; }
-static inline bool is_grouped(rapt_type type) { return reference_row_bytes(type, 1) < 0; }
+static inline bool is_grouped(rapt_type type) { return reference_group(type) > 1; }
 static inline rapt_type random_float_type(void) { return (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16); }
 
 /* ---- Tensors ------------------------------------------------------------------------------------------------------------- */
