@@ -147,9 +147,10 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
     enum { RUN = 8 }; /* gcc unrolls loops of at most 16 iterations, but nested ones of 8 */
     const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group;
     const int in_dword = elements_of_dword(k.type);
-    /* Types of K and V only are unrolled by 8 channels: unrolled whole, they were 120 KB of AVX-512 more, and as fast (D1 on an
-     * AMD EPYC, Zen 4: 0.98 to 1.03 of that). */
-    const int unrolled = of_elements(k.type) ? step : (int)rapt_min(step, RUN);
+    /* Types of K and V only are unrolled in part, for the sake of size. With 16 lanes by 8 channels: unrolled whole, they were
+     * 120 KB more and as fast (D1 on an AMD EPYC, Zen 4: 0.98 to 1.03 of that). With fewer lanes by 16: by 8, they were 34 KB
+     * less and up to 5 % slower, and whole 66 KB more and as fast, but for q5_0, 9 % (D1 by AVX2 on Zen 3). */
+    const int unrolled = of_elements(k.type) ? step : (int)rapt_min(step, RAPT_VL < RAPT_PARTIAL_SUMS ? 2 * RUN : RUN);
     const int beside = step > RAPT_VL ? ng : 1;
     /* Hides from the compiler that these are the addresses of `keys`. It would otherwise copy all that are prefetched from to its
      * stack before each part of the channels. */
@@ -230,24 +231,24 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
 RAPT_DIRECT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Defines read_step_f32 and so on, of element types: read_SUFFIX inline, since their loops are unrolled and columns stay in
- * registers. */
-#define RAPT_TYPE(name, suffix, ...)                                                                                             \
+/* Defines read_step_f32 and so on: read_SUFFIX, inline where columns stay in registers. Those of types of K and V only go through
+ * memory with 16 lanes, where a call is as fast; with fewer, a call was 3 % slower (D1 by AVX2 on an AMD EPYC, Zen 3). */
+#define RAPT_INLINE_STEP(name, suffix, ...)                                                                                      \
     static inline void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, const int nr) {                \
         read_##suffix(c, rows, offset, nr);                                                                                      \
     }
-RAPT_ELEMENT_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-#if RAPT_CONVERTED_ROWS
-/* Defines read_step_q4_0 and so on, of types of K and V only: read_SUFFIX as a call, since their columns go through memory
- * anyway. */
-#define RAPT_TYPE(name, suffix, ...)                                                                                             \
+#define RAPT_CALLED_STEP(name, suffix, ...)                                                                                      \
     static RAPT_NOINLINE void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, int nr) {               \
         read_##suffix(c, rows, offset, nr);                                                                                      \
     }
-RAPT_CACHE_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
+RAPT_ELEMENT_TYPES(RAPT_INLINE_STEP)
+#if RAPT_CONVERTED_ROWS && RAPT_VL == RAPT_PARTIAL_SUMS
+RAPT_CACHE_TYPES(RAPT_CALLED_STEP)
+#elif RAPT_CONVERTED_ROWS
+RAPT_CACHE_TYPES(RAPT_INLINE_STEP)
 #endif
+#undef RAPT_INLINE_STEP
+#undef RAPT_CALLED_STEP
 
 /* Defines score_keys_f32, score_keys_q4_0 and so on, which compute the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
  * number of rows. */
