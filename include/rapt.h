@@ -159,10 +159,11 @@ RAPT_API const char *rapt_version(void);
 /* The type of a tensor's elements. Numbers keep their meaning from version to version: 1 to 16 are the types of version 0.1;
  * among later ones, 17 to 31 are for any tensor, 32 to 47 for K and V, and 48 to 63 for masks and tables.
  *
- * Types that are only for K, V and weights have either elements of one byte or groups of 32 channels, of which d_k or d_v must
- * then be a multiple. A group begins with what all its channels share: s, or s and m, which are f16 numbers
- * (little-endian), or e, a byte. Then come its numbers n; the formula below says which value each n stands for. Groups have
- * the same bytes on every machine; elements of more than a byte are in the machine's own byte order. */
+ * Types that are only for K, V and weights have either elements of one byte or groups of 32 channels (RAPT_NVFP4: 16), of which
+ * d_k or d_v must then be a multiple. A group begins with what all its channels share: s, or s and m, which are f16 numbers
+ * (little-endian) unless the type says otherwise, or e, a byte. Then come its numbers n; the formula below says which value each
+ * n stands for. Groups have the same bytes on every machine; elements of more than a byte are in the machine's own byte order.
+ * NVFP4 has an f32 scale of a whole tensor, too: pass it as k_scales and v_scales with strides of 0. */
 typedef enum rapt_type {
     RAPT_NONE = 0,    /* There is no such tensor: the default of tensors that are optional. */
     RAPT_F32 = 1,     /* An element is an IEEE 754 binary32. */
@@ -172,17 +173,18 @@ typedef enum rapt_type {
     RAPT_F8_E5M2 = 5, /* K, V: a byte, the upper half of a binary16 (ibid.). */
     RAPT_INT8 = 6,    /* K, V, weights: a byte, -128..127, whose value is that integer, times a scale where there are scales. */
     RAPT_INT4 = 7,    /* K, V: 18 bytes: s, then channels 2i and 2i + 1 in the low and the high half of byte i; s * (n - 8). */
-    RAPT_INT4_MIN = 8,   /* K, V: 20 bytes: s, m, then 16 bytes as RAPT_INT4; s * n + m. */
-    RAPT_Q8_0 = 9,       /* K, V, weights: ggml's block_q8_0, 34 bytes: s, then 32 int8; s * n. */
-    RAPT_Q4_0 = 10,      /* K, V, weights: ggml's block_q4_0, 18 bytes: s, channels i and i + 16 in byte i; s * (n - 8). */
-    RAPT_Q4_1 = 11,      /* K, V: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
-    RAPT_Q5_0 = 12,      /* K, V: ggml's block_q5_0, 22 bytes: s, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * (n - 16). */
-    RAPT_Q5_1 = 13,      /* K, V: ggml's block_q5_1, 24 bytes: s, m, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * n + m. */
-    RAPT_BOOL = 14,      /* Masks: a byte, and the key is attended unless it is 0. */
-    RAPT_BIT = 15,       /* Masks: a bit, the first key in a byte's lowest, and the key is attended if it is 1. */
-    RAPT_I32 = 16,       /* Tables: an integer of 32 bits. */
-    RAPT_MXFP4 = 32,     /* K, V: ggml's block_mxfp4 (OCP MX), 17 bytes: e, then n of E2M1 as RAPT_Q4_0; 2^(e - 127) * n. */
-    RAPT_MXFP8_E4M3 = 33 /* K, V: OCP MX, 33 bytes: e, then n, each a RAPT_F8_E4M3; 2^(e - 127) * n. */
+    RAPT_INT4_MIN = 8,    /* K, V: 20 bytes: s, m, then 16 bytes as RAPT_INT4; s * n + m. */
+    RAPT_Q8_0 = 9,        /* K, V, weights: ggml's block_q8_0, 34 bytes: s, then 32 int8; s * n. */
+    RAPT_Q4_0 = 10,       /* K, V, weights: ggml's block_q4_0, 18 bytes: s, channels i and i + 16 in byte i; s * (n - 8). */
+    RAPT_Q4_1 = 11,       /* K, V: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
+    RAPT_Q5_0 = 12,       /* K, V: ggml's block_q5_0, 22 bytes: s, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * (n - 16). */
+    RAPT_Q5_1 = 13,       /* K, V: ggml's block_q5_1, 24 bytes: s, m, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * n + m. */
+    RAPT_BOOL = 14,       /* Masks: a byte, and the key is attended unless it is 0. */
+    RAPT_BIT = 15,        /* Masks: a bit, the first key in a byte's lowest, and the key is attended if it is 1. */
+    RAPT_I32 = 16,        /* Tables: an integer of 32 bits. */
+    RAPT_MXFP4 = 32,      /* K, V: ggml's block_mxfp4 (OCP MX), 17 bytes: e, then n of E2M1 as RAPT_Q4_0; 2^(e - 127) * n. */
+    RAPT_MXFP8_E4M3 = 33, /* K, V: OCP MX, 33 bytes: e, then n, each a RAPT_F8_E4M3; 2^(e - 127) * n. */
+    RAPT_NVFP4 = 34       /* K, V: NVIDIA's, 9 bytes: s, a RAPT_F8_E4M3, then n of E2M1, channels i and i + 8 in byte i; s * n. */
 } rapt_type;
 
 /* The numbers of all types, those of later versions included, are below this, so that a loop can visit all types. */
@@ -790,6 +792,8 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * - MXFP4, MXFP8_E4M3: as in OCP MX 1.0 (section 6.3). 2^(e - 127) is the largest power of two that is at most the group's
  *   largest magnitude, divided by the largest power of two that n can be, 4 or 256; e is at least 0, and 255, which means NaN,
  *   if an element is not finite. n = x / 2^(e - 127), rounded to nearest even, is bounded to +-6 or +-448.
+ * - NVFP4: s = the group's largest magnitude / 6, stored as F8_E4M3; n = x / s by the stored s, an f32 division, then rounded to
+ *   nearest even and bounded to +-6. If s is 0 or an element is not finite, which makes s NaN, the codes of n are 0.
  *
  * In INT4 and INT4_MIN, s and m are bounded to +-65504 and rounded to f16. n is the nearest of the integers that it can be, ties
  * to even; if s is 0, n is 8 in INT4 and 0 in INT4_MIN. If an element of a group, or s, is not finite, s is NaN, so the whole

@@ -247,15 +247,15 @@ static inline void store_pairs(uint8_t *to, const uint8_t *n) {
     for (int i = 0; i < 16; i++) to[i] = (uint8_t)(n[2 * i] | n[2 * i + 1] << 4);
 }
 
-/* Packs 32 integers of 4 bits, as unpack_halves reads them. */
-static inline void store_halves(uint8_t *to, const uint8_t *n) {
-    for (int i = 0; i < 16; i++) to[i] = (uint8_t)((n[i] & 15) | n[i + 16] << 4);
+/* Packs integers of 4 bits, numbers i and i + `bytes` in byte i: with 16 bytes as unpack_halves reads them. */
+static inline void store_halves(uint8_t *to, const uint8_t *n, int bytes) {
+    for (int i = 0; i < bytes; i++) to[i] = (uint8_t)((n[i] & 15) | n[i + bytes] << 4);
 }
 
 /* Packs 32 integers of 5 bits, as unpack_fifths reads them, to bytes whose first 4 are 0. */
 static inline void store_fifths(uint8_t *to, const uint8_t *n) {
     for (int i = 0; i < 32; i++) to[i / 8] = (uint8_t)(to[i / 8] | n[i] >> 4 << i % 8);
-    store_halves(to + 4, n);
+    store_halves(to + 4, n, 16);
 }
 
 #endif

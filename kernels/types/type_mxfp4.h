@@ -24,12 +24,14 @@ static inline vf v_column_mxfp4(const key_columns *c, vi dword, const int i) {
 }
 
 #if RAPT_VL == 1
-/* Rounds to nearest even and saturates at 6. */
+/* Converts x to E2M1: rounds to nearest even and saturates at 6. */
+static inline uint8_t e2m1_of(float x) { return (uint8_t)(small_float_of(x, 1, 1, 6.0f) | sign_of(x, 3)); }
+
 static inline void store_group_mxfp4(uint8_t *group, const float *x) {
     float factor = start_mx_group(group, 17, x, 32, 2);
     uint8_t n[32];
     if (factor == 0.0f) return;
-    for (int i = 0; i < 32; i++) n[i] = (uint8_t)(small_float_of(x[i] * factor, 1, 1, 6.0f) | sign_of(x[i], 3));
-    store_halves(group + 1, n);
+    for (int i = 0; i < 32; i++) n[i] = e2m1_of(x[i] * factor);
+    store_halves(group + 1, n, 16);
 }
 #endif

@@ -22,6 +22,6 @@ static inline void store_group_q4_0(uint8_t *group, const float *x) {
     if (!start_group(group, 18, s)) return;
     store_shared(group, s);
     for (int i = 0; i < 32; i++) n[i] = truncated(x[i] * r + 8.5f, 15);
-    store_halves(group + 2, n);
+    store_halves(group + 2, n, 16);
 }
 #endif

@@ -21,6 +21,6 @@ static inline void store_group_q4_1(uint8_t *group, const float *x) {
     store_shared(group, s);
     store_shared(group + 2, m);
     for (int i = 0; i < 32; i++) n[i] = truncated((x[i] - m) * r + 0.5f, 15);
-    store_halves(group + 4, n);
+    store_halves(group + 4, n, 16);
 }
 #endif

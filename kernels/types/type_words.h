@@ -18,3 +18,4 @@
 #include "types/type_q5_1.h"
 #include "types/type_mxfp4.h"
 #include "types/type_mxfp8_e4m3.h"
+#include "types/type_nvfp4.h"

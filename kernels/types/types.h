@@ -40,7 +40,8 @@
     MASK(RAPT_BIT, bit, 8, 1)                                                                                                    \
     MASK(RAPT_I32, i32, 1, 4)                                                                                                    \
     CACHE(RAPT_MXFP4, mxfp4, 32, 17)                                                                                             \
-    CACHE(RAPT_MXFP8_E4M3, mxfp8_e4m3, 32, 33)
+    CACHE(RAPT_MXFP8_E4M3, mxfp8_e4m3, 32, 33)                                                                                   \
+    CACHE(RAPT_NVFP4, nvfp4, 16, 9)
 
 /* The parts of the list, TYPE(...) for each type: of any tensor (ELEMENT), only of K, V or weights (WEIGHT and CACHE), of K and V
  * (all three), and of weights (ELEMENT and WEIGHT). */

@@ -124,8 +124,8 @@ class KVCache:
     capacity: how many tokens each entry has room for.
     d_k, d_v: channels of a head of K and of V; d_v is d_k unless given.
     type, v_type: how K and V are stored: a name of rapt's ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "int8", "int4",
-        "int4_min", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4", "mxfp8_e4m3", ...: rapt.info()["types"]), or a dtype;
-        v_type is type unless given.
+        "int4_min", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4", "mxfp8_e4m3", "nvfp4", ...: rapt.info()["types"]), or a
+        dtype; v_type is type unless given.
     k_scales, v_scales: True: append() finds a scale for each token and head (of int8, the default there, and the float8);
         False: there are none; or an array (kv heads) or (kv heads, channels) of the scales to be used.
     ring: keep the last capacity tokens of each entry; else more than capacity are refused.

@@ -404,7 +404,7 @@ enum { UNCHANGED };
 #define ONLY(type) "RAPT_" type " is needed"
 #define KV                                                                                                                       \
     "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_F8_E4M3, RAPT_F8_E5M2, RAPT_INT8, RAPT_INT4, RAPT_INT4_MIN, RAPT_Q8_0, RAPT_Q4_0, "     \
-    "RAPT_Q4_1, RAPT_Q5_0, RAPT_Q5_1, RAPT_MXFP4 or RAPT_MXFP8_E4M3 is needed"
+    "RAPT_Q4_1, RAPT_Q5_0, RAPT_Q5_1, RAPT_MXFP4, RAPT_MXFP8_E4M3 or RAPT_NVFP4 is needed"
 
 static rapt_layout of_type(rapt_type of) { return (rapt_layout){.type = of}; }
 

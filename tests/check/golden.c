@@ -70,6 +70,8 @@ static void add_groups(problem *p) { problem_kv_types(p, RAPT_Q5_1, RAPT_INT4); 
 
 static void add_mx(problem *p) { problem_kv_types(p, RAPT_MXFP4, RAPT_MXFP8_E4M3); }
 
+static void add_nvfp4(problem *p) { problem_kv_types(p, RAPT_NVFP4, RAPT_NVFP4); }
+
 static void add_integers(problem *p) {
     problem_kv_types(p, RAPT_INT8, RAPT_INT8);
     p->desc.arith = RAPT_INT8_DOT;
@@ -131,6 +133,7 @@ static const struct fixed {
     {"bytes", 1, 4, 2, 20, 150, 20, 24, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_bytes},
     {"groups", 1, 4, 2, 3, 150, 64, 32, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_groups},
     {"mx", 1, 4, 2, 3, 150, 64, 32, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_mx},
+    {"nvfp4", 1, 4, 2, 3, 150, 48, 16, F32, F32, F32, F32, 0, -1, -1, DATA_NORMAL, 0, add_nvfp4},
     {"wide", 1, 4, 2, 20, 150, 200, 40, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, NULL},
     {"wide-decode", 1, 4, 2, 1, 150, 576, 40, F32, F32, BF16, F32, 0, -1, -1, DATA_NORMAL, 0, NULL},
     {"weights", 1, 4, 2, 3, 700, 24, 8, F32, F32, F32, F32, 1, -1, -1, DATA_NORMAL, 0, add_weights},

@@ -25,6 +25,7 @@ static const golden golden_hashes[] = {
     {"bytes", {{0xc9c1d2648adce21e, 0x274b5f741477e1ee}, {0xf5c2125e8174b94b, 0x78d2c40bb23efd76}}},
     {"groups", {{0x80e7820dd25db806, 0xd73d97e7ca0d6fd3}, {0x5e429fca9393e9af, 0x5e429fca9393e9af}}},
     {"mx", {{0x9f4aff92b73b5f45, 0x92ce64a8e7d860ca}, {0xa1ec79acc01969be, 0xa1ec79acc01969be}}},
+    {"nvfp4", {{0x76ccbcc08957132e, 0x92df33390078a9e6}, {0x49eb97b275272a94, 0xed3326419e90f9dd}}},
     {"wide", {{0x290111bcd085f27d, 0xc4b4d071a9fa2dd6}, {0xaa16767b786be82c, 0x035a832e1396278f}}},
     {"wide-decode", {{0xb5040f8ca709b3d4, 0x0f9523ef6b1e4ba7}, {0x65c901e1f86de17d, 0x65c901e1f86de17d}}},
     {"weights", {{0x09d763a485c06baa, 0x7f7c3b2e614ead41}, {0xfb87b6976ae59dbf, 0x98848bf2c12d1033}}},

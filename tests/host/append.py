@@ -16,8 +16,8 @@ except ImportError:
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 import tap
-from rapt._native import (BF16, F16, F32, INT4, INT4_MIN, INT8, MXFP4, MXFP8_E4M3, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, KvAppendArgs,
-                         KvAppendDesc, Layout, Library, RopeArgs, Rope, Scales)
+from rapt._native import (BF16, F16, F32, INT4, INT4_MIN, INT8, MXFP4, MXFP8_E4M3, NVFP4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
+                         KvAppendArgs, KvAppendDesc, Layout, Library, RopeArgs, Rope, Scales)
 from rapt._native import F8_E4M3 as E4M3, F8_E5M2 as E5M2
 from tap import ok, skip
 
@@ -234,6 +234,25 @@ def test_mx():
         ok(error.max() <= 2, f"{name} read by gguf: within {error.max():.3f} of the scale")
 
 
+def test_nvfp4():
+    """Scales and elements in ml_dtypes' formats."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        skip("NVFP4 = ml_dtypes'", "ml_dtypes is not installed")
+        return
+    groups = rows(20000, 96).reshape(-1, 16)
+    groups[1::50, 3], groups[2::50, 5] = np.nan, np.inf
+    finite = np.isfinite(groups).all(axis=1)
+    with np.errstate(all="ignore"):
+        scales = (np.abs(groups).max(axis=1) / np.float32(6)).clip(max=448).astype(ml_dtypes.float8_e4m3fn)
+        numbers = (groups / scales.astype(np.float32)[:, None]).clip(-6, 6).astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
+    numbers = np.where((finite & (scales != 0))[:, None], (numbers[:, :8] & 15) | (numbers[:, 8:] << 4), 0)
+    want = np.column_stack([np.where(finite, scales.view(np.uint8), 0x7f), numbers])
+    wrong = int((append(groups.reshape(20000, 96), NVFP4).reshape(want.shape) != want).any(axis=1).sum())
+    ok(wrong == 0, f"nvfp4 = ml_dtypes' float8_e4m3fn and float4_e2m1fn: {wrong} of {len(groups)} groups differ")
+
+
 # ---- Rotary embedding ------------------------------------------------------------------------------------------------------
 
 
@@ -293,5 +312,6 @@ test_floats()
 test_bytes()
 test_int4()
 test_mx()
+test_nvfp4()
 test_rope()
 tap.done()

@@ -182,38 +182,48 @@ def half_away(x):
     return math.copysign(math.floor(abs(x) + 0.5), x)
 
 
-def fp8_values(exponent_bits, fraction_bits, largest):
+def small_floats(exponent_bits, fraction_bits, largest):
     bias, ones = (1 << exponent_bits - 1) - 1, 1 << fraction_bits
     return [x for e in range(1 << exponent_bits) for f in range(ones)
             if (x := (f / ones * 2.0**(1 - bias) if e == 0 else (1 + f / ones) * 2.0**(e - bias))) <= largest]
 
 
-FP8 = {"f8_e4m3": fp8_values(4, 3, 448), "f8_e5m2": fp8_values(5, 2, 57344)}
+FP8 = {"f8_e4m3": small_floats(4, 3, 448), "f8_e5m2": small_floats(5, 2, 57344)}
 
 
-MX = {"mxfp4": ([0, 0.5, 1, 1.5, 2, 3, 4, 6], 2), "mxfp8_e4m3": (FP8["f8_e4m3"], 8)}  # the elements' magnitudes, and the exponent of the largest
+E2M1 = small_floats(2, 1, 6)
+MX = {"mxfp4": (E2M1, 2), "mxfp8_e4m3": (FP8["f8_e4m3"], 8)}  # the elements' magnitudes, and the exponent of the largest
+
+
+def nearest(magnitudes, x):
+    """x rounded to one of these magnitudes, with its sign; of two as near, to the one of even index."""
+    return math.copysign(min(enumerate(magnitudes), key=lambda it: (abs(it[1] - abs(x)), it[0] % 2))[1], x)
+
+
+def group_of(kv_type):
+    """The channels of a group."""
+    return 16 if kv_type == "nvfp4" else 32
 
 
 def quantized(kv_type, x):
     """What the numbers of a head's token become, read back; all steps in f32, as include/rapt.h has them."""
     if kv_type in FP8:
-        table = FP8[kv_type]
-        nearest = [min(range(len(table)), key=lambda i: (abs(table[i] - abs(y)), i % 2)) for y in x]
-        return [math.copysign(table[i], y) for i, y in zip(nearest, x)]
+        return [nearest(FP8[kv_type], y) for y in x]
     if kv_type == "int8":
         factor = f32(max(map(abs, x)) / 127)
         return [f32(round(f32(y / factor)) * factor) if factor else 0.0 for y in x]
     out = []
-    for start in range(0, len(x), 32):
-        g = x[start:start + 32]
+    for start in range(0, len(x), group_of(kv_type)):
+        g = x[start:start + group_of(kv_type)]
         extreme, least, most = max(g, key=abs), min(g), max(g)
         if kv_type in MX:
             table, exponent = MX[kv_type]
-            s = 2.0 ** max(math.frexp(extreme)[1] - 1 - exponent, -127) if extreme else 0.0
-            nearest = [min(range(len(table)), key=lambda i: (abs(table[i] * s - abs(y)), i % 2)) for y in g]
-            out += [math.copysign(table[i] * s, y) for i, y in zip(nearest, g)]
-            continue
-        if kv_type == "int4":
+            s = 2.0 ** max(math.frexp(extreme)[1] - 1 - exponent, -127)
+            out += [nearest(table, y / s) * s for y in g]
+        elif kv_type == "nvfp4":
+            s = nearest(FP8["f8_e4m3"], f32(abs(extreme) / 6))
+            out += [nearest(E2M1, f32(y / s)) * s if s else 0.0 for y in g]
+        elif kv_type == "int4":
             s = f16(extreme / -8)
             out += [s * (min(max(round(f32(y / s) + 8), 0), 15) - 8) for y in g]
         elif kv_type == "int4_min":
@@ -233,7 +243,7 @@ def quantized(kv_type, x):
     return out
 
 
-KV_TYPES = *FP8, "int8", "int4", "int4_min", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", *MX
+KV_TYPES = *FP8, "int8", "int4", "int4_min", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", *MX, "nvfp4"
 
 # ---- Tests -----------------------------------------------------------------------------------------------------------------
 
@@ -729,9 +739,9 @@ def test_kv_types(kernels):
         if kv_type not in ("int8", "int4", "q8_0", "q4_0", "q5_0"):
             refused(f"--arith int8 on {kv_type}", [*RUN, "--arith", "int8", "--kv-type", kv_type], "arithmetic", "k.type = ")
     for n in "QKV":
-        save(f"{n}.npy", (5, 48), normals(240))
+        save(f"{n}.npy", (5, 40), normals(200))
     for kv_type in KV_TYPES[3:]:
-        refused(f"48 channels of {kv_type}", [*RUN, "--kv-type", kv_type], "K.npy: 48 channels", "a multiple of 32")
+        refused(f"40 channels of {kv_type}", [*RUN, "--kv-type", kv_type], "K.npy: 40 channels", f"a multiple of {group_of(kv_type)}\n")
         refused(f"--q-type {kv_type}", [*RUN, "--q-type", kv_type], f"--q-type {kv_type}: f32, f16 or bf16 is needed")
     refused("a type that is none", [*RUN, "--kv-type", "q6_0"], "--kv-type q6_0: f32, f16, bf16, ", " is needed")
 

@@ -392,7 +392,8 @@ static void kv_storage(const char *name, rapt_type type, load_channels *load, in
     enum { CHANNELS = 256 };
     int wrong = 0;
     size_t row_bytes = (size_t)(CHANNELS / group * bytes);
-    for (int turn = 0; turn < (group == 1 ? 2 : 1000); turn++) {
+    const int rows = group == 1 ? 2 : 1000; /* of one channel: every value in each row */
+    for (int turn = 0; turn < rows; turn++) {
         fence row = fence_create(row_bytes, turn % 2 ? 0 : -1, 0);
         random_row(row.data, row_bytes, (size_t)bytes);
         for (int i = 0; i < CHANNELS && group == 1; i++) row.data[i] = (unsigned char)i;
@@ -403,7 +404,7 @@ static void kv_storage(const char *name, rapt_type type, load_channels *load, in
         }
         fence_destroy(&row);
     }
-    tap_ok(wrong == 0, "%s to f32: %s, %d wrong", name, group == 1 ? "all 256 values" : "1000 rows of 8 groups", wrong);
+    tap_ok(wrong == 0, "%s to f32: %d rows of %d groups, %d wrong", name, rows, CHANNELS / group, wrong);
 }
 
 /* stage_rows: parts of rows, of which nothing else may be read, between floats that must stay as they are. */

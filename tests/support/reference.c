@@ -68,20 +68,29 @@ static group_format format_of(rapt_type type) {
         return (group_format){.channels = 32, .bytes = 17};
     case RAPT_MXFP8_E4M3:
         return (group_format){.channels = 32, .bytes = 33};
+    case RAPT_NVFP4:
+        return (group_format){.channels = 16, .bytes = 9};
     default:
         return (group_format){.channels = 1};
     }
 }
 
-/* OCP MX: a byte with the scale's exponent comes first. */
-static double mx_scale(const unsigned char *group) { return *group == 255 ? NAN : ldexp(1, *group - 127); }
+/* OCP MX and NVFP4: a byte with the scale, or its exponent, comes first, then floats of few bits. */
+static bool has_byte_scale(rapt_type type) { return type == RAPT_MXFP4 || type == RAPT_MXFP8_E4M3 || type == RAPT_NVFP4; }
+
+static double byte_scale(rapt_type type, const unsigned char *group) {
+    if (type == RAPT_NVFP4) return byte_value(RAPT_F8_E4M3, *group);
+    return *group == 255 ? NAN : ldexp(1, *group - 127);
+}
 
 static const double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-static float mx_element(rapt_type type, const unsigned char *group, int i) {
-    if (type == RAPT_MXFP8_E4M3) return (float)(mx_scale(group) * byte_value(RAPT_F8_E4M3, group[1 + i]));
-    const unsigned code = group[1 + i % 16] >> i / 16 * 4 & 15;
-    return (float)(mx_scale(group) * (code & 8 ? -e2m1[code & 7] : e2m1[code & 7]));
+static float byte_scale_element(rapt_type type, const unsigned char *group, int i) {
+    const double scale = byte_scale(type, group);
+    if (type == RAPT_MXFP8_E4M3) return (float)(scale * byte_value(RAPT_F8_E4M3, group[1 + i]));
+    const int half = format_of(type).channels / 2;
+    const unsigned code = group[1 + i % half] >> i / half * 4 & 15;
+    return (float)(scale * (code & 8 ? -e2m1[code & 7] : e2m1[code & 7]));
 }
 
 int reference_group(rapt_type type) { return format_of(type).channels; }
@@ -113,7 +122,7 @@ static float group_number(rapt_type type, const unsigned char *row, int64_t chan
 }
 
 static float group_element(rapt_type type, const unsigned char *group, int i) {
-    if (type == RAPT_MXFP4 || type == RAPT_MXFP8_E4M3) return mx_element(type, group, i);
+    if (has_byte_scale(type)) return byte_scale_element(type, group, i);
     const group_format f = format_of(type);
     const double product = half_at(group) * number_of(type, group, i);
     return (float)(f.minimum < 0 ? product : product + half_at(group + f.minimum));
@@ -186,35 +195,38 @@ static unsigned char nearest_byte(rapt_type type, float value) {
     return best;
 }
 
-/* One group of OCP MX; of two codes as near, the even one. */
-static void store_mx_group(rapt_type type, unsigned char *group, const float *x) {
-    const int channels = format_of(type).channels, most_exponent = type == RAPT_MXFP4 ? 2 : 8;
+/* One group whose scale is a byte; of two codes as near, the even one. */
+static void store_byte_scale_group(rapt_type type, unsigned char *group, const float *x) {
+    const int channels = format_of(type).channels, half = channels / 2, most_exponent = type == RAPT_MXFP4 ? 2 : 8;
     double most = 0;
     bool finite = true;
     int exponent;
     memset(group, 0, (size_t)format_of(type).bytes);
     for (int i = 0; i < channels; i++) finite = finite && isfinite(x[i]), most = fmax(most, fabs((double)x[i]));
     frexp(most, &exponent);
-    *group = (unsigned char)(!finite ? 255 : most == 0 ? 0 : fmax(0, exponent - 1 - most_exponent + 127));
-    for (int i = 0; i < channels && finite; i++) {
+    if (type == RAPT_NVFP4) *group = finite ? nearest_byte(RAPT_F8_E4M3, (float)(most / 6)) : 127;
+    else *group = (unsigned char)(!finite ? 255 : most == 0 ? 0 : fmax(0, exponent - 1 - most_exponent + 127));
+    const double scale = byte_scale(type, group); /* of OCP MX never 0 */
+    for (int i = 0; i < channels && finite && scale > 0; i++) {
         if (type == RAPT_MXFP8_E4M3) { /* the quotient is an f32, but where that is far below the least element */
-            group[1 + i] = nearest_byte(RAPT_F8_E4M3, (float)(x[i] / mx_scale(group)));
+            group[1 + i] = nearest_byte(RAPT_F8_E4M3, (float)(x[i] / scale));
             continue;
         }
-        const double size = fabs((double)x[i]) / mx_scale(group);
+        double size = fabs((double)x[i]) / scale;
+        if (type == RAPT_NVFP4) size = (float)size;
         unsigned best = 0;
         for (unsigned code = 1; code < 8; code++) {
             const double distance = fabs(e2m1[code] - size), before = fabs(e2m1[best] - size);
             if (distance < before || (distance == before && code % 2 == 0)) best = code;
         }
-        group[1 + i % 16] |= (unsigned char)((best | (signbit(x[i]) ? 8u : 0u)) << i / 16 * 4);
+        group[1 + i % half] |= (unsigned char)((best | (signbit(x[i]) ? 8u : 0u)) << i / half * 4);
     }
 }
 
 /* One group, by the definitions in rapt.h; those of ggml's types are the f32 operations of its reference, one after the other. */
 static void store_group(rapt_type type, unsigned char *group, const float *x) {
-    if (type == RAPT_MXFP4 || type == RAPT_MXFP8_E4M3) {
-        store_mx_group(type, group, x);
+    if (has_byte_scale(type)) {
+        store_byte_scale_group(type, group, x);
         return;
     }
     const group_format f = format_of(type);
