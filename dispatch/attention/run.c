@@ -9,6 +9,7 @@
 #include "attention/path.h"
 #include "core/structs.h"
 #include "cache/tokens.h"
+#include "types/types.h"
 
 const rapt_args rapt_default_args = {0};
 
@@ -391,7 +392,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     const full_plan *p = c->plan;
     rapt_problem problem = p->problem;
     rapt_task t = *task;
-    float nowhere[RAPT_STATE_FLOATS(32)] __attribute__((aligned(RAPT_WORKSPACE_ALIGNMENT)));
+    float nowhere[RAPT_STATE_FLOATS(RAPT_MOST_GROUP)] __attribute__((aligned(RAPT_WORKSPACE_ALIGNMENT)));
     const rapt_layout *scores = &problem.scores;
     char *row = (char *)c->args.scores + query_offset(p, scores, t.batch) + t.head0 * scores->head_stride;
     int64_t first = t.chunk0 * RAPT_CHUNK, end = first + t.chunks * RAPT_CHUNK;
@@ -418,7 +419,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
         t.period = 0;
         t.prefix = 0;
     }
-    problem.d_v = rapt_row_bytes(problem.v.type, 1) < 0 ? 32 : 1; /* the fewest channels */
+    problem.d_v = (int32_t)rapt_group_of(problem.v.type); /* the fewest channels: scratch has room for no more than d_v */
     t.problem = &problem;
     t.v_in_k = -1;
     t.scores = row;

@@ -213,7 +213,7 @@ static void store_byte_scale_group(rapt_type type, unsigned char *group, const f
             continue;
         }
         double size = fabs((double)x[i]) / scale;
-        if (type == RAPT_NVFP4) size = (float)size;
+        if (type == RAPT_NVFP4) size = fmin(6, (float)size);
         unsigned best = 0;
         for (unsigned code = 1; code < 8; code++) {
             const double distance = fabs(e2m1[code] - size), before = fabs(e2m1[best] - size);
