@@ -242,7 +242,7 @@ RAPT_DIRECT_TYPES(RAPT_TYPE)
         read_##suffix(c, rows, offset, nr);                                                                                      \
     }
 RAPT_ELEMENT_TYPES(RAPT_INLINE_STEP)
-#if RAPT_CONVERTED_ROWS && RAPT_VL == RAPT_PARTIAL_SUMS
+#if RAPT_CONVERTED_ROWS && RAPT_VL > 8
 RAPT_CACHE_TYPES(RAPT_CALLED_STEP)
 #elif RAPT_CONVERTED_ROWS
 RAPT_CACHE_TYPES(RAPT_INLINE_STEP)
