@@ -61,10 +61,11 @@ int tensor_load(tensor *t, rapt_type type) {
 
 int tensor_quantize(tensor *t, rapt_type type) {
     const int64_t row = rapt_row_bytes(type, t->channels), tokens = t->batch * t->heads * t->tokens;
-    int64_t group = 1; /* channels of a group */
-    while (rapt_row_bytes(type, group) < 0) group++;
-    if (row < 0)
+    if (row < 0) {
+        int64_t group = 1; /* channels of a group */
+        while (rapt_row_bytes(type, group) < 0) group++;
         return cli_fail(CLI_RUN, "%s: %" PRId64 " channels, this type needs a multiple of %" PRId64, t->path, t->channels, group);
+    }
     rapt_kv_append_desc desc;
     rapt_kv_append_args args;
     rapt_kv_append_desc_init(&desc);

@@ -134,8 +134,8 @@ static void stage_element_rows(rapt_type type, float *to, size_t ld, const char 
     }
 }
 
-/* Does what stage_element_rows does, for any tensor. For types of K and V only, first is a multiple of RAPT_VL, and channels too
- * of whole groups where the type has groups. */
+/* Does what stage_element_rows does, for any tensor. For types of K and V only, first is a multiple of RAPT_VL, and where
+ * the type has groups, channels is a multiple of the group. */
 static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \

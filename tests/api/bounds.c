@@ -14,6 +14,7 @@
 #include "random.h"
 #include "serial.h"
 #include "tap.h"
+#include "types/types.h"
 
 static int failures, checks;
 static char text[512];
@@ -421,6 +422,50 @@ static void test_gaps(void) {
            "rows in each other's gaps: %d meet, %d lie between, %d wrong", meeting, beside, wrong);
 }
 
+/* ---- Scores of a V with one group --------------------------------------------------------------------------------------- */
+
+/* Writes the weights of 40 keys for so many queries, where V has one group of channels, and lies as the workspace does before a
+ * guard page. */
+static rapt_status write_weights(rapt_type type, int group, int64_t queries, float *weights) {
+    enum { KEYS = 40, D = 16 };
+    static float q[40 * D], k[KEYS * D], o[40 * 32];
+    for (int i = 0; i < KEYS * D; i++) q[i] = k[i] = (float)(i % 7) * 0.25f;
+    rapt_desc d;
+    rapt_desc_init(&d);
+    d.batch = d.heads = d.kv_heads = 1, d.q_len = queries, d.kv_len = KEYS, d.d_k = D, d.d_v = group;
+    d.q = rapt_layout_bhsd(RAPT_F32, 1, queries, D), d.k = rapt_layout_bhsd(RAPT_F32, 1, KEYS, D);
+    d.v = rapt_layout_bhsd(type, 1, KEYS, group), d.o = rapt_layout_bhsd(RAPT_F32, 1, queries, group);
+    d.scores_stage = RAPT_SCORES_WEIGHTS, d.scores = rapt_layout_bhsd(RAPT_F32, 1, queries, KEYS);
+    rapt_plan plan;
+    size_t bytes = 0;
+    rapt_status status = rapt_plan_init(&plan, &d);
+    if (status == RAPT_OK) status = rapt_workspace_size(&plan, 1, &bytes);
+    if (status != RAPT_OK) return status;
+    fence v = fence_create((size_t)rapt_row_bytes(type, group) * KEYS, -1, 0);
+    fence workspace =
+        fence_create((bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT, -1, 0);
+    memset(v.data, 0, v.bytes);
+    rapt_args a;
+    rapt_args_init(&a);
+    a.q = q, a.k = k, a.v = v.data, a.o = o, a.scores = weights, a.workspace = workspace.data, a.workspace_bytes = bytes;
+    status = rapt_run(&plan, &a);
+    fence_destroy(&v), fence_destroy(&workspace);
+    return status;
+}
+
+static void test_scores_of_one_group(void) {
+    static float want[40 * 40], got[40 * 40];
+    for (int64_t queries = 1; queries <= 40; queries += 39) { /* keys in lanes, and queries */
+        bool good = write_weights(RAPT_F32, 1, queries, want) == RAPT_OK;
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    memset(got, 0, sizeof got);                                                                                                  \
+    good &= write_weights(name, group, queries, got) == RAPT_OK && memcmp(got, want, sizeof got) == 0;
+        RAPT_KV_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+        tap_ok(good, "weights of %d queries, where V has one group of any type: those with V of f32", (int)queries);
+    }
+}
+
 int main(void) {
     test_all_guards();
     test_each_call(test_unused, "numbers that are not used may be any");
@@ -431,5 +476,6 @@ int main(void) {
     test_states();
     test_sizes();
     test_gaps();
+    test_scores_of_one_group();
     return tap_done();
 }
