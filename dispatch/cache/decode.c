@@ -125,7 +125,7 @@ static const full_decode *decode_read_plan(rapt_report *r, const rapt_decode_pla
 }
 
 static rapt_status decode_workspace(rapt_report *r, const full_decode *p, int64_t nth, size_t *bytes) {
-    size_t of_attention;
+    size_t of_attention = 0;
     rapt_status status = rapt_plan_workspace(r, decode_attention(p), nth, &of_attention);
     if (status == RAPT_OK && __builtin_add_overflow(of_attention, p->rotated_bytes, bytes))
         status = rapt_refuse_number(r, RAPT_ERR_SHAPE, "nth", nth, "the workspace would exceed the address space");

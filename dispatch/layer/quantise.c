@@ -13,7 +13,7 @@ static rapt_status quantise_check(rapt_report *r, int64_t out, int64_t in, rapt_
                                   uint64_t allowed, rapt_type to_type, const void *to, const float *scales) {
     if (!rapt_within(out, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "out", out, "must be 1 to 1048576");
     if (!rapt_within(in, 1, RAPT_MAX_WIDTH)) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "in", in, "must be 1 to 1048576");
-    int64_t from_row, to_row;
+    int64_t from_row = 0, to_row = 0;
     uint64_t bytes = 0;
     rapt_status status = rapt_check_row(r, "", "type", type, RAPT_FLOATS, in, &from_row);
     if (status == RAPT_OK) status = rapt_check_row(r, "", "to_type", to_type, allowed, in, &to_row);
