@@ -231,31 +231,12 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
 RAPT_DIRECT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Defines read_step_f32 and so on: read_SUFFIX, inline where columns stay in registers. Those of types of K and V only go through
- * memory with 16 lanes, where a call is as fast; with fewer, a call was 3 % slower (D1 by AVX2 on an AMD EPYC, Zen 3). */
-#define RAPT_INLINE_STEP(name, suffix, ...)                                                                                      \
-    static inline void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, const int nr) {                \
-        read_##suffix(c, rows, offset, nr);                                                                                      \
-    }
-#define RAPT_CALLED_STEP(name, suffix, ...)                                                                                      \
-    static RAPT_NOINLINE void read_step_##suffix(key_columns *c, const char *const *rows, size_t offset, int nr) {               \
-        read_##suffix(c, rows, offset, nr);                                                                                      \
-    }
-RAPT_ELEMENT_TYPES(RAPT_INLINE_STEP)
-#if RAPT_CONVERTED_ROWS && RAPT_VL > 8
-RAPT_CACHE_TYPES(RAPT_CALLED_STEP)
-#elif RAPT_CONVERTED_ROWS
-RAPT_CACHE_TYPES(RAPT_INLINE_STEP)
-#endif
-#undef RAPT_INLINE_STEP
-#undef RAPT_CALLED_STEP
-
 /* Defines score_keys_f32, score_keys_q4_0 and so on, which compute the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
  * number of rows. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
-        const key_format k = {name, group, bytes, stage_rest_##suffix, read_step_##suffix, v_column_##suffix};                   \
+        const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix};                   \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \
