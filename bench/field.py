@@ -14,11 +14,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "attention"))
 import draw
 
-PROMPT, STEP = "a prompt of 1024 tokens", "a token behind 4096"
+PROMPT, STEP = "prefill, 1024 tokens", "decode, one token after 4096"
 COLOURS = {PROMPT: "q", STEP: "k"}
-CAPTION = ("Intel Xeon with AMX (Emerald Rapids), two threads, 2026-11-22 to 2026-11-24; 32 heads on 8 of 128 channels.",
-           "llama.cpp's prompt is 128 tokens behind 4096. * in bf16 arithmetic, on the matrix unit, beside the engine's own bf16 there; vLLM on",
-           "one thread, and its prompt beside the faster of vLLM and PyTorch. Where each number stands: docs/results.md.")
+CAPTION = ("Intel Xeon with AMX (Emerald Rapids), two threads, 2026-11-22 to 2026-11-24; 32 query heads, 8 of K and V, head dimension 128.",
+           "llama.cpp's prefill: 128 new tokens after 4096. * both in bf16 on the matrix unit; there vLLM ran on one thread, and its prefill",
+           "is compared with the faster of vLLM and PyTorch. Sources of the numbers: docs/results.md.")
 
 
 def text_of(document):
@@ -73,8 +73,9 @@ def bars():
 def picture():
     rows, left, right, top, height = bars(), 150, 700, 74, 40
     bottom = top + height * len(rows)
-    p = draw.Picture(bottom + 88, "Attention with rapt inside engines: times as fast as the engine's own")
-    p.text(20, 30, "Attention with rapt inside engines: times as fast as the engine's own", "t b")
+    title = "Speedup of rapt over each engine's own attention"
+    p = draw.Picture(bottom + 88, title)
+    p.text(20, 30, title, "t b")
 
     def at(ratio):
         return left + (right - left) * (math.log2(ratio) + 1) / 6  # from 1/2 to 32

@@ -99,8 +99,9 @@ _Static_assert(RAPT_VL - 1 <= RAPT_MOST_FEW_ROWS, "so do the rows that are left 
  * vectors of K they must fit into the registers. */
 _Static_assert(RAPT_KEY_CHAINS >= 4 && RAPT_KEY_CHAINS <= 8, "4 to 8 accumulators");
 
-/* Prefetch distances, in rows, since few rows of Q are bound by memory. Addresses are known up to the end of the next chunk.
- *   RAPT_KEYS_AHEAD          K of two bytes an element and more
+/* Prefetch distances, in rows of K and V: with few rows of Q, memory is the bound. Addresses are known up to the end of the next
+ * chunk.
+ *   RAPT_KEYS_AHEAD          K of two bytes an element and more; in AMX's bf16 arithmetic K of any type; rows of bf16 weights
  *   RAPT_KEYS_FURTHER_AHEAD  K of four bytes an element, which is prefetched at both distances
  *   RAPT_BYTE_KEYS_AHEAD     K of a byte an element and less, which is prefetched at this distance and at half of it
  *   RAPT_VALUES_AHEAD        V of f32; V of 16 bits an element at twice this distance, narrower V at a block (values_ahead)

@@ -215,7 +215,8 @@ static inline int64_t rapt_default_offset(const rapt_problem *p, int64_t q_len, 
 }
 
 /* Finds the keys [*first, *end) that the query at key number `at` may attend to; 0, 0 if there are none. This is the only place
- * where causal masks, windows, prefixes and key lengths are interpreted. key_position: the position of key 0. */
+ * where causal masks, windows, prefixes, local chunks and key lengths become a range; where query 0 stands, rapt_default_offset
+ * says or the caller. key_position: the position of key 0. */
 static inline void rapt_row_range(const rapt_problem *p, int64_t at, int64_t key_position, int64_t kv_length, int64_t prefix,
                                   int64_t *first, int64_t *end) {
     int64_t lo = 0, hi = kv_length;
@@ -307,8 +308,8 @@ typedef struct rapt_norm_task {
 typedef struct rapt_arithmetic {
     uint32_t needs; /* CPU features, bits RAPT_CPU_* */
     int tile_rows;  /* query rows, or tokens, of a full tile */
-    /* Defaults of rapt_tuning: the most rows of a head that have keys in lanes, and the most tokens that have outputs in lanes.
-     * 0: always queries, or tokens, in lanes. */
+    /* Defaults of rapt_tuning: the most rows of a head that have keys in lanes, and the most tokens that are few for a linear
+     * layer (parts/linear.h). 0: always queries, or tokens, in lanes. */
     int few_rows, few_tokens;
     /* Returns the bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, that a task of at most `rows` rows needs; with keys
      * in lanes, rows are those of all its heads. merges: true if the task merges chunks. */

@@ -298,8 +298,8 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
 }
 
 /* Cuts the rows of a key/value head into passes, and chooses the path. pairs: the (query, key) pairs of the head, 0 where tasks
- * may have any number. There are as many passes as the scratch of pass_tiles tiles requires, or more, for tasks of task_pairs
- * pairs. */
+ * may have any number. A pass has at most pass_tiles tiles, for which there is scratch, and fewer if tasks would have more than
+ * task_pairs pairs. */
 static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
     const rapt_problem *problem = &p->problem;
     const rapt_tuning *tuning = &p->tuning;
@@ -360,7 +360,8 @@ static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
  *
  * The next heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most keys (task_of in
  * run.c). A pass reads K and V once for all its rows, so rows are cut first, and keys only if there are too few tasks for the
- * threads: each part leaves states, which phase 1 merges. Nothing here changes bits, since chunks are merged in one order. */
+ * threads: each part leaves states, which the second phase merges. Nothing here changes bits, since chunks are merged in one
+ * order. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     entry_cut c = {.q_len = q_len,
@@ -405,8 +406,8 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     return true;
 }
 
-/* Cuts the work of all entries into tasks, more of them for more threads. Nothing here changes bits. Returns false if a number
- * overflows. */
+/* Cuts the work of all entries into tasks, several for each thread (RAPT_THREAD_TASKS in kernels/check_words.h). Nothing here
+ * changes bits. Returns false if a number overflows. */
 static bool set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
     p->task_pairs = INT64_MAX;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers, in the order of docs/order.md: within a part of channels, channel c is added to partial sum number c modulo
- * RAPT_PARTIAL_SUMS (16). There are two ways through memory. Many tokens lie in lanes, and the rows of weights are the broadcast
- * side of the tile product, one partial sum after the other. For few tokens, a vector of weights as it lies in memory holds
- * RAPT_VL partial sums, so weights are read row by row, once. A "sixteen" is RAPT_PARTIAL_SUMS adjacent channels.
- * Included by attend.h. */
+/* Linear layers, in the order of docs/order.md. In exact arithmetic channel c of a part is added to partial sum number c modulo
+ * RAPT_PARTIAL_SUMS (16); bf16 arithmetic has other sums, and for few tokens outputs in lanes (bf16/bf16_linear.h). There are two
+ * ways through memory. Many tokens lie in lanes, and the rows of weights are the broadcast side of the tile product, one partial
+ * sum after the other. For few tokens, a vector of weights as it lies in memory holds RAPT_VL partial sums, so weights are read
+ * row by row, once. A "sixteen" is RAPT_PARTIAL_SUMS adjacent channels. Included by attend.h. */
 
 /* Scratch of a task of few tokens. */
 typedef struct few_scratch {
@@ -170,7 +170,7 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
     store_row(p->y.type, t->y + token_offset(p, &p->y, token) + out0 * rapt_element_bytes(p->y.type), row, outs);
 }
 
-/* ---- Few tokens: channels in lanes --------------------------------------------------------------------------------------- */
+/* ---- Few tokens: channels in lanes, in bf16 arithmetic outputs ------------------------------------------------------------ */
 
 /* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's sixteens lie ldx
  * floats apart, the last one padded with zeros; rows of weights lie `stride` bytes apart, and what lies `ahead` bytes further on

@@ -7,9 +7,10 @@
  *   t_zero(tile)                 fills a tile with zeros
  *   t_load(tile, from, stride)   loads rows of 64 bytes that lie stride bytes apart
  *   t_store(tile, to, stride)    stores them
- *   t_multiply_bf16(c, a, b)     C[m][n] = C[m][n] + (e + o), where e and o are the sums of A[m][i] B[i / 2][2 n + i % 2] over
- * the even and the odd i below 32, in the order of docs/order.md t_multiply_bytes(c, a, b)    C[m][n] = C[m][n] + the sum of
- * A[m][i] B[i / 4][4 n + i % 4] over i below 64; A has signed bytes, B unsigned ones, C 32-bit integers
+ *   t_multiply_bf16(c, a, b)     C[m][n] += e + o, where e and o are the sums of A[m][i] B[i / 2][2 n + i % 2] over
+ *                                the even and the odd i below 32, in the order of docs/order.md
+ *   t_multiply_bytes(c, a, b)    C[m][n] += the sum of A[m][i] B[i / 4][4 n + i % 4] over i below 64; A has signed
+ *                                bytes, B unsigned ones, C 32-bit integers
  *
  * and with RAPT_OWN_WEIGHT_PAIRS 1:
  *
@@ -70,6 +71,8 @@ static const tile_configuration tiles_of_rows[TILE_LANES] = {TILES(1),  TILES(2)
                                                              TILES(13), TILES(14), TILES(15), TILES(16)};
 #undef TILES
 
+/* From one replaceable function to the next, tiles keep nothing but their shapes, so call_logits_body may release them. No
+ * callback runs between start_bf16_rows and end_bf16_rows, whose shapes are others. */
 static RAPT_INLINE void begin_task(void) { t_configure(&tiles_of_rows[TILE_LANES - 1]); }
 static RAPT_INLINE void end_task(void) { t_release(); }
 

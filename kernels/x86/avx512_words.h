@@ -9,7 +9,7 @@
 #define RAPT_NEEDS_AVX512                                                                                                        \
     (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_AVX512F | RAPT_CPU_AVX512VL | RAPT_CPU_AVX512BW | RAPT_CPU_AVX512DQ)
 
-/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. */
+/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md; check_words.h says what each means. */
 #define RAPT_VL 16
 #ifndef RAPT_TILE_VECTORS
 #define RAPT_TILE_VECTORS 3
