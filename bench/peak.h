@@ -14,6 +14,10 @@
  *     INT_OPS, ivec, i_step     OPS, vec and v_step for them. Where product and sum are two instructions, acc itself is
  *                               multiplied, so that the product differs in each round
  *
+ * where bf16 has products of its own:
+ *
+ *     BF16_OPS, bvec, b_step    OPS, vec and v_step for them
+ *
  * where there is a matrix unit:
  *
  *     OWN_MATRIX                is defined, as are bf16_peak and int8_peak, in the form of peak below
@@ -66,8 +70,13 @@ static uint32_t read_all(const void *from, size_t bytes) {
 }
 
 #ifndef OWN_MATRIX
+#ifdef BF16_OPS
+enum { BF16_FLOPS = BF16_OPS * CHAIN_LANES };
+DEFINE_CHAINS(bf16_peak, bvec, b_step)
+#else
 enum { BF16_FLOPS = FLOPS };
 #define bf16_peak peak
+#endif
 #ifdef INT_OPS
 enum { INT8_FLOPS = INT_OPS * CHAIN_LANES };
 DEFINE_CHAINS(int8_peak, ivec, i_step)

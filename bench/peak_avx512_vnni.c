@@ -3,7 +3,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define ISA     avx512_vnni
+#ifndef ISA
+#define ISA avx512_vnni
+#endif
 #define INT_OPS 8
 typedef uint32_t ivec __attribute__((vector_size(64)));
 static inline ivec i_step(int chain, ivec acc, ivec a, ivec b) {

@@ -122,7 +122,9 @@
  *
  *   In bf16 arithmetic with keys in lanes:
  *   bf16_row_floats     bf16.h               scratch for few rows
+ *   pack_bf16_row       bf16_rows.h          packs a row of Q, or a token, for score_bf16_tile
  *   pack_bf16_rows      bf16_rows.h          packs rows of Q
+ *   score_bf16_tile     bf16_rows.h          computes scores of a vector of keys, or of rows of weights
  *   score_bf16_rows     bf16_rows.h          computes scores
  *   start_bf16_rows     bf16_rows.h          before the values of a chunk
  *   add_bf16_step       bf16_rows.h          adds P V for a step of keys

@@ -55,11 +55,11 @@ _Static_assert(sizeof 1.0 == sizeof(double), "rapt: compile without -fsingle-pre
  */
 #define UNROLLED(i, n) RAPT_UNROLL for (int i = 0; i < (n); i++)
 
-/* Calls f(n, ...) with n, 1 to 4, as a constant: f is then compiled once for each. */
+/* Calls f(n, ...) with n, 1 to RAPT_TILE_VECTORS, as a constant: f is then compiled once for each. */
 #define RAPT_BY_COUNT(n, f, ...)                                                                                                 \
     do {                                                                                                                         \
-        if ((n) == 4) f(4, __VA_ARGS__);                                                                                         \
-        else if ((n) == 3) f(3, __VA_ARGS__);                                                                                    \
+        if (RAPT_TILE_VECTORS == 4 && (n) == 4) f(4, __VA_ARGS__);                                                               \
+        else if (RAPT_TILE_VECTORS >= 3 && (n) == 3) f(3, __VA_ARGS__);                                                          \
         else if ((n) == 2) f(2, __VA_ARGS__);                                                                                    \
         else f(1, __VA_ARGS__);                                                                                                  \
     } while (0)
@@ -118,6 +118,7 @@ enum {
     RAPT_CPU_RVV_OF_128 = 1 << 27, /* with vectors of exactly 128 bits */
     RAPT_CPU_RVV_OF_256 = 1 << 28,
     RAPT_CPU_RVV_OF_512 = 1 << 29,
+    RAPT_CPU_AVX512BF16 = 1 << 30,
     RAPT_CPU_AMX = RAPT_CPU_AMX_TILE | RAPT_CPU_AMX_BF16 | RAPT_CPU_AMX_INT8 | RAPT_CPU_AMX_PERMISSION,
 };
 
@@ -125,7 +126,7 @@ enum {
 #define RAPT_CPU_NAMES                                                                                                           \
     "sse4.1", "avx", "f16c", "fma", "avx2", "avx512f", "avx512dq", "avx512bw", "avx512vl", "neon", "avx512vnni", "dotprod",      \
         "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx", "bf16", "sve",    \
-        "sve-of-256-bits", "sve-of-512-bits", "rvv", "rvv-of-128-bits", "rvv-of-256-bits", "rvv-of-512-bits"
+        "sve-of-256-bits", "sve-of-512-bits", "rvv", "rvv-of-128-bits", "rvv-of-256-bits", "rvv-of-512-bits", "avx512bf16"
 
 /* A validated problem: what is the same for all tasks of a plan. A layout whose type is RAPT_NONE means that there is no such
  * tensor. */

@@ -51,6 +51,7 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     if (ebx >> 30 & 1) features |= RAPT_CPU_AVX512BW;
     if (ebx >> 31 & 1) features |= RAPT_CPU_AVX512VL;
     if (r->leaf7_ecx >> 11 & 1) features |= RAPT_CPU_AVX512VNNI;
+    if (r->leaf7_max >= 1 && (r->leaf7_1_eax >> 5 & 1)) features |= RAPT_CPU_AVX512BF16;
     if (!rapt_x86_has_tiles(r)) return features;
     features |= RAPT_CPU_AMX_TILE;
     if (r->leaf7_edx >> 22 & 1) features |= RAPT_CPU_AMX_BF16;

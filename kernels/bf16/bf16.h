@@ -47,6 +47,16 @@ static inline bool has_subthreshold(vi folded) {
 /* True if rows of this type and length can be multiplied where they lie: bf16, in whole steps. */
 static inline bool in_steps(rapt_type type, int elements) { return type == RAPT_BF16 && elements % RAPT_STEP == 0; }
 
+/* Packs two vectors of factors into one, first into the lower halves. */
+static RAPT_INLINE vi pair_up(vf first, vf second) {
+    return i_or(i_shr(v_as_int(first), 16), i_and(v_as_int(second), i_set1(INT32_MIN >> 15)));
+}
+
+/* Flushes the subthreshold numbers of a vector of pairs. */
+static RAPT_INLINE vi flush_subthreshold_pairs(vi x) {
+    return pair_up(flush_subthreshold(first_of_pairs(x)), flush_subthreshold(second_of_pairs(x)));
+}
+
 /* Converts n elements of a row to factors, in place and in whole vectors. */
 static void make_factors(float *row, int n) {
     for (int i = 0; i < n; i += RAPT_VL) v_store(row + i, bf16_factor(v_load(row + i)));
@@ -126,6 +136,11 @@ static inline size_t staged_bf16_values(const rapt_problem *p) {
 static inline int chunk_keys(const rapt_problem *p) {
     return rapt_min(RAPT_CHUNK, (p->kv_len + RAPT_BLOCK - 1) / RAPT_BLOCK * RAPT_BLOCK);
 }
+
+/* Returns the steps of the channels of K. */
+static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->d_k) / RAPT_STEP; }
+/* Returns the most steps of keys of a chunk. */
+static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RAPT_STEP; }
 
 /* Returns the floats of scratch for the staged keys of a chunk. Replaceable. */
 static size_t bf16_key_floats(const rapt_problem *p);

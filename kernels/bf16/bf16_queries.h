@@ -33,6 +33,21 @@ _Static_assert(RAPT_BF16_LAG == 0 || RAPT_BF16_LAG == 1, "there are two states o
 #endif
 static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before);
 
+/* Makes the weights of keys [from, to) of a block 0: no row of the tile attends to them. */
+static inline void exclude_keys(float *scores, int from, int to) {
+    for (int n = from; n < to; n++)
+        for (int i = 0; i < TILE_ROWS; i += RAPT_VL) v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
+}
+/* Makes the weights of all keys 0 that belong to the steps of a tile's blocks of a chunk, but not to the blocks. */
+static inline void exclude_rest_of_steps(const tile_work *w, float *scores) {
+    for (int i = 0; i < w->count; i++) {
+        const block *b = &w->blocks[i];
+        float *of_block = scores + b->number % RAPT_CHUNK * TILE_ROWS;
+        exclude_keys(of_block, b->first / RAPT_STEP * RAPT_STEP, b->first);
+        exclude_keys(of_block, b->end, (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP);
+    }
+}
+
 /* Stages the values of a block to `to`, as the words do: rows of factors and a 1. */
 static void stage_values_of_block(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales, float *to) {
     const rapt_problem *p = t->problem;

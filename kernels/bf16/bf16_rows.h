@@ -4,11 +4,18 @@
  * products search what they multiply, and a register tile that has met any is computed again, with flushing. Included by
  * keys_in_lanes.h. */
 
+/* Converts n channels of a query row, or of a token, to factors, in place and in whole steps, as score_bf16_tile reads them.
+ * Replaceable together with that. */
+static void pack_bf16_row(float *q, int n);
+#ifndef pack_bf16_row
+static void pack_bf16_row(float *q, int n) { make_factors(q, n); }
+#endif
+
 /* Converts the rows of Q to factors, as score_bf16_rows expects them. Replaceable. */
 static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows);
 #ifndef pack_bf16_rows
 static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows) {
-    make_factors(s->q, heads * rows * (int)row_floats(p));
+    pack_bf16_row(s->q, heads * rows * (int)row_floats(p));
 }
 #endif
 
@@ -16,7 +23,10 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
  * RAPT_STEP; each 32-bit lane of a transposed vector of K holds two adjacent channels of one key.
  *
  * flush = false is the fast path: it assumes that K has no subthreshold number. If it meets one it returns false and leaves s
- * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. */
+ * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. Replaceable. */
+static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const char *const *keys, size_t offset, int channels,
+                                        const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds);
+#ifndef score_bf16_tile
 static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const char *const *keys, size_t offset, int channels,
                                         const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     vi folded = i_set1(0);
@@ -46,6 +56,7 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
     UNROLLED(r, nr) v_store(s + (size_t)r * lds, sum[r]);
     return true;
 }
+#endif
 
 /* score_bf16_tile with flush = true for any number of rows, row by row: this is rare, so one instance is enough. */
 static RAPT_NOINLINE void score_bf16_flushed(int rows, const char *const *keys, size_t offset, int channels, const float *q,

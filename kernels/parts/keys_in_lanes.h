@@ -236,7 +236,7 @@ RAPT_DIRECT_TYPES(RAPT_TYPE)
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
-        const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix};                   \
+        const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix};                        \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \

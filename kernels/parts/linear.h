@@ -354,7 +354,7 @@ static void stage_few_tokens(const rapt_linear_task *t, const few_scratch *s) {
         memset(s->row + in - unit, 0, unit * sizeof *s->row);
         stage_element_rows(p->x.type, s->row, 0, &row, 1, 0, (int)p->in);
         if (BF16) {
-            make_factors(s->row, (int)in);
+            pack_bf16_row(s->row, (int)in);
             memcpy(s->x + (size_t)i * in, s->row, in * sizeof *s->row);
             continue;
         }

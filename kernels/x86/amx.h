@@ -76,13 +76,8 @@ static const tile_configuration tiles_of_rows[TILE_LANES] = {TILES(1),  TILES(2)
 static RAPT_INLINE void begin_task(void) { t_configure(&tiles_of_rows[TILE_LANES - 1]); }
 static RAPT_INLINE void end_task(void) { t_release(); }
 
-/* Returns the steps of the channels of K. */
-static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->d_k) / RAPT_STEP; }
 /* Returns the tiles of the channels of V and the channel of ones, whose result is the sum of the weights. */
 static inline int value_tiles(const rapt_problem *p) { return p->d_v / TILE_LANES + 1; }
-/* Returns the most steps of keys of a chunk. */
-static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RAPT_STEP; }
-
 /* lane_scratch.keys: tiles [keys / 16][steps of channels]. */
 static size_t bf16_key_floats(const rapt_problem *p) {
     return (size_t)(chunk_keys(p) / KEYS_OF_TILE * key_steps(p)) * TILE_FLOATS;
@@ -103,11 +98,6 @@ static inline float *weights_at(const rapt_problem *p, const lane_scratch *s, in
     return s->values + staged_floats(p) + (parity ? weight_floats(p) : 0);
 }
 
-/* Packs two vectors of factors into one vector of pairs. */
-static RAPT_INLINE vi pair_up(vf first, vf second) {
-    return i_or(i_shr(v_as_int(first), 16), i_and(v_as_int(second), i_set1(INT32_MIN >> 15)));
-}
-
 /* Packs Q in place, into tiles [steps][vectors of TILE_ROWS]. In place is safe: a step is read completely before it is written,
  * and its tiles take half the space of its floats, so writing never overtakes reading. */
 static void pack_bf16_queries(float *q, int channels, int vectors) {
@@ -125,11 +115,6 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
         for (int v = 0; v < vectors; v++)
             for (int j = 0; j < STEP_PAIRS; j++) v_store(to + v * TILE_FLOATS + j * RAPT_VL, v_as_float(pairs[v][j]));
     }
-}
-
-/* Flushes the subthreshold numbers of a vector of pairs. */
-static RAPT_INLINE vi flush_subthreshold_pairs(vi x) {
-    return pair_up(flush_subthreshold(first_of_pairs(x)), flush_subthreshold(second_of_pairs(x)));
 }
 
 /* Writes one row of K, or of weights, as a row of tiles: step i goes to to + i * TILE_FLOATS. bf16 rows are copied as well, so
@@ -246,12 +231,6 @@ static inline bool t_any_special(vi special) {
  * weight_cursor says how far the first stage has come. advance_bf16 sets it to the first pair, multiply_tiles moves it from
  * inside the products, and end_weighing moves it to the last pair. Both stages are then complete: the scores of tile i may be
  * overwritten, and so may the weights of tile i - 1. In flight from one call to the next are only the weights of tile i. */
-
-/* Makes the weights of keys [from, to) of a block 0: no row of the tile attends to them. */
-static void exclude_keys(float *scores, int from, int to) {
-    for (int n = from; n < to; n++)
-        for (int i = 0; i < RAPT_TILE_VECTORS * RAPT_VL; i += RAPT_VL) v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
-}
 
 /* The pairs of adjacent keys of a chunk, in whole steps, that have no weights yet. */
 typedef struct weight_cursor {
@@ -453,12 +432,7 @@ static int steps_of(const tile_work *v) {
 static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before) {
     weight_cursor w;
     if (now) {
-        for (int i = 0; i < now->count; i++) {
-            const block *b = &now->blocks[i];
-            float *scores = s->s + b->number % RAPT_CHUNK * TILE_ROWS;
-            exclude_keys(scores, b->first / RAPT_STEP * RAPT_STEP, b->first);
-            exclude_keys(scores, b->end, (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP);
-        }
+        exclude_rest_of_steps(now, s->s);
         w = start_weighing(p, s, now);
     }
     if (before && now && now->tile->vectors == RAPT_TILE_VECTORS) {

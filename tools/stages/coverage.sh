@@ -38,20 +38,21 @@ stage_coverage() {
     covered check/check --tap --quick --seed 1 --isa sse41 --case kv-types
     covered check/check --tap --quick --seed 1 --isa sse41 --arith bf16 --case types
     covered check/check --tap --seed 1 --isa "$vectors" --arith bf16 --case nan-masked
-    # Of the cases in bf16 arithmetic, those that add something, by kernels and by tiles in plain C for CPUs that have none.
-    local cases=(random features infinities denormals tiny types kv-types v-scales kv-scales nan-values 'same-feature*' 'complaint*')
+    # Of the cases in bf16 arithmetic, those that add something, by kernels and by units in plain C for CPUs that have none.
+    local units=amx_emulated,avx512_bf16_emulated cases=(random features infinities denormals tiny types kv-types v-scales kv-scales nan-values 'same-feature*' 'complaint*')
     for name in "${cases[@]}"; do
         covered check/check --tap --quick --seed 1 --isa "$own" --arith bf16 --case "$name"
-        covered broken/check-broken --tap --quick --seed 1 --isa amx_emulated --arith bf16 --case "$name"
+        covered broken/check-broken --tap --quick --seed 1 --isa "$units" --arith bf16 --case "$name"
     done
-    covered broken/check-broken --tap --seed 1 --isa amx_emulated --arith bf16 --case tiny
+    covered broken/check-broken --tap --seed 1 --isa "$units" --arith bf16 --case tiny
     for name in pages ring 'window*' head-dim-large; do
-        covered broken/check-broken --tap --quick --seed 1 --isa amx_emulated --arith bf16 --case "$name"
+        covered broken/check-broken --tap --quick --seed 1 --isa "$units" --arith bf16 --case "$name"
     done
     for name in int8-arith 'int8-head*' int8-extremes int8-scales int8-groups int8-logits int8-not-finite int8-ties; do
         covered broken/check-broken --tap --quick --seed 1 --isa amx_emulated --case "$name"
     done
     covered broken/linear-tiles --quick amx_emulated
+    covered broken/linear-tiles --quick avx512_bf16_emulated
     "$build/tests/broken/check-broken" --self --isa broken_tail >"$logs/$stage.self" || true
     expect "the self check refuses a broken kernel" grep "broken_tail: .* are not those of docs/order.md" "$logs/$stage.self"
     expect "coverage" tools/coverage "$build"

@@ -170,7 +170,7 @@ stage_aarch64() {
         minilm "$layer"
         for threads in 1 7; do
             "${runner[@]}" "$root/aarch64/cli/rapt" run "${tensors[@]}" --out "$logs/neon.npy" --isa neon --threads "$threads"
-            for isa in $(built_here scalar_fma,avx2,avx512,avx512_vnni,amx | tr , ' '); do
+            for isa in $(built_here scalar_fma,avx2,avx512,avx512_vnni,avx512_bf16,amx | tr , ' '); do
                 "$root/gcc/cli/rapt" run "${tensors[@]}" --out "$logs/$stage.npy" --isa "$isa" --threads "$threads"
                 expect "layer $layer: neon = $isa with $threads threads" cmp "$logs/neon.npy" "$logs/$stage.npy"
             done
@@ -192,7 +192,7 @@ same_encoder() {
     fi
     ninja -C "$root/aarch64" "$program"
     "$@" "$root/aarch64/$program" --model "$model" --isa neon --threads 2 --out "$logs/neon.npy" "${sentences[@]}"
-    for isa in $(built_here scalar_fma,avx2,avx512,avx512_vnni,amx | tr , ' '); do
+    for isa in $(built_here scalar_fma,avx2,avx512,avx512_vnni,avx512_bf16,amx | tr , ' '); do
         "$root/gcc/$program" --model "$model" --isa "$isa" --threads 1 --batch 1 --out "$logs/$stage.npy" "${sentences[@]}"
         expect "sentence encoder: neon = $isa" cmp "$logs/neon.npy" "$logs/$stage.npy"
     done

@@ -19,8 +19,9 @@ x86_64)
     if has avx2 fma f16c avx_vnni; then isas+=,avx2_vnni; fi
     if has avx512f avx512vl avx512bw avx512dq; then isas+=,avx512; fi
     if has avx512f avx512vl avx512bw avx512dq avx512_vnni; then isas+=,avx512_vnni; fi
+    if has avx512f avx512vl avx512bw avx512dq avx512_vnni avx512_bf16; then isas+=,avx512_bf16; fi
     if has avx512f avx512vl avx512bw avx512dq avx512_vnni amx_tile amx_bf16; then isas+=,amx; fi
-    for isa in amx avx512_vnni avx512 avx2_vnni avx2 sse41; do
+    for isa in amx avx512_bf16 avx512_vnni avx512 avx2_vnni avx2 sse41; do
         if [[ ,$isas, != *,$isa,* ]]; then absent+=${absent:+,}$isa; fi
     done
     ;;

@@ -24,7 +24,7 @@ for test in map(json.loads, sys.stdin):
     if re.search("[:/] ?check$", test["name"]): print(test["stdout"], end="")' <"$root/gcc/meson-logs/testlog.json" >"$logs/$stage.tap"
     expect "check has run $isas" ran "$isas"
     expect "tools/demo" in_native tools/demo "$root/gcc"
-    for isa in avx2_vnni avx512 avx512_vnni amx; do
+    for isa in avx2_vnni avx512 avx512_vnni avx512_bf16 amx; do
         if [[ ,$isas, != *,$isa,* ]]; then skip "$isa, which this CPU has not"; fi
     done
 }

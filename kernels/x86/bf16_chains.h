@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bf16 arithmetic by an instruction that takes two steps of a chain (VDPBF16PS, Intel SDM volume 2). In words, defined by the
+ * including file:
+ *
+ *   v_two_steps(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
+ *                            of a lane, bf16 numbers that are not subthreshold
+ *   i_chain_pairs(x)         the chain pairs of RAPT_STEP adjacent bf16
+ *
+ * and with RAPT_OWN_WEIGHT_HALVES 1:
+ *
+ *   v_weight_halves(d, c, least, special)   v_exp2_bf16(d, c, least) as a bf16 in the lower half of each lane; the upper half is
+ *                                           undefined. If a lane of d is NaN its result is wrong, and *special, which begins with
+ *                                           zeros, records it
+ *   has_special_weights(special)            true if there was a NaN
+ *
+ * In a step of RAPT_STEP elements the even ones are one chain and the odd ones another (docs/order.md). Here they lie as chain
+ * pairs, in lanes of 32 bits: pair 2j has elements 4j and 4j + 2, two steps of the even chain, and pair 2j + 1 elements 4j + 1
+ * and 4j + 3, of the odd one. The earlier element is the upper half. */
+
+#define RAPT_BF16_STEP_FLOATS (STEP_PAIRS * TILE_ROWS)
+
+#define bf16_key_floats   bf16_key_floats
+#define bf16_value_floats bf16_value_floats
+#define pack_bf16_queries pack_bf16_queries
+#define stage_bf16_keys   stage_bf16_keys
+#define stage_bf16_values stage_bf16_values
+#define score_bf16        score_bf16
+#define advance_bf16      advance_bf16
+#define bf16_row_floats   bf16_row_floats
+#define pack_bf16_row     pack_bf16_row
+#define score_bf16_tile   score_bf16_tile
+#define add_bf16_step     add_bf16_step
+
+#define bf16_weight_floats bf16_weight_floats
+#define stage_bf16_weights stage_bf16_weights
+#define multiply_bf16_part multiply_bf16_part
+#define bf16_part_tiles    bf16_part_tiles
+
+#include "attend.h"
+
+_Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
+
+#ifndef RAPT_OWN_WEIGHT_HALVES
+/* In words, the weights of NaN are right, so there is nothing to record. */
+static RAPT_INLINE vi v_weight_halves(vf d, vf c, vf least, vi *special) {
+    (void)special;
+    return i_shr(v_as_int(v_exp2_bf16(d, c, least)), 16);
+}
+static inline bool has_special_weights(vi special) {
+    (void)special;
+    return false;
+}
+#endif
+
+/* ---- Products ------------------------------------------------------------------------------------------------------------ */
+
+/* Accumulators of each chain in a register tile. With as many of the other, vectors of B and a row's pair, they fill 31 of the 32
+ * registers. */
+enum { CHAIN_SUMS = 12 };
+
+/* Adds one step of nr rows of A by nv vectors of B: C = C + (even chain + odd chain), or without the C if `first`. a: chain
+ * pairs, [row][lda], of which the first STEP_PAIRS are used; b: [STEP_PAIRS][TILE_ROWS]; c: [row][TILE_ROWS]. */
+static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, size_t lda, const float *b, float *c, bool first) {
+    vf even[CHAIN_SUMS], odd[CHAIN_SUMS];
+    UNROLLED(i, nr * nv) even[i] = odd[i] = v_set1(0.0f);
+    for (int j = 0; j < STEP_PAIRS; j += 2) {
+        vf b_even[4], b_odd[4];
+        UNROLLED(v, nv) {
+            b_even[v] = v_load(b + (size_t)j * TILE_ROWS + v * RAPT_VL);
+            b_odd[v] = v_load(b + (size_t)(j + 1) * TILE_ROWS + v * RAPT_VL);
+        }
+        UNROLLED(r, nr) {
+            const vf a_even = v_broadcast(a + (size_t)r * lda + j), a_odd = v_broadcast(a + (size_t)r * lda + j + 1);
+            UNROLLED(v, nv) {
+                even[r * nv + v] = v_two_steps(even[r * nv + v], b_even[v], a_even);
+                odd[r * nv + v] = v_two_steps(odd[r * nv + v], b_odd[v], a_odd);
+            }
+        }
+    }
+    UNROLLED(r, nr)
+        UNROLLED(v, nv) {
+            float *to = c + (size_t)r * TILE_ROWS + v * RAPT_VL;
+            const vf sum = v_add(even[r * nv + v], odd[r * nv + v]);
+            v_store(to, first ? sum : v_add(v_load(to), sum));
+        }
+}
+
+/* chain_tile for any number of rows. */
+static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, const float *b, float *c, bool first, int rows,
+                                   prefetch_queue *queue) {
+    const int nr = CHAIN_SUMS / nv;
+    for (; rows >= nr; rows -= nr, a += (size_t)nr * lda, c += (size_t)nr * TILE_ROWS) {
+        if (queue) prefetch_from_queue(queue);
+        chain_tile(nv, nr, a, lda, b, c, first);
+    }
+    for (; rows > 0; rows--, a += lda, c += TILE_ROWS) chain_tile(nv, 1, a, lda, b, c, first);
+}
+
+/* chain_rows for any number of vectors. queue: null, or what is prefetched meanwhile, once for each register tile. */
+static RAPT_NOINLINE void chain_step(const float *a, size_t lda, const float *b, float *c, bool first, int rows, int vectors,
+                                     prefetch_queue *queue) {
+    RAPT_BY_COUNT(vectors, chain_rows, a, lda, b, c, first, rows, queue);
+}
+
+/* ---- Staging ------------------------------------------------------------------------------------------------------------- */
+
+/* Floats from row to row of staged keys, and of channel to channel of staged values. */
+static inline size_t ld_keys(const rapt_problem *p) { return (size_t)key_steps(p) * STEP_PAIRS + RAPT_ROW_PADDING; }
+static inline size_t ld_values(const rapt_problem *p) { return (size_t)chunk_steps(p) * STEP_PAIRS + RAPT_ROW_PADDING; }
+
+static size_t bf16_key_floats(const rapt_problem *p) { return (size_t)chunk_keys(p) * ld_keys(p); }
+
+/* lane_scratch.values has V, and behind it the weights of a tile of queries, [steps of keys][STEP_PAIRS][TILE_ROWS]. While V is
+ * staged, a step of its rows lies where the weights do; add_attended_chunk_bf16 has rows of a block in place of V. */
+static inline size_t staged_floats(const rapt_problem *p) {
+    size_t channels = (size_t)(p->d_v + 1) * ld_values(p), rows = RAPT_BLOCK * staged_bf16_values(p);
+    return padded(channels > rows ? channels : rows);
+}
+static size_t bf16_value_floats(const rapt_problem *p) {
+    size_t weights = (size_t)chunk_steps(p) * RAPT_BF16_STEP_FLOATS, rows = STEP_PAIRS * whole_steps(p->d_v);
+    return staged_floats(p) + (weights > rows ? weights : rows);
+}
+static inline float *weights_at(const rapt_problem *p, const lane_scratch *s) { return s->values + staged_floats(p); }
+
+/* Packs Q in place, into [steps][STEP_PAIRS][TILE_ROWS]. Four channels are read before their two pairs are written, and those lie
+ * where channels were that have been read. */
+static void pack_bf16_queries(float *q, int channels, int vectors) {
+    for (int c = 0; c < (int)whole_steps(channels); c += 4)
+        for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
+            vf x[4];
+            for (int j = 0; j < 4; j++)
+                x[j] = c + j < channels ? bf16_factor(v_load(q + (size_t)(c + j) * TILE_ROWS + i)) : v_set1(0.0f);
+            for (int j = 0; j < 2; j++) v_store(q + (size_t)(c / 2 + j) * TILE_ROWS + i, v_as_float(pair_up(x[j + 2], x[j])));
+        }
+}
+
+/* Writes one row of K, or of weights, as chain pairs. Subthreshold numbers are rare: the row is written as it is and searched on
+ * the way, and written a second time with flushing only if one was found. row: scratch for a row of f32, in whole vectors. */
+static void stage_row_of_chains(rapt_type type, float *to, const char *from, int channels, float *row) {
+    enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
+    uint16_t copy[MOST];
+    const int whole = (int)whole_steps(channels);
+    if (!in_steps(type, channels)) {
+        copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row);
+        from = (const char *)copy;
+    }
+    vi folded = i_set1(0);
+    for (int c = 0; c < whole; c += RAPT_STEP) {
+        const vi line = v_as_int(v_load(from + (size_t)c * sizeof *copy));
+        v_store(to + c / 2, v_as_float(i_chain_pairs(line)));
+        folded = i_fold_smallest_bf16(folded, line);
+    }
+    if (!has_subthreshold(folded)) return;
+    for (int c = 0; c < whole; c += RAPT_STEP) {
+        const vi line = v_as_int(v_load(from + (size_t)c * sizeof *copy));
+        v_store(to + c / 2, v_as_float(i_chain_pairs(flush_subthreshold_pairs(line))));
+    }
+}
+
+static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
+    const rapt_problem *p = t->problem;
+    const char *rows[RAPT_BLOCK];
+    find_rows(rows, t, t->k, &p->k, b, b->first, b->end);
+    for (int n = b->first; n < b->end; n++)
+        stage_row_of_chains(p->k.type, s->keys + (size_t)(b->number % RAPT_CHUNK + n) * ld_keys(p), rows[n], p->d_k, s->row);
+}
+
+/* Transposes V, 32 channels of a step of keys at a time: chain pairs of two keys, the even channels in one vector and the odd
+ * ones in another; 16 such vectors make a square, which is transposed. Keys outside of the block's are 0. */
+static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
+    const rapt_problem *p = t->problem;
+    const char *rows[RAPT_BLOCK];
+    enum { GROUP = 2 * RAPT_VL }; /* channels at a time */
+    const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
+    static const uint16_t none[RAPT_MAX_HEAD_DIM];
+    const size_t whole = whole_steps(p->d_v), ld = ld_values(p);
+    uint16_t *const copies = (uint16_t *)weights_at(p, s);
+    find_rows(rows, t, t->v, &p->v, b, b->first, b->end);
+    const bool in_place = in_steps(p->v.type, p->d_v) && !scales;
+    for (int step = b->first / RAPT_STEP * RAPT_STEP; step < b->end; step += RAPT_STEP) {
+        float *to = s->values + (size_t)((b->number % RAPT_CHUNK + step) / RAPT_STEP) * STEP_PAIRS;
+        const char *from[RAPT_STEP];
+        for (int n = step; n < step + RAPT_STEP; n++) {
+            from[n - step] = (const char *)none;
+            if (n < b->first || n >= b->end) continue;
+            from[n - step] = rows[n];
+            if (in_place) continue;
+            uint16_t *const copy = copies + (size_t)(n - step) * whole;
+            copy_as_bf16(p->v.type, copy, whole, &rows[n], 1, p->d_v, scales ? scales + n : NULL, s->row);
+            from[n - step] = (const char *)copy;
+        }
+        for (int c = 0; c < p->d_v; c += GROUP) {
+            vf even[RAPT_VL], odd[RAPT_VL];
+            vi folded = i_set1(0);
+            for (bool flush = false;; flush = true) {
+                for (int j = 0; j < STEP_PAIRS; j++) {
+                    const int key = j / 2 * 4 + j % 2;
+                    vi x = v_as_int(v_load(from[key] + (size_t)c * 2)), y = v_as_int(v_load(from[key + 2] + (size_t)c * 2));
+                    if (flush) x = flush_subthreshold_pairs(x), y = flush_subthreshold_pairs(y);
+                    else folded = i_fold_smallest_bf16(i_fold_smallest_bf16(folded, x), y);
+                    even[j] = v_as_float(i_or(i_shl(x, 16), i_and(y, low)));
+                    odd[j] = v_as_float(i_or(i_and(x, high), i_shr(y, 16)));
+                }
+                if (flush || !has_subthreshold(folded)) break;
+            }
+            v_transpose(even);
+            v_transpose(odd);
+            for (int j = 0; j < RAPT_VL && c + 2 * j < p->d_v; j++) {
+                v_store(to + (size_t)(c + 2 * j) * ld, even[j]);
+                if (c + 2 * j + 1 < p->d_v) v_store(to + (size_t)(c + 2 * j + 1) * ld, odd[j]);
+            }
+        }
+        v_store(to + (size_t)p->d_v * ld, v_as_float(i_set1(0x3f803f80))); /* the channel of ones */
+    }
+}
+
+/* ---- Queries in lanes ---------------------------------------------------------------------------------------------------- */
+
+static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b) {
+    const size_t first = (size_t)(b->number % RAPT_CHUNK + b->first);
+    for (int step = 0; step < key_steps(p); step++)
+        chain_step(s->keys + first * ld_keys(p) + step * STEP_PAIRS, ld_keys(p), tile->q + (size_t)step * RAPT_BF16_STEP_FLOATS,
+                   s->s + first * TILE_ROWS, step == 0, b->end - b->first, tile->vectors, NULL);
+}
+
+/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. exactly: right for NaN, too, which *special else
+ * records. */
+static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const rapt_problem *p, const lane_state *state,
+                                        const float *scores, float *to, int first, int end, vi *special) {
+    const vf exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
+    vf at[4];
+    UNROLLED(v, nv) at[v] = finite_max(v_load(state->m + v * RAPT_VL));
+    for (int n = first; n < end; n += 4)
+        UNROLLED(v, nv) {
+            vi w[4];
+            UNROLLED(j, 4) {
+                const vf d = v_sub(v_load(scores + (size_t)(n + j) * TILE_ROWS + v * RAPT_VL), at[v]);
+                w[j] =
+                    exactly ? i_shr(v_as_int(v_exp2_bf16(d, exponent, least)), 16) : v_weight_halves(d, exponent, least, special);
+            }
+            UNROLLED(j, 2)
+                v_store(to + (size_t)(n / 2 + j) * TILE_ROWS + v * RAPT_VL,
+                        v_as_float(i_or(i_shl(w[j], 16), i_and(w[j + 2], i_set1(0xffff)))));
+        }
+}
+
+/* Weighs a tile's scores of a chunk. Returns what was recorded. */
+static RAPT_INLINE vi weigh_chains(const bool exactly, const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
+    vi special = i_set1(0);
+    for (int i = 0; i < w->count; i++) {
+        const block *b = &w->blocks[i];
+        const int base = (int)(b->number % RAPT_CHUNK), first = base + b->first / RAPT_STEP * RAPT_STEP,
+                  end = base + (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP;
+        RAPT_BY_COUNT(w->tile->vectors, weigh_chains_of, exactly, p, &w->tile->now, s->s, weights_at(p, s), first, end, &special);
+    }
+    return special;
+}
+static RAPT_NOINLINE vi weigh_quickly(const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
+    return weigh_chains(false, p, s, w);
+}
+static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
+    weigh_chains(true, p, s, w);
+}
+
+static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before) {
+    (void)before; /* the same: RAPT_BF16_LAG is 0 */
+    if (!now) return;
+    exclude_rest_of_steps(now, s->s);
+    if (has_special_weights(weigh_quickly(p, s, now))) weigh_exactly(p, s, now);
+    bool first = true;
+    for (int i = 0; i < now->count; i++) {
+        const block *b = &now->blocks[i];
+        const int base = (int)(b->number % RAPT_CHUNK);
+        for (int step = (base + b->first) / RAPT_STEP; step <= (base + b->end - 1) / RAPT_STEP; step++, first = false)
+            chain_step(s->values + step * STEP_PAIRS, ld_values(p), weights_at(p, s) + (size_t)step * RAPT_BF16_STEP_FLOATS,
+                       now->tile->now.o, first, p->d_v + 1, now->tile->vectors, NULL);
+    }
+}
+
+/* ---- Keys in lanes ------------------------------------------------------------------------------------------------------- */
+
+/* The chain pairs of a step lie in the first half of its floats. */
+static void pack_bf16_row(float *q, int n) {
+    for (int c = 0; c < n; c += RAPT_STEP) {
+        uint16_t halves[RAPT_STEP];
+        for (int i = 0; i < RAPT_STEP; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(bf16_factor(v_load(q + c + i))), 16));
+        v_store(q + c, v_as_float(i_chain_pairs(v_as_int(v_load(halves)))));
+    }
+}
+
+static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const char *const *keys, size_t offset, int channels,
+                                        const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
+    vi folded = i_set1(0);
+    vf sum[4];
+    UNROLLED(r, nr) sum[r] = mode == ACCUMULATE_ADD ? v_load(s + (size_t)r * lds) : v_set1(0.0f);
+    for (int c = 0; c < channels; c += RAPT_STEP) {
+        const size_t at = offset + (size_t)c * sizeof(uint16_t);
+        vf even[4], odd[4], pairs[STEP_PAIRS];
+        UNROLLED(j, RAPT_VL) {
+            vi line = v_as_int(v_load(keys[j] + at));
+            if (flush) line = flush_subthreshold_pairs(line);
+            else folded = i_fold_smallest_bf16(folded, line);
+            pairs[j] = v_as_float(i_chain_pairs(line));
+        }
+        v_transpose(pairs);
+        UNROLLED(r, nr) even[r] = odd[r] = v_set1(0.0f);
+        UNROLLED(j, STEP_PAIRS / 2) {
+            UNROLLED(i, 2) prefetch(keys[2 * j + i + RAPT_KEYS_AHEAD], at);
+            UNROLLED(r, nr) {
+                even[r] = v_two_steps(even[r], pairs[2 * j], v_broadcast(q + r * ldq + c + 2 * j));
+                odd[r] = v_two_steps(odd[r], pairs[2 * j + 1], v_broadcast(q + r * ldq + c + 2 * j + 1));
+            }
+        }
+        UNROLLED(r, nr) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
+    }
+    if (!flush && has_subthreshold(folded)) return false;
+    UNROLLED(r, nr) v_store(s + (size_t)r * lds, sum[r]);
+    return true;
+}
+
+/* row_scratch.tiles: the weights of a step of keys, [rows][STEP_PAIRS]. */
+static size_t bf16_row_floats(const rapt_problem *p, int rows) {
+    (void)p;
+    return (size_t)rows * STEP_PAIRS;
+}
+
+/* The rows of V of a step, by the parity of their keys. Each is prefetched from `ahead` of its parity further on. */
+typedef struct step_values {
+    const char *const *rows[2];
+    int ahead;
+} step_values;
+
+/* Adds one step of P V for nr rows and nv lines of 32 channels, which lie `at` bytes behind the addresses of the rows of V. The
+ * even channels of a line go to one vector of O, the odd ones to the next. flush: as in score_bf16_tile. */
+static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int nr, const step_values *v, const float *weights,
+                                     size_t at, float *o, size_t ldo) {
+    const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
+    vi folded = i_set1(0);
+    vf even[2][8], odd[2][8]; /* [chain][row, line]: the sums of even channels and of odd ones */
+    UNROLLED(i, nr * nv)
+        UNROLLED(chain, 2) even[chain][i] = odd[chain][i] = v_set1(0.0f);
+    for (int j = 0; j < STEP_PAIRS / 2; j++)
+        UNROLLED(chain, 2) {
+            const char *const *rows = v->rows[chain] + 2 * j, *const *later = rows + v->ahead;
+            UNROLLED(l, nv) {
+                const size_t of_line = at + (size_t)l * sizeof(vf);
+                vi x = v_as_int(v_load(rows[0] + of_line)), y = v_as_int(v_load(rows[1] + of_line));
+                if (flush) x = flush_subthreshold_pairs(x), y = flush_subthreshold_pairs(y);
+                else folded = i_fold_smallest_bf16(i_fold_smallest_bf16(folded, x), y);
+                prefetch(later[0], of_line);
+                prefetch(later[1], of_line);
+                const vf of_even = v_as_float(i_or(i_shl(x, 16), i_and(y, low))),
+                         of_odd = v_as_float(i_or(i_and(x, high), i_shr(y, 16)));
+                UNROLLED(r, nr) {
+                    const vf weight = v_broadcast(weights + (size_t)r * STEP_PAIRS + 2 * j + chain);
+                    even[chain][r * nv + l] = v_two_steps(even[chain][r * nv + l], of_even, weight);
+                    odd[chain][r * nv + l] = v_two_steps(odd[chain][r * nv + l], of_odd, weight);
+                }
+            }
+        }
+    if (!flush && has_subthreshold(folded)) return false;
+    UNROLLED(r, nr)
+        UNROLLED(l, nv) {
+            float *to = o + (size_t)r * ldo + l * RAPT_STEP;
+            v_store(to, v_add(v_load(to), v_add(even[0][r * nv + l], even[1][r * nv + l])));
+            v_store(to + RAPT_VL, v_add(v_load(to + RAPT_VL), v_add(odd[0][r * nv + l], odd[1][r * nv + l])));
+        }
+    return true;
+}
+
+/* chain_values with flush = true for any number of lines and rows: this is rare, so one instance is enough. */
+static RAPT_NOINLINE void chain_values_flushed(int lines, int rows, const step_values *v, const float *weights, size_t at,
+                                               float *o, size_t ldo) {
+    for (int r = 0; r < rows; r++)
+        for (int l = 0; l < lines; l++)
+            chain_values(true, 1, 1, v, weights + r * STEP_PAIRS, at + (size_t)l * sizeof(vf),
+                         o + (size_t)r * ldo + l * RAPT_STEP, ldo);
+}
+
+/* chain_values for all lines of a row, nv at a time and then one by one, with the repetition. */
+static RAPT_INLINE void chain_lines(const int nv, const int nr, const step_values *v, const float *weights, size_t at, int lines,
+                                    float *o, size_t ldo) {
+    for (; lines >= nv; lines -= nv, at += (size_t)nv * sizeof(vf), o += nv * RAPT_STEP)
+        if (!chain_values(false, nv, nr, v, weights, at, o, ldo)) chain_values_flushed(nv, nr, v, weights, at, o, ldo);
+    for (; lines > 0; lines--, at += sizeof(vf), o += RAPT_STEP)
+        if (!chain_values(false, 1, nr, v, weights, at, o, ldo)) chain_values_flushed(1, nr, v, weights, at, o, ldo);
+}
+
+static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
+                          const block *b, int from, int to) {
+    static const uint16_t none[RAPT_MAX_HEAD_DIM];
+    const rapt_problem *p = t->problem;
+    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || !in_steps(p->v.type, p->d_v);
+    const int in_chunk = (int)(b->number % RAPT_CHUNK), step = from / RAPT_STEP * RAPT_STEP, whole = (int)whole_steps(p->d_v);
+    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride, ldo = (size_t)(n > 1 ? rows[1].now.o - rows[0].now.o : 0);
+    float scales[RAPT_BLOCK];
+    uint16_t *const copies = (uint16_t *)s->values;
+    if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
+    const char *const *const first[2] = {v->rows[0] + (in_chunk + step) / 2, v->rows[1] + (in_chunk + step) / 2};
+    const char *gathered[2][STEP_PAIRS];
+    step_values of = {.rows = {first[0], first[1]}, .ahead = RAPT_BF16_VALUES_AHEAD / 2};
+    size_t at = offset;
+    if (copy || to - from < RAPT_STEP) {
+        for (int i = 0; i < RAPT_STEP; i++) {
+            const int key = step + i;
+            const char **row = &gathered[i % 2][i / 2];
+            *row = (const char *)none;
+            if (key < from || key >= to) continue;
+            *row = first[i % 2][i / 2] + offset;
+            if (!copy) continue;
+            uint16_t *const to_row = copies + (size_t)i * (size_t)whole;
+            copy_as_bf16(p->v.type, to_row, (size_t)whole, row, 1, p->d_v, scaled ? scales + key : NULL, s->row);
+            *row = (const char *)to_row;
+        }
+        of = (step_values){.rows = {gathered[0], gathered[1]}};
+        at = 0;
+    }
+    for (int r = 0; r < n; r++) {
+        const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + in_chunk + step;
+        uint16_t halves[RAPT_STEP];
+        for (int i = 0; i < RAPT_STEP; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(v_load(weights + i)), 16));
+        v_store(s->tiles + r * STEP_PAIRS, v_as_float(i_chain_pairs(v_as_int(v_load(halves)))));
+    }
+    float *o = rows[0].now.o;
+    const float *weights = s->tiles;
+    for (int now; n > 0; n -= now, o += (size_t)now * ldo, weights += now * STEP_PAIRS) {
+        now = rapt_min(n, 4);
+        if (now == 4) chain_lines(1, 4, &of, weights, at, whole / RAPT_STEP, o, ldo);
+        else if (now == 3) chain_lines(1, 3, &of, weights, at, whole / RAPT_STEP, o, ldo);
+        else if (now == 2) chain_lines(2, 2, &of, weights, at, whole / RAPT_STEP, o, ldo);
+        else chain_lines(4, 1, &of, weights, at, whole / RAPT_STEP, o, ldo);
+    }
+}
+
+/* ---- Linear layers ------------------------------------------------------------------------------------------------------- */
+
+/* Floats from row to row of staged weights. */
+static inline size_t ld_weight_chains(const rapt_linear_problem *p) {
+    return (size_t)part_steps(p, 0) * STEP_PAIRS + RAPT_ROW_PADDING;
+}
+
+static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) { return rows * ld_weight_chains(p); }
+
+static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const many_scratch *s, const char *const *rows,
+                               int n, int channels) {
+    for (int r = 0; r < n; r++)
+        stage_row_of_chains(type, s->weights + (size_t)r * ld_weight_chains(p), rows[r], channels, s->row);
+}
+
+static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
+                               float *even, int rows, int vectors, prefetch_queue *ahead) {
+    const size_t ld = ld_weight_chains(p);
+    (void)even;
+    for (int row = 0; row < rows; row += BF16_PRODUCT_ROWS)
+        for (int step = 0; step < part_steps(p, part); step++)
+            chain_step(weights + (size_t)row * ld + step * STEP_PAIRS, ld, tokens + (size_t)step * RAPT_BF16_STEP_FLOATS,
+                       c + (size_t)row * TILE_ROWS, part == 0 && step == 0, rapt_min(BF16_PRODUCT_ROWS, rows - row), vectors,
+                       ahead);
+}
+
+static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
+    return part_steps(p, part) * (rows / (CHAIN_SUMS / RAPT_TILE_VECTORS));
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The algorithm of kernels/x86/avx512_bf16.c for every machine: in vectors of plain C, with the instruction as arrays, which
+ * tests/kernels/bf16_semantics.c compares with it. */
+#define RAPT_KERNEL_NAME  avx512_bf16_emulated
+#define RAPT_VL           16
+#define RAPT_TILE_VECTORS 3
+#define RAPT_KERNEL_FUSED 1
+#define RAPT_SQUARE_ROWS  8
+#define RAPT_ROWS_1       1
+#define RAPT_ROWS_2       1
+#define RAPT_ROWS_3       1
+#define RAPT_ROWS_4       1
+#define RAPT_ROWS_8       1
+#include "words.h"
+
+#include "emulated_bf16.h"
+
+static inline vf v_two_steps(vf acc, vf a, vf b) {
+    float sums[RAPT_VL];
+    uint32_t of_a[RAPT_VL], of_b[RAPT_VL];
+    memcpy(sums, &acc, sizeof sums);
+    memcpy(of_a, &a, sizeof of_a);
+    memcpy(of_b, &b, sizeof of_b);
+    emulated_vdpbf16ps(sums, of_a, of_b);
+    memcpy(&acc, sums, sizeof acc);
+    return acc;
+}
+
+static inline vi i_chain_pairs(vi x) {
+    uint16_t halves[2 * RAPT_VL];
+    uint32_t pairs[RAPT_VL];
+    memcpy(halves, &x, sizeof halves);
+    for (int i = 0; i < RAPT_VL; i++) {
+        const int earlier = i / 2 * 4 + i % 2;
+        pairs[i] = (uint32_t)halves[earlier] << 16 | halves[earlier + 2];
+    }
+    memcpy(&x, pairs, sizeof x);
+    return x;
+}
+
+#include "x86/bf16_chains.h"

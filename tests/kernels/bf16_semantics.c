@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* VDPBF16PS and its emulation (emulated_bf16.h), of which tests/broken/avx512_bf16_emulated.c is made, bit for bit, where this
+ * machine has the instruction; and the emulation beside numbers worked out by hand. */
+#include "emulated_bf16.h"
+#include "random.h"
+#include "rapt.h"
+#include "tap.h"
+
+/* The bf16 of x in the upper half, that of y in the lower one. */
+static uint32_t pair(float x, float y) {
+    uint32_t upper, lower;
+    memcpy(&upper, &x, sizeof upper);
+    memcpy(&lower, &y, sizeof lower);
+    return (upper & 0xffff0000) | lower >> 16;
+}
+
+static void worked_by_hand(void) {
+    float sums[EMULATED_LANES] = {100.0f, 0x1p24f, -0x1p24f};
+    uint32_t a[EMULATED_LANES] = {pair(2.0f, -1.0f), pair(1.0f, -0x1p24f), pair(0x1p24f, 1.0f)},
+             b[EMULATED_LANES] = {pair(3.0f, 4.0f), pair(1.0f, 1.0f), pair(1.0f, 1.0f)};
+    emulated_vdpbf16ps(sums, a, b);
+    tap_ok(sums[0] == 102.0f, "100 + 2 * 3 - 1 * 4 is %g", (double)sums[0]);
+    tap_ok(sums[1] == 0.0f, "2^24 + 1, rounded, - 2^24 is %g: the upper halves come first, and are rounded", (double)sums[1]);
+    tap_ok(sums[2] == 1.0f, "-2^24 + 2^24 + 1 is %g", (double)sums[2]);
+}
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+
+/* A random bf16 of either sign, 2^-span to 2^span in magnitude. */
+static float drawn(int span) {
+    const int exponent = (int)below(2 * span + 1) - span;
+    const float x = ldexpf(1.0f + (float)below(128) / 128.0f, exponent);
+    return below(2) ? x : -x;
+}
+
+/* Sums are of products' size, and a quarter of them cancels a product but for a few of its last bits. */
+static void beside_the_instruction(int span, bool specials) {
+    enum { TRIALS = 20000 };
+    static const float special[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f};
+    long different = 0;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        uint32_t a[EMULATED_LANES], b[EMULATED_LANES];
+        float sums[EMULATED_LANES], want[EMULATED_LANES];
+        for (int i = 0; i < EMULATED_LANES; i++) {
+            float x[4];
+            for (int j = 0; j < 4; j++) x[j] = specials && below(20) == 0 ? special[below(5)] : drawn(span);
+            a[i] = pair(x[0], x[1]), b[i] = pair(x[2], x[3]);
+            sums[i] = drawn(2 * span) * (1.0f + (float)below(1 << 16) * 0x1p-23f);
+            if (below(4) == 0) sums[i] = -x[0] * x[2] * (1.0f + (float)below(8) * 0x1p-23f);
+            want[i] = sums[i];
+        }
+        emulated_vdpbf16ps(want, a, b);
+        __m512 of_sums =
+            _mm512_dpbf16_ps(_mm512_loadu_ps(sums), (__m512bh)_mm512_loadu_si512(a), (__m512bh)_mm512_loadu_si512(b));
+        _mm512_storeu_ps(sums, of_sums);
+        for (int i = 0; i < EMULATED_LANES; i++)
+            different += memcmp(&sums[i], &want[i], sizeof *sums) != 0 && !(isnan(sums[i]) && isnan(want[i]));
+    }
+    tap_ok(different == 0, "VDPBF16PS of numbers 2^-%d to 2^%d%s: of %d, %ld differ from the emulation", span, span,
+           specials ? ", and of special ones" : "", TRIALS * EMULATED_LANES, different);
+}
+#endif
+
+int main(void) {
+    worked_by_hand();
+#if defined(__AVX512BF16__)
+    if (rapt_isa_usable("avx512_bf16", NULL, 0) == RAPT_OK) {
+        for (int span = 0; span <= 56; span += 8) beside_the_instruction(span, false);
+        beside_the_instruction(8, true);
+        return tap_done();
+    }
+#endif
+    tap_ok(true, "VDPBF16PS beside its emulation # SKIP this machine has no AVX512-BF16");
+    return tap_done();
+}
