@@ -20,12 +20,12 @@ static const char help[] =
     "  run    scaled dot-product attention on NumPy files\n"
     "  info   the CPU, its features, the kernels that can run here, the one chosen\n"
     "  check  test every kernel that can run on this machine\n"
-    "  tune   look for the numbers with which a kernel is fastest on this machine\n"
+    "  tune   search for the tuning with which a kernel is fastest on this machine\n"
     "\n"
-    "`rapt help COMMAND`, or `rapt COMMAND -h` or --help, tells the options.\n"
-    "In the environment, RAPT_ISA names the kernel to use; with RAPT_VERBOSE=1 each plan, and each refusal of the library,\n"
-    "is a line on standard error.\n"
-    "Exit status: 0 success, 1 a check failed, 2 an error, told in one line on standard error.\n";
+    "`rapt help COMMAND`, or `rapt COMMAND -h` or --help, lists the options.\n"
+    "In the environment, RAPT_ISA names the kernel to use; RAPT_VERBOSE=1 logs each plan, and each refusal of the library,\n"
+    "as a line on standard error.\n"
+    "Exit status: 0 success, 1 a check failed, 2 an error, with one line on standard error that says which.\n";
 
 static int check(int argc, char **argv) { return rapt_check_main(argc + 1, argv - 1, "rapt check"); }
 

@@ -261,7 +261,7 @@ static void free_problem(problem *p) {
     free_tensors(p->scales, 2);
 }
 
-/* Does the call of 1, 2, 5 and 64 threads give what the model says? */
+/* True if calls of 1, 2, 5 and 64 threads give what the model says; else says what differs. */
 static bool append_agrees(problem *p) {
     tensor cache[2], scales[2], before[4];
     for (int side = 0; side < 2; side++) {
@@ -283,8 +283,15 @@ static bool append_agrees(problem *p) {
             if (status != RAPT_OK) printf("# refused: %s\n", rapt_status_string(status));
             same = same && status == RAPT_OK;
         }
-        for (int side = 0; side < 2; side++)
-            same = same && same_tensor(&p->cache[side], &cache[side]) && same_tensor(&p->scales[side], &scales[side]);
+        for (int side = 0; side < 2; side++) {
+            const bool values = same_tensor(&p->cache[side], &cache[side]),
+                       factors = same_tensor(&p->scales[side], &scales[side]);
+            if (!values || !factors)
+                printf("# %s of %s differs by %d threads: %s\n", side ? "V" : "K",
+                       rapt_type_name((side ? p->desc.v : p->desc.k).type), (int)threads[n],
+                       values ? "its scales" : "its values");
+            same = same && values && factors;
+        }
     }
     free_tensors(cache, 2);
     free_tensors(scales, 2);
@@ -305,7 +312,7 @@ static void random_problems(void) {
             const rapt_type other = kv_types[below(recorded ? KV_TYPES_OF_0_1 : KV_TYPES)];
             make_problem(&p, turn % 2 ? type : other, turn % 2 ? other : type);
             const bool same = append_agrees(&p);
-            if (!same) printf("# %s: problem %d differs\n", rapt_type_name(type), turn);
+            if (!same) printf("# in problem %d of %s\n", turn, rapt_type_name(type));
             wrong += !same;
             for (int side = 0; side < 2; side++) {
                 of_type = hash_tensor(of_type, &p.cache[side]);
