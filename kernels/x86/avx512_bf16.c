@@ -16,9 +16,9 @@ static inline vi i_chain_pairs(vi x) {
     const __m512i order = _mm512_set4_epi32(0x0b0a0f0e, 0x09080d0c, 0x03020706, 0x01000504);
     return (vi)_mm512_shuffle_epi8((__m512i)x, order);
 }
+
 #include "x86/avx512_weights.h"
 
-#define RAPT_OWN_WEIGHT_HALVES 1
 static inline __attribute__((always_inline)) vi v_weight_halves(vf d, vf c, vf least, vi *special) {
     __m512 t;
     __m512i w = t_weights(d, c, least, &t);

@@ -5,9 +5,6 @@
  *   v_two_steps(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
  *                            of a lane, bf16 numbers that are not subthreshold
  *   i_chain_pairs(x)         the chain pairs of RAPT_STEP adjacent bf16
- *
- * and with RAPT_OWN_WEIGHT_HALVES 1:
- *
  *   v_weight_halves(d, c, least, special)   v_exp2_bf16(d, c, least) as a bf16 in the lower half of each lane; the upper half is
  *                                           undefined. If a lane of d is NaN its result is wrong, and *special, which begins with
  *                                           zeros, records it
@@ -39,18 +36,6 @@
 #include "attend.h"
 
 _Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
-
-#ifndef RAPT_OWN_WEIGHT_HALVES
-/* In words, the weights of NaN are right, so there is nothing to record. */
-static RAPT_INLINE vi v_weight_halves(vf d, vf c, vf least, vi *special) {
-    (void)special;
-    return i_shr(v_as_int(v_exp2_bf16(d, c, least)), 16);
-}
-static inline bool has_special_weights(vi special) {
-    (void)special;
-    return false;
-}
-#endif
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 

@@ -38,4 +38,17 @@ static inline vi i_chain_pairs(vi x) {
     return x;
 }
 
+/* As that of AVX-512, wrong for NaN, so that weights are computed once more. */
+static inline vf v_exp2_bf16(vf d, vf c, vf least);
+static inline vi v_weight_halves(vf d, vf c, vf least, vi *special) {
+    vm nan = i_gt(i_and(v_as_int(d), i_set1(INT32_MAX)), i_set1(0x7f800000));
+    *special = i_or(*special, i_select(nan, i_set1(1), i_set1(0)));
+    return i_select(nan, i_set1(0), i_shr(v_as_int(v_exp2_bf16(d, c, least)), 16));
+}
+static inline bool has_special_weights(vi special) {
+    bool any = false;
+    for (int i = 0; i < RAPT_VL; i++) any |= special[i] != 0;
+    return any;
+}
+
 #include "x86/bf16_chains.h"
