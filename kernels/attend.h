@@ -392,16 +392,16 @@ static void attend(const rapt_task *t) {
 
 /* rapt_base.merge: merges the state `next` into `state`. */
 static void merge(const rapt_problem *p, float *state, const float *next) {
-    row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
-    merge_row(p, &all, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
-    state[RAPT_STATE_M] = all.m;
-    state[RAPT_STATE_L] = all.l;
+    row_state merged = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
+    merge_row(p, &merged, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
+    state[RAPT_STATE_M] = merged.m;
+    state[RAPT_STATE_L] = merged.l;
 }
 
 /* rapt_base.finish: writes the row that ends with `state`. */
 static void finish(const rapt_problem *p, const rapt_row_end *end, float *state) {
-    row_state all = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
-    finish_row(p, end, &all);
+    row_state merged = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
+    finish_row(p, end, &merged);
 }
 
 /* rapt_base.weigh_scores: the softmax of a row of scores in memory. Weights are summed in the order of attention, but with the

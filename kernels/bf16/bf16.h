@@ -96,7 +96,7 @@ static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, pt
     first.c = (char *)even;
     first.mode = ACCUMULATE_ZERO;
     tile_product(first, rows, vectors);
-    second.even = (const char *)even - o.c;
+    second.sums_offset = (const char *)even - o.c;
     second.a += a_odd;
     second.b += b_odd;
     second.depth = odds;

@@ -30,7 +30,7 @@ static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool 
             for (int r = 0; r < RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD; r++)
                 from[r] = (const char *)(copy + (size_t)rapt_min(r, RAPT_PARTIAL_SUMS - 1) * (size_t)whole);
         }
-        score_keys_in_bf16((int)t->tokens, from, 0, RAPT_PARTIAL_SUMS, whole, s->x + part * RAPT_LINEAR_PART, whole_steps(p->in),
+        multiply_bf16_keys((int)t->tokens, from, 0, RAPT_PARTIAL_SUMS, whole, s->x + part * RAPT_LINEAR_PART, whole_steps(p->in),
                            part == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD, sums, RAPT_PARTIAL_SUMS);
     }
 }

@@ -110,7 +110,7 @@ static RAPT_INLINE void raise_maximum_of(const int nv, const lane_state *state, 
 }
 /* Updates the maximum of a tile's state by the scores of a block. */
 static void raise_maximum(const query_tile *tile, const float *scores, const block *b) {
-    RAPT_BY_COUNT(tile->vectors, raise_maximum_of, &tile->now, scores, b->first, b->end);
+    RAPT_BY_COUNT(tile->vectors, raise_maximum_of, &tile->chunk_state, scores, b->first, b->end);
 }
 
 /* weigh_bf16_in_place for nv vectors. */
@@ -131,7 +131,7 @@ static RAPT_INLINE void weigh_bf16_vectors(const int nv, const rapt_problem *p, 
 /* Replaces a tile's scores of a chunk by weights. */
 static void weigh_bf16_in_place(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *blocks,
                                 int count) {
-    RAPT_BY_COUNT(tile->vectors, weigh_bf16_vectors, p, &tile->now, s->s, blocks, count);
+    RAPT_BY_COUNT(tile->vectors, weigh_bf16_vectors, p, &tile->chunk_state, s->s, blocks, count);
 }
 
 #ifndef advance_bf16
@@ -147,7 +147,7 @@ static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const
             int odd = from % 2, even = from + odd; /* the first even key, and one odd key before it or behind it */
             size_t key = (size_t)(blocks[i].number % RAPT_CHUNK + even);
             ptrdiff_t to_odd = odd ? -1 : 1;
-            step_product((operands){.c = (char *)tile->now.o,
+            step_product((operands){.c = (char *)tile->chunk_state.o,
                                     .ldc = TILE_ROWS * sizeof(float),
                                     .a = (const char *)(s->values + key * ld),
                                     .rs = COPIES * sizeof(float),
@@ -175,7 +175,7 @@ static void add_attended_lanes_bf16(const rapt_problem *p, const query_tile *til
     size_t ld = staged_bf16_values(p);
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL)
         for (int c = 0; c <= p->d_v; c++) {
-            float *to = tile->now.o + (size_t)c * TILE_ROWS + i;
+            float *to = tile->chunk_state.o + (size_t)c * TILE_ROWS + i;
             vf o = started ? v_load(to) : v_set1(0.0f);
             for (int step = 0; step < RAPT_BLOCK; step += RAPT_STEP) {
                 vf sums[2] = {v_set1(0.0f), v_set1(0.0f)};
@@ -297,6 +297,6 @@ static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_t
         }
         end_chunk(t, s, tile, last + 1 < n_tiles ? tile + 1 : NULL, chunk);
         /* Tile last + 2 is next to need a state; after the last tiles, tiles 0 and 1 of the next chunk are. */
-        tiles[last + 2 < n_tiles ? last + 2 : last % 2].now = tile->now;
+        tiles[last + 2 < n_tiles ? last + 2 : last % 2].chunk_state = tile->chunk_state;
     }
 }

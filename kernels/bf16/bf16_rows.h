@@ -66,20 +66,20 @@ static RAPT_NOINLINE void score_bf16_flushed(int rows, const char *const *keys, 
 }
 
 /* score_bf16_tile for n keys, a multiple of RAPT_VL, with the repetition. */
-static RAPT_INLINE void score_bf16_keys(const int nr, const char *const *keys, size_t offset, int n, int channels, const float *q,
-                                        size_t ldq, accumulate_mode mode, float *s, size_t lds) {
+static RAPT_INLINE void score_bf16_tiles(const int nr, const char *const *keys, size_t offset, int n, int channels,
+                                         const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     for (int g = 0; g < n; g += RAPT_VL)
         if (!score_bf16_tile(false, nr, keys + g, offset, channels, q, ldq, mode, s + g, lds))
             score_bf16_flushed(nr, keys + g, offset, channels, q, ldq, mode, s + g, lds);
 }
 
-/* score_bf16_keys for any number of rows. The rows of weights of a linear layer are keys here, too. */
-static RAPT_NOINLINE void score_keys_in_bf16(int rows, const char *const *keys, size_t offset, int n, int channels,
+/* score_bf16_tiles for any number of rows. The rows of weights of a linear layer are keys here, too. */
+static RAPT_NOINLINE void multiply_bf16_keys(int rows, const char *const *keys, size_t offset, int n, int channels,
                                              const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
-    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds) score_bf16_keys(4, keys, offset, n, channels, q, ldq, mode, s, lds);
-    if (rows == 3) score_bf16_keys(3, keys, offset, n, channels, q, ldq, mode, s, lds);
-    if (rows == 2) score_bf16_keys(2, keys, offset, n, channels, q, ldq, mode, s, lds);
-    if (rows == 1) score_bf16_keys(1, keys, offset, n, channels, q, ldq, mode, s, lds);
+    for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds) score_bf16_tiles(4, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 3) score_bf16_tiles(3, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 2) score_bf16_tiles(2, keys, offset, n, channels, q, ldq, mode, s, lds);
+    if (rows == 1) score_bf16_tiles(1, keys, offset, n, channels, q, ldq, mode, s, lds);
 }
 
 /* Scores n keys for the rows of one head: S = Q K^T. n is a multiple of RAPT_PARTIAL_SUMS, at most a block; the head's channels
@@ -95,7 +95,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
     int channels = (int)whole_steps(p->d_k);
     if (in_steps(p->k.type, p->d_k)) {
-        score_keys_in_bf16(rows, keys, offset, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
+        multiply_bf16_keys(rows, keys, offset, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
         return;
     }
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
@@ -104,7 +104,7 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++)
         copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * (size_t)channels);
     copy_as_bf16(p->k.type, copy, (size_t)channels, from, n, p->d_k, NULL, s->row);
-    score_keys_in_bf16(rows, copies, 0, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
+    multiply_bf16_keys(rows, copies, 0, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
 }
 #endif
 
@@ -138,8 +138,8 @@ static void weigh_bf16_row(const rapt_task *t, query_row *row, float *scores, co
         make_logits(t, row, at, key_scales ? key_scales + blocks[i].number % RAPT_CHUNK : NULL, &blocks[i]);
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL) max = v_max(max, v_load(at + n));
     }
-    row->now.m = h_max(max);
-    vf from = finite_max(v_set1(row->now.m));
+    row->chunk_state.m = h_max(max);
+    vf from = finite_max(v_set1(row->chunk_state.m));
     for (int i = 0; i < count; i++) {
         int first = (int)(blocks[i].number % RAPT_CHUNK);
         memset(scores + done, 0, (size_t)(first - done) * sizeof *scores);
@@ -148,7 +148,7 @@ static void weigh_bf16_row(const rapt_task *t, query_row *row, float *scores, co
         done = first + RAPT_BLOCK;
     }
     memset(scores + done, 0, (size_t)(RAPT_CHUNK - done) * sizeof *scores);
-    row->now.l = sum_bf16_weights(scores);
+    row->chunk_state.l = sum_bf16_weights(scores);
 }
 
 /* The addresses of the rows of V of a chunk, and of those that are prefetched behind it, by the parity of their keys. */
@@ -158,11 +158,11 @@ typedef struct value_parities {
 
 /* o = o + (even + odd) for n rows, in whole vectors of channels: sums has the n rows of even sums, then the odd ones, ld floats
  * apart. */
-static void add_step(query_row *rows, int n, const float *sums, size_t ld, int channels) {
+static void add_parity_sums(query_row *rows, int n, const float *sums, size_t ld, int channels) {
     for (int r = 0; r < n; r++)
         for (int c = 0; c < channels; c += RAPT_VL) {
             vf even = v_load(sums + (size_t)r * ld + c), odd = v_load(sums + (size_t)(n + r) * ld + c);
-            v_store(rows[r].now.o + c, v_add(v_load(rows[r].now.o + c), v_add(even, odd)));
+            v_store(rows[r].chunk_state.o + c, v_add(v_load(rows[r].chunk_state.o + c), v_add(even, odd)));
         }
 }
 
@@ -184,7 +184,7 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
 /* Products leave the even channels of each 2 * RAPT_VL in one vector, and the odd ones in the next. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
     (void)s;
-    for (int r = 0; r < heads * n; r++) gather_channels(rows[r].now.o, 2, (int)whole_steps(p->d_v));
+    for (int r = 0; r < heads * n; r++) interleave_channels(rows[r].chunk_state.o, 2, (int)whole_steps(p->d_v));
 }
 #endif
 #ifndef add_bf16_step
@@ -198,8 +198,8 @@ typedef struct parity_keys {
 
 /* Adds key number k of a parity to the sums of nr rows, for nv vectors of pairs of channels. Returns `folded` with the key's
  * channels folded in (has_subthreshold), unless it flushes. */
-static RAPT_INLINE vi add_bf16_key(const bool flush, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
-                                   int ahead, vi folded, vf *sum) {
+static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
+                                     int ahead, vi folded, vf *sum) {
     const char *row = keys->rows[k] + offset;
     vf b[8];
     UNROLLED(v, nv) {
@@ -229,11 +229,11 @@ static RAPT_INLINE bool bf16_value_tile(const bool flush, const int nv, const in
     vf even[16], odd[16];
     UNROLLED(i, 2 * nv * nr) even[i] = odd[i] = v_set1(0.0f);
     for (int k = 0; k < both; k++) {
-        folded = add_bf16_key(flush, nv, nr, &keys[0], k, offset, ahead, folded, even);
-        folded = add_bf16_key(flush, nv, nr, &keys[1], k, offset, ahead, folded, odd);
+        folded = add_bf16_value(flush, nv, nr, &keys[0], k, offset, ahead, folded, even);
+        folded = add_bf16_value(flush, nv, nr, &keys[1], k, offset, ahead, folded, odd);
     }
-    if (keys[0].count > both) folded = add_bf16_key(flush, nv, nr, &keys[0], both, offset, ahead, folded, even);
-    if (keys[1].count > both) folded = add_bf16_key(flush, nv, nr, &keys[1], both, offset, ahead, folded, odd);
+    if (keys[0].count > both) folded = add_bf16_value(flush, nv, nr, &keys[0], both, offset, ahead, folded, even);
+    if (keys[1].count > both) folded = add_bf16_value(flush, nv, nr, &keys[1], both, offset, ahead, folded, odd);
     if (!flush && has_subthreshold(folded)) return false;
     UNROLLED(r, nr)
         UNROLLED(v, 2 * nv) {
@@ -303,20 +303,20 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
         of[parity] =
             (parity_keys){copy ? copied_rows[parity] : v->rows[parity] + first / 2, weights + first, (keys - skipped + 1) / 2};
     }
-    add_bf16_rows(of[0], of[1], copy ? 0 : offset, copy ? 0 : RAPT_BF16_VALUES_AHEAD / 2, rows[0].now.o,
-                  (size_t)(n > 1 ? rows[1].now.o - rows[0].now.o : 0), whole / (2 * RAPT_VL), n);
+    add_bf16_rows(of[0], of[1], copy ? 0 : offset, copy ? 0 : RAPT_BF16_VALUES_AHEAD / 2, rows[0].chunk_state.o,
+                  (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0), whole / (2 * RAPT_VL), n);
 }
 #endif
 
 /* Adds P V of a block for one row, without the masked keys, whose values may be infinite or NaN. */
 static void add_attended_row_bf16(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
-                                  const block *all) {
+                                  const block *task_block) {
     const rapt_problem *p = t->problem;
     const bool scaled = scaled_by_key(&p->v_scales);
     float scales[RAPT_BLOCK];
     const size_t dv = padded((size_t)p->d_v);
     const char *values[RAPT_BLOCK];
-    block b = *all;
+    block b = *task_block;
     const uint64_t attended = find_attended_values(t, kv_head, row, &b, values);
     if (!attended) return;
     weights += b.number % RAPT_CHUNK;
@@ -332,7 +332,7 @@ static void add_attended_row_bf16(const rapt_task *t, const row_scratch *s, int 
             for (int c = 0; c < p->d_v; c += RAPT_VL)
                 v_store(sums + c, v_fma(v_set1(weights[n]), load_bf16((const char *)copy, c), v_load(sums + c)));
         }
-        add_step(row, 1, s->sums, dv, p->d_v);
+        add_parity_sums(row, 1, s->sums, dv, p->d_v);
     }
 }
 

@@ -3,20 +3,20 @@
  * The sums are those of queries_int8.h in another order, so the bits are the same. Included by keys_in_lanes.h with
  * RAPT_FEW_DOTS. */
 
-enum { STEP = RAPT_VL * RAPT_DOT }; /* bytes of a vector */
+enum { VECTOR_BYTES = RAPT_VL * RAPT_DOT }; /* bytes of a vector */
 
 /* The rows and keys of a register tile: i_sum_within takes the sums of 4 keys, and 16 accumulators, 4 vectors of keys and one of
  * a row fit into 32 registers. */
 enum { DOT_ROWS = 4, DOT_KEYS = 4 };
 
 /* Returns 0, or NaN if any lane is NaN; each is one of these two. */
-static float sum_of(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : NAN; }
+static float nan_of_lanes(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : NAN; }
 
 /* What follows the bytes of a quantised row of Q. Here the bytes of K are made unsigned by adding DOT_BIAS, which adds the same
  * number to all sums of a row. */
 typedef struct query_end {
-    float scale;   /* of the bytes; NaN if the row had a NaN or an infinity */
-    int32_t first; /* what sums start from, which makes up for the bias */
+    float scale;        /* of the bytes; NaN if the row had a NaN or an infinity */
+    int32_t correction; /* added to each sum of int8 keys, to make up for DOT_BIAS */
 } query_end;
 
 /* Quantises a row of Q in place: bytes, padded with 0 to a whole lane, then the query_end, and if K has groups what the sums of
@@ -29,7 +29,7 @@ static void quantise_query(float *q, int channels, int groups) {
         wrong = v_add(wrong, v_sub(x, x));
     }
     float largest = h_max(most);
-    query_end end = {largest / 127.0f + sum_of(wrong), 0};
+    query_end end = {largest / 127.0f + nan_of_lanes(wrong), 0};
     int8_t bytes[RAPT_MAX_HEAD_DIM + RAPT_VL] = {0};
     vf factor = v_div(v_set1(127.0f), v_set1(largest));
     for (int c = 0; c < channels; c += RAPT_VL) {
@@ -37,7 +37,7 @@ static void quantise_query(float *q, int channels, int groups) {
         v_store(n, v_as_float(nearest_int(v_mul(v_load(q + c), factor), v_set1(128.0f))));
         for (int j = 0; j < RAPT_VL && c + j < channels; j++) bytes[c + j] = (int8_t)n[j];
     }
-    for (int c = 0; c < channels; c++) end.first -= DOT_BIAS * bytes[c];
+    for (int c = 0; c < channels; c++) end.correction -= DOT_BIAS * bytes[c];
     memcpy(q, bytes, (size_t)dot_lanes(channels) * sizeof *q);
     memcpy(q + dot_lanes(channels), &end, sizeof end);
     for (int g = 0; g < groups && groups * RAPT_GROUP == channels; g++) {
@@ -47,7 +47,7 @@ static void quantise_query(float *q, int channels, int groups) {
     }
 }
 
-/* Adds the products of STEP channels of four keys with those of the rows of Q. */
+/* Adds the products of VECTOR_BYTES channels of four keys with those of the rows of Q. */
 static RAPT_INLINE void add_key_dots(const int nr, const char *const *keys, size_t offset, const float *q, size_t ldq,
                                      vi acc[][DOT_KEYS]) {
     vi k[DOT_KEYS];
@@ -62,12 +62,12 @@ static RAPT_INLINE void add_key_dots(const int nr, const char *const *keys, size
 static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t offset, int channels, const float *q, size_t ldq,
                                    float *s) {
     vi sums[DOT_ROWS][RAPT_VL / DOT_KEYS];
-    int whole = channels - channels % STEP, rest = channels - whole;
+    int whole = channels - channels % VECTOR_BYTES, rest = channels - whole;
     for (int g = 0; g < RAPT_VL / DOT_KEYS; g++, keys += DOT_KEYS) {
         vi acc[DOT_ROWS][DOT_KEYS];
         UNROLLED(r, nr)
             UNROLLED(j, DOT_KEYS) acc[r][j] = i_set1(0);
-        for (int i = 0; i < whole; i += STEP) {
+        for (int i = 0; i < whole; i += VECTOR_BYTES) {
             add_key_dots(nr, keys, offset + (size_t)i, q + i / RAPT_DOT, ldq, acc);
             for (int j = 0; j < DOT_KEYS; j++) { /* requested twice, since the CPU may drop a prefetch */
                 prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD / 2], offset + (size_t)i);
@@ -75,7 +75,7 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
             }
         }
         if (rest) {
-            char part[DOT_KEYS][STEP];
+            char part[DOT_KEYS][VECTOR_BYTES];
             const char *parts[DOT_KEYS];
             memset(part, DOT_BIAS, sizeof part); /* 0 when the bias is added */
             for (int j = 0; j < DOT_KEYS; j++) parts[j] = memcpy(part[j], keys[j] + offset + whole, (size_t)rest);
@@ -86,7 +86,7 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
     UNROLLED(r, nr) {
         query_end end;
         memcpy(&end, q + r * ldq + dot_lanes(channels), sizeof end);
-        vi sum = i_add(i_sum_across(sums[r]), i_set1(end.first));
+        vi sum = i_add(i_sum_across(sums[r]), i_set1(end.correction));
         v_store(s + (size_t)r * RAPT_CHUNK, v_fma(v_from_int(sum), v_set1(end.scale), v_set1(0.0f)));
     }
 }
@@ -119,7 +119,7 @@ static void quantise_row_part(const vf *weights, const float *value_scales, floa
     float largest = h_max(most);
     vf factor = v_div(v_set1(DOT_MOST), v_set1(largest));
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) i_store_u8(to + i * RAPT_VL / RAPT_DOT, rounded(v_mul(scaled[i], factor)));
-    to[RAPT_BLOCK / RAPT_DOT] = sign * (largest / DOT_MOST) + sum_of(wrong);
+    to[RAPT_BLOCK / RAPT_DOT] = sign * (largest / DOT_MOST) + nan_of_lanes(wrong);
 }
 
 /* True if any scale of a block is negative. */
@@ -135,30 +135,30 @@ enum { NEGATIVE_PART = RAPT_BLOCK / 2 };
 /* Quantises one row's weights for a block in place, by quantise_row_part: positive products, then if `negative` the negative
  * ones; otherwise their step is 0. */
 static void quantise_row_weights(float *weights, const float *value_scales, bool negative) {
-    vf all[RAPT_BLOCK / RAPT_VL];
-    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) all[i] = v_load(weights + i * RAPT_VL);
-    quantise_row_part(all, value_scales, 1.0f, weights);
-    if (negative) quantise_row_part(all, value_scales, -1.0f, weights + NEGATIVE_PART);
+    vf loaded[RAPT_BLOCK / RAPT_VL];
+    for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) loaded[i] = v_load(weights + i * RAPT_VL);
+    quantise_row_part(loaded, value_scales, 1.0f, weights);
+    if (negative) quantise_row_part(loaded, value_scales, -1.0f, weights + NEGATIVE_PART);
     else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
-/* o = alpha o + P V for nr rows and STEP channels; only `channels` of these exist. values: addresses of the keys' rows, four for
- * each of the quads, and behind them those that are prefetched; the channels lie offset bytes behind each. p: the quantised
- * weights (quantise_row_weights), ldp bytes from row to row; scale: their steps. */
+/* o = alpha o + P V for nr rows and VECTOR_BYTES channels; only `channels` of these exist. values: addresses of the keys' rows,
+ * four for each of the quads, and behind them those that are prefetched; the channels lie offset bytes behind each. p: the
+ * quantised weights (quantise_row_weights), ldp bytes from row to row; scale: their steps. */
 static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
                                  size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     vi acc[DOT_ROWS * RAPT_DOT];
     UNROLLED(a, nr * RAPT_DOT) acc[a] = i_set1(0);
     for (int n = 0; n < quads; n++) {
         const char *rows[RAPT_DOT];
-        char part[RAPT_DOT][STEP];
+        char part[RAPT_DOT][VECTOR_BYTES];
         UNROLLED(e, RAPT_DOT) {
             const char *const *at = values + n * RAPT_DOT + e;
             rows[e] = *at + offset;
             prefetch(at[RAPT_BLOCK / 2], offset); /* requested twice, since the CPU may drop a prefetch */
             prefetch(at[RAPT_BLOCK], offset);
-            if (channels == STEP) continue;
-            memset(part[e], 0, STEP);
+            if (channels == VECTOR_BYTES) continue;
+            memset(part[e], 0, VECTOR_BYTES);
             memcpy(part[e], rows[e], (size_t)channels);
             rows[e] = part[e];
         }
@@ -182,8 +182,8 @@ static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t
 static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, size_t offset, int quads, int channels,
                                         const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo)
-        for (int c = 0; c < channels; c += STEP) {
-            int some = rapt_min(STEP, channels - c);
+        for (int c = 0; c < channels; c += VECTOR_BYTES) {
+            int some = rapt_min(VECTOR_BYTES, channels - c);
             size_t at = offset + (size_t)c;
             if (rows >= 4) add_dots(4, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
             else if (rows == 3) add_dots(3, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
@@ -195,7 +195,7 @@ static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, siz
 /* ---- Groups -------------------------------------------------------------------------------------------------------------- */
 
 /* K and V of groups are first unpacked to rows of bytes, made unsigned by adding DOT_BIAS. Returns the bytes of such a row. */
-static inline int group_row_bytes(int channels) { return (channels + STEP - 1) / STEP * STEP; }
+static inline int group_row_bytes(int channels) { return (channels + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES; }
 
 /* unpack_rows for one type. */
 static RAPT_INLINE void unpack_rows_as(void unpack(const char *, int, void *), size_t bytes, const char *const *rows,
@@ -255,7 +255,7 @@ static void stage_group_keys(rapt_type type, const group_keys *k, const char *co
     const int ld = group_row_bytes(channels), groups = channels / RAPT_GROUP;
     uint16_t scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP * RAPT_VL];
     unpack_rows(type, keys, offset, RAPT_VL, RAPT_BYTE_KEYS_AHEAD, channels, k->rows, scales, RAPT_VL);
-    for (int c = 0; c < channels; c += STEP) {
+    for (int c = 0; c < channels; c += VECTOR_BYTES) {
         vf square[RAPT_VL];
         UNROLLED(j, RAPT_VL) square[j] = v_load(k->rows + j * ld + c);
         v_transpose(square);
@@ -337,7 +337,7 @@ static void quantise_group_weights(const float *weights, const float *factors, g
     float largest = h_max(most);
     vf factor = v_div(v_set1(DOT_MOST_OF_GROUP), v_set1(largest));
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) i_store_u8(to->bytes + i * RAPT_VL, rounded(v_mul(scaled[i], factor)));
-    to->scale = largest / DOT_MOST_OF_GROUP + sum_of(wrong);
+    to->scale = largest / DOT_MOST_OF_GROUP + nan_of_lanes(wrong);
     to->first = 0;
     for (int n = 0; n < RAPT_BLOCK; n++) to->first -= DOT_BIAS * to->bytes[n];
 }

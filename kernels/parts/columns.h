@@ -136,9 +136,9 @@ static RAPT_INLINE int elements_of_dword(rapt_type type) {
 }
 
 /* A word of each type of K: reads a step of RAPT_VL rows, for nr rows of Q. */
-typedef void read_words(key_columns *c, const char *const *rows, size_t offset, const int nr);
+typedef void read_step_word(key_columns *c, const char *const *rows, size_t offset, const int nr);
 
-/* A word of each type of K: converts element i of a dword that read_words has read. */
+/* A word of each type of K: converts element i of a dword that read_step_word has read. */
 typedef vf column_word(const key_columns *c, vi dword, const int i);
 
 /* A word of types that are deinterleaved: converts the element that comes i-th in memory of each dword. */

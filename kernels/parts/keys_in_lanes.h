@@ -29,10 +29,10 @@ typedef struct row_state {
 /* A row of Q. */
 typedef struct query_row {
     row_cursor at;
-    const char *block_mask;          /* its row of the block mask, or null */
-    int64_t first, end;              /* the keys [first, end) that it may attend to by its position */
-    uint64_t attended[CHUNK_BLOCKS]; /* with has_masks: bit n is set if it attends to key n of the block */
-    row_state now, all;              /* of this chunk, and of all chunks before it */
+    const char *block_mask;              /* its row of the block mask, or null */
+    int64_t first, end;                  /* the keys [first, end) that it may attend to by its position */
+    uint64_t attended[CHUNK_BLOCKS];     /* with has_masks: bit n is set if it attends to key n of the block */
+    row_state chunk_state, merged_state; /* of this chunk, and of all chunks before it */
 } query_row;
 
 /* Scratch of a task. */
@@ -74,7 +74,7 @@ static inline int values_depth(rapt_type type) {
 
 /* True if K or V of this type is first converted to a copy in scratch, instead of on the way into registers. Types of K and V
  * only are, for more rows of Q than RAPT_CONVERTED_ROWS, since each pass would convert them anew. */
-static inline bool copied(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
+static inline bool needs_copy(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
 
 /* Returns the floats of row_scratch.groups for `rows` rows. */
 static size_t integer_group_floats(const rapt_problem *p, int rows);
@@ -87,12 +87,13 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
                              .s = carve(memory, &used, (size_t)n * RAPT_CHUNK),
                              .alpha = carve(memory, &used, (size_t)n * ROW_ALPHAS),
                              .values = carve(memory, &used, RAPT_BLOCK * dv),
-                             .keys = carve(memory, &used, BF16 || copied(p->k.type, n) ? RAPT_BLOCK * dk : 0),
+                             .keys = carve(memory, &used, BF16 || needs_copy(p->k.type, n) ? RAPT_BLOCK * dk : 0),
                              .row = carve(memory, &used, BF16 ? dk + dv : 0),
                              .sums = carve(memory, &used, BF16 ? 2 * dv : 0),
                              .tiles = carve(memory, &used, BF16 ? bf16_row_floats(p, n) : 0),
                              .groups = carve(memory, &used, INTEGER ? integer_group_floats(p, n) : 0)};
-    for (int r = 0; r < n; r++) rows[r].now.o = carve(memory, &used, dv), rows[r].all.o = carve(memory, &used, dv);
+    for (int r = 0; r < n; r++)
+        rows[r].chunk_state.o = carve(memory, &used, dv), rows[r].merged_state.o = carve(memory, &used, dv);
     return used;
 }
 
@@ -104,7 +105,7 @@ typedef struct key_format {
     rapt_type type;
     int group, bytes;           /* channels of a group and its bytes, as in types.h */
     stage_key_rest *stage_rest; /* stages the channels beyond whole steps; not called for groups */
-    read_words *read;           /* reads a step of RAPT_VL rows */
+    read_step_word *read;       /* reads a step of RAPT_VL rows */
     column_word *column;        /* converts an element of each dword of a step */
 } key_format;
 
@@ -126,21 +127,21 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
 /* Returns the bytes of an element of K; 1 for types of groups, whose elements have a byte or less. */
 static RAPT_INLINE int key_element_bytes(const key_format k) { return k.group > 1 ? 1 : k.bytes; }
 
-/* Prefetches for channel j of a step of `step` channels, which reads `beside` vectors of keys and prefetches as many further on.
- * The prefetches are shared out among the channels, since a burst of them beside the loads delays these. Most keys are prefetched
- * twice, at two distances, since a prefetch may get lost where many are under way. */
-static RAPT_INLINE void prefetch_share(const key_format k, const int beside, const int step, const int j, const char *const *keys,
-                                       size_t at) {
+/* Prefetches for channel j of a step of `step` channels, which reads `together` vectors of keys and prefetches as many further
+ * on. The prefetches are shared out among the channels, since a burst of them together the loads delays these. Most keys are
+ * prefetched twice, at two distances, since a prefetch may get lost where many are under way. */
+static RAPT_INLINE void prefetch_for_channel(const key_format k, const int together, const int step, const int j,
+                                             const char *const *keys, size_t at) {
     const int element = key_element_bytes(k);
     const int near = element >= 2 ? RAPT_KEYS_AHEAD : RAPT_BYTE_KEYS_AHEAD / 2;
     const int further = element >= 4 ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD;
-    for (int n = j * beside * RAPT_VL / step; n < (j + 1) * beside * RAPT_VL / step; n++) {
+    for (int n = j * together * RAPT_VL / step; n < (j + 1) * together * RAPT_VL / step; n++) {
         prefetch(keys[n + near], at);
         if (element != 2) prefetch(keys[n + further], at);
     }
 }
 
-/* Adds a step of channels, which lie `at` bytes behind the addresses of the keys. `beside` vectors of keys are transposed
+/* Adds a step of channels, which lie `at` bytes behind the addresses of the keys. `together` vectors of keys are transposed
  * together, so that their chains of additions run side by side. i: the number of the step's first channel. */
 static RAPT_INLINE void score_step(const key_format k, const int ng, const int nr, const char *const *keys, size_t at, int i,
                                    const float *q, size_t ldq, vf *acc) {
@@ -151,20 +152,20 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
      * 120 KB more and as fast (D1 on an AMD EPYC, Zen 4: 0.98 to 1.03 of that). With fewer lanes by 16: by 8, they were 34 KB
      * less and up to 5 % slower, and whole 66 KB more and as fast, but for q5_0, 9 % (D1 by AVX2 on Zen 3). */
     const int unrolled = of_elements(k.type) ? step : (int)rapt_min(step, RAPT_VL < RAPT_PARTIAL_SUMS ? 2 * RUN : RUN);
-    const int beside = step > RAPT_VL ? ng : 1;
+    const int together = step > RAPT_VL ? ng : 1;
     /* Hides from the compiler that these are the addresses of `keys`. It would otherwise copy all that are prefetched from to its
      * stack before each part of the channels. */
     const char *const *ahead = keys;
     __asm__("" : "+r"(ahead));
     key_columns c[4];
-    RAPT_UNROLL for (int g = 0; g < ng; g += beside) {
-        UNROLLED(b, beside) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
+    RAPT_UNROLL for (int g = 0; g < ng; g += together) {
+        UNROLLED(b, together) k.read(&c[b], keys + (g + b) * RAPT_VL, at, nr);
         for (int from = 0; from < step; from += unrolled) {
-            const char *const *keys_ahead = ahead + (g * RAPT_VL + from * beside * RAPT_VL / step);
+            const char *const *keys_ahead = ahead + (g * RAPT_VL + from * together * RAPT_VL / step);
             RAPT_UNROLL for (int run = 0; run < unrolled; run += RUN) RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
                 if (j >= unrolled) continue;
-                prefetch_share(k, beside, step, j, keys_ahead, at);
-                UNROLLED(b, beside) {
+                prefetch_for_channel(k, together, step, j, keys_ahead, at);
+                UNROLLED(b, together) {
                     const vf x = k.column(&c[b], c[b].dwords[from / in_dword + j / in_dword], j % in_dword);
                     UNROLLED(r, nr)
                         acc[(g + b) * nr + r] = v_fma(v_broadcast(q + r * ldq + i + from + j), x, acc[(g + b) * nr + r]);
@@ -212,8 +213,8 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
                                       int channels, const float *q, size_t ldq, float *s) {
     /* For one row 32 keys at a time are best if all their columns stay in registers, so with 16 lanes, or if vectors are read one
      * after the other, as with f32. Measured, see docs/performance.md. */
-    const int twice = nr == 1 && (k.bytes == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
-    const int most = RAPT_PARTIAL_SUMS / RAPT_VL * twice;
+    const int sixteens = nr == 1 && (k.bytes == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
+    const int most = RAPT_PARTIAL_SUMS / RAPT_VL * sixteens;
     const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
     int g = 0;
     for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(k, ng, nr, keys + g, offset, channels, q, ldq, s + g);
@@ -316,7 +317,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
         return;
     }
 #endif
-    if (copied(p->k.type, rows)) {
+    if (needs_copy(p->k.type, rows)) {
         score_copied_rows(t, s, rows, keys, offset, to - from, q, scores);
         return;
     }
@@ -334,7 +335,8 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
 
 /* Turns a row's scores of a block into logits, if more than a factor is needed, and sets those of keys that it does not attend to
  * to -inf. attended: bit n is set if it attends to key n of the block. */
-static RAPT_NOINLINE void modify_row(const rapt_task *t, query_row *row, float *scores, int64_t number, uint64_t attended) {
+static RAPT_NOINLINE void modify_and_mask_row(const rapt_task *t, query_row *row, float *scores, int64_t number,
+                                              uint64_t attended) {
     const rapt_problem *p = t->problem;
     if (p->modified) {
         float bias[RAPT_BLOCK] = {0};
@@ -374,7 +376,7 @@ static void make_logits(const rapt_task *t, query_row *row, float *scores, const
         attended = attended_keys(t, row->at, row->block_mask, row->first, row->end, b->number);
     for (int n = 0; n < RAPT_BLOCK && key_scales; n += RAPT_VL)
         v_store(scores + n, v_mul(v_load(scores + n), v_load(key_scales + n)));
-    if (p->modified || ~attended) modify_row(t, row, scores, b->number, attended);
+    if (p->modified || ~attended) modify_and_mask_row(t, row, scores, b->number, attended);
     if (t->scores) store_scores(t, row->at, b->number, scores, 1, b->first, b->end);
 }
 
@@ -386,7 +388,7 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
     const rapt_problem *p = t->problem;
     float before[ROW_ALPHAS] = {0}, after[ROW_ALPHAS] = {0}, sum[CHUNK_BLOCKS] = {0};
     float partial[CHUNK_BLOCKS][RAPT_PARTIAL_SUMS];
-    float m = row->now.m;
+    float m = row->chunk_state.m;
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         float *at = scores + b->number % RAPT_CHUNK;
@@ -419,8 +421,8 @@ static void weigh_row(const rapt_task *t, query_row *row, float *scores, const f
             for (int i = 0; i < count; i++) sum[i] += partial[i][j];
         else
             UNROLLED(i, CHUNK_BLOCKS) sum[i] += partial[i][j]; /* in registers */
-    for (int i = 0; i < count; i++) row->now.l = s_fma(row->now.l, alpha[i], sum[i]);
-    row->now.m = m;
+    for (int i = 0; i < count; i++) row->chunk_state.l = s_fma(row->chunk_state.l, alpha[i], sum[i]);
+    row->chunk_state.m = m;
 }
 
 /* Multiplies the o of a state by alpha. */
@@ -435,8 +437,8 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v);
     int rest = p->d_v % RAPT_VL, whole = p->d_v / RAPT_VL;
-    bool copy = copied(p->v.type, n);
-    operands o = {.c = (char *)rows[0].now.o,
+    bool copy = needs_copy(p->v.type, n);
+    operands o = {.c = (char *)rows[0].chunk_state.o,
                   .ldc = dv * 2 * sizeof(float),
                   .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->number % RAPT_CHUNK + from),
                   .rs = RAPT_CHUNK * sizeof(float),
@@ -467,7 +469,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
 
 /* Restores the order of the channels of a row of O that were deinterleaved to `deinterleaved` vectors (tile.h). The last ones,
  * too few to fill these vectors, are in order already. */
-static void gather_channels(float *o, int deinterleaved, int channels) {
+static void interleave_channels(float *o, int deinterleaved, int channels) {
     const int step = deinterleaved * RAPT_VL;
     for (int c = 0; c + step <= channels && deinterleaved > 1; c += step, o += step) {
         float lanes[4 * RAPT_VL];
@@ -496,7 +498,7 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
         }
         if (any)
             add_rows_dots(n, values, (size_t)kv_head * (size_t)p->v.head_stride, (to - from) / RAPT_DOT, p->d_v,
-                          (const char *)(weights + part) + from, RAPT_CHUNK * sizeof(float), scale, alpha, rows[0].now.o,
+                          (const char *)(weights + part) + from, RAPT_CHUNK * sizeof(float), scale, alpha, rows[0].chunk_state.o,
                           padded((size_t)p->d_v) * 2);
     }
 }
@@ -527,7 +529,7 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
         alpha[r] = s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
         for (int g = 0; g < groups; g++) quantise_group_weights(weights, v.factors + g * RAPT_BLOCK, v.weights + r * groups + g);
     }
-    add_rows_group_dots(n, &v, p->d_v, alpha, rows[0].now.o, padded((size_t)p->d_v) * 2);
+    add_rows_group_dots(n, &v, p->d_v, alpha, rows[0].chunk_state.o, padded((size_t)p->d_v) * 2);
 }
 #endif
 
@@ -546,19 +548,19 @@ static uint64_t find_attended_values(const rapt_task *t, int kv_head, const quer
 
 /* Adds P V of one row without the values of masked keys: add_attended (queries_in_lanes.h) for keys in lanes. */
 static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
-                                const block *all) {
+                                const block *task_block) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v);
     const char *values[RAPT_BLOCK];
-    block b = *all;
+    block b = *task_block;
     const uint64_t attended = find_attended_values(t, kv_head, row, &b, values);
     if (!attended) return;
     weights += b.number % RAPT_CHUNK;
     stage_rows(p->v.type, s->values, dv, values + b.first, b.end - b.first, 0, p->d_v);
     for (int n = b.first; n < b.end; n++)
         for (int c = 0; c < p->d_v && attended >> n & 1; c += RAPT_VL)
-            v_store(row->now.o + c,
-                    v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c), v_load(row->now.o + c)));
+            v_store(row->chunk_state.o + c, v_fma(v_set1(weights[n]), v_load(s->values + (size_t)(n - b.first) * dv + c),
+                                                  v_load(row->chunk_state.o + c)));
 }
 
 /* Loads the scales of the keys or values of a chunk's blocks, of one head; 0 for those that no row attends to. */
@@ -627,34 +629,35 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
 #include "bf16/bf16_rows.h"
 
 /* Adds P V of a chunk in exact arithmetic, `depth` rows of V at a time. */
-static void values_exact(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
-                         const char *const *value_rows, int depth) {
+static void add_chunk_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
+                             const char *const *value_rows, int depth) {
     const rapt_problem *p = t->problem;
-    const int all = t->kv_heads * n;
+    const int all_rows = t->kv_heads * n;
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
-        for (int r = 0; r < all; r++) rescale_row(p, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
+        for (int r = 0; r < all_rows; r++) rescale_row(p, &rows[r].chunk_state, s->alpha[r * ROW_ALPHAS + i]);
         for (int from = b->first; from < b->end; from += depth)
             for (int h = 0; h < t->kv_heads; h++)
                 add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + depth, b->end));
     }
-    for (int r = 0; r < all && !copied(p->v.type, n); r++)
-        gather_channels(rows[r].now.o, deinterleaved_vectors(p->v.type), p->d_v);
+    for (int r = 0; r < all_rows && !needs_copy(p->v.type, n); r++)
+        interleave_channels(rows[r].chunk_state.o, deinterleaved_vectors(p->v.type), p->d_v);
 }
 
-/* values_exact without the values of masked keys. */
-static void values_unmasked(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count) {
+/* add_chunk_values without the values of masked keys. */
+static void add_attended_chunk_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks,
+                                      int count) {
     for (int i = 0; i < count; i++)
         for (int r = 0; r < t->kv_heads * n; r++) {
-            rescale_row(t->problem, &rows[r].now, s->alpha[r * ROW_ALPHAS + i]);
+            rescale_row(t->problem, &rows[r].chunk_state, s->alpha[r * ROW_ALPHAS + i]);
             add_attended_values(t, s, r / n, &rows[r], s->s + (size_t)r * RAPT_CHUNK, &blocks[i]);
         }
 }
 
 #if RAPT_FEW_DOTS
 /* Adds P V of a chunk in integer arithmetic. */
-static void values_integer(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
-                           const char *const *value_rows) {
+static void add_integer_chunk_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks,
+                                     int count, const char *const *value_rows) {
     for (int i = 0; i < count; i++)
         for (int h = 0; h < t->kv_heads; h++) {
             if (t->problem->v.type == RAPT_INT8) add_integer_values(t, s, h, rows + h * n, n, value_rows, &blocks[i], i);
@@ -669,11 +672,11 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
                                        bool skip_masked) {
     const rapt_problem *p = t->problem;
     block blocks[CHUNK_BLOCKS];
-    int all = t->kv_heads * n, count = find_blocks(t, rows, all, chunk, blocks);
-    for (int r = 0; r < all; r++) {
-        rows[r].now.m = -INFINITY;
-        rows[r].now.l = 0.0f;
-        memset(rows[r].now.o, 0, output_row_floats(p) * sizeof(float));
+    int all_rows = t->kv_heads * n, count = find_blocks(t, rows, all_rows, chunk, blocks);
+    for (int r = 0; r < all_rows; r++) {
+        rows[r].chunk_state.m = -INFINITY;
+        rows[r].chunk_state.l = 0.0f;
+        memset(rows[r].chunk_state.o, 0, output_row_floats(p) * sizeof(float));
     }
     /* Batch sizes, chosen so that memory is read in whole tokens:
      * - joined heads (each covers only a part of a token): switch heads every RAPT_PARTIAL_SUMS keys, RAPT_VALUES_DEPTH values;
@@ -682,9 +685,9 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
      * - types converted to a scratch copy: the same small batches, so that the copy stays in L1;
      * - otherwise a whole block at a time. */
     bool joined = t->kv_heads > 1;
-    int keys = joined || copied(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
+    int keys = joined || needs_copy(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
     bool passes = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
-    int values = joined || copied(p->v.type, n) ? RAPT_VALUES_DEPTH : passes ? values_depth(p->v.type) : RAPT_BLOCK;
+    int values = joined || needs_copy(p->v.type, n) ? RAPT_VALUES_DEPTH : passes ? values_depth(p->v.type) : RAPT_BLOCK;
     const char *key_rows[CHUNK_ROWS], *value_rows[CHUNK_ROWS];
     if (count == 0) return; /* the state stays empty */
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,
@@ -703,26 +706,26 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
     weigh_rows(t, s, rows, n, blocks, count);
 #if RAPT_FEW_DOTS
     if (INTEGER) {
-        values_integer(t, s, rows, n, blocks, count, value_rows);
+        add_integer_chunk_values(t, s, rows, n, blocks, count, value_rows);
         return;
     }
 #endif
-    if (skip_masked) values_unmasked(t, s, rows, n, blocks, count);
-    else values_exact(t, s, rows, n, blocks, count, value_rows, values);
+    if (skip_masked) add_attended_chunk_values(t, s, rows, n, blocks, count);
+    else add_chunk_values(t, s, rows, n, blocks, count, value_rows, values);
 }
 
-/* Merges the state of next_m, next_l and next_o into `all`. */
-static void merge_row(const rapt_problem *p, row_state *all, const float *next_m, const float *next_l, const float *next_o) {
+/* Merges the state of next_m, next_l and next_o into `merged`. */
+static void merge_row(const rapt_problem *p, row_state *merged, const float *next_m, const float *next_l, const float *next_o) {
     float m[RAPT_VL], l[RAPT_VL], other_m[RAPT_VL], other_l[RAPT_VL];
     vf a, b;
-    v_store(m, v_set1(all->m));
-    v_store(l, v_set1(all->l));
+    v_store(m, v_set1(merged->m));
+    v_store(l, v_set1(merged->l));
     v_store(other_m, v_set1(*next_m));
     v_store(other_l, v_set1(*next_l));
     merge_weights(p, m, l, other_m, other_l, &a, &b);
-    all->m = m[0];
-    all->l = l[0];
-    for (int c = 0; c < p->d_v; c += RAPT_VL) merge_values(all->o + c, next_o + c, a, b);
+    merged->m = m[0];
+    merged->l = l[0];
+    for (int c = 0; c < p->d_v; c += RAPT_VL) merge_values(merged->o + c, next_o + c, a, b);
 }
 
 /* Ends a row: merges its sink, divides o by l, and writes O and LSE. */
@@ -735,8 +738,8 @@ static void finish_row(const rapt_problem *p, const rapt_row_end *end, row_state
     if (end->v_scales) load_channel_scales(scales, end->v_scales, &p->v_scales, p->d_v);
     vf factor = reciprocal(v_set1(state->l));
     for (int c = 0; c < p->d_v; c += RAPT_VL) {
-        vf all = end->v_scales ? v_mul(factor, v_load(scales + c)) : factor;
-        v_store(state->o + c, finished(v_load(state->o + c), all));
+        vf factors = end->v_scales ? v_mul(factor, v_load(scales + c)) : factor;
+        v_store(state->o + c, finished(v_load(state->o + c), factors));
     }
     write_row(p, end->o, end->lse, state->m, state->l, state->o);
 }
@@ -746,9 +749,9 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
     row_scratch s;
     query_row rows[RAPT_MOST_JOINED_ROWS];
-    int n = (int)t->rows, all = n * t->kv_heads;
+    int n = (int)t->rows, all_rows = n * t->kv_heads;
     size_t dk = row_floats(p), dv = output_row_floats(p);
-    lay_out_rows(p, t->scratch, &s, rows, all);
+    lay_out_rows(p, t->scratch, &s, rows, all_rows);
     bool masked = has_masks(p); /* true if scores are computed for keys that some row does not attend to */
     for (int h = 0; h < t->kv_heads; h++) {
         const char *queries[RAPT_MOST_FEW_ROWS];
@@ -758,40 +761,40 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
             row->block_mask = p->block_mask.type ? block_mask_row(t, row->at) : NULL;
             row_range(t, row->at.token, &row->first, &row->end);
             queries[r] = t->q + row_offset(&p->q, row->at);
-            row->all.m = -INFINITY;
-            row->all.l = 0.0f;
-            memset(row->all.o, 0, dv * sizeof(float));
+            row->merged_state.m = -INFINITY;
+            row->merged_state.l = 0.0f;
+            memset(row->merged_state.o, 0, dv * sizeof(float));
             masked |= row->first != rows[0].first || row->end != rows[0].end;
         }
         stage_element_rows(p->q.type, s.q + (size_t)(h * n) * dk, dk, queries, n, 0, p->d_k);
     }
-    for (int r = 0; r < all && BF16; r++)
+    for (int r = 0; r < all_rows && BF16; r++)
         for (size_t c = (size_t)p->d_k; c < dk; c++) s.q[(size_t)r * dk + c] = 0.0f;
-    for (size_t i = 0; i < (size_t)all * dk; i += RAPT_VL) v_store(s.q + i, v_mul(v_load(s.q + i), v_set1(p->q_factor)));
-    for (int r = 0; r < all && scaled_by_channel(&p->k_scales); r++) {
+    for (size_t i = 0; i < (size_t)all_rows * dk; i += RAPT_VL) v_store(s.q + i, v_mul(v_load(s.q + i), v_set1(p->q_factor)));
+    for (int r = 0; r < all_rows && scaled_by_channel(&p->k_scales); r++) {
         float scales[RAPT_MAX_HEAD_DIM], *q = s.q + (size_t)r * dk;
         load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
     if (BF16) pack_bf16_rows(p, &s, t->kv_heads, n);
 #if RAPT_FEW_DOTS
-    for (int r = 0; r < all && INTEGER; r++) quantise_query(s.q + (size_t)r * dk, p->d_k, integer_groups(p->k.type, p->d_k));
+    for (int r = 0; r < all_rows && INTEGER; r++) quantise_query(s.q + (size_t)r * dk, p->d_k, integer_groups(p->k.type, p->d_k));
 #endif
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {
         attend_chunk_keys_in_lanes(t, &s, rows, n, chunk, false);
-        if (masked && !INTEGER && any_nonfinite(rows[0].now.o, all, 2 * dv, p->d_v))
+        if (masked && !INTEGER && any_nonfinite(rows[0].chunk_state.o, all_rows, 2 * dv, p->d_v))
             attend_chunk_keys_in_lanes(t, &s, rows, n, chunk, true);
-        for (int r = 0; r < all; r++) {
-            if (t->states) store_state(t, rows[r].at, chunk, rows[r].now.m, rows[r].now.l, rows[r].now.o);
-            else merge_row(p, &rows[r].all, &rows[r].now.m, &rows[r].now.l, rows[r].now.o);
+        for (int r = 0; r < all_rows; r++) {
+            if (t->states) store_state(t, rows[r].at, chunk, rows[r].chunk_state.m, rows[r].chunk_state.l, rows[r].chunk_state.o);
+            else merge_row(p, &rows[r].merged_state, &rows[r].chunk_state.m, &rows[r].chunk_state.l, rows[r].chunk_state.o);
         }
     }
-    for (int r = 0; r < all && !t->states; r++) {
+    for (int r = 0; r < all_rows && !t->states; r++) {
         row_cursor at = rows[r].at;
         rapt_row_end end = {.o = t->o + row_offset(&p->o, at), .lse = t->lse ? t->lse + row_offset(&p->lse, at) : NULL};
         if (t->sinks) end.sink = t->sinks + at.head * p->sinks.head_stride;
         if (scaled_by_channel(&p->v_scales)) end.v_scales = t->v_scales + r / n * p->v_scales.head_stride;
-        finish_row(p, &end, &rows[r].all);
+        finish_row(p, &end, &rows[r].merged_state);
     }
 }

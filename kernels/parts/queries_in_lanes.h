@@ -16,9 +16,9 @@ typedef struct query_tile {
     int rows, vectors;
     float *q;                     /* [d_k][TILE_ROWS], times q_factor; packed in integer and bf16 arithmetic */
     float *q_scale;               /* [TILE_ROWS] integer arithmetic: the step of q's integers (queries_int8.h) */
-    lane_state now;               /* of this chunk; in bf16 arithmetic all tiles share two of these (attend_chunk_bf16) */
-    lane_state all;               /* of all chunks before it */
-    bool started, merged;         /* true if `now`, if `all` has absorbed any keys */
+    lane_state chunk_state;       /* of this chunk; in bf16 arithmetic all tiles share two of these (attend_chunk_bf16) */
+    lane_state merged_state;      /* of all chunks before it */
+    bool started, merged;         /* true if chunk_state, or merged_state, has absorbed any keys */
     bool masked;                  /* true if scores of this chunk were computed for keys that some lane does not attend to */
     int32_t *first, *end;         /* [TILE_ROWS] keys [first, end) that a lane may attend to by its position */
     int64_t first_min, end_max;   /* over the lanes that may attend to any key */
@@ -81,7 +81,7 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
     for (int i = 0; i < n; i++) {
         query_tile t = {.q = carve(memory, &used, channels * TILE_ROWS)};
         for (int both = 0; both <= merges; both++) {
-            lane_state *state = both ? &t.all : &t.now;
+            lane_state *state = both ? &t.merged_state : &t.chunk_state;
             if (BF16 && !both && i > 1) continue; /* attend_chunk_bf16 passes the first two on */
             state->m = carve(memory, &used, TILE_ROWS);
             state->l = carve(memory, &used, TILE_ROWS);
@@ -148,8 +148,8 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
 /* Sets the tile's state of a chunk to the empty state. */
 static void start_chunk(query_tile *tile) {
     for (int i = 0; i < TILE_ROWS; i += RAPT_VL) {
-        v_store(tile->now.m + i, v_set1(-INFINITY));
-        v_store(tile->now.l + i, v_set1(0.0f));
+        v_store(tile->chunk_state.m + i, v_set1(-INFINITY));
+        v_store(tile->chunk_state.l + i, v_set1(0.0f));
     }
     tile->started = tile->masked = false;
 }
@@ -312,7 +312,7 @@ static RAPT_INLINE void weigh_vectors(const int nv, const rapt_problem *p, const
 
 /* Calls weigh_vectors for the tile's number of vectors. */
 static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, int first, int end) {
-    RAPT_BY_COUNT(tile->vectors, weigh_vectors, p, &tile->now, s, first, end);
+    RAPT_BY_COUNT(tile->vectors, weigh_vectors, p, &tile->chunk_state, s, first, end);
 }
 
 /* Adds P V without the values of masked keys. This is slow, and needed only if a masked value is NaN or infinite. masks: -inf for
@@ -322,7 +322,7 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
         vf alpha = v_load(s->alpha + i);
         for (int c = 0; c < p->d_v; c++) {
-            float *to = tile->now.o + (size_t)c * TILE_ROWS + i;
+            float *to = tile->chunk_state.o + (size_t)c * TILE_ROWS + i;
             vf o = tile->started ? v_mul(v_load(to), alpha) : v_set1(0.0f);
             for (int n = first; n < end; n++) {
                 vf value = v_set1(values[(size_t)(n - first) * ld + (size_t)c * COPIES]);
@@ -456,7 +456,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
 /* Returns the product V^T P^T of a block in integers. It reads quantised weights from s->bias, and their step in each lane from
  * `scale`. */
 static dots product_of_values(const query_tile *tile, const lane_scratch *s, const staged_block *b, const float *scale) {
-    return (dots){.c = tile->now.o,
+    return (dots){.c = tile->chunk_state.o,
                   .a = (const char *)b->values,
                   .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
                   .first = b->value_correction,
@@ -508,7 +508,7 @@ static void add_values_exact(const rapt_problem *p, const query_tile *tile, cons
         }
     if (masks) add_attended(p, tile, s, masks, values, b->ldv, first, end);
     else
-        tile_product((operands){.c = (char *)tile->now.o,
+        tile_product((operands){.c = (char *)tile->chunk_state.o,
                                 .ldc = TILE_ROWS * sizeof(float),
                                 .a = (const char *)values,
                                 .rs = COPIES * sizeof(float),
@@ -596,17 +596,18 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
 /* Merges the tile's state of this chunk into that of the chunks before. */
 static void merge_tile(const rapt_problem *p, query_tile *tile) {
     if (!tile->merged) {
-        lane_state swapped = tile->all;
-        tile->all = tile->now;
-        tile->now = swapped;
+        lane_state swapped = tile->merged_state;
+        tile->merged_state = tile->chunk_state;
+        tile->chunk_state = swapped;
         tile->merged = true;
         return;
     }
     for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
         vf a, b;
-        merge_weights(p, tile->all.m + i, tile->all.l + i, tile->now.m + i, tile->now.l + i, &a, &b);
+        merge_weights(p, tile->merged_state.m + i, tile->merged_state.l + i, tile->chunk_state.m + i, tile->chunk_state.l + i, &a,
+                      &b);
         for (int c = 0; c < p->d_v; c++)
-            merge_values(tile->all.o + (size_t)c * TILE_ROWS + i, tile->now.o + (size_t)c * TILE_ROWS + i, a, b);
+            merge_values(tile->merged_state.o + (size_t)c * TILE_ROWS + i, tile->chunk_state.o + (size_t)c * TILE_ROWS + i, a, b);
     }
 }
 
@@ -671,7 +672,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 
 /* True if a masked value may have left a NaN in the tile's state, so that the chunk must be computed again with skip_masked. */
 static bool has_hidden_nonfinite(const rapt_problem *p, const query_tile *tile) {
-    return tile->started && tile->masked && any_nonfinite(tile->now.o, p->d_v, TILE_ROWS, tile->vectors * RAPT_VL);
+    return tile->started && tile->masked && any_nonfinite(tile->chunk_state.o, p->d_v, TILE_ROWS, tile->vectors * RAPT_VL);
 }
 
 /* True if the task merges chunks. */
@@ -681,15 +682,16 @@ static bool merges(const rapt_task *t) { return !t->states && t->chunks > 1; }
  * written next, or null. */
 static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *tile, const query_tile *next, int64_t chunk) {
     if (t->states) {
-        if (tile->started) emit_tile(t, s, tile, &tile->now, chunk);
+        if (tile->started) emit_tile(t, s, tile, &tile->chunk_state, chunk);
         else store_empty_states(t, 0, tile->row0, tile->rows, chunk);
         return;
     }
     if (tile->started && merges(t)) merge_tile(t->problem, tile);
     if (chunk + 1 < t->chunk0 + t->chunks) return;
-    if (!tile->started && !tile->merged) memset(tile->now.o, 0, (size_t)t->problem->d_v * TILE_ROWS * sizeof *tile->now.o);
+    if (!tile->started && !tile->merged)
+        memset(tile->chunk_state.o, 0, (size_t)t->problem->d_v * TILE_ROWS * sizeof *tile->chunk_state.o);
     if (next) prefetch_output(t, next);
-    emit_tile(t, s, tile, tile->merged ? &tile->all : &tile->now, 0);
+    emit_tile(t, s, tile, tile->merged ? &tile->merged_state : &tile->chunk_state, 0);
 }
 
 #include "bf16/bf16_queries.h"

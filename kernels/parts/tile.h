@@ -32,8 +32,8 @@ typedef struct operands {
 
     /* Of tile_product. The mode of stream_product is always ACCUMULATE_ADD, and its `even` 0. */
     accumulate_mode mode;
-    const float *scale; /* for ACCUMULATE_SCALE_ADD: a factor for each lane of the panel */
-    ptrdiff_t even;     /* if not 0: AB is first added to sums that lie this many bytes from C */
+    const float *scale;    /* for ACCUMULATE_SCALE_ADD: a factor for each lane of the panel */
+    ptrdiff_t sums_offset; /* if not 0: AB is first added to sums that lie this many bytes from C */
 
     /* Of stream_product: B anywhere in memory. */
     const char *const *rows; /* row k of B begins `offset` bytes behind rows[k] */
@@ -44,14 +44,14 @@ typedef struct operands {
 } operands;
 
 /* Prefetches the next `lines` cache lines of the queue, or those that are left. */
-static RAPT_INLINE void prefetch_from_queue(prefetch_queue *c) {
-    for (int i = 0; i < c->lines && c->left > 0; i++) {
-        prefetch(*c->rows, c->at);
-        c->at += 64;
-        if (c->at < c->bytes) continue;
-        c->at = 0;
-        c->left--;
-        c->rows++;
+static RAPT_INLINE void prefetch_from_queue(prefetch_queue *queue) {
+    for (int i = 0; i < queue->lines && queue->left > 0; i++) {
+        prefetch(*queue->rows, queue->at);
+        queue->at += 64;
+        if (queue->at < queue->bytes) continue;
+        queue->at = 0;
+        queue->left--;
+        queue->rows++;
     }
 }
 
@@ -60,7 +60,7 @@ static RAPT_INLINE void prefetch_from_queue(prefetch_queue *c) {
  *   part           extracts element i of each dword; unused where deinterleaved is 1
  *   vector         bytes of memory that one vector of B takes
  *   deinterleaved  > 1: one load yields this many vectors instead. Dword j of a row goes to lane j, its element i to vector i,
- *                  which avoids a widening shuffle per vector. C's channels are then permuted; gather_channels restores their
+ *                  which avoids a widening shuffle per vector. C's channels are then permuted; interleave_channels restores their
  *                  order once a chunk. Panels that are no multiple of `deinterleaved` are read in memory order.
  *   stream         false: B is f32 in scratch (operands.b); true: its rows lie anywhere in memory (operands.rows) */
 typedef struct b_format {
@@ -135,9 +135,9 @@ static RAPT_INLINE void add_broadcast_step(const b_format format, const int nv, 
 /* Writes the accumulators of a register tile to C, after they are added to the sums at `even` if there are any. */
 static RAPT_INLINE void store_accumulators(const b_format format, const int nv, const int nr, accumulate_mode mode,
                                            const operands *o, vf *acc) {
-    if (!format.stream && o->even)
+    if (!format.stream && o->sums_offset)
         UNROLLED(r, nr)
-            UNROLLED(v, nv) acc[r * nv + v] = v_add(v_load(o->c + o->even + r * o->ldc + v * sizeof(vf)), acc[r * nv + v]);
+            UNROLLED(v, nv) acc[r * nv + v] = v_add(v_load(o->c + o->sums_offset + r * o->ldc + v * sizeof(vf)), acc[r * nv + v]);
     UNROLLED(r, nr)
         UNROLLED(v, nv) {
             char *c = o->c + r * o->ldc + v * sizeof(vf);

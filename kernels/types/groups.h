@@ -9,20 +9,20 @@ RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* Scales and minima of groups are f16, little-endian on every machine. Loads one of them to all lanes. */
-static inline vf v_broadcast_shared(const char *from) {
+static inline vf v_broadcast_f16_le(const char *from) {
     const char bytes[2] = {from[ON_BIG_ENDIAN], from[1 - ON_BIG_ENDIAN]};
     return v_broadcast_f16(bytes);
 }
 
 /* Converts scales or minima in the lower halves of lanes, which were read in the byte order of the machine. */
-static inline vf v_from_shared(vi h) {
+static inline vf v_from_f16_le(vi h) {
     if (ON_BIG_ENDIAN) h = i_or(i_and(i_shl(h, 8), i_set1(0xff00)), i_and(i_shr(h, 8), i_set1(0xff)));
     return v_from_f16(h);
 }
 
 #if RAPT_VL == 1
 /* Stores a scale or a minimum. */
-static inline void store_shared(uint8_t *to, float x) {
+static inline void store_f16_le(uint8_t *to, float x) {
     uint8_t bytes[2];
     v_store_f16(bytes, x);
     to[0] = bytes[ON_BIG_ENDIAN], to[1] = bytes[1 - ON_BIG_ENDIAN];
@@ -110,7 +110,7 @@ static inline vf v_small_float(vi magnitude, const int bias) {
 
 /* For K with keys in lanes (columns.h): returns the f16 scale with which each row's group begins. */
 static inline vf v_scale_of(const char *const *rows, size_t offset) {
-    return v_from_shared(first_half(read_column(rows, offset)));
+    return v_from_f16_le(first_half(read_column(rows, offset)));
 }
 
 /* Returns the E8M0 scale with which each row's group begins. */
@@ -127,8 +127,8 @@ static inline void read_scaled_nibbles(key_columns *c, const char *const *rows, 
 /* Reads a group of each row: an f16 scale and an f16 minimum, then 16 bytes of 4-bit codes. */
 static inline void read_ranged_nibbles(key_columns *c, const char *const *rows, size_t offset) {
     const vi both = read_column(rows, offset);
-    c->scale = v_from_shared(first_half(both));
-    c->least = v_from_shared(second_half(both));
+    c->scale = v_from_f16_le(first_half(both));
+    c->least = v_from_f16_le(second_half(both));
     read_four_columns(c->dwords, rows, offset + 4);
 }
 
@@ -234,9 +234,9 @@ static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x,
 }
 
 /* Stores x, limited to the finite range of f16, as a scale or a minimum, and returns the stored number. */
-static inline float store_finite_shared(uint8_t *to, float x) {
-    store_shared(to, clamped(x, -65504.0f, 65504.0f));
-    return v_broadcast_shared((const char *)to);
+static inline float store_finite_f16_le(uint8_t *to, float x) {
+    store_f16_le(to, clamped(x, -65504.0f, 65504.0f));
+    return v_broadcast_f16_le((const char *)to);
 }
 
 /* Returns 1 / s, or 0 if that is not finite: s is then 0 as f16, so the integers do not matter. */

@@ -3,7 +3,7 @@
 static inline vf v_load_int4(const char *row, int channel) {
     const char *group = group_of_int4(row, channel);
     vi n = i_add(i_load_u4(group + 2, channel & 31), i_set1(-8));
-    return v_mul(v_broadcast_shared(group), v_from_int(n));
+    return v_mul(v_broadcast_f16_le(group), v_from_int(n));
 }
 
 static inline void read_int4(key_columns *c, const char *const *rows, size_t offset, const int nr) {
@@ -22,7 +22,7 @@ static inline void store_group_int4(uint8_t *group, const float *x) {
     float s = largest(x, 32) / -8.0f;
     uint8_t n[32];
     if (!start_group(group, 18, s)) return;
-    s = store_finite_shared(group, s);
+    s = store_finite_f16_le(group, s);
     for (int i = 0; i < 32; i++) n[i] = (uint8_t)(s == 0.0f ? 8 : nearest(x[i] / s, -8, 7) + 8);
     store_pairs(group + 2, n);
 }

@@ -3,7 +3,7 @@
 static inline vf v_load_q4_0(const char *row, int channel) {
     const char *group = group_of_q4_0(row, channel);
     vi n = i_add(i_load_halves(group + 2, channel), i_set1(-8));
-    return v_mul(v_broadcast_shared(group), v_from_int(n));
+    return v_mul(v_broadcast_f16_le(group), v_from_int(n));
 }
 
 static inline void read_q4_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
@@ -20,7 +20,7 @@ static inline void store_group_q4_0(uint8_t *group, const float *x) {
     float s = largest(x, 32) / -8.0f, r = inverse(s);
     uint8_t n[32];
     if (!start_group(group, 18, s)) return;
-    store_shared(group, s);
+    store_f16_le(group, s);
     for (int i = 0; i < 32; i++) n[i] = truncated(x[i] * r + 8.5f, 15);
     store_halves(group + 2, n, 16);
 }

@@ -3,7 +3,7 @@
  * exact, so v_fma rounds once in both rounding classes. */
 static inline vf v_load_q4_1(const char *row, int channel) {
     const char *group = group_of_q4_1(row, channel);
-    return v_fma(v_broadcast_shared(group), v_from_int(i_load_halves(group + 4, channel)), v_broadcast_shared(group + 2));
+    return v_fma(v_broadcast_f16_le(group), v_from_int(i_load_halves(group + 4, channel)), v_broadcast_f16_le(group + 2));
 }
 
 static inline void read_q4_1(key_columns *c, const char *const *rows, size_t offset, const int nr) {
@@ -18,8 +18,8 @@ static inline void store_group_q4_1(uint8_t *group, const float *x) {
     float m, s = range_of(x, 32, &m) / 15.0f, r = inverse(s);
     uint8_t n[32];
     if (!start_group(group, 20, s)) return;
-    store_shared(group, s);
-    store_shared(group + 2, m);
+    store_f16_le(group, s);
+    store_f16_le(group + 2, m);
     for (int i = 0; i < 32; i++) n[i] = truncated((x[i] - m) * r + 0.5f, 15);
     store_halves(group + 4, n, 16);
 }

@@ -3,15 +3,15 @@
  * once in both rounding classes. */
 static inline vf v_load_q5_1(const char *row, int channel) {
     const char *group = group_of_q5_1(row, channel);
-    return v_fma(v_broadcast_shared(group), v_from_int(i_load_fifths(group + 4, channel)), v_broadcast_shared(group + 2));
+    return v_fma(v_broadcast_f16_le(group), v_from_int(i_load_fifths(group + 4, channel)), v_broadcast_f16_le(group + 2));
 }
 
 static inline void read_q5_1(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     (void)nr;
     vi head[4];
     read_four_columns(head, rows, offset);
-    c->scale = v_from_shared(first_half(head[0]));
-    c->least = v_from_shared(second_half(head[0]));
+    c->scale = v_from_f16_le(first_half(head[0]));
+    c->least = v_from_f16_le(second_half(head[0]));
     read_four_columns(c->dwords, rows, offset + 8);
     split_fifths(c->dwords, head[1]);
 }
@@ -24,8 +24,8 @@ static inline void store_group_q5_1(uint8_t *group, const float *x) {
     float m, s = range_of(x, 32, &m) / 31.0f, r = inverse(s);
     uint8_t n[32];
     if (!start_group(group, 24, s)) return;
-    store_shared(group, s);
-    store_shared(group + 2, m);
+    store_f16_le(group, s);
+    store_f16_le(group + 2, m);
     for (int i = 0; i < 32; i++) n[i] = truncated((x[i] - m) * r + 0.5f, 31);
     store_fifths(group + 4, n);
 }

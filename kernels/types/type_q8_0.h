@@ -2,7 +2,7 @@
 /* ggml's q8_0: an f16 scale s, and 32 signed bytes. */
 static inline vf v_load_q8_0(const char *row, int channel) {
     const char *group = group_of_q8_0(row, channel);
-    return v_mul(v_broadcast_shared(group), v_from_int(i_load_s8(group + 2 + (channel & 31))));
+    return v_mul(v_broadcast_f16_le(group), v_from_int(i_load_s8(group + 2 + (channel & 31))));
 }
 
 static inline void read_q8_0(key_columns *c, const char *const *rows, size_t offset, const int nr) {
@@ -21,7 +21,7 @@ static inline void unpack_q8_0(const char *group, int add, void *to) {
 static inline void store_group_q8_0(uint8_t *group, const float *x) {
     float s = largest_magnitude(x, 32) / 127.0f, r = inverse(s);
     if (!start_group(group, 34, s)) return;
-    store_shared(group, s);
+    store_f16_le(group, s);
     for (int i = 0; i < 32; i++) { /* ties away from 0 */
         float t = x[i] * r, size = magnitude_of(t), rest = size - (float)(int)size;
         int n = (int)size + (rest >= 0.5f);

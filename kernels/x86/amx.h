@@ -262,7 +262,7 @@ static weight_cursor start_weighing(const rapt_problem *p, const lane_scratch *s
                        .exponent = v_set1(p->exponent),
                        .least = v_set1(least_bf16_difference(p)),
                        .special = i_set1(0)};
-    for (int i = 0; i < v->tile->vectors; i++) w.from[i] = finite_max(v_load(v->tile->now.m + i * RAPT_VL));
+    for (int i = 0; i < v->tile->vectors; i++) w.from[i] = finite_max(v_load(v->tile->chunk_state.m + i * RAPT_VL));
     next_pairs(&w);
     return w;
 }
@@ -401,7 +401,7 @@ static RAPT_INLINE void add_values_in_tiles(const rapt_problem *p, const lane_sc
         for (int v = 0; v < w->tile->vectors; v += 2) {
             const float *values = s->values + (size_t)(c * chunk_steps(p)) * TILE_FLOATS;
             const float *weights = weights_at(p, s, w->parity) + v * TILE_FLOATS;
-            float *to = w->tile->now.o + (size_t)(c * TILE_LANES) * TILE_ROWS + v * RAPT_VL;
+            float *to = w->tile->chunk_state.o + (size_t)(c * TILE_LANES) * TILE_ROWS + v * RAPT_VL;
             const bool both = c + 1 < value_tiles(p), pair = w->tile->vectors - v >= 2;
             if (both && pair) value_tiles_of(2, 2, p, w, values, weights, to, cursor);
             else if (both) value_tiles_of(2, 1, p, w, values, weights, to, cursor);
@@ -607,7 +607,7 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
     for (int r = 0; r < heads * n; r++)
         for (int c = 0; c < p->d_v; c++) {
             const float *tile = head_tiles(p, s, r / n) + query_floats(p) + (size_t)(c / RAPT_STEP * 2 + c % 2) * TILE_FLOATS;
-            rows[r].now.o[c] = tile[r % n * TILE_LANES + c % RAPT_STEP / 2];
+            rows[r].chunk_state.o[c] = tile[r % n * TILE_LANES + c % RAPT_STEP / 2];
         }
 }
 

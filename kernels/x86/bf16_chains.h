@@ -236,7 +236,8 @@ static RAPT_INLINE vi weigh_chains(const bool exactly, const rapt_problem *p, co
         const block *b = &w->blocks[i];
         const int base = (int)(b->number % RAPT_CHUNK), first = base + b->first / RAPT_STEP * RAPT_STEP,
                   end = base + (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP;
-        RAPT_BY_COUNT(w->tile->vectors, weigh_chains_of, exactly, p, &w->tile->now, s->s, weights_at(p, s), first, end, &special);
+        RAPT_BY_COUNT(w->tile->vectors, weigh_chains_of, exactly, p, &w->tile->chunk_state, s->s, weights_at(p, s), first, end,
+                      &special);
     }
     return special;
 }
@@ -258,7 +259,7 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const til
         const int base = (int)(b->number % RAPT_CHUNK);
         for (int step = (base + b->first) / RAPT_STEP; step <= (base + b->end - 1) / RAPT_STEP; step++, first = false)
             chain_step(s->values + step * STEP_PAIRS, ld_values(p), weights_at(p, s) + (size_t)step * RAPT_BF16_STEP_FLOATS,
-                       now->tile->now.o, first, p->d_v + 1, now->tile->vectors, NULL);
+                       now->tile->chunk_state.o, first, p->d_v + 1, now->tile->vectors, NULL);
     }
 }
 
@@ -377,7 +378,8 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     const rapt_problem *p = t->problem;
     const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || !in_steps(p->v.type, p->d_v);
     const int in_chunk = (int)(b->number % RAPT_CHUNK), step = from / RAPT_STEP * RAPT_STEP, whole = (int)whole_steps(p->d_v);
-    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride, ldo = (size_t)(n > 1 ? rows[1].now.o - rows[0].now.o : 0);
+    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride,
+                 ldo = (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0);
     float scales[RAPT_BLOCK];
     uint16_t *const copies = (uint16_t *)s->values;
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
@@ -406,7 +408,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
         for (int i = 0; i < RAPT_STEP; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(v_load(weights + i)), 16));
         v_store(s->tiles + r * STEP_PAIRS, v_as_float(i_chain_pairs(v_as_int(v_load(halves)))));
     }
-    float *o = rows[0].now.o;
+    float *o = rows[0].chunk_state.o;
     const float *weights = s->tiles;
     for (int now; n > 0; n -= now, o += (size_t)now * ldo, weights += now * STEP_PAIRS) {
         now = rapt_min(n, 4);

@@ -48,7 +48,7 @@ static void set_element(const b_format *b, int nv, const operands *o, int row, i
         const char *from = b->stream ? o->rows[k] + o->offset : o->b + (size_t)k * o->ldb;
         sum = s_fma(float_at(o->a + (size_t)row * o->rs + (size_t)k * o->ks) * in_task(), element_of_b(b, nv, from, lane), sum);
     }
-    if (!b->stream && o->even) sum = lane_of(c + o->even, lane) + sum;
+    if (!b->stream && o->sums_offset) sum = lane_of(c + o->sums_offset, lane) + sum;
     set_lane(c, lane, !b->stream && o->mode == ACCUMULATE_ADD_SEPARATE ? lane_of(c, lane) + sum : sum);
 }
 

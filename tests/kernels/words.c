@@ -454,7 +454,7 @@ static void transpose(void) {
 }
 
 /* Steps of RAPT_VL rows of K, of which nothing else may be read, whose elements are transposed before they are converted. */
-static void columns_of_keys(const char *name, rapt_type type, read_words *read, column_word *column, int group, int bytes) {
+static void columns_of_keys(const char *name, rapt_type type, read_step_word *read, column_word *column, int group, int bytes) {
     const int row_bytes = step_bytes(type, group, bytes), channels = row_bytes / bytes * group;
     int wrong = 0;
     for (int turn = 0; turn < 400; turn++) {
