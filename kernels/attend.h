@@ -125,10 +125,10 @@
  *   pack_bf16_row       bf16_rows.h          packs a row of Q, or a token, for score_bf16_tile
  *   pack_bf16_rows      bf16_rows.h          packs rows of Q
  *   score_bf16_tile     bf16_rows.h          computes scores of a vector of keys, or of rows of weights
- *   score_bf16_rows     bf16_rows.h          computes scores
- *   start_bf16_rows     bf16_rows.h          before the values of a chunk
+ *   score_bf16_rows     bf16_rows.h          computes scores of the rows of a head
+ *   start_bf16_rows     bf16_rows.h          prepares for the values of a chunk
  *   add_bf16_step       bf16_rows.h          adds P V for a step of keys
- *   end_bf16_rows       bf16_rows.h          after the values of a chunk
+ *   end_bf16_rows       bf16_rows.h          leaves O with its channels in order
  *
  *   In linear layers in bf16 arithmetic, all together:
  *   bf16_weight_floats  bf16_linear.h        scratch for a part of the weights
@@ -214,8 +214,8 @@ enum {
 /* Rounds a number of floats up to whole cache lines. */
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; }
 
-/* Returns the next `floats` floats of a scratch memory, *used of which are in use, and adds them to *used. Where memory is null
- * they are only counted, and null is returned. */
+/* Returns the address of the next `floats` floats of a scratch memory, whose first *used floats are in use, and adds them to
+ * *used. With null memory it only counts them, and returns null. */
 static float *carve(float *memory, size_t *used, size_t floats) {
     float *carved = memory ? memory + *used : NULL;
     *used += padded(floats);
@@ -247,7 +247,7 @@ static inline row_cursor row_next(const rapt_task *t, row_cursor at) {
     return at.head + 1 < t->problem->group ? (row_cursor){at.token, at.head + 1} : (row_cursor){at.token + 1, 0};
 }
 
-/* Returns where a row lies in a tensor, in bytes behind the row of token 0 and the task's first head. */
+/* Returns where a row lies in a tensor, in bytes after the row of token 0 and the task's first head. */
 static inline size_t row_offset(const rapt_layout *layout, row_cursor at) {
     return (size_t)(at.token * layout->token_stride + at.head * layout->head_stride);
 }
@@ -356,8 +356,8 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 /* 1 if this arithmetic has a path with keys in lanes. Integer arithmetic has one only with RAPT_FEW_DOTS. */
 enum { HAS_KEYS_IN_LANES = !INTEGER || RAPT_FEW_DOTS };
 
-/* rapt_arithmetic.scratch_bytes. A task with queries in lanes also needs what its left_over rows take, which come after them and
- * use the same memory. */
+/* Returns the bytes of scratch that a task needs (rapt_arithmetic.scratch_bytes). With queries in lanes, the left_over rows need
+ * scratch, too, but come after the others and use the same memory. */
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
     lane_scratch lanes;
     query_tile tiles[RAPT_MOST_PASS_TILES];
@@ -370,7 +370,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
     return sizeof(float) * (as_lanes > as_rows ? as_lanes : as_rows);
 }
 
-/* rapt_arithmetic.attend: computes a task. The last left_over rows of a task with queries in lanes are computed with keys in
+/* Computes a task (rapt_arithmetic.attend). The last left_over rows of a task with queries in lanes are computed with keys in
  * lanes, which gives the same bits. */
 static void attend(const rapt_task *t) {
     begin_task();
@@ -390,7 +390,7 @@ static void attend(const rapt_task *t) {
 #if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact /* functions that are the same in every arithmetic */
 #include "parts/norm.h"
 
-/* rapt_base.merge: merges the state `next` into `state`. */
+/* Merges the state `next` into `state` (rapt_base.merge). */
 static void merge(const rapt_problem *p, float *state, const float *next) {
     row_state merged = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
     merge_row(p, &merged, next + RAPT_STATE_M, next + RAPT_STATE_L, next + RAPT_STATE_O);
@@ -398,14 +398,14 @@ static void merge(const rapt_problem *p, float *state, const float *next) {
     state[RAPT_STATE_L] = merged.l;
 }
 
-/* rapt_base.finish: writes the row that ends with `state`. */
+/* Writes the row that ends with `state` (rapt_base.finish). */
 static void finish(const rapt_problem *p, const rapt_row_end *end, float *state) {
     row_state merged = {state[RAPT_STATE_M], state[RAPT_STATE_L], state + RAPT_STATE_O};
     finish_row(p, end, &merged);
 }
 
-/* rapt_base.weigh_scores: the softmax of a row of scores in memory. Weights are summed in the order of attention, but with the
- * maximum of all scores from the beginning. Key 0 begins a chunk. */
+/* Turns a row of scores in memory into its softmax (rapt_base.weigh_scores). Weights are summed in the order of attention, but
+ * with the maximum of all scores from the beginning. Key 0 begins a chunk. */
 static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const char *sink) {
     float m = sink ? sink_score(p, sink) : -INFINITY, total = 0.0f, of_chunk = 0.0f;
     float block_scores[RAPT_BLOCK];

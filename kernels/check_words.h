@@ -81,7 +81,7 @@ _Static_assert(RAPT_FEW_ROWS >= 1 && RAPT_FEW_ROWS <= RAPT_MOST_FEW_ROWS, "the r
 #endif
 _Static_assert(RAPT_LEFT_OVER < RAPT_VL, "a full vector is not left over");
 
-/* RAPT_JOINED_BYTES: in token-major caches one head's rows are short pieces, far apart, which reads at less than half the
+/* RAPT_JOINED_BYTES: in token-major caches one head's rows are short pieces, far apart, which are read at less than half the
  * bandwidth. A task takes as many adjacent heads as make this many contiguous bytes, a page. RAPT_JOINED_ROWS: at most this many
  * query rows over all joined heads; their scores (2 KiB a row) then take half of a 256 KiB L2, the smallest there is. Measured on
  * an AMD EPYC (Zen 4), see docs/performance.md. */
@@ -122,8 +122,9 @@ _Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK && RAPT
                    RAPT_BF16_VALUES_AHEAD <= RAPT_BLOCK,
                "no value beyond the next block is prefetched");
 
-/* RAPT_VALUES_DEPTH: rows of V per pass over O, where d_v is wider than a panel or heads are joined. values_depth doubles it for
- * 16-bit types and quadruples it for types of K and V only, unless heads are joined. */
+/* RAPT_VALUES_DEPTH: rows of V per pass over O, where P V takes several passes, because d_v is wider than a panel or there are
+ * more rows than a register tile has, or where heads are joined. values_depth doubles it for 16-bit types and quadruples it for
+ * cache types, unless heads are joined. */
 _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows of V come from one block");
 
 /* RAPT_SQUARE_ROWS: for this many rows of Q or more, K is transposed by 4 x 4 squares while it is loaded, with the words
@@ -133,8 +134,8 @@ _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows 
 #endif
 _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 == 0), "squares are of 4 x 4 lanes");
 
-/* RAPT_CONVERTED_ROWS: for up to this many rows of Q, types of K and V only are converted on the way into registers; for more
- * rows they are first converted to a copy. 0: always a copy. */
+/* RAPT_CONVERTED_ROWS: for up to this many rows of Q, cache types are converted on the way into registers; for more rows they are
+ * first converted to a copy. 0: always a copy. */
 #ifndef RAPT_CONVERTED_ROWS
 #define RAPT_CONVERTED_ROWS 0
 #endif

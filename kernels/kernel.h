@@ -108,9 +108,9 @@ enum {
     RAPT_CPU_AVXVNNI = 1 << 17, /* as AVX512VNNI, in vectors of 256 bits and without AVX-512 */
     RAPT_CPU_VFPV4 = 1 << 18,
     RAPT_CPU_VSX = 1 << 19,
-    RAPT_CPU_VXE = 1 << 20, /* IBM z14 and later: the vector facility for f32, too */
+    RAPT_CPU_VXE = 1 << 20, /* IBM z14 and later: vectors of f32, too */
     RAPT_CPU_LSX = 1 << 21,
-    RAPT_CPU_BF16 = 1 << 22, /* AArch64's products of bf16: no kernel needs them, since their rounding is that of neither class */
+    RAPT_CPU_BF16 = 1 << 22, /* AArch64's products of bf16; no kernel needs them, since they round as neither class does */
     RAPT_CPU_SVE = 1 << 23,
     RAPT_CPU_SVE_OF_256 = 1 << 24, /* with vectors of exactly 256 bits */
     RAPT_CPU_SVE_OF_512 = 1 << 25,
@@ -162,7 +162,7 @@ typedef struct rapt_problem {
     float q_factor, score_natural, exponent, natural;
     float least;                    /* exp2(difference * exponent) is 0 for differences of at most this: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */
-    int left_over;                  /* the most rows of a task that may have keys in lanes beside full vectors of queries */
+    int left_over;                  /* the most rows that a task with queries in lanes may have left over (rapt_task.left_over) */
     rapt_alibi alibi;
     rapt_logits_body logits_body;
 } rapt_problem;
@@ -196,15 +196,15 @@ typedef struct rapt_task {
     int64_t ring_start;   /* the slot of key kv_first */
     int64_t ring_size;    /* slots of the ring */
     int64_t row0, rows;
-    int64_t period; /* if not 0: a tile has no rows of two periods of this length, which see different blocks of keys */
+    int64_t period; /* if not 0: rows come in periods of this length, which see different keys, and a tile lies within one */
     int64_t chunk0, chunks;
     char *states; /* null: write o and lse. Else write states: this one is of token 0, the first head and chunk0 */
     size_t state_token, state_head, state_chunk; /* bytes from a state to that of the next token, head, chunk */
     float *scratch;
 } rapt_task;
 
-/* The end of a row: where o and LSE go, and the sink and the scales of V that change its state before, of the row's head; null
- * where there are none. */
+/* What ends a row: where its o and LSE go, and what is applied to its state before, the sink of its head and the scales of V's
+ * channels. Null where there are none. */
 typedef struct rapt_row_end {
     char *o, *lse;
     const char *sink, *v_scales;
@@ -234,7 +234,7 @@ static inline void rapt_row_range(const rapt_problem *p, int64_t at, int64_t key
     *end = lo < hi ? hi : 0;
 }
 
-/* Adjacent keys at equal distances in memory. The first one lies `page` pages and `token` tokens behind the tensor's first. */
+/* Adjacent keys at equal distances in memory. The first one lies `page` pages and `token` tokens after the tensor's first. */
 typedef struct rapt_keys {
     int64_t page, token;
     int keys;

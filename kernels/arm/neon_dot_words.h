@@ -4,7 +4,8 @@
 
 #define RAPT_DOT        4
 #define RAPT_DOT_SIGNED 1
-/* For the intrinsic, gcc 12 copies accumulators from register to register since their type changes, hence the instruction. */
+/* Uses the instruction itself with gcc: gcc 12 copies accumulators from register to register for the intrinsic, since their type
+ * changes. */
 static inline vi i_dot(vi acc, vi b, vi a) {
 #if defined(__clang__)
     return vreinterpretq_u32_s32(vdotq_s32(vreinterpretq_s32_u32(acc), vreinterpretq_s8_u32(b), vreinterpretq_s8_u32(a)));

@@ -34,7 +34,7 @@ static RAPT_INLINE int8x16_t row_pair(const char *first, const char *second) {
     return vcombine_s8(vld1_s8((const int8_t *)first), vld1_s8((const int8_t *)second));
 }
 
-/* Loads the last 4 bytes of two rows of A, for an odd depth: what lies behind them must not be read. */
+/* Loads the last 4 bytes of two rows of A, for an odd depth: what follows them must not be read. */
 static RAPT_INLINE int8x16_t last_row_pair(const char *first, const char *second) {
     return vcombine_s8(vreinterpret_s8_u8(load_4_bytes(first)), vreinterpret_s8_u8(load_4_bytes(second)));
 }
@@ -46,7 +46,7 @@ static RAPT_INLINE void add_matrices(const int nv, const int pairs, const int8x1
         UNROLLED(p, pairs) sums[p][v] = vmmlaq_s32(sums[p][v], a[p], b[v]);
 }
 
-/* dot_product for a register tile. An odd last row is paired with itself, and the sums of its double are dropped. */
+/* Computes a register tile of dot_product. An odd last row is paired with itself, and the sums of its double are dropped. */
 static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, column_pairs *columns) {
     enum { MOST_PAIRS = 8 };
     const int pairs = (nr + 1) / 2, steps = d.depth / 2;
@@ -72,7 +72,7 @@ static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, column_p
         }
 }
 
-/* dot_product for nv vectors. */
+/* Computes dot_product for nv vectors. */
 static RAPT_INLINE void matrix_panel(const int nv, dots d, int rows, column_pairs *columns) {
     const int nr = tile_rows_of(nv);
     for (; rows >= nr; rows -= nr, d = skip_dot_rows(d, nr)) matrix_tile(nv, nr, d, columns);

@@ -93,7 +93,7 @@ static inline vi i_fold_smallest_bf16(vi most, vi x) {
     svuint16_t doubled = svmul_n_u16_x(svptrue_b16(), svreinterpret_u16_u32(x), 0xfffe);
     return svreinterpret_u32_u16(svmax_u16_x(svptrue_b16(), svreinterpret_u16_u32(most), doubled));
 }
-static inline vi i_look_up(const uint8_t table[16], vi x) { /* bytes of the vector behind the table's 16 are zeros */
+static inline vi i_look_up(const uint8_t table[16], vi x) { /* the vector's bytes after the 16 of the table are 0 */
     return svreinterpret_u32_u8(svtbl_u8(svld1_u8(svwhilelt_b8_s32(0, 16), table), svreinterpret_u8_u32(x)));
 }
 static inline vi i_odd_bytes(vi odd, vi even) { /* svptrue_b16 is true for the first byte of each two */

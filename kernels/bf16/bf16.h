@@ -24,7 +24,7 @@ static RAPT_INLINE vf flush_subthreshold(vf x) {
 static RAPT_INLINE vf rounded_to_bf16(vf x) {
     vi bits = v_as_int(x), odd = i_and(i_shr(bits, 16), i_set1(1));
     vi nearest = i_and(i_add(bits, i_add(odd, i_set1(0x7fff))), i_set1(INT32_MIN >> 15));
-    /* A quiet bit, since the fraction of a NaN may lie in the lower half alone. */
+    /* Sets the quiet bit: the fraction of a NaN may lie in the lower half alone, which is cut off. */
     vi nan = i_or(i_and(bits, i_set1(INT32_MIN >> 15)), i_set1(0x400000));
     return v_as_float(i_select(i_gt(i_and(bits, i_set1(INT32_MAX)), i_set1(0x7f800000)), nan, nearest));
 }
@@ -84,9 +84,8 @@ static inline float least_bf16_difference(const rapt_problem *p) { return -56.0f
 /* ---- Queries in lanes ---------------------------------------------------------------------------------------------------- */
 
 /* Adds one step of a product: C = C + (even + odd), or C = even + odd with ACCUMULATE_ZERO. o describes the even elements of A
- * and B; the odd ones, `odds` of them, lie a_odd and b_odd bytes behind. even: scratch for the sums of the even ones, laid out
- * like C.
- */
+ * and B; the odd ones, `odds` of them, lie a_odd and b_odd bytes after them. even: scratch for the sums of the even ones, laid
+ * out like C. */
 static __attribute__((unused)) void step_product(operands o, ptrdiff_t a_odd, ptrdiff_t b_odd, int odds, float *even, int rows,
                                                  int vectors) {
     prefetch_queue none = {0};
@@ -124,10 +123,11 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
 }
 #endif
 
-/* Floats from row to row of staged keys. */
+/* Returns the distance from row to row of staged keys, in floats. */
 static inline size_t staged_bf16_keys(const rapt_problem *p) { return whole_steps(p->d_k) * COPIES + RAPT_ROW_PADDING; }
 
-/* Floats from row to row of staged values. They have one channel more, which is 1, so that its sum is that of the weights. */
+/* Returns the distance from row to row of staged values, in floats. Values have one channel more, which is 1, so that its sum is
+ * that of the weights. */
 static inline size_t staged_bf16_values(const rapt_problem *p) {
     return padded((size_t)(p->d_v + 1) * COPIES) + RAPT_ROW_PADDING;
 }
@@ -137,9 +137,10 @@ static inline int chunk_keys(const rapt_problem *p) {
     return rapt_min(RAPT_CHUNK, (p->kv_len + RAPT_BLOCK - 1) / RAPT_BLOCK * RAPT_BLOCK);
 }
 
-/* Returns the steps of the channels of K. */
+/* Returns how many steps the channels of K have. */
 static inline int key_steps(const rapt_problem *p) { return (int)whole_steps(p->d_k) / RAPT_STEP; }
-/* Returns the most steps of keys of a chunk. */
+
+/* Returns the most steps that the keys of a chunk have. */
 static inline int chunk_steps(const rapt_problem *p) { return chunk_keys(p) / RAPT_STEP; }
 
 /* Returns the floats of scratch for the staged keys of a chunk. Replaceable. */
@@ -168,7 +169,7 @@ static RAPT_INLINE void store_copies(float *to, float x) {
     for (int i = 0; i < COPIES; i++) to[i] = x;
 }
 
-/* Stages n rows of K, or of weights, as factors in the order of pack_bf16_queries. row: scratch for one, in whole steps. */
+/* Stages n rows of K, or of weights, as factors in the order of pack_bf16_queries. row: scratch for one row, in whole steps. */
 static __attribute__((unused)) void stage_bf16_rows_of_keys(rapt_type type, float *to, size_t ld, const char *const *rows, int n,
                                                             int channels, float *row) {
     int whole = (int)whole_steps(channels);
@@ -193,8 +194,8 @@ static __attribute__((unused)) void stage_bf16_rows_of_keys(rapt_type type, floa
     }
 }
 
-/* Stages n rows of V as factors, each multiplied by its scale unless scales is null, and a 1 behind each. row: scratch for one,
- * in whole vectors. */
+/* Stages n rows of V as factors, each multiplied by its scale unless scales is null, and followed by a 1. row: scratch for one
+ * row, in whole vectors. */
 static void stage_bf16_rows_of_values(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels,
                                       const float *scales, float *row) {
     for (int r = 0; r < n; r++, to += ld) {

@@ -3,7 +3,7 @@
  * exact arithmetic. Many tokens lie in lanes and are packed as queries are, and weights are staged as keys are. For few tokens,
  * rows of weights lie in lanes, as keys do. Included by linear.h. */
 
-/* How many rows of weights are multiplied with a tile of tokens at a time: their sums, and those of the even channels of a step,
+/* The rows of weights that are multiplied by a tile of tokens at a time: their sums, and those of the even channels of a step,
  * then stay in the L1 cache (18 KiB for a tile of 48 tokens). */
 enum { BF16_PRODUCT_ROWS = 48 };
 
@@ -14,7 +14,7 @@ static inline size_t bf16_copied_floats(const rapt_linear_problem *p) {
     return RAPT_PARTIAL_SUMS * whole_steps(part_channels(p, 0)) / 2;
 }
 
-/* sums[token][r] = the sums of `rows` rows of weights, from row `out` on, at most RAPT_PARTIAL_SUMS; the rest of each
+/* Computes the sums of `rows` rows of weights, at most RAPT_PARTIAL_SUMS, from row `out` on: sums[token][r]. The rest of each
  * sums[token][RAPT_PARTIAL_SUMS] is unspecified. */
 static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool gate, int64_t out, int rows, float *sums) {
     const rapt_linear_problem *p = t->problem;
@@ -37,8 +37,8 @@ static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool 
 
 /* ---- Many tokens: tokens in lanes ---------------------------------------------------------------------------------------- */
 
-/* Stages a tile of n tokens, whole vectors of them, step by step. `to` needs room for RAPT_STEP * TILE_ROWS floats behind the
- * last step, for a step that is not packed yet. */
+/* Stages a tile of n tokens, whole vectors of them, step by step. `to` needs room for RAPT_STEP * TILE_ROWS floats from the start
+ * of the last step on, since a step is packed in place. */
 static void stage_bf16_tokens(const rapt_linear_problem *p, const char *const *tokens, int n, float *to) {
     for (int64_t c = 0; c < p->in; c += RAPT_STEP, to += RAPT_BF16_STEP_FLOATS) {
         int channels = rapt_min(RAPT_STEP, p->in - c);
@@ -68,7 +68,7 @@ static inline int part_steps(const rapt_linear_problem *p, int64_t part) {
     return (int)whole_steps(part_channels(p, part)) / RAPT_STEP;
 }
 
-/* Floats from row to row of staged weights, where stage_bf16_weights is the one in words. */
+/* Returns the distance from row to row of staged weights, in floats, with the stage_bf16_weights below. */
 static inline size_t ld_bf16_weights(const rapt_linear_problem *p) {
     return (size_t)(part_steps(p, 0) * RAPT_STEP * COPIES) + RAPT_ROW_PADDING;
 }

@@ -33,12 +33,13 @@ _Static_assert(RAPT_BF16_LAG == 0 || RAPT_BF16_LAG == 1, "there are two states o
 #endif
 static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before);
 
-/* Makes the weights of keys [from, to) of a block 0: no row of the tile attends to them. */
+/* Sets the scores of keys [from, to) of a block to -inf, and so their weights to 0: no row of the tile attends to them. */
 static inline void exclude_keys(float *scores, int from, int to) {
     for (int n = from; n < to; n++)
         for (int i = 0; i < TILE_ROWS; i += RAPT_VL) v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
 }
-/* Makes the weights of all keys 0 that belong to the steps of a tile's blocks of a chunk, but not to the blocks. */
+
+/* Excludes the keys of a chunk that belong to the steps of a tile's blocks, but not to the blocks. */
 static inline void exclude_rest_of_steps(const tile_work *w, float *scores) {
     for (int i = 0; i < w->count; i++) {
         const block *b = &w->blocks[i];
@@ -93,7 +94,7 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
 }
 #endif
 
-/* raise_maximum for nv vectors. Several chains of maxima hide each other's latency. */
+/* Updates the maxima of nv vectors, as raise_maximum says. Several chains of maxima hide each other's latency. */
 static RAPT_INLINE void raise_maximum_of(const int nv, const lane_state *state, const float *scores, int first, int end) {
     enum { CHAINS = 4 };
     vf m[CHAINS][4];
@@ -108,12 +109,13 @@ static RAPT_INLINE void raise_maximum_of(const int nv, const lane_state *state, 
         UNROLLED(v, nv) m[0][v] = v_max(m[0][v], v_load(scores + first * TILE_ROWS + v * RAPT_VL));
     UNROLLED(v, nv) v_store(state->m + v * RAPT_VL, v_max(v_max(m[0][v], m[1][v]), v_max(m[2][v], m[3][v])));
 }
+
 /* Updates the maximum of a tile's state by the scores of a block. */
 static void raise_maximum(const query_tile *tile, const float *scores, const block *b) {
     RAPT_BY_COUNT(tile->vectors, raise_maximum_of, &tile->chunk_state, scores, b->first, b->end);
 }
 
-/* weigh_bf16_in_place for nv vectors. */
+/* Replaces the scores of nv vectors by weights, as weigh_bf16_in_place says. */
 static RAPT_INLINE void weigh_bf16_vectors(const int nv, const rapt_problem *p, const lane_state *state, float *s,
                                            const block *blocks, int count) {
     vf at[4], exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
@@ -144,7 +146,7 @@ static void add_bf16_values(const rapt_problem *p, const query_tile *tile, const
     for (int i = 0; i < count; i++)
         for (int from = blocks[i].first, to; from < blocks[i].end; from = to, started = true) {
             to = rapt_min(blocks[i].end, (from / RAPT_STEP + 1) * RAPT_STEP);
-            int odd = from % 2, even = from + odd; /* the first even key, and one odd key before it or behind it */
+            int odd = from % 2, even = from + odd; /* the first even key; the first odd one is before or after it */
             size_t key = (size_t)(blocks[i].number % RAPT_CHUNK + even);
             ptrdiff_t to_odd = odd ? -1 : 1;
             step_product((operands){.c = (char *)tile->chunk_state.o,
@@ -204,7 +206,7 @@ static void add_attended_chunk_bf16(const rapt_task *t, query_tile *tile, const 
     }
 }
 
-/* Scales of tokens for the keys of a chunk. */
+/* The scales of the tokens of a chunk. */
 typedef struct chunk_scales {
     float keys[RAPT_CHUNK], values[RAPT_CHUNK];
 } chunk_scales;
@@ -232,9 +234,7 @@ static void stage_chunk_bf16(const rapt_task *t, const lane_scratch *s, const bl
     stage_chunk_values(t, s, blocks, count, scales);
 }
 
-/* Scores a staged chunk for a tile, from the empty state, and finds the maximum. work: set to the blocks that the tile attends
- * to.
- */
+/* Scores a staged chunk for a tile, from the empty state, finds the maximum, and sets *work to the blocks that it attends to. */
 static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tile, const block *blocks, int count,
                             const chunk_scales *scales, bool skip_masked, tile_work *work) {
     const rapt_problem *p = t->problem;

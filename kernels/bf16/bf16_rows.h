@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are read as bf16, where they lie or
- * as a copy of other types. Subthreshold numbers in them are rare, and a search of its own would wait for memory once more. So
- * products search what they multiply, and a register tile that has met any is computed again, with flushing. Included by
- * keys_in_lanes.h. */
+/* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V that are bf16 in whole steps are
+ * multiplied where they lie, others from a copy as bf16. Subthreshold numbers must be flushed, but they are rare, and looking for
+ * them first would mean to wait for memory twice. So a register tile looks for them while it multiplies; if it has met one, it is
+ * computed again, with flushing. Included by keys_in_lanes.h. */
 
-/* Converts n channels of a query row, or of a token, to factors, in place and in whole steps, as score_bf16_tile reads them.
- * Replaceable together with that. */
+/* Converts n channels, whole steps, of a query row or of a token to factors, in place, as score_bf16_tile reads them. Replaceable
+ * together with that. */
 static void pack_bf16_row(float *q, int n);
 #ifndef pack_bf16_row
 static void pack_bf16_row(float *q, int n) { make_factors(q, n); }
 #endif
 
-/* Converts the rows of Q to factors, as score_bf16_rows expects them. Replaceable. */
+/* Converts the rows of Q to factors, as score_bf16_rows reads them. Replaceable. */
 static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows);
 #ifndef pack_bf16_rows
 static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows) {
@@ -58,14 +58,14 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
 }
 #endif
 
-/* score_bf16_tile with flush = true for any number of rows, row by row: this is rare, so one instance is enough. */
+/* Scores RAPT_VL keys with flushing for any number of rows, one row at a time: this is rare, so one instance is enough. */
 static RAPT_NOINLINE void score_bf16_flushed(int rows, const char *const *keys, size_t offset, int channels, const float *q,
                                              size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     for (int r = 0; r < rows; r++)
         score_bf16_tile(true, 1, keys, offset, channels, q + (size_t)r * ldq, ldq, mode, s + (size_t)r * lds, lds);
 }
 
-/* score_bf16_tile for n keys, a multiple of RAPT_VL, with the repetition. */
+/* Scores n keys, a multiple of RAPT_VL, for nr rows. Tiles that meet a subthreshold number are computed again with flushing. */
 static RAPT_INLINE void score_bf16_tiles(const int nr, const char *const *keys, size_t offset, int n, int channels,
                                          const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     for (int g = 0; g < n; g += RAPT_VL)
@@ -73,7 +73,8 @@ static RAPT_INLINE void score_bf16_tiles(const int nr, const char *const *keys, 
             score_bf16_flushed(nr, keys + g, offset, channels, q, ldq, mode, s + g, lds);
 }
 
-/* score_bf16_tiles for any number of rows. The rows of weights of a linear layer are keys here, too. */
+/* Scores n keys, a multiple of RAPT_VL, for any number of rows, from memory that has them as bf16 in whole steps. In linear
+ * layers the keys are rows of weights, and the rows are tokens. */
 static RAPT_NOINLINE void multiply_bf16_keys(int rows, const char *const *keys, size_t offset, int n, int channels,
                                              const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
     for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * lds) score_bf16_tiles(4, keys, offset, n, channels, q, ldq, mode, s, lds);
@@ -82,8 +83,8 @@ static RAPT_NOINLINE void multiply_bf16_keys(int rows, const char *const *keys, 
     if (rows == 1) score_bf16_tiles(1, keys, offset, n, channels, q, ldq, mode, s, lds);
 }
 
-/* Scores n keys for the rows of one head: S = Q K^T. n is a multiple of RAPT_PARTIAL_SUMS, at most a block; the head's channels
- * lie offset bytes behind each address. Replaceable. */
+/* Scores n keys of a task for the rows of one head: S = Q K^T. n is a multiple of RAPT_PARTIAL_SUMS, at most a block; the head's
+ * channels begin offset bytes after each address. Replaceable. */
 static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
                             size_t offset, int n, float *scores);
 #ifndef score_bf16_rows
@@ -127,7 +128,8 @@ static float sum_bf16_weights(const float *weights) {
     return sum;
 }
 
-/* Replaces a row's scores of a chunk by weights, 0 for keys of other blocks than these, and sets its maximum and its sum. */
+/* Replaces a row's scores of a chunk by weights, and sets the maximum and the sum of its state. blocks: those whose keys are
+ * scored; keys of other blocks get weight 0. */
 static void weigh_bf16_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const block *blocks,
                            int count) {
     const rapt_problem *p = t->problem;
@@ -151,13 +153,13 @@ static void weigh_bf16_row(const rapt_task *t, query_row *row, float *scores, co
     row->chunk_state.l = sum_bf16_weights(scores);
 }
 
-/* The addresses of the rows of V of a chunk, and of those that are prefetched behind it, by the parity of their keys. */
+/* The addresses of the rows of V of a chunk, and of those after it that are prefetched, by the parity of their keys. */
 typedef struct value_parities {
     const char *rows[2][CHUNK_ROWS / 2];
 } value_parities;
 
-/* o = o + (even + odd) for n rows, in whole vectors of channels: sums has the n rows of even sums, then the odd ones, ld floats
- * apart. */
+/* Adds the sums of a step to O: o = o + (even + odd) for n rows, in whole vectors of channels. sums: n rows of sums over even
+ * keys, then n rows over odd ones, ld floats apart. */
 static void add_parity_sums(query_row *rows, int n, const float *sums, size_t ld, int channels) {
     for (int r = 0; r < n; r++)
         for (int c = 0; c < channels; c += RAPT_VL) {
@@ -166,7 +168,7 @@ static void add_parity_sums(query_row *rows, int n, const float *sums, size_t ld
         }
 }
 
-/* Called before the values of a chunk are added, for n rows of each head, whose O is 0. Replaceable. */
+/* Prepares the n rows of each head for the values of a chunk. O is 0 then. Replaceable. */
 static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n);
 #ifndef start_bf16_rows
 static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n) {
@@ -174,30 +176,30 @@ static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int hea
 }
 #endif
 
-/* Adds O += P V of one head for keys [from, to) of a block, which belong to one step. n: rows of the head. Replaceable. */
+/* Computes O += P V of one head for keys [from, to) of a block, which belong to one step. n: rows of the head. Replaceable. */
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to);
 
-/* Called after the values of a chunk: O then has its channels in order. Replaceable. */
+/* Ends the values of a chunk: leaves the channels of O in ascending order. Replaceable. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n);
 #ifndef end_bf16_rows
-/* Products leave the even channels of each 2 * RAPT_VL in one vector, and the odd ones in the next. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
     (void)s;
+    /* bf16_value_tile leaves the even channels of each 2 * RAPT_VL in one vector, and the odd ones in the next. */
     for (int r = 0; r < heads * n; r++) interleave_channels(rows[r].chunk_state.o, 2, (int)whole_steps(p->d_v));
 }
 #endif
 #ifndef add_bf16_step
 
-/* The keys of one parity of a step. */
+/* The even or the odd keys of a step. */
 typedef struct parity_keys {
     const char *const *rows; /* of V, [count] and those that are prefetched */
     const float *weights;    /* [row][RAPT_CHUNK], every second one for this parity */
     int count;
 } parity_keys;
 
-/* Adds key number k of a parity to the sums of nr rows, for nv vectors of pairs of channels. Returns `folded` with the key's
- * channels folded in (has_subthreshold), unless it flushes. */
+/* Adds the value of key number k of a parity, times its weights, to the sums of nr rows, for nv vectors of pairs of channels.
+ * Returns `folded`, into which it has folded the value's channels (has_subthreshold), unless it flushes them. */
 static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
                                      int ahead, vi folded, vf *sum) {
     const char *row = keys->rows[k] + offset;
@@ -216,15 +218,15 @@ static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int n
     return folded;
 }
 
-/* Adds one step of P V for nr rows and nv vectors of pairs of channels: O = O + (even keys + odd keys). The first channels of a
- * vector of pairs go to one vector of O, the second ones to the next. keys: the even ones, then the odd ones. ahead: how many
- * keys of a parity further on V is prefetched.
+/* Adds one step of P V for nr rows and nv vectors of pairs of channels: O = O + (even keys + odd keys). A vector of V has
+ * RAPT_VL pairs of adjacent channels, whose first ones go to one vector of O and whose second ones to the next. keys[0]: the even
+ * keys; keys[1]: the odd ones. ahead: the prefetch distance of V, in keys of a parity.
  *
  * flush = false is the fast path: it assumes that V has no subthreshold number. If it meets one it returns false and leaves O
  * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. */
 static RAPT_INLINE bool bf16_value_tile(const bool flush, const int nv, const int nr, const parity_keys keys[2], size_t offset,
                                         int ahead, float *o, size_t ldo) {
-    const int both = rapt_min(keys[0].count, keys[1].count); /* in the order of memory */
+    const int both = rapt_min(keys[0].count, keys[1].count); /* even and odd keys alternate, to read memory about in its order */
     vi folded = i_set1(0);
     vf even[16], odd[16];
     UNROLLED(i, 2 * nv * nr) even[i] = odd[i] = v_set1(0.0f);
@@ -243,7 +245,7 @@ static RAPT_INLINE bool bf16_value_tile(const bool flush, const int nv, const in
     return true;
 }
 
-/* bf16_value_tile with flush = true for any number of vectors and rows, one by one: this is rare, so one instance is enough. */
+/* Adds one step of P V with flushing, for any number of vectors and rows, one by one: this is rare, so one instance is enough. */
 static RAPT_NOINLINE void add_bf16_flushed(int vectors, int rows, const parity_keys keys[2], size_t offset, int ahead, float *o,
                                            size_t ldo) {
     for (int r = 0; r < rows; r++) {
@@ -255,7 +257,8 @@ static RAPT_NOINLINE void add_bf16_flushed(int vectors, int rows, const parity_k
     }
 }
 
-/* bf16_value_tile for all vectors of pairs of a row, nv at a time and then one by one, with the repetition. */
+/* Adds one step of P V for nr rows and all vectors of pairs, nv at a time and then one by one. Tiles that meet a subthreshold
+ * number are computed again with flushing. */
 static RAPT_INLINE void add_bf16_pairs(const int nv, const int nr, const parity_keys keys[2], size_t offset, int ahead, float *o,
                                        size_t ldo, int vectors) {
     for (; vectors >= nv; vectors -= nv, offset += (size_t)nv * sizeof(vf), o += 2 * nv * RAPT_VL)
@@ -264,7 +267,7 @@ static RAPT_INLINE void add_bf16_pairs(const int nv, const int nr, const parity_
         if (!bf16_value_tile(false, 1, nr, keys, offset, ahead, o, ldo)) add_bf16_flushed(1, nr, keys, offset, ahead, o, ldo);
 }
 
-/* Adds one step of P V for n rows: as many at a time as the registers can hold sums of both parities for, four where
+/* Adds one step of P V for n rows, as many at a time as have room in the registers for the sums of both parities: four where
  * RAPT_KEY_CHAINS is 8, else two. */
 static RAPT_NOINLINE void add_bf16_rows(parity_keys even, parity_keys odd, size_t offset, int ahead, float *o, size_t ldo,
                                         int vectors, int n) {
@@ -308,7 +311,8 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
 }
 #endif
 
-/* Adds P V of a block for one row, without the masked keys, whose values may be infinite or NaN. */
+/* Adds P V of a block for one row without the values of masked keys, which may be infinite or NaN. task_block: the part of the
+ * block that some row attends to. */
 static void add_attended_row_bf16(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
                                   const block *task_block) {
     const rapt_problem *p = t->problem;
@@ -336,7 +340,8 @@ static void add_attended_row_bf16(const rapt_task *t, const row_scratch *s, int 
     }
 }
 
-/* Attends to one chunk for the n rows of each head. skip_masked: leave the values of masked keys out. */
+/* Computes the states of the n rows of each head over one chunk, from the empty state. skip_masked: leave the values of masked
+ * keys out. */
 static void attend_bf16_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
                              const char *const *key_rows, const char *const *value_rows, bool skip_masked) {
     const rapt_problem *p = t->problem;

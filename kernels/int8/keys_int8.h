@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Few rows in integer arithmetic. For scores, a vector has channels of one key; for P V, a lane is a channel and has four keys.
- * The sums are those of queries_int8.h in another order, so the bits are the same. Included by keys_in_lanes.h with
- * RAPT_FEW_DOTS. */
+/* Few rows in integer arithmetic. Scores of int8: a vector has channels of one key. Scores of groups: a lane is a key, and has
+ * four of its channels. P V: a lane is a channel, and has four keys. The sums are those of queries_int8.h in another order, so
+ * the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
 
-enum { VECTOR_BYTES = RAPT_VL * RAPT_DOT }; /* bytes of a vector */
+enum { VECTOR_BYTES = RAPT_VL * RAPT_DOT }; /* a channel has one byte */
 
 /* The rows and keys of a register tile: i_sum_within takes the sums of 4 keys, and 16 accumulators, 4 vectors of keys and one of
  * a row fit into 32 registers. */
 enum { DOT_ROWS = 4, DOT_KEYS = 4 };
 
-/* Returns 0, or NaN if any lane is NaN; each is one of these two. */
+/* Returns NaN if a lane is NaN, else 0. Lanes must be 0 or NaN. */
 static float nan_of_lanes(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : NAN; }
 
-/* What follows the bytes of a quantised row of Q. Here the bytes of K are made unsigned by adding DOT_BIAS, which adds the same
- * number to all sums of a row. */
+/* What follows the bytes of a quantised row of Q. i_dot wants one unsigned operand, here K, so DOT_BIAS is added to the bytes of
+ * K. That adds the same number to all sums of a row, whatever the key. */
 typedef struct query_end {
     float scale;        /* of the bytes; NaN if the row had a NaN or an infinity */
     int32_t correction; /* added to each sum of int8 keys, to make up for DOT_BIAS */
 } query_end;
 
-/* Quantises a row of Q in place: bytes, padded with 0 to a whole lane, then the query_end, and if K has groups what the sums of
- * each group start from. */
+/* Quantises a row of Q in place: its bytes, padded with 0 to a whole lane, then a query_end, and then, if K has groups, for each
+ * group the number that sums start from to make up for DOT_BIAS. */
 static void quantise_query(float *q, int channels, int groups) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
-    for (int c = 0; c < channels; c += RAPT_VL) { /* padded with 0 */
+    for (int c = 0; c < channels; c += RAPT_VL) { /* q is padded with 0 */
         vf x = v_load(q + c);
         most = v_max(most, v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX))));
         wrong = v_add(wrong, v_sub(x, x));
@@ -47,7 +47,7 @@ static void quantise_query(float *q, int channels, int groups) {
     }
 }
 
-/* Adds the products of VECTOR_BYTES channels of four keys with those of the rows of Q. */
+/* Adds the products of VECTOR_BYTES channels of DOT_KEYS keys and nr rows of Q to acc. */
 static RAPT_INLINE void add_key_dots(const int nr, const char *const *keys, size_t offset, const float *q, size_t ldq,
                                      vi acc[][DOT_KEYS]) {
     vi k[DOT_KEYS];
@@ -77,7 +77,7 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
         if (rest) {
             char part[DOT_KEYS][VECTOR_BYTES];
             const char *parts[DOT_KEYS];
-            memset(part, DOT_BIAS, sizeof part); /* 0 when the bias is added */
+            memset(part, DOT_BIAS, sizeof part); /* add_key_dots turns these bytes into 0 */
             for (int j = 0; j < DOT_KEYS; j++) parts[j] = memcpy(part[j], keys[j] + offset + whole, (size_t)rest);
             add_key_dots(nr, parts, 0, q + whole / RAPT_DOT, ldq, acc);
         }
@@ -91,7 +91,7 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
     }
 }
 
-/* Scores n keys, a multiple of RAPT_VL, of one head for any number of rows: the rows of s lie RAPT_CHUNK floats apart. */
+/* Scores n keys of int8, a multiple of RAPT_VL, of one head for any number of rows, whose scores lie RAPT_CHUNK floats apart. */
 static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q,
                                           size_t ldq, float *s) {
     for (; rows > 0; rows -= DOT_ROWS, q += DOT_ROWS * ldq, s += DOT_ROWS * RAPT_CHUNK)
@@ -103,8 +103,9 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
         }
 }
 
-/* Quantises one row's weights for a block to unsigned bytes: weight * sign * scale where that is positive, else 0 (without
- * scales, the weight). Behind the RAPT_BLOCK bytes goes the step, sign * max / 255, or NaN if a product is not finite. */
+/* Quantises one row's weights of a block to unsigned bytes: weight * sign * scale, or 0 where that is negative; without
+ * value_scales, the weight. After the RAPT_BLOCK bytes comes the scale of the bytes as a float, sign * largest / 255, or NaN if a
+ * product is not finite. */
 static void quantise_row_part(const vf *weights, const float *value_scales, float sign, float *to) {
     vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
@@ -129,11 +130,11 @@ static bool any_negative(const float *scales) {
     return h_max(any) > 0.0f;
 }
 
-/* Where the bytes of negative products begin, in floats: behind those of positive ones. */
+/* Where the bytes of negative products begin, in floats from the bytes of positive ones. */
 enum { NEGATIVE_PART = RAPT_BLOCK / 2 };
 
-/* Quantises one row's weights for a block in place, by quantise_row_part: positive products, then if `negative` the negative
- * ones; otherwise their step is 0. */
+/* Quantises one row's weights of a block in place, with quantise_row_part: positive products, and at NEGATIVE_PART the negative
+ * ones if `negative`, else only their scale, which is then 0. */
 static void quantise_row_weights(float *weights, const float *value_scales, bool negative) {
     vf loaded[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) loaded[i] = v_load(weights + i * RAPT_VL);
@@ -142,9 +143,10 @@ static void quantise_row_weights(float *weights, const float *value_scales, bool
     else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
-/* o = alpha o + P V for nr rows and VECTOR_BYTES channels; only `channels` of these exist. values: addresses of the keys' rows,
- * four for each of the quads, and behind them those that are prefetched; the channels lie offset bytes behind each. p: the
- * quantised weights (quantise_row_weights), ldp bytes from row to row; scale: their steps. */
+/* Computes o = alpha o + P V for nr rows and VECTOR_BYTES channels; only the first `channels` of these exist. values: the
+ * addresses of the keys' rows, RAPT_DOT for each of the quads, and after them those that are prefetched; the channels begin
+ * offset bytes after each address. p: the quantised weights (quantise_row_weights), with rows ldp bytes apart. scale: the scale
+ * of each row's bytes. */
 static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
                                  size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     vi acc[DOT_ROWS * RAPT_DOT];
@@ -177,8 +179,8 @@ static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t
         }
 }
 
-/* add_dots for any number of rows and channels. values: addresses of the keys' rows, from a key number that is a multiple of
- * RAPT_DOT; V begins offset bytes behind each. p: the quantised weights (quantise_row_weights), ldp bytes from row to row. */
+/* Computes what add_dots does, for any number of rows and channels. values: the addresses of the keys' rows, from a key whose
+ * number is a multiple of RAPT_DOT; V begins offset bytes after each address. */
 static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, size_t offset, int quads, int channels,
                                         const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo)
@@ -194,10 +196,11 @@ static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, siz
 
 /* ---- Groups -------------------------------------------------------------------------------------------------------------- */
 
-/* K and V of groups are first unpacked to rows of bytes, made unsigned by adding DOT_BIAS. Returns the bytes of such a row. */
+/* Returns the bytes of an unpacked row: K and V of groups are unpacked to a byte for each channel, made unsigned by adding
+ * DOT_BIAS, in whole vectors. */
 static inline int group_row_bytes(int channels) { return (channels + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES; }
 
-/* unpack_rows for one type. */
+/* Unpacks rows of one type, as unpack_rows does. */
 static RAPT_INLINE void unpack_rows_as(void unpack(const char *, int, void *), size_t bytes, const char *const *rows,
                                        size_t offset, int n, int ahead, int channels, uint8_t *to, uint16_t *scales, int ld) {
     const int row_bytes = group_row_bytes(channels), groups = channels / RAPT_GROUP;
@@ -218,7 +221,7 @@ static RAPT_INLINE void unpack_rows_as(void unpack(const char *, int, void *), s
 RAPT_INTEGER_GROUPS(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Unpacks n rows, which lie offset bytes behind their addresses, and stores the scales of their groups, as f16 [groups][ld].
+/* Unpacks n rows, which begin offset bytes after their addresses, and stores the scales of their groups, as f16 [groups][ld].
  * Prefetches the rows that lie `ahead` rows further on. */
 static void unpack_rows(rapt_type type, const char *const *rows, size_t offset, int n, int ahead, int channels, uint8_t *to,
                         uint16_t *scales, int ld) {
@@ -234,14 +237,14 @@ static void unpack_rows(rapt_type type, const char *const *rows, size_t offset, 
     }
 }
 
-/* RAPT_VL keys of groups. */
+/* RAPT_VL unpacked keys of groups. */
 typedef struct group_keys {
     float *lanes;  /* [dot_lanes][RAPT_VL] */
     float *scales; /* [groups][RAPT_VL] */
     uint8_t *rows; /* [RAPT_VL][group_row_bytes], before they are transposed to lanes */
 } group_keys;
 
-/* Lays group_keys out in memory, and returns its floats. With null memory it only counts them. */
+/* Lays out group_keys in memory, and returns the floats that they take. With null memory it only counts them. */
 static size_t lay_out_group_keys(int channels, float *memory, group_keys *k) {
     size_t used = 0, lanes = (size_t)(group_row_bytes(channels) / RAPT_DOT) * RAPT_VL;
     *k = (group_keys){.lanes = carve(memory, &used, lanes),
@@ -283,7 +286,7 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
         v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + dot_lanes(channels)), v_set1(0.0f)));
 }
 
-/* score_rows_dots for K of groups. memory: laid out by lay_out_group_keys. */
+/* Scores n keys of groups as score_rows_dots does keys of int8. memory: room for what lay_out_group_keys lays out. */
 static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const char *const *keys, size_t offset, int n,
                                                 int channels, const float *q, size_t ldq, float *s, float *memory) {
     group_keys k;
@@ -305,17 +308,17 @@ static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const 
 typedef struct group_weights {
     int8_t bytes[RAPT_BLOCK];
     float scale;   /* of the bytes */
-    int32_t first; /* what sums start from, which makes up for the bias of V */
+    int32_t first; /* what sums start from, to make up for the bias of V */
 } group_weights;
 
-/* Values of a block, of groups. */
+/* The unpacked values of a block, of groups, and the weights that multiply them. */
 typedef struct group_values {
     uint8_t *rows;          /* [RAPT_BLOCK][group_row_bytes] */
     float *factors;         /* [groups][RAPT_BLOCK]: the scales of groups, times those of tokens */
     group_weights *weights; /* [rows][groups] */
 } group_values;
 
-/* Lays group_values out in memory, and returns its floats. With null memory it only counts them. */
+/* Lays out group_values in memory, and returns the floats that they take. With null memory it only counts them. */
 static size_t lay_out_group_values(int channels, int rows, float *memory, group_values *v) {
     size_t used = 0, groups = (size_t)(channels / RAPT_GROUP);
     v->rows = (uint8_t *)carve(memory, &used, (size_t)(RAPT_BLOCK * group_row_bytes(channels)) / sizeof(float));
@@ -342,7 +345,8 @@ static void quantise_group_weights(const float *weights, const float *factors, g
     for (int n = 0; n < RAPT_BLOCK; n++) to->first -= DOT_BIAS * to->bytes[n];
 }
 
-/* o = alpha o + P V for nr rows and ng groups of channels, 1 or 2. Rows of values lie ld bytes apart, rows of weights ldw. */
+/* Computes o = alpha o + P V for nr rows and ng groups of channels, 1 or 2. Rows of values lie ld bytes apart, rows of weights
+ * ldw structs. */
 static RAPT_INLINE void add_group_dots(const int nr, const int ng, const uint8_t *values, size_t ld, int quads,
                                        const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
     enum { HALVES = RAPT_GROUP / RAPT_VL }; /* vectors of a group */
@@ -369,7 +373,7 @@ static RAPT_INLINE void add_group_dots(const int nr, const int ng, const uint8_t
         }
 }
 
-/* add_group_dots for any number of rows. */
+/* Computes what add_group_dots does, for any number of rows. */
 static RAPT_INLINE void add_groups_dots(const int ng, int rows, const uint8_t *values, size_t ld, int quads,
                                         const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
     for (; rows > 0; rows -= DOT_ROWS, weights += DOT_ROWS * ldw, alpha += DOT_ROWS, o += DOT_ROWS * ldo) {
@@ -380,7 +384,8 @@ static RAPT_INLINE void add_groups_dots(const int ng, int rows, const uint8_t *v
     }
 }
 
-/* add_group_dots for any number of rows and all channels, of a whole block: keys that a row does not attend to have weight 0. */
+/* Computes o = alpha o + P V for any number of rows and all channels of a whole block: keys that a row does not attend to have
+ * weight 0. */
 static RAPT_NOINLINE void add_rows_group_dots(int rows, const group_values *v, int channels, const float *alpha, float *o,
                                               size_t ldo) {
     const int quads = RAPT_BLOCK / RAPT_DOT;

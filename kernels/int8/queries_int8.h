@@ -207,13 +207,13 @@ static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *we
     }
 }
 
-/* quantise_weights_of for int8 V: negative products become 0, and are added by a second product. */
+/* Quantises weights as quantise_weights_of does, for V of int8: negative products become 0, and are added by a second product. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     quantise_weights_of(false, weights, value_scales, first, end, vectors, to, scale);
 }
 
-/* quantise_weights_of for a group of channels of V, whose scales may be negative. */
+/* Quantises weights as quantise_weights_of does, for a group of channels of V, whose scales may be negative. */
 static void quantise_weights_of_group(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                                       float *scale) {
     quantise_weights_of(true, weights, value_scales, first, end, vectors, to, scale);
@@ -248,7 +248,7 @@ static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
     v_store(c, v_fma(v_from_int(sum), v_load(d.scale + v * RAPT_VL), before));
 }
 
-/* acc += A B over k in [from, from + depth). */
+/* Adds A B over k in [from, from + depth) to acc. */
 static RAPT_INLINE void add_dots_of(const int nv, const int nr, const dots *d, int from, int depth, vi *acc) {
     for (int k = from; k < from + depth; k++) {
         vi b[4];
@@ -263,7 +263,7 @@ static RAPT_INLINE void add_dots_of(const int nv, const int nr, const dots *d, i
 /* Computes a product of `rows` rows and `vectors` vectors of lanes, 1 to RAPT_TILE_VECTORS. Replaceable. */
 static RAPT_CLONEABLE void dot_product(dots d, int rows, int vectors);
 #ifndef dot_product
-/* dot_product for a register tile. */
+/* Computes a register tile of dot_product. */
 static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     vi acc[32];
     UNROLLED(r, nr)
@@ -273,7 +273,7 @@ static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
         UNROLLED(v, nv) end_dots(d, r, v, acc[r * nv + v]);
 }
 
-/* dot_product for nv vectors. */
+/* Computes dot_product for nv vectors. */
 static RAPT_INLINE void dot_panel(const int nv, dots d, int rows) {
     const int nr = tile_rows_of(nv);
     for (; rows >= nr; rows -= nr, d = skip_dot_rows(d, nr)) dot_tile(nv, nr, d);
@@ -283,8 +283,8 @@ static RAPT_INLINE void dot_panel(const int nv, dots d, int rows) {
 static RAPT_CLONEABLE void dot_product(dots d, int rows, int vectors) { RAPT_BY_COUNT(vectors, dot_panel, d, rows); }
 #endif
 
-/* group_dot_product for a register tile. Sums of integers and of floats are in registers at the same time, so it has half as many
- * rows as dot_tile. */
+/* Computes a register tile of group_dot_product. Sums of integers and of floats are in registers at the same time, so it has half
+ * as many rows as dot_tile. */
 static RAPT_INLINE void group_dot_tile(const int nv, const int nr, dots d, const float *factors, int groups) {
     const int depth = RAPT_GROUP / RAPT_DOT;
     vf t[16];
@@ -306,7 +306,7 @@ _Static_assert((RAPT_ROWS_4 + 1) / 2 * 4 <= 16 && (RAPT_ROWS_3 + 1) / 2 * 3 <= 1
                    (RAPT_ROWS_1 + 1) / 2 <= 16,
                "a tile of half the rows has at most 16 sums");
 
-/* group_dot_product for nv vectors. */
+/* Computes group_dot_product for nv vectors. */
 static RAPT_INLINE void group_dot_panel(const int nv, dots d, const float *factors, int groups, int rows) {
     const int nr = (tile_rows_of(nv) + 1) / 2;
     for (int n; rows > 0; rows -= n) {
@@ -317,8 +317,8 @@ static RAPT_INLINE void group_dot_panel(const int nv, dots d, const float *facto
     }
 }
 
-/* dot_product where A's rows have groups: C[r][m] = scale[m] * t. t is +0 at first; each group, in ascending order, makes it
- * fma(first[r][group] + sum over the group's k of A[r][k] . B[k][m], factors[r][group], t). */
+/* Computes a product in which A's rows have groups: C[r][m] = scale[m] * t. t is +0 at first; each group, in ascending order,
+ * makes it fma(first[r][group] + sum over the group's k of A[r][k] . B[k][m], factors[r][group], t). */
 static RAPT_CLONEABLE void group_dot_product(dots d, const float *factors, int groups, int rows, int vectors) {
     RAPT_BY_COUNT(vectors, group_dot_panel, d, factors, groups, rows);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading K with keys in lanes. Vectors of K are transposed before they are converted to f32: a column holds four bytes of each
- * of RAPT_VL rows, so types of 16 bits need half of the shuffles, and narrower ones a quarter or less. Included by type_words.h.
- */
+/* Reading K with keys in lanes. Vectors of K are transposed before they are converted to f32: a column has four bytes of each of
+ * RAPT_VL rows, so types of 16 bits need half of the shuffles, and narrower ones a quarter or less. Included by type_words.h. */
 
 /* One step of RAPT_VL rows, row r in lane r. Of an element type it is the next RAPT_VL dwords of each row; of a type of groups,
  * one group of each row, with the scale, and the least value where there is one, that its elements share. */
@@ -23,21 +22,22 @@ static RAPT_INLINE void load_four_columns(vf columns[4], const char *const *rows
 #endif
 }
 
-/* load_four_columns as integers. */
+/* Sets lane r of columns[i] to dword i of the 16 bytes at rows[r] + offset, as integers. */
 static RAPT_INLINE void read_four_columns(vi columns[4], const char *const *rows, size_t offset) {
     vf x[4];
     load_four_columns(x, rows, offset);
     UNROLLED(i, 4) columns[i] = v_as_int(x[i]);
 }
 
-/* Returns the first of these four columns. Reads 16 bytes of each row, as load_four_columns does. */
+/* Returns in lane r the first dword at rows[r] + offset. Reads 16 bytes of each row, as load_four_columns does. */
 static RAPT_INLINE vi read_column(const char *const *rows, size_t offset) {
     vi x[4];
     read_four_columns(x, rows, offset);
     return x[0];
 }
 
-/* Reads RAPT_VL columns. nr is the number of rows of Q that use them: it decides how they are transposed. */
+/* Reads RAPT_VL columns. nr: the number of rows of Q that will be multiplied by them; it decides how they are transposed
+ * (RAPT_SQUARE_ROWS). */
 static RAPT_INLINE void read_line(key_columns *c, const char *const *rows, size_t offset, const int nr) {
     vf line[RAPT_VL];
 #if RAPT_SQUARE_ROWS
@@ -78,7 +78,8 @@ static RAPT_INLINE void split_halves(vi columns[8]) {
     UNROLLED(i, 4) columns[4 + i] = i_shr(columns[i], 4);
 }
 
-/* split_halves for codes of 5 bits: bit i of `fifths` is the fifth bit of channel i. The upper 3 bits of each byte are 0. */
+/* Turns 4 columns into 8 as split_halves does, and adds the fifth bits of codes of 5 bits: bit i of `fifths` is that of channel
+ * i. The upper 3 bits of each byte become 0. */
 static RAPT_INLINE void split_fifths(vi columns[8], vi fifths) {
     split_halves(columns);
     UNROLLED(i, 8) {
@@ -135,11 +136,11 @@ static RAPT_INLINE int elements_of_dword(rapt_type type) {
     }
 }
 
-/* A word of each type of K: reads a step of RAPT_VL rows, for nr rows of Q. */
+/* A word of each type of K, read_SUFFIX: reads a step of RAPT_VL rows, for nr rows of Q. */
 typedef void read_step_word(key_columns *c, const char *const *rows, size_t offset, const int nr);
 
-/* A word of each type of K: converts element i of a dword that read_step_word has read. */
+/* A word of each type of K, v_column_SUFFIX: converts element i of a dword that a read_step_word has read. */
 typedef vf column_word(const key_columns *c, vi dword, const int i);
 
-/* A word of types that are deinterleaved: converts the element that comes i-th in memory of each dword. */
+/* A word of types that are deinterleaved, v_part_SUFFIX: converts the element that comes i-th in memory of each dword. */
 typedef vf part_word(vi dwords, const int i);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The path for few rows, as in decode: one lane is one key, and in P V one lane is one channel. Vectors of K are transposed in
- * registers, so that each score is still one accumulator over ascending channels. V is read where it lies, by the tile product,
- * which broadcasts the weights. A chunk is computed in three sweeps, first all its scores, then all weights, then all values, so
- * that K and V each come from memory as one long stream. Included by attend.h. */
+ * registers, so that each score is still one accumulator over ascending channels. V is multiplied where it lies, by
+ * stream_product (tile.h), which broadcasts the weights. A chunk is computed in three sweeps, first all its scores, then all
+ * weights, then all values, so that K and V each come from memory as one long stream. Included by attend.h. */
 
-/* The numbers of a block's keys as floats. */
+/* The numbers 0 to 63 of the keys of a block, as floats. */
 static const float key_positions[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
                                                 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
@@ -14,10 +14,10 @@ static const float key_positions[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  
 static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
                                      1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
 
-/* Floats of row_scratch.alpha for a row: the blocks of a chunk, rounded up to whole vectors. */
+/* Floats of row_scratch.alpha for a row: one for each block of a chunk, rounded up to whole vectors. */
 enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
 
-/* Addresses of rows of K or V: those of a chunk, and of as many further on as may be prefetched. */
+/* Rows of K or V whose addresses are found for a chunk: its own, and as many after them as may be prefetched. */
 enum { CHUNK_ROWS = RAPT_CHUNK + (RAPT_BYTE_KEYS_AHEAD > RAPT_BLOCK ? RAPT_BYTE_KEYS_AHEAD : RAPT_BLOCK) };
 
 /* The state of one row. */
@@ -32,55 +32,59 @@ typedef struct query_row {
     const char *block_mask;              /* its row of the block mask, or null */
     int64_t first, end;                  /* the keys [first, end) that it may attend to by its position */
     uint64_t attended[CHUNK_BLOCKS];     /* with has_masks: bit n is set if it attends to key n of the block */
-    row_state chunk_state, merged_state; /* of this chunk, and of all chunks before it */
+    row_state chunk_state, merged_state; /* after the keys of this chunk alone, and of all chunks before it */
 } query_row;
 
 /* Scratch of a task. */
 typedef struct row_scratch {
-    float *q;      /* [rows][padded d_k], times q_factor */
+    float *q;      /* [rows][row_floats], times q_factor */
     float *s;      /* [rows][RAPT_CHUNK] scores, then weights */
     float *alpha;  /* [rows][ROW_ALPHAS] what O is multiplied by before the values of each block */
-    float *values; /* [RAPT_BLOCK][padded d_v] V that cannot be read in place: all, or the channels beyond whole vectors */
-    float *keys;   /* [RAPT_BLOCK][padded d_k] K that cannot be read in place */
+    float *values; /* [RAPT_BLOCK][output_row_floats] V that cannot be read in place: whole rows, or the end of each row */
+    float *keys;   /* [RAPT_BLOCK][row_floats] K that cannot be read in place */
 
     /* bf16 arithmetic. */
     float *row;   /* a row of K or V while it is copied */
-    float *sums;  /* [2][padded d_v] of the even and the odd keys of a step, for a row that skips some */
+    float *sums;  /* [2][padded d_v] over the even and the odd keys of a step, for a row that skips masked keys */
     float *tiles; /* for a matrix unit */
 
     /* Integer arithmetic. */
-    float *groups; /* for groups of K, and later of V, laid out by keys_int8.h */
+    float *groups; /* K of groups, and after the scores V of groups, laid out by keys_int8.h */
 } row_scratch;
 
-/* Returns the floats from row to row of Q. */
+/* Returns the distance from one row of row_scratch.q to the next, in floats: d_k, rounded up to whole cache lines, or in bf16
+ * arithmetic to whole steps. */
 static inline size_t row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_k) : padded((size_t)p->d_k); }
 
-/* Returns the floats of an o, padded. */
+/* Returns the size of a row_state.o in floats: d_v, rounded up likewise. */
 static inline size_t output_row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
 
-/* Returns the prefetch distance of V, in rows: for elements of 16 bits twice as many as for f32, so about the same bytes. */
+/* Returns the prefetch distance of V, in rows: a block for cache types (types.h), else RAPT_BF16_VALUES_AHEAD in bf16 arithmetic,
+ * else RAPT_VALUES_AHEAD for f32, and twice as many rows for elements of 16 bits, which are about as many bytes, but at most a
+ * block. */
 static inline int values_ahead(const rapt_problem *p) {
     if (!of_elements(p->v.type)) return RAPT_BLOCK;
     if (BF16) return RAPT_BF16_VALUES_AHEAD;
     return p->v.type == RAPT_F32 ? RAPT_VALUES_AHEAD : rapt_min(2 * RAPT_VALUES_AHEAD, RAPT_BLOCK);
 }
 
-/* Returns the rows of V per pass over O, where a panel is narrower than V. Each pass reads and writes O, and should read a few
- * KiB of V: RAPT_VALUES_DEPTH rows of f32, or of narrower types as many as have about the same bytes. */
+/* Returns how many rows of V are added in one pass over O, where several passes alternate (attend_chunk_keys_in_lanes). Each pass
+ * reads and writes O, and should read a few KiB of V for it: RAPT_VALUES_DEPTH rows of f32, or about the same bytes of narrower
+ * types, at most a block. */
 static inline int values_depth(rapt_type type) {
     int narrow = !of_elements(type) ? 4 : type == RAPT_F32 ? 1 : 2;
     return narrow * RAPT_VALUES_DEPTH < RAPT_BLOCK ? narrow * RAPT_VALUES_DEPTH : RAPT_BLOCK;
 }
 
-/* True if K or V of this type is first converted to a copy in scratch, instead of on the way into registers. Types of K and V
- * only are, for more rows of Q than RAPT_CONVERTED_ROWS, since each pass would convert them anew. */
+/* True if K or V of this type is converted to a copy in scratch before it is multiplied, instead of on the way into registers:
+ * cache types (types.h) are for more than RAPT_CONVERTED_ROWS rows of Q, since each register tile would convert them anew. */
 static inline bool needs_copy(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
 
 /* Returns the floats of row_scratch.groups for `rows` rows. */
 static size_t integer_group_floats(const rapt_problem *p, int rows);
 
-/* Lays out the scratch of a task of n rows, over all heads, and returns its size in floats. This is its only description: with
- * null memory it only counts. */
+/* Lays out the scratch of a task with n rows, counted over all its heads, and returns its size in floats. With null memory it
+ * only computes the size, so that no other function has to know the layout. */
 static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *scratch, query_row *rows, int n) {
     size_t used = 0, dk = row_floats(p), dv = output_row_floats(p);
     *scratch = (row_scratch){.q = carve(memory, &used, (size_t)n * dk),
@@ -106,7 +110,7 @@ typedef struct key_format {
     int group, bytes;           /* channels of a group and its bytes, as in types.h */
     stage_key_rest *stage_rest; /* stages the channels beyond whole steps; not called for groups */
     read_step_word *read;       /* reads a step of RAPT_VL rows */
-    column_word *column;        /* converts an element of each dword of a step */
+    column_word *column;        /* converts one element of each dword of a step */
 } key_format;
 
 /* Computes the scores of ng vectors of keys for nr rows of Q, s[r][key] = sum over channels of q[r][i] * k[key][i], in a register
@@ -119,17 +123,17 @@ typedef struct key_format {
  *     row nr - 1   acc[nr - 1]         acc[2 * nr - 1]        acc[ng * nr - 1]
  *
  * Each adds its products in ascending order of channels. If the channels have parts, each part is summed by itself and then added
- * to s in memory. The channels of a key begin `offset` bytes behind its address. Keys further on are prefetched: their addresses
- * follow those of the ng vectors. Replaceable. */
+ * to s in memory. The channels of a key begin `offset` bytes after its address. Later keys are prefetched: their addresses follow
+ * those of the ng vectors. Replaceable. */
 static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int channels, const float *q, size_t ldq, float *s);
 #ifndef score_tile
-/* Returns the bytes of an element of K; 1 for types of groups, whose elements have a byte or less. */
+/* Returns the bytes of an element of K; 1 for types of groups, whose elements have at most a byte. */
 static RAPT_INLINE int key_element_bytes(const key_format k) { return k.group > 1 ? 1 : k.bytes; }
 
-/* Prefetches for channel j of a step of `step` channels, which reads `together` vectors of keys and prefetches as many further
- * on. The prefetches are shared out among the channels, since a burst of them together the loads delays these. Most keys are
- * prefetched twice, at two distances, since a prefetch may get lost where many are under way. */
+/* Prefetches a share of the later keys while channel j is multiplied: the `step` channels of a step, which multiply `together`
+ * vectors of keys, prefetch as many keys between them. All at once they would delay the loads. K of 16 bits is prefetched at one
+ * distance, all other types at two, since a prefetch may get lost where many are under way. */
 static RAPT_INLINE void prefetch_for_channel(const key_format k, const int together, const int step, const int j,
                                              const char *const *keys, size_t at) {
     const int element = key_element_bytes(k);
@@ -141,20 +145,22 @@ static RAPT_INLINE void prefetch_for_channel(const key_format k, const int toget
     }
 }
 
-/* Adds a step of channels, which lie `at` bytes behind the addresses of the keys. `together` vectors of keys are transposed
- * together, so that their chains of additions run side by side. i: the number of the step's first channel. */
+/* Adds the products of a step of channels, which lie `at` bytes after the addresses of the keys. i: the number of its first
+ * channel. */
 static RAPT_INLINE void score_step(const key_format k, const int ng, const int nr, const char *const *keys, size_t at, int i,
                                    const float *q, size_t ldq, vf *acc) {
-    enum { RUN = 8 }; /* gcc unrolls loops of at most 16 iterations, but nested ones of 8 */
+    enum { RUN = 8 }; /* RAPT_UNROLL unrolls at most 16 iterations; a step may have more channels, so two loops are nested */
     const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group;
     const int in_dword = elements_of_dword(k.type);
-    /* Types of K and V only are unrolled in part, for the sake of size. With 16 lanes by 8 channels: unrolled whole, they were
-     * 120 KB more and as fast (D1 on an AMD EPYC, Zen 4: 0.98 to 1.03 of that). With fewer lanes by 16: by 8, they were 34 KB
-     * less and up to 5 % slower, and whole 66 KB more and as fast, but for q5_0, 9 % (D1 by AVX2 on Zen 3). */
+    /* Cache types are unrolled only in part, for code size. With 16 lanes, 8 channels at a time: whole steps would take 120 KB
+     * more and are as fast (0.98 to 1.03 times, D1 on an AMD EPYC, Zen 4). With fewer lanes, 16 at a time: 8 would save 34 KB and
+     * are up to 5 % slower; whole steps would take 66 KB more and are as fast, except for q5_0, which is 9 % faster (D1 by AVX2
+     * on Zen 3). */
     const int unrolled = of_elements(k.type) ? step : (int)rapt_min(step, RAPT_VL < RAPT_PARTIAL_SUMS ? 2 * RUN : RUN);
+    /* The vectors of keys that are transposed together, so that their chains of additions run side by side. */
     const int together = step > RAPT_VL ? ng : 1;
-    /* Hides from the compiler that these are the addresses of `keys`. It would otherwise copy all that are prefetched from to its
-     * stack before each part of the channels. */
+    /* Hides from gcc that `ahead` equals `keys`. It would otherwise copy all addresses that are prefetched from to its stack,
+     * before each part of the channels. */
     const char *const *ahead = keys;
     __asm__("" : "+r"(ahead));
     key_columns c[4];
@@ -175,7 +181,7 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
     }
 }
 
-/* Adds the channels from `whole` on, which are less than a step. */
+/* Adds the products of the channels from `whole` on, which are fewer than a step. */
 static RAPT_INLINE void score_tail(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int whole, int channels, const float *q, size_t ldq, vf *acc) {
     UNROLLED(g, ng) {
@@ -211,11 +217,11 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
  * register tile has, so that enough chains of additions run side by side to hide the latency of an addition. */
 static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const char *const *keys, size_t offset, int n,
                                       int channels, const float *q, size_t ldq, float *s) {
-    /* For one row 32 keys at a time are best if all their columns stay in registers, so with 16 lanes, or if vectors are read one
-     * after the other, as with f32. Measured, see docs/performance.md. */
+    /* One row takes 32 keys at a time instead of 16 where that does not spill columns from registers: with 16 lanes, or with f32,
+     * of which one vector is read after the other. Measured, see docs/performance.md. */
     const int sixteens = nr == 1 && (k.bytes == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
     const int most = RAPT_PARTIAL_SUMS / RAPT_VL * sixteens;
-    const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0: such nr is never called */
+    const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0 for an nr that is never called */
     int g = 0;
     for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(k, ng, nr, keys + g, offset, channels, q, ldq, s + g);
     if (RAPT_PARTIAL_SUMS % (ng * RAPT_VL)) /* else none are left */
@@ -268,11 +274,12 @@ static inline int scored_from(const block *b) { return b->first & -RAPT_PARTIAL_
 /* Returns the end of the keys whose scores are computed: b->end, rounded up to a multiple of RAPT_PARTIAL_SUMS. */
 static inline int scored_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
-/* Finds the rows of K or V of the first head by find_rows: those of the keys of a chunk whose scores are computed, and of
- * `further` more keys, which are prefetched. Where there is no such key, the address is that of another row. */
+/* Finds rows of K or V of the task's first head: sets rows[n] to the address of key n of the chunk, for the keys whose scores are
+ * computed, and after the last of them to those of `further` more keys, which are prefetched. Where there is no such key, the
+ * address is that of another row. */
 static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *blocks, int count,
                             int further, const char **rows) {
-    int known = 0; /* the end of the rows that are found */
+    int known = 0; /* rows[0] to rows[known - 1] are set */
     for (int i = 0; i < count; i++) {
         int at = (int)(blocks[i].number % RAPT_CHUNK), from = scored_from(&blocks[i]), to = scored_to(&blocks[i]);
         find_rows(rows + at, t, tensor, layout, &blocks[i], from, to);
@@ -286,7 +293,7 @@ static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_l
     if (ahead.end > 0) find_rows(rows + RAPT_CHUNK, t, tensor, layout, &ahead, 0, further);
 }
 
-/* score_rows for n keys that are first converted to a copy. */
+/* Computes the scores of n keys of one head as score_rows does, from a copy of the keys as f32. */
 static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows, const char *const *keys, size_t offset, int n,
                               const float *q, float *scores) {
     const rapt_problem *p = t->problem;
@@ -298,8 +305,8 @@ static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows
     score_keys_f32(rows, copies, 0, n, p->d_k, q, dk, scores);
 }
 
-/* Computes S = Q K^T of one head for keys [from, to) of a block, multiples of RAPT_PARTIAL_SUMS. key_rows: the addresses of the
- * chunk's keys. */
+/* Computes S = Q K^T of one head for keys [from, to) of a block, multiples of RAPT_PARTIAL_SUMS. rows: the head's rows. key_rows:
+ * the addresses of the chunk's keys. */
 static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *key_rows,
                        const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
@@ -333,8 +340,8 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
     }
 }
 
-/* Turns a row's scores of a block into logits, if more than a factor is needed, and sets those of keys that it does not attend to
- * to -inf. attended: bit n is set if it attends to key n of the block. */
+/* Applies softcap, ALiBi, bias and the caller's function to a row's scores of a block, if the problem has any of these, and sets
+ * the scores of keys that the row does not attend to to -inf. attended: bit n is set if the row attends to key n of the block. */
 static RAPT_NOINLINE void modify_and_mask_row(const rapt_task *t, query_row *row, float *scores, int64_t number,
                                               uint64_t attended) {
     const rapt_problem *p = t->problem;
@@ -366,8 +373,8 @@ static RAPT_NOINLINE void modify_and_mask_row(const rapt_task *t, query_row *row
     }
 }
 
-/* Turns a row's scores of a block into logits, and sets those of keys that it does not attend to to -inf. key_scales: null, or a
- * scale for each key of the block. */
+/* Turns a row's scores of a block into logits: multiplies them by key_scales (null, or a scale for each key of the block), and
+ * modifies and masks them where that is needed. Writes them to the output of scores, if there is one. */
 static void make_logits(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const block *b) {
     const rapt_problem *p = t->problem;
     uint64_t attended = ~UINT64_C(0);
@@ -380,9 +387,10 @@ static void make_logits(const rapt_task *t, query_row *row, float *scores, const
     if (t->scores) store_scores(t, row->at, b->number, scores, 1, b->first, b->end);
 }
 
-/* Turns one row's scores of a chunk into weights, times the scales of their values, updates its maximum and sum, and sets
- * alpha[i] to the factor for its o before the values of block i. Keys that the row does not attend to get weight 0. Each step is
- * done for all blocks before the next step: block after block, it would be one long chain of dependent operations. */
+/* Turns one row's scores of a chunk into weights; updates the maximum and the sum of its state, and sets alpha[i] to the factor
+ * by which its o is multiplied before the values of block i are added. The weights, but not their sum, are then multiplied by
+ * value_scales, unless that is null. Keys that the row does not attend to get weight 0. Each step is done for all blocks before
+ * the next step, since block after block it would be one long chain of dependent operations. */
 static void weigh_row(const rapt_task *t, query_row *row, float *scores, const float *key_scales, const float *value_scales,
                       const block *blocks, int count, float *alpha) {
     const rapt_problem *p = t->problem;
@@ -430,8 +438,9 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* Adds P V of one head for values [from, to) of the block. Whole vectors of channels are read where V lies; the channels beyond
- * them, and types that are first converted, from a staged copy. value_rows: the addresses of the chunk's values. */
+/* Adds P V of one head, whose n rows these are, for values [from, to) of the block. Whole vectors of channels are read where V
+ * lies; the channels after them, and types that need a copy, from a copy as f32. value_rows: the addresses of the chunk's
+ * values. */
 static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                        const char *const *value_rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
@@ -467,8 +476,9 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     stream_product(p->v.type, o, n, whole);
 }
 
-/* Restores the order of the channels of a row of O that were deinterleaved to `deinterleaved` vectors (tile.h). The last ones,
- * too few to fill these vectors, are in order already. */
+/* Puts the channels of a row of O into ascending order, after products that read V in `deinterleaved` vectors (b_format in
+ * tile.h): until then, of each `deinterleaved` vectors, lane j of vector i has channel j * deinterleaved + i. Channels at the end
+ * that do not fill as many vectors are in order already. */
 static void interleave_channels(float *o, int deinterleaved, int channels) {
     const int step = deinterleaved * RAPT_VL;
     for (int c = 0; c + step <= channels && deinterleaved > 1; c += step, o += step) {
@@ -480,8 +490,8 @@ static void interleave_channels(float *o, int deinterleaved, int channels) {
 }
 
 #if RAPT_FEW_DOTS
-/* Computes O = alpha O + P V of one head in integer arithmetic for V of int8, for block b, the nth of the chunk's blocks. Weights
- * times negative scales of values are a product of their own. */
+/* Computes O = alpha O + P V of one head in integer arithmetic for V of int8. b: block number `nth` of the chunk's blocks.
+ * Quantised weights are unsigned, so values with negative scales are added by a second product (NEGATIVE_PART). */
 static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                                const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
@@ -503,7 +513,8 @@ static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_
     }
 }
 
-/* add_integer_values for V of groups: unpacks the values to bytes and quantises the weights for each group. */
+/* Computes O = alpha O + P V of one head in integer arithmetic for V of groups: unpacks the values to bytes, and quantises the
+ * weights for each group of channels. */
 static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                              const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
@@ -533,8 +544,8 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
 }
 #endif
 
-/* Narrows the block to the row's range, finds the rows of its values, and returns the keys that the row attends to: bit n is set
- * if neither a mask nor a bias of -inf excludes key n. */
+/* Narrows *b to the row's range, finds the rows of its values, and returns the keys that the row attends to: bit n is set if key
+ * n is in the range, and neither a mask nor a bias of -inf excludes it. */
 static uint64_t find_attended_values(const rapt_task *t, int kv_head, const query_row *row, block *b, const char **values) {
     const rapt_problem *p = t->problem;
     *b = block_of(b->number, row->first, row->end);
@@ -546,7 +557,8 @@ static uint64_t find_attended_values(const rapt_task *t, int kv_head, const quer
     return attended;
 }
 
-/* Adds P V of one row without the values of masked keys: add_attended (queries_in_lanes.h) for keys in lanes. */
+/* Adds P V of one row for a block without the values of masked keys, as add_attended (queries_in_lanes.h) does for a tile.
+ * weights: those of the chunk. task_block: the part of the block that some row attends to. */
 static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *row, const float *weights,
                                 const block *task_block) {
     const rapt_problem *p = t->problem;
@@ -563,7 +575,7 @@ static void add_attended_values(const rapt_task *t, const row_scratch *s, int kv
                                                   v_load(row->chunk_state.o + c)));
 }
 
-/* Loads the scales of the keys or values of a chunk's blocks, of one head; 0 for those that no row attends to. */
+/* Loads the scales of the keys or values of a chunk's blocks, of one head; 0 for those outside a block's [first, end). */
 static void load_chunk_scales(const rapt_task *t, float *to, const char *scales, const rapt_scales *layout, const block *blocks,
                               int count) {
     for (int i = 0; i < count; i++) {
@@ -573,7 +585,7 @@ static void load_chunk_scales(const rapt_task *t, float *to, const char *scales,
     }
 }
 
-/* Turns the scores of all rows into weights (weigh_row), and quantises these in integer arithmetic with V of int8. */
+/* Turns the scores of all rows into weights (weigh_row), and in integer arithmetic with V of int8 quantises these. */
 static RAPT_NOINLINE void weigh_rows(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks,
                                      int count) {
     const rapt_problem *p = t->problem;
@@ -601,8 +613,9 @@ static RAPT_NOINLINE void weigh_rows(const rapt_task *t, const row_scratch *s, q
     }
 }
 
-/* Finds the blocks of a chunk that some row attends to, and returns their number. With has_masks it also sets the rows' attended:
- * before K is read, since blocks without attended keys are skipped. */
+/* Finds the blocks of a chunk that have a key to which one of the n rows, of all heads, attends; narrows each to the keys from
+ * the first such key to the last, and returns how many blocks there are. With has_masks it also sets the rows' `attended`, before
+ * K is read, since blocks without attended keys are skipped. */
 static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk, block *blocks) {
     int64_t first_min = INT64_MAX, end_max = 0;
     int count = 0;
@@ -644,7 +657,7 @@ static void add_chunk_values(const rapt_task *t, const row_scratch *s, query_row
         interleave_channels(rows[r].chunk_state.o, deinterleaved_vectors(p->v.type), p->d_v);
 }
 
-/* add_chunk_values without the values of masked keys. */
+/* Adds P V of a chunk in exact arithmetic as add_chunk_values does, but without the values of masked keys. */
 static void add_attended_chunk_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks,
                                       int count) {
     for (int i = 0; i < count; i++)
@@ -666,8 +679,9 @@ static void add_integer_chunk_values(const rapt_task *t, const row_scratch *s, q
 }
 #endif
 
-/* Computes the states of n rows of each head over one chunk, from the empty state. skip_masked: skip masked values, instead of
- * adding them with weight 0, since one that is not finite has left a NaN in O. */
+/* Computes the states of n rows of each head over one chunk, from the empty state. skip_masked: leave the values of masked keys
+ * out. At first they are added with weight 0; if that has made O infinite or NaN, the caller repeats the chunk with
+ * skip_masked. */
 static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s, query_row *rows, int n, int64_t chunk,
                                        bool skip_masked) {
     const rapt_problem *p = t->problem;
@@ -678,12 +692,13 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
         rows[r].chunk_state.l = 0.0f;
         memset(rows[r].chunk_state.o, 0, output_row_floats(p) * sizeof(float));
     }
-    /* Batch sizes, chosen so that memory is read in whole tokens:
-     * - joined heads (each covers only a part of a token): switch heads every RAPT_PARTIAL_SUMS keys, RAPT_VALUES_DEPTH values;
-     * - V that needs several passes (wider than a panel, or more rows than a register tile): switch passes every values_depth
-     * rows;
-     * - types converted to a scratch copy: the same small batches, so that the copy stays in L1;
-     * - otherwise a whole block at a time. */
+    /* The keys, and the values, that are computed for one head before the next head or pass has its turn. Memory is to be read in
+     * whole tokens, and a copy is to stay in the L1 cache:
+     *   joined heads, each a part of a token            RAPT_PARTIAL_SUMS keys, RAPT_VALUES_DEPTH values
+     *   types that are converted to a copy              the same
+     *   V in several passes, because it is wider than
+     *   a panel or a register tile has too few rows     values_depth values
+     *   otherwise                                       a block */
     bool joined = t->kv_heads > 1;
     int keys = joined || needs_copy(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
     bool passes = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
@@ -752,7 +767,7 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
     int n = (int)t->rows, all_rows = n * t->kv_heads;
     size_t dk = row_floats(p), dv = output_row_floats(p);
     lay_out_rows(p, t->scratch, &s, rows, all_rows);
-    bool masked = has_masks(p); /* true if scores are computed for keys that some row does not attend to */
+    bool masked = has_masks(p); /* true if values of keys that a row does not attend to may be added, with weight 0 */
     for (int h = 0; h < t->kv_heads; h++) {
         const char *queries[RAPT_MOST_FEW_ROWS];
         for (int r = 0; r < n; r++) {

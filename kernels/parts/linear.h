@@ -91,13 +91,13 @@ static int most_tiles(const rapt_linear_problem *p) {
     return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (int64_t)token_floats(p->in)));
 }
 
-/* True if that many tokens are few: weights are then multiplied as they lie in memory. */
+/* True if these are few tokens (rapt_tuning.few_tokens): weights are then multiplied where they lie in memory. */
 static inline bool are_few(const rapt_linear_problem *p, int64_t tokens) { return tokens <= p->few_tokens; }
 
 /* Returns the channels of a staged token of few: whole steps in bf16 arithmetic, else whole sixteens. */
 static inline size_t few_channels(const rapt_linear_problem *p) { return BF16 ? whole_steps(p->in) : padded((size_t)p->in); }
 
-/* Lays the scratch of few tokens out in memory, and returns its floats. With null memory it only counts them. */
+/* Lays out the scratch of few tokens in memory, and returns its size in floats. With null memory it only counts them. */
 static size_t lay_out_few(const rapt_linear_problem *p, float *memory, few_scratch *s, int64_t tokens) {
     size_t used = 0, in = few_channels(p);
     size_t sums = BF16 ? 1 : (in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS;
@@ -109,7 +109,7 @@ static size_t lay_out_few(const rapt_linear_problem *p, float *memory, few_scrat
     return used;
 }
 
-/* Lays the scratch of many tokens out in memory, and returns its floats. With null memory it only counts them. */
+/* Lays out the scratch of many tokens in memory, and returns its size in floats. With null memory it only counts them. */
 static size_t lay_out_many(const rapt_linear_problem *p, float *memory, many_scratch *s, int64_t tokens, int64_t outs) {
     size_t used = 0, tiles = (size_t)rapt_min(most_tiles(p), (tokens + TILE_ROWS - 1) / TILE_ROWS),
            staged_rows = padded((size_t)rapt_min(most_rows(p), outs)), sums = tiles * staged_rows * TILE_ROWS,
@@ -172,9 +172,9 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* ---- Few tokens: channels in lanes, in bf16 arithmetic outputs ------------------------------------------------------------ */
 
-/* sums[r][t] = the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's sixteens lie ldx
- * floats apart, the last one padded with zeros; rows of weights lie `stride` bytes apart, and what lies `ahead` bytes further on
- * is prefetched. Replaceable. */
+/* Computes sums[r][t], the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's sixteens lie
+ * ldx floats apart, the last one padded with zeros; rows of weights lie `stride` bytes apart, and what lies `ahead` bytes further
+ * on is prefetched. Replaceable. */
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld);
@@ -218,8 +218,8 @@ static inline int power_below(int n, int most) {
 /* Returns the rows of weights of a register tile with nt tokens. */
 static inline int linear_rows_of(const int nt) { return RAPT_LINEAR_SUMS / nt > 8 ? 8 : RAPT_LINEAR_SUMS / nt; }
 
-/* linear_tile for nt tokens and the rows of a register tile, or with `single` one row. It compiles to nothing for an nt above
- * RAPT_LINEAR_TOKENS, which never occurs. */
+/* Computes a linear_tile of nt tokens and the rows of a register tile, or with `single` one row. Compiles to nothing for an nt
+ * above RAPT_LINEAR_TOKENS, which never occurs. */
 static RAPT_INLINE void linear_tile_of(load_channels *load, const int group, const size_t bytes, const int nt, bool single,
                                        const char *weights, size_t stride, size_t ahead, const float *x, int channels,
                                        float *sums, size_t ld) {
@@ -257,7 +257,8 @@ static RAPT_INLINE void linear_part_as(load_channels *load, const int group, con
     }
 }
 
-/* Takes all parts of a row, or of several, before the next rows, so that weights are read once and in the order of memory. */
+/* Computes what linear_rows does for one type. Takes all parts of a row, or of several, before the next rows, so that weights are
+ * read once and in the order of memory. */
 static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channels *load, const int group, const size_t bytes,
                                        const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
     const int64_t in = p->in;
@@ -274,7 +275,7 @@ static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channe
     }
 }
 
-/* linear_rows_f32, linear_rows_q8_0 and so on: linear_rows for one type of weights. */
+/* Defines linear_rows_f32, linear_rows_q8_0 and so on: linear_rows for one type of weights. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void linear_rows_##suffix(const rapt_linear_problem *p, const char *weights, size_t stride, int rows,   \
                                                    const float *x, int tokens, float *sums) {                                    \
@@ -283,7 +284,7 @@ static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channe
 RAPT_WEIGHT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* sums[part][r][t][RAPT_PARTIAL_SUMS] = the partial sums of `rows` rows of weights and few tokens. Each part has room for
+/* Computes sums[part][r][t][RAPT_PARTIAL_SUMS], the partial sums of `rows` rows of weights and few tokens. Each part has room for
  * RAPT_PARTIAL_SUMS rows. */
 static void linear_rows(const rapt_linear_problem *p, rapt_type type, const char *weights, size_t stride, int rows,
                         const float *x, int tokens, float *sums) {
@@ -311,7 +312,7 @@ static void add_sums(vf total[SUM_VECTORS], const float *sums, size_t ld) {
         }
 }
 
-/* outputs[token] = the outputs of `rows` rows, at most RAPT_PARTIAL_SUMS, of the weights or the gate, activated where the
+/* Computes outputs[token], the outputs of `rows` rows, at most RAPT_PARTIAL_SUMS, of the weights or the gate, activated where the
  * activation applies to them. */
 static void linear_few_rows(const rapt_linear_task *t, const few_scratch *s, bool gate, int64_t out, int rows,
                             vf outputs[][SUM_VECTORS]) {
@@ -405,7 +406,7 @@ static void stage_tokens(const rapt_linear_task *t, int64_t token, int rows, flo
     }
 }
 
-/* to[i][g] = channel i of sixteen g, for n sixteens, a multiple of the vector length. Rows of `to` lie ld floats apart. */
+/* Stages n sixteens, a multiple of RAPT_VL, transposed: to[i][g] = channel i of sixteen g. Rows of `to` lie ld floats apart. */
 static void stage_sixteens(rapt_type type, float *to, size_t ld, const char *const *sixteens, int n) {
     if (type == RAPT_INT8) stage_columns_as(load_int8, 1, to, ld, sixteens, n, 0, RAPT_PARTIAL_SUMS);
     else stage_columns(type, to, ld, sixteens, n, 0, RAPT_PARTIAL_SUMS);
@@ -449,7 +450,7 @@ static inline size_t part_floats(const rapt_linear_problem *p, size_t rows) {
     return BF16 ? bf16_weight_floats(p, rows) : rows * ld_weights(p);
 }
 
-/* Returns the floats of a part of all rows. Packed weights are such parts, one behind the other, each as it is staged. */
+/* Returns the floats of a part of all rows. Packed weights are such parts one after the other, each as it is staged. */
 static inline size_t packed_part(const rapt_linear_problem *p) { return part_floats(p, padded((size_t)p->out)); }
 
 static uint64_t packed_floats(const rapt_linear_problem *p) {
@@ -530,9 +531,9 @@ static int part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
     return BF16 ? bf16_part_tiles(p, part, rows) : RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS);
 }
 
-/* to[j] = sum * scale + bias of output n + j, for the RAPT_VL tokens in the lanes of sums, before activation. Beyond the last
- * output, the last one is repeated. sums: those of output 0 of the `outs` outputs, which begin with row `out` of the weights. Out
- * of line, since unrolled it would be 12 KB of AVX-512. */
+/* Computes to[j] = sum * scale + bias of output n + j, for the RAPT_VL tokens in the lanes of sums, before activation. Beyond the
+ * last output, the last one is repeated. sums: those of output 0 of the `outs` outputs, which begin with row `out` of the
+ * weights. Out of line, since unrolled it would be 12 KB of AVX-512. */
 static RAPT_NOINLINE void outputs_of(const rapt_linear_weights *w, int64_t out, int n, int outs, const float *sums, vf *to) {
     for (int j = 0; j < RAPT_VL; j++) {
         const int at = rapt_min(n + j, outs - 1);
@@ -572,8 +573,7 @@ static void end_lanes(const rapt_linear_task *t, const many_scratch *s, int64_t 
     }
 }
 
-/* Computes a task of many tokens: passes of some tiles of tokens, and in each all rows of weights, some at a time, part by part.
- */
+/* Computes a task of many tokens: passes of some tiles of tokens, and in each all rows of weights, some at a time, by parts. */
 static void linear_many_tokens(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     many_scratch s;

@@ -10,8 +10,7 @@ typedef struct norm_row {
     int channels;
     int first, held; /* z holds `held` channels from `first` on, a multiple of RAPT_NORM_HELD */
     _Alignas(64) float z[RAPT_NORM_HELD + RAPT_PARTIAL_SUMS];
-    _Alignas(
-        64) float step[RAPT_NORM_STEP + RAPT_PARTIAL_SUMS]; /* a step of the residual, or of an output before it is rounded */
+    _Alignas(64) float step[RAPT_NORM_STEP + RAPT_PARTIAL_SUMS]; /* of the residual, or of an output before it is rounded */
 } norm_row;
 
 /* Returns the address of the n channels from `first` on, which are one step, as f32. */
@@ -36,8 +35,8 @@ typedef struct row_means {
     float x, squares;
 } row_means;
 
-/* Computes the means of x = z - from if plain, and of x^2 if squared; channels lie in lanes. The other mean is of the last
- * channels only, and not used. */
+/* Computes the mean of x = z - from if plain, and that of x^2 if squared; channels lie in lanes. A mean that is not computed has
+ * a number that must not be used. */
 static RAPT_INLINE row_means find_means(norm_row *row, float from, const bool plain, const bool squared) {
     float sums[RAPT_PARTIAL_SUMS] = {0}, squares[RAPT_PARTIAL_SUMS] = {0};
     vf acc[SUM_VECTORS], square_acc[SUM_VECTORS], center = v_set1(from);
@@ -67,7 +66,7 @@ static RAPT_INLINE row_means find_means(norm_row *row, float from, const bool pl
     return (row_means){total.x / (float)row->channels, total.squares / (float)row->channels};
 }
 
-/* Loads a vector of the n floats at `from`, with 0 for what is beyond them. */
+/* Loads the n floats at `from`, at most a vector of them, and 0 for the rest of the vector. */
 static RAPT_INLINE vf load_up_to(const void *from, int n) {
     return n >= RAPT_VL ? v_load(from) : load_part(load_f32, sizeof(float), from, n);
 }
@@ -104,7 +103,7 @@ static RAPT_INLINE void end_norm(norm_row *row, const norm_end *end, int first, 
     store_row(a->y.type, y + (size_t)direct * y_bytes, row->step + direct, n - direct);
 }
 
-/* rapt_base.normalise: normalises a token. */
+/* Normalises a token (rapt_base.normalise). */
 static void normalise(const rapt_norm_args *a, const rapt_norm_task *t) {
     norm_row row;
     row.args = a, row.task = t, row.channels = (int)a->channels, row.first = row.held = 0;

@@ -15,7 +15,7 @@ typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
     float *q;                     /* [d_k][TILE_ROWS], times q_factor; packed in integer and bf16 arithmetic */
-    float *q_scale;               /* [TILE_ROWS] integer arithmetic: the step of q's integers (queries_int8.h) */
+    float *q_scale;               /* [TILE_ROWS] integer arithmetic: the scale of q's integers (queries_int8.h) */
     lane_state chunk_state;       /* of this chunk; in bf16 arithmetic all tiles share two of these (attend_chunk_bf16) */
     lane_state merged_state;      /* of all chunks before it */
     bool started, merged;         /* true if chunk_state, or merged_state, has absorbed any keys */
@@ -27,8 +27,7 @@ typedef struct query_tile {
     const char **block_mask_rows; /* [TILE_ROWS] each lane's row of the block mask; null without one */
     bool one_block_mask_row;      /* true if all these rows are the same */
 
-    /* With has_masks, for each block of the chunk: the keys that each lane, any lane, and every lane attends to (find_attended).
-     */
+    /* With has_masks, for each block of a chunk: the keys that each lane, any lane and all lanes attend to (find_attended). */
     uint32_t *attended; /* [CHUNK_BLOCKS][2][TILE_ROWS] */
     uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS];
 } query_tile;
@@ -36,9 +35,9 @@ typedef struct query_tile {
 /* Scratch that the tiles of a pass share. In bf16 arithmetic keys and values are those of a whole chunk (bf16.h); in integer
  * arithmetic they are integers, values transposed (queries_int8.h). */
 typedef struct lane_scratch {
-    float *s;           /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; in bf16 arithmetic [RAPT_CHUNK][TILE_ROWS] */
-    float *alpha;       /* [TILE_ROWS] what O is multiplied by before P V is added */
-    float *bias;        /* [RAPT_BLOCK][TILE_ROWS] the block's bias; then -inf for keys whose values add_attended skips */
+    float *s;     /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; in bf16 arithmetic [RAPT_CHUNK][TILE_ROWS] */
+    float *alpha; /* [TILE_ROWS] what O is multiplied by before P V is added */
+    float *bias;  /* [RAPT_BLOCK][TILE_ROWS] the block's bias; later quantised weights, or -inf where add_attended skips values */
     uint32_t *attended; /* [2][TILE_ROWS] keys of the block that each lane attends to, without has_masks */
     float *keys;        /* [RAPT_BLOCK][staged(d_k)] */
     float *values;      /* [RAPT_BLOCK][staged(d_v)] */
@@ -55,8 +54,8 @@ typedef struct lane_scratch {
 /* Returns the floats from row to row of a staged block, whose rows have d channels. */
 static inline size_t staged(int d) { return padded((size_t)d * COPIES) + RAPT_ROW_PADDING; }
 
-/* Lays out the scratch of a pass of n tiles, and returns its size in floats. This is its only description: with null memory it
- * only counts. merges: true if the task merges chunks. */
+/* Lays out the scratch of a pass of n tiles, and returns its size in floats. With null memory it only computes the size, so that
+ * no other function has to know the layout. merges: true if the task merges chunks. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
     size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
     /* Rows of q and of o. In bf16 arithmetic o has one more, which is l. */
@@ -175,7 +174,8 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t nu
     }
 }
 
-/* find_attended for the blocks of a chunk, with has_masks: before K is read, since blocks without attended keys are skipped. */
+/* Finds what find_attended does for the blocks of a chunk, with has_masks. Called before K is read, since blocks without attended
+ * keys are skipped. */
 static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t chunk) {
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
@@ -315,7 +315,7 @@ static void weigh_lanes(const rapt_problem *p, const query_tile *tile, const lan
     RAPT_BY_COUNT(tile->vectors, weigh_vectors, p, &tile->chunk_state, s, first, end);
 }
 
-/* Adds P V without the values of masked keys. This is slow, and needed only if a masked value is NaN or infinite. masks: -inf for
+/* Adds P V without the values of masked keys. This is slow, and needed only if such a value is NaN or infinite. masks: -inf for
  * each lane and key whose value is to be skipped. */
 static void add_attended(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const float *masks,
                          const float *values, size_t ld, int first, int end) {
@@ -453,7 +453,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                      end - first, tile->vectors);
 }
 
-/* Returns the product V^T P^T of a block in integers. It reads quantised weights from s->bias, and their step in each lane from
+/* Returns the product V^T P^T of a block in integers. It reads quantised weights from s->bias, and their scale in each lane from
  * `scale`. */
 static dots product_of_values(const query_tile *tile, const lane_scratch *s, const staged_block *b, const float *scale) {
     return (dots){.c = tile->chunk_state.o,
@@ -466,8 +466,8 @@ static dots product_of_values(const query_tile *tile, const lane_scratch *s, con
                   .alpha = tile->started ? s->alpha : NULL};
 }
 
-/* add_values_lanes for V of groups in integer arithmetic. Each group has a product of its own, whose weights are multiplied by
- * the group's scales before they are quantised. */
+/* Adds P V as add_values_lanes does, for V of groups in integer arithmetic. Each group has a product of its own, whose weights
+ * are multiplied by the group's scales before they are quantised. */
 static void add_values_groups(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const staged_block *b,
                               int first, int end) {
     float scale[TILE_ROWS];
@@ -481,8 +481,8 @@ static void add_values_groups(const rapt_problem *p, const query_tile *tile, con
     }
 }
 
-/* add_values_lanes for V of int8 in integer arithmetic. Quantised weights are not negative, so values with negative scales have a
- * product of their own, which is subtracted. */
+/* Adds P V as add_values_lanes does, for V of int8 in integer arithmetic. Quantised weights are not negative, so values with
+ * negative scales have a product of their own, which is subtracted. */
 static void add_values_int8(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const staged_block *b,
                             int first, int end) {
     float scale[TILE_ROWS] = {0}, negated[RAPT_BLOCK], one[TILE_ROWS]; /* lanes beyond the tile's vectors are negated, too */
@@ -497,7 +497,7 @@ static void add_values_int8(const rapt_problem *p, const query_tile *tile, const
     dot_product(product, p->d_v, tile->vectors);
 }
 
-/* add_values_lanes in exact arithmetic. */
+/* Adds P V as add_values_lanes does, in exact arithmetic. */
 static void add_values_exact(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, staged_block *b, int first,
                              int end, const float *masks) {
     const float *values = b->values + (size_t)(first - b->all.first) * b->ldv;
@@ -549,8 +549,8 @@ static int blocks_of_tiles(const rapt_task *t, query_tile *tiles, int n_tiles, i
     return count;
 }
 
-/* Computes the states of some tiles over one chunk, from the empty state. skip_masked: skip masked values, instead of adding them
- * with weight 0, since one that is not finite has left a NaN in O. */
+/* Computes the states of some tiles over one chunk, from the empty state. skip_masked: leave the values of masked keys out. At
+ * first they are added with weight 0; if that has made O infinite or NaN, the caller repeats the chunk with skip_masked. */
 static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles,
                                           int64_t chunk, bool skip_masked) {
     const rapt_problem *p = t->problem;

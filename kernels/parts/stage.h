@@ -50,9 +50,9 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 }
 #endif
 
-/* stage_rows for one type. Element types may end with part of a vector. Groups are read whole, so that what their channels share
- * is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put `values`
- * on the stack where an array of the caller is still in use. */
+/* Stages rows of one type, as stage_rows does. Element types may end with part of a vector. Groups are read whole, so that what
+ * their channels share is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put `values` on the
+ * stack where an array of the caller is still in use. */
 static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,
                                       const char *const *rows, int n, int first, int channels) {
     int whole = channels - channels % RAPT_VL;
@@ -71,7 +71,7 @@ static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size
     }
 }
 
-/* stage_columns for one type. */
+/* Stages rows of one type transposed, as stage_columns does. */
 static RAPT_INLINE void stage_columns_as(load_channels *load, size_t bytes, float *to, size_t ld, const char *const *rows, int n,
                                          int first, int channels) {
     int whole = channels - channels % RAPT_VL;
@@ -85,7 +85,7 @@ static RAPT_INLINE void stage_columns_as(load_channels *load, size_t bytes, floa
     }
 }
 
-/* store_row for one type. */
+/* Stores a row of one type, as store_row does. */
 static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, const float *from, int channels) {
     int whole = channels - channels % RAPT_VL;
     for (int i = 0; i < whole; i += RAPT_VL) store(to + (size_t)i * bytes, v_load(from + i));
@@ -110,7 +110,7 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Defines stage_rows_SUFFIX for each type of K and V only. */
+/* Defines stage_rows_SUFFIX for each cache type (types.h). */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first,               \
                                                   int channels) {                                                                \
@@ -134,8 +134,8 @@ static void stage_element_rows(rapt_type type, float *to, size_t ld, const char 
     }
 }
 
-/* Does what stage_element_rows does, for any tensor. For types of K and V only, first is a multiple of RAPT_VL, and where
- * the type has groups, channels is a multiple of the group. */
+/* Converts n rows of any tensor to f32, as stage_element_rows does. For cache types (types.h), first is a multiple of RAPT_VL,
+ * and where the type has groups, channels is a multiple of the group. */
 static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
@@ -178,8 +178,8 @@ static void store_row(rapt_type type, char *to, const float *from, int channels)
     }
 }
 
-/* stage_rows with COPIES copies of each element, side by side: those of channel i begin at to[r][i * COPIES]. row: scratch for a
- * row of `channels` channels, in whole vectors. */
+/* Stages rows as stage_rows does, with COPIES copies of each element side by side: those of channel i begin at to[r][i * COPIES].
+ * row: scratch for a row of `channels` channels, in whole vectors. */
 static void stage_copies(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, float *row) {
     if (COPIES == 1) {
         stage_rows(type, to, ld, rows, n, 0, channels);

@@ -4,14 +4,14 @@
  * (linear_tile). A is f32, B of any storage type. RAPT_PANEL and RAPT_ROWS_1 to RAPT_ROWS_8, the sizes of its register tiles, are
  * constants of the ISA file. */
 
-/* What becomes of the C that is there:
+/* What a product does with the C that is there:
  *   ACCUMULATE_ZERO          C = AB
  *   ACCUMULATE_ADD           C = C + AB, with C as the first summand of each element
  *   ACCUMULATE_SCALE_ADD     C = C * scale[m] + AB, with C * scale[m] as the first summand
  *   ACCUMULATE_ADD_SEPARATE  C = C + AB, where AB is summed by itself first */
 typedef enum accumulate_mode { ACCUMULATE_ZERO, ACCUMULATE_ADD, ACCUMULATE_SCALE_ADD, ACCUMULATE_ADD_SEPARATE } accumulate_mode;
 
-/* Rows of a tensor that will be needed soon. Before each register tile, `lines` of their cache lines are prefetched. */
+/* Rows of a tensor that will be needed soon. Before each full register tile, `lines` of their cache lines are prefetched. */
 typedef struct prefetch_queue {
     const char *const *rows;
     size_t bytes; /* of a row */
@@ -30,20 +30,20 @@ typedef struct operands {
     size_t ldb;    /* from step to step of that B */
     int depth;     /* steps */
 
-    /* Of tile_product. The mode of stream_product is always ACCUMULATE_ADD, and its `even` 0. */
+    /* Of tile_product. stream_product always computes as with ACCUMULATE_ADD and sums_offset 0. */
     accumulate_mode mode;
     const float *scale;    /* for ACCUMULATE_SCALE_ADD: a factor for each lane of the panel */
     ptrdiff_t sums_offset; /* if not 0: AB is first added to sums that lie this many bytes from C */
 
     /* Of stream_product: B anywhere in memory. */
-    const char *const *rows; /* row k of B begins `offset` bytes behind rows[k] */
+    const char *const *rows; /* row k of B begins `offset` bytes after rows[k] */
     size_t offset;
     int ahead; /* while row k is multiplied, row k + ahead is prefetched */
 
     prefetch_queue *queue; /* tile_product prefetches from it; not null */
 } operands;
 
-/* Prefetches the next `lines` cache lines of the queue, or those that are left. */
+/* Prefetches the next `lines` cache lines of the queue, or as many as are left. */
 static RAPT_INLINE void prefetch_from_queue(prefetch_queue *queue) {
     for (int i = 0; i < queue->lines && queue->left > 0; i++) {
         prefetch(*queue->rows, queue->at);
@@ -59,9 +59,10 @@ static RAPT_INLINE void prefetch_from_queue(prefetch_queue *queue) {
  *   load           reads RAPT_VL channels in memory order, widened to f32
  *   part           extracts element i of each dword; unused where deinterleaved is 1
  *   vector         bytes of memory that one vector of B takes
- *   deinterleaved  > 1: one load yields this many vectors instead. Dword j of a row goes to lane j, its element i to vector i,
- *                  which avoids a widening shuffle per vector. C's channels are then permuted; interleave_channels restores their
- *                  order once a chunk. Panels that are no multiple of `deinterleaved` are read in memory order.
+ *   deinterleaved  > 1: one load yields this many vectors instead: dword j of what is loaded goes to lane j, its element i to
+ *                  vector i, which saves a widening shuffle for each vector. C's channels are then permuted;
+ *                  interleave_channels restores their order once a chunk. Panels that are no multiple of `deinterleaved` vectors
+ *                  are read in memory order
  *   stream         false: B is f32 in scratch (operands.b); true: its rows lie anywhere in memory (operands.rows) */
 typedef struct b_format {
     load_channels *load;
@@ -83,7 +84,7 @@ static RAPT_INLINE void load_b(const b_format b, const int nv, const char *row, 
 /* Computes a register tile: C for nr rows and nv vectors, whose accumulators stay in registers over all steps. Replaceable. */
 static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, operands o);
 #ifndef tile
-/* Sets the accumulators of a register tile, acc[r * nv + v], to what they begin with. */
+/* Sets the accumulators of a register tile, acc[r * nv + v], to their first summands, or to 0. */
 static RAPT_INLINE void load_accumulators(const int nv, const int nr, accumulate_mode mode, const operands *o, vf *acc) {
     UNROLLED(r, nr)
         UNROLLED(v, nv) {
@@ -132,7 +133,7 @@ static RAPT_INLINE void add_broadcast_step(const b_format format, const int nv, 
                 prefetch(o->rows[k + o->ahead], o->offset + v * format.vector);
 }
 
-/* Writes the accumulators of a register tile to C, after they are added to the sums at `even` if there are any. */
+/* Writes the accumulators of a register tile to C; first adds them to the sums at sums_offset, if there are any. */
 static RAPT_INLINE void store_accumulators(const b_format format, const int nv, const int nr, accumulate_mode mode,
                                            const operands *o, vf *acc) {
     if (!format.stream && o->sums_offset)
@@ -168,7 +169,7 @@ static RAPT_INLINE operands skip_rows(operands o, int rows) {
     return o;
 }
 
-/* Computes a panel, nv vectors of all rows: in register tiles of nr rows, and what is left in tiles of 8, 4, 2 and 1. */
+/* Computes a panel, nv vectors of all rows, in register tiles of nr rows; the rows that are left in tiles of 8, 4, 2 and 1. */
 static RAPT_INLINE void panel(const b_format b, const int nv, const int nr, operands o, int rows) {
     for (; rows >= nr; rows -= nr, o = skip_rows(o, nr)) {
         if (!b.stream) prefetch_from_queue(o.queue);
@@ -214,8 +215,8 @@ static void tile_product(operands o, int rows, int vectors) {
 }
 #endif
 
-/* Returns how many of the `vectors` vectors that are left the next panel takes. Of 3 that are deinterleaved by pairs it takes 2,
- * so that only the last one stays in memory order. */
+/* Returns how many of the `vectors` vectors that are left the next panel takes, at most `widest`. 3 that are deinterleaved by
+ * pairs are taken as 2 and 1, so that only the last one is read in memory order. */
 static inline int panel_vectors(int vectors, int widest, int deinterleaved) {
     if (vectors >= widest) return widest;
     return vectors >= 4 ? 4 : vectors == 3 && deinterleaved == 2 ? 2 : vectors;
@@ -227,9 +228,10 @@ static inline int panel_vectors(int vectors, int widest, int deinterleaved) {
                 deinterleaved_vectors(name), true})
 
 /* Defines stream_product_f32, stream_product_q4_0 and so on, and their panels: C = C + A B for rows of B anywhere in memory, of
- * one storage type and any number of vectors, with rows further on prefetched. group, bytes       channels of a group and its
- * bytes; panels are whole groups widest             vectors of the widest panel rows_1 to rows_4   rows of a register tile of 1
- * to 4 vectors */
+ * one storage type and any number of vectors. Later rows are prefetched.
+ *   group, bytes      channels of a group, and its bytes; panels are whole groups
+ *   widest            vectors of the widest panel
+ *   rows_1 to rows_4  rows of a register tile of 1 to 4 vectors */
 #define RAPT_STREAM_PRODUCT(name, suffix, group, bytes, widest, rows_1, rows_2, rows_3, rows_4)                                  \
     RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 1, rows_1)                                         \
     RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 2, rows_2)                                         \
@@ -256,7 +258,7 @@ RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #if RAPT_CONVERTED_ROWS
-/* Types of K and V only are converted anew for each register tile, so a tile takes all rows, at most RAPT_CONVERTED_ROWS. */
+/* Cache types are converted anew for each register tile, so a tile takes all rows, at most RAPT_CONVERTED_ROWS. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     RAPT_STREAM_PRODUCT(name, suffix, group, bytes, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,               \
                         RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS)

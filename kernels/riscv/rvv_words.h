@@ -62,7 +62,7 @@ static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, 
 static inline vm v_lt(vf a, vf b) { return __riscv_vmflt_vv_f32m1_b32(a, b, RAPT_VL); }
 static inline bool v_all(vm m) { return __riscv_vcpop_m_b32(m, RAPT_VL) == RAPT_VL; }
 static inline vf v_select(vm m, vf yes, vf no) { return __riscv_vmerge_vvm_f32m1(no, yes, m, RAPT_VL); }
-/* Not vfmax, which returns the other operand if one is NaN. */
+/* Selects, because vfmax returns the other operand if one is NaN. */
 static inline vf v_max(vf a, vf b) { return v_select(v_lt(b, a), a, b); }
 static inline float h_max(vf a) { return __riscv_vfmv_f_s_f32m1_f32(__riscv_vfredmax_vs_f32m1_f32m1(a, a, RAPT_VL)); }
 
@@ -106,7 +106,7 @@ static inline vi i_fold_smallest_bf16(vi most, vi x) {
     return __riscv_vreinterpret_v_u16m1_u32m1(
         __riscv_vmaxu_vv_u16m1(__riscv_vreinterpret_v_u32m1_u16m1(most), doubled, 2 * RAPT_VL));
 }
-/* Bytes of the vector behind the table's 16 are zeros, and vrgather gives 0 for indices beyond the vector. */
+/* The vector's bytes after the 16 of the table are 0, and vrgather gives 0 for indices beyond the vector. */
 static inline vi i_look_up(const uint8_t table[16], vi x) {
     vuint8m1_t all = __riscv_vle8_v_u8m1_tu(__riscv_vmv_v_x_u8m1(0, 4 * RAPT_VL), table, 16);
     return as_lanes(__riscv_vrgather_vv_u8m1(all, as_bytes(x), 4 * RAPT_VL));

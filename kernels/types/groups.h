@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What storage types share: groups of channels, floats of few bits, and with one lane how both are written. Included before
- * their files. */
+/* What storage types have in common: reading groups of channels and floats of few bits, and, with one lane, writing them.
+ * Included by type_words.h before the files of the types that use it. */
 
-/* Defines group_of_SUFFIX(row, channel) for each type of K and V only: returns the group of the row that the channel lies in. */
+/* Defines group_of_SUFFIX(row, channel) for each cache type (types.h): returns the group of the row that the channel lies in. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static inline const char *group_of_##suffix(const char *row, int channel) { return row + (size_t)channel / group * bytes; }
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Scales and minima of groups are f16, little-endian on every machine. Loads one of them to all lanes. */
+/* Returns an f16 in all lanes. Scales and minima of groups are f16 that are little-endian on every machine, except in MX types
+ * and NVFP4. */
 static inline vf v_broadcast_f16_le(const char *from) {
     const char bytes[2] = {from[ON_BIG_ENDIAN], from[1 - ON_BIG_ENDIAN]};
     return v_broadcast_f16(bytes);
 }
 
-/* Converts scales or minima in the lower halves of lanes, which were read in the byte order of the machine. */
+/* Converts little-endian f16 in the lower halves of lanes, which were read in the byte order of the machine. */
 static inline vf v_from_f16_le(vi h) {
     if (ON_BIG_ENDIAN) h = i_or(i_and(i_shl(h, 8), i_set1(0xff00)), i_and(i_shr(h, 8), i_set1(0xff)));
     return v_from_f16(h);
 }
 
 #if RAPT_VL == 1
-/* Stores a scale or a minimum. */
+/* Stores x as a little-endian f16. */
 static inline void store_f16_le(uint8_t *to, float x) {
     uint8_t bytes[2];
     v_store_f16(bytes, x);
@@ -29,14 +30,15 @@ static inline void store_f16_le(uint8_t *to, float x) {
 }
 #endif
 
-/* Loads RAPT_VL 4-bit codes from a channel on, where channels i and i + 16 of a group are the lower and the upper half of byte i.
- */
+/* Loads the 4-bit codes of RAPT_VL channels from `channel` on: channels i and i + 16 of a group are the lower and the upper half
+ * of byte i. */
 static inline vi i_load_halves(const char *from, int channel) {
     vi n = i_load_u8(from + (channel & 15));
     return channel & 16 ? i_shr(n, 4) : i_and(n, i_set1(15));
 }
 
-/* 16 integers of a group, as a vector of the compiler's: it would take loops apart where they are inlined, and copy structs. */
+/* 16 integers of a group. A vector type of the compiler's, since an array or a struct would be slower: loops over it are split
+ * into single bytes where they are inlined, and structs are copied. */
 typedef uint8_t bytes_of_16 __attribute__((vector_size(16)));
 
 /* Loads 16 bytes. */
@@ -46,7 +48,7 @@ static inline bytes_of_16 load_bytes(const char *from) {
     return x;
 }
 
-/* Stores channels 0 to 15 and 16 to 31, each plus `add` modulo 256. */
+/* Stores the bytes of channels 0 to 15 (`low`) and 16 to 31 (`high`), each plus `add` modulo 256. */
 static inline void store_numbers(void *to, bytes_of_16 low, bytes_of_16 high, int add) {
     low += (uint8_t)add;
     high += (uint8_t)add;
@@ -60,7 +62,8 @@ static inline void unpack_halves(const char *from, int add, void *to) {
     store_numbers(to, pairs & 15, pairs >> 4, add);
 }
 
-/* unpack_halves, where 4 bytes of fifth bits come first. */
+/* Unpacks a group's 32 integers of 5 bits to bytes, adding `add` modulo 256: 4 bytes have the fifth bits, and the other bits
+ * follow as unpack_halves reads them. */
 static inline void unpack_fifths(const char *from, int add, void *to) {
     const bytes_of_16 place = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
     bytes_of_16 pairs = load_bytes(from + 4), bits = {0};
@@ -77,7 +80,8 @@ static inline void unpack_pairs(const char *from, int add, void *to) {
                   __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), add);
 }
 
-/* Loads RAPT_VL 5-bit codes from a channel on: 4 bytes of fifth bits come first, then the other bits as in i_load_halves. */
+/* Loads the 5-bit codes of RAPT_VL channels from `channel` on: 4 bytes of a group have the fifth bits, and the other bits follow
+ * as i_load_halves reads them. */
 static inline vi i_load_fifths(const char *from, int channel) {
     uint32_t bits;
     memcpy(&bits, from, sizeof bits);
@@ -108,12 +112,12 @@ static inline vf v_small_float(vi magnitude, const int bias) {
     return v_sub(x, v_max(v_sub(least, x), v_set1(0.0f)));
 }
 
-/* For K with keys in lanes (columns.h): returns the f16 scale with which each row's group begins. */
+/* Returns in lane r the f16 scale with which the group at rows[r] + offset begins. */
 static inline vf v_scale_of(const char *const *rows, size_t offset) {
     return v_from_f16_le(first_half(read_column(rows, offset)));
 }
 
-/* Returns the E8M0 scale with which each row's group begins. */
+/* Returns in lane r the E8M0 scale with which the group at rows[r] + offset begins. */
 static inline vf v_e8m0_of(const char *const *rows, size_t offset) {
     return v_from_e8m0(i_and(first_byte(read_column(rows, offset)), i_set1(255)));
 }
@@ -148,8 +152,7 @@ static inline vf v_ranged_nibble(const key_columns *c, vi x) {
     return v_fma(c->scale, v_from_int(i_and(x, i_set1(15))), c->least);
 }
 
-/* ---- Writing groups, with one lane and by dispatch/cache/rows.c alone
- * ----------------------------------------------------------- */
+/* ---- Writing groups: with one lane only, for dispatch/cache/rows.c ------------------------------------------------------- */
 
 #if RAPT_VL == 1
 
@@ -222,9 +225,9 @@ static inline bool start_group(uint8_t *group, size_t bytes, float s) {
     return is_finite(s);
 }
 
-/* Fills a group of OCP MX, of n elements, with zeros and stores its scale, whose exponent is that of the largest magnitude, less
- * that of the largest element of the type (section 6.3). Returns what elements are to be multiplied by; 0 if one is not finite,
- * since the scale is then NaN and elements stay 0. */
+/* Fills a group of OCP MX, of n elements, with zeros, and stores its scale: a power of two, whose exponent is that of the largest
+ * magnitude less most_exponent, that of the largest number of the element type (section 6.3). Returns the inverse of the scale,
+ * by which elements are multiplied; 0 if one is not finite: the scale is then NaN, and elements stay 0. */
 static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x, int n, int most_exponent) {
     uint32_t most = v_as_int(largest_magnitude(x, n));
     int e = (int)(most >> 23) - most_exponent;

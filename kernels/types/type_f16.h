@@ -2,8 +2,8 @@
 /* f16 storage. An ISA that converts in hardware defines RAPT_NATIVE_F16 and the first words itself; here they are in integers. */
 #if !RAPT_NATIVE_F16
 
-/* A product changes the bias of the exponent, and turns f16's denormals into normal numbers. Infinities and NaNs are repaired
- * afterwards. */
+/* Converts the f16 in the low half of each lane. A product changes the bias of the exponent, and turns f16's denormals into
+ * normal numbers; infinities and NaNs are repaired afterwards. */
 static inline vf v_from_f16(vi h) {
     vi magnitude = i_shl(i_and(h, i_set1(0x7fff)), 13);
     vi finite = v_as_int(v_mul(v_as_float(magnitude), v_set1(0x1p112f)));
@@ -20,8 +20,8 @@ static inline vf v_broadcast_f16(const void *from) {
     return v_from_f16(i_set1(h));
 }
 
-/* Normal results are rounded as integers, by the same addition as bf16's. Results below 2^-14 have a fixed unit, 2^-24: adding
- * 0.5, whose last place is 2^-24, makes the FPU round to it. */
+/* Stores x as f16, rounded to nearest even. Normal results are rounded as integers, by the same addition as bf16's. Results below
+ * 2^-14 have a fixed unit, 2^-24: adding 0.5, whose last place is 2^-24, makes the FPU round to it. */
 static inline void v_store_f16(void *to, vf x) {
     vi bits = v_as_int(x);
     vi magnitude = i_and(bits, i_set1(0x7fffffff));

@@ -17,7 +17,7 @@ static inline vf v_column_int4(const key_columns *c, vi dword, const int i) {
 static inline void unpack_int4(const char *group, int add, void *to) { unpack_pairs(group + 2, add - 8, to); }
 
 #if RAPT_VL == 1
-/* The element of largest magnitude becomes -8, so that the longer side of the range of codes is used. */
+/* Stores a group. The element of largest magnitude becomes -8, so that the longer side of the range of codes is used. */
 static inline void store_group_int4(uint8_t *group, const float *x) {
     float s = largest(x, 32) / -8.0f;
     uint8_t n[32];

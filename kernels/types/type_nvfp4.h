@@ -37,7 +37,7 @@ static inline vf v_column_nvfp4(const key_columns *c, vi dword, const int i) {
 }
 
 #if RAPT_VL == 1
-/* A scale of 0 or NaN leaves all codes 0. */
+/* Stores a group. A scale of 0 or NaN leaves all codes 0. */
 static inline void store_group_nvfp4(uint8_t *group, const float *x) {
     float s = largest_magnitude(x, 16) / 6.0f;
     uint8_t n[16];

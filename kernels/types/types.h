@@ -43,8 +43,11 @@
     CACHE(RAPT_MXFP8_E4M3, mxfp8_e4m3, 32, 33)                                                                                   \
     CACHE(RAPT_NVFP4, nvfp4, 16, 9)
 
-/* The parts of the list, TYPE(...) for each type: of any tensor (ELEMENT), only of K, V or weights (WEIGHT and CACHE), of K and V
- * (all three), and of weights (ELEMENT and WEIGHT). */
+/* The parts of the list, TYPE(...) for each type:
+ *   RAPT_ELEMENT_TYPES  element types (ELEMENT), which any tensor of numbers may have
+ *   RAPT_CACHE_TYPES    cache types (WEIGHT and CACHE), which K and V may have and other tensors not, except weights if WEIGHT
+ *   RAPT_KV_TYPES       the types of K and V: both of these
+ *   RAPT_WEIGHT_TYPES   the types of weights (ELEMENT and WEIGHT) */
 #define RAPT_NO_TYPE(...)
 #define RAPT_ELEMENT_TYPES(TYPE) RAPT_TYPES(TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 #define RAPT_CACHE_TYPES(TYPE)   RAPT_TYPES(RAPT_NO_TYPE, TYPE, TYPE, RAPT_NO_TYPE)

@@ -78,22 +78,31 @@ static RAPT_INLINE void end_task(void) { t_release(); }
 
 /* Returns the tiles of the channels of V and the channel of ones, whose result is the sum of the weights. */
 static inline int value_tiles(const rapt_problem *p) { return p->d_v / TILE_LANES + 1; }
-/* lane_scratch.keys: tiles [keys / 16][steps of channels]. */
+
+/* Returns the floats of lane_scratch.keys, which has tiles [keys / 16][steps of channels]. */
 static size_t bf16_key_floats(const rapt_problem *p) {
     return (size_t)(chunk_keys(p) / KEYS_OF_TILE * key_steps(p)) * TILE_FLOATS;
 }
 
-/* lane_scratch.values has three parts, of these sizes: V, as tiles [tiles of channels][steps of keys], with a step of its rows
- * behind them while it is transposed (or instead of both the rows of add_attended_chunk_bf16); and twice the weights of a tile of
- * queries, as tiles [steps of keys][vectors]. */
+/* lane_scratch.values has three parts. The first is V, as tiles [tiles of channels][steps of keys], followed, while V is
+ * transposed, by the rows of one step; for add_attended_chunk_bf16 it has rows of a block instead. The other two are the weights
+ * of a tile of queries each, as tiles [steps of keys][vectors]. */
+
+/* Returns the floats of V in tiles. */
 static inline size_t value_floats(const rapt_problem *p) { return (size_t)(value_tiles(p) * chunk_steps(p)) * TILE_FLOATS; }
+
+/* Returns the floats of the weights of a tile of queries. */
 static inline size_t weight_floats(const rapt_problem *p) { return (size_t)(chunk_steps(p) * RAPT_TILE_VECTORS) * TILE_FLOATS; }
+
+/* Returns the floats of the first part. */
 static inline size_t staged_floats(const rapt_problem *p) {
     size_t tiles = value_floats(p) + STEP_PAIRS * whole_steps(p->d_v), rows = RAPT_BLOCK * staged_bf16_values(p);
     return padded(tiles > rows ? tiles : rows);
 }
+
 static size_t bf16_value_floats(const rapt_problem *p) { return staged_floats(p) + 2 * weight_floats(p); }
-/* Returns the place of the weights of a tile of this parity. */
+
+/* Returns the address of the weights of a tile of this parity. */
 static inline float *weights_at(const rapt_problem *p, const lane_scratch *s, int parity) {
     return s->values + staged_floats(p) + (parity ? weight_floats(p) : 0);
 }
@@ -150,7 +159,8 @@ static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const blo
 }
 
 /* Transposes V. Of each step of keys, two adjacent rows at a time are interleaved channel by channel, the even channels in one
- * vector and the odd ones in another; 16 such vectors make a square, which is transposed. Keys outside of the block's are 0. */
+ * vector and the odd ones in another; 16 such vectors make a square, which is transposed. Keys that are not in the block's
+ * [first, end) become 0. */
 static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
@@ -289,7 +299,7 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weight_
     }
 }
 
-/* weigh_pairs_of for a full tile. */
+/* Weighs the next n pairs of a full tile, or all that are left. */
 static RAPT_INLINE void weigh_pairs(weight_cursor *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
 
 /* Weighs all pairs of a tile once more, right for NaN. This is rare, so vector by vector: one more instance is enough. */
@@ -342,6 +352,7 @@ static RAPT_INLINE void zero_tiles(const int na, const int nv) {
     if (na == 2) t_zero(2);
     if (na == 2 && nv == 2) t_zero(3);
 }
+
 /* Loads C: rows of 16 * nv floats, ld floats apart, from `from` on for tiles 0 and 1 and from2 on for tiles 2 and 3. */
 static RAPT_INLINE void load_tiles(const int na, const int nv, const float *from, const float *from2, size_t ld) {
     before_loads();
@@ -350,6 +361,7 @@ static RAPT_INLINE void load_tiles(const int na, const int nv, const float *from
     if (na == 2) t_load(2, from2, ld * sizeof(float));
     if (na == 2 && nv == 2) t_load(3, from2 + RAPT_VL, ld * sizeof(float));
 }
+
 /* Stores C, laid out as for load_tiles. */
 static RAPT_INLINE void store_tiles(const int na, const int nv, float *to, float *to2, size_t ld) {
     t_store(0, to, ld * sizeof(float));
@@ -410,12 +422,12 @@ static RAPT_INLINE void add_values_in_tiles(const rapt_problem *p, const lane_sc
         }
 }
 
-/* add_values_in_tiles with nothing to weigh meanwhile. */
+/* Computes O^T = V^T P^T of a tile of queries, with nothing to weigh meanwhile. */
 static RAPT_NOINLINE void add_values_alone(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
     add_values_in_tiles(p, s, v, NULL);
 }
 
-/* add_values_in_tiles, weighing another tile meanwhile. */
+/* Computes O^T = V^T P^T of a tile of queries, and weighs pairs of another tile meanwhile. */
 static RAPT_NOINLINE void add_values_and_weigh(const rapt_problem *p, const lane_scratch *s, const tile_work *v,
                                                weight_cursor *w) {
     add_values_in_tiles(p, s, v, w);
@@ -446,21 +458,24 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const til
 /* ---- Keys in lanes ------------------------------------------------------------------------------------------------------- */
 
 /* Memory must not idle. Reading alone gets 16 GB/s on Emerald Rapids, and whatever is computed in one piece between two requests
- * adds its whole time. So the next tile of keys is searched for subthreshold numbers, and later ones are prefetched, between the
- * products of a tile.
+ * adds its whole time. So between the products of a tile, the next tile of keys is searched for subthreshold numbers, and later
+ * ones are prefetched.
  *
- * row_scratch.tiles begins with three tiles: two of scores, or one of weights and two of pairs of values. For each head follow
+ * row_scratch.tiles begins with three tiles: two of scores, or one of weights and two of pairs of values. Each head then has
  * tiles of Q [steps of channels], pairs of channels of up to 16 rows, and tiles of O, for each 32 channels of V one of the even
  * and one of the odd ones. */
 
 /* Returns the floats of a head's Q. */
 static inline size_t query_floats(const rapt_problem *p) { return (size_t)key_steps(p) * TILE_FLOATS; }
+
 /* Returns the floats of a head's O. */
 static inline size_t output_floats(const rapt_problem *p) { return whole_steps(p->d_v) * TILE_LANES; }
+
 static size_t bf16_row_floats(const rapt_problem *p, int rows) {
     return (size_t)rows * (query_floats(p) + output_floats(p)) + 3 * TILE_FLOATS; /* a head has at least one row */
 }
-/* Returns the tiles of a head: Q, and query_floats behind it O. */
+
+/* Returns the address of a head's tiles: those of Q, and query_floats after them those of O. */
 static inline float *head_tiles(const rapt_problem *p, const row_scratch *s, int head) {
     return s->tiles + 3 * TILE_FLOATS + (size_t)head * (query_floats(p) + output_floats(p));
 }
@@ -485,7 +500,7 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
         }
 }
 
-/* If the 16 rows are equally spaced, returns the first one's address and sets *stride; otherwise returns null. */
+/* Returns the address of the first of 16 rows that are equally spaced, and sets *stride; returns null if they are not. */
 static const char *rows_evenly_apart(const char *const *keys, size_t offset, size_t *stride) {
     bool even = true;
     *stride = (size_t)(keys[1] - keys[0]);
@@ -573,7 +588,8 @@ static void transpose_scores(const float *tile, int rows, float *scores) {
     }
 }
 
-/* A tile's scores are transposed behind the next tile's products, and so while these wait for each other. */
+/* Transposes a tile's scores only after the products of the next tile, so that the CPU does it while these wait for each
+ * other. */
 static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_head, int rows, const char *const *keys,
                             size_t offset, int n, float *scores) {
     const rapt_problem *p = t->problem;
@@ -717,7 +733,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
 
 /* ---- Linear layers ------------------------------------------------------------------------------------------------------- */
 
-/* Staged weights are tiles [rows / 16][steps of a part]. */
+/* Returns the floats of staged weights: tiles [rows / 16][steps of a part]. */
 static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) {
     return rows / TILE_LANES * (size_t)part_steps(p, 0) * TILE_FLOATS;
 }
@@ -730,7 +746,7 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
                            s->row);
 }
 
-/* Some weights are prefetched after this many steps. Chosen on Emerald Rapids. */
+/* After this many steps some weights are prefetched. Chosen on Emerald Rapids. */
 enum { PREFETCH_STEPS = 4 };
 
 /* Multiplies na tiles of rows by nv vectors of tokens for some steps: C = C + weights tokens^T, or without the C if `first`. */
@@ -775,10 +791,10 @@ static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows)
 
 _Static_assert(RAPT_DOT == 4 && DOT_BIAS == 128, "rows are signed bytes, lanes are unsigned ones");
 
-/* Returns row r of A, or beyond the last row that one again: its sums are never read. */
+/* Returns the address of row r of A, or beyond the last row that of the last one, whose sums are then never read. */
 static const char *row_of_dots(const dots *d, int rows, int r) { return d->a + (size_t)rapt_min(r, rows - 1) * d->lda; }
 
-/* dot_product for na tiles of rows by nv vectors of lanes. Only `rows` rows exist. */
+/* Computes dot_product for na tiles of rows by nv vectors of lanes. Only `rows` rows exist. */
 static RAPT_INLINE void dot_tiles(const int na, const int nv, dots d, int rows) {
     int32_t sums[2 * TILE_LANES][2 * TILE_LANES];
     char copy[2 * TILE_LANES][TILE_LANES * sizeof(float)];

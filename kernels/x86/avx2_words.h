@@ -87,8 +87,9 @@ static inline vi i_load_u16(const void *from) { return (vi)_mm256_cvtepu16_epi32
 static inline vi i_fold_smallest_bf16(vi most, vi x) {
     return (vi)_mm256_max_epu16((__m256i)most, _mm256_mullo_epi16((__m256i)x, _mm256_set1_epi16(-2)));
 }
-static inline vi i_look_up(const uint8_t table[16],
-                           vi x) { /* pshufb gives 0 for bytes with bit 7 set: for x + 0x70 those of x > 15 */
+/* pshufb looks up the low 4 bits of a byte, and gives 0 if bit 7 is set. Adding 0x70 sets that bit where x is above 15, and keeps
+ * the low 4 bits. */
+static inline vi i_look_up(const uint8_t table[16], vi x) {
     __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
     return (vi)_mm256_shuffle_epi8(all, (__m256i)i_add(x, i_set1(0x70707070)));
 }

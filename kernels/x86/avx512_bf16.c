@@ -11,7 +11,8 @@
 
 #define v_two_steps(acc, a, b) _mm512_dpbf16_ps(acc, (__m512bh)(a), (__m512bh)(b))
 
-/* Quarter q has elements 8q to 8q + 7, of which the shuffle makes the pairs (2, 0), (3, 1), (6, 4), (7, 5), lower half first. */
+/* Reorders each quarter: quarter q has elements 8q to 8q + 7, which the shuffle pairs to (2, 0), (3, 1), (6, 4), (7, 5), lower
+ * half first. */
 static inline vi i_chain_pairs(vi x) {
     const __m512i order = _mm512_set4_epi32(0x0b0a0f0e, 0x09080d0c, 0x03020706, 0x01000504);
     return (vi)_mm512_shuffle_epi8((__m512i)x, order);

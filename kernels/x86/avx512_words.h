@@ -83,8 +83,9 @@ static inline vi i_load_u16(const void *from) { return (vi)_mm512_cvtepu16_epi32
 static inline vi i_fold_smallest_bf16(vi most, vi x) {
     return (vi)_mm512_max_epu16((__m512i)most, _mm512_mullo_epi16((__m512i)x, _mm512_set1_epi16(-2)));
 }
-static inline vi i_look_up(const uint8_t table[16],
-                           vi x) { /* pshufb gives 0 for bytes with bit 7 set: for x + 0x70 those of x > 15 */
+/* pshufb looks up the low 4 bits of a byte, and gives 0 if bit 7 is set. Adding 0x70 sets that bit where x is above 15, and keeps
+ * the low 4 bits. */
+static inline vi i_look_up(const uint8_t table[16], vi x) {
     __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
     return (vi)_mm512_shuffle_epi8(all, (__m512i)i_add(x, i_set1(0x70707070)));
 }

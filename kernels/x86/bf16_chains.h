@@ -70,7 +70,7 @@ static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, s
         }
 }
 
-/* chain_tile for any number of rows. */
+/* Adds one step of any number of rows of A by nv vectors of B, as chain_tile does. */
 static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, const float *b, float *c, bool first, int rows,
                                    prefetch_queue *queue) {
     const int nr = CHAIN_SUMS / nv;
@@ -81,7 +81,8 @@ static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, con
     for (; rows > 0; rows--, a += lda, c += TILE_ROWS) chain_tile(nv, 1, a, lda, b, c, first);
 }
 
-/* chain_rows for any number of vectors. queue: null, or what is prefetched meanwhile, once for each register tile. */
+/* Adds one step of any number of rows of A by any number of vectors of B, as chain_tile does. queue: null, or what is prefetched
+ * meanwhile, once for each full register tile. */
 static RAPT_NOINLINE void chain_step(const float *a, size_t lda, const float *b, float *c, bool first, int rows, int vectors,
                                      prefetch_queue *queue) {
     RAPT_BY_COUNT(vectors, chain_rows, a, lda, b, c, first, rows, queue);
@@ -89,14 +90,18 @@ static RAPT_NOINLINE void chain_step(const float *a, size_t lda, const float *b,
 
 /* ---- Staging ------------------------------------------------------------------------------------------------------------- */
 
-/* Floats from row to row of staged keys, and of channel to channel of staged values. */
+/* Returns the distance from row to row of staged keys, in floats. */
 static inline size_t ld_keys(const rapt_problem *p) { return (size_t)key_steps(p) * STEP_PAIRS + RAPT_ROW_PADDING; }
+
+/* Returns the distance from channel to channel of staged values, in floats. */
 static inline size_t ld_values(const rapt_problem *p) { return (size_t)chunk_steps(p) * STEP_PAIRS + RAPT_ROW_PADDING; }
 
 static size_t bf16_key_floats(const rapt_problem *p) { return (size_t)chunk_keys(p) * ld_keys(p); }
 
-/* lane_scratch.values has V, and behind it the weights of a tile of queries, [steps of keys][STEP_PAIRS][TILE_ROWS]. While V is
- * staged, a step of its rows lies where the weights do; add_attended_chunk_bf16 has rows of a block in place of V. */
+/* lane_scratch.values has V, and after it the weights of a tile of queries, [steps of keys][STEP_PAIRS][TILE_ROWS]. While V is
+ * staged, the rows of a step lie where the weights will; add_attended_chunk_bf16 has rows of a block in place of V. */
+
+/* Returns the floats of V, or of the rows of a block. */
 static inline size_t staged_floats(const rapt_problem *p) {
     size_t channels = (size_t)(p->d_v + 1) * ld_values(p), rows = RAPT_BLOCK * staged_bf16_values(p);
     return padded(channels > rows ? channels : rows);
@@ -105,6 +110,8 @@ static size_t bf16_value_floats(const rapt_problem *p) {
     size_t weights = (size_t)chunk_steps(p) * RAPT_BF16_STEP_FLOATS, rows = STEP_PAIRS * whole_steps(p->d_v);
     return staged_floats(p) + (weights > rows ? weights : rows);
 }
+
+/* Returns the address of the weights. */
 static inline float *weights_at(const rapt_problem *p, const lane_scratch *s) { return s->values + staged_floats(p); }
 
 /* Packs Q in place, into [steps][STEP_PAIRS][TILE_ROWS]. Four channels are read before their two pairs are written, and those lie
@@ -151,7 +158,7 @@ static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const blo
 }
 
 /* Transposes V, 32 channels of a step of keys at a time: chain pairs of two keys, the even channels in one vector and the odd
- * ones in another; 16 such vectors make a square, which is transposed. Keys outside of the block's are 0. */
+ * ones in another; 16 such vectors make a square, which is transposed. Keys that are not in the block's [first, end) become 0. */
 static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
@@ -208,8 +215,8 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
                    s->s + first * TILE_ROWS, step == 0, b->end - b->first, tile->vectors, NULL);
 }
 
-/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. exactly: right for NaN, too, which *special else
- * records. */
+/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. exactly: right for NaN, too; otherwise *special
+ * records NaN. */
 static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const rapt_problem *p, const lane_state *state,
                                         const float *scores, float *to, int first, int end, vi *special) {
     const vf exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
@@ -229,7 +236,7 @@ static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const 
         }
 }
 
-/* Weighs a tile's scores of a chunk. Returns what was recorded. */
+/* Weighs a tile's scores of a chunk. Returns what *special recorded. */
 static RAPT_INLINE vi weigh_chains(const bool exactly, const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
     vi special = i_set1(0);
     for (int i = 0; i < w->count; i++) {
@@ -241,9 +248,13 @@ static RAPT_INLINE vi weigh_chains(const bool exactly, const rapt_problem *p, co
     }
     return special;
 }
+
+/* Weighs a tile's scores of a chunk, with wrong results for NaN. Returns what *special recorded. */
 static RAPT_NOINLINE vi weigh_quickly(const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
     return weigh_chains(false, p, s, w);
 }
+
+/* Weighs a tile's scores of a chunk, right for NaN, too. */
 static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
     weigh_chains(true, p, s, w);
 }
@@ -304,19 +315,20 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
     return true;
 }
 
-/* row_scratch.tiles: the weights of a step of keys, [rows][STEP_PAIRS]. */
+/* Returns the floats of row_scratch.tiles: the weights of a step of keys, [rows][STEP_PAIRS]. */
 static size_t bf16_row_floats(const rapt_problem *p, int rows) {
     (void)p;
     return (size_t)rows * STEP_PAIRS;
 }
 
-/* The rows of V of a step, by the parity of their keys. Each is prefetched from `ahead` of its parity further on. */
+/* The rows of V of a step, by the parity of their keys. With each, the row that lies `ahead` rows of its parity further on is
+ * prefetched. */
 typedef struct step_values {
     const char *const *rows[2];
     int ahead;
 } step_values;
 
-/* Adds one step of P V for nr rows and nv lines of 32 channels, which lie `at` bytes behind the addresses of the rows of V. The
+/* Adds one step of P V for nr rows and nv lines of 32 channels, which begin `at` bytes after the addresses of the rows of V. The
  * even channels of a line go to one vector of O, the odd ones to the next. flush: as in score_bf16_tile. */
 static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int nr, const step_values *v, const float *weights,
                                      size_t at, float *o, size_t ldo) {
@@ -354,7 +366,7 @@ static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int n
     return true;
 }
 
-/* chain_values with flush = true for any number of lines and rows: this is rare, so one instance is enough. */
+/* Adds one step of P V with flushing, for any number of lines and rows, one by one: this is rare, so one instance is enough. */
 static RAPT_NOINLINE void chain_values_flushed(int lines, int rows, const step_values *v, const float *weights, size_t at,
                                                float *o, size_t ldo) {
     for (int r = 0; r < rows; r++)
@@ -363,7 +375,8 @@ static RAPT_NOINLINE void chain_values_flushed(int lines, int rows, const step_v
                          o + (size_t)r * ldo + l * RAPT_STEP, ldo);
 }
 
-/* chain_values for all lines of a row, nv at a time and then one by one, with the repetition. */
+/* Adds one step of P V for nr rows and all lines, nv at a time and then one by one. Lines that have a subthreshold number are
+ * added again with flushing. */
 static RAPT_INLINE void chain_lines(const int nv, const int nr, const step_values *v, const float *weights, size_t at, int lines,
                                     float *o, size_t ldo) {
     for (; lines >= nv; lines -= nv, at += (size_t)nv * sizeof(vf), o += nv * RAPT_STEP)
@@ -421,7 +434,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
 
 /* ---- Linear layers ------------------------------------------------------------------------------------------------------- */
 
-/* Floats from row to row of staged weights. */
+/* Returns the distance from row to row of staged weights, in floats. */
 static inline size_t ld_weight_chains(const rapt_linear_problem *p) {
     return (size_t)part_steps(p, 0) * STEP_PAIRS + RAPT_ROW_PADDING;
 }

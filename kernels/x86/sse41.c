@@ -88,7 +88,8 @@ static inline vi i_load_u4(const void *from, int i) { /* widens each byte to two
 static inline vi i_bits(uint32_t x) { return _mm_min_epu32(i_and(i_set1((int32_t)x), _mm_setr_epi32(1, 2, 4, 8)), i_set1(1)); }
 static inline vi i_load_u16(const void *from) { return _mm_cvtepu16_epi32(_mm_loadl_epi64(from)); }
 static inline vi i_fold_smallest_bf16(vi most, vi x) { return _mm_max_epu16(most, _mm_mullo_epi16(x, _mm_set1_epi16(-2))); }
-/* pshufb gives 0 for bytes with bit 7 set: for x + 0x70 those of x > 15. */
+/* pshufb looks up the low 4 bits of a byte, and gives 0 if bit 7 is set. Adding 0x70 sets that bit where x is above 15, and keeps
+ * the low 4 bits. */
 static inline vi i_look_up(const uint8_t table[16], vi x) {
     return _mm_shuffle_epi8(_mm_loadu_si128((const void *)table), i_add(x, i_set1(0x70707070)));
 }
