@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The benchmarks: a table of problems, each of which runs as CASE/TYPE/ISA/tN on every kernel that this machine can run;
+/* The benchmarks: a table of problems. Each runs as CASE/TYPE/ISA/tN on every kernel that this machine can run;
  * --benchmark_filter selects some. CASE is
  *
  *     P1..P6            prefill
@@ -14,8 +14,8 @@
  *     T1-empty          T1-run with a key length of 0. It measures everything that a call does apart from the keys: it validates,
  *                       scales the query, merges a chunk, divides and writes the row. The arithmetic takes T1-run less T1-empty
  *
- * TYPE is the type of all tensors or, if it is a type of caches only, of K and V, where Q and O are f32. int8 has a scale for
- * each token and head; int8-dot is int8 in integer arithmetic, bf16-dot is bf16 in bf16 arithmetic.
+ * TYPE is the type of all tensors or, if it is a cache type, of K and V, where Q and O are f32. int8 has a scale for each token
+ * and head; int8-dot is int8 in integer arithmetic, bf16-dot is bf16 in bf16 arithmetic.
  *
  * A suffix of CASE is the layout of the tensors:
  *
@@ -25,7 +25,8 @@
  *     -4096             -bshd with the distance of K's and V's tokens rounded up to a power of two, at least 4096 bytes;
  *                       the other caches lie in the gaps, as with several layers in one cache
  *
- * The counters say how fast the case was, and which share of the machine's limits, measured just before and just after:
+ * The counters say how fast the case was, and which share of the machine's limits it reached; these are measured just before and
+ * just after it:
  *
  *     GFLOPS, peak, peak_share      2 d_k + 2 d_v operations for each attended pair, and the ISA's peak: in bf16 arithmetic that
  *                                   of its matrix unit, in integer arithmetic that of its integer products, else that of f32
@@ -52,7 +53,7 @@
 
 typedef enum caches {
     ONE,      /* one K and V, which the CPU's caches may hold */
-    ROTATING, /* so many K and V that each call reads its own from memory */
+    ROTATING, /* enough copies of K and V that each call reads its own from memory */
 } caches;
 
 typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY, STEP } timed;
@@ -613,8 +614,8 @@ static int thread_counts(int64_t counts[BENCH_THREAD_COUNTS]) {
     return n;
 }
 
-/* True if a case is measured with a layout and type. Types of caches are measured in prefill, decode and features. They, features
- * and steps are measured in the first two layouts; V within K, pages, ragged batches and steps without scales of tokens. */
+/* True if a case is measured with a layout and type. Cache types are measured in prefill, decode and features. They, features and
+ * steps are measured in the first two layouts only; V within K, pages, ragged batches and steps only without scales of tokens. */
 static bool makes_sense(const bench_case *c, arrangement a, const bench_type *type) {
     bool cache_type = type->kv != type->q;
     if (cache_type && (c->name[0] == 'O' || c->name[0] == 'G' || c->name[0] == 'T')) return false;

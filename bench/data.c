@@ -42,7 +42,7 @@ static float bell(uint32_t bits) {
     return (float)(sum - 254) / 64;
 }
 
-/* Fills a tensor of a type of caches with rows of 32 channels; bytes behind the last whole row become 0. */
+/* Fills a tensor of a cache type with rows of 32 channels; bytes after the last whole row become 0. */
 static void fill_cache(unsigned char *to, rapt_type type, size_t bytes, uint32_t seed) {
     enum { CHANNELS = 32, ROWS = 64 };
     const size_t row = (size_t)rapt_row_bytes(type, CHANNELS);

@@ -17,16 +17,16 @@ typedef struct bench_type {
     bool scaled; /* K and V have a scale for each token and head */
 } bench_type;
 
-/* Returns all types that cases have: types of any tensor for Q, K, V and O; types of caches for K and V, with Q and O of f32;
- * bf16 also in bf16 arithmetic, and integers also in integer arithmetic. */
+/* Returns all types that cases have: types of any tensor for Q, K, V and O; cache types for K and V, with Q and O of f32; bf16
+ * also in bf16 arithmetic, and integers also in integer arithmetic. */
 const bench_type *bench_types(int *count);
 
 /* Returns a hash of x. */
 uint32_t bench_mix(uint32_t x);
 
-/* Fills a tensor of `bytes` bytes with values that are the same on every machine. They are bell-shaped with standard
- * deviation 1.15, multiples of 1/64 below 4, and so exact in f32, f16 and bf16, in which a case computes on the same numbers.
- * Types of caches get dense rows of 32 channels, to which rapt_kv_append_run converts such values. */
+/* Fills a tensor of `bytes` bytes with values that are the same on every machine. They are bell-shaped with standard deviation
+ * 1.15, multiples of 1/64 below 4, and so exact in f32, f16 and bf16, in which a case computes on the same numbers. A tensor of a
+ * cache type gets dense rows of 32 channels, to which rapt_kv_append_run converts such values. */
 void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed);
 
 /* Returns the tuning that bench_set_tuning (shim.h) has set for the kernel, or null. */

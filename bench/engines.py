@@ -29,7 +29,7 @@ ENGINES = {
     "vLLM": ("vllm.json", "results", {PROMPT: ("prompt",), STEP: ("decode",)}),
     "llama.cpp": ("ggml.json", "operations", {PROMPT: ("prefill",), STEP: ("decode",)}),
 }
-DEPTH = 4096  # of llama.cpp's: its prompt is 128 tokens behind that many
+DEPTH = 4096  # of llama.cpp's: its prompt is 128 tokens after that many
 
 
 def ratio(row):

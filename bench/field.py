@@ -26,7 +26,7 @@ def text_of(document):
 
 
 def cell(document, section, row, column):
-    """A cell of the first table behind a heading or phrase, by the beginning of its row."""
+    """A cell of the first table after a heading or phrase, by the beginning of its row."""
     text = (ROOT / document).read_text(encoding="utf-8")
     lines = text[text.index(section):].splitlines()
     found = next(line for line in lines if line.startswith(f"| {row} |"))

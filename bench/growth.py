@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 
-BAND = 0.1  # how flat the time per attended pair shall be, beside the median
+BAND = 0.1  # how far the time per attended pair may be from the median, as a share of it
 SCORE_BYTES = 4  # of the matrix that is never held
 
 
@@ -32,7 +32,7 @@ def parse_options():
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="DIR", help="folder for the results")
     parser.add_argument("--bench", default=str(bench), metavar="PATH", help="default: build/bench/rapt-bench")
     parser.add_argument("--isa", metavar="NAME", help="default: the best that this machine has")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs, of which the medians count (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs, whose medians count (default: 5)")
     options = parser.parse_args()
     if options.rounds < 1:
         fail("--rounds: at least 1")

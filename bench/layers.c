@@ -83,17 +83,18 @@ typedef struct session {
     rapt_norm_args norm_args;
     rapt_pool *pool;
     int64_t threads;
-    void *x, *y, *weights, *workspace, *prepacked;
-    float *scales; /* of the rows of weights and of the gate; or the weights of normalisation */
+    void *x, *y, *workspace, *prepacked;
+    void *operands; /* the weights, that of the gate included; or for normalisation, the residual and the sum */
+    float *factors; /* the scales of the rows of weights and of the gate; or the weights of normalisation */
 } session;
 
 static bool norm(const layer_case *c) { return c->kind >= LAYER_NORM; }
 
 static rapt_layout rows(rapt_type type, int64_t tokens, int64_t channels) { return rapt_layout_bshd(type, 1, tokens, channels); }
 
-/* Returns the rows of all weights, for MHA those of the four projections. For normalisation, whose residual and sum lie in the
- * place of weights, it returns theirs. */
-static int64_t weight_rows(const layer_case *c) {
+/* Returns the rows of session.operands: of all weights (for MHA those of the four projections), or of the residual and the sum.
+ */
+static int64_t operand_rows(const layer_case *c) {
     return norm(c) ? 2 * c->tokens : c->kind == MHA ? 4 * c->in : c->kind == GATED ? 2 * c->out : c->out;
 }
 
@@ -139,7 +140,7 @@ static const char *prepack(session *s, const layer_job *j, size_t weight_bytes) 
                                &s->mha_args.wv_prepacked, &s->mha_args.wo_prepacked};
     a.prepacked_bytes = each;
     for (size_t i = 0; i < matrices && status == RAPT_OK; i++) {
-        a.weight = (const char *)s->weights + i * (weight_bytes / matrices);
+        a.weight = (const char *)s->operands + i * (weight_bytes / matrices);
         *to[i] = a.prepacked = (char *)s->prepacked + i * each;
         status = rapt_linear_prepack_run(&s->linear, &a);
     }
@@ -152,10 +153,10 @@ static void describe_norm(session *s, const layer_job *j) {
     rapt_norm_args_init(a);
     a->tokens = c->tokens, a->channels = c->in, a->isa = j->isa;
     a->x = a->y = rows(j->type, c->tokens, c->in);
-    a->from = s->x, a->to = s->y, a->weight = s->scales;
+    a->from = s->x, a->to = s->y, a->weight = s->factors;
     if (c->kind != SUM_AND_RMS_NORM) return;
     a->residual = a->sum = a->x;
-    a->residual_from = s->weights, a->sum_to = (char *)s->weights + rapt_row_bytes(j->type, c->tokens * c->in);
+    a->residual_from = s->operands, a->sum_to = (char *)s->operands + rapt_row_bytes(j->type, c->tokens * c->in);
 }
 
 /* Plans a case and sets its arguments. Returns null, or what failed. */
@@ -169,9 +170,9 @@ static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
     s->linear_args.workspace = s->mha_args.workspace = s->workspace;
     s->linear_args.workspace_bytes = s->mha_args.workspace_bytes = bytes;
     s->linear_args.x = s->mha_args.x = s->x, s->linear_args.y = s->mha_args.out = s->y;
-    s->linear_args.scales = j->type == RAPT_INT8 ? s->scales : NULL;
+    s->linear_args.scales = j->type == RAPT_INT8 ? s->factors : NULL;
     s->linear_args.gate_scales = j->c->kind == GATED ? s->linear_args.scales : NULL;
-    s->mha_args.wq = s->weights, s->mha_args.wo = (char *)s->weights + weight_bytes / 4 * 3;
+    s->mha_args.wq = s->operands, s->mha_args.wo = (char *)s->operands + weight_bytes / 4 * 3;
     return NULL;
 }
 
@@ -199,7 +200,7 @@ static bench_work work_of(const layer_case *c, rapt_type type, size_t weight_byt
     if (c->kind == LAYER_NORM) return (bench_work){6.0 * x, 2.0 * tensor};
     if (c->kind == RMS_NORM) return (bench_work){4.0 * x, 2.0 * tensor};
     if (c->kind == SUM_AND_RMS_NORM) return (bench_work){5.0 * x, 4.0 * tensor};
-    return (bench_work){2.0 * x * (double)weight_rows(c) + pairs, (double)weight_bytes + 4.0 * (x + y)};
+    return (bench_work){2.0 * x * (double)operand_rows(c) + pairs, (double)weight_bytes + 4.0 * (x + y)};
 }
 
 static bench_limits measure(const layer_job *j, bench_work work, rapt_pool *pool) {
@@ -210,34 +211,34 @@ static void run_case(bench_state *state, const void *arg) {
     const layer_job *j = arg;
     const layer_case *c = j->c;
     const rapt_type type = j->type;
-    const size_t one = (size_t)rapt_row_bytes(type, weight_rows(c) * c->in), copies = c->memory ? BENCH_COLD_BYTES / one + 1 : 1;
-    const size_t x_bytes = (size_t)(c->tokens * c->in) * 4, scales_bytes = (size_t)c->out * 4;
+    const size_t one = (size_t)rapt_row_bytes(type, operand_rows(c) * c->in), copies = c->memory ? BENCH_COLD_BYTES / one + 1 : 1;
+    const size_t x_bytes = (size_t)(c->tokens * c->in) * 4, factors_bytes = (size_t)c->out * 4;
     session s = {.threads = j->threads};
     s.x = bench_alloc(x_bytes), s.y = bench_alloc((size_t)(c->tokens * c->out) * 4);
-    s.weights = bench_alloc(one * copies), s.scales = bench_alloc(scales_bytes), s.pool = rapt_pool_create(j->threads);
-    const char *failure = s.x && s.y && s.weights && s.scales && s.pool ? plan(&s, j, one) : "out of memory";
+    s.operands = bench_alloc(one * copies), s.factors = bench_alloc(factors_bytes), s.pool = rapt_pool_create(j->threads);
+    const char *failure = s.x && s.y && s.operands && s.factors && s.pool ? plan(&s, j, one) : "out of memory";
     double start = 0.0;
     bench_limits before = {0};
     const bench_work work = work_of(c, type, one);
     int64_t calls = 0;
     if (!failure) {
         bench_fill(s.x, norm(c) ? type : RAPT_F32, x_bytes, 1);
-        bench_fill(s.weights, type, one, 2);
-        for (size_t i = 1; i < copies; i++) memcpy((char *)s.weights + i * one, s.weights, one);
-        bench_fill(s.scales, RAPT_F32, scales_bytes, 3);
+        bench_fill(s.operands, type, one, 2);
+        for (size_t i = 1; i < copies; i++) memcpy((char *)s.operands + i * one, s.operands, one);
+        bench_fill(s.factors, RAPT_F32, factors_bytes, 3);
         before = measure(j, work, s.pool);
         if (c->prepacked) failure = prepack(&s, j, one);
     }
     while (!failure && bench_keep_running(state)) {
         if (calls == 0) start = bench_now();
-        rapt_status status = run(&s, c, (char *)s.weights + (size_t)calls++ % copies * one, one);
+        rapt_status status = run(&s, c, (char *)s.operands + (size_t)calls++ % copies * one, one);
         if (status) failure = rapt_status_string(status);
     }
     double seconds = (bench_now() - start) / (double)calls;
     if (failure) bench_fail(state, failure);
     else bench_report(state, work, seconds, before, measure(j, work, s.pool));
     rapt_pool_destroy(s.pool);
-    free(s.x), free(s.y), free(s.weights), free(s.scales), free(s.workspace), free(s.prepacked);
+    free(s.x), free(s.y), free(s.operands), free(s.factors), free(s.workspace), free(s.prepacked);
 }
 
 /* True if a case is measured with a type: MHA with f32, normalisation with types of any tensor, linear layers with types of

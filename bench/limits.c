@@ -17,8 +17,8 @@ static const bench_isa *const isas[] = {
 #include "kernels.inc"
 };
 
-/* Limits are those of the best of several short windows, in which nothing else ran on the machine. window: the least seconds of
- * one; span: the seconds for which windows are repeated. */
+/* A limit is measured in several short windows, and the best one counts, since in it the machine was least disturbed. window: the
+ * least seconds of one; span: the seconds for which windows are repeated. */
 static const double window = 3e-3, span = 40e-3;
 enum { MIN_WINDOWS = 5, CALIBRATION_WINDOWS = 3 };
 

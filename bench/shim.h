@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Google Benchmark for C. shim.cc, behind it, is the only C++ of the benchmarks. */
+/* Google Benchmark for C. shim.cc, which implements this header, is the only C++ of the benchmarks. */
 #ifndef BENCH_SHIM_H
 #define BENCH_SHIM_H
 
@@ -16,7 +16,7 @@ typedef void (*bench_function)(bench_state *state, const void *arg);
 /* Registers a benchmark. arg must exist until the program ends. */
 void bench_register(const char *name, bench_function function, const void *arg);
 
-/* The loop of a benchmark runs while this is true. */
+/* True while the loop of a benchmark must go on. */
 bool bench_keep_running(bench_state *state);
 
 /* Reports a counter. */
@@ -45,7 +45,7 @@ bool bench_register_layers(const int64_t *threads, int thread_counts);
 /* Registers the cases of copies.c. Returns false if there is no memory. */
 bool bench_register_copies(const int64_t *threads, int thread_counts);
 
-/* Registers that of machine.c. */
+/* Registers the benchmark of machine.c. */
 void bench_register_machine(const int64_t *threads, int thread_counts);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """table.py RESULT.json [DOCUMENT.md [NAME]]: a Markdown table, printed, or put between the document's result marks (those of
-that name, if it has several), of a run of rapt-bench (--benchmark_format=json, any number of repetitions, of which the medians count) or of peers.py (its peers.json)."""
+that name, if it has several), of a run of rapt-bench (--benchmark_format=json, any number of repetitions, whose medians count) or of peers.py (its peers.json)."""
 import collections
 import datetime
 import json
@@ -30,10 +30,10 @@ WHAT = {
 
 def what(case):
     linear = re.fullmatch(r"L(\d+)-(\d+)x(\d+)(-silu|-swiglu)?", case)
-    behind = {None: "", "-silu": ", then SiLU", "-swiglu": ", gated (SwiGLU)"}
+    suffix = {None: "", "-silu": ", then SiLU", "-swiglu": ", gated (SwiGLU)"}
     if not linear:
         return WHAT.get(case, "")
-    return "{} token{}, {} to {} channels{}".format(linear[1], "s" * (linear[1] != "1"), linear[2], linear[3], behind[linear[4]])
+    return "{} token{}, {} to {} channels{}".format(linear[1], "s" * (linear[1] != "1"), linear[2], linear[3], suffix[linear[4]])
 
 
 def cpu_name():

@@ -57,7 +57,7 @@ def tensors(case, kind):
 
 
 def in_turns(ways, seconds):
-    """Each way's times of a call, of rounds in which each has its turn, for about so many seconds. A way is a function and what
+    """Each way's times of a call, of rounds in which each has its turn, for about `seconds` seconds. A way is a function and what
     is to be done before and after its turn."""
     calls, times, begun = {}, {name: [] for name in ways}, time.perf_counter()
     while not calls or len(next(iter(times.values()))) < 5 or time.perf_counter() - begun < seconds:

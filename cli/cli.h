@@ -9,7 +9,7 @@
 #define CLI_LINE_BYTES 512 /* room for one of the library's explanations */
 #define CLI_ERROR      2   /* the exit status of any error; `rapt check` returns 1 if a check failed */
 
-/* The subcommands. Each takes the arguments behind its name, and returns the exit status. */
+/* The subcommands. Each takes the arguments after its name, and returns the exit status. */
 int cli_run(int argc, char **argv);
 int cli_info(int argc, char **argv);
 int cli_tune(int argc, char **argv);
@@ -38,7 +38,7 @@ typedef struct cli_option {
 int cli_parse(const char *program, const cli_option *options, int count, int argc, char **argv, const char **values);
 
 /* True if *text begins with a decimal integer in min..max that is followed by the character end. Sets *value to it and advances
- * *text behind that character. */
+ * *text past that character. */
 bool cli_integer(const char **text, char end, int64_t min, int64_t max, int64_t *value);
 
 /* Checks that a kernel can run: the named one, or if name is null that of RAPT_ISA or the default. Returns 0, or CLI_ERROR after

@@ -88,7 +88,7 @@ static int copy_standard_output(void) { return dup(STDOUT_FILENO); }
 static int create_unique(char *path) { return mkstemp(path); }
 #endif
 
-/* Returns three strings, one behind the other, in new memory; null if there is none. */
+/* Returns the concatenation of three strings in new memory; null if there is not enough. */
 static char *join(const char *a, const char *b, const char *c) {
     const size_t bytes = strlen(a) + strlen(b) + strlen(c) + 1;
     char *path = malloc(bytes);

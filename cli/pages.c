@@ -49,7 +49,7 @@ static void *scatter(const pages *p, const void *data, rapt_layout *layout, int6
                                     slot % p->size * to.token_stride;
                 if (slot < entries->lengths[b])
                     memcpy(at, (const char *)data + first + h * from.head_stride + slot * from.token_stride, row);
-                else memset(at, 0xff, row); /* behind the last key, where nothing may be read: NaNs in most types */
+                else memset(at, 0xff, row); /* after the last key, where nothing may be read: NaNs in most types */
             }
     }
     *layout = to;

@@ -114,7 +114,7 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 /* A case in memory. */
 typedef struct subject {
     const tune_case *of;
-    char *q, *kv, *o; /* kv: `copies` copies of K and V, or of the weights, one behind the other */
+    char *q, *kv, *o; /* kv: `copies` copies of K and V, or of the weights, one after the other */
     char *want;       /* the output that every way must give */
     size_t q_bytes, k_bytes, o_bytes;
     int64_t copies, next;
@@ -164,7 +164,7 @@ __attribute__((format(printf, 2, 3))) static void say(const search *t, const cha
     va_end(args);
 }
 
-/* On a terminal, replaces the line of progress. */
+/* Replaces the line of progress, if standard error is a terminal. */
 __attribute__((format(printf, 2, 3))) static void show(const search *t, const char *format, ...) {
     if (t->quiet || !t->terminal) return;
     char line[80]; /* no longer than a terminal is wide, or clear_line would not remove all of it */
@@ -177,7 +177,7 @@ __attribute__((format(printf, 2, 3))) static void show(const search *t, const ch
     fflush(stderr);
 }
 
-/* cli_fail, on a line of its own. */
+/* Calls cli_fail after removing the line of progress, so that the error has a line of its own. */
 __attribute__((format(printf, 1, 2))) static int fail(const char *format, ...) {
     char line[8192];
     va_list args;
@@ -342,7 +342,7 @@ static int time_calls(const search *t, const way *w, double *seconds) {
     return 0;
 }
 
-/* time_calls, and a check that the output is right. */
+/* Calls time_calls, and checks that the output is right. */
 static int measure_way(const search *t, const way *w, double *seconds) {
     subject *s = w->of;
     const double start = clock_now();
@@ -691,7 +691,7 @@ static void say_cases(const search *t, unsigned mask, int64_t seconds) {
     say(t, "%s, %" PRId64 " threads, %d cases, %" PRId64 " s:%s", t->isa, t->threads, count, seconds, names);
 }
 
-/* The command, without freeing. */
+/* Runs the command; the caller frees the memory. */
 static int tune(search *t, int argc, char **argv) {
     static const cli_option options[OPTIONS] = {
         [ISA] = {"isa", CLI_VALUE},          [THREADS] = {"threads", CLI_VALUE}, [SECONDS] = {"seconds", CLI_VALUE},

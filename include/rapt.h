@@ -23,7 +23,7 @@
  *     describe attention     rapt_desc_init, rapt_layout_bhsd, rapt_layout_bshd, rapt_plan_init, rapt_workspace_size
  *     run it                 rapt_args_init, rapt_run
  *     on your threads        rapt_run_parallel, rapt_run_share, rapt_run_phase, rapt_run_task
- *     without threads        rapt_pool_create, rapt_pool_for (rapt_pool.h)
+ *     on the pool's threads  rapt_pool_create, rapt_pool_for (rapt_pool.h)
  *     write a cache          rapt_kv_append_run
  *     copy tokens            rapt_kv_copy_run
  *     rotate queries         rapt_rope_frequencies, rapt_rope_run
@@ -50,23 +50,22 @@
  *   errors: RANGE (ith, nth), NULL (barrier).
  * - X_run_phase, where there are phases, does the thread's share of one phase; the caller has all threads finish a phase before
  *   any begins the next. Further errors: RANGE (phase, ith, nth).
- * - X_explain tells what the family's first function would return, and why: X_plan_init, or X_run where there are no plans.
- *   Where there are, X_args_explain tells it of X_run. (Those of attention are rapt_plan_explain and rapt_args_explain.)
+ * - X_explain returns what X_plan_init would return, or in a family without plans what X_run would, and writes why. In a family
+ *   with plans X_args_explain does the same for X_run. (In attention these are rapt_plan_explain and rapt_args_explain.)
  *
  * The library allocates nothing, starts no thread, takes no lock, and uses at most RAPT_STACK_BYTES of the calling thread's stack
  * (rapt_self_check uses more, as its comment says). It writes only four globals, all of them atomic: the CPU's features, the size
  * of its L2 cache, the chosen kernel, and where traces go (rapt_trace_to). Every function may be called from any thread; a plan
  * is never written after rapt_plan_init. Every function that returns a status checks its arguments first: if the status is not
- * RAPT_OK, nothing was written.
+ * RAPT_OK, nothing was written, except by other threads in the case of FLOAT_MODE (below).
  *
  * Floating-point modes: the library assumes that every thread which computes has the default ones (round to nearest, no flush to
  * zero, no traps), and never changes them. docs/numerics.md says what other modes do to the bits. A debug build, or one with
  * RAPT_CHECK_FP (Meson's and CMake's option, a macro for rapt.c), checks them: on a thread with other modes, functions that
  * compute are refused with FLOAT_MODE. These are rapt_plan_init and its like, which compute the scale, and everything that writes
  * numbers: all ways to run except those of rapt_kv_copy_, then rapt_merge, and in rapt_layer.h quantisation and tables of
- * positions. Threads that share a call are checked one by one: a thread that is refused leaves its share undone (but meets the
- * others at the barriers), while the others write theirs. X_run_parallel returns FLOAT_MODE if a thread of parallel_for was
- * refused.
+ * positions. Threads that share a call are checked one by one: a thread that is refused leaves its share undone (but still calls
+ * the barriers), while the others write theirs. X_run_parallel returns FLOAT_MODE if a thread of parallel_for was refused.
  *
  * The *_explain functions tell why something is refused: they take the arguments of the function that refuses, and write a line
  * that names the field and its value, such as "k.token_stride = -4: strides are not negative". The line is printable ASCII: any
@@ -159,11 +158,12 @@ RAPT_API const char *rapt_version(void);
 /* The type of a tensor's elements. Numbers keep their meaning from version to version: 1 to 16 are the types of version 0.1;
  * among later ones, 17 to 31 are for any tensor, 32 to 47 for K and V, and 48 to 63 for masks and tables.
  *
- * Types that are only for K, V and weights have either elements of one byte or groups of 32 channels (RAPT_NVFP4: 16), of which
- * d_k or d_v must then be a multiple. A group begins with what all its channels share: s, or s and m, which are f16 numbers
- * (little-endian) unless the type says otherwise, or e, a byte. Then come its numbers n; the formula below says which value each
- * n stands for. Groups have the same bytes on every machine; elements of more than a byte are in the machine's own byte order.
- * NVFP4 has an f32 scale of a whole tensor, too: pass it as k_scales and v_scales with strides of 0. */
+ * Cache types are those that K and V may have but Q and O may not; some of them weights may have, too. Their elements are single
+ * bytes, or they store groups of 32 channels (RAPT_NVFP4: 16), which must divide the channels of a row (d_k, d_v, or in of a
+ * linear layer). A group begins with what all its channels share: s, or s and m, which are f16 numbers (little-endian) unless the
+ * type says otherwise, or e, a byte. Then come its numbers n; the formula below says which value each n stands for. Groups have
+ * the same bytes on every machine; elements of more than a byte are in the machine's own byte order. NVFP4 has an f32 scale of a
+ * whole tensor, too: pass it as k_scales and v_scales with strides of 0. */
 typedef enum rapt_type {
     RAPT_NONE = 0,    /* There is no such tensor: the default of tensors that are optional. */
     RAPT_F32 = 1,     /* An element is an IEEE 754 binary32. */
@@ -190,7 +190,7 @@ typedef enum rapt_type {
 /* The numbers of all types, those of later versions included, are below this, so that a loop can visit all types. */
 #define RAPT_TYPE_LIMIT 64
 
-/* Which tensors may have a type. */
+/* Says which tensors may have a type. */
 typedef enum rapt_type_class {
     RAPT_CLASS_NONE = 0,    /* No tensor: the number is no type, or RAPT_NONE. */
     RAPT_CLASS_ELEMENT = 1, /* Any tensor of numbers. */
@@ -236,7 +236,7 @@ RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tok
 
 /* ---- The problem ----------------------------------------------------------------------------------------------------- */
 
-/* The causal mask, which hides keys behind a query, and the positions of queries among the keys.
+/* The causal mask, which masks the keys at positions after that of a query, and the positions of queries among the keys.
  *
  * A key of a batch entry has a number j, counted from 0 through rings, pages and gathered lists. Key j has position j + k_offset,
  * query i position i + q_offset, where rapt_args.k_offsets and q_offsets give k_offset and q_offset of each entry. Without
@@ -244,8 +244,8 @@ RAPT_API rapt_layout rapt_layout_bshd(rapt_type type, int64_t heads, int64_t tok
  * windows, local chunks, prefixes, ALiBi, and the columns of masks and biases; the keys' numbers j by blocks and chunks of the
  * order of operations, lengths, page tables, block masks and states.
  *
- * ONNX's Attention places query 0 behind the past keys: q_offset is the past length, or nonpad_kv_seqlen - q_len if that is
- * given, else 0. This equals RAPT_CAUSAL_BOTTOM_RIGHT only if every key is either a past or a new one. */
+ * ONNX's Attention places query 0 after the past keys: q_offset is the past length, or nonpad_kv_seqlen - q_len if that is given,
+ * else 0. This equals RAPT_CAUSAL_BOTTOM_RIGHT only if every key is either a past or a new one. */
 typedef enum rapt_causal {
     RAPT_CAUSAL_NONE = 0,         /* There is no causal mask; a = key length - q_len, for windows, ALiBi and local chunks. */
     RAPT_CAUSAL_BOTTOM_RIGHT = 1, /* a = key length - q_len: the last query sees the last key (FlashAttention, FlashInfer). */
@@ -263,8 +263,8 @@ typedef enum rapt_alibi {
  *
  * - RAPT_EXACT: K and V of any type are converted to f32, and products are summed in f32.
  * - RAPT_INT8_DOT: each row of Q, and each row's weights for a block of keys, are quantised to 8 bits, and products are summed in
- *   integers. K and V are of RAPT_INT8 or, since 0.4, of RAPT_INT4, RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q5_0; a group's scale multiplies
- *   the group's integer sum in K, and the weights, before these are quantised, in V.
+ *   integers. K and V are of RAPT_INT8 or, since 0.4, of RAPT_INT4, RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q5_0; the scale of a group
+ *   multiplies, in K, the integer sum over the group's channels, and in V the weights, before these are quantised.
  * - RAPT_BF16_DOT: Q, K, V (of any type) and the weights of the softmax are rounded to bf16, and products are summed in f32, as
  *   matrix units do. */
 typedef enum rapt_arith {
@@ -311,12 +311,13 @@ typedef void (*rapt_logits_body)(void *arg, const rapt_logits *logits);
 /* Scales of K or V: element [b, h, token, channel] is multiplied by the f32 at scales + b * batch_stride + h * head_stride +
  * token * token_stride + channel * channel_stride. At least one of the last two strides is 0.
  *
- * Scales with a token_stride are one for each token. They multiply the scores (K) or the weights (V), and lie as the tokens do:
- * in pages, batch_stride is the distance of two pages; with ragged keys it is not used. A function that writes a cache computes
- * and writes them.
+ * Scales with a token_stride are one for each token of a head. They multiply the scores (K) or the weights (V). They are laid out
+ * as the tokens are: in a paged cache, b is the page, and batch_stride the distance of two pages; with ragged keys batch_stride
+ * is not used. A function that writes a cache computes and writes them.
  *
- * Scales without a token_stride are one for each channel or, with both strides 0, one for each head. They multiply the query (K)
- * or the output (V), and b is the entry, also with pages and ragged keys. A function that writes a cache reads them. */
+ * Scales without a token_stride are one for each channel of a head or, with both strides 0, one for each head. They multiply the
+ * query (K) or the output (V), and b is the entry, in paged caches and with ragged keys, too. A function that writes a cache
+ * reads them. */
 typedef struct rapt_scales {
     int present;            /* Not 0: there are scales. The default is 0. */
     int64_t batch_stride;   /* Bytes, 0 or more, from an entry, or a page, to the next. */
@@ -373,12 +374,12 @@ typedef struct rapt_desc {
 
     /* ---- Masks. */
 
-    /* Whether a key is attended only by queries at its position (see rapt_causal) or behind it. The default is RAPT_CAUSAL_NONE;
-     * decoders use RAPT_CAUSAL_BOTTOM_RIGHT. */
+    /* The causal mask: if there is one, a query attends only to keys at its own position (see rapt_causal) and before it. The
+     * default is RAPT_CAUSAL_NONE; decoders use RAPT_CAUSAL_BOTTOM_RIGHT. */
     rapt_causal causal;
 
     int64_t window_left;  /* The most positions that an attended key may lie before the query. -1, the default: no limit. */
-    int64_t window_right; /* The most that it may lie behind the query, if causal allows it. -1, the default: no limit. */
+    int64_t window_right; /* The most that it may lie after the query, if causal allows any. -1, the default: no limit. */
 
     /* Keys at positions below this are attended even if causal or window_right excludes them (prefix-LM). 0, the default: none.
      * rapt_args.prefixes gives one for each entry. */
@@ -505,11 +506,11 @@ typedef struct rapt_desc {
     int trust_starts;
 } rapt_desc;
 
-/* Gives every field its default, or 0 where it has none; call it before you set any. Beware that a size which may be 0 and is not
- * set is no error: the call then writes nothing. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. Beware: a size that may be 0, such as q_len,
+ * is no error if it is not set; the call then writes nothing. */
 #define rapt_desc_init(desc) rapt_desc_init_sized((desc), sizeof *(desc))
 
-/* The function behind the macro rapt_desc_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_desc_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_desc_init_sized(rapt_desc *desc, size_t size);
 
 /* ---- The plan -------------------------------------------------------------------------------------------------------- */
@@ -519,8 +520,8 @@ RAPT_API void rapt_desc_init_sized(rapt_desc *desc, size_t size);
  * it needs of the description.
  *
  * For a ragged batch it also stores which tasks belong to which entry, so that rapt_run_task need not go through all entries. A
- * rapt_plan has room to store some entries, from the nearest of which a task is found; memory of RAPT_PLAN_BYTES(batch) bytes,
- * whose size is passed to rapt_plan_init_sized, has room for all. */
+ * rapt_plan has room to store where some entries begin, and the search for a task begins at the nearest one; memory of
+ * RAPT_PLAN_BYTES(batch) bytes, whose size is passed to rapt_plan_init_sized, has room for all. */
 typedef struct rapt_plan {
     uint64_t opaque[320]; /* Private to the library. */
 } rapt_plan;
@@ -535,7 +536,7 @@ typedef struct rapt_plan {
 RAPT_API rapt_status rapt_plan_init(rapt_plan *plan, const rapt_desc *desc);
 #define rapt_plan_init(plan, desc) rapt_plan_init_sized((plan), sizeof *(plan), (desc))
 
-/* The function behind the macro rapt_plan_init. The plan may lie in any memory of `bytes` bytes, aligned as uint64_t; 192
+/* Implements the macro rapt_plan_init. The plan may lie in any memory of `bytes` bytes, aligned as uint64_t; 192
  * uint64_t are enough. */
 RAPT_API rapt_status rapt_plan_init_sized(void *plan, size_t bytes, const rapt_desc *desc);
 
@@ -629,7 +630,7 @@ typedef struct rapt_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_args_init(args) rapt_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_args_init_sized(rapt_args *args, size_t size);
 
 /* Returns what a call with nth threads (1 for rapt_run) would return, and writes the reason to text, as rapt_plan_explain does.
@@ -740,7 +741,7 @@ typedef struct rapt_kv_append_desc {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_kv_append_desc_init(desc) rapt_kv_append_desc_init_sized((desc), sizeof *(desc))
 
-/* The function behind the macro rapt_kv_append_desc_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_kv_append_desc_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_kv_append_desc_init_sized(rapt_kv_append_desc *desc, size_t size);
 
 /* The tensors and arrays of a call of rapt_kv_append_run. */
@@ -774,7 +775,7 @@ typedef struct rapt_kv_append_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_kv_append_args_init(args) rapt_kv_append_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_kv_append_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_kv_append_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t size);
 
 /* Appends the new tokens' keys and values to a cache. The bits are the same on every machine. Nothing is written but the tokens'
@@ -805,7 +806,7 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, KV_LENGTH (a token beyond kv_len), TABLE (starts, lengths, token_starts,
  * ring_starts, a page, a place that two tokens are given, a position beyond the rope table), ALIGNMENT, FEATURE (rope, pages,
  * scales, lengths together with token_starts), UNUSED, OVERLAP. Written tensors with the same strides may lie in the gaps between
- * each other's rows (K and V of a page side by side, scales behind their row). */
+ * each other's rows (K and V of a page side by side, scales after their row). */
 RAPT_API rapt_status rapt_kv_append_run(const rapt_kv_append_desc *desc, const rapt_kv_append_args *args);
 
 /* Does what rapt_kv_append_run does through the caller's parallel_for, in nth slots (see rapt_run_parallel). */
@@ -840,7 +841,7 @@ typedef struct rapt_kv_copy_desc {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_kv_copy_desc_init(desc) rapt_kv_copy_desc_init_sized((desc), sizeof *(desc))
 
-/* The function behind the macro rapt_kv_copy_desc_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_kv_copy_desc_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_kv_copy_desc_init_sized(rapt_kv_copy_desc *desc, size_t size);
 
 /* A copy of adjacent tokens. Tokens are counted as they lie in memory, without regard to rings. */
@@ -869,7 +870,7 @@ typedef struct rapt_kv_copy_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_kv_copy_args_init(args) rapt_kv_copy_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_kv_copy_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_kv_copy_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size);
 
 /* Copies tokens and their scales, unchanged, within a cache or from another: to share a prefix, to close gaps between pages, to
@@ -922,7 +923,7 @@ typedef struct rapt_rope_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_rope_args_init(args) rapt_rope_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_rope_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_rope_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_rope_args_init_sized(rapt_rope_args *args, size_t size);
 
 /* Rotates each token by its position. The bits are the same on every machine. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, TABLE
@@ -968,7 +969,7 @@ typedef struct rapt_decode_desc {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_decode_desc_init(desc) rapt_decode_desc_init_sized((desc), sizeof *(desc))
 
-/* The function behind the macro rapt_decode_desc_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_decode_desc_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_decode_desc_init_sized(rapt_decode_desc *desc, size_t size);
 
 /* A validated step in plain memory of the caller's, like rapt_plan. It keeps the addresses of q_starts, rope.frequencies and
@@ -981,7 +982,7 @@ typedef struct rapt_decode_plan {
  * rapt_kv_append_run and rapt_rope_run find in descriptions. */
 #define rapt_decode_plan_init(plan, desc) rapt_decode_plan_init_sized((plan), sizeof *(plan), (desc))
 
-/* The function behind the macro rapt_decode_plan_init, which passes the size of the caller's plan. */
+/* Implements the macro rapt_decode_plan_init, which passes the size of the caller's plan. */
 RAPT_API rapt_status rapt_decode_plan_init_sized(rapt_decode_plan *plan, size_t bytes, const rapt_decode_desc *desc);
 
 /* Returns what rapt_decode_plan_init would return, and writes the reason to text, as rapt_plan_explain does. */
@@ -1024,7 +1025,7 @@ typedef struct rapt_decode_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_decode_args_init(args) rapt_decode_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_decode_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_decode_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_decode_args_init_sized(rapt_decode_args *args, size_t size);
 
 /* Does a decoder's step on the calling thread: rotates queries and new keys, appends keys and values to the cache, and computes
@@ -1218,7 +1219,7 @@ typedef struct rapt_tuning {
 /* Gives every field its default; call it before you set any. */
 #define rapt_tuning_init(tuning) rapt_tuning_init_sized((tuning), sizeof *(tuning))
 
-/* The function behind the macro rapt_tuning_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_tuning_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_tuning_init_sized(rapt_tuning *tuning, size_t size);
 
 /* Fills own with the numbers of the kernel isa (null: the process-wide choice), and least and most with the bounds of each number

@@ -70,7 +70,7 @@ typedef struct rapt_linear_desc {
     /* ---- Since 0.4. */
 
     /* The arithmetic of products: RAPT_EXACT, the default; or RAPT_BF16_DOT, in which the elements of X, W and G are rounded to
-     * bf16 and their products summed as in attention, while scales, biases and everything behind them stay f32. */
+     * bf16 and their products summed as in attention, while scales, biases and all later steps stay in f32. */
     rapt_arith arith;
 
     const rapt_tuning *tuning; /* Numbers by which the work is cut, as in rapt_desc. */
@@ -79,7 +79,7 @@ typedef struct rapt_linear_desc {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_linear_desc_init(desc) rapt_linear_desc_init_sized((desc), sizeof *(desc))
 
-/* The function behind the macro rapt_linear_desc_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_linear_desc_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_linear_desc_init_sized(rapt_linear_desc *desc, size_t size);
 
 /* A validated linear layer in plain memory of the caller's, like rapt_plan. It keeps no addresses. */
@@ -93,7 +93,7 @@ typedef struct rapt_linear_plan {
 RAPT_API rapt_status rapt_linear_plan_init(rapt_linear_plan *plan, const rapt_linear_desc *desc);
 #define rapt_linear_plan_init(plan, desc) rapt_linear_plan_init_sized((plan), sizeof *(plan), (desc))
 
-/* The function behind the macro rapt_linear_plan_init, which passes the size of the caller's plan. */
+/* Implements the macro rapt_linear_plan_init, which passes the size of the caller's plan. */
 RAPT_API rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, const rapt_linear_desc *desc);
 
 /* Returns what rapt_linear_plan_init would return, and writes the reason to text, as rapt_plan_explain does. */
@@ -132,7 +132,7 @@ typedef struct rapt_linear_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_linear_args_init(args) rapt_linear_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_linear_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_linear_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_linear_args_init_sized(rapt_linear_args *args, size_t size);
 
 /* Computes a linear layer on the calling thread. Errors, also of the ways to run below: NULL, STRUCT, PLAN, SHAPE (the workspace
@@ -172,7 +172,7 @@ typedef struct rapt_linear_prepack_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_linear_prepack_args_init(args) rapt_linear_prepack_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_linear_prepack_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_linear_prepack_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args, size_t size);
 
 /* Lays constant weights out for the kernel, once, on the calling thread, so that calls with many tokens need not do it each time.
@@ -256,7 +256,7 @@ typedef struct rapt_norm_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_norm_args_init(args) rapt_norm_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_norm_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_norm_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_norm_args_init_sized(rapt_norm_args *args, size_t size);
 
 /* Computes layer normalisation on the calling thread. Errors: NULL, STRUCT, SHAPE, TYPE, STRIDE, FEATURE (epsilon), ALIGNMENT,
@@ -338,8 +338,8 @@ typedef struct rapt_mha_desc {
      * and out_width is heads * d_v. */
     rapt_layout wq, wk, wv, wo;
 
-    /* Not 0: wq has the rows of Wq, Wk and Wv, one behind the other (torch's in_proj_weight), and bq and wq_scales likewise; wk
-     * and wv are not used, and X, Y and Z must have the same width. The default is 0. */
+    /* Not 0: wq has the rows of Wq, then those of Wk and Wv (torch's in_proj_weight), and bq and wq_scales likewise; wk and wv
+     * are not used, and X, Y and Z must have the same width. The default is 0. */
     int packed;
 
     /* The rotation of Q and K. Its frequencies must not be moved or changed. The default is none. */
@@ -363,7 +363,7 @@ typedef struct rapt_mha_desc {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_mha_desc_init(desc) rapt_mha_desc_init_sized((desc), sizeof *(desc))
 
-/* The function behind the macro rapt_mha_desc_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_mha_desc_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_mha_desc_init_sized(rapt_mha_desc *desc, size_t size);
 
 /* Validated multi-head attention in plain memory of the caller's, like rapt_plan. It keeps the addresses of q_starts, k_starts,
@@ -378,7 +378,7 @@ typedef struct rapt_mha_plan {
 RAPT_API rapt_status rapt_mha_plan_init(rapt_mha_plan *plan, const rapt_mha_desc *desc);
 #define rapt_mha_plan_init(plan, desc) rapt_mha_plan_init_sized((plan), sizeof *(plan), (desc))
 
-/* The function behind the macro rapt_mha_plan_init, which passes the size of the caller's plan. */
+/* Implements the macro rapt_mha_plan_init, which passes the size of the caller's plan. */
 RAPT_API rapt_status rapt_mha_plan_init_sized(rapt_mha_plan *plan, size_t bytes, const rapt_mha_desc *desc);
 
 /* Returns what rapt_mha_plan_init would return, and writes the reason to text, as rapt_plan_explain does. */
@@ -444,7 +444,7 @@ typedef struct rapt_mha_args {
 /* Gives every field its default, or 0 where it has none; call it before you set any. */
 #define rapt_mha_args_init(args) rapt_mha_args_init_sized((args), sizeof *(args))
 
-/* The function behind the macro rapt_mha_args_init, which passes the size of the caller's struct. */
+/* Implements the macro rapt_mha_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_mha_args_init_sized(rapt_mha_args *args, size_t size);
 
 /* Computes multi-head attention on the calling thread. Errors, also of the ways to run below: those of rapt_run, rapt_linear_run

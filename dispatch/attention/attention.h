@@ -18,15 +18,15 @@ typedef struct rapt_attention {
     const rapt_tokens *appended;
 } rapt_attention;
 
-/* Adds the memory that the call reads and writes, without the workspace, and without q, k, v, o, their scales and the scores if
- * tensors is false. only: the entry whose tables and starts are checked, or -1 for all. */
+/* Adds the memory that the call reads and writes, except the workspace, and if tensors is false, except q, k, v, o, their scales
+ * and the scores. only: the entry whose tables and starts are checked, or -1 for all. */
 void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only);
 
 /* Checks what each entry has of its own: length, ring, page table, columns of mask and bias. The memory has been checked. Errors:
  * TABLE, KV_LENGTH, MASK. */
 rapt_status rapt_check_entries(rapt_report *r, const rapt_attention *c);
 
-/* Returns the number of an entry's keys, counted from key 0, also where kv_first leaves the first ones to another plan. */
+/* Returns the number of an entry's keys, counted from key 0 even if kv_first leaves the first ones to another plan. */
 int64_t rapt_key_length(const rapt_attention *c, int64_t entry);
 
 /* Runs thread ith's share of a phase; see rapt_work.share. attention: a rapt_attention. */

@@ -44,7 +44,7 @@ static rapt_status check_states(rapt_report *r, const full_plan *p, const rapt_a
     rapt_writes(&m, "o", a->o, b->o);
     rapt_writes_if(&m, problem->lse.type, "lse", a->lse, b->lse, why);
     rapt_reads_if(&m, problem->sinks.type, "sinks", a->sinks, b->sinks, why);
-    if (!rapt_scales_of_tokens(&problem->v_scales)) /* those are in the states already */
+    if (!rapt_scales_of_tokens(&problem->v_scales)) /* scales of tokens are in the states already */
         rapt_reads_if(&m, problem->v_scales.present, "v_scales", a->v_scales, b->v_scales, why);
     rapt_reads_array(&m, "q_starts", p->q_starts, problem->batch + 1, sizeof(int32_t), true);
     int others = m.n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The choice of a path: keys in lanes, or queries in lanes. Both give the same bits (docs/order.md), so only speed depends on it.
- * rapt_cut_entry (plan.c) asks for the rows that can share a pass; rapt_plan_info tells the caller what was chosen. */
+ * rapt_cut_entry (plan.c) asks this for the rows that can share a pass; rapt_plan_info tells the caller what was chosen. */
 #ifndef RAPT_PATH_H
 #define RAPT_PATH_H
 
@@ -18,7 +18,7 @@ static inline bool rapt_keys_in_lanes(const rapt_tuning *tuning, const rapt_prob
 }
 
 /* Returns how many of the last rows of a task with queries in lanes have keys in lanes even so: those that would fill only a few
- * lanes of a last vector, behind at least one full vector. */
+ * lanes of a last vector, after at least one full vector. */
 static inline int rapt_left_over(const rapt_kernel *kernel, const rapt_problem *problem, int64_t rows) {
     int rest = (int)(rows % kernel->base->vector);
     return rows > kernel->base->vector && rest <= problem->left_over ? rest : 0;

@@ -81,8 +81,8 @@ rapt_status rapt_check_pages(rapt_report *r, int64_t page_size, int64_t pages, r
     return RAPT_OK;
 }
 
-/* Checks kv_first and kv_total, by which keys are shared out over several plans. */
-static rapt_status check_part(rapt_report *r, const rapt_desc *d) {
+/* Checks kv_first and kv_total, by which the keys of a sequence are shared out over several plans. */
+static rapt_status check_kv_range(rapt_report *r, const rapt_desc *d) {
     if (d->kv_first < 0 || d->kv_first % RAPT_CHUNK)
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "kv_first", d->kv_first, "must be a multiple of 512");
     if (d->kv_first && d->k_starts)
@@ -117,7 +117,7 @@ static bool has_integers(rapt_type type) {
     }
 }
 
-/* Checks the numbers of features, and what they require of each other. */
+/* Checks that the number of each feature is in range, and that a feature which needs another has it. */
 static rapt_status plan_check_features(rapt_report *r, const rapt_desc *d) {
     char name[RAPT_NAME_BYTES];
     if (d->prefix < 0) return rapt_refuse_number(r, RAPT_ERR_FEATURE, "prefix", d->prefix, "must be 0 or more");
@@ -159,7 +159,7 @@ static rapt_status plan_check_features(rapt_report *r, const rapt_desc *d) {
     if (status == RAPT_OK) status = rapt_check_pages(r, d->page_size, d->pages, d->table.type);
     if (status == RAPT_OK && d->page_size > 0 && d->k_starts)
         return rapt_refuse(r, RAPT_ERR_FEATURE, "k_starts = %p: pages have no ragged keys", (const void *)d->k_starts);
-    return status == RAPT_OK ? check_part(r, d) : status;
+    return status == RAPT_OK ? check_kv_range(r, d) : status;
 }
 
 /* Checks and measures a mask or bias, if there is one; with a key stride of 0 its rows have one element. */
@@ -248,7 +248,7 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
 
 /* Returns how many query tiles share a pass over K and V: as many as keep the pass's scratch within pass_l2 / 16 of the L2 cache,
  * at most pass_tiles. The scratch grows by `each` for every tile from the second on. In bf16 arithmetic it also holds a staged
- * chunk of K and V, which is not counted: it may take as much again. */
+ * chunk of K and V, which may take as much again, and is not counted here. */
 static int64_t tiles_per_pass(const full_plan *p) {
     const rapt_problem *problem = &p->problem;
     const rapt_arithmetic *arithmetic = rapt_arithmetic_of(p->kernel, problem->arith);
@@ -260,7 +260,7 @@ static int64_t tiles_per_pass(const full_plan *p) {
     size_t one = arithmetic->scratch_bytes(problem, rows, false, merges);
     size_t each =
         arithmetic->scratch_bytes(problem, 3 * rows, false, merges) - arithmetic->scratch_bytes(problem, 2 * rows, false, merges);
-    if (each == 0) return tuning->pass_tiles; /* the few rows beside full vectors need more than two tiles */
+    if (each == 0) return tuning->pass_tiles; /* rows left over use the same scratch, and need more of it than three tiles */
     if (bf16) one = each;
     if (one >= bound) return 1;
     int64_t tiles = 1 + (int64_t)((bound - one) / each);
@@ -282,8 +282,8 @@ static int64_t heads_together(const rapt_tuning *tuning, const rapt_problem *pro
     return joined;
 }
 
-/* Returns about how many (query, key) pairs one head of an entry attends to: the trapezoidal rule over five queries, exact where
- * the number of attended keys is a linear function of the query. */
+/* Returns about how many (query, key) pairs one head of an entry attends to, by the trapezoidal rule over five queries, which is
+ * exact where the number of attended keys is a linear function of the query. */
 static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
     int64_t first, end, pairs = 0, length = p->kv_total && !p->k_starts ? p->kv_total : keys;
     if (q_len == 0) return 0;
@@ -292,14 +292,14 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
                        &first, &end);
         pairs += (end - first < keys ? end - first : keys) * (i % 4 ? 2 : 1);
     }
-    /* Each row adds one pair, since a row without keys is work, too. pairs is at most 2^34 and q_len 2^31, so the product is
-     * divided first where it could overflow. */
+    /* Each row counts as one pair more, since a row without keys takes time, too. pairs is at most 2^34 and q_len 2^31, so the
+     * product is divided first where it could overflow. */
     return q_len < INT64_C(1) << 28 ? pairs * q_len / 8 + q_len : (pairs / 8 + 1) * q_len;
 }
 
-/* Cuts the rows of a key/value head into passes, and chooses the path. pairs: the (query, key) pairs of the head, 0 where tasks
- * may have any number. A pass has at most pass_tiles tiles, for which there is scratch, and fewer if tasks would have more than
- * task_pairs pairs. */
+/* Cuts the rows of a key/value head into passes, and chooses the path. pairs: the (query, key) pairs of the head; 0 if tasks may
+ * have any number of them. A pass has at most pass_tiles tiles, for which there is scratch, and fewer if tasks would have more
+ * than task_pairs pairs. */
 static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
     const rapt_problem *problem = &p->problem;
     const rapt_tuning *tuning = &p->tuning;
@@ -307,13 +307,13 @@ static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
     const bool own_keys = problem->table.token_stride != 0; /* each token has its own page table: a pass has rows of one token */
     const int64_t together = own_keys ? problem->group : c->rows; /* rows that have the same keys */
     c->keys_in_lanes = rapt_keys_in_lanes(tuning, problem, together);
-    c->pass_rows = c->tile_rows = together;
+    c->pass_rows = c->scratch_rows = together;
     if (c->keys_in_lanes) {
         c->joined_heads = heads_together(tuning, problem, together);
     } else if (own_keys) { /* a token's heads in equal parts, the largest that a pass has room for */
         c->pass_rows = rapt_min(together, p->pass_tiles * tile_rows);
         while (together % c->pass_rows) c->pass_rows--;
-        c->tile_rows = c->pass_rows;
+        c->scratch_rows = c->pass_rows;
     } else {
         /* A pass has whole units: tiles of rows, or, with a block mask, periods of it, unless one period exceeds a pass. */
         int64_t period = problem->block_mask.type ? rapt_product(problem->block_mask_queries, problem->group) : 0,
@@ -324,7 +324,7 @@ static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
         int64_t passes = rapt_max(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
         units = passes < units ? rapt_divide_up(units, passes) : 1; /* of a pass */
         c->pass_rows = c->rows < units * unit ? c->rows : units * unit;
-        c->tile_rows = units * unit_tiles * tile_rows;
+        c->scratch_rows = units * unit_tiles * tile_rows;
     }
     c->passes = rapt_divide_up(c->rows, c->pass_rows);
 }
@@ -381,12 +381,13 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
 size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
     const bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
     return rapt_arithmetic_of(p->kernel, p->problem.arith)
-        ->scratch_bytes(&p->problem, c->joined_heads * c->tile_rows, c->keys_in_lanes, merges);
+        ->scratch_bytes(&p->problem, c->joined_heads * c->scratch_rows, c->keys_in_lanes, merges);
 }
 
-enum { MOST_THREADS = 4096 }; /* for more, work is cut no finer, which keeps the sizes below far from overflow */
+enum { MOST_THREADS = 4096 }; /* more threads do not make the cut finer, which keeps the sizes below far from overflow */
 
-/* Adds n entries that are cut as c says to the plan's tasks, rows and workspace. Returns false if a number overflows. */
+/* Adds the tasks and rows of n entries, which are cut as c says, to those of the plan, and enlarges its workspace. Returns false
+ * if a number overflows. */
 static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     int64_t tasks = rapt_product(n, c->tasks), states = rapt_product(n, (int64_t)c->state_bytes);
     if (tasks < 0 || states < 0 || __builtin_add_overflow(p->tasks[0], tasks, &p->tasks[0]) ||
@@ -436,8 +437,7 @@ static bool set_tasks(full_plan *p, int64_t threads) {
     return p->phases == 1 || (p->tasks[1] = rapt_product(problem->batch, problem->kv_heads)) >= 0;
 }
 
-/* Stores where the entries of a ragged batch begin: every entry's start, or every start_step-th where there is no room for all.
- */
+/* Stores where the entries of a ragged batch begin: for every entry, or if there is no room for that, for every start_step-th. */
 static void set_starts(full_plan *p, size_t bytes) {
     int64_t batch = p->problem.batch, room = (int64_t)((bytes - sizeof *p) / sizeof(entry_start));
     entry_start at = {0, 0};
@@ -451,7 +451,8 @@ static void set_starts(full_plan *p, size_t bytes) {
     }
 }
 
-/* Bounds the side of a window, at 2^33: it then excludes no key, and adding it to a position does not overflow. */
+/* Bounds a side of a window, or local_chunk, at 2^33. Positions are below that in magnitude, so larger numbers mean the same, and
+ * adding a bounded one to a position does not overflow. */
 static int64_t bounded_window(int64_t side) { return side < INT64_C(1) << 33 ? side : INT64_C(1) << 33; }
 
 /* Returns the layout with every stride that is not used set to 0. A caller may leave anything there, with which the computation
@@ -461,8 +462,8 @@ static rapt_layout used_layout(rapt_layout l, uint64_t bytes, int64_t batch, int
     return (rapt_layout){l.type, batch > 1 ? l.batch_stride : 0, heads > 1 ? l.head_stride : 0, tokens > 1 ? l.token_stride : 0};
 }
 
-/* Returns the scales; if they have no elements, with their strides set to 0, except that scales of tokens stay scales of tokens.
- */
+/* Returns the scales; if they have no elements, with all strides set to 0, except that scales of tokens keep a token_stride, by
+ * which they are recognised (rapt_scales_of_tokens). */
 static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
     rapt_scales none = {.present = s.present};
     if (bytes == 0) none.token_stride = rapt_scales_of_tokens(&s) ? (int64_t)sizeof(float) : 0;
@@ -470,8 +471,8 @@ static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
 }
 
 /* Returns a checksum of the starts, by which changed ones are recognised, since a plan has no room for a copy. Each step is a
- * bijection, for the multiplier (2^64 divided by the golden ratio) is odd: a single changed start always changes the sum, several
- * changes cancel only by chance. */
+ * bijection, since the multiplier (2^64 divided by the golden ratio) is odd: a single changed start always changes the sum, and
+ * several changes cancel only by chance. */
 static uint64_t sum_of_starts(const full_plan *p) {
     const int32_t *const both[] = {p->q_starts, p->k_starts};
     uint64_t sum = 0;

@@ -18,16 +18,16 @@ typedef struct entry_cut {
     int64_t chunks;      /* of the entry */
     int64_t part_chunks; /* chunks of a part; the last part may have fewer */
     int64_t parts;
-    int64_t period;     /* rows that share a row of the block mask, so no tile has rows of two periods; 0: no such limit */
-    int64_t tile_rows;  /* rows, in whole tiles, for which a pass needs scratch */
-    int64_t tasks;      /* of phase 0 */
-    size_t state_bytes; /* of states in the shared workspace, if parts > 1 */
+    int64_t period;       /* rows that share a row of the block mask, so no tile has rows of two periods; 0: no such limit */
+    int64_t scratch_rows; /* rows for which a pass needs scratch; at least pass_rows, since partial tiles count as whole ones */
+    int64_t tasks;        /* of phase 0 */
+    size_t state_bytes;   /* of states in the shared workspace, if parts > 1 */
 } entry_cut;
 
-/* The bytes that each tensor spans, from its first to its last; 0: there is no such tensor, or it has no elements. */
+/* The bytes that each tensor spans, from its first byte to its last; 0 if there is no such tensor, or it has no elements. */
 typedef struct tensor_bytes {
     uint64_t q, k, v, o, lse, mask, block_mask, bias, slopes, sinks, k_scales, v_scales, states, scores;
-    uint64_t table; /* of one entry; only the args say whether all entries' tables are one matrix (no table_starts) */
+    uint64_t table; /* of one entry; whether all entries' tables form one matrix is known only from the args (table_starts) */
 } tensor_bytes;
 
 /* Where an entry of a ragged batch begins: the number of its first task, and the offset of its states in the shared workspace. */
@@ -61,7 +61,7 @@ typedef struct full_plan {
 
 #define PLAN_MADE UINT64_C(0x38302e7470617200) /* changes with the layout of struct full_plan */
 
-/* Clients of 0.1, and callers of the functions that have no size, bring memory of 192 words. */
+/* The words of memory that clients of 0.1, and callers of functions without a size, pass for a plan. */
 enum { PLAN_WORDS = 192 };
 _Static_assert(sizeof(full_plan) <= PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 _Static_assert(sizeof(entry_start) == 16, "RAPT_PLAN_BYTES");
@@ -78,7 +78,7 @@ rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rap
 /* Writes a line about a new plan to the trace. */
 void rapt_trace_plan(const rapt_report *r, const full_plan *p);
 
-/* Returns what rapt_plan_query tells; size is not set. */
+/* Returns what rapt_plan_query writes, but for size, which is not set. */
 rapt_plan_info rapt_plan_info_of(const full_plan *p);
 
 /* Sets *bytes to the workspace that nth threads need. Errors: RANGE, SHAPE. */
@@ -122,7 +122,7 @@ size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c);
  * FEATURE. */
 rapt_status rapt_check_pages(rapt_report *r, int64_t page_size, int64_t pages, rapt_type table);
 
-/* The structs as the init functions leave them. */
+/* The structs with their defaults, as the init functions set them. */
 extern const rapt_desc rapt_default_desc;
 extern const rapt_args rapt_default_args;
 

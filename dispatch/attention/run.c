@@ -26,12 +26,12 @@ static const char *offset_by(const void *from, int64_t bytes) { return from ? (c
 
 /* ---- The memory of a call ------------------------------------------------------------------------------------------------ */
 
-/* Returns how many pages an entry's kv_len keys take; 0 where there are no pages. */
+/* Returns how many pages kv_len keys take; 0 if the plan is not paged. */
 static int64_t table_pages(const full_plan *p) {
     return p->problem.page_size ? rapt_divide_up(p->problem.kv_len, p->problem.page_size) : 0;
 }
 
-/* Checks where the page tables of entries begin: of all entries, or of one. */
+/* Checks the starts of the entries' page tables, if there are any. only: the entry to check, or -1 for all. */
 static rapt_status check_table_starts(rapt_report *r, const full_plan *p, const int32_t *starts, int64_t only) {
     int64_t batch = p->problem.batch, first = only < 0 ? 0 : only, end = only < 0 ? batch : only + 1;
     rapt_status status = rapt_check_ascending(r, "table_starts", starts, first, end);
@@ -45,7 +45,7 @@ static rapt_status check_table_starts(rapt_report *r, const full_plan *p, const 
     return RAPT_OK;
 }
 
-/* Adds the page table of all entries. */
+/* Adds the page tables of all entries to the memory of the call. */
 static void attend_add_table(rapt_memory *m, const full_plan *p, const rapt_args *args) {
     const rapt_problem *problem = &p->problem;
     const int32_t *starts = args->table_starts;
@@ -60,7 +60,8 @@ static void attend_add_table(rapt_memory *m, const full_plan *p, const rapt_args
     rapt_reads(m, "table", args->table, bytes);
 }
 
-/* Adds the arrays that describe pages; refuses them where the plan has none. */
+/* Adds the arrays that describe pages to the memory of the call; refuses them if the plan is not paged. only: the entry whose
+ * starts are checked, or -1 for all. */
 static void add_pages(rapt_memory *m, const full_plan *p, const rapt_args *args, int64_t only) {
     int64_t batch = p->problem.batch;
     if (!p->problem.page_size) {
@@ -115,13 +116,13 @@ void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, i
 
 /* ---- Batch entries ------------------------------------------------------------------------------------------------------- */
 
-/* True if the number of an entry's keys is given by its pages and the keys in the last one. */
+/* True if the number of an entry's keys follows from its pages and the number of keys in the last one. */
 static bool counted_by_pages(const rapt_attention *c) {
     const rapt_args *args = &c->args;
     return !args->kv_lengths && c->plan->problem.page_size && args->table_starts && args->last_page;
 }
 
-/* Returns that number. */
+/* Returns the number of an entry's keys that follows from its pages: all but the last one are full. */
 static int64_t keys_in_pages(const rapt_attention *c, int64_t entry) {
     const rapt_args *args = &c->args;
     const int64_t pages = (int64_t)args->table_starts[entry + 1] - args->table_starts[entry];
@@ -137,13 +138,13 @@ int64_t rapt_key_length(const rapt_attention *c, int64_t entry) {
     return p->k_starts ? entry_keys(p, entry) : p->kv_total;
 }
 
-/* Returns the page table of an entry's first head and token. */
+/* Returns the address of the page table of an entry's first head and token. */
 static const char *table_of(const full_plan *p, const rapt_args *args, int64_t entry) {
     return offset_by(args->table, args->table_starts ? (int64_t)sizeof(int32_t) * args->table_starts[entry]
                                                      : entry * p->problem.table.batch_stride);
 }
 
-/* Checks the page table of an entry with `keys` keys in its ring: it is long enough, and the pages that are used exist. */
+/* Checks that the page table of an entry with `keys` keys in its ring is long enough, and that the pages that are used exist. */
 static rapt_status check_table(rapt_report *r, const full_plan *p, const rapt_args *args, int64_t entry, int64_t keys,
                                int64_t ring_start) {
     const rapt_problem *problem = &p->problem;
@@ -177,8 +178,8 @@ static rapt_status check_table(rapt_report *r, const full_plan *p, const rapt_ar
     return RAPT_OK;
 }
 
-/* Checks that a mask or bias has a column for each of the entry's positions, unless one element or `rest` holds for all others.
- */
+/* Checks that a mask or bias has a column for each position of the entry's keys, unless a row has one element for all keys
+ * (one_key), or `rest` says how keys without a column are treated. */
 static rapt_status attend_check_columns(rapt_report *r, const char *name, bool there, rapt_rest rest, bool one_key,
                                         int64_t columns, int64_t entry, int64_t positions) {
     if (!there || rest || one_key || positions <= columns) return RAPT_OK;
@@ -230,7 +231,7 @@ static rapt_status check_entry(rapt_report *r, const rapt_attention *c, int64_t 
     return check_table(r, p, args, entry, keys, ring_start);
 }
 
-/* True if entries have something of their own to check; else, if the first one is right, all are. */
+/* True if there is something to check in each entry; else all entries are alike, and checking the first one is enough. */
 static bool entries_differ(const rapt_attention *c) {
     const rapt_args *args = &c->args;
     return args->kv_lengths || args->ring_starts || args->k_offsets || c->plan->problem.page_size || c->plan->k_starts ||
@@ -279,7 +280,7 @@ rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int6
 
 /* ---- Where a task finds things ------------------------------------------------------------------------------------------- */
 
-/* Returns the scratch of the thread that has this slot, behind the shared part of the workspace. */
+/* Returns the scratch of the thread that has this slot, which lies after the shared part of the workspace. */
 static float *scratch_of(const rapt_attention *c, int64_t slot) {
     return (float *)(void *)((char *)c->args.workspace + c->plan->shared_bytes + (size_t)slot * c->plan->thread_bytes);
 }
@@ -289,10 +290,10 @@ typedef struct place {
     int64_t entry;
     entry_start start;
     entry_cut cut;
-    bool fits; /* rapt_entry_fits; else cut is not the entry's */
+    bool fits; /* rapt_entry_fits is true; else cut is not that of the entry */
 } place;
 
-/* Returns the place of an entry that begins at start. */
+/* Returns the place of an entry, given where it begins. */
 static place place_of(const full_plan *p, int64_t entry, entry_start start) {
     place at = {.entry = entry, .start = start, .cut = p->cut, .fits = true};
     if (!ragged(p) || entry >= p->problem.batch) return at;
@@ -303,13 +304,13 @@ static place place_of(const full_plan *p, int64_t entry, entry_start start) {
 
 static place first_place(const full_plan *p) { return place_of(p, 0, (entry_start){0, 0}); }
 
-/* True if an entry that begins at start is not behind the wanted one. wanted: a task in phase 0, an entry in phase 1. */
-static bool comes_before(int phase, int64_t wanted, const entry_start *start, int64_t entry) {
+/* True if the wanted task (phase 0) or entry (phase 1) is that of the given entry, which begins at start, or of a later one. */
+static bool at_or_before(int phase, int64_t wanted, const entry_start *start, int64_t entry) {
     return phase == 0 ? start->first_task <= wanted : entry <= wanted;
 }
 
-/* Sets *at to the place of the entry that a task belongs to. In a ragged batch it walks there entry by entry: from *at, or from
- * the last entry before it whose start the plan has stored, if that is nearer. */
+/* Sets *at to the place of the entry that a task belongs to. In a ragged batch it walks there entry by entry, from *at, or from
+ * the last entry up to the wanted one whose start the plan has stored, if that is nearer. */
 static void find_place(const full_plan *p, place *at, int phase, int64_t task) {
     int64_t wanted = phase == 0 ? task : task / p->problem.kv_heads;
     if (!ragged(p)) {
@@ -317,15 +318,15 @@ static void find_place(const full_plan *p, place *at, int phase, int64_t task) {
         at->start = (entry_start){at->entry * at->cut.tasks, (uint64_t)at->entry * at->cut.state_bytes};
         return;
     }
-    int64_t low = 0, high = p->start_count; /* low becomes the last stored start that is not behind the wanted entry */
+    int64_t low = 0, high = p->start_count; /* low becomes the last stored start that is not after the wanted entry */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (comes_before(phase, wanted, &p->starts[middle], middle * p->start_step)) low = middle;
+        if (at_or_before(phase, wanted, &p->starts[middle], middle * p->start_step)) low = middle;
         else high = middle;
     }
-    bool behind = !comes_before(phase, wanted, &at->start, at->entry);
-    if (p->start_count > 0 && (behind || low * p->start_step > at->entry)) *at = place_of(p, low * p->start_step, p->starts[low]);
-    else if (behind) *at = first_place(p);
+    bool past = !at_or_before(phase, wanted, &at->start, at->entry);
+    if (p->start_count > 0 && (past || low * p->start_step > at->entry)) *at = place_of(p, low * p->start_step, p->starts[low]);
+    else if (past) *at = first_place(p);
     while (at->fits && at->entry + 1 < p->problem.batch &&
            (phase == 0 ? wanted >= at->start.first_task + at->cut.tasks : at->entry < wanted))
         *at = place_of(p, at->entry + 1,
@@ -337,25 +338,27 @@ static int64_t query_offset(const full_plan *p, const rapt_layout *layout, int64
     return p->q_starts ? p->q_starts[entry] * layout->token_stride : entry * layout->batch_stride;
 }
 
-/* Returns the offset of an entry's first token in a tensor of keys; 0 where there are pages, which a table finds. */
+/* Returns the offset of an entry's first token in a tensor of keys; 0 if the plan is paged, since the kernel looks up the pages
+ * in the table. */
 static int64_t key_offset(const full_plan *p, int64_t batch_stride, int64_t token_stride, int64_t entry) {
     if (p->problem.page_size) return 0;
     return p->k_starts ? p->k_starts[entry] * token_stride : entry * batch_stride;
 }
 
-/* Returns where the rows or numbers of an entry and head begin in a tensor that has some for each. */
+/* Returns the address of the first element of an entry and head in a tensor whose dimensions begin with these two. */
 static const char *of_head(const void *from, const rapt_layout *layout, int64_t entry, int64_t head) {
     return offset_by(from, entry * layout->batch_stride + head * layout->head_stride);
 }
 
-/* Returns the scales of K or V of an entry and head, or null. Scales of tokens are found like the tokens. */
+/* Returns the address of the scales of K or V of an entry and head, or null if there are none. Scales of tokens lie as the tokens
+ * do. */
 static const char *scales_of(const full_plan *p, const float *scales, const rapt_scales *s, int64_t entry, int64_t kv_head) {
     if (!s->present) return NULL;
     int64_t at = s->token_stride ? key_offset(p, s->batch_stride, s->token_stride, entry) : entry * s->batch_stride;
     return offset_by(scales, at + kv_head * s->head_stride);
 }
 
-/* Returns the channel of K at which V begins, if V's rows are parts of K's; else -1. */
+/* Returns the channel of K at which V begins, if each row of V is a part of the same token's row of K; else -1. */
 static int v_in_k(const full_plan *p, const char *k, const char *v) {
     const rapt_layout *kl = &p->problem.k, *vl = &p->problem.v;
     if (!rapt_same_layout(kl, vl) || (uintptr_t)v < (uintptr_t)k) return -1;
@@ -380,14 +383,14 @@ rapt_row_end rapt_row_end_of(const full_plan *p, const rapt_args *args, int64_t 
 
 /* ---- Tasks --------------------------------------------------------------------------------------------------------------- */
 
-/* Returns the number behind the last key that this plan's tensors have room for and the entry may have. */
+/* Returns the end, as a key number, of the keys that this plan's tensors have room for and the entry may have. */
 static int64_t stored_end(const full_plan *p, int64_t entry) {
     int64_t end = p->problem.kv_first + entry_keys(p, entry);
     return p->k_starts || end < p->kv_total ? end : p->kv_total;
 }
 
-/* Writes the scores of a task's rows and chunks: runs the task once more, without the steps that come after the stage that is
- * wanted, and discards its other results. */
+/* Writes the scores of a task's rows and chunks, at the stage that is wanted. For that it runs the task once more, without the
+ * steps after that stage, and discards its other results. */
 static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     const full_plan *p = c->plan;
     rapt_problem problem = p->problem;
@@ -414,12 +417,12 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
         problem.alibi = RAPT_ALIBI_NONE;
         problem.logits_body = NULL;
         if (p->scores_stage == RAPT_SCORES_RAW) problem.softcap = 0.0f;
-        problem.modified = true; /* the kernel then computes them in base e, in which scores are returned */
+        problem.modified = true; /* so that the kernel computes them in base e, in which scores are returned */
         problem.scores_factor = 1.0f;
         t.period = 0;
         t.prefix = 0;
     }
-    problem.d_v = (int32_t)rapt_group_of(problem.v.type); /* the fewest channels: scratch has room for no more than d_v */
+    problem.d_v = (int32_t)rapt_group_of(problem.v.type); /* the fewest that a row of V can have: its results are discarded */
     t.problem = &problem;
     t.v_in_k = -1;
     t.scores = row;
@@ -429,7 +432,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     rapt_arithmetic_of(p->kernel, p->problem.arith)->attend(&t);
 }
 
-/* Returns a task with its heads, rows and chunks; rapt_cut_entry (plan.c) has a figure of them. */
+/* Returns a task with its heads, rows and chunks set; rapt_cut_entry (plan.c) has a figure of them. */
 static rapt_task task_of(const full_plan *p, const place *at, int64_t task) {
     const rapt_problem *problem = &p->problem;
     const entry_cut *cut = &at->cut;
@@ -490,8 +493,8 @@ static void place_positions(const rapt_attention *c, int64_t q_len, rapt_task *t
     t->ring_size = entry_keys(p, entry);
 }
 
-/* Sets where a task writes: states of the caller's; o and lse; or, if it has only a part of the keys, states in the workspace,
- * which phase 1 merges. */
+/* Sets where a task writes: in an unmerged plan to the caller's states; else to o and lse, or, if it has only a part of the keys,
+ * to states in the workspace, which phase 1 merges. */
 static void place_results(const rapt_attention *c, const place *at, rapt_task *t) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
@@ -517,7 +520,7 @@ static void place_results(const rapt_attention *c, const place *at, rapt_task *t
     }
 }
 
-/* Runs a task of phase 0. slot: the number of the thread's scratch. */
+/* Runs a task of phase 0. slot: which scratch it uses. */
 static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_t slot) {
     const full_plan *p = c->plan;
     find_place(p, at, 0, task);
@@ -573,15 +576,16 @@ static void finish_task(const rapt_attention *c, place *at, int64_t task) {
     }
 }
 
-/* True if the entry begins there by the starts that the plan has stored, or if the plan has not stored its start. */
+/* True unless the plan has stored that the entry begins elsewhere. */
 static bool begins(const full_plan *p, int64_t entry, int64_t first_task, uint64_t first_state) {
     if (p->start_count == 0 || entry % p->start_step || entry / p->start_step >= p->start_count) return true;
     const entry_start *known = &p->starts[entry / p->start_step];
     return known->first_task == first_task && known->first_state == first_state;
 }
 
-/* Checks the place that find_place found for a single task, for which the checksum of all starts is not computed: the plan has
- * this task there, and workspace for it. Errors: TABLE. */
+/* Checks the place that find_place found for a single task. Computing the checksum of all starts would take too long for one
+ * task; so this checks instead that the task belongs to that entry, that the entry begins and ends where the plan has stored it,
+ * and that the plan's workspace has room for it. Errors: TABLE. */
 static rapt_status check_place(rapt_report *r, const full_plan *p, const place *at, int phase, int64_t task) {
     if (!ragged(p)) return RAPT_OK;
     const int64_t first = at->start.first_task, end = first + at->cut.tasks;
@@ -599,7 +603,7 @@ static void run_task(const rapt_attention *c, place *at, int phase, int64_t task
     else finish_task(c, at, task);
 }
 
-/* With a shared counter (next), threads take tasks as they become free. Without one, thread ith takes tasks ith, ith + nth, ...:
+/* Takes tasks by the shared counter (next), as threads become free. Without one, thread ith takes tasks ith, ith + nth, ...:
  * neighbouring tasks take about equally long, so this balances better than contiguous ranges would. */
 void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const rapt_attention *c = attention;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Appending tokens to a cache: keys are rotated, keys and values converted to the cache's types, one element at a time. */
+/* Appends tokens to a cache: rotates keys, and converts keys and values to the cache's types, one element at a time. */
 #include "cache/append.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t size) {
 
 /* ---- Validation ---------------------------------------------------------------------------------------------------------- */
 
-/* All that a call has of K, or of V. */
+/* The fields of a call that belong to K, or those that belong to V. */
 typedef struct side {
     const char *name, *new_name, *scales_name;
     const rapt_layout *in, *cache;
@@ -35,7 +35,7 @@ typedef struct side {
     int64_t d;
 } side;
 
-/* Returns K's side of a call, or V's if value is 1. */
+/* Returns the fields of a call that belong to K, or to V if value is 1. */
 static side side_of(const append_call *c, int value) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
@@ -43,8 +43,9 @@ static side side_of(const append_call *c, int value) {
                  : (side){"k", "new_k", "k_scales", &d->new_k, &d->k, &d->k_scales, a->new_k, a->k, a->k_scales, d->d_k};
 }
 
-/* True if the call computes the scales (one for each token) and writes them; else it reads them, if there are any. */
-static bool finds_scales(const side *s) { return rapt_scales_of_tokens(s->scales_layout); }
+/* True if the call computes scales, one for each token, and writes them; other scales, if there are any, are the caller's, and
+ * are read. */
+static bool computes_scales(const side *s) { return rapt_scales_of_tokens(s->scales_layout); }
 
 /* Sets length to the cache's dimensions: entries, heads, tokens; of a paged cache pages, heads, tokens of a page. */
 static void lengths_of(const rapt_kv_append_desc *d, int64_t length[3]) {
@@ -53,7 +54,7 @@ static void lengths_of(const rapt_kv_append_desc *d, int64_t length[3]) {
     length[2] = d->page_size ? d->page_size : d->kv_len;
 }
 
-/* Checks and measures one side's cache and scales. */
+/* Checks and measures the cache and the scales of K or V. */
 static rapt_status measure_side(rapt_report *r, append_call *c, int value) {
     const side s = side_of(c, value);
     int64_t length[3];
@@ -61,12 +62,12 @@ static rapt_status measure_side(rapt_report *r, append_call *c, int value) {
     if (s.cache->type == RAPT_NONE) return RAPT_OK;
     rapt_status status =
         rapt_measure(r, s.name, s.cache, RAPT_KV, length[0], length[1], length[2], s.d, true, &c->cache_bytes[value]);
-    if (status == RAPT_OK && finds_scales(&s) && rapt_largest_of(s.cache->type) == 0.0f)
+    if (status == RAPT_OK && computes_scales(&s) && rapt_largest_of(s.cache->type) == 0.0f)
         return rapt_refuse_member(r, RAPT_ERR_FEATURE, s.scales_name, "token_stride", s.scales_layout->token_stride,
                                   "scales of tokens are found for fp8 and int8 only");
     if (status == RAPT_OK)
         status = rapt_measure_scales(r, s.scales_name, s.scales_layout, length[0], c->desc.batch, length[1], length[2], s.d,
-                                     finds_scales(&s), &c->scales_bytes[value]);
+                                     computes_scales(&s), &c->scales_bytes[value]);
     return status;
 }
 
@@ -121,7 +122,8 @@ rapt_status rapt_check_append_desc(rapt_report *r, append_call *c) {
     return status == RAPT_OK ? measure_side(r, c, 1) : status;
 }
 
-/* Adds one side's memory: the cache, called `name`, its scales, and if new_rows the rows that are appended. */
+/* Adds the memory of K or V: the cache, which reports call `name`, its scales, and if new_rows is true, the rows that are
+ * appended. */
 static void add_side(rapt_memory *m, const append_call *c, int value, const char *name, bool new_rows) {
     const rapt_kv_append_desc *d = &c->desc;
     const side of = side_of(c, value), *s = &of;
@@ -141,7 +143,7 @@ static void add_side(rapt_memory *m, const append_call *c, int value, const char
         rapt_reads(m, s->new_name, s->new_rows, bytes);
     }
     rapt_spread(m, rapt_writes(m, name, s->rows, c->cache_bytes[value]), s->cache, length, rapt_row_bytes(s->cache->type, s->d));
-    if (!finds_scales(s)) {
+    if (!computes_scales(s)) {
         rapt_reads_if(m, f->present, s->scales_name, s->scales, c->scales_bytes[value], "the plan has no scales");
         return;
     }
@@ -149,7 +151,7 @@ static void add_side(rapt_memory *m, const append_call *c, int value, const char
     rapt_spread(m, rapt_writes(m, s->scales_name, s->scales, c->scales_bytes[value]), &layout, length, sizeof(float));
 }
 
-/* Adds the page table, whose rows are of int32_t, and checks the starts that tell how long it is. */
+/* Adds the page table, and checks table_starts, which say how long it is. */
 static void append_add_table(rapt_memory *m, const append_call *c) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
@@ -174,7 +176,7 @@ static void append_add_table(rapt_memory *m, const append_call *c) {
 void rapt_add_append(rapt_memory *m, const append_call *c, const char *k, const char *v, bool new_rows) {
     add_side(m, c, 0, k, new_rows);
     add_side(m, c, 1, v, new_rows);
-    if (!new_rows) return; /* the larger call adds the rest */
+    if (!new_rows) return; /* the larger call adds everything else itself */
     rapt_add_rope(m, &c->desc.rope, &c->args.rope_table);
     rapt_reads_array(m, "ring_starts", c->args.ring_starts, c->desc.batch, sizeof(int32_t), true);
     append_add_table(m, c);
@@ -208,9 +210,8 @@ typedef struct walk {
     int64_t b, i;
 } walk;
 
-/* Sets p to the next range that new tokens are written to, by the table of a head, and advances the walk. Returns false at its
- * end.
- */
+/* Sets p to the next range that new tokens are written to, by the page table of a head, and advances the walk. Returns false at
+ * the end of the walk. */
 static bool next_page_range(const append_call *c, int64_t head, walk *at, page_range *p) {
     const rapt_kv_append_desc *d = &c->desc;
     while (at->b < d->batch && at->i == rapt_count_of(&c->tokens, at->b)) *at = (walk){at->b + 1, 0};
@@ -226,14 +227,14 @@ static bool next_page_range(const append_call *c, int64_t head, walk *at, page_r
     return true;
 }
 
-/* True if two ranges share a key. */
-static bool same_place(const page_range *a, const page_range *b) {
+/* True if two ranges have a key of a page in common. */
+static bool ranges_overlap(const page_range *a, const page_range *b) {
     return a->page == b->page && a->first < b->end && b->first < a->end;
 }
 
-/* Checks one head's table: its pages exist, and no two new tokens have the same place. Page numbers are handled by windows, with
- * a bit for each page that was seen, so that the memory does not grow with the pool; only a range whose page was seen before is
- * compared with all ranges before it. */
+/* Checks one head's table: its pages exist, and no two new tokens have the same place. Page numbers are handled in windows of a
+ * fixed size, with a bit for each page that was seen, so that the memory does not grow with the pool. Only a range whose page was
+ * seen before is compared with the ranges before it. */
 static rapt_status check_pages(rapt_report *r, const append_call *c, int64_t head) {
     enum { WINDOW = 1 << 16 };
     int64_t least = INT64_MAX, most = -1;
@@ -253,7 +254,7 @@ static rapt_status check_pages(rapt_report *r, const append_call *c, int64_t hea
             if (p.page < window || p.page >= window + WINDOW) continue;
             uint64_t *word = &seen[(p.page - window) / 64], bit = UINT64_C(1) << (p.page - window) % 64;
             for (walk old = {0, 0}; *word & bit && next_page_range(c, head, &old, &before) && (old.b != at.b || old.i != at.i);)
-                if (same_place(&p, &before))
+                if (ranges_overlap(&p, &before))
                     return rapt_refuse(r, RAPT_ERR_TABLE,
                                        "table[entry %" PRId64 ", head %" PRId64 "][%" PRId64 "] = %" PRId64 ": key %" PRId64
                                        " of that page is given to two tokens",
@@ -290,7 +291,7 @@ rapt_status rapt_check_places(rapt_report *r, const append_call *c) {
         for (int64_t b = 0; b < d->batch; b++) {
             int64_t count = rapt_count_of(&c->tokens, b), start = rapt_start_of(&c->tokens, b);
             int64_t last = slot_of(c, b, start + count - 1);
-            if (count > 0 && last < slot_of(c, b, start)) last = d->kv_len - 1; /* round the ring */
+            if (count > 0 && last < slot_of(c, b, start)) last = d->kv_len - 1; /* the tokens go round the ring */
             if (count > 0 && last / d->page_size >= (int64_t)a->table_starts[b + 1] - a->table_starts[b])
                 return rapt_refuse(r, RAPT_ERR_TABLE,
                                    "table_starts[%" PRId64 "] = %d: the tokens of entry %" PRId64 " need its page %" PRId64,
@@ -337,7 +338,7 @@ rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, const rapt_k
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
 
-/* Writes one row, which it overwrites where it is divided by scales, to its place in the cache. */
+/* Writes one row to its place in the cache. If there are scales, the row is first divided by them, in place. */
 static void append_row(const append_call *c, const side *s, float *row, rapt_cursor at) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_scales *f = s->scales_layout;
@@ -346,7 +347,7 @@ static void append_row(const append_call *c, const side *s, float *row, rapt_cur
         entry = page_at(c, at.b, at.head, token / d->page_size);
         token %= d->page_size;
     }
-    if (finds_scales(s)) {
+    if (computes_scales(s)) {
         float scale = rapt_find_scale(s->cache->type, row, s->d);
         char *to = (char *)s->scales + entry * f->batch_stride + at.head * f->head_stride + token * f->token_stride;
         memcpy(to, &scale, sizeof scale);

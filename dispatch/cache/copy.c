@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying tokens within a cache, or from another cache of the same layout. */
+/* Copies tokens within a cache, or from another cache of the same layout. */
 #include <string.h>
 
 #include "core/layout.h"
@@ -18,21 +18,21 @@ void rapt_kv_copy_args_init_sized(rapt_kv_copy_args *args, size_t size) {
     rapt_init_struct(args, size, &default_copy_args, sizeof default_copy_args);
 }
 
-/* A tensor whose rows are copied: K, V, or the scales of one. */
-typedef struct copied {
+/* A tensor whose rows are copied: K, V, or scales of their tokens. */
+typedef struct copied_tensor {
     const char *name, *from_name;
-    rapt_layout layout; /* RAPT_NONE: there is none */
+    rapt_layout layout; /* of type RAPT_NONE: there is no such tensor */
     int64_t row;        /* bytes of a row */
     char *to;
     const char *from;
-} copied;
+} copied_tensor;
 
 enum { K, V, K_SCALES, V_SCALES, TENSORS };
 
 typedef struct copy_call {
     rapt_kv_copy_desc desc;
     rapt_kv_copy_args args;
-    copied tensors[TENSORS];
+    copied_tensor tensors[TENSORS];
 } copy_call;
 
 /* Checks the scales of one tensor. */
@@ -63,10 +63,10 @@ static rapt_status copy_check_shape(rapt_report *r, const rapt_kv_copy_desc *d) 
     return status == RAPT_OK ? check_scales(r, "v_scales", &d->v_scales, &d->v) : status;
 }
 
-/* Adds one tensor's memory, and sets its row. other: the call reads another cache; else it reads the one that it writes. */
+/* Adds one tensor's memory, and sets its row. other: the call reads from another cache than the one that it writes. */
 static void add_tensor(rapt_memory *m, copy_call *c, int which, bool other) {
     const rapt_kv_copy_desc *d = &c->desc;
-    copied *p = &c->tensors[which];
+    copied_tensor *p = &c->tensors[which];
     const int64_t length[3] = {d->entries, d->kv_heads, d->tokens}, channels[TENSORS] = {d->d_k, d->d_v, 1, 1};
     uint64_t bytes = 0;
     if (p->layout.type == RAPT_NONE) {
@@ -110,12 +110,12 @@ static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_kv_copy_de
     if (status == RAPT_OK) status = rapt_read_struct(r, "args", a, &default_copy_args, sizeof *a, sizeof *a, args);
     if (status == RAPT_OK) status = copy_check_shape(r, d);
     if (status != RAPT_OK) return status;
-    const copied tensors[TENSORS] = {[K] = {"k", "from_k", d->k, 0, a->k, a->from_k},
-                                     [V] = {"v", "from_v", d->v, 0, a->v, a->from_v},
-                                     [K_SCALES] = {"k_scales", "from_k_scales", rapt_layout_of_scales(&d->k_scales), 0,
-                                                   (char *)a->k_scales, (const char *)a->from_k_scales},
-                                     [V_SCALES] = {"v_scales", "from_v_scales", rapt_layout_of_scales(&d->v_scales), 0,
-                                                   (char *)a->v_scales, (const char *)a->from_v_scales}};
+    const copied_tensor tensors[TENSORS] = {[K] = {"k", "from_k", d->k, 0, a->k, a->from_k},
+                                            [V] = {"v", "from_v", d->v, 0, a->v, a->from_v},
+                                            [K_SCALES] = {"k_scales", "from_k_scales", rapt_layout_of_scales(&d->k_scales), 0,
+                                                          (char *)a->k_scales, (const char *)a->from_k_scales},
+                                            [V_SCALES] = {"v_scales", "from_v_scales", rapt_layout_of_scales(&d->v_scales), 0,
+                                                          (char *)a->v_scales, (const char *)a->from_v_scales}};
     memcpy(c->tensors, tensors, sizeof tensors);
     bool other = a->from_k || a->from_v || a->from_k_scales || a->from_v_scales;
     rapt_memory m;
@@ -137,7 +137,7 @@ rapt_status rapt_kv_copy_explain(const rapt_kv_copy_desc *desc, const rapt_kv_co
 /* Copies thread ith's bytes of each row of a range. A thread copies the same bytes of every row, so what it reads is never
  * written by another thread. Where a range overlaps its source, tokens are copied in the order in which memmove would copy them.
  */
-static void copy_range(const rapt_kv_copy_desc *d, const copied *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
+static void copy_range(const rapt_kv_copy_desc *d, const copied_tensor *p, const rapt_kv_range *range, int64_t ith, int64_t nth) {
     const rapt_layout *l = &p->layout;
     int64_t first, bytes;
     rapt_cut_range(p->row, 1, ith, nth, &first, &bytes);

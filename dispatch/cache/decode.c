@@ -29,7 +29,7 @@ typedef struct full_decode {
     append_call append;             /* without args and tokens, which each call brings */
     rapt_rope_args rope;
     uint64_t q_bytes, new_k_bytes, new_v_bytes; /* what the caller's tensors span */
-    uint64_t rotated_bytes;                     /* of the rotated queries, at the front of the workspace; 0: q is not rotated */
+    uint64_t rotated_bytes;                     /* of the rotated queries, with which the workspace begins; 0: q is not rotated */
 } full_decode;
 
 #define DECODE_MADE UINT64_C(0x35302e6465630000) /* changes with the layout of struct full_decode */
@@ -172,7 +172,7 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
     c->attention.appended = &c->append.tokens;
     to->k = a->k, to->v = a->v, to->k_scales = a->k_scales, to->v_scales = a->v_scales;
     to->workspace =
-        (void *)((uintptr_t)a->workspace + (uintptr_t)p->rotated_bytes); /* not checked yet, so computed as a number */
+        (void *)((uintptr_t)a->workspace + (uintptr_t)p->rotated_bytes); /* computed as a number, since it is not checked yet */
     if (p->rotated_bytes) to->q = a->workspace;
 
     bool values = p->append.desc.v.type != RAPT_NONE;
@@ -218,8 +218,8 @@ static bool lies_within(const void *at, uint64_t bytes, const void *of, uint64_t
     return (uintptr_t)at >= (uintptr_t)of && from <= of_bytes && bytes <= of_bytes - from;
 }
 
-/* Adds a V that is not appended to, and its scales: they are read, and are either parts of K and its scales, which have been
- * added as written, or memory of their own. */
+/* Adds the memory of a V that is not appended to, and of its scales. They are only read, and are either parts of K and its
+ * scales, which have been added as written, or memory of their own. */
 static void add_values(rapt_memory *m, const decode_call *c, const rapt_decode_args *a) {
     const tensor_bytes *b = &decode_attention(c->plan)->bytes;
     const bool scaled = decode_attention(c->plan)->problem.v_scales.present;

@@ -29,7 +29,7 @@ typedef struct powers {
     double log2_m;
 } powers;
 
-/* Returns a base, at least 1. */
+/* Returns e and log2_m of a base, which is at least 1. */
 static powers powers_of(double base) {
     int64_t e = (int64_t)(bits_of(base) >> 52) - 1023;
     double m = double_of((bits_of(base) & (UINT64_MAX >> 12)) | UINT64_C(1023) << 52);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary embedding of a tensor, as a part of a larger call (rapt_decode_run, rapt_mha_run): checked once together with the rest
- * of the call, then run by each thread. */
+/* Rotary embedding of a tensor, as a part of a larger call (rapt_decode_run, rapt_mha_run), which checks it once together with
+ * the rest, and then runs it on each thread. */
 #ifndef RAPT_ROPE_H
 #define RAPT_ROPE_H
 
@@ -12,7 +12,7 @@ typedef struct rapt_rope_call {
     rapt_tokens tokens;
 } rapt_rope_call;
 
-/* Rotates thread ith's share of the rows; without rope.channels it converts them only. */
+/* Rotates thread ith's share of the rows; if rope.channels is 0, it only converts them. */
 void rapt_rope_share(const rapt_rope_call *c, int64_t ith, int64_t nth);
 
 #endif

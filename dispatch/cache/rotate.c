@@ -32,7 +32,7 @@ static int64_t row_stride(const rapt_rope *rope, const rapt_rope_table *t) {
     return t->row_stride ? t->row_stride : rapt_row_bytes(t->type, rope->channels / 2);
 }
 
-/* Checks and adds a table of cosines and sines, in place of frequencies. */
+/* Checks a table of cosines and sines, and adds its memory. */
 static void rope_add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
     rapt_report *r = m->report;
     uint64_t bytes = 0;
@@ -74,7 +74,7 @@ rapt_status rapt_check_positions(rapt_report *r, const rapt_rope *rope, const ra
     if (!rope->channels || rope->frequencies) return RAPT_OK;
     for (int64_t b = 0; b < tokens->batch; b++) {
         int64_t count = rapt_count_of(tokens, b);
-        /* Without an array of positions they ascend, so the first and the last token are enough. */
+        /* Without an array of positions, positions ascend, so checking the first and the last token is enough. */
         for (int64_t i = 0; i < count; i += tokens->positions || count == 1 ? 1 : count - 1) {
             int64_t at = rapt_position_of(tokens, b, i) + rope->offset;
             if (at < 0 || at >= t->positions)
@@ -89,7 +89,7 @@ rapt_status rapt_check_positions(rapt_report *r, const rapt_rope *rope, const ra
 
 /* ---- Angles -------------------------------------------------------------------------------------------------------------- */
 
-/* Subtracts whole quarter turns from the angle, then uses Taylor series (Cody and Waite's argument reduction). The frequency is
+/* Subtracts whole quarter turns from the angle (Cody and Waite's argument reduction), then uses Taylor series. The frequency is
  * split in two, the first part of 20 bits, so that its product with the position is exact. There are fewer than 2^37 quarter
  * turns; pi/2 is split in three, the first two parts of 16 bits, so that their products with the number of turns are exact. */
 void rapt_find_angle(double position, double frequency, double *cosine, double *sine) {

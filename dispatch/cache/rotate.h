@@ -13,10 +13,10 @@ typedef struct rapt_angles {
 /* Checks a rotation of rows of `channels` channels. Errors: ALIGNMENT, FEATURE. */
 rapt_status rapt_check_rope(rapt_report *r, const rapt_rope *rope, int64_t channels);
 
-/* Adds the frequencies, or the table that is given instead. Errors: NULL, TYPE, SHAPE, STRIDE, UNUSED. */
+/* Adds the memory of the frequencies, or of the table that is given in their place. Errors: NULL, TYPE, SHAPE, STRIDE, UNUSED. */
 void rapt_add_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *table);
 
-/* Adds the positions of tokens, which are refused where nothing is rotated. Errors: STRIDE, ALIGNMENT, UNUSED. */
+/* Adds the memory of the tokens' positions, which are refused if nothing is rotated. Errors: STRIDE, ALIGNMENT, UNUSED. */
 void rapt_add_positions(rapt_memory *m, const rapt_rope *rope, const rapt_tokens *tokens);
 
 /* Checks that the table, if it is used, has a row for every token's position. Errors: TABLE. */

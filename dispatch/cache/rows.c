@@ -4,8 +4,8 @@
 
 #include "kernel.h"
 
-/* The scalar kernels' words. s_fma, by which rounding classes differ, is not called here; the words only require that it exists.
- */
+/* The scalar kernels' words. s_fma, in which the rounding classes differ, is not called here, but the words require that it
+ * exists. */
 static inline float s_fma(float a, float b, float c) { return a * b + c; }
 
 #include "generic/scalar_words.h"

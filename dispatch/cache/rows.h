@@ -20,19 +20,19 @@ typedef struct rapt_extent {
     float none; /* 0; NaN if an element is not finite */
 } rapt_extent;
 
-/* Extends e, which begins as {0}, by the elements of a row or of a part of one. */
+/* Extends e, which begins as {0}, so that it covers the elements of a row, or of a part of one. */
 void rapt_extend(rapt_extent *e, const float *row, int64_t channels);
 
 /* Returns the scale of elements with that extent: the largest magnitude divided by rapt_largest_of, NaN if one is not finite. */
 float rapt_scale_of(rapt_type type, const rapt_extent *e);
 
-/* Divides a row by the scale that rapt_scale_of gave for its extent. It becomes zeros where the scale is 0 or NaN. */
+/* Divides a row by the scale that rapt_scale_of returned for its extent. If the scale is 0 or NaN, all elements become 0. */
 void rapt_divide_by(float *row, int64_t channels, const rapt_extent *e, float scale);
 
 /* Divides each element of a row by a scale of its own, stride bytes apart; elements with a scale of 0 become 0. */
 void rapt_divide_row(float *row, int64_t channels, const char *scales, int64_t stride);
 
-/* Computes the scale of a row, divides the row by it, and returns it. */
+/* Computes the scale of a row, divides the row by it in place, and returns the scale. */
 float rapt_find_scale(rapt_type type, float *row, int64_t channels);
 
 #endif

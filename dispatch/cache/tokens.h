@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tokens of a call, which cache functions and rotary embedding describe alike: the same number in every entry, or each
- * entry's length by an array, or entries one behind the other in one tensor (ragged). */
+ * entry's length by an array, or entries one after the other in one tensor (ragged). */
 #ifndef RAPT_TOKENS_H
 #define RAPT_TOKENS_H
 
@@ -11,7 +11,7 @@
 typedef struct rapt_tokens {
     int64_t batch, tokens;
     const int32_t *starts, *lengths, *token_starts, *positions; /* as in rapt_kv_append_args; each may be null */
-    const int32_t *ends;           /* [batch], instead of starts: the key number behind each entry's last token; else null */
+    const int32_t *ends;           /* [batch], in place of starts: where each entry's tokens end, as a key number; else null */
     int64_t shift;                 /* is added to every start */
     const int32_t *first_position; /* [batch], positions of the entries' keys 0; null: 0 */
 } rapt_tokens;
@@ -51,10 +51,10 @@ rapt_status rapt_check_ascending(rapt_report *r, const char *name, const int32_t
  * nothing if starts is null. Errors: TABLE, ALIGNMENT. */
 rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most);
 
-/* Adds starts, lengths and token_starts; positions are added by rapt_add_positions (rotate.h). */
+/* Adds the memory of starts, lengths and token_starts; rapt_add_positions (rotate.h) adds that of positions. */
 void rapt_add_tokens(rapt_memory *m, const rapt_tokens *t);
 
-/* Checks the elements of these arrays. The memory has been added. Errors: FEATURE, TABLE, ALIGNMENT. */
+/* Checks the elements of starts, lengths and token_starts, whose memory has been added. Errors: FEATURE, TABLE, ALIGNMENT. */
 rapt_status rapt_check_tokens(rapt_report *r, const rapt_tokens *t);
 
 /* Checks and measures a tensor of these tokens with heads, of type RAPT_F32, RAPT_F16 or RAPT_BF16. Errors: TYPE, STRIDE. */
@@ -69,7 +69,7 @@ static inline rapt_cursor rapt_next_row(const rapt_tokens *t, int64_t heads, rap
     return at;
 }
 
-/* Returns how many rows thread ith has, and sets *at to the first of them. */
+/* Returns how many rows thread ith of nth has in its share, and sets *at to the first of them. */
 int64_t rapt_share_of_rows(const rapt_tokens *t, int64_t heads, int64_t ith, int64_t nth, rapt_cursor *at);
 
 #endif

@@ -57,7 +57,7 @@ unsigned rapt_float_modes(uint64_t control) { return rapt_s390x_float_modes(cont
 const char rapt_float_register[] = "fcsr0";
 uint64_t rapt_float_control(void) { return __builtin_loongarch_movfcsr2gr(0) & RAPT_LOONGARCH_CONTROL; }
 unsigned rapt_float_modes(uint64_t control) { return rapt_loongarch_float_modes(control); }
-#else /* WebAssembly has no modes; those of other machines are not known */
+#else /* WebAssembly has no modes; how to read those of other machines is not known */
 #if RAPT_CHECK_FP && !defined(__wasm__)
 #error "rapt: floating-point modes cannot be read on this architecture: compile with RAPT_CHECK_FP=0 (Meson: -Dcheck_fp=false)"
 #endif

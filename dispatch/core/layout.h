@@ -8,7 +8,8 @@
 #include "core/type_info.h"
 #include "types/types.h"
 
-/* Sets of types, as bits 1 << type: the types that tensors of numbers, K and V, weights of linear layers, and masks may have. */
+/* Sets of types, as bits 1 << type: those of any tensor of numbers (Q, O, ...), of K and V, of weights of linear layers, and of
+ * masks. */
 #define RAPT_BIT_OF(type, ...) | UINT64_C(1) << type
 #define RAPT_FLOATS            (UINT64_C(0) RAPT_ELEMENT_TYPES(RAPT_BIT_OF))
 #define RAPT_KV                (UINT64_C(0) RAPT_KV_TYPES(RAPT_BIT_OF))
@@ -31,12 +32,12 @@ typedef struct rapt_dimension {
 rapt_status rapt_measure_dimensions(rapt_report *r, const char *tensor, rapt_dimension *d, int n, int64_t row, bool output,
                                     uint64_t *bytes);
 
-/* rapt_check_row and rapt_measure_dimensions for a tensor [batch, heads, tokens] of rows of `elements` elements. Errors: TYPE,
- * STRIDE. */
+/* Checks and measures a tensor [batch, heads, tokens] of rows of `elements` elements, by rapt_check_row and
+ * rapt_measure_dimensions. Errors: TYPE, STRIDE. */
 rapt_status rapt_measure(rapt_report *r, const char *tensor, const rapt_layout *layout, uint64_t allowed, int64_t batch,
                          int64_t heads, int64_t tokens, int64_t elements, bool output, uint64_t *bytes);
 
-/* rapt_measure for a tensor [batch, tokens] of rows of `channels` elements, without heads. */
+/* Checks and measures a tensor [batch, tokens] of rows of `channels` elements, without heads. */
 static inline rapt_status rapt_measure_tokens(rapt_report *r, const char *tensor, const rapt_layout *layout, uint64_t allowed,
                                               int64_t batch, int64_t tokens, int64_t channels, bool output, uint64_t *bytes) {
     return rapt_measure(r, tensor, layout, allowed, batch, 1, tokens, channels, output, bytes);

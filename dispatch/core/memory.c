@@ -2,7 +2,8 @@
 /* The memory that a call reads and writes: whether it is there, and whether what is written overlaps anything. */
 #include "core/memory.h"
 
-/* Adds a region, unless something was refused before; a null pointer, or one whose bytes wrap around, is refused. */
+/* Adds a region, unless something was refused before. Refuses a null pointer, and one whose bytes would wrap around the address
+ * space. */
 static int add_region(rapt_memory *m, const char *name, const void *at, uint64_t bytes, bool written) {
     rapt_report *r = m->report;
     if (m->status != RAPT_OK || bytes == 0) return RAPT_NO_REGION;
@@ -102,8 +103,9 @@ void rapt_spread(rapt_memory *m, int i, const rapt_layout *layout, const int64_t
     }
 }
 
-/* True if a row of a overlaps a row of b, where b begins `distance` bytes behind a and dimensions before i are settled. The
- * dimensions within one span less than its stride, so only three steps of each dimension come near. */
+/* True if a row of a overlaps a row of b, where b begins `distance` bytes after a, and steps along the dimensions before i are
+ * already counted in distance. All inner dimensions together span less than the stride of dimension i, so only three of its steps
+ * can bring the rows together. */
 /* NOLINTNEXTLINE(misc-no-recursion): of depth 3, one for each dimension */
 static bool rows_meet(const rapt_rows_in_memory *a, const rapt_rows_in_memory *b, int64_t distance, int i) {
     if (i == 3) return distance < a->row && -distance < b->row;

@@ -23,7 +23,7 @@ typedef struct rapt_region {
     uint64_t bytes;
     bool written;
     bool spread; /* only the bytes of `rows` are used; else all of them */
-    int twin;    /* the region that may lie at exactly the same place, or RAPT_NO_REGION */
+    int twin;    /* the region that may begin at the same byte, or RAPT_NO_REGION */
     rapt_rows_in_memory rows;
 } rapt_region;
 
@@ -31,7 +31,8 @@ typedef struct rapt_region {
  */
 enum { RAPT_MOST_REGIONS = (sizeof(rapt_mha_args) + sizeof(rapt_args) + sizeof(rapt_kv_append_args)) / sizeof(void *) };
 
-/* It has several KiB, so functions with one on their stack are not inlined into those that run kernels (RAPT_STACK_BYTES). */
+/* The regions of a call, and the first error. It has several KiB, so functions with one on their stack are not inlined into those
+ * that run kernels (RAPT_STACK_BYTES). */
 typedef struct rapt_memory {
     rapt_report *report;
     rapt_status status;
@@ -43,31 +44,31 @@ static inline void rapt_memory_begin(rapt_memory *m, rapt_report *r) { m->report
 
 /* The functions that add a region return its number, or RAPT_NO_REGION if it has no bytes or something was refused before. */
 
-/* Adds a tensor that is read, and spans `bytes` bytes; it may be null only if that is 0. Errors: NULL, STRIDE (it would wrap
+/* Adds a tensor that is read, and spans `bytes` bytes; it may be null only if `bytes` is 0. Errors: NULL, STRIDE (it would wrap
  * around the address space). */
 int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes);
 
-/* rapt_reads for a tensor that is written. */
+/* Adds a tensor that is written, as rapt_reads adds one that is read. */
 int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes);
 
-/* rapt_reads if the call has the tensor; else its pointer must be null, for the reason `why`. Errors: those of rapt_reads,
- * UNUSED. */
+/* Does what rapt_reads does if the call has the tensor (there); else checks that its pointer is null, and refuses it for the
+ * reason `why` if it is not. Errors: those of rapt_reads, UNUSED. */
 int rapt_reads_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why);
 
-/* rapt_reads_if for a tensor that is written. */
+/* Does what rapt_reads_if does, for a tensor that is written. */
 int rapt_writes_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why);
 
-/* Adds an array that is read, of n elements of `element` bytes, aligned to them; optional: it may be null. Errors: NULL, STRIDE,
- * ALIGNMENT. */
+/* Adds an array that is read, of n elements of `element` bytes, to which it must be aligned. optional: it may be null. Errors:
+ * NULL, STRIDE, ALIGNMENT. */
 int rapt_reads_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional);
 
-/* rapt_reads_array for an array that is written. */
+/* Adds an array that is written, as rapt_reads_array adds one that is read. */
 int rapt_writes_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional);
 
 /* Refuses a pointer that is not null, for the reason `why`: the call has no use for it. Errors: UNUSED. */
 void rapt_unused(rapt_memory *m, const char *name, const void *at, const char *why);
 
-/* Returns bytes rounded up to the alignment of a workspace, so that what lies behind them is aligned too. */
+/* Returns bytes rounded up to a multiple of the alignment of a workspace, so that what follows them is aligned, too. */
 static inline uint64_t rapt_aligned_bytes(uint64_t bytes) {
     return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
 }
@@ -75,15 +76,16 @@ static inline uint64_t rapt_aligned_bytes(uint64_t bytes) {
 /* Checks that memory is aligned as a workspace must be. Errors: ALIGNMENT. */
 void rapt_check_alignment(rapt_memory *m, const char *name, const void *at);
 
-/* Adds the workspace, of which `needed` bytes are written; the caller has given `given`. Errors: WORKSPACE, ALIGNMENT. */
+/* Adds the workspace. needed: the bytes that the call writes; given: those that the caller has provided. Errors: WORKSPACE,
+ * ALIGNMENT. */
 void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t needed);
 
-/* Allows region i to lie where region j does, if both begin at the same byte. */
+/* Allows regions i and j to be the same memory, if both begin at the same byte. */
 static inline void rapt_may_be(rapt_memory *m, int i, int j) {
     if (m->status == RAPT_OK && i != RAPT_NO_REGION) m->at[i].twin = j;
 }
 
-/* Makes region i a tensor of rows with these dimensions, in whose gaps the rows of other such tensors may lie. */
+/* Says that region i is a tensor of rows with these dimensions, in whose gaps the rows of other such tensors may lie. */
 void rapt_spread(rapt_memory *m, int i, const rapt_layout *layout, const int64_t length[3], int64_t row);
 
 /* Checks that a plan of `bytes` bytes is not written over the arrays whose addresses it keeps: the starts, whose names have the

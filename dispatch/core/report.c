@@ -66,7 +66,7 @@ static void add_float(line *l, double x) {
     while (x > 0.0 && x < 1.0) x *= 10.0, exponent--;
     uint64_t digits = (uint64_t)(x * 1e5 + 0.5); /* d.ddddd */
     if (digits >= 1000000) digits /= 10, exponent++;
-    int places = 5; /* behind the first digit */
+    int places = 5; /* after the first digit */
     while (places > 0 && digits % 10 == 0) digits /= 10, places--;
     bool small = exponent >= -4 && exponent < 0, plain = exponent >= 0 && exponent < 6;
     if (small) add_text(l, "0.");
@@ -82,7 +82,7 @@ static void add_float(line *l, double x) {
     if (!small && !plain) add_text(l, "e"), add_signed(l, exponent);
 }
 
-/* Adds formatted text; rapt_refuse says which formats are known. */
+/* Adds formatted text; the comment of rapt_refuse lists the formats. */
 static void add_format(line *l, const char *format, va_list args) {
     for (; *format; format++) {
         if (*format != '%') {

@@ -23,15 +23,15 @@ rapt_report rapt_report_of(const char *call);
 /* Returns the report of a call that is explained, not made: it goes to text, which becomes "". */
 rapt_report rapt_explanation_of(const char *call, char *text, size_t bytes);
 
-/* The name by which gcc checks formats against the C standard: on Windows its `printf` means Microsoft's formats. */
+/* The name that makes gcc check formats against the C standard: on Windows, `printf` stands for Microsoft's formats. */
 #if defined(_WIN32) && !defined(__clang__)
 #define RAPT_PRINTF gnu_printf
 #else
 #define RAPT_PRINTF printf
 #endif
 
-/* Writes a line of the form "field = value: what is wrong with it" behind the owner, and returns the status. Of printf's formats,
- * %s, %d, PRId64, PRIx64, %zu, %p and %g are known. */
+/* Writes a line of the form "field = value: what is wrong with it" after the owner, and returns the status. Knows these formats
+ * of printf: %s, %d, PRId64, PRIx64, %zu, %p and %g. */
 #if defined(__GNUC__)
 __attribute__((format(RAPT_PRINTF, 3, 4), cold))
 #endif
@@ -68,7 +68,7 @@ const char *rapt_name_element(char name[RAPT_NAME_BYTES], const char *array, int
 /* Writes the type's enumerator, or the number if it is no type, to name, and returns it. */
 const char *rapt_name_type(char name[RAPT_NAME_BYTES], rapt_type type);
 
-/* snprintf with the formats of rapt_refuse: writes text, cut to bytes with its terminator, and returns the length of what was
+/* Writes text like snprintf, with the formats of rapt_refuse, cut to `bytes` with its terminator. Returns the length of what was
  * written. */
 #if defined(__GNUC__)
 __attribute__((format(RAPT_PRINTF, 3, 4)))
@@ -79,7 +79,7 @@ rapt_format(char *text, size_t bytes, const char *format, ...);
 /* True if the caller wants a trace. */
 bool rapt_traced(void);
 
-/* Writes a line to the trace, if one is wanted, that tells what was done rather than refused. */
+/* Writes a line about what was done, rather than refused, to the trace, if one is wanted. */
 #if defined(__GNUC__)
 __attribute__((format(RAPT_PRINTF, 1, 2), cold))
 #endif

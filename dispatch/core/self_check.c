@@ -87,7 +87,7 @@ static rapt_desc describe(const char *isa, int64_t heads, int64_t q_len, int64_t
     return d;
 }
 
-/* Attends, over the room's tensors, and sets *h to the hash of the results. */
+/* Computes attention on the tensors of r, and sets *h to the hash of the results. */
 static rapt_status attend(room *r, const rapt_desc *d, rapt_args *a, uint64_t *h) {
     rapt_status status = rapt_plan_init(&r->plan, d);
     a->q = r->q, a->k = r->k, a->v = r->v, a->o = r->out, a->lse = r->lse, a->workspace = r->workspace;
@@ -98,14 +98,14 @@ static rapt_status attend(room *r, const rapt_desc *d, rapt_args *a, uint64_t *h
     return status;
 }
 
-/* Fills Q, K and V; v_factor: a factor of V. */
+/* Fills Q, K and V; v_factor: what V is multiplied by. */
 static void fill_attention(room *r, const rapt_desc *d, float v_factor) {
     fill(r->q, d->heads * d->q_len * d->d_k, 1);
     fill_rows(d->k.type, r->k, d->kv_len, d->d_k, 1.0f, 2, r->row);
     fill_rows(d->v.type, r->v, d->kv_len, d->d_v, v_factor, 3, r->row);
 }
 
-/* Hashes many rows: two chunks, two tiles of queries, a last block that is not whole, a window. */
+/* Hashes attention of many rows: two chunks, two tiles of queries, a partial last block, a window. */
 static rapt_status check_many_rows(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
     rapt_desc d = describe(isa, 2, 40, CHECK_KEYS, D_K, D_V, RAPT_F16, RAPT_BF16);
@@ -116,7 +116,7 @@ static rapt_status check_many_rows(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* Hashes few rows: one token of three heads, with modified logits and with values below the normal range of f32. */
+/* Hashes attention of few rows: one token of three heads, with modified logits and with values below the normal range of f32. */
 static rapt_status check_few_rows(const char *isa, room *r, uint64_t *h) {
     const float slopes[3] = {0.5f, 0.25f, 0.125f}, sinks[3] = {1.0f, -1.0f, 0.5f};
     rapt_args a;
@@ -178,8 +178,8 @@ static rapt_status check_integers(const char *isa, room *r, uint64_t *h) {
 }
 
 /* Hashes integer arithmetic at ties: all weights are 1, so that the scales alone are rounded to 8 bits. Their products with 255
- * lie at ties once they are rounded to f32, and beside them before, so a product that was contracted with the sum behind it
- * shows. With AVX2 this is the only place where one follows the other. */
+ * are ties once they are rounded to f32, but not before, so the hash shows whether a product was contracted with the sum that
+ * follows it. With AVX2 this is the only place where a sum follows a product. */
 static rapt_status check_integer_ties(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
     rapt_desc d = describe(isa, 2, 40, CHECK_KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
@@ -210,7 +210,8 @@ static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
     return status;
 }
 
-/* Hashes a linear layer. To take less memory, each row of weights and of tokens begins one element behind the row before. */
+/* Hashes a linear layer. To take less memory, rows overlap: each row of weights and of tokens begins one element after the
+ * beginning of the row before. */
 static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t tokens, int64_t in, rapt_activation activation,
                           bool gated, uint64_t *h) {
     rapt_linear_desc d;
@@ -359,7 +360,7 @@ static rapt_status check_kernels(rapt_report *r, const char *isa, room *memory) 
     return status;
 }
 
-/* Returns a report to text, or to the trace if text is null. */
+/* Returns a report that writes to text, or to the trace if text is null. */
 static rapt_report report_of(const char *call, char *text, size_t bytes) {
     return text ? rapt_explanation_of(call, text, bytes) : rapt_report_of(call);
 }

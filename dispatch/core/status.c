@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt_version, and rapt_status_string. */
+/* Defines rapt_version and rapt_status_string. */
 #include "rapt.h"
 
 const char *rapt_version(void) { return RAPT_VERSION; }

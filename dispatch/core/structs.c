@@ -32,7 +32,7 @@ rapt_status rapt_read_struct(rapt_report *r, const char *what, void *to, const v
                                size, i, rapt_version());
     if (size < bytes) memcpy(to, defaults, bytes);
     memcpy(to, from, size < bytes ? size : bytes);
-    size = RAPT_STRUCT_MARK | bytes; /* the copy is of this version, and may be read in its turn */
+    size = RAPT_STRUCT_MARK | bytes; /* the copy is of this version, and may itself be read by this function */
     memcpy(to, &size, sizeof size);
     return RAPT_OK;
 }

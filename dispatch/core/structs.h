@@ -8,15 +8,15 @@
 /* The upper bits of a size that an init function has set; neither zeros nor, most likely, garbage have them. */
 #define RAPT_STRUCT_MARK UINT32_C(0x72610000)
 
-/* The bytes of the struct in an older version, in which `field` was not there yet, nor anything behind it. */
+/* The bytes of the struct in an older version, which had neither `field` nor anything after it. */
 #define RAPT_BEFORE(type, field) offsetof(type, field)
 
 /* Initialises the caller's struct of `size` bytes: copies the defaults, as much as fits, sets the rest to zeros, and sets its
- * size with the mark. bytes: of the defaults. */
+ * size with the mark. bytes: the size of the defaults. */
 void rapt_init_struct(void *to, size_t size, const void *defaults, size_t bytes);
 
-/* Copies the caller's struct `from` to `to`, which has `bytes` bytes, as in this version; fields that `from` is too small for get
- * their defaults. first: bytes of the struct in the first version; what: its name in reports. Errors: NULL, STRUCT. */
+/* Copies the caller's struct `from` to `to`, which has the `bytes` bytes of this version; fields that `from` is too small for get
+ * their defaults. first: the bytes of the struct in its first version; what: its name in reports. Errors: NULL, STRUCT. */
 rapt_status rapt_read_struct(rapt_report *r, const char *what, void *to, const void *defaults, size_t bytes, size_t first,
                              const void *from);
 

@@ -138,7 +138,7 @@ rapt_status rapt_tuning_query(const char *isa, rapt_tuning *own, rapt_tuning *le
 
 static const char any_kernel[] = "any";
 
-/* A word of a line; cut: it is longer than any word that has a meaning, and text has only its beginning. */
+/* A word of a line. cut: text has only the beginning of the word, which is longer than any word that has a meaning. */
 typedef struct word {
     char text[48];
     bool cut;
@@ -185,7 +185,7 @@ static rapt_status parse_field(rapt_report *r, rapt_tuning *t, word *w) {
     return RAPT_OK;
 }
 
-/* Reads a line into the tuning; for an explanation, only checks it. */
+/* Reads a line into the tuning; if the report is an explanation, only checks the line. */
 static rapt_status parse(rapt_report *r, const char *line, rapt_tuning *tuning) {
     rapt_tuning t;
     const rapt_kernel *kernel = NULL;

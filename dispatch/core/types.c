@@ -14,8 +14,8 @@ typedef struct type_info {
     int64_t group, bytes; /* elements of a group, and its bytes */
 } type_info;
 
-/* A suffix becomes a string in the macro that takes it from the list: one macro further, `bool` would be expanded, which
- * stdbool.h defines. */
+/* These macros, which take the suffix from the list, also make it a string: if they passed it on to another macro first, `bool`,
+ * which stdbool.h defines, would be expanded. */
 #define RAPT_INFO(kind, type, name, enumerator, group, bytes) [type] = {name, enumerator, kind, group, bytes},
 #define RAPT_ELEMENT(type, suffix, group, bytes)              RAPT_INFO(RAPT_CLASS_ELEMENT, type, #suffix, #type, group, bytes)
 #define RAPT_WEIGHT(type, suffix, group, bytes)               RAPT_INFO(RAPT_CLASS_WEIGHT, type, #suffix, #type, group, bytes)

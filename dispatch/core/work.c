@@ -20,7 +20,7 @@ typedef struct parallel_phase {
     int phase;
     int64_t nth;
     atomic_llong next;
-    atomic_llong refused; /* the control register of a thread whose floating-point modes are refused; NONE: no such thread yet */
+    atomic_llong refused; /* the control register of a thread whose modes were refused; NONE: there is no such thread */
 } parallel_phase;
 
 enum { NONE = -1 };
@@ -56,7 +56,7 @@ static rapt_status run_parallel(rapt_report *r, const rapt_work *w, const rapt_w
 }
 
 /* Runs one thread's share of all phases. A thread whose floating-point modes are refused leaves its shares undone, but still
- * comes to every barrier, where the other threads wait for it. */
+ * calls every barrier, since the other threads wait for it there. */
 static rapt_status run_share(rapt_report *r, const rapt_work *w, const rapt_way *way) {
     if (w->phases > 1 && way->nth > 1 && !way->barrier)
         return rapt_refuse_null(r, "barrier", "the phases of several threads need one between them");

@@ -11,8 +11,8 @@
 typedef struct rapt_work {
     const void *call; /* is passed to share */
     int phases;
-    /* Runs thread ith's share of a phase. next: a counter, the first task that no thread has taken, by which a phase may hand out
-     * its tasks as threads become free; null: there is none. */
+    /* Runs thread ith's share of a phase. next: a counter that threads share, the first task that none of them has taken, by
+     * which a phase may hand out its tasks as threads become free; null: there is no such counter. */
     void (*share)(const void *call, int phase, int64_t ith, int64_t nth, atomic_llong *next);
     bool copies_only; /* the call only copies bytes, so the threads' floating-point modes do not matter */
 } rapt_work;

@@ -10,7 +10,7 @@
 /* Returns the features of this machine. */
 uint32_t rapt_cpu_features_detect(void);
 
-/* Returns the bytes of the L2 cache of the core that asks; 0 where it does not tell. */
+/* Returns the bytes of the L2 cache of the core that runs this; 0 if the CPU does not tell. */
 size_t rapt_cpu_l2_detect(void);
 
 #define RAPT_X86_OSXSAVE (1u << 27)
@@ -27,8 +27,8 @@ typedef struct rapt_x86_registers {
     bool tiles_allowed;   /* the operating system has granted the tile registers */
 } rapt_x86_registers;
 
-/* True if the CPU has tile registers and the operating system saves them (XTILECFG and XTILEDATA); it must then be asked for
- * them. */
+/* True if the CPU has tile registers and the operating system saves them (XTILECFG and XTILEDATA). The operating system must then
+ * be asked for them. */
 static inline bool rapt_x86_has_tiles(const rapt_x86_registers *r) {
     return r->max_leaf >= 7 && (r->leaf1_ecx & RAPT_X86_OSXSAVE) && (r->xcr0 & 0x60000) == 0x60000 && (r->leaf7_edx >> 24 & 1);
 }
@@ -45,7 +45,7 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     if (ecx >> 12 & 1) features |= RAPT_CPU_FMA;
     if (ebx >> 5 & 1) features |= RAPT_CPU_AVX2;
     if (r->max_leaf >= 7 && r->leaf7_max >= 1 && (r->leaf7_1_eax >> 4 & 1)) features |= RAPT_CPU_AVXVNNI;
-    if ((state & 0xe6) != 0xe6 || !(ebx >> 16 & 1)) return features; /* and opmask, the upper halves and the upper 16 ZMM */
+    if ((state & 0xe6) != 0xe6 || !(ebx >> 16 & 1)) return features; /* opmask, upper halves, ZMM16 to 31, too */
     features |= RAPT_CPU_AVX512F;
     if (ebx >> 17 & 1) features |= RAPT_CPU_AVX512DQ;
     if (ebx >> 30 & 1) features |= RAPT_CPU_AVX512BW;
@@ -80,39 +80,39 @@ static inline uint32_t rapt_aarch64_decode(uint64_t hwcap, uint64_t hwcap2, uint
     return features;
 }
 
-/* Returns the features of an Arm CPU of Apple's, which requires Advanced SIMD. says: sysctlbyname; some systems know none of the
- * names. */
+/* Returns the features of an Arm CPU of Apple's, which requires Advanced SIMD. says: whether sysctlbyname answers with a number
+ * that is not 0; some systems know none of the names. */
 static inline uint32_t rapt_apple_decode(bool (*says)(const char *name)) {
     return RAPT_CPU_NEON | (says("hw.optional.arm.FEAT_DotProd") ? RAPT_CPU_DOTPROD : 0) |
            (says("hw.optional.arm.FEAT_I8MM") ? RAPT_CPU_I8MM : 0) | (says("hw.optional.arm.FEAT_BF16") ? RAPT_CPU_BF16 : 0);
 }
 
-/* Returns the features of an Arm CPU under Windows, which requires Advanced SIMD. says: IsProcessorFeaturePresent, of
- * PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE (43), PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE (66) and
+/* Returns the features of an Arm CPU under Windows, which requires Advanced SIMD. says: IsProcessorFeaturePresent, which is asked
+ * for PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE (43), PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE (66) and
  * PF_ARM_V86_BF16_INSTRUCTIONS_AVAILABLE (68) of winnt.h. */
 static inline uint32_t rapt_windows_arm_decode(bool (*says)(uint32_t number)) {
     return RAPT_CPU_NEON | (says(43) ? RAPT_CPU_DOTPROD : 0) | (says(66) ? RAPT_CPU_I8MM : 0) | (says(68) ? RAPT_CPU_BF16 : 0);
 }
 
-/* The features of other CPUs by Linux's AT_HWCAP. */
+/* The functions below decode Linux's AT_HWCAP on other CPUs. */
 
-/* 32-bit Arm (asm/hwcap.h): bit 12 is NEON, 16 VFPv4. */
+/* Returns the features of a 32-bit Arm CPU (asm/hwcap.h): bit 12 is NEON, 16 VFPv4. */
 static inline uint32_t rapt_arm_decode(uint64_t hwcap) {
     return (hwcap >> 12 & 1 ? RAPT_CPU_NEON : 0) | (hwcap >> 16 & 1 ? RAPT_CPU_VFPV4 : 0);
 }
 
-/* IBM Z (asm/elf.h): bit 11 is the vector facility, 13 the vector-enhancements facility. */
+/* Returns the features of an IBM Z CPU (asm/elf.h): bit 11 is the vector facility, 13 the vector-enhancements facility. */
 static inline uint32_t rapt_s390x_decode(uint64_t hwcap) { return (hwcap >> 11 & 1) && (hwcap >> 13 & 1) ? RAPT_CPU_VXE : 0; }
 
-/* LoongArch (asm/hwcap.h): bit 4 is LSX. */
+/* Returns the features of a LoongArch CPU (asm/hwcap.h): bit 4 is LSX. */
 static inline uint32_t rapt_loongarch_decode(uint64_t hwcap) { return hwcap >> 4 & 1 ? RAPT_CPU_LSX : 0; }
 
-/* POWER (asm/cputable.h): bit 7 is VSX. */
+/* Returns the features of a POWER CPU (asm/cputable.h): bit 7 is VSX. */
 static inline uint32_t rapt_power_decode(uint64_t hwcap) { return hwcap >> 7 & 1 ? RAPT_CPU_VSX : 0; }
 
 /* True if a RISC-V CPU has the vector extension. AT_HWCAP has a bit for each extension of one letter (asm/hwcap.h); Linux 6.4 and
- * later also answer riscv_hwprobe, whose key IMA_EXT_0 (asm/hwprobe.h) has vectors as bit 2. probed: it was answered, by
- * `extensions`. */
+ * later also answer riscv_hwprobe, whose key IMA_EXT_0 (asm/hwprobe.h) has vectors as bit 2. probed: whether it was answered;
+ * extensions: the answer. */
 static inline bool rapt_riscv_has_vectors(uint64_t hwcap, bool probed, uint64_t extensions) {
     return (hwcap >> ('v' - 'a') & 1) && (!probed || (extensions >> 2 & 1));
 }

@@ -7,8 +7,8 @@ size_t rapt_cpu_l2_detect(void) { return 0; }
 #if defined(__linux__)
 #include <sys/auxv.h>
 #if defined(__riscv)
-/* Sets *extensions to what all CPUs have of key 4, IMA_EXT_0, by the system call riscv_hwprobe, for which glibc has a function
- * only since 2.40. Returns false if Linux does not know the call or the key. */
+/* Sets *extensions to the extensions of key 4, IMA_EXT_0, that all CPUs have. This is the system call riscv_hwprobe itself, since
+ * glibc has a function for it only since 2.40. Returns false if Linux does not know the call or the key. */
 static bool probe_extensions(uint64_t *extensions) {
     struct {
         int64_t key;

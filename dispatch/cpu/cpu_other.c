@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CPU families without features that a kernel could need. */
+/* CPU families without features that any kernel needs. */
 #include "cpu/cpu.h"
 
 uint32_t rapt_cpu_features_detect(void) { return 0; }

@@ -39,7 +39,7 @@ uint32_t rapt_cpu_features_detect(void) {
         r.leaf7_max = eax, r.leaf7_ebx = ebx, r.leaf7_ecx = ecx, r.leaf7_edx = edx;
     if (r.leaf7_max >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) r.leaf7_1_eax = eax;
     if (r.leaf1_ecx & RAPT_X86_OSXSAVE) {
-        /* volatile, so that the compiler does not move it in front of the check: without OSXSAVE it is an illegal instruction */
+        /* volatile, so that the compiler does not move it before the check: without OSXSAVE it is an illegal instruction */
         __asm__ volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
         r.xcr0 = (uint64_t)edx << 32 | eax;
     }

@@ -8,8 +8,8 @@
 
 #include "cpu/cpu.h"
 
-/* kernels.inc has a line RAPT_KERNEL(name, exact, int8, bf16) for each kernel, best first: the last three say of which kernel
- * each arithmetic is, its own or the one that it inherits from. */
+/* kernels.inc has a line RAPT_KERNEL(name, exact, int8, bf16) for each kernel, best first. For each arithmetic the line names the
+ * kernel that brings it: this one, or the one that it inherits from. */
 #define RAPT_KERNEL(name, exact, int8, bf16)                                                                                     \
     extern const rapt_base rapt_exact_##exact;                                                                                   \
     extern const rapt_arithmetic rapt_int8_##int8;                                                                               \
@@ -24,16 +24,16 @@ static const rapt_kernel kernels[] = {
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-/* The process-wide choice; null: not made yet. It points to constant data, so a relaxed access is enough. The atomic variables
+/* The process-wide choice; null until it is made. It points to constant data, so a relaxed access is enough. The atomic variables
  * below and the trace (report.c) are the only others that the library writes outside the caller's memory. */
 static _Atomic(const rapt_kernel *) chosen;
 
-/* The CPU's features and FEATURES_KNOWN; 0: not asked yet. They are kept, since asking takes microseconds in a virtual machine.
- */
+/* The CPU's features and FEATURES_KNOWN; 0 until they are asked for. They are kept, since asking takes microseconds in a virtual
+ * machine. */
 static _Atomic(uint32_t) features_found;
 #define FEATURES_KNOWN (UINT32_C(1) << 31)
 
-/* The result of rapt_l2_bytes; 0: not asked yet. */
+/* The result of rapt_l2_bytes; 0 until it is asked for. */
 static _Atomic(uint32_t) l2_found;
 
 static const char *const feature_names[] = {RAPT_CPU_NAMES};
@@ -45,7 +45,7 @@ const rapt_kernel *rapt_find_kernel(const char *name) {
     return NULL;
 }
 
-/* Returns the CPU features of all that the kernel computes. */
+/* Returns the CPU features that the kernel needs, in all of its arithmetics. */
 static uint32_t needs_of(const rapt_kernel *kernel) {
     return kernel->base->exact.needs | kernel->int8->needs | kernel->bf16->needs;
 }
@@ -60,7 +60,8 @@ static uint32_t features(void) {
     return known;
 }
 
-/* A cache of more than 2 MiB is shared by several cores, and one of less than 256 KiB is an emulator's invention. */
+/* Bounds what the CPU tells: a cache of more than 2 MiB is shared by several cores, and one of less than 256 KiB is an emulator's
+ * invention. */
 size_t rapt_l2_bytes(void) {
     enum { LEAST = 256 << 10, USUAL = 1 << 20, MOST = 2 << 20 };
     size_t known = atomic_load_explicit(&l2_found, memory_order_relaxed);
@@ -157,7 +158,7 @@ rapt_status rapt_isa_usable(const char *name, char *missing, size_t missing_byte
     if (!name) return rapt_refuse_null(&r, "name", "no kernel has that name");
     const rapt_kernel *kernel = rapt_find_kernel(name);
     if (missing) name_features(kernel ? needs_of(kernel) & ~features() : 0, missing, missing_bytes);
-    return usable(&answer, "name", name, kernel); /* by an explanation's report: a question leaves no line in the trace */
+    return usable(&answer, "name", name, kernel); /* not with r, since a question leaves no line in the trace */
 }
 
 rapt_status rapt_cpu_features(char *names, size_t bytes) {

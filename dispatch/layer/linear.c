@@ -117,9 +117,9 @@ rapt_status rapt_linear_explain(const rapt_linear_desc *desc, char *text, size_t
 
 static int tile_rows(const full_linear *p) { return rapt_arithmetic_of(p->kernel, p->problem.arith)->tile_rows; }
 
-/* Threads form a grid: `parts` groups share the tokens by whole tiles, and within a group, nth / parts threads share the outputs
- * by whole sixteens (RAPT_PARTIAL_SUMS). Returns the `parts` with which the slowest thread has the least to do, where a thread's
- * work is tiles * (outputs + staging_outputs). Few tokens are not shared: parts is 1. */
+/* Returns into how many parts the tokens are cut. Threads form a grid: a part has whole tiles of tokens, and its nth / parts
+ * threads share the outputs by whole sixteens (RAPT_PARTIAL_SUMS). The number is the one with which the slowest thread has the
+ * least work, tiles * (outputs + staging_outputs). Few tokens are one part. */
 static int64_t token_parts(const full_linear *p, int64_t nth) {
     int64_t tiles = rapt_divide_up(p->all_tokens, tile_rows(p)), sixteens = rapt_divide_up(p->problem.out, RAPT_PARTIAL_SUMS);
     if (p->all_tokens <= p->problem.few_tokens) return 1;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers as a part of a larger call (rapt_mha_run): checked once together with the rest of the call, then run by each
- * thread.
- */
+/* Linear layers as a part of a larger call (rapt_mha_run), which checks them once together with the rest, and then runs them on
+ * each thread. */
 #ifndef RAPT_LINEAR_CALL_H
 #define RAPT_LINEAR_CALL_H
 
@@ -25,7 +24,7 @@ typedef struct full_linear {
 enum { LINEAR_PLAN_WORDS = 64 };
 _Static_assert(sizeof(full_linear) <= LINEAR_PLAN_WORDS * sizeof(uint64_t), "a plan of 0.1 is too small");
 
-/* The names that a layer's fields have in reports. */
+/* The names of a layer's fields in reports. */
 typedef struct rapt_linear_names {
     const char *in, *out, *x, *y, *residual, *weight, *bias, *scales, *prepacked;
 } rapt_linear_names;
@@ -44,7 +43,7 @@ static inline const full_linear *rapt_read_linear_plan(rapt_report *r, const rap
 /* Returns the bytes of scratch that each thread needs. */
 size_t rapt_linear_scratch(const full_linear *p);
 
-/* Adds rows of weights that span `bytes` bytes, and their bias and scales, of `out` elements each. */
+/* Adds the memory of weights, whose rows span `bytes` bytes, and of their bias and scales, of `out` elements each. */
 void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, uint64_t bytes, const rapt_linear_weights *w,
                       const rapt_linear_names *names);
 

@@ -25,10 +25,10 @@ void rapt_mha_args_init_sized(rapt_mha_args *args, size_t size) {
     rapt_init_struct(args, size, &default_mha_args, sizeof default_mha_args);
 }
 
-/* The inputs X, Y and Z and their projections Q, K and V have these numbers in all arrays below. */
+/* The numbers of the inputs X, Y and Z, and of their projections Q, K and V, in all arrays below. */
 enum { QUERIES, KEYS, VALUES, PROJECTIONS };
 
-/* The steps of a call, in order; each is a phase, but for ATTEND, which may be two. */
+/* The steps of a call, in order. Each is one phase, except ATTEND, which may be two. */
 typedef enum step { ADD_POSITIONS, PROJECT, PLACE, ATTEND, OUTPUT } step;
 
 /* An input of the caller's: rows of `width` channels [batch, tokens]. A ragged input is one batch; its rows [first, first +
@@ -36,7 +36,7 @@ typedef enum step { ADD_POSITIONS, PROJECT, PLACE, ATTEND, OUTPUT } step;
 typedef struct token_rows {
     int64_t batch, tokens, width, first, count;
     rapt_layout layout;
-    uint64_t bytes; /* that it spans */
+    uint64_t bytes; /* that the input spans */
     size_t summed;  /* offset in the workspace of its sum with the positions */
 } token_rows;
 
@@ -52,7 +52,7 @@ typedef struct full_mha {
     int64_t wq_rows[PROJECTIONS];   /* the row of packed weights at which each projection's begin, else 0 */
     int projections;                /* 1 if there are no new keys, else all */
     bool self, values_as_keys;      /* Y is X; Z is Y */
-    bool cached, packed, positions; /* K and V have a cache; wq has all weights; there is a position table */
+    bool cached, packed, positions; /* K and V have a cache; wq has the weights of all projections; there is a position table */
     bool has_output, has_weights;   /* there is wo; attention's weights are wanted */
     rapt_layout out, residual;
     int64_t out_width;
@@ -87,7 +87,7 @@ static const rapt_linear_names names[PROJECTIONS + 1] = {
 /* Returns the layout of contiguous rows of f32. */
 static rapt_layout dense(int64_t tokens, int64_t channels) { return rapt_layout_bshd(RAPT_F32, 1, tokens, channels); }
 
-/* Reserves aligned room in the workspace for rows of f32: sets *at to its offset and advances *used. Returns false if the size
+/* Reserves aligned memory of the workspace for rows of f32: sets *at to its offset and advances *used. Returns false if the size
  * overflows. */
 static bool reserve(size_t *used, size_t *at, int64_t rows, int64_t channels) {
     *at = *used;
@@ -173,7 +173,7 @@ static rapt_status plan_inputs(rapt_report *r, full_mha *p, const rapt_mha_desc 
     return RAPT_OK;
 }
 
-/* Plans the projections, and that of the output. */
+/* Plans the projections of the inputs and of the output. */
 static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     const int64_t outs[] = {a->heads * a->d_k, a->kv_heads * a->d_k, a->kv_heads * a->d_v};
     int64_t rows = 0;
@@ -248,7 +248,7 @@ static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_de
         a->o.head_stride = rapt_row_bytes(d->out.type, a->d_v);
     }
     rapt_status status = RAPT_OK;
-    if (p->has_weights) { /* measured here too, so that a report calls them weights rather than attention.scores */
+    if (p->has_weights) { /* measured here, too, so that a report names them weights rather than attention.scores */
         const int64_t batch = a->q_starts ? a->batch > 0 : a->batch;
         int64_t keys = a->kv_len;
         uint64_t bytes;
@@ -374,7 +374,7 @@ static int phase_count(const full_mha *p) {
     return p->positions + 1 + has_place_step(p) + mha_attention(p)->phases + p->has_output;
 }
 
-/* Returns the step that a phase is; *part: which phase of that step. */
+/* Returns the step to which a phase belongs, and sets *part to its number among the phases of that step. */
 static step step_of(const full_mha *p, int phase, int *part) {
     *part = 0;
     if (p->positions && phase-- == 0) return ADD_POSITIONS;
@@ -395,8 +395,7 @@ rapt_status rapt_mha_plan_query(const rapt_mha_plan *opaque, rapt_mha_plan_info 
     return rapt_write_struct(&r, "info", info, &known, sizeof known, sizeof known);
 }
 
-/* Sets *bytes to the workspace of nth threads: the intermediate results, and behind them the scratch of the phase that needs
- * most. */
+/* Sets *bytes to the workspace of nth threads: the intermediate results, followed by the scratch of the phase that needs most. */
 static rapt_status mha_workspace(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
     size_t most = 0, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
     rapt_status status = rapt_plan_workspace(r, mha_attention(p), nth, &most);
@@ -432,8 +431,8 @@ typedef struct mha_call {
     rapt_rope_call rope[2];
 } mha_call;
 
-/* Returns the address at an offset of the workspace. The parts' arguments are set before they are checked, so an address may not
- * be valid yet, and is computed as a number. */
+/* Returns the address at an offset of the workspace. Arguments are set before they are checked, so an address need not be valid
+ * yet, and is computed as a number. */
 static void *workspace_at(const mha_call *c, size_t offset) { return (void *)((uintptr_t)c->args.workspace + offset); }
 
 /* Returns input i. */
@@ -442,15 +441,15 @@ static const void *input_of(const mha_call *c, int i) {
     return i == QUERIES || p->self ? c->args.x : i == KEYS || p->values_as_keys ? c->args.y : c->args.z;
 }
 
-/* Returns from + bytes, computed as a number; null if from is null. */
-static void *behind(const void *from, int64_t bytes) { return from ? (void *)((uintptr_t)from + (uintptr_t)bytes) : NULL; }
+/* Returns the address that is `bytes` bytes after from, computed as a number; null if from is null. */
+static void *address_at(const void *from, int64_t bytes) { return from ? (void *)((uintptr_t)from + (uintptr_t)bytes) : NULL; }
 
-/* Returns the offset of the first row that belongs to an entry. */
+/* Returns the offset of the first row that belongs to an entry, in a tensor of this layout. */
 static size_t first_row(const token_rows *x, const rapt_layout *layout) {
     return x->first ? (size_t)(x->first * layout->token_stride) : 0;
 }
 
-/* Sets the arguments of the projections, and of the output's. */
+/* Sets the arguments of the projections of the inputs and of the output. */
 static void lay_out_linear(mha_call *c, int64_t nth) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -465,10 +464,10 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
         const int64_t rows = p->wq_rows[i];
         c->project[i].plan = plan;
         c->project[i].args = (rapt_linear_args){
-            .x = behind(p->positions ? workspace_at(c, x->summed) : input_of(c, i), (int64_t)first_row(x, &plan->problem.x)),
-            .weight = behind(weights[from], rows ? rows * plan->problem.weight.token_stride : 0),
-            .bias = behind(biases[from], rows * (int64_t)sizeof(float)),
-            .scales = behind(scales[from], rows * (int64_t)sizeof(float)),
+            .x = address_at(p->positions ? workspace_at(c, x->summed) : input_of(c, i), (int64_t)first_row(x, &plan->problem.x)),
+            .weight = address_at(weights[from], rows ? rows * plan->problem.weight.token_stride : 0),
+            .bias = address_at(biases[from], rows * (int64_t)sizeof(float)),
+            .scales = address_at(scales[from], rows * (int64_t)sizeof(float)),
             .prepacked = prepacked[i],
             .y = workspace_at(c, p->between[i] + first_row(x, &plan->problem.y)),
             .workspace = workspace_at(c, projecting),
@@ -484,8 +483,8 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
                                         .bias = a->bo,
                                         .scales = a->wo_scales,
                                         .prepacked = a->wo_prepacked,
-                                        .residual = behind(a->residual, (int64_t)first_row(x, &o->residual)),
-                                        .y = behind(a->out, (int64_t)first_row(x, &o->y)),
+                                        .residual = address_at(a->residual, (int64_t)first_row(x, &o->residual)),
+                                        .y = address_at(a->out, (int64_t)first_row(x, &o->y)),
                                         .workspace = workspace_at(c, p->scratch)};
 }
 
@@ -557,7 +556,7 @@ static void add_weights(rapt_memory *m, const mha_call *c) {
     if (p->has_output) rapt_reads_prepacked(m, &p->output, names[PROJECTIONS].prepacked, a->wo_prepacked);
 }
 
-/* Checks the prepacked weights of the projections and of the output's. */
+/* Checks the prepacked weights of all projections, that of the output included. */
 static rapt_status check_prepacked(rapt_report *r, const mha_call *c) {
     const full_mha *p = c->p;
     rapt_status status = RAPT_OK;
@@ -568,7 +567,7 @@ static rapt_status check_prepacked(rapt_report *r, const mha_call *c) {
     return rapt_check_prepacked(r, &p->output, names[PROJECTIONS].prepacked, c->args.wo_prepacked, p->output.problem.weight.type);
 }
 
-/* Adds X, Y, Z, the residual and the output, which may be the memory of one of them if their rows are equal. */
+/* Adds X, Y, Z, the residual and the output. The output may be the same memory as one of the others if their rows are alike. */
 static void add_rows(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
@@ -696,7 +695,7 @@ rapt_status rapt_mha_args_explain(const rapt_mha_plan *plan, const rapt_mha_args
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
-/* Writes thread ith's rows of input i plus the rows of the position table, in f32, to the workspace. */
+/* Writes thread ith's share of the rows of input i, each plus its row of the position table, in f32, to the workspace. */
 static void add_positions(const mha_call *c, int i, int64_t ith, int64_t nth) {
     const full_mha *p = c->p;
     const token_rows *x = &p->x[i];

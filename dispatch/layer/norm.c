@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer and RMS normalisation: validation, and each thread's share. */
+/* Layer and RMS normalisation: checks calls, and runs each thread's share. */
 #include <float.h>
 
 #include "core/float_modes.h"
@@ -22,7 +22,8 @@ typedef struct norm_call {
     bool rms;
 } norm_call;
 
-/* Adds the sum of x and the residual, if it is wanted. It may be written over x, unless y is, or over the residual. */
+/* Adds the memory of the sum of x and the residual, if it is wanted. The sum may be written over x, unless y is written there, or
+ * over the residual. */
 static void add_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual) {
     uint64_t bytes = 0;
     if (a->sum.type && m->status == RAPT_OK)

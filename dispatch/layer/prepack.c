@@ -10,7 +10,7 @@
 #include "types/types.h"
 #include "core/work.h"
 
-/* The head; weights are used only by plans that would write the same one. */
+/* The head. Only plans that would write the same head can use the weights. */
 typedef struct prepacked_head {
     uint64_t made; /* PACKED_MADE, or these are not prepacked weights */
     char kernel[24];
@@ -28,7 +28,7 @@ void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args, size_t 
     rapt_init_struct(args, size, &default_prepack_args, sizeof default_prepack_args);
 }
 
-/* Returns the head of weights that are packed from this type for the plan. */
+/* Returns the head of weights of this type that are packed for the plan. */
 static prepacked_head head_of(const full_linear *p, rapt_type type) {
     prepacked_head h = {.made = PACKED_MADE,
                         .in = (int32_t)p->problem.in,
@@ -90,7 +90,7 @@ typedef struct prepack_call {
     rapt_linear_prepack_args args;
 } prepack_call;
 
-/* Adds memory for packed weights that the call writes. Errors: PREPACKED, those of rapt_writes, ALIGNMENT. */
+/* Adds the memory to which the call writes packed weights. Errors: PREPACKED, those of rapt_writes, ALIGNMENT. */
 static void writes_packed(rapt_memory *m, const char *name, const void *at, size_t given, size_t needed) {
     if (m->status == RAPT_OK && given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_PREPACKED, "prepacked_bytes = %zu: %zu are needed", given, needed);
@@ -131,7 +131,7 @@ rapt_status rapt_linear_prepack_args_explain(const rapt_linear_plan *plan, const
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
-/* Packs the rows of a task, those of the gate or of the weights. first: writes the head, too. */
+/* Packs the rows of a task, those of the gate or of the weights. first: whether to write the head, too. */
 static void pack(const full_linear *p, bool gate, const rapt_linear_task *t, void *packed, bool first) {
     if (first) {
         const prepacked_head head = head_of(p, gate ? p->problem.gate.type : p->problem.weight.type);

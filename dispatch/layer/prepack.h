@@ -9,14 +9,14 @@
  * space. */
 size_t rapt_prepacked_bytes(const full_linear *p);
 
-/* Adds the prepacked weights of a call; does nothing if packed is null. Errors: those of rapt_reads, ALIGNMENT. */
+/* Adds the prepacked weights that a call reads; does nothing if packed is null. Errors: those of rapt_reads, ALIGNMENT. */
 void rapt_reads_prepacked(rapt_memory *m, const full_linear *p, const char *name, const void *packed);
 
 /* Checks that prepacked weights, unless they are null, were packed for this plan and type. The memory has been checked. Errors:
  * PREPACKED. */
 rapt_status rapt_check_prepacked(rapt_report *r, const full_linear *p, const char *name, const void *packed, rapt_type type);
 
-/* Returns the weights behind their head; null if packed is null. */
+/* Returns the address of the weights, which follow the head; null if packed is null. */
 const float *rapt_prepacked_weights(const void *packed);
 
 #endif

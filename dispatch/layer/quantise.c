@@ -5,7 +5,7 @@
 #include "core/memory.h"
 #include "cache/rows.h"
 
-/* Channels that are converted at a time; a multiple of every type's group. */
+/* How many channels are converted at a time; a multiple of every type's group. */
 enum { STEP = RAPT_MAX_HEAD_DIM };
 
 /* Checks a call. allowed: the set of types that to_type may be. */

@@ -97,7 +97,7 @@ static rapt_thread_end RAPT_THREAD_CALL worker(void *arg) {
     return 0;
 }
 
-/* Starts workers until there are n, or the system has no more threads. */
+/* Starts workers until there are n of them, or the system has no more threads. */
 static void start_workers(rapt_pool *pool, int64_t n) {
     while (pool->workers < n && rapt_thread_start(&pool->threads[pool->workers], worker, pool)) pool->workers++;
 }
@@ -115,7 +115,7 @@ static void start_without_signals(rapt_pool *pool, int64_t n) {
 }
 #endif
 
-/* Creates the lock and the conditions. Returns 0, with nothing left behind, if the system has no more of them. */
+/* Creates the lock and the conditions. If the system has no more of them, returns 0 and leaves none of them created. */
 static int create_lock(rapt_pool *pool) {
     if (!rapt_mutex_create(&pool->lock)) return 0;
     if (rapt_condition_create(&pool->opened)) {

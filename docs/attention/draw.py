@@ -92,7 +92,7 @@ class Picture:
             self.text(x + w / 2, y + h / 2 + 4.5 + 16 * (i - (len(lines) - 1) / 2), line, classes)
 
     def cells(self, x, y, size, rows, colour, gap=1):
-        """A grid of squares; rows hold opacities from 0 to 1, of which the equal ones become one path."""
+        """A grid of squares; rows hold opacities from 0 to 1, and equal ones become one path."""
         levels = {}
         for r, row in enumerate(rows):
             for c, level in enumerate(row):

@@ -336,7 +336,7 @@ static void make_plans(void) {
     tap_ok(status == RAPT_OK, "plans of the smallest problems: %s", rapt_status_string(status));
 }
 
-/* What the status is of a struct that says it has size bytes, of which room are there. poke: a byte that is set, or 0. */
+/* Returns the status for a struct that says it has `size` bytes, while there are `room` bytes. poke: a byte that is set, or 0. */
 static rapt_status status_of(const sized *s, size_t room, size_t size, size_t poke) {
     fence f = fence_create(room, -1, 0);
     s->init(f.data, size);
@@ -357,7 +357,8 @@ static rapt_status status_of_uninitialised(const sized *s, int byte, size_t size
     return status;
 }
 
-/* Init sets the defaults of as many bytes as there are, and zeros behind; but for the size, which it marks. */
+/* True if the init function sets as many bytes of the defaults as fit, and zeros after them, and leaves a struct without room for
+ * its size as it is. */
 static int init_fits(const sized *s, size_t size) {
     unsigned char whole[1024];
     fence f = fence_create(size, -1, 0);
@@ -385,7 +386,7 @@ static void test_struct(const sized *s) {
         absurd &= status_of_uninitialised(s, 0, sizes[i]) == RAPT_ERR_STRUCT;
         absurd &= (sizes[i] >= STEP && sizes[i] <= 0xffff) || status_of(s, s->bytes, sizes[i], 0) == RAPT_ERR_STRUCT;
     }
-    tap_ok(absurd, "%s, by %s: absurd sizes are refused, and nothing behind the struct is read", s->name, s->reader);
+    tap_ok(absurd, "%s, by %s: absurd sizes are refused, and nothing beyond the struct is read", s->name, s->reader);
     for (size_t more = STEP; more <= BEYOND; more += STEP) {
         const size_t size = s->bytes + more;
         larger &= status_of(s, size, size, 0) == RAPT_OK;

@@ -129,7 +129,7 @@ static void *at_end(size_t bytes) {
     return f->data;
 }
 
-/* Was nothing written before any of them? */
+/* True if nothing was written before any of them. */
 static bool release_all(void) {
     bool intact = true;
     while (fence_count) {
@@ -192,7 +192,7 @@ static rapt_args *new_args(void) {
     return a;
 }
 
-/* By phases and by tasks, one behind the other, after all at once. */
+/* Runs a plan by rapt_run_parallel, then by phases, then by tasks. */
 static rapt_status run(client_facts *facts, const char *of, const rapt_desc *d, const rapt_args *a) {
     rapt_plan *plan = NEW(rapt_plan);
     rapt_plan_info *info = NEW(rapt_plan_info);
@@ -379,7 +379,7 @@ static rapt_status norm(const char *isa, client_facts *facts, const char *of) {
     return rapt_layer_norm_run_share(a, 0, 1);
 }
 
-/* Self-attention of new tokens behind those of a cache, with everything that multi-head attention has. */
+/* Self-attention of new tokens after those of a cache, with everything that multi-head attention has. */
 static rapt_status layer(const char *isa, client_facts *facts, const char *of) {
     enum { WIDTH = 24, HEADS = 4, D = 8, TOKENS = 3, KEYS = 9 };
     static const int32_t starts[2] = {5, 0}, lengths[2] = {5 + TOKENS, TOKENS};

@@ -141,7 +141,7 @@ static void make_table(problem *p) {
         for (int64_t b = 0; b < d->batch; b++)
             for (int64_t i = 0; i < most; i++) p->table[(b * heads + h) * most + i] = pages[taken++];
     }
-    if (rows) { /* those rows again, one behind the other, each as long as it must be */
+    if (rows) { /* those rows again, one after the other, each as long as it must be */
         int32_t end = 1;
         p->table[0] = -1;
         for (int64_t b = 0; b < d->batch; b++) {
@@ -328,7 +328,7 @@ static void random_problems(void) {
 
 /* ---- Caches that lie in each other's gaps ---------------------------------------------------------------------------- */
 
-/* Two entries on pages of [K or V, token, head]: int8 rows, each with its factor behind it. Twice: apart and side by side. */
+/* Two entries on pages of [K or V, token, head]: int8 rows, each followed by its factor. Twice: apart and side by side. */
 static void interleaved(void) {
     enum { PAGES = 5, PAGE = 4, HEADS = 2, D = 24, DV = 40, TOKENS = 6 };
     static float new_k[2 * TOKENS * HEADS * D], new_v[2 * TOKENS * HEADS * DV];
@@ -421,7 +421,7 @@ static void meeting_tensors(void) {
         wrong += rapt_kv_append_run(&d, &a) != (meet ? RAPT_ERR_OVERLAP : RAPT_OK);
         met += meet;
     }
-    tap_ok(wrong == 0 && met > turns / 10 && met < turns * 9 / 10, "%d pairs of tensors, of which %d meet: %d wrong", turns, met,
+    tap_ok(wrong == 0 && met > turns / 10 && met < turns * 9 / 10, "%d pairs of tensors, %d of them meet: %d wrong", turns, met,
            wrong);
 }
 
@@ -475,8 +475,7 @@ static void page_tables(void) {
         wrong += rapt_kv_append_run(&d, &a) != (fine ? RAPT_OK : RAPT_ERR_TABLE);
         bad += !fine;
     }
-    tap_ok(wrong == 0 && bad > turns / 10 && bad < turns * 9 / 10, "%d page tables, of which %d are bad: %d wrong", turns, bad,
-           wrong);
+    tap_ok(wrong == 0 && bad > turns / 10 && bad < turns * 9 / 10, "%d page tables, %d of them bad: %d wrong", turns, bad, wrong);
 }
 
 /* ---- Scale by scale -------------------------------------------------------------------------------------------------- */
@@ -792,7 +791,7 @@ static void init_desc(void *to, size_t size) { rapt_kv_append_desc_init_sized(to
 static void init_args(void *to, size_t size) { rapt_kv_append_args_init_sized(to, size); }
 static void init_rope(void *to, size_t size) { rapt_rope_args_init_sized(to, size); }
 
-/* An older client's struct is smaller: it gets the defaults that it has room for, and nothing behind them changes. */
+/* An older client's struct is smaller: it gets the defaults that it has room for, and nothing after them changes. */
 static void initialised(void) {
     const struct {
         const char *name;
@@ -941,7 +940,7 @@ static bool rotary_table_agrees(problem *p) {
     for (int side = 0; side < 2; side++)
         ok = ok && same_tensor(&p->cache[side], &cache[side]) && same_tensor(&p->scales[side], &scales[side]);
 
-    rapt_rope_args a; /* the same of the new keys, in place */
+    rapt_rope_args a; /* a rotation of the new keys, in place */
     rapt_rope_args_init(&a);
     a.batch = p->desc.batch, a.heads = p->desc.kv_heads, a.tokens = p->desc.tokens, a.d = p->desc.d_k, a.rope = *r;
     a.in = a.out = p->desc.new_k, a.from = a.to = p->new_rows[0].at, a.rope_table = p->args.rope_table;

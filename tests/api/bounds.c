@@ -272,7 +272,7 @@ static void test_mha(void) {
         bool untouched = !memcmp(mha.memory, mha.before, sizeof mha.memory) && !memcmp(mha.out, mha.before, sizeof mha.out);
         tap_ok(status == RAPT_OK && run == (shared ? RAPT_ERR_OVERLAP : RAPT_OK) && parallel == run && untouched == shared,
                "multi-head attention: weights of %d keys, and a mask that %s: %s", MHA_KEYS,
-               shared ? "meets the last part: nothing is written" : "lies behind them", rapt_status_string(run));
+               shared ? "meets the last part: nothing is written" : "lies after them", rapt_status_string(run));
     }
     rapt_status status = describe_mha(0);
     if (status == RAPT_OK) status = rapt_mha_run(&mha.plan, &mha.a);
@@ -424,7 +424,7 @@ static void test_gaps(void) {
 
 /* ---- Scores of a V with one group --------------------------------------------------------------------------------------- */
 
-/* Writes the weights of 40 keys for so many queries, where V has one group of channels, and lies as the workspace does before a
+/* Writes the weights of 40 keys for a number of queries, where V has one group of channels and, like the workspace, ends at a
  * guard page. */
 static rapt_status write_weights(rapt_type type, int group, int64_t queries, float *weights) {
     enum { KEYS = 40, D = 16 };

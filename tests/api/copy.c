@@ -37,7 +37,8 @@ static int64_t draw_strides(rapt_layout *l, const int64_t length[3], int64_t row
     return span;
 }
 
-/* The tensors one behind the other; or the rows of each token and head so, with the others' in their gaps. */
+/* Lays out the tensors one after the other, or side by side: the rows of each token and head one after the other, so that the
+ * rows of each tensor lie in the gaps of the others. */
 static void lay_out(problem *p, const int64_t length[3]) {
     bool within = one_in(3);
     int64_t all = 0;
@@ -130,7 +131,7 @@ static rapt_kv_copy_args args_of(const problem *p) {
     return a;
 }
 
-/* Do 1, 2, 5 and 64 threads copy what the model does? */
+/* True if 1, 2, 5 and 64 threads copy what the model does. */
 static bool copy_agrees(problem *p) {
     static const int64_t threads[] = {1, 2, 5, 64};
     unsigned char *before = malloc(p->bytes + 1), *want = malloc(p->bytes + 1);

@@ -20,7 +20,7 @@ static int isa_count;
 
 /* ---- Rotary tables --------------------------------------------------------------------------------------------------- */
 
-/* Rows of c and of s with a gap behind them, numbers of the unit interval. */
+/* Rows of c and of s, each followed by a gap; numbers of the unit interval. */
 typedef struct angle_table {
     tensor c, s;
     rapt_rope_table table;
@@ -77,7 +77,7 @@ static int64_t length_of(const problem *p, int64_t b) {
     return p->args.kv_lengths ? p->kv_lengths[b] : start_of(p, b) + new_tokens(p, b);
 }
 
-/* Pages for each entry, and for each head if heads have their own; all of one head's differ. As a matrix, or one entry's behind
+/* Pages for each entry, and for each head if heads have their own; all of one head's differ. As a matrix, or one entry's after
  * the other's. */
 static void make_pages(problem *p) {
     rapt_desc *a = &p->attention;
@@ -134,7 +134,7 @@ static void make_queries(problem *p) {
     rapt_desc *a = &p->attention;
     int64_t tokens = ONE_OF(1, 1, 2, 5, 8, MOST_TOKENS);
     a->q_len = tokens;
-    if (one_in(3)) { /* ragged, with tokens before and behind that are no entry's */
+    if (one_in(3)) { /* ragged, with tokens before and after that belong to no entry */
         a->q_len = below(3) + 1;
         for (int64_t b = 0; b <= a->batch; b++) {
             p->q_starts[b] = (int32_t)(b ? p->q_starts[b - 1] + ONE_OF(1, 0, 1, 6, 20) : below(3));
@@ -371,7 +371,7 @@ static rapt_status by_hand(const problem *p, const char *isa) {
     return status;
 }
 
-/* Is everything in the caches as before, but for the new tokens? */
+/* True if everything in the caches is as before, except the new tokens. */
 static bool only_new_tokens(const problem *p, const tensor *before) {
     const rapt_desc *a = &p->attention;
     bool same = true;
@@ -716,7 +716,7 @@ static rotated_element rotated(const rope *r, const angle_table *t, const unsign
     return e;
 }
 
-/* Is the whole output what the table makes of the input, and all else as it was? */
+/* True if the whole output is what the table makes of the input, and all else is as it was. */
 static bool as_rotated(const rope *r, const angle_table *t, const tensor *before) {
     const rapt_rope_args *a = &r->args;
     unsigned char *row_bytes = calloc(r->out.bytes + 1, 1);
@@ -863,7 +863,7 @@ static void table_refusals(void) {
     RUN(RAPT_ERR_OVERLAP, a.rope_table.s = (char *)rope_to - sizeof rope_table[1] + 1); /* the last sine */
 }
 
-/* Two entries of two tokens behind 7 and 3, f16 caches of 10, everything rotated, a key length given. */
+/* Two entries of two tokens after 7 and 3 others, f16 caches of 10, everything rotated, a key length given. */
 typedef struct plain {
     rapt_desc attention;
     rapt_decode_desc desc;

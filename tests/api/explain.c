@@ -23,7 +23,7 @@
 
 /* ---- Good calls ------------------------------------------------------------------------------------------------------ */
 
-/* What the calls below take, all of it set anew before each row. Memory of tensors, each of which is shorter than its place: */
+/* What the calls below take, all of it set anew before each row. Memory of tensors, each shorter than its place: */
 enum { Q, K, V, O, LSE, NEW_K, NEW_V, FROM_K, FROM_V, X, Y, Z, WQ, WK, WV, WO, OUT, RESIDUAL, SUM, MASK, FACTORS, TABLE, PLACES };
 static _Alignas(RAPT_WORKSPACE_ALIGNMENT) float memory[PLACES][2048];
 static _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[1 << 20];
@@ -237,8 +237,8 @@ FUNCTION(rapt_linear_workspace_size, rapt_linear_workspace_size(give.linear, nth
 FUNCTION(rapt_linear_prepacked_size, rapt_linear_prepacked_size(give.linear, give.size), by_trace(text, bytes))
 FUNCTION(rapt_mha_workspace_size, rapt_mha_workspace_size(give.mha, nth, give.size), by_trace(text, bytes))
 
-/* call_rapt_run, call_rapt_run_parallel, call_rapt_run_share, call_rapt_run_phase, and explain_rapt_run and so on; the same of
- * rapt_decode and rapt_mha. */
+/* Defines call_rapt_run, call_rapt_run_parallel, call_rapt_run_share, call_rapt_run_phase, explain_rapt_run and so on, and
+ * likewise those of rapt_decode and rapt_mha. */
 #define RUNS(prefix, plan, args)                                                                                                 \
     FUNCTION(prefix##_run, prefix##_run(give.plan, give.args), prefix##_args_explain(give.plan, give.args, 1, text, bytes))      \
     FUNCTION(prefix##_run_parallel, prefix##_run_parallel(give.plan, give.args, nth, parallel, NULL),                            \
@@ -313,7 +313,7 @@ static void keep(void *arg, const char *line) {
     else if (t->lines++ == 0) snprintf(t->first, sizeof t->first, "%s", line);
 }
 
-/* Is the line cut to bytes, with its terminator, and nothing written behind it? */
+/* True if the line is cut to `bytes`, with its terminator, and nothing is written after it. */
 static bool cut_well(rapt_status (*explain)(char *, size_t), rapt_status status, const char *line, size_t bytes) {
     char text[LINE_BYTES + 1], want[LINE_BYTES + 1];
     memset(text, '#', sizeof text), memset(want, '#', sizeof want);
@@ -417,7 +417,7 @@ static const char *kernel_names(void) {
     return names;
 }
 
-/* A struct of a newer version, with bytes behind what is known here. */
+/* A struct of a newer version, with bytes after what is known here. */
 static void *newer(const void *known, size_t bytes, unsigned char last) {
     static _Alignas(max_align_t) unsigned char larger[2048];
     size_t size;
@@ -531,7 +531,7 @@ static const char *line_of(const float_mode *m, const char *who) {
         else GOOD(function, moded = &float_modes[0]);                                                                            \
     } while (0)
 
-/* A parallel_for of which one thread does. */
+/* A parallel_for of which one thread rounds up. */
 static void rounding_up(void *pool, int64_t slots, rapt_body body, void *arg) {
     (void)pool;
     for (int64_t i = 0; i < slots; i++) {
@@ -800,7 +800,7 @@ NEEDED(rapt_linear_workspace_size, linear)
 NEEDED(rapt_mha_workspace_size, mha)
 #undef NEEDED
 
-/* So many threads that their own workspace just fits, and not that which they share besides. */
+/* Returns the most threads whose own workspace fits into the address space; together with what they share, it does not. */
 static int64_t most_threads(size_t (*needed)(int64_t)) {
     make_plans();
     return (int64_t)(SIZE_MAX / (needed(2) - needed(1)));
@@ -1454,7 +1454,7 @@ static void normalising(void) {
 }
 
 static void mha_plans(void) {
-    /* So many queries that one tensor of them can be addressed, but not three. */
+    /* The number of queries with which one tensor can be addressed, but not three. */
     const int many = sizeof(size_t) > 4 ? 1 << 30 : 1 << 14, entries = sizeof(size_t) > 4 ? 1 << 30 : (1 << 15) - 1;
     GOOD(rapt_mha_plan_init, UNCHANGED);
     GOOD(rapt_mha_plan_init, crossed());
@@ -1571,7 +1571,8 @@ static void mha_plans(void) {
            "nth = %" PRId64 ": the workspace would exceed the address space", nth);
 }
 
-/* What a plan of so many channels packs; of Wq, Wk, Wv and Wo, the right ones are 32 to 32, 32 to 16, 32 to 32 and 64 to 32. */
+/* Returns what a plan of these channels packs. The right ones are 32 to 32 for Wq, 32 to 16 for Wk, 32 to 32 for Wv and 64 to 32
+ * for Wo. */
 static const void *packed_of(int64_t wide, int64_t high) {
     ld.in = wide, ld.out = high, ld.x = rows_of(RAPT_F32, 3, wide), ld.y = rows_of(RAPT_F32, 3, high);
     ld.weight = rows_of(RAPT_F32, high, wide);
@@ -2036,7 +2037,7 @@ static int count_unreachable(void) {
     return UNREACHABLE;
 }
 
-/* The number there, of so many; that itself for all others. */
+/* Returns the number of the place in the list, or `places` if it is not there. */
 static int unreachable_number(const explain_site *s, int places) {
     int i = 0;
     while (i < places && !(strstr(s->file, unreachable[i].file) && strcmp(s->function, unreachable[i].function) == 0 &&
@@ -2045,7 +2046,7 @@ static int unreachable_number(const explain_site *s, int places) {
     return i;
 }
 
-/* Does a line say something of a field of that name: before " = " or ": ", and not as a part of a longer name? */
+/* True if a line says something of a field of that name: before " = " or ": ", and not as a part of a longer name. */
 static bool is_named(const char *field) {
     const size_t length = strlen(field);
     for (const char *at = all_lines; (at = strstr(at, field)); at++) {

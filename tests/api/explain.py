@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """explain.py SOURCE OUTPUT: a source of dispatch/ with its places that may refuse, and its names of fields, marked as explain.h
-says. A place is a call that hands on the report of the call, or the memory that has it; or a status without either, of which
-there should be none. Definitions, which begin a line, are not calls."""
+says. A place is a call that hands on the report of the call, or the memory that has it; or a status without either;
+there should be none of those. Definitions, which begin a line, are not calls."""
 import re
 import sys
 from pathlib import Path

@@ -23,8 +23,8 @@
 typedef enum effect { SAME, SUBNORMALS, OTHER, UNKNOWN } effect;
 static const char *const words[] = {"same", "subnormals", "other"};
 
-/* Lines of the table, of which a call belongs to the first whose function it calls, whose arithmetic it has, and which does not
- * name another; a decoder's step and multi-head attention are made of what these are. */
+/* Lines of the table. A call belongs to the first one that has its function and arithmetic, and no other name than its own; a
+ * decoder's step and multi-head attention are made of these. */
 static const struct {
     const char *what, *function;
     rapt_arith arith;
@@ -66,7 +66,7 @@ static const char *word_of(effect e, int mode) {
     return e == OTHER && float_modes[mode].modes == RAPT_TRAPS ? "signal" : words[e];
 }
 
-/* Are the table's columns the modes, in their order? */
+/* True if the table's columns are the modes, in their order. */
 static bool has_columns(const char *table) {
     char line[256];
     int used = snprintf(line, sizeof line, "\n| what is computed |");
@@ -116,7 +116,7 @@ static unsigned traps_alone(void) {
     return bit;
 }
 
-/* Does the call end in a signal? */
+/* True if the call ends in a signal. */
 static bool is_trapped(const call *c, const float_mode *m) {
 #if !defined(__wasi__)
     int end = 0;

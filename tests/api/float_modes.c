@@ -120,7 +120,7 @@ static void test_own_register(void) {
         reset_float_mode();
         tap_ok(felt == float_modes[m].modes && felt_modes() == 0, "%s is felt, and told by the register", float_modes[m].what);
     }
-    tap_ok((had & FLOAT_MODES_HERE) == FLOAT_MODES_HERE, "modes %#x, of which this architecture has %#x at least", had,
+    tap_ok((had & FLOAT_MODES_HERE) == FLOAT_MODES_HERE, "modes %#x; this architecture has at least %#x", had,
            (unsigned)FLOAT_MODES_HERE);
 }
 
@@ -132,7 +132,8 @@ static void complain(const char *what, const call *c, const way *w, const char *
     if (failures++ < 8) printf("# %s, %s: %s: %s: %s\n", w->function, c->name, mode, what, rapt_status_string(status));
 }
 
-/* All that the call's pointers point to, and its structs, one behind the other; null: how many bytes that is. */
+/* Copies all that the call's pointers point to, and its structs, one after the other, unless `to` is null. Returns how many bytes
+ * that is. */
 static size_t snapshot(unsigned char *to) {
     size_t used = now.struct_bytes;
     if (to) memcpy(to, now.structs, now.struct_bytes);
@@ -191,7 +192,7 @@ static void expect_refusal(const call *c, const way *w, const float_mode *m, uns
     if (c->api->explain && strcmp(line, want) != 0) complain(line, c, w, m->what, explained);
 }
 
-/* The same bits before all that and behind it. */
+/* The same bits before all that and after it. */
 static void test_call(const call *c, const way *w) {
     failures = refusals = 0;
     describe_call(c, w->nth);

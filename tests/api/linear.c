@@ -102,19 +102,19 @@ static bool model(const linear *l, tensor *want) {
     return accurate;
 }
 
-enum { BEHIND = 64 };
+enum { GUARD = 64 };
 
-/* Memory of that many bytes, and others behind, which must stay. */
+/* Returns memory of that many bytes, followed by others, which must stay. */
 static unsigned char *new_guarded(size_t bytes) {
-    unsigned char *at = new_workspace(bytes + BEHIND);
-    memset(at + bytes, 0x5a, BEHIND);
+    unsigned char *at = new_workspace(bytes + GUARD);
+    memset(at + bytes, 0x5a, GUARD);
     return at;
 }
 
 static bool intact(const unsigned char *at, size_t bytes) {
-    unsigned char behind[BEHIND];
-    memset(behind, 0x5a, BEHIND);
-    return memcmp(at + bytes, behind, BEHIND) == 0;
+    unsigned char after[GUARD];
+    memset(after, 0x5a, GUARD);
+    return memcmp(at + bytes, after, GUARD) == 0;
 }
 
 /* Packs the weights, and the gate's if there is one, by nth threads; free them. */
@@ -138,7 +138,7 @@ static rapt_status prepack(const rapt_linear_plan *plan, rapt_linear_args *args,
 static uint64_t tunings = 11;
 
 /* By nth threads, on a pool or each on its own, the last one first. Half of the calls have a tuning, and some weights that are
- * packed before, drawn apart from all else, so that hashes do not depend on it; the memory behind the workspace must stay. */
+ * packed before, drawn apart from all else, so that hashes do not depend on it; the memory after the workspace must stay. */
 static rapt_status run_linear(const linear *l, const char *isa, int64_t nth, bool pool) {
     const rapt_tuning tuning = tuning_of(isa, draw(&tunings));
     rapt_linear_desc desc;
@@ -325,7 +325,7 @@ static void activations(const char *isa) {
 
 enum { PACKED_TOKENS = 200, PACKED_IN = 1100, PACKED_OUT = 70 };
 
-/* Leaves these bytes behind on the stack, where a function that is called next has its arrays. */
+/* Fills the stack below with this byte, where a function that is called next has its arrays. */
 static __attribute__((noinline)) void fill_stack(int byte) {
     volatile unsigned char bytes[1 << 16];
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)byte;
@@ -458,7 +458,7 @@ static void refused_descriptions(good *t) {
     PLAN(RAPT_ERR_SHAPE, d.out = RAPT_MAX_WIDTH + 1);
     PLAN(RAPT_ERR_SHAPE, d.tokens = -1);
     PLAN(RAPT_ERR_TYPE, d.x.type = RAPT_INT8);
-    PLAN(RAPT_ERR_TYPE, d.weight.type = RAPT_Q8_0); /* groups of 32, of which 8 are none */
+    PLAN(RAPT_ERR_TYPE, d.weight.type = RAPT_Q8_0); /* groups of 32, which do not divide 8 */
     PLAN(RAPT_ERR_TYPE, d.gate.type = RAPT_Q4_0);
     PLAN(RAPT_ERR_TYPE, d.in = 32; d.x.token_stride = d.weight.token_stride = 128; d.gate.type = RAPT_Q5_0);
     PLAN(RAPT_ERR_TYPE, d.y.type = RAPT_NONE);

@@ -251,7 +251,7 @@ static const struct {
 static const struct {
     const char *suffix, *why; /* a name, or the end of some */
 } other_functions[] = {
-    {"_init_sized", "writes a struct or a plan, of which below"},
+    {"_init_sized", "writes a struct or a plan, see below"},
     {"_plan_init", "the same"},
     {"_query", "writes a struct, once, at its end"},
     {"_workspace_size", "writes a number, once, at its end"},

@@ -309,7 +309,7 @@ static bool has_default_lengths(const problem *p) {
 }
 
 /* Runs a problem in one of the ways that there are, half of them with a tuning, each of its weights prepacked or not, and, where
- * keys are appended, with their lengths or without, all of which is drawn apart from all else. */
+ * keys are appended, with their lengths or without; these are drawn apart from all else. */
 static rapt_status run_problem(problem *p, int way) {
     const rapt_tuning tuning = tuning_of(p->attention.isa, draw(&tunings));
     if (draw_below(&tunings, 2)) p->attention.tuning = &tuning;
@@ -576,7 +576,7 @@ static void wide_weights(const char *isa) {
 enum { GAP_TOKENS = 9, GAP_ENTRIES = 3, GAP_KEYS = 6 };
 static const int32_t gap_starts[GAP_ENTRIES + 1] = {2, 4, 4, 7};
 
-/* Rows of tokens, each of which has a page of its own. */
+/* Rows of tokens, each with a page of its own. */
 typedef struct pages {
     char *at;
     int64_t stride, rows;

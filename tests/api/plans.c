@@ -172,7 +172,7 @@ static void keep_starts(void *starts, int64_t first, int64_t last) {
         if ((n + 1) * each <= first || n * each > last) pages_protect((char *)starts + n * page, (size_t)page, PAGES_CLOSED);
 }
 
-/* The tasks of an entry, all of which are alike. */
+/* The tasks of an entry, which are all alike. */
 typedef struct entry {
     const rapt_plan *plan;
     const rapt_args *args;

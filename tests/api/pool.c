@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The thread pool: every index once, on as many threads as asked for, call after call; in forked children, on one; where traces
- * go; and that each failing call on the way to a pool leaves nothing behind. Linked with --wrap=pthread_mutex_unlock, to fork
- * while the lock is held, and of what may fail. With --no-forks, which an emulator wants that cannot fork a process with threads,
- * that part is skipped; on Windows, where nothing forks and locks cannot fail, both are. Ends with TAP. */
+ * go; and that nothing is left when a call on the way to a pool fails. Linked with --wrap=pthread_mutex_unlock, to fork while the
+ * lock is held, and of what may fail. With --no-forks, which an emulator wants that cannot fork a process with threads, that part
+ * is skipped; on Windows, where nothing forks and locks cannot fail, both are. Ends with TAP. */
 #define _POSIX_C_SOURCE 200809L
 #include "rapt_pool.h"
 
@@ -214,7 +214,7 @@ static int send_traces(void) {
     return own != 1;
 }
 
-/* Is that what a process with that RAPT_VERBOSE prints to stderr, and does it end well? */
+/* True if a process with that RAPT_VERBOSE prints this to stderr, and ends well. */
 #if defined(_WIN32)
 static const char *self; /* the program, which runs itself with --traces */
 

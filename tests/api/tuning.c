@@ -104,8 +104,8 @@ static const rapt_tuning *read_line(const char *line) {
     return line ? &t : NULL;
 }
 
-/* What a plan chooses for attention of so many queries to 2048 keys, of 2 heads side by side. WIDE: of as many channels as a head
- * may have, so that a sixteenth of a large L2 cache is not enough either. */
+/* Returns what a plan chooses for attention of `queries` queries to 2048 keys, of 2 heads side by side. WIDE: of as many channels
+ * as a head may have, so that a sixteenth of a large L2 cache is not enough either. */
 typedef enum kind { PLAIN, RAGGED, INTEGERS, WIDE } kind;
 static rapt_plan_info planned(const char *isa, int64_t queries, int64_t threads, kind of, const rapt_tuning *tuning) {
     const int32_t starts[2] = {0, (int32_t)queries};

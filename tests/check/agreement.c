@@ -176,7 +176,7 @@ static void case_rows_without_keys(check *c) {
         p.lengths = n % 2 ? LENGTHS_DRAWN : LENGTHS_NONE;
         examine(c, &p);
     }
-    for (int64_t n = 0; n < 4; n++) { /* a window that lies before the first key or behind the last */
+    for (int64_t n = 0; n < 4; n++) { /* a window that lies before the first key or after the last */
         problem p = problem_of(c, 1, 2, 1, 40, 10, 8, 9);
         p.desc.causal = RAPT_CAUSAL_TOP_LEFT;
         p.desc.window_left = n;

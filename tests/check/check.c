@@ -268,7 +268,7 @@ typedef struct selection {
     int64_t n;
 } selection;
 
-/* Is it one of the characters and ranges, or, behind a !, none of them? */
+/* True if it is one of the characters and ranges, or, after a !, none of them. */
 static bool is_in(char c, const char *set, const char *end) {
     const bool without = *set == '!';
     for (set += without; set < end; set++) {
@@ -279,7 +279,7 @@ static bool is_in(char c, const char *set, const char *end) {
     return without;
 }
 
-/* Does the name match a pattern of *, ? and [characters]? */
+/* True if the name matches a pattern of *, ? and [characters]. */
 /* NOLINTNEXTLINE(misc-no-recursion): as deep as the pattern has stars */
 static bool matches(const char *pattern, const char *name) {
     for (; *pattern; pattern++, name++) {

@@ -450,7 +450,7 @@ static void missing_instructions(check *c) {
 }
 
 const check_case complaint_cases[] = {
-    {"complaint-nan-in-masked-kv", "pytorch 101967, onnxruntime 28904: NaN behind a mask leaks", nan_in_masked_keys, 2},
+    {"complaint-nan-in-masked-kv", "pytorch 101967, onnxruntime 28904: NaN in masked values leaks", nan_in_masked_keys, 2},
     {"complaint-masked-rows", "pytorch 103963, 103749: rows without keys are NaN", masked_rows, 2},
     {"complaint-masked-blocks", "pytorch 127055: NaN where a mask hides the first blocks", masked_blocks, 1},
     {"complaint-finite-minimum", "onnxruntime 28904, pytorch 110213: masks of finite minima", finite_minimum, 2},

@@ -398,7 +398,7 @@ static void add_k_offsets(problem *p, uint64_t *random, int64_t n) {
     problem_draw_rest(p, random);
 }
 
-/* Columns that end before, in and behind blocks and keys. */
+/* Adds columns that end before, in and after blocks and keys. */
 static void add_rest(problem *p, uint64_t *random, int64_t n) {
     static const int64_t ends[] = {1, 7, 8, 9, 63, 64, 65, 100, 512, 10000};
     if (n % 3) add_mask(p, random, n % 2 ? RAPT_BOOL : RAPT_BIT);
@@ -566,7 +566,7 @@ const check_case feature_cases[] = {
     {"gathered-heads", "other keys for each query, of up to 5000 heads", case_gathered_heads, 1},
     {"ring", "keys that wrap around: plain, ragged, in pages", case_ring, 5},
     {"kv-first", "a part of longer sequences", case_first, 5},
-    {"q-offsets", "positions of queries, before, among and behind the keys", case_q_offsets, 5},
+    {"q-offsets", "positions of queries, before, among and after the keys", case_q_offsets, 5},
     {"k-offsets", "positions of keys, with columns for them and without", case_k_offsets, 5},
     {"rest", "masks and biases with fewer or more columns than keys", case_rest, 5},
     {"one-column", "and with one for all keys", case_one_column, 5},

@@ -210,7 +210,7 @@ static void hash_all(check *c, const char *name, const problem *p, const uint64_
 void case_golden(check *c) {
     if (c->print_golden)
         puts("/* SPDX-License-Identifier: Apache-2.0 */\n"
-             "/* Hashes of outputs: {name, {{unfused, fused} of exact arithmetic, the same of bf16}}. Made by check "
+             "/* Hashes of outputs: {name, {{unfused, fused} of exact arithmetic, then of bf16}}. Made by check "
              "--print-golden. "
              "They\n"
              " * change only with the order of operations (docs/order.md). */\n"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes of outputs: {name, {{unfused, fused} of exact arithmetic, the same of bf16}}. Made by check --print-golden. They
+/* Hashes of outputs: {name, {{unfused, fused} of exact arithmetic, then of bf16}}. Made by check --print-golden. They
  * change only with the order of operations (docs/order.md). */
 /* clang-format off */
 static const golden golden_hashes[] = {

@@ -235,7 +235,7 @@ void subject_poison(subject *s, int tensor, int64_t b, int64_t h, int64_t j, int
 
 /* ---- Runs --------------------------------------------------------------------------------------------------------------- */
 
-/* The last two start threads, of which WASI has none without -pthread. */
+/* The last two start threads, which WASI does not have without -pthread. */
 typedef enum way { WAY_RUN, WAY_TASKS, WAY_PHASES, WAY_SERIAL, WAY_PARALLEL, WAY_SHARE, WAYS } way;
 #if defined(__wasi__) && !defined(_REENTRANT)
 enum { WAYS_HERE = WAY_PARALLEL };
@@ -286,13 +286,13 @@ void same_by_threads(check *c, const problem *p);
 void same_by_tunings(check *c, const problem *p);
 void same_as_variants(check *c, const problem *p, problem *variants, int n);
 
-/* The same of a row by itself; of an entry, and of heads whose keys are repeated; of a sequence that is decoded in steps, whose
- * queries are its last tokens. These problems are of types, data, lengths and windows only. */
+/* Likewise for a row by itself; for an entry, and for heads whose keys are repeated; for a sequence that is decoded in steps,
+ * whose queries are its last tokens. These problems are of types, data, lengths and windows only. */
 void same_alone(check *c, const problem *p);
 void same_apart(check *c, const problem *p);
 void same_in_steps(check *c, const problem *p);
 
-/* The same of keys in parts, whose states are merged. A problem with any features is made one that can be cut, but for pages,
+/* Likewise for keys in parts, whose states are merged. A problem with any features is made one that can be cut, but for pages,
  * whose sizes must divide a chunk. */
 void problem_in_parts(problem *p);
 void same_in_parts(check *c, const problem *p);

@@ -354,7 +354,7 @@ static void weight_ties(check *c, int64_t kv_len, int64_t q_len, bool both_signs
     subject_destroy(&s);
 }
 
-/* The same of groups, whose scales are n + 1/2 beside a 127, of both signs. */
+/* Likewise for groups, whose scales are n + 1/2 beside a 127, of both signs. */
 static void weight_ties_of_groups(check *c, int64_t kv_len, int64_t q_len) {
     problem p = problem_of(c, 1, 2, 1, q_len, kv_len, 32, 64);
     problem_integer(&p);

@@ -421,7 +421,7 @@ static void poison(check *c, int tensor) {
 static void case_nan_keys(check *c) { poison(c, TENSOR_K); }
 static void case_nan_values(check *c) { poison(c, TENSOR_V); }
 
-/* Values behind the diagonal, or out of every window, are NaN or infinite: nothing changes. */
+/* Values after the diagonal, or outside every window, are NaN or infinite: nothing changes. */
 static void case_masked_garbage(check *c) {
     static const float garbage[] = {NAN, INFINITY, -INFINITY};
     for (int n = 0; n < 18; n++) {

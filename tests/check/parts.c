@@ -43,7 +43,7 @@ static float *state_of(const part *p, int64_t b, int64_t h, int64_t token, int64
                              token * p->states.token_stride + chunk * p->states.state_stride);
 }
 
-/* A chunk of which a row attends no key leaves the empty state; a state whose m or l is a canary was not written. */
+/* A chunk none of whose keys a row attends to leaves the empty state; a state whose m or l is a canary was not written. */
 static void check_states(check *c, kernel *k, const subject *s, const part *p) {
     const rapt_desc *d = &s->desc;
     char text[SUBJECT_TEXT];
@@ -101,7 +101,7 @@ static bool leave_states(check *c, subject *s, kernel *k, uint64_t *random, part
     return done;
 }
 
-/* What the states of all parts, of which the last plan was one, give for the whole. */
+/* Merges the states of all parts to the result of the whole. plan: that of the last part. */
 static unsigned char *merge(check *c, subject *s, kernel *k, const rapt_plan *plan, const rapt_states *sources, int64_t n,
                             uint64_t *random) {
     const int64_t nth = 1 + draw_below(random, 7);
@@ -195,7 +195,7 @@ static void shared_prefix(check *c, subject *s, kernel *k, const unsigned char *
     rapt_desc *d = &first.desc;
     d->q_len *= d->batch;
     d->batch = 1;
-    d->causal = RAPT_CAUSAL_NONE; /* every query stands behind the prefix */
+    d->causal = RAPT_CAUSAL_NONE; /* every query comes after the prefix */
     d->kv_total = 0;
     d->o = rapt_layout_bshd(d->o.type, d->heads, d->q_len, d->d_v); /* not used, but must be one */
     d->lse.type = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases in which one kernel must give the same bits wherever queries and keys lie: in pages, in a ring, one entry behind the
+/* Cases in which one kernel must give the same bits wherever queries and keys lie: in pages, in a ring, one entry after the
  * other, gathered, V within K; and however a row with masks, biases and scales comes. */
 #include "harness.h"
 

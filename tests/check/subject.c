@@ -414,7 +414,7 @@ static void *create_extra(subject *s, extra e, size_t bytes, int offset) {
     return s->extra[e].data;
 }
 
-/* A tensor with a row of elements for each entry, head and token, of which some share memory. */
+/* Creates a tensor with a row of elements for each entry, head and token; some of the rows share memory. */
 static void *create_rows(check *c, subject *s, const problem *p, extra e, rapt_layout *l, int64_t batch, int64_t heads,
                          int64_t tokens, int64_t elements) {
     const int same = p->same[e];
@@ -710,7 +710,7 @@ static void poison_masked(subject *s) {
 
 /* ---- A callback for the logits ------------------------------------------------------------------------------------------ */
 
-/* What is added depends on where the logit is in the whole subject, of which a view is a part. */
+/* What is added depends on where the logit is in the whole subject, also if the call has only a view of it. */
 typedef struct body_arg {
     uint64_t seed;
     int64_t batch, head, token;
@@ -787,7 +787,7 @@ static void draw_lengths(subject *s, const problem *p, int32_t *lengths) {
     if (p->lengths) create_lengths(s, lengths, d->batch);
 }
 
-/* Positions around the usual ones: before, among and behind the keys. */
+/* Creates positions around the usual ones: before, among and after the keys. */
 static void create_offsets(subject *s, const problem *p) {
     static const int32_t firsts[] = {0, 0, 1, 5, 7, 8, 63, 64, 100, 700};
     int32_t q[MOST_BATCH], k[MOST_BATCH];

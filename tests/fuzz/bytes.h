@@ -91,7 +91,7 @@ static inline bool find_span(int64_t *span, int64_t row, int n, const int64_t *l
     return *span <= PTRDIFF_MAX;
 }
 
-/* The same of what has been accepted, which must neither be more than that nor go backwards. */
+/* Returns the span of what has been accepted, which must neither be more than that nor go backwards. */
 static inline int64_t accepted_span(int64_t row, int n, const int64_t *lengths, const int64_t *strides) {
     int64_t span = 0;
     for (int i = 0; i < n; i++) require(lengths[i] <= 1 || strides[i] >= 0, "a negative stride was accepted");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as results that are merged by their lse, which must be right and the same by two kernels of a class; as a problem
- * whose keys are cut into parts, the states of which must merge to the bits of all keys at once; or as a call with sizes, sources
- * and memory that may be wrong, which must be refused with nothing written, or be sound. */
+ * whose keys are cut into parts, whose states must merge to the bits of all keys at once; or as a call with sizes, sources and
+ * memory that may be wrong, which must be refused with nothing written, or be sound. */
 #include <string.h>
 
 #include "problems.h"

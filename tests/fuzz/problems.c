@@ -81,7 +81,7 @@ static void take_places(problem *p, input *in) {
     for (int e = 0; e < EXTRA_TABLE; e++) p->same[e] = (int)maybe(in, 8);
 }
 
-/* Positions, and what goes with them; behind all else, so that older inputs are without. */
+/* Takes positions, and what goes with them; after everything else, so that older inputs have none. */
 static void take_positions(problem *p, input *in) {
     rapt_desc *d = &p->desc;
     p->q_offsets = maybe(in, 2);
@@ -108,7 +108,7 @@ problem take_problem(check *c, input *in) {
     return p;
 }
 
-/* All that can run here; of which those are active that are the class's twins, or all. */
+/* Finds all kernels that can run here. Active are those that are the twins of a class, or all. */
 static void find_kernels(check *c, const char *target, bool all) {
     *c = (check){.program = target, .case_name = "fuzz"};
     for (const char *name; c->kernel_count < MAX_KERNELS && (name = rapt_isa_name(c->kernel_count)); c->kernel_count++) {

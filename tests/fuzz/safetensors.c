@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a safetensors file, or as the header and the data of one whose lengths are right. It must be refused with a line,
- * or what its header says holds: names differ, tensors lie one behind the other in the data, all of which can be read, and are
- * found; and a header that is written anew from what was read says the same. */
+ * or what its header says must hold: names differ, tensors lie one after the other in the data, and all of them are found and can
+ * be read; and a header that is written anew from what was read says the same. */
 #include "readers.h"
 
 #include "../../cli/map.c"              /* NOLINT(bugprone-suspicious-include): with the calls of readers.h */

@@ -204,7 +204,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     require(rapt_plan_explain(d, text, sizeof text) == status && (text[0] == 0) == (status == RAPT_OK),
             "a refusal and its explanation differ");
     if (status != RAPT_OK) return 0;
-    rapt_desc seen; /* what lies behind the struct's size has the defaults */
+    rapt_desc seen; /* what lies beyond the struct's size has the defaults */
     const size_t told = d->size & 0xffff;
     rapt_desc_init(&seen);
     memcpy(&seen, d, told < sizeof seen ? told : sizeof seen);

@@ -86,7 +86,7 @@ compile() { # compile COMPILER OPTION...
 (
     compile "$first" -O2 "${present[@]}" &
     for name in $COMPILERS; do if [[ $name != "$first" ]]; then compile "$name" -O0; fi; done
-    for name in "${cross[@]}"; do compile "$name" -Og -DRAPT_WITHOUT_NEON_DOT; done # of which neon_i8mm has everything
+    for name in "${cross[@]}"; do compile "$name" -Og -DRAPT_WITHOUT_NEON_DOT; done # since neon_i8mm contains all of it
     wait
 ) &
 compiling=$!
@@ -335,7 +335,7 @@ print(*commands)
 END
 }
 try "CMake: kernels have the options of the Meson build's list" cmake_options
-# Debug builds look at floating-point modes, and who wants it otherwise says so.
+# Debug builds check floating-point modes, unless an option says otherwise.
 check_fp() { # check_fp EXPECTED OPTION...
     configure "$source" "check-fp" -DRAPT_CHECK_FP=AUTO "${@:2}" || return 1
     grep -q -e "-DRAPT_CHECK_FP=$1" "$scratch/check-fp/compile_commands.json" &&
@@ -343,8 +343,8 @@ check_fp() { # check_fp EXPECTED OPTION...
 }
 try 'CMake: a debug build checks floating-point modes' check_fp 1 -DCMAKE_BUILD_TYPE=Debug
 try 'CMake: a release build does not' check_fp 0 -DCMAKE_BUILD_TYPE=Release
-try 'CMake: but where it is asked for' check_fp 1 -DCMAKE_BUILD_TYPE=Release -DRAPT_CHECK_FP=ON
-try 'CMake: nor does a debug build that shall not' check_fp 0 -DCMAKE_BUILD_TYPE=Debug -DRAPT_CHECK_FP=OFF
+try 'CMake: a release build with RAPT_CHECK_FP=ON does' check_fp 1 -DCMAKE_BUILD_TYPE=Release -DRAPT_CHECK_FP=ON
+try 'CMake: a debug build with RAPT_CHECK_FP=OFF does not' check_fp 0 -DCMAKE_BUILD_TYPE=Debug -DRAPT_CHECK_FP=OFF
 # What these are about is not the kernels: scalar alone.
 left_out="-DRAPT_ISAS_LEFT_OUT=$(IFS=';' && echo "${without[*]}");sse41;neon"
 by_cmake() {

@@ -23,7 +23,7 @@ def program(document):
         sys.exit(f"{document}:{line}: the first block has no #include")
     if re.search(r"\bint main\(", head):
         if bodies:
-            sys.exit(f"{document}:{bodies[0][0]}: a block behind a whole program")
+            sys.exit(f"{document}:{bodies[0][0]}: a block after a whole program")
         return f'#line {line} "{document.name}"\n{head}'
     parts = ["#undef NDEBUG /* asserts are what is tested */", "#include <stdio.h>", f'#line {line} "{document.name}"', head]
     for line, body in bodies:

@@ -75,7 +75,7 @@ def temporaries():
 
 
 def told(err):
-    """In one line, behind what tune tells of its progress."""
+    """True if it is one line, after what tune tells of its progress."""
     lines = err.splitlines()
     return bool(lines) and err.endswith("\n") and re.match("(rapt|check)[a-z ]*: ", lines[-1]) and (
         len(lines) == 1 or re.match(r"\w+, \d threads, \d cases, ", lines[0]))
@@ -105,7 +105,7 @@ def fault(kind, n, *args):
 
 def each_call(what, args, kinds, same=lambda out: out, leaks=False, most=None):
     """kinds: how many calls must have failed, at least. same: what of standard output is so whenever all is well. leaks: whether
-    memory may be held at the end, but for standard output's. most: so many calls of a kind, where all would take too long."""
+    memory may be held at the end, but for standard output's. most: only this many calls of a kind, where all would take too long."""
     put(None)
     code, out, err = run(*args)
     want, want_files = same(out), files()
@@ -192,9 +192,9 @@ def test_limits():
            "\n".join(map(str, wrong)))
 
     size = max(len(c) for c in want.values())
-    each("files of at most so many bytes", MANY, range(0, size + 129, 128), resource.RLIMIT_FSIZE, 5, ignored=signal.SIGXFSZ)
+    each("files of limited size", MANY, range(0, size + 129, 128), resource.RLIMIT_FSIZE, 5, ignored=signal.SIGXFSZ)
     # The first is enough for the program to start.
-    each("so much memory for 64 threads", (*MANY, "--threads", "64"), range(16 << 20, 2 << 30, 20 << 20), resource.RLIMIT_AS, 10)
+    each("limited memory for 64 threads", (*MANY, "--threads", "64"), range(16 << 20, 2 << 30, 20 << 20), resource.RLIMIT_AS, 10)
 
 
 def test_full_disk():
@@ -308,7 +308,7 @@ def test_signals():
         complete = contents("O.npy") == want["O.npy"]
         if code not in (0, -signal.SIGTERM) or temporaries() or not (complete or (code and contents("O.npy") == OLD)):
             wrong.append((i, code, temporaries()))
-    ok(not wrong and ended, f"SIGTERM at 60 moments, of which {ended} ended it: the output is complete or as before", wrong)
+    ok(not wrong and ended, f"SIGTERM at 60 moments ended it {ended} times: the output is complete or as before", wrong)
     os.mkfifo("fifo")
     put(OLD)
     p = subprocess.Popen([RAPT, *BIG, "--lse", "fifo"], stdin=subprocess.DEVNULL)

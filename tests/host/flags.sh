@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # flags.sh SOURCE LIBRARY ISA:FLAGS...: options that would break the promise, with the compiler $CC. Of some of them it tells the
 # kernels, which then are not compiled; of the others rapt_self_check tells, where they change bits. The library's own options
-# ($EXACT) stand behind CFLAGS and win, and sources that are compiled by hand, but as they must be, pass.
+# ($EXACT) come after CFLAGS and win, and sources that are compiled by hand, but as they must be, pass.
 # shellcheck disable=SC2086 # $CC, $EXACT and lists of options are words
 source=$1 library=$2
 shift 2
@@ -125,7 +125,7 @@ by_meson() {
     } END { print NR, "commands,", given, "with CFLAGS"; exit bad || NR < 20 || given != NR }' listed
 }
 (by_meson) >"$scratch/log" 2>&1
-report $? 'built by Meson, kernels and dispatch have their own options behind CFLAGS, the linker too' "$scratch/log"
+report $? 'built by Meson, kernels and dispatch have their own options after CFLAGS, the linker too' "$scratch/log"
 
 # ---- What only the library's check of itself tells of -------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ except ImportError:
     sys.exit()
 
 SOURCE = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2])
-sys.path.append(str(SOURCE / "tests/host"))  # behind the package's own
+sys.path.append(str(SOURCE / "tests/host"))  # after the package's own
 import tap
 from tap import ok, skip
 
@@ -568,7 +568,7 @@ def test_cache_calls():
     ring = make(batch=2, ring=True)
     ring.append(x[:2, :, :20], y[:2, :, :20])
     before, tables = ring.attend(np.repeat(q, 2, 0)), np.ones((45, d // 2), np.float32)
-    refused("a position behind the tables", rapt.Error, ["position 45", "have 45"], lambda: ring.append(
+    refused("a position beyond the tables", rapt.Error, ["position 45", "have 45"], lambda: ring.append(
         x[:2], y[:2], lengths=[26, 30], rope=rapt.Rope(d, tables=(tables, tables)), positions=np.arange(60).reshape(2, 30) % 47))
     ok(same(ring.attend(np.repeat(q, 2, 0)), before), "... and no entry's ring has changed")
     refused("another layout", ValueError, ["layout is 'BHSD'"], lambda: plain.append(x, y, layout="BHSD"))
@@ -830,7 +830,7 @@ def test_mha():
 
 
 def before_poison(*shape, dtype=np.float32, poison=3):
-    """An array before memory that is not its own: who reads or writes behind its end shows."""
+    """An array before memory that is not its own: who reads or writes past its end shows."""
     return np.ndarray(shape, dtype, np.full(8192, poison, dtype))
 
 
@@ -842,8 +842,8 @@ def numeric_defaults():
         for struct, body in re.findall(r"typedef struct (\w+) \{(.*?)\n\} \1;", text, re.S):
             comment = ""
             parts = re.findall(r"/\*(.*?)\*/|\b(?:int64_t|float|double) ([\w, ]+);(?:[ ]*/\*(.*?)\*/)?", body, re.S)
-            for before, declared, behind in parts:
-                comment, words = (before, "") if not declared else ("", comment + behind)
+            for before, declared, after in parts:
+                comment, words = (before, "") if not declared else ("", comment + after)
                 if re.search(r"\b0: they are|(?<![\w.])(?:0|-1|NaN), the\s+default", words):
                     found |= {(struct, field.strip()) for field in declared.split(",")}
     return found
@@ -1406,13 +1406,13 @@ def test_mismatches():
                 lambda: rapt.isa("scalar"))
     finally:
         forced.rapt_isa_force = own
-    refused("a kernel with more behind its name", rapt.Error, ["isa is 'scalar\\x00x'"],
+    refused("a kernel with more after its name", rapt.Error, ["isa is 'scalar\\x00x'"],
             lambda: rapt.attention(q, k, k, isa="scalar\0x"))
-    refused("a type with more behind its name", ValueError, ["type is 'f16\\x00x'", "q8_0"],
+    refused("a type with more after its name", ValueError, ["type is 'f16\\x00x'", "q8_0"],
             lambda: rapt.KVCache(kv_heads=1, capacity=1, d_k=8, type="f16\0x"))
     refused("more tokens than 32 bits count", ValueError, ["capacity is 2147483648"],
             lambda: rapt.KVCache(kv_heads=1, capacity=1 << 31, d_k=8))
-    refused("a tuning with more behind it", TypeError, ["tuning is 'any\\x00x'"],
+    refused("a tuning with more after it", TypeError, ["tuning is 'any\\x00x'"],
             lambda: rapt.attention(q, k, k, tuning="any\0x"))
     heads = [random(1, 16, 2, 8)] * 3
     for name, call in (("bias", lambda b: rapt.linear(x, w, b)), ("gate_bias", lambda b: rapt.linear(x, w, gate=w, gate_bias=b)),

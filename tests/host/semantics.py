@@ -802,8 +802,8 @@ def rotary_embedding(library):
             outputs = [rope(library, x, positions, by_table, table) for table in tables]
             ok(np.array_equal(*outputs), f"{name}, a table of {kind}: the bits of the same in f32")
 
-    behind = rapt.Rope(2 * n, 0, None, 1.0, -7)
-    ok(np.array_equal(rope(library, x, positions + 7, behind, rope_table(*c_and_s)),
+    shifted = rapt.Rope(2 * n, 0, None, 1.0, -7)
+    ok(np.array_equal(rope(library, x, positions + 7, shifted, rope_table(*c_and_s)),
                       rope(library, x, positions, rapt.Rope(2 * n, 0, None, 1.0, 0), rope_table(*c_and_s))),
        "an offset moves the row of a table")
     short = rope_table(*(a[:100] for a in c_and_s))
@@ -1017,8 +1017,8 @@ def steps():
         "three tokens": Step(3, 3, starts, 0, f32, causal, pairs, None),
         "three tokens, pages of f16": Step(3, 3, starts, 8, np.float16, causal, halves, None),
         "a prompt": Step(20, 20, [0, 0, 0], 0, f32, causal, halves, None),
-        "a prompt behind a shared prefix, in pages": Step(20, 20, [12, 0, 7], 8, f32, causal, halves, None),
-        "a prompt, of which the last query is wanted": Step(1, 20, [12, 0, 7], 0, f32, causal, halves, None),
+        "a prompt after a shared prefix, in pages": Step(20, 20, [12, 0, 7], 8, f32, causal, halves, None),
+        "a prompt whose last query alone is wanted": Step(1, 20, [12, 0, 7], 0, f32, causal, halves, None),
         "a window": Step(3, 3, starts, 0, f32, {"window_left": 6, **causal}, halves, None),
         "a table of c and s": Step(3, 3, starts, 8, f32, causal, by_table, table),
         "no rotation": Step(3, 3, starts, 0, f32, causal, None, None),

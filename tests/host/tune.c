@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt tune on a machine of which everything is known: the clock goes on only in calls, by what a model says of the tuning and
+/* rapt tune on a machine about which everything is known: the clock goes on only in calls, by what a model says of the tuning and
  * the noise, so that it is known which numbers are faster, and by how much. And the statistic by which it judges, on given times.
  */
 #define clock_now                   fake_clock
@@ -12,7 +12,7 @@
 
 /* ---- The machine --------------------------------------------------------------------------------------------------------- */
 
-/* How many times as fast a layer of so many tokens is with a tuning, beside the kernel's own numbers. */
+/* Returns how many times as fast a layer of `tokens` tokens is with a tuning as with the kernel's own numbers. */
 typedef double model(int64_t tokens, const rapt_tuning *tuning);
 
 static struct machine {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TDPBF16PS, TDPBSUD and their emulation (amx_tiles.h), of which tests/broken/amx_emulated.c is made, bit for bit; where there is
- * no AMX, the emulation beside numbers worked out by hand. */
+/* TDPBF16PS, TDPBSUD and their emulation (amx_tiles.h), from which tests/broken/amx_emulated.c is made, compared bit for bit;
+ * where there is no AMX, the emulation beside numbers worked out by hand. */
 #include <math.h>
 
 #include "amx_tiles.h"
@@ -74,7 +74,7 @@ static float drawn(int low, int high) {
     return fabsf(x) < 0x1p-56f ? 0.0f : x;
 }
 
-/* Tiles 0 and 1 of so many rows, tile 2 of 16. */
+/* Configures tiles 0 and 1 with `rows` rows, tile 2 with 16. */
 static void configure(int rows) {
     const unsigned char configuration[64] = {
         [0] = 1, [16] = 64, [18] = 64, [20] = 64, [48] = (unsigned char)rows, [49] = (unsigned char)rows, [50] = 16};

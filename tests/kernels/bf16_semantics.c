@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* VDPBF16PS and its emulation (emulated_bf16.h), of which tests/broken/avx512_bf16_emulated.c is made, bit for bit, where this
- * machine has the instruction; and the emulation beside numbers worked out by hand. */
+/* VDPBF16PS and its emulation (emulated_bf16.h), from which tests/broken/avx512_bf16_emulated.c is made, compared bit for bit
+ * where this machine has the instruction; and the emulation beside numbers worked out by hand. */
 #include "emulated_bf16.h"
 #include "random.h"
 #include "rapt.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* VPDPBUSD and its emulation (emulated_vnni.h), of which tests/broken/avx2_vnni_emulated.c is made, bit for bit: the instruction
- * of AVX-VNNI, which kernels/x86/avx2_vnni.c takes, and that of AVX-512, where this machine has them; and the emulation beside
- * numbers worked out by hand. */
+/* VPDPBUSD and its emulation (emulated_vnni.h), from which tests/broken/avx2_vnni_emulated.c is made, compared bit for bit: the
+ * instruction of AVX-VNNI, which kernels/x86/avx2_vnni.c takes, and that of AVX-512, where this machine has them; and the
+ * emulation beside numbers worked out by hand. */
 #include <string.h>
 
 #include "emulated_vnni.h"

@@ -387,7 +387,7 @@ static void random_row(unsigned char *row, size_t bytes, size_t group_bytes) {
 
 static bool same_float(float got, float want) { return want != want ? got != got : as_bits(got) == as_bits(want); }
 
-/* Every byte, or random groups, from rows that no byte may be read before or behind. */
+/* Tests every byte, or random groups, from rows before and after which no byte may be read. */
 static void kv_storage(const char *name, rapt_type type, load_channels *load, int group, int bytes) {
     enum { CHANNELS = 256 };
     int wrong = 0;
@@ -407,7 +407,8 @@ static void kv_storage(const char *name, rapt_type type, load_channels *load, in
     tap_ok(wrong == 0, "%s to f32: %d rows of %d groups, %d wrong", name, rows, CHANNELS / group, wrong);
 }
 
-/* stage_rows: parts of rows, of which nothing else may be read, between floats that must stay as they are. */
+/* Tests stage_rows on parts of rows. Nothing else of the rows may be read, and the floats around the output must stay as they
+ * are. */
 static void staged_rows(const char *name, rapt_type type, int group, int bytes) {
     enum { ROWS = 3, MOST = 96, LD = MOST + 2 * RAPT_VL };
     const float guard = 12345.0f;

@@ -48,8 +48,8 @@ static inline float emulated_bf16(const emulated_tile *tile, int row, int pair, 
     return x;
 }
 
-/* TDPBF16PS, of so many rows of C and A and 16 of B, of inputs that are 0 or at least 2^-56 in magnitude, so that nothing is
- * denormal: C + (e + o), with e and o chains of fused multiply-adds from +0 over the even and the odd elements. */
+/* Emulates TDPBF16PS, for a number of rows of C and A and 16 of B, with inputs that are 0 or at least 2^-56 in magnitude, so that
+ * nothing is denormal: C + (e + o), with e and o chains of fused multiply-adds from +0 over the even and the odd elements. */
 static inline void emulated_multiply_bf16(emulated_tile *c, int rows, const emulated_tile *a, const emulated_tile *b) {
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < EMULATED_PAIRS; n++) {

@@ -56,7 +56,7 @@ static uint64_t filling_seed = 1;
 void fill_calls_with(numbers which, uint64_t seed) { filling = which, filling_seed = seed; }
 
 /* Small integers, and numbers of about the same size in any other type, wherever rows begin: each byte may be the one with most
- * of the exponent, of which some bits are drawn. */
+ * of the exponent, so only some of its bits are drawn. */
 static void fill(rapt_type type, unsigned char *at, size_t bytes) {
     static const struct {
         unsigned char exponent, drawn;
@@ -333,7 +333,7 @@ static int64_t key_batch(const call *c) {
 static int64_t key_tokens(const call *c) {
     return c->features & PAGES ? page_keys(c) : c->features & RAGGED_KEYS ? 1 + c->batch * c->keys : c->keys;
 }
-/* Of Q's. Ragged tokens: one before the first entry and one behind the last belong to none. */
+/* The batch and the tokens of Q. If they are ragged, one token before the first entry and one after the last belong to none. */
 static int64_t query_batch(const call *c) { return c->features & RAGGED ? c->batch > 0 : c->batch; }
 static int64_t query_tokens(const call *c) { return c->features & RAGGED ? 2 + c->batch * c->queries : c->queries; }
 

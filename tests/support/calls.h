@@ -17,7 +17,7 @@ typedef struct pointer {
     unsigned char *content;    /* what lies there before the call */
     size_t bytes, alignment;   /* alignment 1: a tensor, which may lie anywhere */
     bool written;
-    bool plan; /* of which only the library knows how many bytes are in use, from the first on */
+    bool plan; /* a plan: only the library knows how many of its bytes, from the first on, are in use */
     unsigned char *at;
 } pointer;
 
@@ -64,7 +64,7 @@ typedef struct described {
     int pointers;
     struct twins {
         const char *output, *input; /* may be the very same memory, */
-        bool part;                  /* of which the input is a part: what it holds is then another thing */
+        bool part;                  /* the input is only a part of that memory, so that it holds something else than the output */
     } twins[8];
     int twin_count;
     struct {

@@ -14,8 +14,8 @@
 #endif
 
 #if FENCE_GUARDED
-/* Pages, none of which can be reached until they are opened: to be read and written, and after that as they are protected. Out of
- * memory ends the program. */
+/* Pages that cannot be accessed until pages_open, after which they can be read and written, until pages_protect says otherwise.
+ * Out of memory ends the program. */
 size_t page_bytes(void);
 void *pages_create(size_t bytes);
 void pages_open(void *pages, size_t bytes);
@@ -38,7 +38,7 @@ enum { FENCE_CANARY = 0xc5 };
 /* Ends the program, with an exit status that is not that of a check which failed. */
 _Noreturn void no_memory(void);
 
-/* offset < 0: data ends where the guard begins. Otherwise it begins offset bytes behind the other guard. beyond: how many more
+/* offset < 0: data ends where the guard begins. Otherwise it begins offset bytes after the other guard. beyond: how many more
  * bytes than one page to guard at the end. The body is filled with canaries. Out of memory ends the program. */
 fence fence_create(size_t bytes, int offset, size_t beyond);
 void fence_destroy(fence *f);

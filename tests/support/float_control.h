@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What callers do to the floating-point modes of their thread, as far as this machine has it, and what the library's lines say of
- * it. What is computed in between must be behind a call that the compiler cannot see through, for no pragma tells it of modes. */
+ * it. What is computed in between must be in a call that the compiler cannot see through, since no pragma tells it of modes. */
 #ifndef RAPT_TESTS_FLOAT_CONTROL_H
 #define RAPT_TESTS_FLOAT_CONTROL_H
 

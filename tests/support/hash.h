@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FNV-1a of 64 bits, of which the golden hashes of tests are made: hash = hash_start, then hash = hash_bytes(hash, ...). */
+/* FNV-1a of 64 bits, which makes the golden hashes of tests: hash = hash_start, then hash = hash_bytes(hash, ...). */
 #ifndef RAPT_TESTS_HASH_H
 #define RAPT_TESTS_HASH_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers of the checks, in as many streams as one likes, of which *random is where one has got to: integers, and floats
+/* Random numbers of the checks, in any number of streams, each with its state in a *random of the caller's: integers, and floats
  * made of them without libm, so that every machine draws the same data. Golden hashes were made with it, so it stays as it is. */
 #ifndef RAPT_TESTS_RANDOM_STREAMS_H
 #define RAPT_TESTS_RANDOM_STREAMS_H

@@ -620,7 +620,7 @@ static double exact_logit(const row *r, int64_t n, double *slack) {
     return score * factor * scale;
 }
 
-/* Where a group's scale is infinite, its elements are infinite or NaN, of which exact arithmetic gives NaN; a sum of integers
+/* Where a group's scale is infinite, its elements are infinite or NaN, and exact arithmetic gives NaN for them; a sum of integers
  * times the scale may be infinite. */
 static bool infinite_key(const row *r, int64_t n) {
     bool infinite = false;

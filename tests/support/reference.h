@@ -81,7 +81,7 @@ typedef struct reference {
                                      it is -E, and NaN is right, too: integers leave out a value that is not finite if its
                                      weight is 0 */
     double *lse, *lse_bound;      /* by row */
-    double *exact, *exact_bound, *exact_lse, *exact_lse_bound; /* RAPT_INT8_DOT: the same of exact arithmetic */
+    double *exact, *exact_bound, *exact_lse, *exact_lse_bound; /* RAPT_INT8_DOT: these four of exact arithmetic */
     float *naive;                                              /* RAPT_EXACT: as o, the output in plain f32, with libm */
     float *ordered[2], *ordered_lse[2]; /* RAPT_BF16_DOT: by class, unfused and fused, the outputs to the bit, in f32 */
     double *scores, *scores_bound; /* with desc.scores_stage: by row and column. The bound is NaN where a NaN or 0 is right */
@@ -182,7 +182,7 @@ reference_value reference_activation(rapt_activation activation, reference_value
 void reference_normalised(bool rms, const float *z, int64_t channels, float epsilon, const float *weight, const float *bias,
                           reference_value *y, reference_value *mean, reference_value *inverse_deviation);
 
-/* Is a number that was stored in that type within the bound? */
+/* True if a number that was stored in that type is within the bound. */
 bool reference_near(rapt_type type, float got, reference_value want);
 
 #endif

@@ -26,7 +26,7 @@ typedef struct tensor {
     rapt_layout layout;
     int64_t batch, heads, tokens, channels, row; /* row: bytes */
     size_t bytes;
-    unsigned char *memory, *at; /* memory: a byte more, before the tensor or behind it */
+    unsigned char *memory, *at; /* memory: a byte more, before the tensor or after it */
 } tensor;
 
 static inline tensor new_tensor(const rapt_layout *l, int64_t batch, int64_t heads, int64_t tokens, int64_t channels, bool odd) {

@@ -255,7 +255,7 @@ with_ziglang() {
     PYTHONPATH=$(echo "$to"/lib/python3*/site-packages) # for where a meson of pyenv puts its own python3 first
     export PYTHONPATH
 }
-# An architecture of which Debian 12 has no compiler.
+# An architecture for which Debian 12 has no compiler.
 stage_loongarch64() {
     with_ziglang || return 0
     export PATH=$PWD/tools:$PATH
@@ -267,7 +267,7 @@ stage_wasm() {
     export PATH=$PWD/tools:$PATH XDG_CACHE_HOME=$ZIG_GLOBAL_CACHE_DIR
     local threads=1
     emulated_stage
-    skip "guard pages and threads, of which WASI has none"
+    skip "guard pages and threads, which WASI does not have"
     setup wasm-scalar --cross-file tools/cross/wasm.ini -Doptimization=1 -Disas_left_out="$(all_but scalar)"
     ninja -C "$root/wasm-scalar" cli/rapt
     check scalar run-wasm "$root/wasm-scalar/cli/rapt" check --quick --case golden
