@@ -277,26 +277,33 @@ static weight_cursor start_weighing(const rapt_problem *p, const lane_scratch *s
     return w;
 }
 
-/* Weighs the next n pairs, or all that are left, for nv vectors of queries. exactly: right for NaN, too. */
+/* Weighs the next n pairs, or all that are left, for nv vectors of queries. exactly: right for NaN, too. What the pairs of a block
+ * share is in local variables, since a store through `to` might otherwise change the cursor. */
 static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weight_cursor *w, int n) {
+    const vf exponent = w->exponent, least = w->least;
+    vf from[RAPT_TILE_VECTORS];
+    vi special = w->special;
+    UNROLLED(v, nv) from[v] = w->from[v];
     while (n > 0 && w->count > 0) {
-        int now = rapt_min(n, w->end - w->at);
-        n -= now;
-        for (; now > 0; now--, w->at++) {
-            const float *pair = w->scores + (size_t)w->at * 2 * TILE_ROWS;
-            float *to = w->to + (size_t)(w->at / STEP_PAIRS) * RAPT_BF16_STEP_FLOATS + w->at % STEP_PAIRS * RAPT_VL;
+        const int at = w->at, end = rapt_min(at + n, w->end);
+        const float *pair = w->scores + (size_t)at * 2 * TILE_ROWS;
+        for (int i = at; i < end; i++, pair += 2 * TILE_ROWS) {
+            float *to = w->to + (size_t)(i / STEP_PAIRS) * RAPT_BF16_STEP_FLOATS + i % STEP_PAIRS * RAPT_VL;
             UNROLLED(v, nv) {
-                vf first = v_sub(v_load(pair + v * RAPT_VL), w->from[v]),
-                   second = v_sub(v_load(pair + TILE_ROWS + v * RAPT_VL), w->from[v]);
-                vi pairs = exactly ? weight_pairs(first, second, w->exponent, w->least)
-                                   : t_weight_pairs(first, second, w->exponent, w->least, &w->special);
+                vf first = v_sub(v_load(pair + v * RAPT_VL), from[v]),
+                   second = v_sub(v_load(pair + TILE_ROWS + v * RAPT_VL), from[v]);
+                vi pairs = exactly ? weight_pairs(first, second, exponent, least)
+                                   : t_weight_pairs(first, second, exponent, least, &special);
                 v_store(to + v * TILE_FLOATS, v_as_float(pairs));
             }
         }
-        if (w->at < w->end) return;
+        n -= end - at;
+        w->at = end;
+        if (end < w->end) break;
         w->blocks++;
         if (--w->count > 0) next_pairs(w);
     }
+    w->special = special;
 }
 
 /* Weighs the next n pairs of a full tile, or all that are left. */
