@@ -36,7 +36,8 @@
  *     around attention       rapt_linear_run, rapt_layer_norm_run, rapt_rms_norm_run, rapt_mha_run (rapt_layer.h)
  *
  * Conventions of the comments: shapes have the outermost dimension first, as [batch, heads, tokens, channels]; a..b is the range
- * from a to b, both included; errors are named without their prefix RAPT_ERR_; strides and sizes of memory are in bytes.
+ * from a to b, both included; errors are named without their prefix RAPT_ERR_; strides and sizes of memory are in bytes unless
+ * their comment names another unit.
  *
  * Functions come in families of the same form, each with its own prefix: rapt_ (attention), rapt_kv_append_, rapt_kv_copy_,
  * rapt_rope_, rapt_decode_ and rapt_merge_states_ here, rapt_linear_, rapt_layer_norm_, rapt_rms_norm_ and rapt_mha_ in
@@ -44,7 +45,8 @@
  * these ways to run give the same bits and the same errors:
  *
  * - X_run does all the work on the calling thread.
- * - X_run_parallel does it through the caller's parallel_for, in nth slots. Further errors: RANGE (nth < 1), NULL (parallel_for).
+ * - X_run_parallel does it through the caller's parallel_for, in nth slots: a slot is an iteration of that loop, with its own
+ *   part of the workspace, so that up to nth threads work at a time. Further errors: RANGE (nth < 1), NULL (parallel_for).
  * - X_run_share does the share of thread ith of nth; all nth threads make this call. Where the work has phases, the threads wait
  *   for each other between phases, by the caller's barrier; where the function takes no barrier, they need not wait. Further
  *   errors: RANGE (ith, nth), NULL (barrier).
@@ -296,7 +298,7 @@ typedef enum rapt_scores_stage {
  * The logit of row r and key number first_key + n is logits[r * row_stride + n * key_stride]. */
 typedef struct rapt_logits {
     float *logits;         /* The logits, which may be changed. */
-    int64_t row_stride;    /* Floats (not bytes, as in all other strides) from a row to the next. */
+    int64_t row_stride;    /* Floats, not bytes, from a row to the next. */
     int64_t key_stride;    /* Floats from a key to the next. */
     int rows, keys;        /* The number of rows, and of keys. */
     int64_t batch;         /* The number of the batch entry, from 0 on. */
@@ -339,8 +341,9 @@ struct rapt_tuning; /* Numbers by which work is cut, at the end of this header. 
 
 /* A problem of attention: its shape, the layouts of its tensors, and what modifies its scores. Call rapt_desc_init first, then
  * set heads, kv_heads, q_len, kv_len, d_k, d_v, q, k, v and o; every other field has a default, with which its feature is absent.
- * A key is attended if all masks allow it: causal, windows, prefix, local_chunk, mask and block_mask. The fields are grouped by
- * subject; fields that later versions added to a group come at the end, since the struct grows only there. */
+ * A key is attended if causal, the windows, local_chunk, mask and block_mask all allow it; prefix lifts causal and window_right
+ * for the first keys. The fields are grouped by subject; fields that later versions added to a group come at the end, since the
+ * struct grows only there. */
 typedef struct rapt_desc {
     /* The size of the caller's struct, with a mark that it was initialised: set by rapt_desc_init, never by hand. */
     size_t size;
@@ -390,8 +393,8 @@ typedef struct rapt_desc {
     int64_t local_chunk;
 
     /* [batch, heads, q_len] rows of mask_keys elements, RAPT_BOOL or RAPT_BIT: which keys are attended. Strides of 0 broadcast,
-     * and token_stride is the distance of two queries, here and below. With ragged queries, each entry has rows of its own, from
-     * its first query on, and q_len is that of the longest entry. RAPT_NONE, the default: there is no mask. */
+     * and token_stride is the distance of two queries, here and below. With ragged queries, too, there is a batch dimension: row
+     * i of an entry is for its query i, and q_len is that of the longest entry. RAPT_NONE, the default: there is no mask. */
     rapt_layout mask;
 
     /* A block-sparse mask of RAPT_BOOL: [batch, heads, ceil(q_len / block_mask_queries)] rows of ceil(kv_total / block_mask_keys)
@@ -420,7 +423,8 @@ typedef struct rapt_desc {
      * sum of the row's softmax and of its lse. token_stride is not used. RAPT_NONE, the default: there are none. */
     rapt_layout sinks;
 
-    /* A callback for every tile of rows and block of keys. This is slow, and meant for research. Null, the default: none. */
+    /* A callback that may change the logits of each tile of rows and block of keys. It makes calls slow, and is meant for
+     * research. Null, the default: none. */
     rapt_logits_body logits_body;
 
     /* ---- Storage of K and V. */
@@ -431,19 +435,21 @@ typedef struct rapt_desc {
 
     /* ---- Ragged batches. */
 
-    /* [batch + 1], ascending: entry b has the queries q_starts[b]..q_starts[b + 1] - 1 of a Q, O and lse without batch dimension,
-     * where q_len is the number of all tokens (batch_stride is not used), and the keys k_starts[b]..k_starts[b + 1] - 1 of a K
-     * and V where kv_len is the number of all tokens. Tokens before the first start and from the last start on belong to no
-     * entry, and are neither read nor written. Both arrays are read when the plan is made and whenever it is run, so they must
-     * not be moved or changed: a run that finds other numbers in them is refused with TABLE. Null, the default: not ragged. */
+    /* [batch + 1], not descending; with either or both the batch is ragged. q_starts: entry b has the queries
+     * q_starts[b]..q_starts[b + 1] - 1, Q, O, lse, states and scores have no batch dimension (batch_stride is not used), and
+     * q_len is the number of all their tokens. k_starts: entry b has the keys k_starts[b]..k_starts[b + 1] - 1, K and V have no
+     * batch dimension, and kv_len is the number of all their tokens. Tokens before the first start and from the last start on
+     * belong to no entry, and are neither read nor written. Both arrays are read when the plan is made and whenever it is run, so
+     * they must not be moved or changed: a run that finds other numbers in them is refused with TABLE. Null, the default: not
+     * ragged. */
     const int32_t *q_starts, *k_starts;
 
     /* ---- Paged caches. */
 
     /* Keys of a page, 1..RAPT_MAX_LENGTH; 0, the default: not paged. With pages, K and V are pools [pages, kv_heads, page_size,
      * channels], where batch_stride is the distance of two pages, and key j of entry b lies in page table[b, j / page_size];
-     * kv_len is the most keys that an entry can have. Pages of one key, with a table that has a row for each head or query,
-     * select (gather) keys: keys are then numbered in the order of the table. */
+     * kv_len is the most keys that an entry can have. To select keys (gather), use pages of one key: the table's row, which may
+     * be another for each head and query, lists the selected keys; these are then numbered in its order. */
     int64_t page_size;
     int64_t pages; /* Pages of the pool, 0..RAPT_MAX_LENGTH. */
 
@@ -492,9 +498,9 @@ typedef struct rapt_desc {
 
     rapt_scores_stage scores_stage; /* The scores that are written to rapt_args.scores. The default is RAPT_SCORES_NONE. */
 
-    /* [batch, heads, q_len] rows of kv_total f32 (with ragged keys, that of the longest entry), by the keys' numbers. Only
-     * columns of K's keys, from kv_first on, are written; keys beyond the entry's length give -inf, or 0 in RAPT_SCORES_WEIGHTS.
-     * That stage is not possible with unmerged. */
+    /* [batch, heads, q_len] rows of RAPT_F32, with a column for each key number: kv_total, or with ragged keys as many as the
+     * longest entry has. A call writes the columns of the keys that K has room for, from kv_first on. Those beyond the entry's
+     * length get -inf, or 0 in RAPT_SCORES_WEIGHTS, which is refused together with unmerged. */
     rapt_layout scores;
 
     /* ---- Since 0.4: more about execution. */
@@ -530,8 +536,8 @@ typedef struct rapt_plan {
 #define RAPT_PLAN_BYTES(batch) (192 * sizeof(uint64_t) + 16 * ((size_t)(batch) + 1))
 
 /* Validates the problem and chooses kernel, path and tasks. Errors: NULL, STRUCT, SHAPE, HEADS, TYPE, STRIDE, SCALE, MASK,
- * ISA_UNKNOWN, ISA_MISSING, RANGE (threads), TABLE (q_starts, k_starts), ALIGNMENT (these, the plan), FEATURE, ARITH, OVERLAP
- * (the plan's memory with arrays whose addresses it keeps), TUNING. The function of this name, for callers in other languages and
+ * ISA_UNKNOWN, ISA_MISSING, RANGE (threads), TABLE (q_starts, k_starts), ALIGNMENT (q_starts, k_starts, the plan), FEATURE,
+ * ARITH, OVERLAP (the plan lies on q_starts or k_starts), TUNING. The function of this name, for callers in other languages and
  * clients of 0.1, takes a plan of 192 uint64_t. */
 RAPT_API rapt_status rapt_plan_init(rapt_plan *plan, const rapt_desc *desc);
 #define rapt_plan_init(plan, desc) rapt_plan_init_sized((plan), sizeof *(plan), (desc))
@@ -551,7 +557,7 @@ typedef struct rapt_plan_info {
     const char *rounding; /* Its rounding class, "fused" or "unfused": kernels of one class give the same bits. */
     const char *arith;    /* The arithmetic, "exact", "int8" or "bf16". */
     const char *path;     /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (both). */
-    int phases;           /* 1; or 2 if keys are split or weights wanted: all tasks of phase 0 come before any of phase 1. */
+    int phases;           /* 1; or 2 if keys are split, or for RAPT_SCORES_WEIGHTS. Phase 0 ends before phase 1 begins. */
     int64_t tasks[2];     /* Tasks of each phase, which are independent of each other. */
     size_t shared_bytes;  /* Bytes of workspace that all threads share. */
     size_t thread_bytes;  /* Bytes of workspace that each thread needs in addition. */
@@ -598,8 +604,8 @@ typedef struct rapt_args {
     const int32_t *prefixes;              /* The prefix of each entry. Null: rapt_desc.prefix. */
     const int32_t *table;                 /* The block table, where the plan is paged. */
 
-    /* [batch + 1], ascending: the pages of entry b are table[table_starts[b]] to table[table_starts[b + 1] - 1] (CSR). Null: the
-     * table is a matrix with the strides of its layout. */
+    /* [batch + 1], not descending: the pages of entry b are table[table_starts[b]] to table[table_starts[b + 1] - 1] (CSR). Null:
+     * the table is a matrix with the strides of its layout. */
     const int32_t *table_starts;
 
     /* The number of keys in each entry's last page, 1..page_size, which together with table_starts gives the entry's key length;
@@ -685,7 +691,7 @@ RAPT_API rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args,
  *     (x * c - y * s, y * c + x * s)        c, s = amplitude * (cos, sin)((p + offset) * frequencies[i]), each rounded to f32
  *
  * by two products and a sum of f32, each rounded (Su et al. 2021, RoFormer, section 3.2.2). Before rounding, the errors of c and
- * s are below 1e-11, for positions up to 2^31 and frequencies up to 1. An angle of 0 changes nothing but the amplitude. */
+ * s are below 1e-11, for positions up to 2^31 and frequencies up to 1. An angle of 0 only multiplies x and y by amplitude. */
 typedef struct rapt_rope {
     int64_t channels; /* The number of channels that are rotated, from channel 0 on; even. 0, the default: none. */
     int interleaved;  /* 0, the default: pair i is channels i and i + channels / 2 (NeoX, Llama). Else 2i and 2i + 1 (GPT-J). */
@@ -757,9 +763,9 @@ typedef struct rapt_kv_append_args {
 
     const int32_t *lengths; /* [batch], each 0..tokens: new tokens of each entry. Null: tokens for all. */
 
-    /* [batch + 1], ascending, for ragged new tokens: entry b has tokens token_starts[b]..token_starts[b + 1] - 1 of a new_k and
-     * new_v without batch dimension, where rapt_kv_append_desc.tokens is the number of all tokens; lengths must be null. Null:
-     * not ragged. */
+    /* [batch + 1], not descending, for ragged new tokens: entry b has tokens token_starts[b]..token_starts[b + 1] - 1 of a new_k
+     * and new_v without batch dimension, where rapt_kv_append_desc.tokens is the number of all tokens; lengths must be null.
+     * Null: not ragged. */
     const int32_t *token_starts;
 
     /* [batch, tokens], or [tokens] with token_starts: the positions by which rope rotates. Null: the keys' numbers. */
@@ -790,9 +796,10 @@ RAPT_API void rapt_kv_append_args_init_sized(rapt_kv_append_args *args, size_t s
  * - INT4: s = y / -8, where y is the group's first element of largest magnitude; n = x / s + 8.
  * - INT4_MIN: s = (largest - least) / 15, m = least, n = (x - m) / s.
  * - Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: as in ggml's reference (quantize_row_*_ref), each f32 operation rounded.
- * - MXFP4, MXFP8_E4M3: as in OCP MX 1.0 (section 6.3). 2^(e - 127) is the largest power of two that is at most the group's
- *   largest magnitude, divided by the largest power of two that n can be, 4 or 256; e is at least 0, and 255, which means NaN,
- *   if an element is not finite. n = x / 2^(e - 127), rounded to nearest even, is bounded to +-6 or +-448.
+ * - MXFP4, MXFP8_E4M3: as in OCP MX 1.0 (section 6.3). Let p be the largest power of two that is at most the group's largest
+ *   magnitude; then 2^(e - 127) is p / 4 in MXFP4 and p / 256 in MXFP8_E4M3, where 4 and 256 are the largest powers of two that
+ *   n can be. e is at least 0. It is 255, which means NaN, if an element is not finite. n = x / 2^(e - 127), rounded to nearest
+ *   even, is bounded to +-6 or +-448.
  * - NVFP4: s = the group's largest magnitude / 6, stored as F8_E4M3; n = x / s by the stored s, an f32 division, then rounded to
  *   nearest even and bounded to +-6. If s is 0 or an element is not finite, which makes s NaN, the codes of n are 0.
  *
@@ -823,8 +830,8 @@ RAPT_API rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, con
 
 /* ---- Copying within caches ----------------------------------------------------------------------------------------------- */
 
-/* The cache to which rapt_kv_copy_run copies tokens; another cache from which it copies them has the same layouts. Call
- * rapt_kv_copy_desc_init first, then set kv_heads, tokens, and d_k and k, or d_v and v, or all of these. */
+/* The cache to which rapt_kv_copy_run copies tokens. If it copies them from another cache, that one has the same sizes and
+ * layouts. Call rapt_kv_copy_desc_init first, then set kv_heads, tokens, and d_k and k, or d_v and v, or all of these. */
 typedef struct rapt_kv_copy_desc {
     size_t size; /* Set by rapt_kv_copy_desc_init, as in rapt_desc. */
 
@@ -907,7 +914,7 @@ typedef struct rapt_rope_args {
     rapt_layout out; /* The rotated tensor, of the same shape, rounded to nearest even; its type and strides may differ. */
 
     const void *from; /* The tensor that is read. */
-    void *to; /* The tensor that is written: from itself, if in and out are the same, or memory that does not overlap it. */
+    void *to; /* The tensor that is written. It may be `from` if in and out are the same; else the two must not overlap. */
 
     rapt_rope rope;              /* The rotation. Without channels, the tensor is only converted. */
     const int32_t *starts;       /* [batch]: the position of each entry's first token. Null: 0. */
@@ -961,8 +968,8 @@ typedef struct rapt_decode_desc {
      */
     rapt_layout new_v;
 
-    /* The rotation of Q and the new K; a rotated Q stays in f32. Its frequencies must not be moved or changed. The default is
-     * none. */
+    /* The rotation of the queries and the new keys. Rotated queries stay in f32: they are not rounded to Q's type. The array
+     * rope.frequencies must not be moved or changed. The default is none. */
     rapt_rope rope;
 } rapt_decode_desc;
 
@@ -1013,9 +1020,9 @@ typedef struct rapt_decode_args {
     rapt_rope_table rope_table; /* c and s, where rope has no frequencies. */
 
     /* The other tensors and arrays of attention: q, o, lse, masks, tables and so on; its k, v, k_scales, v_scales and workspace
-     * are not used. kv_lengths are the lengths after the step (starts are FlashAttention's cache_seqlens). Null, as usual: starts
-     * + new tokens; last_page, if it is given, must give the same. Shorter lengths hide keys, and move queries whose positions
-     * are not given. */
+     * are not used. Its kv_lengths are the key lengths after the step. Null, as usual: starts (FlashAttention's cache_seqlens) +
+     * new tokens, and last_page, if it is given, must give the same. If kv_lengths are below that, the keys beyond them are not
+     * attended, and queries whose positions follow from the key length (rapt_causal) have lower positions. */
     const rapt_args *attention;
 
     void *workspace;        /* Memory for the call, as in rapt_args. */
@@ -1051,11 +1058,12 @@ RAPT_API rapt_status rapt_decode_args_explain(const rapt_decode_plan *plan, cons
 
 /* ---- Merging --------------------------------------------------------------------------------------------------------- */
 
-/* The floats of a state, the intermediate result of a row after a chunk of keys: m, the largest score; l, the sum of the weights
- * exp2((score - m) * c), where c is log2(e), times the scale unless the scores have it already (docs/order.md); 14 unused floats;
- * the weighted sum of values o[d_v], not divided by l; padding. A chunk without attended keys gives the empty state, m = -inf and
- * all else 0, which changes nothing. A state has m and l rather than their log-sum-exp, which would have to be rounded, so that
- * merging gives the same bits as attention over all keys at once. */
+/* The number of floats of a state, which is the intermediate result of a row after a chunk of keys: m, the largest score; l, the
+ * sum of the weights exp2((score - m) * c); 14 unused floats; o[d_v], the sum of the values times these weights, not divided by
+ * l; padding. c is log2(e), times the scale's magnitude unless the scores have been multiplied by it (docs/order.md). A chunk
+ * without attended keys gives the empty state, m = -inf and all else 0, which changes nothing that it is merged with. A state has
+ * m and l rather than their log-sum-exp, which would have to be rounded, so that merging gives the same bits as attention over
+ * all keys at once. */
 #define RAPT_STATE_FLOATS(d_v) (16 + ((size_t)(d_v) + 15) / 16 * 16)
 
 /* The states of one source: those of one plan, or of another machine. */
@@ -1182,18 +1190,26 @@ typedef struct rapt_tuning {
     /* few_rows for RAPT_INT8_DOT, 0 to at most 16; only 0 in kernels that have no code for keys in lanes there. */
     int few_integer_rows;
 
-    /* The most last rows beside full vectors of queries that have keys in lanes even so, 0 to at most 15. */
+    /* In a task with queries in lanes, the rows after the last full vector of queries have keys in lanes if they are at most this
+     * many, 0 to at most 15. */
     int left_over;
 
-    /* The most rows of the key/value heads that a task with keys in lanes takes together, 1 to at most 64. A task takes several
-     * heads if the heads of a token are adjacent in memory. */
+    /* The most rows of a task with keys in lanes that takes several key/value heads together, 1 to at most 64. It does so where
+     * the heads of a token are adjacent in memory. */
     int joined_rows;
 
-    int joined_bytes; /* Such a task takes as many heads as have this many bytes of keys of a token, 1 to 1048576. */
-    int pass_tiles;   /* The most tiles of queries of a task with queries in lanes, 1 to at most 32. */
-    int pass_l2;      /* The most sixteenths of the L2 cache that the scratch of such a task takes, 1 to 256. */
+    /* Such a task takes the fewest heads whose keys of one token have this many bytes, or as many as joined_rows allows, 1 to
+     * 1048576. */
+    int joined_bytes;
+
+    int pass_tiles; /* The most tiles of queries of a task with queries in lanes, 1 to at most 32. */
+
+    /* A task with queries in lanes has only as many tiles as keep its scratch within this many sixteenths of the L2 cache, 1 to
+     * 256, but at least one. In RAPT_BF16_DOT the staged chunk of keys and values does not count. */
+    int pass_l2;
+
     int thread_tasks; /* About how many tasks a plan has for each expected thread, 1 to 64. */
-    int ragged_tasks; /* thread_tasks for batches whose entries differ in length, 1 to 64. */
+    int ragged_tasks; /* thread_tasks for ragged batches (q_starts, k_starts), 1 to 64. */
 
     /* The keys of a head are split over tasks if the resulting states take at most 1 / states_part of the keys' and values'
      * bytes, 1 to 1024. */

@@ -233,7 +233,7 @@ typedef struct rapt_norm_args {
     rapt_layout y;    /* [batch, tokens] rows of the same types, rounded once, to nearest even. */
 
     const void *from;    /* X, the tokens. */
-    void *to;            /* Y, the result: from itself, if x and y are the same, or memory that does not overlap it. */
+    void *to;            /* Y, the result. It may be `from` if x and y are the same; else the two must not overlap. */
     const float *weight; /* [channels]: a factor of each channel. Null: 1. */
     const float *bias;   /* [channels]: is added to each channel. Null: 0. */
     float epsilon;       /* Is added to the variance or mean square; finite, 0 or more. The default is 1e-5. */
@@ -245,8 +245,8 @@ typedef struct rapt_norm_args {
     rapt_layout sum;           /* [batch, tokens] rows of z, rounded once. RAPT_NONE, the default: z is not wanted. */
     const void *residual_from; /* The residual, if residual has a type. */
 
-    /* Where z is written, if sum has a type: memory of its own; or residual_from; or from, unless to is from as well. In the last
-     * two cases the layouts must be the same. */
+    /* Where z is written, if sum has a type: memory that overlaps nothing else; or `residual_from`; or `from`, unless `to` is
+     * `from`, too. In the last two cases the layouts must be the same. */
     void *sum_to;
 
     float *mean; /* [batch, tokens] dense: the mean of each token's z. Null: not wanted; refused in rapt_rms_norm_run. */
@@ -342,7 +342,7 @@ typedef struct rapt_mha_desc {
      * are not used, and X, Y and Z must have the same width. The default is 0. */
     int packed;
 
-    /* The rotation of Q and K. Its frequencies must not be moved or changed. The default is none. */
+    /* The rotation of Q and K. The array rope.frequencies must not be moved or changed. The default is none. */
     rapt_rope rope;
 
     /* Not 0: rows of rapt_mha_args.position_table are added to the tokens of X, Y and Z, in f32; these must have the same width.
@@ -405,7 +405,7 @@ typedef struct rapt_mha_args {
 
     const void *x, *y, *z;          /* X, Y and Z; y and z where the plan has layouts for them. */
     const void *residual;           /* Is added to the output, where the plan has a layout for it. */
-    void *out;                      /* The output. It may be x, y, z or residual of the same layout and width. */
+    void *out;                      /* The output. It may be x, y, z or residual, if that has its layout and width. */
     const void *wq, *wk, *wv, *wo;  /* The weights for which the plan has layouts. */
     const float *bq, *bk, *bv, *bo; /* Biases, one for each row of the weights. Null: 0. */
     const float *wq_scales, *wk_scales, *wv_scales, *wo_scales; /* Scales of the weights, as in rapt_linear_args.scales. */

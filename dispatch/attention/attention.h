@@ -18,9 +18,9 @@ typedef struct rapt_attention {
     const rapt_tokens *appended;
 } rapt_attention;
 
-/* Adds the memory that the call reads and writes, except the workspace, and if tensors is false, except q, k, v, o, their scales
- * and the scores. only: the entry whose tables and starts are checked, or -1 for all. */
-void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only);
+/* Registers the memory that the call reads and writes, except the workspace, and if tensors is false, except q, k, v, o, their
+ * scales and the scores. only: the entry whose tables and starts are checked, or -1 for all. */
+void rapt_register_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only);
 
 /* Checks what each entry has of its own: length, ring, page table, columns of mask and bias. The memory has been checked. Errors:
  * TABLE, KV_LENGTH, MASK. */

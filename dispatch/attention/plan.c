@@ -162,14 +162,15 @@ static rapt_status plan_check_features(rapt_report *r, const rapt_desc *d) {
     return status == RAPT_OK ? check_kv_range(r, d) : status;
 }
 
-/* Checks and measures a mask or bias, if there is one; with a key stride of 0 its rows have one element. */
+/* Checks a mask or bias, if there is one, and computes the bytes that it spans. With a key stride of 0, rows have one element. */
 static rapt_status measure_columns(rapt_report *r, const char *name, const rapt_layout *layout, uint64_t allowed,
                                    const rapt_desc *d, int64_t queries, int64_t columns, int key_stride, uint64_t *bytes) {
     if (!layout->type) return RAPT_OK;
     return rapt_measure(r, name, layout, allowed, d->batch, d->heads, queries, key_stride ? columns : 1, false, bytes);
 }
 
-/* Checks and measures all tensors, and sets what follows from that: bytes, the longest entries, columns of mask and bias. */
+/* Checks all tensors, and sets what follows from their layouts: the bytes that each spans, the longest entries, the columns of
+ * mask and bias. */
 static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *p) {
     int64_t queries = d->q_len, keys = p->kv_total; /* of the longest entry */
     rapt_status status = rapt_check_starts(r, "q_starts", d->q_starts, d->batch, d->q_len, &queries);
@@ -212,7 +213,7 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
             status =
                 rapt_measure_dimensions(r, "states", s, 4, (int64_t)RAPT_STATE_FLOATS(d->d_v) * float_bytes, true, &b->states);
     }
-    if (status == RAPT_OK && d->table.type) /* one entry's table: only the args say whether all are one matrix */
+    if (status == RAPT_OK && d->table.type) /* of one entry: only rapt_args says whether all entries' tables are one matrix */
         status = rapt_measure(r, "table", &d->table, 1 << RAPT_I32, d->batch > 0, d->kv_heads, queries,
                               rapt_divide_up(d->kv_len, d->page_size), false, &b->table);
     if (status == RAPT_OK)
@@ -224,9 +225,10 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
     return status;
 }
 
-/* Sets how the scale is applied. Usually it becomes a factor of the exponent, after the maximum score has been subtracted, and q
- * is multiplied only by its sign, which is exact. Where the scale is so small or so large that 127 / exponent, or its product
- * with a score, could leave the range of f32, q is multiplied by all of it. */
+/* Sets how the scale is applied (rapt_problem has the formulas). Usually q is multiplied only by the scale's sign, which is
+ * exact. The scale's magnitude becomes a factor of the exponent, after the maximum score has been subtracted; or, if the scores
+ * are modified before the softmax, it multiplies the scores first, and the exponent is log2(e). Where the scale is so small or so
+ * large that 127 / exponent, or its product with a score, could leave the range of f32, q is multiplied by all of it. */
 static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p) {
     double scale = d->scale;
     if (scale != scale) scale = (double)(float)(1.0 / __builtin_sqrt((double)d->d_k));
@@ -260,16 +262,17 @@ static int64_t tiles_per_pass(const full_plan *p) {
     size_t one = arithmetic->scratch_bytes(problem, rows, false, merges);
     size_t each =
         arithmetic->scratch_bytes(problem, 3 * rows, false, merges) - arithmetic->scratch_bytes(problem, 2 * rows, false, merges);
-    if (each == 0) return tuning->pass_tiles; /* rows left over use the same scratch, and need more of it than three tiles */
+    if (each == 0) return tuning->pass_tiles; /* the scratch is that of the rows left over, which need more than three tiles do */
     if (bf16) one = each;
     if (one >= bound) return 1;
     int64_t tiles = 1 + (int64_t)((bound - one) / each);
     return tiles < tuning->pass_tiles ? tiles : tuning->pass_tiles;
 }
 
-/* Returns how many adjacent key/value heads of `rows` rows each a task with keys in lanes takes together: in token-major caches
- * as many as make joined_bytes contiguous bytes of K, and have at most joined_rows rows; else 1. RAPT_JOINED_BYTES in
- * kernels/check_words.h says why. */
+/* Returns how many adjacent key/value heads of `rows` rows each a task with keys in lanes takes together: a divisor of kv_heads
+ * that gives at most joined_rows rows, the least that makes joined_bytes contiguous bytes of K, or if none does, the greatest. It
+ * is 1 unless the cache is token-major, and if heads have page tables of their own. RAPT_JOINED_BYTES in kernels/check_words.h
+ * says why. */
 static int64_t heads_together(const rapt_tuning *tuning, const rapt_problem *problem, int64_t rows) {
     const rapt_layout *k = &problem->k, *v = &problem->v;
     if (k->head_stride >= k->token_stride || v->head_stride >= v->token_stride || problem->table.head_stride) return 1;
@@ -292,8 +295,8 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
                        &first, &end);
         pairs += (end - first < keys ? end - first : keys) * (i % 4 ? 2 : 1);
     }
-    /* Each row counts as one pair more, since a row without keys takes time, too. pairs is at most 2^34 and q_len 2^31, so the
-     * product is divided first where it could overflow. */
+    /* Each row counts as one pair more, since a row without keys takes time, too. pairs is at most 2^34 and q_len at most 2^31:
+     * where pairs * q_len could overflow, pairs is divided first. */
     return q_len < INT64_C(1) << 28 ? pairs * q_len / 8 + q_len : (pairs / 8 + 1) * q_len;
 }
 
@@ -315,39 +318,40 @@ static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
         while (together % c->pass_rows) c->pass_rows--;
         c->scratch_rows = c->pass_rows;
     } else {
-        /* A pass has whole units: tiles of rows, or, with a block mask, periods of it, unless one period exceeds a pass. */
+        /* A pass has whole units. A unit is a tile of rows; with a block mask, a period of it, unless that exceeds a pass. */
         int64_t period = problem->block_mask.type ? rapt_product(problem->block_mask_queries, problem->group) : 0,
                 per_period = rapt_divide_up(period, tile_rows);
         c->period = period > 0 && per_period <= p->pass_tiles ? period : 0;
         int64_t unit = c->period ? c->period : tile_rows, unit_tiles = c->period ? per_period : 1;
         int64_t units = rapt_divide_up(c->rows, unit);
         int64_t passes = rapt_max(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
-        units = passes < units ? rapt_divide_up(units, passes) : 1; /* of a pass */
-        c->pass_rows = c->rows < units * unit ? c->rows : units * unit;
-        c->scratch_rows = units * unit_tiles * tile_rows;
+        int64_t pass_units = passes < units ? rapt_divide_up(units, passes) : 1;
+        c->pass_rows = c->rows < pass_units * unit ? c->rows : pass_units * unit;
+        c->scratch_rows = pass_units * unit_tiles * tile_rows;
     }
     c->passes = rapt_divide_up(c->rows, c->pass_rows);
 }
 
 /* Cuts the chunks of keys into parts, if the passes alone give tasks of more than task_pairs pairs, and if the states that the
- * parts leave to be merged are small beside K and V (states_part). */
+ * parts leave to be merged are small beside K and V (states_part). An unmerged plan leaves all states in any case, so there their
+ * size does not matter. */
 static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
     const rapt_problem *problem = &p->problem;
     size_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
     int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
     int64_t parts = rapt_divide_up(rapt_divide_up(pairs * c->joined_heads, c->passes), p->task_pairs);
-    int64_t states = problem->unmerged
-                         ? 0
-                         : rapt_product(rapt_product(c->chunks, c->q_len), rapt_product(problem->heads, (int64_t)state_bytes));
-    if (parts > 1 && c->chunks > 1 && states >= 0 &&
+    int64_t all_state_bytes =
+        problem->unmerged ? 0
+                          : rapt_product(rapt_product(c->chunks, c->q_len), rapt_product(problem->heads, (int64_t)state_bytes));
+    if (parts > 1 && c->chunks > 1 && all_state_bytes >= 0 &&
         (problem->unmerged || c->pass_rows <= chunk_bytes / p->tuning.states_part / (int64_t)state_bytes)) {
         c->part_chunks = rapt_divide_up(c->chunks, parts < c->chunks ? parts : c->chunks);
         c->parts = rapt_divide_up(c->chunks, c->part_chunks);
-        if (c->parts > 1) c->state_bytes = (size_t)states;
+        if (c->parts > 1) c->state_bytes = (size_t)all_state_bytes;
     }
 }
 
-/* The tasks of the first joined_heads heads of an entry, with passes = 2, chunks = 5, part_chunks = 2 and parts = 3:
+/* An entry with passes = 2, chunks = 5, part_chunks = 2 and parts = 3 has these tasks for its first joined_heads key/value heads:
  *
  *                            keys
  *                   part 0        part 1     part 2
@@ -358,10 +362,10 @@ static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
  *       pass 1 |   task 0    |   task 1    | task 2  |  the other rows
  *              +-------------+-------------+---------+
  *
- * The next heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most keys (task_of in
- * run.c). A pass reads K and V once for all its rows, so rows are cut first, and keys only if there are too few tasks for the
- * threads: each part leaves states, which the second phase merges. Nothing here changes bits, since chunks are merged in one
- * order. */
+ * The next joined_heads heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most
+ * keys (task_of in run.c). A pass reads K and V once for all its rows, so rows are cut first, and keys only if there are too few
+ * tasks for the threads: each part leaves states, which the second phase merges. Nothing here changes bits, since chunks are
+ * merged in one order. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     entry_cut c = {.q_len = q_len,
@@ -389,9 +393,9 @@ enum { MOST_THREADS = 4096 }; /* more threads do not make the cut finer, which k
 /* Adds the tasks and rows of n entries, which are cut as c says, to those of the plan, and enlarges its workspace. Returns false
  * if a number overflows. */
 static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
-    int64_t tasks = rapt_product(n, c->tasks), states = rapt_product(n, (int64_t)c->state_bytes);
-    if (tasks < 0 || states < 0 || __builtin_add_overflow(p->tasks[0], tasks, &p->tasks[0]) ||
-        __builtin_add_overflow(p->shared_bytes, (size_t)states, &p->shared_bytes))
+    int64_t tasks = rapt_product(n, c->tasks), all_state_bytes = rapt_product(n, (int64_t)c->state_bytes);
+    if (tasks < 0 || all_state_bytes < 0 || __builtin_add_overflow(p->tasks[0], tasks, &p->tasks[0]) ||
+        __builtin_add_overflow(p->shared_bytes, (size_t)all_state_bytes, &p->shared_bytes))
         return false;
     if (c->state_bytes && n > 0) p->phases = 2;
     if (c->tasks == 0 || n == 0) return true;
@@ -438,7 +442,7 @@ static bool set_tasks(full_plan *p, int64_t threads) {
 }
 
 /* Stores where the entries of a ragged batch begin: for every entry, or if there is no room for that, for every start_step-th. */
-static void set_starts(full_plan *p, size_t bytes) {
+static void set_entry_starts(full_plan *p, size_t bytes) {
     int64_t batch = p->problem.batch, room = (int64_t)((bytes - sizeof *p) / sizeof(entry_start));
     entry_start at = {0, 0};
     if (!ragged(p) || batch == 0 || room == 0) return;
@@ -470,10 +474,10 @@ static rapt_scales used_scales(rapt_scales s, uint64_t bytes) {
     return bytes == 0 ? none : s;
 }
 
-/* Returns a checksum of the starts, by which changed ones are recognised, since a plan has no room for a copy. Each step is a
- * bijection, since the multiplier (2^64 divided by the golden ratio) is odd: a single changed start always changes the sum, and
- * several changes cancel only by chance. */
-static uint64_t sum_of_starts(const full_plan *p) {
+/* Returns a checksum of q_starts and k_starts, by which changed ones are recognised, since a plan has no room for a copy. Each
+ * step is a bijection, since the multiplier (2^64 divided by the golden ratio) is odd: a single changed start always changes the
+ * sum, and several changes cancel only by chance. */
+static uint64_t sum_of_token_starts(const full_plan *p) {
     const int32_t *const both[] = {p->q_starts, p->k_starts};
     uint64_t sum = 0;
     for (int i = 0; i < 2; i++)
@@ -498,7 +502,7 @@ rapt_status rapt_refuse_starts(rapt_report *r, const full_plan *p, int64_t first
 }
 
 rapt_status rapt_check_kept_starts(rapt_report *r, const full_plan *p) {
-    if (!ragged(p) || p->trust_starts || sum_of_starts(p) == p->starts_sum) return RAPT_OK;
+    if (!ragged(p) || p->trust_starts || sum_of_token_starts(p) == p->starts_sum) return RAPT_OK;
     return rapt_refuse_starts(r, p, 0, p->problem.batch);
 }
 
@@ -563,7 +567,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     p->pages = d->pages;
     p->trust_table = d->trust_table != 0;
     p->trust_starts = d->trust_starts != 0;
-    p->starts_sum = sum_of_starts(p);
+    p->starts_sum = sum_of_token_starts(p);
 }
 
 static const char *arith_name(rapt_arith arith) {
@@ -611,7 +615,7 @@ rapt_status rapt_make_plan(rapt_report *r, void *memory, size_t bytes, const rap
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "threads", d.threads, "tasks or workspace overflow");
     p.made = PLAN_MADE;
     memcpy(memory, &p, sizeof p);
-    set_starts(memory, bytes);
+    set_entry_starts(memory, bytes);
     return RAPT_OK;
 }
 

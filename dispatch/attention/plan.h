@@ -8,7 +8,7 @@
 
 /* How the work of one batch entry is cut into tasks. In phase 0, a task is one pass over the rows of joined_heads key/value heads
  * and one part of their chunks of keys; the figure at rapt_cut_entry (plan.c) shows it. Phase 1, which exists if an entry has
- * several parts or weights are wanted, has a task for each entry and key/value head, which finishes the head's rows. */
+ * several parts, or for RAPT_SCORES_WEIGHTS, has a task for each entry and key/value head, which finishes the head's rows. */
 typedef struct entry_cut {
     bool keys_in_lanes;   /* the path */
     int64_t q_len, rows;  /* queries of the entry; rows of a key/value head, q_len * group */
@@ -27,7 +27,7 @@ typedef struct entry_cut {
 /* The bytes that each tensor spans, from its first byte to its last; 0 if there is no such tensor, or it has no elements. */
 typedef struct tensor_bytes {
     uint64_t q, k, v, o, lse, mask, block_mask, bias, slopes, sinks, k_scales, v_scales, states, scores;
-    uint64_t table; /* of one entry; whether all entries' tables form one matrix is known only from the args (table_starts) */
+    uint64_t table; /* of one entry: only rapt_args (table_starts) says whether all entries' tables are one matrix */
 } tensor_bytes;
 
 /* Where an entry of a ragged batch begins: the number of its first task, and the offset of its states in the shared workspace. */

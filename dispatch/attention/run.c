@@ -45,8 +45,8 @@ static rapt_status check_table_starts(rapt_report *r, const full_plan *p, const 
     return RAPT_OK;
 }
 
-/* Adds the page tables of all entries to the memory of the call. */
-static void attend_add_table(rapt_memory *m, const full_plan *p, const rapt_args *args) {
+/* Registers the page tables of all entries. */
+static void attend_register_table(rapt_memory *m, const full_plan *p, const rapt_args *args) {
     const rapt_problem *problem = &p->problem;
     const int32_t *starts = args->table_starts;
     const rapt_layout *l = &problem->table;
@@ -60,9 +60,9 @@ static void attend_add_table(rapt_memory *m, const full_plan *p, const rapt_args
     rapt_reads(m, "table", args->table, bytes);
 }
 
-/* Adds the arrays that describe pages to the memory of the call; refuses them if the plan is not paged. only: the entry whose
- * starts are checked, or -1 for all. */
-static void add_pages(rapt_memory *m, const full_plan *p, const rapt_args *args, int64_t only) {
+/* Registers the arrays that describe pages; refuses them if the plan is not paged. only: the entry whose starts are checked, or
+ * -1 for all. */
+static void register_pages(rapt_memory *m, const full_plan *p, const rapt_args *args, int64_t only) {
     int64_t batch = p->problem.batch;
     if (!p->problem.page_size) {
         rapt_unused(m, "table", args->table, "the plan has no pages");
@@ -74,10 +74,10 @@ static void add_pages(rapt_memory *m, const full_plan *p, const rapt_args *args,
     if (args->table_starts) rapt_reads_array(m, "last_page", args->last_page, batch, sizeof(int32_t), true);
     else rapt_unused(m, "last_page", args->last_page, "there are no table_starts");
     if (m->status == RAPT_OK) m->status = check_table_starts(m->report, p, args->table_starts, only);
-    if (m->status == RAPT_OK) attend_add_table(m, p, args);
+    if (m->status == RAPT_OK) attend_register_table(m, p, args);
 }
 
-void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only) {
+void rapt_register_attention(rapt_memory *m, const rapt_attention *c, bool tensors, int64_t only) {
     const full_plan *p = c->plan;
     const rapt_args *a = &c->args;
     const rapt_problem *problem = &p->problem;
@@ -111,18 +111,18 @@ void rapt_add_attention(rapt_memory *m, const rapt_attention *c, bool tensors, i
     rapt_reads_array(m, "q_starts", p->q_starts, batch + 1, sizeof(int32_t), true);
     rapt_reads_array(m, "k_starts", p->k_starts, batch + 1, sizeof(int32_t), true);
     if (m->status == RAPT_OK && only < 0) m->status = rapt_check_kept_starts(m->report, p);
-    add_pages(m, p, a, only);
+    register_pages(m, p, a, only);
 }
 
 /* ---- Batch entries ------------------------------------------------------------------------------------------------------- */
 
-/* True if the number of an entry's keys follows from its pages and the number of keys in the last one. */
+/* True if the call gives key lengths by table_starts and last_page. */
 static bool counted_by_pages(const rapt_attention *c) {
     const rapt_args *args = &c->args;
     return !args->kv_lengths && c->plan->problem.page_size && args->table_starts && args->last_page;
 }
 
-/* Returns the number of an entry's keys that follows from its pages: all but the last one are full. */
+/* Returns the key length that table_starts and last_page give an entry: all its pages but the last one are full. */
 static int64_t keys_in_pages(const rapt_attention *c, int64_t entry) {
     const rapt_args *args = &c->args;
     const int64_t pages = (int64_t)args->table_starts[entry + 1] - args->table_starts[entry];
@@ -239,16 +239,17 @@ static bool entries_differ(const rapt_attention *c) {
 }
 
 rapt_status rapt_check_entries(rapt_report *r, const rapt_attention *c) {
-    const int64_t batch = c->plan->problem.batch, last = batch > 1 && !entries_differ(c) ? 1 : batch;
+    const int64_t batch = c->plan->problem.batch, to_check = batch > 1 && !entries_differ(c) ? 1 : batch;
     rapt_status status = RAPT_OK;
-    for (int64_t b = 0; status == RAPT_OK && b < last; b++) status = check_entry(r, c, b);
+    for (int64_t b = 0; status == RAPT_OK && b < to_check; b++) status = check_entry(r, c, b);
     return status;
 }
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
 /* Reads and checks the arguments of a call whose plan is known. only: the entry that they are checked for, or -1 for all. */
-static RAPT_NOINLINE rapt_status read_call(rapt_report *r, rapt_attention *c, const rapt_args *args, int64_t nth, int64_t only) {
+static RAPT_NOINLINE rapt_status attend_read_args(rapt_report *r, rapt_attention *c, const rapt_args *args, int64_t nth,
+                                                  int64_t only) {
     size_t bytes = 0;
     rapt_memory m;
     c->appended = NULL;
@@ -257,24 +258,24 @@ static RAPT_NOINLINE rapt_status read_call(rapt_report *r, rapt_attention *c, co
     if (status != RAPT_OK) return status;
     rapt_memory_begin(&m, r);
     rapt_reads(&m, "plan", c->plan, plan_bytes(c->plan));
-    rapt_add_attention(&m, c, true, only);
+    rapt_register_attention(&m, c, true, only);
     rapt_writes_workspace(&m, c->args.workspace, c->args.workspace_bytes, bytes);
     return rapt_check_memory(&m);
 }
 
 /* Reads the caller's plan and args into c, and checks all of the call. */
-static rapt_status attend_start_call(rapt_report *r, rapt_attention *c, const rapt_plan *opaque, const rapt_args *args,
-                                     int64_t nth) {
+static rapt_status attend_read_call(rapt_report *r, rapt_attention *c, const rapt_plan *opaque, const rapt_args *args,
+                                    int64_t nth) {
     rapt_status status;
     c->plan = rapt_read_plan(r, opaque, &status);
-    if (status == RAPT_OK) status = read_call(r, c, args, nth, -1);
+    if (status == RAPT_OK) status = attend_read_args(r, c, args, nth, -1);
     return status == RAPT_OK ? rapt_check_entries(r, c) : status;
 }
 
 rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int64_t nth, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_run", text, bytes);
     rapt_attention c;
-    const rapt_status status = attend_start_call(&r, &c, plan, args, nth);
+    const rapt_status status = attend_read_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -286,32 +287,33 @@ static float *scratch_of(const rapt_attention *c, int64_t slot) {
 }
 
 /* An entry, where it begins, and how it is cut. */
-typedef struct place {
+typedef struct entry_place {
     int64_t entry;
     entry_start start;
     entry_cut cut;
     bool fits; /* rapt_entry_fits is true; else cut is not that of the entry */
-} place;
+} entry_place;
 
 /* Returns the place of an entry, given where it begins. */
-static place place_of(const full_plan *p, int64_t entry, entry_start start) {
-    place at = {.entry = entry, .start = start, .cut = p->cut, .fits = true};
+static entry_place place_of(const full_plan *p, int64_t entry, entry_start start) {
+    entry_place at = {.entry = entry, .start = start, .cut = p->cut, .fits = true};
     if (!ragged(p) || entry >= p->problem.batch) return at;
     at.fits = rapt_entry_fits(p, entry);
     if (at.fits) at.cut = rapt_cut_entry(p, entry_queries(p, entry), entry_keys(p, entry));
     return at;
 }
 
-static place first_place(const full_plan *p) { return place_of(p, 0, (entry_start){0, 0}); }
+static entry_place first_place(const full_plan *p) { return place_of(p, 0, (entry_start){0, 0}); }
 
-/* True if the wanted task (phase 0) or entry (phase 1) is that of the given entry, which begins at start, or of a later one. */
+/* True if `entry`, which begins at `start`, is the wanted one or comes before it. wanted: a task of that entry in phase 0, the
+ * entry itself in phase 1. */
 static bool at_or_before(int phase, int64_t wanted, const entry_start *start, int64_t entry) {
     return phase == 0 ? start->first_task <= wanted : entry <= wanted;
 }
 
-/* Sets *at to the place of the entry that a task belongs to. In a ragged batch it walks there entry by entry, from *at, or from
- * the last entry up to the wanted one whose start the plan has stored, if that is nearer. */
-static void find_place(const full_plan *p, place *at, int phase, int64_t task) {
+/* Sets *at to the place of the entry that a task belongs to. In a ragged batch it walks there entry by entry, from the nearest
+ * known place that is not after it: *at, a start that the plan has stored, or entry 0. */
+static void find_place(const full_plan *p, entry_place *at, int phase, int64_t task) {
     int64_t wanted = phase == 0 ? task : task / p->problem.kv_heads;
     if (!ragged(p)) {
         at->entry = phase == 0 ? task / at->cut.tasks : wanted;
@@ -383,14 +385,17 @@ rapt_row_end rapt_row_end_of(const full_plan *p, const rapt_args *args, int64_t 
 
 /* ---- Tasks --------------------------------------------------------------------------------------------------------------- */
 
-/* Returns the end, as a key number, of the keys that this plan's tensors have room for and the entry may have. */
+/* Returns the key number at which the room for the entry's keys in K and V ends; kv_total, if that is less and keys are not
+ * ragged. */
 static int64_t stored_end(const full_plan *p, int64_t entry) {
     int64_t end = p->problem.kv_first + entry_keys(p, entry);
     return p->k_starts || end < p->kv_total ? end : p->kv_total;
 }
 
-/* Writes the scores of a task's rows and chunks, at the stage that is wanted. For that it runs the task once more, without the
- * steps after that stage, and discards its other results. */
+/* Writes the scores of a task's rows and chunks, at the stage that is wanted; for RAPT_SCORES_WEIGHTS those that finish_task
+ * turns into weights. All columns that K has room for become -inf, so that keys which the kernel does not visit have that score.
+ * Then a copy of the task, without the steps after that stage, is run with nowhere to write but the scores. task: its inputs and
+ * positions are set. */
 static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     const full_plan *p = c->plan;
     rapt_problem problem = p->problem;
@@ -433,17 +438,18 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
 }
 
 /* Returns a task with its heads, rows and chunks set; rapt_cut_entry (plan.c) has a figure of them. */
-static rapt_task task_of(const full_plan *p, const place *at, int64_t task) {
+static rapt_task task_of(const full_plan *p, const entry_place *at, int64_t task) {
     const rapt_problem *problem = &p->problem;
     const entry_cut *cut = &at->cut;
-    const int64_t own = task - at->start.first_task, heads = own / cut->parts / cut->passes, part = own % cut->parts;
-    const int64_t pass = cut->passes - 1 - own / cut->parts % cut->passes; /* causal: the longest pass first */
+    const int64_t task_in_entry = task - at->start.first_task, head_group = task_in_entry / cut->parts / cut->passes;
+    const int64_t part = task_in_entry % cut->parts;
+    const int64_t pass = cut->passes - 1 - task_in_entry / cut->parts % cut->passes; /* causal: the longest pass first */
     const int64_t row0 = pass * cut->pass_rows, chunk0 = part * cut->part_chunks;
     const int64_t rows = cut->rows - row0 < cut->pass_rows ? cut->rows - row0 : cut->pass_rows;
     return (rapt_task){
         .problem = problem,
         .batch = at->entry,
-        .head0 = heads * cut->joined_heads * problem->group,
+        .head0 = head_group * cut->joined_heads * problem->group,
         .kv_heads = (int)cut->joined_heads,
         .keys_in_lanes = cut->keys_in_lanes,
         .row0 = row0,
@@ -495,7 +501,7 @@ static void place_positions(const rapt_attention *c, int64_t q_len, rapt_task *t
 
 /* Sets where a task writes: in an unmerged plan to the caller's states; else to o and lse, or, if it has only a part of the keys,
  * to states in the workspace, which phase 1 merges. */
-static void place_results(const rapt_attention *c, const place *at, rapt_task *t) {
+static void place_results(const rapt_attention *c, const entry_place *at, rapt_task *t) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
     const rapt_problem *problem = &p->problem;
@@ -521,7 +527,7 @@ static void place_results(const rapt_attention *c, const place *at, rapt_task *t
 }
 
 /* Runs a task of phase 0. slot: which scratch it uses. */
-static void attend_task(const rapt_attention *c, place *at, int64_t task, int64_t slot) {
+static void attend_task(const rapt_attention *c, entry_place *at, int64_t task, int64_t slot) {
     const full_plan *p = c->plan;
     find_place(p, at, 0, task);
     rapt_task t = task_of(p, at, task);
@@ -547,9 +553,9 @@ void rapt_merge_chunks(const rapt_kernel *kernel, const rapt_problem *problem, f
     }
 }
 
-/* Runs a task of phase 1, which finishes the rows of an entry and key/value head: merges the states of parts, and turns scores
- * into weights where these are wanted. */
-static void finish_task(const rapt_attention *c, place *at, int64_t task) {
+/* Runs a task of phase 1, which finishes the rows of an entry and key/value head: merges the states of parts, and for
+ * RAPT_SCORES_WEIGHTS turns the scores into weights. */
+static void finish_task(const rapt_attention *c, entry_place *at, int64_t task) {
     const full_plan *p = c->plan;
     const rapt_problem *problem = &p->problem;
     find_place(p, at, 1, task);
@@ -576,29 +582,30 @@ static void finish_task(const rapt_attention *c, place *at, int64_t task) {
     }
 }
 
-/* True unless the plan has stored that the entry begins elsewhere. */
-static bool begins(const full_plan *p, int64_t entry, int64_t first_task, uint64_t first_state) {
+/* True if the entry begins where the plan has stored that it does, or if the plan has not stored it. */
+static bool agrees_with_stored_start(const full_plan *p, int64_t entry, int64_t first_task, uint64_t first_state) {
     if (p->start_count == 0 || entry % p->start_step || entry / p->start_step >= p->start_count) return true;
     const entry_start *known = &p->starts[entry / p->start_step];
     return known->first_task == first_task && known->first_state == first_state;
 }
 
-/* Checks the place that find_place found for a single task. Computing the checksum of all starts would take too long for one
- * task; so this checks instead that the task belongs to that entry, that the entry begins and ends where the plan has stored it,
- * and that the plan's workspace has room for it. Errors: TABLE. */
-static rapt_status check_place(rapt_report *r, const full_plan *p, const place *at, int phase, int64_t task) {
+/* Checks the place that find_place found for a single task, since q_starts and k_starts may have changed since the plan was made.
+ * Their checksum would take too long for one task; so this checks that the task belongs to that entry, that the entry begins and
+ * ends where the plan has stored it, and that the plan's workspace has room for it. Errors: TABLE. */
+static rapt_status check_place(rapt_report *r, const full_plan *p, const entry_place *at, int phase, int64_t task) {
     if (!ragged(p)) return RAPT_OK;
     const int64_t first = at->start.first_task, end = first + at->cut.tasks;
     const uint64_t state = at->start.first_state, state_end = state + at->cut.state_bytes;
-    if (at->fits && (phase ? at->entry == task / p->problem.kv_heads : task < end) && begins(p, at->entry, first, state) &&
-        begins(p, at->entry + 1, end, state_end) && state_end >= state && state_end <= p->shared_bytes &&
+    if (at->fits && (phase ? at->entry == task / p->problem.kv_heads : task < end) &&
+        agrees_with_stored_start(p, at->entry, first, state) && agrees_with_stored_start(p, at->entry + 1, end, state_end) &&
+        state_end >= state && state_end <= p->shared_bytes &&
         (at->cut.tasks == 0 || rapt_cut_scratch(p, &at->cut) <= p->thread_bytes))
         return RAPT_OK;
     return rapt_refuse_starts(r, p, at->entry, at->entry + 1);
 }
 
 /* Runs a task of a phase. */
-static void run_task(const rapt_attention *c, place *at, int phase, int64_t task, int64_t slot) {
+static void run_task(const rapt_attention *c, entry_place *at, int phase, int64_t task, int64_t slot) {
     if (phase == 0) attend_task(c, at, task, slot);
     else finish_task(c, at, task);
 }
@@ -607,7 +614,7 @@ static void run_task(const rapt_attention *c, place *at, int phase, int64_t task
  * neighbouring tasks take about equally long, so this balances better than contiguous ranges would. */
 void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const rapt_attention *c = attention;
-    place at = first_place(c->plan);
+    entry_place at = first_place(c->plan);
     int64_t task = next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : ith;
     while (task < c->plan->tasks[phase]) {
         run_task(c, &at, phase, task, ith);
@@ -620,7 +627,7 @@ void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nt
 static rapt_status attend_run(const char *name, const rapt_plan *plan, const rapt_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     rapt_attention c;
-    rapt_status status = attend_start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = attend_read_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
     const rapt_work w = {.call = &c, .phases = c.plan->phases, .share = rapt_attend_share};
     return rapt_work_run(&r, &w, &way);
@@ -650,10 +657,10 @@ rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phas
         return rapt_refuse(&r, RAPT_ERR_RANGE, "phase = %d: there are %d", phase, c.plan->phases);
     if (task < 0 || task >= c.plan->tasks[phase])
         return rapt_refuse(&r, RAPT_ERR_RANGE, "task = %" PRId64 ": phase %d has %" PRId64, task, phase, c.plan->tasks[phase]);
-    place at = first_place(c.plan);
+    entry_place at = first_place(c.plan);
     find_place(c.plan, &at, phase, task);
     status = check_place(&r, c.plan, &at, phase, task);
-    if (status == RAPT_OK) status = read_call(&r, &c, args, slot + 1, at.entry);
+    if (status == RAPT_OK) status = attend_read_args(&r, &c, args, slot + 1, at.entry);
     if (status == RAPT_OK) status = check_entry(&r, &c, at.entry);
     if (status == RAPT_OK) status = rapt_check_floats(&r);
     if (status == RAPT_OK) run_task(&c, &at, phase, task, slot);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Appends tokens to a cache: rotates keys, and converts keys and values to the cache's types, one element at a time. */
+/* Appends tokens to a cache: rotates keys, and converts keys and values to the cache's types, row by row. */
 #include "cache/append.h"
 
 #include <string.h>
@@ -47,18 +47,18 @@ static side side_of(const append_call *c, int value) {
  * are read. */
 static bool computes_scales(const side *s) { return rapt_scales_of_tokens(s->scales_layout); }
 
-/* Sets length to the cache's dimensions: entries, heads, tokens; of a paged cache pages, heads, tokens of a page. */
-static void lengths_of(const rapt_kv_append_desc *d, int64_t length[3]) {
+/* Sets length to the cache's dimensions: entries, heads, tokens; if it is paged, pages, heads, tokens of a page. */
+static void cache_dimensions(const rapt_kv_append_desc *d, int64_t length[3]) {
     length[0] = d->page_size ? d->pages : d->batch;
     length[1] = d->kv_heads;
     length[2] = d->page_size ? d->page_size : d->kv_len;
 }
 
-/* Checks and measures the cache and the scales of K or V. */
+/* Checks the cache and the scales of K or V, and computes the bytes that they span. */
 static rapt_status measure_side(rapt_report *r, append_call *c, int value) {
     const side s = side_of(c, value);
     int64_t length[3];
-    lengths_of(&c->desc, length);
+    cache_dimensions(&c->desc, length);
     if (s.cache->type == RAPT_NONE) return RAPT_OK;
     rapt_status status =
         rapt_measure(r, s.name, s.cache, RAPT_KV, length[0], length[1], length[2], s.d, true, &c->cache_bytes[value]);
@@ -122,9 +122,8 @@ rapt_status rapt_check_append_desc(rapt_report *r, append_call *c) {
     return status == RAPT_OK ? measure_side(r, c, 1) : status;
 }
 
-/* Adds the memory of K or V: the cache, which reports call `name`, its scales, and if new_rows is true, the rows that are
- * appended. */
-static void add_side(rapt_memory *m, const append_call *c, int value, const char *name, bool new_rows) {
+/* Registers K or V: the cache, which is called `name` in reports, its scales, and if new_rows is true, the rows to append. */
+static void register_side(rapt_memory *m, const append_call *c, int value, const char *name, bool new_rows) {
     const rapt_kv_append_desc *d = &c->desc;
     const side of = side_of(c, value), *s = &of;
     const rapt_scales *f = s->scales_layout;
@@ -136,7 +135,7 @@ static void add_side(rapt_memory *m, const append_call *c, int value, const char
         if (new_rows) rapt_unused(m, s->new_name, s->new_rows, "its cache has no type");
         return;
     }
-    lengths_of(d, length);
+    cache_dimensions(d, length);
     if (new_rows) {
         if (m->status == RAPT_OK)
             m->status = rapt_measure_heads(m->report, s->new_name, &c->tokens, s->in, d->kv_heads, s->d, false, &bytes);
@@ -151,8 +150,8 @@ static void add_side(rapt_memory *m, const append_call *c, int value, const char
     rapt_spread(m, rapt_writes(m, s->scales_name, s->scales, c->scales_bytes[value]), &layout, length, sizeof(float));
 }
 
-/* Adds the page table, and checks table_starts, which say how long it is. */
-static void append_add_table(rapt_memory *m, const append_call *c) {
+/* Registers the page table, and checks table_starts, which say how long it is. */
+static void append_register_table(rapt_memory *m, const append_call *c) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_kv_append_args *a = &c->args;
     if (!d->page_size) {
@@ -173,13 +172,13 @@ static void append_add_table(rapt_memory *m, const append_call *c) {
     rapt_reads(m, "table", a->table, bytes);
 }
 
-void rapt_add_append(rapt_memory *m, const append_call *c, const char *k, const char *v, bool new_rows) {
-    add_side(m, c, 0, k, new_rows);
-    add_side(m, c, 1, v, new_rows);
-    if (!new_rows) return; /* the larger call adds everything else itself */
-    rapt_add_rope(m, &c->desc.rope, &c->args.rope_table);
+void rapt_register_append(rapt_memory *m, const append_call *c, const char *k, const char *v, bool whole_call) {
+    register_side(m, c, 0, k, whole_call);
+    register_side(m, c, 1, v, whole_call);
+    if (!whole_call) return; /* the call of which the append is a part registers everything else */
+    rapt_register_rope(m, &c->desc.rope, &c->args.rope_table);
     rapt_reads_array(m, "ring_starts", c->args.ring_starts, c->desc.batch, sizeof(int32_t), true);
-    append_add_table(m, c);
+    append_register_table(m, c);
 }
 
 /* Returns the slot of key j of entry b: its place in the entry's ring, before pages are looked up. */
@@ -319,10 +318,10 @@ static rapt_status read_append(rapt_report *r, append_call *c, const rapt_kv_app
                               .positions = a->positions};
     rapt_memory m;
     rapt_memory_begin(&m, r);
-    rapt_add_tokens(&m, &c->tokens);
-    rapt_add_positions(&m, &c->desc.rope, &c->tokens);
+    rapt_register_tokens(&m, &c->tokens);
+    rapt_register_positions(&m, &c->desc.rope, &c->tokens);
     if (m.status == RAPT_OK) m.status = rapt_check_tokens(r, &c->tokens);
-    rapt_add_append(&m, c, "k", "v", true);
+    rapt_register_append(&m, c, "k", "v", true);
     status = rapt_check_memory(&m);
     if (status == RAPT_OK) status = rapt_check_room(r, c);
     if (status == RAPT_OK) status = rapt_check_places(r, c);
@@ -338,7 +337,8 @@ rapt_status rapt_kv_append_explain(const rapt_kv_append_desc *desc, const rapt_k
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------- */
 
-/* Writes one row to its place in the cache. If there are scales, the row is first divided by them, in place. */
+/* Writes one row to its place in the cache, and its scale, if that is computed. If there are scales, the row is first divided by
+ * them, in place. */
 static void append_row(const append_call *c, const side *s, float *row, rapt_cursor at) {
     const rapt_kv_append_desc *d = &c->desc;
     const rapt_scales *f = s->scales_layout;

@@ -15,17 +15,17 @@ typedef struct append_call {
     uint64_t cache_bytes[2], scales_bytes[2]; /* [0]: K, [1]: V; what the tensors span, set by rapt_check_append_desc */
 } append_call;
 
-/* Checks c->desc, without the arguments, and measures the cache and its scales. Errors: SHAPE, TYPE, STRIDE, FEATURE. */
+/* Checks c->desc, without the arguments, and computes the bytes that the cache and its scales span. Errors: SHAPE, TYPE, STRIDE,
+ * FEATURE. */
 rapt_status rapt_check_append_desc(rapt_report *r, append_call *c);
 
 /* Returns the description of an append to the cache that d describes, of new rows with these layouts. */
 rapt_kv_append_desc rapt_kv_append_desc_of(const rapt_desc *d, int64_t tokens, rapt_layout new_k, rapt_layout new_v,
                                            const rapt_rope *rope);
 
-/* Adds the memory of the cache and its scales, and if new_rows is true, that of everything else that the call reads: new rows,
- * rope table, ring starts and page table. A larger call passes false and adds these itself. k, v: the names of the cache's
- * tensors in reports. */
-void rapt_add_append(rapt_memory *m, const append_call *c, const char *k, const char *v, bool new_rows);
+/* Registers the cache and its scales, and if the append is the whole call, everything else that it reads: new rows, rope table,
+ * ring starts and page table. A larger call registers these itself. k, v: the names of the cache's tensors in reports. */
+void rapt_register_append(rapt_memory *m, const append_call *c, const char *k, const char *v, bool whole_call);
 
 /* Checks that no entry's new tokens end beyond kv_len. The memory has been checked. Errors: KV_LENGTH. */
 rapt_status rapt_check_room(rapt_report *r, const append_call *c);

@@ -63,8 +63,8 @@ static rapt_status copy_check_shape(rapt_report *r, const rapt_kv_copy_desc *d) 
     return status == RAPT_OK ? check_scales(r, "v_scales", &d->v_scales, &d->v) : status;
 }
 
-/* Adds one tensor's memory, and sets its row. other: the call reads from another cache than the one that it writes. */
-static void add_tensor(rapt_memory *m, copy_call *c, int which, bool other) {
+/* Registers one tensor, and sets its row. other: the call reads from another cache than the one that it writes. */
+static void register_tensor(rapt_memory *m, copy_call *c, int which, bool other) {
     const rapt_kv_copy_desc *d = &c->desc;
     copied_tensor *p = &c->tensors[which];
     const int64_t length[3] = {d->entries, d->kv_heads, d->tokens}, channels[TENSORS] = {d->d_k, d->d_v, 1, 1};
@@ -121,7 +121,7 @@ static rapt_status read_copy(rapt_report *r, copy_call *c, const rapt_kv_copy_de
     rapt_memory m;
     if (a->count < 0) return rapt_refuse_number(r, RAPT_ERR_SHAPE, "count", a->count, "must be 0 or more");
     rapt_memory_begin(&m, r);
-    for (int i = 0; i < TENSORS; i++) add_tensor(&m, c, i, other);
+    for (int i = 0; i < TENSORS; i++) register_tensor(&m, c, i, other);
     rapt_reads_array(&m, "ranges", a->ranges, a->count, sizeof *a->ranges, a->count == 0);
     status = rapt_check_memory(&m);
     for (int64_t n = 0; n < a->count && status == RAPT_OK; n++) status = check_range(r, d, n, &a->ranges[n]);

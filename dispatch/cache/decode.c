@@ -75,7 +75,7 @@ static rapt_status decode_make_plan(rapt_report *r, full_decode *p, const rapt_d
     if (!rapt_within(tokens, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "tokens", tokens, "must be 0 to 2147483647, or -1 for attention.q_len");
     p->append.desc = rapt_kv_append_desc_of(&a, tokens, d.new_k, d.new_v, &d.rope);
-    if (!d.new_v.type) { /* V is a part of K */
+    if (!d.new_v.type) { /* V is not appended to */
         p->append.desc.v.type = RAPT_NONE;
         p->append.desc.v_scales.present = 0;
     }
@@ -198,7 +198,9 @@ static void lay_out_call(decode_call *c, const rapt_decode_args *a) {
                                      .first_position = to->k_offsets};
     c->rope.args = p->rope;
     c->rope.args.from = q, c->rope.args.to = a->workspace, c->rope.args.rope_table = a->rope_table;
-    /* Queries are rotated by the positions that the masks give them. */
+    /* Queries are rotated by the positions that causal masks use (rapt_causal), unless positions are given. Query 0 has position
+     * q_offset if there are q_offsets; else, with RAPT_CAUSAL_TOP_LEFT, that of key 0; else the last query has the position of
+     * the last key, whose number kv_lengths give or, without them, the new tokens. */
     rapt_tokens *queries = &c->rope.tokens;
     *queries = (rapt_tokens){.batch = p->rope.batch,
                              .tokens = p->rope.tokens,
@@ -218,9 +220,9 @@ static bool lies_within(const void *at, uint64_t bytes, const void *of, uint64_t
     return (uintptr_t)at >= (uintptr_t)of && from <= of_bytes && bytes <= of_bytes - from;
 }
 
-/* Adds the memory of a V that is not appended to, and of its scales. They are only read, and are either parts of K and its
- * scales, which have been added as written, or memory of their own. */
-static void add_values(rapt_memory *m, const decode_call *c, const rapt_decode_args *a) {
+/* Registers a V that is not appended to, and its scales. They are only read, and are either parts of K and its scales, which have
+ * been registered as written, or memory of their own. */
+static void register_values(rapt_memory *m, const decode_call *c, const rapt_decode_args *a) {
     const tensor_bytes *b = &decode_attention(c->plan)->bytes;
     const bool scaled = decode_attention(c->plan)->problem.v_scales.present;
     if (!lies_within(a->v, b->v, a->k, b->k)) rapt_reads(m, "v", a->v, b->v);
@@ -236,30 +238,30 @@ static RAPT_NOINLINE rapt_status decode_check_memory(rapt_report *r, const decod
     rapt_memory_begin(&m, r);
     rapt_reads(&m, "plan", p, sizeof *p);
     rapt_reads_array(&m, "starts", a->starts, p->append.desc.batch, sizeof(int32_t), true);
-    rapt_add_positions(&m, &p->rope.rope, &c->append.tokens);
-    rapt_add_append(&m, &c->append, "k", "v", false);
-    rapt_add_rope(&m, &p->rope.rope, &a->rope_table);
+    rapt_register_positions(&m, &p->rope.rope, &c->append.tokens);
+    rapt_register_append(&m, &c->append, "k", "v", false);
+    rapt_register_rope(&m, &p->rope.rope, &a->rope_table);
     rapt_reads(&m, "new_k", a->new_k, p->new_k_bytes);
     if (p->append.desc.v.type) {
         rapt_reads(&m, "new_v", a->new_v, p->new_v_bytes);
     } else {
         rapt_unused(&m, "new_v", a->new_v, "its layout has no type");
-        add_values(&m, c, a);
+        register_values(&m, c, a);
     }
     r->owner = "attention.";
     rapt_reads(&m, "q", q, p->q_bytes);
     rapt_writes(&m, "o", c->attention.args.o, decode_attention(p)->bytes.o);
     rapt_writes_if(&m, decode_attention(p)->scores_stage, "scores", c->attention.args.scores, decode_attention(p)->bytes.scores,
                    "the plan has no layout for it");
-    rapt_add_attention(&m, &c->attention, false, -1);
+    rapt_register_attention(&m, &c->attention, false, -1);
     r->owner = "";
     rapt_writes_workspace(&m, a->workspace, a->workspace_bytes, bytes);
     return rapt_check_memory(&m);
 }
 
 /* Reads the caller's structs into c, and checks all of the call. */
-static rapt_status decode_start_call(rapt_report *r, decode_call *c, const rapt_decode_plan *opaque, const rapt_decode_args *args,
-                                     int64_t nth) {
+static rapt_status decode_read_call(rapt_report *r, decode_call *c, const rapt_decode_plan *opaque, const rapt_decode_args *args,
+                                    int64_t nth) {
     rapt_decode_args a;
     rapt_status status;
     size_t bytes = 0;
@@ -289,7 +291,7 @@ rapt_status rapt_decode_args_explain(const rapt_decode_plan *plan, const rapt_de
                                      size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_decode_run", text, bytes);
     decode_call c;
-    const rapt_status status = decode_start_call(&r, &c, plan, args, nth);
+    const rapt_status status = decode_read_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -306,7 +308,7 @@ static void decode_share(const void *call, int phase, int64_t ith, int64_t nth, 
 static rapt_status decode_run(const char *name, const rapt_decode_plan *plan, const rapt_decode_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     decode_call c;
-    rapt_status status = decode_start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = decode_read_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
     const rapt_work w = {.call = &c, .phases = 1 + c.attention.plan->phases, .share = decode_share};
     return rapt_work_run(&r, &w, &way);

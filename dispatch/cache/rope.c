@@ -41,14 +41,14 @@ static rapt_status read_rope(rapt_report *r, rapt_rope_call *c, const rapt_rope_
     rapt_memory m;
     uint64_t in_bytes = 0, out_bytes = 0;
     rapt_memory_begin(&m, r);
-    rapt_add_tokens(&m, &c->tokens);
-    rapt_add_positions(&m, &a->rope, &c->tokens);
+    rapt_register_tokens(&m, &c->tokens);
+    rapt_register_positions(&m, &a->rope, &c->tokens);
     if (m.status == RAPT_OK) m.status = rapt_check_tokens(r, &c->tokens);
     if (m.status == RAPT_OK) m.status = rapt_measure_heads(r, "in", &c->tokens, &a->in, a->heads, a->d, false, &in_bytes);
     if (m.status == RAPT_OK) m.status = rapt_measure_heads(r, "out", &c->tokens, &a->out, a->heads, a->d, true, &out_bytes);
     int in = rapt_reads(&m, "from", a->from, in_bytes), out = rapt_writes(&m, "to", a->to, out_bytes);
     if (rapt_same_layout(&a->in, &a->out)) rapt_may_be(&m, in, out);
-    rapt_add_rope(&m, &a->rope, &a->rope_table);
+    rapt_register_rope(&m, &a->rope, &a->rope_table);
     status = rapt_check_memory(&m);
     return status == RAPT_OK ? rapt_check_positions(r, &a->rope, &a->rope_table, &c->tokens) : status;
 }

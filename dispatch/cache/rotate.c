@@ -32,8 +32,8 @@ static int64_t row_stride(const rapt_rope *rope, const rapt_rope_table *t) {
     return t->row_stride ? t->row_stride : rapt_row_bytes(t->type, rope->channels / 2);
 }
 
-/* Checks a table of cosines and sines, and adds its memory. */
-static void rope_add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
+/* Checks a table of cosines and sines, and registers it. */
+static void rope_register_table(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
     rapt_report *r = m->report;
     uint64_t bytes = 0;
     int64_t row;
@@ -53,18 +53,18 @@ static void rope_add_table(rapt_memory *m, const rapt_rope *rope, const rapt_rop
     rapt_reads(m, "rope_table.s", t->s, bytes);
 }
 
-void rapt_add_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
+void rapt_register_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *t) {
     bool by_table = rope->channels && !rope->frequencies;
     rapt_reads_array(m, "rope.frequencies", rope->frequencies, rope->channels / 2, sizeof(double), true);
     if (by_table) {
-        rope_add_table(m, rope, t);
+        rope_register_table(m, rope, t);
     } else if (t->type && m->status == RAPT_OK) {
         m->status = rapt_refuse_type(m->report, RAPT_ERR_UNUSED, "rope_table", "type", t->type,
                                      rope->channels ? "there are rope.frequencies" : "nothing is rotated");
     }
 }
 
-void rapt_add_positions(rapt_memory *m, const rapt_rope *rope, const rapt_tokens *tokens) {
+void rapt_register_positions(rapt_memory *m, const rapt_rope *rope, const rapt_tokens *tokens) {
     int64_t n = tokens->token_starts ? tokens->tokens : tokens->batch * tokens->tokens; /* below 2^62 */
     if (rope->channels) rapt_reads_array(m, "positions", tokens->positions, n, sizeof(int32_t), true);
     else rapt_unused(m, "positions", tokens->positions, "nothing is rotated");

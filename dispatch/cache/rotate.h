@@ -13,11 +13,11 @@ typedef struct rapt_angles {
 /* Checks a rotation of rows of `channels` channels. Errors: ALIGNMENT, FEATURE. */
 rapt_status rapt_check_rope(rapt_report *r, const rapt_rope *rope, int64_t channels);
 
-/* Adds the memory of the frequencies, or of the table that is given in their place. Errors: NULL, TYPE, SHAPE, STRIDE, UNUSED. */
-void rapt_add_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *table);
+/* Registers the frequencies, or the table that is given in their place. Errors: NULL, TYPE, SHAPE, STRIDE, UNUSED. */
+void rapt_register_rope(rapt_memory *m, const rapt_rope *rope, const rapt_rope_table *table);
 
-/* Adds the memory of the tokens' positions, which are refused if nothing is rotated. Errors: STRIDE, ALIGNMENT, UNUSED. */
-void rapt_add_positions(rapt_memory *m, const rapt_rope *rope, const rapt_tokens *tokens);
+/* Registers the tokens' positions, which are refused if nothing is rotated. Errors: STRIDE, ALIGNMENT, UNUSED. */
+void rapt_register_positions(rapt_memory *m, const rapt_rope *rope, const rapt_tokens *tokens);
 
 /* Checks that the table, if it is used, has a row for every token's position. Errors: TABLE. */
 rapt_status rapt_check_positions(rapt_report *r, const rapt_rope *rope, const rapt_rope_table *table, const rapt_tokens *tokens);

@@ -27,7 +27,7 @@ rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *s
     return status;
 }
 
-void rapt_add_tokens(rapt_memory *m, const rapt_tokens *t) {
+void rapt_register_tokens(rapt_memory *m, const rapt_tokens *t) {
     rapt_reads_array(m, "starts", t->starts, t->batch, sizeof(int32_t), true);
     rapt_reads_array(m, "lengths", t->lengths, t->batch, sizeof(int32_t), true);
     rapt_reads_array(m, "token_starts", t->token_starts, t->batch + 1, sizeof(int32_t), true);

@@ -51,13 +51,14 @@ rapt_status rapt_check_ascending(rapt_report *r, const char *name, const int32_t
  * nothing if starts is null. Errors: TABLE, ALIGNMENT. */
 rapt_status rapt_check_starts(rapt_report *r, const char *name, const int32_t *starts, int64_t n, int64_t tokens, int64_t *most);
 
-/* Adds the memory of starts, lengths and token_starts; rapt_add_positions (rotate.h) adds that of positions. */
-void rapt_add_tokens(rapt_memory *m, const rapt_tokens *t);
+/* Registers starts, lengths and token_starts; rapt_register_positions (rotate.h) registers positions. */
+void rapt_register_tokens(rapt_memory *m, const rapt_tokens *t);
 
-/* Checks the elements of starts, lengths and token_starts, whose memory has been added. Errors: FEATURE, TABLE, ALIGNMENT. */
+/* Checks the elements of starts, lengths and token_starts, which have been registered. Errors: FEATURE, TABLE, ALIGNMENT. */
 rapt_status rapt_check_tokens(rapt_report *r, const rapt_tokens *t);
 
-/* Checks and measures a tensor of these tokens with heads, of type RAPT_F32, RAPT_F16 or RAPT_BF16. Errors: TYPE, STRIDE. */
+/* Checks a tensor of these tokens with heads, of type RAPT_F32, RAPT_F16 or RAPT_BF16, and sets *bytes to what it spans. Errors:
+ * TYPE, STRIDE. */
 rapt_status rapt_measure_heads(rapt_report *r, const char *name, const rapt_tokens *t, const rapt_layout *layout, int64_t heads,
                                int64_t channels, bool output, uint64_t *bytes);
 

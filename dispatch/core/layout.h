@@ -32,12 +32,12 @@ typedef struct rapt_dimension {
 rapt_status rapt_measure_dimensions(rapt_report *r, const char *tensor, rapt_dimension *d, int n, int64_t row, bool output,
                                     uint64_t *bytes);
 
-/* Checks and measures a tensor [batch, heads, tokens] of rows of `elements` elements, by rapt_check_row and
+/* Checks a tensor [batch, heads, tokens] of rows of `elements` elements, and sets *bytes to what it spans, by rapt_check_row and
  * rapt_measure_dimensions. Errors: TYPE, STRIDE. */
 rapt_status rapt_measure(rapt_report *r, const char *tensor, const rapt_layout *layout, uint64_t allowed, int64_t batch,
                          int64_t heads, int64_t tokens, int64_t elements, bool output, uint64_t *bytes);
 
-/* Checks and measures a tensor [batch, tokens] of rows of `channels` elements, without heads. */
+/* Does what rapt_measure does, for a tensor without heads: [batch, tokens] rows of `channels` elements. */
 static inline rapt_status rapt_measure_tokens(rapt_report *r, const char *tensor, const rapt_layout *layout, uint64_t allowed,
                                               int64_t batch, int64_t tokens, int64_t channels, bool output, uint64_t *bytes) {
     return rapt_measure(r, tensor, layout, allowed, batch, 1, tokens, channels, output, bytes);
@@ -60,8 +60,8 @@ static inline bool rapt_scales_of_tokens(const rapt_scales *s) { return s->prese
 /* Returns the layout of scales of tokens, as a tensor of one channel; one of type RAPT_NONE for other scales. */
 rapt_layout rapt_layout_of_scales(const rapt_scales *s);
 
-/* Checks and measures scales. batch, tokens: the dimensions of K or V in memory, which scales of tokens have too (of a paged
- * cache its pages and their size); entries: the batch, for scales of channels. Errors: STRIDE. */
+/* Checks scales, and sets *bytes to what they span. batch, tokens: the dimensions of K or V in memory, which scales of tokens
+ * have too (of a paged cache its pages and their size); entries: the batch, for scales of channels. Errors: STRIDE. */
 rapt_status rapt_measure_scales(rapt_report *r, const char *name, const rapt_scales *s, int64_t batch, int64_t entries,
                                 int64_t heads, int64_t tokens, int64_t channels, bool output, uint64_t *bytes);
 

@@ -2,9 +2,9 @@
 /* The memory that a call reads and writes: whether it is there, and whether what is written overlaps anything. */
 #include "core/memory.h"
 
-/* Adds a region, unless something was refused before. Refuses a null pointer, and one whose bytes would wrap around the address
- * space. */
-static int add_region(rapt_memory *m, const char *name, const void *at, uint64_t bytes, bool written) {
+/* Registers a region, unless something was refused before. Refuses a null pointer, and one whose bytes would wrap around the
+ * address space. */
+static int register_region(rapt_memory *m, const char *name, const void *at, uint64_t bytes, bool written) {
     rapt_report *r = m->report;
     if (m->status != RAPT_OK || bytes == 0) return RAPT_NO_REGION;
     if (!at)
@@ -24,8 +24,12 @@ static int add_region(rapt_memory *m, const char *name, const void *at, uint64_t
     return m->n++;
 }
 
-int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add_region(m, name, at, bytes, false); }
-int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes) { return add_region(m, name, at, bytes, true); }
+int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes) {
+    return register_region(m, name, at, bytes, false);
+}
+int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes) {
+    return register_region(m, name, at, bytes, true);
+}
 
 /* Returns the alignment of elements of a size: the largest power of two that divides it, but at most that of an int64_t. So
  * structs are included, and 32-bit x86, where an int64_t is aligned to 4 bytes. */
@@ -34,8 +38,9 @@ static size_t alignment_of(size_t element) {
     return power < _Alignof(int64_t) ? power : _Alignof(int64_t);
 }
 
-/* Adds an array, which must be aligned. */
-static int add_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional, bool written) {
+/* Registers an array, which must be aligned. */
+static int register_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional,
+                          bool written) {
     if (!at && optional) return RAPT_NO_REGION;
     if (m->status == RAPT_OK && (uintptr_t)at % alignment_of(element))
         m->status = rapt_refuse(m->report, RAPT_ERR_ALIGNMENT, "%s = %p: not aligned to its elements of %d bytes", name, at,
@@ -43,30 +48,31 @@ static int add_array(rapt_memory *m, const char *name, const void *at, int64_t n
     if (m->status == RAPT_OK && n > PTRDIFF_MAX / (int64_t)element)
         m->status =
             rapt_refuse(m->report, RAPT_ERR_STRIDE, "%s = %p: its %" PRId64 " elements exceed the address space", name, at, n);
-    return add_region(m, name, at, (uint64_t)n * element, written);
+    return register_region(m, name, at, (uint64_t)n * element, written);
 }
 
 int rapt_reads_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional) {
-    return add_array(m, name, at, n, element, optional, false);
+    return register_array(m, name, at, n, element, optional, false);
 }
 int rapt_writes_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional) {
-    return add_array(m, name, at, n, element, optional, true);
+    return register_array(m, name, at, n, element, optional, true);
 }
 
 void rapt_unused(rapt_memory *m, const char *name, const void *at, const char *why) {
     if (at && m->status == RAPT_OK) m->status = rapt_refuse(m->report, RAPT_ERR_UNUSED, "%s = %p: %s", name, at, why);
 }
 
-static int add_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why, bool written) {
+static int register_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why,
+                       bool written) {
     if (!there) rapt_unused(m, name, at, why);
-    return there ? add_region(m, name, at, bytes, written) : RAPT_NO_REGION;
+    return there ? register_region(m, name, at, bytes, written) : RAPT_NO_REGION;
 }
 
 int rapt_reads_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why) {
-    return add_if(m, there, name, at, bytes, why, false);
+    return register_if(m, there, name, at, bytes, why, false);
 }
 int rapt_writes_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why) {
-    return add_if(m, there, name, at, bytes, why, true);
+    return register_if(m, there, name, at, bytes, why, true);
 }
 
 void rapt_check_alignment(rapt_memory *m, const char *name, const void *at) {
@@ -83,7 +89,7 @@ void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t 
     else if (given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_WORKSPACE, "workspace_bytes = %zu: %zu are needed", given, needed);
     rapt_check_alignment(m, "workspace", at);
-    add_region(m, "workspace", at, needed, true);
+    register_region(m, "workspace", at, needed, true);
     m->report->owner = owner;
 }
 

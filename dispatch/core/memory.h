@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory that a call reads and writes. Each tensor and array is added with its name; then everything that is written is
+/* The memory that a call reads and writes. Each tensor and array is registered with its name; then everything that is written is
  * checked against all the rest. The first error stays in rapt_memory.status, where all later steps do nothing, so that callers
  * need to look only at what the last step, rapt_check_memory, returns. */
 #ifndef RAPT_MEMORY_H
@@ -42,13 +42,13 @@ typedef struct rapt_memory {
 
 static inline void rapt_memory_begin(rapt_memory *m, rapt_report *r) { m->report = r, m->status = RAPT_OK, m->n = 0; }
 
-/* The functions that add a region return its number, or RAPT_NO_REGION if it has no bytes or something was refused before. */
+/* Functions that register a region return its number, or RAPT_NO_REGION if it has no bytes or something was refused before. */
 
-/* Adds a tensor that is read, and spans `bytes` bytes; it may be null only if `bytes` is 0. Errors: NULL, STRIDE (it would wrap
- * around the address space). */
+/* Registers a tensor that is read, and spans `bytes` bytes; it may be null only if `bytes` is 0. Errors: NULL, STRIDE (it would
+ * wrap around the address space). */
 int rapt_reads(rapt_memory *m, const char *name, const void *at, uint64_t bytes);
 
-/* Adds a tensor that is written, as rapt_reads adds one that is read. */
+/* Registers a tensor that is written, as rapt_reads registers one that is read. */
 int rapt_writes(rapt_memory *m, const char *name, const void *at, uint64_t bytes);
 
 /* Does what rapt_reads does if the call has the tensor (there); else checks that its pointer is null, and refuses it for the
@@ -58,11 +58,11 @@ int rapt_reads_if(rapt_memory *m, bool there, const char *name, const void *at, 
 /* Does what rapt_reads_if does, for a tensor that is written. */
 int rapt_writes_if(rapt_memory *m, bool there, const char *name, const void *at, uint64_t bytes, const char *why);
 
-/* Adds an array that is read, of n elements of `element` bytes, to which it must be aligned. optional: it may be null. Errors:
- * NULL, STRIDE, ALIGNMENT. */
+/* Registers an array that is read, of n elements of `element` bytes, to which it must be aligned. optional: it may be null.
+ * Errors: NULL, STRIDE, ALIGNMENT. */
 int rapt_reads_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional);
 
-/* Adds an array that is written, as rapt_reads_array adds one that is read. */
+/* Registers an array that is written, as rapt_reads_array registers one that is read. */
 int rapt_writes_array(rapt_memory *m, const char *name, const void *at, int64_t n, size_t element, bool optional);
 
 /* Refuses a pointer that is not null, for the reason `why`: the call has no use for it. Errors: UNUSED. */
@@ -76,7 +76,7 @@ static inline uint64_t rapt_aligned_bytes(uint64_t bytes) {
 /* Checks that memory is aligned as a workspace must be. Errors: ALIGNMENT. */
 void rapt_check_alignment(rapt_memory *m, const char *name, const void *at);
 
-/* Adds the workspace. needed: the bytes that the call writes; given: those that the caller has provided. Errors: WORKSPACE,
+/* Registers the workspace. needed: the bytes that the call writes; given: those that the caller has provided. Errors: WORKSPACE,
  * ALIGNMENT. */
 void rapt_writes_workspace(rapt_memory *m, const void *at, size_t given, size_t needed);
 

@@ -31,7 +31,7 @@ enum {
 /* All memory of a check; the stack of a small thread may not have room for it, hence rapt_self_check_in. */
 typedef struct room {
     _Alignas(RAPT_WORKSPACE_ALIGNMENT) char workspace[96 << 10];
-    char k[CHECK_KEYS * D_K * 2], v[CHECK_KEYS * D_V * 2]; /* elements of two bytes, or fewer elements of more */
+    char k[CHECK_KEYS * D_K * 2], v[CHECK_KEYS * D_V * 2]; /* CHECK_KEYS rows of two-byte elements, or fewer, larger rows */
     float q[ROWS * D_K], bias[CHECK_KEYS], out[ROWS * D_V], lse[ROWS], row[IN];
     rapt_linear_plan linear;
     rapt_plan plan;
@@ -133,7 +133,8 @@ static rapt_status check_few_rows(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* Hashes wide heads: scores that are summed in parts, masked values that are not finite, a row without keys. */
+/* Hashes wide heads: scores that are summed in parts, a NaN in V that all rows mask, an infinite value that one row attends to, a
+ * row without keys. */
 static rapt_status check_wide(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
     rapt_desc d = describe(isa, 1, 3, 70, WIDE, D_V, RAPT_F16, RAPT_F32);
@@ -149,9 +150,9 @@ static rapt_status check_wide(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* Hashes a zero: four keys have the same weight, and one value is so near 0 that a fourth of it is -0. Unfused, the last step
- * adds 0 to that, which gives +0, except with clang's -fno-signed-zeros, which no macro shows; fused, the sum is rounded once, to
- * -0. */
+/* Hashes an output of 0, for its sign: four keys have the same weight, the first value is -2^-149, and the others are 0. A fourth
+ * of -2^-149 is rounded to -0. In unfused kernels the last step then adds 0, which gives +0, except with clang's
+ * -fno-signed-zeros, which no macro shows. In fused kernels it rounds the product and the sum together, to -0. */
 static rapt_status check_zeros(const char *isa, room *r, uint64_t *h) {
     const float v[4] = {-0x1p-149f};
     rapt_args a;
@@ -177,9 +178,9 @@ static rapt_status check_integers(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* Hashes integer arithmetic at ties: all weights are 1, so that the scales alone are rounded to 8 bits. Their products with 255
- * are ties once they are rounded to f32, but not before, so the hash shows whether a product was contracted with the sum that
- * follows it. With AVX2 this is the only place where a sum follows a product. */
+/* Hashes integer arithmetic at ties: all weights of the softmax are 1, so that the scales of V alone are rounded to 8 bits. A
+ * scale times 255 is a tie once it is rounded to f32, but not before: if the compiler contracts this product with the sum that
+ * follows it, the hash is another. With AVX2 this is the only place where a sum follows a product. */
 static rapt_status check_integer_ties(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
     rapt_desc d = describe(isa, 2, 40, CHECK_KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);
@@ -210,8 +211,8 @@ static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
     return status;
 }
 
-/* Hashes a linear layer. To take less memory, rows overlap: each row of weights and of tokens begins one element after the
- * beginning of the row before. */
+/* Hashes a linear layer. To take less memory, rows overlap: each row of weights and of tokens begins one element after the row
+ * before it, and each row of the gate one group after. */
 static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t tokens, int64_t in, rapt_activation activation,
                           bool gated, uint64_t *h) {
     rapt_linear_desc d;
@@ -269,7 +270,7 @@ static rapt_status check_norms(const char *isa, room *r, uint64_t *h) {
     return status;
 }
 
-/* Hashes rotation and quantisation, which no kernel does. */
+/* Hashes rotation and quantisation. They are code of dispatch/, not of a kernel, so isa is not used. */
 static rapt_status check_caches(const char *isa, room *r, uint64_t *h) {
     (void)isa;
     double frequencies[STORED / 2];
@@ -316,8 +317,8 @@ static const struct {
 
 /* ---- The thread's environment -------------------------------------------------------------------------------------------- */
 
-/* Checks the thread's floating-point modes: by the control register, and, since some machines have none that is known here, by
- * results. Operands are volatile, so that the compiler does not compute these itself. */
+/* Checks the thread's floating-point modes: by the control register, and by results, since on some machines no control register
+ * is known. Operands are volatile, so that the compiler does not compute the results itself. */
 static rapt_status check_environment(rapt_report *r) {
     const uint64_t control = rapt_float_control();
     if (rapt_float_modes(control)) return rapt_refuse_float_modes(r, RAPT_ERR_SELF_CHECK, "the thread", control);
@@ -326,6 +327,8 @@ static rapt_status check_environment(rapt_report *r) {
         return rapt_refuse(r, RAPT_ERR_SELF_CHECK, "the thread does not round to nearest, or flushes denormal numbers to 0");
     return RAPT_OK;
 }
+
+/* ---- The checks ---------------------------------------------------------------------------------------------------------- */
 
 /* Runs all problems on a kernel, and compares their hashes. */
 static rapt_status check_kernel(rapt_report *r, const rapt_kernel *kernel, room *memory) {

@@ -60,8 +60,8 @@ static uint32_t features(void) {
     return known;
 }
 
-/* Bounds what the CPU tells: a cache of more than 2 MiB is shared by several cores, and one of less than 256 KiB is an emulator's
- * invention. */
+/* Bounds the size that the CPU reports: a cache of more than 2 MiB is shared by several cores, and one of less than 256 KiB is an
+ * emulator's invention. */
 size_t rapt_l2_bytes(void) {
     enum { LEAST = 256 << 10, USUAL = 1 << 20, MOST = 2 << 20 };
     size_t known = atomic_load_explicit(&l2_found, memory_order_relaxed);
@@ -110,7 +110,7 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
     const char *forced = getenv("RAPT_ISA");
     if (forced && *forced) {
         const char *owner = r->owner;
-        r->owner = ""; /* RAPT_ISA is not a field */
+        r->owner = ""; /* RAPT_ISA is a variable of the environment, not a field */
         rapt_status status = usable(r, "RAPT_ISA", forced, *kernel = rapt_find_kernel(forced));
         r->owner = owner;
         if (status != RAPT_OK) return *kernel = NULL, status;
@@ -119,10 +119,10 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
         while (needs_of(&kernels[i]) & ~features()) i++; /* ends: the scalar kernels need nothing */
         *kernel = &kernels[i];
     }
-    /* Keeps a kernel that another thread has forced meanwhile. */
-    const rapt_kernel *none = NULL;
-    if (!atomic_compare_exchange_strong_explicit(&chosen, &none, *kernel, memory_order_relaxed, memory_order_relaxed))
-        *kernel = none;
+    /* Takes the kernel that another thread has chosen or forced meanwhile, if one has. */
+    const rapt_kernel *already_chosen = NULL;
+    if (!atomic_compare_exchange_strong_explicit(&chosen, &already_chosen, *kernel, memory_order_relaxed, memory_order_relaxed))
+        *kernel = already_chosen;
     return RAPT_OK;
 }
 
@@ -154,11 +154,11 @@ rapt_status rapt_isa_current(const char **name) {
 }
 
 rapt_status rapt_isa_usable(const char *name, char *missing, size_t missing_bytes) {
-    rapt_report r = rapt_report_of("rapt_isa_usable"), answer = rapt_explanation_of(r.call, NULL, 0);
+    rapt_report r = rapt_report_of("rapt_isa_usable"), untraced = rapt_explanation_of(r.call, NULL, 0);
     if (!name) return rapt_refuse_null(&r, "name", "no kernel has that name");
     const rapt_kernel *kernel = rapt_find_kernel(name);
     if (missing) name_features(kernel ? needs_of(kernel) & ~features() : 0, missing, missing_bytes);
-    return usable(&answer, "name", name, kernel); /* not with r, since a question leaves no line in the trace */
+    return usable(&untraced, "name", name, kernel); /* a question leaves no line in the trace */
 }
 
 rapt_status rapt_cpu_features(char *names, size_t bytes) {

@@ -161,26 +161,27 @@ rapt_status rapt_linear_workspace_size(const rapt_linear_plan *opaque, int64_t n
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------------- */
 
-void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, uint64_t bytes, const rapt_linear_weights *w,
-                      const rapt_linear_names *names) {
+void rapt_register_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, uint64_t bytes, const rapt_linear_weights *w,
+                           const rapt_linear_names *names) {
     rapt_reads(m, names->weight, w->rows, bytes);
     rapt_reads_array(m, names->bias, w->bias, out, sizeof(float), true);
     rapt_reads_array(m, names->scales, w->scales, out, sizeof(float), weight->type != RAPT_INT8);
 }
 
-/* Returns the weights of a call, without the prepacked ones: their address has not been checked yet, so it cannot be offset. */
+/* Returns the weights of a call without `packed`, an address within the prepacked weights: it is computed after these have been
+ * checked (rapt_linear_share). */
 static rapt_linear_weights weights_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->weight, .bias = a->bias, .scales = a->scales};
 }
 
-/* Returns the gate's weights of a call, without the prepacked ones. */
+/* Returns the gate's weights of a call, without `packed`. */
 static rapt_linear_weights gate_of(const rapt_linear_args *a) {
     return (rapt_linear_weights){.rows = a->gate, .bias = a->gate_bias, .scales = a->gate_scales};
 }
 
 /* Reads the caller's struct into c, and checks all of the call. */
-static rapt_status linear_start_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque,
-                                     const rapt_linear_args *args, int64_t nth) {
+static rapt_status linear_read_call(rapt_report *r, rapt_linear_call *c, const rapt_linear_plan *opaque,
+                                    const rapt_linear_args *args, int64_t nth) {
     rapt_linear_args *a = &c->args;
     rapt_status status;
     const full_linear *p = c->plan = rapt_read_linear_plan(r, opaque, &status);
@@ -195,9 +196,9 @@ static rapt_status linear_start_call(rapt_report *r, rapt_linear_call *c, const 
     rapt_memory_begin(&m, r);
     rapt_reads(&m, "plan", p, sizeof *p);
     rapt_reads(&m, "x", a->x, p->x_bytes);
-    rapt_add_weights(&m, &l->weight, l->out, p->weight_bytes, &weight, &own_names);
+    rapt_register_weights(&m, &l->weight, l->out, p->weight_bytes, &weight, &own_names);
     if (l->gate.type) {
-        rapt_add_weights(&m, &l->gate, l->out, p->gate_bytes, &gate, &gate_names);
+        rapt_register_weights(&m, &l->gate, l->out, p->gate_bytes, &gate, &gate_names);
     } else {
         rapt_unused(&m, "gate", a->gate, "the plan has no layout for it");
         rapt_unused(&m, "gate_bias", a->gate_bias, "the plan has no gate");
@@ -221,7 +222,7 @@ rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, const rapt_li
                                      size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_run", text, bytes);
     rapt_linear_call c;
-    const rapt_status status = linear_start_call(&r, &c, plan, args, nth);
+    const rapt_status status = linear_read_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -248,7 +249,7 @@ static void linear_share(const void *call, int phase, int64_t ith, int64_t nth, 
 static rapt_status linear_run(const char *name, const rapt_linear_plan *plan, const rapt_linear_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     rapt_linear_call c;
-    rapt_status status = linear_start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = linear_read_call(&r, &c, plan, args, way.nth);
     const rapt_work w = {.call = &c, .phases = 1, .share = linear_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }

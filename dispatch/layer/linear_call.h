@@ -43,9 +43,9 @@ static inline const full_linear *rapt_read_linear_plan(rapt_report *r, const rap
 /* Returns the bytes of scratch that each thread needs. */
 size_t rapt_linear_scratch(const full_linear *p);
 
-/* Adds the memory of weights, whose rows span `bytes` bytes, and of their bias and scales, of `out` elements each. */
-void rapt_add_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, uint64_t bytes, const rapt_linear_weights *w,
-                      const rapt_linear_names *names);
+/* Registers weights, whose rows span `bytes` bytes, their bias and their scales, of `out` elements each. */
+void rapt_register_weights(rapt_memory *m, const rapt_layout *weight, int64_t out, uint64_t bytes, const rapt_linear_weights *w,
+                           const rapt_linear_names *names);
 
 /* A call in progress. args.workspace is that of all threads. */
 typedef struct rapt_linear_call {

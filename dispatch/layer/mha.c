@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Multi-head attention as one call: positions, projections, rotation and the cache, attention, the output's projection. Each is a
- * phase that runs the code of the public function for it; intermediate results lie in the workspace. */
+/* Multi-head attention as one call, in steps: positions, projections, rotation and the cache, attention, the output's projection.
+ * A step has one or more phases, or is absent. It runs the code of the public function for it; intermediate results lie in the
+ * workspace. */
 #include <string.h>
 
 #include "cache/append.h"
@@ -25,14 +26,14 @@ void rapt_mha_args_init_sized(rapt_mha_args *args, size_t size) {
     rapt_init_struct(args, size, &default_mha_args, sizeof default_mha_args);
 }
 
-/* The numbers of the inputs X, Y and Z, and of their projections Q, K and V, in all arrays below. */
+/* Indices of arrays: for X and its projection Q, for Y and K, for Z and V; and how many these are. */
 enum { QUERIES, KEYS, VALUES, PROJECTIONS };
 
-/* The steps of a call, in order. Each is one phase, except ATTEND, which may be two. */
-typedef enum step { ADD_POSITIONS, PROJECT, PLACE, ATTEND, OUTPUT } step;
+/* The steps of a call, in order. Each that a call has is one phase, except ATTEND, which may be two. */
+typedef enum step { ADD_POSITIONS, PROJECT, ROTATE_AND_APPEND, ATTEND, OUTPUT } step;
 
-/* An input of the caller's: rows of `width` channels [batch, tokens]. A ragged input is one batch; its rows [first, first +
- * count) belong to entries. */
+/* An input of the caller's, X, Y or Z: [batch, tokens] rows of `width` channels. A ragged input has a batch of 1, of whose tokens
+ * [first, first + count) belong to entries; in other inputs all do. */
 typedef struct token_rows {
     int64_t batch, tokens, width, first, count;
     rapt_layout layout;
@@ -48,17 +49,17 @@ typedef struct full_mha {
     rapt_rope_args rope[2];                   /* of Q; of K, if there is no cache: else the append rotates keys */
     token_rows x[PROJECTIONS];
     int64_t batch, q_len;
-    int64_t projected[PROJECTIONS]; /* output channels of each projection */
-    int64_t wq_rows[PROJECTIONS];   /* the row of packed weights at which each projection's begin, else 0 */
-    int projections;                /* 1 if there are no new keys, else all */
-    bool self, values_as_keys;      /* Y is X; Z is Y */
+    int64_t projection_width[PROJECTIONS]; /* output channels of each projection */
+    int64_t first_row_in_wq[PROJECTIONS];  /* where each projection's rows begin in packed weights; else 0 */
+    int projections;                       /* 1 if there are no new keys, else all */
+    bool self, values_as_keys;             /* Y is X; Z is Y */
     bool cached, packed, positions; /* K and V have a cache; wq has the weights of all projections; there is a position table */
-    bool has_output, has_weights;   /* there is wo; attention's weights are wanted */
+    bool has_output, wants_attention_weights; /* there is wo; the softmax's result is wanted */
     rapt_layout out, residual;
     int64_t out_width;
     uint64_t out_bytes, residual_bytes; /* that they span */
     const int32_t *q_starts, *k_starts;
-    size_t between[PROJECTIONS], o, scratch; /* offsets in the workspace: Q, K, V; O; scratch of threads */
+    size_t qkv_offset[PROJECTIONS], o, scratch; /* offsets in the workspace: Q, K, V; O; scratch of threads */
 } full_mha;
 
 #define MHA_MADE UINT64_C(0x36312e72656c0000) /* changes with the layout of struct full_mha */
@@ -134,7 +135,7 @@ static rapt_status mha_check_shape(rapt_report *r, const rapt_desc *a) {
     return RAPT_OK;
 }
 
-/* Sets which inputs there are, checks their shapes and measures them. */
+/* Sets which inputs there are, checks their shapes, and computes the bytes that they span. */
 static rapt_status plan_inputs(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     int64_t widths[] = {d->x_width, d->y_width ? d->y_width : d->x_width, 0};
     widths[VALUES] = d->z_width ? d->z_width : widths[KEYS];
@@ -179,8 +180,8 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
     int64_t rows = 0;
     rapt_status status = RAPT_OK;
     for (int i = 0; i < PROJECTIONS; i++) {
-        p->projected[i] = outs[i];
-        p->wq_rows[i] = d->packed ? rows : 0;
+        p->projection_width[i] = outs[i];
+        p->first_row_in_wq[i] = d->packed ? rows : 0;
         rows += outs[i];
     }
     for (int i = 0; i < p->projections && status == RAPT_OK; i++) {
@@ -209,7 +210,7 @@ static rapt_status plan_projections(rapt_report *r, full_mha *p, const rapt_mha_
 }
 
 /* Plans the rotation of queries and keys, and the append of new keys and values to the cache. */
-static rapt_status plan_places(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
+static rapt_status plan_rotate_and_append(rapt_report *r, full_mha *p, const rapt_mha_desc *d, const rapt_desc *a) {
     rapt_status status = rapt_check_rope(r, &d->rope, a->d_k);
     const int64_t keys = p->projections > 1 ? p->x[KEYS].tokens : 0;
     for (int i = 0; i < 2; i++) {
@@ -233,7 +234,8 @@ static rapt_status plan_places(rapt_report *r, full_mha *p, const rapt_mha_desc 
     return status;
 }
 
-/* Plans attention, between Q, K and V in the workspace or the cache, and O in the workspace or the output. */
+/* Plans attention. It reads Q from the workspace, and K and V from the cache or, without one, from the workspace; it writes O to
+ * the workspace or, without wo, to the output. */
 static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_desc *d, rapt_desc *a) {
     a->q = rapt_layout_bshd(RAPT_F32, a->heads, a->q_len, a->d_k);
     a->q_starts = p->q_starts, a->k_starts = p->k_starts;
@@ -248,7 +250,7 @@ static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_de
         a->o.head_stride = rapt_row_bytes(d->out.type, a->d_v);
     }
     rapt_status status = RAPT_OK;
-    if (p->has_weights) { /* measured here, too, so that a report names them weights rather than attention.scores */
+    if (p->wants_attention_weights) { /* checked here, too, so that a report names them weights rather than attention.scores */
         const int64_t batch = a->q_starts ? a->batch > 0 : a->batch;
         int64_t keys = a->kv_len;
         uint64_t bytes;
@@ -263,7 +265,7 @@ static rapt_status plan_attention(rapt_report *r, full_mha *p, const rapt_mha_de
     return status;
 }
 
-/* Checks and measures the output and the residual. */
+/* Checks the output and the residual, and computes the bytes that they span. */
 static rapt_status plan_output(rapt_report *r, full_mha *p, const rapt_mha_desc *d) {
     const token_rows *x = &p->x[QUERIES];
     rapt_status status =
@@ -283,7 +285,7 @@ static bool plan_workspace(full_mha *p, const rapt_desc *a) {
         else fits = fits && reserve(&used, &p->x[i].summed, p->x[i].batch * p->x[i].tokens, p->x[i].width);
     }
     for (int i = 0; i < p->projections; i++)
-        fits = fits && reserve(&used, &p->between[i], p->x[i].batch * p->x[i].tokens, p->projected[i]);
+        fits = fits && reserve(&used, &p->qkv_offset[i], p->x[i].batch * p->x[i].tokens, p->projection_width[i]);
     if (p->has_output) fits = fits && reserve(&used, &p->o, p->x[QUERIES].batch * a->q_len, a->heads * a->d_v);
     p->scratch = used;
     return fits;
@@ -303,7 +305,7 @@ static rapt_status mha_make_plan(rapt_report *r, full_mha *p, const rapt_mha_des
                     .packed = d.packed != 0,
                     .positions = d.position_table != 0,
                     .has_output = d.wo.type != RAPT_NONE,
-                    .has_weights = d.weights.type != RAPT_NONE,
+                    .wants_attention_weights = d.weights.type != RAPT_NONE,
                     .batch = a.batch,
                     .q_len = a.q_len,
                     .out = d.out,
@@ -330,7 +332,7 @@ static rapt_status mha_make_plan(rapt_report *r, full_mha *p, const rapt_mha_des
     if (status == RAPT_OK) status = plan_projections(r, p, &d, &a);
     if (status == RAPT_OK) status = plan_output(r, p, &d);
     if (status == RAPT_OK) status = plan_attention(r, p, &d, &a);
-    if (status == RAPT_OK) status = plan_places(r, p, &d, &a);
+    if (status == RAPT_OK) status = plan_rotate_and_append(r, p, &d, &a);
     if (status == RAPT_OK && !plan_workspace(p, &a))
         status =
             rapt_refuse_number(r, RAPT_ERR_SHAPE, "attention.q_len", a.q_len, "the workspace would exceed the address space");
@@ -367,19 +369,22 @@ static const full_mha *mha_read_plan(rapt_report *r, const rapt_mha_plan *opaque
 
 /* ---- Phases -------------------------------------------------------------------------------------------------------------- */
 
-/* True if the step PLACE has something to do: rotation, or an append to the cache. */
-static bool has_place_step(const full_mha *p) { return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1); }
-
-static int phase_count(const full_mha *p) {
-    return p->positions + 1 + has_place_step(p) + mha_attention(p)->phases + p->has_output;
+/* True if there is a step ROTATE_AND_APPEND: something is rotated, or appended to the cache. */
+static bool has_rotate_and_append(const full_mha *p) {
+    return p->rope[QUERIES].rope.channels || (p->cached && p->projections > 1);
 }
 
-/* Returns the step to which a phase belongs, and sets *part to its number among the phases of that step. */
+static int phase_count(const full_mha *p) {
+    return p->positions + 1 + has_rotate_and_append(p) + mha_attention(p)->phases + p->has_output;
+}
+
+/* Returns the step to which a phase belongs. If that is ATTEND, sets *part to the phase's number among those of attention; else
+ * *part means nothing. */
 static step step_of(const full_mha *p, int phase, int *part) {
     *part = 0;
     if (p->positions && phase-- == 0) return ADD_POSITIONS;
     if (phase-- == 0) return PROJECT;
-    if (has_place_step(p) && phase-- == 0) return PLACE;
+    if (has_rotate_and_append(p) && phase-- == 0) return ROTATE_AND_APPEND;
     *part = phase;
     return phase < mha_attention(p)->phases ? ATTEND : OUTPUT;
 }
@@ -397,12 +402,12 @@ rapt_status rapt_mha_plan_query(const rapt_mha_plan *opaque, rapt_mha_plan_info 
 
 /* Sets *bytes to the workspace of nth threads: the intermediate results, followed by the scratch of the phase that needs most. */
 static rapt_status mha_workspace(rapt_report *r, const full_mha *p, int64_t nth, size_t *bytes) {
-    size_t most = 0, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
-    rapt_status status = rapt_plan_workspace(r, mha_attention(p), nth, &most);
+    size_t of_attention = 0, output = p->has_output ? rapt_linear_scratch(&p->output) : 0, each = 0, of_linear, total;
+    rapt_status status = rapt_plan_workspace(r, mha_attention(p), nth, &of_attention);
     if (status != RAPT_OK) return status;
     for (int i = 0; i < p->projections; i++) each += rapt_linear_scratch(&p->project[i]); /* these share a phase */
     if (__builtin_mul_overflow(each > output ? each : output, (size_t)nth, &of_linear) ||
-        __builtin_add_overflow(p->scratch, of_linear > most ? of_linear : most, &total))
+        __builtin_add_overflow(p->scratch, of_linear > of_attention ? of_linear : of_attention, &total))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "nth", nth, "the workspace would exceed the address space");
     *bytes = total;
     return RAPT_OK;
@@ -444,8 +449,8 @@ static const void *input_of(const mha_call *c, int i) {
 /* Returns the address that is `bytes` bytes after from, computed as a number; null if from is null. */
 static void *address_at(const void *from, int64_t bytes) { return from ? (void *)((uintptr_t)from + (uintptr_t)bytes) : NULL; }
 
-/* Returns the offset of the first row that belongs to an entry, in a tensor of this layout. */
-static size_t first_row(const token_rows *x, const rapt_layout *layout) {
+/* Returns the offset in bytes of the first row that belongs to an entry, in a tensor of this layout. */
+static size_t first_row_offset(const token_rows *x, const rapt_layout *layout) {
     return x->first ? (size_t)(x->first * layout->token_stride) : 0;
 }
 
@@ -461,15 +466,16 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
         const full_linear *plan = &p->project[i];
         const token_rows *x = &p->x[i];
         const int from = p->packed ? QUERIES : i;
-        const int64_t rows = p->wq_rows[i];
+        const int64_t rows = p->first_row_in_wq[i];
         c->project[i].plan = plan;
         c->project[i].args = (rapt_linear_args){
-            .x = address_at(p->positions ? workspace_at(c, x->summed) : input_of(c, i), (int64_t)first_row(x, &plan->problem.x)),
+            .x = address_at(p->positions ? workspace_at(c, x->summed) : input_of(c, i),
+                            (int64_t)first_row_offset(x, &plan->problem.x)),
             .weight = address_at(weights[from], rows ? rows * plan->problem.weight.token_stride : 0),
             .bias = address_at(biases[from], rows * (int64_t)sizeof(float)),
             .scales = address_at(scales[from], rows * (int64_t)sizeof(float)),
             .prepacked = prepacked[i],
-            .y = workspace_at(c, p->between[i] + first_row(x, &plan->problem.y)),
+            .y = workspace_at(c, p->qkv_offset[i] + first_row_offset(x, &plan->problem.y)),
             .workspace = workspace_at(c, projecting),
         };
         projecting += rapt_linear_scratch(plan) * (size_t)nth;
@@ -478,13 +484,13 @@ static void lay_out_linear(mha_call *c, int64_t nth) {
     const token_rows *x = &p->x[QUERIES];
     const rapt_linear_problem *o = &p->output.problem;
     c->output.plan = &p->output;
-    c->output.args = (rapt_linear_args){.x = workspace_at(c, p->o + first_row(x, &o->x)),
+    c->output.args = (rapt_linear_args){.x = workspace_at(c, p->o + first_row_offset(x, &o->x)),
                                         .weight = a->wo,
                                         .bias = a->bo,
                                         .scales = a->wo_scales,
                                         .prepacked = a->wo_prepacked,
-                                        .residual = address_at(a->residual, (int64_t)first_row(x, &o->residual)),
-                                        .y = address_at(a->out, (int64_t)first_row(x, &o->y)),
+                                        .residual = address_at(a->residual, (int64_t)first_row_offset(x, &o->residual)),
+                                        .y = address_at(a->out, (int64_t)first_row_offset(x, &o->y)),
                                         .workspace = workspace_at(c, p->scratch)};
 }
 
@@ -495,16 +501,16 @@ static void lay_out_attention(mha_call *c) {
     rapt_args *to = &c->attention.args;
     c->attention.plan = mha_attention(p);
     c->attention.appended = p->cached && p->projections > 1 ? &c->append.tokens : NULL;
-    to->q = workspace_at(c, p->between[QUERIES]);
-    to->k = p->cached ? a->k_cache : workspace_at(c, p->between[KEYS]);
-    to->v = p->cached ? a->v_cache : workspace_at(c, p->between[VALUES]);
+    to->q = workspace_at(c, p->qkv_offset[QUERIES]);
+    to->k = p->cached ? a->k_cache : workspace_at(c, p->qkv_offset[KEYS]);
+    to->v = p->cached ? a->v_cache : workspace_at(c, p->qkv_offset[VALUES]);
     to->o = p->has_output ? workspace_at(c, p->o) : a->out;
     to->k_scales = a->k_scales, to->v_scales = a->v_scales;
     to->workspace = workspace_at(c, p->scratch);
 
     c->append = p->append;
-    c->append.args = (rapt_kv_append_args){.new_k = workspace_at(c, p->between[KEYS]),
-                                           .new_v = workspace_at(c, p->between[VALUES]),
+    c->append.args = (rapt_kv_append_args){.new_k = workspace_at(c, p->qkv_offset[KEYS]),
+                                           .new_v = workspace_at(c, p->qkv_offset[VALUES]),
                                            .k = a->k_cache,
                                            .v = a->v_cache,
                                            .k_scales = a->k_scales,
@@ -517,21 +523,21 @@ static void lay_out_attention(mha_call *c) {
         .batch = p->batch, .tokens = p->append.desc.tokens, .starts = a->starts, .token_starts = p->self ? p->q_starts : NULL};
     for (int i = 0; i < 2; i++) {
         c->rope[i].args = p->rope[i];
-        c->rope[i].args.from = c->rope[i].args.to = workspace_at(c, p->between[i]);
+        c->rope[i].args.from = c->rope[i].args.to = workspace_at(c, p->qkv_offset[i]);
         c->rope[i].args.rope_table = a->rope_table;
         c->rope[i].tokens = (rapt_tokens){
             .batch = p->batch, .tokens = p->rope[i].tokens, .starts = a->starts, .token_starts = p->rope[i].token_starts};
     }
 }
 
-/* Adds the weights of the projections, their biases and scales, one by one or packed, and prepacked weights. */
-static void add_weights(rapt_memory *m, const mha_call *c) {
+/* Registers the weights of the projections, their biases and scales, one by one or packed, and prepacked weights. */
+static void register_weights(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
     const rapt_linear_weights w[PROJECTIONS] = {{.rows = a->wq, .bias = a->bq, .scales = a->wq_scales},
                                                 {.rows = a->wk, .bias = a->bk, .scales = a->wk_scales},
                                                 {.rows = a->wv, .bias = a->bv, .scales = a->wv_scales}};
-    const int64_t all = p->projected[QUERIES] + p->projected[KEYS] + p->projected[VALUES];
+    const int64_t all = p->projection_width[QUERIES] + p->projection_width[KEYS] + p->projection_width[VALUES];
     for (int i = 0; i < PROJECTIONS; i++) {
         const full_linear *plan = &p->project[i];
         if (p->packed && i > QUERIES) {
@@ -539,12 +545,13 @@ static void add_weights(rapt_memory *m, const mha_call *c) {
             rapt_unused(m, names[i].bias, w[i].bias, "packed weights have all biases in bq");
             rapt_unused(m, names[i].scales, w[i].scales, "packed weights have all scales in wq_scales");
         } else if (i < p->projections) {
-            rapt_add_weights(m, &plan->problem.weight, p->packed ? all : p->projected[i], plan->weight_bytes, &w[i], &names[i]);
+            rapt_register_weights(m, &plan->problem.weight, p->packed ? all : p->projection_width[i], plan->weight_bytes, &w[i],
+                                  &names[i]);
         }
     }
     const rapt_linear_weights wo = {.rows = a->wo, .bias = a->bo, .scales = a->wo_scales};
     if (p->has_output) {
-        rapt_add_weights(m, &p->output.problem.weight, p->out_width, p->output.weight_bytes, &wo, &names[PROJECTIONS]);
+        rapt_register_weights(m, &p->output.problem.weight, p->out_width, p->output.weight_bytes, &wo, &names[PROJECTIONS]);
     } else {
         rapt_unused(m, "wo", wo.rows, "the plan has no layout for it");
         rapt_unused(m, "bo", wo.bias, "the plan has no wo");
@@ -567,8 +574,8 @@ static rapt_status check_prepacked(rapt_report *r, const mha_call *c) {
     return rapt_check_prepacked(r, &p->output, names[PROJECTIONS].prepacked, c->args.wo_prepacked, p->output.problem.weight.type);
 }
 
-/* Adds X, Y, Z, the residual and the output. The output may be the same memory as one of the others if their rows are alike. */
-static void add_rows(rapt_memory *m, const mha_call *c) {
+/* Registers X, Y, Z, the residual and the output, which may be the same memory as one of the others if their rows are alike. */
+static void register_rows(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
     int out = rapt_writes(m, "out", a->out, p->out_bytes);
@@ -586,15 +593,15 @@ static void add_rows(rapt_memory *m, const mha_call *c) {
     if (rapt_same_rows(&p->residual, &p->out)) rapt_may_be(m, residual, out);
 }
 
-/* Adds the cache, which is written if there are new keys and else read. */
-static void add_cache(rapt_memory *m, const mha_call *c) {
+/* Registers the cache, as written if there are new keys, else as read only. */
+static void register_cache(rapt_memory *m, const mha_call *c) {
     const full_mha *p = c->p;
     const rapt_mha_args *a = &c->args;
     const tensor_bytes *b = &mha_attention(p)->bytes;
     const rapt_problem *problem = &mha_attention(p)->problem;
     const char *const no_cache = "the plan has no cache", *const no_scales = p->cached ? "the plan has no scales" : no_cache;
     if (p->cached && p->projections > 1) {
-        rapt_add_append(m, &c->append, "k_cache", "v_cache", false);
+        rapt_register_append(m, &c->append, "k_cache", "v_cache", false);
         return;
     }
     rapt_reads_if(m, p->cached, "k_cache", a->k_cache, b->k, no_cache);
@@ -610,11 +617,11 @@ static RAPT_NOINLINE rapt_status mha_check_memory(rapt_report *r, const mha_call
     rapt_memory m;
     rapt_memory_begin(&m, r);
     rapt_reads(&m, "plan", p, sizeof *p);
-    add_rows(&m, c);
-    add_weights(&m, c);
-    add_cache(&m, c);
+    register_rows(&m, c);
+    register_weights(&m, c);
+    register_cache(&m, c);
     rapt_reads_array(&m, "starts", a->starts, p->batch, sizeof(int32_t), true);
-    rapt_add_rope(&m, &p->rope[QUERIES].rope, &a->rope_table);
+    rapt_register_rope(&m, &p->rope[QUERIES].rope, &a->rope_table);
     if (p->positions) {
         if (m.status == RAPT_OK && !rapt_within(a->table_positions, 0, RAPT_MAX_LENGTH))
             m.status = rapt_refuse_number(r, RAPT_ERR_SHAPE, "table_positions", a->table_positions, "must be 0 to 2147483647");
@@ -625,11 +632,11 @@ static RAPT_NOINLINE rapt_status mha_check_memory(rapt_report *r, const mha_call
     }
     const full_plan *attention = mha_attention(p);
     const char *const no_layout = "the plan has no layout for it";
-    rapt_writes_if(&m, p->has_weights, "weights", a->weights, attention->bytes.scores, no_layout);
+    rapt_writes_if(&m, p->wants_attention_weights, "weights", a->weights, attention->bytes.scores, no_layout);
     r->owner = "attention.";
-    rapt_writes_if(&m, attention->scores_stage && !p->has_weights, "scores", c->attention.args.scores, attention->bytes.scores,
-                   p->has_weights ? "weights is what these are" : no_layout);
-    rapt_add_attention(&m, &c->attention, false, -1);
+    rapt_writes_if(&m, attention->scores_stage && !p->wants_attention_weights, "scores", c->attention.args.scores,
+                   attention->bytes.scores, p->wants_attention_weights ? "weights is what these are" : no_layout);
+    rapt_register_attention(&m, &c->attention, false, -1);
     r->owner = "";
     rapt_writes_workspace(&m, a->workspace, given, needed);
     const rapt_status status = rapt_check_memory(&m);
@@ -654,8 +661,8 @@ static rapt_status mha_check_positions(rapt_report *r, const mha_call *c) {
 }
 
 /* Reads the caller's structs into c, sets the arguments of the parts, and checks all of the call. */
-static rapt_status mha_start_call(rapt_report *r, mha_call *c, const rapt_mha_plan *opaque, const rapt_mha_args *args,
-                                  int64_t nth) {
+static rapt_status mha_read_call(rapt_report *r, mha_call *c, const rapt_mha_plan *opaque, const rapt_mha_args *args,
+                                 int64_t nth) {
     rapt_status status;
     size_t bytes = 0;
     const full_mha *p = c->p = mha_read_plan(r, opaque, &status);
@@ -670,7 +677,7 @@ static rapt_status mha_start_call(rapt_report *r, mha_call *c, const rapt_mha_pl
     lay_out_linear(c, nth);
     lay_out_attention(c);
     status = mha_check_memory(r, c, given, bytes);
-    if (p->has_weights) c->attention.args.scores = c->args.weights;
+    if (p->wants_attention_weights) c->attention.args.scores = c->args.weights;
     bool appends = p->cached && p->projections > 1;
     for (int i = 0; i < 2 && status == RAPT_OK; i++)
         if (i == QUERIES || p->projections > 1) status = rapt_check_tokens(r, &c->rope[i].tokens);
@@ -691,7 +698,7 @@ static rapt_status mha_start_call(rapt_report *r, mha_call *c, const rapt_mha_pl
 rapt_status rapt_mha_args_explain(const rapt_mha_plan *plan, const rapt_mha_args *args, int64_t nth, char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_mha_run", text, bytes);
     mha_call c;
-    const rapt_status status = mha_start_call(&r, &c, plan, args, nth);
+    const rapt_status status = mha_read_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -703,7 +710,7 @@ static void add_positions(const mha_call *c, int i, int64_t ith, int64_t nth) {
     int64_t first, count, entry = 0;
     rapt_cut_range(p->batch ? x->batch * x->count : 0, 1, ith, nth, &first, &count);
     for (int64_t n = first; n < first + count; n++) {
-        int64_t row = n + x->first; /* ragged: the token; else [batch, tokens] */
+        int64_t row = n + x->first; /* the row's number in the input, counted through all entries */
         while (starts && row >= starts[entry + 1]) entry++;
         if (!starts) entry = n / x->tokens;
         int64_t token = starts ? row - starts[entry] : n % x->tokens;
@@ -728,7 +735,7 @@ static void mha_share(const void *call, int phase, int64_t ith, int64_t nth, ato
     case PROJECT:
         for (int i = 0; i < p->projections; i++) rapt_linear_share(&c->project[i], ith, nth);
         break;
-    case PLACE:
+    case ROTATE_AND_APPEND:
         if (p->rope[QUERIES].rope.channels) rapt_rope_share(&c->rope[QUERIES], ith, nth);
         if (p->projections == 1) break;
         if (p->cached) rapt_append_share(&c->append, ith, nth);
@@ -746,7 +753,7 @@ static void mha_share(const void *call, int phase, int64_t ith, int64_t nth, ato
 static rapt_status mha_run(const char *name, const rapt_mha_plan *plan, const rapt_mha_args *args, rapt_way way) {
     rapt_report r = rapt_report_of(name);
     mha_call c;
-    rapt_status status = mha_start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = mha_read_call(&r, &c, plan, args, way.nth);
     if (status != RAPT_OK) return status;
     const rapt_work w = {.call = &c, .phases = phase_count(c.p), .share = mha_share};
     return rapt_work_run(&r, &w, &way);

@@ -22,9 +22,9 @@ typedef struct norm_call {
     bool rms;
 } norm_call;
 
-/* Adds the memory of the sum of x and the residual, if it is wanted. The sum may be written over x, unless y is written there, or
+/* Registers the sum of x and the residual, if it is wanted. The sum may be written over x, unless y is written there, or
  * over the residual. */
-static void add_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual) {
+static void register_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual) {
     uint64_t bytes = 0;
     if (a->sum.type && m->status == RAPT_OK)
         m->status = rapt_measure_tokens(m->report, "sum", &a->sum, RAPT_FLOATS, a->batch, a->tokens, a->channels, true, &bytes);
@@ -33,7 +33,7 @@ static void add_sum(rapt_memory *m, const rapt_norm_args *a, int x, int residual
     else if (a->residual.type && rapt_same_rows(&a->sum, &a->residual)) rapt_may_be(m, sum, residual);
 }
 
-/* Checks and measures the tensors, and checks the memory of the call. */
+/* Checks the tensors and the memory of the call. */
 static rapt_status norm_check_memory(rapt_report *r, const norm_call *c) {
     const rapt_norm_args *a = &c->args;
     const int64_t tokens = a->batch * a->tokens;
@@ -48,7 +48,7 @@ static rapt_status norm_check_memory(rapt_report *r, const norm_call *c) {
     if (a->residual.type && m.status == RAPT_OK)
         m.status = rapt_measure_tokens(r, "residual", &a->residual, RAPT_FLOATS, a->batch, a->tokens, a->channels, false, &bytes);
     int residual = rapt_reads_if(&m, a->residual.type, "residual_from", a->residual_from, bytes, "residual has no type");
-    add_sum(&m, a, x, residual);
+    register_sum(&m, a, x, residual);
     rapt_reads_array(&m, "weight", a->weight, a->channels, sizeof(float), true);
     rapt_reads_array(&m, "bias", a->bias, a->channels, sizeof(float), true);
     if (c->rms) rapt_unused(&m, "mean", a->mean, "RMS normalisation has none");

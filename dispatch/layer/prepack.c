@@ -90,7 +90,7 @@ typedef struct prepack_call {
     rapt_linear_prepack_args args;
 } prepack_call;
 
-/* Adds the memory to which the call writes packed weights. Errors: PREPACKED, those of rapt_writes, ALIGNMENT. */
+/* Registers the memory to which the call writes packed weights. Errors: PREPACKED, those of rapt_writes, ALIGNMENT. */
 static void writes_packed(rapt_memory *m, const char *name, const void *at, size_t given, size_t needed) {
     if (m->status == RAPT_OK && given < needed)
         m->status = rapt_refuse(m->report, RAPT_ERR_PREPACKED, "prepacked_bytes = %zu: %zu are needed", given, needed);
@@ -99,8 +99,8 @@ static void writes_packed(rapt_memory *m, const char *name, const void *at, size
 }
 
 /* Reads the caller's struct into c, and checks all of the call. */
-static rapt_status prepack_start_call(rapt_report *r, prepack_call *c, const rapt_linear_plan *opaque,
-                                      const rapt_linear_prepack_args *args, int64_t nth) {
+static rapt_status prepack_read_call(rapt_report *r, prepack_call *c, const rapt_linear_plan *opaque,
+                                     const rapt_linear_prepack_args *args, int64_t nth) {
     rapt_linear_prepack_args *a = &c->args;
     rapt_status status;
     const full_linear *p = c->plan = rapt_read_linear_plan(r, opaque, &status);
@@ -127,7 +127,7 @@ rapt_status rapt_linear_prepack_args_explain(const rapt_linear_plan *plan, const
                                              char *text, size_t bytes) {
     rapt_report r = rapt_explanation_of("rapt_linear_prepack_run", text, bytes);
     prepack_call c;
-    const rapt_status status = prepack_start_call(&r, &c, plan, args, nth);
+    const rapt_status status = prepack_read_call(&r, &c, plan, args, nth);
     return status == RAPT_OK ? rapt_check_floats(&r) : status;
 }
 
@@ -156,7 +156,7 @@ static rapt_status prepack_run(const char *name, const rapt_linear_plan *plan, c
                                rapt_way way) {
     rapt_report r = rapt_report_of(name);
     prepack_call c;
-    rapt_status status = prepack_start_call(&r, &c, plan, args, way.nth);
+    rapt_status status = prepack_read_call(&r, &c, plan, args, way.nth);
     const rapt_work w = {.call = &c, .phases = 1, .share = prepack_share};
     return status == RAPT_OK ? rapt_work_run(&r, &w, &way) : status;
 }
