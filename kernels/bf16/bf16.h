@@ -156,9 +156,9 @@ static size_t bf16_value_floats(const rapt_problem *p) { return (size_t)chunk_ke
 #endif
 
 /* Returns the floats of scratch for a matrix unit's tiles, for `rows` query rows with keys in lanes. Replaceable. */
-static size_t bf16_row_floats(const rapt_problem *p, int rows);
-#ifndef bf16_row_floats
-static size_t bf16_row_floats(const rapt_problem *p, int rows) {
+static size_t bf16_scratch_floats(const rapt_problem *p, int rows);
+#ifndef bf16_scratch_floats
+static size_t bf16_scratch_floats(const rapt_problem *p, int rows) {
     (void)p, (void)rows;
     return 0;
 }

@@ -288,7 +288,7 @@ static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_t
         advance_bf16(p, s, i < n_tiles && tiles[i].started ? now : NULL, last >= 0 && tiles[last].started ? before : NULL);
         if (last < 0) continue;
         query_tile *tile = &tiles[last];
-        if (has_hidden_nonfinite(p, tile)) {
+        if (masked_values_spoiled_o(p, tile)) {
             score_tile_bf16(t, s, tile, blocks, count, &scales, true, &repeated);
             weigh_bf16_in_place(p, tile, s, repeated.blocks, repeated.count);
             add_attended_chunk_bf16(t, tile, s, scaled_by_key(&p->v_scales) ? scales.values : NULL, repeated.blocks,

@@ -40,8 +40,8 @@ static inline int dot_depth(int elements) { return (dot_lanes(elements) + RAPT_D
 static RAPT_INLINE vi rounded(vf x) { return v_as_int(v_add(x, v_set1(0x1.8p23f))); }
 
 /* Returns x rounded to the nearest integer in 32 bits, ties to even; 0 if x is NaN or at least `most`. Needs |x| < 2^22. */
-static RAPT_INLINE vi nearest_int(vf x, vf most) {
-    vf bounded = v_select(v_lt(x, most), x, v_set1(0.0f));
+static RAPT_INLINE vi nearest_int(vf x, vf limit) {
+    vf bounded = v_select(v_lt(x, limit), x, v_set1(0.0f));
     return i_add(rounded(bounded), i_set1(-0x4b400000)); /* the bits of 1.5 * 2^23 */
 }
 
@@ -135,7 +135,8 @@ static inline int dot_place(int c) { return ON_BIG_ENDIAN ? c ^ (RAPT_DOT - 1) :
 
 /* Stages n rows for broadcasts, as lanes [n][ld], dot_depth of each row. correction: [n][groups], what has to be added to the
  * sums of each group because queries are biased. */
-static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, int32_t *correction) {
+static void stage_integer_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels,
+                               int32_t *correction) {
     const int groups = integer_groups(type, channels), each = channels / groups;
     for (int r = 0; r < n; r++, to += ld) {
         int8_t row[RAPT_MAX_HEAD_DIM];
@@ -153,7 +154,7 @@ static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *
 
 /* Stages rows of V transposed: to[c] has the elements of channel c of keys [first, end) of a block, and 0 for the other keys.
  * correction: [channels], what has to be added to the sums because weights are biased. */
-static RAPT_NOINLINE void stage_dots_transposed(rapt_type type, float *to, const char *const *rows, int first, int end,
+static RAPT_NOINLINE void stage_integer_columns(rapt_type type, float *to, const char *const *rows, int first, int end,
                                                 int channels, int32_t *correction) {
     enum { LD = RAPT_BLOCK / RAPT_DOT };
     const int bias = type == RAPT_INT8 ? WEIGHT_BIAS : DOT_BIAS;
@@ -221,13 +222,13 @@ static void quantise_weights_of_group(const float *weights, const float *value_s
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
-/* A product of integers: C[r][m] = scale[m] * (first[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], without the last
- * term if alpha is null. A . B is the product of two lanes, as of i_dot. */
+/* A product of integers: C[r][m] = scale[m] * (correction[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], without the
+ * last term if alpha is null. A . B is the product of two lanes, as of i_dot. */
 typedef struct dots {
     float *c;      /* [rows][TILE_ROWS] */
     const char *a; /* [rows], lda bytes apart, broadcast */
     size_t lda;
-    const int32_t *first;       /* [rows] */
+    const int32_t *correction;  /* [rows] */
     const float *b;             /* [depth][TILE_ROWS] */
     int depth;                  /* a multiple of RAPT_DOT_LANES */
     const float *scale, *alpha; /* [TILE_ROWS] */
@@ -237,11 +238,11 @@ typedef struct dots {
 static RAPT_INLINE dots skip_dot_rows(dots d, int rows) {
     d.c += (size_t)rows * TILE_ROWS;
     d.a += (size_t)rows * d.lda;
-    d.first += rows;
+    d.correction += rows;
     return d;
 }
 
-/* Finishes vector v of row r of C. sum: its sum of integers, with first[r]. */
+/* Finishes vector v of row r of C. sum: its sum of integers, with correction[r]. */
 static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
     float *c = d.c + (size_t)r * TILE_ROWS + v * RAPT_VL;
     vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
@@ -249,7 +250,7 @@ static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
 }
 
 /* Adds A B over k in [from, from + depth) to acc. */
-static RAPT_INLINE void add_dots_of(const int nv, const int nr, const dots *d, int from, int depth, vi *acc) {
+static RAPT_INLINE void accumulate_dots(const int nv, const int nr, const dots *d, int from, int depth, vi *acc) {
     for (int k = from; k < from + depth; k++) {
         vi b[4];
         UNROLLED(v, nv) b[v] = v_as_int(v_load(d->b + (size_t)k * TILE_ROWS + v * RAPT_VL));
@@ -267,8 +268,8 @@ static RAPT_CLONEABLE void dot_product(dots d, int rows, int vectors);
 static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     vi acc[32];
     UNROLLED(r, nr)
-        UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.first[r]);
-    add_dots_of(nv, nr, &d, 0, d.depth, acc);
+        UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.correction[r]);
+    accumulate_dots(nv, nr, &d, 0, d.depth, acc);
     UNROLLED(r, nr)
         UNROLLED(v, nv) end_dots(d, r, v, acc[r * nv + v]);
 }
@@ -292,8 +293,8 @@ static RAPT_INLINE void group_dot_tile(const int nv, const int nr, dots d, const
     for (int g = 0; g < groups; g++) {
         vi acc[16];
         UNROLLED(r, nr)
-            UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.first[r * groups + g]);
-        add_dots_of(nv, nr, &d, g * depth, depth, acc);
+            UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.correction[r * groups + g]);
+        accumulate_dots(nv, nr, &d, g * depth, depth, acc);
         UNROLLED(r, nr)
             UNROLLED(v, nv) t[r * nv + v] = v_fma(v_from_int(acc[r * nv + v]), v_set1(factors[r * groups + g]), t[r * nv + v]);
     }
@@ -313,12 +314,12 @@ static RAPT_INLINE void group_dot_panel(const int nv, dots d, const float *facto
         n = rows >= nr ? nr : 1;
         if (n == nr) group_dot_tile(nv, nr, d, factors, groups);
         else group_dot_tile(nv, 1, d, factors, groups);
-        d.c += (size_t)n * TILE_ROWS, d.a += (size_t)n * d.lda, d.first += n * groups, factors += n * groups;
+        d.c += (size_t)n * TILE_ROWS, d.a += (size_t)n * d.lda, d.correction += n * groups, factors += n * groups;
     }
 }
 
 /* Computes a product in which A's rows have groups: C[r][m] = scale[m] * t. t is +0 at first; each group, in ascending order,
- * makes it fma(first[r][group] + sum over the group's k of A[r][k] . B[k][m], factors[r][group], t). */
+ * makes it fma(correction[r][group] + sum over the group's k of A[r][k] . B[k][m], factors[r][group], t). */
 static RAPT_CLONEABLE void group_dot_product(dots d, const float *factors, int groups, int rows, int vectors) {
     RAPT_BY_COUNT(vectors, group_dot_panel, d, factors, groups, rows);
 }

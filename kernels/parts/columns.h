@@ -80,7 +80,7 @@ static RAPT_INLINE void split_halves(vi columns[8]) {
 
 /* Turns 4 columns into 8 as split_halves does, and adds the fifth bits of codes of 5 bits: bit i of `fifths` is that of channel
  * i. The upper 3 bits of each byte become 0. */
-static RAPT_INLINE void split_fifths(vi columns[8], vi fifths) {
+static RAPT_INLINE void split_5bit(vi columns[8], vi fifths) {
     split_halves(columns);
     UNROLLED(i, 8) {
         columns[i] = i_and(columns[i], i_set1(0x0f0f0f0f));

@@ -5,10 +5,10 @@
  * weights, then all values, so that K and V each come from memory as one long stream. Included by attend.h. */
 
 /* The numbers 0 to 63 of the keys of a block, as floats. */
-static const float key_positions[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-                                                16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-                                                32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
-                                                48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+static const float key_indices[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                              32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                              48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
 /* Bits 0 to 15, to test which keys a row attends to. */
 static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
@@ -44,9 +44,9 @@ typedef struct row_scratch {
     float *keys;   /* [RAPT_BLOCK][row_floats] K that cannot be read in place */
 
     /* bf16 arithmetic. */
-    float *row;   /* a row of K or V while it is copied */
-    float *sums;  /* [2][padded d_v] over the even and the odd keys of a step, for a row that skips masked keys */
-    float *tiles; /* for a matrix unit */
+    float *row;            /* a row of K or V while it is copied */
+    float *sums;           /* [2][padded d_v] over the even and the odd keys of a step, for a row that skips masked keys */
+    float *kernel_scratch; /* for a matrix unit */
 
     /* Integer arithmetic. */
     float *groups; /* K of groups, and after the scores V of groups, laid out by keys_int8.h */
@@ -94,7 +94,7 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
                              .keys = carve(memory, &used, BF16 || needs_copy(p->k.type, n) ? RAPT_BLOCK * dk : 0),
                              .row = carve(memory, &used, BF16 ? dk + dv : 0),
                              .sums = carve(memory, &used, BF16 ? 2 * dv : 0),
-                             .tiles = carve(memory, &used, BF16 ? bf16_row_floats(p, n) : 0),
+                             .kernel_scratch = carve(memory, &used, BF16 ? bf16_scratch_floats(p, n) : 0),
                              .groups = carve(memory, &used, INTEGER ? integer_group_floats(p, n) : 0)};
     for (int r = 0; r < n; r++)
         rows[r].chunk_state.o = carve(memory, &used, dv), rows[r].merged_state.o = carve(memory, &used, dv);
@@ -360,7 +360,7 @@ static RAPT_NOINLINE void modify_and_mask_row(const rapt_task *t, query_row *row
         }
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL)
             v_store(scores + n,
-                    logit_of(p, v_load(scores + n), slope, distance_of(from, v_load(key_positions + n)), v_load(bias + n)));
+                    logit_of(p, v_load(scores + n), slope, distance_of(from, v_load(key_indices + n)), v_load(bias + n)));
         if (p->logits_body && b.first < b.end) {
             int32_t head = (int32_t)(t->head0 + row->at.head), token = (int32_t)row->at.token;
             rapt_logits logits = {scores + b.first, RAPT_BLOCK, 1, 1, b.end - b.first, t->batch, number + b.first, &head, &token};
@@ -491,25 +491,25 @@ static void interleave_channels(float *o, int deinterleaved, int channels) {
 
 #if RAPT_FEW_DOTS
 /* Computes O = alpha O + P V of one head in integer arithmetic for V of int8. b: block number `nth` of the chunk's blocks.
- * Quantised weights are unsigned, so values with negative scales are added by a second product (NEGATIVE_PART). */
+ * Quantised weights are unsigned, so values with negative scales are added by a second product (NEGATIVE_AT). */
 static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                                const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
     int from = b->first & -RAPT_DOT, to = (b->end + RAPT_DOT - 1) & -RAPT_DOT;
     const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->number % RAPT_CHUNK;
     const char *const *values = value_rows + b->number % RAPT_CHUNK + from;
-    for (int part = 0; part <= NEGATIVE_PART; part += NEGATIVE_PART) {
+    for (int at = 0; at <= NEGATIVE_AT; at += NEGATIVE_AT) {
         float scale[RAPT_MOST_FEW_ROWS] = {0}, alpha[RAPT_MOST_FEW_ROWS] = {0};
-        bool any = part == 0;
+        bool any = at == 0;
         for (int r = 0; r < n; r++) {
-            scale[r] = weights[(size_t)r * RAPT_CHUNK + part + RAPT_BLOCK / RAPT_DOT];
-            alpha[r] = part ? 1.0f : s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
+            scale[r] = weights[(size_t)r * RAPT_CHUNK + at + RAPT_BLOCK / RAPT_DOT];
+            alpha[r] = at ? 1.0f : s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
             any |= scale[r] != 0.0f;
         }
         if (any)
-            add_rows_dots(n, values, (size_t)kv_head * (size_t)p->v.head_stride, (to - from) / RAPT_DOT, p->d_v,
-                          (const char *)(weights + part) + from, RAPT_CHUNK * sizeof(float), scale, alpha, rows[0].chunk_state.o,
-                          padded((size_t)p->d_v) * 2);
+            int8_value_product(n, values, (size_t)kv_head * (size_t)p->v.head_stride, (to - from) / RAPT_DOT, p->d_v,
+                               (const char *)(weights + at) + from, RAPT_CHUNK * sizeof(float), scale, alpha,
+                               rows[0].chunk_state.o, padded((size_t)p->d_v) * 2);
     }
 }
 
@@ -540,7 +540,7 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
         alpha[r] = s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
         for (int g = 0; g < groups; g++) quantise_group_weights(weights, v.factors + g * RAPT_BLOCK, v.weights + r * groups + g);
     }
-    add_rows_group_dots(n, &v, p->d_v, alpha, rows[0].chunk_state.o, padded((size_t)p->d_v) * 2);
+    group_value_product(n, &v, p->d_v, alpha, rows[0].chunk_state.o, padded((size_t)p->d_v) * 2);
 }
 #endif
 
@@ -627,12 +627,11 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
         int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         block b = block_of(number, first_min, end_max);
         if (has_masks(t->problem) && b.first < b.end) {
-            uint64_t some = 0;
+            uint64_t any = 0;
             for (int r = 0; r < n; r++)
-                some |= rows[r].attended[i] =
-                    attended_keys(t, rows[r].at, rows[r].block_mask, rows[r].first, rows[r].end, number);
-            b.first = some ? __builtin_ctzll(some) : 0;
-            b.end = some ? RAPT_BLOCK - __builtin_clzll(some) : 0;
+                any |= rows[r].attended[i] = attended_keys(t, rows[r].at, rows[r].block_mask, rows[r].first, rows[r].end, number);
+            b.first = any ? __builtin_ctzll(any) : 0;
+            b.end = any ? RAPT_BLOCK - __builtin_clzll(any) : 0;
         }
         if (b.first < b.end) blocks[count++] = b;
     }
@@ -701,8 +700,8 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
      *   otherwise                                       a block */
     bool joined = t->kv_heads > 1;
     int keys = joined || needs_copy(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
-    bool passes = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
-    int values = joined || needs_copy(p->v.type, n) ? RAPT_VALUES_DEPTH : passes ? values_depth(p->v.type) : RAPT_BLOCK;
+    bool several_tiles = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
+    int values = joined || needs_copy(p->v.type, n) ? RAPT_VALUES_DEPTH : several_tiles ? values_depth(p->v.type) : RAPT_BLOCK;
     const char *key_rows[CHUNK_ROWS], *value_rows[CHUNK_ROWS];
     if (count == 0) return; /* the state stays empty */
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,

@@ -29,7 +29,7 @@ typedef struct query_tile {
 
     /* With has_masks, for each block of a chunk: the keys that each lane, any lane and all lanes attend to (find_attended). */
     uint32_t *attended; /* [CHUNK_BLOCKS][2][TILE_ROWS] */
-    uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS];
+    uint64_t any[CHUNK_BLOCKS], all[CHUNK_BLOCKS];
 } query_tile;
 
 /* Scratch that the tiles of a pass share. In bf16 arithmetic keys and values are those of a whole chunk (bf16.h); in integer
@@ -39,11 +39,11 @@ typedef struct lane_scratch {
     float *alpha; /* [TILE_ROWS] what O is multiplied by before P V is added */
     float *bias;  /* [RAPT_BLOCK][TILE_ROWS] the block's bias; later quantised weights, or -inf where add_attended skips values */
     uint32_t *attended; /* [2][TILE_ROWS] keys of the block that each lane attends to, without has_masks */
-    float *keys;        /* [RAPT_BLOCK][staged(d_k)] */
-    float *values;      /* [RAPT_BLOCK][staged(d_v)] */
+    float *keys;        /* [RAPT_BLOCK][staged_row_floats(d_k)] */
+    float *values;      /* [RAPT_BLOCK][staged_row_floats(d_v)] */
     float *row;         /* a row of K or V while it is staged */
     float *even;        /* [d][TILE_ROWS] bf16 arithmetic: sums of the even elements of a step */
-    float *rows;        /* [RAPT_VL][staged(d_v)] rows of O at the end of a tile */
+    float *rows;        /* [RAPT_VL][staged_row_floats(d_v)] rows of O at the end of a tile */
 
     /* Integer arithmetic. */
     float *key_factors;   /* [RAPT_BLOCK][groups] the scales of the groups of keys */
@@ -52,12 +52,12 @@ typedef struct lane_scratch {
 } lane_scratch;
 
 /* Returns the floats from row to row of a staged block, whose rows have d channels. */
-static inline size_t staged(int d) { return padded((size_t)d * COPIES) + RAPT_ROW_PADDING; }
+static inline size_t staged_row_floats(int d) { return padded((size_t)d * COPIES) + RAPT_ROW_PADDING; }
 
 /* Lays out the scratch of a pass of n tiles, and returns its size in floats. With null memory it only computes the size, so that
  * no other function has to know the layout. merges: true if the task merges chunks. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
-    size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
+    size_t used = 0, dk = staged_row_floats(p->d_k), dv = staged_row_floats(p->d_v);
     /* Rows of q and of o. In bf16 arithmetic o has one more, which is l. */
     size_t channels = BF16 ? whole_steps(p->d_k) : (size_t)rapt_max(p->d_k, RAPT_DOT_LANES);
     size_t values = BF16 ? padded((size_t)p->d_v + 1) : (size_t)p->d_v;
@@ -154,11 +154,11 @@ static void start_chunk(query_tile *tile) {
 }
 
 /* Finds the keys of a block that each lane r attends to: bit n of attended[r] stands for key n, and bit n of attended[TILE_ROWS +
- * r] for key 32 + n. Bits of *some stand for keys that any lane attends to, bits of *all for keys that every lane attends to. */
-static void find_attended(const rapt_task *t, const query_tile *tile, int64_t number, uint32_t *attended, uint64_t *some,
+ * r] for key 32 + n. Bits of *any stand for keys that any lane attends to, bits of *all for keys that every lane attends to. */
+static void find_attended(const rapt_task *t, const query_tile *tile, int64_t number, uint32_t *attended, uint64_t *any,
                           uint64_t *all) {
     row_cursor at = row_at(t, 0, tile->row0);
-    *some = 0;
+    *any = 0;
     *all = ~UINT64_C(0);
     bool by_head = t->problem->mask.head_stride || t->problem->block_mask.head_stride || t->problem->bias.head_stride;
     uint64_t bits = 0;
@@ -168,7 +168,7 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t nu
                                  number);
         attended[r] = (uint32_t)bits;
         attended[TILE_ROWS + r] = (uint32_t)(bits >> 32);
-        *some |= bits;
+        *any |= bits;
         *all &= bits;
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
@@ -179,19 +179,19 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t nu
 static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t chunk) {
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
-        tile->some[i] = tile->each[i] = 0;
+        tile->any[i] = tile->all[i] = 0;
         if (number + RAPT_BLOCK <= tile->first_min || number >= tile->end_max) continue;
         if (tile->one_block_mask_row && !tile->block_mask_rows[0][number / t->problem->block_mask_keys]) continue;
-        find_attended(t, tile, number, tile->attended + i * 2 * TILE_ROWS, &tile->some[i], &tile->each[i]);
+        find_attended(t, tile, number, tile->attended + i * 2 * TILE_ROWS, &tile->any[i], &tile->all[i]);
     }
 }
 
 /* Returns the part of the block whose first key is `number` that lanes of the tile attend to. */
 static block tile_block(const rapt_problem *p, const query_tile *tile, int64_t number) {
     if (!has_masks(p)) return block_of(number, tile->first_min, tile->end_max);
-    uint64_t some = tile->some[number % RAPT_CHUNK / RAPT_BLOCK];
-    if (some == 0) return (block){number, 0, 0};
-    return (block){number, __builtin_ctzll(some), RAPT_BLOCK - __builtin_clzll(some)};
+    uint64_t any = tile->any[number % RAPT_CHUNK / RAPT_BLOCK];
+    if (any == 0) return (block){number, 0, 0};
+    return (block){number, __builtin_ctzll(any), RAPT_BLOCK - __builtin_clzll(any)};
 }
 
 /* Sets the scores of keys that a lane does not attend to to -inf, for keys [first, end). attended: as find_attended sets it. */
@@ -353,13 +353,13 @@ static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, cons
         int i = (int)(b->number % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t keys = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
         tile->masked |= t->problem->bias.type != RAPT_NONE; /* a bias of -inf masks, too */
-        if (!skip_masked && (keys & ~tile->each[i]) == 0) return NULL;
+        if (!skip_masked && (keys & ~tile->all[i]) == 0) return NULL;
         tile->masked = true;
         return tile->attended + i * 2 * TILE_ROWS;
     }
     if (!skip_masked && b->number >= tile->first_max && b->number + b->end <= tile->end_min) return NULL;
-    uint64_t some, all;
-    find_attended(t, tile, b->number, s->attended, &some, &all);
+    uint64_t any, all;
+    find_attended(t, tile, b->number, s->attended, &any, &all);
     tile->masked = true;
     return s->attended;
 }
@@ -380,7 +380,7 @@ typedef struct staged_block {
 /* Stages n rows of K in integer arithmetic: integers, corrections and the scales of groups. */
 static void stage_integer_keys(const rapt_problem *p, const lane_scratch *s, const char *const *rows, int n) {
     const int groups = integer_groups(p->k.type, p->d_k);
-    stage_dots(p->k.type, s->keys, staged(p->d_k), rows, n, p->d_k, s->corrections);
+    stage_integer_rows(p->k.type, s->keys, staged_row_floats(p->d_k), rows, n, p->d_k, s->corrections);
     for (int r = 0; r < n && p->k.type != RAPT_INT8; r++)
         load_group_scales(p->k.type, rows[r], groups, s->key_factors + r * groups, 1);
 }
@@ -391,7 +391,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
     int first = b->all.first, end = b->all.end;
-    size_t dk = staged(p->d_k), dv = staged(p->d_v);
+    size_t dk = staged_row_floats(p->d_k), dv = staged_row_floats(p->d_v);
     find_rows(rows, t, t->k, &p->k, &b->all, first, end);
     if (INTEGER) stage_integer_keys(p, s, rows + first, end - first);
     else stage_copies(p->k.type, s->keys, dk, rows + first, end - first, p->d_k, s->row);
@@ -402,7 +402,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
         b->ldv = dk;
     } else {
         find_rows(rows, t, t->v, &p->v, &b->all, first, end);
-        if (INTEGER) stage_dots_transposed(p->v.type, s->values, rows, first, end, p->d_v, b->value_correction);
+        if (INTEGER) stage_integer_columns(p->v.type, s->values, rows, first, end, p->d_v, b->value_correction);
         else stage_copies(p->v.type, s->values, dv, rows + first, end - first, p->d_v, s->row);
         b->values = s->values;
         b->ldv = dv;
@@ -432,7 +432,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
         const dots product = {.c = s->s + first * TILE_ROWS,
                               .a = (const char *)keys,
                               .lda = b->ldk * sizeof(float),
-                              .first = s->corrections + skipped * groups,
+                              .correction = s->corrections + skipped * groups,
                               .b = tile->q,
                               .depth = dot_depth(p->d_k),
                               .scale = tile->q_scale};
@@ -459,7 +459,7 @@ static dots product_of_values(const query_tile *tile, const lane_scratch *s, con
     return (dots){.c = tile->chunk_state.o,
                   .a = (const char *)b->values,
                   .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
-                  .first = b->value_correction,
+                  .correction = b->value_correction,
                   .b = s->bias,
                   .depth = RAPT_BLOCK / RAPT_DOT,
                   .scale = scale,
@@ -475,7 +475,7 @@ static void add_values_groups(const rapt_problem *p, const query_tile *tile, con
         dots of_group = product_of_values(tile, s, b, scale);
         of_group.c += (size_t)(g * RAPT_GROUP) * TILE_ROWS;
         of_group.a += (size_t)(g * RAPT_GROUP) * of_group.lda;
-        of_group.first += g * RAPT_GROUP;
+        of_group.correction += g * RAPT_GROUP;
         quantise_weights_of_group(s->s, s->value_factors + g * RAPT_BLOCK, first, end, tile->vectors, s->bias, scale);
         dot_product(of_group, RAPT_GROUP, tile->vectors);
     }
@@ -638,7 +638,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 #ifndef emit_tile
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
-    size_t dv = staged(p->d_v);
+    size_t dv = staged_row_floats(p->d_v);
     row_cursor at = row_at(t, 0, tile->row0);
     bool scaled = scaled_by_channel(&p->v_scales) && !t->states;
     float scales[RAPT_MAX_HEAD_DIM];
@@ -671,7 +671,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 #endif
 
 /* True if a masked value may have left a NaN in the tile's state, so that the chunk must be computed again with skip_masked. */
-static bool has_hidden_nonfinite(const rapt_problem *p, const query_tile *tile) {
+static bool masked_values_spoiled_o(const rapt_problem *p, const query_tile *tile) {
     return tile->started && tile->masked && any_nonfinite(tile->chunk_state.o, p->d_v, TILE_ROWS, tile->vectors * RAPT_VL);
 }
 
@@ -728,7 +728,8 @@ static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
         }
         attend_chunk_queries_in_lanes(t, &s, tiles, n, chunk, false);
         for (int i = 0; i < n; i++) {
-            if (!INTEGER && has_hidden_nonfinite(p, &tiles[i])) attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
+            if (!INTEGER && masked_values_spoiled_o(p, &tiles[i]))
+                attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
             end_chunk(t, &s, &tiles[i], i + 1 < n ? &tiles[i + 1] : NULL, chunk);
         }
     }

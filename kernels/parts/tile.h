@@ -97,7 +97,7 @@ static RAPT_INLINE void load_accumulators(const int nv, const int nr, accumulate
 
 #if RAPT_FMA_BY_LANE
 /* Adds steps k to k + RAPT_VL - 1, where the steps of a row of A are adjacent: a vector of A holds all of them for one row. */
-static RAPT_INLINE void add_steps_by_lane(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
+static RAPT_INLINE void add_terms_by_lane(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     vf a[16];
     UNROLLED(r, nr) a[r] = v_load(o->a + r * o->rs + k * o->ks);
     UNROLLED(j, RAPT_VL) {
@@ -119,7 +119,7 @@ static RAPT_INLINE void add_rows_by_lane(const b_format format, const int nv, co
 #endif
 
 /* Adds step k, each element of A broadcast, and prefetches the row of B that is needed `ahead` steps later if B is a stream. */
-static RAPT_INLINE void add_broadcast_step(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
+static RAPT_INLINE void add_broadcast_term(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     const bool stream = format.stream;
     vf b[8];
     load_b(format, nv, stream ? o->rows[k] + o->offset : o->b + k * o->ldb, b);
@@ -153,11 +153,11 @@ static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, 
     load_accumulators(nv, nr, mode, &o, acc);
 #if RAPT_FMA_BY_LANE
     if (!format.stream && o.ks == sizeof(float))
-        for (; k + RAPT_VL <= o.depth; k += RAPT_VL) add_steps_by_lane(format, nv, nr, &o, k, acc);
+        for (; k + RAPT_VL <= o.depth; k += RAPT_VL) add_terms_by_lane(format, nv, nr, &o, k, acc);
     else if (!format.stream && o.rs == sizeof(float) && nr % RAPT_VL == 0)
         for (; k < o.depth; k++) add_rows_by_lane(format, nv, nr, &o, k, acc);
 #endif
-    for (; k < o.depth; k++) add_broadcast_step(format, nv, nr, &o, k, acc);
+    for (; k < o.depth; k++) add_broadcast_term(format, nv, nr, &o, k, acc);
     store_accumulators(format, nv, nr, mode, &o, acc);
 }
 #endif

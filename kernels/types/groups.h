@@ -64,7 +64,7 @@ static inline void unpack_halves(const char *from, int add, void *to) {
 
 /* Unpacks a group's 32 integers of 5 bits to bytes, adding `add` modulo 256: 4 bytes have the fifth bits, and the other bits
  * follow as unpack_halves reads them. */
-static inline void unpack_fifths(const char *from, int add, void *to) {
+static inline void unpack_5bit(const char *from, int add, void *to) {
     const bytes_of_16 place = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
     bytes_of_16 pairs = load_bytes(from + 4), bits = {0};
     memcpy(&bits, from, 4);
@@ -82,7 +82,7 @@ static inline void unpack_pairs(const char *from, int add, void *to) {
 
 /* Loads the 5-bit codes of RAPT_VL channels from `channel` on: 4 bytes of a group have the fifth bits, and the other bits follow
  * as i_load_halves reads them. */
-static inline vi i_load_fifths(const char *from, int channel) {
+static inline vi i_load_5bit(const char *from, int channel) {
     uint32_t bits;
     memcpy(&bits, from, sizeof bits);
     if (ON_BIG_ENDIAN) bits = __builtin_bswap32(bits);
@@ -255,8 +255,8 @@ static inline void store_halves(uint8_t *to, const uint8_t *n, int bytes) {
     for (int i = 0; i < bytes; i++) to[i] = (uint8_t)((n[i] & 15) | n[i + bytes] << 4);
 }
 
-/* Packs 32 integers of 5 bits, as unpack_fifths reads them, to bytes whose first 4 are 0. */
-static inline void store_fifths(uint8_t *to, const uint8_t *n) {
+/* Packs 32 integers of 5 bits, as unpack_5bit reads them, to bytes whose first 4 are 0. */
+static inline void store_5bit(uint8_t *to, const uint8_t *n) {
     for (int i = 0; i < 32; i++) to[i / 8] = (uint8_t)(to[i / 8] | n[i] >> 4 << i % 8);
     store_halves(to + 4, n, 16);
 }

@@ -2,7 +2,7 @@
 /* bf16 arithmetic by an instruction that takes two steps of a chain (VDPBF16PS, Intel SDM volume 2). In words, defined by the
  * including file:
  *
- *   v_two_steps(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
+ *   v_fma_pairs(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
  *                            of a lane, bf16 numbers that are not subthreshold
  *   i_chain_pairs(x)         the chain pairs of RAPT_STEP adjacent bf16
  *   v_weight_halves(d, c, least, special)   v_exp2_bf16(d, c, least) as a bf16 in the lower half of each lane; the upper half is
@@ -16,17 +16,17 @@
 
 #define RAPT_BF16_STEP_FLOATS (STEP_PAIRS * TILE_ROWS)
 
-#define bf16_key_floats   bf16_key_floats
-#define bf16_value_floats bf16_value_floats
-#define pack_bf16_queries pack_bf16_queries
-#define stage_bf16_keys   stage_bf16_keys
-#define stage_bf16_values stage_bf16_values
-#define score_bf16        score_bf16
-#define advance_bf16      advance_bf16
-#define bf16_row_floats   bf16_row_floats
-#define pack_bf16_row     pack_bf16_row
-#define score_bf16_tile   score_bf16_tile
-#define add_bf16_step     add_bf16_step
+#define bf16_key_floats     bf16_key_floats
+#define bf16_value_floats   bf16_value_floats
+#define pack_bf16_queries   pack_bf16_queries
+#define stage_bf16_keys     stage_bf16_keys
+#define stage_bf16_values   stage_bf16_values
+#define score_bf16          score_bf16
+#define advance_bf16        advance_bf16
+#define bf16_scratch_floats bf16_scratch_floats
+#define pack_bf16_row       pack_bf16_row
+#define score_bf16_tile     score_bf16_tile
+#define add_bf16_step       add_bf16_step
 
 #define bf16_weight_floats bf16_weight_floats
 #define stage_bf16_weights stage_bf16_weights
@@ -57,8 +57,8 @@ static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, s
         UNROLLED(r, nr) {
             const vf a_even = v_broadcast(a + (size_t)r * lda + j), a_odd = v_broadcast(a + (size_t)r * lda + j + 1);
             UNROLLED(v, nv) {
-                even[r * nv + v] = v_two_steps(even[r * nv + v], b_even[v], a_even);
-                odd[r * nv + v] = v_two_steps(odd[r * nv + v], b_odd[v], a_odd);
+                even[r * nv + v] = v_fma_pairs(even[r * nv + v], b_even[v], a_even);
+                odd[r * nv + v] = v_fma_pairs(odd[r * nv + v], b_odd[v], a_odd);
             }
         }
     }
@@ -162,7 +162,7 @@ static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const blo
 static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
-    enum { GROUP = 2 * RAPT_VL }; /* channels at a time */
+    enum { LINE = 2 * RAPT_VL }; /* channels at a time */
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
     static const uint16_t none[RAPT_MAX_HEAD_DIM];
     const size_t whole = whole_steps(p->d_v), ld = ld_values(p);
@@ -181,7 +181,7 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
             copy_as_bf16(p->v.type, copy, whole, &rows[n], 1, p->d_v, scales ? scales + n : NULL, s->row);
             from[n - step] = (const char *)copy;
         }
-        for (int c = 0; c < p->d_v; c += GROUP) {
+        for (int c = 0; c < p->d_v; c += LINE) {
             vf even[RAPT_VL], odd[RAPT_VL];
             vi folded = i_set1(0);
             for (bool flush = false;; flush = true) {
@@ -215,9 +215,9 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
                    s->s + first * TILE_ROWS, step == 0, b->end - b->first, tile->vectors, NULL);
 }
 
-/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. exactly: right for NaN, too; otherwise *special
+/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. nan_safe: right for NaN, too; otherwise *special
  * records NaN. */
-static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const rapt_problem *p, const lane_state *state,
+static RAPT_INLINE void weigh_chains_of(const int nv, const bool nan_safe, const rapt_problem *p, const lane_state *state,
                                         const float *scores, float *to, int first, int end, vi *special) {
     const vf exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
     vf at[4];
@@ -227,8 +227,8 @@ static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const 
             vi w[4];
             UNROLLED(j, 4) {
                 const vf d = v_sub(v_load(scores + (size_t)(n + j) * TILE_ROWS + v * RAPT_VL), at[v]);
-                w[j] =
-                    exactly ? i_shr(v_as_int(v_exp2_bf16(d, exponent, least)), 16) : v_weight_halves(d, exponent, least, special);
+                w[j] = nan_safe ? i_shr(v_as_int(v_exp2_bf16(d, exponent, least)), 16)
+                                : v_weight_halves(d, exponent, least, special);
             }
             UNROLLED(j, 2)
                 v_store(to + (size_t)(n / 2 + j) * TILE_ROWS + v * RAPT_VL,
@@ -237,13 +237,13 @@ static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const 
 }
 
 /* Weighs a tile's scores of a chunk. Returns what *special recorded. */
-static RAPT_INLINE vi weigh_chains(const bool exactly, const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
+static RAPT_INLINE vi weigh_chains(const bool nan_safe, const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
     vi special = i_set1(0);
     for (int i = 0; i < w->count; i++) {
         const block *b = &w->blocks[i];
         const int base = (int)(b->number % RAPT_CHUNK), first = base + b->first / RAPT_STEP * RAPT_STEP,
                   end = base + (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP;
-        RAPT_BY_COUNT(w->tile->vectors, weigh_chains_of, exactly, p, &w->tile->chunk_state, s->s, weights_at(p, s), first, end,
+        RAPT_BY_COUNT(w->tile->vectors, weigh_chains_of, nan_safe, p, &w->tile->chunk_state, s->s, weights_at(p, s), first, end,
                       &special);
     }
     return special;
@@ -255,7 +255,7 @@ static RAPT_NOINLINE vi weigh_quickly(const rapt_problem *p, const lane_scratch 
 }
 
 /* Weighs a tile's scores of a chunk, right for NaN, too. */
-static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
+static RAPT_NOINLINE void weigh_with_nan(const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
     weigh_chains(true, p, s, w);
 }
 
@@ -263,7 +263,7 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const til
     (void)before; /* the same: RAPT_BF16_LAG is 0 */
     if (!now) return;
     exclude_rest_of_steps(now, s->s);
-    if (has_special_weights(weigh_quickly(p, s, now))) weigh_exactly(p, s, now);
+    if (has_special_weights(weigh_quickly(p, s, now))) weigh_with_nan(p, s, now);
     bool first = true;
     for (int i = 0; i < now->count; i++) {
         const block *b = &now->blocks[i];
@@ -304,8 +304,8 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
         UNROLLED(j, STEP_PAIRS / 2) {
             UNROLLED(i, 2) prefetch(keys[2 * j + i + RAPT_KEYS_AHEAD], at);
             UNROLLED(r, nr) {
-                even[r] = v_two_steps(even[r], pairs[2 * j], v_broadcast(q + r * ldq + c + 2 * j));
-                odd[r] = v_two_steps(odd[r], pairs[2 * j + 1], v_broadcast(q + r * ldq + c + 2 * j + 1));
+                even[r] = v_fma_pairs(even[r], pairs[2 * j], v_broadcast(q + r * ldq + c + 2 * j));
+                odd[r] = v_fma_pairs(odd[r], pairs[2 * j + 1], v_broadcast(q + r * ldq + c + 2 * j + 1));
             }
         }
         UNROLLED(r, nr) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
@@ -315,8 +315,8 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
     return true;
 }
 
-/* Returns the floats of row_scratch.tiles: the weights of a step of keys, [rows][STEP_PAIRS]. */
-static size_t bf16_row_floats(const rapt_problem *p, int rows) {
+/* Returns the floats of row_scratch.kernel_scratch: the weights of a step of keys, [rows][STEP_PAIRS]. */
+static size_t bf16_scratch_floats(const rapt_problem *p, int rows) {
     (void)p;
     return (size_t)rows * STEP_PAIRS;
 }
@@ -351,8 +351,8 @@ static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int n
                          of_odd = v_as_float(i_or(i_and(x, high), i_shr(y, 16)));
                 UNROLLED(r, nr) {
                     const vf weight = v_broadcast(weights + (size_t)r * STEP_PAIRS + 2 * j + chain);
-                    even[chain][r * nv + l] = v_two_steps(even[chain][r * nv + l], of_even, weight);
-                    odd[chain][r * nv + l] = v_two_steps(odd[chain][r * nv + l], of_odd, weight);
+                    even[chain][r * nv + l] = v_fma_pairs(even[chain][r * nv + l], of_even, weight);
+                    odd[chain][r * nv + l] = v_fma_pairs(odd[chain][r * nv + l], of_odd, weight);
                 }
             }
         }
@@ -419,10 +419,10 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
         const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + in_chunk + step;
         uint16_t halves[RAPT_STEP];
         for (int i = 0; i < RAPT_STEP; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(v_load(weights + i)), 16));
-        v_store(s->tiles + r * STEP_PAIRS, v_as_float(i_chain_pairs(v_as_int(v_load(halves)))));
+        v_store(s->kernel_scratch + r * STEP_PAIRS, v_as_float(i_chain_pairs(v_as_int(v_load(halves)))));
     }
     float *o = rows[0].chunk_state.o;
-    const float *weights = s->tiles;
+    const float *weights = s->kernel_scratch;
     for (int now; n > 0; n -= now, o += (size_t)now * ldo, weights += now * STEP_PAIRS) {
         now = rapt_min(n, 4);
         if (now == 4) chain_lines(1, 4, &of, weights, at, whole / RAPT_STEP, o, ldo);
