@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Few rows in integer arithmetic. Scores of int8: a vector has channels of one key. Scores of groups: a lane is a key, and has
- * four of its channels. P V: a lane is a channel, and has four keys. The sums are those of queries_int8.h in another order, so
- * the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
+/* Few rows in integer arithmetic. A lane has four bytes. In scores with K of int8 these are four channels of one key, and the
+ * lanes of a vector hold successive channels of that key; with K that has groups they are four channels of the lane's own key. In
+ * P V they are the values of four keys in the lane's channel. The sums are those of queries_int8.h in another order, so the bits
+ * are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
 
 enum { VECTOR_BYTES = RAPT_VL * RAPT_DOT }; /* a channel has one byte */
 
@@ -20,7 +21,7 @@ typedef struct query_trailer {
 } query_trailer;
 
 /* Quantises a row of Q in place: its bytes, padded with 0 to a whole lane, then a query_trailer, and then, if K has groups, for
- * each group the number that sums start from to make up for DOT_BIAS. */
+ * each group the correction of its sums, which makes up for DOT_BIAS. */
 static void quantise_query(float *q, int channels, int groups) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_VL) { /* q is padded with 0 */
@@ -103,9 +104,9 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
         }
 }
 
-/* Quantises one row's weights of a block to unsigned bytes: weight * sign * scale, or 0 where that is negative; without
- * value_scales, the weight. After the RAPT_BLOCK bytes comes the scale of the bytes as a float, sign * largest / 255, or NaN if a
- * product is not finite. */
+/* Quantises the weights of one row and block whose products with value_scales have this sign, to unsigned bytes: the others
+ * become 0. Without value_scales, the weights themselves. After the RAPT_BLOCK bytes comes a float, their scale: sign * largest /
+ * 255, or NaN if a product is not finite. */
 static void quantise_weights_of_sign(const vf *weights, const float *value_scales, float sign, float *to) {
     vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
@@ -130,11 +131,11 @@ static bool any_negative(const float *scales) {
     return h_max(any) > 0.0f;
 }
 
-/* Where the bytes of negative products begin, in floats from the bytes of positive ones. */
+/* Where the bytes of negative products begin, in floats from where those of positive ones begin. */
 enum { NEGATIVE_AT = RAPT_BLOCK / 2 };
 
-/* Quantises one row's weights of a block in place, with quantise_weights_of_sign: positive products, and at NEGATIVE_AT the
- * negative ones if `negative`, else only their scale, which is then 0. */
+/* Quantises one row's weights of a block in place: the positive products, and at NEGATIVE_AT the negative ones if `negative`,
+ * else only their scale, which is then 0. */
 static void quantise_row_weights(float *weights, const float *value_scales, bool negative) {
     vf loaded[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) loaded[i] = v_load(weights + i * RAPT_VL);
@@ -197,7 +198,7 @@ static RAPT_NOINLINE void int8_value_product(int rows, const char *const *values
 
 /* ---- Groups -------------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of an unpacked row: K and V of groups are unpacked to a byte for each channel, made unsigned by adding
+/* Returns the bytes of an unpacked row: K and V with groups are unpacked to a byte for each channel, made unsigned by adding
  * DOT_BIAS, in whole vectors. */
 static inline int group_row_bytes(int channels) { return (channels + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES; }
 
@@ -238,7 +239,7 @@ static void unpack_rows(rapt_type type, const char *const *rows, size_t offset, 
     }
 }
 
-/* RAPT_VL unpacked keys of groups. */
+/* RAPT_VL unpacked keys, of K with groups. */
 typedef struct group_keys {
     float *lanes;  /* [dot_lanes][RAPT_VL] */
     float *scales; /* [groups][RAPT_VL] */
@@ -287,7 +288,7 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
         v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + dot_lanes(channels)), v_set1(0.0f)));
 }
 
-/* Scores n keys of groups as score_rows_dots does keys of int8. memory: room for what lay_out_group_keys lays out. */
+/* Scores n keys of K with groups as score_rows_dots does those of int8. memory: room for what lay_out_group_keys lays out. */
 static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const char *const *keys, size_t offset, int n,
                                                 int channels, const float *q, size_t ldq, float *s, float *memory) {
     group_keys k;
@@ -309,10 +310,10 @@ static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const 
 typedef struct group_weights {
     int8_t bytes[RAPT_BLOCK];
     float scale;        /* of the bytes */
-    int32_t correction; /* what sums start from, to make up for the bias of V */
+    int32_t correction; /* what sums start from, to make up for the bias of V's bytes */
 } group_weights;
 
-/* The unpacked values of a block, of groups, and the weights that multiply them. */
+/* The unpacked values of a block, of V with groups, and the weights that multiply them. */
 typedef struct group_values {
     uint8_t *rows;          /* [RAPT_BLOCK][group_row_bytes] */
     float *factors;         /* [groups][RAPT_BLOCK]: the scales of groups, times those of tokens */

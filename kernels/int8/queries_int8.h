@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RAPT_INT8_DOT: Q and P are quantised to 8 bits, and multiplied with the integers of K and V as they are stored; the scales of
- * their groups are applied to the sums. This file has the products with queries in lanes, and what keys_int8.h shares with them.
- * Sums of integers are exact, so their order is free and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT
- * elements, and i_dot(acc, b, a) adds the products of those of b and a. With RAPT_DOT 4, a has signed bytes and b unsigned ones,
- * or signed ones with RAPT_DOT_SIGNED; with RAPT_DOT 2, both have signed 16-bit integers. Included by attend.h. */
+/* RAPT_INT8_DOT: Q and P are quantised to 8 bits, and multiplied with the integers of K and V as they are stored. The scales of
+ * K's groups multiply the sums of their products; those of V's groups multiply the weights, before these are quantised. This file
+ * has the products with queries in lanes, and what keys_int8.h shares with them. Sums of integers are exact, so their order is
+ * free and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT elements, and i_dot(acc, b, a) adds the products of
+ * those of b and a. With RAPT_DOT 4, a has signed bytes and b unsigned ones, or signed ones with RAPT_DOT_SIGNED; with RAPT_DOT
+ * 2, both have signed 16-bit integers. Included by attend.h. */
 
 #if RAPT_DOT == 4
 typedef int8_t dot_element;
@@ -11,17 +12,21 @@ typedef int8_t dot_element;
 typedef int16_t dot_element;
 #endif
 
+/* What is added to the elements of b, so that i_dot can read them; the sums are corrected for it.
+ *   DOT_BIAS     makes signed bytes unsigned: those of Q, and of weights for V with groups; with keys in lanes (keys_int8.h)
+ *                those of K, and of V with groups. 0 if i_dot reads signed elements
+ *   WEIGHT_BIAS  makes the weights for V of int8, 0 to 255, signed bytes. 0 if i_dot reads unsigned bytes, or 16 bits */
 enum {
     DOT_BITS = 32 / RAPT_DOT,
 #if RAPT_DOT == 4 && RAPT_DOT_SIGNED
     DOT_BIAS = 0,
-    WEIGHT_BIAS = -128, /* makes unsigned weights signed; the sums are corrected for it */
+    WEIGHT_BIAS = -128,
 #else
-    DOT_BIAS = RAPT_DOT == 4 ? 128 : 0, /* makes signed queries unsigned; the sums are corrected for it */
+    DOT_BIAS = RAPT_DOT == 4 ? 128 : 0,
     WEIGHT_BIAS = 0,
 #endif
-    DOT_MOST = 255,          /* the largest weight of a block is quantised to this */
-    DOT_MOST_OF_GROUP = 127, /* or to this, if the scales of groups give weights a sign; DOT_BIAS makes them unsigned */
+    DOT_MOST = 255,          /* V of int8: the largest weight of a block becomes this */
+    DOT_MOST_OF_GROUP = 127, /* V with groups, whose scales give weights a sign: their largest magnitude becomes this */
 };
 
 /* Returns how many 32-bit lanes hold `elements` elements. */
@@ -32,20 +37,23 @@ static inline int dot_lanes(int elements) { return (elements + RAPT_DOT - 1) / R
 #endif
 _Static_assert(RAPT_BLOCK / RAPT_DOT % RAPT_DOT_LANES == 0, "the keys of a block are whole lanes");
 
-/* Returns dot_lanes, rounded up to a multiple of RAPT_DOT_LANES: the depth of a product. The extra lanes are 0. */
+/* Returns dot_lanes, rounded up to a multiple of RAPT_DOT_LANES: the depth of a product. The extra lanes of A are 0, so those of
+ * B may have any value. */
 static inline int dot_depth(int elements) { return (dot_lanes(elements) + RAPT_DOT_LANES - 1) / RAPT_DOT_LANES * RAPT_DOT_LANES; }
 
 /* Returns x rounded to the nearest integer, ties to even, in the low 16 bits of each lane; needs |x| < 2^22. Infinities and
  * default NaNs (no payload) give 0 there. */
 static RAPT_INLINE vi rounded(vf x) { return v_as_int(v_add(x, v_set1(0x1.8p23f))); }
 
-/* Returns x rounded to the nearest integer in 32 bits, ties to even; 0 if x is NaN or at least `most`. Needs |x| < 2^22. */
+/* Returns x rounded to the nearest integer in 32 bits, ties to even; 0 if x is NaN or x >= limit. Needs x > -2^22 and limit <=
+ * 2^22. */
 static RAPT_INLINE vi nearest_int(vf x, vf limit) {
     vf bounded = v_select(v_lt(x, limit), x, v_set1(0.0f));
     return i_add(rounded(bounded), i_set1(-0x4b400000)); /* the bits of 1.5 * 2^23 */
 }
 
-/* Returns lanes with the low bits of x as element e of each, and 0 as the elements after it. */
+/* Inserts the low bits of x as element e of each lane. Elements are inserted in ascending order: element e and those above it
+ * must be 0; for e = 0 `lanes` may have any value. */
 static RAPT_INLINE vi insert_element(vi lanes, vi x, int e) {
     vi low = e < RAPT_DOT - 1 ? i_and(x, i_set1(RAPT_DOT == 4 ? 0xff : 0xffff)) : x;
     switch (e * DOT_BITS) {
@@ -60,8 +68,8 @@ static RAPT_INLINE vi insert_element(vi lanes, vi x, int e) {
     }
 }
 
-/* Quantises vectors of rows of Q, [channels][TILE_ROWS], to lanes, [dot_depth][TILE_ROWS]: element = q / scale[lane]. A row with
- * a NaN or an infinity gets scale NaN. */
+/* Quantises rows of Q, the first `vectors` vectors of [channels][TILE_ROWS], to lanes, [dot_depth][TILE_ROWS]: element = q /
+ * scale[lane] + DOT_BIAS. `to` may be q. A row with a NaN or an infinity gets scale NaN. */
 static void quantise_queries(const float *q, int channels, int vectors, float *to, float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
         vf most = v_set1(0.0f), wrong = v_set1(0.0f);
@@ -134,7 +142,7 @@ static RAPT_NOINLINE void load_group_scales(rapt_type type, const char *row, int
 static inline int dot_place(int c) { return ON_BIG_ENDIAN ? c ^ (RAPT_DOT - 1) : c; }
 
 /* Stages n rows for broadcasts, as lanes [n][ld], dot_depth of each row. correction: [n][groups], what has to be added to the
- * sums of each group because queries are biased. */
+ * sums of each group because queries have DOT_BIAS. */
 static void stage_integer_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels,
                                int32_t *correction) {
     const int groups = integer_groups(type, channels), each = channels / groups;
@@ -153,7 +161,7 @@ static void stage_integer_rows(rapt_type type, float *to, size_t ld, const char 
 }
 
 /* Stages rows of V transposed: to[c] has the elements of channel c of keys [first, end) of a block, and 0 for the other keys.
- * correction: [channels], what has to be added to the sums because weights are biased. */
+ * correction: [channels], what has to be added to the sums because weights have a bias. */
 static RAPT_NOINLINE void stage_integer_columns(rapt_type type, float *to, const char *const *rows, int first, int end,
                                                 int channels, int32_t *correction) {
     enum { LD = RAPT_BLOCK / RAPT_DOT };
@@ -176,9 +184,9 @@ static RAPT_NOINLINE void stage_integer_columns(rapt_type type, float *to, const
 }
 
 /* Quantises the weights of keys [first, end) of a block, for each lane by itself: lanes [RAPT_BLOCK / RAPT_DOT][TILE_ROWS], where
- * element = weight / scale[lane]. value_scales: null, or what the weights are multiplied by first, unless they are 0, since the
- * scale of a masked key may be anything. A product that is NaN or infinite makes scale[lane] NaN. Negative products keep their
- * sign if of_group, else they become 0. */
+ * element = weight / scale[lane] + bias, which is DOT_BIAS if of_group, else WEIGHT_BIAS. value_scales: null, or what the weights
+ * are multiplied by first, unless they are 0, since the scale of a masked key may be anything. A product that is NaN or infinite
+ * makes scale[lane] NaN. Negative products keep their sign if of_group, else they become 0. */
 static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *weights, const float *value_scales, int first,
                                             int end, int vectors, float *to, float *scale) {
     const float largest = of_group ? DOT_MOST_OF_GROUP : DOT_MOST;
@@ -208,7 +216,8 @@ static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *we
     }
 }
 
-/* Quantises weights as quantise_weights_of does, for V of int8: negative products become 0, and are added by a second product. */
+/* Quantises weights as quantise_weights_of does, for V of int8. Weights with a negative scale become 0: add_values_int8 quantises
+ * and multiplies them by themselves. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     quantise_weights_of(false, weights, value_scales, first, end, vectors, to, scale);
@@ -223,7 +232,7 @@ static void quantise_weights_of_group(const float *weights, const float *value_s
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
 /* A product of integers: C[r][m] = scale[m] * (correction[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], without the
- * last term if alpha is null. A . B is the product of two lanes, as of i_dot. */
+ * last term if alpha is null. A[r][k] and B[k][m] are lanes, and . is the sum of products that i_dot adds. */
 typedef struct dots {
     float *c;      /* [rows][TILE_ROWS] */
     const char *a; /* [rows], lda bytes apart, broadcast */

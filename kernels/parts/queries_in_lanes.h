@@ -27,9 +27,10 @@ typedef struct query_tile {
     const char **block_mask_rows; /* [TILE_ROWS] each lane's row of the block mask; null without one */
     bool one_block_mask_row;      /* true if all these rows are the same */
 
-    /* With has_masks, for each block of a chunk: the keys that each lane, any lane and all lanes attend to (find_attended). */
-    uint32_t *attended; /* [CHUNK_BLOCKS][2][TILE_ROWS] */
-    uint64_t any[CHUNK_BLOCKS], all[CHUNK_BLOCKS];
+    /* With has_masks, for each block of a chunk (find_attended). */
+    uint32_t *attended;         /* [CHUNK_BLOCKS][2][TILE_ROWS] the keys that each lane attends to */
+    uint64_t any[CHUNK_BLOCKS]; /* the keys that any lane attends to */
+    uint64_t all[CHUNK_BLOCKS]; /* the keys that all lanes attend to */
 } query_tile;
 
 /* Scratch that the tiles of a pass share. In bf16 arithmetic keys and values are those of a whole chunk (bf16.h); in integer
@@ -38,16 +39,16 @@ typedef struct lane_scratch {
     float *s;     /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; in bf16 arithmetic [RAPT_CHUNK][TILE_ROWS] */
     float *alpha; /* [TILE_ROWS] what O is multiplied by before P V is added */
     float *bias;  /* [RAPT_BLOCK][TILE_ROWS] the block's bias; later quantised weights, or -inf where add_attended skips values */
-    uint32_t *attended; /* [2][TILE_ROWS] keys of the block that each lane attends to, without has_masks */
+    uint32_t *attended; /* [2][TILE_ROWS] without has_masks: the keys of the block that each lane attends to */
     float *keys;        /* [RAPT_BLOCK][staged_row_floats(d_k)] */
     float *values;      /* [RAPT_BLOCK][staged_row_floats(d_v)] */
     float *row;         /* a row of K or V while it is staged */
-    float *even;        /* [d][TILE_ROWS] bf16 arithmetic: sums of the even elements of a step */
+    float *even;        /* [max(RAPT_BLOCK, d_v + 1)][TILE_ROWS] bf16 arithmetic: sums of the even elements of a step */
     float *rows;        /* [RAPT_VL][staged_row_floats(d_v)] rows of O at the end of a tile */
 
     /* Integer arithmetic. */
     float *key_factors;   /* [RAPT_BLOCK][groups] the scales of the groups of keys */
-    int32_t *corrections; /* [RAPT_BLOCK][groups] what the sums of products with these groups begin with */
+    int32_t *corrections; /* [RAPT_BLOCK][groups] the corrections of the sums of these groups */
     float *value_factors; /* [groups][RAPT_BLOCK] the scales of the groups of values, times those of tokens */
 } lane_scratch;
 
@@ -153,8 +154,9 @@ static void start_chunk(query_tile *tile) {
     tile->started = tile->masked = false;
 }
 
-/* Finds the keys of a block that each lane r attends to: bit n of attended[r] stands for key n, and bit n of attended[TILE_ROWS +
- * r] for key 32 + n. Bits of *any stand for keys that any lane attends to, bits of *all for keys that every lane attends to. */
+/* Finds the keys of a block that each lane r attends to, as attended_keys does: bit n of attended[r] stands for key n, and bit n
+ * of attended[TILE_ROWS + r] for key 32 + n. Bits of *any stand for keys that any lane attends to, bits of *all for keys that all
+ * lanes attend to. */
 static void find_attended(const rapt_task *t, const query_tile *tile, int64_t number, uint32_t *attended, uint64_t *any,
                           uint64_t *all) {
     row_cursor at = row_at(t, 0, tile->row0);
@@ -236,8 +238,9 @@ static void call_for_tile(const rapt_task *t, const query_tile *tile, float *sco
     call_logits_body(t, &logits);
 }
 
-/* Turns the scores of keys [first, end) of a block into logits, if more than a factor is needed. key_scales: null, or a scale for
- * each key of the block. */
+/* Turns the scores of keys [first, end) of a block into logits: multiplies them by key_scales (null, or a scale for each key of
+ * the block), and applies softcap, ALiBi, bias and the caller's function if the problem has any of these. If it has none, only
+ * the softmax scale is left to apply, which v_exp2 does. */
 static RAPT_NOINLINE void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, float *scores,
                                        const float *key_scales, int64_t number, int first, int end) {
     const rapt_problem *p = t->problem;
@@ -345,14 +348,14 @@ static prefetch_queue queue_rows(const rapt_task *t, const char *tensor, const r
     return (prefetch_queue){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
-/* Returns which keys of b each lane attends to, as find_attended does, or null if every lane attends to all keys of b. With
- * skip_masked it never returns null. */
+/* Returns which keys of b each lane attends to, as find_attended does, or null if all lanes attend to all keys of b; never null
+ * with skip_masked. Sets tile->masked if a lane may not attend to one of them, as with any bias, which may be -inf. */
 static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b,
                                       bool skip_masked) {
     if (has_masks(t->problem)) {
         int i = (int)(b->number % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t keys = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
-        tile->masked |= t->problem->bias.type != RAPT_NONE; /* a bias of -inf masks, too */
+        tile->masked |= t->problem->bias.type != RAPT_NONE; /* it may be -inf, which masks, too */
         if (!skip_masked && (keys & ~tile->all[i]) == 0) return NULL;
         tile->masked = true;
         return tile->attended + i * 2 * TILE_ROWS;
@@ -372,7 +375,7 @@ typedef struct staged_block {
     bool scaled_keys, scaled_values;
     bool negative_values; /* true if a value has a negative scale */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
-    int32_t value_correction[RAPT_MAX_HEAD_DIM]; /* integer arithmetic: what the sum of each channel begins with */
+    int32_t value_correction[RAPT_MAX_HEAD_DIM]; /* integer arithmetic: the correction of each channel's sum */
     prefetch_queue next_keys, next_values;
     const char *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
 } staged_block;
@@ -453,8 +456,8 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                      end - first, tile->vectors);
 }
 
-/* Returns the product V^T P^T of a block in integers. It reads quantised weights from s->bias, and their scale in each lane from
- * `scale`. */
+/* Returns the operands of dot_product for O^T = alpha O^T + V^T P^T of a block. The caller quantises the weights to s->bias, and
+ * their scales in each lane to `scale`, before it multiplies. */
 static dots product_of_values(const query_tile *tile, const lane_scratch *s, const staged_block *b, const float *scale) {
     return (dots){.c = tile->chunk_state.o,
                   .a = (const char *)b->values,
@@ -466,7 +469,7 @@ static dots product_of_values(const query_tile *tile, const lane_scratch *s, con
                   .alpha = tile->started ? s->alpha : NULL};
 }
 
-/* Adds P V as add_values_lanes does, for V of groups in integer arithmetic. Each group has a product of its own, whose weights
+/* Adds P V as add_values_lanes does, for V with groups in integer arithmetic. Each group has a product of its own, whose weights
  * are multiplied by the group's scales before they are quantised. */
 static void add_values_groups(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const staged_block *b,
                               int first, int end) {
@@ -648,7 +651,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
         if (t->sinks && !t->states) alpha = absorb_sinks(t, tile, state, i);
         vf factor = reciprocal(v_load(state->l + i));
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
-            vf square[RAPT_VL]; /* beyond the last channel it is repeated: that can be read, and is never written to the output */
+            vf square[RAPT_VL]; /* beyond d_v copies of the last channel, which are not written to the output */
             UNROLLED(j, RAPT_VL) {
                 vf o = v_load(state->o + (size_t)rapt_min(c + j, p->d_v - 1) * TILE_ROWS + i);
                 if (t->states) square[j] = o;
@@ -670,7 +673,8 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 }
 #endif
 
-/* True if a masked value may have left a NaN in the tile's state, so that the chunk must be computed again with skip_masked. */
+/* True if the tile's O is not finite, and masked values, added with weight 0, may be why: the chunk must then be computed again
+ * with skip_masked. */
 static bool masked_values_spoiled_o(const rapt_problem *p, const query_tile *tile) {
     return tile->started && tile->masked && any_nonfinite(tile->chunk_state.o, p->d_v, TILE_ROWS, tile->vectors * RAPT_VL);
 }
@@ -696,7 +700,8 @@ static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *til
 
 #include "bf16/bf16_queries.h"
 
-/* Returns the rows of the tile that begins with row0: TILE_ROWS, or with periods (rapt_task) about equal parts of one. */
+/* Returns how many rows the tile that begins with row0 has: TILE_ROWS, or what is left of the task. If rows come in periods
+ * (rapt_task.period), each period is cut into as few tiles as hold it, of about equal length, in whole vectors but the last. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
     int64_t most = TILE_ROWS;
     if (t->period == 0) return rapt_min(most, t->rows - row0);

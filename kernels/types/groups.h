@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What storage types have in common: reading groups of channels and floats of few bits, and, with one lane, writing them.
- * Included by type_words.h before the files of the types that use it. */
+/* What the files of storage types share: words that read groups and floats of few bits, and, where RAPT_VL is 1, functions that
+ * write them. Included by type_words.h before the files of the types that use it. */
 
 /* Defines group_of_SUFFIX(row, channel) for each cache type (types.h): returns the group of the row that the channel lies in. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
@@ -8,8 +8,8 @@
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Returns an f16 in all lanes. Scales and minima of groups are f16 that are little-endian on every machine, except in MX types
- * and NVFP4. */
+/* Returns a little-endian f16 in all lanes. The scales and minima of groups are such numbers on every machine, except in MX types
+ * and NVFP4, whose scales are bytes. */
 static inline vf v_broadcast_f16_le(const char *from) {
     const char bytes[2] = {from[ON_BIG_ENDIAN], from[1 - ON_BIG_ENDIAN]};
     return v_broadcast_f16(bytes);
@@ -89,8 +89,8 @@ static inline vi i_load_5bit(const char *from, int channel) {
     return i_or(i_load_halves(from + sizeof bits, channel), i_shl(i_bits(bits >> (channel & 31)), 4));
 }
 
-/* Loads a scale of OCP MX to all lanes: E8M0 is a byte e that means 2^(e - 127), the least a denormal f32, or NaN if e is 255
- * (version 1.0 of the specification, section 5.4.1). */
+/* Loads a scale of OCP MX to all lanes. It is a byte e in E8M0, which means 2^(e - 127), or NaN if e is 255 (version 1.0 of the
+ * specification, section 5.4.1). Only 2^-127, of e = 0, is a denormal f32. */
 static inline vf v_broadcast_e8m0(const char *from) {
     uint32_t e = (uint8_t)*from;
     return v_as_float(i_set1((int32_t)(e == 255 ? 0x7fc00000 : e == 0 ? 0x00400000 : e << 23)));
@@ -225,9 +225,10 @@ static inline bool start_group(uint8_t *group, size_t bytes, float s) {
     return is_finite(s);
 }
 
-/* Fills a group of OCP MX, of n elements, with zeros, and stores its scale: a power of two, whose exponent is that of the largest
- * magnitude less most_exponent, that of the largest number of the element type (section 6.3). Returns the inverse of the scale,
- * by which elements are multiplied; 0 if one is not finite: the scale is then NaN, and elements stay 0. */
+/* Fills a group of OCP MX with zeros and stores its scale, 2^(e - most_exponent), but at least 2^-127. e is the exponent of the
+ * largest magnitude of the n elements, most_exponent that of the largest number of the element type (section 6.3). Returns 1 /
+ * scale, by which the caller multiplies the elements before it stores them. If an element is not finite, the scale is NaN, and it
+ * returns 0, which leaves the elements 0. */
 static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x, int n, int most_exponent) {
     uint32_t most = v_as_int(largest_magnitude(x, n));
     int e = (int)(most >> 23) - most_exponent;

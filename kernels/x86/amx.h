@@ -277,8 +277,8 @@ static weight_cursor start_weighing(const rapt_problem *p, const lane_scratch *s
     return w;
 }
 
-/* Weighs the next n pairs, or all that are left, for nv vectors of queries. nan_safe: right for NaN, too. What the pairs of a
- * block share is in local variables, since a store through `to` might otherwise change the cursor. */
+/* Weighs the next n pairs, or all that are left, for nv vectors of queries. nan_safe: true if weights of NaN are right.
+ * What the pairs of a block share is in local variables, since a store through `to` might otherwise change the cursor. */
 static RAPT_INLINE void weigh_pairs_of(const int nv, const bool nan_safe, weight_cursor *w, int n) {
     const vf exponent = w->exponent, least = w->least;
     vf from[RAPT_TILE_VECTORS];

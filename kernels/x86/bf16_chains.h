@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 arithmetic by an instruction that takes two steps of a chain (VDPBF16PS, Intel SDM volume 2). In words, defined by the
- * including file:
+/* bf16 arithmetic by an instruction that adds two products to a sum, one after the other (VDPBF16PS, Intel SDM volume 2). It is
+ * written in words that the including file defines:
  *
  *   v_fma_pairs(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
  *                            of a lane, bf16 numbers that are not subthreshold
@@ -11,8 +11,8 @@
  *   has_special_weights(special)            true if there was a NaN
  *
  * In a step of RAPT_STEP elements the even ones are one chain and the odd ones another (docs/order.md). Here they lie as chain
- * pairs, in lanes of 32 bits: pair 2j has elements 4j and 4j + 2, two steps of the even chain, and pair 2j + 1 elements 4j + 1
- * and 4j + 3, of the odd one. The earlier element is the upper half. */
+ * pairs, in lanes of 32 bits: pair 2j has elements 4j and 4j + 2, the next two of the even chain, and pair 2j + 1 elements
+ * 4j + 1 and 4j + 3, of the odd one. The earlier element is the upper half. */
 
 #define RAPT_BF16_STEP_FLOATS (STEP_PAIRS * TILE_ROWS)
 
@@ -39,12 +39,13 @@ _Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
-/* Accumulators of each chain in a register tile. With as many of the other, vectors of B and a row's pair, they fill 31 of the 32
- * registers. */
+/* The most accumulators of each of the two chains in a register tile. With panels of 3 vectors that is 24 registers, 3 vectors of
+ * B for each chain are 6, and a pair of A is 1: 31 of 32. */
 enum { CHAIN_SUMS = 12 };
 
-/* Adds one step of nr rows of A by nv vectors of B: C = C + (even chain + odd chain), or without the C if `first`. a: chain
- * pairs, [row][lda], of which the first STEP_PAIRS are used; b: [STEP_PAIRS][TILE_ROWS]; c: [row][TILE_ROWS]. */
+/* Multiplies one step of nr rows of A by nv vectors of B and adds it to C: C = C + (even chain + odd chain), or without the C if
+ * `first`. a: chain pairs, [row][lda], of which the first STEP_PAIRS are used; b: [STEP_PAIRS][TILE_ROWS]; c:
+ * [row][TILE_ROWS]. */
 static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, size_t lda, const float *b, float *c, bool first) {
     vf even[CHAIN_SUMS], odd[CHAIN_SUMS];
     UNROLLED(i, nr * nv) even[i] = odd[i] = v_set1(0.0f);
@@ -70,7 +71,8 @@ static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, s
         }
 }
 
-/* Adds one step of any number of rows of A by nv vectors of B, as chain_tile does. */
+/* Multiplies one step of any number of rows of A by nv vectors of B and adds it to C, as chain_tile does. queue: as in
+ * chain_step. */
 static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, const float *b, float *c, bool first, int rows,
                                    prefetch_queue *queue) {
     const int nr = CHAIN_SUMS / nv;
@@ -81,8 +83,8 @@ static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, con
     for (; rows > 0; rows--, a += lda, c += TILE_ROWS) chain_tile(nv, 1, a, lda, b, c, first);
 }
 
-/* Adds one step of any number of rows of A by any number of vectors of B, as chain_tile does. queue: null, or what is prefetched
- * meanwhile, once for each full register tile. */
+/* Multiplies one step of any number of rows of A by any number of vectors of B and adds it to C, as chain_tile does. queue: null,
+ * or what is prefetched meanwhile, once for each full register tile. */
 static RAPT_NOINLINE void chain_step(const float *a, size_t lda, const float *b, float *c, bool first, int rows, int vectors,
                                      prefetch_queue *queue) {
     RAPT_BY_COUNT(vectors, chain_rows, a, lda, b, c, first, rows, queue);
@@ -98,10 +100,11 @@ static inline size_t ld_values(const rapt_problem *p) { return (size_t)chunk_ste
 
 static size_t bf16_key_floats(const rapt_problem *p) { return (size_t)chunk_keys(p) * ld_keys(p); }
 
-/* lane_scratch.values has V, and after it the weights of a tile of queries, [steps of keys][STEP_PAIRS][TILE_ROWS]. While V is
- * staged, the rows of a step lie where the weights will; add_attended_chunk_bf16 has rows of a block in place of V. */
+/* lane_scratch.values has two parts. The first is V, as chain pairs, [d_v + 1][ld_values], or in add_attended_chunk_bf16 the rows
+ * of one block (stage_values_of_block). The second is the weights of a tile of queries, [steps of keys][STEP_PAIRS][TILE_ROWS],
+ * or while V is staged, before there are weights, the rows of one step as bf16. */
 
-/* Returns the floats of V, or of the rows of a block. */
+/* Returns the floats of the first part. */
 static inline size_t staged_floats(const rapt_problem *p) {
     size_t channels = (size_t)(p->d_v + 1) * ld_values(p), rows = RAPT_BLOCK * staged_bf16_values(p);
     return padded(channels > rows ? channels : rows);
@@ -114,8 +117,8 @@ static size_t bf16_value_floats(const rapt_problem *p) {
 /* Returns the address of the weights. */
 static inline float *weights_at(const rapt_problem *p, const lane_scratch *s) { return s->values + staged_floats(p); }
 
-/* Packs Q in place, into [steps][STEP_PAIRS][TILE_ROWS]. Four channels are read before their two pairs are written, and those lie
- * where channels were that have been read. */
+/* Packs Q in place, as chain pairs, [steps][STEP_PAIRS][TILE_ROWS]. In place is safe: channels c to c + 3 are read before their
+ * pairs are written, to rows c / 2 and c / 2 + 1. */
 static void pack_bf16_queries(float *q, int channels, int vectors) {
     for (int c = 0; c < (int)whole_steps(channels); c += 4)
         for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
@@ -157,8 +160,9 @@ static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const blo
         stage_row_of_chains(p->k.type, s->keys + (size_t)(b->number % RAPT_CHUNK + n) * ld_keys(p), rows[n], p->d_k, s->row);
 }
 
-/* Transposes V, 32 channels of a step of keys at a time: chain pairs of two keys, the even channels in one vector and the odd
- * ones in another; 16 such vectors make a square, which is transposed. Keys that are not in the block's [first, end) become 0. */
+/* Transposes V, of each step of keys a line of 32 channels at a time. The two keys of a chain pair are interleaved channel by
+ * channel, the even channels into one vector and the odd ones into another. The step has 16 chain pairs, so the vectors of even
+ * channels make a square, and so do the others; each is transposed. Keys that are not in the block's [first, end) become 0. */
 static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
@@ -215,8 +219,8 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
                    s->s + first * TILE_ROWS, step == 0, b->end - b->first, tile->vectors, NULL);
 }
 
-/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. nan_safe: right for NaN, too; otherwise *special
- * records NaN. */
+/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. nan_safe: true if weights of NaN are right; if
+ * false *special records NaN. */
 static RAPT_INLINE void weigh_chains_of(const int nv, const bool nan_safe, const rapt_problem *p, const lane_state *state,
                                         const float *scores, float *to, int first, int end, vi *special) {
     const vf exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
@@ -315,7 +319,7 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
     return true;
 }
 
-/* Returns the floats of row_scratch.kernel_scratch: the weights of a step of keys, [rows][STEP_PAIRS]. */
+/* row_scratch.kernel_scratch has the weights of a step of keys, as chain pairs, [rows][STEP_PAIRS]. */
 static size_t bf16_scratch_floats(const rapt_problem *p, int rows) {
     (void)p;
     return (size_t)rows * STEP_PAIRS;
@@ -375,8 +379,8 @@ static RAPT_NOINLINE void chain_values_flushed(int lines, int rows, const step_v
                          o + (size_t)r * ldo + l * RAPT_STEP, ldo);
 }
 
-/* Adds one step of P V for nr rows and all lines, nv at a time and then one by one. Lines that have a subthreshold number are
- * added again with flushing. */
+/* Adds one step of P V for nr rows and all lines, nv at a time and then one by one. A register tile that has met a subthreshold
+ * number is computed again as a whole, with flushing. */
 static RAPT_INLINE void chain_lines(const int nv, const int nr, const step_values *v, const float *weights, size_t at, int lines,
                                     float *o, size_t ldo) {
     for (; lines >= nv; lines -= nv, at += (size_t)nv * sizeof(vf), o += nv * RAPT_STEP)
