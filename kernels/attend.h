@@ -121,7 +121,7 @@
  *   advance_bf16        bf16_queries.h       computes weights, and adds P V
  *
  *   In bf16 arithmetic with keys in lanes:
- *   bf16_row_floats     bf16.h               scratch for few rows
+ *   bf16_scratch_floats bf16.h               scratch for few rows
  *   pack_bf16_row       bf16_rows.h          packs a row of Q, or a token, for score_bf16_tile
  *   pack_bf16_rows      bf16_rows.h          packs rows of Q
  *   score_bf16_tile     bf16_rows.h          computes scores of a vector of keys, or of rows of weights

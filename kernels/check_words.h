@@ -122,9 +122,9 @@ _Static_assert(RAPT_VALUES_AHEAD >= 0 && RAPT_VALUES_AHEAD <= RAPT_BLOCK && RAPT
                    RAPT_BF16_VALUES_AHEAD <= RAPT_BLOCK,
                "no value beyond the next block is prefetched");
 
-/* RAPT_VALUES_DEPTH: rows of V per pass over O, where P V takes several passes, because d_v is wider than a panel or there are
- * more rows than a register tile has, or where heads are joined. values_depth doubles it for 16-bit types and quadruples it for
- * cache types, unless heads are joined. */
+/* RAPT_VALUES_DEPTH: rows of V that are added to O at a time, where heads are joined, or P V is computed in several panels or row
+ * tiles, because d_v is wider than a panel or there are more rows than a register tile has. values_depth doubles it for 16-bit
+ * types and quadruples it for cache types, unless heads are joined. */
 _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows of V come from one block");
 
 /* RAPT_SQUARE_ROWS: for this many rows of Q or more, K is transposed by 4 x 4 squares while it is loaded, with the words

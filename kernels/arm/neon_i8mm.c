@@ -68,7 +68,7 @@ static RAPT_INLINE void matrix_tile(const int nv, const int nr, dots d, column_p
         UNROLLED(v, nv) {
             int64x2_t left = vreinterpretq_s64_s32(sums[r / 2][2 * v]), right = vreinterpretq_s64_s32(sums[r / 2][2 * v + 1]);
             vi sum = vreinterpretq_u32_s64(r % 2 ? vzip2q_s64(left, right) : vzip1q_s64(left, right));
-            end_dots(d, r, v, i_add(sum, i_set1(d.first[r])));
+            end_dots(d, r, v, i_add(sum, i_set1(d.correction[r])));
         }
 }
 

@@ -155,10 +155,10 @@ static size_t bf16_value_floats(const rapt_problem *p);
 static size_t bf16_value_floats(const rapt_problem *p) { return (size_t)chunk_keys(p) * staged_bf16_values(p); }
 #endif
 
-/* Returns the floats of scratch for a matrix unit's tiles, for `rows` query rows with keys in lanes. Replaceable. */
-static size_t bf16_row_floats(const rapt_problem *p, int rows);
-#ifndef bf16_row_floats
-static size_t bf16_row_floats(const rapt_problem *p, int rows) {
+/* Returns the floats of row_scratch.kernel_scratch for `rows` query rows. Replaceable. */
+static size_t bf16_scratch_floats(const rapt_problem *p, int rows);
+#ifndef bf16_scratch_floats
+static size_t bf16_scratch_floats(const rapt_problem *p, int rows) {
     (void)p, (void)rows;
     return 0;
 }

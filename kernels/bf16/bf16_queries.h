@@ -20,10 +20,8 @@ typedef struct tile_work {
     int parity; /* the tile's number modulo 2: which of the two places its weights have */
 } tile_work;
 
-/* One step of the pipeline of attend_chunk_bf16: computes the weights of `now` from its scores and their maximum, and
- * O^T = V^T P^T of `before`, whose weights are complete. RAPT_BF16_LAG 1: `before` is the previous tile, so that a matrix unit
- * multiplies while vectors exponentiate. 0: both are the same tile. Either may be null, at the ends of the pipeline.
- * Replaceable, together with that constant. */
+/* RAPT_BF16_LAG: how many tiles the products by V are behind the weights (advance_bf16). 1: a matrix unit multiplies the values
+ * of a tile while vectors exponentiate the scores of the next one. 0: a tile is finished before the next one begins. */
 #ifndef RAPT_BF16_LAG
 #define RAPT_BF16_LAG 0
 #endif
@@ -31,6 +29,10 @@ _Static_assert(RAPT_BF16_LAG == 0 || RAPT_BF16_LAG == 1, "there are two states o
 #if RAPT_BF16_LAG && !defined(advance_bf16)
 #error "RAPT_BF16_LAG 1 needs an advance_bf16 whose weights do not overwrite the scores"
 #endif
+
+/* Computes the weights of `now` from its scores and their maximum, and O^T = V^T P^T of `before`: the tile before it, whose
+ * weights are complete, or with RAPT_BF16_LAG 0 the same tile, once it has its weights. Either is null if there is no such tile,
+ * or if it attends to no key of the chunk. Replaceable, together with RAPT_BF16_LAG. */
 static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before);
 
 /* Sets the scores of keys [from, to) of a block to -inf, and so their weights to 0: no row of the tile attends to them. */
@@ -39,7 +41,8 @@ static inline void exclude_keys(float *scores, int from, int to) {
         for (int i = 0; i < TILE_ROWS; i += RAPT_VL) v_store(scores + n * TILE_ROWS + i, v_set1(-INFINITY));
 }
 
-/* Excludes the keys of a chunk that belong to the steps of a tile's blocks, but not to the blocks. */
+/* Excludes the keys that complete a tile's blocks to whole steps: those of the first and the last step of each block that are
+ * outside its [first, end). */
 static inline void exclude_rest_of_steps(const tile_work *w, float *scores) {
     for (int i = 0; i < w->count; i++) {
         const block *b = &w->blocks[i];
@@ -49,7 +52,8 @@ static inline void exclude_rest_of_steps(const tile_work *w, float *scores) {
     }
 }
 
-/* Stages the values of a block to `to`, as the words do: rows of factors and a 1. */
+/* Stages the values of a block to `to` in the layout of stage_bf16_rows_of_values, whatever that of stage_bf16_values is: each
+ * row as factors, followed by a 1. */
 static void stage_values_of_block(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales, float *to) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
@@ -169,8 +173,8 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const til
 }
 #endif
 
-/* Adds P V of a block without the masked keys, channel by channel. values: those of the block's key 0, as stage_values_of_block
- * stages them. started: O has a value already. */
+/* Adds P V of a block to O, without the values of masked keys, for which s->bias is -inf. values: from key 0 of the block on, as
+ * stage_values_of_block stages them. started: false if O has no value yet, and is to start from 0. */
 static void add_attended_lanes_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b,
                                     const float *values, bool started) {
     const float *weights = s->s + b->number % RAPT_CHUNK * TILE_ROWS;
@@ -253,8 +257,8 @@ static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_til
         if (attended) mask_lanes(tile, attended, scores, b.first, b.end);
         if (t->scores) store_tile_scores(t, tile, scores, &b);
         raise_maximum(tile, scores, &b);
-        /* A matrix unit multiplies whole steps, so with weight 0 also values that only other tiles attend to, which may be
-         * infinite or NaN. */
+        /* An advance_bf16 that multiplies whole steps (amx.h, bf16_chains.h) multiplies, with weight 0, also values that only
+         * other tiles attend to, which may be infinite or NaN. */
         tile->masked |= b.first % RAPT_STEP || b.end % RAPT_STEP;
         work->blocks[work->count++] = b;
     }
@@ -266,13 +270,13 @@ static void score_tile_bf16(const rapt_task *t, const lane_scratch *s, query_til
  *
  *            score_tile_bf16   advance_bf16              end_chunk
  *   i = 0    scores of 0       weights of 0
- *   i = 1    scores of 1       weights of 1, values of 0   tile 0, whose state goes to tile 2
- *   i = 2    scores of 2       weights of 2, values of 1   tile 1, whose state goes back to tile 1
- *   i = 3                                    values of 2   tile 2, whose state goes back to tile 0
+ *   i = 1    scores of 1       weights of 1, values of 0   tile 0, whose chunk_state memory tile 2 takes over
+ *   i = 2    scores of 2       weights of 2, values of 1   tile 1, which keeps its memory for the next chunk
+ *   i = 3                                    values of 2   tile 2, whose memory goes back to tile 0
  *
- * With RAPT_BF16_LAG 0, step i does all of tile i. At most two tiles are under way, so there are two states of a chunk and two
- * places for weights, of even tiles and of odd ones. Scores have one place: a tile's weights are complete before the next tile is
- * scored. */
+ * With RAPT_BF16_LAG 0, iteration i does all of tile i. At most two tiles are under way, so there are two states of a chunk and
+ * two places for weights, of even tiles and of odd ones. Scores have one place: a tile's weights are complete before the next
+ * tile is scored. */
 static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_tile *tiles, int n_tiles, int64_t chunk) {
     const rapt_problem *p = t->problem;
     chunk_scales scales;
@@ -288,7 +292,7 @@ static void attend_chunk_bf16(const rapt_task *t, const lane_scratch *s, query_t
         advance_bf16(p, s, i < n_tiles && tiles[i].started ? now : NULL, last >= 0 && tiles[last].started ? before : NULL);
         if (last < 0) continue;
         query_tile *tile = &tiles[last];
-        if (has_hidden_nonfinite(p, tile)) {
+        if (masked_values_spoiled_o(p, tile)) {
             score_tile_bf16(t, s, tile, blocks, count, &scales, true, &repeated);
             weigh_bf16_in_place(p, tile, s, repeated.blocks, repeated.count);
             add_attended_chunk_bf16(t, tile, s, scaled_by_key(&p->v_scales) ? scales.values : NULL, repeated.blocks,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V that are bf16 in whole steps are
- * multiplied where they lie, others from a copy as bf16. Subthreshold numbers must be flushed, but they are rare, and looking for
- * them first would mean to wait for memory twice. So a register tile looks for them while it multiplies; if it has met one, it is
- * computed again, with flushing. Included by keys_in_lanes.h. */
+/* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are multiplied where they lie if
+ * they are bf16 and whole steps long, else from a copy as bf16. Where they lie, they may have subthreshold numbers, which must be
+ * flushed. These are rare, and a search before the product would wait for memory a second time: each register tile looks for them
+ * while it multiplies, and if it has met one, it is computed again with flushing. Included by keys_in_lanes.h. */
 
 /* Converts n channels, whole steps, of a query row or of a token to factors, in place, as score_bf16_tile reads them. Replaceable
  * together with that. */
@@ -168,7 +168,7 @@ static void add_parity_sums(query_row *rows, int n, const float *sums, size_t ld
         }
 }
 
-/* Prepares the n rows of each head for the values of a chunk. O is 0 then. Replaceable. */
+/* Begins to add the values of a chunk to the n rows of each head, whose O is 0. Replaceable. */
 static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n);
 #ifndef start_bf16_rows
 static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int n) {
@@ -180,7 +180,7 @@ static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int hea
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to);
 
-/* Ends the values of a chunk: leaves the channels of O in ascending order. Replaceable. */
+/* Ends what start_bf16_rows began: leaves O in the rows' states, channels in ascending order. Replaceable. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n);
 #ifndef end_bf16_rows
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
@@ -198,8 +198,9 @@ typedef struct parity_keys {
     int count;
 } parity_keys;
 
-/* Adds the value of key number k of a parity, times its weights, to the sums of nr rows, for nv vectors of pairs of channels.
- * Returns `folded`, into which it has folded the value's channels (has_subthreshold), unless it flushes them. */
+/* Adds the value of the k-th of `keys`, times its weight in each row, to the sums of nr rows by nv vectors of pairs of channels,
+ * sum[row * 2 * nv + 2 * vector + place in the pair]. Returns `folded` with the value's channels folded in (has_subthreshold), or
+ * unchanged with flush. */
 static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
                                      int ahead, vi folded, vf *sum) {
     const char *row = keys->rows[k] + offset;
@@ -226,7 +227,7 @@ static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int n
  * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. */
 static RAPT_INLINE bool bf16_value_tile(const bool flush, const int nv, const int nr, const parity_keys keys[2], size_t offset,
                                         int ahead, float *o, size_t ldo) {
-    const int both = rapt_min(keys[0].count, keys[1].count); /* even and odd keys alternate, to read memory about in its order */
+    const int both = rapt_min(keys[0].count, keys[1].count); /* keys of both parities in turns, to read V about in its order */
     vi folded = i_set1(0);
     vf even[16], odd[16];
     UNROLLED(i, 2 * nv * nr) even[i] = odd[i] = v_set1(0.0f);

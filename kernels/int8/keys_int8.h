@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Few rows in integer arithmetic. Scores of int8: a vector has channels of one key. Scores of groups: a lane is a key, and has
- * four of its channels. P V: a lane is a channel, and has four keys. The sums are those of queries_int8.h in another order, so
- * the bits are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
+/* Few rows in integer arithmetic. A lane has four bytes. In scores with K of int8 these are four channels of one key, and the
+ * lanes of a vector hold successive channels of that key; with K that has groups they are four channels of the lane's own key. In
+ * P V they are the values of four keys in the lane's channel. The sums are those of queries_int8.h in another order, so the bits
+ * are the same. Included by keys_in_lanes.h with RAPT_FEW_DOTS. */
 
 enum { VECTOR_BYTES = RAPT_VL * RAPT_DOT }; /* a channel has one byte */
 
@@ -14,13 +15,13 @@ static float nan_of_lanes(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : N
 
 /* What follows the bytes of a quantised row of Q. i_dot wants one unsigned operand, here K, so DOT_BIAS is added to the bytes of
  * K. That adds the same number to all sums of a row, whatever the key. */
-typedef struct query_end {
+typedef struct query_trailer {
     float scale;        /* of the bytes; NaN if the row had a NaN or an infinity */
     int32_t correction; /* added to each sum of int8 keys, to make up for DOT_BIAS */
-} query_end;
+} query_trailer;
 
-/* Quantises a row of Q in place: its bytes, padded with 0 to a whole lane, then a query_end, and then, if K has groups, for each
- * group the number that sums start from to make up for DOT_BIAS. */
+/* Quantises a row of Q in place: its bytes, padded with 0 to a whole lane, then a query_trailer, and then, if K has groups, for
+ * each group the correction of its sums, which makes up for DOT_BIAS. */
 static void quantise_query(float *q, int channels, int groups) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
     for (int c = 0; c < channels; c += RAPT_VL) { /* q is padded with 0 */
@@ -29,7 +30,7 @@ static void quantise_query(float *q, int channels, int groups) {
         wrong = v_add(wrong, v_sub(x, x));
     }
     float largest = h_max(most);
-    query_end end = {largest / 127.0f + nan_of_lanes(wrong), 0};
+    query_trailer trailer = {largest / 127.0f + nan_of_lanes(wrong), 0};
     int8_t bytes[RAPT_MAX_HEAD_DIM + RAPT_VL] = {0};
     vf factor = v_div(v_set1(127.0f), v_set1(largest));
     for (int c = 0; c < channels; c += RAPT_VL) {
@@ -37,13 +38,13 @@ static void quantise_query(float *q, int channels, int groups) {
         v_store(n, v_as_float(nearest_int(v_mul(v_load(q + c), factor), v_set1(128.0f))));
         for (int j = 0; j < RAPT_VL && c + j < channels; j++) bytes[c + j] = (int8_t)n[j];
     }
-    for (int c = 0; c < channels; c++) end.correction -= DOT_BIAS * bytes[c];
+    for (int c = 0; c < channels; c++) trailer.correction -= DOT_BIAS * bytes[c];
     memcpy(q, bytes, (size_t)dot_lanes(channels) * sizeof *q);
-    memcpy(q + dot_lanes(channels), &end, sizeof end);
+    memcpy(q + dot_lanes(channels), &trailer, sizeof trailer);
     for (int g = 0; g < groups && groups * RAPT_GROUP == channels; g++) {
-        int32_t first = 0;
-        for (int c = g * RAPT_GROUP; c < (g + 1) * RAPT_GROUP; c++) first -= DOT_BIAS * bytes[c];
-        memcpy(q + dot_lanes(channels) + sizeof end / sizeof *q + g, &first, sizeof first);
+        int32_t correction = 0;
+        for (int c = g * RAPT_GROUP; c < (g + 1) * RAPT_GROUP; c++) correction -= DOT_BIAS * bytes[c];
+        memcpy(q + dot_lanes(channels) + sizeof trailer / sizeof *q + g, &correction, sizeof correction);
     }
 }
 
@@ -84,10 +85,10 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
         UNROLLED(r, nr) sums[r][g] = i_sum_within(acc[r]);
     }
     UNROLLED(r, nr) {
-        query_end end;
-        memcpy(&end, q + r * ldq + dot_lanes(channels), sizeof end);
-        vi sum = i_add(i_sum_across(sums[r]), i_set1(end.correction));
-        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(v_from_int(sum), v_set1(end.scale), v_set1(0.0f)));
+        query_trailer trailer;
+        memcpy(&trailer, q + r * ldq + dot_lanes(channels), sizeof trailer);
+        vi sum = i_add(i_sum_across(sums[r]), i_set1(trailer.correction));
+        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(v_from_int(sum), v_set1(trailer.scale), v_set1(0.0f)));
     }
 }
 
@@ -103,10 +104,10 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
         }
 }
 
-/* Quantises one row's weights of a block to unsigned bytes: weight * sign * scale, or 0 where that is negative; without
- * value_scales, the weight. After the RAPT_BLOCK bytes comes the scale of the bytes as a float, sign * largest / 255, or NaN if a
- * product is not finite. */
-static void quantise_row_part(const vf *weights, const float *value_scales, float sign, float *to) {
+/* Quantises the weights of one row and block whose products with value_scales have this sign, to unsigned bytes: the others
+ * become 0. Without value_scales, the weights themselves. After the RAPT_BLOCK bytes comes a float, their scale: sign * largest /
+ * 255, or NaN if a product is not finite. */
+static void quantise_weights_of_sign(const vf *weights, const float *value_scales, float sign, float *to) {
     vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
         scaled[i] = weights[i];
@@ -130,25 +131,25 @@ static bool any_negative(const float *scales) {
     return h_max(any) > 0.0f;
 }
 
-/* Where the bytes of negative products begin, in floats from the bytes of positive ones. */
-enum { NEGATIVE_PART = RAPT_BLOCK / 2 };
+/* Where the bytes of negative products begin, in floats from where those of positive ones begin. */
+enum { NEGATIVE_AT = RAPT_BLOCK / 2 };
 
-/* Quantises one row's weights of a block in place, with quantise_row_part: positive products, and at NEGATIVE_PART the negative
- * ones if `negative`, else only their scale, which is then 0. */
+/* Quantises one row's weights of a block in place: the positive products, and at NEGATIVE_AT the negative ones if `negative`,
+ * else only their scale, which is then 0. */
 static void quantise_row_weights(float *weights, const float *value_scales, bool negative) {
     vf loaded[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) loaded[i] = v_load(weights + i * RAPT_VL);
-    quantise_row_part(loaded, value_scales, 1.0f, weights);
-    if (negative) quantise_row_part(loaded, value_scales, -1.0f, weights + NEGATIVE_PART);
-    else weights[NEGATIVE_PART + RAPT_BLOCK / RAPT_DOT] = 0.0f;
+    quantise_weights_of_sign(loaded, value_scales, 1.0f, weights);
+    if (negative) quantise_weights_of_sign(loaded, value_scales, -1.0f, weights + NEGATIVE_AT);
+    else weights[NEGATIVE_AT + RAPT_BLOCK / RAPT_DOT] = 0.0f;
 }
 
 /* Computes o = alpha o + P V for nr rows and VECTOR_BYTES channels; only the first `channels` of these exist. values: the
  * addresses of the keys' rows, RAPT_DOT for each of the quads, and after them those that are prefetched; the channels begin
  * offset bytes after each address. p: the quantised weights (quantise_row_weights), with rows ldp bytes apart. scale: the scale
  * of each row's bytes. */
-static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t offset, int quads, int channels, const char *p,
-                                 size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
+static RAPT_INLINE void int8_value_tile(const int nr, const char *const *values, size_t offset, int quads, int channels,
+                                        const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
     vi acc[DOT_ROWS * RAPT_DOT];
     UNROLLED(a, nr * RAPT_DOT) acc[a] = i_set1(0);
     for (int n = 0; n < quads; n++) {
@@ -179,24 +180,25 @@ static RAPT_INLINE void add_dots(const int nr, const char *const *values, size_t
         }
 }
 
-/* Computes what add_dots does, for any number of rows and channels. values: the addresses of the keys' rows, from a key whose
- * number is a multiple of RAPT_DOT; V begins offset bytes after each address. */
-static RAPT_NOINLINE void add_rows_dots(int rows, const char *const *values, size_t offset, int quads, int channels,
-                                        const char *p, size_t ldp, const float *scale, const float *alpha, float *o, size_t ldo) {
+/* Computes what int8_value_tile does, for any number of rows and channels. values: the addresses of the keys' rows, from a key
+ * whose number is a multiple of RAPT_DOT; V begins offset bytes after each address. */
+static RAPT_NOINLINE void int8_value_product(int rows, const char *const *values, size_t offset, int quads, int channels,
+                                             const char *p, size_t ldp, const float *scale, const float *alpha, float *o,
+                                             size_t ldo) {
     for (; rows > 0; rows -= DOT_ROWS, p += DOT_ROWS * ldp, scale += DOT_ROWS, alpha += DOT_ROWS, o += DOT_ROWS * ldo)
         for (int c = 0; c < channels; c += VECTOR_BYTES) {
             int some = rapt_min(VECTOR_BYTES, channels - c);
             size_t at = offset + (size_t)c;
-            if (rows >= 4) add_dots(4, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else if (rows == 3) add_dots(3, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else if (rows == 2) add_dots(2, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
-            else add_dots(1, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            if (rows >= 4) int8_value_tile(4, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else if (rows == 3) int8_value_tile(3, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else if (rows == 2) int8_value_tile(2, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
+            else int8_value_tile(1, values, at, quads, some, p, ldp, scale, alpha, o + c, ldo);
         }
 }
 
 /* ---- Groups -------------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of an unpacked row: K and V of groups are unpacked to a byte for each channel, made unsigned by adding
+/* Returns the bytes of an unpacked row: K and V with groups are unpacked to a byte for each channel, made unsigned by adding
  * DOT_BIAS, in whole vectors. */
 static inline int group_row_bytes(int channels) { return (channels + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES; }
 
@@ -237,7 +239,7 @@ static void unpack_rows(rapt_type type, const char *const *rows, size_t offset, 
     }
 }
 
-/* RAPT_VL unpacked keys of groups. */
+/* RAPT_VL unpacked keys, of K with groups. */
 typedef struct group_keys {
     float *lanes;  /* [dot_lanes][RAPT_VL] */
     float *scales; /* [groups][RAPT_VL] */
@@ -274,7 +276,7 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
     UNROLLED(r, nr) t[r] = v_set1(0.0f);
     for (int g = 0; g < groups; g++) {
         vi acc[DOT_ROWS];
-        UNROLLED(r, nr) acc[r] = v_as_int(v_broadcast(q + r * ldq + dot_lanes(channels) + sizeof(query_end) / sizeof *q + g));
+        UNROLLED(r, nr) acc[r] = v_as_int(v_broadcast(q + r * ldq + dot_lanes(channels) + sizeof(query_trailer) / sizeof *q + g));
         UNROLLED(i, depth) {
             vi lanes = v_as_int(v_load(k->lanes + (size_t)(g * depth + i) * RAPT_VL));
             UNROLLED(r, nr) acc[r] = i_dot(acc[r], lanes, v_as_int(v_broadcast(q + r * ldq + g * depth + i)));
@@ -286,7 +288,7 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
         v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + dot_lanes(channels)), v_set1(0.0f)));
 }
 
-/* Scores n keys of groups as score_rows_dots does keys of int8. memory: room for what lay_out_group_keys lays out. */
+/* Scores n keys of K with groups as score_rows_dots does those of int8. memory: room for what lay_out_group_keys lays out. */
 static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const char *const *keys, size_t offset, int n,
                                                 int channels, const float *q, size_t ldq, float *s, float *memory) {
     group_keys k;
@@ -307,11 +309,11 @@ static RAPT_NOINLINE void score_rows_group_dots(rapt_type type, int rows, const 
 /* A row's quantised weights of a block for a group of channels. */
 typedef struct group_weights {
     int8_t bytes[RAPT_BLOCK];
-    float scale;   /* of the bytes */
-    int32_t first; /* what sums start from, to make up for the bias of V */
+    float scale;        /* of the bytes */
+    int32_t correction; /* what sums start from, to make up for the bias of V's bytes */
 } group_weights;
 
-/* The unpacked values of a block, of groups, and the weights that multiply them. */
+/* The unpacked values of a block, of V with groups, and the weights that multiply them. */
 typedef struct group_values {
     uint8_t *rows;          /* [RAPT_BLOCK][group_row_bytes] */
     float *factors;         /* [groups][RAPT_BLOCK]: the scales of groups, times those of tokens */
@@ -341,18 +343,18 @@ static void quantise_group_weights(const float *weights, const float *factors, g
     vf factor = v_div(v_set1(DOT_MOST_OF_GROUP), v_set1(largest));
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) i_store_u8(to->bytes + i * RAPT_VL, rounded(v_mul(scaled[i], factor)));
     to->scale = largest / DOT_MOST_OF_GROUP + nan_of_lanes(wrong);
-    to->first = 0;
-    for (int n = 0; n < RAPT_BLOCK; n++) to->first -= DOT_BIAS * to->bytes[n];
+    to->correction = 0;
+    for (int n = 0; n < RAPT_BLOCK; n++) to->correction -= DOT_BIAS * to->bytes[n];
 }
 
 /* Computes o = alpha o + P V for nr rows and ng groups of channels, 1 or 2. Rows of values lie ld bytes apart, rows of weights
  * ldw structs. */
-static RAPT_INLINE void add_group_dots(const int nr, const int ng, const uint8_t *values, size_t ld, int quads,
-                                       const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
+static RAPT_INLINE void group_value_tile(const int nr, const int ng, const uint8_t *values, size_t ld, int quads,
+                                         const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
     enum { HALVES = RAPT_GROUP / RAPT_VL }; /* vectors of a group */
     vi acc[DOT_ROWS * RAPT_DOT];
     UNROLLED(r, nr)
-        UNROLLED(i, ng * HALVES) acc[r * RAPT_DOT + i] = i_set1(weights[r * ldw + i / HALVES].first);
+        UNROLLED(i, ng * HALVES) acc[r * RAPT_DOT + i] = i_set1(weights[r * ldw + i / HALVES].correction);
     for (int n = 0; n < quads; n++) {
         const char *rows[RAPT_DOT];
         UNROLLED(e, RAPT_DOT) rows[e] = (const char *)values + (size_t)(n * RAPT_DOT + e) * ld;
@@ -373,26 +375,27 @@ static RAPT_INLINE void add_group_dots(const int nr, const int ng, const uint8_t
         }
 }
 
-/* Computes what add_group_dots does, for any number of rows. */
-static RAPT_INLINE void add_groups_dots(const int ng, int rows, const uint8_t *values, size_t ld, int quads,
-                                        const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
+/* Computes what group_value_tile does, for any number of rows. */
+static RAPT_INLINE void group_value_panel(const int ng, int rows, const uint8_t *values, size_t ld, int quads,
+                                          const group_weights *weights, size_t ldw, const float *alpha, float *o, size_t ldo) {
     for (; rows > 0; rows -= DOT_ROWS, weights += DOT_ROWS * ldw, alpha += DOT_ROWS, o += DOT_ROWS * ldo) {
-        if (rows >= 4) add_group_dots(4, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
-        else if (rows == 3) add_group_dots(3, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
-        else if (rows == 2) add_group_dots(2, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
-        else add_group_dots(1, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
+        if (rows >= 4) group_value_tile(4, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
+        else if (rows == 3) group_value_tile(3, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
+        else if (rows == 2) group_value_tile(2, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
+        else group_value_tile(1, ng, values, ld, quads, weights, ldw, alpha, o, ldo);
     }
 }
 
 /* Computes o = alpha o + P V for any number of rows and all channels of a whole block: keys that a row does not attend to have
  * weight 0. */
-static RAPT_NOINLINE void add_rows_group_dots(int rows, const group_values *v, int channels, const float *alpha, float *o,
+static RAPT_NOINLINE void group_value_product(int rows, const group_values *v, int channels, const float *alpha, float *o,
                                               size_t ldo) {
     const int quads = RAPT_BLOCK / RAPT_DOT;
     const size_t ld = (size_t)group_row_bytes(channels), groups = (size_t)(channels / RAPT_GROUP);
     for (size_t g = 0; g < groups; g += 2) {
         const uint8_t *values = v->rows + g * RAPT_GROUP;
-        if (groups - g >= 2) add_groups_dots(2, rows, values, ld, quads, v->weights + g, groups, alpha, o + g * RAPT_GROUP, ldo);
-        else add_groups_dots(1, rows, values, ld, quads, v->weights + g, groups, alpha, o + g * RAPT_GROUP, ldo);
+        if (groups - g >= 2)
+            group_value_panel(2, rows, values, ld, quads, v->weights + g, groups, alpha, o + g * RAPT_GROUP, ldo);
+        else group_value_panel(1, rows, values, ld, quads, v->weights + g, groups, alpha, o + g * RAPT_GROUP, ldo);
     }
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RAPT_INT8_DOT: Q and P are quantised to 8 bits, and multiplied with the integers of K and V as they are stored; the scales of
- * their groups are applied to the sums. This file has the products with queries in lanes, and what keys_int8.h shares with them.
- * Sums of integers are exact, so their order is free and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT
- * elements, and i_dot(acc, b, a) adds the products of those of b and a. With RAPT_DOT 4, a has signed bytes and b unsigned ones,
- * or signed ones with RAPT_DOT_SIGNED; with RAPT_DOT 2, both have signed 16-bit integers. Included by attend.h. */
+/* RAPT_INT8_DOT: Q and P are quantised to 8 bits, and multiplied with the integers of K and V as they are stored. The scales of
+ * K's groups multiply the sums of their products; those of V's groups multiply the weights, before these are quantised. This file
+ * has the products with queries in lanes, and what keys_int8.h shares with them. Sums of integers are exact, so their order is
+ * free and the bits are the same on every ISA. A 32-bit lane holds RAPT_DOT elements, and i_dot(acc, b, a) adds the products of
+ * those of b and a. With RAPT_DOT 4, a has signed bytes and b unsigned ones, or signed ones with RAPT_DOT_SIGNED; with RAPT_DOT
+ * 2, both have signed 16-bit integers. Included by attend.h. */
 
 #if RAPT_DOT == 4
 typedef int8_t dot_element;
@@ -11,17 +12,21 @@ typedef int8_t dot_element;
 typedef int16_t dot_element;
 #endif
 
+/* What is added to the elements of b, so that i_dot can read them; the sums are corrected for it.
+ *   DOT_BIAS     makes signed bytes unsigned: those of Q, and of weights for V with groups; with keys in lanes (keys_int8.h)
+ *                those of K, and of V with groups. 0 if i_dot reads signed elements
+ *   WEIGHT_BIAS  makes the weights for V of int8, 0 to 255, signed bytes. 0 if i_dot reads unsigned bytes, or 16 bits */
 enum {
     DOT_BITS = 32 / RAPT_DOT,
 #if RAPT_DOT == 4 && RAPT_DOT_SIGNED
     DOT_BIAS = 0,
-    WEIGHT_BIAS = -128, /* makes unsigned weights signed; the sums are corrected for it */
+    WEIGHT_BIAS = -128,
 #else
-    DOT_BIAS = RAPT_DOT == 4 ? 128 : 0, /* makes signed queries unsigned; the sums are corrected for it */
+    DOT_BIAS = RAPT_DOT == 4 ? 128 : 0,
     WEIGHT_BIAS = 0,
 #endif
-    DOT_MOST = 255,          /* the largest weight of a block is quantised to this */
-    DOT_MOST_OF_GROUP = 127, /* or to this, if the scales of groups give weights a sign; DOT_BIAS makes them unsigned */
+    DOT_MOST = 255,          /* V of int8: the largest weight of a block becomes this */
+    DOT_MOST_OF_GROUP = 127, /* V with groups, whose scales give weights a sign: their largest magnitude becomes this */
 };
 
 /* Returns how many 32-bit lanes hold `elements` elements. */
@@ -32,20 +37,23 @@ static inline int dot_lanes(int elements) { return (elements + RAPT_DOT - 1) / R
 #endif
 _Static_assert(RAPT_BLOCK / RAPT_DOT % RAPT_DOT_LANES == 0, "the keys of a block are whole lanes");
 
-/* Returns dot_lanes, rounded up to a multiple of RAPT_DOT_LANES: the depth of a product. The extra lanes are 0. */
+/* Returns dot_lanes, rounded up to a multiple of RAPT_DOT_LANES: the depth of a product. The extra lanes of A are 0, so those of
+ * B may have any value. */
 static inline int dot_depth(int elements) { return (dot_lanes(elements) + RAPT_DOT_LANES - 1) / RAPT_DOT_LANES * RAPT_DOT_LANES; }
 
 /* Returns x rounded to the nearest integer, ties to even, in the low 16 bits of each lane; needs |x| < 2^22. Infinities and
  * default NaNs (no payload) give 0 there. */
 static RAPT_INLINE vi rounded(vf x) { return v_as_int(v_add(x, v_set1(0x1.8p23f))); }
 
-/* Returns x rounded to the nearest integer in 32 bits, ties to even; 0 if x is NaN or at least `most`. Needs |x| < 2^22. */
-static RAPT_INLINE vi nearest_int(vf x, vf most) {
-    vf bounded = v_select(v_lt(x, most), x, v_set1(0.0f));
+/* Returns x rounded to the nearest integer in 32 bits, ties to even; 0 if x is NaN or x >= limit. Needs x > -2^22 and limit <=
+ * 2^22. */
+static RAPT_INLINE vi nearest_int(vf x, vf limit) {
+    vf bounded = v_select(v_lt(x, limit), x, v_set1(0.0f));
     return i_add(rounded(bounded), i_set1(-0x4b400000)); /* the bits of 1.5 * 2^23 */
 }
 
-/* Returns lanes with the low bits of x as element e of each, and 0 as the elements after it. */
+/* Inserts the low bits of x as element e of each lane. Elements are inserted in ascending order: element e and those above it
+ * must be 0; for e = 0 `lanes` may have any value. */
 static RAPT_INLINE vi insert_element(vi lanes, vi x, int e) {
     vi low = e < RAPT_DOT - 1 ? i_and(x, i_set1(RAPT_DOT == 4 ? 0xff : 0xffff)) : x;
     switch (e * DOT_BITS) {
@@ -60,8 +68,8 @@ static RAPT_INLINE vi insert_element(vi lanes, vi x, int e) {
     }
 }
 
-/* Quantises vectors of rows of Q, [channels][TILE_ROWS], to lanes, [dot_depth][TILE_ROWS]: element = q / scale[lane]. A row with
- * a NaN or an infinity gets scale NaN. */
+/* Quantises rows of Q, the first `vectors` vectors of [channels][TILE_ROWS], to lanes, [dot_depth][TILE_ROWS]: element = q /
+ * scale[lane] + DOT_BIAS. `to` may be q. A row with a NaN or an infinity gets scale NaN. */
 static void quantise_queries(const float *q, int channels, int vectors, float *to, float *scale) {
     for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
         vf most = v_set1(0.0f), wrong = v_set1(0.0f);
@@ -134,8 +142,9 @@ static RAPT_NOINLINE void load_group_scales(rapt_type type, const char *row, int
 static inline int dot_place(int c) { return ON_BIG_ENDIAN ? c ^ (RAPT_DOT - 1) : c; }
 
 /* Stages n rows for broadcasts, as lanes [n][ld], dot_depth of each row. correction: [n][groups], what has to be added to the
- * sums of each group because queries are biased. */
-static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, int32_t *correction) {
+ * sums of each group because queries have DOT_BIAS. */
+static void stage_integer_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels,
+                               int32_t *correction) {
     const int groups = integer_groups(type, channels), each = channels / groups;
     for (int r = 0; r < n; r++, to += ld) {
         int8_t row[RAPT_MAX_HEAD_DIM];
@@ -152,8 +161,8 @@ static void stage_dots(rapt_type type, float *to, size_t ld, const char *const *
 }
 
 /* Stages rows of V transposed: to[c] has the elements of channel c of keys [first, end) of a block, and 0 for the other keys.
- * correction: [channels], what has to be added to the sums because weights are biased. */
-static RAPT_NOINLINE void stage_dots_transposed(rapt_type type, float *to, const char *const *rows, int first, int end,
+ * correction: [channels], what has to be added to the sums because weights have a bias. */
+static RAPT_NOINLINE void stage_integer_columns(rapt_type type, float *to, const char *const *rows, int first, int end,
                                                 int channels, int32_t *correction) {
     enum { LD = RAPT_BLOCK / RAPT_DOT };
     const int bias = type == RAPT_INT8 ? WEIGHT_BIAS : DOT_BIAS;
@@ -175,9 +184,9 @@ static RAPT_NOINLINE void stage_dots_transposed(rapt_type type, float *to, const
 }
 
 /* Quantises the weights of keys [first, end) of a block, for each lane by itself: lanes [RAPT_BLOCK / RAPT_DOT][TILE_ROWS], where
- * element = weight / scale[lane]. value_scales: null, or what the weights are multiplied by first, unless they are 0, since the
- * scale of a masked key may be anything. A product that is NaN or infinite makes scale[lane] NaN. Negative products keep their
- * sign if of_group, else they become 0. */
+ * element = weight / scale[lane] + bias, which is DOT_BIAS if of_group, else WEIGHT_BIAS. value_scales: null, or what the weights
+ * are multiplied by first, unless they are 0, since the scale of a masked key may be anything. A product that is NaN or infinite
+ * makes scale[lane] NaN. Negative products keep their sign if of_group, else they become 0. */
 static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *weights, const float *value_scales, int first,
                                             int end, int vectors, float *to, float *scale) {
     const float largest = of_group ? DOT_MOST_OF_GROUP : DOT_MOST;
@@ -207,7 +216,8 @@ static RAPT_INLINE void quantise_weights_of(const bool of_group, const float *we
     }
 }
 
-/* Quantises weights as quantise_weights_of does, for V of int8: negative products become 0, and are added by a second product. */
+/* Quantises weights as quantise_weights_of does, for V of int8. Weights with a negative scale become 0: add_values_int8 quantises
+ * and multiplies them by themselves. */
 static void quantise_weights(const float *weights, const float *value_scales, int first, int end, int vectors, float *to,
                              float *scale) {
     quantise_weights_of(false, weights, value_scales, first, end, vectors, to, scale);
@@ -221,13 +231,13 @@ static void quantise_weights_of_group(const float *weights, const float *value_s
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
-/* A product of integers: C[r][m] = scale[m] * (first[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], without the last
- * term if alpha is null. A . B is the product of two lanes, as of i_dot. */
+/* A product of integers: C[r][m] = scale[m] * (correction[r] + sum over k of A[r][k] . B[k][m]) + alpha[m] * C[r][m], without the
+ * last term if alpha is null. A[r][k] and B[k][m] are lanes, and . is the sum of products that i_dot adds. */
 typedef struct dots {
     float *c;      /* [rows][TILE_ROWS] */
     const char *a; /* [rows], lda bytes apart, broadcast */
     size_t lda;
-    const int32_t *first;       /* [rows] */
+    const int32_t *correction;  /* [rows] */
     const float *b;             /* [depth][TILE_ROWS] */
     int depth;                  /* a multiple of RAPT_DOT_LANES */
     const float *scale, *alpha; /* [TILE_ROWS] */
@@ -237,11 +247,11 @@ typedef struct dots {
 static RAPT_INLINE dots skip_dot_rows(dots d, int rows) {
     d.c += (size_t)rows * TILE_ROWS;
     d.a += (size_t)rows * d.lda;
-    d.first += rows;
+    d.correction += rows;
     return d;
 }
 
-/* Finishes vector v of row r of C. sum: its sum of integers, with first[r]. */
+/* Finishes vector v of row r of C. sum: its sum of integers, with correction[r]. */
 static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
     float *c = d.c + (size_t)r * TILE_ROWS + v * RAPT_VL;
     vf before = d.alpha ? v_mul(v_load(c), v_load(d.alpha + v * RAPT_VL)) : v_set1(0.0f);
@@ -249,7 +259,7 @@ static RAPT_INLINE void end_dots(dots d, int r, int v, vi sum) {
 }
 
 /* Adds A B over k in [from, from + depth) to acc. */
-static RAPT_INLINE void add_dots_of(const int nv, const int nr, const dots *d, int from, int depth, vi *acc) {
+static RAPT_INLINE void accumulate_dots(const int nv, const int nr, const dots *d, int from, int depth, vi *acc) {
     for (int k = from; k < from + depth; k++) {
         vi b[4];
         UNROLLED(v, nv) b[v] = v_as_int(v_load(d->b + (size_t)k * TILE_ROWS + v * RAPT_VL));
@@ -267,8 +277,8 @@ static RAPT_CLONEABLE void dot_product(dots d, int rows, int vectors);
 static RAPT_INLINE void dot_tile(const int nv, const int nr, dots d) {
     vi acc[32];
     UNROLLED(r, nr)
-        UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.first[r]);
-    add_dots_of(nv, nr, &d, 0, d.depth, acc);
+        UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.correction[r]);
+    accumulate_dots(nv, nr, &d, 0, d.depth, acc);
     UNROLLED(r, nr)
         UNROLLED(v, nv) end_dots(d, r, v, acc[r * nv + v]);
 }
@@ -292,8 +302,8 @@ static RAPT_INLINE void group_dot_tile(const int nv, const int nr, dots d, const
     for (int g = 0; g < groups; g++) {
         vi acc[16];
         UNROLLED(r, nr)
-            UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.first[r * groups + g]);
-        add_dots_of(nv, nr, &d, g * depth, depth, acc);
+            UNROLLED(v, nv) acc[r * nv + v] = i_set1(d.correction[r * groups + g]);
+        accumulate_dots(nv, nr, &d, g * depth, depth, acc);
         UNROLLED(r, nr)
             UNROLLED(v, nv) t[r * nv + v] = v_fma(v_from_int(acc[r * nv + v]), v_set1(factors[r * groups + g]), t[r * nv + v]);
     }
@@ -313,12 +323,12 @@ static RAPT_INLINE void group_dot_panel(const int nv, dots d, const float *facto
         n = rows >= nr ? nr : 1;
         if (n == nr) group_dot_tile(nv, nr, d, factors, groups);
         else group_dot_tile(nv, 1, d, factors, groups);
-        d.c += (size_t)n * TILE_ROWS, d.a += (size_t)n * d.lda, d.first += n * groups, factors += n * groups;
+        d.c += (size_t)n * TILE_ROWS, d.a += (size_t)n * d.lda, d.correction += n * groups, factors += n * groups;
     }
 }
 
 /* Computes a product in which A's rows have groups: C[r][m] = scale[m] * t. t is +0 at first; each group, in ascending order,
- * makes it fma(first[r][group] + sum over the group's k of A[r][k] . B[k][m], factors[r][group], t). */
+ * makes it fma(correction[r][group] + sum over the group's k of A[r][k] . B[k][m], factors[r][group], t). */
 static RAPT_CLONEABLE void group_dot_product(dots d, const float *factors, int groups, int rows, int vectors) {
     RAPT_BY_COUNT(vectors, group_dot_panel, d, factors, groups, rows);
 }

@@ -2,7 +2,7 @@
 /* Reading K with keys in lanes. Vectors of K are transposed before they are converted to f32: a column has four bytes of each of
  * RAPT_VL rows, so types of 16 bits need half of the shuffles, and narrower ones a quarter or less. Included by type_words.h. */
 
-/* One step of RAPT_VL rows, row r in lane r. Of an element type it is the next RAPT_VL dwords of each row; of a type of groups,
+/* One step of RAPT_VL rows, row r in lane r. Of an element type it is the next RAPT_VL dwords of each row; of a type with groups,
  * one group of each row, with the scale, and the least value where there is one, that its elements share. */
 typedef struct key_columns {
     vi dwords[RAPT_VL > 8 ? RAPT_VL : 8];
@@ -80,7 +80,7 @@ static RAPT_INLINE void split_halves(vi columns[8]) {
 
 /* Turns 4 columns into 8 as split_halves does, and adds the fifth bits of codes of 5 bits: bit i of `fifths` is that of channel
  * i. The upper 3 bits of each byte become 0. */
-static RAPT_INLINE void split_fifths(vi columns[8], vi fifths) {
+static RAPT_INLINE void split_5bit(vi columns[8], vi fifths) {
     split_halves(columns);
     UNROLLED(i, 8) {
         columns[i] = i_and(columns[i], i_set1(0x0f0f0f0f));

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The path for few rows, as in decode: one lane is one key, and in P V one lane is one channel. Vectors of K are transposed in
- * registers, so that each score is still one accumulator over ascending channels. V is multiplied where it lies, by
+/* The path for few rows, as in decode. While scores are computed a lane is a key: vectors of K are transposed in registers, so
+ * that a score is still one accumulator over ascending channels. In P V a lane is a channel: V is multiplied where it lies, by
  * stream_product (tile.h), which broadcasts the weights. A chunk is computed in three sweeps, first all its scores, then all
- * weights, then all values, so that K and V each come from memory as one long stream. Included by attend.h. */
+ * weights, then all values, so that K and V each come from memory as one long stream. What differs in bf16 arithmetic is in
+ * bf16_rows.h, and in integer arithmetic, whose lanes have several elements, in keys_int8.h. Included by attend.h. */
 
-/* The numbers 0 to 63 of the keys of a block, as floats. */
-static const float key_positions[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-                                                16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-                                                32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
-                                                48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+/* The indices of the keys in a block, 0 to 63, as floats. */
+static const float key_indices[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                              32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                              48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
 /* Bits 0 to 15, to test which keys a row attends to. */
 static const int32_t key_bits[16] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
@@ -31,25 +32,25 @@ typedef struct query_row {
     row_cursor at;
     const char *block_mask;              /* its row of the block mask, or null */
     int64_t first, end;                  /* the keys [first, end) that it may attend to by its position */
-    uint64_t attended[CHUNK_BLOCKS];     /* with has_masks: bit n is set if it attends to key n of the block */
-    row_state chunk_state, merged_state; /* after the keys of this chunk alone, and of all chunks before it */
+    uint64_t attended[CHUNK_BLOCKS];     /* with has_masks: the keys of each block that it attends to (attended_keys) */
+    row_state chunk_state, merged_state; /* over the keys of this chunk; over those of all chunks before it */
 } query_row;
 
 /* Scratch of a task. */
 typedef struct row_scratch {
-    float *q;      /* [rows][row_floats], times q_factor */
-    float *s;      /* [rows][RAPT_CHUNK] scores, then weights */
+    float *q;      /* [rows][row_floats], times q_factor and K's channel scales; bf16 arithmetic packs it, integer quantises it */
+    float *s;      /* [rows][RAPT_CHUNK] scores, then weights, which integer arithmetic quantises in place for V of int8 */
     float *alpha;  /* [rows][ROW_ALPHAS] what O is multiplied by before the values of each block */
     float *values; /* [RAPT_BLOCK][output_row_floats] V that cannot be read in place: whole rows, or the end of each row */
     float *keys;   /* [RAPT_BLOCK][row_floats] K that cannot be read in place */
 
     /* bf16 arithmetic. */
-    float *row;   /* a row of K or V while it is copied */
-    float *sums;  /* [2][padded d_v] over the even and the odd keys of a step, for a row that skips masked keys */
-    float *tiles; /* for a matrix unit */
+    float *row;            /* a row of K or V while it is copied */
+    float *sums;           /* [2][padded d_v] over the even and the odd keys of a step, for a row that skips masked keys */
+    float *kernel_scratch; /* what the ISA's own functions need (bf16_scratch_floats) */
 
     /* Integer arithmetic. */
-    float *groups; /* K of groups, and after the scores V of groups, laid out by keys_int8.h */
+    float *groups; /* group_keys, and after the scores group_values (keys_int8.h) */
 } row_scratch;
 
 /* Returns the distance from one row of row_scratch.q to the next, in floats: d_k, rounded up to whole cache lines, or in bf16
@@ -59,25 +60,26 @@ static inline size_t row_floats(const rapt_problem *p) { return BF16 ? whole_ste
 /* Returns the size of a row_state.o in floats: d_v, rounded up likewise. */
 static inline size_t output_row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
 
-/* Returns the prefetch distance of V, in rows: a block for cache types (types.h), else RAPT_BF16_VALUES_AHEAD in bf16 arithmetic,
- * else RAPT_VALUES_AHEAD for f32, and twice as many rows for elements of 16 bits, which are about as many bytes, but at most a
- * block. */
+/* Returns the prefetch distance of V, in rows. Cache types (types.h): a block. Element types in bf16 arithmetic:
+ * RAPT_BF16_VALUES_AHEAD. Element types in exact arithmetic: RAPT_VALUES_AHEAD for f32, and for 16 bits twice as many, which are
+ * as many bytes, but at most a block. */
 static inline int values_ahead(const rapt_problem *p) {
     if (!of_elements(p->v.type)) return RAPT_BLOCK;
     if (BF16) return RAPT_BF16_VALUES_AHEAD;
     return p->v.type == RAPT_F32 ? RAPT_VALUES_AHEAD : rapt_min(2 * RAPT_VALUES_AHEAD, RAPT_BLOCK);
 }
 
-/* Returns how many rows of V are added in one pass over O, where several passes alternate (attend_chunk_keys_in_lanes). Each pass
- * reads and writes O, and should read a few KiB of V for it: RAPT_VALUES_DEPTH rows of f32, or about the same bytes of narrower
- * types, at most a block. */
+/* Returns how many rows of V are added at a time where several panels or row tiles of O take turns (attend_chunk_keys_in_lanes).
+ * A turn reads and writes its part of O, and should read a few KiB of V for it: RAPT_VALUES_DEPTH rows of f32, or about the same
+ * bytes of narrower types, at most a block. */
 static inline int values_depth(rapt_type type) {
     int narrow = !of_elements(type) ? 4 : type == RAPT_F32 ? 1 : 2;
     return narrow * RAPT_VALUES_DEPTH < RAPT_BLOCK ? narrow * RAPT_VALUES_DEPTH : RAPT_BLOCK;
 }
 
-/* True if K or V of this type is converted to a copy in scratch before it is multiplied, instead of on the way into registers:
- * cache types (types.h) are for more than RAPT_CONVERTED_ROWS rows of Q, since each register tile would convert them anew. */
+/* True if K or V of this type is first converted to f32 in scratch, and multiplied from there; false if it is converted on the
+ * way into registers. Each register tile would convert cache types (types.h) anew, so these are copied for more than
+ * RAPT_CONVERTED_ROWS rows of Q. */
 static inline bool needs_copy(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
 
 /* Returns the floats of row_scratch.groups for `rows` rows. */
@@ -94,7 +96,7 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
                              .keys = carve(memory, &used, BF16 || needs_copy(p->k.type, n) ? RAPT_BLOCK * dk : 0),
                              .row = carve(memory, &used, BF16 ? dk + dv : 0),
                              .sums = carve(memory, &used, BF16 ? 2 * dv : 0),
-                             .tiles = carve(memory, &used, BF16 ? bf16_row_floats(p, n) : 0),
+                             .kernel_scratch = carve(memory, &used, BF16 ? bf16_scratch_floats(p, n) : 0),
                              .groups = carve(memory, &used, INTEGER ? integer_group_floats(p, n) : 0)};
     for (int r = 0; r < n; r++)
         rows[r].chunk_state.o = carve(memory, &used, dv), rows[r].merged_state.o = carve(memory, &used, dv);
@@ -108,9 +110,9 @@ typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, i
 typedef struct key_format {
     rapt_type type;
     int group, bytes;           /* channels of a group and its bytes, as in types.h */
-    stage_key_rest *stage_rest; /* stages the channels beyond whole steps; not called for groups */
+    stage_key_rest *stage_rest; /* stages the channels beyond whole steps; types with groups have none */
     read_step_word *read;       /* reads a step of RAPT_VL rows */
-    column_word *column;        /* converts one element of each dword of a step */
+    column_word *column;        /* converts element i of each dword: one channel of RAPT_VL rows */
 } key_format;
 
 /* Computes the scores of ng vectors of keys for nr rows of Q, s[r][key] = sum over channels of q[r][i] * k[key][i], in a register
@@ -128,12 +130,13 @@ typedef struct key_format {
 static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int channels, const float *q, size_t ldq, float *s);
 #ifndef score_tile
-/* Returns the bytes of an element of K; 1 for types of groups, whose elements have at most a byte. */
+/* Returns the bytes of an element of K; 1 for types with groups, whose elements have at most a byte. */
 static RAPT_INLINE int key_element_bytes(const key_format k) { return k.group > 1 ? 1 : k.bytes; }
 
-/* Prefetches a share of the later keys while channel j is multiplied: the `step` channels of a step, which multiply `together`
- * vectors of keys, prefetch as many keys between them. All at once they would delay the loads. K of 16 bits is prefetched at one
- * distance, all other types at two, since a prefetch may get lost where many are under way. */
+/* Prefetches channel j's share of later keys. A step multiplies `together` vectors of keys and prefetches as many keys; all at
+ * once these prefetches would delay the loads, so they are spread over its `step` channels. keys: the addresses from the first
+ * key of the share of channel 0 on. K of 16 bits is prefetched at one distance, all other types at two, since a prefetch may get
+ * lost where many are under way. */
 static RAPT_INLINE void prefetch_for_channel(const key_format k, const int together, const int step, const int j,
                                              const char *const *keys, size_t at) {
     const int element = key_element_bytes(k);
@@ -153,9 +156,9 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
     const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group;
     const int in_dword = elements_of_dword(k.type);
     /* Cache types are unrolled only in part, for code size. With 16 lanes, 8 channels at a time: whole steps would take 120 KB
-     * more and are as fast (0.98 to 1.03 times, D1 on an AMD EPYC, Zen 4). With fewer lanes, 16 at a time: 8 would save 34 KB and
-     * are up to 5 % slower; whole steps would take 66 KB more and are as fast, except for q5_0, which is 9 % faster (D1 by AVX2
-     * on Zen 3). */
+     * more and are as fast (0.98 to 1.03 times). With fewer lanes, 16 at a time: 8 would save 34 KB and are up to 5 % slower;
+     * whole steps would take 66 KB more and are as fast, except for q5_0, which is 9 % faster. Measured with benchmark case D1
+     * (docs/performance.md): 16 lanes on an AMD EPYC (Zen 4), fewer by AVX2 on Zen 3. */
     const int unrolled = of_elements(k.type) ? step : (int)rapt_min(step, RAPT_VL < RAPT_PARTIAL_SUMS ? 2 * RUN : RUN);
     /* The vectors of keys that are transposed together, so that their chains of additions run side by side. */
     const int together = step > RAPT_VL ? ng : 1;
@@ -217,11 +220,12 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
  * register tile has, so that enough chains of additions run side by side to hide the latency of an addition. */
 static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const char *const *keys, size_t offset, int n,
                                       int channels, const float *q, size_t ldq, float *s) {
-    /* One row takes 32 keys at a time instead of 16 where that does not spill columns from registers: with 16 lanes, or with f32,
-     * of which one vector is read after the other. Measured, see docs/performance.md. */
+    /* A single row takes 32 keys at a time instead of 16 where the transposed vectors of K still fit into registers: with 16
+     * lanes, and with f32, whose vectors are transposed one after the other (`together` in score_step). Measured, see
+     * docs/performance.md. */
     const int sixteens = nr == 1 && (k.bytes == 4 || RAPT_VL == RAPT_PARTIAL_SUMS) ? 2 : 1;
     const int most = RAPT_PARTIAL_SUMS / RAPT_VL * sixteens;
-    const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0 for an nr that is never called */
+    const int ng = RAPT_KEY_CHAINS / nr > most ? most : RAPT_KEY_CHAINS / nr; /* 0 for nr > RAPT_KEY_CHAINS, never called */
     int g = 0;
     for (; g + ng * RAPT_VL <= n; g += ng * RAPT_VL) score_tile(k, ng, nr, keys + g, offset, channels, q, ldq, s + g);
     if (RAPT_PARTIAL_SUMS % (ng * RAPT_VL)) /* else none are left */
@@ -275,8 +279,9 @@ static inline int scored_from(const block *b) { return b->first & -RAPT_PARTIAL_
 static inline int scored_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
 /* Finds rows of K or V of the task's first head: sets rows[n] to the address of key n of the chunk, for the keys whose scores are
- * computed, and after the last of them to those of `further` more keys, which are prefetched. Where there is no such key, the
- * address is that of another row. */
+ * computed. Entries before these and between them repeat the next one. The `further` entries after the last one are there to be
+ * prefetched: if it ends the chunk they are the rows of the next chunk's first keys, as far as there are any, else they repeat
+ * it. */
 static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *blocks, int count,
                             int further, const char **rows) {
     int known = 0; /* rows[0] to rows[known - 1] are set */
@@ -341,7 +346,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
 }
 
 /* Applies softcap, ALiBi, bias and the caller's function to a row's scores of a block, if the problem has any of these, and sets
- * the scores of keys that the row does not attend to to -inf. attended: bit n is set if the row attends to key n of the block. */
+ * the scores of keys that the row does not attend to to -inf. attended: the keys that it attends to (attended_keys). */
 static RAPT_NOINLINE void modify_and_mask_row(const rapt_task *t, query_row *row, float *scores, int64_t number,
                                               uint64_t attended) {
     const rapt_problem *p = t->problem;
@@ -360,7 +365,7 @@ static RAPT_NOINLINE void modify_and_mask_row(const rapt_task *t, query_row *row
         }
         for (int n = 0; n < RAPT_BLOCK; n += RAPT_VL)
             v_store(scores + n,
-                    logit_of(p, v_load(scores + n), slope, distance_of(from, v_load(key_positions + n)), v_load(bias + n)));
+                    logit_of(p, v_load(scores + n), slope, distance_of(from, v_load(key_indices + n)), v_load(bias + n)));
         if (p->logits_body && b.first < b.end) {
             int32_t head = (int32_t)(t->head0 + row->at.head), token = (int32_t)row->at.token;
             rapt_logits logits = {scores + b.first, RAPT_BLOCK, 1, 1, b.end - b.first, t->batch, number + b.first, &head, &token};
@@ -438,9 +443,9 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* Adds P V of one head, whose n rows these are, for values [from, to) of the block. Whole vectors of channels are read where V
- * lies; the channels after them, and types that need a copy, from a copy as f32. value_rows: the addresses of the chunk's
- * values. */
+/* Adds P V of one head for values [from, to) of the block. rows: the n rows of the head. value_rows: the addresses of the chunk's
+ * values. Whole vectors of channels are multiplied where V lies; the channels that are left, and all channels of types that need
+ * a copy, are first converted to f32 in s->values. */
 static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                        const char *const *value_rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
@@ -476,9 +481,9 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     stream_product(p->v.type, o, n, whole);
 }
 
-/* Puts the channels of a row of O into ascending order, after products that read V in `deinterleaved` vectors (b_format in
- * tile.h): until then, of each `deinterleaved` vectors, lane j of vector i has channel j * deinterleaved + i. Channels at the end
- * that do not fill as many vectors are in order already. */
+/* Puts the channels of a row of O into ascending order, after products that read V in `deinterleaved` vectors at a time (b_format
+ * in tile.h). These leave each run of deinterleaved * RAPT_VL channels as vectors of which number i has channels i, i +
+ * deinterleaved, i + 2 * deinterleaved and so on. Channels at the end that do not fill a run are in order already. */
 static void interleave_channels(float *o, int deinterleaved, int channels) {
     const int step = deinterleaved * RAPT_VL;
     for (int c = 0; c + step <= channels && deinterleaved > 1; c += step, o += step) {
@@ -490,31 +495,31 @@ static void interleave_channels(float *o, int deinterleaved, int channels) {
 }
 
 #if RAPT_FEW_DOTS
-/* Computes O = alpha O + P V of one head in integer arithmetic for V of int8. b: block number `nth` of the chunk's blocks.
- * Quantised weights are unsigned, so values with negative scales are added by a second product (NEGATIVE_PART). */
+/* Computes O = alpha O + P V of one head in integer arithmetic for V of int8. nth: the index of b among the chunk's blocks.
+ * Quantised weights are unsigned, so values with negative scales are added by a second product (NEGATIVE_AT). */
 static void add_integer_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                                const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
     int from = b->first & -RAPT_DOT, to = (b->end + RAPT_DOT - 1) & -RAPT_DOT;
     const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->number % RAPT_CHUNK;
     const char *const *values = value_rows + b->number % RAPT_CHUNK + from;
-    for (int part = 0; part <= NEGATIVE_PART; part += NEGATIVE_PART) {
+    for (int at = 0; at <= NEGATIVE_AT; at += NEGATIVE_AT) {
         float scale[RAPT_MOST_FEW_ROWS] = {0}, alpha[RAPT_MOST_FEW_ROWS] = {0};
-        bool any = part == 0;
+        bool any = at == 0;
         for (int r = 0; r < n; r++) {
-            scale[r] = weights[(size_t)r * RAPT_CHUNK + part + RAPT_BLOCK / RAPT_DOT];
-            alpha[r] = part ? 1.0f : s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
+            scale[r] = weights[(size_t)r * RAPT_CHUNK + at + RAPT_BLOCK / RAPT_DOT];
+            alpha[r] = at ? 1.0f : s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
             any |= scale[r] != 0.0f;
         }
         if (any)
-            add_rows_dots(n, values, (size_t)kv_head * (size_t)p->v.head_stride, (to - from) / RAPT_DOT, p->d_v,
-                          (const char *)(weights + part) + from, RAPT_CHUNK * sizeof(float), scale, alpha, rows[0].chunk_state.o,
-                          padded((size_t)p->d_v) * 2);
+            int8_value_product(n, values, (size_t)kv_head * (size_t)p->v.head_stride, (to - from) / RAPT_DOT, p->d_v,
+                               (const char *)(weights + at) + from, RAPT_CHUNK * sizeof(float), scale, alpha,
+                               rows[0].chunk_state.o, padded((size_t)p->d_v) * 2);
     }
 }
 
-/* Computes O = alpha O + P V of one head in integer arithmetic for V of groups: unpacks the values to bytes, and quantises the
- * weights for each group of channels. */
+/* Computes O = alpha O + P V of one head in integer arithmetic for V with groups: unpacks the values to bytes, and quantises the
+ * weights for each group of channels. nth: as in add_integer_values. */
 static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                              const char *const *value_rows, const block *b, int nth) {
     const rapt_problem *p = t->problem;
@@ -540,12 +545,12 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
         alpha[r] = s->alpha[(kv_head * n + r) * ROW_ALPHAS + nth];
         for (int g = 0; g < groups; g++) quantise_group_weights(weights, v.factors + g * RAPT_BLOCK, v.weights + r * groups + g);
     }
-    add_rows_group_dots(n, &v, p->d_v, alpha, rows[0].chunk_state.o, padded((size_t)p->d_v) * 2);
+    group_value_product(n, &v, p->d_v, alpha, rows[0].chunk_state.o, padded((size_t)p->d_v) * 2);
 }
 #endif
 
 /* Narrows *b to the row's range, finds the rows of its values, and returns the keys that the row attends to: bit n is set if key
- * n is in the range, and neither a mask nor a bias of -inf excludes it. */
+ * n is in the range, and neither a mask nor a bias of -inf excludes it (attended_keys may leave keys with such a bias in). */
 static uint64_t find_attended_values(const rapt_task *t, int kv_head, const query_row *row, block *b, const char **values) {
     const rapt_problem *p = t->problem;
     *b = block_of(b->number, row->first, row->end);
@@ -627,12 +632,11 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
         int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         block b = block_of(number, first_min, end_max);
         if (has_masks(t->problem) && b.first < b.end) {
-            uint64_t some = 0;
+            uint64_t any = 0;
             for (int r = 0; r < n; r++)
-                some |= rows[r].attended[i] =
-                    attended_keys(t, rows[r].at, rows[r].block_mask, rows[r].first, rows[r].end, number);
-            b.first = some ? __builtin_ctzll(some) : 0;
-            b.end = some ? RAPT_BLOCK - __builtin_clzll(some) : 0;
+                any |= rows[r].attended[i] = attended_keys(t, rows[r].at, rows[r].block_mask, rows[r].first, rows[r].end, number);
+            b.first = any ? __builtin_ctzll(any) : 0;
+            b.end = any ? RAPT_BLOCK - __builtin_clzll(any) : 0;
         }
         if (b.first < b.end) blocks[count++] = b;
     }
@@ -692,17 +696,17 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
         rows[r].chunk_state.l = 0.0f;
         memset(rows[r].chunk_state.o, 0, output_row_floats(p) * sizeof(float));
     }
-    /* The keys, and the values, that are computed for one head before the next head or pass has its turn. Memory is to be read in
-     * whole tokens, and a copy is to stay in the L1 cache:
+    /* How many keys, and how many values, are computed before the next head, panel or row tile has its turn. Memory is to be read
+     * in whole tokens, and a copy is to stay in the L1 cache:
      *   joined heads, each a part of a token            RAPT_PARTIAL_SUMS keys, RAPT_VALUES_DEPTH values
      *   types that are converted to a copy              the same
-     *   V in several passes, because it is wider than
-     *   a panel or a register tile has too few rows     values_depth values
+     *   P V in several panels, because V is wider than
+     *   one, or in several row tiles                    values_depth values
      *   otherwise                                       a block */
     bool joined = t->kv_heads > 1;
     int keys = joined || needs_copy(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
-    bool passes = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
-    int values = joined || needs_copy(p->v.type, n) ? RAPT_VALUES_DEPTH : passes ? values_depth(p->v.type) : RAPT_BLOCK;
+    bool several_tiles = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
+    int values = joined || needs_copy(p->v.type, n) ? RAPT_VALUES_DEPTH : several_tiles ? values_depth(p->v.type) : RAPT_BLOCK;
     const char *key_rows[CHUNK_ROWS], *value_rows[CHUNK_ROWS];
     if (count == 0) return; /* the state stays empty */
     find_chunk_rows(t, t->k, &p->k, blocks, count, of_elements(p->k.type) ? RAPT_KEYS_FURTHER_AHEAD : RAPT_BYTE_KEYS_AHEAD,

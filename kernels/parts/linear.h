@@ -416,7 +416,7 @@ static void stage_sixteens(rapt_type type, float *to, size_t ld, const char *con
 static void stage_weights(const rapt_linear_task *t, const many_scratch *s, bool gate, int64_t out, int rows, int64_t part) {
     const rapt_linear_problem *p = t->problem;
     const rapt_layout *layout = layout_of(p, gate);
-    const bool in_groups = weight_bytes(layout->type, 1) == 0; /* types of groups are converted to f32 first */
+    const bool in_groups = weight_bytes(layout->type, 1) == 0; /* types with groups are converted to f32 first */
     const rapt_type type = in_groups ? RAPT_F32 : layout->type;
     const int bytes = (int)rapt_element_bytes(type);
     int channels = part_channels(p, part), whole = channels / RAPT_PARTIAL_SUMS, rest = channels % RAPT_PARTIAL_SUMS;

@@ -27,9 +27,10 @@ typedef struct query_tile {
     const char **block_mask_rows; /* [TILE_ROWS] each lane's row of the block mask; null without one */
     bool one_block_mask_row;      /* true if all these rows are the same */
 
-    /* With has_masks, for each block of a chunk: the keys that each lane, any lane and all lanes attend to (find_attended). */
-    uint32_t *attended; /* [CHUNK_BLOCKS][2][TILE_ROWS] */
-    uint64_t some[CHUNK_BLOCKS], each[CHUNK_BLOCKS];
+    /* With has_masks, for each block of a chunk (find_attended). */
+    uint32_t *attended;         /* [CHUNK_BLOCKS][2][TILE_ROWS] the keys that each lane attends to */
+    uint64_t any[CHUNK_BLOCKS]; /* the keys that any lane attends to */
+    uint64_t all[CHUNK_BLOCKS]; /* the keys that all lanes attend to */
 } query_tile;
 
 /* Scratch that the tiles of a pass share. In bf16 arithmetic keys and values are those of a whole chunk (bf16.h); in integer
@@ -38,26 +39,26 @@ typedef struct lane_scratch {
     float *s;     /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; in bf16 arithmetic [RAPT_CHUNK][TILE_ROWS] */
     float *alpha; /* [TILE_ROWS] what O is multiplied by before P V is added */
     float *bias;  /* [RAPT_BLOCK][TILE_ROWS] the block's bias; later quantised weights, or -inf where add_attended skips values */
-    uint32_t *attended; /* [2][TILE_ROWS] keys of the block that each lane attends to, without has_masks */
-    float *keys;        /* [RAPT_BLOCK][staged(d_k)] */
-    float *values;      /* [RAPT_BLOCK][staged(d_v)] */
+    uint32_t *attended; /* [2][TILE_ROWS] without has_masks: the keys of the block that each lane attends to */
+    float *keys;        /* [RAPT_BLOCK][staged_row_floats(d_k)] */
+    float *values;      /* [RAPT_BLOCK][staged_row_floats(d_v)] */
     float *row;         /* a row of K or V while it is staged */
-    float *even;        /* [d][TILE_ROWS] bf16 arithmetic: sums of the even elements of a step */
-    float *rows;        /* [RAPT_VL][staged(d_v)] rows of O at the end of a tile */
+    float *even;        /* [max(RAPT_BLOCK, d_v + 1)][TILE_ROWS] bf16 arithmetic: sums of the even elements of a step */
+    float *rows;        /* [RAPT_VL][staged_row_floats(d_v)] rows of O at the end of a tile */
 
     /* Integer arithmetic. */
     float *key_factors;   /* [RAPT_BLOCK][groups] the scales of the groups of keys */
-    int32_t *corrections; /* [RAPT_BLOCK][groups] what the sums of products with these groups begin with */
+    int32_t *corrections; /* [RAPT_BLOCK][groups] the corrections of the sums of these groups */
     float *value_factors; /* [groups][RAPT_BLOCK] the scales of the groups of values, times those of tokens */
 } lane_scratch;
 
 /* Returns the floats from row to row of a staged block, whose rows have d channels. */
-static inline size_t staged(int d) { return padded((size_t)d * COPIES) + RAPT_ROW_PADDING; }
+static inline size_t staged_row_floats(int d) { return padded((size_t)d * COPIES) + RAPT_ROW_PADDING; }
 
 /* Lays out the scratch of a pass of n tiles, and returns its size in floats. With null memory it only computes the size, so that
  * no other function has to know the layout. merges: true if the task merges chunks. */
 static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *scratch, query_tile *tiles, int n, bool merges) {
-    size_t used = 0, dk = staged(p->d_k), dv = staged(p->d_v);
+    size_t used = 0, dk = staged_row_floats(p->d_k), dv = staged_row_floats(p->d_v);
     /* Rows of q and of o. In bf16 arithmetic o has one more, which is l. */
     size_t channels = BF16 ? whole_steps(p->d_k) : (size_t)rapt_max(p->d_k, RAPT_DOT_LANES);
     size_t values = BF16 ? padded((size_t)p->d_v + 1) : (size_t)p->d_v;
@@ -153,12 +154,13 @@ static void start_chunk(query_tile *tile) {
     tile->started = tile->masked = false;
 }
 
-/* Finds the keys of a block that each lane r attends to: bit n of attended[r] stands for key n, and bit n of attended[TILE_ROWS +
- * r] for key 32 + n. Bits of *some stand for keys that any lane attends to, bits of *all for keys that every lane attends to. */
-static void find_attended(const rapt_task *t, const query_tile *tile, int64_t number, uint32_t *attended, uint64_t *some,
+/* Finds the keys of a block that each lane r attends to, as attended_keys does: bit n of attended[r] stands for key n, and bit n
+ * of attended[TILE_ROWS + r] for key 32 + n. Bits of *any stand for keys that any lane attends to, bits of *all for keys that all
+ * lanes attend to. */
+static void find_attended(const rapt_task *t, const query_tile *tile, int64_t number, uint32_t *attended, uint64_t *any,
                           uint64_t *all) {
     row_cursor at = row_at(t, 0, tile->row0);
-    *some = 0;
+    *any = 0;
     *all = ~UINT64_C(0);
     bool by_head = t->problem->mask.head_stride || t->problem->block_mask.head_stride || t->problem->bias.head_stride;
     uint64_t bits = 0;
@@ -168,7 +170,7 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t nu
                                  number);
         attended[r] = (uint32_t)bits;
         attended[TILE_ROWS + r] = (uint32_t)(bits >> 32);
-        *some |= bits;
+        *any |= bits;
         *all &= bits;
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
@@ -179,19 +181,19 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t nu
 static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t chunk) {
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
-        tile->some[i] = tile->each[i] = 0;
+        tile->any[i] = tile->all[i] = 0;
         if (number + RAPT_BLOCK <= tile->first_min || number >= tile->end_max) continue;
         if (tile->one_block_mask_row && !tile->block_mask_rows[0][number / t->problem->block_mask_keys]) continue;
-        find_attended(t, tile, number, tile->attended + i * 2 * TILE_ROWS, &tile->some[i], &tile->each[i]);
+        find_attended(t, tile, number, tile->attended + i * 2 * TILE_ROWS, &tile->any[i], &tile->all[i]);
     }
 }
 
 /* Returns the part of the block whose first key is `number` that lanes of the tile attend to. */
 static block tile_block(const rapt_problem *p, const query_tile *tile, int64_t number) {
     if (!has_masks(p)) return block_of(number, tile->first_min, tile->end_max);
-    uint64_t some = tile->some[number % RAPT_CHUNK / RAPT_BLOCK];
-    if (some == 0) return (block){number, 0, 0};
-    return (block){number, __builtin_ctzll(some), RAPT_BLOCK - __builtin_clzll(some)};
+    uint64_t any = tile->any[number % RAPT_CHUNK / RAPT_BLOCK];
+    if (any == 0) return (block){number, 0, 0};
+    return (block){number, __builtin_ctzll(any), RAPT_BLOCK - __builtin_clzll(any)};
 }
 
 /* Sets the scores of keys that a lane does not attend to to -inf, for keys [first, end). attended: as find_attended sets it. */
@@ -236,8 +238,9 @@ static void call_for_tile(const rapt_task *t, const query_tile *tile, float *sco
     call_logits_body(t, &logits);
 }
 
-/* Turns the scores of keys [first, end) of a block into logits, if more than a factor is needed. key_scales: null, or a scale for
- * each key of the block. */
+/* Turns the scores of keys [first, end) of a block into logits: multiplies them by key_scales (null, or a scale for each key of
+ * the block), and applies softcap, ALiBi, bias and the caller's function if the problem has any of these. If it has none, only
+ * the softmax scale is left to apply, which v_exp2 does. */
 static RAPT_NOINLINE void modify_lanes(const rapt_task *t, const query_tile *tile, const lane_scratch *s, float *scores,
                                        const float *key_scales, int64_t number, int first, int end) {
     const rapt_problem *p = t->problem;
@@ -345,21 +348,21 @@ static prefetch_queue queue_rows(const rapt_task *t, const char *tensor, const r
     return (prefetch_queue){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
 }
 
-/* Returns which keys of b each lane attends to, as find_attended does, or null if every lane attends to all keys of b. With
- * skip_masked it never returns null. */
+/* Returns which keys of b each lane attends to, as find_attended does, or null if all lanes attend to all keys of b; never null
+ * with skip_masked. Sets tile->masked if a lane may not attend to one of them, as with any bias, which may be -inf. */
 static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, const lane_scratch *s, const block *b,
                                       bool skip_masked) {
     if (has_masks(t->problem)) {
         int i = (int)(b->number % RAPT_CHUNK / RAPT_BLOCK);
         uint64_t keys = (~UINT64_C(0) >> (RAPT_BLOCK - (b->end - b->first))) << b->first;
-        tile->masked |= t->problem->bias.type != RAPT_NONE; /* a bias of -inf masks, too */
-        if (!skip_masked && (keys & ~tile->each[i]) == 0) return NULL;
+        tile->masked |= t->problem->bias.type != RAPT_NONE; /* it may be -inf, which masks, too */
+        if (!skip_masked && (keys & ~tile->all[i]) == 0) return NULL;
         tile->masked = true;
         return tile->attended + i * 2 * TILE_ROWS;
     }
     if (!skip_masked && b->number >= tile->first_max && b->number + b->end <= tile->end_min) return NULL;
-    uint64_t some, all;
-    find_attended(t, tile, b->number, s->attended, &some, &all);
+    uint64_t any, all;
+    find_attended(t, tile, b->number, s->attended, &any, &all);
     tile->masked = true;
     return s->attended;
 }
@@ -372,7 +375,7 @@ typedef struct staged_block {
     bool scaled_keys, scaled_values;
     bool negative_values; /* true if a value has a negative scale */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];
-    int32_t value_correction[RAPT_MAX_HEAD_DIM]; /* integer arithmetic: what the sum of each channel begins with */
+    int32_t value_correction[RAPT_MAX_HEAD_DIM]; /* integer arithmetic: the correction of each channel's sum */
     prefetch_queue next_keys, next_values;
     const char *next_key_rows[RAPT_BLOCK], *next_value_rows[RAPT_BLOCK];
 } staged_block;
@@ -380,7 +383,7 @@ typedef struct staged_block {
 /* Stages n rows of K in integer arithmetic: integers, corrections and the scales of groups. */
 static void stage_integer_keys(const rapt_problem *p, const lane_scratch *s, const char *const *rows, int n) {
     const int groups = integer_groups(p->k.type, p->d_k);
-    stage_dots(p->k.type, s->keys, staged(p->d_k), rows, n, p->d_k, s->corrections);
+    stage_integer_rows(p->k.type, s->keys, staged_row_floats(p->d_k), rows, n, p->d_k, s->corrections);
     for (int r = 0; r < n && p->k.type != RAPT_INT8; r++)
         load_group_scales(p->k.type, rows[r], groups, s->key_factors + r * groups, 1);
 }
@@ -391,7 +394,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
     int first = b->all.first, end = b->all.end;
-    size_t dk = staged(p->d_k), dv = staged(p->d_v);
+    size_t dk = staged_row_floats(p->d_k), dv = staged_row_floats(p->d_v);
     find_rows(rows, t, t->k, &p->k, &b->all, first, end);
     if (INTEGER) stage_integer_keys(p, s, rows + first, end - first);
     else stage_copies(p->k.type, s->keys, dk, rows + first, end - first, p->d_k, s->row);
@@ -402,7 +405,7 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
         b->ldv = dk;
     } else {
         find_rows(rows, t, t->v, &p->v, &b->all, first, end);
-        if (INTEGER) stage_dots_transposed(p->v.type, s->values, rows, first, end, p->d_v, b->value_correction);
+        if (INTEGER) stage_integer_columns(p->v.type, s->values, rows, first, end, p->d_v, b->value_correction);
         else stage_copies(p->v.type, s->values, dv, rows + first, end - first, p->d_v, s->row);
         b->values = s->values;
         b->ldv = dv;
@@ -432,7 +435,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
         const dots product = {.c = s->s + first * TILE_ROWS,
                               .a = (const char *)keys,
                               .lda = b->ldk * sizeof(float),
-                              .first = s->corrections + skipped * groups,
+                              .correction = s->corrections + skipped * groups,
                               .b = tile->q,
                               .depth = dot_depth(p->d_k),
                               .scale = tile->q_scale};
@@ -453,20 +456,20 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                      end - first, tile->vectors);
 }
 
-/* Returns the product V^T P^T of a block in integers. It reads quantised weights from s->bias, and their scale in each lane from
- * `scale`. */
+/* Returns the operands of dot_product for O^T = alpha O^T + V^T P^T of a block. The caller quantises the weights to s->bias, and
+ * their scales in each lane to `scale`, before it multiplies. */
 static dots product_of_values(const query_tile *tile, const lane_scratch *s, const staged_block *b, const float *scale) {
     return (dots){.c = tile->chunk_state.o,
                   .a = (const char *)b->values,
                   .lda = RAPT_BLOCK / RAPT_DOT * sizeof(float),
-                  .first = b->value_correction,
+                  .correction = b->value_correction,
                   .b = s->bias,
                   .depth = RAPT_BLOCK / RAPT_DOT,
                   .scale = scale,
                   .alpha = tile->started ? s->alpha : NULL};
 }
 
-/* Adds P V as add_values_lanes does, for V of groups in integer arithmetic. Each group has a product of its own, whose weights
+/* Adds P V as add_values_lanes does, for V with groups in integer arithmetic. Each group has a product of its own, whose weights
  * are multiplied by the group's scales before they are quantised. */
 static void add_values_groups(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const staged_block *b,
                               int first, int end) {
@@ -475,7 +478,7 @@ static void add_values_groups(const rapt_problem *p, const query_tile *tile, con
         dots of_group = product_of_values(tile, s, b, scale);
         of_group.c += (size_t)(g * RAPT_GROUP) * TILE_ROWS;
         of_group.a += (size_t)(g * RAPT_GROUP) * of_group.lda;
-        of_group.first += g * RAPT_GROUP;
+        of_group.correction += g * RAPT_GROUP;
         quantise_weights_of_group(s->s, s->value_factors + g * RAPT_BLOCK, first, end, tile->vectors, s->bias, scale);
         dot_product(of_group, RAPT_GROUP, tile->vectors);
     }
@@ -638,7 +641,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 #ifndef emit_tile
 static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_tile *tile, const lane_state *state, int64_t chunk) {
     const rapt_problem *p = t->problem;
-    size_t dv = staged(p->d_v);
+    size_t dv = staged_row_floats(p->d_v);
     row_cursor at = row_at(t, 0, tile->row0);
     bool scaled = scaled_by_channel(&p->v_scales) && !t->states;
     float scales[RAPT_MAX_HEAD_DIM];
@@ -648,7 +651,7 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
         if (t->sinks && !t->states) alpha = absorb_sinks(t, tile, state, i);
         vf factor = reciprocal(v_load(state->l + i));
         for (int c = 0; c < p->d_v; c += RAPT_VL) {
-            vf square[RAPT_VL]; /* beyond the last channel it is repeated: that can be read, and is never written to the output */
+            vf square[RAPT_VL]; /* beyond d_v copies of the last channel, which are not written to the output */
             UNROLLED(j, RAPT_VL) {
                 vf o = v_load(state->o + (size_t)rapt_min(c + j, p->d_v - 1) * TILE_ROWS + i);
                 if (t->states) square[j] = o;
@@ -670,8 +673,9 @@ static void emit_tile(const rapt_task *t, const lane_scratch *s, const query_til
 }
 #endif
 
-/* True if a masked value may have left a NaN in the tile's state, so that the chunk must be computed again with skip_masked. */
-static bool has_hidden_nonfinite(const rapt_problem *p, const query_tile *tile) {
+/* True if the tile's O is not finite, and masked values, added with weight 0, may be why: the chunk must then be computed again
+ * with skip_masked. */
+static bool masked_values_spoiled_o(const rapt_problem *p, const query_tile *tile) {
     return tile->started && tile->masked && any_nonfinite(tile->chunk_state.o, p->d_v, TILE_ROWS, tile->vectors * RAPT_VL);
 }
 
@@ -696,7 +700,8 @@ static void end_chunk(const rapt_task *t, const lane_scratch *s, query_tile *til
 
 #include "bf16/bf16_queries.h"
 
-/* Returns the rows of the tile that begins with row0: TILE_ROWS, or with periods (rapt_task) about equal parts of one. */
+/* Returns how many rows the tile that begins with row0 has: TILE_ROWS, or what is left of the task. If rows come in periods
+ * (rapt_task.period), each period is cut into as few tiles as hold it, of about equal length, in whole vectors but the last. */
 static int rows_of_tile(const rapt_task *t, int64_t row0) {
     int64_t most = TILE_ROWS;
     if (t->period == 0) return rapt_min(most, t->rows - row0);
@@ -728,7 +733,8 @@ static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
         }
         attend_chunk_queries_in_lanes(t, &s, tiles, n, chunk, false);
         for (int i = 0; i < n; i++) {
-            if (!INTEGER && has_hidden_nonfinite(p, &tiles[i])) attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
+            if (!INTEGER && masked_values_spoiled_o(p, &tiles[i]))
+                attend_chunk_queries_in_lanes(t, &s, &tiles[i], 1, chunk, true);
             end_chunk(t, &s, &tiles[i], i + 1 < n ? &tiles[i + 1] : NULL, chunk);
         }
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tile product: C[r][m] (+)= sum over k of A[r][k] * B[k][m], m in lanes, A broadcast, k ascending in one accumulator for
- * each element. It computes all products of f32 but two: scores with keys in lanes (score_tile) and linear layers of few tokens
- * (linear_tile). A is f32, B of any storage type. RAPT_PANEL and RAPT_ROWS_1 to RAPT_ROWS_8, the sizes of its register tiles, are
- * constants of the ISA file. */
+ * each element; the product of one k is term k. The tile product computes all products of f32 but two: scores with keys in lanes
+ * (score_tile) and linear layers of few tokens (linear_tile). A is f32, B of any storage type. RAPT_PANEL, RAPT_ROWS_1 to
+ * RAPT_ROWS_4 and RAPT_ROWS_8, the sizes of its register tiles, are constants of the ISA file. */
 
 /* What a product does with the C that is there:
  *   ACCUMULATE_ZERO          C = AB
@@ -25,10 +25,10 @@ typedef struct operands {
     char *c;
     size_t ldc; /* from row to row */
     const char *a;
-    size_t rs, ks; /* from row to row, from step to step */
+    size_t rs, ks; /* from row to row, from k to k + 1 */
     const char *b; /* tile_product: B in scratch */
-    size_t ldb;    /* from step to step of that B */
-    int depth;     /* steps */
+    size_t ldb;    /* from k to k + 1 of that B */
+    int depth;     /* terms */
 
     /* Of tile_product. stream_product always computes as with ACCUMULATE_ADD and sums_offset 0. */
     accumulate_mode mode;
@@ -40,7 +40,7 @@ typedef struct operands {
     size_t offset;
     int ahead; /* while row k is multiplied, row k + ahead is prefetched */
 
-    prefetch_queue *queue; /* tile_product prefetches from it; not null */
+    prefetch_queue *queue; /* of tile_product, which prefetches from it; not null */
 } operands;
 
 /* Prefetches the next `lines` cache lines of the queue, or as many as are left. */
@@ -81,7 +81,7 @@ static RAPT_INLINE void load_b(const b_format b, const int nv, const char *row, 
     }
 }
 
-/* Computes a register tile: C for nr rows and nv vectors, whose accumulators stay in registers over all steps. Replaceable. */
+/* Computes a register tile: C for nr rows and nv vectors, whose accumulators stay in registers over all terms. Replaceable. */
 static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, operands o);
 #ifndef tile
 /* Sets the accumulators of a register tile, acc[r * nv + v], to their first summands, or to 0. */
@@ -96,8 +96,8 @@ static RAPT_INLINE void load_accumulators(const int nv, const int nr, accumulate
 }
 
 #if RAPT_FMA_BY_LANE
-/* Adds steps k to k + RAPT_VL - 1, where the steps of a row of A are adjacent: a vector of A holds all of them for one row. */
-static RAPT_INLINE void add_steps_by_lane(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
+/* Adds terms k to k + RAPT_VL - 1, where the elements of a row of A are adjacent: a vector of A holds them for one row. */
+static RAPT_INLINE void add_terms_by_lane(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     vf a[16];
     UNROLLED(r, nr) a[r] = v_load(o->a + r * o->rs + k * o->ks);
     UNROLLED(j, RAPT_VL) {
@@ -108,7 +108,7 @@ static RAPT_INLINE void add_steps_by_lane(const b_format format, const int nv, c
     }
 }
 
-/* Adds step k, where the rows of a step of A are adjacent: a vector of A holds the step for RAPT_VL rows. */
+/* Adds term k, where the elements of a column of A are adjacent: a vector of A holds them for RAPT_VL rows. */
 static RAPT_INLINE void add_rows_by_lane(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     vf a[4], b[8];
     RAPT_UNROLL for (int r = 0; r < nr; r += RAPT_VL) a[r / RAPT_VL] = v_load(o->a + r * o->rs + k * o->ks);
@@ -118,8 +118,8 @@ static RAPT_INLINE void add_rows_by_lane(const b_format format, const int nv, co
 }
 #endif
 
-/* Adds step k, each element of A broadcast, and prefetches the row of B that is needed `ahead` steps later if B is a stream. */
-static RAPT_INLINE void add_broadcast_step(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
+/* Adds term k, each element of A broadcast. If B is a stream, prefetches the row of B that is needed `ahead` terms later. */
+static RAPT_INLINE void add_broadcast_term(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     const bool stream = format.stream;
     vf b[8];
     load_b(format, nv, stream ? o->rows[k] + o->offset : o->b + k * o->ldb, b);
@@ -153,11 +153,11 @@ static RAPT_INLINE void tile(const b_format format, const int nv, const int nr, 
     load_accumulators(nv, nr, mode, &o, acc);
 #if RAPT_FMA_BY_LANE
     if (!format.stream && o.ks == sizeof(float))
-        for (; k + RAPT_VL <= o.depth; k += RAPT_VL) add_steps_by_lane(format, nv, nr, &o, k, acc);
+        for (; k + RAPT_VL <= o.depth; k += RAPT_VL) add_terms_by_lane(format, nv, nr, &o, k, acc);
     else if (!format.stream && o.rs == sizeof(float) && nr % RAPT_VL == 0)
         for (; k < o.depth; k++) add_rows_by_lane(format, nv, nr, &o, k, acc);
 #endif
-    for (; k < o.depth; k++) add_broadcast_step(format, nv, nr, &o, k, acc);
+    for (; k < o.depth; k++) add_broadcast_term(format, nv, nr, &o, k, acc);
     store_accumulators(format, nv, nr, mode, &o, acc);
 }
 #endif
@@ -215,8 +215,8 @@ static void tile_product(operands o, int rows, int vectors) {
 }
 #endif
 
-/* Returns how many of the `vectors` vectors that are left the next panel takes, at most `widest`. 3 that are deinterleaved by
- * pairs are taken as 2 and 1, so that only the last one is read in memory order. */
+/* Returns how many of the `vectors` vectors that are left the next panel takes, at most `widest`. Three with `deinterleaved` 2
+ * become panels of 2 and 1: one of 3 would be read in memory order as a whole, which is slower (b_format). */
 static inline int panel_vectors(int vectors, int widest, int deinterleaved) {
     if (vectors >= widest) return widest;
     return vectors >= 4 ? 4 : vectors == 3 && deinterleaved == 2 ? 2 : vectors;

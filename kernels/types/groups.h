@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What storage types have in common: reading groups of channels and floats of few bits, and, with one lane, writing them.
- * Included by type_words.h before the files of the types that use it. */
+/* What the files of storage types share: words that read groups and floats of few bits, and, where RAPT_VL is 1, functions that
+ * write them. Included by type_words.h before the files of the types that use it. */
 
 /* Defines group_of_SUFFIX(row, channel) for each cache type (types.h): returns the group of the row that the channel lies in. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
@@ -8,8 +8,8 @@
 RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Returns an f16 in all lanes. Scales and minima of groups are f16 that are little-endian on every machine, except in MX types
- * and NVFP4. */
+/* Returns a little-endian f16 in all lanes. The scales and minima of groups are such numbers on every machine, except in MX types
+ * and NVFP4, whose scales are bytes. */
 static inline vf v_broadcast_f16_le(const char *from) {
     const char bytes[2] = {from[ON_BIG_ENDIAN], from[1 - ON_BIG_ENDIAN]};
     return v_broadcast_f16(bytes);
@@ -64,7 +64,7 @@ static inline void unpack_halves(const char *from, int add, void *to) {
 
 /* Unpacks a group's 32 integers of 5 bits to bytes, adding `add` modulo 256: 4 bytes have the fifth bits, and the other bits
  * follow as unpack_halves reads them. */
-static inline void unpack_fifths(const char *from, int add, void *to) {
+static inline void unpack_5bit(const char *from, int add, void *to) {
     const bytes_of_16 place = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
     bytes_of_16 pairs = load_bytes(from + 4), bits = {0};
     memcpy(&bits, from, 4);
@@ -82,15 +82,15 @@ static inline void unpack_pairs(const char *from, int add, void *to) {
 
 /* Loads the 5-bit codes of RAPT_VL channels from `channel` on: 4 bytes of a group have the fifth bits, and the other bits follow
  * as i_load_halves reads them. */
-static inline vi i_load_fifths(const char *from, int channel) {
+static inline vi i_load_5bit(const char *from, int channel) {
     uint32_t bits;
     memcpy(&bits, from, sizeof bits);
     if (ON_BIG_ENDIAN) bits = __builtin_bswap32(bits);
     return i_or(i_load_halves(from + sizeof bits, channel), i_shl(i_bits(bits >> (channel & 31)), 4));
 }
 
-/* Loads a scale of OCP MX to all lanes: E8M0 is a byte e that means 2^(e - 127), the least a denormal f32, or NaN if e is 255
- * (version 1.0 of the specification, section 5.4.1). */
+/* Loads a scale of OCP MX to all lanes. It is a byte e in E8M0, which means 2^(e - 127), or NaN if e is 255 (version 1.0 of the
+ * specification, section 5.4.1). Only 2^-127, of e = 0, is a denormal f32. */
 static inline vf v_broadcast_e8m0(const char *from) {
     uint32_t e = (uint8_t)*from;
     return v_as_float(i_set1((int32_t)(e == 255 ? 0x7fc00000 : e == 0 ? 0x00400000 : e << 23)));
@@ -225,9 +225,10 @@ static inline bool start_group(uint8_t *group, size_t bytes, float s) {
     return is_finite(s);
 }
 
-/* Fills a group of OCP MX, of n elements, with zeros, and stores its scale: a power of two, whose exponent is that of the largest
- * magnitude less most_exponent, that of the largest number of the element type (section 6.3). Returns the inverse of the scale,
- * by which elements are multiplied; 0 if one is not finite: the scale is then NaN, and elements stay 0. */
+/* Fills a group of OCP MX with zeros and stores its scale, 2^(e - most_exponent), but at least 2^-127. e is the exponent of the
+ * largest magnitude of the n elements, most_exponent that of the largest number of the element type (section 6.3). Returns 1 /
+ * scale, by which the caller multiplies the elements before it stores them. If an element is not finite, the scale is NaN, and it
+ * returns 0, which leaves the elements 0. */
 static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x, int n, int most_exponent) {
     uint32_t most = v_as_int(largest_magnitude(x, n));
     int e = (int)(most >> 23) - most_exponent;
@@ -255,8 +256,8 @@ static inline void store_halves(uint8_t *to, const uint8_t *n, int bytes) {
     for (int i = 0; i < bytes; i++) to[i] = (uint8_t)((n[i] & 15) | n[i + bytes] << 4);
 }
 
-/* Packs 32 integers of 5 bits, as unpack_fifths reads them, to bytes whose first 4 are 0. */
-static inline void store_fifths(uint8_t *to, const uint8_t *n) {
+/* Packs 32 integers of 5 bits, as unpack_5bit reads them, to bytes whose first 4 are 0. */
+static inline void store_5bit(uint8_t *to, const uint8_t *n) {
     for (int i = 0; i < 32; i++) to[i / 8] = (uint8_t)(to[i / 8] | n[i] >> 4 << i % 8);
     store_halves(to + 4, n, 16);
 }

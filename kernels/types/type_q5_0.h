@@ -3,7 +3,7 @@
  * element is s * (code - 16). */
 static inline vf v_load_q5_0(const char *row, int channel) {
     const char *group = group_of_q5_0(row, channel);
-    vi n = i_add(i_load_fifths(group + 2, channel), i_set1(-16));
+    vi n = i_add(i_load_5bit(group + 2, channel), i_set1(-16));
     return v_mul(v_broadcast_f16_le(group), v_from_int(n));
 }
 
@@ -11,13 +11,13 @@ static inline void read_q5_0(key_columns *c, const char *const *rows, size_t off
     (void)nr;
     c->scale = v_scale_of(rows, offset);
     read_four_columns(c->dwords, rows, offset + 6);
-    split_fifths(c->dwords, read_column(rows, offset + 2));
+    split_5bit(c->dwords, read_column(rows, offset + 2));
 }
 static inline vf v_column_q5_0(const key_columns *c, vi dword, const int i) {
     return v_mul(c->scale, v_from_int(i_add(i_and(code_of_byte(dword, i), i_set1(31)), i_set1(-16))));
 }
 
-static inline void unpack_q5_0(const char *group, int add, void *to) { unpack_fifths(group + 2, add - 16, to); }
+static inline void unpack_q5_0(const char *group, int add, void *to) { unpack_5bit(group + 2, add - 16, to); }
 
 #if RAPT_VL == 1
 static inline void store_group_q5_0(uint8_t *group, const float *x) {
@@ -26,6 +26,6 @@ static inline void store_group_q5_0(uint8_t *group, const float *x) {
     if (!start_group(group, 22, s)) return;
     store_f16_le(group, s);
     for (int i = 0; i < 32; i++) n[i] = truncated(x[i] * r + 16.5f, 31);
-    store_fifths(group + 2, n);
+    store_5bit(group + 2, n);
 }
 #endif

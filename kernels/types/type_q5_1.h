@@ -3,7 +3,7 @@
  * once in both rounding classes. */
 static inline vf v_load_q5_1(const char *row, int channel) {
     const char *group = group_of_q5_1(row, channel);
-    return v_fma(v_broadcast_f16_le(group), v_from_int(i_load_fifths(group + 4, channel)), v_broadcast_f16_le(group + 2));
+    return v_fma(v_broadcast_f16_le(group), v_from_int(i_load_5bit(group + 4, channel)), v_broadcast_f16_le(group + 2));
 }
 
 static inline void read_q5_1(key_columns *c, const char *const *rows, size_t offset, const int nr) {
@@ -13,7 +13,7 @@ static inline void read_q5_1(key_columns *c, const char *const *rows, size_t off
     c->scale = v_from_f16_le(first_half(head[0]));
     c->least = v_from_f16_le(second_half(head[0]));
     read_four_columns(c->dwords, rows, offset + 8);
-    split_fifths(c->dwords, head[1]);
+    split_5bit(c->dwords, head[1]);
 }
 static inline vf v_column_q5_1(const key_columns *c, vi dword, const int i) {
     return v_fma(c->scale, v_from_int(i_and(code_of_byte(dword, i), i_set1(31))), c->least);
@@ -27,6 +27,6 @@ static inline void store_group_q5_1(uint8_t *group, const float *x) {
     store_f16_le(group, s);
     store_f16_le(group + 2, m);
     for (int i = 0; i < 32; i++) n[i] = truncated((x[i] - m) * r + 0.5f, 31);
-    store_fifths(group + 4, n);
+    store_5bit(group + 4, n);
 }
 #endif

@@ -54,7 +54,7 @@
 #define RAPT_KV_TYPES(TYPE)      RAPT_TYPES(TYPE, TYPE, TYPE, RAPT_NO_TYPE)
 #define RAPT_WEIGHT_TYPES(TYPE)  RAPT_TYPES(TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 
-/* The types of groups of RAPT_GROUP channels whose elements are an f16 scale, with which a group begins, times an integer of at
+/* The types with groups of RAPT_GROUP channels whose elements are an f16 scale, with which a group begins, times an integer of at
  * most 8 bits: TYPE(public name, suffix, bytes of a group). They have one word more, unpack_SUFFIX(group, add, to), which writes
  * the integers as bytes, each plus `add` modulo 256. */
 #define RAPT_INTEGER_GROUPS(TYPE)                                                                                                \

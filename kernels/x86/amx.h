@@ -31,21 +31,21 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define RAPT_DOT_LANES 16
 #define dot_product    dot_product
 
-#define begin_task        begin_task
-#define end_task          end_task
-#define bf16_key_floats   bf16_key_floats
-#define bf16_value_floats bf16_value_floats
-#define pack_bf16_queries pack_bf16_queries
-#define stage_bf16_keys   stage_bf16_keys
-#define stage_bf16_values stage_bf16_values
-#define score_bf16        score_bf16
-#define advance_bf16      advance_bf16
-#define bf16_row_floats   bf16_row_floats
-#define pack_bf16_rows    pack_bf16_rows
-#define score_bf16_rows   score_bf16_rows
-#define start_bf16_rows   start_bf16_rows
-#define add_bf16_step     add_bf16_step
-#define end_bf16_rows     end_bf16_rows
+#define begin_task          begin_task
+#define end_task            end_task
+#define bf16_key_floats     bf16_key_floats
+#define bf16_value_floats   bf16_value_floats
+#define pack_bf16_queries   pack_bf16_queries
+#define stage_bf16_keys     stage_bf16_keys
+#define stage_bf16_values   stage_bf16_values
+#define score_bf16          score_bf16
+#define advance_bf16        advance_bf16
+#define bf16_scratch_floats bf16_scratch_floats
+#define pack_bf16_rows      pack_bf16_rows
+#define score_bf16_rows     score_bf16_rows
+#define start_bf16_rows     start_bf16_rows
+#define add_bf16_step       add_bf16_step
+#define end_bf16_rows       end_bf16_rows
 
 #define bf16_weight_floats bf16_weight_floats
 #define stage_bf16_weights stage_bf16_weights
@@ -164,21 +164,21 @@ static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const blo
 static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
-    enum { GROUP = 2 * RAPT_VL }; /* channels at a time */
+    enum { LINE = 2 * RAPT_VL }; /* channels at a time */
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
-    static const uint16_t none[GROUP];
+    static const uint16_t none[LINE];
     int tiles = value_tiles(p);
     size_t whole = whole_steps(p->d_v);
     float *values = s->values;
     uint16_t *const copies = (uint16_t *)(values + value_floats(p));
     find_rows(rows, t, t->v, &p->v, b, b->first, b->end);
-    bool in_place = p->v.type == RAPT_BF16 && p->d_v % GROUP == 0 && !scales;
+    bool in_place = p->v.type == RAPT_BF16 && p->d_v % LINE == 0 && !scales;
     for (int step = b->first / RAPT_STEP * RAPT_STEP; step < b->end; step += RAPT_STEP) {
         float *to = values + (size_t)((b->number % RAPT_CHUNK + step) / RAPT_STEP) * TILE_FLOATS;
         for (int n = rapt_max(step, b->first); n < rapt_min(step + RAPT_STEP, b->end) && !in_place; n++)
             copy_as_bf16(p->v.type, copies + (size_t)(n - step) * whole, whole, &rows[n], 1, p->d_v, scales ? scales + n : NULL,
                          s->row);
-        for (int c = 0; c < p->d_v; c += GROUP) {
+        for (int c = 0; c < p->d_v; c += LINE) {
             vf even[RAPT_VL], odd[RAPT_VL];
             for (int j = 0; j < STEP_PAIRS; j++) {
                 vi x[2];
@@ -277,9 +277,9 @@ static weight_cursor start_weighing(const rapt_problem *p, const lane_scratch *s
     return w;
 }
 
-/* Weighs the next n pairs, or all that are left, for nv vectors of queries. exactly: right for NaN, too. What the pairs of a block
- * share is in local variables, since a store through `to` might otherwise change the cursor. */
-static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weight_cursor *w, int n) {
+/* Weighs the next n pairs, or all that are left, for nv vectors of queries. nan_safe: true if weights of NaN are right.
+ * What the pairs of a block share is in local variables, since a store through `to` might otherwise change the cursor. */
+static RAPT_INLINE void weigh_pairs_of(const int nv, const bool nan_safe, weight_cursor *w, int n) {
     const vf exponent = w->exponent, least = w->least;
     vf from[RAPT_TILE_VECTORS];
     vi special = w->special;
@@ -292,8 +292,8 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weight_
             UNROLLED(v, nv) {
                 vf first = v_sub(v_load(pair + v * RAPT_VL), from[v]),
                    second = v_sub(v_load(pair + TILE_ROWS + v * RAPT_VL), from[v]);
-                vi pairs = exactly ? weight_pairs(first, second, exponent, least)
-                                   : t_weight_pairs(first, second, exponent, least, &special);
+                vi pairs = nan_safe ? weight_pairs(first, second, exponent, least)
+                                    : t_weight_pairs(first, second, exponent, least, &special);
                 v_store(to + v * TILE_FLOATS, v_as_float(pairs));
             }
         }
@@ -310,7 +310,7 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool exactly, weight_
 static RAPT_INLINE void weigh_pairs(weight_cursor *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
 
 /* Weighs all pairs of a tile once more, right for NaN. This is rare, so vector by vector: one more instance is enough. */
-static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
+static RAPT_NOINLINE void weigh_with_nan(const rapt_problem *p, const lane_scratch *s, const tile_work *v) {
     for (int i = 0; i < v->tile->vectors; i++) {
         weight_cursor w = start_weighing(p, s, v);
         w.scores += i * RAPT_VL;
@@ -323,7 +323,7 @@ static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratc
 /* Weighs the pairs that are left, and all once more if there was a NaN. */
 static void end_weighing(const rapt_problem *p, const lane_scratch *s, const tile_work *v, weight_cursor *w) {
     RAPT_BY_COUNT(v->tile->vectors, weigh_pairs_of, false, w, RAPT_CHUNK);
-    if (t_any_special(w->special)) weigh_exactly(p, s, v);
+    if (t_any_special(w->special)) weigh_with_nan(p, s, v);
 }
 
 /* Makes the compiler do all earlier stores before tiles are loaded. gcc does not know that its t_load reads memory. */
@@ -468,9 +468,9 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const til
  * adds its whole time. So between the products of a tile, the next tile of keys is searched for subthreshold numbers, and later
  * ones are prefetched.
  *
- * row_scratch.tiles begins with three tiles: two of scores, or one of weights and two of pairs of values. Each head then has
- * tiles of Q [steps of channels], pairs of channels of up to 16 rows, and tiles of O, for each 32 channels of V one of the even
- * and one of the odd ones. */
+ * row_scratch.kernel_scratch begins with three tiles: two of scores, or one of weights and two of pairs of values. Each head then
+ * has tiles of Q [steps of channels], pairs of channels of up to 16 rows, and tiles of O, for each 32 channels of V one of the
+ * even and one of the odd ones. */
 
 /* Returns the floats of a head's Q. */
 static inline size_t query_floats(const rapt_problem *p) { return (size_t)key_steps(p) * TILE_FLOATS; }
@@ -478,13 +478,13 @@ static inline size_t query_floats(const rapt_problem *p) { return (size_t)key_st
 /* Returns the floats of a head's O. */
 static inline size_t output_floats(const rapt_problem *p) { return whole_steps(p->d_v) * TILE_LANES; }
 
-static size_t bf16_row_floats(const rapt_problem *p, int rows) {
+static size_t bf16_scratch_floats(const rapt_problem *p, int rows) {
     return (size_t)rows * (query_floats(p) + output_floats(p)) + 3 * TILE_FLOATS; /* a head has at least one row */
 }
 
 /* Returns the address of a head's tiles: those of Q, and query_floats after them those of O. */
 static inline float *head_tiles(const rapt_problem *p, const row_scratch *s, int head) {
-    return s->tiles + 3 * TILE_FLOATS + (size_t)head * (query_floats(p) + output_floats(p));
+    return s->kernel_scratch + 3 * TILE_FLOATS + (size_t)head * (query_floats(p) + output_floats(p));
 }
 
 static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int heads, int rows) {
@@ -608,14 +608,15 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     if (searched) folded = search_rows(folded, keys, KEYS_OF_TILE, offset, steps);
     for (int i = 0; i < n; i += KEYS_OF_TILE) {
         const char *const *next = keys + i + KEYS_OF_TILE;
-        float *const tile = s->tiles + i / KEYS_OF_TILE % 2 * TILE_FLOATS;
+        float *const tile = s->kernel_scratch + i / KEYS_OF_TILE % 2 * TILE_FLOATS;
         size_t stride;
         const char *a = searched && !has_subthreshold(folded) ? rows_evenly_apart(keys + i, offset, &stride) : NULL;
         if (!a) a = copy_rows(p, s, keys + i, offset, &stride);
         folded = score_row_tile(a, stride, q, steps, tile, next, searched && i + KEYS_OF_TILE < n ? KEYS_OF_TILE : 0, offset);
-        if (i > 0) transpose_scores(s->tiles + (i / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + i - KEYS_OF_TILE);
+        if (i > 0)
+            transpose_scores(s->kernel_scratch + (i / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + i - KEYS_OF_TILE);
     }
-    transpose_scores(s->tiles + (n / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + n - KEYS_OF_TILE);
+    transpose_scores(s->kernel_scratch + (n / KEYS_OF_TILE - 1) % 2 * TILE_FLOATS, rows, scores + n - KEYS_OF_TILE);
 }
 
 /* Sets O to 0, and gives the tiles of weights and of O as many rows as the head has. */
@@ -695,10 +696,10 @@ static void gather_values(const rapt_task *t, const row_scratch *s, int kv_head,
 static RAPT_INLINE void load_weights(const row_scratch *s, const float *weights, int n) {
     for (int r = 0; r < n; r++)
         for (int i = 0; i < RAPT_STEP; i += RAPT_VL)
-            i_store_u16((uint16_t *)(s->tiles + r * RAPT_VL) + i,
+            i_store_u16((uint16_t *)(s->kernel_scratch + r * RAPT_VL) + i,
                         i_shr(v_as_int(v_load(weights + (size_t)r * RAPT_CHUNK + i)), 16));
     before_loads();
-    t_load(4, s->tiles, 64);
+    t_load(4, s->kernel_scratch, 64);
 }
 
 /* Writes 32 channels of a step, from channel c on, as two tiles of pairs of keys: even channels, then odd ones. Prefetches after
@@ -718,7 +719,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     const rapt_problem *p = t->problem;
     const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride;
     const int in_chunk = (int)(b->number % RAPT_CHUNK), keys = to - from;
-    float *const pairs = s->tiles + TILE_FLOATS, *o = head_tiles(p, s, kv_head) + query_floats(p);
+    float *const pairs = s->kernel_scratch + TILE_FLOATS, *o = head_tiles(p, s, kv_head) + query_floats(p);
     const char *value_rows[RAPT_STEP], *later_rows[RAPT_STEP], *values[RAPT_STEP];
     (void)rows;
     for (int i = 0; i < keys; i++) {
@@ -836,7 +837,7 @@ static RAPT_INLINE void dot_tiles(const int na, const int nv, dots d, int rows) 
     if (na == 2) t_store(2, sums[TILE_LANES], sizeof sums[0]);
     if (na == 2 && nv == 2) t_store(3, sums[TILE_LANES] + TILE_LANES, sizeof sums[0]);
     for (int r = 0; r < rapt_min(rows, na * TILE_LANES); r++)
-        UNROLLED(v, nv) end_dots(d, r, v, i_add(v_as_int(v_load(sums[r] + v * RAPT_VL)), i_set1(d.first[r])));
+        UNROLLED(v, nv) end_dots(d, r, v, i_add(v_as_int(v_load(sums[r] + v * RAPT_VL)), i_set1(d.correction[r])));
 }
 
 static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {

@@ -9,7 +9,7 @@
 #define RAPT_KERNEL_NAME  avx512_bf16
 #define RAPT_KERNEL_NEEDS (RAPT_NEEDS_AVX512 | RAPT_CPU_AVX512VNNI | RAPT_CPU_AVX512BF16)
 
-#define v_two_steps(acc, a, b) _mm512_dpbf16_ps(acc, (__m512bh)(a), (__m512bh)(b))
+#define v_fma_pairs(acc, a, b) _mm512_dpbf16_ps(acc, (__m512bh)(a), (__m512bh)(b))
 
 /* Reorders each quarter: quarter q has elements 8q to 8q + 7, which the shuffle pairs to (2, 0), (3, 1), (6, 4), (7, 5), lower
  * half first. */

@@ -9,7 +9,8 @@
 #define RAPT_NEEDS_AVX512                                                                                                        \
     (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_AVX512F | RAPT_CPU_AVX512VL | RAPT_CPU_AVX512BW | RAPT_CPU_AVX512DQ)
 
-/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md; check_words.h says what each means. */
+/* Chosen by measurement on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md; check_words.h says what each
+ * means. */
 #define RAPT_VL 16
 #ifndef RAPT_TILE_VECTORS
 #define RAPT_TILE_VECTORS 3
@@ -106,7 +107,7 @@ static inline vf v_broadcast_f16(const void *from) {
 }
 static inline void v_store_f16(void *to, vf x) { _mm256_storeu_si256(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 
-/* Transposes 4 x 4 within each quarter of the vectors by unpacking twice, and then 4 x 4 quarters. */
+/* Transposes 4 x 4 within each quarter of the vectors by unpack and shuffle, and then 4 x 4 quarters. */
 static inline __attribute__((always_inline)) void v_transpose(vf a[16]) {
     vf b[16];
 #pragma GCC unroll 8

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 arithmetic by an instruction that takes two steps of a chain (VDPBF16PS, Intel SDM volume 2). In words, defined by the
- * including file:
+/* bf16 arithmetic by an instruction that adds two products to a sum, one after the other (VDPBF16PS, Intel SDM volume 2). It is
+ * written in words that the including file defines:
  *
- *   v_two_steps(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
+ *   v_fma_pairs(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
  *                            of a lane, bf16 numbers that are not subthreshold
  *   i_chain_pairs(x)         the chain pairs of RAPT_STEP adjacent bf16
  *   v_weight_halves(d, c, least, special)   v_exp2_bf16(d, c, least) as a bf16 in the lower half of each lane; the upper half is
@@ -11,22 +11,22 @@
  *   has_special_weights(special)            true if there was a NaN
  *
  * In a step of RAPT_STEP elements the even ones are one chain and the odd ones another (docs/order.md). Here they lie as chain
- * pairs, in lanes of 32 bits: pair 2j has elements 4j and 4j + 2, two steps of the even chain, and pair 2j + 1 elements 4j + 1
- * and 4j + 3, of the odd one. The earlier element is the upper half. */
+ * pairs, in lanes of 32 bits: pair 2j has elements 4j and 4j + 2, the next two of the even chain, and pair 2j + 1 elements
+ * 4j + 1 and 4j + 3, of the odd one. The earlier element is the upper half. */
 
 #define RAPT_BF16_STEP_FLOATS (STEP_PAIRS * TILE_ROWS)
 
-#define bf16_key_floats   bf16_key_floats
-#define bf16_value_floats bf16_value_floats
-#define pack_bf16_queries pack_bf16_queries
-#define stage_bf16_keys   stage_bf16_keys
-#define stage_bf16_values stage_bf16_values
-#define score_bf16        score_bf16
-#define advance_bf16      advance_bf16
-#define bf16_row_floats   bf16_row_floats
-#define pack_bf16_row     pack_bf16_row
-#define score_bf16_tile   score_bf16_tile
-#define add_bf16_step     add_bf16_step
+#define bf16_key_floats     bf16_key_floats
+#define bf16_value_floats   bf16_value_floats
+#define pack_bf16_queries   pack_bf16_queries
+#define stage_bf16_keys     stage_bf16_keys
+#define stage_bf16_values   stage_bf16_values
+#define score_bf16          score_bf16
+#define advance_bf16        advance_bf16
+#define bf16_scratch_floats bf16_scratch_floats
+#define pack_bf16_row       pack_bf16_row
+#define score_bf16_tile     score_bf16_tile
+#define add_bf16_step       add_bf16_step
 
 #define bf16_weight_floats bf16_weight_floats
 #define stage_bf16_weights stage_bf16_weights
@@ -39,12 +39,13 @@ _Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
-/* Accumulators of each chain in a register tile. With as many of the other, vectors of B and a row's pair, they fill 31 of the 32
- * registers. */
+/* The most accumulators of each of the two chains in a register tile. With panels of 3 vectors that is 24 registers, 3 vectors of
+ * B for each chain are 6, and a pair of A is 1: 31 of 32. */
 enum { CHAIN_SUMS = 12 };
 
-/* Adds one step of nr rows of A by nv vectors of B: C = C + (even chain + odd chain), or without the C if `first`. a: chain
- * pairs, [row][lda], of which the first STEP_PAIRS are used; b: [STEP_PAIRS][TILE_ROWS]; c: [row][TILE_ROWS]. */
+/* Multiplies one step of nr rows of A by nv vectors of B and adds it to C: C = C + (even chain + odd chain), or without the C if
+ * `first`. a: chain pairs, [row][lda], of which the first STEP_PAIRS are used; b: [STEP_PAIRS][TILE_ROWS]; c:
+ * [row][TILE_ROWS]. */
 static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, size_t lda, const float *b, float *c, bool first) {
     vf even[CHAIN_SUMS], odd[CHAIN_SUMS];
     UNROLLED(i, nr * nv) even[i] = odd[i] = v_set1(0.0f);
@@ -57,8 +58,8 @@ static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, s
         UNROLLED(r, nr) {
             const vf a_even = v_broadcast(a + (size_t)r * lda + j), a_odd = v_broadcast(a + (size_t)r * lda + j + 1);
             UNROLLED(v, nv) {
-                even[r * nv + v] = v_two_steps(even[r * nv + v], b_even[v], a_even);
-                odd[r * nv + v] = v_two_steps(odd[r * nv + v], b_odd[v], a_odd);
+                even[r * nv + v] = v_fma_pairs(even[r * nv + v], b_even[v], a_even);
+                odd[r * nv + v] = v_fma_pairs(odd[r * nv + v], b_odd[v], a_odd);
             }
         }
     }
@@ -70,7 +71,8 @@ static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, s
         }
 }
 
-/* Adds one step of any number of rows of A by nv vectors of B, as chain_tile does. */
+/* Multiplies one step of any number of rows of A by nv vectors of B and adds it to C, as chain_tile does. queue: as in
+ * chain_step. */
 static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, const float *b, float *c, bool first, int rows,
                                    prefetch_queue *queue) {
     const int nr = CHAIN_SUMS / nv;
@@ -81,8 +83,8 @@ static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, con
     for (; rows > 0; rows--, a += lda, c += TILE_ROWS) chain_tile(nv, 1, a, lda, b, c, first);
 }
 
-/* Adds one step of any number of rows of A by any number of vectors of B, as chain_tile does. queue: null, or what is prefetched
- * meanwhile, once for each full register tile. */
+/* Multiplies one step of any number of rows of A by any number of vectors of B and adds it to C, as chain_tile does. queue: null,
+ * or what is prefetched meanwhile, once for each full register tile. */
 static RAPT_NOINLINE void chain_step(const float *a, size_t lda, const float *b, float *c, bool first, int rows, int vectors,
                                      prefetch_queue *queue) {
     RAPT_BY_COUNT(vectors, chain_rows, a, lda, b, c, first, rows, queue);
@@ -98,10 +100,11 @@ static inline size_t ld_values(const rapt_problem *p) { return (size_t)chunk_ste
 
 static size_t bf16_key_floats(const rapt_problem *p) { return (size_t)chunk_keys(p) * ld_keys(p); }
 
-/* lane_scratch.values has V, and after it the weights of a tile of queries, [steps of keys][STEP_PAIRS][TILE_ROWS]. While V is
- * staged, the rows of a step lie where the weights will; add_attended_chunk_bf16 has rows of a block in place of V. */
+/* lane_scratch.values has two parts. The first is V, as chain pairs, [d_v + 1][ld_values], or in add_attended_chunk_bf16 the rows
+ * of one block (stage_values_of_block). The second is the weights of a tile of queries, [steps of keys][STEP_PAIRS][TILE_ROWS],
+ * or while V is staged, before there are weights, the rows of one step as bf16. */
 
-/* Returns the floats of V, or of the rows of a block. */
+/* Returns the floats of the first part. */
 static inline size_t staged_floats(const rapt_problem *p) {
     size_t channels = (size_t)(p->d_v + 1) * ld_values(p), rows = RAPT_BLOCK * staged_bf16_values(p);
     return padded(channels > rows ? channels : rows);
@@ -114,8 +117,8 @@ static size_t bf16_value_floats(const rapt_problem *p) {
 /* Returns the address of the weights. */
 static inline float *weights_at(const rapt_problem *p, const lane_scratch *s) { return s->values + staged_floats(p); }
 
-/* Packs Q in place, into [steps][STEP_PAIRS][TILE_ROWS]. Four channels are read before their two pairs are written, and those lie
- * where channels were that have been read. */
+/* Packs Q in place, as chain pairs, [steps][STEP_PAIRS][TILE_ROWS]. In place is safe: channels c to c + 3 are read before their
+ * pairs are written, to rows c / 2 and c / 2 + 1. */
 static void pack_bf16_queries(float *q, int channels, int vectors) {
     for (int c = 0; c < (int)whole_steps(channels); c += 4)
         for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
@@ -157,12 +160,13 @@ static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const blo
         stage_row_of_chains(p->k.type, s->keys + (size_t)(b->number % RAPT_CHUNK + n) * ld_keys(p), rows[n], p->d_k, s->row);
 }
 
-/* Transposes V, 32 channels of a step of keys at a time: chain pairs of two keys, the even channels in one vector and the odd
- * ones in another; 16 such vectors make a square, which is transposed. Keys that are not in the block's [first, end) become 0. */
+/* Transposes V, of each step of keys a line of 32 channels at a time. The two keys of a chain pair are interleaved channel by
+ * channel, the even channels into one vector and the odd ones into another. The step has 16 chain pairs, so the vectors of even
+ * channels make a square, and so do the others; each is transposed. Keys that are not in the block's [first, end) become 0. */
 static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const block *b, const float *scales) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
-    enum { GROUP = 2 * RAPT_VL }; /* channels at a time */
+    enum { LINE = 2 * RAPT_VL }; /* channels at a time */
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
     static const uint16_t none[RAPT_MAX_HEAD_DIM];
     const size_t whole = whole_steps(p->d_v), ld = ld_values(p);
@@ -181,7 +185,7 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
             copy_as_bf16(p->v.type, copy, whole, &rows[n], 1, p->d_v, scales ? scales + n : NULL, s->row);
             from[n - step] = (const char *)copy;
         }
-        for (int c = 0; c < p->d_v; c += GROUP) {
+        for (int c = 0; c < p->d_v; c += LINE) {
             vf even[RAPT_VL], odd[RAPT_VL];
             vi folded = i_set1(0);
             for (bool flush = false;; flush = true) {
@@ -215,9 +219,9 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
                    s->s + first * TILE_ROWS, step == 0, b->end - b->first, tile->vectors, NULL);
 }
 
-/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. exactly: right for NaN, too; otherwise *special
- * records NaN. */
-static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const rapt_problem *p, const lane_state *state,
+/* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. nan_safe: true if weights of NaN are right; if
+ * false *special records NaN. */
+static RAPT_INLINE void weigh_chains_of(const int nv, const bool nan_safe, const rapt_problem *p, const lane_state *state,
                                         const float *scores, float *to, int first, int end, vi *special) {
     const vf exponent = v_set1(p->exponent), least = v_set1(least_bf16_difference(p));
     vf at[4];
@@ -227,8 +231,8 @@ static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const 
             vi w[4];
             UNROLLED(j, 4) {
                 const vf d = v_sub(v_load(scores + (size_t)(n + j) * TILE_ROWS + v * RAPT_VL), at[v]);
-                w[j] =
-                    exactly ? i_shr(v_as_int(v_exp2_bf16(d, exponent, least)), 16) : v_weight_halves(d, exponent, least, special);
+                w[j] = nan_safe ? i_shr(v_as_int(v_exp2_bf16(d, exponent, least)), 16)
+                                : v_weight_halves(d, exponent, least, special);
             }
             UNROLLED(j, 2)
                 v_store(to + (size_t)(n / 2 + j) * TILE_ROWS + v * RAPT_VL,
@@ -237,13 +241,13 @@ static RAPT_INLINE void weigh_chains_of(const int nv, const bool exactly, const 
 }
 
 /* Weighs a tile's scores of a chunk. Returns what *special recorded. */
-static RAPT_INLINE vi weigh_chains(const bool exactly, const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
+static RAPT_INLINE vi weigh_chains(const bool nan_safe, const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
     vi special = i_set1(0);
     for (int i = 0; i < w->count; i++) {
         const block *b = &w->blocks[i];
         const int base = (int)(b->number % RAPT_CHUNK), first = base + b->first / RAPT_STEP * RAPT_STEP,
                   end = base + (b->end + RAPT_STEP - 1) / RAPT_STEP * RAPT_STEP;
-        RAPT_BY_COUNT(w->tile->vectors, weigh_chains_of, exactly, p, &w->tile->chunk_state, s->s, weights_at(p, s), first, end,
+        RAPT_BY_COUNT(w->tile->vectors, weigh_chains_of, nan_safe, p, &w->tile->chunk_state, s->s, weights_at(p, s), first, end,
                       &special);
     }
     return special;
@@ -255,7 +259,7 @@ static RAPT_NOINLINE vi weigh_quickly(const rapt_problem *p, const lane_scratch 
 }
 
 /* Weighs a tile's scores of a chunk, right for NaN, too. */
-static RAPT_NOINLINE void weigh_exactly(const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
+static RAPT_NOINLINE void weigh_with_nan(const rapt_problem *p, const lane_scratch *s, const tile_work *w) {
     weigh_chains(true, p, s, w);
 }
 
@@ -263,7 +267,7 @@ static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const til
     (void)before; /* the same: RAPT_BF16_LAG is 0 */
     if (!now) return;
     exclude_rest_of_steps(now, s->s);
-    if (has_special_weights(weigh_quickly(p, s, now))) weigh_exactly(p, s, now);
+    if (has_special_weights(weigh_quickly(p, s, now))) weigh_with_nan(p, s, now);
     bool first = true;
     for (int i = 0; i < now->count; i++) {
         const block *b = &now->blocks[i];
@@ -304,8 +308,8 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
         UNROLLED(j, STEP_PAIRS / 2) {
             UNROLLED(i, 2) prefetch(keys[2 * j + i + RAPT_KEYS_AHEAD], at);
             UNROLLED(r, nr) {
-                even[r] = v_two_steps(even[r], pairs[2 * j], v_broadcast(q + r * ldq + c + 2 * j));
-                odd[r] = v_two_steps(odd[r], pairs[2 * j + 1], v_broadcast(q + r * ldq + c + 2 * j + 1));
+                even[r] = v_fma_pairs(even[r], pairs[2 * j], v_broadcast(q + r * ldq + c + 2 * j));
+                odd[r] = v_fma_pairs(odd[r], pairs[2 * j + 1], v_broadcast(q + r * ldq + c + 2 * j + 1));
             }
         }
         UNROLLED(r, nr) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
@@ -315,8 +319,8 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
     return true;
 }
 
-/* Returns the floats of row_scratch.tiles: the weights of a step of keys, [rows][STEP_PAIRS]. */
-static size_t bf16_row_floats(const rapt_problem *p, int rows) {
+/* row_scratch.kernel_scratch has the weights of a step of keys, as chain pairs, [rows][STEP_PAIRS]. */
+static size_t bf16_scratch_floats(const rapt_problem *p, int rows) {
     (void)p;
     return (size_t)rows * STEP_PAIRS;
 }
@@ -351,8 +355,8 @@ static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int n
                          of_odd = v_as_float(i_or(i_and(x, high), i_shr(y, 16)));
                 UNROLLED(r, nr) {
                     const vf weight = v_broadcast(weights + (size_t)r * STEP_PAIRS + 2 * j + chain);
-                    even[chain][r * nv + l] = v_two_steps(even[chain][r * nv + l], of_even, weight);
-                    odd[chain][r * nv + l] = v_two_steps(odd[chain][r * nv + l], of_odd, weight);
+                    even[chain][r * nv + l] = v_fma_pairs(even[chain][r * nv + l], of_even, weight);
+                    odd[chain][r * nv + l] = v_fma_pairs(odd[chain][r * nv + l], of_odd, weight);
                 }
             }
         }
@@ -375,8 +379,8 @@ static RAPT_NOINLINE void chain_values_flushed(int lines, int rows, const step_v
                          o + (size_t)r * ldo + l * RAPT_STEP, ldo);
 }
 
-/* Adds one step of P V for nr rows and all lines, nv at a time and then one by one. Lines that have a subthreshold number are
- * added again with flushing. */
+/* Adds one step of P V for nr rows and all lines, nv at a time and then one by one. A register tile that has met a subthreshold
+ * number is computed again as a whole, with flushing. */
 static RAPT_INLINE void chain_lines(const int nv, const int nr, const step_values *v, const float *weights, size_t at, int lines,
                                     float *o, size_t ldo) {
     for (; lines >= nv; lines -= nv, at += (size_t)nv * sizeof(vf), o += nv * RAPT_STEP)
@@ -419,10 +423,10 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
         const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + in_chunk + step;
         uint16_t halves[RAPT_STEP];
         for (int i = 0; i < RAPT_STEP; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(v_load(weights + i)), 16));
-        v_store(s->tiles + r * STEP_PAIRS, v_as_float(i_chain_pairs(v_as_int(v_load(halves)))));
+        v_store(s->kernel_scratch + r * STEP_PAIRS, v_as_float(i_chain_pairs(v_as_int(v_load(halves)))));
     }
     float *o = rows[0].chunk_state.o;
-    const float *weights = s->tiles;
+    const float *weights = s->kernel_scratch;
     for (int now; n > 0; n -= now, o += (size_t)now * ldo, weights += now * STEP_PAIRS) {
         now = rapt_min(n, 4);
         if (now == 4) chain_lines(1, 4, &of, weights, at, whole / RAPT_STEP, o, ldo);

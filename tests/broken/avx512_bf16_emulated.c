@@ -15,7 +15,7 @@
 
 #include "emulated_bf16.h"
 
-static inline vf v_two_steps(vf acc, vf a, vf b) {
+static inline vf v_fma_pairs(vf acc, vf a, vf b) {
     float sums[RAPT_VL];
     uint32_t of_a[RAPT_VL], of_b[RAPT_VL];
     memcpy(sums, &acc, sizeof sums);

@@ -65,7 +65,7 @@ static void tile_product(operands o, int rows, int vectors) {
 static void dot_product(dots d, int rows, int vectors) {
     for (int r = 0; r < rows; r++)
         for (int lane = 0; lane < vectors * RAPT_VL; lane++) {
-            int32_t sum = d.first[r];
+            int32_t sum = d.correction[r];
             for (int k = 0; k < d.depth; k++) {
                 int16_t a[2], b[2]; /* RAPT_DOT is 2 */
                 memcpy(a, d.a + (size_t)r * d.lda + (size_t)k * sizeof a, sizeof a);

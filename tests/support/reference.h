@@ -57,7 +57,7 @@
  *    three where scales have both signs)
  *        E_c = [ sum_b (spread_b |y_bc| + (W_b + spread_b) (sum_j off_j |v_jc| + gamma (|y_bc| + sum_j off_j |v_jc|))) / 255
  *                +  |o_c| sum_j w_j (exp(delta_j) - 1)  +  2^-125 F sum_j |v_jc| ] / sum_j w_j exp(-delta_j)  +  ...
- *    For V of groups, all of that for each group of channels, with w_j the weight times the scale of its group, signs included,
+ *    For V with groups, all of that for each group of channels, with w_j the weight times the scale of its group, signs included,
  *    and 127 in the place of 255.
  * 10. How far that is from exact arithmetic: elements of a query are off by half a step, which adds as much times the sum of
  *    |scale k_jc| to D_j of 1., and weights by half a step of their block, which adds sum_j W_b |v_jc| / 510, or of groups / 254,
