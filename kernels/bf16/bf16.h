@@ -32,16 +32,16 @@ static RAPT_INLINE vf rounded_to_bf16(vf x) {
 /* Converts f32 to a factor of a product: rounded to bf16, and flushed. */
 static RAPT_INLINE vf bf16_factor(vf x) { return flush_subthreshold(rounded_to_bf16(x)); }
 
-enum { VECTOR_HALVES = 2 * RAPT_VL };
-
 /* True if any bf16 folded into `folded` is subthreshold. i_fold_smallest_bf16 keeps, for each 16 bits, the largest
  * -2x mod 2^16: 0 for x = +-0, and larger the smaller |x| is. */
 static inline bool has_subthreshold(vi folded) {
-    uint16_t halves[VECTOR_HALVES];
-    bool any = false;
-    v_store(halves, v_as_float(folded));
-    for (int i = 0; i < VECTOR_HALVES; i++) any |= halves[i] > 0x10000 - 2 * LEAST_BF16;
-    return any;
+    const vi most = i_set1(0x10000 - 2 * LEAST_BF16);
+    const vi lower = i_select(i_gt(i_and(folded, i_set1(0xffff)), most), i_set1(1), i_set1(0));
+    const vi found = i_select(i_gt(i_shr(folded, 16), most), i_set1(1), lower);
+    uint32_t lanes[RAPT_VL], any = 0;
+    v_store(lanes, v_as_float(found));
+    UNROLLED(i, RAPT_VL) any |= lanes[i];
+    return any != 0;
 }
 
 /* True if rows of this type and length can be multiplied where they lie: bf16, in whole steps. */

@@ -596,6 +596,20 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
     }
 }
 
+/* Merges the first nv vectors of rows of `next` into those of `state`, channel by channel, so that memory is read in order. */
+static RAPT_INLINE void merge_vectors(const int nv, const rapt_problem *p, const lane_state *state, const lane_state *next) {
+    vf a[4], b[4];
+    UNROLLED(v, nv) {
+        const int i = v * RAPT_VL;
+        merge_weights(p, state->m + i, state->l + i, next->m + i, next->l + i, &a[v], &b[v]);
+    }
+    for (int c = 0; c < p->d_v; c++)
+        UNROLLED(v, nv) {
+            const size_t i = (size_t)c * TILE_ROWS + v * RAPT_VL;
+            merge_values(state->o + i, next->o + i, a[v], b[v]);
+        }
+}
+
 /* Merges the tile's state of this chunk into that of the chunks before. */
 static void merge_tile(const rapt_problem *p, query_tile *tile) {
     if (!tile->merged) {
@@ -605,13 +619,7 @@ static void merge_tile(const rapt_problem *p, query_tile *tile) {
         tile->merged = true;
         return;
     }
-    for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL) {
-        vf a, b;
-        merge_weights(p, tile->merged_state.m + i, tile->merged_state.l + i, tile->chunk_state.m + i, tile->chunk_state.l + i, &a,
-                      &b);
-        for (int c = 0; c < p->d_v; c++)
-            merge_values(tile->merged_state.o + (size_t)c * TILE_ROWS + i, tile->chunk_state.o + (size_t)c * TILE_ROWS + i, a, b);
-    }
+    RAPT_BY_COUNT(tile->vectors, merge_vectors, p, &tile->merged_state, &tile->chunk_state);
 }
 
 /* Prefetches the rows of O that emit_tile will write. */

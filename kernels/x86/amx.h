@@ -27,6 +27,7 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
 #define RAPT_BF16_STEP_FLOATS (RAPT_TILE_VECTORS * TILE_FLOATS)
 #define RAPT_BF16_LAG         1
+#define RAPT_BF16_PREFETCHES  (RAPT_BLOCK / RAPT_STEP * RAPT_TILE_VECTORS / 2)
 
 #define RAPT_DOT_LANES 16
 #define dot_product    dot_product
@@ -127,35 +128,49 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
 }
 
 /* Writes one row of K, or of weights, as a row of tiles: step i goes to to + i * TILE_FLOATS. bf16 rows are copied as well, so
- * that tile rows are adjacent and subthreshold numbers can be flushed. Those are rare: the row is copied as it is and searched
- * on the way, and copied a second time with flushing only if one was found. row: scratch for a row of f32, in whole vectors. */
-static void stage_row_of_tiles(rapt_type type, float *to, const char *from, int channels, float *row) {
+ * that tile rows are adjacent and subthreshold numbers can be flushed. Those are rare, so rows in whole steps are copied as they
+ * are and searched on the way. Returns `folded` with the row folded in (has_subthreshold). row: scratch for a row of f32, in
+ * whole vectors. */
+static RAPT_INLINE vi stage_row_of_tiles(rapt_type type, float *to, const char *from, int channels, float *row, vi folded) {
     enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
     uint16_t copy[MOST];
-    const bool in_place = in_steps(type, channels);
     const int whole = (int)whole_steps(channels);
-    if (!in_place) copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row), from = (const char *)copy;
-    vi folded = i_set1(0);
+    if (!in_steps(type, channels)) {
+        copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row);
+        from = (const char *)copy;
+    }
     for (int c = 0; c < whole; c += RAPT_STEP) {
         vi pairs = v_as_int(v_load(from + (size_t)c * sizeof *copy));
         v_store(to + c / RAPT_STEP * TILE_FLOATS, v_as_float(pairs));
         folded = i_fold_smallest_bf16(folded, pairs);
     }
-    for (int c = 0; c < whole && has_subthreshold(folded); c += RAPT_STEP)
-        v_store(to + c / RAPT_STEP * TILE_FLOATS,
-                v_as_float(flush_subthreshold_pairs(v_as_int(v_load(from + (size_t)c * sizeof *copy)))));
+    return folded;
+}
+
+/* Returns the address of row n of tiles of `steps` steps. */
+static inline float *row_of_tiles(float *tiles, size_t n, size_t steps) {
+    return tiles + n / TILE_LANES * steps * TILE_FLOATS + n % TILE_LANES * RAPT_VL;
+}
+
+/* Stages n rows of K, or of weights, as the rows from number `first` on of tiles of `steps` steps. */
+static void stage_rows_of_tiles(rapt_type type, float *tiles, size_t first, size_t steps, const char *const *rows, int n,
+                                int channels, float *row) {
+    vi folded = i_set1(0);
+    for (int r = 0; r < n; r++)
+        folded = stage_row_of_tiles(type, row_of_tiles(tiles, first + (size_t)r, steps), rows[r], channels, row, folded);
+    for (int r = 0; r < n && has_subthreshold(folded); r++)
+        for (int c = 0; c < (int)whole_steps(channels); c += RAPT_STEP) {
+            float *pairs = row_of_tiles(tiles, first + (size_t)r, steps) + c / RAPT_STEP * TILE_FLOATS;
+            v_store(pairs, v_as_float(flush_subthreshold_pairs(v_as_int(v_load(pairs)))));
+        }
 }
 
 static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
-    int steps = key_steps(p);
     find_rows(rows, t, t->k, &p->k, b, b->first, b->end);
-    for (int n = b->first; n < b->end; n++) {
-        float *to =
-            s->keys + (size_t)((b->number % RAPT_CHUNK + n) / KEYS_OF_TILE * steps) * TILE_FLOATS + n % KEYS_OF_TILE * RAPT_VL;
-        stage_row_of_tiles(p->k.type, to, rows[n], p->d_k, s->row);
-    }
+    stage_rows_of_tiles(p->k.type, s->keys, (size_t)(b->number % RAPT_CHUNK + b->first), (size_t)key_steps(p), rows + b->first,
+                        b->end - b->first, p->d_k, s->row);
 }
 
 /* Transposes V. Of each step of keys, two adjacent rows at a time are interleaved channel by channel, the even channels in one
@@ -384,7 +399,7 @@ static RAPT_INLINE void score_tiles(const int nv, const float *keys, int steps, 
     store_tiles(2, nv, to, to + KEYS_OF_TILE * TILE_ROWS, TILE_ROWS);
 }
 
-static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b) {
+static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b, next_chunk *next) {
     int steps = key_steps(p), base = (int)(b->number % RAPT_CHUNK);
     for (int n = b->first / RAPT_STEP * RAPT_STEP; n < b->end; n += RAPT_STEP) {
         const float *keys = s->keys + (size_t)((base + n) / KEYS_OF_TILE * steps) * TILE_FLOATS;
@@ -392,6 +407,7 @@ static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane
         for (int v = 0; v < tile->vectors; v += 2) {
             if (tile->vectors - v >= 2) score_tiles(2, keys, steps, tile->q + v * TILE_FLOATS, to + v * RAPT_VL);
             else score_tiles(1, keys, steps, tile->q + v * TILE_FLOATS, to + v * RAPT_VL);
+            prefetch_next_chunk(next);
         }
     }
 }
@@ -748,10 +764,7 @@ static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) {
 
 static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const many_scratch *s, const char *const *rows,
                                int n, int channels) {
-    const size_t ld = (size_t)part_steps(p, 0) * TILE_FLOATS;
-    for (int r = 0; r < n; r++)
-        stage_row_of_tiles(type, s->weights + (size_t)(r / TILE_LANES) * ld + r % TILE_LANES * RAPT_VL, rows[r], channels,
-                           s->row);
+    stage_rows_of_tiles(type, s->weights, 0, (size_t)part_steps(p, 0), rows, n, channels, s->row);
 }
 
 /* After this many steps some weights are prefetched. Chosen on Emerald Rapids. */

@@ -212,7 +212,8 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
 
 /* ---- Queries in lanes ---------------------------------------------------------------------------------------------------- */
 
-static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b) {
+static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b, next_chunk *next) {
+    (void)next;
     const size_t first = (size_t)(b->number % RAPT_CHUNK + b->first);
     for (int step = 0; step < key_steps(p); step++)
         chain_step(s->keys + first * ld_keys(p) + step * STEP_PAIRS, ld_keys(p), tile->q + (size_t)step * RAPT_BF16_STEP_FLOATS,
