@@ -458,6 +458,7 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         .tile_rows = TILE_ROWS,                                                                                                  \
         .few_rows = HAS_KEYS_IN_LANES ? RAPT_FEW_ROWS : 0,                                                                       \
         .few_tokens = BF16 ? RAPT_BF16_FEW_TOKENS : RAPT_FEW_TOKENS,                                                             \
+        .least_rows = BF16 ? RAPT_BF16_LEAST_ROWS : 1,                                                                           \
         .scratch_bytes = scratch_bytes,                                                                                          \
         .attend = attend,                                                                                                        \
         .linear_scratch_bytes = INTEGER ? NULL : linear_scratch_bytes,                                                           \

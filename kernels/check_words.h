@@ -204,6 +204,11 @@ _Static_assert(RAPT_LINEAR_TOKENS == 1 || RAPT_LINEAR_TOKENS == 2 || RAPT_LINEAR
 _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAPT_PARTIAL_SUMS / RAPT_VL) <= 16,
                "a register tile has at most 16 accumulators");
 
+/* RAPT_BF16_LEAST_ROWS: rapt_arithmetic.least_rows in bf16 arithmetic. A kernel with a matrix unit sets it. */
+#ifndef RAPT_BF16_LEAST_ROWS
+#define RAPT_BF16_LEAST_ROWS 1
+#endif
+
 /* RAPT_BF16_FEW_TOKENS: RAPT_FEW_TOKENS in bf16 arithmetic, which transposes the weights anew for each four tokens. Chosen on
  * Emerald Rapids, for AMX. */
 #ifndef RAPT_BF16_FEW_TOKENS

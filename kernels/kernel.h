@@ -312,6 +312,9 @@ typedef struct rapt_arithmetic {
     /* Defaults of rapt_tuning: the most rows of a head that have keys in lanes, and the most tokens that are few for a linear
      * layer (parts/linear.h). 0: always queries, or tokens, in lanes. */
     int few_rows, few_tokens;
+    /* Tasks with keys in lanes of fewer rows of a head are computed by another kernel's arithmetic, if there is one
+     * (rapt_fewest_rows_bf16). */
+    int least_rows;
     /* Returns the bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, that a task of at most `rows` rows needs; with keys
      * in lanes, rows are those of all its heads. merges: true if the task merges chunks. */
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool merges);

@@ -253,7 +253,7 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
  * chunk of K and V, which may take as much again, and is not counted here. */
 static int64_t tiles_per_pass(const full_plan *p) {
     const rapt_problem *problem = &p->problem;
-    const rapt_arithmetic *arithmetic = rapt_arithmetic_of(p->kernel, problem->arith);
+    const rapt_arithmetic *arithmetic = p->arithmetic;
     const bool bf16 = problem->arith == RAPT_BF16_DOT;
     const rapt_tuning *tuning = &p->tuning;
     size_t bound = rapt_l2_bytes() / 16 * (size_t)tuning->pass_l2;
@@ -306,7 +306,7 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
 static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
     const rapt_problem *problem = &p->problem;
     const rapt_tuning *tuning = &p->tuning;
-    const int tile_rows = rapt_arithmetic_of(p->kernel, problem->arith)->tile_rows;
+    const int tile_rows = p->arithmetic->tile_rows;
     const bool own_keys = problem->table.token_stride != 0; /* each token has its own page table: a pass has rows of one token */
     const int64_t together = own_keys ? problem->group : c->rows; /* rows that have the same keys */
     c->keys_in_lanes = rapt_keys_in_lanes(tuning, problem, together);
@@ -384,8 +384,10 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
 
 size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
     const bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
-    return rapt_arithmetic_of(p->kernel, p->problem.arith)
-        ->scratch_bytes(&p->problem, c->joined_heads * c->scratch_rows, c->keys_in_lanes, merges);
+    const int64_t rows = c->joined_heads * c->scratch_rows;
+    const size_t bytes = p->arithmetic->scratch_bytes(&p->problem, rows, c->keys_in_lanes, merges);
+    const size_t of_fewest = c->keys_in_lanes ? p->of_fewest->scratch_bytes(&p->problem, rows, true, merges) : 0;
+    return bytes > of_fewest ? bytes : of_fewest;
 }
 
 enum { MOST_THREADS = 4096 }; /* more threads do not make the cut finer, which keeps the sizes below far from overflow */
@@ -558,6 +560,8 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->alibi = d->alibi;
     problem->logits_body = d->logits_body;
     problem->arith = d->arith;
+    p->arithmetic = rapt_arithmetic_of(p->kernel, d->arith);
+    p->of_fewest = d->arith == RAPT_BF16_DOT ? rapt_fewest_rows_bf16(p->kernel) : p->arithmetic;
     problem->left_over =
         (int)rapt_min(p->tuning.left_over, d->arith == RAPT_INT8_DOT ? p->tuning.few_integer_rows : p->tuning.few_rows);
     p->scores_stage = d->scores_stage;

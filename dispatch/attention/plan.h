@@ -39,7 +39,8 @@ typedef struct entry_start {
 typedef struct full_plan {
     uint64_t made; /* PLAN_MADE, or this is not a plan */
     const rapt_kernel *kernel;
-    rapt_tuning tuning; /* every number is set, none is -1 */
+    const rapt_arithmetic *arithmetic, *of_fewest; /* the kernel's; of_fewest: of tasks of fewer than least_rows rows */
+    rapt_tuning tuning;                            /* every number is set, none is -1 */
     rapt_problem problem;
     rapt_scores_stage scores_stage;
     const int32_t *q_starts, *k_starts; /* the caller's arrays, or null */

@@ -392,6 +392,11 @@ static int64_t stored_end(const full_plan *p, int64_t entry) {
     return p->k_starts || end < p->kv_total ? end : p->kv_total;
 }
 
+/* Returns the arithmetic that computes a task. */
+static const rapt_arithmetic *arithmetic_of_task(const full_plan *p, const rapt_task *t) {
+    return t->keys_in_lanes && t->rows < p->arithmetic->least_rows ? p->of_fewest : p->arithmetic;
+}
+
 /* Writes the scores of a task's rows and chunks, at the stage that is wanted; for RAPT_SCORES_WEIGHTS those that finish_task
  * turns into weights. All columns that K has room for become -inf, so that keys which the kernel does not visit have that score.
  * Then a copy of the task, without the steps after that stage, is run with nowhere to write but the scores. task: its inputs and
@@ -434,7 +439,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     t.sinks = t.lse = t.o = NULL;
     t.states = (char *)nowhere;
     t.state_token = t.state_head = t.state_chunk = 0;
-    rapt_arithmetic_of(p->kernel, p->problem.arith)->attend(&t);
+    arithmetic_of_task(p, &t)->attend(&t);
 }
 
 /* Returns a task with its heads, rows and chunks set; rapt_cut_entry (plan.c) has a figure of them. */
@@ -536,7 +541,7 @@ static void attend_task(const rapt_attention *c, entry_place *at, int64_t task, 
     place_positions(c, at->cut.q_len, &t);
     if (p->bytes.scores) attend_for_scores(c, &t);
     place_results(c, at, &t);
-    rapt_arithmetic_of(p->kernel, p->problem.arith)->attend(&t);
+    arithmetic_of_task(p, &t)->attend(&t);
 }
 
 void rapt_start_state(float *state, int32_t d_v) {

@@ -10,6 +10,10 @@
 /* Returns the features of this machine. */
 uint32_t rapt_cpu_features_detect(void);
 
+/* Returns the features that this machine has, but whose instructions are slower than what other kernels use instead: a kernel
+ * that needs one runs only if it is asked for by name. */
+uint32_t rapt_cpu_slow_detect(void);
+
 /* Returns the bytes of the L2 cache of the core that runs this; 0 if the CPU does not tell. */
 size_t rapt_cpu_l2_detect(void);
 
@@ -58,6 +62,13 @@ static inline uint32_t rapt_x86_decode(const rapt_x86_registers *r) {
     if (r->leaf7_edx >> 25 & 1) features |= RAPT_CPU_AMX_INT8;
     if (r->tiles_allowed) features |= RAPT_CPU_AMX_PERMISSION;
     return features;
+}
+
+/* Returns the slow features of an x86 CPU by its vendor, CPUID.0:EBX, EDX and ECX. Intel's VDPBF16PS multiplies at half the rate
+ * of FMA (115 of 220 GFLOP/s, Granite Rapids), AMD's at twice that rate. */
+static inline uint32_t rapt_x86_slow(uint32_t ebx, uint32_t edx, uint32_t ecx) {
+    const bool intel = ebx == 0x756e6547 && edx == 0x49656e69 && ecx == 0x6c65746e; /* "Genu", "ineI", "ntel" */
+    return intel ? RAPT_CPU_AVX512BF16 : 0;
 }
 
 /* Returns the bytes of the L2 cache by CPUID.80000006H:ECX, whose upper half has KiB (AMD APM volume 3, appendix E.4.5; Intel SDM

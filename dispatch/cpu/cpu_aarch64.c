@@ -2,6 +2,8 @@
 /* AArch64: asks Linux, Apple's systems or Windows for the CPU's features. */
 #include "cpu/cpu.h"
 
+uint32_t rapt_cpu_slow_detect(void) { return 0; }
+
 size_t rapt_cpu_l2_detect(void) { return 0; } /* only the operating system may read CCSIDR_EL1 */
 
 #if defined(__linux__)

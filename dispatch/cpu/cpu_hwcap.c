@@ -2,6 +2,8 @@
 /* Architectures whose features Linux lists in the auxiliary vector. On other systems no features are found. */
 #include "cpu/cpu.h"
 
+uint32_t rapt_cpu_slow_detect(void) { return 0; }
+
 size_t rapt_cpu_l2_detect(void) { return 0; }
 
 #if defined(__linux__)

@@ -4,4 +4,6 @@
 
 uint32_t rapt_cpu_features_detect(void) { return 0; }
 
+uint32_t rapt_cpu_slow_detect(void) { return 0; }
+
 size_t rapt_cpu_l2_detect(void) { return 0; }

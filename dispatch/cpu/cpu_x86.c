@@ -47,6 +47,11 @@ uint32_t rapt_cpu_features_detect(void) {
     return rapt_x86_decode(&r);
 }
 
+uint32_t rapt_cpu_slow_detect(void) {
+    uint32_t eax, ebx, ecx, edx;
+    return __get_cpuid(0, &eax, &ebx, &ecx, &edx) ? rapt_x86_slow(ebx, edx, ecx) : 0;
+}
+
 size_t rapt_cpu_l2_detect(void) {
     uint32_t eax, ebx, ecx, edx;
     return __get_cpuid(0x80000006, &eax, &ebx, &ecx, &edx) ? rapt_x86_l2(ecx) : 0;

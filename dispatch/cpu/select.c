@@ -39,6 +39,12 @@ static _Atomic(uint32_t) l2_found;
 static const char *const feature_names[] = {RAPT_CPU_NAMES};
 enum { FEATURES = sizeof feature_names / sizeof *feature_names };
 
+const rapt_arithmetic *rapt_fewest_rows_bf16(const rapt_kernel *kernel) {
+    for (const rapt_kernel *k = kernel; k < kernels + KERNELS && kernel->bf16->least_rows > 1; k++)
+        if (k->base == kernel->base && k->bf16->least_rows <= 1 && !(k->bf16->needs & ~kernel->bf16->needs)) return k->bf16;
+    return kernel->bf16;
+}
+
 const rapt_kernel *rapt_find_kernel(const char *name) {
     for (int i = 0; i < KERNELS; i++)
         if (strcmp(kernels[i].name, name) == 0) return &kernels[i];
@@ -115,8 +121,9 @@ rapt_status rapt_select(rapt_report *r, const char *name, const rapt_kernel **ke
         r->owner = owner;
         if (status != RAPT_OK) return *kernel = NULL, status;
     } else {
+        const uint32_t fast = features() & ~rapt_cpu_slow_detect();
         int i = 0;
-        while (needs_of(&kernels[i]) & ~features()) i++; /* ends: the scalar kernels need nothing */
+        while (needs_of(&kernels[i]) & ~fast) i++; /* ends: the scalar kernels need nothing */
         *kernel = &kernels[i];
     }
     /* Takes the kernel that another thread has chosen or forced meanwhile, if one has. */

@@ -241,6 +241,9 @@ int main(void) {
               {"a CPU that does not say", 0, 0}};
     for (size_t i = 0; i < sizeof l2 / sizeof *l2; i++)
         tap_ok(rapt_x86_l2(l2[i].ecx) == l2[i].bytes, "%s: %zu bytes of L2", l2[i].name, rapt_x86_l2(l2[i].ecx));
+    tap_ok(rapt_x86_slow(0x756e6547, 0x49656e69, 0x6c65746e) == RAPT_CPU_AVX512BF16, "GenuineIntel: VDPBF16PS is slow");
+    tap_ok(rapt_x86_slow(0x68747541, 0x69746e65, 0x444d4163) == 0, "AuthenticAMD: nothing is slow");
+    tap_ok(rapt_x86_slow(0, 0, 0) == 0, "a vendor without a name: nothing is slow");
     static const uint32_t in_order[] = {RAPT_CPU_SSE41,      RAPT_CPU_AVX,        RAPT_CPU_F16C,       RAPT_CPU_FMA,
                                         RAPT_CPU_AVX2,       RAPT_CPU_AVX512F,    RAPT_CPU_AVX512DQ,   RAPT_CPU_AVX512BW,
                                         RAPT_CPU_AVX512VL,   RAPT_CPU_NEON,       RAPT_CPU_AVX512VNNI, RAPT_CPU_DOTPROD,
@@ -248,7 +251,7 @@ int main(void) {
                                         RAPT_CPU_I8MM,       RAPT_CPU_AVXVNNI,    RAPT_CPU_VFPV4,      RAPT_CPU_VSX,
                                         RAPT_CPU_VXE,        RAPT_CPU_LSX,        RAPT_CPU_BF16,       RAPT_CPU_SVE,
                                         RAPT_CPU_SVE_OF_256, RAPT_CPU_SVE_OF_512, RAPT_CPU_RVV,        RAPT_CPU_RVV_OF_128,
-                                        RAPT_CPU_RVV_OF_256, RAPT_CPU_RVV_OF_512};
+                                        RAPT_CPU_RVV_OF_256, RAPT_CPU_RVV_OF_512, RAPT_CPU_AVX512BF16};
     int misplaced = 0;
     for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++) misplaced += in_order[i] != UINT32_C(1) << i;
     tap_ok(!misplaced, "each feature has the bit of its name's place in the list; %d have not", misplaced);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a plan, once made, spares. Tasks of ragged batches give the bits of rapt_run, in any order, and find their entry without
  * going through the batch: shown by taking away the memory that they must not need, not by a clock, which depends on what else
- * the machine does. Kernels are chosen by name without asking the CPU again. */
+ * the machine does. Kernels are chosen by name without asking the CPU again, and by themselves without its slow features. */
 #define _DEFAULT_SOURCE /* signals, for page_faults.h */
 
 /* The library's detection of features, counted: this definition comes before that of the archive. */
 #define rapt_cpu_features_detect detect
+#define rapt_cpu_slow_detect     detect_slow
 #include RAPT_CPU_FILE /* NOLINT(bugprone-suspicious-include): for it is given another name here */
 #undef rapt_cpu_features_detect
+#undef rapt_cpu_slow_detect
 
 #include "fence.h"
 #include "each_kernel.h"
@@ -21,6 +23,10 @@ uint32_t rapt_cpu_features_detect(void) {
     asked++;
     return detect();
 }
+
+uint32_t rapt_cpu_slow_detect(void);
+static uint32_t also_slow;
+uint32_t rapt_cpu_slow_detect(void) { return detect_slow() | also_slow; }
 
 enum { HEADS = 2, D = 5 };
 
@@ -260,8 +266,24 @@ static void test_kernel(const char *isa, bool whole) {
     tap_ok(wrong == 0, "%s: all tasks of ragged batches, shuffled, give the bits of rapt_run: %d of 6 wrong", isa, wrong);
 }
 
+/* A kernel that needs a slow feature is not chosen, and runs if it is forced. */
+static void slow_features(void) {
+    const char *best = "none", *chosen = "none";
+    rapt_isa_force(NULL);
+    rapt_isa_current(&best);
+    also_slow = UINT32_MAX;
+    rapt_isa_force(NULL);
+    rapt_isa_current(&chosen);
+    tap_ok(strncmp(chosen, "scalar", 6) == 0, "with every feature slow, %s is chosen", chosen);
+    tap_ok(rapt_isa_force(best) == RAPT_OK && rapt_isa_current(&chosen) == RAPT_OK && strcmp(chosen, best) == 0,
+           "the best kernel without them, %s, can be forced even so", best);
+    also_slow = 0;
+    rapt_isa_force(NULL);
+}
+
 int main(int argc, char **argv) {
     features();
+    if (!getenv("RAPT_ISA")) slow_features();
     each_kernel(argc, argv, test_kernel);
     entries_without_queries();
     changed_starts();
