@@ -123,6 +123,22 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
 }
 #endif
 
+/* Packs rows of Q of bf16 in whole steps as pack_bf16_queries does, without a detour by f32. Replaceable. */
+static __attribute__((unused)) void pack_bf16_query_rows(float *q, const char *const *rows, int channels, int vectors);
+#ifndef pack_bf16_query_rows
+enum { PACKS_QUERY_ROWS = 0 };
+static void pack_bf16_query_rows(float *q, const char *const *rows, int channels, int vectors) {
+    (void)q, (void)rows, (void)channels, (void)vectors;
+}
+#else
+enum { PACKS_QUERY_ROWS = 1 };
+#endif
+
+/* True if pack_bf16_query_rows can pack Q: it is multiplied by nothing before it is rounded. */
+static inline bool packs_query_rows(const rapt_problem *p) {
+    return PACKS_QUERY_ROWS && in_steps(p->q.type, p->d_k) && p->q_factor == 1.0f && !scaled_by_channel(&p->k_scales);
+}
+
 /* Returns the distance from row to row of staged keys, in floats. */
 static inline size_t staged_bf16_keys(const rapt_problem *p) { return whole_steps(p->d_k) * COPIES + RAPT_ROW_PADDING; }
 

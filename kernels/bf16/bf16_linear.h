@@ -40,6 +40,10 @@ static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool 
 /* Stages a tile of n tokens, whole vectors of them, step by step. `to` needs room for RAPT_STEP * TILE_ROWS floats from the start
  * of the last step on, since a step is packed in place. */
 static void stage_bf16_tokens(const rapt_linear_problem *p, const char *const *tokens, int n, float *to) {
+    if (PACKS_QUERY_ROWS && in_steps(p->x.type, p->in)) {
+        pack_bf16_query_rows(to, tokens, (int)p->in, n / RAPT_VL);
+        return;
+    }
     for (int64_t c = 0; c < p->in; c += RAPT_STEP, to += RAPT_BF16_STEP_FLOATS) {
         int channels = rapt_min(RAPT_STEP, p->in - c);
         stage_columns(p->x.type, to, TILE_ROWS, tokens, n, (int)c, channels);

@@ -128,6 +128,10 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
         prefetch_row(rows[r], p->q_row);
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
+    if (BF16 && packs_query_rows(p)) {
+        pack_bf16_query_rows(tile->q, rows, p->d_k, tile->vectors);
+        return;
+    }
     stage_columns(p->q.type, tile->q, TILE_ROWS, rows, tile->vectors * RAPT_VL, 0, p->d_k);
     if (p->q_factor != 1.0f)
         for (size_t i = 0; i < (size_t)p->d_k * TILE_ROWS; i += RAPT_VL)

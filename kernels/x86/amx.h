@@ -32,21 +32,22 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define RAPT_DOT_LANES 16
 #define dot_product    dot_product
 
-#define begin_task          begin_task
-#define end_task            end_task
-#define bf16_key_floats     bf16_key_floats
-#define bf16_value_floats   bf16_value_floats
-#define pack_bf16_queries   pack_bf16_queries
-#define stage_bf16_keys     stage_bf16_keys
-#define stage_bf16_values   stage_bf16_values
-#define score_bf16          score_bf16
-#define advance_bf16        advance_bf16
-#define bf16_scratch_floats bf16_scratch_floats
-#define pack_bf16_rows      pack_bf16_rows
-#define score_bf16_rows     score_bf16_rows
-#define start_bf16_rows     start_bf16_rows
-#define add_bf16_step       add_bf16_step
-#define end_bf16_rows       end_bf16_rows
+#define begin_task           begin_task
+#define end_task             end_task
+#define bf16_key_floats      bf16_key_floats
+#define bf16_value_floats    bf16_value_floats
+#define pack_bf16_queries    pack_bf16_queries
+#define pack_bf16_query_rows pack_bf16_query_rows
+#define stage_bf16_keys      stage_bf16_keys
+#define stage_bf16_values    stage_bf16_values
+#define score_bf16           score_bf16
+#define advance_bf16         advance_bf16
+#define bf16_scratch_floats  bf16_scratch_floats
+#define pack_bf16_rows       pack_bf16_rows
+#define score_bf16_rows      score_bf16_rows
+#define start_bf16_rows      start_bf16_rows
+#define add_bf16_step        add_bf16_step
+#define end_bf16_rows        end_bf16_rows
 
 #define bf16_weight_floats bf16_weight_floats
 #define stage_bf16_weights stage_bf16_weights
@@ -125,6 +126,19 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
         for (int v = 0; v < vectors; v++)
             for (int j = 0; j < STEP_PAIRS; j++) v_store(to + v * TILE_FLOATS + j * RAPT_VL, v_as_float(pairs[v][j]));
     }
+}
+
+/* Sixteen rows of a step are dwords of two channels, so their transpose is a tile. */
+static void pack_bf16_query_rows(float *q, const char *const *rows, int channels, int vectors) {
+    for (int c = 0; c < channels; c += RAPT_STEP, q += RAPT_BF16_STEP_FLOATS)
+        for (int v = 0; v < vectors; v++) {
+            vf pairs[TILE_LANES];
+            for (int r = 0; r < TILE_LANES; r++)
+                pairs[r] = v_as_float(
+                    flush_subthreshold_pairs(v_as_int(v_load(rows[v * TILE_LANES + r] + (size_t)c * sizeof(uint16_t)))));
+            v_transpose(pairs);
+            for (int j = 0; j < STEP_PAIRS; j++) v_store(q + v * TILE_FLOATS + j * RAPT_VL, pairs[j]);
+        }
 }
 
 /* Writes one row of K, or of weights, as a row of tiles: step i goes to to + i * TILE_FLOATS. bf16 rows are copied as well, so
