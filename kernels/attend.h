@@ -115,6 +115,7 @@
  *   bf16_key_floats     bf16.h               scratch for the keys of a chunk
  *   bf16_value_floats   bf16.h               scratch for its values
  *   pack_bf16_queries   bf16.h               packs rows of Q
+ *   pack_bf16_query_rows bf16.h              packs rows of Q that are bf16
  *   stage_bf16_keys     bf16_queries.h       stages rows of K
  *   stage_bf16_values   bf16_queries.h       stages rows of V
  *   score_bf16          bf16_queries.h       computes scores

@@ -62,10 +62,29 @@ static void make_factors(float *row, int n) {
     for (int i = 0; i < n; i += RAPT_VL) v_store(row + i, bf16_factor(v_load(row + i)));
 }
 
+/* Copies n rows of at least two vectors of bf16 as factors, padded with zeros to ld. The last vector of a row ends with its last
+ * element, and so repeats some of the vector before. */
+static void copy_bf16_rows(uint16_t *to, size_t ld, const char *const *rows, int n, int elements) {
+    enum { ELEMENTS = 2 * RAPT_VL };
+    for (int r = 0; r < n; r++, to += ld) {
+        int i = 0;
+        for (; i + ELEMENTS <= elements; i += ELEMENTS)
+            v_store(to + i, v_as_float(flush_subthreshold_pairs(v_as_int(v_load(rows[r] + (size_t)i * sizeof *to)))));
+        memset(to + i, 0, (ld - (size_t)i) * sizeof *to);
+        if (i == elements) continue;
+        i = elements - ELEMENTS;
+        v_store(to + i, v_as_float(flush_subthreshold_pairs(v_as_int(v_load(rows[r] + (size_t)i * sizeof *to)))));
+    }
+}
+
 /* Copies n rows of any storage type as bf16 factors, `elements` of each, padded with zeros to ld. scales: null, or what each row
  * is multiplied by first. row: scratch for one row of f32, in whole vectors. */
 static RAPT_NOINLINE void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, const char *const *rows, int n, int elements,
                                        const float *scales, float *row) {
+    if (type == RAPT_BF16 && !scales && elements >= 2 * RAPT_VL) {
+        copy_bf16_rows(to, ld, rows, n, elements);
+        return;
+    }
     for (int r = 0; r < n; r++, to += ld) {
         stage_rows(type, row, 0, rows + r, 1, 0, elements);
         for (int i = 0; i < elements; i += RAPT_VL) {

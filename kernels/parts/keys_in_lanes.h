@@ -103,7 +103,8 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
-/* Stages channels [first, end) of RAPT_VL rows, transposed: to[channel - first][row]. */
+/* Stages channels [first, end) of RAPT_VL rows, transposed: the last of them is the last of the columns that a step has,
+ * to[column] [row]. */
 typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, int first, int end);
 
 /* How rows of K are read. */
@@ -187,12 +188,13 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
 /* Adds the products of the channels from `whole` on, which are fewer than a step. */
 static RAPT_INLINE void score_tail(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int whole, int channels, const float *q, size_t ldq, vf *acc) {
+    const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group;
     UNROLLED(g, ng) {
-        float rest[4 * RAPT_VL * RAPT_VL];
-        k.stage_rest(rest, keys + g * RAPT_VL, offset, whole, channels);
-        for (int c = whole; c < channels; c++)
-            UNROLLED(r, nr)
-                acc[g * nr + r] = v_fma(v_broadcast(q + r * ldq + c), v_load(rest + (c - whole) * RAPT_VL), acc[g * nr + r]);
+        float columns[4 * RAPT_VL * RAPT_VL];
+        const float *column = columns + (step - (channels - whole)) * RAPT_VL;
+        k.stage_rest(columns, keys + g * RAPT_VL, offset, whole, channels);
+        for (int c = whole; c < channels; c++, column += RAPT_VL)
+            UNROLLED(r, nr) acc[g * nr + r] = v_fma(v_broadcast(q + r * ldq + c), v_load(column), acc[g * nr + r]);
     }
 }
 
@@ -232,12 +234,32 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
         for (; g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
+/* Stages the rest of rows of one type (stage_key_rest): by reading the step that ends with the last channel, or if a row has less
+ * than a step, channel by channel. */
+static RAPT_INLINE void stage_rest_as(const key_format k, load_channels *load, float *to, const char *const *keys, size_t offset,
+                                      int first, int end) {
+    enum { RUN = 8 }; /* as in score_step */
+    const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group, in_dword = elements_of_dword(k.type);
+    if (k.group == 1 && end >= step) {
+        key_columns c;
+        k.read(&c, keys, offset + (size_t)(end - step) * (size_t)k.bytes, 1);
+        for (int from = 0; from < step; from += RUN)
+            UNROLLED(j, RUN) {
+                if (j >= step) continue;
+                v_store(to + (from + j) * RAPT_VL, k.column(&c, c.dwords[from / in_dword + j / in_dword], j % in_dword));
+            }
+        return;
+    }
+    const char *rows[RAPT_VL];
+    for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[j] + offset;
+    stage_columns_as(load, (size_t)k.bytes, to + (step - (end - first)) * RAPT_VL, RAPT_VL, rows, RAPT_VL, first, end - first);
+}
+
 /* Defines stage_rest_f32, stage_rest_q4_0 and so on: the stage_key_rest of each type. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void stage_rest_##suffix(float *to, const char *const *keys, size_t offset, int first, int end) {       \
-        const char *rows[RAPT_VL];                                                                                               \
-        for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[j] + offset;                                                            \
-        stage_columns_as(load_##suffix, bytes, to, RAPT_VL, rows, RAPT_VL, first, end - first);                                  \
+        const key_format k = {name, group, bytes, NULL, read_##suffix, v_column_##suffix};                                       \
+        stage_rest_as(k, load_##suffix, to, keys, offset, first, end);                                                           \
     }
 RAPT_DIRECT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
@@ -443,9 +465,30 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
+/* Returns the bytes of a channel of K or V; 0 for types with groups. */
+static inline size_t channel_bytes(rapt_type type) {
+    switch (type) {
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    case name:                                                                                                                   \
+        return (group) == 1 ? (bytes) : 0;
+        RAPT_ELEMENT_TYPES(RAPT_TYPE)
+        RAPT_CACHE_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+    default:
+        return 0;
+    }
+}
+
+/* True if channels of V that are left after whole vectors are read as the vector that ends with the last channel. The vector of O
+ * after the whole ones then has channels d_v - RAPT_VL to d_v - 1 until move_last_channels puts them in their places. */
+static inline bool ends_on_vector(const rapt_problem *p) { return p->d_v % RAPT_VL && p->d_v > RAPT_VL; }
+static void move_last_channels(const rapt_problem *p, float *o) {
+    if (ends_on_vector(p)) v_store(o + p->d_v - RAPT_VL, v_load(o + p->d_v / RAPT_VL * RAPT_VL));
+}
+
 /* Adds P V of one head for values [from, to) of the block. rows: the n rows of the head. value_rows: the addresses of the chunk's
- * values. Whole vectors of channels are multiplied where V lies; the channels that are left, and all channels of types that need
- * a copy, are first converted to f32 in s->values. */
+ * values. Whole vectors of channels are multiplied where V lies, and so is the vector that ends with the last channel, if some
+ * are left; all channels of types that need a copy, and those of less than a vector, are first converted to f32 in s->values. */
 static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                        const char *const *value_rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
@@ -460,7 +503,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
                   .depth = to - from,
                   .rows = value_rows + b->number % RAPT_CHUNK + from,
                   .offset = (size_t)kv_head * (size_t)p->v.head_stride};
-    if (rest || copy) {
+    if (copy || (rest && !ends_on_vector(p))) {
         operands last = o;
         const char *values[RAPT_BLOCK] = {NULL}, *copies[RAPT_BLOCK] = {NULL}; /* gcc 12 warns otherwise */
         int first = copy ? 0 : whole * RAPT_VL, vectors = copy ? whole + (rest > 0) : 1;
@@ -474,6 +517,11 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
         last.offset = 0;
         stream_product(RAPT_F32, last, n, vectors);
         if (copy) return;
+    } else if (rest) {
+        operands last = o;
+        last.c += (size_t)(whole * RAPT_VL) * sizeof(float);
+        last.offset += (size_t)(p->d_v - RAPT_VL) * channel_bytes(p->v.type);
+        stream_product(p->v.type, last, n, 1);
     }
     /* A single stream of whole rows is left to the hardware prefetcher. */
     bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL && p->page_size == 0 && of_elements(p->v.type);
@@ -657,8 +705,10 @@ static void add_chunk_values(const rapt_task *t, const row_scratch *s, query_row
             for (int h = 0; h < t->kv_heads; h++)
                 add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + depth, b->end));
     }
-    for (int r = 0; r < all_rows && !needs_copy(p->v.type, n); r++)
+    for (int r = 0; r < all_rows && !needs_copy(p->v.type, n); r++) {
         interleave_channels(rows[r].chunk_state.o, deinterleaved_vectors(p->v.type), p->d_v);
+        move_last_channels(p, rows[r].chunk_state.o);
+    }
 }
 
 /* Adds P V of a chunk in exact arithmetic as add_chunk_values does, but without the values of masked keys. */

@@ -193,7 +193,7 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
                 UNROLLED(r, nr) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
             else {
                 int at = rapt_min(i + v * RAPT_VL, channels), left = rapt_min(RAPT_VL, channels - at);
-                UNROLLED(r, nr) w[r] = load_part(load, bytes, weights + (size_t)r * stride + (size_t)at * bytes, left);
+                UNROLLED(r, nr) w[r] = load_last(load, bytes, weights + (size_t)r * stride, at, left);
             }
             UNROLLED(j, nt) {
                 vf token = v_load(x + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);

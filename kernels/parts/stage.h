@@ -31,11 +31,22 @@ static inline bool of_elements(rapt_type type) {
     }
 }
 
-/* Loads n channels at `from`, and 0 for the rest of the vector. bytes: of a channel. */
+/* Loads n channels at `from`, at most RAPT_VL, and 0 for the rest of the vector. bytes: of a channel. */
 static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *from, int n) {
     char part[RAPT_VL * 4] = {0};
     memcpy(part, from, (size_t)n * bytes);
     return load(part, 0);
+}
+
+/* Loads channels [at, at + n) of a row, n at most RAPT_VL, and 0 for the rest of the vector. If as many channels come before
+ * their end as a vector has, that vector is loaded, and shifted by way of memory: load_part calls memcpy, which takes several
+ * times as long. */
+static RAPT_INLINE vf load_last(load_channels *load, size_t bytes, const char *row, int at, int n) {
+    float last[2 * RAPT_VL];
+    if (RAPT_VL > 1 && at + n < RAPT_VL) return load_part(load, bytes, row + (size_t)at * bytes, n);
+    v_store(last, load(row, at + n - RAPT_VL));
+    v_store(last + RAPT_VL, v_set1(0.0f));
+    return v_load(last + RAPT_VL - n);
 }
 
 /* Writes a square, transposed: to[i][r] = rows[r][channel + i] for i and r below RAPT_VL. ld: floats from to[i] to to[i + 1].
@@ -67,7 +78,7 @@ static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size
             }
         for (; i < whole; i += RAPT_VL) v_store(to + i, load(rows[r], first + i));
         if (group == 1 && whole < channels)
-            v_store(to + whole, load_part(load, bytes, rows[r] + (size_t)(first + whole) * bytes, channels - whole));
+            v_store(to + whole, load_last(load, bytes, rows[r] + (size_t)first * bytes, whole, channels - whole));
     }
 }
 
@@ -77,6 +88,13 @@ static RAPT_INLINE void stage_columns_as(load_channels *load, size_t bytes, floa
     int whole = channels - channels % RAPT_VL;
     for (int r = 0; r < n; r += RAPT_VL) {
         for (int i = 0; i < whole; i += RAPT_VL) store_transposed(load, rows + r, first + i, to + (size_t)i * ld + r, ld);
+        if (whole < channels && channels >= RAPT_VL) {
+            float square[RAPT_VL * RAPT_VL]; /* of the last RAPT_VL channels, of which some are there already */
+            store_transposed(load, rows + r, first + channels - RAPT_VL, square, RAPT_VL);
+            for (int i = whole; i < channels; i++)
+                v_store(to + (size_t)i * ld + r, v_load(square + (RAPT_VL - channels + i) * RAPT_VL));
+            continue;
+        }
         for (int j = 0; j < RAPT_VL && whole < channels; j++) {
             float part[RAPT_VL];
             v_store(part, load_part(load, bytes, rows[r + j] + (size_t)(first + whole) * bytes, channels - whole));

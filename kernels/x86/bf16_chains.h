@@ -16,17 +16,18 @@
 
 #define RAPT_BF16_STEP_FLOATS (STEP_PAIRS * TILE_ROWS)
 
-#define bf16_key_floats     bf16_key_floats
-#define bf16_value_floats   bf16_value_floats
-#define pack_bf16_queries   pack_bf16_queries
-#define stage_bf16_keys     stage_bf16_keys
-#define stage_bf16_values   stage_bf16_values
-#define score_bf16          score_bf16
-#define advance_bf16        advance_bf16
-#define bf16_scratch_floats bf16_scratch_floats
-#define pack_bf16_row       pack_bf16_row
-#define score_bf16_tile     score_bf16_tile
-#define add_bf16_step       add_bf16_step
+#define bf16_key_floats      bf16_key_floats
+#define bf16_value_floats    bf16_value_floats
+#define pack_bf16_queries    pack_bf16_queries
+#define stage_bf16_keys      stage_bf16_keys
+#define stage_bf16_values    stage_bf16_values
+#define score_bf16           score_bf16
+#define advance_bf16         advance_bf16
+#define bf16_scratch_floats  bf16_scratch_floats
+#define pack_bf16_row        pack_bf16_row
+#define pack_bf16_query_rows pack_bf16_query_rows
+#define score_bf16_tile      score_bf16_tile
+#define add_bf16_step        add_bf16_step
 
 #define bf16_weight_floats bf16_weight_floats
 #define stage_bf16_weights stage_bf16_weights
@@ -129,9 +130,24 @@ static void pack_bf16_queries(float *q, int channels, int vectors) {
         }
 }
 
-/* Writes one row of K, or of weights, as chain pairs. Subthreshold numbers are rare: the row is written as it is and searched on
- * the way, and written a second time with flushing only if one was found. row: scratch for a row of f32, in whole vectors. */
-static void stage_row_of_chains(rapt_type type, float *to, const char *from, int channels, float *row) {
+/* Sixteen rows of a step, as chain pairs, are transposed as dwords. */
+static void pack_bf16_query_rows(float *q, const char *const *rows, int channels, int vectors) {
+    for (int c = 0; c < channels; c += RAPT_STEP, q += RAPT_BF16_STEP_FLOATS)
+        for (int v = 0; v < vectors; v++) {
+            vf pairs[RAPT_VL];
+            for (int r = 0; r < RAPT_VL; r++) {
+                const vi line = v_as_int(v_load(rows[v * RAPT_VL + r] + (size_t)c * sizeof(uint16_t)));
+                pairs[r] = v_as_float(i_chain_pairs(flush_subthreshold_pairs(line)));
+            }
+            v_transpose(pairs);
+            for (int j = 0; j < STEP_PAIRS; j++) v_store(q + (size_t)j * TILE_ROWS + v * RAPT_VL, pairs[j]);
+        }
+}
+
+/* Writes one row of K, or of weights, as chain pairs. Subthreshold numbers are rare, so rows in whole steps are written as they
+ * are and searched on the way. Returns `folded` with the row folded in (has_subthreshold). row: scratch for a row of f32, in
+ * whole vectors. */
+static RAPT_INLINE vi stage_row_of_chains(rapt_type type, float *to, const char *from, int channels, float *row, vi folded) {
     enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
     uint16_t copy[MOST];
     const int whole = (int)whole_steps(channels);
@@ -139,25 +155,31 @@ static void stage_row_of_chains(rapt_type type, float *to, const char *from, int
         copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row);
         from = (const char *)copy;
     }
-    vi folded = i_set1(0);
     for (int c = 0; c < whole; c += RAPT_STEP) {
         const vi line = v_as_int(v_load(from + (size_t)c * sizeof *copy));
         v_store(to + c / 2, v_as_float(i_chain_pairs(line)));
         folded = i_fold_smallest_bf16(folded, line);
     }
-    if (!has_subthreshold(folded)) return;
-    for (int c = 0; c < whole; c += RAPT_STEP) {
-        const vi line = v_as_int(v_load(from + (size_t)c * sizeof *copy));
-        v_store(to + c / 2, v_as_float(i_chain_pairs(flush_subthreshold_pairs(line))));
-    }
+    return folded;
+}
+
+/* Stages n rows of K, or of weights, as chain pairs, ld floats from row to row. */
+static void stage_rows_of_chains(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int channels, float *row) {
+    vi folded = i_set1(0);
+    for (int r = 0; r < n; r++) folded = stage_row_of_chains(type, to + (size_t)r * ld, rows[r], channels, row, folded);
+    for (int r = 0; r < n && has_subthreshold(folded); r++)
+        for (int c = 0; c < (int)whole_steps(channels); c += RAPT_STEP) {
+            float *pairs = to + (size_t)r * ld + c / 2;
+            v_store(pairs, v_as_float(flush_subthreshold_pairs(v_as_int(v_load(pairs)))));
+        }
 }
 
 static void stage_bf16_keys(const rapt_task *t, const lane_scratch *s, const block *b) {
     const rapt_problem *p = t->problem;
     const char *rows[RAPT_BLOCK];
     find_rows(rows, t, t->k, &p->k, b, b->first, b->end);
-    for (int n = b->first; n < b->end; n++)
-        stage_row_of_chains(p->k.type, s->keys + (size_t)(b->number % RAPT_CHUNK + n) * ld_keys(p), rows[n], p->d_k, s->row);
+    stage_rows_of_chains(p->k.type, s->keys + (size_t)(b->number % RAPT_CHUNK + b->first) * ld_keys(p), ld_keys(p),
+                         rows + b->first, b->end - b->first, p->d_k, s->row);
 }
 
 /* Transposes V, of each step of keys a line of 32 channels at a time. The two keys of a chain pair are interleaved channel by
@@ -448,8 +470,7 @@ static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) { re
 
 static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const many_scratch *s, const char *const *rows,
                                int n, int channels) {
-    for (int r = 0; r < n; r++)
-        stage_row_of_chains(type, s->weights + (size_t)r * ld_weight_chains(p), rows[r], channels, s->row);
+    stage_rows_of_chains(type, s->weights, ld_weight_chains(p), rows, n, channels, s->row);
 }
 
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
