@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt-widths [--all] [KERNEL...]: looks for widths of a head that cost more than they should. For each kernel that can run here
- * (or those named), type of K and V, and 1, 4, 8 and 40 query rows of a key/value head, each width d from 33 to 257 is timed
- * beside the next multiple of 16, in turns, on keys that stay in the cache. Prints a line for each kernel, type and number of
- * rows: the largest ratio of their times, and where it is; with --all, also every ratio above the limit. The exit status is 1 if
- * one exceeds the limit.
+/* rapt-widths [--all] [KERNEL...], rapt-widths --run KERNEL TYPE ROWS WIDTH: looks for widths of a head that cost more than they
+ * should. For each kernel that can run here (or those named), type of K and V, and 1, 4, 8 and 40 query rows of a key/value head,
+ * each width d from 33 to 257 is timed beside the next multiple of 16, in turns, on keys that stay in the cache. Prints a line
+ * for each kernel, type and number of rows: the largest ratio of their times, and where it is; with --all, also every ratio above
+ * the limit. The exit status is 1 if one exceeds the limit.
+ *
+ * --run runs one problem ten times, for tools that count instructions.
  *
  * A width takes as many operations as its share of the next multiple, so a ratio of 1 is already some loss. The medians of 5
  * turns are compared, and what exceeds the limit is timed again, up to 4 times, since another program may have interfered. */
@@ -102,7 +104,24 @@ static double sweep(const char *isa, const bench_type *type, int rows, bool all,
     return worst;
 }
 
+/* Runs a problem; returns the exit status. */
+static int run_one(const char *isa, const char *type, int rows, int d) {
+    static subject s;
+    int count, i = 0;
+    const bench_type *types = bench_types(&count);
+    while (i < count && strcmp(types[i].name, type) != 0) i++;
+    if (i == count || rows < 1 || rows > MOST_ROWS || d < 1 || d > WIDEST || !make_subject(&s, isa, &types[i], rows, d)) {
+        fprintf(stderr, "rapt-widths: no such problem: %s, %s, %d rows, %d channels\n", isa, type, rows, d);
+        return 2;
+    }
+    s.calls = 10;
+    turn(&s);
+    free(s.workspace);
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 6 && strcmp(argv[1], "--run") == 0) return run_one(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]));
     static const int rows_of[] = {1, 4, 8, MOST_ROWS};
     const bool all = argc > 1 && strcmp(argv[1], "--all") == 0;
     const int first = all ? 2 : 1;
