@@ -3,7 +3,7 @@
 # Runs under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer and valgrind.
 stage asan own 5 2 "clang's ASan and UBSan find nothing in the tests, nor fuzz targets in seconds each; $few (KERNELS=... for others)"
 stage tsan own 2 - "ThreadSanitizer finds nothing in checks, pool, first calls, mha and decode; $few"
-stage valgrind own 2 - "no kernel result or branch depends on uninitialized memory: avx2"
+stage valgrind own 2.5 - "no kernel result or branch depends on uninitialized memory: avx2; no width costs more instructions than the next multiple of 16"
 
 # With line numbers in reports, but not variables, which take half of the time to compile.
 setup_asan() {
@@ -78,4 +78,6 @@ stage_valgrind() {
     local name checked=(valgrind -q --partial-loads-ok=no --error-exitcode=1 "$root/gcc/cli/rapt" check --quick --isa avx2)
     check avx2 "${checked[@]}"
     for name in random features; do check avx2 "${checked[@]}" --arith bf16 --case "$name"; done
+    in_native ninja -C "$root/gcc" bench/rapt-widths
+    tap tests/host/widths.py "$root/gcc/bench/rapt-widths" || true
 }
