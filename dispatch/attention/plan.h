@@ -20,6 +20,7 @@ typedef struct entry_cut {
     int64_t parts;
     int64_t period;       /* rows that share a row of the block mask, so no tile has rows of two periods; 0: no such limit */
     int64_t scratch_rows; /* rows for which a pass needs scratch; at least pass_rows, since partial tiles count as whole ones */
+    bool longest_first;   /* the last passes of all heads come first, not all passes of a head */
     int64_t tasks;        /* of phase 0 */
     size_t state_bytes;   /* of states in the shared workspace, if parts > 1 */
 } entry_cut;

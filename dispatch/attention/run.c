@@ -446,9 +446,10 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
 static rapt_task task_of(const full_plan *p, const entry_place *at, int64_t task) {
     const rapt_problem *problem = &p->problem;
     const entry_cut *cut = &at->cut;
-    const int64_t task_in_entry = task - at->start.first_task, head_group = task_in_entry / cut->parts / cut->passes;
-    const int64_t part = task_in_entry % cut->parts;
-    const int64_t pass = cut->passes - 1 - task_in_entry / cut->parts % cut->passes; /* causal: the longest pass first */
+    const int64_t task_in_entry = task - at->start.first_task, part = task_in_entry % cut->parts;
+    const int64_t turn = task_in_entry / cut->parts, head_groups = problem->kv_heads / cut->joined_heads;
+    const int64_t head_group = cut->longest_first ? turn % head_groups : turn / cut->passes;
+    const int64_t pass = cut->passes - 1 - (cut->longest_first ? turn / head_groups : turn % cut->passes);
     const int64_t row0 = pass * cut->pass_rows, chunk0 = part * cut->part_chunks;
     const int64_t rows = cut->rows - row0 < cut->pass_rows ? cut->rows - row0 : cut->pass_rows;
     return (rapt_task){
