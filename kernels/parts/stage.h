@@ -88,11 +88,11 @@ static RAPT_INLINE void stage_columns_as(load_channels *load, size_t bytes, floa
     int whole = channels - channels % RAPT_VL;
     for (int r = 0; r < n; r += RAPT_VL) {
         for (int i = 0; i < whole; i += RAPT_VL) store_transposed(load, rows + r, first + i, to + (size_t)i * ld + r, ld);
-        if (whole < channels && channels >= RAPT_VL) {
+        if (RAPT_VL > 1 && whole < channels && channels >= RAPT_VL) {
             float square[RAPT_VL * RAPT_VL]; /* of the last RAPT_VL channels, of which some are there already */
             store_transposed(load, rows + r, first + channels - RAPT_VL, square, RAPT_VL);
             for (int i = whole; i < channels; i++)
-                v_store(to + (size_t)i * ld + r, v_load(square + (RAPT_VL - channels + i) * RAPT_VL));
+                v_store(to + (size_t)i * ld + r, v_load(square + (i - (channels - RAPT_VL)) * RAPT_VL));
             continue;
         }
         for (int j = 0; j < RAPT_VL && whole < channels; j++) {

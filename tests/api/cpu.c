@@ -242,6 +242,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof l2 / sizeof *l2; i++)
         tap_ok(rapt_x86_l2(l2[i].ecx) == l2[i].bytes, "%s: %zu bytes of L2", l2[i].name, rapt_x86_l2(l2[i].ecx));
     tap_ok(rapt_x86_slow(0x756e6547, 0x49656e69, 0x6c65746e) == RAPT_CPU_AVX512BF16, "GenuineIntel: VDPBF16PS is slow");
+    tap_ok(rapt_x86_slow(0x756e6547, 0x49656e69, 0) == 0 && rapt_x86_slow(0x756e6547, 0, 0) == 0, "a part of that name is none");
     tap_ok(rapt_x86_slow(0x68747541, 0x69746e65, 0x444d4163) == 0, "AuthenticAMD: nothing is slow");
     tap_ok(rapt_x86_slow(0, 0, 0) == 0, "a vendor without a name: nothing is slow");
     static const uint32_t in_order[] = {RAPT_CPU_SSE41,      RAPT_CPU_AVX,        RAPT_CPU_F16C,       RAPT_CPU_FMA,
