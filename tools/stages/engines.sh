@@ -3,7 +3,7 @@
 # rapt inside the engines, in the versions of integrations/requirements.txt, which are downloaded.
 stage vllm engine 5 - "vLLM's attention on CPUs, and bench/peers.py's columns of it"
 stage torch engine 8 - "PyTorch, Transformers 5 and 4.57, all families of its models that can be made small, context parallelism"
-stage ggml engine 6 - "ggml and llama.cpp, from C and from Python"
+stage ggml engine 5 - "ggml and llama.cpp, from C and from Python"
 stage jax engine 1.5 - "JAX's attention and its gradients"
 stage onnxruntime engine 3 - "ONNX Runtime's operators, ONNX's node tests, and encoders exported in eight ways"
 
@@ -18,9 +18,7 @@ engine() {
         pin=$(grep "^$package==" integrations/requirements.txt) || { echo "$package has no version in requirements.txt" && exit 1; }
         pins+=("$pin")
     done
-    # Of all that is installed little is imported: that is compiled when it is, and once, for it takes as long as all else.
-    unset PYTHONDONTWRITEBYTECODE
-    export PYTHONPYCACHEPREFIX=$PWD/$root/engines-compiled
+    compiled_when_imported
     if [[ " $* " == *" torch "* ]]; then
         if once torch install_torch; then look_into "$folder" "$PWD/$root/engines-torch"; fi
     fi
@@ -32,6 +30,11 @@ engine() {
     native || exit 1
     python=$folder/bin/python
     export PYTHONPATH=$PWD/python RAPT_LIBRARY=$PWD/$root/gcc/python/librapt_python.so RAPT_TEST_HOSTS=1
+}
+# Of all that is installed little is imported: that is compiled when it is, and once, for it takes as long as all else.
+compiled_when_imported() {
+    unset PYTHONDONTWRITEBYTECODE
+    export PYTHONPYCACHEPREFIX=$PWD/$root/engines-compiled
 }
 # PyTorch alone, since it is the one package of another index.
 install_torch() {
@@ -72,6 +75,7 @@ stage_jax() {
 }
 stage_ggml() {
     native
+    compiled_when_imported
     tap integrations/ggml/test/run --rapt "$root/gcc" || true
 }
 stage_onnxruntime() {
