@@ -50,6 +50,7 @@ typedef struct full_plan {
     int64_t most_queries, most_keys; /* of the longest entries */
     bool trust_table, trust_starts;
     tensor_bytes bytes;
+    int64_t threads;    /* for which work is cut */
     int64_t task_pairs; /* about how many (query, key) pairs a task should have; INT64_MAX: any number */
     int64_t pass_tiles; /* at most this many tiles of queries in a pass */
     entry_cut cut;      /* of every entry, unless the batch is ragged */
