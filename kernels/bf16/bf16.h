@@ -52,9 +52,10 @@ static RAPT_INLINE vi pair_up(vf first, vf second) {
     return i_or(i_shr(v_as_int(first), 16), i_and(v_as_int(second), i_set1(INT32_MIN >> 15)));
 }
 
-/* Flushes the subthreshold numbers of a vector of pairs. */
+/* Flushes the subthreshold numbers of a vector of pairs. Each stays in its half, whichever comes first in memory. */
 static RAPT_INLINE vi flush_subthreshold_pairs(vi x) {
-    return pair_up(flush_subthreshold(first_of_pairs(x)), flush_subthreshold(second_of_pairs(x)));
+    const vf lower = v_as_float(i_shl(x, 16)), upper = v_as_float(i_and(x, i_set1(INT32_MIN >> 15)));
+    return pair_up(flush_subthreshold(lower), flush_subthreshold(upper));
 }
 
 /* Converts n elements of a row to factors, in place and in whole vectors. */
