@@ -10,9 +10,9 @@ import heapq
 import subprocess
 import sys
 
-SOCKETS = {"server": (12 * 38.4e9, 96), "desktop": (80e9, 16)}  # bytes a second, cores
-BARRIER = 1.0e-6  # seconds for each doubling of the threads; measured: an empty rapt_pool_for of two threads takes 0.9 us
-CALL = 0.3e-6  # what a call checks before the first task, which nothing shares
+SOCKETS = {"server": 12 * 38.4e9, "desktop": 80e9}  # bytes a second: 12 channels of DDR5-4800; 2 channels
+BARRIER = 1.0e-6  # seconds for each doubling of the threads; two threads that meet in rapt_pool_for: 0.8 to 1.2 us (Granite Rapids)
+CALL = 0.15e-6  # what a call checks before the first task, which nothing shares (docs/experiments/calls.md)
 
 
 def by_list(tasks, threads):
@@ -57,7 +57,7 @@ def main():
     threads = [int(n) for n in args.threads.split(",")]
     if threads[0] != 1:
         sys.exit("scaling.py: --threads begins with 1, the time that all others are compared with")
-    bandwidth = SOCKETS[args.socket][0]
+    bandwidth = SOCKETS[args.socket]
     print(f"| case, batch | {' | '.join(str(n) for n in threads[1:])} | really |")
     print(f"|---|{'---|' * len(threads)}")
     curves = {}

@@ -363,11 +363,11 @@ static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
  *              +-------------+-------------+---------+
  *
  * The next joined_heads heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most
- * keys (task_of in run.c). With such a mask, and more threads than groups of joined heads, the last pass of
- * all heads comes first, then the one before it of all heads: short tasks at the end leave the threads the least to wait for.
- * Fewer threads go head by head, whose keys then stay in their caches: with two, the other order costs up to 9 % (P4). A pass
- * reads K and V once for all its rows, so rows are cut first, and keys only if there are too few tasks for the threads: each part
- * leaves states, which the second phase merges. Nothing here changes bits, since chunks are merged in one order. */
+ * keys (task_of in run.c). With such a mask, and more threads than groups of joined heads, the last pass of all heads comes
+ * first, then the one before it of all heads: short tasks at the end leave the threads the least to wait for. Fewer threads go
+ * head by head, whose keys then stay in their caches: with two, the other order costs up to 9 % (P4). A pass reads K and V once
+ * for all its rows, so rows are cut first, and keys only if there are too few tasks for the threads: each part leaves states,
+ * which the second phase merges. Nothing here changes bits, since chunks are merged in one order. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     entry_cut c = {.q_len = q_len,

@@ -62,7 +62,7 @@ typedef struct full_plan {
     entry_start starts[];
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x38302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x39302e7470617200) /* changes with the layout of struct full_plan */
 
 /* The words of memory that clients of 0.1, and callers of functions without a size, pass for a plan. */
 enum { PLAN_WORDS = 192 };

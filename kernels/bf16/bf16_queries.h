@@ -256,19 +256,6 @@ static void stage_chunk_bf16(const rapt_task *t, const lane_scratch *s, const bl
     stage_chunk_values(t, s, blocks, count, scales);
 }
 
-/* Returns a queue of n rows of K or V from key `number` on, to be prefetched in `times` equal parts. rows: memory for their
- * addresses. */
-static prefetch_queue queue_chunk(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t number,
-                                  int n, int times, const char **rows) {
-    if (n <= 0 || times <= 0 || bytes == 0) return (prefetch_queue){0};
-    for (int i = 0; i < n; i += RAPT_BLOCK) {
-        const int in_block = rapt_min(RAPT_BLOCK, n - i);
-        find_rows(rows + i, t, tensor, layout, &(block){number + i, 0, in_block}, 0, in_block);
-    }
-    const size_t lines = (bytes + 63) / 64 * (size_t)n;
-    return (prefetch_queue){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)times) + 1};
-}
-
 /* Queues the rows of the chunk after this one that some tile may attend to by its position, in `times` parts. */
 static void queue_next_chunk(const rapt_task *t, const query_tile *tiles, int n_tiles, int64_t chunk, int times,
                              next_chunk *next) {
@@ -276,9 +263,9 @@ static void queue_next_chunk(const rapt_task *t, const query_tile *tiles, int n_
     const int64_t number = (chunk + 1) * RAPT_CHUNK;
     int64_t end = 0;
     for (int i = 0; i < n_tiles; i++) end = rapt_max(end, tiles[i].end_max);
-    const int n = chunk + 1 < t->chunk0 + t->chunks ? (int)rapt_min(RAPT_CHUNK, end - number) : 0;
-    next->keys = queue_chunk(t, t->k, &p->k, p->k_row, number, n, times, next->key_rows);
-    next->values = queue_chunk(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, number, n, times, next->value_rows);
+    if (chunk + 1 >= t->chunk0 + t->chunks) end = 0;
+    next->keys = queue_rows(t, t->k, &p->k, p->k_row, number, end, RAPT_CHUNK, times, next->key_rows);
+    next->values = queue_rows(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, number, end, RAPT_CHUNK, times, next->value_rows);
 }
 
 /* Scores a staged chunk for a tile, from the empty state, finds the maximum, and sets *work to the blocks that it attends to. */

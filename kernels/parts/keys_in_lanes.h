@@ -103,8 +103,8 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
-/* Stages channels [first, end) of RAPT_VL rows, transposed: the last of them is the last of the columns that a step has,
- * to[column] [row]. */
+/* Stages channels [first, end) of RAPT_VL rows, transposed, as the last of the columns of a step: channel end - 1 is its last
+ * column. What comes before channel `first` is undefined. */
 typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, int first, int end);
 
 /* How rows of K are read. */
@@ -465,20 +465,6 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* Returns the bytes of a channel of K or V; 0 for types with groups. */
-static inline size_t channel_bytes(rapt_type type) {
-    switch (type) {
-#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    case name:                                                                                                                   \
-        return (group) == 1 ? (bytes) : 0;
-        RAPT_ELEMENT_TYPES(RAPT_TYPE)
-        RAPT_CACHE_TYPES(RAPT_TYPE)
-#undef RAPT_TYPE
-    default:
-        return 0;
-    }
-}
-
 /* True if channels of V that are left after whole vectors are read as the vector that ends with the last channel. The vector of O
  * after the whole ones then has channels d_v - RAPT_VL to d_v - 1 until move_last_channels puts them in their places. */
 static inline bool ends_on_vector(const rapt_problem *p) { return p->d_v % RAPT_VL && p->d_v > RAPT_VL; }
@@ -520,7 +506,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     } else if (rest) {
         operands last = o;
         last.c += (size_t)(whole * RAPT_VL) * sizeof(float);
-        last.offset += (size_t)(p->d_v - RAPT_VL) * channel_bytes(p->v.type);
+        last.offset += p->v_row - RAPT_VL * (p->v_row / (size_t)p->d_v);
         stream_product(p->v.type, last, n, 1);
     }
     /* A single stream of whole rows is left to the hardware prefetcher. */

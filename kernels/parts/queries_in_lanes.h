@@ -341,15 +341,18 @@ static void add_attended(const rapt_problem *p, const query_tile *tile, const la
     }
 }
 
-/* Returns a queue of the rows of K or V from key `number` up to `end`, at most a block, to be prefetched while `tiles` register
- * tiles are computed. rows: memory for their addresses. */
+/* Returns a queue of the rows of K or V from key `number` up to `end`, at most `most`, to be prefetched in `times` equal parts.
+ * rows: memory for their addresses. */
 static prefetch_queue queue_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, size_t bytes, int64_t number,
-                                 int64_t end, int tiles, const char **rows) {
-    int n = rapt_min(RAPT_BLOCK, end - number);
-    if (n <= 0 || tiles <= 0 || bytes == 0) return (prefetch_queue){0};
-    find_rows(rows, t, tensor, layout, &(block){number, 0, n}, 0, n);
-    size_t lines = (bytes + 63) / 64 * (size_t)n;
-    return (prefetch_queue){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)tiles) + 1};
+                                 int64_t end, int most, int times, const char **rows) {
+    const int n = rapt_min(most, end - number);
+    if (n <= 0 || times <= 0 || bytes == 0) return (prefetch_queue){0};
+    for (int i = 0; i < n; i += RAPT_BLOCK) {
+        const int in_block = rapt_min(RAPT_BLOCK, n - i);
+        find_rows(rows + i, t, tensor, layout, &(block){number + i, 0, in_block}, 0, in_block);
+    }
+    const size_t lines = (bytes + 63) / 64 * (size_t)n;
+    return (prefetch_queue){.rows = rows, .left = n, .bytes = bytes, .lines = (int)(lines / (size_t)times) + 1};
 }
 
 /* Returns which keys of b each lane attends to, as find_attended does, or null if all lanes attend to all keys of b; never null
@@ -576,9 +579,9 @@ static void attend_chunk_queries_in_lanes(const rapt_task *t, const lane_scratch
         staged.all = blocks[n];
         stage_block(t, s, &staged);
         int64_t number = blocks[n].number, next = n + 1 < count ? blocks[n + 1].number : (chunk + 1) * RAPT_CHUNK;
-        staged.next_keys = queue_rows(t, t->k, &p->k, p->k_row, next, end_max, qk_tiles, staged.next_key_rows);
+        staged.next_keys = queue_rows(t, t->k, &p->k, p->k_row, next, end_max, RAPT_BLOCK, qk_tiles, staged.next_key_rows);
         staged.next_values =
-            queue_rows(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, next, end_max, pv_tiles, staged.next_value_rows);
+            queue_rows(t, t->v, &p->v, t->v_in_k < 0 ? p->v_row : 0, next, end_max, RAPT_BLOCK, pv_tiles, staged.next_value_rows);
         for (int i = 0; i < n_tiles; i++) {
             query_tile *tile = &tiles[i];
             block b = tile_block(p, tile, number);

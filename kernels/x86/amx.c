@@ -6,7 +6,7 @@
 #endif
 #define RAPT_TILE_VECTORS 4 /* two pairs of tiles of C; exact arithmetic is as fast as with 3 on Emerald Rapids */
 
-/* One to four rows are 5 to 10 % faster in vectors (Granite Rapids): tiles would be more empty than the unit is faster. */
+/* Up to four rows are 3 to 9 % faster in vectors (D1 to D3 on Granite Rapids): most columns of their tiles would be empty. */
 #define RAPT_BF16_LEAST_ROWS 5
 
 #include "x86/avx512_vnni_words.h"
