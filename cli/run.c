@@ -54,7 +54,7 @@ static const char help[] =
     "  --tuning LINE         how to cut the work: what rapt tune has printed; the output does not depend on it\n"
     "  --threads N           1 to 1024 (default 1); the output does not depend on it\n"
     "  --time                repeat 5 times or more, for half a second or more; print the median time and the rate.\n"
-    "                        Without --out, the output is not kept; on standard error, where an output takes standard output\n"
+    "                        Without --out, the output is not kept. If --out or --lse is -, the time goes to standard error\n"
     "  -h, --help            print this\n";
 
 enum {

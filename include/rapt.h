@@ -40,9 +40,9 @@
  * their comment names another unit.
  *
  * Functions come in families of the same form, each with its own prefix: rapt_ (attention), rapt_kv_append_, rapt_kv_copy_,
- * rapt_rope_, rapt_decode_ and rapt_merge_states_ here, rapt_linear_, rapt_layer_norm_, rapt_rms_norm_ and rapt_mha_ in
- * rapt_layer.h. Families whose checks cost more than a small call have plans (attention, decode, linear, mha). In each family X,
- * these ways to run give the same bits and the same errors:
+ * rapt_rope_, rapt_decode_ and rapt_merge_states_ here, rapt_linear_, rapt_linear_prepack_ (which takes the plans of
+ * rapt_linear_), rapt_layer_norm_, rapt_rms_norm_ and rapt_mha_ in rapt_layer.h. Families whose checks cost more than a small
+ * call have plans (attention, decode, linear, mha). In each family X, these ways to run give the same bits and the same errors:
  *
  * - X_run does all the work on the calling thread.
  * - X_run_parallel does it through the caller's parallel_for, in nth slots: a slot is an iteration of that loop, with its own
@@ -55,29 +55,31 @@
  * - X_explain returns what X_plan_init would return, or in a family without plans what X_run would, and writes why. In a family
  *   with plans X_args_explain does the same for X_run. (In attention these are rapt_plan_explain and rapt_args_explain.)
  *
- * The library allocates nothing, starts no thread, takes no lock, and uses at most RAPT_STACK_BYTES of the calling thread's stack
- * (rapt_self_check uses more, as its comment says). It writes only four globals, all of them atomic: the CPU's features, the size
- * of its L2 cache, the chosen kernel, and where traces go (rapt_trace_to). Every function may be called from any thread; a plan
- * is never written after rapt_plan_init. Every function that returns a status checks its arguments first: if the status is not
- * RAPT_OK, nothing was written, except by other threads in the case of FLOAT_MODE (below).
+ * But for the optional pool (rapt_pool.h), the library allocates nothing, starts no thread, takes no lock, and uses at most
+ * RAPT_STACK_BYTES of the calling thread's stack (rapt_self_check uses more, as its comment says). It writes only four globals,
+ * all of them atomic: the CPU's features, the size of its L2 cache, the chosen kernel, and where traces go (rapt_trace_to). Every
+ * function may be called from any thread; a plan is never written after rapt_plan_init. Every function that returns a status
+ * checks its arguments first: if the status is not RAPT_OK, no tensor, array or plan was written, except by other threads in the
+ * case of FLOAT_MODE (below).
  *
  * Floating-point modes: the library assumes that every thread which computes has the default ones (round to nearest, no flush to
  * zero, no traps), and never changes them. docs/numerics.md says what other modes do to the bits. A debug build, or one with
  * RAPT_CHECK_FP (Meson's and CMake's option, a macro for rapt.c), checks them: on a thread with other modes, functions that
- * compute are refused with FLOAT_MODE. These are rapt_plan_init and its like, which compute the scale, and everything that writes
- * numbers: all ways to run except those of rapt_kv_copy_, then rapt_merge, and in rapt_layer.h quantisation and tables of
- * positions. Threads that share a call are checked one by one: a thread that is refused leaves its share undone (but still calls
- * the barriers), while the others write theirs. X_run_parallel returns FLOAT_MODE if a thread of parallel_for was refused.
+ * compute are refused with FLOAT_MODE. These are rapt_plan_init, rapt_decode_plan_init and rapt_mha_plan_init, which compute the
+ * scale, and everything that writes numbers: all ways to run except those of rapt_kv_copy_, then rapt_merge,
+ * rapt_rope_frequencies, and in rapt_layer.h quantisation, rapt_sinusoidal and rapt_alibi_slopes. Threads that share a call are
+ * checked one by one: a thread that is refused leaves its share undone (but still calls the barriers), while the others write
+ * theirs. X_run_parallel returns FLOAT_MODE if a thread of parallel_for was refused.
  *
  * The *_explain functions tell why something is refused: they take the arguments of the function that refuses, and write a line
  * that names the field and its value, such as "k.token_stride = -4: strides are not negative". The line is printable ASCII: any
  * other byte of a caller's string, such as a kernel's name, becomes a backslash, an x and two hexadecimal digits.
  *
- * Structs that begin with size are initialised by their *_init function (a macro, which passes the struct's size to
- * *_init_sized), and may grow at their end from version to version. A client compiled against an older header works with this
- * library, from 0.1 on and with the names of 0.3 (tools/migrate): fields that its structs lack have their defaults. A client
- * compiled against a newer header works as long as the fields that this library does not know are zero. (Until 1.0 the soname
- * carries the minor version, so both have to be linked again.)
+ * Structs that begin with size are initialised by their *_init function, a macro that passes the struct's size to *_init_sized;
+ * only that of *_info structs is set by the caller. All may grow at their end from version to version. Structs of any version
+ * from 0.1 on are accepted: fields that they lack have their defaults. (Functions were renamed in 0.3; tools/migrate renames
+ * them in sources.) A client compiled against a newer header works as long as the fields that this library does not know are
+ * zero. (Until 1.0 the soname carries the minor version, so both have to be linked again.)
  *
  * Memory: tensors, which have a layout, may lie at any address; they need not even be aligned to their elements. Arrays, which
  * have none (kv_lengths, starts, frequencies, bias of a linear layer, ...), must be aligned as their C type requires; others are
@@ -447,9 +449,10 @@ typedef struct rapt_desc {
     /* ---- Paged caches. */
 
     /* Keys of a page, 1..RAPT_MAX_LENGTH; 0, the default: not paged. With pages, K and V are pools [pages, kv_heads, page_size,
-     * channels], where batch_stride is the distance of two pages, and key j of entry b lies in page table[b, j / page_size];
-     * kv_len is the most keys that an entry can have. To select keys (gather), use pages of one key: the table's row, which may
-     * be another for each head and query, lists the selected keys; these are then numbered in its order. */
+     * channels], where batch_stride is the distance of two pages, and slot s of entry b lies in page table[b, s / page_size],
+     * where key kv_first + j has slot j unless rapt_args.ring_starts says otherwise; kv_len is the most keys that an entry can
+     * have. To select keys (gather), use pages of one key: the table's row, which may be another for each head and query, lists
+     * the selected keys; these are then numbered in its order. */
     int64_t page_size;
     int64_t pages; /* Pages of the pool, 0..RAPT_MAX_LENGTH. */
 
@@ -512,8 +515,8 @@ typedef struct rapt_desc {
     int trust_starts;
 } rapt_desc;
 
-/* Gives every field its default, or 0 where it has none; call it before you set any. Beware: a size that may be 0, such as q_len,
- * is no error if it is not set; the call then writes nothing. */
+/* Gives every field its default, or 0 where it has none; call it before you set any. Beware: a size that may be 0 is no error if
+ * it is not set. With q_len 0 or batch 0 a call writes nothing; with kv_len 0 it writes O = 0 and lse = -inf. */
 #define rapt_desc_init(desc) rapt_desc_init_sized((desc), sizeof *(desc))
 
 /* Implements the macro rapt_desc_init, which passes the size of the caller's struct. */
@@ -557,10 +560,11 @@ typedef struct rapt_plan_info {
     const char *rounding; /* Its rounding class, "fused" or "unfused": kernels of one class give the same bits. */
     const char *arith;    /* The arithmetic, "exact", "int8" or "bf16". */
     const char *path;     /* "queries-in-lanes" (many rows for each key/value head), "keys-in-lanes" (few), or "mixed" (both). */
-    int phases;           /* 1; or 2 if keys are split, or for RAPT_SCORES_WEIGHTS. Phase 0 ends before phase 1 begins. */
-    int64_t tasks[2];     /* Tasks of each phase, which are independent of each other. */
-    size_t shared_bytes;  /* Bytes of workspace that all threads share. */
-    size_t thread_bytes;  /* Bytes of workspace that each thread needs in addition. */
+    int phases; /* 1; 2 if keys are split and the plan merges their states itself, or for RAPT_SCORES_WEIGHTS. Phase 0 ends before
+                   phase 1 begins. */
+    int64_t tasks[2];    /* Tasks of each phase, which are independent of each other. */
+    size_t shared_bytes; /* Bytes of workspace that all threads share. */
+    size_t thread_bytes; /* Bytes of workspace that each thread needs in addition. */
 
     /* ---- Since 0.3. */
 
@@ -612,8 +616,8 @@ typedef struct rapt_args {
      * kv_lengths take precedence. Refused without table_starts. Null: not given. */
     const int32_t *last_page;
 
-    /* The slot where each entry's ring begins, 0..kv_len - 1: key j lies in slot (ring_starts[b] + j) mod kv_len (with k_starts,
-     * modulo the entry's own keys). Null: 0. */
+    /* The slot where each entry's ring begins, 0..kv_len - 1: key kv_first + j lies in slot (ring_starts[b] + j) mod kv_len (with
+     * k_starts, modulo the entry's own keys). Null: 0. */
     const int32_t *ring_starts;
 
     float *states; /* The states that are written, if the plan is unmerged. */
@@ -1078,8 +1082,9 @@ typedef struct rapt_states {
 
 /* Merges the states of sources 0..n-1, in this order, which must be that of the chunks, and writes o and lse of args, using its
  * sinks and v_scales. The plan has unmerged set, and layouts of o and lse. States of other such plans may be merged too, if they
- * have the same batch, heads, q_len, d_v, type of O and scale. Errors: NULL, STRUCT, PLAN, RANGE (n), SHAPE (chunks), OVERLAP,
- * STRIDE, ALIGNMENT, UNUSED. */
+ * have the same batch, heads, q_len, d_v and scale, and either all or none of them change scores (softcap, ALiBi, bias,
+ * logits_body): m is in other units where they do. Errors: NULL, STRUCT, PLAN, RANGE (n), SHAPE (chunks), OVERLAP, STRIDE,
+ * ALIGNMENT, UNUSED. */
 RAPT_API rapt_status rapt_merge_states_run(const rapt_plan *plan, const rapt_args *args, const rapt_states *sources, int64_t n);
 
 /* Does what rapt_merge_states_run does through the caller's parallel_for, in nth slots (see rapt_run_parallel). */
@@ -1211,8 +1216,8 @@ typedef struct rapt_tuning {
     int thread_tasks; /* About how many tasks a plan has for each expected thread, 1 to 64. */
     int ragged_tasks; /* thread_tasks for ragged batches (q_starts, k_starts), 1 to 64. */
 
-    /* The keys of a head are split over tasks if the resulting states take at most 1 / states_part of the keys' and values'
-     * bytes, 1 to 1024. */
+    /* Where rows alone give too few tasks, the keys of a head are split over tasks, but only if the resulting states take at most
+     * 1 / states_part of the keys' and values' bytes, 1 to 1024. */
     int states_part;
 
     /* ---- Linear layers. */

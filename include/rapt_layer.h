@@ -151,8 +151,9 @@ RAPT_API rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, cons
                                               size_t bytes);
 
 /* Sets *bytes to the size of prepacked weights of the plan, of W and of G each; to SIZE_MAX if it would exceed the address space.
- * It is about 4 bytes for each weight; 2 in bf16 arithmetic on a matrix unit; 16 in the kernel sse41, which stores each weight
- * four times. Rows are padded to a multiple of 256 channels, or, above 1024, to one of 1024. Errors: NULL, PLAN. */
+ * It is about 4 bytes for each weight; 2 in bf16 arithmetic in the kernels amx and avx512_bf16; 16 in sse41, which stores each
+ * weight four times. Rows are padded to a multiple of 256 channels (32 in bf16 arithmetic), or, above 1024, of 1024. Errors:
+ * NULL, PLAN. */
 RAPT_API rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *plan, size_t *bytes);
 
 /* The tensors of a call of rapt_linear_prepack_run. Call rapt_linear_prepack_args_init first, then set weight, prepacked and
@@ -313,7 +314,7 @@ typedef struct rapt_mha_desc {
      * kv_len is keys. Else k, v, kv_len, k_scales, v_scales, page_size, pages and table describe the cache. unmerged, kv_first
      * and kv_total are refused.
      *
-     * In a ragged batch (q_starts, k_starts), X is [1, q_len] and Y is [1, keys]. If Y is X, q_starts applies to both, and
+     * With q_starts X is [1, q_len]; with k_starts Y and Z are [1, keys]. If Y is X, q_starts applies to both, and
      * without a cache k_starts is not used. Tokens that belong to no entry are neither read nor written. With a cache, k_starts
      * is possible only if keys is 0. */
     const rapt_desc *attention;
@@ -417,8 +418,9 @@ typedef struct rapt_mha_args {
 
     /* [batch]: the key number of each entry's first new token. Null: 0. It is also the position of the first token of X, Y and Z
      * for rope and position_table; attention.q_offsets and k_offsets do not change that, since they apply only to masks, biases
-     * and windows. attention.kv_lengths are the lengths after the new keys were appended. Null, as usual: starts + new keys, or
-     * without new keys the capacity of the cache; attention.last_page, if it is given, must give the same. */
+     * and windows. attention.kv_lengths are the lengths after the new keys were appended. Null, as usual: starts + new keys, with
+     * which attention.last_page, if given, must agree; or without new keys what last_page gives, if given, else the capacity of
+     * the cache. */
     const int32_t *starts;
 
     float *weights; /* The result of the softmax, where rapt_mha_desc.weights has a type. */

@@ -38,7 +38,7 @@
  *   v_as_int(x)               the bits of x as a vi
  *   v_as_float(x)             the bits of x as a vf
  *   v_from_int(x)             signed integers as f32; need only be exact for those that f32 holds exactly
- *   v_pow2(x)                 a power of two: the low 8 bits of x's pattern become the biased exponent, bit 8 is 0
+ *   v_pow2(x)                 the power of two whose biased exponent is the low 8 bits of x's pattern; bit 8 of it must be 0
  *   v_transpose(a)            transposes a[RAPT_VL] in place: element i of vector r becomes element r of vector i
  *   i_set1(n)                 n in all lanes
  *   i_and(a, b)               a & b
@@ -95,14 +95,15 @@
  *   Without RAPT_NATIVE_F16, type_f16.h converts, which takes
  *   i_sub(a, b)               a - b
  *
- * Functions that an ISA may replace, each by itself, with the same bits. It defines the name as itself before it includes this
- * file (#define tile_product tile_product), and the function after that, where all types and the other functions are known. Each
- * is declared, with what it does, where a comment says Replaceable. What only the replaced function used is then left out.
+ * Functions that an ISA may replace, with the same bits, each by itself where nothing else is said. It defines the name as itself
+ * before it includes this file (#define tile_product tile_product), and the function after that, where all types and the other
+ * functions are known. Each is declared, with what it does, where a comment says Replaceable. What only the replaced function
+ * used is then left out.
  *
  *   tile_product        tile.h               C = A B in f32, queries or tokens in lanes, in scratch: for a matrix unit of f32
  *   tile                tile.h               the register tile of tile_product, and of V that is read where it lies
  *   dot_product         queries_int8.h       C = A B in integers, queries in lanes: for a matrix unit of bytes
- *   store_transposed    stage.h              a square of Q, biases, tokens or weights, converted and transposed
+ *   store_transposed    stage.h              a square of Q, short rows of K, biases, tokens or weights, converted and transposed
  *   weigh_vectors       queries_in_lanes.h   turns scores of a query tile into weights
  *   emit_tile           queries_in_lanes.h   ends a query tile: writes O and LSE, or states
  *   score_tile          keys_in_lanes.h      scores of few rows
@@ -111,7 +112,7 @@
  *   begin_task          attend.h             prepares a matrix unit's state before a task that computes products
  *   end_task            attend.h             releases it; the caller's function of logits is called without it
  *
- *   In bf16 arithmetic with queries in lanes, together the place of a matrix unit of bf16:
+ *   In bf16 arithmetic with queries in lanes, all together, for a matrix unit or an instruction of bf16:
  *   bf16_key_floats     bf16.h               scratch for the keys of a chunk
  *   bf16_value_floats   bf16.h               scratch for its values
  *   pack_bf16_queries   bf16.h               packs rows of Q
@@ -121,7 +122,8 @@
  *   score_bf16          bf16_queries.h       computes scores
  *   advance_bf16        bf16_queries.h       computes weights, and adds P V
  *
- *   In bf16 arithmetic with keys in lanes:
+ *   In bf16 arithmetic with keys in lanes, together those that share a layout: pack_bf16_row and score_bf16_tile, pack_bf16_rows
+ *   and score_bf16_rows, and the last three:
  *   bf16_scratch_floats bf16.h               scratch for few rows
  *   pack_bf16_row       bf16_rows.h          packs a row of Q, or a token, for score_bf16_tile
  *   pack_bf16_rows      bf16_rows.h          packs rows of Q
@@ -135,7 +137,7 @@
  *   bf16_weight_floats  bf16_linear.h        scratch for a part of the weights
  *   stage_bf16_weights  bf16_linear.h        stages rows of weights
  *   multiply_bf16_part  bf16_linear.h        products of many tokens
- *   bf16_part_tiles     bf16_linear.h        how often multiply_bf16_part prefetches from its queue */
+ *   bf16_part_prefetches bf16_linear.h       how often multiply_bf16_part prefetches from its queue */
 /* clang-format on */
 #include <float.h>
 #include <math.h>
@@ -162,7 +164,8 @@ enum {
 #include "check_words.h"
 
 /* With one lane, gcc would vectorise the loops around the words: exact arithmetic gets 5 % slower and larger by it, and where
- * products are rounded once, bf16 only larger (56 KB in all; P1, P2, D1 on an AMD EPYC, Zen 4). Other sums get faster. */
+ * products are rounded once, bf16 only larger (56 KB in all; P1, P2, D1 on an AMD EPYC, Zen 4). int8, and bf16 where products are
+ * rounded twice, get faster. */
 #if RAPT_VL == 1 && !defined(__clang__) && RAPT_PASTE(RAPT_IS_, RAPT_ARITH) != RAPT_IS_int8 &&                                   \
     (RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact || RAPT_KERNEL_FUSED)
 #pragma GCC optimize("no-tree-loop-vectorize")
@@ -216,7 +219,7 @@ enum {
 static inline size_t padded(size_t n) { return (n + 15) / 16 * 16; }
 
 /* Returns the address of the next `floats` floats of a scratch memory, whose first *used floats are in use, and adds them to
- * *used. With null memory it only counts them, and returns null. */
+ * *used, rounded up to whole cache lines. With null memory it only counts them, and returns null. */
 static float *carve(float *memory, size_t *used, size_t floats) {
     float *carved = memory ? memory + *used : NULL;
     *used += padded(floats);

@@ -313,7 +313,7 @@ typedef struct rapt_arithmetic {
      * layer (parts/linear.h). 0: always queries, or tokens, in lanes. */
     int few_rows, few_tokens;
     /* Tasks with keys in lanes of fewer rows of a head are computed by another kernel's arithmetic, if there is one
-     * (rapt_fewest_rows_bf16). */
+     * (rapt_few_rows_bf16). */
     int least_rows;
     /* Returns the bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, that a task of at most `rows` rows needs; with keys
      * in lanes, rows are those of all its heads. merges: true if the task merges chunks. */

@@ -249,8 +249,8 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
 }
 
 /* Returns how many query tiles share a pass over K and V: as many as keep the pass's scratch within pass_l2 / 16 of the L2 cache,
- * at most pass_tiles. The scratch grows by `each` for every tile from the second on. In bf16 arithmetic it also holds a staged
- * chunk of K and V, which may take as much again, and is not counted here. */
+ * at most pass_tiles. The scratch grows by `each` for every tile from the second on (in bf16 arithmetic from the third). In bf16
+ * arithmetic it also holds a staged chunk of K and V, which may take as much again, and is not counted here. */
 static int64_t tiles_per_pass(const full_plan *p) {
     const rapt_problem *problem = &p->problem;
     const rapt_arithmetic *arithmetic = p->arithmetic;
@@ -262,7 +262,7 @@ static int64_t tiles_per_pass(const full_plan *p) {
     size_t one = arithmetic->scratch_bytes(problem, rows, false, merges);
     size_t each =
         arithmetic->scratch_bytes(problem, 3 * rows, false, merges) - arithmetic->scratch_bytes(problem, 2 * rows, false, merges);
-    if (each == 0) return tuning->pass_tiles; /* the scratch is that of the rows left over, which need more than three tiles do */
+    if (each == 0) return tuning->pass_tiles; /* the left-over rows need more scratch than three tiles, so more tiles cost none */
     if (bf16) one = each;
     if (one >= bound) return 1;
     int64_t tiles = 1 + (int64_t)((bound - one) / each);
@@ -286,7 +286,7 @@ static int64_t heads_together(const rapt_tuning *tuning, const rapt_problem *pro
 }
 
 /* Returns about how many (query, key) pairs one head of an entry attends to, by the trapezoidal rule over five queries, which is
- * exact where the number of attended keys is a linear function of the query. */
+ * exact, but for rounding, where the number of attended keys is a linear function of the query. */
 static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
     int64_t first, end, pairs = 0, length = p->kv_total && !p->k_starts ? p->kv_total : keys;
     if (q_len == 0) return 0;
@@ -365,9 +365,9 @@ static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
  * The next joined_heads heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most
  * keys (task_of in run.c). With such a mask, and more threads than groups of joined heads, the last pass of all heads comes
  * first, then the one before it of all heads: short tasks at the end leave the threads the least to wait for. Fewer threads go
- * head by head, whose keys then stay in their caches: with two, the other order costs up to 9 % (P4). A pass reads K and V once
- * for all its rows, so rows are cut first, and keys only if there are too few tasks for the threads: each part leaves states,
- * which the second phase merges. Nothing here changes bits, since chunks are merged in one order. */
+ * head by head, whose keys then stay in their caches: with two, the other order costs up to 9 % (8 heads of 4096 causal tokens).
+ * A pass reads K and V once for all its rows, so rows are cut first, and keys only if there are too few tasks for the threads:
+ * each part leaves states, which the second phase merges. Nothing here changes bits, since chunks are merged in one order. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     entry_cut c = {.q_len = q_len,
@@ -390,8 +390,8 @@ size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
     const bool merges = c->parts == 1 && c->chunks > 1 && !p->problem.unmerged;
     const int64_t rows = c->joined_heads * c->scratch_rows;
     const size_t bytes = p->arithmetic->scratch_bytes(&p->problem, rows, c->keys_in_lanes, merges);
-    const size_t of_fewest = c->keys_in_lanes ? p->of_fewest->scratch_bytes(&p->problem, rows, true, merges) : 0;
-    return bytes > of_fewest ? bytes : of_fewest;
+    const size_t of_few_rows = c->keys_in_lanes ? p->few_rows_arithmetic->scratch_bytes(&p->problem, rows, true, merges) : 0;
+    return bytes > of_few_rows ? bytes : of_few_rows;
 }
 
 enum { MOST_THREADS = 4096 }; /* more threads do not make the cut finer, which keeps the sizes below far from overflow */
@@ -566,7 +566,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->logits_body = d->logits_body;
     problem->arith = d->arith;
     p->arithmetic = rapt_arithmetic_of(p->kernel, d->arith);
-    p->of_fewest = d->arith == RAPT_BF16_DOT ? rapt_fewest_rows_bf16(p->kernel) : p->arithmetic;
+    p->few_rows_arithmetic = d->arith == RAPT_BF16_DOT ? rapt_few_rows_bf16(p->kernel) : p->arithmetic;
     problem->left_over =
         (int)rapt_min(p->tuning.left_over, d->arith == RAPT_INT8_DOT ? p->tuning.few_integer_rows : p->tuning.few_rows);
     p->scores_stage = d->scores_stage;

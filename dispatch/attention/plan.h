@@ -8,7 +8,8 @@
 
 /* How the work of one batch entry is cut into tasks. In phase 0, a task is one pass over the rows of joined_heads key/value heads
  * and one part of their chunks of keys; the figure at rapt_cut_entry (plan.c) shows it. Phase 1, which exists if an entry has
- * several parts, or for RAPT_SCORES_WEIGHTS, has a task for each entry and key/value head, which finishes the head's rows. */
+ * several parts and the plan is not unmerged, or for RAPT_SCORES_WEIGHTS, has a task for each entry and key/value head, which
+ * finishes the head's rows. */
 typedef struct entry_cut {
     bool keys_in_lanes;   /* the path */
     int64_t q_len, rows;  /* queries of the entry; rows of a key/value head, q_len * group */
@@ -22,7 +23,7 @@ typedef struct entry_cut {
     int64_t scratch_rows; /* rows for which a pass needs scratch; at least pass_rows, since partial tiles count as whole ones */
     bool longest_first;   /* the last passes of all heads come first, not all passes of a head */
     int64_t tasks;        /* of phase 0 */
-    size_t state_bytes;   /* of states in the shared workspace, if parts > 1 */
+    size_t state_bytes;   /* of states in the shared workspace; 0 unless phase 1 merges them */
 } entry_cut;
 
 /* The bytes that each tensor spans, from its first byte to its last; 0 if there is no such tensor, or it has no elements. */
@@ -40,8 +41,9 @@ typedef struct entry_start {
 typedef struct full_plan {
     uint64_t made; /* PLAN_MADE, or this is not a plan */
     const rapt_kernel *kernel;
-    const rapt_arithmetic *arithmetic, *of_fewest; /* the kernel's; of_fewest: of tasks of fewer than least_rows rows */
-    rapt_tuning tuning;                            /* every number is set, none is -1 */
+    const rapt_arithmetic *arithmetic;          /* the kernel's */
+    const rapt_arithmetic *few_rows_arithmetic; /* of tasks with keys in lanes and fewer than arithmetic->least_rows rows */
+    rapt_tuning tuning;                         /* every number is set, none is -1 */
     rapt_problem problem;
     rapt_scores_stage scores_stage;
     const int32_t *q_starts, *k_starts; /* the caller's arrays, or null */

@@ -394,13 +394,13 @@ static int64_t stored_end(const full_plan *p, int64_t entry) {
 
 /* Returns the arithmetic that computes a task. */
 static const rapt_arithmetic *arithmetic_of_task(const full_plan *p, const rapt_task *t) {
-    return t->keys_in_lanes && t->rows < p->arithmetic->least_rows ? p->of_fewest : p->arithmetic;
+    return t->keys_in_lanes && t->rows < p->arithmetic->least_rows ? p->few_rows_arithmetic : p->arithmetic;
 }
 
 /* Writes the scores of a task's rows and chunks, at the stage that is wanted; for RAPT_SCORES_WEIGHTS those that finish_task
  * turns into weights. All columns that K has room for become -inf, so that keys which the kernel does not visit have that score.
- * Then a copy of the task, without the steps after that stage, is run with nowhere to write but the scores. task: its inputs and
- * positions are set. */
+ * Then a copy of the task, without the steps after that stage, is run; its states go to a local array and are discarded. task:
+ * its inputs and positions are set. */
 static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     const full_plan *p = c->plan;
     rapt_problem problem = p->problem;

@@ -105,7 +105,7 @@ static void fill_attention(room *r, const rapt_desc *d, float v_factor) {
     fill_rows(d->v.type, r->v, d->kv_len, d->d_v, v_factor, 3, r->row);
 }
 
-/* Hashes attention of many rows: two chunks, two tiles of queries, a partial last block, a window. */
+/* Hashes attention of many rows: two chunks, several tiles of queries, a partial last block, a window. */
 static rapt_status check_many_rows(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
     rapt_desc d = describe(isa, 2, 40, CHECK_KEYS, D_K, D_V, RAPT_F16, RAPT_BF16);
@@ -164,7 +164,8 @@ static rapt_status check_zeros(const char *isa, room *r, uint64_t *h) {
     return attend(r, &d, &a, h);
 }
 
-/* Hashes integer arithmetic: weights near each other and values near 127, so that the sum of two products exceeds 16 bits. */
+/* Hashes integer arithmetic: weights near each other and values of up to 126 in magnitude, so that some sums of two products
+ * exceed 16 bits. */
 static rapt_status check_integers(const char *isa, room *r, uint64_t *h) {
     rapt_args a;
     rapt_desc d = describe(isa, 3, 1, CHECK_KEYS, D_K, D_V, RAPT_INT8, RAPT_INT8);

@@ -39,7 +39,7 @@ static _Atomic(uint32_t) l2_found;
 static const char *const feature_names[] = {RAPT_CPU_NAMES};
 enum { FEATURES = sizeof feature_names / sizeof *feature_names };
 
-const rapt_arithmetic *rapt_fewest_rows_bf16(const rapt_kernel *kernel) {
+const rapt_arithmetic *rapt_few_rows_bf16(const rapt_kernel *kernel) {
     for (const rapt_kernel *k = kernel; k < kernels + KERNELS && kernel->bf16->least_rows > 1; k++)
         if (k->base == kernel->base && k->bf16->least_rows <= 1 && !(k->bf16->needs & ~kernel->bf16->needs)) return k->bf16;
     return kernel->bf16;

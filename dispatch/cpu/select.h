@@ -15,7 +15,7 @@ const rapt_kernel *rapt_find_kernel(const char *name);
 
 /* Returns the bf16 arithmetic for tasks of fewer rows than the kernel's own computes well (rapt_arithmetic.least_rows): that of a
  * kernel with the same base that needs no more features, or the kernel's own. */
-const rapt_arithmetic *rapt_fewest_rows_bf16(const rapt_kernel *kernel);
+const rapt_arithmetic *rapt_few_rows_bf16(const rapt_kernel *kernel);
 
 /* Refuses the name in a field, which no kernel has, by a line that lists all kernels. Returns ISA_UNKNOWN. */
 rapt_status rapt_refuse_kernel(rapt_report *r, const char *field, const char *name);

@@ -51,7 +51,7 @@ typedef struct full_mha {
     int64_t batch, q_len;
     int64_t projection_width[PROJECTIONS]; /* output channels of each projection */
     int64_t first_row_in_wq[PROJECTIONS];  /* where each projection's rows begin in packed weights; else 0 */
-    int projections;                       /* 1 if there are no new keys, else all */
+    int projections;                       /* 1 if attention is to the cache alone (no new keys), else all */
     bool self, values_as_keys;             /* Y is X; Z is Y */
     bool cached, packed, positions; /* K and V have a cache; wq has the weights of all projections; there is a position table */
     bool has_output, wants_attention_weights; /* there is wo; the softmax's result is wanted */

@@ -60,12 +60,12 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
                                int n, int channels);
 
 /* Multiplies a part of `rows` rows: C = C + weights tokens^T, or without the C in part 0. even: scratch of BF16_PRODUCT_ROWS
- * rows. Prefetches some of `ahead` bf16_part_tiles times. */
+ * rows. Prefetches some of `ahead` bf16_part_prefetches times. */
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
                                float *even, int rows, int vectors, prefetch_queue *ahead);
 
 /* Returns how often multiply_bf16_part prefetches, which sets how much it has to prefetch each time. */
-static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows);
+static int bf16_part_prefetches(const rapt_linear_problem *p, int64_t part, int rows);
 
 /* Returns the number of steps of a part of channels. */
 static inline int part_steps(const rapt_linear_problem *p, int64_t part) {
@@ -109,8 +109,8 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
 }
 #endif
 
-#ifndef bf16_part_tiles
-static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
+#ifndef bf16_part_prefetches
+static int bf16_part_prefetches(const rapt_linear_problem *p, int64_t part, int rows) {
     return part_steps(p, part) * register_tiles(rows, RAPT_TILE_VECTORS);
 }
 #endif

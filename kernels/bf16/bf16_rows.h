@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are multiplied where they lie if
- * they are bf16 and whole steps long, else from a copy as bf16. Where they lie, they may have subthreshold numbers, which must be
- * flushed. These are rare, and a search before the product would wait for memory a second time: each register tile looks for them
- * while it multiplies, and if it has met one, it is computed again with flushing. Included by keys_in_lanes.h. */
+ * they are bf16 and whole steps long, and V has no scales of tokens; else from a copy as bf16. Where they lie, they may have
+ * subthreshold numbers, which must be flushed. These are rare, and a search before the product would wait for memory a second
+ * time: each register tile looks for them while it multiplies, and if it has met one, it is computed again with flushing.
+ * Included by keys_in_lanes.h. */
 
 /* Converts n channels, whole steps, of a query row or of a token to factors, in place, as score_bf16_tile reads them. Replaceable
  * together with that. */
@@ -176,7 +177,9 @@ static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int hea
 }
 #endif
 
-/* Computes O += P V of one head for keys [from, to) of a block, which belong to one step. n: rows of the head. Replaceable. */
+/* Computes O += P V of one head for keys [from, to) of a block, which belong to one step. n: rows of the head. It may leave the
+ * channels of O in an order of its own, which end_bf16_rows mends: this version has the even ones of each 2 * RAPT_VL in one
+ * vector, and the odd ones in the next. Replaceable. */
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to);
 
@@ -185,7 +188,7 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
 #ifndef end_bf16_rows
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
     (void)s;
-    /* bf16_value_tile leaves the even channels of each 2 * RAPT_VL in one vector, and the odd ones in the next. */
+    /* add_bf16_step leaves them deinterleaved. */
     for (int r = 0; r < heads * n; r++) interleave_channels(rows[r].chunk_state.o, 2, (int)whole_steps(p->d_v));
 }
 #endif

@@ -104,9 +104,9 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
         }
 }
 
-/* Quantises the weights of one row and block whose products with value_scales have this sign, to unsigned bytes: the others
- * become 0. Without value_scales, the weights themselves. After the RAPT_BLOCK bytes comes a float, their scale: sign * largest /
- * 255, or NaN if a product is not finite. */
+/* Quantises the products of one row's weights of a block with value_scales, times sign, to unsigned bytes; those below 0 become
+ * 0. Without value_scales, the weights themselves. After the RAPT_BLOCK bytes comes a float, their scale: sign * largest / 255,
+ * or NaN if a product is not finite. */
 static void quantise_weights_of_sign(const vf *weights, const float *value_scales, float sign, float *to) {
     vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {
@@ -241,7 +241,7 @@ static void unpack_rows(rapt_type type, const char *const *rows, size_t offset, 
 
 /* RAPT_VL unpacked keys, of K with groups. */
 typedef struct group_keys {
-    float *lanes;  /* [dot_lanes][RAPT_VL] */
+    float *lanes;  /* [group_row_bytes / RAPT_DOT][RAPT_VL] */
     float *scales; /* [groups][RAPT_VL] */
     uint8_t *rows; /* [RAPT_VL][group_row_bytes], before they are transposed to lanes */
 } group_keys;

@@ -60,9 +60,10 @@ static inline size_t row_floats(const rapt_problem *p) { return BF16 ? whole_ste
 /* Returns the size of a row_state.o in floats: d_v, rounded up likewise. */
 static inline size_t output_row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
 
-/* Returns the prefetch distance of V, in rows. Cache types (types.h): a block. Element types in bf16 arithmetic:
- * RAPT_BF16_VALUES_AHEAD. Element types in exact arithmetic: RAPT_VALUES_AHEAD for f32, and for 16 bits twice as many, which are
- * as many bytes, but at most a block. */
+/* Returns the largest distance, in rows, at which V is prefetched: so many addresses are found beyond a chunk. (V that vectors
+ * copy first is not prefetched.) Cache types (types.h): a block. Element types in bf16 arithmetic: RAPT_BF16_VALUES_AHEAD.
+ * Element types in exact arithmetic: RAPT_VALUES_AHEAD for f32, and for 16 bits twice as many, which are as many bytes, but at
+ * most a block. */
 static inline int values_ahead(const rapt_problem *p) {
     if (!of_elements(p->v.type)) return RAPT_BLOCK;
     if (BF16) return RAPT_BF16_VALUES_AHEAD;
@@ -111,7 +112,7 @@ typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, i
 typedef struct key_format {
     rapt_type type;
     int group, bytes;           /* channels of a group and its bytes, as in types.h */
-    stage_key_rest *stage_rest; /* stages the channels beyond whole steps; types with groups have none */
+    stage_key_rest *stage_rest; /* stages the channels beyond whole steps, of which types with groups have none */
     read_step_word *read;       /* reads a step of RAPT_VL rows */
     column_word *column;        /* converts element i of each dword: one channel of RAPT_VL rows */
 } key_format;
@@ -134,10 +135,10 @@ static RAPT_INLINE void score_tile(const key_format k, const int ng, const int n
 /* Returns the bytes of an element of K; 1 for types with groups, whose elements have at most a byte. */
 static RAPT_INLINE int key_element_bytes(const key_format k) { return k.group > 1 ? 1 : k.bytes; }
 
-/* Prefetches channel j's share of later keys. A step multiplies `together` vectors of keys and prefetches as many keys; all at
- * once these prefetches would delay the loads, so they are spread over its `step` channels. keys: the addresses from the first
- * key of the share of channel 0 on. K of 16 bits is prefetched at one distance, all other types at two, since a prefetch may get
- * lost where many are under way. */
+/* Prefetches channel j's share of later keys. A step of `step` channels multiplies `together` vectors of keys, and prefetches for
+ * each of these keys the one `near` entries after it, and but for types of 16 bits also the one `further` entries after it, since
+ * a prefetch may get lost where many are under way. All at once these would delay the loads, so each channel has a share. keys:
+ * the addresses, of which channel 0's share begins with the first. */
 static RAPT_INLINE void prefetch_for_channel(const key_format k, const int together, const int step, const int j,
                                              const char *const *keys, size_t at) {
     const int element = key_element_bytes(k);
@@ -235,7 +236,7 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
 }
 
 /* Stages the rest of rows of one type (stage_key_rest): by reading the step that ends with the last channel, or if a row has less
- * than a step, channel by channel. */
+ * than a step, as stage_columns does. */
 static RAPT_INLINE void stage_rest_as(const key_format k, load_channels *load, float *to, const char *const *keys, size_t offset,
                                       int first, int end) {
     enum { RUN = 8 }; /* as in score_step */
@@ -300,10 +301,10 @@ static inline int scored_from(const block *b) { return b->first & -RAPT_PARTIAL_
 /* Returns the end of the keys whose scores are computed: b->end, rounded up to a multiple of RAPT_PARTIAL_SUMS. */
 static inline int scored_to(const block *b) { return (b->end + RAPT_PARTIAL_SUMS - 1) & -RAPT_PARTIAL_SUMS; }
 
-/* Finds rows of K or V of the task's first head: sets rows[n] to the address of key n of the chunk, for the keys whose scores are
- * computed. Entries before these and between them repeat the next one. The `further` entries after the last one are there to be
- * prefetched: if it ends the chunk they are the rows of the next chunk's first keys, as far as there are any, else they repeat
- * it. */
+/* Finds rows of K or V of the task's first head: sets rows[n], for the keys whose scores are computed, to the address of key n of
+ * the chunk, or outside its block's [first, end) to that of the nearest key inside. Entries before these and between them repeat
+ * the next one. The `further` entries after the last one are there to be prefetched: if it ends the chunk they are the rows of
+ * the next chunk's first keys, the last of which is repeated; else, and if there is no next chunk, they repeat it. */
 static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_layout *layout, const block *blocks, int count,
                             int further, const char **rows) {
     int known = 0; /* rows[0] to rows[known - 1] are set */

@@ -8,9 +8,9 @@
 /* Scratch of a task of few tokens. */
 typedef struct few_scratch {
     float *x;       /* [sixteens][tokens][16], padded with zeros; bf16 arithmetic: [tokens][whole steps of channels] */
-    float *copied;  /* bf16 arithmetic: a part of a sixteen of rows of weights that cannot be multiplied where they lie */
+    float *copied;  /* bf16 arithmetic: a part of 16 rows of weights that cannot be multiplied where they lie */
     float *row;     /* a token, or such a row of weights, as f32 */
-    float *sums;    /* as in linear_rows; bf16 arithmetic: [tokens][16]. First those of the weights, then those of the gate */
+    float *sums;    /* as in linear_rows; bf16 arithmetic: [tokens][16]. Used for the weights, and then anew for the gate */
     float *outputs; /* [2][16]: of a token, and the residual that is added to them */
 } few_scratch;
 
@@ -216,7 +216,7 @@ static inline int power_below(int n, int most) {
 }
 
 /* Returns the rows of weights of a register tile with nt tokens. */
-static inline int linear_rows_of(const int nt) { return RAPT_LINEAR_SUMS / nt > 8 ? 8 : RAPT_LINEAR_SUMS / nt; }
+static inline int linear_rows_of(int nt) { return RAPT_LINEAR_SUMS / nt > 8 ? 8 : RAPT_LINEAR_SUMS / nt; }
 
 /* Computes a linear_tile of nt tokens and the rows of a register tile, or with `single` one row. Compiles to nothing for an nt
  * above RAPT_LINEAR_TOKENS, which never occurs. */
@@ -364,7 +364,7 @@ static void stage_few_tokens(const rapt_linear_task *t, const few_scratch *s) {
     }
 }
 
-/* Computes a task of few tokens, a sixteen of outputs at a time. */
+/* Computes a task of few tokens, 16 outputs at a time. */
 static void linear_few_tokens(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     few_scratch s;
@@ -526,9 +526,10 @@ static void multiply_part(const rapt_linear_problem *p, const float *weights, in
 }
 #endif
 
-/* Returns how many register tiles a part of `rows` rows of weights takes with a full tile of tokens. */
-static int part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
-    return BF16 ? bf16_part_tiles(p, part, rows) : RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS);
+/* Returns how often the product of a part of `rows` rows of weights and a full tile of tokens prefetches: for each full register
+ * tile, or in bf16 arithmetic as bf16_part_prefetches says. */
+static int part_prefetches(const rapt_linear_problem *p, int64_t part, int rows) {
+    return BF16 ? bf16_part_prefetches(p, part, rows) : RAPT_PARTIAL_SUMS * register_tiles(rows, RAPT_TILE_VECTORS);
 }
 
 /* Computes to[j] = sum * scale + bias of output n + j, for the RAPT_VL tokens in the lanes of sums, before activation. Beyond the
@@ -593,7 +594,7 @@ static void linear_many_tokens(const rapt_linear_task *t) {
                 for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
                     const char *next[RAPT_STAGED_ROWS];
                     prefetch_queue ahead =
-                        queue_weights(t, gate, out, staged_rows, part, tiles * part_tiles(p, part, rows), next);
+                        queue_weights(t, gate, out, staged_rows, part, tiles * part_prefetches(p, part, rows), next);
                     const float *packed = weights_of(t, gate)->packed;
                     if (!packed) stage_weights(t, &s, gate, out, rows, part);
                     const float *weights = packed ? packed + packed_offset(p, out, part) : s.weights;

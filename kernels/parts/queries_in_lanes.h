@@ -14,13 +14,13 @@ typedef struct lane_state {
 typedef struct query_tile {
     int64_t row0;
     int rows, vectors;
-    float *q;                     /* [d_k][TILE_ROWS], times q_factor; packed in integer and bf16 arithmetic */
-    float *q_scale;               /* [TILE_ROWS] integer arithmetic: the scale of q's integers (queries_int8.h) */
-    lane_state chunk_state;       /* of this chunk; in bf16 arithmetic all tiles share two of these (attend_chunk_bf16) */
-    lane_state merged_state;      /* of all chunks before it */
-    bool started, merged;         /* true if chunk_state, or merged_state, has absorbed any keys */
-    bool masked;                  /* true if scores of this chunk were computed for keys that some lane does not attend to */
-    int32_t *first, *end;         /* [TILE_ROWS] keys [first, end) that a lane may attend to by its position */
+    float *q;                /* [d_k][TILE_ROWS], times q_factor and K's channel scales; packed in integer and bf16 arithmetic */
+    float *q_scale;          /* [TILE_ROWS] integer arithmetic: the scale of q's integers (queries_int8.h) */
+    lane_state chunk_state;  /* of this chunk; in bf16 arithmetic all tiles share two of these (attend_chunk_bf16) */
+    lane_state merged_state; /* of all chunks before it */
+    bool started, merged;    /* true if chunk_state, or merged_state, has absorbed any keys */
+    bool masked;          /* true if values of keys that some lane does not attend to may be added in this chunk, with weight 0 */
+    int32_t *first, *end; /* [TILE_ROWS] keys [first, end) that a lane may attend to by its position */
     int64_t first_min, end_max;   /* over the lanes that may attend to any key */
     int64_t first_max, end_min;   /* over all lanes */
     float *slope;                 /* [TILE_ROWS] of ALiBi */
@@ -377,8 +377,8 @@ static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, cons
 /* A block of K and V in scratch, for all tiles of a pass, and queues for prefetching the next block meanwhile. */
 typedef struct staged_block {
     block all;                  /* the keys of the block that some tile attends to; only they are staged */
-    const float *keys, *values; /* the rows of the first of these keys */
-    size_t ldk, ldv;            /* floats from row to row */
+    const float *keys, *values; /* rows, from the first of these keys on; integers: values transposed, from key 0 of the block */
+    size_t ldk, ldv;            /* floats from row to row; integer arithmetic does not use ldv */
     bool scaled_keys, scaled_values;
     bool negative_values; /* true if a value has a negative scale */
     float key_scales[RAPT_BLOCK], value_scales[RAPT_BLOCK];

@@ -61,9 +61,9 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 }
 #endif
 
-/* Stages rows of one type, as stage_rows does. Element types may end with part of a vector. Groups are read whole, so that what
- * their channels share is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put `values` on the
- * stack where an array of the caller is still in use. */
+/* Stages rows of one type, as stage_rows does. Rows of types without groups may end with part of a vector. Groups are read whole,
+ * so that what their channels share is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put
+ * `values` on the stack where an array of the caller is still in use. */
 static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,
                                       const char *const *rows, int n, int first, int channels) {
     int whole = channels - channels % RAPT_VL;
@@ -167,8 +167,8 @@ static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *
     }
 }
 
-/* Converts n rows to f32, transposed: to[i][r] = rows[r][first + i] for i < channels and r < n, a multiple of RAPT_VL. ld: floats
- * from channel to channel of `to`. */
+/* Converts n rows of an element type to f32, transposed: to[i][r] = rows[r][first + i] for i < channels and r < n, a multiple of
+ * RAPT_VL. ld: floats from channel to channel of `to`. */
 static void stage_columns(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tile product: C[r][m] (+)= sum over k of A[r][k] * B[k][m], m in lanes, A broadcast, k ascending in one accumulator for
- * each element; the product of one k is term k. The tile product computes all products of f32 but two: scores with keys in lanes
- * (score_tile) and linear layers of few tokens (linear_tile). A is f32, B of any storage type. RAPT_PANEL, RAPT_ROWS_1 to
- * RAPT_ROWS_4 and RAPT_ROWS_8, the sizes of its register tiles, are constants of the ISA file. */
+/* Tile products: C[r][m] (+)= sum over k of A[r][k] * B[k][m], m in lanes, A broadcast, k ascending in one accumulator for each
+ * element; the product of one k is term k. A is f32; B is f32 in scratch for tile_product, and of any storage type where it lies
+ * for stream_product. These two compute all products of exact arithmetic but scores with keys in lanes (score_tile), linear
+ * layers of few tokens (linear_tile), and P V without the values of masked keys (add_attended, add_attended_values). RAPT_PANEL,
+ * RAPT_ROWS_1 to RAPT_ROWS_4 and RAPT_ROWS_8, the sizes of its register tiles, are constants of the ISA file. */
 
 /* What a product does with the C that is there:
  *   ACCUMULATE_ZERO          C = AB

@@ -225,13 +225,13 @@ static inline bool start_group(uint8_t *group, size_t bytes, float s) {
     return is_finite(s);
 }
 
-/* Fills a group of OCP MX with zeros and stores its scale, 2^(e - most_exponent), but at least 2^-127. e is the exponent of the
- * largest magnitude of the n elements, most_exponent that of the largest number of the element type (section 6.3). Returns 1 /
- * scale, by which the caller multiplies the elements before it stores them. If an element is not finite, the scale is NaN, and it
- * returns 0, which leaves the elements 0. */
+/* Fills a group of OCP MX with zeros and stores its scale: 2 to the exponent of the largest magnitude of the n elements, less
+ * most_exponent, that of the largest number of the element type (section 6.3); but at least 2^-127. Returns 1 / scale, by which
+ * the caller multiplies the elements before it stores them. If an element is not finite, the scale is NaN, and it returns 0,
+ * which leaves the elements 0. */
 static inline float start_mx_group(uint8_t *group, size_t bytes, const float *x, int n, int most_exponent) {
     uint32_t most = v_as_int(largest_magnitude(x, n));
-    int e = (int)(most >> 23) - most_exponent;
+    int e = (int)(most >> 23) - most_exponent; /* the scale's exponent, biased */
     memset(group, 0, bytes);
     group[0] = (uint8_t)(most > 0x7f800000 ? 255 : e > 0 ? e : 0);
     return most > 0x7f800000 ? 0.0f : v_as_float((uint32_t)(254 - group[0]) << 23);

@@ -18,10 +18,11 @@
  *                                              d2 is NaN its result is wrong, and *special, which begins with zeros, records it
  *   t_any_special(special)                     true if there was a NaN
  *
- * S^T = K Q^T: tiles of A are rows of K as they lie, and tiles of B are Q by pairs of channels. O^T = V^T P^T: tiles of A are V
- * transposed, and tiles of B are the weights by pairs of keys. All tiles of A and B are whole KiB in scratch, so that no stride
- * of the caller's makes their rows compete for the same cache sets. Two by two tiles of C are multiplied at a time: each product
- * then waits for the load of one tile. */
+ * With queries in lanes S^T = K Q^T: tiles of A are rows of K as they lie, and tiles of B are Q by pairs of channels. O^T = V^T
+ * P^T: tiles of A are V transposed, and tiles of B are the weights by pairs of keys. All tiles of A and B are whole KiB in
+ * scratch, so that no stride of the caller's makes their rows compete for the same cache sets. Two by two tiles of C are
+ * multiplied at a time: each product then waits for the load of one tile. Linear layers do the same. With keys in lanes K is
+ * multiplied where it lies, if its rows are evenly spaced, and O = P V: A is the weights, and B is V by pairs of keys. */
 
 enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
@@ -49,10 +50,10 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 #define add_bf16_step        add_bf16_step
 #define end_bf16_rows        end_bf16_rows
 
-#define bf16_weight_floats bf16_weight_floats
-#define stage_bf16_weights stage_bf16_weights
-#define multiply_bf16_part multiply_bf16_part
-#define bf16_part_tiles    bf16_part_tiles
+#define bf16_weight_floats   bf16_weight_floats
+#define stage_bf16_weights   stage_bf16_weights
+#define multiply_bf16_part   multiply_bf16_part
+#define bf16_part_prefetches bf16_part_prefetches
 
 #include "attend.h"
 
@@ -78,7 +79,7 @@ static const tile_configuration tiles_of_rows[TILE_LANES] = {TILES(1),  TILES(2)
 static RAPT_INLINE void begin_task(void) { t_configure(&tiles_of_rows[TILE_LANES - 1]); }
 static RAPT_INLINE void end_task(void) { t_release(); }
 
-/* Returns the tiles of the channels of V and the channel of ones, whose result is the sum of the weights. */
+/* Returns how many tiles take the channels of V and one channel of ones, whose sum is that of the weights. */
 static inline int value_tiles(const rapt_problem *p) { return p->d_v / TILE_LANES + 1; }
 
 /* Returns the floats of lane_scratch.keys, which has tiles [keys / 16][steps of channels]. */
@@ -246,7 +247,7 @@ static RAPT_INLINE vi weight_pairs(vf first, vf second, vf c, vf least) {
 }
 
 #ifndef RAPT_OWN_WEIGHT_PAIRS
-/* In words, the weights of NaN are right, so there is nothing to record. */
+/* This version is made of the common words, which get NaN right, so there is nothing to record. */
 static RAPT_INLINE vi t_weight_pairs(vf d, vf d2, vf c, vf least, vi *special) {
     (void)special;
     return weight_pairs(d, d2, c, least);
@@ -259,7 +260,7 @@ static inline bool t_any_special(vi special) {
 
 /* ---- A pipeline of two stages: weights, and products by V ----------------------------------------------------------------- */
 
-/* While the matrix unit multiplies the weights of tile i - 1 by V, the vector unit turns the scores of tile i into weights.
+/* While the matrix unit multiplies the weights of query tile i - 1 by V, the vector unit turns the scores of tile i into weights.
  * Neither stage needs the other's results, so their instructions are interleaved: after each step of products (multiply_tiles)
  * `pace` pairs of keys are weighed.
  *
@@ -335,7 +336,7 @@ static RAPT_INLINE void weigh_pairs_of(const int nv, const bool nan_safe, weight
     w->special = special;
 }
 
-/* Weighs the next n pairs of a full tile, or all that are left. */
+/* Weighs the next n pairs of a full query tile, or all that are left. */
 static RAPT_INLINE void weigh_pairs(weight_cursor *w, int n) { weigh_pairs_of(RAPT_TILE_VECTORS, false, w, n); }
 
 /* Weighs all pairs of a tile once more, right for NaN. This is rare, so vector by vector: one more instance is enough. */
@@ -477,7 +478,7 @@ static int steps_of(const tile_work *v) {
     return steps;
 }
 
-/* Stages overlap only if `now` is a full tile: multiply_tiles has no other instance of weigh_pairs_of. */
+/* Stages overlap only if `now` is a full query tile: multiply_tiles has no other instance of weigh_pairs_of. */
 static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before) {
     weight_cursor w;
     if (now) {
@@ -545,7 +546,8 @@ static const char *rows_evenly_apart(const char *const *keys, size_t offset, siz
     return even ? keys[0] + offset : NULL;
 }
 
-/* Copies 16 rows as factors, returns the copy, and sets *stride. Prefetches later rows, unless search_rows has done that. */
+/* Copies 16 rows as bf16 factors (bf16.h), returns the copy, and sets *stride. Prefetches later rows, unless search_rows has done
+ * that. */
 static const char *copy_rows(const rapt_problem *p, const row_scratch *s, const char *const *keys, size_t offset,
                              size_t *stride) {
     const size_t ld = whole_steps(p->d_k);
@@ -702,8 +704,8 @@ static bool rows_have_subthreshold(const char *const *rows, int n, int channels)
 }
 
 /* Sets values[i] to the address of the row of V of key i of a step. Keys [from, to) of a block belong to the step; rows has their
- * addresses. Their values are rows as they lie, or, unless all of these can be multiplied where they lie, copies as factors. The
- * other keys of the step get zeros. */
+ * addresses. Their values are rows as they lie, or, unless all of these can be multiplied where they lie, copies as bf16 factors.
+ * The other keys of the step get zeros. */
 static void gather_values(const rapt_task *t, const row_scratch *s, int kv_head, const char *const *rows, const block *b,
                           int from, int to, const char *values[RAPT_STEP]) {
     static const char zeros[RAPT_MAX_HEAD_DIM * sizeof(uint16_t)];
@@ -817,7 +819,7 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
         }
 }
 
-static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
+static int bf16_part_prefetches(const rapt_linear_problem *p, int64_t part, int rows) {
     return (rows + 2 * TILE_LANES - 1) / (2 * TILE_LANES) * (RAPT_TILE_VECTORS / 2) *
            ((part_steps(p, part) + PREFETCH_STEPS - 1) / PREFETCH_STEPS);
 }

@@ -29,10 +29,10 @@
 #define score_bf16_tile      score_bf16_tile
 #define add_bf16_step        add_bf16_step
 
-#define bf16_weight_floats bf16_weight_floats
-#define stage_bf16_weights stage_bf16_weights
-#define multiply_bf16_part multiply_bf16_part
-#define bf16_part_tiles    bf16_part_tiles
+#define bf16_weight_floats   bf16_weight_floats
+#define stage_bf16_weights   stage_bf16_weights
+#define multiply_bf16_part   multiply_bf16_part
+#define bf16_part_prefetches bf16_part_prefetches
 
 #include "attend.h"
 
@@ -484,6 +484,6 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
                        ahead);
 }
 
-static int bf16_part_tiles(const rapt_linear_problem *p, int64_t part, int rows) {
+static int bf16_part_prefetches(const rapt_linear_problem *p, int64_t part, int rows) {
     return part_steps(p, part) * (rows / (CHAIN_SUMS / RAPT_TILE_VECTORS));
 }
