@@ -19,10 +19,10 @@ stage_coverage() {
     local -x LLVM_PROFILE_FILE=$PWD/$build/profiles/%m.profraw # one for each program, to which each run of it adds
     local vectors=${isas#scalar,scalar_fma,} each public=(include/rapt.h include/rapt_layer.h)
     vectors=${vectors#sse41,}
-    IFS=, read -ra each <<<"$vectors"
     local inherited own
     inherited=$(inherited_in "$vectors")
     own=$(tr , '\n' <<<"$vectors" | grep -vxF "$(tr , '\n' <<<"$inherited")" | paste -sd ,)
+    IFS=, read -ra each <<<"$own"
     covered() { tap "$build/tests/$1" "${@:2}" || true; }
     covered cpu
     # Without the leaves of CPUID above 4, and without the registers of AVX.

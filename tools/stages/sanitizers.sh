@@ -30,8 +30,8 @@ stage_asan() {
         return
     fi
     # Without what takes long and stage gcc tests as well: kernels that are broken on purpose, and words of vectors, whose memory the
-    # checks fence.
-    meson_test asan --no-suite broken --no-suite vectors
+    # checks fence. The corpora are the first inputs of the fuzz targets below.
+    meson_test asan --no-suite broken --no-suite vectors --no-suite corpus
     fuzz validate 200000
     fuzz problem 200
     fuzz same 150
