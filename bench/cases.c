@@ -62,22 +62,24 @@ typedef enum arrangement { HEAD_MAJOR, TOKEN_MAJOR, INTERLEAVED, POWER_OF_TWO, A
 static const char *const arrangement_names[ARRANGEMENTS] = {"", "-bshd", "-kv", "-4096"};
 
 /* Sizes of the features. MASK_KEPT: one of this many blocks of the block mask is attended. */
-enum { ENTRIES = 32, SHORT = 128, WINDOW_KEYS = 1024, PAGE_KEYS = 16, MASK_BLOCK = 64, MASK_KEPT = 16 };
+enum { ENTRIES = 32, SHORT = 128, WINDOW_KEYS = 1024, FIRST_KEYS = 4, PAGE_KEYS = 16, MASK_BLOCK = 64, MASK_KEPT = 16 };
 
 /* A feature of a case, besides what its row of the table has. */
 typedef enum feature {
-    PLAIN,   /* none */
-    SCORES,  /* softcap, sinks, and a bias [heads, queries, keys] in f16 */
-    ALIBI,   /* slopes */
-    BYTES,   /* a mask [queries, keys] of bytes that is equivalent to causal */
-    BITS,    /* BYTES as bits */
-    WINDOW,  /* a window of 1024 keys */
-    SPARSE,  /* a block mask with blocks of 64 x 64: the diagonal, and one of 16 other blocks */
-    PAGED,   /* pages of 16 keys, in random order */
-    BATCH,   /* 32 entries, each with the queries and keys of the case */
-    RAGGED,  /* BATCH as a ragged batch */
-    UNEVEN,  /* a ragged batch: one entry with the queries and keys of the case, and 31 with 128 */
-    ALIASED, /* V is the first channels of K */
+    PLAIN,       /* none */
+    SCORES,      /* softcap, sinks, and a bias [heads, queries, keys] in f16 */
+    ALIBI,       /* slopes */
+    BYTES,       /* a mask [queries, keys] of bytes that is equivalent to causal */
+    BITS,        /* BYTES as bits */
+    WINDOW,      /* a window of 1024 keys */
+    STREAM,      /* WINDOW and the first keys, by a mask of bytes, as StreamingLLM attends */
+    STREAM_BITS, /* STREAM as bits */
+    SPARSE,      /* a block mask with blocks of 64 x 64: the diagonal, and one of 16 other blocks */
+    PAGED,       /* pages of 16 keys, in random order */
+    BATCH,       /* 32 entries, each with the queries and keys of the case */
+    RAGGED,      /* BATCH as a ragged batch */
+    UNEVEN,      /* a ragged batch: one entry with the queries and keys of the case, and 31 with 128 */
+    ALIASED,     /* V is the first channels of K */
 } feature;
 
 typedef struct bench_case {
@@ -151,6 +153,9 @@ static const bench_case cases[] = {
     {"F-paged",    32,  8,  1024,  1024, 128, 128, CAUSAL, ONE,      RUN, PAGED},
     {"F-causal",    4,  4, 16384, 16384,  64,  64, CAUSAL, ONE,      RUN, PLAIN},
     {"F-window",    4,  4, 16384, 16384,  64,  64, CAUSAL, ONE,      RUN, WINDOW},
+    {"F-window-4096", 8, 8, 4096,  4096,  64,  64, CAUSAL, ONE,      RUN, WINDOW},
+    {"F-stream-4096", 8, 8, 4096,  4096,  64,  64, FULL,   ONE,      RUN, STREAM},
+    {"F-stream-bits-4096", 8, 8, 4096, 4096, 64, 64, FULL,  ONE,      RUN, STREAM_BITS},
     {"F-sparse",    4,  4, 16384, 16384,  64,  64, CAUSAL, ONE,      RUN, SPARSE},
     {"F-batch",     8,  8,   128,   128, 128, 128, CAUSAL, ONE,      RUN, BATCH},
     {"F-ragged",    8,  8,   128,   128, 128, 128, CAUSAL, ONE,      RUN, RAGGED},
@@ -228,8 +233,11 @@ static bool block_mask_keeps(int64_t query_block, int64_t key_block) {
 
 /* Returns how many keys query i of an entry attends to. */
 static int64_t keys_of(const bench_case *c, int64_t i, int64_t q_len, int64_t kv_len) {
-    int64_t end = c->causal == FULL && c->feature != BYTES && c->feature != BITS ? kv_len : i + kv_len - q_len + 1, keys = 0;
-    if (c->feature == WINDOW) return end < WINDOW_KEYS + 1 ? end : WINDOW_KEYS + 1;
+    const bool streams = c->feature == STREAM || c->feature == STREAM_BITS;
+    const bool by_mask = c->feature == BYTES || c->feature == BITS || streams;
+    int64_t end = c->causal == FULL && !by_mask ? kv_len : i + kv_len - q_len + 1, keys = 0;
+    const int64_t most = WINDOW_KEYS + 1 + (streams ? FIRST_KEYS : 0);
+    if (c->feature == WINDOW || streams) return end < most ? end : most;
     if (c->feature != SPARSE) return end > 0 ? end : 0;
     for (int64_t n = 0; n * MASK_BLOCK < end; n++)
         if (block_mask_keeps(i / MASK_BLOCK, n)) keys += end - n * MASK_BLOCK < MASK_BLOCK ? end - n * MASK_BLOCK : MASK_BLOCK;
@@ -328,17 +336,21 @@ static void *copied(const void *from, size_t bytes) {
     return p;
 }
 
-/* Creates a mask, of bytes or bits, that is equivalent to causal. */
+/* Creates a mask, of bytes or bits: causal, or the first keys and a window. */
 static void create_mask(session *s) {
     const bench_case *c = s->job->c;
     rapt_desc *d = &s->desc;
-    bool bits = c->feature == BITS;
+    const bool bits = c->feature == BITS || c->feature == STREAM_BITS,
+               streams = c->feature == STREAM || c->feature == STREAM_BITS;
     int64_t row = bits ? (c->kv_len + 7) / 8 : c->kv_len;
     d->mask = (rapt_layout){bits ? RAPT_BIT : RAPT_BOOL, 0, 0, row};
     if (!(s->tensor = touched((size_t)(c->q_len * row)))) return;
-    for (int64_t i = 0; i < c->q_len; i++)
-        for (int64_t n = 0; n < keys_of(c, i, c->q_len, c->kv_len); n++)
-            s->tensor[i * row + (bits ? n / 8 : n)] |= (char)(bits ? 1 << n % 8 : 1);
+    for (int64_t i = 0; i < c->q_len; i++) {
+        const int64_t end = i + c->kv_len - c->q_len + 1;
+        for (int64_t n = 0; n < end; n++)
+            if (!streams || n < FIRST_KEYS || n >= end - 1 - WINDOW_KEYS)
+                s->tensor[i * row + (bits ? n / 8 : n)] |= (char)(bits ? 1 << n % 8 : 1);
+    }
 }
 
 /* Creates the block mask. */
@@ -396,6 +408,8 @@ static bool create_feature(session *s) {
         return true;
     case BYTES:
     case BITS:
+    case STREAM:
+    case STREAM_BITS:
         create_mask(s);
         return s->tensor;
     case SPARSE:

@@ -18,6 +18,8 @@ WHAT = {
     "F-plain": "P3, to compare with", "F-scores": "P3 with softcap, sinks, bias", "F-alibi": "P3 with ALiBi",
     "F-bytes": "P3, causal by a mask of bytes", "F-bits": "P3, causal by a mask of bits", "F-paged": "P3 in pages of 16",
     "F-causal": "H 4, S 16384, d 64, causal", "F-window": "the same, a window of 1024", "F-sparse": "the same, a block mask",
+    "F-window-4096": "P4 with a window of 1024", "F-stream-4096": "the same and 4 first tokens, by a mask of bytes",
+    "F-stream-bits-4096": "the same by a mask of bits",
     "F-batch": "32 × (H 8, S 128, d 128, causal)", "F-ragged": "the same, ragged", "F-uneven": "H 8, d 64: S 16384 and 31 × 128, ragged",
     "F-D1": "D1, to compare with", "F-D1-paged": "D1 in pages of 16", "F-D3": "D3, to compare with", "F-D3-paged": "D3 in pages of 16",
     "MHA-768": "multi-head attention: 512 tokens, 12 heads", "MHA-384": "multi-head attention: 128 tokens, 12 heads",

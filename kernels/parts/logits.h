@@ -31,10 +31,10 @@ static inline bool has_masks(const rapt_problem *p) { return p->mask.type || p->
 static uint64_t bits_of_bytes(const char *from, int n) {
     char bytes[RAPT_BLOCK] = {0};
     uint64_t bits = 0;
-    memcpy(bytes, from, (size_t)n);
+    if (n < RAPT_BLOCK) from = memcpy(bytes, from, (size_t)n);
     for (int i = 0; i < RAPT_BLOCK; i += 8) {
         uint64_t x;
-        memcpy(&x, bytes + i, sizeof x);
+        memcpy(&x, from + i, sizeof x);
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
         x = __builtin_bswap64(x);
 #endif

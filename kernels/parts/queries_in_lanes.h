@@ -158,6 +158,43 @@ static void start_chunk(query_tile *tile) {
     tile->started = tile->masked = false;
 }
 
+/* Returns the blocks of a chunk of which all lanes attend to the same keys, those of lane 0: bit i is that of block i. Looks only
+ * at masks, where there is nothing else that excludes keys, and only for equal bytes in all rows, as most blocks of most masks
+ * have. Each row is read in one go, since the lines that rows have for one block may all belong to one set of the cache. This
+ * takes a tenth of the time of finding the keys of each lane (F-stream-4096, Granite Rapids). */
+static uint32_t find_alike(const rapt_task *t, const query_tile *tile, int64_t chunk) {
+    const rapt_problem *p = t->problem;
+    const int64_t number = chunk * RAPT_CHUNK, column = number + t->key_position;
+    const bool bits = p->mask.type == RAPT_BIT;
+    if (!p->mask.type || p->mask_one_key || (bits && column % 8) || p->block_mask.type || p->bias.type) return 0;
+    const int from = (int)rapt_max(0, rapt_min(CHUNK_BLOCKS, (tile->first_max - number + RAPT_BLOCK - 1) / RAPT_BLOCK));
+    const int to = (int)rapt_max(0, rapt_min(CHUNK_BLOCKS, rapt_min(tile->end_min - number, p->mask_keys - column) / RAPT_BLOCK));
+    if (from >= to) return 0;
+    const int words = RAPT_BLOCK / (bits ? 64 : 8); /* of a block in a row */
+    uint64_t differ[RAPT_CHUNK / 8] = {0};
+    row_cursor at = row_at(t, 0, tile->row0);
+    const char *mask = t->mask + (bits ? column / 8 : column) + (from * words) * 8;
+    const char *first = mask + row_offset(&p->mask, at);
+    for (int r = 1; r < tile->rows; r++) {
+        at = row_next(t, at);
+        if (at.head && !p->mask.head_stride) continue;
+        const char *row = mask + row_offset(&p->mask, at);
+        for (int i = 0; i < (to - from) * words; i++) {
+            uint64_t x, y;
+            memcpy(&x, first + (size_t)i * sizeof x, sizeof x);
+            memcpy(&y, row + (size_t)i * sizeof y, sizeof y);
+            differ[i] |= x ^ y;
+        }
+    }
+    uint32_t alike = 0;
+    for (int b = from; b < to; b++) {
+        uint64_t any = 0;
+        for (int i = 0; i < words; i++) any |= differ[(b - from) * words + i];
+        alike |= (uint32_t)(any == 0) << b;
+    }
+    return alike;
+}
+
 /* Finds the keys of a block that each lane r attends to, as attended_keys does: bit n of attended[r] stands for key n, and bit n
  * of attended[TILE_ROWS + r] for key 32 + n. Bits of *any stand for keys that any lane attends to, bits of *all for keys that all
  * lanes attend to. */
@@ -183,12 +220,19 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t nu
 /* Finds what find_attended does for the blocks of a chunk, with has_masks. Called before K is read, since blocks without attended
  * keys are skipped. */
 static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t chunk) {
+    const uint32_t alike = find_alike(t, tile, chunk);
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         tile->any[i] = tile->all[i] = 0;
         if (number + RAPT_BLOCK <= tile->first_min || number >= tile->end_max) continue;
         if (tile->one_block_mask_row && !tile->block_mask_rows[0][number / t->problem->block_mask_keys]) continue;
-        find_attended(t, tile, number, tile->attended + i * 2 * TILE_ROWS, &tile->any[i], &tile->all[i]);
+        uint32_t *attended = tile->attended + i * 2 * TILE_ROWS;
+        if (alike >> i & 1) {
+            const uint64_t bits = attended_keys(t, row_at(t, 0, tile->row0), NULL, tile->first[0], tile->end[0], number);
+            tile->any[i] = tile->all[i] = bits;
+            for (int r = 0; r < TILE_ROWS && bits; r++)
+                attended[r] = (uint32_t)bits, attended[TILE_ROWS + r] = (uint32_t)(bits >> 32);
+        } else find_attended(t, tile, number, attended, &tile->any[i], &tile->all[i]);
     }
 }
 

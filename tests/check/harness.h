@@ -134,6 +134,7 @@ typedef enum key_pattern { /* which keys a mask or a block mask attends, or a bi
                            PATTERN_MOST,
                            PATTERN_BLOCKS, /* whole blocks of 64 are masked */
                            PATTERN_ROWS,   /* rows of all keys, of none, of half */
+                           PATTERN_ALIKE,  /* blocks in which rows are alike: all keys, none, half, or all but one key of a row */
                            PATTERNS
 } key_pattern;
 

@@ -449,6 +449,17 @@ static bool keeps(const problem *p, extra e, key_pattern kind, int64_t b, int64_
         return hash_index(~seed, b, h, i / 8, n / block) % 2 && any % 8;
     case PATTERN_ROWS:
         return row == 0 || (row == 1 && any % 2);
+    case PATTERN_ALIKE:
+        switch (hash_index(~seed, b, h, 0, n / block) % 4) {
+        case 0:
+            return hash_index(seed, b, h, 0, n) % 2;
+        case 1:
+            return any % 500;
+        case 2:
+            return false;
+        default:
+            return true;
+        }
     default:
         return true;
     }
