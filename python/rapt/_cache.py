@@ -309,8 +309,8 @@ class KVCache:
 
     def truncate(self, entry: int, length: int) -> None:
         """Takes back the tokens of an entry from position length on, as after a rejected guess."""
-        entry = self._entry(entry)
-        if not self._first[entry] <= whole(length, "length") <= self._lengths[entry]:
+        entry, length = self._entry(entry), whole(length, "length")
+        if not self._first[entry] <= length <= self._lengths[entry]:
             raise ValueError(
                 f"length is {length}, where {self._first[entry]}..{self._lengths[entry]} is needed: what entry {entry} has")
         if self.page_size is not None and length <= self._capacity:

@@ -129,8 +129,8 @@ def prepack_weights(weight: Any, *, arith: str = "exact", threads: int | None = 
     arith, isa: those of the linear layer; another one refuses them.
 
     >>> w = rapt.prepack_weights(np.eye(64, dtype=np.float32))
-    >>> rapt.linear(np.ones((100, 64), np.float32), w).sum()
-    np.float32(6400.0)
+    >>> float(rapt.linear(np.ones((100, 64), np.float32), w).sum())
+    6400.0
     """
     library, w = native.library(), _Weight(weight, "weight")
     row = (native.F32, 0, 0, 0)
@@ -329,8 +329,9 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
     >>> rapt.mha(np.ones((1, 3, 8), np.float32), w, w, w, w, heads=2)[0, 0].tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    library, kv_heads = native.library(), heads if kv_heads is None else kv_heads
-    if whole(heads, "heads") < 1 or whole(kv_heads, "kv_heads") < 1:
+    library, heads = native.library(), whole(heads, "heads")
+    kv_heads = heads if kv_heads is None else whole(kv_heads, "kv_heads")
+    if heads < 1 or kv_heads < 1:
         raise ValueError(f"there are {heads} heads and {kv_heads} kv heads: one at least is needed")
     queries = _Tokens(x, "x")
     batch, q_len, width = queries.shape

@@ -214,14 +214,16 @@ def heatmap(q: Any, k: Any, *, tokens: Sequence[str] | None = None, key_tokens: 
     from matplotlib.patches import Patch
     if not isinstance(norm, str) or norm not in get_args(Norm):
         raise ValueError(f"norm is {shown(norm)}: {' or '.join(map(repr, get_args(Norm)))} is needed")
-    if columns is not None and whole(columns, "columns") < 1:
+    columns = None if columns is None else whole(columns, "columns")
+    if columns is not None and columns < 1:
         raise ValueError(f"columns is {columns}, where 1 or more are needed")
     found = weights(q, k, **options)
     masked = _scores(native.SCORES_LOGITS, q, k, **options) == -np.inf  # weights of 0 may be of small logits, too
     found, masked = (x if x.ndim == 4 else x[None] for x in (found, masked))
     if not found.size:
         raise ValueError(f"there is nothing to draw: the weights have shape {found.shape}")
-    if not 0 <= whole(batch, "batch") < found.shape[0]:
+    batch = whole(batch, "batch")
+    if not 0 <= batch < found.shape[0]:
         raise ValueError(f"batch is {batch}, where 0..{found.shape[0] - 1} is needed")
     _, count, queries, keys = found.shape
     chosen = _some(heads, count)

@@ -1211,6 +1211,18 @@ def numbers():
     yield "truncate's entry", "entry", True, lambda n: some.truncate(n, 0)
     yield "copy_pages's from_entry", "from_entry", True, lambda n: some.copy_pages(n, 0)
     yield "copy_pages's to_entry", "to_entry", True, lambda n: some.copy_pages(0, n)
+    full = make(batch=3)
+    keys = random(2, 1, 4, 32)
+    full.append(keys, keys, entries=[0, 1])
+
+    def truncated(n, of=lambda n: full.truncate(0, n)):
+        of(n)
+        for entry in 2, 0:  # each needs the page that was given back
+            full.append(keys[:1, :, :2], keys[:1, :, :2], entries=[entry])
+            full.free(2)
+
+    yield "truncate's length", "length", True, truncated
+    yield "copy_pages's tokens", "tokens", True, lambda n: truncated(n, lambda n: full.copy_pages(1, 0, n))
 
 
 def test_numbers():
