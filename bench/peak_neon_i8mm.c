@@ -2,7 +2,9 @@
 /* The f32 peak is that of neon. */
 #include <arm_neon.h>
 
-#define ISA     neon_i8mm
+#ifndef ISA
+#define ISA neon_i8mm
+#endif
 #define INT_OPS 16
 typedef uint32x4_t ivec;
 static inline ivec i_step(int chain, ivec acc, ivec a, ivec b) {

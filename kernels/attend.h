@@ -85,6 +85,11 @@
  *
  *   v_fma_lane(a, lane, b, c) a[lane] * b + c
  *
+ * Words for RAPT_BF16_FMA
+ *
+ *   v_fma_lower(a, n, b, c)   a[n] times the bf16 in the lower half of each lane of b, + c, rounded once; a has RAPT_VL * 2 bf16
+ *   v_fma_upper(a, n, b, c)   the same by the upper halves
+ *
  * Words for RAPT_NATIVE_F16
  *
  *   v_from_f16(x)             the f16 in the low half of each lane as f32

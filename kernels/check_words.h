@@ -62,6 +62,13 @@ _Static_assert(RAPT_FMA_BY_LANE == 0 || RAPT_FMA_BY_LANE == 1, "no or yes");
 _Static_assert(!RAPT_FMA_BY_LANE || RAPT_VL >= 4, "the rows of a register tile are at most 4 vectors");
 _Static_assert(!RAPT_FMA_BY_LANE || !RAPT_STAGED_BROADCAST, "either the product broadcasts a lane, or staging does");
 
+/* RAPT_BF16_FMA: 1 if the ISA file has the words v_fma_lower and v_fma_upper. Few rows in bf16 arithmetic then multiply K and V
+ * without conversion. */
+#ifndef RAPT_BF16_FMA
+#define RAPT_BF16_FMA 0
+#endif
+_Static_assert(RAPT_BF16_FMA == 0 || RAPT_BF16_FMA == 1, "no or yes");
+
 /* RAPT_ROW_PADDING: unused floats between staged rows. One cache line is enough to keep rows whose length is a power of two from
  * competing for a few cache sets when a product walks down their columns. */
 #ifndef RAPT_ROW_PADDING

@@ -110,7 +110,7 @@ enum {
     RAPT_CPU_VSX = 1 << 19,
     RAPT_CPU_VXE = 1 << 20, /* IBM z14 and later: vectors of f32, too */
     RAPT_CPU_LSX = 1 << 21,
-    RAPT_CPU_BF16 = 1 << 22, /* AArch64's products of bf16; no kernel needs them, since they round as neither class does */
+    RAPT_CPU_BF16 = 1 << 22, /* AArch64's products of bf16 */
     RAPT_CPU_SVE = 1 << 23,
     RAPT_CPU_SVE_OF_256 = 1 << 24, /* with vectors of exactly 256 bits */
     RAPT_CPU_SVE_OF_512 = 1 << 25,

@@ -9,7 +9,12 @@
  * together with that. */
 static void pack_bf16_row(float *q, int n);
 #ifndef pack_bf16_row
-static void pack_bf16_row(float *q, int n) { make_factors(q, n); }
+static void pack_bf16_row(float *q, int n) {
+    make_factors(q, n);
+    if (!RAPT_BF16_FMA) return;
+    for (float *step = q; step < q + n; step += RAPT_STEP) /* as bf16, in the first half of each step's floats */
+        for (int i = 0; i < RAPT_STEP; i += RAPT_VL) i_store_u16((uint16_t *)step + i, i_shr(v_as_int(v_load(step + i)), 16));
+}
 #endif
 
 /* Converts the rows of Q to factors, as score_bf16_rows reads them. Replaceable. */
@@ -41,14 +46,22 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
             key_columns k;
             read_line(&k, keys, at, nr);
             UNROLLED(j, RAPT_VL) {
-                vf first = first_of_pairs(k.dwords[j]), second = second_of_pairs(k.dwords[j]);
-                if (flush) first = flush_subthreshold(first), second = flush_subthreshold(second);
-                else folded = i_fold_smallest_bf16(folded, k.dwords[j]);
+                const vi pairs = flush ? flush_subthreshold_pairs(k.dwords[j]) : k.dwords[j];
+                if (!flush) folded = i_fold_smallest_bf16(folded, pairs);
                 prefetch(keys[j + RAPT_KEYS_AHEAD], at);
+#if RAPT_BF16_FMA
+                UNROLLED(r, nr) {
+                    const vf a = v_load((const uint16_t *)(q + r * ldq + c) + i - c);
+                    even[r] = v_fma_lower(a, 2 * j, pairs, even[r]);
+                    odd[r] = v_fma_upper(a, 2 * j + 1, pairs, odd[r]);
+                }
+#else
+                const vf first = first_of_pairs(pairs), second = second_of_pairs(pairs);
                 UNROLLED(r, nr) {
                     even[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j), first, even[r]);
                     odd[r] = v_fma(v_broadcast(q + r * ldq + i + 2 * j + 1), second, odd[r]);
                 }
+#endif
             }
         }
         UNROLLED(r, nr) sum[r] = v_add(sum[r], v_add(even[r], odd[r]));
@@ -207,17 +220,25 @@ typedef struct parity_keys {
 static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
                                      int ahead, vi folded, vf *sum) {
     const char *row = keys->rows[k] + offset;
-    vf b[8];
+    vi pairs[4];
     UNROLLED(v, nv) {
-        const vi pairs = v_as_int(v_load(row + (size_t)v * sizeof(vf)));
-        b[2 * v] = first_of_pairs(pairs), b[2 * v + 1] = second_of_pairs(pairs);
-        if (flush) b[2 * v] = flush_subthreshold(b[2 * v]), b[2 * v + 1] = flush_subthreshold(b[2 * v + 1]);
-        else folded = i_fold_smallest_bf16(folded, pairs);
+        pairs[v] = v_as_int(v_load(row + (size_t)v * sizeof(vf)));
+        if (flush) pairs[v] = flush_subthreshold_pairs(pairs[v]);
+        else folded = i_fold_smallest_bf16(folded, pairs[v]);
         prefetch(keys->rows[k + ahead], offset + (size_t)v * sizeof(vf));
     }
     UNROLLED(r, nr) {
-        const vf a = v_broadcast(keys->weights + (size_t)r * RAPT_CHUNK + 2 * k);
-        UNROLLED(v, 2 * nv) sum[r * 2 * nv + v] = v_fma(a, b[v], sum[r * 2 * nv + v]);
+        const vf a = v_broadcast(keys->weights + (size_t)r * RAPT_CHUNK + 2 * k); /* bf16, in the upper halves */
+        UNROLLED(v, nv) {
+            vf *first = &sum[(r * nv + v) * 2], *second = first + 1;
+#if RAPT_BF16_FMA
+            if (nv > 1) { /* for a single vector, a broadcast of its weight would take what its conversion does */
+                *first = v_fma_lower(a, 1, pairs[v], *first), *second = v_fma_upper(a, 1, pairs[v], *second);
+                continue;
+            }
+#endif
+            *first = v_fma(a, first_of_pairs(pairs[v]), *first), *second = v_fma(a, second_of_pairs(pairs[v]), *second);
+        }
     }
     return folded;
 }

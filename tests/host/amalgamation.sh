@@ -203,7 +203,7 @@ for name in $COMPILERS "${cross[@]}"; do
     try "$name: its symbols" symbols "$name"
     # Under the emulator, rapt_self_check has to do: stage aarch64 of tools/test has the same kernels checked at length.
     if [[ " ${cross[*]} " == *" $name "* ]]; then
-        try "$name: it passes rapt_self_check" alone "$name" scalar,scalar_fma,neon,neon_i8mm "${run_cross[@]}"
+        try "$name: it passes rapt_self_check" alone "$name" scalar,scalar_fma,neon,neon_i8mm,neon_bf16 "${run_cross[@]}"
         continue
     fi
     try "$name: it needs no libm, and passes rapt_self_check" alone "$name" "$isas"

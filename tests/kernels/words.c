@@ -567,6 +567,40 @@ static void dots_of_integers(void) {
     tap_ok(wrong == 0, "i_dot of %d: %d calls, %d lanes wrong", RAPT_DOT, calls, wrong);
 }
 
+#if RAPT_BF16_FMA
+/* v_fma_lower and v_fma_upper by each element: random numbers of 2^-40 to 2^40, sums that cancel a product but for its last bits,
+ * and infinities, NaN and zeros among them. */
+static void fused_products_of_bf16(void) {
+    static const uint16_t special[] = {0x7f80, 0xff80, 0x7fc0, 0x0000, 0x8000, 0x3f80};
+    int wrong = 0;
+    for (int turn = 0; turn < 4000; turn++) {
+        uint16_t a[2 * RAPT_VL], b[2 * RAPT_VL];
+        float c[RAPT_VL], got[2][RAPT_VL];
+        for (int i = 0; i < 2 * RAPT_VL; i++) {
+            a[i] = (uint16_t)((random_bits() & 0x807f) | (87 + random_bits() % 80) << 7);
+            b[i] = (uint16_t)((random_bits() & 0x807f) | (87 + random_bits() % 80) << 7);
+            if (turn % 8 == 0 && random_bits() % 8 == 0) a[i] = special[random_bits() % 6];
+            if (turn % 8 == 0 && random_bits() % 8 == 0) b[i] = special[random_bits() % 6];
+        }
+        const int n = turn % (2 * RAPT_VL);
+        const float by = as_float((uint32_t)a[n] << 16);
+        for (int i = 0; i < RAPT_VL; i++) {
+            const float product = by * as_float((uint32_t)b[2 * i + turn % 2] << 16);
+            c[i] = turn % 3 ? as_float(random_bits() % 0x60000000) : -product * (1.0f + (float)(random_bits() % 8) * 0x1p-23f);
+        }
+        UNROLLED(k, 2 * RAPT_VL)
+            if (k == n) {
+                v_store(got[0], v_fma_lower(v_load(a), k, v_as_int(v_load(b)), v_load(c)));
+                v_store(got[1], v_fma_upper(v_load(a), k, v_as_int(v_load(b)), v_load(c)));
+            }
+        for (int i = 0; i < RAPT_VL; i++)
+            for (int upper = 0; upper < 2; upper++)
+                wrong += !same_float(got[upper][i], s_fma(by, as_float((uint32_t)b[2 * i + upper] << 16), c[i]));
+    }
+    tap_ok(wrong == 0, "v_fma_lower and v_fma_upper round once: %d wrong", wrong);
+}
+#endif
+
 /* Ties and their neighbours of every integer that is used and some beyond, random numbers, and what is not below the bound. */
 static void nearest_integers(void) {
     int wrong = 0, beyond = 0;
@@ -639,6 +673,9 @@ int main(int argc, char **argv) {
 #undef RAPT_TYPE
     transpose();
     patterns();
+#if RAPT_BF16_FMA
+    fused_products_of_bf16();
+#endif
     dots_of_integers();
     nearest_integers();
     return tap_done();

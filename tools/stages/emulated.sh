@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # Machines other than this one, by targets.txt. A stage without a function here is its rows in that table.
-stage aarch64 own 3 1.5 "NEON, its dot products and matrix products: as x86-64's bits; Cortex-A53 and Neoverse N1 choose and refuse"
+stage aarch64 own 3 1.5 "NEON, its dot products, matrix products and bf16: as x86-64's bits; Cortex-A53 and Neoverse N1 choose and refuse"
 stage sve own 2.5 - "SVE of 256 and 512 bits; other lengths refuse them; A64FX"
 stage riscv64 own 4 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused"
 stage s390x own 2 - "IBM Z: big-endian vectors; append, explain and norm there"
@@ -182,6 +182,7 @@ stage_aarch64() {
     meson_test aarch64 copy norm explain worked cpu first-call pool environment symbols float-modes float-bits
     ninja -C "$root/aarch64" tests/decode tests/linear tests/mha
     for name in decode linear mha; do tap "${runner[@]}" "$root/aarch64/tests/$name" --quick neon || true; done
+    for name in linear mha; do tap "${runner[@]}" "$root/aarch64/tests/$name" --quick neon_bf16 || true; done
 }
 # same_encoder RUNNER...: the sentence encoder of examples/minilm: NEON has the bits of this machine's kernels.
 same_encoder() {
@@ -203,7 +204,7 @@ same_words() {
     local isa wanted texts=("the twenty-third of March nineteen ninety-nine" '$12.50')
     local seq2seq=("$@" "$root/aarch64/examples/seq2seq/seq2seq" --hash)
     wanted=$("$root/gcc/examples/seq2seq/seq2seq" --hash --isa scalar_fma "${texts[@]}")
-    for isa in neon neon_dot neon_i8mm scalar_fma; do
+    for isa in neon neon_dot neon_i8mm neon_bf16 scalar_fma; do
         expect "the logits of seq2seq: $isa = x86's" test "$("${seq2seq[@]}" --isa "$isa" --threads 2 "${texts[@]}")" = "$wanted"
     done
 }

@@ -55,7 +55,7 @@ END
         expect "cppcheck: $name/" cppchecked "${sources[@]}"
     done
     # One of each kind of words: what these include is most of what there is. scalar.c is in tests/kernels/words.c.
-    for name in x86_64/{sse41,avx2,amx} aarch64/{neon_i8mm,sve256} riscv64/rvv128 s390x/vec128; do
+    for name in x86_64/{sse41,avx2,amx} aarch64/{neon_i8mm,neon_bf16,sve256} riscv64/rvv128 s390x/vec128; do
         mapfile -t options < <(options_of "${name#*/}" "${name%/*}")
         mapfile -t defined < <(macros "--target=${name%/*}-linux-gnu" "${options[@]}")
         for arith in $(brings "${name#*/}"); do
