@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt-tasks CASE BATCH TYPE THREADS...: how long each task of a call takes, for bench/scaling.py. CASE is one of P1 to P6 and D1
- * to D5 of cases.c, TYPE as in data.h. For each number of threads a plan is made, as its cut depends on them, and its tasks run
- * one after the other; K and V come from the caches where they fit. Prints a line for each:
+/* rapt-tasks [--pools] CASE BATCH TYPE THREADS...: how long each task of a call takes, for bench/scaling.py. CASE is one of P1 to
+ * P6 and D1 to D5 of cases.c, TYPE as in data.h. For each number of threads a plan is made, as its cut depends on them, and its
+ * tasks run one after the other; K and V come from the caches where they fit. Prints a line for each:
  *
  *     threads bytes real seconds,seconds,...|seconds,...
  *
  * bytes: of Q, K, V and O. real: the median time of rapt_run_parallel on a pool of as many threads, 0 if the machine has fewer.
  * Then the seconds of each task, phases separated by "|". Of many tasks every nth is timed, and stands for those up to the next.
+ *
+ * With --pools, calls on pools of these numbers of threads, which may be more than the machine has, take turns; each line is
+ * the number of threads and the median time.
  */
 #define _DEFAULT_SOURCE /* sysconf's _SC_NPROCESSORS_ONLN */
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +23,7 @@
 #include "data.h"
 #include "rapt_pool.h"
 
-enum { TURNS = 3, MOST_TIMED = 400 };
+enum { TURNS = 3, MOST_TIMED = 400, MOST_POOLS = 8, POOL_TURNS = 31 };
 
 typedef struct task_case {
     const char *name;
@@ -73,22 +77,81 @@ static double time_task(const rapt_plan *plan, const rapt_args *args, int phase,
     return least;
 }
 
-/* Returns the median seconds of rapt_run_parallel on a pool. */
-static double time_pool(const rapt_plan *plan, const rapt_args *args, int64_t threads) {
-    double seconds[2 * TURNS + 1];
-    rapt_pool *pool = rapt_pool_create(threads);
-    if (!pool) return 0.0;
-    for (int i = 0; i <= 2 * TURNS; i++) {
-        const double start = now();
-        rapt_run_parallel(plan, args, threads, rapt_pool_for, pool);
-        seconds[i] = now() - start;
+/* A call on a number of threads. */
+typedef struct prepared {
+    rapt_plan plan;
+    rapt_args args;
+    rapt_plan_info info;
+    rapt_pool *pool; /* of as many threads, or null */
+    int64_t threads;
+} prepared;
+
+static double time_call(const prepared *p) {
+    const double start = now();
+    rapt_run_parallel(&p->plan, &p->args, p->threads, rapt_pool_for, p->pool);
+    return now() - start;
+}
+
+/* Returns the median of an odd number of times, which it sorts. */
+static double median(double *seconds, int n) {
+    qsort(seconds, (size_t)n, sizeof *seconds, by_size);
+    return seconds[n / 2];
+}
+
+/* Makes the plan, runs it once, and creates the pool if `pooled`. Ends the program if something fails. */
+static void prepare(prepared *p, const task_case *c, int64_t batch, const bench_type *type, int64_t threads, bool pooled,
+                    const rapt_args *tensors) {
+    rapt_desc desc;
+    rapt_desc_init(&desc);
+    desc.batch = batch, desc.heads = c->heads, desc.kv_heads = c->kv_heads, desc.q_len = c->q_len, desc.kv_len = c->kv_len;
+    desc.d_k = desc.d_v = c->d, desc.causal = c->causal, desc.arith = type->arith, desc.threads = threads;
+    desc.q = desc.o = rapt_layout_bhsd(type->q, c->heads, c->q_len, c->d);
+    desc.k = desc.v = rapt_layout_bhsd(type->kv, c->kv_heads, c->kv_len, c->d);
+    size_t bytes = 0;
+    *p = (prepared){.args = *tensors, .info = {.size = sizeof p->info}, .threads = threads};
+    if (rapt_plan_init(&p->plan, &desc) || rapt_plan_query(&p->plan, &p->info) || rapt_workspace_size(&p->plan, threads, &bytes))
+        exit(2);
+    p->args.workspace_bytes = bytes;
+    p->args.workspace =
+        aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, (bytes / RAPT_WORKSPACE_ALIGNMENT + 1) * RAPT_WORKSPACE_ALIGNMENT);
+    if (pooled) p->pool = rapt_pool_create(threads);
+    if (!p->args.workspace || (pooled && !p->pool) || rapt_run(&p->plan, &p->args)) exit(2);
+}
+
+static void release(prepared *p) {
+    rapt_pool_destroy(p->pool);
+    free(p->args.workspace);
+}
+
+/* Prints the line of the tasks of one number of threads. */
+static void print_tasks(const prepared *p, double moved) {
+    double seconds[2 * TURNS + 1], real = 0.0;
+    for (int i = 0; i <= 2 * TURNS && p->pool; i++) seconds[i] = time_call(p);
+    if (p->pool) real = median(seconds, 2 * TURNS + 1);
+    printf("%d %.0f %.9f ", (int)p->threads, moved, real);
+    for (int phase = 0; phase < p->info.phases; phase++) {
+        const int64_t every = p->info.tasks[phase] / MOST_TIMED + 1;
+        double of_task = 0.0;
+        for (int64_t task = 0; task < p->info.tasks[phase]; task++) {
+            if (task % every == 0) of_task = time_task(&p->plan, &p->args, phase, task);
+            printf("%s%.9f", task ? "," : phase ? "|" : "", of_task);
+        }
     }
-    rapt_pool_destroy(pool);
-    qsort(seconds, 2 * TURNS + 1, sizeof *seconds, by_size);
-    return seconds[TURNS];
+    printf("\n");
+    fflush(stdout);
+}
+
+/* Prints the median time of each call, all in turns. */
+static void print_pools(prepared *calls, int n) {
+    double seconds[MOST_POOLS][POOL_TURNS];
+    for (int turn = 0; turn < POOL_TURNS; turn++)
+        for (int i = 0; i < n; i++) seconds[i][turn] = time_call(&calls[i]);
+    for (int i = 0; i < n; i++) printf("%d %.9f\n", (int)calls[i].threads, median(seconds[i], POOL_TURNS));
 }
 
 int main(int argc, char **argv) {
+    const bool pools = argc > 1 && strcmp(argv[1], "--pools") == 0;
+    if (pools) argc--, argv++;
     const task_case *c = NULL;
     const bench_type *type = NULL;
     int count;
@@ -98,47 +161,30 @@ int main(int argc, char **argv) {
     for (int i = 0; argc > 4 && i < count; i++)
         if (strcmp(argv[3], types[i].name) == 0) type = &types[i];
     const int64_t batch = argc > 4 ? atoi(argv[2]) : 0;
-    if (!c || !type || batch < 1) {
-        fprintf(stderr, "usage: rapt-tasks CASE BATCH TYPE THREADS...\n");
+    if (!c || !type || batch < 1 || (pools && argc - 4 > MOST_POOLS)) {
+        fprintf(stderr, "usage: rapt-tasks [--pools] CASE BATCH TYPE THREADS...\n");
         return 2;
     }
     const int64_t of_q = batch * c->heads * c->q_len * c->d, of_k = batch * c->kv_heads * c->kv_len * c->d;
     void *q = filled(type->q, of_q, 1), *k = filled(type->kv, of_k, 2), *v = filled(type->kv, of_k, 3),
          *o = filled(type->q, of_q, 4);
+    const double moved = (double)(rapt_row_bytes(type->q, c->d) * 2 * batch * c->heads * c->q_len +
+                                  rapt_row_bytes(type->kv, c->d) * 2 * batch * c->kv_heads * c->kv_len);
+    rapt_args tensors;
+    rapt_args_init(&tensors);
+    tensors.q = q, tensors.k = k, tensors.v = v, tensors.o = o;
+    static prepared calls[MOST_POOLS];
     for (int i = 4; i < argc; i++) {
         const int64_t threads = atoi(argv[i]);
-        rapt_desc desc;
-        rapt_desc_init(&desc);
-        desc.batch = batch, desc.heads = c->heads, desc.kv_heads = c->kv_heads, desc.q_len = c->q_len, desc.kv_len = c->kv_len;
-        desc.d_k = desc.d_v = c->d, desc.causal = c->causal, desc.arith = type->arith, desc.threads = threads;
-        desc.q = desc.o = rapt_layout_bhsd(type->q, c->heads, c->q_len, c->d);
-        desc.k = desc.v = rapt_layout_bhsd(type->kv, c->kv_heads, c->kv_len, c->d);
-        rapt_plan plan;
-        rapt_plan_info info = {.size = sizeof info};
-        size_t bytes = 0;
-        if (rapt_plan_init(&plan, &desc) || rapt_plan_query(&plan, &info) || rapt_workspace_size(&plan, threads, &bytes))
-            return 2;
-        rapt_args args;
-        rapt_args_init(&args);
-        args.q = q, args.k = k, args.v = v, args.o = o, args.workspace_bytes = bytes;
-        args.workspace =
-            aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, (bytes / RAPT_WORKSPACE_ALIGNMENT + 1) * RAPT_WORKSPACE_ALIGNMENT);
-        if (!args.workspace || rapt_run(&plan, &args)) return 2;
-        const double moved = (double)(rapt_row_bytes(type->q, c->d) * 2 * batch * c->heads * c->q_len +
-                                      rapt_row_bytes(type->kv, c->d) * 2 * batch * c->kv_heads * c->kv_len);
-        printf("%d %.0f %.9f ", (int)threads, moved,
-               threads <= sysconf(_SC_NPROCESSORS_ONLN) ? time_pool(&plan, &args, threads) : 0.0);
-        for (int phase = 0; phase < info.phases; phase++) {
-            const int64_t every = info.tasks[phase] / MOST_TIMED + 1;
-            double seconds = 0.0;
-            for (int64_t task = 0; task < info.tasks[phase]; task++) {
-                if (task % every == 0) seconds = time_task(&plan, &args, phase, task);
-                printf("%s%.9f", task ? "," : phase ? "|" : "", seconds);
-            }
-        }
-        printf("\n");
-        fflush(stdout);
-        free(args.workspace);
+        prepared *p = &calls[pools ? i - 4 : 0];
+        prepare(p, c, batch, type, threads, pools || threads <= sysconf(_SC_NPROCESSORS_ONLN), &tensors);
+        if (pools) continue;
+        print_tasks(p, moved);
+        release(p);
+    }
+    if (pools) {
+        print_pools(calls, argc - 4);
+        for (int i = 4; i < argc; i++) release(&calls[i - 4]);
     }
     free(q), free(k), free(v), free(o);
     return 0;

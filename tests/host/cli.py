@@ -1309,7 +1309,7 @@ def test_tune(kernels):
             r"short_ahead=\d+: .*: kept", line)]
         ok(status == 0 and re.fullmatch(name + r"( \w+=\d+)*\n", out) and
            told[0] == f"{name}, 2 threads, 2 cases, {seconds} s: few-8 linear-1-short" and
-           "joined_bytes: changes nothing in these cases" in told and (searched or SLOW and no_time) and "\r" not in err,
+           "joined_bytes: changes nothing in these cases" in told and (searched or (SLOW and no_time)) and "\r" not in err,
            f"tune, {name}", (status, out, err))
         own = out == name + "\n"
         ok((": recommended" in err) != own and ("the kernel's own numbers are the best" in err) == own,

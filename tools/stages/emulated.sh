@@ -246,7 +246,7 @@ stage_i386() {
 with_ziglang() {
     on_x86 || return 1
     local to=$PWD/$root/$stage-python pins
-    mapfile -t pins < <(pinned ziglang "$@")
+    mapfile -t pins < <(pinned ziglang meson "$@") # Debian 12's Meson does not know zig's linker
     python3 -m venv --clear "$to"
     if ! "$to/bin/pip" install --quiet "${pins[@]}"; then
         skip "$stage, since ziglang${*:+ or $*} cannot be had here"
