@@ -221,24 +221,26 @@ static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int n
                                      int ahead, vi folded, vf *sum) {
     const char *row = keys->rows[k] + offset;
     vi pairs[4];
+    vf b[8];
     UNROLLED(v, nv) {
         pairs[v] = v_as_int(v_load(row + (size_t)v * sizeof(vf)));
         if (flush) pairs[v] = flush_subthreshold_pairs(pairs[v]);
         else folded = i_fold_smallest_bf16(folded, pairs[v]);
+        b[2 * v] = first_of_pairs(pairs[v]), b[2 * v + 1] = second_of_pairs(pairs[v]);
         prefetch(keys->rows[k + ahead], offset + (size_t)v * sizeof(vf));
     }
     UNROLLED(r, nr) {
         const vf a = v_broadcast(keys->weights + (size_t)r * RAPT_CHUNK + 2 * k); /* bf16, in the upper halves */
-        UNROLLED(v, nv) {
-            vf *first = &sum[(r * nv + v) * 2], *second = first + 1;
 #if RAPT_BF16_FMA
-            if (nv > 1) { /* for a single vector, a broadcast of its weight would take what its conversion does */
-                *first = v_fma_lower(a, 1, pairs[v], *first), *second = v_fma_upper(a, 1, pairs[v], *second);
-                continue;
+        if (nv > 1) { /* for a single vector, a broadcast of its weight would take what its conversion does */
+            UNROLLED(v, nv) {
+                const int of = (r * nv + v) * 2;
+                sum[of] = v_fma_lower(a, 1, pairs[v], sum[of]), sum[of + 1] = v_fma_upper(a, 1, pairs[v], sum[of + 1]);
             }
-#endif
-            *first = v_fma(a, first_of_pairs(pairs[v]), *first), *second = v_fma(a, second_of_pairs(pairs[v]), *second);
+            continue;
         }
+#endif
+        UNROLLED(v, 2 * nv) sum[r * 2 * nv + v] = v_fma(a, b[v], sum[r * 2 * nv + v]);
     }
     return folded;
 }
