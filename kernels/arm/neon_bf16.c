@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* neon_bf16: neon_i8mm with products of bf16 (FEAT_BF16). BFMLALB and BFMLALT are v_fma of the even and of the odd elements, each
- * rounded once (Arm ARM, BFMulAdd), so few rows of K and V need no conversion. Many rows are staged as f32, as in neon: FMLA has
- * the same rate. BFDOT and BFMMLA, which round in their own way, are not used. */
+ * rounded once (Arm ARM, BFMulAdd), so with few rows of Q, K and V are multiplied without conversion. With many rows of Q they
+ * are staged as f32, as in neon: FMLA has the same rate. BFDOT and BFMMLA, which round in their own way, are not used. */
 #if !defined(__ARM_FEATURE_DOTPROD) || !defined(__ARM_FEATURE_MATMUL_INT8) || !defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #error "compile with -march=armv8.2-a+dotprod+i8mm+bf16"
 #endif

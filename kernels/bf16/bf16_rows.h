@@ -232,7 +232,9 @@ static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int n
     UNROLLED(r, nr) {
         const vf a = v_broadcast(keys->weights + (size_t)r * RAPT_CHUNK + 2 * k); /* bf16, in the upper halves */
 #if RAPT_BF16_FMA
-        if (nv > 1) { /* for a single vector, a broadcast of its weight would take what its conversion does */
+        /* One vector would not gain: v_fma takes the weight from memory, these words from a register, which costs what a
+         * conversion does. */
+        if (nv > 1) {
             UNROLLED(v, nv) {
                 const int of = (r * nv + v) * 2;
                 sum[of] = v_fma_lower(a, 1, pairs[v], sum[of]), sum[of + 1] = v_fma_upper(a, 1, pairs[v], sum[of + 1]);

@@ -106,7 +106,7 @@ static RAPT_NOINLINE void score_rows_dots(int rows, const char *const *keys, siz
 
 /* Quantises the products of one row's weights of a block with value_scales, times sign, to unsigned bytes; those below 0 become
  * 0. Without value_scales, the weights themselves. After the RAPT_BLOCK bytes comes a float, their scale: sign * largest / 255,
- * or NaN if a product is not finite. */
+ * or NaN if a product with value_scales is not finite. (A weight of NaN needs no mark, for the sum of weights is NaN then.) */
 static void quantise_weights_of_sign(const vf *weights, const float *value_scales, float sign, float *to) {
     vf zero = v_set1(0.0f), most = zero, wrong = zero, scaled[RAPT_BLOCK / RAPT_VL];
     for (int i = 0; i < RAPT_BLOCK / RAPT_VL; i++) {

@@ -41,7 +41,7 @@ typedef struct row_scratch {
     float *q;      /* [rows][row_floats], times q_factor and K's channel scales; bf16 arithmetic packs it, integer quantises it */
     float *s;      /* [rows][RAPT_CHUNK] scores, then weights, which integer arithmetic quantises in place for V of int8 */
     float *alpha;  /* [rows][ROW_ALPHAS] what O is multiplied by before the values of each block */
-    float *values; /* [RAPT_BLOCK][output_row_floats] V that cannot be read in place: whole rows, or the end of each row */
+    float *values; /* [RAPT_BLOCK][output_row_floats] whole rows of V that cannot be read in place */
     float *keys;   /* [RAPT_BLOCK][row_floats] K that cannot be read in place */
 
     /* bf16 arithmetic. */
@@ -60,10 +60,10 @@ static inline size_t row_floats(const rapt_problem *p) { return BF16 ? whole_ste
 /* Returns the size of a row_state.o in floats: d_v, rounded up likewise. */
 static inline size_t output_row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
 
-/* Returns the largest distance, in rows, at which V is prefetched: so many addresses are found beyond a chunk. (V that vectors
- * copy first is not prefetched.) Cache types (types.h): a block. Element types in bf16 arithmetic: RAPT_BF16_VALUES_AHEAD.
- * Element types in exact arithmetic: RAPT_VALUES_AHEAD for f32, and for 16 bits twice as many, which are as many bytes, but at
- * most a block. */
+/* Returns the largest distance, in rows, at which V is prefetched: so many addresses are found beyond a chunk. (V that is first
+ * converted to a copy as f32 or bf16 is not prefetched.) Cache types (types.h): a block. Element types in bf16 arithmetic:
+ * RAPT_BF16_VALUES_AHEAD. Element types in exact arithmetic: RAPT_VALUES_AHEAD for f32, and for 16 bits twice as many, which are
+ * as many bytes, but at most a block. */
 static inline int values_ahead(const rapt_problem *p) {
     if (!of_elements(p->v.type)) return RAPT_BLOCK;
     if (BF16) return RAPT_BF16_VALUES_AHEAD;

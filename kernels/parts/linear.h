@@ -3,7 +3,8 @@
  * RAPT_PARTIAL_SUMS (16); bf16 arithmetic has other sums, and for few tokens outputs in lanes (bf16/bf16_linear.h). There are two
  * ways through memory. Many tokens lie in lanes, and the rows of weights are the broadcast side of the tile product, one partial
  * sum after the other. For few tokens, a vector of weights as it lies in memory holds RAPT_VL partial sums, so weights are read
- * row by row, once. A "sixteen" is RAPT_PARTIAL_SUMS adjacent channels. Included by attend.h. */
+ * once, a row at a time, or several side by side where rows are long or tokens fill a register tile. A "sixteen" is
+ * RAPT_PARTIAL_SUMS adjacent channels. Included by attend.h. */
 
 /* Scratch of a task of few tokens. */
 typedef struct few_scratch {
@@ -85,8 +86,8 @@ static inline size_t token_floats(int64_t channels) {
     return BF16 ? whole_steps(channels) / RAPT_STEP * RAPT_BF16_STEP_FLOATS : padded((size_t)channels) * TILE_ROWS;
 }
 
-/* Returns the most tiles of tokens that are multiplied with the same staged rows: half as many with a gate, since each then has
- * twice the sums. */
+/* Returns the most tiles of tokens that are multiplied with the same staged rows: RAPT_LINEAR_TILES, half of that with a gate,
+ * since each then has twice the sums, and what RAPT_STAGED_FLOATS holds, but at least one. */
 static int most_tiles(const rapt_linear_problem *p) {
     return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (int64_t)token_floats(p->in)));
 }
@@ -182,7 +183,7 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld) {
-    const int line = group == 1 ? 64 / (int)bytes : 64 / (int)bytes * group; /* the most channels of a cache line */
+    const int line = group == 1 ? 64 / (int)bytes : 64 / (int)bytes * group; /* channels from one prefetch to the next */
     vf acc[16], w[8];
     UNROLLED(a, nr * nt * SUM_VECTORS) acc[a] = v_set1(0.0f);
     for (int i = 0; i < channels; i += RAPT_PARTIAL_SUMS, x += ldx) {

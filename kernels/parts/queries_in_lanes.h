@@ -36,7 +36,7 @@ typedef struct query_tile {
 /* Scratch that the tiles of a pass share. In bf16 arithmetic keys and values are those of a whole chunk (bf16.h); in integer
  * arithmetic they are integers, values transposed (queries_int8.h). */
 typedef struct lane_scratch {
-    float *s;     /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; in bf16 arithmetic [RAPT_CHUNK][TILE_ROWS] */
+    float *s;     /* [RAPT_BLOCK][TILE_ROWS] scores, then weights; in bf16 arithmetic [chunk_keys][TILE_ROWS] */
     float *alpha; /* [TILE_ROWS] what O is multiplied by before P V is added */
     float *bias;  /* [RAPT_BLOCK][TILE_ROWS] the block's bias; later quantised weights, or -inf where add_attended skips values */
     uint32_t *attended; /* [2][TILE_ROWS] without has_masks: the keys of the block that each lane attends to */

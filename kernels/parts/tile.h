@@ -259,7 +259,8 @@ RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 #if RAPT_CONVERTED_ROWS
-/* Cache types are converted anew for each register tile, so a tile takes all rows, at most RAPT_CONVERTED_ROWS. */
+/* Cache types are converted anew for each register tile, so a full one has RAPT_CONVERTED_ROWS rows, the most there are; three
+ * rows take a tile of two and one of one. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     RAPT_STREAM_PRODUCT(name, suffix, group, bytes, rows <= RAPT_PANEL_ROWS ? RAPT_PANEL : 4, RAPT_CONVERTED_ROWS,               \
                         RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS, RAPT_CONVERTED_ROWS)

@@ -108,7 +108,7 @@ static inline vf v_from_e8m0(vi e) {
  * factors. */
 static inline vf v_small_float(vi magnitude, const int bias) {
     vf x = v_as_float(i_add(magnitude, i_set1((127 - bias) << 23)));
-    vf least = v_as_float(i_set1((128 - bias) << 23)); /* normal: 2^(1 - bias) */
+    vf least = v_as_float(i_set1((128 - bias) << 23)); /* the smallest normal number, 2^(1 - bias) */
     return v_sub(x, v_max(v_sub(least, x), v_set1(0.0f)));
 }
 
