@@ -491,20 +491,19 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
                   .rows = value_rows + b->number % RAPT_CHUNK + from,
                   .offset = (size_t)kv_head * (size_t)p->v.head_stride};
     if (copy || (rest && !ends_on_vector(p))) {
-        operands last = o;
         const char *values[RAPT_BLOCK] = {NULL}, *copies[RAPT_BLOCK] = {NULL}; /* gcc 12 warns otherwise */
-        int first = copy ? 0 : whole * RAPT_VL, vectors = copy ? whole + (rest > 0) : 1;
+        const int vectors = whole + (rest > 0);
         for (int i = 0; i < o.depth; i++) {
             values[i] = o.rows[i] + o.offset;
             copies[i] = (const char *)(s->values + i * vectors * RAPT_VL);
         }
-        stage_rows(p->v.type, s->values, (size_t)vectors * RAPT_VL, values, o.depth, first, p->d_v - first);
-        last.c += (size_t)first * sizeof(float);
-        last.rows = copies;
-        last.offset = 0;
-        stream_product(RAPT_F32, last, n, vectors);
-        if (copy) return;
-    } else if (rest) {
+        stage_rows(p->v.type, s->values, (size_t)vectors * RAPT_VL, values, o.depth, 0, p->d_v);
+        o.rows = copies;
+        o.offset = 0;
+        stream_product(RAPT_F32, o, n, vectors);
+        return;
+    }
+    if (rest) {
         operands last = o;
         last.c += (size_t)(whole * RAPT_VL) * sizeof(float);
         last.offset += p->v_row - RAPT_VL * (p->v_row / (size_t)p->d_v);
