@@ -231,13 +231,15 @@ static bool block_mask_keeps(int64_t query_block, int64_t key_block) {
     return query_block == key_block || bench_mix((uint32_t)(query_block << 16 | key_block)) % MASK_KEPT == 0;
 }
 
+/* True if a case attends to the first keys and a window, by a mask. */
+static bool streams(const bench_case *c) { return c->feature == STREAM || c->feature == STREAM_BITS; }
+
 /* Returns how many keys query i of an entry attends to. */
 static int64_t keys_of(const bench_case *c, int64_t i, int64_t q_len, int64_t kv_len) {
-    const bool streams = c->feature == STREAM || c->feature == STREAM_BITS;
-    const bool by_mask = c->feature == BYTES || c->feature == BITS || streams;
+    const bool by_mask = c->feature == BYTES || c->feature == BITS || streams(c);
     int64_t end = c->causal == FULL && !by_mask ? kv_len : i + kv_len - q_len + 1, keys = 0;
-    const int64_t most = WINDOW_KEYS + 1 + (streams ? FIRST_KEYS : 0);
-    if (c->feature == WINDOW || streams) return end < most ? end : most;
+    const int64_t most = WINDOW_KEYS + 1 + (streams(c) ? FIRST_KEYS : 0);
+    if (c->feature == WINDOW || streams(c)) return end < most ? end : most;
     if (c->feature != SPARSE) return end > 0 ? end : 0;
     for (int64_t n = 0; n * MASK_BLOCK < end; n++)
         if (block_mask_keeps(i / MASK_BLOCK, n)) keys += end - n * MASK_BLOCK < MASK_BLOCK ? end - n * MASK_BLOCK : MASK_BLOCK;
@@ -340,15 +342,14 @@ static void *copied(const void *from, size_t bytes) {
 static void create_mask(session *s) {
     const bench_case *c = s->job->c;
     rapt_desc *d = &s->desc;
-    const bool bits = c->feature == BITS || c->feature == STREAM_BITS,
-               streams = c->feature == STREAM || c->feature == STREAM_BITS;
+    const bool bits = c->feature == BITS || c->feature == STREAM_BITS;
     int64_t row = bits ? (c->kv_len + 7) / 8 : c->kv_len;
     d->mask = (rapt_layout){bits ? RAPT_BIT : RAPT_BOOL, 0, 0, row};
     if (!(s->tensor = touched((size_t)(c->q_len * row)))) return;
     for (int64_t i = 0; i < c->q_len; i++) {
         const int64_t end = i + c->kv_len - c->q_len + 1;
         for (int64_t n = 0; n < end; n++)
-            if (!streams || n < FIRST_KEYS || n >= end - 1 - WINDOW_KEYS)
+            if (!streams(c) || n < FIRST_KEYS || n >= end - 1 - WINDOW_KEYS)
                 s->tensor[i * row + (bits ? n / 8 : n)] |= (char)(bits ? 1 << n % 8 : 1);
     }
 }

@@ -170,9 +170,9 @@ enum {
 
 /* With one lane, gcc would vectorise the loops around the words: exact arithmetic gets 5 % slower and larger by it, and where
  * products are rounded once, bf16 only larger (56 KB in all; P1, P2, D1 on an AMD EPYC, Zen 4). int8, and bf16 where products are
- * rounded twice, get faster; where FMA is emulated, int8 does without, for 50 KB less (scalar_fma.c). */
-#if RAPT_VL == 1 && !defined(__clang__) && (RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact || RAPT_KERNEL_FUSED) &&           \
-    (RAPT_PASTE(RAPT_IS_, RAPT_ARITH) != RAPT_IS_int8 || defined(RAPT_EMULATED_FMA))
+ * rounded twice, get faster. */
+#if RAPT_VL == 1 && !defined(__clang__) && RAPT_PASTE(RAPT_IS_, RAPT_ARITH) != RAPT_IS_int8 &&                                   \
+    (RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact || RAPT_KERNEL_FUSED)
 #pragma GCC optimize("no-tree-loop-vectorize")
 #endif
 

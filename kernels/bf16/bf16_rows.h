@@ -12,7 +12,8 @@ static void pack_bf16_row(float *q, int n);
 static void pack_bf16_row(float *q, int n) {
     make_factors(q, n);
     if (!RAPT_BF16_FMA) return;
-    for (float *step = q; step < q + n; step += RAPT_STEP) /* as bf16, in the first half of each step's floats */
+    for (float *step = q; step < q + n;
+         step += RAPT_STEP) /* in the first half of each step's floats: steps stay where they are */
         for (int i = 0; i < RAPT_STEP; i += RAPT_VL) i_store_u16((uint16_t *)step + i, i_shr(v_as_int(v_load(step + i)), 16));
 }
 #endif

@@ -10,7 +10,6 @@
 #if defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA)
 static inline float s_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #else
-#define RAPT_EMULATED_FMA
 /* Computes a * b + c, rounded once, in doubles. The product is exact in double. The sum is rounded to double and then to float,
  * which differs from one rounding only if the double looks like a tie of floats: its last 28 bits are 0. Then it is first rounded
  * to odd (Boldo & Melquiond 2008, "Emulation of a FMA and correctly rounded sums", theorem 3), with the error of the sum by

@@ -329,7 +329,8 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
     >>> rapt.mha(np.ones((1, 3, 8), np.float32), w, w, w, w, heads=2)[0, 0].tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    library, heads = native.library(), whole(heads, "heads")
+    library = native.library()
+    heads = whole(heads, "heads")
     kv_heads = heads if kv_heads is None else whole(kv_heads, "kv_heads")
     if heads < 1 or kv_heads < 1:
         raise ValueError(f"there are {heads} heads and {kv_heads} kv heads: one at least is needed")

@@ -577,14 +577,15 @@ static void fused_products_of_bf16(void) {
         for (int i = 0; i < 2 * RAPT_VL; i++) {
             a[i] = (uint16_t)((random_bits() & 0x807f) | (87 + random_bits() % 80) << 7);
             b[i] = (uint16_t)((random_bits() & 0x807f) | (87 + random_bits() % 80) << 7);
-            if (turn % 8 == 0 && random_bits() % 8 == 0) a[i] = special[random_bits() % 6];
-            if (turn % 8 == 0 && random_bits() % 8 == 0) b[i] = special[random_bits() % 6];
+            if (random_bits() % 32 == 0) a[i] = special[random_bits() % 6];
+            if (random_bits() % 32 == 0) b[i] = special[random_bits() % 6];
         }
         const int n = turn % (2 * RAPT_VL);
         const float by = as_float((uint32_t)a[n] << 16);
         for (int i = 0; i < RAPT_VL; i++) {
-            const float product = by * as_float((uint32_t)b[2 * i + turn % 2] << 16);
-            c[i] = turn % 3 ? as_float(random_bits() % 0x60000000) : -product * (1.0f + (float)(random_bits() % 8) * 0x1p-23f);
+            const float product = by * as_float((uint32_t)b[2 * i + (int)(random_bits() % 2)] << 16);
+            c[i] = random_bits() % 2 ? as_float(random_bits() % 0x60000000)
+                                     : -product * (1.0f + (float)(random_bits() % 8) * 0x1p-23f);
         }
         UNROLLED(k, 2 * RAPT_VL)
             if (k == n) {

@@ -29,7 +29,7 @@ aarch64)
     isas+=,neon
     if grep -qw asimddp /proc/cpuinfo; then isas+=,neon_dot; fi
     if grep -qw asimddp /proc/cpuinfo && grep -qw i8mm /proc/cpuinfo; then isas+=,neon_i8mm; fi
-    if grep -qw asimddp /proc/cpuinfo && grep -qw i8mm /proc/cpuinfo && grep -qw bf16 /proc/cpuinfo; then isas+=,neon_bf16; fi
+    if [[ $isas == *,neon_i8mm ]] && grep -qw bf16 /proc/cpuinfo; then isas+=,neon_bf16; fi
     ;;
 esac
 few=${KERNELS:-$(cut -d , -f 1-3 <<<"$isas")}
