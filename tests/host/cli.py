@@ -1314,7 +1314,8 @@ def test_tune(kernels):
         own = out == name + "\n"
         ok((": recommended" in err) != own and ("the kernel's own numbers are the best" in err) == own,
            f"tune, {name}: says whether the line is better than the kernel's own numbers", (out, err))
-        ok(2 * seconds / 3 < took < 10 * seconds, f"tune, {name}: takes the time that it is given", took)
+        # What has no time for a value ends early, having said so.
+        ok((no_time or 2 * seconds / 3 < took) and took < 10 * seconds, f"tune, {name}: takes the time that it is given", took)
         status, _, err = rapt(*RUN, "--isa", name, "--tuning", out)
         ok(status == 0 and not err, f"run with what tune found for {name}", err)
     for chosen, told in (("linear-1", "1 cases, 1 s: linear-1"), ("few-*,linear-8", "4 cases, 1 s: few-8 few-12 few-16 linear-8"),
