@@ -225,6 +225,14 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
     return status;
 }
 
+/* Returns the function that computes exact scores from pairs of bf16, or null if the problem or the kernel has none: Q and K are
+ * of bf16 and not multiplied by anything but the sign of the scale, and their rows fill at least one vector of pairs. */
+static rapt_pair_product *find_pair_product(const rapt_kernel *kernel, const rapt_problem *p) {
+    const bool multiplied = __builtin_fabsf(p->q_factor) != 1.0f || (p->k_scales.present && !p->k_scales.token_stride);
+    if (p->arith != RAPT_EXACT || p->q.type != RAPT_BF16 || p->k.type != RAPT_BF16 || multiplied) return NULL;
+    return p->d_k % 2 == 0 && p->d_k >= 2 * kernel->base->vector ? kernel->bf16->pair_product : NULL;
+}
+
 /* Sets how the scale is applied (rapt_problem has the formulas). Usually q is multiplied only by the scale's sign, which is
  * exact. The scale's magnitude becomes a factor of the exponent, after the maximum score has been subtracted; or, if the scores
  * are modified before the softmax, it multiplies the scores first, and the exponent is log2(e). Where the scale is so small or so
@@ -565,6 +573,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->alibi = d->alibi;
     problem->logits_body = d->logits_body;
     problem->arith = d->arith;
+    problem->pair_product = find_pair_product(p->kernel, problem);
     p->arithmetic = rapt_arithmetic_of(p->kernel, d->arith);
     p->few_rows_arithmetic = d->arith == RAPT_BF16_DOT ? rapt_few_rows_bf16(p->kernel) : p->arithmetic;
     problem->left_over =
