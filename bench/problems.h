@@ -56,7 +56,7 @@ typedef struct bench_problem {
     double bytes; /* of Q, O, lse, and of the K, V, scales, mask and bias that are attended, each once */
 } bench_problem;
 
-/* Draws problem number `index` of a seed: the same in every build, on every machine. It takes at most some 10^9 operations, and
+/* Draws problem number `index` of a seed: the same on every machine, until a type is added. It takes at most 10^9 operations, and
  * its tensors at most 64 MB. */
 void bench_problem_draw(bench_problem *p, uint64_t seed, int64_t index);
 

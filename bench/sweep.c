@@ -6,7 +6,8 @@
  *     max(operations / peak, bytes / bandwidth) + overhead
  *
  *     operations   2 (d_k + d_v) for each pair that is attended, by the peak of the kernel's arithmetic, and those of the
- *                  softmax (problems.h) by its f32 peak. What masks exclude is not counted
+ *                  softmax (problems.h) by its f32 peak. What masks exclude is not counted, even where a kernel cannot save
+ *                  it: a mask that excludes every second key costs as much as none
  *     bytes        Q, O, and what is attended of K, V, scales, masks and biases, each once; a V that lies in K takes none
  *     bandwidth    that of reading a buffer of as many bytes again and again, rounded up to a power of two: calls follow each
  *                  other on the same tensors, so these stay in the caches that hold them
@@ -21,8 +22,8 @@
  * the problems that have it, and of those that do not, and how many of the worst have it. The exit status is 0, or 2 if the
  * arguments are wrong.
  *
- * Problem I of a seed is the same for any kernel and machine, and however many problems there are. --only runs it alone, prints
- * what the model is made of, and goes on for a second, for a profiler.
+ * Problem I of a seed is the same for any kernel and machine, until a type is added, and however many problems there are. --only
+ * runs it alone, prints what the model is made of, and goes on for a second, for a profiler.
  *
  * Left out: linear layers, several threads, states of parts, callbacks, K and V of different types. */
 #include <errno.h>
