@@ -17,11 +17,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "data.h"
 #include "rapt_pool.h"
+#include "timing.h"
 
 enum { TURNS = 3, MOST_TIMED = 400, MOST_POOLS = 8, POOL_TURNS = 31 };
 
@@ -45,16 +45,6 @@ static const task_case cases[] = {
     {"D5", 32, 8, 8, 4096, 128, RAPT_CAUSAL_BOTTOM_RIGHT},
 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_size(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 static void *filled(rapt_type type, int64_t elements, uint32_t seed) {
     const size_t bytes = ((size_t)elements * 4 + 4095) / 4096 * 4096;
     char *memory = aligned_alloc(4096, bytes);
@@ -69,9 +59,9 @@ static void *filled(rapt_type type, int64_t elements, uint32_t seed) {
 static double time_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task) {
     double least = 1e9;
     for (int i = 0; i < TURNS; i++) {
-        const double start = now();
+        const double start = bench_now();
         rapt_run_task(plan, args, phase, task, 0);
-        const double seconds = now() - start;
+        const double seconds = bench_now() - start;
         if (seconds < least) least = seconds;
     }
     return least;
@@ -87,15 +77,9 @@ typedef struct prepared {
 } prepared;
 
 static double time_call(const prepared *p) {
-    const double start = now();
+    const double start = bench_now();
     rapt_run_parallel(&p->plan, &p->args, p->threads, rapt_pool_for, p->pool);
-    return now() - start;
-}
-
-/* Returns the median of an odd number of times, which it sorts. */
-static double median(double *seconds, int n) {
-    qsort(seconds, (size_t)n, sizeof *seconds, by_size);
-    return seconds[n / 2];
+    return bench_now() - start;
 }
 
 /* Makes the plan, runs it once, and creates the pool if `pooled`. Ends the program if something fails. */
@@ -107,15 +91,10 @@ static void prepare(prepared *p, const task_case *c, int64_t batch, const bench_
     desc.d_k = desc.d_v = c->d, desc.causal = c->causal, desc.arith = type->arith, desc.threads = threads;
     desc.q = desc.o = rapt_layout_bhsd(type->q, c->heads, c->q_len, c->d);
     desc.k = desc.v = rapt_layout_bhsd(type->kv, c->kv_heads, c->kv_len, c->d);
-    size_t bytes = 0;
     *p = (prepared){.args = *tensors, .info = {.size = sizeof p->info}, .threads = threads};
-    if (rapt_plan_init(&p->plan, &desc) || rapt_plan_query(&p->plan, &p->info) || rapt_workspace_size(&p->plan, threads, &bytes))
-        exit(2);
-    p->args.workspace_bytes = bytes;
-    p->args.workspace =
-        aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, (bytes / RAPT_WORKSPACE_ALIGNMENT + 1) * RAPT_WORKSPACE_ALIGNMENT);
+    if (rapt_plan_init(&p->plan, &desc) || rapt_plan_query(&p->plan, &p->info)) exit(2);
     if (pooled) p->pool = rapt_pool_create(threads);
-    if (!p->args.workspace || (pooled && !p->pool) || rapt_run(&p->plan, &p->args)) exit(2);
+    if (!bench_workspace(&p->plan, threads, &p->args) || (pooled && !p->pool) || rapt_run(&p->plan, &p->args)) exit(2);
 }
 
 static void release(prepared *p) {
@@ -127,7 +106,7 @@ static void release(prepared *p) {
 static void print_tasks(const prepared *p, double moved) {
     double seconds[2 * TURNS + 1], real = 0.0;
     for (int i = 0; i <= 2 * TURNS && p->pool; i++) seconds[i] = time_call(p);
-    if (p->pool) real = median(seconds, 2 * TURNS + 1);
+    if (p->pool) real = bench_median(seconds, 2 * TURNS + 1);
     printf("%d %.0f %.9f ", (int)p->threads, moved, real);
     for (int phase = 0; phase < p->info.phases; phase++) {
         const int64_t every = p->info.tasks[phase] / MOST_TIMED + 1;
@@ -146,7 +125,7 @@ static void print_pools(prepared *calls, int n) {
     double seconds[MOST_POOLS][POOL_TURNS];
     for (int turn = 0; turn < POOL_TURNS; turn++)
         for (int i = 0; i < n; i++) seconds[i][turn] = time_call(&calls[i]);
-    for (int i = 0; i < n; i++) printf("%d %.9f\n", (int)calls[i].threads, median(seconds[i], POOL_TURNS));
+    for (int i = 0; i < n; i++) printf("%d %.9f\n", (int)calls[i].threads, bench_median(seconds[i], POOL_TURNS));
 }
 
 int main(int argc, char **argv) {
