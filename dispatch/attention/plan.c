@@ -363,26 +363,28 @@ static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
  *              +-------------+-------------+---------+
  *
  * The next joined_heads heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most
- * keys (task_of in run.c). With such a mask, and more threads than groups of joined heads, the last pass of all heads comes
- * first, then the one before it of all heads: short tasks at the end leave the threads the least to wait for. Fewer threads go
- * head by head, whose keys then stay in their caches: with two, the other order costs up to 9 % (8 heads of 4096 causal tokens).
- * A pass reads K and V once for all its rows, so rows are cut first, and keys only if there are too few tasks for the threads:
- * each part leaves states, which the second phase merges. Nothing here changes bits, since chunks are merged in one order. */
+ * keys. With such a mask, as many groups of joined heads as there are threads take turns, in a batch those of several entries:
+ * first comes the last pass of each, then the one before it of each. So tasks become shorter, and the last ones leave the threads
+ * little to wait for (find_place in run.c). A pass reads K and V once for all its rows, so rows are cut first, and keys only if
+ * there are too few tasks for the threads: each part leaves states, which the second phase merges. Nothing here changes bits,
+ * since chunks are merged in one order. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     entry_cut c = {.q_len = q_len,
                    .rows = q_len * problem->group,
                    .joined_heads = 1,
                    .chunks = rapt_divide_up(keys, RAPT_CHUNK),
-                   .parts = 1};
+                   .parts = 1,
+                   .turn_groups = 1};
     c.part_chunks = rapt_max(c.chunks, 1);
     if (c.rows == 0) return c;
     const int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
     cut_rows(p, pairs, &c);
     cut_keys(p, pairs, &c);
-    const int64_t head_groups = problem->kv_heads / c.joined_heads;
-    c.longest_first = problem->causal && p->threads > head_groups;
-    c.tasks = head_groups * c.passes * c.parts;
+    c.head_groups = problem->kv_heads / c.joined_heads;
+    if (problem->causal)
+        c.turn_groups = rapt_min(p->threads, ragged(p) ? c.head_groups : rapt_product(problem->batch, c.head_groups));
+    c.tasks = c.head_groups * c.passes * c.parts;
     return c;
 }
 

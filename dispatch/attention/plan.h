@@ -21,7 +21,8 @@ typedef struct entry_cut {
     int64_t parts;
     int64_t period;       /* rows that share a row of the block mask, so no tile has rows of two periods; 0: no such limit */
     int64_t scratch_rows; /* rows for which a pass needs scratch; at least pass_rows, since partial tiles count as whole ones */
-    bool longest_first;   /* the last passes of all heads come first, not all passes of a head */
+    int64_t head_groups;  /* groups of joined heads */
+    int64_t turn_groups;  /* so many groups take turns, with a pass each; 1: all passes of a group come before the next group */
     int64_t tasks;        /* of phase 0 */
     size_t state_bytes;   /* of states in the shared workspace; 0 unless phase 1 merges them */
 } entry_cut;
@@ -64,7 +65,7 @@ typedef struct full_plan {
     entry_start starts[];
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x39302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x30312e7470617200) /* changes with the layout of struct full_plan */
 
 /* The words of memory that clients of 0.1, and callers of functions without a size, pass for a plan. */
 enum { PLAN_WORDS = 192 };
