@@ -639,15 +639,17 @@ static void run_task(const rapt_attention *c, task_place *at, int phase, int64_t
     else finish_task(c, at, task);
 }
 
-/* Takes tasks by the shared counter (next), as threads become free. Without one, thread ith takes tasks ith, ith + nth, ...:
- * neighbouring tasks take about equally long, so this balances better than contiguous ranges would. */
+/* Takes tasks by the shared counter (next), as threads become free. Without one, each thread takes one of the next nth tasks,
+ * the first one first, the last one first, and so on: tasks become shorter, so this balances better than contiguous ranges, or
+ * the same place each time, would. */
 void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const rapt_attention *c = attention;
     task_place at = first_place(c->plan);
-    int64_t task = next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : ith;
-    while (task < c->plan->tasks[phase]) {
+    for (int64_t n = 0;; n++) {
+        const int64_t task =
+            next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : n * nth + (n % 2 ? nth - 1 - ith : ith);
+        if (task >= c->plan->tasks[phase]) return;
         run_task(c, &at, phase, task, ith);
-        task = next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : task + nth;
     }
 }
 
