@@ -423,13 +423,12 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
  * changes bits. Returns false if a number overflows. */
 static bool set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
+    const int64_t wanted =
+        threads > 1 ? (ragged(p) ? p->tuning.ragged_tasks : p->tuning.thread_tasks) * rapt_min(threads, MOST_THREADS) : 1;
     p->threads = threads;
     p->task_pairs = INT64_MAX;
     if (threads > 1) {
-        const rapt_tuning *tuning = &p->tuning;
-        int64_t wanted =
-                    (ragged(p) ? tuning->ragged_tasks : tuning->thread_tasks) * (threads < MOST_THREADS ? threads : MOST_THREADS),
-                pairs = 0;
+        int64_t pairs = 0;
         for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && pairs >= 0; b++)
             if (__builtin_add_overflow(pairs, attended_pairs(p, entry_queries(p, b), entry_keys(p, b)), &pairs)) pairs = -1;
         pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
@@ -447,7 +446,9 @@ static bool set_tasks(full_plan *p, int64_t threads) {
             if (!add_entries(p, &c, 1)) return false;
         }
     }
-    return p->phases == 1 || (p->tasks[1] = rapt_product(problem->batch, problem->kv_heads)) >= 0;
+    const int64_t heads = problem->batch * problem->kv_heads;
+    p->finishers = rapt_max(rapt_min(rapt_divide_up(wanted, rapt_max(heads, 1)), p->most_queries * problem->group), 1);
+    return p->phases == 1 || (p->tasks[1] = rapt_product(heads, p->finishers)) >= 0;
 }
 
 /* Stores where the entries of a ragged batch begin: for every entry, or if there is no room for that, for every start_step-th. */

@@ -8,8 +8,8 @@
 
 /* How the work of one batch entry is cut into tasks. In phase 0, a task is one pass over the rows of joined_heads key/value heads
  * and one part of their chunks of keys; the figure at rapt_cut_entry (plan.c) shows it. Phase 1, which exists if an entry has
- * several parts and the plan is not unmerged, or for RAPT_SCORES_WEIGHTS, has a task for each entry and key/value head, which
- * finishes the head's rows. */
+ * several parts and the plan is not unmerged, or for RAPT_SCORES_WEIGHTS, finishes rows: each entry and key/value head has the
+ * same number of tasks there, which share its rows. */
 typedef struct entry_cut {
     bool keys_in_lanes;   /* the path */
     int64_t q_len, rows;  /* queries of the entry; rows of a key/value head, q_len * group */
@@ -58,6 +58,7 @@ typedef struct full_plan {
     int64_t pass_tiles; /* at most this many tiles of queries in a pass */
     entry_cut cut;      /* of every entry, unless the batch is ragged */
     int64_t tasks[2];   /* of each phase */
+    int64_t finishers;  /* tasks of phase 1 for each entry and key/value head */
     int phases;
     int64_t rows, rows_keys_in_lanes;  /* (query, head) pairs of the batch, and those of them with keys in lanes (path.h) */
     size_t shared_bytes, thread_bytes; /* workspace of all threads together, and of each */

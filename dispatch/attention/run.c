@@ -313,7 +313,7 @@ static bool at_or_before(int phase, int64_t wanted, const entry_start *start, in
 }
 
 /* Returns the entry whose rows a task of phase 1 finishes. */
-static int64_t finished_entry(const full_plan *p, int64_t task) { return task / p->problem.kv_heads; }
+static int64_t finished_entry(const full_plan *p, int64_t task) { return task / (p->problem.kv_heads * p->finishers); }
 
 /* Sets the entry of *at to the one of a ragged batch that a task belongs to: walks there entry by entry, from the nearest known
  * place that is not after it: *at, a start that the plan has stored, or entry 0. wanted: as in at_or_before. */
@@ -582,15 +582,17 @@ void rapt_merge_chunks(const rapt_kernel *kernel, const rapt_problem *problem, f
     }
 }
 
-/* Runs a task of phase 1, which finishes the rows of an entry and key/value head: merges the states of parts, and for
+/* Runs a task of phase 1, which finishes some rows of an entry and key/value head: merges the states of parts, and for
  * RAPT_SCORES_WEIGHTS turns the scores into weights. */
 static void finish_task(const rapt_attention *c, task_place *at, int64_t task) {
     const full_plan *p = c->plan;
     const rapt_problem *problem = &p->problem;
     find_place(p, at, 1, task);
     size_t one = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float), stride = one * (size_t)(problem->heads * at->cut.q_len);
-    for (int64_t row = 0; row < at->cut.rows; row++) {
-        int64_t token = row / problem->group, head = task % problem->kv_heads * problem->group + row % problem->group;
+    const int64_t rows = rapt_divide_up(at->cut.rows, p->finishers), row0 = task % p->finishers * rows;
+    const int64_t head0 = task / p->finishers % problem->kv_heads * problem->group;
+    for (int64_t row = row0; row < row0 + rows && row < at->cut.rows; row++) {
+        int64_t token = row / problem->group, head = head0 + row % problem->group;
         if (at->cut.parts > 1) {
             float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
             rapt_row_end end = rapt_row_end_of(p, &c->args, at->entry, head, token);
