@@ -171,6 +171,30 @@ static void take_turns(const char *isa) {
     tap_ok(wrong == 0, "%s: each row has its task, and heads of all entries take turns: %d wrong", isa, wrong);
 }
 
+/* The tasks of 12 heads, which are equally long, are a multiple of the threads, so that these end together, and those of few rows
+ * and many keys share both. */
+static void fill_threads(const char *isa) {
+    static const int64_t threads[] = {8, 16, 32};
+    rapt_desc d;
+    rapt_plan plan;
+    rapt_tuning tuning;
+    rapt_plan_info info = {.size = sizeof info};
+    int wrong = 0;
+    rapt_tuning_init(&tuning), rapt_desc_init(&d);
+    if (rapt_tuning_parse("any pass_l2=256", &tuning)) abort(); /* else a small cache would have a say */
+    d.isa = isa, d.tuning = &tuning, d.heads = d.kv_heads = 12, d.q_len = d.kv_len = 512, d.d_k = d.d_v = 64;
+    d.q = d.k = d.v = d.o = rapt_layout_bshd(RAPT_F32, d.heads, d.q_len, d.d_k);
+    for (size_t n = 0; n < sizeof threads / sizeof *threads; n++) {
+        d.threads = threads[n];
+        if (rapt_plan_init(&plan, &d) || rapt_plan_query(&plan, &info)) abort();
+        wrong += info.phases != 1 || info.tasks[0] % threads[n] != 0;
+    }
+    d.heads = d.kv_heads = 1, d.kv_len = 8192, d.threads = 64;
+    if (rapt_plan_init(&plan, &d) || rapt_plan_query(&plan, &info)) abort();
+    wrong += info.phases != 2 || info.tasks[0] < 64 || info.tasks[1] < 64;
+    tap_ok(wrong == 0, "%s: equal tasks fill 8, 16 and 32 threads, rows and keys are cut for 64: %d wrong", isa, wrong);
+}
+
 /* ---- Starts that change after planning ----------------------------------------------------------------------------------- */
 
 enum { KEPT = 40 };
@@ -332,6 +356,7 @@ static void test_kernel(const char *isa, bool whole) {
         wrong += !tasks_agree(isa, n % 3 ? 150 : 1 + below(5), n % 2 ? RAPT_PLAN_BYTES(150) : sizeof(rapt_plan), n < 3 ? 1 : 8);
     tap_ok(wrong == 0, "%s: all tasks of ragged batches, shuffled, give the bits of rapt_run: %d of 6 wrong", isa, wrong);
     take_turns(isa);
+    fill_threads(isa);
 }
 
 /* A kernel that needs a slow feature is not chosen, and runs if it is forced. */

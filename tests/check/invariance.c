@@ -58,6 +58,9 @@ static void case_threads(check *c) {
     same_by_threads(c, &p);
     p = problem_of(c, 1, 1, 1, 9, 1100, 16, 64);
     same_by_threads(c, &p);
+    p = problem_of(c, 2, 4, 2, 70, 1500, 16, 16); /* rows and keys are cut */
+    p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
+    same_by_threads(c, &p);
 }
 
 /* ---- Tunings ------------------------------------------------------------------------------------------------------------ */
