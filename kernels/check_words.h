@@ -174,8 +174,8 @@ _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL =
 /* ---- Tasks ---------------------------------------------------------------------------------------------------------------- */
 
 /* RAPT_THREAD_TASKS: the tasks that a plan cuts per thread, several because they are not equally long. RAPT_RAGGED_TASKS:
- * likewise if the entries of a batch differ in length. RAPT_STATES_PART: tasks share the keys of a head only if the states that
- * they store take at most 1 / RAPT_STATES_PART of the bytes of K and V. */
+ * likewise if the entries of a batch differ in length. RAPT_STATES_PART: with keys in lanes, tasks share the keys of a head only
+ * if the states that they store take at most 1 / RAPT_STATES_PART of the bytes of K and V. */
 #ifndef RAPT_THREAD_TASKS
 #define RAPT_THREAD_TASKS 4
 #endif
