@@ -6,14 +6,11 @@
 #include <stdlib.h>
 #include <time.h>
 
-static double seconds_of(clockid_t clock) {
+double bench_now(void) {
     struct timespec t;
-    clock_gettime(clock, &t);
+    clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-
-double bench_now(void) { return seconds_of(CLOCK_MONOTONIC); }
-double bench_thread_now(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
 
 static int by_size(const void *a, const void *b) {
     return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
