@@ -343,6 +343,8 @@ def special_attention():
         "a callback that gives -inf to all, with an infinite value": small(
             64, changed=[("v", (0, 3, 0), inf)], callback=lambda x: np.full_like(x, -inf)),
         "a callback that gives the least number": small(64, callback=lambda x: np.full_like(x, -order.MOST)),
+        "a callback that gives all keys the same logit, those with a bias of -inf, too": small(
+            64, bias=np.where(draw.bits(0.5, 5, 64), f32(0), f32(-inf)), bias_rest=0, callback=np.zeros_like),
         "1500 keys, scales of tokens": small(1500, scale=30.0, v_token_scales=draw.normal(1, 1500)),
         "far positions, ALiBi": small(700, q_offset=2**31 - 1, k_offset=2**31 - 800, slopes=array(1e-9, 0.5)),
         "one part of 128 channels": small(d_k=128), "parts of 64 channels, the last one of 1": small(d_k=193),
