@@ -473,12 +473,25 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         .pack_weights = INTEGER ? NULL : pack_weights,                                                                           \
     }
 #if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact
-static void value_product_f32(const void *o, int rows, int vectors) { stream_product_f32(*(const operands *)o, rows, vectors); }
+/* Defines score_product_SUFFIX and value_product_SUFFIX, which integer arithmetic calls within a task of its own. */
+#define RAPT_FEW_PRODUCTS_OF(suffix)                                                                                             \
+    static void score_product_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q,    \
+                                       size_t ldq, float *s) {                                                                   \
+        begin_task();                                                                                                            \
+        score_keys_##suffix(rows, keys, offset, n, channels, q, ldq, s);                                                         \
+        end_task();                                                                                                              \
+    }                                                                                                                            \
+    static void value_product_##suffix(const void *o, int rows, int vectors) {                                                   \
+        begin_task();                                                                                                            \
+        stream_product_##suffix(*(const operands *)o, rows, vectors);                                                            \
+        end_task();                                                                                                              \
+    }
+RAPT_FEW_PRODUCTS_OF(f32)
 #if RAPT_CONVERTED_ROWS
-static void value_product_int8(const void *o, int rows, int vectors) { stream_product_int8(*(const operands *)o, rows, vectors); }
-#define RAPT_FEW_PRODUCTS {score_keys_f32, score_keys_int8, value_product_f32, value_product_int8, RAPT_CONVERTED_ROWS}
+RAPT_FEW_PRODUCTS_OF(int8)
+#define RAPT_FEW_PRODUCTS {score_product_f32, score_product_int8, value_product_f32, value_product_int8, RAPT_CONVERTED_ROWS}
 #else
-#define RAPT_FEW_PRODUCTS {score_keys_f32, NULL, value_product_f32, NULL, 0}
+#define RAPT_FEW_PRODUCTS {score_product_f32, NULL, value_product_f32, NULL, 0}
 #endif
 const rapt_base RAPT_PASTE(rapt_exact_, RAPT_KERNEL_NAME) = {
     .exact = RAPT_ARITHMETIC,

@@ -5,19 +5,23 @@
 
 _Static_assert(127 * 128 * RAPT_MAX_HEAD_DIM < 1 << 24 && DOT_MOST * 128 * RAPT_BLOCK < 1 << 24, "f32 holds all sums exactly");
 
-/* What row_scratch.integers holds: while scores are computed the first, then the others. */
+/* What row_scratch.integers holds: while scores are computed the first two, then the others. */
 typedef struct integer_scratch {
     float *group_scores; /* [rows][RAPT_CHUNK] the sums of one group of channels, of K with groups */
+    float *key_factors;  /* [groups][RAPT_BLOCK] the scales of groups of K */
     float *weights;      /* [rows][RAPT_BLOCK] quantised weights of a block */
     float *sums;         /* [rows][padded d_v] their products with V */
+    float *factors;      /* [groups][RAPT_BLOCK] the scales of groups of V, times those of tokens */
 } integer_scratch;
 
 /* Lays out the scratch of a head's n rows, and returns the floats that it takes. With null memory it only counts them. */
 static size_t lay_out_integers(const rapt_problem *p, int n, float *memory, integer_scratch *to) {
     size_t of_keys = 0, of_values = 0;
     to->group_scores = carve(memory, &of_keys, p->k.type == RAPT_INT8 ? 0 : (size_t)n * RAPT_CHUNK);
+    to->key_factors = carve(memory, &of_keys, (size_t)(p->d_k / RAPT_GROUP * RAPT_BLOCK));
     to->weights = carve(memory, &of_values, (size_t)n * RAPT_BLOCK);
     to->sums = carve(memory, &of_values, (size_t)n * padded((size_t)p->d_v));
+    to->factors = carve(memory, &of_values, (size_t)(p->d_v / RAPT_GROUP * RAPT_BLOCK));
     return of_keys > of_values ? of_keys : of_values;
 }
 static size_t integer_floats(const rapt_problem *p, int rows) {
@@ -64,11 +68,10 @@ static void stage_integers(rapt_type type, float *to, size_t ld, const char *con
  * keys: the rows of K as they are stored; copies: staged. */
 static void score_groups(const rapt_problem *p, const row_scratch *s, int rows, const char *const *keys, size_t offset,
                          const char *const *copies, int n, const float *q, size_t ldq, float *scores) {
-    float scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP * RAPT_BLOCK];
     const int groups = p->d_k / RAPT_GROUP;
     integer_scratch scratch;
     lay_out_integers(p, rows, s->integers, &scratch);
-    for (int i = 0; i < n; i++) load_group_scales(p->k.type, keys[i] + offset, groups, scales + i, RAPT_BLOCK);
+    for (int i = 0; i < n; i++) load_group_scales(p->k.type, keys[i] + offset, groups, scratch.key_factors + i, RAPT_BLOCK);
     for (int g = 0; g < groups; g++) {
         p->few_products->score_f32(rows, copies, (size_t)g * RAPT_GROUP * sizeof(float), n, RAPT_GROUP, q + g * RAPT_GROUP, ldq,
                                    scratch.group_scores);
@@ -76,8 +79,8 @@ static void score_groups(const rapt_problem *p, const row_scratch *s, int rows, 
             for (int i = 0; i < n; i += RAPT_VL) {
                 float *const to = scores + (size_t)r * RAPT_CHUNK + i;
                 const vf before = g ? v_load(to) : v_set1(0.0f);
-                v_store(to, v_fma(v_load(scratch.group_scores + (size_t)r * RAPT_CHUNK + i), v_load(scales + g * RAPT_BLOCK + i),
-                                  before));
+                v_store(to, v_fma(v_load(scratch.group_scores + (size_t)r * RAPT_CHUNK + i),
+                                  v_load(scratch.key_factors + g * RAPT_BLOCK + i), before));
             }
     }
 }
@@ -183,23 +186,22 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
     const rapt_problem *p = t->problem;
     const size_t dv = padded((size_t)p->d_v), offset = (size_t)kv_head * (size_t)p->v.head_stride;
     const int groups = p->d_v / RAPT_GROUP, depth = b->end - b->first;
-    float factors[RAPT_MAX_HEAD_DIM / RAPT_GROUP * RAPT_BLOCK];
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK];
     integer_scratch scratch;
     lay_out_integers(p, n, s->integers, &scratch);
-    memset(factors, 0, (size_t)(groups * RAPT_BLOCK) * sizeof *factors);
+    memset(scratch.factors, 0, (size_t)(groups * RAPT_BLOCK) * sizeof *scratch.factors);
     for (int i = 0; i < depth; i++) {
         from[i] = values[b->first + i] + offset;
         copies[i] = (const char *)(s->values + (size_t)i * dv);
-        load_group_scales(p->v.type, from[i], groups, factors + b->first + i, RAPT_BLOCK);
+        load_group_scales(p->v.type, from[i], groups, scratch.factors + b->first + i, RAPT_BLOCK);
     }
     stage_integers(p->v.type, s->values, dv, from, depth, p->d_v);
     for (int i = 0; i < groups * RAPT_BLOCK && scales; i += RAPT_VL)
-        v_store(factors + i, v_mul(v_load(factors + i), v_load(scales + i % RAPT_BLOCK)));
+        v_store(scratch.factors + i, v_mul(v_load(scratch.factors + i), v_load(scales + i % RAPT_BLOCK)));
     for (int g = 0; g < groups; g++) {
         float scale[RAPT_MOST_FEW_ROWS];
         for (int r = 0; r < n; r++)
-            scale[r] = quantise_block_weights(weights + (size_t)r * RAPT_CHUNK, factors + g * RAPT_BLOCK, 1.0f, false,
+            scale[r] = quantise_block_weights(weights + (size_t)r * RAPT_CHUNK, scratch.factors + g * RAPT_BLOCK, 1.0f, false,
                                               DOT_MOST_OF_GROUP, scratch.weights + r * RAPT_BLOCK);
         memset(scratch.sums, 0, (size_t)(n * RAPT_GROUP) * sizeof *scratch.sums);
         const operands o = {.c = (char *)scratch.sums,
