@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const gguf_type types[] = {{GGUF_F32, "f32", RAPT_F32, 1, 4},      {GGUF_F16, "f16", RAPT_F16, 1, 2},
-                                  {GGUF_BF16, "bf16", RAPT_BF16, 1, 2},   {GGUF_Q4_0, "q4_0", RAPT_Q4_0, 32, 18},
-                                  {GGUF_Q4_1, "q4_1", RAPT_Q4_1, 32, 20}, {GGUF_Q8_0, "q8_0", RAPT_Q8_0, 32, 34},
-                                  {GGUF_Q4_K, "q4_K", 0, 256, 144},       {GGUF_Q6_K, "q6_K", 0, 256, 210}};
+static const gguf_type types[] = {{"f32", GGUF_F32, RAPT_F32, 1, 4},      {"f16", GGUF_F16, RAPT_F16, 1, 2},
+                                  {"bf16", GGUF_BF16, RAPT_BF16, 1, 2},   {"q4_0", GGUF_Q4_0, RAPT_Q4_0, 32, 18},
+                                  {"q4_1", GGUF_Q4_1, RAPT_Q4_1, 32, 20}, {"q8_0", GGUF_Q8_0, RAPT_Q8_0, 32, 34},
+                                  {"q4_K", GGUF_Q4_K, 0, 256, 144},       {"q6_K", GGUF_Q6_K, 0, 256, 210}};
 
 enum { FLOAT32 = 6, STRING = 8, ARRAY = 9, FLOAT64 = 12, VALUE_TYPES };
 static const uint64_t value_bytes[VALUE_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};

@@ -18,8 +18,8 @@ typedef struct gguf_text {
 
 enum { GGUF_F32 = 0, GGUF_F16 = 1, GGUF_Q4_0 = 2, GGUF_Q4_1 = 3, GGUF_Q8_0 = 8, GGUF_Q4_K = 12, GGUF_Q6_K = 14, GGUF_BF16 = 30 };
 typedef struct gguf_type {
-    int number;
     const char *name;
+    int number;
     rapt_type same;   /* rapt's type with the same bytes, on a little-endian machine; RAPT_NONE: there is none */
     int group, bytes; /* elements of a group, and its bytes */
 } gguf_type;

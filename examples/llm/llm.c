@@ -77,6 +77,9 @@ static int finish(output *out, int option) {
     return !value[option] || (output_close(out) && output_publish(out)) ? 0 : fail(value[option], strerror(errno));
 }
 
+/* n, or what the option says if that is less. */
+static int64_t at_most(int64_t n, int option) { return (double)n < number[option] ? n : (int64_t)number[option]; }
+
 static void tell(const char *what, int64_t done, int64_t all) {
     if (!value[QUIET]) fprintf(stderr, "\r%s %lld of %lld%s", what, (long long)done, (long long)all, done < all ? "" : "\n");
 }
@@ -87,9 +90,14 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* FNV-1a, of words: these are the same numbers in either order of bytes. */
+/* FNV-1a of words of 32 bits, which are the same numbers in either order of bytes. */
+static uint64_t hash(uint64_t h, const void *words, size_t bytes) {
+    uint32_t word;
+    for (const char *at = words; bytes >= sizeof word; at += sizeof word, bytes -= sizeof word)
+        memcpy(&word, at, sizeof word), h = (h ^ word) * 0x100000001b3;
+    return h;
+}
 static const uint64_t hash_start = 0xcbf29ce484222325;
-static uint64_t hash(uint64_t h, uint64_t word) { return (h ^ word) * 0x100000001b3; }
 
 static int parse(int argc, char **argv) {
     const bool asks = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
@@ -118,8 +126,7 @@ static void add(int32_t mark, const char *text, size_t bytes) {
     count += n;
 }
 
-/* Of chat templates only plain ChatML is known: turns between two marks, and a first one of the system's if its words are there.
- */
+/* Of chat templates only plain ChatML is known: turns between two marks, first the system's if its words are there. */
 static void encode(const char *text) {
     static const char opening[] = "<|im_start|>", closing[] = "<|im_end|>", user[] = "user\n", answers[] = "assistant\n";
     const int32_t start = tokenizer_find(&t, opening, strlen(opening)), end = tokenizer_find(&t, closing, strlen(closing));
@@ -146,17 +153,13 @@ static void encode(const char *text) {
     prompt = count;
 }
 
-/* The logits of the last of n tokens of the last run, from number `first` of it on, which is token `at` of all; all are hashed.
- */
+/* Hashes the logits of n tokens of the last run, from its number `first` on, which is token `at` of all. Returns the last. */
 static const float *look(int64_t first, int64_t n, int64_t at) {
+    const size_t bytes = (size_t)m.vocabulary * sizeof(float);
     const float *logits = model_logits(&m, first, n);
-    uint32_t bits;
-    for (; n; n--, at++) {
-        hashes[at] = hash_start;
-        if (value[LOGITS]) fwrite(logits, (size_t)m.vocabulary * sizeof *logits, 1, listed.file);
-        for (int64_t i = 0; i < m.vocabulary; i++) memcpy(&bits, logits++, sizeof bits), hashes[at] = hash(hashes[at], bits);
-    }
-    return logits - m.vocabulary;
+    if (value[LOGITS]) fwrite(logits, bytes, (size_t)n, listed.file);
+    for (int64_t i = 0; i < n; i++) hashes[at + i] = hash(hash_start, logits + i * m.vocabulary, bytes);
+    return logits + (n - 1) * m.vocabulary;
 }
 
 /* Runs what of the prompt is not in the cache, and returns the logits of its last token. */
@@ -164,7 +167,7 @@ static const float *read_prompt(void) {
     enum { TOGETHER = 64 };
     const float *last = NULL;
     while (m.tokens < prompt) {
-        const int64_t first = m.tokens, left = prompt - first, n = left < number[CHUNK] ? left : (int64_t)number[CHUNK];
+        const int64_t first = m.tokens, n = at_most(prompt - first, CHUNK);
         model_run(&m, tokens + first, n);
         for (int64_t i = value[HASH] || value[LOGITS] ? 0 : n - 1; i < n; i += TOGETHER)
             last = look(i, n - i < TOGETHER ? n - i : TOGETHER, first + i);
@@ -175,52 +178,52 @@ static const float *read_prompt(void) {
 
 /* ---- The saved prompt ---------------------------------------------------------------------------------------------------- */
 
-/* A file begins with what must be the same, and the number of tokens. Their hashes, themselves and pages follow, as in memory. */
-enum { MAGIC, MODEL, CLASS, TYPE, SAVED, HEAD };
+/* A file begins with what must be the same, the number of tokens, and a hash of what follows: hashes, tokens, pages, as in
+ * memory. */
+enum { MAGIC, MODEL, CLASS, TYPE, SAVED, REST, HEAD };
 
 static void describe(uint64_t head[HEAD]) {
     const char *isa;
-    uint64_t whole = hash_start, word;
-    for (size_t i = 0; i + sizeof word <= file.file.bytes; i += sizeof word)
-        memcpy(&word, file.file.at + i, sizeof word), whole = hash(whole, word);
     must(rapt_isa_current(&isa));
-    head[MAGIC] = 0x726170742d6c6c31, head[MODEL] = whole, head[CLASS] = (uint64_t)rapt_isa_rounding(isa)[0],
-    head[TYPE] = m.cache;
-    head[SAVED] = (uint64_t)prompt;
+    head[MAGIC] = 0x726170742d6c6c31, head[MODEL] = hash(file.file.bytes, file.file.at, file.file.bytes);
+    head[CLASS] = (uint64_t)rapt_isa_rounding(isa)[0], head[TYPE] = m.cache;
 }
 
 static size_t pages_of(int64_t n) { return (size_t)((n + PAGE_TOKENS - 1) / PAGE_TOKENS * m.page_bytes); }
 
 static int save(void) {
-    uint64_t head[HEAD];
+    const void *const parts[] = {hashes, tokens, m.pages};
+    const size_t n = (size_t)prompt, bytes[] = {n * sizeof *hashes, n * sizeof *tokens, pages_of(prompt)};
+    uint64_t head[HEAD] = {[SAVED] = n, [REST] = hash_start};
     describe(head);
+    for (int i = 0; i < 3; i++) head[REST] = hash(head[REST], parts[i], bytes[i]);
     fwrite(head, sizeof head, 1, saved.file);
-    fwrite(hashes, (size_t)prompt * sizeof *hashes, 1, saved.file);
-    fwrite(tokens, (size_t)prompt * sizeof *tokens, 1, saved.file);
-    fwrite(m.pages, pages_of(prompt), 1, saved.file);
+    for (int i = 0; i < 3; i++) fwrite(parts[i], bytes[i], 1, saved.file);
     return finish(&saved, SAVE);
 }
 
 static int load(const char *path) {
-    enum { BYTES = HEAD * sizeof(uint64_t), EACH = sizeof *hashes + sizeof *tokens };
+    enum { EACH = sizeof *hashes + sizeof *tokens };
     uint64_t wanted[HEAD], head[HEAD] = {0};
     file_map from;
     const char *const unreadable = map_open(&from, path);
     if (unreadable) return fail(path, unreadable);
+    if (from.bytes >= sizeof head) memcpy(head, from.at, sizeof head);
     describe(wanted);
-    if (from.bytes >= BYTES) memcpy(head, from.at, BYTES);
-    const int64_t n = head[SAVED] < from.bytes / EACH ? (int64_t)head[SAVED] : 0;
-    const bool good = n && !memcmp(head, wanted, SAVED * sizeof *head) && from.bytes == BYTES + (size_t)n * EACH + pages_of(n);
-    const uint8_t *const its_hashes = from.at + BYTES, *const its_tokens = its_hashes + n * (int64_t)sizeof *hashes;
+    const uint8_t *const rest = from.at ? from.at + sizeof head : NULL;
+    const int64_t n = head[SAVED] < from.bytes / EACH ? (int64_t)head[SAVED] : 0, hash_bytes = n * (int64_t)sizeof *hashes;
+    const bool good = n && !memcmp(head, wanted, SAVED * sizeof *head) &&
+                      from.bytes == sizeof head + (size_t)n * EACH + pages_of(n) &&
+                      head[REST] == hash(hash_start, rest, from.bytes - sizeof head);
     for (; good && m.tokens < n && m.tokens + 1 < prompt; m.tokens++) { /* the last token is run, for its logits */
-        memcpy(&hashes[m.tokens], its_hashes + m.tokens * (int64_t)sizeof *hashes, sizeof *hashes);
-        if (memcmp(&tokens[m.tokens], its_tokens + m.tokens * (int64_t)sizeof *tokens, sizeof *tokens) != 0) break;
+        memcpy(&hashes[m.tokens], rest + m.tokens * (int64_t)sizeof *hashes, sizeof *hashes);
+        if (memcmp(&tokens[m.tokens], rest + hash_bytes + m.tokens * (int64_t)sizeof *tokens, sizeof *tokens) != 0) break;
         if (value[HASH] && !hashes[m.tokens]) break;
     }
     model_reserve(&m, m.tokens);
-    if (m.tokens) memcpy(m.pages, its_tokens + n * (int64_t)sizeof *tokens, pages_of(m.tokens));
+    if (rest && m.pages) memcpy(m.pages, rest + n * EACH, pages_of(m.tokens));
     map_close(&from);
-    return good ? 0 : fail(path, "not the saved prompt of this model, with such a cache, on such a machine");
+    return good ? 0 : fail(path, "not a saved prompt of this model, with such a cache, on such a machine");
 }
 
 /* ---- The answer ---------------------------------------------------------------------------------------------------------- */
@@ -240,12 +243,11 @@ static void softmax(const float *logits, int64_t n, float *probabilities) {
     args.q = &query, args.k = args.v = logits, args.o = &unused, args.scores = probabilities;
     must(rapt_plan_init(&plan, &desc));
     must(rapt_workspace_size(&plan, 1, &args.workspace_bytes));
-    args.workspace = reserve(&workspace, args.workspace_bytes);
+    args.workspace = reserve(&workspace, (int64_t)args.workspace_bytes);
     must(rapt_run(&plan, &args));
 }
 
-/* A number from 0 to below 1, by SplitMix64 (Steele, Lea & Flood 2014), which begins at the seed: the high 53 bits, as a
- * fraction. */
+/* A number from 0 to below 1: the high 53 bits of SplitMix64 (Steele, Lea & Flood 2014), which begins at the seed. */
 static double draw(void) {
     static uint64_t steps;
     uint64_t z = (uint64_t)number[SEED] + ++steps * 0x9e3779b97f4a7c15;
@@ -256,15 +258,17 @@ static double draw(void) {
 
 /* The next token. The likeliest are in order, those with the same logit in that of their numbers; sums are of doubles. */
 static int32_t choose(const float *logits) {
-    int32_t best[1000];
+    int32_t best[1000] = {0};
     float its_logits[1000], probabilities[1000];
     const int64_t most_kept = number[TEMPERATURE] > 0 ? (int64_t)number[TOP_K] : 1;
     int64_t n = 0, kept = 0, chosen = 0;
     for (int32_t i = 0; i < m.vocabulary; i++) {
-        if (n == most_kept && !(logits[i] > its_logits[n - 1])) continue;
-        int64_t place = n < most_kept ? n++ : n - 1;
-        for (; place && logits[i] > its_logits[place - 1]; place--)
-            best[place] = best[place - 1], its_logits[place] = its_logits[place - 1];
+        int64_t place = n;
+        while (place && logits[i] > its_logits[place - 1]) place--;
+        if (place == most_kept) continue;
+        n += n < most_kept;
+        memmove(best + place + 1, best + place, (size_t)(n - place - 1) * sizeof *best);
+        memmove(its_logits + place + 1, its_logits + place, (size_t)(n - place - 1) * sizeof *its_logits);
         best[place] = i, its_logits[place] = logits[i];
     }
     if (n == 1) return best[0];
@@ -302,7 +306,7 @@ static bool take(int32_t token, int64_t limit) {
 static void answer(const float *logits, int64_t limit) {
     bool more = take(choose(logits), limit);
     while (more) {
-        const int64_t left = limit - count - 1, n = guess(left < number[LOOKUP] ? left : (int64_t)number[LOOKUP]);
+        const int64_t n = guess(at_most(limit - count - 1, LOOKUP));
         bool same = true;
         model_run(&m, tokens + count - 1, n + 1);
         logits = look(0, n + 1, count - 1) - n * m.vocabulary;
@@ -330,7 +334,7 @@ static int run(const char *path, const char *text) {
     if (!model_open(&m, &file, cache, pool, tell, fault)) return fail(path, fault);
     if (prompt < 1 || prompt >= m.context)
         return cli_fail("llm", "the prompt has %lld tokens: 1 to %lld are possible", (long long)prompt, (long long)m.context - 1);
-    const int64_t limit = number[TOKENS] < (double)(m.context - prompt) ? prompt + (int64_t)number[TOKENS] : m.context;
+    const int64_t limit = prompt + at_most(m.context - prompt, TOKENS);
     tokens = present(realloc(tokens, (size_t)limit * sizeof *tokens));
     hashes = present(calloc((size_t)limit, sizeof *hashes));
     if (value[LOAD] && load(value[LOAD])) return CLI_ERROR;
@@ -343,7 +347,8 @@ static int run(const char *path, const char *text) {
     const double end = seconds();
     if (finish(&listed, LOGITS)) return CLI_ERROR;
     uint64_t all = hash_start;
-    for (int64_t i = 0; i < prompt || i < count - 1; i++) all = hash(all, hashes[i]);
+    for (int64_t i = 0; i < prompt || i < count - 1; i++)
+        all = hash(all, (uint32_t[]){(uint32_t)hashes[i], (uint32_t)(hashes[i] >> 32)}, sizeof *hashes);
     if (count > prompt) putchar('\n');
     if (value[HASH]) printf("%016llx\n", (unsigned long long)all);
     if (value[QUIET]) return 0;

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { FLOAT = sizeof(float) };
+
 void *present(void *memory) {
     if (!memory) exit(cli_fail("llm", "%s", strerror(ENOMEM)));
     return memory;
@@ -18,10 +20,10 @@ void must(rapt_status status) {
     if (status != RAPT_OK) exit(cli_fail("llm", "%s", rapt_status_string(status)));
 }
 
-void *reserve(room *area, size_t bytes) {
+void *reserve(room *area, int64_t bytes) {
     if (bytes > area->bytes) {
         aligned_destroy(area->at);
-        area->at = present(aligned_create(RAPT_WORKSPACE_ALIGNMENT, bytes));
+        area->at = present((uint64_t)bytes > SIZE_MAX ? NULL : aligned_create(RAPT_WORKSPACE_ALIGNMENT, (size_t)bytes));
         area->bytes = bytes;
     }
     return area->at;
@@ -93,35 +95,24 @@ static bool load(model *m, const char *name, int64_t out, int64_t in, bool optio
     t->used = true;
     *w = (weights){t->data, NULL, rapt_layout_bshd(t->type->same, 1, rows, in), rows, in};
     if (out && is_taken(t->type)) return true;
-    w->at = w->converted = present(malloc((size_t)(rows * in) * sizeof(float)));
+    w->at = w->converted = present(calloc((size_t)rows, (size_t)in * FLOAT));
     w->layout = rapt_layout_bshd(RAPT_F32, 1, rows, in);
     rapt_pool_for(m->pool, rows, convert_row, &(conversion){t, w->converted});
     return true;
 }
 
 static bool load_layer(model *m, int64_t layer, char *fault) {
-    const int64_t q = m->heads * m->d, kv = m->kv_heads * m->d, w = m->width;
-    const struct {
-        const char *name;
-        int64_t out, in;
-    } all[IN_A_LAYER] = {[Q] = {"attn_q.weight", q, w},
-                         [K] = {"attn_k.weight", kv, w},
-                         [V] = {"attn_v.weight", kv, w},
-                         [O] = {"attn_output.weight", w, q},
-                         [GATE] = {"ffn_gate.weight", m->inner, w},
-                         [UP] = {"ffn_up.weight", m->inner, w},
-                         [DOWN] = {"ffn_down.weight", w, m->inner},
-                         [ATTENTION_NORM] = {"attn_norm.weight", 0, w},
-                         [NETWORK_NORM] = {"ffn_norm.weight", 0, w},
-                         [Q_NORM] = {"attn_q_norm.weight", 0, m->d},
-                         [K_NORM] = {"attn_k_norm.weight", 0, m->d},
-                         [Q_BIAS] = {"attn_q.bias", 0, q},
-                         [K_BIAS] = {"attn_k.bias", 0, kv},
-                         [V_BIAS] = {"attn_v.bias", 0, kv}};
+    static const char *const names[IN_A_LAYER] = {
+        "attn_q.weight",      "attn_k.weight",   "attn_v.weight",    "attn_output.weight", "ffn_gate.weight",
+        "ffn_up.weight",      "ffn_down.weight", "attn_norm.weight", "ffn_norm.weight",    "attn_q_norm.weight",
+        "attn_k_norm.weight", "attn_q.bias",     "attn_k.bias",      "attn_v.bias"};
+    const int64_t q = m->heads * m->d, kv = m->kv_heads * m->d, w = m->width, d = m->d, inner = m->inner;
+    const int64_t out[IN_A_LAYER] = {q, kv, kv, w, inner, inner, w},
+                  in[IN_A_LAYER] = {w, w, w, q, w, w, inner, w, w, d, d, q, kv, kv};
     char name[64];
     for (int i = 0; i < IN_A_LAYER; i++) {
-        snprintf(name, sizeof name, "blk.%lld.%s", (long long)layer, all[i].name);
-        if (!load(m, name, all[i].out, all[i].in, i >= Q_NORM, &m->layers[layer][i], fault)) return false;
+        snprintf(name, sizeof name, "blk.%lld.%s", (long long)layer, names[i]);
+        if (!load(m, name, out[i], in[i], i >= Q_NORM, &m->layers[layer][i], fault)) return false;
     }
     return true;
 }
@@ -133,10 +124,12 @@ static double number(const model *m, const char *name, double otherwise) {
 }
 
 /* An integer from 1 to most. */
-static bool size(const model *m, const char *name, double otherwise, int64_t most, int64_t *to, char *fault) {
-    const double n = number(m, name, otherwise);
+static bool size(const model *m, const char *name, int64_t otherwise, int64_t most, int64_t *to, char *fault) {
+    const double n = number(m, name, (double)otherwise);
     *to = n >= 1 && n <= (double)most ? (int64_t)n : 0;
-    return (*to >= 1 && (double)*to == n) || gguf_say(fault, "it has no possible %s", name);
+    if (*to >= 1 && (double)*to == n) return true;
+    gguf_say(fault, "it has no possible %s", name);
+    return false;
 }
 
 static bool load_sizes(model *m, char *fault) {
@@ -151,11 +144,11 @@ static bool load_sizes(model *m, char *fault) {
         !size(m, "embedding_length", 0, RAPT_MAX_WIDTH, &m->width, fault) ||
         !size(m, "feed_forward_length", 0, RAPT_MAX_WIDTH, &m->inner, fault) ||
         !size(m, "attention.head_count", 0, RAPT_MAX_WIDTH, &m->heads, fault) ||
-        !size(m, "attention.head_count_kv", (double)m->heads, m->heads, &m->kv_heads, fault) ||
-        !size(m, "attention.key_length", (double)(m->width / m->heads), RAPT_MAX_HEAD_DIM, &m->d, fault) ||
-        !size(m, "attention.value_length", (double)m->d, RAPT_MAX_HEAD_DIM, &d_v, fault) ||
+        !size(m, "attention.head_count_kv", m->heads, m->heads, &m->kv_heads, fault) ||
+        !size(m, "attention.key_length", m->width / m->heads, RAPT_MAX_HEAD_DIM, &m->d, fault) ||
+        !size(m, "attention.value_length", m->d, RAPT_MAX_HEAD_DIM, &d_v, fault) ||
         !size(m, "attention.sliding_window", RAPT_MAX_LENGTH, RAPT_MAX_LENGTH, &m->window, fault) ||
-        !size(m, "rope.dimension_count", (double)m->d, m->d, &m->rope.channels, fault))
+        !size(m, "rope.dimension_count", m->d, m->d, &m->rope.channels, fault))
         return false;
     m->epsilon = (float)number(m, "attention.layer_norm_rms_epsilon", -1);
     m->rope.interleaved = f == 0; /* files of "llama" have the channels of a pair side by side, others half a head apart */
@@ -225,7 +218,7 @@ static void linear(model *m, const weights *w, const weights *gate, const weight
     if (add) desc.residual = desc.y, args.residual = y;
     must(rapt_linear_plan_init(&plan, &desc));
     must(rapt_linear_workspace_size(&plan, threads, &args.workspace_bytes));
-    args.workspace = reserve(&m->workspace, args.workspace_bytes);
+    args.workspace = reserve(&m->workspace, (int64_t)args.workspace_bytes);
     must(rapt_linear_run_parallel(&plan, &args, threads, rapt_pool_for, m->pool));
 }
 
@@ -242,7 +235,7 @@ static void normalise(model *m, const weights *w, int64_t rows, int64_t row, int
 void model_reserve(model *m, int64_t tokens) {
     const int64_t pages = (tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
     if (pages <= m->page_count) return;
-    m->pages = present(realloc(m->pages, (size_t)(pages * m->page_bytes)));
+    m->pages = present((uint64_t)(pages * m->page_bytes) > SIZE_MAX ? NULL : realloc(m->pages, (size_t)(pages * m->page_bytes)));
     m->table = present(realloc(m->table, (size_t)pages * sizeof *m->table));
     memset(m->pages + m->page_count * m->page_bytes, 0, (size_t)((pages - m->page_count) * m->page_bytes));
     for (; m->page_count < pages; m->page_count++) m->table[m->page_count] = (int32_t)m->page_count;
@@ -267,9 +260,9 @@ static void plan_attention(const model *m, int64_t n, int64_t row, rapt_decode_p
 void model_run(model *m, const int32_t *tokens, int64_t n) {
     const int64_t threads = rapt_pool_threads(m->pool), q = m->heads * m->d, kv = m->kv_heads * m->d, row = q + 2 * kv;
     const int64_t width = m->width, layer_bytes = m->page_bytes / m->layer_count;
-    float *x = reserve(&m->x, (size_t)(n * width) * sizeof *x), *qkv = reserve(&m->qkv, (size_t)(n * row) * sizeof *qkv);
-    float *y = reserve(&m->y, (size_t)(n * (q > width ? q : width)) * sizeof *y);
-    float *gated = reserve(&m->gated, (size_t)(n * m->inner) * sizeof *gated);
+    float *x = reserve(&m->x, n * width * FLOAT), *qkv = reserve(&m->qkv, n * row * FLOAT);
+    float *y = reserve(&m->y, n * (q > width ? q : width) * FLOAT);
+    float *gated = reserve(&m->gated, n * m->inner * FLOAT);
     const int32_t start = (int32_t)m->tokens;
     rapt_decode_plan plan;
     rapt_decode_args args;
@@ -290,7 +283,7 @@ void model_run(model *m, const int32_t *tokens, int64_t n) {
         if (w[Q_NORM].at) normalise(m, &w[Q_NORM], n, row, m->heads, qkv, qkv);
         if (w[K_NORM].at) normalise(m, &w[K_NORM], n, row, m->kv_heads, qkv + q, qkv + q);
         args.k = m->pages + i * layer_bytes, args.v = (char *)args.k + layer_bytes / 2;
-        args.workspace = reserve(&m->workspace, args.workspace_bytes);
+        args.workspace = reserve(&m->workspace, (int64_t)args.workspace_bytes);
         must(rapt_decode_run_parallel(&plan, &args, threads, rapt_pool_for, m->pool));
         linear(m, &w[O], NULL, NULL, n, y, x, width, true);
         normalise(m, &w[NETWORK_NORM], n, width, 1, x, y);
@@ -301,7 +294,7 @@ void model_run(model *m, const int32_t *tokens, int64_t n) {
 }
 
 const float *model_logits(model *m, int64_t first, int64_t count) {
-    float *logits = reserve(&m->logits, (size_t)(count * m->vocabulary) * sizeof *logits);
+    float *logits = reserve(&m->logits, count * m->vocabulary * FLOAT);
     normalise(m, &m->norm, count, m->width, 1, (const float *)m->x.at + first * m->width, m->y.at);
     linear(m, &m->head, NULL, NULL, count, m->y.at, logits, m->vocabulary, false);
     return logits;

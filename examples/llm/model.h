@@ -19,7 +19,7 @@ enum { Q, K, V, O, GATE, UP, DOWN, ATTENTION_NORM, NETWORK_NORM, Q_NORM, K_NORM,
 /* Memory that grows, aligned as a workspace must be. */
 typedef struct room {
     void *at;
-    size_t bytes;
+    int64_t bytes;
 } room;
 
 enum { PAGE_TOKENS = 64 };
@@ -69,6 +69,6 @@ void *present(void *memory);
 void must(rapt_status status);
 
 /* At least `bytes` bytes; what was there is lost where it grows. */
-void *reserve(room *area, size_t bytes);
+void *reserve(room *area, int64_t bytes);
 
 #endif

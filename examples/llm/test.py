@@ -29,7 +29,7 @@ SHORT = SHORT or bool(WRAPPER)
 
 
 def execute(*command):
-    p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=600)
+    p = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=600)
     err = p.stderr.decode(errors="replace")
     if WRAPPER:  # an emulator has remarks of its own
         err = re.sub(r"^qemu-\w+: warning: .*\n", "", err, flags=re.MULTILINE)
@@ -354,14 +354,15 @@ def test_saved():
     answer("--hash", "--save", "saved", "--tokens", "0", "model.gguf", PROMPT)
     good = Path("saved").read_bytes()
     if len(rounding) > 1:
-        refused("saved by another rounding class", "--load", "saved", "--isa", rounding["unfused"][0], "model.gguf", "x", words=("saved: not the", ))
-    refused("saved with another cache", "--load", "saved", "--cache", "f32", "model.gguf", "x", words=("saved: not the", ))
-    refused("saved for another model", "--load", "saved", "other.gguf", "x", words=("saved: not the", ))
-    for what, content in (("cut short", good[:-1]), ("too long", good + b"x"), ("a head alone", good[:40]), ("half a head", good[:20]),
+        refused("saved by another rounding class", "--load", "saved", "--isa", rounding["unfused"][0], "model.gguf", "x", words=("saved: not a saved", ))
+    refused("saved with another cache", "--load", "saved", "--cache", "f32", "model.gguf", "x", words=("saved: not a saved", ))
+    refused("saved for another model", "--load", "saved", "other.gguf", "x", words=("saved: not a saved", ))
+    for what, content in (("cut short", good[:-1]), ("too long", good + b"x"), ("a head alone", good[:48]), ("half a head", good[:20]),
                           ("another file", b"x" * len(good)), ("too many tokens", good[:32] + b"\xff" * 8 + good[40:]),
+                          ("changed in its last byte", good[:-1] + bytes([good[-1] ^ 1])), ("changed in a token", good[:400] + bytes([good[400] ^ 1]) + good[401:]),
                           ("empty", b"")):
         Path("saved").write_bytes(content)
-        refused(f"a saved prompt that is {what}", "--load", "saved", "model.gguf", "x", words=("saved: not the", ))
+        refused(f"a saved prompt that is {what}", "--load", "saved", "model.gguf", "x", words=("saved: not a saved", ))
     refused("no saved prompt", "--load", "none", "model.gguf", "x", words=("none: No such file", ))
     for name in "saved", "unhashed", "model.gguf", "other.gguf": os.unlink(name)
 
@@ -555,7 +556,7 @@ def test_refusals():
     changed("2^62 bytes", "cut short", tensors={name: ([2**30, 2**30], number, content)})
     changed("a tensor too many", "'blk.0.attn_sinks'", tensors={"blk.0.attn_sinks": ([32], 0, bytes(128))})
     rng, seen = random.Random(5), set()
-    for i in range(0, 40 if SHORT else 400):  # refused or run, never a crash
+    for _ in range(40 if SHORT else 400):  # refused or run, never a crash
         at = rng.randrange(head + 500)
         Path("bad").write_bytes(good[:at] + bytes([rng.choice(b"\0\1\2\4\x08\x09\x0a\x10 x\x7f\x80\xff")]) + good[at + 1:])
         status, _, err = llm("--quiet", "--tokens", "2", "bad", "the thing")

@@ -14,20 +14,20 @@
  *
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *
- * and, here `newer`, of Llama 3 and, with \p{N}, of Qwen 2,
+ * and of Llama 3 and, with \p{N}, of Qwen 2,
  *
  *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
 static const struct rules {
     const char *name;
-    bool newer;
     int digits;  /* the most that make a word */
+    bool newer;  /* the second of them */
     bool apart;  /* digits are cut out before the regular expression sees the text */
     bool whole;  /* a word that is a piece is not merged from others */
     bool begins; /* a text begins with a token of its own, where the file does not say */
-} known[] = {{"gpt-2", false, INT_MAX, false, false, false},
-             {"smollm", false, 1, true, false, false},
-             {"llama-bpe", true, 3, false, true, true},
-             {"qwen2", true, 1, false, false, false}};
+} known[] = {{.name = "gpt-2", .digits = INT_MAX},
+             {.name = "smollm", .digits = 1, .apart = true},
+             {.name = "llama-bpe", .digits = 3, .newer = true, .whole = true, .begins = true},
+             {.name = "qwen2", .digits = 1, .newer = true}};
 
 typedef enum kind { OTHER, LETTER, NUMBER, SPACE, NOTHING } kind;
 
@@ -226,7 +226,7 @@ void tokenizer_print(const tokenizer *t, int32_t token, FILE *to) {
         while (byte < 256 && ((n = (size_t)(spell(t, (uint8_t)byte, letter) - letter)) > piece.bytes - i ||
                               memcmp(piece.at + i, letter, n) != 0))
             byte++;
-        if (byte == 256) byte = piece.at[i], n = 1;
+        if (byte == 256) byte = (uint8_t)piece.at[i], n = 1;
         putc(byte, to);
     }
 }

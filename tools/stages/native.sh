@@ -12,7 +12,7 @@ stage_gcc() {
     native
     if ((short)); then
         mapfile -t tests < <(meson test -C "$root/gcc" --list --no-suite broken --no-suite bench | sed -E 's/^.*[:/] ?//' |
-            grep -vxE 'check|flags|replaced|embed|minilm|seq2seq')
+            grep -vxE 'check|flags|replaced|embed|llm|minilm|seq2seq')
         in_native meson_test gcc "${tests[@]}"
         check "$isas" "$root/gcc/cli/rapt" check --quick
         return
