@@ -48,8 +48,8 @@
 #include <unistd.h>
 
 #include "data.h"
-#include "limits.h"
-#include "shim.h"
+#include "report.h"
+#include "timing.h"
 
 typedef enum caches {
     ONE,      /* one K and V, which the CPU's caches may hold */
@@ -277,13 +277,6 @@ static bench_work work_of(const job *j) {
     return (bench_work){(double)(attended_pairs(c) * 2 * (c->d_k + c->d_v)), (double)bytes};
 }
 
-/* Returns a stride rounded up to a power of two, at least 4096. */
-static int64_t power_of_two(int64_t row) {
-    int64_t stride = 4096;
-    while (stride < row) stride *= 2;
-    return stride;
-}
-
 /* Describes a case. desc.isa stays null, as it usually is; session_open makes the kernel the process-wide choice. */
 static void describe(rapt_desc *d, const job *j) {
     const bench_case *c = j->c;
@@ -311,8 +304,8 @@ static void describe(rapt_desc *d, const job *j) {
     if (j->type->scaled) d->k_scales = d->v_scales = (rapt_scales){1, c->kv_heads * kv_len * 4, kv_len * 4, 4, 0};
     if (j->arrangement == INTERLEAVED) d->k.token_stride = d->v.token_stride = d->k.token_stride + d->v.token_stride;
     if (j->arrangement == POWER_OF_TWO) {
-        d->k.token_stride = power_of_two(d->k.token_stride);
-        d->v.token_stride = power_of_two(d->v.token_stride);
+        d->k.token_stride = bench_power_of_two(d->k.token_stride);
+        d->v.token_stride = bench_power_of_two(d->v.token_stride);
     }
 }
 

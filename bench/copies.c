@@ -10,8 +10,8 @@
 #include <stdlib.h>
 
 #include "data.h"
-#include "limits.h"
-#include "shim.h"
+#include "report.h"
+#include "timing.h"
 
 enum { HEADS = 8, CHANNELS = 128, PAGE = 16, PAGES = 128, TOKENS = PAGE * PAGES };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors for the benchmarks. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "data.h"
 
 #include "shim.h"
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 const bench_type *bench_types(int *count) {
     static bench_type types[RAPT_TYPE_LIMIT + 6];
@@ -27,6 +29,27 @@ const bench_type *bench_types(int *count) {
     }
     *count = n;
     return types;
+}
+
+void *bench_alloc(size_t bytes) {
+    void *p;
+    if (posix_memalign(&p, (size_t)2 << 20, bytes)) return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+bool bench_workspace(const rapt_plan *plan, int64_t threads, rapt_args *args) {
+    if (rapt_workspace_size(plan, threads, &args->workspace_bytes)) return false;
+    args->workspace = bench_alloc(args->workspace_bytes);
+    return args->workspace;
+}
+
+int64_t bench_power_of_two(int64_t stride) {
+    int64_t power = 4096;
+    while (power < stride) power *= 2;
+    return power;
 }
 
 uint32_t bench_mix(uint32_t x) {

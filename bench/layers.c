@@ -20,9 +20,9 @@
 #include <string.h>
 
 #include "data.h"
-#include "limits.h"
 #include "rapt_layer.h"
-#include "shim.h"
+#include "report.h"
+#include "timing.h"
 
 typedef enum kind { LINEAR, GATED, MHA, LAYER_NORM, RMS_NORM, SUM_AND_RMS_NORM } kind;
 

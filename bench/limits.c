@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures the limits of this machine. */
-#define _DEFAULT_SOURCE
 #include "limits.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
+
+#include "data.h"
+#include "timing.h"
 
 #define RAPT_KERNEL(isa, ...) extern const bench_isa bench_isa_##isa;
 #include "kernels.inc"
@@ -21,21 +19,6 @@ static const bench_isa *const isas[] = {
  * least seconds of one; span: the seconds for which windows are repeated. */
 static const double window = 3e-3, span = 40e-3;
 enum { MIN_WINDOWS = 5, CALIBRATION_WINDOWS = 3 };
-
-void *bench_alloc(size_t bytes) {
-    void *p;
-    if (posix_memalign(&p, (size_t)2 << 20, bytes)) return NULL;
-#ifdef MADV_HUGEPAGE
-    madvise(p, bytes, MADV_HUGEPAGE);
-#endif
-    return p;
-}
-
-double bench_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static const bench_isa *find(const char *name) {
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
@@ -127,21 +110,4 @@ double bench_bandwidth(size_t bytes, rapt_pool *pool) {
 bench_limits bench_limits_of(const char *isa, rapt_arith arith, size_t bytes, rapt_pool *pool) {
     const double f32_peak = bench_peak(isa, RAPT_EXACT, pool);
     return (bench_limits){arith == RAPT_EXACT ? f32_peak : bench_peak(isa, arith, pool), f32_peak, bench_bandwidth(bytes, pool)};
-}
-
-void bench_report(bench_state *state, bench_work work, double seconds, bench_limits before, bench_limits after) {
-    const double peak = fmax(before.peak, after.peak), bandwidth = fmax(before.bandwidth, after.bandwidth);
-    const double flops = work.operations / seconds, bytes = work.bytes / seconds;
-    if (peak == 0 || bandwidth == 0) {
-        bench_fail(state, "the limits could not be measured");
-        return;
-    }
-    bench_counter(state, "GFLOPS", 1e-9 * flops);
-    bench_counter(state, "peak", 1e-9 * peak);
-    bench_counter(state, "peak_share", flops / peak);
-    bench_counter(state, "f32_peaks", flops / fmax(before.f32_peak, after.f32_peak));
-    bench_counter(state, "GBs", 1e-9 * bytes);
-    bench_counter(state, "bandwidth", 1e-9 * bandwidth);
-    bench_counter(state, "read_share", bytes / bandwidth);
-    bench_counter(state, "bound", fmax(flops / peak, bytes / bandwidth));
 }

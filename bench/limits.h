@@ -9,7 +9,6 @@
 
 #include "rapt.h"
 #include "rapt_pool.h"
-#include "shim.h"
 
 /* The loops of one instruction set, for one thread. Their results only keep them from being optimised away. */
 enum { BENCH_ARITHS = 3 }; /* one peak for each rapt_arith */
@@ -26,13 +25,6 @@ typedef struct bench_isa {
 
 /* More bytes than any cache holds: a case whose data comes from memory rotates over them, and its limit is measured over them. */
 #define BENCH_COLD_BYTES ((size_t)256 << 20)
-
-/* Returns page-aligned memory, in huge pages where the system has them, so that tensors and limits have the same TLB; null if
- * there is none. It is freed by free(). */
-void *bench_alloc(size_t bytes);
-
-/* Returns the seconds of a monotonic clock. */
-double bench_now(void);
 
 /* Returns the multiplications and additions per second that all threads of the pool do together in the registers of an
  * instruction set: in bf16 arithmetic those of its matrix unit, in integer arithmetic those of its integer products, else, or if
@@ -61,9 +53,5 @@ bench_limits bench_limits_of(const char *isa, rapt_arith arith, size_t bytes, ra
 typedef struct bench_work {
     double operations, bytes;
 } bench_work;
-
-/* Reports the counters that all cases have (cases.c), relative to the better of the limits before and after. Fails the case if a
- * limit could not be measured. */
-void bench_report(bench_state *state, bench_work work, double seconds, bench_limits before, bench_limits after);
 
 #endif

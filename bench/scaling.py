@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """scaling.py RAPT-TASKS: how attention would scale to more threads than this machine has. rapt-tasks times each task of a call;
-here the tasks are handed to threads as rapt_run_parallel does (a free thread takes the next one) and as rapt_run_share does (thread i
-takes tasks i, i + n, ...), with a barrier after each phase, and no faster than the socket's memory can read. Prints a table of
-efficiencies: the time of one thread, divided by the threads and by their time. Where this machine has the threads, the time that it
-really takes stands beside. With --plot FILE draws them (needs matplotlib)."""
+here the tasks are handed to threads as rapt_run_parallel does (a free thread takes the next one) and as rapt_run_share does (each
+takes one of the next n, by its number or, every other time, from the end), with a barrier after each phase, and no faster than the
+socket's memory can read. Prints a table of efficiencies: the time of one thread, divided by the threads and by their time. Where this
+machine has the threads, the time that it really takes stands beside. With --work, pairs of a query and a key stand for seconds: how
+far the tasks of the first phase fill the threads, the same at each time. With --plot FILE draws what rapt_run_parallel does (needs
+matplotlib)."""
 import argparse
 import heapq
+import itertools
 import subprocess
 import sys
 
@@ -24,19 +27,23 @@ def by_list(tasks, threads):
 
 
 def by_share(tasks, threads):
-    """The same, if thread i takes tasks i, i + threads, ..."""
-    return max(sum(tasks[i::threads]) for i in range(min(threads, len(tasks))))
+    """The same, if each thread takes one of the next `threads` tasks, every other time counted from the last of them."""
+    turns = [tasks[i:i + threads] + [0.0] * (i + threads - len(tasks)) for i in range(0, len(tasks), threads)]
+    return max(map(sum, zip(*(turn[::-1] if n % 2 else turn for n, turn in enumerate(turns)))))
 
 
-def total(phases, threads, schedule, moved, bandwidth):
+def total(phases, threads, schedule, moved, args):
+    """The time of a call; with --work, of its tasks alone."""
+    if args.work:
+        return sum(schedule(tasks, threads) for tasks in phases)
     barrier = BARRIER * (threads - 1).bit_length()
-    seconds = CALL + sum(schedule(tasks, threads) + (barrier if threads > 1 else 0) for tasks in phases)
-    return max(seconds, moved / bandwidth)
+    return max(CALL + sum(schedule(tasks, threads) + barrier for tasks in phases), moved / SOCKETS[args.socket])
 
 
-def measure(program, case, batch, kind, threads):
+def measure(args, case, batch, threads):
     """For each number of threads: bytes, the real seconds or 0, and the seconds of the tasks of each phase."""
-    out = subprocess.run([program, case, str(batch), kind, *map(str, threads)], check=True, capture_output=True, text=True).stdout
+    command = [args.program, *(["--work"] if args.work else []), case, batch, args.type, *map(str, threads)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     result = {}
     for line in out.splitlines():
         n, moved, real, tasks = line.split(" ")
@@ -44,50 +51,68 @@ def measure(program, case, batch, kind, threads):
     return result
 
 
+def plot(args, threads, curves):
+    """Per cent of the ideal: a panel for prefill and one for decode, a colour for each case, a line style for each batch."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    styles = dict(zip(args.batch, ("-", "--", ":", "-.")))
+    panels = {"prefill": [case for case in args.cases if case[0] == "P"], "decode": [case for case in args.cases if case[0] == "D"]}
+    panels = {name: cases for name, cases in panels.items() if cases}
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.5), layout="constrained", sharey=True, squeeze=False)
+    for ax, (name, cases) in zip(axes[0], panels.items()):
+        for n, case in enumerate(cases):
+            for batch in args.batch:
+                ax.plot(threads, [100, *curves[case, batch]], styles[batch], color=f"C{n}", label=case if batch == args.batch[0] else None)
+        for batch in args.batch:
+            ax.plot([], [], styles[batch], color="grey", label=f"batch {batch}")
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(threads, threads)
+        ax.set(title=name, xlabel="threads", ylim=(0, None))
+        ax.grid(alpha=0.4)
+        ax.legend(fontsize="small", ncol=2)
+    axes[0, 0].set_ylabel("% of the ideal")
+    figure.suptitle(f"{args.type}, " + ("pairs of a query and a key" if args.work else f"memory of a {args.socket}"), fontsize="medium")
+    figure.savefig(args.plot, dpi=110)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", metavar="RAPT-TASKS", help="ninja -C build bench/rapt-tasks")
-    parser.add_argument("--cases", default="P1,P2,P3,P4,P5,P6,D1,D2,D3,D4,D5")
-    parser.add_argument("--batch", default="1,8,32")
+    parser.add_argument("--cases", type=lambda text: text.split(","), default="P1,P2,P3,P4,P5,P6,D1,D2,D3,D4,D5")
+    parser.add_argument("--batch", type=lambda text: text.split(","), default="1,8,32", help="up to four")
     parser.add_argument("--type", default="f32")
     parser.add_argument("--threads", default="1,2,4,8,16,32,64,128,256")
     parser.add_argument("--socket", choices=SOCKETS, default="server", help="whose memory is the ceiling")
+    parser.add_argument("--work", action="store_true", help="count pairs instead of seconds")
     parser.add_argument("--plot", metavar="FILE")
     args = parser.parse_args()
     threads = [int(n) for n in args.threads.split(",")]
     if threads[0] != 1:
         sys.exit("scaling.py: --threads begins with 1, the time that all others are compared with")
-    bandwidth = SOCKETS[args.socket]
     print(f"| case, batch | {' | '.join(str(n) for n in threads[1:])} | really |")
     print(f"|---|{'---|' * len(threads)}")
     curves = {}
-    for case in args.cases.split(","):
-        for batch in args.batch.split(","):
-            measured = measure(args.program, case, batch, args.type, threads)
-            moved, real_one, phases = measured[1]
-            one = total(phases, 1, by_list, 0, bandwidth)
-            cells, really, curve = [], [f"1: {real_one / one:.2f}"], []
-            for n in threads[1:]:
-                moved, real, phases = measured[n]
-                free, fixed = (total(phases, n, schedule, moved, bandwidth) for schedule in (by_list, by_share))
-                limit = "m" if free <= moved / bandwidth * 1.001 else "t" if min(map(len, phases[:1])) < n else ""
-                cells.append(f"{100 * one / n / free:.0f}{limit}, {100 * one / n / fixed:.0f}")
-                curve.append(one / free)
-                if real:
-                    really.append(f"{n}: {100 * real_one / n / real:.0f}")
-            curves[f"{case} x {batch}"] = curve
-            print(f"| {case}, {batch} | {' | '.join(cells)} | {', '.join(really)} |", flush=True)
+    for case, batch in itertools.product(args.cases, args.batch):
+        measured = measure(args, case, batch, threads)
+        _, real_one, phases = measured[1]
+        one = total(phases, 1, by_list, 0, args)
+        cells, really, curve = [], [f"1: {real_one / one:.2f}"] if real_one else [], []
+        for n in threads[1:]:
+            moved, real, phases = measured[n]
+            free, fixed = (100 * one / n / total(phases, n, schedule, moved, args) for schedule in (by_list, by_share))
+            bound = not args.work and total(phases, n, by_list, moved, args) <= moved / SOCKETS[args.socket] * 1.001
+            limit = "m" if bound else "t" if len(phases[0]) < n else ""
+            cells.append(f"{free:.0f}{limit}, {fixed:.0f}")
+            curve.append(free)
+            if real:
+                really.append(f"{n}: {100 * real_one / n / real:.0f}")
+        curves[case, batch] = curve
+        print(f"| {case}, {batch} | {' | '.join(cells)} | {', '.join(really)} |", flush=True)
     print("\nPer cent of the ideal, by rapt_run_parallel and by rapt_run_share. m: memory is the limit; t: there are fewer tasks than"
           " threads. Really: 1: the time of a call beside the sum of its tasks; n: what n threads of this machine reached.")
     if args.plot:
-        from matplotlib import pyplot
-        figure, axes = pyplot.subplots(figsize=(8, 5))
-        for name, curve in curves.items():
-            axes.plot(threads[1:], curve, marker="o", label=name)
-        axes.plot(threads, threads, color="grey", linewidth=0.8)
-        axes.set(xscale="log", yscale="log", xlabel="threads", ylabel="times as fast as one", title=f"{args.type}, memory of a {args.socket}")
-        axes.legend(fontsize=6, ncol=3)
-        figure.savefig(args.plot, dpi=120)
+        plot(args, threads, curves)
 
 
 main()

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt-tasks [--pools] CASE BATCH TYPE THREADS...: how long each task of a call takes, for bench/scaling.py. CASE is one of P1 to
- * P6 and D1 to D5 of cases.c, TYPE as in data.h. For each number of threads a plan is made, as its cut depends on them, and its
- * tasks run one after the other; K and V come from the caches where they fit. Prints a line for each:
+/* rapt-tasks [--work | --pools] CASE BATCH TYPE THREADS...: how long each task of a call takes, for bench/scaling.py. CASE is one
+ * of P1 to P6 and D1 to D5 of cases.c, TYPE as in data.h. For each number of threads a plan is made, as its cut depends on them,
+ * and its tasks run one after the other; K and V come from the caches where they fit. Prints a line for each:
  *
  *     threads bytes real seconds,seconds,...|seconds,...
  *
  * bytes: of Q, K, V and O. real: the median time of rapt_run_parallel on a pool of as many threads, 0 if the machine has fewer.
  * Then the seconds of each task, phases separated by "|". Of many tasks every nth is timed, and stands for those up to the next.
+ *
+ * With --work, it prints in place of seconds how many pairs of a query and a key each task computes, which are the same each
+ * time; none in the second phase.
  *
  * With --pools, calls on pools of these numbers of threads, which may be more than the machine has, take turns; each line is
  * the number of threads and the median time.
@@ -17,11 +20,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "data.h"
 #include "rapt_pool.h"
+#include "timing.h"
 
 enum { TURNS = 3, MOST_TIMED = 400, MOST_POOLS = 8, POOL_TURNS = 31 };
 
@@ -45,16 +48,6 @@ static const task_case cases[] = {
     {"D5", 32, 8, 8, 4096, 128, RAPT_CAUSAL_BOTTOM_RIGHT},
 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_size(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 static void *filled(rapt_type type, int64_t elements, uint32_t seed) {
     const size_t bytes = ((size_t)elements * 4 + 4095) / 4096 * 4096;
     char *memory = aligned_alloc(4096, bytes);
@@ -65,13 +58,23 @@ static void *filled(rapt_type type, int64_t elements, uint32_t seed) {
     return memory;
 }
 
-/* Returns the seconds of a task, the least of some turns. */
+/* Counts pairs of a query and a key (rapt_logits_body). */
+static void count_pairs(void *pairs, const rapt_logits *l) { *(double *)pairs += (double)l->rows * (double)l->keys; }
+
+/* Returns the seconds of a task, the least of some turns, in which other programs do not count; or its pairs, if they are
+ * counted.
+ */
 static double time_task(const rapt_plan *plan, const rapt_args *args, int phase, int64_t task) {
-    double least = 1e9;
-    for (int i = 0; i < TURNS; i++) {
-        const double start = now();
+    double least = 1e9, *const pairs = args->logits_arg;
+    if (pairs) {
+        *pairs = 0.0;
         rapt_run_task(plan, args, phase, task, 0);
-        const double seconds = now() - start;
+        return *pairs;
+    }
+    for (int i = 0; i < TURNS; i++) {
+        const double start = bench_thread_now();
+        rapt_run_task(plan, args, phase, task, 0);
+        const double seconds = bench_thread_now() - start;
         if (seconds < least) least = seconds;
     }
     return least;
@@ -87,35 +90,27 @@ typedef struct prepared {
 } prepared;
 
 static double time_call(const prepared *p) {
-    const double start = now();
+    const double start = bench_now();
     rapt_run_parallel(&p->plan, &p->args, p->threads, rapt_pool_for, p->pool);
-    return now() - start;
+    return bench_now() - start;
 }
 
-/* Returns the median of an odd number of times, which it sorts. */
-static double median(double *seconds, int n) {
-    qsort(seconds, (size_t)n, sizeof *seconds, by_size);
-    return seconds[n / 2];
-}
-
-/* Makes the plan, runs it once, and creates the pool if `pooled`. Ends the program if something fails. */
+/* Makes the plan, runs it once unless pairs are counted, and creates the pool if `pooled`. Ends the program if something fails.
+ */
 static void prepare(prepared *p, const task_case *c, int64_t batch, const bench_type *type, int64_t threads, bool pooled,
                     const rapt_args *tensors) {
     rapt_desc desc;
     rapt_desc_init(&desc);
     desc.batch = batch, desc.heads = c->heads, desc.kv_heads = c->kv_heads, desc.q_len = c->q_len, desc.kv_len = c->kv_len;
     desc.d_k = desc.d_v = c->d, desc.causal = c->causal, desc.arith = type->arith, desc.threads = threads;
+    if (tensors->logits_arg) desc.logits_body = count_pairs;
     desc.q = desc.o = rapt_layout_bhsd(type->q, c->heads, c->q_len, c->d);
     desc.k = desc.v = rapt_layout_bhsd(type->kv, c->kv_heads, c->kv_len, c->d);
-    size_t bytes = 0;
     *p = (prepared){.args = *tensors, .info = {.size = sizeof p->info}, .threads = threads};
-    if (rapt_plan_init(&p->plan, &desc) || rapt_plan_query(&p->plan, &p->info) || rapt_workspace_size(&p->plan, threads, &bytes))
-        exit(2);
-    p->args.workspace_bytes = bytes;
-    p->args.workspace =
-        aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, (bytes / RAPT_WORKSPACE_ALIGNMENT + 1) * RAPT_WORKSPACE_ALIGNMENT);
+    if (rapt_plan_init(&p->plan, &desc) || rapt_plan_query(&p->plan, &p->info)) exit(2);
     if (pooled) p->pool = rapt_pool_create(threads);
-    if (!p->args.workspace || (pooled && !p->pool) || rapt_run(&p->plan, &p->args)) exit(2);
+    if (!bench_workspace(&p->plan, threads, &p->args) || (pooled && !p->pool)) exit(2);
+    if (!p->args.logits_arg && rapt_run(&p->plan, &p->args)) exit(2);
 }
 
 static void release(prepared *p) {
@@ -127,10 +122,10 @@ static void release(prepared *p) {
 static void print_tasks(const prepared *p, double moved) {
     double seconds[2 * TURNS + 1], real = 0.0;
     for (int i = 0; i <= 2 * TURNS && p->pool; i++) seconds[i] = time_call(p);
-    if (p->pool) real = median(seconds, 2 * TURNS + 1);
+    if (p->pool) real = bench_median(seconds, 2 * TURNS + 1);
     printf("%d %.0f %.9f ", (int)p->threads, moved, real);
     for (int phase = 0; phase < p->info.phases; phase++) {
-        const int64_t every = p->info.tasks[phase] / MOST_TIMED + 1;
+        const int64_t every = p->args.logits_arg ? 1 : p->info.tasks[phase] / MOST_TIMED + 1;
         double of_task = 0.0;
         for (int64_t task = 0; task < p->info.tasks[phase]; task++) {
             if (task % every == 0) of_task = time_task(&p->plan, &p->args, phase, task);
@@ -146,12 +141,12 @@ static void print_pools(prepared *calls, int n) {
     double seconds[MOST_POOLS][POOL_TURNS];
     for (int turn = 0; turn < POOL_TURNS; turn++)
         for (int i = 0; i < n; i++) seconds[i][turn] = time_call(&calls[i]);
-    for (int i = 0; i < n; i++) printf("%d %.9f\n", (int)calls[i].threads, median(seconds[i], POOL_TURNS));
+    for (int i = 0; i < n; i++) printf("%d %.9f\n", (int)calls[i].threads, bench_median(seconds[i], POOL_TURNS));
 }
 
 int main(int argc, char **argv) {
-    const bool pools = argc > 1 && strcmp(argv[1], "--pools") == 0;
-    if (pools) argc--, argv++;
+    const bool pools = argc > 1 && strcmp(argv[1], "--pools") == 0, work = argc > 1 && strcmp(argv[1], "--work") == 0;
+    if (pools || work) argc--, argv++;
     const task_case *c = NULL;
     const bench_type *type = NULL;
     int count;
@@ -162,7 +157,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[3], types[i].name) == 0) type = &types[i];
     const int64_t batch = argc > 4 ? atoi(argv[2]) : 0;
     if (!c || !type || batch < 1 || (pools && argc - 4 > MOST_POOLS)) {
-        fprintf(stderr, "usage: rapt-tasks [--pools] CASE BATCH TYPE THREADS...\n");
+        fprintf(stderr, "usage: rapt-tasks [--work | --pools] CASE BATCH TYPE THREADS...\n");
         return 2;
     }
     const int64_t of_q = batch * c->heads * c->q_len * c->d, of_k = batch * c->kv_heads * c->kv_len * c->d;
@@ -173,11 +168,13 @@ int main(int argc, char **argv) {
     rapt_args tensors;
     rapt_args_init(&tensors);
     tensors.q = q, tensors.k = k, tensors.v = v, tensors.o = o;
+    double pairs = 0.0;
+    if (work) tensors.logits_arg = &pairs;
     static prepared calls[MOST_POOLS];
     for (int i = 4; i < argc; i++) {
         const int64_t threads = atoi(argv[i]);
         prepared *p = &calls[pools ? i - 4 : 0];
-        prepare(p, c, batch, type, threads, pools || threads <= sysconf(_SC_NPROCESSORS_ONLN), &tensors);
+        prepare(p, c, batch, type, threads, pools || (!work && threads <= sysconf(_SC_NPROCESSORS_ONLN)), &tensors);
         if (pools) continue;
         print_tasks(p, moved);
         release(p);

@@ -9,15 +9,13 @@
  *
  * A width takes as many operations as its share of the next multiple, so a ratio of 1 is already some loss. The medians of 5
  * turns are compared, and what exceeds the limit is timed again, up to 4 times, since another program may have interfered. */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime */
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "data.h"
+#include "timing.h"
 
 enum { FIRST = 33, LAST = 257, KEYS = 256, KV_HEADS = 2, MOST_ROWS = 40, TURNS = 5, AGAIN = 4, WIDEST = 272 };
 
@@ -26,18 +24,11 @@ enum { FIRST = 33, LAST = 257, KEYS = 256, KV_HEADS = 2, MOST_ROWS = 40, TURNS =
 typedef struct subject {
     rapt_plan plan;
     rapt_args args;
-    char *workspace;
     int calls; /* how often it runs in a turn */
 } subject;
 
 static char q[KV_HEADS * MOST_ROWS * WIDEST * 4], o[sizeof q], k[KV_HEADS * KEYS * WIDEST * 4], v[sizeof k];
 static float scales[KV_HEADS * KEYS];
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Plans a problem. Returns false if the type has no such width, which is one with groups. */
 static bool make_subject(subject *s, const char *isa, const bench_type *type, int rows, int d) {
@@ -49,26 +40,18 @@ static bool make_subject(subject *s, const char *isa, const bench_type *type, in
     desc.k = desc.v = rapt_layout_bhsd(type->kv, KV_HEADS, KEYS, d);
     if (type->scaled) desc.k_scales = desc.v_scales = (rapt_scales){1, 0, KEYS * sizeof *scales, sizeof *scales, 0};
     if (rapt_plan_init(&s->plan, &desc) != RAPT_OK) return false;
-    size_t bytes = 0;
-    rapt_workspace_size(&s->plan, 1, &bytes);
-    s->workspace = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, bytes + RAPT_WORKSPACE_ALIGNMENT - bytes % RAPT_WORKSPACE_ALIGNMENT);
     rapt_args_init(&s->args);
     s->args.q = q, s->args.k = k, s->args.v = v, s->args.o = o;
     if (type->scaled) s->args.k_scales = s->args.v_scales = scales;
-    s->args.workspace = s->workspace, s->args.workspace_bytes = bytes;
     s->calls = 1;
-    return s->workspace != NULL;
+    return bench_workspace(&s->plan, 1, &s->args);
 }
 
 /* Returns the seconds of a call. */
 static double turn(const subject *s) {
-    const double start = now();
+    const double start = bench_now();
     for (int i = 0; i < s->calls; i++) rapt_run(&s->plan, &s->args);
-    return (now() - start) / s->calls;
-}
-
-static int by_size(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+    return (bench_now() - start) / s->calls;
 }
 
 /* Returns the time of a beside that of b. */
@@ -81,8 +64,7 @@ static double ratio_of(subject *a, subject *b) {
         const double of_a = turn(a);
         ratios[i] = of_a / turn(b);
     }
-    qsort(ratios, TURNS, sizeof *ratios, by_size);
-    return ratios[TURNS / 2];
+    return bench_median(ratios, TURNS);
 }
 
 /* Sweeps the widths; returns the largest ratio, and sets *at to its width, 0 if the type has none that is no multiple of 16. */
@@ -97,9 +79,9 @@ static double sweep(const char *isa, const bench_type *type, int rows, bool all,
             for (int i = 0; i < AGAIN && ratio > LIMIT; i++) ratio = fmin(ratio, ratio_of(&of_d, &of_next));
             if (ratio > worst) worst = ratio, *at = d;
             if (all && ratio > LIMIT) printf("    %s, %s, %d rows, %d channels: %.2f\n", isa, type->name, rows, d, ratio);
-            free(of_next.workspace);
+            free(of_next.args.workspace);
         }
-        free(of_d.workspace);
+        free(of_d.args.workspace);
     }
     return worst;
 }
@@ -116,7 +98,7 @@ static int run_one(const char *isa, const char *type, int rows, int d) {
     }
     s.calls = 10;
     turn(&s);
-    free(s.workspace);
+    free(s.args.workspace);
     return 0;
 }
 

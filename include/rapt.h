@@ -1213,11 +1213,13 @@ typedef struct rapt_tuning {
      * 256, but at least one. In RAPT_BF16_DOT the staged chunk of keys and values does not count. */
     int pass_l2;
 
-    int thread_tasks; /* About how many tasks a plan has for each expected thread, 1 to 64. */
+    /* About how many tasks a plan has for each expected thread, 1 to 64. Where tasks are equally long, a number from a quarter to
+     * twice of this is chosen by which threads end together. */
+    int thread_tasks;
     int ragged_tasks; /* thread_tasks for ragged batches (q_starts, k_starts), 1 to 64. */
 
-    /* Where rows alone give too few tasks, the keys of a head are split over tasks, but only if the resulting states take at most
-     * 1 / states_part of the keys' and values' bytes, 1 to 1024. */
+    /* Where few rows, with keys in lanes, give too few tasks, the keys of a head are split over tasks, but only if the resulting
+     * states take at most 1 / states_part of the keys' and values' bytes, 1 to 1024. */
     int states_part;
 
     /* ---- Linear layers. */

@@ -470,6 +470,7 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         .least_rows = BF16 ? RAPT_BF16_LEAST_ROWS : 1,                                                                           \
         .scratch_bytes = scratch_bytes,                                                                                          \
         .attend = attend,                                                                                                        \
+        .pair_product = RAPT_PAIR_PRODUCT,                                                                                       \
         .linear_scratch_bytes = INTEGER ? NULL : linear_scratch_bytes,                                                           \
         .linear_tokens = INTEGER ? NULL : linear_tokens,                                                                         \
         .packed_floats = INTEGER ? NULL : packed_floats,                                                                         \

@@ -69,6 +69,12 @@ _Static_assert(!RAPT_FMA_BY_LANE || !RAPT_STAGED_BROADCAST, "either the product 
 #endif
 _Static_assert(RAPT_BF16_FMA == 0 || RAPT_BF16_FMA == 1, "no or yes");
 
+/* RAPT_EXACT_PAIRS: 1 if variants of the kernel may bring a product of pairs for exact arithmetic (bf16/exact_pairs.h). */
+#ifndef RAPT_EXACT_PAIRS
+#define RAPT_EXACT_PAIRS 0
+#endif
+_Static_assert(RAPT_EXACT_PAIRS == 0 || (RAPT_EXACT_PAIRS == 1 && !RAPT_STAGED_BROADCAST), "no, or yes without copies");
+
 /* RAPT_ROW_PADDING: unused floats between staged rows. One cache line is enough to keep rows whose length is a power of two from
  * competing for a few cache sets when a product walks down their columns. */
 #ifndef RAPT_ROW_PADDING
@@ -168,8 +174,8 @@ _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL =
 /* ---- Tasks ---------------------------------------------------------------------------------------------------------------- */
 
 /* RAPT_THREAD_TASKS: the tasks that a plan cuts per thread, several because they are not equally long. RAPT_RAGGED_TASKS:
- * likewise if the entries of a batch differ in length. RAPT_STATES_PART: tasks share the keys of a head only if the states that
- * they store take at most 1 / RAPT_STATES_PART of the bytes of K and V. */
+ * likewise if the entries of a batch differ in length. RAPT_STATES_PART: with keys in lanes, tasks share the keys of a head only
+ * if the states that they store take at most 1 / RAPT_STATES_PART of the bytes of K and V. */
 #ifndef RAPT_THREAD_TASKS
 #define RAPT_THREAD_TASKS 4
 #endif

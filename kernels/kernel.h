@@ -128,6 +128,10 @@ enum {
         "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx", "bf16", "sve",    \
         "sve-of-256-bits", "sve-of-512-bits", "rvv", "rvv-of-128-bits", "rvv-of-256-bits", "rvv-of-512-bits", "avx512bf16"
 
+/* Computes what tile_product does, of lanes that are pairs of bf16, which the operands' depth counts, too. operands: a struct
+ * operands (parts/tile.h), which rapt.c has once for each kernel, so this type cannot name it. */
+typedef void rapt_pair_product(const void *operands, int rows, int vectors);
+
 /* A validated problem: what is the same for all tasks of a plan. A layout whose type is RAPT_NONE means that there is no such
  * tensor. */
 typedef struct rapt_problem {
@@ -159,6 +163,7 @@ typedef struct rapt_problem {
      * caller's function; exponent and natural are then those of base e. */
     bool modified;
     rapt_arith arith;
+    rapt_pair_product *pair_product; /* null, or what computes scores in exact arithmetic (bf16/exact_pairs.h) */
     float q_factor, score_natural, exponent, natural;
     float least;                    /* exp2(difference * exponent) is 0 for differences of at most this: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */
@@ -320,6 +325,9 @@ typedef struct rapt_arithmetic {
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool merges);
     /* Computes a task of attention. */
     void (*attend)(const rapt_task *);
+
+    /* Of bf16 arithmetic: computes scores in exact arithmetic, where Q and K are bf16. Null if there is no instruction for it. */
+    rapt_pair_product *pair_product;
 
     /* Linear layers. Null in integer arithmetic, which has none. */
 

@@ -225,6 +225,14 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
     return status;
 }
 
+/* Returns the function that computes exact scores from pairs of bf16, or null if the problem or the kernel has none: Q and K are
+ * of bf16 and not multiplied by anything but the sign of the scale, and their rows fill at least one vector of pairs. */
+static rapt_pair_product *find_pair_product(const rapt_kernel *kernel, const rapt_problem *p) {
+    const bool multiplied = __builtin_fabsf(p->q_factor) != 1.0f || (p->k_scales.present && !p->k_scales.token_stride);
+    if (p->arith != RAPT_EXACT || p->q.type != RAPT_BF16 || p->k.type != RAPT_BF16 || multiplied) return NULL;
+    return p->d_k % 2 == 0 && p->d_k >= 2 * kernel->base->vector ? kernel->bf16->pair_product : NULL;
+}
+
 /* Sets how the scale is applied (rapt_problem has the formulas). Usually q is multiplied only by the scale's sign, which is
  * exact. The scale's magnitude becomes a factor of the exponent, after the maximum score has been subtracted; or, if the scores
  * are modified before the softmax, it multiplies the scores first, and the exponent is log2(e). Where the scale is so small or so
@@ -300,55 +308,98 @@ static int64_t attended_pairs(const full_plan *p, int64_t q_len, int64_t keys) {
     return q_len < INT64_C(1) << 28 ? pairs * q_len / 8 + q_len : (pairs / 8 + 1) * q_len;
 }
 
-/* Cuts the rows of a key/value head into passes, and chooses the path. pairs: the (query, key) pairs of the head; 0 if tasks may
- * have any number of them. A pass has at most pass_tiles tiles, for which there is scratch, and fewer if tasks would have more
- * than task_pairs pairs. */
-static void cut_rows(const full_plan *p, int64_t pairs, entry_cut *c) {
+enum { MOST_THREADS = 4096 }; /* more threads do not make the cut finer, which keeps the sizes below far from overflow */
+
+/* Cuts the chunks of keys into at most `parts` parts. */
+static void cut_keys(const full_plan *p, int64_t parts, entry_cut *c) {
     const rapt_problem *problem = &p->problem;
-    const rapt_tuning *tuning = &p->tuning;
-    const int tile_rows = p->arithmetic->tile_rows;
-    const bool own_keys = problem->table.token_stride != 0; /* each token has its own page table: a pass has rows of one token */
-    const int64_t together = own_keys ? problem->group : c->rows; /* rows that have the same keys */
-    c->keys_in_lanes = rapt_keys_in_lanes(tuning, problem, together);
-    c->pass_rows = c->scratch_rows = together;
-    if (c->keys_in_lanes) {
-        c->joined_heads = heads_together(tuning, problem, together);
-    } else if (own_keys) { /* a token's heads in equal parts, the largest that a pass has room for */
-        c->pass_rows = rapt_min(together, p->pass_tiles * tile_rows);
+    const int64_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
+    const int64_t all_state_bytes =
+        problem->unmerged ? 0 : rapt_product(rapt_product(c->chunks, c->q_len), rapt_product(problem->heads, state_bytes));
+    if (parts < 2 || c->chunks < 2 || all_state_bytes < 0) return;
+    c->part_chunks = rapt_divide_up(c->chunks, rapt_min(parts, c->chunks));
+    c->parts = rapt_divide_up(c->chunks, c->part_chunks);
+    c->state_bytes = (size_t)all_state_bytes;
+}
+
+/* Cuts an entry whose rows are few, or have page tables of their own: passes have the rows of as many heads as are read together,
+ * or of one token. Keys are cut if tasks would have more than task_pairs of the `pairs` pairs of a head, and if the states that
+ * are left to be merged are small beside K and V (states_part). An unmerged plan leaves all states in any case, so there their
+ * size does not matter. */
+static void cut_few_rows(const full_plan *p, int64_t together, int64_t pairs, entry_cut *c) {
+    const rapt_problem *problem = &p->problem;
+    c->pass_rows = together;
+    if (c->keys_in_lanes) c->joined_heads = heads_together(&p->tuning, problem, together);
+    else { /* a token's heads in equal parts, the largest that a pass has room for */
+        c->pass_rows = rapt_min(together, p->pass_tiles * p->arithmetic->tile_rows);
         while (together % c->pass_rows) c->pass_rows--;
-        c->scratch_rows = c->pass_rows;
-    } else {
-        /* A pass has whole units. A unit is a tile of rows; with a block mask, a period of it, unless that exceeds a pass. */
-        int64_t period = problem->block_mask.type ? rapt_product(problem->block_mask_queries, problem->group) : 0,
-                per_period = rapt_divide_up(period, tile_rows);
-        c->period = period > 0 && per_period <= p->pass_tiles ? period : 0;
-        int64_t unit = c->period ? c->period : tile_rows, unit_tiles = c->period ? per_period : 1;
-        int64_t units = rapt_divide_up(c->rows, unit);
-        int64_t passes = rapt_max(rapt_divide_up(units, p->pass_tiles / unit_tiles), rapt_divide_up(pairs, p->task_pairs));
-        int64_t pass_units = passes < units ? rapt_divide_up(units, passes) : 1;
-        c->pass_rows = c->rows < pass_units * unit ? c->rows : pass_units * unit;
-        c->scratch_rows = pass_units * unit_tiles * tile_rows;
     }
+    c->scratch_rows = c->pass_rows;
+    c->passes = rapt_divide_up(c->rows, c->pass_rows);
+    const int64_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
+    const int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
+    if (problem->unmerged || c->pass_rows <= chunk_bytes / p->tuning.states_part / state_bytes)
+        cut_keys(p, rapt_divide_up(rapt_divide_up(pairs * c->joined_heads, c->passes), p->task_pairs), c);
+}
+
+/* Cuts many rows into at least `passes` passes of whole vectors, or, with a block mask, of whole periods of it, unless these
+ * exceed a pass. A pass has at most pass_tiles tiles, for which there is scratch. */
+static void cut_rows(const full_plan *p, int64_t passes, entry_cut *c) {
+    const rapt_problem *problem = &p->problem;
+    const int tile_rows = p->arithmetic->tile_rows;
+    const int64_t period = problem->block_mask.type ? rapt_product(problem->block_mask_queries, problem->group) : 0;
+    const int64_t period_tiles = rapt_divide_up(period, tile_rows);
+    c->period = period > 0 && period_tiles <= p->pass_tiles ? period : 0;
+    const int64_t unit = c->period ? c->period : p->kernel->base->vector, units = rapt_divide_up(c->rows, unit);
+    const int64_t most = c->period ? p->pass_tiles / period_tiles : p->pass_tiles * tile_rows / unit;
+    const int64_t pass_units = rapt_divide_up(units, rapt_max(rapt_divide_up(units, most), rapt_min(passes, units)));
+    c->pass_rows = rapt_min(c->rows, pass_units * unit);
+    c->scratch_rows = c->period ? pass_units * period_tiles * tile_rows : rapt_divide_up(c->pass_rows, tile_rows) * tile_rows;
     c->passes = rapt_divide_up(c->rows, c->pass_rows);
 }
 
-/* Cuts the chunks of keys into parts, if the passes alone give tasks of more than task_pairs pairs, and if the states that the
- * parts leave to be merged are small beside K and V (states_part). An unmerged plan leaves all states in any case, so there their
- * size does not matter. */
-static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
-    const rapt_problem *problem = &p->problem;
-    size_t state_bytes = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float);
-    int64_t chunk_bytes = RAPT_CHUNK * (int64_t)(problem->k_row + problem->v_row);
-    int64_t parts = rapt_divide_up(rapt_divide_up(pairs * c->joined_heads, c->passes), p->task_pairs);
-    int64_t all_state_bytes =
-        problem->unmerged ? 0
-                          : rapt_product(rapt_product(c->chunks, c->q_len), rapt_product(problem->heads, (int64_t)state_bytes));
-    if (parts > 1 && c->chunks > 1 && all_state_bytes >= 0 &&
-        (problem->unmerged || c->pass_rows <= chunk_bytes / p->tuning.states_part / (int64_t)state_bytes)) {
-        c->part_chunks = rapt_divide_up(c->chunks, parts < c->chunks ? parts : c->chunks);
-        c->parts = rapt_divide_up(c->chunks, c->part_chunks);
-        if (c->parts > 1) c->state_bytes = (size_t)all_state_bytes;
+/* Returns c, an entry of many rows, cut into about `wanted` tasks for each head: its rows, or, if `keys_first`, its chunks of
+ * keys and then its rows. */
+static entry_cut cut_head(const full_plan *p, entry_cut c, int64_t wanted, bool keys_first) {
+    if (keys_first) cut_keys(p, wanted, &c);
+    cut_rows(p, rapt_max(rapt_divide_up(wanted, c.parts), 1), &c);
+    return c;
+}
+
+/* Makes *c the other cut if that takes less time: of the threads, where tasks are equally long; in a ragged batch, of all work.
+ * Staging a key takes about as long as one to two vectors of rows do with it (avx512, f32), or, where products take less, as a
+ * tile of rows (amx, bf16). Threads end about half a task apart. States that are stored and merged take a twentieth (avx512, f32)
+ * to a fifth (amx, bf16) of the time of what they are computed from, and should bring more than that, since they take memory. */
+static void take_faster(const full_plan *p, entry_cut *c, entry_cut other) {
+    const entry_cut *const cuts[] = {c, &other};
+    const int staged = p->problem.arith == RAPT_BF16_DOT ? p->arithmetic->tile_rows : p->kernel->base->vector * 3 / 2;
+    const int64_t heads = p->problem.batch * p->problem.kv_heads;
+    double times[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t tasks = cuts[i]->passes * cuts[i]->parts;
+        const double turns = ragged(p) ? (double)tasks : (double)rapt_divide_up(heads * tasks, p->threads) + 0.5;
+        times[i] = turns * (double)((cuts[i]->pass_rows + staged) * cuts[i]->part_chunks);
+        if (cuts[i]->state_bytes) times[i] *= 1.25;
     }
+    if (times[1] < times[0]) *c = other;
+}
+
+/* Cuts an entry of many rows into tasks of about task_pairs of the `pairs` pairs of a head. Where they are equally long, their
+ * number should be a multiple of the threads, or a little less: there several numbers are tried, without and with cuts of the
+ * keys. */
+static void cut_many_rows(const full_plan *p, int64_t pairs, int64_t keys, entry_cut *c) {
+    const entry_cut whole = *c;
+    const int64_t wanted = rapt_divide_up(pairs, p->task_pairs), heads = p->problem.batch * p->problem.kv_heads;
+    const int64_t threads = rapt_min(p->threads, MOST_THREADS), turns = p->tuning.thread_tasks;
+    const bool even = pairs / c->rows >= keys / 4 * 3; /* not those of a causal mask where queries are as many as keys */
+    *c = cut_head(p, whole, wanted, false);
+    if (threads == 1 || heads == 0 || !even) return;
+    if (ragged(p)) take_faster(p, c, cut_head(p, whole, wanted, true));
+    else if (heads * c->passes < 2 * turns * threads)
+        for (int64_t n = rapt_divide_up(turns, 4); n < 2 * turns; n++) {
+            take_faster(p, c, cut_head(p, whole, n * threads / heads, false));
+            take_faster(p, c, cut_head(p, whole, n * threads / heads, true));
+        }
 }
 
 /* An entry with passes = 2, chunks = 5, part_chunks = 2 and parts = 3 has these tasks for its first joined_heads key/value heads:
@@ -363,26 +414,31 @@ static void cut_keys(const full_plan *p, int64_t pairs, entry_cut *c) {
  *              +-------------+-------------+---------+
  *
  * The next joined_heads heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most
- * keys (task_of in run.c). With such a mask, and more threads than groups of joined heads, the last pass of all heads comes
- * first, then the one before it of all heads: short tasks at the end leave the threads the least to wait for. Fewer threads go
- * head by head, whose keys then stay in their caches: with two, the other order costs up to 9 % (8 heads of 4096 causal tokens).
- * A pass reads K and V once for all its rows, so rows are cut first, and keys only if there are too few tasks for the threads:
- * each part leaves states, which the second phase merges. Nothing here changes bits, since chunks are merged in one order. */
+ * keys. With such a mask, as many groups of joined heads as there are threads take turns, in a batch those of several entries:
+ * first comes the last pass of each, then the one before it of each. So tasks become shorter, and the last ones leave the threads
+ * little to wait for (find_place in run.c). A pass reads and converts K and V once for all its rows, and parts leave states,
+ * which the second phase merges: cut_many_rows weighs the one against the other. Nothing here changes bits, since chunks are
+ * merged in one order. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     entry_cut c = {.q_len = q_len,
                    .rows = q_len * problem->group,
                    .joined_heads = 1,
                    .chunks = rapt_divide_up(keys, RAPT_CHUNK),
-                   .parts = 1};
+                   .parts = 1,
+                   .turn_groups = 1};
     c.part_chunks = rapt_max(c.chunks, 1);
     if (c.rows == 0) return c;
     const int64_t pairs = p->task_pairs < INT64_MAX ? attended_pairs(p, q_len, keys) * problem->group : 0;
-    cut_rows(p, pairs, &c);
-    cut_keys(p, pairs, &c);
-    const int64_t head_groups = problem->kv_heads / c.joined_heads;
-    c.longest_first = problem->causal && p->threads > head_groups;
-    c.tasks = head_groups * c.passes * c.parts;
+    const bool own_keys = problem->table.token_stride != 0; /* each token has its own page table: a pass has rows of one token */
+    const int64_t together = own_keys ? problem->group : c.rows;
+    c.keys_in_lanes = rapt_keys_in_lanes(&p->tuning, problem, together);
+    if (c.keys_in_lanes || own_keys) cut_few_rows(p, together, pairs, &c);
+    else cut_many_rows(p, pairs, keys, &c);
+    c.head_groups = problem->kv_heads / c.joined_heads;
+    if (problem->causal)
+        c.turn_groups = rapt_min(p->threads, ragged(p) ? c.head_groups : rapt_product(problem->batch, c.head_groups));
+    c.tasks = c.head_groups * c.passes * c.parts;
     return c;
 }
 
@@ -393,8 +449,6 @@ size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
     const size_t of_few_rows = c->keys_in_lanes ? p->few_rows_arithmetic->scratch_bytes(&p->problem, rows, true, merges) : 0;
     return bytes > of_few_rows ? bytes : of_few_rows;
 }
-
-enum { MOST_THREADS = 4096 }; /* more threads do not make the cut finer, which keeps the sizes below far from overflow */
 
 /* Adds the tasks and rows of n entries, which are cut as c says, to those of the plan, and enlarges its workspace. Returns false
  * if a number overflows. */
@@ -421,13 +475,12 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
  * changes bits. Returns false if a number overflows. */
 static bool set_tasks(full_plan *p, int64_t threads) {
     const rapt_problem *problem = &p->problem;
+    const int64_t wanted =
+        threads > 1 ? (ragged(p) ? p->tuning.ragged_tasks : p->tuning.thread_tasks) * rapt_min(threads, MOST_THREADS) : 1;
     p->threads = threads;
     p->task_pairs = INT64_MAX;
     if (threads > 1) {
-        const rapt_tuning *tuning = &p->tuning;
-        int64_t wanted =
-                    (ragged(p) ? tuning->ragged_tasks : tuning->thread_tasks) * (threads < MOST_THREADS ? threads : MOST_THREADS),
-                pairs = 0;
+        int64_t pairs = 0;
         for (int64_t b = 0; b < (ragged(p) ? problem->batch : 1) && pairs >= 0; b++)
             if (__builtin_add_overflow(pairs, attended_pairs(p, entry_queries(p, b), entry_keys(p, b)), &pairs)) pairs = -1;
         pairs = rapt_product(rapt_product(pairs, problem->heads), ragged(p) ? 1 : problem->batch);
@@ -445,7 +498,9 @@ static bool set_tasks(full_plan *p, int64_t threads) {
             if (!add_entries(p, &c, 1)) return false;
         }
     }
-    return p->phases == 1 || (p->tasks[1] = rapt_product(problem->batch, problem->kv_heads)) >= 0;
+    const int64_t heads = problem->batch * problem->kv_heads;
+    p->finishers = rapt_max(rapt_min(rapt_divide_up(wanted, rapt_max(heads, 1)), p->most_queries * problem->group), 1);
+    return p->phases == 1 || (p->tasks[1] = rapt_product(heads, p->finishers)) >= 0;
 }
 
 /* Stores where the entries of a ragged batch begin: for every entry, or if there is no room for that, for every start_step-th. */
@@ -565,6 +620,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->alibi = d->alibi;
     problem->logits_body = d->logits_body;
     problem->arith = d->arith;
+    problem->pair_product = find_pair_product(p->kernel, problem);
     p->arithmetic = rapt_arithmetic_of(p->kernel, d->arith);
     p->few_rows_arithmetic = d->arith == RAPT_BF16_DOT ? rapt_few_rows_bf16(p->kernel) : p->arithmetic;
     problem->left_over =

@@ -8,8 +8,8 @@
 
 /* How the work of one batch entry is cut into tasks. In phase 0, a task is one pass over the rows of joined_heads key/value heads
  * and one part of their chunks of keys; the figure at rapt_cut_entry (plan.c) shows it. Phase 1, which exists if an entry has
- * several parts and the plan is not unmerged, or for RAPT_SCORES_WEIGHTS, has a task for each entry and key/value head, which
- * finishes the head's rows. */
+ * several parts and the plan is not unmerged, or for RAPT_SCORES_WEIGHTS, finishes rows: each entry and key/value head has the
+ * same number of tasks there, which share its rows. */
 typedef struct entry_cut {
     bool keys_in_lanes;   /* the path */
     int64_t q_len, rows;  /* queries of the entry; rows of a key/value head, q_len * group */
@@ -21,7 +21,8 @@ typedef struct entry_cut {
     int64_t parts;
     int64_t period;       /* rows that share a row of the block mask, so no tile has rows of two periods; 0: no such limit */
     int64_t scratch_rows; /* rows for which a pass needs scratch; at least pass_rows, since partial tiles count as whole ones */
-    bool longest_first;   /* the last passes of all heads come first, not all passes of a head */
+    int64_t head_groups;  /* groups of joined heads */
+    int64_t turn_groups;  /* so many groups take turns, with a pass each; 1: all passes of a group come before the next group */
     int64_t tasks;        /* of phase 0 */
     size_t state_bytes;   /* of states in the shared workspace; 0 unless phase 1 merges them */
 } entry_cut;
@@ -57,6 +58,7 @@ typedef struct full_plan {
     int64_t pass_tiles; /* at most this many tiles of queries in a pass */
     entry_cut cut;      /* of every entry, unless the batch is ragged */
     int64_t tasks[2];   /* of each phase */
+    int64_t finishers;  /* tasks of phase 1 for each entry and key/value head */
     int phases;
     int64_t rows, rows_keys_in_lanes;  /* (query, head) pairs of the batch, and those of them with keys in lanes (path.h) */
     size_t shared_bytes, thread_bytes; /* workspace of all threads together, and of each */
@@ -64,7 +66,7 @@ typedef struct full_plan {
     entry_start starts[];
 } full_plan;
 
-#define PLAN_MADE UINT64_C(0x39302e7470617200) /* changes with the layout of struct full_plan */
+#define PLAN_MADE UINT64_C(0x30312e7470617200) /* changes with the layout of struct full_plan */
 
 /* The words of memory that clients of 0.1, and callers of functions without a size, pass for a plan. */
 enum { PLAN_WORDS = 192 };

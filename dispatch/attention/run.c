@@ -286,24 +286,25 @@ static float *scratch_of(const rapt_attention *c, int64_t slot) {
     return (float *)(void *)((char *)c->args.workspace + c->plan->shared_bytes + (size_t)slot * c->plan->thread_bytes);
 }
 
-/* An entry, where it begins, and how it is cut. */
-typedef struct entry_place {
+/* The place of a task: its entry, where that begins and how it is cut; and what of the entry a task of phase 0 computes. */
+typedef struct task_place {
     int64_t entry;
     entry_start start;
     entry_cut cut;
     bool fits; /* rapt_entry_fits is true; else cut is not that of the entry */
-} entry_place;
+    int64_t head_group, pass, part;
+} task_place;
 
 /* Returns the place of an entry, given where it begins. */
-static entry_place place_of(const full_plan *p, int64_t entry, entry_start start) {
-    entry_place at = {.entry = entry, .start = start, .cut = p->cut, .fits = true};
+static task_place place_of(const full_plan *p, int64_t entry, entry_start start) {
+    task_place at = {.entry = entry, .start = start, .cut = p->cut, .fits = true};
     if (!ragged(p) || entry >= p->problem.batch) return at;
     at.fits = rapt_entry_fits(p, entry);
     if (at.fits) at.cut = rapt_cut_entry(p, entry_queries(p, entry), entry_keys(p, entry));
     return at;
 }
 
-static entry_place first_place(const full_plan *p) { return place_of(p, 0, (entry_start){0, 0}); }
+static task_place first_place(const full_plan *p) { return place_of(p, 0, (entry_start){0, 0}); }
 
 /* True if `entry`, which begins at `start`, is the wanted one or comes before it. wanted: a task of that entry in phase 0, the
  * entry itself in phase 1. */
@@ -311,15 +312,12 @@ static bool at_or_before(int phase, int64_t wanted, const entry_start *start, in
     return phase == 0 ? start->first_task <= wanted : entry <= wanted;
 }
 
-/* Sets *at to the place of the entry that a task belongs to. In a ragged batch it walks there entry by entry, from the nearest
- * known place that is not after it: *at, a start that the plan has stored, or entry 0. */
-static void find_place(const full_plan *p, entry_place *at, int phase, int64_t task) {
-    int64_t wanted = phase == 0 ? task : task / p->problem.kv_heads;
-    if (!ragged(p)) {
-        at->entry = phase == 0 ? task / at->cut.tasks : wanted;
-        at->start = (entry_start){at->entry * at->cut.tasks, (uint64_t)at->entry * at->cut.state_bytes};
-        return;
-    }
+/* Returns the entry whose rows a task of phase 1 finishes. */
+static int64_t finished_entry(const full_plan *p, int64_t task) { return task / (p->problem.kv_heads * p->finishers); }
+
+/* Sets the entry of *at to the one of a ragged batch that a task belongs to: walks there entry by entry, from the nearest known
+ * place that is not after it: *at, a start that the plan has stored, or entry 0. wanted: as in at_or_before. */
+static void find_entry(const full_plan *p, task_place *at, int phase, int64_t wanted) {
     int64_t low = 0, high = p->start_count; /* low becomes the last stored start that is not after the wanted entry */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
@@ -333,6 +331,35 @@ static void find_place(const full_plan *p, entry_place *at, int phase, int64_t t
            (phase == 0 ? wanted >= at->start.first_task + at->cut.tasks : at->entry < wanted))
         *at = place_of(p, at->entry + 1,
                        (entry_start){at->start.first_task + at->cut.tasks, at->start.first_state + at->cut.state_bytes});
+}
+
+/* Sets the heads, rows and keys of a task of phase 0, as the figure at rapt_cut_entry (plan.c) shows. Adds the number of the
+ * entry where several entries take turns. number: that of the task, among those of `groups` groups of heads, which are cut alike.
+ */
+static void take_turn(task_place *at, int64_t number, int64_t groups) {
+    const entry_cut *cut = &at->cut;
+    const int64_t of_group = cut->passes * cut->parts;
+    const int64_t first = number / (cut->turn_groups * of_group) * cut->turn_groups; /* of the groups that take these turns */
+    const int64_t taking = rapt_min(cut->turn_groups, groups - first), turn = (number - first * of_group) / cut->parts;
+    const int64_t group = first + turn % taking;
+    at->entry += group / cut->head_groups;
+    at->head_group = group % cut->head_groups;
+    at->pass = cut->passes - 1 - turn / taking;
+    at->part = number % cut->parts;
+}
+
+/* Finds the place of a task. The entries of a ragged batch, which are cut each in its own way, do not take turns; if the task is
+ * not one of the entry that is found, only the entry is set. */
+static void find_place(const full_plan *p, task_place *at, int phase, int64_t task) {
+    if (ragged(p)) {
+        find_entry(p, at, phase, phase == 0 ? task : finished_entry(p, task));
+        const int64_t number = task - at->start.first_task;
+        if (phase == 0 && number < at->cut.tasks) take_turn(at, number, at->cut.head_groups);
+    } else {
+        at->entry = phase == 0 ? 0 : finished_entry(p, task);
+        if (phase == 0) take_turn(at, task, at->cut.head_groups * p->problem.batch);
+        at->start.first_state = (uint64_t)at->entry * at->cut.state_bytes;
+    }
 }
 
 /* Returns the offset of an entry's first token in a tensor of queries. */
@@ -442,20 +469,16 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
     arithmetic_of_task(p, &t)->attend(&t);
 }
 
-/* Returns a task with its heads, rows and chunks set; rapt_cut_entry (plan.c) has a figure of them. */
-static rapt_task task_of(const full_plan *p, const entry_place *at, int64_t task) {
+/* Returns a task with its heads, rows and chunks set. */
+static rapt_task task_of(const full_plan *p, const task_place *at) {
     const rapt_problem *problem = &p->problem;
     const entry_cut *cut = &at->cut;
-    const int64_t task_in_entry = task - at->start.first_task, part = task_in_entry % cut->parts;
-    const int64_t turn = task_in_entry / cut->parts, head_groups = problem->kv_heads / cut->joined_heads;
-    const int64_t head_group = cut->longest_first ? turn % head_groups : turn / cut->passes;
-    const int64_t pass = cut->passes - 1 - (cut->longest_first ? turn / head_groups : turn % cut->passes);
-    const int64_t row0 = pass * cut->pass_rows, chunk0 = part * cut->part_chunks;
+    const int64_t row0 = at->pass * cut->pass_rows, chunk0 = at->part * cut->part_chunks;
     const int64_t rows = cut->rows - row0 < cut->pass_rows ? cut->rows - row0 : cut->pass_rows;
     return (rapt_task){
         .problem = problem,
         .batch = at->entry,
-        .head0 = head_group * cut->joined_heads * problem->group,
+        .head0 = at->head_group * cut->joined_heads * problem->group,
         .kv_heads = (int)cut->joined_heads,
         .keys_in_lanes = cut->keys_in_lanes,
         .row0 = row0,
@@ -507,7 +530,7 @@ static void place_positions(const rapt_attention *c, int64_t q_len, rapt_task *t
 
 /* Sets where a task writes: in an unmerged plan to the caller's states; else to o and lse, or, if it has only a part of the keys,
  * to states in the workspace, which phase 1 merges. */
-static void place_results(const rapt_attention *c, const entry_place *at, rapt_task *t) {
+static void place_results(const rapt_attention *c, const task_place *at, rapt_task *t) {
     const full_plan *p = c->plan;
     const rapt_args *args = &c->args;
     const rapt_problem *problem = &p->problem;
@@ -533,10 +556,10 @@ static void place_results(const rapt_attention *c, const entry_place *at, rapt_t
 }
 
 /* Runs a task of phase 0. slot: which scratch it uses. */
-static void attend_task(const rapt_attention *c, entry_place *at, int64_t task, int64_t slot) {
+static void attend_task(const rapt_attention *c, task_place *at, int64_t task, int64_t slot) {
     const full_plan *p = c->plan;
     find_place(p, at, 0, task);
-    rapt_task t = task_of(p, at, task);
+    rapt_task t = task_of(p, at);
     t.scratch = scratch_of(c, slot);
     place_inputs(c, &t);
     place_positions(c, at->cut.q_len, &t);
@@ -559,15 +582,17 @@ void rapt_merge_chunks(const rapt_kernel *kernel, const rapt_problem *problem, f
     }
 }
 
-/* Runs a task of phase 1, which finishes the rows of an entry and key/value head: merges the states of parts, and for
+/* Runs a task of phase 1, which finishes some rows of an entry and key/value head: merges the states of parts, and for
  * RAPT_SCORES_WEIGHTS turns the scores into weights. */
-static void finish_task(const rapt_attention *c, entry_place *at, int64_t task) {
+static void finish_task(const rapt_attention *c, task_place *at, int64_t task) {
     const full_plan *p = c->plan;
     const rapt_problem *problem = &p->problem;
     find_place(p, at, 1, task);
     size_t one = RAPT_STATE_FLOATS(problem->d_v) * sizeof(float), stride = one * (size_t)(problem->heads * at->cut.q_len);
-    for (int64_t row = 0; row < at->cut.rows; row++) {
-        int64_t token = row / problem->group, head = task % problem->kv_heads * problem->group + row % problem->group;
+    const int64_t rows = rapt_divide_up(at->cut.rows, p->finishers), row0 = task % p->finishers * rows;
+    const int64_t head0 = task / p->finishers % problem->kv_heads * problem->group;
+    for (int64_t row = row0; row < row0 + rows && row < at->cut.rows; row++) {
+        int64_t token = row / problem->group, head = head0 + row % problem->group;
         if (at->cut.parts > 1) {
             float state[RAPT_STATE_FLOATS(RAPT_MAX_HEAD_DIM)];
             rapt_row_end end = rapt_row_end_of(p, &c->args, at->entry, head, token);
@@ -598,11 +623,11 @@ static bool agrees_with_stored_start(const full_plan *p, int64_t entry, int64_t 
 /* Checks the place that find_place found for a single task, since q_starts and k_starts may have changed since the plan was made.
  * Their checksum would take too long for one task; so this checks that the task belongs to that entry, that the entry begins and
  * ends where the plan has stored it, and that the plan's workspace has room for it. Errors: TABLE. */
-static rapt_status check_place(rapt_report *r, const full_plan *p, const entry_place *at, int phase, int64_t task) {
+static rapt_status check_place(rapt_report *r, const full_plan *p, const task_place *at, int phase, int64_t task) {
     if (!ragged(p)) return RAPT_OK;
     const int64_t first = at->start.first_task, end = first + at->cut.tasks;
     const uint64_t state = at->start.first_state, state_end = state + at->cut.state_bytes;
-    if (at->fits && (phase ? at->entry == task / p->problem.kv_heads : task < end) &&
+    if (at->fits && (phase ? at->entry == finished_entry(p, task) : task < end) &&
         agrees_with_stored_start(p, at->entry, first, state) && agrees_with_stored_start(p, at->entry + 1, end, state_end) &&
         state_end >= state && state_end <= p->shared_bytes &&
         (at->cut.tasks == 0 || rapt_cut_scratch(p, &at->cut) <= p->thread_bytes))
@@ -611,20 +636,22 @@ static rapt_status check_place(rapt_report *r, const full_plan *p, const entry_p
 }
 
 /* Runs a task of a phase. */
-static void run_task(const rapt_attention *c, entry_place *at, int phase, int64_t task, int64_t slot) {
+static void run_task(const rapt_attention *c, task_place *at, int phase, int64_t task, int64_t slot) {
     if (phase == 0) attend_task(c, at, task, slot);
     else finish_task(c, at, task);
 }
 
-/* Takes tasks by the shared counter (next), as threads become free. Without one, thread ith takes tasks ith, ith + nth, ...:
- * neighbouring tasks take about equally long, so this balances better than contiguous ranges would. */
+/* Takes tasks by the shared counter (next), as threads become free. Without one, each thread takes one of the next nth tasks,
+ * the first one first, the last one first, and so on: tasks become shorter, so this balances better than contiguous ranges, or
+ * the same place each time, would. */
 void rapt_attend_share(const void *attention, int phase, int64_t ith, int64_t nth, atomic_llong *next) {
     const rapt_attention *c = attention;
-    entry_place at = first_place(c->plan);
-    int64_t task = next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : ith;
-    while (task < c->plan->tasks[phase]) {
+    task_place at = first_place(c->plan);
+    for (int64_t n = 0;; n++) {
+        const int64_t task =
+            next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : n * nth + (n % 2 ? nth - 1 - ith : ith);
+        if (task >= c->plan->tasks[phase]) return;
         run_task(c, &at, phase, task, ith);
-        task = next ? atomic_fetch_add_explicit(next, 1, memory_order_relaxed) : task + nth;
     }
 }
 
@@ -663,7 +690,7 @@ rapt_status rapt_run_task(const rapt_plan *plan, const rapt_args *args, int phas
         return rapt_refuse(&r, RAPT_ERR_RANGE, "phase = %d: there are %d", phase, c.plan->phases);
     if (task < 0 || task >= c.plan->tasks[phase])
         return rapt_refuse(&r, RAPT_ERR_RANGE, "task = %" PRId64 ": phase %d has %" PRId64, task, phase, c.plan->tasks[phase]);
-    entry_place at = first_place(c.plan);
+    task_place at = first_place(c.plan);
     find_place(c.plan, &at, phase, task);
     status = check_place(&r, c.plan, &at, phase, task);
     if (status == RAPT_OK) status = attend_read_args(&r, &c, args, slot + 1, at.entry);

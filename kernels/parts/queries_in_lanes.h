@@ -10,6 +10,8 @@ typedef struct lane_state {
     float *o; /* [d_v][TILE_ROWS] weighted sum of values */
 } lane_state;
 
+#include "bf16/exact_pairs.h"
+
 /* A query tile: at most TILE_ROWS rows, one in each lane. */
 typedef struct query_tile {
     int64_t row0;
@@ -46,6 +48,10 @@ typedef struct lane_scratch {
     float *even;        /* [max(RAPT_BLOCK, d_v + 1)][TILE_ROWS] bf16 arithmetic: sums of the even elements of a step */
     float *rows;        /* [RAPT_VL][staged_row_floats(d_v)] rows of O at the end of a tile */
 
+    /* Exact scores by pairs (has_pairs). */
+    bool paired;   /* true if the tiles' queries are packed as pairs */
+    float *as_f32; /* [d_k][TILE_ROWS] a tile's queries as f32, for blocks whose keys are no pairs */
+
     /* Integer arithmetic. */
     float *key_factors;   /* [RAPT_BLOCK][groups] the scales of the groups of keys */
     int32_t *corrections; /* [RAPT_BLOCK][groups] the corrections of the sums of these groups */
@@ -70,7 +76,8 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
                               .values = carve(memory, &used, BF16 ? bf16_value_floats(p) : RAPT_BLOCK * dv),
                               .row = carve(memory, &used, (dk > dv ? dk : dv) + RAPT_STEP),
                               .even = carve(memory, &used, BF16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0),
-                              .rows = carve(memory, &used, RAPT_VL * dv)};
+                              .rows = carve(memory, &used, RAPT_VL * dv),
+                              .as_f32 = carve(memory, &used, has_pairs(p) ? (size_t)p->d_k * TILE_ROWS : 0)};
     if (INTEGER) {
         size_t keys = (size_t)(RAPT_BLOCK * integer_groups(p->k.type, p->d_k)),
                of_values = (size_t)(RAPT_BLOCK * integer_groups(p->v.type, p->d_v));
@@ -100,8 +107,9 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
     return used;
 }
 
-/* Packs the tile's queries and finds each lane's keys. Lanes beyond the last row repeat that row; their results are not used. */
-static void pack_queries(const rapt_task *t, query_tile *tile) {
+/* Packs the tile's queries, as pairs if `paired`, and finds each lane's keys. Lanes beyond the last row repeat that row; their
+ * results are not used. Returns false if pairs cannot be packed. */
+static bool pack_queries(const rapt_task *t, query_tile *tile, bool paired) {
     const rapt_problem *p = t->problem;
     const char *rows[TILE_ROWS];
     row_cursor at = row_at(t, 0, tile->row0);
@@ -130,8 +138,9 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
     }
     if (BF16 && packs_query_rows(p)) {
         pack_bf16_query_rows(tile->q, rows, p->d_k, tile->vectors);
-        return;
+        return true;
     }
+    if (paired) return pack_query_pairs(tile->q, rows, p->d_k, tile->vectors, p->q_factor);
     stage_columns(p->q.type, tile->q, TILE_ROWS, rows, tile->vectors * RAPT_VL, 0, p->d_k);
     if (p->q_factor != 1.0f)
         for (size_t i = 0; i < (size_t)p->d_k * TILE_ROWS; i += RAPT_VL)
@@ -147,6 +156,7 @@ static void pack_queries(const rapt_task *t, query_tile *tile) {
     }
     if (INTEGER) quantise_queries(tile->q, p->d_k, tile->vectors, tile->q, tile->q_scale);
     if (BF16) pack_bf16_queries(tile->q, p->d_k, tile->vectors);
+    return true;
 }
 
 /* Sets the tile's state of a chunk to the empty state. */
@@ -422,6 +432,7 @@ static const uint32_t *attended_lanes(const rapt_task *t, query_tile *tile, cons
 typedef struct staged_block {
     block all;                  /* the keys of the block that some tile attends to; only they are staged */
     const float *keys, *values; /* rows, from the first of these keys on; integers: values transposed, from key 0 of the block */
+    bool paired;                /* true if the keys are pairs */
     size_t ldk, ldv;            /* floats from row to row; integer arithmetic does not use ldv */
     bool scaled_keys, scaled_values;
     bool negative_values; /* true if a value has a negative scale */
@@ -447,11 +458,12 @@ static void stage_block(const rapt_task *t, const lane_scratch *s, staged_block 
     int first = b->all.first, end = b->all.end;
     size_t dk = staged_row_floats(p->d_k), dv = staged_row_floats(p->d_v);
     find_rows(rows, t, t->k, &p->k, &b->all, first, end);
+    b->paired = s->paired && stage_key_pairs(s->keys, dk, rows + first, end - first, p->d_k);
     if (INTEGER) stage_integer_keys(p, s, rows + first, end - first);
-    else stage_copies(p->k.type, s->keys, dk, rows + first, end - first, p->d_k, s->row);
+    else if (!b->paired) stage_copies(p->k.type, s->keys, dk, rows + first, end - first, p->d_k, s->row);
     b->keys = s->keys;
     b->ldk = dk;
-    if (t->v_in_k >= 0 && !INTEGER) {
+    if (t->v_in_k >= 0 && !INTEGER && !b->paired) {
         b->values = s->keys + (size_t)t->v_in_k * COPIES;
         b->ldv = dk;
     } else {
@@ -493,18 +505,23 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
         if (p->k.type == RAPT_INT8) dot_product(product, end - first, tile->vectors);
         else group_dot_product(product, s->key_factors + skipped * groups, groups, end - first, tile->vectors);
     }
-    for (int c = 0; c < p->d_k && !INTEGER; c += part)
-        tile_product((operands){.c = (char *)(s->s + first * TILE_ROWS),
-                                .ldc = TILE_ROWS * sizeof(float),
-                                .a = (const char *)(keys + (size_t)c * COPIES),
-                                .rs = b->ldk * sizeof(float),
-                                .ks = COPIES * sizeof(float),
-                                .b = (const char *)(tile->q + (size_t)c * TILE_ROWS),
-                                .ldb = TILE_ROWS * sizeof(float),
-                                .depth = rapt_min(part, p->d_k - c),
-                                .mode = c == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE,
-                                .queue = &b->next_keys},
-                     end - first, tile->vectors);
+    const float *queries = tile->q;
+    const int of_float = b->paired ? 2 : 1; /* channels of a float */
+    if (s->paired && !b->paired) unpack_query_pairs(s->as_f32, tile->q, p->d_k, tile->vectors), queries = s->as_f32;
+    for (int c = 0; c < p->d_k && !INTEGER; c += part) {
+        const operands o = {.c = (char *)(s->s + first * TILE_ROWS),
+                            .ldc = TILE_ROWS * sizeof(float),
+                            .a = (const char *)(keys + (size_t)(c / of_float) * COPIES),
+                            .rs = b->ldk * sizeof(float),
+                            .ks = COPIES * sizeof(float),
+                            .b = (const char *)(queries + (size_t)(c / of_float) * TILE_ROWS),
+                            .ldb = TILE_ROWS * sizeof(float),
+                            .depth = rapt_min(part, p->d_k - c) / of_float,
+                            .mode = c == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE,
+                            .queue = &b->next_keys};
+        if (b->paired) p->pair_product(&o, end - first, tile->vectors);
+        else tile_product(o, end - first, tile->vectors);
+    }
 }
 
 /* Returns the operands of dot_product for O^T = alpha O^T + V^T P^T of a block. The caller quantises the weights to s->bias, and
@@ -769,6 +786,13 @@ static int rows_of_tile(const rapt_task *t, int64_t row0) {
     return rapt_min(rapt_min((even + RAPT_VL - 1) / RAPT_VL * RAPT_VL, left), t->rows - row0);
 }
 
+/* Packs the queries of all tiles. Returns false if they cannot be packed as pairs. */
+static bool pack_tiles(const rapt_task *t, query_tile *tiles, int n, bool paired) {
+    for (int i = 0; i < n; i++)
+        if (!pack_queries(t, &tiles[i], paired)) return false;
+    return true;
+}
+
 /* Computes a task with queries in lanes. */
 static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
     const rapt_problem *p = t->problem;
@@ -781,8 +805,9 @@ static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
         tiles[i].row0 = i ? tiles[i - 1].row0 + tiles[i - 1].rows : 0;
         tiles[i].rows = rows_of_tile(t, tiles[i].row0);
         tiles[i].vectors = (tiles[i].rows + RAPT_VL - 1) / RAPT_VL;
-        pack_queries(t, &tiles[i]);
     }
+    s.paired = has_pairs(p) && pack_tiles(t, tiles, n, true);
+    if (!s.paired) pack_tiles(t, tiles, n, false);
     const int64_t chunks = t->states ? t->chunks : rapt_max(t->chunks, 1); /* rows without keys are written, too */
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + chunks; chunk++) {
         if (!t->states && chunk + 1 == t->chunk0 + chunks) prefetch_output(t, &tiles[0]);

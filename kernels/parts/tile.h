@@ -64,13 +64,14 @@ static RAPT_INLINE void prefetch_from_queue(prefetch_queue *queue) {
  *                  vector i, which saves a widening shuffle for each vector. C's channels are then permuted;
  *                  interleave_channels restores their order once a chunk. Panels that are no multiple of `deinterleaved` vectors
  *                  are read in memory order
- *   stream         false: B is f32 in scratch (operands.b); true: its rows lie anywhere in memory (operands.rows) */
+ *   stream         false: B is f32 in scratch (operands.b); true: its rows lie anywhere in memory (operands.rows)
+ *   pairs          true: lanes of A and B are pairs of bf16 (bf16/exact_pairs.h), and v_fma_pairs multiplies them */
 typedef struct b_format {
     load_channels *load;
     part_word *part;
     size_t vector;
     int deinterleaved;
-    bool stream;
+    bool stream, pairs;
 } b_format;
 
 /* Loads vectors [0, nv) of one row of B. */
@@ -119,6 +120,16 @@ static RAPT_INLINE void add_rows_by_lane(const b_format format, const int nv, co
 }
 #endif
 
+/* Returns acc + a * b. */
+static RAPT_INLINE vf add_product(const b_format format, vf a, vf b, vf acc) {
+#ifdef v_fma_pairs
+    if (format.pairs) return v_fma_pairs(acc, b, a);
+#else
+    (void)format;
+#endif
+    return v_fma(a, b, acc);
+}
+
 /* Adds term k, each element of A broadcast. If B is a stream, prefetches the row of B that is needed `ahead` terms later. */
 static RAPT_INLINE void add_broadcast_term(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     const bool stream = format.stream;
@@ -126,7 +137,7 @@ static RAPT_INLINE void add_broadcast_term(const b_format format, const int nv, 
     load_b(format, nv, stream ? o->rows[k] + o->offset : o->b + k * o->ldb, b);
     UNROLLED(r, nr) {
         vf a = stream ? v_broadcast(o->a + r * o->rs + k * o->ks) : v_staged(o->a + r * o->rs + k * o->ks);
-        UNROLLED(v, nv) acc[r * nv + v] = v_fma(a, b[v], acc[r * nv + v]);
+        UNROLLED(v, nv) acc[r * nv + v] = add_product(format, a, b[v], acc[r * nv + v]);
     }
     if (stream)
         UNROLLED(v, nv)
@@ -198,7 +209,7 @@ static RAPT_INLINE int tile_rows_of(int vectors) {
 static int register_tiles(int rows, int vectors) { return rows / tile_rows_of(vectors); }
 
 /* The b_format of scratch. */
-#define RAPT_SCRATCH_FORMAT ((b_format){load_f32, v_part_bf16, sizeof(vf), 1, false})
+#define RAPT_SCRATCH_FORMAT ((b_format){load_f32, v_part_bf16, sizeof(vf), 1, false, false})
 
 /* Computes C from A B for f32 B in scratch, `vectors` vectors, at most RAPT_TILE_VECTORS. Replaceable. */
 static void tile_product(operands o, int rows, int vectors);
@@ -226,7 +237,7 @@ static inline int panel_vectors(int vectors, int widest, int deinterleaved) {
 /* The b_format of a storage type. */
 #define RAPT_STREAM_FORMAT(name, suffix, group, bytes)                                                                           \
     ((b_format){load_##suffix, name == RAPT_F8_E4M3 ? v_part_f8_e4m3 : v_part_bf16, (bytes) * (size_t)RAPT_VL / (group),         \
-                deinterleaved_vectors(name), true})
+                deinterleaved_vectors(name), true, false})
 
 /* Defines stream_product_f32, stream_product_q4_0 and so on, and their panels: C = C + A B for rows of B anywhere in memory, of
  * one storage type and any number of vectors. Later rows are prefetched.

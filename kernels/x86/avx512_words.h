@@ -33,6 +33,7 @@
 #define RAPT_CONVERTED_ROWS 4
 #define RAPT_NATIVE_F16     1
 #define RAPT_BYTE_TABLES    1
+#define RAPT_EXACT_PAIRS    1
 
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64))); /* not __m512i, since gcc 12 copies accumulators that change their type */

@@ -34,6 +34,8 @@
 #define multiply_bf16_part   multiply_bf16_part
 #define bf16_part_prefetches bf16_part_prefetches
 
+#define RAPT_PAIR_PRODUCT product_of_pairs
+
 #include "attend.h"
 
 _Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
@@ -89,6 +91,21 @@ static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, con
 static RAPT_NOINLINE void chain_step(const float *a, size_t lda, const float *b, float *c, bool first, int rows, int vectors,
                                      prefetch_queue *queue) {
     RAPT_BY_COUNT(vectors, chain_rows, a, lda, b, c, first, rows, queue);
+}
+
+/* The b_format of pairs. */
+#define RAPT_PAIR_FORMAT ((b_format){load_f32, v_part_bf16, sizeof(vf), 1, false, true})
+RAPT_DEFINE_PANEL(pairs, RAPT_PAIR_FORMAT, 1, RAPT_ROWS_1)
+RAPT_DEFINE_PANEL(pairs, RAPT_PAIR_FORMAT, 2, RAPT_ROWS_2)
+RAPT_DEFINE_PANEL(pairs, RAPT_PAIR_FORMAT, 3, RAPT_ROWS_3)
+RAPT_DEFINE_PANEL(pairs, RAPT_PAIR_FORMAT, 4, RAPT_ROWS_4)
+
+static void product_of_pairs(const void *operands_of_pairs, int rows, int vectors) {
+    const operands *o = operands_of_pairs;
+    if (vectors == 4) panel_4_pairs(*o, rows);
+    else if (vectors == 3) panel_3_pairs(*o, rows);
+    else if (vectors == 2) panel_2_pairs(*o, rows);
+    else panel_1_pairs(*o, rows);
 }
 
 /* ---- Staging ------------------------------------------------------------------------------------------------------------- */

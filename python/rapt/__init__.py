@@ -13,10 +13,11 @@ from ._isa import info, isa
 from ._layer import PrepackedWeights, Weights, layer_norm, linear, mha, prepack_weights, quantise_weights, rms_norm
 from ._native import Error
 from ._rope import Rope, rope
+from ._verify import verify
 
 __all__ = [
     "Error", "KVCache", "Plan", "PrepackedWeights", "Rope", "Weights", "attention", "info", "isa", "layer_norm", "linear", "merge",
-    "mha", "plan", "prepack_weights", "quantise_weights", "rms_norm", "rope"
+    "mha", "plan", "prepack_weights", "quantise_weights", "rms_norm", "rope", "verify"
 ]
 
 __version__ = f"{_native.VERSION_MAJOR}.{_native.VERSION_MINOR}.{_native.VERSION_PATCH}"

@@ -85,7 +85,7 @@ def _window(window: Any) -> tuple[int, int]:
 # Where each argument's memory goes in rapt_args.
 _POINTERS = {"q": "q", "k": "k", "v": "v", "mask": "mask", "bias": "bias", "alibi": "slopes", "sinks": "sinks",
              "kv_lengths": "kv_lengths", "page_table": "table", "k_scales": "k_scales", "v_scales": "v_scales",
-             "ring_starts": "ring_starts", "k_offsets": "k_offsets"}
+             "ring_starts": "ring_starts", "k_offsets": "k_offsets", "q_offsets": "q_offsets"}
 
 
 class Stored:

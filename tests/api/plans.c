@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan, once made, spares. Tasks of ragged batches give the bits of rapt_run, in any order, and find their entry without
- * going through the batch: shown by taking away the memory that they must not need, not by a clock, which depends on what else
- * the machine does. Kernels are chosen by name without asking the CPU again, and by themselves without its slow features. */
+/* What a plan, once made, spares, and in which order its tasks stand. Tasks of ragged batches give the bits of rapt_run, in any
+ * order, and find their entry without going through the batch: shown by taking away the memory that they must not need, not by a
+ * clock, which depends on what else the machine does. Kernels are chosen by name without asking the CPU again, and by themselves
+ * without its slow features. */
 #define _DEFAULT_SOURCE /* signals, for page_faults.h */
 
 /* The library's detection of features, counted: this definition comes before that of the archive. */
@@ -79,7 +80,8 @@ static bool tasks_agree(const char *isa, int64_t batch, size_t plan_bytes, int64
     return ok;
 }
 
-/* An entry without queries has no task in phase 0, and one in phase 1 where another entry's keys are shared by tasks. */
+/* An entry without queries has no task in phase 0, and in phase 1, where another entry's keys are shared by tasks, as many as
+ * that: here one for each row, of two heads. */
 static void entries_without_queries(void) {
     static const int32_t q_starts[] = {0, 0, 1}, k_starts[] = {0, 0, 4096};
     rapt_desc desc;
@@ -98,10 +100,99 @@ static void entries_without_queries(void) {
     args.o = o.at;
     for (int phase = 0; phase < info.phases; phase++)
         for (int64_t n = 0; n < info.tasks[phase]; n++) ok = ok && rapt_run_task(&plan, &args, phase, n, 0) == RAPT_OK;
-    tap_ok(ok && info.phases == 2 && info.tasks[1] == 2 && same_tensor(&o, &want),
-           "an entry without queries: its task of phase 1 can be run alone, %d phases", info.phases);
+    tap_ok(ok && info.phases == 2 && info.tasks[1] == 4 && same_tensor(&o, &want),
+           "an entry without queries: its tasks of phase 1 can be run alone, %d phases", info.phases);
     aligned_destroy(args.workspace);
     free_tensor(&q), free_tensor(&k), free_tensor(&want), free_tensor(&o);
+}
+
+/* ---- The order of tasks -------------------------------------------------------------------------------------------------- */
+
+enum { TURN_ENTRIES = 3, TURN_KV_HEADS = 2, TURN_GROUP = 2, TURN_QUERIES = 200 };
+
+/* What the tasks of a call have computed so far, by the logits that they show. */
+typedef struct turns {
+    int task;                                                           /* the one that runs, counted from 1 */
+    int of_row[TURN_ENTRIES][TURN_KV_HEADS * TURN_GROUP][TURN_QUERIES]; /* which task has computed it; 0: none */
+    int head, last_token;                                               /* of the task; heads of all entries */
+    int wrong;
+} turns;
+
+static void note_rows(void *arg, const rapt_logits *l) {
+    turns *t = arg;
+    for (int r = 0; r < l->rows; r++) {
+        int *task = &t->of_row[l->batch][l->heads[r]][l->tokens[r]];
+        t->wrong += *task != 0 && *task != t->task;
+        *task = t->task;
+        t->head = (int)l->batch * TURN_KV_HEADS + l->heads[r] / TURN_GROUP;
+        if (l->tokens[r] > t->last_token) t->last_token = l->tokens[r];
+    }
+}
+
+/* Returns how much is wrong: each row belongs to one task, and where the mask is causal, as many heads as there are threads, of
+ * all entries, take turns, the last rows of each first. */
+static int turns_wrong(const char *isa, rapt_causal causal, int threads) {
+    static turns t;
+    rapt_desc d;
+    rapt_plan plan;
+    rapt_args args;
+    rapt_plan_info info = {.size = sizeof info};
+    size_t bytes = 0;
+    rapt_desc_init(&d);
+    d.batch = TURN_ENTRIES, d.heads = TURN_KV_HEADS * TURN_GROUP, d.kv_heads = TURN_KV_HEADS, d.q_len = d.kv_len = TURN_QUERIES;
+    d.d_k = d.d_v = D, d.isa = isa, d.threads = threads, d.causal = causal, d.logits_body = note_rows;
+    d.q = d.o = rapt_layout_bshd(RAPT_F32, d.heads, d.q_len, D), d.k = d.v = rapt_layout_bshd(RAPT_F32, d.kv_heads, d.kv_len, D);
+    if (rapt_plan_init(&plan, &d) || rapt_plan_query(&plan, &info) || rapt_workspace_size(&plan, 1, &bytes)) abort();
+    tensor q = random_rows(RAPT_F32, d.batch, d.q_len, d.heads * D, 0, 1.0f), o = copy_of(&q);
+    rapt_args_init(&args);
+    args.q = args.k = args.v = q.at, args.o = o.at, args.logits_arg = &t;
+    args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
+    t = (turns){.wrong = info.phases != 1};
+    const int together = causal ? threads : 1;
+    for (int block = 0, last = TURN_QUERIES; t.task < info.tasks[0];) {
+        t.task++, t.last_token = 0;
+        t.wrong += rapt_run_task(&plan, &args, 0, t.task - 1, 0) != RAPT_OK;
+        if (t.head / together > block) block = t.head / together, last = TURN_QUERIES;
+        t.wrong += t.head / together < block || t.last_token > last;
+        last = t.last_token;
+    }
+    for (int b = 0; b < TURN_ENTRIES; b++)
+        for (int h = 0; h < TURN_KV_HEADS * TURN_GROUP; h++)
+            for (int i = 0; i < TURN_QUERIES; i++) t.wrong += t.of_row[b][h][i] == 0;
+    aligned_destroy(args.workspace), free_tensor(&q), free_tensor(&o);
+    return t.wrong;
+}
+
+static void take_turns(const char *isa) {
+    static const int threads[] = {1, 2, 4, 5, 6, 64};
+    int wrong = 0;
+    for (size_t n = 0; n < sizeof threads / sizeof *threads; n++)
+        wrong += turns_wrong(isa, RAPT_CAUSAL_BOTTOM_RIGHT, threads[n]) + turns_wrong(isa, RAPT_CAUSAL_NONE, threads[n]);
+    tap_ok(wrong == 0, "%s: each row has its task, and heads of all entries take turns: %d wrong", isa, wrong);
+}
+
+/* The tasks of 12 heads, which are equally long, are a multiple of the threads, so that these end together, and those of few rows
+ * and many keys share both. */
+static void fill_threads(const char *isa) {
+    static const int64_t threads[] = {8, 16, 32};
+    rapt_desc d;
+    rapt_plan plan;
+    rapt_tuning tuning;
+    rapt_plan_info info = {.size = sizeof info};
+    int wrong = 0;
+    rapt_tuning_init(&tuning), rapt_desc_init(&d);
+    if (rapt_tuning_parse("any pass_l2=256", &tuning)) abort(); /* else a small cache would have a say */
+    d.isa = isa, d.tuning = &tuning, d.heads = d.kv_heads = 12, d.q_len = d.kv_len = 512, d.d_k = d.d_v = 64;
+    d.q = d.k = d.v = d.o = rapt_layout_bshd(RAPT_F32, d.heads, d.q_len, d.d_k);
+    for (size_t n = 0; n < sizeof threads / sizeof *threads; n++) {
+        d.threads = threads[n];
+        if (rapt_plan_init(&plan, &d) || rapt_plan_query(&plan, &info)) abort();
+        wrong += info.phases != 1 || info.tasks[0] % threads[n] != 0;
+    }
+    d.heads = d.kv_heads = 1, d.kv_len = 8192, d.threads = 64;
+    if (rapt_plan_init(&plan, &d) || rapt_plan_query(&plan, &info)) abort();
+    wrong += info.phases != 2 || info.tasks[0] < 64 || info.tasks[1] < 64;
+    tap_ok(wrong == 0, "%s: equal tasks fill 8, 16 and 32 threads, rows and keys are cut for 64: %d wrong", isa, wrong);
 }
 
 /* ---- Starts that change after planning ----------------------------------------------------------------------------------- */
@@ -264,6 +355,8 @@ static void test_kernel(const char *isa, bool whole) {
     for (int n = 0; n < 6; n++)
         wrong += !tasks_agree(isa, n % 3 ? 150 : 1 + below(5), n % 2 ? RAPT_PLAN_BYTES(150) : sizeof(rapt_plan), n < 3 ? 1 : 8);
     tap_ok(wrong == 0, "%s: all tasks of ragged batches, shuffled, give the bits of rapt_run: %d of 6 wrong", isa, wrong);
+    take_turns(isa);
+    fill_threads(isa);
 }
 
 /* A kernel that needs a slow feature is not chosen, and runs if it is forced. */

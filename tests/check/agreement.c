@@ -262,6 +262,23 @@ static void case_tiny(check *c) {
         }
 }
 
+/* Widths that are multiplied by pairs of channels, whole vectors or not, and some that are not; queries or keys, all or a few of
+ * them, that an instruction of bf16 would take for 0. */
+static void case_pairs(check *c) {
+    static const int64_t widths[] = {30, 32, 33, 34, 40, 64, 72, 96, 126, 128, 130, 192, 200};
+    static const data kinds[] = {DATA_NORMAL, DATA_DENORMAL, DATA_RARE};
+    for (int64_t n = 0; n < LENGTH_OF(widths); n++)
+        for (int64_t k = 0; k < LENGTH_OF(kinds); k++) {
+            problem p =
+                problem_of(c, 1, 4, 2, 17 + draw_below(&c->random, 60), 130 + draw_below(&c->random, 500), widths[n], UP_TO(40));
+            problem_types(&p, RAPT_BF16, RAPT_BF16, RAPT_BF16, RAPT_F32);
+            p.data = kinds[k];
+            p.desc.causal = k % 2 ? RAPT_CAUSAL_BOTTOM_RIGHT : RAPT_CAUSAL_NONE;
+            if (n % 3 == 1) p.desc.scale = -0.125f;
+            examine(c, &p);
+        }
+}
+
 static void case_signed_zeros(check *c) { data_like(c, DATA_ZEROS); }
 static void case_infinities(check *c) { data_like(c, DATA_INFINITE); }
 
@@ -323,6 +340,7 @@ const check_case agreement_cases[] = {
     {"minus-inf-all", "everywhere", case_minus_inf_all, 2},
     {"denormals", "denormal queries, products and values", case_denormals, 2},
     {"tiny", "keys and values about 2^-56, below which bf16 arithmetic takes 0", case_tiny, 2},
+    {"pairs", "queries and keys of bf16, which an instruction may multiply in pairs; denormal ones, all or a few", case_pairs, 2},
     {"signed-zeros", "mostly 0 and -0", case_signed_zeros, 2},
     {"infinities", "in keys and values, of both signs", case_infinities, 2},
     {"random", "everything drawn at once", case_random, 5},

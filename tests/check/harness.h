@@ -100,6 +100,7 @@ typedef enum data {
     DATA_BYTES,             /* keys and values are integers from -128 to 127, often the outermost */
     DATA_KINDS,             /* that may be drawn */
     DATA_TINY = DATA_KINDS, /* keys and values about 2^-56, below which bf16 arithmetic takes 0; of f32 or bf16, as are queries */
+    DATA_RARE,              /* denormal keys in every third block, and zeros in the others; of bf16, as are queries */
 } data;
 
 /* Tensors with a row of keys (or one number) for each entry, head and query; those of inputs that not every problem has. */

@@ -48,12 +48,18 @@ static void case_threads(check *c) {
     p.desc.causal = RAPT_CAUSAL_TOP_LEFT;
     problem_types(&p, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_F16);
     same_by_threads(c, &p);
+    p = problem_of(c, 3, 4, 2, 70, 70, 16, 16); /* heads of several entries take turns */
+    p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
+    same_by_threads(c, &p);
     p = problem_of(c, 3, 6, 3, 17, 20, 8, 8); /* more threads than work */
     same_by_threads(c, &p);
     /* Keys split into parts, with a row left over after whole vectors of 16, and of 8 or 4. */
     p = problem_of(c, 1, 1, 1, 33, 1100, 16, 64);
     same_by_threads(c, &p);
     p = problem_of(c, 1, 1, 1, 9, 1100, 16, 64);
+    same_by_threads(c, &p);
+    p = problem_of(c, 2, 4, 2, 70, 1500, 16, 16); /* rows and keys are cut */
+    p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
     same_by_threads(c, &p);
 }
 

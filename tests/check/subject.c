@@ -276,6 +276,8 @@ static float q_value(const problem *p, int64_t c, uint64_t *random) {
         return normal * pick(p->desc.q.type, 0x1p-20f, 0x1p-132f);
     case DATA_TINY:
         return normal * 0x1p56f;
+    case DATA_RARE:
+        return normal * 0x1p124f;
     case DATA_BYTES:
         return normal * 0x1p-6f * p->q_factor;
     default:
@@ -307,6 +309,8 @@ static float k_value(const problem *p, int64_t length, int64_t j, int64_t c, uin
         return normal * pick(p->desc.k.type, 0x1p10f, draw_below(random, 2) ? 0x1p120f : 0x1p-20f);
     case DATA_TINY:
         return normal * 0x1p-56f;
+    case DATA_RARE:
+        return j / 64 % 3 == 1 ? normal * 0x1p-128f : 0.0f;
     case DATA_ZEROS:
         return signed_zero(random);
     case DATA_INFINITE:

@@ -270,6 +270,48 @@ def test_merge():
     refused("a merge of other shapes", ValueError, ["outs[1]"], lambda: rapt.merge([o, o[:1]], [lse, lse[:1]]))
 
 
+def test_verify():
+    """A result has its bits, whole and row by row; and each change of one bit is found, and named."""
+    q, k, v, mask = random(2, 4, 9, 32), random(2, 2, 40, 32), random(2, 2, 40, 24), random(2, 1, 9, 40) > -1
+    pages, table = random(6, 2, 8, 32), [[5, 0, 1], [2, 4, 3]]
+    problems = {
+        "plain": (k, v, {}), "bottom-right": (k, v, {"causal": "bottom-right"}), "top-left": (k, v, {"causal": "top-left"}),
+        "a window": (k, v, {"window": (3, 4)}), "a mask": (k, v, {"mask": mask}), "a mask of keys": (k, v, {"mask": mask[0, 0, 0]}),
+        "a bias": (k, v, {"bias": random(4, 1, 40)}), "lengths": (k, v, {"kv_lengths": [40, 4], "causal": "bottom-right"}),
+        "alibi": (k, v, {"alibi": True, "causal": "bottom-right"}), "sinks": (k, v, {"sinks": [0.5] * 4, "softcap": 3.0}),
+        "bf16 arithmetic": (k, v, {"arith": "bf16"}), "f16 keys": (k.astype(np.float16), v, {"causal": "bottom-right"}),
+        "pages": (pages, pages, {"page_table": table, "kv_lengths": [20, 9], "causal": "bottom-right"})}
+    for name, (keys, values, options) in problems.items():
+        o = rapt.attention(q, keys, values, **options)
+        ok(rapt.verify(o, q, keys, values, **options) is None and rapt.verify(o, q, keys, values, rows=range(9), **options) is None,
+           f"verify, {name}: each row alone has its bits")
+        o.view(np.uint32)[1, 2, 3, 5] ^= 1
+        found = [rapt.verify(o, q, keys, values, rows=rows, threads=1, **options) for rows in (None, [8, 3], [2])]
+        ok(found[0].startswith("o[1, 2, 3, 5] is ") and found[1] and found[1].startswith("o[1, 2, 3, 5] is ") and found[2] is None,
+           f"verify, {name}: one bit is found, where its row is checked", found)
+    across = [x.swapaxes(1, 2) for x in (q, k, v)]
+    o = rapt.attention(*across, layout="bshd", causal="bottom-right")
+    wide = np.zeros((*o.shape[:-1], 50), np.float32)
+    wide[..., :24] = o
+    ok(rapt.verify(wide[..., :24], *across, layout="bshd", causal="bottom-right", rows=[0, 8]) is None, "verify: tokens first, strided")
+    wide[0, 8, 1, 2] += 1
+    ok((rapt.verify(wide[..., :24], *across, layout="bshd", causal="bottom-right", rows=[8]) or "").startswith("o[0, 8, 1, 2] is "),
+       "verify: tokens first, the place is that of o's own dimensions")
+    flat = random(4, 9, 32), random(2, 9, 32)
+    starts = {"q_starts": [0, 4, 9], "k_starts": [0, 4, 9]}
+    o = rapt.attention(flat[0], flat[1], flat[1], **starts)
+    ok(rapt.verify(o, flat[0], flat[1], flat[1], **starts) is None, "verify: a ragged batch")
+    refused("verify: rows of a ragged batch", ValueError, ["ragged"], lambda: rapt.verify(o, flat[0], flat[1], flat[1], rows=[0], **starts))
+    q[0, 0, 0, 0] = np.nan
+    o, other = rapt.attention(q, k, v), rapt.attention(q, k, v)
+    other.view(np.uint32)[0, 0, 0] ^= 1 << 31
+    ok(np.isnan(o[0, 0, 0]).all() and rapt.verify(other, q, k, v) is None, "verify: NaN is NaN")
+    refused("verify: o of another shape", ValueError, ["(2, 4, 9, 24)"], lambda: rapt.verify(o[:, :, :8], q, k, v))
+    refused("verify: o of another type", ValueError, ["float16"], lambda: rapt.verify(o.astype(np.float16), q, k, v))
+    refused("verify: a row that is not there", ValueError, ["queries 0 to 8"], lambda: rapt.verify(o, q, k, v, rows=[9]))
+    refused("verify: out", TypeError, ["out is not an option"], lambda: rapt.verify(o, q, k, v, out=o))
+
+
 # ---- Arrays ------------------------------------------------------------------------------------------------------------------
 
 
@@ -1271,6 +1313,7 @@ def calls():
     yield "plan", rapt.plan, {"q": q, "k": q, "v": q}
     yield "Plan", rapt.plan(q, q, q), {"q": q, "k": q, "v": q}
     yield "merge", rapt.merge, {"outs": [q], "lses": [q[..., 0]]}
+    yield "verify", rapt.verify, {"o": rapt.attention(q, q, q), "q": q, "k": q, "v": q}
     yield "attend", cache.attend, {"q": q}
     yield "append", cache.append, {"k": q, "v": q}
     yield "reorder", cache.reorder, {"entries": [0]}
@@ -1857,8 +1900,8 @@ def test_package():
 
 
 def main():
-    for test in (test_examples, test_attention, test_types, test_ragged, test_merge, test_arrays, test_masked_arrays, test_arguments,
-                 test_memory, test_caches, test_rings, test_cache_calls, test_rope, test_layers, test_mha, test_zeros,
+    for test in (test_examples, test_attention, test_types, test_ragged, test_merge, test_verify, test_arrays, test_masked_arrays,
+                 test_arguments, test_memory, test_caches, test_rings, test_cache_calls, test_rope, test_layers, test_mha, test_zeros,
                  test_defaults, test_copies, test_numbers, test_lines, test_mismatches, test_kernels, test_viz, test_threads,
                  test_forks, test_package):
         print(f"# {test.__name__[5:]}", flush=True)
