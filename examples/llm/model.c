@@ -3,18 +3,11 @@
 #include "aligned.h"
 #include "cli.h"
 #include "convert.h"
-#include "model.h"
+#include "llm.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { FLOAT = sizeof(float) };
-
-void *present(void *memory) {
-    if (!memory) exit(cli_fail("llm", "%s", strerror(ENOMEM)));
-    return memory;
-}
 
 void must(rapt_status status) {
     if (status != RAPT_OK) exit(cli_fail("llm", "%s", rapt_status_string(status)));
@@ -33,38 +26,22 @@ void *reserve(room *area, int64_t bytes) {
 
 static float half(const uint8_t *at) { return convert_to_float(RAPT_F16, (uint32_t)gguf_load(at, 2)); }
 
-/* Writes n elements as f32. Scales times numbers are exact there, so that nothing is rounded but, once, the sum with a minimum,
- * as rapt has it for such types of K and V. */
-static void to_floats(const gguf_type *type, const uint8_t *at, int64_t n, float *to) {
-    for (; n > 0; n -= type->group, at += type->bytes, to += type->group) {
-        const float s = type->group > 1 ? half(at + (type->number == GGUF_Q6_K ? 208 : 0)) : 0;
-        const float m = type->number == GGUF_Q4_1 || type->number == GGUF_Q4_K ? half(at + 2) : 0;
-        if (type->number == GGUF_Q8_0)
-            for (int i = 0; i < 32; i++) to[i] = s * (float)(int8_t)at[2 + i];
-        else if (type->number == GGUF_Q4_0)
-            for (int i = 0; i < 16; i++)
-                to[i] = s * (float)((at[2 + i] & 15) - 8), to[i + 16] = s * (float)((at[2 + i] >> 4) - 8);
-        else if (type->number == GGUF_Q4_1)
-            for (int i = 0; i < 16; i++) to[i] = s * (float)(at[4 + i] & 15) + m, to[i + 16] = s * (float)(at[4 + i] >> 4) + m;
-        else if (type->number == GGUF_Q4_K) /* 8 parts of 32, each with a scale and a minimum of 6 bits */
-            for (int i = 0; i < 256; i++) {
-                const uint8_t *b = at + 4 + i / 32 % 4, byte = at[16 + i / 64 * 32 + i % 32];
-                const int scale = i < 128 ? b[0] & 63 : (b[8] & 15) | b[0] >> 6 << 4;
-                const int least = i < 128 ? b[4] & 63 : b[8] >> 4 | b[4] >> 6 << 4;
-                to[i] = s * (float)scale * (float)(i & 32 ? byte >> 4 : byte & 15) - m * (float)least;
-            }
-        else if (type->number == GGUF_Q6_K) /* 16 parts of 16, each with a scale; 4 low bits of each number, and 2 high ones */
-            for (int i = 0; i < 256; i++) {
-                const int low = at[i / 128 * 64 + i % 64] >> (i & 64 ? 4 : 0) & 15;
-                const int high = at[128 + i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
-                to[i] = s * (float)(int8_t)at[192 + i / 16] * (float)((low | high << 4) - 32);
-            }
-        else *to = convert_to_float(type->same, (uint32_t)gguf_load(at, type->bytes));
-    }
-}
-
+/* Writes a row of a tensor as f32. Groups begin with a scale; its products with numbers are exact there. The sum with a minimum
+ * is rounded once, as rapt does it where K and V are of that type. */
 static void row_to_floats(const gguf_tensor *t, int64_t row, float *to) {
-    to_floats(t->type, t->data + row * (t->dims[0] / t->type->group * t->type->bytes), t->dims[0], to);
+    const gguf_type type = *t->type;
+    const bool single = type.group == 1, bytes = type.same == RAPT_Q8_0, has_minimum = type.same == RAPT_Q4_1;
+    const int64_t groups = t->dims[0] / type.group;
+    const uint8_t *at = t->data + row * groups * type.bytes;
+    for (int64_t g = 0; g < groups; g++, at += type.bytes, to += type.group) {
+        if (single) *to = convert_to_float(type.same, (uint32_t)gguf_load(at, type.bytes));
+        const uint8_t *const numbers = at + (has_minimum ? 4 : 2);
+        const float scale = half(at), minimum = has_minimum ? half(at + 2) : 0;
+        for (int i = 0; !single && i < type.group; i++) {
+            const int nibble = numbers[i % 16] >> (i < 16 ? 0 : 4) & 15;
+            to[i] = scale * (float)(bytes ? (int8_t)numbers[i] : has_minimum ? nibble : nibble - 8) + minimum;
+        }
+    }
 }
 
 /* For the pool, which converts the rows of a matrix. */
@@ -79,29 +56,28 @@ static void convert_row(void *conversion_, int64_t row) {
 }
 
 /* Whether linear layers take the bytes of the file: those of groups are the same everywhere, others are little-endian. */
-static bool is_taken(const gguf_type *type) {
-    const rapt_type_class tensors = rapt_type_class_of(type->same);
+static bool is_taken(rapt_type type) {
+    const rapt_type_class tensors = rapt_type_class_of(type);
     return tensors == RAPT_CLASS_WEIGHT || (tensors == RAPT_CLASS_ELEMENT && *(const uint8_t *)&(const uint16_t){1});
 }
 
-/* out: 0 for a vector, which is always converted, for arrays have to be aligned. */
-static bool load(model *m, const char *name, int64_t out, int64_t in, bool optional, weights *w, char *fault) {
+/* A tensor of the file. out: 0 for a vector, which is always converted, since arrays have to be aligned. */
+static weights load(const model *m, const char *name, int64_t out, int64_t in, bool optional) {
     gguf_tensor *t = gguf_find(m->file, name);
     const int64_t rows = out ? out : 1;
-    if (!t) return optional || gguf_say(fault, "it has no tensor '%s'", name);
+    if (!t && optional) return (weights){0};
+    if (!t) fail(m->file->path, "it has no tensor '%s'", name);
     if (t->dims[0] != in || t->dims[1] != rows || t->dims[2] != 1 || t->dims[3] != 1)
-        return gguf_say(fault, "tensor '%s' must have the shape [%lld, %lld]", name, (long long)in, (long long)rows);
-    if (!t->type) return gguf_say(fault, "tensor '%s' is of a type that is not read here", name);
+        fail(m->file->path, "tensor '%s' must have the shape [%lld, %lld]", name, (long long)in, (long long)rows);
+    if (!t->type) fail(m->file->path, "tensor '%s' is of a type that is not read here", name);
     t->used = true;
-    *w = (weights){t->data, NULL, rapt_layout_bshd(t->type->same, 1, rows, in), rows, in};
-    if (out && is_taken(t->type)) return true;
-    w->at = w->converted = present(calloc((size_t)rows, (size_t)in * FLOAT));
-    w->layout = rapt_layout_bshd(RAPT_F32, 1, rows, in);
-    rapt_pool_for(m->pool, rows, convert_row, &(conversion){t, w->converted});
-    return true;
+    if (out && is_taken(t->type->same)) return (weights){t->data, rapt_layout_bshd(t->type->same, 1, rows, in), rows, in};
+    float *const converted = present(calloc((size_t)rows, (size_t)in * FLOAT));
+    rapt_pool_for(m->pool, rows, convert_row, &(conversion){t, converted});
+    return (weights){converted, rapt_layout_bshd(RAPT_F32, 1, rows, in), rows, in};
 }
 
-static bool load_layer(model *m, int64_t layer, char *fault) {
+static void load_layer(model *m, int64_t layer) {
     static const char *const names[IN_A_LAYER] = {
         "attn_q.weight",      "attn_k.weight",   "attn_v.weight",    "attn_output.weight", "ffn_gate.weight",
         "ffn_up.weight",      "ffn_down.weight", "attn_norm.weight", "ffn_norm.weight",    "attn_q_norm.weight",
@@ -109,12 +85,11 @@ static bool load_layer(model *m, int64_t layer, char *fault) {
     const int64_t q = m->heads * m->d, kv = m->kv_heads * m->d, w = m->width, d = m->d, inner = m->inner;
     const int64_t out[IN_A_LAYER] = {q, kv, kv, w, inner, inner, w},
                   in[IN_A_LAYER] = {w, w, w, q, w, w, inner, w, w, d, d, q, kv, kv};
-    char name[64];
     for (int i = 0; i < IN_A_LAYER; i++) {
+        char name[64];
         snprintf(name, sizeof name, "blk.%lld.%s", (long long)layer, names[i]);
-        if (!load(m, name, out[i], in[i], i >= Q_NORM, &m->layers[layer][i], fault)) return false;
+        m->layers[layer][i] = load(m, name, out[i], in[i], i >= Q_NORM);
     }
-    return true;
 }
 
 static double number(const model *m, const char *name, double otherwise) {
@@ -124,78 +99,55 @@ static double number(const model *m, const char *name, double otherwise) {
 }
 
 /* An integer from 1 to most. */
-static bool size(const model *m, const char *name, int64_t otherwise, int64_t most, int64_t *to, char *fault) {
+static int64_t size(const model *m, const char *name, int64_t otherwise, int64_t most) {
     const double n = number(m, name, (double)otherwise);
-    *to = n >= 1 && n <= (double)most ? (int64_t)n : 0;
-    if (*to >= 1 && (double)*to == n) return true;
-    gguf_say(fault, "it has no possible %s", name);
-    return false;
+    if (!(n >= 1 && n <= (double)most && (double)(int64_t)n == n)) fail(m->file->path, "it has no possible %s", name);
+    return (int64_t)n;
 }
 
-static bool load_sizes(model *m, char *fault) {
-    static const char *const families[] = {"llama", "qwen2", "qwen3"};
+static void load_sizes(model *m) {
     const gguf_text family = gguf_string(m->file, "general.architecture");
-    int64_t d_v;
-    int f = 0;
-    while (f < 3 && !gguf_is(family, families[f])) f++;
-    if (f == 3) return gguf_say(fault, "its architecture is '%.*s'; llama, qwen2 and qwen3 are known", GGUF_SHOWN(family));
-    if (!size(m, "block_count", 0, 10000, &m->layer_count, fault) ||
-        !size(m, "context_length", 0, RAPT_MAX_LENGTH / 2, &m->context, fault) ||
-        !size(m, "embedding_length", 0, RAPT_MAX_WIDTH, &m->width, fault) ||
-        !size(m, "feed_forward_length", 0, RAPT_MAX_WIDTH, &m->inner, fault) ||
-        !size(m, "attention.head_count", 0, RAPT_MAX_WIDTH, &m->heads, fault) ||
-        !size(m, "attention.head_count_kv", m->heads, m->heads, &m->kv_heads, fault) ||
-        !size(m, "attention.key_length", m->width / m->heads, RAPT_MAX_HEAD_DIM, &m->d, fault) ||
-        !size(m, "attention.value_length", m->d, RAPT_MAX_HEAD_DIM, &d_v, fault) ||
-        !size(m, "attention.sliding_window", RAPT_MAX_LENGTH, RAPT_MAX_LENGTH, &m->window, fault) ||
-        !size(m, "rope.dimension_count", m->d, m->d, &m->rope.channels, fault))
-        return false;
+    const bool llama = gguf_is(family, "llama");
+    if (!llama && !gguf_is(family, "qwen2") && !gguf_is(family, "qwen3"))
+        fail(m->file->path, "its architecture is '%.*s'; llama, qwen2 and qwen3 are known", GGUF_SHOWN(family));
+    m->layer_count = size(m, "block_count", 0, 10000);
+    m->context = size(m, "context_length", 0, RAPT_MAX_LENGTH / 2);
+    m->width = size(m, "embedding_length", 0, RAPT_MAX_WIDTH);
+    m->inner = size(m, "feed_forward_length", 0, RAPT_MAX_WIDTH);
+    m->heads = size(m, "attention.head_count", 0, RAPT_MAX_WIDTH);
+    m->kv_heads = size(m, "attention.head_count_kv", m->heads, m->heads);
+    m->d = size(m, "attention.key_length", m->width / m->heads, RAPT_MAX_HEAD_DIM);
+    m->window = size(m, "attention.sliding_window", RAPT_MAX_LENGTH, RAPT_MAX_LENGTH);
     m->epsilon = (float)number(m, "attention.layer_norm_rms_epsilon", -1);
-    m->rope.interleaved = f == 0; /* files of "llama" have the channels of a pair side by side, others half a head apart */
-    m->rope.frequencies = m->frequencies, m->rope.amplitude = 1;
-    if (m->heads % m->kv_heads || m->heads * m->d > RAPT_MAX_WIDTH || d_v != m->d || !(m->epsilon >= 0 && m->epsilon <= 1) ||
-        number(m, "rope.scaling.factor", 1) != 1 ||
+    m->rope = (rapt_rope){.frequencies = m->frequencies, .amplitude = 1, .channels = size(m, "rope.dimension_count", m->d, m->d)};
+    m->rope.interleaved = llama; /* such files have the channels of a pair side by side, others half a head apart */
+    if (m->heads % m->kv_heads || m->heads * m->d > RAPT_MAX_WIDTH || !(m->epsilon >= 0 && m->epsilon <= 1) ||
+        size(m, "attention.value_length", m->d, RAPT_MAX_HEAD_DIM) != m->d || number(m, "rope.scaling.factor", 1) != 1 ||
         rapt_rope_frequencies(number(m, "rope.freq_base", 10000), m->rope.channels, m->frequencies) != RAPT_OK)
-        return gguf_say(fault, "its heads, norms or positions are of a kind that is not known here");
-    gguf_tensor *embedding = gguf_find(m->file, "token_embd.weight");
-    if (!embedding || !embedding->type || embedding->dims[0] != m->width || embedding->dims[1] > RAPT_MAX_WIDTH ||
-        embedding->dims[1] < (int64_t)gguf_texts(m->file, "tokenizer.ggml.tokens").count)
-        return gguf_say(fault, "it has no possible tensor 'token_embd.weight'");
-    embedding->used = true, m->embedding = embedding, m->vocabulary = embedding->dims[1];
+        fail(m->file->path, "its heads, norms or positions are of a kind that is not known here");
     m->page_bytes = m->layer_count * 2 * m->kv_heads * PAGE_TOKENS * rapt_row_bytes(m->cache, m->d);
-    return m->page_bytes > 0 || gguf_say(fault, "heads of %d channels cannot be stored in that cache", (int)m->d);
+    if (m->page_bytes <= 0) fail(m->file->path, "heads of %d channels cannot be stored in that cache", (int)m->d);
 }
 
-bool model_open(model *m, gguf *file, rapt_type cache, rapt_pool *pool, progress tell, char fault[GGUF_FAULT_BYTES]) {
-    const char *head = gguf_find(file, "output.weight") ? "output.weight" : "token_embd.weight";
-    weights factors = {0}; /* by which Llama 3.1 divides frequencies */
-    *m = (model){.file = file, .cache = cache, .pool = pool};
-    if (!load_sizes(m, fault) || !load(m, head, m->vocabulary, m->width, false, &m->head, fault) ||
-        !load(m, "output_norm.weight", 0, m->width, false, &m->norm, fault) ||
-        !load(m, "rope_freqs.weight", 0, m->rope.channels / 2, true, &factors, fault))
-        return false;
-    for (int64_t i = 0; factors.at && i < m->rope.channels / 2; i++) m->frequencies[i] /= (double)factors.converted[i];
-    free(factors.converted);
+void model_open(model *m, const gguf *file, rapt_type cache, rapt_pool *pool) {
+    gguf_tensor *const embedding = gguf_find(file, "token_embd.weight");
+    *m = (model){.file = file, .cache = cache, .pool = pool, .embedding = embedding};
+    load_sizes(m);
+    if (!embedding || !embedding->type || embedding->dims[0] != m->width || embedding->dims[1] > RAPT_MAX_WIDTH ||
+        embedding->dims[1] < (int64_t)gguf_texts(file, "tokenizer.ggml.tokens").count)
+        fail(file->path, "it has no possible tensor 'token_embd.weight'");
+    embedding->used = true, m->vocabulary = embedding->dims[1];
+    m->head = load(m, gguf_find(file, "output.weight") ? "output.weight" : "token_embd.weight", m->vocabulary, m->width, false);
+    m->norm = load(m, "output_norm.weight", 0, m->width, false);
+    const float *const factors = load(m, "rope_freqs.weight", 0, m->rope.channels / 2, true).at; /* Llama 3.1 has them */
+    for (int64_t i = 0; factors && i < m->rope.channels / 2; i++) m->frequencies[i] /= (double)factors[i];
     m->layers = present(calloc((size_t)m->layer_count, sizeof *m->layers));
     for (int64_t i = 0; i < m->layer_count; i++) {
-        if (!load_layer(m, i, fault)) return false;
+        load_layer(m, i);
         tell("reading: layer", i + 1, m->layer_count);
     }
-    for (gguf_tensor *t = file->tensors; t < file->tensors + file->tensor_count; t++)
-        if (!t->used) return gguf_say(fault, "it has a tensor '%.*s', for which there is no use here", GGUF_SHOWN(t->name));
-    return true;
-}
-
-void model_close(model *m) {
-    room *const rooms[] = {&m->x, &m->y, &m->qkv, &m->gated, &m->logits, &m->workspace};
-    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) aligned_destroy(rooms[i]->at);
-    for (int64_t i = 0; m->layers && i < m->layer_count * IN_A_LAYER; i++)
-        free(m->layers[i / IN_A_LAYER][i % IN_A_LAYER].converted);
-    free(m->layers);
-    free(m->norm.converted);
-    free(m->head.converted);
-    free(m->pages);
-    free(m->table);
+    for (const gguf_tensor *t = file->tensors; t < file->tensors + file->tensor_count; t++)
+        if (!t->used) fail(file->path, "it has a tensor '%.*s', for which there is no use here", GGUF_SHOWN(t->name));
 }
 
 /* ---- Running ------------------------------------------------------------------------------------------------------------- */
@@ -233,12 +185,11 @@ static void normalise(model *m, const weights *w, int64_t rows, int64_t row, int
 }
 
 void model_reserve(model *m, int64_t tokens) {
-    const int64_t pages = (tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    if (pages <= m->page_count) return;
-    m->pages = present((uint64_t)(pages * m->page_bytes) > SIZE_MAX ? NULL : realloc(m->pages, (size_t)(pages * m->page_bytes)));
-    m->table = present(realloc(m->table, (size_t)pages * sizeof *m->table));
-    memset(m->pages + m->page_count * m->page_bytes, 0, (size_t)((pages - m->page_count) * m->page_bytes));
-    for (; m->page_count < pages; m->page_count++) m->table[m->page_count] = (int32_t)m->page_count;
+    m->page_count = (tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    const uint64_t bytes = (uint64_t)m->page_bytes;
+    m->pages = present(bytes > SIZE_MAX ? NULL : calloc((size_t)m->page_count, (size_t)bytes));
+    m->table = present(malloc((size_t)m->page_count * sizeof *m->table));
+    for (int64_t i = 0; i < m->page_count; i++) m->table[i] = (int32_t)i;
 }
 
 /* Attention of n tokens, whose queries, keys and values lie side by side in rows. */
@@ -267,7 +218,6 @@ void model_run(model *m, const int32_t *tokens, int64_t n) {
     rapt_decode_plan plan;
     rapt_decode_args args;
     rapt_args attention;
-    model_reserve(m, m->tokens + n);
     plan_attention(m, n, row, &plan);
     rapt_args_init(&attention), rapt_decode_args_init(&args);
     attention.q = qkv, attention.o = y, attention.table = m->table;

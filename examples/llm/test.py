@@ -28,29 +28,35 @@ LLM, RAPT = ([*WRAPPER, os.path.abspath(path)] for path in sys.argv[-2:])
 SHORT = SHORT or bool(WRAPPER)
 
 
-def execute(*command):
-    p = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=600)
+def execute(*command, isa=None):
+    env = {**os.environ, **({"RAPT_ISA": isa} if isa else {})}
+    p = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=600, env=env)
     err = p.stderr.decode(errors="replace")
     if WRAPPER:  # an emulator has remarks of its own
         err = re.sub(r"^qemu-\w+: warning: .*\n", "", err, flags=re.MULTILINE)
     return p.returncode, p.stdout, err
 
 
-def llm(*args):
-    return execute(*LLM, *args)
+def llm(*args, isa=None):
+    return execute(*LLM, *args, isa=isa)
 
 
-def answer(*args):
+NO_TEMPLATE = "llm: no chat template that is known here, so the model gets the prompt as it is\n"
+TOLD = re.compile(NO_TEMPLATE + r"|(?:\r\w+: \w+ \d+ of \d+)+\n|(?:prompt|answer): \d+ tokens, .*; [\d.]+ s, [\d.a-z]+ tokens/s\n")
+
+
+def answer(*args, isa=None):
     """What is printed: bytes."""
-    status, out, err = llm("--quiet", *args)
-    assert (status, err) == (0, ""), (args, status, out, err)
+    status, out, err = llm(*args, isa=isa)
+    assert (status, TOLD.sub("", err)) == (0, ""), (args, status, out, err)
     return out
 
 
-def refused(what, *args, words=()):
-    """One line on standard error, 2, and no file that was not there before."""
+def refused(what, *args, words=(), isa=None):
+    """One line on standard error beside those that tell how far it is, 2, and no file that was not there before."""
     before = {name: os.stat(name).st_mtime_ns for name in os.listdir(".")}
-    status, out, err = llm(*["--quiet"] * (len(args) > 1), *args)
+    status, out, err = llm(*args, isa=isa)
+    err = TOLD.sub("", err)
     ok(status == 2 and not out and err.startswith("llm: ") and err.count("\n") == 1 and all(word in err for word in words) and
        before == {name: os.stat(name).st_mtime_ns for name in os.listdir(".")}, f"refused: {what}: {err[5:].strip()}", (status, out, err))
 
@@ -58,8 +64,8 @@ def refused(what, *args, words=()):
 # ---- Files that are GGUF -----------------------------------------------------------------------------------------------------
 
 U32, F32, BOOL, STRING, ARRAY, U64 = 4, 6, 7, 8, 9, 10
-NUMBER = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8, "q4_K": 12, "q6_K": 14, "bf16": 30}
-GROUP = {"f32": 1, "f16": 1, "bf16": 1, "q4_0": 32, "q4_1": 32, "q8_0": 32, "q4_K": 256, "q6_K": 256}
+NUMBER = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8, "bf16": 30}
+GROUP = {"f32": 1, "f16": 1, "bf16": 1, "q4_0": 32, "q4_1": 32, "q8_0": 32}
 
 
 def text(s):
@@ -112,26 +118,12 @@ def stored(kind, rng, n, size):
             numbers = [rng.randrange(-128, 128) for _ in range(32)]
             data += scale + struct.pack("32b", *numbers)
             values += [half(scale, 0) * x for x in numbers]
-        elif kind in ("q4_0", "q4_1"):
+        else:
             scale = struct.pack("<e", s / 5)
             half_bytes = rng.randbytes(16)
             data += scale + (least if kind == "q4_1" else b"") + half_bytes
             numbers = [x & 15 for x in half_bytes] + [x >> 4 for x in half_bytes]
             values += [half(scale, 0) * x + m if kind == "q4_1" else half(scale, 0) * (x - 8) for x in numbers]
-        elif kind == "q4_K":
-            s, m = struct.pack("<e", s / 300), struct.pack("<e", abs(m) / 20)
-            scales, mins, numbers = ([rng.randrange(n) for _ in range(k)] for n, k in ((64, 8), (64, 8), (16, 256)))
-            packed = bytes([scales[i] | scales[i + 4] >> 4 << 6 for i in range(4)] + [mins[i] | mins[i + 4] >> 4 << 6 for i in range(4)] +
-                           [scales[i + 4] & 15 | (mins[i + 4] & 15) << 4 for i in range(4)])
-            data += s + m + packed + bytes(numbers[64 * p + i] | numbers[64 * p + 32 + i] << 4 for p in range(4) for i in range(32))
-            values += [half(s, 0) * scales[i // 32] * x - half(m, 0) * mins[i // 32] for i, x in enumerate(numbers)]
-        else:
-            s = struct.pack("<e", s / 1000)
-            scales, numbers = [rng.randrange(-128, 128) for _ in range(16)], [rng.randrange(64) for _ in range(256)]
-            low = bytes(numbers[128 * h + i] & 15 | (numbers[128 * h + 64 + i] & 15) << 4 for h in range(2) for i in range(64))
-            high = bytes(sum(numbers[128 * h + 32 * k + i] >> 4 << 2 * k for k in range(4)) for h in range(2) for i in range(32))
-            data += low + high + struct.pack("16b", *scales) + s
-            values += [half(s, 0) * scales[i // 16] * (x - 32) for i, x in enumerate(numbers)]
     return data, [single(x) for x in values]
 
 
@@ -251,7 +243,6 @@ MODELS = {
     "llama, a window, half of each head rotated": ("llama", KINDS[1:], {"window": 5, "rotated": 8}),
     "qwen2, biases": ("qwen2", KINDS[2:], {"biases": True}),
     "qwen3, norms of q and k, wide heads": ("qwen3", KINDS[4:] + KINDS, {"norms": True, "d": 32, "own": "q8_0"}),
-    "q4_K and q6_K": ("llama", ["q6_K", "q4_K"], {"width": 256, "inner": 256, "heads": 8, "d": 32, "layers": 1}),
 }
 
 
@@ -270,7 +261,7 @@ def floats(path):
 def test_logits():
     for name in MODELS:
         model = make(name)
-        prompt = PROMPT[:40] if SHORT or "_K" in name else PROMPT
+        prompt = PROMPT[:40] if SHORT else PROMPT
         model.write("model.gguf", 2 + (name == "qwen2, biases"))
         ids = [int(x) for x in answer("--ids", "model.gguf", prompt).split()]
         for cache, most in ("f32", 2e-5), ("f16", 5e-3), ("q8_0", 2e-1):
@@ -284,7 +275,6 @@ def test_logits():
                f"of {cache}", (len(got), len(want), worst))
             os.unlink("logits")
     os.unlink("model.gguf")
-
 
 
 # ---- The same bits -----------------------------------------------------------------------------------------------------------
@@ -306,7 +296,7 @@ def test_same_bits():
             for kernel in names[:2] if WRAPPER else names:
                 for options in ("", "--threads 2 --chunk 1", "--threads 5 --chunk 3", "--threads 1 --chunk 64", "--lookup 4",
                                 "--lookup 64 --threads 3 --chunk 7")[::2 if SHORT else 1]:
-                    got = answer("--hash", "--tokens", "60", "--isa", kernel, *options.split(), "model.gguf", PROMPT)
+                    got = answer("--hash", "--tokens", "60", *options.split(), "model.gguf", PROMPT, isa=kernel)
                     want = want or got
                     wrong += [(kernel, options)] * (got != want)
             ok(not wrong and re.search(rb"\n[0-9a-f]{16}\n$", want),
@@ -341,9 +331,8 @@ def test_saved():
     plain, count = run()[0], len(answer("--ids", "model.gguf", PROMPT).split())
     ok(run("--save", "saved", "--chunk", "5") == (plain, 0) and run("--load", "saved", "--lookup", "3") == (plain, count - 1),
        f"a prompt that was saved: {count - 1} of {count} tokens, and the same hash")
-    answer("--save", "unhashed", "--tokens", "0", "model.gguf", PROMPT)
-    ok(run("--load", "unhashed") == (plain, 0), "without hashes all is computed for --hash")
-    ok(answer("--load", "unhashed", "--tokens", "9", "model.gguf", PROMPT) == plain[:-17], "... and nothing otherwise")
+    answer("--save", "unasked", "--tokens", "0", "model.gguf", PROMPT)
+    ok(run("--load", "unasked") == (plain, count - 1), "... and one that was saved without --hash")
     longer, other = PROMPT + " And so on and on.", PROMPT[:30] + "her"
     ok(run("--load", "saved", prompt=longer)[0] == run(prompt=longer)[0] and run("--load", "saved", prompt=longer)[1] >= count - 1,
        "the beginning of a longer prompt")
@@ -354,7 +343,8 @@ def test_saved():
     answer("--hash", "--save", "saved", "--tokens", "0", "model.gguf", PROMPT)
     good = Path("saved").read_bytes()
     if len(rounding) > 1:
-        refused("saved by another rounding class", "--load", "saved", "--isa", rounding["unfused"][0], "model.gguf", "x", words=("saved: not a saved", ))
+        refused("saved by another rounding class", "--load", "saved", "model.gguf", "x", words=("saved: not a saved", ),
+                isa=rounding["unfused"][0])
     refused("saved with another cache", "--load", "saved", "--cache", "f32", "model.gguf", "x", words=("saved: not a saved", ))
     refused("saved for another model", "--load", "saved", "other.gguf", "x", words=("saved: not a saved", ))
     for what, content in (("cut short", good[:-1]), ("too long", good + b"x"), ("a head alone", good[:48]), ("half a head", good[:20]),
@@ -364,7 +354,7 @@ def test_saved():
         Path("saved").write_bytes(content)
         refused(f"a saved prompt that is {what}", "--load", "saved", "model.gguf", "x", words=("saved: not a saved", ))
     refused("no saved prompt", "--load", "none", "model.gguf", "x", words=("none: No such file", ))
-    for name in "saved", "unhashed", "model.gguf", "other.gguf": os.unlink(name)
+    for name in "saved", "unasked", "model.gguf", "other.gguf": os.unlink(name)
 
 
 # ---- What is drawn ---------------------------------------------------------------------------------------------------------
@@ -380,27 +370,21 @@ def test_drawn():
     make("llama, own head").write("model.gguf")
     count, n = len(answer("--ids", "model.gguf", PROMPT).split()), 40
     seen = set()
-    for seed, temperature, k, p in ((0, .8, 40, .95), (1, .8, 40, .95), (2**53, 1.5, 1000, 1), (7, .3, 5, .5), (7, 100, 1000, 1), (3, 1, 1, .9),
-                                    (3, 1, 40, 0)):
-        out = answer("--logits", "logits", "--tokens", str(n), "--seed", str(seed), "--temperature", str(temperature), "--top-k", str(k),
-                     "--top-p", str(p), "model.gguf", PROMPT)
+    for seed, temperature in (0, .8), (1, .8), (2**53, 1.5), (7, .3), (7, 100), (3, .01):
+        out = answer("--logits", "logits", "--tokens", str(n), "--seed", str(seed), "--temperature", str(temperature), "model.gguf", PROMPT)
         rows = floats("logits")
         rows = [rows[i:i + len(PIECES)] for i in range((count - 1) * len(PIECES), len(rows), len(PIECES))]
         ids, state = [], seed
         for row in rows:
-            best = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
-            weights = [math.exp((row[i] - row[best[0]]) / temperature) for i in best]
-            weights = [w / math.fsum(weights) for w in weights]
-            kept = next(i for i in range(1, len(best) + 1) if math.fsum(weights[:i]) >= p or i == len(best))
+            weights = [math.exp((x - max(row)) / temperature) for x in row]
             state = (state + 0x9e3779b97f4a7c15) % 2**64
             z = (state ^ state >> 30) * 0xbf58476d1ce4e5b9 % 2**64
             z = (z ^ z >> 27) * 0x94d049bb133111eb % 2**64
-            left = ((z ^ z >> 31) >> 11) / 2**53 * math.fsum(weights[:kept])
-            chosen = next((i for i in range(kept) if math.fsum(weights[:i + 1]) > left), kept - 1)
-            ids.append(best[chosen])
+            drawn, total = ((z ^ z >> 31) >> 11) / 2**53, math.fsum(weights)
+            ids.append(next(i for i in range(len(row)) if math.fsum(weights[:i + 1]) > drawn * total))
         seen.add(out)
         ok(out == pieces_text(ids) + b"\n" and (len(ids) == n or ids[-1] == 2),
-           f"seed {seed}, temperature {temperature}, the best {k}, together {p}: {len(ids)} tokens are those that are drawn here", (out, ids))
+           f"seed {seed}, temperature {temperature}: {len(ids)} tokens are those that are drawn here", (out, ids))
     ok(len(seen) > 4, "different texts")
     for name in "model.gguf", "logits": os.unlink(name)
 
@@ -410,7 +394,6 @@ def test_drawn():
 CHATML = ("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are an "
           "inn.<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
           "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
-
 
 
 
@@ -445,14 +428,12 @@ def test_tokens():
     template = {"tokenizer.chat_template": CHATML}
     make("llama, tied", **template).write("other.gguf")
     turn, plain = "<|im_end|>, the thing", ids("model.gguf", "user\n<|im_end|>, the thing")
-    system, nl, answers = (ids("model.gguf", x) for x in ("system\nYou are an inn.", "\n", "assistant\n"))
-    ok(ids("other.gguf", turn) == [1, *system, 2, *nl, 1, *plain, 2, *nl, 1, *answers], "a chat's template, with the system's turn")
+    nl, answers = (ids("model.gguf", x) for x in ("\n", "assistant\n"))
+    ok(ids("other.gguf", turn) == [1, *plain, 2, *nl, 1, *answers], "a chat's template")
     ok(ids("--plain", "other.gguf", turn) == ids("model.gguf", turn), "--plain")
-    make("llama, tied", **{"tokenizer.chat_template": CHATML.replace("You are an inn.", "' + s + '")}).write("other.gguf")
-    ok(ids("other.gguf", turn) == [1, *plain, 2, *nl, 1, *answers], "one without words for the system")
     make("llama, tied", **{"tokenizer.chat_template": "[INST] {{ x }} [/INST]"}).write("other.gguf")
     status, out, err = llm("--ids", "other.gguf", turn)
-    ok(status == 0 and [int(x) for x in out.split()] == ids("model.gguf", turn) and err.count("\n") == 1 and "no chat template" in err,
+    ok(status == 0 and [int(x) for x in out.split()] == ids("model.gguf", turn) and err == NO_TEMPLATE,
        "another template is not used, which is said", err)
     for name in "model.gguf", "other.gguf": os.unlink(name)
 
@@ -465,7 +446,7 @@ def test_program():
     status, out, err = execute(*LLM, "--help")
     source = (HERE / "llm.c").read_text()
     names = re.findall(r'\{"([\w-]+)", CLI_', source)
-    ok(status == 0 and not err and len(names) > 15 and all(f"--{name} " in out.decode() or f"--{name}\n" in out.decode() for name in names),
+    ok(status == 0 and not err and len(names) == 14 and all(f"--{name} " in out.decode() or f"--{name}\n" in out.decode() for name in names),
        "--help tells every option", out)
     status, out, err = llm("--tokens", "5", "model.gguf", PROMPT)
     ok(status == 0 and out == answer("--tokens", "5", "model.gguf", PROMPT) and
@@ -475,8 +456,8 @@ def test_program():
     ok(long == answer("--hash", "--tokens", "159", "model.gguf", PROMPT) != answer("--hash", "--tokens", "158", "model.gguf", PROMPT),
        "the answer ends with the context")
     with open("/dev/full", "wb") as full:
-        p = subprocess.run([*LLM, "--quiet", "model.gguf", "x"], stdout=full, stderr=subprocess.PIPE)
-        ok(p.returncode == 2 and b"standard output" in p.stderr, "an output that is full", p.stderr)
+        p = subprocess.run([*LLM, "model.gguf", "x"], stdout=full, stderr=subprocess.PIPE)
+        ok(p.returncode == 2 and b"llm: standard output: " in p.stderr, "an output that is full", p.stderr)
     os.unlink("model.gguf")
 
 
@@ -491,9 +472,8 @@ def test_refusals():
         ("too many threads", ("--threads", "1025", *end), "1025"), ("a fraction", ("--chunk", "1.5", *end), "1.5"),
         ("a word for a number", ("--tokens", "x", *end), "--tokens x"), ("a negative number", ("--tokens=-1", *end), "-1"),
         ("no number", ("--seed", "nan", *end), "--seed nan"), ("too large a seed", ("--seed", "9007199254740993.5e9", *end), "--seed"),
-        ("65 guesses", ("--lookup", "65", *end), "0 to 64"), ("0 of the best", ("--top-k", "0", *end), "1 to 1000"),
-        ("more than all", ("--top-p", "1.1", *end), "0 to 1"), ("too hot", ("--temperature", "101", *end), "0 to 100"),
-        ("an unknown kernel", ("--isa", "mmx", *end), "mmx", "scalar"), ("a cache of bytes", ("--cache", "int8", *end), "--cache"),
+        ("65 guesses", ("--lookup", "65", *end), "0 to 64"), ("too hot", ("--temperature", "101", *end), "0 to 100"),
+        ("a cache of bytes", ("--cache", "int8", *end), "--cache"),
         ("a cache of nothing", ("--cache", "none", *end), "--cache"), ("an unknown cache", ("--cache", "x", *end), "--cache"),
         ("a cache whose groups are too large", ("--cache", "q8_0", *end), "16 channels"),
         ("no folder", ("--save", "no/file", *end), "no/file: "), ("a folder to write", ("--save", ".", *end), ".: "),
@@ -503,6 +483,7 @@ def test_refusals():
         ("no model", ("none", "x"), "none: No such file"), ("a folder for a model", (".", "x"), "not a regular file"),
     ):
         refused(what, *args, words=words)
+    refused("an unknown kernel", *end, isa="mmx", words=("mmx", "scalar"))
     good = Path("model.gguf").read_bytes()
 
     def refused_file(what, content, *words):
@@ -516,7 +497,7 @@ def test_refusals():
         kept = {**model.tensors, **(tensors or {})}
         refused_file(what, gguf({k: v for k, v in fields.items() if v is not None}, {k: v for k, v in kept.items() if v}), *words)
 
-    refused_file("an empty file", b"", "empty")
+    refused_file("an empty file", b"", "not a GGUF file")
     refused_file("a text", b"once upon a time" * 9, "not a GGUF file")
     refused_file("version 1", good[:4] + b"\1" + good[5:], "version 1,")
     refused_file("a big-endian file", b"GGUF\0\0\0\3" + good[8:], "version")
@@ -559,8 +540,8 @@ def test_refusals():
     for _ in range(40 if SHORT else 400):  # refused or run, never a crash
         at = rng.randrange(head + 500)
         Path("bad").write_bytes(good[:at] + bytes([rng.choice(b"\0\1\2\4\x08\x09\x0a\x10 x\x7f\x80\xff")]) + good[at + 1:])
-        status, _, err = llm("--quiet", "--tokens", "2", "bad", "the thing")
-        seen.add((status, err.count("\n")))
+        status, _, err = llm("--tokens", "2", "bad", "the thing")
+        seen.add((status, TOLD.sub("", err).count("\n")))
     ok(seen <= {(0, 0), (2, 1)}, "bytes of the header changed", seen)
     for name in "bad", "model.gguf": os.unlink(name)
 
@@ -582,8 +563,8 @@ def test_smollm2():
     with model.open("rb") as file: head = file.read(1785664)
     head = head[:head.index(text("token_embd.weight"))] if head.index(text("token_embd.weight")) > 2**20 else head
     at = head.index(b"tokenizer.ggml.pre") + 22
-    for pre in "smollm", "gpt-2", "llama-bpe", "qwen2":
-        Path("head").write_bytes(head[:8] + bytes(8) + head[16:at] + text(pre) + head[at + 8 + len("smollm"):])
+    for pre in "smollm", "llama-bpe", "qwen2":
+        Path("head").write_bytes(head[:8] + bytes(8) + head[16:at] + text(pre) + head[at + 8 + len("smollm"):] + bytes(32))
         wrong = []
         for case in reference["texts"]:
             got = ids("--plain", "head", case["text"])
@@ -592,7 +573,7 @@ def test_smollm2():
     os.unlink("head")
     prompt = "What is the capital of France?"
     for rounding, names in kernels().items():
-        got = {name: answer("--hash", "--tokens", "4" if SHORT else "20", "--isa", name, *options.split(), str(model), prompt)
+        got = {name: answer("--hash", "--tokens", "4" if SHORT else "20", *options.split(), str(model), prompt, isa=name)
                for name, options in zip(names[:1] if WRAPPER else names, ("--lookup 5", "--chunk 7", "--threads 1", "--chunk 1 --threads 3") * 9)}
         ok(len(set(got.values())) == 1 and (SHORT or b"The capital of France is Paris.\n" in got[names[0]]),
            f"SmolLM2: {got[names[0]].split()[-1].decode()}, {rounding}, from {', '.join(names)}", got)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tokenizer.h"
+#include "llm.h"
 #include "unicode.h"
 
 #include <limits.h>
@@ -10,24 +10,18 @@
 
 /* ---- Words --------------------------------------------------------------------------------------------------------------- */
 
-/* How a text is cut into words, by what tokenizer.ggml.pre calls it. The regular expressions are those of GPT-2,
+/* How a text is cut into words, by what tokenizer.ggml.pre calls it. SmolLM has the regular expression of GPT-2, which sees a
+ * text whose digits have been cut out,
  *
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *
- * and of Llama 3 and, with \p{N}, of Qwen 2,
+ * and Llama 3 and, with \p{N}, Qwen 2 have
  *
- *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-static const struct rules {
-    const char *name;
-    int digits;  /* the most that make a word */
-    bool newer;  /* the second of them */
-    bool apart;  /* digits are cut out before the regular expression sees the text */
-    bool whole;  /* a word that is a piece is not merged from others */
-    bool begins; /* a text begins with a token of its own, where the file does not say */
-} known[] = {{.name = "gpt-2", .digits = INT_MAX},
-             {.name = "smollm", .digits = 1, .apart = true},
-             {.name = "llama-bpe", .digits = 3, .newer = true, .whole = true, .begins = true},
-             {.name = "qwen2", .digits = 1, .newer = true}};
+ *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+ *
+ * Llama 3 begins a text with a token of its own, and does not merge a word that is a piece from others. */
+enum { SMOLLM, LLAMA3, QWEN2, HOW };
+static const char *const names[HOW] = {"smollm", "llama-bpe", "qwen2"};
 
 typedef enum kind { OTHER, LETTER, NUMBER, SPACE, NOTHING } kind;
 
@@ -68,35 +62,35 @@ static const uint8_t *skip(const uint8_t *at, const uint8_t *end, kind of, int m
 static bool is_break(uint8_t c) { return c == '\r' || c == '\n'; }
 
 /* The end of the word that begins at `at`. */
-static const uint8_t *word_end(const struct rules *how, const uint8_t *at, const uint8_t *end) {
+static const uint8_t *word_end(int how, const uint8_t *at, const uint8_t *end) {
     static const char *const contractions[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
+    const bool newer = how != SMOLLM;
     for (int i = 0; i < COUNT(contractions); i++) {
         size_t n = 0;
-        while (at + n < end && contractions[i][n] && (n && how->newer ? at[n] | 0x20 : at[n]) == contractions[i][n]) n++;
+        while (at + n < end && contractions[i][n] && (n && newer ? at[n] | 0x20 : at[n]) == contractions[i][n]) n++;
         if (!contractions[i][n]) return at + n;
     }
     const uint8_t *second, *third, *last = at;
     const kind first = look(at, end, &second), then = look(second, end, &third);
     if (first == LETTER) return skip(at, end, LETTER, INT_MAX, &last);
-    if (first == NUMBER) return skip(at, end, NUMBER, how->digits, &last);
-    if (then == LETTER && (how->newer ? !is_break(*at) : *at == ' ')) return skip(second, end, LETTER, INT_MAX, &last);
-    if (then == NUMBER && *at == ' ' && how->digits == INT_MAX) return skip(second, end, NUMBER, INT_MAX, &last);
+    if (first == NUMBER) return skip(at, end, NUMBER, how == LLAMA3 ? 3 : 1, &last);
+    if (then == LETTER && (newer ? !is_break(*at) : *at == ' ')) return skip(second, end, LETTER, INT_MAX, &last);
     if (first == OTHER || (then == OTHER && *at == ' ')) {
         at = skip(second, end, OTHER, INT_MAX, &last);
-        while (how->newer && at < end && is_break(*at)) at++;
+        while (newer && at < end && is_break(*at)) at++;
         return at;
     }
     const uint8_t *const spaces = skip(at, end, SPACE, INT_MAX, &last);
-    for (const uint8_t *b = spaces; how->newer && b > at; b--)
+    for (const uint8_t *b = spaces; newer && b > at; b--)
         if (is_break(b[-1])) return b;
     /* The last space belongs to the word that follows. */
-    return spaces == end || last == at || (how->apart && look(spaces, end, &third) == NUMBER) ? spaces : last;
+    return spaces == end || last == at || (!newer && look(spaces, end, &third) == NUMBER) ? spaces : last;
 }
 
 /* ---- Pieces -------------------------------------------------------------------------------------------------------------- */
 
 /* The slot of a text, or the empty one that it would have. The hash is FNV-1a. */
-static int32_t *find_slot(const table *of, const char *text, size_t bytes) {
+static int32_t *find_slot(const text_table *of, const char *text, size_t bytes) {
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ (uint8_t)text[i]) * 16777619u;
     for (uint32_t i = hash & of->mask;; i = (i + 1) & of->mask) {
@@ -106,19 +100,16 @@ static int32_t *find_slot(const table *of, const char *text, size_t bytes) {
 }
 
 /* Of texts that are the same, the first counts. */
-static bool fill(table *of, gguf_value texts) {
-    if (texts.count > 8 * RAPT_MAX_WIDTH) return false;
+static void fill(text_table *of, gguf_value texts) {
     for (of->mask = 1; of->mask < 2 * texts.count;) of->mask = 2 * of->mask + 1;
-    of->texts = malloc(((size_t)texts.count + 1) * sizeof *of->texts);
-    of->slots = malloc(((size_t)of->mask + 1) * sizeof *of->slots);
-    if (!of->texts || !of->slots) return false;
+    of->texts = present(malloc(((size_t)texts.count + 1) * sizeof *of->texts));
+    of->slots = present(malloc(((size_t)of->mask + 1) * sizeof *of->slots));
     for (uint32_t i = 0; i <= of->mask; i++) of->slots[i] = -1;
     for (; texts.count; of->count++) {
         const gguf_text text = of->texts[of->count] = gguf_next(&texts);
         int32_t *slot = find_slot(of, text.at, text.bytes);
         if (*slot < 0) *slot = of->count;
     }
-    return true;
 }
 
 int32_t tokenizer_find(const tokenizer *t, const char *piece, size_t bytes) { return *find_slot(&t->pieces, piece, bytes); }
@@ -150,31 +141,24 @@ static int32_t token_of(const tokenizer *t, const gguf *file, const char *key) {
     return number >= 0 && number < t->pieces.count ? (int32_t)number : -1;
 }
 
-bool tokenizer_open(tokenizer *t, const gguf *file, char fault[GGUF_FAULT_BYTES]) {
-    const gguf_text model = gguf_string(file, "tokenizer.ggml.model"), pre = gguf_string(file, "tokenizer.ggml.pre");
+void tokenizer_open(tokenizer *t, const gguf *file) {
+    const gguf_text kind_of = gguf_string(file, "tokenizer.ggml.model"), pre = gguf_string(file, "tokenizer.ggml.pre");
+    const gguf_value pieces = gguf_texts(file, "tokenizer.ggml.tokens"), merges = gguf_texts(file, "tokenizer.ggml.merges");
     *t = (tokenizer){0};
-    for (int i = 0; i < COUNT(known); i++)
-        if (gguf_is(pre, known[i].name) && gguf_is(model, "gpt2")) t->how = &known[i];
-    if (!t->how)
-        return gguf_say(fault, "its tokenizer is '%.*s' '%.*s'; gpt2 with gpt-2, smollm, llama-bpe or qwen2 is known",
-                        GGUF_SHOWN(model), GGUF_SHOWN(pre));
-    if (!fill(&t->pieces, gguf_texts(file, "tokenizer.ggml.tokens")) || !t->pieces.count ||
-        !fill(&t->merges, gguf_texts(file, "tokenizer.ggml.merges")))
-        return gguf_say(fault, "its vocabulary is empty, or too large for the memory there is");
+    while (t->how < HOW && !gguf_is(pre, names[t->how])) t->how++;
+    if (t->how == HOW || !gguf_is(kind_of, "gpt2"))
+        fail(file->path, "its tokenizer is '%.*s' '%.*s'; gpt2 with smollm, llama-bpe or qwen2 is known", GGUF_SHOWN(kind_of),
+             GGUF_SHOWN(pre));
+    if (!pieces.count || pieces.count > RAPT_MAX_WIDTH || merges.count > 8 * RAPT_MAX_WIDTH)
+        fail(file->path, "its vocabulary is empty, or too large");
+    fill(&t->pieces, pieces);
+    fill(&t->merges, merges);
     for (int b = 0, others = 256; b < 256; b++) /* printable characters of Latin-1 are their own letters */
         t->letters[b] = (uint16_t)((b > 32 && b < 127) || (b > 160 && b != 173) ? b : others++);
-    const bool begins = gguf_number(file, "tokenizer.ggml.add_bos_token", t->how->begins) != 0;
+    const bool begins = gguf_number(file, "tokenizer.ggml.add_bos_token", t->how == LLAMA3) != 0;
     t->begin = begins ? token_of(t, file, "tokenizer.ggml.bos_token_id") : -1;
     t->end[0] = token_of(t, file, "tokenizer.ggml.eos_token_id");
     t->end[1] = token_of(t, file, "tokenizer.ggml.eot_token_id");
-    return true;
-}
-
-void tokenizer_close(tokenizer *t) {
-    free(t->pieces.texts);
-    free(t->pieces.slots);
-    free(t->merges.texts);
-    free(t->merges.slots);
 }
 
 /* ---- Texts --------------------------------------------------------------------------------------------------------------- */
@@ -198,10 +182,10 @@ static int64_t merge_word(const tokenizer *t, int32_t *pieces, uint32_t *merges,
 
 int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t bytes, int32_t *tokens) {
     const uint8_t *at = (const uint8_t *)text, *const end = at + bytes;
-    uint32_t *merges = malloc((bytes + 1) * sizeof *merges);
-    char *spelt = malloc(2 * bytes + 1), *letter;
+    uint32_t *merges = present(malloc((bytes + 1) * sizeof *merges));
+    char *spelt = present(malloc(2 * bytes + 1)), *letter;
     int64_t count = 0, n;
-    for (const uint8_t *next; at < end && merges && spelt; at = next) {
+    for (const uint8_t *next; at < end; at = next) {
         int32_t *word = tokens + count, piece;
         next = word_end(t->how, at, end);
         for (n = 0, letter = spelt; at < next; at++) { /* a byte without a piece is lost */
@@ -209,23 +193,24 @@ int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t bytes, int
             letter = spell(t, *at, letter);
             if ((piece = tokenizer_find(t, first, (size_t)(letter - first))) >= 0) word[n++] = piece;
         }
-        piece = t->how->whole ? tokenizer_find(t, spelt, (size_t)(letter - spelt)) : -1;
+        piece = t->how == LLAMA3 ? tokenizer_find(t, spelt, (size_t)(letter - spelt)) : -1;
         if (piece >= 0) word[0] = piece, n = 1;
         count += merge_word(t, word, merges, n);
     }
     free(merges);
     free(spelt);
-    return merges && spelt ? count : -1;
+    return count;
 }
 
 void tokenizer_print(const tokenizer *t, int32_t token, FILE *to) {
     const gguf_text piece = token < t->pieces.count ? t->pieces.texts[token] : (gguf_text){"", 0};
-    char letter[2];
-    for (size_t i = 0, n; i < piece.bytes; i += n) {
+    for (size_t i = 0, n = 1; i < piece.bytes; i += n) {
         int byte = 0; /* that a letter stands for; else it is printed as it is: of a mark, or of what a user added */
-        while (byte < 256 && ((n = (size_t)(spell(t, (uint8_t)byte, letter) - letter)) > piece.bytes - i ||
-                              memcmp(piece.at + i, letter, n) != 0))
-            byte++;
+        char letter[2];
+        for (; byte < 256; byte++) {
+            n = (size_t)(spell(t, (uint8_t)byte, letter) - letter);
+            if (n <= piece.bytes - i && !memcmp(piece.at + i, letter, n)) break;
+        }
         if (byte == 256) byte = (uint8_t)piece.at[i], n = 1;
         putc(byte, to);
     }
