@@ -335,10 +335,11 @@ int main(int argc, char **argv) {
         all = hash(all, (uint32_t[]){(uint32_t)hashes[i], (uint32_t)(hashes[i] >> 32)}, sizeof *hashes);
     if (count > prompt) putchar('\n');
     if (value[HASH]) printf("%016llx\n", (unsigned long long)all);
+    const int status = flushed();
     fprintf(stderr, "prompt: %lld tokens, %lld of them loaded; %.2f s, %.1f tokens/s\n", (long long)prompt, (long long)loaded,
             middle - start, (double)(prompt - loaded) / (middle - start));
     fprintf(stderr, "answer: %lld tokens, %lld of %lld guesses right; %.2f s, %.1f tokens/s\n", (long long)(count - prompt),
             (long long)right, (long long)guessed, end - middle, (double)(count - prompt) / (end - middle));
     rapt_pool_destroy(pool);
-    return flushed();
+    return status;
 }
