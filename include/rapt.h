@@ -297,7 +297,8 @@ typedef enum rapt_scores_stage {
 } rapt_scores_stage;
 
 /* The argument of a callback: the logits of some rows for some adjacent keys, after scale, softcap, ALiBi and bias, before masks.
- * The logit of row r and key number first_key + n is logits[r * row_stride + n * key_stride]. */
+ * The logit of row r and key number first_key + n is logits[r * row_stride + n * key_stride]. A key that a mask or a bias of -inf
+ * excludes stays excluded, whatever becomes of its logit. */
 typedef struct rapt_logits {
     float *logits;         /* The logits, which may be changed. */
     int64_t row_stride;    /* Floats, not bytes, from a row to the next. */

@@ -116,7 +116,6 @@
  *   multiply_part       linear.h             products of many tokens
  *   begin_task          attend.h             prepares a matrix unit's state before a task that computes products
  *   end_task            attend.h             releases it; the caller's function of logits is called without it
- *   product_of_pairs    exact_pairs.h        exact scores of bf16 Q and K; brought by a variant's bf16 arithmetic
  *
  *   In bf16 arithmetic with queries in lanes, all together, for a matrix unit or an instruction of bf16:
  *   bf16_key_floats     bf16.h               scratch for the keys of a chunk
@@ -471,7 +470,7 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         .least_rows = BF16 ? RAPT_BF16_LEAST_ROWS : 1,                                                                           \
         .scratch_bytes = scratch_bytes,                                                                                          \
         .attend = attend,                                                                                                        \
-        .pair_product = product_of_pairs,                                                                                        \
+        .pair_product = RAPT_PAIR_PRODUCT,                                                                                       \
         .linear_scratch_bytes = linear_scratch_bytes,                                                                            \
         .linear_tokens = linear_tokens,                                                                                          \
         .packed_floats = packed_floats,                                                                                          \

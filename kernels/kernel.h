@@ -128,9 +128,9 @@ enum {
         "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx", "bf16", "sve",    \
         "sve-of-256-bits", "sve-of-512-bits", "rvv", "rvv-of-128-bits", "rvv-of-256-bits", "rvv-of-512-bits", "avx512bf16"
 
-/* Computes what tile_product does (parts/tile.h), of lanes that are pairs of bf16, which the operands' depth counts, too. */
-struct operands;
-typedef void rapt_pair_product(const struct operands *, int rows, int vectors);
+/* Computes what tile_product does, of lanes that are pairs of bf16, which the operands' depth counts, too. operands: a struct
+ * operands (parts/tile.h), which rapt.c has once for each kernel, so this type cannot name it. */
+typedef void rapt_pair_product(const void *operands, int rows, int vectors);
 
 /* A validated problem: what is the same for all tasks of a plan. A layout whose type is RAPT_NONE means that there is no such
  * tensor. */

@@ -457,8 +457,8 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     if (tasks < 0 || all_state_bytes < 0 || __builtin_add_overflow(p->tasks[0], tasks, &p->tasks[0]) ||
         __builtin_add_overflow(p->shared_bytes, (size_t)all_state_bytes, &p->shared_bytes))
         return false;
-    if (c->state_bytes && n > 0) p->phases = 2;
     if (c->tasks == 0 || n == 0) return true;
+    if (c->state_bytes) p->phases = 2;
     const int64_t last = c->rows - (c->passes - 1) * c->pass_rows; /* the rows of the last pass */
     const int64_t few = c->keys_in_lanes ? c->rows
                                          : (c->passes - 1) * rapt_left_over(p->kernel, &p->problem, c->pass_rows) +

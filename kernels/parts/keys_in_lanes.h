@@ -393,6 +393,8 @@ static RAPT_NOINLINE void modify_and_mask_row(const rapt_task *t, query_row *row
             int32_t head = (int32_t)(t->head0 + row->at.head), token = (int32_t)row->at.token;
             rapt_logits logits = {scores + b.first, RAPT_BLOCK, 1, 1, b.end - b.first, t->batch, number + b.first, &head, &token};
             call_logits_body(t, &logits);
+            for (int n = 0; n < RAPT_BLOCK && p->bias.type; n += RAPT_VL)
+                v_store(scores + n, keep_masked(v_load(scores + n), v_load(bias + n)));
         }
     }
     for (int n = 0; n < RAPT_BLOCK && ~attended; n += RAPT_VL) {

@@ -11,7 +11,7 @@ enum { BLOCK = 64, CHUNK = 512, STEP = 32, SCORE_WHOLE = 128, SCORE_PART = 64, Q
 
 static const double u = 0x1p-24;
 
-/* Below it a weight e^x is 0 (docs/order.md, E), which rounds its argument: by less than the margin. */
+/* Below it a weight e^x is 0 (docs/order.md, D.9), which rounds its argument: by less than the margin. */
 static const double WEIGHT_VANISHES = -126.5 * 0.6931471805599453, WEIGHT_MARGIN = 1e-3;
 
 /* RAPT_BF16_DOT: the relative error of rounding to bf16, and below what numbers count as 0. */
@@ -900,7 +900,7 @@ float reference_multiply_add(bool fused, float a, float b, float c) {
 
 /* ---- One row of bf16 arithmetic, as docs/order.md says it --------------------------------------------------------------- */
 
-/* E(d), factor c. */
+/* exp2(d), factor c. */
 static float power_of_two(bool fused, float d, float c, float least) {
     static const float b[] = {0x1.5f082ep-10f, 0x1.3b2dep-7f, 0x1.c6af7cp-5f, 0x1.ebfbdcp-3f, 0x1.62e43p-1f, 1.0f};
     const float x = d < least ? least : d, t = reference_multiply_add(fused, x, c, 12583039.0f), n = 12583039.0f - t,
