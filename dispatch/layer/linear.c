@@ -30,14 +30,16 @@ static const rapt_linear_names gate_names = {
     .weight = "gate", .bias = "gate_bias", .scales = "gate_scales", .prepacked = "gate_prepacked"};
 
 /* True if weights of this type can be multiplied in integer arithmetic. */
-static bool of_integers(rapt_type type) { return type == RAPT_INT8 || type == RAPT_Q8_0 || type == RAPT_Q4_0; }
+static bool has_integers(rapt_type type) { return type == RAPT_INT8 || type == RAPT_Q8_0 || type == RAPT_Q4_0; }
 
 /* Checks that the weights, and those of a gate, have a type that integer arithmetic can multiply. */
 static rapt_status check_integer_weights(rapt_report *r, const rapt_linear_desc *d, const rapt_linear_names *names) {
-    const bool weight = of_integers(d->weight.type);
-    if (weight && (!d->gate.type || of_integers(d->gate.type))) return RAPT_OK;
-    return rapt_refuse(r, RAPT_ERR_ARITH, "arith = RAPT_INT8_DOT: %s.type = %s must be int8, q8_0 or q4_0",
-                       weight ? "gate" : names->weight, rapt_type_name(weight ? d->gate.type : d->weight.type));
+    static const char of_integers[] = "must be RAPT_INT8, Q8_0 or Q4_0 for RAPT_INT8_DOT";
+    if (!has_integers(d->weight.type))
+        return rapt_refuse_type(r, RAPT_ERR_ARITH, names->weight, "type", d->weight.type, of_integers);
+    if (d->gate.type && !has_integers(d->gate.type))
+        return rapt_refuse_type(r, RAPT_ERR_ARITH, "gate", "type", d->gate.type, of_integers);
+    return RAPT_OK;
 }
 
 rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_desc *d, const rapt_linear_names *names) {
@@ -110,7 +112,10 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
     rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %s %s to %s, activation %d%s%s%s",
                     r.call, p.kernel->name, p.all_tokens, l->in, l->out, rapt_type_name(l->x.type),
                     rapt_type_name(l->weight.type), rapt_type_name(l->y.type), (int)l->activation, l->gate.type ? ", gate" : "",
-                    l->residual.type ? ", residual" : "", l->arith == RAPT_BF16_DOT ? ", in bf16 arithmetic" : "");
+                    l->residual.type ? ", residual" : "",
+                    l->arith == RAPT_BF16_DOT   ? ", in bf16 arithmetic"
+                    : l->arith == RAPT_INT8_DOT ? ", in integer arithmetic"
+                                                : "");
     /* NOLINTEND(clang-analyzer-core.NullDereference) */
     return RAPT_OK;
 }
