@@ -48,7 +48,7 @@ static size_t lay_out_integers(const rapt_linear_problem *p, float *memory, inte
         .x_scales = carve(memory, &used, pass * groups),
         .corrections = (int32_t *)carve(memory, &used, pass * groups),
         .sums = {carve(memory, &used, pass * RAPT_PARTIAL_SUMS), carve(memory, &used, gated(p) ? pass * RAPT_PARTIAL_SUMS : 0)},
-        .staged = carve(memory, &used, staged_sixteen(PART_GROUPS)),
+        .staged = carve(memory, &used, staged_sixteen(rapt_min(groups_of(p->in), PART_GROUPS))),
         .rows = carve(memory, &used, rows > token ? rows : token),
         .outputs = carve(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
     return used;
