@@ -1193,7 +1193,7 @@ typedef struct rapt_tuning {
     /* The most rows of a key/value head for which keys lie in lanes, 0 to at most 16; for more, queries do. */
     int few_rows;
 
-    /* few_rows for RAPT_INT8_DOT, 0 to at most 16; only 0 in kernels that have no code for keys in lanes there. */
+    /* few_rows for RAPT_INT8_DOT, 0 to at most 16. */
     int few_integer_rows;
 
     /* In a task with queries in lanes, the rows after the last full vector of queries have keys in lanes if they are at most this

@@ -362,9 +362,6 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 #include "parts/keys_in_lanes.h"
 #include "parts/linear.h"
 
-/* 1 if this arithmetic has a path with keys in lanes. Integer arithmetic has one only with RAPT_FEW_DOTS. */
-enum { HAS_KEYS_IN_LANES = !INTEGER || RAPT_FEW_DOTS };
-
 /* Returns the bytes of scratch that a task needs (rapt_arithmetic.scratch_bytes). With queries in lanes, the left_over rows need
  * scratch, too, but come after the others and use the same memory. */
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
@@ -372,7 +369,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
     query_tile tiles[RAPT_MOST_PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_MOST_JOINED_ROWS];
-    size_t as_rows = HAS_KEYS_IN_LANES ? lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : p->left_over) : 0;
+    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : p->left_over);
     if (keys_in_lanes) return sizeof(float) * as_rows;
     size_t as_lanes =
         lay_out_lanes(p, NULL, &lanes, tiles, (int)rapt_min((rows + TILE_ROWS - 1) / TILE_ROWS, RAPT_MOST_PASS_TILES), merges);
@@ -383,8 +380,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
  * lanes, which gives the same bits. */
 static void attend(const rapt_task *t) {
     begin_task();
-    if (!HAS_KEYS_IN_LANES) attend_queries_in_lanes(t);
-    else if (t->keys_in_lanes) attend_keys_in_lanes(t);
+    if (t->keys_in_lanes) attend_keys_in_lanes(t);
     else {
         rapt_task queries = *t, few = *t;
         queries.rows -= t->left_over;
@@ -465,7 +461,7 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
     {                                                                                                                            \
         .needs = RAPT_KERNEL_NEEDS,                                                                                              \
         .tile_rows = TILE_ROWS,                                                                                                  \
-        .few_rows = HAS_KEYS_IN_LANES ? RAPT_FEW_ROWS : 0,                                                                       \
+        .few_rows = INTEGER ? RAPT_FEW_INTEGER_ROWS : RAPT_FEW_ROWS,                                                             \
         .few_tokens = BF16 ? RAPT_BF16_FEW_TOKENS : RAPT_FEW_TOKENS,                                                             \
         .least_rows = BF16 ? RAPT_BF16_LEAST_ROWS : 1,                                                                           \
         .scratch_bytes = scratch_bytes,                                                                                          \
@@ -477,6 +473,26 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         .pack_weights = pack_weights,                                                                                            \
     }
 #if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact
+/* Defines score_product_SUFFIX and value_product_SUFFIX, which integer arithmetic calls within a task of its own. */
+#define RAPT_FEW_PRODUCTS_OF(suffix)                                                                                             \
+    static void score_product_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q,    \
+                                       size_t ldq, float *s) {                                                                   \
+        begin_task();                                                                                                            \
+        score_keys_##suffix(rows, keys, offset, n, channels, q, ldq, s);                                                         \
+        end_task();                                                                                                              \
+    }                                                                                                                            \
+    static void value_product_##suffix(const void *o, int rows, int vectors) {                                                   \
+        begin_task();                                                                                                            \
+        stream_product_##suffix(*(const operands *)o, rows, vectors);                                                            \
+        end_task();                                                                                                              \
+    }
+RAPT_FEW_PRODUCTS_OF(f32)
+#if RAPT_CONVERTED_ROWS
+RAPT_FEW_PRODUCTS_OF(int8)
+#define RAPT_FEW_PRODUCTS {score_product_f32, score_product_int8, value_product_f32, value_product_int8, RAPT_CONVERTED_ROWS}
+#else
+#define RAPT_FEW_PRODUCTS {score_product_f32, NULL, value_product_f32, NULL, 0}
+#endif
 const rapt_base RAPT_PASTE(rapt_exact_, RAPT_KERNEL_NAME) = {
     .exact = RAPT_ARITHMETIC,
     .fused = RAPT_KERNEL_FUSED,
@@ -499,6 +515,7 @@ const rapt_base RAPT_PASTE(rapt_exact_, RAPT_KERNEL_NAME) = {
              .joined_rows = RAPT_MOST_JOINED_ROWS,
              .pass_tiles = RAPT_MOST_PASS_TILES,
              .few_tokens = RAPT_MOST_FEW_TOKENS},
+    .few_products = RAPT_FEW_PRODUCTS,
     .merge = merge,
     .finish = finish,
     .weigh_scores = weigh_scores,

@@ -132,6 +132,18 @@ enum {
  * operands (parts/tile.h), which rapt.c has once for each kernel, so this type cannot name it. */
 typedef void rapt_pair_product(const void *operands, int rows, int vectors);
 
+/* Products of few rows in f32, which exact arithmetic has, and integer arithmetic calls (int8/keys_as_f32.h): scores of n keys,
+ * as score_keys_f32 computes them (parts/keys_in_lanes.h), and what stream_product computes (parts/tile.h), with operands as
+ * above. */
+typedef void rapt_score_product(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q, size_t ldq,
+                                float *s);
+typedef void rapt_value_product(const void *operands, int rows, int vectors);
+typedef struct rapt_few_products {
+    rapt_score_product *score_f32, *score_int8; /* for K of f32 and of int8; null: int8 is first converted to a copy */
+    rapt_value_product *value_f32, *value_int8; /* likewise for V */
+    int int8_rows;                              /* the most rows for which int8 is read without a copy; 0: always a copy */
+} rapt_few_products;
+
 /* A validated problem: what is the same for all tasks of a plan. A layout whose type is RAPT_NONE means that there is no such
  * tensor. */
 typedef struct rapt_problem {
@@ -164,6 +176,7 @@ typedef struct rapt_problem {
     bool modified;
     rapt_arith arith;
     rapt_pair_product *pair_product; /* null, or what computes scores in exact arithmetic (bf16/exact_pairs.h) */
+    const rapt_few_products *few_products;
     float q_factor, score_natural, exponent, natural;
     float least;                    /* exp2(difference * exponent) is 0 for differences of at most this: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */
@@ -351,6 +364,7 @@ typedef struct rapt_base {
     /* tuning: the kernel's defaults, but for those of rapt_arithmetic. room: upper bounds of the fields that size arrays on the
      * stack, 0 where there is no such bound. Their `size` and `isa` are not used. */
     rapt_tuning tuning, room;
+    rapt_few_products few_products;
     /* Merges state `next` into `state`, both laid out as RAPT_STATE_M says. */
     void (*merge)(const rapt_problem *, float *state, const float *next);
     /* Writes the row whose state this is. Overwrites the state. */

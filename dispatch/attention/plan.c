@@ -621,6 +621,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->logits_body = d->logits_body;
     problem->arith = d->arith;
     problem->pair_product = find_pair_product(p->kernel, problem);
+    problem->few_products = &p->kernel->base->few_products;
     p->arithmetic = rapt_arithmetic_of(p->kernel, d->arith);
     p->few_rows_arithmetic = d->arith == RAPT_BF16_DOT ? rapt_few_rows_bf16(p->kernel) : p->arithmetic;
     problem->left_over =

@@ -16,7 +16,7 @@ enum {
 };
 
 /* Scratch of a task. */
-typedef struct integer_scratch {
+typedef struct integer_linear_scratch {
     float *x;             /* [tokens of a pass][groups][GROUP_LANES] quantised tokens */
     float *x_scales;      /* [tokens of a pass][groups] the scales of their groups */
     int32_t *corrections; /* [tokens of a pass][groups] what the sums of a group begin with, since weights have DOT_BIAS */
@@ -24,7 +24,7 @@ typedef struct integer_scratch {
     float *staged;        /* a part of a sixteen, as stage_sixteen writes it */
     float *rows;          /* [RAPT_PARTIAL_SUMS][part] elements of weights before they are transposed; or a token as f32 */
     float *outputs;       /* [2][RAPT_PARTIAL_SUMS] of a token, and the residual that is added to them */
-} integer_scratch;
+} integer_linear_scratch;
 
 /* Returns the number of groups that hold `channels` channels; the last one may be partial. */
 static inline int64_t groups_of(int64_t channels) { return (channels + RAPT_GROUP - 1) / RAPT_GROUP; }
@@ -39,11 +39,11 @@ static int64_t integer_pass(const rapt_linear_problem *p, int64_t tokens) {
 static inline size_t staged_sixteen(int64_t groups) { return (size_t)groups * (SIXTEEN_LANES + RAPT_PARTIAL_SUMS); }
 
 /* Lays out the scratch of a task in memory, and returns its size in floats. With null memory it only counts them. */
-static size_t lay_out_integers(const rapt_linear_problem *p, float *memory, integer_scratch *s, int64_t tokens) {
+static size_t lay_out_integer_linear(const rapt_linear_problem *p, float *memory, integer_linear_scratch *s, int64_t tokens) {
     const size_t pass = (size_t)integer_pass(p, tokens), groups = (size_t)groups_of(p->in);
     const size_t rows = RAPT_PARTIAL_SUMS * RAPT_LINEAR_PART / RAPT_DOT, token = groups * RAPT_GROUP;
     size_t used = 0;
-    *s = (integer_scratch){
+    *s = (integer_linear_scratch){
         .x = carve(memory, &used, pass * groups * GROUP_LANES),
         .x_scales = carve(memory, &used, pass * groups),
         .corrections = (int32_t *)carve(memory, &used, pass * groups),
@@ -82,7 +82,7 @@ static void quantise_group(const float *x, float *lanes, float *scale, int32_t *
 }
 
 /* Quantises `tokens` tokens from number `first` on. */
-static void quantise_tokens(const rapt_linear_task *t, const integer_scratch *s, int64_t first, int tokens) {
+static void quantise_tokens(const rapt_linear_task *t, const integer_linear_scratch *s, int64_t first, int tokens) {
     const rapt_linear_problem *p = t->problem;
     const size_t groups = (size_t)groups_of(p->in);
     for (int i = 0; i < tokens; i++) {
@@ -98,8 +98,8 @@ static void quantise_tokens(const rapt_linear_task *t, const integer_scratch *s,
 
 /* Stages a part of `rows` rows of the weights or the gate, from row `out` on, as lanes [groups * GROUP_LANES][RAPT_PARTIAL_SUMS],
  * and then the scales of the groups [groups][RAPT_PARTIAL_SUMS], 1 for int8. Rows beyond the last one are 0. */
-static void stage_sixteen(const rapt_linear_task *t, const integer_scratch *s, bool gate, int64_t out, int rows, int64_t part,
-                          float *to) {
+static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows,
+                          int64_t part, float *to) {
     const rapt_linear_problem *p = t->problem;
     const rapt_type type = layout_of(p, gate)->type;
     const int channels = part_channels(p, part), groups = (int)groups_of(channels);
@@ -156,7 +156,7 @@ static RAPT_INLINE void integer_tile(const int nt, const float *staged, int grou
 }
 
 /* Adds the products of a staged part of a sixteen and all tokens of a pass to their sums. */
-static RAPT_NOINLINE void multiply_sixteen(const rapt_linear_problem *p, const integer_scratch *s, const float *staged,
+static RAPT_NOINLINE void multiply_sixteen(const rapt_linear_problem *p, const integer_linear_scratch *s, const float *staged,
                                            int64_t part, int tokens, float *sums) {
     const size_t ldx = (size_t)groups_of(p->in), first = (size_t)part * PART_GROUPS;
     const int groups = (int)groups_of(part_channels(p, part));
@@ -189,7 +189,7 @@ static inline size_t packed_integers_at(const rapt_linear_problem *p, int64_t ou
 static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *packed) {
     const rapt_linear_problem *p = t->problem;
     float rows[RAPT_PARTIAL_SUMS * RAPT_LINEAR_PART / RAPT_DOT];
-    const integer_scratch s = {.rows = rows};
+    const integer_linear_scratch s = {.rows = rows};
     for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS)
         for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++)
             stage_sixteen(t, &s, gate, out, rapt_min(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out), part,
@@ -197,7 +197,8 @@ static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *pa
 }
 
 /* Computes the sums of a sixteen of the weights, or of the gate, for the tokens of a pass. */
-static void sum_sixteen(const rapt_linear_task *t, const integer_scratch *s, bool gate, int64_t out, int rows, int tokens) {
+static void sum_sixteen(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows,
+                        int tokens) {
     const rapt_linear_problem *p = t->problem;
     const float *packed = weights_of(t, gate)->packed;
     memset(s->sums[gate], 0, (size_t)tokens * RAPT_PARTIAL_SUMS * sizeof *s->sums[gate]);
@@ -211,8 +212,8 @@ static void sum_sixteen(const rapt_linear_task *t, const integer_scratch *s, boo
 /* Computes a task, pass by pass of its tokens and sixteen by sixteen of its outputs. */
 static void linear_integers(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
-    integer_scratch s;
-    lay_out_integers(p, t->scratch, &s, t->tokens);
+    integer_linear_scratch s;
+    lay_out_integer_linear(p, t->scratch, &s, t->tokens);
     const int64_t pass = integer_pass(p, t->tokens);
     for (int64_t done = 0; done < t->tokens; done += pass) {
         const int tokens = rapt_min(pass, t->tokens - done);

@@ -653,8 +653,8 @@ static void linear_tokens(const rapt_linear_task *t) {
 static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens, int64_t outs) {
     few_scratch few;
     many_scratch many;
-    integer_scratch integers;
+    integer_linear_scratch integers;
     if (tokens <= 0 || outs <= 0) return 0;
-    if (INTEGER) return sizeof(float) * lay_out_integers(p, NULL, &integers, tokens);
+    if (INTEGER) return sizeof(float) * lay_out_integer_linear(p, NULL, &integers, tokens);
     return sizeof(float) * (are_few(p, tokens) ? lay_out_few(p, NULL, &few, tokens) : lay_out_many(p, NULL, &many, tokens, outs));
 }

@@ -1834,7 +1834,7 @@ static void tunings(void) {
     TUNINGS(rapt_decode_plan_init, d, "attention.");
     TUNINGS(rapt_mha_plan_init, e, "attention.");
     RANGE(few_rows, 0, 16);
-    RANGE(few_integer_rows, 0, 0);
+    RANGE(few_integer_rows, 0, 16);
     RANGE(left_over, 0, 0);
     RANGE(joined_rows, 1, 64);
     RANGE(joined_bytes, 1, 1048576);
