@@ -263,7 +263,7 @@ typedef enum rapt_alibi {
     RAPT_ALIBI_BIAS = 2      /* Logits become logit + slope * bias[i, j] (ggml, whose mask holds the distances). */
 } rapt_alibi;
 
-/* The arithmetic of the products Q K^T and P V.
+/* The arithmetic of the products Q K^T and P V. rapt_linear_desc.arith says what it means in linear layers.
  *
  * - RAPT_EXACT: K and V of any type are converted to f32, and products are summed in f32.
  * - RAPT_INT8_DOT: each row of Q, and each row's weights for a block of keys, are quantised to 8 bits, and products are summed in

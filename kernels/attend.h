@@ -467,10 +467,10 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         .scratch_bytes = scratch_bytes,                                                                                          \
         .attend = attend,                                                                                                        \
         .pair_product = RAPT_PAIR_PRODUCT,                                                                                       \
-        .linear_scratch_bytes = INTEGER ? NULL : linear_scratch_bytes,                                                           \
-        .linear_tokens = INTEGER ? NULL : linear_tokens,                                                                         \
-        .packed_floats = INTEGER ? NULL : packed_floats,                                                                         \
-        .pack_weights = INTEGER ? NULL : pack_weights,                                                                           \
+        .linear_scratch_bytes = linear_scratch_bytes,                                                                            \
+        .linear_tokens = linear_tokens,                                                                                          \
+        .packed_floats = packed_floats,                                                                                          \
+        .pack_weights = pack_weights,                                                                                            \
     }
 #if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact
 /* Defines score_product_SUFFIX and value_product_SUFFIX, which integer arithmetic calls within a task of its own. */

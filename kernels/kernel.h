@@ -288,7 +288,7 @@ typedef struct rapt_linear_problem {
     int64_t staged_weights; /* floats of weights that are staged at a time */
     int few_tokens;         /* of the problem's arithmetic */
     int long_row, long_ahead, short_ahead;
-    rapt_arith arith; /* RAPT_EXACT or RAPT_BF16_DOT */
+    rapt_arith arith;
 } rapt_linear_problem;
 
 /* The weights of a linear layer, or of its gate: a row for each output. */
@@ -342,7 +342,7 @@ typedef struct rapt_arithmetic {
     /* Of bf16 arithmetic: computes scores in exact arithmetic, where Q and K are bf16. Null if there is no instruction for it. */
     rapt_pair_product *pair_product;
 
-    /* Linear layers. Null in integer arithmetic, which has none. */
+    /* Linear layers. */
 
     /* Returns the bytes of scratch that a task of at most `tokens` tokens and `outs` outputs needs. */
     size_t (*linear_scratch_bytes)(const rapt_linear_problem *, int64_t tokens, int64_t outs);
