@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libggml-rapt.so: a device of ggml's, on host memory, that takes GGML_OP_FLASH_ATTN_EXT from the CPU backend. An unmodified
- * host loads it by ggml_backend_load, or by the environment variable GGML_BACKEND_PATH. README.md says how it is built and
- * used.
+/* libggml-rapt.so: a device of ggml's, on host memory, that takes GGML_OP_FLASH_ATTN_EXT from the CPU backend, and, where it is
+ * asked to, all operations of a model whose bits depend on the number of tokens, on threads or on the CPU (matmul.c, ops.c). An
+ * unmodified host loads it by ggml_backend_load, or by the environment variable GGML_BACKEND_PATH. README.md says how it is built
+ * and used.
  *
  * It calls ggml by the few functions of struct host only, and finds them in the library that has loaded it: so it needs no
  * symbol of a global scope, and serves hosts that load their own libraries locally, or that are one of several in a process. */
 #define _GNU_SOURCE /* dladdr */
-#include "ggml-backend-impl.h"
-#include "ggml.h"
-#include "rapt.h"
+#include "ggml-rapt.h"
 
 #include <dlfcn.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 /* GGML_RAPT_HEADERS is the version of the headers, which say it nowhere themselves. */
@@ -26,22 +20,7 @@
 
 /* ---- The host ------------------------------------------------------------------------------------------------------------ */
 
-/* A ggml that has loaded this library: the functions of its that are called here, and what it got. A process may have several. */
-struct host {
-    __typeof__(&ggml_version) version;
-    __typeof__(&ggml_op_name) op_name;
-    __typeof__(&ggml_tensor_overhead) tensor_overhead;
-    __typeof__(&ggml_graph_n_nodes) graph_n_nodes;
-    __typeof__(&ggml_graph_node) graph_node;
-    __typeof__(&ggml_backend_cpu_buffer_type) cpu_buffer_type;
-    __typeof__(&ggml_backend_buft_is_host) buft_is_host;
-    struct ggml_backend_reg reg;
-    struct ggml_backend_device device;
-    struct host *next;
-};
-
-/* All of them, which stay as long as the process, as their devices do. */
-static struct host *hosts;
+struct host *hosts;
 
 /* A version of ggml and the version of its interface for backends, which the host compares with that of the device. */
 struct known_version {
@@ -67,14 +46,13 @@ enum {
                    offsetof(struct ggml_backend_device_i, supports_op) == 72 && sizeof(struct ggml_backend_device_i) == 120 &&
                    sizeof(struct ggml_backend_device) == 136 && sizeof(struct ggml_backend_reg_i) == 32 &&
                    sizeof(struct ggml_backend_reg) == 48 && offsetof(struct ggml_backend_dev_props, caps) == 48 &&
-                   sizeof(struct ggml_backend_dev_props) == 56
+                   sizeof(struct ggml_backend_dev_props) == 56 && sizeof(struct ggml_backend_buffer_i) == 88 &&
+                   offsetof(struct ggml_backend_buffer, buft) == 88 && offsetof(struct ggml_tensor, buffer) == 8 &&
+                   offsetof(struct ggml_tensor, view_src) == 232
 };
 
 /* What ggml's memory for a tensor has beside the struct. */
 enum { object_bytes = 32 };
-
-/* Says a line where users see it, as ggml's own logger may be silent. */
-#define say(...) (fprintf(stderr, "rapt: " __VA_ARGS__), fputc('\n', stderr))
 
 /* Finds a host's functions from an address within the library that has loaded this one. */
 static int find_functions(struct host *host, const void *caller) {
@@ -87,9 +65,12 @@ static int find_functions(struct host *host, const void *caller) {
     } wanted[] = {{"ggml_version", &host->version},
                   {"ggml_op_name", &host->op_name},
                   {"ggml_tensor_overhead", &host->tensor_overhead},
+                  {"ggml_nbytes", &host->nbytes},
                   {"ggml_graph_n_nodes", &host->graph_n_nodes},
                   {"ggml_graph_node", &host->graph_node},
                   {"ggml_backend_cpu_buffer_type", &host->cpu_buffer_type},
+                  {"ggml_backend_cpu_buffer_from_ptr", &host->cpu_buffer_from_ptr},
+                  {"ggml_backend_buft_alloc_buffer", &host->buft_alloc_buffer},
                   {"ggml_backend_buft_is_host", &host->buft_is_host}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         void *function = library == NULL ? NULL : dlsym(library, wanted[i].name);
@@ -129,8 +110,10 @@ static int api_version_of(const struct host *host) {
 
 /* ---- Statistics ---------------------------------------------------------------------------------------------------------- */
 
-/* The arithmetic that GGML_RAPT_ARITH asks for; integer arithmetic where K and V are blocks of integers, else exact. */
-static rapt_arith arith = RAPT_EXACT;
+rapt_arith arith = RAPT_EXACT;
+
+/* Whether GGML_RAPT_MATMUL asks for the operations of matmul.c and ops.c, too. */
+static bool takes_graph;
 
 /* No name, or an empty one, asks for the default. */
 static bool arith_of_name(const char *name, rapt_arith *to) {
@@ -146,13 +129,22 @@ static bool of_integers(enum ggml_type type) {
 /* Whether GGML_RAPT_STATS asks for statistics, which the process then prints when it ends. */
 static int wants_stats;
 
-static atomic_long ops_taken, ops_declined, nanoseconds, most_threads;
+/* Operations of a kind. */
+struct tally {
+    atomic_long taken, declined, nanoseconds;
+    char why_declined[256]; /* The last one. A line mixed of two does no harm. */
+};
+
+/* Attention, products with weights, and all others. */
+static struct tally attentions, products, others;
+static atomic_long most_threads;
+
+static struct tally *tally_of(const struct ggml_tensor *op) {
+    return op->op == GGML_OP_FLASH_ATTN_EXT ? &attentions : op->op == GGML_OP_MUL_MAT ? &products : &others;
+}
 
 /* Whether a host has asked about a softmax of scores, which it computes where flash attention is off. */
 static atomic_int unfused_seen;
-
-/* Why the last op was declined. A line mixed of two does no harm. */
-static char why_declined[256];
 
 static long now(void) {
     struct timespec t;
@@ -160,24 +152,32 @@ static long now(void) {
     return t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static void print_tally(const char *what, const struct tally *tally, const char *isa) {
+    say("%ld %s in %.3f s, %ld threads, %s; declined %ld times%s%s", tally->taken, what, (double)tally->nanoseconds * 1e-9,
+        most_threads, isa, tally->declined, *tally->why_declined ? ", at last: " : "", tally->why_declined);
+}
+
 /* Without statistics, speaks only of a device that got nothing to do from a host that has attention: nobody would know. */
 __attribute__((destructor)) static void print_stats(void) {
     if (wants_stats) {
         const char *isa = NULL;
         rapt_isa_current(&isa);
-        say("%ld attentions in %.3f s, %ld threads, %s; declined %ld times%s%s", ops_taken, (double)nanoseconds * 1e-9,
-            most_threads, isa, ops_declined, *why_declined ? ", at last: " : "", why_declined);
+        print_tally("attentions", &attentions, isa);
+        if (takes_graph) {
+            print_tally("matrix products", &products, isa);
+            print_tally("other operations", &others, isa);
+        }
     }
-    if (ops_taken > 0) return;
+    if (attentions.taken > 0) return;
     if (unfused_seen) {
         say("no attention was taken, for flash attention is off: it needs -fa on (auto turns it off), in llama-cpp-python "
             "flash_attn=True");
-    } else if (ops_declined > 0 && !wants_stats) {
-        say("no attention was taken; declined %ld times, at last: %s", ops_declined, why_declined);
+    } else if (attentions.declined > 0 && !wants_stats) {
+        say("no attention was taken; declined %ld times, at last: %s", attentions.declined, attentions.why_declined);
     }
 }
 
-/* ---- The operation ------------------------------------------------------------------------------------------------------- */
+/* ---- Attention ----------------------------------------------------------------------------------------------------------- */
 
 /* Attention as ggml describes it, and how rapt does it: in calls of slice_heads query heads and slice_entries batch entries, in
  * which a mask that is repeated along either looks like one that is not. Nearly always there is one such call. */
@@ -188,8 +188,7 @@ struct attention {
     rapt_desc desc; /* Of a slice. */
 };
 
-/* Returns rapt's type of tensors of a type of ggml's, or RAPT_NONE for those that rapt has not. */
-static rapt_type type_of(enum ggml_type type) {
+rapt_type type_of(enum ggml_type type) {
     switch (type) {
     case GGML_TYPE_F32:
         return RAPT_F32;
@@ -219,8 +218,7 @@ static rapt_layout layout_of(const struct ggml_tensor *t) {
     return (rapt_layout){type_of(t->type), (int64_t)t->nb[3], (int64_t)t->nb[2], (int64_t)t->nb[1]};
 }
 
-/* Whether a tensor's channels are contiguous. */
-static int is_dense_inside(const struct ggml_tensor *t) {
+int is_dense_inside(const struct ggml_tensor *t) {
     const int64_t row = rapt_row_bytes(type_of(t->type), 32);
     const int elements = rapt_type_class_of(type_of(t->type)) == RAPT_CLASS_ELEMENT ? 32 : 1;
     return t->ne[0] <= 1 || (int64_t)t->nb[0] * elements == row;
@@ -334,24 +332,25 @@ static void write_slopes(float *slopes, int64_t heads, float max_bias) {
 
 /* ---- The backend --------------------------------------------------------------------------------------------------------- */
 
-/* What a backend holds: its threads, and memory that grows to what the largest op has needed. */
-struct context {
-    int threads;
-    void *scratch;
-    size_t scratch_bytes;
-};
-
-/* Rounds up to whole units of the workspace's alignment. */
-static size_t aligned(size_t bytes) {
-    return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
+void *scratch_of(struct context *context, size_t bytes) {
+    bytes = aligned(bytes > 0 ? bytes : 1);
+    if (bytes > context->scratch_bytes) {
+        free(context->scratch);
+        context->scratch = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, bytes);
+        context->scratch_bytes = context->scratch == NULL ? 0 : bytes;
+    }
+    return context->scratch;
 }
 
-/* rapt's loop on the threads that ggml's own loops run on, for both come from the OpenMP library of the process. There are
- * always as many as ggml has: a team of another size would end threads and start them again. */
-static void parallel_for(void *pool, int64_t n, rapt_body body, void *body_arg) {
+void parallel_for(void *pool, int64_t n, rapt_body body, void *body_arg) {
     const int threads = ((const struct context *)pool)->threads;
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int64_t i = 0; i < n; i++) body(body_arg, i);
+}
+
+enum ggml_status failed(const char *what, const char *why) {
+    say("%s: %s", what, why);
+    return GGML_STATUS_FAILED;
 }
 
 static enum ggml_status attend(struct context *context, const struct ggml_tensor *op) {
@@ -360,31 +359,24 @@ static enum ggml_status attend(struct context *context, const struct ggml_tensor
     size_t workspace_bytes = 0;
     char why[256] = "";
     if (is_malformed(op, why, sizeof why)) {
-        say("%s: %s", *op->name != '\0' ? op->name : "an attention", why);
-        return GGML_STATUS_FAILED;
+        return failed(*op->name != '\0' ? op->name : "an attention", why);
     }
     const char *refused = describe(&a, op);
     a.desc.threads = context->threads;
     if (refused != NULL || rapt_plan_init(&plan, &a.desc) != RAPT_OK ||
         rapt_workspace_size(&plan, context->threads, &workspace_bytes) != RAPT_OK) {
         if (refused == NULL) rapt_plan_explain(&a.desc, why, sizeof why);
-        say("an attention that was not asked about before: %s", refused != NULL ? refused : why);
-        return GGML_STATUS_FAILED;
+        return failed("an attention that was not asked about before", refused != NULL ? refused : why);
     }
     const int64_t heads = a.q->ne[2], entries = a.q->ne[3];
-    const size_t slopes_bytes = aligned((size_t)heads * sizeof(float)), bytes = slopes_bytes + aligned(workspace_bytes);
-    if (bytes > context->scratch_bytes) {
-        free(context->scratch);
-        context->scratch = aligned_alloc(RAPT_WORKSPACE_ALIGNMENT, bytes);
-        context->scratch_bytes = context->scratch == NULL ? 0 : bytes;
-        if (context->scratch == NULL) return GGML_STATUS_ALLOC_FAILED;
-    }
-    float *slopes = context->scratch;
+    const size_t slopes_bytes = aligned((size_t)heads * sizeof(float));
+    float *slopes = scratch_of(context, slopes_bytes + workspace_bytes);
+    if (slopes == NULL) return GGML_STATUS_ALLOC_FAILED;
     if (a.max_bias > 0) write_slopes(slopes, heads, a.max_bias);
 
     rapt_args args;
     rapt_args_init(&args);
-    args.workspace = (char *)context->scratch + slopes_bytes, args.workspace_bytes = workspace_bytes;
+    args.workspace = (char *)slopes + slopes_bytes, args.workspace_bytes = workspace_bytes;
     const int64_t k_group = heads / a.k->ne[2], v_group = heads / a.v->ne[2];
     for (int64_t b = 0; b < entries; b += a.slice_entries) {
         for (int64_t h = 0; h < heads; h += a.slice_heads) {
@@ -401,8 +393,7 @@ static enum ggml_status attend(struct context *context, const struct ggml_tensor
                                            : rapt_run_parallel(&plan, &args, context->threads, parallel_for, context);
             if (status != RAPT_OK) {
                 rapt_args_explain(&plan, &args, context->threads, why, sizeof why);
-                say("%s", why);
-                return GGML_STATUS_FAILED;
+                return failed(op->name, why);
             }
         }
     }
@@ -427,13 +418,16 @@ static enum ggml_status graph_compute(ggml_backend_t backend, struct ggml_cgraph
     for (int i = 0; i < nodes; i++) {
         const struct ggml_tensor *op = host->graph_node(graph, i);
         if (!is_wanted(op)) continue;
-        if (op->op != GGML_OP_FLASH_ATTN_EXT) return GGML_STATUS_FAILED;
+        const int is_product = op->op == GGML_OP_MUL_MAT, is_attention = op->op == GGML_OP_FLASH_ATTN_EXT;
+        struct tally *tally = tally_of(op);
         const long start = wants_stats ? now() : 0;
-        const enum ggml_status status = attend(context, op);
+        const enum ggml_status status = is_attention ? attend(context, op)
+                                        : is_product ? multiply(host, context, op)
+                                                     : compute_op(context, op);
         if (status != GGML_STATUS_SUCCESS) return status;
-        ops_taken++;
+        tally->taken++;
         if (wants_stats) {
-            nanoseconds += now() - start;
+            tally->nanoseconds += now() - start;
             if (context->threads > most_threads) most_threads = context->threads;
         }
     }
@@ -464,7 +458,8 @@ static const char *name_of_device(ggml_backend_dev_t device) {
 
 static const char *description_of_device(ggml_backend_dev_t device) {
     (void)device;
-    return "rapt: attention with the same bits everywhere";
+    return takes_graph ? "rapt: attention and linear layers with the same bits everywhere"
+                       : "rapt: attention with the same bits everywhere";
 }
 
 /* The memory is the CPU device's, which reports it. */
@@ -515,28 +510,41 @@ static int is_unfused(const struct ggml_tensor *op) {
     return op->op == GGML_OP_SOFT_MAX && (op->src[1] != NULL || op->ne[2] > 1);
 }
 
-/* A malformed attention is taken, to be refused when it is to be computed: as one that is not served, ggml's own kernel got it.
- */
-static bool supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op) {
-    (void)device;
-    if (is_unfused(op)) unfused_seen = 1;
-    if (op->op != GGML_OP_FLASH_ATTN_EXT) return is_view(op->op);
+/* Returns why an attention is not taken, or null. A malformed one is taken, to be refused when it is to be computed: as one that
+ * is not served, ggml's own kernel got it. */
+static const char *decline_attention(const struct ggml_tensor *op, char *why, size_t bytes) {
     struct attention a;
-    char why[256];
-    if (is_malformed(op, why, sizeof why)) return true;
+    rapt_plan plan;
+    if (is_malformed(op, why, bytes)) return NULL;
     const char *refused = describe(&a, op);
-    if (refused == NULL) {
-        rapt_plan plan;
-        if (rapt_plan_init(&plan, &a.desc) == RAPT_OK) return true;
+    if (refused != NULL) return refused;
+    if (rapt_plan_init(&plan, &a.desc) == RAPT_OK) return NULL;
+    rapt_plan_explain(&a.desc, why, bytes);
+    return why;
+}
+
+/* An empty reason is that of an operation whose bits are the same everywhere in ggml's kernels. */
+static bool supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op) {
+    char text[256];
+    if (is_unfused(op)) unfused_seen = 1;
+    if (is_view(op->op)) return true;
+    const int is_attention = op->op == GGML_OP_FLASH_ATTN_EXT, is_product = op->op == GGML_OP_MUL_MAT;
+    if (!is_attention && !takes_graph) return false;
+    const char *why = is_attention ? decline_attention(op, text, sizeof text)
+                      : is_product ? decline_product(device->context, op, text, sizeof text)
+                                   : decline_op(op);
+    if (why == NULL) return true;
+    if (*why != '\0') {
+        struct tally *tally = tally_of(op);
+        tally->declined++;
+        snprintf(tally->why_declined, sizeof tally->why_declined, "%s", why);
     }
-    ops_declined++;
-    if (refused != NULL) snprintf(why_declined, sizeof why_declined, "%s", refused);
-    else rapt_plan_explain(&a.desc, why_declined, sizeof why_declined);
     return false;
 }
 
 static bool supports_buffer_type(ggml_backend_dev_t device, ggml_backend_buffer_type_t type) {
-    return ((const struct host *)device->context)->buft_is_host(type);
+    const struct host *host = device->context;
+    return host->buft_is_host(type) || (takes_graph && is_weights_type(host, type));
 }
 
 /* ---- The registry's entry ------------------------------------------------------------------------------------------------ */
@@ -551,12 +559,12 @@ static const char *name_of_registry(ggml_backend_reg_t reg) {
 
 static size_t count_devices(ggml_backend_reg_t reg) {
     (void)reg;
-    return is_off ? 0 : 1;
+    return is_off ? 0 : takes_graph ? 2 : 1;
 }
 
 static ggml_backend_dev_t device_at(ggml_backend_reg_t reg, size_t index) {
-    (void)index;
-    return &((struct host *)reg->context)->device;
+    struct host *host = reg->context;
+    return index == 0 ? &host->device : &host->weights_device;
 }
 
 static void *function_of_name(ggml_backend_reg_t reg, const char *name) {
@@ -566,6 +574,12 @@ static void *function_of_name(ggml_backend_reg_t reg, const char *name) {
     void *address;
     memcpy(&address, &function, sizeof address);
     return address;
+}
+
+/* Whether a variable of the environment is neither empty nor 0. */
+static bool is_set(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL && *value != '\0' && strcmp(value, "0") != 0;
 }
 
 /* Returns the host that has these functions, which is made if it is new, or null if there is no memory for it. */
@@ -593,6 +607,7 @@ static struct host *host_with(const struct host *functions, int api_version) {
                                                           .supports_buft = supports_buffer_type},
                                                 .reg = &host->reg,
                                                 .context = host};
+    init_weights(host, api_version);
     host->next = hosts;
     hosts = host;
     return host;
@@ -600,7 +615,7 @@ static struct host *host_with(const struct host *functions, int api_version) {
 
 /* What ggml calls when it has loaded this library: returns the registry's entry, or null where this host cannot be served. */
 __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
-    const char *off = getenv("GGML_RAPT"), *stats = getenv("GGML_RAPT_STATS"), *of_arith = getenv("GGML_RAPT_ARITH"), *isa;
+    const char *off = getenv("GGML_RAPT"), *of_arith = getenv("GGML_RAPT_ARITH"), *isa;
     struct host functions = {0};
     const int api_version = find_functions(&functions, __builtin_return_address(0)) ? api_version_of(&functions) : 0;
     if (api_version == 0) return NULL;
@@ -614,7 +629,7 @@ __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void
         return NULL;
     }
     is_off = off != NULL && strcmp(off, "0") == 0;
-    wants_stats = stats != NULL && *stats != '\0' && strcmp(stats, "0") != 0;
+    wants_stats = is_set("GGML_RAPT_STATS"), takes_graph = is_set("GGML_RAPT_MATMUL");
     struct host *host = host_with(&functions, api_version);
     return host == NULL ? NULL : &host->reg;
 }

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of tokens with a matrix of weights, GGML_OP_MUL_MAT, by rapt's linear layers; and the memory that weights lie in.
+ *
+ * In exact arithmetic weights are read as they are, from whatever memory the CPU can read: a mapped file stays mapped. Still they
+ * have a type of buffers of their own, since llama.cpp would give them to ggml's CPU_REPACK, which lays them out for itself. In
+ * integer arithmetic those that are blocks of integers are packed when they are loaded, and kept in that form alone. */
+#include "ggml-rapt.h"
+
+/* A product as rapt does it: in calls for each matrix of weights, of which there is nearly always one. */
+struct product {
+    const struct ggml_tensor *weights, *x, *op;
+    rapt_linear_desc desc; /* Of a call. */
+    int64_t shared;        /* Matrices of tokens that share a matrix of weights: the entries of a call. */
+    bool packed;
+};
+
+/* Returns the layer that multiplies tokens with matrices of weights, without the tokens: all that packing depends on. */
+static rapt_linear_desc layer_of(const struct ggml_tensor *weights) {
+    rapt_linear_desc desc;
+    rapt_linear_desc_init(&desc);
+    desc.in = weights->ne[0], desc.out = weights->ne[1];
+    desc.weight = (rapt_layout){.type = type_of(weights->type), .token_stride = (int64_t)weights->nb[1]};
+    desc.x = (rapt_layout){.type = RAPT_F32, .token_stride = desc.in * (int64_t)sizeof(float)};
+    desc.y = (rapt_layout){.type = RAPT_F32, .token_stride = desc.out * (int64_t)sizeof(float)};
+    desc.arith = arith;
+    return desc;
+}
+
+/* Whether weights are packed where they lie in the second device's buffers. If so, sets the plan and the bytes of a matrix. */
+static bool packs(const struct ggml_tensor *weights, rapt_linear_plan *plan, size_t *bytes) {
+    if (arith != RAPT_INT8_DOT || weights->view_src != NULL || !is_dense_inside(weights)) return false;
+    const rapt_linear_desc desc = layer_of(weights);
+    if (rapt_linear_plan_init(plan, &desc) != RAPT_OK || rapt_linear_prepacked_size(plan, bytes) != RAPT_OK) return false;
+    *bytes = aligned(*bytes);
+    return true;
+}
+
+static int64_t matrices_of(const struct ggml_tensor *weights) { return weights->ne[2] * weights->ne[3]; }
+
+/* ---- The second device's buffers ------------------------------------------------------------------------------------------ */
+
+static const char *name_of_type(ggml_backend_buffer_type_t type) {
+    (void)type;
+    return "RAPT";
+}
+
+/* Whether the CPU backend can read what lies in the buffers: where nothing is ever packed. */
+static bool is_host(ggml_backend_buffer_type_t type) {
+    (void)type;
+    return arith != RAPT_INT8_DOT;
+}
+
+static size_t alignment_of_type(ggml_backend_buffer_type_t type) {
+    (void)type;
+    return RAPT_WORKSPACE_ALIGNMENT;
+}
+
+static const struct host *host_of_type(ggml_backend_buffer_type_t type) {
+    const struct host *host = hosts;
+    while (host != NULL && !is_weights_type(host, type)) host = host->next;
+    return host;
+}
+
+static size_t bytes_of_tensor(ggml_backend_buffer_type_t type, const struct ggml_tensor *weights) {
+    rapt_linear_plan plan;
+    size_t bytes;
+    const size_t plain = host_of_type(type)->nbytes(weights);
+    if (!packs(weights, &plan, &bytes)) return plain;
+    bytes *= (size_t)matrices_of(weights);
+    return bytes > plain ? bytes : plain;
+}
+
+/* Nothing of ggml's interface can fail here, and going on would compute with other weights. */
+_Noreturn static void give_up(const struct ggml_tensor *weights, const char *why) {
+    say("%s: %s", weights->name, why);
+    abort();
+}
+
+static void set_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor *weights, const void *data, size_t offset, size_t bytes) {
+    const struct host *host = host_of_type(buffer->buft);
+    rapt_linear_plan plan;
+    size_t packed_bytes;
+    if (!packs(weights, &plan, &packed_bytes)) {
+        if (weights->view_src != NULL && packs(weights->view_src, &plan, &packed_bytes))
+            give_up(weights, "a part of packed weights cannot be written");
+        memcpy((char *)weights->data + offset, data, bytes);
+        return;
+    }
+    if (offset != 0 || bytes != host->nbytes(weights)) give_up(weights, "weights that are packed must be written as a whole");
+    rapt_linear_prepack_args args;
+    rapt_linear_prepack_args_init(&args);
+    args.prepacked_bytes = packed_bytes;
+    const int64_t n = matrices_of(weights), matrix = weights->ne[1] * (int64_t)weights->nb[1];
+    for (int64_t i = 0; i < n; i++) {
+        args.weight = (const char *)data + i * matrix;
+        args.prepacked = (char *)weights->data + (size_t)i * packed_bytes;
+        char why[256];
+        if (rapt_linear_prepack_run(&plan, &args) == RAPT_OK) continue;
+        rapt_linear_prepack_args_explain(&plan, &args, 1, why, sizeof why);
+        give_up(weights, why);
+    }
+}
+
+static void get_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor *weights, void *data, size_t offset, size_t bytes) {
+    (void)buffer;
+    rapt_linear_plan plan;
+    size_t packed_bytes;
+    const struct ggml_tensor *whole = weights->view_src != NULL ? weights->view_src : weights;
+    if (packs(whole, &plan, &packed_bytes)) {
+        give_up(weights, "the weights are packed, and cannot be read back (GGML_RAPT_ARITH=exact packs none)");
+    }
+    memcpy(data, (const char *)weights->data + offset, bytes);
+}
+
+/* Memory of the CPU's, in which weights that are packed are packed as they are written. */
+static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t bytes) {
+    const struct host *host = host_of_type(type);
+    ggml_backend_buffer_t buffer = host->buft_alloc_buffer(host->cpu_buffer_type(), bytes);
+    if (buffer == NULL) return NULL;
+    buffer->buft = type;
+    if (is_host(type)) return buffer;
+    buffer->iface.memset_tensor = NULL;
+    buffer->iface.set_tensor = set_tensor;
+    buffer->iface.get_tensor = get_tensor;
+    buffer->iface.set_tensor_2d = NULL;
+    buffer->iface.get_tensor_2d = NULL;
+    buffer->iface.cpy_tensor = NULL;
+    return buffer;
+}
+
+/* A mapped file, where nothing is packed. */
+static ggml_backend_buffer_t buffer_from_host_ptr(ggml_backend_dev_t device, void *memory, size_t bytes, size_t largest) {
+    (void)largest;
+    struct host *host = device->context;
+    ggml_backend_buffer_t buffer = host->cpu_buffer_from_ptr(memory, bytes);
+    if (buffer != NULL) buffer->buft = (ggml_backend_buffer_type_t)(void *)&host->weights_type;
+    return buffer;
+}
+
+static const char *name_of_device(ggml_backend_dev_t device) {
+    (void)device;
+    return "RAPT_WEIGHTS";
+}
+
+static const char *description_of_device(ggml_backend_dev_t device) {
+    (void)device;
+    return "rapt: weights of linear layers with the same bits everywhere";
+}
+
+static void props_of_device(ggml_backend_dev_t device, struct ggml_backend_dev_props *props) {
+    memset(props, 0, sizeof *props);
+    props->name = name_of_device(device);
+    props->description = description_of_device(device);
+    props->type = GGML_BACKEND_DEVICE_TYPE_ACCEL;
+    props->caps.buffer_from_host_ptr = is_host(NULL);
+}
+
+static ggml_backend_buffer_type_t type_of_device_s_buffers(ggml_backend_dev_t device) {
+    struct host *host = device->context;
+    return (ggml_backend_buffer_type_t)(void *)&host->weights_type;
+}
+
+static bool supports_buffer_type(ggml_backend_dev_t device, ggml_backend_buffer_type_t type) {
+    return is_weights_type(device->context, type);
+}
+
+/* What llama.cpp asks when it looks for a place for weights. Operations on them are the first device's. */
+static bool supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op) {
+    char why[256];
+    const struct host *host = device->context;
+    const struct ggml_tensor *weights = op->src[0];
+    return op->op == GGML_OP_MUL_MAT && buffer_of(weights) != NULL && is_weights_type(host, buffer_of(weights)->buft) &&
+           decline_product(host, op, why, sizeof why) == NULL;
+}
+
+void init_weights(struct host *host, int api_version) {
+#define FILL_IN(of)                                                                                                              \
+    do {                                                                                                                         \
+        (of).iface.get_name = name_of_type;                                                                                      \
+        (of).iface.alloc_buffer = alloc_buffer;                                                                                  \
+        (of).iface.get_alignment = alignment_of_type;                                                                            \
+        (of).iface.get_alloc_size = bytes_of_tensor;                                                                             \
+        (of).iface.is_host = is_host;                                                                                            \
+        (of).device = &host->weights_device;                                                                                     \
+    } while (0)
+    memset(&host->weights_type, 0, sizeof host->weights_type);
+    if (strcmp(host->version(), GGML_RAPT_HEADERS) == 0) FILL_IN(host->weights_type.own);
+    else if (api_version == 2) FILL_IN(host->weights_type.version_2);
+    else FILL_IN(host->weights_type.version_3);
+#undef FILL_IN
+    host->weights_device = host->device;
+    host->weights_device.iface.get_name = name_of_device;
+    host->weights_device.iface.get_description = description_of_device;
+    host->weights_device.iface.get_props = props_of_device;
+    host->weights_device.iface.get_buffer_type = type_of_device_s_buffers;
+    host->weights_device.iface.buffer_from_host_ptr = buffer_from_host_ptr;
+    host->weights_device.iface.supports_op = supports_op;
+    host->weights_device.iface.supports_buft = supports_buffer_type;
+}
+
+/* ---- The operation ------------------------------------------------------------------------------------------------------- */
+
+/* Describes the product that an op wants, with a plan of its calls. Returns null, or why rapt does not do it. */
+static const char *describe(const struct host *host, struct product *p, rapt_linear_plan *plan, const struct ggml_tensor *op,
+                            char *why, size_t bytes) {
+    const struct ggml_tensor *weights = p->weights = op->src[0], *x = p->x = op->src[1];
+    const ggml_backend_buffer_t buffer = buffer_of(weights);
+    rapt_linear_plan of_packed;
+    size_t packed_bytes;
+    p->op = op;
+    p->packed = false;
+    if (type_of(weights->type) == RAPT_NONE) return "weights of a type that ggml alone has";
+    if (type_of(x->type) == RAPT_NONE || op->type != GGML_TYPE_F32) return "tokens or products of another type than f32";
+    if (buffer != NULL && is_weights_type(host, buffer->buft)) {
+        p->packed = packs(weights, &of_packed, &packed_bytes);
+        if (weights->view_src != NULL && packs(weights->view_src, &of_packed, &packed_bytes)) {
+            return "a part of weights that are packed";
+        }
+    } else if (buffer != NULL && !host->buft_is_host(buffer->buft)) {
+        return "weights in memory of another backend";
+    }
+    if (weights->ne[0] != x->ne[0] || op->ne[0] != weights->ne[1] || op->ne[1] != x->ne[1] || op->ne[2] != x->ne[2] ||
+        op->ne[3] != x->ne[3] || x->ne[2] % weights->ne[2] != 0 || x->ne[3] % weights->ne[3] != 0) {
+        return "a product of matrices that do not fit";
+    }
+    if (!is_dense_inside(weights) || !is_dense_inside(x) || !is_dense_inside(op)) return "channels that are not contiguous";
+
+    p->shared = x->ne[2] / weights->ne[2];
+    p->desc = layer_of(weights);
+    p->desc.batch = p->shared, p->desc.tokens = x->ne[1];
+    p->desc.x = (rapt_layout){type_of(x->type), (int64_t)x->nb[2], 0, (int64_t)x->nb[1]};
+    p->desc.y = (rapt_layout){RAPT_F32, (int64_t)op->nb[2], 0, (int64_t)op->nb[1]};
+    if (arith == RAPT_INT8_DOT && rapt_linear_plan_init(plan, &p->desc) != RAPT_OK) p->desc.arith = RAPT_EXACT;
+    if (rapt_linear_plan_init(plan, &p->desc) == RAPT_OK) return NULL;
+    rapt_linear_explain(&p->desc, why, bytes);
+    return why;
+}
+
+/* Whether a product is with a matrix of Hadamard's, which ggml does by additions alone, in the same order everywhere. */
+static bool is_hadamard(const struct ggml_tensor *op) { return op->op_params[1] == GGML_HINT_SRC0_IS_HADAMARD; }
+
+const char *decline_product(const struct host *host, const struct ggml_tensor *op, char *why, size_t bytes) {
+    struct product p;
+    rapt_linear_plan plan;
+    return is_hadamard(op) ? "" : describe(host, &p, &plan, op, why, bytes);
+}
+
+enum ggml_status multiply(const struct host *host, struct context *context, const struct ggml_tensor *op) {
+    struct product p;
+    rapt_linear_plan plan;
+    size_t workspace_bytes = 0;
+    char why[256] = "";
+    const char *refused = describe(host, &p, &plan, op, why, sizeof why);
+    if (refused != NULL) return failed("a product that was not asked about before", refused);
+    if (rapt_linear_workspace_size(&plan, context->threads, &workspace_bytes) != RAPT_OK) return GGML_STATUS_ALLOC_FAILED;
+
+    rapt_linear_args args;
+    rapt_linear_args_init(&args);
+    args.workspace = scratch_of(context, workspace_bytes);
+    args.workspace_bytes = workspace_bytes;
+    if (args.workspace == NULL) return GGML_STATUS_ALLOC_FAILED;
+    rapt_linear_plan of_packed;
+    size_t packed_bytes = 0;
+    if (p.packed) packs(p.weights, &of_packed, &packed_bytes);
+    for (int64_t entry = 0; entry < p.x->ne[3]; entry++) {
+        const int64_t block = entry / (p.x->ne[3] / p.weights->ne[3]);
+        for (int64_t i = 0; i < p.weights->ne[2]; i++) {
+            const int64_t first = i * p.shared; /* Matrix of tokens. */
+            args.x = (const char *)p.x->data + entry * (int64_t)p.x->nb[3] + first * (int64_t)p.x->nb[2];
+            args.y = (char *)op->data + entry * (int64_t)op->nb[3] + first * (int64_t)op->nb[2];
+            args.weight = (const char *)p.weights->data + block * (int64_t)p.weights->nb[3] + i * (int64_t)p.weights->nb[2];
+            if (p.packed) {
+                args.prepacked = (const char *)p.weights->data + (size_t)(block * p.weights->ne[2] + i) * packed_bytes;
+                args.weight = p.weights->data; /* Which is not read. */
+            }
+            const rapt_status status = context->threads == 1
+                                           ? rapt_linear_run(&plan, &args)
+                                           : rapt_linear_run_parallel(&plan, &args, context->threads, parallel_for, context);
+            if (status != RAPT_OK) {
+                rapt_linear_args_explain(&plan, &args, context->threads, why, sizeof why);
+                return failed(op->name, why);
+            }
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
