@@ -32,15 +32,7 @@ def random_llama(path: Path, layers: int, heads: int, kv_heads: int, head_dim: i
     writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(head_dim)
-    writer.add_vocab_size(VOCABULARY)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([b"<unk>", b"<s>", b"</s>"] + [f"<0x{byte:02X}>".encode() for byte in range(256)])
-    writer.add_token_scores([0.0] * VOCABULARY)
-    kinds = gguf.TokenType
-    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL] + [kinds.BYTE] * 256)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
+    bytes_as_tokens(writer)
 
     def tensor(name: str, rows: int, columns: int, size: float) -> None:
         values = random.standard_normal((rows, columns), dtype=np.float32)
@@ -60,6 +52,74 @@ def random_llama(path: Path, layers: int, heads: int, kv_heads: int, head_dim: i
         tensor(f"{part}ffn_gate", inner, width, 1)
         tensor(f"{part}ffn_up", inner, width, 1)
         tensor(f"{part}ffn_down", width, inner, 1)
+    finish(writer)
+
+
+def random_gpt2(path: Path, layers: int, heads: int, head_dim: int, context: int) -> None:
+    """A GPT-2 of random weights and a vocabulary of bytes: layer normalisation, biases, GELU, and learned positions."""
+    width = heads * head_dim
+    random = np.random.default_rng(2)
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_block_count(layers)
+    writer.add_context_length(context)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(4 * width)
+    writer.add_head_count(heads)
+    writer.add_layer_norm_eps(1e-5)
+    bytes_as_tokens(writer)
+
+    def tensor(name: str, rows: int, columns: int, size: float) -> None:
+        writer.add_tensor(f"{name}.weight", (random.standard_normal((rows, columns)) * (size / columns**0.5)).astype(np.float32))
+
+    def vector(name: str, mean: float, n: int) -> None:
+        writer.add_tensor(name, (mean + 0.1 * random.standard_normal(n)).astype(np.float32))
+
+    def norm(name: str) -> None:
+        vector(f"{name}.weight", 1, width)
+        vector(f"{name}.bias", 0, width)
+
+    tensor("token_embd", VOCABULARY, width, width**0.5)
+    tensor("position_embd", context, width, 0.3 * width**0.5)
+    tensor("output", VOCABULARY, width, 1)
+    norm("output_norm")
+    for layer in range(layers):
+        part = f"blk.{layer}."
+        norm(f"{part}attn_norm")
+        norm(f"{part}ffn_norm")
+        for name, rows, columns in (("attn_qkv", 3 * width, width), ("attn_output", width, width), ("ffn_up", 4 * width, width),
+                                    ("ffn_down", width, 4 * width)):
+            tensor(f"{part}{name}", rows, columns, 1.5)
+            vector(f"{part}{name}.bias", 0, rows)
+    finish(writer)
+
+
+def bytes_as_tokens(writer: gguf.GGUFWriter) -> None:
+    """The vocabulary of the bytes."""
+    writer.add_vocab_size(VOCABULARY)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([b"<unk>", b"<s>", b"</s>"] + [f"<0x{byte:02X}>".encode() for byte in range(256)])
+    writer.add_token_scores([0.0] * VOCABULARY)
+    kinds = gguf.TokenType
+    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL] + [kinds.BYTE] * 256)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def rewrite(path: Path, to: Path, kind: str) -> None:
+    """A model with its matrices in another type, f32, f16, q8_0 or q4_0, and all else as it was."""
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(to, reader.fields["general.architecture"].contents())
+    types = gguf.GGUFValueType
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            parts = field.types
+            writer.add_key_value(name, field.contents(), parts[0], sub_type=parts[-1] if parts[0] == types.ARRAY else None)
+    for tensor in reader.tensors:
+        values = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        as_it_was = kind == "f32" or values.ndim < 2
+        target = gguf.GGMLQuantizationType.F32 if as_it_was else gguf.GGMLQuantizationType[kind.upper()]
+        writer.add_tensor(tensor.name, values if as_it_was else gguf.quantize(values, target), raw_dtype=target)
     finish(writer)
 
 

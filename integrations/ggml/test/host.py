@@ -13,15 +13,17 @@ TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}  # the numbers of ggml's type
 class Host:
     """llama.cpp in this process. A context uses the devices that there were when it was opened."""
 
-    def __init__(self, folder: Path):
-        self.library = ctypes.CDLL(str(folder / "host.so"))
+    def __init__(self, folder: Path, library: str = "host.so"):
+        self.library = ctypes.CDLL(str(folder / library))
         self.library.host_open.restype = ctypes.c_void_p
 
     def load_backend(self, path: Path) -> bool:
         return bool(self.library.host_load_backend(str(path).encode()))
 
-    def open(self, model: Path, tokens: int, cache: str = "f16", flash: bool = True, embeds: bool = False) -> "Context":
-        handle = self.library.host_open(str(model).encode(), tokens, TYPES[cache], flash, embeds)
+    def open(self, model: Path, tokens: int, cache: str = "f16", flash: bool = True, embeds: bool = False, sequences: int = 1,
+             batch: int = 0, micro_batch: int = 0) -> "Context":
+        """With room for so many tokens of each sequence, of which it computes so many at once."""
+        handle = self.library.host_open(str(model).encode(), tokens, TYPES[cache], flash, embeds, sequences, batch, micro_batch)
         if not handle:
             raise RuntimeError(f"llama.cpp does not open {model} with a cache of {cache}")
         return Context(self.library, ctypes.c_void_p(handle), embeds)
@@ -50,12 +52,19 @@ class Context:
         """Forgets the tokens from number first on."""
         self.library.host_forget(self.handle, first)
 
-    def feed(self, tokens: list[int], threads: int, results: bool = True) -> np.ndarray | None:
-        """The logits of each token, behind those fed before, or the embedding of all of them."""
+    def feed(self, tokens: list[int], threads: int, results: bool = True, sequences: list[int] | int = 0) -> np.ndarray | None:
+        """The logits of each token, behind those fed before to its sequence, or the embedding of all of them."""
         ids = np.asarray(tokens, np.int32)
+        of = np.ascontiguousarray(np.broadcast_to(np.asarray(sequences, np.int32), ids.shape))
         rows = np.empty((1 if self.embeds else len(ids), self.width), np.float32) if results else None
-        error = self.library.host_feed(self.handle, threads, ids.ctypes.data_as(ctypes.c_void_p), len(ids),
-                                       rows.ctypes.data_as(ctypes.c_void_p) if results else None)
+        error = self.library.host_feed_sequences(self.handle, threads, ids.ctypes.data_as(ctypes.c_void_p),
+                                                 of.ctypes.data_as(ctypes.c_void_p), len(ids),
+                                                 rows.ctypes.data_as(ctypes.c_void_p) if results else None)
         if error:
             raise RuntimeError(f"llama.cpp's llama_decode returns {error}")
         return rows
+
+    def tokens_of(self, text: str) -> list[int]:
+        to = np.empty(4 * len(text.encode()) + 8, np.int32)  # a space may be three tokens of bytes
+        n = self.library.host_tokenize(self.handle, text.encode(), to.ctypes.data_as(ctypes.c_void_p), len(to))
+        return to[:n].tolist()

@@ -16,7 +16,10 @@ const char *ggml_op_name(enum ggml_op number) {
 size_t ggml_tensor_overhead(void) { return 32 + 336; }
 int ggml_graph_n_nodes(struct ggml_cgraph *graph) { return (void)graph, 0; }
 struct ggml_tensor *ggml_graph_node(struct ggml_cgraph *graph, int i) { return (void)graph, (void)i, NULL; }
+size_t ggml_nbytes(const struct ggml_tensor *tensor) { return (void)tensor, 0; }
 void *ggml_backend_cpu_buffer_type(void) { return NULL; }
+void *ggml_backend_cpu_buffer_from_ptr(void *memory, size_t bytes) { return (void)memory, (void)bytes, NULL; }
+void *ggml_backend_buft_alloc_buffer(void *type, size_t bytes) { return (void)type, (void)bytes, NULL; }
 int ggml_backend_buft_is_host(void *type) { return type != NULL; }
 
 int main(int argc, char **argv) {

