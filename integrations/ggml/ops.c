@@ -42,7 +42,7 @@ static enum ggml_status sweep(struct context *context, const struct ggml_tensor 
                               int64_t block) {
     struct sweep s = {op, body, block, (op->ne[0] + block - 1) / block, 0, 1};
     s.pieces = s.blocks * rows;
-    if (s.pieces > 1 && op->ne[0] * rows_of(op) > BLOCK) s.slots = context->threads;
+    if (s.pieces > 1 && op->ne[0] * rows_of(op->src[0]) > BLOCK) s.slots = context->threads;
     if (s.slots > 1) parallel_for(context, s.slots, do_slot, &s);
     else do_slot(&s, 0);
     return GGML_STATUS_SUCCESS;
@@ -305,6 +305,36 @@ static enum ggml_status normalise(struct context *context, const struct ggml_ten
     return GGML_STATUS_SUCCESS;
 }
 
+/* ---- Rows of a cache ------------------------------------------------------------------------------------------------------ */
+
+/* Returns the row of the op that a row of the source goes to. */
+static int64_t index_of(const struct ggml_tensor *op, int64_t row) {
+    const struct ggml_tensor *from = op->src[0], *indices = op->src[1];
+    const int64_t i1 = row % from->ne[1], i2 = row / from->ne[1] % from->ne[2], i3 = row / (from->ne[1] * from->ne[2]);
+    const char *at = (const char *)indices->data + i1 * (int64_t)indices->nb[0] + i2 % indices->ne[1] * (int64_t)indices->nb[1] +
+                     i3 % indices->ne[2] * (int64_t)indices->nb[2];
+    if (indices->type == GGML_TYPE_I32) return *(const int32_t *)(const void *)at;
+    return *(const int64_t *)(const void *)at;
+}
+
+/* Quantises a row. */
+static void quantise_row(const struct ggml_tensor *op, int64_t row, int64_t first, int64_t count) {
+    const struct ggml_tensor *from = op->src[0];
+    const int64_t i2 = row / from->ne[1] % from->ne[2], i3 = row / (from->ne[1] * from->ne[2]);
+    char *to = (char *)op->data + index_of(op, row) * (int64_t)op->nb[1] + i2 * (int64_t)op->nb[2] + i3 * (int64_t)op->nb[3];
+    (void)first;
+    rapt_quantise_groups(1, count, RAPT_F32, count * (int64_t)sizeof(float), row_of(from, from, row), type_of(op->type), to);
+}
+
+static enum ggml_status quantise(struct context *context, const struct ggml_tensor *op) {
+    const int64_t rows = rows_of(op->src[0]);
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t index = index_of(op, row);
+        if (index < 0 || index >= op->ne[1]) return failed(op->name, "a row that the tensor has not");
+    }
+    return sweep(context, op, quantise_row, rows, op->ne[0]);
+}
+
 /* ---- What is taken -------------------------------------------------------------------------------------------------------- */
 
 static const char not_needed[] = "";
@@ -345,6 +375,11 @@ const char *decline_op(const struct ggml_tensor *op) {
         if (channels < 2 || channels % 2 != 0 || channels > 2 * PAIRS) return "a rotation of that many channels";
         return op->op_params[15] >= 0 && op->op_params[15] + channels <= op->ne[0] ? NULL : "a rotation of other channels";
     }
+    case GGML_OP_SET_ROWS:
+        if (op->type != GGML_TYPE_Q8_0 && op->type != GGML_TYPE_Q4_0) return not_needed;
+        return is_f32(x) && is_dense_inside(op) && x->ne[0] == op->ne[0] && x->ne[2] == op->ne[2] && x->ne[3] == op->ne[3]
+                   ? NULL
+                   : "rows of a cache that are not f32, or do not fit";
     case GGML_OP_MUL_MAT_ID:
         return "products with the matrices of experts";
     default:
@@ -369,6 +404,8 @@ enum ggml_status compute_op(struct context *context, const struct ggml_tensor *o
         return sweep(context, op, softmax_row, rows_of(op), op->ne[0]);
     case GGML_OP_ROPE:
         return sweep(context, op, rotate_token, op->ne[2] * op->ne[3], op->ne[0]);
+    case GGML_OP_SET_ROWS:
+        return quantise(context, op);
     default:
         return normalise(context, op);
     }

@@ -110,7 +110,7 @@ def what_they_leave_out():
 # The operations of ops.c, as ggml calls them, and how many of the cases of each must be taken at least.
 OPERATIONS = {"ADD": 20, "MUL": 20, "SCALE": 4, "RMS_NORM": 40, "NORM": 40, "SOFT_MAX": 30, "ROPE": 100, "SWIGLU": 4, "GEGLU": 4,
               "GEGLU_ERF": 4, "GEGLU_QUICK": 4, "REGLU": 4, "SILU": 4, "GELU": 4, "GELU_ERF": 4, "GELU_QUICK": 4, "TANH": 4,
-              "SIGMOID": 4, "EXP": 4, "RELU": 4, "MUL_MAT": 500}
+              "SIGMOID": 4, "EXP": 4, "RELU": 4, "SET_ROWS": 20, "MUL_MAT": 500}
 SWITCHED_ON = {"GGML_RAPT_MATMUL": "1", "GGML_RAPT_STATS": "1"}
 
 
@@ -126,6 +126,29 @@ def the_other_operations():
         for bad, what in results:
             ok(not bad, f"{arithmetic}: {what}")
         ok(code == 0 and results and out.endswith(f"1..{len(results)}\n"), f"{arithmetic}: all of these ran", err)
+
+
+def what_bits_depend_on():
+    """The table of README.md: each operation in two builds of ggml's CPU backend, without the device and with it."""
+    call = ("import ctypes, importlib, sys\n"
+            "importlib.import_module(sys.argv[1])\n"
+            "sys.exit(ctypes.CDLL(sys.argv[2]).graph(sys.argv[3].encode() if sys.argv[3:] else None))\n")
+    found = {}
+    for loaded in [], [LIBRARY]:
+        for module, name in ("xllamacpp", "xllamacpp"), ("llama_cpp", "llama-cpp-python"):
+            code, out, err = run(sys.executable, "-c", call, module, FOLDER / f"graph-{name}.so", *loaded, OMP_WAIT_POLICY="passive",
+                                 **SWITCHED_ON)
+            lines = dict(line.split(" ", 1) for line in out.splitlines())
+            ok(code == 0 and len(lines) >= 40, f"{len(lines)} operations in {name}, {'with' if loaded else 'without'} the device", err)
+            found.setdefault(bool(loaded), []).append(lines)
+    for with_device, (one, other) in found.items():
+        of_rows = sorted({op for lines in (one, other) for op, line in lines.items() if not line.startswith("- ")})
+        of_builds = sorted(op for op in one if one[op].split()[-1] != other[op].split()[-1])
+        if with_device:
+            ok(not of_rows and not of_builds, f"with the device, none depends on rows, threads or the build {of_rows} {of_builds}")
+        else:
+            ok(of_rows, f"without the device, these depend on rows or threads: {', '.join(of_rows)}")
+            ok(of_builds, f"these on the build: {', '.join(of_builds)}")
 
 
 def whole_models():
@@ -365,6 +388,7 @@ def loading():
 ggml_s_own_tests()
 what_they_leave_out()
 the_other_operations()
+what_bits_depend_on()
 whole_models()
 models()
 packages()
