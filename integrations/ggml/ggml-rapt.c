@@ -140,7 +140,7 @@ static struct tally attentions, products, others;
 static atomic_long most_threads;
 
 static struct tally *tally_of(const struct ggml_tensor *op) {
-    return op->op == GGML_OP_FLASH_ATTN_EXT ? &attentions : op->op == GGML_OP_MUL_MAT ? &products : &others;
+    return op->op == GGML_OP_FLASH_ATTN_EXT ? &attentions : is_product(op) ? &products : &others;
 }
 
 /* Whether a host has asked about a softmax of scores, which it computes where flash attention is off. */
@@ -219,9 +219,10 @@ static rapt_layout layout_of(const struct ggml_tensor *t) {
 }
 
 int is_dense_inside(const struct ggml_tensor *t) {
-    const int64_t row = rapt_row_bytes(type_of(t->type), 32);
-    const int elements = rapt_type_class_of(type_of(t->type)) == RAPT_CLASS_ELEMENT ? 32 : 1;
-    return t->ne[0] <= 1 || (int64_t)t->nb[0] * elements == row;
+    static const int groups[] = {1, 32, 256}; /* Channels that are stored together. */
+    int64_t bytes = -1;
+    for (int i = 0; i < 3 && bytes < 0; i++) bytes = rapt_row_bytes(type_of(t->type), groups[i]);
+    return t->ne[0] <= 1 || (int64_t)t->nb[0] == bytes;
 }
 
 static int64_t common_divisor(int64_t a, int64_t b) {
@@ -418,12 +419,12 @@ static enum ggml_status graph_compute(ggml_backend_t backend, struct ggml_cgraph
     for (int i = 0; i < nodes; i++) {
         const struct ggml_tensor *op = host->graph_node(graph, i);
         if (!is_wanted(op)) continue;
-        const int is_product = op->op == GGML_OP_MUL_MAT, is_attention = op->op == GGML_OP_FLASH_ATTN_EXT;
+        const int is_attention = op->op == GGML_OP_FLASH_ATTN_EXT;
         struct tally *tally = tally_of(op);
         const long start = wants_stats ? now() : 0;
-        const enum ggml_status status = is_attention ? attend(context, op)
-                                        : is_product ? multiply(host, context, op)
-                                                     : compute_op(context, op);
+        const enum ggml_status status = is_attention     ? attend(context, op)
+                                        : is_product(op) ? multiply(host, context, op)
+                                                         : compute_op(context, op);
         if (status != GGML_STATUS_SUCCESS) return status;
         tally->taken++;
         if (wants_stats) {
@@ -528,11 +529,11 @@ static bool supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op)
     char text[256];
     if (is_unfused(op)) unfused_seen = 1;
     if (is_view(op->op)) return true;
-    const int is_attention = op->op == GGML_OP_FLASH_ATTN_EXT, is_product = op->op == GGML_OP_MUL_MAT;
+    const int is_attention = op->op == GGML_OP_FLASH_ATTN_EXT;
     if (!is_attention && !takes_graph) return false;
-    const char *why = is_attention ? decline_attention(op, text, sizeof text)
-                      : is_product ? decline_product(device->context, op, text, sizeof text)
-                                   : decline_op(op);
+    const char *why = is_attention     ? decline_attention(op, text, sizeof text)
+                      : is_product(op) ? decline_product(device->context, op, text, sizeof text)
+                                       : decline_op(op);
     if (why == NULL) return true;
     if (*why != '\0') {
         struct tally *tally = tally_of(op);

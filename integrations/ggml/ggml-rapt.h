@@ -119,7 +119,10 @@ extern rapt_arith arith;
 /* Reports that a library's call has failed, though its description was accepted. */
 enum ggml_status failed(const char *what, const char *why);
 
-/* MUL_MAT (matmul.c). Why it is not taken, or null. */
+/* Whether an op is a product with weights: MUL_MAT or MUL_MAT_ID (matmul.c). */
+static inline bool is_product(const struct ggml_tensor *op) { return op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID; }
+
+/* Returns why a product is not taken, empty where that does not matter, or null. */
 const char *decline_product(const struct host *host, const struct ggml_tensor *op, char *why, size_t bytes);
 enum ggml_status multiply(const struct host *host, struct context *context, const struct ggml_tensor *op);
 

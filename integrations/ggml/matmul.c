@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of tokens with a matrix of weights, GGML_OP_MUL_MAT, by rapt's linear layers; and the memory that weights lie in.
+/* Products of tokens with a matrix of weights, GGML_OP_MUL_MAT, or with those of the experts that each token has chosen,
+ * GGML_OP_MUL_MAT_ID, by rapt's linear layers; and the memory that weights lie in.
  *
  * In exact arithmetic weights are read as they are, from whatever memory the CPU can read: a mapped file stays mapped. Still they
  * have a type of buffers of their own, since llama.cpp would give them to ggml's CPU_REPACK, which lays them out for itself. In
@@ -169,7 +170,7 @@ static bool supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op)
     char why[256];
     const struct host *host = device->context;
     const struct ggml_tensor *weights = op->src[0];
-    return op->op == GGML_OP_MUL_MAT && buffer_of(weights) != NULL && is_weights_type(host, buffer_of(weights)->buft) &&
+    return is_product(op) && buffer_of(weights) != NULL && is_weights_type(host, buffer_of(weights)->buft) &&
            decline_product(host, op, why, sizeof why) == NULL;
 }
 
@@ -200,52 +201,74 @@ void init_weights(struct host *host, int api_version) {
 
 /* ---- The operation ------------------------------------------------------------------------------------------------------- */
 
+/* Returns null, or why rapt does not multiply with weights where they lie. Sets whether they are packed. */
+static const char *decline_weights(const struct host *host, const struct ggml_tensor *weights, bool *packed) {
+    const ggml_backend_buffer_t buffer = buffer_of(weights);
+    rapt_linear_plan plan;
+    size_t bytes;
+    *packed = false;
+    if (type_of(weights->type) == RAPT_NONE) return "weights of a type that ggml alone has";
+    if (buffer != NULL && is_weights_type(host, buffer->buft)) {
+        *packed = packs(weights, &plan, &bytes);
+        if (weights->view_src != NULL && packs(weights->view_src, &plan, &bytes)) return "a part of weights that are packed";
+    } else if (buffer != NULL && !host->buft_is_host(buffer->buft)) {
+        return "weights in memory of another backend";
+    }
+    return is_dense_inside(weights) ? NULL : "weights whose channels are not contiguous";
+}
+
+/* Makes the plan of a layer, exact where weights have no integers. Returns null, or why there is none. */
+static const char *make_plan(rapt_linear_plan *plan, rapt_linear_desc *desc, char *why, size_t bytes) {
+    if (desc->arith == RAPT_INT8_DOT && rapt_linear_plan_init(plan, desc) != RAPT_OK) desc->arith = RAPT_EXACT;
+    if (rapt_linear_plan_init(plan, desc) == RAPT_OK) return NULL;
+    rapt_linear_explain(desc, why, bytes);
+    return why;
+}
+
 /* Describes the product that an op wants, with a plan of its calls. Returns null, or why rapt does not do it. */
 static const char *describe(const struct host *host, struct product *p, rapt_linear_plan *plan, const struct ggml_tensor *op,
                             char *why, size_t bytes) {
     const struct ggml_tensor *weights = p->weights = op->src[0], *x = p->x = op->src[1];
-    const ggml_backend_buffer_t buffer = buffer_of(weights);
-    rapt_linear_plan of_packed;
-    size_t packed_bytes;
     p->op = op;
-    p->packed = false;
-    if (type_of(weights->type) == RAPT_NONE) return "weights of a type that ggml alone has";
+    const char *refused = decline_weights(host, weights, &p->packed);
+    if (refused != NULL) return refused;
     if (type_of(x->type) == RAPT_NONE || op->type != GGML_TYPE_F32) return "tokens or products of another type than f32";
-    if (buffer != NULL && is_weights_type(host, buffer->buft)) {
-        p->packed = packs(weights, &of_packed, &packed_bytes);
-        if (weights->view_src != NULL && packs(weights->view_src, &of_packed, &packed_bytes)) {
-            return "a part of weights that are packed";
-        }
-    } else if (buffer != NULL && !host->buft_is_host(buffer->buft)) {
-        return "weights in memory of another backend";
-    }
     if (weights->ne[0] != x->ne[0] || op->ne[0] != weights->ne[1] || op->ne[1] != x->ne[1] || op->ne[2] != x->ne[2] ||
         op->ne[3] != x->ne[3] || x->ne[2] % weights->ne[2] != 0 || x->ne[3] % weights->ne[3] != 0) {
         return "a product of matrices that do not fit";
     }
-    if (!is_dense_inside(weights) || !is_dense_inside(x) || !is_dense_inside(op)) return "channels that are not contiguous";
+    if (!is_dense_inside(x) || !is_dense_inside(op)) return "tokens whose channels are not contiguous";
 
     p->shared = x->ne[2] / weights->ne[2];
     p->desc = layer_of(weights);
     p->desc.batch = p->shared, p->desc.tokens = x->ne[1];
     p->desc.x = (rapt_layout){type_of(x->type), (int64_t)x->nb[2], 0, (int64_t)x->nb[1]};
     p->desc.y = (rapt_layout){RAPT_F32, (int64_t)op->nb[2], 0, (int64_t)op->nb[1]};
-    if (arith == RAPT_INT8_DOT && rapt_linear_plan_init(plan, &p->desc) != RAPT_OK) p->desc.arith = RAPT_EXACT;
-    if (rapt_linear_plan_init(plan, &p->desc) == RAPT_OK) return NULL;
-    rapt_linear_explain(&p->desc, why, bytes);
-    return why;
+    return make_plan(plan, &p->desc, why, bytes);
 }
 
-/* Whether a product is with a matrix of Hadamard's, which ggml does by additions alone, in the same order everywhere. */
-static bool is_hadamard(const struct ggml_tensor *op) { return op->op_params[1] == GGML_HINT_SRC0_IS_HADAMARD; }
+/* Runs a call of a plan on a backend's threads, for an op. */
+static enum ggml_status run(struct context *context, const rapt_linear_plan *plan, const rapt_linear_args *args,
+                            const struct ggml_tensor *op) {
+    const rapt_status status = context->threads == 1
+                                   ? rapt_linear_run(plan, args)
+                                   : rapt_linear_run_parallel(plan, args, context->threads, parallel_for, context);
+    if (status == RAPT_OK) return GGML_STATUS_SUCCESS;
+    char why[256];
+    rapt_linear_args_explain(plan, args, context->threads, why, sizeof why);
+    return failed(op->name, why);
+}
 
-const char *decline_product(const struct host *host, const struct ggml_tensor *op, char *why, size_t bytes) {
-    struct product p;
+/* Sets the weights of a call to a matrix of them, which are packed or not. Of those that are, the rows are not read. */
+static void set_weights(rapt_linear_args *args, const struct ggml_tensor *weights, bool packed, int64_t i2, int64_t i3) {
     rapt_linear_plan plan;
-    return is_hadamard(op) ? "" : describe(host, &p, &plan, op, why, bytes);
+    size_t bytes = 0;
+    args->weight = (const char *)weights->data + (packed ? 0 : i2 * (int64_t)weights->nb[2] + i3 * (int64_t)weights->nb[3]);
+    if (!packed || !packs(weights, &plan, &bytes)) return;
+    args->prepacked = (const char *)weights->data + (size_t)(i3 * weights->ne[2] + i2) * bytes;
 }
 
-enum ggml_status multiply(const struct host *host, struct context *context, const struct ggml_tensor *op) {
+static enum ggml_status multiply_by_matrices(const struct host *host, struct context *context, const struct ggml_tensor *op) {
     struct product p;
     rapt_linear_plan plan;
     size_t workspace_bytes = 0;
@@ -259,28 +282,117 @@ enum ggml_status multiply(const struct host *host, struct context *context, cons
     args.workspace = scratch_of(context, workspace_bytes);
     args.workspace_bytes = workspace_bytes;
     if (args.workspace == NULL) return GGML_STATUS_ALLOC_FAILED;
-    rapt_linear_plan of_packed;
-    size_t packed_bytes = 0;
-    if (p.packed) packs(p.weights, &of_packed, &packed_bytes);
-    for (int64_t entry = 0; entry < p.x->ne[3]; entry++) {
-        const int64_t block = entry / (p.x->ne[3] / p.weights->ne[3]);
-        for (int64_t i = 0; i < p.weights->ne[2]; i++) {
-            const int64_t first = i * p.shared; /* Matrix of tokens. */
-            args.x = (const char *)p.x->data + entry * (int64_t)p.x->nb[3] + first * (int64_t)p.x->nb[2];
-            args.y = (char *)op->data + entry * (int64_t)op->nb[3] + first * (int64_t)op->nb[2];
-            args.weight = (const char *)p.weights->data + block * (int64_t)p.weights->nb[3] + i * (int64_t)p.weights->nb[2];
-            if (p.packed) {
-                args.prepacked = (const char *)p.weights->data + (size_t)(block * p.weights->ne[2] + i) * packed_bytes;
-                args.weight = p.weights->data; /* Which is not read. */
-            }
-            const rapt_status status = context->threads == 1
-                                           ? rapt_linear_run(&plan, &args)
-                                           : rapt_linear_run_parallel(&plan, &args, context->threads, parallel_for, context);
-            if (status != RAPT_OK) {
-                rapt_linear_args_explain(&plan, &args, context->threads, why, sizeof why);
-                return failed(op->name, why);
-            }
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    for (int64_t i3 = 0; i3 < p.x->ne[3] && status == GGML_STATUS_SUCCESS; i3++) {
+        for (int64_t i = 0; i < p.weights->ne[2] && status == GGML_STATUS_SUCCESS; i++) {
+            const int64_t i2 = i * p.shared; /* The first matrix of tokens. */
+            args.x = (const char *)p.x->data + i3 * (int64_t)p.x->nb[3] + i2 * (int64_t)p.x->nb[2];
+            args.y = (char *)op->data + i3 * (int64_t)op->nb[3] + i2 * (int64_t)op->nb[2];
+            set_weights(&args, p.weights, p.packed, i, i3 / (p.x->ne[3] / p.weights->ne[3]));
+            status = run(context, &plan, &args, op);
         }
     }
+    return status;
+}
+
+/* ---- Experts ------------------------------------------------------------------------------------------------------------- */
+
+/* A product with the matrices of experts: x is [tokens][chosen or 1] rows, ids [tokens][chosen] numbers of experts. */
+static const char *decline_experts(const struct host *host, const struct ggml_tensor *op, char *why, size_t bytes) {
+    const struct ggml_tensor *weights = op->src[0], *x = op->src[1], *ids = op->src[2];
+    rapt_linear_plan plan;
+    bool packed;
+    const char *refused = decline_weights(host, weights, &packed);
+    if (refused != NULL) return refused;
+    if (x->type != GGML_TYPE_F32 || op->type != GGML_TYPE_F32) return "tokens or products of another type than f32";
+    if (ids->type != GGML_TYPE_I32 || weights->ne[0] != x->ne[0] || weights->ne[3] != 1 || x->ne[3] != 1 ||
+        (x->ne[1] != 1 && x->ne[1] != ids->ne[0]) || x->ne[2] != ids->ne[1] || op->ne[0] != weights->ne[1] ||
+        op->ne[1] != ids->ne[0] || op->ne[2] != ids->ne[1]) {
+        return "experts and tokens that do not fit";
+    }
+    if (!is_dense_inside(x) || !is_dense_inside(op)) return "tokens whose channels are not contiguous";
+    rapt_linear_desc desc = layer_of(weights);
+    desc.tokens = ids->ne[0] * ids->ne[1];
+    return make_plan(&plan, &desc, why, bytes);
+}
+
+static int32_t expert_of(const struct ggml_tensor *ids, int64_t pair) {
+    const int64_t slot = pair % ids->ne[0], token = pair / ids->ne[0];
+    const char *at = (const char *)ids->data + slot * (int64_t)ids->nb[0] + token * (int64_t)ids->nb[1];
+    return *(const int32_t *)(const void *)at;
+}
+
+/* Gathers the tokens of each expert, multiplies them at once, and puts the results where they belong. */
+static enum ggml_status multiply_by_experts(const struct host *host, struct context *context, const struct ggml_tensor *op) {
+    const struct ggml_tensor *weights = op->src[0], *x = op->src[1], *ids = op->src[2];
+    const int64_t pairs = ids->ne[0] * ids->ne[1], experts = weights->ne[2];
+    const size_t in = (size_t)weights->ne[0] * sizeof(float), out = (size_t)weights->ne[1] * sizeof(float);
+    char why[256];
+    rapt_linear_plan plan;
+    bool packed;
+    const char *refused = decline_experts(host, op, why, sizeof why);
+    if (refused != NULL) return failed("a product with experts that was not asked about before", refused);
+    decline_weights(host, weights, &packed);
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        if (expert_of(ids, pair) < 0 || expert_of(ids, pair) >= experts)
+            return failed(op->name, "a token has chosen an expert that is not there");
+    }
+
+    /* Where each expert's pairs begin, the pairs by experts, their rows of x and of the result, and what all of them at once
+     * need, which is no less than what fewer do. */
+    rapt_linear_desc desc = layer_of(weights);
+    desc.tokens = pairs;
+    size_t workspace_bytes = 0;
+    if (make_plan(&plan, &desc, why, sizeof why) != NULL ||
+        rapt_linear_workspace_size(&plan, context->threads, &workspace_bytes) != RAPT_OK) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const size_t numbers = aligned((size_t)(experts + 1 + pairs) * sizeof(int64_t));
+    const size_t x_bytes = aligned((size_t)pairs * in), y_bytes = aligned((size_t)pairs * out);
+    char *memory = scratch_of(context, numbers + x_bytes + y_bytes + workspace_bytes);
+    if (memory == NULL) return GGML_STATUS_ALLOC_FAILED;
+    int64_t *ends = (int64_t *)(void *)memory, *sorted = ends + experts + 1;
+    char *const gathered = memory + numbers, *const found = gathered + x_bytes;
+    memset(ends, 0, (size_t)(experts + 1) * sizeof *ends);
+    for (int64_t pair = 0; pair < pairs; pair++) ends[expert_of(ids, pair) + 1]++;
+    for (int64_t expert = 0; expert < experts; expert++) ends[expert + 1] += ends[expert];
+    for (int64_t pair = 0; pair < pairs; pair++) sorted[ends[expert_of(ids, pair)]++] = pair;
+    for (int64_t i = 0; i < pairs; i++) {
+        const int64_t slot = sorted[i] % ids->ne[0] % x->ne[1], token = sorted[i] / ids->ne[0];
+        memcpy(gathered + (size_t)i * in, (const char *)x->data + slot * (int64_t)x->nb[1] + token * (int64_t)x->nb[2], in);
+    }
+
+    rapt_linear_args args;
+    rapt_linear_args_init(&args);
+    args.workspace = found + y_bytes, args.workspace_bytes = workspace_bytes;
+    for (int64_t expert = 0, first = 0; expert < experts; first = ends[expert++]) {
+        desc.tokens = ends[expert] - first;
+        if (desc.tokens == 0) continue;
+        if (make_plan(&plan, &desc, why, sizeof why) != NULL) return failed(op->name, why);
+        args.x = gathered + (size_t)first * in, args.y = found + (size_t)first * out;
+        set_weights(&args, weights, packed, expert, 0);
+        const enum ggml_status status = run(context, &plan, &args, op);
+        if (status != GGML_STATUS_SUCCESS) return status;
+    }
+    for (int64_t i = 0; i < pairs; i++) {
+        memcpy((char *)op->data + sorted[i] % ids->ne[0] * (int64_t)op->nb[1] + sorted[i] / ids->ne[0] * (int64_t)op->nb[2],
+               found + (size_t)i * out, out);
+    }
     return GGML_STATUS_SUCCESS;
+}
+
+/* ---- Both ---------------------------------------------------------------------------------------------------------------- */
+
+/* Whether a product is with a matrix of Hadamard's, which ggml does by additions alone, in the same order everywhere. */
+static bool is_hadamard(const struct ggml_tensor *op) { return op->op_params[1] == GGML_HINT_SRC0_IS_HADAMARD; }
+
+const char *decline_product(const struct host *host, const struct ggml_tensor *op, char *why, size_t bytes) {
+    struct product p;
+    rapt_linear_plan plan;
+    if (op->op == GGML_OP_MUL_MAT_ID) return decline_experts(host, op, why, bytes);
+    return is_hadamard(op) ? "" : describe(host, &p, &plan, op, why, bytes);
+}
+
+enum ggml_status multiply(const struct host *host, struct context *context, const struct ggml_tensor *op) {
+    return op->op == GGML_OP_MUL_MAT_ID ? multiply_by_experts(host, context, op) : multiply_by_matrices(host, context, op);
 }

@@ -380,8 +380,6 @@ const char *decline_op(const struct ggml_tensor *op) {
         return is_f32(x) && is_dense_inside(op) && x->ne[0] == op->ne[0] && x->ne[2] == op->ne[2] && x->ne[3] == op->ne[3]
                    ? NULL
                    : "rows of a cache that are not f32, or do not fit";
-    case GGML_OP_MUL_MAT_ID:
-        return "products with the matrices of experts";
     default:
         return not_needed;
     }

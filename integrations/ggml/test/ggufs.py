@@ -19,8 +19,9 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def random_llama(path: Path, layers: int, heads: int, kv_heads: int, head_dim: int, inner: int, context: int,
-                 weights: type = np.float32) -> None:
-    """A Llama of random weights and a vocabulary of bytes. Queries and keys are large enough that attention has to choose."""
+                 weights: type = np.float32, experts: int = 0) -> None:
+    """A Llama of random weights and a vocabulary of bytes, or a mixture of experts of which each token chooses two. Queries and
+    keys are large enough that attention has to choose."""
     width = heads * head_dim
     random = np.random.default_rng(1)
     writer = gguf.GGUFWriter(path, "llama")
@@ -33,9 +34,12 @@ def random_llama(path: Path, layers: int, heads: int, kv_heads: int, head_dim: i
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(head_dim)
     bytes_as_tokens(writer)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(2)
 
-    def tensor(name: str, rows: int, columns: int, size: float) -> None:
-        values = random.standard_normal((rows, columns), dtype=np.float32)
+    def tensor(name: str, rows: int, columns: int, size: float, matrices: int = 0) -> None:
+        values = random.standard_normal((matrices, rows, columns) if matrices else (rows, columns), dtype=np.float32)
         writer.add_tensor(f"{name}.weight", (values * np.float32(size / columns**0.5)).astype(weights))
 
     tensor("token_embd", VOCABULARY, width, width**0.5)
@@ -49,9 +53,12 @@ def random_llama(path: Path, layers: int, heads: int, kv_heads: int, head_dim: i
         tensor(f"{part}attn_k", kv_heads * head_dim, width, 1.5)
         tensor(f"{part}attn_v", kv_heads * head_dim, width, 1)
         tensor(f"{part}attn_output", width, width, 1)
-        tensor(f"{part}ffn_gate", inner, width, 1)
-        tensor(f"{part}ffn_up", inner, width, 1)
-        tensor(f"{part}ffn_down", width, inner, 1)
+        of_experts = "_exps" if experts else ""
+        if experts:
+            tensor(f"{part}ffn_gate_inp", experts, width, 1)
+        tensor(f"{part}ffn_gate{of_experts}", inner, width, 1, experts)
+        tensor(f"{part}ffn_up{of_experts}", inner, width, 1, experts)
+        tensor(f"{part}ffn_down{of_experts}", width, inner, 1, experts)
     finish(writer)
 
 

@@ -109,7 +109,7 @@ def answer(context, prompt, drafts):
 
 
 def paragraphs():
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in sorted(path for folder in ("docs", "integrations", "examples") for path in (ROOT / folder).rglob("*.md")):
         for text in path.read_text().split("\n\n"):
             if len(text) > 200 and not re.search(r"[|`<]|^#", text):
                 yield text[:400]

