@@ -86,8 +86,8 @@ def main() -> None:
         for round_ in range(options.rounds):
             for variant in sorted(VARIANTS, reverse=round_ % 2 == 1):
                 print(f"{weights}, round {round_ + 1} of {options.rounds}: {variant}", file=sys.stderr, flush=True)
-                command = [sys.executable, __file__, options.folder, "--host", options.host, "--depths", *map(str, options.depths),
-                           "--measure", variant, path]
+                command = [sys.executable, __file__, options.folder, "--host", options.host, "--measure", variant, path,
+                           "--depths", *map(str, options.depths)]
                 out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                      env={**os.environ, **(VARIANTS[variant] or {})}).stdout
                 for line in out.splitlines():

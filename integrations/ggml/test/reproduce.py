@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models whose logits must have the same bits, whatever is computed at once and by how many threads: test.py calls this, in a
-process for each arithmetic, and reads its lines. Usage: reproduce.py FOLDER [--host NAME] [--hash] [--control] [--prompts N] MODEL.gguf...
+"""Whole models whose logits must have the same bits, whatever is computed at once and by how many threads: test.py calls this, in
+a process for each arithmetic, and reads its lines. Usage:
+reproduce.py FOLDER [--host NAME] [--hash] [--control] [--prompts N] MODEL.gguf...
 
 A line of JSON is a test, [passed, what]; "hash MODEL HEX" is that of the logits of a fixed text. --hash prints these alone;
 --control finds what differs without the device, which must be something; N prompts are answered with and without prompt lookup
@@ -144,7 +145,7 @@ def main():
     if options.control:
         for path in options.models:
             found, _ = differences(host, path)
-            test(found, f"without the device, {path.stem} has other logits with {len(found)} of them: {', '.join(found[:3])}, …")
+            test(found, f"without the device, {path.stem} has other logits with {len(found)}: {', '.join(found[:3])}, …")
         return
     test(host.load_backend(options.folder / "libggml-rapt.so"), "the library is loaded")
     for path in options.models:
@@ -154,14 +155,15 @@ def main():
             context.close()
         else:
             found, logits = differences(host, path)
-            test(not found, f"{path.stem}: the same logits for 1 to 16 and 64 tokens at once, on {THREADS} threads, in {len(BATCHES)} sizes of "
-                            f"batches, behind a reused and a restored cache, among 7 others{''.join(f'; not: {what}' for what in found)}")
+            test(not found, f"{path.stem}: the same logits for 1 to 16 and 64 tokens at once, on {THREADS} threads, in "
+                            f"{len(BATCHES)} sizes of batches, behind a reused and a restored cache, among 7 others"
+                            + "".join(f"; not: {what}" for what in found))
         print("hash", path.stem, hashlib.sha256(logits.tobytes()).hexdigest(), flush=True)
         if options.prompts and not options.hash:
             equal, n, passes, seconds = speculation(host, path, options.prompts)
             test(equal == n == options.prompts,
-                 f"{path.stem}: {equal} of {n} answers of {ANSWER} tokens have the text and the logits of plain decoding with prompt lookup, "
-                 f"in {passes[1]} passes instead of {passes[0]}, {seconds[0] / seconds[1]:.2f} times as fast")
+                 f"{path.stem}: {equal} of {n} answers of {ANSWER} tokens have the text and the logits of plain decoding with "
+                 f"prompt lookup, in {passes[1]} passes instead of {passes[0]}, {seconds[0] / seconds[1]:.2f} times as fast")
 
 
 main()
