@@ -10,6 +10,7 @@ the bits that it has alone. KVCache keeps keys and values in any of rapt's types
 
     model.generate(**inputs, past_key_values=rapt.transformers.KVCache(model.config, type="q8_0"))
 """
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -38,8 +39,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 import rapt
 from . import viz
 from ._arguments import float_arith, shown
+from ._reproducible import Reproducibility, make_reproducible
 
-__all__ = ["KVCache", "register", "unregister"]
+__all__ = ["KVCache", "register", "reproducible", "unregister"]
 
 _SERVED = rapt_torch._SERVED
 
@@ -706,3 +708,51 @@ def unregister(name: str = "rapt") -> None:
             del interface._global_mapping[name]
         else:
             interface.register(name, before)
+
+
+# ---- The same bits -----------------------------------------------------------------------------------------------------------
+
+
+def _example(model: Any) -> dict[str, Any]:
+    """Inputs with which a model of Transformers can be called."""
+    accepted = inspect.signature(model.forward).parameters
+    inputs = {name: x for name, x in (model.dummy_inputs or {}).items() if name in accepted}
+    if model.main_input_name == "pixel_values":
+        config = getattr(model.config, "vision_config", model.config)
+        size = getattr(config, "image_size", None) or 224
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        inputs = {"pixel_values": torch.linspace(-1, 1, config.num_channels * height * width).view(1, -1, height, width).to(model.dtype)}
+    missing = [model.main_input_name] if model.main_input_name not in inputs else []
+    if model.config.is_encoder_decoder and "decoder_input_ids" in accepted:
+        inputs.setdefault("decoder_input_ids", inputs.get("input_ids"))
+    if missing:
+        raise ValueError(f"{type(model).__name__} has no inputs of its own to be tried with ({', '.join(missing)}): give some")
+    return {name: x for name, x in inputs.items() if x is not None}
+
+
+def reproducible(model: Any, inputs: Any = None, *, weights: str | None = None, arith: str = "exact", prepack: bool = False,
+                 strict: bool = False) -> Reproducibility:
+    """rapt.torch.reproducible() of a model of Transformers, with attn_implementation="rapt" where it has a choice. Prefill, chunks
+    and cached decoding, padding, and static and dynamic caches give the same bits, too.
+
+    inputs: a dictionary of what the model is called with once, to find all that it computes; None: the model's dummy_inputs, or an
+        image for one that sees. Look at a run of generate(), whose steps take other ways, in `with report.observing():`."""
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise TypeError(f"model is {shown(model)}: one of Transformers is needed; rapt.torch.reproducible() is for others")
+    name = "rapt" if float_arith(arith) == "exact" else f"rapt_{arith}"
+    before = model.config._attn_implementation
+    if name not in _registered:
+        register(name, arith)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what has one way only says so; its operators are substituted
+        with contextlib.suppress(ValueError):
+            model.set_attn_implementation(name)
+    try:
+        given = _example(model) if inputs is None else dict(inputs)
+        report = make_reproducible(model, functools.partial(model, **given), weights=weights, arith=arith, prepack=prepack,
+                                              strict=strict)
+    except BaseException:
+        model.set_attn_implementation(before)
+        raise
+    report._undo.callback(model.set_attn_implementation, before)
+    return report
