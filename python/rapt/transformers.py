@@ -732,27 +732,32 @@ def _example(model: Any) -> dict[str, Any]:
 
 def reproducible(model: Any, inputs: Any = None, *, weights: str | None = None, arith: str = "exact", prepack: bool = False,
                  strict: bool = False) -> Reproducibility:
-    """rapt.torch.reproducible() of a model of Transformers, with attn_implementation="rapt" where it has a choice. Prefill, chunks
-    and cached decoding, padding, and static and dynamic caches give the same bits, too.
+    """rapt.torch.reproducible() of a model of Transformers, or of a module that has some, such as a SentenceTransformer, with
+    attn_implementation="rapt" where there is a choice. Prefill, chunks and cached decoding, padding, and static and dynamic caches
+    give the same bits, too.
 
     inputs: a dictionary of what the model is called with once, to find all that it computes; None: the model's dummy_inputs, or an
-        image for one that sees. Look at a run of generate(), whose steps take other ways, in `with report.observing():`."""
-    if not isinstance(model, transformers.PreTrainedModel):
+        image for one that sees. A run of generate(), whose steps take other ways, is looked at in `with report.observing():`."""
+    inner = [m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)] if isinstance(model, torch.nn.Module) else []
+    if not inner:
         raise TypeError(f"model is {shown(model)}: one of Transformers is needed; rapt.torch.reproducible() is for others")
+    if inputs is None and model is not inner[0]:
+        raise ValueError(f"{type(model).__name__} has no inputs of its own to be tried with: give some")
     name = "rapt" if float_arith(arith) == "exact" else f"rapt_{arith}"
-    before = model.config._attn_implementation
     if name not in _registered:
         register(name, arith)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what has one way only says so; its operators are substituted
-        with contextlib.suppress(ValueError):
-            model.set_attn_implementation(name)
-    try:
-        given = _example(model) if inputs is None else dict(inputs)
-        report = make_reproducible(model, functools.partial(model, **given), weights=weights, arith=arith, prepack=prepack,
-                                              strict=strict)
-    except BaseException:
-        model.set_attn_implementation(before)
-        raise
-    report._undo.callback(model.set_attn_implementation, before)
+    given = _example(model) if inputs is None else dict(inputs)
+    with contextlib.ExitStack() as undo:
+        for part in inner:
+            undo.callback(_set_attention, part, part.config._attn_implementation)
+            _set_attention(part, name)
+        report = make_reproducible(model, functools.partial(model, **given), weights=weights, arith=arith, prepack=prepack, strict=strict)
+        report._undo.push(undo.pop_all())
     return report
+
+
+def _set_attention(model: Any, implementation: str | None) -> None:
+    """Where a model has no choice, its operators are substituted."""
+    with warnings.catch_warnings(), contextlib.suppress(ValueError):
+        warnings.simplefilter("ignore")
+        model.set_attn_implementation(implementation)

