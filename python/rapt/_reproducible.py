@@ -39,17 +39,20 @@ _active = _Active()
 class Substituting(TorchDispatchMode):
     """Runs our substitutes of operators whose bits are not the same everywhere, and PyTorch's other operators."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: list[tuple[Any, bool]] = []  # of each time that it was entered: operators of several parts enter it again
+
     def __enter__(self) -> Any:
-        self._before, _active.mode = _active.mode, self
-        # Fused layers of PyTorch's own, which would come as one operator.
-        self._fast_path = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
+        self._before.append((_active.mode, torch.backends.mha.get_fastpath_enabled()))
+        _active.mode = self
+        torch.backends.mha.set_fastpath_enabled(False)  # fused layers of PyTorch's own, which would come as one operator
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        torch.backends.mha.set_fastpath_enabled(self._fast_path)
-        _active.mode = self._before
+        _active.mode, fast_path = self._before.pop()
+        torch.backends.mha.set_fastpath_enabled(fast_path)
 
     def __torch_dispatch__(self, operator: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -61,9 +64,9 @@ class Substituting(TorchDispatchMode):
                 return result
             except substitutes.NotServed:
                 pass
-        elif _is_composite(operator):  # comes whole under torch.inference_mode()
+        elif (parts := _parts(operator)) is not None:
             with self:
-                return operator.decompose(*args, **kwargs)
+                return parts(*args, **kwargs)
         result = operator(*args, **kwargs)
         self.computed(operator, args, kwargs, result, False)
         return result
@@ -73,9 +76,14 @@ class Substituting(TorchDispatchMode):
 
 
 @functools.cache
-def _is_composite(operator: Any) -> bool:
-    return bool(operator.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
-        operator.name(), "CompositeImplicitAutograd"))
+def _parts(operator: Any) -> Callable[..., Any] | None:
+    """What an operator consists of, if it is others of PyTorch's: those that come whole under torch.inference_mode(), and those that
+    a library defines in Python."""
+    if operator.namespace != "aten":
+        defined = torch._library.custom_ops.OPDEFS.get(operator._schema.name)
+        return None if defined is None else defined._init_fn
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+    return operator.decompose if composite else None
 
 
 class Observer(Substituting):
@@ -89,11 +97,11 @@ class Observer(Substituting):
         self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
-        hooks = torch.nn.modules.module
-        handles = [hooks.register_module_forward_pre_hook(lambda module, _: self.running.append(module)),
-                   hooks.register_module_forward_hook(lambda *_: self._leave(), always_call=True)]
-        for handle in handles:
-            self._hooks.callback(handle.remove)
+        if not self._before:
+            hooks = torch.nn.modules.module
+            for handle in (hooks.register_module_forward_pre_hook(lambda module, _: self.running.append(module)),
+                           hooks.register_module_forward_hook(lambda *_: self._leave(), always_call=True)):
+                self._hooks.callback(handle.remove)
         return super().__enter__()
 
     def _leave(self) -> None:
@@ -101,7 +109,8 @@ class Observer(Substituting):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._hooks.close()
+        if not self._before:
+            self._hooks.close()
 
     def computed(self, operator: Any, args: Any, kwargs: Any, result: Any, substituted: bool) -> None:
         module = self.running[-1] if self.running else None

