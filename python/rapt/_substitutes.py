@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import _elementary as elementary
+from . import _masks as masks
 from . import _products as products
 
 # ---- Judgements --------------------------------------------------------------------------------------------------------------
@@ -380,15 +381,27 @@ def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[in
     return torch.cat(parts, 1).view(batch, *places, -1).movedim(-1, 1).contiguous()
 
 
+def _mask_options(mask: Tensor, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+    """Padding as how many keys there are, and from which on, so that a sequence has the bits that it has without."""
+    bools = mask if mask.dtype is torch.bool else masks.as_bools(mask)
+    if bools is None:
+        return {"bias": mask}
+    if bools.shape[-2] > 1 and bool((bools == bools[..., :1, :]).all()):
+        bools = bools[..., :1, :]
+    if bools.shape == (query.shape[0], 1, 1, key.shape[2]) and (runs := masks.runs_of(bools[:, 0, 0])) is not None:
+        return masks.of_runs(*runs)
+    return {"mask": bools}
+
+
 def _flash_attention(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
                      attn_mask: Tensor | None = None, scale: float | None = None) -> tuple[Tensor, Tensor]:
     _served(query, key, value)
     if dropout_p:
         raise NotServed
-    kind = {} if attn_mask is None else {"mask" if attn_mask.dtype is torch.bool else "bias": attn_mask}
+    options = {} if attn_mask is None else _mask_options(attn_mask, query, key)
     dense = [t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value)]
     causal = "top-left" if is_causal else None
-    found: tuple[Tensor, Tensor] = torch.ops.rapt.attention_lse(*dense, causal=causal, scale=scale, **kind)
+    found: tuple[Tensor, Tensor] = torch.ops.rapt.attention_lse(*dense, causal=causal, scale=scale, **options)
     return found
 
 

@@ -39,6 +39,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 import rapt
 from . import viz
 from ._arguments import float_arith, shown
+from ._masks import of_runs, runs_of
 from ._reproducible import Reproducibility, make_reproducible
 
 __all__ = ["KVCache", "register", "reproducible", "unregister"]
@@ -138,22 +139,6 @@ def _pattern(mask_function: Callable[..., Any]) -> dict[str, Any] | None:
     return None
 
 
-def _runs(attended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Of a mask (batch, keys): where each entry's attended keys begin, and how many they are; None where one has gaps."""
-    count = attended.sum(-1, dtype=torch.int32)
-    first = attended.to(torch.uint8).argmax(-1).to(torch.int32)  # the first of several
-    last = attended.shape[-1] - 1 - attended.flip(-1).to(torch.uint8).argmax(-1).to(torch.int32)
-    if ((count > 0) & (last - first + 1 != count)).any():
-        return None
-    return torch.where(count > 0, first, 0), count
-
-
-def _of_runs(first: torch.Tensor, count: torch.Tensor) -> dict[str, torch.Tensor]:
-    """rapt's options for keys of which an entry has only those in its run: they are counted from its first one on, and so have
-    the bits that they have without padding."""
-    return {"kv_lengths": count} | ({"ring_starts": first} if first.any() else {})
-
-
 def _floats(attended: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A mask as eager attention has it: what is added to scores."""
     return torch.zeros(attended.shape, dtype=dtype, device=attended.device).masked_fill_(~attended, torch.finfo(dtype).min)
@@ -221,7 +206,7 @@ def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_
     runs = None
     if attention_mask is not None:
         attended = _padded(attention_mask, kv_offset + kv_length)[:, kv_offset:kv_offset + kv_length]
-        runs = _runs(attended[:, :end])
+        runs = runs_of(attended[:, :end])
         if runs is None:
             return as_it_is()
     full = runs is None or bool((runs[1] == end).all())
@@ -230,7 +215,7 @@ def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_
     if full and end == kv_length == q_first + q_length:
         return said(pattern)
     first, count = runs or (torch.zeros(batch_size, dtype=torch.int32), torch.full((batch_size,), end, dtype=torch.int32))
-    options = pattern | _of_runs(first, count)
+    options = pattern | of_runs(first, count)
     if pattern and bool((first + count != q_first + q_length).any()):
         options["q_offsets"] = q_first - first
     return said(options, (first, count))
@@ -415,9 +400,9 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
         if not _is_traced(bias) and not bias[..., :key.shape[2]].masked_fill(~there, 0).any():
             bias = None
     if bias is None and mask is not None and mask.shape[:3] == (query.shape[0], 1, 1) and not _is_traced(mask):
-        runs = _runs(mask[:, 0, 0])
+        runs = runs_of(mask[:, 0, 0])
         if runs is not None:
-            options |= _of_runs(*runs)
+            options |= of_runs(*runs)
             mask = None
     if bias is not None:  # of a static cache, or by distance, whose heads may lie next to each other
         bias = bias[..., :key.shape[2]]
