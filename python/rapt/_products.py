@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rapt's linear layers and norms of PyTorch's tensors, whose plans are kept: what rapt.linear does beside its work, most of it the
-plan, takes many times as long, which a model of small layers feels."""
+"""rapt's linear layers and norms of PyTorch's tensors, whose plans are kept: what rapt.linear does beside its work, most of
+it the plan, takes many times as long, which a model of small layers feels."""
 import functools
 import struct
 from typing import Any

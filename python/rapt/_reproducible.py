@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of PyTorch whose bits are the same on every CPU: rapt.torch.reproducible() and rapt.transformers.reproducible().
 
-Linear layers, norms and multi-layer perceptrons are recognised by what they compute, and replaced. Whatever else a module computes
-by itself is found by running it (Observer): a module in which operators ran whose bits are not the same everywhere runs under
+Linear layers, norms and perceptrons are recognised by what they compute, and replaced. Whatever else a module computes by
+itself is found by running it (Observer): a module in which operators ran whose bits are not the same everywhere runs under
 Substituting from then on, which puts ours in their place (_substitutes)."""
 import collections
 import contextlib
@@ -77,8 +77,8 @@ class Substituting(TorchDispatchMode):
 
 @functools.cache
 def _parts(operator: Any) -> Callable[..., Any] | None:
-    """What an operator consists of, if it is others of PyTorch's: those that come whole under torch.inference_mode(), and those that
-    a library defines in Python."""
+    """What an operator consists of, if it is others of PyTorch's: those that come whole under torch.inference_mode(), and
+    those that a library defines in Python."""
     if operator.namespace != "aten":
         defined = torch._library.custom_ops.OPDEFS.get(operator._schema.name)
         return None if defined is None else defined._init_fn
@@ -375,9 +375,12 @@ class Left(NamedTuple):
 
 
 class Reproducibility:
-    """What reproducible() has done to a model: replaced, the kinds of modules by their names; substituted, the operators that ours
-    took the place of, by module; left, those of PyTorch's own, each with same and why; and buffers that keep the bits of the CPU on
-    which they were computed."""
+    """What reproducible() has done to a model.
+
+    replaced: the kinds of modules that are rapt's, by their names.
+    substituted: how often ours took the place of operators, by module.
+    left: the operators that are PyTorch's own, each with same and why.
+    buffers: those that keep the bits of the CPU on which they were computed."""
 
     def __init__(self, model: Module, options: Options, strict: bool):
         self.model, self.options, self.strict = model, options, strict
@@ -417,8 +420,8 @@ class Reproducibility:
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
-        """Looks at what the model computes meanwhile, as reproducible() does: decoding or padding, say, may take other ways. That has
-        the same bits already."""
+        """Looks at what the model computes meanwhile, as reproducible() does, for decoding or padding, say, may take other ways. It
+        has the same bits already."""
         observer = Observer()
         with observer:
             yield
@@ -474,8 +477,8 @@ class Reproducibility:
         return f"{name or 'the model'} ({type(module).__name__})"
 
     def _remake_buffers(self) -> None:
-        """Buffers that no checkpoint has were computed by PyTorch when the model was made, as rotary frequencies are. What a module
-        of its class and configuration has, made of our operators, takes their place."""
+        """Buffers that no checkpoint has were computed by PyTorch when the model was made, as rotary frequencies are. What a
+        module of its class and configuration has, made of our operators, takes their place."""
         for name, module in self.model.named_modules():
             ours = [key for key in module._non_persistent_buffers_set
                     if isinstance(t := module._buffers.get(key), Tensor) and t.is_floating_point() and t.numel()]

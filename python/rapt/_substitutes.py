@@ -54,8 +54,8 @@ _DIFFERENT = {
         _scaled_dot_product_flash_attention_for_cpu _native_multi_head_attention _transformer_encoder_layer_fwd _fft_r2c
         _fft_c2r _fft_c2c""",
     _FUNCTIONS: """exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 sigmoid silu gelu mish
-        softplus erf erfc erfinv elu celu selu glu log_sigmoid_forward logaddexp pow hardswish hardsigmoid polar logit special_expit i0
-        lgamma digamma fmod remainder floor_divide""",
+        softplus erf erfc erfinv elu celu selu glu log_sigmoid_forward logaddexp pow hardswish hardsigmoid polar logit special_expit
+        i0 lgamma digamma fmod remainder floor_divide""",
     _CONTRACTED: """addcmul addcdiv lerp rsqrt rsub upsample_linear1d upsample_bilinear2d upsample_bicubic2d grid_sampler_2d
         linspace _upsample_bilinear2d_aa _upsample_bicubic2d_aa""",
     _RANDOM: "bernoulli multinomial normal uniform rand randn rand_like randn_like randperm randint exponential",

@@ -661,8 +661,8 @@ def reproducible(module: torch.nn.Module, *inputs: Any, weights: str | None = No
                  strict: bool = False, **named_inputs: Any) -> Reproducibility:
     """Has a module compute the same bits on every CPU, for any number of threads, and for each entry of a batch as alone.
 
-    inputs, named_inputs: what the module is called with once, to find all that it computes. What runs in other calls only is found by
-        those in `with report.observing():`.
+    inputs, named_inputs: what the module is called with once, to find all that it computes. What runs in other calls only is found
+        by those in `with report.observing():`.
     weights: how linear layers' weights are multiplied: None: as they are; "int8", "q8_0" or "q4_0".
     arith: that of linear layers: "exact", or "bf16" (docs/order.md, F).
     prepack: also keep weights as kernels read them, in as much memory again; the bits are the same.

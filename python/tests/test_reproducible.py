@@ -294,7 +294,8 @@ TYPES = torch.float32, torch.float16, torch.bfloat16
 
 
 SENTENCES = ["Rain.", "A man is eating food.", "The quick brown fox jumps over the lazy dog, which does not mind at all.", "Why?",
-             "Attention is all you need.", "One sentence has many more words than the others have, so that these are padded.", "Two.", "Yes, no."]
+             "Attention is all you need.", "One sentence has many more words than the others have, so that these are padded.",
+             "Two.", "Yes, no."]
 
 
 def minilm():
@@ -318,7 +319,8 @@ def print_digests():
     x, y = noise(70007, 1), noise(70007, 2) + 3
     given = [(x.to(kind), y.to(kind)) for kind in TYPES]
     plain, ours = ([f(a, b) for f in (*ROUNDED_ONCE.values(), *extra) for a, b in given] for extra in (
-        (lambda a, b: torch.nn.functional.silu(a), lambda a, b: a.softmax(0), lambda a, b: torch.addcmul(a, a, b)), (lambda a, b: elementary.exp(a * 9),
+        (lambda a, b: torch.nn.functional.silu(a), lambda a, b: a.softmax(0), lambda a, b: torch.addcmul(a, a, b)),
+        (lambda a, b: elementary.exp(a * 9),
          lambda a, b: elementary.sin(a * 1000), lambda a, b: elementary.log1p(b), lambda a, b: elementary.gelu(a * 5),
          lambda a, b: elementary.gelu_tanh(a * 5), lambda a, b: elementary.softplus(a * 9), lambda a, b: elementary.power_of(7.0, a))))
     found["operators"] = digest(plain), digest(ours)
@@ -394,11 +396,11 @@ def test_operators():
         own = torch.nn.functional.silu(special) if name == "silu" else getattr(torch, name)(special)
         ours = getattr(elementary, name)(special)
         ok(torch.allclose(ours, own, 1e-6, 0, equal_nan=True), f"{name} of 0, infinity, NaN and numbers whose result is none", (ours, own))
-    for name, low, high in (("exp", -100, 88), ("log", 1e-30, 1e5), ("tanh", -12, 12), ("sigmoid", -80, 80), ("silu", -80, 80), ("sin", -1e5, 1e5),
-                            ("cos", -1e5, 1e5), ("erf", -5, 5), ("expm1", -20, 20), ("log1p", -0.9, 100), ("gelu_tanh", -5, 8)):
+    for name, low, high in (("exp", -100, 88), ("log", 1e-30, 1e5), ("tanh", -12, 12), ("sigmoid", -80, 80), ("silu", -80, 80),
+                            ("sin", -1e5, 1e5), ("cos", -1e5, 1e5), ("erf", -5, 5), ("expm1", -20, 20), ("log1p", -0.9, 100), ("gelu_tanh", -5, 8)):
         x = torch.linspace(low, high, 50001)
-        f = {"silu": torch.nn.functional.silu, "gelu_tanh": lambda a: torch.nn.functional.gelu(a, approximate="tanh")}.get(name) or getattr(torch, name)
-        exact = f(x.double())
+        named = {"silu": torch.nn.functional.silu, "gelu_tanh": lambda a: torch.nn.functional.gelu(a, approximate="tanh")}
+        exact = (named.get(name) or getattr(torch, name))(x.double())
         unit = (torch.nextafter(exact.float().abs(), torch.tensor(torch.inf)) - exact.float().abs()).double()
         off = float(((getattr(elementary, name)(x).double() - exact).abs() / unit).max())
         ok(off < 0.501, f"{name}: off by {off:.5f} units in the last place", off)
@@ -418,7 +420,7 @@ def test_families():
             ok(report.is_reproducible and far < 1e-4, f"{name}: nothing is left whose bits differ, and the results are PyTorch's", (far, report))
             found = {what: unlike(pairs) for what, pairs in cases(model, kind)}
             ok(not any(found.values()), f"{name}: the same bits: " + ", ".join(found), found)
-            if kind != "vision":  # as many patches for every image: PyTorch's products have the same bits in these cases, not in others
+            if kind != "vision":  # of as many patches always, whose products may come out the same; not in other processes, below
                 ok(differing > 0, f"{name}: by itself, other bits in {differing} of {len(found)} cases")
             with report.observing():
                 list(cases(model, kind))
@@ -437,7 +439,8 @@ def test_processes():
     for isa, capability in pairs:
         environment = os.environ | {"RAPT_ISA": isa, "ATEN_CPU_CAPABILITY": capability}
         names = [name for name in sys.argv[1:] if name in FAMILIES]
-        done = subprocess.run([sys.executable, __file__, "--digests", *names], env=environment, capture_output=True, text=True, timeout=900)
+        done = subprocess.run([sys.executable, __file__, "--digests", *names], env=environment, capture_output=True, text=True,
+                              timeout=900)
         if done.returncode:
             ok(False, f"a process with RAPT_ISA={isa} ATEN_CPU_CAPABILITY={capability}", done.stderr)
             return
@@ -488,7 +491,8 @@ def test_modules():
         ours = module(x)
         far = float((plain - ours).abs().max())
         ok(report.is_reproducible and 0 < far < 1e-5, f"{what}: nothing is left whose bits differ", (far, report))
-        ok(all(same(module(x[i:i + 1]), ours[i:i + 1]) for i in range(len(x))), f"{what}: an entry of a batch has the bits that it has alone")
+        ok(all(same(module(x[i:i + 1]), ours[i:i + 1]) for i in range(len(x))),
+           f"{what}: an entry of a batch has the bits that it has alone")
         for make, how in ((copy.deepcopy, "a copy"), (lambda m: pickle.loads(pickle.dumps(m)), "a pickled one")):
             ok(same(make(module)(x), ours), f"{what}: {how} has the same bits")
         report.restore()
