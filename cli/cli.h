@@ -13,6 +13,7 @@
 int cli_run(int argc, char **argv);
 int cli_info(int argc, char **argv);
 int cli_tune(int argc, char **argv);
+int cli_vectors(int argc, char **argv); /* `rapt check` with --vectors */
 
 /* Prints "program: message" to standard error, as one line: control characters, which a file name may contain, become '?'.
  * Returns CLI_ERROR. */

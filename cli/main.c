@@ -27,7 +27,18 @@ static const char help[] =
     "as a line on standard error.\n"
     "Exit status: 0 success, 1 a check failed, 2 an error, with one line on standard error that says which.\n";
 
-static int check(int argc, char **argv) { return rapt_check_main(argc + 1, argv - 1, "rapt check"); }
+/* Runs `rapt check`: its own checks, or with --vectors those of files. */
+static int check(int argc, char **argv) {
+    bool explained = false;
+    for (int i = 0; i < argc; i++) {
+        if (!strncmp(argv[i], "--vectors", 9)) return cli_vectors(argc, argv);
+        explained |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
+    }
+    const int status = rapt_check_main(argc + 1, argv - 1, "rapt check");
+    if (explained)
+        printf("\n`rapt check --vectors DIR` checks vectors instead: results in files; see rapt check --vectors DIR --help.\n");
+    return status;
+}
 
 static const struct {
     const char *name;

@@ -4,6 +4,7 @@
 #include "convert.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- The header: a Python dictionary in ASCII -------------------------------------------------------------------------- */
@@ -59,13 +60,15 @@ static bool take_shape(cursor *c, npy_array *array) {
 }
 
 /* Sets the type and the byte order by a description such as "<f4". */
-static bool parse_type(npy_array *array, cursor descr, bool booleans) {
+static bool parse_type(npy_array *array, cursor descr, npy_wanted wanted) {
     static const char *const names[3] = {"f4", "f2", "b1"};
     static const rapt_type types[3] = {RAPT_F32, RAPT_F16, RAPT_BOOL};
     if (descr.end - descr.at != 3 || !memchr("<>=|", *descr.at, 4)) return false;
     const char order = *descr.at++;
     array->big_endian = order == '<' ? false : order == '>' ? true : __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
-    for (int i = booleans ? 2 : 0; i < (booleans ? 3 : 2); i++) {
+    array->size = descr.at[1] - '0';
+    if (wanted.dtype) return is_text(descr, wanted.dtype);
+    for (int i = wanted.booleans ? 2 : 0; i < (wanted.booleans ? 3 : 2); i++) {
         array->type = types[i];
         if (is_text(descr, names[i])) return true;
     }
@@ -75,7 +78,7 @@ static bool parse_type(npy_array *array, cursor descr, bool booleans) {
 /* Parses the header, and checks that the array is one that is wanted; else writes what is wrong to fault. */
 static bool parse_header(npy_array *array, cursor c, npy_wanted wanted, bool *fortran, char fault[NPY_FAULT_BYTES]) {
     static const char *const keys[3] = {"descr", "fortran_order", "shape"};
-    const char *const dtype = wanted.booleans ? "bool" : "float16 or float32";
+    const char *const dtype = wanted.dtype ? wanted.dtype : wanted.booleans ? "bool" : "float16 or float32";
     const char *const start = c.at;
     cursor descr = {NULL, NULL}, key;
     unsigned seen = 0;
@@ -112,10 +115,12 @@ static bool parse_header(npy_array *array, cursor c, npy_wanted wanted, bool *fo
         snprintf(fault, NPY_FAULT_BYTES, "its header has no '%s'", keys[k]);
         return false;
     }
-    if (!parse_type(array, descr, wanted.booleans)) {
+    if (!parse_type(array, descr, wanted)) {
         const int shown = descr.end - descr.at < 40 ? (int)(descr.end - descr.at) : 40;
-        snprintf(fault, NPY_FAULT_BYTES, "its dtype is '%.*s', %s is needed: save x.astype(np.%s)", shown, descr.at, dtype,
-                 wanted.booleans ? "bool_" : "float32");
+        snprintf(fault, NPY_FAULT_BYTES, "its dtype is '%.*s', %s is needed%s", shown, descr.at, dtype,
+                 wanted.dtype      ? ""
+                 : wanted.booleans ? ": save x.astype(np.bool_)"
+                                   : ": save x.astype(np.float32)");
         return false;
     }
     if (array->dims < wanted.least_dims || array->dims > wanted.most_dims) {
@@ -133,7 +138,7 @@ static bool parse_header(npy_array *array, cursor c, npy_wanted wanted, bool *fo
 
 /* Sets the strides, and *bytes to the size of the array. Returns false if one of them exceeds an int64_t. */
 static bool lay_out(npy_array *array, bool fortran, int64_t *bytes) {
-    *bytes = (int64_t)convert_size(array->type);
+    *bytes = array->size;
     for (int n = 0; n < array->dims; n++) {
         const int i = fortran ? n : array->dims - 1 - n;
         array->stride[i] = *bytes;
@@ -221,6 +226,19 @@ void npy_copy_row(const npy_array *array, int64_t offset, rapt_type type, int64_
         const uint16_t half = (uint16_t)bits;
         memcpy(at, type == RAPT_F32 ? (const void *)&bits : (const void *)&half, convert_size(type));
     }
+}
+
+void *npy_elements(const npy_array *array) {
+    int64_t n = 1;
+    for (int i = 0; i < array->dims; i++) n *= array->shape[i];
+    unsigned char *const elements = malloc((size_t)n * (size_t)array->size + 1), *to = elements;
+    const bool other_order = array->big_endian != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    for (int64_t i = 0; elements && i < n; i++, to += array->size) {
+        int64_t offset = 0, rest = i;
+        for (int d = array->dims - 1; d >= 0; rest /= array->shape[d--]) offset += rest % array->shape[d] * array->stride[d];
+        for (int b = 0; b < array->size; b++) to[b] = array->data[offset + (other_order ? array->size - 1 - b : b)];
+    }
+    return elements;
 }
 
 bool npy_write(FILE *file, rapt_type type, int dims, const int64_t *shape, const void *data) {

@@ -107,7 +107,7 @@ int broadcast_open(broadcast *b, const char *path, bool booleans, int dims, cons
     static const char *const names[4] = {"batch", "heads", "queries", "keys"};
     char fault[NPY_FAULT_BYTES];
     b->path = path;
-    if (!npy_open(&b->array, path, (npy_wanted){booleans, 1, dims}, fault)) return cli_fail(CLI_RUN, "%s: %s", path, fault);
+    if (!npy_open(&b->array, path, (npy_wanted){booleans, 1, dims, NULL}, fault)) return cli_fail(CLI_RUN, "%s: %s", path, fault);
     for (int i = 0; i < 4; i++) {
         const int own = i - (dims - b->array.dims); /* missing dimensions come first */
         b->shape[i] = i < dims && own >= 0 ? b->array.shape[own] : 1;

@@ -639,26 +639,16 @@ static bool matches(const char *name, const char *pattern, const char *end) {
     return !*name;
 }
 
-/* True if the kernel has a choice in a case. */
-static bool is_possible(const search *t, const tune_case *c) { return c->arith != RAPT_INT8_DOT || t->most.few_integer_rows > 0; }
-
-/* Sets *mask to the cases that match the names or patterns, which are separated by commas; each must match a case that is
- * possible. */
-static int select_cases(const search *t, const char *names, unsigned *mask) {
+/* Sets *mask to the cases that match the names or patterns, which are separated by commas; each must match a case. */
+static int select_cases(const char *names, unsigned *mask) {
     *mask = 0;
     for (const char *at = names, *end;; at = end + 1) {
         end = strchr(at, ',') ? strchr(at, ',') : at + strlen(at);
-        unsigned matched = 0, possible = 0;
-        for (int i = 0; i < CASES; i++) {
-            if (!matches(cases[i].name, at, end)) continue;
-            matched |= 1u << i;
-            if (is_possible(t, &cases[i])) possible |= 1u << i;
-        }
+        unsigned matched = 0;
+        for (int i = 0; i < CASES; i++)
+            if (matches(cases[i].name, at, end)) matched |= 1u << i;
         if (!matched) return fail("--cases %s: there is no case '%.*s'; see rapt tune --help", names, (int)(end - at), at);
-        if (!possible)
-            return fail("--cases %s: '%.*s' is nothing to tune, since the kernel %s has one way only for few rows of integers",
-                        names, (int)(end - at), at, t->isa);
-        *mask |= possible;
+        *mask |= matched;
         if (!*end) return 0;
     }
 }
@@ -716,7 +706,7 @@ static int tune(search *t, int argc, char **argv) {
     t->quiet = value[QUIET];
     t->terminal = isatty(STDERR_FILENO);
     unsigned mask;
-    if (select_cases(t, value[CASE_NAMES] ? value[CASE_NAMES] : "*", &mask)) return CLI_ERROR;
+    if (select_cases(value[CASE_NAMES] ? value[CASE_NAMES] : "*", &mask)) return CLI_ERROR;
     t->pool = rapt_pool_create(t->threads);
     if (!t->pool) return cli_fail(CLI_TUNE, "--threads %" PRId64 ": that many could not be started", t->threads);
     heed_signals();

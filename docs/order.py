@@ -428,16 +428,20 @@ def rotate(x, c, s, interleaved=False):
 
 @np.errstate(all="ignore")
 def linear(x, w, *, scales=None, bias=None, activation=None, gate=None, gate_scales=None, gate_bias=None, residual=None,
-           arithmetic="exact", fused_class=True):
-    """x is [token, channel], w and gate [output, channel], scales and biases [output], residual [token, output]."""
+           arithmetic="exact", groups=None, gate_groups=None, fused_class=True):
+    """x is [token, channel], w and gate [output, channel], scales and biases [output], residual [token, output].
+
+    With arithmetic="int8", w and gate are integers, and groups and gate_groups the scales of their groups [output, group], None for
+    int8."""
     fma = fused if fused_class else unfused
 
-    def mapped(w, scales, bias):
-        total = dot(fma, bf16(x)[:, None], bf16(w)) if arithmetic == "bf16" else products(fma, x[:, None], w)
+    def mapped(w, groups, scales, bias):
+        if arithmetic == "int8": total = integer_products(fma, x, w, groups)
+        else: total = dot(fma, bf16(x)[:, None], bf16(w)) if arithmetic == "bf16" else products(fma, x[:, None], w)
         return fma(total, ONE if scales is None else scales, ZERO if bias is None else bias)  # K.2
 
-    y, activate = mapped(w, scales, bias), ACTIVATIONS[activation]
-    y = activate(fma, y) if gate is None else activate(fma, mapped(gate, gate_scales, gate_bias)) * y
+    y, activate = mapped(w, groups, scales, bias), ACTIVATIONS[activation]
+    y = activate(fma, y) if gate is None else activate(fma, mapped(gate, gate_groups, gate_scales, gate_bias)) * y
     return y if residual is None else y + residual
 
 
@@ -447,6 +451,18 @@ def products(fma, x, w):
     for first in range(0, x.shape[-1], LINEAR_PART):
         part = np.s_[..., first:first + LINEAR_PART]
         total = in_order(sixteen(x[part], w[part], fma), total)
+    return total
+
+
+def integer_products(fma, x, w, groups):
+    """K.4."""
+    total = ZERO
+    for g, first in enumerate(range(0, x.shape[-1], GROUP)):
+        part = np.s_[:, first:first + GROUP]
+        most = abs(x[part]).max(axis=-1, keepdims=True)
+        n, unit = nearest(x[part] * (f32(127) / most)), most / f32(127)  # of NaN and infinity as in integer_scores
+        sums = n @ w[part].astype(np.float64).T
+        total = fma(sums.astype(f32), unit if groups is None else groups[:, g] * unit, total)
     return total
 
 

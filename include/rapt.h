@@ -263,7 +263,7 @@ typedef enum rapt_alibi {
     RAPT_ALIBI_BIAS = 2      /* Logits become logit + slope * bias[i, j] (ggml, whose mask holds the distances). */
 } rapt_alibi;
 
-/* The arithmetic of the products Q K^T and P V.
+/* The arithmetic of the products Q K^T and P V. rapt_linear_desc.arith says what it means in linear layers.
  *
  * - RAPT_EXACT: K and V of any type are converted to f32, and products are summed in f32.
  * - RAPT_INT8_DOT: each row of Q, and each row's weights for a block of keys, are quantised to 8 bits, and products are summed in
@@ -297,7 +297,8 @@ typedef enum rapt_scores_stage {
 } rapt_scores_stage;
 
 /* The argument of a callback: the logits of some rows for some adjacent keys, after scale, softcap, ALiBi and bias, before masks.
- * The logit of row r and key number first_key + n is logits[r * row_stride + n * key_stride]. */
+ * The logit of row r and key number first_key + n is logits[r * row_stride + n * key_stride]. A key that a mask or a bias of -inf
+ * excludes stays excluded, whatever becomes of its logit. */
 typedef struct rapt_logits {
     float *logits;         /* The logits, which may be changed. */
     int64_t row_stride;    /* Floats, not bytes, from a row to the next. */
@@ -1192,7 +1193,7 @@ typedef struct rapt_tuning {
     /* The most rows of a key/value head for which keys lie in lanes, 0 to at most 16; for more, queries do. */
     int few_rows;
 
-    /* few_rows for RAPT_INT8_DOT, 0 to at most 16; only 0 in kernels that have no code for keys in lanes there. */
+    /* few_rows for RAPT_INT8_DOT, 0 to at most 16. */
     int few_integer_rows;
 
     /* In a task with queries in lanes, the rows after the last full vector of queries have keys in lanes if they are at most this

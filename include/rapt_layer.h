@@ -56,8 +56,8 @@ typedef struct rapt_linear_desc {
     rapt_layout residual; /* [batch, tokens] rows of out channels of the same types. RAPT_NONE, the default: there is none. */
 
     /* W, [out] rows of in channels of the same types, of RAPT_INT8, or of RAPT_Q8_0 or RAPT_Q4_0, for which in must be a multiple
-     * of 32. They are converted to f32 as they are read; X is never quantised to integers. token_stride is the distance of two
-     * rows; batch_stride is not used. */
+     * of 32. They are converted to f32 as they are read, unless arith says otherwise. token_stride is the distance of two rows;
+     * batch_stride is not used. */
     rapt_layout weight;
 
     rapt_activation activation; /* The default is RAPT_ACTIVATION_NONE. */
@@ -69,8 +69,11 @@ typedef struct rapt_linear_desc {
 
     /* ---- Since 0.4. */
 
-    /* The arithmetic of products: RAPT_EXACT, the default; or RAPT_BF16_DOT, in which the elements of X, W and G are rounded to
-     * bf16 and their products summed as in attention, while scales, biases and all later steps stay in f32. */
+    /* The arithmetic of products, while biases, the scales of rows and all later steps stay in f32: RAPT_EXACT, the default; or
+     * RAPT_BF16_DOT, in which the elements of X, W and G are rounded to bf16 and their products summed as in attention; or
+     * RAPT_INT8_DOT, in which each token of X is quantised to 8 bits by groups of 32 channels, and products are summed in
+     * integers within a group. W and G are then of RAPT_INT8, RAPT_Q8_0 or RAPT_Q4_0, and prepacked weights save the most time.
+     */
     rapt_arith arith;
 
     const rapt_tuning *tuning; /* Numbers by which the work is cut, as in rapt_desc. */
@@ -124,8 +127,8 @@ typedef struct rapt_linear_args {
     /* ---- Since 0.4. */
 
     /* W and G as rapt_linear_prepack_run has laid them out, from the same rows, by a plan with the same in, out, types, arith and
-     * kernel. Calls with many tokens read them instead of weight and gate; calls with few tokens do not. Null, the default: each
-     * call lays the weights out for the kernel. The bits are the same. */
+     * kernel. Calls with many tokens read them instead of weight and gate, in RAPT_INT8_DOT all calls do; calls with few
+     * tokens do not. Null, the default: each call lays the weights out for the kernel. The bits are the same. */
     const void *prepacked, *gate_prepacked;
 } rapt_linear_args;
 

@@ -116,7 +116,6 @@
  *   multiply_part       linear.h             products of many tokens
  *   begin_task          attend.h             prepares a matrix unit's state before a task that computes products
  *   end_task            attend.h             releases it; the caller's function of logits is called without it
- *   product_of_pairs    exact_pairs.h        exact scores of bf16 Q and K; brought by a variant's bf16 arithmetic
  *
  *   In bf16 arithmetic with queries in lanes, all together, for a matrix unit or an instruction of bf16:
  *   bf16_key_floats     bf16.h               scratch for the keys of a chunk
@@ -363,9 +362,6 @@ static inline float sink_score(const rapt_problem *p, const char *sink) { return
 #include "parts/keys_in_lanes.h"
 #include "parts/linear.h"
 
-/* 1 if this arithmetic has a path with keys in lanes. Integer arithmetic has one only with RAPT_FEW_DOTS. */
-enum { HAS_KEYS_IN_LANES = !INTEGER || RAPT_FEW_DOTS };
-
 /* Returns the bytes of scratch that a task needs (rapt_arithmetic.scratch_bytes). With queries in lanes, the left_over rows need
  * scratch, too, but come after the others and use the same memory. */
 static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_lanes, bool merges) {
@@ -373,7 +369,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
     query_tile tiles[RAPT_MOST_PASS_TILES];
     row_scratch few;
     query_row few_rows[RAPT_MOST_JOINED_ROWS];
-    size_t as_rows = HAS_KEYS_IN_LANES ? lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : p->left_over) : 0;
+    size_t as_rows = lay_out_rows(p, NULL, &few, few_rows, keys_in_lanes ? (int)rows : p->left_over);
     if (keys_in_lanes) return sizeof(float) * as_rows;
     size_t as_lanes =
         lay_out_lanes(p, NULL, &lanes, tiles, (int)rapt_min((rows + TILE_ROWS - 1) / TILE_ROWS, RAPT_MOST_PASS_TILES), merges);
@@ -384,8 +380,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
  * lanes, which gives the same bits. */
 static void attend(const rapt_task *t) {
     begin_task();
-    if (!HAS_KEYS_IN_LANES) attend_queries_in_lanes(t);
-    else if (t->keys_in_lanes) attend_keys_in_lanes(t);
+    if (t->keys_in_lanes) attend_keys_in_lanes(t);
     else {
         rapt_task queries = *t, few = *t;
         queries.rows -= t->left_over;
@@ -466,18 +461,38 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
     {                                                                                                                            \
         .needs = RAPT_KERNEL_NEEDS,                                                                                              \
         .tile_rows = TILE_ROWS,                                                                                                  \
-        .few_rows = HAS_KEYS_IN_LANES ? RAPT_FEW_ROWS : 0,                                                                       \
+        .few_rows = INTEGER ? RAPT_FEW_INTEGER_ROWS : RAPT_FEW_ROWS,                                                             \
         .few_tokens = BF16 ? RAPT_BF16_FEW_TOKENS : RAPT_FEW_TOKENS,                                                             \
         .least_rows = BF16 ? RAPT_BF16_LEAST_ROWS : 1,                                                                           \
         .scratch_bytes = scratch_bytes,                                                                                          \
         .attend = attend,                                                                                                        \
-        .pair_product = product_of_pairs,                                                                                        \
-        .linear_scratch_bytes = INTEGER ? NULL : linear_scratch_bytes,                                                           \
-        .linear_tokens = INTEGER ? NULL : linear_tokens,                                                                         \
-        .packed_floats = INTEGER ? NULL : packed_floats,                                                                         \
-        .pack_weights = INTEGER ? NULL : pack_weights,                                                                           \
+        .pair_product = RAPT_PAIR_PRODUCT,                                                                                       \
+        .linear_scratch_bytes = linear_scratch_bytes,                                                                            \
+        .linear_tokens = linear_tokens,                                                                                          \
+        .packed_floats = packed_floats,                                                                                          \
+        .pack_weights = pack_weights,                                                                                            \
     }
 #if RAPT_PASTE(RAPT_IS_, RAPT_ARITH) == RAPT_IS_exact
+/* Defines score_product_SUFFIX and value_product_SUFFIX, which integer arithmetic calls within a task of its own. */
+#define RAPT_FEW_PRODUCTS_OF(suffix)                                                                                             \
+    static void score_product_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q,    \
+                                       size_t ldq, float *s) {                                                                   \
+        begin_task();                                                                                                            \
+        score_keys_##suffix(rows, keys, offset, n, channels, q, ldq, s);                                                         \
+        end_task();                                                                                                              \
+    }                                                                                                                            \
+    static void value_product_##suffix(const void *o, int rows, int vectors) {                                                   \
+        begin_task();                                                                                                            \
+        stream_product_##suffix(*(const operands *)o, rows, vectors);                                                            \
+        end_task();                                                                                                              \
+    }
+RAPT_FEW_PRODUCTS_OF(f32)
+#if RAPT_CONVERTED_ROWS
+RAPT_FEW_PRODUCTS_OF(int8)
+#define RAPT_FEW_PRODUCTS {score_product_f32, score_product_int8, value_product_f32, value_product_int8, RAPT_CONVERTED_ROWS}
+#else
+#define RAPT_FEW_PRODUCTS {score_product_f32, NULL, value_product_f32, NULL, 0}
+#endif
 const rapt_base RAPT_PASTE(rapt_exact_, RAPT_KERNEL_NAME) = {
     .exact = RAPT_ARITHMETIC,
     .fused = RAPT_KERNEL_FUSED,
@@ -500,6 +515,7 @@ const rapt_base RAPT_PASTE(rapt_exact_, RAPT_KERNEL_NAME) = {
              .joined_rows = RAPT_MOST_JOINED_ROWS,
              .pass_tiles = RAPT_MOST_PASS_TILES,
              .few_tokens = RAPT_MOST_FEW_TOKENS},
+    .few_products = RAPT_FEW_PRODUCTS,
     .merge = merge,
     .finish = finish,
     .weigh_scores = weigh_scores,

@@ -163,13 +163,23 @@ _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CON
 #endif
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % RAPT_MOST_GROUP == 0, "panels of 4 vectors are whole groups");
 
-/* RAPT_FEW_DOTS: 1 if integer arithmetic has a path with keys in lanes (keys_int8.h), for which the ISA file has the words i_xor,
- * i_store_u8, i_load_quads, i_sum_within and i_sum_across. */
+/* RAPT_FEW_DOTS: 1 if integer arithmetic multiplies integers with keys in lanes (keys_int8.h; else keys_as_f32.h), for which the
+ * ISA file has the words i_xor, i_store_u8, i_load_quads, i_sum_within and i_sum_across. */
 #ifndef RAPT_FEW_DOTS
 #define RAPT_FEW_DOTS 0
 #endif
 _Static_assert(RAPT_FEW_DOTS == 0 || RAPT_FEW_DOTS == 1, "no or yes");
 _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL == 16), "keys_int8.h is for 16 lanes of 4 bytes");
+
+/* RAPT_FEW_INTEGER_ROWS: RAPT_FEW_ROWS in integer arithmetic. Without RAPT_FEW_DOTS (keys_as_f32.h) it is what was measured with
+ * 4096 keys of int8 and of q8_0 by avx512, avx2 and sse41 with RAPT_DOT 2 and avx2_vnni with 4 (Granite Rapids): the more rows,
+ * the more of queries in lanes is used, and i_dot has RAPT_DOT products. */
+#ifndef RAPT_FEW_INTEGER_ROWS
+#define RAPT_FEW_INTEGER_ROWS (RAPT_FEW_DOTS ? RAPT_FEW_ROWS : RAPT_DOT == 2 ? (RAPT_VL + 1) / 2 : (RAPT_VL * 3 + 7) / 8)
+#endif
+_Static_assert(RAPT_FEW_INTEGER_ROWS >= 1 && RAPT_FEW_INTEGER_ROWS <= RAPT_JOINED_ROWS &&
+                   RAPT_FEW_INTEGER_ROWS <= RAPT_MOST_FEW_ROWS,
+               "as those of exact arithmetic");
 
 /* ---- Tasks ---------------------------------------------------------------------------------------------------------------- */
 

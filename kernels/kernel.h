@@ -128,9 +128,21 @@ enum {
         "amx-tile", "amx-bf16", "amx-int8", "amx-permission", "i8mm", "avxvnni", "vfpv4", "vsx", "vxe", "lsx", "bf16", "sve",    \
         "sve-of-256-bits", "sve-of-512-bits", "rvv", "rvv-of-128-bits", "rvv-of-256-bits", "rvv-of-512-bits", "avx512bf16"
 
-/* Computes what tile_product does (parts/tile.h), of lanes that are pairs of bf16, which the operands' depth counts, too. */
-struct operands;
-typedef void rapt_pair_product(const struct operands *, int rows, int vectors);
+/* Computes what tile_product does, of lanes that are pairs of bf16, which the operands' depth counts, too. operands: a struct
+ * operands (parts/tile.h), which rapt.c has once for each kernel, so this type cannot name it. */
+typedef void rapt_pair_product(const void *operands, int rows, int vectors);
+
+/* Products of few rows in f32, which exact arithmetic has, and integer arithmetic calls (int8/keys_as_f32.h): scores of n keys,
+ * as score_keys_f32 computes them (parts/keys_in_lanes.h), and what stream_product computes (parts/tile.h), with operands as
+ * above. */
+typedef void rapt_score_product(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q, size_t ldq,
+                                float *s);
+typedef void rapt_value_product(const void *operands, int rows, int vectors);
+typedef struct rapt_few_products {
+    rapt_score_product *score_f32, *score_int8; /* for K of f32 and of int8; null: int8 is first converted to a copy */
+    rapt_value_product *value_f32, *value_int8; /* likewise for V */
+    int int8_rows;                              /* the most rows for which int8 is read without a copy; 0: always a copy */
+} rapt_few_products;
 
 /* A validated problem: what is the same for all tasks of a plan. A layout whose type is RAPT_NONE means that there is no such
  * tensor. */
@@ -164,6 +176,7 @@ typedef struct rapt_problem {
     bool modified;
     rapt_arith arith;
     rapt_pair_product *pair_product; /* null, or what computes scores in exact arithmetic (bf16/exact_pairs.h) */
+    const rapt_few_products *few_products;
     float q_factor, score_natural, exponent, natural;
     float least;                    /* exp2(difference * exponent) is 0 for differences of at most this: -127 / exponent */
     float softcap, inverse_softcap; /* 0: none */
@@ -275,7 +288,7 @@ typedef struct rapt_linear_problem {
     int64_t staged_weights; /* floats of weights that are staged at a time */
     int few_tokens;         /* of the problem's arithmetic */
     int long_row, long_ahead, short_ahead;
-    rapt_arith arith; /* RAPT_EXACT or RAPT_BF16_DOT */
+    rapt_arith arith;
 } rapt_linear_problem;
 
 /* The weights of a linear layer, or of its gate: a row for each output. */
@@ -329,7 +342,7 @@ typedef struct rapt_arithmetic {
     /* Of bf16 arithmetic: computes scores in exact arithmetic, where Q and K are bf16. Null if there is no instruction for it. */
     rapt_pair_product *pair_product;
 
-    /* Linear layers. Null in integer arithmetic, which has none. */
+    /* Linear layers. */
 
     /* Returns the bytes of scratch that a task of at most `tokens` tokens and `outs` outputs needs. */
     size_t (*linear_scratch_bytes)(const rapt_linear_problem *, int64_t tokens, int64_t outs);
@@ -351,6 +364,7 @@ typedef struct rapt_base {
     /* tuning: the kernel's defaults, but for those of rapt_arithmetic. room: upper bounds of the fields that size arrays on the
      * stack, 0 where there is no such bound. Their `size` and `isa` are not used. */
     rapt_tuning tuning, room;
+    rapt_few_products few_products;
     /* Merges state `next` into `state`, both laid out as RAPT_STATE_M says. */
     void (*merge)(const rapt_problem *, float *state, const float *next);
     /* Writes the row whose state this is. Overwrites the state. */

@@ -457,8 +457,8 @@ static bool add_entries(full_plan *p, const entry_cut *c, int64_t n) {
     if (tasks < 0 || all_state_bytes < 0 || __builtin_add_overflow(p->tasks[0], tasks, &p->tasks[0]) ||
         __builtin_add_overflow(p->shared_bytes, (size_t)all_state_bytes, &p->shared_bytes))
         return false;
-    if (c->state_bytes && n > 0) p->phases = 2;
     if (c->tasks == 0 || n == 0) return true;
+    if (c->state_bytes) p->phases = 2;
     const int64_t last = c->rows - (c->passes - 1) * c->pass_rows; /* the rows of the last pass */
     const int64_t few = c->keys_in_lanes ? c->rows
                                          : (c->passes - 1) * rapt_left_over(p->kernel, &p->problem, c->pass_rows) +
@@ -621,6 +621,7 @@ static void set_problem(const rapt_desc *d, full_plan *p) {
     problem->logits_body = d->logits_body;
     problem->arith = d->arith;
     problem->pair_product = find_pair_product(p->kernel, problem);
+    problem->few_products = &p->kernel->base->few_products;
     p->arithmetic = rapt_arithmetic_of(p->kernel, d->arith);
     p->few_rows_arithmetic = d->arith == RAPT_BF16_DOT ? rapt_few_rows_bf16(p->kernel) : p->arithmetic;
     problem->left_over =

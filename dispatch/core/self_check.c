@@ -22,6 +22,7 @@ enum {
     WIDE = 136,
     IN = 1056,
     FEW_IN = 40,
+    GROUPS_IN = 64,
     OUT = 16,
     TOKENS = 26,
     CHANNELS = 50,
@@ -213,7 +214,7 @@ static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
 }
 
 /* Hashes a linear layer. To take less memory, rows overlap: each row of weights and of tokens begins one element after the row
- * before it, and each row of the gate one group after. */
+ * before it, and each row of groups one group after. */
 static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t tokens, int64_t in, rapt_activation activation,
                           bool gated, uint64_t *h) {
     rapt_linear_desc d;
@@ -223,12 +224,13 @@ static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t to
     d.x = (rapt_layout){.type = RAPT_F32, .token_stride = sizeof(float)};
     d.y = rapt_layout_bshd(RAPT_F32, 1, tokens, OUT);
     d.weight = (rapt_layout){.type = RAPT_BF16, .token_stride = sizeof(uint16_t)};
+    if (arith == RAPT_INT8_DOT) d.weight = (rapt_layout){.type = RAPT_Q4_0, .token_stride = 18};
     if (gated) d.gate = (rapt_layout){.type = RAPT_Q8_0, .token_stride = 34};
     d.activation = activation;
     d.arith = arith;
     d.isa = isa;
     fill(r->q, in + tokens, 5);
-    fill_rows(RAPT_BF16, r->k, 2, IN, 0.125f, 6, r->row);
+    fill_rows(d.weight.type, r->k, 2, IN, 0.125f, 6, r->row);
     fill_rows(RAPT_Q8_0, r->v, 2, IN, 0.125f, 7, r->row);
     fill(r->bias, OUT, 8);
     rapt_status status = rapt_linear_plan_init(&r->linear, &d);
@@ -253,6 +255,10 @@ static rapt_status check_few_bf16_tokens(const char *isa, room *r, uint64_t *h) 
 }
 static rapt_status check_many_bf16_tokens(const char *isa, room *r, uint64_t *h) {
     return linear(isa, r, RAPT_BF16_DOT, TOKENS, FEW_IN, RAPT_GELU, false, h);
+}
+
+static rapt_status check_integer_tokens(const char *isa, room *r, uint64_t *h) {
+    return linear(isa, r, RAPT_INT8_DOT, TOKENS, GROUPS_IN, RAPT_SILU, true, h);
 }
 
 /* Hashes layer and RMS normalisation. */
@@ -312,6 +318,7 @@ static const struct {
     {"a linear layer of many tokens in bf16",
      check_many_bf16_tokens,
      {UINT64_C(0x82e79083ca0fb53f), UINT64_C(0x1b886394d5243e22)}},
+    {"a linear layer in integers", check_integer_tokens, {UINT64_C(0xbeea19becd20ba00), UINT64_C(0x2e0d583973614379)}},
     {"normalisation", check_norms, {UINT64_C(0xffd165ac5a16d2b5), UINT64_C(0x112bd6a14c723ca6)}},
     {"rotation and quantisation", check_caches, {UINT64_C(0x3b08f467c5e9b57e), UINT64_C(0x3b08f467c5e9b57e)}},
 };

@@ -45,7 +45,7 @@ const char *rapt_status_string(rapt_status status) {
     case RAPT_ERR_FEATURE:
         return "a feature's number is out of range, it lacks what it needs, or two features exclude each other";
     case RAPT_ERR_ARITH:
-        return "the arithmetic is unknown, or the types of K and V do not allow it";
+        return "the arithmetic is unknown, or the types of K and V, or of weights, do not allow it";
     case RAPT_ERR_UNUSED:
         return "a pointer is given for which the plan has no use";
     case RAPT_ERR_SELF_CHECK:

@@ -80,7 +80,7 @@ static rapt_tuning own_tuning(const rapt_kernel *kernel) {
 static int most_of(const rapt_kernel *kernel, const field *f) {
     if (f->most) return f->most;
     rapt_tuning room = kernel->base->room;
-    room.few_integer_rows = kernel->int8->few_rows > 0 ? room.few_rows : 0;
+    room.few_integer_rows = room.few_rows;
     room.bf16_few_tokens = room.few_tokens;
     return get(&room, f);
 }

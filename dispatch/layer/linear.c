@@ -29,6 +29,19 @@ static const rapt_linear_names own_names = {"in", "out", "x", "y", "residual", "
 static const rapt_linear_names gate_names = {
     .weight = "gate", .bias = "gate_bias", .scales = "gate_scales", .prepacked = "gate_prepacked"};
 
+/* True if weights of this type can be multiplied in integer arithmetic. */
+static bool has_integers(rapt_type type) { return type == RAPT_INT8 || type == RAPT_Q8_0 || type == RAPT_Q4_0; }
+
+/* Checks that the weights, and those of a gate, have a type that integer arithmetic can multiply. */
+static rapt_status check_integer_weights(rapt_report *r, const rapt_linear_desc *d, const rapt_linear_names *names) {
+    static const char of_integers[] = "must be RAPT_INT8, Q8_0 or Q4_0 for RAPT_INT8_DOT";
+    if (!has_integers(d->weight.type))
+        return rapt_refuse_type(r, RAPT_ERR_ARITH, names->weight, "type", d->weight.type, of_integers);
+    if (d->gate.type && !has_integers(d->gate.type))
+        return rapt_refuse_type(r, RAPT_ERR_ARITH, "gate", "type", d->gate.type, of_integers);
+    return RAPT_OK;
+}
+
 rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_desc *d, const rapt_linear_names *names) {
     if (!rapt_within(d->batch, 0, RAPT_MAX_LENGTH))
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, "batch", d->batch, "must be 0 to 2147483647");
@@ -40,8 +53,8 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
         return rapt_refuse_number(r, RAPT_ERR_SHAPE, names->out, d->out, "must be 1 to 1048576");
     if (!rapt_within((int64_t)d->activation, RAPT_ACTIVATION_NONE, RAPT_SILU))
         return rapt_refuse_number(r, RAPT_ERR_FEATURE, "activation", (int)d->activation, "not a rapt_activation");
-    if (d->arith != RAPT_EXACT && d->arith != RAPT_BF16_DOT)
-        return rapt_refuse_number(r, RAPT_ERR_ARITH, "arith", (int)d->arith, "must be RAPT_EXACT or RAPT_BF16_DOT");
+    if (!rapt_within((int64_t)d->arith, RAPT_EXACT, RAPT_BF16_DOT))
+        return rapt_refuse_number(r, RAPT_ERR_ARITH, "arith", (int)d->arith, "not a rapt_arith");
     *p = (full_linear){
         .made = LINEAR_MADE,
         .problem = {.tokens = d->tokens,
@@ -66,6 +79,7 @@ rapt_status rapt_make_linear(rapt_report *r, full_linear *p, const rapt_linear_d
         status = rapt_measure_tokens(r, names->weight, &d->weight, RAPT_WEIGHTS, 1, d->out, d->in, false, &p->weight_bytes);
     if (status == RAPT_OK && d->gate.type)
         status = rapt_measure_tokens(r, "gate", &d->gate, RAPT_WEIGHTS, 1, d->out, d->in, false, &p->gate_bytes);
+    if (status == RAPT_OK && d->arith == RAPT_INT8_DOT) status = check_integer_weights(r, d, names);
     if (status == RAPT_OK) status = rapt_select(r, d->isa, &p->kernel);
     rapt_tuning tuning;
     if (status == RAPT_OK) status = rapt_read_tuning(r, p->kernel, d->tuning, &tuning);
@@ -98,7 +112,10 @@ rapt_status rapt_linear_plan_init_sized(rapt_linear_plan *plan, size_t bytes, co
     rapt_trace_line("%s: %s; %" PRId64 " tokens, %" PRId64 " to %" PRId64 " channels, types %s %s to %s, activation %d%s%s%s",
                     r.call, p.kernel->name, p.all_tokens, l->in, l->out, rapt_type_name(l->x.type),
                     rapt_type_name(l->weight.type), rapt_type_name(l->y.type), (int)l->activation, l->gate.type ? ", gate" : "",
-                    l->residual.type ? ", residual" : "", l->arith == RAPT_BF16_DOT ? ", in bf16 arithmetic" : "");
+                    l->residual.type ? ", residual" : "",
+                    l->arith == RAPT_BF16_DOT   ? ", in bf16 arithmetic"
+                    : l->arith == RAPT_INT8_DOT ? ", in integer arithmetic"
+                                                : "");
     /* NOLINTEND(clang-analyzer-core.NullDereference) */
     return RAPT_OK;
 }

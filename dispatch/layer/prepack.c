@@ -14,10 +14,10 @@
 typedef struct prepacked_head {
     uint64_t made; /* PACKED_MADE, or these are not prepacked weights */
     char kernel[24];
-    int32_t in, out, type, bf16;
+    int32_t in, out, type, arith;
 } prepacked_head;
 
-#define PACKED_MADE UINT64_C(0x316b6361700000) /* changes with the layout of the head or of the weights */
+#define PACKED_MADE UINT64_C(0x326b6361700000) /* changes with the layout of the head or of the weights */
 
 enum { HEAD_BYTES = RAPT_WORKSPACE_ALIGNMENT }; /* the weights begin here, so they are aligned */
 _Static_assert(sizeof(prepacked_head) <= HEAD_BYTES, "the head fits in front of the weights");
@@ -28,13 +28,18 @@ void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args, size_t 
     rapt_init_struct(args, size, &default_prepack_args, sizeof default_prepack_args);
 }
 
+/* Returns what follows the type of packed weights in messages. */
+static const char *of_arith(int32_t arith) {
+    return arith == RAPT_BF16_DOT ? " in bf16 arithmetic" : arith == RAPT_INT8_DOT ? " in integer arithmetic" : "";
+}
+
 /* Returns the head of weights of this type that are packed for the plan. */
 static prepacked_head head_of(const full_linear *p, rapt_type type) {
     prepacked_head h = {.made = PACKED_MADE,
                         .in = (int32_t)p->problem.in,
                         .out = (int32_t)p->problem.out,
                         .type = (int32_t)type,
-                        .bf16 = p->problem.arith == RAPT_BF16_DOT};
+                        .arith = (int32_t)p->problem.arith};
     rapt_format(h.kernel, sizeof h.kernel, "%s", p->kernel->name);
     return h;
 }
@@ -76,10 +81,10 @@ rapt_status rapt_check_prepacked(rapt_report *r, const full_linear *p, const cha
     if (head.in != wanted.in || head.out != wanted.out)
         return rapt_refuse(r, RAPT_ERR_PREPACKED, "%s: packed of %d to %d channels, and the plan has %d to %d", name, head.in,
                            head.out, wanted.in, wanted.out);
-    if (head.type != wanted.type || head.bf16 != wanted.bf16)
+    if (head.type != wanted.type || head.arith != wanted.arith)
         return rapt_refuse(r, RAPT_ERR_PREPACKED, "%s: packed of %s%s, and the plan has %s%s", name,
-                           rapt_type_name((rapt_type)head.type), head.bf16 ? " in bf16 arithmetic" : "", rapt_type_name(type),
-                           wanted.bf16 ? " in bf16 arithmetic" : "");
+                           rapt_type_name((rapt_type)head.type), of_arith(head.arith), rapt_type_name(type),
+                           of_arith(wanted.arith));
     return RAPT_OK;
 }
 

@@ -5,11 +5,12 @@
  * so this holds if no number of Q or K is subthreshold (bf16.h); a block of K or a task that has one is multiplied as f32.
  * The bf16 arithmetic of a variant brings the product. Included by queries_in_lanes.h. */
 
-/* Computes what tile_product does, of pairs (rapt_arithmetic.pair_product). Replaceable; null by default. */
-#ifdef product_of_pairs
-static rapt_pair_product product_of_pairs;
+/* RAPT_PAIR_PRODUCT: the function that computes what tile_product does, of pairs (rapt_arithmetic.pair_product); null by default.
+ * A variant's bf16 arithmetic defines it, and the exact arithmetic that the variant inherits calls it. */
+#ifdef RAPT_PAIR_PRODUCT
+static rapt_pair_product RAPT_PAIR_PRODUCT;
 #else
-#define product_of_pairs NULL
+#define RAPT_PAIR_PRODUCT NULL
 #endif
 
 /* True if the scores of the problem are computed from pairs where no number is subthreshold. */

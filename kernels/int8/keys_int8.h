@@ -10,9 +10,6 @@ enum { VECTOR_BYTES = RAPT_VL * RAPT_DOT }; /* a channel has one byte */
  * a row fit into 32 registers. */
 enum { DOT_ROWS = 4, DOT_KEYS = 4 };
 
-/* Returns NaN if a lane is NaN, else 0. Lanes must be 0 or NaN. */
-static float nan_of_lanes(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : NAN; }
-
 /* What follows the bytes of a quantised row of Q. i_dot wants one unsigned operand, here K, so DOT_BIAS is added to the bytes of
  * K. That adds the same number to all sums of a row, whatever the key. */
 typedef struct query_trailer {

@@ -52,6 +52,9 @@ static RAPT_INLINE vi nearest_int(vf x, vf limit) {
     return i_add(rounded(bounded), i_set1(-0x4b400000)); /* the bits of 1.5 * 2^23 */
 }
 
+/* Returns NaN if a lane is NaN, else 0. Lanes must be 0 or NaN. */
+static inline float nan_of_lanes(vf x) { return v_all(v_lt(x, v_set1(1.0f))) ? 0.0f : NAN; }
+
 /* Inserts the low bits of x as element e of each lane. Elements are inserted in ascending order: element e and those above it
  * must be 0; for e = 0 `lanes` may have any value. */
 static RAPT_INLINE vi insert_element(vi lanes, vi x, int e) {

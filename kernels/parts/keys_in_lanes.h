@@ -3,7 +3,8 @@
  * that a score is still one accumulator over ascending channels. In P V a lane is a channel: V is multiplied where it lies, by
  * stream_product (tile.h), which broadcasts the weights. A chunk is computed in three sweeps, first all its scores, then all
  * weights, then all values, so that K and V each come from memory as one long stream. What differs in bf16 arithmetic is in
- * bf16_rows.h, and in integer arithmetic, whose lanes have several elements, in keys_int8.h. Included by attend.h. */
+ * bf16_rows.h, and in integer arithmetic in keys_int8.h, whose lanes have several elements, or keys_as_f32.h. Included by
+ * attend.h. */
 
 /* The indices of the keys in a block, 0 to 63, as floats. */
 static const float key_indices[RAPT_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
@@ -50,12 +51,14 @@ typedef struct row_scratch {
     float *kernel_scratch; /* what the ISA's own functions need (bf16_scratch_floats) */
 
     /* Integer arithmetic. */
-    float *groups; /* group_keys, and after the scores group_values (keys_int8.h) */
+    float *integers; /* group_keys, and after the scores group_values (keys_int8.h); or integer_scratch (keys_as_f32.h) */
 } row_scratch;
 
 /* Returns the distance from one row of row_scratch.q to the next, in floats: d_k, rounded up to whole cache lines, or in bf16
- * arithmetic to whole steps. */
-static inline size_t row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_k) : padded((size_t)p->d_k); }
+ * arithmetic to whole steps. In integer arithmetic without RAPT_FEW_DOTS a row ends with its scale. */
+static inline size_t row_floats(const rapt_problem *p) {
+    return BF16 ? whole_steps(p->d_k) : padded((size_t)p->d_k + (INTEGER && !RAPT_FEW_DOTS));
+}
 
 /* Returns the size of a row_state.o in floats: d_v, rounded up likewise. */
 static inline size_t output_row_floats(const rapt_problem *p) { return BF16 ? whole_steps(p->d_v) : padded((size_t)p->d_v); }
@@ -83,8 +86,8 @@ static inline int values_depth(rapt_type type) {
  * RAPT_CONVERTED_ROWS rows of Q. */
 static inline bool needs_copy(rapt_type type, int rows) { return !of_elements(type) && rows > RAPT_CONVERTED_ROWS; }
 
-/* Returns the floats of row_scratch.groups for `rows` rows. */
-static size_t integer_group_floats(const rapt_problem *p, int rows);
+/* Returns the floats of row_scratch.integers for `rows` rows. */
+static size_t integer_floats(const rapt_problem *p, int rows);
 
 /* Lays out the scratch of a task with n rows, counted over all its heads, and returns its size in floats. With null memory it
  * only computes the size, so that no other function has to know the layout. */
@@ -94,11 +97,11 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
                              .s = carve(memory, &used, (size_t)n * RAPT_CHUNK),
                              .alpha = carve(memory, &used, (size_t)n * ROW_ALPHAS),
                              .values = carve(memory, &used, RAPT_BLOCK * dv),
-                             .keys = carve(memory, &used, BF16 || needs_copy(p->k.type, n) ? RAPT_BLOCK * dk : 0),
+                             .keys = carve(memory, &used, BF16 || INTEGER || needs_copy(p->k.type, n) ? RAPT_BLOCK * dk : 0),
                              .row = carve(memory, &used, BF16 ? dk + dv : 0),
                              .sums = carve(memory, &used, BF16 ? 2 * dv : 0),
                              .kernel_scratch = carve(memory, &used, BF16 ? bf16_scratch_floats(p, n) : 0),
-                             .groups = carve(memory, &used, INTEGER ? integer_group_floats(p, n) : 0)};
+                             .integers = carve(memory, &used, INTEGER ? integer_floats(p, n) : 0)};
     for (int r = 0; r < n; r++)
         rows[r].chunk_state.o = carve(memory, &used, dv), rows[r].merged_state.o = carve(memory, &used, dv);
     return used;
@@ -284,7 +287,7 @@ RAPT_DIRECT_TYPES(RAPT_TYPE)
 
 #if RAPT_FEW_DOTS
 #include "int8/keys_int8.h"
-static size_t integer_group_floats(const rapt_problem *p, int rows) {
+static size_t integer_floats(const rapt_problem *p, int rows) {
     group_keys k;
     group_values v;
     size_t of_keys = p->k.type == RAPT_INT8 ? 0 : lay_out_group_keys(p->d_k, NULL, &k),
@@ -292,7 +295,7 @@ static size_t integer_group_floats(const rapt_problem *p, int rows) {
     return of_keys > of_values ? of_keys : of_values;
 }
 #else
-static size_t integer_group_floats(const rapt_problem *p, int rows) { return (void)p, (void)rows, 0; }
+#include "int8/keys_as_f32.h"
 #endif
 
 /* Returns the first key of a block whose score is computed: b->first, rounded down to a multiple of RAPT_PARTIAL_SUMS. */
@@ -339,7 +342,7 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
                        const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
     const char *const *keys = key_rows + b->number % RAPT_CHUNK + from;
-    size_t dk = padded((size_t)p->d_k), offset = (size_t)kv_head * (size_t)p->k.head_stride;
+    size_t dk = row_floats(p), offset = (size_t)kv_head * (size_t)p->k.head_stride;
     const float *q = s->q + (size_t)(kv_head * rows) * dk;
     float *scores = s->s + (size_t)(kv_head * rows) * RAPT_CHUNK + b->number % RAPT_CHUNK + from;
 #if RAPT_FEW_DOTS
@@ -348,7 +351,12 @@ static void score_rows(const rapt_task *t, const row_scratch *s, int kv_head, in
         return;
     }
     if (INTEGER) {
-        score_rows_group_dots(p->k.type, rows, keys, offset, to - from, p->d_k, q, dk, scores, s->groups);
+        score_rows_group_dots(p->k.type, rows, keys, offset, to - from, p->d_k, q, dk, scores, s->integers);
+        return;
+    }
+#else
+    if (INTEGER) {
+        score_integer_rows(p, s, rows, keys, offset, to - from, q, dk, scores);
         return;
     }
 #endif
@@ -393,6 +401,8 @@ static RAPT_NOINLINE void modify_and_mask_row(const rapt_task *t, query_row *row
             int32_t head = (int32_t)(t->head0 + row->at.head), token = (int32_t)row->at.token;
             rapt_logits logits = {scores + b.first, RAPT_BLOCK, 1, 1, b.end - b.first, t->batch, number + b.first, &head, &token};
             call_logits_body(t, &logits);
+            for (int n = 0; n < RAPT_BLOCK && p->bias.type; n += RAPT_VL)
+                v_store(scores + n, keep_masked(v_load(scores + n), v_load(bias + n)));
         }
     }
     for (int n = 0; n < RAPT_BLOCK && ~attended; n += RAPT_VL) {
@@ -562,7 +572,7 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
     uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP * RAPT_BLOCK];
     float scales[RAPT_BLOCK] = {0}, alpha[RAPT_MOST_FEW_ROWS];
     group_values v;
-    lay_out_group_values(p->d_v, n, s->groups, &v);
+    lay_out_group_values(p->d_v, n, s->integers, &v);
     if (to - from < RAPT_BLOCK) {
         memset(v.rows, 0, (size_t)(RAPT_BLOCK * ld));
         memset(halves, 0, (size_t)(groups * RAPT_BLOCK) * sizeof *halves);
@@ -580,6 +590,13 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
         for (int g = 0; g < groups; g++) quantise_group_weights(weights, v.factors + g * RAPT_BLOCK, v.weights + r * groups + g);
     }
     group_value_product(n, &v, p->d_v, alpha, rows[0].chunk_state.o, padded((size_t)p->d_v) * 2);
+}
+
+/* Computes O = alpha O + P V of one head for a block. */
+static void add_integer_block(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
+                              const char *const *value_rows, const block *b, int nth) {
+    if (t->problem->v.type == RAPT_INT8) add_integer_values(t, s, kv_head, rows, n, value_rows, b, nth);
+    else add_group_values(t, s, kv_head, rows, n, value_rows, b, nth);
 }
 #endif
 
@@ -707,17 +724,12 @@ static void add_attended_chunk_values(const rapt_task *t, const row_scratch *s, 
         }
 }
 
-#if RAPT_FEW_DOTS
 /* Adds P V of a chunk in integer arithmetic. */
 static void add_integer_chunk_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks,
                                      int count, const char *const *value_rows) {
     for (int i = 0; i < count; i++)
-        for (int h = 0; h < t->kv_heads; h++) {
-            if (t->problem->v.type == RAPT_INT8) add_integer_values(t, s, h, rows + h * n, n, value_rows, &blocks[i], i);
-            else add_group_values(t, s, h, rows + h * n, n, value_rows, &blocks[i], i);
-        }
+        for (int h = 0; h < t->kv_heads; h++) add_integer_block(t, s, h, rows + h * n, n, value_rows, &blocks[i], i);
 }
-#endif
 
 /* Computes the states of n rows of each head over one chunk, from the empty state. skip_masked: leave the values of masked keys
  * out. At first they are added with weight 0; if that has made O infinite or NaN, the caller repeats the chunk with
@@ -759,12 +771,10 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
             for (int h = 0; h < t->kv_heads; h++) score_rows(t, s, h, n, key_rows, b, from, rapt_min(from + keys, end));
     }
     weigh_rows(t, s, rows, n, blocks, count);
-#if RAPT_FEW_DOTS
     if (INTEGER) {
         add_integer_chunk_values(t, s, rows, n, blocks, count, value_rows);
         return;
     }
-#endif
     if (skip_masked) add_attended_chunk_values(t, s, rows, n, blocks, count);
     else add_chunk_values(t, s, rows, n, blocks, count, value_rows, values);
 }
@@ -834,6 +844,8 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
     if (BF16) pack_bf16_rows(p, &s, t->kv_heads, n);
 #if RAPT_FEW_DOTS
     for (int r = 0; r < all_rows && INTEGER; r++) quantise_query(s.q + (size_t)r * dk, p->d_k, integer_groups(p->k.type, p->d_k));
+#else
+    for (int r = 0; r < all_rows && INTEGER; r++) quantise_query(s.q + (size_t)r * dk, p->d_k, dk);
 #endif
 
     for (int64_t chunk = t->chunk0; chunk < t->chunk0 + t->chunks; chunk++) {

@@ -154,6 +154,31 @@ static RAPT_NOINLINE void activate(rapt_activation activation, vf *y, int n) {
     }
 }
 
+/* The scales and biases of a sixteen of outputs. Beyond the last output, the last one's are repeated. */
+typedef struct output_ends {
+    float scales[RAPT_PARTIAL_SUMS], biases[RAPT_PARTIAL_SUMS];
+} output_ends;
+
+/* Returns the ends of `rows` rows of the weights, or of the gate, from row `out` on. */
+static output_ends ends_of(const rapt_linear_task *t, bool gate, int64_t out, int rows) {
+    const rapt_linear_weights *w = weights_of(t, gate);
+    output_ends ends;
+    for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
+        int64_t n = out + rapt_min(r, rows - 1);
+        ends.scales[r] = w->scales ? w->scales[n] : 1.0f;
+        ends.biases[r] = w->bias ? w->bias[n] : 0.0f;
+    }
+    return ends;
+}
+
+/* Turns a token's sums of a sixteen of rows of the weights or the gate into outputs, activated where the activation applies to
+ * them: to the gate, if there is one. */
+static void end_sums(const rapt_linear_problem *p, bool gate, const output_ends *ends, vf sums[SUM_VECTORS]) {
+    for (int v = 0; v < SUM_VECTORS; v++)
+        sums[v] = scaled_sum(sums[v], v_load(ends->scales + v * RAPT_VL), v_load(ends->biases + v * RAPT_VL));
+    if (gate == gated(p)) activate(p->activation, sums, SUM_VECTORS);
+}
+
 /* Returns the bytes from the start of x, y or the residual to a token, which is counted through the batch. */
 static inline size_t token_offset(const rapt_linear_problem *p, const rapt_layout *layout, int64_t token) {
     return (size_t)(token / p->tokens * layout->batch_stride + token % p->tokens * layout->token_stride);
@@ -320,7 +345,6 @@ static void linear_few_rows(const rapt_linear_task *t, const few_scratch *s, boo
     const rapt_linear_problem *p = t->problem;
     const rapt_linear_weights *w = weights_of(t, gate);
     const rapt_layout *layout = layout_of(p, gate);
-    const rapt_activation activation = gate == gated(p) ? p->activation : RAPT_ACTIVATION_NONE; /* of the gate, if there is one */
     int tokens = (int)t->tokens;
     size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, stride = (size_t)layout->token_stride;
     if (BF16) sum_bf16_rows(t, s, gate, out, rows, s->sums);
@@ -333,17 +357,8 @@ static void linear_few_rows(const rapt_linear_task *t, const few_scratch *s, boo
         memset(sums + (size_t)rows * ld, 0, (size_t)(RAPT_PARTIAL_SUMS - rows) * ld * sizeof *sums);
         for (int i = 0; i < tokens; i++) add_sums(outputs[i], sums + i * RAPT_PARTIAL_SUMS, ld);
     }
-    float scales[RAPT_PARTIAL_SUMS], biases[RAPT_PARTIAL_SUMS];
-    for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
-        int64_t n = out + rapt_min(r, rows - 1);
-        scales[r] = w->scales ? w->scales[n] : 1.0f;
-        biases[r] = w->bias ? w->bias[n] : 0.0f;
-    }
-    for (int i = 0; i < tokens; i++) {
-        for (int v = 0; v < SUM_VECTORS; v++)
-            outputs[i][v] = scaled_sum(outputs[i][v], v_load(scales + v * RAPT_VL), v_load(biases + v * RAPT_VL));
-        activate(activation, outputs[i], SUM_VECTORS);
-    }
+    const output_ends ends = ends_of(t, gate, out, rows);
+    for (int i = 0; i < tokens; i++) end_sums(p, gate, &ends, outputs[i]);
 }
 
 /* Stages the tokens of a task, to s->x. */
@@ -454,7 +469,11 @@ static inline size_t part_floats(const rapt_linear_problem *p, size_t rows) {
 /* Returns the floats of a part of all rows. Packed weights are such parts one after the other, each as it is staged. */
 static inline size_t packed_part(const rapt_linear_problem *p) { return part_floats(p, padded((size_t)p->out)); }
 
+static uint64_t packed_integer_floats(const rapt_linear_problem *p);
+static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *packed);
+
 static uint64_t packed_floats(const rapt_linear_problem *p) {
+    if (INTEGER) return packed_integer_floats(p);
     const uint64_t parts = (uint64_t)((p->in + RAPT_LINEAR_PART - 1) / RAPT_LINEAR_PART); /* size_t may be too small for all */
     return parts * part_floats(p, RAPT_PARTIAL_SUMS) * (padded((size_t)p->out) / RAPT_PARTIAL_SUMS);
 }
@@ -466,6 +485,10 @@ static inline size_t packed_offset(const rapt_linear_problem *p, int64_t out, in
 
 static void pack_weights(const rapt_linear_task *t, bool gate, float *packed) {
     const rapt_linear_problem *p = t->problem;
+    if (INTEGER) {
+        pack_integer_weights(t, gate, packed);
+        return;
+    }
     float row[RAPT_LINEAR_PART];
     for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++)
         for (int64_t done = 0; done < t->outs; done += RAPT_STAGED_ROWS) {
@@ -616,10 +639,13 @@ static void linear_many_tokens(const rapt_linear_task *t) {
     }
 }
 
+#include "int8/int8_linear.h"
+
 static void linear_tokens(const rapt_linear_task *t) {
     if (t->tokens == 0 || t->outs == 0) return;
     begin_task();
-    if (are_few(t->problem, t->tokens)) linear_few_tokens(t);
+    if (INTEGER) linear_integers(t);
+    else if (are_few(t->problem, t->tokens)) linear_few_tokens(t);
     else linear_many_tokens(t);
     end_task();
 }
@@ -627,6 +653,8 @@ static void linear_tokens(const rapt_linear_task *t) {
 static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens, int64_t outs) {
     few_scratch few;
     many_scratch many;
+    integer_linear_scratch integers;
     if (tokens <= 0 || outs <= 0) return 0;
+    if (INTEGER) return sizeof(float) * lay_out_integer_linear(p, NULL, &integers, tokens);
     return sizeof(float) * (are_few(p, tokens) ? lay_out_few(p, NULL, &few, tokens) : lay_out_many(p, NULL, &many, tokens, outs));
 }

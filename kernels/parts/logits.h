@@ -131,14 +131,16 @@ static inline const char *bias_at(const rapt_task *t, row_cursor at, int64_t num
     return *count == 0 || p->bias_one_key ? row : row + (size_t)(column + first) * bias_element(p);
 }
 
-/* Returns the logit of a score. distance: from query to key, in positions. A bias of -inf masks the key, whatever the slope. */
+/* Returns a logit, or -inf where the bias is -inf: what masks a key, whatever the slope, and whatever the caller's function does.
+ */
+static RAPT_INLINE vf keep_masked(vf logit, vf bias) { return v_select(v_lt(bias, v_set1(-FLT_MAX)), v_set1(-INFINITY), logit); }
+
+/* Returns the logit of a score, which the caller's function may still change. distance: from query to key, in positions. */
 static RAPT_INLINE vf logit_of(const rapt_problem *p, vf score, vf slope, vf distance, vf bias) {
     vf x = v_mul(score, v_set1(p->score_natural));
     if (p->softcap > 0.0f) x = v_mul(v_set1(p->softcap), v_tanh(v_mul(x, v_set1(p->inverse_softcap))));
     if (p->alibi == RAPT_ALIBI_DISTANCE) x = v_fma(v_sub(v_set1(0.0f), slope), distance, x);
-    if (p->bias.type)
-        x = v_select(v_lt(bias, v_set1(-FLT_MAX)), v_set1(-INFINITY),
-                     p->alibi == RAPT_ALIBI_BIAS ? v_fma(slope, bias, x) : v_add(x, bias));
+    if (p->bias.type) x = keep_masked(p->alibi == RAPT_ALIBI_BIAS ? v_fma(slope, bias, x) : v_add(x, bias), bias);
     return x;
 }
 

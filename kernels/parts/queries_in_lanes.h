@@ -323,7 +323,11 @@ static RAPT_NOINLINE void modify_lanes(const rapt_task *t, const query_tile *til
             v_store(score, logit_of(p, v_load(score), slope, distance_of(from, v_set1((float)n)), bias));
         }
     }
-    if (p->logits_body) call_for_tile(t, tile, scores, number, first, end);
+    if (!p->logits_body) return;
+    call_for_tile(t, tile, scores, number, first, end);
+    for (int n = first * TILE_ROWS; n < end * TILE_ROWS && p->bias.type; n += TILE_ROWS)
+        for (int i = 0; i < tile->vectors * RAPT_VL; i += RAPT_VL)
+            v_store(scores + n + i, keep_masked(v_load(scores + n + i), v_load(s->bias + n + i)));
 }
 
 /* Writes the tile's scores for the keys of b to the output of scores. */

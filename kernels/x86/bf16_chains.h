@@ -34,7 +34,7 @@
 #define multiply_bf16_part   multiply_bf16_part
 #define bf16_part_prefetches bf16_part_prefetches
 
-#define product_of_pairs product_of_pairs
+#define RAPT_PAIR_PRODUCT product_of_pairs
 
 #include "attend.h"
 
@@ -100,7 +100,8 @@ RAPT_DEFINE_PANEL(pairs, RAPT_PAIR_FORMAT, 2, RAPT_ROWS_2)
 RAPT_DEFINE_PANEL(pairs, RAPT_PAIR_FORMAT, 3, RAPT_ROWS_3)
 RAPT_DEFINE_PANEL(pairs, RAPT_PAIR_FORMAT, 4, RAPT_ROWS_4)
 
-static void product_of_pairs(const operands *o, int rows, int vectors) {
+static void product_of_pairs(const void *operands_of_pairs, int rows, int vectors) {
+    const operands *o = operands_of_pairs;
     if (vectors == 4) panel_4_pairs(*o, rows);
     else if (vectors == 3) panel_3_pairs(*o, rows);
     else if (vectors == 2) panel_2_pairs(*o, rows);

@@ -124,8 +124,8 @@ def prepack_weights(weight: Any, *, arith: str = "exact", threads: int | None = 
     """Weights laid out for the kernel once, for linear() and mha(), which else do it in each call of many tokens. The bits are
     the same.
 
-    weight: (out, in), an array or what quantise_weights() returned. It is kept, for calls of few tokens read it, and must not
-        change.
+    weight: (out, in), an array or what quantise_weights() returned. It is kept, for calls of few tokens read it (not with arith
+        "int8"), and must not change.
     arith, isa: those of the linear layer; another one refuses them.
 
     >>> w = rapt.prepack_weights(np.eye(64, dtype=np.float32))
@@ -199,7 +199,8 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     gate, gate_bias: as weight and bias (Shazeer 2020, GLU variants: SwiGLU is a gate with "silu", GeGLU one with "gelu").
     residual: of the result's shape.
     out: the array to be written, of the result's shape, which may be the residual.
-    arith: "exact", or "bf16", in which x, weight and gate are rounded to bf16.
+    arith: "exact"; "bf16", in which x, weight and gate are rounded to bf16; or "int8", in which x is quantised by groups of 32
+        channels, for weights of quantise_weights() with products of integers.
     threads, isa, tuning: as of attention().
 
     >>> x, weight = np.array([1.0, 2.0], np.float32), np.array([[1.0, 1.0], [-1.0, 0.0]], np.float32)

@@ -397,11 +397,12 @@ enum { UNCHANGED };
 #define LAST      ((void *)(UINTPTR_MAX - 7))
 
 /* The types that are needed, where another one is given. */
-#define FLOATS     "RAPT_F32, RAPT_F16 or RAPT_BF16 is needed"
-#define WEIGHTS    "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0 or RAPT_Q4_0 is needed"
-#define GROUPS     "RAPT_Q8_0 or RAPT_Q4_0 is needed"
-#define MASKS      "RAPT_BOOL or RAPT_BIT is needed"
-#define ONLY(type) "RAPT_" type " is needed"
+#define FLOATS          "RAPT_F32, RAPT_F16 or RAPT_BF16 is needed"
+#define INTEGER_WEIGHTS "must be RAPT_INT8, Q8_0 or Q4_0 for RAPT_INT8_DOT"
+#define WEIGHTS         "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0 or RAPT_Q4_0 is needed"
+#define GROUPS          "RAPT_Q8_0 or RAPT_Q4_0 is needed"
+#define MASKS           "RAPT_BOOL or RAPT_BIT is needed"
+#define ONLY(type)      "RAPT_" type " is needed"
 #define KV                                                                                                                       \
     "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_F8_E4M3, RAPT_F8_E5M2, RAPT_INT8, RAPT_INT4, RAPT_INT4_MIN, RAPT_Q8_0, RAPT_Q4_0, "     \
     "RAPT_Q4_1, RAPT_Q5_0, RAPT_Q5_1, RAPT_MXFP4, RAPT_MXFP8_E4M3 or RAPT_NVFP4 is needed"
@@ -1278,7 +1279,10 @@ static void linear_layers(void) {
     REFUSED(rapt_linear_plan_init, ld.in = 0, SHAPE, "in = 0: must be 1 to 1048576");
     REFUSED(rapt_linear_plan_init, ld.out = 1048577, SHAPE, "out = 1048577: must be 1 to 1048576");
     REFUSED(rapt_linear_plan_init, ld.activation = (rapt_activation)5, FEATURE, "activation = 5: not a rapt_activation");
-    REFUSED(rapt_linear_plan_init, ld.arith = RAPT_INT8_DOT, ARITH, "arith = 1: must be RAPT_EXACT or RAPT_BF16_DOT");
+    REFUSED(rapt_linear_plan_init, ld.arith = (rapt_arith)3, ARITH, "arith = 3: not a rapt_arith");
+    REFUSED(rapt_linear_plan_init, ld.arith = RAPT_INT8_DOT, ARITH, "weight.type = RAPT_F32: " INTEGER_WEIGHTS);
+    REFUSED(rapt_linear_plan_init, (gated(), ld.arith = RAPT_INT8_DOT, ld.weight.type = RAPT_INT8), ARITH,
+            "gate.type = RAPT_F32: " INTEGER_WEIGHTS);
     REFUSED(rapt_linear_plan_init, ld.x.type = RAPT_INT8, TYPE, "x.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_linear_plan_init, ld.y.token_stride = 8, STRIDE,
             "y.token_stride = 8: below the 16 bytes within it, so elements of an output meet");
@@ -1528,6 +1532,7 @@ static void mha_plans(void) {
     REFUSED(rapt_mha_plan_init, (crossed(), yd.z.token_stride = -1), STRIDE, "z.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, yd.wq.type = RAPT_NONE, TYPE, "wq.type = RAPT_NONE: " WEIGHTS);
     REFUSED(rapt_mha_plan_init, yd.wk.type = RAPT_INT4, TYPE, "wk.type = RAPT_INT4: " WEIGHTS);
+    REFUSED(rapt_mha_plan_init, yd.arith = RAPT_INT8_DOT, ARITH, "wq.type = RAPT_F32: " INTEGER_WEIGHTS);
     REFUSED(rapt_mha_plan_init, yd.wv.token_stride = -1, STRIDE, "wv.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, yd.wo.token_stride = -1, STRIDE, "wo.token_stride = -1: strides are not negative");
     REFUSED(rapt_mha_plan_init, (packed(), yd.wq.token_stride = PTRDIFF_MAX / 60), STRIDE,
@@ -1829,7 +1834,7 @@ static void tunings(void) {
     TUNINGS(rapt_decode_plan_init, d, "attention.");
     TUNINGS(rapt_mha_plan_init, e, "attention.");
     RANGE(few_rows, 0, 16);
-    RANGE(few_integer_rows, 0, 0);
+    RANGE(few_integer_rows, 0, 16);
     RANGE(left_over, 0, 0);
     RANGE(joined_rows, 1, 64);
     RANGE(joined_bytes, 1, 1048576);

@@ -63,13 +63,16 @@ static void free_linear(linear *l) {
 
 /* Output n of a token, before its residual and rounding. */
 static float output_of(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
-    float sum = reference_linear(fused, l->arith, x, w->values + n * l->in, l->in);
+    float sum = l->arith == RAPT_INT8_DOT
+                    ? reference_integer_linear(fused, x, w->rows.layout.type, row_of(&w->rows, 0, 0, n), l->in)
+                    : reference_linear(fused, l->arith, x, w->values + n * l->in, l->in);
     return reference_activated(fused, activation,
                                reference_multiply_add(fused, sum, w->scales ? w->scales[n] : 1.0f, w->bias ? w->bias[n] : 0.0f));
 }
 
 static reference_value exact_output(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
-    reference_value sum = reference_linearped(fused, l->arith, x, w->values + n * l->in, l->in);
+    reference_value sum = l->arith == RAPT_INT8_DOT ? reference_integer_linearped(fused, x, w->values + n * l->in, l->in)
+                                                    : reference_linearped(fused, l->arith, x, w->values + n * l->in, l->in);
     sum = reference_product(sum, (reference_value){w->scales ? w->scales[n] : 1.0f, 0.0});
     return reference_activation(activation, reference_sum(sum, (reference_value){w->bias ? w->bias[n] : 0.0f, 0.0}));
 }
@@ -268,6 +271,72 @@ static bool bf16_problem(const char *isa, uint64_t *h) {
     return one_in(2) ? linear_problem_in(RAPT_BF16_DOT, isa, h) : gated_problem_in(RAPT_BF16_DOT, isa, h);
 }
 
+/* Sets a group of 32 channels of some tokens to 0. */
+static void clear_groups(tensor *x) {
+    const int64_t groups = (x->channels + 31) / 32;
+    for (int64_t b = 0; b < x->batch; b++)
+        for (int64_t t = 0; t < x->tokens; t++) {
+            if (!one_in(4)) continue;
+            const int64_t first = 32 * below(groups);
+            for (int64_t c = first; c < first + 32 && c < x->channels; c++) set_value(x, b, t, c, 0.0f);
+        }
+}
+
+/* Integer arithmetic, with and without gates. Some tokens are so small that they count as 0, and some groups are of zeros. */
+static bool integer_problem(const char *isa, uint64_t *h) {
+    static const int64_t types[] = {RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0};
+    linear l = {.arith = RAPT_INT8_DOT};
+    const rapt_type type = (rapt_type)one_of(types, 3), gate_type = one_in(2) ? 0 : (rapt_type)one_of(types, 3);
+    draw_sizes(&l);
+    l.in = is_grouped(type) || is_grouped(gate_type) ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080)
+                                                     : ONE_OF(1, 3, 31, 32, 33, 100, 1000, 1025, 2070);
+    l.out = l.in > 900 ? ONE_OF(1, 33) : ONE_OF(1, 2, 15, 16, 17, 100, 130);
+    if (l.in <= 64 && one_in(8)) l.tokens = ONE_OF(97, 300), l.out = ONE_OF(250, 490), l.batch = 1;
+    const int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
+    const float size = one_in(4) ? 0x1p-123f : 1.0f; /* drawn before the call, whose arguments come in any order */
+    l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size);
+    clear_groups(&l.x);
+    l.weight = draw_weights(type, l.out, l.in);
+    draw_ends(&l.weight, l.out);
+    if (gate_type) l.gate = draw_weights(gate_type, l.out, l.in), draw_ends(&l.gate, l.out);
+    l.y = new_rows(random_float_type(), l.batch, l.tokens, l.out, gap);
+    l.with_residual = (int)below(RESIDUALS);
+    l.activation = (rapt_activation)below(RAPT_SILU + 1);
+    draw_residual(&l, gap);
+    const bool ok = agrees(&l, isa, h);
+    free_linear(&l);
+    return ok;
+}
+
+/* A NaN or an infinity makes the outputs of its token NaN, and has no part in those of the others. */
+static void spoiled_tokens(const char *isa) {
+    enum { TOKENS = 9, IN = 70, OUT = 20 };
+    static const float odd[] = {NAN, INFINITY, -INFINITY};
+    int wrong = 0;
+    random_state = 12;
+    for (int n = 0; n < 3; n++) {
+        linear l = {.batch = 1, .tokens = TOKENS, .in = IN, .out = OUT, .arith = RAPT_INT8_DOT};
+        l.x = random_rows(RAPT_F32, 1, TOKENS, IN, 0, 1.0f);
+        l.weight = draw_weights(RAPT_INT8, OUT, IN);
+        l.weight.scales = random_floats(OUT, 0.02f);
+        l.y = new_rows(RAPT_F32, 1, TOKENS, OUT, 0);
+        rapt_status status = run_linear(&l, isa, 1, false);
+        tensor sound = copy_of(&l.y);
+        const int64_t token = below(TOKENS);
+        set_value(&l.x, 0, token, below(IN), odd[n]);
+        if (status == RAPT_OK) status = run_linear(&l, isa, 1, false);
+        for (int64_t t = 0; t < TOKENS; t++)
+            for (int64_t c = 0; c < OUT; c++) {
+                const float y = value_at(&l.y, 0, t, c);
+                wrong += t == token ? !isnan(y) : y != value_at(&sound, 0, t, c);
+            }
+        wrong += status != RAPT_OK;
+        free_tensor(&sound);
+        free_linear(&l);
+    }
+    tap_ok(wrong == 0, "%s: NaN and infinities in integer arithmetic make their own tokens NaN: %d outputs wrong", isa, wrong);
+}
+
 /* ---- Activations --------------------------------------------------------------------------------------------------------- */
 
 /* A linear layer with the unit as its weights is its activation. */
@@ -331,6 +400,9 @@ static __attribute__((noinline)) void fill_stack(int byte) {
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)byte;
 }
 
+static const char *const arithmetic_names[] = {
+    [RAPT_EXACT] = "", [RAPT_INT8_DOT] = ", in integer arithmetic", [RAPT_BF16_DOT] = ", in bf16 arithmetic"};
+
 /* Packed weights have the same bytes for any number of threads, and none of what was in memory before. */
 static void packed_bytes(const char *isa, rapt_arith arith, const rapt_linear_plan *plan, const rapt_linear_args *args) {
     rapt_linear_args one = *args, three = *args;
@@ -342,28 +414,30 @@ static void packed_bytes(const char *isa, rapt_arith arith, const rapt_linear_pl
     if (status == RAPT_OK) status = rapt_linear_prepacked_size(plan, &bytes);
     tap_ok(status == RAPT_OK && memcmp(one.prepacked, three.prepacked, bytes) == 0 &&
                memcmp(one.gate_prepacked, three.gate_prepacked, bytes) == 0,
-           "%s: packed weights have the same bytes, whoever packs%s", isa, arith ? ", in bf16 arithmetic" : "");
+           "%s: packed weights have the same bytes, whoever packs%s", isa, arithmetic_names[arith]);
     aligned_destroy((void *)(uintptr_t)one.prepacked), aligned_destroy((void *)(uintptr_t)one.gate_prepacked);
     aligned_destroy((void *)(uintptr_t)three.prepacked), aligned_destroy((void *)(uintptr_t)three.gate_prepacked);
 }
 
-/* Many tokens read prepacked weights and none of the others, which are gone by then. */
-static void packed_alone(const char *isa, rapt_arith arith) {
-    const int64_t sizes[] = {PACKED_TOKENS * PACKED_IN, PACKED_OUT * PACKED_IN, PACKED_TOKENS * PACKED_OUT};
+/* Many tokens, or in integer arithmetic any, read prepacked weights and none of the others, which are gone by then. */
+static void packed_alone(const char *isa, rapt_arith arith, int64_t tokens) {
+    const int64_t sizes[] = {tokens * PACKED_IN, PACKED_OUT * PACKED_IN, tokens * PACKED_OUT};
+    const rapt_type type = arith == RAPT_INT8_DOT ? RAPT_INT8 : RAPT_F32;
     rapt_linear_desc desc;
     rapt_linear_plan plan;
     rapt_linear_args args;
     rapt_linear_desc_init(&desc), rapt_linear_args_init(&args);
-    desc.tokens = PACKED_TOKENS, desc.in = PACKED_IN, desc.out = PACKED_OUT, desc.arith = arith, desc.isa = isa;
-    desc.x = rapt_layout_bshd(RAPT_F32, 1, PACKED_TOKENS, PACKED_IN);
-    desc.y = rapt_layout_bshd(RAPT_F32, 1, PACKED_TOKENS, PACKED_OUT);
-    desc.weight = desc.gate = rapt_layout_bshd(RAPT_F32, 1, PACKED_OUT, PACKED_IN);
+    desc.tokens = tokens, desc.in = PACKED_IN, desc.out = PACKED_OUT, desc.arith = arith, desc.isa = isa;
+    desc.x = rapt_layout_bshd(RAPT_F32, 1, tokens, PACKED_IN);
+    desc.y = rapt_layout_bshd(RAPT_F32, 1, tokens, PACKED_OUT);
+    desc.weight = desc.gate = rapt_layout_bshd(type, 1, PACKED_OUT, PACKED_IN);
     size_t bytes = 0;
     if (rapt_linear_plan_init(&plan, &desc) || rapt_linear_workspace_size(&plan, 1, &bytes)) abort();
     float *x = random_floats(sizes[0], 1.0f), *w = random_floats(sizes[1], 1.0f), *g = random_floats(sizes[1], 1.0f);
-    float *y[2] = {new_floats(sizes[2]), new_floats(sizes[2])};
+    float *y[2] = {new_floats(sizes[2]), new_floats(sizes[2])}, *scales = random_floats(PACKED_OUT, 0.01f);
     args.x = x, args.weight = w, args.gate = g, args.y = y[0], args.workspace = new_workspace(bytes),
     args.workspace_bytes = bytes;
+    if (type == RAPT_INT8) args.scales = args.gate_scales = scales;
     rapt_status status = rapt_linear_run(&plan, &args);
     packed_bytes(isa, arith, &plan, &args);
     if (status == RAPT_OK) status = prepack(&plan, &args, 1, false);
@@ -371,8 +445,8 @@ static void packed_alone(const char *isa, rapt_arith arith) {
     args.y = y[1];
     if (status == RAPT_OK) status = rapt_linear_run(&plan, &args);
     tap_ok(status == RAPT_OK && memcmp(y[0], y[1], (size_t)sizes[2] * sizeof(float)) == 0,
-           "%s: many tokens read prepacked weights alone%s", isa, arith ? ", in bf16 arithmetic" : "");
-    free(x), free(w), free(g), free(y[0]), free(y[1]), aligned_destroy(args.workspace);
+           "%s: %d tokens read prepacked weights alone%s", isa, (int)tokens, arithmetic_names[arith]);
+    free(x), free(w), free(g), free(y[0]), free(y[1]), free(scales), aligned_destroy(args.workspace);
     aligned_destroy((void *)(uintptr_t)args.prepacked), aligned_destroy((void *)(uintptr_t)args.gate_prepacked);
 }
 
@@ -466,7 +540,9 @@ static void refused_descriptions(good *t) {
     PLAN(RAPT_ERR_STRIDE, d.x.token_stride = -32);
     PLAN(RAPT_ERR_STRIDE, d.gate.token_stride = -32);
     PLAN(RAPT_ERR_FEATURE, d.activation = (rapt_activation)(RAPT_SILU + 1));
-    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT);
+    PLAN(RAPT_OK, d.arith = RAPT_INT8_DOT);
+    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.weight = rapt_layout_bshd(RAPT_F16, 1, 6, 8));
+    PLAN(RAPT_ERR_ARITH, d.arith = RAPT_INT8_DOT; d.gate = rapt_layout_bshd(RAPT_BF16, 1, 6, 8));
     PLAN(RAPT_ERR_ARITH, d.arith = (rapt_arith)(RAPT_BF16_DOT + 1));
     PLAN(RAPT_ERR_ISA_UNKNOWN, d.isa = "abacus");
     CALL(RAPT_ERR_NULL, rapt_linear_plan_init((rapt_linear_plan *)NULL, &t->desc));
@@ -541,10 +617,18 @@ static void test_kernel(const char *isa, bool whole) {
                                       7,
                                       {UINT64_C(0x2f43819667e71378), UINT64_C(0x1e3143e740e89035)},
                                       60,
+                                      240},
+                                     {"weights of int8, q8_0 and q4_0 likewise in integer arithmetic",
+                                      integer_problem,
+                                      13,
+                                      {UINT64_C(0x856310526f3dd77f), UINT64_C(0xc24e9a2e463bb24f)},
+                                      60,
                                       240}};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) test_drawn(isa, whole, &problems[i]);
     activations(isa);
-    packed_alone(isa, RAPT_EXACT), packed_alone(isa, RAPT_BF16_DOT);
+    packed_alone(isa, RAPT_EXACT, PACKED_TOKENS), packed_alone(isa, RAPT_BF16_DOT, PACKED_TOKENS);
+    packed_alone(isa, RAPT_INT8_DOT, PACKED_TOKENS), packed_alone(isa, RAPT_INT8_DOT, 1);
+    spoiled_tokens(isa);
 }
 
 int main(int argc, char **argv) {

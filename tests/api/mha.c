@@ -36,7 +36,7 @@ typedef struct problem {
 /* What is not left to chance. */
 typedef struct kind {
     rapt_type cache; /* 0: any, or none */
-    bool rope_table, weights, bf16;
+    bool rope_table, weights, bf16, integers;
 } kind;
 
 static void free_problem(problem *p) {
@@ -113,6 +113,7 @@ static void random_problem(problem *p, const char *isa, const kind *k) {
     bool has_output = !one_in(4);
     for (int i = 0; i < 4; i++) {
         rapt_type type = (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8);
+        if (k->integers) type = RAPT_INT8;
         int64_t outs = i == 0 && d->packed ? p->outs[0] + p->outs[1] + p->outs[2] : p->outs[i];
         if (i == 3 && !has_output) continue;
         if ((i == 1 || i == 2) && d->packed) continue;
@@ -168,6 +169,7 @@ static void random_problem(problem *p, const char *isa, const kind *k) {
     if (k->rope_table) draw_rotary_table(p);
     if (k->weights) draw_weights(p, all_keys);
     if (k->bf16) d->arith = a->arith = RAPT_BF16_DOT;
+    if (k->integers) d->arith = RAPT_INT8_DOT;
 }
 
 static float *map_rows(const problem *p, int i, const tensor *x, const char *isa) {
@@ -369,17 +371,20 @@ static bool any_problem(const char *isa, uint64_t *h) { return problem_agrees(is
 /* Some problems of each kind that is rare among those. */
 static void kinds_of_problems(const char *isa) {
     enum { EACH = 6, SOME = 25 };
-    int caches = 0, tables = 0, weights = 0, bf16 = 0;
+    int caches = 0, tables = 0, weights = 0, bf16 = 0, integers = 0;
     uint64_t h = hash_start;
     random_state = 9;
     for (int i = 0; i < KV_TYPES * EACH; i++) caches += !problem_agrees(isa, &(kind){.cache = kv_types[i / EACH]}, &h);
     for (int n = 0; n < SOME; n++) tables += !problem_agrees(isa, &(kind){.rope_table = true}, &h);
     for (int n = 0; n < SOME; n++) weights += !problem_agrees(isa, &(kind){.weights = true}, &h);
     for (int n = 0; n < SOME; n++) bf16 += !problem_agrees(isa, &(kind){.bf16 = true}, &h);
+    for (int n = 0; n < SOME; n++) integers += !problem_agrees(isa, &(kind){.integers = true}, &h);
     tap_ok(caches == 0, "%s: with caches of each type, the bits of the calls: %d of %d wrong", isa, caches, EACH * KV_TYPES);
     tap_ok(tables == 0, "%s: with rope tables, the bits of the calls: %d of %d wrong", isa, tables, SOME);
     tap_ok(weights == 0, "%s: weights are the bits of attention.scores: %d of %d wrong", isa, weights, SOME);
     tap_ok(bf16 == 0, "%s: in bf16 arithmetic, the bits of the calls: %d of %d wrong", isa, bf16, SOME);
+    tap_ok(integers == 0, "%s: with projections in integer arithmetic, the bits of the calls: %d of %d wrong", isa, integers,
+           SOME);
 }
 
 /* Causal self-attention over S tokens at once, in f32, for the tests below. */

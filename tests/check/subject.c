@@ -739,6 +739,7 @@ static void body(void *arg, const rapt_logits *l) {
                 hash_index(a->seed, a->batch + l->batch, a->head + l->heads[r], a->token + l->tokens[r], l->first_key + n);
             float *const logit = &l->logits[r * l->row_stride + n * l->key_stride];
             if (random % 64 == 0) *logit = -INFINITY;
+            else if (*logit == -INFINITY) *logit = 100; /* a bias of -inf masks the key all the same */
             else *logit += (float)(int64_t)(random % 255 - 127) * 0x1p-6f;
         }
     }

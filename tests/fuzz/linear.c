@@ -11,9 +11,10 @@
 #include "drawn.h"
 
 static void as_drawn(input *in) {
-    static bool (*const problems[])(const char *isa, uint64_t *h) = {linear_problem, gated_problem, bf16_problem};
+    static bool (*const problems[])(const char *isa, uint64_t *h) = {linear_problem, gated_problem, bf16_problem,
+                                                                     integer_problem};
     const char *names[2];
-    const int64_t which = choose(in, 3);
+    const int64_t which = choose(in, 4);
     uint64_t h[2] = {0};
     const int count = take_pair(in, names);
     for (int i = 0; i < count; i++) {
@@ -38,10 +39,12 @@ static rapt_linear_desc take_description(input *in) {
     rapt_linear_desc_init(&d);
     d.batch = 1 + choose(in, 3), d.tokens = choose(in, 40);
     d.in = choose(in, 2) ? 32 * (1 + choose(in, 4)) : 1 + choose(in, 70), d.out = 1 + choose(in, 40);
-    d.activation = (rapt_activation)choose(in, 5), d.arith = choose(in, 2) ? RAPT_BF16_DOT : RAPT_EXACT;
+    d.activation = (rapt_activation)choose(in, 5), d.arith = (rapt_arith)choose(in, 3);
     d.x = rapt_layout_bshd(types[choose(in, 3)], 1, d.tokens, d.in);
     d.y = rapt_layout_bshd(types[choose(in, 3)], 1, d.tokens, d.out);
-    const rapt_type weight = weight_types[choose(in, d.in % 32 ? 4 : 6)], gate = weight_types[choose(in, d.in % 32 ? 4 : 6)];
+    const int64_t least = d.arith == RAPT_INT8_DOT ? 3 : 0, types_of_width = (d.in % 32 ? 4 : 6) - least;
+    const rapt_type weight = weight_types[least + choose(in, types_of_width)],
+                    gate = weight_types[least + choose(in, types_of_width)];
     d.weight = rapt_layout_bshd(weight, 1, d.out, d.in);
     if (maybe(in, 2)) d.gate = rapt_layout_bshd(gate, 1, d.out, d.in);
     if (maybe(in, 2)) d.residual = rapt_layout_bshd(types[choose(in, 3)], 1, d.tokens, d.out);

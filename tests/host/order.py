@@ -343,6 +343,8 @@ def special_attention():
         "a callback that gives -inf to all, with an infinite value": small(
             64, changed=[("v", (0, 3, 0), inf)], callback=lambda x: np.full_like(x, -inf)),
         "a callback that gives the least number": small(64, callback=lambda x: np.full_like(x, -order.MOST)),
+        "a callback that gives all keys the same logit, those with a bias of -inf, too": small(
+            64, bias=np.where(draw.bits(0.5, 5, 64), f32(0), f32(-inf)), bias_rest=0, callback=np.zeros_like),
         "1500 keys, scales of tokens": small(1500, scale=30.0, v_token_scales=draw.normal(1, 1500)),
         "far positions, ALiBi": small(700, q_offset=2**31 - 1, k_offset=2**31 - 800, slopes=array(1e-9, 0.5)),
         "one part of 128 channels": small(d_k=128), "parts of 64 channels, the last one of 1": small(d_k=193),
@@ -428,11 +430,12 @@ def states_differ(library, isa, fused_class, draw):
 def linear_differs(library, isa, fused_class, draw):
     one, often = draw.one, draw.often
     tokens, channels, outputs = one(1, 2, 5, 40, 70), one(1, 5, 16, 96, 1000, 1024, 1025, 1504, 2100), one(1, 7, 33)
-    kinds, size = [*FLOATS, "int8"] + ["q8_0", "q4_0"] * (channels % 32 == 0), one(1.0, 1.0, 1.0, 2.0**-75, 2.0**60)
+    arithmetic, size = one("exact", "exact", "bf16", "int8"), one(1.0, 1.0, 1.0, 2.0**-75, 2.0**60)
+    kinds = [*FLOATS[:0 if arithmetic == "int8" else None], "int8"] + ["q8_0", "q4_0"] * (channels % 32 == 0)
     x, w = tensor(draw, one(*FLOATS), (tokens, channels), size), tensor(draw, one(*kinds), (outputs, channels), size)
     if often(0.1): spoil(draw, x, 1 / x.values.size)
     if often(0.2): put_into(x, 0, 0)
-    activation, arithmetic, y_kind, given = one(*ACTIVATIONS), one("exact", "exact", "bf16"), one("f32", *FLOATS), {}
+    activation, y_kind, given = one(*ACTIVATIONS), one("f32", *FLOATS), {}
     y = np.full((tokens, outputs), 99, BITS[y_kind])
     desc = library.new(rapt.LinearDesc, tokens=tokens, in_=channels, out=outputs, isa=isa.encode(), x=layout(x.rows, x.kind),
                        y=layout(y, y_kind), weight=layout(w.rows, w.kind), activation=ACTIVATIONS[activation],
@@ -451,14 +454,17 @@ def linear_differs(library, isa, fused_class, draw):
     if often(0.4):
         gate = tensor(draw, one(*kinds), (outputs, channels))
         desc.gate = layout(gate.rows, gate.kind)
-        put("gate", gate.rows, gate.values)
+        put("gate", gate.rows, gate.numbers if arithmetic == "int8" else gate.values)
+        if arithmetic == "int8": given["gate_groups"] = gate.groups
         scales_and_bias("gate_", gate.kind)
     if often(0.4):
         residual = tensor(draw, one(*FLOATS), (tokens, outputs))
         desc.residual = layout(residual.rows, residual.kind)
         put("residual", residual.rows, residual.values)
     library.run(desc, args)
-    want = order.linear(x.values, w.values, **given, activation=activation, arithmetic=arithmetic, fused_class=fused_class)
+    if arithmetic == "int8": given["groups"] = w.groups
+    want = order.linear(x.values, w.numbers if arithmetic == "int8" else w.values, **given, activation=activation,
+                        arithmetic=arithmetic, fused_class=fused_class)
     line = difference("y", y, want, y_kind)
     return line and f"{line}: {shown(x, w, y=y_kind, activation=activation, arithmetic=arithmetic, **given)}"
 

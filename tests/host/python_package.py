@@ -750,11 +750,17 @@ def test_layers():
     o = rapt.linear(x, w, b, arith="bf16")
     near("linear in bf16", o, to_bf16(x).astype(np.float64) @ to_bf16(w).T + wide[3], 4e-6)
     ok(same(rapt.linear(x[1, 3], w, b, arith="bf16"), o[1, 3]), "... a token alone: the same bits")
-    refused("a linear layer in integers", rapt.Error, ["arith = 1", "RAPT_BF16_DOT"], lambda: rapt.linear(x, w, arith="int8"))
+    refused("a linear layer of floats in integers", rapt.Error, ["weight.type = RAPT_F32", "RAPT_INT8_DOT"],
+            lambda: rapt.linear(x, w, arith="int8"))
     for kind, limit in (("int8", 0.05), ("q8_0", 0.05), ("q4_0", 0.6)):
         weights = rapt.quantise_weights(w, kind)
         near(f"linear, {weights}", rapt.linear(x, weights, b), wide[0] @ wide[1].T + wide[3], limit)
         near(f"linear, gate of {weights}", rapt.linear(x, weights, gate=weights), (wide[0] @ wide[1].T) ** 2, 12 * limit)
+        o = rapt.linear(x, weights, b, arith="int8")
+        near(f"linear in integers, {weights}", o, rapt.linear(x, weights, b), 0.05)
+        packed = rapt.prepack_weights(weights, arith="int8")
+        ok(same(rapt.linear(x, packed, b, arith="int8"), o) and same(rapt.linear(x[1, 3], packed, b, arith="int8"), o[1, 3]),
+            "... prepacked, and a token alone: the same bits")
     ok(rapt.linear(x.astype(np.float16), w.astype(np.float16)).dtype == np.float16, "linear of float16")
     for weight, arith in ((w, "exact"), (w, "bf16"), (rapt.quantise_weights(w, "int8"), "exact")):
         packed, many, plain = rapt.prepack_weights(weight, arith=arith, threads=2), random(70, 64), {"arith": arith}

@@ -683,10 +683,10 @@ static void describe_linear(const call *c) {
     const bool gate = c->features & CROSS;
     rapt_linear_desc_init(d), rapt_linear_args_init(a);
     d->batch = c->batch, d->tokens = c->queries, d->in = c->d, d->out = c->heads;
-    d->activation = RAPT_SILU, d->arith = arith_of_floats(c);
+    d->activation = RAPT_SILU, d->arith = arith_of_call(c);
     add_rows(FIELD(a, y), &d->y, RAPT_F32, c->batch, c->queries, c->heads, true);
     add_rows(FIELD(a, x), &d->x, RAPT_F16, c->batch, c->queries, c->d, false);
-    add_rows(FIELD(a, weight), &d->weight, gate ? RAPT_INT8 : RAPT_F32, 1, c->heads, c->d, false);
+    add_rows(FIELD(a, weight), &d->weight, gate || c->features & INTEGERS ? RAPT_INT8 : RAPT_F32, 1, c->heads, c->d, false);
     if (!(c->features & PLAIN)) {
         add_floats(FIELD(a, bias), c->heads, false);
         add_floats(FIELD(a, scales), c->heads, false);
@@ -725,7 +725,7 @@ static void describe_prepacking(const call *c) {
     rapt_linear_desc *d = &s.linear_desc;
     rapt_linear_prepack_args *a = &s.prepack_args;
     rapt_linear_desc_init(d), rapt_linear_prepack_args_init(a);
-    d->in = c->d, d->out = c->heads, d->x.type = d->y.type = RAPT_F32, d->arith = arith_of_floats(c);
+    d->in = c->d, d->out = c->heads, d->x.type = d->y.type = RAPT_F32, d->arith = arith_of_call(c);
     add_rows(FIELD(a, weight), &d->weight, RAPT_INT8, 1, c->heads, c->d, false);
     if (c->features & CROSS) add_rows(FIELD(a, gate), &d->gate, RAPT_Q8_0, 1, c->heads, c->d, false);
     add_plan(&s.linear_plan, sizeof *s.linear_plan);
@@ -1010,8 +1010,11 @@ const call calls[] = {
     {"many tokens and a gate", &mapping, 1, 20, 1, 70, 1, 64, CROSS},
     {"bf16", &mapping, 2, 13, 1, 5, 1, 7, BF16},
     {"bf16, many tokens and a gate", &mapping, 1, 20, 1, 70, 1, 64, CROSS | BF16},
+    {"integers", &mapping, 2, 13, 1, 5, 1, 33, INTEGERS},
+    {"integers, many tokens and a gate", &mapping, 1, 20, 1, 70, 1, 64, CROSS | INTEGERS},
     {"weights to be packed", &packing, 1, 20, 1, 1, 1, 33, 0},
     {"weights to be packed in bf16", &packing, 1, 20, 1, 1, 1, 33, BF16},
+    {"weights and a gate to be packed for integers", &packing, 1, 20, 1, 1, 1, 64, CROSS | INTEGERS},
     {"a gate to be packed", &packing, 1, 20, 1, 1, 1, 64, CROSS},
     {"one of everything", &mapping, 1, 1, 1, 1, 1, 1, 0},
     {"tokens", &normalising, 2, 1, 1, 5, 1, 13, 0},

@@ -1199,7 +1199,7 @@ void reference_free(reference *result) {
 
 /* ---- Linear layers and normalisation in f32 ------------------------------------------------------------------------------- */
 
-enum { PARTIAL_SUMS = 16, MAP_PART = 1024 };
+enum { PARTIAL_SUMS = 16, MAP_PART = 1024, TOKEN_GROUP = 32 };
 
 static float gelu(bool fused, float x) {
     static const float h[] = {-0x1.9833cap-22f, 0x1.894d92p-18f, -0x1.8c04ecp-15f, 0x1.7d4d4ep-13f, 0x1.99fcbap-13f,
@@ -1259,6 +1259,34 @@ float reference_linear(bool fused, rapt_arith arith, const float *x, const float
     return total + 0.0f; /* of zeros, +0 */
 }
 
+static float largest_of(const float *x, int64_t n) {
+    float most = 0.0f;
+    for (int64_t i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
+}
+
+float reference_integer_linear(bool fused, const float *x, rapt_type type, const void *stored, int64_t channels) {
+    const unsigned char *const at = stored;
+    const int bytes = type == RAPT_INT8 ? TOKEN_GROUP : format_of(type).bytes;
+    float total = 0.0f;
+    for (int64_t first = 0; first < channels; first += TOKEN_GROUP) {
+        const unsigned char *const group = at + first / TOKEN_GROUP * bytes;
+        const int count = (int)(channels - first < TOKEN_GROUP ? channels - first : TOKEN_GROUP);
+        const float most = largest_of(x + first, count), factor = 127.0f / most;
+        double sum = 0;
+        bool finite = true;
+        for (int i = 0; i < count; i++) {
+            const float scaled = x[first + i] * factor;
+            const double n = isfinite(scaled) ? nearbyint(scaled) : 0;
+            sum += n * (type == RAPT_INT8 ? byte_value(type, group[i]) : number_of(type, group, i));
+            finite = finite && isfinite(x[first + i]);
+        }
+        const float unit = finite ? most / 127.0f : NAN;
+        total = reference_multiply_add(fused, (float)sum, type == RAPT_INT8 ? unit : (float)half_at(group) * unit, total);
+    }
+    return total;
+}
+
 static float mean_of(bool fused, const float *z, int64_t channels, float from, bool squares) {
     float sums[PARTIAL_SUMS] = {0};
     for (int64_t i = 0; i < channels; i++) {
@@ -1307,6 +1335,18 @@ reference_value reference_linearped(bool fused, rapt_arith arith, const float *x
     }
     const double chain = ceil(fmin((double)channels, MAP_PART) / PARTIAL_SUMS), parts = ceil((double)channels / MAP_PART);
     return (reference_value){sum, gamma_n(chain + PARTIAL_SUMS * parts + !fused) * sizes + ldexp((double)channels, -149)};
+}
+
+reference_value reference_integer_linearped(bool fused, const float *x, const float *w, int64_t channels) {
+    double sum = 0, sizes = 0, lost = 0, k = ceil((double)channels / TOKEN_GROUP) + 1 + !fused;
+    for (int64_t i = 0; i < channels; i++) {
+        const int64_t first = i - i % TOKEN_GROUP, count = channels - first < TOKEN_GROUP ? channels - first : TOKEN_GROUP;
+        const double most = largest_of(x + first, count), h = most / 254 + 4 * u * most + 0x1p-121;
+        sum += (double)w[i] * x[i];
+        lost += h * fabs((double)w[i]);
+        sizes += (fabs((double)x[i]) + h) * fabs((double)w[i]);
+    }
+    return (reference_value){sum, lost + gamma_n(k) * sizes + k * 0x1p-130};
 }
 
 reference_value reference_activation(rapt_activation activation, reference_value x) {

@@ -153,10 +153,12 @@ bool reference_store_row(rapt_type type, void *row, const float *values, int64_t
 
 /* ---- Linear layers and normalisation -------------------------------------------------------------------------------------- */
 
-/* docs/order.md in f32, fused or not: a sum over channels of a linear layer; an activation; a normalised row z, with what
+/* docs/order.md in f32, fused or not: a sum over channels of a linear layer, in RAPT_INT8_DOT that of a row of weights of that
+ * type; an activation; a normalised row z, with what
  * rapt_norm_args.mean and inverse_deviation receive (weight, bias, mean may be null). */
 float reference_multiply_add(bool fused, float a, float b, float c);
 float reference_linear(bool fused, rapt_arith arith, const float *x, const float *w, int64_t channels);
+float reference_integer_linear(bool fused, const float *x, rapt_type type, const void *stored, int64_t channels);
 float reference_activated(bool fused, rapt_activation activation, float x);
 void reference_normalise(bool fused, bool rms, const float *z, int64_t channels, float epsilon, const float *weight,
                          const float *bias, float *y, float *mean, float *inverse_deviation);
@@ -166,6 +168,8 @@ void reference_normalise(bool fused, bool rms, const float *z, int64_t channels,
  *   a linear layer of n       gamma_k sum |x w| with k = min(n, 1024) / 16, rounded up, + 16 for each part, one more unfused
  *   the same in bf16          with U and z of 11.: gamma_k (1 + U)^2 sum |x w| with k = 17 + n / 32, rounded up, and
  *                             (2 U + U^2) sum |x w| + z (1 + U) sum (|x| + |w|) + n z^2
+ *   the same in integers      for each group, with M its largest |x| and h = M / 254 + 4 u M + 2^-121: h sum |w|; and gamma_k
+ *                             sum (|x| + h) |w| + k 2^-130 with k groups and 1, one more unfused
  *   an activation             its own error (docs/numerics.md), and the argument's times its largest slope, 1.13
  *   normalisation             with k = n / 16, rounded up, + 18: the mean's first part is off by f = gamma_k of the mean of
  *                             |z|, both are by b = gamma_k (the mean of |z - mean| + f), so a deviation d by b + 2 u (|d| + f);
@@ -178,6 +182,7 @@ typedef struct reference_value {
 reference_value reference_sum(reference_value a, reference_value b);
 reference_value reference_product(reference_value a, reference_value b);
 reference_value reference_linearped(bool fused, rapt_arith arith, const float *x, const float *w, int64_t channels);
+reference_value reference_integer_linearped(bool fused, const float *x, const float *w, int64_t channels);
 reference_value reference_activation(rapt_activation activation, reference_value x);
 void reference_normalised(bool rms, const float *z, int64_t channels, float epsilon, const float *weight, const float *bias,
                           reference_value *y, reference_value *mean, reference_value *inverse_deviation);

@@ -4,7 +4,7 @@
 stage aarch64 own 3 1.5 "NEON, its dot products, matrix products and bf16: as x86-64's bits; Cortex-A53 and Neoverse N1 choose and refuse"
 stage sve own 1.5 - "SVE of 256 and 512 bits; other lengths refuse them; A64FX"
 stage riscv64 own 2.5 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused"
-stage s390x own 2 - "IBM Z: big-endian vectors; append, explain and norm there"
+stage s390x own 2 - "IBM Z: big-endian vectors; append, explain, norm and files of vectors there"
 stage armhf own 1.5 - "32-bit Arm with NEON; explain there"
 stage powerpc own 1.5 - "32-bit POWER: big-endian, without vectors; all builds, installs and links, with libatomic and libm"
 stage ppc64le own 1 - "64-bit POWER with VSX"
@@ -126,6 +126,7 @@ equal_to_x86() {
             expect "${program##*/}: $isa = x86-64's $twin" cmp "$logs/$stage-x86.txt" "$logs/$stage.txt"
         done
     done
+    if [[ $stage =~ ^(aarch64|riscv64|s390x|ppc64le|wasm)$ ]] && ! ((short)); then same_model "$kernels" "${runner[@]}"; fi
     read -ra cases <<<"$4"
     if [[ ${CASES:-} ]]; then
         mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|tests/)')
@@ -144,6 +145,26 @@ equal_to_x86() {
         for name in "${words[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --few || true; done
     fi
     if ((${#tests[@]})); then meson_test "$folder" "${tests[@]}"; fi
+}
+# same_model KERNELS RUNNER...: the language model of examples/llm: a hash of the logits of a short prompt and its answer, by the first
+# of those kernels that has vectors, is that of this machine.
+same_model() {
+    local model isa twin=scalar_fma program=examples/llm/llm words=(--plain --hash --tokens 1)
+    if ! model=$(examples/llm/fetch); then
+        skip "the language model, whose weights cannot be had"
+        return
+    fi
+    isa=$(tr , '\n' <<<"$1" | grep -v '^scalar' | head -n 1)
+    if [[ $stage == wasm ]]; then # whose programs see this folder alone
+        twin=scalar
+        cp "$model" "$root/model.gguf"
+        model=$root/model.gguf
+    fi
+    in_native ninja -C "$root/gcc" "$program"
+    ninja -C "$root/$folder" "$program$exe"
+    RAPT_ISA=$twin "$root/gcc/$program" "${words[@]}" "$model" Paris >"$logs/$stage-x86.txt"
+    RAPT_ISA=$isa "${@:2}" "$root/$folder/$program$exe" "${words[@]}" --threads "${threads:-2}" "$model" Paris >"$logs/$stage.txt" || true
+    expect "the logits of a language model: $isa = x86-64's $twin" cmp "$logs/$stage-x86.txt" "$logs/$stage.txt"
 }
 # emulated_case KERNELS CASE RAPT...
 emulated_case() {

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "llm.h"
+#include "unicode.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* ---- Words --------------------------------------------------------------------------------------------------------------- */
+
+/* How a text is cut into words, by what tokenizer.ggml.pre calls it. SmolLM has the regular expression of GPT-2, which sees a
+ * text whose digits have been cut out,
+ *
+ *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+ *
+ * and Llama 3 and, with \p{N}, Qwen 2 have
+ *
+ *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+ *
+ * Llama 3 begins a text with a token of its own, and does not merge a word that is a piece from others. */
+enum { SMOLLM, LLAMA3, QWEN2, HOW };
+static const char *const names[HOW] = {"smollm", "llama-bpe", "qwen2"};
+
+typedef enum kind { OTHER, LETTER, NUMBER, SPACE, NOTHING } kind;
+
+static bool is_in(const unicode_range *ranges, int count, uint32_t c) {
+    int low = 0, high = count;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (ranges[middle].last < c) low = middle + 1;
+        else high = middle;
+    }
+    return low < count && ranges[low].first <= c;
+}
+
+/* The kind of the character at `at`, and where it ends. What is not UTF-8 is OTHER, byte by byte. */
+static kind look(const uint8_t *at, const uint8_t *end, const uint8_t **next) {
+    *next = at < end ? at + 1 : at;
+    if (at >= end) return NOTHING;
+    const int more = *at < 0xc2 ? 0 : *at < 0xe0 ? 1 : *at < 0xf0 ? 2 : *at < 0xf5 ? 3 : 0;
+    uint32_t c = more ? *at & (0x3fu >> more) : *at;
+    if (*at >= 0x80 && !more) return OTHER;
+    for (int i = 1; i <= more; i++) {
+        if (at + i >= end || (at[i] & 0xc0) != 0x80) return OTHER;
+        c = c << 6 | (at[i] & 0x3f);
+    }
+    *next = at + 1 + more;
+    return is_in(unicode_letters, COUNT(unicode_letters), c)   ? LETTER
+           : is_in(unicode_numbers, COUNT(unicode_numbers), c) ? NUMBER
+           : is_in(unicode_spaces, COUNT(unicode_spaces), c)   ? SPACE
+                                                               : OTHER;
+}
+
+/* The end of the characters of a kind from `at` on, at most `most` of them; *last: where the last of them begins. */
+static const uint8_t *skip(const uint8_t *at, const uint8_t *end, kind of, int most, const uint8_t **last) {
+    for (const uint8_t *next; most-- && look(at, end, &next) == of; at = next) *last = at;
+    return at;
+}
+
+static bool is_break(uint8_t c) { return c == '\r' || c == '\n'; }
+
+/* The end of the word that begins at `at`. */
+static const uint8_t *word_end(int how, const uint8_t *at, const uint8_t *end) {
+    static const char *const contractions[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
+    const bool newer = how != SMOLLM;
+    for (int i = 0; i < COUNT(contractions); i++) {
+        size_t n = 0;
+        while (at + n < end && contractions[i][n] && (n && newer ? at[n] | 0x20 : at[n]) == contractions[i][n]) n++;
+        if (!contractions[i][n]) return at + n;
+    }
+    const uint8_t *second, *third, *last = at;
+    const kind first = look(at, end, &second), then = look(second, end, &third);
+    if (first == LETTER) return skip(at, end, LETTER, INT_MAX, &last);
+    if (first == NUMBER) return skip(at, end, NUMBER, how == LLAMA3 ? 3 : 1, &last);
+    if (then == LETTER && (newer ? !is_break(*at) : *at == ' ')) return skip(second, end, LETTER, INT_MAX, &last);
+    if (first == OTHER || (then == OTHER && *at == ' ')) {
+        at = skip(second, end, OTHER, INT_MAX, &last);
+        while (newer && at < end && is_break(*at)) at++;
+        return at;
+    }
+    const uint8_t *const spaces = skip(at, end, SPACE, INT_MAX, &last);
+    for (const uint8_t *b = spaces; newer && b > at; b--)
+        if (is_break(b[-1])) return b;
+    /* The last space belongs to the word that follows. */
+    return spaces == end || last == at || (!newer && look(spaces, end, &third) == NUMBER) ? spaces : last;
+}
+
+/* ---- Pieces -------------------------------------------------------------------------------------------------------------- */
+
+/* The slot of a text, or the empty one that it would have. The hash is FNV-1a. */
+static int32_t *find_slot(const text_table *of, const char *text, size_t bytes) {
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ (uint8_t)text[i]) * 16777619u;
+    for (uint32_t i = hash & of->mask;; i = (i + 1) & of->mask) {
+        const int32_t n = of->slots[i];
+        if (n < 0 || (of->texts[n].bytes == bytes && !memcmp(of->texts[n].at, text, bytes))) return &of->slots[i];
+    }
+}
+
+/* Of texts that are the same, the first counts. */
+static void fill(text_table *of, gguf_value texts) {
+    for (of->mask = 1; of->mask < 2 * texts.count;) of->mask = 2 * of->mask + 1;
+    of->texts = present(malloc(((size_t)texts.count + 1) * sizeof *of->texts));
+    of->slots = present(malloc(((size_t)of->mask + 1) * sizeof *of->slots));
+    for (uint32_t i = 0; i <= of->mask; i++) of->slots[i] = -1;
+    for (; texts.count; of->count++) {
+        const gguf_text text = of->texts[of->count] = gguf_next(&texts);
+        int32_t *slot = find_slot(of, text.at, text.bytes);
+        if (*slot < 0) *slot = of->count;
+    }
+}
+
+int32_t tokenizer_find(const tokenizer *t, const char *piece, size_t bytes) { return *find_slot(&t->pieces, piece, bytes); }
+
+/* The number of the merge of two pieces, and the piece that it makes; -1: there is none. */
+static int32_t find_merge(const tokenizer *t, int32_t left, int32_t right, int32_t *result) {
+    const gguf_text a = t->pieces.texts[left], b = t->pieces.texts[right];
+    char text[1024];
+    if (a.bytes + b.bytes >= sizeof text) return -1;
+    memcpy(text, a.at, a.bytes);
+    memcpy(text + a.bytes, b.at, b.bytes);
+    *result = tokenizer_find(t, text, a.bytes + b.bytes);
+    text[a.bytes] = ' ';
+    memcpy(text + a.bytes + 1, b.at, b.bytes);
+    return *result < 0 ? -1 : *find_slot(&t->merges, text, a.bytes + 1 + b.bytes);
+}
+
+/* Writes a byte's letter as UTF-8, and returns its end. */
+static char *spell(const tokenizer *t, uint8_t byte, char *to) {
+    const int letter = t->letters[byte];
+    if (letter >= 0x80) *to++ = (char)(0xc0 | letter >> 6);
+    *to++ = (char)(letter < 0x80 ? letter : 0x80 | (letter & 0x3f));
+    return to;
+}
+
+/* The token under a key of the metadata; -1 where that has none. */
+static int32_t token_of(const tokenizer *t, const gguf *file, const char *key) {
+    const double number = gguf_number(file, key, -1);
+    return number >= 0 && number < t->pieces.count ? (int32_t)number : -1;
+}
+
+void tokenizer_open(tokenizer *t, const gguf *file) {
+    const gguf_text kind_of = gguf_string(file, "tokenizer.ggml.model"), pre = gguf_string(file, "tokenizer.ggml.pre");
+    const gguf_value pieces = gguf_texts(file, "tokenizer.ggml.tokens"), merges = gguf_texts(file, "tokenizer.ggml.merges");
+    *t = (tokenizer){0};
+    while (t->how < HOW && !gguf_is(pre, names[t->how])) t->how++;
+    if (t->how == HOW || !gguf_is(kind_of, "gpt2"))
+        fail(file->path, "its tokenizer is '%.*s' '%.*s'; gpt2 with smollm, llama-bpe or qwen2 is known", GGUF_SHOWN(kind_of),
+             GGUF_SHOWN(pre));
+    if (!pieces.count || pieces.count > RAPT_MAX_WIDTH || merges.count > 8 * RAPT_MAX_WIDTH)
+        fail(file->path, "its vocabulary is empty, or too large");
+    fill(&t->pieces, pieces);
+    fill(&t->merges, merges);
+    for (int b = 0, others = 256; b < 256; b++) /* printable characters of Latin-1 are their own letters */
+        t->letters[b] = (uint16_t)((b > 32 && b < 127) || (b > 160 && b != 173) ? b : others++);
+    const bool begins = gguf_number(file, "tokenizer.ggml.add_bos_token", t->how == LLAMA3) != 0;
+    t->begin = begins ? token_of(t, file, "tokenizer.ggml.bos_token_id") : -1;
+    t->end[0] = token_of(t, file, "tokenizer.ggml.eos_token_id");
+    t->end[1] = token_of(t, file, "tokenizer.ggml.eot_token_id");
+}
+
+/* ---- Texts --------------------------------------------------------------------------------------------------------------- */
+
+/* Merges the pieces of a word in place, and returns how many are left. merges[i] is that of pieces i and i + 1. */
+static int64_t merge_word(const tokenizer *t, int32_t *pieces, uint32_t *merges, int64_t n) {
+    int32_t result;
+    for (int64_t i = 0; i + 1 < n; i++) merges[i] = (uint32_t)find_merge(t, pieces[i], pieces[i + 1], &result);
+    for (;; n--) {
+        int64_t best = 0;
+        for (int64_t i = 1; i + 1 < n; i++)
+            if (merges[i] < merges[best]) best = i;
+        if (n < 2 || merges[best] == UINT32_MAX) return n;
+        find_merge(t, pieces[best], pieces[best + 1], &pieces[best]);
+        memmove(pieces + best + 1, pieces + best + 2, (size_t)(n - best - 2) * sizeof *pieces);
+        memmove(merges + best, merges + best + 1, (size_t)(n - best - 2) * sizeof *merges);
+        if (best) merges[best - 1] = (uint32_t)find_merge(t, pieces[best - 1], pieces[best], &result);
+        if (best + 2 < n) merges[best] = (uint32_t)find_merge(t, pieces[best], pieces[best + 1], &result);
+    }
+}
+
+int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t bytes, int32_t *tokens) {
+    const uint8_t *at = (const uint8_t *)text, *const end = at + bytes;
+    uint32_t *merges = present(malloc((bytes + 1) * sizeof *merges));
+    char *spelt = present(malloc(2 * bytes + 1)), *letter;
+    int64_t count = 0, n;
+    for (const uint8_t *next; at < end; at = next) {
+        int32_t *word = tokens + count, piece;
+        next = word_end(t->how, at, end);
+        for (n = 0, letter = spelt; at < next; at++) { /* a byte without a piece is lost */
+            char *const first = letter;
+            letter = spell(t, *at, letter);
+            if ((piece = tokenizer_find(t, first, (size_t)(letter - first))) >= 0) word[n++] = piece;
+        }
+        piece = t->how == LLAMA3 ? tokenizer_find(t, spelt, (size_t)(letter - spelt)) : -1;
+        if (piece >= 0) word[0] = piece, n = 1;
+        count += merge_word(t, word, merges, n);
+    }
+    free(merges);
+    free(spelt);
+    return count;
+}
+
+void tokenizer_print(const tokenizer *t, int32_t token, FILE *to) {
+    const gguf_text piece = token < t->pieces.count ? t->pieces.texts[token] : (gguf_text){"", 0};
+    for (size_t i = 0, n = 1; i < piece.bytes; i += n) {
+        int byte = 0; /* that a letter stands for; else it is printed as it is: of a mark, or of what a user added */
+        char letter[2];
+        for (; byte < 256; byte++) {
+            n = (size_t)(spell(t, (uint8_t)byte, letter) - letter);
+            if (n <= piece.bytes - i && !memcmp(piece.at + i, letter, n)) break;
+        }
+        if (byte == 256) byte = (uint8_t)piece.at[i], n = 1;
+        putc(byte, to);
+    }
+}
