@@ -249,9 +249,10 @@ static const char *const arithmetics[] = {"exact", "int8", "bf16"}; /* in the or
 /* Memory for the library of at least one byte, or null. */
 static void *create_workspace(size_t bytes) { return aligned_create(RAPT_WORKSPACE_ALIGNMENT, bytes + 1); }
 
-/* Prints what the library says of a vector. */
-static void refused(vector *v, rapt_status status, const char *text) {
-    if (status != RAPT_OK) fail(v, "%s", text);
+/* Fails if the library refused the vector. text: what it says of that; may be empty. Returns whether it did. */
+static bool refused(vector *v, rapt_status status, const char *text) {
+    if (status != RAPT_OK) fail(v, "%s", *text ? text : rapt_status_string(status));
+    return status != RAPT_OK;
 }
 
 /* Sets the scales of K or V, if the vector has any: of each token, or of each channel (or one for all channels). */
@@ -345,8 +346,8 @@ static void attend(vector *v, const char *isa, result results[RESULTS]) {
     args.o = create_result(v, &results[0], "o", o);
     args.lse = create_result(v, &results[1], "lse", lse);
     if (v->failed) return;
-    refused(v, rapt_plan_explain(&d, text, sizeof text), text);
-    if (v->failed || rapt_plan_init(&plan, &d) != RAPT_OK || rapt_workspace_size(&plan, 1, &args.workspace_bytes) != RAPT_OK)
+    if (refused(v, rapt_plan_explain(&d, text, sizeof text), text) || refused(v, rapt_plan_init(&plan, &d), text) ||
+        refused(v, rapt_workspace_size(&plan, 1, &args.workspace_bytes), text))
         return;
     args.workspace = create_workspace(args.workspace_bytes);
     if (!args.workspace) fail(v, "no memory for its workspace");
@@ -393,9 +394,8 @@ static void map_linearly(vector *v, const char *isa, result results[RESULTS]) {
     args.x = x->data, args.weight = weight->data;
     if (gate) d.gate = layout_of(gate), args.gate = gate->data;
     if (residual) d.residual = layout_of(residual), args.residual = residual->data;
-    refused(v, rapt_linear_explain(&d, text, sizeof text), text);
-    if (v->failed || rapt_linear_plan_init(&plan, &d) != RAPT_OK ||
-        rapt_linear_workspace_size(&plan, 1, &args.workspace_bytes) != RAPT_OK)
+    if (refused(v, rapt_linear_explain(&d, text, sizeof text), text) || refused(v, rapt_linear_plan_init(&plan, &d), text) ||
+        refused(v, rapt_linear_workspace_size(&plan, 1, &args.workspace_bytes), text))
         return;
     args.workspace = create_workspace(args.workspace_bytes);
     if (!args.workspace) fail(v, "no memory for its workspace");
@@ -421,8 +421,7 @@ static void normalise(vector *v, const char *isa, result results[RESULTS], bool 
     if (v->failed) return;
     args.x = layout_of(x), args.y = layout_of(y), args.from = x->data;
     if (residual) args.residual = layout_of(residual), args.residual_from = residual->data;
-    const rapt_status status = rms ? rapt_rms_norm_run(&args) : rapt_layer_norm_run(&args);
-    refused(v, status, rapt_status_string(status));
+    refused(v, rms ? rapt_rms_norm_run(&args) : rapt_layer_norm_run(&args), "");
 }
 
 static void normalise_layer(vector *v, const char *isa, result results[RESULTS]) { normalise(v, isa, results, false); }
@@ -450,8 +449,7 @@ static void rotate(vector *v, const char *isa, result results[RESULTS]) {
     args.to = create_result(v, &results[0], "y", y);
     if (v->failed) return;
     args.in = layout_of(x), args.out = layout_of(y), args.from = x->data, args.positions = positions->data;
-    const rapt_status status = rapt_rope_run(&args);
-    refused(v, status, rapt_status_string(status));
+    refused(v, rapt_rope_run(&args), "");
 }
 
 static const char *const operations[] = {"attention", "linear", "layer-norm", "rms-norm", "rotation"};

@@ -171,9 +171,10 @@ _Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % RAPT_MOST_GROUP == 0, "
 _Static_assert(RAPT_FEW_DOTS == 0 || RAPT_FEW_DOTS == 1, "no or yes");
 _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL == 16), "keys_int8.h is for 16 lanes of 4 bytes");
 
-/* RAPT_FEW_INTEGER_ROWS: RAPT_FEW_ROWS in integer arithmetic. Without RAPT_FEW_DOTS (keys_as_f32.h) it is what was measured with
- * 4096 keys of int8 and of q8_0 by avx512, avx2 and sse41 with RAPT_DOT 2 and avx2_vnni with 4 (Granite Rapids): the more rows,
- * the more of queries in lanes is used, and i_dot has RAPT_DOT products. */
+/* RAPT_FEW_INTEGER_ROWS: RAPT_FEW_ROWS in integer arithmetic. Without RAPT_FEW_DOTS (keys_as_f32.h), more rows have queries in
+ * lanes, where one i_dot multiplies RAPT_DOT channels of a vector of rows, full or not. Measured with 4096 keys of int8 and q8_0
+ * (Granite Rapids): with RAPT_DOT 2 avx512 gains up to 8 rows, avx2 up to 4, sse41 up to 2; with 4 avx2_vnni up to 3. The others
+ * by their lanes, not measured. */
 #ifndef RAPT_FEW_INTEGER_ROWS
 #define RAPT_FEW_INTEGER_ROWS (RAPT_FEW_DOTS ? RAPT_FEW_ROWS : RAPT_DOT == 2 ? (RAPT_VL + 1) / 2 : (RAPT_VL * 3 + 7) / 8)
 #endif

@@ -121,10 +121,11 @@ static void encode(const char *text) {
     char *const template = present(strndup(given.at, given.bytes)), *const turn = present(malloc(sizeof user + strlen(text)));
     const bool known = start >= 0 && end >= 0 && strstr(template, opening);
     tokens = present(malloc((sizeof user + strlen(text) + 64) * sizeof *tokens));
-    memcpy(turn, user, sizeof user);
+    memcpy(turn, user, sizeof user - 1);
+    memcpy(turn + sizeof user - 1, text, strlen(text) + 1);
     if (known && !value[PLAIN]) {
         turn_end = end;
-        add(start, strcat(turn, text));
+        add(start, turn);
         add(end, "\n");
         add(start, "assistant\n");
     } else {

@@ -37,14 +37,8 @@ static RAPT_INLINE vi low_half(vi x) { return i_sar(i_shl(x, 16), 16); }
 /* Quantises a row of Q in place, to integers as f32. The row's scale becomes its last float, ld - 1, which is no channel; NaN if
  * the row had a NaN or an infinity. */
 static void quantise_query(float *q, int channels, size_t ld) {
-    vf most = v_set1(0.0f), wrong = v_set1(0.0f);
-    for (int c = 0; c < channels; c += RAPT_VL) { /* q is padded with 0 */
-        vf x = v_load(q + c);
-        most = v_max(most, v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX))));
-        wrong = v_add(wrong, v_sub(x, x));
-    }
-    const float largest = h_max(most), scale = largest / 127.0f + nan_of_lanes(wrong);
-    const vf factor = v_div(v_set1(127.0f), v_set1(largest));
+    vf factor;
+    const float scale = scale_of_query(q, channels, &factor);
     for (int c = 0; c < channels; c += RAPT_VL)
         v_store(q + c, v_from_int(low_half(nearest_int(v_mul(v_load(q + c), factor), v_set1(128.0f)))));
     q[ld - 1] = scale;
@@ -110,10 +104,10 @@ static RAPT_NOINLINE void score_integer_rows(const rapt_problem *p, const row_sc
 
 /* ---- Values -------------------------------------------------------------------------------------------------------------- */
 
-/* Quantises one row's weights of a block, times `factors` unless these are null, to integers as f32, of which the largest
+/* Quantises one row's weights of a block, times sign * factors unless factors is null, to integers as f32, of which the largest
  * magnitude becomes `most`. Products that are below 0 become 0 if `positive`. A weight of 0 stays 0, whatever its factor. Returns
- * the scale of the integers; NaN if a product is not finite. (A weight of NaN needs no mark, for the sum of weights is NaN then.)
- */
+ * the scale of the integers, times sign; NaN if a product is not finite. (A weight of NaN needs no mark, for the sum of weights
+ * is NaN then.) */
 static float quantise_block_weights(const float *weights, const float *factors, float sign, bool positive, float most,
                                     float *to) {
     const vf zero = v_set1(0.0f);

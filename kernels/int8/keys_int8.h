@@ -20,16 +20,9 @@ typedef struct query_trailer {
 /* Quantises a row of Q in place: its bytes, padded with 0 to a whole lane, then a query_trailer, and then, if K has groups, for
  * each group the correction of its sums, which makes up for DOT_BIAS. */
 static void quantise_query(float *q, int channels, int groups) {
-    vf most = v_set1(0.0f), wrong = v_set1(0.0f);
-    for (int c = 0; c < channels; c += RAPT_VL) { /* q is padded with 0 */
-        vf x = v_load(q + c);
-        most = v_max(most, v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX))));
-        wrong = v_add(wrong, v_sub(x, x));
-    }
-    float largest = h_max(most);
-    query_trailer trailer = {largest / 127.0f + nan_of_lanes(wrong), 0};
+    vf factor;
+    query_trailer trailer = {scale_of_query(q, channels, &factor), 0};
     int8_t bytes[RAPT_MAX_HEAD_DIM + RAPT_VL] = {0};
-    vf factor = v_div(v_set1(127.0f), v_set1(largest));
     for (int c = 0; c < channels; c += RAPT_VL) {
         int32_t n[RAPT_VL];
         v_store(n, v_as_float(nearest_int(v_mul(v_load(q + c), factor), v_set1(128.0f))));

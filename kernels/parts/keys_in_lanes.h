@@ -285,6 +285,20 @@ RAPT_DIRECT_TYPES(RAPT_TYPE)
 RAPT_DIRECT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
+/* Returns the scale of a row of Q that is quantised, NaN if the row has a NaN or an infinity, and sets *factor to what its
+ * channels are multiplied by. The row is padded with 0 to whole vectors. */
+static float scale_of_query(const float *q, int channels, vf *factor) {
+    vf most = v_set1(0.0f), wrong = v_set1(0.0f);
+    for (int c = 0; c < channels; c += RAPT_VL) {
+        vf x = v_load(q + c);
+        most = v_max(most, v_as_float(i_and(v_as_int(x), i_set1(INT32_MAX))));
+        wrong = v_add(wrong, v_sub(x, x)); /* 0, or NaN */
+    }
+    const float largest = h_max(most);
+    *factor = v_div(v_set1(127.0f), v_set1(largest));
+    return largest / 127.0f + nan_of_lanes(wrong);
+}
+
 #if RAPT_FEW_DOTS
 #include "int8/keys_int8.h"
 static size_t integer_floats(const rapt_problem *p, int rows) {

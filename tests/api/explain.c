@@ -1392,6 +1392,9 @@ static void prepacking(void) {
             "prepacked: packed of f32 in bf16 arithmetic, and the plan has f32");
     REFUSED(rapt_linear_run, (pack_before(), ld.arith = RAPT_BF16_DOT), PREPACKED,
             "prepacked: packed of f32, and the plan has f32 in bf16 arithmetic");
+    REFUSED(rapt_linear_run,
+            (ld.weight = rows_of(RAPT_Q8_0, 4, 32), ld.arith = RAPT_INT8_DOT, pack_before(), ld.arith = RAPT_EXACT), PREPACKED,
+            "prepacked: packed of q8_0 in integer arithmetic, and the plan has q8_0");
     REFUSED(rapt_linear_run, (gated(), la.gate = memory[WK], la.gate_prepacked = packed_before + 4), ALIGNMENT,
             "gate_prepacked = %p: not aligned to 64 bytes", (void *)(packed_before + 4));
     REFUSED(rapt_linear_run,

@@ -227,6 +227,17 @@ static void widen(weights *w) {
     w->rows = wide;
 }
 
+/* Draws the weights, those of a gate unless gate_type is 0, what follows the products, and room for Y. */
+static void draw_gated(linear *l, rapt_type type, rapt_type gate_type, int64_t gap) {
+    l->weight = draw_weights(type, l->out, l->in);
+    draw_ends(&l->weight, l->out);
+    if (gate_type) l->gate = draw_weights(gate_type, l->out, l->in), draw_ends(&l->gate, l->out);
+    l->y = new_rows(random_float_type(), l->batch, l->tokens, l->out, gap);
+    l->with_residual = (int)below(RESIDUALS);
+    l->activation = (rapt_activation)below(RAPT_SILU + 1);
+    draw_residual(l, gap);
+}
+
 /* Gates, and weights of groups: with those as f32, the same bits. */
 static bool gated_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
     static const int64_t types[] = {RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_0};
@@ -241,13 +252,7 @@ static bool gated_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
     const float size = size_of_tokens(arith); /* drawn before the call, whose arguments come in any order */
     l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size);
-    l.weight = draw_weights(type, l.out, l.in);
-    draw_ends(&l.weight, l.out);
-    if (gate_type) l.gate = draw_weights(gate_type, l.out, l.in), draw_ends(&l.gate, l.out);
-    l.y = new_rows(random_float_type(), l.batch, l.tokens, l.out, gap);
-    l.with_residual = (int)below(RESIDUALS);
-    l.activation = (rapt_activation)below(RAPT_SILU + 1);
-    draw_residual(&l, gap);
+    draw_gated(&l, type, gate_type, gap);
     tensor before = copy_of(&l.y);
     bool ok = agrees(&l, isa, h);
     if (grouped) {
@@ -296,13 +301,7 @@ static bool integer_problem(const char *isa, uint64_t *h) {
     const float size = one_in(4) ? 0x1p-123f : 1.0f; /* drawn before the call, whose arguments come in any order */
     l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size);
     clear_groups(&l.x);
-    l.weight = draw_weights(type, l.out, l.in);
-    draw_ends(&l.weight, l.out);
-    if (gate_type) l.gate = draw_weights(gate_type, l.out, l.in), draw_ends(&l.gate, l.out);
-    l.y = new_rows(random_float_type(), l.batch, l.tokens, l.out, gap);
-    l.with_residual = (int)below(RESIDUALS);
-    l.activation = (rapt_activation)below(RAPT_SILU + 1);
-    draw_residual(&l, gap);
+    draw_gated(&l, type, gate_type, gap);
     const bool ok = agrees(&l, isa, h);
     free_linear(&l);
     return ok;

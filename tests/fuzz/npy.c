@@ -66,7 +66,8 @@ static void look_at(const npy_array *a) {
     require(npy_write(file, RAPT_F32, a->dims, a->shape, all), "it cannot be written");
     fclose(file);
     npy_array again;
-    require(npy_open(&again, file_of(text, size), (npy_wanted){.least_dims = a->dims, .most_dims = a->dims}, fault), "it cannot be read again");
+    require(npy_open(&again, file_of(text, size), (npy_wanted){.least_dims = a->dims, .most_dims = a->dims}, fault),
+            "it cannot be read again");
     require(again.dims == a->dims && !memcmp(again.shape, a->shape, sizeof *a->shape * (size_t)a->dims), "another shape");
     for (int64_t n = 0; n < elements; n++) require(same_float(all[n], element_of(&again, n * 4)), "another element");
     npy_close(&again);
@@ -95,7 +96,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     }
     npy_array array;
     char fault[NPY_FAULT_BYTES] = "";
-    if (npy_open(&array, file_of(file, used), (npy_wanted){.booleans = how & 1, .least_dims = (int)least, .most_dims = NPY_MAX_DIMS}, fault)) {
+    if (npy_open(&array, file_of(file, used),
+                 (npy_wanted){.booleans = how & 1, .least_dims = (int)least, .most_dims = NPY_MAX_DIMS}, fault)) {
         look_at(&array);
         npy_close(&array);
     } else {

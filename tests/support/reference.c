@@ -1277,7 +1277,7 @@ float reference_integer_linear(bool fused, const float *x, rapt_type type, const
         bool finite = true;
         for (int i = 0; i < count; i++) {
             const float scaled = x[first + i] * factor;
-            const double n = isfinite(scaled) ? nearbyint(scaled) : 0;
+            const double n = isfinite(scaled) ? (double)nearbyintf(scaled) : 0;
             sum += n * (type == RAPT_INT8 ? byte_value(type, group[i]) : number_of(type, group, i));
             finite = finite && isfinite(x[first + i]);
         }
