@@ -671,6 +671,7 @@ def reproducible(module: torch.nn.Module, *inputs: Any, weights: str | None = No
     Returns a report of what was replaced, and of each operator that is left to PyTorch whether its bits are the same everywhere. The
     module computes no gradients until report.restore().
 
+    >>> import rapt.torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Sigmoid()).eval()
     >>> report = rapt.torch.reproducible(model, torch.ones(1, 8))
     >>> report.replaced, report.is_reproducible
