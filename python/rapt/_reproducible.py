@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import _isa as isa_
 from . import _products as products
 from . import _substitutes as substitutes
 from ._arguments import flag, float_arith, shown
@@ -36,23 +37,49 @@ class _Active(threading.local):
 _active = _Active()
 
 
+class _Unfused:
+    """Has PyTorch compute layers by operators, of which they would otherwise come as one: encoders' and LSTM's. The settings are of
+    the process, so threads share them: the first one changes them, the last one puts them back."""
+
+    def __init__(self) -> None:
+        self._lock, self._users = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._before = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
+                torch.backends.mha.set_fastpath_enabled(False)
+                torch._C._set_mkldnn_enabled(False)
+            self._users += 1
+
+    def __exit__(self, *error: Any) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                torch.backends.mha.set_fastpath_enabled(self._before[0])
+                torch._C._set_mkldnn_enabled(self._before[1])
+
+
+_unfused = _Unfused()
+
+
 class Substituting(TorchDispatchMode):
     """Runs our substitutes of operators whose bits are not the same everywhere, and PyTorch's other operators."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._before: list[tuple[Any, bool]] = []  # of each time that it was entered: operators of several parts enter it again
+        self._before: list[Any] = []  # of each time that it was entered: operators of several parts enter it again
 
     def __enter__(self) -> Any:
-        self._before.append((_active.mode, torch.backends.mha.get_fastpath_enabled()))
+        self._before.append(_active.mode)
         _active.mode = self
-        torch.backends.mha.set_fastpath_enabled(False)  # fused layers of PyTorch's own, which would come as one operator
+        _unfused.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        _active.mode, fast_path = self._before.pop()
-        torch.backends.mha.set_fastpath_enabled(fast_path)
+        _unfused.__exit__()
+        _active.mode = self._before.pop()
 
     def __torch_dispatch__(self, operator: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -87,7 +114,7 @@ def _parts(operator: Any) -> Callable[..., Any] | None:
 
 
 class Observer(Substituting):
-    """Notes which operators run in which module, and whether their bits are the same everywhere."""
+    """Notes which operators the thread runs in which module, and whether their bits are the same everywhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,14 +125,19 @@ class Observer(Substituting):
 
     def __enter__(self) -> Any:
         if not self._before:
-            hooks = torch.nn.modules.module
-            for handle in (hooks.register_module_forward_pre_hook(lambda module, _: self.running.append(module)),
+            hooks, self._thread = torch.nn.modules.module, threading.get_ident()
+            for handle in (hooks.register_module_forward_pre_hook(lambda module, _: self._come(module)),
                            hooks.register_module_forward_hook(lambda *_: self._leave(), always_call=True)):
                 self._hooks.callback(handle.remove)
         return super().__enter__()
 
+    def _come(self, module: Module) -> None:  # which hooks say of all threads
+        if threading.get_ident() == self._thread:
+            self.running.append(module)
+
     def _leave(self) -> None:
-        self.running.pop()
+        if threading.get_ident() == self._thread:
+            self.running.pop()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -136,23 +168,33 @@ class _Forward:
 
     __wrapped__ = own  # whose signature it has
 
-
-class _Substituted(_Forward):
-    """Runs a module with our operators."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def by_operators(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module with our operators."""
+        if torch.jit.is_tracing():
+            raise RuntimeError("a reproducible model cannot be traced by torch.jit.trace(), which does not see what rapt computes")
         if _active.mode is not None:
             return self.own(*args, **kwargs)
         with Substituting():
             return self.own(*args, **kwargs)
+
+    def forget(self) -> None:
+        """Forgets what was made of the module's parameters."""
+
+
+class _Substituted(_Forward):
+    """Runs a module with our operators."""
+    __call__ = _Forward.by_operators
 
 
 # ---- Replacements ------------------------------------------------------------------------------------------------------------
 
 
 def _is_served(x: Any) -> bool:
-    """Whether rapt can compute of it: a plain tensor of its types, that wants no gradient."""
-    return type(x) is Tensor and x.dtype in products.TYPES and not (x.requires_grad and torch.is_grad_enabled())
+    """Whether rapt can compute of it: a plain tensor of its types. What wants gradients is refused."""
+    if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError("a reproducible model computes no gradients, which its input requires: call it under torch.no_grad(), or "
+                           "restore() it")
+    return type(x) in (Tensor, torch.nn.Parameter) and x.dtype in products.TYPES and not torch.jit.is_tracing()
 
 
 class Options(NamedTuple):
@@ -212,7 +254,7 @@ class _Linear(_Forward):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if len(args) == 1 and not kwargs else None
         if not _is_served(x):
-            return self.own(*args, **kwargs)
+            return self.by_operators(*args, **kwargs)
         matrices = [weight.matrix() for weight in self.weights]
         biases: list[Any] = [weight.module.bias for weight in self.weights]
         run = functools.partial(products.linear, arith=self.arith)
@@ -223,6 +265,10 @@ class _Linear(_Forward):
         else:
             return run(x, matrices[0], biases[0])
         return x if len(matrices) == 1 else run(x, matrices[-1], biases[-1])
+
+    def forget(self) -> None:
+        for weight in self.weights:
+            weight.of = None
 
     @property
     def says(self) -> str:
@@ -241,20 +287,24 @@ class _Norm(_Forward):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if len(args) == 1 and not kwargs else None
         if not _is_served(x):
-            return self.own(*args, **kwargs)
+            return self.by_operators(*args, **kwargs)
         weight: Any = getattr(self.module, "weight", None)
         version: Any = _version(weight)
         if self.of != version:
             self.of, self.weight = version, None if weight is None else weight.detach().float() + self.offset
         return products.norm(self.family, x, self.weight, getattr(self.module, "bias", None), self.epsilon)
 
+    def forget(self) -> None:
+        self.of = None
+
     @property
     def says(self) -> str:
         return {"layer_norm": "layer norm", "rms_norm": "RMS norm"}[self.family]
 
 
-def _has_hooks(module: Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+def _is_changed(module: Module) -> bool:
+    """Whether something was put around the module's forward, which must go on."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
 def _is_linear(module: Module) -> bool:
@@ -329,7 +379,7 @@ def _perceptron_of(module: Module, options: Options) -> _Linear | None:
     others = [child for child in module.children()
               if child not in children and type(child).forward is not torch.nn.Dropout.forward]
     if (not 1 <= len(layers) <= 3 or len(activations) != 1 or len(children) != len(layers) + 1 or others
-            or list(module.parameters(recurse=False)) or any(map(_has_hooks, module.modules()))):
+            or list(module.parameters(recurse=False)) or any(map(_is_changed, module.modules()))):
         return None
     orders = [list(order) for order in itertools.permutations(layers)] if len(layers) == 3 else [layers]
     weights: Any = [layer.weight for layer in layers]
@@ -389,6 +439,7 @@ class Reproducibility:
         self.substituted: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self.left: list[Left] = []
         self.buffers: list[str] = []
+        self.was_run = self.restored = False
         self._undo = contextlib.ExitStack()
         self._calls: collections.Counter[tuple[str, str, str, bool, str]] = collections.Counter()
 
@@ -399,12 +450,14 @@ class Reproducibility:
 
     def __repr__(self) -> str:
         kinds = collections.Counter(self.replaced.values())
-        lines = [f"{type(self.model).__name__}: " + ("the same bits on every CPU, in what was run" if self.is_reproducible else
-                                                    "not the same bits on every CPU")]
+        where = "on every CPU with" + ("" if _is_fused() else "out") + " FMA"
+        verdict = (f"the same bits {where}, in what was run" if self.is_reproducible else f"not the same bits {where}" if self.was_run else
+                   "it is not known whether the bits are the same, for nothing was run: give inputs, or call it under observing()")
+        lines = [f"{type(self.model).__name__}{', restored' if self.restored else ''}: {verdict}"]
         lines += [f"  replaced: {n} x {kind}" for kind, n in kinds.most_common()]
         ours: collections.Counter[str] = sum(self.substituted.values(), collections.Counter())
         if ours:
-            lines.append(f"  ours in {len(self.substituted)} modules: " + ", ".join(sorted(ours)))
+            lines.append(f"  ours in {len(self.substituted)} module{'s' * (len(self.substituted) != 1)}: " + ", ".join(sorted(ours)))
         by_why: dict[str, set[str]] = collections.defaultdict(set)
         for left in self.left:
             if left.same:
@@ -416,7 +469,8 @@ class Reproducibility:
 
     @property
     def is_reproducible(self) -> bool:
-        return bool(self._calls) and not self.differing and not self.buffers
+        """Whether the model was run, and all that it computed has the same bits everywhere."""
+        return self.was_run and not self.differing and not self.buffers
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
@@ -429,18 +483,26 @@ class Reproducibility:
         if self.strict and not self.is_reproducible:
             raise ValueError(f"strict: {self}")
 
+    def refresh(self) -> None:
+        """Reads the parameters anew, after changes that PyTorch does not count: by p.data.copy_(), or through NumPy."""
+        for module in self.model.modules():
+            forward = module.__dict__.get("forward")
+            while isinstance(forward, _Forward):
+                forward.forget()
+                forward = forward.before
+
     def restore(self) -> None:
         """Gives the model back its own operators. What was observed stays in the report."""
         self._undo.close()
+        self.restored = True
 
     # ---- What makes it.
 
     def _put(self, module: Module, forward: _Forward) -> None:
         module.forward = forward
-        before = forward.before
-        self._undo.callback(module.__dict__.pop, "forward", None)
-        if before is not None:
-            self._undo.callback(setattr, module, "forward", before)
+        if forward.before is not None:
+            self._undo.callback(setattr, module, "forward", forward.before)
+        self._undo.callback(module.__dict__.pop, "forward", None)  # which comes first
 
     def _replace(self) -> None:
         for parameter in self.model.parameters():
@@ -449,7 +511,7 @@ class Reproducibility:
                 self._undo.callback(parameter.requires_grad_, True)
         inside: set[Module] = set()
         for name, module in self.model.named_modules():
-            if module in inside or _has_hooks(module):
+            if module in inside or _is_changed(module):
                 continue
             made: _Linear | _Norm | None = _perceptron_of(module, self.options) or _norm_of(module)
             if made is None and _is_linear(module):
@@ -460,6 +522,7 @@ class Reproducibility:
                 self.replaced[name] = made.says
 
     def _take(self, observer: Observer) -> None:
+        self.was_run = True
         for module, counted in observer.substituted.items():
             name = self._name(module)
             self.substituted[name] += counted
@@ -511,18 +574,32 @@ def _varies(t: Tensor) -> bool:
     return not bool(defined.all())
 
 
+def _is_fused() -> bool:
+    """Whether the kernel that runs is one of CPUs with fused multiply-add."""
+    return bool(isa_.info()["isas"][str(isa_.isa())]["rounding"] == "fused")
+
+
+def check_module(module: Any, name: str) -> None:
+    if not isinstance(module, Module):
+        raise TypeError(f"{name} is {shown(module)}: a torch.nn.Module is needed")
+
+
 def make_reproducible(model: Any, run: Callable[[], Any] | None, *, weights: str | None = None, arith: str = "exact",
                       prepack: bool = False, strict: bool = False) -> Reproducibility:
     """run: calls the model, once, with all that it has."""
-    if not isinstance(model, Module):
-        raise TypeError(f"model is {shown(model)}: a torch.nn.Module is needed")
     if weights not in (None, "int8", "q8_0", "q4_0"):
         raise ValueError(f"weights is {shown(weights)}: 'int8', 'q8_0', 'q4_0' or None is needed")
     flag(strict, "strict"), flag(prepack, "prepack")
     if model.training:
         raise ValueError("model is in training, where dropout is random: call model.eval()")
-    if any("forward" in module.__dict__ and isinstance(module.__dict__["forward"], _Forward) for module in model.modules()):
-        raise ValueError("model is reproducible already: restore() it first")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise TypeError("model has scripted modules, whose operators cannot be replaced: give it before torch.jit.script()")
+    for name, module in model.named_modules():
+        if isinstance(module.__dict__.get("forward"), _Forward):
+            raise ValueError(f"{name or 'model'} ({type(module).__name__}) is reproducible already: restore() the report of that first; "
+                             "a copy of a reproducible module has none")
+    if strict and run is None:
+        raise ValueError("strict: the model must be run to see what it computes: give inputs")
     elsewhere = {str(t.device) for t in model.parameters() if t.device.type != "cpu"}
     if elsewhere:
         raise ValueError(f"model is on {', '.join(sorted(elsewhere))}: rapt computes on CPUs")

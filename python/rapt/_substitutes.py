@@ -35,7 +35,8 @@ _SAME = {
         clamp_min clamp_max hardtanh maximum minimum max min amax amin argmax argmin topk kthvalue sort sign sgn isnan isinf
         isfinite nan_to_num eq ne lt le gt ge logical_not logical_and logical_or all any nonzero unfold im2col max_pool1d
         max_pool2d max_pool2d_with_indices lift_fresh lift_fresh_copy _local_scalar_dense item equal searchsorted bucketize
-        one_hot copysign diagonal_copy unfold_copy _reshape_copy _unsafe_view set_ resize _index_put_impl pixel_shuffle
+        one_hot copysign unsafe_split unsafe_split_with_sizes unsafe_chunk transpose t squeeze unsqueeze swapaxes
+        diagonal_copy unfold_copy _reshape_copy _unsafe_view set_ resize _index_put_impl pixel_shuffle
         pixel_unshuffle channel_shuffle upsample_nearest1d upsample_nearest2d arange complex""",
     _IN_ORDER: "cumsum index_add histc",
 }
@@ -51,7 +52,7 @@ _DIFFERENT = {
         var_mean std_mean prod norm linalg_vector_norm logsumexp _softmax _log_softmax _safe_softmax native_layer_norm
         native_group_norm native_batch_norm _fused_rms_norm cumprod logcumsumexp avg_pool1d avg_pool2d avg_pool3d
         _adaptive_avg_pool2d _adaptive_avg_pool3d _embedding_bag scatter_add scatter_reduce index_reduce trace _cdist_forward
-        _scaled_dot_product_flash_attention_for_cpu _native_multi_head_attention _transformer_encoder_layer_fwd _fft_r2c
+        _scaled_dot_product_flash_attention_for_cpu mkldnn_rnn_layer _native_multi_head_attention _transformer_encoder_layer_fwd _fft_r2c
         _fft_c2r _fft_c2c""",
     _FUNCTIONS: """exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 sigmoid silu gelu mish
         softplus erf erfc erfinv elu celu selu glu log_sigmoid_forward logaddexp pow hardswish hardsigmoid polar logit special_expit

@@ -50,7 +50,7 @@ from . import _threads as threading_
 from ._arguments import flag, float_arith, shown
 from ._context_parallel import context_parallel
 from ._report import Report, report_on
-from ._reproducible import Reproducibility, make_reproducible
+from ._reproducible import Reproducibility, check_module, make_reproducible
 from ._tensor import (ELEMENT_BYTES, integers, is_plain_torch, refusal_of_torch, refuse_torch_gradients, tensor, torch_address,
                       torch_bytes)
 
@@ -668,8 +668,9 @@ def reproducible(module: torch.nn.Module, *inputs: Any, weights: str | None = No
     prepack: also keep weights as kernels read them, in as much memory again; the bits are the same.
     strict: raise ValueError if an operator was left whose bits differ.
 
-    Returns a report of what was replaced, and of each operator that is left to PyTorch whether its bits are the same everywhere. The
-    module computes no gradients until report.restore().
+    Returns a report: whether all has the same bits (is_reproducible), what was replaced, and each operator that is left to PyTorch
+    (left), those whose bits differ (differing), with why. The module computes no gradients until report.restore(). Changes of
+    parameters are seen, but for those that PyTorch does not count, as by p.data.copy_() or through NumPy: call report.refresh().
 
     >>> import rapt.torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Sigmoid()).eval()
@@ -677,5 +678,6 @@ def reproducible(module: torch.nn.Module, *inputs: Any, weights: str | None = No
     >>> report.replaced, report.is_reproducible
     ({'0': 'linear layer'}, True)
     """
+    check_module(module, "module")
     run = functools.partial(module, *inputs, **named_inputs) if inputs or named_inputs else None
     return make_reproducible(module, run, weights=weights, arith=arith, prepack=prepack, strict=strict)

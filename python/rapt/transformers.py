@@ -16,7 +16,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import torch as rapt_torch  # which says in a line what is missing
@@ -40,7 +40,7 @@ import rapt
 from . import viz
 from ._arguments import float_arith, shown
 from ._masks import of_runs, runs_of
-from ._reproducible import Reproducibility, make_reproducible
+from ._reproducible import Reproducibility, check_module, make_reproducible
 
 __all__ = ["KVCache", "register", "reproducible", "unregister"]
 
@@ -663,6 +663,12 @@ class KVCache(Cache):
 _registered: dict[str, dict[Any, tuple[Any, Any]]] = {}
 
 
+def _functions(arith: str) -> dict[Any, Any]:
+    """What each interface of Transformers has for rapt."""
+    return {transformers.AttentionInterface: functools.partial(_attention_forward, arith=arith),
+            masking_utils.AttentionMaskInterface: _mask_by_positions if _BY_POSITIONS else _mask}
+
+
 def register(name: str = "rapt", arith: str = "exact") -> None:
     """Makes attn_implementation=name known to Transformers.
 
@@ -670,9 +676,7 @@ def register(name: str = "rapt", arith: str = "exact") -> None:
         with a matrix unit (AMX) several times as fast."""
     if not isinstance(name, str):
         raise TypeError(f"name is {shown(name)}: that of an attn_implementation is needed")
-    functions = {transformers.AttentionInterface: functools.partial(_attention_forward, arith=float_arith(arith)),
-                 masking_utils.AttentionMaskInterface: _mask_by_positions if _BY_POSITIONS else _mask}
-    had = _registered.get(name, {})
+    functions, had = _functions(float_arith(arith)), _registered.get(name, {})
     _registered[name] = {}
     for interface, ours in functions.items():
         before = had[interface][0] if had else interface._global_mapping.get(name)
@@ -698,6 +702,14 @@ def unregister(name: str = "rapt") -> None:
 # ---- The same bits -----------------------------------------------------------------------------------------------------------
 
 
+# Attention in each arithmetic, by names that register() does not change. They are known as soon as the module is, so that a pickled model
+# can be read.
+_REPRODUCIBLE = {arith: f"rapt_reproducible_{arith}" for arith in ("exact", "bf16")}
+for _arith, _name in _REPRODUCIBLE.items():
+    for _interface, _ours in _functions(_arith).items():
+        _interface.register(_name, _ours)
+
+
 def _example(model: Any) -> dict[str, Any]:
     """Inputs with which a model of Transformers can be called."""
     accepted = inspect.signature(model.forward).parameters
@@ -717,20 +729,23 @@ def _example(model: Any) -> dict[str, Any]:
 
 def reproducible(model: Any, inputs: Any = None, *, weights: str | None = None, arith: str = "exact", prepack: bool = False,
                  strict: bool = False) -> Reproducibility:
-    """rapt.torch.reproducible() of a model of Transformers, or of a module that has some, such as a SentenceTransformer, with
-    attn_implementation="rapt" where there is a choice. Prefill, chunks and cached decoding, padding, and static and dynamic caches
-    give the same bits, too.
+    """rapt.torch.reproducible() of a model of Transformers, or of a module that has some, such as a SentenceTransformer, with rapt's
+    attention where there is a choice. Prefill, chunks and cached decoding, padding, and static and dynamic caches give the same
+    bits, too.
 
     inputs: a dictionary of what the model is called with once, to find all that it computes; None: the model's dummy_inputs, or an
-        image for one that sees. A run of generate(), whose steps take other ways, is looked at in `with report.observing():`."""
-    inner = [m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)] if isinstance(model, torch.nn.Module) else []
+        image where it takes images. A run of generate(), whose steps take other ways, is looked at in `with report.observing():`.
+    weights, arith, prepack, strict, and the report that is returned: as of rapt.torch.reproducible(). arith is that of attention,
+        too."""
+    check_module(model, "model")
+    inner = [m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)]
     if not inner:
         raise TypeError(f"model is {shown(model)}: one of Transformers is needed; rapt.torch.reproducible() is for others")
     if inputs is None and model is not inner[0]:
         raise ValueError(f"{type(model).__name__} has no inputs of its own to be tried with: give some")
-    name = "rapt" if float_arith(arith) == "exact" else f"rapt_{arith}"
-    if name not in _registered:
-        register(name, arith)
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise TypeError(f'inputs is {shown(inputs)}: a dictionary is needed, such as {{"input_ids": ids}}')
+    name = _REPRODUCIBLE[float_arith(arith)]
     given = _example(model) if inputs is None else dict(inputs)
     with contextlib.ExitStack() as undo:
         for part in inner:

@@ -19,6 +19,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import traceback
 import warnings
 
@@ -538,7 +539,7 @@ def ways(model, assistant, x):
     yield "a static cache", generated(model, x, cache_implementation="static", disable_compile=True), plain
     yield "prompt lookup", generated(model, x, prompt_lookup_num_tokens=3), plain
     yield "an assistant", generated(model, x, assistant_model=assistant), plain
-    if model.config._attn_implementation == "rapt":
+    if model.config._attn_implementation.startswith("rapt"):
         cache = rapt.transformers.KVCache(model.config, type="f32", capacity=256)
         yield "a KVCache of rapt's", generated(model, x, past_key_values=cache), plain
 
@@ -629,7 +630,10 @@ def test_reports():
     for what, f, line in (
             ("strict", lambda: rapt.torch.reproducible(module, x, strict=True), "NOT the same"),
             ("training", lambda: rapt.torch.reproducible(torch.nn.Dropout()), "model.eval()"),
-            ("what is no module", lambda: rapt.torch.reproducible(3), "torch.nn.Module is needed"),
+            ("what is no module", lambda: rapt.torch.reproducible([3], x), "torch.nn.Module is needed"),
+            ("strict without a run", lambda: rapt.torch.reproducible(torch.nn.Linear(8, 8).eval(), strict=True), "give inputs"),
+            ("inputs that are no dictionary", lambda: rapt.transformers.reproducible(made("Llama"), ids()), "a dictionary is needed"),
+            ("a scripted module", lambda: rapt.torch.reproducible(torch.jit.script(torch.nn.ReLU().eval()), x), "scripted"),
             ("a model of others", lambda: rapt.transformers.reproducible(module), "rapt.torch.reproducible() is for others"),
             ("weights of a type that there is not", lambda: rapt.torch.reproducible(module, x, weights="q3"), "'q8_0'"),
             ("arithmetic that there is not", lambda: rapt.torch.reproducible(module, x, arith="int8"), "int8")):
@@ -647,6 +651,7 @@ def test_reports():
         ok("restore()" in str(error), "refused: twice", error)
     ok(not rapt.torch.reproducible(torch.nn.Linear(2, 2).eval()).is_reproducible, "a module that was not run is not called reproducible")
     again.restore()
+    ok("restored" in str(again), "a report says that it was taken back")
     model = made("Llama")
     report = rapt.transformers.reproducible(model)
     before = alone(model, "decoder")
@@ -659,8 +664,86 @@ def test_reports():
     ok(unlike([(before, alone(model, "decoder"))]) and not unlike([(alone(doubled, "decoder"), alone(model, "decoder"))]),
        "weights that change are seen")
     report.restore()
-    ok(model.config._attn_implementation != "rapt" and not unlike([(alone(model, "decoder"), alone(model, "decoder"))]),
+    ok(not model.config._attn_implementation.startswith("rapt") and not unlike([(alone(model, "decoder"), alone(model, "decoder"))]),
        "restore() of a model")
+
+
+def test_around():
+    """What is put around modules goes on, what differs from plain calls is refused, and threads do not meet."""
+    nn = torch.nn
+    x = noise(5 * 64, 3).view(5, 64)
+
+    def twice(own):
+        return lambda y: own(y) * 2
+
+    def small():
+        return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Sequential(nn.Linear(128, 10))).eval()
+    module = small()
+    for part in module[0], module[2], module[3][0]:
+        part.forward = twice(part.forward)
+    wrapped, plain = module[0].forward, module(x)
+    report = rapt.torch.reproducible(module, x)
+    ok(torch.allclose(module(x), plain, atol=1e-5) and report.is_reproducible, "forwards that others have set on modules go on", report)
+    report.restore()
+    ok(module[0].forward is wrapped and same(module(x), plain), "restore() gives them back")
+    for what, module in (("Tanh", nn.Tanh()), ("Softmax", nn.Softmax(-1)), ("Identity", nn.Identity()), ("Conv1d", nn.Conv1d(5, 5, 3))):
+        report = rapt.torch.reproducible(module.eval(), x, strict=True)
+        ok(report.is_reproducible, f"nn.{what}, of which no product is left to PyTorch, is reproducible", report)
+    text = str(rapt.torch.reproducible(small()))
+    ok("not known" in text and "nothing was run" in text, "of what was not run it is not known", text)
+    sequence = noise(3 * 9 * 64, 4).view(3, 9, 64)
+    for kind in nn.GRU, nn.LSTM, nn.RNN:
+        module = kind(64, 72, 2, bidirectional=True, batch_first=True).eval()
+        plain, report = module(sequence)[0], rapt.torch.reproducible(module, sequence)
+        ours = module(sequence)[0]
+        ok(report.is_reproducible and torch.allclose(ours, plain, atol=1e-5), f"nn.{kind.__name__}: nothing is left whose bits differ", report)
+        ok(all(same(module(sequence[i:i + 1])[0], ours[i:i + 1]) for i in range(3)), f"nn.{kind.__name__}: an entry of a batch as alone")
+    ok(torch.backends.mkldnn.enabled and torch.backends.mha.get_fastpath_enabled(), "PyTorch's settings are as they were")
+    module = small()
+    rapt.torch.reproducible(module, x)
+    ours = module(x)
+    with torch.enable_grad():
+        for what, f in (("an input that requires a gradient", lambda: module(x.clone().requires_grad_())),
+                        ("torch.jit.trace", lambda: torch.jit.trace(module, x))):
+            try:
+                f()
+                ok(False, f"refused: {what}")
+            except RuntimeError as error:
+                ok("reproducible model" in str(error), f"refused: {what}", error)
+    ok(same(module(nn.Parameter(x, requires_grad=False)), ours), "a Parameter has the bits of a tensor")
+    for options in {"weights": "int8"}, {"prepack": True}:
+        module = nn.Sequential(nn.Linear(64, 8, bias=False)).eval()
+        report = rapt.torch.reproducible(module, x, **options)
+        module(x)
+        module[0].weight.data.zero_()
+        report.refresh()
+        ok(not module(x).any(), f"refresh() reads weights anew, {options}")
+    model = made("Llama")
+    rapt.transformers.reproducible(model)
+    pickled = pickle.dumps(model)
+    before = alone(model, "decoder")
+    rapt.transformers.register(arith="bf16")
+    found = alone(model, "decoder")
+    rapt.transformers.unregister()
+    ok(not unlike([(before, found), (before, alone(model, "decoder"))]), "register() and unregister() change no reproducible model")
+    ok(not unlike([(before, alone(pickle.loads(pickled), "decoder"))]), "a pickled model has the same bits")
+    reports, failed = [], []
+
+    def prepare():
+        try:
+            for _ in range(6):
+                module = nn.Sequential(nn.Linear(64, 64), nn.Conv1d(5, 5, 3), nn.LSTM(62, 8)).eval()
+                reports.append(rapt.torch.reproducible(module, x))
+        except Exception:
+            failed.append(traceback.format_exc())
+    threads = [threading.Thread(target=prepare) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ok(len(reports) == 18 and all(r.is_reproducible and len(r.replaced) == 1 for r in reports) and not failed,
+       "several threads make models reproducible at once", failed or reports)
+    ok(torch.backends.mkldnn.enabled and torch.backends.mha.get_fastpath_enabled(), "PyTorch's settings are as they were after that")
 
 
 if __name__ == "__main__":
