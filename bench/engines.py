@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""engines.py FOLDER PICTURE.png: draws how many times as fast attention is with rapt inside engines as with their own, from the figures
-that these have measured in turns and written to FOLDER:
+"""engines.py FOLDER... PICTURE.png: draws how many times as fast attention is with rapt inside engines as with their own, for each CPU a
+row, from the figures that these have measured in turns there and written to its FOLDER:
 
     bench/torch_sdpa.py --out FOLDER
     bench/jax_attention.py --json FOLDER/jax.json
@@ -9,17 +9,16 @@ that these have measured in turns and written to FOLDER:
     integrations/onnxruntime/bench/bench.py --json FOLDER/onnxruntime.json
     integrations/vllm/bench.py --json FOLDER/vllm.json
 
-Every bar is of 32 heads on 8, of 128 channels, with two threads. Needs matplotlib."""
+Every bar is of 32 heads on 8, of 128 channels, with two threads; bf16 arithmetic has a lighter one. Needs matplotlib."""
 import json
 import pathlib
 import statistics
 import sys
 
-from table import cpu_name
-
 THREADS = 2
-COLOURS = {"f32": "C0", "f16": "C1", "bf16": "C2", "int8": "C4", "q8_0": "C4", "q4_0": "C3"}
-SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+BF16_DOT = "bf16 arithmetic"
+COLOURS = {"f32": "C0", "f16": "C1", "bf16": "C2", BF16_DOT: "#95d095", "int8": "C4", "q8_0": "C4", "q4_0": "C3"}
+SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "bf16-dot": BF16_DOT}
 # For each engine its file, the part of it, and what is drawn of that: a prompt's case and a step's.
 PROMPT, STEP = "a prompt of 1024 tokens", "a token behind 4096"
 ENGINES = {
@@ -51,50 +50,56 @@ def bars(folder, panel):
     return found
 
 
-def plot(folder, path):
+def draw(ax, some, most, least):
+    """The bars of a panel, from `least` to `most` times."""
+    at, ticks, y = [], {}, 0.0
+    for n, (engine, _, _) in enumerate(some):
+        y += 1.7 if n and engine != some[n - 1][0] else 1.0
+        at.append(y)
+        ticks.setdefault(engine, []).append(y)
+    for y, (_, kind, r) in zip(at, some):
+        ax.barh(y, r - 1, left=1, height=0.85, color=COLOURS[kind])
+        ax.annotate(f"{kind}  {r:.2g} ×" if r < 10 else f"{kind}  {r:.0f} ×", (max(r, 1), y), (4, 0), textcoords="offset points",
+                    va="center", fontsize="small")
+    ax.set_yticks([statistics.mean(places) for places in ticks.values()], ticks)
+    ax.tick_params(axis="y", length=0)
+    ax.invert_yaxis()
+    ax.set_xscale("log", base=2)
+    ax.set_xlim(least * 0.9, most * 2.4)
+    powers = [2 ** n for n in range(-1, 7) if 2 ** n <= most * 1.5]
+    ax.set_xticks(powers, [f"{power:g} ×" for power in powers])
+    ax.axvline(1, color="black", linewidth=1)
+    ax.grid(axis="x", alpha=0.4)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+
+
+def plot(folders, path):
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    panels = {panel: bars(folder, panel) for panel in (PROMPT, STEP)}
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharex=True)
-    most = max(r for some in panels.values() for _, _, r in some)
-    for ax, (panel, some) in zip(axes, panels.items()):
-        at, ticks, y = [], {}, 0.0
-        for n, (engine, _, _) in enumerate(some):
-            y += 1.7 if n and engine != some[n - 1][0] else 1.0
-            at.append(y)
-            ticks.setdefault(engine, []).append(y)
-        for y, (_, kind, r) in zip(at, some):
-            ax.barh(y, r - 1, left=1, height=0.85, color=COLOURS[kind])
-            ax.annotate(f"{kind}  {r:.2g} ×" if r < 10 else f"{kind}  {r:.0f} ×", (max(r, 1), y), (4, 0), textcoords="offset points",
-                        va="center", fontsize="small")
-        ax.set_yticks([statistics.mean(places) for places in ticks.values()], ticks)
-        ax.tick_params(axis="y", length=0)
-        ax.invert_yaxis()
-        ax.set_xscale("log", base=2)
-        ax.set_xlim(min(0.5, *(r for _, _, r in some)) * 0.9, most * 2.2)
-        powers = [2 ** n for n in range(-1, 7) if 2 ** n <= most * 1.5]
-        ax.set_xticks(powers, [f"{power:g} ×" for power in powers])
-        ax.axvline(1, color="black", linewidth=1)
-        ax.grid(axis="x", alpha=0.4)
-        ax.set_axisbelow(True)
-        ax.spines[["top", "right", "left"]].set_visible(False)
-        ax.set_title(panel, fontsize="medium")
+    found = {folder: {panel: bars(folder, panel) for panel in (PROMPT, STEP)} for folder in folders}
+    ratios = [r for panels in found.values() for some in panels.values() for _, _, r in some]
+    figure, axes = pyplot.subplots(len(found), 2, figsize=(11, 1 + 4.6 * len(found)), layout="constrained", sharex=True, squeeze=False)
+    for row, (folder, panels) in zip(axes, found.items()):
+        row[0].set_ylabel(json.loads((folder / "torch_sdpa.json").read_text())["cpu"], fontsize="small")
+        for ax, (panel, some) in zip(row, panels.items()):
+            draw(ax, some, max(ratios), min(0.5, *ratios))
+            ax.set_title(panel, fontsize="medium")
     figure.suptitle("Attention inside engines: rapt's speed over the engine's own", fontsize="large")
-    figure.supxlabel(f"32 heads on 8, 128 channels, {THREADS} threads, {cpu_name()}; llama.cpp's prompt: 128 tokens behind {DEPTH}",
-                     fontsize="small")
+    figure.supxlabel(f"32 heads on 8, 128 channels, {THREADS} threads; llama.cpp's prompt: 128 tokens behind {DEPTH}", fontsize="small")
     figure.savefig(path, dpi=110)
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3 or not sys.argv[-1].endswith(".png"):
         sys.exit(__doc__)
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         sys.exit("engines.py: matplotlib is not installed: pip install matplotlib")
     try:
-        plot(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+        plot([pathlib.Path(folder) for folder in sys.argv[1:-1]], pathlib.Path(sys.argv[-1]))
     except OSError as e:
         sys.exit(f"engines.py: {e.filename}: {e.strerror}")
 

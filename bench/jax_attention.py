@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""jax_attention.py [--cases P1,D1] [--types float32,bfloat16] [--threads 1,2] [--rounds N] [--json FILE]: rapt.jax beside jax.nn's
-dot_product_attention, both compiled by jax.jit, in turns. Prints a Markdown table of medians and of the median of each round's ratio;
---json keeps all times. Needs jax, and rapt installed or in PYTHONPATH. Each number of threads is a process of its own, bound to as
+"""jax_attention.py [--cases P1,D1] [--types float32,bfloat16,bf16-dot] [--threads 1,2] [--rounds N] [--json FILE]: rapt.jax beside jax.nn's
+dot_product_attention, both compiled by jax.jit, in turns. bf16-dot is bfloat16 with arith="bf16". Prints a Markdown table of medians and
+of the median of each round's ratio; --json keeps all times. Needs jax, and rapt installed or in PYTHONPATH. Each number of threads is a process of its own, bound to as
 many CPUs, for XLA decides at its start how many it uses."""
 import argparse
 import datetime
+import functools
 import json
 import os
 import statistics
@@ -32,11 +33,12 @@ def measured(case, dtype, rounds):
     import rapt.jax
     batch, queries, keys, heads, kv_heads, channels, causal = CASES[case]
     random = np.random.default_rng(1)
-    arrays = [jnp.asarray(random.standard_normal(shape, np.float32), dtype) for shape in (
+    given, arith = ("bfloat16", {"arith": "bf16"}) if dtype == "bf16-dot" else (dtype, {})
+    arrays = [jnp.asarray(random.standard_normal(shape, np.float32), given) for shape in (
         (batch, queries, heads, channels), (batch, keys, kv_heads, channels), (batch, keys, kv_heads, channels))]
     mask = jnp.asarray(np.tril(np.ones((queries, keys), bool), keys - queries)) if causal == "bottom-right" else None
     calls = {name: jax.jit(lambda q, k, v, f=f: f(q, k, v, mask=mask, is_causal=causal is True))
-             for name, f in (("rapt", rapt.jax.dot_product_attention), ("jax.nn", jax.nn.dot_product_attention))}
+             for name, f in (("rapt", functools.partial(rapt.jax.dot_product_attention, **arith)), ("jax.nn", jax.nn.dot_product_attention))}
     repetitions, times, results = {}, {name: [] for name in calls}, {}
     for name, call in calls.items():
         results[name] = np.asarray(call(*arrays), np.float32)
@@ -74,7 +76,7 @@ def shown(seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--types", default="float32,bfloat16")
+    parser.add_argument("--types", default="float32,bfloat16,bf16-dot")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json")

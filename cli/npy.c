@@ -230,6 +230,7 @@ void npy_copy_row(const npy_array *array, int64_t offset, rapt_type type, int64_
 
 void *npy_elements(const npy_array *array) {
     int64_t n = 1;
+    for (int i = 0; i < array->dims; i++) n *= array->shape[i] != 0; /* where one length is 0, the others may be of any size */
     for (int i = 0; i < array->dims; i++) n *= array->shape[i];
     unsigned char *const elements = malloc((size_t)n * (size_t)array->size + 1), *to = elements;
     const bool other_order = array->big_endian != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);

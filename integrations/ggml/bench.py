@@ -22,6 +22,7 @@ import ggufs
 from host import Host
 
 TYPES = ("f16", "q8_0", "q4_0")
+BF16_DOT = "bf16-dot"  # a cache of f16 with GGML_RAPT_ARITH=bf16; of operations alone
 THREADS = (1, 2)
 PROMPT, STEPS = 128, 6  # tokens of a prompt, and of an answer, that are timed at each depth
 
@@ -47,13 +48,14 @@ def result(kind: str, cache: str, depth: int, threads: int, pairs: list[dict[str
 def operations(folder: Path, depths: tuple[int, ...]) -> list[dict]:
     results = []
     for kind, queries, rounds in (("prefill", PROMPT, 5), ("decode", 1, 25)):
-        for cache in TYPES:
+        for cache in (*TYPES, BF16_DOT):
+            given, arith = ("f16", "bf16") if cache == BF16_DOT else (cache, "exact")
             for depth in depths:
                 for threads in THREADS:
                     keys = max(depth + queries, 256)  # llama.cpp's caches are multiples of 256
-                    out = subprocess.run([folder / "host/bin/attention", "time", folder / "libggml-rapt.so", str(rounds), cache,
-                                          str(queries), str(keys), str(threads)], check=True, capture_output=True,
-                                          text=True).stdout
+                    out = subprocess.run([folder / "host/bin/attention", "time", folder / "libggml-rapt.so", str(rounds), given,
+                                          str(queries), str(keys), str(threads)], check=True, capture_output=True, text=True,
+                                         env=os.environ | {"GGML_RAPT_ARITH": arith}).stdout
                     results.append(result(kind, cache, depth, threads, [json.loads(line) for line in out.splitlines()]))
                     show(results[-1])
     return results
@@ -120,7 +122,7 @@ def short(x: float) -> str:
 def table(results: list[dict], kinds: tuple[str, ...], heading: str, cell) -> None:
     print(f"\n| {heading} | " + " | ".join(f"{kind}, {n} thread{'s' * (n > 1)}" for kind in kinds for n in THREADS) + " |")
     print("|---|" + "---|" * (len(kinds) * len(THREADS)))
-    for cache in TYPES:
+    for cache in dict.fromkeys(r["type"] for r in results):
         for depth in sorted({r["depth"] for r in results}):
             row = [next(r for r in results if (r["kind"], r["type"], r["depth"], r["threads"]) == (kind, cache, depth, n))
                    for kind in kinds for n in THREADS]

@@ -24,7 +24,8 @@ def main(figures: Path, target: Path) -> None:
     rows = []
     for kind, results, title in parts:
         for depth in sorted({r["depth"] for r in results}):
-            rows.append((title, depth, [r for r in results if (r["kind"], r["depth"], r["threads"]) == (kind, depth, threads)]))
+            rows.append((title, depth, [r for r in results if
+                                         (r["kind"], r["depth"], r["threads"]) == (kind, depth, threads) and r["type"] in COLOURS]))
     height = 74 + sum(len(bars) * BAR + GAP for _, _, bars in rows) + 34 * len(parts) + 30
     most = max(r["ratio"] for _, _, bars in rows for r in bars)
     least = min(1, *(r["ratio"] for _, _, bars in rows for r in bars))

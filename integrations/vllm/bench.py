@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench.py [--cases A,B] [--types float32,float16,bfloat16] [--threads 1,2] [--seconds S] [--json FILE] [--write DOCUMENT.md]
+"""bench.py [--cases A,B] [--types float32,float16,bfloat16,bf16-dot] [--threads 1,2] [--seconds S] [--json FILE] [--write DOCUMENT.md]
 
 A layer's attention in vLLM, rapt's beside vLLM's own for CPUs, in turns in one run: each round times both, one after the other, and
 the table gives the medians and the median of the rounds' ratios. What is timed is what a layer does in a step: new tokens are
-written to the paged cache, and attend to it; what vLLM does once for all layers is not. Results are compared first. --write puts the
+written to the paged cache, and attend to it; what vLLM does once for all layers is not. bf16-dot is bfloat16 with
+RAPT_VLLM_ARITH=bf16. Results are compared first. --write puts the
 table between the marks of a document. Needs vLLM for CPUs, rapt and this plugin."""
 import argparse
 import json
@@ -35,7 +36,7 @@ CASES = {
     "mixed": ("a prompt of 512 tokens beside 8 decodes", [(0, 512)] + [(512 * n, 1) for n in range(1, 9)]),
 }
 HEADS, KV_HEADS, CHANNELS, BLOCK_SIZE = 32, 8, 128, 32
-ERRORS = {"float32": 3e-5, "float16": 4e-3, "bfloat16": 4e-2}
+ERRORS = {"float32": 3e-5, "float16": 4e-3, "bfloat16": 4e-2, "bf16-dot": 4e-2}
 MARKS = "<!-- bench -->\n", "<!-- /bench -->"
 
 
@@ -43,7 +44,9 @@ def prepared(own, case, kind):
     """A function that does the step, and its result."""
     _, tokens = CASES[case]
     lengths = [old + new for old, new in tokens]
-    impl, layer = layer_of(own, getattr(torch, kind), HEADS, KV_HEADS, BLOCK_SIZE, head_size=CHANNELS)
+    dtype = torch.bfloat16 if kind == "bf16-dot" else getattr(torch, kind)
+    os.environ["RAPT_VLLM_ARITH"] = "bf16" if kind == "bf16-dot" else "exact"
+    impl, layer = layer_of(own, dtype, HEADS, KV_HEADS, BLOCK_SIZE, head_size=CHANNELS)
     cache = Cache(impl, BLOCK_SIZE, lengths)
     data = sequences(impl.dtype, HEADS, KV_HEADS, CHANNELS, lengths)
 

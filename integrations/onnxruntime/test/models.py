@@ -74,12 +74,12 @@ def widened(proto):
     return proto
 
 
-def session(proto, rapt, threads=2, level=4):
-    """A session on rapt, or on the CPU provider alone, which says errors (4 says nothing)."""
+def session(proto, rapt, threads=2, level=4, arith="exact"):
+    """A session on rapt, in that arithmetic, or on the CPU provider alone, which says errors (4 says nothing)."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, level
     if rapt:
-        rapt_onnxruntime.enable(options)
+        rapt_onnxruntime.enable(options, arith=arith)
     path = proto if isinstance(proto, (str, bytes)) else proto.SerializeToString()
     return onnxruntime.InferenceSession(path, options, providers=None if rapt else ["CPUExecutionProvider"])
 
