@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""engines.py FOLDER... PICTURE.png: draws how many times as fast attention is with rapt inside engines as with their own, for each CPU a
-row, from the figures that these have measured in turns there and written to its FOLDER:
+"""engines.py [FOLDER...]: draws docs/engines.png, how many times as fast attention is with rapt inside engines as with their own, for
+each CPU a row, from docs/engines.json. First it puts there what these have measured in turns on a CPU and written to its FOLDER, in
+place of that CPU's earlier figures:
 
     bench/torch_sdpa.py --out FOLDER
     bench/jax_attention.py --json FOLDER/jax.json
@@ -15,6 +16,7 @@ import pathlib
 import statistics
 import sys
 
+DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 THREADS = 2
 BF16_DOT = "bf16 arithmetic"
 COLOURS = {"f32": "C0", "f16": "C1", "bf16": "C2", BF16_DOT: "#95d095", "int8": "C4", "q8_0": "C4", "q4_0": "C3"}
@@ -38,15 +40,15 @@ def ratio(row):
 
 
 def bars(folder, panel):
-    """(engine, type, ratio) of all that a panel shows."""
-    found = []
+    """Of all that a panel shows, {engine: {type: ratio}}."""
+    found = {}
     for engine, (name, part, cases) in ENGINES.items():
         for row in json.loads((folder / name).read_text())[part]:
             case = row.get("case") or row["kind"]
             if case not in cases[panel] or row["threads"] != THREADS or row.get("depth", DEPTH) != DEPTH:
                 continue
             kind = "int8" if case.endswith("-int8") else SHORT.get(row["type"], row["type"])
-            found.append((engine, kind, ratio(row)))
+            found.setdefault(engine, {})[kind] = round(ratio(row), 2)
     return found
 
 
@@ -74,15 +76,23 @@ def draw(ax, some, most, least):
     ax.spines[["top", "right", "left"]].set_visible(False)
 
 
-def plot(folders, path):
+def add(figures, folder):
+    """Puts the figures of a folder in place of those of its CPU."""
+    cpu = json.loads((folder / "torch_sdpa.json").read_text())["cpu"]
+    figures[cpu] = {panel: bars(folder, panel) for panel in (PROMPT, STEP)}
+
+
+def plot(figures, path):
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    found = {folder: {panel: bars(folder, panel) for panel in (PROMPT, STEP)} for folder in folders}
-    ratios = [r for panels in found.values() for some in panels.values() for _, _, r in some]
-    figure, axes = pyplot.subplots(len(found), 2, figsize=(11, 1 + 4.6 * len(found)), layout="constrained", sharex=True, squeeze=False)
-    for row, (folder, panels) in zip(axes, found.items()):
-        row[0].set_ylabel(json.loads((folder / "torch_sdpa.json").read_text())["cpu"], fontsize="small")
+    figures = {cpu: {panel: [(engine, kind, r) for engine, kinds in some.items() for kind, r in kinds.items()]
+                     for panel, some in panels.items()} for cpu, panels in figures.items()}
+    ratios = [r for panels in figures.values() for some in panels.values() for _, _, r in some]
+    figure, axes = pyplot.subplots(len(figures), 2, figsize=(11, 1 + 4.6 * len(figures)), layout="constrained", sharex=True,
+                                   squeeze=False)
+    for row, (cpu, panels) in zip(axes, figures.items()):
+        row[0].set_ylabel(cpu, fontsize="small")
         for ax, (panel, some) in zip(row, panels.items()):
             draw(ax, some, max(ratios), min(0.5, *ratios))
             ax.set_title(panel, fontsize="medium")
@@ -92,14 +102,18 @@ def plot(folders, path):
 
 
 def main():
-    if len(sys.argv) < 3 or not sys.argv[-1].endswith(".png"):
+    if any(argument.startswith("-") for argument in sys.argv[1:]):
         sys.exit(__doc__)
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         sys.exit("engines.py: matplotlib is not installed: pip install matplotlib")
     try:
-        plot([pathlib.Path(folder) for folder in sys.argv[1:-1]], pathlib.Path(sys.argv[-1]))
+        figures = json.loads((DOCS / "engines.json").read_text())
+        for folder in sys.argv[1:]:
+            add(figures, pathlib.Path(folder))
+        (DOCS / "engines.json").write_text(json.dumps(figures, indent=1) + "\n")
+        plot(figures, DOCS / "engines.png")
     except OSError as e:
         sys.exit(f"engines.py: {e.filename}: {e.strerror}")
 

@@ -194,9 +194,9 @@ static RAPT_INLINE void prefetch(const char *from, size_t offset) {
     __builtin_prefetch((const void *)((uintptr_t)from + offset), 0, 2);
 }
 
-/* Prefetches the cache lines of a row. */
-static RAPT_INLINE void prefetch_row(const char *row, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) prefetch(row, i);
+/* Prefetches the cache lines of a row of so many bytes, which begins at from + offset. */
+static RAPT_INLINE void prefetch_row(const char *from, size_t offset, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) prefetch(from, offset + i);
 }
 
 /* How many copies of each element a staged block of K and V holds. Where the ISA has no load that broadcasts, RAPT_VL copies make

@@ -78,6 +78,15 @@ static void copy_bf16_rows(uint16_t *to, size_t ld, const char *const *rows, int
     }
 }
 
+/* Stores two vectors of f32 as bf16 factors. Replaceable. */
+static RAPT_INLINE void store_bf16_factors(uint16_t *to, vf first, vf second);
+#ifndef store_bf16_factors
+static RAPT_INLINE void store_bf16_factors(uint16_t *to, vf first, vf second) {
+    i_store_u16(to, i_shr(v_as_int(bf16_factor(first)), 16));
+    i_store_u16(to + RAPT_VL, i_shr(v_as_int(bf16_factor(second)), 16));
+}
+#endif
+
 /* Copies n rows of any storage type as bf16 factors, `elements` of each, padded with zeros to ld. scales: null, or what each row
  * is multiplied by first. row: scratch for one row of f32, in whole vectors. */
 static RAPT_NOINLINE void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, const char *const *rows, int n, int elements,
@@ -87,12 +96,13 @@ static RAPT_NOINLINE void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, 
         return;
     }
     for (int r = 0; r < n; r++, to += ld) {
+        const vf scale = v_set1(scales ? scales[r] : 1.0f);
         stage_rows(type, row, 0, rows + r, 1, 0, elements);
-        for (int i = 0; i < elements; i += RAPT_VL) {
-            vf x = v_load(row + i);
-            i_store_u16(to + i, i_shr(v_as_int(bf16_factor(scales ? v_mul(x, v_set1(scales[r])) : x)), 16));
-        }
-        memset(to + elements, 0, (ld - (size_t)elements) * sizeof *to);
+        int i = 0;
+        for (; i + RAPT_VL < elements; i += 2 * RAPT_VL)
+            store_bf16_factors(to + i, v_mul(v_load(row + i), scale), v_mul(v_load(row + i + RAPT_VL), scale));
+        if (i < elements) i_store_u16(to + i, i_shr(v_as_int(bf16_factor(v_mul(v_load(row + i), scale))), 16));
+        if ((size_t)elements < ld) memset(to + elements, 0, (ld - (size_t)elements) * sizeof *to);
     }
 }
 

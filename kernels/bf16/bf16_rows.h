@@ -114,12 +114,15 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
         multiply_bf16_keys(rows, keys, offset, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
         return;
     }
-    const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
+    const char *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
     uint16_t *copy = (uint16_t *)s->keys;
-    for (int i = 0; i < n; i++) from[i] = keys[i] + offset;
     for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++)
         copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * (size_t)channels);
-    copy_as_bf16(p->k.type, copy, (size_t)channels, from, n, p->d_k, NULL, s->row);
+    for (int i = 0; i < n; i++, copy += channels) {
+        const char *row = keys[i] + offset;
+        prefetch_row(keys[i + RAPT_KEYS_AHEAD], offset, p->k_row);
+        copy_as_bf16(p->k.type, copy, (size_t)channels, &row, 1, p->d_k, NULL, s->row);
+    }
     multiply_bf16_keys(rows, copies, 0, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
 }
 #endif
@@ -325,7 +328,8 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
     uint16_t *const copies = (uint16_t *)s->values;
     for (int i = 0; i < keys && copy; i++) {
-        const char *row = v->rows[(from + i) % 2][(chunk_from + i) / 2] + offset;
+        const char *const *of_parity = v->rows[(from + i) % 2] + (chunk_from + i) / 2, *row = of_parity[0] + offset;
+        prefetch_row(of_parity[RAPT_BF16_VALUES_AHEAD / 2], offset, p->v_row);
         uint16_t *to_row = copies + (size_t)(i * whole);
         copy_as_bf16(p->v.type, to_row, (size_t)whole, &row, 1, p->d_v, scaled ? scales + from + i : NULL, s->row);
         copied_rows[(from + i) % 2][i / 2] = (const char *)to_row;

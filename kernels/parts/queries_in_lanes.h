@@ -133,7 +133,7 @@ static bool pack_queries(const rapt_task *t, query_tile *tile, bool paired) {
         if (first > tile->first_max) tile->first_max = first;
         if (end < tile->end_min) tile->end_min = end;
         rows[r] = t->q + row_offset(&p->q, at);
-        prefetch_row(rows[r], p->q_row);
+        prefetch_row(rows[r], 0, p->q_row);
         if (r + 1 < tile->rows) at = row_next(t, at);
     }
     if (BF16 && packs_query_rows(p)) {
@@ -698,7 +698,7 @@ static void merge_tile(const rapt_problem *p, query_tile *tile) {
 static void prefetch_output(const rapt_task *t, const query_tile *tile) {
     row_cursor at = row_at(t, 0, tile->row0);
     for (int r = 0; r < tile->rows; r++, at = row_next(t, at))
-        prefetch_row(t->o + row_offset(&t->problem->o, at), t->problem->o_row);
+        prefetch_row(t->o, (size_t)row_offset(&t->problem->o, at), t->problem->o_row);
 }
 
 /* Merges the sinks of RAPT_VL lanes, from number `lane` on, into m and l of the state. Returns the factor for its o. */

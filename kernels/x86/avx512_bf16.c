@@ -18,6 +18,11 @@ static inline vi i_chain_pairs(vi x) {
     return (vi)_mm512_shuffle_epi8((__m512i)x, order);
 }
 
+static inline vi i_bf16_factors(vf x, vf y, short least) {
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(y, x), magnitudes = _mm512_and_si512(both, _mm512_set1_epi16(INT16_MAX));
+    return (vi)_mm512_maskz_mov_epi16(_mm512_cmpge_epi16_mask(magnitudes, _mm512_set1_epi16(least)), both);
+}
+
 #include "x86/avx512_weights.h"
 
 static inline __attribute__((always_inline)) vi v_weight_halves(vf d, vf c, vf least, vi *special) {

@@ -5,6 +5,7 @@
  *   v_fma_pairs(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
  *                            of a lane, bf16 numbers that are not subthreshold
  *   i_chain_pairs(x)         the chain pairs of RAPT_STEP adjacent bf16
+ *   i_bf16_factors(x, y, n)  x and then y, rounded to bf16; magnitudes below that of the bf16 with the bits n become 0
  *   v_weight_halves(d, c, least, special)   v_exp2_bf16(d, c, least) as a bf16 in the lower half of each lane; the upper half is
  *                                           undefined. If a lane of d is NaN its result is wrong, and *special, which begins with
  *                                           zeros, records it
@@ -24,6 +25,7 @@
 #define score_bf16           score_bf16
 #define advance_bf16         advance_bf16
 #define bf16_scratch_floats  bf16_scratch_floats
+#define store_bf16_factors   store_bf16_factors
 #define pack_bf16_row        pack_bf16_row
 #define pack_bf16_query_rows pack_bf16_query_rows
 #define score_bf16_tile      score_bf16_tile
@@ -109,6 +111,10 @@ static void product_of_pairs(const void *operands_of_pairs, int rows, int vector
 }
 
 /* ---- Staging ------------------------------------------------------------------------------------------------------------- */
+
+static RAPT_INLINE void store_bf16_factors(uint16_t *to, vf first, vf second) {
+    v_store(to, v_as_float(i_bf16_factors(first, second, LEAST_BF16)));
+}
 
 /* Returns the distance from row to row of staged keys, in floats. */
 static inline size_t ld_keys(const rapt_problem *p) { return (size_t)key_steps(p) * STEP_PAIRS + RAPT_ROW_PADDING; }
@@ -452,6 +458,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
             if (key < from || key >= to) continue;
             *row = first[i % 2][i / 2] + offset;
             if (!copy) continue;
+            prefetch_row(first[i % 2][i / 2 + of.ahead], offset, p->v_row);
             uint16_t *const to_row = copies + (size_t)i * (size_t)whole;
             copy_as_bf16(p->v.type, to_row, (size_t)whole, row, 1, p->d_v, scaled ? scales + key : NULL, s->row);
             *row = (const char *)to_row;

@@ -38,6 +38,19 @@ static inline vi i_chain_pairs(vi x) {
     return x;
 }
 
+static inline vi i_bf16_factors(vf x, vf y, int least) {
+    uint32_t of_x[RAPT_VL], of_y[RAPT_VL];
+    uint16_t halves[2 * RAPT_VL];
+    vi both;
+    memcpy(of_x, &x, sizeof of_x);
+    memcpy(of_y, &y, sizeof of_y);
+    emulated_vcvtne2ps2bf16(halves, of_x, of_y);
+    for (int i = 0; i < 2 * RAPT_VL; i++)
+        if ((halves[i] & 0x7fff) < least) halves[i] = 0;
+    memcpy(&both, halves, sizeof both);
+    return both;
+}
+
 /* As that of AVX-512, wrong for NaN, so that weights are computed once more. */
 static inline vf v_exp2_bf16(vf d, vf c, vf least);
 static inline vi v_weight_halves(vf d, vf c, vf least, vi *special) {

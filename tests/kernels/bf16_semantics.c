@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* VDPBF16PS and its emulation (emulated_bf16.h), from which tests/broken/avx512_bf16_emulated.c is made, compared bit for bit
- * where this machine has the instruction; and the emulation beside numbers worked out by hand. */
+/* VDPBF16PS and VCVTNE2PS2BF16 and their emulations (emulated_bf16.h), from which tests/broken/avx512_bf16_emulated.c is made,
+ * compared bit for bit where this machine has the instructions; and the emulations beside numbers worked out by hand. */
 #include "emulated_bf16.h"
 #include "random.h"
 #include "rapt.h"
@@ -22,6 +22,10 @@ static void worked_by_hand(void) {
     tap_ok(sums[0] == 102.0f, "100 + 2 * 3 - 1 * 4 is %g", (double)sums[0]);
     tap_ok(sums[1] == 0.0f, "2^24 + 1, rounded, - 2^24 is %g: the upper halves come first, and are rounded", (double)sums[1]);
     tap_ok(sums[2] == 1.0f, "-2^24 + 2^24 + 1 is %g", (double)sums[2]);
+    static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x807fffff, 0x7f7fffff, 0x7f800001, 0xff800000};
+    static const uint16_t rounded[] = {0x3f80, 0x3f82, 0x3f81, 0x8000, 0x7f80, 0x7fc0, 0xff80};
+    for (size_t i = 0; i < sizeof rounded / sizeof *rounded; i++)
+        tap_ok(emulated_bf16(bits[i]) == rounded[i], "%#x as bf16 is %#x", (unsigned)bits[i], emulated_bf16(bits[i]));
 }
 
 #if defined(__AVX512BF16__)
@@ -60,6 +64,30 @@ static void beside_the_instruction(int span, bool specials) {
     tap_ok(different == 0, "VDPBF16PS of numbers 2^-%d to 2^%d%s: of %d, %ld differ from the emulation", span, span,
            specials ? ", and of special ones" : "", TRIALS * EMULATED_LANES, different);
 }
+
+/* Half of the numbers have any bits at all, a quarter are halfway between two bf16, and a quarter are denormal, infinite or NaN.
+ */
+static void conversion_beside_the_instruction(void) {
+    enum { TRIALS = 20000 };
+    long different = 0;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        uint32_t x[2][EMULATED_LANES];
+        uint16_t want[2 * EMULATED_LANES], got[2 * EMULATED_LANES];
+        for (int i = 0; i < 2 * EMULATED_LANES; i++) {
+            uint32_t any = (uint32_t)below(1 << 16) << 16 | (uint32_t)below(1 << 16);
+            if (below(4) == 0) any = (any & 0xffff0000) | 0x8000;
+            else if (below(3) == 0) any = (any & 0x807fffff) | (below(2) ? 0x7f800000 : 0);
+            x[i / EMULATED_LANES][i % EMULATED_LANES] = any;
+        }
+        emulated_vcvtne2ps2bf16(want, x[0], x[1]);
+        const __m512bh both =
+            _mm512_cvtne2ps_pbh(_mm512_castsi512_ps(_mm512_loadu_si512(x[1])), _mm512_castsi512_ps(_mm512_loadu_si512(x[0])));
+        memcpy(got, &both, sizeof got);
+        for (int i = 0; i < 2 * EMULATED_LANES; i++) different += got[i] != want[i];
+    }
+    tap_ok(different == 0, "VCVTNE2PS2BF16 of numbers of all kinds: of %d, %ld differ from the emulation",
+           2 * TRIALS * EMULATED_LANES, different);
+}
 #endif
 
 int main(void) {
@@ -68,9 +96,10 @@ int main(void) {
     if (rapt_isa_usable("avx512_bf16", NULL, 0) == RAPT_OK) {
         for (int span = 0; span <= 56; span += 8) beside_the_instruction(span, false);
         beside_the_instruction(8, true);
+        conversion_beside_the_instruction();
         return tap_done();
     }
 #endif
-    tap_ok(true, "VDPBF16PS beside its emulation # SKIP this machine has no AVX512-BF16");
+    tap_ok(true, "VDPBF16PS and VCVTNE2PS2BF16 beside their emulations # SKIP this machine has no AVX512-BF16");
     return tap_done();
 }
