@@ -428,20 +428,20 @@ def rotate(x, c, s, interleaved=False):
 
 @np.errstate(all="ignore")
 def linear(x, w, *, scales=None, bias=None, activation=None, gate=None, gate_scales=None, gate_bias=None, residual=None,
-           arithmetic="exact", groups=None, gate_groups=None, fused_class=True):
+           arithmetic="exact", groups=None, gate_groups=None, minimums=None, gate_minimums=None, fused_class=True):
     """x is [token, channel], w and gate [output, channel], scales and biases [output], residual [token, output].
 
     With arithmetic="int8", w and gate are integers, and groups and gate_groups the scales of their groups [output, group], None for
-    int8."""
+    int8; minimums and gate_minimums the minimums of these groups, where the type has such."""
     fma = fused if fused_class else unfused
 
-    def mapped(w, groups, scales, bias):
-        if arithmetic == "int8": total = integer_products(fma, x, w, groups)
+    def mapped(w, groups, minimums, scales, bias):
+        if arithmetic == "int8": total = integer_products(fma, x, w, groups, minimums)
         else: total = dot(fma, bf16(x)[:, None], bf16(w)) if arithmetic == "bf16" else products(fma, x[:, None], w)
         return fma(total, ONE if scales is None else scales, ZERO if bias is None else bias)  # K.2
 
-    y, activate = mapped(w, groups, scales, bias), ACTIVATIONS[activation]
-    y = activate(fma, y) if gate is None else activate(fma, mapped(gate, gate_groups, gate_scales, gate_bias)) * y
+    y, activate = mapped(w, groups, minimums, scales, bias), ACTIVATIONS[activation]
+    y = activate(fma, y) if gate is None else activate(fma, mapped(gate, gate_groups, gate_minimums, gate_scales, gate_bias)) * y
     return y if residual is None else y + residual
 
 
@@ -454,7 +454,7 @@ def products(fma, x, w):
     return total
 
 
-def integer_products(fma, x, w, groups):
+def integer_products(fma, x, w, groups, minimums):
     """K.4."""
     total = ZERO
     for g, first in enumerate(range(0, x.shape[-1], GROUP)):
@@ -463,6 +463,7 @@ def integer_products(fma, x, w, groups):
         n, unit = nearest(x[part] * (f32(127) / most)), most / f32(127)  # of NaN and infinity as in integer_scores
         sums = n @ w[part].astype(np.float64).T
         total = fma(sums.astype(f32), unit if groups is None else groups[:, g] * unit, total)
+        if minimums is not None: total = fma(n.sum(axis=-1, keepdims=True).astype(f32), minimums[:, g] * unit, total)
     return total
 
 

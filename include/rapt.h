@@ -180,7 +180,7 @@ typedef enum rapt_type {
     RAPT_INT4_MIN = 8,    /* K, V: 20 bytes: s, m, then 16 bytes as RAPT_INT4; s * n + m. */
     RAPT_Q8_0 = 9,        /* K, V, weights: ggml's block_q8_0, 34 bytes: s, then 32 int8; s * n. */
     RAPT_Q4_0 = 10,       /* K, V, weights: ggml's block_q4_0, 18 bytes: s, channels i and i + 16 in byte i; s * (n - 8). */
-    RAPT_Q4_1 = 11,       /* K, V: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
+    RAPT_Q4_1 = 11,       /* K, V, weights: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
     RAPT_Q5_0 = 12,       /* K, V: ggml's block_q5_0, 22 bytes: s, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * (n - 16). */
     RAPT_Q5_1 = 13,       /* K, V: ggml's block_q5_1, 24 bytes: s, m, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * n + m. */
     RAPT_BOOL = 14,       /* Masks: a byte, and the key is attended unless it is 0. */

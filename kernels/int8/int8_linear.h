@@ -17,13 +17,13 @@ enum {
 
 /* Scratch of a task. */
 typedef struct integer_linear_scratch {
-    float *x;             /* [tokens of a pass][groups][GROUP_LANES] quantised tokens */
-    float *x_scales;      /* [tokens of a pass][groups] the scales of their groups */
-    int32_t *corrections; /* [tokens of a pass][groups] what the sums of a group begin with, since weights have DOT_BIAS */
-    float *sums[2];       /* [tokens of a pass][RAPT_PARTIAL_SUMS] of the weights, and of the gate */
-    float *staged;        /* a part of a sixteen, as stage_sixteen writes it */
-    float *rows;          /* [RAPT_PARTIAL_SUMS][part] elements of weights before they are transposed; or a token as f32 */
-    float *outputs;       /* [2][RAPT_PARTIAL_SUMS] of a token, and the residual that is added to them */
+    float *x;        /* [tokens of a pass][groups][GROUP_LANES] quantised tokens */
+    float *x_scales; /* [tokens of a pass][groups] the scales of their groups */
+    int32_t *x_sums; /* [tokens of a pass][groups] the sums of their integers */
+    float *sums[2];  /* [tokens of a pass][RAPT_PARTIAL_SUMS] of the weights, and of the gate */
+    float *staged;   /* a part of a sixteen, as stage_sixteen writes it */
+    float *rows;     /* [RAPT_PARTIAL_SUMS][part] elements of weights before they are transposed; or a token as f32 */
+    float *outputs;  /* [2][RAPT_PARTIAL_SUMS] of a token, and the residual that is added to them */
 } integer_linear_scratch;
 
 /* Returns the number of groups that hold `channels` channels; the last one may be partial. */
@@ -35,8 +35,27 @@ static int64_t integer_pass(const rapt_linear_problem *p, int64_t tokens) {
     return rapt_min(tokens, rapt_max(1, INTEGER_PASS_BYTES / bytes / INTEGER_TOKENS) * INTEGER_TOKENS);
 }
 
-/* Returns the floats of a staged part of `groups` groups: the lanes of the sixteen, and then the scales of its groups. */
-static inline size_t staged_sixteen(int64_t groups) { return (size_t)groups * (SIXTEEN_LANES + RAPT_PARTIAL_SUMS); }
+/* True if groups of weights of this type have a minimum. */
+static inline bool has_minimums(rapt_type type) {
+    switch (type) {
+        RAPT_RANGED_GROUPS(RAPT_TYPE_CASE)
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Returns the floats of a staged part of `groups` groups: the lanes of the sixteen, then the scales of its groups, and then their
+ * minimums, if they have any. */
+static inline size_t staged_sixteen(rapt_type type, int64_t groups) {
+    return (size_t)groups * (SIXTEEN_LANES + RAPT_PARTIAL_SUMS * (size_t)(1 + has_minimums(type)));
+}
+
+/* Returns the larger one of staged_sixteen of the weights and of the gate. */
+static inline size_t most_staged(const rapt_linear_problem *p, int64_t groups) {
+    const size_t weight = staged_sixteen(p->weight.type, groups), gate = staged_sixteen(p->gate.type, groups);
+    return gated(p) && gate > weight ? gate : weight;
+}
 
 /* Lays out the scratch of a task in memory, and returns its size in floats. With null memory it only counts them. */
 static size_t lay_out_integer_linear(const rapt_linear_problem *p, float *memory, integer_linear_scratch *s, int64_t tokens) {
@@ -46,17 +65,17 @@ static size_t lay_out_integer_linear(const rapt_linear_problem *p, float *memory
     *s = (integer_linear_scratch){
         .x = carve(memory, &used, pass * groups * GROUP_LANES),
         .x_scales = carve(memory, &used, pass * groups),
-        .corrections = (int32_t *)carve(memory, &used, pass * groups),
+        .x_sums = (int32_t *)carve(memory, &used, pass * groups),
         .sums = {carve(memory, &used, pass * RAPT_PARTIAL_SUMS), carve(memory, &used, gated(p) ? pass * RAPT_PARTIAL_SUMS : 0)},
-        .staged = carve(memory, &used, staged_sixteen(rapt_min(groups_of(p->in), PART_GROUPS))),
+        .staged = carve(memory, &used, most_staged(p, rapt_min(groups_of(p->in), PART_GROUPS))),
         .rows = carve(memory, &used, rows > token ? rows : token),
         .outputs = carve(memory, &used, 2 * RAPT_PARTIAL_SUMS)};
     return used;
 }
 
-/* Quantises a group of a token, x, to GROUP_LANES lanes; sets its scale, NaN if the group has a NaN or an infinity, and its
- * correction. */
-static void quantise_group(const float *x, float *lanes, float *scale, int32_t *correction) {
+/* Quantises a group of a token, x, to GROUP_LANES lanes; sets its scale, NaN if the group has a NaN or an infinity, and the sum
+ * of its integers. */
+static void quantise_group(const float *x, float *lanes, float *scale, int32_t *sum) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
     for (int c = 0; c < RAPT_GROUP; c += RAPT_VL) {
         const vf some = v_load(x + c);
@@ -70,10 +89,10 @@ static void quantise_group(const float *x, float *lanes, float *scale, int32_t *
     float bad[RAPT_VL], total = 0.0f;
     for (int c = 0; c < RAPT_GROUP; c += RAPT_VL)
         v_store(n + c, v_as_float(nearest_int(v_mul(v_load(x + c), factor), v_set1(128.0f))));
-    *correction = 0;
+    *sum = 0;
     for (int c = 0; c < RAPT_GROUP; c++) {
         elements[dot_place(c)] = (dot_element)(int8_t)n[c];
-        *correction -= DOT_BIAS * (int8_t)n[c];
+        *sum += (int8_t)n[c];
     }
     memcpy(lanes, elements, sizeof elements);
     v_store(bad, wrong);
@@ -91,29 +110,32 @@ static void quantise_tokens(const rapt_linear_task *t, const integer_linear_scra
         stage_element_rows(p->x.type, s->rows, 0, &row, 1, 0, (int)p->in);
         for (size_t g = 0; g < groups; g++) {
             const size_t at = (size_t)i * groups + g;
-            quantise_group(s->rows + g * RAPT_GROUP, s->x + at * GROUP_LANES, s->x_scales + at, s->corrections + at);
+            quantise_group(s->rows + g * RAPT_GROUP, s->x + at * GROUP_LANES, s->x_scales + at, s->x_sums + at);
         }
     }
 }
 
 /* Stages a part of `rows` rows of the weights or the gate, from row `out` on, as lanes [groups * GROUP_LANES][RAPT_PARTIAL_SUMS],
- * and then the scales of the groups [groups][RAPT_PARTIAL_SUMS], 1 for int8. Rows beyond the last one are 0. */
+ * then the scales of the groups [groups][RAPT_PARTIAL_SUMS], 1 for int8, and then their minimums, if they have any. Rows beyond
+ * the last one are 0. */
 static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows,
                           int64_t part, float *to) {
     const rapt_linear_problem *p = t->problem;
     const rapt_type type = layout_of(p, gate)->type;
     const int channels = part_channels(p, part), groups = (int)groups_of(channels);
     const size_t ld = RAPT_LINEAR_PART / RAPT_DOT; /* floats from row to row of s->rows */
-    float *const scales = to + (size_t)groups * SIXTEEN_LANES;
+    float *const scales = to + (size_t)groups * SIXTEEN_LANES, *const minimums = scales + (size_t)groups * RAPT_PARTIAL_SUMS;
     for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
         int8_t integers[RAPT_LINEAR_PART];
         dot_element *const elements = (dot_element *)(void *)(s->rows + (size_t)r * ld);
         memset(integers, 0, (size_t)groups * RAPT_GROUP);
         for (int g = 0; g < groups; g++) scales[g * RAPT_PARTIAL_SUMS + r] = 1.0f;
+        for (int g = 0; g < groups && has_minimums(type); g++) minimums[g * RAPT_PARTIAL_SUMS + r] = 0.0f;
         if (r < rows) {
             const char *row = weight_row(t, gate, out + r, part);
             unpack_integers(type, row, channels, integers);
             if (type != RAPT_INT8) load_group_scales(type, row, groups, scales + r, RAPT_PARTIAL_SUMS);
+            if (has_minimums(type)) load_group_halves(type, row, 2, groups, minimums + r, RAPT_PARTIAL_SUMS);
         }
         for (int c = 0; c < groups * RAPT_GROUP; c++) elements[dot_place(c)] = (dot_element)(integers[c] + DOT_BIAS);
     }
@@ -127,14 +149,15 @@ static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratc
         }
 }
 
-/* Adds the products of `groups` groups of nt tokens and a staged sixteen to the tokens' sums. Tokens lie ldx groups apart. */
-static RAPT_INLINE void integer_tile(const int nt, const float *staged, int groups, const float *x, const float *x_scales,
-                                     const int32_t *corrections, size_t ldx, float *sums) {
-    const float *scales = staged + (size_t)groups * SIXTEEN_LANES;
+/* Adds the products of `groups` groups of nt tokens and a staged sixteen to the tokens' sums. Tokens lie ldx groups apart. The
+ * sums of integers begin with what undoes the DOT_BIAS of weights. */
+static RAPT_INLINE void integer_tile(const int nt, const bool with_minimums, const float *staged, int groups, const float *x,
+                                     const float *x_scales, const int32_t *x_sums, size_t ldx, float *sums) {
+    const float *scales = staged + (size_t)groups * SIXTEEN_LANES, *minimums = scales + (size_t)groups * RAPT_PARTIAL_SUMS;
     for (int g = 0; g < groups; g++) {
         vi acc[INTEGER_TOKENS * SUM_VECTORS];
         UNROLLED(j, nt)
-            UNROLLED(v, SUM_VECTORS) acc[j * SUM_VECTORS + v] = i_set1(corrections[(size_t)j * ldx + (size_t)g]);
+            UNROLLED(v, SUM_VECTORS) acc[j * SUM_VECTORS + v] = i_set1(-DOT_BIAS * x_sums[(size_t)j * ldx + (size_t)g]);
         UNROLLED(i, GROUP_LANES) {
             vi weights[SUM_VECTORS];
             UNROLLED(v, SUM_VECTORS)
@@ -146,66 +169,81 @@ static RAPT_INLINE void integer_tile(const int nt, const float *staged, int grou
         }
         UNROLLED(j, nt) {
             const vf scale = v_set1(x_scales[(size_t)j * ldx + (size_t)g]);
+            const vf x_sum = v_set1((float)x_sums[(size_t)j * ldx + (size_t)g]);
             UNROLLED(v, SUM_VECTORS) {
                 float *const sum = sums + j * RAPT_PARTIAL_SUMS + v * RAPT_VL;
-                const vf both = v_mul(v_load(scales + g * RAPT_PARTIAL_SUMS + v * RAPT_VL), scale);
-                v_store(sum, v_fma(v_from_int(acc[j * SUM_VECTORS + v]), both, v_load(sum)));
+                const int at = g * RAPT_PARTIAL_SUMS + v * RAPT_VL;
+                vf total = v_fma(v_from_int(acc[j * SUM_VECTORS + v]), v_mul(v_load(scales + at), scale), v_load(sum));
+                if (with_minimums) total = v_fma(x_sum, v_mul(v_load(minimums + at), scale), total);
+                v_store(sum, total);
             }
         }
     }
 }
 
 /* Adds the products of a staged part of a sixteen and all tokens of a pass to their sums. */
-static RAPT_NOINLINE void multiply_sixteen(const rapt_linear_problem *p, const integer_linear_scratch *s, const float *staged,
-                                           int64_t part, int tokens, float *sums) {
+static RAPT_INLINE void multiply_sixteen_as(const bool with_minimums, const rapt_linear_problem *p,
+                                            const integer_linear_scratch *s, const float *staged, int64_t part, int tokens,
+                                            float *sums) {
     const size_t ldx = (size_t)groups_of(p->in), first = (size_t)part * PART_GROUPS;
     const int groups = (int)groups_of(part_channels(p, part));
     const float *x = s->x + first * GROUP_LANES, *x_scales = s->x_scales + first;
-    const int32_t *corrections = s->corrections + first;
+    const int32_t *x_sums = s->x_sums + first;
     for (int i = 0, nt; i < tokens; i += nt) {
         nt = tokens - i >= INTEGER_TOKENS ? INTEGER_TOKENS : 1;
         const size_t at = (size_t)i * ldx;
         if (nt == INTEGER_TOKENS)
-            integer_tile(INTEGER_TOKENS, staged, groups, x + at * GROUP_LANES, x_scales + at, corrections + at, ldx,
+            integer_tile(INTEGER_TOKENS, with_minimums, staged, groups, x + at * GROUP_LANES, x_scales + at, x_sums + at, ldx,
                          sums + i * RAPT_PARTIAL_SUMS);
         else
-            integer_tile(1, staged, groups, x + at * GROUP_LANES, x_scales + at, corrections + at, ldx,
+            integer_tile(1, with_minimums, staged, groups, x + at * GROUP_LANES, x_scales + at, x_sums + at, ldx,
                          sums + i * RAPT_PARTIAL_SUMS);
     }
 }
 
-/* Returns the floats of the packed weights of a sixteen: its parts, as they are staged. */
-static inline size_t packed_sixteen(const rapt_linear_problem *p) { return staged_sixteen(groups_of(p->in)); }
-
-static uint64_t packed_integer_floats(const rapt_linear_problem *p) {
-    return (uint64_t)((p->out + RAPT_PARTIAL_SUMS - 1) / RAPT_PARTIAL_SUMS) * packed_sixteen(p);
+/* Does what multiply_sixteen_as does, for weights or a gate of this type. */
+static RAPT_NOINLINE void multiply_sixteen(rapt_type type, const rapt_linear_problem *p, const integer_linear_scratch *s,
+                                           const float *staged, int64_t part, int tokens, float *sums) {
+    if (has_minimums(type)) multiply_sixteen_as(true, p, s, staged, part, tokens, sums);
+    else multiply_sixteen_as(false, p, s, staged, part, tokens, sums);
 }
 
-/* Returns the address of a part of packed weights, of the sixteen that begins with row `out`. */
-static inline size_t packed_integers_at(const rapt_linear_problem *p, int64_t out, int64_t part) {
-    return (size_t)(out / RAPT_PARTIAL_SUMS) * packed_sixteen(p) + staged_sixteen(part * PART_GROUPS);
+static uint64_t packed_integer_floats(const rapt_linear_problem *p) {
+    return (uint64_t)((p->out + RAPT_PARTIAL_SUMS - 1) / RAPT_PARTIAL_SUMS) * most_staged(p, groups_of(p->in));
+}
+
+/* Returns the address of a part of packed weights, of the sixteen that begins with row `out`. A sixteen's parts lie one after the
+ * other, each as it is staged. */
+static inline size_t packed_integers_at(const rapt_linear_problem *p, rapt_type type, int64_t out, int64_t part) {
+    return (size_t)(out / RAPT_PARTIAL_SUMS) * staged_sixteen(type, groups_of(p->in)) + staged_sixteen(type, part * PART_GROUPS);
 }
 
 static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *packed) {
     const rapt_linear_problem *p = t->problem;
+    const rapt_type type = layout_of(p, gate)->type;
     float rows[RAPT_PARTIAL_SUMS * RAPT_LINEAR_PART / RAPT_DOT];
     const integer_linear_scratch s = {.rows = rows};
     for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS)
         for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++)
             stage_sixteen(t, &s, gate, out, rapt_min(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out), part,
-                          packed + packed_integers_at(p, out, part));
+                          packed + packed_integers_at(p, type, out, part));
+    if (t->out0 + t->outs < p->out) return;
+    /* The other weights of a layer with a gate may take more, and as many floats are kept of these. */
+    const size_t used = packed_integers_at(p, type, (int64_t)padded((size_t)p->out), 0);
+    memset(packed + used, 0, ((size_t)packed_integer_floats(p) - used) * sizeof(float));
 }
 
 /* Computes the sums of a sixteen of the weights, or of the gate, for the tokens of a pass. */
 static void sum_sixteen(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows,
                         int tokens) {
     const rapt_linear_problem *p = t->problem;
+    const rapt_type type = layout_of(p, gate)->type;
     const float *packed = weights_of(t, gate)->packed;
     memset(s->sums[gate], 0, (size_t)tokens * RAPT_PARTIAL_SUMS * sizeof *s->sums[gate]);
     for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
-        const float *staged = packed ? packed + packed_integers_at(p, out, part) : s->staged;
+        const float *staged = packed ? packed + packed_integers_at(p, type, out, part) : s->staged;
         if (!packed) stage_sixteen(t, s, gate, out, rows, part, s->staged);
-        multiply_sixteen(p, s, staged, part, tokens, s->sums[gate]);
+        multiply_sixteen(type, p, s, staged, part, tokens, s->sums[gate]);
     }
 }
 

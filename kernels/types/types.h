@@ -33,7 +33,7 @@
     CACHE(RAPT_INT4_MIN, int4_min, 32, 20)                                                                                       \
     WEIGHT(RAPT_Q8_0, q8_0, 32, 34)                                                                                              \
     WEIGHT(RAPT_Q4_0, q4_0, 32, 18)                                                                                              \
-    CACHE(RAPT_Q4_1, q4_1, 32, 20)                                                                                               \
+    WEIGHT(RAPT_Q4_1, q4_1, 32, 20)                                                                                              \
     CACHE(RAPT_Q5_0, q5_0, 32, 22)                                                                                               \
     CACHE(RAPT_Q5_1, q5_1, 32, 24)                                                                                               \
     MASK(RAPT_BOOL, bool, 1, 1)                                                                                                  \
@@ -62,6 +62,9 @@
     TYPE(RAPT_Q8_0, q8_0, 34)                                                                                                    \
     TYPE(RAPT_Q4_0, q4_0, 18)                                                                                                    \
     TYPE(RAPT_Q5_0, q5_0, 22)
+
+/* Likewise the types of weights with groups whose elements are such a product plus an f16 minimum, which follows the scale. */
+#define RAPT_RANGED_GROUPS(TYPE) TYPE(RAPT_Q4_1, q4_1, 20)
 
 /* A case label, for a switch over one of these parts. */
 #define RAPT_TYPE_CASE(name, ...) case name:

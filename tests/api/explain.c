@@ -398,9 +398,9 @@ enum { UNCHANGED };
 
 /* The types that are needed, where another one is given. */
 #define FLOATS          "RAPT_F32, RAPT_F16 or RAPT_BF16 is needed"
-#define INTEGER_WEIGHTS "must be RAPT_INT8, Q8_0 or Q4_0 for RAPT_INT8_DOT"
-#define WEIGHTS         "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0 or RAPT_Q4_0 is needed"
-#define GROUPS          "RAPT_Q8_0 or RAPT_Q4_0 is needed"
+#define INTEGER_WEIGHTS "must be RAPT_INT8, Q8_0, Q4_0 or Q4_1 for RAPT_INT8_DOT"
+#define WEIGHTS         "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q4_1 is needed"
+#define GROUPS          "RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q4_1 is needed"
 #define MASKS           "RAPT_BOOL or RAPT_BIT is needed"
 #define ONLY(type)      "RAPT_" type " is needed"
 #define KV                                                                                                                       \

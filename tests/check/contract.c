@@ -201,15 +201,16 @@ static void case_conversions(check *c) {
 /* Each type's name is that of no other and finds it again; its class says where it may be. */
 static void case_type_names(check *c) {
     static const rapt_type elements[] = {RAPT_F32, RAPT_F16, RAPT_BF16}, masks[] = {RAPT_BOOL, RAPT_BIT, RAPT_I32};
-    static const rapt_type weights[] = {RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0};
+    static const rapt_type weights[] = {RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_1};
     for (int number = -1; number <= RAPT_TYPE_LIMIT; number++) {
         const rapt_type type = (rapt_type)number;
         rapt_type_class want = RAPT_CLASS_NONE;
         for (int i = 0; i < KV_TYPES; i++)
             if (kv_types[i] == type) want = RAPT_CLASS_CACHE;
+        for (int i = 0; i < 4; i++)
+            if (weights[i] == type) want = RAPT_CLASS_WEIGHT;
         for (int i = 0; i < 3; i++) {
             if (elements[i] == type) want = RAPT_CLASS_ELEMENT;
-            if (weights[i] == type) want = RAPT_CLASS_WEIGHT;
             if (masks[i] == type) want = RAPT_CLASS_MASK;
         }
         const char *name = rapt_type_name(type);

@@ -61,8 +61,8 @@ class Draw:
 # ---- Tensors -----------------------------------------------------------------------------------------------------------------
 
 # kind: the name of the type; rows: what the library gets; values: what these are; numbers and groups: what integer arithmetic
-# takes, groups being the scales.
-Tensor = collections.namedtuple("Tensor", "kind rows values numbers groups", defaults=(None, None))
+# takes, groups being the scales, and minimums what is added, None for types that have none.
+Tensor = collections.namedtuple("Tensor", "kind rows values numbers groups minimums", defaults=(None, None, None))
 GROUPED = {"q8_0": (-128, 127), "int4": (-8, 7), "q4_0": (-8, 7), "q5_0": (-16, 15), "q4_1": (0, 15)}  # and the range of numbers
 
 
@@ -92,7 +92,7 @@ def groups(draw, kind, shape):
     parts.append(n if kind == "q8_0" else (first & 15) | second << 4)
     rows, scales = np.concatenate(parts, axis=-1).reshape(*outer, -1), scales.astype(f32)
     values = order.of_groups(scales, numbers, minimums.astype(f32) if kind == "q4_1" else f32(0))
-    return Tensor(kind, rows, values, numbers.reshape(shape), scales[..., 0])
+    return Tensor(kind, rows, values, numbers.reshape(shape), scales[..., 0], minimums[..., 0].astype(f32) if kind == "q4_1" else None)
 
 
 def tensor(draw, kind, shape, size=1.0):
@@ -431,7 +431,7 @@ def linear_differs(library, isa, fused_class, draw):
     one, often = draw.one, draw.often
     tokens, channels, outputs = one(1, 2, 5, 40, 70), one(1, 5, 16, 96, 1000, 1024, 1025, 1504, 2100), one(1, 7, 33)
     arithmetic, size = one("exact", "exact", "bf16", "int8"), one(1.0, 1.0, 1.0, 2.0**-75, 2.0**60)
-    kinds = [*FLOATS[:0 if arithmetic == "int8" else None], "int8"] + ["q8_0", "q4_0"] * (channels % 32 == 0)
+    kinds = [*FLOATS[:0 if arithmetic == "int8" else None], "int8"] + ["q8_0", "q4_0", "q4_1"] * (channels % 32 == 0)
     x, w = tensor(draw, one(*FLOATS), (tokens, channels), size), tensor(draw, one(*kinds), (outputs, channels), size)
     if often(0.1): spoil(draw, x, 1 / x.values.size)
     if often(0.2): put_into(x, 0, 0)
@@ -455,14 +455,14 @@ def linear_differs(library, isa, fused_class, draw):
         gate = tensor(draw, one(*kinds), (outputs, channels))
         desc.gate = layout(gate.rows, gate.kind)
         put("gate", gate.rows, gate.numbers if arithmetic == "int8" else gate.values)
-        if arithmetic == "int8": given["gate_groups"] = gate.groups
+        if arithmetic == "int8": given |= {"gate_groups": gate.groups, "gate_minimums": gate.minimums}
         scales_and_bias("gate_", gate.kind)
     if often(0.4):
         residual = tensor(draw, one(*FLOATS), (tokens, outputs))
         desc.residual = layout(residual.rows, residual.kind)
         put("residual", residual.rows, residual.values)
     library.run(desc, args)
-    if arithmetic == "int8": given["groups"] = w.groups
+    if arithmetic == "int8": given |= {"groups": w.groups, "minimums": w.minimums}
     want = order.linear(x.values, w.numbers if arithmetic == "int8" else w.values, **given, activation=activation,
                         arithmetic=arithmetic, fused_class=fused_class)
     line = difference("y", y, want, y_kind)

@@ -755,7 +755,7 @@ def test_layers():
     ok(same(rapt.linear(x[1, 3], w, b, arith="bf16"), o[1, 3]), "... a token alone: the same bits")
     refused("a linear layer of floats in integers", rapt.Error, ["weight.type = RAPT_F32", "RAPT_INT8_DOT"],
             lambda: rapt.linear(x, w, arith="int8"))
-    for kind, limit in (("int8", 0.05), ("q8_0", 0.05), ("q4_0", 0.6)):
+    for kind, limit in (("int8", 0.05), ("q8_0", 0.05), ("q4_0", 0.6), ("q4_1", 0.5)):
         weights = rapt.quantise_weights(w, kind)
         near(f"linear, {weights}", rapt.linear(x, weights, b), wide[0] @ wide[1].T + wide[3], limit)
         near(f"linear, gate of {weights}", rapt.linear(x, weights, gate=weights), (wide[0] @ wide[1].T) ** 2, 12 * limit)
@@ -764,6 +764,16 @@ def test_layers():
         packed = rapt.prepack_weights(weights, arith="int8")
         ok(same(rapt.linear(x, packed, b, arith="int8"), o) and same(rapt.linear(x[1, 3], packed, b, arith="int8"), o[1, 3]),
             "... prepacked, and a token alone: the same bits")
+    blocks = rapt.quantise_weights(w, "q4_1")
+    for data, what in (blocks.data.tobytes(), "bytes"), (blocks.data, "an array"):
+        ok(same(rapt.linear(x, rapt.Weights.from_bytes(data, "q4_1", w.shape)), rapt.linear(x, blocks)),
+           f"linear, weights from {what}: the same bits")
+    for what, words, data, kind, shape in (
+            ("bytes of too few rows", ["1920 bytes", "96 rows of 40"], blocks.data[:48], "q4_1", w.shape),
+            ("bytes of half a group", ["do not divide 40"], blocks.data, "q4_1", (96, 40)),
+            ("bytes of int8", ["'int8'", "q8_0, q4_0, q4_1"], blocks.data, "int8", w.shape),
+            ("bytes of a type of caches", ["'q5_1'"], blocks.data, "q5_1", w.shape)):
+        refused(f"weights from {what}", ValueError, words, lambda data=data, kind=kind, shape=shape: rapt.Weights.from_bytes(data, kind, shape))
     ok(rapt.linear(x.astype(np.float16), w.astype(np.float16)).dtype == np.float16, "linear of float16")
     for weight, arith in ((w, "exact"), (w, "bf16"), (rapt.quantise_weights(w, "int8"), "exact")):
         packed, many, plain = rapt.prepack_weights(weight, arith=arith, threads=2), random(70, 64), {"arith": arith}
@@ -786,7 +796,7 @@ def test_layers():
     refused("another activation", ValueError, ["'tanh'", "'relu'"], lambda: rapt.linear(x, w, activation="tanh"))
     refused("weights of another width", ValueError, ["64 channels come in"], lambda: rapt.linear(x, w[:, :32]))
     refused("a bias of another length", ValueError, ["bias", "(96,)"], lambda: rapt.linear(x, w, b[:5]))
-    refused("weights in a type of caches", rapt.Error, ["to_type"], lambda: rapt.quantise_weights(w, "q4_1"))
+    refused("weights in a type of caches", rapt.Error, ["to_type"], lambda: rapt.quantise_weights(w, "q5_1"))
     refused("a negative epsilon", rapt.Error, ["epsilon = -1"], lambda: rapt.layer_norm(x, epsilon=-1))
 
 
@@ -1130,7 +1140,7 @@ def used(x):
 def subjects():
     """(what, object) of each class of the package."""
     w, keys = ramp((48, 64)), ramp((3, 2, 20, 64))
-    for kind in ("int8", "q8_0", "q4_0"):
+    for kind in ("int8", "q8_0", "q4_0", "q4_1"):
         yield f"weights of {kind}", rapt.quantise_weights(w, kind)
     yield "prepacked weights", rapt.prepack_weights(w)
     yield "prepacked quantised weights", rapt.prepack_weights(rapt.quantise_weights(w, "int8"))

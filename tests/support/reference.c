@@ -1273,16 +1273,19 @@ float reference_integer_linear(bool fused, const float *x, rapt_type type, const
         const unsigned char *const group = at + first / TOKEN_GROUP * bytes;
         const int count = (int)(channels - first < TOKEN_GROUP ? channels - first : TOKEN_GROUP);
         const float most = largest_of(x + first, count), factor = 127.0f / most;
-        double sum = 0;
+        double sum = 0, integers = 0;
         bool finite = true;
         for (int i = 0; i < count; i++) {
             const float scaled = x[first + i] * factor;
             const double n = isfinite(scaled) ? (double)nearbyintf(scaled) : 0;
+            integers += n;
             sum += n * (type == RAPT_INT8 ? byte_value(type, group[i]) : number_of(type, group, i));
             finite = finite && isfinite(x[first + i]);
         }
         const float unit = finite ? most / 127.0f : NAN;
         total = reference_multiply_add(fused, (float)sum, type == RAPT_INT8 ? unit : (float)half_at(group) * unit, total);
+        if (type != RAPT_INT8 && format_of(type).minimum >= 0)
+            total = reference_multiply_add(fused, (float)integers, (float)half_at(group + format_of(type).minimum) * unit, total);
     }
     return total;
 }
@@ -1337,14 +1340,20 @@ reference_value reference_linearped(bool fused, rapt_arith arith, const float *x
     return (reference_value){sum, gamma_n(chain + PARTIAL_SUMS * parts + !fused) * sizes + ldexp((double)channels, -149)};
 }
 
-reference_value reference_integer_linearped(bool fused, const float *x, const float *w, int64_t channels) {
-    double sum = 0, sizes = 0, lost = 0, k = ceil((double)channels / TOKEN_GROUP) + 1 + !fused;
+reference_value reference_integer_linearped(bool fused, const float *x, rapt_type type, const void *stored, int64_t channels) {
+    const group_format f = format_of(type);
+    const bool minimums = f.bytes && f.minimum >= 0;
+    double sum = 0, sizes = 0, lost = 0, k = ceil((double)channels / TOKEN_GROUP) * (1 + minimums) + 1 + !fused;
     for (int64_t i = 0; i < channels; i++) {
+        const unsigned char *const group = (const unsigned char *)stored + i / f.channels * f.bytes;
+        const double m = minimums ? half_at(group + f.minimum) : 0,
+                     w = (f.bytes ? half_at(group) * number_of(type, group, (int)(i % f.channels))
+                                  : reference_element(type, stored, i));
         const int64_t first = i - i % TOKEN_GROUP, count = channels - first < TOKEN_GROUP ? channels - first : TOKEN_GROUP;
         const double most = largest_of(x + first, count), h = most / 254 + 4 * u * most + 0x1p-121;
-        sum += (double)w[i] * x[i];
-        lost += h * fabs((double)w[i]);
-        sizes += (fabs((double)x[i]) + h) * fabs((double)w[i]);
+        sum += (w + m) * x[i];
+        lost += h * fabs(w + m);
+        sizes += (fabs((double)x[i]) + h) * (fabs(w) + fabs(m));
     }
     return (reference_value){sum, lost + gamma_n(k) * sizes + k * 0x1p-130};
 }
